@@ -1,0 +1,1 @@
+//! Upstreams: policy, health, retries, hedges, single flight

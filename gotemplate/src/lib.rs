@@ -1,0 +1,92 @@
+//! Go's text/template, the part that Corefiles use: template text in, compiled template out; a compiled template
+//! and the caller's data in, text out.
+//!
+//! This room knows the template language and how Go prints values. It must not know DNS, regular expressions,
+//! Corefiles, or what the fields mean: the caller names them in a [`Schema`] and hands them over as [`Fields`].
+//!
+//! # What CoreDNS gives its templates
+//! Facts of CoreDNS 1.15.0, plugin `template`:
+//! - The data is `.Zone .Name .Regex .Class .Type .Remote` (text), `.Match` (list of text: the whole match, then
+//!   the groups), `.Group` (text by group name and by number as text), `.Var` (any value by name, from `var`),
+//!   `.Question` and `.Message` (structures of the DNS library; `.Question` has `.Name .Qtype .Qclass`), and the
+//!   method `.Meta "label"`, which gives text, empty where the label is unknown.
+//! - One function is added to Go's own: `parseInt TEXT BASE BITS`, which is Go's `strconv.ParseUint` and so gives
+//!   an unsigned 64-bit number and takes no sign.
+//!
+//! # What is here
+//! Text, trim markers, comments, `.`, `$`, field chains, variables, pipelines, parentheses, strings, characters,
+//! integers, booleans, `nil`; `if`, `with`, `range`, `else`, `break`, `continue`; the functions `and or not index
+//! slice len print printf println eq ne lt le gt ge parseInt`. Output is what Go prints.
+//!
+//! # What differs from Go
+//! - A template that could only fail when rendered fails when parsed: unknown field, wrong number of arguments,
+//!   variable assigned but never declared.
+//! - Refused by name: `define`, `block`, `template`, `call`, `html`, `js`, `urlquery`, numbers that are not
+//!   integers, a variable declared inside parentheses.
+//! - Text is UTF-8: a literal that is not, and a `slice` that cuts a character, are errors.
+//! - A structure cannot be printed, nor can the Go type of a list or map (`%T`, `%#v`).
+//! - `%q` escapes combining marks and unassigned characters alike; Go leaves combining marks.
+//! - Rendering is bounded, see [`MAX_OUTPUT_BYTES`] and [`MAX_STEPS`].
+
+mod errors;
+mod format;
+mod functions;
+mod lex;
+mod literal;
+mod parse;
+mod printf;
+mod quote;
+mod render;
+mod schema;
+mod sink;
+mod tree;
+mod value;
+
+pub use errors::{ParseError, Problem, RenderError};
+pub use schema::Schema;
+pub use value::{Fields, List, ListView, Map, Value};
+
+/// A compiled template. It owns all it needs and may be rendered by many threads at once.
+#[derive(Debug)]
+pub struct Template {
+    body: Vec<tree::Node>,
+    /// How many variables live at the same time at most.
+    slots: usize,
+}
+
+impl Template {
+    /// Compiles `text`, a whole template, against the fields that `schema` names.
+    ///
+    /// # Errors
+    /// [`ParseError`], with the byte in `text` where the trouble starts: the text is no template, uses a part of
+    /// the language that is not here, or names a field that `schema` does not.
+    pub fn parse(text: &str, schema: &Schema) -> Result<Self, ParseError> {
+        let (body, slots) = parse::parse(text, schema)?;
+        Ok(Self { body, slots })
+    }
+
+    /// Appends to `out` what the template makes of `fields`. On an error `out` is as it was before.
+    ///
+    /// # Errors
+    /// [`RenderError`]: a value is not of the kind that its place needs, or a bound is reached.
+    pub fn render(&self, fields: &dyn Fields, out: &mut String) -> Result<(), RenderError> {
+        let start = out.len();
+        let rendered = render::render(&self.body, self.slots, fields, out);
+        if rendered.is_err() {
+            out.truncate(start);
+        }
+        rendered
+    }
+}
+
+/// The longest output of one rendering, and the longest text that any of its functions may make, in bytes. A resource
+/// record holds at most 65535 octets of data (RFC 1035, section 3.2.1).
+pub const MAX_OUTPUT_BYTES: usize = 64 * 1024;
+
+/// How many steps one rendering may take. A step is one piece of text, one action, one expression or one turn of
+/// `range`; text copied in memory counts as one step for each 64 bytes.
+pub const MAX_STEPS: u32 = 64 * 1024;
+
+/// How deep parentheses, control actions and pipeline stages may nest in a template, and lists and maps in a value
+/// that is printed.
+pub const MAX_DEPTH: usize = 100;

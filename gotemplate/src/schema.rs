@@ -1,0 +1,112 @@
+//! What the caller's data looks like, so that a misspelt field is found when the template is parsed.
+
+/// The shape of a value that templates see.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Schema {
+    /// A structure: its fields and methods by name. The data of a template is one.
+    Fields(Vec<(String, Self)>),
+    /// A method that takes one string and gives a value of any shape.
+    Method,
+    /// A list whose elements all have one shape.
+    List(Box<Self>),
+    /// A map from text, with the keys that may be named as fields. `index` may look up any key.
+    Map {
+        /// The keys that may be written as fields.
+        keys: Vec<String>,
+        /// The shape of the values.
+        values: Box<Self>,
+    },
+    /// Text, a number or a boolean.
+    Scalar,
+    /// Known only when rendering.
+    Any,
+}
+
+impl Schema {
+    /// A structure with these fields.
+    pub fn fields<N: Into<String>>(fields: impl IntoIterator<Item = (N, Self)>) -> Self {
+        Self::Fields(fields.into_iter().map(|(name, shape)| (name.into(), shape)).collect())
+    }
+
+    /// A list of values of one shape.
+    pub fn list(elements: Self) -> Self {
+        Self::List(Box::new(elements))
+    }
+
+    /// A map with these keys and values of one shape.
+    pub fn map<N: Into<String>>(keys: impl IntoIterator<Item = N>, values: Self) -> Self {
+        Self::Map { keys: keys.into_iter().map(Into::into).collect(), values: Box::new(values) }
+    }
+
+    /// The shape of the elements that `range` walks over and `index` gives.
+    pub(crate) fn element(&self) -> &Self {
+        match self {
+            Self::List(element) => element,
+            Self::Map { values, .. } => values,
+            Self::Scalar => &Self::Scalar,
+            Self::Fields(_) | Self::Method | Self::Any => &Self::Any,
+        }
+    }
+}
+
+/// The name of `known` that is most like `name`: at most two letters apart and fewer than half of them, case ignored.
+pub(crate) fn nearest<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> Option<String> {
+    let name = fold(name)?;
+    known
+        .filter_map(|candidate| Some((distance(&name, &fold(candidate)?), candidate)))
+        .filter(|(distance, _)| *distance <= 2 && distance * 2 < name.len())
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate.to_owned())
+}
+
+fn fold(name: &str) -> Option<Vec<char>> {
+    (name.len() <= LONGEST_COMPARED).then(|| name.to_lowercase().chars().collect())
+}
+
+/// Edits between two words, where two neighbours that swapped places count as one edit.
+fn distance(left: &[char], right: &[char]) -> usize {
+    let mut before: Vec<usize> = Vec::new();
+    let mut above: Vec<usize> = (0..=right.len()).collect();
+    for row in 1..=left.len() {
+        let mut here = vec![row];
+        for column in 1..=right.len() {
+            let same = left[row - 1] == right[column - 1];
+            let mut best = (above[column] + 1).min(here[column - 1] + 1).min(above[column - 1] + usize::from(!same));
+            let swapped = row > 1
+                && column > 1
+                && left[row - 1] == right[column - 2]
+                && left[row - 2] == right[column - 1];
+            if swapped {
+                best = best.min(before[column - 2] + 1);
+            }
+            here.push(best);
+        }
+        before = std::mem::replace(&mut above, here);
+    }
+    above[right.len()]
+}
+
+/// Names above this many bytes are not compared: the cost grows with the square.
+const LONGEST_COMPARED: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_name_is_one_that_a_slip_of_the_fingers_away() {
+        let known = ["Name", "Zone", "Match", "Group", "Question"];
+        for (name, expected) in [
+            ("Nmae", Some("Name")),
+            ("name", Some("Name")),
+            ("Grop", Some("Group")),
+            ("Qusetoin", Some("Question")),
+            ("Message", None),
+            ("N", None),
+            ("", None),
+        ] {
+            assert_eq!(nearest(name, known.into_iter()).as_deref(), expected, "{name}");
+        }
+    }
+}

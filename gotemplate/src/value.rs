@@ -1,0 +1,186 @@
+//! Values that templates work on, and how the caller lends its data.
+
+use std::borrow::Cow;
+
+use crate::errors::RenderError;
+
+/// A structure, lent by the caller: the data of a template, or a part of it.
+pub trait Fields {
+    /// The value of the field `name`; nothing where there is no such field.
+    fn field(&self, name: &str) -> Option<Value<'_>>;
+
+    /// What the method `name` gives for `argument`; nothing where there is no such method.
+    fn call(&self, name: &str, argument: &str) -> Option<Value<'_>> {
+        let _ = (name, argument);
+        None
+    }
+}
+
+/// A list, lent by the caller.
+pub trait List {
+    /// How many elements it has.
+    fn count(&self) -> usize;
+
+    /// The element at `index`, from 0; nothing from [`count`](Self::count) on.
+    fn get(&self, index: usize) -> Option<Value<'_>>;
+}
+
+/// A map from text, lent by the caller.
+pub trait Map {
+    /// The value of `key`, if it has one.
+    fn get(&self, key: &str) -> Option<Value<'_>>;
+
+    /// All keys, in any order.
+    fn keys(&self) -> Vec<&str>;
+
+    /// What `index` gives for a key that is missing: in Go the zero of the values' type. Empty text for a map of
+    /// text, [`Value::Nil`] for a map of anything.
+    fn absent(&self) -> Value<'_>;
+}
+
+/// A value, mostly borrowed from the caller's data or from the template.
+#[derive(Clone)]
+pub enum Value<'v> {
+    /// Nothing: Go's `nil`, or a key that is missing. Printed as `<no value>`, inside `print` as `<nil>`.
+    Nil,
+    /// A boolean.
+    Bool(bool),
+    /// Go's `int`: integer literals, lengths.
+    Int(i64),
+    /// Go's `uint8`: a byte of a text.
+    Uint8(u8),
+    /// Go's `uint16`: types, classes and message ids of DNS.
+    Uint16(u16),
+    /// Go's `uint64`: what `parseInt` gives.
+    Uint64(u64),
+    /// Go's `string`.
+    Text(Cow<'v, str>),
+    /// Go's slice.
+    List(ListView<'v>),
+    /// Go's map from text.
+    Map(&'v dyn Map),
+    /// A structure, or a pointer to one.
+    Fields(&'v dyn Fields),
+}
+
+impl<'v> Value<'v> {
+    /// A whole list.
+    pub fn list(items: &'v dyn List) -> Self {
+        let count = items.count();
+        Self::List(ListView { items, start: 0, end: count, capacity: count })
+    }
+
+    /// What kind of value it is, in Go's word where it has one.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::Nil => "nil",
+            Self::Bool(_) => "bool",
+            Self::Int(_) => "int",
+            Self::Uint8(_) => "uint8",
+            Self::Uint16(_) => "uint16",
+            Self::Uint64(_) => "uint64",
+            Self::Text(_) => "string",
+            Self::List(_) => "list",
+            Self::Map(_) => "map",
+            Self::Fields(_) => "structure",
+        }
+    }
+
+    /// Whether `if` takes it: neither zero, false, nil nor empty.
+    pub(crate) fn is_true(&self) -> bool {
+        match self {
+            Self::Nil => false,
+            Self::Bool(value) => *value,
+            Self::Text(text) => !text.is_empty(),
+            Self::List(list) => list.count() > 0,
+            Self::Map(map) => !map.keys().is_empty(),
+            Self::Fields(_) => true,
+            Self::Int(_) | Self::Uint8(_) | Self::Uint16(_) | Self::Uint64(_) => self.integer() != Some(0),
+        }
+    }
+
+    /// Its number, if it is an integer of any kind.
+    pub(crate) fn integer(&self) -> Option<i128> {
+        match self {
+            Self::Int(number) => Some(i128::from(*number)),
+            Self::Uint8(number) => Some(i128::from(*number)),
+            Self::Uint16(number) => Some(i128::from(*number)),
+            Self::Uint64(number) => Some(i128::from(*number)),
+            Self::Nil | Self::Bool(_) | Self::Text(_) | Self::List(_) | Self::Map(_) | Self::Fields(_) => None,
+        }
+    }
+
+    /// Follows one field name: of a structure, or as the key of a map. Nothing has nothing in all its fields.
+    pub(crate) fn field(self, name: &str) -> Result<Self, RenderError> {
+        match self {
+            Self::Nil => Ok(Self::Nil),
+            Self::Map(map) => Ok(map.get(name).unwrap_or(Self::Nil)),
+            Self::Fields(fields) => {
+                fields.field(name).ok_or_else(|| RenderError::NoField { field: name.to_owned(), of: "structure" })
+            }
+            other => Err(RenderError::NoField { field: name.to_owned(), of: other.kind() }),
+        }
+    }
+}
+
+impl<'v> From<&'v str> for Value<'v> {
+    fn from(text: &'v str) -> Self {
+        Self::Text(Cow::Borrowed(text))
+    }
+}
+
+impl From<String> for Value<'_> {
+    fn from(text: String) -> Self {
+        Self::Text(Cow::Owned(text))
+    }
+}
+
+/// A list or a part of one, as Go's slice: it may be cut again up to its capacity.
+#[derive(Clone, Copy)]
+pub struct ListView<'v> {
+    items: &'v dyn List,
+    start: usize,
+    end: usize,
+    /// Counted from `start`'s list's beginning, not from `start`.
+    capacity: usize,
+}
+
+impl<'v> ListView<'v> {
+    pub(crate) fn count(&self) -> usize {
+        self.end - self.start
+    }
+
+    pub(crate) fn get(&self, index: usize) -> Option<Value<'v>> {
+        (index < self.count()).then(|| self.items.get(self.start + index)).flatten()
+    }
+
+    pub(crate) fn iter(self) -> impl Iterator<Item = Value<'v>> {
+        (0..self.count()).map(move |index| self.get(index).unwrap_or(Value::Nil))
+    }
+
+    /// How many elements a slice of it may have.
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity - self.start
+    }
+
+    /// The elements from `start` to before `end`, which may be cut again up to `capacity`; the caller has checked
+    /// that the three do not fall and that `capacity` is not above [`capacity`](Self::capacity).
+    pub(crate) fn cut(&self, start: usize, end: usize, capacity: usize) -> Self {
+        Self {
+            items: self.items,
+            start: self.start + start,
+            end: self.start + end,
+            capacity: self.start + capacity,
+        }
+    }
+}
+
+impl<S: AsRef<str>> List for Vec<S> {
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    fn get(&self, index: usize) -> Option<Value<'_>> {
+        self.as_slice().get(index).map(|text| Value::from(text.as_ref()))
+    }
+}

@@ -1,0 +1,1 @@
+//! Hosts text to an index of ready answers

@@ -1,0 +1,1 @@
+//! A DNS server for Kubernetes nodes that reads CoreDNS's Corefile

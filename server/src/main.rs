@@ -1,0 +1,3 @@
+//! The program `localdns`.
+
+fn main() {}

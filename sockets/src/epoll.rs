@@ -1,0 +1,239 @@
+//! Waiting for many sockets at once, and being woken by another thread.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use libc::{c_int, epoll_event};
+
+/// A set of file descriptors to wait for, level-triggered: what is not read is reported again.
+#[derive(Debug)]
+pub struct Epoll {
+    fd: OwnedFd,
+    /// The kernel has epoll_pwait2 (Linux 5.11), which takes nanoseconds.
+    precise: AtomicBool,
+}
+
+impl Epoll {
+    /// An empty set.
+    ///
+    /// # Errors
+    /// What the kernel says, such as too many open files.
+    pub fn new() -> io::Result<Self> {
+        // SAFETY: takes no pointer.
+        let fd = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+        // SAFETY: the kernel just gave us this descriptor, and nobody else knows it.
+        Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) }, precise: AtomicBool::new(true) })
+    }
+
+    /// Adds a descriptor; `token` comes back with its events. It must be removed before the descriptor is given
+    /// to another process; closing it here removes it.
+    ///
+    /// # Errors
+    /// `AlreadyExists` when it is in the set; what the kernel says else.
+    pub fn add(&self, fd: &impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
+        let events = match interest {
+            Interest::Readable => libc::EPOLLIN,
+            Interest::Writable => libc::EPOLLOUT,
+            Interest::Both => libc::EPOLLIN | libc::EPOLLOUT,
+        };
+        let mut event = epoll_event { events: events as u32, u64: token };
+        self.control(libc::EPOLL_CTL_ADD, fd, &raw mut event)
+    }
+
+    /// Removes a descriptor.
+    ///
+    /// # Errors
+    /// `NotFound` when it is not in the set.
+    pub fn remove(&self, fd: &impl AsFd) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut())
+    }
+
+    /// Waits until something is ready, at most `timeout`; `None` waits for ever. Returns the number of events:
+    /// 0 when the time is over or a signal came. It never returns early for the timeout's sake: where the kernel
+    /// knows milliseconds only, they are rounded up.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn wait(&self, events: &mut Events, timeout: Option<Duration>) -> io::Result<usize> {
+        events.count = 0;
+        let waited = if self.precise.load(Ordering::Relaxed) {
+            match self.wait_precise(events, timeout) {
+                // EPERM: a container's system call filter older than the call.
+                Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
+                    self.precise.store(false, Ordering::Relaxed);
+                    self.wait_millis(events, timeout)
+                }
+                waited => waited,
+            }
+        } else {
+            self.wait_millis(events, timeout)
+        };
+        match waited {
+            Ok(count) => events.count = count as usize,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        Ok(events.count)
+    }
+
+    fn wait_precise(&self, events: &mut Events, timeout: Option<Duration>) -> io::Result<c_int> {
+        // The kernel's form has 64 bits in both fields on every machine.
+        let timeout = timeout.map(|timeout| {
+            [i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX), i64::from(timeout.subsec_nanos())]
+        });
+        let pointer = timeout.as_ref().map_or(std::ptr::null(), |timeout| timeout.as_ptr());
+        // SAFETY: the list is live and as long as said; the timeout is live or null; no signal mask is passed.
+        let count = unsafe {
+            libc::syscall(
+                libc::SYS_epoll_pwait2,
+                self.fd.as_raw_fd(),
+                events.list.as_mut_ptr(),
+                events.list.len() as c_int,
+                pointer,
+                std::ptr::null::<libc::sigset_t>(),
+                0usize,
+            )
+        };
+        check(count as c_int)
+    }
+
+    fn wait_millis(&self, events: &mut Events, timeout: Option<Duration>) -> io::Result<c_int> {
+        let millis = timeout.map_or(-1, round_up_to_millis);
+        // SAFETY: the list is live and as long as said.
+        check(unsafe {
+            libc::epoll_wait(
+                self.fd.as_raw_fd(),
+                events.list.as_mut_ptr(),
+                events.list.len() as c_int,
+                millis,
+            )
+        })
+    }
+
+    fn control(&self, operation: c_int, fd: &impl AsFd, event: *mut epoll_event) -> io::Result<()> {
+        // SAFETY: `event` is null, as removal allows, or points to a live event of the caller.
+        check(unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), operation, fd.as_fd().as_raw_fd(), event) })?;
+        Ok(())
+    }
+}
+
+/// What to wait for. Errors are always reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interest {
+    /// Something can be read.
+    Readable,
+    /// Something can be written.
+    Writable,
+    /// Either.
+    Both,
+}
+
+/// A reused list that [`Epoll::wait`] fills.
+pub struct Events {
+    count: usize,
+    list: Vec<epoll_event>,
+}
+
+impl Events {
+    /// Room for `capacity` events (at least 1); more are reported by the next wait.
+    pub fn new(capacity: usize) -> Self {
+        Self { count: 0, list: vec![epoll_event { events: 0, u64: 0 }; capacity.max(1)] }
+    }
+
+    /// The events of the last wait.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = Event> {
+        self.list[..self.count].iter().map(|event| {
+            let events = event.events as c_int;
+            Event {
+                token: event.u64,
+                readable: events & libc::EPOLLIN != 0,
+                writable: events & libc::EPOLLOUT != 0,
+                error: events & (libc::EPOLLERR | libc::EPOLLHUP) != 0,
+            }
+        })
+    }
+}
+
+/// One descriptor that is ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// The token it was added with.
+    pub token: u64,
+    /// Something can be read.
+    pub readable: bool,
+    /// Something can be written.
+    pub writable: bool,
+    /// An error waits: reading returns it.
+    pub error: bool,
+}
+
+/// Wakes the thread whose [`Epoll`] holds it. Clones wake the same thread.
+///
+/// The waker side puts its work into a queue and then calls [`Waker::wake`]; the woken side calls
+/// [`Waker::drain`] and then empties the queue. In these orders nothing is overlooked, and only the first of many
+/// wake-ups costs a system call.
+#[derive(Clone, Debug)]
+pub struct Waker {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    eventfd: OwnedFd,
+    /// A wake-up is on its way and not yet drained.
+    pending: AtomicBool,
+}
+
+impl Waker {
+    /// A waker that nobody has called yet.
+    ///
+    /// # Errors
+    /// What the kernel says, such as too many open files.
+    pub fn new() -> io::Result<Self> {
+        // SAFETY: takes no pointer.
+        let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
+        // SAFETY: the kernel just gave us this descriptor, and nobody else knows it.
+        let eventfd = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Self { shared: Arc::new(Shared { eventfd, pending: AtomicBool::new(false) }) })
+    }
+
+    /// Makes the descriptor readable, until drained.
+    pub fn wake(&self) {
+        if self.shared.pending.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let one = 1u64;
+        // SAFETY: eight live bytes are read. It cannot fail: the counter stays far below its limit, for only the
+        // first wake-up after a drain adds to it.
+        unsafe { libc::write(self.shared.eventfd.as_raw_fd(), (&raw const one).cast(), size_of_val(&one)) };
+    }
+
+    /// Makes the descriptor unreadable. Call it before looking into the queue.
+    pub fn drain(&self) {
+        let mut count = 0u64;
+        // SAFETY: eight live bytes are written. Nothing to read is no error: somebody drained before.
+        unsafe {
+            libc::read(self.shared.eventfd.as_raw_fd(), (&raw mut count).cast(), size_of_val(&count));
+        }
+        // After the read: the other way round a wake-up between the two would be read away and yet seem to be on
+        // its way for ever. A swap, so that what its callers queued before is seen.
+        self.shared.pending.swap(false, Ordering::AcqRel);
+    }
+}
+
+impl AsFd for Waker {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.shared.eventfd.as_fd()
+    }
+}
+
+fn round_up_to_millis(timeout: Duration) -> c_int {
+    c_int::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(c_int::MAX)
+}
+
+fn check(result: c_int) -> io::Result<c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}

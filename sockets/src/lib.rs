@@ -1,0 +1,25 @@
+//! The room between the server and the kernel: batched UDP, epoll, wake-ups, and the few process and thread
+//! calls that the standard library lacks. Linux only.
+//!
+//! It knows addresses, bytes and file descriptors. It must not know DNS, configuration, metrics or tokio, and
+//! imports no other room. It is the only room with unsafe code: every block says why it holds.
+
+mod address;
+mod epoll;
+mod listen;
+mod outgoing;
+mod received;
+mod system;
+mod upstream;
+
+pub use address::Local;
+pub use epoll::{Epoll, Event, Events, Interest, Waker};
+pub use listen::{ListenOptions, ListenSocket, tcp_listener};
+pub use outgoing::{Outgoing, Sent};
+pub use received::{Datagram, Received};
+pub use system::{current_tid, pin_to_core, process_cpu_time, raise_open_files_limit, thread_cpu_time};
+pub use upstream::{UpstreamSent, UpstreamSocket};
+
+/// Datagrams taken from or given to the kernel in one call. At 64 a plain echo reaches what the kernel can do
+/// (500-580 k a second and core over loopback); one datagram a call reaches 0.90 of that.
+pub const BATCH: usize = 64;

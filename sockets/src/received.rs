@@ -1,0 +1,156 @@
+//! The reused batch of datagrams that a socket fills.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::null_mut;
+
+use libc::{iovec, mmsghdr};
+
+use crate::address::{CONTROL_BYTES, Control, Local, Name, control_message, empty_message, local_of};
+
+/// A batch of received datagrams. All memory is taken in [`Received::new`]; one batch may serve many sockets in
+/// turn, each `receive` forgets the datagrams of the one before.
+pub struct Received {
+    count: usize,
+    slot_bytes: usize,
+    bytes: Vec<u8>,
+    names: Vec<Name>,
+    /// Read and written through `headers` only, as the slices.
+    _controls: Vec<Control>,
+    _slices: Vec<iovec>,
+    /// Point into the four above, which never grow or move their contents.
+    headers: Vec<mmsghdr>,
+}
+
+impl Received {
+    /// Room for `slots` datagrams of at most `slot_bytes` each; longer ones arrive cut and marked. Both are at
+    /// least 1. Pages are touched only as datagrams fill them.
+    pub fn new(slots: usize, slot_bytes: usize) -> Self {
+        let (slots, slot_bytes) = (slots.max(1), slot_bytes.max(1));
+        let mut bytes = vec![0u8; slots * slot_bytes];
+        let mut names = vec![Name::empty(); slots];
+        let mut controls = vec![Control::empty(); slots];
+        let first_byte = bytes.as_mut_ptr();
+        let mut slices: Vec<_> = (0..slots)
+            .map(|i| iovec { iov_base: first_byte.wrapping_add(i * slot_bytes).cast(), iov_len: slot_bytes })
+            .collect();
+        let (first_name, first_slice) = (names.as_mut_ptr(), slices.as_mut_ptr());
+        let first_control = controls.as_mut_ptr();
+        let headers = (0..slots)
+            .map(|i| {
+                let mut header = empty_message();
+                header.msg_hdr.msg_name = first_name.wrapping_add(i).cast();
+                header.msg_hdr.msg_iov = first_slice.wrapping_add(i);
+                header.msg_hdr.msg_iovlen = 1;
+                header.msg_hdr.msg_control = first_control.wrapping_add(i).cast();
+                reset(&mut header);
+                header
+            })
+            .collect();
+        Self { count: 0, slot_bytes, bytes, names, _controls: controls, _slices: slices, headers }
+    }
+
+    /// Number of datagrams held.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether none is held.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Most datagrams it can hold. A `receive` that returned fewer has emptied its socket.
+    pub fn capacity(&self) -> usize {
+        self.headers.len()
+    }
+
+    /// The datagram at `index`.
+    ///
+    /// # Panics
+    /// As a slice does, when `index` is not below [`Received::len`].
+    #[inline]
+    pub fn get(&self, index: usize) -> Datagram<'_> {
+        let header = &self.headers[..self.count][index];
+        let start = index * self.slot_bytes;
+        let len = (header.msg_len as usize).min(self.slot_bytes);
+        Datagram {
+            bytes: &self.bytes[start..start + len],
+            peer: self.names[index].socket_addr(),
+            // SAFETY: the kernel filled this header, its control buffer is ours, and `self` is borrowed.
+            local: unsafe { local_of(&header.msg_hdr) },
+            truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
+        }
+    }
+
+    /// The datagrams, oldest first.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = Datagram<'_>> {
+        (0..self.count).map(|index| self.get(index))
+    }
+
+    /// How many datagrams the kernel had dropped on this socket, since its birth, when the newest one held came
+    /// in: the receive buffer was full. Counts from 0, wraps at `u32::MAX`. `None` when the batch is empty or
+    /// nothing was ever dropped.
+    pub fn kernel_drops(&self) -> Option<u32> {
+        let newest = self.headers[..self.count].last()?;
+        // SAFETY: the kernel filled this header, its control buffer is ours, and `self` is borrowed.
+        unsafe { control_message(&newest.msg_hdr, libc::SOL_SOCKET, libc::SO_RXQ_OVFL) }
+    }
+
+    /// Takes what waits in the socket, without blocking.
+    #[inline]
+    pub(crate) fn fill(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
+        // Only the headers that the kernel wrote in the last call carry its lengths instead of ours.
+        for header in &mut self.headers[..self.count] {
+            reset(header);
+        }
+        self.count = 0;
+        loop {
+            // SAFETY: each header points to one name, one control buffer and one slice of ours, with their
+            // sizes; none of them has moved since `new`, and `self` is borrowed for writing.
+            let received = unsafe {
+                libc::recvmmsg(
+                    socket.as_raw_fd(),
+                    self.headers.as_mut_ptr(),
+                    self.headers.len() as _,
+                    libc::MSG_DONTWAIT as _,
+                    null_mut(),
+                )
+            };
+            if received >= 0 {
+                self.count = received as usize;
+                return Ok(self.count);
+            }
+            let error = io::Error::last_os_error();
+            match error.kind() {
+                io::ErrorKind::Interrupted => continue,
+                io::ErrorKind::WouldBlock => return Ok(0),
+                _ => return Err(error),
+            }
+        }
+    }
+}
+
+// SAFETY: the raw pointers in the headers lead only into vectors that the same value owns.
+unsafe impl Send for Received {}
+
+/// One datagram, borrowed from its batch.
+#[derive(Clone, Copy, Debug)]
+pub struct Datagram<'a> {
+    /// What arrived, at most a slot long.
+    pub bytes: &'a [u8],
+    /// Who sent it. Port 0 is possible, from forgers: such a peer cannot be answered.
+    pub peer: SocketAddr,
+    /// Where it was sent to; only sockets bound to a wildcard address report it.
+    pub local: Option<Local>,
+    /// The datagram was longer than its slot and lost its end.
+    pub truncated: bool,
+}
+
+/// Sets what the kernel overwrites with each datagram.
+#[inline]
+fn reset(header: &mut mmsghdr) {
+    header.msg_hdr.msg_namelen = size_of::<Name>() as _;
+    header.msg_hdr.msg_controllen = CONTROL_BYTES as _;
+}

@@ -1,0 +1,115 @@
+//! Calls about the process and its threads that the standard library lacks.
+
+use std::io;
+use std::mem::zeroed;
+use std::time::Duration;
+
+/// Raises the limit of open files to what this process may have; returns the limit before and now.
+///
+/// # Errors
+/// What the kernel says; the limit is as before then.
+pub fn raise_open_files_limit() -> io::Result<(u64, u64)> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel writes one live rlimit.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let before = limit.rlim_cur;
+    if before < limit.rlim_max {
+        limit.rlim_cur = limit.rlim_max;
+        // SAFETY: the kernel reads one live rlimit.
+        if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok((before, limit.rlim_cur))
+}
+
+/// Keeps the calling thread on one core, counted from 0.
+///
+/// # Errors
+/// `InvalidInput` when there is no such core or this process may not use it.
+pub fn pin_to_core(core: usize) -> io::Result<()> {
+    if core >= libc::CPU_SETSIZE as usize {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: a cpu_set_t is plain integers, and `core` lies within it. 0 is the calling thread.
+    let done = unsafe {
+        let mut set: libc::cpu_set_t = zeroed();
+        libc::CPU_SET(core, &mut set);
+        libc::sched_setaffinity(0, size_of_val(&set), &raw const set)
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The calling thread's id, as `/proc/self/task` and `top -H` show it.
+pub fn current_tid() -> u32 {
+    // SAFETY: takes no pointer and cannot fail.
+    unsafe { libc::syscall(libc::SYS_gettid) as u32 }
+}
+
+/// The time the calling thread has spent on a processor.
+pub fn thread_cpu_time() -> Duration {
+    cpu_time(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+/// The time all threads of this process have spent on processors.
+pub fn process_cpu_time() -> Duration {
+    cpu_time(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
+fn cpu_time(clock: libc::clockid_t) -> Duration {
+    // SAFETY: a timespec is plain integers, and the kernel writes one live one. It cannot fail for these clocks,
+    // and would leave zero.
+    let time = unsafe {
+        let mut time: libc::timespec = zeroed();
+        libc::clock_gettime(clock, &raw mut time);
+        time
+    };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_open_files_limit_ends_at_its_maximum() {
+        let (before, now) = raise_open_files_limit().expect("the limit can be raised");
+        assert!(before <= now);
+        assert_eq!(raise_open_files_limit().expect("raised already"), (now, now));
+    }
+
+    #[test]
+    fn a_thread_stays_on_its_core_and_other_cores_are_refused() {
+        std::thread::spawn(|| {
+            pin_to_core(0).expect("core 0 exists");
+            let status = std::fs::read_to_string("/proc/thread-self/status").expect("readable");
+            assert!(status.lines().any(|line| line == "Cpus_allowed_list:\t0"), "{status}");
+            for core in [1023, 1024, usize::MAX] {
+                let error = pin_to_core(core).expect_err("no such core");
+                assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{core}");
+            }
+        })
+        .join()
+        .expect("no panic");
+    }
+
+    #[test]
+    fn a_thread_is_known_by_the_id_that_proc_shows() {
+        let mine = std::fs::read_link("/proc/thread-self").expect("readable");
+        assert!(mine.ends_with(current_tid().to_string()), "{mine:?}");
+        assert_eq!(std::thread::spawn(current_tid).join().expect("no panic") == current_tid(), false);
+    }
+
+    #[test]
+    fn processor_time_grows_with_work() {
+        let before = (thread_cpu_time(), process_cpu_time());
+        let mut sum = 0u64;
+        while thread_cpu_time() == before.0 {
+            sum = std::hint::black_box(sum.wrapping_add(1));
+        }
+        assert!(process_cpu_time() > before.1);
+        assert!(process_cpu_time() >= thread_cpu_time());
+    }
+}

@@ -1,0 +1,48 @@
+//! The test kit: everything that a black-box test of `localdns` needs around it.
+//!
+//! ```text
+//!   Ask, Connection, Stream  -->  the real binary (Server)  -->  Upstream (scripted)
+//!        the clients               spawned, watched, ended         what it was asked
+//! ```
+//! - [`binary`] builds the program once per process; [`Server`] runs it on a Corefile and reads its log, metrics, descriptors.
+//! - [`Ask`] sends one query and decodes the reply; [`Connection`] pipelines over TCP; [`Stream`] keeps a steady load and counts what is lost.
+//! - [`Upstream`] answers over UDP, TCP or TLS as a closure says, and remembers what it was asked.
+//! - [`fresh_ip`] gives every test an address of its own; [`isolated`] gives a test a network and an `/etc` of its own.
+//!
+//! This room must not know how the program works inside: it imports none of its crates. It panics where a test should fail.
+
+mod admin;
+mod ask;
+mod binary;
+mod clock;
+pub mod fixtures;
+mod isolated;
+mod message;
+mod place;
+mod records;
+mod server;
+mod stream;
+mod tcp;
+mod upstream;
+
+pub use admin::{Metrics, http_get};
+pub use ask::{Ask, Reply, ask, exchange_udp};
+pub use binary::binary;
+pub use clock::{eventually, now};
+pub use isolated::{add_address, isolated, run, skip, tool};
+pub use message::{Edns, Message, Question, Record, header, question_end};
+pub use place::{fresh_ip, port, privileged, tempdir};
+pub use records::{record, rtype_name, rtype_number};
+pub use server::{Options, Server};
+pub use stream::{Stream, Tally};
+pub use tcp::Connection;
+pub use upstream::{Action, Asked, Authority, Says, Transport, Upstream};
+
+/// Asserts that what `$found` holds contains `$part`, and shows it when not.
+#[macro_export]
+macro_rules! assert_contains {
+    ($found:expr, $part:expr) => {{
+        let (found, part) = (&$found, &$part);
+        assert!(found.contains(&part[..]), "no {part:?} in:\n{found}");
+    }};
+}

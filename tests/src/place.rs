@@ -1,0 +1,49 @@
+//! Where a test may live: addresses, ports and directories that no other test uses.
+
+use std::net::{Ipv4Addr, UdpSocket};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use tempfile::TempDir;
+
+/// A loopback address that no other test, in this process or another one, holds. It stays reserved until the process ends.
+pub fn fresh_ip() -> Ipv4Addr {
+    let base = std::process::id().wrapping_mul(SPREAD);
+    loop {
+        let n = base.wrapping_add(TAKEN.fetch_add(1, Ordering::Relaxed)) % (192 << 16);
+        let [_, a, b, c] = n.to_be_bytes();
+        // 127.64.0.0 and above: below live the addresses that people and distributions use by hand.
+        let ip = Ipv4Addr::new(127, 64 + a, b, c);
+        if c == 0 || c == 255 {
+            continue;
+        }
+        if let Ok(lock) = UdpSocket::bind((ip, LOCK_PORT)) {
+            LOCKS.lock().expect("no holder panics").push(lock);
+            return ip;
+        }
+    }
+}
+
+/// The port that servers of a test listen on: 53 for root, 5353 otherwise.
+pub fn port() -> u16 {
+    if privileged() { 53 } else { 5353 }
+}
+
+/// Whether this process is root, be it only within its own user namespace.
+pub fn privileged() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").expect("linux has /proc");
+    let uids = status.lines().find_map(|line| line.strip_prefix("Uid:")).expect("status names the ids");
+    uids.split_whitespace().nth(1) == Some("0")
+}
+
+/// A directory that vanishes with its value.
+pub fn tempdir() -> TempDir {
+    tempfile::Builder::new().prefix("localdns-test-").tempdir().expect("the temporary directory is writable")
+}
+
+static TAKEN: AtomicU32 = AtomicU32::new(0);
+static LOCKS: Mutex<Vec<UdpSocket>> = Mutex::new(Vec::new());
+/// Bound on an address for as long as a test holds it.
+const LOCK_PORT: u16 = 32_053;
+/// Neighbouring process ids start far from each other.
+const SPREAD: u32 = 7919;

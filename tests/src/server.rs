@@ -1,0 +1,335 @@
+//! The real binary, run on a Corefile, watched and ended.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::admin::Metrics;
+use crate::binary::binary;
+use crate::clock::{eventually, now};
+use crate::place::tempdir;
+
+/// How a server is started, beside its Corefile.
+#[derive(Debug, Default, Clone)]
+pub struct Options {
+    args: Vec<OsString>,
+    env: Vec<(String, String)>,
+    cwd: Option<PathBuf>,
+}
+
+impl Options {
+    /// Further arguments, behind `-conf` and `-pidfile`.
+    pub fn args<const N: usize>(mut self, args: [&str; N]) -> Self {
+        self.args.extend(args.map(Into::into));
+        self
+    }
+
+    /// A variable of its environment.
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.env.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Its working directory; the directory of the Corefile unless said.
+    pub fn cwd(self, cwd: &Path) -> Self {
+        Self { cwd: Some(cwd.to_owned()), ..self }
+    }
+}
+
+/// A running `localdns`; it is killed with its value.
+#[derive(Debug)]
+pub struct Server {
+    child: Child,
+    directory: TempDir,
+    log: Arc<Log>,
+    started_in: Duration,
+}
+
+impl Server {
+    /// Starts the program on this Corefile and waits until its pidfile stands.
+    ///
+    /// # Panics
+    /// When it ends before, or takes more than 10 s.
+    pub fn start(corefile: &str) -> Self {
+        Self::start_with(corefile, Options::default())
+    }
+
+    /// As [`Self::start`], with options.
+    ///
+    /// # Panics
+    /// When it ends before its pidfile stands, or takes more than 10 s.
+    pub fn start_with(corefile: &str, options: Options) -> Self {
+        let directory = tempdir();
+        std::fs::write(directory.path().join("Corefile"), corefile).expect("the test's directory is writable");
+        let started = now();
+        let mut child = command(directory.path(), &options).spawn().expect("the binary starts");
+        let log = Arc::new(Log::default());
+        log.follow(child.stdout.take().expect("stdout is piped"));
+        log.follow(child.stderr.take().expect("stderr is piped"));
+        let mut server = Self { child, directory, log, started_in: Duration::ZERO };
+        let pidfile = server.path("pid");
+        eventually("the pidfile", Duration::from_secs(10), || {
+            let ended = server.child.try_wait().expect("a child can be asked");
+            assert!(ended.is_none(), "ended before it served: {ended:?}\n{}", server.log_text());
+            let text = std::fs::read_to_string(&pidfile).ok()?;
+            (text.trim().parse() == Ok(server.child.id())).then_some(())
+        });
+        server.started_in = started.elapsed();
+        server
+    }
+
+    /// Runs the program on a Corefile that it must refuse, and returns what it said.
+    ///
+    /// # Panics
+    /// When it serves, or does not end within 10 s, or leaves a pidfile behind.
+    pub fn expect_failure(corefile: &str, options: Options) -> Output {
+        let directory = tempdir();
+        std::fs::write(directory.path().join("Corefile"), corefile).expect("the test's directory is writable");
+        let output = run_to_end(command(directory.path(), &options), Duration::from_secs(10));
+        assert!(!output.status.success(), "a bad Corefile was accepted: {output:?}");
+        assert!(!directory.path().join("pid").exists(), "a pidfile stands after a failed start");
+        output
+    }
+
+    /// The process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// From exec to the pidfile.
+    pub fn started_in(&self) -> Duration {
+        self.started_in
+    }
+
+    /// A file beside the Corefile, which is itself named `Corefile`.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Replaces the Corefile, in one step as editors do it.
+    ///
+    /// # Panics
+    /// When the disk does.
+    pub fn write_corefile(&self, text: &str) {
+        std::fs::write(self.path("Corefile.new"), text).expect("the test's directory is writable");
+        std::fs::rename(self.path("Corefile.new"), self.path("Corefile")).expect("the test's directory is writable");
+    }
+
+    /// Sends a signal by its name without `SIG`.
+    ///
+    /// # Panics
+    /// When the process is gone.
+    pub fn signal(&self, name: &str) {
+        let status = Command::new("kill").args(["-s", name, &self.pid().to_string()]).status().expect("kill is there");
+        assert!(status.success(), "signal {name} to {}", self.pid());
+    }
+
+    /// Sends SIGTERM and waits for the end.
+    ///
+    /// # Panics
+    /// When it takes more than 30 s.
+    pub fn stop(&mut self) -> ExitStatus {
+        self.signal("TERM");
+        self.wait(Duration::from_secs(30))
+    }
+
+    /// Waits for the end.
+    ///
+    /// # Panics
+    /// When it does not come in time.
+    pub fn wait(&mut self, patience: Duration) -> ExitStatus {
+        eventually("the end of the process", patience, || self.child.try_wait().expect("a child can be asked"))
+    }
+
+    /// Whether it still runs.
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("a child can be asked").is_none()
+    }
+
+    /// What it said on stdout and stderr: the last 20,000 lines.
+    pub fn log_lines(&self) -> Vec<String> {
+        self.log.lines.lock().expect("no holder panics").iter().cloned().collect()
+    }
+
+    /// What it said, as one text.
+    pub fn log_text(&self) -> String {
+        self.log_lines().join("\n")
+    }
+
+    /// Waits for a line that contains `part`, old ones included, and returns it.
+    ///
+    /// # Panics
+    /// When none comes in time.
+    pub fn wait_for_log(&self, part: &str, patience: Duration) -> String {
+        self.wait_for_lines(part, 1, patience).remove(0)
+    }
+
+    /// Waits until `n` lines contain `part`, and returns those.
+    ///
+    /// # Panics
+    /// When they do not come in time.
+    pub fn wait_for_lines(&self, part: &str, n: usize, patience: Duration) -> Vec<String> {
+        let deadline = now() + patience;
+        let mut lines = self.log.lines.lock().expect("no holder panics");
+        loop {
+            let found: Vec<String> = lines.iter().filter(|line| line.contains(part)).cloned().collect();
+            if found.len() >= n {
+                return found;
+            }
+            let left = deadline.saturating_duration_since(now());
+            if left.is_zero() {
+                let all: Vec<&str> = lines.iter().map(String::as_str).collect();
+                panic!("{} of {n} lines with {part:?} within {patience:?}:\n{}", found.len(), all.join("\n"));
+            }
+            lines = self.log.came.wait_timeout(lines, left).expect("no holder panics").0;
+        }
+    }
+
+    /// Stops reading its output, until [`Self::resume_log`]: its pipes fill up. One line more may still be read.
+    pub fn pause_log(&self) {
+        *self.log.paused.lock().expect("no holder panics") = true;
+    }
+
+    /// Reads its output again.
+    pub fn resume_log(&self) {
+        *self.log.paused.lock().expect("no holder panics") = false;
+        self.log.resumed.notify_all();
+    }
+
+    /// Scrapes its metrics.
+    ///
+    /// # Panics
+    /// When they are not there.
+    pub fn metrics(&self, address: SocketAddr) -> Metrics {
+        Metrics::of(address)
+    }
+
+    /// How many file descriptors it holds.
+    ///
+    /// # Panics
+    /// When the process is gone.
+    pub fn fds(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("the process runs").count()
+    }
+
+    /// Its resident memory in KiB.
+    ///
+    /// # Panics
+    /// When the process is gone.
+    pub fn rss_kb(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("the process runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a living process has memory");
+        line.trim().trim_end_matches(" kB").parse().expect("a number of KiB")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("--- the server's log ---\n{}", self.log_text());
+        }
+        // It may have ended by itself.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// Runs a command to its end and returns what it said.
+///
+/// # Panics
+/// When that takes longer than `patience`; the command is killed first.
+pub(crate) fn run_to_end(mut command: Command, patience: Duration) -> Output {
+    let what = format!("{command:?}");
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("{what}: {error}"));
+    let stdout = read_aside(child.stdout.take().expect("stdout is piped"));
+    let stderr = read_aside(child.stderr.take().expect("stderr is piped"));
+    let deadline = now() + patience;
+    let status = loop {
+        if let Some(status) = child.try_wait().expect("a child can be asked") {
+            break Some(status);
+        }
+        if now() > deadline {
+            child.kill().expect("a child can be killed");
+            child.wait().expect("a killed child ends");
+            break None;
+        }
+        thread::sleep(Duration::from_millis(2));
+    };
+    let (stdout, stderr) = (stdout.join().unwrap_or_default(), stderr.join().unwrap_or_default());
+    let Some(status) = status else {
+        panic!(
+            "{what} did not end within {patience:?}:\n{}{}",
+            String::from_utf8_lossy(&stdout),
+            String::from_utf8_lossy(&stderr)
+        );
+    };
+    Output { status, stdout, stderr }
+}
+
+fn read_aside(mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<Vec<u8>> {
+    thread::spawn(move || {
+        let mut text = Vec::new();
+        // A broken pipe ends the text like its end.
+        drop(pipe.read_to_end(&mut text));
+        text
+    })
+}
+
+fn command(directory: &Path, options: &Options) -> Command {
+    let mut command = Command::new(binary());
+    command.arg("-conf").arg(directory.join("Corefile")).arg("-pidfile").arg(directory.join("pid"));
+    command.args(&options.args);
+    command.current_dir(options.cwd.as_deref().unwrap_or(directory));
+    for name in ["LOCALDNS_ADDRESS", "LOCALDNS_PORT", "LOCALDNS_CACHE_BYTES", "NOTIFY_SOCKET", "WATCHDOG_USEC"] {
+        command.env_remove(name);
+    }
+    command.envs(options.env.iter().map(|(name, value)| (name, value)));
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// What the process says, line by line.
+#[derive(Debug, Default)]
+struct Log {
+    lines: Mutex<VecDeque<String>>,
+    came: Condvar,
+    paused: Mutex<bool>,
+    resumed: Condvar,
+}
+
+impl Log {
+    fn follow(self: &Arc<Self>, pipe: impl Read + Send + 'static) {
+        let log = Arc::clone(self);
+        thread::spawn(move || {
+            for line in BufReader::with_capacity(4096, pipe).split(b'\n') {
+                let Ok(line) = line else { return };
+                let mut lines = log.lines.lock().expect("no holder panics");
+                if lines.len() == LOG_LINES {
+                    lines.pop_front();
+                }
+                lines.push_back(String::from_utf8_lossy(&line).into_owned());
+                drop(lines);
+                log.came.notify_all();
+                let mut paused = log.paused.lock().expect("no holder panics");
+                while *paused {
+                    paused = log.resumed.wait(paused).expect("no holder panics");
+                }
+            }
+        });
+    }
+}
+
+const LOG_LINES: usize = 20_000;

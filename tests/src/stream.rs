@@ -1,0 +1,193 @@
+//! A steady stream of queries that does not wait for replies: what "no query lost" is measured with.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::{self, JoinHandle, sleep};
+use std::time::{Duration, Instant};
+
+use socket2::SockRef;
+
+use crate::ask::Ask;
+use crate::clock::now;
+use crate::message::Message;
+
+/// What became of a stream's queries.
+#[derive(Debug, Clone, Default)]
+pub struct Tally {
+    /// Queries sent.
+    pub sent: usize,
+    /// Queries with a right reply.
+    pub answered: usize,
+    /// Replies beyond the first to a query, or to none.
+    pub duplicate: usize,
+    /// Replies that the check refused, the first ten of them told.
+    pub wrong: usize,
+    /// Queries that never got a reply.
+    pub lost: usize,
+    /// The slowest right reply.
+    pub slowest: Duration,
+    /// The wrong replies, the first ten.
+    pub samples: Vec<String>,
+}
+
+impl Tally {
+    /// Asserts that every query got exactly one right reply.
+    ///
+    /// # Panics
+    /// When not.
+    pub fn assert_clean(&self) {
+        let clean = self.sent > 0 && self.answered == self.sent && self.duplicate + self.wrong + self.lost == 0;
+        assert!(clean, "queries were lost or answered wrongly: {self:?}");
+    }
+}
+
+/// A running stream.
+pub struct Stream {
+    shared: Arc<Shared>,
+    threads: [JoinHandle<()>; 2],
+}
+
+impl Stream {
+    /// Sends `rate` queries a second to `server` from one port until [`Self::finish`]; query `n` is `query(n)`, and `right` judges its reply.
+    ///
+    /// At most 10,000 a second: ids may not come round while their query may still be answered.
+    ///
+    /// # Panics
+    /// When the socket cannot be made.
+    pub fn start(
+        server: SocketAddr,
+        rate: u32,
+        query: impl Fn(usize) -> Ask + Send + 'static,
+        right: impl Fn(usize, &Message) -> bool + Send + 'static,
+    ) -> Self {
+        assert!((1..=10_000).contains(&rate), "1 to 10,000 queries a second");
+        let any: SocketAddr = if server.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0_u16; 8], 0).into() };
+        let socket = UdpSocket::bind(any).expect("a client socket can be made");
+        socket.connect(server).expect("a UDP socket always connects");
+        socket.set_read_timeout(Some(Duration::from_millis(20))).expect("a timeout can be set");
+        SockRef::from(&socket).set_recv_buffer_size(4 << 20).ok();
+        let shared = Arc::new(Shared { socket, asked: Mutex::default(), stop: AtomicBool::new(false) });
+        let (sender, receiver) = (Arc::clone(&shared), Arc::clone(&shared));
+        let threads = [
+            thread::spawn(move || send(&sender, f64::from(rate), query)),
+            thread::spawn(move || receive(&receiver, right)),
+        ];
+        Self { shared, threads }
+    }
+
+    /// How many queries were sent so far.
+    pub fn sent(&self) -> usize {
+        self.shared.lock().sent.len()
+    }
+
+    /// Stops sending, waits up to `patience` for what is still out, and counts.
+    ///
+    /// # Panics
+    /// When a check panicked.
+    pub fn finish(self, patience: Duration) -> Tally {
+        let Self { shared, threads: [sender, receiver] } = self;
+        shared.stop.store(true, Ordering::Relaxed);
+        sender.join().expect("the sender does not panic");
+        shared.lock().until = Some(now() + patience);
+        receiver.join().expect("the check does not panic");
+        let state = shared.lock();
+        let open = state.sent.iter().filter(|query| !query.replied).count();
+        Tally { sent: state.sent.len(), lost: open, ..state.tally.clone() }
+    }
+}
+
+struct Shared {
+    socket: UdpSocket,
+    asked: Mutex<State>,
+    stop: AtomicBool,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.asked.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+#[derive(Default)]
+struct State {
+    sent: Vec<Sent>,
+    tally: Tally,
+    until: Option<Instant>,
+}
+
+struct Sent {
+    at: Instant,
+    replied: bool,
+}
+
+fn send(shared: &Shared, rate: f64, query: impl Fn(usize) -> Ask) {
+    let started = now();
+    let mut n = 0;
+    while !shared.stop.load(Ordering::Relaxed) {
+        let due = (started.elapsed().as_secs_f64() * rate) as usize;
+        while n < due {
+            let bytes = query(n).id(id(n)).bytes();
+            shared.lock().sent.push(Sent { at: now(), replied: false });
+            n += 1;
+            // A refusal (ICMP) of an earlier query comes up here once; this query has not gone out then.
+            if shared.socket.send(&bytes).is_err() {
+                drop(shared.socket.send(&bytes));
+            }
+        }
+        sleep(Duration::from_millis(1));
+    }
+}
+
+fn receive(shared: &Shared, right: impl Fn(usize, &Message) -> bool) {
+    let mut buffer = [0; 4096];
+    loop {
+        let received = shared.socket.recv(&mut buffer);
+        let at = now();
+        if let Ok(length) = received {
+            judge(shared, &buffer[..length], at, &right);
+        }
+        let state = shared.lock();
+        let Some(until) = state.until else { continue };
+        if at > until || state.sent.iter().all(|query| query.replied) {
+            // What comes a moment later is a duplicate, and shall be seen.
+            drop(state);
+            while let Ok(length) = shared.socket.recv(&mut buffer) {
+                judge(shared, &buffer[..length], at, &right);
+            }
+            return;
+        }
+    }
+}
+
+fn judge(shared: &Shared, bytes: &[u8], at: Instant, right: &impl Fn(usize, &Message) -> bool) {
+    let message = Message::decode(bytes);
+    let mut state = shared.lock();
+    let State { sent, tally, .. } = &mut *state;
+    let Some(n) = bytes.get(..2).and_then(|octets| index(u16::from_be_bytes([octets[0], octets[1]]), sent.len())) else {
+        tally.wrong += 1;
+        return;
+    };
+    if std::mem::replace(&mut sent[n].replied, true) {
+        tally.duplicate += 1;
+    } else if message.as_ref().is_ok_and(|message| right(n, message)) {
+        tally.answered += 1;
+        tally.slowest = tally.slowest.max(at.duration_since(sent[n].at));
+    } else {
+        tally.wrong += 1;
+        if tally.samples.len() < 10 {
+            tally.samples.push(format!("query {n}: {message:?}"));
+        }
+    }
+}
+
+fn id(n: usize) -> u16 {
+    (n % (1 << 16)) as u16
+}
+
+/// The last query that was sent under this id.
+fn index(id: u16, sent: usize) -> Option<usize> {
+    let round = 1 << 16;
+    let newest = (sent / round) * round + usize::from(id);
+    if newest < sent { Some(newest) } else { newest.checked_sub(round) }
+}

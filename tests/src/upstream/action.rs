@@ -1,0 +1,166 @@
+//! What a mock upstream may do about a query, and what it may say.
+
+use std::time::Duration;
+
+use super::Asked;
+use crate::message::{header, question_end};
+use crate::records::record;
+
+/// What to do about one query.
+#[derive(Debug, Clone)]
+pub enum Action {
+    /// The right reply.
+    Reply(Says),
+    /// Nothing.
+    Silent,
+    /// Something, later.
+    Delay(Duration, Box<Action>),
+    /// TC without records over UDP; over a connection, the reply.
+    Truncate(Says),
+    /// The reply under another id.
+    WrongId(Says),
+    /// The reply to a question for this name instead.
+    WrongQuestion(String, Says),
+    /// The reply from another port of the same address. UDP alone.
+    WrongPort(Says),
+    /// These octets and nothing else.
+    Octets(Vec<u8>),
+    /// So many replies under wrong ids, then the right one.
+    Forge(usize, Says, Box<Action>),
+    /// Half of the reply (over a connection: behind the length of all of it), then the end of the connection.
+    Half(Says),
+    /// Ends the connection without a word (FIN). Over UDP: silence.
+    Close,
+    /// Breaks the connection (RST). Over UDP: silence.
+    Reset,
+    /// Both, in order.
+    Both(Box<Action>, Box<Action>),
+}
+
+/// What a reply says: NOERROR, RD as asked, RA, the question as it came, and OPT if the query had one, unless told otherwise.
+#[derive(Debug, Clone, Default)]
+pub struct Says {
+    rcode: u16,
+    flags: u16,
+    sections: [Vec<Vec<u8>>; 3],
+    options: Vec<u8>,
+    plain: bool,
+    upper: bool,
+}
+
+impl Says {
+    /// These records, one a line, as `owner ttl IN type data`.
+    ///
+    /// # Panics
+    /// When a line is not a record.
+    pub fn answer(lines: &str) -> Self {
+        Self { sections: [records(lines), Vec::new(), Vec::new()], ..Self::default() }
+    }
+
+    /// An rcode alone.
+    pub fn rcode(rcode: u16) -> Self {
+        Self { rcode, ..Self::default() }
+    }
+
+    /// NXDOMAIN with this SOA.
+    pub fn nxdomain(soa: &str) -> Self {
+        Self::rcode(3).authority(soa)
+    }
+
+    /// NOERROR without answers, with this SOA.
+    pub fn nodata(soa: &str) -> Self {
+        Self::rcode(0).authority(soa)
+    }
+
+    /// An authority section.
+    pub fn authority(mut self, lines: &str) -> Self {
+        self.sections[1] = records(lines);
+        self
+    }
+
+    /// An additional section, before OPT.
+    pub fn additional(mut self, lines: &str) -> Self {
+        self.sections[2] = records(lines);
+        self
+    }
+
+    /// More header flags, such as AA 0x0400 or AD 0x0020.
+    pub fn flags(mut self, flags: u16) -> Self {
+        self.flags |= flags;
+        self
+    }
+
+    /// An EDNS option.
+    pub fn option(mut self, code: u16, data: &[u8]) -> Self {
+        let length = u16::try_from(data.len()).expect("an option fits its length");
+        self.options.extend([&code.to_be_bytes()[..], &length.to_be_bytes(), data].concat());
+        self
+    }
+
+    /// No OPT, even where the query has one.
+    pub fn without_edns(self) -> Self {
+        Self { plain: true, ..self }
+    }
+
+    /// The question comes back in upper case.
+    pub fn shouting(self) -> Self {
+        Self { upper: true, ..self }
+    }
+
+    /// No records, and TC.
+    pub(super) fn truncated(self) -> Self {
+        Self { sections: Default::default(), ..self }.flags(0x0200)
+    }
+
+    /// The reply's octets.
+    pub(super) fn reply(&self, asked: &Asked) -> Vec<u8> {
+        let count = |n: usize| u16::try_from(self.sections[n].len()).expect("a section fits its count");
+        let edns = asked.edns.as_ref().filter(|_| !self.plain);
+        let counts = [1, count(0), count(1), count(2) + u16::from(edns.is_some())];
+        let mut bytes = header(asked.id, 0x8080 | asked.flags & 0x0110 | self.flags | self.rcode & 0xf, counts);
+        let end = question_end(&asked.bytes).expect("the query was decoded before");
+        bytes.extend(&asked.bytes[12..end]);
+        if self.upper {
+            bytes[12..end - 4].make_ascii_uppercase();
+        }
+        self.sections.iter().flatten().for_each(|record| bytes.extend(record));
+        if let Some(edns) = edns {
+            bytes.extend([0, 0, 41, 4, 208, (self.rcode >> 4) as u8, 0, u8::from(edns.dnssec_ok) << 7, 0]);
+            bytes.extend(u16::try_from(self.options.len()).expect("the options fit OPT").to_be_bytes());
+            bytes.extend(&self.options);
+        }
+        bytes
+    }
+}
+
+impl Action {
+    /// The reply with these records.
+    ///
+    /// # Panics
+    /// When a line is not a record.
+    pub fn answer(lines: &str) -> Self {
+        Self::Reply(Says::answer(lines))
+    }
+
+    /// The reply with this rcode alone.
+    pub fn rcode(rcode: u16) -> Self {
+        Self::Reply(Says::rcode(rcode))
+    }
+
+    /// NXDOMAIN with this SOA.
+    ///
+    /// # Panics
+    /// When it is not a record.
+    pub fn nxdomain(soa: &str) -> Self {
+        Self::Reply(Says::nxdomain(soa))
+    }
+
+    /// This, but so much later.
+    pub fn after(self, delay: Duration) -> Self {
+        Self::Delay(delay, Box::new(self))
+    }
+}
+
+fn records(lines: &str) -> Vec<Vec<u8>> {
+    lines.lines().map(str::trim).filter(|line| !line.is_empty()).map(record).collect()
+}

@@ -1,0 +1,65 @@
+//! Certificates for TLS upstreams.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::ServerConfig;
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+
+/// A certificate authority of one test.
+pub struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+}
+
+impl Authority {
+    /// A fresh one.
+    ///
+    /// # Panics
+    /// Only when the random source fails.
+    pub fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::new()).expect("no names, none bad");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().expect("keys can be made");
+        Self { issuer: CertifiedIssuer::self_signed(params, key).expect("a certificate can be signed") }
+    }
+
+    /// Writes its certificate into `directory` and returns the path: what `tls CA` reads.
+    ///
+    /// # Panics
+    /// When the directory cannot be written.
+    pub fn write(&self, directory: &Path) -> PathBuf {
+        let path = directory.join("ca.pem");
+        std::fs::write(&path, self.issuer.pem()).expect("the test's directory is writable");
+        path
+    }
+
+    /// What a server for `host` (a name or an address) presents.
+    pub(super) fn server(&self, host: &str) -> Arc<ServerConfig> {
+        let key = KeyPair::generate().expect("keys can be made");
+        let params = CertificateParams::new(vec![host.to_owned()]).expect("a test's host name is a name");
+        let certificate = params.signed_by(&key, &self.issuer).expect("a certificate can be signed");
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("ring knows the default versions")
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.der().clone()], key)
+            .expect("key and certificate belong together");
+        Arc::new(config)
+    }
+}
+
+impl Default for Authority {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Authority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Authority")
+    }
+}

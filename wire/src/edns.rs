@@ -1,0 +1,188 @@
+//! EDNS(0), RFC 6891: the OPT pseudo-record of queries and replies.
+
+use crate::{Flags, Rcode, read_u16};
+
+/// The UDP payload size that we announce to clients and upstreams: what passes every path unfragmented.
+pub const UDP_SIZE: u16 = 1232;
+/// NSID (RFC 5001).
+pub const OPTION_NSID: u16 = 3;
+/// Client subnet (RFC 7871).
+pub const OPTION_CLIENT_SUBNET: u16 = 8;
+/// Extended DNS Error (RFC 8914).
+pub const OPTION_EDE: u16 = 15;
+
+const DO: u16 = 0x8000;
+
+/// What a query's OPT record says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Edns<'p> {
+    /// The sender's UDP payload size in octets, as sent; below 512 it means 512 (RFC 6891, section 6.2.3).
+    pub udp_size: u16,
+    /// EDNS version; only 0 is defined.
+    pub version: u8,
+    /// The DO bit (RFC 3225).
+    pub dnssec_ok: bool,
+    /// Whether the name server identifier is asked for.
+    pub nsid: bool,
+    /// The client subnet option's data, if it was sent.
+    pub client_subnet: Option<&'p [u8]>,
+}
+
+impl<'p> Edns<'p> {
+    /// Reads an OPT record's class, TTL and data; `None` where the options do not add up or one of ours is malformed.
+    pub(crate) fn read(class: u16, ttl: u32, data: &'p [u8]) -> Option<Self> {
+        let mut edns = Self {
+            udp_size: class,
+            version: (ttl >> 16) as u8,
+            dnssec_ok: ttl as u16 & DO != 0,
+            nsid: false,
+            client_subnet: None,
+        };
+        for option in options(data) {
+            let (code, value) = option?;
+            match code {
+                OPTION_NSID => edns.nsid = true,
+                OPTION_CLIENT_SUBNET => {
+                    if !client_subnet_holds(value) {
+                        return None;
+                    }
+                    edns.client_subnet = Some(value);
+                }
+                _ => {}
+            }
+        }
+        Some(edns)
+    }
+}
+
+/// The options of an OPT record; a `None` item where they do not add up, after which there are no more.
+pub(crate) fn options(data: &[u8]) -> impl Iterator<Item = Option<(u16, &[u8])>> {
+    let mut rest = data;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let split = || {
+            let code = read_u16(rest, 0)?;
+            let length = usize::from(read_u16(rest, 2)?);
+            Some((code, rest.get(4..4 + length)?))
+        };
+        let option = split();
+        rest = option.map_or(&[][..], |(_, value)| &rest[4 + value.len()..]);
+        Some(option)
+    })
+}
+
+/// RFC 7871, section 6: the family is known, the prefix fits it and the address has just the octets the prefix needs.
+fn client_subnet_holds(value: &[u8]) -> bool {
+    let [family_high, family_low, source, _scope, address @ ..] = value else { return false };
+    let longest = match (family_high, family_low) {
+        (0, 1) => 32,
+        (0, 2) => 128,
+        _ => return false,
+    };
+    *source <= longest && address.len() == usize::from(source.div_ceil(8))
+}
+
+/// An Extended DNS Error: why the answer is what it is (RFC 8914).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ede {
+    /// The INFO-CODE.
+    pub code: u16,
+    /// The EXTRA-TEXT, without secrets: it is for the client's operator.
+    pub text: &'static str,
+}
+
+impl Ede {
+    /// 3: expired data after the upstream failed.
+    pub const STALE_ANSWER: Self = Self { code: 3, text: "" };
+    /// 15: a policy of ours forbids the answer.
+    pub const BLOCKED: Self = Self { code: 15, text: "" };
+    /// 19: an expired denial after the upstream failed.
+    pub const STALE_NXDOMAIN: Self = Self { code: 19, text: "" };
+    /// 20: no server block answers for this name.
+    pub const NOT_AUTHORITATIVE: Self = Self { code: 20, text: "" };
+    /// 22: no upstream answered in time.
+    pub const NO_REACHABLE_AUTHORITY: Self = Self { code: 22, text: "" };
+    /// 23: the network refused us.
+    pub const NETWORK_ERROR: Self = Self { code: 23, text: "" };
+
+    /// The same code with words of its own.
+    pub const fn saying(self, text: &'static str) -> Self {
+        Self { code: self.code, text }
+    }
+}
+
+/// Options gathered for a reply's OPT, inline: at most 255 octets, what does not fit is left out whole.
+#[derive(Clone, Copy)]
+pub struct OptionBytes {
+    len: u8,
+    octets: [u8; 255],
+}
+
+impl OptionBytes {
+    /// No options.
+    pub const EMPTY: Self = Self { len: 0, octets: [0; 255] };
+
+    /// The options as they stand in an OPT record.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.octets[..usize::from(self.len)]
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Adds one option, or leaves it out where it does not fit.
+    pub fn push(&mut self, code: u16, value: &[u8]) {
+        let start = usize::from(self.len);
+        let end = start + 4 + value.len();
+        let Some(room) = self.octets.get_mut(start..end) else { return };
+        room[..2].copy_from_slice(&code.to_be_bytes());
+        room[2..4].copy_from_slice(&(value.len() as u16).to_be_bytes());
+        room[4..].copy_from_slice(value);
+        self.len = end as u8;
+    }
+
+    /// Adds options that are encoded already, all or none.
+    pub fn extend_encoded(&mut self, encoded: &[u8]) {
+        let start = usize::from(self.len);
+        let end = start + encoded.len();
+        let Some(room) = self.octets.get_mut(start..end) else { return };
+        room.copy_from_slice(encoded);
+        self.len = end as u8;
+    }
+
+    /// Adds an Extended DNS Error.
+    pub fn push_ede(&mut self, ede: Ede) {
+        let mut value = [0; 64];
+        let text = ede.text.as_bytes();
+        let text = &text[..text.len().min(62)];
+        value[..2].copy_from_slice(&ede.code.to_be_bytes());
+        value[2..2 + text.len()].copy_from_slice(text);
+        self.push(OPTION_EDE, &value[..2 + text.len()]);
+    }
+}
+
+/// How many octets [`write_opt`] adds.
+pub(crate) fn opt_length(options: &[u8]) -> usize {
+    11 + options.len()
+}
+
+/// Appends an OPT record: our size, the upper bits of the rcode, DO and the options given.
+pub(crate) fn write_opt(out: &mut Vec<u8>, rcode: Rcode, dnssec_ok: bool, options: &[u8]) {
+    out.push(0);
+    out.extend_from_slice(&crate::RType::OPT.0.to_be_bytes());
+    out.extend_from_slice(&UDP_SIZE.to_be_bytes());
+    out.push((rcode.0 >> 4) as u8);
+    out.push(0);
+    out.extend_from_slice(&(if dnssec_ok { DO } else { 0 }).to_be_bytes());
+    out.extend_from_slice(&(options.len() as u16).to_be_bytes());
+    out.extend_from_slice(options);
+}
+
+/// The full rcode of a header and the OPT that goes with it.
+pub(crate) fn full_rcode(flags: Flags, opt_ttl: Option<u32>) -> Rcode {
+    Rcode(flags.rcode() | opt_ttl.map_or(0, |ttl| ((ttl >> 24) as u16) << 4))
+}

@@ -1,0 +1,427 @@
+//! Domain names in wire form: lower-case, uncompressed, inline.
+
+use std::fmt::{self, Write as _};
+use std::hash::{Hash, Hasher};
+
+/// Longest name in octets, length octets and the root included (RFC 1035, section 2.3.4).
+pub const MAX_NAME: usize = 255;
+
+/// A domain name in uncompressed wire form, ASCII letters lower-cased (RFC 4343), the root's zero octet included.
+///
+/// 256 bytes inline, so that reading a query's name allocates nothing; tables keep [`Name::as_wire`] in a box.
+#[derive(Clone, Copy)]
+pub struct Name {
+    len: u8,
+    octets: [u8; MAX_NAME],
+}
+
+/// Why bytes or text are not a domain name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NameError {
+    /// The name runs past the end of the message.
+    Short,
+    /// More than 255 octets.
+    LongName,
+    /// A label of more than 63 octets.
+    LongLabel,
+    /// A label of no octets before the end of the name.
+    EmptyLabel,
+    /// A compression pointer where none may stand, or one that does not point backwards (RFC 1035, section 4.1.4).
+    Pointer,
+    /// A label type other than 00 and 11 (RFC 6891, section 5).
+    LabelType,
+    /// A backslash that is followed by neither three digits up to 255 nor a character (RFC 1035, section 5.1).
+    Escape,
+}
+
+impl Name {
+    /// The root, `.`.
+    pub const ROOT: Self = Self { len: 1, octets: [0; MAX_NAME] };
+
+    /// Reads the uncompressed name at `at`, as it must stand in a question, and returns where it ends.
+    ///
+    /// # Errors
+    /// Any [`NameError`] but [`NameError::Escape`] and [`NameError::EmptyLabel`].
+    #[inline]
+    pub fn read_plain(message: &[u8], at: usize) -> Result<(Self, usize), NameError> {
+        let rest = message.get(at..).ok_or(NameError::Short)?;
+        let mut end = 0;
+        loop {
+            let length = *rest.get(end).ok_or(NameError::Short)?;
+            if length > 63 {
+                return Err(if length >= 0xc0 { NameError::Pointer } else { NameError::LabelType });
+            }
+            end += 1 + usize::from(length);
+            if end > MAX_NAME {
+                return Err(NameError::LongName);
+            }
+            if length == 0 {
+                break;
+            }
+        }
+        let wire = rest.get(..end).ok_or(NameError::Short)?;
+        let mut name = Self { len: end as u8, octets: [0; MAX_NAME] };
+        for (to, from) in name.octets.iter_mut().zip(wire) {
+            // Length octets are at most 63, below 'A' (65): the whole name can be lower-cased at once.
+            *to = from.to_ascii_lowercase();
+        }
+        Ok((name, at + end))
+    }
+
+    /// Reads the name at `at`, following compression pointers, and returns where it ends in the message.
+    ///
+    /// # Errors
+    /// Any [`NameError`] but [`NameError::Escape`] and [`NameError::EmptyLabel`].
+    pub fn read(message: &[u8], at: usize) -> Result<(Self, usize), NameError> {
+        let mut name = Self { len: 0, octets: [0; MAX_NAME] };
+        let mut length = 0usize;
+        let end = walk(message, at, |label| {
+            let next = length + 1 + label.len();
+            let room = name.octets.get_mut(length..next).ok_or(NameError::LongName)?;
+            room[0] = label.len() as u8;
+            for (to, from) in room[1..].iter_mut().zip(label) {
+                *to = from.to_ascii_lowercase();
+            }
+            length = next;
+            Ok(())
+        })?;
+        name.len = length as u8;
+        Ok((name, end))
+    }
+
+    /// Takes a name from its uncompressed wire form.
+    ///
+    /// # Errors
+    /// As [`Name::read_plain`]; [`NameError::Short`] also where octets are left over.
+    pub fn from_wire(wire: &[u8]) -> Result<Self, NameError> {
+        let (name, end) = Self::read_plain(wire, 0)?;
+        if end == wire.len() { Ok(name) } else { Err(NameError::Short) }
+    }
+
+    /// Reads a name as zone files and Corefiles write it; a missing final dot is added (RFC 1035, section 5.1).
+    ///
+    /// # Errors
+    /// [`NameError::LongName`], [`NameError::LongLabel`], [`NameError::EmptyLabel`], [`NameError::Escape`].
+    pub fn from_text(text: &str) -> Result<Self, NameError> {
+        let mut name = Self { len: 0, octets: [0; MAX_NAME] };
+        let mut start = 0usize; // of the label's length octet
+        let mut at = 1usize; // next free octet
+        let mut bytes = text.bytes().peekable();
+        if text == "." {
+            return Ok(Self::ROOT);
+        }
+        while let Some(byte) = bytes.next() {
+            let octet = match byte {
+                b'.' => {
+                    let length = at - start - 1;
+                    if length == 0 {
+                        return Err(NameError::EmptyLabel);
+                    }
+                    name.octets[start] = length as u8;
+                    start = at;
+                    at += 1;
+                    if start >= MAX_NAME {
+                        return Err(NameError::LongName);
+                    }
+                    continue;
+                }
+                b'\\' => match bytes.next().ok_or(NameError::Escape)? {
+                    first @ b'0'..=b'9' => {
+                        let mut value = u32::from(first - b'0');
+                        for _ in 0..2 {
+                            let digit = bytes.next().filter(u8::is_ascii_digit).ok_or(NameError::Escape)?;
+                            value = value * 10 + u32::from(digit - b'0');
+                        }
+                        u8::try_from(value).map_err(|_| NameError::Escape)?
+                    }
+                    other => other,
+                },
+                other => other,
+            };
+            if at - start > 63 {
+                return Err(NameError::LongLabel);
+            }
+            *name.octets.get_mut(at).ok_or(NameError::LongName)? = octet.to_ascii_lowercase();
+            at += 1;
+        }
+        if at - start > 1 {
+            name.octets[start] = (at - start - 1) as u8;
+            start = at;
+        } else if start == 0 {
+            return Err(NameError::EmptyLabel);
+        }
+        if start >= MAX_NAME {
+            return Err(NameError::LongName);
+        }
+        name.octets[start] = 0;
+        name.len = (start + 1) as u8;
+        Ok(name)
+    }
+
+    /// The wire form, root included.
+    #[inline]
+    pub fn as_wire(&self) -> &[u8] {
+        &self.octets[..usize::from(self.len)]
+    }
+
+    /// The name and each of its parents, longest first, the root last; each in wire form.
+    #[inline]
+    pub fn suffixes(&self) -> impl Iterator<Item = &[u8]> {
+        let mut rest = Some(self.as_wire());
+        std::iter::from_fn(move || {
+            let this = rest?;
+            let skip = 1 + usize::from(*this.first()?);
+            rest = if skip == 1 { None } else { this.get(skip..) };
+            Some(this)
+        })
+    }
+
+    /// The labels from the left, without the root's.
+    pub fn labels(&self) -> impl Iterator<Item = &[u8]> {
+        self.suffixes().filter_map(|suffix| {
+            let length = usize::from(*suffix.first()?);
+            if length == 0 { None } else { suffix.get(1..=length) }
+        })
+    }
+
+    /// How many labels there are, the root's not counted.
+    #[inline]
+    pub fn label_count(&self) -> usize {
+        self.suffixes().count() - 1
+    }
+
+    /// Whether this name is `zone` or stands below it.
+    #[inline]
+    pub fn is_within(&self, zone: &Self) -> bool {
+        let (name, zone) = (self.as_wire(), zone.as_wire());
+        let Some(above) = name.len().checked_sub(zone.len()) else { return false };
+        let mut at = 0;
+        while at < above {
+            at += 1 + usize::from(name[at]);
+        }
+        at == above && name[at..] == *zone
+    }
+
+    /// The name one label up; the root has none.
+    pub fn parent(&self) -> Option<Self> {
+        let mut suffixes = self.suffixes();
+        suffixes.next();
+        suffixes.next().and_then(|wire| Self::from_wire(wire).ok())
+    }
+}
+
+/// Visits the labels of the (possibly compressed) name at `at` and returns where it ends in the message.
+pub(crate) fn walk(
+    message: &[u8],
+    at: usize,
+    mut label: impl FnMut(&[u8]) -> Result<(), NameError>,
+) -> Result<usize, NameError> {
+    let mut position = at;
+    let mut end = None;
+    let mut octets = 0usize;
+    loop {
+        let length = *message.get(position).ok_or(NameError::Short)?;
+        match length {
+            0..=63 => {
+                let bytes =
+                    message.get(position + 1..position + 1 + usize::from(length)).ok_or(NameError::Short)?;
+                octets += 1 + bytes.len();
+                if octets > MAX_NAME {
+                    return Err(NameError::LongName);
+                }
+                label(bytes)?;
+                position += 1 + bytes.len();
+                if length == 0 {
+                    return Ok(end.unwrap_or(position));
+                }
+            }
+            0xc0.. => {
+                let low = *message.get(position + 1).ok_or(NameError::Short)?;
+                let target = usize::from(u16::from_be_bytes([length & 0x3f, low]));
+                end.get_or_insert(position + 2);
+                // Backwards only: a loop would have to read labels on its way, and those end at 255 octets.
+                if target >= position || target < crate::HEADER {
+                    return Err(NameError::Pointer);
+                }
+                position = target;
+            }
+            _ => return Err(NameError::LabelType),
+        }
+    }
+}
+
+/// Where the name at `at` ends, without following its pointer.
+#[inline]
+pub(crate) fn skip(message: &[u8], at: usize) -> Result<usize, NameError> {
+    let mut position = at;
+    loop {
+        let length = *message.get(position).ok_or(NameError::Short)?;
+        match length {
+            0 => return Ok(position + 1),
+            1..=63 => position += 1 + usize::from(length),
+            0xc0.. => {
+                message.get(position + 1).ok_or(NameError::Short)?;
+                return Ok(position + 2);
+            }
+            _ => return Err(NameError::LabelType),
+        }
+        if position - at > MAX_NAME {
+            return Err(NameError::LongName);
+        }
+    }
+}
+
+impl PartialEq for Name {
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        self.as_wire() == other.as_wire()
+    }
+}
+
+impl Eq for Name {}
+
+impl Hash for Name {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_wire().hash(state);
+    }
+}
+
+/// As zone files write it, always with the final dot; octets that are not printable read `\DDD`.
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.len <= 1 {
+            return f.write_char('.');
+        }
+        for label in self.labels() {
+            for &octet in label {
+                match octet {
+                    b'.' | b'\\' | b'"' | b'(' | b')' | b';' | b'@' | b'$' | b' ' => {
+                        f.write_char('\\')?;
+                        f.write_char(char::from(octet))?;
+                    }
+                    0x21..=0x7e => f.write_char(char::from(octet))?,
+                    other => write!(f, "\\{other:03}")?,
+                }
+            }
+            f.write_char('.')?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for NameError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Short => "the name ends too early",
+            Self::LongName => "the name has more than 255 octets",
+            Self::LongLabel => "a label has more than 63 octets",
+            Self::EmptyLabel => "a label is empty",
+            Self::Pointer => "a compression pointer does not point backwards",
+            Self::LabelType => "a label has an unknown type",
+            Self::Escape => "a backslash is followed by neither three digits nor a character",
+        })
+    }
+}
+
+impl std::error::Error for NameError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn text_and_wire_convert_both_ways() {
+        for (text, wire) in [
+            (".", &b"\0"[..]),
+            ("Example.ORG.", b"\x07example\x03org\0"),
+            ("example.org", b"\x07example\x03org\0"),
+            ("a\\.b.c", b"\x03a.b\x01c\0"),
+            ("\\000x.", b"\x02\0x\0"),
+        ] {
+            let name = Name::from_text(text).unwrap();
+            assert_eq!(name.as_wire(), wire, "{text}");
+            assert_eq!(Name::from_text(&name.to_string()).unwrap(), name);
+        }
+    }
+
+    #[test]
+    fn bad_text_is_refused_with_its_reason() {
+        let long_label = "a".repeat(64);
+        let long_name = "abcdefg.".repeat(32);
+        for (text, error) in [
+            ("", NameError::EmptyLabel),
+            ("..", NameError::EmptyLabel),
+            ("a..b", NameError::EmptyLabel),
+            (".a", NameError::EmptyLabel),
+            (long_label.as_str(), NameError::LongLabel),
+            (long_name.as_str(), NameError::LongName),
+            ("a\\", NameError::Escape),
+            ("a\\25", NameError::Escape),
+            ("a\\256", NameError::Escape),
+        ] {
+            assert_eq!(Name::from_text(text).unwrap_err(), error, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_name_of_255_octets_is_the_longest() {
+        let longest = format!("{}{}", "abcdefg.".repeat(31), "abcde.");
+        assert_eq!(Name::from_text(&longest).unwrap().as_wire().len(), 255);
+        let longer = format!("{}{}", "abcdefg.".repeat(31), "abcdef.");
+        assert_eq!(Name::from_text(&longer).unwrap_err(), NameError::LongName);
+    }
+
+    #[test]
+    fn being_within_a_zone_is_a_matter_of_labels() {
+        for (name, zone, within) in [
+            ("a.example.org", "example.org", true),
+            ("example.org", "example.org", true),
+            ("aexample.org", "example.org", false),
+            ("org", "example.org", false),
+            ("anything", ".", true),
+            (".", ".", true),
+            (".", "org", false),
+        ] {
+            let (name, zone) = (Name::from_text(name).unwrap(), Name::from_text(zone).unwrap());
+            assert_eq!(name.is_within(&zone), within, "{name} in {zone}");
+        }
+    }
+
+    #[test]
+    fn compressed_names_are_followed_backwards_only() {
+        let mut message = vec![0; 12];
+        message.extend_from_slice(b"\x07example\x03org\0"); // 12
+        message.extend_from_slice(b"\x01a\xc0\x0c"); // 25
+        message.extend_from_slice(b"\xc0\x1d"); // 29: to itself
+        message.extend_from_slice(b"\xc0\x02"); // 31: into the header
+        let (name, end) = Name::read(&message, 25).unwrap();
+        assert_eq!((name.to_string().as_str(), end), ("a.example.org.", 29));
+        assert_eq!(Name::read(&message, 29).unwrap_err(), NameError::Pointer);
+        assert_eq!(Name::read(&message, 31).unwrap_err(), NameError::Pointer);
+        assert_eq!(Name::read_plain(&message, 25).unwrap_err(), NameError::Pointer);
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_reading_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), at in 0usize..310) {
+            let _ = Name::read(&bytes, at);
+            let _ = Name::read_plain(&bytes, at);
+            let _ = skip(&bytes, at);
+        }
+
+        #[test]
+        fn every_text_is_a_name_or_an_error(text in "[a-zA-Z0-9.\\\\-]{0,300}") {
+            if let Ok(name) = Name::from_text(&text) {
+                prop_assert_eq!(Name::from_text(&name.to_string()).unwrap(), name);
+                prop_assert_eq!(Name::from_wire(name.as_wire()).unwrap(), name);
+            }
+        }
+    }
+}
