@@ -1,1 +1,104 @@
-//! Corefile text to server blocks
+//! Corefile text to server blocks and directives, every word with its file, line and column.
+//!
+//! This room reads the language of CoreDNS's configuration and nothing else: it knows no plugin, opens no socket
+//! and imports nothing of ours. What a directive means, which directives exist and which zones clash is decided
+//! by whoever reads the result.
+//!
+//! # The language
+//! ```text
+//! (common) {                      # a snippet: named here, used by `import common` below
+//!     errors
+//!     cache 30
+//! }
+//! example.org, dns://10.0.0.0/25:1053 {
+//!     import common               # a snippet, else a file or pattern relative to this file
+//!     forward . {$UPSTREAM:/etc/resolv.conf} {
+//!         max_concurrent 1000     # a property
+//!     }
+//! }
+//! ```
+//! - **Words** are split at white space. `#` starts a comment anywhere outside quotes, even inside a word. `"` quotes
+//!   only at the start of a word; inside, `\"` is the only escape, and a quoted word may span lines. Carriage returns
+//!   outside quotes and a byte order mark count for nothing. A quoted brace is text.
+//! - **Blocks**: keys separated by blanks; a comma after a key allows a line break. The last block needs no braces.
+//!   `{` ends the line of its directive or stands in it; `}` stands on its own line or directly after `{`.
+//! - **Variables**: `{$NAME}` and `{%NAME%}` are replaced inside each word, after splitting: a value with blanks
+//!   stays one word, an unset variable is empty. `{$NAME:default}` gives an unset one a value (ours, not CoreDNS's).
+//!   Go templates such as `{{$x}}` lose their `{$x}` here, as in CoreDNS.
+//! - **Imports**: `import` takes one snippet, file or pattern with at most one `*` and one `?`. A missing file and a
+//!   directory are errors, a pattern without matches is a warning.
+//! - **Keys**: `[scheme://]zone[:port]`; a network (`10.0.0.0/24`) stands for its reverse zones.
+//!
+//! # Where CoreDNS takes more
+//! What CoreDNS takes though it can only be a mistake is an error here: `}` too many, a block without key (dropped in
+//! silence there), an empty key, a brace glued to a word, an unknown scheme or a port that is no number
+//! (part of the zone's name there), a mask beyond the address, broken UTF-8 outside comments. A comment inside a word
+//! (`a#b c`) lasts to the end of the line; there it ends at the next blank.
+//!
+//! # Bounds
+//! 16 MiB a file, 64 MiB and 1,000,000 words in all, 64 open braces, 10,000 snippets and 100,000 files imported.
+
+mod env;
+mod error;
+mod glob;
+pub mod go;
+mod import;
+mod key;
+mod lexer;
+mod location;
+mod nearest;
+mod parser;
+mod source;
+mod tree;
+
+use std::path::Path;
+
+pub use error::{SyntaxError, Warning};
+pub use key::{Key, Scheme, zones_of};
+pub use location::{Located, Location};
+pub use nearest::nearest;
+pub use tree::{Corefile, Directive, ServerBlock, Word};
+
+use crate::import::Stream;
+use crate::source::Source;
+
+/// Reads the Corefile at `path` and all that it imports. `env` gives the value of an environment variable.
+///
+/// # Errors
+/// The first thing that is wrong, where it stands. A file that cannot be read is an error at line 0 when it is `path`
+/// itself, else at the word that imports it.
+pub fn read_file(
+    path: &Path,
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<Corefile, Located<SyntaxError>> {
+    let name = path.display().to_string();
+    let base_dir = path.parent().unwrap_or_else(|| Path::new(""));
+    let source = source::read(path).and_then(|bytes| Source::new(&name, &bytes, base_dir));
+    parse(&name, source, Some(path), env)
+}
+
+/// Reads a Corefile from memory: standard input, a test, a built-in default. `name` is what error messages call it;
+/// imports are relative to `base_dir`; `env` gives the value of an environment variable.
+///
+/// # Errors
+/// The first thing that is wrong, where it stands.
+pub fn read_text(
+    name: &str,
+    text: &[u8],
+    base_dir: &Path,
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<Corefile, Located<SyntaxError>> {
+    parse(name, Source::new(name, text, base_dir), None, env)
+}
+
+fn parse(
+    name: &str,
+    source: Result<Source, SyntaxError>,
+    path: Option<&Path>,
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<Corefile, Located<SyntaxError>> {
+    let source = source.map_err(|error| Located::new(&Location::file_only(name), error))?;
+    let mut stream = Stream::new(env);
+    stream.open_root(source, path)?;
+    parser::parse(stream)
+}

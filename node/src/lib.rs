@@ -1,1 +1,57 @@
-//! The machine around the server
+//! The room between the server and the machine it runs on: links and addresses, who holds a port, and the
+//! service manager. Linux only.
+//!
+//! It knows the machine as a whole. It must not know DNS messages, the Corefile or the query path, opens no
+//! socket that clients use, and imports no other room.
+
+mod address;
+mod holder;
+mod interface;
+mod systemd;
+
+use std::io;
+use std::net::IpAddr;
+
+pub use address::{Added, LINK, ensure_address};
+pub use holder::{Holder, Transport, holder_of};
+pub use interface::{Address, Interface, addresses_of, has_address, interfaces};
+pub use systemd::Notifier;
+
+/// What went wrong between us and the machine.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// An address is on no interface, and is not one that we add ourselves.
+    #[error("address {address} is on no interface of this machine")]
+    AddressAbsent {
+        /// The address asked for.
+        address: IpAddr,
+    },
+    /// We may not add a link-local address; the message says how to do it by hand.
+    #[error("no permission to add {address} (CAP_NET_ADMIN); run: {}", address::commands(.address))]
+    NotPermitted {
+        /// The address asked for.
+        address: IpAddr,
+    },
+    /// The kernel refused to add a link-local address, for another reason than permission.
+    #[error("cannot add {address}: {action}")]
+    Add {
+        /// The address asked for.
+        address: IpAddr,
+        /// What we were doing, such as `set link up`.
+        action: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// No interface has this name.
+    #[error("no interface {name:?} on this machine")]
+    InterfaceAbsent {
+        /// The name asked for.
+        name: String,
+    },
+    /// The kernel did not list its interfaces.
+    #[error("cannot list the interfaces of this machine")]
+    Interfaces(#[source] io::Error),
+    /// The service manager's socket did not take a message.
+    #[error("cannot notify the service manager")]
+    Notify(#[source] io::Error),
+}

@@ -107,8 +107,7 @@ impl Control {
             }
             IpAddr::V6(address) => {
                 let interface = if address.is_unicast_link_local() { local.interface } else { 0 };
-                let info =
-                    in6_pktinfo { ipi6_addr: v6_to_kernel(address), ipi6_ifindex: interface as libc::c_uint };
+                let info = in6_pktinfo { ipi6_addr: v6_to_kernel(address), ipi6_ifindex: interface };
                 self.write(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, info)
             }
         }
@@ -144,8 +143,7 @@ pub(crate) unsafe fn local_of(header: &msghdr) -> Option<Local> {
     let info = unsafe { control_message::<in6_pktinfo>(header, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) }?;
     let address = Ipv6Addr::from(info.ipi6_addr.s6_addr);
     // A multicast address cannot be answered from: the route chooses then.
-    (!address.is_multicast())
-        .then_some(Local { address: address.into(), interface: info.ipi6_ifindex as u32 })
+    (!address.is_multicast()).then_some(Local { address: address.into(), interface: info.ipi6_ifindex })
 }
 
 /// The data of the first control message of this level and kind.

@@ -237,3 +237,109 @@ fn round_up_to_millis(timeout: Duration) -> c_int {
 fn check(result: c_int) -> io::Result<c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn a_timeout_is_rounded_up_never_down() {
+        let rows = [
+            (Duration::ZERO, 0),
+            (Duration::from_nanos(1), 1),
+            (Duration::from_millis(1), 1),
+            (Duration::from_micros(1001), 2),
+            (Duration::from_secs(60), 60_000),
+            (Duration::MAX, c_int::MAX),
+        ];
+        for (timeout, millis) in rows {
+            assert_eq!(round_up_to_millis(timeout), millis, "{timeout:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_reported_before_the_timeout_is_over() {
+        for precise in [true, false] {
+            let (epoll, mut events) = empty(precise);
+            let timeout = Duration::from_micros(300);
+            let start = now();
+            assert_eq!(epoll.wait(&mut events, Some(timeout)).expect("waits"), 0);
+            assert!(now() - start >= timeout, "precise: {precise}");
+            assert_eq!(epoll.wait(&mut events, Some(Duration::ZERO)).expect("looks only"), 0);
+        }
+    }
+
+    #[test]
+    fn a_timeout_beyond_what_the_kernel_counts_is_a_long_one() {
+        for precise in [true, false] {
+            let (epoll, mut events) = empty(precise);
+            let waker = Waker::new().expect("a waker");
+            epoll.add(&waker, 7, Interest::Readable).expect("added");
+            waker.wake();
+            assert_eq!(epoll.wait(&mut events, Some(Duration::MAX)).expect("waits"), 1, "precise: {precise}");
+        }
+    }
+
+    #[test]
+    fn a_wake_up_is_reported_until_drained_and_then_again() {
+        let (epoll, mut events) = empty(true);
+        let waker = Waker::new().expect("a waker");
+        epoll.add(&waker, 7, Interest::Readable).expect("added");
+        for _ in 0..2 {
+            waker.wake();
+            waker.clone().wake();
+            for _ in 0..2 {
+                epoll.wait(&mut events, None).expect("waits");
+                let seen: Vec<_> = events.iter().collect();
+                assert_eq!(seen, [Event { token: 7, readable: true, writable: false, error: false }]);
+            }
+            waker.drain();
+            assert_eq!(epoll.wait(&mut events, Some(Duration::ZERO)).expect("looks only"), 0);
+        }
+        waker.wake();
+        epoll.remove(&waker).expect("it was added");
+        assert_eq!(epoll.wait(&mut events, Some(Duration::ZERO)).expect("looks only"), 0);
+        assert_eq!(epoll.remove(&waker).expect_err("gone").kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn no_wake_up_from_another_thread_is_lost() {
+        const PIECES: u32 = 20_000;
+        let (epoll, mut events) = empty(true);
+        let waker = Waker::new().expect("a waker");
+        epoll.add(&waker, 0, Interest::Readable).expect("added");
+        let (sender, receiver) = mpsc::channel();
+        let remote = waker.clone();
+        let worker = std::thread::spawn(move || {
+            for piece in 0..PIECES {
+                sender.send(piece).expect("the receiver lives");
+                remote.wake();
+            }
+        });
+        let mut next = 0;
+        while next < PIECES {
+            let count = epoll.wait(&mut events, Some(Duration::from_secs(10))).expect("waits");
+            assert_eq!(count, 1, "a wake-up was lost after {next} pieces");
+            waker.drain();
+            for piece in receiver.try_iter() {
+                assert_eq!(piece, next);
+                next += 1;
+            }
+        }
+        worker.join().expect("no panic");
+    }
+
+    fn empty(precise: bool) -> (Epoll, Events) {
+        let epoll = Epoll::new().expect("an epoll");
+        epoll.precise.store(precise, Ordering::Relaxed);
+        (epoll, Events::new(4))
+    }
+
+    #[allow(clippy::disallowed_methods, reason = "the length of a real wait is what is tested")]
+    fn now() -> Instant {
+        Instant::now()
+    }
+}

@@ -99,7 +99,7 @@ mod tests {
     fn a_thread_is_known_by_the_id_that_proc_shows() {
         let mine = std::fs::read_link("/proc/thread-self").expect("readable");
         assert!(mine.ends_with(current_tid().to_string()), "{mine:?}");
-        assert_eq!(std::thread::spawn(current_tid).join().expect("no panic") == current_tid(), false);
+        assert_ne!(std::thread::spawn(current_tid).join().expect("no panic"), current_tid());
     }
 
     #[test]

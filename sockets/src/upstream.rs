@@ -25,7 +25,7 @@ pub struct UpstreamSocket {
 
 impl UpstreamSocket {
     /// Connects to `upstream` from a port that cannot be guessed (RFC 5452, section 9.2): the first free one
-    /// among at most [`PORT_TRIES`] of `port_candidates`, which the caller draws at random. Candidates below 1024
+    /// among at most 8 of `port_candidates`, which the caller draws at random. Candidates below 1024
     /// are passed over. When none is free the kernel chooses. `source`: the local address, where one is asked for.
     ///
     /// # Errors
@@ -36,7 +36,7 @@ impl UpstreamSocket {
         port_candidates: impl Iterator<Item = u16>,
         source: Option<IpAddr>,
     ) -> io::Result<Self> {
-        let source = source.unwrap_or(match upstream {
+        let source = source.unwrap_or_else(|| match upstream {
             SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         });
@@ -244,3 +244,25 @@ const RECEIVE_BUFFER_BYTES: usize = 1 << 20;
 const FOREIGN_DATAGRAMS_MAX: usize = 4096;
 
 const _: () = assert!(size_of::<sock_extended_err>() + 64 <= CONTROL_BYTES);
+
+#[cfg(test)]
+mod tests {
+    use socket2::{Domain, Type};
+
+    use super::*;
+
+    #[test]
+    fn a_full_send_buffer_fails_the_rest_without_waiting() {
+        // Over loopback a datagram never stays in the sender's buffer; a pair of local sockets has one that fills.
+        let (ours, _theirs) = Socket::pair(Domain::UNIX, Type::DGRAM, None).expect("a pair");
+        let nowhere = SocketAddr::from(([127, 0, 0, 1], 53));
+        let socket = UpstreamSocket { socket: ours, local_addr: nowhere, upstream: nowhere };
+        let messages = vec![[0u8; 1024].as_slice(); 4096];
+        let mut failed = Vec::new();
+        let total = socket.send_batch(messages, |index, error| failed.push((index, error.kind())));
+        assert!(total.sent > 0 && total.sent < 4096, "{}", total.sent);
+        let expected: Vec<_> = (total.sent..4096).map(|index| (index, io::ErrorKind::WouldBlock)).collect();
+        assert_eq!(failed, expected);
+        assert!(total.upstream_error.is_none());
+    }
+}

@@ -104,13 +104,14 @@ impl<'b> Reply<'b> {
         self.counts
     }
 
-    /// Completes the reply to at most `limit` octets and returns its header flags as sent, the low rcode bits included.
+    /// Completes the reply to at most `limit` octets and returns its header flags as sent, the low rcode bits included,
+    /// and its length.
     ///
     /// RD and CD are the client's, the question is in its case. Records that do not fit are left out from the end;
     /// TC is set if any of them was in the answer or authority section (RFC 2181, section 9). The OPT always stays
     /// (RFC 6891, section 7).
     #[inline]
-    pub fn finish(mut self, query: &Query<'_>, limit: usize) -> Flags {
+    pub fn finish(mut self, query: &Query<'_>, limit: usize) -> (Flags, usize) {
         let options: &[u8] = if query.edns.is_some() { self.options.as_bytes() } else { &[] };
         let opt = if query.edns.is_some() { opt_length(options) } else { 0 };
         if self.out.len() + opt > limit {
@@ -141,7 +142,7 @@ impl<'b> Reply<'b> {
             ]
         };
         self.out[..HEADER].copy_from_slice(&header);
-        Flags(flags)
+        (Flags(flags), self.out.len())
     }
 
     #[cold]

@@ -1,0 +1,104 @@
+//! Environment variables inside a word.
+
+/// Gives the value of an environment variable, `None` when it is unset.
+pub(crate) type Env<'e> = &'e dyn Fn(&str) -> Option<String>;
+
+/// The text would have grown beyond its bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TooLong;
+
+/// Replaces `{%NAME%}`, then `{$NAME}` and `{$NAME:default}`; `None` when the word holds neither.
+///
+/// A value is not searched again for references of its own kind: CoreDNS does, and hangs when a value names itself.
+///
+/// # Errors
+/// More than `max_bytes`.
+pub(crate) fn substitute(text: &str, env: Env<'_>, max_bytes: usize) -> Result<Option<String>, TooLong> {
+    if !text.contains("{$") && !text.contains("{%") {
+        return Ok(None);
+    }
+    let text = replace(text, "{%", "%}", max_bytes, &|name| env(name).unwrap_or_default())?;
+    let text = replace(&text, "{$", "}", max_bytes, &|reference| match reference.split_once(':') {
+        Some((name, default)) => env(name).unwrap_or_else(|| default.to_owned()),
+        None => env(reference).unwrap_or_default(),
+    })?;
+    Ok(Some(text))
+}
+
+/// Replaces what stands between `open` and `close`. An empty reference or one without end ends the search: the rest
+/// of the word stays as it is.
+fn replace(
+    text: &str,
+    open: &str,
+    close: &str,
+    max_bytes: usize,
+    value: &dyn Fn(&str) -> String,
+) -> Result<String, TooLong> {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((before, reference, after)) = next_reference(rest, open, close) {
+        out.push_str(before);
+        out.push_str(&value(reference));
+        if out.len() > max_bytes {
+            return Err(TooLong);
+        }
+        rest = after;
+    }
+    out.push_str(rest);
+    Ok(out)
+}
+
+fn next_reference<'t>(text: &'t str, open: &str, close: &str) -> Option<(&'t str, &'t str, &'t str)> {
+    let (before, rest) = text.split_once(open)?;
+    let (reference, after) = rest.split_once(close)?;
+    (!reference.is_empty()).then_some((before, reference, after))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn env(name: &str) -> Option<String> {
+        match name {
+            "A" => Some("1.1.1.1".to_owned()),
+            "BLANKS" => Some("a b".to_owned()),
+            "EMPTY" => Some(String::new()),
+            "SELF" => Some("{$SELF}".to_owned()),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn references_are_replaced_as_coredns_does() {
+        for (text, expected) in [
+            ("plain", "plain"),
+            ("{$A}", "1.1.1.1"),
+            ("{%A%}", "1.1.1.1"),
+            ("x{$A}:{%A%}y", "x1.1.1.1:1.1.1.1y"),
+            ("{$BLANKS}", "a b"),
+            ("{$UNSET}", ""),
+            ("{$UNSET:9.9.9.9}", "9.9.9.9"),
+            ("{$UNSET:a:b}", "a:b"),
+            ("{$UNSET:}", ""),
+            ("{$A:9.9.9.9}", "1.1.1.1"),
+            ("{$EMPTY:9.9.9.9}", ""),
+            ("{$}", "{$}"),
+            ("{$}{$A}", "{$}{$A}"),
+            ("{%}", "{%}"),
+            ("{%A}", "{%A}"),
+            ("{$A", "{$A"),
+            ("{$A$}", ""),
+            ("{{$x}}", "{}"),
+            ("{{ .Name }} {$A}", "{{ .Name }} 1.1.1.1"),
+            ("{$SELF}", "{$SELF}"),
+        ] {
+            let got = substitute(text, &env, 100).unwrap();
+            assert_eq!(got.as_deref().unwrap_or(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn growth_ends_at_the_bound() {
+        assert_eq!(substitute(&"{$A}".repeat(100), &env, 50), Err(TooLong));
+    }
+}

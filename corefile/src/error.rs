@@ -1,0 +1,269 @@
+//! What can be wrong with a Corefile's text, and what is only odd.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::location::Location;
+
+/// Why a text is no Corefile. The place is told by [`Located`](crate::Located).
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SyntaxError {
+    /// The system refuses to read the file.
+    #[error("cannot read {}: {reason}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        reason: io::ErrorKind,
+    },
+    /// A directory, where a file is needed.
+    #[error("cannot read {}: expected a file, found a directory", path.display())]
+    IsDirectory {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// A named pipe, where a file is needed.
+    #[error("cannot import {}: expected a file, found a pipe", path.display())]
+    IsPipe {
+        /// The pipe.
+        path: PathBuf,
+    },
+    /// One file is beyond the bound.
+    #[error("{file} is too large: expected at most {limit_bytes} bytes")]
+    FileTooLarge {
+        /// The file.
+        file: String,
+        /// The bound.
+        limit_bytes: usize,
+    },
+    /// All files, snippets and variables together are beyond the bound.
+    #[error(
+        "the configuration is too large: expected at most {limit_bytes} bytes with its imports and variables"
+    )]
+    TooManyBytes {
+        /// The bound.
+        limit_bytes: usize,
+    },
+    /// All files and snippets together are beyond the bound.
+    #[error("the configuration is too large: expected at most {limit_words} words with its imports")]
+    TooManyWords {
+        /// The bound.
+        limit_words: usize,
+    },
+    /// A byte outside comments that is no UTF-8.
+    #[error("found a byte that is not UTF-8")]
+    NotUtf8,
+    /// A NUL outside comments, or in the value of a variable.
+    #[error("found a NUL byte, expected text")]
+    Nul,
+    /// A quoted word that the file's end cuts off.
+    #[error("this `\"` is never closed")]
+    UnclosedQuote,
+
+    /// A body or block that the file's end cuts off.
+    #[error("this `{{` is never closed, expected `}}` before the end of the file")]
+    UnclosedBrace,
+    /// `}` where nothing is open.
+    #[error("found `}}`, but no `{{` is open")]
+    ExtraClose,
+    /// `}` in the line of a directive.
+    #[error("found `}}` after `{after:.120}`, expected it on a line of its own")]
+    CloseInLine {
+        /// The word before it.
+        after: String,
+    },
+    /// More words behind the `}` of a directive.
+    #[error("found `{found:.120}` after `}}`, expected the end of the line")]
+    TextAfterClose {
+        /// The first of them.
+        found: String,
+    },
+    /// `{` that follows no directive in its line.
+    #[error("found `{{` at the start of a line, expected it at the end of its directive's line")]
+    StrayOpen,
+    /// `zone{`, `forward . 1.1.1.1{`, `{}`, `}}`: a brace is a word of its own.
+    #[error("found `{word:.120}`, expected the brace as a word of its own")]
+    GluedBrace {
+        /// The word with its brace.
+        word: String,
+    },
+    /// Braces inside braces beyond the bound.
+    #[error("expected at most {limit} open braces")]
+    NestedTooDeep {
+        /// The bound.
+        limit: usize,
+    },
+    /// A directive's or property's name that is empty.
+    #[error("expected a directive or property, found an empty word")]
+    EmptyName,
+
+    /// `{` where a server block begins.
+    #[error("found `{{`, expected a server block's key such as `.:53` before it")]
+    NoKey,
+    /// A key that is empty.
+    #[error("expected a server block's key such as `.:53`, found an empty word")]
+    EmptyKey,
+    /// A comma that no key follows.
+    #[error("expected another key after the comma, found {found:.120}")]
+    NoKeyAfterComma {
+        /// What follows.
+        found: &'static str,
+    },
+    /// What can only be a key, where a directive is expected.
+    #[error(
+        "found the key `{found}`, expected a directive or `}}`: the block begun at {begun} is not closed"
+    )]
+    KeyInsideBlock {
+        /// The key.
+        found: String,
+        /// Where the block's `{` stands.
+        begun: Location,
+    },
+    /// What can only be a key, after words that can only be a directive.
+    #[error("found the key `{found:.120}`, expected a directive: the line at {begun} is in no server block")]
+    DirectiveBeforeBlock {
+        /// The key.
+        found: String,
+        /// Where the words before it begin.
+        begun: Location,
+    },
+    /// A scheme that no server speaks.
+    #[error("unknown scheme `{found:.120}`, expected dns, tls, grpc, https, https3 or quic")]
+    UnknownScheme {
+        /// The scheme.
+        found: String,
+    },
+    /// What follows the last colon of a key.
+    #[error("bad port `{found:.120}`, expected a number from 0 to 65535")]
+    BadPort {
+        /// What stands there.
+        found: String,
+    },
+    /// An IPv6 address, where a zone is expected.
+    #[error("found the address `{found:.120}`, expected a zone or a network such as `{found:.120}/128`")]
+    AddressAsZone {
+        /// The address.
+        found: String,
+    },
+    /// What follows the slash of a network.
+    #[error("bad network mask `{found:.120}`, expected a number from 0 to {max}")]
+    BadMask {
+        /// What stands there.
+        found: String,
+        /// 32 or 128.
+        max: u32,
+    },
+    /// A key without a zone.
+    #[error("expected a zone such as `.` before the port in `{key:.120}`")]
+    NoZone {
+        /// The key.
+        key: String,
+    },
+    /// Two dots in a row, or one at the start.
+    #[error("the zone `{zone:.120}` has an empty label")]
+    EmptyLabel {
+        /// The zone.
+        zone: String,
+    },
+    /// A label beyond RFC 1035, section 2.3.4.
+    #[error("the zone `{zone:.120}` has a label of {octets} octets, expected at most 63")]
+    LabelTooLong {
+        /// The zone.
+        zone: String,
+        /// The label's length.
+        octets: usize,
+    },
+    /// A name beyond RFC 1035, section 2.3.4.
+    #[error("the zone `{zone:.120}` is {octets} octets long, expected at most 255")]
+    ZoneTooLong {
+        /// The zone.
+        zone: String,
+        /// Its length as RFC 1035 counts.
+        octets: usize,
+    },
+    /// A backslash that escapes nothing: it ends the zone, or its number is above 255 or too short.
+    #[error(
+        "the zone `{zone:.120}` has a bad escape, expected `\\` and a character or three digits up to 255"
+    )]
+    BadEscape {
+        /// The zone.
+        zone: String,
+    },
+
+    /// `(name)` without a body.
+    #[error("expected `{{` after the snippet `({name:.120})`")]
+    SnippetWithoutBody {
+        /// The snippet.
+        name: String,
+    },
+    /// Two snippets of one name.
+    #[error("the snippet `({name:.120})` is already defined at {first}")]
+    SnippetRedefined {
+        /// The snippet.
+        name: String,
+        /// The other one.
+        first: Location,
+    },
+    /// `import` alone, or with an empty word.
+    #[error("expected a snippet, a file or a pattern after `import`")]
+    ImportWithoutTarget,
+    /// `import a b`.
+    #[error("found `{found:.120}`, expected one snippet, file or pattern after `import`")]
+    ImportExtraWord {
+        /// The second.
+        found: String,
+    },
+    /// Neither a snippet above nor a file has that name.
+    #[error("found no snippet above and no file for this import: {}", path.display())]
+    ImportNotFound {
+        /// The file that was looked for.
+        path: PathBuf,
+    },
+    /// A pattern that may take long to search.
+    #[error("bad pattern `{pattern}`, expected at most one `*` and one `?`, and no `[`")]
+    PatternTooWide {
+        /// The pattern.
+        pattern: String,
+    },
+    /// An import of what is being imported.
+    #[error("`{target}` imports itself")]
+    ImportCycle {
+        /// The snippet or file.
+        target: String,
+    },
+    /// Snippet imports beyond the bound.
+    #[error("expected at most {limit} imports of snippets")]
+    TooManySnippetImports {
+        /// The bound.
+        limit: u32,
+    },
+    /// File imports beyond the bound.
+    #[error("expected at most {limit} imported files")]
+    TooManyFileImports {
+        /// The bound.
+        limit: u32,
+    },
+}
+
+/// What is odd in a Corefile, though CoreDNS takes it too.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Warning {
+    /// A zone name that few would register; it is served.
+    #[error("the zone `{zone:.120}` does not follow RFC 1035's preferred syntax")]
+    ZoneSyntax {
+        /// The zone.
+        zone: String,
+    },
+    /// An import that brings nothing.
+    #[error("no file matches the pattern `{pattern}`")]
+    NoMatch {
+        /// The pattern.
+        pattern: String,
+    },
+    /// A block without braces that follows others: perhaps a directive that missed its block.
+    #[error("`{first}` begins a server block without braces, expected them where a file has several blocks")]
+    BlockWithoutBraces {
+        /// Its first key.
+        first: String,
+    },
+}

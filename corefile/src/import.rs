@@ -1,0 +1,297 @@
+//! The stream of words that the parser sees: files and snippets one inside the other, within bounds.
+
+use std::collections::{BTreeSet, HashMap};
+use std::mem;
+use std::path::{Path, PathBuf};
+use std::vec;
+
+use crate::env::{self, Env, TooLong};
+use crate::error::{SyntaxError, Warning};
+use crate::glob;
+use crate::lexer::{self, Token};
+use crate::location::{Located, Location};
+use crate::source::{self, Source};
+use crate::tree::Word;
+
+/// Words in the order in which they count, imports in place of their `import`. The parser says where an import stands.
+pub(crate) struct Stream<'e> {
+    env: Env<'e>,
+    /// The innermost is last. One that is read to its end stays until the next word is asked for: what its last line
+    /// imports is inside it.
+    frames: Vec<Frame>,
+    snippets: HashMap<String, Snippet>,
+    budget: Budget,
+    pub(crate) warnings: Vec<Located<Warning>>,
+    pub(crate) files: BTreeSet<PathBuf>,
+}
+
+enum Frame {
+    /// The words of a file or snippet that are not yet read, and whether one is.
+    Words { origin: Origin, tokens: vec::IntoIter<Token>, begun: bool },
+    /// Files that one `import` names, each opened when its turn comes.
+    Files { import: Location, paths: vec::IntoIter<PathBuf> },
+}
+
+#[derive(PartialEq, Eq)]
+enum Origin {
+    Text,
+    File(PathBuf),
+    Snippet(String),
+}
+
+struct Snippet {
+    at: Location,
+    tokens: Vec<Token>,
+}
+
+impl<'e> Stream<'e> {
+    pub(crate) fn new(env: Env<'e>) -> Self {
+        Self {
+            env,
+            frames: Vec::new(),
+            snippets: HashMap::new(),
+            budget: Budget::default(),
+            warnings: Vec::new(),
+            files: BTreeSet::new(),
+        }
+    }
+
+    /// Begins with the words of `source`, read from `path` if it is a file.
+    ///
+    /// # Errors
+    /// What the lexer finds.
+    pub(crate) fn open_root(
+        &mut self,
+        source: Source,
+        path: Option<&Path>,
+    ) -> Result<(), Located<SyntaxError>> {
+        let whole = Location::file_only(&source.name);
+        let origin = path.map_or(Origin::Text, |path| Origin::File(identity(path)));
+        self.files.extend(path.map(Path::to_owned));
+        self.push_source(source, origin, &whole)
+    }
+
+    /// The next word, its variables not yet replaced; `None` at the end.
+    ///
+    /// # Errors
+    /// A file of an earlier import that cannot be read or split.
+    pub(crate) fn token(&mut self) -> Result<Option<Token>, Located<SyntaxError>> {
+        while let Some(frame) = self.frames.last_mut() {
+            match frame {
+                Frame::Words { tokens, begun, .. } => {
+                    // A snippet's first word may follow its `{` in one line.
+                    let first = !mem::replace(begun, true);
+                    if let Some(token) = tokens.next() {
+                        return Ok(Some(Token { starts_line: token.starts_line || first, ..token }));
+                    }
+                    self.frames.pop();
+                }
+                Frame::Files { import, paths } => match paths.next() {
+                    Some(path) => {
+                        let import = import.clone();
+                        self.push_file(path, &import)?;
+                    }
+                    None => {
+                        self.frames.pop();
+                    }
+                },
+            }
+        }
+        Ok(None)
+    }
+
+    /// The next word if it stands in the line of the last one. A file's or snippet's end is a line's end.
+    pub(crate) fn token_in_line(&mut self) -> Option<Token> {
+        let Some(Frame::Words { tokens, begun: true, .. }) = self.frames.last_mut() else { return None };
+        if tokens.as_slice().first()?.starts_line {
+            return None;
+        }
+        tokens.next()
+    }
+
+    /// The token with its variables replaced.
+    ///
+    /// # Errors
+    /// A value with NUL; more bytes than the bound.
+    pub(crate) fn word(&mut self, token: Token) -> Result<Word, Located<SyntaxError>> {
+        let mut word = token.word;
+        let before = word.text.len();
+        let max_bytes = self.budget.bytes_left.saturating_add(before);
+        match env::substitute(&word.text, self.env, max_bytes) {
+            Ok(None) => return Ok(word),
+            Ok(Some(text)) if text.contains('\0') => return Err(Located::new(&word.at, SyntaxError::Nul)),
+            Ok(Some(text)) => word.text = text,
+            Err(TooLong) => return Err(Located::new(&word.at, Budget::TOO_MANY_BYTES)),
+        }
+        let grown = word.text.len().saturating_sub(before);
+        self.budget.take_bytes(grown).map_err(|error| Located::new(&word.at, error))?;
+        Ok(word)
+    }
+
+    /// Names the words of a snippet for later imports.
+    ///
+    /// # Errors
+    /// The name is taken.
+    pub(crate) fn define_snippet(
+        &mut self,
+        name: &str,
+        at: &Location,
+        tokens: Vec<Token>,
+    ) -> Result<(), Located<SyntaxError>> {
+        if let Some(snippet) = self.snippets.get(name) {
+            let first = snippet.at.clone();
+            return Err(Located::new(at, SyntaxError::SnippetRedefined { name: name.to_owned(), first }));
+        }
+        self.snippets.insert(name.to_owned(), Snippet { at: at.clone(), tokens });
+        Ok(())
+    }
+
+    /// Reads the rest of the line that `import` begins, and goes on with what it names.
+    ///
+    /// # Errors
+    /// Not exactly one word; a target that is missing, a directory, inside itself, or beyond a bound.
+    pub(crate) fn import(&mut self, import: &Location) -> Result<(), Located<SyntaxError>> {
+        let target = match self.token_in_line() {
+            Some(token) => self.word(token)?,
+            None => return Err(Located::new(import, SyntaxError::ImportWithoutTarget)),
+        };
+        if target.text.is_empty() {
+            return Err(Located::new(&target.at, SyntaxError::ImportWithoutTarget));
+        }
+        if let Some(extra) = self.token_in_line() {
+            let error = SyntaxError::ImportExtraWord { found: extra.word.text };
+            return Err(Located::new(&extra.word.at, error));
+        }
+        let imported = match self.snippets.get(&target.text) {
+            Some(snippet) => {
+                let tokens = self.budget.take_snippet(&snippet.tokens);
+                tokens.and_then(|tokens| self.push_words(Origin::Snippet(target.text.clone()), tokens))
+            }
+            None => self.push_files(&target),
+        };
+        imported.map_err(|error| Located::new(&target.at, error))
+    }
+
+    fn push_files(&mut self, target: &Word) -> Result<(), SyntaxError> {
+        let dir = target.at.source.as_ref().map_or_else(|| Path::new(""), |source| &source.dir);
+        let paths = if glob::is_pattern(&target.text) {
+            if !glob::is_bounded(&target.text) {
+                return Err(SyntaxError::PatternTooWide { pattern: target.text.clone() });
+            }
+            glob::expand(dir, &target.text)
+        } else {
+            vec![dir.join(&target.text)]
+        };
+        if paths.is_empty() {
+            let warning = Warning::NoMatch { pattern: target.text.clone() };
+            self.warnings.push(Located::new(&target.at, warning));
+        }
+        self.frames.push(Frame::Files { import: target.at.clone(), paths: paths.into_iter() });
+        Ok(())
+    }
+
+    fn push_file(&mut self, path: PathBuf, import: &Location) -> Result<(), Located<SyntaxError>> {
+        let located = |error| Located::new(import, error);
+        self.budget.take_file().map_err(located)?;
+        let bytes = source::read_import(&path).map_err(located)?;
+        let dir = path.parent().unwrap_or_else(|| Path::new(""));
+        let source = Source::new(&path.display().to_string(), &bytes, dir).map_err(located)?;
+        let origin = Origin::File(identity(&path));
+        self.files.insert(path);
+        self.push_source(source, origin, import)
+    }
+
+    /// `at` takes the blame for bounds and cycles; errors of the lexer have their own place.
+    fn push_source(
+        &mut self,
+        source: Source,
+        origin: Origin,
+        at: &Location,
+    ) -> Result<(), Located<SyntaxError>> {
+        let located = |error| Located::new(at, error);
+        self.budget.take_bytes(source.text.len()).map_err(located)?;
+        let tokens =
+            lexer::lex(source, self.budget.words_left)?.ok_or(Budget::TOO_MANY_WORDS).map_err(located)?;
+        self.budget.take_words(tokens.len()).map_err(located)?;
+        self.push_words(origin, tokens).map_err(located)
+    }
+
+    fn push_words(&mut self, origin: Origin, tokens: Vec<Token>) -> Result<(), SyntaxError> {
+        let open = self.frames.iter().any(|frame| match frame {
+            Frame::Words { origin: open, .. } => *open == origin,
+            Frame::Files { .. } => false,
+        });
+        match origin {
+            Origin::File(path) if open => {
+                Err(SyntaxError::ImportCycle { target: path.display().to_string() })
+            }
+            Origin::Snippet(name) if open => Err(SyntaxError::ImportCycle { target: name }),
+            origin => {
+                self.frames.push(Frame::Words { origin, tokens: tokens.into_iter(), begun: false });
+                Ok(())
+            }
+        }
+    }
+}
+
+/// One name for one file, however it is reached: to notice that it imports itself.
+fn identity(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+}
+
+/// What may still be read.
+struct Budget {
+    snippets_left: u32,
+    files_left: u32,
+    words_left: usize,
+    bytes_left: usize,
+}
+
+impl Budget {
+    const TOO_MANY_WORDS: SyntaxError = SyntaxError::TooManyWords { limit_words: MAX_WORDS };
+    const TOO_MANY_BYTES: SyntaxError = SyntaxError::TooManyBytes { limit_bytes: MAX_BYTES };
+
+    /// A copy of a snippet's words, paid for.
+    fn take_snippet(&mut self, tokens: &[Token]) -> Result<Vec<Token>, SyntaxError> {
+        let error = SyntaxError::TooManySnippetImports { limit: MAX_SNIPPET_IMPORTS };
+        self.snippets_left = self.snippets_left.checked_sub(1).ok_or(error)?;
+        self.take_words(tokens.len())?;
+        self.take_bytes(tokens.iter().map(|token| token.word.text.len()).sum())?;
+        Ok(tokens.to_vec())
+    }
+
+    fn take_file(&mut self) -> Result<(), SyntaxError> {
+        let error = SyntaxError::TooManyFileImports { limit: MAX_FILE_IMPORTS };
+        self.files_left = self.files_left.checked_sub(1).ok_or(error)?;
+        Ok(())
+    }
+
+    fn take_words(&mut self, words: usize) -> Result<(), SyntaxError> {
+        self.words_left = self.words_left.checked_sub(words).ok_or(Self::TOO_MANY_WORDS)?;
+        Ok(())
+    }
+
+    fn take_bytes(&mut self, bytes: usize) -> Result<(), SyntaxError> {
+        self.bytes_left = self.bytes_left.checked_sub(bytes).ok_or(Self::TOO_MANY_BYTES)?;
+        Ok(())
+    }
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self {
+            snippets_left: MAX_SNIPPET_IMPORTS,
+            files_left: MAX_FILE_IMPORTS,
+            words_left: MAX_WORDS,
+            bytes_left: MAX_BYTES,
+        }
+    }
+}
+
+/// As CoreDNS.
+const MAX_SNIPPET_IMPORTS: u32 = 10_000;
+/// As CoreDNS.
+const MAX_FILE_IMPORTS: u32 = 100_000;
+/// 300 MB of memory, measured with inline hosts. A ConfigMap, at most 1 MiB, holds some 100,000 words.
+const MAX_WORDS: usize = 1_000_000;
+const MAX_BYTES: usize = 64 << 20;

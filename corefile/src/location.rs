@@ -1,0 +1,175 @@
+//! Where a word stands, and messages that show it.
+
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::source::Source;
+
+/// A place in a Corefile or in a file that it imports. Cheap to clone.
+#[derive(Clone)]
+pub struct Location {
+    /// The file as the user wrote its path, or the name given to [`read_text`](crate::read_text).
+    pub file: Arc<str>,
+    /// From 1; 0 means the file as a whole.
+    pub line: u32,
+    /// In characters, from 1; 0 means the file as a whole.
+    pub column: u32,
+    /// The text around it; `None` when the file as a whole is meant.
+    pub(crate) source: Option<Arc<Source>>,
+}
+
+impl Location {
+    /// The file `name` as a whole: prints without line and column.
+    pub fn file_only(name: &str) -> Self {
+        Self { file: name.into(), line: 0, column: 0, source: None }
+    }
+}
+
+impl PartialEq for Location {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.file, self.line, self.column) == (&other.file, other.line, other.column)
+    }
+}
+
+impl Eq for Location {}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            0 => write!(f, "{}", self.file),
+            line => write!(f, "{}:{line}:{}", self.file, self.column),
+        }
+    }
+}
+
+impl fmt::Debug for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// An error, or anything else to tell, with the place it is about.
+///
+/// Displays as `Corefile:12:9: <error>`, then the line and a caret under the column; `{:#}` gives the first line alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Located<E> {
+    /// The place.
+    pub at: Location,
+    /// What to tell about it.
+    pub error: E,
+}
+
+impl<E> Located<E> {
+    /// `error` about the place `at`.
+    pub fn new(at: &Location, error: E) -> Self {
+        Self { at: at.clone(), error }
+    }
+
+    /// The same place with another error, to wrap one crate's error in another's.
+    pub fn map<F>(self, wrap: impl FnOnce(E) -> F) -> Located<F> {
+        Located { at: self.at, error: wrap(self.error) }
+    }
+}
+
+impl<E: fmt::Display> fmt::Display for Located<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.at, self.error)?;
+        let line = self.at.source.as_deref().and_then(|source| source.line(self.at.line));
+        let (Some(line), false) = (line, f.alternate()) else { return Ok(()) };
+        let excerpt = Excerpt::around(line, self.at.column);
+        let number = self.at.line.to_string();
+        write!(f, "\n  {number} | {}", excerpt.text)?;
+        write!(f, "\n  {:width$} | {}^", "", excerpt.indent, width = number.len())
+    }
+}
+
+impl<E: Error> Error for Located<E> {
+    /// What caused the error; the error itself is already displayed.
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.error.source()
+    }
+}
+
+/// The part of a line that is shown, and what goes before the caret under it.
+struct Excerpt {
+    text: String,
+    indent: String,
+}
+
+impl Excerpt {
+    /// Cuts a window of `EXCERPT_CHARS` out of a long line, so that `column` is inside it. Control characters other
+    /// than tabs are replaced: the line may come from a stranger and goes to a terminal.
+    fn around(line: &str, column: u32) -> Self {
+        let before = column.saturating_sub(1) as usize;
+        let skipped = if before < EXCERPT_CHARS { 0 } else { before - EXCERPT_CHARS / 2 };
+        let text: String = line
+            .trim_end()
+            .chars()
+            .skip(skipped)
+            .take(EXCERPT_CHARS)
+            .map(|c| if c.is_control() && c != '\t' { char::REPLACEMENT_CHARACTER } else { c })
+            .collect();
+        let shown = text.chars().chain(std::iter::repeat(' ')).take(before - skipped);
+        let indent = shown.map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
+        Self { text, indent }
+    }
+}
+
+/// A line longer than this is shown in part.
+const EXCERPT_CHARS: usize = 160;
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn shown(text: &str, line: u32, column: u32) -> String {
+        let source = Source::new("Corefile", text.as_bytes(), Path::new("")).unwrap();
+        let at = Location { file: "Corefile".into(), line, column, source: Some(Arc::new(source)) };
+        Located::new(&at, "unknown word").to_string()
+    }
+
+    #[test]
+    fn a_located_error_shows_the_line_and_a_caret_under_the_column() {
+        for (text, line, column, expected) in [
+            (".\nforward . x\n", 2, 9, "Corefile:2:9: unknown word\n  2 | forward . x\n    |         ^"),
+            ("\tlog\r\n", 1, 2, "Corefile:1:2: unknown word\n  1 | \tlog\n    | \t^"),
+            ("a\x1b[2Jb", 1, 1, "Corefile:1:1: unknown word\n  1 | a\u{fffd}[2Jb\n    | ^"),
+            ("log", 1, 4, "Corefile:1:4: unknown word\n  1 | log\n    |    ^"),
+            ("log", 9, 1, "Corefile:9:1: unknown word"),
+        ] {
+            assert_eq!(shown(text, line, column), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_wide_line_number_moves_the_gutter() {
+        let text = "\n".repeat(99) + "log";
+        assert!(shown(&text, 100, 1).ends_with("\n  100 | log\n      | ^"));
+    }
+
+    #[test]
+    fn a_long_line_is_cut_around_the_column() {
+        let text = "a".repeat(5000) + "!" + &"b".repeat(5000);
+        let shown = shown(&text, 1, 5001);
+        let mut lines = shown.lines().skip(1);
+        let (line, caret) = (lines.next().unwrap(), lines.next().unwrap());
+        assert!(line.len() < 200);
+        assert_eq!(line.find('!'), caret.find('^'));
+    }
+
+    #[test]
+    fn a_whole_file_prints_without_line() {
+        let error = Located::new(&Location::file_only("Corefile"), "gone");
+        assert_eq!(error.to_string(), "Corefile: gone");
+    }
+
+    #[test]
+    fn the_alternate_form_is_one_line() {
+        let source = Source::new("Corefile", b"log", Path::new("")).unwrap();
+        let at = Location { file: "Corefile".into(), line: 1, column: 1, source: Some(Arc::new(source)) };
+        assert_eq!(format!("{:#}", Located::new(&at, "odd")), "Corefile:1:1: odd");
+    }
+}

@@ -1,0 +1,81 @@
+//! The known word that a mistyped one was meant to be.
+
+/// The known word nearest to `word`, for "did you mean". `None` when none is near: more than a third of the letters
+/// wrong, or more than three. Of equally near ones the first. Letter case counts for nothing.
+pub fn nearest<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
+    let word: Vec<char> = lower(word)?;
+    let mut best: Option<(usize, &str)> = None;
+    for candidate in known {
+        let Some(letters) = lower(candidate) else { continue };
+        let cut_off = (word.len().max(letters.len()) / 3).clamp(1, MAX_DISTANCE);
+        let distance = edit_distance(&word, &letters);
+        if distance <= cut_off && best.is_none_or(|(nearest, _)| distance < nearest) {
+            best = Some((distance, candidate));
+        }
+    }
+    best.map(|(_, candidate)| candidate)
+}
+
+/// The word's letters in lower case; `None` for one too long to be mistyped.
+fn lower(word: &str) -> Option<Vec<char>> {
+    (word.len() <= MAX_WORD_BYTES).then(|| word.chars().map(|c| c.to_ascii_lowercase()).collect())
+}
+
+/// Damerau's distance in its restricted form: inserted, missing, wrong letters and swapped neighbours count one each.
+fn edit_distance(from: &[char], to: &[char]) -> usize {
+    let mut before_last = Vec::new();
+    let mut last: Vec<usize> = (0..=to.len()).collect();
+    for (row, a) in from.iter().enumerate() {
+        let mut current = vec![row + 1];
+        for (column, b) in to.iter().enumerate() {
+            let replaced = last[column] + usize::from(a != b);
+            let mut distance = replaced.min(last[column + 1] + 1).min(current[column] + 1);
+            if row > 0 && column > 0 && *a == to[column - 1] && from[row - 1] == *b {
+                let swapped: usize = before_last[column - 1];
+                distance = distance.min(swapped + 1);
+            }
+            current.push(distance);
+        }
+        before_last = std::mem::replace(&mut last, current);
+    }
+    last[to.len()]
+}
+
+const MAX_DISTANCE: usize = 3;
+const MAX_WORD_BYTES: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mistyped_word_finds_the_known_one() {
+        let known = ["forward", "hosts", "cache", "health", "log", "loop", "max_concurrent", "reload"];
+        for (word, expected) in [
+            ("foward", Some("forward")),
+            ("froward", Some("forward")),
+            ("Forward", Some("forward")),
+            ("host", Some("hosts")),
+            ("cahce", Some("cache")),
+            ("lop", Some("log")),
+            ("maxconcurent", Some("max_concurrent")),
+            ("relaod", Some("reload")),
+            ("proxy", None),
+            ("", None),
+            ("xy", None),
+            (&"f".repeat(1 << 20), None),
+        ] {
+            assert_eq!(nearest(word, known), expected, "{word:.20}");
+        }
+    }
+
+    #[test]
+    fn distance_counts_a_swap_once() {
+        let letters = |word: &str| word.chars().collect::<Vec<_>>();
+        for (from, to, expected) in
+            [("", "", 0), ("", "abc", 3), ("ab", "ba", 1), ("ca", "abc", 3), ("kitten", "sitting", 3)]
+        {
+            assert_eq!(edit_distance(&letters(from), &letters(to)), expected, "{from} {to}");
+        }
+    }
+}

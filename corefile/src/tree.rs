@@ -1,0 +1,96 @@
+//! What a Corefile says: blocks, directives, words. Plain data for whoever gives it a meaning.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::error::Warning;
+use crate::key::Key;
+use crate::location::{Located, Location};
+
+/// One configuration: a file with all its imports.
+#[derive(Debug, Clone, Default)]
+pub struct Corefile {
+    /// In file order. Empty when the file holds no block.
+    pub blocks: Vec<ServerBlock>,
+    /// What is odd but not wrong, in file order.
+    pub warnings: Vec<Located<Warning>>,
+    /// Every file that was read, sorted, each once: what to watch for changes. Text from memory is not among them.
+    pub files: Vec<PathBuf>,
+}
+
+impl Corefile {
+    /// The configuration as a stream of words: comments and layout are gone, imports expanded, variables replaced.
+    ///
+    /// Two Corefiles give the same stream when they hold the same blocks with the same words. Between the words stand
+    /// marks for braces and ends of directives; each mark begins with a NUL, which no word can hold.
+    pub fn tokens(&self) -> impl Iterator<Item = &str> {
+        let mut tokens = Vec::new();
+        for block in &self.blocks {
+            tokens.extend(block.keys.iter().map(|key| key.written.text.as_str()));
+            push_body(&block.directives, &mut tokens);
+        }
+        tokens.into_iter()
+    }
+}
+
+/// One server block: zones with what serves them.
+#[derive(Debug, Clone)]
+pub struct ServerBlock {
+    /// At least one.
+    pub keys: Vec<Key>,
+    /// In file order, repeats kept. May be empty.
+    pub directives: Vec<Directive>,
+    /// Where the first key stands.
+    pub at: Location,
+}
+
+/// A line of a block: a directive, or inside its braces a property.
+#[derive(Debug, Clone)]
+pub struct Directive {
+    /// The first word, never empty.
+    pub name: Word,
+    /// The other words up to the end of the line or `{`.
+    pub args: Vec<Word>,
+    /// The lines inside the braces; `None` without braces.
+    pub body: Option<Vec<Self>>,
+}
+
+/// One word, its variables replaced and its quotes removed.
+#[derive(Clone)]
+pub struct Word {
+    /// Free of NUL. Empty when written `""` or made of unset variables.
+    pub text: String,
+    /// Where its first character (or opening quote) stands.
+    pub at: Location,
+    /// Whether it was written in quotes.
+    pub quoted: bool,
+}
+
+impl fmt::Display for Word {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl fmt::Debug for Word {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} at {}", self.text, self.at)
+    }
+}
+
+fn push_body<'a>(directives: &'a [Directive], tokens: &mut Vec<&'a str>) {
+    tokens.push(OPEN);
+    for directive in directives {
+        tokens.push(&directive.name.text);
+        tokens.extend(directive.args.iter().map(|arg| arg.text.as_str()));
+        match &directive.body {
+            Some(body) => push_body(body, tokens),
+            None => tokens.push(END),
+        }
+    }
+    tokens.push(CLOSE);
+}
+
+const OPEN: &str = "\0{";
+const CLOSE: &str = "\0}";
+const END: &str = "\0;";

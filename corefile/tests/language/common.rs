@@ -1,0 +1,66 @@
+//! What the tests of this crate share: reading text without files, and printing what was read.
+
+use std::path::Path;
+
+use corefile::{Corefile, Directive, Located, SyntaxError, Word};
+
+/// The variables that [`read`] knows: `A`, `BLANKS`, `EMPTY`, `PORT`, `BRACE`.
+pub(crate) fn env(name: &str) -> Option<String> {
+    let value = match name {
+        "A" => "1.1.1.1",
+        "BLANKS" => "a b",
+        "EMPTY" => "",
+        "PORT" => "1053",
+        "BRACE" => "{",
+        "NUL" => "a\0b",
+        _ => return None,
+    };
+    Some(value.to_owned())
+}
+
+/// Reads a text that imports nothing.
+pub(crate) fn read(text: impl AsRef<[u8]>) -> Result<Corefile, Located<SyntaxError>> {
+    corefile::read_text("Corefile", text.as_ref(), Path::new(""), &env)
+}
+
+/// The blocks as a Corefile that reads as the same blocks.
+pub(crate) fn print(corefile: &Corefile) -> String {
+    let mut out = String::new();
+    for block in &corefile.blocks {
+        for key in &block.keys {
+            out += &quoted(&key.written);
+            out += " ";
+        }
+        out += "{\n";
+        print_lines(&block.directives, &mut out);
+        out += "}\n";
+    }
+    out
+}
+
+/// As [`print`], in one line: `.:53 { log; forward . 1.1.1.1 { a b; } }`.
+pub(crate) fn shape(corefile: &Corefile) -> String {
+    let shape = print(corefile).replace("{\n", "{ ").replace("}\n", "} ").replace('\n', "; ");
+    shape.trim_end().to_owned()
+}
+
+fn print_lines(directives: &[Directive], out: &mut String) {
+    for directive in directives {
+        let words = std::iter::once(&directive.name).chain(&directive.args);
+        *out += &words.map(quoted).collect::<Vec<_>>().join(" ");
+        if let Some(body) = &directive.body {
+            *out += " {\n";
+            print_lines(body, out);
+            *out += "}";
+        }
+        *out += "\n";
+    }
+}
+
+fn quoted(word: &Word) -> String {
+    if word.quoted || word.text.is_empty() || word.text.contains(char::is_whitespace) {
+        format!("\"{}\"", word.text.replace('"', "\\\""))
+    } else {
+        word.text.clone()
+    }
+}

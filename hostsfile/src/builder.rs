@@ -1,0 +1,332 @@
+//! Lines to a [`Table`]: collects pairs of name and address, then lays out entries of known length. Knows no question.
+
+use std::hash::BuildHasher;
+use std::net::IpAddr;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashTable;
+use wire::{Class, HEADER, MAX_NAME, Name, RType};
+
+use crate::table::{A_RECORD, AAAA_RECORD, ENTRY_HEADER, RECORD_HEADER, Table, hash};
+use crate::{LineError, Options, parse};
+
+/// Pairs of name and address as they come, each once; numbers instead of names and addresses.
+pub(crate) struct Builder<'o> {
+    options: &'o Options,
+    max_pairs: usize,
+    hasher: RandomState,
+    /// The wire forms of all names, one behind the other.
+    octets: Vec<u8>,
+    names: Vec<NameRow>,
+    name_numbers: HashTable<u32>,
+    addresses: Vec<AddressRow>,
+    address_numbers: HashTable<u32>,
+    pairs: Vec<Pair>,
+    pair_numbers: HashTable<u32>,
+    entries: usize,
+}
+
+struct NameRow {
+    /// Where its wire form starts in the builder's octets, and its length there.
+    start: u32,
+    length: u8,
+    a: Set,
+    aaaa: Set,
+}
+
+struct AddressRow {
+    address: IpAddr,
+    ptr: Set,
+}
+
+#[derive(Clone, Copy)]
+struct Pair {
+    name: u32,
+    address: u32,
+    /// Whether the address's PTR records have this name.
+    reverse: bool,
+}
+
+/// The records of one name and type.
+#[derive(Default)]
+struct Set {
+    count: u16,
+    octets: u16,
+    /// A record had no room.
+    cut: bool,
+    /// Where the next record goes, once the arena is laid out.
+    at: usize,
+}
+
+impl<'o> Builder<'o> {
+    /// A builder that takes up to `max_pairs`, at most [`MAX_PAIRS`].
+    pub(crate) fn new(options: &'o Options, max_pairs: usize) -> Self {
+        Self {
+            options,
+            max_pairs: max_pairs.min(MAX_PAIRS),
+            hasher: RandomState::default(),
+            octets: Vec::new(),
+            names: Vec::new(),
+            name_numbers: HashTable::new(),
+            addresses: Vec::new(),
+            address_numbers: HashTable::new(),
+            pairs: Vec::new(),
+            pair_numbers: HashTable::new(),
+            entries: 0,
+        }
+    }
+
+    /// Takes what a line says, and tells `report` of each part that cannot be taken.
+    pub(crate) fn read_line(&mut self, line: &[u8], mut report: impl FnMut(LineError)) {
+        let mut fields = parse::fields(line);
+        let Some(first) = fields.next() else { return };
+        let address = match parse::address(first) {
+            Ok(address) => address,
+            Err(error) => return report(error),
+        };
+        let mut named = false;
+        for field in fields {
+            named = true;
+            if let Err(error) = parse::name(field).and_then(|name| self.add(&name, address)) {
+                report(error);
+            }
+        }
+        if !named {
+            report(LineError::NoName);
+        }
+    }
+
+    /// Takes a pair, unless the name is outside the zones.
+    fn add(&mut self, name: &Name, address: IpAddr) -> Result<(), LineError> {
+        if !self.options.zones.iter().any(|zone| name.is_within(zone)) {
+            return Ok(());
+        }
+        if self.pairs.len() >= self.max_pairs {
+            return Err(LineError::FullTable);
+        }
+        let reverse = self.options.reverse && !is_wildcard(name.as_wire());
+        self.entries += 1 + usize::from(reverse);
+        let name_number = self.name_number(name);
+        let known_address = self.find_address(address);
+        if known_address.is_some_and(|address_number| self.has_pair(name_number, address_number)) {
+            return Ok(());
+        }
+        let row = &mut self.names[name_number as usize];
+        let taken = match address {
+            IpAddr::V4(_) => row.a.take(A_RECORD, RType::A)?,
+            IpAddr::V6(_) => row.aaaa.take(AAAA_RECORD, RType::AAAA)?,
+        };
+        if !taken {
+            return Ok(());
+        }
+        let address_number = known_address.unwrap_or_else(|| self.new_address(address));
+        let ptr = &mut self.addresses[address_number as usize].ptr;
+        let pointed =
+            if reverse { ptr.take(RECORD_HEADER + name.as_wire().len(), RType::PTR) } else { Ok(false) };
+        self.push(Pair { name: name_number, address: address_number, reverse: pointed == Ok(true) });
+        pointed.map(|_| ())
+    }
+
+    /// The number of a name, a new one if need be.
+    fn name_number(&mut self, name: &Name) -> u32 {
+        let wire = name.as_wire();
+        let hash = hash(&self.hasher, wire);
+        let (names, octets) = (&self.names, &self.octets);
+        if let Some(&number) = self.name_numbers.find(hash, |&n| names[n as usize].wire(octets) == wire) {
+            return number;
+        }
+        let number = names.len() as u32;
+        let row = NameRow {
+            start: octets.len() as u32,
+            length: wire.len() as u8,
+            a: Set::default(),
+            aaaa: Set::default(),
+        };
+        self.octets.extend_from_slice(wire);
+        self.names.push(row);
+        let (names, octets, hasher) = (&self.names, &self.octets, &self.hasher);
+        self.name_numbers
+            .insert_unique(hash, number, |&n| crate::table::hash(hasher, names[n as usize].wire(octets)));
+        number
+    }
+
+    fn find_address(&self, address: IpAddr) -> Option<u32> {
+        let hash = self.hasher.hash_one(address);
+        self.address_numbers.find(hash, |&n| self.addresses[n as usize].address == address).copied()
+    }
+
+    fn new_address(&mut self, address: IpAddr) -> u32 {
+        let number = self.addresses.len() as u32;
+        self.addresses.push(AddressRow { address, ptr: Set::default() });
+        let (addresses, hasher) = (&self.addresses, &self.hasher);
+        self.address_numbers.insert_unique(hasher.hash_one(address), number, |&n| {
+            hasher.hash_one(addresses[n as usize].address)
+        });
+        number
+    }
+
+    fn has_pair(&self, name: u32, address: u32) -> bool {
+        let hash = self.hasher.hash_one((name, address));
+        self.pair_numbers.find(hash, |&n| self.pairs[n as usize].numbers() == (name, address)).is_some()
+    }
+
+    fn push(&mut self, pair: Pair) {
+        let number = self.pairs.len() as u32;
+        self.pairs.push(pair);
+        let (pairs, hasher) = (&self.pairs, &self.hasher);
+        self.pair_numbers.insert_unique(hasher.hash_one(pair.numbers()), number, |&n| {
+            hasher.hash_one(pairs[n as usize].numbers())
+        });
+    }
+
+    /// Lays the entries out, in the order in which names and addresses came, and fills them in.
+    pub(crate) fn finish(mut self) -> Table {
+        let names =
+            self.names.iter().map(|row| row.key(&self.octets).len() + row.a.octets() + row.aaaa.octets());
+        let addresses = self.addresses.iter().map(|row| MAX_ADDRESS + row.ptr.octets());
+        let most = names.chain(addresses).map(|octets| ENTRY_HEADER + octets).sum();
+        let mut arena = Vec::with_capacity(most);
+        let mut table = Table::empty();
+        let wildcards = self.names.iter().filter(|row| is_wildcard(row.wire(&self.octets))).count();
+        table.names = HashTable::with_capacity(self.names.len() - wildcards);
+        table.wildcards = HashTable::with_capacity(wildcards);
+        table.addresses =
+            HashTable::with_capacity(self.addresses.iter().filter(|row| row.ptr.count > 0).count());
+
+        for row in &mut self.names {
+            let index =
+                if is_wildcard(row.wire(&self.octets)) { &mut table.wildcards } else { &mut table.names };
+            start_entry(
+                &mut arena,
+                index,
+                &table.hasher,
+                [row.a.count, row.aaaa.count],
+                row.key(&self.octets),
+            );
+            row.a.lay_out(&mut arena);
+            row.aaaa.lay_out(&mut arena);
+        }
+        for row in self.addresses.iter_mut().filter(|row| row.ptr.count > 0) {
+            let (index, numbers) = (&mut table.addresses, [row.ptr.count, row.ptr.octets]);
+            match row.address {
+                IpAddr::V4(address) => {
+                    start_entry(&mut arena, index, &table.hasher, numbers, &address.octets())
+                }
+                IpAddr::V6(address) => {
+                    start_entry(&mut arena, index, &table.hasher, numbers, &address.octets())
+                }
+            }
+            row.ptr.lay_out(&mut arena);
+        }
+        for pair in &self.pairs {
+            let name = &mut self.names[pair.name as usize];
+            let address = &mut self.addresses[pair.address as usize];
+            match address.address {
+                IpAddr::V4(v4) => name.a.write(&mut arena, RType::A, self.options.ttl, &v4.octets()),
+                IpAddr::V6(v6) => name.aaaa.write(&mut arena, RType::AAAA, self.options.ttl, &v6.octets()),
+            }
+            if pair.reverse {
+                address.ptr.write(&mut arena, RType::PTR, self.options.ttl, name.wire(&self.octets));
+            }
+        }
+        table.arena = arena.into_boxed_slice();
+        table.entries = self.entries;
+        table
+    }
+}
+
+impl NameRow {
+    fn wire<'a>(&self, octets: &'a [u8]) -> &'a [u8] {
+        &octets[self.start as usize..][..usize::from(self.length)]
+    }
+
+    /// The key of the name's entry: a wildcard's is the name below its asterisk.
+    fn key<'a>(&self, octets: &'a [u8]) -> &'a [u8] {
+        let wire = self.wire(octets);
+        wire.strip_prefix(ASTERISK).unwrap_or(wire)
+    }
+}
+
+impl Pair {
+    fn numbers(&self) -> (u32, u32) {
+        (self.name, self.address)
+    }
+}
+
+impl Set {
+    /// Makes room for a record; whether there was any. The first record without room is an error.
+    fn take(&mut self, record: usize, rtype: RType) -> Result<bool, LineError> {
+        if self.octets() + record > MAX_BODY {
+            return if std::mem::replace(&mut self.cut, true) {
+                Ok(false)
+            } else {
+                Err(LineError::FullSet(rtype))
+            };
+        }
+        // MAX_BODY is below 65,536.
+        self.octets += record as u16;
+        self.count += 1;
+        Ok(true)
+    }
+
+    fn octets(&self) -> usize {
+        usize::from(self.octets)
+    }
+
+    /// Appends room for the records.
+    fn lay_out(&mut self, arena: &mut Vec<u8>) {
+        self.at = arena.len();
+        arena.resize(self.at + self.octets(), 0);
+    }
+
+    /// Writes the next record.
+    fn write(&mut self, arena: &mut [u8], rtype: RType, ttl: u32, data: &[u8]) {
+        let parts: [&[u8]; 6] = [
+            &[0xc0, HEADER as u8],
+            &rtype.0.to_be_bytes(),
+            &Class::IN.0.to_be_bytes(),
+            &ttl.to_be_bytes(),
+            &(data.len() as u16).to_be_bytes(),
+            data,
+        ];
+        for part in parts {
+            arena[self.at..][..part.len()].copy_from_slice(part);
+            self.at += part.len();
+        }
+    }
+}
+
+/// Writes an entry up to its key and puts it into its index.
+fn start_entry(
+    arena: &mut Vec<u8>,
+    index: &mut HashTable<u32>,
+    hasher: &RandomState,
+    numbers: [u16; 2],
+    key: &[u8],
+) {
+    // MAX_PAIRS keeps the arena below 4 GiB.
+    let at = arena.len() as u32;
+    arena.extend(numbers.into_iter().flat_map(u16::to_be_bytes));
+    arena.push(key.len() as u8);
+    arena.extend_from_slice(key);
+    index.insert_unique(hash(hasher, key), at, |&at| hash(hasher, entry_key(arena, at)));
+}
+
+/// The key of the entry at `at`.
+fn entry_key(arena: &[u8], at: u32) -> &[u8] {
+    let entry = &arena[at as usize..];
+    &entry[ENTRY_HEADER..][..usize::from(entry[ENTRY_HEADER - 1])]
+}
+
+fn is_wildcard(wire: &[u8]) -> bool {
+    wire.starts_with(ASTERISK)
+}
+
+/// The first label of a wildcard.
+const ASTERISK: &[u8] = b"\x01*";
+/// Octets of an IPv6 address.
+const MAX_ADDRESS: usize = 16;
+/// Octets that a set of records may have: a message less its header, its question and an OPT without options.
+const MAX_BODY: usize = 65_535 - HEADER - (MAX_NAME + 4) - 11;
+/// Pairs of name and address that a table may hold. Each takes 576 octets of the arena at most: all of it is below 4 GiB.
+pub(crate) const MAX_PAIRS: usize = 4_000_000;

@@ -1,0 +1,117 @@
+//! One line of hosts text to its address and names. Knows no table.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use wire::Name;
+
+use crate::LineError;
+
+/// The fields of a line, its comment left out. A `#` starts a comment inside a field, too.
+pub(crate) fn fields(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let content = line.split(|&byte| byte == b'#').next().unwrap_or_default();
+    content.split(|byte| matches!(byte, b' ' | b'\t' | 0x0b | 0x0c | b'\r')).filter(|field| !field.is_empty())
+}
+
+/// Reads an address; a zone (`%eth0`) is cut off, and an IPv4-mapped IPv6 address is the IPv4 address.
+///
+/// # Errors
+/// [`LineError::LongAddress`], [`LineError::Address`].
+pub(crate) fn address(field: &[u8]) -> Result<IpAddr, LineError> {
+    if field.len() > MAX_FIELD {
+        return Err(LineError::LongAddress);
+    }
+    let text = field.split(|&byte| byte == b'%').next().unwrap_or_default();
+    let text = str::from_utf8(text).map_err(|_| LineError::Address)?;
+    if text.contains(':') {
+        text.parse::<Ipv6Addr>().map(|address| IpAddr::V6(address).to_canonical())
+    } else {
+        text.parse::<Ipv4Addr>().map(IpAddr::V4)
+    }
+    .map_err(|_| LineError::Address)
+}
+
+/// Reads a name; a final dot may stand or lack.
+///
+/// # Errors
+/// [`LineError::LongName`], [`LineError::Encoding`], [`LineError::Name`].
+pub(crate) fn name(field: &[u8]) -> Result<Name, LineError> {
+    if field.len() > MAX_FIELD {
+        return Err(LineError::LongName);
+    }
+    let text = str::from_utf8(field).map_err(|_| LineError::Encoding)?;
+    Name::from_text(text).map_err(LineError::Name)
+}
+
+/// Longest field in bytes that is looked at, as in CoreDNS.
+pub(crate) const MAX_FIELD: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::NameError;
+
+    #[test]
+    fn a_line_falls_into_fields() {
+        for (line, want) in [
+            ("", &[][..]),
+            (" \t\r", &[]),
+            ("# 127.0.0.1 a", &[]),
+            ("127.0.0.1\ta\x0b b\x0c\r", &["127.0.0.1", "a", "b"]),
+            ("  ::1 a#b c", &["::1", "a"]),
+            ("::1 a #\u{fffd}", &["::1", "a"]),
+        ] {
+            let got: Vec<_> = fields(line.as_bytes()).map(|field| str::from_utf8(field).unwrap()).collect();
+            assert_eq!(got, want, "{line:?}");
+        }
+    }
+
+    #[test]
+    fn addresses_are_read_as_coredns_reads_them() {
+        for (field, want) in [
+            ("192.0.2.1", Some("192.0.2.1")),
+            ("192.0.2.1%eth0", Some("192.0.2.1")),
+            ("fe80::1%lo0", Some("fe80::1")),
+            ("FE80:0:0::1", Some("fe80::1")),
+            ("::ffff:192.0.2.1", Some("192.0.2.1")),
+            ("::192.0.2.1", Some("::192.0.2.1")),
+            ("", None),
+            ("%eth0", None),
+            ("123.123.123", None),
+            ("321.321.321.321", None),
+            ("192.0.2.01", None),
+            ("0x7f.0.0.1", None),
+            ("::1::", None),
+            ("[::1]", None),
+            ("::1/128", None),
+            ("localhost", None),
+        ] {
+            let want = want.map(|text| text.parse().unwrap()).ok_or(LineError::Address);
+            assert_eq!(address(field.as_bytes()), want, "{field:?}");
+        }
+        assert_eq!(address(b"192.0.2.\xff"), Err(LineError::Address));
+    }
+
+    #[test]
+    fn fields_above_1024_bytes_are_refused_unread() {
+        let long = [b'1'; MAX_FIELD + 1];
+        assert_eq!(address(&long), Err(LineError::LongAddress));
+        assert_eq!(address(&long[1..]), Err(LineError::Address));
+        assert_eq!(name(&long), Err(LineError::LongName));
+        assert_eq!(name(&long[1..]), Err(LineError::Name(NameError::LongLabel)));
+    }
+
+    #[test]
+    fn names_are_domain_names() {
+        for (field, want) in [
+            (&b"A.Example"[..], Ok("a.example.")),
+            (b"a.example.", Ok("a.example.")),
+            (b"_x-1.example", Ok("_x-1.example.")),
+            (b"*.example", Ok("*.example.")),
+            (b".", Ok(".")),
+            (b"a..b", Err(LineError::Name(NameError::EmptyLabel))),
+            (b"a.\xff", Err(LineError::Encoding)),
+        ] {
+            assert_eq!(name(field).map(|name| name.to_string()), want.map(str::to_owned), "{field:?}");
+        }
+    }
+}

@@ -1,0 +1,460 @@
+//! The index: what a question finds. Knows how entries lie in memory, not what a hosts text looks like.
+
+use std::hash::{BuildHasher, Hasher};
+use std::net::IpAddr;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashTable;
+use wire::{Name, RType};
+
+use crate::builder::{Builder, MAX_PAIRS};
+use crate::{Options, Report, Source, reverse};
+
+/// Names and addresses with their answers, encoded once; never changes.
+///
+/// ```text
+/// arena: entry entry entry ...
+/// entry of a name or wildcard: A records u16, AAAA records u16, key length u8, key, A records, AAAA records
+/// entry of an address:         PTR records u16, their octets u16, key length u8, key, PTR records
+/// ```
+///
+/// A name's key is its wire form, a wildcard's that of the name below its asterisk, an address's its 4 or 16 octets.
+pub struct Table {
+    pub(crate) arena: Box<[u8]>,
+    pub(crate) names: HashTable<u32>,
+    pub(crate) wildcards: HashTable<u32>,
+    pub(crate) addresses: HashTable<u32>,
+    pub(crate) hasher: RandomState,
+    pub(crate) entries: usize,
+}
+
+/// What a table has for a question.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Found<'t> {
+    /// The name is unknown; or the question is for PTR, and no name has this address.
+    Absent,
+    /// The name is known, but has no records of this type.
+    NoData,
+    /// The answer.
+    Ready {
+        /// The records as they are sent: each owner a pointer to the question at octet 12, class IN, TTL in place.
+        /// At most 65,253 octets, so that header, the longest question and a plain OPT fit into the message, too.
+        body: &'t [u8],
+        /// How many records these are.
+        count: u16,
+    },
+}
+
+impl Table {
+    /// Builds a table from `sources`, the file first, then what stands in the Corefile.
+    ///
+    /// Records keep the order of the text; the same name with the same address counts once. What cannot be taken is left
+    /// out and told in the report; beyond 4,000,000 pairs of name and address nothing is taken.
+    pub fn build(sources: &[Source<'_>], options: &Options) -> (Self, Report) {
+        let mut builder = Builder::new(options, MAX_PAIRS);
+        let mut report = Report::default();
+        for source in sources {
+            for (index, line) in source.text.split(|&byte| byte == b'\n').enumerate() {
+                builder.read_line(line, |error| report.push(source.name, index + 1, error));
+            }
+        }
+        (builder.finish(), report)
+    }
+
+    /// A table without entries.
+    pub fn empty() -> Self {
+        Self {
+            arena: Box::default(),
+            names: HashTable::new(),
+            wildcards: HashTable::new(),
+            addresses: HashTable::new(),
+            hasher: RandomState::default(),
+            entries: 0,
+        }
+    }
+
+    /// Finds the answer to a question of class IN: A, AAAA and PTR have one.
+    ///
+    /// A wildcard answers for names one label longer than what follows its asterisk, where the name itself has no records of
+    /// this type. Names are found whatever the server's zones are.
+    #[inline]
+    pub fn lookup(&self, name: &Name, rtype: RType) -> Found<'_> {
+        if rtype == RType::PTR {
+            return self.reverse(name).unwrap_or(Found::Absent);
+        }
+        let exact = self.find(&self.names, name.as_wire());
+        if let Some(ready) = exact.as_ref().and_then(|entry| entry.set(rtype)) {
+            return ready;
+        }
+        let below = if self.wildcards.is_empty() { None } else { name.suffixes().nth(1) };
+        let wildcard = below.and_then(|key| self.find(&self.wildcards, key));
+        if let Some(ready) = wildcard.as_ref().and_then(|entry| entry.set(rtype)) {
+            return ready;
+        }
+        if exact.is_some() || wildcard.is_some() { Found::NoData } else { Found::Absent }
+    }
+
+    /// How many entries the texts had, as `coredns_hosts_entries` counts: each name of each line, and once more where it
+    /// answers PTR questions; repetitions included.
+    pub fn entries(&self) -> usize {
+        self.entries
+    }
+
+    /// How many bytes of memory the table holds.
+    pub fn bytes(&self) -> usize {
+        let indexes = [&self.names, &self.wildcards, &self.addresses];
+        size_of::<Self>() + self.arena.len() + indexes.map(HashTable::allocation_size).iter().sum::<usize>()
+    }
+
+    fn reverse(&self, name: &Name) -> Option<Found<'_>> {
+        let entry = match reverse::address(name)? {
+            IpAddr::V4(address) => self.find(&self.addresses, &address.octets()),
+            IpAddr::V6(address) => self.find(&self.addresses, &address.octets()),
+        }?;
+        let [count, octets] = entry.numbers;
+        Some(Found::Ready { body: entry.bodies.get(..usize::from(octets))?, count })
+    }
+
+    #[inline]
+    fn find(&self, index: &HashTable<u32>, key: &[u8]) -> Option<Entry<'_>> {
+        let at = index
+            .find(hash(&self.hasher, key), |&at| self.entry(at).is_some_and(|entry| entry.key == key))?;
+        self.entry(*at)
+    }
+
+    #[inline]
+    fn entry(&self, at: u32) -> Option<Entry<'_>> {
+        let (&[a, b, c, d, length], rest) =
+            self.arena.get(at as usize..)?.split_first_chunk::<ENTRY_HEADER>()?;
+        let (key, bodies) = rest.split_at_checked(usize::from(length))?;
+        Some(Entry { numbers: [u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])], key, bodies })
+    }
+}
+
+/// What stands at an entry's place in the arena; `bodies` runs on to the arena's end.
+struct Entry<'t> {
+    numbers: [u16; 2],
+    key: &'t [u8],
+    bodies: &'t [u8],
+}
+
+impl<'t> Entry<'t> {
+    /// A name's records of one type; `None` if there are none.
+    #[inline]
+    fn set(&self, rtype: RType) -> Option<Found<'t>> {
+        let [a, aaaa] = self.numbers;
+        let a_octets = usize::from(a) * A_RECORD;
+        let (count, body) = match rtype {
+            RType::A => (a, self.bodies.get(..a_octets)?),
+            RType::AAAA => (aaaa, self.bodies.get(a_octets..a_octets + usize::from(aaaa) * AAAA_RECORD)?),
+            _ => return None,
+        };
+        (count > 0).then_some(Found::Ready { body, count })
+    }
+}
+
+/// The hash of a key.
+#[inline]
+pub(crate) fn hash(state: &RandomState, key: &[u8]) -> u64 {
+    let mut hasher = state.build_hasher();
+    hasher.write(key);
+    hasher.finish()
+}
+
+/// Octets of an entry before its key.
+pub(crate) const ENTRY_HEADER: usize = 5;
+/// Octets of a record before its data, the owner a pointer (RFC 1035, sections 3.2.1 and 4.1.4).
+pub(crate) const RECORD_HEADER: usize = 12;
+/// Octets of an A record.
+pub(crate) const A_RECORD: usize = RECORD_HEADER + 4;
+/// Octets of an AAAA record.
+pub(crate) const AAAA_RECORD: usize = RECORD_HEADER + 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::LineError;
+    use wire::Records;
+
+    fn name(text: &str) -> Name {
+        Name::from_text(text).unwrap()
+    }
+
+    fn options() -> Options {
+        Options { ttl: 3600, zones: vec![Name::ROOT], reverse: true }
+    }
+
+    fn build(text: &str) -> Table {
+        let (table, report) = Table::build(&[Source { name: "hosts", text: text.as_bytes() }], &options());
+        assert_eq!(report, Report::default(), "{text}");
+        table
+    }
+
+    /// What a lookup found, in words: `absent`, `nodata`, or the records' data.
+    fn words(table: &Table, qname: &str, rtype: RType) -> String {
+        match table.lookup(&name(qname), rtype) {
+            Found::Absent => "absent".to_owned(),
+            Found::NoData => "nodata".to_owned(),
+            Found::Ready { body, count } => {
+                let mut octets = 0;
+                let data = Records::new(body, 0, [count, 0, 0]).map(|record| {
+                    let record = record.unwrap();
+                    assert_eq!((record.rtype, record.owner), (rtype, octets));
+                    octets = record.end();
+                    match rtype {
+                        RType::A => IpAddr::from(*record.data(body).first_chunk::<4>().unwrap()).to_string(),
+                        RType::AAAA => {
+                            IpAddr::from(*record.data(body).first_chunk::<16>().unwrap()).to_string()
+                        }
+                        _ => Name::from_wire(record.data(body)).unwrap().to_string(),
+                    }
+                });
+                let words = data.collect::<Vec<_>>().join(" ");
+                assert_eq!(octets, body.len());
+                words
+            }
+        }
+    }
+
+    fn report(text: &[u8]) -> Vec<(usize, LineError)> {
+        let (_, report) = Table::build(&[Source { name: "hosts", text }], &options());
+        assert_eq!(report.bad_count, report.bad_lines.len());
+        report.bad_lines.into_iter().map(|bad| (bad.line, bad.error)).collect()
+    }
+
+    #[test]
+    fn a_question_finds_the_records_of_its_name_and_type() {
+        let table = build(
+            "127.0.0.1\tlocalhost  LocalHost.localdomain.\r\n\
+             ::1 localhost # the loopback\n\
+             \n\
+             192.0.2.2 multi\n192.0.2.1 multi\n2001:db8::2%eth0 multi\n192.0.2.2 MULTI\n2001:db8::1 multi\n\
+             ::ffff:192.0.2.9 mapped\n\
+             2001:db8::6 six#teen",
+        );
+        for (qname, rtype, want) in [
+            ("localhost", RType::A, "127.0.0.1"),
+            ("localhost", RType::AAAA, "::1"),
+            ("localhost.localdomain", RType::A, "127.0.0.1"),
+            ("localhost.localdomain", RType::AAAA, "nodata"),
+            ("localhost", RType::TXT, "nodata"),
+            ("localhost", RType::ANY, "nodata"),
+            ("localhost", RType::PTR, "absent"),
+            ("a.localhost", RType::A, "absent"),
+            ("localdomain", RType::A, "absent"),
+            ("localdomain", RType::TXT, "absent"),
+            (".", RType::A, "absent"),
+            ("multi", RType::A, "192.0.2.2 192.0.2.1"),
+            ("multi", RType::AAAA, "2001:db8::2 2001:db8::1"),
+            ("mapped", RType::A, "192.0.2.9"),
+            ("mapped", RType::AAAA, "nodata"),
+            ("six", RType::A, "nodata"),
+            ("six", RType::AAAA, "2001:db8::6"),
+            ("1.0.0.127.in-addr.arpa", RType::PTR, "localhost. localhost.localdomain."),
+            ("2.2.0.192.in-addr.arpa", RType::PTR, "multi."),
+            ("3.2.0.192.in-addr.arpa", RType::PTR, "absent"),
+            ("1.0.0.127.in-addr.arpa", RType::A, "absent"),
+            ("1.0.0.127.in-addr.arpa", RType::TXT, "absent"),
+            ("127.in-addr.arpa", RType::PTR, "absent"),
+        ] {
+            assert_eq!(words(&table, qname, rtype), want, "{qname} {rtype}");
+        }
+    }
+
+    #[test]
+    fn a_wildcard_answers_for_one_label_where_the_name_itself_does_not() {
+        let table = build(
+            "192.0.2.1 *.example\n\
+             2001:db8::1 *.example\n\
+             192.0.2.2 *.sub.example a.example\n\
+             192.0.2.3 *.six.example\n\
+             192.0.2.4 *\n",
+        );
+        for (qname, rtype, want) in [
+            ("x.example", RType::A, "192.0.2.1"),
+            ("x.example", RType::TXT, "nodata"),
+            ("*.example", RType::A, "192.0.2.1"),
+            ("a.example", RType::A, "192.0.2.2"),
+            // CoreDNS decides for each address family.
+            ("a.example", RType::AAAA, "2001:db8::1"),
+            ("x.sub.example", RType::A, "192.0.2.2"),
+            ("x.sub.example", RType::AAAA, "nodata"),
+            ("sub.example", RType::A, "192.0.2.1"),
+            ("x.x.example", RType::A, "absent"),
+            ("example", RType::A, "192.0.2.4"),
+            ("x.org", RType::A, "absent"),
+            (".", RType::A, "absent"),
+            ("1.2.0.192.in-addr.arpa", RType::PTR, "absent"),
+            ("2.2.0.192.in-addr.arpa", RType::PTR, "a.example."),
+        ] {
+            assert_eq!(words(&table, qname, rtype), want, "{qname} {rtype}");
+        }
+    }
+
+    #[test]
+    fn the_file_comes_before_the_corefile() {
+        let sources = [
+            Source { name: "file", text: b"192.0.2.2 a b\n192.0.2.9 *.example" },
+            Source { name: "inline", text: b"192.0.2.1 a\n192.0.2.2 c a\n192.0.2.8 a.example" },
+        ];
+        let (table, _) = Table::build(&sources, &options());
+        assert_eq!(words(&table, "a", RType::A), "192.0.2.2 192.0.2.1");
+        assert_eq!(words(&table, "2.2.0.192.in-addr.arpa", RType::PTR), "a. b. c.");
+        assert_eq!(words(&table, "a.example", RType::A), "192.0.2.8");
+    }
+
+    #[test]
+    fn names_outside_the_zones_stay_outside() {
+        let text = b"192.0.2.1 a.example example notexample a.example.org b.test *.test";
+        let options = Options { zones: vec![name("example"), name("b.test")], ..options() };
+        let (table, report) = Table::build(&[Source { name: "hosts", text }], &options);
+        assert_eq!(report, Report::default());
+        assert_eq!(words(&table, "1.2.0.192.in-addr.arpa", RType::PTR), "a.example. example. b.test.");
+        assert_eq!(words(&table, "notexample", RType::A), "absent");
+        assert_eq!(words(&table, "x.test", RType::A), "absent");
+        assert_eq!(table.entries(), 6);
+    }
+
+    #[test]
+    fn no_reverse_answers_no_ptr_question() {
+        let options = Options { reverse: false, ..options() };
+        let (table, _) = Table::build(&[Source { name: "hosts", text: b"192.0.2.1 a" }], &options);
+        assert_eq!(words(&table, "1.2.0.192.in-addr.arpa", RType::PTR), "absent");
+        assert_eq!(table.entries(), 1);
+    }
+
+    #[test]
+    fn entries_are_counted_as_coredns_counts_them() {
+        for (text, entries) in [
+            ("", 0),
+            ("192.0.2.1 a", 2),
+            ("192.0.2.1 a b\n::1 a", 6),
+            ("192.0.2.1 a a\n192.0.2.1 a", 6),
+            ("192.0.2.1 *.a a", 3),
+        ] {
+            assert_eq!(build(text).entries(), entries, "{text}");
+        }
+        assert_eq!(Table::empty().entries(), 0);
+    }
+
+    #[test]
+    fn an_empty_table_knows_nothing() {
+        for qname in [".", "a", "1.2.0.192.in-addr.arpa"] {
+            for rtype in [RType::A, RType::PTR, RType::TXT] {
+                assert_eq!(Table::empty().lookup(&name(qname), rtype), Found::Absent);
+            }
+        }
+    }
+
+    #[test]
+    fn bad_lines_are_told_by_number_and_the_good_ones_serve() {
+        let long = "a".repeat(1025);
+        let text = format!(
+            "123.123.123 loki\n\
+             # fine\r\n\
+             321.321.321.321\n\
+             192.0.2.1\n\
+             192.0.2.1 before a..b after\n\
+             {long} orphan\n\
+             192.0.2.2 {long} long # {long}\n\
+             192.0.2.3 last"
+        );
+        assert_eq!(
+            report(text.as_bytes()),
+            [
+                (1, LineError::Address),
+                (3, LineError::Address),
+                (4, LineError::NoName),
+                (5, LineError::Name(wire::NameError::EmptyLabel)),
+                (6, LineError::LongAddress),
+                (7, LineError::LongName),
+            ]
+        );
+        let (table, report) =
+            Table::build(&[Source { name: "Hosts file \"h\"", text: text.as_bytes() }], &options());
+        for (qname, want) in
+            [("before", "192.0.2.1"), ("after", "192.0.2.1"), ("long", "192.0.2.2"), ("last", "192.0.2.3")]
+        {
+            assert_eq!(words(&table, qname, RType::A), want);
+        }
+        assert_eq!(words(&table, "orphan", RType::A), "absent");
+        assert_eq!(
+            report.bad_lines[5].to_string(),
+            "Hosts file \"h\", line 7: name longer than 1024 bytes, dropping the name"
+        );
+    }
+
+    #[test]
+    fn only_the_first_ten_bad_lines_are_kept() {
+        let sources = [
+            Source { name: "file", text: &b"x\n".repeat(7) },
+            Source { name: "inline", text: &b"x\n".repeat(7) },
+        ];
+        let (_, report) = Table::build(&sources, &options());
+        assert_eq!((report.bad_count, report.bad_lines.len()), (14, 10));
+        assert_eq!((&*report.bad_lines[6].source, report.bad_lines[6].line), ("file", 7));
+        assert_eq!((&*report.bad_lines[7].source, report.bad_lines[7].line), ("inline", 1));
+    }
+
+    #[test]
+    fn text_that_is_not_utf8_spoils_only_its_own_field() {
+        let text = b"192.0.2.1 a \xff b # \xfe\n\xff c\n192.0.2.2 d";
+        assert_eq!(report(text), [(1, LineError::Encoding), (2, LineError::Address)]);
+        let (table, _) = Table::build(&[Source { name: "hosts", text }], &options());
+        assert_eq!(words(&table, "1.2.0.192.in-addr.arpa", RType::PTR), "a. b.");
+        assert_eq!(words(&table, "d", RType::A), "192.0.2.2");
+    }
+
+    #[test]
+    fn a_set_that_fills_a_message_is_cut_and_told_once() {
+        let line = |n: u32, name: &str| format!("{} {name}\n", std::net::Ipv4Addr::from(0x0a00_0000 + n));
+        let mut text: String = (0..5000).map(|n| line(n, "many")).collect();
+        text += &line(0, "many").repeat(2); // repeats are held already
+        text += &line(9999, "one");
+        let full = 65_253 / 16;
+        assert_eq!(report(text.as_bytes()), [(full + 1, LineError::FullSet(RType::A))]);
+        let (table, _) = Table::build(&[Source { name: "hosts", text: text.as_bytes() }], &options());
+        let Found::Ready { body, count } = table.lookup(&name("many"), RType::A) else { panic!("not found") };
+        assert_eq!((usize::from(count), body.len()), (full, full * 16));
+        assert_eq!(words(&table, "one", RType::A), "10.0.39.15");
+
+        let text: String = (0..100_000).map(|n| format!("0.0.0.0 blocked{n:05}.example\n")).collect();
+        let full = 65_253 / (12 + 22);
+        assert_eq!(report(text.as_bytes()), [(full + 1, LineError::FullSet(RType::PTR))]);
+        let (table, _) = Table::build(&[Source { name: "hosts", text: text.as_bytes() }], &options());
+        assert_eq!(words(&table, "blocked99999.example", RType::A), "0.0.0.0");
+        let Found::Ready { count, .. } = table.lookup(&name("0.0.0.0.in-addr.arpa"), RType::PTR) else {
+            panic!("not found")
+        };
+        assert_eq!(usize::from(count), full);
+    }
+
+    #[test]
+    fn a_full_table_takes_no_more() {
+        let options = options();
+        let mut builder = Builder::new(&options, 2);
+        let mut errors = Vec::new();
+        for line in ["192.0.2.1 a b", "192.0.2.2 c", "192.0.2.2 a"] {
+            builder.read_line(line.as_bytes(), |error| errors.push(error));
+        }
+        let table = builder.finish();
+        assert_eq!(errors, [LineError::FullTable; 2]);
+        assert_eq!(words(&table, "b", RType::A), "192.0.2.1");
+        assert_eq!(words(&table, "c", RType::A), "absent");
+        assert_eq!(words(&table, "2.2.0.192.in-addr.arpa", RType::PTR), "absent");
+    }
+
+    #[test]
+    fn a_table_is_shared_between_threads() {
+        fn shared<T: Send + Sync>(_: T) {}
+        shared(Table::empty());
+    }
+
+    #[test]
+    fn bytes_grow_with_the_entries() {
+        let [few, many] = [10, 1000].map(|names| {
+            build(&(0..names).map(|n| format!("192.0.2.1 n{n}.example\n")).collect::<String>()).bytes()
+        });
+        assert!(few > 10 * 40 && many > 50 * few, "{few} {many}");
+    }
+}

@@ -1,0 +1,221 @@
+//! Who holds a port, for the error that says "address in use".
+
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
+
+/// What a port belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Transport {
+    /// Datagrams.
+    Udp,
+    /// Connections.
+    Tcp,
+}
+
+/// A process that holds a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Its process id.
+    pub pid: u32,
+    /// Its short name, as it chose it itself; printed with everything unprintable escaped.
+    pub comm: String,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} (pid {})", self.comm.escape_debug(), self.pid)
+    }
+}
+
+/// The process whose socket keeps us from binding `addr`: one bound to the same address and port or, for want of
+/// one, to the port on a wildcard address or, where `addr` is a wildcard, on any. For TCP only listeners count.
+///
+/// `None` when there is none, or when we may not see it: another user's, or outside our process namespace.
+/// Reads all of `/proc`, which takes milliseconds: for error messages only.
+pub fn holder_of(addr: SocketAddr, proto: Transport) -> Option<Holder> {
+    let tables = match proto {
+        Transport::Udp => ["/proc/net/udp", "/proc/net/udp6"],
+        Transport::Tcp => ["/proc/net/tcp", "/proc/net/tcp6"],
+    };
+    let mut candidates = Vec::new();
+    for table in tables {
+        let Ok(file) = File::open(table) else { continue };
+        let lines = BufReader::new(file).lines().map_while(Result::ok);
+        let sockets = lines.filter_map(|line| parse_line(&line, proto));
+        candidates.extend(sockets.filter_map(|socket| Some((rank(socket.addr, addr)?, socket.inode))));
+    }
+    let (_, inode) = candidates.into_iter().min()?;
+    process_with_socket(inode)
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct BoundSocket {
+    addr: SocketAddr,
+    inode: u64,
+}
+
+/// How surely a socket at `held` stands in the way of one at `wanted`, 0 the surest; `None`: it does not.
+fn rank(held: SocketAddr, wanted: SocketAddr) -> Option<u8> {
+    let same_family = held.is_ipv4() == wanted.is_ipv4();
+    let wildcard = held.ip().is_unspecified() || wanted.ip().is_unspecified();
+    match held.port() == wanted.port() {
+        true if held.ip() == wanted.ip() => Some(0),
+        true if same_family && wildcard => Some(1),
+        // `[::]` may hold the IPv4 port too.
+        true if held.is_ipv6() && wildcard => Some(2),
+        _ => None,
+    }
+}
+
+/// One line of a table: number, local and remote address in hex, state, queues, timers, user, time-out, inode.
+fn parse_line(line: &str, proto: Transport) -> Option<BoundSocket> {
+    let mut words = line.split_ascii_whitespace();
+    let (ip, port) = words.nth(1)?.split_once(':')?;
+    let state = words.nth(1)?;
+    let inode = words.nth(5)?.parse().ok()?;
+    if proto == Transport::Tcp && state != LISTEN {
+        return None;
+    }
+    let addr = SocketAddr::new(parse_ip(ip)?, u16::from_str_radix(port, 16).ok()?);
+    Some(BoundSocket { addr, inode })
+}
+
+/// The kernel prints an address word by word, each in the machine's own byte order.
+fn parse_ip(hex: &str) -> Option<IpAddr> {
+    let word = |at: usize| {
+        let digits = hex.get(at..at + 8)?;
+        u32::from_str_radix(digits, 16).ok().map(u32::to_ne_bytes)
+    };
+    match hex.len() {
+        8 => Some(Ipv4Addr::from(word(0)?).into()),
+        32 => {
+            let mut bytes = [0; 16];
+            for (i, part) in bytes.chunks_exact_mut(4).enumerate() {
+                part.copy_from_slice(&word(i * 8)?);
+            }
+            Some(Ipv6Addr::from(bytes).into())
+        }
+        _ => None,
+    }
+}
+
+fn process_with_socket(inode: u64) -> Option<Holder> {
+    let wanted = OsString::from(format!("socket:[{inode}]"));
+    for process in fs::read_dir("/proc").ok()?.filter_map(Result::ok) {
+        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        if holds(&process.path(), &wanted) {
+            // It may end between the two looks.
+            let comm = fs::read(process.path().join("comm")).unwrap_or_default();
+            return Some(Holder { pid, comm: String::from_utf8_lossy(comm.trim_ascii_end()).into_owned() });
+        }
+    }
+    None
+}
+
+fn holds(process: &Path, wanted: &OsString) -> bool {
+    let Ok(descriptors) = fs::read_dir(process.join("fd")) else { return false };
+    descriptors
+        .filter_map(Result::ok)
+        .any(|descriptor| fs::read_link(descriptor.path()).is_ok_and(|target| target.as_os_str() == wanted))
+}
+
+/// The kernel's TCP_LISTEN, as the tables print it.
+const LISTEN: &str = "0A";
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::net::{TcpListener, TcpStream, UdpSocket};
+
+    use super::*;
+
+    #[test]
+    fn a_port_held_by_this_process_is_found() -> io::Result<()> {
+        for ip in ["127.0.0.1", "::1"] {
+            let udp = UdpSocket::bind((ip, 0))?;
+            let tcp = TcpListener::bind((ip, 0))?;
+            for (addr, proto) in [(udp.local_addr()?, Transport::Udp), (tcp.local_addr()?, Transport::Tcp)] {
+                let holder = holder_of(addr, proto).expect("we hold it");
+                assert_eq!(holder.pid, std::process::id());
+                assert_eq!(holder.comm, fs::read_to_string("/proc/self/comm")?.trim_end());
+                let wildcard = IpAddr::from([0; 4]);
+                let wanted = if addr.is_ipv4() { wildcard } else { IpAddr::from([0u16; 8]) };
+                assert_eq!(holder_of(SocketAddr::new(wanted, addr.port()), proto), Some(holder), "{addr}");
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_connection_from_the_port_does_not_hold_it() -> io::Result<()> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let stream = TcpStream::connect(listener.local_addr()?)?;
+        assert_eq!(holder_of(stream.local_addr()?, Transport::Tcp), None);
+        Ok(())
+    }
+
+    #[test]
+    fn a_free_port_has_no_holder() -> io::Result<()> {
+        let addr = UdpSocket::bind("127.0.0.61:0")?.local_addr()?;
+        assert_eq!(holder_of(addr, Transport::Udp), None);
+        Ok(())
+    }
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn lines_of_the_kernel_are_read_and_others_passed_over() {
+        use Transport::{Tcp, Udp};
+        let head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode";
+        let v4 = "  461: 0500007F:0035 00000000:0000 07 00000000:00000000 00:00000000 00000000   101        0 20211 2 0";
+        let v6 = "  9: 00000000000000000000000001000000:0035 00000000000000000000000000000000:0000 0A 00000000:00000000 \
+                  00:00000000 00000000     0        0 4711 1 0000000000000000 100 0 0 10 0";
+        let connected = v6.replace(" 0A ", " 01 ");
+        let rows = [
+            (head, Udp, None),
+            ("", Tcp, None),
+            ("0: 0500007F 0 07", Udp, None),
+            ("0: 0500007:0035 0:0 07 0 0 0 0 0 1", Udp, None),
+            ("0: 0500007F:10035 0:0 07 0 0 0 0 0 1", Udp, None),
+            ("0: ГГГГ:0035 0:0 07 0 0 0 0 0 1", Udp, None),
+            (v4, Udp, Some(("127.0.0.5:53", 20211))),
+            (v4, Tcp, None),
+            (v6, Tcp, Some(("[::1]:53", 4711))),
+            (&connected, Tcp, None),
+        ];
+        for (line, proto, expected) in rows {
+            let expected = expected
+                .map(|(addr, inode)| BoundSocket { addr: addr.parse().expect("a socket address"), inode });
+            assert_eq!(parse_line(line, proto), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_nearest_obstacle_ranks_first() {
+        let rows = [
+            ("10.0.0.1:53", "10.0.0.1:53", Some(0)),
+            ("0.0.0.0:53", "0.0.0.0:53", Some(0)),
+            ("0.0.0.0:53", "10.0.0.1:53", Some(1)),
+            ("10.0.0.1:53", "0.0.0.0:53", Some(1)),
+            ("[::]:53", "[::1]:53", Some(1)),
+            ("[::]:53", "10.0.0.1:53", Some(2)),
+            ("10.0.0.1:53", "[::]:53", None),
+            ("[::1]:53", "10.0.0.1:53", None),
+            ("10.0.0.2:53", "10.0.0.1:53", None),
+            ("10.0.0.1:54", "10.0.0.1:53", None),
+        ];
+        for (held, wanted, expected) in rows {
+            let parse = |text: &str| text.parse().expect("a socket address");
+            assert_eq!(rank(parse(held), parse(wanted)), expected, "{held} against {wanted}");
+        }
+    }
+
+    #[test]
+    fn a_name_made_to_confuse_is_printed_escaped() {
+        let holder = Holder { pid: 7, comm: "evil\n\u{1b}[2J".to_owned() };
+        assert_eq!(holder.to_string(), "evil\\n\\u{1b}[2J (pid 7)");
+    }
+}

@@ -1,0 +1,193 @@
+//! The machine's interfaces and their addresses, as they are at this moment.
+
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+
+use nix::ifaddrs::{InterfaceAddress, getifaddrs};
+use nix::net::if_::InterfaceFlags;
+
+use crate::NodeError;
+
+/// One network interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Its name, such as `eth0`.
+    pub name: String,
+    /// Whether it is set up.
+    pub up: bool,
+    /// Whether it is a loopback interface, all of whose IPv4 networks are local.
+    pub loopback: bool,
+    /// Its addresses, in the kernel's order.
+    pub addresses: Vec<Address>,
+}
+
+/// An address of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Address {
+    /// The address.
+    pub ip: IpAddr,
+    /// Length of its network's prefix, 0 to 32 or 128 bits.
+    pub prefix_bits: u8,
+    /// Index of the interface where the address means nothing without it (link-local IPv6), else 0.
+    pub scope_id: u32,
+}
+
+impl Address {
+    /// The address with a port, ready to bind.
+    pub fn socket_addr(&self, port: u16) -> SocketAddr {
+        match self.ip {
+            IpAddr::V4(ip) => SocketAddr::from((ip, port)),
+            IpAddr::V6(ip) => SocketAddrV6::new(ip, port, 0, self.scope_id).into(),
+        }
+    }
+
+    fn network_contains(&self, ip: IpAddr) -> bool {
+        match (self.ip, ip) {
+            (IpAddr::V4(own), IpAddr::V4(ip)) => {
+                let host_bits = 32 - u32::from(self.prefix_bits.min(32));
+                (u32::from(own) ^ u32::from(ip)).checked_shr(host_bits).unwrap_or(0) == 0
+            }
+            _ => false,
+        }
+    }
+}
+
+/// All interfaces, in the kernel's order, those without an address too.
+///
+/// # Errors
+/// [`NodeError::Interfaces`] when the kernel does not list them.
+pub fn interfaces() -> Result<Vec<Interface>, NodeError> {
+    let mut interfaces: Vec<Interface> = Vec::new();
+    for entry in getifaddrs().map_err(|errno| NodeError::Interfaces(errno.into()))? {
+        // An address with a label of its own comes as `eth0:label`; no interface has a colon in its name.
+        let name = entry.interface_name.split(':').next().unwrap_or_default();
+        let position = interfaces.iter().position(|known| known.name == name).unwrap_or_else(|| {
+            interfaces.push(Interface {
+                name: name.to_owned(),
+                up: entry.flags.contains(InterfaceFlags::IFF_UP),
+                loopback: entry.flags.contains(InterfaceFlags::IFF_LOOPBACK),
+                addresses: Vec::new(),
+            });
+            interfaces.len() - 1
+        });
+        interfaces[position].addresses.extend(address(&entry));
+    }
+    Ok(interfaces)
+}
+
+/// The addresses of one interface, for a Corefile that binds by its name. May be empty.
+///
+/// # Errors
+/// [`NodeError::InterfaceAbsent`] when there is no such interface.
+pub fn addresses_of(interface: &str) -> Result<Vec<Address>, NodeError> {
+    let found = interfaces()?.into_iter().find(|known| known.name == interface);
+    found
+        .map(|found| found.addresses)
+        .ok_or_else(|| NodeError::InterfaceAbsent { name: interface.to_owned() })
+}
+
+/// Whether `ip` is an address of this machine. False also when the machine does not tell.
+pub fn has_address(ip: IpAddr) -> bool {
+    interfaces().is_ok_and(|interfaces| holder_of_address(&interfaces, ip).is_some())
+}
+
+/// The interface that `ip` is local on.
+pub(crate) fn holder_of_address(interfaces: &[Interface], ip: IpAddr) -> Option<&Interface> {
+    interfaces.iter().find(|interface| {
+        interface.addresses.iter().any(|own| own.ip == ip || (interface.loopback && own.network_contains(ip)))
+    })
+}
+
+fn address(entry: &InterfaceAddress) -> Option<Address> {
+    let storage = entry.address.as_ref()?;
+    let mask = entry.netmask.as_ref();
+    if let Some(v4) = storage.as_sockaddr_in() {
+        let mask = mask.and_then(|mask| mask.as_sockaddr_in()).map_or(u32::MAX, |mask| mask.ip().into());
+        return Some(Address { ip: v4.ip().into(), prefix_bits: mask.leading_ones() as u8, scope_id: 0 });
+    }
+    let v6 = storage.as_sockaddr_in6()?;
+    let mask = mask.and_then(|mask| mask.as_sockaddr_in6()).map_or(u128::MAX, |mask| mask.ip().into());
+    let scope_id = if v6.ip().is_unicast_link_local() { v6.scope_id() } else { 0 };
+    Some(Address { ip: v6.ip().into(), prefix_bits: mask.leading_ones() as u8, scope_id })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_interface_is_listed_with_its_network() {
+        let lo =
+            interfaces().expect("listed").into_iter().find(|known| known.name == "lo").expect("lo exists");
+        assert!(lo.up && lo.loopback);
+        let v4 = lo.addresses.iter().find(|own| own.ip == IpAddr::from([127, 0, 0, 1])).expect("127.0.0.1");
+        assert_eq!((v4.prefix_bits, v4.scope_id), (8, 0));
+        assert_eq!(addresses_of("lo").expect("lo exists"), lo.addresses);
+    }
+
+    #[test]
+    fn an_absent_interface_is_named_in_the_error() {
+        for name in ["nosuchlink0", "", "lo:1", "an interface name beyond what the kernel takes"] {
+            let error = addresses_of(name).expect_err("absent");
+            assert_eq!(error.to_string(), format!("no interface {name:?} on this machine"));
+        }
+    }
+
+    #[test]
+    fn every_address_of_a_loopback_network_is_ours_and_others_must_be_listed() {
+        let rows = [
+            ("127.0.0.1", true),
+            ("127.9.8.7", true),
+            ("128.0.0.1", false),
+            ("192.0.2.1", false),
+            ("2001:db8::1", false),
+            ("0.0.0.0", false),
+            ("::", false),
+        ];
+        for (ip, ours) in rows {
+            assert_eq!(has_address(ip.parse().expect("an address")), ours, "{ip}");
+        }
+    }
+
+    #[test]
+    fn only_a_loopback_interface_lends_its_whole_network() {
+        let own = |text: &str, prefix_bits| Address {
+            ip: text.parse().expect("an address"),
+            prefix_bits,
+            scope_id: 0,
+        };
+        let interface = |name: &str, loopback, addresses| Interface {
+            name: name.to_owned(),
+            up: true,
+            loopback,
+            addresses,
+        };
+        let all = [
+            interface("lo", true, vec![own("10.1.2.3", 32), own("127.0.0.1", 8), own("::1", 64)]),
+            interface("eth0", false, vec![own("10.0.0.4", 8), own("0.0.0.0", 0)]),
+        ];
+        let rows = [
+            ("127.255.0.9", Some("lo")),
+            ("10.1.2.3", Some("lo")),
+            ("10.1.2.4", None),
+            ("10.0.0.4", Some("eth0")),
+            ("10.0.0.5", None),
+            ("::1", Some("lo")),
+            ("::2", None),
+        ];
+        for (ip, name) in rows {
+            let found = holder_of_address(&all, ip.parse().expect("an address"));
+            assert_eq!(found.map(|found| found.name.as_str()), name, "{ip}");
+        }
+        assert!(own("10.0.0.4", 0).network_contains("200.0.0.1".parse().expect("an address")));
+    }
+
+    #[test]
+    fn a_scope_goes_into_the_socket_address() {
+        let rows =
+            [("127.0.0.1", 0, "127.0.0.1:53"), ("::1", 0, "[::1]:53"), ("fe80::1", 7, "[fe80::1%7]:53")];
+        for (ip, scope_id, text) in rows {
+            let address = Address { ip: ip.parse().expect("an address"), prefix_bits: 64, scope_id };
+            assert_eq!(address.socket_addr(53).to_string(), text);
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! What the tests over real sockets share: the far ends, and waiting without sleeping.
+
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use sockets::{Epoll, Event, Events, Interest};
+
+/// A plain client on `source` that hears `server` only.
+pub(crate) fn client(source: &str, server: SocketAddr) -> io::Result<UdpSocket> {
+    let socket = UdpSocket::bind((source, 0))?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.connect(server)?;
+    Ok(socket)
+}
+
+/// Waits until `socket` has something to say.
+pub(crate) fn wait_for(socket: &impl AsFd) -> io::Result<Event> {
+    events_within(socket, PATIENCE)?.ok_or_else(|| io::ErrorKind::TimedOut.into())
+}
+
+/// What epoll says about `socket`, after waiting at most `timeout`.
+pub(crate) fn events_within(socket: &impl AsFd, timeout: Duration) -> io::Result<Option<Event>> {
+    let epoll = Epoll::new()?;
+    let mut events = Events::new(1);
+    epoll.add(socket, 0, Interest::Readable)?;
+    epoll.wait(&mut events, Some(timeout))?;
+    Ok(events.iter().next())
+}
+
+/// Far longer than anything over loopback takes.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
