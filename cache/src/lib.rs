@@ -1,1 +1,27 @@
-//! The answer cache
+//! The answer cache: success, denial, stale, prefetch.
+//!
+//! ```text
+//! query -> lookup -> Hit | Stale | Prefetch (written into the reply) | Verify | Miss
+//! upstream's answer -> store -> kept | passed on | an older one is better
+//! ```
+//!
+//! One [`Cache`] holds the answers of all server blocks under one bound in bytes; a block has a [`Partition`] of it and
+//! a [`Policy`], which is handed in with each call. Nothing here does I/O, starts a thread or reads a clock: the time is
+//! an argument. It knows nothing of upstreams, Corefiles or metrics; it says what it did and the caller counts.
+//!
+//! Memory: an answer of one A record to a name of 21 octets takes about 150 bytes of heap, tables and rounding included.
+
+mod cache;
+mod entry;
+mod partition;
+mod policy;
+mod rules;
+mod shard;
+#[cfg(test)]
+mod support;
+#[cfg(test)]
+mod tests;
+
+pub use cache::Cache;
+pub use partition::{Lookup, Partition, Stored};
+pub use policy::{DEFAULT_CAPACITY, Kind, Mode, Policy, Prefetch, STALE_TTL, Stale, Store, VERIFY_WAIT};

@@ -1,0 +1,370 @@
+//! One kept answer: its key, its bytes, its times.
+
+use std::time::Duration;
+
+use wire::{Answer, Ede, Flags, Name, Query, Rcode, Reply};
+
+use crate::{Kind, Stale};
+
+/// What an answer is found by.
+#[derive(Clone, Copy)]
+pub(crate) struct Key<'q> {
+    pub(crate) partition: u32,
+    pub(crate) hash: u32,
+    pub(crate) name: &'q Name,
+    pub(crate) rtype: u16,
+    pub(crate) class: u16,
+    /// [`DO`] and [`CD`].
+    pub(crate) bits: u8,
+}
+
+/// A kept answer. Times are milliseconds; those of 32 bits count from `stored` and stop at 49 days.
+pub(crate) struct Entry {
+    /// The name, the positions of the TTLs, the EDE options, the records: one allocation.
+    data: Box<[u8]>,
+    /// When it was stored, counted from the cache's start.
+    stored: u64,
+    /// How long it is fresh.
+    life: u32,
+    /// Before this time nobody should ask the upstream: a refresh is under way or has just failed.
+    retry: u32,
+    /// When it was looked up last, where the policy prefetches.
+    last_seen: u32,
+    /// How often it was looked up without a long pause, where the policy prefetches.
+    seen: u16,
+    pub(crate) partition: u32,
+    pub(crate) hash: u32,
+    rtype: u16,
+    class: u16,
+    rcode: Rcode,
+    flags: Flags,
+    counts: [u16; 3],
+    name_len: u8,
+    ede_len: u8,
+    bits: u8,
+    /// How many refreshes failed one after another.
+    failures: u8,
+}
+
+/// How an entry stands to the time of a lookup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Fresh,
+    /// Past its life but inside the window in which it may be served.
+    Stale,
+    Dead,
+}
+
+/// Which TTLs a reply gets.
+#[derive(Clone, Copy)]
+pub(crate) enum Ttls {
+    AsKept,
+    LessSeconds(u32),
+    All(u32),
+}
+
+impl Entry {
+    /// Packs an answer up; `None` where its parts do not fit each other.
+    pub(crate) fn new(
+        key: Key<'_>,
+        answer: &Answer,
+        now: u64,
+        life: Duration,
+        kind: Kind,
+        failure: bool,
+    ) -> Option<Self> {
+        let records = answer.counts.iter().map(|&count| usize::from(count)).sum::<usize>();
+        let ede_len = u8::try_from(answer.ede.len()).ok()?;
+        if answer.ttls.len() != records {
+            return None;
+        }
+        let name = key.name.as_wire();
+        let mut data = Vec::with_capacity(name.len() + 2 * records + answer.ede.len() + answer.body.len());
+        data.extend_from_slice(name);
+        for position in &answer.ttls {
+            data.extend_from_slice(&position.to_ne_bytes());
+        }
+        data.extend_from_slice(&answer.ede);
+        data.extend_from_slice(&answer.body);
+        let kind = if kind == Kind::Denial { DENIAL } else { 0 };
+        let failure = if failure { FAILURE } else { 0 };
+        Some(Self {
+            data: data.into_boxed_slice(),
+            stored: now,
+            life: milliseconds(life).min(MAX_LIFE),
+            retry: 0,
+            last_seen: 0,
+            seen: 0,
+            partition: key.partition,
+            hash: key.hash,
+            rtype: key.rtype,
+            class: key.class,
+            rcode: answer.rcode,
+            flags: answer.flags,
+            counts: answer.counts,
+            name_len: name.len() as u8,
+            ede_len,
+            bits: key.bits | kind | failure,
+            failures: 0,
+        })
+    }
+
+    /// What stands in a slot that holds nothing.
+    pub(crate) fn vacant() -> Self {
+        Self {
+            data: Box::default(),
+            stored: 0,
+            life: 0,
+            retry: 0,
+            last_seen: 0,
+            seen: 0,
+            partition: u32::MAX,
+            hash: 0,
+            rtype: 0,
+            class: 0,
+            rcode: Rcode::NOERROR,
+            flags: Flags(0),
+            counts: [0; 3],
+            name_len: 0,
+            ede_len: 0,
+            bits: 0,
+            failures: 0,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_vacant(&self) -> bool {
+        self.name_len == 0
+    }
+
+    #[inline]
+    pub(crate) fn is(&self, key: &Key<'_>) -> bool {
+        self.hash == key.hash
+            && self.partition == key.partition
+            && (self.rtype, self.class, self.bits & (DO | CD)) == (key.rtype, key.class, key.bits)
+            && self.data.get(..usize::from(self.name_len)) == Some(key.name.as_wire())
+    }
+
+    #[inline]
+    pub(crate) fn kind(&self) -> Kind {
+        if self.bits & DENIAL == 0 { Kind::Success } else { Kind::Denial }
+    }
+
+    /// Whether it is a SERVFAIL or NOTIMP.
+    #[inline]
+    pub(crate) fn is_failure(&self) -> bool {
+        self.bits & FAILURE != 0
+    }
+
+    /// Length of its data in bytes.
+    #[inline]
+    pub(crate) fn size(&self) -> usize {
+        self.data.len()
+    }
+
+    #[inline]
+    pub(crate) fn age(&self, now: u64) -> u32 {
+        u32::try_from(now.saturating_sub(self.stored)).unwrap_or(u32::MAX)
+    }
+
+    /// `window` is how many milliseconds after its life it may be served.
+    #[inline]
+    pub(crate) fn state(&self, now: u64, window: u64) -> State {
+        let age = now.saturating_sub(self.stored);
+        let life = u64::from(self.life);
+        if age < life {
+            State::Fresh
+        } else if !self.is_failure() && age < life.saturating_add(window) {
+            State::Stale
+        } else {
+            State::Dead
+        }
+    }
+
+    /// Notes the use, for the choice of what is evicted.
+    #[inline]
+    pub(crate) fn visit(&mut self) {
+        self.bits |= VISITED;
+    }
+
+    /// Whether it was used since this was last asked.
+    #[inline]
+    pub(crate) fn take_visit(&mut self) -> bool {
+        let visited = self.bits & VISITED != 0;
+        self.bits &= !VISITED;
+        visited
+    }
+
+    /// Counts a lookup and says whether so many came, without a pause of `pause` or longer.
+    #[inline]
+    pub(crate) fn count(&mut self, now: u64, amount: u32, pause: Duration) -> bool {
+        let age = self.age(now);
+        let paused = age.saturating_sub(self.last_seen) >= milliseconds(pause);
+        self.seen = if paused { 1 } else { self.seen.saturating_add(1) };
+        self.last_seen = age;
+        u32::from(self.seen) >= amount.min(u16::MAX.into())
+    }
+
+    /// Takes over how popular the answer was that this one replaces.
+    pub(crate) fn inherit(&mut self, earlier: &Self) {
+        self.seen = earlier.seen;
+    }
+
+    /// Whether `percentage` or less of its life remains, or a second.
+    #[inline]
+    pub(crate) fn ends_soon(&self, now: u64, percentage: u8) -> bool {
+        let left = self.life.saturating_sub(self.age(now));
+        let share = u64::from(self.life) * u64::from(percentage.min(100)) / 100;
+        u64::from(left) <= share.max(1000)
+    }
+
+    /// Whether a refresh has failed since it was stored.
+    #[inline]
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failures > 0
+    }
+
+    /// Makes the caller the one that asks the upstream, unless somebody does or the upstream is left alone.
+    #[inline]
+    pub(crate) fn claim(&mut self, now: u64) -> bool {
+        let age = self.age(now);
+        if age < self.retry {
+            return false;
+        }
+        self.retry = age.saturating_add(CLAIM);
+        self.bits |= CLAIMED;
+        true
+    }
+
+    /// Notes a failed refresh; several callers that waited for the same one count once.
+    pub(crate) fn note_failure(&mut self, now: u64, stale: Option<&Stale>) {
+        let age = self.age(now);
+        if self.bits & CLAIMED == 0 && age < self.retry {
+            return;
+        }
+        self.bits &= !CLAIMED;
+        self.failures = self.failures.saturating_add(1);
+        let pause = match stale.and_then(|stale| stale.recheck) {
+            Some(pause) => milliseconds(pause.min(MAX_RECHECK)),
+            None => 1000u32.saturating_mul(1 << (self.failures - 1).min(8)).min(MAX_PAUSE),
+        };
+        self.retry = age.saturating_add(pause);
+    }
+
+    /// Writes the answer behind the question of `reply`.
+    #[inline]
+    pub(crate) fn write(&self, query: &Query<'_>, ttls: Ttls, reply: &mut Reply<'_>) {
+        let sees_ad = query.dnssec_ok() || query.flags.has(Flags::AD);
+        reply.rcode = self.rcode;
+        reply.flags = if sees_ad { self.flags.0 } else { self.flags.0 & !Flags::AD };
+        let records = self.counts.iter().map(|&count| usize::from(count)).sum::<usize>();
+        let rest = self.data.get(usize::from(self.name_len)..).unwrap_or_default();
+        let Some((positions, rest)) = rest.split_at_checked(2 * records) else { return };
+        let Some((ede, body)) = rest.split_at_checked(usize::from(self.ede_len)) else { return };
+        let before = reply.body_mut().len();
+        reply.push_ready(body, self.counts);
+        if !ede.is_empty() {
+            reply.options.extend_encoded(ede);
+        }
+        let change = match ttls {
+            Ttls::AsKept | Ttls::LessSeconds(0) => return,
+            other => other,
+        };
+        let body = &mut reply.body_mut()[before..];
+        for position in positions.as_chunks::<2>().0 {
+            let at = usize::from(u16::from_ne_bytes(*position));
+            let Some(field) = body.get_mut(at..).and_then(|rest| rest.first_chunk_mut::<4>()) else {
+                continue;
+            };
+            *field = match change {
+                Ttls::AsKept => continue,
+                Ttls::LessSeconds(elapsed) => {
+                    u32::from_be_bytes(*field).saturating_sub(elapsed).to_be_bytes()
+                }
+                Ttls::All(ttl) => ttl.to_be_bytes(),
+            };
+        }
+    }
+
+    /// Why the client gets an expired answer (RFC 8914, section 4).
+    #[inline]
+    pub(crate) fn stale_reason(&self) -> Ede {
+        if self.rcode == Rcode::NXDOMAIN { Ede::STALE_NXDOMAIN } else { Ede::STALE_ANSWER }
+    }
+}
+
+/// Whole milliseconds, at most what fits.
+#[inline]
+pub(crate) fn milliseconds(duration: Duration) -> u32 {
+    u32::try_from(duration.as_millis()).unwrap_or(u32::MAX)
+}
+
+/// The query's DO bit.
+pub(crate) const DO: u8 = 1;
+/// The query's CD bit.
+pub(crate) const CD: u8 = 2;
+const DENIAL: u8 = 4;
+const FAILURE: u8 = 8;
+const VISITED: u8 = 16;
+const CLAIMED: u8 = 32;
+
+/// An answer is kept for 30 days at most, whatever its TTLs say.
+const MAX_LIFE: u32 = 30 * 86_400_000;
+/// How long one caller may be busy with a refresh before another may try: no exchange with an upstream takes 5 s.
+const CLAIM: u32 = 5000;
+/// The longest pause after failures in a row, which RFC 8767, section 5, recommends as the shortest. Ours starts at 1 s
+/// so that the end of a short outage is noticed soon.
+const MAX_PAUSE: u32 = 30_000;
+/// RFC 2308, section 7.2: that a server is dead must not be remembered for longer.
+const MAX_RECHECK: Duration = Duration::from_secs(300);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::support::Ask;
+    use wire::RType;
+
+    #[test]
+    fn equal_hashes_do_not_make_equal_keys() {
+        let name = Name::from_text("www.example.org.").unwrap();
+        let other = Name::from_text("ftp.example.org.").unwrap();
+        let key = Key { partition: 1, hash: 7, name: &name, rtype: 1, class: 1, bits: 0 };
+        let answer = Ask::new("www.example.org", RType::A).addresses(&[60]);
+        let entry = Entry::new(key, &answer, 0, Duration::from_secs(60), Kind::Denial, false).unwrap();
+        for (same, key) in [
+            (true, key),
+            (false, Key { partition: 2, ..key }),
+            (false, Key { hash: 8, ..key }),
+            (false, Key { name: &other, ..key }),
+            (false, Key { name: &Name::ROOT, ..key }),
+            (false, Key { rtype: 28, ..key }),
+            (false, Key { class: 3, ..key }),
+            (false, Key { bits: DO, ..key }),
+            (false, Key { bits: CD, ..key }),
+        ] {
+            assert_eq!(entry.is(&key), same, "{} {}", key.name, key.rtype);
+        }
+    }
+
+    #[test]
+    fn parts_that_do_not_fit_each_other_are_refused() {
+        let ask = Ask::new("www.example.org", RType::A);
+        let query = ask.query();
+        let key = Key { partition: 1, hash: 7, name: &query.name, rtype: 1, class: 1, bits: 0 };
+        let pack = |answer: &Answer| {
+            Entry::new(key, answer, 0, Duration::from_secs(60), Kind::Success, false).is_some()
+        };
+        let whole = ask.addresses(&[60, 60]);
+        assert!(pack(&whole));
+        assert!(!pack(&Answer { ttls: vec![6], ..whole.clone() }));
+        assert!(!pack(&Answer { ede: vec![0; 256], ..whole.clone() }));
+        // Positions outside of the records are left alone.
+        let answer = Answer { ttls: vec![6, 60_000], ..whole };
+        let entry = Entry::new(key, &answer, 0, Duration::from_secs(60), Kind::Success, false).unwrap();
+        let seen = ask.see(|query, reply| {
+            entry.write(query, Ttls::All(9), reply);
+            crate::Lookup::Miss
+        });
+        assert_eq!(seen.ttls, [9, 60]);
+    }
+}

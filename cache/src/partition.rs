@@ -1,0 +1,332 @@
+//! One server block's part of the cache: lookups and stores.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use wire::{Answer, Flags, Query, Reply};
+
+use crate::cache::Shared;
+use crate::entry::{Entry, State, Ttls};
+use crate::rules::{Verdict, judge};
+use crate::shard::Tally;
+use crate::{Kind, Mode, Policy, STALE_TTL, VERIFY_WAIT};
+
+/// One server block's answers, apart from those of all other blocks. Lives as long as somebody holds it.
+pub struct Partition {
+    shared: Arc<Shared>,
+    number: u32,
+    tally: Arc<Tally>,
+    /// The shard that a place is taken from next, where a query's own has none.
+    hand: AtomicUsize,
+}
+
+/// What a lookup found. All but [`Lookup::Miss`] and [`Lookup::Verify`] have filled the reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lookup {
+    /// Nothing; the reply is as it was.
+    Miss,
+    /// Answered.
+    Hit {
+        /// What the answer is.
+        kind: Kind,
+    },
+    /// Answered, and this caller, only this one, should ask the upstream: the answer is popular and will expire soon.
+    Prefetch {
+        /// What the answer is.
+        kind: Kind,
+    },
+    /// Answered with an expired answer.
+    Stale {
+        /// What the answer is.
+        kind: Kind,
+        /// Whether this caller, only this one, should ask the upstream now.
+        refresh: bool,
+    },
+    /// There is an expired answer, and the upstream is to be asked first. If it does not answer within `wait`, call
+    /// [`Partition::serve_stale`]; its answer is for [`Partition::store`] all the same.
+    Verify {
+        /// How long the client should wait.
+        wait: Duration,
+    },
+}
+
+/// What became of an upstream's answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stored {
+    /// It is kept; its TTLs were clamped, so the first client sees what later ones see.
+    Kept(Kind),
+    /// It is not kept, and may be passed on as it is.
+    Passed,
+    /// It is not kept, for it is a failure (or a denial under `prefer_positive`) where an earlier answer may still be
+    /// served: answer with [`Partition::serve_stale`] instead, and with this one only if that finds nothing any more.
+    EarlierIsBetter,
+}
+
+impl Partition {
+    pub(crate) fn new(shared: Arc<Shared>, number: u32) -> Self {
+        Self { shared, number, tally: Arc::default(), hand: AtomicUsize::new(0) }
+    }
+
+    /// Looks for an answer to `query` and writes it into `reply`, which must hold the question of `query` and no
+    /// records.
+    ///
+    /// Records are counted down each by itself and never below 0; rcode, AA, RA and Extended DNS Errors are as the
+    /// upstream sent them, AD only for a client that set DO or AD (RFC 6840, section 5.8). Nothing is allocated but what
+    /// the reply's buffer may need, and one short lock is taken.
+    ///
+    /// A query without RD is answered from what is fresh only: what an upstream says to it is never kept.
+    pub fn lookup(&self, policy: &Policy, query: &Query<'_>, now: Instant, reply: &mut Reply<'_>) -> Lookup {
+        if !policy.covers(&query.name) {
+            return Lookup::Miss;
+        }
+        let now = self.shared.milliseconds(now);
+        let (key, shard) = self.shared.key(self.number, query);
+        let mut shard = self.shared.lock(shard);
+        let Some(at) = shard.find(&key) else { return Lookup::Miss };
+        let entry = shard.entry(at);
+        let kind = entry.kind();
+        if !policy.keeps(kind, &query.name) {
+            return Lookup::Miss;
+        }
+        let refreshable = query.flags.has(Flags::RD);
+        match entry.state(now, window(policy)) {
+            State::Fresh => {
+                entry.visit();
+                let ttls = fresh_ttls(policy, entry, now);
+                entry.write(query, ttls, reply);
+                match policy.prefetch {
+                    Some(prefetch)
+                        if prefetch.amount > 0
+                            && refreshable
+                            && !entry.is_failure()
+                            && entry.count(now, prefetch.amount, prefetch.duration)
+                            && entry.ends_soon(now, prefetch.percentage)
+                            && entry.claim(now) =>
+                    {
+                        Lookup::Prefetch { kind }
+                    }
+                    _ => Lookup::Hit { kind },
+                }
+            }
+            State::Stale if refreshable => self.lookup_stale(policy, query, now, entry, reply),
+            State::Stale => Lookup::Miss,
+            State::Dead => {
+                let dead = shard.remove(at);
+                drop(shard);
+                drop(dead);
+                Lookup::Miss
+            }
+        }
+    }
+
+    /// Takes an upstream's `answer` to `query` and keeps it where it may be kept.
+    ///
+    /// Failures that we make ourselves, such as the SERVFAIL for an upstream that did not answer, may be stored too.
+    pub fn store(&self, policy: &Policy, query: &Query<'_>, answer: &mut Answer, now: Instant) -> Stored {
+        let verdict = judge(policy, query, answer);
+        if verdict == Verdict::Aside {
+            return Stored::Passed;
+        }
+        let now = self.shared.milliseconds(now);
+        self.tally.set_window(window(policy));
+        let (key, at) = self.shared.key(self.number, query);
+        // Allocated before the lock is taken.
+        let entry = match verdict {
+            Verdict::Keep { kind, failure, life } => Entry::new(key, answer, now, life, kind, failure),
+            _ => None,
+        };
+        let mut shard = self.shared.lock(at);
+        let mut earlier = None;
+        if let Some(at) = shard.find(&key) {
+            let known = shard.entry(at);
+            if outlasts(policy, known, verdict, now) {
+                known.note_failure(now, policy.stale.as_ref());
+                return Stored::EarlierIsBetter;
+            }
+            if verdict == Verdict::Failure {
+                return Stored::Passed;
+            }
+            earlier = Some(shard.remove(at));
+        }
+        let Some(mut entry) = entry else { return Stored::Passed };
+        if let Some(earlier) = &earlier {
+            entry.inherit(earlier);
+        }
+        let kind = entry.kind();
+        let capacity = policy.store(kind).capacity;
+        if !self.tally.reserve(kind, capacity) && !shard.take_place(self.number, kind, now) {
+            drop(shard);
+            if !self.take_place_elsewhere(at, kind, now) {
+                return Stored::Passed;
+            }
+            shard = self.shared.lock(at);
+            // Somebody else may have stored the same in the meantime.
+            if let Some(at) = shard.find(&key) {
+                drop(shard.remove(at));
+            }
+        }
+        if !shard.insert(&self.tally, entry, now) {
+            return Stored::Passed;
+        }
+        drop(shard);
+        self.shrink(at, kind, capacity, now);
+        Stored::Kept(kind)
+    }
+
+    /// Answers from an earlier answer after the upstream failed or was too slow; false where there is none to be served.
+    ///
+    /// The expired answer's TTLs are [`STALE_TTL`] or what the policy says, and Extended DNS Error 3 (19 for NXDOMAIN)
+    /// says that it is stale (RFC 8914, section 4). The failure is noted as by [`Partition::failed`].
+    pub fn serve_stale(
+        &self,
+        policy: &Policy,
+        query: &Query<'_>,
+        now: Instant,
+        reply: &mut Reply<'_>,
+    ) -> bool {
+        if !policy.covers(&query.name) {
+            return false;
+        }
+        let now = self.shared.milliseconds(now);
+        let (key, shard) = self.shared.key(self.number, query);
+        let mut shard = self.shared.lock(shard);
+        let Some(at) = shard.find(&key) else { return false };
+        let entry = shard.entry(at);
+        if !policy.keeps(entry.kind(), &query.name) {
+            return false;
+        }
+        match (entry.state(now, window(policy)), &policy.stale) {
+            (State::Fresh, _) => {
+                entry.visit();
+                entry.write(query, fresh_ttls(policy, entry, now), reply);
+                true
+            }
+            (State::Stale, Some(stale)) if query.flags.has(Flags::RD) => {
+                entry.note_failure(now, Some(stale));
+                write_stale(policy, query, entry, reply);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Notes that a refresh in the background failed, so that the upstream is left alone for a while.
+    ///
+    /// [`Partition::store`] and [`Partition::serve_stale`] note failures by themselves.
+    pub fn failed(&self, policy: &Policy, query: &Query<'_>, now: Instant) {
+        let now = self.shared.milliseconds(now);
+        let (key, shard) = self.shared.key(self.number, query);
+        let mut shard = self.shared.lock(shard);
+        if let Some(at) = shard.find(&key) {
+            shard.entry(at).note_failure(now, policy.stale.as_ref());
+        }
+    }
+
+    /// How many answers of that kind are kept: `coredns_cache_entries`.
+    pub fn entries(&self, kind: Kind) -> usize {
+        self.tally.entries(kind)
+    }
+
+    /// How many answers of that kind went before their time to make room: `coredns_cache_evictions_total`.
+    pub fn evictions(&self, kind: Kind) -> u64 {
+        self.tally.evictions(kind)
+    }
+
+    /// How many answers were turned away because they were to another question: `coredns_cache_drops_total`.
+    pub fn drops(&self) -> u64 {
+        self.tally.drops.load(Ordering::Relaxed)
+    }
+
+    /// Counts an answer that was turned away because it was to another question.
+    pub fn count_drop(&self) {
+        self.tally.drops.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn lookup_stale(
+        &self,
+        policy: &Policy,
+        query: &Query<'_>,
+        now: u64,
+        entry: &mut Entry,
+        reply: &mut Reply<'_>,
+    ) -> Lookup {
+        let Some(stale) = &policy.stale else { return Lookup::Miss };
+        entry.visit();
+        let refresh = match stale.mode {
+            Mode::Immediate => entry.claim(now),
+            // Nobody is given an expired answer while the upstream may be well. Once it has failed, one waits for it
+            // and the others do not.
+            Mode::Verify { timeout } if !entry.has_failed() || entry.claim(now) => {
+                return Lookup::Verify { wait: timeout.unwrap_or(VERIFY_WAIT) };
+            }
+            Mode::Verify { .. } => false,
+        };
+        write_stale(policy, query, entry, reply);
+        Lookup::Stale { kind: entry.kind(), refresh }
+    }
+
+    /// Takes the place of an entry in any shard but `own`; no lock may be held.
+    fn take_place_elsewhere(&self, own: usize, kind: Kind, now: u64) -> bool {
+        let count = self.shared.count();
+        let first = self.hand.fetch_add(1, Ordering::Relaxed);
+        (0..count)
+            .map(|step| (first.wrapping_add(step)) % count)
+            .filter(|&at| at != own)
+            .any(|at| self.shared.lock(at).take_place(self.number, kind, now))
+    }
+
+    /// After a reload with a smaller capacity each store takes a few entries more away than it adds.
+    fn shrink(&self, own: usize, kind: Kind, capacity: usize, now: u64) {
+        for _ in 0..SHRINK {
+            if self.tally.entries(kind) <= capacity {
+                return;
+            }
+            let taken = self.take_place_elsewhere(own, kind, now)
+                || self.shared.lock(own).take_place(self.number, kind, now);
+            if !taken {
+                return;
+            }
+            self.tally.release(kind);
+        }
+    }
+}
+
+impl Drop for Partition {
+    fn drop(&mut self) {
+        self.shared.forget(self.number);
+    }
+}
+
+/// Whether `known` must not give way to an answer of that verdict.
+fn outlasts(policy: &Policy, known: &Entry, verdict: Verdict, now: u64) -> bool {
+    let usable = !known.is_failure() && known.state(now, window(policy)) != State::Dead;
+    let prefers_positive = policy.stale.is_some_and(|stale| stale.prefer_positive);
+    usable
+        && match verdict {
+            Verdict::Failure | Verdict::Keep { failure: true, .. } => true,
+            Verdict::Fleeting(kind) | Verdict::Keep { kind, .. } => {
+                prefers_positive && kind == Kind::Denial && known.kind() == Kind::Success
+            }
+            Verdict::Aside => true,
+        }
+}
+
+fn fresh_ttls(policy: &Policy, entry: &Entry, now: u64) -> Ttls {
+    if policy.keep_ttl { Ttls::AsKept } else { Ttls::LessSeconds(entry.age(now) / 1000) }
+}
+
+fn write_stale(policy: &Policy, query: &Query<'_>, entry: &Entry, reply: &mut Reply<'_>) {
+    let ttl = policy.stale.and_then(|stale| stale.ttl);
+    let ttl = ttl.unwrap_or_else(|| if entry.has_failed() { STALE_TTL } else { 0 });
+    entry.write(query, Ttls::All(ttl), reply);
+    reply.options.push_ede(entry.stale_reason());
+}
+
+/// In milliseconds.
+fn window(policy: &Policy) -> u64 {
+    policy.stale.map_or(0, |stale| u64::try_from(stale.window.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// How many entries over the capacity one store takes away.
+const SHRINK: usize = 4;

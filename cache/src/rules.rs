@@ -1,0 +1,310 @@
+//! Which answers may be kept, and for how long: RFC 2181, 2308, 7871 and 8767 as one function.
+
+use std::time::Duration;
+
+use wire::{Answer, Class, Flags, Opcode, Query, RType, Rcode, Section};
+
+use crate::{Kind, Policy, Store};
+
+/// What an upstream's answer means for the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It may be kept for `life`. `failure`: SERVFAIL or NOTIMP, which never stands in the way of anything better.
+    Keep { kind: Kind, failure: bool, life: Duration },
+    /// It tells the truth but must not be kept: what was kept before holds no longer.
+    Fleeting(Kind),
+    /// The upstream failed, and that is not kept.
+    Failure,
+    /// It says nothing about what other queries should get.
+    Aside,
+}
+
+/// Judges `answer` to `query`. TTLs of what may be kept are clamped in place, each record by itself; those of a
+/// failure are left alone.
+pub(crate) fn judge(policy: &Policy, query: &Query<'_>, answer: &mut Answer) -> Verdict {
+    if !may_be_kept(query) || !policy.covers(&query.name) {
+        return Verdict::Aside;
+    }
+    let wanted = |kind| policy.store(kind).capacity > 0 && policy.keeps(kind, &query.name);
+    match answer.rcode {
+        Rcode::NOERROR | Rcode::NXDOMAIN => {}
+        Rcode::SERVFAIL | Rcode::NOTIMP => {
+            let life = policy.servfail.min(Policy::MAX_SERVFAIL);
+            return if life.is_zero() || !wanted(Kind::Denial) {
+                Verdict::Failure
+            } else {
+                Verdict::Keep { kind: Kind::Denial, failure: true, life }
+            };
+        }
+        _ => return Verdict::Failure,
+    }
+    // RFC 7871, section 7.3.1: an answer with a scope is for that part of the network only.
+    if answer.flags.has(Flags::TC) || answer.subnet_scope.is_some_and(|scope| scope > 0) {
+        return Verdict::Aside;
+    }
+    let kind = match shape(query, answer) {
+        Shape::Records => Kind::Success,
+        Shape::Denial => Kind::Denial,
+        Shape::DenialWithoutSoa => return Verdict::Fleeting(Kind::Denial),
+        Shape::Elsewhere => return Verdict::Aside,
+    };
+    if !wanted(kind) {
+        return Verdict::Fleeting(kind);
+    }
+    if kind == Kind::Denial {
+        lower_soa(answer);
+    }
+    let Store { max_ttl, min_ttl, .. } = *policy.store(kind);
+    answer.clamp_ttls(min_ttl.min(max_ttl), max_ttl);
+    match answer.records().map(|record| record.ttl).min() {
+        None | Some(0) => Verdict::Fleeting(kind),
+        Some(life) => Verdict::Keep { kind, failure: false, life: Duration::from_secs(life.into()) },
+    }
+}
+
+/// Whether any answer to such a query may be kept.
+fn may_be_kept(query: &Query<'_>) -> bool {
+    // RFC 6895, section 3.1: 128 to 255 are queries and meta-types.
+    let meta_type = matches!(query.rtype, RType(0) | RType::OPT | RType(128..=255));
+    let meta_class = matches!(query.class, Class(0) | Class::NONE | Class::ANY);
+    query.flags.has(Flags::RD) && query.flags.opcode() == Opcode::QUERY && !meta_type && !meta_class
+}
+
+enum Shape {
+    /// The records asked for are there.
+    Records,
+    /// NXDOMAIN, or NODATA at the name or at the end of its aliases.
+    Denial,
+    /// The same without the SOA that would say for how long (RFC 2308, section 5: such an answer should not be kept).
+    DenialWithoutSoa,
+    /// A referral, or aliases that lead nowhere.
+    Elsewhere,
+}
+
+fn shape(query: &Query<'_>, answer: &Answer) -> Shape {
+    let denies = answer.rcode == Rcode::NXDOMAIN;
+    let mut soa = false;
+    let mut referral = false;
+    for record in answer.records() {
+        match record.section {
+            Section::Answer if record.rtype == query.rtype && !denies => return Shape::Records,
+            Section::Authority if record.rtype == RType::SOA => soa = true,
+            Section::Authority if record.rtype == RType::NS => referral = true,
+            _ => {}
+        }
+    }
+    match (soa, denies, answer.counts[0] > 0 || referral) {
+        (true, ..) => Shape::Denial,
+        (false, true, _) | (false, false, false) => Shape::DenialWithoutSoa,
+        (false, false, true) => Shape::Elsewhere,
+    }
+}
+
+/// RFC 2308, section 5: a denial lives for the lesser of its SOA's TTL and MINIMUM, and that is the TTL handed out.
+fn lower_soa(answer: &mut Answer) {
+    let Some((ttl, minimum)) = answer.denial_soa() else { return };
+    let at = answer.records().find(|r| r.section == Section::Authority && r.rtype == RType::SOA);
+    let Some(field) = at.and_then(|soa| answer.body.get_mut(soa.ttl_at..)?.first_chunk_mut::<4>()) else {
+        return;
+    };
+    *field = seconds(ttl).min(seconds(minimum)).to_be_bytes();
+}
+
+/// RFC 2181, section 8: a TTL with its highest bit set counts as 0.
+fn seconds(ttl: u32) -> u32 {
+    if ttl > i32::MAX as u32 { 0 } else { ttl }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::support::{Ask, Record, Section, a, cname, ns, soa, soa_data};
+    use wire::Name;
+
+    const LIFE: fn(u64) -> Duration = Duration::from_secs;
+
+    fn keep(kind: Kind, seconds: u64) -> Verdict {
+        Verdict::Keep { kind, failure: false, life: LIFE(seconds) }
+    }
+
+    fn store(min_ttl: u32, max_ttl: u32) -> Store {
+        Store { min_ttl, max_ttl, ..Policy::default().success }
+    }
+
+    fn ttls(answer: &Answer) -> Vec<u32> {
+        answer.records().map(|record| record.ttl).collect()
+    }
+
+    #[test]
+    fn positive_ttls_are_clamped_each_by_itself_and_the_least_is_the_life() {
+        let ask = Ask::new("www.example.org.", RType::A);
+        for (min, max, sent, handed_out, verdict) in [
+            (5, 3600, &[300, 60][..], &[300, 60][..], keep(Kind::Success, 60)),
+            (5, 3600, &[1, 86400], &[5, 3600], keep(Kind::Success, 5)),
+            (5, 3600, &[0], &[5], keep(Kind::Success, 5)),
+            (0, 3600, &[0, 9], &[0, 9], Verdict::Fleeting(Kind::Success)),
+            // RFC 2181, section 8.
+            (5, 3600, &[0x8000_0000], &[5], keep(Kind::Success, 5)),
+            // The maximum wins.
+            (5, 3, &[1, 100], &[3, 3], keep(Kind::Success, 3)),
+            (10, 10, &[1, 100], &[10, 10], keep(Kind::Success, 10)),
+        ] {
+            let policy = Policy { success: store(min, max), ..Policy::default() };
+            let mut answer = ask.addresses(sent);
+            assert_eq!(judge(&policy, &ask.query(), &mut answer), verdict, "{min} {max} {sent:?}");
+            assert_eq!(ttls(&answer), handed_out, "{min} {max} {sent:?}");
+        }
+    }
+
+    #[test]
+    fn denials_live_by_their_soa() {
+        let ask = Ask::new("www.example.org.", RType::A);
+        for (min, max, ttl, minimum, life) in [
+            // RFC 2308, section 5: the lesser of the two.
+            (5, 1800, 3600, 60, 60),
+            (5, 1800, 60, 3600, 60),
+            (5, 1800, 86400, 86400, 1800),
+            (5, 1800, 3600, 0, 5),
+            (5, 1800, 3600, 0xffff_ffff, 5),
+        ] {
+            let policy = Policy { denial: store(min, max), ..Policy::default() };
+            for rcode in [Rcode::NXDOMAIN, Rcode::NOERROR] {
+                let mut answer = ask.answer(rcode, 0, &[soa(ttl, &soa_data(minimum))]);
+                let verdict = judge(&policy, &ask.query(), &mut answer);
+                assert_eq!(verdict, keep(Kind::Denial, life), "{rcode} {ttl} {minimum}");
+                assert_eq!(ttls(&answer), [life as u32], "{rcode} {ttl} {minimum}");
+            }
+        }
+        let policy = Policy { denial: store(0, 1800), ..Policy::default() };
+        let mut answer = ask.nxdomain(0, 60);
+        assert_eq!(judge(&policy, &ask.query(), &mut answer), Verdict::Fleeting(Kind::Denial));
+    }
+
+    #[test]
+    fn an_answer_is_judged_by_what_stands_in_it() {
+        let ask = Ask::new("www.example.org.", RType::A);
+        let data = soa_data(30);
+        let glue = Record(Section::Additional, "ns.example.org.", RType::A, 20, &[192, 0, 2, 2]);
+        let denial = |life| keep(Kind::Denial, life);
+        let failure = Verdict::Keep { kind: Kind::Denial, failure: true, life: LIFE(5) };
+        for (what, rcode, flags, records, verdict) in [
+            ("address", Rcode::NOERROR, 0, &[a("www.example.org.", 60)][..], keep(Kind::Success, 60)),
+            (
+                "alias and address",
+                Rcode::NOERROR,
+                0,
+                &[cname("www.example.org.", 40), a("web.example.org.", 60)],
+                keep(Kind::Success, 40),
+            ),
+            (
+                "with glue",
+                Rcode::NOERROR,
+                0,
+                &[a("www.example.org.", 60), ns(50), glue],
+                keep(Kind::Success, 20),
+            ),
+            // RFC 2308, section 2.2: NODATA.
+            ("nodata", Rcode::NOERROR, 0, &[soa(60, &data)], denial(30)),
+            ("nodata with NS", Rcode::NOERROR, 0, &[soa(60, &data), ns(60)], denial(30)),
+            (
+                "alias to nodata",
+                Rcode::NOERROR,
+                0,
+                &[cname("www.example.org.", 10), soa(60, &data)],
+                denial(10),
+            ),
+            // RFC 2308, section 2.1: NXDOMAIN, at the end of an alias too.
+            ("nxdomain", Rcode::NXDOMAIN, 0, &[soa(60, &data)], denial(30)),
+            (
+                "alias to nxdomain",
+                Rcode::NXDOMAIN,
+                0,
+                &[cname("www.example.org.", 10), soa(60, &data)],
+                denial(10),
+            ),
+            // RFC 2308, section 5: without SOA not at all.
+            ("nxdomain, no SOA", Rcode::NXDOMAIN, 0, &[], Verdict::Fleeting(Kind::Denial)),
+            ("nothing", Rcode::NOERROR, 0, &[], Verdict::Fleeting(Kind::Denial)),
+            ("referral", Rcode::NOERROR, 0, &[ns(60)], Verdict::Aside),
+            ("alias to nowhere", Rcode::NOERROR, 0, &[cname("www.example.org.", 60)], Verdict::Aside),
+            ("truncated", Rcode::NOERROR, Flags::TC, &[a("www.example.org.", 60)], Verdict::Aside),
+            ("truncated denial", Rcode::NXDOMAIN, Flags::TC, &[soa(60, &data)], Verdict::Aside),
+            ("servfail", Rcode::SERVFAIL, 0, &[], failure),
+            ("notimp", Rcode::NOTIMP, 0, &[], failure),
+            ("refused", Rcode::REFUSED, 0, &[], Verdict::Failure),
+            ("formerr", Rcode::FORMERR, 0, &[], Verdict::Failure),
+            ("yxdomain", Rcode::YXDOMAIN, 0, &[], Verdict::Failure),
+        ] {
+            let mut answer = ask.answer(rcode, flags, records);
+            assert_eq!(judge(&Policy::default(), &ask.query(), &mut answer), verdict, "{what}");
+        }
+    }
+
+    #[test]
+    fn answers_to_some_queries_are_never_kept() {
+        let name = "www.example.org.";
+        let kept = keep(Kind::Success, 60);
+        for (what, ask, verdict) in [
+            ("plain", Ask::new(name, RType::A), kept),
+            ("DO and CD", Ask::with(name, RType::A, Flags::RD | Flags::CD, true), kept),
+            ("chaos", Ask::of_class(name, RType::A, Class::CH, Flags::RD, false), kept),
+            ("no RD", Ask::with(name, RType::A, 0, false), Verdict::Aside),
+            ("class any", Ask::of_class(name, RType::A, Class::ANY, Flags::RD, false), Verdict::Aside),
+            ("class none", Ask::of_class(name, RType::A, Class::NONE, Flags::RD, false), Verdict::Aside),
+            ("any", Ask::new(name, RType::ANY), Verdict::Aside),
+            ("mailb", Ask::new(name, RType::MAILB), Verdict::Aside),
+        ] {
+            let mut answer = ask.addresses(&[60]);
+            assert_eq!(judge(&Policy::default(), &ask.query(), &mut answer), verdict, "{what}");
+        }
+    }
+
+    #[test]
+    fn a_subnet_scope_above_0_is_for_that_subnet_only() {
+        let ask = Ask::new("www.example.org.", RType::A);
+        for (scope, verdict) in
+            [(None, keep(Kind::Success, 60)), (Some(0), keep(Kind::Success, 60)), (Some(24), Verdict::Aside)]
+        {
+            let mut answer = ask.addresses(&[60]);
+            answer.subnet_scope = scope;
+            assert_eq!(judge(&Policy::default(), &ask.query(), &mut answer), verdict, "{scope:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_kept_keeps_its_ttls() {
+        let ask = Ask::new("www.example.org.", RType::A);
+        let zone = |text| vec![Name::from_text(text).unwrap()];
+        for (policy, verdict) in [
+            (Policy { zones: zone("example.com."), ..Policy::default() }, Verdict::Aside),
+            (
+                Policy { disabled_success: zone("org."), ..Policy::default() },
+                Verdict::Fleeting(Kind::Success),
+            ),
+            (
+                Policy { success: Store { capacity: 0, ..store(5, 60) }, ..Policy::default() },
+                Verdict::Fleeting(Kind::Success),
+            ),
+        ] {
+            let mut answer = ask.addresses(&[1, 86400]);
+            assert_eq!(judge(&policy, &ask.query(), &mut answer), verdict);
+            assert_eq!(ttls(&answer), [1, 86400]);
+        }
+    }
+
+    #[test]
+    fn failures_are_kept_as_long_as_servfail_says() {
+        let ask = Ask::new("www.example.org.", RType::A);
+        let root = vec![Name::ROOT];
+        for (servfail, disabled, verdict) in [
+            (LIFE(0), vec![], Verdict::Failure),
+            (LIFE(5), root, Verdict::Failure),
+            (LIFE(7), vec![], Verdict::Keep { kind: Kind::Denial, failure: true, life: LIFE(7) }),
+            // RFC 2308, section 7.1.
+            (LIFE(3600), vec![], Verdict::Keep { kind: Kind::Denial, failure: true, life: LIFE(300) }),
+        ] {
+            let policy = Policy { servfail, disabled_denial: disabled, ..Policy::default() };
+            assert_eq!(judge(&policy, &ask.query(), &mut ask.servfail()), verdict, "{servfail:?}");
+        }
+    }
+}

@@ -1,0 +1,417 @@
+//! One lock's share of the cache: a slab of entries, chained by hash, ringed by partition and kind.
+
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use crate::Kind;
+use crate::entry::{Entry, Key, State};
+
+/// What all shards know of a partition.
+#[derive(Default)]
+pub(crate) struct Tally {
+    /// Entries of each kind, those about to be inserted included.
+    entries: [AtomicUsize; 2],
+    evictions: [AtomicU64; 2],
+    pub(crate) drops: AtomicU64,
+    /// How many milliseconds after its life an answer may be served: the policy's, noted at each store.
+    window: AtomicU64,
+}
+
+impl Tally {
+    pub(crate) fn entries(&self, kind: Kind) -> usize {
+        self.entries[kind as usize].load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn evictions(&self, kind: Kind) -> u64 {
+        self.evictions[kind as usize].load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_window(&self, window: u64) {
+        if self.window.load(Ordering::Relaxed) != window {
+            self.window.store(window, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes one place if fewer than `capacity` are taken.
+    pub(crate) fn reserve(&self, kind: Kind, capacity: usize) -> bool {
+        let entries = &self.entries[kind as usize];
+        let more = |taken| (taken < capacity).then_some(taken + 1);
+        entries.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// Gives a place back.
+    pub(crate) fn release(&self, kind: Kind) {
+        self.entries[kind as usize].fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Entries under one lock, within a bound of bytes.
+pub(crate) struct Shard {
+    bound: usize,
+    /// First slot of each chain; a power of two long, or empty.
+    buckets: Vec<u32>,
+    slots: Vec<Slot>,
+    /// First of the vacant slots, which are linked by `chain`.
+    vacant: u32,
+    entries: usize,
+    /// Bytes of the entries' own allocations.
+    data: usize,
+    /// By number of partition.
+    rooms: Vec<Room>,
+    /// Where the next sweep goes on.
+    cursor: usize,
+}
+
+struct Slot {
+    entry: Entry,
+    /// The next slot of the same bucket.
+    chain: u32,
+    /// Neighbours in the ring.
+    before: u32,
+    after: u32,
+}
+
+/// One partition's entries in this shard.
+#[derive(Default)]
+struct Room {
+    tally: Option<Arc<Tally>>,
+    rings: [Ring; 2],
+}
+
+/// Entries of one kind in a circle; the hand goes round for second chances, new entries come in behind it.
+struct Ring {
+    hand: u32,
+    bytes: usize,
+}
+
+impl Default for Ring {
+    fn default() -> Self {
+        Self { hand: NONE, bytes: 0 }
+    }
+}
+
+impl Shard {
+    pub(crate) fn new(bound: usize) -> Self {
+        Self {
+            bound,
+            buckets: Vec::new(),
+            slots: Vec::new(),
+            vacant: NONE,
+            entries: 0,
+            data: 0,
+            rooms: Vec::new(),
+            cursor: 0,
+        }
+    }
+
+    /// Bytes of heap in use.
+    pub(crate) fn bytes(&self) -> usize {
+        self.data
+            + allocated(self.buckets.capacity() * size_of::<u32>())
+            + allocated(self.slots.capacity() * size_of::<Slot>())
+            + allocated(self.rooms.capacity() * size_of::<Room>())
+    }
+
+    #[inline]
+    pub(crate) fn find(&self, key: &Key<'_>) -> Option<usize> {
+        let mask = self.buckets.len().checked_sub(1)?;
+        let mut at = *self.buckets.get(key.hash as usize & mask)?;
+        while let Some(slot) = self.slots.get(at as usize) {
+            if slot.entry.is(key) {
+                return Some(at as usize);
+            }
+            at = slot.chain;
+        }
+        None
+    }
+
+    /// The entry that [`Shard::find`] found.
+    #[inline]
+    pub(crate) fn entry(&mut self, at: usize) -> &mut Entry {
+        &mut self.slots[at].entry
+    }
+
+    /// Takes an entry in for which a place was reserved; false, and the place given back, where there is no room for it.
+    ///
+    /// Its key must not be here.
+    pub(crate) fn insert(&mut self, tally: &Arc<Tally>, entry: Entry, now: u64) -> bool {
+        let kind = entry.kind();
+        let partition = entry.partition as usize;
+        if self.rooms.len() <= partition {
+            self.rooms.reserve_exact(partition + 1 - self.rooms.len());
+            self.rooms.resize_with(partition + 1, Room::default);
+        }
+        if !self.make_room(allocated(entry.size()), now) {
+            tally.release(kind);
+            return false;
+        }
+        let room = &mut self.rooms[partition];
+        if !room.tally.as_ref().is_some_and(|known| Arc::ptr_eq(known, tally)) {
+            room.tally = Some(Arc::clone(tally));
+        }
+        room.rings[kind as usize].bytes += cost(&entry);
+        self.data += allocated(entry.size());
+        self.entries += 1;
+        self.grow();
+        let bucket = entry.hash as usize & (self.buckets.len() - 1);
+        let slot = Slot { entry, chain: self.buckets[bucket], before: NONE, after: NONE };
+        let at = if self.vacant == NONE {
+            self.slots.push(slot);
+            self.slots.len() as u32 - 1
+        } else {
+            let at = self.vacant;
+            self.vacant = self.slots[at as usize].chain;
+            self.slots[at as usize] = slot;
+            at
+        };
+        self.buckets[bucket] = at;
+        self.enter_ring(at, partition, kind);
+        true
+    }
+
+    /// Takes an entry out and gives its place back.
+    pub(crate) fn remove(&mut self, at: usize) -> Entry {
+        let entry = self.take(at);
+        if let Some(tally) = self.rooms.get(entry.partition as usize).and_then(|room| room.tally.as_ref()) {
+            tally.release(entry.kind());
+        }
+        entry
+    }
+
+    /// Evicts an entry of the partition and kind without giving its place back: it is the caller's now.
+    pub(crate) fn take_place(&mut self, partition: u32, kind: Kind, now: u64) -> bool {
+        let Some(at) = self.choose(partition as usize, kind, now) else { return false };
+        self.count_eviction(at, now);
+        self.take(at);
+        true
+    }
+
+    /// Removes up to `budget` entries of a partition; returns how many there were.
+    pub(crate) fn purge(&mut self, partition: u32, budget: usize) -> usize {
+        let mut removed = 0;
+        while removed < budget {
+            let Some(room) = self.rooms.get_mut(partition as usize) else { break };
+            let Some(ring) = room.rings.iter().find(|ring| ring.hand != NONE) else {
+                room.tally = None;
+                break;
+            };
+            let at = ring.hand as usize;
+            self.remove(at);
+            removed += 1;
+        }
+        removed
+    }
+
+    /// Looks at up to `budget` slots from where the last sweep ended: how many were looked at and how many entries went,
+    /// and whether the end was reached.
+    pub(crate) fn sweep(&mut self, now: u64, budget: usize) -> Swept {
+        let start = self.cursor.min(self.slots.len());
+        let end = start.saturating_add(budget).min(self.slots.len());
+        let mut freed = 0;
+        for at in start..end {
+            if !self.slots[at].entry.is_vacant() && self.is_dead(at, now) {
+                self.remove(at);
+                freed += 1;
+            }
+        }
+        let done = end == self.slots.len();
+        self.cursor = if done { 0 } else { end };
+        Swept { looked_at: end - start, freed, done }
+    }
+
+    /// Evicts until `need` more bytes of data and one more entry fit; false where they cannot.
+    fn make_room(&mut self, need: usize, now: u64) -> bool {
+        while self.bytes() + need + self.growth() > self.bound {
+            let used = |room: &Room| room.rings[0].bytes + room.rings[1].bytes;
+            let largest = (0..self.rooms.len()).max_by_key(|&at| used(&self.rooms[at]));
+            let Some(partition) = largest.filter(|&at| used(&self.rooms[at]) > 0) else { return false };
+            let [success, denial] = &self.rooms[partition].rings;
+            let kind = if success.bytes >= denial.bytes { Kind::Success } else { Kind::Denial };
+            let Some(at) = self.choose(partition, kind, now) else { return false };
+            self.count_eviction(at, now);
+            self.remove(at);
+        }
+        true
+    }
+
+    /// Second chance: the first entry from the hand on that is dead or was not used since the hand last came by.
+    fn choose(&mut self, partition: usize, kind: Kind, now: u64) -> Option<usize> {
+        let mut at = self.rooms.get(partition)?.rings[kind as usize].hand;
+        if at == NONE {
+            return None;
+        }
+        for _ in 0..MAX_CHANCES {
+            if self.is_dead(at as usize, now) || !self.slots[at as usize].entry.take_visit() {
+                break;
+            }
+            at = self.slots[at as usize].after;
+        }
+        self.rooms[partition].rings[kind as usize].hand = at;
+        Some(at as usize)
+    }
+
+    fn is_dead(&self, at: usize, now: u64) -> bool {
+        let entry = &self.slots[at].entry;
+        let tally = self.rooms.get(entry.partition as usize).and_then(|room| room.tally.as_ref());
+        let window = tally.map_or(0, |tally| tally.window.load(Ordering::Relaxed));
+        entry.state(now, window) == State::Dead
+    }
+
+    /// An entry that nobody could be served any more is no loss and not counted.
+    fn count_eviction(&self, at: usize, now: u64) {
+        let entry = &self.slots[at].entry;
+        let tally = self.rooms.get(entry.partition as usize).and_then(|room| room.tally.as_ref());
+        if let Some(tally) = tally
+            && !self.is_dead(at, now)
+        {
+            tally.evictions[entry.kind() as usize].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn take(&mut self, at: usize) -> Entry {
+        self.leave_ring(at);
+        self.leave_chain(at);
+        let entry = mem::replace(&mut self.slots[at].entry, Entry::vacant());
+        self.slots[at].chain = self.vacant;
+        self.vacant = at as u32;
+        self.entries -= 1;
+        self.data -= allocated(entry.size());
+        entry
+    }
+
+    fn enter_ring(&mut self, at: u32, partition: usize, kind: Kind) {
+        let hand = self.rooms[partition].rings[kind as usize].hand;
+        let (before, after) = if hand == NONE {
+            self.rooms[partition].rings[kind as usize].hand = at;
+            (at, at)
+        } else {
+            (self.slots[hand as usize].before, hand)
+        };
+        self.slots[at as usize].before = before;
+        self.slots[at as usize].after = after;
+        self.slots[before as usize].after = at;
+        self.slots[after as usize].before = at;
+    }
+
+    fn leave_ring(&mut self, at: usize) {
+        let Slot { entry, before, after, .. } = &self.slots[at];
+        let (before, after) = (*before, *after);
+        let ring = &mut self.rooms[entry.partition as usize].rings[entry.kind() as usize];
+        ring.bytes -= cost(entry);
+        if ring.hand as usize == at {
+            ring.hand = if after as usize == at { NONE } else { after };
+        }
+        self.slots[before as usize].after = after;
+        self.slots[after as usize].before = before;
+    }
+
+    fn leave_chain(&mut self, at: usize) {
+        let bucket = self.slots[at].entry.hash as usize & (self.buckets.len() - 1);
+        let next = self.slots[at].chain;
+        let mut here = self.buckets[bucket];
+        if here as usize == at {
+            self.buckets[bucket] = next;
+            return;
+        }
+        while self.slots[here as usize].chain as usize != at {
+            here = self.slots[here as usize].chain;
+        }
+        self.slots[here as usize].chain = next;
+    }
+
+    /// How many bytes one more entry would make the tables grow by.
+    fn growth(&self) -> usize {
+        let mut more = 0;
+        if self.vacant == NONE && self.slots.len() == self.slots.capacity() {
+            let (now, then) = (self.slots.capacity(), self.next_slots());
+            more += allocated(then * size_of::<Slot>()) - allocated(now * size_of::<Slot>());
+        }
+        if self.entries == self.buckets.len() {
+            let (now, then) = (self.buckets.capacity(), self.next_buckets());
+            more += allocated(then * size_of::<u32>()) - allocated(now * size_of::<u32>());
+        }
+        more
+    }
+
+    /// Grows the tables for the entry that was counted already.
+    fn grow(&mut self) {
+        if self.vacant == NONE && self.slots.len() == self.slots.capacity() {
+            self.slots.reserve_exact(self.next_slots() - self.slots.len());
+        }
+        if self.entries > self.buckets.len() {
+            let mut buckets = vec![NONE; self.next_buckets()];
+            let mask = buckets.len() - 1;
+            for (at, slot) in self.slots.iter_mut().enumerate().filter(|(_, slot)| !slot.entry.is_vacant()) {
+                let bucket = &mut buckets[slot.entry.hash as usize & mask];
+                slot.chain = mem::replace(bucket, at as u32);
+            }
+            self.buckets = buckets;
+        }
+    }
+
+    fn next_slots(&self) -> usize {
+        self.slots.len() + (self.slots.len() / 4).max(16)
+    }
+
+    fn next_buckets(&self) -> usize {
+        (self.buckets.len() * 2).max(16)
+    }
+}
+
+/// What a sweep of one shard did.
+pub(crate) struct Swept {
+    pub(crate) looked_at: usize,
+    pub(crate) freed: usize,
+    pub(crate) done: bool,
+}
+
+/// What an entry takes of its shard, tables included, for comparing partitions.
+fn cost(entry: &Entry) -> usize {
+    size_of::<Slot>() + size_of::<u32>() + allocated(entry.size())
+}
+
+/// Bytes that an allocation of `size` bytes takes: a header of 8, then steps of 16 up to 128 and eighths of a power of
+/// two above. glibc's malloc rounds up to 16 throughout, so this never counts less than it takes.
+fn allocated(size: usize) -> usize {
+    match size {
+        0 => 0,
+        1..=120 => (size + 8).next_multiple_of(16).max(32),
+        _ => {
+            let size = size + 8;
+            size.next_multiple_of((size.next_power_of_two() / 16).max(16))
+        }
+    }
+}
+
+const NONE: u32 = u32::MAX;
+
+/// How many used entries the hand passes before it takes one all the same: keeps the time under the lock short.
+const MAX_CHANCES: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_takes_80_bytes() {
+        assert_eq!((size_of::<Entry>(), size_of::<Slot>()), (64, 80));
+    }
+
+    #[test]
+    fn allocations_are_rounded_as_allocators_round() {
+        for (size, taken) in [
+            (0, 0),
+            (1, 32),
+            (24, 32),
+            (25, 48),
+            (40, 48),
+            (120, 128),
+            (121, 144),
+            (1000, 1024),
+            (1017, 1152),
+        ] {
+            assert_eq!(allocated(size), taken, "{size}");
+        }
+    }
+}

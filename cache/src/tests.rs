@@ -1,0 +1,6 @@
+//! The cache as its callers see it, on a scripted clock.
+
+mod load;
+mod model;
+mod scenarios;
+mod stale;

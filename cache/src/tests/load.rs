@@ -1,0 +1,273 @@
+//! Bounds, partitions, eviction and threads.
+
+use std::thread;
+
+use proptest::prelude::*;
+use wire::{RType, Rcode, Section};
+
+use crate::support::{Ask, Block, Record, start};
+use crate::{Cache, Kind, Lookup, Policy, Stale, Store, Stored};
+
+fn ask(number: u32) -> Ask {
+    Ask::new(&format!("host-{number}.example.org"), RType::A)
+}
+
+fn capacity(success: usize, denial: usize) -> Policy {
+    let default = Policy::default();
+    Policy {
+        success: Store { capacity: success, ..default.success },
+        denial: Store { capacity: denial, ..default.denial },
+        ..default
+    }
+}
+
+#[test]
+fn a_capacity_is_honoured_to_the_entry_by_each_kind_alone() {
+    for bytes in [Cache::MIN_BYTES, 64 << 20] {
+        let block = Block::sized(capacity(100, 7), bytes);
+        for number in 0..1000 {
+            assert_eq!(
+                block.store(&ask(number), &mut ask(number).addresses(&[60])),
+                Stored::Kept(Kind::Success)
+            );
+            let other = ask(number + 10_000);
+            assert_eq!(block.store(&other, &mut other.nxdomain(60, 60)), Stored::Kept(Kind::Denial));
+            assert_ne!(block.lookup(&ask(number)).lookup, Lookup::Miss, "the newest is there");
+        }
+        let counts = Kind::ALL.map(|kind| (block.partition.entries(kind), block.partition.evictions(kind)));
+        assert_eq!(counts, [(100, 900), (7, 993)]);
+        let found = (0..1000).filter(|&number| block.lookup(&ask(number)).lookup != Lookup::Miss).count();
+        assert_eq!(found, 100);
+    }
+}
+
+#[test]
+fn a_capacity_of_1_and_of_0_hold() {
+    let block = Block::sized(capacity(1, 0), 64 << 20);
+    for number in 0..100 {
+        assert_eq!(block.store(&ask(number), &mut ask(number).addresses(&[60])), Stored::Kept(Kind::Success));
+        assert_eq!(block.store(&ask(200), &mut ask(200).nxdomain(60, 60)), Stored::Passed);
+        assert_ne!(block.lookup(&ask(number)).lookup, Lookup::Miss);
+        assert_eq!(Kind::ALL.map(|kind| block.partition.entries(kind)), [1, 0]);
+    }
+}
+
+#[test]
+fn a_smaller_capacity_after_a_reload_is_reached_by_stores() {
+    let mut block = Block::sized(capacity(1000, 1000), 64 << 20);
+    for number in 0..1000 {
+        block.store(&ask(number), &mut ask(number).addresses(&[60]));
+    }
+    block.policy = capacity(10, 10);
+    for number in 2000..2400 {
+        assert_eq!(block.store(&ask(number), &mut ask(number).addresses(&[60])), Stored::Kept(Kind::Success));
+    }
+    assert_eq!(block.partition.entries(Kind::Success), 10);
+}
+
+#[test]
+fn what_is_used_outlives_what_is_not() {
+    let block = Block::sized(capacity(1000, 0), Cache::MIN_BYTES);
+    for number in 0..500 {
+        block.store(&ask(number), &mut ask(number).addresses(&[60]));
+    }
+    for number in 500..20_000 {
+        block.store(&ask(number), &mut ask(number).addresses(&[60]));
+        block.lookup(&ask(number % 500));
+    }
+    let kept = (0..500).filter(|&number| block.lookup(&ask(number)).lookup != Lookup::Miss).count();
+    assert!(kept > 490, "{kept} of 500 used names are left");
+}
+
+#[test]
+fn dead_entries_make_room_first_and_are_no_evictions() {
+    let mut block = Block::new(capacity(100, 0));
+    for number in 0..100 {
+        block.store(&ask(number), &mut ask(number).addresses(&[if number % 2 == 0 { 5 } else { 600 }]));
+        block.lookup(&ask(number));
+    }
+    block.wait(10.0);
+    for number in 100..150 {
+        block.store(&ask(number), &mut ask(number).addresses(&[600]));
+    }
+    assert_eq!(block.partition.evictions(Kind::Success), 0);
+    let left = (0..150).filter(|&number| block.lookup(&ask(number)).lookup != Lookup::Miss).count();
+    assert_eq!(left, 100);
+}
+
+#[test]
+fn a_sweep_frees_the_dead_within_its_budget() {
+    let mut block = Block::sized(Policy { stale: Some(Stale::default()), ..Policy::default() }, 4 << 20);
+    for number in 0..2000 {
+        block.store(&ask(number), &mut ask(number).addresses(&[5 + number % 2 * 7200]));
+    }
+    block.wait(100.0);
+    assert_eq!(block.cache.sweep(block.now, usize::MAX), 0, "still served stale");
+    block.wait(3600.0);
+    let used = block.cache.bytes();
+    let mut freed = 0;
+    let mut rounds = 0;
+    while freed < 1000 {
+        let more = block.cache.sweep(block.now, 100);
+        assert!(more <= 100);
+        freed += more;
+        rounds += 1;
+        assert!(rounds < 60, "{freed} freed");
+    }
+    assert_eq!(block.partition.entries(Kind::Success), 1000);
+    assert!(block.cache.bytes() < used);
+    assert_eq!(block.cache.sweep(block.now, 0), 0);
+}
+
+#[test]
+fn a_partition_is_the_same_while_it_is_held_and_empty_afterwards() {
+    let block = Block::sized(Policy::default(), 4 << 20);
+    let empty = block.cache.bytes();
+    let first = block.cache.partition("example.org. 127.0.0.1");
+    let find = |partition: &crate::Partition| {
+        let seen = ask(1).see(|query, reply| partition.lookup(&block.policy, query, block.now, reply));
+        seen.lookup != Lookup::Miss
+    };
+    for number in 0..1000 {
+        first.store(&block.policy, &ask(number).query(), &mut ask(number).addresses(&[60]), block.now);
+    }
+    let again = block.cache.partition("example.org. 127.0.0.1");
+    assert!(find(&again));
+    drop(first);
+    assert!(find(&again));
+    let full = block.cache.bytes();
+    drop(again);
+    assert!(block.cache.bytes() - empty < (full - empty) * 3 / 4, "{} of {full}", block.cache.bytes());
+    let next = block.cache.partition("example.org. 127.0.0.1");
+    assert!(!find(&next));
+    assert_eq!(next.entries(Kind::Success), 0);
+    let other = block.cache.partition("example.com.");
+    other.store(&block.policy, &ask(1).query(), &mut ask(1).addresses(&[60]), block.now);
+    assert!(find(&other) && !find(&next));
+}
+
+#[test]
+fn the_largest_partition_pays_for_the_room() {
+    let block = Block::new(capacity(usize::MAX, usize::MAX));
+    let small = block.cache.partition("small");
+    for number in 0..200 {
+        small.store(&block.policy, &ask(number).query(), &mut ask(number).addresses(&[60]), block.now);
+    }
+    for number in 0..50_000 {
+        block.store(&ask(number), &mut ask(number).addresses(&[60]));
+    }
+    assert!(block.cache.bytes() <= Cache::MIN_BYTES);
+    assert_eq!((small.entries(Kind::Success), small.evictions(Kind::Success)), (200, 0));
+    assert!(block.partition.entries(Kind::Success) > 5000, "{}", block.partition.entries(Kind::Success));
+}
+
+#[test]
+fn the_largest_answer_has_room_in_the_smallest_cache() {
+    let block = Block::new(capacity(usize::MAX, usize::MAX));
+    for number in 0..20_000 {
+        block.store(&ask(number), &mut ask(number).addresses(&[60]));
+    }
+    let data = vec![0; 64_000];
+    for number in 0..100 {
+        let text = Record(Section::Answer, "big.example.org.", RType::TXT, 60, &data);
+        let ask = Ask::new(&format!("big{number}.example.org"), RType::TXT);
+        assert_eq!(
+            block.store(&ask, &mut ask.answer(Rcode::NOERROR, 0, &[text])),
+            Stored::Kept(Kind::Success)
+        );
+        assert_eq!(block.lookup(&ask).ttls, [60]);
+        assert!(block.cache.bytes() <= Cache::MIN_BYTES);
+    }
+}
+
+#[test]
+fn a_small_answer_takes_no_more_than_160_bytes() {
+    let block = Block::sized(capacity(usize::MAX, usize::MAX), 64 << 20);
+    let empty = block.cache.bytes();
+    for number in 0..100_000 {
+        let ask = Ask::new(&format!("h{number:06}.example.org"), RType::A);
+        block.store(&ask, &mut ask.addresses(&[60]));
+    }
+    let each = (block.cache.bytes() - empty) / 100_000;
+    // 21 octets of name and 16 of record among them.
+    assert!(each <= 160, "{each}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(30))]
+
+    #[test]
+    fn no_load_exceeds_the_bounds(
+        limits in (0usize..200, 0usize..50),
+        steps in proptest::collection::vec((0u32..400, 0usize..9000, 0u8..4, 0u8..3), 200..600),
+    ) {
+        let mut block = Block::new(capacity(limits.0, limits.1));
+        let others: Vec<_> = (0..3).map(|number| block.cache.partition(&format!("{number}"))).collect();
+        let data = vec![7; 9000];
+        for (number, size, kind, partition) in steps {
+            let ask = Ask::new(&format!("host-{number}.example.org"), RType::TXT);
+            let text = Record(Section::Answer, "host.example.org.", RType::TXT, number % 90, &data[..size]);
+            let mut answer = match kind {
+                0 => ask.nxdomain(60, 60),
+                1 => ask.servfail(),
+                _ => ask.answer(Rcode::NOERROR, 0, &[text]),
+            };
+            let partition = &others[usize::from(partition)];
+            let stored = partition.store(&block.policy, &ask.query(), &mut answer, block.now);
+            let kept = matches!(stored, Stored::Kept(_));
+            let seen = ask.see(|query, reply| partition.lookup(&block.policy, query, block.now, reply));
+            prop_assert!(!kept || seen.lookup != Lookup::Miss, "kept, so it is there");
+            prop_assert!(partition.entries(Kind::Success) <= limits.0);
+            prop_assert!(partition.entries(Kind::Denial) <= limits.1);
+            prop_assert!(block.cache.bytes() <= Cache::MIN_BYTES);
+            block.wait(0.1);
+        }
+        block.wait(10_000.0);
+        block.cache.sweep(block.now, usize::MAX);
+        for partition in &others {
+            prop_assert_eq!(Kind::ALL.map(|kind| partition.entries(kind)), [0, 0]);
+        }
+    }
+}
+
+#[test]
+fn threads_share_one_cache_within_its_bounds() {
+    let cache = Cache::new(4 << 20, start());
+    let policy = capacity(500, 50);
+    let now = start();
+    let partition = cache.partition(".");
+    thread::scope(|scope| {
+        for worker in 0..4u32 {
+            let (cache, policy, partition) = (&cache, &policy, &partition);
+            scope.spawn(move || {
+                for step in 0..4000u32 {
+                    let number = step.wrapping_mul(2_654_435_761).wrapping_add(worker * 7) % 2000;
+                    let ask = ask(number);
+                    match step % 4 {
+                        0 => drop(partition.store(policy, &ask.query(), &mut ask.addresses(&[60]), now)),
+                        1 => drop(partition.store(policy, &ask.query(), &mut ask.nxdomain(60, 60), now)),
+                        _ => {
+                            let seen = ask.see(|query, reply| partition.lookup(policy, query, now, reply));
+                            assert!(seen.lookup == Lookup::Miss || seen.ttls == [60], "{seen:?}");
+                        }
+                    }
+                    assert!(partition.entries(Kind::Success) <= 500);
+                    assert!(partition.entries(Kind::Denial) <= 50);
+                    if step % 500 == 0 {
+                        assert!(cache.bytes() <= 4 << 20);
+                        cache.sweep(now, 100);
+                        drop(cache.partition("of a moment"));
+                    }
+                }
+            });
+        }
+    });
+    let counted = Kind::ALL.map(|kind| partition.entries(kind)).iter().sum::<usize>();
+    let found = (0..2000)
+        .filter(|&number| {
+            let seen = ask(number).see(|query, reply| partition.lookup(&policy, query, now, reply));
+            seen.lookup != Lookup::Miss
+        })
+        .count();
+    assert_eq!(found, counted);
+}

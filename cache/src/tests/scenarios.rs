@@ -1,0 +1,247 @@
+//! One block, one name, one story each: fill, count down, expire, displace, prefetch.
+
+use std::time::Duration;
+
+use hickory_proto::op::Message;
+use wire::{Flags, Name, RType, Rcode, Section};
+
+use crate::support::{Ask, Block, a};
+use crate::{Kind, Lookup, Policy, Prefetch, Store, Stored};
+
+const SUCCESS: Lookup = Lookup::Hit { kind: Kind::Success };
+const DENIAL: Lookup = Lookup::Hit { kind: Kind::Denial };
+const FETCH: Lookup = Lookup::Prefetch { kind: Kind::Success };
+
+fn www() -> Ask {
+    Ask::new("www.example.org", RType::A)
+}
+
+#[test]
+fn an_answer_counts_down_record_by_record_and_expires_with_its_first() {
+    let mut block = Block::new(Policy::default());
+    assert_eq!(block.lookup(&www()).lookup, Lookup::Miss);
+    assert_eq!(block.store(&www(), &mut www().addresses(&[10, 300])), Stored::Kept(Kind::Success));
+    for (wait, ttls) in
+        [(0.0, [10, 300]), (0.9, [10, 300]), (0.1, [9, 299]), (8.0, [1, 291]), (0.999, [1, 291])]
+    {
+        block.wait(wait);
+        let seen = block.lookup(&www());
+        assert_eq!((seen.lookup, seen.ttls), (SUCCESS, ttls.to_vec()));
+    }
+    assert_eq!(block.partition.entries(Kind::Success), 1);
+    block.wait(0.001);
+    assert_eq!(block.lookup(&www()).lookup, Lookup::Miss);
+    assert_eq!(block.partition.entries(Kind::Success), 0, "freed when touched");
+}
+
+#[test]
+fn a_record_is_never_counted_below_0() {
+    let mut block = Block::new(Policy {
+        success: Store { min_ttl: 0, ..Policy::default().success },
+        ..Policy::default()
+    });
+    let mut answer = www().addresses(&[30, 60]);
+    block.store(&www(), &mut answer);
+    block.now -= Duration::from_secs(5);
+    assert_eq!(block.lookup(&www()).ttls, [30, 60], "a clock read before the store");
+    block.wait(34.5);
+    assert_eq!(block.lookup(&www()).ttls, [1, 31]);
+}
+
+#[test]
+fn keepttl_hands_out_what_was_stored_until_it_expires() {
+    let mut block = Block::new(Policy { keep_ttl: true, ..Policy::default() });
+    block.store(&www(), &mut www().addresses(&[10, 300]));
+    block.wait(9.0);
+    assert_eq!(block.lookup(&www()).ttls, [10, 300]);
+    block.wait(1.0);
+    assert_eq!(block.lookup(&www()).lookup, Lookup::Miss);
+}
+
+#[test]
+fn a_hit_is_a_whole_reply_in_the_clients_case() {
+    let block = Block::new(Policy::default());
+    let data = b"\x00\x05\x03web\x07example\x03org\0";
+    let mx = crate::support::Record(Section::Answer, "www.example.org.", RType::MX, 60, data);
+    let glue = crate::support::Record(Section::Additional, "web.example.org.", RType::A, 60, &[192, 0, 2, 7]);
+    let ask = Ask::new("www.example.org", RType::MX);
+    block.store(&ask, &mut ask.answer(Rcode::NOERROR, Flags::RA | Flags::AA, &[mx, glue]));
+    let seen = block.lookup(&Ask::new("wWw.eXample.ORG", RType::MX));
+    let message = Message::from_vec(&seen.bytes).unwrap();
+    assert!(seen.bytes[12..].starts_with(b"\x03wWw\x07eXample\x03ORG\0"));
+    assert!(message.authoritative && message.recursion_available && message.recursion_desired);
+    assert_eq!(message.answers[0].to_string().to_lowercase(), "www.example.org. 60 in mx 5 web.example.org.");
+    assert_eq!(message.additionals[0].name.to_string().to_lowercase(), "web.example.org.");
+}
+
+#[test]
+fn ad_is_for_those_who_ask_for_it() {
+    for (sent, flags, dnssec_ok, seen) in [
+        (Flags::AD, Flags::RD, false, 0),
+        (Flags::AD, Flags::RD | Flags::AD, false, Flags::AD),
+        (Flags::AD, Flags::RD, true, Flags::AD),
+        (0, Flags::RD | Flags::AD, true, 0),
+        (Flags::AA | Flags::RA, Flags::RD, false, Flags::AA | Flags::RA),
+    ] {
+        let block = Block::new(Policy::default());
+        let ask = Ask::with("www.example.org", RType::A, flags, dnssec_ok);
+        block.store(&ask, &mut ask.answer(Rcode::NOERROR, sent, &[a("www.example.org.", 60)]));
+        assert_eq!(block.lookup(&ask).flags, Flags(seen), "{sent:x} {flags:x} {dnssec_ok}");
+    }
+}
+
+#[test]
+fn only_the_same_question_with_the_same_do_and_cd_finds_an_answer() {
+    let block = Block::new(Policy::default());
+    block.store(&www(), &mut www().addresses(&[60]));
+    let other = block.cache.partition("example.org.");
+    for (ask, found) in [
+        (Ask::new("WWW.Example.Org", RType::A), true),
+        (Ask::with("www.example.org", RType::A, Flags::RD | Flags::AD, false), true),
+        (Ask::with("www.example.org", RType::A, 0, false), true),
+        (Ask::new("www.example.org", RType::AAAA), false),
+        (Ask::of_class("www.example.org", RType::A, wire::Class::CH, Flags::RD, false), false),
+        (Ask::new("ww.example.org", RType::A), false),
+        (Ask::with("www.example.org", RType::A, Flags::RD, true), false),
+        (Ask::with("www.example.org", RType::A, Flags::RD | Flags::CD, false), false),
+    ] {
+        assert_eq!(block.lookup(&ask).lookup != Lookup::Miss, found);
+        let elsewhere = ask.see(|query, reply| other.lookup(&block.policy, query, block.now, reply));
+        assert_eq!(elsewhere.lookup, Lookup::Miss, "another block's");
+    }
+}
+
+#[test]
+fn a_denial_hands_out_its_soa_and_its_reason() {
+    let mut block = Block::new(Policy::default());
+    let mut answer = www().nxdomain(3600, 60);
+    answer.ede = b"\0\x0f\0\x02\0\x11".to_vec();
+    assert_eq!(block.store(&www(), &mut answer), Stored::Kept(Kind::Denial));
+    block.wait(10.0);
+    let seen = block.lookup(&www());
+    assert_eq!((seen.lookup, seen.rcode), (DENIAL, Rcode::NXDOMAIN));
+    assert_eq!((seen.ttls, seen.ede), (vec![50], vec![17]));
+    block.wait(50.0);
+    assert_eq!(block.lookup(&www()).lookup, Lookup::Miss);
+}
+
+#[test]
+fn good_answers_displace_each_other_and_failures_displace_nothing_good() {
+    type Step = fn(&Ask) -> wire::Answer;
+    let address: Step = |ask| ask.addresses(&[60]);
+    let denial: Step = |ask| ask.nxdomain(60, 60);
+    let bare_denial: Step = |ask| ask.answer(Rcode::NXDOMAIN, 0, &[]);
+    let failure: Step = Ask::servfail;
+    let refused: Step = |ask| ask.answer(Rcode::REFUSED, 0, &[]);
+    let truncated: Step = |ask| ask.answer(Rcode::NOERROR, Flags::TC, &[]);
+    for (what, first, second, stored, found) in [
+        ("denial, address", denial, address, Stored::Kept(Kind::Success), SUCCESS),
+        ("address, denial", address, denial, Stored::Kept(Kind::Denial), DENIAL),
+        ("address, denial that cannot be kept", address, bare_denial, Stored::Passed, Lookup::Miss),
+        ("address, failure", address, failure, Stored::EarlierIsBetter, SUCCESS),
+        ("denial, failure", denial, failure, Stored::EarlierIsBetter, DENIAL),
+        ("address, refused", address, refused, Stored::EarlierIsBetter, SUCCESS),
+        ("address, truncated", address, truncated, Stored::Passed, SUCCESS),
+        ("failure, address", failure, address, Stored::Kept(Kind::Success), SUCCESS),
+        ("failure, refused", failure, refused, Stored::Passed, DENIAL),
+        ("failure, failure", failure, failure, Stored::Kept(Kind::Denial), DENIAL),
+    ] {
+        let block = Block::new(Policy::default());
+        block.store(&www(), &mut first(&www()));
+        assert_eq!(block.store(&www(), &mut second(&www())), stored, "{what}");
+        assert_eq!(block.lookup(&www()).lookup, found, "{what}");
+        let entries = Kind::ALL.map(|kind| block.partition.entries(kind));
+        assert_eq!(entries.iter().sum::<usize>(), usize::from(found != Lookup::Miss), "{what}");
+    }
+}
+
+#[test]
+fn a_failure_is_kept_for_5_seconds_and_gives_way() {
+    let mut block = Block::new(Policy::default());
+    assert_eq!(block.store(&www(), &mut www().servfail()), Stored::Kept(Kind::Denial));
+    block.wait(4.9);
+    let seen = block.lookup(&www());
+    assert_eq!((seen.lookup, seen.rcode), (DENIAL, Rcode::SERVFAIL));
+    block.wait(0.1);
+    assert_eq!(block.lookup(&www()).lookup, Lookup::Miss);
+}
+
+#[test]
+fn an_expired_answer_gives_way_to_a_failure_without_serve_stale() {
+    let mut block = Block::new(Policy::default());
+    block.store(&www(), &mut www().addresses(&[5]));
+    block.wait(5.0);
+    assert_eq!(block.store(&www(), &mut www().servfail()), Stored::Kept(Kind::Denial));
+    assert_eq!(block.partition.entries(Kind::Success), 0);
+    assert!(block.serve_stale(&www()).is_some_and(|seen| seen.rcode == Rcode::SERVFAIL), "fresh");
+}
+
+#[test]
+fn zones_and_disabled_zones_hide_what_is_there() {
+    let mut block = Block::new(Policy::default());
+    block.store(&www(), &mut www().addresses(&[60]));
+    let zone = |text| vec![Name::from_text(text).unwrap()];
+    for (policy, found) in [
+        (Policy { zones: zone("example.org."), ..Policy::default() }, SUCCESS),
+        (Policy { zones: zone("example.com."), ..Policy::default() }, Lookup::Miss),
+        (Policy { disabled_success: zone("."), ..Policy::default() }, Lookup::Miss),
+        (Policy { disabled_success: zone("example.com."), ..Policy::default() }, SUCCESS),
+        (Policy { disabled_denial: zone("."), ..Policy::default() }, SUCCESS),
+    ] {
+        block.policy = policy;
+        assert_eq!(block.lookup(&www()).lookup, found, "{:?}", block.policy);
+    }
+}
+
+#[test]
+fn a_popular_answer_is_prefetched_by_one_caller() {
+    let prefetch = Prefetch { amount: 3, duration: Duration::from_secs(60), percentage: 20 };
+    let mut block = Block::new(Policy { prefetch: Some(prefetch), ..Policy::default() });
+    block.store(&www(), &mut www().addresses(&[100]));
+    assert_eq!(block.lookup(&www()).lookup, SUCCESS);
+    block.wait(50.0);
+    assert_eq!(block.lookup(&www()).lookup, SUCCESS);
+    block.wait(29.9);
+    assert_eq!(block.lookup(&www()).lookup, SUCCESS, "popular, but 20.1 s are left");
+    block.wait(0.1);
+    assert_eq!(block.lookup(&www()).lookup, FETCH);
+    assert_eq!(block.lookup(&www()).lookup, SUCCESS, "claimed");
+    block.wait(5.0);
+    assert_eq!(block.lookup(&www()).lookup, FETCH, "the first caller was never heard of again");
+    block.failed(&www());
+    block.wait(0.9);
+    assert_eq!(block.lookup(&www()).lookup, SUCCESS, "it failed a moment ago");
+    block.wait(0.1);
+    assert_eq!(block.lookup(&www()).lookup, FETCH);
+    block.store(&www(), &mut www().addresses(&[100]));
+    block.wait(80.0);
+    assert_eq!(block.lookup(&www()).lookup, SUCCESS, "a pause of over 60 s");
+    block.lookup(&www());
+    assert_eq!(block.lookup(&www()).lookup, FETCH);
+}
+
+#[test]
+fn a_short_life_is_prefetched_in_its_last_second() {
+    let prefetch = Prefetch { amount: 1, ..Prefetch::default() };
+    let mut block = Block::new(Policy { prefetch: Some(prefetch), ..Policy::default() });
+    block.store(&www(), &mut www().addresses(&[5]));
+    block.wait(3.9);
+    assert_eq!(block.lookup(&www()).lookup, SUCCESS);
+    block.wait(0.1);
+    let without_rd = Ask::with("www.example.org", RType::A, 0, false);
+    assert_eq!(block.lookup(&without_rd).lookup, SUCCESS, "its answer could not be kept");
+    assert_eq!(block.lookup(&www()).lookup, FETCH);
+}
+
+#[test]
+fn popularity_outlives_the_refresh() {
+    let prefetch = Prefetch { amount: 5, ..Prefetch::default() };
+    let mut block = Block::new(Policy { prefetch: Some(prefetch), ..Policy::default() });
+    block.store(&www(), &mut www().addresses(&[10]));
+    for _ in 0..4 {
+        assert_eq!(block.lookup(&www()).lookup, SUCCESS);
+    }
+    block.store(&www(), &mut www().addresses(&[10]));
+    block.wait(9.5);
+    assert_eq!(block.lookup(&www()).lookup, FETCH);
+}

@@ -1,0 +1,198 @@
+//! Expired answers: RFC 8767 and `serve_stale`.
+
+use std::time::Duration;
+
+use wire::{Flags, RType, Rcode};
+
+use crate::support::{Ask, Block};
+use crate::{Kind, Lookup, Mode, Policy, Stale, Stored};
+
+const HIT: Lookup = Lookup::Hit { kind: Kind::Success };
+const WAIT: Duration = Duration::from_millis(1800);
+const ASK_FIRST: Lookup = Lookup::Verify { wait: WAIT };
+
+fn stale(refresh: bool) -> Lookup {
+    Lookup::Stale { kind: Kind::Success, refresh }
+}
+
+fn www() -> Ask {
+    Ask::new("www.example.org", RType::A)
+}
+
+/// A block with an answer that expired 1 s ago.
+fn expired(stale: Stale) -> Block {
+    let mut block = Block::new(Policy { stale: Some(stale), ..Policy::default() });
+    block.store(&www(), &mut www().addresses(&[10, 300]));
+    block.wait(11.0);
+    block
+}
+
+fn verify(timeout: Option<Duration>) -> Stale {
+    Stale { mode: Mode::Verify { timeout }, ..Stale::default() }
+}
+
+#[test]
+fn immediate_answers_with_ttl_0_and_one_caller_refreshes() {
+    let mut block = expired(Stale::default());
+    let seen = block.lookup(&www());
+    assert_eq!((seen.lookup, seen.ttls, seen.ede), (stale(true), vec![0, 0], vec![3]));
+    for _ in 0..3 {
+        assert_eq!(block.lookup(&www()).lookup, stale(false));
+    }
+    assert_eq!(block.store(&www(), &mut www().addresses(&[60])), Stored::Kept(Kind::Success));
+    let seen = block.lookup(&www());
+    assert_eq!((seen.lookup, seen.ttls, seen.ede), (HIT, vec![60], vec![]));
+    block.wait(60.0);
+    assert_eq!(block.lookup(&www()).lookup, stale(true));
+}
+
+#[test]
+fn a_failed_upstream_is_left_alone_for_longer_and_longer() {
+    let mut block = expired(Stale::default());
+    for pause in [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0] {
+        assert_eq!(block.lookup(&www()).lookup, stale(true), "before a pause of {pause} s");
+        block.failed(&www());
+        let seen = block.lookup(&www());
+        assert_eq!((seen.lookup, seen.ttls), (stale(false), vec![30, 30]), "RFC 8767, section 4");
+        block.wait(pause - 0.1);
+        assert_eq!(block.lookup(&www()).lookup, stale(false), "within a pause of {pause} s");
+        block.wait(0.1);
+    }
+    block.store(&www(), &mut www().addresses(&[10]));
+    block.wait(10.0);
+    let seen = block.lookup(&www());
+    assert_eq!((seen.lookup, seen.ttls), (stale(true), vec![0]), "the upstream answers again");
+}
+
+#[test]
+fn failure_recheck_and_response_ttl_are_as_written() {
+    for (ttl, recheck, early, late) in [
+        (Some(7), Some(Duration::from_secs(20)), stale(false), stale(true)),
+        (Some(7), Some(Duration::ZERO), stale(true), stale(true)),
+        (Some(7), Some(Duration::from_secs(3600)), stale(false), stale(false)),
+    ] {
+        let mut block = expired(Stale { ttl, recheck, ..Stale::default() });
+        assert_eq!(block.lookup(&www()).ttls, [7, 7]);
+        block.failed(&www());
+        let seen = block.lookup(&www());
+        assert_eq!((seen.lookup, seen.ttls), (early, vec![7, 7]));
+        block.failed(&www());
+        block.wait(20.0);
+        assert_eq!(block.lookup(&www()).lookup, late);
+    }
+}
+
+#[test]
+fn the_window_ends() {
+    let mut block = expired(Stale { window: Duration::from_secs(100), ..Stale::default() });
+    block.wait(98.9);
+    assert_eq!(block.lookup(&www()).lookup, stale(true));
+    block.wait(0.1);
+    assert!(block.serve_stale(&www()).is_none());
+    assert_eq!(block.lookup(&www()).lookup, Lookup::Miss);
+    assert_eq!(block.partition.entries(Kind::Success), 0);
+}
+
+#[test]
+fn verify_asks_first_and_serves_stale_when_that_fails() {
+    for (timeout, wait) in [(None, WAIT), (Some(Duration::from_millis(100)), Duration::from_millis(100))] {
+        let mut block = expired(verify(timeout));
+        for _ in 0..3 {
+            assert_eq!(block.lookup(&www()).lookup, Lookup::Verify { wait }, "all wait for the same answer");
+        }
+        for _ in 0..3 {
+            let seen = block.serve_stale(&www()).unwrap();
+            assert_eq!((seen.ttls, seen.ede), (vec![30, 30], vec![3]));
+        }
+        assert_eq!(
+            block.lookup(&www()).lookup,
+            stale(false),
+            "three clients failed at once, which is one failure"
+        );
+        block.wait(1.0);
+        assert_eq!(block.lookup(&www()).lookup, Lookup::Verify { wait }, "one tries");
+        assert_eq!(block.lookup(&www()).lookup, stale(false), "the others do not wait");
+        assert_eq!(block.store(&www(), &mut www().addresses(&[60])), Stored::Kept(Kind::Success));
+        assert_eq!(block.lookup(&www()).lookup, HIT);
+    }
+}
+
+#[test]
+fn a_failure_that_is_answered_leaves_the_expired_answer_in_place() {
+    for rcode in [Rcode::SERVFAIL, Rcode::REFUSED, Rcode::NOTIMP, Rcode::FORMERR] {
+        let block = expired(verify(None));
+        assert_eq!(block.lookup(&www()).lookup, ASK_FIRST);
+        assert_eq!(block.store(&www(), &mut www().answer(rcode, 0, &[])), Stored::EarlierIsBetter, "{rcode}");
+        assert_eq!(block.serve_stale(&www()).unwrap().ttls, [30, 30], "{rcode}");
+        assert_eq!(block.lookup(&www()).lookup, stale(false), "{rcode}");
+    }
+}
+
+#[test]
+fn an_expired_denial_gives_way_to_the_first_address() {
+    let mut block = Block::new(Policy { stale: Some(verify(None)), ..Policy::default() });
+    block.store(&www(), &mut www().nxdomain(10, 10));
+    block.wait(20.0);
+    assert_eq!(block.lookup(&www()).lookup, ASK_FIRST);
+    let seen = block.serve_stale(&www()).unwrap();
+    assert_eq!((seen.rcode, seen.ede, seen.ttls), (Rcode::NXDOMAIN, vec![19], vec![30]));
+    assert_eq!(block.store(&www(), &mut www().addresses(&[60])), Stored::Kept(Kind::Success));
+    block.wait(61.0);
+    assert_eq!(block.serve_stale(&www()).unwrap().rcode, Rcode::NOERROR);
+    assert_eq!(block.partition.entries(Kind::Denial), 0);
+}
+
+#[test]
+fn an_expired_address_gives_way_to_a_denial_even_if_that_cannot_be_kept() {
+    let block = expired(verify(None));
+    assert_eq!(block.store(&www(), &mut www().answer(Rcode::NXDOMAIN, 0, &[])), Stored::Passed);
+    assert!(block.serve_stale(&www()).is_none());
+    assert_eq!(block.lookup(&www()).lookup, Lookup::Miss);
+}
+
+#[test]
+fn prefer_positive_keeps_an_address_over_denials_until_its_window_ends() {
+    for mode in [Mode::Immediate, Mode::Verify { timeout: None }] {
+        let mut block = expired(Stale { mode, prefer_positive: true, ..Stale::default() });
+        for mut denial in [www().nxdomain(60, 60), www().answer(Rcode::NXDOMAIN, 0, &[]), www().servfail()] {
+            assert_eq!(block.store(&www(), &mut denial), Stored::EarlierIsBetter);
+        }
+        assert_eq!(block.serve_stale(&www()).unwrap().rcode, Rcode::NOERROR);
+        assert_eq!(block.lookup(&www()).lookup, stale(false));
+        assert_eq!(block.store(&www(), &mut www().addresses(&[20])), Stored::Kept(Kind::Success));
+        assert_eq!(block.lookup(&www()).ttls, [20]);
+        block.wait(3620.0);
+        assert_eq!(block.store(&www(), &mut www().nxdomain(60, 60)), Stored::Kept(Kind::Denial));
+        assert_eq!(block.store(&www(), &mut www().addresses(&[20])), Stored::Kept(Kind::Success));
+    }
+}
+
+#[test]
+fn a_failure_entry_is_never_served_stale() {
+    let mut block = Block::new(Policy { stale: Some(Stale::default()), ..Policy::default() });
+    block.store(&www(), &mut www().servfail());
+    block.wait(5.0);
+    assert!(block.serve_stale(&www()).is_none());
+    assert_eq!(block.lookup(&www()).lookup, Lookup::Miss);
+}
+
+#[test]
+fn a_query_without_rd_gets_nothing_expired() {
+    let block = expired(Stale::default());
+    let ask = Ask::with("www.example.org", RType::A, 0, false);
+    assert_eq!(block.lookup(&ask).lookup, Lookup::Miss);
+    assert!(block.serve_stale(&ask).is_none());
+    assert_eq!(block.lookup(&www()).lookup, stale(true), "and spoils nothing");
+}
+
+#[test]
+fn serve_stale_gives_a_fresh_answer_as_it_is() {
+    let block = Block::new(Policy::default());
+    assert!(block.serve_stale(&www()).is_none());
+    block.store(
+        &www(),
+        &mut www().answer(Rcode::NOERROR, Flags::RA, &[crate::support::a("www.example.org.", 60)]),
+    );
+    let seen = block.serve_stale(&www()).unwrap();
+    assert_eq!((seen.ttls, seen.ede, seen.flags), (vec![60], vec![], Flags(Flags::RA)));
+}
