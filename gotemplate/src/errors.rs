@@ -7,7 +7,6 @@ pub struct ParseError {
     /// The byte in the template's text where the trouble starts, from 0.
     pub offset: usize,
     /// What is wrong there.
-    #[source]
     pub problem: Problem,
 }
 
@@ -102,11 +101,11 @@ pub enum Problem {
     #[error("method {0:?} takes one string")]
     MethodArgument(String),
     /// A function with too many or too few arguments.
-    #[error("function {function:?} takes {wanted} arguments, not {got}")]
+    #[error("function {function:?} takes {wanted}, not {got}")]
     Arguments {
         /// The function.
         function: &'static str,
-        /// How many it takes.
+        /// How many it takes, in words.
         wanted: &'static str,
         /// How many there are, the piped value included.
         got: usize,

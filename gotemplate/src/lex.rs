@@ -315,7 +315,10 @@ mod tests {
 
     fn texts(text: &str) -> Vec<String> {
         let tokens = tokens(text).unwrap();
-        tokens.into_iter().filter_map(|token| if let Kind::Text(text) = token.kind { Some(text.into()) } else { None }).collect()
+        tokens
+            .into_iter()
+            .filter_map(|token| if let Kind::Text(text) = token.kind { Some(text.into()) } else { None })
+            .collect()
     }
 
     #[test]

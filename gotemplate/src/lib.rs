@@ -21,10 +21,11 @@
 //! # What differs from Go
 //! - A template that could only fail when rendered fails when parsed: unknown field, wrong number of arguments,
 //!   variable assigned but never declared.
+//!   That holds too where Go would never come to that part.
 //! - Refused by name: `define`, `block`, `template`, `call`, `html`, `js`, `urlquery`, numbers that are not
 //!   integers, a variable declared inside parentheses.
 //! - Text is UTF-8: a literal that is not, and a `slice` that cuts a character, are errors.
-//! - A structure cannot be printed, nor can the Go type of a list or map (`%T`, `%#v`).
+//! - A structure cannot be printed or compared; nor can the Go type of a list or map be printed (`%T`, `%#v`).
 //! - `%q` escapes combining marks and unassigned characters alike; Go leaves combining marks.
 //! - Rendering is bounded, see [`MAX_OUTPUT_BYTES`] and [`MAX_STEPS`].
 
@@ -47,6 +48,26 @@ pub use schema::Schema;
 pub use value::{Fields, List, ListView, Map, Value};
 
 /// A compiled template. It owns all it needs and may be rendered by many threads at once.
+///
+/// ```
+/// use gotemplate::{Fields, Schema, Template, Value};
+///
+/// struct Query(&'static str);
+///
+/// impl Fields for Query {
+///     fn field(&self, name: &str) -> Option<Value<'_>> {
+///         (name == "Name").then(|| self.0.into())
+///     }
+/// }
+///
+/// let schema = Schema::fields([("Name", Schema::Scalar)]);
+/// let template = Template::parse("{{ .Name }} 60 IN A 192.0.2.1", &schema)?;
+/// let mut out = String::new();
+/// template.render(&Query("host.example."), &mut out)?;
+/// assert_eq!(out, "host.example. 60 IN A 192.0.2.1");
+/// assert!(Template::parse("{{ .Nmae }}", &schema).is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Template {
     body: Vec<tree::Node>,
@@ -84,7 +105,7 @@ impl Template {
 pub const MAX_OUTPUT_BYTES: usize = 64 * 1024;
 
 /// How many steps one rendering may take. A step is one piece of text, one action, one expression or one turn of
-/// `range`; text copied in memory counts as one step for each 64 bytes.
+/// `range`; text that a function reads counts one more for each 64 bytes.
 pub const MAX_STEPS: u32 = 64 * 1024;
 
 /// How deep parentheses, control actions and pipeline stages may nest in a template, and lists and maps in a value

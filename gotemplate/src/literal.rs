@@ -26,7 +26,9 @@ fn string(text: &str) -> Result<(Kind<'_>, usize), Problem> {
     while !inside.is_empty() {
         let (unit, length) = unit(inside, '"').ok_or(Problem::BadEscape("string"))?;
         match unit {
-            Unit::Character(character) => bytes.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes()),
+            Unit::Character(character) => {
+                bytes.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes())
+            }
             Unit::Byte(byte) => bytes.push(byte),
         }
         inside = &inside[length..];
@@ -98,7 +100,11 @@ fn unit(text: &str, quote: char) -> Option<(Unit, usize)> {
 fn digits(text: &str, start: usize, count: usize, base: u32) -> Option<u32> {
     let digits = text.get(start..start + count)?;
     // `from_str_radix` takes a sign.
-    digits.bytes().all(|byte| char::from(byte).is_digit(base)).then(|| u32::from_str_radix(digits, base).ok()).flatten()
+    digits
+        .bytes()
+        .all(|byte| char::from(byte).is_digit(base))
+        .then(|| u32::from_str_radix(digits, base).ok())
+        .flatten()
 }
 
 /// Reads an integer; other numbers are known and refused.
@@ -106,11 +112,9 @@ pub(crate) fn number(text: &str) -> Result<(Kind<'_>, usize), Problem> {
     let length = number_length(text);
     let after = text[length..].chars().next();
     let number = &text[..length];
-    if after.is_some_and(is_alphanumeric) {
-        return Err(Problem::BadNumber(excerpt(text)));
-    }
-    if after.is_some_and(|sign| sign == '+' || sign == '-') {
-        return Err(Problem::BadNumber(excerpt(text)));
+    if after.is_some_and(|after| is_alphanumeric(after) || after == '+' || after == '-') {
+        let word = text.split([' ', '\t', '\r', '\n', '|', ')', '}']).next().unwrap_or_default();
+        return Err(Problem::BadNumber(excerpt(word)));
     }
     let unsigned = number.trim_start_matches(['+', '-']);
     let hexadecimal = unsigned.starts_with("0x") || unsigned.starts_with("0X");
@@ -177,18 +181,13 @@ pub(crate) enum NumberFault {
 
 /// An unsigned number as Go reads it: in `base` 2 to 36, or where `base` is 0 by its prefix and with `_` between digits.
 pub(crate) fn parse_unsigned(text: &str, base: u32) -> Result<u64, NumberFault> {
-    let (base, digits) = if base == 0 { prefixed(text) } else { (base, text) };
-    let underscores = text.contains('_');
-    if digits.is_empty() || (underscores && !underscores_separate(text)) {
-        // A lone "0" is its own prefix.
-        return if text == "0" { Ok(0) } else { Err(NumberFault::Syntax) };
+    let free = base == 0;
+    let (base, digits) = if free { prefixed(text) } else { (base, text) };
+    if text.is_empty() || (free && !underscores_separate(text)) {
+        return Err(NumberFault::Syntax);
     }
-    let prefix_allowed_underscores = digits.len() != text.len() || base == 10;
     let mut number: u64 = 0;
-    for character in digits.chars() {
-        if character == '_' && prefix_allowed_underscores {
-            continue;
-        }
+    for character in digits.chars().filter(|character| !free || *character != '_') {
         let digit = character.to_digit(base).ok_or(NumberFault::Syntax)?;
         number = number
             .checked_mul(u64::from(base))

@@ -41,12 +41,14 @@ impl Schema {
 
     /// The shape of the elements that `range` walks over and `index` gives.
     pub(crate) fn element(&self) -> &Self {
-        match self {
+        let element = match self {
             Self::List(element) => element,
             Self::Map { values, .. } => values,
             Self::Scalar => &Self::Scalar,
             Self::Fields(_) | Self::Method | Self::Any => &Self::Any,
-        }
+        };
+        // A method is nothing by itself, only as a field.
+        if *element == Self::Method { &Self::Any } else { element }
     }
 }
 
@@ -72,7 +74,8 @@ fn distance(left: &[char], right: &[char]) -> usize {
         let mut here = vec![row];
         for column in 1..=right.len() {
             let same = left[row - 1] == right[column - 1];
-            let mut best = (above[column] + 1).min(here[column - 1] + 1).min(above[column - 1] + usize::from(!same));
+            let mut best =
+                (above[column] + 1).min(here[column - 1] + 1).min(above[column - 1] + usize::from(!same));
             let swapped = row > 1
                 && column > 1
                 && left[row - 1] == right[column - 2]

@@ -126,13 +126,13 @@ impl Function {
     /// How many arguments it takes: at least, at most, and in words.
     pub(crate) fn arguments(self) -> (usize, usize, &'static str) {
         match self {
-            Self::And | Self::Or | Self::Index | Self::Printf => (1, usize::MAX, "one or more"),
-            Self::Print | Self::Println => (0, usize::MAX, "any number of"),
-            Self::Eq => (2, usize::MAX, "two or more"),
-            Self::Not | Self::Len => (1, 1, "one"),
-            Self::Ne | Self::Lt | Self::Le | Self::Gt | Self::Ge => (2, 2, "two"),
-            Self::ParseInt => (3, 3, "three"),
-            Self::Slice => (1, 4, "one to four"),
+            Self::And | Self::Or | Self::Index | Self::Printf => (1, usize::MAX, "one or more arguments"),
+            Self::Print | Self::Println => (0, usize::MAX, "any number of arguments"),
+            Self::Eq => (2, usize::MAX, "two or more arguments"),
+            Self::Not | Self::Len => (1, 1, "one argument"),
+            Self::Ne | Self::Lt | Self::Le | Self::Gt | Self::Ge => (2, 2, "two arguments"),
+            Self::ParseInt => (3, 3, "three arguments"),
+            Self::Slice => (1, 4, "one to four arguments"),
         }
     }
 

@@ -106,20 +106,45 @@ impl<'v> Value<'v> {
             Self::Uint8(number) => Some(i128::from(*number)),
             Self::Uint16(number) => Some(i128::from(*number)),
             Self::Uint64(number) => Some(i128::from(*number)),
-            Self::Nil | Self::Bool(_) | Self::Text(_) | Self::List(_) | Self::Map(_) | Self::Fields(_) => None,
+            Self::Nil | Self::Bool(_) | Self::Text(_) | Self::List(_) | Self::Map(_) | Self::Fields(_) => {
+                None
+            }
         }
     }
 
-    /// Follows one field name: of a structure, or as the key of a map. Nothing has nothing in all its fields.
-    pub(crate) fn field(self, name: &str) -> Result<Self, RenderError> {
-        match self {
-            Self::Nil => Ok(Self::Nil),
-            Self::Map(map) => Ok(map.get(name).unwrap_or(Self::Nil)),
-            Self::Fields(fields) => {
-                fields.field(name).ok_or_else(|| RenderError::NoField { field: name.to_owned(), of: "structure" })
-            }
-            other => Err(RenderError::NoField { field: name.to_owned(), of: other.kind() }),
+    /// Follows field names: of structures, or as keys of maps. What is missing has nothing in all its fields, but a
+    /// key whose value is nothing has no fields, as in Go.
+    pub(crate) fn follow(self, path: &[Box<str>]) -> Result<Self, RenderError> {
+        let mut value = self;
+        let mut missing = matches!(value, Self::Nil);
+        for name in path {
+            let found = match &value {
+                _ if missing => return Ok(Self::Nil),
+                Self::Map(map) => map.get(name),
+                Self::Fields(fields) => Some(fields.field(name).ok_or_else(|| value.no_field(name))?),
+                _ => return Err(value.no_field(name)),
+            };
+            missing = found.is_none();
+            value = found.unwrap_or(Self::Nil);
         }
+        Ok(value)
+    }
+
+    /// What the method `name` gives for `argument`.
+    pub(crate) fn call(&self, name: &str, argument: &Self) -> Result<Self, RenderError> {
+        let Self::Text(text) = argument else {
+            let function = name.to_owned();
+            return Err(RenderError::WrongKind { function, wanted: "string", got: argument.kind() });
+        };
+        let called = match self {
+            Self::Fields(fields) => fields.call(name, text),
+            _ => None,
+        };
+        called.ok_or_else(|| self.no_field(name))
+    }
+
+    fn no_field(&self, name: &str) -> RenderError {
+        RenderError::NoField { field: name.to_owned(), of: self.kind() }
     }
 }
 

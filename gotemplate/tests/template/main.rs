@@ -1,0 +1,6 @@
+//! The template language through its public face.
+
+mod data;
+mod failures;
+mod go;
+mod properties;
