@@ -1,1 +1,23 @@
-//! Load generator and measurements
+//! The room that measures: load, the servers it is put on, and the figures that come of it.
+//!
+//! ```text
+//! workload -> flood { burst -> lane -> server -> lane -> outstanding, judge } -> tally -> compare -> report
+//! ```
+//! It knows servers by their command lines and their replies alone, ours as any other: it imports no room of the
+//! server but `sockets` and `wire`. Every load is bounded in time and count. Errors are for whoever reads a terminal:
+//! `anyhow`.
+
+pub mod burst;
+pub mod clock;
+pub mod compare;
+pub mod flood;
+pub mod histogram;
+pub mod judge;
+pub mod names;
+pub mod outstanding;
+pub mod random;
+pub mod relay;
+pub mod responder;
+pub mod schedule;
+pub mod tally;
+pub mod workload;

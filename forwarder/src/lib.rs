@@ -1,1 +1,38 @@
-//! Upstreams: policy, health, retries, hedges, single flight
+//! Upstreams: policy, health, retries, hedges, single flight. The only room that dials for a client's query.
+//!
+//! ```text
+//! worker:  ask ------------> Forwarder -----> Outside::send      datagrams, sent with the worker's next batch
+//!          datagram, tick -> (no I/O)  -----> Outside::exchange  to Streams, by queue
+//!          exchanged ------>           -----> Outside::finished  the answer or the failure, and who waits for it
+//! tokio:   Streams: TCP and TLS connections    health::run: probes of upstreams that failed
+//! ```
+//!
+//! [`Forwarder`] is a state machine: time and replies go in, sends and results come out; one per worker, single-threaded.
+//! What workers share are atomics in [`Upstream`] and [`Group`]. This room must not know clients' sockets, the cache, the
+//! Corefile or a plugin: its caller stores what [`Finished`] carries and turns a [`Failure`] into an rcode.
+
+mod error;
+mod group;
+pub mod health;
+mod machine;
+mod metrics;
+mod policy;
+pub mod resolv_conf;
+mod resolve;
+mod streams;
+mod upstream;
+
+pub use error::{ExchangeError, Failure, TlsError};
+pub use group::{Chain, ConnectionLimits, Group, GroupError, GroupSpec, HealthCheck, MAX_UPSTREAMS};
+pub use machine::{
+    Ask, Exchange, ExchangeId, Finished, Forwarder, Limits, Outside, Refused, SocketId, StreamKind,
+    Transport, Waiters,
+};
+pub use metrics::{
+    Counter, DURATION_BUCKETS, Duration as DurationHistogram, ForwarderMetrics, GroupMetrics, Proto,
+    UpstreamMetrics,
+};
+pub use policy::Policy;
+pub use resolve::{ResolveError, resolve};
+pub use streams::{Deliver, Streams, TlsSettings, TlsSpec};
+pub use upstream::{ProbeRequest, ProbeRequests, Registry, Upstream};

@@ -1,1 +1,30 @@
-//! A DNS server for Kubernetes nodes that reads CoreDNS's Corefile
+//! localdns, a DNS server for Kubernetes nodes that reads CoreDNS's Corefile.
+//!
+//! ```text
+//! bytes in -> listen -> gate -> route -> pipeline { template, hosts | cache, forward | whoami } -> finish -> bytes out -> observe
+//! ```
+//! One direction, each room entered once. ARCHITECTURE.md draws the house.
+
+pub mod admin;
+pub mod cli;
+pub mod clock;
+pub mod control;
+mod dial;
+mod explain;
+pub mod failure;
+mod files;
+pub mod house;
+pub mod listen;
+mod loopcheck;
+pub mod observe;
+pub mod pipeline;
+pub mod plugin;
+mod report;
+pub mod route;
+pub mod running;
+pub mod serve;
+pub mod setup;
+mod text;
+mod zonetext;
+
+pub use explain::explain;

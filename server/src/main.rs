@@ -1,3 +1,199 @@
-//! The program `localdns`.
+//! The program `localdns`: reads its command line, then serves, checks or explains.
+//!
+//! Exit codes: 0 after SIGTERM, SIGINT or SIGQUIT and after a check that passed; 1 where the command line, the Corefile
+//! or an address cannot be used, or the server cannot go on; 2 after a second SIGINT.
 
-fn main() {}
+use std::io::Write as _;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use rand::Rng as _;
+use server::cli::{self, Flags, Wish};
+use server::clock;
+use server::control::{Draft, Origin, Server};
+use server::house::{House, Shared};
+use server::observe::{Format, Logger};
+use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+
+fn main() -> ExitCode {
+    let start = clock::now();
+    let wish = match cli::parse(std::env::args_os().skip(1), &|name| std::env::var(name).ok()) {
+        Ok(wish) => wish,
+        Err(error) => return fail(&error),
+    };
+    let outcome = match wish {
+        Wish::Print(text) => {
+            let _ = std::io::stdout().write_all(text.as_bytes());
+            return ExitCode::SUCCESS;
+        }
+        Wish::Serve(flags) => serve(&flags, start),
+        Wish::Check(flags) => check(&flags),
+        Wish::Explain(flags, wish) => explain(&flags, &wish),
+    };
+    outcome.unwrap_or_else(|error| fail(&error))
+}
+
+fn fail(error: &dyn std::fmt::Display) -> ExitCode {
+    let _ = writeln!(std::io::stderr(), "localdns: {error}");
+    ExitCode::FAILURE
+}
+
+fn serve(flags: &Flags, start: std::time::Instant) -> Result<ExitCode, String> {
+    let text = |error: &dyn std::fmt::Display| error.to_string();
+    let origin = Origin::find(flags).map_err(|error| text(&error))?;
+    let format = if flags.json { Format::Json } else { Format::Text };
+    let logger = Logger::stdout(format).map_err(|error| text(&error))?;
+    logger.install();
+    let limits = sockets::raise_open_files_limit();
+    let runtime = runtime().map_err(|error| text(&error))?;
+    let (fatal, mut fatal_messages) = mpsc::unbounded_channel();
+    let mut server = Server::start(flags, origin, runtime.handle(), logger.clone(), fatal, start)
+        .map_err(|error| text(&error))?;
+    if let Err(error) = limits {
+        logger.warning(None, &format!("cannot raise the number of open files: {error}"));
+    }
+    let mut signals = runtime.block_on(async { Signals::new() }).map_err(|error| text(&error))?;
+    if let Some(path) = &flags.pidfile {
+        std::fs::write(path, format!("{}\n", std::process::id()))
+            .map_err(|error| format!("cannot write the pidfile {}: {error}", path.display()))?;
+    }
+    if !flags.quiet {
+        let house = server.running().house.load_full();
+        for line in house.banner() {
+            logger.print(&line);
+        }
+        logger.print(cli::version().trim_end());
+    }
+    let code = loop {
+        match runtime.block_on(next_event(&server, &mut signals, &mut fatal_messages)) {
+            Event::Reload => server.reload(),
+            Event::Stop(name) => {
+                logger.info(None, &format!("{name}: Shutting down servers then terminating"));
+                server.stop(async {
+                    signals.interrupt.recv().await;
+                });
+                break ExitCode::SUCCESS;
+            }
+            Event::Quit => break ExitCode::SUCCESS,
+            Event::Fatal(message) => {
+                logger.flush(Duration::from_millis(500));
+                break fail(&message);
+            }
+        }
+    };
+    if let Some(path) = &flags.pidfile {
+        remove_own_pidfile(path);
+    }
+    logger.flush(Duration::from_millis(500));
+    // Connections and lookups that still wait for somebody are nobody's any more.
+    runtime.shutdown_background();
+    Ok(code)
+}
+
+enum Event {
+    Reload,
+    Stop(&'static str),
+    Quit,
+    Fatal(String),
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    quit: Signal,
+    hangup: Signal,
+    user1: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            quit: signal(SignalKind::quit())?,
+            hangup: signal(SignalKind::hangup())?,
+            user1: signal(SignalKind::user_defined1())?,
+        })
+    }
+}
+
+/// Waits for a signal, for the Corefile to change, or for bad news.
+async fn next_event(
+    server: &Server,
+    signals: &mut Signals,
+    fatal: &mut mpsc::UnboundedReceiver<String>,
+) -> Event {
+    let mut last_seen = String::new();
+    loop {
+        let reload = server.running().house.load().reload;
+        let next_look = async {
+            match reload {
+                Some(reload) => {
+                    let jitter = reload.jitter.mul_f64(rand::rng().random_range(-1.0..=1.0_f64).abs());
+                    sleep_until(Instant::now() + reload.interval + jitter).await;
+                }
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = signals.terminate.recv() => return Event::Stop("SIGTERM"),
+            _ = signals.interrupt.recv() => return Event::Stop("SIGINT"),
+            _ = signals.quit.recv() => return Event::Quit,
+            _ = signals.hangup.recv() => return Event::Reload,
+            _ = signals.user1.recv() => return Event::Reload,
+            message = fatal.recv() => return Event::Fatal(message.unwrap_or_default()),
+            () = next_look => {
+                if server.changed(&mut last_seen) {
+                    return Event::Reload;
+                }
+            }
+        }
+    }
+}
+
+fn check(flags: &Flags) -> Result<ExitCode, String> {
+    let (house, _runtime) = build(flags)?;
+    let zones: usize = house.zones.len();
+    println!("the Corefile can be served: {} server blocks, {zones} zones and addresses", house.blocks.len());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn explain(flags: &Flags, wish: &cli::Explain) -> Result<ExitCode, String> {
+    let (house, _runtime) = build(flags)?;
+    print!("{}", server::explain(&house, wish)?);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Builds a house that nobody will serve.
+fn build(flags: &Flags) -> Result<(House, Runtime), String> {
+    let origin = Origin::find(flags).map_err(|error| error.to_string())?;
+    let draft = Draft::read(&origin, flags.dns_port).map_err(|error| error.to_string())?;
+    for warning in &draft.warnings {
+        eprintln!("localdns: warning: {warning}");
+    }
+    let runtime = runtime().map_err(|error| error.to_string())?;
+    let logger = Logger::start(Format::Text, std::io::stderr()).map_err(|error| error.to_string())?;
+    let (mut shared, _probes) =
+        Shared::new(flags.cache_bytes, 1, runtime.handle(), logger.clone(), clock::now());
+    shared.resolve_names = false;
+    let house = House::build(&draft.spec, &shared, &server::control::addresses_of)
+        .map_err(|error| error.to_string())?;
+    house.look_at_files(&shared, clock::now(), &logger);
+    Ok((house, runtime))
+}
+
+fn runtime() -> std::io::Result<Runtime> {
+    Builder::new_multi_thread().worker_threads(2).thread_name("streams").enable_all().build()
+}
+
+/// A successor may have written its own id meanwhile.
+fn remove_own_pidfile(path: &Path) {
+    let own = std::process::id().to_string();
+    if std::fs::read_to_string(path).is_ok_and(|text| text.trim() == own) {
+        let _ = std::fs::remove_file(path);
+    }
+}

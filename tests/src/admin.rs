@@ -7,14 +7,20 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
+use crate::clock::eventually;
+
 /// Gets `path` from `server`: status and body.
 ///
 /// # Errors
 /// No connection, no whole reply within 5 s, no HTTP.
 pub fn http_get(server: SocketAddr, path: &str) -> Result<(u16, String)> {
-    let mut stream = TcpStream::connect_timeout(&server, PATIENCE).with_context(|| format!("connect {server}"))?;
+    let mut stream =
+        TcpStream::connect_timeout(&server, PATIENCE).with_context(|| format!("connect {server}"))?;
     stream.set_read_timeout(Some(PATIENCE))?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {server}\r\nAccept: text/plain\r\nConnection: close\r\n\r\n")?;
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: {server}\r\nAccept: text/plain\r\nConnection: close\r\n\r\n"
+    )?;
     let mut reply = String::new();
     stream.read_to_string(&mut reply).context("read the reply")?;
     let (head, body) = reply.split_once("\r\n\r\n").context("no end of the header")?;
@@ -35,9 +41,30 @@ impl Metrics {
     /// # Panics
     /// When there is none.
     pub fn of(server: SocketAddr) -> Self {
-        let (status, body) = http_get(server, "/metrics").unwrap_or_else(|error| panic!("metrics: {error:#}"));
+        let (status, body) =
+            http_get(server, "/metrics").unwrap_or_else(|error| panic!("metrics: {error:#}"));
         assert_eq!(status, 200, "{body}");
         Self::parse(&body)
+    }
+
+    /// Scrapes until `done`: a query is counted after its reply has left.
+    ///
+    /// # Panics
+    /// When that is not so within 3 s.
+    pub fn when(server: SocketAddr, done: impl Fn(&Self) -> bool) -> Self {
+        eventually("the metrics to tell of it", Duration::from_secs(3), || {
+            let metrics = Self::of(server);
+            done(&metrics).then_some(metrics)
+        })
+    }
+
+    /// Scrapes until so many queries are counted.
+    ///
+    /// # Panics
+    /// When that is not so within 3 s.
+    pub fn after_queries(server: SocketAddr, queries: usize) -> Self {
+        let all = queries as f64;
+        Self::when(server, |metrics| metrics.count("coredns_dns_responses_total", &[]) >= all)
     }
 
     /// Reads the text format.
@@ -46,7 +73,8 @@ impl Metrics {
     /// On a line that is none of it.
     pub fn parse(text: &str) -> Self {
         let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
-        let samples = lines.map(|line| sample(line).unwrap_or_else(|| panic!("not a sample: {line}"))).collect();
+        let samples =
+            lines.map(|line| sample(line).unwrap_or_else(|| panic!("not a sample: {line}"))).collect();
         Self { samples }
     }
 
@@ -79,7 +107,9 @@ impl Metrics {
     fn matching<'s>(&'s self, name: &'s str, labels: &'s [(&str, &str)]) -> impl Iterator<Item = &'s Sample> {
         self.samples.iter().filter(move |sample| {
             sample.name == name
-                && labels.iter().all(|(key, value)| sample.labels.get(*key).is_some_and(|found| found == value))
+                && labels
+                    .iter()
+                    .all(|(key, value)| sample.labels.get(*key).is_some_and(|found| found == value))
         })
     }
 }
@@ -128,7 +158,8 @@ mod tests {
 
     #[test]
     fn samples_are_found_by_some_of_their_labels() {
-        let metrics = Metrics::parse("# HELP a b\na{x=\"1\",y=\"q\\\"{}, \"} 2\na{x=\"2\",y=\"\"} 3.5\nb 7e+02\n");
+        let metrics =
+            Metrics::parse("# HELP a b\na{x=\"1\",y=\"q\\\"{}, \"} 2\na{x=\"2\",y=\"\"} 3.5\nb 7e+02\n");
         assert_eq!(metrics.value("a", &[("x", "1")]), Some(2.0));
         assert_eq!(metrics.value("a", &[]), Some(5.5));
         assert_eq!(metrics.value("a", &[("x", "3")]), None);

@@ -258,8 +258,15 @@ impl Ask {
 static NEXT_ID: AtomicU16 = AtomicU16::new(1);
 const RD: u16 = 0x0100;
 const DEFAULT_EDNS: (u16, u8, u16) = (1232, 0, 0);
-const FLAGS: &[(u16, &str)] =
-    &[(0x8000, "qr"), (0x0400, "aa"), (0x0200, "tc"), (0x0100, "rd"), (0x0080, "ra"), (0x0020, "ad"), (0x0010, "cd")];
+const FLAGS: &[(u16, &str)] = &[
+    (0x8000, "qr"),
+    (0x0400, "aa"),
+    (0x0200, "tc"),
+    (0x0100, "rd"),
+    (0x0080, "ra"),
+    (0x0020, "ad"),
+    (0x0010, "cd"),
+];
 const RCODES: &[(u16, &str)] = &[
     (0, "NOERROR"),
     (1, "FORMERR"),

@@ -22,7 +22,15 @@ pub fn binary() -> PathBuf {
 
 fn build() -> PathBuf {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["build", "-p", "server", "--bin", "localdns", "--message-format=json-render-diagnostics", "--quiet"]);
+    cargo.args([
+        "build",
+        "-p",
+        "server",
+        "--bin",
+        "localdns",
+        "--message-format=json-render-diagnostics",
+        "--quiet",
+    ]);
     if !cfg!(debug_assertions) {
         cargo.arg("--release");
     }

@@ -8,16 +8,19 @@ use std::time::Duration;
 
 use crate::binary::binary;
 use crate::place::{privileged, tempdir};
-use crate::server::run_to_end;
+use crate::server::output;
 
-/// Runs `body` in namespaces of its own, where it is root, `lo` is up, no other link exists, `/etc` is a small private copy and every port is free.
-/// `test` is the name of the calling test, for it is what runs again inside. All that it starts ends with it.
+/// Runs `body`, the whole of the calling test, in namespaces of its own: there it is root, `lo` is up, no other link exists, `/etc` is a small private
+/// copy and every port is free. All that it starts ends with it.
 ///
 /// Prints `skipped: ...` and does nothing where the kernel or a missing tool forbids namespaces.
 ///
 /// # Panics
-/// When `body` does, or takes more than two minutes.
-pub fn isolated(test: &str, body: impl FnOnce()) {
+/// When `body` does, or takes more than three minutes.
+pub fn isolated<F: FnOnce()>(body: F) {
+    // The test runs itself again inside, by its name: `crate::module::test::{{closure}}` without both ends.
+    let path = std::any::type_name::<F>().trim_end_matches("::{{closure}}");
+    let test = path.split_once("::").map_or(path, |(_, test)| test);
     if std::env::var(INSIDE).as_deref() == Ok(test) {
         return body();
     }
@@ -30,9 +33,13 @@ pub fn isolated(test: &str, body: impl FnOnce()) {
     command.arg(std::env::current_exe().expect("a process knows its file"));
     command.args([test, "--exact", "--nocapture", "--include-ignored", "--test-threads=1"]);
     command.env(INSIDE, test).env("ETC", home.path()).env("LOCALDNS_BINARY", binary());
-    let output = run_to_end(command, Duration::from_secs(120));
-    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && text.contains("1 passed"), "inside its namespaces {test} failed:\n{text}");
+    let output = output(command, Duration::from_secs(180));
+    let text =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success() && text.contains("1 passed"),
+        "inside its namespaces {test} failed:\n{text}"
+    );
     for line in text.lines().filter(|line| line.starts_with("skipped: ")) {
         tell(line);
     }
@@ -54,7 +61,7 @@ pub fn add_address(cidr: &str) {
 pub fn run(program: &str, args: &[&str]) -> String {
     let mut command = Command::new(program);
     command.args(args);
-    let Output { status, stdout, stderr } = run_to_end(command, Duration::from_secs(20));
+    let Output { status, stdout, stderr } = output(command, Duration::from_secs(20));
     let stderr = String::from_utf8_lossy(&stderr);
     assert!(status.success(), "{program} {args:?}: {status}: {stderr}");
     String::from_utf8_lossy(&stdout).into_owned()
@@ -95,7 +102,7 @@ fn possible() -> Result<(), &'static str> {
         private_etc(home.path());
         let mut command = namespaces();
         command.arg("true").env("ETC", home.path());
-        let made = run_to_end(command, Duration::from_secs(20)).status.success();
+        let made = output(command, Duration::from_secs(20)).status.success();
         if made { Ok(()) } else { Err("namespaces are not allowed here (try as root)") }
     })
 }
@@ -112,12 +119,21 @@ fn namespaces() -> Command {
 
 /// What programs need to find in `/etc` to start at all.
 fn private_etc(home: &Path) {
-    let keep = ["passwd", "group", "nsswitch.conf", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "iproute2"];
+    let keep = [
+        "passwd",
+        "group",
+        "nsswitch.conf",
+        "ld.so.cache",
+        "ld.so.conf",
+        "ld.so.conf.d",
+        "alternatives",
+        "iproute2",
+    ];
     for name in keep.iter().map(|name| Path::new("/etc").join(name)).filter(|path| path.exists()) {
         let mut command = Command::new("cp");
         command.arg("--archive").arg(&name).arg(home);
         // As an ordinary user the owner cannot be kept; the content is what counts.
-        run_to_end(command, Duration::from_secs(10));
+        output(command, Duration::from_secs(10));
     }
     let files = [("hosts", "127.0.0.1 localhost\n"), ("resolv.conf", "nameserver 127.0.0.1\n")];
     for (name, text) in files {

@@ -122,7 +122,10 @@ impl std::fmt::Display for Record {
 
 /// A header with the given flags and no records: the counts are questions, answers, authorities, additionals.
 pub fn header(id: u16, flags: u16, counts: [u16; 4]) -> Vec<u8> {
-    [id, flags, counts[0], counts[1], counts[2], counts[3]].iter().flat_map(|word| word.to_be_bytes()).collect()
+    [id, flags, counts[0], counts[1], counts[2], counts[3]]
+        .iter()
+        .flat_map(|word| word.to_be_bytes())
+        .collect()
 }
 
 /// Where the first question of a message ends; `None` if there is none or it is broken.
@@ -141,7 +144,8 @@ struct Cursor<'m> {
 
 impl<'m> Cursor<'m> {
     fn take(&mut self, n: usize) -> Result<&'m [u8]> {
-        let taken = self.bytes.get(self.at..self.at + n).with_context(|| format!("ends at octet {}", self.at))?;
+        let taken =
+            self.bytes.get(self.at..self.at + n).with_context(|| format!("ends at octet {}", self.at))?;
         self.at += n;
         Ok(taken)
     }
@@ -168,7 +172,8 @@ impl<'m> Cursor<'m> {
             match octet {
                 0 => break,
                 1..=63 => {
-                    let label = self.bytes.get(at..at + usize::from(octet)).context("label runs over the end")?;
+                    let label =
+                        self.bytes.get(at..at + usize::from(octet)).context("label runs over the end")?;
                     label.iter().for_each(|octet| push_octet(&mut name, *octet, b'.'));
                     name.push('.');
                     at += label.len();

@@ -1,10 +1,13 @@
 //! Where a test may live: addresses, ports and directories that no other test uses.
 
-use std::net::{Ipv4Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, TcpListener, UdpSocket};
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use tempfile::TempDir;
+
+use crate::lock::lock;
 
 /// A loopback address that no other test, in this process or another one, holds. It stays reserved until the process ends.
 pub fn fresh_ip() -> Ipv4Addr {
@@ -17,8 +20,8 @@ pub fn fresh_ip() -> Ipv4Addr {
         if c == 0 || c == 255 {
             continue;
         }
-        if let Ok(lock) = UdpSocket::bind((ip, LOCK_PORT)) {
-            LOCKS.lock().expect("no holder panics").push(lock);
+        if let Ok(reserved) = UdpSocket::bind((ip, LOCK_PORT)) {
+            lock(&LOCKS).push(reserved);
             return ip;
         }
     }
@@ -27,6 +30,20 @@ pub fn fresh_ip() -> Ipv4Addr {
 /// The port that servers of a test listen on: 53 for root, 5353 otherwise.
 pub fn port() -> u16 {
     if privileged() { 53 } else { 5353 }
+}
+
+/// A port that nobody uses on `ip` for UDP or TCP at this moment, for addresses that are shared, such as `::1`.
+///
+/// # Panics
+/// When the address is not there.
+pub fn free_port(ip: IpAddr) -> u16 {
+    loop {
+        let listener = TcpListener::bind((ip, 0)).unwrap_or_else(|error| panic!("{ip}: {error}"));
+        let port = listener.local_addr().expect("a bound socket has an address").port();
+        if UdpSocket::bind((ip, port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// Whether this process is root, be it only within its own user namespace.
@@ -39,6 +56,16 @@ pub fn privileged() -> bool {
 /// A directory that vanishes with its value.
 pub fn tempdir() -> TempDir {
     tempfile::Builder::new().prefix("localdns-test-").tempdir().expect("the temporary directory is writable")
+}
+
+/// Writes a file beside `path` and renames it there, as careful programs publish a file.
+///
+/// # Panics
+/// When the disk does not take it.
+pub fn publish(path: &Path, text: impl AsRef<[u8]>) {
+    let aside = path.with_extension("aside");
+    let written = std::fs::write(&aside, text).and_then(|()| std::fs::rename(&aside, path));
+    written.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
 }
 
 static TAKEN: AtomicU32 = AtomicU32::new(0);

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -15,7 +15,8 @@ use tempfile::TempDir;
 use crate::admin::Metrics;
 use crate::binary::binary;
 use crate::clock::{eventually, now};
-use crate::place::tempdir;
+use crate::lock::lock;
+use crate::place::{publish, tempdir};
 
 /// How a server is started, beside its Corefile.
 #[derive(Debug, Default, Clone)]
@@ -68,7 +69,8 @@ impl Server {
     /// When it ends before its pidfile stands, or takes more than 10 s.
     pub fn start_with(corefile: &str, options: Options) -> Self {
         let directory = tempdir();
-        std::fs::write(directory.path().join("Corefile"), corefile).expect("the test's directory is writable");
+        std::fs::write(directory.path().join("Corefile"), corefile)
+            .expect("the test's directory is writable");
         let started = now();
         let mut child = command(directory.path(), &options).spawn().expect("the binary starts");
         let log = Arc::new(Log::default());
@@ -92,8 +94,9 @@ impl Server {
     /// When it serves, or does not end within 10 s, or leaves a pidfile behind.
     pub fn expect_failure(corefile: &str, options: Options) -> Output {
         let directory = tempdir();
-        std::fs::write(directory.path().join("Corefile"), corefile).expect("the test's directory is writable");
-        let output = run_to_end(command(directory.path(), &options), Duration::from_secs(10));
+        std::fs::write(directory.path().join("Corefile"), corefile)
+            .expect("the test's directory is writable");
+        let output = output(command(directory.path(), &options), Duration::from_secs(10));
         assert!(!output.status.success(), "a bad Corefile was accepted: {output:?}");
         assert!(!directory.path().join("pid").exists(), "a pidfile stands after a failed start");
         output
@@ -114,13 +117,9 @@ impl Server {
         self.directory.path().join(name)
     }
 
-    /// Replaces the Corefile, in one step as editors do it.
-    ///
-    /// # Panics
-    /// When the disk does.
+    /// Replaces the Corefile in one step.
     pub fn write_corefile(&self, text: &str) {
-        std::fs::write(self.path("Corefile.new"), text).expect("the test's directory is writable");
-        std::fs::rename(self.path("Corefile.new"), self.path("Corefile")).expect("the test's directory is writable");
+        publish(&self.path("Corefile"), text);
     }
 
     /// Sends a signal by its name without `SIG`.
@@ -128,7 +127,8 @@ impl Server {
     /// # Panics
     /// When the process is gone.
     pub fn signal(&self, name: &str) {
-        let status = Command::new("kill").args(["-s", name, &self.pid().to_string()]).status().expect("kill is there");
+        let status =
+            Command::new("kill").args(["-s", name, &self.pid().to_string()]).status().expect("kill is there");
         assert!(status.success(), "signal {name} to {}", self.pid());
     }
 
@@ -146,7 +146,9 @@ impl Server {
     /// # Panics
     /// When it does not come in time.
     pub fn wait(&mut self, patience: Duration) -> ExitStatus {
-        eventually("the end of the process", patience, || self.child.try_wait().expect("a child can be asked"))
+        eventually("the end of the process", patience, || {
+            self.child.try_wait().expect("a child can be asked")
+        })
     }
 
     /// Whether it still runs.
@@ -156,7 +158,7 @@ impl Server {
 
     /// What it said on stdout and stderr: the last 20,000 lines.
     pub fn log_lines(&self) -> Vec<String> {
-        self.log.lines.lock().expect("no holder panics").iter().cloned().collect()
+        lock(&self.log.lines).iter().cloned().collect()
     }
 
     /// What it said, as one text.
@@ -178,7 +180,7 @@ impl Server {
     /// When they do not come in time.
     pub fn wait_for_lines(&self, part: &str, n: usize, patience: Duration) -> Vec<String> {
         let deadline = now() + patience;
-        let mut lines = self.log.lines.lock().expect("no holder panics");
+        let mut lines = lock(&self.log.lines);
         loop {
             let found: Vec<String> = lines.iter().filter(|line| line.contains(part)).cloned().collect();
             if found.len() >= n {
@@ -189,18 +191,18 @@ impl Server {
                 let all: Vec<&str> = lines.iter().map(String::as_str).collect();
                 panic!("{} of {n} lines with {part:?} within {patience:?}:\n{}", found.len(), all.join("\n"));
             }
-            lines = self.log.came.wait_timeout(lines, left).expect("no holder panics").0;
+            lines = self.log.came.wait_timeout(lines, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
     /// Stops reading its output, until [`Self::resume_log`]: its pipes fill up. One line more may still be read.
     pub fn pause_log(&self) {
-        *self.log.paused.lock().expect("no holder panics") = true;
+        *lock(&self.log.paused) = true;
     }
 
     /// Reads its output again.
     pub fn resume_log(&self) {
-        *self.log.paused.lock().expect("no holder panics") = false;
+        *lock(&self.log.paused) = false;
         self.log.resumed.notify_all();
     }
 
@@ -225,8 +227,10 @@ impl Server {
     /// # Panics
     /// When the process is gone.
     pub fn rss_kb(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("the process runs");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a living process has memory");
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("the process runs");
+        let line =
+            status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a living process has memory");
         line.trim().trim_end_matches(" kB").parse().expect("a number of KiB")
     }
 }
@@ -234,7 +238,9 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         if thread::panicking() {
-            eprintln!("--- the server's log ---\n{}", self.log_text());
+            let lines = self.log_lines();
+            let last = &lines[lines.len().saturating_sub(100)..];
+            eprintln!("--- the end of the server's log ---\n{}", last.join("\n"));
         }
         // It may have ended by itself.
         drop(self.child.kill());
@@ -246,7 +252,7 @@ impl Drop for Server {
 ///
 /// # Panics
 /// When that takes longer than `patience`; the command is killed first.
-pub(crate) fn run_to_end(mut command: Command, patience: Duration) -> Output {
+pub fn output(mut command: Command, patience: Duration) -> Output {
     let what = format!("{command:?}");
     let mut child = command
         .stdin(Stdio::null())
@@ -293,7 +299,9 @@ fn command(directory: &Path, options: &Options) -> Command {
     command.arg("-conf").arg(directory.join("Corefile")).arg("-pidfile").arg(directory.join("pid"));
     command.args(&options.args);
     command.current_dir(options.cwd.as_deref().unwrap_or(directory));
-    for name in ["LOCALDNS_ADDRESS", "LOCALDNS_PORT", "LOCALDNS_CACHE_BYTES", "NOTIFY_SOCKET", "WATCHDOG_USEC"] {
+    for name in
+        ["LOCALDNS_ADDRESS", "LOCALDNS_PORT", "LOCALDNS_CACHE_BYTES", "NOTIFY_SOCKET", "WATCHDOG_USEC"]
+    {
         command.env_remove(name);
     }
     command.envs(options.env.iter().map(|(name, value)| (name, value)));
@@ -316,16 +324,16 @@ impl Log {
         thread::spawn(move || {
             for line in BufReader::with_capacity(4096, pipe).split(b'\n') {
                 let Ok(line) = line else { return };
-                let mut lines = log.lines.lock().expect("no holder panics");
+                let mut lines = lock(&log.lines);
                 if lines.len() == LOG_LINES {
                     lines.pop_front();
                 }
                 lines.push_back(String::from_utf8_lossy(&line).into_owned());
                 drop(lines);
                 log.came.notify_all();
-                let mut paused = log.paused.lock().expect("no holder panics");
+                let mut paused = lock(&log.paused);
                 while *paused {
-                    paused = log.resumed.wait(paused).expect("no holder panics");
+                    paused = log.resumed.wait(paused).unwrap_or_else(PoisonError::into_inner);
                 }
             }
         });

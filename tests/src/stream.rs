@@ -10,6 +10,7 @@ use socket2::SockRef;
 
 use crate::ask::Ask;
 use crate::clock::now;
+use crate::lock::lock;
 use crate::message::Message;
 
 /// What became of a stream's queries.
@@ -37,7 +38,8 @@ impl Tally {
     /// # Panics
     /// When not.
     pub fn assert_clean(&self) {
-        let clean = self.sent > 0 && self.answered == self.sent && self.duplicate + self.wrong + self.lost == 0;
+        let clean =
+            self.sent > 0 && self.answered == self.sent && self.duplicate + self.wrong + self.lost == 0;
         assert!(clean, "queries were lost or answered wrongly: {self:?}");
     }
 }
@@ -62,7 +64,8 @@ impl Stream {
         right: impl Fn(usize, &Message) -> bool + Send + 'static,
     ) -> Self {
         assert!((1..=10_000).contains(&rate), "1 to 10,000 queries a second");
-        let any: SocketAddr = if server.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0_u16; 8], 0).into() };
+        let any: SocketAddr =
+            if server.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0_u16; 8], 0).into() };
         let socket = UdpSocket::bind(any).expect("a client socket can be made");
         socket.connect(server).expect("a UDP socket always connects");
         socket.set_read_timeout(Some(Duration::from_millis(20))).expect("a timeout can be set");
@@ -105,7 +108,7 @@ struct Shared {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.asked.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        lock(&self.asked)
     }
 }
 
@@ -164,7 +167,9 @@ fn judge(shared: &Shared, bytes: &[u8], at: Instant, right: &impl Fn(usize, &Mes
     let message = Message::decode(bytes);
     let mut state = shared.lock();
     let State { sent, tally, .. } = &mut *state;
-    let Some(n) = bytes.get(..2).and_then(|octets| index(u16::from_be_bytes([octets[0], octets[1]]), sent.len())) else {
+    let Some(n) =
+        bytes.get(..2).and_then(|octets| index(u16::from_be_bytes([octets[0], octets[1]]), sent.len()))
+    else {
         tally.wrong += 1;
         return;
     };
@@ -190,4 +195,28 @@ fn index(id: u16, sent: usize) -> Option<usize> {
     let round = 1 << 16;
     let newest = (sent / round) * round + usize::from(id);
     if newest < sent { Some(newest) } else { newest.checked_sub(round) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Action, Upstream, fresh_ip};
+
+    #[test]
+    fn it_counts_what_is_lost_wrong_and_double() {
+        let reply = || Action::answer("x.example. 30 IN A 192.0.2.1");
+        let upstream = Upstream::start(fresh_ip(), move |asked| match asked.id % 10 {
+            3 => Action::Silent,
+            4 => Action::Both(Box::new(reply()), Box::new(reply())),
+            5 => Action::rcode(2),
+            _ => reply(),
+        });
+        let right = |_, message: &Message| message.rcode() == 0;
+        let stream = Stream::start(upstream.address(), 1000, |_| Ask::new("x.example", "A"), right);
+        crate::eventually("100 queries", Duration::from_secs(5), || (stream.sent() >= 100).then_some(()));
+        let tally = stream.finish(Duration::from_millis(300));
+        let tens = tally.sent / 10;
+        assert!(tally.lost.abs_diff(tens) <= 1 && tally.wrong.abs_diff(tens) <= 1, "{tally:?}");
+        assert!(tally.duplicate.abs_diff(tens) <= 1 && tally.answered.abs_diff(8 * tens) <= 8, "{tally:?}");
+    }
 }

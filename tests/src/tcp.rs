@@ -79,7 +79,12 @@ impl Connection {
             match self.stream.read(&mut buffer) {
                 Ok(0) => return true,
                 Ok(_) => {}
-                Err(error) => return !matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut),
+                Err(error) => {
+                    return !matches!(
+                        error.kind(),
+                        std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut
+                    );
+                }
             }
         }
     }

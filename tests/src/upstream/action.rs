@@ -14,7 +14,7 @@ pub enum Action {
     /// Nothing.
     Silent,
     /// Something, later.
-    Delay(Duration, Box<Action>),
+    Delay(Duration, Box<Self>),
     /// TC without records over UDP; over a connection, the reply.
     Truncate(Says),
     /// The reply under another id.
@@ -26,7 +26,7 @@ pub enum Action {
     /// These octets and nothing else.
     Octets(Vec<u8>),
     /// So many replies under wrong ids, then the right one.
-    Forge(usize, Says, Box<Action>),
+    Forge(usize, Says, Box<Self>),
     /// Half of the reply (over a connection: behind the length of all of it), then the end of the connection.
     Half(Says),
     /// Ends the connection without a word (FIN). Over UDP: silence.
@@ -34,7 +34,7 @@ pub enum Action {
     /// Breaks the connection (RST). Over UDP: silence.
     Reset,
     /// Both, in order.
-    Both(Box<Action>, Box<Action>),
+    Both(Box<Self>, Box<Self>),
 }
 
 /// What a reply says: NOERROR, RD as asked, RA, the question as it came, and OPT if the query had one, unless told otherwise.
@@ -117,7 +117,8 @@ impl Says {
         let count = |n: usize| u16::try_from(self.sections[n].len()).expect("a section fits its count");
         let edns = asked.edns.as_ref().filter(|_| !self.plain);
         let counts = [1, count(0), count(1), count(2) + u16::from(edns.is_some())];
-        let mut bytes = header(asked.id, 0x8080 | asked.flags & 0x0110 | self.flags | self.rcode & 0xf, counts);
+        let mut bytes =
+            header(asked.id, 0x8080 | asked.flags & 0x0110 | self.flags | self.rcode & 0xf, counts);
         let end = question_end(&asked.bytes).expect("the query was decoded before");
         bytes.extend(&asked.bytes[12..end]);
         if self.upper {

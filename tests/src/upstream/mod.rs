@@ -6,7 +6,7 @@ mod tls;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ pub use action::{Action, Says};
 pub use tls::Authority;
 
 use crate::clock::eventually;
+use crate::lock::lock;
 use crate::message::{Edns, Message};
 use serve::Later;
 
@@ -182,6 +183,10 @@ impl Upstream {
 impl Drop for Upstream {
     fn drop(&mut self) {
         self.stopped.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            // A script that panicked has said so already.
+            drop(thread.join());
+        }
     }
 }
 
@@ -222,9 +227,39 @@ impl Shared {
     }
 }
 
-/// A script that panicked has failed its test already; the rest may still be looked at.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-}
-
 const KEPT: usize = 100_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Ask, ask, fresh_ip};
+
+    #[test]
+    fn it_answers_over_both_transports_and_remembers() {
+        let mut upstream = Upstream::start(fresh_ip(), |asked| match asked.name.as_str() {
+            "late.example." => {
+                Action::answer("late.example. 30 IN A 192.0.2.9").after(Duration::from_millis(50))
+            }
+            "long.example." => Action::Truncate(Says::answer("long.example. 30 IN A 192.0.2.2")),
+            "forged.example." => Action::Forge(
+                3,
+                Says::answer("forged.example. 30 IN A 192.0.2.66"),
+                Box::new(Action::answer("forged.example. 30 IN A 192.0.2.3")),
+            ),
+            _ => Action::nxdomain("example. 60 IN SOA ns.example. host.example. 1 2 3 4 5"),
+        });
+        let at = upstream.address();
+        assert_eq!(ask(at, "none.example", "A").status(), "NXDOMAIN");
+        assert!(Ask::new("late.example", "A").tcp().of(at).elapsed >= Duration::from_millis(50));
+        assert_eq!(ask(at, "long.example", "A").flag_names(), "qr tc rd ra");
+        assert_eq!(Ask::new("long.example", "A").tcp().of(at).short(), ["192.0.2.2"]);
+        let refused = Ask::new("forged.example", "A").try_of(at).unwrap_err().to_string();
+        assert!(refused.contains("another id"), "{refused}");
+        assert_eq!(upstream.count("long.example."), 2);
+        assert_eq!(upstream.asked_for("long.example.")[1].transport, Transport::Tcp);
+        upstream.stop();
+        assert!(Ask::new("none.example", "A").timeout(Duration::from_secs(1)).try_of(at).is_err());
+        upstream.restart();
+        assert_eq!(ask(at, "none.example", "A").status(), "NXDOMAIN");
+    }
+}

@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use socket2::SockRef;
 
-use super::{Action, Asked, Shared, Transport, lock};
+use super::{Action, Asked, Shared, Transport};
 use crate::clock::now;
+use crate::lock::lock;
 
 /// Binds `address` and serves it until `stopped`.
 pub(super) fn spawn(
@@ -24,14 +25,16 @@ pub(super) fn spawn(
 ) -> Vec<JoinHandle<()>> {
     let mut threads = Vec::new();
     if tls.is_none() {
-        let socket = UdpSocket::bind(address).unwrap_or_else(|error| panic!("mock upstream: udp {address}: {error}"));
+        let socket =
+            UdpSocket::bind(address).unwrap_or_else(|error| panic!("mock upstream: udp {address}: {error}"));
         socket.set_read_timeout(Some(POLL)).expect("a timeout can be set");
         // Above the default, so that a burst is not lost before the mock sees it.
         SockRef::from(&socket).set_recv_buffer_size(4 << 20).ok();
         let (shared, stopped) = (Arc::clone(shared), Arc::clone(stopped));
         threads.push(thread::spawn(move || datagrams(&Arc::new(socket), &shared, &stopped)));
     }
-    let listener = TcpListener::bind(address).unwrap_or_else(|error| panic!("mock upstream: tcp {address}: {error}"));
+    let listener =
+        TcpListener::bind(address).unwrap_or_else(|error| panic!("mock upstream: tcp {address}: {error}"));
     listener.set_nonblocking(true).expect("a listener can be polled");
     let (shared, tls, stopped) = (Arc::clone(shared), tls.cloned(), Arc::clone(stopped));
     threads.push(thread::spawn(move || connections(&listener, &shared, tls.as_ref(), &stopped)));
@@ -273,7 +276,8 @@ impl Ord for Task {
 fn work_off(due: &Receiver<Task>) {
     let mut waiting = BinaryHeap::<Task>::new();
     loop {
-        let patience = waiting.peek().map_or(Duration::from_secs(1), |task| task.at.saturating_duration_since(now()));
+        let patience =
+            waiting.peek().map_or(Duration::from_secs(1), |task| task.at.saturating_duration_since(now()));
         match due.recv_timeout(patience) {
             Ok(task) => waiting.push(task),
             Err(RecvTimeoutError::Timeout) => {}

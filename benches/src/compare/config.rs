@@ -1,0 +1,315 @@
+//! Configuration text of each server. Pure: text in, text out.
+
+use std::fmt::Write as _;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+
+use super::work::{Source, Work};
+use crate::names::{Pattern, address_of};
+use crate::workload::HOSTS;
+
+/// Where a server finds its files and its network.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    /// Its own directory.
+    pub dir: &'a Path,
+    /// What it listens on.
+    pub listen: &'a [SocketAddr],
+    /// What it forwards to.
+    pub upstream: SocketAddr,
+    /// How many workers it has: one for each of its cores.
+    pub workers: usize,
+}
+
+impl Place<'_> {
+    fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.listen.iter().map(SocketAddr::ip)
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.dir.join(name).display().to_string()
+    }
+}
+
+/// `ADDRESS NAME` a line.
+pub fn hosts(count: u32) -> String {
+    let mut text = String::new();
+    each_host(count, |name, address| line(&mut text, format_args!("{address} {name}")));
+    text
+}
+
+/// A zone with the names of hosts; with none of them at 0.
+pub fn zone(count: u32) -> String {
+    let mut text =
+        "$TTL 3600\n@ IN SOA ns hostmaster 1 3600 600 86400 60\n@ IN NS ns\nns IN A 127.0.0.10\n".to_owned();
+    each_host(count, |name, address| line(&mut text, format_args!("{name}. IN A {address}")));
+    text
+}
+
+/// CoreDNS's, and ours: the same file for both, with metrics and errors on as everybody runs them.
+pub fn corefile(work: &Work, place: &Place<'_>) -> String {
+    let mut common = "    bind".to_owned();
+    for address in place.addresses() {
+        common += &format!(" {address}");
+    }
+    common += "\n    errors\n    prometheus 127.0.0.1:9153\n";
+    if work.log {
+        common += "    log\n";
+    }
+    let absent = "    template ANY ANY {\n        rcode NXDOMAIN\n    }\n";
+    let block = |zone: &str, rest: &str| format!("{zone}:{} {{\n{common}{rest}}}\n", place.listen[0].port());
+    match work.source {
+        Source::Hosts(_) => block(".", &format!("    hosts {}\n", place.file("hosts"))),
+        Source::Absent => block(".", absent),
+        Source::Whoami => block(".", "    whoami\n"),
+        Source::Zones(count) => (0..count).map(|number| block(&zone_name(number), absent)).collect(),
+        Source::Upstream(entries) => {
+            let size =
+                entries.map_or(String::new(), |entries| format!(" {{\n        success {entries}\n    }}"));
+            block(".", &format!("    cache 3600{size}\n    forward . {}\n", place.upstream))
+        }
+    }
+}
+
+/// Unbound's.
+pub fn unbound(work: &Work, place: &Place<'_>) -> String {
+    let mut text = format!(
+        "server:\n    username: \"\"\n    chroot: \"\"\n    directory: \"{}\"\n    pidfile: \"\"\n    use-syslog: no\n    do-daemonize: no\n    num-threads: {}\n    \
+         access-control: 127.0.0.0/8 allow\n    do-not-query-localhost: no\n    module-config: \"iterator\"\n    \
+         msg-cache-size: 64m\n    rrset-cache-size: 64m\n    outgoing-range: 4096\n    num-queries-per-thread: 2048\n",
+        place.dir.display(),
+        place.workers,
+    );
+    for address in place.addresses() {
+        line(&mut text, format_args!("    interface: {address}"));
+    }
+    if work.log {
+        text += "    log-queries: yes\n";
+    }
+    match work.source {
+        Source::Hosts(count) => {
+            text += "    local-zone: \"hosts.bench.\" static\n";
+            each_host(count, |name, address| {
+                line(&mut text, format_args!("    local-data: \"{name}. 3600 IN A {address}\""));
+            });
+        }
+        Source::Absent => text += "    local-zone: \"absent.bench.\" static\n",
+        Source::Zones(count) => {
+            for number in 0..count {
+                line(&mut text, format_args!("    local-zone: \"{}.\" static", zone_name(number)));
+            }
+        }
+        Source::Whoami => {}
+        Source::Upstream(_) => {
+            let upstream = place.upstream;
+            line(
+                &mut text,
+                format_args!(
+                    "forward-zone:\n    name: \".\"\n    forward-addr: {}@{}",
+                    upstream.ip(),
+                    upstream.port()
+                ),
+            );
+        }
+    }
+    text + "remote-control:\n    control-enable: no\n"
+}
+
+/// Knot DNS's; the zones are in `zone` and `empty`.
+pub fn knot(work: &Work, place: &Place<'_>) -> String {
+    let listen: Vec<_> = place.listen.iter().map(|addr| format!("{}@{}", addr.ip(), addr.port())).collect();
+    let mut text = format!(
+        "server:\n    rundir: \"{0}\"\n    listen: [ {1} ]\n    udp-workers: {2}\n    tcp-workers: 1\n    background-workers: 1\n\
+         database:\n    storage: \"{0}\"\nlog:\n  - target: stderr\n    any: warning\nzone:\n",
+        place.dir.display(),
+        listen.join(", "),
+        place.workers,
+    );
+    for (zone, file) in zones(work) {
+        line(
+            &mut text,
+            format_args!(
+                "  - domain: {zone}\n    file: \"{}\"\n    zonefile-sync: -1\n    journal-content: none",
+                place.file(file)
+            ),
+        );
+    }
+    text
+}
+
+/// NSD's; the zones are in `zone` and `empty`.
+pub fn nsd(work: &Work, place: &Place<'_>) -> String {
+    let mut text = format!(
+        "server:\n    port: {}\n    username: \"\"\n    chroot: \"\"\n    zonesdir: \"{dir}\"\n    pidfile: \"{dir}/nsd.pid\"\n    \
+         database: \"\"\n    xfrdfile: \"{dir}/xfrd.state\"\n    zonelistfile: \"{dir}/zone.list\"\n    xfrdir: \"{dir}\"\n    \
+         cookie-secret-file: \"{dir}/cookies\"\n    server-count: {}\n    reuseport: yes\n    rrl-ratelimit: 0\n",
+        place.listen[0].port(),
+        place.workers,
+        dir = place.dir.display(),
+    );
+    for address in place.addresses() {
+        line(&mut text, format_args!("    ip-address: {address}"));
+    }
+    text += "remote-control:\n    control-enable: no\n";
+    for (zone, file) in zones(work) {
+        line(&mut text, format_args!("zone:\n    name: {zone}\n    zonefile: {}", place.file(file)));
+    }
+    text
+}
+
+/// BIND's; the zones are in `zone` and `empty`.
+pub fn named(work: &Work, place: &Place<'_>) -> String {
+    let listen: Vec<_> = place.addresses().map(|address| format!("{address};")).collect();
+    let (upstream, dir) = (place.upstream, place.dir.display());
+    let mut text = format!(
+        "options {{\n    directory \"{dir}\";\n    pid-file none;\n    session-keyfile \"{dir}/session.key\";\n    \
+         listen-on port {} {{ {} }};\n    listen-on-v6 {{ none; }};\n    allow-query {{ any; }};\n    recursion yes;\n    \
+         forward only;\n    forwarders {{ {} port {}; }};\n    dnssec-validation no;\n    minimal-responses yes;\n    querylog {};\n}};\ncontrols {{ }};\n",
+        place.listen[0].port(),
+        listen.join(" "),
+        upstream.ip(),
+        upstream.port(),
+        if work.log { "yes" } else { "no" },
+    );
+    for (zone, file) in zones(work) {
+        line(&mut text, format_args!("zone \"{zone}\" {{ type primary; file \"{}\"; }};", place.file(file)));
+    }
+    text
+}
+
+/// dnsdist's.
+pub fn dnsdist(work: &Work, place: &Place<'_>) -> String {
+    let mut text = "setACL({\"127.0.0.0/8\"})\nsetSecurityPollSuffix(\"\")\n".to_owned();
+    for (number, address) in place.listen.iter().enumerate() {
+        line(&mut text, format_args!("{}Local(\"{address}\")", if number == 0 { "set" } else { "add" }));
+    }
+    line(&mut text, format_args!("newServer({{address=\"{}\", maxCheckFailures=100}})", place.upstream));
+    match work.source {
+        Source::Absent => text += "addAction(\"absent.bench.\", RCodeAction(DNSRCode.NXDOMAIN))\n",
+        Source::Upstream(entries) => {
+            let entries = entries.unwrap_or(DNSDIST_ENTRIES);
+            line(
+                &mut text,
+                format_args!("getPool(\"\"):setCache(newPacketCache({entries}, {{maxTTL=3600}}))"),
+            );
+        }
+        Source::Hosts(_) | Source::Zones(_) | Source::Whoami => {}
+    }
+    text
+}
+
+/// dnsmasq's arguments.
+pub fn dnsmasq(work: &Work, place: &Place<'_>) -> Vec<String> {
+    let listen: Vec<_> = place.addresses().map(|address| address.to_string()).collect();
+    let mut args = vec![
+        "--keep-in-foreground".to_owned(),
+        "--conf-file=/dev/null".to_owned(),
+        "--user=root".to_owned(),
+        "--pid-file=".to_owned(),
+        "--no-resolv".to_owned(),
+        "--no-hosts".to_owned(),
+        "--bind-interfaces".to_owned(),
+        "--log-facility=-".to_owned(),
+        "--dns-forward-max=10000".to_owned(),
+        format!("--port={}", place.listen[0].port()),
+        format!("--listen-address={}", listen.join(",")),
+    ];
+    if work.log {
+        args.push("--log-queries".to_owned());
+    }
+    match work.source {
+        Source::Hosts(_) => args.push(format!("--addn-hosts={}", place.file("hosts"))),
+        Source::Absent => args.push("--local=/absent.bench/".to_owned()),
+        Source::Zones(count) => {
+            args.extend((0..count).map(|number| format!("--local=/{}/", zone_name(number))))
+        }
+        Source::Whoami => {}
+        Source::Upstream(entries) => {
+            let upstream = place.upstream;
+            args.push(format!("--server={}#{}", upstream.ip(), upstream.port()));
+            args.push(format!("--cache-size={}", entries.unwrap_or(DNSDIST_ENTRIES)));
+        }
+    }
+    args
+}
+
+/// Zones of an authoritative server, each with its file.
+fn zones(work: &Work) -> Vec<(String, &'static str)> {
+    match work.source {
+        Source::Hosts(_) => vec![("hosts.bench".to_owned(), "zone")],
+        Source::Absent => vec![("absent.bench".to_owned(), "empty")],
+        Source::Zones(count) => (0..count).map(|number| (zone_name(number), "empty")).collect(),
+        Source::Whoami | Source::Upstream(_) => vec![],
+    }
+}
+
+fn zone_name(number: u32) -> String {
+    format!("z{number:08}.zones.bench")
+}
+
+/// Names without their final dot.
+fn each_host(count: u32, mut each: impl FnMut(&str, IpAddr)) {
+    let pattern = Pattern::new(HOSTS).expect("a constant of ours");
+    for number in 0..count {
+        let name = pattern.name(number);
+        each(name.to_string().trim_end_matches('.'), address_of(name.as_wire()).into());
+    }
+}
+
+fn line(text: &mut String, arguments: std::fmt::Arguments<'_>) {
+    writeln!(text, "{arguments}").expect("a string takes what is written");
+}
+
+/// Where a server has no default of its own worth the name: as CoreDNS's 9,984.
+const DNSDIST_ENTRIES: u32 = 10_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::work;
+    use crate::workload::Workload;
+
+    #[test]
+    fn the_files_know_the_names_that_are_asked_for() {
+        let mut workload = Workload::in_order(&crate::workload::Kind::Hosts(3)).expect("a workload");
+        let mut question = Vec::new();
+        for text in hosts(3).lines() {
+            question.clear();
+            let asked = workload.draw();
+            workload.write_question(asked, &mut question);
+            let (address, name) = text.split_once(' ').expect("two words");
+            assert_eq!(
+                wire::Name::from_text(name).expect("a name").as_wire(),
+                &question[..question.len() - 4]
+            );
+            assert_eq!(address, address_of(&question[..question.len() - 4]).to_string());
+        }
+        assert_eq!(zone(3).lines().count(), 4 + 3);
+    }
+
+    #[test]
+    fn zones_are_the_parents_of_the_names_asked_for() {
+        let pattern = Pattern::new(crate::workload::ZONES).expect("a constant of ours");
+        let parent = pattern.name(12).parent().expect("not the root");
+        assert_eq!(parent.to_string(), zone_name(12) + ".");
+    }
+
+    #[test]
+    fn a_corefile_for_every_row_has_all_that_the_row_is_about() {
+        let listen =
+            ["127.0.0.10:53".parse().expect("an address"), "127.0.0.11:53".parse().expect("an address")];
+        let place = Place {
+            dir: Path::new("/dir"),
+            listen: &listen,
+            upstream: "127.0.0.20:5353".parse().expect("an address"),
+            workers: 1,
+        };
+        for work in work::all() {
+            let text = corefile(&work, &place);
+            let blocks = text.matches("bind 127.0.0.10 127.0.0.11").count();
+            assert_eq!(blocks, if work.name == "zones" { 1000 } else { 1 }, "{}", work.name);
+            assert_eq!(text.contains("    log\n"), work.log);
+            assert_eq!(text.matches('{').count(), text.matches('}').count());
+        }
+    }
+}

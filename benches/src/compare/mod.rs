@@ -1,0 +1,372 @@
+//! Servers side by side: the same work, in turns, on a core of their own, in a network of their own.
+
+pub mod config;
+pub mod measure;
+mod namespace;
+pub mod plot;
+pub mod proc;
+pub mod process;
+pub mod report;
+pub mod servers;
+pub mod spread;
+pub mod work;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use self::measure::{Bench, Round};
+use self::namespace::Namespace;
+use self::report::{Failure, Offered, Point, Run, Sample};
+use self::servers::{Kind, Server};
+use self::spread::Spread;
+use self::work::Work;
+use crate::clock::today;
+use crate::flood::Pace;
+
+/// What is compared, for how long, and where it is written.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Options {
+    /// Directory for DATE.md, DATE.json and DATE.svg
+    #[arg(long, default_value = "benches/runs")]
+    out: PathBuf,
+    /// Name of the run instead of the date
+    #[arg(long)]
+    name: Option<String>,
+    /// Rounds of each server in each row
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// Seconds of each round that count
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
+    seconds: u64,
+    /// Rows, by name, with commas between them [default: all]
+    #[arg(long, value_delimiter = ',')]
+    works: Vec<String>,
+    /// Servers, by name, with commas between them [default: all that are found]
+    #[arg(long, value_delimiter = ',')]
+    servers: Vec<String>,
+    /// Core of the server
+    #[arg(long, default_value_t = 0)]
+    server_core: usize,
+    /// Core of the load; may be repeated, one thread each
+    #[arg(long, default_values_t = [1])]
+    load_core: Vec<usize>,
+    /// Core of the upstream [default: the first of the load]
+    #[arg(long)]
+    upstream_core: Option<usize>,
+    /// A round counts when other processes used less than this percentage of all cores
+    #[arg(long, default_value_t = 2.0)]
+    quiet_percent: f64,
+    /// How often a round is repeated that does not count
+    #[arg(long, default_value_t = 5)]
+    repeats: u32,
+    /// Points of the plot's row for each server; 0 for no plot
+    #[arg(long, default_value_t = 10)]
+    points: u32,
+    /// This repository's server [default: built by cargo, beside this program]
+    #[arg(long)]
+    localdns: Option<PathBuf>,
+    /// This is the run within the namespace
+    #[arg(long, hide = true)]
+    inside: bool,
+}
+
+/// Makes the namespace, runs the comparison in it and writes the report.
+///
+/// # Errors
+/// When there is no right to a namespace, no server, or nowhere to write. A server that fails is a line of the report.
+pub fn run(options: &Options) -> Result<()> {
+    if options.inside {
+        return Comparison::new(options)?.run(options);
+    }
+    if options.localdns.is_none() {
+        build()?;
+    }
+    fs::create_dir_all(&options.out).with_context(|| options.out.display().to_string())?;
+    let namespace = Namespace::make()?;
+    let mut command = Command::new(std::env::current_exe().context("this program's file")?);
+    command.args(std::env::args_os().skip(1)).arg("--inside");
+    namespace.run(&command)
+}
+
+/// Builds this repository's server where cargo is at hand; else an older build beside this program will do.
+fn build() -> Result<()> {
+    let Some(cargo) = std::env::var_os("CARGO") else { return Ok(()) };
+    let status = Command::new(cargo).args(["build", "--release", "--package", "server"]).status();
+    ensure!(
+        status.context("cargo")?.success(),
+        "the server does not build; --localdns FILE compares another build"
+    );
+    Ok(())
+}
+
+struct Comparison {
+    bench: Bench,
+    works: Vec<Work>,
+    servers: Vec<Server>,
+    quiet: f64,
+    repeats: u32,
+    rounds: u32,
+    samples: Vec<Sample>,
+    failures: Vec<Failure>,
+    points: Vec<Point>,
+    seed: u64,
+}
+
+impl Comparison {
+    fn new(options: &Options) -> Result<Self> {
+        let myself = std::env::current_exe().context("this program's file")?;
+        let localdns = options.localdns.clone().unwrap_or_else(|| myself.with_file_name("localdns"));
+        let mut works = work::all();
+        choose(&mut works, &options.works, |work| work.name)?;
+        let mut kinds = Kind::ALL.to_vec();
+        choose(&mut kinds, &options.servers, |kind| kind.name())?;
+        let servers = servers::find(&kinds, &localdns, &myself);
+        ensure!(!servers.is_empty(), "none of these servers is found");
+        let first = options.load_core.first().copied().context("a core for the load is needed")?;
+        // What this process does beside the load stays off the server's core.
+        sockets::pin_to_core(first).with_context(|| format!("core {first}"))?;
+        Ok(Self {
+            bench: Bench {
+                dir: std::env::temp_dir().join(format!("localdns-bench-{}", std::process::id())),
+                myself,
+                server_core: options.server_core,
+                load_cores: options.load_core.clone(),
+                upstream_core: options.upstream_core.unwrap_or(first),
+                warmup: Duration::from_secs(1),
+                window: Duration::from_secs(options.seconds),
+            },
+            works,
+            servers,
+            quiet: options.quiet_percent / 100.0,
+            repeats: options.repeats,
+            rounds: options.rounds,
+            samples: Vec::new(),
+            failures: Vec::new(),
+            points: Vec::new(),
+            seed: 0,
+        })
+    }
+
+    fn run(mut self, options: &Options) -> Result<()> {
+        for work in self.works.clone() {
+            let mut servers: Vec<Server> =
+                self.servers.iter().filter(|server| server.kind.takes(&work)).cloned().collect();
+            self.rounds_of(&work, &mut servers, None);
+            let Some(reference) = self.reference(&work) else { continue };
+            if !work.all_cores {
+                for fraction in FRACTIONS {
+                    let rate = (reference * fraction) as u64;
+                    self.rounds_of(&work, &mut servers, Some(Offered { fraction, rate: rate.max(1) }));
+                }
+            }
+            if work.name == PLOTTED {
+                self.plot(&work, &servers, options.points);
+            }
+        }
+        if self.bench.dir.exists() {
+            fs::remove_dir_all(&self.bench.dir).with_context(|| self.bench.dir.display().to_string())?;
+        }
+        let run = Run {
+            date: today(),
+            host: report::host(),
+            commit: report::commit(),
+            command: std::env::args().skip(1).filter(|word| word != "--inside").collect(),
+            window: self.bench.window,
+            rounds: self.rounds,
+            quiet: self.quiet,
+            works: self.works,
+            servers: self.servers,
+            samples: self.samples,
+            failures: self.failures,
+            points: self.points,
+        };
+        let name = options.name.as_ref().unwrap_or(&run.date);
+        let file = |ending: &str| options.out.join(format!("{name}.{ending}"));
+        let plot = (!run.points.is_empty()).then(|| format!("{name}.svg"));
+        write(&file("md"), &report::markdown(&run, plot.as_deref()))?;
+        write(&file("json"), &format!("{:#}\n", report::json(&run)))?;
+        if plot.is_some() {
+            write(&file("svg"), &plot::svg(&run.points))?;
+        }
+        Ok(())
+    }
+
+    /// All rounds of a row, the servers in turns. A server that fails is not tried again in this row.
+    fn rounds_of(&mut self, work: &Work, servers: &mut Vec<Server>, offered: Option<Offered>) {
+        for number in 0..self.rounds {
+            let mut failed = Vec::new();
+            for server in servers.iter() {
+                match self.quiet_round(work, server, offered) {
+                    Ok((round, disturbed)) => {
+                        say(work, server, offered, &round, disturbed);
+                        let (work, server) = (work.name, server.kind);
+                        self.samples.push(Sample { work, server, offered, number, disturbed, round });
+                    }
+                    Err(error) => {
+                        let why = format!("{error:#}");
+                        eprintln!("{} {}: {why}", work.name, server.kind.name());
+                        self.failures.push(Failure { work: work.name, server: server.kind, why });
+                        failed.push(server.kind);
+                    }
+                }
+            }
+            servers.retain(|server| !failed.contains(&server.kind));
+        }
+    }
+
+    /// One round that counts; the quietest of several that do not, with true.
+    fn quiet_round(
+        &mut self,
+        work: &Work,
+        server: &Server,
+        offered: Option<Offered>,
+    ) -> Result<(Round, bool)> {
+        let pace = offered.map_or(Pace::Closed(OUTSTANDING), |offered| Pace::Open(offered.rate));
+        let mut quietest: Option<Round> = None;
+        for _ in 0..=self.repeats {
+            self.seed += 1;
+            let round = self.bench.round(server, work, pace, self.seed)?;
+            if round.usage.others < self.quiet {
+                return Ok((round, false));
+            }
+            if quietest.as_ref().is_none_or(|best| round.usage.others < best.usage.others) {
+                quietest = Some(round);
+            }
+        }
+        Ok((quietest.context("no round")?, true))
+    }
+
+    /// CoreDNS's best rate in a row; where it is not there, that of the slowest server that knows names.
+    fn reference(&self, work: &Work) -> Option<f64> {
+        let rate = |kind: Kind| {
+            let all = self
+                .samples
+                .iter()
+                .filter(|s| s.work == work.name && s.server == kind && s.offered.is_none());
+            Spread::of(all.map(|sample| sample.round.rate())).map(|spread| spread.median)
+        };
+        rate(Kind::Coredns).or_else(|| {
+            let others = self.servers.iter().filter(|server| server.kind.knows_names());
+            others.filter_map(|server| rate(server.kind)).min_by(f64::total_cmp)
+        })
+    }
+
+    /// Rate and latency against what is offered, from a 32nd of the fastest server's best to a tenth beyond it; each
+    /// server as far as it follows.
+    fn plot(&mut self, work: &Work, servers: &[Server], points: u32) {
+        let best =
+            self.samples.iter().filter(|s| s.work == work.name).map(|s| s.round.rate()).fold(0.0, f64::max);
+        for server in servers {
+            self.seed += 1;
+            let mut started = match self.bench.start(server, work, self.seed) {
+                Ok(started) => started,
+                Err(error) => {
+                    let why = format!("{error:#}");
+                    self.failures.push(Failure { work: work.name, server: server.kind, why });
+                    continue;
+                }
+            };
+            for rate in offers(best, points) {
+                let Ok(round) = self.bench.load(&mut started, work, Pace::Open(rate)) else { break };
+                say(
+                    work,
+                    server,
+                    Some(Offered { fraction: 0.0, rate }),
+                    &round,
+                    round.usage.others >= self.quiet,
+                );
+                let [p50_us, p99_us, ..] = round.tally.latency_us();
+                let rate_seen = round.rate();
+                self.points.push(Point {
+                    server: server.kind,
+                    offered: rate,
+                    rate: rate_seen,
+                    p50_us,
+                    p99_us,
+                });
+                if rate_seen < rate as f64 * 0.8 {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// Rates to offer, at equal ratios.
+fn offers(best: f64, points: u32) -> Vec<u64> {
+    let lowest = best / 32.0;
+    let last = f64::from(points.saturating_sub(1).max(1));
+    (0..points)
+        .map(|point| ((lowest * (1.1f64 * 32.0).powf(f64::from(point) / last)) as u64).max(1))
+        .collect()
+}
+
+/// Keeps what is named, all where nothing is.
+fn choose<T>(all: &mut Vec<T>, names: &[String], name_of: impl Fn(&T) -> &'static str) -> Result<()> {
+    if let Some(unknown) = names.iter().find(|name| all.iter().all(|one| name_of(one) != name.as_str())) {
+        let known: Vec<_> = all.iter().map(name_of).collect();
+        bail!("{unknown:?} is none of {}", known.join(", "));
+    }
+    if !names.is_empty() {
+        all.retain(|one| names.iter().any(|name| name == name_of(one)));
+    }
+    Ok(())
+}
+
+fn say(work: &Work, server: &Server, offered: Option<Offered>, round: &Round, disturbed: bool) {
+    let [p50, p99, ..] = round.tally.latency_us();
+    eprintln!(
+        "{:12} {:9} {:>9}: {:8.0} q/s {:6.2} us/q p50 {p50:.0} p99 {p99:.0} us lost {} wrong {} others {:.1} %{}",
+        work.name,
+        server.kind.name(),
+        offered.map_or_else(|| "flood".to_owned(), |offered| offered.rate.to_string()),
+        round.rate(),
+        round.cpu_us(),
+        round.tally.lost,
+        round.tally.wrong(),
+        round.usage.others * 100.0,
+        if disturbed { " (disturbed)" } else { "" },
+    );
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text).with_context(|| path.display().to_string())?;
+    eprintln!("{}", path.display());
+    Ok(())
+}
+
+/// Outstanding on each of four sockets under flood.
+const OUTSTANDING: usize = 64;
+/// Shares of CoreDNS's best rate at which latency is compared.
+const FRACTIONS: [f64; 2] = [0.5, 0.9];
+/// The row of the plot.
+const PLOTTED: &str = "hosts";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offers_rise_evenly_to_a_tenth_beyond_the_best() {
+        let offers = offers(320_000.0, 3);
+        assert_eq!(offers[0], 10_000);
+        assert!((59_000..60_000).contains(&offers[1]), "{offers:?}");
+        assert!((351_999..=352_001).contains(&offers[2]), "{offers:?}");
+        assert!(super::offers(1000.0, 0).is_empty());
+        assert_eq!(super::offers(0.0, 2), [1, 1]);
+    }
+
+    #[test]
+    fn what_is_named_is_kept_and_what_is_unknown_refused() {
+        let mut works = work::all();
+        choose(&mut works, &["miss".to_owned(), "hosts".to_owned()], |work| work.name)
+            .expect("both are rows");
+        assert_eq!(works.iter().map(|work| work.name).collect::<Vec<_>>(), ["hosts", "miss"]);
+        let error = choose(&mut works, &["nothing".to_owned()], |work| work.name).expect_err("no such row");
+        assert!(error.to_string().contains("none of hosts, miss"), "{error}");
+    }
+}

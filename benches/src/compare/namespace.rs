@@ -1,0 +1,64 @@
+//! A network of the comparison's own, in which port 53 is free and nobody listens in.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// A named network namespace with its loopback up; it goes when this is dropped.
+pub struct Namespace {
+    name: String,
+}
+
+impl Namespace {
+    /// Makes one, after removing those of comparisons that were killed.
+    ///
+    /// # Errors
+    /// When `ip` is missing, or this is not root.
+    pub fn make() -> Result<Self> {
+        for name in names()? {
+            let owner = name.strip_prefix(PREFIX).and_then(|pid| pid.parse::<u32>().ok());
+            if owner.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+                ip(&["netns", "delete", &name])?;
+            }
+        }
+        let name = format!("{PREFIX}{}", std::process::id());
+        ip(&["netns", "add", &name]).context("a network namespace is needed; only root may make one")?;
+        let made = Self { name };
+        ip(&["-netns", &made.name, "link", "set", "lo", "up"])?;
+        Ok(made)
+    }
+
+    /// Runs a program inside, to its end.
+    ///
+    /// # Errors
+    /// When it cannot be started or fails.
+    pub fn run(&self, command: &Command) -> Result<()> {
+        let mut inside = Command::new("ip");
+        inside.args(["netns", "exec", &self.name]).arg(command.get_program()).args(command.get_args());
+        let status = inside.status().context("ip netns exec")?;
+        ensure!(status.success(), "the comparison ended with {status}");
+        Ok(())
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        drop(ip(&["netns", "delete", &self.name]));
+    }
+}
+
+fn names() -> Result<Vec<String>> {
+    let text = ip(&["netns", "list"])?;
+    Ok(text.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect())
+}
+
+fn ip(args: &[&str]) -> Result<String> {
+    let output = Command::new("ip").args(args).output().context("ip (of iproute2) is needed")?;
+    if !output.status.success() {
+        bail!("ip {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+const PREFIX: &str = "localdns-bench-";

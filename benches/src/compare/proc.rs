@@ -1,0 +1,205 @@
+//! What the kernel says about processes: their time, their memory, and who else was at work. Linux's `/proc`.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+/// The processor time of every process and of the machine at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    machine: Machine,
+    processes: HashMap<u32, Process>,
+}
+
+/// The machine's own sums, in ticks since boot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Machine {
+    cores: u64,
+    /// User, nice and system time. Interrupts are left out: kernels book those that a process causes to it or to
+    /// nobody, and here it is the load that causes them.
+    busy: u64,
+    /// Taken away by the machine below.
+    stolen: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Process {
+    parent: u32,
+    /// Its own time, in ticks.
+    ticks: u64,
+    /// The time of children that have ended and were waited for.
+    reaped_ticks: u64,
+}
+
+/// What was done between two moments.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Usage {
+    /// Processor time of the server with its children.
+    pub server: Duration,
+    /// Share of all cores that went to processes outside the comparison, 0 to 1.
+    pub others: f64,
+}
+
+impl Snapshot {
+    /// Reads `/proc`. Processes that end meanwhile are left out.
+    ///
+    /// # Errors
+    /// When there is no `/proc`.
+    pub fn take() -> Result<Self> {
+        let text = fs::read_to_string("/proc/stat").context("/proc/stat")?;
+        let machine = read_machine(&text).context("/proc/stat reads otherwise")?;
+        let mut processes = HashMap::new();
+        for entry in fs::read_dir("/proc").context("/proc")?.filter_map(Result::ok) {
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+                continue;
+            };
+            let Ok(text) = fs::read_to_string(format!("/proc/{pid}/stat")) else { continue };
+            if let Some(process) = read_process(&text) {
+                processes.insert(pid, process);
+            }
+        }
+        Ok(Self { machine, processes })
+    }
+
+    /// Whether there was such a process.
+    pub fn knows(&self, pid: u32) -> bool {
+        self.processes.contains_key(&pid)
+    }
+
+    /// A process and all that it started.
+    pub fn tree(&self, root: u32) -> HashSet<u32> {
+        let mut tree = HashSet::from([root]);
+        loop {
+            let more = |(pid, process): (&u32, &Process)| {
+                (tree.contains(&process.parent) && !tree.contains(pid)).then_some(*pid)
+            };
+            let more: Vec<u32> = self.processes.iter().filter_map(more).collect();
+            if more.is_empty() {
+                return tree;
+            }
+            tree.extend(more);
+        }
+    }
+
+    /// What was done from `before` until now, `passed` later: by the tree of `server`, and by those outside the tree of
+    /// `ours`.
+    ///
+    /// Two views of the others, each blind where the other sees: the machine's sum without ours (it sees what lives in
+    /// other containers, but where interrupts are booked to processes they hide as much), and the sum over all other
+    /// processes and the children they waited for. The larger counts, and what the machine below took away.
+    pub fn since(&self, before: &Self, passed: Duration, server: u32, ours: u32) -> Usage {
+        let grown = |pid: &u32, of: fn(&Process) -> u64| {
+            let now = self.processes.get(pid).map_or(0, of);
+            now.saturating_sub(before.processes.get(pid).map_or(0, of))
+        };
+        let sum = |tree: &HashSet<u32>| -> u64 { tree.iter().map(|pid| grown(pid, |p| p.ticks)).sum() };
+        let ours = self.tree(ours);
+        let machine = self.machine.busy.saturating_sub(before.machine.busy).saturating_sub(sum(&ours));
+        let is_other = |(pid, process): &(&u32, &Process)| {
+            !ours.contains(pid) && **pid != KTHREADD && process.parent != KTHREADD
+        };
+        let others = self.processes.iter().filter(is_other);
+        let processes: u64 = others.map(|(pid, _)| grown(pid, |p| p.ticks + p.reaped_ticks)).sum();
+        let stolen = self.machine.stolen.saturating_sub(before.machine.stolen);
+        let all = passed.as_secs_f64() * TICKS_PER_SECOND * self.machine.cores.max(1) as f64;
+        Usage {
+            server: Duration::from_secs_f64(sum(&self.tree(server)) as f64 / TICKS_PER_SECOND),
+            others: ((machine.max(processes) + stolen) as f64 / all.max(1.0)).min(1.0),
+        }
+    }
+}
+
+/// Resident memory of a process and all that it started, in kB. What they share is counted for each.
+pub fn resident_kb(root: u32) -> Result<u64> {
+    let of = |pid: u32| -> Option<u64> {
+        let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+        line.split_whitespace().next()?.parse().ok()
+    };
+    Ok(Snapshot::take()?.tree(root).into_iter().filter_map(of).sum())
+}
+
+fn read_machine(text: &str) -> Option<Machine> {
+    let mut lines = text.lines();
+    let numbers: Vec<u64> =
+        lines.next()?.strip_prefix("cpu ")?.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let cores = lines.take_while(|line| line.starts_with("cpu")).count() as u64;
+    let [user, nice, system, _, _, _, _, stolen, ..] = numbers[..] else { return None };
+    Some(Machine { cores, busy: user + nice + system, stolen })
+}
+
+fn read_process(text: &str) -> Option<Process> {
+    // The program's name stands in brackets and may hold anything, brackets too.
+    let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks = |at: usize| fields.get(at)?.parse::<u64>().ok();
+    Some(Process {
+        parent: fields.get(1)?.parse().ok()?,
+        ticks: ticks(11)? + ticks(12)?,
+        reaped_ticks: ticks(13)? + ticks(14)?,
+    })
+}
+
+/// What `/proc` counts in, on every Linux (USER_HZ).
+const TICKS_PER_SECOND: f64 = 100.0;
+/// The parent of the kernel's threads: the interrupts of the load, or housekeeping.
+const KTHREADD: u32 = 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn snapshot(busy: u64, processes: &[(u32, u32, u64, u64)]) -> Snapshot {
+        let processes = processes
+            .iter()
+            .map(|&(pid, parent, ticks, reaped_ticks)| (pid, Process { parent, ticks, reaped_ticks }));
+        Snapshot { machine: Machine { cores: 2, busy, stolen: 0 }, processes: processes.collect() }
+    }
+
+    #[test]
+    fn the_kernels_lines_are_read() {
+        let text = "cpu  10 20 30 40 50 60 70 80 90 100\ncpu0 1 2 3\ncpu1 1 2 3\nintr 5\n";
+        assert_eq!(read_machine(text), Some(Machine { cores: 2, busy: 60, stolen: 80 }));
+        assert_eq!(read_machine("cpu 1 2\n"), None);
+        let text = "42 (a) b (c) S 7 42 42 0 -1 4194560 1 2 3 4 100 20 3 4 20 0 1 0";
+        assert_eq!(read_process(text), Some(Process { parent: 7, ticks: 120, reaped_ticks: 7 }));
+        assert_eq!(read_process("42 (short) S 7"), None);
+        assert_eq!(read_process("garbage"), None);
+    }
+
+    #[test]
+    fn the_server_is_charged_with_its_children_and_not_with_its_past() {
+        let before = snapshot(0, &[(10, 1, 0, 0), (20, 10, 500, 0)]);
+        let after = snapshot(160, &[(10, 1, 50, 0), (20, 10, 600, 0), (21, 20, 10, 0)]);
+        let usage = after.since(&before, Duration::from_secs(1), 20, 10);
+        assert_eq!(usage, Usage { server: Duration::from_millis(1100), others: 0.0 });
+    }
+
+    #[test]
+    fn others_are_seen_by_whichever_view_sees_them() {
+        let ours = (10, 1, 100, 0);
+        let zero = snapshot(0, &[(10, 1, 0, 0), (30, 1, 1000, 5)]);
+        let rows = [
+            // In another container: the machine alone knows.
+            (snapshot(120, &[ours]), 0.10),
+            // Interrupts of ours hide them from the machine's sum.
+            (snapshot(60, &[ours, (30, 1, 1006, 5)]), 0.03),
+            // Came and ended within the time: the parent knows.
+            (snapshot(60, &[ours, (30, 1, 1000, 15)]), 0.05),
+            // The kernel's own threads are no processes.
+            (snapshot(60, &[ours, (3, 2, 50, 0)]), 0.0),
+        ];
+        for (after, others) in rows {
+            let usage = after.since(&zero, Duration::from_secs(1), 10, 10);
+            assert!((usage.others - others).abs() < 1e-9, "{} {others}", usage.others);
+        }
+    }
+
+    #[test]
+    fn this_process_is_found_in_proc() {
+        let pid = std::process::id();
+        assert!(Snapshot::take().expect("/proc").tree(pid).contains(&pid));
+        assert!(resident_kb(pid).expect("/proc") > 100);
+    }
+}

@@ -1,0 +1,364 @@
+//! The report: one table, and all figures behind it. Pure, but for the facts about the host.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::measure::Round;
+use super::servers::{Kind, Server};
+use super::spread::Spread;
+use super::work::Work;
+
+/// A whole comparison.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// Its day.
+    pub date: String,
+    /// Processor, cores and kernel.
+    pub host: String,
+    /// The commit of the repository.
+    pub commit: String,
+    /// The words of the command line.
+    pub command: Vec<String>,
+    /// The time of a round that counts.
+    pub window: Duration,
+    /// Rounds of each server in each row.
+    pub rounds: u32,
+    /// The share of the cores that others may use in a round that counts.
+    pub quiet: f64,
+    /// The rows.
+    pub works: Vec<Work>,
+    /// The servers found.
+    pub servers: Vec<Server>,
+    /// One for each round.
+    pub samples: Vec<Sample>,
+    /// What did not work.
+    pub failures: Vec<Failure>,
+    /// What the plot shows.
+    pub points: Vec<Point>,
+}
+
+/// One round in its place.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// The row.
+    pub work: &'static str,
+    /// The server.
+    pub server: Kind,
+    /// The load, where it was not a flood.
+    pub offered: Option<Offered>,
+    /// Which round, from 0.
+    pub number: u32,
+    /// Others were at work too: it counts only where no round was quiet.
+    pub disturbed: bool,
+    /// What it showed.
+    pub round: Round,
+}
+
+/// A fixed rate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Offered {
+    /// Its share of the reference's best.
+    pub fraction: f64,
+    /// Queries a second.
+    pub rate: u64,
+}
+
+/// A server that could not do a row.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The row.
+    pub work: &'static str,
+    /// The server.
+    pub server: Kind,
+    /// What happened.
+    pub why: String,
+}
+
+/// One point of the plot.
+#[derive(Clone, Copy, Debug)]
+pub struct Point {
+    /// The server.
+    pub server: Kind,
+    /// Queries a second offered.
+    pub offered: u64,
+    /// Replies a second.
+    pub rate: f64,
+    /// Median latency in microseconds.
+    pub p50_us: f64,
+    /// The 99th percentile of the latency in microseconds.
+    pub p99_us: f64,
+}
+
+/// The report as Markdown; `plot` names the file of the plot.
+pub fn markdown(run: &Run, plot: Option<&str>) -> String {
+    let mut text = format!("# Comparison of {}\n\n", run.date);
+    let mut line = |arguments: std::fmt::Arguments<'_>| {
+        writeln!(text, "{arguments}").expect("a string takes what is written");
+    };
+    line(format_args!("- Host: {}", run.host));
+    line(format_args!("- Commit: {}; command: `benches {}`", run.commit, run.command.join(" ")));
+    for server in &run.servers {
+        line(format_args!("- {}: {}", server.kind.name(), server.version));
+    }
+    line(format_args!(
+        "- {} rounds of {} s after 1 s of warm-up, the servers in turns and started anew for each; medians with smallest and largest.",
+        run.rounds,
+        run.window.as_secs()
+    ));
+    line(format_args!(
+        "- Server on one core, load (4 sockets with 64 outstanding each) on another; upstream and reader of log lines share the load's core. Servers listen on \
+         two addresses of a network namespace of their own. With `log`, lines go through a pipe to a reader that counts them."
+    ));
+    line(format_args!(
+        "- A round counts when other processes used less than {} % of all cores; `*`: none was so quiet, and all are shown.",
+        run.quiet * 100.0
+    ));
+    line(format_args!(
+        "- Latency at a fixed rate counts from when each query was due. CPU is the server's processor time for each reply. Lost, duplicate and wrong replies: \
+         sums over all rounds of the flood.\n"
+    ));
+    if let Some(plot) = plot {
+        line(format_args!("![Rate and latency against offered load]({plot})\n"));
+    }
+    line(format_args!(
+        "| work | server | k q/s | of echo | x CoreDNS | CPU us/q | flood p50 / p99 / p99.9 / max us | at 0.5 of CoreDNS's rate: p50 / p99 / p99.9 us | at 0.9: p50 / p99 / p99.9 us \
+         | lost / dup. / wrong | RSS MiB | start ms | lines/q |"
+    ));
+    line(format_args!("|---|---|---|---|---|---|---|---|---|---|---|---|---|"));
+    for work in &run.works {
+        for server in &run.servers {
+            if let Some(row) = row(run, work, server.kind) {
+                line(format_args!("{row}"));
+            }
+        }
+    }
+    if !run.failures.is_empty() {
+        line(format_args!("\n## Not measured\n"));
+        for failure in &run.failures {
+            let why = failure.why.replace('\n', " ");
+            line(format_args!("- {} in `{}`: {why}", failure.server.name(), failure.work));
+        }
+    }
+    text
+}
+
+/// All figures.
+pub fn json(run: &Run) -> Value {
+    let sample = |sample: &Sample| {
+        let round = &sample.round;
+        let mut value = round.tally.to_json(round.window);
+        let more = json!({
+            "work": sample.work,
+            "server": sample.server.name(),
+            "round": sample.number,
+            "disturbed": sample.disturbed,
+            "others_share": round.usage.others,
+            "server_cpu_seconds": round.usage.server.as_secs_f64(),
+            "cpu_us_per_query": round.cpu_us(),
+            "resident_kb": round.resident_kb,
+            "start_ms": round.start.as_secs_f64() * 1e3,
+            "log_lines": round.lines,
+            "offered": sample.offered.map(|offered| json!({ "rate": offered.rate, "fraction": offered.fraction })),
+        });
+        if let (Value::Object(value), Value::Object(more)) = (&mut value, more) {
+            value.extend(more);
+        }
+        value
+    };
+    let point = |point: &Point| {
+        json!({
+            "server": point.server.name(),
+            "offered": point.offered,
+            "rate": point.rate,
+            "p50_us": point.p50_us,
+            "p99_us": point.p99_us,
+        })
+    };
+    json!({
+        "date": run.date,
+        "host": run.host,
+        "commit": run.commit,
+        "command": run.command,
+        "rounds": run.rounds,
+        "seconds": run.window.as_secs_f64(),
+        "quiet_share": run.quiet,
+        "servers": run.servers.iter().map(|server| json!({ "name": server.kind.name(), "version": server.version })).collect::<Vec<_>>(),
+        "samples": run.samples.iter().map(sample).collect::<Vec<_>>(),
+        "points": run.points.iter().map(point).collect::<Vec<_>>(),
+        "failures": run.failures.iter().map(|failure| json!({ "work": failure.work, "server": failure.server.name(), "why": failure.why })).collect::<Vec<_>>(),
+    })
+}
+
+fn row(run: &Run, work: &Work, server: Kind) -> Option<String> {
+    let (flood, disturbed) = samples(run, work, server, None);
+    let spread = |of: fn(&Round) -> f64| Spread::of(flood.iter().map(|sample| of(&sample.round)));
+    let rate = spread(Round::rate)?;
+    let mark = if disturbed { "*" } else { "" };
+    let beside = |other: Kind| {
+        let (others, _) = samples(run, work, other, None);
+        let ratios = flood.iter().filter_map(|sample| {
+            let other = others.iter().find(|other| other.number == sample.number)?;
+            Some(sample.round.rate() / other.round.rate())
+        });
+        Spread::of(ratios).map_or_else(|| "-".to_owned(), |ratio| format!("{:.2}", ratio.median))
+    };
+    let median = |of: fn(&Round) -> f64, digits: usize| {
+        spread(of).map_or_else(|| "-".to_owned(), |spread| format!("{:.digits$}", spread.median))
+    };
+    let latency = |samples: &[&Sample], columns: usize| {
+        let column = |at: usize| Spread::of(samples.iter().map(|sample| sample.round.tally.latency_us()[at]));
+        let columns: Option<Vec<_>> = (0..columns).map(column).collect();
+        let shown = columns
+            .map(|all| all.iter().map(|one| format!("{:.0}", one.median)).collect::<Vec<_>>().join(" / "));
+        shown.filter(|_| !samples.is_empty()).unwrap_or_else(|| "-".to_owned())
+    };
+    let at = |fraction: f64| {
+        let (offered, disturbed) = samples(run, work, server, Some(fraction));
+        latency(&offered, 3) + if disturbed { "*" } else { "" }
+    };
+    let sum = |of: fn(&Round) -> u64| flood.iter().map(|sample| of(&sample.round)).sum::<u64>();
+    let lines = if work.log {
+        median(|round| round.lines as f64 / round.tally.replies.max(1) as f64, 2)
+    } else {
+        "-".into()
+    };
+    Some(format!(
+        "| {} | {} | {}{mark} | {} | {} | {} | {} | {} | {} | {} / {} / {} | {} | {} | {lines} |",
+        work.title,
+        server.name(),
+        rate.show(1e3, 1),
+        beside(Kind::Echo),
+        beside(Kind::Coredns),
+        median(Round::cpu_us, 2),
+        latency(&flood, 4),
+        at(0.5),
+        at(0.9),
+        sum(|round| round.tally.lost),
+        sum(|round| round.tally.duplicates),
+        sum(|round| round.tally.wrong()),
+        median(|round| round.resident_kb as f64 / 1024.0, 1),
+        median(|round| round.start.as_secs_f64() * 1e3, 1),
+    ))
+}
+
+/// The rounds that count; all of them, and true, where none does.
+fn samples<'r>(run: &'r Run, work: &Work, server: Kind, fraction: Option<f64>) -> (Vec<&'r Sample>, bool) {
+    let of_row = |sample: &&Sample| {
+        sample.work == work.name
+            && sample.server == server
+            && sample.offered.map(|offered| offered.fraction) == fraction
+    };
+    let all: Vec<&Sample> = run.samples.iter().filter(of_row).collect();
+    let quiet: Vec<&Sample> = all.iter().filter(|sample| !sample.disturbed).copied().collect();
+    if quiet.is_empty() { (all.clone(), !all.is_empty()) } else { (quiet, false) }
+}
+
+/// Processor, cores and kernel, as one line.
+pub fn host() -> String {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let text = read("/proc/cpuinfo");
+    let model = text.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
+    let model = model.trim_start_matches([' ', '\t', ':']).trim();
+    let cores = read("/proc/stat").lines().filter(|line| line.starts_with("cpu")).count().saturating_sub(1);
+    format!("{model}, {cores} cores, Linux {}", read("/proc/sys/kernel/osrelease").trim())
+}
+
+/// The commit checked out here, with `+` where files differ from it; `unknown` outside a repository.
+pub fn commit() -> String {
+    let git = |args: &[&str]| {
+        let output = Command::new("git").args(args).output().ok().filter(|output| output.status.success())?;
+        Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let Some(commit) = git(&["rev-parse", "--short", "HEAD"]) else { return "unknown".to_owned() };
+    let changed = git(&["status", "--porcelain"]).is_some_and(|files| !files.is_empty());
+    commit + if changed { "+" } else { "" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::proc::Usage;
+    use crate::compare::work;
+    use crate::tally::{Tally, Window};
+
+    fn sample(server: Kind, number: u32, rate: u64, fraction: Option<f64>, disturbed: bool) -> Sample {
+        let mut tally = Tally { replies: rate, answered: rate, lost: 1, ..Tally::default() };
+        tally.latency.record(100_000);
+        let round = Round {
+            tally,
+            window: Window { from_ns: 0, until_ns: 1_000_000_000 },
+            usage: Usage { server: Duration::from_millis(500), others: 0.0 },
+            start: Duration::from_millis(7),
+            resident_kb: 2048,
+            lines: 0,
+        };
+        let offered = fraction.map(|fraction| Offered { fraction, rate });
+        Sample { work: "hosts", server, offered, number, disturbed, round }
+    }
+
+    fn run(samples: Vec<Sample>) -> Run {
+        let server = |kind| Server { kind, program: "/x".into(), version: "1".into() };
+        Run {
+            date: "2026-01-31".into(),
+            host: "a host".into(),
+            commit: "abc".into(),
+            command: vec!["compare".into()],
+            window: Duration::from_secs(1),
+            rounds: 3,
+            quiet: 0.02,
+            works: work::all(),
+            servers: [Kind::Echo, Kind::Localdns, Kind::Coredns].map(server).into(),
+            samples,
+            failures: vec![Failure { work: "hosts", server: Kind::Coredns, why: "it\nended".into() }],
+            points: vec![],
+        }
+    }
+
+    #[test]
+    fn a_row_holds_medians_of_the_rounds_that_count_and_ratios_round_by_round() {
+        let run = run(vec![
+            sample(Kind::Echo, 0, 500_000, None, false),
+            sample(Kind::Echo, 1, 250_000, None, false),
+            sample(Kind::Localdns, 0, 400_000, None, false),
+            sample(Kind::Localdns, 1, 200_000, None, false),
+            sample(Kind::Localdns, 2, 1_000, None, true),
+            sample(Kind::Localdns, 0, 10_000, Some(0.5), true),
+        ]);
+        let text = markdown(&run, Some("x.svg"));
+        let row = text.lines().find(|line| line.contains("| localdns |")).expect("a row");
+        assert_eq!(
+            row,
+            "| hosts hit, 10,000 names | localdns | 300.0 (200.0-400.0) | 0.80 | - | 1.88 | 100 / 100 / 100 / 100 | 100 / 100 / 100* | - | 2 / 0 / 0 | 2.0 | 7.0 | - |"
+        );
+        assert!(text.contains("![Rate and latency against offered load](x.svg)"));
+        assert!(text.contains("- coredns in `hosts`: it ended"));
+        assert!(!text.contains("| coredns |"), "nothing was measured");
+    }
+
+    #[test]
+    fn where_no_round_was_quiet_the_row_says_so() {
+        let text = markdown(&run(vec![sample(Kind::Echo, 0, 1_000, None, true)]), None);
+        assert!(text.contains("| echo | 1.0 (1.0-1.0)* |"), "{text}");
+    }
+
+    #[test]
+    fn json_holds_every_round() {
+        let value = json(&run(vec![sample(Kind::Echo, 3, 1_000, Some(0.5), true)]));
+        let sample = &value["samples"][0];
+        for (key, expected) in [
+            ("server", json!("echo")),
+            ("round", json!(3)),
+            ("rate", json!(1000.0)),
+            ("lost", json!(1)),
+            ("disturbed", json!(true)),
+            ("cpu_us_per_query", json!(500.0)),
+            ("offered", json!({ "rate": 1000, "fraction": 0.5 })),
+        ] {
+            assert_eq!(sample[key], expected, "{key}");
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! The servers compared: where they are found, which rows they can take, and how they are started.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result};
+
+use super::config::{self, Place};
+use super::process::Launch;
+use super::work::{Source, Work};
+use crate::flood::Transport;
+
+/// Which program it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The bare echo of this package.
+    Echo,
+    /// The raw relay of this package.
+    Relay,
+    /// The server of this repository.
+    Localdns,
+    /// CoreDNS.
+    Coredns,
+    /// Unbound.
+    Unbound,
+    /// Knot DNS.
+    Knot,
+    /// NSD.
+    Nsd,
+    /// dnsdist.
+    Dnsdist,
+    /// dnsmasq.
+    Dnsmasq,
+    /// BIND.
+    Named,
+}
+
+impl Kind {
+    /// All of them, in the order of the table.
+    pub const ALL: [Self; 10] = [
+        Self::Echo,
+        Self::Relay,
+        Self::Localdns,
+        Self::Coredns,
+        Self::Unbound,
+        Self::Knot,
+        Self::Nsd,
+        Self::Dnsdist,
+        Self::Dnsmasq,
+        Self::Named,
+    ];
+
+    /// The program's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Echo => "echo",
+            Self::Relay => "relay",
+            Self::Localdns => "localdns",
+            Self::Coredns => "coredns",
+            Self::Unbound => "unbound",
+            Self::Knot => "knotd",
+            Self::Nsd => "nsd",
+            Self::Dnsdist => "dnsdist",
+            Self::Dnsmasq => "dnsmasq",
+            Self::Named => "named",
+        }
+    }
+
+    /// Whether its replies mean anything.
+    pub fn knows_names(self) -> bool {
+        self != Self::Echo
+    }
+
+    /// Whether it can do this work at all.
+    pub fn takes(self, work: &Work) -> bool {
+        let forwards = matches!(work.source, Source::Upstream(_));
+        let own = matches!(work.source, Source::Whoami);
+        match self {
+            Self::Echo => work.transport == Transport::Udp,
+            // It would pass the hits of a cache on, too.
+            Self::Relay => forwards && work.prefill.is_none(),
+            Self::Localdns | Self::Coredns => true,
+            Self::Unbound | Self::Named => !own,
+            Self::Knot | Self::Nsd => !own && !forwards && !work.log,
+            Self::Dnsdist => (forwards || work.source == Source::Absent) && !work.log,
+            Self::Dnsmasq => !own && !work.all_cores,
+        }
+    }
+
+    fn version_flag(self) -> Option<&'static str> {
+        match self {
+            Self::Echo | Self::Relay => None,
+            Self::Localdns | Self::Coredns => Some("-version"),
+            Self::Unbound => Some("-V"),
+            Self::Nsd | Self::Named => Some("-v"),
+            Self::Knot | Self::Dnsdist | Self::Dnsmasq => Some("--version"),
+        }
+    }
+}
+
+/// A server that is there.
+#[derive(Clone, Debug)]
+pub struct Server {
+    /// Which one.
+    pub kind: Kind,
+    /// Its file.
+    pub program: PathBuf,
+    /// The first line that says its version.
+    pub version: String,
+}
+
+/// The servers that are found: our own program and this one where they are said to be, CoreDNS on PATH or where `go
+/// install` puts it, the others on PATH or in an `sbin`.
+pub fn find(kinds: &[Kind], localdns: &Path, myself: &Path) -> Vec<Server> {
+    let found = |kind: &Kind| {
+        let program = match kind {
+            Kind::Echo | Kind::Relay => Some(myself.to_owned()),
+            Kind::Localdns => Some(localdns.to_owned()).filter(|path| path.is_file()),
+            kind => on_path(kind.name()),
+        };
+        let program = program?;
+        Some(Server { kind: *kind, version: version(*kind, &program), program })
+    };
+    kinds.iter().filter_map(found).collect()
+}
+
+impl Server {
+    /// Writes what the server needs into its directory and returns how it is started.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn launch(&self, work: &Work, place: &Place<'_>) -> Result<Launch> {
+        let write = |name: &str, text: String| -> Result<String> {
+            let path = place.dir.join(name);
+            fs::write(&path, text).with_context(|| path.display().to_string())?;
+            Ok(path.display().to_string())
+        };
+        let count = match work.source {
+            Source::Hosts(count) => count,
+            Source::Absent | Source::Zones(_) | Source::Whoami | Source::Upstream(_) => 0,
+        };
+        let listens = || place.listen.iter().flat_map(|addr| ["--listen".to_owned(), addr.to_string()]);
+        let launch = Launch::new(&self.program);
+        Ok(match self.kind {
+            Kind::Echo => launch.args(["echo"]).args(listens()),
+            Kind::Relay => launch.args(["relay", "--upstream", &place.upstream.to_string()]).args(listens()),
+            Kind::Localdns | Kind::Coredns => {
+                write("hosts", config::hosts(count))?;
+                let corefile = write("Corefile", config::corefile(work, place))?;
+                let launch = launch.args(["-conf", &corefile]);
+                match self.kind {
+                    Kind::Coredns => launch.env("GOMAXPROCS", place.workers.to_string()),
+                    _ => launch,
+                }
+            }
+            Kind::Unbound => launch.args(["-d", "-c", &write("unbound.conf", config::unbound(work, place))?]),
+            Kind::Knot | Kind::Nsd | Kind::Named => {
+                write("zone", config::zone(count))?;
+                write("empty", config::zone(0))?;
+                match self.kind {
+                    Kind::Knot => launch.args(["-c", &write("knot.conf", config::knot(work, place))?]),
+                    Kind::Nsd => launch.args(["-d", "-c", &write("nsd.conf", config::nsd(work, place))?]),
+                    _ => {
+                        let workers = place.workers.to_string();
+                        launch.args([
+                            "-g",
+                            "-n",
+                            &workers,
+                            "-c",
+                            &write("named.conf", config::named(work, place))?,
+                        ])
+                    }
+                }
+            }
+            Kind::Dnsdist => {
+                let file = write("dnsdist.conf", config::dnsdist(work, place))?;
+                launch.args(["--supervised", "--disable-syslog", "-C", &file])
+            }
+            Kind::Dnsmasq => {
+                write("hosts", config::hosts(count))?;
+                launch.args(config::dnsmasq(work, place))
+            }
+        })
+    }
+}
+
+fn version(kind: Kind, program: &Path) -> String {
+    let Some(flag) = kind.version_flag() else { return env!("CARGO_PKG_VERSION").to_owned() };
+    let Ok(output) = Command::new(program).arg(flag).stdin(Stdio::null()).output() else {
+        return String::new();
+    };
+    let text = [output.stdout, output.stderr].concat();
+    String::from_utf8_lossy(&text).lines().next().unwrap_or_default().trim().to_owned()
+}
+
+fn on_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let go = std::env::var_os("GOPATH").map(PathBuf::from);
+    let go = go.or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join("go")));
+    let mut directories: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    directories.extend(go.map(|go| go.join("bin")));
+    directories.extend(["/usr/local/sbin", "/usr/sbin"].map(PathBuf::from));
+    directories.into_iter().map(|directory| directory.join(name)).find(|file| file.is_file())
+}

@@ -1,0 +1,102 @@
+//! The rows of the comparison: what is asked, and what a server must be set up with to answer it.
+
+use crate::flood::Transport;
+use crate::workload::{Ask, Kind};
+
+/// One row.
+#[derive(Clone, Debug)]
+pub struct Work {
+    /// Its name on the command line and in JSON.
+    pub name: &'static str,
+    /// What stands in the table.
+    pub title: &'static str,
+    /// What is asked.
+    pub asks: Vec<Ask>,
+    /// What knows the answers.
+    pub source: Source,
+    /// Every query is logged.
+    pub log: bool,
+    /// What carries the queries.
+    pub transport: Transport,
+    /// Each of these names is asked once beforehand.
+    pub prefill: Option<Kind>,
+    /// The server has the cores of the load too, and a worker on each.
+    pub all_cores: bool,
+}
+
+/// What knows the answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// So many names in memory: hosts lines, local data or a zone.
+    Hosts(u32),
+    /// A zone without names: NXDOMAIN.
+    Absent,
+    /// So many of them.
+    Zones(u32),
+    /// The client's own address.
+    Whoami,
+    /// An upstream behind a cache, of so many entries or the server's own default.
+    Upstream(Option<u32>),
+}
+
+impl Work {
+    fn new(name: &'static str, title: &'static str, source: Source, asks: &[(Kind, u32)]) -> Self {
+        let asks = asks.iter().map(|(kind, weight)| Ask { kind: kind.clone(), weight: *weight }).collect();
+        Self {
+            name,
+            title,
+            asks,
+            source,
+            log: false,
+            transport: Transport::Udp,
+            prefill: None,
+            all_cores: false,
+        }
+    }
+
+    /// Whether an upstream, a reader of log lines or the server itself needs the load's core too: then CPU time per
+    /// query decides, not the rate.
+    pub fn shares_core(&self) -> bool {
+        self.log || self.all_cores || (self.asks.iter().any(|ask| ask.kind == Kind::Miss))
+    }
+}
+
+/// All rows, in the order of the table.
+pub fn all() -> Vec<Work> {
+    let hosts = |name, title, count| Work::new(name, title, Source::Hosts(count), &[(Kind::Hosts(count), 1)]);
+    let cached = Kind::Cached(NAMES);
+    vec![
+        hosts("hosts", "hosts hit, 10,000 names", NAMES),
+        hosts("hosts-100k", "hosts hit, 100,000 lines", 100_000),
+        Work {
+            prefill: Some(cached.clone()),
+            ..Work::new(
+                "cache",
+                "cache hit, 10,000 names",
+                Source::Upstream(Some(ENTRIES)),
+                &[(cached.clone(), 1)],
+            )
+        },
+        Work::new("nxdomain", "NXDOMAIN from template", Source::Absent, &[(Kind::Absent(NAMES), 1)]),
+        Work::new("whoami", "whoami", Source::Whoami, &[(Kind::Whoami, 1)]),
+        Work::new("zones", "NXDOMAIN in 1,000 server blocks", Source::Zones(1000), &[(Kind::Zones(1000), 1)]),
+        Work { log: true, ..hosts("log", "hosts hit with log", NAMES) },
+        Work::new("miss", "forward miss", Source::Upstream(None), &[(Kind::Miss, 1)]),
+        Work {
+            prefill: Some(cached.clone()),
+            ..Work::new(
+                "mix",
+                "95 cache hits to 5 misses",
+                Source::Upstream(Some(ENTRIES)),
+                &[(cached, 95), (Kind::Miss, 5)],
+            )
+        },
+        Work { transport: Transport::Tcp, ..hosts("tcp", "hosts hit over pipelined TCP", NAMES) },
+        Work { all_cores: true, ..hosts("workers", "10,000 names, a worker on every core", NAMES) },
+        Work { all_cores: true, ..hosts("workers-hot", "one name, a worker on every core", 1) },
+    ]
+}
+
+const NAMES: u32 = 10_000;
+/// Three times the names: CoreDNS spreads entries over 256 shards, and a full shard evicts.
+const ENTRIES: u32 = 32_768;

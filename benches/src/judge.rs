@@ -1,0 +1,114 @@
+//! Whether a reply says what it must. It trusts no byte of it.
+
+use std::net::Ipv4Addr;
+
+use wire::{HEADER, RType, Rcode, Records, Section};
+
+/// What a reply must say, beside repeating the question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expect {
+    /// Nothing in particular: an echo's reply will do.
+    Reply,
+    /// This rcode.
+    Rcode(Rcode),
+    /// NOERROR, and an A record with this address in the answer section.
+    Address(Ipv4Addr),
+}
+
+/// What a reply is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// What it must be.
+    Right,
+    /// It answers another question, or cannot be read.
+    WrongQuestion,
+    /// It has another rcode.
+    WrongRcode,
+    /// It has the rcode, but not the address.
+    WrongAddress,
+}
+
+/// The id of a reply; `None` for what is no reply at all.
+#[inline]
+pub fn reply_id(message: &[u8]) -> Option<u16> {
+    let header = message.first_chunk::<HEADER>()?;
+    (header[2] & 0x80 != 0).then(|| u16::from_be_bytes([header[0], header[1]]))
+}
+
+/// Judges a reply to `question`, which is the name, type and class as they were sent.
+#[inline]
+pub fn judge(reply: &[u8], question: &[u8], expect: Expect) -> Verdict {
+    let Some(header) = reply.first_chunk::<HEADER>() else { return Verdict::WrongQuestion };
+    let end = HEADER + question.len();
+    if header[4..6] != [0, 1] || reply.get(HEADER..end) != Some(question) {
+        return Verdict::WrongQuestion;
+    }
+    let rcode = Rcode(u16::from(header[3] & 0xf));
+    let address = match expect {
+        Expect::Reply => return Verdict::Right,
+        Expect::Rcode(wanted) if wanted == rcode => return Verdict::Right,
+        Expect::Address(address) if rcode == Rcode::NOERROR => address,
+        Expect::Rcode(_) | Expect::Address(_) => return Verdict::WrongRcode,
+    };
+    let answers = u16::from_be_bytes([header[6], header[7]]);
+    let found = Records::new(reply, end, [answers, 0, 0]).map_while(Result::ok).any(|record| {
+        record.section == Section::Answer
+            && record.rtype == RType::A
+            && record.data(reply) == address.octets()
+    });
+    if found { Verdict::Right } else { Verdict::WrongAddress }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const QUESTION: &[u8] = b"\x03www\0\0\x01\0\x01";
+
+    fn reply(rcode: u8, answers: u8, body: &[&[u8]]) -> Vec<u8> {
+        let mut reply = vec![0, 7, 0x80, rcode, 0, 1, 0, answers, 0, 0, 0, 0];
+        reply.extend(body.concat());
+        reply
+    }
+
+    #[test]
+    fn a_reply_is_right_only_when_question_rcode_and_address_are() {
+        let record: &[u8] = b"\xc0\x0c\0\x01\0\x01\0\0\0\x3c\0\x04\x0a\x01\x02\x03";
+        let alias: &[u8] = b"\xc0\x0c\0\x05\0\x01\0\0\0\x3c\0\x02\xc0\x0c";
+        let (right, other) = (Ipv4Addr::new(10, 1, 2, 3), Ipv4Addr::new(10, 1, 2, 4));
+        let rows = [
+            (reply(0, 1, &[QUESTION, record]), Expect::Address(right), Verdict::Right),
+            (reply(0, 2, &[QUESTION, alias, record]), Expect::Address(right), Verdict::Right),
+            (reply(0, 1, &[QUESTION, record]), Expect::Address(other), Verdict::WrongAddress),
+            (reply(0, 0, &[QUESTION]), Expect::Address(right), Verdict::WrongAddress),
+            (reply(0, 1, &[QUESTION, &record[..15]]), Expect::Address(right), Verdict::WrongAddress),
+            (reply(2, 1, &[QUESTION, record]), Expect::Address(right), Verdict::WrongRcode),
+            (reply(3, 0, &[QUESTION]), Expect::Rcode(Rcode::NXDOMAIN), Verdict::Right),
+            (reply(0, 0, &[QUESTION]), Expect::Rcode(Rcode::NXDOMAIN), Verdict::WrongRcode),
+            (reply(5, 0, &[QUESTION]), Expect::Reply, Verdict::Right),
+            (reply(0, 0, &[b"\x03wwx\0\0\x01\0\x01"]), Expect::Reply, Verdict::WrongQuestion),
+            (reply(0, 0, &[&QUESTION[..4]]), Expect::Reply, Verdict::WrongQuestion),
+            (vec![0, 7, 0x80], Expect::Reply, Verdict::WrongQuestion),
+        ];
+        for (reply, expect, verdict) in rows {
+            assert_eq!(judge(&reply, QUESTION, expect), verdict, "{reply:?} {expect:?}");
+        }
+    }
+
+    #[test]
+    fn a_query_or_a_stump_is_no_reply() {
+        assert_eq!(reply_id(&reply(0, 0, &[])), Some(7));
+        assert_eq!(reply_id(&[0, 7, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0]), None);
+        assert_eq!(reply_id(&[0, 7, 0x80, 0]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_reply_makes_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = reply_id(&bytes);
+            let head = [reply(0, 9, &[QUESTION]), bytes].concat();
+            let _ = judge(&head, QUESTION, Expect::Address(Ipv4Addr::LOCALHOST));
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! The program `benches`: load, servers to put it on, and the comparison.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use benches::flood::{Pace, Plan, Transport};
+use benches::workload::{Ask, Workload};
+use benches::{compare, flood, relay, responder};
+use clap::{Args, Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(about = "Load generator and measurements", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Send every query back with QR set: what the kernel allows
+    Echo(Serve),
+    /// Answer every A question with one record: an upstream
+    Upstream(Serve),
+    /// Pass queries to an upstream and replies back: what a miss must cost
+    Relay {
+        #[command(flatten)]
+        serve: Serve,
+        /// Address of the upstream
+        #[arg(long, value_name = "ADDRESS:PORT")]
+        upstream: SocketAddr,
+    },
+    /// Put load on a server and count what comes back
+    Flood(Flood),
+    /// Measure this server beside every other one found, in a network namespace of its own
+    Compare(compare::Options),
+}
+
+#[derive(Args)]
+struct Serve {
+    /// Address to listen on; may be repeated
+    #[arg(long, required = true, value_name = "ADDRESS:PORT")]
+    listen: Vec<SocketAddr>,
+    /// Core to stay on
+    #[arg(long, value_name = "CORE")]
+    core: Option<usize>,
+    /// Seconds until it ends by itself
+    #[arg(long, default_value_t = 3600, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    seconds: u64,
+}
+
+#[derive(Args)]
+struct Flood {
+    /// Address to ask; may be repeated
+    #[arg(long, required = true, value_name = "ADDRESS:PORT")]
+    target: Vec<SocketAddr>,
+    /// What to ask: hosts:N, cached:N, zipf:N:S, miss, nxdomain:N, zones:N, whoami, file:PATH, each with =WEIGHT; may be repeated
+    #[arg(long, required = true, value_name = "KIND[=WEIGHT]")]
+    ask: Vec<Ask>,
+    /// Take any reply for right, as an echo's
+    #[arg(long)]
+    any_reply: bool,
+    /// Ask over TCP, pipelined
+    #[arg(long)]
+    tcp: bool,
+    /// Sockets or connections of each thread
+    #[arg(long, default_value_t = 4)]
+    sockets: usize,
+    /// Closed loop: queries outstanding on each socket
+    #[arg(long, default_value_t = 64, conflicts_with = "rate")]
+    outstanding: usize,
+    /// Open loop: queries a second in all
+    #[arg(long)]
+    rate: Option<u64>,
+    /// Core for one thread of load; may be repeated. Without it: one thread, anywhere
+    #[arg(long, value_name = "CORE")]
+    core: Vec<usize>,
+    /// Seconds that count
+    #[arg(long, default_value_t = 5.0, value_parser = seconds)]
+    seconds: f64,
+    /// Seconds before those
+    #[arg(long, default_value_t = 1.0, value_parser = seconds)]
+    warmup: f64,
+    /// Seconds after which a query is lost
+    #[arg(long, default_value_t = 1.0, value_parser = seconds)]
+    patience: f64,
+    /// Most queries in all
+    #[arg(long, default_value_t = 1_000_000_000)]
+    queries: u64,
+    /// Chooses names and their order; `miss` asks other names with another seed
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Never sleep while waiting: exact times where the core has nothing else to do
+    #[arg(long)]
+    spin: bool,
+}
+
+fn main() -> Result<()> {
+    match Cli::parse().command {
+        Command::Echo(serve) => responder::serve(&serve.listen, serve.core, serve.lasting(), responder::echo),
+        Command::Upstream(serve) => {
+            responder::serve(&serve.listen, serve.core, serve.lasting(), responder::upstream)
+        }
+        Command::Relay { serve, upstream } => {
+            relay::relay(&serve.listen, upstream, serve.core, serve.lasting())
+        }
+        Command::Flood(options) => options.run(),
+        Command::Compare(options) => compare::run(&options),
+    }
+}
+
+impl Serve {
+    fn lasting(&self) -> Duration {
+        Duration::from_secs(self.seconds)
+    }
+}
+
+impl Flood {
+    fn run(self) -> Result<()> {
+        let mut workload = Workload::new(&self.ask, self.seed)?;
+        if self.any_reply {
+            workload = workload.unjudged();
+        }
+        let plan = Plan {
+            targets: self.target,
+            transport: if self.tcp { Transport::Tcp } else { Transport::Udp },
+            lanes: self.sockets,
+            pace: self.rate.map_or(Pace::Closed(self.outstanding), Pace::Open),
+            cores: self.core,
+            warmup: Duration::from_secs_f64(self.warmup),
+            window: Duration::from_secs_f64(self.seconds),
+            patience: Duration::from_secs_f64(self.patience),
+            queries_max: self.queries,
+            spin: self.spin,
+        };
+        let (tally, window) = flood::run(&plan, &workload, |_| {})?;
+        println!("{:#}", tally.to_json(window));
+        ensure!(tally.replies > 0, "no reply at all");
+        Ok(())
+    }
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.0..=3600.0).contains(seconds));
+    seconds.ok_or_else(|| "a number from 0 to 3600 is needed".to_owned())
+}

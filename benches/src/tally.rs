@@ -1,0 +1,220 @@
+//! What came of a load. No clock.
+
+use serde_json::{Value, json};
+
+use crate::histogram::Histogram;
+use crate::judge::Verdict;
+use crate::outstanding::Settled;
+
+/// The part of a run that counts, in nanoseconds of its clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Where it starts; what was due before is warm-up.
+    pub from_ns: u64,
+    /// Where it ends.
+    pub until_ns: u64,
+}
+
+impl Window {
+    /// Whether a time lies in it.
+    #[inline]
+    pub fn holds(&self, at_ns: u64) -> bool {
+        (self.from_ns..self.until_ns).contains(&at_ns)
+    }
+
+    /// Its length in seconds.
+    pub fn seconds(&self) -> f64 {
+        self.until_ns.saturating_sub(self.from_ns) as f64 / 1e9
+    }
+}
+
+/// Counts of one run, or of one of its threads. A query belongs to the window in which it was due; `sent` is the sum of
+/// `answered` and `lost`.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    /// Queries due in the window and sent.
+    pub sent: u64,
+    /// Of these, answered at last.
+    pub answered: u64,
+    /// Of these, never answered within the time allowed.
+    pub lost: u64,
+    /// Replies of any query that came in within the window: what the rate is made of.
+    pub replies: u64,
+    /// Queries due in the window that could not be sent: all ids wait, or the socket refused.
+    pub unsent: u64,
+    /// Further replies to queries already answered.
+    pub duplicates: u64,
+    /// Replies to queries already given up.
+    pub late: u64,
+    /// Messages that answer no query.
+    pub strays: u64,
+    /// First replies that answer another question than the one asked.
+    pub wrong_question: u64,
+    /// First replies with another rcode than the right one.
+    pub wrong_rcode: u64,
+    /// First replies without the right address.
+    pub wrong_address: u64,
+    /// What the network reported, such as a closed port, and connections that ended.
+    pub network_errors: u64,
+    /// Times from due to answered, for the queries of the window.
+    pub latency: Histogram,
+}
+
+impl Tally {
+    /// Counts a query that was sent.
+    #[inline]
+    pub fn sent(&mut self, window: Window, due_ns: u64) {
+        self.sent += u64::from(window.holds(due_ns));
+    }
+
+    /// Counts a query that was not.
+    pub fn unsent(&mut self, window: Window, due_ns: u64) {
+        self.unsent += u64::from(window.holds(due_ns));
+    }
+
+    /// Counts a query as not sent that was counted as sent.
+    pub fn take_back(&mut self, window: Window, due_ns: u64) {
+        self.sent -= u64::from(window.holds(due_ns));
+        self.unsent(window, due_ns);
+    }
+
+    /// Counts a query that was given up.
+    pub fn lost(&mut self, window: Window, due_ns: u64) {
+        self.lost += u64::from(window.holds(due_ns));
+    }
+
+    /// Counts a reply that came in at `now_ns`; `verdict` is asked only about a first one.
+    #[inline]
+    pub fn reply<Q>(
+        &mut self,
+        window: Window,
+        now_ns: u64,
+        settled: Settled<Q>,
+        verdict: impl FnOnce(Q) -> Verdict,
+    ) {
+        let (query, due_ns) = match settled {
+            Settled::First(query, due_ns) => (query, due_ns),
+            Settled::Duplicate => return self.duplicates += 1,
+            Settled::Late => return self.late += 1,
+            Settled::Stray => return self.strays += 1,
+        };
+        self.replies += u64::from(window.holds(now_ns));
+        if window.holds(due_ns) {
+            self.answered += 1;
+            self.latency.record(now_ns.saturating_sub(due_ns));
+        }
+        match verdict(query) {
+            Verdict::Right => {}
+            Verdict::WrongQuestion => self.wrong_question += 1,
+            Verdict::WrongRcode => self.wrong_rcode += 1,
+            Verdict::WrongAddress => self.wrong_address += 1,
+        }
+    }
+
+    /// All first replies that were wrong.
+    pub fn wrong(&self) -> u64 {
+        self.wrong_question + self.wrong_rcode + self.wrong_address
+    }
+
+    /// Adds what another thread counted.
+    pub fn merge(&mut self, other: &Self) {
+        self.sent += other.sent;
+        self.answered += other.answered;
+        self.lost += other.lost;
+        self.replies += other.replies;
+        self.unsent += other.unsent;
+        self.duplicates += other.duplicates;
+        self.late += other.late;
+        self.strays += other.strays;
+        self.wrong_question += other.wrong_question;
+        self.wrong_rcode += other.wrong_rcode;
+        self.wrong_address += other.wrong_address;
+        self.network_errors += other.network_errors;
+        self.latency.merge(&other.latency);
+    }
+
+    /// The p50, p99 and p99.9 of the latency and its longest, in microseconds.
+    pub fn latency_us(&self) -> [f64; 4] {
+        let latency = &self.latency;
+        let ns = [
+            latency.quantile_ns(0.5),
+            latency.quantile_ns(0.99),
+            latency.quantile_ns(0.999),
+            latency.max_ns(),
+        ];
+        ns.map(|ns| ns as f64 / 1e3)
+    }
+
+    /// All of it, for a report.
+    pub fn to_json(&self, window: Window) -> Value {
+        let [p50, p99, p999, max] = self.latency_us();
+        json!({
+            "seconds": window.seconds(),
+            "rate": self.replies as f64 / window.seconds().max(1e-9),
+            "sent": self.sent,
+            "answered": self.answered,
+            "lost": self.lost,
+            "unsent": self.unsent,
+            "duplicates": self.duplicates,
+            "late": self.late,
+            "strays": self.strays,
+            "wrong_question": self.wrong_question,
+            "wrong_rcode": self.wrong_rcode,
+            "wrong_address": self.wrong_address,
+            "network_errors": self.network_errors,
+            "latency_us": { "p50": p50, "p99": p99, "p999": p999, "max": max },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WINDOW: Window = Window { from_ns: 1_000, until_ns: 2_000 };
+
+    #[test]
+    fn a_query_counts_in_the_window_in_which_it_was_due() {
+        let mut tally = Tally::default();
+        for due_ns in [999, 1_000, 1_999, 2_000] {
+            tally.sent(WINDOW, due_ns);
+            tally.unsent(WINDOW, due_ns);
+            tally.lost(WINDOW, due_ns);
+        }
+        assert_eq!((tally.sent, tally.unsent, tally.lost), (2, 2, 2));
+    }
+
+    #[test]
+    fn latency_is_of_the_windows_queries_and_the_rate_of_the_windows_replies() {
+        let mut tally = Tally::default();
+        for (due_ns, now_ns) in [(900, 950), (900, 1_500), (1_200, 1_260), (1_900, 2_100), (2_000, 2_050)] {
+            tally.reply(WINDOW, now_ns, Settled::First((), due_ns), |()| Verdict::Right);
+        }
+        assert_eq!((tally.replies, tally.answered, tally.latency.len()), (2, 2, 2));
+        assert_eq!(tally.latency.max_ns(), 200);
+        assert_eq!(tally.to_json(WINDOW)["rate"], 2_000_000.0);
+    }
+
+    #[test]
+    fn every_kind_of_reply_has_its_count() {
+        let mut tally = Tally::default();
+        let mut reply = |settled, verdict| tally.reply(WINDOW, 1_500, settled, |()| verdict);
+        reply(Settled::First((), 1_400), Verdict::Right);
+        reply(Settled::First((), 1_400), Verdict::WrongQuestion);
+        reply(Settled::First((), 1_400), Verdict::WrongRcode);
+        reply(Settled::First((), 1_400), Verdict::WrongAddress);
+        reply(Settled::Duplicate, Verdict::WrongRcode);
+        reply(Settled::Late, Verdict::WrongRcode);
+        reply(Settled::Stray, Verdict::WrongRcode);
+        let mut sum = tally.clone();
+        sum.merge(&tally);
+        for (tally, times) in [(tally, 1), (sum, 2)] {
+            assert_eq!(tally.answered, 4 * times);
+            assert_eq!(tally.wrong(), 3 * times);
+            for count in [tally.wrong_question, tally.wrong_rcode, tally.wrong_address] {
+                assert_eq!(count, times);
+            }
+            assert_eq!([tally.duplicates, tally.late, tally.strays], [times; 3]);
+        }
+    }
+}

@@ -1,0 +1,495 @@
+//! What is asked: generated names or those of a file, mixed by weight, and what the replies must say.
+
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+use wire::{Flags, Name, RType, Rcode};
+
+use crate::judge::Expect;
+use crate::names::{Pattern, address_of};
+use crate::random::{Random, zipf};
+
+/// One kind of question with its share: `KIND[=WEIGHT]`. The names of each kind, and who is expected to know them, are
+/// at the constants of this module.
+///
+/// | kind | names | must be answered |
+/// |---|---|---|
+/// | `hosts:N` | N, each as often | the address of the name |
+/// | `cached:N` | N, each as often | the address of the name |
+/// | `zipf:N:S` | N, rank r in proportion to 1/r^S | the address of the name |
+/// | `miss` | each only once | the address of the name |
+/// | `nxdomain:N` | N, each as often | NXDOMAIN |
+/// | `zones:N` | one in each of N zones | NXDOMAIN |
+/// | `whoami` | one | NOERROR |
+/// | `file:PATH` | `name [type [rcode [address]]]` a line, in order, again and again | what the line says |
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ask {
+    /// What is asked.
+    pub kind: Kind,
+    /// Its share among all weights. Default 1, min 1, max 1,000,000.
+    pub weight: u32,
+}
+
+/// See [`Ask`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum Kind {
+    /// `hosts:N`.
+    Hosts(u32),
+    /// `cached:N`.
+    Cached(u32),
+    /// `zipf:N:S`.
+    Zipf(u32, f64),
+    /// `miss`.
+    Miss,
+    /// `nxdomain:N`.
+    Absent(u32),
+    /// `zones:N`.
+    Zones(u32),
+    /// `whoami`.
+    Whoami,
+    /// `file:PATH`.
+    File(PathBuf),
+}
+
+impl Kind {
+    /// How many different names there are; of a file, and where every name is new, all that may be asked.
+    pub fn count(&self) -> u32 {
+        match self {
+            Self::Hosts(count) | Self::Cached(count) | Self::Zipf(count, _) => *count,
+            Self::Absent(count) | Self::Zones(count) => *count,
+            Self::Whoami => 1,
+            Self::Miss | Self::File(_) => NAMES_MAX,
+        }
+    }
+}
+
+impl FromStr for Ask {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let (kind, weight) = match text.rsplit_once('=') {
+            Some((kind, weight)) => {
+                (kind, weight.parse().ok().filter(|weight| (1..=1_000_000).contains(weight)))
+            }
+            None => (text, Some(1)),
+        };
+        let weight = weight.with_context(|| format!("{text:?}: a weight is a number from 1 to 1000000"))?;
+        let (word, rest) = kind.split_once(':').unwrap_or((kind, ""));
+        let count = |digits: &str| {
+            let count = digits.parse().ok().filter(|count| (1..=NAMES_MAX).contains(count));
+            count.with_context(|| format!("{text:?}: a count of names is a number from 1 to {NAMES_MAX}"))
+        };
+        let kind = match word {
+            "hosts" => Kind::Hosts(count(rest)?),
+            "cached" => Kind::Cached(count(rest)?),
+            "nxdomain" => Kind::Absent(count(rest)?),
+            "zones" => Kind::Zones(count(rest)?),
+            "zipf" => {
+                let (names, exponent) = rest.split_once(':').unwrap_or((rest, "1"));
+                let exponent = exponent.parse().ok().filter(|exponent| (0.0..=10.0).contains(exponent));
+                Kind::Zipf(
+                    count(names)?,
+                    exponent.with_context(|| format!("{text:?}: S is a number from 0 to 10"))?,
+                )
+            }
+            "file" => Kind::File(rest.into()),
+            "miss" if rest.is_empty() => Kind::Miss,
+            "whoami" if rest.is_empty() => Kind::Whoami,
+            _ => bail!("{text:?}: unknown kind of question"),
+        };
+        Ok(Self { kind, weight })
+    }
+}
+
+/// A question drawn from a workload.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Asked {
+    part: u32,
+    number: u32,
+}
+
+/// A source of questions. Clones draw alike; [`Workload::share`] makes them draw apart.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    parts: Vec<Part>,
+    weights: u32,
+    random: Random,
+}
+
+#[derive(Clone, Debug)]
+struct Part {
+    weight: u32,
+    names: Names,
+    draw: Draw,
+    promise: Promise,
+}
+
+#[derive(Clone, Debug)]
+enum Names {
+    Pattern(Pattern),
+    Lines(Arc<[Line]>),
+}
+
+#[derive(Clone, Debug)]
+enum Draw {
+    Uniform(u32),
+    /// Ranks drawn beforehand: drawing costs more than a query.
+    Ranks(Arc<[u32]>, usize),
+    /// Every number once, from here to below the end; then from 0.
+    Next(u32, u32),
+}
+
+/// What replies to generated names must say.
+#[derive(Clone, Copy, Debug)]
+enum Promise {
+    Rcode(Rcode),
+    AddressOfName,
+    /// Each line of the file says it.
+    OfLine,
+    Nothing,
+}
+
+#[derive(Clone, Debug)]
+struct Line {
+    question: Box<[u8]>,
+    expect: Expect,
+}
+
+impl Workload {
+    /// Questions by their kinds and weights. `seed` decides which and in what order; for `miss` also where to begin.
+    ///
+    /// # Errors
+    /// When there is no kind or too many, or a file cannot be read.
+    pub fn new(asks: &[Ask], seed: u64) -> Result<Self> {
+        ensure!((1..=1000).contains(&asks.len()), "one to a thousand kinds of questions are needed");
+        let mut random = Random::new(seed);
+        let parts = asks.iter().map(|ask| Part::new(ask, &mut random)).collect::<Result<Vec<_>>>()?;
+        Ok(Self { weights: parts.iter().map(|part| part.weight).sum(), parts, random })
+    }
+
+    /// Each name of one kind in its order, once and again: to fill a cache.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub fn in_order(kind: &Kind) -> Result<Self> {
+        let mut all = Self::new(&[Ask { kind: kind.clone(), weight: 1 }], 0)?;
+        if let Draw::Uniform(count) = all.parts[0].draw {
+            all.parts[0].draw = Draw::Next(0, count);
+        }
+        Ok(all)
+    }
+
+    /// The same, with any reply taken for right: for servers that know no names.
+    pub fn unjudged(mut self) -> Self {
+        for part in &mut self.parts {
+            part.promise = Promise::Nothing;
+        }
+        self
+    }
+
+    /// The share of one of several threads: its own order, and its own names where none may be asked twice.
+    pub fn share(&self, thread: usize, threads: usize) -> Self {
+        let mut share = self.clone();
+        let (thread, threads) = (thread as u64, threads.max(1) as u64);
+        share.random = Random::new(Random::new(thread).next() ^ share.random.next());
+        for part in &mut share.parts {
+            let apart = |bound: usize| (bound as u64 * thread / threads) as usize;
+            match &mut part.draw {
+                Draw::Uniform(_) => {}
+                Draw::Ranks(ranks, at) => *at = apart(ranks.len()),
+                Draw::Next(next, end) => *next = (next.wrapping_add(apart(*end as usize) as u32)) % *end,
+            }
+        }
+        share
+    }
+
+    /// Draws the next question.
+    #[inline]
+    pub fn draw(&mut self) -> Asked {
+        let mut at = 0;
+        if self.parts.len() > 1 {
+            let mut ticket = self.random.below(self.weights);
+            while let Some(left) = ticket.checked_sub(self.parts[at].weight) {
+                ticket = left;
+                at += 1;
+            }
+        }
+        let number = match &mut self.parts[at].draw {
+            Draw::Uniform(count) => self.random.below(*count),
+            Draw::Ranks(ranks, at) => {
+                let rank = ranks[*at];
+                *at = if *at + 1 == ranks.len() { 0 } else { *at + 1 };
+                rank
+            }
+            Draw::Next(next, end) => {
+                let number = *next;
+                *next = if number + 1 >= *end { 0 } else { number + 1 };
+                number
+            }
+        };
+        Asked { part: at as u32, number }
+    }
+
+    /// Appends a query: header with RD set, and the question.
+    #[inline]
+    pub fn write_query(&self, asked: Asked, id: u16, out: &mut Vec<u8>) {
+        out.extend_from_slice(&id.to_be_bytes());
+        out.extend_from_slice(&Flags::RD.to_be_bytes());
+        out.extend_from_slice(&[0, 1, 0, 0, 0, 0, 0, 0]);
+        self.write_question(asked, out);
+    }
+
+    /// Appends a question: name, type, class.
+    #[inline]
+    pub fn write_question(&self, asked: Asked, out: &mut Vec<u8>) {
+        match &self.parts[asked.part as usize].names {
+            Names::Pattern(pattern) => {
+                pattern.write(asked.number, out);
+                out.extend_from_slice(A_IN);
+            }
+            Names::Lines(lines) => out.extend_from_slice(&lines[asked.number as usize].question),
+        }
+    }
+
+    /// What the reply to a question, as [`Workload::write_question`] wrote it, must say.
+    #[inline]
+    pub fn expect(&self, asked: Asked, question: &[u8]) -> Expect {
+        let part = &self.parts[asked.part as usize];
+        match (part.promise, &part.names) {
+            (Promise::Rcode(rcode), _) => Expect::Rcode(rcode),
+            (Promise::AddressOfName, _) => {
+                Expect::Address(address_of(&question[..question.len() - A_IN.len()]))
+            }
+            (Promise::OfLine, Names::Lines(lines)) => lines[asked.number as usize].expect,
+            (Promise::OfLine, Names::Pattern(_)) | (Promise::Nothing, _) => Expect::Reply,
+        }
+    }
+}
+
+impl Part {
+    fn new(ask: &Ask, random: &mut Random) -> Result<Self> {
+        let generated = |pattern, draw, promise| -> Result<Self> {
+            Ok(Self { weight: ask.weight, names: Names::Pattern(Pattern::new(pattern)?), draw, promise })
+        };
+        let absent = Promise::Rcode(Rcode::NXDOMAIN);
+        match &ask.kind {
+            Kind::Hosts(count) => generated(HOSTS, Draw::Uniform(*count), Promise::AddressOfName),
+            Kind::Cached(count) => generated(CACHED, Draw::Uniform(*count), Promise::AddressOfName),
+            Kind::Zipf(count, exponent) => {
+                let ranks = zipf(*count, *exponent, RANKS, random);
+                generated(ZIPF, Draw::Ranks(ranks.into(), 0), Promise::AddressOfName)
+            }
+            Kind::Miss => {
+                generated(MISS, Draw::Next(random.below(NAMES_MAX), NAMES_MAX), Promise::AddressOfName)
+            }
+            Kind::Absent(count) => generated(ABSENT, Draw::Uniform(*count), absent),
+            Kind::Zones(count) => generated(ZONES, Draw::Uniform(*count), absent),
+            Kind::Whoami => generated(WHOAMI, Draw::Uniform(1), Promise::Rcode(Rcode::NOERROR)),
+            Kind::File(path) => {
+                let lines = read_file(path)?;
+                let draw = Draw::Next(0, lines.len() as u32);
+                Ok(Self {
+                    weight: ask.weight,
+                    names: Names::Lines(lines.into()),
+                    draw,
+                    promise: Promise::OfLine,
+                })
+            }
+        }
+    }
+}
+
+fn read_file(path: &Path) -> Result<Vec<Line>> {
+    let size = std::fs::metadata(path).with_context(|| path.display().to_string())?.len();
+    ensure!(size <= FILE_BYTES_MAX, "{}: more than {FILE_BYTES_MAX} bytes", path.display());
+    let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    read_lines(&text).with_context(|| path.display().to_string())
+}
+
+fn read_lines(text: &str) -> Result<Vec<Line>> {
+    let mut lines = Vec::new();
+    for (number, text) in (1..).zip(text.lines()) {
+        let text = text.trim();
+        if text.is_empty() || text.starts_with(['#', ';']) {
+            continue;
+        }
+        lines.push(read_line(text).with_context(|| format!("line {number}"))?);
+    }
+    ensure!(!lines.is_empty(), "no question in it");
+    Ok(lines)
+}
+
+fn read_line(text: &str) -> Result<Line> {
+    let mut words = text.split_whitespace();
+    let name = words.next().unwrap_or_default();
+    let name = Name::from_text(name).ok().with_context(|| format!("{name:?} is not a name"))?;
+    let rtype: RType = match words.next() {
+        Some(word) => word.parse().ok().with_context(|| format!("{word:?} is not a type"))?,
+        None => RType::A,
+    };
+    let rcode: Option<Rcode> = match words.next() {
+        Some(word) => Some(word.parse().ok().with_context(|| format!("{word:?} is not an rcode"))?),
+        None => None,
+    };
+    let address: Option<Ipv4Addr> = match words.next() {
+        Some(word) => Some(word.parse().ok().with_context(|| format!("{word:?} is not an IPv4 address"))?),
+        None => None,
+    };
+    ensure!(words.next().is_none(), "more than name, type, rcode and address");
+    let expect = match (rcode, address) {
+        (Some(Rcode::NOERROR), Some(address)) => Expect::Address(address),
+        (Some(_), Some(_)) => bail!("an address comes with NOERROR only"),
+        (Some(rcode), None) => Expect::Rcode(rcode),
+        (None, _) => Expect::Reply,
+    };
+    let question = [name.as_wire(), &rtype.0.to_be_bytes(), &[0, 1]].concat();
+    Ok(Line { question: question.into(), expect })
+}
+
+/// Names of `hosts:N`; they stand in hosts files and zones.
+pub const HOSTS: &str = "h########.hosts.bench.";
+/// Names of `cached:N`; the upstream knows them.
+pub const CACHED: &str = "c########.cached.bench.";
+/// Names of `zipf:N:S`; the upstream knows them.
+pub const ZIPF: &str = "z########.zipf.bench.";
+/// Names of `miss`; the upstream knows them.
+pub const MISS: &str = "m########.miss.bench.";
+/// Names of `nxdomain:N`; nobody knows them.
+pub const ABSENT: &str = "x########.absent.bench.";
+/// Names of `zones:N`; nobody knows them, but each has a zone, one label up.
+pub const ZONES: &str = "www.z########.zones.bench.";
+/// The name of `whoami`.
+pub const WHOAMI: &str = "w#.whoami.bench.";
+
+/// Type A, class IN.
+const A_IN: &[u8] = &[0, 1, 0, 1];
+/// Eight digits.
+const NAMES_MAX: u32 = 100_000_000;
+/// Ranks drawn beforehand: 4 MiB of them, then they come again.
+const RANKS: usize = 1 << 20;
+const FILE_BYTES_MAX: u64 = 256 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    fn workload(asks: &[&str]) -> Workload {
+        let asks: Vec<Ask> = asks.iter().map(|ask| ask.parse().expect("a kind")).collect();
+        Workload::new(&asks, 3).expect("a workload")
+    }
+
+    fn question(workload: &Workload, asked: Asked) -> Vec<u8> {
+        let mut out = Vec::new();
+        workload.write_question(asked, &mut out);
+        out
+    }
+
+    #[test]
+    fn kinds_are_read_as_they_are_written() {
+        for (text, expected) in [
+            ("hosts:10000", Ask { kind: Kind::Hosts(10_000), weight: 1 }),
+            ("cached:5=95", Ask { kind: Kind::Cached(5), weight: 95 }),
+            ("zipf:9", Ask { kind: Kind::Zipf(9, 1.0), weight: 1 }),
+            ("zipf:9:0.8=2", Ask { kind: Kind::Zipf(9, 0.8), weight: 2 }),
+            ("miss=5", Ask { kind: Kind::Miss, weight: 5 }),
+            ("file:/a/b", Ask { kind: Kind::File("/a/b".into()), weight: 1 }),
+        ] {
+            assert_eq!(text.parse::<Ask>().expect("a kind"), expected);
+        }
+        for text in [
+            "",
+            "hosts",
+            "hosts:0",
+            "hosts:x",
+            "miss:3",
+            "miss=0",
+            "miss=x",
+            "zipf:5:-1",
+            "zipf:5:NaN",
+            "other:1",
+        ] {
+            assert!(text.parse::<Ask>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_mix_keeps_its_weights_and_each_part_its_promise() {
+        let mut workload = workload(&["cached:10=95", "nxdomain:10=5"]);
+        let mut absent = 0;
+        for _ in 0..100_000 {
+            let asked = workload.draw();
+            let question = question(&workload, asked);
+            match workload.expect(asked, &question) {
+                Expect::Address(address) => {
+                    assert_eq!(address, address_of(&question[..question.len() - 4]));
+                    assert!(question.starts_with(b"\x09c0000000"));
+                }
+                Expect::Rcode(Rcode::NXDOMAIN) => absent += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!((4_500..5_500).contains(&absent), "{absent}");
+        let unjudged = workload.clone().unjudged();
+        let asked = workload.draw();
+        assert_eq!(unjudged.expect(asked, &question(&unjudged, asked)), Expect::Reply);
+    }
+
+    #[test]
+    fn a_miss_is_asked_once_by_all_threads_together() {
+        let all = workload(&["miss"]);
+        let mut seen = HashSet::new();
+        for thread in 0..3 {
+            let mut share = all.share(thread, 3);
+            for _ in 0..10_000 {
+                assert!(seen.insert(share.draw()), "asked twice");
+            }
+        }
+    }
+
+    #[test]
+    fn in_order_every_name_comes_once_a_round() {
+        let mut workload = Workload::in_order(&Kind::Cached(5)).expect("a workload");
+        let numbers: Vec<_> = (0..7).map(|_| workload.draw().number).collect();
+        assert_eq!(numbers, [0, 1, 2, 3, 4, 0, 1]);
+    }
+
+    #[test]
+    fn a_query_has_its_id_and_asks_for_recursion() {
+        let mut workload = workload(&["whoami"]);
+        let mut out = Vec::new();
+        let asked = workload.draw();
+        workload.write_query(asked, 0x1234, &mut out);
+        assert_eq!(out, b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x02w0\x06whoami\x05bench\0\0\x01\0\x01");
+    }
+
+    #[test]
+    fn lines_say_what_is_asked_and_expected() {
+        let lines = read_lines(
+            "# name type rcode address\n\nwww.example.\nw.example aaaa\nx.example. A NXDOMAIN\ny.example. A NOERROR 10.0.0.1\n",
+        )
+        .expect("lines");
+        let expected: Vec<_> = lines.iter().map(|line| line.expect).collect();
+        let address = Ipv4Addr::new(10, 0, 0, 1);
+        assert_eq!(
+            expected,
+            [Expect::Reply, Expect::Reply, Expect::Rcode(Rcode::NXDOMAIN), Expect::Address(address)]
+        );
+        assert_eq!(*lines[1].question, *b"\x01w\x07example\0\0\x1c\0\x01");
+        for (text, error) in [
+            ("a..b", "line 1"),
+            ("a. NOTYPE", "is not a type"),
+            ("a. A WELL", "is not an rcode"),
+            ("a. A NXDOMAIN 10.0.0.1", "NOERROR only"),
+            ("a. A NOERROR 10.0.0", "is not an IPv4 address"),
+            ("a. A NOERROR 10.0.0.1 5", "more than"),
+            ("# nothing", "no question"),
+        ] {
+            let found = format!("{:#}", read_lines(text).expect_err(text));
+            assert!(found.contains(error), "{found}");
+        }
+    }
+}

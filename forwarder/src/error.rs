@@ -1,0 +1,245 @@
+//! Why a query got no answer. Part of the forwarder's room; the server turns these into rcodes, error lines and EDEs.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use crate::StreamKind;
+
+/// Why a query was not answered. The text is what CoreDNS's errors plugin prints, where it has words for it.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Failure {
+    /// No stanza of the block forwards this name.
+    #[error("no forwarder defined")]
+    NoStanza,
+    /// The stanza has no upstream at the moment (an empty resolv.conf).
+    #[error("no nameserver")]
+    NoUpstream,
+    /// Every upstream is down, and the stanza says to fail fast.
+    #[error("no healthy proxies")]
+    NoHealthy,
+    /// `max_concurrent` queries are with the stanza's upstreams already: the one failure that is REFUSED.
+    #[error("concurrent queries exceeded maximum {0}")]
+    MaxConcurrent(u32),
+    /// The worker's table of queries in flight is full.
+    #[error("too many queries in flight")]
+    TableFull,
+    /// The waiter's own patience is over; the query goes on without it.
+    #[error("no answer within the time allowed")]
+    Patience,
+    /// The server is going down.
+    #[error("shutting down")]
+    Shutdown,
+    /// No socket could be opened towards the upstream.
+    #[error("dial udp {0}: too many open files")]
+    NoSocket(SocketAddr),
+    /// The upstream stayed silent for `read_timeout`, or until the query's deadline.
+    #[error("read {} {}: i/o timeout", proto(*stream), Way(*local, *upstream))]
+    Silent {
+        /// The connection type, `None` over UDP.
+        stream: Option<StreamKind>,
+        /// Our end, where it is known.
+        local: Option<SocketAddr>,
+        /// The upstream.
+        upstream: SocketAddr,
+    },
+    /// The network refused a datagram: ICMP, or an error of our own end.
+    #[error("read udp {}: read: {}", Way(*local, *upstream), words(*error))]
+    Network {
+        /// Our end, where it is known.
+        local: Option<SocketAddr>,
+        /// The upstream.
+        upstream: SocketAddr,
+        /// What the kernel said.
+        error: io::ErrorKind,
+    },
+    /// The upstream's reply over a connection cannot be read, or is to another question.
+    #[error("bad reply from {0}")]
+    Garbled(SocketAddr),
+    /// TCP or TLS failed.
+    #[error(transparent)]
+    Exchange(#[from] ExchangeError),
+}
+
+/// Why an exchange over TCP or TLS failed.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ExchangeError {
+    /// The connection could not be made.
+    #[error("dial tcp {upstream}: {}", Dialled(*error))]
+    Dial {
+        /// The upstream.
+        upstream: SocketAddr,
+        /// What the kernel said.
+        error: io::ErrorKind,
+    },
+    /// The TLS handshake failed: the certificate, the name, the protocol.
+    #[error("tls {upstream}: {error}")]
+    Handshake {
+        /// The upstream.
+        upstream: SocketAddr,
+        /// What rustls said.
+        error: Box<rustls::Error>,
+    },
+    /// The connection broke before the reply came.
+    #[error("read tcp {}: {}", Way(*local, *upstream), Broken(*error))]
+    Read {
+        /// Our end.
+        local: Option<SocketAddr>,
+        /// The upstream.
+        upstream: SocketAddr,
+        /// What the kernel said; `UnexpectedEof` when the upstream closed.
+        error: io::ErrorKind,
+    },
+    /// The upstream sent what is no DNS message; its connection was closed.
+    #[error("bad reply from {upstream}")]
+    Garbage {
+        /// The upstream.
+        upstream: SocketAddr,
+    },
+    /// No reply came before the deadline.
+    #[error("read tcp {}: i/o timeout", Way(*local, *upstream))]
+    Timeout {
+        /// Our end.
+        local: Option<SocketAddr>,
+        /// The upstream.
+        upstream: SocketAddr,
+    },
+    /// Every connection that the upstream may have is full of unanswered queries.
+    #[error("too many queries in flight to {upstream}")]
+    Overloaded {
+        /// The upstream.
+        upstream: SocketAddr,
+    },
+    /// The connections are being shut down.
+    #[error("shutting down")]
+    Shutdown,
+}
+
+impl ExchangeError {
+    /// Whether it says something about the upstream, not about our own limits.
+    pub(crate) fn blames_upstream(&self) -> bool {
+        !matches!(self, Self::Overloaded { .. } | Self::Shutdown)
+    }
+}
+
+/// Why TLS settings cannot be used. The configuration is refused with it.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file cannot be read.
+    #[error("{}: {error}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// A file has no certificate in it, or not a valid one.
+    #[error("{}: no valid certificate", .0.display())]
+    Certificate(PathBuf),
+    /// A file has no private key in it, or not a valid one.
+    #[error("{}: no valid private key", .0.display())]
+    Key(PathBuf),
+    /// `tls_servername` is neither a name nor an address.
+    #[error("{0:?} is no server name")]
+    ServerName(String),
+    /// rustls does not take the certificate and key together.
+    #[error(transparent)]
+    Settings(#[from] rustls::Error),
+}
+
+/// Go's name of a network, as it stands in error lines.
+fn proto(stream: Option<StreamKind>) -> &'static str {
+    if stream.is_some() { "tcp" } else { "udp" }
+}
+
+/// The words of Go's `syscall.Errno` for what DNS meets.
+fn words(error: io::ErrorKind) -> &'static str {
+    match error {
+        io::ErrorKind::ConnectionRefused => "connection refused",
+        io::ErrorKind::ConnectionReset => "connection reset by peer",
+        io::ErrorKind::HostUnreachable => "no route to host",
+        io::ErrorKind::NetworkUnreachable => "network is unreachable",
+        io::ErrorKind::PermissionDenied => "operation not permitted",
+        io::ErrorKind::BrokenPipe => "broken pipe",
+        io::ErrorKind::TimedOut => "connection timed out",
+        io::ErrorKind::AddrNotAvailable => "cannot assign requested address",
+        _ => "input/output error",
+    }
+}
+
+/// `local->remote`, or `remote` alone.
+struct Way(Option<SocketAddr>, SocketAddr);
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(local) = self.0 {
+            write!(f, "{local}->")?;
+        }
+        write!(f, "{}", self.1)
+    }
+}
+
+/// How Go ends a line that begins with `dial`.
+struct Dialled(io::ErrorKind);
+
+impl fmt::Display for Dialled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            io::ErrorKind::TimedOut => f.write_str("i/o timeout"),
+            error => write!(f, "connect: {}", words(error)),
+        }
+    }
+}
+
+/// How Go ends a line about a connection that broke.
+struct Broken(io::ErrorKind);
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            io::ErrorKind::UnexpectedEof => f.write_str("EOF"),
+            error => write!(f, "read: {}", words(error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_read_as_coredns_prints_them() {
+        let local = "127.0.0.1:1234".parse().ok();
+        let upstream = "127.0.0.2:53".parse().unwrap();
+        let tcp = Some(StreamKind::Tcp);
+        let rows: [(Failure, &str); 8] = [
+            (
+                Failure::Silent { stream: None, local, upstream },
+                "read udp 127.0.0.1:1234->127.0.0.2:53: i/o timeout",
+            ),
+            (Failure::Silent { stream: tcp, local: None, upstream }, "read tcp 127.0.0.2:53: i/o timeout"),
+            (
+                Failure::Network { local, upstream, error: io::ErrorKind::ConnectionRefused },
+                "read udp 127.0.0.1:1234->127.0.0.2:53: read: connection refused",
+            ),
+            (
+                ExchangeError::Dial { upstream, error: io::ErrorKind::ConnectionRefused }.into(),
+                "dial tcp 127.0.0.2:53: connect: connection refused",
+            ),
+            (
+                ExchangeError::Dial { upstream, error: io::ErrorKind::TimedOut }.into(),
+                "dial tcp 127.0.0.2:53: i/o timeout",
+            ),
+            (
+                ExchangeError::Read { local, upstream, error: io::ErrorKind::UnexpectedEof }.into(),
+                "read tcp 127.0.0.1:1234->127.0.0.2:53: EOF",
+            ),
+            (Failure::NoHealthy, "no healthy proxies"),
+            (Failure::MaxConcurrent(1000), "concurrent queries exceeded maximum 1000"),
+        ];
+        for (failure, text) in rows {
+            assert_eq!(failure.to_string(), text);
+        }
+    }
+}

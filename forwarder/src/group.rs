@@ -1,0 +1,323 @@
+//! What one `forward` stanza says, and the stanzas of a block in file order. Knows no Corefile: setup fills the specs.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use wire::{Name, Rcode};
+
+use crate::{GroupMetrics, Policy, Transport, Upstream};
+
+/// Most upstreams that a stanza may have, as in CoreDNS.
+pub const MAX_UPSTREAMS: usize = 15;
+
+/// What a stanza's properties say, with CoreDNS's defaults.
+#[derive(Clone, Debug)]
+pub struct GroupSpec {
+    /// `forward FROM ...`: names at or below it are forwarded. Default the root.
+    pub from: Name,
+    /// `except`: names at or below these are not, save `from` itself.
+    pub except: Vec<Name>,
+    /// `policy`. Default random.
+    pub policy: Policy,
+    /// `max_fails`: probes that may fail before the upstream is down; 0: never down, never probed. Default 2.
+    pub max_fails: u32,
+    /// `health_check`.
+    pub health: HealthCheck,
+    /// `force_tcp`: TCP whatever the client uses; stronger than `prefer_udp`.
+    pub force_tcp: bool,
+    /// `prefer_udp`: UDP whatever the client uses.
+    pub prefer_udp: bool,
+    /// `expire`, `max_age`, `max_idle_conns`.
+    pub connections: ConnectionLimits,
+    /// `max_concurrent`: queries at upstreams at once, over all workers; 0: no limit. Default 0.
+    pub max_concurrent: u32,
+    /// `failfast_all_unhealthy_upstreams`.
+    pub failfast: bool,
+    /// `failover`: rcodes after which the next upstream is asked.
+    pub failover: Vec<Rcode>,
+    /// `next`: rcodes after which the next stanza is asked.
+    pub next: Vec<Rcode>,
+    /// `next_on_nodata`: NOERROR without answers counts as a rcode of `next`.
+    pub next_on_nodata: bool,
+    /// `read_timeout`: how long an upstream may be silent before that counts against it. Default 2 s, 100 ms .. 4.8 s.
+    pub read_timeout: Duration,
+    /// `max_connect_attempts`: tries that may fail in one query; 0: only its deadline ends them.
+    /// Default (`None`) twice the number of upstreams.
+    pub max_connect_attempts: Option<u32>,
+}
+
+impl Default for GroupSpec {
+    fn default() -> Self {
+        Self {
+            from: Name::ROOT,
+            except: Vec::new(),
+            policy: Policy::default(),
+            max_fails: 2,
+            health: HealthCheck::default(),
+            force_tcp: false,
+            prefer_udp: false,
+            connections: ConnectionLimits::default(),
+            max_concurrent: 0,
+            failfast: false,
+            failover: Vec::new(),
+            next: Vec::new(),
+            next_on_nodata: false,
+            read_timeout: Duration::from_secs(2),
+            max_connect_attempts: None,
+        }
+    }
+}
+
+/// `health_check DURATION [no_rec] [domain FQDN]`.
+#[derive(Clone, Debug)]
+pub struct HealthCheck {
+    /// Time between two probes. Default 0.5 s, min 10 ms.
+    pub interval: Duration,
+    /// Whether probes set RD. Default yes; `no_rec` clears it.
+    pub recursion: bool,
+    /// The name whose NS is asked for. Default the root.
+    pub domain: Name,
+    /// Whether probes of plain upstreams go over TCP; set by `force_tcp`.
+    pub tcp: bool,
+}
+
+impl Default for HealthCheck {
+    fn default() -> Self {
+        Self { interval: Duration::from_millis(500), recursion: true, domain: Name::ROOT, tcp: false }
+    }
+}
+
+/// What bounds a stanza's connections over TCP and TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionLimits {
+    /// `expire`: an idle connection is closed after this. Default 10 s.
+    pub expire: Duration,
+    /// `max_age`: a connection takes no new query after this; zero: no limit. Default zero.
+    pub max_age: Duration,
+    /// `max_idle_conns`: idle connections kept per upstream; 0: all. Default 0.
+    pub max_idle: u32,
+}
+
+impl Default for ConnectionLimits {
+    fn default() -> Self {
+        Self { expire: Duration::from_secs(10), max_age: Duration::ZERO, max_idle: 0 }
+    }
+}
+
+/// Why a stanza cannot be built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GroupError {
+    /// More than [`MAX_UPSTREAMS`].
+    #[error("more than {MAX_UPSTREAMS} TOs configured: {0}")]
+    TooManyUpstreams(usize),
+    /// NOERROR is no reason to ask somebody else.
+    #[error("NOERROR cannot be used in failover")]
+    FailoverNoError,
+}
+
+/// One stanza: its properties, and its upstreams as they are at the moment.
+#[derive(Debug)]
+pub struct Group {
+    spec: GroupSpec,
+    upstreams: ArcSwap<Vec<Arc<Upstream>>>,
+    concurrent: AtomicU32,
+    pub(crate) turns: AtomicU32,
+    metrics: Arc<GroupMetrics>,
+}
+
+impl Group {
+    /// Builds a stanza. `upstreams` in written order; none is allowed (a resolv.conf that is empty now).
+    ///
+    /// # Errors
+    /// [`GroupError`].
+    pub fn new(
+        mut spec: GroupSpec,
+        upstreams: Vec<Arc<Upstream>>,
+        metrics: Arc<GroupMetrics>,
+    ) -> Result<Self, GroupError> {
+        if upstreams.len() > MAX_UPSTREAMS {
+            return Err(GroupError::TooManyUpstreams(upstreams.len()));
+        }
+        if spec.failover.contains(&Rcode::NOERROR) {
+            return Err(GroupError::FailoverNoError);
+        }
+        spec.read_timeout = spec.read_timeout.clamp(READ_TIMEOUT_MIN, crate::machine::DEADLINE);
+        spec.health.interval = spec.health.interval.max(PROBE_INTERVAL_MIN);
+        spec.health.tcp = spec.force_tcp;
+        let (concurrent, turns) = (AtomicU32::new(0), AtomicU32::new(0));
+        Ok(Self { spec, upstreams: ArcSwap::from_pointee(upstreams), concurrent, turns, metrics })
+    }
+
+    /// The properties.
+    pub fn spec(&self) -> &GroupSpec {
+        &self.spec
+    }
+
+    /// What the stanza counted.
+    pub fn metrics(&self) -> &Arc<GroupMetrics> {
+        &self.metrics
+    }
+
+    /// The upstreams as they are now.
+    pub fn upstreams(&self) -> Arc<Vec<Arc<Upstream>>> {
+        self.upstreams.load_full()
+    }
+
+    /// Swaps the upstreams, in written order: a resolv.conf changed. Queries in flight end with those they began with.
+    ///
+    /// # Errors
+    /// [`GroupError::TooManyUpstreams`]; the old ones stay.
+    pub fn set_upstreams(&self, upstreams: Vec<Arc<Upstream>>) -> Result<(), GroupError> {
+        if upstreams.len() > MAX_UPSTREAMS {
+            return Err(GroupError::TooManyUpstreams(upstreams.len()));
+        }
+        self.upstreams.store(Arc::new(upstreams));
+        Ok(())
+    }
+
+    /// How many queries are with its upstreams now, over all workers.
+    pub fn concurrent(&self) -> u32 {
+        self.concurrent.load(Ordering::Relaxed)
+    }
+
+    /// Whether a name belongs to this stanza.
+    pub fn matches(&self, name: &Name) -> bool {
+        name.is_within(&self.spec.from)
+            && (*name == self.spec.from || !self.spec.except.iter().any(|except| name.is_within(except)))
+    }
+
+    /// Whether a plain upstream is asked over TCP for a client that came over `client`.
+    pub(crate) fn asks_over_tcp(&self, client: Transport) -> bool {
+        self.spec.force_tcp || (!self.spec.prefer_udp && client == Transport::Tcp)
+    }
+
+    /// Takes a place among `max_concurrent`; false, and counted, when there is none.
+    pub(crate) fn admit(&self) -> bool {
+        let before = self.concurrent.fetch_add(1, Ordering::Relaxed);
+        if self.spec.max_concurrent > 0 && before >= self.spec.max_concurrent {
+            self.release();
+            self.metrics.max_concurrent_rejects.add_one();
+            return false;
+        }
+        true
+    }
+
+    /// Gives the place back.
+    pub(crate) fn release(&self) {
+        self.concurrent.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// How many tries may fail in one query with `upstreams` upstreams.
+    pub(crate) fn attempts_allowed(&self, upstreams: usize) -> u32 {
+        match self.spec.max_connect_attempts {
+            None => 2 * upstreams as u32,
+            Some(0) => u32::MAX,
+            Some(attempts) => attempts,
+        }
+    }
+}
+
+/// A block's stanzas, in file order.
+#[derive(Debug, Default)]
+pub struct Chain {
+    groups: Vec<Arc<Group>>,
+}
+
+impl Chain {
+    /// A block's stanzas, in file order; those beyond 255 are never asked.
+    pub fn new(mut groups: Vec<Arc<Group>>) -> Self {
+        groups.truncate(usize::from(u8::MAX));
+        Self { groups }
+    }
+
+    /// The stanzas.
+    pub fn groups(&self) -> &[Arc<Group>] {
+        &self.groups
+    }
+
+    /// Whether any stanza forwards this name.
+    pub fn matches(&self, name: &Name) -> bool {
+        self.matching(0, name).is_some()
+    }
+
+    /// The first stanza from `start` on that forwards this name.
+    pub(crate) fn matching(&self, start: usize, name: &Name) -> Option<usize> {
+        (start..self.groups.len()).find(|&at| self.groups[at].matches(name))
+    }
+}
+
+/// Below this a healthy upstream on the other side of the world would be called silent.
+const READ_TIMEOUT_MIN: Duration = Duration::from_millis(100);
+/// `health_check 0s` is legal in a Corefile, and must not become a flood.
+const PROBE_INTERVAL_MIN: Duration = Duration::from_millis(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> Name {
+        Name::from_text(text).unwrap()
+    }
+
+    fn group(from: &str, except: &[&str]) -> Group {
+        let spec = GroupSpec {
+            from: name(from),
+            except: except.iter().map(|text| name(text)).collect(),
+            ..GroupSpec::default()
+        };
+        Group::new(spec, Vec::new(), Arc::default()).unwrap()
+    }
+
+    #[test]
+    fn a_stanza_takes_its_zone_without_the_exceptions() {
+        let group = group("example.org", &["b.example.org", "example.org"]);
+        for (asked, taken) in [
+            ("example.org", true),
+            ("a.example.org", false),
+            ("b.example.org", false),
+            ("example.com", false),
+        ] {
+            assert_eq!(group.matches(&name(asked)), taken, "{asked}");
+        }
+    }
+
+    #[test]
+    fn the_first_stanza_in_file_order_that_matches_is_asked() {
+        let chain = Chain::new(
+            [("lab.example.org", &[][..]), ("example.org", &["x.example.org"]), (".", &[])]
+                .map(|(from, except)| Arc::new(group(from, except)))
+                .into(),
+        );
+        for (start, asked, at) in [
+            (0, "a.lab.example.org", Some(0)),
+            (1, "a.lab.example.org", Some(1)),
+            (0, "x.example.org", Some(2)),
+            (3, "x.example.org", None),
+        ] {
+            assert_eq!(chain.matching(start, &name(asked)), at, "{asked} from {start}");
+        }
+    }
+
+    #[test]
+    fn the_client_decides_the_transport_unless_the_stanza_does() {
+        for (force_tcp, prefer_udp, client, tcp) in [
+            (false, false, Transport::Udp, false),
+            (false, false, Transport::Tcp, true),
+            (true, false, Transport::Udp, true),
+            (false, true, Transport::Tcp, false),
+            (true, true, Transport::Udp, true),
+        ] {
+            let spec = GroupSpec { force_tcp, prefer_udp, ..GroupSpec::default() };
+            let group = Group::new(spec, Vec::new(), Arc::default()).unwrap();
+            assert_eq!(group.asks_over_tcp(client), tcp, "{force_tcp} {prefer_udp} {client:?}");
+        }
+    }
+
+    #[test]
+    fn noerror_in_failover_is_refused() {
+        let spec = GroupSpec { failover: vec![Rcode::NOERROR], ..GroupSpec::default() };
+        assert_eq!(Group::new(spec, Vec::new(), Arc::default()).unwrap_err(), GroupError::FailoverNoError);
+    }
+}

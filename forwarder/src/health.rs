@@ -1,0 +1,131 @@
+//! Probes of upstreams that failed, on tokio: `. NS` until one reply. What makes an upstream up or down; knows no queries.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::UdpSocket;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::streams::{dial, handshake};
+use crate::{HealthCheck, ProbeRequest, ProbeRequests, Upstream};
+
+/// Probes whatever upstream asks for it, until the registry and all upstreams are gone. Runs inside a tokio runtime.
+pub async fn run(mut requests: ProbeRequests) {
+    while let Some(request) = requests.0.recv().await {
+        tokio::spawn(probe_until_healthy(request));
+    }
+}
+
+/// One probe after the other until the upstream replies or nobody uses it any more.
+async fn probe_until_healthy(request: ProbeRequest) {
+    while let Some(upstream) = request.upstream.upgrade() {
+        let healthy = probe(&upstream, &request.check).await;
+        if !upstream.probed(healthy) {
+            return;
+        }
+        drop(upstream);
+        sleep(request.check.interval).await;
+    }
+}
+
+/// Whether the upstream answers one probe. Any DNS reply will do: a server that refuses is there.
+async fn probe(upstream: &Arc<Upstream>, check: &HealthCheck) -> bool {
+    let id = rand::random();
+    let query = probe_query(id, check);
+    let address = upstream.address();
+    let by = Instant::now() + TIMEOUT;
+    if let Some(settings) = upstream.tls() {
+        let Ok(stream) = dial(address, by).await else { return false };
+        let Ok(stream) = handshake(stream, settings, by).await else { return false };
+        exchanged(over_stream(stream, &query), id).await
+    } else if check.tcp {
+        let Ok(stream) = dial(address, by).await else { return false };
+        exchanged(over_stream(stream, &query), id).await
+    } else {
+        exchanged(over_udp(address, &query), id).await
+    }
+}
+
+async fn exchanged(exchange: impl Future<Output = io::Result<Vec<u8>>>, id: u16) -> bool {
+    matches!(timeout(TIMEOUT, exchange).await, Ok(Ok(reply)) if is_reply(&reply, id))
+}
+
+async fn over_udp(address: SocketAddr, query: &[u8]) -> io::Result<Vec<u8>> {
+    let local: SocketAddr = match address {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let socket = UdpSocket::bind(local).await?;
+    socket.connect(address).await?;
+    socket.send(query).await?;
+    let mut reply = vec![0; 4096];
+    loop {
+        let length = socket.recv(&mut reply).await?;
+        // Somebody else's datagram does not end the wait.
+        if reply.first_chunk::<2>() == query.first_chunk::<2>() {
+            reply.truncate(length);
+            return Ok(reply);
+        }
+    }
+}
+
+async fn over_stream(mut stream: impl AsyncRead + AsyncWrite + Unpin, query: &[u8]) -> io::Result<Vec<u8>> {
+    let mut framed = (query.len() as u16).to_be_bytes().to_vec();
+    framed.extend_from_slice(query);
+    stream.write_all(&framed).await?;
+    stream.flush().await?;
+    let length = stream.read_u16().await?;
+    let mut reply = vec![0; usize::from(length)];
+    stream.read_exact(&mut reply).await?;
+    Ok(reply)
+}
+
+/// `domain NS`, class IN, one question and nothing else.
+fn probe_query(id: u16, check: &HealthCheck) -> Vec<u8> {
+    let flags = if check.recursion { wire::Flags::RD } else { 0 };
+    let mut query = Vec::with_capacity(wire::HEADER + 5);
+    for number in [id, flags, 1, 0, 0, 0] {
+        query.extend_from_slice(&number.to_be_bytes());
+    }
+    query.extend_from_slice(check.domain.as_wire());
+    query.extend_from_slice(&wire::RType::NS.0.to_be_bytes());
+    query.extend_from_slice(&wire::Class::IN.0.to_be_bytes());
+    query
+}
+
+fn is_reply(reply: &[u8], id: u16) -> bool {
+    let [high, low, flags, ..] = reply else { return false };
+    reply.len() >= wire::HEADER
+        && u16::from_be_bytes([*high, *low]) == id
+        && u16::from_be_bytes([*flags, 0]) & wire::Flags::QR != 0
+}
+
+/// For the connection, and again for the reply, as CoreDNS has it.
+const TIMEOUT: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::Name;
+
+    #[test]
+    fn a_probe_asks_for_the_name_servers_of_its_domain() {
+        let mut check = HealthCheck::default();
+        assert_eq!(probe_query(0x0102, &check), b"\x01\x02\x01\0\0\x01\0\0\0\0\0\0\0\0\x02\0\x01");
+        check.recursion = false;
+        check.domain = Name::from_text("a.b").unwrap();
+        assert_eq!(probe_query(0, &check), b"\0\0\0\0\0\x01\0\0\0\0\0\0\x01a\x01b\0\0\x02\0\x01");
+    }
+
+    #[test]
+    fn only_a_reply_with_our_id_counts() {
+        let refused = [7, 7, 0x80, 5, 0, 0, 0, 0, 0, 0, 0, 0];
+        assert!(is_reply(&refused, 0x0707));
+        assert!(!is_reply(&refused, 0x0708));
+        assert!(!is_reply(&refused[..11], 0x0707));
+        assert!(!is_reply(&[7, 7, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0], 0x0707));
+    }
+}

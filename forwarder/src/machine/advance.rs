@@ -1,0 +1,488 @@
+//! What a flight does by itself: its first try, the next one, hedges, what happens when time passes, its end.
+
+use std::time::{Duration, Instant};
+
+use rand::Rng;
+use wire::{HEADER, write_upstream_query};
+
+use super::flight::{ATTEMPTS, Attempt, NEVER, Open, Pick, State, Way};
+use super::outside::{Exchange, Finished};
+use super::ports::Owner;
+use super::timers::Moment;
+use super::{ExchangeId, Forwarder, LATE, Outside, SWEEP, StreamKind};
+use crate::Failure;
+
+/// How one attempt is to be sent.
+#[derive(Clone, Copy)]
+pub(super) struct Try {
+    pub(super) upstream: u8,
+    /// Over TCP even where UDP would do: the reply was truncated.
+    pub(super) tcp: bool,
+    /// Without OPT.
+    pub(super) plain: bool,
+    /// A copy of a query that this upstream or another is expected to answer yet.
+    pub(super) hedge: bool,
+}
+
+impl Try {
+    pub(super) fn new(upstream: u8) -> Self {
+        Self { upstream, tcp: false, plain: false, hedge: false }
+    }
+}
+
+impl<W> Forwarder<W> {
+    /// Asks the first upstream of the flight's stanza, and now and then a suspect one as well.
+    pub(super) fn begin(&mut self, now: Instant, slot: u32, outside: &mut impl Outside<W>) {
+        let flight = &mut self.table[slot];
+        let group = flight.group();
+        let mut order = group.spec().policy.order(flight.upstreams.len(), &group.turns, &mut self.rng);
+        let suspect = |at: u8| flight.upstreams[usize::from(at)].is_suspect(now);
+        // The others first, for a moment; health decides for good.
+        order.put_back(suspect);
+        flight.order = order;
+        flight.cursor = 0;
+        self.budget.earn();
+        self.try_next(now, slot, outside);
+        self.try_suspect(now, slot, outside);
+    }
+
+    /// A suspect is shown a copy of a query now and then: its reply takes the suspicion away, its silence counts, and the
+    /// client waits for neither.
+    fn try_suspect(&mut self, now: Instant, slot: u32, outside: &mut impl Outside<W>) {
+        // The first try may have failed, and the flight be gone with it.
+        let Some(flight) = self.table.get(slot).filter(|flight| flight.state == State::Flying) else {
+            return;
+        };
+        let at = self.moment(now);
+        for turn in 1..flight.order.len() {
+            let place = flight.order.at(turn);
+            let upstream = &flight.upstreams[usize::from(place)];
+            if upstream.is_suspect(now) && !flight.is_down(place) && !flight.is_asking(place) {
+                if upstream.take_trial(now) && self.budget.take(at) {
+                    self.send(now, slot, Try { hedge: true, ..Try::new(place) }, outside);
+                }
+                return;
+            }
+        }
+    }
+
+    /// Asks the next upstream, where one may be asked; gives up where nothing is waited for any more.
+    pub(super) fn try_next(&mut self, now: Instant, slot: u32, outside: &mut impl Outside<W>) {
+        loop {
+            let flight = &mut self.table[slot];
+            let (failfast, spare) = (flight.group().spec().failfast, flight.spare());
+            let (has_spare, goes_on) = (spare.is_some(), spare.is_none_or(|spare| spare.failover));
+            let allowed = flight.group().attempts_allowed(flight.upstreams.len()).min(FAILURES_MAX);
+            let may = u32::from(flight.failures) < allowed && flight.place().is_some() && goes_on;
+            let next = match flight.pick() {
+                _ if !may => None,
+                Pick::None => None,
+                Pick::Upstream { upstream, cursor } => {
+                    flight.cursor = cursor;
+                    Some(upstream)
+                }
+                // There is an answer: no need for a shot in the dark.
+                Pick::AllDown if has_spare => None,
+                Pick::AllDown => {
+                    flight.group().metrics().healthcheck_broken.add_one();
+                    if failfast && flight.aside().failure.is_none() {
+                        flight.aside().failure = Some(Failure::NoHealthy);
+                    }
+                    // CoreDNS: health checking itself may be broken, so ask anyone.
+                    (!failfast).then(|| self.rng.random_range(0..flight.upstreams.len()) as u8)
+                }
+            };
+            let Some(upstream) = next else {
+                if self.table[slot].waiting() == 0 {
+                    self.give_up(now, slot, outside);
+                }
+                return;
+            };
+            if self.send(now, slot, Try::new(upstream), outside) {
+                let at = self.moment(now);
+                let flight = &mut self.table[slot];
+                let wait = flight.upstreams[usize::from(upstream)].hedge_after();
+                flight.hedge_at = flight.offset(at.after(wait));
+                return;
+            }
+            let flight = &mut self.table[slot];
+            flight.failures = flight.failures.saturating_add(1);
+        }
+    }
+
+    /// Sends the query to one upstream; false, with the failure noted, where that cannot be done.
+    pub(super) fn send(&mut self, now: Instant, slot: u32, this: Try, outside: &mut impl Outside<W>) -> bool {
+        let at = self.moment(now);
+        let Some(place) = self.table[slot].place() else { return false };
+        self.close(slot, place, outside);
+        let generation = self.table.generation(slot);
+        let flight = &mut self.table[slot];
+        let upstream = &flight.upstreams[usize::from(this.upstream)];
+        let tcp = this.tcp || flight.bits & TCP != 0;
+        let way = match (upstream.tls(), tcp) {
+            (Some(_), _) => Way::Stream(StreamKind::Tls),
+            (None, true) => Way::Stream(StreamKind::Tcp),
+            (None, false) => Way::Udp,
+        };
+        let plain = this.plain || upstream.is_plain(now);
+        flight.serial = flight.serial.wrapping_add(1);
+        let mut attempt = Attempt {
+            sent: flight.offset(at),
+            upstream: this.upstream,
+            serial: flight.serial,
+            way,
+            open: Open::Waiting,
+            plain,
+            copy: this.hedge && flight.is_asking(this.upstream),
+            ..Attempt::FREE
+        };
+        let query = flight.held.0.query();
+        self.message.clear();
+        write_upstream_query(&mut self.message, 0, &query);
+        if plain {
+            // The OPT is all that stands behind the question.
+            self.message.truncate(HEADER + query.question.len());
+            self.message[HEADER - 2..HEADER].fill(0);
+        }
+        match way {
+            Way::Udp => {
+                let chosen = self.ports.choose(at, upstream, &mut self.rng, outside);
+                let Some(socket) = chosen else {
+                    let failure = Failure::NoSocket(upstream.address());
+                    flight.aside().failure = Some(failure);
+                    return false;
+                };
+                self.sweep_at = self.sweep_at.min(at.after(SWEEP));
+                let owner = Owner { slot, generation, serial: flight.serial };
+                attempt.socket = socket;
+                attempt.id = self.ports.register(socket, owner, &mut self.rng);
+                self.message[..2].copy_from_slice(&attempt.id.to_be_bytes());
+                outside.send(socket, &self.message);
+            }
+            Way::Stream(kind) => outside.exchange(Exchange {
+                id: ExchangeId::new(slot, generation, flight.serial),
+                upstream,
+                kind,
+                message: &self.message,
+                limits: flight.group().spec().connections,
+                connect_by: self.epoch + flight.moment(flight.deadline).since(Moment(0)),
+                deadline: self.epoch + flight.started.after(LATE).since(Moment(0)),
+            }),
+        }
+        if this.hedge {
+            upstream.metrics().hedges.add_one();
+        }
+        flight.attempts[place] = attempt;
+        true
+    }
+
+    /// An upstream has been silent for long enough to ask the next one too, or the same again.
+    fn hedge(&mut self, now: Instant, slot: u32, outside: &mut impl Outside<W>) {
+        let at = self.moment(now);
+        let flight = &mut self.table[slot];
+        flight.hedge_at = NEVER;
+        let (waiting, free) = (flight.waiting(), flight.place().is_some());
+        if waiting == 0 || !free || flight.spare().is_some_and(|spare| !spare.failover && spare.bad) {
+            return;
+        }
+        let known_silent = |attempt: &Attempt| {
+            flight.upstreams[usize::from(attempt.upstream)].is_suspect(now)
+                || flight.is_down(attempt.upstream)
+        };
+        let (upstream, cursor) = match flight.pick() {
+            Pick::Upstream { upstream, cursor } => (upstream, cursor),
+            // Nobody else: the datagram may have been lost, so the same one again, once.
+            Pick::AllDown | Pick::None if waiting == 1 => {
+                let again = flight.attempts.iter().find(|attempt| attempt.open == Open::Waiting);
+                let Some(again) = again else { return };
+                (again.upstream, flight.cursor)
+            }
+            Pick::AllDown | Pick::None => return,
+        };
+        let other = &flight.upstreams[usize::from(upstream)];
+        // Leaving an upstream that is known to be silent is no speculation, so it is not limited: these are the queries
+        // that were sent before it was known.
+        let mut asked = flight.attempts.iter().filter(|attempt| attempt.open == Open::Waiting);
+        let moves = asked.all(known_silent) && !other.is_suspect(now) && !flight.is_asking(upstream);
+        if !moves && !self.budget.take(at) {
+            self.metrics.hedges_denied.add_one();
+            flight.hedge_at = flight.offset(at.after(HEDGE_DENIED));
+            return;
+        }
+        let wait = other.hedge_after();
+        flight.cursor = cursor;
+        self.send(now, slot, Try { hedge: true, ..Try::new(upstream) }, outside);
+        let flight = &mut self.table[slot];
+        flight.hedge_at = flight.offset(at.after(wait));
+    }
+
+    /// Does what is due in one flight.
+    pub(super) fn due(&mut self, now: Instant, slot: u32, outside: &mut impl Outside<W>) {
+        let at = self.moment(now);
+        let failed = self.count_silence(now, slot);
+        let flight = &self.table[slot];
+        let offset = flight.offset(at);
+        match flight.state {
+            State::Flying => {
+                if flight.patience_at <= offset {
+                    self.release_impatient(at, slot, outside);
+                }
+                let flight = &self.table[slot];
+                if flight.deadline <= offset {
+                    self.give_up(now, slot, outside);
+                } else if failed {
+                    self.try_next(now, slot, outside);
+                } else if flight.hedge_at <= offset {
+                    self.hedge(now, slot, outside);
+                }
+            }
+            State::Settled => self.end_if_settled(slot, outside),
+            State::Late if Moment(flight.started.0).after(LATE) <= at => self.remove(slot, outside),
+            State::Late => {}
+        }
+        self.rearm(slot);
+    }
+
+    /// Counts the upstreams that were silent for `read_timeout`; whether the flight lost a try by it.
+    fn count_silence(&mut self, now: Instant, slot: u32) -> bool {
+        let at = self.moment(now);
+        let flight = &mut self.table[slot];
+        let offset = flight.offset(at);
+        let timeout = flight.group().spec().read_timeout.as_micros() as u32;
+        let mut failed = false;
+        for place in 0..ATTEMPTS {
+            let attempt = flight.attempts[place];
+            if attempt.open != Open::Waiting || offset < attempt.sent.saturating_add(timeout) {
+                continue;
+            }
+            flight.attempts[place].open = Open::Counted;
+            // A copy shares the fate of what it is a copy of.
+            for copy in &mut flight.attempts {
+                if copy.open == Open::Waiting && copy.copy && copy.upstream == attempt.upstream {
+                    copy.open = Open::Counted;
+                }
+            }
+            let (spec, upstream) = (flight.group().spec(), &flight.upstreams[usize::from(attempt.upstream)]);
+            upstream.failed(spec.max_fails, &spec.health);
+            let failure = Failure::Silent {
+                stream: match attempt.way {
+                    Way::Udp => None,
+                    Way::Stream(kind) => Some(kind),
+                },
+                local: self.ports.local(attempt.socket),
+                upstream: upstream.address(),
+            };
+            if flight.state == State::Flying {
+                flight.failures = flight.failures.saturating_add(1);
+                flight.mark_done(attempt.upstream);
+                flight.aside().failure = Some(failure);
+                failed = true;
+            }
+        }
+        failed
+    }
+
+    /// One attempt failed for sure.
+    pub(super) fn failed(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        place: usize,
+        failure: Failure,
+        blames: bool,
+        outside: &mut impl Outside<W>,
+    ) {
+        let flight = &mut self.table[slot];
+        let attempt = flight.attempts[place];
+        let counted = attempt.open == Open::Counted;
+        let (spec, upstream) = (flight.group().spec(), &flight.upstreams[usize::from(attempt.upstream)]);
+        if blames && !counted {
+            upstream.failed(spec.max_fails, &spec.health);
+        }
+        self.close(slot, place, outside);
+        let flight = &mut self.table[slot];
+        match flight.state {
+            State::Flying => {
+                if !counted {
+                    flight.failures = flight.failures.saturating_add(1);
+                    flight.mark_done(attempt.upstream);
+                    flight.aside().failure = Some(failure);
+                    self.try_next(now, slot, outside);
+                }
+            }
+            State::Settled => self.end_if_settled(slot, outside),
+            State::Late => self.end_if_deaf(slot, outside),
+        }
+        self.rearm(slot);
+    }
+
+    /// No try is left, or no time: what was kept back is the answer, else the last failure is.
+    pub(super) fn give_up(&mut self, now: Instant, slot: u32, outside: &mut impl Outside<W>) {
+        let flight = &mut self.table[slot];
+        let aside = flight.aside.take().map(|aside| *aside).unwrap_or_default();
+        if let Some(spare) = aside.reply {
+            if self.answer.read(&spare.bytes, flight.held.0.question()).is_ok() {
+                self.settle(now, slot, spare.upstream, spare.rtt, None, outside);
+                return;
+            }
+        }
+        let last = flight.attempts.iter().filter(|attempt| attempt.open != Open::Free).max_by_key(|a| a.sent);
+        let failure = aside.failure.or_else(|| {
+            let attempt = last?;
+            Some(Failure::Silent {
+                stream: match attempt.way {
+                    Way::Udp => None,
+                    Way::Stream(kind) => Some(kind),
+                },
+                local: self.ports.local(attempt.socket),
+                upstream: flight.upstreams[usize::from(attempt.upstream)].address(),
+            })
+        });
+        let upstream = last.map(|attempt| attempt.upstream);
+        self.conclude(now, slot, Err((failure.unwrap_or(Failure::NoHealthy), upstream)), outside);
+    }
+
+    /// Tells everybody who waits, with the answer in `self.answer` or the failure, and lets the flight linger or go.
+    pub(super) fn conclude(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        outcome: Result<(u8, Duration), (Failure, Option<u8>)>,
+        outside: &mut impl Outside<W>,
+    ) {
+        self.table.seal(slot);
+        let generation = self.table.generation(slot);
+        let flight = &mut self.table[slot];
+        flight.group().release();
+        self.flying -= 1;
+        let (outcome, upstream, rtt) = match outcome {
+            Ok((upstream, rtt)) => (Ok(&mut self.answer), Some(upstream), rtt),
+            Err((failure, upstream)) => (Err(failure), upstream, Duration::ZERO),
+        };
+        flight.state = if outcome.is_ok() { State::Settled } else { State::Late };
+        outside.finished(Finished {
+            waiters: self.waiters.take_all(&mut flight.waiters),
+            outcome,
+            query: flight.held.0.query(),
+            block: flight.block,
+            context: flight.context,
+            upstream: upstream.map(|at| &flight.upstreams[usize::from(at)]),
+            rtt,
+            late: false,
+        });
+        flight.patience_at = NEVER;
+        flight.aside = None;
+        if flight.state == State::Settled {
+            for place in 0..ATTEMPTS {
+                if self.table[slot].attempts[place].open == Open::Counted {
+                    self.close(slot, place, outside);
+                }
+            }
+            self.end_if_settled(slot, outside);
+        } else if self.table[slot].started.after(LATE) <= self.moment(now) {
+            self.remove(slot, outside);
+        } else {
+            self.end_if_deaf(slot, outside);
+        }
+        if self.table.holds(slot, generation) {
+            self.linger(slot, generation);
+        }
+    }
+
+    /// Hands back those whose own patience is over; the flight goes on.
+    fn release_impatient(&mut self, at: Moment, slot: u32, outside: &mut impl Outside<W>) {
+        let flight = &mut self.table[slot];
+        let (waiters, next) = self.waiters.take_impatient(&mut flight.waiters, at);
+        if !waiters.is_empty() {
+            outside.finished(Finished {
+                waiters,
+                outcome: Err(Failure::Patience),
+                query: flight.held.0.query(),
+                block: flight.block,
+                context: flight.context,
+                upstream: None,
+                rtt: Duration::ZERO,
+                late: false,
+            });
+        }
+        flight.patience_at = flight.offset(next);
+    }
+
+    fn linger(&mut self, slot: u32, generation: u32) {
+        while self.lingering.front().is_some_and(|&(slot, generation)| !self.table.holds(slot, generation)) {
+            self.lingering.pop_front();
+        }
+        if self.lingering.len() >= 2 * self.linger_limit {
+            let table = &self.table;
+            self.lingering.retain(|&(slot, generation)| table.holds(slot, generation));
+        }
+        self.lingering.push_back((slot, generation));
+    }
+
+    /// Makes room by forgetting the flight that has lingered longest; false where none lingers.
+    pub(super) fn evict(&mut self, outside: &mut impl Outside<W>) -> bool {
+        while let Some((slot, generation)) = self.lingering.pop_front() {
+            if self.table.holds(slot, generation) {
+                self.remove(slot, outside);
+                return true;
+            }
+        }
+        false
+    }
+
+    pub(super) fn end_if_settled(&mut self, slot: u32, outside: &mut impl Outside<W>) {
+        if self.table[slot].waiting() == 0 {
+            self.remove(slot, outside);
+        }
+    }
+
+    pub(super) fn end_if_deaf(&mut self, slot: u32, outside: &mut impl Outside<W>) {
+        if self.table[slot].attempts.iter().all(|attempt| attempt.open == Open::Free) {
+            self.remove(slot, outside);
+        }
+    }
+
+    pub(super) fn remove(&mut self, slot: u32, outside: &mut impl Outside<W>) {
+        for place in 0..ATTEMPTS {
+            self.close(slot, place, outside);
+        }
+        self.timers.disarm(slot);
+        self.table.remove(slot);
+    }
+
+    /// Nothing more is expected from an attempt.
+    pub(super) fn close(&mut self, slot: u32, place: usize, outside: &mut impl Outside<W>) {
+        let attempt = std::mem::replace(&mut self.table[slot].attempts[place], Attempt::FREE);
+        if attempt.open != Open::Free && attempt.way == Way::Udp {
+            self.ports.release(attempt.socket, attempt.id, outside);
+        }
+    }
+
+    /// Sets the flight's timer to the next thing that is due, if the flight is still there.
+    pub(super) fn rearm(&mut self, slot: u32) {
+        let Some(flight) = self.table.get(slot) else { return };
+        let timeout = flight.group().spec().read_timeout.as_micros() as u32;
+        let silence = flight
+            .attempts
+            .iter()
+            .filter(|attempt| attempt.open == Open::Waiting)
+            .map(|attempt| attempt.sent.saturating_add(timeout))
+            .min()
+            .unwrap_or(NEVER);
+        let offset = match flight.state {
+            State::Flying => silence.min(flight.deadline).min(flight.hedge_at).min(flight.patience_at),
+            State::Settled => silence,
+            State::Late => silence.min(LATE.as_micros() as u32),
+        };
+        let at = flight.moment(offset);
+        self.timers.arm(slot, at);
+    }
+}
+
+/// In a flight's bits: plain upstreams are asked over TCP.
+const TCP: u8 = 0x08;
+/// Tries that may fail in one query whatever the stanza says: a refusal takes microseconds, and the deadline alone would
+/// allow a hundred thousand.
+const FAILURES_MAX: u32 = 32;
+/// When a hedge that the budget did not allow is thought about again.
+const HEDGE_DENIED: Duration = Duration::from_millis(50);

@@ -1,0 +1,284 @@
+//! One query in flight: who asked what, whom it was sent to, what is still expected.
+
+use std::hash::{BuildHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use wire::{Flags, HeldQuery, Query};
+
+use super::timers::Moment;
+use super::waiters::WaiterList;
+use super::{Ask, SocketId, StreamKind};
+use crate::policy::Order;
+use crate::{Chain, Failure, Group, Upstream};
+
+/// A slot of the table; at most 512 octets with a waiter of 16.
+#[derive(Debug)]
+pub(super) struct Flight<W> {
+    pub(super) held: Held,
+    pub(super) chain: Arc<Chain>,
+    pub(super) upstreams: Arc<Vec<Arc<Upstream>>>,
+    pub(super) aside: Option<Box<Aside>>,
+    pub(super) waiters: WaiterList<W>,
+    pub(super) block: u64,
+    pub(super) context: u64,
+    pub(super) hash: u64,
+    pub(super) started: Moment,
+    /// These three in microseconds after `started`.
+    pub(super) deadline: u32,
+    pub(super) hedge_at: u32,
+    pub(super) patience_at: u32,
+    pub(super) attempts: [Attempt; ATTEMPTS],
+    pub(super) order: Order,
+    /// The turn of `order` that is next.
+    pub(super) cursor: u8,
+    pub(super) group: u8,
+    pub(super) failures: u8,
+    /// The serial of the last attempt.
+    pub(super) serial: u8,
+    /// Upstreams that are not asked again, one bit each: they answered with an rcode of `failover`.
+    pub(super) done: u16,
+    pub(super) bits: u8,
+    pub(super) state: State,
+}
+
+/// A held query that prints its question only.
+pub(super) struct Held(pub(super) HeldQuery);
+
+impl std::fmt::Debug for Held {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let query = self.0.query();
+        write!(f, "{} {} {}", query.name, query.class, query.rtype)
+    }
+}
+
+/// Where a flight stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Somebody waits, or the cache does.
+    Flying,
+    /// Answered; other upstreams that were asked too have until `read_timeout` to show that they live.
+    Settled,
+    /// Everybody was told of the failure; a reply still fills the cache.
+    Late,
+}
+
+/// What few flights need.
+#[derive(Debug, Default)]
+pub(super) struct Aside {
+    /// The last failure.
+    pub(super) failure: Option<Failure>,
+    /// A reply that is given when none better comes.
+    pub(super) reply: Option<Spare>,
+}
+
+/// A reply kept back.
+#[derive(Debug)]
+pub(super) struct Spare {
+    pub(super) bytes: Box<[u8]>,
+    pub(super) upstream: u8,
+    pub(super) rtt: Duration,
+    /// Whether others are still to be asked because of it.
+    pub(super) failover: bool,
+    /// Whether it says that the upstream could not answer.
+    pub(super) bad: bool,
+}
+
+/// The query, sent to one upstream.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Attempt {
+    /// In microseconds after the flight's start.
+    pub(super) sent: u32,
+    /// Over UDP only.
+    pub(super) socket: SocketId,
+    pub(super) id: u16,
+    pub(super) upstream: u8,
+    pub(super) serial: u8,
+    pub(super) way: Way,
+    pub(super) open: Open,
+    /// Sent without OPT.
+    pub(super) plain: bool,
+    /// Sent to an upstream that was asked before and has not failed yet.
+    pub(super) copy: bool,
+}
+
+/// What an attempt waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Open {
+    /// There is none.
+    Free,
+    /// The reply, or `read_timeout`.
+    Waiting,
+    /// The reply; the failure is counted.
+    Counted,
+}
+
+/// How an attempt was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    Udp,
+    Stream(StreamKind),
+}
+
+impl Attempt {
+    pub(super) const FREE: Self = Self {
+        sent: 0,
+        socket: SocketId { index: u32::MAX, generation: 0 },
+        id: 0,
+        upstream: 0,
+        serial: 0,
+        way: Way::Udp,
+        open: Open::Free,
+        plain: false,
+        copy: false,
+    };
+}
+
+impl<W> Flight<W> {
+    pub(super) fn group(&self) -> &Arc<Group> {
+        &self.chain.groups()[usize::from(self.group)]
+    }
+
+    /// Microseconds after the start, as attempts and waits count them.
+    pub(super) fn offset(&self, at: Moment) -> u32 {
+        u32::try_from(at.0.saturating_sub(self.started.0)).unwrap_or(NEVER)
+    }
+
+    pub(super) fn moment(&self, offset: u32) -> Moment {
+        if offset == NEVER { Moment::NEVER } else { Moment(self.started.0 + u64::from(offset)) }
+    }
+
+    /// How many attempts wait for a reply and have not failed.
+    pub(super) fn waiting(&self) -> usize {
+        self.attempts.iter().filter(|attempt| attempt.open == Open::Waiting).count()
+    }
+
+    /// Whether an upstream is asked now and has not failed.
+    pub(super) fn is_asking(&self, upstream: u8) -> bool {
+        self.attempts.iter().any(|attempt| attempt.open == Open::Waiting && attempt.upstream == upstream)
+    }
+
+    pub(super) fn is_down(&self, upstream: u8) -> bool {
+        self.upstreams[usize::from(upstream)].is_down(self.group().spec().max_fails)
+    }
+
+    /// A place for one more attempt: a free one, else that of the longest failed one.
+    pub(super) fn place(&self) -> Option<usize> {
+        self.attempts.iter().position(|attempt| attempt.open == Open::Free).or_else(|| {
+            (0..ATTEMPTS)
+                .filter(|&at| self.attempts[at].open == Open::Counted)
+                .min_by_key(|&at| self.attempts[at].sent)
+        })
+    }
+
+    pub(super) fn attempt(&self, serial: u8) -> Option<usize> {
+        self.attempts.iter().position(|attempt| attempt.open != Open::Free && attempt.serial == serial)
+    }
+
+    /// The upstream to ask next: the first from the cursor on that is up, not done, and not being asked.
+    pub(super) fn pick(&self) -> Pick {
+        let (count, mut all_down) = (self.order.len(), true);
+        for turn in usize::from(self.cursor)..usize::from(self.cursor) + count {
+            let upstream = self.order.at(turn);
+            if self.is_down(upstream) {
+                continue;
+            }
+            all_down = false;
+            if self.done >> upstream & 1 == 0 && !self.is_asking(upstream) {
+                return Pick::Upstream { upstream, cursor: ((turn + 1) % count) as u8 };
+            }
+        }
+        if all_down { Pick::AllDown } else { Pick::None }
+    }
+
+    pub(super) fn aside(&mut self) -> &mut Aside {
+        self.aside.get_or_insert_default()
+    }
+
+    pub(super) fn spare(&self) -> Option<&Spare> {
+        self.aside.as_ref()?.reply.as_ref()
+    }
+
+    /// Whether it flies and asks the same as `ask`.
+    pub(super) fn is_for(&self, ask: &Ask<'_>, bits: u8) -> bool {
+        self.block == ask.block && self.bits == bits && self.asks(ask.query)
+    }
+
+    /// Whether it asks the same as another flight.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        self.block == other.block && self.bits == other.bits && self.asks(&other.held.0.query())
+    }
+
+    fn asks(&self, query: &Query<'_>) -> bool {
+        let (ours, theirs) = (self.held.0.question(), query.question);
+        let split = ours.len().saturating_sub(4);
+        ours.len() == theirs.len()
+            && ours[split..] == theirs[split..]
+            && ours[..split].eq_ignore_ascii_case(&theirs[..split])
+            && (self.bits & SUBNET == 0 || subnet(&self.held.0.query()) == subnet(query))
+    }
+}
+
+/// What [`Flight::pick`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pick {
+    Upstream {
+        upstream: u8,
+        cursor: u8,
+    },
+    /// Every upstream is down.
+    AllDown,
+    /// Every upstream that is up is being asked, or done.
+    None,
+}
+
+/// The part of a flight's key that is neither name, type, class nor client subnet.
+pub(super) fn key_bits(query: &Query<'_>, tcp: bool) -> u8 {
+    let mut bits = 0;
+    for (bit, set) in [
+        (0x01, query.flags.has(Flags::RD)),
+        (0x02, query.flags.has(Flags::CD)),
+        (0x04, query.dnssec_ok()),
+        (0x08, tcp),
+        (SUBNET, subnet(query).is_some()),
+    ] {
+        if set {
+            bits |= bit;
+        }
+    }
+    bits
+}
+
+/// The hash of a flight's key.
+pub(super) fn key_hash(block: u64, query: &Query<'_>, bits: u8, hasher: &impl BuildHasher) -> u64 {
+    let mut state = hasher.build_hasher();
+    state.write_u64(block ^ u64::from(bits) << 56);
+    state.write_u32(u32::from(query.rtype.0) << 16 | u32::from(query.class.0));
+    state.write(query.name.as_wire());
+    if let Some(subnet) = subnet(query) {
+        subnet.hash(&mut state);
+    }
+    state.finish()
+}
+
+fn subnet<'q>(query: &Query<'q>) -> Option<&'q [u8]> {
+    query.edns.and_then(|edns| edns.client_subnet)
+}
+
+/// Attempts that a flight remembers at once.
+pub(super) const ATTEMPTS: usize = 4;
+/// An offset that never comes.
+pub(super) const NEVER: u32 = u32::MAX;
+/// In a flight's bits: there is a client subnet.
+const SUBNET: u8 = 0x10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_has_at_most_512_octets() {
+        let size = size_of::<Option<Flight<[u64; 2]>>>();
+        assert!(size + size_of::<u64>() <= 512, "{size}");
+    }
+}

@@ -1,0 +1,332 @@
+//! The state machine of one worker: queries in, datagrams and exchanges out, replies in, results out.
+//!
+//! ```text
+//!                 ask            first good reply            read_timeout of the others
+//!   (no flight) -------> Flying ------------------> Settled -----------------------------> (gone)
+//!                          |  all tries failed,                late reply, or 10 s
+//!                          +------- deadline -----> Late --------------------------------> (gone)
+//! ```
+//!
+//! A flight is a query to upstreams for everybody who asks the same. Up to four attempts of it are remembered at a time,
+//! each one message to one upstream. This room does no I/O, reads no clock and takes no lock.
+
+mod advance;
+mod budget;
+mod flight;
+mod outside;
+mod ports;
+mod replies;
+mod table;
+mod timers;
+mod waiters;
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use wire::Answer;
+
+pub use outside::{Ask, Exchange, ExchangeId, Finished, Outside, Refused, SocketId, StreamKind, Transport};
+pub use waiters::Waiters;
+
+use crate::{ExchangeError, Failure, ForwarderMetrics};
+use budget::Budget;
+use flight::{ATTEMPTS, Attempt, Flight, Held, NEVER, State, key_bits, key_hash};
+use ports::{Owner, Ports};
+use table::Table;
+use timers::{Moment, Timers};
+use waiters::{WaiterList, WaiterSlab};
+
+/// What one worker may hold at most.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Flights, those that linger after their end included; 512 octets each. Default 8,192, min 1, max 2^24.
+    pub flights: usize,
+    /// Waiters that joined another's flight. Default 65,536.
+    pub waiters: usize,
+    /// Sockets in use per upstream; as many again may be retiring. Default 32, min 1.
+    pub sockets: usize,
+    /// Queries after which a socket retires. Default 1,000.
+    pub socket_queries: u32,
+    /// Age at which a socket retires. Default 10 s.
+    pub socket_age: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            flights: 8_192,
+            waiters: 65_536,
+            sockets: 32,
+            socket_queries: 1_000,
+            socket_age: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Everything that one worker has asked upstreams, and who waits for it. `W` is the worker's record of a client.
+#[derive(Debug)]
+pub struct Forwarder<W> {
+    epoch: Instant,
+    table: Table<W>,
+    waiters: WaiterSlab<W>,
+    timers: Timers,
+    ports: Ports,
+    budget: Budget,
+    rng: StdRng,
+    hasher: foldhash::quality::RandomState,
+    /// Flights that nobody waits for, in the order they began to linger; some have gone since.
+    lingering: VecDeque<(u32, u32)>,
+    linger_limit: usize,
+    flying: usize,
+    sweep_at: Moment,
+    answer: Answer,
+    message: Vec<u8>,
+    owners: Vec<Owner>,
+    metrics: Arc<ForwarderMetrics>,
+}
+
+impl<W> Forwarder<W> {
+    /// A state machine without queries; `now` begins its time.
+    pub fn new(limits: Limits, now: Instant) -> Self {
+        let limits = Limits { sockets: limits.sockets.max(1), ..limits };
+        Self {
+            epoch: now,
+            table: Table::new(limits.flights),
+            waiters: WaiterSlab::new(limits.waiters),
+            timers: Timers::new(),
+            ports: Ports::new(limits),
+            budget: Budget::new(),
+            // ChaCha, seeded by the kernel: ids must not be guessed from earlier ones.
+            rng: StdRng::from_os_rng(),
+            hasher: foldhash::quality::RandomState::default(),
+            lingering: VecDeque::new(),
+            linger_limit: limits.flights.max(1),
+            flying: 0,
+            sweep_at: Moment::NEVER,
+            answer: Answer::default(),
+            message: Vec::with_capacity(512),
+            owners: Vec::new(),
+            metrics: Arc::default(),
+        }
+    }
+
+    /// Asks the upstreams of the first stanza that forwards the name, or joins who asks the same already.
+    ///
+    /// # Errors
+    /// The waiter and why: [`Failure::NoStanza`], [`Failure::NoUpstream`], [`Failure::NoHealthy`] (with failfast),
+    /// [`Failure::MaxConcurrent`], [`Failure::TableFull`]. After `Ok` the waiter comes back through
+    /// [`Outside::finished`], once.
+    pub fn ask(
+        &mut self,
+        now: Instant,
+        ask: Ask<'_>,
+        waiter: W,
+        outside: &mut impl Outside<W>,
+    ) -> Result<(), Refused<W>> {
+        let refuse = |waiter, failure| Err(Refused { waiter, failure });
+        let Some(at) = ask.chain.matching(0, &ask.query.name) else {
+            return refuse(waiter, Failure::NoStanza);
+        };
+        let group = &ask.chain.groups()[at];
+        let bits = key_bits(ask.query, group.asks_over_tcp(ask.client));
+        let hash = key_hash(ask.block, ask.query, bits, &self.hasher);
+        let started = self.moment(now);
+        let until = ask.patience.map_or(Moment::NEVER, |patience| started.after(patience));
+        if let Some(slot) = self.table.find(hash, &ask, bits) {
+            let flight = &mut self.table[slot];
+            if let Err(waiter) = self.waiters.push(&mut flight.waiters, waiter, until) {
+                self.metrics.shed.add_one();
+                return refuse(waiter, Failure::TableFull);
+            }
+            self.metrics.joined.add_one();
+            flight.patience_at = flight.patience_at.min(flight.offset(until));
+            self.rearm(slot);
+            return Ok(());
+        }
+        let upstreams = group.upstreams();
+        if upstreams.is_empty() {
+            return refuse(waiter, Failure::NoUpstream);
+        }
+        let spec = group.spec();
+        if spec.failfast && upstreams.iter().all(|upstream| upstream.is_down(spec.max_fails)) {
+            group.metrics().healthcheck_broken.add_one();
+            return refuse(waiter, Failure::NoHealthy);
+        }
+        if !group.admit() {
+            return refuse(waiter, Failure::MaxConcurrent(spec.max_concurrent));
+        }
+        if self.table.is_full() && !self.evict(outside) {
+            group.release();
+            self.metrics.shed.add_one();
+            return refuse(waiter, Failure::TableFull);
+        }
+        let mut flight = Flight {
+            held: Held(ask.query.hold()),
+            chain: ask.chain.clone(),
+            order: crate::policy::Order::in_sequence(0),
+            upstreams,
+            aside: None,
+            waiters: WaiterList::new(waiter, until),
+            block: ask.block,
+            context: ask.context,
+            hash,
+            started,
+            deadline: DEADLINE.as_micros() as u32,
+            hedge_at: NEVER,
+            patience_at: NEVER,
+            attempts: [Attempt::FREE; ATTEMPTS],
+            cursor: 0,
+            group: at as u8,
+            failures: 0,
+            serial: 0,
+            done: 0,
+            bits,
+            state: State::Flying,
+        };
+        flight.patience_at = flight.offset(until);
+        let slot = self.table.insert(flight);
+        self.flying += 1;
+        self.metrics.flights.add_one();
+        self.begin(now, slot, outside);
+        self.rearm(slot);
+        Ok(())
+    }
+
+    /// Takes a datagram that came on one of our sockets. What matches no query there changes nothing.
+    pub fn datagram(&mut self, now: Instant, socket: SocketId, bytes: &[u8], outside: &mut impl Outside<W>) {
+        let Some(upstream) = self.ports.upstream(socket) else { return };
+        let id = bytes.first_chunk::<2>().map(|id| u16::from_be_bytes(*id));
+        let owner = id.and_then(|id| self.ports.owner(socket, id));
+        let Some((slot, at)) = owner.and_then(|owner| self.resolve(owner)) else {
+            upstream.metrics().unmatched.add_one();
+            return;
+        };
+        match self.answer.read(bytes, self.table[slot].held.0.question()) {
+            Ok(()) => self.replied(now, slot, at, bytes, outside),
+            Err(wire::Malformed::Question) => upstream.metrics().unmatched.add_one(),
+            Err(_) if bytes.len() < wire::HEADER => upstream.metrics().unmatched.add_one(),
+            Err(_) => self.garbled(now, slot, at, outside),
+        }
+    }
+
+    /// The network refused what was sent through a socket (ICMP, no route): all of its queries go elsewhere at once.
+    pub fn socket_error(
+        &mut self,
+        now: Instant,
+        socket: SocketId,
+        error: io::ErrorKind,
+        outside: &mut impl Outside<W>,
+    ) {
+        let (local, upstream) = (self.ports.local(socket), self.ports.upstream(socket));
+        let Some(upstream) = upstream.map(|upstream| upstream.address()) else { return };
+        let failure = Failure::Network { local, upstream, error };
+        let mut owners = std::mem::take(&mut self.owners);
+        self.ports.owners(socket, &mut owners);
+        for &owner in &owners {
+            if let Some((slot, at)) = self.resolve(owner) {
+                self.failed(now, slot, at, failure.clone(), true, outside);
+            }
+        }
+        self.owners = owners;
+    }
+
+    /// Takes the result of an exchange over TCP or TLS; one that nobody expects any more changes nothing.
+    pub fn exchanged(
+        &mut self,
+        now: Instant,
+        id: ExchangeId,
+        result: Result<&[u8], ExchangeError>,
+        outside: &mut impl Outside<W>,
+    ) {
+        let (slot, generation, serial) = id.parts();
+        let Some((slot, at)) = self.resolve(Owner { slot, generation, serial }) else { return };
+        match result {
+            Ok(bytes) => match self.answer.read(bytes, self.table[slot].held.0.question()) {
+                Ok(()) => self.replied(now, slot, at, bytes, outside),
+                Err(_) => self.garbled(now, slot, at, outside),
+            },
+            Err(error) => {
+                let blames = error.blames_upstream();
+                self.failed(now, slot, at, error.into(), blames, outside);
+            }
+        }
+    }
+
+    /// Does what time asks for: hedges, failures, patience, deadlines, sockets to retire.
+    pub fn tick(&mut self, now: Instant, outside: &mut impl Outside<W>) {
+        let at = self.moment(now);
+        while let Some(slot) = self.timers.pop(at) {
+            self.due(now, slot, outside);
+        }
+        if at >= self.sweep_at {
+            self.ports.sweep(at, outside);
+            self.sweep_at = if self.ports.open_count() == 0 { Moment::NEVER } else { at.after(SWEEP) };
+        }
+    }
+
+    /// When [`Forwarder::tick`] has something to do next.
+    pub fn next_wake(&self) -> Option<Instant> {
+        let at = self.timers.next_due().unwrap_or(Moment::NEVER).min(self.sweep_at);
+        (at != Moment::NEVER).then(|| self.epoch + at.since(Moment(0)))
+    }
+
+    /// How many queries somebody waits for.
+    pub fn in_flight(&self) -> usize {
+        self.flying
+    }
+
+    /// How many slots are taken: [`Forwarder::in_flight`] and those that linger.
+    pub fn occupied(&self) -> usize {
+        self.table.len()
+    }
+
+    /// How many sockets are open.
+    pub fn open_sockets(&self) -> usize {
+        self.ports.open_count()
+    }
+
+    /// What was counted.
+    pub fn metrics(&self) -> &Arc<ForwarderMetrics> {
+        &self.metrics
+    }
+
+    /// Hands every waiter back with [`Failure::Shutdown`] and closes every socket. To drain instead, ask no more and go on
+    /// until [`Forwarder::in_flight`] is 0.
+    pub fn shutdown(&mut self, now: Instant, outside: &mut impl Outside<W>) {
+        for slot in self.table.taken() {
+            if self.table[slot].state == State::Flying {
+                self.conclude(now, slot, Err((Failure::Shutdown, None)), outside);
+            }
+        }
+        for slot in self.table.taken() {
+            self.remove(slot, outside);
+        }
+        self.lingering.clear();
+        self.ports.close_all(outside);
+        self.sweep_at = Moment::NEVER;
+    }
+
+    fn moment(&self, now: Instant) -> Moment {
+        Moment(now.saturating_duration_since(self.epoch).as_micros() as u64)
+    }
+
+    /// The flight and attempt that an owner names, if they still are.
+    fn resolve(&self, owner: Owner) -> Option<(u32, usize)> {
+        if !self.table.holds(owner.slot, owner.generation) {
+            return None;
+        }
+        self.table[owner.slot].attempt(owner.serial).map(|at| (owner.slot, at))
+    }
+}
+
+/// One deadline for everything a query waits for: stub resolvers give up after 5 s, and the answer, or the SERVFAIL that
+/// makes them ask another server, must be there before.
+pub(crate) const DEADLINE: Duration = Duration::from_millis(4_800);
+/// How long after its start a flight still takes a reply for the cache: by then the client has asked again.
+const LATE: Duration = Duration::from_secs(10);
+/// How often sockets are looked through for those that are too old.
+const SWEEP: Duration = Duration::from_secs(1);

@@ -1,0 +1,168 @@
+//! What goes in and out of the state machine: questions, effects, results.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use wire::{Answer, Query};
+
+use super::waiters::Waiters;
+use crate::{Chain, ConnectionLimits, Failure, Upstream};
+
+/// How a client's query came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// In a datagram.
+    Udp,
+    /// Over a connection: TCP, TLS, HTTP, QUIC.
+    Tcp,
+}
+
+/// The kind of connection that an exchange needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum StreamKind {
+    /// Plain TCP (RFC 7766).
+    Tcp,
+    /// DNS over TLS (RFC 7858).
+    Tls,
+}
+
+/// One UDP socket of one worker. Its index is small and used again; its generation is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SocketId {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+impl SocketId {
+    /// A place for the socket in a table: below (upstreams in use) x (sockets per upstream) x 2.
+    pub fn index(self) -> usize {
+        self.index as usize
+    }
+
+    /// Both parts in one number, such as epoll carries.
+    pub fn to_bits(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.index)
+    }
+
+    /// The id that [`SocketId::to_bits`] gave; any other number is the id of no socket.
+    pub fn from_bits(bits: u64) -> Self {
+        Self { index: bits as u32, generation: (bits >> 32) as u32 }
+    }
+}
+
+/// One query over TCP or TLS, until its result comes back through [`crate::Forwarder::exchanged`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ExchangeId(u64);
+
+impl ExchangeId {
+    pub(crate) fn new(slot: u32, generation: u32, serial: u8) -> Self {
+        Self(u64::from(generation) << 32 | u64::from(slot & 0x00ff_ffff) << 8 | u64::from(serial))
+    }
+
+    pub(crate) fn parts(self) -> (u32, u32, u8) {
+        ((self.0 >> 8) as u32 & 0x00ff_ffff, (self.0 >> 32) as u32, self.0 as u8)
+    }
+
+    /// As a number.
+    pub fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// The id that [`ExchangeId::to_bits`] gave.
+    pub fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+}
+
+impl fmt::Debug for ExchangeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (slot, generation, serial) = self.parts();
+        write!(f, "ExchangeId({slot}.{generation}.{serial})")
+    }
+}
+
+/// One query to be asked over a connection.
+#[derive(Debug)]
+pub struct Exchange<'a> {
+    /// Names it in the result.
+    pub id: ExchangeId,
+    /// Whom to ask.
+    pub upstream: &'a Arc<Upstream>,
+    /// How.
+    pub kind: StreamKind,
+    /// The whole message without length; its id is replaced by one of the connection's.
+    pub message: &'a [u8],
+    /// The stanza's bounds.
+    pub limits: ConnectionLimits,
+    /// When to stop connecting.
+    pub connect_by: Instant,
+    /// When to stop listening for the reply.
+    pub deadline: Instant,
+}
+
+/// The effects of the state machine, performed by the worker. None of them may call the state machine again.
+pub trait Outside<W> {
+    /// Connects a UDP socket to the upstream, from a random source port (RFC 5452, section 9.2), and names its local
+    /// address; `None` when that failed (descriptors exhausted, no route).
+    fn open(&mut self, socket: SocketId, upstream: &Arc<Upstream>) -> Option<SocketAddr>;
+
+    /// Closes a socket; its index may be opened again at once.
+    fn close(&mut self, socket: SocketId);
+
+    /// Queues a datagram for the worker's next batch.
+    fn send(&mut self, socket: SocketId, datagram: &[u8]);
+
+    /// Hands a query to [`crate::Streams`].
+    fn exchange(&mut self, exchange: Exchange<'_>);
+
+    /// A query ended, or some that waited for it gave up.
+    fn finished(&mut self, finished: Finished<'_, W>);
+}
+
+/// A client's miss.
+#[derive(Clone, Copy)]
+pub struct Ask<'a> {
+    /// The stanzas of its block.
+    pub chain: &'a Arc<Chain>,
+    /// The query.
+    pub query: &'a Query<'a>,
+    /// How it came: upstreams are asked the same way unless the stanza says otherwise.
+    pub client: Transport,
+    /// The block's number: equal questions in different blocks are different flights.
+    pub block: u64,
+    /// Handed back in [`Finished`]; the first asker's.
+    pub context: u64,
+    /// How long this waiter waits, at most; `None`: until the flight ends.
+    pub patience: Option<Duration>,
+}
+
+/// A query that was not taken; nobody else will answer the waiter.
+#[derive(Debug)]
+pub struct Refused<W> {
+    /// The asker's.
+    pub waiter: W,
+    /// Why.
+    pub failure: Failure,
+}
+
+/// What became of a query.
+pub struct Finished<'a, W> {
+    /// Who waits. None where the answer came late, or for nobody but the cache.
+    pub waiters: Waiters<'a, W>,
+    /// The answer, which the callee may change or take; or why there is none.
+    pub outcome: Result<&'a mut Answer, Failure>,
+    /// The query as the first waiter asked it.
+    pub query: Query<'a>,
+    /// As in [`Ask`].
+    pub block: u64,
+    /// As in [`Ask`].
+    pub context: u64,
+    /// Who answered, or who failed last.
+    pub upstream: Option<&'a Arc<Upstream>>,
+    /// From the upstream's query to its reply; zero without one.
+    pub rtt: Duration,
+    /// Whether everybody had given up before: there is nobody to answer, but the answer may be kept.
+    pub late: bool,
+}

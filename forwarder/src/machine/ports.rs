@@ -1,0 +1,297 @@
+//! The UDP sockets of one worker: which upstream has which, which query waits on which, when each retires.
+//!
+//! Security (RFC 5452): a forger must guess the source port and the id of a query while it is out, and name its question.
+//! Ids are random and unique on their socket. Ports are random; an upstream has up to 32 at a time, and each lives for
+//! 1,000 queries or 10 s. A few queries of one batch go through the same socket, so that they leave in one system call:
+//! that tells a forger nothing, for the port is as unknown as before, each of the queries has an id and a question of its
+//! own, and no two of them ask the same (equal questions share a flight).
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use rand::Rng;
+
+use super::timers::Moment;
+use super::{Limits, SocketId};
+use crate::metrics::Proto;
+use crate::{Outside, Upstream};
+
+/// Whose query an id on a socket is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Owner {
+    pub(super) slot: u32,
+    pub(super) generation: u32,
+    pub(super) serial: u8,
+}
+
+/// All sockets of a worker.
+#[derive(Debug)]
+pub(super) struct Ports {
+    limits: Limits,
+    ports: Vec<Port>,
+    free: Vec<u32>,
+    sides: HashMap<u32, Side, foldhash::fast::RandomState>,
+    open: usize,
+}
+
+/// One socket, or a place for one.
+#[derive(Debug)]
+struct Port {
+    generation: u32,
+    open: bool,
+    upstream: Option<Arc<Upstream>>,
+    local: SocketAddr,
+    opened: Moment,
+    queries: u32,
+    retired: bool,
+    /// The ids that are out, apart from their owners: a reply's id is found by a scan over 16 bit numbers.
+    ids: Vec<u16>,
+    owners: Vec<Owner>,
+}
+
+/// What faces one upstream.
+#[derive(Debug)]
+struct Side {
+    active: Vec<u32>,
+    retiring: VecDeque<SocketId>,
+    /// The socket of this batch, when it was chosen, and how many more queries it takes.
+    current: u32,
+    chosen: Moment,
+    left: u32,
+}
+
+impl Ports {
+    pub(super) fn new(limits: Limits) -> Self {
+        Self { limits, ports: Vec::new(), free: Vec::new(), sides: HashMap::default(), open: 0 }
+    }
+
+    /// How many sockets are open.
+    pub(super) fn open_count(&self) -> usize {
+        self.open
+    }
+
+    /// A socket for one more query to `upstream`; `None` when there is none and none can be opened.
+    pub(super) fn choose<W>(
+        &mut self,
+        now: Moment,
+        upstream: &Arc<Upstream>,
+        rng: &mut impl Rng,
+        outside: &mut impl Outside<W>,
+    ) -> Option<SocketId> {
+        let side = self.sides.entry(upstream.id()).or_insert_with(Side::new);
+        let reuse = side.left > 0 && side.chosen == now && side.active.contains(&side.current);
+        if reuse && !worn(&self.ports[side.current as usize], now, &self.limits) {
+            side.left -= 1;
+            let current = side.current;
+            upstream.metrics().connection(Proto::Udp, true);
+            return Some(self.id(current));
+        }
+        let place = rng.random_range(0..self.limits.sockets.max(1));
+        let chosen = side.active.get(place).copied();
+        let index = match chosen {
+            Some(index) if !worn(&self.ports[index as usize], now, &self.limits) => {
+                upstream.metrics().connection(Proto::Udp, true);
+                index
+            }
+            _ => {
+                if let Some(index) = chosen {
+                    self.retire(upstream.id(), index, outside);
+                }
+                self.open(now, upstream, outside).or_else(|| self.any_active(upstream, rng))?
+            }
+        };
+        let side = self.sides.get_mut(&upstream.id())?;
+        (side.current, side.chosen, side.left) = (index, now, QUERIES_PER_CHOICE - 1);
+        Some(self.id(index))
+    }
+
+    /// An id for one more query on `socket`, unlike those that are out, remembered with its owner.
+    pub(super) fn register(&mut self, socket: SocketId, owner: Owner, rng: &mut impl Rng) -> u16 {
+        let port = &mut self.ports[socket.index()];
+        let mut id = rng.random();
+        // At most 1,000 of 65,536 are taken.
+        while port.ids.contains(&id) {
+            id = rng.random();
+        }
+        port.ids.push(id);
+        port.owners.push(owner);
+        port.queries += 1;
+        id
+    }
+
+    /// Whose query `id` on `socket` is.
+    pub(super) fn owner(&self, socket: SocketId, id: u16) -> Option<Owner> {
+        let port = self.port(socket)?;
+        port.ids.iter().position(|&out| out == id).map(|at| port.owners[at])
+    }
+
+    /// The upstream that a socket faces.
+    pub(super) fn upstream(&self, socket: SocketId) -> Option<&Arc<Upstream>> {
+        self.port(socket)?.upstream.as_ref()
+    }
+
+    /// The local address of a socket.
+    pub(super) fn local(&self, socket: SocketId) -> Option<SocketAddr> {
+        self.port(socket).map(|port| port.local)
+    }
+
+    /// Forgets a query; the socket is closed where it was the last of a retired one.
+    pub(super) fn release<W>(&mut self, socket: SocketId, id: u16, outside: &mut impl Outside<W>) {
+        if self.port(socket).is_none() {
+            return;
+        }
+        let port = &mut self.ports[socket.index()];
+        if let Some(at) = port.ids.iter().position(|&out| out == id) {
+            port.ids.swap_remove(at);
+            port.owners.swap_remove(at);
+        }
+        if port.retired && port.ids.is_empty() {
+            self.close(socket.index, outside);
+        }
+    }
+
+    /// The queries that are out on a socket, copied to `owners`.
+    pub(super) fn owners(&self, socket: SocketId, owners: &mut Vec<Owner>) {
+        owners.clear();
+        if let Some(port) = self.port(socket) {
+            owners.extend_from_slice(&port.owners);
+        }
+    }
+
+    /// Retires the sockets that are too old and forgets upstreams without sockets.
+    pub(super) fn sweep<W>(&mut self, now: Moment, outside: &mut impl Outside<W>) {
+        for index in 0..self.ports.len() {
+            let port = &self.ports[index];
+            let (worn, retired) = (worn(port, now, &self.limits), port.retired);
+            if let (true, true, false, Some(upstream)) = (port.open, worn, retired, &port.upstream) {
+                let id = upstream.id();
+                self.retire(id, index as u32, outside);
+            }
+        }
+        let ports = &self.ports;
+        self.sides.retain(|_, side| {
+            side.retiring.retain(|&socket| {
+                ports
+                    .get(socket.index())
+                    .is_some_and(|port| port.open && port.generation == socket.generation)
+            });
+            !side.active.is_empty() || !side.retiring.is_empty()
+        });
+    }
+
+    /// Closes everything.
+    pub(super) fn close_all<W>(&mut self, outside: &mut impl Outside<W>) {
+        for index in 0..self.ports.len() as u32 {
+            if self.ports[index as usize].open {
+                self.close(index, outside);
+            }
+        }
+        self.sides.clear();
+    }
+
+    fn open<W>(
+        &mut self,
+        now: Moment,
+        upstream: &Arc<Upstream>,
+        outside: &mut impl Outside<W>,
+    ) -> Option<u32> {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.ports.push(Port::vacant());
+            (self.ports.len() - 1) as u32
+        });
+        let socket = self.id(index);
+        let Some(local) = outside.open(socket, upstream) else {
+            self.free.push(index);
+            return None;
+        };
+        let port = &mut self.ports[index as usize];
+        (port.open, port.retired, port.queries) = (true, false, 0);
+        (port.local, port.opened, port.upstream) = (local, now, Some(upstream.clone()));
+        self.open += 1;
+        upstream.metrics().connection(Proto::Udp, false);
+        self.sides.entry(upstream.id()).or_insert_with(Side::new).active.push(index);
+        Some(index)
+    }
+
+    /// Without descriptors the sockets that are there must do, worn or not.
+    fn any_active(&self, upstream: &Arc<Upstream>, rng: &mut impl Rng) -> Option<u32> {
+        let active = &self.sides.get(&upstream.id())?.active;
+        if active.is_empty() { None } else { Some(active[rng.random_range(0..active.len())]) }
+    }
+
+    /// No new queries; closed when those that are out are done, or when too many are retiring.
+    fn retire<W>(&mut self, upstream: u32, index: u32, outside: &mut impl Outside<W>) {
+        let socket = self.id(index);
+        let port = &mut self.ports[index as usize];
+        port.retired = true;
+        let idle = port.ids.is_empty();
+        let Some(side) = self.sides.get_mut(&upstream) else { return };
+        side.active.retain(|&active| active != index);
+        if idle {
+            self.close(index, outside);
+            return;
+        }
+        side.retiring.push_back(socket);
+        if side.retiring.len() <= self.limits.sockets {
+            return;
+        }
+        let oldest = side.retiring.pop_front();
+        // Its queries are answered no more; their timers deal with them.
+        if let Some(oldest) = oldest.filter(|&oldest| self.port(oldest).is_some()) {
+            self.close(oldest.index, outside);
+        }
+    }
+
+    fn close<W>(&mut self, index: u32, outside: &mut impl Outside<W>) {
+        outside.close(self.id(index));
+        let port = &mut self.ports[index as usize];
+        port.open = false;
+        port.generation = port.generation.wrapping_add(1);
+        port.upstream = None;
+        port.ids.clear();
+        port.owners.clear();
+        self.free.push(index);
+        self.open -= 1;
+    }
+
+    fn id(&self, index: u32) -> SocketId {
+        SocketId { index, generation: self.ports[index as usize].generation }
+    }
+
+    fn port(&self, socket: SocketId) -> Option<&Port> {
+        self.ports.get(socket.index()).filter(|port| port.open && port.generation == socket.generation)
+    }
+}
+
+impl Port {
+    fn vacant() -> Self {
+        Self {
+            generation: 0,
+            open: false,
+            upstream: None,
+            local: SocketAddr::from(([0, 0, 0, 0], 0)),
+            opened: Moment(0),
+            queries: 0,
+            retired: false,
+            ids: Vec::new(),
+            owners: Vec::new(),
+        }
+    }
+}
+
+impl Side {
+    fn new() -> Self {
+        Self { active: Vec::new(), retiring: VecDeque::new(), current: 0, chosen: Moment::NEVER, left: 0 }
+    }
+}
+
+/// Whether a socket has served long enough.
+fn worn(port: &Port, now: Moment, limits: &Limits) -> bool {
+    port.queries >= limits.socket_queries || now.since(port.opened) >= limits.socket_age
+}
+
+/// Queries of one batch through one socket before another is drawn: one system call then sends eight, which is most of
+/// what sendmmsg can win.
+const QUERIES_PER_CHOICE: u32 = 8;

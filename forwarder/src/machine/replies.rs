@@ -1,0 +1,253 @@
+//! What a reply means: an answer, a reason to ask again, or news about an upstream.
+
+use std::time::{Duration, Instant};
+
+use wire::{Flags, HEADER, Rcode};
+
+use super::advance::Try;
+use super::flight::{ATTEMPTS, Flight, NEVER, Open, Spare, State, Way};
+use super::outside::Finished;
+use super::{Forwarder, Outside};
+use crate::Failure;
+
+impl<W> Forwarder<W> {
+    /// Takes a reply to the attempt at `place`, which stands in `self.answer`; `bytes` is the same on the wire.
+    pub(super) fn replied(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        place: usize,
+        bytes: &[u8],
+        outside: &mut impl Outside<W>,
+    ) {
+        let at = self.moment(now);
+        let flight = &self.table[slot];
+        let attempt = flight.attempts[place];
+        let upstream = &flight.upstreams[usize::from(attempt.upstream)];
+        let rtt = Duration::from_micros(u64::from(flight.offset(at).saturating_sub(attempt.sent)));
+        upstream.replied(rtt);
+        upstream.metrics().replied(self.answer.rcode, rtt);
+        let truncated = self.answer.flags.has(Flags::TC) && attempt.way == Way::Udp;
+        // RFC 6891, section 7: who does not implement EDNS answers FORMERR, without an OPT.
+        let refuses_opt = !attempt.plain
+            && self.answer.rcode == Rcode::FORMERR
+            && bytes.get(HEADER - 2..HEADER) == Some(&[0, 0]);
+        if attempt.plain && self.answer.rcode != Rcode::FORMERR && !upstream.is_plain(now) {
+            upstream.remember_plain(now);
+        }
+        let state = flight.state;
+        self.close(slot, place, outside);
+        match state {
+            State::Settled => self.end_if_settled(slot, outside),
+            State::Late if truncated || refuses_opt => self.end_if_deaf(slot, outside),
+            State::Late => self.land_late(now, slot, attempt.upstream, rtt, outside),
+            State::Flying if refuses_opt => {
+                let this = Try { plain: true, tcp: attempt.way != Way::Udp, ..Try::new(attempt.upstream) };
+                if !self.send(now, slot, this, outside) {
+                    self.settle(now, slot, attempt.upstream, rtt, Some(attempt.sent), outside);
+                }
+            }
+            State::Flying if truncated => {
+                self.keep(slot, bytes, attempt.upstream, rtt, false);
+                self.ask_over_tcp(now, slot, attempt.upstream, attempt.plain, outside);
+            }
+            State::Flying => {
+                self.judge(now, slot, (attempt.upstream, attempt.sent, rtt), bytes, outside);
+            }
+        }
+        self.rearm(slot);
+    }
+
+    /// The right upstream answered the right question with something that cannot be read. Over UDP it may be cut off:
+    /// then TCP is asked, as for a truncated reply.
+    pub(super) fn garbled(&mut self, now: Instant, slot: u32, place: usize, outside: &mut impl Outside<W>) {
+        let flight = &self.table[slot];
+        let attempt = flight.attempts[place];
+        if flight.state == State::Flying && attempt.way == Way::Udp {
+            self.close(slot, place, outside);
+            self.ask_over_tcp(now, slot, attempt.upstream, attempt.plain, outside);
+            self.rearm(slot);
+            return;
+        }
+        let failure = Failure::Garbled(flight.upstreams[usize::from(attempt.upstream)].address());
+        self.failed(now, slot, place, failure, true, outside);
+    }
+
+    /// Decides about a readable reply to a query that somebody waits for.
+    fn judge(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        (upstream, sent, rtt): (u8, u32, Duration),
+        bytes: &[u8],
+        outside: &mut impl Outside<W>,
+    ) {
+        let rcode = self.answer.rcode;
+        let flight = &mut self.table[slot];
+        if flight.group().spec().failover.contains(&rcode) {
+            flight.done |= 1 << upstream;
+            self.keep(slot, bytes, upstream, rtt, true);
+            self.try_next(now, slot, outside);
+            return;
+        }
+        if is_bad(rcode) && flight.expects_better(now) {
+            self.keep(slot, bytes, upstream, rtt, false);
+            return;
+        }
+        self.settle(now, slot, upstream, rtt, Some(sent), outside);
+    }
+
+    /// The reply in `self.answer` is the stanza's: the next stanza is asked where this one says so, else it is given.
+    pub(super) fn settle(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        upstream: u8,
+        rtt: Duration,
+        sent: Option<u32>,
+        outside: &mut impl Outside<W>,
+    ) {
+        if self.hand_over(now, slot, outside) {
+            return;
+        }
+        let flight = &self.table[slot];
+        if let Some(sent) = sent {
+            // Asked no later, and silent yet.
+            for other in flight.attempts.iter().filter(|other| other.open == Open::Waiting) {
+                if other.upstream != upstream && other.sent <= sent {
+                    flight.upstreams[usize::from(other.upstream)].lost(now);
+                }
+            }
+        }
+        self.conclude(now, slot, Ok((upstream, rtt)), outside);
+    }
+
+    /// Starts again with the next stanza, where `next` names the rcode in `self.answer` and another stanza matches.
+    fn hand_over(&mut self, now: Instant, slot: u32, outside: &mut impl Outside<W>) -> bool {
+        let flight = &self.table[slot];
+        let spec = flight.group().spec();
+        let nodata = self.answer.rcode == Rcode::NOERROR && self.answer.counts[0] == 0;
+        if !spec.next.contains(&self.answer.rcode) && !(spec.next_on_nodata && nodata) {
+            return false;
+        }
+        let name = flight.held.0.query().name;
+        let Some(next) = flight.chain.matching(usize::from(flight.group) + 1, &name) else { return false };
+        let group = flight.chain.groups()[next].clone();
+        let upstreams = group.upstreams();
+        for place in 0..ATTEMPTS {
+            self.close(slot, place, outside);
+        }
+        // The place in the old stanza is kept until the new one is sure, for `conclude` gives one back.
+        let refused = if upstreams.is_empty() {
+            Some(Failure::NoUpstream)
+        } else if !group.admit() {
+            Some(Failure::MaxConcurrent(group.spec().max_concurrent))
+        } else {
+            None
+        };
+        if let Some(failure) = refused {
+            self.conclude(now, slot, Err((failure, None)), outside);
+            return true;
+        }
+        let flight = &mut self.table[slot];
+        flight.group().release();
+        flight.group = next as u8;
+        flight.upstreams = upstreams;
+        (flight.aside, flight.failures, flight.done, flight.hedge_at) = (None, 0, 0, NEVER);
+        self.begin(now, slot, outside);
+        true
+    }
+
+    /// A reply after everybody gave up: the cache gets it, and with it whoever asks the same by now.
+    fn land_late(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        upstream: u8,
+        rtt: Duration,
+        outside: &mut impl Outside<W>,
+    ) {
+        let flight = &mut self.table[slot];
+        flight.upstreams[usize::from(upstream)].metrics().late.add_one();
+        if is_bad(self.answer.rcode) {
+            self.end_if_deaf(slot, outside);
+            return;
+        }
+        // Only where it would be asked the same way: the waiting flight must know the upstream.
+        let who = flight.upstreams[usize::from(upstream)].id();
+        let again = self.table.find_like(slot).and_then(|other| {
+            let place = self.table[other].upstreams.iter().position(|upstream| upstream.id() == who)?;
+            Some((other, place as u8))
+        });
+        if let Some((other, place)) = again {
+            self.settle(now, other, place, rtt, None, outside);
+            self.rearm(other);
+        } else {
+            let flight = &mut self.table[slot];
+            outside.finished(Finished {
+                waiters: self.waiters.take_all(&mut flight.waiters),
+                outcome: Ok(&mut self.answer),
+                query: flight.held.0.query(),
+                block: flight.block,
+                context: flight.context,
+                upstream: Some(&flight.upstreams[usize::from(upstream)]),
+                rtt,
+                late: true,
+            });
+        }
+        self.remove(slot, outside);
+    }
+
+    fn ask_over_tcp(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        upstream: u8,
+        plain: bool,
+        outside: &mut impl Outside<W>,
+    ) {
+        let at = self.moment(now);
+        let flight = &mut self.table[slot];
+        // It is not silent: a connection takes a few round trips more.
+        let wait = flight.upstreams[usize::from(upstream)].hedge_after();
+        flight.hedge_at = flight.offset(at.after(wait));
+        if flight.spare().is_some() {
+            flight.deadline = flight.deadline.min(flight.offset(at.after(TCP_PATIENCE)));
+        }
+        let this = Try { tcp: true, plain, ..Try::new(upstream) };
+        if !self.send(now, slot, this, outside) && self.table[slot].waiting() == 0 {
+            self.give_up(now, slot, outside);
+        }
+    }
+
+    /// Keeps a reply back, in place of the one before.
+    fn keep(&mut self, slot: u32, bytes: &[u8], upstream: u8, rtt: Duration, failover: bool) {
+        let bad = is_bad(self.answer.rcode);
+        self.table[slot].aside().reply = Some(Spare { bytes: bytes.into(), upstream, rtt, failover, bad });
+    }
+}
+
+impl<W> Flight<W> {
+    /// Whether another upstream that may be alive was asked and has not answered yet.
+    fn expects_better(&self, now: Instant) -> bool {
+        self.attempts.iter().any(|attempt| {
+            attempt.open == Open::Waiting && !self.upstreams[usize::from(attempt.upstream)].is_suspect(now)
+        })
+    }
+
+    /// While upstreams are asked one after the other because of an rcode, each is asked once.
+    pub(super) fn mark_done(&mut self, upstream: u8) {
+        if self.spare().is_some_and(|spare| spare.failover) {
+            self.done |= 1 << upstream;
+        }
+    }
+}
+
+/// Whether a reply says that the upstream could not or would not answer, so that another's is better.
+fn is_bad(rcode: Rcode) -> bool {
+    matches!(rcode, Rcode::SERVFAIL | Rcode::REFUSED | Rcode::FORMERR | Rcode::NOTIMP)
+}
+
+/// How long TCP has after a truncated reply: where a firewall swallows it, the client had better get what there is, and
+/// its TC bit.
+const TCP_PATIENCE: Duration = Duration::from_secs(1);

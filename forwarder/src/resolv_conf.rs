@@ -1,0 +1,85 @@
+//! The `nameserver` lines of a resolv.conf, as `forward . /etc/resolv.conf` needs them. Reads text, not files.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+
+use crate::MAX_UPSTREAMS;
+
+/// The name servers of `text`, port 53, in order, without repetitions, at most [`MAX_UPSTREAMS`].
+///
+/// Every other line, and an address that is none, is passed over, as resolvers do. An IPv6 scope that is a name is looked
+/// up with `scope` (see [`interface_index`]); where that knows no such interface the line is passed over.
+pub fn parse(text: &str, scope: impl Fn(&str) -> Option<u32>) -> Vec<SocketAddr> {
+    let mut servers = Vec::new();
+    for line in text.lines() {
+        let mut words = line.split_ascii_whitespace();
+        if words.next() != Some("nameserver") {
+            continue;
+        }
+        let server = words.next().and_then(|word| address(word, &scope));
+        if let Some(server) = server.filter(|server| !servers.contains(server)) {
+            servers.push(server);
+        }
+        if servers.len() == MAX_UPSTREAMS {
+            break;
+        }
+    }
+    servers
+}
+
+/// The index of a network interface, from /sys; `None` where there is no such interface.
+pub fn interface_index(name: &str) -> Option<u32> {
+    // The name comes from a file: it must not lead anywhere else.
+    if name.is_empty() || name.len() > 15 || name.contains('/') || name.starts_with('.') {
+        return None;
+    }
+    std::fs::read_to_string(format!("/sys/class/net/{name}/ifindex")).ok()?.trim().parse().ok()
+}
+
+fn address(word: &str, scope: impl Fn(&str) -> Option<u32>) -> Option<SocketAddr> {
+    let Some((address, zone)) = word.split_once('%') else {
+        return word.parse::<IpAddr>().ok().map(|address| SocketAddr::new(address, 53));
+    };
+    let index = zone.parse().ok().or_else(|| scope(zone))?;
+    Some(SocketAddrV6::new(address.parse::<Ipv6Addr>().ok()?, 53, 0, index).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Vec<String> {
+        let scope = |name: &str| (name == "eth0").then_some(2);
+        parse(text, scope).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn only_nameserver_lines_with_an_address_count() {
+        for (text, servers) in [
+            ("", &[][..]),
+            ("nameserver 168.63.129.16\nsearch a.b\noptions ndots:5", &["168.63.129.16:53"]),
+            ("# nameserver 1.1.1.1\n;nameserver 1.1.1.1\nnameserver", &[]),
+            (
+                "nameserver\t1.1.1.1 # first\r\n  nameserver 2001:db8::1\r\n",
+                &["1.1.1.1:53", "[2001:db8::1]:53"],
+            ),
+            ("nameserver 1.1.1.1\nnameserver 1.1.1.1", &["1.1.1.1:53"]),
+            ("nameserver fe80::1%eth0\nnameserver fe80::2%7", &["[fe80::1%2]:53", "[fe80::2%7]:53"]),
+            ("nameserver fe80::1%gone\nnameserver 1.1.1.1%eth0\nnameserver one.one", &[]),
+            ("nameservers 1.1.1.1", &[]),
+        ] {
+            assert_eq!(parsed(text), servers, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_long_list_ends_at_fifteen() {
+        let text: String = (0..100).map(|at| format!("nameserver 192.0.2.{at}\n")).collect();
+        assert_eq!(parsed(&text).len(), MAX_UPSTREAMS);
+    }
+
+    #[test]
+    fn interfaces_are_looked_up_by_name_only() {
+        assert_eq!(interface_index("../../../../etc/hostname"), None);
+        assert_eq!(interface_index("no-such-iface0"), None);
+    }
+}

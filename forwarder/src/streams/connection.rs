@@ -1,0 +1,349 @@
+//! One connection: dialled under a deadline, then queries out and replies in, in any order, until it is of no more use.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use super::{Link, PIPELINE, Request, Shared, Target, TlsSettings};
+use crate::{ExchangeError, StreamKind};
+
+/// Lives as long as the connection; whatever it was given is answered or given to another connection.
+pub(super) async fn run(
+    shared: Arc<Shared>,
+    target: Target,
+    link: Arc<Link>,
+    requests: mpsc::Receiver<Request>,
+    connect_by: Instant,
+) {
+    let mut connection = Connection {
+        pending: HashMap::new(),
+        written: Vec::new(),
+        read: Vec::new(),
+        local: None,
+        replies: 0,
+        last_read: Instant::now(),
+        born: Instant::now(),
+        idle_since: Instant::now(),
+        shared,
+        target,
+        link,
+        requests,
+    };
+    let end = connection.connect_and_serve(connect_by).await;
+    connection.clear(end);
+}
+
+/// Connects; what the kernel says, or that it took too long.
+pub(crate) async fn dial(address: SocketAddr, by: Instant) -> Result<TcpStream, ExchangeError> {
+    let failed = |error| ExchangeError::Dial { upstream: address, error };
+    let stream = match timeout_at(by, TcpStream::connect(address)).await {
+        Ok(stream) => stream.map_err(|error| failed(error.kind()))?,
+        Err(_) => return Err(failed(io::ErrorKind::TimedOut)),
+    };
+    // Queries are small and each is wanted now. Without it they are slower, not wrong.
+    let _ = stream.set_nodelay(true);
+    Ok(stream)
+}
+
+/// Speaks TLS on a fresh connection, with the server's name, or its address where no name is given.
+pub(crate) async fn handshake(
+    stream: TcpStream,
+    settings: &TlsSettings,
+    by: Instant,
+) -> Result<TlsStream<TcpStream>, ExchangeError> {
+    let upstream = stream.peer_addr().unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], 0)));
+    let local = stream.local_addr().ok();
+    let connector = TlsConnector::from(settings.config());
+    let name = settings.server_name_for(upstream.ip());
+    let error = match timeout_at(by, connector.connect(name, stream)).await {
+        Ok(Ok(stream)) => return Ok(stream),
+        Ok(Err(error)) => error,
+        Err(_) => return Err(ExchangeError::Timeout { local, upstream }),
+    };
+    // tokio-rustls wraps what rustls says in an I/O error.
+    match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+        Some(inner) => Err(ExchangeError::Handshake { upstream, error: Box::new(inner.clone()) }),
+        None => Err(ExchangeError::Read { local, upstream, error: error.kind() }),
+    }
+}
+
+struct Connection {
+    shared: Arc<Shared>,
+    target: Target,
+    link: Arc<Link>,
+    requests: mpsc::Receiver<Request>,
+    /// What is out, by the id it has here.
+    pending: HashMap<u16, Request>,
+    /// Octets that wait to be written, and octets read that are no whole message yet.
+    written: Vec<u8>,
+    read: Vec<u8>,
+    local: Option<SocketAddr>,
+    replies: u64,
+    last_read: Instant,
+    born: Instant,
+    idle_since: Instant,
+}
+
+/// Why a connection ended.
+enum End {
+    /// Nobody needs it any more.
+    Unused,
+    /// It failed.
+    Failed(ExchangeError),
+}
+
+impl Connection {
+    async fn connect_and_serve(&mut self, connect_by: Instant) -> End {
+        let address = self.target.upstream.address();
+        let shared = self.shared.clone();
+        let link = self.link.clone();
+        let (target, start) = (self.target.clone(), self.born);
+        let connected = async {
+            let stream = dial(address, connect_by).await?;
+            let local = stream.local_addr().ok();
+            match (target.kind, target.upstream.tls()) {
+                (StreamKind::Tls, Some(settings)) => {
+                    let stream = handshake(stream, settings, connect_by).await?;
+                    Ok((Stream::Tls(Box::new(stream)), local))
+                }
+                _ => Ok((Stream::Tcp(stream), local)),
+            }
+        };
+        let late = async {
+            sleep_until(start + STALL).await;
+            link.stalled.store(true, Ordering::Relaxed);
+            std::future::pending::<()>().await;
+        };
+        let connected = tokio::select! {
+            connected = connected => connected,
+            () = late => return End::Unused,
+            () = shared.went_down() => Err(ExchangeError::Shutdown),
+        };
+        let (stream, local) = match connected {
+            Ok(connected) => connected,
+            Err(error) => return End::Failed(error),
+        };
+        self.local = local;
+        (self.last_read, self.idle_since) = (Instant::now(), Instant::now());
+        self.link.stalled.store(false, Ordering::Relaxed);
+        match stream {
+            Stream::Tcp(stream) => self.serve(stream).await,
+            Stream::Tls(stream) => self.serve(*stream).await,
+        }
+    }
+
+    async fn serve(&mut self, stream: impl AsyncRead + AsyncWrite) -> End {
+        let (mut reader, mut writer) = tokio::io::split(stream);
+        let shared = self.shared.clone();
+        let mut batch = Vec::new();
+        let mut unflushed = false;
+        loop {
+            if self.read.capacity() - self.read.len() < READ_ROOM / 4 {
+                self.read.reserve(READ_ROOM);
+            }
+            let wake = self.next_wake();
+            tokio::select! {
+                read = reader.read_buf(&mut self.read) => match read {
+                    Ok(0) => return End::Failed(self.broken(io::ErrorKind::UnexpectedEof)),
+                    Ok(_) => if let Err(error) = self.take_replies() {
+                        return End::Failed(error);
+                    },
+                    Err(error) => return End::Failed(self.broken(error.kind())),
+                },
+                wrote = write_or_flush(&mut writer, &self.written), if unflushed || !self.written.is_empty() => match wrote {
+                    Ok(count) => {
+                        self.written.drain(..count);
+                        unflushed = count > 0;
+                    }
+                    Err(error) => return End::Failed(self.broken(error.kind())),
+                },
+                count = self.requests.recv_many(&mut batch, PIPELINE), if self.written.len() < WRITE_LIMIT => {
+                    if count == 0 {
+                        return End::Unused;
+                    }
+                    for request in batch.drain(..) {
+                        self.write(request);
+                    }
+                }
+                () = sleep_until(wake) => if self.is_done() {
+                    return End::Unused;
+                },
+                () = shared.went_down() => return End::Failed(ExchangeError::Shutdown),
+            }
+            if self.link.retired.load(Ordering::Relaxed) && self.is_idle() {
+                return End::Unused;
+            }
+        }
+    }
+
+    /// Queues a query for the wire, under an id that is free here.
+    fn write(&mut self, mut request: Request) {
+        let mut id: u16 = rand::random();
+        while self.pending.contains_key(&id) {
+            id = rand::random();
+        }
+        let (Ok(length), Some(own)) =
+            (u16::try_from(request.message.len()), request.message.first_chunk_mut())
+        else {
+            return self
+                .answer(request, Err(ExchangeError::Garbage { upstream: self.target.upstream.address() }));
+        };
+        *own = id.to_be_bytes();
+        self.written.extend_from_slice(&length.to_be_bytes());
+        self.written.extend_from_slice(&request.message);
+        if self.pending.is_empty() {
+            // Silence is counted from here.
+            self.last_read = Instant::now();
+        }
+        self.pending.insert(id, request);
+    }
+
+    /// Delivers each whole message that was read.
+    fn take_replies(&mut self) -> Result<(), ExchangeError> {
+        self.last_read = Instant::now();
+        self.link.stalled.store(false, Ordering::Relaxed);
+        let mut start = 0;
+        while let Some(length) = self.read.get(start..).and_then(|rest| rest.first_chunk::<2>()) {
+            let length = usize::from(u16::from_be_bytes(*length));
+            if length < wire::HEADER {
+                return Err(ExchangeError::Garbage { upstream: self.target.upstream.address() });
+            }
+            let Some(message) = self.read.get(start + 2..start + 2 + length) else { break };
+            let id = u16::from_be_bytes([message[0], message[1]]);
+            // An id that is not out belongs to a query whose time is over.
+            if let Some(request) = self.pending.remove(&id) {
+                let message = message.to_vec();
+                self.replies += 1;
+                self.answer(request, Ok(message));
+            }
+            start += 2 + length;
+        }
+        self.read.drain(..start);
+        self.note_idle();
+        Ok(())
+    }
+
+    fn answer(&self, request: Request, result: Result<Vec<u8>, ExchangeError>) {
+        self.link.load.fetch_sub(1, Ordering::Relaxed);
+        self.shared.deliver(&request, result);
+    }
+
+    fn is_idle(&self) -> bool {
+        self.pending.is_empty() && self.link.load.load(Ordering::Relaxed) == 0
+    }
+
+    fn note_idle(&mut self) {
+        if self.is_idle() {
+            self.idle_since = Instant::now();
+            if self.shared.too_many_idle(&self.target) {
+                self.link.retired.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// When time must be looked at next.
+    fn next_wake(&self) -> Instant {
+        let limits = self.target.limits;
+        let age = if limits.max_age.is_zero() || self.link.retired.load(Ordering::Relaxed) {
+            FAR
+        } else {
+            limits.max_age.min(FAR)
+        };
+        let mut wake = self.born + age;
+        if self.pending.is_empty() {
+            return wake.min(self.idle_since + limits.expire.min(FAR));
+        }
+        if !self.link.stalled.load(Ordering::Relaxed) {
+            wake = wake.min(self.last_read + STALL);
+        }
+        let deadline = self.pending.values().map(|request| request.deadline).min();
+        deadline.map_or(wake, |deadline| wake.min(deadline))
+    }
+
+    /// Does what is due; whether the connection has no more use.
+    fn is_done(&mut self) -> bool {
+        let (now, limits) = (Instant::now(), self.target.limits);
+        if !limits.max_age.is_zero() && now >= self.born + limits.max_age.min(FAR) {
+            self.link.retired.store(true, Ordering::Relaxed);
+        }
+        if self.is_idle() {
+            return now >= self.idle_since + limits.expire.min(FAR);
+        }
+        if !self.pending.is_empty() && now >= self.last_read + STALL {
+            self.link.stalled.store(true, Ordering::Relaxed);
+        }
+        let over: Vec<u16> =
+            self.pending.iter().filter(|(_, request)| request.deadline <= now).map(|(&id, _)| id).collect();
+        for id in over {
+            if let Some(request) = self.pending.remove(&id) {
+                let upstream = self.target.upstream.address();
+                self.answer(request, Err(ExchangeError::Timeout { local: self.local, upstream }));
+            }
+        }
+        self.note_idle();
+        // Nothing came for longer than a query lives: a dead peer, or a path that swallows.
+        self.pending.is_empty() && self.link.stalled.load(Ordering::Relaxed)
+    }
+
+    fn broken(&self, error: io::ErrorKind) -> ExchangeError {
+        ExchangeError::Read { local: self.local, upstream: self.target.upstream.address(), error }
+    }
+
+    /// Leaves the pool and sees to what is left.
+    fn clear(mut self, end: End) {
+        self.shared.remove(&self.target, &self.link);
+        self.requests.close();
+        let mut left: Vec<_> = self.pending.drain().map(|(_, request)| request).collect();
+        while let Ok(request) = self.requests.try_recv() {
+            left.push(request);
+        }
+        for mut request in left {
+            match &end {
+                End::Unused => self.shared.submit(&self.target, request),
+                // RFC 7766, section 6.2.4: an upstream may close at any time; what it left unanswered is asked again.
+                End::Failed(ExchangeError::Read { .. }) if self.replies > 0 && request.moved < MOVES => {
+                    request.moved += 1;
+                    self.shared.submit(&self.target, request);
+                }
+                End::Failed(error) => self.shared.deliver(&request, Err(error.clone())),
+            }
+        }
+    }
+}
+
+/// Writes some octets and says how many, or flushes where there are none. Can be cancelled without loss.
+async fn write_or_flush(writer: &mut (impl AsyncWrite + Unpin), octets: &[u8]) -> io::Result<usize> {
+    if octets.is_empty() {
+        return writer.flush().await.map(|()| 0);
+    }
+    match writer.write(octets).await? {
+        0 => Err(io::ErrorKind::BrokenPipe.into()),
+        count => Ok(count),
+    }
+}
+
+enum Stream {
+    Tcp(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+/// Without a reply for so long a connection is passed over where there are others: half of it is the retransmission time
+/// that Linux begins with.
+const STALL: Duration = Duration::from_millis(400);
+/// How often a query may find its connection closed under it, by an upstream that answered others there before.
+const MOVES: u8 = 3;
+/// Room for reading, and how much may wait to be written before queries wait in the queue.
+const READ_ROOM: usize = 16 << 10;
+const WRITE_LIMIT: usize = 64 << 10;
+/// Longer than anything is waited for.
+const FAR: Duration = Duration::from_secs(24 * 60 * 60);

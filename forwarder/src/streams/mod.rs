@@ -1,0 +1,224 @@
+//! TCP and TLS connections to upstreams, on tokio: pipelined (RFC 7766), few, bounded, used again.
+//!
+//! A worker hands an [`Exchange`] in and never waits; the result comes back through [`Deliver`]. This half must not know
+//! flights, policies or health: it keeps connections and says how each exchange ended.
+
+mod connection;
+mod tls;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, mpsc};
+use tokio::time::Instant;
+
+pub(crate) use connection::{dial, handshake};
+pub use tls::{TlsSettings, TlsSpec};
+
+use crate::metrics::Proto;
+use crate::{ConnectionLimits, Exchange, ExchangeError, ExchangeId, StreamKind, Upstream};
+
+/// Takes the results of exchanges, on tokio's threads: by queue to the worker that asked.
+pub trait Deliver: Send + Sync + 'static {
+    /// The exchange `id` of `worker` ended, with the reply as it came or the reason why there is none.
+    fn deliver(&self, worker: usize, id: ExchangeId, result: Result<Vec<u8>, ExchangeError>);
+}
+
+/// All connections of the process. Cheap to clone; every worker has one.
+#[derive(Clone)]
+pub struct Streams {
+    shared: Arc<Shared>,
+}
+
+/// What the connections share.
+pub(crate) struct Shared {
+    runtime: Handle,
+    deliver: Arc<dyn Deliver>,
+    pools: Mutex<HashMap<Key, Vec<Arc<Link>>>>,
+    down: AtomicBool,
+    going_down: Notify,
+}
+
+/// Connections to one upstream of one kind.
+pub(crate) type Key = (u32, StreamKind);
+
+/// One connection as the others see it.
+pub(crate) struct Link {
+    queue: mpsc::Sender<Request>,
+    /// Queries given to it and not answered yet.
+    pub(crate) load: AtomicUsize,
+    /// Nothing has come back for a while though something should: others are better.
+    pub(crate) stalled: AtomicBool,
+    /// It takes no more queries.
+    pub(crate) retired: AtomicBool,
+}
+
+/// One query on its way.
+pub(crate) struct Request {
+    pub(crate) worker: usize,
+    pub(crate) id: ExchangeId,
+    pub(crate) message: Vec<u8>,
+    pub(crate) connect_by: Instant,
+    pub(crate) deadline: Instant,
+    /// How often it was given to another connection because its own was closed.
+    pub(crate) moved: u8,
+}
+
+/// What a connection needs to know of those who use it.
+#[derive(Clone)]
+pub(crate) struct Target {
+    pub(crate) upstream: Arc<Upstream>,
+    pub(crate) kind: StreamKind,
+    pub(crate) limits: ConnectionLimits,
+}
+
+impl Streams {
+    /// No connections yet; they will live on `runtime`.
+    pub fn new(runtime: Handle, deliver: Arc<dyn Deliver>) -> Self {
+        let (pools, down, going_down) = (Mutex::default(), AtomicBool::new(false), Notify::new());
+        Self { shared: Arc::new(Shared { runtime, deliver, pools, down, going_down }) }
+    }
+
+    /// Sends a query over a connection that is there, or a new one. Returns at once; the result is delivered to `worker`,
+    /// exactly once.
+    pub fn exchange(&self, worker: usize, exchange: Exchange<'_>) {
+        let target =
+            Target { upstream: exchange.upstream.clone(), kind: exchange.kind, limits: exchange.limits };
+        let request = Request {
+            worker,
+            id: exchange.id,
+            message: exchange.message.to_vec(),
+            connect_by: Instant::from_std(exchange.connect_by),
+            deadline: Instant::from_std(exchange.deadline),
+            moved: 0,
+        };
+        self.shared.submit(&target, request);
+    }
+
+    /// How many connections there are.
+    pub fn connections(&self) -> usize {
+        self.shared.pools().values().map(Vec::len).sum()
+    }
+
+    /// Closes every connection; what is out, and what comes later, ends with [`ExchangeError::Shutdown`].
+    pub fn shutdown(&self) {
+        self.shared.down.store(true, Ordering::Release);
+        self.shared.going_down.notify_waiters();
+    }
+}
+
+impl fmt::Debug for Streams {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Streams").field("connections", &self.connections()).finish()
+    }
+}
+
+impl Shared {
+    /// Gives a query to the connection that is likely to answer it first.
+    pub(crate) fn submit(self: &Arc<Self>, target: &Target, request: Request) {
+        if self.is_down() {
+            self.deliver(&request, Err(ExchangeError::Shutdown));
+            return;
+        }
+        let proto = match target.kind {
+            StreamKind::Tcp => Proto::Tcp,
+            StreamKind::Tls => Proto::Tls,
+        };
+        let mut pools = self.pools();
+        let links = pools.entry((target.upstream.id(), target.kind)).or_default();
+        let best = links
+            .iter()
+            .filter(|link| !link.retired.load(Ordering::Relaxed))
+            .map(|link| (link.stalled.load(Ordering::Relaxed), link.load.load(Ordering::Relaxed), link))
+            .filter(|&(_, load, _)| load < PIPELINE)
+            .min_by_key(|&(stalled, load, _)| (stalled, load));
+        // Many servers answer one query of a connection after the other, so a second connection is opened long before the
+        // first is full: at two queries for each, and two more with each connection more.
+        let enough = best.is_some_and(|(stalled, load, _)| !stalled && load < 2 * links.len());
+        let (link, reused) = match best {
+            Some((.., link)) if enough || links.len() >= CONNECTIONS => (link.clone(), true),
+            _ if links.len() < CONNECTIONS => {
+                let (queue, requests) = mpsc::channel(PIPELINE);
+                let link = Arc::new(Link {
+                    queue,
+                    load: AtomicUsize::new(0),
+                    stalled: AtomicBool::new(false),
+                    retired: AtomicBool::new(false),
+                });
+                links.push(link.clone());
+                let task =
+                    connection::run(self.clone(), target.clone(), link.clone(), requests, request.connect_by);
+                self.runtime.spawn(task);
+                (link, false)
+            }
+            _ => {
+                drop(pools);
+                let upstream = target.upstream.address();
+                self.deliver(&request, Err(ExchangeError::Overloaded { upstream }));
+                return;
+            }
+        };
+        target.upstream.metrics().connection(proto, reused);
+        link.load.fetch_add(1, Ordering::Relaxed);
+        let refused = link.queue.try_send(request);
+        drop(pools);
+        // A link leaves the pool before its queue closes, and its queue has room for its whole load: this does not happen.
+        if let Err(mpsc::error::TrySendError::Full(request) | mpsc::error::TrySendError::Closed(request)) =
+            refused
+        {
+            link.load.fetch_sub(1, Ordering::Relaxed);
+            let upstream = target.upstream.address();
+            self.deliver(&request, Err(ExchangeError::Overloaded { upstream }));
+        }
+    }
+
+    pub(crate) fn deliver(&self, request: &Request, result: Result<Vec<u8>, ExchangeError>) {
+        self.deliver.deliver(request.worker, request.id, result);
+    }
+
+    /// Takes a connection out of its pool: it gets no more queries.
+    pub(crate) fn remove(&self, target: &Target, link: &Arc<Link>) {
+        let (mut pools, key) = (self.pools(), (target.upstream.id(), target.kind));
+        if let Some(links) = pools.get_mut(&key) {
+            links.retain(|other| !Arc::ptr_eq(other, link));
+            if links.is_empty() {
+                pools.remove(&key);
+            }
+        }
+    }
+
+    /// Whether more connections of the pool are idle than `max_idle` allows.
+    pub(crate) fn too_many_idle(&self, target: &Target) -> bool {
+        let max = target.limits.max_idle as usize;
+        let pools = self.pools();
+        let links = pools.get(&(target.upstream.id(), target.kind));
+        let idle = |links: &Vec<Arc<Link>>| {
+            links.iter().filter(|link| link.load.load(Ordering::Relaxed) == 0).count()
+        };
+        max > 0 && links.map_or(0, idle) > max
+    }
+
+    pub(crate) fn is_down(&self) -> bool {
+        self.down.load(Ordering::Acquire)
+    }
+
+    /// Returns when [`Streams::shutdown`] was called.
+    pub(crate) async fn went_down(&self) {
+        let notified = self.going_down.notified();
+        if !self.is_down() {
+            notified.await;
+        }
+    }
+
+    fn pools(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Vec<Arc<Link>>>> {
+        self.pools.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Connections to one upstream of one kind at a time, over all workers.
+pub(crate) const CONNECTIONS: usize = 16;
+/// Queries on one connection at a time; 2,048 to one upstream in all, twice the `max_concurrent` that AKS writes.
+pub(crate) const PIPELINE: usize = 128;

@@ -1,0 +1,329 @@
+//! One upstream as workers, probes and stanzas share it: health, round-trip time, marks, counters. No lock, no I/O.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc;
+
+use crate::{HealthCheck, TlsSettings, UpstreamMetrics};
+
+/// A server we ask, at one address over one kind of transport.
+#[derive(Debug)]
+pub struct Upstream {
+    id: u32,
+    address: SocketAddr,
+    tls: Option<Arc<TlsSettings>>,
+    epoch: Instant,
+    /// Probes that failed in a row.
+    fails: AtomicU32,
+    probing: AtomicBool,
+    probes: mpsc::UnboundedSender<ProbeRequest>,
+    /// Smoothed round-trip time and its variation in microseconds, 32 bits each; 0 while unknown.
+    rtt: AtomicU64,
+    /// Hedges lost in a row, and when the last was, in milliseconds since the epoch.
+    losses: AtomicU32,
+    lost_at: AtomicU64,
+    /// When it may be tried again while it is suspect, in milliseconds since the epoch.
+    trial_at: AtomicU64,
+    /// Until when it is asked without an OPT, in milliseconds since the epoch.
+    plain_until: AtomicU64,
+    metrics: UpstreamMetrics,
+}
+
+impl Upstream {
+    /// Its number, unique while the process lives.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// Where it is.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// How TLS is spoken with it; `None`: plain DNS.
+    pub fn tls(&self) -> Option<&Arc<TlsSettings>> {
+        self.tls.as_ref()
+    }
+
+    /// What was counted.
+    pub fn metrics(&self) -> &UpstreamMetrics {
+        &self.metrics
+    }
+
+    /// How many probes failed in a row.
+    pub fn fails(&self) -> u32 {
+        self.fails.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is down for a stanza with this `max_fails`.
+    #[inline]
+    pub fn is_down(&self, max_fails: u32) -> bool {
+        max_fails != 0 && self.fails() > max_fails
+    }
+
+    /// The smoothed round-trip time; `None` while unknown.
+    pub fn srtt(&self) -> Option<Duration> {
+        match self.rtt.load(Ordering::Relaxed) {
+            0 => None,
+            packed => Some(Duration::from_micros(packed >> 32)),
+        }
+    }
+
+    /// How long it may be silent before the query goes out again: clamp(srtt + 4 var, 100 ms, 300 ms), 300 ms while
+    /// unknown.
+    pub(crate) fn hedge_after(&self) -> Duration {
+        match self.rtt.load(Ordering::Relaxed) {
+            0 => HEDGE_MAX,
+            packed => {
+                Duration::from_micros((packed >> 32) + 4 * (packed & 0xffff_ffff)).clamp(HEDGE_MIN, HEDGE_MAX)
+            }
+        }
+    }
+
+    /// It replied: it lives.
+    pub(crate) fn replied(&self, rtt: Duration) {
+        let sample = u64::try_from(rtt.as_micros()).unwrap_or(u64::MAX).clamp(1, 60_000_000);
+        let packed = self.rtt.load(Ordering::Relaxed);
+        // RFC 6298, section 2. Two workers may overwrite each other: a sample is lost, nothing else.
+        let (srtt, var) = match packed {
+            0 => (sample, sample / 2),
+            _ => {
+                let (srtt, var) = (packed >> 32, packed & 0xffff_ffff);
+                ((7 * srtt + sample) / 8, (3 * var + srtt.abs_diff(sample)) / 4)
+            }
+        };
+        self.rtt.store(srtt.max(1) << 32 | var, Ordering::Relaxed);
+        if self.losses.load(Ordering::Relaxed) != 0 {
+            self.losses.store(0, Ordering::Relaxed);
+        }
+        if self.fails() != 0 {
+            self.fails.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// An exchange with it failed: it is probed until it replies, unless it is already or `max_fails` is 0.
+    pub(crate) fn failed(self: &Arc<Self>, max_fails: u32, check: &HealthCheck) {
+        if max_fails == 0 || self.probing.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let request = ProbeRequest { upstream: Arc::downgrade(self), check: check.clone() };
+        if self.probes.send(request).is_err() {
+            // Nobody probes any more: the server is going down.
+            self.probing.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// A query was hedged and the other upstream replied first.
+    pub(crate) fn lost(&self, now: Instant) {
+        self.losses.fetch_add(1, Ordering::Relaxed);
+        self.lost_at.store(self.millis(now), Ordering::Relaxed);
+    }
+
+    /// Whether it lost so many hedges in a row, so recently, that others are better asked first.
+    pub(crate) fn is_suspect(&self, now: Instant) -> bool {
+        self.losses.load(Ordering::Relaxed) >= SUSPECT_LOSSES
+            && self.millis(now).saturating_sub(self.lost_at.load(Ordering::Relaxed)) < SUSPECT_MS
+    }
+
+    /// Whether one query may be copied to it now, to see whether a suspect answers again; true at most every 250 ms
+    /// over all workers.
+    pub(crate) fn take_trial(&self, now: Instant) -> bool {
+        let (now, due) = (self.millis(now), self.trial_at.load(Ordering::Relaxed));
+        now >= due
+            && self
+                .trial_at
+                .compare_exchange(due, now + TRIAL_MS, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+    }
+
+    /// It refused a query with an OPT and took the same without: it is asked without for a while.
+    pub(crate) fn remember_plain(&self, now: Instant) {
+        self.plain_until.store(self.millis(now) + PLAIN_MS, Ordering::Relaxed);
+    }
+
+    /// Whether it is asked without an OPT.
+    pub(crate) fn is_plain(&self, now: Instant) -> bool {
+        match self.plain_until.load(Ordering::Relaxed) {
+            0 => false,
+            until => self.millis(now) < until,
+        }
+    }
+
+    /// A probe ended; returns whether another one is due. [`crate::health::run`] says so.
+    pub fn probed(&self, healthy: bool) -> bool {
+        if healthy {
+            self.fails.store(0, Ordering::Relaxed);
+            self.probing.store(false, Ordering::Relaxed);
+        } else {
+            // The count stops below its end: an upstream may be away for years.
+            let _ =
+                self.fails.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |fails| fails.checked_add(1));
+            self.metrics.healthcheck_failures.add_one();
+        }
+        !healthy
+    }
+
+    fn millis(&self, now: Instant) -> u64 {
+        now.saturating_duration_since(self.epoch).as_millis() as u64
+    }
+}
+
+/// Every upstream that is in use, so that health, counters and connections survive a reload.
+#[derive(Debug)]
+pub struct Registry {
+    epoch: Instant,
+    probes: mpsc::UnboundedSender<ProbeRequest>,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    upstreams: Vec<Weak<Upstream>>,
+    next_id: u32,
+}
+
+impl Registry {
+    /// An empty registry, and what [`crate::health::run`] needs.
+    pub fn new(now: Instant) -> (Self, ProbeRequests) {
+        let (probes, requests) = mpsc::unbounded_channel();
+        (Self { epoch: now, probes, known: Mutex::default() }, ProbeRequests(requests))
+    }
+
+    /// The upstream at `address` with these TLS settings (equal by content): the one in use, or a new one.
+    pub fn upstream(&self, address: SocketAddr, tls: Option<Arc<TlsSettings>>) -> Arc<Upstream> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.upstreams.retain(|upstream| upstream.strong_count() > 0);
+        let same = |upstream: &Arc<Upstream>| upstream.address == address && upstream.tls == tls;
+        if let Some(found) = known.upstreams.iter().filter_map(Weak::upgrade).find(same) {
+            return found;
+        }
+        let upstream = Arc::new(Upstream {
+            id: known.next_id,
+            address,
+            tls,
+            epoch: self.epoch,
+            fails: AtomicU32::new(0),
+            probing: AtomicBool::new(false),
+            probes: self.probes.clone(),
+            rtt: AtomicU64::new(0),
+            losses: AtomicU32::new(0),
+            lost_at: AtomicU64::new(0),
+            trial_at: AtomicU64::new(0),
+            plain_until: AtomicU64::new(0),
+            metrics: UpstreamMetrics::default(),
+        });
+        known.next_id = known.next_id.wrapping_add(1);
+        known.upstreams.push(Arc::downgrade(&upstream));
+        upstream
+    }
+
+    /// The upstreams in use, for the collector. Two may share an address (plain and TLS).
+    pub fn upstreams(&self) -> Vec<Arc<Upstream>> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.upstreams.iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+/// An upstream to be probed until it replies.
+#[derive(Debug)]
+pub struct ProbeRequest {
+    pub(crate) upstream: Weak<Upstream>,
+    pub(crate) check: HealthCheck,
+}
+
+/// Where upstreams ask to be probed; at most one request per upstream waits.
+#[derive(Debug)]
+pub struct ProbeRequests(pub(crate) mpsc::UnboundedReceiver<ProbeRequest>);
+
+impl ProbeRequests {
+    /// The next request, if one waits.
+    pub fn try_next(&mut self) -> Option<ProbeRequest> {
+        self.0.try_recv().ok()
+    }
+}
+
+const HEDGE_MIN: Duration = Duration::from_millis(100);
+const HEDGE_MAX: Duration = Duration::from_millis(300);
+/// One lost hedge is a lost packet; three in a row, without a reply in between, is a silent upstream.
+const SUSPECT_LOSSES: u32 = 3;
+/// Long enough that trials (every 250 ms) renew it while there is traffic, short enough to forget without.
+const SUSPECT_MS: u64 = 2_000;
+const TRIAL_MS: u64 = 250;
+/// A server that is updated to speak EDNS is noticed within this.
+const PLAIN_MS: u64 = 15 * 60 * 1000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[allow(clippy::disallowed_methods)]
+    fn registry() -> (Registry, ProbeRequests, Instant) {
+        let now = Instant::now();
+        let (registry, requests) = Registry::new(now);
+        (registry, requests, now)
+    }
+
+    #[test]
+    fn the_same_address_is_the_same_upstream_while_somebody_holds_it() {
+        let (registry, _requests, _) = registry();
+        let address = "192.0.2.1:53".parse().unwrap();
+        let first = registry.upstream(address, None);
+        assert!(Arc::ptr_eq(&first, &registry.upstream(address, None)));
+        let id = first.id();
+        drop(first);
+        assert_ne!(registry.upstream(address, None).id(), id);
+    }
+
+    #[test]
+    fn silence_is_measured_in_round_trips_within_bounds() {
+        let (registry, _requests, _) = registry();
+        let upstream = registry.upstream("192.0.2.1:53".parse().unwrap(), None);
+        assert_eq!(upstream.hedge_after(), HEDGE_MAX);
+        for (rtt_ms, times, hedge_ms) in [(1, 1, 100), (40, 60, 100), (120, 60, 120), (2_000, 60, 300)] {
+            for _ in 0..times {
+                upstream.replied(Duration::from_millis(rtt_ms));
+            }
+            let hedge = upstream.hedge_after().as_millis() as u64;
+            assert!(hedge.abs_diff(hedge_ms) <= 8, "{rtt_ms} ms: {hedge}");
+        }
+    }
+
+    #[test]
+    fn a_failure_asks_for_one_probe_until_that_is_answered() {
+        let (registry, mut requests, _) = registry();
+        let upstream = registry.upstream("192.0.2.1:53".parse().unwrap(), None);
+        let check = HealthCheck::default();
+        upstream.failed(0, &check);
+        assert!(requests.0.try_recv().is_err(), "max_fails 0 is never probed");
+        upstream.failed(2, &check);
+        upstream.failed(2, &check);
+        assert!(requests.0.try_recv().is_ok());
+        assert!(requests.0.try_recv().is_err());
+        for (healthy, down) in [(false, false), (false, false), (false, true), (true, false)] {
+            assert_eq!(upstream.probed(healthy), !healthy);
+            assert_eq!(upstream.is_down(2), down);
+            assert!(!upstream.is_down(0));
+        }
+        upstream.failed(2, &check);
+        assert!(requests.0.try_recv().is_ok());
+    }
+
+    #[test]
+    fn a_suspect_is_one_that_lost_three_times_of_late_without_a_reply() {
+        let (registry, _requests, now) = registry();
+        let upstream = registry.upstream("192.0.2.1:53".parse().unwrap(), None);
+        for lost in 1..=3 {
+            upstream.lost(now);
+            assert_eq!(upstream.is_suspect(now), lost == 3);
+        }
+        assert!(!upstream.is_suspect(now + Duration::from_secs(3)));
+        assert!(upstream.take_trial(now));
+        assert!(!upstream.take_trial(now + Duration::from_millis(249)));
+        assert!(upstream.take_trial(now + Duration::from_millis(250)));
+        upstream.replied(Duration::from_millis(1));
+        assert!(!upstream.is_suspect(now));
+    }
+}

@@ -1,0 +1,393 @@
+//! What clients get: order of upstreams, failover, next stanzas, transports, what a reply may and may not do.
+
+mod common;
+
+use common::message::{has_opt, question_of, says as reply_says, truncated};
+use common::{Does, Question, Via, World, address, answer, answers, ms, refuses, says, sequential, silent};
+use forwarder::{Failure, GroupSpec, Policy};
+use wire::{Name, Rcode};
+
+const NOERROR: Result<(Rcode, u16), String> = Ok((Rcode::NOERROR, 1));
+
+#[test]
+fn sequential_asks_the_first_upstream_while_it_answers() {
+    let mut world = World::new(sequential(), vec![answers(1), answers(1)]);
+    for at in 0..50 {
+        let waiter = world.ask(&format!("n{at}.example.org"));
+        world.run_for(ms(5));
+        assert_eq!(world.result(waiter).upstream, Some(address(1)));
+    }
+    assert_eq!(world.got(2), 0);
+}
+
+#[test]
+fn round_robin_asks_each_in_turn() {
+    let spec = GroupSpec { policy: Policy::RoundRobin, ..GroupSpec::default() };
+    let mut world = World::new(spec, vec![answers(1), answers(1), answers(1)]);
+    for at in 0..9 {
+        world.ask(&format!("n{at}.example.org"));
+        world.run_for(ms(5));
+    }
+    assert_eq!([world.got(1), world.got(2), world.got(3)], [3, 3, 3]);
+}
+
+#[test]
+fn the_query_that_goes_out_is_ours_and_asks_what_the_client_asked() {
+    let mut world = World::new(sequential(), vec![answers(1)]);
+    let question = Question { rtype: 65_280, dnssec_ok: Some(true), ..Question::new("Www.Example.org") };
+    world.ask_with(question).unwrap();
+    let got = &world.net.got[0].bytes;
+    assert_eq!(question_of(got), question_of(&common::query(&question)));
+    assert_eq!(got[got.len() - 11..], [0, 0, 41, 4, 208, 0, 0, 0x80, 0, 0, 0]);
+}
+
+#[test]
+fn records_of_unknown_types_pass_octet_by_octet() {
+    let record = b"\xc0\x0c\xff\x00\x00\x01\0\0\x0e\x10\0\x05\xde\xad\0\xbe\xef";
+    let mut world = World::new(
+        sequential(),
+        vec![Box::new(move |asked| {
+            let mut reply = reply_says(asked.bytes, Rcode::NOERROR);
+            reply[7] = 1;
+            reply.extend_from_slice(record);
+            vec![Does::Reply(ms(1), reply)]
+        })],
+    );
+    let waiter = world.ask_with(Question { rtype: 65_280, ..Question::new("example.org") }).unwrap();
+    world.run_for(ms(10));
+    assert_eq!(world.result(waiter).body, record);
+}
+
+#[test]
+fn an_rcode_is_final_unless_failover_names_it() {
+    let refused_or_failed = vec![Rcode::SERVFAIL, Rcode::REFUSED];
+    let rows: [(&[Rcode], [Rcode; 3], Rcode, [usize; 3]); 6] = [
+        (&[], [Rcode::SERVFAIL, Rcode::NOERROR, Rcode::NOERROR], Rcode::SERVFAIL, [1, 0, 0]),
+        (&[], [Rcode::REFUSED, Rcode::NOERROR, Rcode::NOERROR], Rcode::REFUSED, [1, 0, 0]),
+        (&refused_or_failed, [Rcode::SERVFAIL, Rcode::NXDOMAIN, Rcode::NOERROR], Rcode::NXDOMAIN, [1, 1, 0]),
+        (&refused_or_failed, [Rcode::SERVFAIL, Rcode::REFUSED, Rcode::NOERROR], Rcode::NOERROR, [1, 1, 1]),
+        (&refused_or_failed, [Rcode::SERVFAIL, Rcode::SERVFAIL, Rcode::REFUSED], Rcode::REFUSED, [1, 1, 1]),
+        (&[Rcode::NXDOMAIN], [Rcode::NXDOMAIN, Rcode::SERVFAIL, Rcode::NOERROR], Rcode::SERVFAIL, [1, 1, 0]),
+    ];
+    for (failover, rcodes, expected, got) in rows {
+        let spec = GroupSpec { failover: failover.to_vec(), ..sequential() };
+        let mut world = World::new(spec, rcodes.map(|rcode| says(rcode, 1)).into());
+        let waiter = world.ask("example.org");
+        world.run_for(ms(20));
+        assert_eq!(world.result(waiter).outcome, Ok((expected, 0)), "{failover:?} {rcodes:?}");
+        assert_eq!([world.got(1), world.got(2), world.got(3)], got, "{failover:?} {rcodes:?}");
+    }
+}
+
+#[test]
+fn failover_returns_the_last_answer_when_the_rest_is_silent() {
+    let spec = GroupSpec { failover: vec![Rcode::SERVFAIL], ..sequential() };
+    let mut world = World::new(spec, vec![says(Rcode::SERVFAIL, 1), silent()]);
+    let waiter = world.ask("example.org");
+    world.run_for(ms(5_000));
+    let done = world.result(waiter);
+    assert_eq!(done.outcome, Ok((Rcode::SERVFAIL, 0)));
+    assert!(done.at < ms(2_100), "{:?}", done.at);
+}
+
+#[test]
+fn next_hands_over_to_the_next_stanza_that_matches() {
+    let from = |name: &str| GroupSpec { from: Name::from_text(name).unwrap(), ..sequential() };
+    let nodata = |spec: GroupSpec| GroupSpec { next_on_nodata: true, ..spec };
+    let next = |spec: GroupSpec, rcode| GroupSpec { next: vec![rcode], ..spec };
+    let rows = [
+        (next(from("."), Rcode::NXDOMAIN), Rcode::NXDOMAIN, from("."), NOERROR),
+        (next(from("."), Rcode::NXDOMAIN), Rcode::SERVFAIL, from("."), Ok((Rcode::SERVFAIL, 0))),
+        (next(from("."), Rcode::NXDOMAIN), Rcode::NXDOMAIN, from("example.com"), Ok((Rcode::NXDOMAIN, 0))),
+        (nodata(from(".")), Rcode::NOERROR, from("."), NOERROR),
+        (from("."), Rcode::NOERROR, from("."), Ok((Rcode::NOERROR, 0))),
+    ];
+    for (row, (first, rcode, second, expected)) in rows.into_iter().enumerate() {
+        let stanzas = vec![(first, vec![says(rcode, 1)]), (second, vec![answers(1)])];
+        let mut world = World::with_limits(forwarder::Limits::default(), stanzas);
+        let waiter = world.ask("example.org");
+        world.run_for(ms(20));
+        assert_eq!(world.result(waiter).outcome, expected, "row {row}");
+        assert_eq!(world.chain.groups()[0].concurrent() + world.chain.groups()[1].concurrent(), 0);
+        assert_eq!((world.forwarder.in_flight(), world.forwarder.occupied()), (0, 0));
+    }
+}
+
+#[test]
+fn a_name_that_no_stanza_forwards_is_given_back() {
+    let spec = GroupSpec { from: Name::from_text("example.org").unwrap(), ..sequential() };
+    let mut world = World::new(spec, vec![answers(1)]);
+    assert!(matches!(world.ask_with(Question::new("example.com")), Err(Failure::NoStanza)));
+    let mut world = World::new(sequential(), vec![]);
+    assert!(matches!(world.ask_with(Question::new("example.com")), Err(Failure::NoUpstream)));
+}
+
+#[test]
+fn equal_questions_share_one_datagram() {
+    let mut world = World::new(sequential(), vec![answers(20)]);
+    for _ in 0..1_000 {
+        world.ask("example.org");
+    }
+    world.run_for(ms(50));
+    assert_eq!(world.net.got.len(), 1);
+    assert_eq!(world.net.done.len(), 1);
+    assert_eq!(world.net.done[0].waiters, (1..=1_000).collect::<Vec<_>>());
+    assert_eq!(world.forwarder.metrics().joined.value(), 999);
+}
+
+#[test]
+fn questions_that_differ_in_anything_an_answer_depends_on_are_asked_apart() {
+    let base = Question::new("example.org");
+    let others = [
+        base,
+        Question { name: "example.net", ..base },
+        Question { rtype: 28, ..base },
+        Question { recursion: false, ..base },
+        Question { checking_disabled: true, ..base },
+        Question { dnssec_ok: Some(true), ..base },
+        Question { subnet: Some(1), ..base },
+        Question { subnet: Some(2), ..base },
+        Question { tcp: true, ..base },
+        Question { block: 1, ..base },
+    ];
+    let mut world = World::new(sequential(), vec![silent()]);
+    for question in others {
+        world.ask_with(question).unwrap();
+    }
+    assert_eq!(world.net.got.len(), others.len());
+    for same in [
+        Question { name: "EXAMPLE.org", ..base },
+        Question { dnssec_ok: Some(false), ..base },
+        Question { dnssec_ok: Some(false), subnet: Some(2), ..base },
+    ] {
+        world.ask_with(same).unwrap();
+    }
+    assert_eq!(world.net.got.len(), others.len());
+}
+
+#[test]
+fn the_clients_transport_is_kept_unless_the_stanza_decides() {
+    let rows = [
+        (false, false, false, Via::Udp),
+        (false, false, true, Via::Tcp),
+        (true, false, false, Via::Tcp),
+        (false, true, true, Via::Udp),
+    ];
+    for (force_tcp, prefer_udp, tcp, via) in rows {
+        let mut world = World::new(GroupSpec { force_tcp, prefer_udp, ..sequential() }, vec![answers(1)]);
+        let waiter = world.ask_with(Question { tcp, ..Question::new("example.org") }).unwrap();
+        world.run_for(ms(5));
+        assert_eq!(world.result(waiter).outcome, NOERROR);
+        assert_eq!(world.net.got[0].via, via, "{force_tcp} {prefer_udp} {tcp}");
+    }
+}
+
+#[test]
+fn a_truncated_reply_is_asked_again_over_tcp() {
+    let mut world = World::new(
+        sequential(),
+        vec![Box::new(|asked| {
+            let reply = if asked.via == Via::Udp { truncated(asked.bytes) } else { answer(asked.bytes) };
+            vec![Does::Reply(ms(2), reply)]
+        })],
+    );
+    let waiter = world.ask("example.org");
+    world.run_for(ms(20));
+    assert_eq!(world.result(waiter).outcome, NOERROR);
+    assert!(!world.result(waiter).truncated);
+    assert_eq!(world.net.got.iter().map(|got| got.via).collect::<Vec<_>>(), [Via::Udp, Via::Tcp]);
+}
+
+#[test]
+fn where_tcp_fails_the_client_gets_the_truncated_reply_soon() {
+    let rows: [(fn() -> Vec<Does>, u64); 2] =
+        [(Vec::new, 1_100), (|| vec![Does::Refuse(ms(1), std::io::ErrorKind::ConnectionRefused)], 20)];
+    for (tcp, at_most) in rows {
+        let mut world = World::new(
+            sequential(),
+            vec![Box::new(move |asked| match asked.via {
+                Via::Udp => vec![Does::Reply(ms(2), truncated(asked.bytes))],
+                _ => tcp(),
+            })],
+        );
+        let waiter = world.ask("example.org");
+        world.run_for(ms(5_000));
+        let done = world.result(waiter);
+        assert!(done.truncated && done.at < ms(at_most), "{done:?}");
+    }
+}
+
+#[test]
+fn a_reply_that_is_cut_off_counts_as_truncated() {
+    let mut world = World::new(
+        sequential(),
+        vec![Box::new(|asked| {
+            let mut reply = answer(asked.bytes);
+            if asked.via == Via::Udp {
+                reply.truncate(reply.len() - 3);
+            }
+            vec![Does::Reply(ms(2), reply)]
+        })],
+    );
+    let waiter = world.ask("example.org");
+    world.run_for(ms(20));
+    assert_eq!(world.result(waiter).outcome, NOERROR);
+}
+
+#[test]
+fn garbage_over_tcp_sends_the_query_elsewhere() {
+    let garbage = |asked: common::Asked<'_>| vec![Does::Reply(ms(1), asked.bytes[..12].to_vec())];
+    let spec = GroupSpec { force_tcp: true, ..sequential() };
+    let mut world = World::new(spec.clone(), vec![Box::new(garbage), answers(1)]);
+    let waiter = world.ask("example.org");
+    world.run_for(ms(20));
+    assert_eq!(world.result(waiter).outcome, NOERROR);
+    let mut world = World::new(spec, vec![Box::new(garbage)]);
+    let waiter = world.ask("example.org");
+    world.run_for(ms(20));
+    assert_eq!(world.result(waiter).outcome, Err("bad reply from 127.0.0.101:53".into()));
+}
+
+#[test]
+fn an_upstream_without_edns_is_asked_without_and_remembered() {
+    let mut world = World::new(
+        sequential(),
+        vec![Box::new(|asked| {
+            let reply = if has_opt(asked.bytes) {
+                reply_says(asked.bytes, Rcode::FORMERR)
+            } else {
+                answer(asked.bytes)
+            };
+            vec![Does::Reply(ms(2), reply)]
+        })],
+    );
+    for (name, queries) in [("a.example.org", 2), ("b.example.org", 3), ("c.example.org", 4)] {
+        let waiter = world.ask(name);
+        world.run_for(ms(20));
+        assert_eq!(world.result(waiter).outcome, NOERROR);
+        assert_eq!(world.net.got.len(), queries);
+    }
+}
+
+#[test]
+fn an_upstream_that_finds_fault_with_everything_is_believed_the_second_time() {
+    let mut world = World::new(sequential(), vec![says(Rcode::FORMERR, 1)]);
+    for at in 0..2 {
+        let waiter = world.ask(&format!("n{at}.example.org"));
+        world.run_for(ms(20));
+        assert_eq!(world.result(waiter).outcome, Ok((Rcode::FORMERR, 0)));
+    }
+    assert_eq!(world.net.got.len(), 4);
+}
+
+#[test]
+fn forged_and_mistaken_replies_change_nothing() {
+    let mut world = World::new(
+        sequential(),
+        vec![Box::new(|asked| {
+            let good = answer(asked.bytes);
+            let mut replies = Vec::new();
+            for guess in 1..=500u16 {
+                let mut forged = good.clone();
+                let id = u16::from_be_bytes([good[0], good[1]]).wrapping_add(guess);
+                forged[..2].copy_from_slice(&id.to_be_bytes());
+                replies.push(Does::Reply(ms(1), forged));
+            }
+            let mut other_name = good.clone();
+            other_name[13] ^= 1;
+            let mut other_type = good.clone();
+            other_type[12 + question_of(&good).len() - 3] = 28;
+            let mut no_reply = good.clone();
+            no_reply[2] &= 0x7f;
+            for bad in [other_name, other_type, no_reply, good[..11].to_vec(), good[..1].to_vec(), Vec::new()]
+            {
+                replies.push(Does::Reply(ms(1), bad));
+            }
+            replies.push(Does::Reply(ms(5), good.clone()));
+            replies.push(Does::Reply(ms(6), good));
+            replies
+        })],
+    );
+    let waiter = world.ask("example.org");
+    world.run_for(ms(4));
+    assert!(world.net.done.is_empty());
+    world.run_for(ms(20));
+    let done = world.result(waiter);
+    assert_eq!((&done.outcome, done.at), (&NOERROR, ms(5)));
+    // And the repetition.
+    assert_eq!(world.upstream(1).metrics().unmatched.value(), 507);
+}
+
+#[test]
+fn a_refusal_by_icmp_sends_the_query_on_at_once() {
+    let mut world = World::new(sequential(), vec![refuses(), answers(1)]);
+    let waiter = world.ask("example.org");
+    world.run_for(ms(20));
+    let done = world.result(waiter);
+    assert_eq!((&done.outcome, done.upstream), (&NOERROR, Some(address(2))));
+    assert!(done.at <= ms(3));
+}
+
+#[test]
+fn one_upstream_that_refuses_is_tried_twice() {
+    let mut world = World::new(sequential(), vec![refuses()]);
+    let waiter = world.ask("example.org");
+    world.run_for(ms(20));
+    let failure = world.result(waiter).outcome.clone().unwrap_err();
+    assert!(failure.starts_with("read udp 127.0.0.1:4"), "{failure}");
+    assert!(failure.ends_with("->127.0.0.101:53: read: connection refused"), "{failure}");
+    assert_eq!(world.got(1), 2);
+}
+
+#[test]
+fn tries_that_may_fail_are_counted_as_the_stanza_says() {
+    for (attempts, upstreams, sent) in
+        [(None, 1, 2), (None, 3, 6), (Some(1), 3, 1), (Some(5), 2, 5), (Some(0), 1, 32)]
+    {
+        let spec = GroupSpec { max_connect_attempts: attempts, ..sequential() };
+        let mut world = World::new(spec, (0..upstreams).map(|_| refuses()).collect());
+        world.ask("example.org");
+        world.run_for(ms(5_000));
+        assert_eq!(world.net.got.len(), sent, "{attempts:?} {upstreams}");
+        assert_eq!(world.forwarder.in_flight(), 0);
+    }
+}
+
+#[test]
+fn without_descriptors_a_query_fails_instead_of_waiting() {
+    let mut world = World::new(sequential(), vec![answers(1)]);
+    world.net.no_descriptors = true;
+    let waiter = world.ask("example.org");
+    let failure = world.result(waiter).outcome.clone().unwrap_err();
+    assert_eq!(failure, "dial udp 127.0.0.101:53: too many open files");
+    assert_eq!((world.forwarder.in_flight(), world.forwarder.occupied()), (0, 0));
+}
+
+#[test]
+fn a_list_swapped_while_a_query_runs_is_used_by_the_next() {
+    let mut world = World::new(sequential(), vec![answers(10), answers(10)]);
+    let group = world.chain.groups()[0].clone();
+    let (first, second) = (world.upstream(1), world.upstream(2));
+    let before = world.ask("a.example.org");
+    group.set_upstreams(vec![second]).unwrap();
+    let after = world.ask("b.example.org");
+    world.run_for(ms(20));
+    assert_eq!(world.result(before).upstream, Some(first.address()));
+    assert_eq!(world.result(after).upstream, Some(address(2)));
+    assert!(group.set_upstreams(vec![first; 16]).is_err());
+}
+
+#[test]
+fn a_shutdown_hands_everybody_back() {
+    let mut world = World::new(sequential(), vec![silent()]);
+    let first = world.ask("a.example.org");
+    let second = world.ask("a.example.org");
+    world.run_for(ms(400));
+    let now = world.net.now;
+    world.forwarder.shutdown(now, &mut world.net);
+    assert_eq!(world.result(first).outcome, Err("shutting down".into()));
+    assert_eq!(world.result(second).outcome, Err("shutting down".into()));
+    assert!(world.net.sockets.is_empty());
+    assert_eq!((world.forwarder.in_flight(), world.forwarder.occupied()), (0, 0));
+    assert_eq!(world.forwarder.next_wake(), None);
+}

@@ -1,0 +1,98 @@
+//! Messages of clients and upstreams, written octet by octet.
+
+use std::time::Duration;
+
+use wire::{Flags, Name, Rcode};
+
+/// What a client asks.
+#[derive(Clone, Copy)]
+pub struct Question<'a> {
+    pub name: &'a str,
+    pub rtype: u16,
+    pub recursion: bool,
+    pub checking_disabled: bool,
+    /// With an OPT; DO where true.
+    pub dnssec_ok: Option<bool>,
+    /// The last octet of a client subnet of 24 bits.
+    pub subnet: Option<u8>,
+    pub tcp: bool,
+    pub block: u64,
+    pub patience: Option<Duration>,
+}
+
+impl<'a> Question<'a> {
+    pub fn new(name: &'a str) -> Self {
+        Self {
+            name,
+            rtype: 1,
+            recursion: true,
+            checking_disabled: false,
+            dnssec_ok: None,
+            subnet: None,
+            tcp: false,
+            block: 0,
+            patience: None,
+        }
+    }
+}
+
+pub fn query(question: &Question<'_>) -> Vec<u8> {
+    let mut flags = 0;
+    if question.recursion {
+        flags |= Flags::RD;
+    }
+    if question.checking_disabled {
+        flags |= Flags::CD;
+    }
+    let opt = question.dnssec_ok.is_some() || question.subnet.is_some();
+    let mut bytes = header(0x1234, flags, [1, 0, 0, u16::from(opt)]);
+    bytes.extend_from_slice(Name::from_text(question.name).unwrap().as_wire());
+    bytes.extend_from_slice(&question.rtype.to_be_bytes());
+    bytes.extend_from_slice(&[0, 1]);
+    if opt {
+        let dnssec_ok = if question.dnssec_ok == Some(true) { 0x80 } else { 0 };
+        bytes.extend_from_slice(&[0, 0, 41, 16, 0, 0, 0, dnssec_ok, 0]);
+        match question.subnet {
+            Some(last) => bytes.extend_from_slice(&[0, 11, 0, 8, 0, 7, 0, 1, 24, 0, 192, 0, last]),
+            None => bytes.extend_from_slice(&[0, 0]),
+        }
+    }
+    bytes
+}
+
+/// A reply with one address, 192.0.2.1.
+pub fn answer(query: &[u8]) -> Vec<u8> {
+    let mut reply = says(query, Rcode::NOERROR);
+    reply[7] = 1;
+    reply.extend_from_slice(&[0xc0, 12, 0, 1, 0, 1, 0, 0, 1, 0, 0, 4, 192, 0, 2, 1]);
+    reply
+}
+
+/// A reply without records and OPT.
+pub fn says(query: &[u8], rcode: Rcode) -> Vec<u8> {
+    let id = u16::from_be_bytes([query[0], query[1]]);
+    let mut reply = header(id, Flags::QR | Flags::RD | Flags::RA | rcode.0, [1, 0, 0, 0]);
+    reply.extend_from_slice(question_of(query));
+    reply
+}
+
+/// Nothing but the TC bit.
+pub fn truncated(query: &[u8]) -> Vec<u8> {
+    let mut reply = says(query, Rcode::NOERROR);
+    reply[2] |= 0x02;
+    reply
+}
+
+/// The question of a query, or its reply.
+pub fn question_of(message: &[u8]) -> &[u8] {
+    let (_, end) = Name::read_plain(message, 12).unwrap();
+    &message[12..end + 4]
+}
+
+pub fn has_opt(query: &[u8]) -> bool {
+    query[11] == 1
+}
+
+fn header(id: u16, flags: u16, counts: [u16; 4]) -> Vec<u8> {
+    [id, flags].into_iter().chain(counts).flat_map(u16::to_be_bytes).collect()
+}

@@ -1,0 +1,333 @@
+//! A scripted clock and a scripted network for the state machine: upstreams are functions, nothing sleeps.
+#![allow(dead_code, unreachable_pub)]
+
+pub mod message;
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forwarder::{
+    Ask, Chain, Exchange, ExchangeError, ExchangeId, Failure, Finished, Forwarder, Group, GroupMetrics,
+    GroupSpec, Limits, Outside, ProbeRequests, Registry, SocketId, StreamKind, Transport, Upstream,
+};
+use wire::{Gate, Rcode};
+
+pub use message::{Question, answer, query};
+
+/// How a query reached an upstream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Via {
+    Udp,
+    Tcp,
+    Tls,
+}
+
+/// A query as an upstream sees it.
+pub struct Asked<'a> {
+    pub bytes: &'a [u8],
+    pub via: Via,
+    /// How many this upstream got before.
+    pub nth: usize,
+    pub at: Duration,
+}
+
+/// What an upstream does about it.
+pub enum Does {
+    Reply(Duration, Vec<u8>),
+    Refuse(Duration, io::ErrorKind),
+}
+
+type Behaviour = Box<dyn FnMut(Asked<'_>) -> Vec<Does>>;
+
+pub fn silent() -> Behaviour {
+    Box::new(|_| Vec::new())
+}
+
+/// Answers every query with an address after a while.
+pub fn answers(after_ms: u64) -> Behaviour {
+    Box::new(move |asked| vec![Does::Reply(ms(after_ms), answer(asked.bytes))])
+}
+
+pub fn says(rcode: Rcode, after_ms: u64) -> Behaviour {
+    Box::new(move |asked| vec![Does::Reply(ms(after_ms), message::says(asked.bytes, rcode))])
+}
+
+pub fn refuses() -> Behaviour {
+    Box::new(|_| vec![Does::Refuse(ms(1), io::ErrorKind::ConnectionRefused)])
+}
+
+pub fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+enum Event {
+    Datagram(SocketId, Vec<u8>),
+    Refused(SocketId, io::ErrorKind),
+    Exchanged(ExchangeId, Result<Vec<u8>, ExchangeError>),
+}
+
+/// What the state machine handed back.
+#[derive(Debug)]
+pub struct Done {
+    pub at: Duration,
+    pub waiters: Vec<u32>,
+    /// The rcode, and how many answers; or the failure's text.
+    pub outcome: Result<(Rcode, u16), String>,
+    pub truncated: bool,
+    pub body: Vec<u8>,
+    pub upstream: Option<SocketAddr>,
+    pub late: bool,
+}
+
+/// What an upstream got.
+#[derive(Debug)]
+pub struct Got {
+    pub at: Duration,
+    pub upstream: SocketAddr,
+    pub via: Via,
+    pub socket: Option<SocketId>,
+    pub bytes: Vec<u8>,
+}
+
+/// The network: performs the effects.
+pub struct Net {
+    start: Instant,
+    pub now: Instant,
+    behaviours: HashMap<SocketAddr, (Behaviour, usize)>,
+    events: BTreeMap<(Instant, u64), Event>,
+    serial: u64,
+    pub sockets: HashMap<u64, SocketAddr>,
+    pub sockets_max: usize,
+    pub opened: usize,
+    pub no_descriptors: bool,
+    pub got: Vec<Got>,
+    pub done: Vec<Done>,
+}
+
+impl Net {
+    fn schedule(&mut self, after: Duration, event: Event) {
+        self.serial += 1;
+        self.events.insert((self.now + after, self.serial), event);
+    }
+
+    fn ask(&mut self, upstream: SocketAddr, via: Via, socket: Option<SocketId>, bytes: &[u8]) -> Vec<Does> {
+        let at = self.now - self.start;
+        self.got.push(Got { at, upstream, via, socket, bytes: bytes.to_vec() });
+        let Some((behaviour, nth)) = self.behaviours.get_mut(&upstream) else { return Vec::new() };
+        *nth += 1;
+        behaviour(Asked { bytes, via, nth: *nth - 1, at })
+    }
+}
+
+impl Outside<u32> for Net {
+    fn open(&mut self, socket: SocketId, upstream: &Arc<Upstream>) -> Option<SocketAddr> {
+        if self.no_descriptors {
+            return None;
+        }
+        assert_eq!(SocketId::from_bits(socket.to_bits()), socket);
+        let before = self.sockets.insert(socket.to_bits(), upstream.address());
+        assert!(before.is_none(), "opened twice");
+        self.opened += 1;
+        self.sockets_max = self.sockets_max.max(self.sockets.len());
+        Some(SocketAddr::from(([127, 0, 0, 1], 40_000 + socket.index() as u16)))
+    }
+
+    fn close(&mut self, socket: SocketId) {
+        assert!(self.sockets.remove(&socket.to_bits()).is_some(), "closed without being open");
+    }
+
+    fn send(&mut self, socket: SocketId, datagram: &[u8]) {
+        let upstream = self.sockets[&socket.to_bits()];
+        for does in self.ask(upstream, Via::Udp, Some(socket), datagram) {
+            match does {
+                Does::Reply(after, bytes) => self.schedule(after, Event::Datagram(socket, bytes)),
+                Does::Refuse(after, error) => self.schedule(after, Event::Refused(socket, error)),
+            }
+        }
+    }
+
+    fn exchange(&mut self, exchange: Exchange<'_>) {
+        let (id, upstream) = (exchange.id, exchange.upstream.address());
+        assert_eq!(ExchangeId::from_bits(id.to_bits()), id);
+        let via = if exchange.kind == StreamKind::Tls { Via::Tls } else { Via::Tcp };
+        for does in self.ask(upstream, via, None, exchange.message) {
+            match does {
+                Does::Reply(after, bytes) => self.schedule(after, Event::Exchanged(id, Ok(bytes))),
+                Does::Refuse(after, error) => {
+                    let error = ExchangeError::Dial { upstream, error };
+                    self.schedule(after, Event::Exchanged(id, Err(error)));
+                }
+            }
+        }
+    }
+
+    fn finished(&mut self, finished: Finished<'_, u32>) {
+        let at = self.now - self.start;
+        let (mut truncated, mut body) = (false, Vec::new());
+        let outcome = finished.outcome.map_err(|failure| failure.to_string()).map(|answer| {
+            truncated = answer.flags.has(wire::Flags::TC);
+            body.clone_from(&answer.body);
+            (answer.rcode, answer.counts[0])
+        });
+        let upstream = finished.upstream.map(|upstream| upstream.address());
+        let waiters = finished.waiters.collect();
+        self.done.push(Done { at, waiters, outcome, truncated, body, upstream, late: finished.late });
+    }
+}
+
+/// A state machine, its network, and the stanzas.
+pub struct World {
+    pub forwarder: Forwarder<u32>,
+    pub net: Net,
+    pub registry: Registry,
+    pub probes: ProbeRequests,
+    pub chain: Arc<Chain>,
+    pub metrics: Arc<GroupMetrics>,
+    waiter: u32,
+}
+
+impl World {
+    /// One stanza for everything.
+    pub fn new(spec: GroupSpec, behaviours: Vec<Behaviour>) -> Self {
+        Self::with_limits(Limits::default(), vec![(spec, behaviours)])
+    }
+
+    #[allow(clippy::disallowed_methods)]
+    pub fn with_limits(limits: Limits, stanzas: Vec<(GroupSpec, Vec<Behaviour>)>) -> Self {
+        let now = Instant::now();
+        let (registry, probes) = Registry::new(now);
+        let metrics = Arc::new(GroupMetrics::default());
+        let mut net = Net {
+            start: now,
+            now,
+            behaviours: HashMap::new(),
+            events: BTreeMap::new(),
+            serial: 0,
+            sockets: HashMap::new(),
+            sockets_max: 0,
+            opened: 0,
+            no_descriptors: false,
+            got: Vec::new(),
+            done: Vec::new(),
+        };
+        let mut groups = Vec::new();
+        let mut last = 0;
+        for (spec, behaviours) in stanzas {
+            let mut upstreams = Vec::new();
+            for behaviour in behaviours {
+                last += 1;
+                net.behaviours.insert(address(last), (behaviour, 0));
+                upstreams.push(registry.upstream(address(last), None));
+            }
+            groups.push(Arc::new(Group::new(spec, upstreams, metrics.clone()).unwrap()));
+        }
+        let chain = Arc::new(Chain::new(groups));
+        Self { forwarder: Forwarder::new(limits, now), net, registry, probes, chain, metrics, waiter: 0 }
+    }
+
+    pub fn behave(&mut self, upstream: u8, behaviour: Behaviour) {
+        self.net.behaviours.insert(address(upstream), (behaviour, 0));
+    }
+
+    pub fn upstream(&self, at: u8) -> Arc<Upstream> {
+        let found = self.registry.upstreams().into_iter().find(|upstream| upstream.address() == address(at));
+        found.expect("the world has it")
+    }
+
+    /// As after three failed probes.
+    pub fn take_down(&self, upstream: u8) {
+        for _ in 0..3 {
+            self.upstream(upstream).probed(false);
+        }
+    }
+
+    pub fn time(&self) -> Duration {
+        self.net.now - self.net.start
+    }
+
+    /// Asks for `name` A over UDP; the waiter's number.
+    pub fn ask(&mut self, name: &str) -> u32 {
+        self.ask_with(Question::new(name)).expect("taken")
+    }
+
+    pub fn ask_with(&mut self, question: Question<'_>) -> Result<u32, Failure> {
+        self.waiter += 1;
+        let waiter = self.waiter;
+        let packet = query(&question);
+        let Gate::Query(query) = wire::accept(&packet) else { panic!("the gate takes {}", question.name) };
+        let ask = Ask {
+            chain: &self.chain.clone(),
+            query: &query,
+            client: if question.tcp { Transport::Tcp } else { Transport::Udp },
+            block: question.block,
+            context: 0,
+            patience: question.patience,
+        };
+        self.forwarder.ask(self.net.now, ask, waiter, &mut self.net).map_err(|refused| {
+            assert_eq!(refused.waiter, waiter);
+            refused.failure
+        })?;
+        Ok(waiter)
+    }
+
+    /// Lets time pass, up to `at` after the start.
+    pub fn run_until(&mut self, at: Duration) {
+        let end = self.net.start + at;
+        loop {
+            let event = self.net.events.first_key_value().map(|(&(at, _), _)| at);
+            let wake = self.forwarder.next_wake();
+            let next = [event, wake].into_iter().flatten().min().filter(|&next| next <= end);
+            let Some(next) = next else { break };
+            self.net.now = self.net.now.max(next);
+            let now = self.net.now;
+            if event.is_some_and(|event| event <= now) {
+                let Some(((_, _), event)) = self.net.events.pop_first() else { break };
+                match event {
+                    Event::Datagram(socket, bytes) => {
+                        self.forwarder.datagram(now, socket, &bytes, &mut self.net);
+                    }
+                    Event::Refused(socket, error) => {
+                        self.forwarder.socket_error(now, socket, error, &mut self.net);
+                    }
+                    Event::Exchanged(id, result) => {
+                        let result = result.as_ref().map(Vec::as_slice).map_err(Clone::clone);
+                        self.forwarder.exchanged(now, id, result, &mut self.net);
+                    }
+                }
+            } else {
+                self.forwarder.tick(now, &mut self.net);
+            }
+        }
+        self.net.now = self.net.now.max(end);
+    }
+
+    pub fn run_for(&mut self, time: Duration) {
+        let until = self.time() + time;
+        self.run_until(until);
+    }
+
+    /// How many queries an upstream got.
+    pub fn got(&self, upstream: u8) -> usize {
+        self.net.got.iter().filter(|got| got.upstream == address(upstream)).count()
+    }
+
+    /// What the waiter got, and when.
+    pub fn result(&self, waiter: u32) -> &Done {
+        let mut done = self.net.done.iter().filter(|done| done.waiters.contains(&waiter));
+        let first = done.next().unwrap_or_else(|| panic!("waiter {waiter} has no result"));
+        assert!(done.next().is_none(), "waiter {waiter} was handed back twice");
+        first
+    }
+}
+
+/// The address of the n-th upstream.
+pub fn address(at: u8) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 100 + at], 53))
+}
+
+pub fn sequential() -> GroupSpec {
+    GroupSpec { policy: forwarder::Policy::Sequential, ..GroupSpec::default() }
+}

@@ -1,0 +1,427 @@
+//! What happens when upstreams are silent, slow or down: hedges, deadlines, health, late replies, bounds.
+
+mod common;
+
+use std::io;
+
+use common::{Does, Question, Via, World, address, answer, answers, message, ms, says, sequential, silent};
+use forwarder::{Failure, GroupSpec, Limits, Policy};
+use wire::Rcode;
+
+const NOERROR: Result<(Rcode, u16), String> = Ok((Rcode::NOERROR, 1));
+
+/// Answers `count` queries at once and is silent then.
+fn dies_after(count: usize) -> Box<dyn FnMut(common::Asked<'_>) -> Vec<Does>> {
+    Box::new(
+        move |asked| {
+            if asked.nth < count { vec![Does::Reply(ms(1), answer(asked.bytes))] } else { Vec::new() }
+        },
+    )
+}
+
+#[test]
+fn a_silent_first_upstream_costs_at_most_350_ms() {
+    for (policy, force_tcp) in
+        [(Policy::Sequential, false), (Policy::Sequential, true), (Policy::Random, false)]
+    {
+        let spec = GroupSpec { policy, force_tcp, ..GroupSpec::default() };
+        let mut world = World::new(spec, vec![silent(), answers(20)]);
+        for at in 0..40 {
+            let asked = world.time();
+            let waiter = world.ask(&format!("n{at}.example.org"));
+            world.run_for(ms(500));
+            let done = world.result(waiter);
+            assert_eq!(done.outcome, NOERROR);
+            assert!(done.at - asked <= ms(350), "{:?}", done.at - asked);
+        }
+    }
+}
+
+#[test]
+fn under_load_too_a_first_upstream_that_falls_silent_costs_at_most_350_ms() {
+    let mut world = World::new(sequential(), vec![dies_after(2_000), answers(2)]);
+    let mut asked = Vec::new();
+    for at in 0..6_000 {
+        asked.push((world.time(), world.ask(&format!("n{at}.example.org"))));
+        world.run_for(ms(1));
+    }
+    world.run_for(ms(500));
+    let waits: Vec<_> = asked.iter().map(|&(at, waiter)| world.result(waiter).at - at).collect();
+    assert!(waits.iter().all(|&wait| wait <= ms(350)), "{:?}", waits.iter().max());
+    let slow = waits.iter().filter(|&&wait| wait > ms(10)).count();
+    assert!(slow < 330, "{slow} queries waited for an upstream known to be silent");
+}
+
+#[test]
+fn the_hedge_follows_the_round_trip_time() {
+    let mut world = World::new(sequential(), vec![dies_after(50), answers(1)]);
+    for at in 0..50 {
+        world.ask(&format!("n{at}.example.org"));
+        world.run_for(ms(10));
+    }
+    let asked = world.time();
+    let waiter = world.ask("late.example.org");
+    world.run_for(ms(300));
+    let wait = world.result(waiter).at - asked;
+    assert!((ms(100)..ms(112)).contains(&wait), "{wait:?}");
+}
+
+#[test]
+fn a_single_silent_upstream_is_asked_again_and_fails_before_the_client_does() {
+    let mut world = World::new(sequential(), vec![silent()]);
+    let waiter = world.ask("example.org");
+    world.run_for(ms(5_000));
+    let done = world.result(waiter);
+    assert!((ms(4_000)..ms(4_050)).contains(&done.at), "{:?}", done.at);
+    let failure = done.outcome.clone().unwrap_err();
+    assert!(failure.ends_with("->127.0.0.101:53: i/o timeout"), "{failure}");
+    let sent: Vec<_> = world.net.got.iter().map(|got| got.at.as_millis() / 10).collect();
+    assert_eq!(sent, [0, 30, 200, 230]);
+}
+
+#[test]
+fn a_lost_datagram_is_sent_again() {
+    let mut world = World::new(
+        sequential(),
+        vec![Box::new(|asked| {
+            if asked.nth == 0 { Vec::new() } else { vec![Does::Reply(ms(1), answer(asked.bytes))] }
+        })],
+    );
+    let waiter = world.ask("example.org");
+    world.run_for(ms(400));
+    assert_eq!(world.result(waiter).outcome, NOERROR);
+}
+
+#[test]
+fn all_silent_ends_at_the_deadline() {
+    for (upstreams, force_tcp) in [(2, false), (3, false), (15, false), (2, true)] {
+        let spec = GroupSpec { force_tcp, ..sequential() };
+        let mut world = World::new(spec, (0..upstreams).map(|_| silent()).collect());
+        let waiter = world.ask("example.org");
+        world.run_for(ms(6_000));
+        let at = world.result(waiter).at;
+        assert!((ms(4_800)..ms(4_810)).contains(&at), "{upstreams}: {at:?}");
+        assert!(world.net.got.len() <= 12, "{}", world.net.got.len());
+    }
+}
+
+#[test]
+fn the_third_answers_when_two_are_silent() {
+    let mut world = World::new(sequential(), vec![silent(), silent(), answers(5)]);
+    let waiter = world.ask("example.org");
+    world.run_for(ms(1_000));
+    let done = world.result(waiter);
+    assert_eq!((&done.outcome, done.upstream), (&NOERROR, Some(address(3))));
+    assert!(done.at < ms(620), "{:?}", done.at);
+}
+
+#[test]
+fn a_slow_upstream_is_waited_for() {
+    for after in [500, 1_900, 2_500, 4_700] {
+        let mut world = World::new(sequential(), vec![answers(after)]);
+        let waiter = world.ask("example.org");
+        world.run_for(ms(5_000));
+        let done = world.result(waiter);
+        assert_eq!((&done.outcome, done.at), (&NOERROR, ms(after)), "{after}");
+    }
+}
+
+#[test]
+fn hedges_stay_within_their_budget() {
+    // Every query wants a hedge: the upstreams take 450 ms each.
+    let mut world = World::new(sequential(), vec![answers(450), answers(450)]);
+    for at in 0..4_000 {
+        world.ask(&format!("n{at}.example.org"));
+        world.run_for(ms(2));
+        let hedges = world.net.got.len() - (at + 1);
+        let allowed = (at + 1) / 10 + 10 + world.time().as_millis() as usize / 100;
+        assert!(hedges <= allowed, "{hedges} of {allowed} after {at}");
+    }
+    world.run_for(ms(1_000));
+    let counted = world.upstream(1).metrics().hedges.value() + world.upstream(2).metrics().hedges.value();
+    assert_eq!(counted as usize, world.net.got.len() - 4_000);
+    assert!(counted > 400);
+}
+
+#[test]
+fn a_suspect_is_tried_now_and_then_and_first_again_when_it_answers() {
+    let mut world = World::new(sequential(), vec![silent(), answers(1)]);
+    let spec = world.chain.groups()[0].spec().clone();
+    let mut at = 0;
+    let mut ask = |world: &mut World, count: usize| {
+        let mut waits = Vec::new();
+        for _ in 0..count {
+            at += 1;
+            let asked = world.time();
+            let waiter = world.ask(&format!("n{at}.example.org"));
+            world.run_for(ms(10));
+            waits.push((waiter, asked));
+        }
+        world.run_for(ms(400));
+        waits.iter().filter(|&&(waiter, asked)| world.result(waiter).at - asked > ms(10)).count()
+    };
+    let slow = ask(&mut world, 100);
+    assert!((3..=40).contains(&slow), "{slow}");
+    let before = world.got(1);
+    assert_eq!(ask(&mut world, 400), 0, "the suspect is not asked first");
+    let trials = world.got(1) - before;
+    assert!((8..=20).contains(&trials), "{trials} trials in 4 s");
+    assert!(!world.upstream(1).is_down(spec.max_fails), "only probes decide that");
+    world.behave(1, answers(1));
+    assert_eq!(ask(&mut world, 60), 0);
+    let before = world.got(2);
+    ask(&mut world, 50);
+    assert_eq!(world.got(2), before, "the first is asked first again");
+}
+
+#[test]
+fn the_first_good_reply_wins_over_an_earlier_servfail() {
+    let mut world = World::new(sequential(), vec![answers(400), says(Rcode::SERVFAIL, 10)]);
+    let waiter = world.ask("example.org");
+    world.run_for(ms(1_000));
+    let done = world.result(waiter);
+    assert_eq!((&done.outcome, done.at), (&NOERROR, ms(400)));
+
+    let mut world = World::new(sequential(), vec![silent(), says(Rcode::SERVFAIL, 10)]);
+    let waiter = world.ask("example.org");
+    world.run_for(ms(5_000));
+    let done = world.result(waiter);
+    assert_eq!(done.outcome, Ok((Rcode::SERVFAIL, 0)));
+    assert!((ms(2_000)..ms(2_010)).contains(&done.at), "{:?}", done.at);
+}
+
+#[test]
+fn a_late_reply_fills_the_cache_and_answers_who_asks_by_then() {
+    let mut world = World::new(sequential(), vec![answers(6_000)]);
+    let first = world.ask("a.example.org");
+    let lonely = world.ask("b.example.org");
+    world.run_until(ms(5_500));
+    let again = world.ask("a.example.org");
+    world.run_until(ms(6_500));
+    assert!(world.result(first).outcome.is_err() && world.result(lonely).outcome.is_err());
+    assert_eq!((&world.result(again).outcome, world.result(again).at), (&NOERROR, ms(6_000)));
+    let late: Vec<_> = world.net.done.iter().filter(|done| done.late).collect();
+    assert_eq!(late.len(), 1);
+    assert!(late[0].waiters.is_empty() && late[0].outcome == NOERROR);
+    assert_eq!(world.upstream(1).metrics().late.value(), 2);
+    world.run_for(ms(15_000));
+    assert_eq!((world.forwarder.occupied(), world.net.sockets.len()), (0, 0));
+}
+
+#[test]
+fn a_reply_after_ten_seconds_is_nobodys() {
+    let mut world = World::new(sequential(), vec![answers(10_500)]);
+    world.ask("example.org");
+    world.run_until(ms(11_000));
+    assert_eq!(world.net.done.len(), 1);
+    assert_eq!(world.forwarder.occupied(), 0);
+}
+
+#[test]
+fn an_upstream_fails_after_read_timeout_even_when_another_answered() {
+    let mut world = World::new(sequential(), vec![silent(), answers(1)]);
+    world.ask("example.org");
+    world.run_until(ms(1_990));
+    assert!(asks_for_probe(&mut world).is_none());
+    world.run_until(ms(2_020));
+    assert_eq!(asks_for_probe(&mut world), Some(()));
+    assert_eq!(world.forwarder.occupied(), 0);
+}
+
+#[test]
+fn a_refusal_counts_at_once_and_max_fails_0_never() {
+    for (max_fails, probes) in [(2, Some(())), (0, None)] {
+        let spec = GroupSpec { max_fails, ..sequential() };
+        let mut world = World::new(
+            spec,
+            vec![Box::new(|_| vec![Does::Refuse(ms(1), io::ErrorKind::HostUnreachable)]), answers(1)],
+        );
+        world.ask("example.org");
+        world.run_for(ms(10));
+        assert_eq!(asks_for_probe(&mut world), probes);
+    }
+}
+
+/// Whether an upstream asked for a probe meanwhile.
+fn asks_for_probe(world: &mut World) -> Option<()> {
+    world.probes.try_next().map(drop)
+}
+
+#[test]
+fn patience_ends_for_those_who_have_it_and_the_query_goes_on() {
+    let mut world = World::new(sequential(), vec![answers(2_500)]);
+    let impatient =
+        world.ask_with(Question { patience: Some(ms(1_800)), ..Question::new("example.org") }).unwrap();
+    let patient = world.ask("example.org");
+    world.run_until(ms(200));
+    let later =
+        world.ask_with(Question { patience: Some(ms(1_800)), ..Question::new("example.org") }).unwrap();
+    world.run_for(ms(5_000));
+    for (waiter, at) in [(impatient, 1_800), (later, 2_000)] {
+        let done = world.result(waiter);
+        assert_eq!(done.outcome, Err(Failure::Patience.to_string()));
+        assert!((ms(at)..ms(at + 10)).contains(&done.at), "{:?}", done.at);
+    }
+    assert_eq!(world.result(patient).outcome, NOERROR);
+}
+
+#[test]
+fn max_concurrent_counts_queries_at_upstreams() {
+    let spec = GroupSpec { max_concurrent: 3, ..sequential() };
+    let mut world = World::new(spec, vec![answers(10)]);
+    for at in 0..3 {
+        world.ask(&format!("n{at}.example.org"));
+    }
+    world.ask("n0.example.org");
+    let refused = world.ask_with(Question::new("n3.example.org"));
+    assert!(matches!(refused, Err(Failure::MaxConcurrent(3))));
+    assert_eq!(world.metrics.max_concurrent_rejects.value(), 1);
+    world.run_for(ms(20));
+    assert_eq!(world.chain.groups()[0].concurrent(), 0);
+    world.ask("n3.example.org");
+}
+
+#[test]
+fn when_all_are_down_anyone_is_asked_or_nobody() {
+    for failfast in [false, true] {
+        let spec = GroupSpec { failfast, ..sequential() };
+        let mut world = World::new(spec, vec![answers(1), answers(1)]);
+        for at in [1, 2] {
+            world.take_down(at);
+        }
+        let asked = world.ask_with(Question::new("example.org"));
+        assert_eq!(world.metrics.healthcheck_broken.value(), 1);
+        if failfast {
+            assert!(matches!(asked, Err(Failure::NoHealthy)));
+            continue;
+        }
+        world.run_for(ms(20));
+        assert_eq!(world.result(asked.unwrap()).outcome, NOERROR);
+    }
+}
+
+#[test]
+fn one_that_is_down_is_passed_over_and_its_reply_makes_it_up_again() {
+    let mut world = World::new(sequential(), vec![answers(1), answers(1)]);
+    world.take_down(1);
+    let waiter = world.ask("a.example.org");
+    world.run_for(ms(20));
+    assert_eq!(world.result(waiter).upstream, Some(address(2)));
+    // With both down somebody is asked, and is up by its reply.
+    world.take_down(2);
+    world.ask("b.example.org");
+    world.run_for(ms(20));
+    let down = [1, 2].map(|at| world.upstream(at).is_down(2));
+    assert_eq!(down.iter().filter(|&&down| down).count(), 1);
+}
+
+#[test]
+fn sockets_retire_after_a_thousand_queries_or_ten_seconds() {
+    let mut world = World::new(sequential(), vec![answers(1)]);
+    for at in 0..64_000 {
+        world.ask(&format!("n{at}.example.org"));
+        if at % 40 == 0 {
+            world.run_for(ms(2));
+        }
+    }
+    world.run_for(ms(5));
+    let mut queries = std::collections::HashMap::new();
+    for got in &world.net.got {
+        *queries.entry(got.socket.unwrap()).or_insert(0) += 1;
+    }
+    assert!(queries.values().all(|&count| count <= 1_000));
+    assert!(
+        queries.len() >= 64 && world.net.sockets_max <= 64,
+        "{} {}",
+        queries.len(),
+        world.net.sockets_max
+    );
+    assert!(world.net.sockets.len() >= 32, "as many ports as promised are in use");
+    // Without traffic they go away by themselves.
+    world.run_for(ms(12_000));
+    assert_eq!(world.net.sockets.len(), 0);
+    assert_eq!(world.forwarder.next_wake(), None);
+}
+
+#[test]
+fn a_socket_gets_no_query_after_ten_seconds() {
+    let mut world = World::new(sequential(), vec![answers(1)]);
+    let mut first_use = std::collections::HashMap::new();
+    for at in 0..3_000 {
+        world.ask(&format!("n{at}.example.org"));
+        let got = world.net.got.last().unwrap();
+        let first = *first_use.entry(got.socket.unwrap()).or_insert(got.at);
+        assert!(got.at - first < ms(10_000));
+        world.run_for(ms(10));
+    }
+    assert!(first_use.len() >= 3 * 32);
+}
+
+#[test]
+fn ids_of_one_socket_differ_and_are_spread() {
+    let mut world = World::new(sequential(), vec![silent()]);
+    let mut seen = std::collections::HashSet::new();
+    let mut high = 0;
+    for at in 0..2_000 {
+        world.ask(&format!("n{at}.example.org"));
+        let got = world.net.got.last().unwrap();
+        assert!(seen.insert((got.socket, got.bytes[0], got.bytes[1])), "an id was used twice at once");
+        high += usize::from(got.bytes[0] >= 0x80);
+    }
+    assert!((850..1_150).contains(&high), "{high}");
+}
+
+#[test]
+fn a_silent_upstream_cannot_fill_more_than_the_limits() {
+    let limits = Limits { flights: 500, waiters: 100, ..Limits::default() };
+    let mut world = World::with_limits(limits, vec![(sequential(), vec![silent()])]);
+    let (mut taken, mut shed) = (0, 0);
+    for at in 0..30_000 {
+        match world.ask_with(Question::new(&format!("n{at}.example.org"))) {
+            Ok(_) => taken += 1,
+            Err(failure) => {
+                assert!(matches!(failure, Failure::TableFull));
+                shed += 1;
+            }
+        }
+        world.run_for(ms(1));
+        assert!(world.forwarder.occupied() <= 500);
+        assert!(world.net.sockets.len() <= 64);
+    }
+    assert!(shed > 20_000 && taken > 2_500, "{taken} {shed}");
+    world.run_for(ms(20_000));
+    assert_eq!((world.forwarder.in_flight(), world.forwarder.occupied(), world.net.sockets.len()), (0, 0, 0));
+    assert_eq!(world.net.done.len(), taken);
+}
+
+#[test]
+fn waiters_are_bounded_too() {
+    let limits = Limits { waiters: 10, ..Limits::default() };
+    let mut world = World::with_limits(limits, vec![(sequential(), vec![answers(1)])]);
+    for _ in 0..11 {
+        world.ask("example.org");
+    }
+    assert!(matches!(world.ask_with(Question::new("example.org")), Err(Failure::TableFull)));
+    world.run_for(ms(10));
+    assert_eq!(world.net.done[0].waiters.len(), 11);
+}
+
+#[test]
+fn a_truncating_upstream_that_is_hedged_still_answers_over_tcp() {
+    let mut world = World::new(
+        sequential(),
+        vec![
+            silent(),
+            Box::new(|asked| {
+                let reply =
+                    if asked.via == Via::Udp { message::truncated(asked.bytes) } else { answer(asked.bytes) };
+                vec![Does::Reply(ms(5), reply)]
+            }),
+        ],
+    );
+    let waiter = world.ask("example.org");
+    world.run_for(ms(1_000));
+    let done = world.result(waiter);
+    assert_eq!(done.outcome, NOERROR);
+    assert!(done.at < ms(330), "{:?}", done.at);
+}

@@ -1,0 +1,134 @@
+//! One HTTP connection: which page a path is, how long a client may take, and a polite end.
+
+use std::convert::Infallible;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use super::server::{Content, Pages};
+use crate::observe::Logger;
+
+/// What every connection of a listener shares.
+#[derive(Debug)]
+pub(super) struct Site {
+    /// Which pages it has, as [`Pages::to_bits`]; changes on reload.
+    pub(super) pages: AtomicU8,
+    pub(super) content: Arc<Content>,
+    pub(super) logger: Logger,
+    pub(super) patience: Patience,
+}
+
+/// How long a client is waited for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Patience {
+    /// For a request's head, and between two requests.
+    pub(super) head: Duration,
+    /// From accept to the end of the connection, whatever the client does or does not read.
+    pub(super) life: Duration,
+    /// For the client to close after us.
+    pub(super) linger: Duration,
+}
+
+impl Default for Patience {
+    /// CoreDNS waits 5 s for a request; the others are ours.
+    fn default() -> Self {
+        Self { head: Duration::from_secs(5), life: Duration::from_secs(60), linger: Duration::from_secs(1) }
+    }
+}
+
+/// Serves one connection to its end.
+pub(super) async fn serve(mut stream: TcpStream, site: Arc<Site>, mut stop: watch::Receiver<bool>) {
+    let _ = stream.set_nodelay(true);
+    let Patience { head, life, linger } = site.patience;
+    {
+        let service = service_fn(|request: Request<Incoming>| {
+            let response = site.respond(request.uri().path());
+            async { Ok::<_, Infallible>(response) }
+        });
+        let mut connection = pin!(
+            http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(head)
+                .half_close(true)
+                .max_buf_size(BUFFER_BYTES)
+                .serve_connection(TokioIo::new(&mut stream), service)
+        );
+        let ended = tokio::select! {
+            _ = &mut connection => true,
+            _ = stop.wait_for(|stop| *stop) => false,
+            () = sleep(life) => false,
+        };
+        if !ended {
+            connection.as_mut().graceful_shutdown();
+            let _ = timeout(head, connection).await;
+        }
+    }
+    let _ = timeout(linger, close(&mut stream)).await;
+}
+
+/// Ends our side, and reads what the client still sends: closing a socket with unread data resets it, and the reset may
+/// overtake our last reply (RFC 9112, section 9.6).
+async fn close(stream: &mut TcpStream) {
+    let _ = stream.shutdown().await;
+    let mut waste = [0; 1024];
+    let mut total = 0;
+    while total < LINGER_BYTES
+        && let Ok(read @ 1..) = stream.read(&mut waste).await
+    {
+        total += read;
+    }
+}
+
+impl Site {
+    fn respond(&self, path: &str) -> Response<Full<Bytes>> {
+        let pages = Pages::from_bits(self.pages.load(Ordering::Relaxed));
+        match path {
+            "/metrics" if pages.metrics => response(StatusCode::OK, METRICS, (self.content.metrics)()),
+            "/health" if pages.health => response(StatusCode::OK, PLAIN, "OK"),
+            "/ready" if pages.ready => self.ready(),
+            _ => {
+                let mut absent = response(StatusCode::NOT_FOUND, PLAIN, "404 page not found\n");
+                absent.headers_mut().insert("x-content-type-options", HeaderValue::from_static("nosniff"));
+                absent
+            }
+        }
+    }
+
+    fn ready(&self) -> Response<Full<Bytes>> {
+        let missing = (self.content.not_ready)();
+        if missing.is_empty() {
+            return response(StatusCode::OK, PLAIN, "OK");
+        }
+        let missing = missing.join(",");
+        self.logger.info(Some("ready"), &format!("Plugins not ready: {missing:?}"));
+        response(StatusCode::SERVICE_UNAVAILABLE, PLAIN, missing)
+    }
+}
+
+fn response(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body.into()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}
+
+const PLAIN: &str = "text/plain; charset=utf-8";
+/// As Go's client library prints it.
+const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
+/// How much of what it still sends is read.
+const LINGER_BYTES: usize = 64 * 1024;
+/// Bound of a request's head in octets.
+const BUFFER_BYTES: usize = 16 * 1024;

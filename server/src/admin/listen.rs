@@ -1,0 +1,102 @@
+//! Listening sockets of the admin server. Knows no HTTP.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+
+use socket2::{Domain, Protocol, Socket, Type};
+use thiserror::Error;
+
+use crate::setup::AdminAddress;
+
+/// Why an admin address cannot be served.
+#[derive(Debug, Error)]
+pub enum AdminError {
+    /// The address cannot be listened on; worded as CoreDNS words it.
+    #[error("listen tcp {address}: bind: {}", reason(.source))]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+/// Listens on every address that is meant. Where that is both wildcards, IPv6 may be absent from the machine.
+///
+/// The sockets have SO_REUSEPORT, as CoreDNS's have: a successor binds its own while this process drains.
+///
+/// # Errors
+/// [`AdminError::Bind`] for the first address that cannot be bound.
+pub(super) fn listen(address: AdminAddress) -> Result<Vec<TcpListener>, AdminError> {
+    let mut listeners = Vec::new();
+    for socket in address.sockets() {
+        match bind(socket) {
+            Ok(listener) => listeners.push(listener),
+            Err(error) if address.host.is_none() && !listeners.is_empty() && lacks_family(&error) => {}
+            Err(source) => return Err(AdminError::Bind { address: socket, source }),
+        }
+    }
+    Ok(listeners)
+}
+
+fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    if address.is_ipv6() {
+        // The IPv4 wildcard has a socket of its own.
+        socket.set_only_v6(true)?;
+    }
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+fn lacks_family(error: &io::Error) -> bool {
+    // EAFNOSUPPORT has no kind of its own on stable.
+    error.kind() == io::ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(EAFNOSUPPORT)
+}
+
+fn reason(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "address already in use".to_owned(),
+        io::ErrorKind::AddrNotAvailable => "cannot assign requested address".to_owned(),
+        io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+/// "Address family not supported by protocol", on every Linux architecture but those that nobody runs.
+const EAFNOSUPPORT: i32 = 97;
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 128;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{IpAddr, Ipv4Addr};
+
+    #[test]
+    fn a_wildcard_listens_on_both_families_where_there_are_two() {
+        let listeners = listen(AdminAddress { host: None, port: 0 }).unwrap();
+        assert!(listeners[0].local_addr().unwrap().is_ipv4());
+        assert!(listeners.get(1).is_none_or(|second| second.local_addr().unwrap().is_ipv6()));
+    }
+
+    #[test]
+    fn a_foreign_socket_on_the_address_is_an_error_in_coredns_words() {
+        let foreign = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = foreign.local_addr().unwrap().port();
+        let address = AdminAddress { host: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)), port };
+        assert_eq!(
+            listen(address).unwrap_err().to_string(),
+            format!("listen tcp 127.0.0.1:{port}: bind: address already in use")
+        );
+        let address = AdminAddress { host: Some("192.0.2.1".parse().unwrap()), port };
+        assert_eq!(
+            listen(address).unwrap_err().to_string(),
+            format!("listen tcp 192.0.2.1:{port}: bind: cannot assign requested address")
+        );
+    }
+}

@@ -1,0 +1,217 @@
+//! The health page as this process sees it: asked every second, like CoreDNS does, to tell when the process is too busy.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use corefile::go::format_duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use crate::clock;
+use crate::observe::counters::{Counter, Histogram};
+use crate::observe::{Distribution, Families, Logger, Source, names};
+
+/// How long our own `/health` took, over all addresses that have it.
+#[derive(Debug)]
+pub struct HealthProbe {
+    logger: Logger,
+    /// In nanoseconds.
+    durations: Histogram<5>,
+    failures: Counter,
+}
+
+impl HealthProbe {
+    pub(super) fn new(logger: Logger) -> Self {
+        Self { logger, durations: Histogram::default(), failures: Counter::default() }
+    }
+
+    /// Asks `/health` at `local` every second, for ever.
+    pub(super) async fn run(self: Arc<Self>, local: SocketAddr) {
+        let mut tick = interval(INTERVAL);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        tick.tick().await;
+        let target = reachable(local);
+        let url = format!("http://{target}/health");
+        let mut kept = None;
+        loop {
+            tick.tick().await;
+            let start = clock::now();
+            let asked = timeout(PATIENCE, ask(&mut kept, target)).await;
+            let outcome = asked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+            if outcome.is_err() {
+                kept = None;
+            }
+            self.tell(&url, outcome, clock::now().saturating_duration_since(start));
+        }
+    }
+
+    fn tell(&self, url: &str, outcome: io::Result<()>, took: Duration) {
+        self.count(took);
+        if let Err(error) = outcome {
+            self.failures.add_shared(1);
+            self.logger.warning(Some("health"), &format!("Local health request to {url:?} failed: {error}"));
+        } else if took > SLOW {
+            let took = format_duration(took);
+            let message = format!("Local health request to {url:?} took more than 1s: {took}");
+            self.logger.warning(Some("health"), &message);
+        }
+    }
+
+    fn count(&self, took: Duration) {
+        let seconds = took.as_secs_f64();
+        let bucket = BOUNDS.iter().position(|&bound| seconds <= bound);
+        bucket.map_or(&self.durations.above, |at| &self.durations.buckets[at]).add_shared(1);
+        self.durations.sum.add_shared(took.as_nanos() as u64);
+    }
+}
+
+impl Source for HealthProbe {
+    fn collect(&self, into: &mut Families) {
+        let mut counts: Vec<u64> = self.durations.buckets.iter().map(Counter::get).collect();
+        counts.push(self.durations.above.get());
+        let sum = self.durations.sum.get() as f64 / 1e9;
+        into.histogram(
+            names::HEALTH_REQUEST_DURATION,
+            &[],
+            Distribution { bounds: &BOUNDS, counts: &counts, sum },
+        );
+        into.counter(names::HEALTH_REQUEST_FAILURES, &[], self.failures.get() as f64);
+    }
+}
+
+/// Asks over the kept connection; over a new one if there is none, or if the server has meanwhile closed it.
+async fn ask(kept: &mut Option<TcpStream>, target: SocketAddr) -> io::Result<()> {
+    if let Some(mut stream) = kept.take()
+        && get(&mut stream, target).await.is_ok()
+    {
+        *kept = Some(stream);
+        return Ok(());
+    }
+    let mut stream = TcpStream::connect(target).await?;
+    get(&mut stream, target).await?;
+    *kept = Some(stream);
+    Ok(())
+}
+
+/// One exchange; the reply is `OK` and short, so that one buffer holds it.
+async fn get(stream: &mut TcpStream, target: SocketAddr) -> io::Result<()> {
+    stream.write_all(format!("GET /health HTTP/1.1\r\nHost: {target}\r\n\r\n").as_bytes()).await?;
+    let mut reply = [0; 1024];
+    let mut length = 0;
+    loop {
+        let read = stream.read(&mut reply[length..]).await?;
+        length += read;
+        if read == 0 || !reply[..length].starts_with(&STATUS[..length.min(STATUS.len())]) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        if reply[..length].ends_with(b"\r\n\r\nOK") {
+            return Ok(());
+        }
+    }
+}
+
+/// A wildcard cannot be asked; its loopback address can.
+fn reachable(local: SocketAddr) -> SocketAddr {
+    let ip = match local.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    SocketAddr::new(ip, local.port())
+}
+
+const STATUS: &[u8] = b"HTTP/1.1 200";
+/// Upper bounds in seconds, as CoreDNS has them.
+const BOUNDS: [f64; 5] = [0.000_25, 0.002_5, 0.025, 0.25, 2.5];
+const INTERVAL: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(3);
+const SLOW: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::logger::{Format, tests::Paper};
+    use tokio::net::TcpListener;
+    use tokio::runtime;
+
+    /// Begins well and never ends its header.
+    const LONG: [u8; 2000] = {
+        let mut reply = [b'x'; 2000];
+        let (start, _) = reply.split_at_mut(15);
+        start.copy_from_slice(b"HTTP/1.1 200 OK");
+        reply
+    };
+    const REPLY: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nOK";
+
+    /// Answers each connection with these replies, one for each read, then closes it.
+    async fn scripted(listener: TcpListener, connections: &[&[&[u8]]]) {
+        for replies in connections {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            for reply in *replies {
+                assert_ne!(stream.read(&mut [0; 1024]).await.unwrap(), 0);
+                stream.write_all(reply).await.unwrap();
+            }
+        }
+    }
+
+    fn asked(connections: &'static [&'static [&'static [u8]]], times: usize) -> Vec<bool> {
+        let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let target = listener.local_addr().unwrap();
+            let server = tokio::spawn(scripted(listener, connections));
+            let mut kept = None;
+            let mut outcomes = Vec::new();
+            for _ in 0..times {
+                outcomes.push(ask(&mut kept, target).await.is_ok());
+            }
+            server.await.unwrap();
+            outcomes
+        })
+    }
+
+    #[test]
+    fn connections_are_kept_and_made_anew_when_the_server_closed_them() {
+        assert_eq!(asked(&[&[REPLY, REPLY], &[REPLY]], 3), [true; 3]);
+    }
+
+    #[test]
+    fn whatever_is_not_ok_is_a_failure() {
+        assert_eq!(asked(&[&[b"HTTP/1.1 503 no\r\n\r\nOK"]], 1), [false]);
+        assert_eq!(asked(&[&[b"HTTP/1.1 200 OK\r\n\r\n"]], 1), [false]);
+        assert_eq!(asked(&[&[&[b'x'; 5000]]], 1), [false]);
+        assert_eq!(asked(&[&[&LONG]], 1), [false]);
+    }
+
+    #[test]
+    fn outcomes_are_counted_and_told_as_coredns_does() {
+        let (logger, paper) = Paper::logger(Format::Text);
+        let probe = HealthProbe::new(logger.clone());
+        let url = "http://127.0.0.1:8080/health";
+        for (outcome, took, line) in [
+            (Ok(()), 0, ""),
+            (Ok(()), 25, ""),
+            (Ok(()), 26, ""),
+            (
+                Ok(()),
+                1500,
+                "[WARNING] plugin/health: Local health request to \"http://127.0.0.1:8080/health\" took more than 1s: 1.5s\n",
+            ),
+            (
+                Err(io::ErrorKind::ConnectionRefused.into()),
+                3000,
+                "[WARNING] plugin/health: Local health request to \"http://127.0.0.1:8080/health\" failed: connection refused\n",
+            ),
+        ] {
+            probe.tell(url, outcome, Duration::from_millis(took));
+            assert_eq!(paper.read(&logger), line);
+        }
+        let buckets: Vec<u64> = probe.durations.buckets.iter().map(Counter::get).collect();
+        assert_eq!((buckets, probe.durations.above.get()), (vec![1, 0, 1, 1, 1], 1));
+        assert_eq!(probe.failures.get(), 1);
+        assert_eq!(probe.durations.sum.get(), 4_551_000_000);
+    }
+}

@@ -1,0 +1,267 @@
+//! The admin server: listeners by address that outlive reloads.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::{AbortHandle, JoinHandle};
+use tokio::time::sleep;
+
+use super::connection::{self, Patience, Site};
+use super::listen::{AdminError, listen};
+use super::probe::HealthProbe;
+use crate::observe::Logger;
+use crate::setup::AdminAddress;
+
+/// What the pages say, asked anew for each request. Quick: it runs between the requests of other clients.
+pub struct Content {
+    /// `/metrics`, in the text format.
+    pub metrics: Box<dyn Fn() -> String + Send + Sync>,
+    /// The plugins that are not ready, for `/ready`.
+    pub not_ready: Box<dyn Fn() -> Vec<&'static str> + Send + Sync>,
+}
+
+/// Which pages an address has; every other path is 404.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Pages {
+    /// `/metrics`.
+    pub metrics: bool,
+    /// `/health`.
+    pub health: bool,
+    /// `/ready`.
+    pub ready: bool,
+}
+
+impl Pages {
+    pub(super) fn to_bits(self) -> u8 {
+        u8::from(self.metrics) | u8::from(self.health) << 1 | u8::from(self.ready) << 2
+    }
+
+    pub(super) fn from_bits(bits: u8) -> Self {
+        Self { metrics: bits & 1 != 0, health: bits & 2 != 0, ready: bits & 4 != 0 }
+    }
+}
+
+/// What a configuration wants served; server blocks that name the same address share it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Plan {
+    pages: BTreeMap<AdminAddress, Pages>,
+}
+
+impl Plan {
+    /// Serves `/metrics` here, too.
+    pub fn metrics(&mut self, at: AdminAddress) {
+        self.pages.entry(at).or_default().metrics = true;
+    }
+
+    /// Serves `/health` here, too, and asks it every second.
+    pub fn health(&mut self, at: AdminAddress) {
+        self.pages.entry(at).or_default().health = true;
+    }
+
+    /// Serves `/ready` here, too.
+    pub fn ready(&mut self, at: AdminAddress) {
+        self.pages.entry(at).or_default().ready = true;
+    }
+}
+
+/// A plan whose new addresses are bound. Dropping it closes them and changes nothing.
+#[derive(Debug)]
+#[must_use = "nothing is served before it is committed"]
+pub struct Prepared {
+    pages: BTreeMap<AdminAddress, Pages>,
+    bound: BTreeMap<AdminAddress, Vec<TcpListener>>,
+}
+
+/// Serves the pages. Dropping it ends every listener and connection at once.
+#[derive(Debug)]
+pub struct AdminServer {
+    runtime: Handle,
+    content: Arc<Content>,
+    logger: Logger,
+    probe: Arc<HealthProbe>,
+    patience: Patience,
+    serving: Mutex<BTreeMap<AdminAddress, Serving>>,
+}
+
+impl AdminServer {
+    /// A server that serves nothing yet.
+    pub fn new(runtime: Handle, content: Content, logger: Logger) -> Self {
+        Self::with_patience(runtime, content, logger, Patience::default())
+    }
+
+    pub(super) fn with_patience(
+        runtime: Handle,
+        content: Content,
+        logger: Logger,
+        patience: Patience,
+    ) -> Self {
+        let probe = Arc::new(HealthProbe::new(logger.clone()));
+        Self { runtime, content: Arc::new(content), logger, probe, patience, serving: Mutex::default() }
+    }
+
+    /// The self-probe of `/health`, a source of its metrics.
+    pub fn health_probe(&self) -> Arc<HealthProbe> {
+        self.probe.clone()
+    }
+
+    /// Binds what is new in `plan`. An address that cannot be bound is logged, and left out until the next plan, unless
+    /// it is to serve `/health`.
+    ///
+    /// # Errors
+    /// [`AdminError::Bind`] for an address of `/health`; everything bound here is closed again.
+    pub fn prepare(&self, plan: Plan) -> Result<Prepared, AdminError> {
+        let mut prepared = Prepared { pages: plan.pages, bound: BTreeMap::new() };
+        let serving = self.serving();
+        for (&address, &pages) in prepared.pages.iter().filter(|(address, _)| !serving.contains_key(address))
+        {
+            match listen(address) {
+                Ok(listeners) => {
+                    prepared.bound.insert(address, listeners);
+                }
+                Err(error) if pages.health => return Err(error),
+                Err(error) => {
+                    if pages.metrics {
+                        self.logger.error(None, &format!("Failed to start metrics handler: {error}"));
+                    }
+                    if pages.ready {
+                        self.logger.error(Some("ready"), &format!("Failed to start ready handler: {error}"));
+                    }
+                }
+            }
+        }
+        Ok(prepared)
+    }
+
+    /// Serves what was prepared, and no longer what is not in it. Listeners that stay notice nothing but their pages.
+    pub fn commit(&self, mut prepared: Prepared) {
+        let mut serving = self.serving();
+        serving.retain(|address, _| prepared.pages.contains_key(address));
+        for (address, pages) in prepared.pages {
+            if let Some(listeners) = prepared.bound.remove(&address) {
+                serving.insert(address, self.start(listeners));
+            }
+            if let Some(here) = serving.get_mut(&address) {
+                here.site.pages.store(pages.to_bits(), Ordering::Relaxed);
+                self.probe_if(pages.health, here);
+            }
+        }
+    }
+
+    /// Serves `/ready` no longer, as the first step of a shutdown: an address that has no other page is closed.
+    pub fn stop_ready(&self) {
+        self.serving().retain(|_, here| {
+            let pages = Pages { ready: false, ..Pages::from_bits(here.site.pages.load(Ordering::Relaxed)) };
+            here.site.pages.store(pages.to_bits(), Ordering::Relaxed);
+            pages != Pages::default()
+        });
+    }
+
+    /// The addresses listened on, with the ports that the system chose for port 0.
+    pub fn addresses(&self) -> Vec<(AdminAddress, SocketAddr)> {
+        let serving = self.serving();
+        serving.iter().flat_map(|(address, here)| here.local.iter().map(|&local| (*address, local))).collect()
+    }
+
+    fn start(&self, listeners: Vec<TcpListener>) -> Serving {
+        let _inside = self.runtime.enter();
+        let site = Arc::new(Site {
+            pages: AtomicU8::new(0),
+            content: self.content.clone(),
+            logger: self.logger.clone(),
+            patience: self.patience,
+        });
+        let (stop, stopped) = watch::channel(false);
+        let mut serving = Serving { site, stop, tasks: Vec::new(), local: Vec::new(), probe: None };
+        for listener in listeners {
+            let local = listener.local_addr();
+            // It can only fail outside a runtime, or without its I/O driver.
+            match tokio::net::TcpListener::from_std(listener) {
+                Ok(listener) => {
+                    serving.local.extend(local.ok());
+                    let accepting = accept(listener, serving.site.clone(), stopped.clone());
+                    serving.tasks.push(self.runtime.spawn(accepting));
+                }
+                Err(error) => self.logger.error(None, &format!("Failed to start admin handler: {error}")),
+            }
+        }
+        serving
+    }
+
+    fn probe_if(&self, health: bool, here: &mut Serving) {
+        if !health {
+            here.end_probe();
+        } else if here.probe.is_none() {
+            here.probe = here.local.first().map(|&local| self.runtime.spawn(self.probe.clone().run(local)));
+        }
+    }
+
+    fn serving(&self) -> MutexGuard<'_, BTreeMap<AdminAddress, Serving>> {
+        self.serving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One address being served.
+#[derive(Debug)]
+struct Serving {
+    site: Arc<Site>,
+    /// Tells connections to end after the request they are at.
+    stop: watch::Sender<bool>,
+    tasks: Vec<JoinHandle<()>>,
+    local: Vec<SocketAddr>,
+    probe: Option<JoinHandle<()>>,
+}
+
+impl Serving {
+    fn end_probe(&mut self) {
+        if let Some(probe) = self.probe.take() {
+            probe.abort();
+        }
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.end_probe();
+        for task in &self.tasks {
+            task.abort();
+        }
+        self.stop.send_replace(true);
+    }
+}
+
+/// Accepts connections for ever. Of too many, the oldest is cut off: a probe that comes now matters more than a client
+/// that has been sitting there.
+async fn accept(listener: tokio::net::TcpListener, site: Arc<Site>, stop: watch::Receiver<bool>) {
+    let mut connections: VecDeque<AbortHandle> = VecDeque::new();
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            // Out of file descriptors, most likely: asking again at once would only burn time.
+            sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        connections.retain(|connection| !connection.is_finished());
+        if connections.len() >= CONNECTIONS
+            && let Some(oldest) = connections.pop_front()
+        {
+            oldest.abort();
+        }
+        let connection = tokio::spawn(connection::serve(stream, site.clone(), stop.clone()));
+        connections.push_back(connection.abort_handle());
+    }
+}
+
+impl fmt::Debug for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Content").finish_non_exhaustive()
+    }
+}
+
+/// How many connections a listening socket serves at once.
+pub(super) const CONNECTIONS: usize = 128;
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

@@ -1,0 +1,246 @@
+//! The command line: CoreDNS's flags, read as Go reads them, and our subcommands.
+
+use std::ffi::OsString;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::builder::PossibleValuesParser;
+use clap::error::ErrorKind;
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use wire::{Name, RType};
+
+/// What the command line asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wish {
+    /// Print this and end well: help, version, plugins.
+    Print(String),
+    /// Serve.
+    Serve(Flags),
+    /// Read the Corefile, say whether it can be served, and end.
+    Check(Flags),
+    /// Say who would answer, and why.
+    Explain(Flags, Explain),
+}
+
+/// The flags that all ways to run share.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Flags {
+    /// `-conf`: the Corefile; `stdin` reads standard input. Without it ./Corefile, else `whoami` and `log`.
+    pub conf: Option<PathBuf>,
+    /// `-dns.port`, `-p`: the port of keys without one; default 53.
+    pub dns_port: u16,
+    /// `-pidfile`: where the process id is written once every socket is bound.
+    pub pidfile: Option<PathBuf>,
+    /// `-quiet`: print neither zones nor version at start.
+    pub quiet: bool,
+    /// `-log-format`: text or json.
+    pub json: bool,
+    /// `-cache-bytes`, LOCALDNS_CACHE_BYTES: the bound over all blocks' caches.
+    pub cache_bytes: usize,
+}
+
+/// `explain NAME [TYPE] [@ADDRESS]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Explain {
+    /// The name asked for.
+    pub name: Name,
+    /// The type asked for; default A.
+    pub rtype: RType,
+    /// The listen address asked; every one where none is named.
+    pub address: Option<IpAddr>,
+}
+
+/// Reads a command line without the program's name.
+///
+/// # Errors
+/// One line that says what is wrong and what is expected.
+pub fn parse(
+    args: impl IntoIterator<Item = OsString>,
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<Wish, String> {
+    let args: Vec<OsString> = args.into_iter().map(as_long_flag).collect();
+    let command = command();
+    let matches = match command.try_get_matches_from(args) {
+        Ok(matches) => matches,
+        Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
+            return Ok(Wish::Print(error.to_string()));
+        }
+        Err(error) => return Err(one_line(&error)),
+    };
+    if matches.get_flag("version") {
+        return Ok(Wish::Print(version()));
+    }
+    if matches.get_flag("plugins") {
+        return Ok(Wish::Print(plugins()));
+    }
+    match matches.subcommand() {
+        Some(("check", sub)) => Ok(Wish::Check(flags(sub, env)?)),
+        Some(("explain", sub)) => Ok(Wish::Explain(flags(sub, env)?, explain(sub)?)),
+        _ => Ok(Wish::Serve(flags(&matches, env)?)),
+    }
+}
+
+/// What `-version` prints.
+pub fn version() -> String {
+    format!("localdns-{}\nlinux/{}, rust\n", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH)
+}
+
+/// What `-plugins` prints.
+fn plugins() -> String {
+    let mut text = String::new();
+    for name in crate::setup::directives::built() {
+        text.push_str(name);
+        text.push('\n');
+    }
+    text
+}
+
+fn command() -> Command {
+    let shared = |command: Command| {
+        command
+            .arg(Arg::new("conf").long("conf").value_name("FILE").value_parser(value_parser!(PathBuf)).help(
+                "Corefile to load; `stdin` reads standard input [default: ./Corefile, else `.:53 { whoami log }`]",
+            ))
+            .arg(
+                Arg::new("dns.port").long("dns.port").alias("p").value_name("PORT").default_value("53")
+                    .value_parser(value_parser!(u16)).help("Port of server blocks that name none; also -p"),
+            )
+            .arg(Arg::new("log-format").long("log-format").value_name("FORMAT").default_value("text")
+                .value_parser(PossibleValuesParser::new(["text", "json"])).help("Format of every log line"))
+            .arg(Arg::new("cache-bytes").long("cache-bytes").value_name("BYTES").value_parser(value_parser!(usize)).help(
+                "Bytes that all server blocks' caches share, 1 MiB to 4 GiB; also LOCALDNS_CACHE_BYTES [default: 67108864]",
+            ))
+    };
+    let serve = shared(Command::new("localdns"))
+        .no_binary_name(true)
+        .disable_version_flag(true)
+        .about("A DNS server for Kubernetes nodes that reads CoreDNS's Corefile")
+        .args_conflicts_with_subcommands(true)
+        .arg(
+            Arg::new("pidfile")
+                .long("pidfile")
+                .value_name("FILE")
+                .value_parser(value_parser!(PathBuf))
+                .help("File for the process id, written once every socket is bound"),
+        )
+        .arg(flag("quiet", "Print neither zones nor version at start"))
+        .arg(flag("version", "Print the version and end"))
+        .arg(flag("plugins", "Print the directives that are served and end"));
+    serve
+        .subcommand(shared(
+            Command::new("check")
+                .about("Read the Corefile, say whether it can be served, and end: exit code 0 or 1"),
+        ))
+        .subcommand(
+            shared(
+                Command::new("explain")
+                    .about("Say which server block and plugin would answer a query, and why"),
+            )
+            .arg(Arg::new("name").required(true).value_name("NAME"))
+            .arg(Arg::new("rest").num_args(0..=2).value_name("TYPE|@ADDRESS")),
+        )
+}
+
+fn flag(name: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).long(name).action(ArgAction::SetTrue).help(help)
+}
+
+fn flags(matches: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -> Result<Flags, String> {
+    let from_env = env("LOCALDNS_CACHE_BYTES").filter(|text| !text.is_empty());
+    let from_env = from_env
+        .map(|text| {
+            text.parse().map_err(|_| format!("LOCALDNS_CACHE_BYTES={text:?} is not a number of bytes"))
+        })
+        .transpose()?;
+    let cache_bytes =
+        matches.get_one("cache-bytes").copied().or(from_env).unwrap_or(cache::Cache::DEFAULT_BYTES);
+    Ok(Flags {
+        conf: matches.get_one("conf").cloned(),
+        dns_port: matches.get_one("dns.port").copied().unwrap_or(53),
+        pidfile: matches.try_get_one("pidfile").ok().flatten().cloned(),
+        quiet: matches.try_get_one("quiet").ok().flatten().copied().unwrap_or(false),
+        json: matches.get_one::<String>("log-format").is_some_and(|format| format == "json"),
+        cache_bytes,
+    })
+}
+
+fn explain(matches: &ArgMatches) -> Result<Explain, String> {
+    let text = matches.get_one::<String>("name").map_or("", String::as_str);
+    let name = Name::from_text(text).map_err(|error| format!("{text:?} is not a domain name: {error}"))?;
+    let mut explain = Explain { name, rtype: RType::A, address: None };
+    for word in matches.get_many::<String>("rest").into_iter().flatten() {
+        match word.strip_prefix('@') {
+            Some(address) => {
+                explain.address =
+                    Some(address.parse().map_err(|_| format!("{address:?} behind @ is not an IP address"))?);
+            }
+            None => {
+                explain.rtype =
+                    word.parse().map_err(|_| format!("{word:?} is not a record type such as AAAA"))?
+            }
+        }
+    }
+    Ok(explain)
+}
+
+/// Go's `-flag` is clap's `--flag`; `-h`, values and everything else stay.
+fn as_long_flag(arg: OsString) -> OsString {
+    match arg.to_str() {
+        Some(text) if text.starts_with('-') && !text.starts_with("--") && text.len() > 1 && text != "-h" => {
+            format!("-{text}").into()
+        }
+        _ => arg,
+    }
+}
+
+/// clap's first line and its hint, in one.
+fn one_line(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+    let tip = text
+        .lines()
+        .map(str::trim)
+        .find(|line| line.starts_with("tip: ") || line.starts_with("[possible values"));
+    match tip {
+        Some(tip) => format!("{first}; {}; see localdns -help", tip.trim_start_matches("tip: ")),
+        None => format!("{first}; see localdns -help"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wish(args: &[&str]) -> Result<Wish, String> {
+        parse(args.iter().map(OsString::from), &|_| None)
+    }
+
+    #[test]
+    fn flags_are_read_as_go_reads_them() {
+        for args in [
+            &["-conf", "F", "-p", "1053", "-quiet"][..],
+            &["--conf=F", "--dns.port=1053", "--quiet"],
+            &["-conf=F", "-dns.port", "1053", "-quiet"],
+        ] {
+            let Ok(Wish::Serve(flags)) = wish(args) else { panic!("{args:?}: {:?}", wish(args)) };
+            assert_eq!((flags.conf, flags.dns_port, flags.quiet), (Some("F".into()), 1053, true));
+        }
+        assert!(matches!(wish(&["--version"]), Ok(Wish::Print(text)) if text.starts_with("localdns-0.")));
+        assert!(matches!(wish(&["-plugins"]), Ok(Wish::Print(text)) if text.contains("forward\n")));
+        assert!(matches!(wish(&["check", "-conf", "F"]), Ok(Wish::Check(_))));
+        let Ok(Wish::Explain(_, explain)) =
+            wish(&["explain", "example.org", "AAAA", "@127.0.0.1", "-conf", "F"])
+        else {
+            panic!("no explain")
+        };
+        assert_eq!((explain.rtype, explain.address), (RType::AAAA, Some("127.0.0.1".parse().unwrap())));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_one_line() {
+        for args in [&["-bogus"][..], &["extra"], &["-p", "x"], &["-log-format", "xml"], &["explain"]] {
+            let error = wish(args).unwrap_err();
+            assert!(!error.contains('\n') && error.ends_with("see localdns -help"), "{error}");
+        }
+    }
+}

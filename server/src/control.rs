@@ -1,0 +1,428 @@
+//! The life of a server: start, reload, stop.
+//!
+//! ```text
+//! read -> build -> bind -> swap          a start, and each reload: what fails leaves the old house standing
+//! stop: /ready ends -> lameduck -> workers drain -> the end
+//! ```
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use corefile::{Corefile, Located};
+use forwarder::{Deliver, ExchangeError, ExchangeId, Streams};
+use sha2::{Digest, Sha512};
+use thiserror::Error;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+
+use crate::admin::{AdminError, AdminServer, Content, Plan};
+use crate::cli::Flags;
+use crate::clock;
+use crate::house::{AdminPlan, House, Shared};
+use crate::listen::{BindError, Letter, Ports};
+use crate::observe::counters::Counter;
+use crate::observe::{Collector, Logger};
+use crate::report;
+use crate::running::{MAX_CONNECTIONS, Running};
+use crate::setup::{SetupError, Spec};
+
+/// Why a configuration is not served.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// The Corefile.
+    #[error("{0}")]
+    Corefile(#[from] Box<Located<SetupError>>),
+    /// An address of the Corefile.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// The address of `health`.
+    #[error(transparent)]
+    Admin(#[from] AdminError),
+    /// Standard input.
+    #[error("cannot read the Corefile from standard input: {0}")]
+    Stdin(std::io::Error),
+    /// Something that the machine does not give: a thread, a file descriptor.
+    #[error("cannot start: {0}")]
+    Machine(std::io::Error),
+}
+
+/// Where the configuration comes from.
+#[derive(Debug, Clone)]
+pub enum Origin {
+    /// A file, read again at each reload.
+    File(PathBuf),
+    /// Standard input, read once.
+    Text(Vec<u8>),
+    /// No Corefile: `whoami` and `log` on the default port.
+    Default,
+}
+
+impl Origin {
+    /// What the flags mean: `-conf FILE`, `-conf stdin`, ./Corefile, or nothing.
+    ///
+    /// # Errors
+    /// Standard input cannot be read.
+    pub fn find(flags: &Flags) -> Result<Self, StartError> {
+        match &flags.conf {
+            Some(path) if path == Path::new("stdin") => {
+                let mut text = Vec::new();
+                std::io::stdin().take(MAX_STDIN).read_to_end(&mut text).map_err(StartError::Stdin)?;
+                Ok(Self::Text(text))
+            }
+            Some(path) => Ok(Self::File(path.clone())),
+            None if Path::new("Corefile").exists() => Ok(Self::File("Corefile".into())),
+            None => Ok(Self::Default),
+        }
+    }
+
+    /// The Corefile as it is now.
+    ///
+    /// # Errors
+    /// Its syntax, or the file.
+    pub fn read(&self) -> Result<Corefile, Box<Located<SetupError>>> {
+        let env = |name: &str| std::env::var(name).ok();
+        match self {
+            Self::File(path) => corefile::read_file(path, &env),
+            Self::Text(text) => corefile::read_text("stdin", text, Path::new("."), &env),
+            Self::Default => {
+                corefile::read_text("Corefile", b". {\n whoami\n log\n}\n", Path::new("."), &env)
+            }
+        }
+        .map_err(|error| Box::new(error.map(SetupError::from)))
+    }
+}
+
+/// A configuration read and built, but not served.
+pub struct Draft {
+    /// What was read.
+    pub spec: Spec,
+    /// The SHA-512 of its words: comments and layout do not count, imported files do.
+    pub hash: String,
+    /// What is odd but not wrong.
+    pub warnings: Vec<String>,
+}
+
+impl Draft {
+    /// Reads the Corefile and gives it its meaning.
+    ///
+    /// # Errors
+    /// What is wrong with it, and where.
+    pub fn read(origin: &Origin, dns_port: u16) -> Result<Self, Box<Located<SetupError>>> {
+        let corefile = origin.read()?;
+        let mut sha = Sha512::new();
+        for token in corefile.tokens() {
+            sha.update(token.as_bytes());
+            sha.update([0]);
+        }
+        let hash = sha.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        let warnings = corefile.warnings.iter().map(|warning| format!("{warning:#}")).collect();
+        let spec = Spec::read(&corefile, dns_port).map_err(Box::new)?;
+        Ok(Self { spec, hash, warnings })
+    }
+}
+
+/// What tokio's threads bring to a worker.
+pub struct Mailer(std::sync::OnceLock<std::sync::Weak<Running>>);
+
+impl Mailer {
+    /// Delivers nothing until the server runs.
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self(std::sync::OnceLock::new()))
+    }
+}
+
+impl Deliver for Mailer {
+    fn deliver(&self, worker: usize, id: ExchangeId, result: Result<Vec<u8>, ExchangeError>) {
+        let running = self.0.get().and_then(std::sync::Weak::upgrade);
+        if let Some(inbox) = running.as_ref().and_then(|running| running.inboxes.get(worker)) {
+            inbox.post(Letter::Exchanged { id, result });
+        }
+    }
+}
+
+/// A server that serves.
+pub struct Server {
+    running: Arc<Running>,
+    ports: Ports,
+    admin: AdminServer,
+    workers: Vec<JoinHandle<()>>,
+    handle: Handle,
+    origin: Origin,
+    dns_port: u16,
+    reloads: Arc<Reloads>,
+}
+
+/// What is told of reloads.
+#[derive(Debug, Default)]
+pub struct Reloads {
+    /// Reloads that failed.
+    pub failed: Counter,
+    /// The SHA-512 of the configuration that serves.
+    pub hash: std::sync::Mutex<String>,
+}
+
+impl Server {
+    /// Reads, builds, binds and starts, in this order: whatever fails leaves nothing behind.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn start(
+        flags: &Flags,
+        origin: Origin,
+        handle: &Handle,
+        logger: Logger,
+        fatal: mpsc::UnboundedSender<String>,
+        start: Instant,
+    ) -> Result<Self, StartError> {
+        let draft = Draft::read(&origin, flags.dns_port)?;
+        for warning in &draft.warnings {
+            logger.warning(None, warning);
+        }
+        let asked = draft.spec.blocks.iter().find_map(|block| block.multisocket);
+        let workers = asked.flatten().unwrap_or_else(default_workers);
+        let (shared, probes) = Shared::new(flags.cache_bytes, workers + 1, handle, logger.clone(), start);
+        let house = House::build(&draft.spec, &shared, &addresses_of).map_err(Box::new)?;
+        house.look_at_files(&shared, start, &logger);
+        let mailer = Mailer::new();
+        let streams = Streams::new(handle.clone(), mailer.clone());
+        handle.spawn(forwarder::health::run(probes));
+        let running = Running::new(house, shared, workers, streams, logger.clone(), fatal, start)
+            .map_err(StartError::Machine)?;
+        let running = Arc::new(running);
+        let _ = mailer.0.set(Arc::downgrade(&running));
+
+        let mut ports = Ports::default();
+        let house = running.house.load_full();
+        let bound = ports.bind(house.listeners.keys().copied(), workers, handle)?;
+        let reloads = Arc::new(Reloads { hash: draft.hash.clone().into(), ..Reloads::default() });
+        let admin = admin_server(&running, &reloads, handle, logger.clone());
+        let prepared = admin.prepare(plan(&house.admin))?;
+
+        let mut threads = Vec::with_capacity(workers);
+        for index in 0..workers {
+            threads.push(crate::listen::spawn(running.clone(), index).map_err(StartError::Machine)?);
+        }
+        ports.open(bound, &running, handle);
+        admin.commit(prepared);
+        logger.set_debug(house.debug);
+        crate::files::spawn(&running).map_err(StartError::Machine)?;
+        let mut server = Self {
+            running,
+            ports,
+            admin,
+            workers: threads,
+            handle: handle.clone(),
+            origin,
+            dns_port: flags.dns_port,
+            reloads,
+        };
+        server.settle();
+        server.detect_loops();
+        Ok(server)
+    }
+
+    /// What the running server shares.
+    pub fn running(&self) -> &Arc<Running> {
+        &self.running
+    }
+
+    /// Reads the configuration again and serves it if it can be; else the old one serves on, and why is logged.
+    pub fn reload(&mut self) {
+        let logger = self.running.logger.clone();
+        logger.info(None, "Reloading");
+        match self.try_reload() {
+            Ok(()) => logger.info(None, "Reloading complete"),
+            Err(error) => {
+                self.reloads.failed.add_shared(1);
+                logger.error(None, &format!("Restart failed: {error}"));
+            }
+        }
+    }
+
+    /// The hash of the Corefile as it stands now, if that is not the one that serves; an unreadable file counts once.
+    pub fn changed(&self, last_seen: &mut String) -> bool {
+        let hash = match self.origin.read() {
+            Ok(corefile) => {
+                let mut sha = Sha512::new();
+                for token in corefile.tokens() {
+                    sha.update(token.as_bytes());
+                    sha.update([0]);
+                }
+                sha.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+            }
+            Err(error) => error.to_string(),
+        };
+        let serving = self.reloads.hash.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+        let changed = hash != *last_seen && hash != serving;
+        *last_seen = hash;
+        changed
+    }
+
+    fn try_reload(&mut self) -> Result<(), StartError> {
+        let running = self.running.clone();
+        let draft = Draft::read(&self.origin, self.dns_port)?;
+        let house = House::build(&draft.spec, &running.shared, &addresses_of).map_err(Box::new)?;
+        house.look_at_files(&running.shared, clock::now(), &running.logger);
+        let bound = self.ports.bind(house.listeners.keys().copied(), self.workers.len(), &self.handle)?;
+        let prepared = self.admin.prepare(plan(&house.admin))?;
+        for warning in &draft.warnings {
+            running.logger.warning(None, warning);
+        }
+        // From here on nothing can fail.
+        if house.workers.is_some_and(|workers| workers != self.workers.len()) {
+            running.logger.warning(Some("multisocket"), "the number of workers changes with the next start");
+        }
+        let house = Arc::new(house);
+        let old = running.house.swap(house.clone());
+        self.ports.open(bound, &running, &self.handle);
+        self.ports.close_others(|address| house.listeners.contains_key(address), &running);
+        self.admin.commit(prepared);
+        running.logger.set_debug(house.debug);
+        *self.reloads.hash.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = draft.hash;
+        self.settle();
+        drop(old);
+        self.detect_loops();
+        Ok(())
+    }
+
+    /// Waits until every worker has done the letters posted so far, so that what they replaced is dropped here.
+    fn settle(&mut self) {
+        let (sender, mut receiver) = mpsc::channel(1);
+        for inbox in &self.running.inboxes {
+            inbox.post(Letter::Mark(sender.clone()));
+        }
+        drop(sender);
+        // A worker that hangs must not hold up a reload for ever.
+        let done = async { tokio::time::timeout(Duration::from_secs(2), receiver.recv()).await };
+        let _ = self.handle.block_on(done);
+    }
+
+    fn detect_loops(&self) {
+        let house = self.running.house.load_full();
+        crate::loopcheck::start(&self.handle, &house, &self.running);
+    }
+
+    /// Stops as CoreDNS does: /ready ends, `lameduck` goes by in full service, then what is in flight is answered.
+    pub fn stop(mut self, cut_short: impl Future<Output = ()>) {
+        self.admin.stop_ready();
+        let lameduck = self.running.house.load().lameduck;
+        if !lameduck.is_zero() {
+            self.running.logger.info(
+                Some("health"),
+                &format!("Going into lameduck mode for {}", corefile::go::format_duration(lameduck)),
+            );
+            self.handle.block_on(async {
+                tokio::select! {
+                    () = tokio::time::sleep(lameduck) => {}
+                    () = cut_short => {}
+                }
+            });
+        }
+        self.ports.stop_accepting();
+        for inbox in &self.running.inboxes {
+            inbox.post(Letter::Stop);
+        }
+        for worker in self.workers.drain(..) {
+            let _ = worker.join();
+        }
+        // Replies that workers have just handed over still have to be written.
+        let connections = self.running.connections.clone();
+        let closed =
+            async { tokio::time::timeout(LAST_REPLIES, connections.acquire_many(MAX_CONNECTIONS)).await };
+        let _ = self.handle.block_on(closed);
+        self.running.logger.flush(LAST_REPLIES);
+    }
+}
+
+/// The addresses of an interface, as `bind` names it.
+///
+/// # Errors
+/// The interface is not there.
+pub fn addresses_of(interface: &str) -> Result<Vec<std::net::IpAddr>, node::NodeError> {
+    Ok(node::addresses_of(interface)?.into_iter().map(|address| address.ip).collect())
+}
+
+fn default_workers() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).min(MAX_DEFAULT_WORKERS)
+}
+
+fn plan(admin: &AdminPlan) -> Plan {
+    let mut plan = Plan::default();
+    for address in &admin.metrics {
+        plan.metrics(*address);
+    }
+    for address in &admin.health {
+        plan.health(*address);
+    }
+    for address in &admin.ready {
+        plan.ready(*address);
+    }
+    plan
+}
+
+fn admin_server(
+    running: &Arc<Running>,
+    reloads: &Arc<Reloads>,
+    handle: &Handle,
+    logger: Logger,
+) -> AdminServer {
+    let collector: Arc<std::sync::OnceLock<Collector>> = Arc::default();
+    let scraped = collector.clone();
+    let content = Content {
+        metrics: Box::new(move || scraped.get().map(Collector::text).unwrap_or_default()),
+        // Every plugin that is here is ready as soon as it is built.
+        not_ready: Box::new(Vec::new),
+    };
+    let admin = AdminServer::new(handle.clone(), content, logger);
+    let _ = collector.set(report::collector(running, reloads, admin.health_probe()));
+    admin
+}
+
+impl House {
+    /// Reads every file that has not been read yet: the first answer must not come before the first table.
+    pub fn look_at_files(&self, shared: &Shared, now: Instant, logger: &Logger) {
+        for table in shared.hosts.all() {
+            table.look(now, logger);
+        }
+    }
+}
+
+impl Shared {
+    /// What a process starts with, and the probes that upstreams will ask for.
+    pub fn new(
+        cache_bytes: usize,
+        writers: usize,
+        handle: &Handle,
+        logger: Logger,
+        start: Instant,
+    ) -> (Self, forwarder::ProbeRequests) {
+        let (upstreams, probes) = forwarder::Registry::new(start);
+        let shared = Self {
+            cache: cache::Cache::new(cache_bytes, start),
+            upstreams,
+            forward: Arc::default(),
+            followed: crate::dial::Followed::default(),
+            hosts: crate::plugin::hosts::HostsRegistry::default(),
+            zones: Arc::default(),
+            templates: crate::plugin::template::TemplateRegistry::default(),
+            handle: handle.clone(),
+            resolve_names: true,
+            logger,
+            next_block: AtomicU64::new(0),
+            writers,
+        };
+        shared.next_block.store(1, Relaxed);
+        (shared, probes)
+    }
+}
+
+/// Workers where the Corefile names no number: more than this rarely pays on a node that has other work.
+const MAX_DEFAULT_WORKERS: usize = 8;
+/// How long TCP clients have for their last replies.
+const LAST_REPLIES: Duration = Duration::from_millis(500);
+/// What is read of standard input.
+const MAX_STDIN: u64 = 16 << 20;

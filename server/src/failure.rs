@@ -1,0 +1,79 @@
+//! Why a query has no answer, and what its client is told: one total function from failure to rcode.
+
+use thiserror::Error;
+use wire::{Ede, Rcode};
+
+/// Why a query has no answer.
+#[derive(Debug, Clone, Error)]
+pub enum Failure {
+    /// No server block serves the name.
+    #[error("no server block serves this name")]
+    NoZone,
+    /// A class that nothing on this address serves.
+    #[error("class not served")]
+    Class,
+    /// The server block has no plugin left to ask.
+    #[error("plugin/{0}: no next plugin found")]
+    NoNextPlugin(&'static str),
+    /// `hosts` does not know the name and does not fall through.
+    #[error("plugin/hosts: no such name")]
+    NoHost,
+    /// `template` matched the zone but no pattern, and does not fall through.
+    #[error("plugin/template: no pattern matches")]
+    NoPattern,
+    /// `template` could not make its records.
+    #[error("plugin/template: {0}")]
+    Template(String),
+    /// The upstreams.
+    #[error(transparent)]
+    Forward(#[from] forwarder::Failure),
+    /// More queries in flight than there is room for.
+    #[error("too many queries in flight")]
+    Overload,
+    /// A bug of ours, caught.
+    #[error("panic")]
+    Panic,
+}
+
+impl Failure {
+    /// What the header says.
+    pub fn rcode(&self) -> Rcode {
+        match self {
+            Self::NoZone | Self::Class => Rcode::REFUSED,
+            Self::NoNextPlugin(_)
+            | Self::NoHost
+            | Self::NoPattern
+            | Self::Template(_)
+            | Self::Overload
+            | Self::Panic => Rcode::SERVFAIL,
+            // The client asks somebody else at once; a full table is our own trouble.
+            Self::Forward(forwarder::Failure::MaxConcurrent(_)) => Rcode::REFUSED,
+            Self::Forward(_) => Rcode::SERVFAIL,
+        }
+    }
+
+    /// What a client with EDNS is told besides (RFC 8914).
+    pub fn ede(&self) -> Option<Ede> {
+        match self {
+            Self::NoZone | Self::Class => Some(Ede::NOT_AUTHORITATIVE),
+            Self::NoNextPlugin(_)
+            | Self::NoHost
+            | Self::NoPattern
+            | Self::Template(_)
+            | Self::Overload
+            | Self::Panic => Some(Ede { code: 0, text: "" }),
+            Self::Forward(failure) => Some(forward_ede(failure)),
+        }
+    }
+}
+
+fn forward_ede(failure: &forwarder::Failure) -> Ede {
+    use forwarder::Failure as F;
+    match failure {
+        F::Silent { .. } | F::NoHealthy | F::NoUpstream | F::NoStanza => Ede::NO_REACHABLE_AUTHORITY,
+        F::Network { .. } | F::NoSocket(_) | F::Exchange(_) | F::Garbled(_) => Ede::NETWORK_ERROR,
+        F::MaxConcurrent(_) => Ede { code: 0, text: "concurrent queries exceeded maximum" },
+        F::TableFull => Ede { code: 0, text: "too many queries in flight" },
+        F::Patience | F::Shutdown => Ede { code: 0, text: "" },
+    }
+}

@@ -1,0 +1,384 @@
+//! The house: a configuration ready to serve, built aside and swapped in whole.
+//!
+//! ```text
+//! Spec -> addresses -> blocks with their pipelines -> a route for each listen address
+//! ```
+//! Nothing here binds a socket. What must outlive a reload (cache, upstreams' health, hosts tables, counters) comes from
+//! [`Shared`] and is found again by its identity.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use corefile::{Located, Location};
+use wire::{Flags, Name, OPTION_NSID, Query, Reply};
+
+use crate::observe::counters::{Tally, ZoneLabels, ZoneRegistry, ZoneSet};
+use crate::observe::{ErrorLog, LogRules, Logger};
+use crate::pipeline::Pipeline;
+use crate::plugin::hosts::HostsRegistry;
+use crate::route::Route;
+use crate::setup::args::Result;
+use crate::setup::{AdminAddress, BlockSpec, ReloadSpec, SetupError, Spec, TimeoutsSpec};
+
+/// What outlives every configuration.
+pub struct Shared {
+    /// All blocks' answers.
+    pub cache: cache::Cache,
+    /// All upstreams, their health and connections.
+    pub upstreams: forwarder::Registry,
+    /// What is counted of `forward`.
+    pub forward: Arc<forwarder::GroupMetrics>,
+    /// Files of upstreams that are followed.
+    pub followed: crate::dial::Followed,
+    /// All hosts tables.
+    pub hosts: HostsRegistry,
+    /// All zones' counters.
+    pub zones: Arc<ZoneRegistry>,
+    /// What is counted of templates.
+    pub templates: crate::plugin::template::TemplateRegistry,
+    /// The runtime that looks names up.
+    pub handle: tokio::runtime::Handle,
+    /// Whether host names among upstreams are looked up; not where nothing will be asked.
+    pub resolve_names: bool,
+    /// The process's log.
+    pub logger: Logger,
+    /// The number of the next block.
+    pub next_block: AtomicU64,
+    /// How many threads count: every worker and, last, the stream side.
+    pub writers: usize,
+}
+
+/// One configuration, ready to serve.
+pub struct House {
+    /// Every listen address with the zones served there, sorted.
+    pub listeners: BTreeMap<SocketAddr, Listener>,
+    /// Every server block, in file order.
+    pub blocks: Vec<Arc<Block>>,
+    /// Every served zone, by its index.
+    pub zones: Vec<Arc<ServedZone>>,
+    /// What `multisocket` asks for.
+    pub workers: Option<usize>,
+    /// `reload`, the first that stands in the file.
+    pub reload: Option<ReloadSpec>,
+    /// How long to go on after SIGTERM: the longest `lameduck`.
+    pub lameduck: Duration,
+    /// Admin listeners.
+    pub admin: AdminPlan,
+    /// Whether `debug` stands anywhere.
+    pub debug: bool,
+}
+
+/// Where /health, /ready and /metrics are served.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AdminPlan {
+    /// `health`.
+    pub health: Vec<AdminAddress>,
+    /// `ready`.
+    pub ready: Vec<AdminAddress>,
+    /// `prometheus`.
+    pub metrics: Vec<AdminAddress>,
+}
+
+/// One listen address.
+pub struct Listener {
+    /// Which zone answers.
+    pub route: Route,
+    /// What is counted of queries that no zone answers; only where some block has `prometheus`.
+    pub dropped: Option<ZoneSet>,
+    /// TCP limits; the first block that has `timeouts` decides for its address.
+    pub timeouts: TimeoutsSpec,
+    /// The address as the start-up lines print it, `[ADDRESS]:PORT` without wildcards.
+    pub label: String,
+}
+
+impl Listener {
+    /// Where thread `writer` counts queries that no zone answers.
+    #[inline]
+    pub fn dropped_tally(&self, writer: usize) -> Tally<'_> {
+        Tally::new(self.dropped.as_deref(), writer)
+    }
+}
+
+/// One server block.
+pub struct Block {
+    /// Its place in the file.
+    pub index: usize,
+    /// Its number, different for every block built since the start.
+    pub id: u64,
+    /// Where its first key stands.
+    pub at: Location,
+    /// The directives it has, in the order in which they take effect.
+    pub directives: Vec<&'static str>,
+    /// The first of its zones.
+    pub first_zone: Name,
+    /// Its first listen address, as `dns://ADDRESS:PORT`.
+    pub first_server: String,
+    /// What answers.
+    pub pipeline: Pipeline,
+    /// The identifier sent to those who ask for it.
+    pub nsid: Option<Box<[u8]>>,
+    /// The largest UDP reply.
+    pub bufsize: usize,
+    /// Which queries are logged.
+    pub log: Option<LogRules>,
+    /// Where failures are logged.
+    pub errors: Option<Arc<ErrorLog>>,
+}
+
+/// One zone of one block on one listen address.
+pub struct ServedZone {
+    /// Its place in [`House::zones`].
+    pub index: usize,
+    /// The zone.
+    pub zone: Name,
+    /// The block that serves it.
+    pub block: Arc<Block>,
+    /// `dns://ADDRESS:PORT`.
+    pub server: String,
+    /// What is counted, if the block has `prometheus`.
+    pub counters: Option<ZoneSet>,
+}
+
+impl std::fmt::Debug for ServedZone {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} on {}", self.zone, self.server)
+    }
+}
+
+impl ServedZone {
+    /// Where thread `writer` counts.
+    #[inline]
+    pub fn tally(&self, writer: usize) -> Tally<'_> {
+        Tally::new(self.counters.as_deref(), writer)
+    }
+
+    /// Completes a reply: identifier, size, header.
+    #[inline]
+    pub fn finish(&self, query: &Query<'_>, mut reply: Reply<'_>, limit: usize) -> (Flags, usize) {
+        if let Some(nsid) = &self.block.nsid
+            && query.edns.is_some_and(|edns| edns.nsid)
+        {
+            reply.options.push(OPTION_NSID, nsid);
+        }
+        reply.finish(query, limit)
+    }
+
+    /// The largest reply over UDP to this query.
+    #[inline]
+    pub fn udp_limit(&self, query: &Query<'_>) -> usize {
+        query.udp_limit().min(self.block.bufsize).max(512)
+    }
+}
+
+/// Looks up what the machine says about a name in `bind`.
+pub type AddressesOf<'a> = &'a dyn Fn(&str) -> std::result::Result<Vec<IpAddr>, node::NodeError>;
+
+impl House {
+    /// Builds a house from a configuration; nothing that serves now is touched.
+    ///
+    /// # Errors
+    /// What cannot be served, at the word that says so.
+    pub fn build(spec: &Spec, shared: &Shared, addresses_of: AddressesOf<'_>) -> Result<Self> {
+        let plan = plan_listeners(spec, addresses_of)?;
+        let ours: Vec<SocketAddr> = plan.values().flatten().map(|planned| planned.address).collect();
+        let mut blocks = Vec::new();
+        for (index, block) in spec.blocks.iter().enumerate() {
+            let addresses: Vec<SocketAddr> = plan[&index].iter().map(|planned| planned.address).collect();
+            blocks.push(Arc::new(build_block(index, block, shared, &addresses, &ours)?));
+        }
+        let mut zones = Vec::new();
+        let mut by_address: BTreeMap<SocketAddr, Vec<Arc<ServedZone>>> = BTreeMap::new();
+        for (index, planned) in
+            plan.iter().flat_map(|(index, planned)| planned.iter().map(move |p| (*index, p)))
+        {
+            let block = &blocks[index];
+            let server = server_label(planned.address);
+            let counters = spec.blocks[index].prometheus.map(|_| {
+                let plugin = plugin_label(&block.directives);
+                let labels = ZoneLabels { server: server.clone(), zone: planned.zone.to_string(), plugin };
+                shared.zones.zone(&labels, shared.writers)
+            });
+            let zone = Arc::new(ServedZone {
+                index: zones.len(),
+                zone: planned.zone,
+                block: block.clone(),
+                server,
+                counters,
+            });
+            zones.push(zone.clone());
+            by_address.entry(planned.address).or_default().push(zone);
+        }
+        let listeners = by_address
+            .into_iter()
+            .map(|(address, zones)| (address, listener(address, zones, spec, shared)))
+            .collect();
+        let admin = AdminPlan {
+            health: unique(spec.blocks.iter().filter_map(|block| block.health.map(|health| health.address))),
+            ready: unique(spec.blocks.iter().filter_map(|block| block.ready.map(|ready| ready.address))),
+            metrics: unique(
+                spec.blocks.iter().filter_map(|block| block.prometheus.map(|metrics| metrics.address)),
+            ),
+        };
+        Ok(Self {
+            listeners,
+            blocks,
+            zones,
+            workers: spec.blocks.iter().find_map(|block| block.multisocket).flatten(),
+            reload: spec.blocks.iter().find_map(|block| block.reload),
+            lameduck: spec
+                .blocks
+                .iter()
+                .filter_map(|b| b.health.map(|h| h.lameduck))
+                .max()
+                .unwrap_or_default(),
+            admin,
+            debug: spec.blocks.iter().any(|block| block.debug),
+        })
+    }
+
+    /// The lines that CoreDNS prints at start: `ZONE:PORT` and, where bound, ` on ADDRESS`.
+    pub fn banner(&self) -> Vec<String> {
+        let mut lines: Vec<String> = self
+            .zones
+            .iter()
+            .map(|zone| {
+                let address = zone.server.trim_start_matches("dns://");
+                match address.rsplit_once(':') {
+                    Some(("", port)) => format!("{}:{port}", zone.zone),
+                    Some((host, port)) => {
+                        format!(
+                            "{}:{port} on {}",
+                            zone.zone,
+                            host.trim_start_matches('[').trim_end_matches(']')
+                        )
+                    }
+                    None => zone.zone.to_string(),
+                }
+            })
+            .collect();
+        lines.dedup();
+        lines
+    }
+}
+
+/// One zone on one address, before its block is built.
+struct Planned {
+    address: SocketAddr,
+    zone: Name,
+}
+
+/// Which block serves which zone on which address, and that none is served twice.
+fn plan_listeners(spec: &Spec, addresses_of: AddressesOf<'_>) -> Result<BTreeMap<usize, Vec<Planned>>> {
+    let mut plan: BTreeMap<usize, Vec<Planned>> = BTreeMap::new();
+    let mut seen: HashMap<(SocketAddr, Name), &Location> = HashMap::new();
+    let mut bound: HashMap<(Name, u16), (bool, &Location)> = HashMap::new();
+    for (index, block) in spec.blocks.iter().enumerate() {
+        let bind = block.bind.addresses(addresses_of)?;
+        let hosts: Vec<IpAddr> = if block.bind.targets.is_empty() {
+            vec![Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()]
+        } else {
+            bind.clone()
+        };
+        let planned = plan.entry(index).or_default();
+        for (zone, port, at) in &block.zones {
+            let is_bound = !block.bind.targets.is_empty();
+            let (first_bound, first_at) = *bound.entry((*zone, *port)).or_insert((is_bound, at));
+            if first_bound != is_bound {
+                let error = SetupError::Overlap {
+                    server: format!("dns://{zone}:{port}"),
+                    first: first_at.to_string(),
+                };
+                return Err(Located::new(at, error));
+            }
+            for host in &hosts {
+                let address = SocketAddr::new(*host, *port);
+                if let Some(first) = seen.insert((address, *zone), at) {
+                    let on = if is_bound { format!(" on {host}") } else { String::new() };
+                    let error = SetupError::AlreadyDefined {
+                        server: format!("dns://{zone}:{port}{on}"),
+                        first: first.to_string(),
+                    };
+                    return Err(Located::new(at, error));
+                }
+                planned.push(Planned { address, zone: *zone });
+            }
+        }
+    }
+    Ok(plan)
+}
+
+fn build_block(
+    index: usize,
+    spec: &BlockSpec,
+    shared: &Shared,
+    addresses: &[SocketAddr],
+    ours: &[SocketAddr],
+) -> Result<Block> {
+    Ok(Block {
+        index,
+        id: shared.next_block.fetch_add(1, Relaxed),
+        at: spec.at.clone(),
+        directives: spec.directives.clone(),
+        first_zone: spec.zones.first().map_or(Name::ROOT, |(zone, ..)| *zone),
+        first_server: addresses.first().map(|&address| server_label(address)).unwrap_or_default(),
+        pipeline: Pipeline::build(spec, shared, addresses, ours)?,
+        nsid: spec.nsid.as_ref().map(|data| data.clone().unwrap_or_else(host_name).into_bytes().into()),
+        bufsize: usize::from(spec.bufsize.unwrap_or(wire::UDP_SIZE)),
+        log: (!spec.log.is_empty()).then(|| LogRules::new(spec.log.clone(), shared.logger.format())),
+        errors: spec.errors.clone().map(|errors| Arc::new(ErrorLog::new(errors, shared.logger.clone()))),
+    })
+}
+
+fn listener(address: SocketAddr, zones: Vec<Arc<ServedZone>>, spec: &Spec, shared: &Shared) -> Listener {
+    let blocks: Vec<&BlockSpec> = zones.iter().map(|zone| &spec.blocks[zone.block.index]).collect();
+    let timeouts = blocks.iter().find_map(|block| block.timeouts).unwrap_or_default();
+    let dropped = blocks.iter().any(|block| block.prometheus.is_some()).then(|| {
+        let labels = ZoneLabels { server: server_label(address), zone: "dropped".to_owned(), plugin: "" };
+        shared.zones.zone(&labels, shared.writers)
+    });
+    Listener { route: Route::new(zones), dropped, timeouts, label: address.to_string() }
+}
+
+/// `dns://ADDRESS:PORT`; the wildcard of either family is `dns://:PORT`.
+pub(crate) fn server_label(address: SocketAddr) -> String {
+    match address.ip().is_unspecified() {
+        true => format!("dns://:{}", address.port()),
+        false => format!("dns://{address}"),
+    }
+}
+
+/// CoreDNS names the plugin right below prometheus in its chain, whoever answers.
+fn plugin_label(directives: &[&'static str]) -> &'static str {
+    const NO_HANDLER: &[&str] = &[
+        "root",
+        "timeouts",
+        "multisocket",
+        "reload",
+        "nsid",
+        "bufsize",
+        "bind",
+        "debug",
+        "ready",
+        "health",
+        "prometheus",
+    ];
+    directives.iter().copied().find(|name| !NO_HANDLER.contains(name)).unwrap_or_default()
+}
+
+fn unique(addresses: impl Iterator<Item = AdminAddress>) -> Vec<AdminAddress> {
+    let mut unique: Vec<AdminAddress> = addresses.collect();
+    unique.sort_unstable();
+    unique.dedup();
+    unique
+}
+
+fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    match name.trim() {
+        "" => "localhost".to_owned(),
+        name => name.to_owned(),
+    }
+}

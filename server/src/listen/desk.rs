@@ -1,0 +1,392 @@
+//! A worker's desk: whose replies go out where, and what its forwarder wants done.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cache::Stored;
+use forwarder::{Ask, Exchange, Finished, Forwarder, Outside, SocketId, Transport, Upstream};
+use sockets::{BATCH, Epoll, Interest, ListenSocket, Outgoing};
+use wire::{Answer, Flags, Query, Rcode, Reply};
+
+use super::inbox::{Client, Letter, Waiter};
+use super::upstreams::Upstreams;
+use super::worker::LISTEN;
+use crate::failure::Failure;
+use crate::house::Block;
+use crate::observe::LineRing;
+use crate::observe::counters::Proto;
+use crate::pipeline::CacheRoom;
+use crate::running::Running;
+use crate::serve::{self, Room, Seen};
+
+/// What a worker writes to.
+pub(super) struct Desk {
+    index: usize,
+    running: Arc<Running>,
+    sockets: Vec<Option<OpenSocket>>,
+    pub(super) upstreams: Upstreams,
+    /// Socket errors that the forwarder must hear of when it is free again.
+    refused: Vec<(SocketId, io::ErrorKind)>,
+    /// Log lines.
+    pub(super) lines: LineRing,
+    /// The time of this turn.
+    pub(super) now: Instant,
+    /// A reply to a TCP client, before it is sent.
+    scratch: Vec<u8>,
+}
+
+/// One listen socket with the replies that wait to leave by it.
+pub(super) struct OpenSocket {
+    pub(super) address: SocketAddr,
+    pub(super) socket: ListenSocket,
+    pub(super) replies: Outgoing,
+    kernel_drops: u32,
+    new_drops: u64,
+}
+
+impl OpenSocket {
+    fn new(socket: ListenSocket) -> Self {
+        let replies = Outgoing::new(BATCH, REPLY_BYTES);
+        Self { address: socket.local_addr(), socket, replies, kernel_drops: 0, new_drops: 0 }
+    }
+
+    /// Notes the kernel's counter of datagrams that found no room.
+    pub(super) fn note_kernel_drops(&mut self, counter: Option<u32>) {
+        if let Some(counter) = counter {
+            self.new_drops += u64::from(counter.wrapping_sub(self.kernel_drops));
+            self.kernel_drops = counter;
+        }
+    }
+
+    /// Sends the batch; what the kernel does not take is dropped and counted, as the client will ask again.
+    pub(super) fn send(&mut self, running: &Running, now: Instant) {
+        if self.new_drops > 0 {
+            running.kernel_drops.add_shared(std::mem::take(&mut self.new_drops));
+        }
+        if self.replies.is_empty() {
+            return;
+        }
+        let sent = self.socket.send(&mut self.replies);
+        if let Some(error) = sent.error {
+            running.send_drops.add_shared((sent.dropped + sent.refused) as u64);
+            running.io_error("send", self.address, &error, now);
+        }
+    }
+}
+
+impl Desk {
+    pub(super) fn new(running: Arc<Running>, index: usize) -> Self {
+        let lines = running.logger.ring(LOG_RING_BYTES);
+        Self {
+            index,
+            running,
+            sockets: Vec::new(),
+            upstreams: Upstreams::new(),
+            refused: Vec::new(),
+            lines,
+            now: crate::clock::now(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// How many places for listen sockets there are, some perhaps empty.
+    pub(super) fn places(&self) -> usize {
+        self.sockets.len()
+    }
+
+    #[inline]
+    pub(super) fn socket(&mut self, place: usize) -> Option<&mut OpenSocket> {
+        self.sockets.get_mut(place)?.as_mut()
+    }
+
+    pub(super) fn open_listener(&mut self, socket: ListenSocket, epoll: &Epoll) -> io::Result<()> {
+        self.adopt(OpenSocket::new(socket), epoll)
+    }
+
+    pub(super) fn adopt(&mut self, socket: OpenSocket, epoll: &Epoll) -> io::Result<()> {
+        let place = self.sockets.iter().position(Option::is_none).unwrap_or(self.sockets.len());
+        epoll.add(&socket.socket, LISTEN | place as u64, Interest::Readable)?;
+        if place == self.sockets.len() {
+            self.sockets.push(None);
+        }
+        self.sockets[place] = Some(socket);
+        Ok(())
+    }
+
+    pub(super) fn close_listener(&mut self, address: SocketAddr, epoll: &Epoll) {
+        for place in &mut self.sockets {
+            if let Some(socket) = place.take_if(|socket| socket.address == address) {
+                let _ = epoll.remove(&socket.socket);
+            }
+        }
+    }
+
+    /// The listen sockets, for the loop that comes after this one.
+    pub(super) fn into_sockets(self) -> Vec<OpenSocket> {
+        self.sockets.into_iter().flatten().collect()
+    }
+
+    /// Hands a miss to whoever has the same query in flight: this worker's forwarder, or another worker.
+    pub(super) fn ask(
+        &mut self,
+        forwarder: &mut Forwarder<Waiter>,
+        now: Instant,
+        waiter: Waiter,
+        patience: Option<Duration>,
+    ) {
+        if workers_share(&self.running) {
+            let key = self.running.flights.key(waiter.zone.block.index, &waiter.query.query());
+            if let Some(other) = self.running.flights.claim(key, self.index) {
+                self.running.inboxes[other].post(Letter::Ask { waiter, patience });
+                return;
+            }
+        }
+        self.ask_here(forwarder, now, waiter, patience);
+    }
+
+    /// Hands a miss to this worker's forwarder.
+    pub(super) fn ask_here(
+        &mut self,
+        forwarder: &mut Forwarder<Waiter>,
+        now: Instant,
+        waiter: Waiter,
+        patience: Option<Duration>,
+    ) {
+        let zone = waiter.zone.clone();
+        let Some(dial) = zone.block.pipeline.dial() else { return };
+        let held = waiter.query;
+        let ask = Ask {
+            chain: &dial.chain,
+            query: &held.query(),
+            client: match waiter.client {
+                Client::Stream(_) => Transport::Tcp,
+                Client::Udp { .. } | Client::Nobody => Transport::Udp,
+            },
+            block: zone.block.id,
+            context: 0,
+            patience,
+        };
+        if let Err(refused) = forwarder.ask(now, ask, waiter, self) {
+            if workers_share(&self.running) {
+                self.running
+                    .flights
+                    .release(self.running.flights.key(zone.block.index, &held.query()), self.index);
+            }
+            if matches!(refused.failure, forwarder::Failure::TableFull) {
+                self.running.shed.add_shared(1);
+            }
+            self.fail(refused.waiter, Failure::Forward(refused.failure), now);
+        }
+    }
+
+    /// Sends what has gathered, and tells the forwarder what the network refused.
+    pub(super) fn flush(&mut self, epoll: &Epoll, forwarder: &mut Forwarder<Waiter>, now: Instant) {
+        loop {
+            let refused = &mut self.refused;
+            self.upstreams.flush(epoll, |socket, error| refused.push((socket, error.kind())));
+            if self.refused.is_empty() {
+                break;
+            }
+            // Each error ends a try: the retries it causes are bounded by the forwarder.
+            for (socket, error) in std::mem::take(&mut self.refused) {
+                forwarder.socket_error(now, socket, error, self);
+            }
+        }
+        for socket in self.sockets.iter_mut().flatten() {
+            socket.send(&self.running, now);
+        }
+    }
+
+    /// Writes, sends, counts and logs the reply to one waiter.
+    fn deliver(
+        &mut self,
+        waiter: &Waiter,
+        failure: Option<Failure>,
+        now: Instant,
+        write: impl FnOnce(&mut Reply<'_>, &Query<'_>),
+    ) {
+        self.deliver_if(waiter, failure, now, |reply, query| {
+            write(reply, query);
+            true
+        });
+    }
+
+    /// The same, if `write` says that there is something to send; false where nothing was sent.
+    fn deliver_if(
+        &mut self,
+        waiter: &Waiter,
+        failure: Option<Failure>,
+        now: Instant,
+        write: impl FnOnce(&mut Reply<'_>, &Query<'_>) -> bool,
+    ) -> bool {
+        let query = waiter.query.query();
+        let zone = &waiter.zone;
+        let (outcome, proto, client, local) = match &waiter.client {
+            Client::Nobody => return false,
+            Client::Udp { socket: (place, address), peer, local } => {
+                let open = self.sockets.get_mut(*place).and_then(Option::as_mut);
+                // The address was closed by a reload meanwhile: nobody can be answered from it.
+                let Some(open) = open.filter(|open| open.address == *address) else { return false };
+                if open.replies.is_full() {
+                    open.send(&self.running, now);
+                }
+                let Some(out) = open.replies.slot() else { return false };
+                let mut reply = Reply::start(out, &query);
+                if !write(&mut reply, &query) {
+                    return false;
+                }
+                let outcome = serve::finish(zone, &query, reply, Room::Datagram, failure);
+                open.replies.commit(peer, *local);
+                let local = local.map_or(*address, |local| (local.address, address.port()).into());
+                (outcome, Proto::Udp, *peer, local)
+            }
+            Client::Stream(stream) => {
+                let mut reply = Reply::start(&mut self.scratch, &query);
+                if !write(&mut reply, &query) {
+                    return false;
+                }
+                let outcome = serve::finish(zone, &query, reply, Room::Stream, failure);
+                stream.send(&self.scratch);
+                (outcome, Proto::Tcp, stream.peer, stream.local)
+            }
+        };
+        let nanos = now.saturating_duration_since(waiter.started).as_nanos() as u64;
+        let seen = Seen { client, local: Some(local), proto, nanos, now };
+        serve::count(zone.tally(self.index), &outcome, &seen);
+        serve::log(zone, &outcome, &seen, &query, &mut self.lines);
+        true
+    }
+
+    /// Answers a waiter whose query failed: from an earlier answer if there is one, else with the failure.
+    fn fail(&mut self, waiter: Waiter, failure: Failure, now: Instant) {
+        if !self.answer_stale(&waiter, now) {
+            self.deliver(&waiter, Some(failure.clone()), now, |reply, _| serve::fail(reply, &failure));
+        }
+    }
+
+    /// Answers a waiter from an earlier answer, if the block's cache has one that may still be served; nobody at all is
+    /// answered by noting the failure.
+    fn answer_stale(&mut self, waiter: &Waiter, now: Instant) -> bool {
+        let query = waiter.query.query();
+        let Some(room) = room(&waiter.zone.block, &query) else { return false };
+        if matches!(waiter.client, Client::Nobody) {
+            room.partition.failed(&room.policy, &query, now);
+            return true;
+        }
+        let mut found = false;
+        let tried = self.deliver_if(waiter, None, now, |reply, query| {
+            found = room.partition.serve_stale(&room.policy, query, now, reply);
+            found
+        });
+        if found {
+            waiter.zone.tally(self.index).add(|zone| &zone.cache_stale);
+        }
+        tried && found
+    }
+
+    /// Keeps the SERVFAIL of an upstream that did not answer, as long as `servfail` says, so that it is left in peace.
+    fn remember_failure(
+        &mut self,
+        waiter: &Waiter,
+        failure: &forwarder::Failure,
+        query: &Query<'_>,
+        now: Instant,
+    ) {
+        if Failure::Forward(failure.clone()).rcode() != Rcode::SERVFAIL {
+            return;
+        }
+        if let Some(room) = room(&waiter.zone.block, query) {
+            let mut answer = Answer { rcode: Rcode::SERVFAIL, ..Answer::default() };
+            room.partition.store(&room.policy, query, &mut answer, now);
+        }
+    }
+
+    /// The block with that number, if it still serves.
+    fn block(&self, id: u64) -> Option<Arc<Block>> {
+        self.running.house.load().blocks.iter().find(|block| block.id == id).cloned()
+    }
+
+    /// Answers a waiter with what an upstream said.
+    fn answer(&mut self, waiter: Waiter, answer: &Answer, now: Instant) {
+        self.deliver(&waiter, None, now, |reply, query| {
+            reply.push_answer(answer);
+            // RFC 6840, section 5.8: AD only for those who understand it.
+            if !query.dnssec_ok() && !query.flags.has(Flags::AD) {
+                reply.flags &= !Flags::AD;
+            }
+        });
+    }
+}
+
+/// The block's part of the cache, if it keeps answers to this query.
+fn room<'b>(block: &'b Block, query: &Query<'_>) -> Option<&'b CacheRoom> {
+    block.pipeline.dial()?.cache.as_ref()?.covering(&query.name)
+}
+
+/// Whether there is another worker that may have the same query in flight.
+fn workers_share(running: &Running) -> bool {
+    running.inboxes.len() > 1
+}
+
+impl Outside<Waiter> for Desk {
+    fn open(&mut self, socket: SocketId, upstream: &Arc<Upstream>) -> Option<SocketAddr> {
+        self.upstreams.open(socket, upstream.address()).ok()
+    }
+
+    fn close(&mut self, socket: SocketId) {
+        self.upstreams.close(socket);
+    }
+
+    fn send(&mut self, socket: SocketId, datagram: &[u8]) {
+        self.upstreams.queue(socket, datagram);
+    }
+
+    fn exchange(&mut self, exchange: Exchange<'_>) {
+        self.running.streams.exchange(self.index, exchange);
+    }
+
+    fn finished(&mut self, flight: Finished<'_, Waiter>) {
+        let now = self.now;
+        let Finished { mut waiters, outcome, query, block, .. } = flight;
+        let first = waiters.next();
+        let over = !matches!(outcome, Err(forwarder::Failure::Patience));
+        if over && workers_share(&self.running) {
+            let index = first
+                .as_ref()
+                .map_or_else(|| self.block(block).map(|block| block.index), |w| Some(w.zone.block.index));
+            if let Some(index) = index {
+                self.running.flights.release(self.running.flights.key(index, &query), self.index);
+            }
+        }
+        match outcome {
+            Ok(answer) => {
+                let held = match &first {
+                    Some(waiter) => Some(waiter.zone.block.clone()),
+                    None => self.block(block),
+                };
+                let room = held.as_deref().and_then(|block| room(block, &query));
+                let stored = room.map(|room| room.partition.store(&room.policy, &query, answer, now));
+                for waiter in first.into_iter().chain(waiters) {
+                    if stored != Some(Stored::EarlierIsBetter) || !self.answer_stale(&waiter, now) {
+                        self.answer(waiter, answer, now);
+                    }
+                }
+            }
+            Err(failure) => {
+                if let (Some(waiter), true) = (&first, over) {
+                    self.remember_failure(waiter, &failure, &query, now);
+                }
+                for waiter in first.into_iter().chain(waiters) {
+                    self.fail(waiter, Failure::Forward(failure.clone()), now);
+                }
+            }
+        }
+    }
+}
+
+/// Bytes that a reply slot has from the start; a larger reply makes it grow, once.
+const REPLY_BYTES: usize = 1500;
+/// Log lines that may wait for the writer.
+const LOG_RING_BYTES: usize = 1 << 20;

@@ -1,0 +1,56 @@
+//! Which worker has a query in flight, so that equal misses on different workers share one upstream query.
+
+use std::collections::HashMap;
+use std::hash::BuildHasher;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use foldhash::fast::{FixedState, RandomState};
+use wire::{Flags, Query};
+
+const SHARDS: usize = 64;
+
+/// Every query in flight, by a hash of what makes two equal, with its worker.
+///
+/// A hash that two different queries share only sends one of them to the other's worker, where it is served as well.
+pub struct FlightRegistry {
+    shards: Vec<Mutex<HashMap<u64, u16, FixedState>>>,
+    hasher: RandomState,
+}
+
+impl FlightRegistry {
+    /// Nothing in flight.
+    pub fn new() -> Self {
+        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), hasher: RandomState::default() }
+    }
+
+    /// The hash of a query of the block with that number.
+    pub fn key(&self, block: usize, query: &Query<'_>) -> u64 {
+        let bits = query.flags.0 & (Flags::CD | Flags::RD) | u16::from(query.dnssec_ok());
+        let subnet = query.edns.and_then(|edns| edns.client_subnet).unwrap_or_default();
+        self.hasher.hash_one((block, query.name.as_wire(), query.rtype.0, query.class.0, bits, subnet))
+    }
+
+    /// Takes the flight for `worker`, unless another worker has it: then that one is returned.
+    pub fn claim(&self, key: u64, worker: usize) -> Option<usize> {
+        let owner = usize::from(*self.shard(key).entry(key).or_insert(worker as u16));
+        (owner != worker).then_some(owner)
+    }
+
+    /// Gives the flight back.
+    pub fn release(&self, key: u64, worker: usize) {
+        let mut shard = self.shard(key);
+        if shard.get(&key) == Some(&(worker as u16)) {
+            shard.remove(&key);
+        }
+    }
+
+    fn shard(&self, key: u64) -> MutexGuard<'_, HashMap<u64, u16, FixedState>> {
+        self.shards[(key >> 58) as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for FlightRegistry {
+    fn default() -> Self {
+        Self::new()
+    }
+}

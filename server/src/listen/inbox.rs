@@ -1,0 +1,117 @@
+//! What other threads have for a worker, and whom a worker answers.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use forwarder::{ExchangeError, ExchangeId};
+use sockets::{ListenSocket, Local, Waker};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use wire::HeldQuery;
+
+use crate::house::ServedZone;
+
+/// Something for a worker to do.
+pub enum Letter {
+    /// A query that an upstream must answer, from a TCP client or from a worker that found it in flight here.
+    Ask {
+        /// Who waits.
+        waiter: Waiter,
+        /// How long until a stale answer will do.
+        patience: Option<Duration>,
+    },
+    /// What became of an exchange over TCP or TLS.
+    Exchanged {
+        /// Which.
+        id: ExchangeId,
+        /// The reply, without its length prefix.
+        result: Result<Vec<u8>, ExchangeError>,
+    },
+    /// A socket to serve from now on.
+    Open(ListenSocket),
+    /// An address to serve no more.
+    Close(SocketAddr),
+    /// A round trip: the sender is dropped once every letter before this one is done.
+    Mark(mpsc::Sender<()>),
+    /// The end.
+    Stop,
+}
+
+/// A worker's letter box.
+pub struct Inbox {
+    letters: Mutex<Vec<Letter>>,
+    waker: Waker,
+}
+
+impl Inbox {
+    /// Empty.
+    ///
+    /// # Errors
+    /// What the kernel says to one more file descriptor.
+    pub fn new() -> std::io::Result<Self> {
+        Ok(Self { letters: Mutex::default(), waker: Waker::new()? })
+    }
+
+    /// Puts a letter in and wakes the worker if the box was empty.
+    pub fn post(&self, letter: Letter) {
+        let was_empty = {
+            let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+            letters.push(letter);
+            letters.len() == 1
+        };
+        if was_empty {
+            self.waker.wake();
+        }
+    }
+
+    /// Takes every letter out, in exchange for an empty list whose room is used again.
+    pub(super) fn take(&self, into: &mut Vec<Letter>) {
+        self.waker.drain();
+        std::mem::swap(&mut *self.letters.lock().unwrap_or_else(PoisonError::into_inner), into);
+    }
+
+    pub(super) fn waker(&self) -> &Waker {
+        &self.waker
+    }
+}
+
+/// One client's query in flight.
+pub struct Waiter {
+    /// The query.
+    pub query: HeldQuery,
+    /// The zone that asks; of the configuration that the query came in under.
+    pub zone: Arc<ServedZone>,
+    /// Who gets the reply.
+    pub client: Client,
+    /// When the query came in.
+    pub started: Instant,
+}
+
+/// Who gets a reply.
+pub enum Client {
+    /// A UDP client.
+    Udp {
+        /// The listen socket's place and address.
+        socket: (usize, SocketAddr),
+        /// The client.
+        peer: SocketAddr,
+        /// The address it asked, where the socket is bound to all.
+        local: Option<Local>,
+    },
+    /// A UDP client of another worker; the reply leaves by that worker's own kind of socket.
+    Stream(StreamReply),
+    /// Nobody: a prefetch or the refresh of a stale answer.
+    Nobody,
+}
+
+/// The way back to a TCP client.
+pub struct StreamReply {
+    /// The connection's writer.
+    pub sender: mpsc::Sender<Vec<u8>>,
+    /// The client.
+    pub peer: SocketAddr,
+    /// The address it asked.
+    pub local: SocketAddr,
+    /// The query's place among those the connection may have in flight.
+    pub permit: OwnedSemaphorePermit,
+}

@@ -1,0 +1,20 @@
+//! Where packets come in and go out: the workers' UDP sockets and the TCP side.
+//!
+//! ```text
+//! recvmmsg -> serve -> sendmmsg                      a hit: one batch in, one batch out
+//!               |-> forwarder -> upstream sockets    a miss: the same thread, the same loop
+//!               '-> inbox <- tcp, upstream streams   what tokio's threads have for a worker
+//! ```
+
+mod desk;
+mod flights;
+mod inbox;
+mod ports;
+mod tcp;
+mod upstreams;
+mod worker;
+
+pub use flights::FlightRegistry;
+pub use inbox::{Client, Inbox, Letter, StreamReply, Waiter};
+pub use ports::{BindError, Ports};
+pub use worker::spawn;

@@ -1,0 +1,184 @@
+//! Which addresses are bound: every worker's UDP socket and the TCP listener of each.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use node::{Transport, holder_of};
+use sockets::{ListenOptions, ListenSocket};
+use thiserror::Error;
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+
+use super::inbox::Letter;
+use super::tcp;
+use crate::running::Running;
+
+/// Why an address cannot be served; each says what to do about it.
+#[derive(Debug, Error)]
+pub enum BindError {
+    /// Somebody has it.
+    #[error("cannot listen on {address} ({transport}): it is in use{}; stop that process or choose another address", by(.holder))]
+    InUse {
+        /// The address.
+        address: SocketAddr,
+        /// `udp` or `tcp`.
+        transport: &'static str,
+        /// Who has it, where that can be told.
+        holder: Option<String>,
+    },
+    /// A port below 1024 without the right to it.
+    #[error(
+        "cannot listen on {0}: no permission; run as root, give the binary CAP_NET_BIND_SERVICE, or choose a port above 1023"
+    )]
+    NotPermitted(SocketAddr),
+    /// No interface has it.
+    #[error("cannot listen on {address}: {error}")]
+    Absent {
+        /// The address.
+        address: SocketAddr,
+        /// Why it could not be added, and which command adds it.
+        error: node::NodeError,
+    },
+    /// Anything else.
+    #[error("cannot listen on {address} ({transport}): {error}")]
+    Other {
+        /// The address.
+        address: SocketAddr,
+        /// `udp` or `tcp`.
+        transport: &'static str,
+        /// What the kernel says.
+        error: io::Error,
+    },
+}
+
+/// The bound addresses of a running server.
+#[derive(Default)]
+pub struct Ports {
+    tcp: BTreeMap<SocketAddr, JoinHandle<()>>,
+}
+
+/// Sockets bound for a configuration that is not served yet; dropping it unbinds them.
+pub struct Bound {
+    new: Vec<(SocketAddr, Vec<ListenSocket>, std::net::TcpListener)>,
+}
+
+impl Ports {
+    /// Binds what `addresses` has and this does not: UDP once for each worker, TCP once.
+    ///
+    /// # Errors
+    /// The first address that cannot be bound; then nothing new is bound.
+    pub fn bind(
+        &self,
+        addresses: impl Iterator<Item = SocketAddr>,
+        workers: usize,
+        handle: &Handle,
+    ) -> Result<Bound, BindError> {
+        let mut new = Vec::new();
+        for address in addresses {
+            if self.tcp.contains_key(&address) {
+                continue;
+            }
+            match bind_one(address, workers, handle) {
+                Ok(bound) => new.push(bound),
+                // A machine without IPv6 serves IPv4 alone; an address asked for by name must be there.
+                Err(BindError::Other { error, .. })
+                    if address.ip() == IpAddr::from([0u16; 8]) && is_family_absent(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Bound { new })
+    }
+
+    /// Gives new sockets to the workers and to the TCP side.
+    pub fn open(&mut self, bound: Bound, running: &Arc<Running>, handle: &Handle) {
+        for (address, sockets, listener) in bound.new {
+            for (inbox, socket) in running.inboxes.iter().zip(sockets) {
+                inbox.post(Letter::Open(socket));
+            }
+            let task = handle.spawn(tcp::accept(listener, address, running.clone()));
+            self.tcp.insert(address, task);
+        }
+    }
+
+    /// Closes every address that `keep` does not name.
+    pub fn close_others(&mut self, keep: impl Fn(&SocketAddr) -> bool, running: &Running) {
+        self.tcp.retain(|address, task| {
+            let stays = keep(address);
+            if !stays {
+                task.abort();
+                for inbox in &running.inboxes {
+                    inbox.post(Letter::Close(*address));
+                }
+            }
+            stays
+        });
+    }
+
+    /// Takes no more TCP connections; those that are open go on.
+    pub fn stop_accepting(&mut self) {
+        for task in self.tcp.values() {
+            task.abort();
+        }
+    }
+
+    /// The addresses bound.
+    pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        self.tcp.keys().copied()
+    }
+}
+
+fn bind_one(
+    address: SocketAddr,
+    workers: usize,
+    handle: &Handle,
+) -> Result<(SocketAddr, Vec<ListenSocket>, std::net::TcpListener), BindError> {
+    let options = ListenOptions::default();
+    let first = match ListenSocket::bind_first(address, &options) {
+        Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
+            handle
+                .block_on(node::ensure_address(address.ip()))
+                .map_err(|error| BindError::Absent { address, error })?;
+            ListenSocket::bind_first(address, &options)
+        }
+        result => result,
+    }
+    .map_err(|error| explain(address, Transport::Udp, error))?;
+    let mut sockets = Vec::with_capacity(workers);
+    for _ in 1..workers {
+        sockets.push(first.bind_sibling().map_err(|error| explain(address, Transport::Udp, error))?);
+    }
+    sockets.push(first);
+    let listener = sockets::tcp_listener(address, TCP_BACKLOG, true)
+        .map_err(|error| explain(address, Transport::Tcp, error))?;
+    Ok((address, sockets, listener))
+}
+
+fn explain(address: SocketAddr, transport: Transport, error: io::Error) -> BindError {
+    let name = match transport {
+        Transport::Udp => "udp",
+        Transport::Tcp => "tcp",
+    };
+    match error.kind() {
+        io::ErrorKind::AddrInUse => BindError::InUse {
+            address,
+            transport: name,
+            holder: holder_of(address, transport).map(|holder| holder.to_string()),
+        },
+        io::ErrorKind::PermissionDenied => BindError::NotPermitted(address),
+        _ => BindError::Other { address, transport: name, error },
+    }
+}
+
+fn is_family_absent(error: &io::Error) -> bool {
+    // EAFNOSUPPORT, EADDRNOTAVAIL
+    matches!(error.raw_os_error(), Some(97 | 99))
+}
+
+fn by(holder: &Option<String>) -> String {
+    holder.as_ref().map(|holder| format!(" by {holder}")).unwrap_or_default()
+}
+
+/// Connections that may wait to be accepted.
+const TCP_BACKLOG: u32 = 1024;

@@ -1,0 +1,229 @@
+//! TCP clients (RFC 7766): pipelined, answered out of order, bounded in number, time and queries in flight.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::timeout;
+use wire::{Gate, accept as gate};
+
+use super::inbox::{Client, Letter, StreamReply, Waiter};
+use crate::clock;
+use crate::observe::LineRing;
+use crate::observe::counters::Proto;
+use crate::plugin::Moment;
+use crate::running::Running;
+use crate::serve::{self, Room, Seen, Served};
+use crate::setup::TimeoutsSpec;
+
+/// Accepts connections on one address until it is aborted.
+pub(super) async fn accept(listener: std::net::TcpListener, address: SocketAddr, running: Arc<Running>) {
+    let listener = match TcpListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(error) => return running.fatal(&format!("cannot serve {address} (tcp): {error}")),
+    };
+    loop {
+        // The permit comes first: a connection that cannot be served waits in the kernel.
+        let Ok(permit) = running.connections.clone().acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, peer)) => {
+                let running = running.clone();
+                tokio::spawn(async move {
+                    let local = stream.local_addr().unwrap_or(address);
+                    let connection = Connection { address, local, peer, running };
+                    connection.serve(stream).await;
+                    drop(permit);
+                });
+            }
+            Err(error) => {
+                running.io_error("accept", address, &error, clock::now());
+                // File descriptors are short, or the client is gone: others close theirs meanwhile.
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+}
+
+struct Connection {
+    /// The listen address.
+    address: SocketAddr,
+    /// The address the client asked.
+    local: SocketAddr,
+    peer: SocketAddr,
+    running: Arc<Running>,
+}
+
+impl Connection {
+    async fn serve(self, stream: TcpStream) {
+        // Replies are small and must not wait for each other's ACK.
+        let _ = stream.set_nodelay(true);
+        let timeouts = match self.running.house.load().listeners.get(&self.address) {
+            Some(listener) => listener.timeouts,
+            None => return,
+        };
+        let (reader, writer) = stream.into_split();
+        let (sender, receiver) = mpsc::channel(IN_FLIGHT);
+        let writing = tokio::spawn(write(writer, receiver, timeouts.write));
+        self.read(BufReader::with_capacity(4096, reader), sender, &timeouts).await;
+        // The client may have closed its side only: what is in flight is still answered (RFC 7766, section 6.2.4).
+        let _ = writing.await;
+    }
+
+    async fn read(
+        &self,
+        mut reader: BufReader<OwnedReadHalf>,
+        sender: mpsc::Sender<Vec<u8>>,
+        limits: &TimeoutsSpec,
+    ) {
+        let in_flight = Arc::new(Semaphore::new(IN_FLIGHT));
+        let mut message = Vec::new();
+        let mut lines = self.running.logger.ring(LOG_RING_BYTES);
+        let mut wait = limits.read;
+        let mut left = limits.queries.unwrap_or(u32::MAX);
+        while left > 0 {
+            let Ok(permit) = in_flight.clone().acquire_owned().await else { return };
+            match next_message(&mut reader, &mut message, wait, limits.read).await {
+                Ok(true) => {}
+                Ok(false) | Err(_) => return,
+            }
+            wait = limits.idle;
+            left -= 1;
+            let way_back = StreamReply { sender: sender.clone(), peer: self.peer, local: self.local, permit };
+            if !self.query(&message, way_back, &mut lines) {
+                return;
+            }
+        }
+    }
+
+    /// Serves one message; false where the connection is not worth keeping.
+    fn query(&self, message: &[u8], way_back: StreamReply, lines: &mut LineRing) -> bool {
+        let now = clock::now();
+        let house = self.running.house.load();
+        let Some(listener) = house.listeners.get(&self.address) else { return false };
+        let moment = Moment { now, client: self.peer, proto: Proto::Tcp };
+        let writer = self.running.inboxes.len();
+        let mut out = Vec::new();
+        let served = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            serve::serve(listener, gate(message), &moment, writer, Room::Stream, &mut out)
+        }));
+        let Ok(served) = served else {
+            self.running.panics.add_shared(1);
+            return false;
+        };
+        let outcome = match served {
+            // Whoever sends responses or scraps here is no client.
+            Served::Nothing => return false,
+            Served::Ask { query, zone, patience } => {
+                let waiter = Waiter {
+                    query: query.hold(),
+                    zone: zone.clone(),
+                    client: Client::Stream(way_back),
+                    started: now,
+                };
+                self.post(waiter, patience);
+                return true;
+            }
+            Served::ReplyAndRefresh(outcome, query, zone) => {
+                let waiter =
+                    Waiter { query: query.hold(), zone: zone.clone(), client: Client::Nobody, started: now };
+                self.post(waiter, None);
+                outcome
+            }
+            Served::Reply(outcome) => outcome,
+        };
+        way_back.send(&out);
+        if !outcome.counted {
+            return true;
+        }
+        let done = clock::now();
+        let nanos = done.saturating_duration_since(now).as_nanos() as u64;
+        let seen = Seen { client: self.peer, local: Some(self.local), proto: Proto::Tcp, nanos, now: done };
+        match outcome.zone.and_then(|index| house.zones.get(index as usize)) {
+            Some(zone) => {
+                serve::count(zone.tally(writer), &outcome, &seen);
+                if let (true, Gate::Pass(query)) =
+                    (zone.block.log.is_some() || outcome.failure.is_some(), gate(message))
+                {
+                    serve::log(zone, &outcome, &seen, &query, lines);
+                }
+            }
+            None => serve::count(listener.dropped_tally(writer), &outcome, &seen),
+        }
+        true
+    }
+
+    /// Hands a miss to the worker that equal misses go to.
+    fn post(&self, waiter: Waiter, patience: Option<Duration>) {
+        let inboxes = &self.running.inboxes;
+        let key = self.running.flights.key(waiter.zone.block.index, &waiter.query.query());
+        let worker = (key % inboxes.len() as u64) as usize;
+        inboxes[worker].post(Letter::Ask { waiter, patience });
+    }
+}
+
+impl StreamReply {
+    /// Sends a reply, its length in front. A connection that is gone loses it.
+    pub(super) fn send(&self, reply: &[u8]) {
+        let Ok(length) = u16::try_from(reply.len()) else { return };
+        let mut frame = Vec::with_capacity(2 + reply.len());
+        frame.extend_from_slice(&length.to_be_bytes());
+        frame.extend_from_slice(reply);
+        // There is room: the channel has a place for each query that may be in flight.
+        let _ = self.sender.try_send(frame);
+    }
+}
+
+/// Reads one message; false at the end of the stream. The first octet may take `first`, the rest `rest` in all.
+async fn next_message(
+    reader: &mut BufReader<OwnedReadHalf>,
+    message: &mut Vec<u8>,
+    first: Duration,
+    rest: Duration,
+) -> io::Result<bool> {
+    let mut length = [0; 2];
+    match timeout(first, reader.read(&mut length[..1])).await {
+        Ok(Ok(1)) => {}
+        Ok(Ok(_)) | Err(_) => return Ok(false),
+        Ok(Err(error)) => return Err(error),
+    }
+    let body = async {
+        reader.read_exact(&mut length[1..]).await?;
+        message.resize(usize::from(u16::from_be_bytes(length)), 0);
+        reader.read_exact(message).await?;
+        io::Result::Ok(())
+    };
+    match timeout(rest, body).await {
+        Ok(Ok(())) => Ok(true),
+        Ok(Err(error)) => Err(error),
+        Err(_) => Ok(false),
+    }
+}
+
+/// Writes replies until nobody can send any more; what waits together leaves together.
+async fn write(mut writer: OwnedWriteHalf, mut replies: mpsc::Receiver<Vec<u8>>, limit: Duration) {
+    let mut together = Vec::new();
+    while let Some(reply) = replies.recv().await {
+        together.clear();
+        together.extend_from_slice(&reply);
+        while together.len() < 16 * 1024
+            && let Ok(more) = replies.try_recv()
+        {
+            together.extend_from_slice(&more);
+        }
+        match timeout(limit, writer.write_all(&together)).await {
+            Ok(Ok(())) => {}
+            _ => return,
+        }
+    }
+    let _ = writer.shutdown().await;
+}
+
+/// Log lines of one connection that may wait for the writer.
+const LOG_RING_BYTES: usize = 16 * 1024;
+/// Queries that one connection may have in flight; more wait unread.
+const IN_FLIGHT: usize = 64;

@@ -1,0 +1,107 @@
+//! A worker's sockets towards upstreams, and what waits to be sent on them.
+
+use std::io;
+use std::net::SocketAddr;
+
+use forwarder::SocketId;
+use rand::Rng as _;
+use rand::rngs::ThreadRng;
+use sockets::{Epoll, Interest, Received, UpstreamSocket};
+
+use super::worker::UPSTREAM;
+
+/// Sockets by the forwarder's ids, and one batch of queries.
+pub(super) struct Upstreams {
+    sockets: Vec<Option<(SocketId, UpstreamSocket)>>,
+    /// Sockets opened since the last flush: epoll is told then.
+    opened: Vec<SocketId>,
+    queue: Vec<Queued>,
+    bytes: Vec<u8>,
+    random: ThreadRng,
+}
+
+struct Queued {
+    socket: SocketId,
+    start: usize,
+    end: usize,
+}
+
+impl Upstreams {
+    pub(super) fn new() -> Self {
+        Self {
+            sockets: Vec::new(),
+            opened: Vec::new(),
+            queue: Vec::new(),
+            bytes: Vec::new(),
+            random: rand::rng(),
+        }
+    }
+
+    /// Connects a socket to `upstream` from a port nobody can guess, and tells its own address.
+    pub(super) fn open(&mut self, id: SocketId, upstream: SocketAddr) -> io::Result<SocketAddr> {
+        let random = &mut self.random;
+        let candidates = std::iter::repeat_with(|| random.random_range(1024..=u16::MAX));
+        let socket = UpstreamSocket::connect(upstream, candidates, None)?;
+        let local = socket.local_addr();
+        if self.sockets.len() <= id.index() {
+            self.sockets.resize_with(id.index() + 1, || None);
+        }
+        self.sockets[id.index()] = Some((id, socket));
+        self.opened.push(id);
+        Ok(local)
+    }
+
+    /// Closes a socket; the kernel forgets it for epoll, too.
+    pub(super) fn close(&mut self, id: SocketId) {
+        if let Some(place) = self.sockets.get_mut(id.index()) {
+            place.take_if(|(open, _)| *open == id);
+        }
+    }
+
+    /// Puts a query into the next batch.
+    pub(super) fn queue(&mut self, socket: SocketId, query: &[u8]) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(query);
+        self.queue.push(Queued { socket, start, end: self.bytes.len() });
+    }
+
+    /// Takes what has arrived on the socket at `place`.
+    pub(super) fn receive(
+        &self,
+        place: usize,
+        batch: &mut Received,
+    ) -> Option<(SocketId, io::Result<usize>)> {
+        let (id, socket) = self.sockets.get(place)?.as_ref()?;
+        Some((*id, socket.receive(batch)))
+    }
+
+    /// Registers new sockets and sends every queued query, those of one socket in one call; `failed` is told what the
+    /// network refused.
+    pub(super) fn flush(&mut self, epoll: &Epoll, mut failed: impl FnMut(SocketId, io::Error)) {
+        for id in self.opened.drain(..) {
+            if let Some(Some((open, socket))) = self.sockets.get(id.index())
+                && *open == id
+                && let Err(error) = epoll.add(socket, UPSTREAM | id.index() as u64, Interest::Readable)
+            {
+                failed(id, error);
+            }
+        }
+        // The forwarder stays with one socket for a few queries: runs of the same one are the rule.
+        let mut rest = self.queue.as_slice();
+        while let Some(first) = rest.first() {
+            let run = rest.iter().take_while(|queued| queued.socket == first.socket).count();
+            let (now, later) = rest.split_at(run);
+            rest = later;
+            let Some(Some((open, socket))) = self.sockets.get(first.socket.index()) else { continue };
+            if *open != first.socket {
+                continue;
+            }
+            let messages = now.iter().map(|queued| &self.bytes[queued.start..queued.end]);
+            if let Some(error) = socket.send_batch(messages, |_, _| {}).upstream_error {
+                failed(first.socket, error);
+            }
+        }
+        self.queue.clear();
+        self.bytes.clear();
+    }
+}

@@ -1,0 +1,311 @@
+//! A worker: one thread, one loop, which owns all its queries from receipt to reply.
+//!
+//! Each turn takes a batch from every listen socket, answers what memory knows in the same batch, hands the rest to its
+//! forwarder, then sees to upstream replies, letters from other threads and timers. It blocks, in epoll, only when every
+//! listen socket was empty.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use forwarder::Forwarder;
+use sockets::{BATCH, Epoll, Events, Interest, Received};
+use wire::{Gate, accept, accept_truncated};
+
+use super::desk::{Desk, OpenSocket};
+use super::inbox::{Client, Letter, Waiter};
+use crate::clock;
+use crate::house::{House, ServedZone};
+use crate::observe::counters::Proto;
+use crate::plugin::Moment;
+use crate::running::Running;
+use crate::serve::{self, Outcome, Room, Seen, Served};
+
+/// Starts the thread of worker `index`.
+///
+/// A panic outside a packet's own handling ends the loop, not the worker: it starts again with the same sockets, as its
+/// queries in flight are lost.
+///
+/// # Errors
+/// What the kernel says to a thread or to epoll.
+pub fn spawn(running: Arc<Running>, index: usize) -> io::Result<thread::JoinHandle<()>> {
+    thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
+        let mut sockets = Vec::new();
+        loop {
+            let mut worker = match Worker::new(&running, index, std::mem::take(&mut sockets)) {
+                Ok(worker) => worker,
+                Err(error) => {
+                    running.fatal(&format!("worker {index} cannot run: {error}"));
+                    return;
+                }
+            };
+            match catch_unwind(AssertUnwindSafe(|| worker.run())) {
+                Ok(()) => return,
+                Err(_) => {
+                    running.panics.add_shared(1);
+                    running.worker_restarts.add_shared(1);
+                    running.logger.error(None, &format!("worker {index} panicked and starts again"));
+                    sockets = worker.desk.into_sockets();
+                }
+            }
+        }
+    })
+}
+
+struct Worker {
+    index: usize,
+    running: Arc<Running>,
+    epoll: Epoll,
+    forwarder: Forwarder<Waiter>,
+    desk: Desk,
+    received: Received,
+    upstream_received: Received,
+    letters: Vec<Letter>,
+    /// This batch's replies, by datagram.
+    outcomes: Vec<(usize, Outcome)>,
+    /// This batch's misses.
+    misses: Vec<(Waiter, Option<Duration>)>,
+    /// When to end although something is still in flight.
+    drain_until: Option<Instant>,
+}
+
+impl Worker {
+    fn new(running: &Arc<Running>, index: usize, sockets: Vec<OpenSocket>) -> io::Result<Self> {
+        let epoll = Epoll::new()?;
+        epoll.add(running.inboxes[index].waker(), INBOX, Interest::Readable)?;
+        let mut desk = Desk::new(running.clone(), index);
+        for socket in sockets {
+            desk.adopt(socket, &epoll)?;
+        }
+        Ok(Self {
+            index,
+            running: running.clone(),
+            epoll,
+            forwarder: Forwarder::new(forwarder::Limits::default(), clock::now()),
+            desk,
+            received: Received::new(BATCH, CLIENT_BYTES),
+            upstream_received: Received::new(BATCH, UPSTREAM_BYTES),
+            letters: Vec::new(),
+            outcomes: Vec::with_capacity(BATCH),
+            misses: Vec::with_capacity(BATCH),
+            drain_until: None,
+        })
+    }
+
+    fn run(&mut self) {
+        let mut events = Events::new(256);
+        let mut timeout = Some(Duration::ZERO);
+        loop {
+            let count = match self.epoll.wait(&mut events, timeout) {
+                Ok(count) => count,
+                Err(error) => {
+                    self.running.fatal(&format!("worker {}: epoll: {error}", self.index));
+                    return;
+                }
+            };
+            let now = clock::now();
+            self.desk.now = now;
+            self.running.heartbeats[self.index].store(self.running.since_start_ms(now), Relaxed);
+            if count > 0 {
+                for event in events.iter() {
+                    match event.token {
+                        INBOX => self.read_letters(now),
+                        token if token & UPSTREAM != 0 => {
+                            self.read_upstream(now, (token & !UPSTREAM) as usize)
+                        }
+                        // Listen sockets are tried below, in turn, whatever epoll says.
+                        _ => {}
+                    }
+                }
+            }
+            let mut busy = false;
+            let house = self.running.house.load();
+            for place in 0..self.desk.places() {
+                busy |= self.serve_socket(&house, place, now);
+            }
+            drop(house);
+            let wake = self.forwarder.next_wake();
+            if wake.is_some_and(|wake| wake <= now) {
+                self.forwarder.tick(now, &mut self.desk);
+            }
+            self.desk.flush(&self.epoll, &mut self.forwarder, now);
+            if let Some(until) = self.drain_until
+                && ((!busy && self.forwarder.in_flight() == 0) || now >= until)
+            {
+                self.forwarder.shutdown(now, &mut self.desk);
+                self.desk.flush(&self.epoll, &mut self.forwarder, now);
+                return;
+            }
+            timeout = Some(match (busy, self.forwarder.next_wake()) {
+                (true, _) => Duration::ZERO,
+                (false, Some(wake)) => wake.saturating_duration_since(now).min(HEARTBEAT),
+                (false, None) => HEARTBEAT,
+            });
+        }
+    }
+
+    /// Takes one batch from a listen socket and answers what memory knows; false if the socket was empty.
+    fn serve_socket(&mut self, house: &House, place: usize, now: Instant) -> bool {
+        let Some(socket) = self.desk.socket(place) else { return false };
+        let address = socket.address;
+        match socket.socket.receive(&mut self.received) {
+            Ok(0) => return false,
+            Ok(_) => {}
+            Err(error) => {
+                self.running.io_error("receive", address, &error, now);
+                return false;
+            }
+        }
+        socket.note_kernel_drops(self.received.kernel_drops());
+        let Some(listener) = house.listeners.get(&address) else { return true };
+        for index in 0..self.received.len() {
+            let datagram = self.received.get(index);
+            // Nobody can be answered at port 0: such a source is forged.
+            if datagram.peer.port() == 0 {
+                continue;
+            }
+            if socket.replies.is_full() {
+                break;
+            }
+            let moment = Moment { now, client: datagram.peer, proto: Proto::Udp };
+            let gate =
+                if datagram.truncated { accept_truncated(datagram.bytes) } else { accept(datagram.bytes) };
+            let Some(out) = socket.replies.slot() else { break };
+            let served = catch_unwind(AssertUnwindSafe(|| {
+                serve::serve(listener, gate, &moment, self.index, Room::Datagram, out)
+            }));
+            let mut miss = |query: wire::Query<'_>, zone: &Arc<ServedZone>, client, patience| {
+                let waiter = Waiter { query: query.hold(), zone: zone.clone(), client, started: now };
+                self.misses.push((waiter, patience));
+            };
+            match served {
+                Ok(Served::Nothing) => {}
+                Ok(Served::Reply(outcome)) => {
+                    socket.replies.commit(&datagram.peer, datagram.local);
+                    self.outcomes.push((index, outcome));
+                }
+                Ok(Served::ReplyAndRefresh(outcome, query, zone)) => {
+                    socket.replies.commit(&datagram.peer, datagram.local);
+                    self.outcomes.push((index, outcome));
+                    miss(query, zone, Client::Nobody, None);
+                }
+                Ok(Served::Ask { query, zone, patience }) => {
+                    let client =
+                        Client::Udp { socket: (place, address), peer: datagram.peer, local: datagram.local };
+                    miss(query, zone, client, patience);
+                }
+                Err(_) => {
+                    self.running.panics.add_shared(1);
+                    if let (Gate::Pass(query), Some(out)) = (accept(datagram.bytes), socket.replies.slot()) {
+                        serve::bare_reply(&query, &crate::failure::Failure::Panic, out);
+                        socket.replies.commit(&datagram.peer, datagram.local);
+                    }
+                }
+            }
+        }
+        socket.send(&self.running, now);
+        self.observe(house, place, now);
+        while let Some((waiter, patience)) = self.misses.pop() {
+            self.desk.ask(&mut self.forwarder, now, waiter, patience);
+        }
+        true
+    }
+
+    /// Counts and logs this batch, after it was sent.
+    fn observe(&mut self, house: &House, place: usize, began: Instant) {
+        if self.outcomes.is_empty() {
+            return;
+        }
+        let now = clock::now();
+        let nanos = now.saturating_duration_since(began).as_nanos() as u64;
+        let Some(socket) = self.desk.socket(place) else { return };
+        let address = socket.address;
+        let Some(listener) = house.listeners.get(&address) else { return };
+        for (index, outcome) in self.outcomes.drain(..) {
+            if !outcome.counted {
+                continue;
+            }
+            let datagram = self.received.get(index);
+            let local = datagram.local.map_or(address, |local| (local.address, address.port()).into());
+            let seen = Seen { client: datagram.peer, local: Some(local), proto: Proto::Udp, nanos, now };
+            match outcome.zone.and_then(|index| house.zones.get(index as usize)) {
+                Some(zone) => {
+                    serve::count(zone.tally(self.index), &outcome, &seen);
+                    if zone.block.log.is_none() && outcome.failure.is_none() {
+                        continue;
+                    }
+                    if let Gate::Pass(query) = accept(datagram.bytes) {
+                        serve::log(zone, &outcome, &seen, &query, &mut self.desk.lines);
+                    }
+                }
+                None => serve::count(listener.dropped_tally(self.index), &outcome, &seen),
+            }
+        }
+    }
+
+    fn read_letters(&mut self, now: Instant) {
+        let mut letters = std::mem::take(&mut self.letters);
+        self.running.inboxes[self.index].take(&mut letters);
+        for letter in letters.drain(..) {
+            match letter {
+                Letter::Ask { waiter, patience } => {
+                    self.desk.ask_here(&mut self.forwarder, now, waiter, patience)
+                }
+                Letter::Exchanged { id, result } => {
+                    let result = result.as_deref().map_err(Clone::clone);
+                    self.forwarder.exchanged(now, id, result, &mut self.desk);
+                }
+                Letter::Open(socket) => {
+                    if let Err(error) = self.desk.open_listener(socket, &self.epoll) {
+                        self.running.fatal(&format!("worker {}: epoll: {error}", self.index));
+                    }
+                }
+                Letter::Close(address) => self.desk.close_listener(address, &self.epoll),
+                Letter::Mark(sender) => drop(sender),
+                Letter::Stop => self.drain_until = Some(now + DRAIN),
+            }
+        }
+        self.letters = letters;
+    }
+
+    fn read_upstream(&mut self, now: Instant, place: usize) {
+        // A bound per turn: clients must not wait for one upstream's flood.
+        for _ in 0..4 {
+            let received = self.desk.upstreams.receive(place, &mut self.upstream_received);
+            let id = match received {
+                Some((id, Ok(count))) if count > 0 => id,
+                Some((id, Err(error))) => {
+                    self.forwarder.socket_error(now, id, error.kind(), &mut self.desk);
+                    continue;
+                }
+                _ => return,
+            };
+            for index in 0..self.upstream_received.len() {
+                let datagram = self.upstream_received.get(index);
+                if !datagram.truncated {
+                    self.forwarder.datagram(now, id, datagram.bytes, &mut self.desk);
+                }
+            }
+            if self.upstream_received.len() < self.upstream_received.capacity() {
+                return;
+            }
+        }
+    }
+}
+
+/// Epoll tokens: the inbox, upstream sockets by their place, listen sockets.
+pub(super) const INBOX: u64 = u64::MAX;
+pub(super) const UPSTREAM: u64 = 1 << 32;
+pub(super) const LISTEN: u64 = 1 << 33;
+
+/// Room for a client's datagram; what is longer is a format error.
+const CLIENT_BYTES: usize = 4096;
+/// Room for an upstream's: the longest there is, whatever we announced.
+const UPSTREAM_BYTES: usize = 65_535;
+/// How long queries in flight may take once the server stops; upstreams are given up after 4.8 s.
+const DRAIN: Duration = Duration::from_secs(5);
+/// How long a worker may sleep without a sign of life.
+const HEARTBEAT: Duration = Duration::from_millis(500);

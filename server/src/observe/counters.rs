@@ -1,0 +1,275 @@
+//! What is counted per zone and thread: no lock and no hash on a query's way.
+//!
+//! Each worker has its own counters of each zone and is the only one that writes them, so adding is a plain load and
+//! store. The stream side (TCP) has one set for all its threads and adds atomically. The collector sums what it finds.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+
+use wire::{RType, Rcode};
+
+/// A number that only grows.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds for the only writer.
+    #[inline]
+    pub fn add(&self, more: u64) {
+        self.0.store(self.0.load(Relaxed).wrapping_add(more), Relaxed);
+    }
+
+    /// Adds for one of several writers.
+    #[inline]
+    pub fn add_shared(&self, more: u64) {
+        self.0.fetch_add(more, Relaxed);
+    }
+
+    /// The number.
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// Transport and family of a client, as the labels `proto` and `family` tell them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Proto {
+    /// Over UDP.
+    Udp,
+    /// Over TCP.
+    Tcp,
+}
+
+impl Proto {
+    /// The label.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Udp => "udp",
+            Self::Tcp => "tcp",
+        }
+    }
+}
+
+/// The types with a label of their own; every other one counts as `other`.
+pub const TYPES: [(RType, &str); 19] = [
+    (RType::A, "A"),
+    (RType::AAAA, "AAAA"),
+    (RType::CNAME, "CNAME"),
+    (RType::DNSKEY, "DNSKEY"),
+    (RType::DS, "DS"),
+    (RType::MX, "MX"),
+    (RType::NSEC, "NSEC"),
+    (RType::NSEC3, "NSEC3"),
+    (RType::NS, "NS"),
+    (RType::PTR, "PTR"),
+    (RType::RRSIG, "RRSIG"),
+    (RType::SOA, "SOA"),
+    (RType::SRV, "SRV"),
+    (RType::TXT, "TXT"),
+    (RType::HTTPS, "HTTPS"),
+    (RType::SVCB, "SVCB"),
+    (RType::IXFR, "IXFR"),
+    (RType::AXFR, "AXFR"),
+    (RType::ANY, "ANY"),
+];
+
+/// Upper bounds of message sizes in octets.
+pub const SIZES: [u64; 14] =
+    [0, 100, 200, 300, 400, 511, 1023, 2047, 4095, 8291, 16_000, 32_000, 48_000, 64_000];
+
+/// Upper bounds of durations in nanoseconds: 0.25 ms, doubled fifteen times.
+pub const DURATIONS: [u64; 16] = {
+    let mut bounds = [250_000; 16];
+    let mut at = 1;
+    while at < 16 {
+        bounds[at] = bounds[at - 1] * 2;
+        at += 1;
+    }
+    bounds
+};
+
+/// How many rcodes are told apart; higher ones share the last place.
+pub const RCODES: usize = 24;
+
+/// Counts per bucket, not cumulated, and their sum.
+#[derive(Debug)]
+pub struct Histogram<const N: usize> {
+    /// One for each bound, and what exceeds them all.
+    pub buckets: [Counter; N],
+    /// Above the last bound.
+    pub above: Counter,
+    /// Sum of the values.
+    pub sum: Counter,
+}
+
+impl<const N: usize> Default for Histogram<N> {
+    fn default() -> Self {
+        Self {
+            buckets: std::array::from_fn(|_| Counter::default()),
+            above: Counter::default(),
+            sum: Counter::default(),
+        }
+    }
+}
+
+impl<const N: usize> Histogram<N> {
+    #[inline]
+    fn observe(&self, bounds: &[u64; N], value: u64, add: impl Fn(&Counter, u64)) {
+        let at = bounds.iter().position(|&bound| value <= bound);
+        add(at.map_or(&self.above, |at| &self.buckets[at]), 1);
+        add(&self.sum, value);
+    }
+}
+
+/// What is counted of one zone on one thread.
+#[derive(Debug, Default)]
+pub struct ZoneCounters {
+    /// Requests by protocol (udp, tcp), family (1, 2) and type.
+    pub requests: [[[Counter; TYPES.len() + 1]; 2]; 2],
+    /// Requests with DO.
+    pub dnssec_ok: Counter,
+    /// Responses by rcode that a plugin wrote.
+    pub responses: [Counter; RCODES],
+    /// Durations in nanoseconds.
+    pub durations: Histogram<16>,
+    /// Request sizes by protocol.
+    pub request_sizes: [Histogram<14>; 2],
+    /// Response sizes by protocol.
+    pub response_sizes: [Histogram<14>; 2],
+    /// Names that hosts answered.
+    pub hosts_hits: Counter,
+    /// Names that hosts was asked for and did not know.
+    pub hosts_misses: Counter,
+    /// Lookups in the cache.
+    pub cache_requests: Counter,
+    /// Hits by kind: success, denial.
+    pub cache_hits: [Counter; 2],
+    /// Misses.
+    pub cache_misses: Counter,
+    /// Prefetches started.
+    pub cache_prefetches: Counter,
+    /// Stale answers given.
+    pub cache_stale: Counter,
+}
+
+/// One query's end, as it is counted.
+#[derive(Debug, Clone, Copy)]
+pub struct Counted {
+    /// The client's transport.
+    pub proto: Proto,
+    /// Whether the client came over IPv6.
+    pub ipv6: bool,
+    /// The type asked for.
+    pub rtype: RType,
+    /// Whether the client set DO.
+    pub dnssec_ok: bool,
+    /// What was answered.
+    pub rcode: Rcode,
+    /// Octets of the query.
+    pub request_size: usize,
+    /// Octets of the reply.
+    pub response_size: usize,
+    /// From receipt to reply, in nanoseconds.
+    pub nanos: u64,
+}
+
+impl ZoneCounters {
+    /// Counts one query with its reply. `shared`: other threads write these counters, too.
+    #[inline]
+    pub fn count(&self, counted: &Counted, shared: bool) {
+        if shared {
+            self.count_with(counted, Counter::add_shared)
+        } else {
+            self.count_with(counted, Counter::add)
+        }
+    }
+
+    #[inline]
+    fn count_with(&self, counted: &Counted, add: impl Fn(&Counter, u64) + Copy) {
+        let proto = counted.proto as usize;
+        let rtype = match counted.rtype {
+            RType::A => 0,
+            RType::AAAA => 1,
+            other => TYPES.iter().position(|(rtype, _)| *rtype == other).unwrap_or(TYPES.len()),
+        };
+        add(&self.requests[proto][usize::from(counted.ipv6)][rtype], 1);
+        if counted.dnssec_ok {
+            add(&self.dnssec_ok, 1);
+        }
+        add(&self.responses[usize::from(counted.rcode.0).min(RCODES - 1)], 1);
+        self.durations.observe(&DURATIONS, counted.nanos, add);
+        self.request_sizes[proto].observe(&SIZES, counted.request_size as u64, add);
+        self.response_sizes[proto].observe(&SIZES, counted.response_size as u64, add);
+    }
+}
+
+/// Where one thread counts one zone; nowhere if the zone is not measured.
+#[derive(Debug, Clone, Copy)]
+pub struct Tally<'z> {
+    counters: Option<&'z ZoneCounters>,
+    shared: bool,
+}
+
+impl<'z> Tally<'z> {
+    /// The counters of thread `writer`; the last set is written by several threads.
+    #[inline]
+    pub fn new(set: Option<&'z [ZoneCounters]>, writer: usize) -> Self {
+        let counters = set.and_then(|set| set.get(writer));
+        Self { counters, shared: set.is_some_and(|set| writer + 1 == set.len()) }
+    }
+
+    /// Adds one to a counter.
+    #[inline]
+    pub fn add(&self, counter: impl FnOnce(&ZoneCounters) -> &Counter) {
+        let Some(counters) = self.counters else { return };
+        if self.shared { counter(counters).add_shared(1) } else { counter(counters).add(1) }
+    }
+
+    /// Counts one query with its reply.
+    #[inline]
+    pub fn count(&self, counted: &Counted) {
+        if let Some(counters) = self.counters {
+            counters.count(counted, self.shared);
+        }
+    }
+}
+
+/// The labels of one served zone.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ZoneLabels {
+    /// `dns://ADDRESS:PORT`.
+    pub server: String,
+    /// The zone with its final dot, or `dropped`.
+    pub zone: String,
+    /// What the label `plugin` of responses says; empty for what no server block answered.
+    pub plugin: &'static str,
+}
+
+/// Counters of one zone, one set per worker and one, the last, for the stream side.
+pub type ZoneSet = Arc<[ZoneCounters]>;
+
+/// Every zone's counters, kept for as long as the process lives so that a reload loses none.
+#[derive(Debug, Default)]
+pub struct ZoneRegistry {
+    zones: Mutex<HashMap<ZoneLabels, ZoneSet>>,
+}
+
+impl ZoneRegistry {
+    /// The counters with these labels, made on first use for `threads` writers.
+    pub fn zone(&self, labels: &ZoneLabels, threads: usize) -> ZoneSet {
+        let mut zones = self.zones.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let set = zones
+            .entry(labels.clone())
+            .or_insert_with(|| (0..threads).map(|_| ZoneCounters::default()).collect());
+        set.clone()
+    }
+
+    /// Every zone seen since the start, sorted by labels.
+    pub fn all(&self) -> Vec<(ZoneLabels, ZoneSet)> {
+        let zones = self.zones.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut all: Vec<_> = zones.iter().map(|(labels, set)| (labels.clone(), set.clone())).collect();
+        all.sort_by(|a, b| a.0.cmp(&b.0));
+        all
+    }
+}

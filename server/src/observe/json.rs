@@ -1,0 +1,108 @@
+//! JSON text of log lines: strings and timestamps. Knows no line.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::text::{HEX, push_fraction, push_number, push_pair};
+
+/// Appends `text` as a JSON string (RFC 8259, section 7); octets that are no UTF-8 become U+FFFD.
+pub(crate) fn push_string(out: &mut Vec<u8>, text: &[u8]) {
+    out.push(b'"');
+    for chunk in text.utf8_chunks() {
+        let mut rest = chunk.valid().as_bytes();
+        while let Some(at) = rest.iter().position(|octet| matches!(octet, b'"' | b'\\' | 0..0x20)) {
+            out.extend_from_slice(&rest[..at]);
+            push_escaped(out, rest[at]);
+            rest = &rest[at + 1..];
+        }
+        out.extend_from_slice(rest);
+        if !chunk.invalid().is_empty() {
+            out.extend_from_slice("\u{fffd}".as_bytes());
+        }
+    }
+    out.push(b'"');
+}
+
+fn push_escaped(out: &mut Vec<u8>, octet: u8) {
+    match octet {
+        b'"' | b'\\' => out.extend_from_slice(&[b'\\', octet]),
+        b'\n' => out.extend_from_slice(b"\\n"),
+        b'\r' => out.extend_from_slice(b"\\r"),
+        b'\t' => out.extend_from_slice(b"\\t"),
+        _ => {
+            out.extend_from_slice(b"\\u00");
+            out.extend_from_slice(&[HEX[usize::from(octet >> 4)], HEX[usize::from(octet & 15)]]);
+        }
+    }
+}
+
+/// Appends `at` in UTC as RFC 3339, section 5.6, writes it, with as many decimals as it needs, nine at most; what was
+/// before 1970 reads as its first moment.
+pub(crate) fn push_time(out: &mut Vec<u8>, at: SystemTime) {
+    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let (days, second) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
+    let (year, month, day) = civil(days);
+    push_number(out, year);
+    for (before, number) in
+        [(b'-', month), (b'-', day), (b'T', second / 3600), (b':', second / 60 % 60), (b':', second % 60)]
+    {
+        out.push(before);
+        push_pair(out, number);
+    }
+    push_fraction(out, since.subsec_nanos());
+    out.push(b'Z');
+}
+
+/// Year, month and day of the Gregorian calendar, `days` after 1970-01-01.
+///
+/// Counts in years that begin in March, so that the leap day is a year's last, and in eras of 400 years, which all have
+/// 146,097 days.
+fn civil(days: u64) -> (u64, u64, u64) {
+    let since = days + 719_468; // days from 0000-03-01 to 1970-01-01
+    let (era, day_of_era) = (since / 146_097, since % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn times_read_as_rfc_3339() {
+        for (seconds, nanos, text) in [
+            (0, 0, "1970-01-01T00:00:00Z"),
+            (951_782_399, 0, "2000-02-28T23:59:59Z"),
+            (951_782_400, 0, "2000-02-29T00:00:00Z"),
+            (951_868_800, 0, "2000-03-01T00:00:00Z"),
+            (1_709_164_800, 0, "2024-02-29T00:00:00Z"),
+            (4_107_542_400, 0, "2100-03-01T00:00:00Z"),
+            (1_795_248_408, 366_387_750, "2026-11-21T08:06:48.36638775Z"),
+            (1_795_248_408, 1, "2026-11-21T08:06:48.000000001Z"),
+        ] {
+            let mut out = Vec::new();
+            push_time(&mut out, UNIX_EPOCH + Duration::new(seconds, nanos));
+            assert_eq!(String::from_utf8(out).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn strings_are_escaped() {
+        for (text, json) in [
+            (&b"a \"b\" \\"[..], r#""a \"b\" \\""#),
+            (b"one\ntwo\r\t\0\x1f\x7f", "\"one\\ntwo\\r\\t\\u0000\\u001f\x7f\""),
+            ("\u{e9}".as_bytes(), "\"\u{e9}\""),
+            (b"a\xffb", "\"a\u{fffd}b\""),
+        ] {
+            let mut out = Vec::new();
+            push_string(&mut out, text);
+            assert_eq!(String::from_utf8(out.clone()).unwrap(), json);
+            let back: String = serde_json::from_slice(&out).unwrap();
+            assert_eq!(back, String::from_utf8_lossy(text));
+        }
+    }
+}

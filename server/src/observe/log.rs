@@ -1,0 +1,523 @@
+//! The plugin `log`: one line per query, rendered by hand from a format that was compiled when the Corefile was read.
+
+use std::net::SocketAddr;
+use std::time::SystemTime;
+
+use wire::{Class, Flags, Name, Opcode, RType, Rcode};
+
+use super::counters::Proto;
+use super::json;
+use super::logger::{Format, LineRing, begin_json};
+use super::text::{
+    push_bracketed, push_class, push_ip, push_name, push_number, push_rcode, push_seconds, push_type,
+};
+use crate::clock;
+use crate::setup::{Classes, LogRule};
+
+/// A query and what became of it, as far as a line tells it.
+#[derive(Debug, Clone, Copy)]
+pub struct LogEntry<'q> {
+    /// Who asked.
+    pub client: SocketAddr,
+    /// The address that was asked, if it is known.
+    pub local: Option<SocketAddr>,
+    /// Over what.
+    pub proto: Proto,
+    /// The query's id.
+    pub id: u16,
+    /// The query's opcode.
+    pub opcode: Opcode,
+    /// The name asked for.
+    pub name: &'q Name,
+    /// The type asked for.
+    pub rtype: RType,
+    /// The class asked for.
+    pub class: Class,
+    /// Octets of the query.
+    pub size: usize,
+    /// Whether the client set DO.
+    pub dnssec_ok: bool,
+    /// The client's EDNS size; what it may be at least, and over TCP, is seen to here.
+    pub bufsize: u16,
+    /// What was answered.
+    pub rcode: Rcode,
+    /// The reply's flags as sent.
+    pub flags: Flags,
+    /// Octets of the reply.
+    pub rsize: usize,
+    /// From receipt to reply, in nanoseconds.
+    pub nanos: u64,
+    /// Records in the reply's answer section.
+    pub answers: u16,
+    /// Whether the reply's authority section holds an SOA.
+    pub soa: bool,
+}
+
+impl LogEntry<'_> {
+    /// What became of the query.
+    ///
+    /// CoreDNS also calls an answer with an expired signature an error when the client set DO; that is not looked at.
+    pub fn outcome(&self) -> Outcome {
+        let transfer = matches!(self.rtype, RType::AXFR | RType::IXFR);
+        match self.rcode {
+            _ if transfer || matches!(self.opcode, Opcode::NOTIFY | Opcode::UPDATE) => Outcome::Error,
+            Rcode::NOERROR if self.answers == 0 && self.soa => Outcome::Denial,
+            Rcode::NOERROR => Outcome::Success,
+            Rcode::NXDOMAIN if self.answers == 0 => Outcome::Denial,
+            _ => Outcome::Error,
+        }
+    }
+
+    /// As CoreDNS prints it: 65535 over TCP, else the client's size or 512, whichever is larger.
+    fn bufsize(&self) -> u16 {
+        match self.proto {
+            Proto::Udp => self.bufsize.max(512),
+            Proto::Tcp => u16::MAX,
+        }
+    }
+}
+
+/// What became of a query, as `class` in a Corefile tells it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// An answer, a referral, or an empty NOERROR without SOA.
+    Success,
+    /// NXDOMAIN and NODATA.
+    Denial,
+    /// Everything else; transfers, NOTIFY and UPDATE always.
+    Error,
+}
+
+impl Outcome {
+    fn is_in(self, classes: Classes) -> bool {
+        match self {
+            Self::Success => classes.success,
+            Self::Denial => classes.denial,
+            Self::Error => classes.error,
+        }
+    }
+}
+
+/// The rules of a server block.
+#[derive(Debug, Clone, Default)]
+pub struct LogRules {
+    rules: Box<[Rule]>,
+}
+
+#[derive(Debug, Clone)]
+struct Rule {
+    zone: Name,
+    classes: Classes,
+    format: LogFormat,
+}
+
+impl LogRules {
+    /// Compiles the rules, in file order.
+    pub fn new(rules: Vec<LogRule>, format: Format) -> Self {
+        let compile = |rule: LogRule| Rule {
+            zone: rule.zone,
+            classes: rule.classes,
+            format: LogFormat::new(&rule.format, format),
+        };
+        Self { rules: rules.into_iter().map(compile).collect() }
+    }
+
+    /// Whether nothing is ever logged.
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+
+    /// How to log this name with this outcome. The first rule whose zone holds the name decides, even if it is not for
+    /// this outcome.
+    #[inline]
+    pub fn find(&self, name: &Name, outcome: Outcome) -> Option<&LogFormat> {
+        let rule = self.rules.iter().find(|rule| name.is_within(&rule.zone))?;
+        outcome.is_in(rule.classes).then_some(&rule.format)
+    }
+
+    /// Logs a query if a rule wants it.
+    #[inline]
+    pub fn log(&self, entry: &LogEntry<'_>, to: &mut LineRing) {
+        if let Some(format) = self.find(entry.name, entry.outcome()) {
+            format.write(entry, to);
+        }
+    }
+}
+
+/// A compiled format.
+#[derive(Debug, Clone)]
+pub struct LogFormat {
+    parts: Box<[Part]>,
+    format: Format,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Part {
+    Literal(Box<[u8]>),
+    /// A literal of one octet, such as the blank between two others.
+    Octet(u8),
+    Type,
+    Name,
+    Class,
+    Proto,
+    Size,
+    Remote,
+    Port,
+    Local,
+    Id,
+    Opcode,
+    DnssecOk,
+    Bufsize,
+    Rcode,
+    Rsize,
+    Duration,
+    Flags,
+}
+
+impl Part {
+    /// What `{..}` stands for, braces included; metadata is never there and reads `-`.
+    fn of(placeholder: &str) -> Option<Self> {
+        Some(match placeholder {
+            "{type}" => Self::Type,
+            "{name}" => Self::Name,
+            "{class}" => Self::Class,
+            "{proto}" => Self::Proto,
+            "{size}" => Self::Size,
+            "{remote}" => Self::Remote,
+            "{port}" => Self::Port,
+            "{local}" => Self::Local,
+            "{>id}" => Self::Id,
+            "{>opcode}" => Self::Opcode,
+            "{>do}" => Self::DnssecOk,
+            "{>bufsize}" => Self::Bufsize,
+            "{rcode}" => Self::Rcode,
+            "{rsize}" => Self::Rsize,
+            "{duration}" => Self::Duration,
+            "{>rflags}" => Self::Flags,
+            metadata if metadata.starts_with("{/") => Self::Literal(Box::from(*b"-")),
+            _ => return None,
+        })
+    }
+}
+
+impl LogFormat {
+    /// Compiles CoreDNS's format text. What stands in braces and is no placeholder is printed as it is; of nested braces
+    /// the inner ones are looked at.
+    pub fn new(text: &str, format: Format) -> Self {
+        let mut parts = Vec::new();
+        let mut literal = String::new();
+        if format == Format::Text {
+            literal.push_str("[INFO] ");
+        }
+        let mut rest = text;
+        while let Some(close) = rest.find('}') {
+            let (before, after) = rest.split_at(close + 1);
+            let open = before.rfind('{').unwrap_or(before.len());
+            match Part::of(&before[open..]) {
+                Some(Part::Literal(octets)) => {
+                    literal.push_str(&before[..open]);
+                    literal.push_str(&String::from_utf8_lossy(&octets));
+                }
+                Some(part) => {
+                    literal.push_str(&before[..open]);
+                    push_literal(&mut parts, &mut literal);
+                    parts.push(part);
+                }
+                None => literal.push_str(before),
+            }
+            rest = after;
+        }
+        literal.push_str(rest);
+        if format == Format::Text {
+            literal.push('\n');
+        }
+        push_literal(&mut parts, &mut literal);
+        Self { parts: parts.into(), format }
+    }
+
+    /// Puts the line of `entry` into `ring`. JSON lines read the clock for their time.
+    #[inline]
+    pub fn write(&self, entry: &LogEntry<'_>, ring: &mut LineRing) {
+        match self.format {
+            Format::Text => ring.write(|line| self.render(entry, line)),
+            Format::Json => ring.write(|line| self.render_json(entry, clock::wall(), line)),
+        };
+    }
+
+    #[inline]
+    fn render(&self, entry: &LogEntry<'_>, line: &mut Vec<u8>) {
+        for part in &self.parts {
+            match part {
+                Part::Literal(text) => line.extend_from_slice(text),
+                Part::Octet(octet) => line.push(*octet),
+                Part::Type => push_type(line, entry.rtype),
+                Part::Name => push_name(line, entry.name),
+                Part::Class => push_class(line, entry.class),
+                Part::Proto => line.extend_from_slice(entry.proto.label().as_bytes()),
+                Part::Size => push_number(line, entry.size as u64),
+                Part::Remote => push_bracketed(line, entry.client.ip()),
+                Part::Port => push_number(line, u64::from(entry.client.port())),
+                Part::Local => match entry.local {
+                    Some(local) => push_bracketed(line, local.ip()),
+                    None => line.push(b'-'),
+                },
+                Part::Id => push_number(line, u64::from(entry.id)),
+                Part::Opcode => push_number(line, u64::from(entry.opcode.0)),
+                Part::DnssecOk => line.extend_from_slice(truth(entry.dnssec_ok)),
+                Part::Bufsize => push_number(line, u64::from(entry.bufsize())),
+                Part::Rcode => push_rcode(line, entry.rcode),
+                Part::Rsize => push_number(line, entry.rsize as u64),
+                Part::Duration => {
+                    push_seconds(line, entry.nanos);
+                    line.push(b's');
+                }
+                Part::Flags => push_flags(line, entry.flags),
+            }
+        }
+    }
+
+    /// CoreDNS's JSON: the formatted line is `msg`, and every field stands beside it with its own type.
+    fn render_json(&self, entry: &LogEntry<'_>, at: SystemTime, line: &mut Vec<u8>) {
+        let mut message = Vec::with_capacity(256);
+        self.render(entry, &mut message);
+        begin_json(line, at, "INFO", &message);
+        line.extend_from_slice(b",\"plugin\":\"log\",\"client_ip\":\"");
+        push_ip(line, entry.client.ip());
+        line.extend_from_slice(b"\",\"client_port\":");
+        push_number(line, u64::from(entry.client.port()));
+        line.extend_from_slice(b",\"qname\":");
+        message.clear();
+        push_name(&mut message, entry.name);
+        json::push_string(line, &message);
+        line.extend_from_slice(b",\"qtype\":\"");
+        push_type(line, entry.rtype);
+        line.extend_from_slice(b"\",\"qclass\":\"");
+        push_class(line, entry.class);
+        line.extend_from_slice(b"\",\"protocol\":\"");
+        line.extend_from_slice(entry.proto.label().as_bytes());
+        line.extend_from_slice(b"\",\"id\":");
+        push_number(line, u64::from(entry.id));
+        line.extend_from_slice(b",\"opcode\":");
+        push_number(line, u64::from(entry.opcode.0));
+        line.extend_from_slice(b",\"request_size\":");
+        push_number(line, entry.size as u64);
+        line.extend_from_slice(b",\"dnssec_ok\":");
+        line.extend_from_slice(truth(entry.dnssec_ok));
+        line.extend_from_slice(b",\"bufsize\":");
+        push_number(line, u64::from(entry.bufsize()));
+        line.extend_from_slice(b",\"rcode\":\"");
+        push_rcode(line, entry.rcode);
+        line.extend_from_slice(b"\",\"response_size\":");
+        push_number(line, entry.rsize as u64);
+        line.extend_from_slice(b",\"duration_seconds\":");
+        push_seconds(line, entry.nanos);
+        line.extend_from_slice(b"}\n");
+    }
+}
+
+fn push_literal(parts: &mut Vec<Part>, literal: &mut String) {
+    match *std::mem::take(literal).into_bytes() {
+        [] => {}
+        [octet] => parts.push(Part::Octet(octet)),
+        ref octets => parts.push(Part::Literal(octets.into())),
+    }
+}
+
+fn truth(it_is: bool) -> &'static [u8] {
+    if it_is { b"true" } else { b"false" }
+}
+
+/// Appends the flags that are set, with commas between them.
+#[inline]
+fn push_flags(line: &mut Vec<u8>, flags: Flags) {
+    const FLAGS: [(u16, [u8; 3]); 8] = [
+        (Flags::QR, *b"qr,"),
+        (Flags::AA, *b"aa,"),
+        (Flags::TC, *b"tc,"),
+        (Flags::RD, *b"rd,"),
+        (Flags::RA, *b"ra,"),
+        (RESERVED, *b"z,,"),
+        (Flags::AD, *b"ad,"),
+        (Flags::CD, *b"cd,"),
+    ];
+    let before = line.len();
+    for (flag, name) in FLAGS {
+        if flags.has(flag) {
+            line.extend_from_slice(&name);
+            if flag == RESERVED {
+                line.pop();
+            }
+        }
+    }
+    if line.len() > before {
+        line.pop();
+    }
+}
+
+/// The one bit of the header that no RFC has given away (RFC 1035, section 4.1.1).
+const RESERVED: u16 = 0x0040;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::logger::tests::Paper;
+    use std::time::{Duration, UNIX_EPOCH};
+
+    const COMMON: &str = r#"{remote}:{port} - {>id} "{type} {class} {name} {proto} {size} {>do} {>bufsize}" {rcode} {>rflags} {rsize} {duration}"#;
+    const ALL: Classes = Classes { success: true, denial: true, error: true };
+
+    fn name(text: &str) -> Name {
+        Name::from_text(text).unwrap()
+    }
+
+    fn entry(name: &Name) -> LogEntry<'_> {
+        LogEntry {
+            client: "10.0.0.1:50759".parse().unwrap(),
+            local: Some("127.0.0.61:53".parse().unwrap()),
+            proto: Proto::Udp,
+            id: 29008,
+            opcode: Opcode::QUERY,
+            name,
+            rtype: RType::A,
+            class: Class::IN,
+            size: 41,
+            dnssec_ok: false,
+            bufsize: 4096,
+            rcode: Rcode::NOERROR,
+            flags: Flags(Flags::QR | Flags::RD | Flags::RA | Flags::AD),
+            rsize: 68,
+            nanos: 37_990_251,
+            answers: 1,
+            soa: false,
+        }
+    }
+
+    fn rendered(format: &str, entry: &LogEntry<'_>) -> String {
+        let mut line = Vec::new();
+        LogFormat::new(format, Format::Text).render(entry, &mut line);
+        String::from_utf8(line).unwrap()
+    }
+
+    #[test]
+    fn the_common_format_reads_as_coredns_prints_it() {
+        let example = name("example.org");
+        let line = rendered(COMMON, &entry(&example));
+        assert_eq!(
+            line,
+            "[INFO] 10.0.0.1:50759 - 29008 \"A IN example.org. udp 41 false 4096\" NOERROR qr,rd,ra,ad 68 0.037990251s\n"
+        );
+        let tcp = LogEntry {
+            client: "[::1]:39625".parse().unwrap(),
+            proto: Proto::Tcp,
+            dnssec_ok: true,
+            rcode: Rcode(24),
+            flags: Flags(0),
+            nanos: 0,
+            ..entry(&example)
+        };
+        let line = rendered(COMMON, &tcp);
+        assert_eq!(line, "[INFO] [::1]:39625 - 29008 \"A IN example.org. tcp 41 true 65535\" 24  68 0s\n");
+    }
+
+    #[test]
+    fn flags_stand_in_the_order_of_the_header() {
+        for (flags, expected) in [
+            (0xffff, "qr,aa,tc,rd,ra,z,ad,cd"),
+            (Flags::QR, "qr"),
+            (0x0040, "z"),
+            (Flags::QR | 0x0040 | Flags::AD, "qr,z,ad"),
+            (0x780f, ""),
+        ] {
+            let mut line = Vec::new();
+            push_flags(&mut line, Flags(flags));
+            assert_eq!(String::from_utf8(line).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn formats_are_read_as_coredns_reads_them() {
+        let example = name("x.y");
+        let query = LogEntry { opcode: Opcode::NOTIFY, bufsize: 0, ..entry(&example) };
+        for (format, expected) in [
+            ("", ""),
+            ("plain", "plain"),
+            ("l={local} \"{>opcode}\" {>bufsize}", "l=127.0.0.61 \"4\" 512"),
+            ("{>OPCODE} {/x} {bogus} { {type} } x", "{>OPCODE} - {bogus} { A } x"),
+            ("a } {type", "a } {type"),
+            ("}{type}{", "}A{"),
+            ("{{type}}", "{A}"),
+            ("{type}{name}{/a}{/b}", "Ax.y.--"),
+            ("{when}", "{when}"),
+        ] {
+            assert_eq!(rendered(format, &query), format!("[INFO] {expected}\n"), "{format}");
+        }
+        let unknown = LogEntry { local: None, ..query };
+        assert_eq!(rendered("{local}", &unknown), "[INFO] -\n");
+    }
+
+    #[test]
+    fn outcomes_have_coredns_classes() {
+        use Outcome::{Denial, Error, Success};
+        let example = name("x.y");
+        for (rcode, answers, soa, rtype, opcode, outcome) in [
+            (Rcode::NOERROR, 1, false, RType::A, Opcode::QUERY, Success),
+            (Rcode::NOERROR, 1, true, RType::A, Opcode::QUERY, Success),
+            (Rcode::NOERROR, 0, true, RType::A, Opcode::QUERY, Denial),
+            (Rcode::NOERROR, 0, false, RType::A, Opcode::QUERY, Success),
+            (Rcode::NXDOMAIN, 0, true, RType::A, Opcode::QUERY, Denial),
+            (Rcode::NXDOMAIN, 0, false, RType::A, Opcode::QUERY, Denial),
+            (Rcode::NXDOMAIN, 1, true, RType::A, Opcode::QUERY, Error),
+            (Rcode::SERVFAIL, 0, false, RType::A, Opcode::QUERY, Error),
+            (Rcode::REFUSED, 0, true, RType::A, Opcode::QUERY, Error),
+            (Rcode::NOERROR, 1, false, RType::AXFR, Opcode::QUERY, Error),
+            (Rcode::NOERROR, 1, false, RType::SOA, Opcode::NOTIFY, Error),
+        ] {
+            let query = LogEntry { rcode, answers, soa, rtype, opcode, ..entry(&example) };
+            assert_eq!(query.outcome(), outcome, "{query:?}");
+        }
+    }
+
+    #[test]
+    fn the_first_rule_whose_zone_holds_the_name_decides() {
+        let rule = |zone: &str, format: &str, classes| LogRule {
+            zone: name(zone),
+            format: format.to_owned(),
+            classes,
+        };
+        let errors = Classes { success: false, denial: false, error: true };
+        let rules = LogRules::new(
+            vec![rule("a.org", "one", errors), rule("org", "two", ALL), rule("a.org", "three", ALL)],
+            Format::Text,
+        );
+        let (logger, paper) = Paper::logger(Format::Text);
+        let mut ring = logger.ring(4096);
+        for (asked, rcode, line) in [
+            ("x.a.org", Rcode::SERVFAIL, "[INFO] one\n"),
+            ("x.a.org", Rcode::NOERROR, ""),
+            ("b.org", Rcode::NOERROR, "[INFO] two\n"),
+            ("b.com", Rcode::NOERROR, ""),
+        ] {
+            let asked = name(asked);
+            rules.log(&LogEntry { rcode, ..entry(&asked) }, &mut ring);
+            assert_eq!(paper.read(&logger), line, "{asked}");
+        }
+        assert!(LogRules::default().is_empty());
+    }
+
+    #[test]
+    fn json_lines_carry_the_fields_of_coredns() {
+        let odd = Name::from_wire(b"\x04\"\\.a\0").unwrap();
+        let query = LogEntry { client: "[::1]:5".parse().unwrap(), ..entry(&odd) };
+        let mut line = Vec::new();
+        let at = UNIX_EPOCH + Duration::new(1_795_248_408, 366_387_750);
+        LogFormat::new("{name} {type}", Format::Json).render_json(&query, at, &mut line);
+        let line = String::from_utf8(line).unwrap();
+        assert_eq!(
+            line,
+            r#"{"time":"2026-11-21T08:06:48.36638775Z","level":"INFO","msg":"\\\"\\\\\\.a. A","plugin":"log","client_ip":"::1","client_port":5,"qname":"\\\"\\\\\\.a.","qtype":"A","qclass":"IN","protocol":"udp","id":29008,"opcode":0,"request_size":41,"dnssec_ok":false,"bufsize":4096,"rcode":"NOERROR","response_size":68,"duration_seconds":0.037990251}"#
+                .to_owned()
+                + "\n"
+        );
+        assert!(serde_json::from_str::<serde_json::Value>(&line).is_ok());
+    }
+}

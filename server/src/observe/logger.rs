@@ -1,0 +1,385 @@
+//! The process log: `[INFO] plugin/x: message` lines on stdout, or CoreDNS's JSON, written by one thread.
+//!
+//! ```text
+//! Logger::info .. -> one bounded buffer ------\
+//! LineRing::write (one per worker) -> rings ---> writer thread -> stdout, in large writes
+//! ```
+//!
+//! Nobody waits for stdout but the writer: while it stalls, what no longer fits is dropped and counted. A closed stdout
+//! drops everything. Lines of one thread keep their order; lines of different threads may change places.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::{self, Thread};
+use std::time::{Duration, SystemTime};
+
+use super::json;
+use super::ring::{self, Consumer, Producer};
+use super::writer::Writer;
+use crate::clock;
+use crate::setup::Level;
+
+/// How lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Format {
+    /// `[INFO] plugin/x: message`, the default.
+    #[default]
+    Text,
+    /// One JSON object a line: `time`, `level`, `msg` and, from a plugin, `plugin`.
+    Json,
+}
+
+/// A handle of the process log; clones write to the same one.
+#[derive(Debug, Clone)]
+pub struct Logger(Arc<Shared>);
+
+impl Logger {
+    /// Starts the writer on stdout.
+    ///
+    /// # Errors
+    /// stdout cannot be duplicated, or no thread can be started.
+    pub fn stdout(format: Format) -> io::Result<Self> {
+        // A descriptor of our own: no lock shared with `print!`, no second buffer.
+        let stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+        Self::start(format, stdout)
+    }
+
+    /// Starts a writer on `out`. The thread ends when every handle and every ring is gone.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn start(format: Format, out: impl Write + Send + 'static) -> io::Result<Self> {
+        let logger = Self(Arc::new(Shared::new(format)));
+        let writer = Writer::new(logger.0.clone(), out);
+        let thread = thread::Builder::new().name("log".to_owned()).spawn(move || writer.run())?;
+        logger.0.thread.get_or_init(|| thread.thread().clone());
+        Ok(logger)
+    }
+
+    /// Makes this the log that [`Logger::global`] returns; the first one stays.
+    pub fn install(&self) {
+        GLOBAL.get_or_init(|| self.clone());
+    }
+
+    /// The installed log; before there is one, a log that counts every line as dropped.
+    pub fn global() -> Self {
+        GLOBAL.get().cloned().unwrap_or_else(|| {
+            let shared = Shared::new(Format::Text);
+            shared.queue().closed = true;
+            Self(Arc::new(shared))
+        })
+    }
+
+    /// How lines look.
+    pub fn format(&self) -> Format {
+        self.0.format
+    }
+
+    /// Whether `[DEBUG]` lines are printed; off at first.
+    pub fn set_debug(&self, on: bool) {
+        self.0.debug.store(on, Ordering::Relaxed);
+    }
+
+    /// Prints a line at [`Level::Debug`], if debugging is on.
+    pub fn debug(&self, plugin: Option<&str>, message: &str) {
+        self.log(Level::Debug, plugin, message);
+    }
+
+    /// Prints a line at [`Level::Info`].
+    pub fn info(&self, plugin: Option<&str>, message: &str) {
+        self.log(Level::Info, plugin, message);
+    }
+
+    /// Prints a line at [`Level::Warning`].
+    pub fn warning(&self, plugin: Option<&str>, message: &str) {
+        self.log(Level::Warning, plugin, message);
+    }
+
+    /// Prints a line at [`Level::Error`].
+    pub fn error(&self, plugin: Option<&str>, message: &str) {
+        self.log(Level::Error, plugin, message);
+    }
+
+    /// Prints a line at any level. `plugin` is the bare name, such as `errors`.
+    pub fn log(&self, level: Level, plugin: Option<&str>, message: &str) {
+        if level == Level::Debug && !self.0.debug.load(Ordering::Relaxed) {
+            return;
+        }
+        let (text, json) = match level {
+            Level::Debug => ("[DEBUG] ", "DEBUG"),
+            Level::Info => ("[INFO] ", "INFO"),
+            Level::Warning => ("[WARNING] ", "WARN"),
+            Level::Error => ("[ERROR] ", "ERROR"),
+        };
+        self.0.queue_line(&self.0.line(text, json, plugin, message));
+    }
+
+    /// Prints text without a level, such as the zones at start; one record of level INFO in JSON.
+    pub fn print(&self, text: &str) {
+        self.0.queue_line(&self.0.line("", "INFO", None, text));
+    }
+
+    /// Prints the cause of the process' end on stderr, after what waits has been given a second to be printed.
+    pub fn fatal(&self, plugin: Option<&str>, message: &str) {
+        self.flush(Duration::from_secs(1));
+        let line = self.0.line("[FATAL] ", "FATAL", plugin, message);
+        // stderr is the last resort: there is nobody left to tell.
+        let _ = io::stderr().write_all(&line);
+    }
+
+    /// A ring for the lines of one thread, of `bytes` octets; see [`ring::DEFAULT_BYTES`].
+    pub fn ring(&self, bytes: usize) -> LineRing {
+        let (producer, consumer) = ring::ring(bytes, self.0.dropped.clone());
+        lock(&self.0.new_rings).push(consumer);
+        LineRing { producer, line: Vec::with_capacity(512), logger: self.clone() }
+    }
+
+    /// Lines that were lost since the start: no room, or stdout refused them.
+    pub fn dropped_lines(&self) -> u64 {
+        self.0.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Waits until what was logged before this call is written, at most `patience`. `false`: it was not.
+    pub fn flush(&self, patience: Duration) -> bool {
+        let Some(thread) = self.0.thread.get() else { return false };
+        let goal = self.0.flushes_wanted.fetch_add(1, Ordering::SeqCst) + 1;
+        thread.unpark();
+        let (done, timeout) = self
+            .0
+            .flushed
+            .wait_timeout_while(lock(&self.0.flushes_done), patience, |done| *done < goal)
+            .unwrap_or_else(PoisonError::into_inner);
+        drop(done);
+        !timeout.timed_out()
+    }
+}
+
+/// Where one thread puts its lines: neither lock nor system call nor allocation once warm.
+///
+/// Threads that share one put it behind a lock.
+#[derive(Debug)]
+pub struct LineRing {
+    producer: Producer,
+    line: Vec<u8>,
+    logger: Logger,
+}
+
+impl LineRing {
+    /// Appends what `render` writes, a line with its newline. `false`: it was dropped, and counted.
+    #[inline]
+    pub fn write(&mut self, render: impl FnOnce(&mut Vec<u8>)) -> bool {
+        self.line.clear();
+        render(&mut self.line);
+        let pushed = self.producer.push(&self.line);
+        self.logger.0.wake();
+        pushed
+    }
+}
+
+/// What the handles and the writer share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    format: Format,
+    debug: AtomicBool,
+    queue: Mutex<Queue>,
+    /// Rings the writer does not know yet.
+    pub(super) new_rings: Mutex<Vec<Consumer>>,
+    pub(super) dropped: Arc<AtomicU64>,
+    thread: OnceLock<Thread>,
+    /// The writer found nothing to do: whoever brings a line wakes it.
+    pub(super) asleep: AtomicBool,
+    pub(super) flushes_wanted: AtomicU64,
+    flushes_done: Mutex<u64>,
+    flushed: Condvar,
+}
+
+/// Lines that came without a ring.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    pub(super) bytes: Vec<u8>,
+    closed: bool,
+}
+
+impl Shared {
+    fn new(format: Format) -> Self {
+        Self {
+            format,
+            debug: AtomicBool::new(false),
+            queue: Mutex::default(),
+            new_rings: Mutex::default(),
+            dropped: Arc::default(),
+            thread: OnceLock::new(),
+            asleep: AtomicBool::new(false),
+            flushes_wanted: AtomicU64::new(0),
+            flushes_done: Mutex::default(),
+            flushed: Condvar::new(),
+        }
+    }
+
+    fn line(&self, level: &str, json_level: &str, plugin: Option<&str>, message: &str) -> Vec<u8> {
+        let mut line = Vec::with_capacity(message.len() + 96);
+        match self.format {
+            Format::Text => {
+                line.extend_from_slice(level.as_bytes());
+                if let Some(plugin) = plugin {
+                    line.extend_from_slice(b"plugin/");
+                    line.extend_from_slice(plugin.as_bytes());
+                    line.extend_from_slice(b": ");
+                }
+                line.extend_from_slice(message.as_bytes());
+                if !message.ends_with('\n') {
+                    line.push(b'\n');
+                }
+            }
+            Format::Json => {
+                begin_json(&mut line, clock::wall(), json_level, message.trim_end_matches('\n').as_bytes());
+                if let Some(plugin) = plugin {
+                    line.extend_from_slice(b",\"plugin\":");
+                    json::push_string(&mut line, plugin.as_bytes());
+                }
+                line.extend_from_slice(b"}\n");
+            }
+        }
+        line
+    }
+
+    fn queue_line(&self, line: &[u8]) {
+        let mut queue = self.queue();
+        // Held for one copy, never while writing.
+        if queue.closed || queue.bytes.len() + line.len() > QUEUE_BYTES {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        queue.bytes.extend_from_slice(line);
+        drop(queue);
+        self.wake();
+    }
+
+    pub(super) fn queue(&self) -> MutexGuard<'_, Queue> {
+        lock(&self.queue)
+    }
+
+    /// Tells those who wait for a flush that everything up to the `done`th is written.
+    pub(super) fn flushed(&self, done: u64) {
+        let mut so_far = lock(&self.flushes_done);
+        if *so_far < done {
+            *so_far = done;
+            self.flushed.notify_all();
+        }
+    }
+
+    /// Wakes the writer if it sleeps.
+    ///
+    /// The load is relaxed: a line pushed in the very moment the writer falls asleep may be missed, and then waits for the
+    /// next line or for the end of its nap. A fence on every line would cost more than it gives.
+    #[inline]
+    fn wake(&self) {
+        if self.asleep.load(Ordering::Relaxed)
+            && self.asleep.swap(false, Ordering::Relaxed)
+            && let Some(thread) = self.thread.get()
+        {
+            thread.unpark();
+        }
+    }
+}
+
+/// Appends `{"time":..,"level":..,"msg":..`, the part that every JSON line has, without the closing brace.
+pub(crate) fn begin_json(line: &mut Vec<u8>, at: SystemTime, level: &str, message: &[u8]) {
+    line.extend_from_slice(b"{\"time\":\"");
+    json::push_time(line, at);
+    line.extend_from_slice(b"\",\"level\":\"");
+    line.extend_from_slice(level.as_bytes());
+    line.extend_from_slice(b"\",\"msg\":");
+    json::push_string(line, message);
+}
+
+/// A panic elsewhere must not end logging: the data behind these locks is whole between any two statements.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+static GLOBAL: OnceLock<Logger> = OnceLock::new();
+
+/// Bound of the lines that wait outside the rings, in octets.
+pub(super) const QUEUE_BYTES: usize = 256 * 1024;
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use std::mem;
+
+    /// What a log wrote, for tests of this room.
+    #[derive(Debug, Clone, Default)]
+    pub(crate) struct Paper(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Paper {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            lock(&self.0).extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Paper {
+        /// A log on paper.
+        pub(crate) fn logger(format: Format) -> (Logger, Self) {
+            let paper = Self::default();
+            (Logger::start(format, paper.clone()).unwrap(), paper)
+        }
+
+        /// What was written, once the log is flushed.
+        pub(crate) fn read(&self, logger: &Logger) -> String {
+            assert!(logger.flush(PATIENCE));
+            String::from_utf8(mem::take(&mut *lock(&self.0))).unwrap()
+        }
+    }
+
+    pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+
+    #[test]
+    fn lines_read_as_coredns_prints_them() {
+        let (logger, paper) = Paper::logger(Format::Text);
+        logger.debug(None, "unseen");
+        logger.info(None, "Reloading");
+        logger.warning(Some("hosts"), "no such file");
+        logger.error(Some("errors"), "2 a. A: i/o timeout");
+        logger.print(".:53 on 127.0.0.1\n.:53 on ::1\n");
+        logger.set_debug(true);
+        logger.debug(Some("cache"), "seen");
+        assert_eq!(
+            paper.read(&logger),
+            "[INFO] Reloading\n[WARNING] plugin/hosts: no such file\n[ERROR] plugin/errors: 2 a. A: i/o timeout\n\
+             .:53 on 127.0.0.1\n.:53 on ::1\n[DEBUG] plugin/cache: seen\n"
+        );
+    }
+
+    #[test]
+    fn json_lines_carry_time_level_message_and_plugin() {
+        let (logger, paper) = Paper::logger(Format::Json);
+        logger.warning(Some("hosts"), "no \"such\" file");
+        logger.print("one\ntwo\n");
+        let text = paper.read(&logger);
+        let lines: Vec<serde_json::Value> =
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines.len(), 2);
+        assert_eq!((&lines[0]["level"], &lines[0]["msg"]), (&"WARN".into(), &"no \"such\" file".into()));
+        assert_eq!(lines[0]["plugin"], "hosts");
+        assert_eq!((&lines[1]["level"], &lines[1]["msg"]), (&"INFO".into(), &"one\ntwo".into()));
+        assert_eq!(lines[1].get("plugin"), None);
+        assert!(text.starts_with("{\"time\":\"20"));
+    }
+
+    #[test]
+    fn without_an_installed_log_lines_are_counted_as_dropped() {
+        // The only test that looks at the global log, and none installs one.
+        let logger = Logger::global();
+        logger.info(None, "x");
+        assert_eq!(logger.dropped_lines(), 1);
+        assert!(!logger.flush(PATIENCE));
+    }
+}

@@ -1,0 +1,29 @@
+//! What operators see of a query once it has been answered: counters, log lines, error lines, metrics.
+//!
+//! ```text
+//! worker -> counters ---------------------> collector -> /metrics
+//! worker -> log    -> ring ----\
+//! anyone -> errors -> logger ---> one writer thread -> stdout
+//! ```
+//!
+//! The last room on a query's way: it is told what happened, after the reply is sent, and can change nothing. It knows
+//! neither workers nor configuration snapshots nor the pipeline, and nothing here waits for a slow reader of the log.
+
+pub mod collector;
+pub mod counters;
+pub mod errors;
+pub mod families;
+mod json;
+pub mod log;
+pub mod logger;
+pub mod names;
+pub mod ring;
+mod text;
+mod writer;
+mod zones;
+
+pub use collector::Collector;
+pub use errors::ErrorLog;
+pub use families::{Distribution, Families, Metric, Source};
+pub use log::{LogEntry, LogFormat, LogRules, Outcome};
+pub use logger::{Format, LineRing, Logger};

@@ -1,0 +1,158 @@
+//! Names, help texts and labels of every metric: CoreDNS's as CoreDNS has them, ours under `localdns_`.
+//!
+//! The labels stand in each constant's documentation; whoever collects a family gives them in any order.
+
+use super::families::Metric;
+
+macro_rules! metrics {
+    ($($(#[$doc:meta])* $konst:ident = $name:literal $help:literal;)*) => {
+        $($(#[$doc])* pub const $konst: Metric = Metric { name: $name, help: $help };)*
+
+        /// Every name of the table, for the test that reads it.
+        #[cfg(test)]
+        const ALL: &[Metric] = &[$($konst),*];
+    };
+}
+
+metrics! {
+    /// Gauge {version, revision, goversion}.
+    BUILD_INFO = "coredns_build_info" "A metric with a constant '1' value labeled by version, revision, and goversion from which CoreDNS was built.";
+    /// Counter.
+    PANICS = "coredns_panics_total" "A metrics that counts the number of panics.";
+    /// Gauge {server, zone, view, name}, always 1.
+    PLUGIN_ENABLED = "coredns_plugin_enabled" "A metric that indicates whether a plugin is enabled on per server and zone basis.";
+
+    /// Counter {server, zone, view, proto, family, type}.
+    DNS_REQUESTS = "coredns_dns_requests_total" "Counter of DNS requests made per zone, protocol and family.";
+    /// Histogram {server, zone, view}.
+    DNS_REQUEST_DURATION = "coredns_dns_request_duration_seconds" "Histogram of the time (in seconds) each request took per zone.";
+    /// Histogram {server, zone, view, proto}.
+    DNS_REQUEST_SIZE = "coredns_dns_request_size_bytes" "Size of the EDNS0 UDP buffer in bytes (64K for TCP) per zone and protocol.";
+    /// Counter {server, zone, view}.
+    DNS_DO_REQUESTS = "coredns_dns_do_requests_total" "Counter of DNS requests with DO bit set per zone.";
+    /// Histogram {server, zone, view, proto}.
+    DNS_RESPONSE_SIZE = "coredns_dns_response_size_bytes" "Size of the returned response in bytes.";
+    /// Counter {server, zone, view, rcode, plugin}.
+    DNS_RESPONSES = "coredns_dns_responses_total" "Counter of response status codes.";
+
+    /// Gauge {server, type, zones, view}; type: success, denial.
+    CACHE_ENTRIES = "coredns_cache_entries" "The number of elements in the cache.";
+    /// Counter {server, zones, view}.
+    CACHE_REQUESTS = "coredns_cache_requests_total" "The count of cache requests.";
+    /// Counter {server, type, zones, view}.
+    CACHE_HITS = "coredns_cache_hits_total" "The count of cache hits.";
+    /// Counter {server, zones, view}.
+    CACHE_MISSES = "coredns_cache_misses_total" "The count of cache misses. Deprecated, derive misses from cache hits/requests counters.";
+    /// Counter {server, zones, view}.
+    CACHE_PREFETCH = "coredns_cache_prefetch_total" "The number of times the cache has prefetched a cached item.";
+    /// Counter {server, zones, view}.
+    CACHE_DROPS = "coredns_cache_drops_total" "The number responses that are not cached, because the reply is malformed.";
+    /// Counter {server, zones, view}.
+    CACHE_SERVED_STALE = "coredns_cache_served_stale_total" "The number of requests served from stale cache entries.";
+    /// Counter {server, type, zones, view}.
+    CACHE_EVICTIONS = "coredns_cache_evictions_total" "The count of cache evictions.";
+
+    /// Counter.
+    FORWARD_HEALTHCHECK_BROKEN = "coredns_forward_healthcheck_broken_total" "Counter of the number of complete failures of the healthchecks.";
+    /// Counter.
+    FORWARD_MAX_CONCURRENT_REJECTS = "coredns_forward_max_concurrent_rejects_total" "Counter of the number of queries rejected because the concurrent queries were at maximum.";
+    /// Histogram {proxy_name, to, rcode}; bounds as [`DNS_REQUEST_DURATION`].
+    PROXY_REQUEST_DURATION = "coredns_proxy_request_duration_seconds" "Histogram of the time each request took.";
+    /// Counter {proxy_name, to}.
+    PROXY_HEALTHCHECK_FAILURES = "coredns_proxy_healthcheck_failures_total" "Counter of the number of failed healthchecks.";
+    /// Counter {proxy_name, to, proto}; proto: udp, tcp, tcp-tls.
+    PROXY_CONN_CACHE_HITS = "coredns_proxy_conn_cache_hits_total" "Counter of connection cache hits per upstream and protocol.";
+    /// Counter {proxy_name, to, proto}.
+    PROXY_CONN_CACHE_MISSES = "coredns_proxy_conn_cache_misses_total" "Counter of connection cache misses per upstream and protocol.";
+
+    /// Gauge {hostsfile}.
+    HOSTS_ENTRIES = "coredns_hosts_entries" "The combined number of entries in hosts and Corefile.";
+    /// Gauge.
+    HOSTS_RELOAD_TIMESTAMP = "coredns_hosts_reload_timestamp_seconds" "The timestamp of the last reload of hosts file.";
+    /// Counter.
+    RELOAD_FAILED = "coredns_reload_failed_total" "Counter of the number of failed reload attempts.";
+    /// Gauge {hash, value}, always 1; hash: sha512.
+    RELOAD_VERSION_INFO = "coredns_reload_version_info" "A metric with a constant '1' value labeled by hash, and value which type of hash generated.";
+    /// Counter {server, zone, view, class, type}.
+    TEMPLATE_MATCHES = "coredns_template_matches_total" "Counter of template regex matches.";
+    /// Counter {server, zone, view, class, type, section, template}.
+    TEMPLATE_FAILURES = "coredns_template_template_failures_total" "Counter of go template failures.";
+    /// Counter {server, zone, view, class, type, section, template}.
+    TEMPLATE_RR_FAILURES = "coredns_template_rr_failures_total" "Counter of mis-templated RRs.";
+    /// Histogram.
+    HEALTH_REQUEST_DURATION = "coredns_health_request_duration_seconds" "Histogram of the time (in seconds) each request took.";
+    /// Counter.
+    HEALTH_REQUEST_FAILURES = "coredns_health_request_failures_total" "The number of times the health check failed.";
+
+    /// Counter {server, zone, view}.
+    HOSTS_HITS = "localdns_hosts_hits_total" "Counter of queries that the hosts table answered.";
+    /// Counter {server, zone, view}.
+    HOSTS_MISSES = "localdns_hosts_misses_total" "Counter of queries whose name the hosts table does not hold.";
+    /// Gauge {hostsfile}.
+    HOSTS_TABLE_AGE = "localdns_hosts_table_age_seconds" "Time since the hosts table was last built.";
+    /// Counter {server}.
+    KERNEL_DROPS = "localdns_kernel_drops_total" "Counter of datagrams that the kernel dropped because a receive buffer was full.";
+    /// Counter.
+    LOG_LINES_DROPPED = "localdns_log_lines_dropped_total" "Counter of log lines that were lost because nobody read them in time.";
+    /// Gauge.
+    WORKERS = "localdns_workers" "Number of threads that answer queries over UDP.";
+    /// Counter.
+    WORKER_RESTARTS = "localdns_worker_restarts_total" "Counter of workers that ended and were started again.";
+    /// Counter.
+    QUERIES_SHED = "localdns_queries_shed_total" "Counter of queries refused because too many were in flight.";
+    /// Counter {to}.
+    FORWARD_HEDGES = "localdns_forward_hedges_total" "Counter of queries sent once more because an upstream was slow.";
+    /// Counter {to}.
+    FORWARD_UNMATCHED_REPLIES = "localdns_forward_unmatched_replies_total" "Counter of upstream replies that no query was waiting for.";
+    /// Counter {to}.
+    FORWARD_LATE_REPLIES = "localdns_forward_late_replies_total" "Counter of upstream replies that came after their query was answered.";
+    /// Gauge.
+    CACHE_BYTES = "localdns_cache_bytes" "Memory held by the cache of all server blocks.";
+
+    /// Counter.
+    PROCESS_CPU_SECONDS = "process_cpu_seconds_total" "Total user and system CPU time spent in seconds.";
+    /// Gauge.
+    PROCESS_OPEN_FDS = "process_open_fds" "Number of open file descriptors.";
+    /// Gauge.
+    PROCESS_MAX_FDS = "process_max_fds" "Maximum number of open file descriptors.";
+    /// Gauge.
+    PROCESS_VIRTUAL_MEMORY = "process_virtual_memory_bytes" "Virtual memory size in bytes.";
+    /// Gauge.
+    PROCESS_VIRTUAL_MEMORY_MAX = "process_virtual_memory_max_bytes" "Maximum amount of virtual memory available in bytes.";
+    /// Gauge.
+    PROCESS_RESIDENT_MEMORY = "process_resident_memory_bytes" "Resident memory size in bytes.";
+    /// Gauge.
+    PROCESS_START_TIME = "process_start_time_seconds" "Start time of the process since unix epoch in seconds.";
+    /// Counter.
+    PROCESS_NETWORK_RECEIVED = "process_network_receive_bytes_total" "Number of bytes received by the process over the network.";
+    /// Counter.
+    PROCESS_NETWORK_SENT = "process_network_transmit_bytes_total" "Number of bytes sent by the process over the network.";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_follow_prometheus_rules() {
+        let mut names: Vec<&str> = ALL.iter().map(|metric| metric.name).collect();
+        for metric in ALL {
+            assert!(
+                metric.name.bytes().all(|octet| octet.is_ascii_lowercase() || octet == b'_'),
+                "{}",
+                metric.name
+            );
+            assert!(
+                ["coredns_", "localdns_", "process_"].iter().any(|prefix| metric.name.starts_with(prefix)),
+                "{}",
+                metric.name
+            );
+            assert!(metric.help.ends_with('.'), "{}", metric.name);
+            let counts = metric.help.starts_with("Counter") || metric.help.starts_with("The count");
+            assert!(!counts || metric.name.ends_with("_total"), "{}", metric.name);
+        }
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), ALL.len());
+    }
+}

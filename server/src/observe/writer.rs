@@ -1,0 +1,249 @@
+//! The one thread that writes the log: takes lines in bulk, writes them in bulk, and is the only one that ever waits.
+
+use std::io::{self, Write};
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+use super::logger::{Shared, lock};
+use super::ring::Consumer;
+
+/// The thread's state.
+pub(super) struct Writer<W> {
+    shared: Arc<Shared>,
+    out: W,
+    rings: Vec<Consumer>,
+    batch: Vec<u8>,
+}
+
+impl<W: Write> Writer<W> {
+    pub(super) fn new(shared: Arc<Shared>, out: W) -> Self {
+        Self { shared, out, rings: Vec::new(), batch: Vec::new() }
+    }
+
+    /// Writes until every handle and every ring is gone.
+    pub(super) fn run(mut self) {
+        loop {
+            let wanted = self.shared.flushes_wanted.load(Ordering::SeqCst);
+            let (written, complete) = self.pass();
+            if !complete {
+                continue;
+            }
+            self.shared.flushed(wanted);
+            if self.shared.flushes_wanted.load(Ordering::SeqCst) != wanted {
+                continue;
+            }
+            if written > 0 {
+                // Lets lines gather, so that a busy server wakes this thread a hundred times a second and not per line.
+                thread::park_timeout(GATHER);
+                continue;
+            }
+            if Arc::strong_count(&self.shared) == 1 && self.rings.is_empty() {
+                return;
+            }
+            self.shared.asleep.store(true, Ordering::SeqCst);
+            if self.is_idle() {
+                thread::park_timeout(NAP);
+            }
+            self.shared.asleep.store(false, Ordering::SeqCst);
+        }
+    }
+
+    /// Writes the queue and a batch of each ring: how many octets that was, and whether it was all that waited.
+    fn pass(&mut self) -> (usize, bool) {
+        self.rings.append(&mut lock(&self.shared.new_rings));
+        self.batch.clear();
+        mem::swap(&mut self.batch, &mut self.shared.queue().bytes);
+        let mut written = self.write_batch();
+        let mut complete = true;
+        for at in 0..self.rings.len() {
+            self.batch.clear();
+            self.rings[at].drain(&mut self.batch, BATCH_BYTES);
+            complete &= self.batch.len() < BATCH_BYTES;
+            written += self.write_batch();
+        }
+        self.rings.retain(|ring| !(ring.is_abandoned() && ring.is_empty()));
+        (written, complete)
+    }
+
+    /// Writes the batch; what stdout refuses is counted as dropped.
+    fn write_batch(&mut self) -> usize {
+        let mut rest = self.batch.as_slice();
+        while !rest.is_empty() {
+            match self.out.write(rest) {
+                Ok(0) => break,
+                Ok(written) => rest = rest.get(written..).unwrap_or_default(),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // Somebody made the terminal or pipe that we share non-blocking.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::park_timeout(GATHER),
+                Err(_) => break,
+            }
+        }
+        let lost = rest.iter().filter(|&&octet| octet == b'\n').count();
+        self.shared.dropped.fetch_add(lost as u64, Ordering::Relaxed);
+        self.batch.len()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.rings.iter().all(Consumer::is_empty)
+            && self.shared.queue().bytes.is_empty()
+            && lock(&self.shared.new_rings).is_empty()
+    }
+}
+
+/// How much is written at once, in octets: what a pipe holds by default (pipe(7)).
+const BATCH_BYTES: usize = 64 * 1024;
+/// How long lines gather before they are written together.
+const GATHER: Duration = Duration::from_millis(10);
+/// How long the writer sleeps at most.
+const NAP: Duration = Duration::from_millis(500);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::observe::logger::tests::{PATIENCE, Paper};
+    use crate::observe::logger::{Format, Logger, QUEUE_BYTES};
+
+    /// Takes nothing until it is told to.
+    struct Stalled(mpsc::Receiver<()>, Paper);
+
+    impl Write for Stalled {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let _ = self.0.recv();
+            self.1.write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    struct Closed;
+
+    impl Write for Closed {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::BrokenPipe.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Takes a few octets at a time, and says now and then that it cannot.
+    struct Halting(u8, Paper);
+
+    impl Write for Halting {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 += 1;
+            match self.0 % 3 {
+                0 => Err(io::ErrorKind::Interrupted.into()),
+                1 if self.0 == 1 => Err(io::ErrorKind::WouldBlock.into()),
+                _ => self.1.write(&bytes[..bytes.len().min(5)]),
+            }
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_stalled_reader_costs_lines_and_no_caller_waits() {
+        let (go_on, gate) = mpsc::channel();
+        let paper = Paper::default();
+        let logger = Logger::start(Format::Text, Stalled(gate, paper.clone())).unwrap();
+        let mut ring = logger.ring(4096);
+        for _ in 0..10_000 {
+            logger.info(None, &"x".repeat(90)); // 98 octets
+            ring.write(|line| line.extend_from_slice(&[b'\n'; 1]));
+        }
+        let dropped = logger.dropped_lines();
+        // Each source holds its bound, and at most once more what the writer has already taken.
+        let (queue, ring_lines) = ((QUEUE_BYTES / 98) as u64, 4096 / 16);
+        assert!(20_000 - dropped >= queue + ring_lines, "{dropped}");
+        assert!(20_000 - dropped <= 2 * (queue + ring_lines), "{dropped}");
+        assert!(!logger.flush(Duration::from_millis(1)));
+        drop(go_on);
+        assert!(logger.flush(PATIENCE));
+        let text = paper.read(&logger);
+        assert_eq!(text.lines().count() as u64, 20_000 - dropped);
+        assert_eq!(logger.dropped_lines(), dropped);
+    }
+
+    #[test]
+    fn a_closed_reader_drops_every_line() {
+        let logger = Logger::start(Format::Text, Closed).unwrap();
+        let mut ring = logger.ring(4096);
+        for _ in 0..10 {
+            logger.info(None, "x");
+            ring.write(|line| line.push(b'\n'));
+            assert!(logger.flush(PATIENCE));
+        }
+        assert_eq!(logger.dropped_lines(), 20);
+    }
+
+    #[test]
+    fn partial_and_interrupted_writes_lose_nothing() {
+        let paper = Paper::default();
+        let logger = Logger::start(Format::Text, Halting(0, paper.clone())).unwrap();
+        logger.info(None, "a line of some length");
+        assert_eq!(paper.read(&logger), "[INFO] a line of some length\n");
+        assert_eq!(logger.dropped_lines(), 0);
+    }
+
+    #[test]
+    fn lines_of_every_ring_are_written_also_after_its_thread_ended() {
+        let (logger, paper) = Paper::logger(Format::Text);
+        let threads: Vec<_> = (0..4)
+            .map(|thread| {
+                let mut ring = logger.ring(1 << 20);
+                thread::spawn(move || {
+                    for line in 0..1_000 {
+                        ring.write(|out| writeln!(out, "{thread} {line}").unwrap());
+                    }
+                })
+            })
+            .collect();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        let text = paper.read(&logger);
+        for thread in 0..4 {
+            let prefix = format!("{thread} ");
+            let lines = text.lines().filter_map(|line| line.strip_prefix(&prefix));
+            assert!(lines.map(|line| line.parse::<usize>().unwrap()).eq(0..1_000));
+        }
+        assert_eq!(logger.dropped_lines(), 0);
+    }
+
+    #[test]
+    fn a_line_wakes_the_writer_without_a_flush() {
+        struct Told(mpsc::Sender<Vec<u8>>);
+        impl Write for Told {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0.send(bytes.to_vec()).map_err(io::Error::other)?;
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let (told, lines) = mpsc::channel();
+        let logger = Logger::start(Format::Text, Told(told)).unwrap();
+        let mut ring = logger.ring(4096);
+        for _ in 0..3 {
+            ring.write(|line| line.extend_from_slice(b"ring\n"));
+            assert_eq!(lines.recv_timeout(PATIENCE).unwrap(), b"ring\n");
+            logger.info(None, "queue");
+            assert_eq!(lines.recv_timeout(PATIENCE).unwrap(), b"[INFO] queue\n");
+        }
+        drop((ring, logger));
+        // The writer ends, and its output with it.
+        assert_eq!(lines.recv_timeout(PATIENCE), Err(mpsc::RecvTimeoutError::Disconnected));
+    }
+}

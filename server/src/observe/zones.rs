@@ -1,0 +1,131 @@
+//! The zones' counters as CoreDNS's families of `prometheus` and `cache`, and our own of `hosts`.
+
+use super::counters::{
+    Counter, DURATIONS, Histogram, Proto, RCODES, SIZES, TYPES, ZoneCounters, ZoneLabels, ZoneSet,
+};
+use super::families::{Distribution, Families, Metric};
+use super::names;
+use wire::Rcode;
+
+/// Adds the sum over all threads of each zone. Series that are still 0 are left out, as in Go.
+pub(super) fn collect(zones: &[(ZoneLabels, ZoneSet)], into: &mut Families) {
+    for (labels, set) in zones {
+        Zone { labels, set }.collect(into);
+    }
+}
+
+struct Zone<'z> {
+    labels: &'z ZoneLabels,
+    set: &'z [ZoneCounters],
+}
+
+impl<'z> Zone<'z> {
+    fn collect(&self, into: &mut Families) {
+        self.queries(into);
+        self.sizes(into);
+        self.cache(into);
+        self.hosts(into);
+    }
+
+    fn queries(&self, into: &mut Families) {
+        let [server, zone, view] = self.zone_labels();
+        for proto in PROTOS {
+            for (ipv6, family) in [(0, "1"), (1, "2")] {
+                for at in 0..=TYPES.len() {
+                    let total = self.sum(|counters| &counters.requests[proto as usize][ipv6][at]);
+                    let rtype = TYPES.get(at).map_or("other", |(_, name)| name);
+                    let own = [("proto", proto.label()), ("family", family), ("type", rtype)];
+                    counted(into, names::DNS_REQUESTS, &[server, zone, view, own[0], own[1], own[2]], total);
+                }
+            }
+        }
+        counted(
+            into,
+            names::DNS_DO_REQUESTS,
+            &[server, zone, view],
+            self.sum(|counters| &counters.dnssec_ok),
+        );
+        for at in 0..RCODES {
+            let total = self.sum(|counters| &counters.responses[at]);
+            let rcode = Rcode(at as u16).to_string();
+            let own = [("rcode", rcode.as_str()), ("plugin", self.labels.plugin)];
+            counted(into, names::DNS_RESPONSES, &[server, zone, view, own[0], own[1]], total);
+        }
+        let seconds = DURATIONS.map(|nanos| nanos as f64 / 1e9);
+        self.histogram(into, names::DNS_REQUEST_DURATION, &[server, zone, view], &seconds, 1e9, |counters| {
+            &counters.durations
+        });
+    }
+
+    fn sizes(&self, into: &mut Families) {
+        let [server, zone, view] = self.zone_labels();
+        let bounds = SIZES.map(|octets| octets as f64);
+        for proto in PROTOS {
+            let labels = [server, zone, view, ("proto", proto.label())];
+            self.histogram(into, names::DNS_REQUEST_SIZE, &labels, &bounds, 1.0, |counters| {
+                &counters.request_sizes[proto as usize]
+            });
+            self.histogram(into, names::DNS_RESPONSE_SIZE, &labels, &bounds, 1.0, |counters| {
+                &counters.response_sizes[proto as usize]
+            });
+        }
+    }
+
+    fn cache(&self, into: &mut Families) {
+        let [server, (_, zone), view] = self.zone_labels();
+        let labels = [server, ("zones", zone), view];
+        counted(into, names::CACHE_REQUESTS, &labels, self.sum(|counters| &counters.cache_requests));
+        counted(into, names::CACHE_MISSES, &labels, self.sum(|counters| &counters.cache_misses));
+        counted(into, names::CACHE_PREFETCH, &labels, self.sum(|counters| &counters.cache_prefetches));
+        counted(into, names::CACHE_SERVED_STALE, &labels, self.sum(|counters| &counters.cache_stale));
+        for (at, kind) in ["success", "denial"].into_iter().enumerate() {
+            let labels = [labels[0], labels[1], labels[2], ("type", kind)];
+            counted(into, names::CACHE_HITS, &labels, self.sum(|counters| &counters.cache_hits[at]));
+        }
+    }
+
+    fn hosts(&self, into: &mut Families) {
+        let hits = self.sum(|counters| &counters.hosts_hits);
+        let misses = self.sum(|counters| &counters.hosts_misses);
+        // Both or none: a hit rate needs the other one's zero.
+        if hits + misses > 0 {
+            into.counter(names::HOSTS_HITS, &self.zone_labels(), hits as f64);
+            into.counter(names::HOSTS_MISSES, &self.zone_labels(), misses as f64);
+        }
+    }
+
+    fn zone_labels(&self) -> [(&'static str, &'z str); 3] {
+        [("server", &self.labels.server), ("zone", &self.labels.zone), ("view", "")]
+    }
+
+    fn sum(&self, counter: impl Fn(&ZoneCounters) -> &Counter) -> u64 {
+        self.set.iter().map(|counters| counter(counters).get()).sum()
+    }
+
+    /// Adds a histogram whose sum is counted in units, `per` of which make one.
+    fn histogram<const N: usize>(
+        &self,
+        into: &mut Families,
+        metric: Metric,
+        labels: &[(&'static str, &str)],
+        bounds: &[f64; N],
+        per: f64,
+        histogram: impl Fn(&ZoneCounters) -> &Histogram<N>,
+    ) {
+        let mut counts: Vec<u64> =
+            (0..N).map(|at| self.sum(|counters| &histogram(counters).buckets[at])).collect();
+        counts.push(self.sum(|counters| &histogram(counters).above));
+        if counts.iter().any(|&count| count > 0) {
+            let sum = self.sum(|counters| &histogram(counters).sum) as f64 / per;
+            into.histogram(metric, labels, Distribution { bounds, counts: &counts, sum });
+        }
+    }
+}
+
+fn counted(into: &mut Families, metric: Metric, labels: &[(&'static str, &str)], total: u64) {
+    if total > 0 {
+        into.counter(metric, labels, total as f64);
+    }
+}
+
+const PROTOS: [Proto; 2] = [Proto::Udp, Proto::Tcp];

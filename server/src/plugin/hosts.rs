@@ -1,0 +1,295 @@
+//! `hosts`: a table of names in memory, built aside from a file and swapped in whole.
+
+use std::fs::{File, Metadata};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, UNIX_EPOCH};
+
+use arc_swap::ArcSwap;
+use hostsfile::{Found, Options, Report, Source, Table};
+use wire::{Class, Flags, Query, RType, Reply};
+
+use super::Lookup;
+use crate::observe::Logger;
+use crate::observe::counters::Tally;
+use crate::setup::HostsSpec;
+
+/// One block's view of a table.
+pub struct Hosts {
+    table: Arc<HostsTable>,
+}
+
+/// A table that follows its file; blocks with equal directives share one.
+pub struct HostsTable {
+    spec: HostsSpec,
+    current: ArcSwap<Table>,
+    /// The file's modification time in milliseconds since 1970; 0 before it was read.
+    modified_ms: AtomicU64,
+    /// When the table that serves was built, in milliseconds since 1970.
+    built_ms: AtomicU64,
+    state: Mutex<State>,
+}
+
+/// What the one reader of the file remembers.
+#[derive(Default)]
+struct State {
+    seen: Option<Stamp>,
+    /// A change that looks like a write in progress: taken only if the next look finds the same.
+    doubted: Option<Stamp>,
+    next_look: Option<Instant>,
+    /// Replaced tables, dropped here and not by a worker that was still reading.
+    replaced: Vec<Arc<Table>>,
+    missing_reported: bool,
+}
+
+/// What tells one version of a file from another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    modified: (i64, i64),
+    size: u64,
+}
+
+/// Every hosts table, found by what its directive says.
+#[derive(Default)]
+pub struct HostsRegistry {
+    tables: Mutex<Vec<Arc<HostsTable>>>,
+}
+
+impl Hosts {
+    /// Names answer A, AAAA and PTR; another type of a known name is NODATA.
+    #[inline]
+    pub fn lookup(&self, query: &Query<'_>, reply: &mut Reply<'_>, tally: Tally<'_>) -> Lookup {
+        if query.class != Class::IN {
+            return Lookup::Pass;
+        }
+        let table = self.table.current.load();
+        match table.lookup(&query.name, query.rtype) {
+            Found::Ready { body, count } => {
+                reply.flags = Flags::AA;
+                reply.push_ready(body, [count, 0, 0]);
+                tally.add(|zone| &zone.hosts_hits);
+                Lookup::Answer
+            }
+            Found::NoData if self.goes_on(query) => Lookup::Pass,
+            Found::NoData => {
+                reply.flags = Flags::AA;
+                tally.add(|zone| &zone.hosts_hits);
+                Lookup::Answer
+            }
+            Found::Absent => {
+                let spec = &self.table.spec;
+                if !spec.zones.iter().any(|zone| query.name.is_within(zone)) {
+                    return Lookup::Pass;
+                }
+                tally.add(|zone| &zone.hosts_misses);
+                if query.rtype == RType::PTR || spec.fallthrough.through(&query.name) {
+                    Lookup::Pass
+                } else {
+                    // As CoreDNS: there is no SOA to deny the name with.
+                    Lookup::Fail(crate::failure::Failure::NoHost)
+                }
+            }
+        }
+    }
+
+    /// Whether a known name's unsupported type is for the next plugin.
+    pub(crate) fn goes_on(&self, query: &Query<'_>) -> bool {
+        let supported = matches!(query.rtype, RType::A | RType::AAAA | RType::PTR);
+        self.table.spec.fallthrough_unsupported
+            && !supported
+            && self.table.spec.fallthrough.through(&query.name)
+    }
+
+    /// The table behind it.
+    pub fn table(&self) -> &Arc<HostsTable> {
+        &self.table
+    }
+}
+
+impl HostsTable {
+    /// What the directive says.
+    pub fn spec(&self) -> &HostsSpec {
+        &self.spec
+    }
+
+    /// The entries served now, names and addresses counted as CoreDNS does.
+    pub fn entries(&self) -> usize {
+        self.current.load().entries()
+    }
+
+    /// The file's modification time in milliseconds since 1970, 0 if it was never read.
+    pub fn modified_ms(&self) -> u64 {
+        self.modified_ms.load(Relaxed)
+    }
+
+    /// When the table that serves was built, in milliseconds since 1970.
+    pub fn built_ms(&self) -> u64 {
+        self.built_ms.load(Relaxed)
+    }
+
+    /// Whether the table knows the name, for `explain`.
+    pub fn knows(&self, name: &wire::Name, rtype: RType) -> Option<bool> {
+        match self.current.load().lookup(name, rtype) {
+            Found::Ready { .. } => Some(true),
+            Found::NoData => Some(false),
+            Found::Absent => None,
+        }
+    }
+
+    /// Looks at the file if it is time to, and says when it will be the next time; `None` for never.
+    ///
+    /// A file that is gone, cannot be read or is being written leaves the table as it is: a change that would lose every
+    /// name, or whose last line has no end, is believed only when the next look finds it unchanged.
+    pub fn look(&self, now: Instant, logger: &Logger) -> Option<Instant> {
+        let mut state = self.state();
+        state.replaced.retain(|table| Arc::strong_count(table) > 1);
+        if self.spec.reload.is_zero() && state.seen.is_some() {
+            return None;
+        }
+        if let Some(next) = state.next_look
+            && now < next
+        {
+            return Some(next);
+        }
+        let next = now + self.spec.reload.max(Duration::from_millis(100));
+        state.next_look = Some(next);
+        self.read(&mut state, logger);
+        Some(next)
+    }
+
+    /// Reads the file now, whatever was read before: for the first table and for tests.
+    fn read(&self, state: &mut State, logger: &Logger) {
+        let file = &self.spec.file;
+        let (text, stamp) = match read_if_changed(file, state.seen) {
+            Ok(Some(read)) => read,
+            Ok(None) => {
+                state.doubted = None;
+                return;
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut state.missing_reported, true) {
+                    logger.warning(
+                        Some("hosts"),
+                        &format!("Cannot read {}: {error}; the entries stay", file.display()),
+                    );
+                }
+                return;
+            }
+        };
+        state.missing_reported = false;
+        let (table, report) = self.build(&text);
+        let had = self.entries();
+        let doubtful = state.seen.is_some()
+            && ((table.entries() == 0 && had > 0) || text.last().is_some_and(|&last| last != b'\n'));
+        if doubtful && state.doubted != Some(stamp) {
+            state.doubted = Some(stamp);
+            return;
+        }
+        self.swap(state, table);
+        state.doubted = None;
+        state.seen = Some(stamp);
+        let modified = stamp.modified.0.max(0) as u64 * 1000 + stamp.modified.1.max(0) as u64 / 1_000_000;
+        self.modified_ms.store(modified, Relaxed);
+        self.report(&report, logger);
+    }
+
+    fn build(&self, text: &[u8]) -> (Table, Report) {
+        let name = self.spec.file.display().to_string();
+        let sources =
+            [Source { name: &name, text }, Source { name: "Corefile", text: self.spec.inline.as_bytes() }];
+        Table::build(&sources, &self.options())
+    }
+
+    fn options(&self) -> Options {
+        Options { ttl: self.spec.ttl, zones: self.spec.zones.clone(), reverse: self.spec.reverse }
+    }
+
+    fn swap(&self, state: &mut State, table: Table) {
+        state.replaced.push(self.current.swap(Arc::new(table)));
+        self.built_ms.store(wall_ms(), Relaxed);
+    }
+
+    fn report(&self, report: &Report, logger: &Logger) {
+        for line in &report.bad_lines {
+            logger.error(
+                Some("hosts"),
+                &format!("Hosts file {:?}, line {}: {}", &*line.source, line.line, line.error),
+            );
+        }
+        if report.bad_count > report.bad_lines.len() {
+            let more = report.bad_count - report.bad_lines.len();
+            logger.error(Some("hosts"), &format!("Hosts file {:?}: {more} more bad lines", self.spec.file));
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl HostsRegistry {
+    /// The table of a directive: the one that serves already, or a new one that has read its file.
+    pub fn hosts(&self, spec: &HostsSpec) -> Hosts {
+        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        // Only the registry holds what no house needs any more.
+        tables.retain(|table| Arc::strong_count(table) > 1 || table.spec == *spec);
+        if let Some(table) = tables.iter().find(|table| table.spec == *spec) {
+            return Hosts { table: table.clone() };
+        }
+        let table = HostsTable {
+            spec: spec.clone(),
+            current: ArcSwap::from_pointee(Table::empty()),
+            modified_ms: AtomicU64::new(0),
+            built_ms: AtomicU64::new(wall_ms()),
+            state: Mutex::default(),
+        };
+        let (inline, _) = table.build(&[]);
+        table.current.store(Arc::new(inline));
+        let table = Arc::new(table);
+        tables.push(table.clone());
+        Hosts { table }
+    }
+
+    /// Every table in use.
+    pub fn all(&self) -> Vec<Arc<HostsTable>> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// The file's text and stamp, or nothing if it is what was `seen` last.
+fn read_if_changed(path: &Path, seen: Option<Stamp>) -> io::Result<Option<(Vec<u8>, Stamp)>> {
+    let mut file = File::open(path)?;
+    let before = stamp(&file.metadata()?);
+    if seen == Some(before) {
+        return Ok(None);
+    }
+    let mut text = Vec::new();
+    file.by_ref().take(MAX_FILE).read_to_end(&mut text)?;
+    if text.len() as u64 == MAX_FILE {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "more than 1 GiB"));
+    }
+    let after = stamp(&file.metadata()?);
+    // Written while it was read: the next look will see it whole.
+    if before != after { Ok(None) } else { Ok(Some((text, after))) }
+}
+
+fn stamp(metadata: &Metadata) -> Stamp {
+    Stamp {
+        device: metadata.dev(),
+        inode: metadata.ino(),
+        modified: (metadata.mtime(), metadata.mtime_nsec()),
+        size: metadata.size(),
+    }
+}
+
+/// The wall clock in seconds since 1970, for ages.
+pub(crate) fn wall_ms() -> u64 {
+    crate::clock::wall().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+const MAX_FILE: u64 = 1 << 30;

@@ -1,0 +1,68 @@
+//! `loop`: notices that an upstream sends our own queries back to us.
+//!
+//! At start, and again after each reload, every upstream is asked for a name that nobody can guess. If that query comes
+//! in at one of our own listeners, the upstream leads back here: it is marked down and that is said. Nothing that comes
+//! from the network can end the process.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use wire::{Name, Query, RType};
+
+use super::Lookup;
+
+/// What one block watches for.
+#[derive(Debug)]
+pub struct Watch {
+    zones: Vec<Name>,
+    /// Names that were asked of upstreams and are still watched for; with the place in the list of the upstream asked.
+    probes: Mutex<Vec<(Name, usize)>>,
+    watching: AtomicBool,
+    seen: Mutex<Vec<usize>>,
+}
+
+impl Watch {
+    /// Watches for nothing yet.
+    pub fn new(zones: Vec<Name>) -> Self {
+        Self { zones, probes: Mutex::default(), watching: AtomicBool::new(false), seen: Mutex::default() }
+    }
+
+    /// The zones whose queries would go round in circles.
+    pub fn zones(&self) -> &[Name] {
+        &self.zones
+    }
+
+    /// From now on the names in `probes` mean that the upstream with that number leads back here.
+    pub fn start(&self, probes: Vec<(Name, usize)>) {
+        *self.probes.lock().unwrap_or_else(PoisonError::into_inner) = probes;
+        self.watching.store(true, Relaxed);
+    }
+
+    /// Stops watching and tells which upstreams lead back here.
+    pub fn stop(&self) -> Vec<usize> {
+        self.watching.store(false, Relaxed);
+        self.probes.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        std::mem::take(&mut *self.seen.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Passes every query on, noting ours.
+    #[inline]
+    pub fn lookup(&self, query: &Query<'_>) -> Lookup {
+        if query.rtype == RType::HINFO && self.watching.load(Relaxed) {
+            self.notice(query);
+        }
+        Lookup::Pass
+    }
+
+    #[cold]
+    fn notice(&self, query: &Query<'_>) {
+        let probes = self.probes.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, upstream)) = probes.iter().find(|(name, _)| *name == query.name) {
+            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            if !seen.contains(upstream) {
+                seen.push(*upstream);
+            }
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! The plugins that are small enough for one file each: they look a query up and write a reply.
+
+pub mod hosts;
+pub mod loops;
+pub mod template;
+pub mod whoami;
+
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use crate::failure::Failure;
+use crate::observe::counters::Proto;
+
+/// Who asks, how and when: what a plugin may know besides the query.
+#[derive(Debug, Clone, Copy)]
+pub struct Moment {
+    /// When the batch that the query came in was taken up.
+    pub now: Instant,
+    /// The client.
+    pub client: SocketAddr,
+    /// The client's transport.
+    pub proto: Proto,
+}
+
+/// What became of a query in one plugin.
+#[derive(Debug)]
+pub enum Lookup {
+    /// The reply is written.
+    Answer,
+    /// Not mine: the next plugin is asked; the reply is as it was.
+    Pass,
+    /// Mine, but there is no answer.
+    Fail(Failure),
+}

@@ -1,0 +1,72 @@
+//! `whoami`: tells clients their own address.
+
+use std::net::IpAddr;
+
+use wire::{Flags, Name, Owner, Query, RType, Reply, Section};
+
+use super::{Lookup, Moment};
+
+/// Any name and type: NOERROR without an answer; the client's address and, as an SRV record of `_udp` or `_tcp` below
+/// the name, its port stand in the additional section with TTL 0.
+pub fn lookup(moment: &Moment, query: &Query<'_>, reply: &mut Reply<'_>) -> Lookup {
+    reply.flags = Flags::AA;
+    match moment.client.ip() {
+        IpAddr::V4(address) => {
+            reply.push(Section::Additional, Owner::Question, RType::A, query.class, 0, &address.octets());
+        }
+        IpAddr::V6(address) => {
+            reply.push(Section::Additional, Owner::Question, RType::AAAA, query.class, 0, &address.octets());
+        }
+    }
+    let label: &[u8] = match moment.proto {
+        crate::observe::counters::Proto::Udp => b"\x04_udp",
+        crate::observe::counters::Proto::Tcp => b"\x04_tcp",
+    };
+    // A name too long for one more label has no SRV owner.
+    if label.len() + query.name.as_wire().len() <= wire::MAX_NAME {
+        let mut owner = [0; 7];
+        owner[..5].copy_from_slice(label);
+        owner[5..].copy_from_slice(&[0xc0, wire::HEADER as u8]);
+        let mut data = [0; 7];
+        data[4..6].copy_from_slice(&moment.client.port().to_be_bytes());
+        let root = Name::ROOT.as_wire();
+        data[6..].copy_from_slice(root);
+        reply.push(Section::Additional, Owner::Name(&owner), RType::SRV, query.class, 0, &data);
+    }
+    Lookup::Answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::{Gate, accept};
+
+    #[test]
+    fn the_client_sees_itself() {
+        let packet = b"\0\x01\x01\0\0\x01\0\0\0\0\0\0\x07eXample\x03org\0\0\x01\0\x01";
+        let Gate::Pass(query) = accept(packet) else { panic!("refused") };
+        for (client, expected) in [
+            ("192.0.2.7:4321", &b"\xc0\x0c\0\x01\0\x01\0\0\0\0\0\x04\xc0\0\x02\x07"[..]),
+            (
+                "[2001:db8::7]:4321",
+                b"\xc0\x0c\0\x1c\0\x01\0\0\0\0\0\x10\x20\x01\x0d\xb8\0\0\0\0\0\0\0\0\0\0\0\x07",
+            ),
+        ] {
+            let moment = Moment {
+                now: crate::clock::now(),
+                client: client.parse().unwrap(),
+                proto: crate::observe::counters::Proto::Udp,
+            };
+            let mut out = Vec::new();
+            let mut reply = Reply::start(&mut out, &query);
+            assert!(matches!(lookup(&moment, &query, &mut reply), Lookup::Answer));
+            assert_eq!(reply.counts(), [0, 0, 2]);
+            let body = reply.body_mut();
+            assert_eq!(&body[..expected.len()], expected);
+            assert_eq!(
+                &body[expected.len()..],
+                b"\x04_udp\xc0\x0c\0\x21\0\x01\0\0\0\0\0\x07\0\0\0\0\x10\xe1\0"
+            );
+        }
+    }
+}

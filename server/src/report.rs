@@ -1,0 +1,182 @@
+//! What the rooms count, as metric families: read at the moment of a scrape.
+
+use std::sync::{Arc, Weak};
+
+use cache::Kind;
+use forwarder::{DURATION_BUCKETS, Proto};
+
+use crate::admin::{HealthProbe, Process};
+use crate::control::Reloads;
+use crate::observe::collector::Build;
+use crate::observe::{Collector, Distribution, Families, Source, names};
+use crate::plugin::hosts::wall_ms;
+use crate::running::Running;
+
+/// Everything that /metrics tells.
+pub(crate) fn collector(
+    running: &Arc<Running>,
+    reloads: &Arc<Reloads>,
+    health: Arc<HealthProbe>,
+) -> Collector {
+    let build = Build { version: env!("CARGO_PKG_VERSION"), revision: "", compiler: "rust" };
+    Collector::new(running.shared.zones.clone(), running.logger.clone(), build)
+        .with(Arc::new(Rooms { running: Arc::downgrade(running), reloads: reloads.clone() }))
+        .with(health)
+        .with(Arc::new(Process))
+}
+
+struct Rooms {
+    running: Weak<Running>,
+    reloads: Arc<Reloads>,
+}
+
+impl Source for Rooms {
+    fn collect(&self, into: &mut Families) {
+        let Some(running) = self.running.upgrade() else { return };
+        into.counter(names::PANICS, &[], running.panics.get() as f64);
+        into.gauge(names::WORKERS, &[], running.inboxes.len() as f64);
+        into.counter(names::KERNEL_DROPS, &[], running.kernel_drops.get() as f64);
+        into.counter(names::WORKER_RESTARTS, &[], running.worker_restarts.get() as f64);
+        into.counter(names::QUERIES_SHED, &[], running.shed.get() as f64);
+        into.gauge(names::CACHE_BYTES, &[], running.shared.cache.bytes() as f64);
+        plugins(&running, into);
+        hosts(&running, into);
+        caches(&running, into);
+        forward(&running, into);
+        templates(&running, into);
+        self.reloads(&running, into);
+    }
+}
+
+impl Rooms {
+    fn reloads(&self, running: &Running, into: &mut Families) {
+        if running.house.load().reload.is_none() {
+            return;
+        }
+        into.counter(names::RELOAD_FAILED, &[], self.reloads.failed.get() as f64);
+        let hash = self.reloads.hash.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        into.gauge(names::RELOAD_VERSION_INFO, &[("hash", "sha512"), ("value", &hash)], 1.0);
+    }
+}
+
+fn plugins(running: &Running, into: &mut Families) {
+    for zone in &running.house.load().zones {
+        if zone.counters.is_none() {
+            continue;
+        }
+        let name = zone.zone.to_string();
+        for plugin in &zone.block.directives {
+            let labels = [("server", zone.server.as_str()), ("zone", &name), ("view", ""), ("name", plugin)];
+            into.gauge(names::PLUGIN_ENABLED, &labels, 1.0);
+        }
+    }
+}
+
+fn hosts(running: &Running, into: &mut Families) {
+    for table in running.shared.hosts.all() {
+        let file = table.spec().file.display().to_string();
+        let labels = [("hostsfile", file.as_str())];
+        into.gauge(names::HOSTS_ENTRIES, &labels, table.entries() as f64);
+        let modified = table.modified_ms();
+        if modified > 0 {
+            into.gauge(names::HOSTS_RELOAD_TIMESTAMP, &[], modified as f64 / 1000.0);
+        }
+        let age = wall_ms().saturating_sub(table.built_ms());
+        into.gauge(names::HOSTS_TABLE_AGE, &labels, age as f64 / 1000.0);
+    }
+}
+
+fn caches(running: &Running, into: &mut Families) {
+    for zone in &running.house.load().zones {
+        let Some(room) = zone.block.pipeline.dial().and_then(|dial| dial.cache.as_ref()) else { continue };
+        // One partition serves all zones of a block on all its addresses: each is told once, under its first server.
+        if zone.counters.is_none()
+            || zone.block.first_zone != zone.zone
+            || zone.block.first_server != zone.server
+        {
+            continue;
+        }
+        let zones: Vec<String> = room.policy.zones.iter().map(ToString::to_string).collect();
+        let zones = zones.join(",");
+        let shared = [("server", zone.server.as_str()), ("zones", zones.as_str()), ("view", "")];
+        for kind in Kind::ALL {
+            let labels = [shared[0], ("type", kind.label()), shared[1], shared[2]];
+            into.gauge(names::CACHE_ENTRIES, &labels, room.partition.entries(kind) as f64);
+            let evictions = room.partition.evictions(kind);
+            if evictions > 0 {
+                into.counter(names::CACHE_EVICTIONS, &labels, evictions as f64);
+            }
+        }
+        if room.partition.drops() > 0 {
+            into.counter(names::CACHE_DROPS, &shared, room.partition.drops() as f64);
+        }
+    }
+}
+
+fn forward(running: &Running, into: &mut Families) {
+    let group = &running.shared.forward;
+    into.counter(names::FORWARD_HEALTHCHECK_BROKEN, &[], group.healthcheck_broken.value() as f64);
+    into.counter(names::FORWARD_MAX_CONCURRENT_REJECTS, &[], group.max_concurrent_rejects.value() as f64);
+    for upstream in running.shared.upstreams.upstreams() {
+        let to = upstream.address().to_string();
+        let metrics = upstream.metrics();
+        let proxy = [("proxy_name", "forward"), ("to", to.as_str())];
+        for (rcode, durations) in metrics.durations() {
+            let rcode = rcode.map_or_else(|| "other".to_owned(), |rcode| rcode.to_string());
+            let seen = Distribution {
+                bounds: &DURATION_BUCKETS,
+                counts: &durations.buckets(),
+                sum: durations.sum_seconds(),
+            };
+            into.histogram(names::PROXY_REQUEST_DURATION, &[proxy[0], proxy[1], ("rcode", &rcode)], seen);
+        }
+        into.counter(names::PROXY_HEALTHCHECK_FAILURES, &proxy, metrics.healthcheck_failures.value() as f64);
+        for proto in Proto::ALL {
+            let labels = [proxy[0], proxy[1], ("proto", proto.label())];
+            for (metric, count) in [
+                (names::PROXY_CONN_CACHE_HITS, metrics.conn_cache_hits(proto)),
+                (names::PROXY_CONN_CACHE_MISSES, metrics.conn_cache_misses(proto)),
+            ] {
+                if count > 0 {
+                    into.counter(metric, &labels, count as f64);
+                }
+            }
+        }
+        let to = [("to", to.as_str())];
+        into.counter(names::FORWARD_HEDGES, &to, metrics.hedges.value() as f64);
+        into.counter(names::FORWARD_UNMATCHED_REPLIES, &to, metrics.unmatched.value() as f64);
+        into.counter(names::FORWARD_LATE_REPLIES, &to, metrics.late.value() as f64);
+    }
+}
+
+fn templates(running: &Running, into: &mut Families) {
+    for (labels, counters) in running.shared.templates.all() {
+        let shared = [
+            ("server", labels.server.as_str()),
+            ("zone", &labels.zone),
+            ("view", ""),
+            ("class", &labels.class),
+            ("type", &labels.rtype),
+        ];
+        if counters.matches.get() > 0 {
+            into.counter(names::TEMPLATE_MATCHES, &shared, counters.matches.get() as f64);
+        }
+        let full = [
+            shared[0],
+            shared[1],
+            shared[2],
+            shared[3],
+            shared[4],
+            ("section", ""),
+            ("template", &labels.template),
+        ];
+        for (metric, count) in [
+            (names::TEMPLATE_FAILURES, counters.template_failures.get()),
+            (names::TEMPLATE_RR_FAILURES, counters.rr_failures.get()),
+        ] {
+            if count > 0 {
+                into.counter(metric, &full, count as f64);
+            }
+        }
+    }
+}

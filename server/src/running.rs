@@ -1,0 +1,116 @@
+//! A running server: what its threads share.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use tokio::sync::Semaphore;
+
+use crate::house::{House, Shared};
+use crate::listen::{FlightRegistry, Inbox};
+use crate::observe::counters::Counter;
+use crate::observe::logger::Logger;
+
+/// What every thread of a running server may use.
+pub struct Running {
+    /// The configuration that serves now.
+    pub house: ArcSwap<House>,
+    /// What outlives it.
+    pub shared: Shared,
+    /// Each worker's letter box.
+    pub inboxes: Vec<Inbox>,
+    /// When each worker last began a turn, in milliseconds since the start.
+    pub heartbeats: Vec<AtomicU64>,
+    /// Upstreams over TCP and TLS.
+    pub streams: forwarder::Streams,
+    /// Which worker has a query in flight.
+    pub flights: FlightRegistry,
+    /// Places for TCP connections.
+    pub connections: Arc<Semaphore>,
+    /// The process's log.
+    pub logger: Logger,
+    /// Panics caught.
+    pub panics: Counter,
+    /// Workers that ended and were started again.
+    pub worker_restarts: Counter,
+    /// Queries refused because too many were in flight.
+    pub shed: Counter,
+    /// Datagrams that the kernel dropped because a receive buffer was full.
+    pub kernel_drops: Counter,
+    /// Replies given up because the kernel took no more.
+    pub send_drops: Counter,
+    /// When the process began.
+    pub start: Instant,
+    errors: Mutex<HashMap<(&'static str, SocketAddr), Instant>>,
+    fatal: tokio::sync::mpsc::UnboundedSender<String>,
+}
+
+impl Running {
+    /// A server that has bound nothing yet; `fatal` hears of what it cannot go on without.
+    ///
+    /// # Errors
+    /// What the kernel says to the workers' letter boxes.
+    pub fn new(
+        house: House,
+        shared: Shared,
+        workers: usize,
+        streams: forwarder::Streams,
+        logger: Logger,
+        fatal: tokio::sync::mpsc::UnboundedSender<String>,
+        start: Instant,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            house: ArcSwap::from_pointee(house),
+            shared,
+            inboxes: (0..workers).map(|_| Inbox::new()).collect::<io::Result<_>>()?,
+            heartbeats: (0..workers).map(|_| AtomicU64::new(0)).collect(),
+            streams,
+            flights: FlightRegistry::new(),
+            connections: Arc::new(Semaphore::new(MAX_CONNECTIONS as usize)),
+            logger,
+            panics: Counter::default(),
+            worker_restarts: Counter::default(),
+            shed: Counter::default(),
+            kernel_drops: Counter::default(),
+            send_drops: Counter::default(),
+            start,
+            errors: Mutex::default(),
+            fatal,
+        })
+    }
+
+    /// Milliseconds since the process began.
+    pub fn since_start_ms(&self, now: Instant) -> u64 {
+        now.saturating_duration_since(self.start).as_millis() as u64
+    }
+
+    /// How long ago the worker that is furthest behind began a turn.
+    pub fn slowest_worker(&self, now: Instant) -> Duration {
+        let oldest = self.heartbeats.iter().map(|beat| beat.load(Relaxed)).min().unwrap_or_default();
+        Duration::from_millis(self.since_start_ms(now).saturating_sub(oldest))
+    }
+
+    /// Logs an error of a socket, at most once a minute for each kind and address.
+    pub fn io_error(&self, what: &'static str, address: SocketAddr, error: &io::Error, now: Instant) {
+        let mut errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = errors.get(&(what, address));
+        if last.is_some_and(|&last| now.saturating_duration_since(last) < Duration::from_secs(60)) {
+            return;
+        }
+        errors.insert((what, address), now);
+        self.logger.error(None, &format!("{what} on {address}: {error}"));
+    }
+
+    /// Ends the process with an error: nothing can be served any more.
+    pub fn fatal(&self, message: &str) {
+        // Nobody listens only if the process ends already.
+        let _ = self.fatal.send(message.to_owned());
+    }
+}
+
+/// TCP connections open at the same time; more wait in the kernel's queue.
+pub const MAX_CONNECTIONS: u32 = 1024;

@@ -1,0 +1,266 @@
+//! One packet's way from the gate to its reply, the same for every transport.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use wire::{Ede, Flags, Gate, Name, Query, RType, Rcode, Reply};
+
+use crate::failure::Failure;
+use crate::house::{Listener, ServedZone};
+use crate::observe::counters::{Counted, Proto, Tally};
+use crate::observe::{LineRing, LogEntry};
+use crate::pipeline::Now;
+use crate::plugin::Moment;
+
+/// What becomes of a packet.
+pub enum Served<'h, 'p> {
+    /// Silence.
+    Nothing,
+    /// The reply is in the buffer.
+    Reply(Outcome),
+    /// The reply is in the buffer, and an upstream is to be asked for the next one.
+    ReplyAndRefresh(Outcome, Query<'p>, &'h Arc<ServedZone>),
+    /// An upstream must be asked; the client waits at most `patience` for it.
+    Ask {
+        /// What to ask.
+        query: Query<'p>,
+        /// Which zone asks.
+        zone: &'h Arc<ServedZone>,
+        /// How long until a stale answer will do.
+        patience: Option<std::time::Duration>,
+    },
+}
+
+/// How a query ended, for those who observe it after the reply is sent.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// Which zone answered, by its index in the house; `None` where no zone did.
+    pub zone: Option<u32>,
+    /// Whether metrics count it: BADVERS, FORMERR and NOTIMP never reach a server block.
+    pub counted: bool,
+    /// The type asked for.
+    pub rtype: RType,
+    /// Whether the client set DO.
+    pub dnssec_ok: bool,
+    /// The rcode sent.
+    pub rcode: Rcode,
+    /// The flags sent.
+    pub flags: Flags,
+    /// How many records the answer section has.
+    pub answers: u16,
+    /// Whether the authority section has an SOA; looked at only where queries are logged.
+    pub soa: bool,
+    /// Octets of the query.
+    pub request_size: usize,
+    /// Octets of the reply.
+    pub response_size: usize,
+    /// Why there was no answer.
+    pub failure: Option<Box<Failure>>,
+}
+
+/// How large a reply may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Room {
+    /// One datagram, as the client and the block allow.
+    Datagram,
+    /// One message of a stream: 65,535 octets.
+    Stream,
+}
+
+impl Room {
+    /// In octets, for this query and zone.
+    #[inline]
+    pub fn limit(self, zone: &ServedZone, query: &Query<'_>) -> usize {
+        match self {
+            Self::Datagram => zone.udp_limit(query),
+            Self::Stream => usize::from(u16::MAX),
+        }
+    }
+}
+
+/// Takes a packet through gate, route and pipeline, and writes its reply to `out` if memory has one.
+#[inline]
+pub fn serve<'h, 'p>(
+    listener: &'h Listener,
+    gate: Gate<'p>,
+    moment: &Moment,
+    writer: usize,
+    room: Room,
+    out: &mut Vec<u8>,
+) -> Served<'h, 'p> {
+    let query = match gate {
+        Gate::Pass(query) => query,
+        Gate::Drop => return Served::Nothing,
+        Gate::Refuse(refusal) => {
+            refusal.write(out);
+            return Served::Reply(Outcome {
+                zone: None,
+                counted: false,
+                rtype: RType(0),
+                dnssec_ok: false,
+                rcode: refusal.rcode,
+                flags: refusal.flags,
+                answers: 0,
+                soa: false,
+                request_size: 0,
+                response_size: out.len(),
+                failure: None,
+            });
+        }
+    };
+    let zone = match listener.route.find(&query) {
+        Ok(zone) => zone,
+        Err(failure) => return Served::Reply(no_zone(&query, failure, room, out)),
+    };
+    let mut reply = Reply::start(out, &query);
+    let failure = match zone.block.pipeline.answer_now(moment, &query, &mut reply, zone.tally(writer)) {
+        Now::Answered => None,
+        Now::Refresh => {
+            let outcome = finish(zone, &query, reply, room, None);
+            return Served::ReplyAndRefresh(outcome, query, zone);
+        }
+        Now::Ask(patience) => return Served::Ask { query, zone, patience },
+        Now::Failed(failure) => {
+            fail(&mut reply, &failure);
+            Some(failure)
+        }
+    };
+    Served::Reply(finish(zone, &query, reply, room, failure))
+}
+
+/// Empties a reply and says in it why there is no answer.
+pub fn fail(reply: &mut Reply<'_>, failure: &Failure) {
+    reply.clear();
+    reply.rcode = failure.rcode();
+    if let Some(ede) = failure.ede() {
+        reply.options.push_ede(ede);
+    }
+}
+
+/// Completes a reply and tells how the query ended.
+#[inline]
+pub fn finish(
+    zone: &ServedZone,
+    query: &Query<'_>,
+    mut reply: Reply<'_>,
+    room: Room,
+    failure: Option<Failure>,
+) -> Outcome {
+    let (rcode, answers) = (reply.rcode, reply.counts()[0]);
+    // Without an OPT there is no room for the upper bits of an rcode (RFC 6891, section 6.1.3).
+    if query.edns.is_none() && rcode.0 > 15 {
+        reply.rcode = Rcode::SERVFAIL;
+    }
+    let soa =
+        zone.block.log.is_some() && answers == 0 && reply.records().any(|record| record.rtype == RType::SOA);
+    let (flags, response_size) = zone.finish(query, reply, room.limit(zone, query));
+    Outcome {
+        zone: Some(zone.index as u32),
+        counted: true,
+        rtype: query.rtype,
+        dnssec_ok: query.dnssec_ok(),
+        rcode,
+        flags,
+        answers,
+        soa,
+        request_size: query.size,
+        response_size,
+        failure: failure.map(Box::new),
+    }
+}
+
+#[cold]
+fn no_zone(query: &Query<'_>, failure: Failure, room: Room, out: &mut Vec<u8>) -> Outcome {
+    let mut reply = Reply::start(out, query);
+    reply.rcode = failure.rcode();
+    reply.options.push_ede(failure.ede().unwrap_or(Ede::NOT_AUTHORITATIVE));
+    let rcode = reply.rcode;
+    let limit = match room {
+        Room::Datagram => query.udp_limit().min(usize::from(wire::UDP_SIZE)),
+        Room::Stream => usize::from(u16::MAX),
+    };
+    let (flags, response_size) = reply.finish(query, limit);
+    Outcome {
+        zone: None,
+        counted: true,
+        rtype: query.rtype,
+        dnssec_ok: query.dnssec_ok(),
+        rcode,
+        flags,
+        answers: 0,
+        soa: false,
+        request_size: query.size,
+        response_size,
+        failure: None,
+    }
+}
+
+/// A reply without records to a query that was held: what a client gets when its packet met a bug of ours.
+pub fn bare_reply(query: &Query<'_>, failure: &Failure, out: &mut Vec<u8>) {
+    let mut reply = Reply::start(out, query);
+    fail(&mut reply, failure);
+    reply.finish(query, usize::from(wire::UDP_SIZE));
+}
+
+/// Counts a query's end: after the reply is sent, and without any way back.
+#[inline]
+pub fn count(tally: Tally<'_>, outcome: &Outcome, seen: &Seen) {
+    tally.count(&Counted {
+        proto: seen.proto,
+        ipv6: seen.client.is_ipv6(),
+        rtype: outcome.rtype,
+        dnssec_ok: outcome.dnssec_ok,
+        rcode: outcome.rcode,
+        request_size: outcome.request_size,
+        response_size: outcome.response_size,
+        nanos: seen.nanos,
+    });
+}
+
+/// Logs a query's end, and its failure, where its block asks for that.
+pub fn log(zone: &ServedZone, outcome: &Outcome, seen: &Seen, query: &Query<'_>, lines: &mut LineRing) {
+    if let (Some(errors), Some(failure)) = (&zone.block.errors, &outcome.failure) {
+        errors.report(seen.now, outcome.rcode.0, &query.name, query.rtype, &failure.to_string());
+    }
+    if let Some(rules) = &zone.block.log {
+        rules.log(&entry(query, outcome, seen), lines);
+    }
+}
+
+fn entry<'s>(query: &'s Query<'_>, outcome: &Outcome, seen: &Seen) -> LogEntry<'s> {
+    let name: &Name = &query.name;
+    LogEntry {
+        client: seen.client,
+        local: seen.local,
+        proto: seen.proto,
+        id: query.id,
+        opcode: query.flags.opcode(),
+        name,
+        rtype: query.rtype,
+        class: query.class,
+        size: query.size,
+        dnssec_ok: query.dnssec_ok(),
+        bufsize: query.udp_limit() as u16,
+        rcode: outcome.rcode,
+        flags: outcome.flags,
+        rsize: outcome.response_size,
+        nanos: seen.nanos,
+        answers: outcome.answers,
+        soa: outcome.soa,
+    }
+}
+
+/// What observers know of a query besides its outcome.
+#[derive(Debug, Clone, Copy)]
+pub struct Seen {
+    /// The client.
+    pub client: SocketAddr,
+    /// The address asked, where known.
+    pub local: Option<SocketAddr>,
+    /// The client's transport.
+    pub proto: Proto,
+    /// From receipt to reply.
+    pub nanos: u64,
+    /// The time now.
+    pub now: std::time::Instant,
+}

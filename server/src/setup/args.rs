@@ -1,0 +1,189 @@
+//! Reading the arguments of directives and properties, each error at its word.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use corefile::{Directive, Located, Location, Word, go};
+use wire::Name;
+
+use super::SetupError;
+
+pub(crate) type Result<T> = std::result::Result<T, Located<SetupError>>;
+
+/// The arguments of one directive or property, taken from the left.
+pub(crate) struct Args<'d> {
+    plugin: &'static str,
+    directive: &'d Directive,
+    next: usize,
+    expected: &'static str,
+}
+
+impl<'d> Args<'d> {
+    /// `expected` completes "wants ..." in every error.
+    pub(crate) fn new(plugin: &'static str, directive: &'d Directive, expected: &'static str) -> Self {
+        Self { plugin, directive, next: 0, expected }
+    }
+
+    pub(crate) fn optional(&mut self) -> Option<&'d Word> {
+        let word = self.directive.args.get(self.next)?;
+        self.next += 1;
+        Some(word)
+    }
+
+    pub(crate) fn required(&mut self) -> Result<&'d Word> {
+        self.optional().ok_or_else(|| {
+            Located::new(
+                &self.directive.name.at,
+                SetupError::MissingArgument {
+                    plugin: self.plugin,
+                    word: self.directive.name.text.clone(),
+                    expected: self.expected,
+                },
+            )
+        })
+    }
+
+    /// The arguments not taken yet.
+    pub(crate) fn rest(&mut self) -> &'d [Word] {
+        let rest = &self.directive.args[self.next..];
+        self.next = self.directive.args.len();
+        rest
+    }
+
+    pub(crate) fn some(&mut self) -> Result<&'d [Word]> {
+        if self.next >= self.directive.args.len() {
+            self.required()?;
+        }
+        Ok(self.rest())
+    }
+
+    /// Nothing may be left.
+    pub(crate) fn end(&mut self) -> Result<()> {
+        let Some(word) = self.optional() else { return Ok(()) };
+        Err(Located::new(
+            &word.at,
+            SetupError::ExtraArgument {
+                plugin: self.plugin,
+                word: self.directive.name.text.clone(),
+                found: word.text.clone(),
+                expected: self.expected,
+            },
+        ))
+    }
+
+    pub(crate) fn number<T: FromStr>(
+        &mut self,
+        range: std::ops::RangeInclusive<T>,
+        what: &'static str,
+    ) -> Result<T>
+    where
+        T: PartialOrd,
+    {
+        let word = self.required()?;
+        number(self.plugin, word, range, what)
+    }
+
+    pub(crate) fn duration(&mut self, what: &'static str) -> Result<Duration> {
+        let word = self.required()?;
+        duration(self.plugin, word, what)
+    }
+}
+
+/// A property without arguments.
+pub(crate) fn flag(plugin: &'static str, property: &Directive) -> Result<bool> {
+    no_block(plugin, property)?;
+    Args::new(plugin, property, "no argument").end()?;
+    Ok(true)
+}
+
+pub(crate) fn bad(plugin: &'static str, word: &Word, expected: &'static str) -> Located<SetupError> {
+    Located::new(&word.at, SetupError::BadValue { plugin, found: word.text.clone(), expected })
+}
+
+pub(crate) fn number<T: FromStr + PartialOrd>(
+    plugin: &'static str,
+    word: &Word,
+    range: std::ops::RangeInclusive<T>,
+    what: &'static str,
+) -> Result<T> {
+    let text = word.text.strip_prefix('+').unwrap_or(&word.text);
+    text.parse().ok().filter(|value| range.contains(value)).ok_or_else(|| bad(plugin, word, what))
+}
+
+/// A Go duration of 0 or more.
+pub(crate) fn duration(plugin: &'static str, word: &Word, what: &'static str) -> Result<Duration> {
+    go::parse_duration(&word.text).map_err(|_| bad(plugin, word, what))
+}
+
+/// A Go duration, or a bare number of seconds, as several directives take it.
+pub(crate) fn duration_or_seconds(plugin: &'static str, word: &Word, what: &'static str) -> Result<Duration> {
+    match word.text.parse::<u32>() {
+        Ok(seconds) => Ok(Duration::from_secs(seconds.into())),
+        Err(_) => duration(plugin, word, what),
+    }
+}
+
+pub(crate) fn zone(word: &Word) -> Result<Name> {
+    zone_text(&word.text, &word.at)
+}
+
+pub(crate) fn zone_text(text: &str, at: &Location) -> Result<Name> {
+    Name::from_text(text)
+        .map_err(|error| Located::new(at, SetupError::Zone { found: text.to_owned(), error }))
+}
+
+/// Zones as arguments, each perhaps a network (CIDR); the server block's own where none is written.
+pub(crate) fn zones_or(words: &[Word], own: &[Name]) -> Result<Vec<Name>> {
+    if words.is_empty() {
+        return Ok(own.to_vec());
+    }
+    let mut zones = Vec::new();
+    for word in words {
+        match corefile::zones_of(&word.text) {
+            Ok(texts) => {
+                for text in texts {
+                    zones.push(zone_text(&text, &word.at)?);
+                }
+            }
+            Err(error) => return Err(Located::new(&word.at, error.into())),
+        }
+    }
+    Ok(zones)
+}
+
+pub(crate) fn no_block(plugin: &'static str, directive: &Directive) -> Result<()> {
+    match directive.body {
+        None => Ok(()),
+        Some(_) => Err(Located::new(
+            &directive.name.at,
+            SetupError::UnexpectedBlock { plugin, word: directive.name.text.clone() },
+        )),
+    }
+}
+
+pub(crate) fn unknown_property(
+    plugin: &'static str,
+    property: &Directive,
+    known: &[&'static str],
+) -> Located<SetupError> {
+    let found = property.name.text.clone();
+    let nearest = corefile::nearest(&found, known.iter().copied());
+    Located::new(&property.name.at, SetupError::UnknownProperty { plugin, found, nearest })
+}
+
+/// The one directive of its kind in a block.
+pub(crate) fn once<'d>(plugin: &'static str, directives: &[&'d Directive]) -> Result<&'d Directive> {
+    match directives {
+        [] | [_] => Ok(directives[0]),
+        [_, second, ..] => Err(Located::new(&second.name.at, SetupError::OnlyOnce(plugin))),
+    }
+}
+
+/// A path as CoreDNS reads it: relative ones start at `root`.
+pub(crate) fn path(root: Option<&Path>, text: &str) -> PathBuf {
+    match root {
+        Some(root) => root.join(text),
+        None => PathBuf::from(text),
+    }
+}

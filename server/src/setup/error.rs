@@ -1,0 +1,185 @@
+//! What can be wrong with a Corefile whose syntax is right.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// Why a configuration cannot be served; each message says what stands there and what is expected.
+#[derive(Debug, Error)]
+pub enum SetupError {
+    /// The text itself.
+    #[error(transparent)]
+    Syntax(#[from] corefile::SyntaxError),
+    /// No server block at all.
+    #[error("the Corefile holds no server block; expected at least `. {{ ... }}`")]
+    Empty,
+    /// A directive that no CoreDNS has.
+    #[error("unknown directive {found:?}{}", did_you_mean(*.nearest))]
+    UnknownDirective {
+        /// The word.
+        found: String,
+        /// The known directive nearest to it.
+        nearest: Option<&'static str>,
+    },
+    /// A directive of CoreDNS that is not here.
+    #[error(
+        "the directive `{0}` of CoreDNS is not built yet; remove it, or keep CoreDNS for this server block"
+    )]
+    NotBuilt(&'static str),
+    /// A scheme of CoreDNS that is not here.
+    #[error("the scheme {0:?} is not built yet; only dns:// is served")]
+    SchemeNotBuilt(&'static str),
+    /// A property that its directive does not have.
+    #[error("plugin/{plugin}: unknown property {found:?}{}", did_you_mean(*.nearest))]
+    UnknownProperty {
+        /// The directive.
+        plugin: &'static str,
+        /// The word.
+        found: String,
+        /// The known property nearest to it.
+        nearest: Option<&'static str>,
+    },
+    /// An argument is absent.
+    #[error("plugin/{plugin}: `{word}` wants {expected}")]
+    MissingArgument {
+        /// The directive.
+        plugin: &'static str,
+        /// The directive or property as written.
+        word: String,
+        /// What belongs there.
+        expected: &'static str,
+    },
+    /// An argument too many.
+    #[error("plugin/{plugin}: unexpected argument {found:?}; `{word}` wants {expected}")]
+    ExtraArgument {
+        /// The directive.
+        plugin: &'static str,
+        /// The directive or property as written.
+        word: String,
+        /// The argument.
+        found: String,
+        /// What belongs there.
+        expected: &'static str,
+    },
+    /// An argument of the wrong kind or out of range.
+    #[error("plugin/{plugin}: {found:?} is not {expected}")]
+    BadValue {
+        /// The directive.
+        plugin: &'static str,
+        /// The argument.
+        found: String,
+        /// What belongs there.
+        expected: &'static str,
+    },
+    /// A sub-block where none is known.
+    #[error("plugin/{plugin}: `{word}` has no sub-block; remove the braces")]
+    UnexpectedBlock {
+        /// The directive.
+        plugin: &'static str,
+        /// The directive or property.
+        word: String,
+    },
+    /// A directive twice in one server block.
+    #[error("plugin/{0}: can only be used once per server block")]
+    OnlyOnce(&'static str),
+    /// Properties that exclude each other.
+    #[error("plugin/{plugin}: `{first}` and `{second}` exclude each other; keep one")]
+    Exclusive {
+        /// The directive.
+        plugin: &'static str,
+        /// The one.
+        first: &'static str,
+        /// The other.
+        second: &'static str,
+    },
+    /// A property that must come earlier or later.
+    #[error("plugin/{plugin}: {rule}")]
+    Order {
+        /// The directive.
+        plugin: &'static str,
+        /// What the order is.
+        rule: &'static str,
+    },
+    /// The same zone twice on one address.
+    #[error("cannot serve {server} - it is already defined at {first}")]
+    AlreadyDefined {
+        /// As `dns://zone:port on address`.
+        server: String,
+        /// Where the first stands.
+        first: String,
+    },
+    /// The same zone and port with `bind` and without.
+    #[error(
+        "cannot serve {server} - zone overlap listener capacity with {first}: one is bound to addresses, the other listens everywhere; give both a `bind`"
+    )]
+    Overlap {
+        /// As `dns://zone:port`.
+        server: String,
+        /// Where the other stands.
+        first: String,
+    },
+    /// A zone that is no domain name.
+    #[error("{found:?} is not a zone: {error}")]
+    Zone {
+        /// The word.
+        found: String,
+        /// Why.
+        error: wire::NameError,
+    },
+    /// An address or interface that `bind` cannot use.
+    #[error("plugin/bind: {0}")]
+    Bind(#[from] node::NodeError),
+    /// A regular expression.
+    #[error("plugin/{plugin}: the regular expression cannot be used: {error}")]
+    Pattern {
+        /// The directive.
+        plugin: &'static str,
+        /// Why, on one line.
+        error: String,
+    },
+    /// A Go template.
+    #[error("plugin/template: {0}")]
+    Template(#[from] gotemplate::ParseError),
+    /// A file that a directive names.
+    #[error("plugin/{plugin}: cannot read {path}: {error}")]
+    File {
+        /// The directive.
+        plugin: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// Certificates or keys.
+    #[error("plugin/{plugin}: {error}")]
+    Tls {
+        /// The directive.
+        plugin: &'static str,
+        /// Why.
+        error: forwarder::TlsError,
+    },
+    /// A forward target that is one of our own listeners.
+    #[error(
+        "plugin/forward: the upstream {upstream} is one of this server's own addresses: queries would go round in circles"
+    )]
+    UpstreamIsOurs {
+        /// The address.
+        upstream: SocketAddr,
+    },
+    /// A file of upstreams without one.
+    #[error("plugin/forward: no nameserver in {0}")]
+    NoNameservers(PathBuf),
+    /// A host name that does not resolve.
+    #[error("plugin/forward: cannot resolve {name}: {error}")]
+    Unresolved {
+        /// The host name.
+        name: String,
+        /// Why.
+        error: forwarder::ResolveError,
+    },
+}
+
+fn did_you_mean(word: Option<&'static str>) -> String {
+    word.map(|word| format!("; did you mean `{word}`?")).unwrap_or_default()
+}

@@ -1,0 +1,134 @@
+//! `template`: answers made from patterns.
+
+use std::sync::Arc;
+
+use corefile::{Directive, Located, Word};
+use gotemplate::{Schema, Template};
+use regex::Regex;
+use wire::{Class, Name, RType, Rcode};
+
+use super::args::{Args, Result, bad, no_block, number, unknown_property, zones_or};
+use super::{Fallthrough, SetupError};
+
+const PLUGIN: &str = "template";
+const PROPERTIES: &[&str] =
+    &["additional", "answer", "authority", "ederror", "fallthrough", "match", "rcode", "var", "expr"];
+
+/// What one `template` directive says.
+#[derive(Debug, Clone)]
+pub struct TemplateSpec {
+    /// The class it answers; ANY for every one.
+    pub class: Class,
+    /// The type it answers; ANY for every one.
+    pub rtype: RType,
+    /// Only names within these zones; default the server block's.
+    pub zones: Vec<Name>,
+    /// At least one must match the lower-cased name; default `.*`.
+    pub patterns: Vec<Regex>,
+    /// Records of the answer section.
+    pub answer: Vec<Record>,
+    /// Records of the authority section.
+    pub authority: Vec<Record>,
+    /// Records of the additional section.
+    pub additional: Vec<Record>,
+    /// The rcode of what is answered; default NOERROR.
+    pub rcode: Rcode,
+    /// An Extended DNS Error to add.
+    pub ede: Option<(u16, String)>,
+    /// Where a name that no pattern matches goes on.
+    pub fallthrough: Fallthrough,
+}
+
+/// One record to be made.
+#[derive(Debug, Clone)]
+pub struct Record {
+    /// As written, for metrics.
+    pub text: String,
+    /// Compiled.
+    pub template: Arc<Template>,
+}
+
+/// Reads every `template` of a server block, in file order.
+pub(crate) fn parse(directives: &[&Directive], own_zones: &[Name]) -> Result<Vec<TemplateSpec>> {
+    directives.iter().map(|directive| parse_one(directive, own_zones)).collect()
+}
+
+fn parse_one(directive: &Directive, own_zones: &[Name]) -> Result<TemplateSpec> {
+    let mut args = Args::new(PLUGIN, directive, "CLASS TYPE [ZONE...]");
+    let class_word = args.required()?;
+    let class = class_word.text.parse().map_err(|_| bad(PLUGIN, class_word, "a class such as IN or ANY"))?;
+    let type_word = args.required()?;
+    let rtype =
+        type_word.text.parse().map_err(|_| bad(PLUGIN, type_word, "a record type such as A or ANY"))?;
+    let mut spec = TemplateSpec {
+        class,
+        rtype,
+        zones: zones_or(args.rest(), own_zones)?,
+        patterns: Vec::new(),
+        answer: Vec::new(),
+        authority: Vec::new(),
+        additional: Vec::new(),
+        rcode: Rcode::NOERROR,
+        ede: None,
+        fallthrough: Fallthrough::default(),
+    };
+    // Named groups are fields of the templates: the patterns come first, wherever they stand.
+    for property in directive.body.iter().flatten().filter(|property| property.name.text == "match") {
+        no_block(PLUGIN, property)?;
+        for word in Args::new(PLUGIN, property, "a regular expression").some()? {
+            spec.patterns.push(pattern(PLUGIN, word)?);
+        }
+    }
+    if spec.patterns.is_empty() {
+        spec.patterns.extend(Regex::new(".*"));
+    }
+    let groups: Vec<&str> = spec.patterns.iter().flat_map(|regex| regex.capture_names().flatten()).collect();
+    let schema = crate::plugin::template::schema(&groups);
+    for property in directive.body.iter().flatten() {
+        match property.name.text.as_str() {
+            "match" => {}
+            "answer" => records(property, &schema, &mut spec.answer)?,
+            "authority" => records(property, &schema, &mut spec.authority)?,
+            "additional" => records(property, &schema, &mut spec.additional)?,
+            "rcode" => {
+                let mut args = Args::new(PLUGIN, property, "an rcode such as NXDOMAIN");
+                let word = args.required()?;
+                spec.rcode = word.text.parse().map_err(|_| bad(PLUGIN, word, "an rcode such as NXDOMAIN"))?;
+                args.end()?;
+            }
+            "ederror" => {
+                let mut args =
+                    Args::new(PLUGIN, property, "an Extended DNS Error code and, if wanted, a text");
+                let code =
+                    number(PLUGIN, args.required()?, 0..=u16::MAX, "an Extended DNS Error code, 0 to 65535")?;
+                let text = args.optional().map(|word| word.text.clone()).unwrap_or_default();
+                args.end()?;
+                spec.ede = Some((code, text));
+            }
+            "fallthrough" => spec.fallthrough.add(property)?,
+            "var" => return Err(Located::new(&property.name.at, SetupError::NotBuilt("template's var"))),
+            "expr" => return Err(Located::new(&property.name.at, SetupError::NotBuilt("template's expr"))),
+            _ => return Err(unknown_property(PLUGIN, property, PROPERTIES)),
+        }
+    }
+    Ok(spec)
+}
+
+fn records(property: &Directive, schema: &Schema, into: &mut Vec<Record>) -> Result<()> {
+    no_block(PLUGIN, property)?;
+    for word in Args::new(PLUGIN, property, "a record as a template").some()? {
+        let template = Template::parse(&word.text, schema)
+            .map_err(|error| Located::new(&word.at, SetupError::Template(error)))?;
+        into.push(Record { text: word.text.clone(), template: Arc::new(template) });
+    }
+    Ok(())
+}
+
+/// A regular expression of Go's syntax; what this crate's engine does not take is an error that says so.
+pub(crate) fn pattern(plugin: &'static str, word: &Word) -> Result<Regex> {
+    Regex::new(&word.text).map_err(|error| {
+        let text = error.to_string();
+        let last = text.lines().last().unwrap_or_default().trim().trim_start_matches("error: ").to_owned();
+        Located::new(&word.at, SetupError::Pattern { plugin, error: last })
+    })
+}

@@ -1,0 +1,8 @@
+//! Mutexes that outlive a panic: a failing test still wants its log.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The guard, whether or not a holder panicked.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,93 @@
+//! The arrows between the rooms, as the design draws them, and the one room that may be unsafe.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use cargo_metadata::{Metadata, MetadataCommand, Package};
+
+/// Who may import what of ours, outside of tests.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("wire", &[]),
+    ("corefile", &[]),
+    ("gotemplate", &[]),
+    ("sockets", &[]),
+    ("node", &[]),
+    ("hostsfile", &["wire"]),
+    ("cache", &["wire"]),
+    ("forwarder", &["wire"]),
+    ("kubernetes", &["wire"]),
+    ("refresh", &["wire", "hostsfile"]),
+];
+/// Above the house: they may import all of it.
+const ABOVE: &[&str] = &["server", "tests", "benches"];
+
+#[test]
+fn imports_follow_the_design() {
+    let metadata = metadata();
+    let ours: BTreeSet<&str> =
+        metadata.workspace_packages().iter().map(|package| package.name.as_str()).collect();
+    for package in metadata.workspace_packages() {
+        let imports = package
+            .dependencies
+            .iter()
+            .filter(|import| import.kind != cargo_metadata::DependencyKind::Development);
+        for import in imports.filter(|import| ours.contains(import.name.as_str())) {
+            assert!(
+                may_import(&package.name, &import.name),
+                "{} may not import {}",
+                package.name,
+                import.name
+            );
+        }
+    }
+}
+
+#[test]
+fn only_the_kube_room_imports_kube() {
+    for package in metadata().workspace_packages() {
+        let imports =
+            package.dependencies.iter().any(|import| import.name == "kube" || import.name == "k8s-openapi");
+        assert!(!imports || package.name.as_str() == "kubernetes", "{} imports kube", package.name);
+    }
+}
+
+#[test]
+fn unsafe_code_is_forbidden_everywhere_but_in_sockets() {
+    let metadata = metadata();
+    let root = manifest(metadata.workspace_root.as_std_path());
+    assert!(root.contains("unsafe_code = \"forbid\""), "the workspace forbids unsafe code");
+    for package in metadata.workspace_packages() {
+        let own =
+            manifest(package.manifest_path.parent().expect("a manifest lies in a directory").as_std_path());
+        let inherits = own.contains("[lints]\nworkspace = true");
+        assert!(inherits || package.name.as_str() == "sockets", "{} has lints of its own", package.name);
+    }
+}
+
+#[test]
+fn every_room_has_its_place_in_the_design() {
+    for package in metadata().workspace_packages() {
+        assert!(is_known(package), "{} is in no list of this test", package.name);
+    }
+}
+
+fn may_import(from: &str, to: &str) -> bool {
+    ABOVE.contains(&from) || ARROWS.iter().any(|(room, imports)| *room == from && imports.contains(&to))
+}
+
+fn is_known(package: &Package) -> bool {
+    let name = package.name.as_str();
+    ABOVE.contains(&name) || ARROWS.iter().any(|(room, _)| *room == name)
+}
+
+fn metadata() -> Metadata {
+    MetadataCommand::new()
+        .manifest_path(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml"))
+        .no_deps()
+        .exec()
+        .expect("cargo describes the workspace")
+}
+
+fn manifest(directory: &Path) -> String {
+    std::fs::read_to_string(directory.join("Cargo.toml")).expect("a package has a manifest")
+}

@@ -1,0 +1,187 @@
+//! Who is asked: zones, policies, health, failover, and where upstreams come from.
+
+use std::net::Ipv4Addr;
+use std::thread::sleep;
+use std::time::Duration;
+
+use tests::{Action, Ask, Dns, Upstream, add_address, eventually, fresh_ip, isolated, port, skip, tempdir};
+
+use super::good;
+
+#[test]
+fn policies_choose_as_they_say() {
+    let table = [("sequential", 40, 0), ("round_robin", 15, 15), ("random", 5, 5)];
+    for (policy, first, second) in table {
+        let upstreams = [Upstream::start(fresh_ip(), good), Upstream::start(fresh_ip(), good)];
+        let words = upstreams.each_ref().map(Upstream::word).join(" ");
+        let dns = Dns::start(&format!("forward . {words} {{\npolicy {policy}\n}}"));
+        for n in 0..40 {
+            assert_eq!(dns.ask(&format!("n{n}.example")).status(), "NOERROR");
+        }
+        let counts = upstreams.each_ref().map(Upstream::total);
+        assert!(counts[0] >= first && counts[1] >= second, "{policy}: {counts:?}");
+        assert!(policy != "sequential" || counts[1] == 0, "{policy}: {counts:?}");
+    }
+}
+
+#[test]
+fn rcodes_of_the_upstream_are_final_unless_failover_names_them() {
+    for (rcode, status) in [(2, "SERVFAIL"), (5, "REFUSED"), (3, "NXDOMAIN")] {
+        let first = Upstream::start(fresh_ip(), move |_| Action::rcode(rcode));
+        let second = Upstream::start(fresh_ip(), good);
+        let to = format!("forward . {} {}", first.word(), second.word());
+        let dns = Dns::start(&format!("{to} {{\npolicy sequential\n}}"));
+        assert_eq!(dns.ask("x.example").status(), status);
+        assert_eq!(second.total(), 0);
+        let dns = Dns::start(&format!("{to} {{\npolicy sequential\nfailover {status}\n}}"));
+        assert_eq!(dns.ask("x.example").short(), ["192.0.2.1"], "failover {status}");
+    }
+}
+
+#[test]
+fn next_hands_an_rcode_to_the_next_stanza() {
+    let first = Upstream::start(fresh_ip(), |_| Action::rcode(3));
+    let second = Upstream::start(fresh_ip(), good);
+    let dns =
+        Dns::start(&format!("forward . {} {{\nnext NXDOMAIN\n}}\nforward . {}", first.word(), second.word()));
+    assert_eq!(dns.ask("x.example").short(), ["192.0.2.1"]);
+    assert_eq!(first.total(), 1);
+}
+
+#[test]
+fn zones_and_except_decide_who_is_asked() {
+    let [inside, outside] = [Upstream::start(fresh_ip(), good), Upstream::start(fresh_ip(), good)];
+    let dns = Dns::start(&format!(
+        "forward example {} {{\nexcept not.example\n}}\nforward . {}",
+        inside.word(),
+        outside.word()
+    ));
+    for (name, is_inside) in
+        [("a.example", true), ("a.not.example", false), ("a.other", false), ("example", true)]
+    {
+        assert_eq!(dns.ask(name).status(), "NOERROR");
+        let dotted = format!("{name}.");
+        assert_eq!(
+            (inside.count(&dotted), outside.count(&dotted)),
+            (is_inside.into(), (!is_inside).into()),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn nobody_to_ask_is_refused_or_servfail_and_never_silence() {
+    let upstream = Upstream::start(fresh_ip(), good);
+    let dns = Dns::start(&format!("forward example {}", upstream.word()));
+    let reply = dns.ask("a.other");
+    assert!(["SERVFAIL", "REFUSED"].contains(&reply.status()), "{}", reply.status());
+}
+
+#[test]
+fn an_upstream_that_comes_back_is_used_again() {
+    let mut first = Upstream::start(fresh_ip(), good);
+    let second = Upstream::start(fresh_ip(), good);
+    first.stop();
+    let words = format!("{} {}", first.word(), second.word());
+    let dns =
+        Dns::start(&format!("forward . {words} {{\npolicy sequential\nhealth_check 100ms\nmax_fails 1\n}}"));
+    for n in 0..6 {
+        assert_eq!(dns.ask(&format!("n{n}.example")).short(), ["192.0.2.1"]);
+        sleep(Duration::from_millis(50));
+    }
+    // Down by now: no time is lost on it.
+    let reply = dns.ask("down.example");
+    assert!(reply.elapsed < Duration::from_millis(200), "{:?}", reply.elapsed);
+    first.restart();
+    eventually("the first upstream to be used again", Duration::from_secs(5), || {
+        sleep(Duration::from_millis(20));
+        let name = format!("n{}.up.example", first.total() + second.total());
+        dns.ask(&name);
+        (first.count(&format!("{name}.")) == 1).then_some(())
+    });
+}
+
+#[test]
+fn health_probes_ask_what_they_are_told_to() {
+    let table = [("", ".", true), ("no_rec", ".", false), ("domain health.local.", "health.local.", true)];
+    for (properties, name, rd) in table {
+        let upstream = Upstream::start(fresh_ip(), |asked| match asked.rtype {
+            2 => Action::rcode(0),
+            _ => Action::Silent,
+        });
+        let dns =
+            Dns::start(&format!("forward . {} {{\nhealth_check 200ms {properties}\n}}", upstream.word()));
+        // CoreDNS's probes begin with the first failure.
+        drop(Ask::new("x.example", "A").timeout(Duration::from_millis(2500)).try_of(dns.at));
+        upstream.wait_for(name, 1, Duration::from_secs(3));
+        let probe = &upstream.asked_for(name)[0];
+        assert_eq!((probe.rtype, probe.flags & 0x0100 != 0), (2, rd), "{properties}");
+    }
+}
+
+#[test]
+fn failfast_answers_at_once_when_all_are_down() {
+    let upstream = Upstream::start(fresh_ip(), |_| Action::Silent);
+    let dns = Dns::start(&format!(
+        "forward . {} {{\nhealth_check 100ms\nmax_fails 1\nfailfast_all_unhealthy_upstreams\n}}",
+        upstream.word()
+    ));
+    eventually("a quick SERVFAIL", Duration::from_secs(20), || {
+        let reply = Ask::new("x.example", "A").timeout(Duration::from_secs(6)).of(dns.at);
+        assert_eq!(reply.status(), "SERVFAIL");
+        (reply.elapsed < Duration::from_millis(100)).then_some(())
+    });
+}
+
+#[test]
+fn a_resolv_conf_names_the_upstreams_and_is_followed() {
+    let [old, new] = [Upstream::start(fresh_ip(), good), Upstream::start(fresh_ip(), good)];
+    let directory = tempdir();
+    let path = directory.path().join("resolv.conf");
+    let write = |upstream: &Upstream| {
+        std::fs::write(
+            &path,
+            format!("# a comment\nsearch example\nnameserver {}\n", upstream.address().ip()),
+        )
+        .unwrap();
+    };
+    if port() != 53 {
+        return skip(
+            "a_resolv_conf_names_the_upstreams_and_is_followed",
+            "nameservers listen on port 53, which needs root",
+        );
+    }
+    write(&old);
+    let dns = Dns::start(&format!("forward . {}", path.display()));
+    assert_eq!(dns.ask("x.example").short(), ["192.0.2.1"]);
+    assert_eq!(old.total(), 1);
+    write(&new);
+    eventually("the new nameserver", Duration::from_secs(10), || {
+        sleep(Duration::from_millis(100));
+        dns.ask("y.example");
+        (new.total() > 0).then_some(())
+    });
+}
+
+#[test]
+fn a_host_name_as_upstream_is_looked_up_absolutely_and_not_through_ourselves() {
+    isolated(|| {
+        add_address("192.0.2.53/32");
+        add_address("192.0.2.54/32");
+        let system =
+            Upstream::start(Ipv4Addr::new(192, 0, 2, 53), |asked| match (&asked.name[..], asked.rtype) {
+                ("dns.provider.example.", 1) => Action::answer("dns.provider.example. 60 IN A 192.0.2.54"),
+                _ => Action::rcode(3),
+            });
+        let upstream = Upstream::start(Ipv4Addr::new(192, 0, 2, 54), good);
+        std::fs::write("/etc/resolv.conf", "search wrong.example\noptions ndots:5\nnameserver 192.0.2.53\n")
+            .unwrap();
+        let dns = Dns::start("forward . dns.provider.example");
+        eventually("an answer", Duration::from_secs(5), || {
+            (dns.ask("x.example").short() == ["192.0.2.1"]).then_some(())
+        });
+        assert!(upstream.count("x.example.") >= 1);
+        assert_eq!(system.count("dns.provider.example.wrong.example."), 0, "no search path");
+        assert_eq!(system.count("x.example."), 0, "the system's resolver is for names of upstreams only");
+    });
+}

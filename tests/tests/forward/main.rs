@@ -1,0 +1,14 @@
+//! The `forward` plugin against mock upstreams.
+
+mod choice;
+mod faults;
+mod relay;
+
+use tests::{Action, Asked};
+
+fn good(asked: &Asked) -> Action {
+    match asked.rtype {
+        1 => Action::answer(&format!("{} 300 IN A 192.0.2.1", asked.name)),
+        _ => Action::rcode(0),
+    }
+}

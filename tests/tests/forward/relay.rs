@@ -1,0 +1,292 @@
+//! What goes up and what comes back: transports, sockets, EDNS, octets; and what is told about it.
+
+use std::net::{Ipv6Addr, SocketAddr};
+use std::thread::{scope, sleep};
+use std::time::Duration;
+
+use tests::{
+    Action, Ask, Asked, Authority, Dns, Metrics, Says, Server, Stream, Transport, Upstream, ask,
+    assert_contains, free_port, fresh_ip, skip, tempdir,
+};
+
+use super::good;
+
+#[test]
+fn a_question_in_another_case_is_accepted_and_the_clients_case_comes_back() {
+    let upstream = Upstream::start(fresh_ip(), |asked| {
+        Action::Reply(Says::answer(&format!("{} 300 IN A 192.0.2.1", asked.name)).shouting())
+    });
+    let dns = Dns::start(&format!("cache\nforward . {}", upstream.word()));
+    for name in ["wWw.eXample", "WwW.ExamplE"] {
+        // `Ask` checks that the question comes back as it was sent.
+        assert_eq!(dns.ask(name).short(), ["192.0.2.1"]);
+    }
+    assert_eq!(upstream.count("www.example."), 1);
+}
+
+#[test]
+fn truncated_replies_are_fetched_over_tcp() {
+    let lines = |asked: &Asked| {
+        (0..60).map(|n| format!("{} 300 IN A 198.51.100.{n}\n", asked.name)).collect::<String>()
+    };
+    for property in ["", "prefer_udp"] {
+        let upstream =
+            Upstream::start(fresh_ip(), move |asked| Action::Truncate(Says::answer(&lines(asked))));
+        let dns = Dns::start(&format!("forward . {} {{\n{property}\n}}", upstream.word()));
+        let reply = Ask::new("many.example", "A").tcp().of(dns.at);
+        assert_eq!(reply.answers.len(), 60, "{property}");
+        let reply = Ask::new("more.example", "A").edns(1232).of(dns.at);
+        assert_eq!(reply.answers.len(), 60, "compressed it fits 1232 octets");
+        let transports: Vec<Transport> =
+            upstream.asked_for("more.example.").iter().map(|asked| asked.transport).collect();
+        assert_eq!(transports, [Transport::Udp, Transport::Tcp], "{property}");
+    }
+}
+
+#[test]
+fn force_tcp_never_sends_a_datagram() {
+    let upstream = Upstream::start(fresh_ip(), good);
+    let dns = Dns::start(&format!("forward . {} {{\nforce_tcp\n}}", upstream.word()));
+    for n in 0..20 {
+        assert_eq!(dns.ask(&format!("n{n}.example")).short(), ["192.0.2.1"]);
+    }
+    assert!(upstream.asked().iter().all(|asked| asked.transport == Transport::Tcp));
+    assert!(upstream.connections() <= 4, "{} connections for 20 queries", upstream.connections());
+}
+
+#[test]
+fn a_tcp_upstream_is_pipelined_and_may_answer_out_of_order() {
+    let upstream = Upstream::start(fresh_ip(), |asked| {
+        let n: u64 = asked.name.trim_start_matches('n').split('.').next().unwrap().parse().unwrap();
+        Action::answer(&format!("{} 300 IN A 192.0.2.{n}", asked.name))
+            .after(Duration::from_millis(800 - n * 10))
+    });
+    let dns = Dns::start(&format!("forward . {} {{\nforce_tcp\n}}", upstream.word()));
+    scope(|scope| {
+        for n in 0..40 {
+            let at = dns.at;
+            scope.spawn(move || {
+                let reply = ask(at, &format!("n{n}.example"), "A");
+                assert_eq!(reply.short(), [format!("192.0.2.{n}")]);
+                assert!(reply.elapsed < Duration::from_secs(2), "{:?}", reply.elapsed);
+            });
+        }
+    });
+    assert!(upstream.connections() <= 10, "{} connections for 40 queries", upstream.connections());
+}
+
+#[test]
+fn an_upstream_that_closes_idle_connections_loses_no_query() {
+    let mut upstream = Upstream::start(fresh_ip(), good);
+    let dns = Dns::start(&format!("forward . {} {{\nforce_tcp\n}}", upstream.word()));
+    assert_eq!(dns.ask("before.example").short(), ["192.0.2.1"]);
+    // Its old connections end; the next query must not die on one of them.
+    upstream.restart();
+    sleep(Duration::from_millis(50));
+    assert_eq!(dns.ask("after.example").short(), ["192.0.2.1"]);
+}
+
+#[test]
+fn equal_misses_in_flight_are_one_upstream_query() {
+    let upstream = Upstream::start(fresh_ip(), |asked| good(asked).after(Duration::from_millis(150)));
+    let dns = Dns::start(&format!("cache\nforward . {}", upstream.word()));
+    scope(|scope| {
+        for _ in 0..40 {
+            let at = dns.at;
+            scope.spawn(move || assert_eq!(ask(at, "same.example", "A").short(), ["192.0.2.1"]));
+        }
+    });
+    // One flight a worker: the kernel spreads clients over the workers' sockets.
+    assert!(upstream.count("same.example.") <= 8, "{} upstream queries", upstream.count("same.example."));
+}
+
+#[test]
+fn ids_and_source_ports_are_spread() {
+    let upstream = Upstream::start(fresh_ip(), good);
+    let dns = Dns::start(&format!("forward . {}", upstream.word()));
+    for n in 0..400 {
+        assert_eq!(dns.ask(&format!("n{n}.example")).status(), "NOERROR");
+    }
+    let asked = upstream.asked();
+    let distinct = |mut values: Vec<u16>| {
+        values.sort_unstable();
+        values.dedup();
+        values.len()
+    };
+    let ports = distinct(asked.iter().map(|asked| asked.from.port()).collect());
+    assert!(ports >= 16, "{ports} source ports for 400 queries");
+    let ids: Vec<u16> = asked.iter().map(|asked| asked.id).collect();
+    assert!(distinct(ids.clone()) > 380, "ids repeat");
+    let steps = distinct(ids.windows(2).map(|pair| pair[1].wrapping_sub(pair[0])).collect());
+    assert!(steps > 300, "ids follow a pattern: {steps} different steps");
+}
+
+#[test]
+fn sockets_are_bounded_and_given_back_whatever_the_load() {
+    let upstream = Upstream::start(fresh_ip(), |_| Action::Silent);
+    let dns = Dns::start(&format!("forward . {}", upstream.word()));
+    dns.ask("warm.example");
+    let before = dns.server.fds();
+    let flood = Stream::start(dns.at, 2000, |n| Ask::new(&format!("n{n}.example"), "A"), |_, _| true);
+    let mut most = 0;
+    for _ in 0..10 {
+        sleep(Duration::from_millis(100));
+        most = most.max(dns.server.fds());
+    }
+    let tally = flood.finish(Duration::from_secs(7));
+    assert_eq!(tally.lost, 0, "{tally:?}");
+    assert!(most < 700, "{most} descriptors, {before} before");
+}
+
+#[test]
+fn tls_upstreams_are_checked_by_name_and_authority() {
+    let directory = tempdir();
+    let authority = Authority::new();
+    let ca = authority.write(directory.path());
+    let at = SocketAddr::from((fresh_ip(), 8853));
+    let upstream = Upstream::tls(at, &authority, "dns.example", good);
+    let forward =
+        |name: &str, ca: &str| format!("forward . tls://{at} {{\ntls {ca}\ntls_servername {name}\n}}");
+    let dns = Dns::start(&forward("dns.example", &ca.to_string_lossy()));
+    for n in 0..10 {
+        assert_eq!(dns.ask(&format!("n{n}.example")).short(), ["192.0.2.1"]);
+    }
+    assert!(upstream.asked().iter().all(|asked| asked.transport == Transport::Tls));
+    assert!(upstream.connections() <= 4, "{} handshakes for ten queries", upstream.connections());
+
+    let asked = upstream.total();
+    let dns = Dns::start(&forward("other.example", &ca.to_string_lossy()));
+    assert_eq!(Ask::new("x.example", "A").timeout(Duration::from_secs(7)).of(dns.at).status(), "SERVFAIL");
+    let elsewhere = tempdir();
+    let stranger = Authority::new().write(elsewhere.path());
+    let dns = Dns::start(&forward("dns.example", &stranger.to_string_lossy()));
+    assert_eq!(Ask::new("x.example", "A").timeout(Duration::from_secs(7)).of(dns.at).status(), "SERVFAIL");
+    assert_eq!(upstream.total(), asked, "no query reaches a server that is not the right one");
+}
+
+#[test]
+fn a_tls_upstream_that_does_not_speak_tls_is_a_servfail_in_time() {
+    // Plain DNS over TCP on the port: the handshake ends in an alert or in silence.
+    let at = SocketAddr::from((fresh_ip(), 8853));
+    let _upstream = Upstream::at(at, |_| Action::Silent);
+    let dns = Dns::start(&format!("forward . tls://{at} {{\ntls_servername dns.example\n}}"));
+    let reply = Ask::new("x.example", "A").timeout(Duration::from_secs(8)).of(dns.at);
+    assert_eq!(reply.status(), "SERVFAIL");
+    assert!(reply.elapsed < Duration::from_millis(5500), "{:?}", reply.elapsed);
+}
+
+#[test]
+fn unknown_record_types_pass_octet_for_octet() {
+    let data = "TYPE65400 \\# 5 00ff102030";
+    let upstream = Upstream::start(fresh_ip(), move |asked| match asked.rtype {
+        64 => Action::answer(&format!("{} 300 IN SVCB \\# 3 000100", asked.name)),
+        _ => Action::answer(&format!("{} 300 IN {data}", asked.name)),
+    });
+    let dns = Dns::start(&format!("cache\nforward . {}", upstream.word()));
+    for _ in ["miss", "hit"] {
+        let reply = ask(dns.at, "x.example", "TYPE65400");
+        assert_eq!(reply.rows(), [format!("x.example. {} IN {data}", reply.answers[0].ttl)]);
+        assert_eq!(ask(dns.at, "x.example", "SVCB").short(), ["\\# 3 000100"]);
+    }
+}
+
+#[test]
+fn the_upstream_hop_has_an_opt_of_our_own() {
+    const ECS: u16 = 8;
+    let upstream = Upstream::start(fresh_ip(), |asked| {
+        let says = Says::answer(&format!("{} 300 IN A 192.0.2.1", asked.name));
+        // Cookie, NSID and an unknown option of the upstream's hop; an Extended DNS Error that is meant for the client.
+        Action::Reply(
+            says.option(10, &[7; 16])
+                .option(3, b"upstream")
+                .option(65_001, b"x")
+                .option(15, b"\x00\x03stale"),
+        )
+    });
+    let dns = Dns::start(&format!("forward . {}", upstream.word()));
+    let subnet = [0, 1, 24, 0, 198, 51, 100];
+    let client = Ask::new("x.example", "A").edns(4096).dnssec_ok();
+    let client = client
+        .option(10, &[9; 8])
+        .option(3, &[])
+        .option(11, &[])
+        .option(12, &[0; 20])
+        .option(65_002, b"y")
+        .option(ECS, &subnet);
+    let reply = client.of(dns.at);
+    assert_eq!(reply.short(), ["192.0.2.1"]);
+
+    let seen = upstream.asked_for("x.example.")[0].edns.clone().expect("OPT goes upstream");
+    assert_eq!((seen.size, seen.version, seen.dnssec_ok), (1232, 0, true));
+    let codes: Vec<u16> = seen.options.iter().map(|(code, _)| *code).collect();
+    assert_eq!(codes, [ECS], "only the client subnet is relayed");
+    assert_eq!(seen.options[0].1, subnet);
+
+    let edns = reply.edns.clone().expect("OPT comes back");
+    assert_eq!((edns.size, edns.dnssec_ok), (1232, true));
+    for hop in [3, 10, 11, 12, 65_001, 65_002] {
+        assert_eq!(reply.option(hop), None, "option {hop} stays on its hop");
+    }
+    assert_eq!(reply.extended_error(), Some((3, "stale".to_owned())));
+
+    let reply = dns.ask("plain.example");
+    assert!(reply.edns.is_none(), "no OPT for a client without");
+    let seen = upstream.asked_for("plain.example.")[0].edns.clone().expect("OPT goes upstream nevertheless");
+    assert_eq!((seen.size, seen.dnssec_ok), (1232, false));
+}
+
+#[test]
+fn a_reply_of_sixty_thousand_octets_reaches_a_tcp_client_whole() {
+    let upstream = Upstream::start(fresh_ip(), |asked| {
+        let lines: String = (0..230).map(|n| format!("{} 300 IN TXT \"{n:0>240}\"\n", asked.name)).collect();
+        Action::Truncate(Says::answer(&lines))
+    });
+    let dns = Dns::start(&format!("cache\nforward . {} {{\nprefer_udp\n}}", upstream.word()));
+    for _ in ["miss", "hit"] {
+        let reply = Ask::new("big.example", "TXT").tcp().of(dns.at);
+        assert_eq!(reply.answers.len(), 230);
+        assert!(reply.bytes.len() > 55_000);
+    }
+    let reply = Ask::new("big.example", "TXT").edns(4096).of(dns.at);
+    assert!(reply.flag_names().contains("tc") && reply.bytes.len() <= 1232, "{} octets", reply.bytes.len());
+    assert!(reply.edns.is_some(), "a truncated reply keeps its OPT (RFC 6891 section 7)");
+}
+
+#[test]
+fn forwarding_works_over_ipv6() {
+    let v6 = Ipv6Addr::LOCALHOST;
+    if std::net::UdpSocket::bind((v6, 0)).is_err() {
+        return skip("forwarding_works_over_ipv6", "::1 is not there");
+    }
+    let upstream = Upstream::at((v6, free_port(v6.into())).into(), good);
+    let at = SocketAddr::from((v6, free_port(v6.into())));
+    let _server = Server::start(&format!(".:{} {{\nbind ::1\nforward . {}\n}}", at.port(), upstream.word()));
+    assert_eq!(ask(at, "x.example", "A").short(), ["192.0.2.1"]);
+    assert_eq!(Ask::new("y.example", "A").tcp().of(at).short(), ["192.0.2.1"]);
+}
+
+#[test]
+fn metrics_name_every_upstream() {
+    let upstream = Upstream::start(fresh_ip(), good);
+    let ip = fresh_ip();
+    let dns = Dns::start_on(ip, &format!("prometheus {ip}:9153\nforward . {}", upstream.word()));
+    for n in 0..3 {
+        dns.ask(&format!("n{n}.example"));
+    }
+    let metrics = Metrics::after_queries((ip, 9153).into(), 3);
+    let labels = [("to", &upstream.word()[..]), ("proxy_name", "forward"), ("rcode", "NOERROR")];
+    assert_eq!(metrics.value("coredns_proxy_request_duration_seconds_count", &labels), Some(3.0));
+    let mut names = metrics.label_names("coredns_proxy_request_duration_seconds_count");
+    names.sort_unstable();
+    assert_eq!(names, ["proxy_name", "rcode", "to"]);
+}
+
+#[test]
+fn an_error_line_names_the_query_and_the_cause() {
+    let mut upstream = Upstream::start(fresh_ip(), good);
+    upstream.stop();
+    let dns = Dns::start(&format!("errors\nforward . {}", upstream.word()));
+    assert_eq!(dns.ask("x.example").status(), "SERVFAIL");
+    let line = dns.server.wait_for_log("plugin/errors: 2 x.example. A: ", Duration::from_secs(2));
+    assert_contains!(line, "[ERROR] ");
+}

@@ -1,0 +1,193 @@
+//! Flags, subcommands, what is told at start, and where it listens.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use tests::{
+    Ask, Options, Server, add_address, ask, assert_contains, binary, eventually, fixtures, fresh_ip,
+    isolated, port, skip, tempdir,
+};
+
+use super::{Killed, localdns, text};
+
+#[test]
+fn flags_are_read_as_go_reads_them() {
+    let name = env!("CARGO_PKG_VERSION");
+    for flag in ["-version", "--version", "-version=true"] {
+        let output = localdns(&[flag]);
+        assert!(output.status.success(), "{flag}: {output:?}");
+        assert_contains!(text(&output.stdout), format!("localdns-{name}"));
+    }
+    assert!(text(&localdns(&["-plugins"]).stdout).lines().count() >= 19);
+    for (args, what) in [
+        (&["-nonsense"][..], "nonsense"),
+        (&["--nonsense=1"], "nonsense"),
+        (&["-conf"], "conf"),
+        (&["-version", "extra"], "extra"),
+        (&["-log-format", "xml", "-version=false"], "xml"),
+        (&["-dns.port", "dns"], "dns"),
+        (&["-p", "70000"], "70000"),
+        (&["nonsense"], "nonsense"),
+        (&["-quiet=perhaps"], "perhaps"),
+    ] {
+        let output = localdns(args);
+        assert!(!output.status.success(), "{args:?} was accepted: {output:?}");
+        assert_contains!(text(&output.stderr), what);
+    }
+}
+
+#[test]
+fn a_port_flag_fills_keys_without_a_port() {
+    for flag in ["-p", "-dns.port", "--dns.port"] {
+        let ip = fresh_ip();
+        let server = Server::start_with(
+            &format!(". {{\nbind {ip}\nwhoami\n}}"),
+            Options::default().args([flag, "5399"]),
+        );
+        assert_eq!(ask((ip, 5399).into(), "a.example", "A").status(), "NOERROR", "{flag}");
+        drop(server);
+    }
+}
+
+#[test]
+fn start_up_is_told_and_quiet_is_quiet() {
+    let (ip, port) = (fresh_ip(), port());
+    let corefile = format!("example:{port} other:{port} {{\nbind {ip}\nwhoami\n}}");
+    let server = Server::start(&corefile);
+    for zone in ["example.", "other."] {
+        server.wait_for_log(&format!("{zone}:{port} on {ip}"), Duration::from_secs(2));
+    }
+    server.wait_for_log(&format!("localdns-{}", env!("CARGO_PKG_VERSION")), Duration::from_secs(2));
+    drop(server);
+    let mut server = Server::start_with(&corefile, Options::default().args(["-quiet"]));
+    assert_eq!(ask((ip, port).into(), "a.example", "A").status(), "NOERROR");
+    assert!(server.stop().success());
+    assert!(!server.log_text().contains(&format!("example.:{port}")), "{}", server.log_text());
+}
+
+#[test]
+fn without_a_corefile_it_serves_whoami_and_log() {
+    isolated(|| {
+        let directory = tempdir();
+        let mut command = Command::new(binary());
+        command.current_dir(directory.path()).stdin(Stdio::null()).stdout(Stdio::null());
+        let _child = Killed(command.spawn().unwrap());
+        let at = SocketAddr::from((Ipv4Addr::LOCALHOST, 53));
+        let reply = eventually("an answer", Duration::from_secs(5), || {
+            Ask::new("a.example", "A").timeout(Duration::from_millis(100)).try_of(at).ok()
+        });
+        assert_eq!((reply.status(), reply.additionals.len()), ("NOERROR", 2));
+    });
+}
+
+#[test]
+fn a_corefile_comes_from_stdin_too() {
+    let (ip, port) = (fresh_ip(), port());
+    let mut command = Command::new(binary());
+    command.args(["-conf", "stdin"]).stdin(Stdio::piped()).stdout(Stdio::null());
+    let mut child = Killed(command.spawn().unwrap());
+    let corefile = format!(".:{port} {{\nbind {ip}\nwhoami\n}}\n");
+    std::io::Write::write_all(&mut child.0.stdin.take().unwrap(), corefile.as_bytes()).unwrap();
+    eventually("an answer", Duration::from_secs(5), || {
+        Ask::new("a.example", "A").timeout(Duration::from_millis(100)).try_of((ip, port).into()).ok()
+    });
+}
+
+#[test]
+fn check_accepts_the_corefiles_of_the_world_or_names_what_is_missing() {
+    let node_local = fixtures::node_local(["169.254.20.10", "10.0.0.10"], "10.0.0.11", "/etc/resolv.conf");
+    let directory = tempdir();
+    let path = directory.path().join("Corefile");
+    let check = |text: &str| {
+        fs::write(&path, text).unwrap();
+        localdns(&["check", "-conf", &path.to_string_lossy()])
+    };
+    for (what, corefile) in [("AKS", fixtures::AKS), ("the seed", fixtures::SEED), ("NodeLocal", &node_local)]
+    {
+        let output = check(corefile);
+        assert!(output.status.success(), "{what}: {}", text(&output.stderr));
+    }
+    let output = check(fixtures::KUBEADM);
+    if !output.status.success() {
+        let said = text(&output.stderr);
+        assert_contains!(said, "Corefile:7");
+        assert_contains!(said, "kubernetes");
+    }
+    let output = check(". {\nforwrad . 192.0.2.1\n}");
+    assert!(!output.status.success());
+    assert_contains!(text(&output.stderr), "Corefile:2");
+}
+
+#[test]
+fn explain_names_block_and_plugin_and_asks_nobody() {
+    let directory = tempdir();
+    let path = directory.path().join("Corefile");
+    fs::write(&path, fixtures::AKS).unwrap();
+    let explain = |args: &[&str]| {
+        let conf = path.to_string_lossy();
+        let output = localdns(&[&["explain"], args, &["-conf", &conf]].concat());
+        assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let rows: [(&[&str], &str); 4] = [
+        (&["bing.com", "A", "@169.254.10.10"], "forward"),
+        (&["x.reddog.microsoft.com", "A", "@169.254.10.11"], "template"),
+        (&["health-check.localdns.local", "A", "@169.254.10.10"], "whoami"),
+        (&["kubernetes.default.svc.cluster.local", "A", "@169.254.10.11"], "cluster.local."),
+    ];
+    for (args, word) in rows {
+        assert_contains!(explain(args), word);
+    }
+    let everywhere = explain(&["bing.com"]);
+    assert!(everywhere.contains("169.254.10.10") && everywhere.contains("169.254.10.11"), "{everywhere}");
+}
+
+#[test]
+fn the_example_corefile_runs_as_it_is_and_with_every_directive_of_its_comments() {
+    let test = "the_example_corefile_runs_as_it_is_and_with_every_directive_of_its_comments";
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("Corefile.example");
+    let Ok(example) = fs::read_to_string(path) else {
+        return skip(test, "there is no Corefile.example");
+    };
+    // A directive in a comment stands right behind its `#`; a sentence has a blank between.
+    let directive = |line: &str| {
+        line.trim_start().strip_prefix('#').is_some_and(|rest| rest.starts_with(|c: char| !c.is_whitespace()))
+    };
+    let all: Vec<String> = example
+        .lines()
+        .map(|line| if directive(line) { line.replacen('#', "", 1) } else { line.to_owned() })
+        .collect();
+    assert!(
+        example.lines().filter(|line| directive(line)).count() > 10,
+        "the example's comments hold directives"
+    );
+    for corefile in [&example, &all.join("\n")] {
+        let ip = fresh_ip();
+        let options =
+            Options::default().env("LOCALDNS_ADDRESS", &ip.to_string()).env("LOCALDNS_PORT", "5399");
+        let _server = Server::start_with(corefile, options);
+        Ask::new("a.example", "A").timeout(Duration::from_secs(8)).of((ip, 5399).into());
+    }
+}
+
+#[test]
+fn a_link_local_address_that_is_missing_is_added() {
+    isolated(|| {
+        let _server = Server::start(".:53 {\nbind 169.254.10.10\nwhoami\n}");
+        assert_eq!(ask("169.254.10.10:53".parse().unwrap(), "a.example", "A").status(), "NOERROR");
+    });
+}
+
+#[test]
+fn an_interface_name_binds_its_addresses() {
+    isolated(|| {
+        add_address("192.0.2.77/32");
+        let _server = Server::start(".:53 {\nbind lo {\nexcept 127.0.0.1\n}\nwhoami\n}");
+        assert_eq!(ask("192.0.2.77:53".parse().unwrap(), "a.example", "A").status(), "NOERROR");
+        let excepted = Ask::new("a.example", "A").timeout(Duration::from_millis(200));
+        assert!(excepted.try_of("127.0.0.1:53".parse().unwrap()).is_err());
+    });
+}

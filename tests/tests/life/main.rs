@@ -1,0 +1,40 @@
+//! The program's life: its flags, what it says about bad input, signals, reloads under load, and what it leaves behind.
+
+mod bad_input;
+mod command_line;
+mod reload;
+
+use std::process::{Child, Command, Output};
+use std::time::Duration;
+
+use tests::{assert_contains, binary, output, tempdir};
+
+/// Runs the program to its end; it must not serve.
+fn localdns(args: &[&str]) -> Output {
+    let directory = tempdir();
+    let mut command = Command::new(binary());
+    command.args(args).current_dir(directory.path());
+    output(command, Duration::from_secs(10))
+}
+
+/// A process that is killed with its value.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+fn text(octets: &[u8]) -> String {
+    String::from_utf8_lossy(octets).into_owned()
+}
+
+fn assert_one_line(output: &Output, words: &[&str]) {
+    let said = text(&output.stderr);
+    assert!(said.lines().count() <= 2, "told at length:\n{said}");
+    for word in words {
+        assert_contains!(said, word);
+    }
+}

@@ -1,0 +1,444 @@
+//! The rules for messages and transports, whatever the plugins: what is dropped, refused, truncated, echoed; pipelining and patience over TCP.
+
+use std::net::{Ipv6Addr, SocketAddr};
+use std::thread::sleep;
+use std::time::Duration;
+
+use tests::{
+    Action, Ask, Asked, Connection, Message, Says, Server, Transport, Upstream, ask, eventually,
+    exchange_udp, free_port, fresh_ip, header, now, port,
+};
+
+#[test]
+fn what_is_no_query_is_dropped_in_silence() {
+    let dns = Dns::start();
+    let query = Ask::new("a.example", "A").bytes();
+    let mut response = query.clone();
+    response[2] |= 0x80;
+    let rows: [(&str, &[u8]); 4] = [
+        ("a response", &response),
+        ("eleven octets", &query[..11]),
+        ("one octet", &query[..1]),
+        ("nothing", &[]),
+    ];
+    for (what, octets) in rows {
+        let reply = exchange_udp(dns.at, octets, Duration::from_millis(200));
+        assert!(reply.is_err(), "{what} was answered");
+    }
+    dns.assert_serves();
+}
+
+#[test]
+fn broken_and_foreign_messages_get_the_rcode_that_operators_expect() {
+    const QUERY: u16 = 0x0100;
+    let question = b"\x01a\x07example\x00\x00\x01\x00\x01".as_slice();
+    let opt = b"\x00\x00\x29\x04\xd0\x00\x00\x00\x00\x00\x00".as_slice();
+    let rr = b"\x01a\x07example\x00\x00\x01\x00\x01\x00\x00\x00\x05\x00\x04\xc0\x00\x02\x01".as_slice();
+    let opcode = |code: u16| code << 11;
+    // What it is, flags, counts, the octets behind the header, and the rcode.
+    type Row<'r> = (&'r str, u16, [u16; 4], Vec<&'r [u8]>, u16);
+    let rows: [Row<'_>; 16] = [
+        ("no question", QUERY, [0, 0, 0, 0], vec![], 1),
+        ("two questions", QUERY, [2, 0, 0, 0], vec![question, question], 1),
+        ("65,535 questions", QUERY, [0xffff, 0, 0, 0], vec![question], 1),
+        ("a question cut off", QUERY, [1, 0, 0, 0], vec![&question[..7]], 1),
+        ("a pointer to itself", QUERY, [1, 0, 0, 0], vec![b"\xc0\x0c\x00\x01\x00\x01"], 1),
+        ("a label of 64 octets", QUERY, [1, 0, 0, 0], vec![&[64; 65], &[0, 0, 1, 0, 1]], 1),
+        ("two answers", QUERY, [1, 2, 0, 0], vec![question, rr, rr], 1),
+        ("two authorities", QUERY, [1, 0, 2, 0], vec![question, rr, rr], 1),
+        ("three additionals", QUERY, [1, 0, 0, 3], vec![question, rr, rr, rr], 1),
+        ("two OPTs", QUERY, [1, 0, 0, 2], vec![question, opt, opt], 1),
+        ("additionals promised", QUERY, [1, 0, 0, 1], vec![question], 1),
+        ("STATUS", opcode(2), [1, 0, 0, 0], vec![question], 4),
+        ("UPDATE", opcode(5), [1, 0, 0, 0], vec![question], 4),
+        ("IQUERY", opcode(1), [1, 0, 0, 0], vec![question], 4),
+        ("opcode 9", opcode(9), [1, 0, 0, 0], vec![question], 4),
+        ("NOTIFY", opcode(4), [1, 0, 0, 0], vec![b"\x07example\x00\x00\x06\x00\x01"], 5),
+    ];
+    let dns = Dns::start();
+    for (what, flags, counts, parts, rcode) in rows {
+        let mut octets = header(0x1234, flags, counts);
+        parts.iter().for_each(|part| octets.extend(*part));
+        let mut connection = Connection::open(dns.at, Duration::from_secs(2)).unwrap();
+        connection.send(&octets).unwrap();
+        let udp = exchange_udp(dns.at, &octets, Duration::from_secs(2))
+            .unwrap_or_else(|error| panic!("{what}: {error:#}"));
+        let tcp = connection.receive().unwrap_or_else(|error| panic!("{what} over TCP: {error:#}"));
+        for reply in [udp, tcp] {
+            let message = Message::decode(&reply).unwrap_or_else(|error| panic!("{what}: {error:#}"));
+            assert_eq!((message.id, message.rcode()), (0x1234, rcode), "{what}");
+            assert_eq!(
+                message.flags & 0xf800,
+                0x8000 | flags & 0x7800,
+                "{what}: QR and the opcode come back"
+            );
+        }
+    }
+    assert_eq!(dns.upstream.total(), 0, "none of it goes upstream");
+    dns.assert_serves();
+}
+
+#[test]
+fn edns_of_another_version_is_badvers() {
+    let dns = Dns::start();
+    for query in
+        [Ask::new("a.example", "A").edns_version(1), Ask::new("a.example", "A").edns_version(255).tcp()]
+    {
+        let reply = query.of(dns.at);
+        assert_eq!(reply.status(), "BADVERS");
+        // RFC 6891 section 6.1.3: the reply tells the highest version that is understood.
+        assert_eq!(reply.edns.as_ref().unwrap().version, 0);
+        assert_eq!(reply.answers.len(), 0);
+    }
+}
+
+#[test]
+fn zone_transfers_are_refused_and_never_forwarded() {
+    let dns = Dns::start();
+    for rtype in ["AXFR", "IXFR"] {
+        for query in [Ask::new("example", rtype), Ask::new("example", rtype).tcp()] {
+            assert_eq!(query.of(dns.at).status(), "REFUSED", "{rtype}");
+        }
+    }
+    assert_eq!(dns.upstream.total(), 0);
+}
+
+#[test]
+fn names_and_classes_outside_of_our_zones_are_refused() {
+    let ip = fresh_ip();
+    let at = SocketAddr::from((ip, port()));
+    let _server = Server::start(&format!("example:{} {{\nbind {ip}\nwhoami\n}}", port()));
+    for query in [
+        Ask::new("a.other", "A"),
+        Ask::new("a.example", "TXT").class(3),
+        Ask::new("version.bind", "TXT").class(3),
+    ] {
+        for query in [query.clone(), query.tcp()] {
+            let reply = query.of(at);
+            assert_eq!((reply.status(), reply.answers.len()), ("REFUSED", 0), "{query:?}");
+        }
+    }
+    assert_eq!(ask(at, "a.example", "A").status(), "NOERROR");
+}
+
+#[test]
+fn the_longest_zone_answers() {
+    let ip = fresh_ip();
+    let at = SocketAddr::from((ip, port()));
+    let zone = |zone: &str, last: u8| {
+        format!(
+            "{zone}:{} {{\nbind {ip}\nhosts {{\n192.0.2.{last} x.sub.example x.example x.other xsub.example\n}}\n}}\n",
+            port()
+        )
+    };
+    let _server = Server::start(&format!("{}{}{}", zone("example", 1), zone("sub.example", 2), zone(".", 3)));
+    for (name, last) in
+        [("x.sub.example", 2), ("X.SUB.EXAMPLE", 2), ("x.example", 1), ("xsub.example", 1), ("x.other", 3)]
+    {
+        assert_eq!(ask(at, name, "A").short(), [format!("192.0.2.{last}")], "{name}");
+    }
+}
+
+#[test]
+fn the_questions_case_comes_back_from_every_source() {
+    let dns = Dns::start();
+    for name in ["wWw.HoStS.eXaMpLe", "fOrWaRd.ExAmPlE", "FoRwArD.eXaMpLe", "x.TeMpLaTe"] {
+        // `Ask` refuses a question whose case differs.
+        Ask::new(name, "A").of(dns.at);
+        Ask::new(name, "A").tcp().of(dns.at);
+    }
+}
+
+#[test]
+fn owner_names_are_compressed() {
+    let dns = Dns::start();
+    let reply = Ask::new("many.hosts.example", "A").tcp().of(dns.at);
+    let question = 12 + "many.hosts.example".len() + 2 + 4;
+    assert_eq!(
+        reply.bytes.len(),
+        question + reply.answers.len() * 16,
+        "each record is a pointer and 14 octets"
+    );
+    for _ in ["miss", "hit"] {
+        let reply = Ask::new("many.forward.example", "A").tcp().of(dns.at);
+        let question = 12 + "many.forward.example".len() + 2 + 4;
+        assert_eq!(
+            reply.bytes.len(),
+            question + reply.answers.len() * 16,
+            "though the upstream does not compress"
+        );
+    }
+}
+
+#[test]
+fn udp_replies_fit_the_client_and_say_so_when_they_do_not() {
+    let dns = Dns::start();
+    // 100 A records: 1,600 octets and more.
+    for name in ["many.hosts.example", "many.forward.example"] {
+        for (client, limit) in [
+            (None, 512),
+            (Some(100), 512),
+            (Some(512), 512),
+            (Some(1000), 1000),
+            (Some(1232), 1232),
+            (Some(4096), 1232),
+        ] {
+            let query = Ask::new(name, "A");
+            let query = match client {
+                None => query,
+                Some(size) => query.edns(size),
+            };
+            let reply = query.of(dns.at);
+            assert!(reply.bytes.len() <= limit, "{name} {client:?}: {} octets", reply.bytes.len());
+            assert!(reply.flag_names().contains("tc"), "{name} {client:?}");
+            assert_eq!(
+                reply.edns.is_some(),
+                client.is_some(),
+                "{name} {client:?}: OPT stays, also when truncated"
+            );
+        }
+        let whole = Ask::new(name, "A").edns(1232).tcp().of(dns.at);
+        assert!(!whole.flag_names().contains("tc"));
+        assert_eq!(whole.answers.len(), 100);
+    }
+}
+
+#[test]
+fn our_opt_is_our_own() {
+    let dns = Dns::start();
+    for name in ["www.hosts.example", "forward.example", "forward.example", "x.template"] {
+        let reply = Ask::new(name, "A")
+            .edns(4096)
+            .option(10, &[1; 8])
+            .option(12, &[0; 9])
+            .option(65_001, b"x")
+            .of(dns.at);
+        let edns = reply.edns.as_ref().unwrap_or_else(|| panic!("{name}: an EDNS query gets an EDNS reply"));
+        assert_eq!((edns.size, edns.version, edns.dnssec_ok), (1232, 0, false), "{name}");
+        assert_eq!(edns.options, [], "{name}: nothing is echoed");
+        let reply = Ask::new(name, "A").dnssec_ok().of(dns.at);
+        assert!(
+            reply.edns.as_ref().is_some_and(|edns| edns.dnssec_ok),
+            "{name}: DO comes back (RFC 3225 section 3)"
+        );
+        assert!(ask(dns.at, name, "A").edns.is_none(), "{name}: no OPT for a client without");
+    }
+}
+
+#[test]
+fn rd_and_cd_come_back() {
+    let dns = Dns::start();
+    for name in ["www.hosts.example", "x.template"] {
+        for rd in [true, false] {
+            let reply = Ask::new(name, "A").rd(rd).cd().of(dns.at);
+            assert_eq!((reply.flags & 0x0100 != 0, reply.flags & 0x0010 != 0), (rd, true), "{name}");
+        }
+    }
+}
+
+#[test]
+fn udp_queries_above_512_octets_are_served() {
+    let dns = Dns::start();
+    let reply = Ask::new("www.hosts.example", "A").option(12, &[0; 700]).of(dns.at);
+    assert_eq!(reply.short(), ["192.0.2.80"]);
+}
+
+#[test]
+fn a_hundred_queries_on_one_connection_are_all_answered() {
+    let dns = Dns::start();
+    let mut connection = Connection::open(dns.at, Duration::from_secs(5)).unwrap();
+    for id in 0..100 {
+        let name = ["www.hosts.example".to_owned(), format!("n{id}.example")][usize::from(id % 2)].clone();
+        connection.send(&Ask::new(&name, "A").id(id).bytes()).unwrap();
+    }
+    let mut ids: Vec<u16> = (0..100).map(|_| connection.message().unwrap().id).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, (0..100).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_slow_answer_does_not_hold_up_the_next_on_its_connection() {
+    let dns = Dns::start();
+    dns.upstream.answer_by(|asked| good(asked).after(Duration::from_millis(700)));
+    let mut connection = Connection::open(dns.at, Duration::from_secs(3)).unwrap();
+    connection.send(&Ask::new("slow.example", "A").id(1).bytes()).unwrap();
+    connection.send(&Ask::new("www.hosts.example", "A").id(2).bytes()).unwrap();
+    assert_eq!([connection.message().unwrap().id, connection.message().unwrap().id], [2, 1]);
+}
+
+#[test]
+fn a_client_that_finished_sending_still_gets_its_answers() {
+    let dns = Dns::start();
+    dns.upstream.answer_by(|asked| good(asked).after(Duration::from_millis(200)));
+    let mut connection = Connection::open(dns.at, Duration::from_secs(3)).unwrap();
+    connection.send(&Ask::new("slow.example", "A").id(1).bytes()).unwrap();
+    connection.send(&Ask::new("www.hosts.example", "A").id(2).bytes()).unwrap();
+    connection.finish().unwrap();
+    let mut ids = [connection.message().unwrap().id, connection.message().unwrap().id];
+    ids.sort_unstable();
+    assert_eq!(ids, [1, 2]);
+    assert!(connection.is_closed_by_peer());
+}
+
+#[test]
+fn a_query_may_come_octet_by_octet_and_many_in_one_segment() {
+    let dns = Dns::start();
+    let mut connection = Connection::open(dns.at, Duration::from_secs(3)).unwrap();
+    let query = Ask::new("www.hosts.example", "A").id(7).bytes();
+    let framed = [&u16::try_from(query.len()).unwrap().to_be_bytes()[..], &query].concat();
+    for octet in &framed {
+        connection.send_octets(&[*octet]).unwrap();
+        sleep(Duration::from_millis(2));
+    }
+    assert_eq!(connection.message().unwrap().id, 7);
+    connection.send_octets(&framed.repeat(20)).unwrap();
+    for _ in 0..20 {
+        assert_eq!(connection.message().unwrap().id, 7);
+    }
+}
+
+#[test]
+fn idle_and_silent_connections_are_closed_and_limits_hold() {
+    let ip = fresh_ip();
+    let at = SocketAddr::from((ip, port()));
+    let text = format!(".:{} {{\nbind {ip}\nwhoami\ntimeouts {{\nread 1s\nidle 1s\n}}\n}}", port());
+    let server = Server::start(&text);
+    let started = now();
+    let mut silent = Connection::open(at, Duration::from_secs(5)).unwrap();
+    let mut half = Connection::open(at, Duration::from_secs(5)).unwrap();
+    half.send_octets(&[0]).unwrap();
+    let mut idle = Connection::open(at, Duration::from_secs(5)).unwrap();
+    idle.send(&Ask::new("a.example", "A").bytes()).unwrap();
+    idle.message().unwrap();
+    for (what, connection) in [("silent", &mut silent), ("half a length", &mut half), ("idle", &mut idle)] {
+        assert!(connection.is_closed_by_peer(), "{what} is still open");
+        assert!(started.elapsed() > Duration::from_millis(500), "{what} was closed too early");
+    }
+    let before = server.fds();
+    let crowd: Vec<_> = (0..300).filter_map(|_| Connection::open(at, Duration::from_secs(1)).ok()).collect();
+    assert_eq!(ask(at, "a.example", "A").status(), "NOERROR", "UDP does not suffer from a crowd");
+    drop(crowd);
+    eventually("the descriptors back", Duration::from_secs(5), || (server.fds() <= before).then_some(()));
+}
+
+#[test]
+fn garbage_ends_nothing() {
+    let dns = Dns::start();
+    let mut noise = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut octet = || {
+        noise ^= noise << 13;
+        noise ^= noise >> 7;
+        noise ^= noise << 17;
+        noise as u8
+    };
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+    for n in 0..20_000 {
+        let mut packet: Vec<u8> = (0..n % 120).map(|_| octet()).collect();
+        if n % 2 == 0 && packet.len() > 12 {
+            // A header that passes, so that what follows is read.
+            packet[2..12].copy_from_slice(&[1, 0, 0, 1, 0, 0, 0, 0, 0, n as u8 & 1]);
+        }
+        drop(socket.send_to(&packet, dns.at));
+    }
+    for n in 0..200_usize {
+        if let Ok(mut connection) = Connection::open(dns.at, Duration::from_secs(1)) {
+            let octets: Vec<u8> = (0..n).map(|_| octet()).collect();
+            drop(connection.send_octets(&octets));
+        }
+    }
+    // Behind 20,000 packets a query may be lost: that is no fault.
+    eventually("an answer", Duration::from_secs(10), || {
+        Ask::new("www.hosts.example", "A").timeout(Duration::from_millis(500)).try_of(dns.at).ok()
+    });
+    dns.assert_serves();
+    assert!(!dns.server.log_text().contains("panic"), "{}", dns.server.log_text());
+}
+
+#[test]
+fn the_same_rules_hold_over_ipv6() {
+    let ip = Ipv6Addr::LOCALHOST;
+    if std::net::UdpSocket::bind((ip, 0)).is_err() {
+        return tests::skip("the_same_rules_hold_over_ipv6", "::1 is not there");
+    }
+    let at = SocketAddr::from((ip, free_port(ip.into())));
+    let _server = Server::start(&format!(".:{} {{\nbind ::1\nwhoami\n}}", at.port()));
+    for query in [Ask::new("a.example", "A"), Ask::new("a.example", "A").tcp()] {
+        let reply = query.of(at);
+        let client = reply
+            .additionals
+            .iter()
+            .find(|record| record.rtype == 28)
+            .expect("whoami tells an IPv6 client by AAAA");
+        assert_eq!(client.data, "::1");
+    }
+    let reply =
+        Message::decode(&exchange_udp(at, &header(9, 0x0100, [0; 4]), Duration::from_secs(2)).unwrap())
+            .unwrap();
+    assert_eq!((reply.id, reply.rcode()), (9, 1));
+}
+
+#[test]
+fn a_wildcard_listener_answers_from_the_address_that_was_asked() {
+    // A connected socket takes replies from nowhere else.
+    let port = free_port(fresh_ip().into());
+    let _server = Server::start(&format!(".:{port} {{\nwhoami\n}}"));
+    for _ in 0..3 {
+        let at = SocketAddr::from((fresh_ip(), port));
+        assert_eq!(ask(at, "a.example", "A").status(), "NOERROR");
+        assert_eq!(Ask::new("a.example", "A").tcp().of(at).status(), "NOERROR");
+    }
+    if std::net::UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).is_ok() {
+        assert_eq!(ask((Ipv6Addr::LOCALHOST, port).into(), "a.example", "A").status(), "NOERROR");
+    }
+}
+
+#[test]
+fn bufsize_lowers_what_a_client_may_get() {
+    let ip = fresh_ip();
+    let at = SocketAddr::from((ip, port()));
+    let hosts: String = (0..60).map(|n| format!("192.0.2.{n} many.example\n")).collect();
+    let _server = Server::start(&format!(".:{} {{\nbind {ip}\nbufsize 700\nhosts {{\n{hosts}}}\n}}", port()));
+    let reply = Ask::new("many.example", "A").edns(4096).of(at);
+    assert!(reply.bytes.len() <= 700 && reply.flag_names().contains("tc"), "{} octets", reply.bytes.len());
+}
+
+/// A server with a name in every kind of source.
+struct Dns {
+    at: SocketAddr,
+    server: Server,
+    upstream: Upstream,
+}
+
+impl Dns {
+    fn start() -> Self {
+        let (ip, port) = (fresh_ip(), port());
+        let upstream = Upstream::start(fresh_ip(), good);
+        let hosts: String = (0..100).map(|n| format!("192.0.2.{n} many.hosts.example\n")).collect();
+        let text = format!(
+            ".:{port} {{\nbind {ip}\nhosts {{\n192.0.2.80 www.hosts.example\n{hosts}fallthrough\n}}\n\
+             template ANY ANY template {{\nrcode NXDOMAIN\n}}\ncache\nforward . {}\n}}\n",
+            upstream.word()
+        );
+        Self { at: (ip, port).into(), server: Server::start(&text), upstream }
+    }
+
+    fn assert_serves(&self) {
+        assert_eq!(ask(self.at, "www.hosts.example", "A").short(), ["192.0.2.80"]);
+        assert_eq!(Ask::new("www.hosts.example", "A").tcp().of(self.at).short(), ["192.0.2.80"]);
+    }
+}
+
+fn good(asked: &Asked) -> Action {
+    match (&asked.name[..], asked.rtype) {
+        ("many.forward.example.", 1) => {
+            let lines: String =
+                (0..100).map(|n| format!("{} 300 IN A 198.51.100.{n}\n", asked.name)).collect();
+            match asked.transport {
+                Transport::Udp => Action::Truncate(Says::answer(&lines)),
+                _ => Action::answer(&lines),
+            }
+        }
+        (_, 1) => Action::answer(&format!("{} 300 IN A 192.0.2.1", asked.name)),
+        _ => Action::rcode(0),
+    }
+}

@@ -1,0 +1,103 @@
+//! `template`, `whoami`, `nsid`, `loop`, and the directives that answer nothing.
+
+use std::time::Duration;
+
+use tests::{Ask, Dns, ask, assert_contains, fresh_ip, port, tempdir};
+
+#[test]
+fn template_answers_by_its_rows() {
+    let body = "template IN A example {\nmatch \"^ip-(?P<a>[0-9]+)-(?P<b>[0-9]+)\\.example\\.$\"\n\
+         answer \"{{ .Name }} 60 IN A 192.0.{{ .Group.a }}.{{ index .Match 2 }}\"\nfallthrough\n}\n\
+         template IN MX mail {\nanswer \"{{ .Name }} 60 IN MX 10 mx.{{ .Zone }}\"\nadditional \"mx.{{ .Zone }} 60 IN A 192.0.2.1\"\n}\n\
+         template ANY ANY gone {\nrcode NXDOMAIN\nauthority \"gone. 60 IN SOA ns.gone. host.gone. 1 2 3 4 5\"\n}\n\
+         template IN ANY ede {\nrcode REFUSED\nederror 15 \"blocked here\"\n}\n\
+         template IN TXT cond {\nanswer \"{{ .Name }} 60 IN TXT \\\"{{ if eq .Type `TXT` }}yes{{ else }}no{{ end }}\\\"\"\n}";
+    let dns = Dns::start(body);
+    let reply = ask(dns.at, "IP-2-7.example", "A");
+    assert_eq!(reply.short(), ["192.0.2.7"]);
+    assert_contains!(reply.flag_names(), "aa");
+    let reply = ask(dns.at, "x.mail", "MX");
+    assert_eq!(reply.short(), ["10 mx.mail."]);
+    assert_eq!(reply.additionals[0].to_string(), "mx.mail. 60 IN A 192.0.2.1");
+    let reply = ask(dns.at, "x.gone", "TYPE65400");
+    assert_eq!((reply.status(), reply.authorities.len()), ("NXDOMAIN", 1));
+    let reply = Ask::new("x.ede", "A").edns(1232).of(dns.at);
+    assert_eq!((reply.status(), reply.extended_error()), ("REFUSED", Some((15, "blocked here".to_owned()))));
+    assert_eq!(ask(dns.at, "x.cond", "TXT").short(), ["\"yes\""]);
+    for (name, rtype) in [("ip-x.example", "A"), ("x.mail", "A")] {
+        assert_eq!(ask(dns.at, name, rtype).status(), "SERVFAIL", "{name}: nobody is left to answer");
+    }
+}
+
+#[test]
+fn a_template_cname_is_followed_a_bounded_number_of_times() {
+    let body = "template IN ANY loop {\nanswer \"{{ .Name }} 60 IN CNAME x.{{ .Name }}\"\n}\n\
+                template IN A once {\nanswer \"{{ .Name }} 60 IN CNAME known.example.\"\n}\n\
+                hosts {\n192.0.2.1 known.example\n}";
+    let dns = Dns::start(body);
+    assert_eq!(ask(dns.at, "a.once", "A").short(), ["192.0.2.1", "known.example."]);
+    let before = dns.server.rss_kb();
+    for n in 0..20 {
+        Ask::new(&format!("n{n}.loop"), "A").timeout(Duration::from_secs(3)).of(dns.at);
+    }
+    assert!(dns.server.rss_kb() < before + (16 << 10), "{before} -> {}", dns.server.rss_kb());
+}
+
+#[test]
+fn whoami_tells_address_port_and_transport() {
+    let dns = Dns::start("whoami");
+    for (query, service) in [
+        (Ask::new("a.example", "A"), "_udp.a.example."),
+        (Ask::new("a.example", "A").tcp(), "_tcp.a.example."),
+    ] {
+        let reply = query.of(dns.at);
+        assert_eq!((reply.status(), reply.answers.len()), ("NOERROR", 0));
+        assert_contains!(reply.flag_names(), "aa");
+        let address = reply.additionals.iter().find(|record| record.rtype == 1).expect("an A record");
+        assert_eq!((&address.name[..], &address.data[..]), ("a.example.", "127.0.0.1"));
+        let srv = reply.additionals.iter().find(|record| record.rtype == 33).expect("an SRV record");
+        assert_eq!(srv.name, service);
+        let port: u16 = srv.data.split(' ').nth(2).unwrap().parse().unwrap();
+        assert!(port >= 1024, "{srv}");
+    }
+}
+
+#[test]
+fn nsid_is_told_to_those_who_ask() {
+    let dns = Dns::start("nsid node-7\nwhoami");
+    assert_eq!(Ask::new("a.example", "A").nsid().of(dns.at).option(3), Some(&b"node-7"[..]));
+    assert_eq!(Ask::new("a.example", "A").edns(1232).of(dns.at).option(3), None);
+    let dns = Dns::start("nsid\nwhoami");
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    assert_eq!(Ask::new("a.example", "A").nsid().of(dns.at).option(3), Some(host.trim().as_bytes()));
+}
+
+#[test]
+fn a_forwarding_loop_is_told_and_ends_nothing() {
+    let ip = fresh_ip();
+    let mut dns = Dns::start_on(
+        ip,
+        &format!(
+            "loop\nerrors\nhosts {{\n192.0.2.1 known.example\nfallthrough\n}}\nforward . {ip}:{}",
+            port()
+        ),
+    );
+    let line = dns.server.wait_for_log("plugin/loop", Duration::from_secs(5));
+    assert_contains!(line.to_lowercase(), "loop");
+    assert_eq!(Ask::new("x.example", "A").timeout(Duration::from_secs(6)).of(dns.at).status(), "SERVFAIL");
+    assert_eq!(ask(dns.at, "known.example", "A").short(), ["192.0.2.1"]);
+    assert!(dns.server.is_running());
+}
+
+#[test]
+fn a_block_with_every_quiet_directive_serves() {
+    let directory = tempdir();
+    std::fs::write(directory.path().join("more"), "whoami\n").unwrap();
+    let body = format!(
+        "root {0}\ndebug\nmultisocket 2\ntimeouts {{\nread 2s\nwrite 3s\nidle 4s\n}}\nreload 5s 1s\nerrors\nimport {0}/more",
+        directory.path().display()
+    );
+    let dns = Dns::start(&body);
+    assert_eq!(ask(dns.at, "a.example", "A").status(), "NOERROR");
+    assert_eq!(Ask::new("a.example", "A").tcp().of(dns.at).status(), "NOERROR");
+}

@@ -1,0 +1,259 @@
+//! `cache`: what is kept, for how long, and what a client gets when it is over.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use tests::{Action, Ask, Dns, Says, Upstream, ask, eventually, fresh_ip, now};
+
+use super::{SOA, good, short_lived};
+
+#[test]
+fn a_hit_asks_nobody_and_counts_its_ttl_down() {
+    let upstream = Upstream::start(fresh_ip(), good);
+    let dns = Dns::start(&format!("cache\nforward . {}", upstream.word()));
+    assert_eq!(ask(dns.at, "x.example", "A").answers[0].ttl, 300);
+    let later = eventually("a lower TTL", Duration::from_secs(4), || {
+        let ttl = ask(dns.at, "X.Example", "A").answers[0].ttl;
+        (ttl < 300).then_some(ttl)
+    });
+    assert!(later >= 297, "{later}");
+    assert_eq!(upstream.count("x.example."), 1);
+    assert_eq!(
+        Ask::new("x.example", "A").tcp().of(dns.at).short(),
+        ["192.0.2.1"],
+        "one cache for all transports"
+    );
+    assert_eq!(upstream.count("x.example."), 1);
+}
+
+#[test]
+fn ttls_are_clamped_to_what_the_cache_is_told() {
+    let upstream = Upstream::start(fresh_ip(), |asked| {
+        let ttl = asked.name.split('.').next().unwrap();
+        Action::answer(&format!("{} {ttl} IN A 192.0.2.1", asked.name))
+    });
+    let table = [
+        ("cache", "86400", 3600),
+        ("cache", "1", 5),
+        ("cache 60", "300", 60),
+        ("cache {\nsuccess 9984 100 50\n}", "10", 50),
+    ];
+    for (cache, ttl, handed_out) in table {
+        let dns = Dns::start(&format!("{cache}\nforward . {}", upstream.word()));
+        for _ in ["miss", "hit"] {
+            let found = ask(dns.at, &format!("{ttl}.example"), "A").answers[0].ttl;
+            assert!(found == handed_out || found == handed_out - 1, "{cache}, {ttl}: {found}");
+        }
+    }
+}
+
+#[test]
+fn each_record_keeps_a_ttl_of_its_own() {
+    let upstream = Upstream::start(fresh_ip(), |asked| {
+        Action::answer(&format!(
+            "{} 600 IN CNAME target.example.\ntarget.example. 60 IN A 192.0.2.1",
+            asked.name
+        ))
+    });
+    let dns = Dns::start(&format!("cache\nforward . {}", upstream.word()));
+    for _ in ["miss", "hit"] {
+        let reply = ask(dns.at, "x.example", "A");
+        assert!(reply.answers[0].ttl >= 598 && reply.answers[1].ttl <= 60, "{:?}", reply.rows());
+    }
+}
+
+#[test]
+fn denials_live_as_long_as_the_soa_minimum() {
+    let upstream = Upstream::start(fresh_ip(), |asked| match asked.name.starts_with("none") {
+        true => Action::nxdomain(SOA),
+        false => Action::Reply(Says::nodata(SOA)),
+    });
+    let dns = Dns::start(&format!("cache\nforward . {}", upstream.word()));
+    for (name, status) in [("none.example", "NXDOMAIN"), ("nodata.example", "NOERROR")] {
+        for _ in ["miss", "hit"] {
+            let reply = ask(dns.at, name, "A");
+            assert_eq!((reply.status(), reply.answers.len()), (status, 0));
+            // RFC 2308 section 5: the lesser of the SOA's TTL (300) and its MINIMUM (20).
+            assert!(reply.authorities[0].ttl <= 20, "{}", reply.authorities[0]);
+        }
+        assert_eq!(upstream.count(&format!("{name}.")), 1);
+    }
+}
+
+#[test]
+fn what_may_not_be_stored_is_not() {
+    let upstream = Upstream::start(fresh_ip(), |asked| match asked.name.split('.').next().unwrap() {
+        "servfail" => Action::rcode(2),
+        "refused" => Action::rcode(5),
+        "nosoa" => Action::rcode(3),
+        "scoped" => {
+            let says = Says::answer(&format!("{} 300 IN A 192.0.2.1", asked.name));
+            Action::Reply(says.option(8, &[0, 1, 24, 24, 198, 51, 100]))
+        }
+        _ => good(asked),
+    });
+    let dns = Dns::start(&format!("cache {{\nservfail 0\n}}\nforward . {}", upstream.word()));
+    for name in ["servfail", "refused", "nosoa"] {
+        ask(dns.at, &format!("{name}.example"), "A");
+        ask(dns.at, &format!("{name}.example"), "A");
+        assert_eq!(upstream.count(&format!("{name}.example.")), 2, "{name}");
+    }
+    let subnet = [0, 1, 24, 0, 198, 51, 100];
+    for _ in 0..2 {
+        assert_eq!(Ask::new("scoped.example", "A").option(8, &subnet).of(dns.at).status(), "NOERROR");
+    }
+    assert_eq!(upstream.count("scoped.example."), 2, "an answer for one subnet is not for all (RFC 7871)");
+    Ask::new("norecursion.example", "A").rd(false).of(dns.at);
+    ask(dns.at, "norecursion.example", "A");
+    assert_eq!(upstream.count("norecursion.example."), 2, "RD=0 fills nothing");
+}
+
+#[test]
+fn a_servfail_is_kept_for_its_time_and_hides_no_good_answer() {
+    let upstream = Upstream::start(fresh_ip(), |_| Action::rcode(2));
+    let dns = Dns::start(&format!("cache {{\nservfail 30s\n}}\nforward . {}", upstream.word()));
+    for _ in 0..3 {
+        assert_eq!(ask(dns.at, "x.example", "A").status(), "SERVFAIL");
+    }
+    assert_eq!(upstream.count("x.example."), 1);
+}
+
+#[test]
+fn do_and_cd_have_entries_of_their_own() {
+    let upstream = Upstream::start(fresh_ip(), good);
+    let dns = Dns::start(&format!("cache\nforward . {}", upstream.word()));
+    let query = || Ask::new("x.example", "A");
+    for _ in 0..2 {
+        for query in [query(), query().dnssec_ok(), query().cd(), query().dnssec_ok().cd()] {
+            assert_eq!(query.of(dns.at).status(), "NOERROR");
+        }
+    }
+    assert_eq!(upstream.count("x.example."), 4);
+}
+
+#[test]
+fn disable_and_zones_bound_what_is_cached() {
+    let upstream = Upstream::start(fresh_ip(), |asked| match asked.name.starts_with("none") {
+        true => Action::nxdomain(SOA),
+        false => good(asked),
+    });
+    let table = [
+        ("cache {\ndisable denial\n}", [("x.example", 1), ("none.example", 2)]),
+        ("cache {\ndisable success example\n}", [("x.example", 2), ("x.other", 1)]),
+        ("cache 3600 example", [("x.example", 1), ("x.other", 2)]),
+    ];
+    for (cache, rows) in table {
+        upstream.forget();
+        let dns = Dns::start(&format!("{cache}\nforward . {}", upstream.word()));
+        for (name, count) in rows {
+            ask(dns.at, name, "A");
+            ask(dns.at, name, "A");
+            assert_eq!(upstream.count(&format!("{name}.")), count, "{cache}: {name}");
+        }
+    }
+}
+
+#[test]
+fn a_popular_name_is_fetched_before_it_expires() {
+    let upstream =
+        Upstream::start(fresh_ip(), |asked| Action::answer(&format!("{} 2 IN A 192.0.2.1", asked.name)));
+    let cache = "cache {\nsuccess 9984 3600 1\nprefetch 2 1m 90%\n}";
+    let dns = Dns::start(&format!("{cache}\nforward . {}", upstream.word()));
+    let started = now();
+    let mut slowest = Duration::ZERO;
+    upstream.answer_by(|asked| {
+        Action::answer(&format!("{} 2 IN A 192.0.2.1", asked.name)).after(Duration::from_millis(60))
+    });
+    ask(dns.at, "x.example", "A");
+    while started.elapsed() < Duration::from_secs(4) {
+        slowest = slowest.max(ask(dns.at, "x.example", "A").elapsed);
+        sleep(Duration::from_millis(20));
+    }
+    assert!(upstream.count("x.example.") >= 2);
+    assert!(slowest < Duration::from_millis(50), "somebody waited for upstream: {slowest:?}");
+}
+
+#[test]
+fn without_serve_stale_an_expired_answer_is_gone() {
+    let mut upstream = Upstream::start(fresh_ip(), short_lived);
+    let dns =
+        Dns::start(&format!("cache {{\nsuccess 9984 3600 1\nservfail 0\n}}\nforward . {}", upstream.word()));
+    assert_eq!(ask(dns.at, "x.example", "A").status(), "NOERROR");
+    upstream.stop();
+    sleep(Duration::from_millis(1200));
+    assert_eq!(ask(dns.at, "x.example", "A").status(), "SERVFAIL");
+}
+
+#[test]
+fn serve_stale_immediate_answers_first_and_refreshes_after() {
+    let upstream = Upstream::start(fresh_ip(), short_lived);
+    let cache = "cache {\nsuccess 9984 3600 1\nserve_stale 1h immediate\n}";
+    let dns = Dns::start(&format!("{cache}\nforward . {}", upstream.word()));
+    assert_eq!(ask(dns.at, "x.example", "A").short(), ["192.0.2.1"]);
+    upstream.answer_by(|asked| {
+        Action::answer(&format!("{} 300 IN A 192.0.2.2", asked.name)).after(Duration::from_millis(200))
+    });
+    sleep(Duration::from_millis(1200));
+    let reply = ask(dns.at, "x.example", "A");
+    assert_eq!((reply.short(), reply.answers[0].ttl), (vec!["192.0.2.1"], 0), "stale, and not to be kept");
+    assert!(reply.elapsed < Duration::from_millis(100), "{:?}", reply.elapsed);
+    dns.sees("x.example", "192.0.2.2");
+    assert_eq!(upstream.count("x.example."), 2, "one refresh");
+}
+
+#[test]
+fn serve_stale_verify_asks_first_and_outlives_the_upstream() {
+    let mut upstream = Upstream::start(fresh_ip(), short_lived);
+    let cache = "cache {\nsuccess 9984 3600 1\nserve_stale 1h verify\nservfail 0\n}";
+    let dns = Dns::start(&format!("{cache}\nforward . {}", upstream.word()));
+    assert_eq!(ask(dns.at, "x.example", "A").short(), ["192.0.2.1"]);
+    assert_eq!(ask(dns.at, "y.example", "A").short(), ["192.0.2.1"]);
+    sleep(Duration::from_millis(1200));
+    upstream.answer_by(|asked| Action::answer(&format!("{} 1 IN A 192.0.2.2", asked.name)));
+    assert_eq!(ask(dns.at, "x.example", "A").short(), ["192.0.2.2"], "fresh while the upstream answers");
+    upstream.answer_by(|_| Action::Silent);
+    let reply = ask(dns.at, "y.example", "A");
+    assert_eq!(reply.short(), ["192.0.2.1"]);
+    assert!(reply.elapsed < Duration::from_millis(2500), "{:?}", reply.elapsed);
+    assert!((1..=30).contains(&reply.answers[0].ttl), "RFC 8767 section 4: 30 s, {}", reply.answers[0]);
+    upstream.stop();
+    let reply = ask(dns.at, "y.example", "A");
+    assert_eq!(reply.short(), ["192.0.2.1"]);
+    upstream.answer_by(|_| Action::nxdomain(SOA));
+    upstream.restart();
+    eventually("the name's end", Duration::from_secs(8), || {
+        sleep(Duration::from_millis(50));
+        (ask(dns.at, "y.example", "A").status() == "NXDOMAIN").then_some(())
+    });
+    assert_eq!(ask(dns.at, "y.example", "A").status(), "NXDOMAIN", "a name that is gone stays gone");
+}
+
+#[test]
+fn a_servfail_never_displaces_a_stale_good_answer() {
+    let upstream = Upstream::start(fresh_ip(), short_lived);
+    let cache = "cache {\nsuccess 9984 3600 1\nserve_stale 1h verify\n}";
+    let dns = Dns::start(&format!("{cache}\nforward . {}", upstream.word()));
+    assert_eq!(ask(dns.at, "x.example", "A").short(), ["192.0.2.1"]);
+    upstream.answer_by(|_| Action::rcode(2));
+    sleep(Duration::from_millis(1200));
+    for _ in 0..3 {
+        assert_eq!(ask(dns.at, "x.example", "A").short(), ["192.0.2.1"]);
+    }
+}
+
+#[test]
+fn a_good_answer_displaces_an_old_denial_for_good() {
+    let upstream = Upstream::start(fresh_ip(), |_| {
+        Action::nxdomain("example. 1 IN SOA ns.example. host.example. 1 7200 900 86400 1")
+    });
+    let cache = "cache {\ndenial 9984 1800 1\nserve_stale 1h verify\n}";
+    let dns = Dns::start(&format!("{cache}\nforward . {}", upstream.word()));
+    assert_eq!(ask(dns.at, "x.example", "A").status(), "NXDOMAIN");
+    sleep(Duration::from_millis(1200));
+    upstream.answer_by(good);
+    upstream.forget();
+    for _ in 0..4 {
+        assert_eq!(ask(dns.at, "x.example", "A").short(), ["192.0.2.1"]);
+    }
+    assert_eq!(upstream.count("x.example."), 1, "the first refreshes, the others are hits");
+}
