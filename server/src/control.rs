@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use corefile::{Corefile, Located};
 use forwarder::{Deliver, ExchangeError, ExchangeId, Streams};
+use node::Notifier;
 use sha2::{Digest, Sha512};
 use thiserror::Error;
 use tokio::runtime::Handle;
@@ -154,6 +155,7 @@ pub struct Server {
     origin: Origin,
     dns_port: u16,
     reloads: Arc<Reloads>,
+    notifier: Arc<Notifier>,
 }
 
 /// What is told of reloads.
@@ -219,9 +221,11 @@ impl Server {
             origin,
             dns_port: flags.dns_port,
             reloads,
+            notifier: Arc::new(Notifier::from_environment()),
         };
         server.settle();
         server.detect_loops();
+        handle.spawn(crate::watchdog::run(Arc::downgrade(&server.running), server.notifier.clone()));
         Ok(server)
     }
 
@@ -307,7 +311,9 @@ impl Server {
     }
 
     /// Stops as CoreDNS does: /ready ends, `lameduck` goes by in full service, then what is in flight is answered.
-    pub fn stop(mut self, cut_short: impl Future<Output = ()>) {
+    pub fn stop(mut self) {
+        // systemd is not there, or hears it: nothing depends on it.
+        let _ = self.notifier.stopping();
         self.admin.stop_ready();
         let lameduck = self.running.house.load().lameduck;
         if !lameduck.is_zero() {
@@ -315,12 +321,7 @@ impl Server {
                 Some("health"),
                 &format!("Going into lameduck mode for {}", corefile::go::format_duration(lameduck)),
             );
-            self.handle.block_on(async {
-                tokio::select! {
-                    () = tokio::time::sleep(lameduck) => {}
-                    () = cut_short => {}
-                }
-            });
+            self.handle.block_on(tokio::time::sleep(lameduck));
         }
         self.ports.stop_accepting();
         for inbox in &self.running.inboxes {
@@ -409,6 +410,7 @@ impl Shared {
             hosts: crate::plugin::hosts::HostsRegistry::default(),
             zones: Arc::default(),
             templates: crate::plugin::template::TemplateRegistry::default(),
+            probe: crate::watchdog::probe_name(),
             handle: handle.clone(),
             resolve_names: true,
             logger,

@@ -39,6 +39,8 @@ pub struct Shared {
     pub zones: Arc<ZoneRegistry>,
     /// What is counted of templates.
     pub templates: crate::plugin::template::TemplateRegistry,
+    /// The name by which this process asks itself whether it serves.
+    pub probe: Name,
     /// The runtime that looks names up.
     pub handle: tokio::runtime::Handle,
     /// Whether host names among upstreams are looked up; not where nothing will be asked.
@@ -90,8 +92,8 @@ pub struct Listener {
     pub dropped: Option<ZoneSet>,
     /// TCP limits; the first block that has `timeouts` decides for its address.
     pub timeouts: TimeoutsSpec,
-    /// The address as the start-up lines print it, `[ADDRESS]:PORT` without wildcards.
-    pub label: String,
+    /// The name by which this process asks itself whether it serves.
+    pub probe: Name,
 }
 
 impl Listener {
@@ -339,7 +341,7 @@ fn listener(address: SocketAddr, zones: Vec<Arc<ServedZone>>, spec: &Spec, share
         let labels = ZoneLabels { server: server_label(address), zone: "dropped".to_owned(), plugin: "" };
         shared.zones.zone(&labels, shared.writers)
     });
-    Listener { route: Route::new(zones), dropped, timeouts, label: address.to_string() }
+    Listener { route: Route::new(zones), dropped, timeouts, probe: shared.probe }
 }
 
 /// `dns://ADDRESS:PORT`; the wildcard of either family is `dns://:PORT`.

@@ -25,6 +25,7 @@ pub mod running;
 pub mod serve;
 pub mod setup;
 mod text;
+mod watchdog;
 mod zonetext;
 
 pub use explain::explain;

@@ -73,9 +73,12 @@ fn serve(flags: &Flags, start: std::time::Instant) -> Result<ExitCode, String> {
             Event::Reload => server.reload(),
             Event::Stop(name) => {
                 logger.info(None, &format!("{name}: Shutting down servers then terminating"));
-                server.stop(async {
-                    signals.interrupt.recv().await;
+                let mut interrupt = signals.interrupt;
+                runtime.spawn(async move {
+                    interrupt.recv().await;
+                    std::process::exit(2);
                 });
+                server.stop();
                 break ExitCode::SUCCESS;
             }
             Event::Quit => break ExitCode::SUCCESS,

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use wire::{Ede, Flags, Gate, Name, Query, RType, Rcode, Reply};
+use wire::{Class, Ede, Flags, Gate, Name, Owner, Query, RType, Rcode, Reply, Section};
 
 use crate::failure::Failure;
 use crate::house::{Listener, ServedZone};
@@ -108,6 +108,9 @@ pub fn serve<'h, 'p>(
             });
         }
     };
+    if query.class == Class::CH && query.name == listener.probe {
+        return Served::Reply(own_probe(&query, writer, out));
+    }
     let zone = match listener.route.find(&query) {
         Ok(zone) => zone,
         Err(failure) => return Served::Reply(no_zone(&query, failure, room, out)),
@@ -166,6 +169,28 @@ pub fn finish(
         request_size: query.size,
         response_size,
         failure: failure.map(Box::new),
+    }
+}
+
+/// Answers the watchdog: which thread this is, as the last two octets of a TXT record.
+#[cold]
+fn own_probe(query: &Query<'_>, writer: usize, out: &mut Vec<u8>) -> Outcome {
+    let mut reply = Reply::start(out, query);
+    let [high, low] = (writer as u16).to_be_bytes();
+    reply.push(Section::Answer, Owner::Question, RType::TXT, Class::CH, 0, &[2, high, low]);
+    let (flags, response_size) = reply.finish(query, query.udp_limit());
+    Outcome {
+        zone: None,
+        counted: false,
+        rtype: query.rtype,
+        dnssec_ok: false,
+        rcode: Rcode::NOERROR,
+        flags,
+        answers: 1,
+        soa: false,
+        request_size: query.size,
+        response_size,
+        failure: None,
     }
 }
 

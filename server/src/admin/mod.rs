@@ -11,13 +11,11 @@ mod connection;
 mod listen;
 mod probe;
 mod process;
-mod readiness;
 mod server;
 
 pub use listen::AdminError;
 pub use probe::HealthProbe;
 pub use process::Process;
-pub use readiness::{Readiness, ReadyCheck};
 pub use server::{AdminServer, Content, Pages, Plan, Prepared};
 
 #[cfg(test)]

@@ -226,9 +226,17 @@ impl Desk {
         let (outcome, proto, client, local) = match &waiter.client {
             Client::Nobody => return false,
             Client::Udp { socket: (place, address), peer, local } => {
-                let open = self.sockets.get_mut(*place).and_then(Option::as_mut);
-                // The address was closed by a reload meanwhile: nobody can be answered from it.
-                let Some(open) = open.filter(|open| open.address == *address) else { return false };
+                let is_it = |open: &OpenSocket| open.address == *address;
+                let place = match self.sockets.get(*place) {
+                    Some(Some(open)) if is_it(open) => *place,
+                    // The query came in by another worker, which keeps its sockets in another order.
+                    _ => match self.sockets.iter().position(|open| open.as_ref().is_some_and(is_it)) {
+                        Some(place) => place,
+                        // The address was closed by a reload meanwhile: nobody can be answered from it.
+                        None => return false,
+                    },
+                };
+                let Some(open) = self.sockets.get_mut(place).and_then(Option::as_mut) else { return false };
                 if open.replies.is_full() {
                     open.send(&self.running, now);
                 }

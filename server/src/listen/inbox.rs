@@ -98,7 +98,7 @@ pub enum Client {
         /// The address it asked, where the socket is bound to all.
         local: Option<Local>,
     },
-    /// A UDP client of another worker; the reply leaves by that worker's own kind of socket.
+    /// A TCP client.
     Stream(StreamReply),
     /// Nobody: a prefetch or the refresh of a stale answer.
     Nobody,

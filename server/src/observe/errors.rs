@@ -72,14 +72,6 @@ impl ErrorLog {
         }
     }
 
-    /// Prints every count, its period over or not: at the end of the process, or of the configuration.
-    pub fn finish(&self) {
-        for pattern in &self.patterns {
-            let told = std::mem::take(&mut *pattern.pending());
-            self.tell(pattern, told.count);
-        }
-    }
-
     fn tell(&self, pattern: &Pattern, count: u64) {
         let Consolidate { period, pattern, level, show_first } = &pattern.consolidate;
         // The first one was printed in full.
@@ -90,6 +82,15 @@ impl ErrorLog {
                 format_duration(*period)
             );
             self.logger.log(*level, Some(PLUGIN), &message);
+        }
+    }
+}
+
+/// What is still counted is told, its period over or not: at the end of the process, or of the configuration.
+impl Drop for ErrorLog {
+    fn drop(&mut self) {
+        for pattern in &self.patterns {
+            self.tell(pattern, pattern.pending().count);
         }
     }
 }
@@ -201,9 +202,10 @@ mod tests {
         let scene = Scene::new(&[(u64::MAX, "x", Level::Error, false)]);
         assert_eq!(scene.report(0, "x"), "");
         assert_eq!(scene.flush(1_000_000), "");
-        scene.errors.finish();
-        assert!(scene.paper.read(&scene.logger).contains("1 errors like 'x' occurred"));
-        scene.errors.finish();
-        assert_eq!(scene.paper.read(&scene.logger), "");
+        let Scene { errors, logger, paper, .. } = scene;
+        drop(errors);
+        assert!(
+            paper.read(&logger).starts_with("[ERROR] plugin/errors: 1 errors like 'x' occurred in last ")
+        );
     }
 }

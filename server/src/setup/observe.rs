@@ -36,7 +36,7 @@ pub struct Classes {
 /// CoreDNS's `{common}` format, the default.
 pub(crate) const COMMON: &str = r#"{remote}:{port} - {>id} "{type} {class} {name} {proto} {size} {>do} {>bufsize}" {rcode} {>rflags} {rsize} {duration}"#;
 /// CoreDNS's `{combined}` format.
-pub(crate) const COMBINED: &str = r#"{remote}:{port} - {>id} "{type} {class} {name} {proto} {size} {>do} {>bufsize}" {rcode} {>rflags} {rsize} {duration}"#;
+pub(crate) const COMBINED: &str = r#"{remote}:{port} - {>id} "{type} {class} {name} {proto} {size} {>do} {>bufsize}" {rcode} {>rflags} {rsize} {duration} "{>opcode}""#;
 
 /// Reads every `log` of a server block; the first rule whose zone holds a name decides.
 pub(crate) fn parse_log(directives: &[&Directive]) -> Result<Vec<LogRule>> {

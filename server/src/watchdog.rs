@@ -1,0 +1,137 @@
+//! Tells systemd that we serve, by asking ourselves: over UDP until every worker has answered, and over TCP, on every
+//! listen address. A server that does not answer does not ping, whatever its timers do.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use node::Notifier;
+use rand::Rng as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpStream, UdpSocket};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use wire::{Class, Flags, Name, RType};
+
+use crate::running::Running;
+
+/// A name that nobody outside can guess: a query for it in class CH is answered before anything else and is neither
+/// counted nor logged nor forwarded.
+pub(crate) fn probe_name() -> Name {
+    let secret: [u64; 2] = rand::rng().random();
+    // Letters, digits and dots: it is always a name.
+    Name::from_text(&format!("{:016x}.{:016x}.probe.localdns.", secret[0], secret[1])).unwrap_or(Name::ROOT)
+}
+
+/// Says READY once every address answers, then pings as long as all of them do; returns only with the server.
+pub(crate) async fn run(running: Weak<Running>, notifier: Arc<Notifier>) {
+    let mut ready = false;
+    loop {
+        let pause = match (ready, notifier.watchdog_interval()) {
+            (false, _) => Duration::from_millis(50),
+            (true, Some(interval)) => interval,
+            // Nobody waits for pings.
+            (true, None) => return,
+        };
+        let Some(server) = running.upgrade() else { return };
+        match probe(&server).await {
+            Ok(()) if ready => notify(&server, "ping", notifier.ping()),
+            Ok(()) => {
+                ready = true;
+                notify(&server, "READY", notifier.ready());
+            }
+            Err(silent) if ready => server.logger.error(None, &format!("watchdog: no ping, {silent}")),
+            Err(_) => {}
+        }
+        drop(server);
+        sleep(pause).await;
+    }
+}
+
+fn notify(running: &Running, what: &str, outcome: Result<(), node::NodeError>) {
+    if let Err(error) = outcome {
+        running.logger.error(None, &format!("cannot tell systemd {what}: {error}"));
+    }
+}
+
+/// Asks every listen address.
+///
+/// # Errors
+/// Which address did not answer, or which of its workers.
+async fn probe(running: &Running) -> Result<(), String> {
+    let house = running.house.load_full();
+    let until = Instant::now() + PATIENCE;
+    let query = query(&running.shared.probe);
+    for address in house.listeners.keys() {
+        let target = SocketAddr::new(reachable(address.ip()), address.port());
+        udp(target, &query, running.inboxes.len(), until).await?;
+        timeout_at(until, tcp(target, &query))
+            .await
+            .ok()
+            .and_then(Result::ok)
+            .ok_or_else(|| format!("{target} does not answer over TCP"))?;
+    }
+    Ok(())
+}
+
+/// Asks from one fresh port after another: the kernel spreads ports over the workers.
+async fn udp(target: SocketAddr, query: &[u8], workers: usize, until: Instant) -> Result<(), String> {
+    let mut answered = vec![false; workers];
+    while Instant::now() < until {
+        if let Ok(Ok(worker)) = timeout(ONE_PROBE, ask(target, query)).await
+            && let Some(answered) = answered.get_mut(worker)
+        {
+            *answered = true;
+        }
+        if answered.iter().all(|answered| *answered) {
+            return Ok(());
+        }
+    }
+    let silent: Vec<String> =
+        (0..workers).filter(|worker| !answered[*worker]).map(|worker| worker.to_string()).collect();
+    Err(format!("{target} does not answer over UDP (worker {})", silent.join(", ")))
+}
+
+async fn ask(target: SocketAddr, query: &[u8]) -> std::io::Result<usize> {
+    let any: IpAddr =
+        if target.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind((any, 0)).await?;
+    socket.connect(target).await?;
+    socket.send(query).await?;
+    let mut reply = [0; 512];
+    let length = socket.recv(&mut reply).await?;
+    // The worker's number is the last two octets of its TXT record.
+    Ok(reply[..length].last_chunk().map_or(usize::MAX, |number| usize::from(u16::from_be_bytes(*number))))
+}
+
+async fn tcp(target: SocketAddr, query: &[u8]) -> std::io::Result<()> {
+    let mut stream = TcpStream::connect(target).await?;
+    let mut frame = (query.len() as u16).to_be_bytes().to_vec();
+    frame.extend_from_slice(query);
+    stream.write_all(&frame).await?;
+    let length = stream.read_u16().await?;
+    let mut reply = vec![0; usize::from(length)];
+    stream.read_exact(&mut reply).await.map(drop)
+}
+
+fn query(name: &Name) -> Vec<u8> {
+    let mut query = vec![0, 1];
+    query.extend_from_slice(&Flags::RD.to_be_bytes());
+    query.extend_from_slice(&[0, 1, 0, 0, 0, 0, 0, 0]);
+    query.extend_from_slice(name.as_wire());
+    query.extend_from_slice(&RType::TXT.0.to_be_bytes());
+    query.extend_from_slice(&Class::CH.0.to_be_bytes());
+    query
+}
+
+fn reachable(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        other => other,
+    }
+}
+
+/// How long all addresses and workers may take together.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long one datagram may take before the next goes out from another port.
+const ONE_PROBE: Duration = Duration::from_millis(250);
