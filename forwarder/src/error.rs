@@ -73,9 +73,9 @@ pub enum ExchangeError {
         /// What the kernel said.
         error: io::ErrorKind,
     },
-    /// The TLS handshake failed: the certificate, the name, the protocol.
+    /// TLS failed: the certificate (theirs or ours), the name, the protocol.
     #[error("tls {upstream}: {error}")]
-    Handshake {
+    Tls {
         /// The upstream.
         upstream: SocketAddr,
         /// What rustls said.

@@ -109,6 +109,7 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Registry;
     use wire::Name;
 
     #[test]
@@ -127,5 +128,86 @@ mod tests {
         assert!(!is_reply(&refused, 0x0708));
         assert!(!is_reply(&refused[..11], 0x0707));
         assert!(!is_reply(&[7, 7, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0], 0x0707));
+    }
+
+    #[allow(clippy::disallowed_methods)]
+    fn registry() -> (Registry, ProbeRequests) {
+        Registry::new(std::time::Instant::now())
+    }
+
+    fn quick(tcp: bool) -> HealthCheck {
+        HealthCheck { interval: Duration::from_millis(5), tcp, ..HealthCheck::default() }
+    }
+
+    async fn until(what: &str, holds: impl Fn() -> bool) {
+        let wait = async {
+            while !holds() {
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(Duration::from_secs(20), wait).await.unwrap_or_else(|_| panic!("{what}"));
+    }
+
+    fn reply_to(query: &[u8], rcode: u8) -> Vec<u8> {
+        let mut reply = query.to_vec();
+        (reply[2], reply[3]) = (0x80, rcode);
+        reply
+    }
+
+    #[tokio::test]
+    async fn over_udp_an_upstream_goes_down_and_comes_back_with_any_reply() {
+        let (registry, requests) = registry();
+        let free = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let address = free.local_addr().unwrap();
+        drop(free);
+        let upstream = registry.upstream(address, None);
+        tokio::spawn(run(requests));
+        upstream.failed(2, &quick(false));
+        until("three probes fail", || upstream.is_down(2)).await;
+        assert!(upstream.metrics().healthcheck_failures.value() >= 3);
+        let server = UdpSocket::bind(address).await.unwrap();
+        let mut query = [0; 512];
+        let (length, from) = server.recv_from(&mut query).await.unwrap();
+        server.send_to(&reply_to(&query[..length], 5), from).await.unwrap();
+        until("a reply is enough", || !upstream.is_down(2)).await;
+        assert_eq!(upstream.fails(), 0);
+        // It is not probed any more until the next failure.
+        upstream.failed(2, &quick(false));
+        let (length, from) = server.recv_from(&mut query).await.unwrap();
+        server.send_to(&reply_to(&query[..length], 0), from).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn over_tcp_an_upstream_goes_down_and_comes_back() {
+        let (registry, requests) = registry();
+        let free = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = free.local_addr().unwrap();
+        drop(free);
+        let upstream = registry.upstream(address, None);
+        tokio::spawn(run(requests));
+        upstream.failed(1, &quick(true));
+        until("two probes fail", || upstream.is_down(1)).await;
+        let server = tokio::net::TcpListener::bind(address).await.unwrap();
+        let (mut stream, _) = server.accept().await.unwrap();
+        let mut query = vec![0; usize::from(stream.read_u16().await.unwrap())];
+        stream.read_exact(&mut query).await.unwrap();
+        let mut reply = (query.len() as u16).to_be_bytes().to_vec();
+        reply.extend_from_slice(&reply_to(&query, 2));
+        stream.write_all(&reply).await.unwrap();
+        until("a reply is enough", || !upstream.is_down(1)).await;
+    }
+
+    #[tokio::test]
+    async fn an_upstream_that_nobody_uses_is_probed_no_more() {
+        let (registry, requests) = registry();
+        let server = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let upstream = registry.upstream(server.local_addr().unwrap(), None);
+        let prober = tokio::spawn(run(requests));
+        let weak = Arc::downgrade(&upstream);
+        upstream.failed(2, &quick(false));
+        drop(upstream);
+        drop(registry);
+        until("the probe lets go of it", || weak.upgrade().is_none()).await;
+        timeout(Duration::from_secs(5), prober).await.unwrap().unwrap();
     }
 }

@@ -94,4 +94,39 @@ mod tests {
         let error = resolve(&name, &[own], &[own]).await.unwrap_err();
         assert!(matches!(error, ResolveError::NoServer(_)), "{error}");
     }
+
+    /// Answers A with 192.0.2.7 and everything else with nothing; keeps the questions.
+    async fn name_server() -> (SocketAddr, tokio::sync::mpsc::UnboundedReceiver<Name>) {
+        let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let address = socket.local_addr().unwrap();
+        let (names, asked) = tokio::sync::mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            let mut query = [0; 512];
+            while let Ok((_, from)) = socket.recv_from(&mut query).await {
+                let (name, end) = Name::read_plain(&query, wire::HEADER).unwrap();
+                let mut reply = query[..end + 4].to_vec();
+                (reply[2], reply[3]) = (0x81, 0x80);
+                reply[6..12].fill(0);
+                if reply[end + 1] == 1 {
+                    reply[7] = 1;
+                    reply.extend_from_slice(&[0xc0, 12, 0, 1, 0, 1, 0, 0, 1, 0, 0, 4, 192, 0, 2, 7]);
+                }
+                names.send(name).unwrap();
+                socket.send_to(&reply, from).await.unwrap();
+            }
+        });
+        (address, asked)
+    }
+
+    #[tokio::test]
+    async fn names_are_looked_up_as_they_are_written() {
+        let (server, mut asked) = name_server().await;
+        let name = Name::from_text("dns").unwrap();
+        let own = "127.0.0.1:1".parse().unwrap();
+        let addresses = resolve(&name, &[own, server], &[own]).await.unwrap();
+        assert_eq!(addresses, ["192.0.2.7".parse::<IpAddr>().unwrap()]);
+        while let Ok(question) = asked.try_recv() {
+            assert_eq!(question, name, "no search list");
+        }
+    }
 }

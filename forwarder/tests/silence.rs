@@ -72,7 +72,7 @@ fn a_single_silent_upstream_is_asked_again_and_fails_before_the_client_does() {
     let waiter = world.ask("example.org");
     world.run_for(ms(5_000));
     let done = world.result(waiter);
-    assert!((ms(4_000)..ms(4_050)).contains(&done.at), "{:?}", done.at);
+    assert!((ms(4_800)..ms(4_805)).contains(&done.at), "{:?}", done.at);
     let failure = done.outcome.clone().unwrap_err();
     assert!(failure.ends_with("->127.0.0.101:53: i/o timeout"), "{failure}");
     let sent: Vec<_> = world.net.got.iter().map(|got| got.at.as_millis() / 10).collect();
@@ -134,8 +134,8 @@ fn hedges_stay_within_their_budget() {
         world.ask(&format!("n{at}.example.org"));
         world.run_for(ms(2));
         let hedges = world.net.got.len() - (at + 1);
-        let allowed = (at + 1) / 10 + 10 + world.time().as_millis() as usize / 100;
-        assert!(hedges <= allowed, "{hedges} of {allowed} after {at}");
+        let allowed_hundredths = 10 * (at + 1) + 1_000 + world.time().as_millis() as usize;
+        assert!(100 * hedges <= allowed_hundredths, "{hedges} of {allowed_hundredths} / 100 after {at}");
     }
     world.run_for(ms(1_000));
     let counted = world.upstream(1).metrics().hedges.value() + world.upstream(2).metrics().hedges.value();
@@ -359,16 +359,19 @@ fn a_socket_gets_no_query_after_ten_seconds() {
 
 #[test]
 fn ids_of_one_socket_differ_and_are_spread() {
-    let mut world = World::new(sequential(), vec![silent()]);
+    // 1,000 ids drawn without a look at the others would repeat some seven times.
+    let limits = Limits { sockets: 1, ..Limits::default() };
+    let mut world = World::with_limits(limits, vec![(sequential(), vec![silent()])]);
     let mut seen = std::collections::HashSet::new();
     let mut high = 0;
-    for at in 0..2_000 {
+    for at in 0..1_000 {
         world.ask(&format!("n{at}.example.org"));
         let got = world.net.got.last().unwrap();
         assert!(seen.insert((got.socket, got.bytes[0], got.bytes[1])), "an id was used twice at once");
         high += usize::from(got.bytes[0] >= 0x80);
     }
-    assert!((850..1_150).contains(&high), "{high}");
+    assert_eq!(world.net.opened, 1);
+    assert!((400..600).contains(&high), "{high}");
 }
 
 #[test]

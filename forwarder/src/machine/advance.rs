@@ -1,5 +1,6 @@
 //! What a flight does by itself: its first try, the next one, hedges, what happens when time passes, its end.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use rand::Rng;
@@ -7,7 +8,7 @@ use wire::{HEADER, write_upstream_query};
 
 use super::flight::{ATTEMPTS, Attempt, NEVER, Open, Pick, State, Way};
 use super::outside::{Exchange, Finished};
-use super::ports::Owner;
+use super::ports::{Owner, Ports};
 use super::timers::Moment;
 use super::{ExchangeId, Forwarder, LATE, Outside, SWEEP, StreamKind};
 use crate::Failure;
@@ -93,7 +94,10 @@ impl<W> Forwarder<W> {
                 }
             };
             let Some(upstream) = next else {
-                if self.table[slot].waiting() == 0 {
+                let flight = &self.table[slot];
+                // A silent upstream may still answer before the deadline; with a reply in hand nobody waits for that.
+                let hopes = if has_spare { flight.waiting() > 0 } else { flight.is_listening() };
+                if !hopes {
                     self.give_up(now, slot, outside);
                 }
                 return;
@@ -225,7 +229,7 @@ impl<W> Forwarder<W> {
         match flight.state {
             State::Flying => {
                 if flight.patience_at <= offset {
-                    self.release_impatient(at, slot, outside);
+                    self.release_impatient(slot, offset, outside);
                 }
                 let flight = &self.table[slot];
                 if flight.deadline <= offset {
@@ -264,14 +268,7 @@ impl<W> Forwarder<W> {
             }
             let (spec, upstream) = (flight.group().spec(), &flight.upstreams[usize::from(attempt.upstream)]);
             upstream.failed(spec.max_fails, &spec.health);
-            let failure = Failure::Silent {
-                stream: match attempt.way {
-                    Way::Udp => None,
-                    Way::Stream(kind) => Some(kind),
-                },
-                local: self.ports.local(attempt.socket),
-                upstream: upstream.address(),
-            };
+            let failure = silent(&attempt, upstream.address(), &self.ports);
             if flight.state == State::Flying {
                 flight.failures = flight.failures.saturating_add(1);
                 flight.mark_done(attempt.upstream);
@@ -320,23 +317,16 @@ impl<W> Forwarder<W> {
     pub(super) fn give_up(&mut self, now: Instant, slot: u32, outside: &mut impl Outside<W>) {
         let flight = &mut self.table[slot];
         let aside = flight.aside.take().map(|aside| *aside).unwrap_or_default();
-        if let Some(spare) = aside.reply {
-            if self.answer.read(&spare.bytes, flight.held.0.question()).is_ok() {
-                self.settle(now, slot, spare.upstream, spare.rtt, None, outside);
-                return;
-            }
+        if let Some(spare) = aside.reply
+            && self.answer.read(&spare.bytes, flight.held.0.question()).is_ok()
+        {
+            self.settle(now, slot, spare.upstream, spare.rtt, None, outside);
+            return;
         }
         let last = flight.attempts.iter().filter(|attempt| attempt.open != Open::Free).max_by_key(|a| a.sent);
         let failure = aside.failure.or_else(|| {
-            let attempt = last?;
-            Some(Failure::Silent {
-                stream: match attempt.way {
-                    Way::Udp => None,
-                    Way::Stream(kind) => Some(kind),
-                },
-                local: self.ports.local(attempt.socket),
-                upstream: flight.upstreams[usize::from(attempt.upstream)].address(),
-            })
+            let upstream = flight.upstreams[usize::from(last?.upstream)].address();
+            Some(silent(last?, upstream, &self.ports))
         });
         let upstream = last.map(|attempt| attempt.upstream);
         self.conclude(now, slot, Err((failure.unwrap_or(Failure::NoHealthy), upstream)), outside);
@@ -390,9 +380,9 @@ impl<W> Forwarder<W> {
     }
 
     /// Hands back those whose own patience is over; the flight goes on.
-    fn release_impatient(&mut self, at: Moment, slot: u32, outside: &mut impl Outside<W>) {
+    fn release_impatient(&mut self, slot: u32, offset: u32, outside: &mut impl Outside<W>) {
         let flight = &mut self.table[slot];
-        let (waiters, next) = self.waiters.take_impatient(&mut flight.waiters, at);
+        let (waiters, next) = self.waiters.take_impatient(&mut flight.waiters, offset);
         if !waiters.is_empty() {
             outside.finished(Finished {
                 waiters,
@@ -405,7 +395,7 @@ impl<W> Forwarder<W> {
                 late: false,
             });
         }
-        flight.patience_at = flight.offset(next);
+        flight.patience_at = next;
     }
 
     fn linger(&mut self, slot: u32, generation: u32) {
@@ -437,7 +427,7 @@ impl<W> Forwarder<W> {
     }
 
     pub(super) fn end_if_deaf(&mut self, slot: u32, outside: &mut impl Outside<W>) {
-        if self.table[slot].attempts.iter().all(|attempt| attempt.open == Open::Free) {
+        if !self.table[slot].is_listening() {
             self.remove(slot, outside);
         }
     }
@@ -477,6 +467,15 @@ impl<W> Forwarder<W> {
         let at = flight.moment(offset);
         self.timers.arm(slot, at);
     }
+}
+
+/// The failure of an attempt that got no reply.
+fn silent(attempt: &Attempt, upstream: SocketAddr, ports: &Ports) -> Failure {
+    let stream = match attempt.way {
+        Way::Udp => None,
+        Way::Stream(kind) => Some(kind),
+    };
+    Failure::Silent { stream, local: ports.local(attempt.socket), upstream }
 }
 
 /// In a flight's bits: plain upstreams are asked over TCP.

@@ -64,7 +64,7 @@ mod tests {
                 while budget.take(Moment(ms * 1_000)) {
                     hedges += 1;
                 }
-                assert!(hedges <= queries / 10 + 10 + ms / 100, "{hedges} of {queries} after {ms} ms");
+                assert!(100 * hedges <= 10 * queries + 1_000 + ms, "{hedges} of {queries} after {ms} ms");
             }
             assert!(hedges >= queries / 10 + 100, "{hedges} of {queries}");
         }

@@ -12,7 +12,7 @@ use super::{Ask, SocketId, StreamKind};
 use crate::policy::Order;
 use crate::{Chain, Failure, Group, Upstream};
 
-/// A slot of the table; at most 512 octets with a waiter of 16.
+/// A slot of the table; at most 512 octets with a waiter of 8.
 #[derive(Debug)]
 pub(super) struct Flight<W> {
     pub(super) held: Held,
@@ -153,6 +153,11 @@ impl<W> Flight<W> {
         self.attempts.iter().filter(|attempt| attempt.open == Open::Waiting).count()
     }
 
+    /// Whether any reply would still be taken.
+    pub(super) fn is_listening(&self) -> bool {
+        self.attempts.iter().any(|attempt| attempt.open != Open::Free)
+    }
+
     /// Whether an upstream is asked now and has not failed.
     pub(super) fn is_asking(&self, upstream: u8) -> bool {
         self.attempts.iter().any(|attempt| attempt.open == Open::Waiting && attempt.upstream == upstream)
@@ -271,14 +276,3 @@ pub(super) const ATTEMPTS: usize = 4;
 pub(super) const NEVER: u32 = u32::MAX;
 /// In a flight's bits: there is a client subnet.
 const SUBNET: u8 = 0x10;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_slot_has_at_most_512_octets() {
-        let size = size_of::<Option<Flight<[u64; 2]>>>();
-        assert!(size + size_of::<u64>() <= 512, "{size}");
-    }
-}

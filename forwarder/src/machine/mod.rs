@@ -136,14 +136,17 @@ impl<W> Forwarder<W> {
         let hash = key_hash(ask.block, ask.query, bits, &self.hasher);
         let started = self.moment(now);
         let until = ask.patience.map_or(Moment::NEVER, |patience| started.after(patience));
+        let patience_at =
+            ask.patience.map_or(NEVER, |patience| u32::try_from(patience.as_micros()).unwrap_or(NEVER));
         if let Some(slot) = self.table.find(hash, &ask, bits) {
             let flight = &mut self.table[slot];
+            let until = flight.offset(until);
             if let Err(waiter) = self.waiters.push(&mut flight.waiters, waiter, until) {
                 self.metrics.shed.add_one();
                 return refuse(waiter, Failure::TableFull);
             }
             self.metrics.joined.add_one();
-            flight.patience_at = flight.patience_at.min(flight.offset(until));
+            flight.patience_at = flight.patience_at.min(until);
             self.rearm(slot);
             return Ok(());
         }
@@ -164,20 +167,20 @@ impl<W> Forwarder<W> {
             self.metrics.shed.add_one();
             return refuse(waiter, Failure::TableFull);
         }
-        let mut flight = Flight {
+        let flight = Flight {
             held: Held(ask.query.hold()),
             chain: ask.chain.clone(),
             order: crate::policy::Order::in_sequence(0),
             upstreams,
             aside: None,
-            waiters: WaiterList::new(waiter, until),
+            waiters: WaiterList::new(waiter, patience_at),
             block: ask.block,
             context: ask.context,
             hash,
             started,
             deadline: DEADLINE.as_micros() as u32,
             hedge_at: NEVER,
-            patience_at: NEVER,
+            patience_at,
             attempts: [Attempt::FREE; ATTEMPTS],
             cursor: 0,
             group: at as u8,
@@ -187,7 +190,6 @@ impl<W> Forwarder<W> {
             bits,
             state: State::Flying,
         };
-        flight.patience_at = flight.offset(until);
         let slot = self.table.insert(flight);
         self.flying += 1;
         self.metrics.flights.add_one();

@@ -127,7 +127,8 @@ impl<W> Forwarder<W> {
         let flight = &self.table[slot];
         let spec = flight.group().spec();
         let nodata = self.answer.rcode == Rcode::NOERROR && self.answer.counts[0] == 0;
-        if !spec.next.contains(&self.answer.rcode) && !(spec.next_on_nodata && nodata) {
+        let named = spec.next.contains(&self.answer.rcode) || (spec.next_on_nodata && nodata);
+        if !named {
             return false;
         }
         let name = flight.held.0.query().name;

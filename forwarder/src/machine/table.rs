@@ -128,3 +128,13 @@ impl<W> IndexMut<u32> for Table<W> {
 fn hash_of<W>(slots: &[Slot<W>], slot: u32) -> u64 {
     slots[slot as usize].flight.as_ref().map_or(0, |flight| flight.hash)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_has_at_most_512_octets() {
+        assert!(size_of::<Slot<u64>>() <= 512, "{}", size_of::<Slot<u64>>());
+    }
+}

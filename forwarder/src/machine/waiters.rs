@@ -1,17 +1,17 @@
 //! Who waits for which query: a list per flight, the first inline, the others in one slab.
 
-use super::timers::Moment;
+use super::flight::NEVER;
 
-/// The waiters of one flight.
+/// The waiters of one flight. When their patience ends is counted from the flight's start.
 #[derive(Debug)]
 pub(super) struct WaiterList<W> {
-    first: Option<(W, Moment)>,
+    first: Option<(W, u32)>,
     head: u32,
     tail: u32,
 }
 
 impl<W> WaiterList<W> {
-    pub(super) fn new(waiter: W, until: Moment) -> Self {
+    pub(super) fn new(waiter: W, until: u32) -> Self {
         Self { first: Some((waiter, until)), head: NONE, tail: NONE }
     }
 
@@ -32,7 +32,7 @@ pub(super) struct WaiterSlab<W> {
 #[derive(Debug)]
 struct Node<W> {
     waiter: Option<W>,
-    until: Moment,
+    until: u32,
     next: u32,
 }
 
@@ -42,7 +42,7 @@ impl<W> WaiterSlab<W> {
     }
 
     /// Appends a waiter; gives it back when the slab is full.
-    pub(super) fn push(&mut self, list: &mut WaiterList<W>, waiter: W, until: Moment) -> Result<(), W> {
+    pub(super) fn push(&mut self, list: &mut WaiterList<W>, waiter: W, until: u32) -> Result<(), W> {
         if list.first.is_none() && list.head == NONE {
             list.first = Some((waiter, until));
             return Ok(());
@@ -78,13 +78,9 @@ impl<W> WaiterSlab<W> {
     }
 
     /// Those whose patience is over, taken off the list, and when the next one's will be.
-    pub(super) fn take_impatient(
-        &mut self,
-        list: &mut WaiterList<W>,
-        now: Moment,
-    ) -> (Waiters<'_, W>, Moment) {
+    pub(super) fn take_impatient(&mut self, list: &mut WaiterList<W>, now: u32) -> (Waiters<'_, W>, u32) {
         let mut over = WaiterList { first: None, head: NONE, tail: NONE };
-        let mut next_over = Moment::NEVER;
+        let mut next_over = NEVER;
         if let Some((_, until)) = &list.first {
             if *until <= now {
                 over.first = list.first.take();
@@ -170,11 +166,11 @@ mod tests {
     fn waiters_come_back_in_order_and_their_room_is_used_again() {
         let mut slab = WaiterSlab::new(8);
         for round in 0..3 {
-            let mut list = WaiterList::new(round, Moment::NEVER);
+            let mut list = WaiterList::new(round, NEVER);
             for waiter in 1..9 {
-                slab.push(&mut list, round + waiter, Moment::NEVER).unwrap();
+                slab.push(&mut list, round + waiter, NEVER).unwrap();
             }
-            assert_eq!(slab.push(&mut list, 99, Moment::NEVER), Err(99));
+            assert_eq!(slab.push(&mut list, 99, NEVER), Err(99));
             assert_eq!(slab.take_all(&mut list).collect::<Vec<_>>(), (round..round + 9).collect::<Vec<_>>());
             assert_eq!((slab.nodes.len(), slab.taken), (8, 0));
         }
@@ -183,15 +179,15 @@ mod tests {
     #[test]
     fn only_the_impatient_leave() {
         let mut slab = WaiterSlab::new(8);
-        let mut list = WaiterList::new(0, Moment(10));
+        let mut list = WaiterList::new(0, 10);
         for (waiter, until) in [(1, 30), (2, 10), (3, 20), (4, 10)] {
-            slab.push(&mut list, waiter, Moment(until)).unwrap();
+            slab.push(&mut list, waiter, until).unwrap();
         }
-        let (over, next) = slab.take_impatient(&mut list, Moment(10));
-        assert_eq!((over.collect::<Vec<_>>(), next), (vec![0, 2, 4], Moment(20)));
-        slab.push(&mut list, 5, Moment(40)).unwrap();
-        let (over, next) = slab.take_impatient(&mut list, Moment(30));
-        assert_eq!((over.collect::<Vec<_>>(), next), (vec![1, 3], Moment(40)));
+        let (over, next) = slab.take_impatient(&mut list, 10);
+        assert_eq!((over.collect::<Vec<_>>(), next), (vec![0, 2, 4], 20));
+        slab.push(&mut list, 5, 40).unwrap();
+        let (over, next) = slab.take_impatient(&mut list, 30);
+        assert_eq!((over.collect::<Vec<_>>(), next), (vec![1, 3], 40));
         drop(slab.take_all(&mut list));
         assert_eq!(slab.taken, 0);
     }

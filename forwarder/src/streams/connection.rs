@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -70,10 +71,15 @@ pub(crate) async fn handshake(
         Ok(Err(error)) => error,
         Err(_) => return Err(ExchangeError::Timeout { local, upstream }),
     };
-    // tokio-rustls wraps what rustls says in an I/O error.
+    Err(broken(&error, local, upstream))
+}
+
+/// What an I/O error says: tokio-rustls wraps what rustls says in one. With TLS 1.3 an upstream refuses our certificate
+/// only after the handshake.
+fn broken(error: &io::Error, local: Option<SocketAddr>, upstream: SocketAddr) -> ExchangeError {
     match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
-        Some(inner) => Err(ExchangeError::Handshake { upstream, error: Box::new(inner.clone()) }),
-        None => Err(ExchangeError::Read { local, upstream, error: error.kind() }),
+        Some(inner) => ExchangeError::Tls { upstream, error: Box::new(inner.clone()) },
+        None => ExchangeError::Read { local, upstream, error: error.kind() },
     }
 }
 
@@ -145,27 +151,28 @@ impl Connection {
     async fn serve(&mut self, stream: impl AsyncRead + AsyncWrite) -> End {
         let (mut reader, mut writer) = tokio::io::split(stream);
         let shared = self.shared.clone();
+        let mut down = pin!(shared.went_down());
+        let mut wake = pin!(sleep_until(self.next_wake()));
         let mut batch = Vec::new();
         let mut unflushed = false;
         loop {
             if self.read.capacity() - self.read.len() < READ_ROOM / 4 {
                 self.read.reserve(READ_ROOM);
             }
-            let wake = self.next_wake();
             tokio::select! {
                 read = reader.read_buf(&mut self.read) => match read {
-                    Ok(0) => return End::Failed(self.broken(io::ErrorKind::UnexpectedEof)),
+                    Ok(0) => return self.broken(&io::ErrorKind::UnexpectedEof.into()),
                     Ok(_) => if let Err(error) = self.take_replies() {
                         return End::Failed(error);
                     },
-                    Err(error) => return End::Failed(self.broken(error.kind())),
+                    Err(error) => return self.broken(&error),
                 },
                 wrote = write_or_flush(&mut writer, &self.written), if unflushed || !self.written.is_empty() => match wrote {
                     Ok(count) => {
                         self.written.drain(..count);
                         unflushed = count > 0;
                     }
-                    Err(error) => return End::Failed(self.broken(error.kind())),
+                    Err(error) => return self.broken(&error),
                 },
                 count = self.requests.recv_many(&mut batch, PIPELINE), if self.written.len() < WRITE_LIMIT => {
                     if count == 0 {
@@ -174,11 +181,18 @@ impl Connection {
                     for request in batch.drain(..) {
                         self.write(request);
                     }
+                    let next = self.next_wake();
+                    if next < wake.deadline() {
+                        wake.as_mut().reset(next);
+                    }
                 }
-                () = sleep_until(wake) => if self.is_done() {
-                    return End::Unused;
-                },
-                () = shared.went_down() => return End::Failed(ExchangeError::Shutdown),
+                () = &mut wake => {
+                    if self.is_done() {
+                        return End::Unused;
+                    }
+                    wake.as_mut().reset(self.next_wake());
+                }
+                () = &mut down => return End::Failed(ExchangeError::Shutdown),
             }
             if self.link.retired.load(Ordering::Relaxed) && self.is_idle() {
                 return End::Unused;
@@ -295,8 +309,8 @@ impl Connection {
         self.pending.is_empty() && self.link.stalled.load(Ordering::Relaxed)
     }
 
-    fn broken(&self, error: io::ErrorKind) -> ExchangeError {
-        ExchangeError::Read { local: self.local, upstream: self.target.upstream.address(), error }
+    fn broken(&self, error: &io::Error) -> End {
+        End::Failed(broken(error, self.local, self.target.upstream.address()))
     }
 
     /// Leaves the pool and sees to what is left.

@@ -193,12 +193,15 @@ impl Shared {
     /// Whether more connections of the pool are idle than `max_idle` allows.
     pub(crate) fn too_many_idle(&self, target: &Target) -> bool {
         let max = target.limits.max_idle as usize;
+        if max == 0 {
+            return false;
+        }
         let pools = self.pools();
-        let links = pools.get(&(target.upstream.id(), target.kind));
-        let idle = |links: &Vec<Arc<Link>>| {
-            links.iter().filter(|link| link.load.load(Ordering::Relaxed) == 0).count()
+        let links = pools.get(&(target.upstream.id(), target.kind)).map_or(&[][..], Vec::as_slice);
+        let left = |link: &&Arc<Link>| {
+            link.load.load(Ordering::Relaxed) == 0 && !link.retired.load(Ordering::Relaxed)
         };
-        max > 0 && links.map_or(0, idle) > max
+        links.iter().filter(left).count() > max
     }
 
     pub(crate) fn is_down(&self) -> bool {

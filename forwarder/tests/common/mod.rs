@@ -1,5 +1,10 @@
 //! A scripted clock and a scripted network for the state machine: upstreams are functions, nothing sleeps.
-#![allow(dead_code, unreachable_pub)]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "helpers of several tests, each of which uses some"
+)]
 
 pub mod message;
 
@@ -105,6 +110,7 @@ pub struct Net {
     pub no_descriptors: bool,
     pub got: Vec<Got>,
     pub done: Vec<Done>,
+    pub by_waiter: HashMap<u32, usize>,
 }
 
 impl Net {
@@ -173,7 +179,11 @@ impl Outside<u32> for Net {
             (answer.rcode, answer.counts[0])
         });
         let upstream = finished.upstream.map(|upstream| upstream.address());
-        let waiters = finished.waiters.collect();
+        let waiters: Vec<u32> = finished.waiters.collect();
+        for &waiter in &waiters {
+            let before = self.by_waiter.insert(waiter, self.done.len());
+            assert!(before.is_none(), "waiter {waiter} was handed back twice");
+        }
         self.done.push(Done { at, waiters, outcome, truncated, body, upstream, late: finished.late });
     }
 }
@@ -212,6 +222,7 @@ impl World {
             no_descriptors: false,
             got: Vec::new(),
             done: Vec::new(),
+            by_waiter: HashMap::new(),
         };
         let mut groups = Vec::new();
         let mut last = 0;
@@ -257,7 +268,7 @@ impl World {
         self.waiter += 1;
         let waiter = self.waiter;
         let packet = query(&question);
-        let Gate::Query(query) = wire::accept(&packet) else { panic!("the gate takes {}", question.name) };
+        let Gate::Pass(query) = wire::accept(&packet) else { panic!("the gate takes {}", question.name) };
         let ask = Ask {
             chain: &self.chain.clone(),
             query: &query,
@@ -316,10 +327,8 @@ impl World {
 
     /// What the waiter got, and when.
     pub fn result(&self, waiter: u32) -> &Done {
-        let mut done = self.net.done.iter().filter(|done| done.waiters.contains(&waiter));
-        let first = done.next().unwrap_or_else(|| panic!("waiter {waiter} has no result"));
-        assert!(done.next().is_none(), "waiter {waiter} was handed back twice");
-        first
+        let at = self.net.by_waiter.get(&waiter).unwrap_or_else(|| panic!("waiter {waiter} has no result"));
+        &self.net.done[*at]
     }
 }
 
