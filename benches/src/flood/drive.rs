@@ -30,12 +30,13 @@ pub(super) fn drive(
     let mut look_for_lost_ns = begin_ns + LOOK_FOR_LOST_NS;
     loop {
         let now_ns = clock.now_ns();
-        // What was due before the end is sent, however late this thread is.
-        let by_ns = now_ns.min(window.until_ns - 1);
-        let sending = driver.left > 0 && (now_ns < window.until_ns || driver.is_behind(by_ns));
+        // What was due before the end is sent though this thread is late, but not for ever.
+        let by_ns = now_ns.min(window.until_ns.saturating_sub(1));
+        let over = now_ns > window.until_ns + patience_ns;
+        let sending = driver.left > 0 && !over && (now_ns < window.until_ns || driver.is_behind(by_ns));
         if sending {
-            driver.send(by_ns);
-        } else if driver.waiting() == 0 || now_ns > window.until_ns + patience_ns {
+            driver.send(by_ns, now_ns);
+        } else if over || driver.waiting() == 0 {
             break;
         }
         if now_ns >= look_for_lost_ns {
@@ -55,7 +56,7 @@ pub(super) fn drive(
             }
         }
     }
-    driver.expire(u64::MAX);
+    driver.finish();
     Ok(driver.tally)
 }
 
@@ -124,24 +125,24 @@ impl Driver {
         })
     }
 
-    /// Sends what may be sent now, at most a batch for each lane.
-    fn send(&mut self, now_ns: u64) {
+    /// Sends what was due by `by_ns`, at most a batch for each lane.
+    fn send(&mut self, by_ns: u64, now_ns: u64) {
         match self.pace {
             ThreadPace::Closed { outstanding } => {
                 for lane in 0..self.lanes.len() {
                     let room = outstanding.saturating_sub(self.lanes[lane].1.waiting());
                     let count = room.min(BATCH).min(self.left as usize);
-                    self.send_on(lane, count, |_| now_ns);
+                    self.send_on(lane, count, now_ns, |_| now_ns);
                 }
             }
             ThreadPace::Open { schedule, mut issued, mut lane } => {
-                let due = schedule.due(now_ns).min(issued.saturating_add(self.left));
+                let due = schedule.due(by_ns).min(issued.saturating_add(self.left));
                 for _ in 0..self.lanes.len() {
                     let count = due.saturating_sub(issued).min(BATCH as u64);
                     if count == 0 {
                         break;
                     }
-                    self.send_on(lane, count as usize, |index| schedule.at_ns(issued + index as u64));
+                    self.send_on(lane, count as usize, now_ns, |index| schedule.at_ns(issued + index as u64));
                     issued += count;
                     lane = (lane + 1) % self.lanes.len();
                 }
@@ -150,7 +151,7 @@ impl Driver {
         }
     }
 
-    fn send_on(&mut self, lane: usize, count: usize, due_ns: impl Fn(usize) -> u64) {
+    fn send_on(&mut self, lane: usize, count: usize, now_ns: u64, due_ns: impl Fn(usize) -> u64) {
         let Self { lanes, workload, burst, ids, tally, window, .. } = self;
         let (lane, outstanding) = &mut lanes[lane];
         burst.clear();
@@ -164,7 +165,7 @@ impl Driver {
             };
             burst.push(|out| workload.write_query(asked, id, out));
             ids.push(id);
-            tally.sent(*window, due_ns);
+            tally.sent(*window, due_ns, now_ns);
         }
         self.left -= count as u64;
         if burst.is_empty() {
@@ -228,6 +229,16 @@ impl Driver {
         let (tally, window) = (&mut self.tally, self.window);
         for (_, outstanding) in &mut self.lanes {
             outstanding.expire(before_ns, |due_ns| tally.lost(window, due_ns));
+        }
+    }
+
+    /// Gives up what waits, and counts what was due and never sent.
+    fn finish(&mut self) {
+        self.expire(u64::MAX);
+        if let ThreadPace::Open { schedule, issued, .. } = &self.pace {
+            let due =
+                schedule.due(self.window.until_ns.saturating_sub(1)).min(issued.saturating_add(self.left));
+            self.tally.unsent += due.saturating_sub(*issued);
         }
     }
 

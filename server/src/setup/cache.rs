@@ -165,3 +165,168 @@ const MAX_CAPACITY: usize = 1 << 30;
 const SERVFAIL: &str = "a duration of at most 5m (RFC 2308, section 7.1), 0 for never";
 const RESPONSE_TTL: &str = "a TTL in whole seconds, such as 30s";
 const RECHECK: &str = "a duration of at most 5m";
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{good, refused, refused_properties, with};
+    use super::*;
+
+    fn name(text: &str) -> Name {
+        Name::from_text(text).unwrap()
+    }
+
+    fn stale(policy: &mut Policy) -> &mut Stale {
+        policy.stale.get_or_insert_default()
+    }
+
+    #[test]
+    fn arguments_and_properties_change_what_they_name_and_nothing_else() {
+        let properties = |text: &str| with("cache", text);
+        let rows: &[(String, fn(&mut Policy))] = &[
+            ("cache".into(), |_| {}),
+            ("cache 60".into(), |p| (p.success.max_ttl, p.denial.max_ttl) = (60, 60)),
+            ("cache example.org".into(), |p| p.zones = vec![name("example.org")]),
+            ("cache 60 b.org 10.0.0.0/24".into(), |p| {
+                (p.success.max_ttl, p.denial.max_ttl) = (60, 60);
+                p.zones = vec![name("b.org"), name("0.0.10.in-addr.arpa")];
+            }),
+            (properties("success 100"), |p| p.success.capacity = 100),
+            (properties("success 0"), |p| p.success.capacity = 0),
+            (properties("success 100 60"), |p| (p.success.capacity, p.success.max_ttl) = (100, 60)),
+            (properties("success 100 60 0"), |p| {
+                p.success = Store { capacity: 100, max_ttl: 60, min_ttl: 0 };
+            }),
+            (properties("denial 100 60 30"), |p| {
+                p.denial = Store { capacity: 100, max_ttl: 60, min_ttl: 30 };
+            }),
+            (with("cache 60", "denial 100"), |p| {
+                (p.success.max_ttl, p.denial.max_ttl, p.denial.capacity) = (60, 60, 100);
+            }),
+            (properties("prefetch 10"), |p| {
+                p.prefetch = Some(Prefetch { amount: 10, ..Prefetch::default() })
+            }),
+            (properties("prefetch 10 2m 20%"), |p| {
+                p.prefetch =
+                    Some(Prefetch { amount: 10, duration: Duration::from_secs(120), percentage: 20 });
+            }),
+            (properties("prefetch 0"), |_| {}),
+            (properties("serve_stale"), |p| *stale(p) = Stale::default()),
+            (properties("serve_stale 20h"), |p| stale(p).window = Duration::from_secs(72_000)),
+            (properties("serve_stale 1h immediate"), |p| stale(p).mode = Mode::Immediate),
+            (properties("serve_stale 1h immediate 10s 5s"), |p| {
+                stale(p).ttl = Some(10);
+                stale(p).recheck = Some(Duration::from_secs(5));
+            }),
+            (properties("serve_stale 1h VERIFY"), |p| stale(p).mode = Mode::Verify { timeout: None }),
+            (properties("serve_stale 1h verify 0"), |p| stale(p).mode = Mode::Verify { timeout: None }),
+            (properties("serve_stale 1h verify 100ms 0s 0s"), |p| {
+                stale(p).mode = Mode::Verify { timeout: Some(Duration::from_millis(100)) };
+                stale(p).ttl = Some(0);
+                stale(p).recheck = Some(Duration::ZERO);
+            }),
+            (properties("serve_stale\nserve_stale_policy prefer_positive"), |p| {
+                stale(p).prefer_positive = true
+            }),
+            (properties("serve_stale_policy Prefer_Positive\nserve_stale"), |p| {
+                stale(p).prefer_positive = true
+            }),
+            (properties("servfail 0"), |p| p.servfail = Duration::ZERO),
+            (properties("servfail 5m"), |p| p.servfail = Duration::from_secs(300)),
+            (properties("disable success"), |p| p.disabled_success = vec![Name::ROOT]),
+            (properties("disable denial a.org b.org"), |p| {
+                p.disabled_denial = vec![name("a.org"), name("b.org")];
+            }),
+            (properties("keepttl"), |p| p.keep_ttl = true),
+        ];
+        for (lines, change) in rows {
+            let mut expected = Policy { zones: vec![Name::ROOT], ..Policy::default() };
+            change(&mut expected);
+            assert_eq!(good(lines).cache, Some(expected), "{lines}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_at_its_word() {
+        refused(&[
+            ("cache 0", "2:7: plugin/cache: \"0\" is not a TTL in seconds, above 0"),
+            ("cache -1", "2:7: plugin/cache: \"-1\" is not a TTL in seconds, above 0"),
+            ("cache 9999999999", "2:7: plugin/cache: \"9999999999\" is not a TTL in seconds, above 0"),
+            (
+                "cache 3600s",
+                "2:7: plugin/cache: \"3600s\" is not a zone; the TTL is a bare number of seconds, such as `cache 3600`",
+            ),
+            ("cache 60 a..b", "2:10: the zone `a..b` has an empty label"),
+        ]);
+        const STORE: &str = "CAPACITY [TTL] [MINTTL]";
+        let rows = [
+            ("success", format!("1: plugin/cache: `success` wants {STORE}")),
+            ("success x", "9: plugin/cache: \"x\" is not a number of answers".into()),
+            ("success -1", "9: plugin/cache: \"-1\" is not a number of answers".into()),
+            ("success 1 0", "11: plugin/cache: \"0\" is not a TTL in seconds, above 0".into()),
+            ("success 1 1m", "11: plugin/cache: \"1m\" is not a TTL in seconds, above 0".into()),
+            ("success 1 2 -1", "13: plugin/cache: \"-1\" is not a TTL in seconds".into()),
+            (
+                "denial 1 2 3 4",
+                format!("14: plugin/cache: unexpected argument \"4\"; `denial` wants {STORE}"),
+            ),
+            ("prefetch", "1: plugin/cache: `prefetch` wants AMOUNT [DURATION [PERCENTAGE%]]".into()),
+            ("prefetch few", "10: plugin/cache: \"few\" is not a number of queries".into()),
+            ("prefetch 1 60", "12: plugin/cache: \"60\" is not a duration such as 1m".into()),
+            (
+                "prefetch 1 1m 10",
+                "15: plugin/cache: \"10\" is not a percentage of 10% to 90%, with its sign".into(),
+            ),
+            (
+                "prefetch 1 1m 9%",
+                "15: plugin/cache: \"9%\" is not a percentage of 10% to 90%, with its sign".into(),
+            ),
+            (
+                "prefetch 1 1m 91%",
+                "15: plugin/cache: \"91%\" is not a percentage of 10% to 90%, with its sign".into(),
+            ),
+            ("serve_stale 3600", "13: plugin/cache: \"3600\" is not a duration such as 1h".into()),
+            ("serve_stale 1h later", "16: plugin/cache: \"later\" is not `immediate` or `verify`".into()),
+            (
+                "serve_stale 1h verify x",
+                "23: plugin/cache: \"x\" is not a duration such as 100ms".into(),
+            ),
+            (
+                "serve_stale 1h immediate 1500ms",
+                "26: plugin/cache: \"1500ms\" is not a TTL in whole seconds, such as 30s".into(),
+            ),
+            (
+                "serve_stale 1h immediate 30s 301s",
+                "30: plugin/cache: \"301s\" is not a duration of at most 5m".into(),
+            ),
+            (
+                "serve_stale 1h immediate 30s 5s 5s",
+                format!(
+                    "33: plugin/cache: unexpected argument \"5s\"; `serve_stale` wants {}",
+                    expected("serve_stale")
+                ),
+            ),
+            (
+                "serve_stale_policy prefer_positive",
+                "1: plugin/cache: `serve_stale_policy` requires `serve_stale`".into(),
+            ),
+            (
+                "serve_stale_policy newest",
+                "20: plugin/cache: \"newest\" is not `prefer_positive`, the only policy".into(),
+            ),
+            ("servfail", "1: plugin/cache: `servfail` wants DURATION".into()),
+            (
+                "servfail 301s",
+                "10: plugin/cache: \"301s\" is not a duration of at most 5m (RFC 2308, section 7.1), 0 for never".into(),
+            ),
+            ("disable", "1: plugin/cache: `disable` wants success|denial [ZONES...]".into()),
+            ("disable all", "9: plugin/cache: \"all\" is not `success` or `denial`".into()),
+            ("disable success a..b", "17: the zone `a..b` has an empty label".into()),
+            ("keepttl 5", "9: plugin/cache: unexpected argument \"5\"; `keepttl` wants no argument".into()),
+            ("keep_ttl", "1: plugin/cache: unknown property \"keep_ttl\"; did you mean `keepttl`?".into()),
+            ("nothinglikeit", "1: plugin/cache: unknown property \"nothinglikeit\"".into()),
+        ];
+        for (property, error) in &rows {
+            refused_properties("cache", &[(property, error)]);
+        }
+    }
+}

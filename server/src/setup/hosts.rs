@@ -51,7 +51,7 @@ pub(crate) fn parse(directives: &[&Directive], own_zones: &[Name], root: Option<
     for property in directive.body.iter().flatten() {
         let word = property.name.text.as_str();
         match word {
-            "fallthrough" => spec.fallthrough.add(property)?,
+            "fallthrough" => spec.fallthrough.add(PLUGIN, property)?,
             "fallthrough_unsupported" => spec.fallthrough_unsupported = flag(PLUGIN, property)?,
             "no_reverse" => spec.reverse = !flag(PLUGIN, property)?,
             "ttl" => {
@@ -85,4 +85,93 @@ pub(crate) fn parse(directives: &[&Directive], own_zones: &[Name], root: Option<
         }
     }
     Ok(spec)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{good, refused, refused_properties, with};
+    use super::*;
+
+    fn name(text: &str) -> Name {
+        Name::from_text(text).unwrap()
+    }
+
+    fn bare() -> HostsSpec {
+        HostsSpec {
+            file: "/etc/hosts".into(),
+            zones: vec![Name::ROOT],
+            ttl: 3600,
+            reload: Duration::from_secs(5),
+            reverse: true,
+            fallthrough: Fallthrough::default(),
+            fallthrough_unsupported: false,
+            inline: String::new(),
+        }
+    }
+
+    #[test]
+    fn arguments_and_properties_change_what_they_name_and_nothing_else() {
+        let rows: &[(String, fn(&mut HostsSpec))] = &[
+            ("hosts".into(), |_| {}),
+            ("hosts /run/h".into(), |s| s.file = "/run/h".into()),
+            ("hosts /run/h a.org 10.0.0.0/24".into(), |s| {
+                s.file = "/run/h".into();
+                s.zones = vec![name("a.org"), name("0.0.10.in-addr.arpa")];
+            }),
+            (with("hosts", "ttl 1"), |s| s.ttl = 1),
+            (with("hosts", "ttl 65535"), |s| s.ttl = 65_535),
+            (with("hosts", "reload 0"), |s| s.reload = Duration::ZERO),
+            (with("hosts", "reload 1m30s"), |s| s.reload = Duration::from_secs(90)),
+            (with("hosts", "no_reverse"), |s| s.reverse = false),
+            (with("hosts", "fallthrough"), |s| s.fallthrough.zones = vec![Name::ROOT]),
+            (with("hosts", "fallthrough a.org b.org"), |s| {
+                s.fallthrough.zones = vec![name("a.org"), name("b.org")];
+            }),
+            (with("hosts", "fallthrough_unsupported"), |s| s.fallthrough_unsupported = true),
+            (with("hosts", "192.0.2.1 a.org b.org\n2001:db8::1 a.org\nfallthrough"), |s| {
+                s.inline = "192.0.2.1 a.org b.org\n2001:db8::1 a.org\n".into();
+                s.fallthrough.zones = vec![Name::ROOT];
+            }),
+            (with("hosts", "fe80::1%eth0 a.org"), |s| s.inline = "fe80::1%eth0 a.org\n".into()),
+        ];
+        for (lines, change) in rows {
+            let mut expected = bare();
+            change(&mut expected);
+            assert_eq!(good(lines).hosts, Some(expected), "{lines}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_at_its_word() {
+        refused(&[("hosts /etc/hosts a..b", "2:18: the zone `a..b` has an empty label")]);
+        refused_properties(
+            "hosts",
+            &[
+                ("ttl", "1: plugin/hosts: `ttl` wants a TTL in seconds, 1 to 65535"),
+                ("ttl 0", "5: plugin/hosts: \"0\" is not a TTL in seconds, 1 to 65535"),
+                ("ttl 65536", "5: plugin/hosts: \"65536\" is not a TTL in seconds, 1 to 65535"),
+                ("ttl 5s", "5: plugin/hosts: \"5s\" is not a TTL in seconds, 1 to 65535"),
+                (
+                    "ttl 5 6",
+                    "7: plugin/hosts: unexpected argument \"6\"; `ttl` wants a TTL in seconds, 1 to 65535",
+                ),
+                ("reload", "1: plugin/hosts: `reload` wants a duration, 0 for never"),
+                ("reload 5", "8: plugin/hosts: \"5\" is not a duration such as 5s, 0 for never"),
+                ("reload -5s", "8: plugin/hosts: \"-5s\" is not a duration such as 5s, 0 for never"),
+                (
+                    "no_reverse yes",
+                    "12: plugin/hosts: unexpected argument \"yes\"; `no_reverse` wants no argument",
+                ),
+                ("fallthrough a..b", "13: the zone `a..b` has an empty label"),
+                ("fallthrough {\nx\n}", "1: plugin/hosts: `fallthrough` has no sub-block; remove the braces"),
+                ("192.0.2.1", "1: plugin/hosts: `192.0.2.1` wants at least one name behind the address"),
+                ("fallthru", "1: plugin/hosts: unknown property \"fallthru\"; did you mean `fallthrough`?"),
+                ("192.0.2.256 a", "1: plugin/hosts: unknown property \"192.0.2.256\""),
+            ],
+        );
+        refused(&[(
+            "hosts {\nttl 5\nfallthrough\n192.0.2.1 a\n}",
+            "5:1: plugin/hosts: lines with addresses must stand before `fallthrough`",
+        )]);
+    }
 }

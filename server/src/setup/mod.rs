@@ -109,9 +109,9 @@ impl Fallthrough {
         !self.zones.is_empty()
     }
 
-    fn add(&mut self, property: &Directive) -> Result<()> {
-        no_block("fallthrough", property)?;
-        let words = Args::new("fallthrough", property, "[ZONES...]").rest();
+    fn add(&mut self, plugin: &'static str, property: &Directive) -> Result<()> {
+        no_block(plugin, property)?;
+        let words = Args::new(plugin, property, "[ZONES...]").rest();
         self.zones = args::zones_or(words, &[Name::ROOT])?;
         Ok(())
     }
@@ -214,4 +214,175 @@ fn known(directive: &Directive) -> Result<()> {
         },
     };
     Err(Located::new(&directive.name.at, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    /// The meaning of a Corefile, or the first line of what is wrong with it.
+    pub(super) fn spec(text: &str) -> std::result::Result<Spec, String> {
+        let corefile = corefile::read_text("Corefile", text.as_bytes(), Path::new("/nowhere"), &|_| None);
+        let corefile = corefile.map_err(|error| format!("{error:#}"))?;
+        Spec::read(&corefile, 53).map_err(|error| format!("{error:#}"))
+    }
+
+    /// The meaning of a server block with these lines, the first of which is the Corefile's second.
+    pub(super) fn block(lines: &str) -> std::result::Result<BlockSpec, String> {
+        spec(&format!(". {{\n{lines}\n}}\n")).map(|mut spec| spec.blocks.remove(0))
+    }
+
+    /// The same where nothing is wrong.
+    pub(super) fn good(lines: &str) -> BlockSpec {
+        block(lines).unwrap_or_else(|error| panic!("{lines:?}: {error}"))
+    }
+
+    /// `directive` with one property, which then is the Corefile's third line.
+    pub(super) fn with(directive: &str, property: &str) -> String {
+        format!("{directive} {{\n{property}\n}}")
+    }
+
+    /// Each row is the lines of a server block, and what is wrong with them behind `Corefile:`.
+    pub(super) fn refused(rows: &[(&str, &str)]) {
+        for (lines, expected) in rows {
+            match block(lines) {
+                Ok(_) => panic!("{lines:?} is taken"),
+                Err(error) => assert_eq!(error, format!("Corefile:{expected}"), "{lines:?}"),
+            }
+        }
+    }
+
+    /// Each row is a property of `directive`, and what is wrong with it behind `Corefile:3:`.
+    pub(super) fn refused_properties(directive: &str, rows: &[(&str, &str)]) {
+        for (property, expected) in rows {
+            let (lines, expected) = (with(directive, property), format!("3:{expected}"));
+            refused(&[(&lines, &expected)]);
+        }
+    }
+
+    /// Every directive that is here, as short as it can be.
+    const SHORTEST: &[&str] = &[
+        "bind 127.0.0.1",
+        "bufsize",
+        "cache",
+        "debug",
+        "errors",
+        "forward . 192.0.2.53",
+        "health",
+        "hosts",
+        "log",
+        "loop",
+        "multisocket",
+        "nsid",
+        "prometheus",
+        "ready",
+        "reload",
+        "root /etc",
+        "template ANY ANY",
+        "timeouts",
+        "whoami",
+    ];
+
+    #[test]
+    fn every_directive_is_read_or_said_to_be_missing() {
+        let names: Vec<&str> = SHORTEST.iter().filter_map(|line| line.split(' ').next()).collect();
+        assert_eq!(names, directives::built());
+        for line in SHORTEST {
+            assert_eq!(good(line).directives, [line.split(' ').next().unwrap()]);
+        }
+        for (name, _) in directives::ORDER.iter().filter(|(_, built)| !built) {
+            let error = format!(
+                "2:1: the directive `{name}` of CoreDNS is not built yet; remove it, or keep CoreDNS for this server block"
+            );
+            refused(&[(name, &error)]);
+        }
+    }
+
+    #[test]
+    fn an_unknown_directive_names_the_nearest_known_one() {
+        refused(&[
+            ("forwrad . 192.0.2.53", "2:1: unknown directive \"forwrad\"; did you mean `forward`?"),
+            ("  Whoami", "2:3: unknown directive \"Whoami\"; did you mean `whoami`?"),
+            ("whoami\nhots", "3:1: unknown directive \"hots\"; did you mean `hosts`?"),
+            ("kuberntes", "2:1: unknown directive \"kuberntes\"; did you mean `kubernetes`?"),
+            ("nothinglikeit", "2:1: unknown directive \"nothinglikeit\""),
+        ]);
+    }
+
+    #[test]
+    fn most_directives_stand_once_in_a_server_block() {
+        for line in SHORTEST {
+            let name = line.split(' ').next().unwrap();
+            let twice = block(&format!("{line}\n{line}"));
+            if ["bind", "forward", "log", "template"].contains(&name) {
+                assert!(twice.is_ok(), "{line}");
+            } else {
+                let error = format!("Corefile:3:1: plugin/{name}: can only be used once per server block");
+                assert_eq!(twice.err(), Some(error), "{line}");
+            }
+        }
+    }
+
+    #[test]
+    fn directives_take_effect_in_the_order_of_coredns() {
+        let lines: Vec<&str> = SHORTEST.iter().rev().copied().collect();
+        let order: Vec<&str> =
+            directives::ORDER.iter().filter(|(_, built)| *built).map(|(name, _)| *name).collect();
+        assert_eq!(good(&lines.join("\n")).directives, order);
+    }
+
+    #[test]
+    fn keys_become_zones_with_ports() {
+        for (key, port, expected) in [
+            (".", 53, ". 53"),
+            (".", 1053, ". 1053"),
+            ("Example.ORG:5300", 53, "example.org. 5300"),
+            ("dns://example.org", 53, "example.org. 53"),
+            ("dns://.:54", 53, ". 54"),
+            ("a.org b.org:54", 53, "a.org. 53, b.org. 54"),
+            ("a.org,\nb.org", 53, "a.org. 53, b.org. 53"),
+            ("10.0.0.0/24", 53, "0.0.10.in-addr.arpa. 53"),
+            ("10.0.0.0/15:54", 53, "0.10.in-addr.arpa. 54, 1.10.in-addr.arpa. 54"),
+            ("2001:db8::/32", 53, "8.b.d.0.1.0.0.2.ip6.arpa. 53"),
+        ] {
+            let text = format!("{key} {{\nwhoami\n}}\n");
+            let corefile =
+                corefile::read_text("Corefile", text.as_bytes(), Path::new("/"), &|_| None).unwrap();
+            let zones = &Spec::read(&corefile, port).unwrap().blocks[0].zones;
+            let zones: Vec<String> = zones.iter().map(|(zone, port, _)| format!("{zone} {port}")).collect();
+            assert_eq!(zones.join(", "), expected, "{key}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_server_block_of_ours_is_an_error() {
+        for (text, error) in [
+            ("", "Corefile: the Corefile holds no server block; expected at least `. { ... }`"),
+            ("# nothing\n", "Corefile: the Corefile holds no server block; expected at least `. { ... }`"),
+            ("a..b {\nwhoami\n}\n", "Corefile:1:1: the zone `a..b` has an empty label"),
+            (
+                "tls://. {\nwhoami\n}\n",
+                "Corefile:1:1: the scheme \"tls://\" is not built yet; only dns:// is served",
+            ),
+            (
+                ". grpc://. {\nwhoami\n}\n",
+                "Corefile:1:3: the scheme \"grpc://\" is not built yet; only dns:// is served",
+            ),
+            (
+                "https://.:443 {\nwhoami\n}\n",
+                "Corefile:1:1: the scheme \"https://\" is not built yet; only dns:// is served",
+            ),
+            (
+                "https3://. {\nwhoami\n}\n",
+                "Corefile:1:1: the scheme \"https3://\" is not built yet; only dns:// is served",
+            ),
+            (
+                "quic://. {\nwhoami\n}\n",
+                "Corefile:1:1: the scheme \"quic://\" is not built yet; only dns:// is served",
+            ),
+        ] {
+            assert_eq!(spec(text).err().as_deref(), Some(error), "{text:?}");
+        }
+    }
 }

@@ -121,3 +121,126 @@ pub(crate) fn parse_timeouts(directives: &[&Directive]) -> Result<TimeoutsSpec> 
     }
     Ok(spec)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{good, refused, refused_properties, with};
+    use super::*;
+
+    #[test]
+    fn words_without_arguments_take_none() {
+        for (name, set) in [
+            ("debug", (true, false, false)),
+            ("loop", (false, true, false)),
+            ("whoami", (false, false, true)),
+        ] {
+            let block = good(name);
+            assert_eq!((block.debug, block.detect_loop, block.whoami), set);
+            let column = name.len() + 2;
+            let extra =
+                format!("2:{column}: plugin/{name}: unexpected argument \"x\"; `{name}` wants no argument");
+            let body = format!("2:1: plugin/{name}: `{name}` has no sub-block; remove the braces");
+            refused(&[(&format!("{name} x"), &extra), (&with(name, "x"), &body)]);
+        }
+    }
+
+    #[test]
+    fn sizes_numbers_and_identifiers() {
+        assert_eq!(good("").bufsize, None);
+        for (line, size) in
+            [("bufsize", 1232), ("bufsize 512", 512), ("bufsize 4096", 4096), ("bufsize +600", 600)]
+        {
+            assert_eq!(good(line).bufsize, Some(size), "{line}");
+        }
+        assert_eq!(good("").multisocket, None);
+        for (line, workers) in
+            [("multisocket", None), ("multisocket 1", Some(1)), ("multisocket 1024", Some(1024))]
+        {
+            assert_eq!(good(line).multisocket, Some(workers), "{line}");
+        }
+        let longest = "a".repeat(128);
+        for (line, data) in [
+            ("nsid".to_owned(), None),
+            ("nsid node-1".to_owned(), Some("node-1")),
+            ("nsid node  1".to_owned(), Some("node 1")),
+            ("nsid \"node  1\"".to_owned(), Some("node  1")),
+            (format!("nsid {longest}"), Some(longest.as_str())),
+        ] {
+            assert_eq!(good(&line).nsid, Some(data.map(str::to_owned)), "{line}");
+        }
+        let too_long = "a".repeat(129);
+        let long_line = format!("nsid {too_long}");
+        let long_error = format!("2:6: plugin/nsid: {too_long:?} is not an identifier of at most 128 octets");
+        refused(&[
+            ("bufsize 511", "2:9: plugin/bufsize: \"511\" is not a size of 512 to 4096 octets"),
+            ("bufsize 4097", "2:9: plugin/bufsize: \"4097\" is not a size of 512 to 4096 octets"),
+            ("bufsize -600", "2:9: plugin/bufsize: \"-600\" is not a size of 512 to 4096 octets"),
+            ("bufsize 99999", "2:9: plugin/bufsize: \"99999\" is not a size of 512 to 4096 octets"),
+            ("bufsize 1k", "2:9: plugin/bufsize: \"1k\" is not a size of 512 to 4096 octets"),
+            (
+                "bufsize 512 513",
+                "2:13: plugin/bufsize: unexpected argument \"513\"; `bufsize` wants [SIZE], 512 to 4096 octets",
+            ),
+            ("bufsize {\nx\n}", "2:1: plugin/bufsize: `bufsize` has no sub-block; remove the braces"),
+            ("multisocket 0", "2:13: plugin/multisocket: \"0\" is not a number of 1 to 1024 workers"),
+            ("multisocket 1025", "2:13: plugin/multisocket: \"1025\" is not a number of 1 to 1024 workers"),
+            ("multisocket all", "2:13: plugin/multisocket: \"all\" is not a number of 1 to 1024 workers"),
+            (
+                "multisocket 1 2",
+                "2:15: plugin/multisocket: unexpected argument \"2\"; `multisocket` wants [N], 1 to 1024 workers",
+            ),
+            (&long_line, &long_error),
+            ("nsid a {\nx\n}", "2:1: plugin/nsid: `nsid` has no sub-block; remove the braces"),
+            ("root", "2:1: plugin/root: `root` wants a directory"),
+            ("root /a /b", "2:9: plugin/root: unexpected argument \"/b\"; `root` wants a directory"),
+        ]);
+    }
+
+    #[test]
+    fn relative_paths_start_at_root() {
+        for (line, file) in
+            [("hosts h", "h"), ("hosts h\nroot /srv", "/srv/h"), ("root /srv\nhosts /etc/h", "/etc/h")]
+        {
+            assert_eq!(good(line).hosts.unwrap().file, PathBuf::from(file), "{line}");
+        }
+    }
+
+    #[test]
+    fn timeouts_are_durations_or_seconds() {
+        let default = TimeoutsSpec::default();
+        let second = Duration::from_secs(1);
+        for (property, expected) in [
+            ("read 1s", TimeoutsSpec { read: second, ..default }),
+            ("write 1500ms", TimeoutsSpec { write: second * 3 / 2, ..default }),
+            ("idle 20", TimeoutsSpec { idle: second * 20, ..default }),
+            ("idle 24h", TimeoutsSpec { idle: second * 86_400, ..default }),
+            ("maxtcpqueries 5", TimeoutsSpec { queries: Some(5), ..default }),
+            ("maxtcpqueries -1", default),
+        ] {
+            assert_eq!(good(&with("timeouts", property)).timeouts, Some(expected), "{property}");
+        }
+        refused(&[(
+            "timeouts 5s",
+            "2:10: plugin/timeouts: unexpected argument \"5s\"; `timeouts` wants properties in braces",
+        )]);
+        refused_properties(
+            "timeouts",
+            &[
+                ("read", "1: plugin/timeouts: `read` wants a duration of 1s to 24h"),
+                ("read 999ms", "6: plugin/timeouts: \"999ms\" is not a duration of 1s to 24h"),
+                ("write 0", "7: plugin/timeouts: \"0\" is not a duration of 1s to 24h"),
+                ("idle 24h1ns", "6: plugin/timeouts: \"24h1ns\" is not a duration of 1s to 24h"),
+                ("idle -1s", "6: plugin/timeouts: \"-1s\" is not a duration of 1s to 24h"),
+                (
+                    "read 1s 2s",
+                    "9: plugin/timeouts: unexpected argument \"2s\"; `read` wants a duration of 1s to 24h",
+                ),
+                (
+                    "maxtcpqueries -2",
+                    "15: plugin/timeouts: \"-2\" is not a number of queries, -1 for no bound",
+                ),
+                ("raed 1s", "1: plugin/timeouts: unknown property \"raed\"; did you mean `read`?"),
+            ],
+        );
+    }
+}

@@ -116,10 +116,10 @@ fn connection(
     // On Linux an accepted stream does not inherit the listener's non-blocking mode.
     let ready = stream.set_read_timeout(Some(POLL)).and_then(|()| stream.set_nodelay(true));
     let (Ok(()), Ok(raw)) = (ready, stream.try_clone()) else { return };
-    let (transport, wire): (_, Box<dyn Wire>) = match tls {
-        None => (Transport::Tcp, Box::new(stream)),
+    let (transport, wire) = match tls {
+        None => (Transport::Tcp, Wire::Plain(stream)),
         Some(config) => match ServerConnection::new(config) {
-            Ok(session) => (Transport::Tls, Box::new(StreamOwned::new(session, stream))),
+            Ok(session) => (Transport::Tls, Wire::Tls(Box::new(StreamOwned::new(session, stream)))),
             Err(_) => return,
         },
     };
@@ -127,8 +127,7 @@ fn connection(
     let mut received = Vec::new();
     let mut buffer = [0; 16_384];
     while !stopped.load(Ordering::Relaxed) {
-        let read = lock(&line.wire).read(&mut buffer);
-        match read {
+        match line.receive(&mut buffer) {
             Ok(0) => return,
             Ok(length) => received.extend(&buffer[..length]),
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => continue,
@@ -142,16 +141,29 @@ fn connection(
     drop(line.raw.shutdown(std::net::Shutdown::Both));
 }
 
-trait Wire: Read + Write + Send {}
-impl<T: Read + Write + Send> Wire for T {}
+enum Wire {
+    Plain(TcpStream),
+    Tls(Box<StreamOwned<ServerConnection, TcpStream>>),
+}
 
-/// A connection that may be written to by its own thread and by the one for what comes later.
+/// A connection that is read by its own thread and written by that one and by the one for what comes later.
 struct Line {
-    wire: Mutex<Box<dyn Wire>>,
+    wire: Mutex<Wire>,
     raw: TcpStream,
 }
 
 impl Line {
+    /// Waits for octets without holding the lock: whoever has something to say must not wait for the client.
+    fn receive(&self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        if self.raw.peek(&mut [0])? == 0 {
+            return Ok(0);
+        }
+        match &mut *lock(&self.wire) {
+            Wire::Plain(stream) => stream.read(buffer),
+            Wire::Tls(stream) => stream.read(buffer),
+        }
+    }
+
     fn say(self: &Arc<Self>, shared: &Arc<Shared>, asked: Asked, action: Action) {
         match action {
             Action::Reply(says) | Action::Truncate(says) => self.send(&says.reply(&asked)),
@@ -196,8 +208,10 @@ impl Line {
 
     /// The peer may be gone; a mock upstream does not care.
     fn write(&self, octets: &[u8]) {
-        let mut wire = lock(&self.wire);
-        drop(wire.write_all(octets).and_then(|()| wire.flush()));
+        drop(match &mut *lock(&self.wire) {
+            Wire::Plain(stream) => stream.write_all(octets),
+            Wire::Tls(stream) => stream.write_all(octets).and_then(|()| stream.flush()),
+        });
     }
 }
 

@@ -113,7 +113,7 @@ fn check_accepts_the_corefiles_of_the_world_or_names_what_is_missing() {
     let output = check(fixtures::KUBEADM);
     if !output.status.success() {
         let said = text(&output.stderr);
-        assert_contains!(said, "Corefile:7");
+        assert_contains!(said, "Corefile:8");
         assert_contains!(said, "kubernetes");
     }
     let output = check(". {\nforwrad . 192.0.2.1\n}");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tests::{Ask, Dns, ask, assert_contains, fresh_ip, port, tempdir};
+use tests::{Action, Ask, Dns, Options, Server, Upstream, ask, assert_contains, fresh_ip, port, tempdir};
 
 #[test]
 fn template_answers_by_its_rows() {
@@ -73,18 +73,28 @@ fn nsid_is_told_to_those_who_ask() {
 }
 
 #[test]
-fn a_forwarding_loop_is_told_and_ends_nothing() {
-    let ip = fresh_ip();
-    let mut dns = Dns::start_on(
-        ip,
-        &format!(
-            "loop\nerrors\nhosts {{\n192.0.2.1 known.example\nfallthrough\n}}\nforward . {ip}:{}",
-            port()
-        ),
-    );
-    let line = dns.server.wait_for_log("plugin/loop", Duration::from_secs(5));
-    assert_contains!(line.to_lowercase(), "loop");
-    assert_eq!(Ask::new("x.example", "A").timeout(Duration::from_secs(6)).of(dns.at).status(), "SERVFAIL");
+fn an_upstream_that_is_ourselves_is_refused_at_start() {
+    let (ip, port) = (fresh_ip(), port());
+    let corefile = format!(".:{port} {{\nbind {ip}\nloop\nforward . {ip}:{port}\n}}");
+    let output = Server::expect_failure(&corefile, Options::default());
+    assert_contains!(String::from_utf8_lossy(&output.stderr), "Corefile:4");
+    assert_contains!(String::from_utf8_lossy(&output.stderr), format!("{ip}:{port}"));
+}
+
+#[test]
+fn a_loop_through_another_server_is_told_and_ends_nothing() {
+    let (ip, port) = (fresh_ip(), port());
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+    let relay = Upstream::start(fresh_ip(), move |asked| {
+        drop(socket.send_to(&asked.bytes, (ip, port)));
+        Action::Silent
+    });
+    let hosts = "hosts {\n192.0.2.1 known.example\nfallthrough\n}";
+    let mut dns = Dns::start_on(ip, &format!("loop\nerrors\n{hosts}\nforward . {}", relay.word()));
+    let line = dns.server.wait_for_log("plugin/loop", Duration::from_secs(8));
+    assert_contains!(line, relay.word());
+    let reply = Ask::new("x.example", "A").timeout(Duration::from_secs(7)).of(dns.at);
+    assert_eq!(reply.status(), "SERVFAIL");
     assert_eq!(ask(dns.at, "known.example", "A").short(), ["192.0.2.1"]);
     assert!(dns.server.is_running());
 }

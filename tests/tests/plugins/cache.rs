@@ -191,7 +191,7 @@ fn serve_stale_immediate_answers_first_and_refreshes_after() {
     let dns = Dns::start(&format!("{cache}\nforward . {}", upstream.word()));
     assert_eq!(ask(dns.at, "x.example", "A").short(), ["192.0.2.1"]);
     upstream.answer_by(|asked| {
-        Action::answer(&format!("{} 300 IN A 192.0.2.2", asked.name)).after(Duration::from_millis(200))
+        Action::answer(&format!("{} 300 IN A 192.0.2.2", asked.name)).after(Duration::from_millis(60))
     });
     sleep(Duration::from_millis(1200));
     let reply = ask(dns.at, "x.example", "A");

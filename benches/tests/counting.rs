@@ -1,0 +1,140 @@
+//! The load against servers that misbehave by a script: every fault is counted, once, as what it is.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::thread;
+use std::time::Duration;
+
+use benches::flood::{self, Edge, Pace, Plan, Transport};
+use benches::responder::upstream;
+use benches::tally::{Tally, Window};
+use benches::workload::Workload;
+
+#[test]
+fn every_fault_of_a_udp_server_is_counted_once() {
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let addr = socket.local_addr().expect("bound");
+    // One faulty reply of each kind in ten queries; it ends with the test.
+    thread::spawn(move || {
+        let mut bytes = [0; 512];
+        for number in 0.. {
+            let Ok((length, peer)) = socket.recv_from(&mut bytes) else { return };
+            let mut reply = Vec::new();
+            assert!(upstream(&bytes[..length], &mut reply));
+            let last = reply.len() - 1;
+            match number % 10 {
+                0 => continue,
+                1 => drop(socket.send_to(&reply, peer)),
+                2 => reply[3] = 0x82,
+                3 => reply[14] ^= 1,
+                4 => reply[last] ^= 1,
+                // An id that no query had.
+                5 => drop(socket.send_to(&[&[0x80, 0], &reply[2..]].concat(), peer)),
+                // No reply at all, but a query.
+                6 => drop(socket.send_to(&bytes[..length], peer)),
+                _ => {}
+            }
+            drop(socket.send_to(&reply, peer));
+        }
+    });
+    let (tally, window) = load(addr, Transport::Udp, Pace::Closed(32), 400);
+    assert_eq!((tally.sent, tally.answered, tally.lost), (400, 360, 40));
+    assert_eq!((tally.replies, tally.latency.len(), tally.late, tally.unsent), (360, 360, 0, 0));
+    assert_eq!((tally.duplicates, tally.strays), (40, 80));
+    assert_eq!((tally.wrong_rcode, tally.wrong_question, tally.wrong_address), (40, 40, 40));
+    assert!(tally.latency.max_ns() < 2_000_000_000 && window.seconds() > 0.0);
+}
+
+#[test]
+fn an_open_loop_charges_a_stalled_server_for_every_query_it_held_up() {
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let addr = socket.local_addr().expect("bound");
+    // Answers nothing until the last query has come, then everything.
+    thread::spawn(move || {
+        let mut held = Vec::new();
+        let mut bytes = [0; 512];
+        for number in 1.. {
+            let Ok((length, peer)) = socket.recv_from(&mut bytes) else { return };
+            let mut reply = Vec::new();
+            assert!(upstream(&bytes[..length], &mut reply));
+            held.push((reply, peer));
+            if number == 200 {
+                for (reply, peer) in held.drain(..) {
+                    drop(socket.send_to(&reply, peer));
+                }
+            }
+        }
+    });
+    // 200 queries in 200 ms: the first waits 199 ms, the one in the middle 100 ms, the last not at all.
+    let (tally, _) = load(addr, Transport::Udp, Pace::Open(1000), 200);
+    assert_eq!((tally.sent, tally.answered, tally.wrong()), (200, 200, 0));
+    assert!(tally.latency.max_ns() >= 199_000_000, "{}", tally.latency.max_ns());
+    assert!(tally.latency.quantile_ns(0.5) >= 99_000_000, "{}", tally.latency.quantile_ns(0.5));
+}
+
+#[test]
+fn pipelined_replies_find_their_queries_in_any_order_and_a_lost_connection_is_replaced() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let addr = listener.local_addr().expect("bound");
+    // Answers pairs of queries backwards and hangs up after 20 queries, once; then answers each.
+    thread::spawn(move || {
+        for (connection, stream) in (0..).zip(listener.incoming()) {
+            let Ok(mut stream) = stream else { return };
+            let mut before: Option<Vec<u8>> = None;
+            for number in 1.. {
+                let mut length = [0; 2];
+                if stream.read_exact(&mut length).is_err() {
+                    break;
+                }
+                let mut query = vec![0; usize::from(u16::from_be_bytes(length))];
+                if stream.read_exact(&mut query).is_err() {
+                    break;
+                }
+                let mut reply = Vec::new();
+                assert!(upstream(&query, &mut reply));
+                let framed = [&(reply.len() as u16).to_be_bytes()[..], &reply].concat();
+                match before.take() {
+                    None if connection == 0 => before = Some(framed),
+                    before => drop(stream.write_all(&[framed, before.unwrap_or_default()].concat())),
+                }
+                if connection == 0 && number == 20 {
+                    break;
+                }
+            }
+        }
+    });
+    let (tally, _) = load(addr, Transport::Tcp, Pace::Closed(8), 400);
+    assert_eq!((tally.sent, tally.answered + tally.lost), (400, 400));
+    // What was under way when the connection ended, and no more.
+    assert!((1..=8).contains(&tally.lost), "{}", tally.lost);
+    assert!(tally.network_errors >= 1);
+    assert_eq!((tally.wrong(), tally.strays, tally.duplicates), (0, 0, 0));
+}
+
+#[test]
+fn a_server_that_nobody_runs_loses_every_query_and_the_load_ends() {
+    let addr = UdpSocket::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound");
+    let (tally, _) = load(addr, Transport::Udp, Pace::Closed(4), 40);
+    assert_eq!((tally.answered, tally.replies), (0, 0));
+    assert_eq!(tally.sent + tally.unsent, 40);
+    assert!(tally.network_errors > 0);
+}
+
+/// One lane, no warm-up, 1.5 s of patience, so many queries.
+fn load(target: SocketAddr, transport: Transport, pace: Pace, queries_max: u64) -> (Tally, Window) {
+    let plan = Plan {
+        transport,
+        pace,
+        lanes: 1,
+        warmup: Duration::ZERO,
+        window: Duration::from_secs(30),
+        patience: Duration::from_millis(1500),
+        queries_max,
+        ..Plan::closed(vec![target], vec![])
+    };
+    let workload = Workload::new(&["cached:100".parse().expect("a kind")], 1).expect("a workload");
+    let mut edges = Vec::new();
+    let outcome = flood::run(&plan, &workload, |edge| edges.push(edge)).expect("a load");
+    assert_eq!(edges, [Edge::Begin, Edge::End]);
+    outcome
+}
