@@ -114,7 +114,7 @@ fn pipelined_replies_find_their_queries_in_any_order_and_a_lost_connection_is_re
 #[test]
 fn a_server_that_nobody_runs_loses_every_query_and_the_load_ends() {
     let addr = UdpSocket::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound");
-    let (tally, _) = load(addr, Transport::Udp, Pace::Closed(4), 40);
+    let (tally, _) = load(addr, Transport::Udp, Pace::Closed(40), 40);
     assert_eq!((tally.answered, tally.replies), (0, 0));
     assert_eq!(tally.sent + tally.unsent, 40);
     assert!(tally.network_errors > 0);

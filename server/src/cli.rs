@@ -19,7 +19,7 @@ pub enum Wish {
     /// Read the Corefile, say whether it can be served, and end.
     Check(Flags),
     /// Say who would answer, and why.
-    Explain(Flags, Explain),
+    Explain(Flags, Box<Explain>),
 }
 
 /// The flags that all ways to run share.
@@ -58,7 +58,7 @@ pub fn parse(
     args: impl IntoIterator<Item = OsString>,
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<Wish, String> {
-    let args: Vec<OsString> = args.into_iter().map(as_long_flag).collect();
+    let args: Vec<OsString> = args.into_iter().filter_map(as_long_flag).collect();
     let command = command();
     let matches = match command.try_get_matches_from(args) {
         Ok(matches) => matches,
@@ -75,7 +75,7 @@ pub fn parse(
     }
     match matches.subcommand() {
         Some(("check", sub)) => Ok(Wish::Check(flags(sub, env)?)),
-        Some(("explain", sub)) => Ok(Wish::Explain(flags(sub, env)?, explain(sub)?)),
+        Some(("explain", sub)) => Ok(Wish::Explain(flags(sub, env)?, Box::new(explain(sub)?))),
         _ => Ok(Wish::Serve(flags(&matches, env)?)),
     }
 }
@@ -194,14 +194,20 @@ fn explain(matches: &ArgMatches) -> Result<Explain, String> {
     Ok(explain)
 }
 
-/// Go's `-flag` is clap's `--flag`; `-h`, values and everything else stay.
-fn as_long_flag(arg: OsString) -> OsString {
-    match arg.to_str() {
-        Some(text) if text.starts_with('-') && !text.starts_with("--") && text.len() > 1 && text != "-h" => {
-            format!("-{text}").into()
-        }
-        _ => arg,
+/// Go's `-flag` is clap's `--flag`, its `-flag=true` too, and `-flag=false` is nothing; `-h` and values stay.
+fn as_long_flag(arg: OsString) -> Option<OsString> {
+    let Some(text) = arg.to_str().filter(|text| text.starts_with('-') && text.len() > 1 && *text != "-h")
+    else {
+        return Some(arg);
+    };
+    let name = text.trim_start_matches('-');
+    if let Some((flag, value)) = name.split_once('=')
+        && matches!(flag, "quiet" | "version" | "plugins")
+        && let Ok(on) = corefile::go::parse_bool(value)
+    {
+        return on.then(|| format!("--{flag}").into());
     }
+    Some(format!("--{name}").into())
 }
 
 /// clap's first line and its hint, in one.

@@ -200,7 +200,7 @@ impl Server {
         let mut ports = Ports::default();
         let house = running.house.load_full();
         let bound = ports.bind(house.listeners.keys().copied(), workers, handle)?;
-        let reloads = Arc::new(Reloads { hash: draft.hash.clone().into(), ..Reloads::default() });
+        let reloads = Arc::new(Reloads { hash: draft.hash.into(), ..Reloads::default() });
         let admin = admin_server(&running, &reloads, handle, logger.clone());
         let prepared = admin.prepare(plan(&house.admin))?;
 
@@ -321,7 +321,8 @@ impl Server {
                 Some("health"),
                 &format!("Going into lameduck mode for {}", corefile::go::format_duration(lameduck)),
             );
-            self.handle.block_on(tokio::time::sleep(lameduck));
+            // The timer belongs to the runtime: it is made inside.
+            self.handle.block_on(async { tokio::time::sleep(lameduck).await });
         }
         self.ports.stop_accepting();
         for inbox in &self.running.inboxes {

@@ -107,16 +107,16 @@ impl Resolver<'_> {
     }
 
     /// The addresses of a host name: each server is asked in turn, `resolver`'s or those of the system.
-    fn resolve(&self, name: &Name) -> std::result::Result<Vec<IpAddr>, ResolveError> {
+    fn resolve(&self, name: &Name) -> std::result::Result<Vec<IpAddr>, Box<ResolveError>> {
         let servers = match self.spec.resolvers.as_slice() {
             [] => read_resolv_conf(Path::new("/etc/resolv.conf")).unwrap_or_default(),
             resolvers => resolvers.to_vec(),
         };
-        let mut last = ResolveError::NoServer(*name);
+        let mut last = Box::new(ResolveError::NoServer(*name));
         for server in servers {
             match self.shared.handle.block_on(forwarder::resolve(name, &[server], &self.ours)) {
                 Ok(addresses) => return Ok(addresses),
-                Err(error) => last = error,
+                Err(error) => last = Box::new(error),
             }
         }
         Err(last)

@@ -73,9 +73,22 @@ impl Stanza {
         Self { group: group.clone(), looping: vec![false; upstreams.len()], upstreams }
     }
 
+    /// Whether the stanza still asks whom it was left with.
+    fn is_ours(&self) -> bool {
+        let left = self.upstreams.iter().zip(&self.looping).filter(|(_, looping)| !**looping);
+        let now = self.group.upstreams();
+        left.clone().count() == now.len()
+            && left.zip(now.iter()).all(|((ours, _), theirs)| Arc::ptr_eq(ours, theirs))
+    }
+
     /// Takes upstreams that lead back here out of the stanza, and puts back those that no longer do.
     fn apply(&mut self, looping: Vec<bool>, zone: &Name, logger: &Logger) {
         if looping == self.looping {
+            return;
+        }
+        if !self.is_ours() {
+            // A followed file has given the stanza other upstreams meanwhile: they are looked at from now on.
+            *self = Self::new(&self.group);
             return;
         }
         for (upstream, (was, is)) in self.upstreams.iter().zip(self.looping.iter().zip(&looping)) {

@@ -110,6 +110,8 @@ struct Signals {
     quit: Signal,
     hangup: Signal,
     user1: Signal,
+    /// CoreDNS replaces its binary on it; here it means nothing, and must not end the process.
+    user2: Signal,
 }
 
 impl Signals {
@@ -120,6 +122,7 @@ impl Signals {
             quit: signal(SignalKind::quit())?,
             hangup: signal(SignalKind::hangup())?,
             user1: signal(SignalKind::user_defined1())?,
+            user2: signal(SignalKind::user_defined2())?,
         })
     }
 }
@@ -148,6 +151,7 @@ async fn next_event(
             _ = signals.quit.recv() => return Event::Quit,
             _ = signals.hangup.recv() => return Event::Reload,
             _ = signals.user1.recv() => return Event::Reload,
+            _ = signals.user2.recv() => {}
             message = fatal.recv() => return Event::Fatal(message.unwrap_or_default()),
             () = next_look => {
                 if server.changed(&mut last_seen) {

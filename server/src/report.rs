@@ -96,8 +96,7 @@ fn caches(running: &Running, into: &mut Families) {
         {
             continue;
         }
-        let zones: Vec<String> = room.policy.zones.iter().map(ToString::to_string).collect();
-        let zones = zones.join(",");
+        let zones = crate::house::zones_label(&room.policy.zones);
         let shared = [("server", zone.server.as_str()), ("zones", zones.as_str()), ("view", "")];
         for kind in Kind::ALL {
             let labels = [shared[0], ("type", kind.label()), shared[1], shared[2]];

@@ -26,14 +26,16 @@ pub(crate) fn probe_name() -> Name {
 pub(crate) async fn run(running: Weak<Running>, notifier: Arc<Notifier>) {
     let mut ready = false;
     loop {
-        let pause = match (ready, notifier.watchdog_interval()) {
-            (false, _) => Duration::from_millis(50),
-            (true, Some(interval)) => interval,
-            // Nobody waits for pings.
-            (true, None) => return,
-        };
         let Some(server) = running.upgrade() else { return };
-        match probe(&server).await {
+        let answered = probe(&server).await;
+        let pause = match (&answered, notifier.watchdog_interval()) {
+            (Ok(()), Some(interval)) => interval / 3,
+            // Nobody waits for pings.
+            (Ok(()), None) if ready => return,
+            (Ok(()), None) => Duration::ZERO,
+            (Err(_), _) => RETRY,
+        };
+        match answered {
             Ok(()) if ready => notify(&server, "ping", notifier.ping()),
             Ok(()) => {
                 ready = true;
@@ -131,6 +133,8 @@ fn reachable(ip: IpAddr) -> IpAddr {
     }
 }
 
+/// How soon after a probe that nobody answered the next one goes out.
+const RETRY: Duration = Duration::from_millis(100);
 /// How long all addresses and workers may take together.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long one datagram may take before the next goes out from another port.

@@ -1,5 +1,7 @@
 //! A query that memory can answer allocates nothing: not for its reply, its metrics or its log line.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 

@@ -8,7 +8,10 @@ use crate::records::{self, Section};
 use crate::{Class, Edns, Flags, HEADER, Name, Opcode, Query, RType, Rcode, read_u16};
 
 /// What becomes of a packet.
-#[allow(clippy::large_enum_variant, reason = "it lives on the stack for one packet; a box would cost an allocation")]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "it lives on the stack for one packet; a box would cost an allocation"
+)]
 pub enum Gate<'p> {
     /// Silence: shorter than a header, or a response (answering one lets two servers play ping-pong).
     Drop,

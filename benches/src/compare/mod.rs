@@ -70,9 +70,9 @@ pub struct Options {
     /// This repository's server [default: built by cargo, beside this program]
     #[arg(long)]
     localdns: Option<PathBuf>,
-    /// This is the run within the namespace
+    /// This is the run within the namespace, with this directory for files
     #[arg(long, hide = true)]
-    inside: bool,
+    inside: Option<PathBuf>,
 }
 
 /// Makes the namespace, runs the comparison in it and writes the report.
@@ -80,17 +80,24 @@ pub struct Options {
 /// # Errors
 /// When there is no right to a namespace, no server, or nowhere to write. A server that fails is a line of the report.
 pub fn run(options: &Options) -> Result<()> {
-    if options.inside {
-        return Comparison::new(options)?.run(options);
+    if let Some(dir) = &options.inside {
+        return Comparison::new(options, dir.clone())?.compare(options);
     }
     if options.localdns.is_none() {
         build()?;
     }
     fs::create_dir_all(&options.out).with_context(|| options.out.display().to_string())?;
+    let dir = std::env::temp_dir().join(format!("localdns-bench-{}", std::process::id()));
     let namespace = Namespace::make(measure::LISTEN.iter().map(SocketAddr::ip))?;
     let mut command = Command::new(std::env::current_exe().context("this program's file")?);
-    command.args(std::env::args_os().skip(1)).arg("--inside");
-    namespace.run(&command)
+    command.args(std::env::args_os().skip(1)).arg("--inside").arg(&dir);
+    let outcome = namespace.run(&command);
+    // First the processes, then their files.
+    drop(namespace);
+    if dir.exists() {
+        fs::remove_dir_all(&dir).with_context(|| dir.display().to_string())?;
+    }
+    outcome
 }
 
 /// Builds this repository's server where cargo is at hand; else an older build beside this program will do.
@@ -106,19 +113,14 @@ fn build() -> Result<()> {
 
 struct Comparison {
     bench: Bench,
-    works: Vec<Work>,
-    servers: Vec<Server>,
-    quiet: f64,
     repeats: u32,
-    rounds: u32,
-    samples: Vec<Sample>,
-    failures: Vec<Failure>,
-    points: Vec<Point>,
     seed: u64,
+    /// What is to be done, and what was seen so far.
+    run: Run,
 }
 
 impl Comparison {
-    fn new(options: &Options) -> Result<Self> {
+    fn new(options: &Options, dir: PathBuf) -> Result<Self> {
         let myself = std::env::current_exe().context("this program's file")?;
         let localdns = options.localdns.clone().unwrap_or_else(|| myself.with_file_name("localdns"));
         let mut works = work::all();
@@ -130,33 +132,41 @@ impl Comparison {
         let first = options.load_core.first().copied().context("a core for the load is needed")?;
         // What this process does beside the load stays off the server's core.
         sockets::pin_to_core(first).with_context(|| format!("core {first}"))?;
+        let window = Duration::from_secs(options.seconds);
         Ok(Self {
             bench: Bench {
-                dir: std::env::temp_dir().join(format!("localdns-bench-{}", std::process::id())),
+                dir,
                 myself,
                 server_core: options.server_core,
                 load_cores: options.load_core.clone(),
                 upstream_core: options.upstream_core.unwrap_or(first),
                 warmup: Duration::from_secs(1),
-                window: Duration::from_secs(options.seconds),
+                window,
             },
-            works,
-            servers,
-            quiet: options.quiet_percent / 100.0,
             repeats: options.repeats,
-            rounds: options.rounds,
-            samples: Vec::new(),
-            failures: Vec::new(),
-            points: Vec::new(),
             seed: 0,
+            run: Run {
+                date: today(),
+                host: report::host(),
+                commit: report::commit(),
+                command: std::env::args().skip(1).take_while(|word| word != "--inside").collect(),
+                window,
+                rounds: options.rounds,
+                quiet: options.quiet_percent / 100.0,
+                works,
+                servers,
+                samples: Vec::new(),
+                failures: Vec::new(),
+                points: Vec::new(),
+            },
         })
     }
 
-    fn run(mut self, options: &Options) -> Result<()> {
+    fn compare(mut self, options: &Options) -> Result<()> {
         eprintln!("about {} minutes, more where rounds are repeated", self.duration().as_secs().div_ceil(60));
-        for work in self.works.clone() {
+        for work in self.run.works.clone() {
             let mut servers: Vec<Server> =
-                self.servers.iter().filter(|server| server.kind.takes(&work)).cloned().collect();
+                self.run.servers.iter().filter(|server| server.kind.takes(&work)).cloned().collect();
             self.rounds_of(&work, &mut servers, None);
             let Some(reference) = self.reference(&work) else { continue };
             if !work.all_cores {
@@ -168,29 +178,19 @@ impl Comparison {
             if work.name == PLOTTED {
                 self.plot(&work, &servers, options.points);
             }
+            // After each row: what was measured outlives whatever ends the run.
+            self.write(options)?;
         }
-        if self.bench.dir.exists() {
-            fs::remove_dir_all(&self.bench.dir).with_context(|| self.bench.dir.display().to_string())?;
-        }
-        let run = Run {
-            date: today(),
-            host: report::host(),
-            commit: report::commit(),
-            command: std::env::args().skip(1).filter(|word| word != "--inside").collect(),
-            window: self.bench.window,
-            rounds: self.rounds,
-            quiet: self.quiet,
-            works: self.works,
-            servers: self.servers,
-            samples: self.samples,
-            failures: self.failures,
-            points: self.points,
-        };
+        Ok(())
+    }
+
+    fn write(&self, options: &Options) -> Result<()> {
+        let run = &self.run;
         let name = options.name.as_ref().unwrap_or(&run.date);
         let file = |ending: &str| options.out.join(format!("{name}.{ending}"));
         let plot = (!run.points.is_empty()).then(|| format!("{name}.svg"));
-        write(&file("md"), &report::markdown(&run, plot.as_deref()))?;
-        write(&file("json"), &format!("{:#}\n", report::json(&run)))?;
+        write(&file("md"), &report::markdown(run, plot.as_deref()))?;
+        write(&file("json"), &format!("{:#}\n", report::json(run)))?;
         if plot.is_some() {
             write(&file("svg"), &plot::svg(&run.points))?;
         }
@@ -200,31 +200,32 @@ impl Comparison {
     /// About how long it takes when every round counts.
     fn duration(&self) -> Duration {
         let rounds: usize = self
+            .run
             .works
             .iter()
             .map(|work| {
-                let servers = self.servers.iter().filter(|server| server.kind.takes(work)).count();
+                let servers = self.run.servers.iter().filter(|server| server.kind.takes(work)).count();
                 servers * if work.all_cores { 1 } else { 1 + FRACTIONS.len() }
             })
             .sum();
-        (self.bench.warmup + self.bench.window + START_AND_END) * (rounds as u32 * self.rounds)
+        (self.bench.warmup + self.bench.window + START_AND_END) * (rounds as u32 * self.run.rounds)
     }
 
     /// All rounds of a row, the servers in turns. A server that fails is not tried again in this row.
     fn rounds_of(&mut self, work: &Work, servers: &mut Vec<Server>, offered: Option<Offered>) {
-        for number in 0..self.rounds {
+        for number in 0..self.run.rounds {
             let mut failed = Vec::new();
             for server in servers.iter() {
                 match self.quiet_round(work, server, offered) {
                     Ok((round, disturbed)) => {
                         say(work, server, offered, &round, disturbed);
                         let (work, server) = (work.name, server.kind);
-                        self.samples.push(Sample { work, server, offered, number, disturbed, round });
+                        self.run.samples.push(Sample { work, server, offered, number, disturbed, round });
                     }
                     Err(error) => {
                         let why = format!("{error:#}");
                         eprintln!("{} {}: {why}", work.name, server.kind.name());
-                        self.failures.push(Failure { work: work.name, server: server.kind, why });
+                        self.run.failures.push(Failure { work: work.name, server: server.kind, why });
                         failed.push(server.kind);
                     }
                 }
@@ -245,7 +246,7 @@ impl Comparison {
         for _ in 0..=self.repeats {
             self.seed += 1;
             let round = self.bench.round(server, work, pace, self.seed)?;
-            if round.usage.others < self.quiet {
+            if round.usage.others < self.run.quiet {
                 return Ok((round, false));
             }
             if quietest.as_ref().is_none_or(|best| round.usage.others < best.usage.others) {
@@ -259,13 +260,14 @@ impl Comparison {
     fn reference(&self, work: &Work) -> Option<f64> {
         let rate = |kind: Kind| {
             let all = self
+                .run
                 .samples
                 .iter()
                 .filter(|s| s.work == work.name && s.server == kind && s.offered.is_none());
             Spread::of(all.map(|sample| sample.round.rate())).map(|spread| spread.median)
         };
         rate(Kind::Coredns).or_else(|| {
-            let others = self.servers.iter().filter(|server| server.kind.knows_names());
+            let others = self.run.servers.iter().filter(|server| server.kind.knows_names());
             others.filter_map(|server| rate(server.kind)).min_by(f64::total_cmp)
         })
     }
@@ -273,15 +275,20 @@ impl Comparison {
     /// Rate and latency against what is offered, from a 32nd of the fastest server's best to a tenth beyond it; each
     /// server as far as it follows.
     fn plot(&mut self, work: &Work, servers: &[Server], points: u32) {
-        let best =
-            self.samples.iter().filter(|s| s.work == work.name).map(|s| s.round.rate()).fold(0.0, f64::max);
+        let best = self
+            .run
+            .samples
+            .iter()
+            .filter(|s| s.work == work.name)
+            .map(|s| s.round.rate())
+            .fold(0.0, f64::max);
         for server in servers {
             self.seed += 1;
             let mut started = match self.bench.start(server, work, self.seed) {
                 Ok(started) => started,
                 Err(error) => {
                     let why = format!("{error:#}");
-                    self.failures.push(Failure { work: work.name, server: server.kind, why });
+                    self.run.failures.push(Failure { work: work.name, server: server.kind, why });
                     continue;
                 }
             };
@@ -292,11 +299,11 @@ impl Comparison {
                     server,
                     Some(Offered { fraction: 0.0, rate }),
                     &round,
-                    round.usage.others >= self.quiet,
+                    round.usage.others >= self.run.quiet,
                 );
                 let [p50_us, p99_us, ..] = round.tally.latency_us();
                 let rate_seen = round.rate();
-                self.points.push(Point {
+                self.run.points.push(Point {
                     server: server.kind,
                     offered: rate,
                     rate: rate_seen,
@@ -349,9 +356,7 @@ fn say(work: &Work, server: &Server, offered: Option<Offered>, round: &Round, di
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {
-    fs::write(path, text).with_context(|| path.display().to_string())?;
-    eprintln!("{}", path.display());
-    Ok(())
+    fs::write(path, text).with_context(|| path.display().to_string())
 }
 
 /// What a round takes beside the load, about.

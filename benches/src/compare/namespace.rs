@@ -6,7 +6,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// A named network namespace with its loopback up; it goes when this is dropped.
+use super::process::signal;
+
+/// A named network namespace with its loopback up; it goes when this is dropped, and what runs in it.
 pub(super) struct Namespace {
     name: String,
 }
@@ -21,7 +23,7 @@ impl Namespace {
         for name in names()? {
             let owner = name.strip_prefix(PREFIX).and_then(|pid| pid.parse::<u32>().ok());
             if owner.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
-                ip(&["netns", "delete", &name])?;
+                remove(&name)?;
             }
         }
         let name = format!("{PREFIX}{}", std::process::id());
@@ -49,8 +51,16 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        drop(ip(&["netns", "delete", &self.name]));
+        drop(remove(&self.name));
     }
+}
+
+/// Ends what still runs inside, as after a comparison that was killed, and removes the namespace.
+fn remove(name: &str) -> Result<()> {
+    let pids = ip(&["netns", "pids", name])?;
+    signal("KILL", pids.split_whitespace().filter_map(|pid| pid.parse().ok()));
+    ip(&["netns", "delete", name])?;
+    Ok(())
 }
 
 fn names() -> Result<Vec<String>> {

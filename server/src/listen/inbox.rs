@@ -12,6 +12,10 @@ use wire::HeldQuery;
 use crate::house::ServedZone;
 
 /// Something for a worker to do.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "queries are nearly all of them; a box would cost an allocation each"
+)]
 pub enum Letter {
     /// A query that an upstream must answer, from a TCP client or from a worker that found it in flight here.
     Ask {

@@ -128,8 +128,12 @@ mod tests {
     #[test]
     fn queries_are_summed_over_threads() {
         let zones = Arc::new(ZoneRegistry::default());
-        let labels =
-            ZoneLabels { server: "dns://127.0.0.1:53".into(), zone: "example.org.".into(), plugin: "errors" };
+        let labels = ZoneLabels {
+            server: "dns://127.0.0.1:53".into(),
+            zone: "example.org.".into(),
+            cache_zones: "example.org.".into(),
+            plugin: "errors",
+        };
         let set = zones.zone(&labels, 2);
         set[0].count(&query(), false);
         set[1].count(&query(), true);

@@ -242,6 +242,8 @@ pub struct ZoneLabels {
     pub server: String,
     /// The zone with its final dot, or `dropped`.
     pub zone: String,
+    /// What the label `zones` of the cache's metrics says: the zones it is for, joined by commas.
+    pub cache_zones: String,
     /// What the label `plugin` of responses says; empty for what no server block answered.
     pub plugin: &'static str,
 }

@@ -72,8 +72,8 @@ impl<'z> Zone<'z> {
     }
 
     fn cache(&self, into: &mut Families) {
-        let [server, (_, zone), view] = self.zone_labels();
-        let labels = [server, ("zones", zone), view];
+        let [server, _, view] = self.zone_labels();
+        let labels = [server, ("zones", self.labels.cache_zones.as_str()), view];
         counted(into, names::CACHE_REQUESTS, &labels, self.sum(|counters| &counters.cache_requests));
         counted(into, names::CACHE_MISSES, &labels, self.sum(|counters| &counters.cache_misses));
         counted(into, names::CACHE_PREFETCH, &labels, self.sum(|counters| &counters.cache_prefetches));

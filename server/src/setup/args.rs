@@ -72,14 +72,11 @@ impl<'d> Args<'d> {
         ))
     }
 
-    pub(crate) fn number<T: FromStr>(
+    pub(crate) fn number<T: FromStr + PartialOrd>(
         &mut self,
         range: std::ops::RangeInclusive<T>,
         what: &'static str,
-    ) -> Result<T>
-    where
-        T: PartialOrd,
-    {
+    ) -> Result<T> {
         let word = self.required()?;
         number(self.plugin, word, range, what)
     }

@@ -171,6 +171,9 @@ mod tests {
     use super::super::tests::{good, refused, refused_properties, with};
     use super::*;
 
+    /// What a row makes different from the bare directive.
+    type Change = fn(&mut Policy);
+
     fn name(text: &str) -> Name {
         Name::from_text(text).unwrap()
     }
@@ -182,7 +185,7 @@ mod tests {
     #[test]
     fn arguments_and_properties_change_what_they_name_and_nothing_else() {
         let properties = |text: &str| with("cache", text);
-        let rows: &[(String, fn(&mut Policy))] = &[
+        let rows: &[(String, Change)] = &[
             ("cache".into(), |_| {}),
             ("cache 60".into(), |p| (p.success.max_ttl, p.denial.max_ttl) = (60, 60)),
             ("cache example.org".into(), |p| p.zones = vec![name("example.org")]),

@@ -176,7 +176,7 @@ pub enum SetupError {
         /// The host name.
         name: String,
         /// Why.
-        error: forwarder::ResolveError,
+        error: Box<forwarder::ResolveError>,
     },
 }
 

@@ -92,6 +92,9 @@ mod tests {
     use super::super::tests::{good, refused, refused_properties, with};
     use super::*;
 
+    /// What a row makes different from the bare directive.
+    type Change = fn(&mut HostsSpec);
+
     fn name(text: &str) -> Name {
         Name::from_text(text).unwrap()
     }
@@ -111,7 +114,7 @@ mod tests {
 
     #[test]
     fn arguments_and_properties_change_what_they_name_and_nothing_else() {
-        let rows: &[(String, fn(&mut HostsSpec))] = &[
+        let rows: &[(String, Change)] = &[
             ("hosts".into(), |_| {}),
             ("hosts /run/h".into(), |s| s.file = "/run/h".into()),
             ("hosts /run/h a.org 10.0.0.0/24".into(), |s| {
