@@ -58,7 +58,7 @@ pub fn parse(
     args: impl IntoIterator<Item = OsString>,
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<Wish, String> {
-    let args: Vec<OsString> = args.into_iter().filter_map(as_long_flag).collect();
+    let args: Vec<OsString> = args.into_iter().map(as_long_flag).collect();
     let command = command();
     let matches = match command.try_get_matches_from(args) {
         Ok(matches) => matches,
@@ -149,6 +149,7 @@ fn flag(name: &'static str, help: &'static str) -> Arg {
         .action(ArgAction::Set)
         .num_args(0..=1)
         .require_equals(true)
+        .value_name("BOOL")
         .default_value("false")
         .default_missing_value("true")
         .hide_default_value(true)
@@ -194,20 +195,14 @@ fn explain(matches: &ArgMatches) -> Result<Explain, String> {
     Ok(explain)
 }
 
-/// Go's `-flag` is clap's `--flag`, its `-flag=true` too, and `-flag=false` is nothing; `-h` and values stay.
-fn as_long_flag(arg: OsString) -> Option<OsString> {
-    let Some(text) = arg.to_str().filter(|text| text.starts_with('-') && text.len() > 1 && *text != "-h")
-    else {
-        return Some(arg);
-    };
-    let name = text.trim_start_matches('-');
-    if let Some((flag, value)) = name.split_once('=')
-        && matches!(flag, "quiet" | "version" | "plugins")
-        && let Ok(on) = corefile::go::parse_bool(value)
-    {
-        return on.then(|| format!("--{flag}").into());
+/// Go's `-flag` is clap's `--flag`; `-h`, values and everything else stay.
+fn as_long_flag(arg: OsString) -> OsString {
+    match arg.to_str() {
+        Some(text) if text.starts_with('-') && !text.starts_with("--") && text.len() > 1 && text != "-h" => {
+            format!("-{text}").into()
+        }
+        _ => arg,
     }
-    Some(format!("--{name}").into())
 }
 
 /// clap's first line and its hint, in one.

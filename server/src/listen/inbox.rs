@@ -111,11 +111,19 @@ pub enum Client {
 /// The way back to a TCP client.
 pub struct StreamReply {
     /// The connection's writer.
-    pub sender: mpsc::Sender<Vec<u8>>,
+    pub sender: mpsc::Sender<Frame>,
     /// The client.
     pub peer: SocketAddr,
     /// The address it asked.
     pub local: SocketAddr,
-    /// The query's place among those the connection may have in flight.
-    pub permit: OwnedSemaphorePermit,
+    /// The query's place among those the connection may have in flight: until its reply is written.
+    pub permit: Arc<OwnedSemaphorePermit>,
+}
+
+/// A reply on its way to a TCP client.
+pub struct Frame {
+    /// Length and message.
+    pub octets: Vec<u8>,
+    /// As in [`StreamReply`].
+    pub permit: Arc<OwnedSemaphorePermit>,
 }

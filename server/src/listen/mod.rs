@@ -15,6 +15,6 @@ mod upstreams;
 mod worker;
 
 pub use flights::FlightRegistry;
-pub use inbox::{Client, Inbox, Letter, StreamReply, Waiter};
+pub use inbox::{Client, Frame, Inbox, Letter, StreamReply, Waiter};
 pub use ports::{BindError, Ports};
 pub use worker::spawn;

@@ -12,7 +12,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 use wire::{Gate, accept as gate};
 
-use super::inbox::{Client, Letter, StreamReply, Waiter};
+use super::inbox::{Client, Frame, Letter, StreamReply, Waiter};
 use crate::clock;
 use crate::observe::LineRing;
 use crate::observe::counters::Proto;
@@ -77,7 +77,7 @@ impl Connection {
     async fn read(
         &self,
         mut reader: BufReader<OwnedReadHalf>,
-        sender: mpsc::Sender<Vec<u8>>,
+        sender: mpsc::Sender<Frame>,
         limits: &TimeoutsSpec,
     ) {
         let in_flight = Arc::new(Semaphore::new(IN_FLIGHT));
@@ -87,12 +87,17 @@ impl Connection {
         let mut left = limits.queries.unwrap_or(u32::MAX);
         while left > 0 {
             let Ok(permit) = in_flight.clone().acquire_owned().await else { return };
+            // The writer gave up: the client does not read.
+            if sender.is_closed() {
+                return;
+            }
             match next_message(&mut reader, &mut message, wait, limits.read).await {
                 Ok(true) => {}
                 Ok(false) | Err(_) => return,
             }
             wait = limits.idle;
             left -= 1;
+            let permit = Arc::new(permit);
             let way_back = StreamReply { sender: sender.clone(), peer: self.peer, local: self.local, permit };
             if !self.query(&message, way_back, &mut lines) {
                 return;
@@ -170,11 +175,11 @@ impl StreamReply {
     /// Sends a reply, its length in front. A connection that is gone loses it.
     pub(super) fn send(&self, reply: &[u8]) {
         let Ok(length) = u16::try_from(reply.len()) else { return };
-        let mut frame = Vec::with_capacity(2 + reply.len());
-        frame.extend_from_slice(&length.to_be_bytes());
-        frame.extend_from_slice(reply);
-        // There is room: the channel has a place for each query that may be in flight.
-        let _ = self.sender.try_send(frame);
+        let mut octets = Vec::with_capacity(2 + reply.len());
+        octets.extend_from_slice(&length.to_be_bytes());
+        octets.extend_from_slice(reply);
+        // There is room: the channel has a place for each permit, and the frame keeps its own until it is written.
+        let _ = self.sender.try_send(Frame { octets, permit: self.permit.clone() });
     }
 }
 
@@ -205,20 +210,24 @@ async fn next_message(
 }
 
 /// Writes replies until nobody can send any more; what waits together leaves together.
-async fn write(mut writer: OwnedWriteHalf, mut replies: mpsc::Receiver<Vec<u8>>, limit: Duration) {
+async fn write(mut writer: OwnedWriteHalf, mut replies: mpsc::Receiver<Frame>, limit: Duration) {
     let mut together = Vec::new();
+    let mut permits = Vec::new();
     while let Some(reply) = replies.recv().await {
-        together.clear();
-        together.extend_from_slice(&reply);
+        together.extend_from_slice(&reply.octets);
+        permits.push(reply.permit);
         while together.len() < 16 * 1024
             && let Ok(more) = replies.try_recv()
         {
-            together.extend_from_slice(&more);
+            together.extend_from_slice(&more.octets);
+            permits.push(more.permit);
         }
         match timeout(limit, writer.write_all(&together)).await {
             Ok(Ok(())) => {}
             _ => return,
         }
+        together.clear();
+        permits.clear();
     }
     let _ = writer.shutdown().await;
 }

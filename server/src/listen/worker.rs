@@ -151,6 +151,8 @@ impl Worker {
     fn serve_socket(&mut self, house: &House, place: usize, now: Instant) -> bool {
         let Some(socket) = self.desk.socket(place) else { return false };
         let address = socket.address;
+        // Replies from upstreams that this turn brought leave first: a whole batch must find room.
+        socket.send(&self.running, now);
         match socket.socket.receive(&mut self.received) {
             Ok(0) => return false,
             Ok(_) => {}
@@ -166,9 +168,6 @@ impl Worker {
             // Nobody can be answered at port 0: such a source is forged.
             if datagram.peer.port() == 0 {
                 continue;
-            }
-            if socket.replies.is_full() {
-                break;
             }
             let moment = Moment { now, client: datagram.peer, proto: Proto::Udp };
             let gate =

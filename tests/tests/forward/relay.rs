@@ -1,11 +1,11 @@
 //! What goes up and what comes back: transports, sockets, EDNS, octets; and what is told about it.
 
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
 use std::thread::{scope, sleep};
 use std::time::Duration;
 
 use tests::{
-    Action, Ask, Asked, Authority, Dns, Metrics, Says, Server, Stream, Transport, Upstream, ask,
+    Action, Ask, Asked, Authority, Connection, Dns, Metrics, Says, Server, Stream, Transport, Upstream, ask,
     assert_contains, free_port, fresh_ip, skip, tempdir,
 };
 
@@ -290,4 +290,45 @@ fn an_error_line_names_the_query_and_the_cause() {
     assert_eq!(dns.ask("x.example").status(), "SERVFAIL");
     let line = dns.server.wait_for_log("plugin/errors: 2 x.example. A: ", Duration::from_secs(2));
     assert_contains!(line, "[ERROR] ");
+}
+
+#[test]
+fn a_connection_with_hundreds_of_queries_outstanding_gets_every_reply() {
+    let upstream = Upstream::start(fresh_ip(), good);
+    let dns = Dns::start(&format!(
+        "hosts {{\n192.0.2.2 known.example\nfallthrough\n}}\nforward . {}",
+        upstream.word()
+    ));
+    let mut connection = Connection::open(dns.at, Duration::from_secs(5)).unwrap();
+    let queries: Vec<u8> = (0..400u16)
+        .flat_map(|id| {
+            let name = if id % 2 == 0 { "known.example".to_owned() } else { format!("n{id}.example") };
+            let message = Ask::new(&name, "A").id(id).bytes();
+            [&(message.len() as u16).to_be_bytes()[..], &message].concat()
+        })
+        .collect();
+    connection.send_octets(&queries).unwrap();
+    let mut ids: Vec<u16> = (0..400).map(|_| connection.message().unwrap().id).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, (0..400).collect::<Vec<u16>>());
+}
+
+#[test]
+fn a_burst_of_misses_loses_no_query() {
+    let upstream = Upstream::start(fresh_ip(), good);
+    let dns = Dns::start(&format!("multisocket 1\nforward . {}", upstream.word()));
+    let client = UdpSocket::bind((dns.at.ip(), 0)).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    client.connect(dns.at).unwrap();
+    // Twice as many as a batch holds, again and again, while the replies to the last ones come back.
+    let (mut sent, mut received) = (0u16, 0);
+    let mut reply = [0; 512];
+    while received < 4000 {
+        while sent < 4000 && sent - received < 128 {
+            client.send(&Ask::new(&format!("n{sent}.example"), "A").id(sent).bytes()).unwrap();
+            sent += 1;
+        }
+        client.recv(&mut reply).unwrap_or_else(|error| panic!("{received} of {sent} answered: {error}"));
+        received += 1;
+    }
 }
