@@ -256,7 +256,7 @@ fn a_reply_of_sixty_thousand_octets_reaches_a_tcp_client_whole() {
 #[test]
 fn forwarding_works_over_ipv6() {
     let v6 = Ipv6Addr::LOCALHOST;
-    if std::net::UdpSocket::bind((v6, 0)).is_err() {
+    if UdpSocket::bind((v6, 0)).is_err() {
         return skip("forwarding_works_over_ipv6", "::1 is not there");
     }
     let upstream = Upstream::at((v6, free_port(v6.into())).into(), good);
