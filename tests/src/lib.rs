@@ -4,10 +4,10 @@
 //!   Ask, Connection, Stream  -->  the real binary (Server)  -->  Upstream (scripted)
 //!        the clients               spawned, watched, ended         what it was asked
 //! ```
-//! - [`binary`] builds the program once per process; [`Server`] runs it on a Corefile and reads its log, metrics, descriptors.
+//! - [`binary()`] builds the program once per process; [`Server`] runs it on a Corefile and reads its log, metrics, descriptors.
 //! - [`Ask`] sends one query and decodes the reply; [`Connection`] pipelines over TCP; [`Stream`] keeps a steady load and counts what is lost.
 //! - [`Upstream`] answers over UDP, TCP or TLS as a closure says, and remembers what it was asked.
-//! - [`fresh_ip`] gives every test an address of its own; [`isolated`] gives a test a network and an `/etc` of its own.
+//! - [`fresh_ip`] gives every test an address of its own; [`isolated()`] gives a test a network and an `/etc` of its own.
 //!
 //! This room must not know how the program works inside: it imports none of its crates. It panics where a test should fail.
 
