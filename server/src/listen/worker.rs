@@ -207,9 +207,12 @@ impl Worker {
         }
         socket.send(&self.running, now);
         self.observe(house, place, now);
-        while let Some((waiter, patience)) = self.misses.pop() {
+        // First come, first asked: where the table is full, it is the newest that are shed.
+        let mut misses = std::mem::take(&mut self.misses);
+        for (waiter, patience) in misses.drain(..) {
             self.desk.ask(&mut self.forwarder, now, waiter, patience);
         }
+        self.misses = misses;
         true
     }
 
