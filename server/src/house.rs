@@ -159,7 +159,7 @@ impl ServedZone {
 
     /// Completes a reply: identifier, size, header.
     #[inline]
-    pub fn finish(&self, query: &Query<'_>, mut reply: Reply<'_>, limit: usize) -> (Flags, usize) {
+    pub fn finish(&self, query: &Query<'_>, reply: &mut Reply<'_>, limit: usize) -> (Flags, usize) {
         if let Some(nsid) = &self.block.nsid
             && query.edns.is_some_and(|edns| edns.nsid)
         {

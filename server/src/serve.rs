@@ -13,17 +13,17 @@ use crate::pipeline::Now;
 use crate::plugin::Moment;
 
 /// What becomes of a packet.
-pub enum Served<'h, 'p> {
+pub enum Served<'h, 'g, 'p> {
     /// Silence.
     Nothing,
     /// The reply is in the buffer.
     Reply(Outcome),
     /// The reply is in the buffer, and an upstream is to be asked for the next one.
-    ReplyAndRefresh(Outcome, Query<'p>, &'h Arc<ServedZone>),
+    ReplyAndRefresh(Outcome, &'g Query<'p>, &'h Arc<ServedZone>),
     /// An upstream must be asked; the client waits at most `patience` for it.
     Ask {
         /// What to ask.
-        query: Query<'p>,
+        query: &'g Query<'p>,
         /// Which zone asks.
         zone: &'h Arc<ServedZone>,
         /// How long until a stale answer will do.
@@ -80,14 +80,14 @@ impl Room {
 
 /// Takes a packet through gate, route and pipeline, and writes its reply to `out` if memory has one.
 #[inline]
-pub fn serve<'h, 'p>(
+pub fn serve<'h, 'g, 'p>(
     listener: &'h Listener,
-    gate: Gate<'p>,
+    gate: &'g Gate<'p>,
     moment: &Moment,
     writer: usize,
     room: Room,
     out: &mut Vec<u8>,
-) -> Served<'h, 'p> {
+) -> Served<'h, 'g, 'p> {
     let query = match gate {
         Gate::Pass(query) => query,
         Gate::Drop => return Served::Nothing,
@@ -109,17 +109,17 @@ pub fn serve<'h, 'p>(
         }
     };
     if query.class == Class::CH && query.name == listener.probe {
-        return Served::Reply(own_probe(&query, writer, out));
+        return Served::Reply(own_probe(query, writer, out));
     }
-    let zone = match listener.route.find(&query) {
+    let zone = match listener.route.find(query) {
         Ok(zone) => zone,
-        Err(failure) => return Served::Reply(no_zone(&query, failure, room, out)),
+        Err(failure) => return Served::Reply(no_zone(query, failure, room, out)),
     };
-    let mut reply = Reply::start(out, &query);
-    let failure = match zone.block.pipeline.answer_now(moment, &query, &mut reply, zone.tally(writer)) {
+    let mut reply = Reply::start(out, query);
+    let failure = match zone.block.pipeline.answer_now(moment, query, &mut reply, zone.tally(writer)) {
         Now::Answered => None,
         Now::Refresh => {
-            let outcome = finish(zone, &query, reply, room, None);
+            let outcome = finish(zone, query, &mut reply, room, None);
             return Served::ReplyAndRefresh(outcome, query, zone);
         }
         Now::Ask(patience) => return Served::Ask { query, zone, patience },
@@ -128,7 +128,7 @@ pub fn serve<'h, 'p>(
             Some(failure)
         }
     };
-    Served::Reply(finish(zone, &query, reply, room, failure))
+    Served::Reply(finish(zone, query, &mut reply, room, failure))
 }
 
 /// Empties a reply and says in it why there is no answer.
@@ -145,7 +145,7 @@ pub fn fail(reply: &mut Reply<'_>, failure: &Failure) {
 pub fn finish(
     zone: &ServedZone,
     query: &Query<'_>,
-    mut reply: Reply<'_>,
+    reply: &mut Reply<'_>,
     room: Room,
     failure: Option<Failure>,
 ) -> Outcome {

@@ -136,7 +136,7 @@ impl Scene {
         let moment = Moment { now: self.now, client: self.client, proto: Proto::Udp };
         let listener = &self.house.listeners[&AT];
         let gate = accept(packet);
-        let served = serve::serve(listener, gate, &moment, 0, Room::Datagram, &mut self.out);
+        let served = serve::serve(listener, &gate, &moment, 0, Room::Datagram, &mut self.out);
         let outcome = match served {
             Served::Reply(outcome) | Served::ReplyAndRefresh(outcome, ..) => outcome,
             Served::Nothing | Served::Ask { .. } => return None,

@@ -85,7 +85,17 @@ pub fn accept(packet: &[u8]) -> Gate<'_> {
     if questions != 1 || answers > 1 || authorities > 1 || additionals > 2 {
         return refuse(Rcode::FORMERR, None);
     }
-    let Ok((name, name_end)) = Name::read_plain(packet, HEADER) else { return refuse(Rcode::FORMERR, None) };
+    let mut query = Query {
+        id: number(0),
+        flags,
+        question: &[],
+        name: Name::ROOT,
+        rtype: RType(0),
+        class: Class(0),
+        edns: None,
+        size: packet.len(),
+    };
+    let Ok(name_end) = query.name.fill_plain(packet, HEADER) else { return refuse(Rcode::FORMERR, None) };
     let end = name_end + 4;
     let Some(question) = packet.get(HEADER..end) else { return refuse(Rcode::FORMERR, None) };
     let (Some(rtype), Some(class)) = (read_u16(packet, name_end), read_u16(packet, name_end + 2)) else {
@@ -94,34 +104,24 @@ pub fn accept(packet: &[u8]) -> Gate<'_> {
     if flags.opcode() == Opcode::NOTIFY {
         return refuse(Rcode::REFUSED, Some(question));
     }
-    let mut edns = None;
+    (query.question, query.rtype, query.class) = (question, RType(rtype), Class(class));
     if answers + authorities + additionals > 0 {
         let Some(found) = read_edns(packet, end, [answers, authorities, additionals]) else {
             return refuse(Rcode::FORMERR, Some(question));
         };
-        edns = found;
+        query.edns = found;
     }
-    let opt = edns.map(|edns: Edns<'_>| edns.dnssec_ok);
+    let opt = query.edns.map(|edns: Edns<'_>| edns.dnssec_ok);
     let answer = |rcode| Gate::Refuse(Refusal { id: number(0), flags, rcode, question: Some(question), opt });
-    if edns.is_some_and(|edns| edns.version != 0) {
+    if query.edns.is_some_and(|edns| edns.version != 0) {
         return answer(Rcode::BADVERS);
     }
-    let rtype = RType(rtype);
-    match rtype {
+    match query.rtype {
         RType::AXFR | RType::IXFR => return answer(Rcode::REFUSED),
         RType::OPT => return answer(Rcode::FORMERR),
         _ => {}
     }
-    Gate::Pass(Query {
-        id: number(0),
-        flags,
-        question,
-        name,
-        rtype,
-        class: Class(class),
-        edns,
-        size: packet.len(),
-    })
+    Gate::Pass(query)
 }
 
 /// Looks over a packet of which the end was lost because it did not fit the receive buffer: FORMERR at best.

@@ -111,7 +111,7 @@ impl<'b> Reply<'b> {
     /// TC is set if any of them was in the answer or authority section (RFC 2181, section 9). The OPT always stays
     /// (RFC 6891, section 7).
     #[inline]
-    pub fn finish(mut self, query: &Query<'_>, limit: usize) -> (Flags, usize) {
+    pub fn finish(&mut self, query: &Query<'_>, limit: usize) -> (Flags, usize) {
         let options: &[u8] = if query.edns.is_some() { self.options.as_bytes() } else { &[] };
         let opt = if query.edns.is_some() { opt_length(options) } else { 0 };
         if self.out.len() + opt > limit {

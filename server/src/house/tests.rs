@@ -65,7 +65,7 @@ impl Scene {
             Moment { now: self.now, client: "192.0.2.200:40000".parse().unwrap(), proto: Proto::Udp };
         let mut out = b"left over".to_vec();
         let gate = accept(packet);
-        match serve::serve(self.listener(at), gate, &moment, 0, self.room, &mut out) {
+        match serve::serve(self.listener(at), &gate, &moment, 0, self.room, &mut out) {
             Served::Nothing => Sent::Nothing,
             Served::Reply(outcome) | Served::ReplyAndRefresh(outcome, ..) => {
                 let message = Message::from_vec(&out).expect("every reply can be read");

@@ -245,7 +245,7 @@ impl Desk {
                 if !write(&mut reply, &query) {
                     return false;
                 }
-                let outcome = serve::finish(zone, &query, reply, Room::Datagram, failure);
+                let outcome = serve::finish(zone, &query, &mut reply, Room::Datagram, failure);
                 open.replies.commit(peer, *local);
                 let local = local.map_or(*address, |local| (local.address, address.port()).into());
                 (outcome, Proto::Udp, *peer, local)
@@ -255,7 +255,7 @@ impl Desk {
                 if !write(&mut reply, &query) {
                     return false;
                 }
-                let outcome = serve::finish(zone, &query, reply, Room::Stream, failure);
+                let outcome = serve::finish(zone, &query, &mut reply, Room::Stream, failure);
                 stream.send(&self.scratch);
                 (outcome, Proto::Tcp, stream.peer, stream.local)
             }

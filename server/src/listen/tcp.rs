@@ -113,8 +113,9 @@ impl Connection {
         let moment = Moment { now, client: self.peer, proto: Proto::Tcp };
         let writer = self.running.inboxes.len();
         let mut out = Vec::new();
+        let gate = gate(message);
         let served = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            serve::serve(listener, gate(message), &moment, writer, Room::Stream, &mut out)
+            serve::serve(listener, &gate, &moment, writer, Room::Stream, &mut out)
         }));
         let Ok(served) = served else {
             self.running.panics.add_shared(1);
@@ -152,9 +153,9 @@ impl Connection {
             Some(zone) => {
                 serve::count(zone.tally(writer), &outcome, &seen);
                 if let (true, Gate::Pass(query)) =
-                    (zone.block.log.is_some() || outcome.failure.is_some(), gate(message))
+                    (zone.block.log.is_some() || outcome.failure.is_some(), &gate)
                 {
-                    serve::log(zone, &outcome, &seen, &query, lines);
+                    serve::log(zone, &outcome, &seen, query, lines);
                 }
             }
             None => serve::count(listener.dropped_tally(writer), &outcome, &seen),

@@ -174,9 +174,9 @@ impl Worker {
                 if datagram.truncated { accept_truncated(datagram.bytes) } else { accept(datagram.bytes) };
             let Some(out) = socket.replies.slot() else { break };
             let served = catch_unwind(AssertUnwindSafe(|| {
-                serve::serve(listener, gate, &moment, self.index, Room::Datagram, out)
+                serve::serve(listener, &gate, &moment, self.index, Room::Datagram, out)
             }));
-            let mut miss = |query: wire::Query<'_>, zone: &Arc<ServedZone>, client, patience| {
+            let mut miss = |query: &wire::Query<'_>, zone: &Arc<ServedZone>, client, patience| {
                 let waiter = Waiter { query: query.hold(), zone: zone.clone(), client, started: now };
                 self.misses.push((waiter, patience));
             };
