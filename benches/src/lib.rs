@@ -12,6 +12,7 @@ pub mod clock;
 pub mod compare;
 pub mod flood;
 pub mod histogram;
+pub mod instructions;
 pub mod judge;
 pub mod names;
 pub mod outstanding;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use benches::flood::{Pace, Plan, Transport};
 use benches::workload::{Ask, Workload};
-use benches::{compare, flood, relay, responder};
+use benches::{compare, flood, instructions, relay, responder};
 use clap::{Args, Parser, Subcommand};
 
 #[derive(Parser)]
@@ -34,6 +34,8 @@ enum Command {
     Flood(Flood),
     /// Measure this server beside every other one found, in a network namespace of its own
     Compare(compare::Options),
+    /// Count the instructions of a query, under callgrind, and compare with their budgets
+    Instructions(instructions::Options),
 }
 
 #[derive(Args)]
@@ -106,6 +108,7 @@ fn main() -> Result<()> {
         }
         Command::Flood(options) => options.run(),
         Command::Compare(options) => compare::run(&options),
+        Command::Instructions(options) => instructions::run(&options),
     }
 }
 

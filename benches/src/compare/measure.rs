@@ -96,7 +96,9 @@ impl Bench {
             workload = workload.unjudged();
         }
         let upstream = match work.source {
-            Source::Upstream(_) if server.kind != Kind::Echo => Some(self.start_upstream()?),
+            Source::Upstream(_) if server.kind != Kind::Echo => {
+                Some(start_upstream(&self.myself, self.upstream_core)?)
+            }
             _ => None,
         };
         let launch = server.launch(work, &place)?;
@@ -104,17 +106,8 @@ impl Bench {
         let mut running = Running::start(&launch, &cores)?;
         first_answer(&mut running, LISTEN[0], &mut workload, clock)?;
         let start = Duration::from_nanos(clock.now_ns());
-        if let (Some(kind), true) = (&work.prefill, server.kind.knows_names()) {
-            let all = Workload::in_order(kind)?;
-            let plan = Plan {
-                pace: Pace::Closed(8),
-                warmup: Duration::ZERO,
-                window: PREFILL_MAX,
-                queries_max: kind.count().into(),
-                ..Plan::closed(LISTEN.to_vec(), vec![self.load_cores[0]])
-            };
-            let (tally, _) = flood::run(&plan, &all, |_| {})?;
-            ensure!(tally.replies > 0, "no reply while the cache was filled");
+        if server.kind.knows_names() {
+            prefill(work, self.load_cores[0])?;
         }
         Ok(Started { running, _upstream: upstream, workload, start })
     }
@@ -155,19 +148,33 @@ impl Bench {
             lines: lines_after - lines_before,
         })
     }
+}
 
-    fn start_upstream(&self) -> Result<Running> {
-        let launch = Launch::new(&self.myself).args([
-            "upstream".to_owned(),
-            "--listen".to_owned(),
-            UPSTREAM.to_string(),
-        ]);
-        let clock = Clock::start();
-        let mut running = Running::start(&launch, &[self.upstream_core])?;
-        let mut workload = Workload::new(&["cached:1".parse()?], 0)?;
-        first_answer(&mut running, UPSTREAM, &mut workload, clock).context("upstream")?;
-        Ok(running)
-    }
+/// Starts the upstream on a core and waits until it answers.
+pub(crate) fn start_upstream(myself: &Path, core: usize) -> Result<Running> {
+    let launch =
+        Launch::new(myself).args(["upstream".to_owned(), "--listen".to_owned(), UPSTREAM.to_string()]);
+    let clock = Clock::start();
+    let mut running = Running::start(&launch, &[core])?;
+    let mut workload = Workload::new(&["cached:1".parse()?], 0)?;
+    first_answer(&mut running, UPSTREAM, &mut workload, clock).context("upstream")?;
+    Ok(running)
+}
+
+/// Asks each name once that is to be in the cache.
+pub(crate) fn prefill(work: &Work, core: usize) -> Result<()> {
+    let Some(kind) = &work.prefill else { return Ok(()) };
+    let all = Workload::in_order(kind)?;
+    let plan = Plan {
+        pace: Pace::Closed(8),
+        warmup: Duration::ZERO,
+        window: PREFILL_MAX,
+        queries_max: kind.count().into(),
+        ..Plan::closed(LISTEN.to_vec(), vec![core])
+    };
+    let (tally, _) = flood::run(&plan, &all, |_| {})?;
+    ensure!(tally.replies > 0, "no reply while the cache was filled");
+    Ok(())
 }
 
 /// A server that answers.
@@ -179,7 +186,7 @@ pub struct Started {
 }
 
 /// Asks one question until the right answer comes.
-fn first_answer(
+pub(crate) fn first_answer(
     running: &mut Running,
     target: SocketAddr,
     workload: &mut Workload,
@@ -222,7 +229,7 @@ fn first_answer(
 }
 
 /// Where everything is, within the namespace.
-fn place(dir: &Path, workers: usize) -> Place<'_> {
+pub(crate) fn place(dir: &Path, workers: usize) -> Place<'_> {
     Place { dir, listen: &LISTEN, upstream: UPSTREAM, workers }
 }
 
@@ -231,7 +238,7 @@ pub const LISTEN: [SocketAddr; 2] = [
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 10)), 53),
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 11)), 53),
 ];
-const UPSTREAM: SocketAddr =
+pub(crate) const UPSTREAM: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 20)), 5353);
 /// Before a server listens, and after a wrong answer.
 const LOOK_AGAIN: Duration = Duration::from_micros(200);

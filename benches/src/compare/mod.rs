@@ -2,7 +2,7 @@
 
 pub mod config;
 pub mod measure;
-mod namespace;
+pub(crate) mod namespace;
 pub mod plot;
 pub mod proc;
 pub mod process;
@@ -101,7 +101,7 @@ pub fn run(options: &Options) -> Result<()> {
 }
 
 /// Builds this repository's server where cargo is at hand; else an older build beside this program will do.
-fn build() -> Result<()> {
+pub(crate) fn build() -> Result<()> {
     let Some(cargo) = std::env::var_os("CARGO") else { return Ok(()) };
     let status = Command::new(cargo).args(["build", "--release", "--package", "server"]).status();
     ensure!(

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use super::process::signal;
 
 /// A named network namespace with its loopback up; it goes when this is dropped, and what runs in it.
-pub(super) struct Namespace {
+pub(crate) struct Namespace {
     name: String,
 }
 
@@ -19,7 +19,7 @@ impl Namespace {
     ///
     /// # Errors
     /// When `ip` is missing, or this is not root.
-    pub(super) fn make(addresses: impl Iterator<Item = IpAddr>) -> Result<Self> {
+    pub(crate) fn make(addresses: impl Iterator<Item = IpAddr>) -> Result<Self> {
         for name in names()? {
             let owner = name.strip_prefix(PREFIX).and_then(|pid| pid.parse::<u32>().ok());
             if owner.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
@@ -40,7 +40,7 @@ impl Namespace {
     ///
     /// # Errors
     /// When it cannot be started or fails.
-    pub(super) fn run(&self, command: &Command) -> Result<()> {
+    pub(crate) fn run(&self, command: &Command) -> Result<()> {
         let mut inside = Command::new("ip");
         inside.args(["netns", "exec", &self.name]).arg(command.get_program()).args(command.get_args());
         let status = inside.status().context("ip netns exec")?;

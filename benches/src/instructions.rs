@@ -1,0 +1,154 @@
+//! Instructions that a query costs, outside the kernel: the same on a busy machine as on a quiet one.
+//!
+//! The real server runs under callgrind and is asked over its real sockets, once a few and once many queries; what the
+//! many cost more, divided by how many more they were, is the cost of one. Start, end and the filling of a cache cancel
+//! out. Every kind of query has a budget; more is an error, which is how a change that makes queries dearer is seen.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::clock::Clock;
+use crate::compare::build;
+use crate::compare::measure::{LISTEN, first_answer, place, prefill, start_upstream};
+use crate::compare::namespace::Namespace;
+use crate::compare::process::{Launch, Running};
+use crate::compare::servers::{Kind, Server, find};
+use crate::compare::work::{Source, Work, all};
+use crate::flood::{self, Pace, Plan};
+use crate::workload::Workload;
+
+/// What is counted.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Options {
+    /// Kinds of queries, by name, with commas between them [default: all that have a budget]
+    #[arg(long, value_delimiter = ',')]
+    works: Vec<String>,
+    /// This repository's server [default: built by cargo, beside this program]
+    #[arg(long)]
+    localdns: Option<PathBuf>,
+    /// Leave what callgrind wrote in this directory, for callgrind_annotate
+    #[arg(long)]
+    keep: Option<PathBuf>,
+    /// This is the run within the namespace, with this directory for files
+    #[arg(long, hide = true)]
+    inside: Option<PathBuf>,
+}
+
+/// Counts, prints a Markdown table, and compares with the budgets.
+///
+/// # Errors
+/// When valgrind or the right to a namespace is missing, the server fails, or a query costs more than its budget.
+pub fn run(options: &Options) -> Result<()> {
+    if let Some(dir) = &options.inside {
+        return count(options, dir);
+    }
+    if options.localdns.is_none() {
+        build()?;
+    }
+    let dir = std::env::temp_dir().join(format!("localdns-instructions-{}", std::process::id()));
+    let namespace = Namespace::make(LISTEN.iter().map(std::net::SocketAddr::ip))?;
+    let mut command = Command::new(std::env::current_exe().context("this program's file")?);
+    command.args(std::env::args_os().skip(1)).arg("--inside").arg(&dir);
+    let outcome = namespace.run(&command);
+    drop(namespace);
+    if dir.exists() {
+        fs::remove_dir_all(&dir).with_context(|| dir.display().to_string())?;
+    }
+    outcome
+}
+
+fn count(options: &Options, dir: &Path) -> Result<()> {
+    let myself = std::env::current_exe().context("this program's file")?;
+    let localdns = options.localdns.clone().unwrap_or_else(|| myself.with_file_name("localdns"));
+    let server = find(&[Kind::Localdns], &localdns, &myself).pop();
+    let server = server.with_context(|| format!("{} is not there", localdns.display()))?;
+    println!("| query | instructions | budget |\n|---|---|---|");
+    let mut over = Vec::new();
+    for (name, budget) in BUDGETS {
+        if !options.works.is_empty() && !options.works.iter().any(|work| work == name) {
+            continue;
+        }
+        let work = all().into_iter().find(|work| work.name == name).context("a row of the comparison")?;
+        let counted = per_query(&server, &work, &myself, dir)?;
+        println!("| {} | {counted} | {budget} |", work.title);
+        if counted > budget {
+            over.push(format!("{name}: {counted} instructions, {budget} allowed"));
+        }
+        if let Some(keep) = &options.keep {
+            fs::create_dir_all(keep).with_context(|| keep.display().to_string())?;
+            fs::copy(dir.join(OUT), keep.join(format!("callgrind.{name}.out"))).context("keep")?;
+        }
+    }
+    ensure!(over.is_empty(), "dearer than allowed: {}", over.join("; "));
+    Ok(())
+}
+
+fn per_query(server: &Server, work: &Work, myself: &Path, dir: &Path) -> Result<u64> {
+    let [few, many] = [FEW, MANY].map(|queries| one_run(server, work, myself, dir, queries));
+    let ((few, few_replies), (many, many_replies)) = (few?, many?);
+    ensure!(many > few && many_replies > few_replies, "{}: more queries did not cost more", work.name);
+    Ok((many - few) / (many_replies - few_replies))
+}
+
+/// All instructions from start to end of a server that was asked so often, and how many queries it answered.
+fn one_run(server: &Server, work: &Work, myself: &Path, dir: &Path, queries: u64) -> Result<(u64, u64)> {
+    if dir.exists() {
+        fs::remove_dir_all(dir).with_context(|| dir.display().to_string())?;
+    }
+    fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
+    let mut workload = Workload::new(&work.asks, 1)?;
+    let _upstream = match work.source {
+        Source::Upstream(_) => Some(start_upstream(myself, 0)?),
+        _ => None,
+    };
+    let launch = server.launch(work, &place(dir, 1))?;
+    let out = dir.join(OUT);
+    let mut valgrind = Launch::new("valgrind")
+        .args(["--tool=callgrind", "--quiet", &format!("--callgrind-out-file={}", out.display())])
+        .args([launch.program.display().to_string()])
+        .args(launch.args);
+    valgrind.env = launch.env;
+    let mut running = Running::start(&valgrind, &[0]).context("valgrind is needed")?;
+    first_answer(&mut running, LISTEN[0], &mut workload, Clock::start())?;
+    prefill(work, 0)?;
+    let plan = Plan {
+        // One socket, always as many outstanding: batches are alike from run to run.
+        lanes: 1,
+        pace: Pace::Closed(OUTSTANDING),
+        warmup: Duration::ZERO,
+        window: Duration::from_secs(300),
+        patience: Duration::from_secs(30),
+        queries_max: queries,
+        ..Plan::closed(vec![LISTEN[0]], vec![])
+    };
+    let (tally, _) = flood::run(&plan, &workload, |_| {})?;
+    if let Some(status) = running.ended() {
+        anyhow::bail!("{}: it ended with {status} and printed: {}", work.name, running.last_words());
+    }
+    ensure!(
+        tally.lost + tally.wrong() == 0 && tally.replies == queries,
+        "{}: {} of {queries} answered, {} lost, {} wrong",
+        work.name,
+        tally.replies,
+        tally.lost,
+        tally.wrong()
+    );
+    // The counts are written when it has ended.
+    drop(running);
+    let text = fs::read_to_string(&out).with_context(|| out.display().to_string())?;
+    let total = text.lines().find_map(|line| line.strip_prefix("totals: ")?.trim().parse().ok());
+    Ok((total.context("callgrind wrote no total")?, tally.replies))
+}
+
+/// Rows of the comparison and what one query may cost: a twentieth above what was counted when the row was last made
+/// cheaper, for compilers and hash seeds differ a little.
+const BUDGETS: [(&str, u64); 6] =
+    [("hosts", 5000), ("cache", 5000), ("nxdomain", 5000), ("whoami", 5000), ("log", 9000), ("miss", 20000)];
+const FEW: u64 = 2_000;
+const MANY: u64 = 22_000;
+const OUTSTANDING: usize = 64;
+const OUT: &str = "callgrind.out";
