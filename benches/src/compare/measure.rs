@@ -36,6 +36,8 @@ pub struct Bench {
     pub warmup: Duration,
     /// What counts.
     pub window: Duration,
+    /// After which a query is lost.
+    pub patience: Duration,
 }
 
 /// What one round showed.
@@ -122,6 +124,7 @@ impl Bench {
             pace,
             warmup: self.warmup,
             window: self.window,
+            patience: self.patience,
             // Sleeping costs the exact time of a reply; never sleeping costs whoever shares the core.
             spin: matches!(pace, Pace::Open(_)) && !work.shares_core(),
             ..Plan::closed(LISTEN.to_vec(), self.load_cores.clone())
@@ -175,6 +178,16 @@ pub(crate) fn prefill(work: &Work, core: usize) -> Result<()> {
     let (tally, _) = flood::run(&plan, &all, |_| {})?;
     ensure!(tally.replies > 0, "no reply while the cache was filled");
     Ok(())
+}
+
+impl Started {
+    /// The server's process, and all that it started.
+    ///
+    /// # Errors
+    /// When there is no `/proc`.
+    pub fn family(&self) -> Result<std::collections::HashSet<u32>> {
+        Ok(Snapshot::take()?.tree(self.running.pid()))
+    }
 }
 
 /// A server that answers.
@@ -245,4 +258,4 @@ const LOOK_AGAIN: Duration = Duration::from_micros(200);
 /// Once it listens: only what was lost is asked again.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 const START_MAX: Duration = Duration::from_secs(30);
-const PREFILL_MAX: Duration = Duration::from_secs(30);
+const PREFILL_MAX: Duration = Duration::from_secs(300);

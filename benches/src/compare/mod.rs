@@ -3,6 +3,7 @@
 pub mod config;
 pub mod measure;
 pub(crate) mod namespace;
+pub mod overload;
 pub mod plot;
 pub mod proc;
 pub mod process;
@@ -94,6 +95,7 @@ pub fn run(options: &Options) -> Result<()> {
     let outcome = namespace.run(&command);
     // First the processes, then their files.
     drop(namespace);
+    drop(fs::remove_dir(overload::mount_at(&dir)));
     if dir.exists() {
         fs::remove_dir_all(&dir).with_context(|| dir.display().to_string())?;
     }
@@ -142,6 +144,7 @@ impl Comparison {
                 upstream_core: options.upstream_core.unwrap_or(first),
                 warmup: Duration::from_secs(1),
                 window,
+                patience: Duration::from_secs(1),
             },
             repeats: options.repeats,
             seed: 0,
@@ -158,6 +161,7 @@ impl Comparison {
                 samples: Vec::new(),
                 failures: Vec::new(),
                 points: Vec::new(),
+                overloads: Vec::new(),
             },
         })
     }
@@ -167,9 +171,14 @@ impl Comparison {
         for work in self.run.works.clone() {
             let mut servers: Vec<Server> =
                 self.run.servers.iter().filter(|server| server.kind.takes(&work)).cloned().collect();
+            if let Some(percent) = work.held {
+                self.overload(&work, &servers, percent);
+                self.write(options)?;
+                continue;
+            }
             self.rounds_of(&work, &mut servers, None);
             let Some(reference) = self.reference(&work) else { continue };
-            if !work.all_cores {
+            if !work.all_cores && !work.memory {
                 for fraction in FRACTIONS {
                     let rate = (reference * fraction) as u64;
                     self.rounds_of(&work, &mut servers, Some(Offered { fraction, rate: rate.max(1) }));
@@ -205,15 +214,19 @@ impl Comparison {
             .iter()
             .map(|work| {
                 let servers = self.run.servers.iter().filter(|server| server.kind.takes(work)).count();
-                servers * if work.all_cores { 1 } else { 1 + FRACTIONS.len() }
+                match work {
+                    Work { memory: true, .. } | Work { held: Some(_), .. } => servers,
+                    Work { all_cores: true, .. } => servers * self.run.rounds as usize,
+                    _ => servers * (1 + FRACTIONS.len()) * self.run.rounds as usize,
+                }
             })
             .sum();
-        (self.bench.warmup + self.bench.window + START_AND_END) * (rounds as u32 * self.run.rounds)
+        (self.bench.warmup + self.bench.window + START_AND_END) * rounds as u32
     }
 
     /// All rounds of a row, the servers in turns. A server that fails is not tried again in this row.
     fn rounds_of(&mut self, work: &Work, servers: &mut Vec<Server>, offered: Option<Offered>) {
-        for number in 0..self.run.rounds {
+        for number in 0..if work.memory { 1 } else { self.run.rounds } {
             let mut failed = Vec::new();
             for server in servers.iter() {
                 match self.quiet_round(work, server, offered) {
@@ -231,6 +244,26 @@ impl Comparison {
                 }
             }
             servers.retain(|server| !failed.contains(&server.kind));
+        }
+    }
+
+    /// Each server once: what it carries, what is left of that when three times as much comes, and what after.
+    fn overload(&mut self, work: &Work, servers: &[Server], percent: u32) {
+        for server in servers {
+            self.seed += 1;
+            match overload::overload(&self.bench, server, work, percent, self.seed) {
+                Ok(seen) => {
+                    for round in [&seen.peak, &seen.under, &seen.after] {
+                        say(work, server, None, round, round.usage.others >= self.run.quiet);
+                    }
+                    self.run.overloads.push((server.kind, seen));
+                }
+                Err(error) => {
+                    let why = format!("{error:#}");
+                    eprintln!("{} {}: {why}", work.name, server.kind.name());
+                    self.run.failures.push(Failure { work: work.name, server: server.kind, why });
+                }
+            }
         }
     }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::measure::Round;
+use super::overload::{Overload, TIMES};
 use super::servers::{Kind, Server};
 use super::spread::Spread;
 use super::work::Work;
@@ -39,6 +40,8 @@ pub struct Run {
     pub failures: Vec<Failure>,
     /// What the plot shows.
     pub points: Vec<Point>,
+    /// What overload showed, a server at a time.
+    pub overloads: Vec<(Kind, Overload)>,
 }
 
 /// One round in its place.
@@ -136,6 +139,27 @@ pub fn markdown(run: &Run, plot: Option<&str>) -> String {
             }
         }
     }
+    if !run.overloads.is_empty() {
+        line(format_args!("\n## Overload\n"));
+        line(format_args!(
+            "Hosts hits, the server held to 30 % of a core by a control group and offered {TIMES} times what it carries for 30 s; `after`: half of it, from one second later on.\n"
+        ));
+        line(format_args!(
+            "| server | carries k q/s | answered of that | RSS MiB before / under / after | after: lost | after: p50 / p99 / p99.9 us |\n|---|---|---|---|---|---|"
+        ));
+        for (kind, seen) in &run.overloads {
+            let Overload { peak, under, after } = seen;
+            let [before, during, later] = [peak, under, after].map(|round| round.resident_kb as f64 / 1024.0);
+            let [p50, p99, p999, _] = after.tally.latency_us();
+            line(format_args!(
+                "| {} | {:.1} | {:.2} | {before:.1} / {during:.1} / {later:.1} | {} | {p50:.0} / {p99:.0} / {p999:.0} |",
+                kind.name(),
+                peak.rate() / 1e3,
+                seen.kept(),
+                after.tally.lost,
+            ));
+        }
+    }
     if !run.failures.is_empty() {
         line(format_args!("\n## Not measured\n"));
         for failure in &run.failures {
@@ -189,6 +213,13 @@ pub fn json(run: &Run) -> Value {
         "quiet_share": run.quiet,
         "servers": run.servers.iter().map(|server| json!({ "name": server.kind.name(), "version": server.version })).collect::<Vec<_>>(),
         "samples": run.samples.iter().map(sample).collect::<Vec<_>>(),
+        "overloads": run.overloads.iter().map(|(server, seen)| {
+            let load = |round: &Round| json!({ "load": round.tally.to_json(round.window), "resident_kb": round.resident_kb });
+            json!({
+                "server": server.name(), "kept": seen.kept(),
+                "peak": load(&seen.peak), "under": load(&seen.under), "after": load(&seen.after),
+            })
+        }).collect::<Vec<_>>(),
         "points": run.points.iter().map(point).collect::<Vec<_>>(),
         "failures": run.failures.iter().map(|failure| json!({ "work": failure.work, "server": failure.server.name(), "why": failure.why })).collect::<Vec<_>>(),
     })
@@ -319,6 +350,7 @@ mod tests {
             samples,
             failures: vec![Failure { work: "hosts", server: Kind::Coredns, why: "it\nended".into() }],
             points: vec![],
+            overloads: vec![],
         }
     }
 

@@ -77,6 +77,9 @@ impl Kind {
         let forwards = matches!(work.source, Source::Upstream(_));
         let own = matches!(work.source, Source::Whoami);
         match self {
+            // Their caches are bounded in other units; what is compared is the memory of the same Corefile.
+            Self::Echo | Self::Unbound | Self::Dnsdist | Self::Dnsmasq | Self::Named if work.memory => false,
+            Self::Echo if work.held.is_some() => false,
             Self::Echo => work.transport == Transport::Udp,
             // It would pass the hits of a cache on, too.
             Self::Relay => forwards && work.prefill.is_none(),
@@ -151,6 +154,8 @@ impl Server {
                 let launch = launch.args(["-conf", &corefile]);
                 match self.kind {
                     Kind::Coredns => launch.env("GOMAXPROCS", place.workers.to_string()),
+                    // Entries are what the Corefile bounds here; our own bound in bytes is out of the way.
+                    _ if work.memory => launch.env("LOCALDNS_CACHE_BYTES", "1073741824"),
                     _ => launch,
                 }
             }

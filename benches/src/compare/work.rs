@@ -22,6 +22,10 @@ pub struct Work {
     pub prefill: Option<Kind>,
     /// The server has the cores of the load too, and a worker on each.
     pub all_cores: bool,
+    /// One round, and no rates offered: filling takes longer than asking, and memory is what it is about.
+    pub memory: bool,
+    /// Held to so many percent of a core, and overloaded.
+    pub held: Option<u32>,
 }
 
 /// What knows the answers.
@@ -51,6 +55,8 @@ impl Work {
             transport: Transport::Udp,
             prefill: None,
             all_cores: false,
+            memory: false,
+            held: None,
         }
     }
 
@@ -91,12 +97,24 @@ pub fn all() -> Vec<Work> {
                 &[(cached, 95), (Kind::Miss, 5)],
             )
         },
+        Work {
+            prefill: Some(Kind::Cached(MILLION)),
+            memory: true,
+            ..Work::new(
+                "cache-1m",
+                "cache hit, 1,000,000 entries",
+                Source::Upstream(Some(MILLION / 4 * 5)),
+                &[(Kind::Cached(MILLION), 1)],
+            )
+        },
         Work { transport: Transport::Tcp, ..hosts("tcp", "hosts hit over pipelined TCP", NAMES) },
         Work { all_cores: true, ..hosts("workers", "10,000 names, a worker on every core", NAMES) },
         Work { all_cores: true, ..hosts("workers-hot", "one name, a worker on every core", 1) },
+        Work { held: Some(30), ..hosts("overload", "hosts hit, held to 30 % of a core", NAMES) },
     ]
 }
 
 const NAMES: u32 = 10_000;
+const MILLION: u32 = 1_000_000;
 /// Three times the names: CoreDNS spreads entries over 256 shards, and a full shard evicts.
 const ENTRIES: u32 = 32_768;
