@@ -1,0 +1,31 @@
+//! What may be thrown at the rooms that read strangers' octets: one function for each, which panics when a promise is
+//! broken. `cargo fuzz` runs them for hours with its own mutations, a test for seconds with plain ones.
+
+mod messages;
+mod mutate;
+mod texts;
+
+use std::time::Instant;
+
+pub use messages::{cache_entry, differential, packet_gate, upstream_reply};
+pub use mutate::Mutator;
+pub use texts::{corefile, hosts_file};
+
+/// A room's promise, tried on any octets.
+pub type Target = fn(&[u8]);
+
+/// Every target under the name that its seeds and its fuzzer have.
+pub const TARGETS: [(&str, Target); 6] = [
+    ("packet_gate", packet_gate),
+    ("differential", differential),
+    ("upstream_reply", upstream_reply),
+    ("cache_entry", cache_entry),
+    ("corefile", corefile),
+    ("hosts_file", hosts_file),
+];
+
+/// Some instant; only differences matter.
+#[allow(clippy::disallowed_methods, reason = "the one start from which all times are counted")]
+fn start() -> Instant {
+    Instant::now()
+}

@@ -1,0 +1,207 @@
+//! Messages: from clients, from upstreams, and into the cache and out again.
+
+use std::time::Duration;
+
+use cache::{Cache, Lookup, Policy, Stale, Stored};
+use hickory_proto::op::Message;
+use wire::{Answer, Class, Flags, Gate, HEADER, Owner, Query, RType, Rcode, Reply, Section, accept};
+
+/// Any packet is dropped, refused with a reply that fits, or passed with its question as it came.
+pub fn packet_gate(packet: &[u8]) {
+    let mut out = Vec::new();
+    match accept(packet) {
+        Gate::Drop => assert!(packet.len() < HEADER || packet[2] & 0x80 != 0, "dropped in silence"),
+        Gate::Refuse(refusal) => {
+            refusal.write(&mut out);
+            assert_eq!(out[..2], packet[..2], "the client's id");
+            assert!(out.len() <= packet.len() + OPT, "a refusal is no amplifier: {}", out.len());
+            assert!(Message::from_vec(&out).is_ok(), "a refusal can be read: {out:x?}");
+        }
+        Gate::Pass(query) => {
+            let name = &query.question[..query.question.len() - 4];
+            assert!(name.eq_ignore_ascii_case(query.name.as_wire()));
+            assert_eq!(query.name.labels().count(), query.name.label_count());
+            for limit in [512, query.udp_limit(), 65_535] {
+                let mut reply = Reply::start(&mut out, &query);
+                for last in 0..100 {
+                    reply.push(Section::Answer, Owner::Question, RType::A, Class::IN, 60, &[192, 0, 2, last]);
+                }
+                let (flags, size) = reply.finish(&query, limit);
+                assert!(size <= limit && size == out.len(), "{size} octets of {limit}");
+                let message = Message::from_vec(&out).expect("a reply can be read");
+                assert_eq!(message.truncation, message.answers.len() < 100);
+                assert_eq!(flags.has(Flags::TC), message.truncation);
+                assert_eq!(message.edns.is_some(), query.edns.is_some());
+            }
+            let held = query.hold();
+            assert_eq!(held.query().question, query.question);
+            assert_eq!(held.query().name, query.name);
+        }
+    }
+}
+
+/// What both can read, hickory-proto and we read alike; what it takes for a plain query, we do not refuse as malformed.
+pub fn differential(packet: &[u8]) {
+    let Ok(theirs) = Message::from_vec(packet) else { return };
+    match accept(packet) {
+        Gate::Pass(query) => {
+            assert_eq!(theirs.queries.len(), 1);
+            let question = &theirs.queries[0];
+            assert_eq!(u16::from(question.query_type()), query.rtype.0);
+            assert_eq!(u16::from(question.query_class()), query.class.0);
+            let labels: Vec<Vec<u8>> = question.name().iter().map(<[u8]>::to_ascii_lowercase).collect();
+            assert_eq!(labels, query.name.labels().map(<[u8]>::to_vec).collect::<Vec<_>>());
+            assert_eq!((theirs.id, theirs.recursion_desired), (query.id, query.flags.has(Flags::RD)));
+            if let (Some(theirs), Some(ours)) = (&theirs.edns, &query.edns) {
+                assert_eq!(theirs.flags().dnssec_ok, ours.dnssec_ok);
+                assert_eq!(theirs.version(), ours.version);
+            }
+        }
+        Gate::Refuse(refusal) if refusal.rcode == Rcode::FORMERR => {
+            let counts = [theirs.answers.len(), theirs.authorities.len(), theirs.additionals.len()];
+            let plain = theirs.queries.len() == 1 && counts == [0; 3] && theirs.edns.is_none();
+            // The question's own name may not be compressed: there is nothing before it to point to.
+            let pointer = packet[HEADER..].iter().any(|&octet| octet >= 0xc0);
+            // An OPT that asks for what is not there, and types that are no question's.
+            let odd_type =
+                theirs.queries.first().is_some_and(|query| u16::from(query.query_type()) == RType::OPT.0);
+            assert!(!plain || pointer || odd_type || packet[6..12] != [0; 6], "refused: {packet:x?}");
+        }
+        Gate::Refuse(_) | Gate::Drop => {}
+    }
+    // The same octets as an upstream's reply to its own question.
+    let (Some(question), true) = (own_question(packet), packet[2] & 0x80 != 0) else { return };
+    let mut answer = Answer::default();
+    if answer.read(packet, question).is_err() || theirs.queries.len() != 1 {
+        return;
+    }
+    let ours: Vec<(u16, u32)> = answer
+        .records()
+        .filter(|record| record.section == Section::Answer)
+        .map(|record| (record.rtype.0, record.ttl))
+        .collect();
+    let theirs: Vec<(u16, u32)> =
+        theirs.answers.iter().map(|record| (u16::from(record.record_type()), record.ttl)).collect();
+    if ours.len() == theirs.len() {
+        assert_eq!(ours, theirs);
+    }
+}
+
+/// What an upstream sends is taken apart whole or not at all, and goes to clients within their limits.
+pub fn upstream_reply(octets: &[u8]) {
+    let (packet, reply) = asked_and_told(octets);
+    let query = passed(&packet);
+    let mut answer = Answer::default();
+    if answer.read(&reply, query.question).is_err() {
+        return;
+    }
+    let total: u16 = answer.counts.iter().sum();
+    assert_eq!(answer.records().count(), usize::from(total), "every record can be read");
+    assert_eq!(answer.ttls.len(), usize::from(total), "every TTL is known");
+    answer.clamp_ttls(5, 300);
+    assert!(answer.records().all(|record| (5..=300).contains(&record.ttl)));
+    assert!(answer.records().all(|record| record.rtype != RType::OPT), "their OPT stays on its hop");
+    let mut out = Vec::new();
+    for limit in [512, 1232, 65_535] {
+        let mut to_client = Reply::start(&mut out, &query);
+        to_client.push_answer(&answer);
+        let (_, size) = to_client.finish(&query, limit);
+        assert!(size <= limit && out.len() == size, "{size} of {limit}");
+    }
+}
+
+/// What the cache keeps it hands out whole, counted down, and not for longer than it may.
+pub fn cache_entry(octets: &[u8]) {
+    let (packet, reply) = asked_and_told(octets);
+    let query = passed(&packet);
+    let now = crate::start();
+    let cache = Cache::new(Cache::MIN_BYTES, now);
+    let partition = cache.partition(".");
+    for policy in [Policy::default(), stale_policy()] {
+        let mut answer = Answer::default();
+        if answer.read(&reply, query.question).is_err() {
+            return;
+        }
+        let Stored::Kept(_) = partition.store(&policy, &query, &mut answer, now) else { continue };
+        let first = seen(&query, |reply| partition.lookup(&policy, &query, now, reply))
+            .expect("it was kept just now");
+        assert_eq!(first.len(), answer.records().count());
+        for seconds in [1, 4, 6, 300, 1801, 3601, 90_000] {
+            let later = now + Duration::from_secs(seconds);
+            let Some(ttls) = seen(&query, |reply| partition.lookup(&policy, &query, later, reply)) else {
+                continue;
+            };
+            assert_eq!(ttls.len(), first.len());
+            let counted_down = ttls.iter().zip(&first).all(|(now, then)| now <= then);
+            assert!(counted_down, "{ttls:?} after {first:?}, {seconds} s later");
+            assert!(policy.stale.is_some() || seconds <= 3600, "expired after {seconds} s");
+        }
+    }
+}
+
+fn stale_policy() -> Policy {
+    let stale = Stale {
+        window: Duration::from_secs(3600),
+        mode: cache::Mode::Immediate,
+        ttl: None,
+        recheck: None,
+        prefer_positive: true,
+    };
+    Policy { stale: Some(stale), ..Policy::default() }
+}
+
+/// The TTLs of what a lookup put into a reply; `None` where it had nothing.
+fn seen(query: &Query<'_>, lookup: impl FnOnce(&mut Reply<'_>) -> Lookup) -> Option<Vec<u32>> {
+    let mut out = Vec::new();
+    let mut reply = Reply::start(&mut out, query);
+    let found = lookup(&mut reply);
+    let ttls = reply.records().map(|record| record.ttl).collect();
+    let (_, size) = reply.finish(query, 65_535);
+    assert!(size <= 65_535);
+    (!matches!(found, Lookup::Miss | Lookup::Verify { .. })).then_some(ttls)
+}
+
+/// A query of ours, chosen by the first octet, and the rest as the reply to it: its question is put right, for else
+/// hardly any input gets past that.
+fn asked_and_told(octets: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    let (&choice, rest) = octets.split_first().unwrap_or((&0, &[]));
+    let (name, rtype): (&[u8], u8) = [
+        (&b"\x07example\x03org\0"[..], 1),
+        (b"\x01a\x07example\x03org\0", 28),
+        (b"\0", 2),
+        (b"\x03www\x01a\x07example\x03org\0", 5),
+    ][usize::from(choice & 3)];
+    let mut question = name.to_vec();
+    question.extend_from_slice(&[0, rtype, 0, 1]);
+    let mut packet = b"\x12\x34\x01\0\0\x01\0\0\0\0\0\x01".to_vec();
+    packet.extend_from_slice(&question);
+    packet.extend_from_slice(&[0, 0, 41, 0x10, 0, 0, 0, choice & 0x80, 0, 0, 0]);
+    let mut reply = b"\x12\x34".to_vec();
+    reply.extend(rest.iter().take(2));
+    if let Some(flags) = reply.get_mut(2) {
+        *flags |= 0x80;
+    }
+    reply.extend_from_slice(&[0, 1]);
+    let counts = rest.get(2..8).unwrap_or_default();
+    // Few records of many: an input is short.
+    reply.extend(counts.iter().enumerate().map(|(at, count)| if at % 2 == 0 { 0 } else { count & 0x1f }));
+    reply.extend_from_slice(&question);
+    reply.extend_from_slice(rest.get(8..).unwrap_or_default());
+    (packet, reply)
+}
+
+fn passed(packet: &[u8]) -> Query<'_> {
+    match accept(packet) {
+        Gate::Pass(query) => query,
+        Gate::Drop | Gate::Refuse(_) => panic!("the gate takes our own query"),
+    }
+}
+
+/// The question of a message, whose name must not be compressed.
+fn own_question(message: &[u8]) -> Option<&[u8]> {
+    let (_, end) = wire::Name::read_plain(message, HEADER).ok()?;
+    message.get(HEADER..end + 4)
+}
+
+/// Octets of an OPT without options.
+const OPT: usize = 11;
