@@ -18,6 +18,14 @@ use crate::server::output;
 /// # Panics
 /// When `body` does, or takes more than three minutes.
 pub fn isolated<F: FnOnce()>(body: F) {
+    isolated_for(Duration::from_secs(180), body);
+}
+
+/// As [`isolated`], for a test that may take so long.
+///
+/// # Panics
+/// When `body` does, or takes longer.
+pub fn isolated_for<F: FnOnce()>(patience: Duration, body: F) {
     // The test runs itself again inside, by its name: `crate::module::test::{{closure}}` without both ends.
     let path = std::any::type_name::<F>().trim_end_matches("::{{closure}}");
     let test = path.split_once("::").map_or(path, |(_, test)| test);
@@ -33,7 +41,7 @@ pub fn isolated<F: FnOnce()>(body: F) {
     command.arg(std::env::current_exe().expect("a process knows its file"));
     command.args([test, "--exact", "--nocapture", "--include-ignored", "--test-threads=1"]);
     command.env(INSIDE, test).env("ETC", home.path()).env("LOCALDNS_BINARY", binary());
-    let output = output(command, Duration::from_secs(180));
+    let output = output(command, patience);
     let text =
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(

@@ -14,6 +14,7 @@ use tempfile::TempDir;
 
 use crate::admin::Metrics;
 use crate::binary::binary;
+use crate::cgroup::Cgroup;
 use crate::clock::{eventually, now};
 use crate::lock::lock;
 use crate::place::{publish, tempdir};
@@ -24,6 +25,8 @@ pub struct Options {
     args: Vec<OsString>,
     env: Vec<(String, String)>,
     cwd: Option<PathBuf>,
+    doors: Vec<PathBuf>,
+    reader: bool,
 }
 
 impl Options {
@@ -39,6 +42,17 @@ impl Options {
         self
     }
 
+    /// The control group that it starts in; several groups of different kinds may be named.
+    pub fn within(mut self, group: &Cgroup) -> Self {
+        self.doors.push(group.door());
+        self
+    }
+
+    /// Its standard output is read by a process of its own, which [`Server::signal_reader`] can stop.
+    pub fn reader(self) -> Self {
+        Self { reader: true, ..self }
+    }
+
     /// Its working directory; the directory of the Corefile unless said.
     pub fn cwd(self, cwd: &Path) -> Self {
         Self { cwd: Some(cwd.to_owned()), ..self }
@@ -49,6 +63,7 @@ impl Options {
 #[derive(Debug)]
 pub struct Server {
     child: Child,
+    reader: Option<Child>,
     directory: TempDir,
     log: Arc<Log>,
     started_in: Duration,
@@ -72,11 +87,23 @@ impl Server {
         std::fs::write(directory.path().join("Corefile"), corefile)
             .expect("the test's directory is writable");
         let started = now();
-        let mut child = command(directory.path(), &options).spawn().expect("the binary starts");
+        let mut command = command(directory.path(), &options);
         let log = Arc::new(Log::default());
-        log.follow(child.stdout.take().expect("stdout is piped"));
+        let reader = options.reader.then(|| {
+            let mut cat = Command::new("cat");
+            let mut cat = cat.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("cat is there");
+            command.stdout(cat.stdin.take().expect("its stdin is piped"));
+            log.follow(cat.stdout.take().expect("its stdout is piped"));
+            cat
+        });
+        let mut child = command.spawn().expect("the binary starts");
+        // Ours would keep the reader's pipe open.
+        drop(command);
+        if let Some(stdout) = child.stdout.take() {
+            log.follow(stdout);
+        }
         log.follow(child.stderr.take().expect("stderr is piped"));
-        let mut server = Self { child, directory, log, started_in: Duration::ZERO };
+        let mut server = Self { child, reader, directory, log, started_in: Duration::ZERO };
         let pidfile = server.path("pid");
         eventually("the pidfile", Duration::from_secs(10), || {
             let ended = server.child.try_wait().expect("a child can be asked");
@@ -127,9 +154,32 @@ impl Server {
     /// # Panics
     /// When the process is gone.
     pub fn signal(&self, name: &str) {
-        let status =
-            Command::new("kill").args(["-s", name, &self.pid().to_string()]).status().expect("kill is there");
-        assert!(status.success(), "signal {name} to {}", self.pid());
+        signal(self.pid(), name);
+    }
+
+    /// Sends a signal to the process that reads its standard output: see [`Options::reader`].
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn signal_reader(&self, name: &str) {
+        signal(self.reader.as_ref().expect("the server was started with a reader").id(), name);
+    }
+
+    /// The ids of its threads whose name begins so.
+    ///
+    /// # Panics
+    /// When the process is gone.
+    pub fn threads(&self, name: &str) -> Vec<u32> {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("the process runs");
+        let named =
+            |path: &Path| std::fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.starts_with(name));
+        let mut ids: Vec<u32> = tasks
+            .filter_map(|task| Some(task.ok()?.path()))
+            .filter(|path| named(path))
+            .filter_map(|path| path.file_name()?.to_str()?.parse().ok())
+            .collect();
+        ids.sort_unstable();
+        ids
     }
 
     /// Sends SIGTERM and waits for the end.
@@ -195,17 +245,6 @@ impl Server {
         }
     }
 
-    /// Stops reading its output, until [`Self::resume_log`]: its pipes fill up. One line more may still be read.
-    pub fn pause_log(&self) {
-        *lock(&self.log.paused) = true;
-    }
-
-    /// Reads its output again.
-    pub fn resume_log(&self) {
-        *lock(&self.log.paused) = false;
-        self.log.resumed.notify_all();
-    }
-
     /// Scrapes its metrics.
     ///
     /// # Panics
@@ -245,7 +284,16 @@ impl Drop for Server {
         // It may have ended by itself.
         drop(self.child.kill());
         drop(self.child.wait());
+        if let Some(reader) = &mut self.reader {
+            drop(reader.kill());
+            drop(reader.wait());
+        }
     }
+}
+
+fn signal(pid: u32, name: &str) {
+    let status = Command::new("kill").args(["-s", name, &pid.to_string()]).status().expect("kill is there");
+    assert!(status.success(), "signal {name} to {pid}");
 }
 
 /// Runs a command to its end and returns what it said.
@@ -295,7 +343,17 @@ fn read_aside(mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<Vec<u8
 }
 
 fn command(directory: &Path, options: &Options) -> Command {
-    let mut command = Command::new(binary());
+    let mut command = match &options.doors[..] {
+        [] => Command::new(binary()),
+        doors => {
+            // The shell enters, and becomes the program: everything that it ever takes is counted there.
+            let mut command = Command::new("sh");
+            let enter: String =
+                doors.iter().map(|door| format!("echo 0 > '{}' && ", door.display())).collect();
+            command.args(["-c", &format!("{enter}exec \"$@\""), "sh"]).arg(binary());
+            command
+        }
+    };
     command.arg("-conf").arg(directory.join("Corefile")).arg("-pidfile").arg(directory.join("pid"));
     command.args(&options.args);
     command.current_dir(options.cwd.as_deref().unwrap_or(directory));
@@ -314,8 +372,6 @@ fn command(directory: &Path, options: &Options) -> Command {
 struct Log {
     lines: Mutex<VecDeque<String>>,
     came: Condvar,
-    paused: Mutex<bool>,
-    resumed: Condvar,
 }
 
 impl Log {
@@ -331,10 +387,6 @@ impl Log {
                 lines.push_back(String::from_utf8_lossy(&line).into_owned());
                 drop(lines);
                 log.came.notify_all();
-                let mut paused = lock(&log.paused);
-                while *paused {
-                    paused = log.resumed.wait(paused).unwrap_or_else(PoisonError::into_inner);
-                }
             }
         });
     }

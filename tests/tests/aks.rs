@@ -8,9 +8,9 @@ use std::thread::{scope, sleep};
 use std::time::Duration;
 
 use tests::{
-    Action, Ask, Asked, Connection, Message, Metrics, Options, Says, Server, Stream, Transport, Upstream,
-    add_address, ask, assert_contains, binary, eventually, fixtures, http_get, isolated, now, publish, run,
-    tool,
+    Action, Ask, Asked, Cgroup, Connection, Message, Metrics, Options, Says, Server, Stream, Transport,
+    Upstream, add_address, ask, assert_contains, binary, eventually, fixtures, flood, http_get, isolated,
+    isolated_for, now, publish, run, skip, tool,
 };
 
 const VNET: &str = "168.63.129.16";
@@ -430,63 +430,88 @@ fn hits_are_served_while_a_thousand_upstream_queries_hang() {
         let node = Node::start("192.0.2.10 mcr.microsoft.com\n");
         assert_eq!(ask(at(NODE), "bing.com", "A").status(), "NOERROR");
         node.vnet.answer_by(|_| Action::Silent);
-        let flood =
-            Stream::start(at(NODE), 2000, |n| Ask::new(&format!("hang{n}.example"), "A"), |_, _| true);
+        let flood = Stream::start(at(NODE), 500, |n| Ask::new(&format!("hang{n}.example"), "A"), |_, _| true);
         let hits = Stream::start(at(NODE), 200, hit, right_hit);
-        sleep(Duration::from_millis(2500));
+        eventually("a thousand queries that hang", Duration::from_secs(10), || {
+            (node.vnet.total() >= 1_000).then_some(())
+        });
+        sleep(Duration::from_secs(1));
         let hits = hits.finish(Duration::from_secs(1));
         let flood = flood.finish(Duration::from_secs(7));
         hits.assert_clean();
         assert!(hits.slowest < Duration::from_millis(200), "{hits:?}");
-        assert_eq!(flood.lost, 0, "every client gets an answer within its time: {flood:?}");
+        assert_eq!(flood.lost, 0, "every client gets an answer: {flood:?}");
+        let deadline = Duration::from_secs(5);
+        assert!(flood.slowest < deadline, "clients gave up before they were answered: {flood:?}");
+        // What the server measured: from a query's first sight to its reply.
+        let slow =
+            node.server.log_lines().into_iter().find(|line| took(line).is_some_and(|took| took >= 5.0));
+        assert_eq!(slow, None);
         let memory = node.server.rss_kb();
         assert!(memory < 128 << 10, "{memory} KiB");
     });
 }
 
+/// The seconds at the end of a log line.
+fn took(line: &str) -> Option<f64> {
+    line.rsplit_once(' ')?.1.strip_suffix('s')?.parse().ok()
+}
+
 #[test]
 #[ignore = "takes minutes: a million misses under the memory limit of production"]
 fn a_million_unique_misses_fit_the_memory_of_production() {
-    isolated(|| {
-        let node = Node::start("192.0.2.10 mcr.microsoft.com\n");
-        assert_eq!(ask(at(NODE), "bing.com", "A").status(), "NOERROR");
-        let peak = misses(&node, 2_500, 100);
-        assert!(peak < 128 << 10, "{peak} KiB");
-    });
+    isolated_for(Duration::from_secs(1_800), || misses_in_little_memory(1_000_000));
 }
 
 #[test]
-fn unique_misses_do_not_grow_it_without_bound() {
-    isolated(|| {
-        let node = Node::start("192.0.2.10 mcr.microsoft.com\n");
-        assert_eq!(ask(at(NODE), "bing.com", "A").status(), "NOERROR");
-        let peak = misses(&node, 1_000, 3);
-        assert!(peak < 128 << 10, "{peak} KiB");
-    });
+fn unique_misses_fit_the_memory_of_production() {
+    isolated(|| misses_in_little_memory(50_000));
 }
 
-/// Asks for fresh names over four streams of this rate while hits go on; returns the peak of resident memory in KiB.
-fn misses(node: &Node, rate: u32, seconds: usize) -> u64 {
+/// So many fresh names in 128 MiB, while a thousand other queries wait for upstreams that say nothing: every query is answered, and hits at once.
+fn misses_in_little_memory(misses: usize) {
+    let group = Cgroup::memory(128 << 20);
+    let mut options = Options::default().cwd(Path::new("/"));
+    match &group {
+        Ok(group) => options = options.within(group),
+        Err(why) => skip("the memory limit of the kernel", why),
+    }
+    let node = Node::start_with("192.0.2.10 mcr.microsoft.com\n", fixtures::AKS, options);
+    assert_eq!(ask(at(NODE), "bing.com", "A").status(), "NOERROR");
+    node.vnet.answer_by(|asked| match asked.name.starts_with("hang") {
+        true => Action::Silent,
+        false => answer_all(asked, 1),
+    });
+    node.cluster.answer_by(|_| Action::Silent);
+    let hang = |zone| move |n| Ask::new(&format!("hang{n}.{zone}"), "A");
+    let servfail = |_, message: &Message| message.rcode() == 2;
+    // 4.8 s each: about 600 over UDP and as many over TCP are out at any time.
+    let hanging = ["example", "cluster.local"].map(|zone| Stream::start(at(NODE), 130, hang(zone), servfail));
     let hits = Stream::start(at(NODE), 100, hit, right_hit);
-    let floods: Vec<Stream> = (0..4)
-        .map(|of| {
-            let fresh = move |n| Ask::new(&format!("miss{of}-{n}.example"), "A");
-            Stream::start(at(NODE), rate, fresh, |_, _| true)
-        })
-        .collect();
     let mut peak = 0;
-    for _ in 0..seconds * 4 {
-        sleep(Duration::from_millis(250));
-        peak = peak.max(node.server.rss_kb());
+    scope(|scope| {
+        let floods = [0, 1].map(|of| {
+            let fresh = move |n| Ask::new(&format!("miss{of}-{n}.example"), "A");
+            let right = |_, message: &Message| message.rcode() == 0 && message.answers.len() == 1;
+            scope.spawn(move || flood(at(NODE), misses / 2, 128, fresh, right))
+        });
+        while floods.iter().any(|flood| !flood.is_finished()) {
+            sleep(Duration::from_millis(100));
+            peak = peak.max(node.server.rss_kb());
+        }
+        for flood in floods {
+            flood.join().expect("the flood does not panic").assert_clean();
+        }
+    });
+    hits.finish(Duration::from_secs(1)).assert_clean();
+    for hanging in hanging {
+        hanging.finish(Duration::from_secs(6)).assert_clean();
     }
-    for flood in floods {
-        let tally = flood.finish(Duration::from_secs(6));
-        assert!(tally.wrong + tally.duplicate == 0, "{tally:?}");
+    assert!(peak < 128 << 10, "{peak} KiB");
+    if let Ok(group) = &group {
+        assert_eq!(group.killed(), 0);
+        println!("{misses} misses: resident {peak} KiB at most, the group {:?} octets", group.peak());
     }
-    // Where misses overload the machine, the kernel may drop a datagram of any kind.
-    let hits = hits.finish(Duration::from_secs(1));
-    assert!(hits.wrong + hits.duplicate == 0 && hits.answered * 100 >= hits.sent * 98, "{hits:?}");
-    peak.max(node.server.rss_kb())
 }
 
 #[test]
@@ -520,23 +545,31 @@ impl Node {
     }
 
     fn start_on(hosts: &str, corefile: &str) -> Self {
+        Self::start_with(hosts, corefile, Options::default().cwd(Path::new("/")))
+    }
+
+    fn start_with(hosts: &str, corefile: &str, options: Options) -> Self {
         for ip in [NODE, PODS, VNET, CLUSTER] {
             let there = run("ip", &["-oneline", "address", "show"]).contains(&format!(" {ip}/32 "));
             if !there {
                 add_address(&format!("{ip}/32"));
             }
         }
-        Self::start_here(hosts, corefile)
+        Self::start_as_it_is(hosts, corefile, options)
     }
 
     /// On the addresses that are there.
     fn start_here(hosts: &str, corefile: &str) -> Self {
+        Self::start_as_it_is(hosts, corefile, Options::default().cwd(Path::new("/")))
+    }
+
+    fn start_as_it_is(hosts: &str, corefile: &str, options: Options) -> Self {
         fs::create_dir_all("/etc/localdns").expect("/etc is this test's own");
         publish(Path::new(HOSTS), hosts);
         Self {
             vnet: Upstream::at(at(VNET), |asked| answer_all(asked, 1)),
             cluster: Upstream::at(at(CLUSTER), |asked| answer_all(asked, 2)),
-            server: Server::start_with(corefile, Options::default().cwd(Path::new("/"))),
+            server: Server::start_with(corefile, options),
         }
     }
 }
