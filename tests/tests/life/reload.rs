@@ -10,8 +10,6 @@ use tests::{
     http_get, port, publish, tempdir,
 };
 
-use super::text;
-
 #[test]
 fn signals_end_it_or_reload_it() {
     for (signal, code) in [("TERM", Some(0)), ("INT", Some(0)), ("QUIT", Some(0))] {
@@ -226,39 +224,6 @@ fn a_client_in_flight_is_answered_when_it_ends() {
     server.signal("TERM");
     assert_eq!(asking.join().unwrap().short(), ["192.0.2.1"]);
     assert_eq!(server.wait(Duration::from_secs(10)).code(), Some(0));
-}
-
-#[test]
-fn systemd_is_told_when_it_serves_and_when_it_ends() {
-    let directory = tempdir();
-    let path = directory.path().join("notify");
-    let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
-    let (ip, port) = (fresh_ip(), port());
-    let options =
-        Options::default().env("NOTIFY_SOCKET", &path.to_string_lossy()).env("WATCHDOG_USEC", "1000000");
-    let mut server = Server::start_with(&format!(".:{port} {{\nbind {ip}\nlog\nwhoami\n}}"), options);
-    let mut said = String::new();
-    let mut wait_for = |part: &str| {
-        let mut buffer = [0; 4096];
-        while !said.contains(part) {
-            let length =
-                socket.recv(&mut buffer).unwrap_or_else(|error| panic!("no {part}: {error}: {said}"));
-            said.push_str(&text(&buffer[..length]));
-            said.push('\n');
-        }
-    };
-    wait_for("READY=1");
-    assert_eq!(ask((ip, port).into(), "a.example", "A").status(), "NOERROR");
-    wait_for("WATCHDOG=1");
-    assert!(server.stop().success());
-    wait_for("STOPPING=1");
-    assert_eq!(
-        server.log_text().matches(" NOERROR ").count(),
-        1,
-        "its own probes are not logged:\n{}",
-        server.log_text()
-    );
 }
 
 /// A server whose one name tells which Corefile it runs on.
