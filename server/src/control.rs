@@ -28,7 +28,7 @@ use crate::listen::{BindError, Letter, Ports};
 use crate::observe::counters::Counter;
 use crate::observe::{Collector, Logger};
 use crate::report;
-use crate::running::{MAX_CONNECTIONS, Running};
+use crate::running::Running;
 use crate::setup::{SetupError, Spec};
 
 /// Why a configuration is not served.
@@ -332,10 +332,7 @@ impl Server {
             let _ = worker.join();
         }
         // Replies that workers have just handed over still have to be written.
-        let connections = self.running.connections.clone();
-        let closed =
-            async { tokio::time::timeout(LAST_REPLIES, connections.acquire_many(MAX_CONNECTIONS)).await };
-        let _ = self.handle.block_on(closed);
+        self.handle.block_on(self.running.connections.drain(LAST_REPLIES));
         self.running.logger.flush(LAST_REPLIES);
     }
 }

@@ -38,6 +38,8 @@ impl Source for Rooms {
         into.counter(names::KERNEL_DROPS, &[], running.kernel_drops.get() as f64);
         into.counter(names::WORKER_RESTARTS, &[], running.worker_restarts.get() as f64);
         into.counter(names::QUERIES_SHED, &[], running.shed.get() as f64);
+        into.counter(names::CONNECTIONS_EVICTED, &[], running.connections.evicted.get() as f64);
+        into.counter(names::CONNECTIONS_REFUSED, &[], running.connections.refused.get() as f64);
         into.gauge(names::CACHE_BYTES, &[], running.shared.cache.bytes() as f64);
         plugins(&running, into);
         hosts(&running, into);

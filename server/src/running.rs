@@ -4,14 +4,13 @@ use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use tokio::sync::Semaphore;
 
 use crate::house::{House, Shared};
-use crate::listen::{FlightRegistry, Inbox};
+use crate::listen::{Connections, FlightRegistry, Inbox};
 use crate::observe::counters::Counter;
 use crate::observe::logger::Logger;
 
@@ -29,8 +28,8 @@ pub struct Running {
     pub streams: forwarder::Streams,
     /// Which worker has a query in flight.
     pub flights: FlightRegistry,
-    /// Places for TCP connections.
-    pub connections: Arc<Semaphore>,
+    /// TCP clients.
+    pub connections: Connections,
     /// The process's log.
     pub logger: Logger,
     /// Panics caught.
@@ -70,7 +69,7 @@ impl Running {
             heartbeats: (0..workers).map(|_| AtomicU64::new(0)).collect(),
             streams,
             flights: FlightRegistry::new(),
-            connections: Arc::new(Semaphore::new(MAX_CONNECTIONS as usize)),
+            connections: Connections::default(),
             logger,
             panics: Counter::default(),
             worker_restarts: Counter::default(),
@@ -111,6 +110,3 @@ impl Running {
         let _ = self.fatal.send(message.to_owned());
     }
 }
-
-/// TCP connections open at the same time; more wait in the kernel's queue.
-pub const MAX_CONNECTIONS: u32 = 1024;

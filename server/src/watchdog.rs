@@ -8,7 +8,7 @@ use std::time::Duration;
 use node::Notifier;
 use rand::Rng as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpStream, UdpSocket};
+use tokio::net::{TcpSocket, UdpSocket};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use wire::{Class, Flags, Name, RType};
 
@@ -66,7 +66,7 @@ async fn probe(running: &Running) -> Result<(), String> {
     for address in house.listeners.keys() {
         let target = SocketAddr::new(reachable(address.ip()), address.port());
         udp(target, &query, running.inboxes.len(), until).await?;
-        timeout_at(until, tcp(target, &query))
+        timeout_at(until, tcp(target, &query, running))
             .await
             .ok()
             .and_then(Result::ok)
@@ -94,9 +94,7 @@ async fn udp(target: SocketAddr, query: &[u8], workers: usize, until: Instant) -
 }
 
 async fn ask(target: SocketAddr, query: &[u8]) -> std::io::Result<usize> {
-    let any: IpAddr =
-        if target.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    let socket = UdpSocket::bind((any, 0)).await?;
+    let socket = UdpSocket::bind((any(target), 0)).await?;
     socket.connect(target).await?;
     socket.send(query).await?;
     let mut reply = [0; 512];
@@ -105,14 +103,21 @@ async fn ask(target: SocketAddr, query: &[u8]) -> std::io::Result<usize> {
     Ok(reply[..length].last_chunk().map_or(usize::MAX, |number| usize::from(u16::from_be_bytes(*number))))
 }
 
-async fn tcp(target: SocketAddr, query: &[u8]) -> std::io::Result<()> {
-    let mut stream = TcpStream::connect(target).await?;
+async fn tcp(target: SocketAddr, query: &[u8], running: &Running) -> std::io::Result<()> {
+    let socket = if target.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.bind((any(target), 0).into())?;
+    running.connections.expect_own(socket.local_addr()?.port());
+    let mut stream = socket.connect(target).await?;
     let mut frame = (query.len() as u16).to_be_bytes().to_vec();
     frame.extend_from_slice(query);
     stream.write_all(&frame).await?;
     let length = stream.read_u16().await?;
     let mut reply = vec![0; usize::from(length)];
     stream.read_exact(&mut reply).await.map(drop)
+}
+
+fn any(target: SocketAddr) -> IpAddr {
+    if target.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
 }
 
 fn query(name: &Name) -> Vec<u8> {

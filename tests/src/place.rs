@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tempfile::TempDir;
 
 use crate::lock::lock;
@@ -51,6 +52,12 @@ pub fn privileged() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").expect("linux has /proc");
     let uids = status.lines().find_map(|line| line.strip_prefix("Uid:")).expect("status names the ids");
     uids.split_whitespace().nth(1) == Some("0")
+}
+
+/// Lets this process open so many files; false where it may not.
+pub fn may_open(files: u64) -> bool {
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return false };
+    soft >= files || setrlimit(Resource::RLIMIT_NOFILE, files.min(hard), hard).is_ok() && hard >= files
 }
 
 /// A directory that vanishes with its value.

@@ -6,6 +6,7 @@
 //!               '-> inbox <- tcp, upstream streams   what tokio's threads have for a worker
 //! ```
 
+mod connections;
 mod desk;
 mod flights;
 mod inbox;
@@ -14,6 +15,7 @@ mod tcp;
 mod upstreams;
 mod worker;
 
+pub use connections::Connections;
 pub use flights::FlightRegistry;
 pub use inbox::{Client, Frame, Inbox, Letter, StreamReply, Waiter};
 pub use ports::{BindError, Ports};

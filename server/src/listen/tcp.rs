@@ -8,10 +8,11 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::timeout;
 use wire::{Gate, accept as gate};
 
+use super::connections::{IN_FLIGHT, Place};
 use super::inbox::{Client, Frame, Letter, StreamReply, Waiter};
 use crate::clock;
 use crate::observe::LineRing;
@@ -28,21 +29,20 @@ pub(super) async fn accept(listener: std::net::TcpListener, address: SocketAddr,
         Err(error) => return running.fatal(&format!("cannot serve {address} (tcp): {error}")),
     };
     loop {
-        // The permit comes first: a connection that cannot be served waits in the kernel.
-        let Ok(permit) = running.connections.clone().acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, peer)) => {
-                let running = running.clone();
-                tokio::spawn(async move {
-                    let local = stream.local_addr().unwrap_or(address);
-                    let connection = Connection { address, local, peer, running };
-                    connection.serve(stream).await;
-                    drop(permit);
-                });
+                let now = running.since_start_ms(clock::now());
+                let Some(place) = running.connections.enter(peer.port(), now) else { continue };
+                let local = stream.local_addr().unwrap_or(address);
+                let connection = Connection { address, local, peer, running: running.clone(), place };
+                tokio::spawn(connection.serve(stream));
             }
             Err(error) => {
                 running.io_error("accept", address, &error, clock::now());
-                // File descriptors are short, or the client is gone: others close theirs meanwhile.
+                // EMFILE, ENFILE: descriptors are short.
+                if matches!(error.raw_os_error(), Some(24 | 23)) {
+                    running.connections.make_room();
+                }
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
@@ -56,6 +56,13 @@ struct Connection {
     local: SocketAddr,
     peer: SocketAddr,
     running: Arc<Running>,
+    place: Arc<Place>,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.running.connections.leave(&self.place);
+    }
 }
 
 impl Connection {
@@ -80,20 +87,18 @@ impl Connection {
         sender: mpsc::Sender<Frame>,
         limits: &TimeoutsSpec,
     ) {
-        let in_flight = Arc::new(Semaphore::new(IN_FLIGHT));
         let mut message = Vec::new();
         let mut lines = self.running.logger.ring(LOG_RING_BYTES);
         let mut wait = limits.read;
         let mut left = limits.queries.unwrap_or(u32::MAX);
         while left > 0 {
-            let Ok(permit) = in_flight.clone().acquire_owned().await else { return };
+            let Ok(permit) = self.place.in_flight.clone().acquire_owned().await else { return };
             // The writer gave up: the client does not read.
             if sender.is_closed() {
                 return;
             }
-            match next_message(&mut reader, &mut message, wait, limits.read).await {
-                Ok(true) => {}
-                Ok(false) | Err(_) => return,
+            if !self.next_message(&mut reader, &mut message, wait, limits.read).await.unwrap_or(false) {
+                return;
             }
             wait = limits.idle;
             left -= 1;
@@ -102,6 +107,39 @@ impl Connection {
             if !self.query(&message, way_back, &mut lines) {
                 return;
             }
+            self.place.waits(self.running.since_start_ms(clock::now()));
+        }
+    }
+
+    /// Reads one message; false at the end of the stream, or where another connection needs the place. The first octet may
+    /// take `first`, the rest `rest` in all.
+    async fn next_message(
+        &self,
+        reader: &mut BufReader<OwnedReadHalf>,
+        message: &mut Vec<u8>,
+        first: Duration,
+        rest: Duration,
+    ) -> io::Result<bool> {
+        let mut length = [0; 2];
+        tokio::select! {
+            read = timeout(first, reader.read(&mut length[..1])) => match read {
+                Ok(Ok(1)) => {}
+                Ok(Ok(_)) | Err(_) => return Ok(false),
+                Ok(Err(error)) => return Err(error),
+            },
+            () = self.place.cut() => return Ok(false),
+        }
+        self.place.reads();
+        let body = async {
+            reader.read_exact(&mut length[1..]).await?;
+            message.resize(usize::from(u16::from_be_bytes(length)), 0);
+            reader.read_exact(message).await?;
+            io::Result::Ok(())
+        };
+        match timeout(rest, body).await {
+            Ok(Ok(())) => Ok(true),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Ok(false),
         }
     }
 
@@ -184,32 +222,6 @@ impl StreamReply {
     }
 }
 
-/// Reads one message; false at the end of the stream. The first octet may take `first`, the rest `rest` in all.
-async fn next_message(
-    reader: &mut BufReader<OwnedReadHalf>,
-    message: &mut Vec<u8>,
-    first: Duration,
-    rest: Duration,
-) -> io::Result<bool> {
-    let mut length = [0; 2];
-    match timeout(first, reader.read(&mut length[..1])).await {
-        Ok(Ok(1)) => {}
-        Ok(Ok(_)) | Err(_) => return Ok(false),
-        Ok(Err(error)) => return Err(error),
-    }
-    let body = async {
-        reader.read_exact(&mut length[1..]).await?;
-        message.resize(usize::from(u16::from_be_bytes(length)), 0);
-        reader.read_exact(message).await?;
-        io::Result::Ok(())
-    };
-    match timeout(rest, body).await {
-        Ok(Ok(())) => Ok(true),
-        Ok(Err(error)) => Err(error),
-        Err(_) => Ok(false),
-    }
-}
-
 /// Writes replies until nobody can send any more; what waits together leaves together.
 async fn write(mut writer: OwnedWriteHalf, mut replies: mpsc::Receiver<Frame>, limit: Duration) {
     let mut together = Vec::new();
@@ -235,5 +247,3 @@ async fn write(mut writer: OwnedWriteHalf, mut replies: mpsc::Receiver<Frame>, l
 
 /// Log lines of one connection that may wait for the writer.
 const LOG_RING_BYTES: usize = 16 * 1024;
-/// Queries that one connection may have in flight; more wait unread.
-const IN_FLIGHT: usize = 64;
