@@ -26,7 +26,7 @@ pub use error::{ExchangeError, Failure, TlsError};
 pub use group::{Chain, ConnectionLimits, Group, GroupError, GroupSpec, HealthCheck, MAX_UPSTREAMS};
 pub use machine::{
     Ask, Exchange, ExchangeId, Finished, Forwarder, Limits, Outside, Refused, SocketId, StreamKind,
-    Transport, Waiters,
+    Transport, Waiters, slot_octets,
 };
 pub use metrics::{
     Counter, DURATION_BUCKETS, Duration as DurationHistogram, ForwarderMetrics, GroupMetrics, Proto,

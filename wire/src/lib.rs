@@ -23,7 +23,7 @@ pub use edns::{Ede, Edns, OPTION_CLIENT_SUBNET, OPTION_EDE, OPTION_NSID, OptionB
 pub use gate::{Gate, Refusal, accept, accept_truncated};
 pub use name::{MAX_NAME, Name, NameError};
 pub use numbers::{Class, Flags, Opcode, RType, Rcode};
-pub use query::{HeldQuery, Query, write_upstream_query};
+pub use query::{Asker, HeldQuery, Query, write_upstream_query};
 pub use records::{Malformed, Record, Records, Section};
 pub use reply::{Owner, Reply};
 

@@ -1,7 +1,7 @@
 //! A client's query, borrowed from its packet, and what is kept of it while an upstream is asked.
 
 use crate::edns::{opt_length, write_opt};
-use crate::{Class, Edns, Flags, HEADER, MAX_NAME, Name, OPTION_CLIENT_SUBNET, OptionBytes, RType, Rcode};
+use crate::{Class, Edns, Flags, HEADER, Name, OPTION_CLIENT_SUBNET, OptionBytes, RType, Rcode};
 
 /// A query that passed the gate: one question, opcode QUERY, at most one OPT.
 #[derive(Clone, Copy)]
@@ -39,80 +39,116 @@ impl Query<'_> {
 
     /// What must be kept of the query while somebody else is asked.
     pub fn hold(&self) -> HeldQuery {
-        let mut held = HeldQuery {
+        HeldQuery {
+            asker: self.asker(),
+            subnet: self.edns.and_then(|edns| edns.client_subnet).map(|sent| {
+                let sent = sent.get(..20).unwrap_or(sent);
+                let mut octets = [0; 20];
+                octets[..sent.len()].copy_from_slice(sent);
+                (sent.len() as u8, octets)
+            }),
+            question: match self.question.len() {
+                len @ 0..=SHORT => {
+                    let mut octets = [0; SHORT];
+                    octets[..len].copy_from_slice(self.question);
+                    Question::Short(len as u8, octets)
+                }
+                _ => Question::Long(self.question.into()),
+            },
+        }
+    }
+
+    /// What tells the query from others that ask the same.
+    pub fn asker(&self) -> Asker {
+        Asker {
             id: self.id,
             flags: self.flags,
-            edns: None,
             size: self.size as u16,
-            question_len: self.question.len() as u16,
-            question: [0; MAX_NAME + 4],
-        };
-        held.question[..self.question.len()].copy_from_slice(self.question);
-        held.edns = self.edns.map(|edns| {
-            let mut subnet = [0; 20];
-            let sent = edns.client_subnet.unwrap_or_default();
-            let sent = sent.get(..20).unwrap_or(sent);
-            subnet[..sent.len()].copy_from_slice(sent);
-            HeldEdns {
-                udp_size: edns.udp_size,
-                dnssec_ok: edns.dnssec_ok,
-                nsid: edns.nsid,
-                subnet,
-                subnet_len: edns.client_subnet.map(|_| sent.len() as u8),
-            }
-        });
-        held
+            udp_size: self.edns.map(|edns| edns.udp_size),
+            dnssec_ok: self.dnssec_ok(),
+            nsid: self.edns.is_some_and(|edns| edns.nsid),
+        }
     }
 }
 
-/// A query apart from its packet: 320 octets, no pointer.
-#[derive(Clone, Copy)]
+/// A query apart from its packet: 160 octets, and a box for a question of more than 118.
+#[derive(Clone)]
 pub struct HeldQuery {
-    id: u16,
-    flags: Flags,
-    edns: Option<HeldEdns>,
-    size: u16,
-    question_len: u16,
-    question: [u8; MAX_NAME + 4],
+    asker: Asker,
+    subnet: Option<(u8, [u8; 20])>,
+    question: Question,
 }
 
+#[derive(Clone)]
+enum Question {
+    Short(u8, [u8; SHORT]),
+    Long(Box<[u8]>),
+}
+
+/// What one of several queries that ask the same has of its own; 14 octets.
 #[derive(Clone, Copy)]
-struct HeldEdns {
-    udp_size: u16,
+pub struct Asker {
+    id: u16,
+    flags: Flags,
+    size: u16,
+    /// With EDNS only.
+    udp_size: Option<u16>,
     dnssec_ok: bool,
     nsid: bool,
-    subnet: [u8; 20],
-    subnet_len: Option<u8>,
+}
+
+impl Asker {
+    /// This one's query: what `same` asks, with the question as this one spelled it, if that is another way.
+    pub fn query<'q>(&self, same: &Query<'q>, spelled: Option<&'q [u8]>) -> Query<'q> {
+        Query {
+            id: self.id,
+            flags: self.flags,
+            question: spelled.unwrap_or(same.question),
+            edns: self.udp_size.map(|udp_size| Edns {
+                udp_size,
+                version: 0,
+                dnssec_ok: self.dnssec_ok,
+                nsid: self.nsid,
+                client_subnet: same.edns.and_then(|edns| edns.client_subnet),
+            }),
+            size: usize::from(self.size),
+            ..*same
+        }
+    }
 }
 
 impl HeldQuery {
     /// The query as it was.
     pub fn query(&self) -> Query<'_> {
-        let question = &self.question[..usize::from(self.question_len)];
+        let question = self.question();
         // The gate read this question before: it cannot fail now.
         let (name, end) = Name::read_plain(question, 0).unwrap_or((Name::ROOT, 1));
         let number = |at: usize| crate::read_u16(question, at).unwrap_or_default();
+        let Asker { id, flags, size, udp_size, dnssec_ok, nsid } = self.asker;
         Query {
-            id: self.id,
-            flags: self.flags,
+            id,
+            flags,
             question,
             name,
             rtype: RType(number(end)),
             class: Class(number(end + 2)),
-            edns: self.edns.as_ref().map(|edns| Edns {
-                udp_size: edns.udp_size,
+            edns: udp_size.map(|udp_size| Edns {
+                udp_size,
                 version: 0,
-                dnssec_ok: edns.dnssec_ok,
-                nsid: edns.nsid,
-                client_subnet: edns.subnet_len.map(|len| &edns.subnet[..usize::from(len)]),
+                dnssec_ok,
+                nsid,
+                client_subnet: self.subnet.as_ref().map(|(len, octets)| &octets[..usize::from(*len)]),
             }),
-            size: usize::from(self.size),
+            size: usize::from(size),
         }
     }
 
     /// The question as it was sent.
     pub fn question(&self) -> &[u8] {
-        &self.question[..usize::from(self.question_len)]
+        match &self.question {
+            Question::Short(len, octets) => &octets[..usize::from(*len)],
+            Question::Long(octets) => octets,
+        }
     }
 }
 
@@ -133,3 +169,6 @@ pub fn write_upstream_query(out: &mut Vec<u8>, id: u16, query: &Query<'_>) {
     }
     write_opt(out, Rcode::NOERROR, query.dnssec_ok(), options.as_bytes());
 }
+
+/// Octets of a question that a held query has in place: names of up to 114 octets, which is nearly all of them.
+const SHORT: usize = 118;

@@ -12,7 +12,7 @@ use super::{Ask, SocketId, StreamKind};
 use crate::policy::Order;
 use crate::{Chain, Failure, Group, Upstream};
 
-/// A slot of the table; at most 512 octets with a waiter of 8.
+/// A slot of the table: see [`super::slot_octets`].
 #[derive(Debug)]
 pub(super) struct Flight<W> {
     pub(super) held: Held,

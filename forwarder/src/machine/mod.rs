@@ -43,7 +43,7 @@ use waiters::{WaiterList, WaiterSlab};
 /// What one worker may hold at most.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Flights, those that linger after their end included; 512 octets each. Default 8,192, min 1, max 2^24.
+    /// Flights, those that linger after their end included; [`slot_octets`] each. Default 8,192, min 1, max 2^24.
     pub flights: usize,
     /// Waiters that joined another's flight. Default 65,536.
     pub waiters: usize,
@@ -124,7 +124,7 @@ impl<W> Forwarder<W> {
         &mut self,
         now: Instant,
         ask: Ask<'_>,
-        waiter: W,
+        mut waiter: W,
         outside: &mut impl Outside<W>,
     ) -> Result<(), Refused<W>> {
         let refuse = |waiter, failure| Err(Refused { waiter, failure });
@@ -141,6 +141,9 @@ impl<W> Forwarder<W> {
         if let Some(slot) = self.table.find(hash, &ask, bits) {
             let flight = &mut self.table[slot];
             let until = flight.offset(until);
+            if flight.held.0.question() != ask.query.question {
+                outside.joined(&mut waiter, ask.query);
+            }
             if let Err(waiter) = self.waiters.push(&mut flight.waiters, waiter, until) {
                 self.metrics.shed.add_one();
                 return refuse(waiter, Failure::TableFull);
@@ -323,6 +326,11 @@ impl<W> Forwarder<W> {
         }
         self.table[owner.slot].attempt(owner.serial).map(|at| (owner.slot, at))
     }
+}
+
+/// The size of a flight's slot, its first waiter's record included; a question of more than 118 octets is apart.
+pub const fn slot_octets<W>() -> usize {
+    size_of::<table::Slot<W>>()
 }
 
 /// One deadline for everything a query waits for: stub resolvers give up after 5 s, and the answer, or the SERVFAIL that

@@ -119,6 +119,10 @@ pub trait Outside<W> {
     /// Hands a query to [`crate::Streams`].
     fn exchange(&mut self, exchange: Exchange<'_>);
 
+    /// The waiter joins a flight whose question has other letters in upper case: it must keep its own, as the reply to it
+    /// repeats them.
+    fn joined(&mut self, _waiter: &mut W, _query: &Query<'_>) {}
+
     /// A query ended, or some that waited for it gave up.
     fn finished(&mut self, finished: Finished<'_, W>);
 }

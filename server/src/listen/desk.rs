@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use cache::Stored;
 use forwarder::{Ask, Exchange, Finished, Forwarder, Outside, SocketId, Transport, Upstream};
 use sockets::{BATCH, Epoll, Interest, ListenSocket, Outgoing};
-use wire::{Answer, Flags, Query, Rcode, Reply};
+use wire::{Answer, Flags, HeldQuery, Query, Rcode, Reply};
 
 use super::inbox::{Client, Letter, Waiter};
 use super::upstreams::Upstreams;
@@ -133,17 +133,18 @@ impl Desk {
         &mut self,
         forwarder: &mut Forwarder<Waiter>,
         now: Instant,
+        query: HeldQuery,
         waiter: Waiter,
         patience: Option<Duration>,
     ) {
         if workers_share(&self.running) {
-            let key = self.running.flights.key(waiter.zone.block.index, &waiter.query.query());
+            let key = self.running.flights.key(waiter.zone.block.index, &query.query());
             if let Some(other) = self.running.flights.claim(key, self.index) {
-                self.running.inboxes[other].post(Letter::Ask { waiter, patience });
+                self.running.inboxes[other].post(Letter::Ask { query, waiter, patience });
                 return;
             }
         }
-        self.ask_here(forwarder, now, waiter, patience);
+        self.ask_here(forwarder, now, &query, waiter, patience);
     }
 
     /// Hands a miss to this worker's forwarder.
@@ -151,15 +152,16 @@ impl Desk {
         &mut self,
         forwarder: &mut Forwarder<Waiter>,
         now: Instant,
+        query: &HeldQuery,
         waiter: Waiter,
         patience: Option<Duration>,
     ) {
         let zone = waiter.zone.clone();
         let Some(dial) = zone.block.pipeline.dial() else { return };
-        let held = waiter.query;
+        let query = query.query();
         let ask = Ask {
             chain: &dial.chain,
-            query: &held.query(),
+            query: &query,
             client: match waiter.client {
                 Client::Stream(_) => Transport::Tcp,
                 Client::Udp { .. } | Client::Nobody => Transport::Udp,
@@ -170,14 +172,12 @@ impl Desk {
         };
         if let Err(refused) = forwarder.ask(now, ask, waiter, self) {
             if workers_share(&self.running) {
-                self.running
-                    .flights
-                    .release(self.running.flights.key(zone.block.index, &held.query()), self.index);
+                self.running.flights.release(self.running.flights.key(zone.block.index, &query), self.index);
             }
             if matches!(refused.failure, forwarder::Failure::TableFull) {
                 self.running.shed.add_shared(1);
             }
-            self.fail(refused.waiter, Failure::Forward(refused.failure), now);
+            self.fail(refused.waiter, &query, Failure::Forward(refused.failure), now);
         }
     }
 
@@ -203,11 +203,12 @@ impl Desk {
     fn deliver(
         &mut self,
         waiter: &Waiter,
+        same: &Query<'_>,
         failure: Option<Failure>,
         now: Instant,
         write: impl FnOnce(&mut Reply<'_>, &Query<'_>),
     ) {
-        self.deliver_if(waiter, failure, now, |reply, query| {
+        self.deliver_if(waiter, same, failure, now, |reply, query| {
             write(reply, query);
             true
         });
@@ -217,18 +218,19 @@ impl Desk {
     fn deliver_if(
         &mut self,
         waiter: &Waiter,
+        same: &Query<'_>,
         failure: Option<Failure>,
         now: Instant,
         write: impl FnOnce(&mut Reply<'_>, &Query<'_>) -> bool,
     ) -> bool {
-        let query = waiter.query.query();
+        let query = waiter.query(same);
         let zone = &waiter.zone;
         let (outcome, proto, client, local) = match &waiter.client {
             Client::Nobody => return false,
             Client::Udp { socket: (place, address), peer, local } => {
                 let is_it = |open: &OpenSocket| open.address == *address;
-                let place = match self.sockets.get(*place) {
-                    Some(Some(open)) if is_it(open) => *place,
+                let place = match self.sockets.get(usize::from(*place)) {
+                    Some(Some(open)) if is_it(open) => usize::from(*place),
                     // The query came in by another worker, which keeps its sockets in another order.
                     _ => match self.sockets.iter().position(|open| open.as_ref().is_some_and(is_it)) {
                         Some(place) => place,
@@ -268,23 +270,22 @@ impl Desk {
     }
 
     /// Answers a waiter whose query failed: from an earlier answer if there is one, else with the failure.
-    fn fail(&mut self, waiter: Waiter, failure: Failure, now: Instant) {
-        if !self.answer_stale(&waiter, now) {
-            self.deliver(&waiter, Some(failure.clone()), now, |reply, _| serve::fail(reply, &failure));
+    fn fail(&mut self, waiter: Waiter, same: &Query<'_>, failure: Failure, now: Instant) {
+        if !self.answer_stale(&waiter, same, now) {
+            self.deliver(&waiter, same, Some(failure.clone()), now, |reply, _| serve::fail(reply, &failure));
         }
     }
 
     /// Answers a waiter from an earlier answer, if the block's cache has one that may still be served; nobody at all is
     /// answered by noting the failure.
-    fn answer_stale(&mut self, waiter: &Waiter, now: Instant) -> bool {
-        let query = waiter.query.query();
-        let Some(room) = room(&waiter.zone.block, &query) else { return false };
+    fn answer_stale(&mut self, waiter: &Waiter, same: &Query<'_>, now: Instant) -> bool {
+        let Some(room) = room(&waiter.zone.block, same) else { return false };
         if matches!(waiter.client, Client::Nobody) {
-            room.partition.failed(&room.policy, &query, now);
+            room.partition.failed(&room.policy, same, now);
             return true;
         }
         let mut found = false;
-        let tried = self.deliver_if(waiter, None, now, |reply, query| {
+        let tried = self.deliver_if(waiter, same, None, now, |reply, query| {
             found = room.partition.serve_stale(&room.policy, query, now, reply);
             found
         });
@@ -317,8 +318,8 @@ impl Desk {
     }
 
     /// Answers a waiter with what an upstream said.
-    fn answer(&mut self, waiter: Waiter, answer: &Answer, now: Instant) {
-        self.deliver(&waiter, None, now, |reply, query| {
+    fn answer(&mut self, waiter: Waiter, same: &Query<'_>, answer: &Answer, now: Instant) {
+        self.deliver(&waiter, same, None, now, |reply, query| {
             reply.push_answer(answer);
             // RFC 6840, section 5.8: AD only for those who understand it.
             if !query.dnssec_ok() && !query.flags.has(Flags::AD) {
@@ -355,6 +356,10 @@ impl Outside<Waiter> for Desk {
         self.running.streams.exchange(self.index, exchange);
     }
 
+    fn joined(&mut self, waiter: &mut Waiter, query: &Query<'_>) {
+        waiter.spelled = Some(query.question.into());
+    }
+
     fn finished(&mut self, flight: Finished<'_, Waiter>) {
         let now = self.now;
         let Finished { mut waiters, outcome, query, block, .. } = flight;
@@ -377,8 +382,8 @@ impl Outside<Waiter> for Desk {
                 let room = held.as_deref().and_then(|block| room(block, &query));
                 let stored = room.map(|room| room.partition.store(&room.policy, &query, answer, now));
                 for waiter in first.into_iter().chain(waiters) {
-                    if stored != Some(Stored::EarlierIsBetter) || !self.answer_stale(&waiter, now) {
-                        self.answer(waiter, answer, now);
+                    if stored != Some(Stored::EarlierIsBetter) || !self.answer_stale(&waiter, &query, now) {
+                        self.answer(waiter, &query, answer, now);
                     }
                 }
             }
@@ -387,7 +392,7 @@ impl Outside<Waiter> for Desk {
                     self.remember_failure(waiter, &failure, &query, now);
                 }
                 for waiter in first.into_iter().chain(waiters) {
-                    self.fail(waiter, Failure::Forward(failure.clone()), now);
+                    self.fail(waiter, &query, Failure::Forward(failure.clone()), now);
                 }
             }
         }

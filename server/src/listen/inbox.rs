@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use forwarder::{ExchangeError, ExchangeId};
 use sockets::{ListenSocket, Local, Waker};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
-use wire::HeldQuery;
+use wire::{Asker, HeldQuery, Query};
 
 use crate::house::ServedZone;
 
@@ -19,6 +19,8 @@ use crate::house::ServedZone;
 pub enum Letter {
     /// A query that an upstream must answer, from a TCP client or from a worker that found it in flight here.
     Ask {
+        /// What is asked.
+        query: HeldQuery,
         /// Who waits.
         waiter: Waiter,
         /// How long until a stale answer will do.
@@ -79,10 +81,12 @@ impl Inbox {
     }
 }
 
-/// One client's query in flight.
+/// One client of a query in flight; the query itself is kept once for all of them.
 pub struct Waiter {
-    /// The query.
-    pub query: HeldQuery,
+    /// What the client's query has of its own.
+    pub asker: Asker,
+    /// The question as the client spelled it, where others asked first and spelled it another way.
+    pub spelled: Option<Box<[u8]>>,
     /// The zone that asks; of the configuration that the query came in under.
     pub zone: Arc<ServedZone>,
     /// Who gets the reply.
@@ -91,12 +95,24 @@ pub struct Waiter {
     pub started: Instant,
 }
 
+impl Waiter {
+    /// A client of this query.
+    pub fn new(query: &Query<'_>, zone: &Arc<ServedZone>, client: Client, started: Instant) -> Self {
+        Self { asker: query.asker(), spelled: None, zone: zone.clone(), client, started }
+    }
+
+    /// The client's query; `same` is what is kept for all.
+    pub fn query<'q>(&'q self, same: &Query<'q>) -> Query<'q> {
+        self.asker.query(same, self.spelled.as_deref())
+    }
+}
+
 /// Who gets a reply.
 pub enum Client {
     /// A UDP client.
     Udp {
         /// The listen socket's place and address.
-        socket: (usize, SocketAddr),
+        socket: (u16, SocketAddr),
         /// The client.
         peer: SocketAddr,
         /// The address it asked, where the socket is bound to all.
@@ -126,4 +142,20 @@ pub struct Frame {
     pub octets: Vec<u8>,
     /// As in [`StreamReply`].
     pub permit: Arc<OwnedSemaphorePermit>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_miss_takes_at_most_512_octets() {
+        let octets = forwarder::slot_octets::<Waiter>();
+        assert!(
+            octets <= 512,
+            "{octets}: a waiter {}, a query {}",
+            size_of::<Waiter>(),
+            size_of::<HeldQuery>()
+        );
+    }
 }

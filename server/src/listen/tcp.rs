@@ -10,7 +10,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
-use wire::{Gate, accept as gate};
+use wire::{Gate, Query, accept as gate};
 
 use super::connections::{IN_FLIGHT, Place};
 use super::inbox::{Client, Frame, Letter, StreamReply, Waiter};
@@ -163,19 +163,12 @@ impl Connection {
             // Whoever sends responses or scraps here is no client.
             Served::Nothing => return false,
             Served::Ask { query, zone, patience } => {
-                let waiter = Waiter {
-                    query: query.hold(),
-                    zone: zone.clone(),
-                    client: Client::Stream(way_back),
-                    started: now,
-                };
-                self.post(waiter, patience);
+                let waiter = Waiter::new(query, zone, Client::Stream(way_back), now);
+                self.post(query, waiter, patience);
                 return true;
             }
             Served::ReplyAndRefresh(outcome, query, zone) => {
-                let waiter =
-                    Waiter { query: query.hold(), zone: zone.clone(), client: Client::Nobody, started: now };
-                self.post(waiter, None);
+                self.post(query, Waiter::new(query, zone, Client::Nobody, now), None);
                 outcome
             }
             Served::Reply(outcome) => outcome,
@@ -202,11 +195,11 @@ impl Connection {
     }
 
     /// Hands a miss to the worker that equal misses go to.
-    fn post(&self, waiter: Waiter, patience: Option<Duration>) {
+    fn post(&self, query: &Query<'_>, waiter: Waiter, patience: Option<Duration>) {
         let inboxes = &self.running.inboxes;
-        let key = self.running.flights.key(waiter.zone.block.index, &waiter.query.query());
+        let key = self.running.flights.key(waiter.zone.block.index, query);
         let worker = (key % inboxes.len() as u64) as usize;
-        inboxes[worker].post(Letter::Ask { waiter, patience });
+        inboxes[worker].post(Letter::Ask { query: query.hold(), waiter, patience });
     }
 }
 

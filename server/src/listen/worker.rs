@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use forwarder::Forwarder;
 use sockets::{BATCH, Epoll, Events, Interest, Received};
-use wire::{Gate, accept, accept_truncated};
+use wire::{Gate, HeldQuery, accept, accept_truncated};
 
 use super::desk::{Desk, OpenSocket};
 use super::inbox::{Client, Letter, Waiter};
@@ -67,7 +67,7 @@ struct Worker {
     /// This batch's replies, by datagram.
     outcomes: Vec<(usize, Outcome)>,
     /// This batch's misses.
-    misses: Vec<(Waiter, Option<Duration>)>,
+    misses: Vec<(HeldQuery, Waiter, Option<Duration>)>,
     /// When to end although something is still in flight.
     drain_until: Option<Instant>,
 }
@@ -177,8 +177,8 @@ impl Worker {
                 serve::serve(listener, &gate, &moment, self.index, Room::Datagram, out)
             }));
             let mut miss = |query: &wire::Query<'_>, zone: &Arc<ServedZone>, client, patience| {
-                let waiter = Waiter { query: query.hold(), zone: zone.clone(), client, started: now };
-                self.misses.push((waiter, patience));
+                let waiter = Waiter::new(query, zone, client, now);
+                self.misses.push((query.hold(), waiter, patience));
             };
             match served {
                 Ok(Served::Nothing) => {}
@@ -192,8 +192,11 @@ impl Worker {
                     miss(query, zone, Client::Nobody, None);
                 }
                 Ok(Served::Ask { query, zone, patience }) => {
-                    let client =
-                        Client::Udp { socket: (place, address), peer: datagram.peer, local: datagram.local };
+                    let client = Client::Udp {
+                        socket: (place as u16, address),
+                        peer: datagram.peer,
+                        local: datagram.local,
+                    };
                     miss(query, zone, client, patience);
                 }
                 Err(_) => {
@@ -209,8 +212,8 @@ impl Worker {
         self.observe(house, place, now);
         // First come, first asked: where the table is full, it is the newest that are shed.
         let mut misses = std::mem::take(&mut self.misses);
-        for (waiter, patience) in misses.drain(..) {
-            self.desk.ask(&mut self.forwarder, now, waiter, patience);
+        for (query, waiter, patience) in misses.drain(..) {
+            self.desk.ask(&mut self.forwarder, now, query, waiter, patience);
         }
         self.misses = misses;
         true
@@ -253,8 +256,8 @@ impl Worker {
         self.running.inboxes[self.index].take(&mut letters);
         for letter in letters.drain(..) {
             match letter {
-                Letter::Ask { waiter, patience } => {
-                    self.desk.ask_here(&mut self.forwarder, now, waiter, patience)
+                Letter::Ask { query, waiter, patience } => {
+                    self.desk.ask_here(&mut self.forwarder, now, &query, waiter, patience)
                 }
                 Letter::Exchanged { id, result } => {
                     let result = result.as_deref().map_err(Clone::clone);

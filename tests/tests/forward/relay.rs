@@ -102,6 +102,27 @@ fn equal_misses_in_flight_are_one_upstream_query() {
 }
 
 #[test]
+fn clients_that_share_a_flight_get_their_own_spelling_back() {
+    let upstream = Upstream::start(fresh_ip(), |asked| good(asked).after(Duration::from_millis(250)));
+    let dns = Dns::start(&format!("forward . {}", upstream.word()));
+    // A short name, and one as long as names may be.
+    let long = [&"a".repeat(63)[..], &"b".repeat(63), &"c".repeat(63), &"d".repeat(61)].join(".");
+    for name in ["short.example", &long] {
+        let upper = name.to_uppercase();
+        let mixed = name.replace('a', "A").replace("ex", "eX");
+        scope(|scope| {
+            let asked = [name, &upper, &mixed].map(|spelled| {
+                let at = dns.at;
+                // `Ask` refuses a reply to a question that is not spelled as it was asked.
+                scope.spawn(move || Ask::new(spelled, "A").edns(1232).of(at).short().concat())
+            });
+            assert_eq!(asked.map(|asked| asked.join().unwrap()), ["192.0.2.1"; 3]);
+        });
+        assert!(upstream.count(&format!("{name}.")) < 3, "they shared a query");
+    }
+}
+
+#[test]
 fn ids_and_source_ports_are_spread() {
     let upstream = Upstream::start(fresh_ip(), good);
     let dns = Dns::start(&format!("forward . {}", upstream.word()));
