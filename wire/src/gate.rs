@@ -126,16 +126,13 @@ pub fn accept(packet: &[u8]) -> Gate<'_> {
 
 /// Looks over a packet of which the end was lost because it did not fit the receive buffer: FORMERR at best.
 pub fn accept_truncated(packet: &[u8]) -> Gate<'_> {
-    let (Some(id), Some(flags)) = (read_u16(packet, 0), read_u16(packet, 2)) else { return Gate::Drop };
-    let flags = Flags(flags);
-    if packet.len() < HEADER || flags.has(Flags::QR) {
-        return Gate::Drop;
+    match accept(packet) {
+        Gate::Pass(Query { id, flags, question, .. }) => {
+            Gate::Refuse(Refusal { id, flags, rcode: Rcode::FORMERR, question: Some(question), opt: None })
+        }
+        // Dropped or refused for what is there; what is not there changes nothing.
+        settled => settled,
     }
-    let rcode = match flags.opcode() {
-        Opcode::QUERY | Opcode::NOTIFY => Rcode::FORMERR,
-        _ => Rcode::NOTIMP,
-    };
-    Gate::Refuse(Refusal { id, flags, rcode, question: None, opt: None })
 }
 
 /// The OPT of a query, if there is one; `None` outside where the body cannot be read.
@@ -238,8 +235,14 @@ mod tests {
 
     #[test]
     fn a_packet_that_lost_its_end_is_a_format_error() {
+        let opt: &[u8] = b"\0\0\x29\x04\xd0\0\0\x80\0\x10\0\0\x0c\x0f\xfc\0";
+        for query in
+            [packet(0x0100, [1, 0, 0, 0], &[QUESTION]), packet(0x0100, [1, 0, 0, 1], &[QUESTION, opt])]
+        {
+            let Gate::Refuse(refusal) = accept_truncated(&query) else { panic!("not refused") };
+            assert_eq!((refusal.rcode, refusal.question), (Rcode::FORMERR, Some(QUESTION)));
+        }
         let query = packet(0x0100, [1, 0, 0, 0], &[QUESTION]);
-        assert!(matches!(accept_truncated(&query), Gate::Refuse(refusal) if refusal.rcode == Rcode::FORMERR));
         assert!(matches!(accept_truncated(&query[..11]), Gate::Drop));
     }
 
