@@ -119,14 +119,16 @@ impl One {
         reply: &mut Reply<'_>,
     ) -> Lookup {
         let spec = &self.spec;
-        reply.flags = Flags::AA;
         reply.rcode = spec.rcode;
+        // A failure has no authority, and CoreDNS renders nothing for it.
+        let failed = spec.rcode == Rcode::SERVFAIL;
+        reply.flags = if failed { 0 } else { Flags::AA };
         if let Some((code, text)) = &spec.ede {
             let mut value = code.to_be_bytes().to_vec();
             value.extend_from_slice(text.as_bytes());
             reply.options.push(wire::OPTION_EDE, &value);
         }
-        if spec.answer.is_empty() && spec.authority.is_empty() && spec.additional.is_empty() {
+        if failed || spec.answer.is_empty() && spec.authority.is_empty() && spec.additional.is_empty() {
             return Lookup::Answer;
         }
         let Some(captures) = regex.captures(name) else { return Lookup::Fail(Failure::NoPattern) };
@@ -390,6 +392,14 @@ mod tests {
             "YXDOMAIN aa; example.org. 60 IN MX 10 mail.example.org.; example.org. 3600 IN MX 20 b.example.net.; \
              authority example.org. 60 IN NS ns.example.org.; additional mail.example.org. 60 IN A 192.0.2.9"
         );
+    }
+
+    #[test]
+    fn a_failure_has_neither_authority_nor_records() {
+        let scene = scene(
+            "template ANY ANY {\nrcode SERVFAIL\nauthority \"{{ .Zone }} 60 IN NS ns.example.org.\"\n}",
+        );
+        assert_eq!(scene.ask(AT, "example.org", RType::A), "SERVFAIL");
     }
 
     #[test]
