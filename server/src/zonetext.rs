@@ -80,10 +80,15 @@ impl Records {
     }
 }
 
+/// A zone file has one class, so a text of another one is read as a zone of that class.
 fn scan(text: &str) -> Result<ScannedRecord, ZoneTextError> {
+    scan_in(text, ZoneClass::IN).or_else(|error| scan_in(text, ZoneClass::CH).map_err(|_| error))
+}
+
+fn scan_in(text: &str, class: ZoneClass) -> Result<ScannedRecord, ZoneTextError> {
     let no_record = |reason: String| ZoneTextError::NoRecord { text: text.to_owned(), reason };
     let mut zone = Zonefile::new();
-    zone.set_default_class(ZoneClass::IN);
+    zone.set_default_class(class);
     zone.set_origin(domain::base::Name::<Bytes>::root());
     zone.extend_from_slice(b"$TTL 3600\n");
     zone.extend_from_slice(text.trim().as_bytes());
@@ -123,6 +128,13 @@ mod tests {
               \xc0\x0c\0\x10\0\x01\0\0\x0e\x10\0\x06\x03a b\x01c\
               \xc0\x10\0\x02\0\x01\0\0\0\x3c\0\x05\x02ns\xc0\x10"
         );
+    }
+
+    #[test]
+    fn a_record_may_be_of_class_chaos() {
+        let mut records = Records::new(b"\0\0\x10\0\x03");
+        records.push(Section::Answer, "version.bind. 0 CH TXT a").unwrap();
+        assert_eq!(records.finish().0[14..], *b"\0\x10\0\x03\0\0\0\0\0\x02\x01a");
     }
 
     #[test]
