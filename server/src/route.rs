@@ -37,7 +37,8 @@ impl Route {
 
     /// The zone that answers.
     ///
-    /// A DS question is the parent's to answer (RFC 4035, section 3.1.4.1), if the parent is served here, too.
+    /// A DS question is the parent's to answer (RFC 4035, section 3.1.4.1), if the parent is served here, too. The root does
+    /// not count as one: beside it a stub's names, which no public parent knows, would leave by the root's upstreams.
     ///
     /// # Errors
     /// [`Failure::NoZone`] and [`Failure::Class`].
@@ -52,10 +53,11 @@ impl Route {
             if self.lengths & bit(left) != 0
                 && let Some(found) = self.exact(suffix)
             {
-                if query.rtype != RType::DS || suffix.len() < query.name.as_wire().len() {
+                let above = suffix.len() < query.name.as_wire().len() && (own.is_none() || left > 0);
+                if query.rtype != RType::DS || above {
                     return Ok(found);
                 }
-                own = Some(found);
+                own = own.or(Some(found));
             }
             left = left.saturating_sub(1);
         }
@@ -152,7 +154,9 @@ mod tests {
             assert_eq!(found(route(&scene, "127.0.0.1:53"), name, rtype, Class::IN), zone, "{name} {rtype}");
         }
         let root = self::scene(&[(".", HERE), ("example.org", HERE)]);
-        for (name, zone) in [("example.org", "."), ("", "."), ("a.example.org", "example.org.")] {
+        for (name, zone) in
+            [("example.org", "example.org."), ("", "."), ("a.example.org", "example.org."), ("org", ".")]
+        {
             assert_eq!(found(route(&root, "127.0.0.1:53"), name, RType::DS, Class::IN), zone, "{name}");
         }
     }
