@@ -19,8 +19,8 @@ pub(crate) enum Verdict {
     Aside,
 }
 
-/// Judges `answer` to `query`. TTLs of what may be kept are clamped in place, each record by itself; those of a
-/// failure are left alone.
+/// Judges `answer` to `query`. TTLs of what could be kept are clamped in place, each record by itself, be keeping it
+/// disabled or not; those of all else are left alone.
 pub(crate) fn judge(policy: &Policy, query: &Query<'_>, answer: &mut Answer) -> Verdict {
     if !may_be_kept(query) || !policy.covers(&query.name) {
         return Verdict::Aside;
@@ -48,14 +48,14 @@ pub(crate) fn judge(policy: &Policy, query: &Query<'_>, answer: &mut Answer) -> 
         Shape::DenialWithoutSoa => return Verdict::Fleeting(Kind::Denial),
         Shape::Elsewhere => return Verdict::Aside,
     };
-    if !wanted(kind) {
-        return Verdict::Fleeting(kind);
-    }
     if kind == Kind::Denial {
         lower_soa(answer);
     }
     let Store { max_ttl, min_ttl, .. } = *policy.store(kind);
     answer.clamp_ttls(min_ttl.min(max_ttl), max_ttl);
+    if !wanted(kind) {
+        return Verdict::Fleeting(kind);
+    }
     match answer.records().map(|record| record.ttl).min() {
         None | Some(0) => Verdict::Fleeting(kind),
         Some(life) => Verdict::Keep { kind, failure: false, life: Duration::from_secs(life.into()) },
@@ -272,23 +272,26 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_kept_keeps_its_ttls() {
+    fn what_need_not_be_kept_is_clamped_all_the_same() {
         let ask = Ask::new("www.example.org.", RType::A);
         let zone = |text| vec![Name::from_text(text).unwrap()];
-        for (policy, verdict) in [
-            (Policy { zones: zone("example.com."), ..Policy::default() }, Verdict::Aside),
+        let clamped = [5, 60];
+        for (policy, verdict, handed_out) in [
+            (Policy { zones: zone("example.com."), ..Policy::default() }, Verdict::Aside, [1, 86400]),
             (
-                Policy { disabled_success: zone("org."), ..Policy::default() },
+                Policy { disabled_success: zone("org."), success: store(5, 60), ..Policy::default() },
                 Verdict::Fleeting(Kind::Success),
+                clamped,
             ),
             (
                 Policy { success: Store { capacity: 0, ..store(5, 60) }, ..Policy::default() },
                 Verdict::Fleeting(Kind::Success),
+                clamped,
             ),
         ] {
             let mut answer = ask.addresses(&[1, 86400]);
             assert_eq!(judge(&policy, &ask.query(), &mut answer), verdict);
-            assert_eq!(ttls(&answer), [1, 86400]);
+            assert_eq!(ttls(&answer), handed_out);
         }
     }
 
