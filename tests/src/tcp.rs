@@ -27,6 +27,14 @@ impl Connection {
         Ok(Self { stream })
     }
 
+    /// The client's own port.
+    ///
+    /// # Panics
+    /// Never: a connected socket has an address.
+    pub fn port(&self) -> u16 {
+        self.stream.local_addr().expect("a connected socket has an address").port()
+    }
+
     /// Sends one message behind its length.
     ///
     /// # Errors

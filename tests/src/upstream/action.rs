@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Asked;
+use super::{Asked, Transport};
 use crate::message::{header, question_end};
 use crate::records::record;
 
@@ -46,6 +46,7 @@ pub struct Says {
     options: Vec<u8>,
     plain: bool,
     upper: bool,
+    fit: bool,
 }
 
 impl Says {
@@ -70,6 +71,15 @@ impl Says {
     /// NOERROR without answers, with this SOA.
     pub fn nodata(soa: &str) -> Self {
         Self::rcode(0).authority(soa)
+    }
+
+    /// An answer section.
+    ///
+    /// # Panics
+    /// When a line is not a record.
+    pub fn answers(mut self, lines: &str) -> Self {
+        self.sections[0] = records(lines);
+        self
     }
 
     /// An authority section.
@@ -107,6 +117,11 @@ impl Says {
         Self { upper: true, ..self }
     }
 
+    /// TC without records over UDP, where the size that the query allows does not hold it all.
+    pub fn fitting(self) -> Self {
+        Self { fit: true, ..self }
+    }
+
     /// No records, and TC.
     pub(super) fn truncated(self) -> Self {
         Self { sections: Default::default(), ..self }.flags(0x0200)
@@ -129,6 +144,10 @@ impl Says {
             bytes.extend([0, 0, 41, 4, 208, (self.rcode >> 4) as u8, 0, u8::from(edns.dnssec_ok) << 7, 0]);
             bytes.extend(u16::try_from(self.options.len()).expect("the options fit OPT").to_be_bytes());
             bytes.extend(&self.options);
+        }
+        let allowed = asked.edns.as_ref().map_or(512, |edns| usize::from(edns.size.max(512)));
+        if self.fit && asked.transport == Transport::Udp && bytes.len() > allowed {
+            return self.clone().truncated().reply(asked);
         }
         bytes
     }

@@ -1,0 +1,399 @@
+//! The differences that are meant: each has a line in docs/differences.md, and none that is not here passes.
+
+use std::collections::BTreeMap;
+
+use tests::{Edns, Message, question_end};
+
+use crate::differ::Difference;
+use crate::run::Case;
+
+/// One difference that is meant.
+pub(crate) struct Allowed {
+    /// Its name in reports.
+    pub(crate) name: &'static str,
+    /// Words of docs/differences.md that say it.
+    pub(crate) stands: &'static str,
+    /// Whether this is it.
+    matches: fn(&Case<'_>, &Difference) -> bool,
+}
+
+/// What was seen over all.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    /// Queries sent, each to both.
+    pub(crate) queries: usize,
+    /// Listed differences by name.
+    pub(crate) seen: BTreeMap<&'static str, usize>,
+}
+
+impl Tally {
+    /// Counts a listed difference.
+    pub(crate) fn count(&mut self, name: &'static str) {
+        *self.seen.entry(name).or_default() += 1;
+    }
+
+    /// Adds what another one saw.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.queries += other.queries;
+        for (name, count) in &other.seen {
+            *self.seen.entry(name).or_default() += count;
+        }
+    }
+}
+
+/// The name of the difference that this is.
+pub(crate) fn find(case: &Case<'_>, difference: &Difference) -> Option<&'static str> {
+    ALLOWED.iter().find(|allowed| (allowed.matches)(case, difference)).map(|allowed| allowed.name)
+}
+
+/// All of them. The first that matches names a difference.
+pub(crate) const ALLOWED: &[Allowed] = &[
+    Allowed {
+        name: "our EDNS size",
+        stands: "| our EDNS size |",
+        matches: |case, difference| {
+            difference.what == "opt size" && ours(case).edns.as_ref().is_some_and(|opt| opt.size == 1232)
+        },
+    },
+    Allowed {
+        name: "case of names",
+        stands: "| names |",
+        matches: |case, difference| {
+            difference.what.ends_with(" case")
+                && names(ours(case)).all(|name| has_case_of(name, &case.name()))
+        },
+    },
+    Allowed {
+        name: "zone transfers",
+        stands: "| AXFR, IXFR |",
+        matches: |case, _| matches!(case.rtype(), 251 | 252) && ours(case).rcode() == 5,
+    },
+    Allowed {
+        name: "NOTIFY",
+        stands: "| NOTIFY |",
+        matches: |case, _| case.opcode() == 4 && ours(case).rcode() == 5,
+    },
+    Allowed {
+        name: "queries above 512 octets",
+        stands: "| UDP queries above 512 octets |",
+        matches: |case, _| !case.query.tcp && case.message.len() > 512 && theirs(case).rcode() == 1,
+    },
+    Allowed {
+        name: "two OPT records",
+        stands: "| two OPT records,",
+        matches: |case, _| case.query.what.starts_with("two opt") && ours(case).rcode() == 1,
+    },
+    Allowed {
+        name: "largest UDP reply",
+        stands: "| largest UDP reply |",
+        matches: |case, difference| {
+            let cut = truncated(ours(case)) && !truncated(theirs(case));
+            cut && is_content(difference) && !case.query.tcp && case.size() > 1232
+        },
+    },
+    Allowed {
+        name: "upstream's truncation",
+        stands: "CoreDNS passes a truncated reply on unless `prefer_udp` is written",
+        matches: |case, difference| {
+            truncated(theirs(case)) && !truncated(ours(case)) && is_content(difference)
+        },
+    },
+    Allowed {
+        name: "truncation",
+        stands: "| truncation |",
+        matches: |case, difference| {
+            truncated(theirs(case)) && truncated(ours(case)) && is_content(difference)
+        },
+    },
+    Allowed {
+        name: "AD unasked",
+        stands: "clients that set neither DO nor AD get no AD",
+        matches: |case, difference| {
+            let asked = case.flags() & 0x0020 != 0 || asks_dnssec(case);
+            difference.what == "flag ad" && !asked && ours(case).flags & 0x0020 == 0
+        },
+    },
+    Allowed {
+        name: "counted and not there",
+        stands: "| records or a question that are counted and not there |",
+        matches: |case, _| {
+            let counts: Vec<u16> = case
+                .message
+                .chunks_exact(2)
+                .skip(2)
+                .take(4)
+                .map(|at| u16::from_be_bytes([at[0], at[1]]))
+                .collect();
+            let records = counts[1] + counts[2] + counts[3] > 0;
+            let nothing = question_end(case.message).is_none_or(|end| records && case.message.len() == end);
+            nothing && case.message.len() >= 12 && ours(case).rcode() == 1
+        },
+    },
+    Allowed {
+        name: "pointer in a question",
+        stands: "| a question whose name is a pointer,",
+        matches: |case, _| case.query.what.starts_with("pointer to the header") && ours(case).rcode() == 1,
+    },
+    Allowed {
+        name: "OPT as a type",
+        stands: "OPT as the type asked for |",
+        matches: |case, _| case.rtype() == 41 && ours(case).rcode() == 1,
+    },
+    Allowed {
+        name: "DO of BADVERS",
+        stands: "| BADVERS |",
+        matches: |case, difference| difference.what == "opt do" && ours(case).rcode() == 16,
+    },
+    Allowed {
+        name: "DO of nsid",
+        stands: "The OPT that carries it has the query's DO; CoreDNS sets DO.",
+        matches: |case, difference| {
+            let asked = case.edns().is_some_and(|opt| opt.options.iter().any(|(code, _)| *code == 3));
+            difference.what == "opt do" && asked && case.text().contains("nsid") && ours(case).rcode() != 16
+        },
+    },
+    Allowed {
+        name: "DO of ederror",
+        stands: "CoreDNS adds an OPT with DO for everyone",
+        matches: |case, difference| {
+            matches!(difference.what, "opt do" | "opt")
+                && case.text().contains("ederror")
+                && !asks_dnssec(case)
+        },
+    },
+    Allowed {
+        name: "DS below a zone's apex",
+        stands: "| DS |",
+        matches: |case, difference| {
+            case.rtype() == 43 && case.setup.text.matches("{\nbind").count() > 1 && is_about_block(difference)
+        },
+    },
+    Allowed {
+        name: "whoami of a long name",
+        stands: "CoreDNS sends a broken SRV record",
+        matches: |case, difference| {
+            difference.what == "form" && case.text().contains("whoami") && case.message.len() > 250
+        },
+    },
+    Allowed {
+        name: "hosts of other classes",
+        stands: "It is about class IN",
+        matches: |case, difference| {
+            case.class() != 1
+                && case.text().contains("hosts ")
+                && (is_about_block(difference) || difference.what.ends_with(" ttl"))
+        },
+    },
+    Allowed {
+        name: "next without a stanza",
+        stands: "CoreDNS looks at the next stanza alone",
+        matches: |case, difference| {
+            case.text().contains("next NXDOMAIN") && theirs(case).rcode() == 2 && is_about_block(difference)
+        },
+    },
+    Allowed {
+        name: "TTLs record by record",
+        stands: "CoreDNS gives all records of an answer the least of them",
+        matches: |case, difference| {
+            let (theirs, ours) = (ttls(theirs(case)), ttls(ours(case)));
+            let least = |ttls: &[u32]| ttls.iter().min().copied().unwrap_or_default();
+            difference.what.ends_with(" ttl")
+                && case.text().contains("cache")
+                && theirs.iter().all(|ttl| *ttl == theirs[0])
+                && least(&theirs).abs_diff(least(&ours)) <= 1
+        },
+    },
+    Allowed {
+        name: "SOA's MINIMUM",
+        stands: "A denial lives for the lesser of its SOA's TTL and MINIMUM",
+        matches: |case, difference| {
+            let denial = |message: &Message| message.authorities.iter().any(|record| record.rtype == 6);
+            difference.what.ends_with(" ttl")
+                && case.text().contains("cache")
+                && denial(ours(case))
+                && ttls(ours(case)).iter().min() < ttls(theirs(case)).iter().min()
+        },
+    },
+    Allowed {
+        name: "TTLs of what is not kept",
+        stands: "What is not kept passes with the upstream's TTLs",
+        matches: |case, difference| {
+            difference.what.ends_with(" ttl")
+                && case.text().contains("cache")
+                && is_not_kept(case)
+                && ttls(theirs(case)).iter().max() < ttls(ours(case)).iter().max()
+        },
+    },
+    Allowed {
+        name: "NXDOMAIN behind an alias",
+        stands: "NXDOMAIN behind an alias is kept",
+        matches: |case, difference| {
+            difference.what.ends_with(" ttl")
+                && case.text().contains("cache")
+                && ours(case).rcode() == 3
+                && !ours(case).answers.is_empty()
+        },
+    },
+    Allowed {
+        name: "TTLs of memory",
+        stands: "answers of template, hosts and whoami are never kept",
+        matches: |case, difference| {
+            let memory = ["hosts ", "template "].iter().any(|plugin| case.text().contains(plugin));
+            let authority = ours(case).flags & 0x0400 != 0;
+            difference.what.ends_with(" ttl")
+                && case.text().contains("cache")
+                && memory
+                && authority
+                && ttls(theirs(case)).iter().max() < ttls(ours(case)).iter().max()
+        },
+    },
+    Allowed {
+        name: "nsid on failures",
+        stands: "It stands on failures, too",
+        matches: |case, difference| {
+            let (Some(theirs), Some(ours)) = (&theirs(case).edns, &ours(case).edns) else { return false };
+            let has = |opt: &Edns| opt.options.iter().any(|(code, _)| *code == 3);
+            difference.what == "opt options"
+                && case.text().contains("nsid")
+                && has(ours)
+                && !has(theirs)
+                && matches!(self::ours(case).rcode(), 2 | 5)
+        },
+    },
+    Allowed {
+        name: "why a query failed",
+        stands: "| Extended DNS Errors |",
+        matches: |case, difference| {
+            let (Some(theirs), Some(ours)) = (&theirs(case).edns, &ours(case).edns) else { return false };
+            let rest =
+                |opt: &Edns| opt.options.iter().filter(|(code, _)| *code != 15).cloned().collect::<Vec<_>>();
+            let kept = theirs.options.iter().all(|option| option.0 != 15 || ours.options.contains(option));
+            difference.what == "opt options" && rest(theirs) == rest(ours) && kept
+        },
+    },
+    Allowed {
+        name: "upstream's options",
+        stands: "stay on their hop",
+        matches: |case, difference| {
+            let (Some(theirs), Some(ours)) = (&theirs(case).edns, &ours(case).edns) else { return false };
+            let errors =
+                |opt: &Edns| opt.options.iter().filter(|(code, _)| *code == 15).cloned().collect::<Vec<_>>();
+            difference.what == "opt options"
+                && errors(theirs) == errors(ours)
+                && ours.options.len() < theirs.options.len()
+        },
+    },
+];
+
+/// What a reply says beside its header: the records, and whether they are all there.
+fn is_content(difference: &Difference) -> bool {
+    matches!(difference.what, "answer" | "authority" | "additional" | "flag tc")
+}
+
+/// What may all differ where another block or plugin answers.
+fn is_about_block(difference: &Difference) -> bool {
+    is_content(difference)
+        || matches!(difference.what, "rcode" | "flag aa" | "flag ra" | "opt options" | "flag ad")
+}
+
+fn asks_dnssec(case: &Case<'_>) -> bool {
+    case.edns().is_some_and(|opt| opt.dnssec_ok)
+}
+
+/// What our cache does not keep, whatever the Corefile: queries without RD or for meta-types, referrals, and aliases that lead nowhere.
+fn is_not_kept(case: &Case<'_>) -> bool {
+    let has = |records: &[tests::Record], rtype: u16| records.iter().any(|record| record.rtype == rtype);
+    let ours = ours(case);
+    let leads_nowhere = !has(&ours.answers, case.rtype()) && !has(&ours.authorities, 6);
+    case.flags() & 0x0100 == 0
+        || matches!(case.rtype(), 0 | 128..=255)
+        || matches!(case.class(), 0 | 254 | 255)
+        || leads_nowhere
+}
+
+fn ttls(message: &Message) -> Vec<u32> {
+    let records = [&message.answers, &message.authorities, &message.additionals].into_iter().flatten();
+    records.map(|record| record.ttl).collect()
+}
+
+fn truncated(message: &Message) -> bool {
+    message.flags & 0x0200 != 0
+}
+
+fn names(message: &Message) -> impl Iterator<Item = &str> {
+    let records = [&message.answers, &message.authorities, &message.additionals].into_iter().flatten();
+    records.map(|record| &record.name[..]).chain(message.question.iter().map(|question| &question.name[..]))
+}
+
+/// Whether a name is written as `asked` is where both end in the same labels.
+fn has_case_of(name: &str, asked: &str) -> bool {
+    let labels = name.rsplit('.').zip(asked.rsplit('.'));
+    labels.take_while(|(one, other)| one.eq_ignore_ascii_case(other)).all(|(one, other)| one == other)
+}
+
+/// Ours, or an empty message where we were silent.
+fn ours<'c>(case: &'c Case<'_>) -> &'c Message {
+    case.both.ours.as_ref().unwrap_or(&SILENCE)
+}
+
+/// CoreDNS's, likewise.
+fn theirs<'c>(case: &'c Case<'_>) -> &'c Message {
+    case.both.theirs.as_ref().unwrap_or(&SILENCE)
+}
+
+static SILENCE: Message = Message {
+    id: 0,
+    flags: 0,
+    question: None,
+    answers: Vec::new(),
+    authorities: Vec::new(),
+    additionals: Vec::new(),
+    edns: None,
+};
+
+impl Case<'_> {
+    /// The server block that it is about, or the whole Corefile.
+    fn text(&self) -> &str {
+        self.query.block.as_deref().unwrap_or(&self.setup.text)
+    }
+
+    fn flags(&self) -> u16 {
+        self.message.get(2..4).map_or(0, |octets| u16::from_be_bytes([octets[0], octets[1]]))
+    }
+
+    fn opcode(&self) -> u16 {
+        self.flags() >> 11 & 0xf
+    }
+
+    fn rtype(&self) -> u16 {
+        self.before_end(4)
+    }
+
+    fn class(&self) -> u16 {
+        self.before_end(2)
+    }
+
+    /// The word that begins so many octets before the question's end.
+    fn before_end(&self, octets: usize) -> u16 {
+        let Some(at) = question_end(self.message).map(|end| end - octets) else { return 0 };
+        u16::from_be_bytes([self.message[at], self.message[at + 1]])
+    }
+
+    /// As it was asked, with the final dot.
+    fn name(&self) -> String {
+        self.decoded().question.map_or_else(String::new, |question| question.name)
+    }
+
+    fn edns(&self) -> Option<Edns> {
+        self.decoded().edns
+    }
+
+    /// What the client takes over UDP.
+    fn size(&self) -> u16 {
+        self.edns().map_or(512, |opt| opt.size)
+    }
+
+    fn decoded(&self) -> Message {
+        Message::decode(self.message).unwrap_or_default()
+    }
+}

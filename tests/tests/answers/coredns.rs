@@ -1,0 +1,81 @@
+//! The other server: CoreDNS 1.15.0, run on a Corefile and ended with its value.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tests::{eventually, output, skip, tempdir};
+
+/// A running CoreDNS.
+pub(crate) struct CoreDns {
+    child: Child,
+    directory: TempDir,
+}
+
+impl CoreDns {
+    /// Where CoreDNS 1.15.0 is: on the PATH, or where `go install` puts it. Says that `test` is skipped when it is nowhere.
+    pub(crate) fn find(test: &str) -> Option<PathBuf> {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let go = std::env::var_os("HOME").map(|home| PathBuf::from(home).join("go/bin"));
+        let found = std::env::split_paths(&path)
+            .chain(go)
+            .map(|directory| directory.join("coredns"))
+            .find(|path| path.is_file());
+        let Some(program) = found else {
+            skip(test, "coredns is not installed: go install github.com/coredns/coredns@v1.15.0");
+            return None;
+        };
+        let mut command = Command::new(&program);
+        command.arg("-version");
+        let said = output(command, Duration::from_secs(20)).stdout;
+        let version = String::from_utf8_lossy(&said).lines().next().unwrap_or_default().to_owned();
+        if version != "CoreDNS-1.15.0" {
+            skip(test, &format!("{} is {version:?} and not CoreDNS-1.15.0", program.display()));
+            return None;
+        }
+        Some(program)
+    }
+
+    /// Starts it and waits until it serves.
+    ///
+    /// # Panics
+    /// When it ends before, or takes more than 30 s.
+    pub(crate) fn start(program: &Path, corefile: &str) -> Self {
+        let directory = tempdir();
+        let file = |name: &str| directory.path().join(name);
+        std::fs::write(file("Corefile"), corefile).expect("the test's directory is writable");
+        let log = File::create(file("log")).expect("the test's directory is writable");
+        let child = Command::new(program)
+            .arg("-conf")
+            .arg(file("Corefile"))
+            .current_dir(directory.path())
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a file can be shared"))
+            .stderr(log)
+            .spawn()
+            .expect("coredns starts");
+        let mut server = Self { child, directory };
+        eventually("CoreDNS to serve", Duration::from_secs(30), || {
+            let ended = server.child.try_wait().expect("a child can be asked");
+            assert!(ended.is_none(), "CoreDNS ended: {ended:?}\n{}\n{corefile}", server.log());
+            server.log().contains("\nCoreDNS-").then_some(())
+        });
+        server
+    }
+
+    /// What it said.
+    pub(crate) fn log(&self) -> String {
+        let octets = std::fs::read(self.directory.path().join("log")).unwrap_or_default();
+        String::from_utf8_lossy(&octets).into_owned()
+    }
+}
+
+impl Drop for CoreDns {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}

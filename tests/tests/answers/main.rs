@@ -1,0 +1,73 @@
+//! The same Corefile, the same upstream and the same queries for CoreDNS 1.15.0 and for us: whatever differs is listed, or a bug.
+
+mod allowed;
+mod battery;
+mod coredns;
+mod corefiles;
+mod differ;
+mod exchange;
+mod run;
+mod zone;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::scope;
+
+use allowed::{ALLOWED, Tally};
+use coredns::CoreDns;
+use run::Setup;
+
+#[test]
+fn corefiles_of_the_world_answer_as_in_coredns() {
+    compare("corefiles_of_the_world_answer_as_in_coredns", &corefiles::world());
+}
+
+#[test]
+fn each_directive_and_property_answers_as_in_coredns() {
+    compare("each_directive_and_property_answers_as_in_coredns", &corefiles::properties());
+}
+
+#[test]
+fn every_difference_stands_in_the_document_of_differences() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/differences.md");
+    let text = std::fs::read_to_string(path).expect("the document is there");
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let text = words(&text);
+    for allowed in ALLOWED {
+        let times = text.matches(&words(allowed.stands)).count();
+        assert_eq!(times, 1, "{:?} stands on {:?} in docs/differences.md", allowed.name, allowed.stands);
+    }
+}
+
+/// Runs all setups, some side by side, and fails on what is not listed. `ANSWERS_ONLY` picks those whose name has its text.
+fn compare(test: &str, setups: &[Setup]) {
+    let Some(program) = CoreDns::find(test) else { return };
+    let only = std::env::var("ANSWERS_ONLY").unwrap_or_default();
+    let chosen: Vec<&Setup> = setups.iter().filter(|setup| setup.name.contains(&only)).collect();
+    let next = AtomicUsize::new(0);
+    let found = Mutex::new((Tally::default(), Vec::new()));
+    scope(|scope| {
+        for _ in 0..LANES {
+            scope.spawn(|| {
+                while let Some(setup) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let mut tally = Tally::default();
+                    let unlisted = run::run(&program, setup, &mut tally);
+                    let mut found = found.lock().expect("no lane panics while it counts");
+                    found.0.add(&tally);
+                    found.1.extend(unlisted);
+                }
+            });
+        }
+    });
+    let (tally, unlisted) = found.into_inner().expect("no lane panics while it counts");
+    println!("{test}: {} Corefiles, {} queries, differences: {:?}", chosen.len(), tally.queries, tally.seen);
+    assert!(
+        unlisted.is_empty(),
+        "{} differences that are not listed:\n{}",
+        unlisted.len(),
+        unlisted.join("\n")
+    );
+}
+
+/// How many Corefiles are run at a time: each lane waits for two servers most of the time.
+const LANES: usize = 3;

@@ -1,0 +1,116 @@
+//! Both servers on one Corefile, the battery asked twice, and every difference with what it came of.
+
+use std::fmt::Write;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+
+use tests::{Server, Upstream, fresh_ip, port, tempdir};
+
+use crate::allowed::{self, Tally};
+use crate::coredns::CoreDns;
+use crate::differ::{Both, Difference, compare};
+use crate::exchange::{Query, Seen, ask_both};
+use crate::zone;
+
+/// A Corefile, in which `@IP@` and `@IP2@` are listen addresses, `@UP@` and `@UP2@` upstreams, `@PORT@` the port, and `@DIR@` a directory with hosts files.
+#[derive(Debug, Clone)]
+pub(crate) struct Setup {
+    /// What it is there for.
+    pub(crate) name: String,
+    /// The text, the same for both but for the listen addresses.
+    pub(crate) text: String,
+    /// What it is asked.
+    pub(crate) queries: Vec<Query>,
+}
+
+/// One query and what both said.
+pub(crate) struct Case<'r> {
+    /// The Corefile.
+    pub(crate) setup: &'r Setup,
+    /// The query.
+    pub(crate) query: &'r Query,
+    /// The octets of the message that these are replies to.
+    pub(crate) message: &'r [u8],
+    /// Both replies.
+    pub(crate) both: &'r Both,
+}
+
+/// Runs a Corefile and returns what differs without leave, one paragraph each.
+pub(crate) fn run(program: &Path, setup: &Setup, tally: &mut Tally) -> Vec<String> {
+    let directory = tempdir();
+    std::fs::write(directory.path().join("hosts"), HOSTS).expect("the test's directory is writable");
+    let upstreams = [Upstream::start(fresh_ip(), zone::answer), Upstream::start(fresh_ip(), zone::answer)];
+    // As `nameserver` lines have no port, the upstream is where the default one leads.
+    let list = format!("nameserver {}\n", upstreams[0].address().ip());
+    std::fs::write(directory.path().join("resolv.conf"), list).expect("the test's directory is writable");
+    let ips = [[fresh_ip(), fresh_ip()], [fresh_ip(), fresh_ip()]];
+    let text = |ips: [Ipv4Addr; 2]| {
+        setup
+            .text
+            .replace("@IP@", &ips[0].to_string())
+            .replace("@IP2@", &ips[1].to_string())
+            .replace("@PORT@", &port().to_string())
+            .replace("@UP@", &upstreams[0].word())
+            .replace("@UP2@", &upstreams[1].word())
+            .replace("@DIR@", &directory.path().to_string_lossy())
+    };
+    let coredns = CoreDns::start(program, &text(ips[0]));
+    let ours = Server::start(&text(ips[1]));
+    let mut unlisted = Vec::new();
+    for pass in 1..=2 {
+        for query in &setup.queries {
+            let servers = [0, 1].map(|n| SocketAddr::from((ips[n][query.listener], port())));
+            let seen = ask_both(query, servers);
+            tally.queries += 1;
+            judge(setup, query, pass, &seen, tally, &mut unlisted);
+        }
+    }
+    drop((coredns, ours));
+    unlisted
+}
+
+fn judge(
+    setup: &Setup,
+    query: &Query,
+    pass: usize,
+    seen: &[Seen; 2],
+    tally: &mut Tally,
+    unlisted: &mut Vec<String>,
+) {
+    for message in &query.messages {
+        let reply =
+            |seen: &Seen| seen.replies.iter().find(|reply| reply.get(..2) == message.get(..2)).cloned();
+        let (theirs, ours) = (reply(&seen[0]), reply(&seen[1]));
+        let (both, differences) = compare(theirs.as_deref(), ours.as_deref(), [seen[0].port, seen[1].port]);
+        let case = Case { setup, query, message, both: &both };
+        for difference in differences {
+            match allowed::find(&case, &difference) {
+                Some(name) => tally.count(name),
+                None => unlisted.push(told(&case, pass, &difference)),
+            }
+        }
+    }
+}
+
+fn told(case: &Case<'_>, pass: usize, difference: &Difference) -> String {
+    let mut text = format!(
+        "[{}] {:?} (time {pass}): {}\n",
+        case.setup.name.replace('\n', "; "),
+        case.query.what,
+        difference.what
+    );
+    let hex: String = case.message.iter().take(90).map(|octet| format!("{octet:02x}")).collect();
+    let _ = write!(
+        text,
+        "    CoreDNS:  {}\n    localdns: {}\n    query: {hex}",
+        difference.theirs, difference.ours
+    );
+    text
+}
+
+const HOSTS: &str = "203.0.113.10 host.example Upper.Example
+203.0.113.11 host.example
+2001:db8::10 host.example
+203.0.113.12 *.stars.example
+203.0.113.10 alias.example
+";
