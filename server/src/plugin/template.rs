@@ -132,8 +132,16 @@ impl One {
             return Lookup::Answer;
         }
         let Some(captures) = regex.captures(name) else { return Lookup::Fail(Failure::NoPattern) };
-        let data =
-            Data { moment, query, zone: zone.to_string(), regex, name, groups: Groups { regex, captures } };
+        let data = Data {
+            moment,
+            query,
+            class: if query.class == Class::ANY { spec.class } else { query.class },
+            rtype: if query.rtype == RType::ANY { spec.rtype } else { query.rtype },
+            zone: zone.to_string(),
+            regex,
+            name,
+            groups: Groups { regex, captures },
+        };
         let sections = [
             (&spec.answer, Section::Answer),
             (&spec.authority, Section::Authority),
@@ -192,6 +200,9 @@ pub(crate) fn schema(groups: &[&str]) -> Schema {
 struct Data<'a> {
     moment: &'a Moment,
     query: &'a Query<'a>,
+    /// The query's, or the template's where the query is for any; likewise the type.
+    class: Class,
+    rtype: RType,
     zone: String,
     regex: &'a Regex,
     name: &'a str,
@@ -211,8 +222,8 @@ impl Fields for Data<'_> {
             "Regex" => Value::Text(self.regex.as_str().into()),
             "Match" => Value::list(&self.groups),
             "Group" => Value::Map(&self.groups),
-            "Class" => Value::Text(self.query.class.to_string().into()),
-            "Type" => Value::Text(self.query.rtype.to_string().into()),
+            "Class" => Value::Text(self.class.to_string().into()),
+            "Type" => Value::Text(self.rtype.to_string().into()),
             "Remote" => Value::Text(self.moment.client.ip().to_string().into()),
             "Question" => Value::Fields(self),
             "Message" => Value::Fields(self),
@@ -392,6 +403,16 @@ mod tests {
             "YXDOMAIN aa; example.org. 60 IN MX 10 mail.example.org.; example.org. 3600 IN MX 20 b.example.net.; \
              authority example.org. 60 IN NS ns.example.org.; additional mail.example.org. 60 IN A 192.0.2.9"
         );
+    }
+
+    #[test]
+    fn a_query_for_any_type_has_the_type_of_the_template() {
+        let scene = scene(
+            "template IN TXT example.org {\nanswer \"{{ .Name }} 5 IN TXT {{ .Class }}-{{ .Type }}\"\n}",
+        );
+        for rtype in [RType::ANY, RType::TXT] {
+            assert_eq!(scene.ask(AT, "example.org", rtype), "NOERROR aa; example.org. 5 IN TXT IN-TXT");
+        }
     }
 
     #[test]
