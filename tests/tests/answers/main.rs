@@ -6,6 +6,7 @@ mod coredns;
 mod corefiles;
 mod differ;
 mod exchange;
+mod random;
 mod run;
 mod zone;
 
@@ -25,6 +26,37 @@ fn corefiles_of_the_world_answer_as_in_coredns() {
 #[test]
 fn each_directive_and_property_answers_as_in_coredns() {
     compare("each_directive_and_property_answers_as_in_coredns", &corefiles::properties());
+}
+
+#[test]
+fn five_hundred_random_blocks_answer_as_in_coredns() {
+    compare("five_hundred_random_blocks_answer_as_in_coredns", &random_setups(500));
+}
+
+/// 10,000 blocks, or as many as `ANSWERS_BLOCKS` says; tells the listed differences that never showed.
+#[test]
+#[ignore = "minutes of work: cargo test -p tests --test answers -- --ignored --nocapture"]
+fn ten_thousand_random_blocks_answer_as_in_coredns() {
+    compare(
+        "ten_thousand_random_blocks_answer_as_in_coredns",
+        &random_setups(number("ANSWERS_BLOCKS").unwrap_or(10_000)),
+    );
+}
+
+/// Blocks 0 to `count`, 200 to a Corefile; `ANSWERS_SEED` is the seed, and `ANSWERS_BLOCK` names one block to be run alone.
+fn random_setups(count: u64) -> Vec<Setup> {
+    let seed = number("ANSWERS_SEED").unwrap_or(SEED);
+    let numbers: Vec<u64> = match number("ANSWERS_BLOCK") {
+        Some(block) => vec![block],
+        None => (0..count).collect(),
+    };
+    println!("ANSWERS_SEED={seed}; one block alone: ANSWERS_BLOCK=n");
+    numbers.chunks(200).map(|numbers| random::corefile(seed, numbers)).collect()
+}
+
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is no number")))
 }
 
 #[test]
@@ -60,6 +92,9 @@ fn compare(test: &str, setups: &[Setup]) {
         }
     });
     let (tally, unlisted) = found.into_inner().expect("no lane panics while it counts");
+    let unseen: Vec<&str> =
+        ALLOWED.iter().map(|allowed| allowed.name).filter(|name| !tally.seen.contains_key(name)).collect();
+    println!("{test}: listed and never seen: {unseen:?}");
     println!("{test}: {} Corefiles, {} queries, differences: {:?}", chosen.len(), tally.queries, tally.seen);
     assert!(
         unlisted.is_empty(),
@@ -69,5 +104,6 @@ fn compare(test: &str, setups: &[Setup]) {
     );
 }
 
+const SEED: u64 = 20_261_121;
 /// How many Corefiles are run at a time: each lane waits for two servers most of the time.
 const LANES: usize = 3;
