@@ -25,7 +25,7 @@ mod upstream;
 pub use error::{ExchangeError, Failure, TlsError};
 pub use group::{Chain, ConnectionLimits, Group, GroupError, GroupSpec, HealthCheck, MAX_UPSTREAMS};
 pub use machine::{
-    Ask, Exchange, ExchangeId, Finished, Forwarder, Limits, Outside, Refused, SocketId, StreamKind,
+    Ask, DEADLINE, Exchange, ExchangeId, Finished, Forwarder, Limits, Outside, Refused, SocketId, StreamKind,
     Transport, Waiters, slot_octets,
 };
 pub use metrics::{

@@ -86,8 +86,8 @@ pub struct AdminPlan {
 
 /// One listen address.
 pub struct Listener {
-    /// Which zone answers.
-    pub route: Route,
+    /// Which zone answers; a query that must wait for an inner lookup keeps it.
+    pub route: Arc<Route>,
     /// What is counted of queries that no zone answers; only where some block has `prometheus`.
     pub dropped: Option<ZoneSet>,
     /// TCP limits; the first block that has `timeouts` decides for its address.
@@ -356,7 +356,7 @@ fn listener(address: SocketAddr, zones: Vec<Arc<ServedZone>>, spec: &Spec, share
         };
         shared.zones.zone(&labels, shared.writers)
     });
-    Listener { route: Route::new(zones), dropped, timeouts, probe: shared.probe }
+    Listener { route: Arc::new(Route::new(zones)), dropped, timeouts, probe: shared.probe }
 }
 
 /// `dns://ADDRESS:PORT`; the wildcard of either family is `dns://:PORT`.

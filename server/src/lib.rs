@@ -13,6 +13,7 @@ mod dial;
 mod explain;
 pub mod failure;
 mod files;
+pub mod follow;
 pub mod house;
 pub mod listen;
 mod loopcheck;

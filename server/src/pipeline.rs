@@ -59,6 +59,8 @@ pub struct CacheRoom {
 pub enum Now {
     /// The reply is written.
     Answered,
+    /// The reply is written, and CNAMEs in its answer section are to be followed through the server.
+    Follow,
     /// The reply is written, and an upstream is to be asked for the next one.
     Refresh,
     /// An upstream must be asked; the client waits at most this long, then takes a stale answer.
@@ -118,6 +120,7 @@ impl Pipeline {
             };
             match lookup {
                 Lookup::Answer => return Now::Answered,
+                Lookup::Follow => return Now::Follow,
                 Lookup::Pass => {}
                 Lookup::Fail(failure) => return Now::Failed(failure),
             }

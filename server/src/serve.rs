@@ -2,10 +2,12 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
-use wire::{Class, Ede, Flags, Gate, Name, Owner, Query, RType, Rcode, Reply, Section};
+use wire::{Class, Ede, Flags, Gate, HeldQuery, Name, Owner, Query, RType, Rcode, Reply, Section};
 
 use crate::failure::Failure;
+use crate::follow::{Follow, Found, Outer};
 use crate::house::{Listener, ServedZone};
 use crate::observe::counters::{Counted, Proto, Tally};
 use crate::observe::{LineRing, LogEntry};
@@ -27,8 +29,35 @@ pub enum Served<'h, 'g, 'p> {
         /// Which zone asks.
         zone: &'h Arc<ServedZone>,
         /// How long until a stale answer will do.
-        patience: Option<std::time::Duration>,
+        patience: Option<Duration>,
     },
+    /// An upstream must be asked where a CNAME leads: for the client, or, where there is a reply in the buffer, for the
+    /// next one.
+    Follow {
+        /// How the query ended, if it did.
+        reply: Option<Outcome>,
+        /// What to ask.
+        asked: Box<Asked<'h>>,
+    },
+}
+
+/// What an upstream is to be asked where a CNAME leads.
+pub struct Asked<'h> {
+    /// The query.
+    pub query: HeldQuery,
+    /// The zone that asks.
+    pub zone: &'h Arc<ServedZone>,
+    /// How long the client waits at most, until a stale answer will do.
+    pub patience: Option<Duration>,
+    /// The client's own query; `None` for a refresh.
+    pub outer: Option<Box<Outer>>,
+}
+
+impl<'h> Asked<'h> {
+    /// A query that nobody waits for yet.
+    pub fn new(query: &Query<'_>, zone: &'h Arc<ServedZone>, patience: Option<Duration>) -> Box<Self> {
+        Box::new(Self { query: query.hold(), zone, patience, outer: None })
+    }
 }
 
 /// How a query ended, for those who observe it after the reply is sent.
@@ -123,6 +152,26 @@ pub fn serve<'h, 'g, 'p>(
             return Served::ReplyAndRefresh(outcome, query, zone);
         }
         Now::Ask(patience) => return Served::Ask { query, zone, patience },
+        Now::Follow => {
+            let made = Found::new(query.name, &reply, true);
+            let mut follow = Follow::new(&listener.route, moment, writer, Vec::new());
+            return match follow.complete(query, &made) {
+                Ok(whole) => {
+                    whole.write(&mut reply);
+                    let outcome = finish(zone, query, &mut reply, room, None);
+                    match follow.refresh {
+                        Some(asked) => Served::Follow { reply: Some(outcome), asked },
+                        None => Served::Reply(outcome),
+                    }
+                }
+                Err(mut asked) => {
+                    let (route, found) = (listener.route.clone(), follow.found);
+                    let outer = Outer { query: query.hold(), zone: zone.clone(), route, made, found };
+                    asked.outer = Some(Box::new(outer));
+                    Served::Follow { reply: None, asked }
+                }
+            };
+        }
         Now::Failed(failure) => {
             fail(&mut reply, &failure);
             Some(failure)
@@ -432,7 +481,7 @@ mod tests {
         let mut scene = Scene::new(
             ". {\nbind 127.0.0.1\nlog\nerrors\nprometheus\nhosts /nowhere/h {\n192.0.2.1 a\n}\n}\n",
         );
-        scene.now += std::time::Duration::from_secs(1);
+        scene.now += Duration::from_secs(1);
         // The hosts file that is not there.
         assert!(scene.paper.read(&scene.shared.logger).starts_with("[WARNING] plugin/hosts: Cannot read"));
         let client = "192.0.2.200:40000".parse().unwrap();

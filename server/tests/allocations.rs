@@ -139,7 +139,7 @@ impl Scene {
         let served = serve::serve(listener, &gate, &moment, 0, Room::Datagram, &mut self.out);
         let outcome = match served {
             Served::Reply(outcome) | Served::ReplyAndRefresh(outcome, ..) => outcome,
-            Served::Nothing | Served::Ask { .. } => return None,
+            Served::Nothing | Served::Ask { .. } | Served::Follow { .. } => return None,
         };
         let seen =
             Seen { client: self.client, local: Some(AT), proto: Proto::Udp, nanos: 1234, now: self.now };

@@ -1,7 +1,7 @@
 //! Writing a message's records again with their names compressed (RFC 1035, section 4.1.4).
 
 use crate::name::walk;
-use crate::records::{Malformed, Record, Records};
+use crate::records::{Malformed, Record, Records, Section};
 use crate::{HEADER, MAX_NAME, RType};
 
 /// How many names are remembered as targets of pointers. Most replies repeat the question's name and one or two more;
@@ -35,6 +35,45 @@ pub(crate) fn rewrite(
         return Err(Malformed::Long);
     }
     Ok(written)
+}
+
+/// Records of several messages, written behind one question with their names compressed.
+pub struct Merge<'b> {
+    question: &'b [u8],
+    writer: Writer<'b>,
+    counts: [u16; 3],
+}
+
+impl<'b> Merge<'b> {
+    /// Writes to `body`, which is emptied, what is to stand behind `question`.
+    ///
+    /// # Errors
+    /// [`Malformed`] where the question has no name.
+    pub fn new(question: &'b [u8], body: &'b mut Vec<u8>) -> Result<Self, Malformed> {
+        body.clear();
+        let mut writer =
+            Writer { base: HEADER + question.len(), body, candidates: [0; CANDIDATES], known: 0 };
+        writer.remember_question(&RawName::read(question, 0)?);
+        Ok(Self { question, writer, counts: [0; 3] })
+    }
+
+    /// Appends `record` of `message` to `section`; sections must come in order.
+    ///
+    /// # Errors
+    /// [`Malformed`] where it cannot be read, or where a message has no more room.
+    pub fn push(&mut self, section: Section, message: &[u8], record: &Record) -> Result<(), Malformed> {
+        self.writer.record(message, self.question, record)?;
+        self.counts[section as usize] += 1;
+        if self.writer.base + self.writer.body.len() > usize::from(u16::MAX) {
+            return Err(Malformed::Long);
+        }
+        Ok(())
+    }
+
+    /// How many records each section has.
+    pub fn counts(&self) -> [u16; 3] {
+        self.counts
+    }
 }
 
 struct Writer<'b> {

@@ -19,6 +19,7 @@ mod records;
 mod reply;
 
 pub use answer::Answer;
+pub use compress::Merge;
 pub use edns::{Ede, Edns, OPTION_CLIENT_SUBNET, OPTION_EDE, OPTION_NSID, OptionBytes, UDP_SIZE};
 pub use gate::{Gate, Refusal, accept, accept_truncated};
 pub use name::{MAX_NAME, Name, NameError};

@@ -99,6 +99,11 @@ impl<'b> Reply<'b> {
         Records::new(&self.out[self.body_at..], 0, self.counts).map_while(Result::ok)
     }
 
+    /// The whole message as far as it is written: its header is filled in by [`Reply::finish`] only.
+    pub fn octets(&self) -> &[u8] {
+        self.out
+    }
+
     /// How many records answer, authority and additional have.
     pub fn counts(&self) -> [u16; 3] {
         self.counts

@@ -335,7 +335,7 @@ pub const fn slot_octets<W>() -> usize {
 
 /// One deadline for everything a query waits for: stub resolvers give up after 5 s, and the answer, or the SERVFAIL that
 /// makes them ask another server, must be there before.
-pub(crate) const DEADLINE: Duration = Duration::from_millis(4_800);
+pub const DEADLINE: Duration = Duration::from_millis(4_800);
 /// How long after its start a flight still takes a reply for the cache: by then the client has asked again.
 const LATE: Duration = Duration::from_secs(10);
 /// How often sockets are looked through for those that are too old.

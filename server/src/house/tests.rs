@@ -72,6 +72,11 @@ impl Scene {
                 Sent::Reply(Box::new((message, out, outcome)))
             }
             Served::Ask { patience, .. } => Sent::Ask(patience),
+            Served::Follow { reply: None, asked } => Sent::Ask(asked.patience),
+            Served::Follow { reply: Some(outcome), .. } => {
+                let message = Message::from_vec(&out).expect("every reply can be read");
+                Sent::Reply(Box::new((message, out, outcome)))
+            }
         }
     }
 

@@ -6,18 +6,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cache::Stored;
-use forwarder::{Ask, Exchange, Finished, Forwarder, Outside, SocketId, Transport, Upstream};
+use forwarder::{Ask, Exchange, Finished, Forwarder, Outside, SocketId, Upstream};
 use sockets::{BATCH, Epoll, Interest, ListenSocket, Outgoing};
 use wire::{Answer, Flags, HeldQuery, Query, Rcode, Reply};
 
-use super::inbox::{Client, Letter, Waiter};
+use super::inbox::{Client, Inner, Letter, Waiter};
 use super::upstreams::Upstreams;
 use super::worker::LISTEN;
 use crate::failure::Failure;
+use crate::follow::{Follow, Found, Outer};
 use crate::house::Block;
 use crate::observe::LineRing;
 use crate::observe::counters::Proto;
 use crate::pipeline::CacheRoom;
+use crate::plugin::Moment;
 use crate::running::Running;
 use crate::serve::{self, Room, Seen};
 
@@ -35,6 +37,8 @@ pub(super) struct Desk {
     pub(super) now: Instant,
     /// A reply to a TCP client, before it is sent.
     scratch: Vec<u8>,
+    /// Inner lookups to begin when the forwarder is free again.
+    inner: Vec<(HeldQuery, Waiter, Option<Duration>)>,
 }
 
 /// One listen socket with the replies that wait to leave by it.
@@ -88,6 +92,7 @@ impl Desk {
             lines,
             now: crate::clock::now(),
             scratch: Vec::new(),
+            inner: Vec::new(),
         }
     }
 
@@ -162,10 +167,7 @@ impl Desk {
         let ask = Ask {
             chain: &dial.chain,
             query: &query,
-            client: match waiter.client {
-                Client::Stream(_) => Transport::Tcp,
-                Client::Udp { .. } | Client::Nobody => Transport::Udp,
-            },
+            client: waiter.client.transport(),
             block: zone.block.id,
             context: 0,
             patience,
@@ -184,9 +186,13 @@ impl Desk {
     /// Sends what has gathered, and tells the forwarder what the network refused.
     pub(super) fn flush(&mut self, epoll: &Epoll, forwarder: &mut Forwarder<Waiter>, now: Instant) {
         loop {
+            // Each client's query begins a bounded number of these.
+            while let Some((query, waiter, patience)) = self.inner.pop() {
+                self.ask(forwarder, now, query, waiter, patience);
+            }
             let refused = &mut self.refused;
             self.upstreams.flush(epoll, |socket, error| refused.push((socket, error.kind())));
-            if self.refused.is_empty() {
+            if self.refused.is_empty() && self.inner.is_empty() {
                 break;
             }
             // Each error ends a try: the retries it causes are bounded by the forwarder.
@@ -226,7 +232,8 @@ impl Desk {
         let query = waiter.query(same);
         let zone = &waiter.zone;
         let (outcome, proto, client, local) = match &waiter.client {
-            Client::Nobody => return false,
+            // What an inner lookup came to goes to `resume`.
+            Client::Nobody | Client::Inner(_) => return false,
             Client::Udp { socket: (place, address), peer, local } => {
                 let is_it = |open: &OpenSocket| open.address == *address;
                 let place = match self.sockets.get(usize::from(*place)) {
@@ -271,6 +278,7 @@ impl Desk {
 
     /// Answers a waiter whose query failed: from an earlier answer if there is one, else with the failure.
     fn fail(&mut self, waiter: Waiter, same: &Query<'_>, failure: Failure, now: Instant) {
+        let Some(waiter) = self.inner_answered(waiter, same, None, true, now) else { return };
         if !self.answer_stale(&waiter, same, now) {
             self.deliver(&waiter, same, Some(failure.clone()), now, |reply, _| serve::fail(reply, &failure));
         }
@@ -293,6 +301,65 @@ impl Desk {
             waiter.zone.tally(self.index).add(|zone| &zone.cache_stale);
         }
         tried && found
+    }
+
+    /// Hands an inner lookup's end to the client's query that waits for it: what the upstream said, or an earlier answer
+    /// where there is one and that is better. Gives back a waiter of any other kind.
+    fn inner_answered(
+        &mut self,
+        mut waiter: Waiter,
+        same: &Query<'_>,
+        answer: Option<&Answer>,
+        earlier_is_better: bool,
+        now: Instant,
+    ) -> Option<Waiter> {
+        let mut inner = match std::mem::replace(&mut waiter.client, Client::Nobody) {
+            Client::Inner(inner) => *inner,
+            client => return Some(Waiter { client, ..waiter }),
+        };
+        let query = waiter.query(same);
+        let mut message = Vec::new();
+        let mut reply = Reply::start(&mut message, &query);
+        let earlier = earlier_is_better
+            && room(&waiter.zone.block, &query)
+                .is_some_and(|room| room.partition.serve_stale(&room.policy, &query, now, &mut reply));
+        if earlier {
+            waiter.zone.tally(self.index).add(|zone| &zone.cache_stale);
+        } else if let Some(answer) = answer {
+            reply.push_answer(answer);
+        }
+        inner.outer.found.push(Found::new(query.name, &reply, false));
+        self.resume(inner, waiter.started, now);
+        None
+    }
+
+    /// Goes on with a client's query, now that more is known of its inner lookups.
+    fn resume(&mut self, inner: Inner, started: Instant, now: Instant) {
+        let Inner { outer: Outer { query, zone, route, made, found }, client } = inner;
+        let (peer, proto) = match &client {
+            Client::Udp { peer, .. } => (*peer, Proto::Udp),
+            Client::Stream(stream) => (stream.peer, Proto::Tcp),
+            Client::Nobody | Client::Inner(_) => return,
+        };
+        let moment = Moment { now, client: peer, proto };
+        let mut follow = Follow::new(&route, &moment, self.index, found);
+        follow.patience = forwarder::DEADLINE.saturating_sub(now.saturating_duration_since(started));
+        let whole = follow.complete(&query.query(), &made);
+        if let Some(refresh) = follow.refresh.take() {
+            self.inner.push(Waiter::of(refresh, Client::Nobody, now));
+        }
+        match whole {
+            Ok(whole) => {
+                let query = query.query();
+                let waiter = Waiter::new(&query, &zone, client, started);
+                self.deliver(&waiter, &query, None, now, |reply, _| whole.write(reply));
+            }
+            Err(mut asked) => {
+                let (route, made, found) = (route.clone(), made.clone(), follow.found);
+                asked.outer = Some(Box::new(Outer { query, zone, route, made, found }));
+                self.inner.push(Waiter::of(asked, client, started));
+            }
+        }
     }
 
     /// Keeps the SERVFAIL of an upstream that did not answer, as long as `servfail` says, so that it is left in peace.
@@ -381,8 +448,12 @@ impl Outside<Waiter> for Desk {
                 };
                 let room = held.as_deref().and_then(|block| room(block, &query));
                 let stored = room.map(|room| room.partition.store(&room.policy, &query, answer, now));
+                let earlier = stored == Some(Stored::EarlierIsBetter);
                 for waiter in first.into_iter().chain(waiters) {
-                    if stored != Some(Stored::EarlierIsBetter) || !self.answer_stale(&waiter, &query, now) {
+                    let Some(waiter) = self.inner_answered(waiter, &query, Some(answer), earlier, now) else {
+                        continue;
+                    };
+                    if !earlier || !self.answer_stale(&waiter, &query, now) {
                         self.answer(waiter, &query, answer, now);
                     }
                 }

@@ -4,12 +4,14 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use forwarder::{ExchangeError, ExchangeId};
+use forwarder::{ExchangeError, ExchangeId, Transport};
 use sockets::{ListenSocket, Local, Waker};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use wire::{Asker, HeldQuery, Query};
 
+use crate::follow::Outer;
 use crate::house::ServedZone;
+use crate::serve::Asked;
 
 /// Something for a worker to do.
 #[allow(
@@ -101,6 +103,21 @@ impl Waiter {
         Self { asker: query.asker(), spelled: None, zone: zone.clone(), client, started }
     }
 
+    /// Who waits for an inner lookup: what to ask, and for how long.
+    pub(super) fn of(
+        asked: Box<Asked<'_>>,
+        client: Client,
+        started: Instant,
+    ) -> (HeldQuery, Self, Option<Duration>) {
+        let Asked { query, zone, patience, outer } = *asked;
+        let client = match outer {
+            Some(outer) => Client::Inner(Box::new(Inner { outer: *outer, client })),
+            None => client,
+        };
+        let waiter = Self::new(&query.query(), zone, client, started);
+        (query, waiter, patience)
+    }
+
     /// The client's query; `same` is what is kept for all.
     pub fn query<'q>(&'q self, same: &Query<'q>) -> Query<'q> {
         self.asker.query(same, self.spelled.as_deref())
@@ -122,6 +139,27 @@ pub enum Client {
     Stream(StreamReply),
     /// Nobody: a prefetch or the refresh of a stale answer.
     Nobody,
+    /// A query of a client that needs this answer for its own.
+    Inner(Box<Inner>),
+}
+
+/// A client's query that waits for an inner lookup.
+pub struct Inner {
+    /// The query, and what is known of its inner lookups.
+    pub outer: Outer,
+    /// Who gets the reply.
+    pub client: Client,
+}
+
+impl Client {
+    /// The transport by which the query came in.
+    pub(super) fn transport(&self) -> Transport {
+        match self {
+            Self::Stream(_) => Transport::Tcp,
+            Self::Udp { .. } | Self::Nobody => Transport::Udp,
+            Self::Inner(inner) => inner.client.transport(),
+        }
+    }
 }
 
 /// The way back to a TCP client.

@@ -10,7 +10,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
-use wire::{Gate, Query, accept as gate};
+use wire::{Gate, HeldQuery, accept as gate};
 
 use super::connections::{IN_FLIGHT, Place};
 use super::inbox::{Client, Frame, Letter, StreamReply, Waiter};
@@ -164,11 +164,21 @@ impl Connection {
             Served::Nothing => return false,
             Served::Ask { query, zone, patience } => {
                 let waiter = Waiter::new(query, zone, Client::Stream(way_back), now);
-                self.post(query, waiter, patience);
+                self.post(query.hold(), waiter, patience);
                 return true;
             }
             Served::ReplyAndRefresh(outcome, query, zone) => {
-                self.post(query, Waiter::new(query, zone, Client::Nobody, now), None);
+                self.post(query.hold(), Waiter::new(query, zone, Client::Nobody, now), None);
+                outcome
+            }
+            Served::Follow { reply: None, asked } => {
+                let (query, waiter, patience) = Waiter::of(asked, Client::Stream(way_back), now);
+                self.post(query, waiter, patience);
+                return true;
+            }
+            Served::Follow { reply: Some(outcome), asked } => {
+                let (query, waiter, patience) = Waiter::of(asked, Client::Nobody, now);
+                self.post(query, waiter, patience);
                 outcome
             }
             Served::Reply(outcome) => outcome,
@@ -195,11 +205,11 @@ impl Connection {
     }
 
     /// Hands a miss to the worker that equal misses go to.
-    fn post(&self, query: &Query<'_>, waiter: Waiter, patience: Option<Duration>) {
+    fn post(&self, query: HeldQuery, waiter: Waiter, patience: Option<Duration>) {
         let inboxes = &self.running.inboxes;
-        let key = self.running.flights.key(waiter.zone.block.index, query);
+        let key = self.running.flights.key(waiter.zone.block.index, &query.query());
         let worker = (key % inboxes.len() as u64) as usize;
-        inboxes[worker].post(Letter::Ask { query: query.hold(), waiter, patience });
+        inboxes[worker].post(Letter::Ask { query, waiter, patience });
     }
 }
 

@@ -199,6 +199,21 @@ impl Worker {
                     };
                     miss(query, zone, client, patience);
                 }
+                Ok(Served::Follow { reply, asked }) => {
+                    let client = match reply {
+                        Some(outcome) => {
+                            socket.replies.commit(&datagram.peer, datagram.local);
+                            self.outcomes.push((index, outcome));
+                            Client::Nobody
+                        }
+                        None => Client::Udp {
+                            socket: (place as u16, address),
+                            peer: datagram.peer,
+                            local: datagram.local,
+                        },
+                    };
+                    self.misses.push(Waiter::of(asked, client, now));
+                }
                 Err(_) => {
                     self.running.panics.add_shared(1);
                     if let (Gate::Pass(query), Some(out)) = (accept(datagram.bytes), socket.replies.slot()) {

@@ -27,6 +27,8 @@ pub struct Moment {
 pub enum Lookup {
     /// The reply is written.
     Answer,
+    /// The reply is written, and CNAMEs in its answer section are to be followed.
+    Follow,
     /// Not mine: the next plugin is asked; the reply is as it was.
     Pass,
     /// Mine, but there is no answer.

@@ -164,7 +164,12 @@ impl One {
         }
         let (body, counts) = records.finish();
         reply.push_ready(&body, counts);
-        Lookup::Answer
+        let is_cname =
+            |record: wire::Record| record.section == Section::Answer && record.rtype == RType::CNAME;
+        match query.rtype {
+            RType::A | RType::AAAA if reply.records().any(is_cname) => Lookup::Follow,
+            _ => Lookup::Answer,
+        }
     }
 }
 

@@ -106,6 +106,8 @@ fn parse_one(directive: &Directive, own_zones: &[Name]) -> Result<TemplateSpec> 
                 spec.ede = Some((code, text));
             }
             "fallthrough" => spec.fallthrough.add(PLUGIN, property)?,
+            // What older Corefiles still say: CoreDNS, too, takes it and does nothing.
+            "upstream" => no_block(PLUGIN, property)?,
             "var" => return Err(Located::new(&property.name.at, SetupError::NotBuilt("template's var"))),
             "expr" => return Err(Located::new(&property.name.at, SetupError::NotBuilt("template's expr"))),
             _ => return Err(unknown_property(PLUGIN, property, PROPERTIES)),

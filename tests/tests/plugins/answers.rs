@@ -1,48 +1,8 @@
-//! `template`, `whoami`, `nsid`, `loop`, and the directives that answer nothing.
+//! `whoami`, `nsid`, `loop`, and the directives that answer nothing.
 
 use std::time::Duration;
 
 use tests::{Action, Ask, Dns, Options, Server, Upstream, ask, assert_contains, fresh_ip, port, tempdir};
-
-#[test]
-fn template_answers_by_its_rows() {
-    let body = "template IN A example {\nmatch \"^ip-(?P<a>[0-9]+)-(?P<b>[0-9]+)\\.example\\.$\"\n\
-         answer \"{{ .Name }} 60 IN A 192.0.{{ .Group.a }}.{{ index .Match 2 }}\"\nfallthrough\n}\n\
-         template IN MX mail {\nanswer \"{{ .Name }} 60 IN MX 10 mx.{{ .Zone }}\"\nadditional \"mx.{{ .Zone }} 60 IN A 192.0.2.1\"\n}\n\
-         template ANY ANY gone {\nrcode NXDOMAIN\nauthority \"gone. 60 IN SOA ns.gone. host.gone. 1 2 3 4 5\"\n}\n\
-         template IN ANY ede {\nrcode REFUSED\nederror 15 \"blocked here\"\n}\n\
-         template IN TXT cond {\nanswer \"{{ .Name }} 60 IN TXT \\\"{{ if eq .Type `TXT` }}yes{{ else }}no{{ end }}\\\"\"\n}";
-    let dns = Dns::start(body);
-    let reply = ask(dns.at, "IP-2-7.example", "A");
-    assert_eq!(reply.short(), ["192.0.2.7"]);
-    assert_contains!(reply.flag_names(), "aa");
-    let reply = ask(dns.at, "x.mail", "MX");
-    assert_eq!(reply.short(), ["10 mx.mail."]);
-    assert_eq!(reply.additionals[0].to_string(), "mx.mail. 60 IN A 192.0.2.1");
-    let reply = ask(dns.at, "x.gone", "TYPE65400");
-    assert_eq!((reply.status(), reply.authorities.len()), ("NXDOMAIN", 1));
-    let reply = Ask::new("x.ede", "A").edns(1232).of(dns.at);
-    assert_eq!((reply.status(), reply.extended_error()), ("REFUSED", Some((15, "blocked here".to_owned()))));
-    assert_eq!(ask(dns.at, "x.cond", "TXT").short(), ["\"yes\""]);
-    for (name, rtype) in [("ip-x.example", "A"), ("x.mail", "A")] {
-        assert_eq!(ask(dns.at, name, rtype).status(), "SERVFAIL", "{name}: nobody is left to answer");
-    }
-}
-
-#[test]
-#[ignore = "a template's CNAME is handed out as it is: following it through the server is not built yet (README, Not here yet)"]
-fn a_template_cname_is_followed_a_bounded_number_of_times() {
-    let body = "template IN ANY loop {\nanswer \"{{ .Name }} 60 IN CNAME x.{{ .Name }}\"\n}\n\
-                template IN A once {\nanswer \"{{ .Name }} 60 IN CNAME known.example.\"\n}\n\
-                hosts {\n192.0.2.1 known.example\n}";
-    let dns = Dns::start(body);
-    assert_eq!(ask(dns.at, "a.once", "A").short(), ["192.0.2.1", "known.example."]);
-    let before = dns.server.rss_kb();
-    for n in 0..20 {
-        Ask::new(&format!("n{n}.loop"), "A").timeout(Duration::from_secs(3)).of(dns.at);
-    }
-    assert!(dns.server.rss_kb() < before + (16 << 10), "{before} -> {}", dns.server.rss_kb());
-}
 
 #[test]
 fn whoami_tells_address_port_and_transport() {

@@ -1,0 +1,182 @@
+//! `template`: its records, and what follows from the CNAMEs among them.
+
+use std::time::Duration;
+
+use tests::{Action, Ask, Asked, Dns, Server, Upstream, ask, assert_contains, fresh_ip, port};
+
+use super::good;
+
+#[test]
+fn template_answers_by_its_rows() {
+    let body = "template IN A example {\nmatch \"^ip-(?P<a>[0-9]+)-(?P<b>[0-9]+)\\.example\\.$\"\n\
+         answer \"{{ .Name }} 60 IN A 192.0.{{ .Group.a }}.{{ index .Match 2 }}\"\nfallthrough\n}\n\
+         template IN MX mail {\nanswer \"{{ .Name }} 60 IN MX 10 mx.{{ .Zone }}\"\nadditional \"mx.{{ .Zone }} 60 IN A 192.0.2.1\"\n}\n\
+         template ANY ANY gone {\nrcode NXDOMAIN\nauthority \"gone. 60 IN SOA ns.gone. host.gone. 1 2 3 4 5\"\n}\n\
+         template IN ANY ede {\nrcode REFUSED\nederror 15 \"blocked here\"\n}\n\
+         template IN TXT cond {\nanswer \"{{ .Name }} 60 IN TXT \\\"{{ if eq .Type `TXT` }}yes{{ else }}no{{ end }}\\\"\"\n}";
+    let dns = Dns::start(body);
+    let reply = ask(dns.at, "IP-2-7.example", "A");
+    assert_eq!(reply.short(), ["192.0.2.7"]);
+    assert_contains!(reply.flag_names(), "aa");
+    let reply = ask(dns.at, "x.mail", "MX");
+    assert_eq!(reply.short(), ["10 mx.mail."]);
+    assert_eq!(reply.additionals[0].to_string(), "mx.mail. 60 IN A 192.0.2.1");
+    let reply = ask(dns.at, "x.gone", "TYPE65400");
+    assert_eq!((reply.status(), reply.authorities.len()), ("NXDOMAIN", 1));
+    let reply = Ask::new("x.ede", "A").edns(1232).of(dns.at);
+    assert_eq!((reply.status(), reply.extended_error()), ("REFUSED", Some((15, "blocked here".to_owned()))));
+    assert_eq!(ask(dns.at, "x.cond", "TXT").short(), ["\"yes\""]);
+    for (name, rtype) in [("ip-x.example", "A"), ("x.mail", "A")] {
+        assert_eq!(ask(dns.at, name, rtype).status(), "SERVFAIL", "{name}: nobody is left to answer");
+    }
+}
+
+/// Types and data of the answer section, as they stand.
+fn chain(reply: &tests::Reply) -> Vec<String> {
+    let text = |record: &tests::Record| format!("{} {} {}", record.name, record.rtype, record.data);
+    reply.answers.iter().map(text).collect()
+}
+
+const ALIAS: &str = "template IN ANY alias {\nmatch ^(?P<name>[^.]+)\nanswer \"{{ .Name }} 60 IN CNAME {{ .Group.name }}.example.\"\n}";
+
+#[test]
+fn a_template_cname_is_followed_through_hosts_and_other_blocks() {
+    let (ip, port) = (fresh_ip(), port());
+    let at = (ip, port).into();
+    let corefile = format!(
+        ".:{port} {{\nbind {ip}\n{ALIAS}\n\
+         template IN A both {{\nanswer \"both. 60 IN CNAME one.example.\" \"both. 60 IN CNAME gone.example.\" \"both. 60 IN A 192.0.2.9\"\nadditional \"both. 60 IN TXT last\"\n}}\n\
+         template IN A here {{\nrcode NXDOMAIN\nanswer \"{{{{ .Name }}}} 60 IN CNAME one.alias.\"\n}}\n\
+         hosts {{\n192.0.2.1 one.example\n2001:db8::1 one.example\nfallthrough\n}}\n}}\n\
+         inner.example:{port} {{\nbind {ip}\ntemplate IN A {{\nanswer \"{{{{ .Name }}}} 60 IN A 192.0.2.7\"\n}}\n}}\n"
+    );
+    let _server = Server::start(&corefile);
+    for (name, rtype, expected) in [
+        ("one.alias", "A", &["one.alias. 5 one.example.", "one.example. 1 192.0.2.1"][..]),
+        ("one.alias", "AAAA", &["one.alias. 5 one.example.", "one.example. 28 2001:db8::1"]),
+        // Of other types the CNAME alone is told, as in CoreDNS.
+        ("one.alias", "CNAME", &["one.alias. 5 one.example."]),
+        ("one.alias", "TXT", &["one.alias. 5 one.example."]),
+        // A target that nobody knows adds nothing.
+        ("gone.alias", "A", &["gone.alias. 5 gone.example."]),
+        // The target's own server block answers, and the target's own templates are followed.
+        ("inner.alias", "A", &["inner.alias. 5 inner.example.", "inner.example. 1 192.0.2.7"]),
+        ("x.here", "A", &["x.here. 5 one.alias.", "one.alias. 5 one.example.", "one.example. 1 192.0.2.1"]),
+        // What is found stands behind its CNAME.
+        (
+            "both",
+            "A",
+            &[
+                "both. 5 one.example.",
+                "one.example. 1 192.0.2.1",
+                "both. 5 gone.example.",
+                "both. 1 192.0.2.9",
+            ],
+        ),
+    ] {
+        for reply in [ask(at, name, rtype), Ask::new(name, rtype).tcp().of(at)] {
+            assert_eq!(chain(&reply), expected, "{name} {rtype}");
+            assert_contains!(reply.flag_names(), "aa");
+            assert_eq!(reply.status(), if name == "x.here" { "NXDOMAIN" } else { "NOERROR" });
+            assert_eq!(reply.additionals.len(), usize::from(name == "both"));
+        }
+    }
+}
+
+#[test]
+fn a_template_cname_is_followed_to_upstreams_and_through_the_cache() {
+    let upstream = Upstream::start(fresh_ip(), |asked| match asked.name.as_str() {
+        "far.example." => {
+            Action::answer("far.example. 300 IN CNAME www.far.example.\nwww.far.example. 300 IN A 192.0.2.3")
+        }
+        "down.example." => Action::rcode(2),
+        "denied.example." => {
+            Action::nxdomain("example. 300 IN SOA ns.example. host.example. 1 7200 900 86400 20")
+        }
+        _ => good(asked),
+    });
+    let twice = "template IN A twice {\nanswer \"twice. 60 IN CNAME one.example.\" \"twice. 60 IN CNAME two.example.\"\n}";
+    let dns = Dns::start(&format!(
+        "{ALIAS}\n{twice}\nprometheus {}:0\ncache\nforward . {}",
+        fresh_ip(),
+        upstream.word()
+    ));
+    for round in ["asked", "cached"] {
+        for (name, expected) in [
+            ("one.alias", &["one.alias. 5 one.example.", "one.example. 1 192.0.2.1"][..]),
+            (
+                "far.alias",
+                &[
+                    "far.alias. 5 far.example.",
+                    "far.example. 5 www.far.example.",
+                    "www.far.example. 1 192.0.2.3",
+                ],
+            ),
+            ("down.alias", &["down.alias. 5 down.example."]),
+            ("denied.alias", &["denied.alias. 5 denied.example."]),
+            (
+                "twice",
+                &[
+                    "twice. 5 one.example.",
+                    "one.example. 1 192.0.2.1",
+                    "twice. 5 two.example.",
+                    "two.example. 1 192.0.2.1",
+                ],
+            ),
+        ] {
+            for query in [Ask::new(name, "A"), Ask::new(name, "A").tcp(), Ask::new(name, "A").edns(1232)] {
+                let reply = query.of(dns.at);
+                assert_eq!(chain(&reply), expected, "{name}, {round}");
+                assert_eq!(reply.status(), "NOERROR", "{name}, {round}");
+            }
+        }
+    }
+    for name in ["one.example.", "far.example.", "two.example.", "denied.example."] {
+        assert_eq!(upstream.count(name), 1, "{name}");
+    }
+}
+
+#[test]
+fn many_clients_wait_for_the_same_inner_lookup() {
+    let slow = |asked: &Asked| good(asked).after(Duration::from_millis(200));
+    let upstream = Upstream::start(fresh_ip(), slow);
+    let dns = Dns::start(&format!("{ALIAS}\nmultisocket 2\nforward . {}", upstream.word()));
+    std::thread::scope(|scope| {
+        for n in 0..20 {
+            let at = dns.at;
+            scope.spawn(move || {
+                let reply = ask(at, "one.alias", if n % 2 == 0 { "A" } else { "AAAA" });
+                assert_eq!(reply.answers.len(), 1 + usize::from(n % 2 == 0));
+            });
+        }
+    });
+    // Both types, each once, and once more at most where a hedge went out.
+    assert!(upstream.count("one.example.") <= 4, "{}", upstream.count("one.example."));
+}
+
+#[test]
+fn a_silent_upstream_costs_no_more_time_though_there_are_many_inner_lookups() {
+    let upstream = Upstream::start(fresh_ip(), |_| Action::Silent);
+    let lines: String = (0..6).map(|n| format!("\"{{{{ .Name }}}} 60 IN CNAME n{n}.example.\" ")).collect();
+    let dns =
+        Dns::start(&format!("template IN A many {{\nanswer {lines}\n}}\nforward . {}", upstream.word()));
+    let reply = Ask::new("many", "A").timeout(Duration::from_secs(8)).of(dns.at);
+    assert_eq!((reply.status(), reply.answers.len()), ("NOERROR", 6));
+    assert!(reply.elapsed < Duration::from_secs(6), "{:?}", reply.elapsed);
+}
+
+#[test]
+fn a_template_cname_is_followed_a_bounded_number_of_times() {
+    let body = "template IN ANY loop {\nanswer \"{{ .Name }} 60 IN CNAME x.{{ .Name }}\"\n}\n\
+                template IN A once {\nanswer \"{{ .Name }} 60 IN CNAME known.example.\"\n}\n\
+                hosts {\n192.0.2.1 known.example\n}";
+    let dns = Dns::start(body);
+    assert_eq!(ask(dns.at, "a.once", "A").short(), ["192.0.2.1", "known.example."]);
+    let before = dns.server.rss_kb();
+    for n in 0..20 {
+        let reply = Ask::new(&format!("n{n}.loop"), "A").timeout(Duration::from_secs(3)).of(dns.at);
+        // Its own record and eight that follow from it.
+        assert_eq!((reply.status(), reply.answers.len()), ("NOERROR", 9));
+    }
+    assert!(dns.server.rss_kb() < before + (16 << 10), "{before} -> {}", dns.server.rss_kb());
+}
