@@ -54,7 +54,8 @@ fn plugin(zone: &ServedZone, query: &Query<'_>) -> (&'static str, String) {
     if let Some(templates) = pipeline.templates() {
         match templates.explain(query) {
             Some(Verdict::Matches { template, pattern }) => {
-                return ("template", format!("`template {template}` matches by {pattern:?}"));
+                let conditions = if template.conditions.is_empty() { "" } else { ", if each `expr` is true" };
+                return ("template", format!("`template {template}` matches by {pattern:?}{conditions}"));
             }
             Some(Verdict::NoPattern { template }) => {
                 return (

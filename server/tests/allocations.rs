@@ -133,7 +133,7 @@ impl Scene {
 
     /// One packet's way as a worker takes it: serve, count, log.
     fn ask(&mut self, packet: &[u8]) -> Option<Outcome> {
-        let moment = Moment { now: self.now, client: self.client, proto: Proto::Udp };
+        let moment = Moment { now: self.now, client: self.client, server: self.client, proto: Proto::Udp };
         let listener = &self.house.listeners[&AT];
         let gate = accept(packet);
         let served = serve::serve(listener, &gate, &moment, 0, Room::Datagram, &mut self.out);

@@ -500,7 +500,10 @@ const PROPERTIES: &[(&str, &[&str])] = &[
     ("log", &["class"]),
     ("prometheus", &["runtime_metrics"]),
     ("ready", &["monitor"]),
-    ("template", &["additional", "answer", "authority", "ederror", "fallthrough", "match", "rcode"]),
+    (
+        "template",
+        &["additional", "answer", "authority", "ederror", "expr", "fallthrough", "match", "rcode", "var"],
+    ),
     ("timeouts", &["idle", "maxtcpqueries", "read", "write"]),
 ];
 

@@ -61,8 +61,12 @@ impl Scene {
 
     /// Sends a packet to a listen address.
     pub(crate) fn send(&self, at: &str, packet: &[u8]) -> Sent {
-        let moment =
-            Moment { now: self.now, client: "192.0.2.200:40000".parse().unwrap(), proto: Proto::Udp };
+        let moment = Moment {
+            now: self.now,
+            client: "192.0.2.200:40000".parse().unwrap(),
+            server: at.parse().unwrap(),
+            proto: Proto::Udp,
+        };
         let mut out = b"left over".to_vec();
         let gate = accept(packet);
         match serve::serve(self.listener(at), &gate, &moment, 0, self.room, &mut out) {

@@ -336,12 +336,15 @@ impl Desk {
     /// Goes on with a client's query, now that more is known of its inner lookups.
     fn resume(&mut self, inner: Inner, started: Instant, now: Instant) {
         let Inner { outer: Outer { query, zone, route, made, found }, client } = inner;
-        let (peer, proto) = match &client {
-            Client::Udp { peer, .. } => (*peer, Proto::Udp),
-            Client::Stream(stream) => (stream.peer, Proto::Tcp),
+        let (peer, server, proto) = match &client {
+            Client::Udp { socket: (_, address), peer, local } => {
+                let server = local.map_or(*address, |local| (local.address, address.port()).into());
+                (*peer, server, Proto::Udp)
+            }
+            Client::Stream(stream) => (stream.peer, stream.local, Proto::Tcp),
             Client::Nobody | Client::Inner(_) => return,
         };
-        let moment = Moment { now, client: peer, proto };
+        let moment = Moment { now, client: peer, server, proto };
         let mut follow = Follow::new(&route, &moment, self.index, found);
         follow.patience = forwarder::DEADLINE.saturating_sub(now.saturating_duration_since(started));
         let whole = follow.complete(&query.query(), &made);

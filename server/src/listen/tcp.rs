@@ -148,7 +148,7 @@ impl Connection {
         let now = clock::now();
         let house = self.running.house.load();
         let Some(listener) = house.listeners.get(&self.address) else { return false };
-        let moment = Moment { now, client: self.peer, proto: Proto::Tcp };
+        let moment = Moment { now, client: self.peer, server: self.local, proto: Proto::Tcp };
         let writer = self.running.inboxes.len();
         let mut out = Vec::new();
         let gate = gate(message);

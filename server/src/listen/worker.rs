@@ -169,7 +169,8 @@ impl Worker {
             if datagram.peer.port() == 0 {
                 continue;
             }
-            let moment = Moment { now, client: datagram.peer, proto: Proto::Udp };
+            let server = datagram.local.map_or(address, |local| (local.address, address.port()).into());
+            let moment = Moment { now, client: datagram.peer, server, proto: Proto::Udp };
             let gate =
                 if datagram.truncated { accept_truncated(datagram.bytes) } else { accept(datagram.bytes) };
             let Some(out) = socket.replies.slot() else { break };

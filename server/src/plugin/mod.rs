@@ -18,6 +18,8 @@ pub struct Moment {
     pub now: Instant,
     /// The client.
     pub client: SocketAddr,
+    /// The address it asked.
+    pub server: SocketAddr,
     /// The client's transport.
     pub proto: Proto,
 }

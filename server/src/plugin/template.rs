@@ -1,6 +1,10 @@
 //! `template`: answers made from patterns and Go templates.
 
+mod expression;
+mod var;
+
 use std::fmt::Write as _;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use gotemplate::{Fields, List, Map, Schema, Value};
@@ -9,10 +13,12 @@ use wire::{Class, Flags, Name, Query, RType, Rcode, Reply, Section};
 
 use super::{Lookup, Moment};
 use crate::failure::Failure;
-use crate::observe::counters::Counter;
+use crate::observe::counters::{Counter, Proto};
 use crate::setup::{Record, TemplateSpec};
 use crate::text::NameText;
 use crate::zonetext;
+pub use expression::{Expression, ExpressionError, Facts, is_free};
+use var::{Entries, Var};
 
 /// Every `template` of a server block, in file order.
 #[derive(Debug)]
@@ -57,8 +63,14 @@ impl Templates {
                 }
                 return Lookup::Fail(Failure::NoPattern);
             };
+            let vars = match spec.evaluate(moment, query, regex, name) {
+                Ok(Some(vars)) => vars,
+                Ok(None) if spec.fallthrough.through(&query.name) => continue,
+                Ok(None) => return Lookup::Fail(Failure::NoPattern),
+                Err(error) => return Lookup::Fail(Failure::Template(error)),
+            };
             one.counters.matches.add_shared(1);
-            return one.answer(moment, query, zone, regex, name, reply);
+            return one.answer(moment, query, zone, regex, name, vars, reply);
         }
         Lookup::Pass
     }
@@ -108,7 +120,71 @@ impl TemplateSpec {
     }
 }
 
+impl TemplateSpec {
+    /// The values of its `var`s, if every `expr` holds; nothing where one does not.
+    ///
+    /// # Errors
+    /// Why an expression has no value.
+    fn evaluate(
+        &self,
+        moment: &Moment,
+        query: &Query<'_>,
+        regex: &Regex,
+        name: &str,
+    ) -> Result<Option<Entries>, String> {
+        if self.vars.is_empty() && self.conditions.is_empty() {
+            return Ok(Some(Entries::default()));
+        }
+        let mut facts = facts(moment, query, name);
+        for (index, group) in regex.captures(name).iter().flat_map(Captures::iter).enumerate() {
+            let text = group.map_or("", |group| group.as_str());
+            facts.add_group(&index.to_string(), text);
+            if let Some(group) = regex.capture_names().nth(index).flatten() {
+                facts.add_group(group, text);
+            }
+        }
+        let mut vars = Vec::new();
+        for (name, expression) in &self.vars {
+            let value = expression.run(&facts)?;
+            vars.push((name.clone(), Var::new(&value)));
+            facts.add_var(name, value);
+        }
+        for condition in &self.conditions {
+            if !matches!(condition.run(&facts)?, expr::Value::Bool(true)) {
+                return Ok(None);
+            }
+        }
+        Ok(Some(vars.into_iter().collect()))
+    }
+}
+
+/// What expressions may ask about a query, as CoreDNS tells it.
+fn facts(moment: &Moment, query: &Query<'_>, name: &str) -> Facts {
+    let bufsize = match moment.proto {
+        Proto::Udp => query.udp_limit() as i64,
+        Proto::Tcp => i64::from(u16::MAX),
+    };
+    let (client, server) = (moment.client, moment.server);
+    let ip = |address: SocketAddr| address.ip().to_canonical().to_string();
+    Facts::new([
+        ("type", query.rtype.to_string().into()),
+        ("name", name.into()),
+        ("class", query.class.to_string().into()),
+        ("proto", moment.proto.label().into()),
+        ("size", (query.size as i64).into()),
+        ("client_ip", ip(client).into()),
+        ("port", client.port().to_string().into()),
+        ("id", i64::from(query.id).into()),
+        ("opcode", 0_i64.into()),
+        ("do", query.dnssec_ok().into()),
+        ("bufsize", bufsize.into()),
+        ("server_ip", ip(server).into()),
+        ("server_port", server.port().to_string().into()),
+    ])
+}
+
 impl One {
+    #[allow(clippy::too_many_arguments, reason = "all of them are what the templates may name")]
     fn answer(
         &self,
         moment: &Moment,
@@ -116,6 +192,7 @@ impl One {
         zone: &Name,
         regex: &Regex,
         name: &str,
+        vars: Entries,
         reply: &mut Reply<'_>,
     ) -> Lookup {
         let spec = &self.spec;
@@ -132,16 +209,10 @@ impl One {
             return Lookup::Answer;
         }
         let Some(captures) = regex.captures(name) else { return Lookup::Fail(Failure::NoPattern) };
-        let data = Data {
-            moment,
-            query,
-            class: if query.class == Class::ANY { spec.class } else { query.class },
-            rtype: if query.rtype == RType::ANY { spec.rtype } else { query.rtype },
-            zone: zone.to_string(),
-            regex,
-            name,
-            groups: Groups { regex, captures },
-        };
+        let class = if query.class == Class::ANY { spec.class } else { query.class };
+        let rtype = if query.rtype == RType::ANY { spec.rtype } else { query.rtype };
+        let (zone, groups) = (zone.to_string(), Groups { regex, captures });
+        let data = Data { moment, query, zone, regex, name, class, rtype, groups, vars };
         let sections = [
             (&spec.answer, Section::Answer),
             (&spec.authority, Section::Authority),
@@ -173,8 +244,9 @@ impl One {
     }
 }
 
-/// The fields that a record of `template` may name; `groups` are the names of its patterns' groups.
-pub(crate) fn schema(groups: &[&str]) -> Schema {
+/// The fields that a record of `template` may name; `groups` are the names of its patterns' groups, `vars` those of its
+/// variables.
+pub(crate) fn schema(groups: &[&str], vars: &[String]) -> Schema {
     let numbered = (0..=99).map(|number| number.to_string());
     let question =
         Schema::fields([("Name", Schema::Scalar), ("Qtype", Schema::Scalar), ("Qclass", Schema::Scalar)]);
@@ -192,6 +264,7 @@ pub(crate) fn schema(groups: &[&str]) -> Schema {
         ("Regex", Schema::Scalar),
         ("Match", Schema::list(Schema::Scalar)),
         ("Group", Schema::map(groups, Schema::Scalar)),
+        ("Var", Schema::map(vars, Schema::Any)),
         ("Class", Schema::Scalar),
         ("Type", Schema::Scalar),
         ("Remote", Schema::Scalar),
@@ -212,6 +285,7 @@ struct Data<'a> {
     regex: &'a Regex,
     name: &'a str,
     groups: Groups<'a>,
+    vars: Entries,
 }
 
 struct Groups<'a> {
@@ -227,6 +301,7 @@ impl Fields for Data<'_> {
             "Regex" => Value::Text(self.regex.as_str().into()),
             "Match" => Value::list(&self.groups),
             "Group" => Value::Map(&self.groups),
+            "Var" => Value::Map(&self.vars),
             "Class" => Value::Text(self.class.to_string().into()),
             "Type" => Value::Text(self.rtype.to_string().into()),
             "Remote" => Value::Text(self.moment.client.ip().to_string().into()),
@@ -324,7 +399,7 @@ pub struct TemplateLabels {
 
 impl TemplateRegistry {
     /// The counters of the template, made on first use.
-    pub fn counters(&self, addresses: &[std::net::SocketAddr], spec: &TemplateSpec) -> Arc<TemplateCounters> {
+    pub fn counters(&self, addresses: &[SocketAddr], spec: &TemplateSpec) -> Arc<TemplateCounters> {
         let records = spec.answer.iter().chain(&spec.authority).chain(&spec.additional);
         let labels = TemplateLabels {
             server: addresses.first().map(|&address| crate::house::server_label(address)).unwrap_or_default(),
@@ -349,169 +424,4 @@ impl TemplateRegistry {
 }
 
 #[cfg(test)]
-mod tests {
-    use crate::failure::Failure;
-    use crate::house::tests::{Scene, Sent, packet};
-    use wire::{RType, Rcode};
-
-    const AT: &str = "127.0.0.1:53";
-
-    fn scene(lines: &str) -> Scene {
-        Scene::new(&format!(". {{\nbind 127.0.0.1\n{lines}\n}}\n"))
-    }
-
-    fn answer(record: &str) -> Scene {
-        scene(&format!(
-            "template ANY ANY example.org {{\nmatch \"^(?P<host>[a-z]+)-([0-9]+)\\.(?P<none>x)?\"\nanswer \"{record}\"\n}}"
-        ))
-    }
-
-    #[test]
-    fn every_field_is_what_the_query_says() {
-        for (field, value) in [
-            ("{{ .Name }}", "web-7.example.org."),
-            ("{{ .Zone }}", "example.org."),
-            ("{{ .Type }}", "TXT"),
-            ("{{ .Class }}", "IN"),
-            ("{{ .Remote }}", "192.0.2.200"),
-            ("{{ .Group.host }}", "web"),
-            ("{{ .Group.none }}", ""),
-            ("{{ index .Group `host` }}", "web"),
-            ("{{ index .Group `2` }}", "7"),
-            ("{{ index .Match 0 }}", "web-7."),
-            ("{{ index .Match 1 }}", "web"),
-            ("{{ index .Match 2 }}", "7"),
-            ("{{ len .Match }}", "4"),
-            ("{{ .Question.Name }}", "web-7.example.org."),
-            ("{{ .Question.Qtype }}", "16"),
-            ("{{ .Question.Qclass }}", "1"),
-            ("{{ .Message.Id }}", "4660"),
-            ("{{ .Message.RecursionDesired }}", "true"),
-            ("{{ .Meta `kubernetes/namespace` }}", ""),
-            ("{{ if eq .Type `TXT` }}yes{{ else }}no{{ end }}", "yes"),
-            ("{{ parseInt (index .Match 2) 10 32 | printf `%03d` }}", "007"),
-        ] {
-            let scene = answer(&format!("{{{{ .Name }}}} 5 IN TXT <{field}>"));
-            let reply = scene.ask(AT, "Web-7.Example.org", RType::TXT);
-            assert_eq!(reply, format!("NOERROR aa; Web-7.Example.org. 5 IN TXT <{value}>"), "{field}");
-        }
-    }
-
-    #[test]
-    fn sections_rcode_and_several_records() {
-        let scene = scene(
-            "template IN MX example.org {\nanswer \"{{ .Name }} 60 IN MX 10 mail.{{ .Zone }}\" \"{{ .Name }} MX 20 b.example.net.\"\n\
-             authority \"{{ .Zone }} 60 IN NS ns.example.org.\"\nadditional \"mail.example.org. 60 IN A 192.0.2.9\"\nrcode YXDOMAIN\n}",
-        );
-        assert_eq!(
-            scene.ask(AT, "example.org", RType::MX),
-            "YXDOMAIN aa; example.org. 60 IN MX 10 mail.example.org.; example.org. 3600 IN MX 20 b.example.net.; \
-             authority example.org. 60 IN NS ns.example.org.; additional mail.example.org. 60 IN A 192.0.2.9"
-        );
-    }
-
-    #[test]
-    fn a_query_for_any_type_has_the_type_of_the_template() {
-        let scene = scene(
-            "template IN TXT example.org {\nanswer \"{{ .Name }} 5 IN TXT {{ .Class }}-{{ .Type }}\"\n}",
-        );
-        for rtype in [RType::ANY, RType::TXT] {
-            assert_eq!(scene.ask(AT, "example.org", rtype), "NOERROR aa; example.org. 5 IN TXT IN-TXT");
-        }
-    }
-
-    #[test]
-    fn a_failure_has_neither_authority_nor_records() {
-        let scene = scene(
-            "template ANY ANY {\nrcode SERVFAIL\nauthority \"{{ .Zone }} 60 IN NS ns.example.org.\"\n}",
-        );
-        assert_eq!(scene.ask(AT, "example.org", RType::A), "SERVFAIL");
-    }
-
-    #[test]
-    fn templates_are_tried_in_file_order_until_one_takes_the_query() {
-        const TWO: &str = "template IN A example.org {\nmatch ^a\\. ^aa\\.\nrcode NXDOMAIN\nFIRST\n}\n\
-                           template IN ANY org example.org {\nmatch ^b\\.\nrcode REFUSED\nSECOND\n}\nwhoami";
-        let own = "NOERROR aa; additional";
-        for (first, second, rows) in [
-            (
-                "",
-                "",
-                [
-                    ("a.example.org", RType::A, "NXDOMAIN aa"),
-                    ("aa.example.org", RType::A, "NXDOMAIN aa"),
-                    ("b.example.org", RType::A, "SERVFAIL"),
-                    ("b.example.org", RType::AAAA, "REFUSED aa"),
-                    ("a.example.org", RType::AAAA, "SERVFAIL"),
-                    ("a.example.net", RType::A, own),
-                ],
-            ),
-            (
-                "fallthrough",
-                "fallthrough example.org",
-                [
-                    ("a.example.org", RType::A, "NXDOMAIN aa"),
-                    ("b.example.org", RType::A, "REFUSED aa"),
-                    ("c.example.org", RType::A, own),
-                    ("c.b.org", RType::A, "SERVFAIL"),
-                    ("b.org", RType::A, "REFUSED aa"),
-                    ("a.example.org", RType::ANY, "NXDOMAIN aa"),
-                ],
-            ),
-        ] {
-            let scene = scene(&TWO.replace("FIRST", first).replace("SECOND", second));
-            for (name, rtype, expected) in rows {
-                let reply = scene.ask(AT, name, rtype);
-                assert!(reply.starts_with(expected), "{first} {second} {name} {rtype}: {reply}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_template_that_makes_no_record_fails_and_is_counted() {
-        for (record, template_failures, rr_failures) in [
-            ("{{ .Name }} 60 IN A 192.0.2.256", 0, 1),
-            ("{{ .Name }}", 0, 1),
-            ("{{ index .Match 9 }} 60 IN A 192.0.2.1", 1, 0),
-            ("{{ .Name }} 60 IN A 192.0.2.1", 0, 0),
-        ] {
-            let scene = answer(record);
-            let Sent::Reply(reply) = scene.send(AT, &packet("web-7.example.org", RType::A, None)) else {
-                panic!("no reply")
-            };
-            let failed = template_failures + rr_failures > 0;
-            assert_eq!(reply.2.rcode, if failed { Rcode::SERVFAIL } else { Rcode::NOERROR }, "{record}");
-            assert_eq!(matches!(reply.2.failure.as_deref(), Some(Failure::Template(_))), failed, "{record}");
-            assert_eq!(reply.0.answers.len(), usize::from(!failed), "{record}");
-            let (labels, counters) = scene.shared.templates.all().remove(0);
-            assert_eq!(
-                (labels.server.as_str(), labels.zone.as_str()),
-                ("dns://127.0.0.1:53", "example.org.")
-            );
-            let counts =
-                [counters.matches.get(), counters.template_failures.get(), counters.rr_failures.get()];
-            assert_eq!(counts, [1, template_failures, rr_failures], "{record}");
-        }
-    }
-
-    #[test]
-    fn an_extended_error_goes_to_clients_with_edns_only() {
-        let scene = scene("template ANY ANY {\nrcode NXDOMAIN\nederror 15 blocked\n}");
-        for (edns, expected) in [(None, false), (Some(&[][..]), true)] {
-            let Sent::Reply(reply) = scene.send(AT, &packet("a", RType::A, edns)) else { panic!("no reply") };
-            assert_eq!(reply.0.edns.is_some(), expected);
-            assert_eq!(reply.1.ends_with(b"\0\x0f\0\x09\0\x0fblocked"), expected);
-        }
-    }
-
-    #[test]
-    fn counters_outlive_a_reload() {
-        let corefile = ". {\nbind 127.0.0.1\ntemplate ANY ANY {\nrcode NXDOMAIN\n}\n}\n";
-        let mut scene = Scene::new(corefile);
-        scene.ask(AT, "a", RType::A);
-        scene.reload(corefile);
-        scene.ask(AT, "a", RType::A);
-        let all = scene.shared.templates.all();
-        assert_eq!((all.len(), all[0].1.matches.get()), (1, 2));
-    }
-}
+mod tests;

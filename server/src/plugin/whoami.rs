@@ -53,6 +53,7 @@ mod tests {
             ),
         ] {
             let moment = Moment {
+                server: "127.0.0.1:53".parse().unwrap(),
                 now: crate::clock::now(),
                 client: client.parse().unwrap(),
                 proto: crate::observe::counters::Proto::Udp,

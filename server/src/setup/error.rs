@@ -141,6 +141,9 @@ pub enum SetupError {
     /// A Go template.
     #[error("plugin/template: {0}")]
     Template(#[from] gotemplate::ParseError),
+    /// An expression.
+    #[error("plugin/template: {0}")]
+    Expression(#[from] crate::plugin::template::ExpressionError),
     /// A file that a directive names.
     #[error("plugin/{plugin}: cannot read {path}: {error}")]
     File {

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use corefile::{Directive, Located, Word};
+use corefile::{Directive, Located, Location, Word};
 use gotemplate::{Schema, Template};
 use regex::Regex;
 use wire::{Class, Name, RType, Rcode};
 
 use super::args::{Args, Result, bad, no_block, number, unknown_property, zones_or};
 use super::{Fallthrough, SetupError};
+use crate::plugin::template::{Expression, is_free};
 
 const PLUGIN: &str = "template";
 const PROPERTIES: &[&str] =
@@ -25,6 +26,10 @@ pub struct TemplateSpec {
     pub zones: Vec<Name>,
     /// At least one must match the lower-cased name; default `.*`.
     pub patterns: Vec<Regex>,
+    /// `var`: names and expressions, each of which may use those before it.
+    pub vars: Vec<(String, Expression)>,
+    /// `expr`: all must be true.
+    pub conditions: Vec<Expression>,
     /// Records of the answer section.
     pub answer: Vec<Record>,
     /// Records of the authority section.
@@ -65,6 +70,8 @@ fn parse_one(directive: &Directive, own_zones: &[Name]) -> Result<TemplateSpec> 
         rtype,
         zones: zones_or(args.rest(), own_zones)?,
         patterns: Vec::new(),
+        vars: Vec::new(),
+        conditions: Vec::new(),
         answer: Vec::new(),
         authority: Vec::new(),
         additional: Vec::new(),
@@ -72,21 +79,47 @@ fn parse_one(directive: &Directive, own_zones: &[Name]) -> Result<TemplateSpec> 
         ede: None,
         fallthrough: Fallthrough::default(),
     };
-    // Named groups are fields of the templates: the patterns come first, wherever they stand.
-    for property in directive.body.iter().flatten().filter(|property| property.name.text == "match") {
-        no_block(PLUGIN, property)?;
-        for word in Args::new(PLUGIN, property, "a regular expression").some()? {
-            spec.patterns.push(pattern(PLUGIN, word)?);
+    // Named groups and variables are fields of the templates: they come first, wherever they stand.
+    let mut names = Vec::new();
+    for property in directive.body.iter().flatten() {
+        match property.name.text.as_str() {
+            "match" => {
+                no_block(PLUGIN, property)?;
+                for word in Args::new(PLUGIN, property, "a regular expression").some()? {
+                    spec.patterns.push(pattern(PLUGIN, word)?);
+                }
+            }
+            "var" => {
+                no_block(PLUGIN, property)?;
+                let mut args = Args::new(PLUGIN, property, "a name and an expression");
+                let name = args.required()?;
+                if !is_free(&name.text) {
+                    return Err(bad(
+                        PLUGIN,
+                        name,
+                        "a name for a variable: letters, digits and _, and no word of the language",
+                    ));
+                }
+                let expression = expression(args.some()?, &names)?;
+                names.push(name.text.clone());
+                spec.vars.push((name.text.clone(), expression));
+            }
+            "expr" => {
+                no_block(PLUGIN, property)?;
+                let words = Args::new(PLUGIN, property, "an expression").some()?;
+                spec.conditions.push(expression(words, &names)?);
+            }
+            _ => {}
         }
     }
     if spec.patterns.is_empty() {
         spec.patterns.extend(Regex::new(".*"));
     }
     let groups: Vec<&str> = spec.patterns.iter().flat_map(|regex| regex.capture_names().flatten()).collect();
-    let schema = crate::plugin::template::schema(&groups);
+    let schema = crate::plugin::template::schema(&groups, &names);
     for property in directive.body.iter().flatten() {
         match property.name.text.as_str() {
-            "match" => {}
+            "match" | "var" | "expr" => {}
             "answer" => records(property, &schema, &mut spec.answer)?,
             "authority" => records(property, &schema, &mut spec.authority)?,
             "additional" => records(property, &schema, &mut spec.additional)?,
@@ -108,8 +141,6 @@ fn parse_one(directive: &Directive, own_zones: &[Name]) -> Result<TemplateSpec> 
             "fallthrough" => spec.fallthrough.add(PLUGIN, property)?,
             // What older Corefiles still say: CoreDNS, too, takes it and does nothing.
             "upstream" => no_block(PLUGIN, property)?,
-            "var" => return Err(Located::new(&property.name.at, SetupError::NotBuilt("template's var"))),
-            "expr" => return Err(Located::new(&property.name.at, SetupError::NotBuilt("template's expr"))),
             _ => return Err(unknown_property(PLUGIN, property, PROPERTIES)),
         }
     }
@@ -126,14 +157,37 @@ fn records(property: &Directive, schema: &Schema, into: &mut Vec<Record>) -> Res
     Ok(())
 }
 
+/// An expression of several words, as CoreDNS joins them; an error stands at the word that it lies in.
+fn expression(words: &[Word], vars: &[String]) -> Result<Expression> {
+    let texts: Vec<&str> = words.iter().map(|word| word.text.as_str()).collect();
+    Expression::compile(&texts.join(" "), vars).map_err(|(position, error)| {
+        let mut end = 0;
+        let word = words.iter().find(|word| {
+            end += word.text.len() + 1;
+            position < end
+        });
+        let at = word
+            .or_else(|| words.last())
+            .map_or_else(|| Location::file_only("Corefile"), |word| word.at.clone());
+        Located::new(&at, SetupError::Expression(error))
+    })
+}
+
 /// A regular expression of Go's syntax; what this crate's engine does not take is an error that says so.
 pub(crate) fn pattern(plugin: &'static str, word: &Word) -> Result<Regex> {
+    if word.text.len() > LONGEST_PATTERN {
+        let error = format!("it has more than {LONGEST_PATTERN} octets");
+        return Err(Located::new(&word.at, SetupError::Pattern { plugin, error }));
+    }
     Regex::new(&word.text).map_err(|error| {
         let text = error.to_string();
         let last = text.lines().last().unwrap_or_default().trim().trim_start_matches("error: ").to_owned();
         Located::new(&word.at, SetupError::Pattern { plugin, error: last })
     })
 }
+
+/// As in CoreDNS: octets of a pattern.
+const LONGEST_PATTERN: usize = 10_000;
 
 #[cfg(test)]
 mod tests {
@@ -237,14 +291,34 @@ mod tests {
                     "fallthrough {\nx\n}",
                     "1: plugin/template: `fallthrough` has no sub-block; remove the braces",
                 ),
+                ("var", "1: plugin/template: `var` wants a name and an expression"),
+                ("var x", "1: plugin/template: `var` wants a name and an expression"),
                 (
-                    "var x 1",
-                    "1: the directive `template's var` of CoreDNS is not built yet; remove it, or keep CoreDNS for this server block",
+                    "var len 1",
+                    "5: plugin/template: \"len\" is not a name for a variable: letters, digits and _, and no word of the language",
                 ),
                 (
-                    "expr true",
-                    "1: the directive `template's expr` of CoreDNS is not built yet; remove it, or keep CoreDNS for this server block",
+                    "var a-b 1",
+                    "5: plugin/template: \"a-b\" is not a name for a variable: letters, digits and _, and no word of the language",
                 ),
+                ("expr", "1: plugin/template: `expr` wants an expression"),
+                ("expr size() >", "13: plugin/template: the expression ends too early"),
+                (
+                    "expr size() == == 1",
+                    "16: plugin/template: the expression cannot be read from \"== 1\" on",
+                ),
+                (
+                    "expr nmae() == 'a.'",
+                    "6: plugin/template: \"nmae\" in the expression is neither a `var` above it nor a function; did you mean `name`?",
+                ),
+                ("expr 1 == name", "11: plugin/template: `name` is a function; write `name(...)`"),
+                (
+                    "expr later > 1\nvar later 2",
+                    "6: plugin/template: \"later\" in the expression is neither a `var` above it nor a function",
+                ),
+                ("expr now() > 1", "6: plugin/template: \"now()\" in an expression is not built yet"),
+                ("expr 1 in 1..5", "11: plugin/template: \"..\" in an expression is not built yet"),
+                ("answer \"{{ .Var.m }}\"\nvar n 1", "8: plugin/template: unknown field \".Var.m\""),
                 ("anwser x", "1: plugin/template: unknown property \"anwser\"; did you mean `answer`?"),
             ],
         );

@@ -180,3 +180,30 @@ fn a_template_cname_is_followed_a_bounded_number_of_times() {
     }
     assert!(dns.server.rss_kb() < before + (16 << 10), "{before} -> {}", dns.server.rss_kb());
 }
+
+#[test]
+fn variables_and_conditions_decide_what_a_template_says() {
+    let body = "template IN ANY num.example {\nmatch ^(?P<n>[0-9]+)[.]\nvar n int(group('n'))\nvar parts split(name(), '.')\n\
+         expr n > 1 && incidr(client_ip(), '127.0.0.0/8')\nexpr \"type() in ['A', 'TXT']\"\n\
+         answer \"{{ .Name }} 60 IN TXT {{ .Var.n }} {{ index .Var.parts 1 }}\"\nfallthrough\n}\n\
+         template IN TXT facts.example {\nvar facts proto() + ' ' + server_ip() + ' ' + server_port()\n\
+         answer \"{{ .Name }} 60 IN TXT \\\"{{ .Var.facts }}\\\"\"\n}\n\
+         template IN A strict.example {\nexpr name() startsWith 'a.'\nanswer \"{{ .Name }} 60 IN A 192.0.2.1\"\n}\n\
+         template IN A error.example {\nexpr int(name()) > 1\nanswer \"{{ .Name }} 60 IN A 192.0.2.1\"\nfallthrough\n}\n\
+         template ANY ANY {\nrcode NXDOMAIN\n}";
+    let dns = Dns::start(body);
+    assert_eq!(ask(dns.at, "2.num.example", "TXT").short(), ["\"2\" \"num\""]);
+    for (name, rtype) in [("1.num.example", "TXT"), ("2.num.example", "MX"), ("x.num.example", "TXT")] {
+        assert_eq!(
+            ask(dns.at, name, rtype).status(),
+            "NXDOMAIN",
+            "{name} {rtype}: the next template answers"
+        );
+    }
+    let place = format!("{} {}", dns.at.ip(), dns.at.port());
+    assert_eq!(ask(dns.at, "facts.example", "TXT").short(), [format!("\"udp {place}\"")]);
+    assert_eq!(Ask::new("facts.example", "TXT").tcp().of(dns.at).short(), [format!("\"tcp {place}\"")]);
+    assert_eq!(ask(dns.at, "a.strict.example", "A").short(), ["192.0.2.1"]);
+    assert_eq!(ask(dns.at, "b.strict.example", "A").status(), "SERVFAIL");
+    assert_eq!(ask(dns.at, "x.error.example", "A").status(), "SERVFAIL", "an error never falls through");
+}

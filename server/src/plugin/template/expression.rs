@@ -1,0 +1,268 @@
+//! `var` and `expr` of `template`: expressions of expr-lang over what is known of a query.
+//!
+//! The crate that evaluates them checks the syntax; names, sizes and depth are checked here, when the Corefile is read,
+//! and an evaluation ends after so many steps. So no expression, and no query, can hold a worker or fill its memory.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::LazyLock;
+
+use expr::{Context, ContextProvider, Environment, Value};
+use thiserror::Error;
+
+mod scan;
+
+/// Why an expression cannot be used.
+#[derive(Debug, Error)]
+pub enum ExpressionError {
+    /// It is not one.
+    #[error("the expression cannot be read from {0:?} on")]
+    Syntax(String),
+    /// It ends in its middle.
+    #[error("the expression ends too early")]
+    Short,
+    /// A name that is neither a variable nor a function.
+    #[error("{found:?} in the expression is neither a `var` above it nor a function{}", hint(*.nearest))]
+    UnknownName {
+        /// The name.
+        found: String,
+        /// The known name nearest to it.
+        nearest: Option<&'static str>,
+    },
+    /// A function without parentheses.
+    #[error("`{0}` is a function; write `{0}(...)`")]
+    NotCalled(String),
+    /// A part of the language that is not here.
+    #[error("{0:?} in an expression is not built yet")]
+    NotBuilt(String),
+    /// Above a bound.
+    #[error("the expression is too large: at most {most} {what}")]
+    TooLarge {
+        /// The bound.
+        most: usize,
+        /// Of what.
+        what: &'static str,
+    },
+    /// A constant pattern of `matches`.
+    #[error("the regular expression {0:?} cannot be used")]
+    Pattern(String),
+}
+
+fn hint(word: Option<&'static str>) -> String {
+    word.map(|word| format!("; did you mean `{word}`?")).unwrap_or_default()
+}
+
+/// An expression, ready to be evaluated.
+#[derive(Debug, Clone)]
+pub struct Expression {
+    program: expr::Program,
+}
+
+impl Expression {
+    /// Reads an expression that may use `vars`. The error comes with the position in `text` where it lies.
+    ///
+    /// # Errors
+    /// [`ExpressionError`].
+    pub fn compile(text: &str, vars: &[String]) -> Result<Self, (usize, ExpressionError)> {
+        // The bounds come first: the crate's parser recurses.
+        scan::bounds(text)?;
+        // It is another's code on a text that may be wrong: no panic of its ends a reload.
+        let compiled = catch_unwind(|| expr::compile(text));
+        let program = match compiled {
+            Ok(Ok(program)) => program,
+            Ok(Err(error)) => return Err(syntax(text, &error.to_string())),
+            Err(_) => return Err((0, ExpressionError::NotBuilt(text.to_owned()))),
+        };
+        scan::names(text, vars)?;
+        Ok(Self { program })
+    }
+
+    /// Evaluates it.
+    ///
+    /// # Errors
+    /// Why it has no value for this query, as one line.
+    pub fn run(&self, facts: &Facts) -> Result<Value, String> {
+        let run = catch_unwind(AssertUnwindSafe(|| ENVIRONMENT.run(&self.program, facts)));
+        let value = match run {
+            _ if facts.steps.get() == 0 => return Err(format!("an expression took more than {STEPS} steps")),
+            Ok(Ok(value)) => value,
+            Ok(Err(error)) => return Err(error.to_string()),
+            Err(_) => return Err("an expression cannot be evaluated".to_owned()),
+        };
+        if weight(&value) > WEIGHT {
+            return Err(format!("the value of an expression is larger than {WEIGHT} octets"));
+        }
+        Ok(value)
+    }
+}
+
+/// Whether a `var` may have this name: an identifier that means nothing else.
+pub fn is_free(name: &str) -> bool {
+    let mut chars = name.chars();
+    chars.next().is_some_and(|first| first == '_' || first.is_ascii_alphabetic())
+        && chars.all(|c| c == '_' || c.is_ascii_alphanumeric())
+        && !scan::is_taken(name)
+}
+
+fn syntax(text: &str, error: &str) -> (usize, ExpressionError) {
+    // The parser tells line and column behind an arrow, from 1.
+    let place = error.split("--> ").nth(1).and_then(|rest| rest.split_whitespace().next());
+    let numbers = place.and_then(|place| place.split_once(':'));
+    let (line, column) = numbers
+        .and_then(|(line, column)| Some((line.parse::<usize>().ok()?, column.parse::<usize>().ok()?)))
+        .unwrap_or((1, 1));
+    let start: usize = text.split_inclusive('\n').take(line.saturating_sub(1)).map(str::len).sum();
+    let rest = text.get(start..).unwrap_or_default();
+    let within = rest.char_indices().nth(column.saturating_sub(1)).map_or(rest.len(), |(at, _)| at);
+    let at = start + within;
+    match text[at..].trim() {
+        "" => (at, ExpressionError::Short),
+        rest => (at, ExpressionError::Syntax(rest.chars().take(40).collect())),
+    }
+}
+
+/// What the functions of expressions tell about one query, and its variables.
+pub struct Facts {
+    values: Vec<(String, Value)>,
+    steps: Cell<u32>,
+}
+
+impl Facts {
+    /// The values of functions, by name; those of the groups are added.
+    pub fn new(functions: impl IntoIterator<Item = (&'static str, Value)>) -> Self {
+        let values = functions.into_iter().map(|(name, value)| (format!("{name}()"), value)).collect();
+        Self { values, steps: Cell::new(STEPS) }
+    }
+
+    /// Adds a capture group, by name or number.
+    pub fn add_group(&mut self, group: &str, text: &str) {
+        self.values.push((format!("group({group})"), text.into()));
+    }
+
+    /// Adds a variable.
+    pub fn add_var(&mut self, name: &str, value: Value) {
+        self.values.push((name.to_owned(), value));
+    }
+}
+
+impl ContextProvider for Facts {
+    /// Every name that is looked up is a step; nothing is there any more when all are taken.
+    fn get(&self, key: &str) -> Option<&Value> {
+        let left = self.steps.get().checked_sub(1)?;
+        self.steps.set(left);
+        self.values.iter().find(|(name, _)| name == key).map(|(_, value)| value)
+    }
+
+    /// `$env` is refused when the Corefile is read.
+    fn to_context(&self) -> Context {
+        Context::default()
+    }
+}
+
+/// The functions of the language and those about a query, which look their value up in [`Facts`].
+static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
+    let mut environment = Environment::new();
+    for name in scan::QUERY {
+        environment.add_function(name, |call| {
+            if !call.args.is_empty() {
+                return Err(format!("{}() takes no argument", call.ident).into());
+            }
+            call.ctx
+                .get(&format!("{}()", call.ident))
+                .cloned()
+                .ok_or_else(|| "no more steps".to_owned().into())
+        });
+    }
+    environment.add_function("metadata", |call| match call.args.as_slice() {
+        // There are none, as in CoreDNS without the directive `metadata`.
+        [Value::String(_)] => Ok("".into()),
+        _ => Err("metadata() takes a label".to_owned().into()),
+    });
+    environment.add_function("group", |call| {
+        let key = match call.args.as_slice() {
+            [Value::String(name)] => format!("group({name})"),
+            [Value::Integer(number)] => format!("group({number})"),
+            _ => return Err("group() takes a name or a number".to_owned().into()),
+        };
+        Ok(call.ctx.get(&key).cloned().unwrap_or_else(|| "".into()))
+    });
+    environment.add_function("incidr", |call| {
+        let [Value::String(address), Value::String(network)] = call.args.as_slice() else {
+            return Err("incidr() takes an address and a network".to_owned().into());
+        };
+        within(address, network).map(Value::Bool).map_err(Into::into)
+    });
+    environment.add_function("split", |call| {
+        let (text, separator, most) = match call.args.as_slice() {
+            [Value::String(text), Value::String(separator)] => (text, separator, -1),
+            [Value::String(text), Value::String(separator), Value::Integer(most)] => (text, separator, *most),
+            _ => return Err("split() takes a text, a separator and perhaps a number".to_owned().into()),
+        };
+        let parts: Vec<Value> = match (usize::try_from(most), separator.as_str()) {
+            // As in Go, nothing separates the characters, and nothing stands before the first.
+            (Err(_), "") => text.chars().map(|c| c.to_string().into()).collect(),
+            (Ok(_), "") => return Err("split() by nothing takes no number".to_owned().into()),
+            (Err(_), separator) => text.split(separator).map(Value::from).collect(),
+            (Ok(most), separator) => text.splitn(most, separator).map(Value::from).collect(),
+        };
+        Ok(Value::Array(parts))
+    });
+    // Those that multiply the sizes of their arguments.
+    for name in ["replace", "repeat", "join"] {
+        environment.add_function(name, move |call| {
+            let sizes = |value: &Value| match value {
+                Value::Integer(number) => usize::try_from(*number).unwrap_or_default(),
+                value => weight(value),
+            };
+            let product = call.args.iter().map(|value| sizes(value).max(1)).fold(1, usize::saturating_mul);
+            if product > PRODUCT {
+                return Err(format!("{name}() would make too large a value").into());
+            }
+            PLAIN.eval_func(call.ctx, name, call.args, call.predicate)
+        });
+    }
+    environment
+});
+
+/// The functions of the language as they come.
+static PLAIN: LazyLock<Environment<'static>> = LazyLock::new(Environment::new);
+
+/// Whether `address` is within `network`, as Go's `net` reads both: an IPv4 address is in no IPv6 network.
+fn within(address: &str, network: &str) -> Result<bool, String> {
+    use std::net::IpAddr;
+    let address: IpAddr = address.parse().map_err(|_| "incidr(): the first argument is not an IP address")?;
+    let bad = || format!("incidr(): {network:?} is not a network such as 10.0.0.0/8");
+    let (base, bits) = network.split_once('/').ok_or_else(bad)?;
+    let (base, bits): (IpAddr, u32) = (base.parse().map_err(|_| bad())?, bits.parse().map_err(|_| bad())?);
+    let same = |ours: u128, theirs: u128, width: u32| {
+        let left = width.checked_sub(bits).ok_or_else(bad)?;
+        Ok(ours.checked_shr(left).unwrap_or(0) == theirs.checked_shr(left).unwrap_or(0))
+    };
+    match (address.to_canonical(), base) {
+        (IpAddr::V4(ours), IpAddr::V4(theirs)) => same(ours.to_bits().into(), theirs.to_bits().into(), 32),
+        (IpAddr::V6(ours), IpAddr::V6(theirs)) => same(ours.to_bits(), theirs.to_bits(), 128),
+        (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => Ok(false),
+    }
+}
+
+/// About how many octets a value takes.
+fn weight(value: &Value) -> usize {
+    match value {
+        Value::String(text) => 1 + text.len(),
+        Value::Bytes(bytes) => 1 + bytes.len(),
+        Value::Array(values) => 1 + values.iter().map(weight).sum::<usize>(),
+        Value::Map(values) => 1 + values.iter().map(|(key, value)| key.len() + weight(value)).sum::<usize>(),
+        Value::KeyedMap(_) => WEIGHT + 1,
+        Value::Integer(_) | Value::Bool(_) | Value::Float(_) | Value::Nil => 1,
+    }
+}
+
+/// Names and functions of a query that may be looked up in one evaluation.
+const STEPS: u32 = 10_000;
+/// Octets of an expression's value.
+const WEIGHT: usize = 4096;
+/// The product of what the arguments of a function that multiplies them weigh.
+const PRODUCT: usize = 1 << 16;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,304 @@
+//! An expression's words: which names it uses, and whether it keeps to the bounds.
+
+use super::ExpressionError;
+
+/// A word of an expression, and where it starts.
+#[derive(Clone, Copy)]
+struct Token<'t> {
+    at: usize,
+    text: &'t str,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Name,
+    /// Text and numbers: nothing to be checked.
+    Literal,
+    Operator,
+}
+
+/// Checks size and depth; what cannot be split into words is left to the parser.
+///
+/// # Errors
+/// With the position in `text`.
+pub(super) fn bounds(text: &str) -> Result<(), (usize, ExpressionError)> {
+    let too_large = |at, most, what| Err((at, ExpressionError::TooLarge { most, what }));
+    if text.len() > LENGTH {
+        return too_large(0, LENGTH, "octets");
+    }
+    let tokens = tokens(text);
+    let mut operators = tokens.iter().filter(|token| match token.kind {
+        Kind::Operator => !["(", ")", "[", "]", "{", "}", ",", ":"].contains(&token.text),
+        Kind::Name => KEYWORDS.contains(&token.text),
+        Kind::Literal => false,
+    });
+    if let Some(token) = operators.nth(OPERATORS) {
+        return too_large(token.at, OPERATORS, "operators");
+    }
+    let (mut depth, mut closures) = (Vec::new(), 0);
+    let mut questions = 0;
+    for (index, token) in tokens.iter().enumerate() {
+        match token.text {
+            "(" | "[" | "{" if token.kind == Kind::Operator => {
+                let before = index.checked_sub(1).map(|before| tokens[before]);
+                let closure = token.text == "("
+                    && before.is_some_and(|name| name.kind == Kind::Name && CLOSURES.contains(&name.text));
+                depth.push(closure);
+                closures += usize::from(closure);
+                if depth.len() > DEPTH {
+                    return too_large(token.at, DEPTH, "open brackets");
+                }
+                if closures > NESTED {
+                    return too_large(token.at, NESTED, "functions over lists inside each other");
+                }
+            }
+            ")" | "]" | "}" if token.kind == Kind::Operator => {
+                closures -= usize::from(depth.pop() == Some(true));
+            }
+            // Each of these is parsed inside the one before it.
+            "?" | "??" | "**" | "^" | "if" if token.kind != Kind::Literal => {
+                questions += 1;
+                if questions > DEPTH {
+                    return too_large(token.at, DEPTH, "conditions and powers");
+                }
+            }
+            ".." => return Err((token.at, ExpressionError::NotBuilt("..".to_owned()))),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Checks that every name is one that can be known.
+///
+/// # Errors
+/// With the position in `text`.
+pub(super) fn names(text: &str, vars: &[String]) -> Result<(), (usize, ExpressionError)> {
+    let tokens = tokens(text);
+    for (index, token) in tokens.iter().enumerate() {
+        if token.kind != Kind::Name || token.text.starts_with('#') {
+            continue;
+        }
+        let before = index.checked_sub(1).map_or("", |before| tokens[before].text);
+        let after = tokens.get(index + 1).map_or("", |after| after.text);
+        let not_built = |what: &str| Err((token.at, ExpressionError::NotBuilt(what.to_owned())));
+        let error = match (before, token.text, after) {
+            ("." | "?.", name, "(") => return not_built(&format!(".{name}()")),
+            ("." | "?.", ..) | ("{" | ",", _, ":") => continue,
+            (_, "let" | "$env", _) => return not_built(token.text),
+            (_, "matches", pattern) if is_bad_pattern(pattern) => {
+                return Err((
+                    tokens[index + 1].at,
+                    ExpressionError::Pattern(pattern[1..pattern.len() - 1].to_owned()),
+                ));
+            }
+            (_, name, _) if KEYWORDS.contains(&name) => continue,
+            (_, name, "(") if FUNCTIONS.contains(&name) || QUERY.contains(&name) => continue,
+            (_, name, "(") if ELSEWHERE.contains(&name) => return not_built(&format!("{name}()")),
+            (_, name, after) if after != "(" && vars.iter().any(|var| var == name) => continue,
+            (_, name, _) if FUNCTIONS.contains(&name) || QUERY.contains(&name) => {
+                ExpressionError::NotCalled(name.to_owned())
+            }
+            (_, name, _) => {
+                let nearest = corefile::nearest(name, QUERY.iter().chain(FUNCTIONS).copied());
+                ExpressionError::UnknownName { found: name.to_owned(), nearest }
+            }
+        };
+        return Err((token.at, error));
+    }
+    Ok(())
+}
+
+/// Whether a name means something in the language already. Its parser takes what begins with `not`, `true`, `false` or
+/// `nil` apart, so that such a name would not be read as one.
+pub(super) fn is_taken(name: &str) -> bool {
+    let all = [KEYWORDS, FUNCTIONS, QUERY, ELSEWHERE, &["let"]];
+    all.iter().any(|names| names.contains(&name))
+        || ["not", "true", "false", "nil"].iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// Whether a text without escapes is no pattern; one with escapes is seen when it is used.
+fn is_bad_pattern(text: &str) -> bool {
+    let inner = text.get(1..text.len().saturating_sub(1)).filter(|_| text.starts_with(['\'', '"', '`']));
+    inner.is_some_and(|pattern| !pattern.contains('\\') && regex::Regex::new(pattern).is_err())
+}
+
+fn tokens(text: &str) -> Vec<Token<'_>> {
+    let mut tokens = Vec::new();
+    let mut at = 0;
+    while let Some(first) = text[at..].chars().next() {
+        let rest = &text[at..];
+        let (kind, length) = match first {
+            _ if first.is_whitespace() => (None, first.len_utf8()),
+            _ if rest.starts_with("//") => (None, rest.find('\n').unwrap_or(rest.len())),
+            _ if rest.starts_with("/*") => (None, rest.find("*/").map_or(rest.len(), |end| end + 2)),
+            '"' | '\'' | '`' => (Some(Kind::Literal), quoted(rest, first)),
+            '0'..='9' => (Some(Kind::Literal), word(rest)),
+            'a'..='z' | 'A'..='Z' | '_' | '$' | '#' => (Some(Kind::Name), 1 + word(&rest[1..])),
+            _ => {
+                let double = ["..", "?.", "??", "**", "==", "!=", "<=", ">=", "&&", "||"];
+                let length = double.iter().find(|double| rest.starts_with(**double)).map_or(0, |d| d.len());
+                (Some(Kind::Operator), length.max(first.len_utf8()))
+            }
+        };
+        if let Some(kind) = kind {
+            tokens.push(Token { at, text: &rest[..length], kind });
+        }
+        at += length;
+    }
+    tokens
+}
+
+fn word(rest: &str) -> usize {
+    rest.bytes().take_while(|byte| byte.is_ascii_alphanumeric() || *byte == b'_').count()
+}
+
+/// The length of a quoted text, its quotes included; all of `rest` where it does not end.
+fn quoted(rest: &str, quote: char) -> usize {
+    let mut escaped = false;
+    for (at, c) in rest.char_indices().skip(1) {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' if quote != '`' => escaped = true,
+            c if c == quote => return at + 1,
+            _ => {}
+        }
+    }
+    rest.len()
+}
+
+const KEYWORDS: &[&str] = &[
+    "and",
+    "contains",
+    "else",
+    "endsWith",
+    "false",
+    "if",
+    "in",
+    "matches",
+    "nil",
+    "not",
+    "or",
+    "startsWith",
+    "true",
+];
+/// What CoreDNS's expressions know of a query.
+pub(super) const QUERY: &[&str] = &[
+    "type",
+    "name",
+    "class",
+    "proto",
+    "size",
+    "client_ip",
+    "port",
+    "id",
+    "opcode",
+    "do",
+    "bufsize",
+    "server_ip",
+    "server_port",
+];
+const FUNCTIONS: &[&str] = &[
+    "abs",
+    "all",
+    "any",
+    "bitand",
+    "bitnand",
+    "bitnot",
+    "bitor",
+    "bitshl",
+    "bitshr",
+    "bitushr",
+    "bitxor",
+    "ceil",
+    "concat",
+    "count",
+    "filter",
+    "find",
+    "findIndex",
+    "findLast",
+    "findLastIndex",
+    "first",
+    "flatten",
+    "float",
+    "floor",
+    "get",
+    "group",
+    "hasPrefix",
+    "hasSuffix",
+    "incidr",
+    "indexOf",
+    "int",
+    "join",
+    "keys",
+    "last",
+    "lastIndexOf",
+    "len",
+    "lower",
+    "map",
+    "max",
+    "mean",
+    "median",
+    "metadata",
+    "min",
+    "none",
+    "one",
+    "reduce",
+    "repeat",
+    "replace",
+    "reverse",
+    "round",
+    "sort",
+    "sortBy",
+    "split",
+    "splitAfter",
+    "string",
+    "sum",
+    "take",
+    "trim",
+    "trimPrefix",
+    "trimSuffix",
+    "uniq",
+    "upper",
+    "values",
+];
+/// Functions of the language that are not here.
+const ELSEWHERE: &[&str] = &[
+    "date",
+    "duration",
+    "fromBase64",
+    "fromJSON",
+    "fromPairs",
+    "groupBy",
+    "now",
+    "timezone",
+    "toBase64",
+    "toJSON",
+    "toPairs",
+];
+/// Functions that evaluate their last argument for each element.
+const CLOSURES: &[&str] = &[
+    "all",
+    "any",
+    "count",
+    "filter",
+    "find",
+    "findIndex",
+    "findLast",
+    "findLastIndex",
+    "map",
+    "none",
+    "one",
+    "reduce",
+    "sortBy",
+    "sum",
+];
+/// Octets of an expression.
+const LENGTH: usize = 4096;
+/// Operators of an expression: the depth of its tree. A worker's stack of 2 MiB holds twice that many in a debug build.
+const OPERATORS: usize = 100;
+/// Open brackets, and conditions.
+const DEPTH: usize = 32;
+/// Functions over lists inside each other: each multiplies the work.
+const NESTED: usize = 2;
