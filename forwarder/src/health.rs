@@ -1,7 +1,7 @@
 //! Probes of upstreams that failed, on tokio: `. NS` until one reply. What makes an upstream up or down; knows no queries.
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,14 +38,14 @@ async fn probe(upstream: &Arc<Upstream>, check: &HealthCheck) -> bool {
     let address = upstream.address();
     let by = Instant::now() + TIMEOUT;
     if let Some(settings) = upstream.tls() {
-        let Ok(stream) = dial(address, by).await else { return false };
+        let Ok(stream) = dial(upstream, by).await else { return false };
         let Ok(stream) = handshake(stream, settings, by).await else { return false };
         exchanged(over_stream(stream, &query), id).await
     } else if check.tcp {
-        let Ok(stream) = dial(address, by).await else { return false };
+        let Ok(stream) = dial(upstream, by).await else { return false };
         exchanged(over_stream(stream, &query), id).await
     } else {
-        exchanged(over_udp(address, &query), id).await
+        exchanged(over_udp(address, upstream.source(), &query), id).await
     }
 }
 
@@ -53,12 +53,12 @@ async fn exchanged(exchange: impl Future<Output = io::Result<Vec<u8>>>, id: u16)
     matches!(timeout(TIMEOUT, exchange).await, Ok(Ok(reply)) if is_reply(&reply, id))
 }
 
-async fn over_udp(address: SocketAddr, query: &[u8]) -> io::Result<Vec<u8>> {
-    let local: SocketAddr = match address {
-        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
-        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
-    };
-    let socket = UdpSocket::bind(local).await?;
+async fn over_udp(address: SocketAddr, source: Option<IpAddr>, query: &[u8]) -> io::Result<Vec<u8>> {
+    let source = source.unwrap_or_else(|| match address {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    });
+    let socket = UdpSocket::bind((source, 0)).await?;
     socket.connect(address).await?;
     socket.send(query).await?;
     let mut reply = vec![0; 4096];
@@ -160,7 +160,7 @@ mod tests {
         let free = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let address = free.local_addr().unwrap();
         drop(free);
-        let upstream = registry.upstream(address, None);
+        let upstream = registry.upstream(address, None, None);
         tokio::spawn(run(requests));
         upstream.failed(2, &quick(false));
         until("three probes fail", || upstream.is_down(2)).await;
@@ -183,7 +183,7 @@ mod tests {
         let free = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = free.local_addr().unwrap();
         drop(free);
-        let upstream = registry.upstream(address, None);
+        let upstream = registry.upstream(address, None, None);
         tokio::spawn(run(requests));
         upstream.failed(1, &quick(true));
         until("two probes fail", || upstream.is_down(1)).await;
@@ -201,7 +201,7 @@ mod tests {
     async fn an_upstream_that_nobody_uses_is_probed_no_more() {
         let (registry, requests) = registry();
         let server = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-        let upstream = registry.upstream(server.local_addr().unwrap(), None);
+        let upstream = registry.upstream(server.local_addr().unwrap(), None, None);
         let prober = tokio::spawn(run(requests));
         let weak = Arc::downgrade(&upstream);
         upstream.failed(2, &quick(false));

@@ -1,6 +1,6 @@
 //! One upstream as workers, probes and stanzas share it: health, round-trip time, marks, counters. No lock, no I/O.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -15,6 +15,7 @@ pub struct Upstream {
     id: u32,
     address: SocketAddr,
     tls: Option<Arc<TlsSettings>>,
+    source: Option<IpAddr>,
     epoch: Instant,
     /// Probes that failed in a row.
     fails: AtomicU32,
@@ -46,6 +47,11 @@ impl Upstream {
     /// How TLS is spoken with it; `None`: plain DNS.
     pub fn tls(&self) -> Option<&Arc<TlsSettings>> {
         self.tls.as_ref()
+    }
+
+    /// The local address from which it is asked; `None`: the kernel's choice.
+    pub fn source(&self) -> Option<IpAddr> {
+        self.source
     }
 
     /// What was counted.
@@ -192,11 +198,19 @@ impl Registry {
         (Self { epoch: now, probes, known: Mutex::default() }, ProbeRequests(requests))
     }
 
-    /// The upstream at `address` with these TLS settings (equal by content): the one in use, or a new one.
-    pub fn upstream(&self, address: SocketAddr, tls: Option<Arc<TlsSettings>>) -> Arc<Upstream> {
+    /// The upstream at `address` with these TLS settings (equal by content), asked from `source`: the one in use, or a
+    /// new one.
+    pub fn upstream(
+        &self,
+        address: SocketAddr,
+        tls: Option<Arc<TlsSettings>>,
+        source: Option<IpAddr>,
+    ) -> Arc<Upstream> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.upstreams.retain(|upstream| upstream.strong_count() > 0);
-        let same = |upstream: &Arc<Upstream>| upstream.address == address && upstream.tls == tls;
+        let same = |upstream: &Arc<Upstream>| {
+            upstream.address == address && upstream.tls == tls && upstream.source == source
+        };
         if let Some(found) = known.upstreams.iter().filter_map(Weak::upgrade).find(same) {
             return found;
         }
@@ -204,6 +218,7 @@ impl Registry {
             id: known.next_id,
             address,
             tls,
+            source,
             epoch: self.epoch,
             fails: AtomicU32::new(0),
             probing: AtomicBool::new(false),
@@ -220,7 +235,8 @@ impl Registry {
         upstream
     }
 
-    /// The upstreams in use, for the collector. Two may share an address (plain and TLS).
+    /// The upstreams in use, for the collector. Two may share an address (plain and TLS, or another
+    /// source).
     pub fn upstreams(&self) -> Vec<Arc<Upstream>> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.upstreams.iter().filter_map(Weak::upgrade).collect()
@@ -270,17 +286,17 @@ mod tests {
     fn the_same_address_is_the_same_upstream_while_somebody_holds_it() {
         let (registry, _requests, _) = registry();
         let address = "192.0.2.1:53".parse().unwrap();
-        let first = registry.upstream(address, None);
-        assert!(Arc::ptr_eq(&first, &registry.upstream(address, None)));
+        let first = registry.upstream(address, None, None);
+        assert!(Arc::ptr_eq(&first, &registry.upstream(address, None, None)));
         let id = first.id();
         drop(first);
-        assert_ne!(registry.upstream(address, None).id(), id);
+        assert_ne!(registry.upstream(address, None, None).id(), id);
     }
 
     #[test]
     fn silence_is_measured_in_round_trips_within_bounds() {
         let (registry, _requests, _) = registry();
-        let upstream = registry.upstream("192.0.2.1:53".parse().unwrap(), None);
+        let upstream = registry.upstream("192.0.2.1:53".parse().unwrap(), None, None);
         assert_eq!(upstream.hedge_after(), HEDGE_MAX);
         for (rtt_ms, times, hedge_ms) in [(1, 1, 100), (40, 60, 100), (120, 60, 120), (2_000, 60, 300)] {
             for _ in 0..times {
@@ -294,7 +310,7 @@ mod tests {
     #[test]
     fn a_failure_asks_for_one_probe_until_that_is_answered() {
         let (registry, mut requests, _) = registry();
-        let upstream = registry.upstream("192.0.2.1:53".parse().unwrap(), None);
+        let upstream = registry.upstream("192.0.2.1:53".parse().unwrap(), None, None);
         let check = HealthCheck::default();
         upstream.failed(0, &check);
         assert!(requests.0.try_recv().is_err(), "max_fails 0 is never probed");
@@ -314,7 +330,7 @@ mod tests {
     #[test]
     fn a_suspect_is_one_that_lost_three_times_of_late_without_a_reply() {
         let (registry, _requests, now) = registry();
-        let upstream = registry.upstream("192.0.2.1:53".parse().unwrap(), None);
+        let upstream = registry.upstream("192.0.2.1:53".parse().unwrap(), None, None);
         for lost in 1..=3 {
             upstream.lost(now);
             assert_eq!(upstream.is_suspect(now), lost == 3);

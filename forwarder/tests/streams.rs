@@ -44,7 +44,7 @@ impl Asker {
     fn new(address: SocketAddr, tls: Option<TlsSettings>) -> Self {
         let (registry, _) = Registry::new(now());
         let kind = if tls.is_some() { StreamKind::Tls } else { StreamKind::Tcp };
-        let upstream = registry.upstream(address, tls.map(Arc::new));
+        let upstream = registry.upstream(address, tls.map(Arc::new), None);
         let (sender, results) = mpsc::unbounded_channel();
         Self {
             streams: Streams::new(tokio::runtime::Handle::current(), Arc::new(Results(sender))),

@@ -60,7 +60,14 @@ impl Resolver<'_> {
                 if is_ours(address, &self.ours) {
                     return Err(Located::new(at, SetupError::UpstreamIsOurs { upstream: address }));
                 }
-                let upstream = self.shared.upstreams.upstream(address, tls);
+                let source = self.spec.source;
+                if let Some(source_address) = source.filter(|source| source.is_ipv4() != address.is_ipv4()) {
+                    return Err(Located::new(
+                        at,
+                        SetupError::SourceFamily { upstream: address, source_address },
+                    ));
+                }
+                let upstream = self.shared.upstreams.upstream(address, tls, source);
                 if !upstreams.iter().any(|known| Arc::ptr_eq(known, &upstream)) {
                     upstreams.push(upstream);
                 }

@@ -46,7 +46,7 @@ async fn watch(block: Arc<Block>, running: Weak<Running>) {
         for (name, index) in &probes {
             // Over TLS a loop would need our own certificate. A probe that cannot be sent finds nothing.
             if targets[*index].tls().is_none() {
-                let _ = send(targets[*index].address(), name).await;
+                let _ = send(&targets[*index], name).await;
             }
         }
         tokio::time::sleep(LISTEN).await;
@@ -122,13 +122,14 @@ fn probe_name(zone: &Name) -> Option<Name> {
     Name::from_text(&format!("{first}.{second}.{}", zone.trim_start_matches('.'))).ok()
 }
 
-async fn send(upstream: SocketAddr, name: &Name) -> std::io::Result<()> {
-    let any: SocketAddr = match upstream {
-        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
-        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
-    };
-    let socket = UdpSocket::bind(any).await?;
-    socket.connect(upstream).await?;
+async fn send(upstream: &Upstream, name: &Name) -> std::io::Result<()> {
+    let address = upstream.address();
+    let source = upstream.source().unwrap_or_else(|| match address {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    });
+    let socket = UdpSocket::bind((source, 0)).await?;
+    socket.connect(address).await?;
     let mut query = Vec::with_capacity(64);
     query.extend_from_slice(&rand::rng().random::<u16>().to_be_bytes());
     query.extend_from_slice(&Flags::RD.to_be_bytes());

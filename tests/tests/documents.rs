@@ -491,6 +491,7 @@ const PROPERTIES: &[(&str, &[&str])] = &[
             "prefer_udp",
             "read_timeout",
             "resolver",
+            "source_address",
             "tls",
             "tls_servername",
         ],

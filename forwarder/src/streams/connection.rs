@@ -9,14 +9,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::{Link, PIPELINE, Request, Shared, Target, TlsSettings};
-use crate::{ExchangeError, StreamKind};
+use crate::{ExchangeError, StreamKind, Upstream};
 
 /// Lives as long as the connection; whatever it was given is answered or given to another connection.
 pub(super) async fn run(
@@ -45,9 +45,20 @@ pub(super) async fn run(
 }
 
 /// Connects; what the kernel says, or that it took too long.
-pub(crate) async fn dial(address: SocketAddr, by: Instant) -> Result<TcpStream, ExchangeError> {
+pub(crate) async fn dial(upstream: &Upstream, by: Instant) -> Result<TcpStream, ExchangeError> {
+    let address = upstream.address();
     let failed = |error| ExchangeError::Dial { upstream: address, error };
-    let stream = match timeout_at(by, TcpStream::connect(address)).await {
+    let connect = async {
+        let socket = match address {
+            SocketAddr::V4(_) => TcpSocket::new_v4()?,
+            SocketAddr::V6(_) => TcpSocket::new_v6()?,
+        };
+        if let Some(source) = upstream.source() {
+            socket.bind((source, 0).into())?;
+        }
+        socket.connect(address).await
+    };
+    let stream = match timeout_at(by, connect).await {
         Ok(stream) => stream.map_err(|error| failed(error.kind()))?,
         Err(_) => return Err(failed(io::ErrorKind::TimedOut)),
     };
@@ -110,12 +121,11 @@ enum End {
 
 impl Connection {
     async fn connect_and_serve(&mut self, connect_by: Instant) -> End {
-        let address = self.target.upstream.address();
         let shared = self.shared.clone();
         let link = self.link.clone();
         let (target, start) = (self.target.clone(), self.born);
         let connected = async {
-            let stream = dial(address, connect_by).await?;
+            let stream = dial(&target.upstream, connect_by).await?;
             let local = stream.local_addr().ok();
             match (target.kind, target.upstream.tls()) {
                 (StreamKind::Tls, Some(settings)) => {

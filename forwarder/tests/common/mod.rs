@@ -231,7 +231,7 @@ impl World {
             for behaviour in behaviours {
                 last += 1;
                 net.behaviours.insert(address(last), (behaviour, 0));
-                upstreams.push(registry.upstream(address(last), None));
+                upstreams.push(registry.upstream(address(last), None, None));
             }
             groups.push(Arc::new(Group::new(spec, upstreams, metrics.clone()).unwrap()));
         }

@@ -411,7 +411,7 @@ fn workers_share(running: &Running) -> bool {
 
 impl Outside<Waiter> for Desk {
     fn open(&mut self, socket: SocketId, upstream: &Arc<Upstream>) -> Option<SocketAddr> {
-        self.upstreams.open(socket, upstream.address()).ok()
+        self.upstreams.open(socket, upstream).ok()
     }
 
     fn close(&mut self, socket: SocketId) {

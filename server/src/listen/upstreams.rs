@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 
-use forwarder::SocketId;
+use forwarder::{SocketId, Upstream};
 use rand::Rng as _;
 use rand::rngs::ThreadRng;
 use sockets::{Epoll, Interest, Received, UpstreamSocket};
@@ -38,10 +38,10 @@ impl Upstreams {
     }
 
     /// Connects a socket to `upstream` from a port nobody can guess, and tells its own address.
-    pub(super) fn open(&mut self, id: SocketId, upstream: SocketAddr) -> io::Result<SocketAddr> {
+    pub(super) fn open(&mut self, id: SocketId, upstream: &Upstream) -> io::Result<SocketAddr> {
         let random = &mut self.random;
         let candidates = std::iter::repeat_with(|| random.random_range(1024..=u16::MAX));
-        let socket = UpstreamSocket::connect(upstream, candidates, None)?;
+        let socket = UpstreamSocket::connect(upstream.address(), candidates, upstream.source())?;
         let local = socket.local_addr();
         if self.sockets.len() <= id.index() {
             self.sockets.resize_with(id.index() + 1, || None);

@@ -27,9 +27,32 @@ pub enum SetupError {
         "the directive `{0}` of CoreDNS is not built yet; remove it, or keep CoreDNS for this server block"
     )]
     NotBuilt(&'static str),
+    /// A property of CoreDNS that is not here.
+    #[error(
+        "plugin/{plugin}: the property `{property}` of CoreDNS is not built yet; remove it, or keep CoreDNS for this server block"
+    )]
+    PropertyNotBuilt {
+        /// The directive.
+        plugin: &'static str,
+        /// The property.
+        property: &'static str,
+    },
     /// A scheme of CoreDNS that is not here.
     #[error("the scheme {0:?} is not built yet; only dns:// is served")]
     SchemeNotBuilt(&'static str),
+    /// A transport to upstreams that is not here.
+    #[error("plugin/forward: upstreams over {0} are not built yet; name one by IP[:PORT] or tls://IP[:PORT]")]
+    UpstreamNotBuilt(&'static str),
+    /// A source address of another family than the upstream's.
+    #[error(
+        "plugin/forward: {upstream} cannot be asked from {source_address}: write both in IPv4 or both in IPv6"
+    )]
+    SourceFamily {
+        /// The upstream.
+        upstream: SocketAddr,
+        /// `source_address`.
+        source_address: std::net::IpAddr,
+    },
     /// A property that its directive does not have.
     #[error("plugin/{plugin}: unknown property {found:?}{}", did_you_mean(*.nearest))]
     UnknownProperty {

@@ -49,6 +49,8 @@ pub struct ForwardSpec {
     pub tls: Option<TlsFiles>,
     /// `tls_servername`.
     pub tls_servername: Option<String>,
+    /// `source_address`: where all queries come from; the kernel's choice where it is absent.
+    pub source: Option<IpAddr>,
     /// `resolver`: who is asked for host names among the targets; the system's where empty.
     pub resolvers: Vec<SocketAddr>,
 }
@@ -104,6 +106,7 @@ fn parse_one(directive: &Directive, root: Option<&Path>) -> Result<ForwardSpec> 
         targets: Vec::new(),
         tls: None,
         tls_servername: None,
+        source: None,
         resolvers: Vec::new(),
     };
     for word in args.some()? {
@@ -209,15 +212,18 @@ fn read_property(property: &Directive, root: Option<&Path>, spec: &mut ForwardSp
                 spec.resolvers.push(address.ok_or_else(|| bad(PLUGIN, word, "IP or IP:PORT of a resolver"))?);
             }
         }
-        "doh_method" => return Err(not_built(property, "forward's doh_method")),
-        "source_address" => return Err(not_built(property, "forward's source_address")),
+        "source_address" => {
+            let word = args.required()?;
+            let source: Option<IpAddr> = word.text.parse().ok();
+            spec.source = Some(source.ok_or_else(|| bad(PLUGIN, word, "an IP address"))?.to_canonical());
+        }
+        "doh_method" => {
+            let error = SetupError::PropertyNotBuilt { plugin: PLUGIN, property: "doh_method" };
+            return Err(Located::new(&property.name.at, error));
+        }
         _ => return Err(unknown_property(PLUGIN, property, PROPERTIES)),
     }
     args.end()
-}
-
-fn not_built(property: &Directive, name: &'static str) -> Located<SetupError> {
-    Located::new(&property.name.at, SetupError::NotBuilt(name))
 }
 
 fn rcodes(words: &[Word]) -> Result<Vec<Rcode>> {
@@ -234,8 +240,8 @@ fn target(word: &Word, root: Option<&Path>) -> Result<Target> {
     let tls = match scheme {
         "dns" => false,
         "tls" => true,
-        "https" => return Err(Located::new(&word.at, SetupError::SchemeNotBuilt("https://"))),
-        "quic" => return Err(Located::new(&word.at, SetupError::SchemeNotBuilt("quic://"))),
+        "https" => return Err(Located::new(&word.at, SetupError::UpstreamNotBuilt("https://"))),
+        "quic" => return Err(Located::new(&word.at, SetupError::UpstreamNotBuilt("quic://"))),
         _ => return Err(bad(PLUGIN, word, "an upstream: IP[:PORT], tls://IP[:PORT], a file or a host name")),
     };
     let port = if tls { 853 } else { 53 };
@@ -310,6 +316,7 @@ fn expected(property: &str) -> &'static str {
         "policy" => "random, round_robin or sequential",
         "next" | "failover" => "RCODES...",
         "resolver" => "IP[:PORT]...",
+        "source_address" => "IP",
         _ => "no argument",
     }
 }

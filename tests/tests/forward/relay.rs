@@ -5,8 +5,8 @@ use std::thread::{scope, sleep};
 use std::time::Duration;
 
 use tests::{
-    Action, Ask, Asked, Authority, Connection, Dns, Metrics, Says, Server, Stream, Transport, Upstream, ask,
-    assert_contains, free_port, fresh_ip, skip, tempdir,
+    Action, Ask, Asked, Authority, Connection, Dns, Metrics, Options, Says, Server, Stream, Transport,
+    Upstream, ask, assert_contains, eventually, free_port, fresh_ip, port, skip, tempdir,
 };
 
 use super::good;
@@ -74,6 +74,43 @@ fn a_tcp_upstream_is_pipelined_and_may_answer_out_of_order() {
         }
     });
     assert!(upstream.connections() <= 10, "{} connections for 40 queries", upstream.connections());
+}
+
+#[test]
+fn queries_and_probes_come_from_the_source_address() {
+    let source = fresh_ip();
+    for properties in ["", "force_tcp", "max_fails 1\nhealth_check 50ms"] {
+        let failing = properties.contains("health");
+        // Probes ask for NS; they begin when a query goes unanswered.
+        let upstream = Upstream::start(fresh_ip(), move |asked| match asked.rtype {
+            1 if failing => Action::Silent,
+            _ => good(asked),
+        });
+        let word = upstream.word();
+        let dns = Dns::start(&format!(
+            "forward . {word} {{\nsource_address {source}\nread_timeout 200ms\n{properties}\n}}"
+        ));
+        let reply = Ask::new("a.example", "A").timeout(Duration::from_secs(7)).of(dns.at);
+        assert_eq!(reply.status(), if failing { "SERVFAIL" } else { "NOERROR" }, "{properties:?}");
+        if failing {
+            eventually("a probe", Duration::from_secs(5), || {
+                upstream.asked().iter().any(|asked| asked.rtype == 2).then_some(())
+            });
+        }
+        for asked in upstream.asked() {
+            assert_eq!(
+                asked.from.ip(),
+                source,
+                "{properties:?}, {:?}, type {}",
+                asked.transport,
+                asked.rtype
+            );
+        }
+    }
+    let corefile =
+        format!(".:{} {{\nbind {}\nforward . ::1 {{\nsource_address {source}\n}}\n}}", port(), fresh_ip());
+    let output = Server::expect_failure(&corefile, Options::default());
+    assert_contains!(String::from_utf8_lossy(&output.stderr), "cannot be asked from");
 }
 
 #[test]

@@ -163,11 +163,11 @@ fn what_is_wrong_is_told_at_its_word() {
         ),
         (
             "forward . 192.0.2.1 https://192.0.2.1/dns-query",
-            "2:21: the scheme \"https://\" is not built yet; only dns:// is served".to_owned(),
+            "2:21: plugin/forward: upstreams over https:// are not built yet; name one by IP[:PORT] or tls://IP[:PORT]".to_owned(),
         ),
         (
             "forward . quic://192.0.2.1",
-            "2:11: the scheme \"quic://\" is not built yet; only dns:// is served".to_owned(),
+            "2:11: plugin/forward: upstreams over quic:// are not built yet; name one by IP[:PORT] or tls://IP[:PORT]".to_owned(),
         ),
         (
             "forward . tls://192.0.2.1%a {\ntls_servername b\n}",
@@ -233,12 +233,9 @@ fn wrong_properties_are_told_at_their_word() {
             ("resolver dns.org", "10: plugin/forward: \"dns.org\" is not IP or IP:PORT of a resolver"),
             (
                 "doh_method GET",
-                "1: the directive `forward's doh_method` of CoreDNS is not built yet; remove it, or keep CoreDNS for this server block",
+                "1: plugin/forward: the property `doh_method` of CoreDNS is not built yet; remove it, or keep CoreDNS for this server block",
             ),
-            (
-                "source_address 192.0.2.1",
-                "1: the directive `forward's source_address` of CoreDNS is not built yet; remove it, or keep CoreDNS for this server block",
-            ),
+            ("source_address localhost", "16: plugin/forward: \"localhost\" is not an IP address"),
             ("prefer_upd", "1: plugin/forward: unknown property \"prefer_upd\"; did you mean `prefer_udp`?"),
         ],
     );
