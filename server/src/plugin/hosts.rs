@@ -1,7 +1,7 @@
 //! `hosts`: a table of names in memory, built aside from a file and swapped in whole.
 
 use std::fs::{File, Metadata};
-use std::io::{self, Read};
+use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -45,6 +45,8 @@ struct State {
     /// Replaced tables, dropped here and not by a worker that was still reading.
     replaced: Vec<Arc<Table>>,
     missing_reported: bool,
+    /// A new configuration wants the file to be looked at once, whatever `reload` says.
+    again: bool,
 }
 
 /// What tells one version of a file from another.
@@ -53,6 +55,8 @@ struct Stamp {
     device: u64,
     inode: u64,
     modified: (i64, i64),
+    /// Of the inode: it cannot be set back, as the modification time can.
+    changed: (i64, i64),
     size: u64,
 }
 
@@ -150,7 +154,7 @@ impl HostsTable {
     pub fn look(&self, now: Instant, logger: &Logger) -> Option<Instant> {
         let mut state = self.state();
         state.replaced.retain(|table| Arc::strong_count(table) > 1);
-        if self.spec.reload.is_zero() && state.seen.is_some() {
+        if self.spec.reload.is_zero() && !state.again {
             return None;
         }
         if let Some(next) = state.next_look
@@ -158,20 +162,28 @@ impl HostsTable {
         {
             return Some(next);
         }
-        let next = now + self.spec.reload.max(Duration::from_millis(100));
-        state.next_look = Some(next);
-        self.read(&mut state, logger);
-        Some(next)
+        state.again = !self.read(&mut state, logger);
+        let interval = match self.spec.reload {
+            Duration::ZERO if !state.again => return None,
+            Duration::ZERO => AGAIN,
+            reload => reload.max(Duration::from_millis(100)),
+        };
+        state.next_look = Some(now + interval);
+        state.next_look
     }
 
-    /// Reads the file now, whatever was read before: for the first table and for tests.
-    fn read(&self, state: &mut State, logger: &Logger) {
+    /// Reads the file, if it is another than the one seen last; false where somebody seems to be writing it.
+    fn read(&self, state: &mut State, logger: &Logger) -> bool {
         let file = &self.spec.file;
         let (text, stamp) = match read_if_changed(file, state.seen) {
-            Ok(Some(read)) => read,
-            Ok(None) => {
+            Ok(Looked::Text(text, stamp)) => (text, stamp),
+            Ok(Looked::Same) => {
                 state.doubted = None;
-                return;
+                return true;
+            }
+            Ok(Looked::Busy) => {
+                state.doubted = None;
+                return false;
             }
             Err(error) => {
                 if !std::mem::replace(&mut state.missing_reported, true) {
@@ -180,7 +192,7 @@ impl HostsTable {
                         &format!("Cannot read {}: {error}; the entries stay", file.display()),
                     );
                 }
-                return;
+                return true;
             }
         };
         state.missing_reported = false;
@@ -189,7 +201,7 @@ impl HostsTable {
         let doubtful = state.seen.is_some() && (emptied || text.last().is_some_and(|&last| last != b'\n'));
         if doubtful && state.doubted != Some(stamp) {
             state.doubted = Some(stamp);
-            return;
+            return false;
         }
         self.swap(state, table);
         state.doubted = None;
@@ -197,6 +209,7 @@ impl HostsTable {
         let modified = stamp.modified.0.max(0) as u64 * 1000 + stamp.modified.1.max(0) as u64 / 1_000_000;
         self.modified_ms.store(modified, Relaxed);
         self.report(&report, logger);
+        true
     }
 
     fn build(&self, text: &[u8]) -> (Table, Report) {
@@ -240,6 +253,10 @@ impl HostsRegistry {
         // Only the registry holds what no house needs any more.
         tables.retain(|table| Arc::strong_count(table) > 1 || table.spec == *spec);
         if let Some(table) = tables.iter().find(|table| table.spec == *spec) {
+            // CoreDNS reads every file anew with the Corefile.
+            let mut state = table.state();
+            (state.again, state.next_look) = (true, None);
+            drop(state);
             return Hosts { table: table.clone() };
         }
         let mut table = HostsTable {
@@ -248,7 +265,7 @@ impl HostsRegistry {
             inline_entries: 0,
             modified_ms: AtomicU64::new(0),
             built_ms: AtomicU64::new(wall_ms()),
-            state: Mutex::default(),
+            state: Mutex::new(State { again: true, ..State::default() }),
         };
         let (inline, _) = table.build(&[]);
         table.inline_entries = inline.entries();
@@ -264,12 +281,21 @@ impl HostsRegistry {
     }
 }
 
-/// The file's text and stamp, or nothing if it is what was `seen` last.
-fn read_if_changed(path: &Path, seen: Option<Stamp>) -> io::Result<Option<(Vec<u8>, Stamp)>> {
+/// What a look at a file found.
+enum Looked {
+    /// What was seen last.
+    Same,
+    /// It was written while it was read: the next look will see it whole.
+    Busy,
+    /// Its text.
+    Text(Vec<u8>, Stamp),
+}
+
+fn read_if_changed(path: &Path, seen: Option<Stamp>) -> io::Result<Looked> {
     let mut file = File::open(path)?;
     let before = stamp(&file.metadata()?);
     if seen == Some(before) {
-        return Ok(None);
+        return Ok(Looked::Same);
     }
     let mut text = Vec::new();
     file.by_ref().take(MAX_FILE).read_to_end(&mut text)?;
@@ -277,8 +303,7 @@ fn read_if_changed(path: &Path, seen: Option<Stamp>) -> io::Result<Option<(Vec<u
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, "more than 1 GiB"));
     }
     let after = stamp(&file.metadata()?);
-    // Written while it was read: the next look will see it whole.
-    if before != after { Ok(None) } else { Ok(Some((text, after))) }
+    Ok(if before == after { Looked::Text(text, after) } else { Looked::Busy })
 }
 
 fn stamp(metadata: &Metadata) -> Stamp {
@@ -286,6 +311,7 @@ fn stamp(metadata: &Metadata) -> Stamp {
         device: metadata.dev(),
         inode: metadata.ino(),
         modified: (metadata.mtime(), metadata.mtime_nsec()),
+        changed: (metadata.ctime(), metadata.ctime_nsec()),
         size: metadata.size(),
     }
 }
@@ -296,6 +322,8 @@ pub(crate) fn wall_ms() -> u64 {
 }
 
 const MAX_FILE: u64 = 1 << 30;
+/// How long a file that is being written is given where `reload` sets no time.
+const AGAIN: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests;

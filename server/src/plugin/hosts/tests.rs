@@ -197,6 +197,47 @@ fn without_reload_the_file_is_read_once() {
 }
 
 #[test]
+fn without_reload_the_file_is_read_again_with_the_corefile() {
+    let mut file = Followed::new(Some("192.0.2.1 a\n"), "reload 0");
+    let corefile = format!(". {{\nbind 127.0.0.1\nhosts {} {{\nreload 0\n}}\n}}\n", file.file.display());
+    file.write("192.0.2.2 a\n");
+    file.scene.reload(&corefile);
+    assert_eq!(file.a(), "192.0.2.2");
+    // Somebody is writing: it is looked at until it stays the same.
+    file.write("192.0.2.3 a\n192.0");
+    file.scene.reload(&corefile);
+    assert_eq!(file.a(), "192.0.2.2");
+    file.write("192.0.2.3 a\n192.0.2.4 a\n");
+    file.scene.now += Duration::from_secs(5);
+    assert_eq!(file.table().look(file.scene.now, &file.scene.shared.logger), None);
+    assert_eq!(file.a(), "192.0.2.3 192.0.2.4");
+}
+
+#[test]
+fn a_file_that_is_missing_is_looked_for_as_often_as_any_other_is_looked_at() {
+    for (properties, interval) in [("", Some(5)), ("reload 30s", Some(30)), ("reload 0", None)] {
+        let file = Followed::new(None, properties);
+        let now = file.scene.now + Duration::from_secs(60);
+        let next = file.table().look(now, &file.scene.shared.logger);
+        assert_eq!(next, interval.map(|seconds| now + Duration::from_secs(seconds)), "{properties:?}");
+    }
+}
+
+#[test]
+fn a_rewrite_of_the_same_size_and_time_is_seen() {
+    let mut file = Followed::new(Some("192.0.2.1 a\n"), "");
+    let modified = fs::metadata(&file.file).unwrap().modified().unwrap();
+    let changed = || fs::metadata(&file.file).map(|data| (data.ctime(), data.ctime_nsec())).unwrap();
+    let before = changed();
+    // The file system's clock goes by ticks.
+    while changed() == before {
+        fs::write(&file.file, "192.0.2.2 a\n").unwrap();
+        file.touch(modified);
+    }
+    assert_eq!(file.look(), "192.0.2.2");
+}
+
+#[test]
 fn bad_and_huge_lines_are_skipped_and_told() {
     let huge = format!("192.0.2.7 {}\n192.0.2.1 {} a\n", "b ".repeat(100_000), "x".repeat(2000));
     let mut text = format!("nonsense a\n{huge}192.0.2.2\n");
