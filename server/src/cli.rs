@@ -107,7 +107,7 @@ fn command() -> Command {
             )
             .arg(Arg::new("log-format").long("log-format").value_name("FORMAT").default_value("text")
                 .value_parser(PossibleValuesParser::new(["text", "json"])).help("Format of every log line"))
-            .arg(Arg::new("cache-bytes").long("cache-bytes").value_name("BYTES").value_parser(value_parser!(usize)).help(
+            .arg(Arg::new("cache-bytes").long("cache-bytes").value_name("BYTES").value_parser(value_parser!(u64).range(CACHE_BYTES)).help(
                 "Bytes that all server blocks' caches share, 1 MiB to 4 GiB; also LOCALDNS_CACHE_BYTES [default: 67108864]",
             ))
     };
@@ -161,18 +161,25 @@ fn flags(matches: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -> Result<F
     let from_env = env("LOCALDNS_CACHE_BYTES").filter(|text| !text.is_empty());
     let from_env = from_env
         .map(|text| {
-            text.parse().map_err(|_| format!("LOCALDNS_CACHE_BYTES={text:?} is not a number of bytes"))
+            let bytes = text.parse().ok().filter(|bytes| CACHE_BYTES.contains(bytes));
+            let (least, most) = (CACHE_BYTES.start(), CACHE_BYTES.end());
+            bytes.ok_or_else(|| {
+                format!("LOCALDNS_CACHE_BYTES={text:?} is not a number of bytes, {least} to {most}")
+            })
         })
         .transpose()?;
-    let cache_bytes =
-        matches.get_one("cache-bytes").copied().or(from_env).unwrap_or(cache::Cache::DEFAULT_BYTES);
+    let cache_bytes = matches
+        .get_one::<u64>("cache-bytes")
+        .copied()
+        .or(from_env)
+        .and_then(|bytes| usize::try_from(bytes).ok());
     Ok(Flags {
         conf: matches.get_one("conf").cloned(),
         dns_port: matches.get_one("dns.port").copied().unwrap_or(53),
         pidfile: matches.try_get_one("pidfile").ok().flatten().cloned(),
         quiet: matches.try_get_one("quiet").ok().flatten().copied().unwrap_or(false),
         json: matches.get_one::<String>("log-format").is_some_and(|format| format == "json"),
-        cache_bytes,
+        cache_bytes: cache_bytes.unwrap_or(cache::Cache::DEFAULT_BYTES),
     })
 }
 
@@ -218,6 +225,9 @@ fn one_line(error: &clap::Error) -> String {
         None => format!("{first}; see localdns -help"),
     }
 }
+
+/// What all caches may hold together: least and most bytes.
+const CACHE_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=4 << 30;
 
 #[cfg(test)]
 mod tests {
@@ -285,8 +295,14 @@ mod tests {
         }
         assert_eq!(
             parse([], &with("64M")),
-            Err("LOCALDNS_CACHE_BYTES=\"64M\" is not a number of bytes".to_owned())
+            Err("LOCALDNS_CACHE_BYTES=\"64M\" is not a number of bytes, 1048576 to 4294967296".to_owned())
         );
+        for bytes in ["1048575", "4294967297", "0"] {
+            let error = parse([], &with(bytes)).unwrap_err();
+            assert!(error.ends_with("1048576 to 4294967296"), "{error}");
+            let error = parse([format!("-cache-bytes={bytes}").into()], &|_| None).unwrap_err();
+            assert!(error.contains("1048576") && !error.contains('\n'), "{error}");
+        }
     }
 
     #[test]

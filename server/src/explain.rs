@@ -28,7 +28,7 @@ pub fn explain(house: &House, wish: &Explain) -> Result<String, String> {
         if wish.address.is_some_and(|wanted| wanted != address.ip()) {
             continue;
         }
-        let _ = writeln!(text, "{} {} @{}: {}", wish.name, wish.rtype, address.ip(), one(listener, &query));
+        let _ = writeln!(text, "{} {} @{address}: {}", wish.name, wish.rtype, one(listener, &query));
     }
     match (text.is_empty(), wish.address) {
         (false, _) => Ok(text),
@@ -106,7 +106,8 @@ fn plugin(zone: &ServedZone, query: &Query<'_>) -> (&'static str, String) {
     if pipeline.ends_in_whoami() {
         return ("whoami", format!("{passed}it answers every name"));
     }
-    ("nobody", format!("{passed}SERVFAIL: no plugin of the block answers {}", below(name, &zone.zone)))
+    let rcode = pipeline.nobody().rcode();
+    ("nobody", format!("{passed}{rcode}: no plugin of the block answers {}", below(name, &zone.zone)))
 }
 
 fn below(name: &Name, zone: &Name) -> String {
@@ -212,7 +213,7 @@ sub.example.org {
             let name_shown = Name::from_text(name).unwrap();
             assert_eq!(
                 told(name, rtype, "127.0.0.1"),
-                format!("{name_shown} {rtype} @127.0.0.1: {expected}\n")
+                format!("{name_shown} {rtype} @127.0.0.1:53: {expected}\n")
             );
         }
     }
@@ -231,7 +232,7 @@ sub.example.org {
         ] {
             let wish = Explain { name: Name::from_text(name).unwrap(), rtype: RType::A, address: None };
             let told = explain(&scene.house, &wish).unwrap();
-            assert_eq!(told, format!("{name}. A @127.0.0.1: {expected}\n"));
+            assert_eq!(told, format!("{name}. A @127.0.0.1:53: {expected}\n"));
         }
     }
 
@@ -245,8 +246,8 @@ sub.example.org {
         assert_eq!(
             starts,
             [
-                "x.sub.example.org. A @127.0.0.1: block sub.example.org. (stdin:19:1)",
-                "x.sub.example.org. A @127.0.0.2: block . (stdin:1:1)",
+                "x.sub.example.org. A @127.0.0.1:53: block sub.example.org. (stdin:19:1)",
+                "x.sub.example.org. A @127.0.0.2:53: block . (stdin:1:1)",
             ]
         );
         wish.address = Some("127.0.0.9".parse().unwrap());

@@ -12,6 +12,9 @@ pub enum Failure {
     /// A class that nothing on this address serves.
     #[error("class not served")]
     Class,
+    /// The server block has no plugin that could answer or ask.
+    #[error("the server block has no plugin that answers")]
+    NoPlugin,
     /// The server block has no plugin left to ask.
     #[error("plugin/{0}: no next plugin found")]
     NoNextPlugin(&'static str),
@@ -39,7 +42,7 @@ impl Failure {
     /// What the header says.
     pub fn rcode(&self) -> Rcode {
         match self {
-            Self::NoZone | Self::Class => Rcode::REFUSED,
+            Self::NoZone | Self::Class | Self::NoPlugin => Rcode::REFUSED,
             Self::NoNextPlugin(_)
             | Self::NoHost
             | Self::NoPattern
@@ -55,7 +58,7 @@ impl Failure {
     /// What a client with EDNS is told besides (RFC 8914).
     pub fn ede(&self) -> Option<Ede> {
         match self {
-            Self::NoZone | Self::Class => Some(Ede::NOT_AUTHORITATIVE),
+            Self::NoZone | Self::Class | Self::NoPlugin => Some(Ede::NOT_AUTHORITATIVE),
             Self::NoNextPlugin(_)
             | Self::NoHost
             | Self::NoPattern

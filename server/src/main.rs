@@ -3,7 +3,7 @@
 //! Exit codes: 0 after SIGTERM, SIGINT or SIGQUIT and after a check that passed; 1 where the command line, the Corefile
 //! or an address cannot be used, or the server cannot go on; 2 after a second SIGINT.
 
-use std::io::Write as _;
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -164,8 +164,11 @@ async fn next_event(
 
 fn check(flags: &Flags) -> Result<ExitCode, String> {
     let (house, _runtime) = build(flags)?;
-    let zones: usize = house.zones.len();
-    println!("the Corefile can be served: {} server blocks, {zones} zones and addresses", house.blocks.len());
+    let (blocks, zones) = (house.blocks.len(), house.zones.len());
+    let blocks = if blocks == 1 { "1 server block".to_owned() } else { format!("{blocks} server blocks") };
+    let zones =
+        if zones == 1 { "1 zone and address".to_owned() } else { format!("{zones} zones and addresses") };
+    println!("the Corefile can be served: {blocks}, {zones}");
     Ok(ExitCode::SUCCESS)
 }
 
@@ -173,6 +176,33 @@ fn explain(flags: &Flags, wish: &cli::Explain) -> Result<ExitCode, String> {
     let (house, _runtime) = build(flags)?;
     print!("{}", server::explain(&house, wish)?);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Standard error, each line once: several server blocks may find the same fault in the same file.
+#[derive(Default)]
+struct Once {
+    line: Vec<u8>,
+    told: std::collections::HashSet<Vec<u8>>,
+}
+
+impl Write for Once {
+    fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
+        for piece in text.split_inclusive(|octet| *octet == b'\n') {
+            self.line.extend_from_slice(piece);
+            if piece.ends_with(b"\n") {
+                let line = std::mem::take(&mut self.line);
+                if !self.told.contains(&line) {
+                    std::io::stderr().write_all(&line)?;
+                    self.told.insert(line);
+                }
+            }
+        }
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        std::io::stderr().flush()
+    }
 }
 
 /// Builds a house that nobody will serve.
@@ -183,7 +213,7 @@ fn build(flags: &Flags) -> Result<(House, Runtime), String> {
         eprintln!("localdns: warning: {warning}");
     }
     let runtime = runtime().map_err(|error| error.to_string())?;
-    let logger = Logger::start(Format::Text, std::io::stderr()).map_err(|error| error.to_string())?;
+    let logger = Logger::start(Format::Text, Once::default()).map_err(|error| error.to_string())?;
     let (mut shared, _probes) =
         Shared::new(flags.cache_bytes, 1, runtime.handle(), logger.clone(), clock::now());
     shared.resolve_names = false;

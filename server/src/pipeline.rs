@@ -28,8 +28,8 @@ pub struct Pipeline {
     sources: Vec<Source>,
     dial: Option<Dial>,
     whoami: bool,
-    /// The last plugin of the block, for the error when nobody answered.
-    last: &'static str,
+    /// The last plugin of the block that sees queries, for the error when nobody answered.
+    last: Option<&'static str>,
 }
 
 /// What answers from memory.
@@ -99,7 +99,7 @@ impl Pipeline {
                 policy,
             }),
         });
-        let last = spec.directives.iter().copied().next_back().unwrap_or("dns");
+        let last = spec.directives.iter().copied().rfind(|name| !WITHOUT_HANDLER.contains(name));
         Ok(Self { sources, dial, whoami: spec.whoami, last })
     }
 
@@ -167,7 +167,12 @@ impl Pipeline {
             whoami::lookup(moment, query, reply);
             return Now::Answered;
         }
-        Now::Failed(Failure::NoNextPlugin(self.last))
+        Now::Failed(self.nobody())
+    }
+
+    /// Why a query fails that nobody in the block has answered.
+    pub fn nobody(&self) -> Failure {
+        self.last.map_or(Failure::NoPlugin, Failure::NoNextPlugin)
     }
 
     /// The room that asks upstreams, if there is one.
@@ -216,6 +221,10 @@ impl CacheRoom {
         self.policy.covers(name).then_some(self)
     }
 }
+
+/// Directives that put no plugin into CoreDNS's chain: a block that has no others refuses everything.
+const WITHOUT_HANDLER: &[&str] =
+    &["bind", "debug", "health", "multisocket", "ready", "reload", "root", "timeouts"];
 
 /// The same block keeps its answers over a reload: what counts are its zones and where it listens.
 fn identity(spec: &BlockSpec, addresses: &[SocketAddr]) -> String {
@@ -472,6 +481,18 @@ mod tests {
             let failure = reply.2.failure.as_deref().map(ToString::to_string);
             assert_eq!(failure, Some(format!("plugin/{last}: no next plugin found")), "{lines}");
             assert_eq!(reply.2.rcode, wire::Rcode::SERVFAIL);
+        }
+    }
+
+    #[test]
+    fn a_block_without_a_plugin_refuses() {
+        for (lines, expected) in [
+            ("", "REFUSED"),
+            ("reload\nroot /etc\ndebug", "REFUSED"),
+            ("errors", "SERVFAIL"),
+            ("bufsize", "SERVFAIL"),
+        ] {
+            assert_eq!(scene(lines).ask(AT, "example.org", RType::A), expected, "{lines}");
         }
     }
 

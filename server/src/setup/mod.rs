@@ -280,7 +280,7 @@ mod tests {
         "reload",
         "root /etc",
         "template ANY ANY",
-        "timeouts",
+        "timeouts {\nread 2s\n}",
         "whoami",
     ];
 
@@ -318,7 +318,9 @@ mod tests {
             if ["bind", "forward", "log", "template"].contains(&name) {
                 assert!(twice.is_ok(), "{line}");
             } else {
-                let error = format!("Corefile:3:1: plugin/{name}: can only be used once per server block");
+                let second = 3 + line.matches('\n').count();
+                let error =
+                    format!("Corefile:{second}:1: plugin/{name}: can only be used once per server block");
                 assert_eq!(twice.err(), Some(error), "{line}");
             }
         }

@@ -235,7 +235,12 @@ pub(crate) fn parse_prometheus(directives: &[&Directive]) -> Result<PrometheusSp
             "runtime_metrics" => {
                 Args::new(PLUGIN, property, "the names of Go's runtime metrics").rest();
             }
-            "tls" => return Err(Located::new(&property.name.at, SetupError::NotBuilt("prometheus' tls"))),
+            "tls" => {
+                return Err(Located::new(
+                    &property.name.at,
+                    SetupError::PropertyNotBuilt { plugin: PLUGIN, property: "tls" },
+                ));
+            }
             _ => return Err(unknown_property(PLUGIN, property, &["runtime_metrics", "tls"])),
         }
     }
@@ -478,7 +483,7 @@ mod tests {
             &[
                 (
                     "tls web.yml",
-                    "1: the directive `prometheus' tls` of CoreDNS is not built yet; remove it, or keep CoreDNS for this server block",
+                    "1: plugin/prometheus: the property `tls` of CoreDNS is not built yet; remove it, or keep CoreDNS for this server block",
                 ),
                 (
                     "runtime_metric x",

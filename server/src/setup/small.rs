@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use corefile::Directive;
+use corefile::{Directive, Located};
 
+use super::SetupError;
 use super::args::{Args, Result, bad, duration_or_seconds, no_block, number, once, unknown_property};
 
 /// Reads a directive that has neither arguments nor properties.
@@ -91,6 +92,7 @@ impl Default for TimeoutsSpec {
 pub(crate) fn parse_timeouts(directives: &[&Directive]) -> Result<TimeoutsSpec> {
     const PLUGIN: &str = "timeouts";
     const EXPECTED: &str = "a duration of 1s to 24h";
+    const QUERIES: &str = "a number of queries above 0, or -1 for no bound";
     let directive = once(PLUGIN, directives)?;
     Args::new(PLUGIN, directive, "properties in braces").end()?;
     let mut spec = TimeoutsSpec::default();
@@ -111,13 +113,19 @@ pub(crate) fn parse_timeouts(directives: &[&Directive]) -> Result<TimeoutsSpec> 
             "idle" => spec.idle = time()?,
             "maxtcpqueries" => {
                 let word = args.required()?;
-                let count =
-                    number(PLUGIN, word, -1..=i64::from(u32::MAX), "a number of queries, -1 for no bound")?;
+                let count = number(PLUGIN, word, -1..=i64::from(u32::MAX), QUERIES)?;
+                if count == 0 {
+                    return Err(bad(PLUGIN, word, QUERIES));
+                }
                 spec.queries = u32::try_from(count).ok().filter(|&count| count > 0);
             }
             _ => return Err(unknown_property(PLUGIN, property, &["idle", "maxtcpqueries", "read", "write"])),
         }
         args.end()?;
+    }
+    if directive.body.iter().flatten().next().is_none() {
+        let rule = "`timeouts` wants at least one of idle, maxtcpqueries, read and write; or remove it";
+        return Err(Located::new(&directive.name.at, SetupError::Order { plugin: PLUGIN, rule }));
     }
     Ok(spec)
 }
@@ -220,6 +228,14 @@ mod tests {
             assert_eq!(good(&with("timeouts", property)).timeouts, Some(expected), "{property}");
         }
         refused(&[(
+            "timeouts",
+            "2:1: plugin/timeouts: `timeouts` wants at least one of idle, maxtcpqueries, read and write; or remove it",
+        )]);
+        refused(&[(
+            "timeouts {\n}",
+            "2:1: plugin/timeouts: `timeouts` wants at least one of idle, maxtcpqueries, read and write; or remove it",
+        )]);
+        refused(&[(
             "timeouts 5s",
             "2:10: plugin/timeouts: unexpected argument \"5s\"; `timeouts` wants properties in braces",
         )]);
@@ -237,7 +253,7 @@ mod tests {
                 ),
                 (
                     "maxtcpqueries -2",
-                    "15: plugin/timeouts: \"-2\" is not a number of queries, -1 for no bound",
+                    "15: plugin/timeouts: \"-2\" is not a number of queries above 0, or -1 for no bound",
                 ),
                 ("raed 1s", "1: plugin/timeouts: unknown property \"raed\"; did you mean `read`?"),
             ],

@@ -122,6 +122,24 @@ fn check_accepts_the_corefiles_of_the_world_or_names_what_is_missing() {
 }
 
 #[test]
+fn check_counts_in_words_and_tells_each_warning_once() {
+    let directory = tempdir();
+    let path = directory.path().join("Corefile");
+    let hosts = directory.path().join("hosts");
+    fs::write(&hosts, "192.0.2.1 good\nbad line\n").unwrap();
+    let block = |zone: &str| format!("{zone} {{\nbind 127.0.0.1\nhosts {}\n}}\n", hosts.display());
+    for (zones, said) in [
+        (&["a.example"][..], "the Corefile can be served: 1 server block, 1 zone and address\n"),
+        (&["a.example", "b.example"], "the Corefile can be served: 2 server blocks, 2 zones and addresses\n"),
+    ] {
+        fs::write(&path, zones.iter().map(|zone| block(zone)).collect::<String>()).unwrap();
+        let output = localdns(&["check", "-conf", &path.to_string_lossy()]);
+        assert_eq!(text(&output.stdout), said);
+        assert_eq!(text(&output.stderr).matches("line 2").count(), 1, "{}", text(&output.stderr));
+    }
+}
+
+#[test]
 fn explain_names_block_and_plugin_and_asks_nobody() {
     let directory = tempdir();
     let path = directory.path().join("Corefile");
@@ -142,7 +160,10 @@ fn explain_names_block_and_plugin_and_asks_nobody() {
         assert_contains!(explain(args), word);
     }
     let everywhere = explain(&["bing.com"]);
-    assert!(everywhere.contains("169.254.10.10") && everywhere.contains("169.254.10.11"), "{everywhere}");
+    assert!(
+        everywhere.contains("@169.254.10.10:53: ") && everywhere.contains("@169.254.10.11:53: "),
+        "{everywhere}"
+    );
 }
 
 #[test]
