@@ -6,32 +6,44 @@ use super::text::{HEX, push_fraction, push_number, push_pair};
 
 /// Appends `text` as a JSON string (RFC 8259, section 7); octets that are no UTF-8 become U+FFFD.
 pub(crate) fn push_string(out: &mut Vec<u8>, text: &[u8]) {
-    out.push(b'"');
+    let start = out.len();
     for chunk in text.utf8_chunks() {
-        let mut rest = chunk.valid().as_bytes();
-        while let Some(at) = rest.iter().position(|octet| matches!(octet, b'"' | b'\\' | 0..0x20)) {
-            out.extend_from_slice(&rest[..at]);
-            push_escaped(out, rest[at]);
-            rest = &rest[at + 1..];
-        }
-        out.extend_from_slice(rest);
+        out.extend_from_slice(chunk.valid().as_bytes());
         if !chunk.invalid().is_empty() {
             out.extend_from_slice("\u{fffd}".as_bytes());
         }
     }
-    out.push(b'"');
+    quote_from(out, start);
 }
 
-fn push_escaped(out: &mut Vec<u8>, octet: u8) {
+/// Makes a JSON string of what stands in `out` from `start` on, which must be UTF-8, in its place.
+pub(crate) fn quote_from(out: &mut Vec<u8>, start: usize) {
+    let end = out.len();
+    let more: usize = out[start..].iter().map(|octet| escaped(*octet).1 - 1).sum();
+    out.resize(end + more + 2, b'"');
+    // From the end: every octet moves to the right, or stays.
+    let mut to = out.len() - 1;
+    for from in (start..end).rev() {
+        let (text, length) = escaped(out[from]);
+        to -= length;
+        out[to..to + length].copy_from_slice(&text[..length]);
+    }
+    out[start] = b'"';
+}
+
+/// An octet within a JSON string, and its length.
+fn escaped(octet: u8) -> ([u8; 6], usize) {
+    let short = |letter| ([b'\\', letter, 0, 0, 0, 0], 2);
     match octet {
-        b'"' | b'\\' => out.extend_from_slice(&[b'\\', octet]),
-        b'\n' => out.extend_from_slice(b"\\n"),
-        b'\r' => out.extend_from_slice(b"\\r"),
-        b'\t' => out.extend_from_slice(b"\\t"),
-        _ => {
-            out.extend_from_slice(b"\\u00");
-            out.extend_from_slice(&[HEX[usize::from(octet >> 4)], HEX[usize::from(octet & 15)]]);
+        b'"' | b'\\' => short(octet),
+        b'\n' => short(b'n'),
+        b'\r' => short(b'r'),
+        b'\t' => short(b't'),
+        0..0x20 => {
+            let [high, low] = [octet >> 4, octet & 15].map(|digit| HEX[usize::from(digit)]);
+            ([b'\\', b'u', b'0', b'0', high, low], 6)
         }
+        _ => ([octet, 0, 0, 0, 0, 0], 1),
     }
 }
 

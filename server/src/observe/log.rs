@@ -278,17 +278,18 @@ impl LogFormat {
 
     /// CoreDNS's JSON: the formatted line is `msg`, and every field stands beside it with its own type.
     fn render_json(&self, entry: &LogEntry<'_>, at: SystemTime, line: &mut Vec<u8>) {
-        let mut message = Vec::with_capacity(256);
-        self.render(entry, &mut message);
-        begin_json(line, at, "INFO", &message);
+        begin_json(line, at, "INFO");
+        let message = line.len();
+        self.render(entry, line);
+        json::quote_from(line, message);
         line.extend_from_slice(b",\"plugin\":\"log\",\"client_ip\":\"");
         push_ip(line, entry.client.ip());
         line.extend_from_slice(b"\",\"client_port\":");
         push_number(line, u64::from(entry.client.port()));
         line.extend_from_slice(b",\"qname\":");
-        message.clear();
-        push_name(&mut message, entry.name);
-        json::push_string(line, &message);
+        let name = line.len();
+        push_name(line, entry.name);
+        json::quote_from(line, name);
         line.extend_from_slice(b",\"qtype\":\"");
         push_type(line, entry.rtype);
         line.extend_from_slice(b"\",\"qclass\":\"");

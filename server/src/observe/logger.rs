@@ -235,7 +235,8 @@ impl Shared {
                 }
             }
             Format::Json => {
-                begin_json(&mut line, clock::wall(), json_level, message.trim_end_matches('\n').as_bytes());
+                begin_json(&mut line, clock::wall(), json_level);
+                json::push_string(&mut line, message.trim_end_matches('\n').as_bytes());
                 if let Some(plugin) = plugin {
                     line.extend_from_slice(b",\"plugin\":");
                     json::push_string(&mut line, plugin.as_bytes());
@@ -286,14 +287,13 @@ impl Shared {
     }
 }
 
-/// Appends `{"time":..,"level":..,"msg":..`, the part that every JSON line has, without the closing brace.
-pub(crate) fn begin_json(line: &mut Vec<u8>, at: SystemTime, level: &str, message: &[u8]) {
+/// Appends `{"time":..,"level":..,"msg":`, the part that every JSON line has; the message follows.
+pub(crate) fn begin_json(line: &mut Vec<u8>, at: SystemTime, level: &str) {
     line.extend_from_slice(b"{\"time\":\"");
     json::push_time(line, at);
     line.extend_from_slice(b"\",\"level\":\"");
     line.extend_from_slice(level.as_bytes());
     line.extend_from_slice(b"\",\"msg\":");
-    json::push_string(line, message);
 }
 
 /// A panic elsewhere must not end logging: the data behind these locks is whole between any two statements.
