@@ -233,16 +233,6 @@ impl Partition {
         self.tally.evictions(kind)
     }
 
-    /// How many answers were turned away because they were to another question: `coredns_cache_drops_total`.
-    pub fn drops(&self) -> u64 {
-        self.tally.drops.load(Ordering::Relaxed)
-    }
-
-    /// Counts an answer that was turned away because it was to another question.
-    pub fn count_drop(&self) {
-        self.tally.drops.fetch_add(1, Ordering::Relaxed);
-    }
-
     fn lookup_stale(
         &self,
         policy: &Policy,

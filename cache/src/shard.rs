@@ -13,7 +13,6 @@ pub(crate) struct Tally {
     /// Entries of each kind, those about to be inserted included.
     entries: [AtomicUsize; 2],
     evictions: [AtomicU64; 2],
-    pub(crate) drops: AtomicU64,
     /// How many milliseconds after its life an answer may be served: the policy's, noted at each store.
     window: AtomicU64,
 }

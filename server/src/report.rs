@@ -99,17 +99,15 @@ fn caches(running: &Running, into: &mut Families) {
             continue;
         }
         let zones = crate::house::zones_label(&room.policy.zones);
-        let shared = [("server", zone.server.as_str()), ("zones", zones.as_str()), ("view", "")];
+        let (server, zones, view) =
+            (("server", zone.server.as_str()), ("zones", zones.as_str()), ("view", ""));
         for kind in Kind::ALL {
-            let labels = [shared[0], ("type", kind.label()), shared[1], shared[2]];
+            let labels = [server, ("type", kind.label()), zones, view];
             into.gauge(names::CACHE_ENTRIES, &labels, room.partition.entries(kind) as f64);
             let evictions = room.partition.evictions(kind);
             if evictions > 0 {
                 into.counter(names::CACHE_EVICTIONS, &labels, evictions as f64);
             }
-        }
-        if room.partition.drops() > 0 {
-            into.counter(names::CACHE_DROPS, &shared, room.partition.drops() as f64);
         }
     }
 }
