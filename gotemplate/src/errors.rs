@@ -15,10 +15,10 @@ pub struct ParseError {
 #[non_exhaustive]
 pub enum Problem {
     /// `{{` without its `}}`.
-    #[error("unclosed action")]
+    #[error("unclosed action; `}}}}` is missing")]
     UnclosedAction,
     /// `{{/*` without its `*/`.
-    #[error("unclosed comment")]
+    #[error("unclosed comment; `*/}}}}` is missing")]
     UnclosedComment,
     /// `*/` that `}}` does not follow.
     #[error("comment ends before the closing delimiter")]
@@ -45,7 +45,7 @@ pub enum Problem {
     #[error("integer {0:?} is too large")]
     IntegerTooLarge(String),
     /// `(` without its `)` in the same action.
-    #[error("unclosed left parenthesis")]
+    #[error("unclosed left parenthesis; `)` is missing in this action")]
     UnclosedParenthesis,
     /// A token in a place where it means nothing.
     #[error("unexpected {found} in {context}")]
@@ -233,5 +233,5 @@ pub enum RenderError {
 }
 
 fn guess(nearest: &Option<String>) -> String {
-    nearest.as_ref().map_or_else(String::new, |name| format!(", did you mean {name:?}?"))
+    nearest.as_ref().map_or_else(String::new, |name| format!("; did you mean `{name}`?"))
 }

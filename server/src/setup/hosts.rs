@@ -34,20 +34,28 @@ pub struct HostsSpec {
     pub inline: String,
 }
 
+impl HostsSpec {
+    /// The directive without properties.
+    fn bare(file: PathBuf, zones: Vec<Name>) -> Self {
+        Self {
+            file,
+            zones,
+            ttl: 3600,
+            reload: Duration::from_secs(5),
+            reverse: true,
+            fallthrough: Fallthrough::default(),
+            fallthrough_unsupported: false,
+            inline: String::new(),
+        }
+    }
+}
+
 /// Reads the one `hosts` of a server block.
 pub(crate) fn parse(directives: &[&Directive], own_zones: &[Name], root: Option<&Path>) -> Result<HostsSpec> {
     let directive = once(PLUGIN, directives)?;
     let mut args = Args::new(PLUGIN, directive, "[FILE [ZONES...]]");
-    let mut spec = HostsSpec {
-        file: path(root, args.optional().map_or("/etc/hosts", |word| &word.text)),
-        zones: zones_or(args.rest(), own_zones)?,
-        ttl: 3600,
-        reload: Duration::from_secs(5),
-        reverse: true,
-        fallthrough: Fallthrough::default(),
-        fallthrough_unsupported: false,
-        inline: String::new(),
-    };
+    let file = path(root, args.optional().map_or("/etc/hosts", |word| &word.text));
+    let mut spec = HostsSpec::bare(file, zones_or(args.rest(), own_zones)?);
     for property in directive.body.iter().flatten() {
         let word = property.name.text.as_str();
         match word {
@@ -100,16 +108,13 @@ mod tests {
     }
 
     fn bare() -> HostsSpec {
-        HostsSpec {
-            file: "/etc/hosts".into(),
-            zones: vec![Name::ROOT],
-            ttl: 3600,
-            reload: Duration::from_secs(5),
-            reverse: true,
-            fallthrough: Fallthrough::default(),
-            fallthrough_unsupported: false,
-            inline: String::new(),
-        }
+        HostsSpec::bare("/etc/hosts".into(), vec![Name::ROOT])
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_coredns() {
+        let HostsSpec { ttl, reload, reverse, .. } = bare();
+        assert_eq!((ttl, reload, reverse), (3600, Duration::from_secs(5), true));
     }
 
     #[test]
