@@ -58,7 +58,7 @@ fn serve(flags: &Flags, start: std::time::Instant) -> Result<ExitCode, String> {
     }
     let mut signals = runtime.block_on(async { Signals::new() }).map_err(|error| text(&error))?;
     if let Some(path) = &flags.pidfile {
-        std::fs::write(path, format!("{}\n", std::process::id()))
+        write_pidfile(path)
             .map_err(|error| format!("cannot write the pidfile {}: {error}", path.display()))?;
     }
     if !flags.quiet {
@@ -225,6 +225,16 @@ fn build(flags: &Flags) -> Result<(House, Runtime), String> {
 
 fn runtime() -> std::io::Result<Runtime> {
     Builder::new_multi_thread().worker_threads(2).thread_name("streams").enable_all().build()
+}
+
+/// On a full disk no empty file stays behind.
+fn write_pidfile(path: &Path) -> std::io::Result<()> {
+    let mut file = std::fs::File::create(path)?;
+    let written = writeln!(file, "{}", std::process::id());
+    if written.is_err() && file.metadata().is_ok_and(|file| file.is_file()) {
+        let _ = std::fs::remove_file(path);
+    }
+    written
 }
 
 /// A successor may have written its own id meanwhile.

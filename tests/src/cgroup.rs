@@ -26,14 +26,14 @@ impl Cgroup {
         Ok(group)
     }
 
-    /// A group whose processes may use so many hundredths of one core together.
+    /// A group whose processes may use so many hundredths of one core together, at least 5.
     ///
     /// # Errors
     /// Why there can be none.
     pub fn cpu(percent: u32) -> Result<Self, String> {
         let group = Self::new("cpu")?;
-        // Short periods: a server that has used up its share stands still for 7 ms, not for 70.
-        let (quota, period) = (percent * 100, 10_000);
+        // Short periods: a server that has used up its share stands still for milliseconds. The least quota is 1 ms.
+        let (quota, period) = (percent * 200, 20_000);
         if group.unified {
             group.write("cpu.max", &format!("{quota} {period}"))?;
         } else {

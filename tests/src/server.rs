@@ -26,6 +26,7 @@ pub struct Options {
     env: Vec<(String, String)>,
     cwd: Option<PathBuf>,
     doors: Vec<PathBuf>,
+    files: Option<u32>,
     reader: bool,
 }
 
@@ -46,6 +47,11 @@ impl Options {
     pub fn within(mut self, group: &Cgroup) -> Self {
         self.doors.push(group.door());
         self
+    }
+
+    /// It may open so many files and no more.
+    pub fn files(self, most: u32) -> Self {
+        Self { files: Some(most), ..self }
     }
 
     /// Its standard output is read by a process of its own, which [`Server::signal_reader`] can stop.
@@ -253,6 +259,18 @@ impl Server {
         Metrics::of(address)
     }
 
+    /// The processor time that it has used, in steps of 10 ms.
+    ///
+    /// # Panics
+    /// When the process is gone.
+    pub fn cpu(&self) -> Duration {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("the process runs");
+        // utime and stime, behind the name, which may hold blanks.
+        let fields = stat.rsplit_once(')').expect("the name stands in parentheses").1.split_whitespace();
+        let ticks: u64 = fields.skip(11).take(2).map(|ticks| ticks.parse::<u64>().expect("a number")).sum();
+        Duration::from_millis(ticks * 10)
+    }
+
     /// How many file descriptors it holds.
     ///
     /// # Panics
@@ -343,16 +361,16 @@ fn read_aside(mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<Vec<u8
 }
 
 fn command(directory: &Path, options: &Options) -> Command {
-    let mut command = match &options.doors[..] {
-        [] => Command::new(binary()),
-        doors => {
-            // The shell enters, and becomes the program: everything that it ever takes is counted there.
-            let mut command = Command::new("sh");
-            let enter: String =
-                doors.iter().map(|door| format!("echo 0 > '{}' && ", door.display())).collect();
-            command.args(["-c", &format!("{enter}exec \"$@\""), "sh"]).arg(binary());
-            command
-        }
+    // The shell prepares, and becomes the program: whatever that takes is counted in its group.
+    let enter = options.doors.iter().map(|door| format!("echo 0 > '{}' && ", door.display()));
+    let limit = options.files.iter().map(|most| format!("ulimit -n {most} && "));
+    let prepare: String = enter.chain(limit).collect();
+    let mut command = if prepare.is_empty() {
+        Command::new(binary())
+    } else {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("{prepare}exec \"$@\""), "sh"]).arg(binary());
+        command
     };
     command.arg("-conf").arg(directory.join("Corefile")).arg("-pidfile").arg(directory.join("pid"));
     command.args(&options.args);

@@ -88,7 +88,20 @@ impl Upstream {
         host: &str,
         script: impl Fn(&Asked) -> Action + Send + Sync + 'static,
     ) -> Self {
-        Self::new(address, Some(authority.server(host)), script)
+        Self::new(address, Some(authority.server(host, false)), script)
+    }
+
+    /// As [`Self::tls`], but the certificate ended in 2020.
+    ///
+    /// # Panics
+    /// When the address cannot be bound.
+    pub fn tls_expired(
+        address: SocketAddr,
+        authority: &Authority,
+        host: &str,
+        script: impl Fn(&Asked) -> Action + Send + Sync + 'static,
+    ) -> Self {
+        Self::new(address, Some(authority.server(host, true)), script)
     }
 
     /// Where it serves.

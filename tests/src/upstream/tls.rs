@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, date_time_ymd};
 use rustls::ServerConfig;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
@@ -35,10 +35,14 @@ impl Authority {
         path
     }
 
-    /// What a server for `host` (a name or an address) presents.
-    pub(super) fn server(&self, host: &str) -> Arc<ServerConfig> {
+    /// What a server for `host` (a name or an address) presents; if `expired`, since 2020 in vain.
+    pub(super) fn server(&self, host: &str, expired: bool) -> Arc<ServerConfig> {
         let key = KeyPair::generate().expect("keys can be made");
-        let params = CertificateParams::new(vec![host.to_owned()]).expect("a test's host name is a name");
+        let mut params = CertificateParams::new(vec![host.to_owned()]).expect("a test's host name is a name");
+        if expired {
+            params.not_before = date_time_ymd(2019, 1, 1);
+            params.not_after = date_time_ymd(2020, 1, 1);
+        }
         let certificate = params.signed_by(&key, &self.issuer).expect("a certificate can be signed");
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
         let provider = Arc::new(rustls::crypto::ring::default_provider());

@@ -76,7 +76,7 @@ fn crowded(directives: &str) -> Option<(Server, SocketAddr)> {
 }
 
 fn crowd(at: SocketAddr, count: usize) -> Vec<Connection> {
-    (0..count).map(|_| Connection::open(at, Duration::from_secs(8)).unwrap()).collect()
+    (0..count).map(|_| Connection::open(at, Duration::from_secs(8)).expect("the server accepts")).collect()
 }
 
 fn exchange(connection: &mut Connection) -> Result<()> {

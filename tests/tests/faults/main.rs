@@ -1,6 +1,10 @@
 //! What goes wrong on a node: clients that mean harm, too much of everything, a machine that stands still, attacks that other servers fell to.
 
+mod advisories;
 mod clients;
+mod load;
+mod machine;
+mod upstreams;
 
 use tests::{Action, Asked};
 

@@ -1,0 +1,230 @@
+//! Attacks that CoreDNS and the library below it fell to, one test each, named after its advisory. Those that concern parts which are not built here
+//! (DoH, DoQ, gRPC, TSIG, transfer, acl, etcd, kubernetes) have none.
+
+use std::collections::HashSet;
+use std::io::Write as _;
+use std::net::TcpStream;
+use std::thread::scope;
+use std::time::Duration;
+
+use tests::{
+    Action, Ask, Connection, Dns, Says, Upstream, ask, eventually, exchange_udp, fresh_ip, header, now,
+};
+
+use super::good;
+
+#[test]
+fn cure53_dns_01_003_and_tob_cdns_8_an_upstreams_reply_poisons_no_other_name() {
+    let upstream = Upstream::start(fresh_ip(), |asked| match asked.name.as_str() {
+        "bait.example." => Action::Reply(
+            Says::answer("bait.example. 300 IN A 192.0.2.7\nbank.example. 300 IN A 203.0.113.66")
+                .authority("example. 300 IN NS ns.evil.example.")
+                .additional("bank.example. 300 IN A 203.0.113.66"),
+        ),
+        "lie.example." => {
+            Action::WrongQuestion("bank.example".into(), Says::answer("bank.example. 300 IN A 203.0.113.66"))
+        }
+        _ => good(asked),
+    });
+    let dns = Dns::start(&format!("cache\nforward . {}", upstream.word()));
+    dns.ask("bait.example");
+    assert_eq!(Ask::new("lie.example", "A").timeout(Duration::from_secs(7)).of(dns.at).status(), "SERVFAIL");
+    assert_eq!(dns.ask("bank.example").short(), ["192.0.2.1"]);
+}
+
+#[test]
+fn cve_2017_15133_tcp_clients_that_say_nothing_stall_nobody() {
+    let dns = Dns::start("whoami");
+    let silent: Vec<TcpStream> = (0..200).map(|_| TcpStream::connect(dns.at).unwrap()).collect();
+    // Some begin, some never read what they asked for.
+    for (n, mut stream) in silent.iter().enumerate() {
+        let query = Ask::new("a.example", "A").bytes();
+        let framed = [&(query.len() as u16).to_be_bytes()[..], &query].concat();
+        match n % 3 {
+            0 => drop(stream.write_all(&framed[..3])),
+            1 => (0..50).for_each(|_| drop(stream.write_all(&framed))),
+            _ => {}
+        }
+    }
+    for _ in 0..20 {
+        let reply = Ask::new("a.example", "A").tcp().of(dns.at);
+        assert!(reply.elapsed < Duration::from_secs(1), "{:?}", reply.elapsed);
+    }
+}
+
+#[test]
+fn cve_2019_19794_ids_of_upstream_queries_follow_no_rule() {
+    let upstream = Upstream::start(fresh_ip(), good);
+    let dns = Dns::start(&format!("forward . {}", upstream.word()));
+    for n in 0..200 {
+        dns.ask(&format!("n{n}.example"));
+    }
+    let ids: Vec<u16> = upstream.asked().iter().map(|asked| asked.id).collect();
+    let steps: HashSet<u16> = ids.windows(2).map(|pair| pair[1].wrapping_sub(pair[0])).collect();
+    let different: HashSet<&u16> = ids.iter().collect();
+    assert!(different.len() > 190 && steps.len() > 190, "{} ids, {} steps", different.len(), steps.len());
+    let high = ids.iter().filter(|id| **id >= 1 << 15).count();
+    assert!((60..140).contains(&high), "{high} of 200 in the upper half");
+}
+
+#[test]
+fn cve_2023_28452_a_forged_reply_does_not_make_the_true_one_unheard() {
+    let upstream = Upstream::start(fresh_ip(), |asked| {
+        let lie = || Says::answer(&format!("{} 300 IN A 203.0.113.66", asked.name));
+        let first = Action::WrongQuestion("other.example".into(), lie());
+        let burst = Action::Forge(50, lie(), Box::new(good(asked)));
+        Action::Both(Box::new(first), Box::new(burst.after(Duration::from_millis(20))))
+    });
+    let dns = Dns::start(&format!("cache\nforward . {}", upstream.word()));
+    for n in 0..5 {
+        assert_eq!(dns.ask(&format!("n{n}.example")).short(), ["192.0.2.1"]);
+    }
+}
+
+#[test]
+fn cve_2023_30464_equal_queries_in_flight_are_one_for_the_birthday_attack() {
+    let upstream = Upstream::start(fresh_ip(), |asked| good(asked).after(Duration::from_millis(250)));
+    let dns = Dns::start(&format!("cache\nforward . {}", upstream.word()));
+    scope(|scope| {
+        for _ in 0..100 {
+            scope.spawn(|| assert_eq!(dns.ask("same.example").short(), ["192.0.2.1"]));
+        }
+    });
+    // One, and perhaps its hedge; another where clients came after the answer had left the flight.
+    assert!(upstream.count("same.example.") <= 4, "{} ids to guess", upstream.count("same.example."));
+}
+
+#[test]
+fn cve_2024_0874_an_answer_with_checking_disabled_is_for_those_who_disabled_it() {
+    let upstream = Upstream::start(fresh_ip(), |asked| match asked.flags & 0x0010 != 0 {
+        true => Action::answer("x.example. 300 IN A 203.0.113.66"),
+        false => Action::rcode(2),
+    });
+    let dns = Dns::start(&format!("cache\nforward . {}", upstream.word()));
+    assert_eq!(Ask::new("x.example", "A").cd().of(dns.at).short(), ["203.0.113.66"]);
+    assert_eq!(dns.ask("x.example").status(), "SERVFAIL", "not from the bogus answer");
+}
+
+#[test]
+fn cve_2026_26018_queries_like_the_probe_for_loops_end_nothing() {
+    let upstream = Upstream::start(fresh_ip(), good);
+    let mut dns = Dns::start(&format!("loop\nforward . {}", upstream.word()));
+    for n in 0..2_000_u64 {
+        let guess = format!("{}.{}", n * 0x9e37_79b9, n.wrapping_mul(0x1234_5678_9abc));
+        drop(exchange_udp(dns.at, &Ask::new(&guess, "HINFO").bytes(), Duration::from_millis(200)));
+    }
+    assert!(dns.server.is_running());
+    assert_eq!(dns.ask("x.example").short(), ["192.0.2.1"]);
+}
+
+#[test]
+fn cve_2026_82399_a_count_of_65535_questions_is_not_believed() {
+    let dns = Dns::start("whoami");
+    let rss = dns.server.rss_kb();
+    let question = &Ask::new("a.example", "A").bytes()[12..];
+    for counts in [[65_535, 0, 0, 0], [65_535; 4], [1, 0, 0, 65_535], [2, 0, 0, 0]] {
+        // One question, and as many as a message holds.
+        for questions in [1, 3_000] {
+            let message = [header(7, 0x0100, counts), question.repeat(questions)].concat();
+            if message.len() <= 4_096 {
+                let reply = exchange_udp(dns.at, &message, Duration::from_millis(500));
+                assert!(reply.is_ok_and(|reply| reply[3] & 0xf == 1), "{counts:?} over UDP");
+            }
+            let mut connection = Connection::open(dns.at, Duration::from_secs(2)).unwrap();
+            connection.send(&message).unwrap();
+            assert_eq!(connection.message().unwrap().rcode(), 1, "{counts:?} over TCP");
+        }
+    }
+    assert!(dns.server.rss_kb() < rss + (4 << 10), "{rss} -> {} KiB", dns.server.rss_kb());
+}
+
+#[test]
+fn cve_2026_86003_no_update_reaches_an_upstream() {
+    let upstream = Upstream::start(fresh_ip(), good);
+    let dns = Dns::start(&format!("forward . {}", upstream.word()));
+    for query in [Ask::new("example", "SOA").opcode(5), Ask::new("example", "SOA").opcode(5).tcp()] {
+        assert_eq!(query.of(dns.at).status(), "NOTIMP");
+    }
+    for rtype in ["AXFR", "IXFR"] {
+        assert_eq!(Ask::new("example", rtype).tcp().of(dns.at).status(), "REFUSED");
+    }
+    assert_eq!(upstream.total(), 0);
+}
+
+#[test]
+fn compression_bombs_are_refused_from_either_side() {
+    // A name that points at itself, one that points forward, and pointers upon pointers.
+    let chain: Vec<u8> =
+        (0..2_000_u16).flat_map(|n| (0xc000 | (12 + 2 * n.saturating_sub(1))).to_be_bytes()).collect();
+    let bombs: [Vec<u8>; 3] = [vec![0xc0, 12, 0, 1, 0, 1], vec![0xc0, 40, 0, 1, 0, 1], chain];
+    let bad = bombs.clone();
+    let upstream = Upstream::start(fresh_ip(), move |asked| {
+        let Some(bomb) = asked.name[..1].parse().ok().and_then(|n: usize| bad.get(n)) else {
+            return good(asked);
+        };
+        let mut reply = asked.bytes[..12].to_vec();
+        reply[2] |= 0x80;
+        // A thousand answers, each a bomb.
+        reply[6..12].copy_from_slice(&[3, 232, 0, 0, 0, 0]);
+        let end = 12 + asked.name.len() + 1 + 4;
+        reply.extend(&asked.bytes[12..end]);
+        reply.extend(bomb);
+        Action::Octets(reply)
+    });
+    let dns = Dns::start(&format!("cache\nforward . {}", upstream.word()));
+    for (n, bomb) in bombs.iter().enumerate() {
+        let started = now();
+        let message = [header(9, 0x0100, [1, 0, 0, 0]), bomb.clone()].concat();
+        let reply = exchange_udp(dns.at, &message, Duration::from_millis(500));
+        assert!(reply.is_ok_and(|reply| reply[3] & 0xf == 1), "bomb {n} of a client");
+        assert!(started.elapsed() < Duration::from_millis(500));
+        let reply = Ask::new(&format!("{n}.example"), "A").timeout(Duration::from_secs(7)).of(dns.at);
+        assert_eq!(reply.status(), "SERVFAIL", "bomb {n} of an upstream");
+    }
+}
+
+#[test]
+fn slow_loris_clients_are_cut_off_and_hold_up_nobody() {
+    let dns = Dns::start("whoami\ntimeouts {\nread 1s\nidle 2s\n}");
+    let before = dns.server.fds();
+    let started = now();
+    let mut slow: Vec<TcpStream> = (0..100).map(|_| TcpStream::connect(dns.at).unwrap()).collect();
+    // An octet now and then, so that none of them is ever quite silent.
+    let query = Ask::new("a.example", "A").bytes();
+    let framed = [&(query.len() as u16).to_be_bytes()[..], &query].concat();
+    for octet in framed.iter().take(8) {
+        for stream in &mut slow {
+            drop(stream.write_all(&[*octet]));
+        }
+        let reply = Ask::new("a.example", "A").tcp().of(dns.at);
+        assert!(reply.elapsed < Duration::from_secs(1), "{:?}", reply.elapsed);
+        std::thread::sleep(Duration::from_millis(250));
+    }
+    eventually("every slow client cut off", Duration::from_secs(5), || {
+        (dns.server.fds() <= before + 2).then_some(())
+    });
+    assert!(started.elapsed() < Duration::from_secs(8));
+}
+
+#[test]
+fn messages_of_64_kib_are_read_and_refused_without_growing() {
+    let dns = Dns::start("whoami");
+    let rss = dns.server.rss_kb();
+    let query = Ask::new("a.example", "A").bytes();
+    scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for n in 0..50_u8 {
+                    let mut connection = Connection::open(dns.at, Duration::from_secs(5)).unwrap();
+                    // A query with 64 KiB behind it, and 64 KiB of nothing.
+                    let mut message = if n % 2 == 0 { query.clone() } else { Vec::new() };
+                    message.resize(65_535, n);
+                    connection.send(&message).unwrap();
+                    drop(connection.message());
+                }
+            });
+        }
+    });
+    assert_eq!(ask(dns.at, "a.example", "A").status(), "NOERROR");
+    assert!(dns.server.rss_kb() < rss + (16 << 10), "{rss} -> {} KiB", dns.server.rss_kb());
+}

@@ -1,0 +1,158 @@
+//! More than the server can take, and as much as it can take for long.
+
+use std::net::SocketAddr;
+use std::thread::{scope, sleep};
+use std::time::Duration;
+
+use tests::{
+    Action, Ask, Asked, Cgroup, Message, Metrics, Options, Server, Stream, Upstream, ask, eventually, flood,
+    fresh_ip, now, port, skip,
+};
+
+use super::good;
+
+#[test]
+fn three_times_too_many_queries_cost_a_fifth_of_the_hits_at_most() {
+    overload(Duration::from_secs(5));
+}
+
+#[test]
+#[ignore = "takes half a minute"]
+fn three_times_too_many_queries_for_half_a_minute() {
+    overload(Duration::from_secs(30));
+}
+
+/// A server held to a small share of a core, so that the test has the rest for three times what it can take.
+fn overload(length: Duration) {
+    let group = match Cgroup::cpu(5) {
+        Ok(group) => group,
+        Err(why) => return skip("an overloaded server", &why),
+    };
+    let at = SocketAddr::from((fresh_ip(), port()));
+    let server = Server::start_with(&hits(at, "127.0.0.1:1"), Options::default().within(&group));
+    let query = |_| Ask::new("hit.example", "A");
+    let right = |_, message: &Message| message.rcode() == 0 && message.answers.len() == 1;
+    let capacity = || {
+        let (started, cpu) = (now(), server.cpu());
+        let answered = flood(at, 5_000, 64, query, right).answered as f64;
+        (answered / started.elapsed().as_secs_f64(), answered / (server.cpu() - cpu).as_secs_f64())
+    };
+    capacity();
+    let (peak, per_cpu) = capacity();
+    let rss = server.rss_kb();
+    let streams = (peak * 3.0 / 8_000.0).ceil();
+    let rate = (peak * 3.0 / streams) as u32;
+    let mut running = Vec::new();
+    for _ in 0..streams as usize {
+        running.push(Stream::start(at, rate.clamp(1, 10_000), query, right));
+    }
+    let cpu = server.cpu();
+    sleep(length);
+    let cpu = server.cpu() - cpu;
+    let tallies: Vec<_> = running.into_iter().map(|stream| stream.finish(Duration::ZERO)).collect();
+    // What still waits in the receive buffer, some thousand datagrams, takes its time at this share of a core.
+    eventually("normal again", Duration::from_secs(1) + Duration::from_secs_f64(8_000.0 / peak), || {
+        Ask::new("hit.example", "A").timeout(Duration::from_millis(100)).try_of(at).ok()
+    });
+    let (sent, answered) =
+        tallies.iter().fold((0, 0), |(sent, answered), tally| (sent + tally.sent, answered + tally.answered));
+    println!(
+        "peak {peak:.0} a second; offered {sent} and answered {answered} in {length:?} with {cpu:?} of a core"
+    );
+    assert_eq!(tallies.iter().map(|tally| tally.wrong + tally.duplicate).sum::<usize>(), 0);
+    // Where the machine is busy with other things, the test itself offers less than that.
+    if (sent as f64) < 2.0 * peak * length.as_secs_f64() {
+        skip("an overloaded server", "this machine is too busy to offer three times what it takes");
+    } else {
+        // By processor time: others may take from the server what its group would give.
+        let served = answered as f64 / cpu.as_secs_f64();
+        assert!(served >= 0.8 * per_cpu, "{served:.0} of {per_cpu:.0} a second of processor time");
+    }
+    assert!(server.rss_kb() < rss + (8 << 10), "{rss} -> {} KiB", server.rss_kb());
+    let calm = Stream::start(at, (peak / 2.0) as u32, query, right);
+    sleep(Duration::from_secs(1));
+    calm.finish(Duration::from_secs(1)).assert_clean();
+}
+
+#[test]
+fn a_soak_with_reloads_loses_nothing_and_grows_nothing() {
+    soak(Duration::from_secs(20));
+}
+
+#[test]
+#[ignore = "takes ten minutes"]
+fn ten_minutes_of_soak_with_reloads() {
+    soak(Duration::from_secs(600));
+}
+
+/// At 70 % of what the server answers one after the other, a reload every second.
+fn soak(length: Duration) {
+    let upstream = Upstream::start(fresh_ip(), |asked: &Asked| match asked.name.starts_with("none") {
+        true => Action::nxdomain("example. 60 IN SOA ns.example. host.example. 1 2 3 4 60"),
+        false => good(asked),
+    });
+    let at = SocketAddr::from((fresh_ip(), port()));
+    let corefile = |n: u64| format!("# {n}\n{}", hits(at, &upstream.word()));
+    let mut server = Server::start(&corefile(0));
+    let started = now();
+    // Hits, cached answers and denials, and one new name in ten.
+    let query = |n: usize| match n % 10 {
+        0 => Ask::new(&format!("new{n}.example"), "A"),
+        1..4 => Ask::new(&format!("cached{}.example", n % 100), "A"),
+        4 => Ask::new(&format!("none{}.example", n % 100), "A"),
+        _ => Ask::new("hit.example", "A"),
+    };
+    let right = |n: usize, message: &Message| match n % 10 {
+        0..4 => message.answers.first().is_some_and(|record| record.data == "192.0.2.1"),
+        4 => message.rcode() == 3,
+        _ => message.answers.first().is_some_and(|record| record.data == "192.0.2.9"),
+    };
+    let measured = flood(at, 4_000, 16, query, right);
+    measured.assert_clean();
+    let rate = 0.7 * measured.sent as f64 / started.elapsed().as_secs_f64();
+    let (fds, rss) = (server.fds(), server.rss_kb());
+    let stream = Stream::start(at, (rate as u32).clamp(10, 8_000), query, right);
+    let begun = now();
+    let mut reloads = 0;
+    while begun.elapsed() < length {
+        reloads += 1;
+        server.write_corefile(&corefile(reloads));
+        server.signal("USR1");
+        sleep(Duration::from_secs(1));
+    }
+    let tally = stream.finish(Duration::from_secs(5));
+    println!("{reloads} reloads at {rate:.0} a second: {tally:?}");
+    tally.assert_clean();
+    server.wait_for_lines("Reloading complete", reloads as usize, Duration::from_secs(5));
+    // Sockets to upstreams come and go; the bound is that of the README: 64 for each worker.
+    assert!(server.fds() <= fds + 128, "{fds} -> {} descriptors", server.fds());
+    assert!(server.rss_kb() < rss + (48 << 10), "{rss} -> {} KiB", server.rss_kb());
+    assert_eq!(Metrics::of((at.ip(), 9153).into()).value("localdns_kernel_drops_total", &[]), Some(0.0));
+    assert!(server.is_running());
+}
+
+#[test]
+fn a_flood_over_tcp_and_udp_at_once_is_answered() {
+    let at = SocketAddr::from((fresh_ip(), port()));
+    let _server = Server::start(&hits(at, "127.0.0.1:1"));
+    scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(move || {
+                for _ in 0..50 {
+                    assert_eq!(Ask::new("hit.example", "A").tcp().of(at).short(), ["192.0.2.9"]);
+                }
+            });
+        }
+        let right = |_, message: &Message| message.rcode() == 0;
+        flood(at, 5_000, 32, |_| Ask::new("hit.example", "A"), right).assert_clean();
+    });
+    assert_eq!(ask(at, "hit.example", "A").status(), "NOERROR");
+}
+
+fn hits(at: SocketAddr, upstream: &str) -> String {
+    format!(
+        ".:{} {{\nbind {ip}\nprometheus {ip}:9153\nhosts {{\n192.0.2.9 hit.example\nfallthrough\n}}\ncache\nforward . {upstream}\n}}",
+        at.port(),
+        ip = at.ip()
+    )
+}

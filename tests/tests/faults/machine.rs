@@ -1,0 +1,161 @@
+//! The machine under the server fails: no descriptors, no disk, no interface, no processor time.
+
+use std::fs::File;
+use std::net::SocketAddr;
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use tests::{
+    Ask, Connection, Dns, Message, Options, Server, Stream, Upstream, add_address, ask, assert_contains,
+    binary, eventually, fresh_ip, isolated, port, publish, run, tempdir,
+};
+
+use super::good;
+
+#[test]
+fn without_descriptors_hits_are_served_and_everything_comes_back_with_them() {
+    let upstream = Upstream::start(fresh_ip(), good);
+    let at = SocketAddr::from((fresh_ip(), port()));
+    let text = format!(
+        ".:{} {{\nbind {}\nhosts {{\n192.0.2.9 hit.example\nfallthrough\n}}\nforward . {}\n}}",
+        at.port(),
+        at.ip(),
+        upstream.word()
+    );
+    let server = Server::start_with(&text, Options::default().files(96));
+    // More clients than there are descriptors: the rest waits in the kernel, or is closed.
+    let mut crowd: Vec<Connection> =
+        (0..200).filter_map(|_| Connection::open(at, Duration::from_secs(5)).ok()).collect();
+    eventually("no descriptor left", Duration::from_secs(5), || (server.fds() >= 95).then_some(()));
+    for _ in 0..20 {
+        assert_eq!(ask(at, "hit.example", "A").short(), ["192.0.2.9"]);
+    }
+    // A miss needs a socket: it has one, or there is a quick SERVFAIL.
+    let reply = ask(at, "miss.example", "A");
+    assert!(matches!(reply.status(), "NOERROR" | "SERVFAIL"), "{}", reply.status());
+    // A new client gets its place although the others have said nothing and go nowhere.
+    let mut new = eventually("an answer over TCP", Duration::from_secs(10), || {
+        let mut new = Connection::open(at, Duration::from_millis(500)).ok()?;
+        new.send(&Ask::new("hit.example", "A").bytes()).ok()?;
+        new.message().ok()?;
+        Some(new)
+    });
+    crowd.clear();
+    new.send(&Ask::new("hit.example", "A").bytes()).unwrap();
+    assert_eq!(new.message().unwrap().rcode(), 0);
+    eventually("misses as before", Duration::from_secs(10), || {
+        (ask(at, "later.example", "A").status() == "NOERROR").then_some(())
+    });
+}
+
+#[test]
+fn a_full_disk_is_told_before_it_serves_and_costs_nothing_after() {
+    isolated(|| {
+        let full = tempdir();
+        let path = full.path().to_string_lossy().into_owned();
+        run("mount", &["-t", "tmpfs", "-o", "size=64k", "full", &path]);
+        let corefile = full.path().join("Corefile");
+        let ip = fresh_ip();
+        let text =
+            format!(".:53 {{\nbind {ip}\nlog\nerrors\nreload 2s\nhosts {{\n192.0.2.1 x.example\n}}\n}}");
+        publish(&corefile, &text);
+        drop(std::fs::write(full.path().join("filler"), vec![b'x'; 1 << 20]));
+        let pidfile = full.path().join("pid");
+        let started = |pidfile: &str, log: Stdio| {
+            let mut command = Command::new(binary());
+            command.args(["-conf", &corefile.to_string_lossy(), "-pidfile", pidfile]);
+            command
+                .stdin(Stdio::null())
+                .stdout(log)
+                .stderr(Stdio::piped())
+                .spawn()
+                .expect("the binary starts")
+        };
+        // No room for the pidfile.
+        let ended = started(&pidfile.to_string_lossy(), Stdio::null()).wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(1), "{said}");
+        assert_contains!(said, "pid");
+        assert!(!pidfile.exists(), "half a pidfile is left");
+        // No room for log lines.
+        let log = File::create(full.path().join("log")).unwrap();
+        let mut child = started("/dev/null", log.into());
+        let at = SocketAddr::from((ip, 53));
+        let first = eventually("an answer", Duration::from_secs(10), || {
+            Ask::new("x.example", "A").timeout(Duration::from_millis(200)).try_of(at).ok()
+        });
+        assert_eq!(first.short(), ["192.0.2.1"]);
+        let right = |_, message: &Message| message.rcode() == 0;
+        let stream = Stream::start(at, 1_000, |_| Ask::new("x.example", "A"), right);
+        sleep(Duration::from_secs(2));
+        stream.finish(Duration::from_secs(1)).assert_clean();
+        assert!(child.try_wait().unwrap().is_none(), "it ended");
+        child.kill().unwrap();
+        child.wait().unwrap();
+    });
+}
+
+#[test]
+fn an_interface_that_goes_and_comes_back_is_served_again() {
+    isolated(|| {
+        let link = |args: &[&str]| run("ip", args);
+        link(&["link", "add", "uplink", "type", "veth", "peer", "name", "far"]);
+        link(&["link", "set", "far", "up"]);
+        let up = || {
+            run("ip", &["link", "set", "uplink", "up"]);
+            run("ip", &["address", "replace", "192.0.2.1/24", "dev", "uplink"]);
+        };
+        up();
+        add_address("198.51.100.53/32");
+        let upstream = Upstream::at("198.51.100.53:53".parse().unwrap(), good);
+        let text = format!(
+            ".:53 {{\nbind 192.0.2.1\nhosts {{\n192.0.2.9 hit.example\nfallthrough\n}}\nforward . {}\n}}",
+            upstream.word()
+        );
+        let mut server = Server::start(&text);
+        let at = SocketAddr::from(([192, 0, 2, 1], 53));
+        assert_eq!(ask(at, "hit.example", "A").short(), ["192.0.2.9"]);
+        assert_eq!(ask(at, "miss.example", "A").short(), ["192.0.2.1"]);
+        for _ in 0..3 {
+            run("ip", &["address", "del", "192.0.2.1/24", "dev", "uplink"]);
+            run("ip", &["link", "set", "uplink", "down"]);
+            let gone = Ask::new("hit.example", "A").timeout(Duration::from_millis(200)).try_of(at);
+            assert!(gone.is_err(), "the address is gone");
+            up();
+            eventually("answers on the address that is back", Duration::from_secs(5), || {
+                let ask = |name| Ask::new(name, "A").timeout(Duration::from_millis(500)).try_of(at).ok();
+                let tcp = Ask::new("hit.example", "A").tcp().timeout(Duration::from_millis(500)).try_of(at);
+                (ask("hit.example")?.short() == ["192.0.2.9"]
+                    && ask("miss.example")?.short() == ["192.0.2.1"]
+                    && tcp.is_ok())
+                .then_some(())
+            });
+        }
+        assert!(server.is_running());
+    });
+}
+
+#[test]
+fn a_server_that_stood_still_for_ten_seconds_answers_what_waited() {
+    let upstream = Upstream::start(fresh_ip(), good);
+    let dns = Dns::start(&format!(
+        "hosts {{\n192.0.2.9 hit.example\nfallthrough\n}}\ncache\nforward . {}",
+        upstream.word()
+    ));
+    assert_eq!(dns.ask("before.example").short(), ["192.0.2.1"]);
+    // What a receive buffer holds without privilege: 200 datagrams.
+    let names = ["hit.example", "before.example"];
+    let right = |n: usize, message: &Message| {
+        message.answers.first().is_some_and(|record| record.data == ["192.0.2.9", "192.0.2.1"][n % 2])
+    };
+    let stream = Stream::start(dns.at, 20, move |n| Ask::new(names[n % 2], "A"), right);
+    dns.server.signal("STOP");
+    sleep(Duration::from_secs(10));
+    dns.server.signal("CONT");
+    eventually("an answer", Duration::from_secs(1), || {
+        Ask::new("hit.example", "A").timeout(Duration::from_millis(200)).try_of(dns.at).ok()
+    });
+    assert_eq!(dns.ask("after.example").short(), ["192.0.2.1"]);
+    stream.finish(Duration::from_secs(2)).assert_clean();
+}

@@ -1,0 +1,148 @@
+//! One good upstream among two or three, the others at fault, under every policy: the client gets the good one's answer in time.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::thread::scope;
+use std::time::Duration;
+
+use tests::{Action, Ask, Asked, Authority, Dns, Says, Server, Upstream, ask, fresh_ip, port, tempdir};
+
+use super::good;
+
+/// What is wrong with the bad upstreams.
+#[derive(Clone, Copy)]
+struct Fault {
+    name: &'static str,
+    does: fn(&Asked) -> Action,
+    /// Directives of the stanza.
+    with: &'static str,
+    /// How long one bad upstream may hold up a query: nothing, or the 300 ms until the next is asked.
+    costs: Duration,
+}
+
+const NOTHING: Duration = Duration::ZERO;
+const HEDGE: Duration = Duration::from_millis(300);
+
+const FAULTS: &[Fault] = &[
+    Fault { name: "silent", does: |_| Action::Silent, with: "", costs: HEDGE },
+    Fault { name: "slow", does: |asked| forged(asked).after(Duration::from_secs(9)), with: "", costs: HEDGE },
+    Fault { name: "servfail", does: |_| Action::rcode(2), with: "failover SERVFAIL", costs: NOTHING },
+    Fault { name: "refused", does: |_| Action::rcode(5), with: "failover REFUSED", costs: NOTHING },
+    Fault { name: "wrong id", does: |asked| Action::WrongId(lie(asked)), with: "", costs: HEDGE },
+    Fault {
+        name: "wrong question",
+        does: |asked| Action::WrongQuestion("other.example".to_owned(), lie(asked)),
+        with: "",
+        costs: HEDGE,
+    },
+    Fault {
+        name: "forged burst",
+        does: |asked| Action::Forge(200, lie(asked), Box::new(Action::Silent)),
+        with: "",
+        costs: HEDGE,
+    },
+    Fault { name: "half-closed", does: |asked| Action::Half(lie(asked)), with: "force_tcp", costs: NOTHING },
+    Fault { name: "reset", does: |_| Action::Reset, with: "force_tcp", costs: NOTHING },
+    Fault { name: "closed", does: |_| Action::Close, with: "force_tcp", costs: NOTHING },
+    Fault { name: "silent over tcp", does: |_| Action::Silent, with: "force_tcp", costs: HEDGE },
+];
+
+fn lie(asked: &Asked) -> Says {
+    Says::answer(&format!("{} 300 IN A 203.0.113.66", asked.name))
+}
+
+fn forged(asked: &Asked) -> Action {
+    Action::Reply(lie(asked))
+}
+
+#[test]
+fn one_good_upstream_of_two_or_three_is_enough_under_every_policy() {
+    for faults in FAULTS.chunks(3) {
+        scope(|scope| {
+            for fault in faults {
+                for bad in [1, 2] {
+                    scope.spawn(move || one_good(fault, bad));
+                }
+            }
+        });
+    }
+}
+
+fn one_good(fault: &Fault, bad: usize) {
+    let bad: Vec<Upstream> = (0..bad).map(|_| Upstream::start(fresh_ip(), fault.does)).collect();
+    let right = Upstream::start(fresh_ip(), good);
+    let words: Vec<String> = bad.iter().chain([&right]).map(Upstream::word).collect();
+    under_every_policy(fault.name, &words, fault.with, fault.costs * bad.len() as u32);
+}
+
+/// Asks eight names under each policy.
+fn under_every_policy(what: &str, words: &[String], with: &str, costs: Duration) {
+    let at = SocketAddr::from((fresh_ip(), port()));
+    let policies = ["sequential", "round_robin", "random"];
+    let blocks = policies.map(|policy| {
+        let (address, to) = (at.ip(), words.join(" "));
+        format!(
+            "{policy}.example:{} {{\nbind {address}\nforward . {to} {{\npolicy {policy}\n{with}\n}}\n}}\n",
+            at.port()
+        )
+    });
+    let _server = Server::start(&blocks.concat());
+    for policy in policies {
+        for n in 0..8 {
+            let reply = ask(at, &format!("n{n}.{policy}.example"), "A");
+            let case = format!("{what}, {} upstreams, {policy}, query {n}", words.len());
+            assert_eq!(reply.short(), ["192.0.2.1"], "{case}");
+            // A second for a busy machine: far from `read_timeout` and the deadline.
+            assert!(reply.elapsed < costs + Duration::from_secs(1), "{case}: {:?}", reply.elapsed);
+        }
+    }
+}
+
+#[test]
+fn upstreams_that_refuse_are_passed_under_every_policy() {
+    for bad in [1, 2] {
+        let mut gone: Vec<Upstream> = (0..bad).map(|_| Upstream::start(fresh_ip(), good)).collect();
+        gone.iter_mut().for_each(Upstream::stop);
+        let right = Upstream::start(fresh_ip(), good);
+        let words: Vec<String> = gone.iter().chain([&right]).map(Upstream::word).collect();
+        under_every_policy("refusing", &words, "", NOTHING);
+        under_every_policy("refusing over tcp", &words, "force_tcp", NOTHING);
+    }
+}
+
+#[test]
+fn a_truncating_upstream_without_tcp_gives_way_to_its_truncated_reply() {
+    let upstream = Upstream::start(fresh_ip(), |asked| match asked.transport {
+        tests::Transport::Udp => Action::Truncate(lie(asked)),
+        _ => Action::Silent,
+    });
+    let dns = Dns::start(&format!("forward . {}", upstream.word()));
+    let reply = Ask::new("x.example", "A").timeout(Duration::from_secs(6)).of(dns.at);
+    assert!(reply.flag_names().contains("tc"), "{}", reply.flag_names());
+    assert!(reply.elapsed < Duration::from_secs(3), "{:?}", reply.elapsed);
+}
+
+#[test]
+fn a_tls_upstream_whose_certificate_has_ended_gets_no_query() {
+    let directory = tempdir();
+    let authority = Authority::new();
+    let ca = authority.write(directory.path());
+    let [old, new] = [0, 1].map(|_| SocketAddr::from((fresh_ip(), 8853)));
+    let expired = Upstream::tls_expired(old, &authority, "dns.example", good);
+    let alone = tls_forward(&[old], &ca);
+    let dns = Dns::start(&alone);
+    let reply = Ask::new("x.example", "A").timeout(Duration::from_secs(7)).of(dns.at);
+    assert_eq!(reply.status(), "SERVFAIL");
+    assert!(reply.elapsed < Duration::from_secs(5), "{:?}", reply.elapsed);
+    let _right = Upstream::tls(new, &authority, "dns.example", good);
+    let dns = Dns::start(&tls_forward(&[old, new], &ca));
+    let reply = dns.ask("x.example");
+    assert_eq!(reply.short(), ["192.0.2.1"]);
+    assert_eq!(expired.total(), 0, "no query reaches a server that cannot show who it is");
+}
+
+fn tls_forward(to: &[SocketAddr], ca: &Path) -> String {
+    let words: Vec<String> = to.iter().map(|to| format!("tls://{to}")).collect();
+    let (words, ca) = (words.join(" "), ca.display());
+    format!("forward . {words} {{\ntls {ca}\ntls_servername dns.example\npolicy sequential\n}}")
+}
