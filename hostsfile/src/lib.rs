@@ -11,7 +11,7 @@
 mod builder;
 #[cfg(test)]
 mod model;
-mod parse;
+pub mod parse;
 mod report;
 mod reverse;
 mod table;

@@ -7,7 +7,7 @@ use wire::Name;
 use crate::LineError;
 
 /// The fields of a line, its comment left out. A `#` starts a comment inside a field, too.
-pub(crate) fn fields(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub fn fields(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     let content = line.split(|&byte| byte == b'#').next().unwrap_or_default();
     content.split(|byte| matches!(byte, b' ' | b'\t' | 0x0b | 0x0c | b'\r')).filter(|field| !field.is_empty())
 }
@@ -16,7 +16,7 @@ pub(crate) fn fields(line: &[u8]) -> impl Iterator<Item = &[u8]> {
 ///
 /// # Errors
 /// [`LineError::LongAddress`], [`LineError::Address`].
-pub(crate) fn address(field: &[u8]) -> Result<IpAddr, LineError> {
+pub fn address(field: &[u8]) -> Result<IpAddr, LineError> {
     if field.len() > MAX_FIELD {
         return Err(LineError::LongAddress);
     }
@@ -34,7 +34,7 @@ pub(crate) fn address(field: &[u8]) -> Result<IpAddr, LineError> {
 ///
 /// # Errors
 /// [`LineError::LongName`], [`LineError::Encoding`], [`LineError::Name`].
-pub(crate) fn name(field: &[u8]) -> Result<Name, LineError> {
+pub fn name(field: &[u8]) -> Result<Name, LineError> {
     if field.len() > MAX_FIELD {
         return Err(LineError::LongName);
     }

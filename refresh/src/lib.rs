@@ -1,11 +1,20 @@
 //! Names that are looked up on a schedule: the room that keeps addresses true.
 //!
 //! ```text
-//! names -> Resolver::round -> outcome for each name and family
+//! Settings -> Keeper::begin -> questions -> Resolver::round -> outcomes -> Keeper::finish -> hosts text
 //! ```
 //!
-//! It knows no server block and opens no file. Whoever uses it says which servers to ask, and takes what came of it.
+//! It knows no server block, opens no file and reads no clock but the one that bounds a lookup. Whoever uses it says which
+//! servers to ask, what stands in the file and what time it is, and serves and writes the text that comes of it.
 
+mod address;
+mod keeper;
 mod lookup;
+pub mod names;
+mod schedule;
+mod text;
 
+pub use address::{Refused, usable};
+pub use keeper::{Change, Clock, Entry, Failure, Families, Keeper, Round, Settings, Source};
 pub use lookup::{Family, LookupError, MAX_ADDRESSES, MAX_SERVERS, Outcome, Question, Resolver};
+pub use schedule::{LEAST_INTERVAL, Schedule};

@@ -31,8 +31,23 @@ pub enum Family {
     Ipv6,
 }
 
+impl Family {
+    /// `A` or `AAAA`.
+    pub fn rtype(self) -> &'static str {
+        match self {
+            Self::Ipv4 => "A",
+            Self::Ipv6 => "AAAA",
+        }
+    }
+
+    /// The family of an address.
+    pub fn of(address: IpAddr) -> Self {
+        if address.is_ipv4() { Self::Ipv4 } else { Self::Ipv6 }
+    }
+}
+
 /// One thing to look up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Question {
     /// The name, absolute whatever it looks like.
     pub name: Name,

@@ -302,6 +302,19 @@ impl PartialEq for Name {
 
 impl Eq for Name {}
 
+/// An order for tables, by octets; not the canonical one (RFC 4034, section 6.1).
+impl Ord for Name {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.as_wire().cmp(other.as_wire())
+    }
+}
+
+impl PartialOrd for Name {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
 impl Hash for Name {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.as_wire().hash(state);

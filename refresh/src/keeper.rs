@@ -1,0 +1,509 @@
+//! What is known of each name and family, and what a round's outcomes make of it. The time is an argument.
+//!
+//! ```text
+//! due -> begin -> questions          outcomes -> finish -> changes, text to serve and to publish
+//! file text -> read -> text to serve
+//! ```
+//!
+//! An answer replaces; NXDOMAIN, an empty answer, a failure and addresses that are refused keep what was there, until
+//! `max_age` lets it go.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use wire::Name;
+
+use crate::address::{self, Refused};
+use crate::lookup::{Family, LookupError, Outcome, Question};
+use crate::schedule::Schedule;
+use crate::text::{self, Written};
+
+/// What is to be kept, and how.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// The names, each once.
+    pub names: Vec<Name>,
+    /// Which of their addresses.
+    pub families: Families,
+    /// How often they are asked for.
+    pub schedule: Schedule,
+    /// How old an entry may become without a good answer before it is let go, and its name goes upstream; never by default.
+    pub max_age: Option<Duration>,
+    /// Addresses that stand for "blocked", and are never taken.
+    pub sinkholes: Vec<IpAddr>,
+}
+
+/// Which families are asked for and told.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Families {
+    /// Both.
+    #[default]
+    Both,
+    /// Both are asked for; IPv4 is told only where there is no IPv6.
+    PreferIpv6,
+    /// Both are asked for; IPv6 is told only where there is no IPv4.
+    PreferIpv4,
+    /// IPv4 alone.
+    Ipv4,
+    /// IPv6 alone.
+    Ipv6,
+}
+
+/// One reading of both clocks.
+#[derive(Debug, Clone, Copy)]
+pub struct Clock {
+    /// For what is due, and for ages.
+    pub now: Instant,
+    /// Seconds since 1970, for what is written into the file.
+    pub wall: u64,
+}
+
+/// Where an entry's addresses are from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// The file that came with the image.
+    Shipped,
+    /// The hosts file, as it was found or as another program wrote it.
+    File,
+    /// A good answer since the start.
+    Refreshed,
+}
+
+/// Why an entry was not refreshed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// NXDOMAIN.
+    #[error("no such name")]
+    NoSuchName,
+    /// No address of this family.
+    #[error("no address of this family")]
+    NoData,
+    /// Every address was refused; this is why the first was.
+    #[error("every address was refused: {0}")]
+    Refused(Refused),
+    /// The lookup failed.
+    #[error(transparent)]
+    Lookup(#[from] LookupError),
+}
+
+/// A name whose addresses are others now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// The name.
+    pub name: Name,
+    /// What was served before.
+    pub before: Vec<IpAddr>,
+    /// What is served now; nothing once it is too old.
+    pub after: Vec<IpAddr>,
+}
+
+/// How a round went.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Round {
+    /// Names and families with a good answer.
+    pub answered: usize,
+    /// Those without.
+    pub failed: usize,
+    /// What became different.
+    pub changes: Vec<Change>,
+}
+
+/// What is known of one name and family.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    /// Sorted; none if nothing is known.
+    pub addresses: Vec<IpAddr>,
+    /// Where they are from.
+    pub source: Source,
+    /// The TTL of the last good answer in seconds.
+    pub ttl: Option<u32>,
+    /// Rounds without a good answer since the last one.
+    pub failures: u32,
+    /// Rounds without a good answer since the start.
+    pub all_failures: u64,
+    /// Why the last round had none, if it had none.
+    pub failure: Option<Failure>,
+    /// When it is asked for next.
+    pub due: Instant,
+    /// When the addresses were good the last time, and how much longer ago than that.
+    good: (Instant, Duration),
+    asked: Option<Instant>,
+    /// Whether a server ever said anything about it, and how many rounds in a row none did.
+    heard: bool,
+    silences: u32,
+}
+
+/// The names of one hosts file.
+#[derive(Debug)]
+pub struct Keeper {
+    settings: Settings,
+    entries: BTreeMap<Question, Entry>,
+    /// The file as it was read or written last.
+    base: Arc<[u8]>,
+    /// What is served: `base`, overlaid by what was refreshed.
+    text: Arc<[u8]>,
+    /// Whether a file was ever there.
+    has_file: bool,
+    /// Whether `text` has something that the file has not.
+    unpublished: bool,
+    /// When the ages in the file were true.
+    stamped: Instant,
+}
+
+impl Keeper {
+    /// Knows nothing yet; the first round is due at once.
+    pub fn new(settings: Settings, clock: Clock) -> Self {
+        let mut keeper = Self {
+            settings: Settings::default(),
+            entries: BTreeMap::new(),
+            base: Arc::default(),
+            text: Arc::default(),
+            has_file: false,
+            unpublished: false,
+            stamped: clock.now,
+        };
+        keeper.set(settings, clock);
+        keeper
+    }
+
+    /// Keeps other names from now on, or otherwise. What is known of names that stay is kept; new ones are due at once.
+    pub fn set(&mut self, settings: Settings, clock: Clock) {
+        if settings == self.settings {
+            return;
+        }
+        let mut known = std::mem::take(&mut self.entries);
+        let rescheduled = settings.schedule != self.settings.schedule;
+        for name in &settings.names {
+            for &family in settings.families.asked() {
+                let question = Question { name: *name, family };
+                let mut entry = known.remove(&question).unwrap_or_else(|| Entry::unknown(clock.now));
+                if rescheduled {
+                    entry.due = clock.now;
+                }
+                self.entries.insert(question, entry);
+            }
+        }
+        self.unpublished |= known.values().any(|entry| entry.source == Source::Refreshed);
+        self.settings = settings;
+        let found = text::read(&self.base, |question| {
+            self.entries.get(question).is_some_and(|entry| entry.addresses.is_empty())
+        });
+        for (question, found) in found {
+            self.take(question, found, clock, Duration::ZERO);
+        }
+        self.render(clock);
+    }
+
+    /// What is kept, and how.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The file was read, and is `age` old; returns the text to serve.
+    ///
+    /// What another program wrote counts until the next good answer: what it says about a kept name replaces what was known,
+    /// and where it says nothing nothing is known. What we wrote ourselves changes nothing.
+    pub fn read(&mut self, text: &[u8], age: Duration, clock: Clock) -> Arc<[u8]> {
+        if *text == *self.text || *text == *self.base && self.has_file {
+            self.has_file = true;
+            return self.text.clone();
+        }
+        let found = text::read(text, |question| self.entries.contains_key(question));
+        for entry in self.entries.values_mut() {
+            entry.addresses = Vec::new();
+            entry.ttl = None;
+        }
+        for (question, found) in found {
+            self.take(question, found, clock, age);
+        }
+        self.has_file = true;
+        self.unpublished = false;
+        self.stamped = clock.now;
+        self.base = text.into();
+        self.text = self.base.clone();
+        self.text.clone()
+    }
+
+    /// There is no file: what was shipped answers until something better is known. Returns the text to serve.
+    pub fn ship(&mut self, text: &[u8], clock: Clock) -> Arc<[u8]> {
+        if !self.has_file {
+            let found = text::read(text, |question| {
+                self.entries.get(question).is_some_and(|entry| entry.addresses.is_empty())
+            });
+            for (question, mut found) in found {
+                found.mark = Some((Source::Shipped, clock.wall));
+                self.take(question, found, clock, Duration::ZERO);
+            }
+            self.render(clock);
+        }
+        self.text.clone()
+    }
+
+    /// When there is something to do: a round, or an entry that is too old.
+    pub fn due(&self) -> Option<Instant> {
+        let due = self.entries.values().map(|entry| entry.due);
+        due.chain(self.entries.values().filter_map(|entry| self.expiry(entry))).min()
+    }
+
+    /// What to ask for now, those first that have waited longest; they must be given back to [`Keeper::finish`].
+    pub fn begin(&mut self, now: Instant) -> Vec<Question> {
+        let mut due: Vec<_> = self.entries.iter_mut().filter(|(_, entry)| entry.due <= now).collect();
+        due.sort_by_key(|(_, entry)| entry.asked);
+        let ask = |(question, entry): (&Question, &mut Entry)| {
+            // Were an outcome lost, it would be asked for again.
+            entry.due = now + LOST;
+            *question
+        };
+        due.into_iter().map(ask).collect()
+    }
+
+    /// Takes what came of a round that began at `began`. `draw` is from 0 to 1, by chance, one for the whole round.
+    pub fn finish(
+        &mut self,
+        began: Instant,
+        outcomes: Vec<(Question, Outcome)>,
+        clock: Clock,
+        draw: f64,
+    ) -> Round {
+        let mut round = Round::default();
+        let mut before = BTreeMap::new();
+        for (question, outcome) in outcomes {
+            if !self.entries.contains_key(&question) {
+                continue;
+            }
+            before.entry(question.name).or_insert_with(|| self.served(&question.name));
+            let Some(entry) = self.entries.get_mut(&question) else { continue };
+            let schedule = self.settings.schedule;
+            if outcome != Outcome::Failed(LookupError::OutOfTime) {
+                entry.asked = Some(began);
+            }
+            match good(outcome, &self.settings.sinkholes) {
+                Ok((addresses, ttl)) => {
+                    round.answered += 1;
+                    entry.replace(addresses, Source::Refreshed, (clock.now, Duration::ZERO));
+                    (entry.ttl, entry.failures, entry.failure) = (Some(ttl), 0, None);
+                    (entry.heard, entry.silences) = (true, 0);
+                    entry.due = began + schedule.after_answer(Some(ttl), draw);
+                }
+                Err(failure) => {
+                    round.failed += 1;
+                    entry.failures = entry.failures.saturating_add(1);
+                    entry.all_failures += 1;
+                    entry.failure = Some(failure);
+                    // Only where nothing was said is it worth asking again soon.
+                    let wait = match failure {
+                        Failure::Lookup(_) => {
+                            entry.silences = entry.silences.saturating_add(1);
+                            schedule.after_failure(entry.silences, entry.heard, draw)
+                        }
+                        _ => {
+                            (entry.heard, entry.silences) = (true, 0);
+                            schedule.after_answer(None, draw)
+                        }
+                    };
+                    entry.due = began + wait;
+                }
+            }
+        }
+        round.changes = self.changes(before);
+        let stale = clock.now.saturating_duration_since(self.stamped) >= self.stamp_interval();
+        self.unpublished |= round.answered > 0 && stale;
+        self.after(&round.changes, clock);
+        round
+    }
+
+    /// Lets go of what is too old.
+    pub fn expire(&mut self, clock: Clock) -> Vec<Change> {
+        let old: Vec<_> = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| self.expiry(entry).is_some_and(|expiry| expiry <= clock.now))
+            .map(|(question, _)| *question)
+            .collect();
+        let mut before = BTreeMap::new();
+        for question in old {
+            before.entry(question.name).or_insert_with(|| self.served(&question.name));
+            if let Some(entry) = self.entries.get_mut(&question) {
+                entry.addresses = Vec::new();
+            }
+        }
+        let changes = self.changes(before);
+        self.after(&changes, clock);
+        changes
+    }
+
+    /// The text to serve.
+    pub fn text(&self) -> Arc<[u8]> {
+        self.text.clone()
+    }
+
+    /// The text to write into the file, if it says something that the file does not.
+    pub fn to_publish(&self) -> Option<Arc<[u8]>> {
+        self.unpublished.then(|| self.text.clone())
+    }
+
+    /// The file now is `text`.
+    pub fn published(&mut self, text: Arc<[u8]>, now: Instant) {
+        self.unpublished &= *text != *self.text;
+        (self.base, self.has_file, self.stamped) = (text, true, now);
+    }
+
+    /// Every name and family with what is known of it, in order.
+    pub fn entries(&self) -> impl Iterator<Item = (&Question, &Entry)> {
+        self.entries.iter()
+    }
+
+    fn take(&mut self, question: Question, found: text::Found, clock: Clock, age: Duration) {
+        let (source, age) = match found.mark {
+            Some((Source::Shipped, _)) => (Source::Shipped, Duration::ZERO),
+            Some((_, good)) => (Source::File, Duration::from_secs(clock.wall.saturating_sub(good))),
+            None => (Source::File, age),
+        };
+        if let Some(entry) = self.entries.get_mut(&question) {
+            entry.replace(found.addresses, source, (clock.now, age));
+        }
+    }
+
+    fn expiry(&self, entry: &Entry) -> Option<Instant> {
+        let max_age = self.settings.max_age.filter(|_| !entry.addresses.is_empty())?;
+        let (at, older) = entry.good;
+        at.checked_add(max_age.saturating_sub(older))
+    }
+
+    /// How old the ages in the file may become.
+    fn stamp_interval(&self) -> Duration {
+        self.settings.max_age.map_or(STAMP_INTERVAL, |max_age| STAMP_INTERVAL.min(max_age / 4))
+    }
+
+    fn changes(&self, before: BTreeMap<Name, Vec<IpAddr>>) -> Vec<Change> {
+        let changes =
+            before.into_iter().map(|(name, before)| Change { after: self.served(&name), name, before });
+        changes.filter(|change| change.before != change.after).collect()
+    }
+
+    fn after(&mut self, changes: &[Change], clock: Clock) {
+        self.unpublished |= !changes.is_empty();
+        self.render(clock);
+    }
+
+    /// The addresses of a name that are told.
+    fn served(&self, name: &Name) -> Vec<IpAddr> {
+        let of = |&family: &Family| self.told(&Question { name: *name, family });
+        self.settings.families.asked().iter().flat_map(of).copied().collect()
+    }
+
+    fn told(&self, question: &Question) -> &[IpAddr] {
+        let addresses = |question| self.entries.get(&question).map_or(&[][..], |entry| &entry.addresses);
+        let hidden = self
+            .settings
+            .families
+            .hidden_behind(question.family)
+            .is_some_and(|family| !addresses(Question { family, ..*question }).is_empty());
+        if hidden { &[] } else { addresses(*question) }
+    }
+
+    fn render(&mut self, clock: Clock) {
+        let entries = self.entries.iter().filter_map(|(question, entry)| {
+            let addresses = self.told(question);
+            let good = clock.wall.saturating_sub(entry.age(clock.now).as_secs());
+            let written = Written { question: *question, addresses, source: entry.source, good };
+            (!addresses.is_empty()).then_some(written)
+        });
+        let is_kept = |question: &Question| self.entries.contains_key(question);
+        self.text = text::render(&self.base, is_kept, entries).into();
+    }
+}
+
+impl Entry {
+    fn unknown(now: Instant) -> Self {
+        Self {
+            addresses: Vec::new(),
+            source: Source::File,
+            ttl: None,
+            failures: 0,
+            all_failures: 0,
+            failure: None,
+            due: now,
+            good: (now, Duration::ZERO),
+            asked: None,
+            heard: false,
+            silences: 0,
+        }
+    }
+
+    fn replace(&mut self, addresses: Vec<IpAddr>, source: Source, good: (Instant, Duration)) {
+        (self.addresses, self.source, self.good) = (addresses, source, good);
+    }
+
+    /// How long ago the addresses were known to be good: since the last good answer, or since the file was written.
+    pub fn age(&self, now: Instant) -> Duration {
+        let (at, older) = self.good;
+        now.saturating_duration_since(at).saturating_add(older)
+    }
+}
+
+/// The usable addresses of an outcome.
+fn good(outcome: Outcome, sinkholes: &[IpAddr]) -> Result<(Vec<IpAddr>, u32), Failure> {
+    match outcome {
+        Outcome::Addresses { mut addresses, ttl } => {
+            let mut refused = None;
+            addresses.retain(|address| {
+                let verdict = address::usable(*address, sinkholes);
+                refused = refused.or_else(|| verdict.err());
+                verdict.is_ok()
+            });
+            match refused {
+                Some(refused) if addresses.is_empty() => Err(Failure::Refused(refused)),
+                _ => Ok((addresses, ttl)),
+            }
+        }
+        Outcome::NoSuchName => Err(Failure::NoSuchName),
+        Outcome::NoData => Err(Failure::NoData),
+        Outcome::Failed(error) => Err(Failure::Lookup(error)),
+    }
+}
+
+impl Families {
+    /// What is asked for.
+    fn asked(self) -> &'static [Family] {
+        match self {
+            Self::Ipv4 => &[Family::Ipv4],
+            Self::Ipv6 => &[Family::Ipv6],
+            Self::Both | Self::PreferIpv4 | Self::PreferIpv6 => &[Family::Ipv4, Family::Ipv6],
+        }
+    }
+
+    /// The family whose addresses keep those of `family` from being told.
+    fn hidden_behind(self, family: Family) -> Option<Family> {
+        match (self, family) {
+            (Self::PreferIpv4, Family::Ipv6) => Some(Family::Ipv4),
+            (Self::PreferIpv6, Family::Ipv4) => Some(Family::Ipv6),
+            _ => None,
+        }
+    }
+}
+
+impl Source {
+    /// As metrics, status and the file call it.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Shipped => "shipped",
+            Self::File => "file",
+            Self::Refreshed => "refreshed",
+        }
+    }
+
+    pub(crate) fn from_label(label: &str) -> Option<Self> {
+        [Self::Shipped, Self::File, Self::Refreshed].into_iter().find(|source| source.label() == label)
+    }
+}
+
+/// Ages are written anew at least this often, even if no address changed; more often where `max_age` is short.
+const STAMP_INTERVAL: Duration = Duration::from_secs(3600);
+
+const LOST: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests;

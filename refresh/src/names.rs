@@ -1,0 +1,120 @@
+//! Which names are kept: written out, or by the name of a list.
+
+use thiserror::Error;
+use wire::Name;
+
+/// Why a word names nothing to keep.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum NameError {
+    /// No host name.
+    #[error("{0:?} is not a host name: letters, digits, `-` and `_` in labels of 1 to 63")]
+    Host(String),
+    /// `@` and no list that is known.
+    #[error("there is no list {0:?}; there are {lists}", lists = lists())]
+    List(String),
+    /// Too many.
+    #[error("more than {MAX_NAMES} names")]
+    Many,
+}
+
+/// Adds what `word` stands for, a host name or `@LIST`, to `names`, each once.
+///
+/// # Errors
+/// [`NameError`].
+pub fn add(names: &mut Vec<Name>, word: &str) -> Result<(), NameError> {
+    match word.strip_prefix('@') {
+        Some(list) => {
+            let (_, list) = LISTS
+                .iter()
+                .find(|(name, _)| *name == list)
+                .ok_or_else(|| NameError::List(word.to_owned()))?;
+            list.iter().try_for_each(|name| push(names, name))
+        }
+        None => push(names, word),
+    }
+}
+
+fn push(names: &mut Vec<Name>, word: &str) -> Result<(), NameError> {
+    let label =
+        |label: &[u8]| label.iter().all(|&byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
+    let name = Name::from_text(word)
+        .ok()
+        .filter(|name| *name != Name::ROOT && name.labels().all(label))
+        // An address is no name, however much it looks like one.
+        .filter(|_| word.parse::<std::net::IpAddr>().is_err())
+        .ok_or_else(|| NameError::Host(word.to_owned()))?;
+    if names.contains(&name) {
+        return Ok(());
+    }
+    if names.len() == MAX_NAMES {
+        return Err(NameError::Many);
+    }
+    names.push(name);
+    Ok(())
+}
+
+fn lists() -> String {
+    LISTS.iter().map(|(name, _)| format!("@{name}")).collect::<Vec<_>>().join(", ")
+}
+
+/// Names kept for one hosts file.
+pub const MAX_NAMES: usize = 10_000;
+
+/// What a node of each cloud cannot do without: images, packages, sign-in and the cloud's own interface.
+const LISTS: &[(&str, &[&str])] = &[
+    (
+        "azure-public",
+        &[
+            "acs-mirror.azureedge.net",
+            "eastus.data.mcr.microsoft.com",
+            "login.microsoftonline.com",
+            "management.azure.com",
+            "mcr.microsoft.com",
+            "packages.aks.azure.com",
+            "packages.microsoft.com",
+        ],
+    ),
+    (
+        "azure-usgov",
+        &[
+            "acs-mirror.azureedge.net",
+            "login.microsoftonline.us",
+            "management.usgovcloudapi.net",
+            "mcr.microsoft.com",
+            "packages.aks.azure.com",
+            "packages.microsoft.com",
+        ],
+    ),
+    (
+        "azure-china",
+        &[
+            "acs-mirror.azureedge.net",
+            "login.partner.microsoftonline.cn",
+            "management.chinacloudapi.cn",
+            "mcr.azk8s.cn",
+            "mcr.azure.cn",
+            "packages.microsoft.com",
+        ],
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_stand_for_names_or_for_lists_of_them() {
+        let names = |words: &[&str]| {
+            let mut names = Vec::new();
+            words.iter().try_for_each(|word| add(&mut names, word)).map(|()| names.len())
+        };
+        assert_eq!(names(&["a.example", "A.Example.", "b"]), Ok(2));
+        assert_eq!(names(&["@azure-public", "mcr.microsoft.com"]), Ok(7));
+        assert_eq!(names(&["@azure-usgov", "@azure-china"]), Ok(10));
+        for word in ["", ".", "a..b", "a b", "a/b", "*.a", "192.0.2.1", "::1", "a\\.b", "a#b", "ä.example"] {
+            assert_eq!(names(&[word]), Err(NameError::Host(word.to_owned())));
+        }
+        let error = names(&["@azure"]).unwrap_err().to_string();
+        assert_eq!(error, "there is no list \"@azure\"; there are @azure-public, @azure-usgov, @azure-china");
+    }
+}

@@ -1,0 +1,243 @@
+//! The hosts file as this room reads and writes it: foreign lines stay, kept names have a section of their own.
+//!
+//! ```text
+//! 192.0.2.99 canary.localdns.test
+//! # localdns refresh: kept names, written anew when they change
+//! # mcr.microsoft.com A refreshed 1795258800
+//! 20.61.99.68 mcr.microsoft.com
+//! # localdns refresh: end
+//! ```
+//!
+//! The comment above each name and family says where its addresses are from, and when they were last seen to be good, in
+//! seconds since 1970; so a start knows how old they are.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::net::IpAddr;
+
+use hostsfile::parse;
+use wire::Name;
+
+use crate::Question;
+use crate::keeper::Source;
+use crate::lookup::{Family, MAX_ADDRESSES};
+
+/// What a file says about one name and family.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// Sorted, each once.
+    pub(crate) addresses: Vec<IpAddr>,
+    /// What the section's comment says, if there is one.
+    pub(crate) mark: Option<(Source, u64)>,
+}
+
+/// The addresses that `text` has for names that are kept.
+pub(crate) fn read(text: &[u8], is_kept: impl Fn(&Question) -> bool) -> HashMap<Question, Found> {
+    let mut found: HashMap<Question, Found> = HashMap::new();
+    let mut section = false;
+    for line in text.split(|&byte| byte == b'\n') {
+        section = (section || line == BEGIN.as_bytes()) && line != END.as_bytes();
+        if section && let Some((question, mark)) = mark(line).filter(|(question, _)| is_kept(question)) {
+            found.entry(question).or_default().mark = Some(mark);
+        }
+        let Some((address, names)) = entry(line) else { continue };
+        for name in names {
+            let question = Question { name, family: Family::of(address) };
+            if is_kept(&question) {
+                found.entry(question).or_default().addresses.push(address);
+            }
+        }
+    }
+    found.retain(|_, found| !found.addresses.is_empty());
+    for found in found.values_mut() {
+        found.addresses.sort_unstable();
+        found.addresses.dedup();
+        found.addresses.truncate(MAX_ADDRESSES);
+    }
+    found
+}
+
+/// What one section entry consists of.
+pub(crate) struct Written<'k> {
+    pub(crate) question: Question,
+    pub(crate) addresses: &'k [IpAddr],
+    pub(crate) source: Source,
+    /// When the addresses were good, in seconds since 1970.
+    pub(crate) good: u64,
+}
+
+/// `base` without what it says about kept names, and then `entries`.
+pub(crate) fn render<'k>(
+    base: &[u8],
+    is_kept: impl Fn(&Question) -> bool,
+    entries: impl Iterator<Item = Written<'k>>,
+) -> Vec<u8> {
+    let mut text = Vec::with_capacity(base.len());
+    let mut section = false;
+    for line in base.split_inclusive(|&byte| byte == b'\n') {
+        let bare = line.strip_suffix(b"\n").unwrap_or(line);
+        section |= bare == BEGIN.as_bytes();
+        if !section {
+            foreign(line, bare, &is_kept, &mut text);
+        }
+        section &= bare != END.as_bytes();
+    }
+    if text.last().is_some_and(|&last| last != b'\n') {
+        text.push(b'\n');
+    }
+    let mut lines = String::new();
+    for Written { question, addresses, source, good } in entries {
+        let name = question.name.to_string();
+        let name = name.trim_end_matches('.');
+        // Writing to a string cannot fail.
+        let _ = writeln!(lines, "# {name} {} {} {good}", question.family.rtype(), source.label());
+        for address in addresses {
+            let _ = writeln!(lines, "{address} {name}");
+        }
+    }
+    if !lines.is_empty() {
+        text.extend_from_slice(format!("{BEGIN}\n{lines}{END}\n").as_bytes());
+    }
+    text
+}
+
+/// Copies a line that is not ours, without the kept names in it; `bare` is the line without its end.
+fn foreign(line: &[u8], bare: &[u8], is_kept: &impl Fn(&Question) -> bool, text: &mut Vec<u8>) {
+    if is_stale_comment(bare, is_kept) {
+        return;
+    }
+    let Some((address, names)) = entry(bare) else {
+        text.extend_from_slice(line);
+        return;
+    };
+    let kept = |name: &Name| is_kept(&Question { name: *name, family: Family::of(address) });
+    if !names.iter().any(kept) {
+        text.extend_from_slice(line);
+        return;
+    }
+    let rest: Vec<_> = parse::fields(bare)
+        .skip(1)
+        .filter(|field| !parse::name(field).is_ok_and(|name| kept(&name)))
+        .collect();
+    if !rest.is_empty() {
+        text.extend_from_slice(address.to_string().as_bytes());
+        for name in rest {
+            text.push(b' ');
+            text.extend_from_slice(name);
+        }
+        text.push(b'\n');
+    }
+}
+
+/// The address and the names of a line, if it has both.
+fn entry(line: &[u8]) -> Option<(IpAddr, Vec<Name>)> {
+    let mut fields = parse::fields(line);
+    let address = parse::address(fields.next()?).ok()?;
+    let names: Vec<_> = fields.filter_map(|field| parse::name(field).ok()).collect();
+    (!names.is_empty()).then_some((address, names))
+}
+
+/// `# NAME A|AAAA SOURCE SECONDS`.
+fn mark(line: &[u8]) -> Option<(Question, (Source, u64))> {
+    let words = str::from_utf8(line).ok()?.strip_prefix("# ")?;
+    let [name, family, source, good] = words.split(' ').collect::<Vec<_>>().try_into().ok()?;
+    let family = [Family::Ipv4, Family::Ipv6].into_iter().find(|known| known.rtype() == family)?;
+    let question = Question { name: Name::from_text(name).ok()?, family };
+    Some((question, (Source::from_label(source)?, good.parse().ok()?)))
+}
+
+/// Whether this is what the script that refreshes a node's hosts file from outside writes above entries it owns, and we
+/// own now: its header, `# NAME` and `# NAME (preserved ...)`.
+fn is_stale_comment(line: &[u8], is_kept: &impl Fn(&Question) -> bool) -> bool {
+    let Some(words) = line.strip_prefix(b"#").and_then(|rest| str::from_utf8(rest).ok()) else {
+        return false;
+    };
+    let words = words.trim();
+    if words.starts_with("AKS critical FQDN addresses resolved at") {
+        return true;
+    }
+    let (name, rest) = words.split_once(' ').unwrap_or((words, ""));
+    (rest.is_empty() || rest.starts_with("(preserved"))
+        && Name::from_text(name).is_ok_and(|name| {
+            [Family::Ipv4, Family::Ipv6].iter().any(|&family| is_kept(&Question { name, family }))
+        })
+}
+
+const BEGIN: &str = "# localdns refresh: kept names, written anew when they change";
+const END: &str = "# localdns refresh: end";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(question: &Question) -> bool {
+        [Name::from_text("a.example").unwrap(), Name::from_text("b.example").unwrap()]
+            .contains(&question.name)
+    }
+
+    fn question(name: &str, family: Family) -> Question {
+        Question { name: Name::from_text(name).unwrap(), family }
+    }
+
+    fn written(base: &str) -> String {
+        let addresses = ["192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap()];
+        let entry = Written {
+            question: question("a.example", Family::Ipv4),
+            addresses: &addresses,
+            source: Source::Refreshed,
+            good: 17,
+        };
+        String::from_utf8(render(base.as_bytes(), kept, [entry].into_iter())).unwrap()
+    }
+
+    const SECTION: &str = "# localdns refresh: kept names, written anew when they change\n# a.example A refreshed 17\n\
+                           192.0.2.1 a.example\n192.0.2.2 a.example\n# localdns refresh: end\n";
+
+    #[test]
+    fn foreign_lines_stay_and_kept_names_move_into_the_section() {
+        for (base, rest) in [
+            ("", ""),
+            ("192.0.2.99 canary\n", "192.0.2.99 canary\n"),
+            ("192.0.2.99 canary", "192.0.2.99 canary\n"),
+            ("# mine\n\n\t192.0.2.99\tcanary # why\r\n", "# mine\n\n\t192.0.2.99\tcanary # why\r\n"),
+            ("192.0.2.7 a.example\n", ""),
+            ("192.0.2.7 canary A.example. b.example other\n", "192.0.2.7 canary other\n"),
+            ("nonsense a.example\n192.0.2.7\n\u{fffd}\n", "nonsense a.example\n192.0.2.7\n\u{fffd}\n"),
+            (
+                "# AKS critical FQDN addresses resolved at Mon\n# a.example\n192.0.2.7 a.example\n\
+                 # b.example (preserved IPv6 from previous run; resolution failed)\n::7 b.example\n# c.example\n",
+                "# c.example\n",
+            ),
+            (SECTION, ""),
+            (
+                &format!("192.0.2.98 first\n{SECTION}192.0.2.99 canary\n"),
+                "192.0.2.98 first\n192.0.2.99 canary\n",
+            ),
+            // A section cut off is ours up to the end.
+            (&SECTION.replace("# localdns refresh: end\n", "192.0.2.9 b"), ""),
+        ] {
+            assert_eq!(written(base), format!("{rest}{SECTION}"), "{base:?}");
+            assert_eq!(written(&written(base)), written(base), "{base:?} once more");
+        }
+        let nothing = render(SECTION.as_bytes(), kept, std::iter::empty());
+        assert!(nothing.is_empty());
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let read = |text: &str| read(text.as_bytes(), kept);
+        let four = question("a.example", Family::Ipv4);
+        let found = Found {
+            addresses: vec!["192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap()],
+            mark: Some((Source::Refreshed, 17)),
+        };
+        assert_eq!(read(SECTION), HashMap::from([(four, found.clone())]));
+        // Outside of a section a comment is a comment.
+        let bare =
+            "# a.example A refreshed 17\n192.0.2.2 a.example\n192.0.2.1 a.example x\n192.0.2.1 a.example\n";
+        assert_eq!(read(bare), HashMap::from([(four, Found { mark: None, ..found })]));
+        for nothing in ["", "192.0.2.1 c.example", "# a.example A refreshed 17", "192.0.2.256 a.example"] {
+            assert_eq!(read(nothing), HashMap::new(), "{nothing:?}");
+        }
+    }
+}
