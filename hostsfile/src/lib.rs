@@ -1,21 +1,25 @@
-//! Hosts text to an index of ready answers: the room that knows what a hosts file says.
+//! Hosts text to an index of ready answers, and hosts files that are written whole: the room that knows what a hosts file
+//! says, and how to change one under its readers' eyes.
 //!
 //! ```text
 //! file text, inline text -> Table::build -> Table, Report
 //! question -> Table::lookup -> Absent | NoData | records, ready to send
+//! a file of ours: bytes -> publish
 //! ```
 //!
-//! Nothing here opens a file, reads a clock or knows a server block; a [`Table`] never changes once it is built. Every
+//! Nothing here reads a clock or knows a server block; a [`Table`] opens no file and never changes once it is built. Every
 //! text is somebody else's: what cannot be read is skipped and told in the [`Report`], the rest serves.
 
 mod builder;
 #[cfg(test)]
 mod model;
 pub mod parse;
+mod publish;
 mod report;
 mod reverse;
 mod table;
 
+pub use publish::{PublishError, Step, publish};
 pub use report::{BadLine, LineError, Report};
 pub use table::{Found, Table};
 

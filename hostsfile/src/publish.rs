@@ -1,0 +1,143 @@
+//! A file that is ours, replaced whole: readers find the old content or the new, whatever ends us in between.
+//!
+//! ```text
+//! lock the file beside the target -> write it, 0644, sync -> rename it onto the target -> sync the directory
+//! ```
+//!
+//! Knows no hosts text.
+
+mod beside;
+#[cfg(test)]
+mod tests;
+
+use beside::Beside;
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+/// Makes `bytes` the content of the file at `path`, mode 0644.
+///
+/// The bytes are written to `.NAME.localdns` in the same directory, synced and renamed; a symbolic link at `path` is
+/// followed, and a file that holds these bytes already is left alone. Whoever publishes holds a lock (flock) on the file
+/// beside the target, so two processes take turns: one waits for the other, at most 2 s. What a killed one left there is
+/// overwritten by the next.
+///
+/// # Errors
+/// Any step that fails, a directory that is missing among them, [`PublishError::NotAFile`] and [`PublishError::Busy`].
+/// The file holds what it held before, and the file beside it is gone, unless the step is [`Step::SyncDirectory`]: then
+/// the new content stands, and a crash of the machine may undo it.
+pub fn publish(path: &Path, bytes: &[u8]) -> Result<(), PublishError> {
+    let target = resolve(path)?;
+    if holds(&target, bytes) {
+        return Ok(());
+    }
+    let mut beside = Beside::open(&target)?;
+    beside.write(bytes)?;
+    beside.set_mode(MODE)?;
+    beside.replace_target()
+}
+
+/// Why a file could not be replaced.
+#[derive(Debug, thiserror::Error)]
+pub enum PublishError {
+    /// A directory, a device, or a path without a file name.
+    #[error("{} is not a regular file", .0.display())]
+    NotAFile(PathBuf),
+    /// Another process is writing, and has not finished for 2 s.
+    #[error("another process has held the lock on {} for 2 s", .0.display())]
+    Busy(PathBuf),
+    /// The system refused a step.
+    #[error("cannot {step} {}: {source}", .path.display())]
+    Io {
+        /// What was to be done.
+        step: Step,
+        /// To this.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+/// What the system may refuse.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// To find out what the path leads to.
+    Resolve,
+    /// To open or create.
+    Open,
+    /// To lock.
+    Lock,
+    /// To write.
+    Write,
+    /// To give its mode.
+    Attributes,
+    /// To bring the content to the disk.
+    Sync,
+    /// To put the new file in the old one's place.
+    Replace,
+    /// To bring the new name to the disk.
+    SyncDirectory,
+}
+
+impl Step {
+    /// Of this step at `path`, for `map_err`.
+    pub(crate) fn at(self, path: &Path) -> impl FnOnce(io::Error) -> PublishError {
+        move |source| PublishError::Io { step: self, path: path.to_owned(), source }
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Resolve => "find",
+            Self::Open => "open",
+            Self::Lock => "lock",
+            Self::Write => "write",
+            Self::Attributes => "set the mode of",
+            Self::Sync => "sync",
+            Self::Replace => "replace",
+            Self::SyncDirectory => "sync the directory of",
+        })
+    }
+}
+
+/// The regular file that `path` means, behind its symbolic links; it need not exist.
+fn resolve(path: &Path) -> Result<PathBuf, PublishError> {
+    let not_a_file = || PublishError::NotAFile(path.to_owned());
+    match fs::canonicalize(path) {
+        Ok(real) if fs::metadata(&real).is_ok_and(|found| !found.is_file()) => Err(not_a_file()),
+        Ok(real) => Ok(real),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let name = path.file_name().ok_or_else(not_a_file)?;
+            let directory = directory_of(path);
+            Ok(fs::canonicalize(directory).map_err(Step::Resolve.at(directory))?.join(name))
+        }
+        Err(error) => Err(Step::Resolve.at(path)(error)),
+    }
+}
+
+/// The directory that a file is in.
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."))
+}
+
+/// Whether the file holds these bytes, readable by all. One that cannot be read does not.
+fn holds(path: &Path, bytes: &[u8]) -> bool {
+    let read = || -> io::Result<bool> {
+        let file = File::open(path)?;
+        let found = file.metadata()?;
+        if found.len() != bytes.len() as u64 || found.permissions().mode() & 0o7777 != MODE {
+            return Ok(false);
+        }
+        let mut old = Vec::with_capacity(bytes.len() + 1);
+        file.take(bytes.len() as u64 + 1).read_to_end(&mut old)?;
+        Ok(old == bytes)
+    };
+    read().unwrap_or(false)
+}
+
+/// Everybody may know the hosts.
+const MODE: u32 = 0o644;
