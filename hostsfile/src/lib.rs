@@ -5,12 +5,14 @@
 //! file text, inline text -> Table::build -> Table, Report
 //! question -> Table::lookup -> Absent | NoData | records, ready to send
 //! a file of ours: bytes -> publish
+//! a file that is not ours: its text -> which lines we want in it -> managed::File::update
 //! ```
 //!
 //! Nothing here reads a clock or knows a server block; a [`Table`] opens no file and never changes once it is built. Every
 //! text is somebody else's: what cannot be read is skipped and told in the [`Report`], the rest serves.
 
 mod builder;
+pub mod managed;
 #[cfg(test)]
 mod model;
 pub mod parse;

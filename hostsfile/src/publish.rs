@@ -4,13 +4,13 @@
 //! lock the file beside the target -> write it, 0644, sync -> rename it onto the target -> sync the directory
 //! ```
 //!
-//! Knows no hosts text.
+//! Knows no hosts text; [`managed`](crate::managed) uses the same file beside the target.
 
 mod beside;
 #[cfg(test)]
 mod tests;
 
-use beside::Beside;
+pub(crate) use beside::Beside;
 
 use std::fmt;
 use std::fs::{self, File};
@@ -49,6 +49,16 @@ pub enum PublishError {
     /// Another process is writing, and has not finished for 2 s.
     #[error("another process has held the lock on {} for 2 s", .0.display())]
     Busy(PathBuf),
+    /// Somebody else changes it again and again.
+    #[error("{} changes faster than it can be written", .0.display())]
+    Changing(PathBuf),
+    /// The file is larger than may be read into memory.
+    #[error("{} is larger than {} bytes", .0.display(), crate::managed::MAX_BYTES)]
+    TooLarge(PathBuf),
+    /// The path leads to a file that is in no directory any more: it is mounted by itself, and where it comes from another
+    /// file has taken its place.
+    #[error("{} was replaced where it is mounted from; only a new mount shows the new file", .0.display())]
+    Orphaned(PathBuf),
     /// The system refused a step.
     #[error("cannot {step} {}: {source}", .path.display())]
     Io {
@@ -70,12 +80,18 @@ pub enum Step {
     Open,
     /// To lock.
     Lock,
+    /// To read.
+    Read,
     /// To write.
     Write,
-    /// To give its mode.
+    /// To give mode, owner or extended attributes.
     Attributes,
+    /// To reserve the space that the new content needs.
+    Reserve,
     /// To bring the content to the disk.
     Sync,
+    /// To cut the file to its new length.
+    Truncate,
     /// To put the new file in the old one's place.
     Replace,
     /// To bring the new name to the disk.
@@ -95,9 +111,12 @@ impl fmt::Display for Step {
             Self::Resolve => "find",
             Self::Open => "open",
             Self::Lock => "lock",
+            Self::Read => "read",
             Self::Write => "write",
-            Self::Attributes => "set the mode of",
+            Self::Attributes => "copy the attributes of the file to",
+            Self::Reserve => "reserve space for",
             Self::Sync => "sync",
+            Self::Truncate => "truncate",
             Self::Replace => "replace",
             Self::SyncDirectory => "sync the directory of",
         })
@@ -105,7 +124,7 @@ impl fmt::Display for Step {
 }
 
 /// The regular file that `path` means, behind its symbolic links; it need not exist.
-fn resolve(path: &Path) -> Result<PathBuf, PublishError> {
+pub(crate) fn resolve(path: &Path) -> Result<PathBuf, PublishError> {
     let not_a_file = || PublishError::NotAFile(path.to_owned());
     match fs::canonicalize(path) {
         Ok(real) if fs::metadata(&real).is_ok_and(|found| !found.is_file()) => Err(not_a_file()),
@@ -120,7 +139,7 @@ fn resolve(path: &Path) -> Result<PathBuf, PublishError> {
 }
 
 /// The directory that a file is in.
-fn directory_of(path: &Path) -> &Path {
+pub(crate) fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."))
 }
 

@@ -79,6 +79,11 @@ impl Beside {
         self.file.set_permissions(Permissions::from_mode(mode)).map_err(Step::Attributes.at(&self.path))
     }
 
+    /// The file itself, for its attributes.
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
     /// Gives the file the target's name.
     ///
     /// # Errors

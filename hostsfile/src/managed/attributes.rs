@@ -1,0 +1,53 @@
+//! Owner, mode and extended attributes (ACL and SELinux label are among them) from one file to another.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{MetadataExt as _, fchown};
+
+use rustix::buffer::spare_capacity;
+use rustix::fs::{XattrFlags, fgetxattr, flistxattr, fremovexattr, fsetxattr};
+use rustix::io::Errno;
+
+/// Gives `to` what `from` has.
+///
+/// # Errors
+/// What the system does not allow; `to` may then have some of it.
+pub(super) fn copy(from: &File, to: &File) -> io::Result<()> {
+    let (want, have) = (from.metadata()?, to.metadata()?);
+    if (want.uid(), want.gid()) != (have.uid(), have.gid()) {
+        fchown(to, Some(want.uid()), Some(want.gid()))?;
+    }
+    // An ACL of the directory's may have come with the new file.
+    let (wanted, had) = (names(from)?, names(to)?);
+    for name in had.iter().filter(|name| !wanted.contains(name)) {
+        fremovexattr(to, name.as_slice())?;
+    }
+    for name in &wanted {
+        let value = value(from, name)?;
+        // What is so already needs no privilege.
+        if !had.contains(name) || self::value(to, name)? != value {
+            fsetxattr(to, name.as_slice(), &value, XattrFlags::empty())?;
+        }
+    }
+    // Last: a new owner clears bits of the mode. With an ACL, its group bits are the mask, which they were before, too.
+    to.set_permissions(want.permissions())
+}
+
+fn names(file: &File) -> io::Result<Vec<Vec<u8>>> {
+    let mut list = Vec::with_capacity(MAX_BYTES);
+    match flistxattr(file, spare_capacity(&mut list)) {
+        Ok(_) => {}
+        Err(Errno::NOTSUP) => return Ok(Vec::new()),
+        Err(error) => return Err(error.into()),
+    }
+    Ok(list.split(|&byte| byte == 0).filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect())
+}
+
+fn value(file: &File, name: &[u8]) -> io::Result<Vec<u8>> {
+    let mut value = Vec::with_capacity(MAX_BYTES);
+    fgetxattr(file, name, spare_capacity(&mut value))?;
+    Ok(value)
+}
+
+/// What the kernel allows, for a list as for a value (xattr(7)).
+const MAX_BYTES: usize = 64 << 10;

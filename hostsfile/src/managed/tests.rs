@@ -1,0 +1,173 @@
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::path::Path;
+use std::thread;
+
+use rustix::fs::{XattrFlags, getxattr, setxattr};
+
+use super::{Entry, File, Marker, Written};
+use crate::PublishError;
+
+#[test]
+fn a_file_is_replaced_with_its_mode_owner_and_extended_attributes() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("hosts");
+    fs::write(&path, OTHERS).unwrap();
+    let root = std::os::unix::fs::chown(&path, Some(4242), Some(4243)).is_ok();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+    let acl = setxattr(&path, "system.posix_acl_access", ACL, XattrFlags::empty());
+    let user = setxattr(&path, "user.note", b"kept", XattrFlags::empty());
+    let label = setxattr(&path, "security.selinux", LABEL, XattrFlags::empty());
+    let before = fs::metadata(&path).unwrap();
+    assert_eq!(update(&path, &["10.96.0.1"]).unwrap(), Written::Replaced);
+    let after = fs::metadata(&path).unwrap();
+    assert_ne!(before.ino(), after.ino());
+    assert_eq!((before.mode(), before.uid(), before.gid()), (after.mode(), after.uid(), after.gid()));
+    assert!(!root || after.uid() == 4242);
+    // Where the file system or the privilege is missing there is nothing to keep.
+    for (set, name, want) in [
+        (acl, "system.posix_acl_access", ACL),
+        (user, "user.note", &b"kept"[..]),
+        (label, "security.selinux", LABEL),
+    ] {
+        if set.is_ok() {
+            let mut value = [0; 256];
+            let length = getxattr(&path, name, &mut value).unwrap();
+            assert_eq!(&value[..length], want, "{name}");
+        }
+    }
+    assert_eq!(fs::read_to_string(&path).unwrap(), format!("{OTHERS}{}", line("10.96.0.1")));
+    assert_eq!(fs::read_dir(home.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_file_that_is_right_keeps_inode_and_times() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("hosts");
+    fs::write(&path, OTHERS).unwrap();
+    update(&path, &["10.96.0.1", "fd00::1"]).unwrap();
+    let state = |path: &Path| {
+        let found = fs::metadata(path).unwrap();
+        let home = fs::metadata(path.parent().unwrap()).unwrap();
+        (found.ino(), found.mtime_nsec(), found.ctime_nsec(), home.mtime_nsec())
+    };
+    let before = state(&path);
+    assert_eq!(update(&path, &["fd00::1", "10.96.0.1", "fd00::1"]).unwrap(), Written::Unchanged);
+    assert_eq!(state(&path), before);
+}
+
+#[test]
+fn a_file_with_a_second_name_is_changed_in_place() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("hosts");
+    fs::write(&path, OTHERS).unwrap();
+    fs::hard_link(&path, home.path().join("twin")).unwrap();
+    let inode = fs::metadata(&path).unwrap().ino();
+    for addresses in
+        [&["10.96.0.1", "fd00::1"][..], &["10.96.0.2"], &["10.96.0.3", "10.96.0.4", "10.96.0.5"], &[]]
+    {
+        assert_eq!(update(&path, addresses).unwrap(), Written::InPlace);
+        let lines: String = addresses.iter().map(|address| line(address)).collect();
+        assert_eq!(fs::read_to_string(home.path().join("twin")).unwrap(), format!("{OTHERS}{lines}"));
+        assert_eq!(fs::metadata(&path).unwrap().ino(), inode);
+        assert_eq!(update(&path, addresses).unwrap(), Written::Unchanged);
+    }
+}
+
+#[test]
+fn a_symbolic_link_stays_one() {
+    let home = tempfile::tempdir().unwrap();
+    fs::write(home.path().join("real"), OTHERS).unwrap();
+    symlink("real", home.path().join("hosts")).unwrap();
+    assert_eq!(update(&home.path().join("hosts"), &["10.96.0.1"]).unwrap(), Written::Replaced);
+    assert!(fs::symlink_metadata(home.path().join("hosts")).unwrap().is_symlink());
+    assert!(fs::read_to_string(home.path().join("real")).unwrap().ends_with(&line("10.96.0.1")));
+}
+
+#[test]
+fn a_file_that_is_absent_is_not_made_and_one_that_is_none_or_huge_is_refused() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("hosts");
+    let error = update(&path, &["10.96.0.1"]).unwrap_err().to_string();
+    assert!(error.starts_with("cannot open ") && error.contains("No such file"), "{error}");
+    assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0);
+    fs::create_dir(&path).unwrap();
+    assert!(matches!(update(&path, &[]), Err(PublishError::NotAFile(_))));
+    fs::remove_dir(&path).unwrap();
+    fs::File::create(&path).unwrap().set_len(super::MAX_BYTES + 1).unwrap();
+    assert!(matches!(update(&path, &["10.96.0.1"]), Err(PublishError::TooLarge(_))));
+}
+
+#[test]
+fn what_somebody_else_writes_meanwhile_is_not_lost() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("hosts");
+    fs::write(&path, OTHERS).unwrap();
+    let mut looks = 0;
+    let written = File::new(&path, marker()).update(|_| {
+        looks += 1;
+        if looks == 2 {
+            // Between our reading and our renaming.
+            fs::write(&path, format!("{OTHERS}192.0.2.7 late\n")).unwrap();
+        }
+        vec![entry("10.96.0.1")]
+    });
+    assert_eq!((written.unwrap(), looks), (Written::Replaced, 3));
+    assert_eq!(fs::read_to_string(&path).unwrap(), format!("{OTHERS}192.0.2.7 late\n{}", line("10.96.0.1")));
+    let mut size = 0;
+    let error = File::new(&path, marker()).update(|_| {
+        size += 1;
+        fs::write(&path, "#".repeat(size)).unwrap();
+        vec![entry("10.96.0.2")]
+    });
+    assert!(matches!(error, Err(PublishError::Changing(_))), "{error:?}");
+}
+
+#[test]
+fn localhost_is_always_found_while_lines_come_and_go() {
+    let home = tempfile::tempdir().unwrap();
+    for linked in [false, true] {
+        let path = home.path().join(format!("hosts{linked}"));
+        fs::write(&path, OTHERS).unwrap();
+        if linked {
+            fs::hard_link(&path, home.path().join("twin")).unwrap();
+        }
+        thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                for round in 0..300_u32 {
+                    let addresses: Vec<String> =
+                        (0..round % 4).map(|n| format!("10.96.{n}.{}", round % 250)).collect();
+                    update(&path, &addresses.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
+                }
+            });
+            while !writer.is_finished() {
+                let text = fs::read_to_string(&path).unwrap();
+                assert!(text.starts_with(OTHERS), "{text:?}");
+            }
+        });
+    }
+}
+
+fn update(path: &Path, addresses: &[&str]) -> Result<Written, PublishError> {
+    File::new(path, marker()).update(|_| addresses.iter().map(|address| entry(address)).collect())
+}
+
+fn marker() -> Marker {
+    Marker::new("openshift-generated-node-resolver").unwrap()
+}
+
+fn entry(address: &str) -> Entry {
+    Entry { name: "a.n.svc".into(), domain: "cluster.local".into(), address: address.parse().unwrap() }
+}
+
+fn line(address: &str) -> String {
+    format!("{address} a.n.svc a.n.svc.cluster.local # openshift-generated-node-resolver\n")
+}
+
+const OTHERS: &str = "# a comment\r\n127.0.0.1 localhost\n\n::1\tlocalhost ip6-localhost\n";
+/// Version 2: the owner rw, user 1 r, the group r, the mask r, others nothing.
+const ACL: &[u8] = &[
+    2, 0, 0, 0, 1, 0, 6, 0, 255, 255, 255, 255, 2, 0, 4, 0, 1, 0, 0, 0, 4, 0, 4, 0, 255, 255, 255, 255, 16,
+    0, 4, 0, 255, 255, 255, 255, 32, 0, 0, 0, 255, 255, 255, 255,
+];
+const LABEL: &[u8] = b"system_u:object_r:net_conf_t:s0\0";
