@@ -94,6 +94,9 @@ pub enum LookupError {
     /// A reply whose records are about other names.
     #[error("the reply is about other names")]
     Unasked,
+    /// The name is an alias, and aliases are not wanted.
+    #[error("the name is an alias")]
+    Alias,
     /// Aliases that lead in a circle, or through more than 16 names.
     #[error("aliases without end")]
     Aliases,
@@ -111,6 +114,7 @@ pub enum LookupError {
 /// Servers to ask, in order.
 pub struct Resolver {
     servers: Vec<Server>,
+    follows_aliases: bool,
 }
 
 struct Server {
@@ -125,7 +129,13 @@ type Pool = NameServerPool<TokioRuntimeProvider>;
 impl Resolver {
     /// Asks these servers, at most the first [`MAX_SERVERS`] of them. Make one for each round: it keeps connections.
     pub fn new(servers: &[SocketAddr]) -> Self {
-        Self { servers: servers.iter().take(MAX_SERVERS).map(Server::new).collect() }
+        let servers = servers.iter().take(MAX_SERVERS).map(Server::new).collect();
+        Self { servers, follows_aliases: true }
+    }
+
+    /// Follows no alias: a name that is one has failed, as [`LookupError::Alias`].
+    pub fn without_aliases(self) -> Self {
+        Self { follows_aliases: false, ..self }
     }
 
     /// Looks all of them up, at most 64 at a time; what is not begun when the time is over has failed.
@@ -164,10 +174,11 @@ impl Resolver {
             self.servers.iter().partition(|server| !server.silent.load(Relaxed));
         order.extend(silent);
         let mut over_tcp: Vec<&Server> = Vec::new();
+        let ask = |pool, within| ask(pool, question, self.follows_aliases, within);
         for (at, server) in order.iter().enumerate() {
             let tries = (order.len() - at) + over_tcp.len() + (order.len() - at);
-            match ask(&server.udp, question, share(end, tries)).await {
-                Err(LookupError::Truncated) => match ask(&server.tcp, question, share(end, tries)).await {
+            match ask(&server.udp, share(end, tries)).await {
+                Err(LookupError::Truncated) => match ask(&server.tcp, share(end, tries)).await {
                     Ok(outcome) => return server.spoke(outcome),
                     Err(error) => last = error,
                 },
@@ -183,7 +194,7 @@ impl Resolver {
         }
         let waiting = over_tcp.len();
         for (at, server) in over_tcp.into_iter().enumerate() {
-            match ask(&server.tcp, question, share(end, waiting - at)).await {
+            match ask(&server.tcp, share(end, waiting - at)).await {
                 Ok(outcome) => return server.spoke(outcome),
                 // Why UDP failed says more than that time is over.
                 Err(LookupError::OutOfTime) => {}
@@ -227,22 +238,32 @@ impl LookupError {
     }
 }
 
-/// One server over one protocol, aliases followed.
-async fn ask(pool: &Pool, question: Question, within: Duration) -> Result<Outcome, LookupError> {
+/// One server over one protocol.
+async fn ask(
+    pool: &Pool,
+    question: Question,
+    follows_aliases: bool,
+    within: Duration,
+) -> Result<Outcome, LookupError> {
     if within.is_zero() {
         return Err(LookupError::OutOfTime);
     }
-    timeout(within, follow(pool, question)).await.unwrap_or(Err(LookupError::Silent))
+    match timeout(within, follow(pool, question, follows_aliases)).await {
+        // That it is an alias is known, and no other server need be asked.
+        Ok(Err(LookupError::Alias)) => Ok(Outcome::Failed(LookupError::Alias)),
+        Ok(outcome) => outcome,
+        Err(_) => Err(LookupError::Silent),
+    }
 }
 
-async fn follow(pool: &Pool, question: Question) -> Result<Outcome, LookupError> {
+async fn follow(pool: &Pool, question: Question, follows_aliases: bool) -> Result<Outcome, LookupError> {
     let mut name = HickoryName::from_labels(question.name.labels()).map_err(|_| LookupError::Unreadable)?;
     name.set_fqdn(true);
     let rtype = match question.family {
         Family::Ipv4 => RecordType::A,
         Family::Ipv6 => RecordType::AAAA,
     };
-    let mut chain = Chain { name, aliases: 0, ttl: u32::MAX };
+    let mut chain = Chain { name, follows_aliases, aliases: 0, ttl: u32::MAX };
     loop {
         let asked = chain.aliases;
         let reply = match exchange(pool, &chain.name, rtype).await {
@@ -278,6 +299,7 @@ async fn follow(pool: &Pool, question: Question) -> Result<Outcome, LookupError>
 /// Where a lookup has got to, alias by alias.
 struct Chain {
     name: HickoryName,
+    follows_aliases: bool,
     aliases: usize,
     ttl: u32,
 }
@@ -308,6 +330,9 @@ impl Chain {
             let Some((target, ttl)) = alias else {
                 return Ok(None);
             };
+            if !self.follows_aliases {
+                return Err(LookupError::Alias);
+            }
             self.ttl = self.ttl.min(seconds(ttl));
             self.name = target;
             self.aliases += 1;

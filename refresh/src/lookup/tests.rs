@@ -186,6 +186,24 @@ async fn a_reply_means_what_its_records_and_rcode_say() {
 }
 
 #[tokio::test]
+async fn aliases_are_not_followed_where_they_are_not_wanted() {
+    let server = NameServer::start(replies).await;
+    let unused = NameServer::start(replies).await;
+    let resolver = Resolver::new(&[server.address, unused.address]).without_aliases();
+    for (name, expected) in [
+        ("two.test", four(&[8, 9], 60)),
+        ("no.test", Outcome::NoSuchName),
+        ("alias.test", Outcome::Failed(LookupError::Alias)),
+        ("reversed.test", Outcome::Failed(LookupError::Alias)),
+        ("far.test", Outcome::Failed(LookupError::Alias)),
+        ("circle.test", Outcome::Failed(LookupError::Alias)),
+    ] {
+        assert_eq!(resolver.lookup(question(name), Duration::from_secs(15)).await, expected, "{name}");
+    }
+    assert!(unused.asked().is_empty(), "an alias is an answer");
+}
+
+#[tokio::test]
 async fn what_is_cut_off_is_asked_again_over_tcp() {
     let server = NameServer::start(|query, over| {
         let mut reply = reply(query, ResponseCode::NoError, &[a("big.test.", 300, 1)])?;
