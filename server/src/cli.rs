@@ -9,6 +9,8 @@ use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use wire::{Name, RType};
 
+use crate::node_resolver::{DEFAULT_MARKER, Request};
+
 /// What the command line asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wish {
@@ -20,6 +22,8 @@ pub enum Wish {
     Check(Flags),
     /// Say who would answer, and why.
     Explain(Flags, Box<Explain>),
+    /// Keep services in the node's hosts file.
+    NodeResolver(Box<Request>),
 }
 
 /// The flags that all ways to run share.
@@ -76,6 +80,7 @@ pub fn parse(
     match matches.subcommand() {
         Some(("check", sub)) => Ok(Wish::Check(flags(sub, env)?)),
         Some(("explain", sub)) => Ok(Wish::Explain(flags(sub, env)?, Box::new(explain(sub)?))),
+        Some(("node-resolver", sub)) => Ok(Wish::NodeResolver(Box::new(request(sub, env)))),
         _ => Ok(Wish::Serve(flags(&matches, env)?)),
     }
 }
@@ -105,8 +110,7 @@ fn command() -> Command {
                 Arg::new("dns.port").long("dns.port").alias("p").value_name("PORT").default_value("53")
                     .value_parser(value_parser!(u16)).help("Port of server blocks that name none; also -p"),
             )
-            .arg(Arg::new("log-format").long("log-format").value_name("FORMAT").default_value("text")
-                .value_parser(PossibleValuesParser::new(["text", "json"])).help("Format of every log line"))
+            .arg(log_format())
             .arg(Arg::new("cache-bytes").long("cache-bytes").value_name("BYTES").value_parser(value_parser!(u64).range(CACHE_BYTES)).help(
                 "Bytes that all server blocks' caches share, 1 MiB to 4 GiB; also LOCALDNS_CACHE_BYTES [default: 67108864]",
             ))
@@ -141,6 +145,43 @@ fn command() -> Command {
             .arg(Arg::new("name").required(true).value_name("NAME"))
             .arg(Arg::new("rest").num_args(0..=2).value_name("TYPE|@ADDRESS")),
         )
+        .subcommand(node_resolver())
+}
+
+fn node_resolver() -> Command {
+    let file = |name: &'static str| {
+        Arg::new(name).long(name).value_name("FILE").value_parser(value_parser!(PathBuf))
+    };
+    Command::new("node-resolver")
+        .about("Keep the addresses of Kubernetes services in this node's /etc/hosts")
+        .args_override_self(true)
+        .after_help(
+            "Environment:\n  \
+             SERVICES        name.namespace.svc between commas, blanks or newlines, at most 20\n  \
+             NAMESERVER      The cluster's DNS service: an address or several, each with a port or not; required\n  \
+             CLUSTER_DOMAIN  The cluster's domain [default: cluster.local]\n  \
+             SERVICE_CIDRS   Networks that services have their addresses from; others are left out",
+        )
+        .arg(flag("once", "Do one round and end: exit code 0, or 1 if the file cannot be changed"))
+        .arg(flag("remove", "Take our lines out of the file and end"))
+        .arg(file("hosts-file").default_value("/etc/hosts").help("File whose lines with our marker are ours"))
+        .arg(file("services-file").help("List of services in place of SERVICES, read again when it changes"))
+        .arg(Arg::new("marker").long("marker").value_name("TEXT").default_value(DEFAULT_MARKER).help(
+            "Comment that makes a line ours",
+        ))
+        .arg(Arg::new("interval").long("interval").value_name("SECONDS").default_value("60")
+            .value_parser(value_parser!(u16).range(1..=3600)).help("Longest time from round to round, 1 to 3600"))
+        .arg(Arg::new("metrics").long("metrics").value_name("ADDRESS:PORT").help("Serve /metrics here [default: nowhere]"))
+        .arg(log_format())
+}
+
+fn log_format() -> Arg {
+    Arg::new("log-format")
+        .long("log-format")
+        .value_name("FORMAT")
+        .default_value("text")
+        .value_parser(PossibleValuesParser::new(["text", "json"]))
+        .help("Format of every log line")
 }
 
 fn flag(name: &'static str, help: &'static str) -> Arg {
@@ -181,6 +222,25 @@ fn flags(matches: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -> Result<F
         json: matches.get_one::<String>("log-format").is_some_and(|format| format == "json"),
         cache_bytes: cache_bytes.unwrap_or(cache::Cache::DEFAULT_BYTES),
     })
+}
+
+fn request(matches: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -> Request {
+    let is_set = |name: &str| matches.get_one(name).copied().unwrap_or(false);
+    let text = |name: &str| matches.get_one::<String>(name).cloned();
+    Request {
+        once: is_set("once"),
+        remove: is_set("remove"),
+        hosts_file: matches.get_one("hosts-file").cloned().unwrap_or_default(),
+        services_file: matches.get_one("services-file").cloned(),
+        marker: text("marker").unwrap_or_default(),
+        interval_seconds: matches.get_one("interval").copied().unwrap_or(60),
+        metrics: text("metrics"),
+        json: text("log-format").is_some_and(|format| format == "json"),
+        services: env("SERVICES"),
+        nameserver: env("NAMESERVER"),
+        cluster_domain: env("CLUSTER_DOMAIN"),
+        service_cidrs: env("SERVICE_CIDRS"),
+    }
 }
 
 fn explain(matches: &ArgMatches) -> Result<Explain, String> {
@@ -326,6 +386,30 @@ mod tests {
     }
 
     #[test]
+    fn the_node_resolver_has_flags_and_variables_of_its_own() {
+        let env = |name: &str| (name == "SERVICES").then(|| "a.n.svc".to_owned());
+        let args = ["node-resolver", "-once", "--services-file=S", "-interval", "5", "-log-format", "json"];
+        let Ok(Wish::NodeResolver(request)) = parse(args.iter().map(OsString::from), &env) else {
+            panic!("no node-resolver")
+        };
+        let want = Request {
+            once: true,
+            remove: false,
+            hosts_file: "/etc/hosts".into(),
+            services_file: Some("S".into()),
+            marker: "openshift-generated-node-resolver".to_owned(),
+            interval_seconds: 5,
+            metrics: None,
+            json: true,
+            services: Some("a.n.svc".to_owned()),
+            nameserver: None,
+            cluster_domain: None,
+            service_cidrs: None,
+        };
+        assert_eq!(*request, want);
+    }
+
+    #[test]
     fn what_cannot_be_read_is_one_line() {
         for args in [
             &["-bogus"][..],
@@ -338,6 +422,9 @@ mod tests {
             &["-cache-bytes", "64M"],
             &["check", "-pidfile", "F"],
             &["explain"],
+            &["node-resolver", "-interval", "0"],
+            &["node-resolver", "-conf", "F"],
+            &["node-resolver", "a.n.svc"],
         ] {
             let error = wish(args).unwrap_err();
             assert!(!error.contains('\n') && error.ends_with("see localdns -help"), "{error}");

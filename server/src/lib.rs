@@ -17,6 +17,7 @@ pub mod follow;
 pub mod house;
 pub mod listen;
 mod loopcheck;
+pub mod node_resolver;
 pub mod observe;
 pub mod pipeline;
 pub mod plugin;

@@ -21,7 +21,9 @@ use tokio::time::{Instant, sleep_until};
 
 fn main() -> ExitCode {
     let start = clock::now();
-    let wish = match cli::parse(std::env::args_os().skip(1), &|name| std::env::var(name).ok()) {
+    // What is not UTF-8 is refused by its name where it stands, not passed over.
+    let env = |name: &str| Some(std::env::var_os(name)?.to_string_lossy().into_owned());
+    let wish = match cli::parse(std::env::args_os().skip(1), &env) {
         Ok(wish) => wish,
         Err(error) => return fail(&error),
     };
@@ -33,6 +35,9 @@ fn main() -> ExitCode {
         Wish::Serve(flags) => serve(&flags, start),
         Wish::Check(flags) => check(&flags),
         Wish::Explain(flags, wish) => explain(&flags, &wish),
+        Wish::NodeResolver(request) => {
+            server::node_resolver::run(&request).map_err(|error| error.to_string())
+        }
     };
     outcome.unwrap_or_else(|error| fail(&error))
 }

@@ -3,8 +3,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use prometheus::TextEncoder;
-
 use super::counters::ZoneRegistry;
 use super::families::{Families, Source};
 use super::logger::Logger;
@@ -50,8 +48,7 @@ impl Collector {
         for source in &self.sources {
             source.collect(&mut families);
         }
-        // It fails on a family without name or samples; there is none.
-        TextEncoder::new().encode_to_string(&families.into_proto()).unwrap_or_default()
+        families.into_text()
     }
 
     /// What CoreDNS prints from the first scrape on, used or not.

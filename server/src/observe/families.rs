@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use prometheus::proto;
+use prometheus::{TextEncoder, proto};
 
 /// Who has metrics to add. Called for every scrape, from the thread that serves it: quick, and no waiting.
 pub trait Source: Send + Sync {
@@ -105,8 +105,14 @@ impl Families {
         (family.kind == kind).then(|| family.samples.entry(labels).or_default())
     }
 
+    /// Everything in the text format, version 0.0.4.
+    pub fn into_text(self) -> String {
+        // It fails on a family without name or samples; there is none.
+        TextEncoder::new().encode_to_string(&self.into_proto()).unwrap_or_default()
+    }
+
     /// As the text encoder wants it, sorted by name and labels.
-    pub(super) fn into_proto(self) -> Vec<proto::MetricFamily> {
+    fn into_proto(self) -> Vec<proto::MetricFamily> {
         self.families.into_iter().map(|(name, family)| family.into_proto(name)).collect()
     }
 }

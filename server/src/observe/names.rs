@@ -109,6 +109,16 @@ metrics! {
     FORWARD_UNMATCHED_REPLIES = "localdns_forward_unmatched_replies_total" "Counter of upstream replies that no query was waiting for.";
     /// Counter {to}.
     FORWARD_LATE_REPLIES = "localdns_forward_late_replies_total" "Counter of upstream replies that came after their query was answered.";
+    /// Counter.
+    NODE_RESOLVER_ROUNDS = "localdns_node_resolver_rounds_total" "Counter of rounds in which every service was looked up.";
+    /// Counter {outcome}; outcome: addresses, failed, no_data, no_such_name.
+    NODE_RESOLVER_LOOKUPS = "localdns_node_resolver_lookups_total" "Counter of lookups, one for each service and family.";
+    /// Counter {result}; result: failed, in_place, replaced, unchanged.
+    NODE_RESOLVER_WRITES = "localdns_node_resolver_writes_total" "Counter of what rounds did to the hosts file.";
+    /// Gauge.
+    NODE_RESOLVER_AGE = "localdns_node_resolver_age_seconds" "Time since the hosts file was last known to be right.";
+    /// Gauge {service, verdict}; verdict: absent, alias, defined_by_others, headless, kept, known, refused.
+    NODE_RESOLVER_LINES = "localdns_node_resolver_lines" "Lines that a service has in the hosts file.";
     /// Gauge.
     CACHE_BYTES = "localdns_cache_bytes" "Memory held by the cache of all server blocks.";
 

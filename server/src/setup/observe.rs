@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use corefile::{Directive, Located, Word};
+use corefile::{Directive, Located};
 use regex::Regex;
 use wire::Name;
 
@@ -294,6 +294,18 @@ impl AdminAddress {
         Self { host: None, port }
     }
 
+    /// Reads `ADDRESS:PORT`; without an address it is everywhere.
+    pub fn from_text(text: &str) -> Option<Self> {
+        let (host, port) = text.rsplit_once(':')?;
+        let port = port.parse().ok()?;
+        let host = match host {
+            "" => None,
+            "localhost" => Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+            host => Some(host.trim_start_matches('[').trim_end_matches(']').parse().ok()?),
+        };
+        Some(Self { host, port })
+    }
+
     /// The addresses to listen on: the one named, or IPv6 and IPv4 wildcards.
     pub fn sockets(&self) -> Vec<SocketAddr> {
         match self.host {
@@ -310,19 +322,8 @@ fn admin_address(plugin: &'static str, directive: &Directive, default: AdminAddr
     let mut args = Args::new(plugin, directive, "[ADDRESS:PORT]");
     let Some(word) = args.optional() else { return Ok(default) };
     args.end()?;
-    parse_admin_address(word)
+    AdminAddress::from_text(&word.text)
         .ok_or_else(|| bad(plugin, word, "ADDRESS:PORT, such as :9153 or 127.0.0.1:9153"))
-}
-
-fn parse_admin_address(word: &Word) -> Option<AdminAddress> {
-    let (host, port) = word.text.rsplit_once(':')?;
-    let port = port.parse().ok()?;
-    let host = match host {
-        "" => None,
-        "localhost" => Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
-        host => Some(host.trim_start_matches('[').trim_end_matches(']').parse().ok()?),
-    };
-    Some(AdminAddress { host, port })
 }
 
 #[cfg(test)]

@@ -1,0 +1,298 @@
+//! `localdns node-resolver`: Kubernetes services as lines of the node's own /etc/hosts.
+//!
+//! ```text
+//! names -> lookups at the cluster's DNS -> plan (pure) -> lines of ours in the hosts file
+//! ```
+//!
+//! For programs that read /etc/hosts and cannot ask the cluster, such as the container runtime that pulls from the image
+//! registry. The hosts file is the only state: what stands there is what is kept while nobody answers. Serves no query.
+
+mod counters;
+mod network;
+mod plan;
+mod services;
+mod settings;
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hostsfile::PublishError;
+use hostsfile::managed::{Entry, File, Written};
+use rand::Rng as _;
+use refresh::{Family, Question, Resolver};
+use thiserror::Error;
+use tokio::runtime::{Builder, Handle};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::admin::{AdminServer, Content, Plan as AdminPlan, Process};
+use crate::clock;
+use crate::observe::{Families, Format, Logger, Source as _};
+use counters::Counters;
+use plan::{Outcomes, Plan, Rules, Verdict, plan};
+use services::{Looked, Service, Services};
+use settings::Settings;
+
+pub use settings::{Request, SettingsError};
+
+/// Runs until SIGTERM or SIGINT; for one round, or only to remove our lines, where that is asked for.
+///
+/// # Errors
+/// What keeps it from going on, as one line or several.
+pub fn run(request: &Request) -> Result<ExitCode, RunError> {
+    if request.remove {
+        return remove(request);
+    }
+    let settings = Settings::read(request)?;
+    let logger = Logger::stdout(if request.json { Format::Json } else { Format::Text })?;
+    logger.install();
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let outcome = runtime.block_on(async {
+        let mut resolver = NodeResolver::new(settings, logger.clone());
+        let _admin = resolver.serve_metrics(&Handle::current())?;
+        if request.once { resolver.round().await } else { resolver.keep().await }
+    });
+    runtime.shutdown_background();
+    logger.flush(Duration::from_millis(500));
+    outcome.map(|()| ExitCode::SUCCESS)
+}
+
+/// Why it ends.
+#[derive(Debug, Error)]
+pub enum RunError {
+    /// The environment, a flag or the list of services.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// The hosts file cannot be changed.
+    #[error(transparent)]
+    Hosts(#[from] PublishError),
+    /// The address for metrics.
+    #[error(transparent)]
+    Metrics(#[from] crate::admin::AdminError),
+    /// Threads, signals, standard output.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+}
+
+fn remove(request: &Request) -> Result<ExitCode, RunError> {
+    let file = File::new(&request.hosts_file, settings::marker(request)?);
+    let mut lines = 0;
+    let written = file.update(|text| {
+        lines = text.managed_lines();
+        Vec::new()
+    })?;
+    match written {
+        Written::Unchanged => println!("{} has no lines of ours", file.path().display()),
+        Written::Replaced | Written::InPlace => println!("{}: {lines} lines removed", file.path().display()),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+struct NodeResolver {
+    file: File,
+    rules: Rules,
+    services: Services,
+    servers: Vec<std::net::SocketAddr>,
+    interval: Duration,
+    metrics: Option<crate::setup::AdminAddress>,
+    counters: Arc<Counters>,
+    logger: Logger,
+    /// What was said of each service last.
+    told: BTreeMap<Service, Verdict>,
+    /// The last error of the hosts file, which is not repeated.
+    told_error: Option<String>,
+}
+
+impl NodeResolver {
+    fn new(settings: Settings, logger: Logger) -> Self {
+        Self {
+            file: settings.file,
+            rules: settings.rules,
+            services: settings.services,
+            servers: settings.servers,
+            interval: settings.interval,
+            metrics: settings.metrics,
+            counters: Arc::default(),
+            logger,
+            told: BTreeMap::new(),
+            told_error: None,
+        }
+    }
+
+    /// Serves `/metrics`, where that is asked for, for as long as what is returned lives.
+    fn serve_metrics(&self, runtime: &Handle) -> Result<Option<AdminServer>, RunError> {
+        let Some(address) = self.metrics else { return Ok(None) };
+        let counters = self.counters.clone();
+        let text = move || {
+            let mut families = Families::default();
+            counters.collect(&mut families);
+            Process.collect(&mut families);
+            families.into_text()
+        };
+        let content = Content { metrics: Box::new(text), not_ready: Box::new(Vec::new) };
+        let admin = AdminServer::new(runtime.clone(), content, self.logger.clone());
+        let mut plan = AdminPlan::default();
+        plan.metrics(address);
+        admin.commit(admin.prepare(plan)?);
+        Ok(Some(admin))
+    }
+
+    /// Round after round, until a signal says that it is enough.
+    async fn keep(&mut self) -> Result<(), RunError> {
+        let mut signals = Signals::new()?;
+        loop {
+            let began = Instant::now();
+            tokio::select! {
+                // A round waits for nobody once it writes, so a signal never comes between.
+                ended = self.round() => match ended {
+                    Err(RunError::Hosts(error @ PublishError::Orphaned(_))) => return Err(error.into()),
+                    ended => self.tell_error(ended.err()),
+                },
+                () = signals.stop() => return Ok(()),
+            }
+            let jitter = self.interval.mul_f64(JITTER * rand::rng().random_range(0.0..=1.0_f64));
+            let next = began + self.interval - jitter;
+            loop {
+                tokio::select! {
+                    () = sleep_until(next) => break,
+                    () = sleep(LOOK) => {
+                        if self.look_at_services() {
+                            break;
+                        }
+                    }
+                    () = signals.stop() => return Ok(()),
+                }
+            }
+        }
+    }
+
+    /// Looks every service up once, and makes the hosts file say what came of it.
+    async fn round(&mut self) -> Result<(), RunError> {
+        let outcomes = self.look_up().await;
+        self.counters.looked_up(&outcomes);
+        let names = self.rules.names_of(self.services.names());
+        let (mut before, mut plan_made) = (Vec::new(), Plan::default());
+        let written = self.file.update(|text| {
+            before = text.entries();
+            plan_made =
+                plan(self.services.names(), &self.rules, &outcomes, &before, &text.defined_by_others(&names));
+            plan_made.entries.clone()
+        });
+        self.counters.wrote(clock::now(), written.as_ref().ok().copied(), &plan_made);
+        self.tell_verdicts(&plan_made);
+        if written? != Written::Unchanged {
+            self.tell_changes(&before, &plan_made.entries);
+        }
+        Ok(())
+    }
+
+    async fn look_up(&self) -> Outcomes {
+        let mut questions = Vec::new();
+        let mut services = BTreeMap::new();
+        for service in self.services.names() {
+            // Service and domain were measured when they were read.
+            let Some(name) = service.full_name(&self.rules.domain) else { continue };
+            services.insert(name.to_string(), service.clone());
+            questions.extend([Family::Ipv4, Family::Ipv6].map(|family| Question { name, family }));
+        }
+        let resolver = Arc::new(Resolver::new(&self.servers).without_aliases());
+        let outcomes = resolver.round(&questions, ROUND).await;
+        outcomes
+            .into_iter()
+            .filter_map(|(asked, outcome)| {
+                Some(((services.get(&asked.name.to_string())?.clone(), asked.family), outcome))
+            })
+            .collect()
+    }
+
+    /// Reads the list of services if it has changed. `true`: there is a new one.
+    fn look_at_services(&mut self) -> bool {
+        match self.services.look() {
+            Looked::Same => false,
+            Looked::New => {
+                let count = self.services.names().len();
+                self.logger.info(None, &format!("{}: {count} services", self.services.source()));
+                true
+            }
+            Looked::Bad(error) => {
+                self.logger.error(None, &format!("the list of services stays as it was: {error}"));
+                false
+            }
+        }
+    }
+
+    fn tell_verdicts(&mut self, plan: &Plan) {
+        self.told.retain(|service, _| plan.verdicts.contains_key(service));
+        for (service, verdict) in &plan.verdicts {
+            let before = self.told.insert(service.clone(), verdict.clone());
+            if before.as_ref().is_some_and(|before| before.label() == verdict.label()) {
+                continue;
+            }
+            match verdict {
+                Verdict::Known if before.is_none() => {}
+                Verdict::Known | Verdict::Absent => self.logger.info(None, &format!("{service}: {verdict}")),
+                Verdict::Kept(_) | Verdict::LeftOut(_) => {
+                    self.logger.warning(None, &format!("{service}: {verdict}"));
+                }
+            }
+        }
+    }
+
+    fn tell_changes(&self, before: &[Entry], after: &[Entry]) {
+        let addresses = |entries: &[Entry]| {
+            let mut of: BTreeMap<Box<str>, Vec<String>> = BTreeMap::new();
+            for entry in entries {
+                of.entry(entry.name.clone()).or_default().push(entry.address.to_string());
+            }
+            of.values_mut().for_each(|addresses| addresses.sort());
+            of
+        };
+        let (before, after) = (addresses(before), addresses(after));
+        for (name, new) in after.iter().filter(|(name, new)| before.get(*name) != Some(new)) {
+            self.logger.info(None, &format!("{}: {name} is {}", self.file.path().display(), new.join(" ")));
+        }
+        for name in before.keys().filter(|name| !after.contains_key(*name)) {
+            self.logger.info(None, &format!("{}: {name} is gone", self.file.path().display()));
+        }
+    }
+
+    fn tell_error(&mut self, error: Option<RunError>) {
+        let error = error.map(|error| error.to_string());
+        if let Some(error) = error.as_ref().filter(|error| self.told_error.as_ref() != Some(error)) {
+            self.logger.error(None, error);
+        }
+        self.told_error = error;
+    }
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn stop(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// The marker of OpenShift's script, so that its lines are ours.
+pub const DEFAULT_MARKER: &str = "openshift-generated-node-resolver";
+/// The longest that a round's lookups may take.
+const ROUND: Duration = Duration::from_secs(10);
+/// How often the list of services is looked at.
+const LOOK: Duration = Duration::from_secs(5);
+/// Nodes that were started together spread over so much of the interval.
+const JITTER: f64 = 0.1;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,93 @@
+//! What the rounds counted, for `/metrics`.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use hostsfile::managed::Written;
+use refresh::Outcome;
+
+use super::plan::{Outcomes, Plan};
+use crate::clock;
+use crate::observe::{Families, Source, names};
+
+/// Written after each round, read at each scrape.
+#[derive(Debug, Default)]
+pub(crate) struct Counters(Mutex<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    rounds: u64,
+    lookups: BTreeMap<&'static str, u64>,
+    writes: BTreeMap<&'static str, u64>,
+    last_good: Option<Instant>,
+    /// Verdict and lines of each service in the last round.
+    services: BTreeMap<String, (&'static str, usize)>,
+}
+
+impl Counters {
+    /// Counts what the lookups of a round came to.
+    pub(crate) fn looked_up(&self, outcomes: &Outcomes) {
+        let mut counts = self.counts();
+        counts.rounds += 1;
+        for outcome in outcomes.values() {
+            *counts.lookups.entry(label(outcome)).or_default() += 1;
+        }
+    }
+
+    /// Counts what the round did to the file; `None`: it could not be changed.
+    pub(crate) fn wrote(&self, now: Instant, written: Option<Written>, plan: &Plan) {
+        let mut counts = self.counts();
+        let result = match written {
+            None => "failed",
+            Some(Written::Unchanged) => "unchanged",
+            Some(Written::Replaced) => "replaced",
+            Some(Written::InPlace) => "in_place",
+        };
+        *counts.writes.entry(result).or_default() += 1;
+        if written.is_some() {
+            counts.last_good = Some(now);
+            let lines = |name: &str| plan.entries.iter().filter(|entry| &*entry.name == name).count();
+            let services = plan.verdicts.iter();
+            counts.services = services
+                .map(|(service, verdict)| (service.to_string(), (verdict.label(), lines(service.as_str()))))
+                .collect();
+        }
+    }
+
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Source for Counters {
+    fn collect(&self, into: &mut Families) {
+        let counts = self.counts();
+        into.counter(names::NODE_RESOLVER_ROUNDS, &[], counts.rounds as f64);
+        for outcome in ["addresses", "failed", "no_data", "no_such_name"] {
+            let count = counts.lookups.get(outcome).copied().unwrap_or_default();
+            into.counter(names::NODE_RESOLVER_LOOKUPS, &[("outcome", outcome)], count as f64);
+        }
+        for result in ["failed", "in_place", "replaced", "unchanged"] {
+            let count = counts.writes.get(result).copied().unwrap_or_default();
+            into.counter(names::NODE_RESOLVER_WRITES, &[("result", result)], count as f64);
+        }
+        if let Some(last) = counts.last_good {
+            let age = clock::now().saturating_duration_since(last).as_secs_f64();
+            into.gauge(names::NODE_RESOLVER_AGE, &[], age);
+        }
+        for (service, (verdict, lines)) in &counts.services {
+            let labels = [("service", service.as_str()), ("verdict", verdict)];
+            into.gauge(names::NODE_RESOLVER_LINES, &labels, *lines as f64);
+        }
+    }
+}
+
+fn label(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Addresses { .. } => "addresses",
+        Outcome::NoSuchName => "no_such_name",
+        Outcome::NoData => "no_data",
+        Outcome::Failed(_) => "failed",
+    }
+}

@@ -1,0 +1,218 @@
+//! What a round's lookups do to our lines: pure, no file, no clock, no network.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::fmt;
+use std::net::IpAddr;
+
+use hostsfile::managed::Entry;
+use refresh::{Family, LookupError, Outcome};
+
+use super::network::Network;
+use super::services::Service;
+
+/// What came of each lookup; one that is missing has failed.
+pub(crate) type Outcomes = HashMap<(Service, Family), Outcome>;
+
+/// What holds for every service.
+#[derive(Debug, Clone)]
+pub(crate) struct Rules {
+    /// The cluster's domain, without final dot.
+    pub(crate) domain: Box<str>,
+    /// Where services have their addresses from; none at all: it is not known.
+    pub(crate) networks: Vec<Network>,
+}
+
+/// What our lines are to be, and why.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Plan {
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) verdicts: BTreeMap<Service, Verdict>,
+}
+
+/// What became of a service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It has these lines, by an answer.
+    Known,
+    /// An answer says that it has no address.
+    Absent,
+    /// What stands is kept for want of an answer, at least in one family.
+    Kept(LookupError),
+    /// It gets no line, whatever the answer.
+    LeftOut(Reason),
+}
+
+/// Why a service gets no line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// A line that is not ours has this name; its number.
+    Defined { name: String, line: usize },
+    /// It is an alias: of type ExternalName.
+    Alias,
+    /// It has so many addresses in a family, and no network says which are services': headless.
+    Headless(usize),
+    /// None of its addresses may enter; this is the first.
+    Refused(IpAddr),
+}
+
+impl Verdict {
+    /// One word, for metrics; verdicts of one word are told once.
+    pub(crate) fn label(&self) -> &'static str {
+        match self {
+            Self::Known => "known",
+            Self::Absent => "absent",
+            Self::Kept(_) => "kept",
+            Self::LeftOut(Reason::Defined { .. }) => "defined_by_others",
+            Self::LeftOut(Reason::Alias) => "alias",
+            Self::LeftOut(Reason::Headless(_)) => "headless",
+            Self::LeftOut(Reason::Refused(_)) => "refused",
+        }
+    }
+}
+
+/// Decides on every service.
+///
+/// In each family an answer replaces our lines, an answer without address removes them, and a failure keeps them. That a
+/// name does not exist holds for both families, unless the other one has addresses.
+pub(crate) fn plan(
+    services: &BTreeSet<Service>,
+    rules: &Rules,
+    outcomes: &Outcomes,
+    standing: &[Entry],
+    defined_by_others: &HashMap<String, usize>,
+) -> Plan {
+    let mut plan = Plan::default();
+    for service in services {
+        let standing: Vec<IpAddr> = standing
+            .iter()
+            .filter(|entry| &*entry.name == service.as_str())
+            .map(|entry| entry.address)
+            .filter(|address| rules.admit(*address))
+            .collect();
+        let (addresses, verdict) = match rules.reason_against(service, outcomes, defined_by_others) {
+            Some(reason) => (Vec::new(), Verdict::LeftOut(reason)),
+            None => rules.decide(service, outcomes, &standing),
+        };
+        plan.entries.extend(addresses.into_iter().map(|address| Entry {
+            name: service.as_str().into(),
+            domain: rules.domain.clone(),
+            address,
+        }));
+        plan.verdicts.insert(service.clone(), verdict);
+    }
+    plan.entries.sort_unstable();
+    plan.entries.dedup();
+    plan
+}
+
+impl Rules {
+    /// Every name that our lines may define.
+    pub(crate) fn names_of(&self, services: &BTreeSet<Service>) -> HashSet<String> {
+        services.iter().flat_map(|service| self.names(service)).collect()
+    }
+
+    /// With and without the domain.
+    fn names(&self, service: &Service) -> [String; 2] {
+        [service.to_string(), format!("{service}.{}", self.domain)]
+    }
+
+    /// Why the service gets no line whatever it answers.
+    fn reason_against(
+        &self,
+        service: &Service,
+        outcomes: &Outcomes,
+        defined_by_others: &HashMap<String, usize>,
+    ) -> Option<Reason> {
+        for name in self.names(service) {
+            if let Some(&line) = defined_by_others.get(&name) {
+                return Some(Reason::Defined { name, line });
+            }
+        }
+        let outcomes = || FAMILIES.iter().filter_map(|family| outcomes.get(&(service.clone(), *family)));
+        if outcomes().any(|outcome| *outcome == Outcome::Failed(LookupError::Alias)) {
+            return Some(Reason::Alias);
+        }
+        outcomes().find_map(|outcome| match outcome {
+            Outcome::Addresses { addresses, .. } if self.networks.is_empty() && addresses.len() > 1 => {
+                Some(Reason::Headless(addresses.len()))
+            }
+            _ => None,
+        })
+    }
+
+    fn decide(&self, service: &Service, outcomes: &Outcomes, standing: &[IpAddr]) -> (Vec<IpAddr>, Verdict) {
+        let of = |family: Family| outcomes.get(&(service.clone(), family));
+        let is_denied = FAMILIES.iter().any(|family| of(*family) == Some(&Outcome::NoSuchName));
+        let (mut entries, mut failure, mut refused) = (Vec::new(), None, None);
+        for family in FAMILIES {
+            match of(family) {
+                Some(Outcome::Addresses { addresses, .. }) => {
+                    let (good, bad): (Vec<IpAddr>, Vec<IpAddr>) = addresses
+                        .iter()
+                        .partition(|address| is_of(**address, family) && self.admit(**address));
+                    entries.extend(good);
+                    refused = refused.or_else(|| bad.first().copied());
+                }
+                Some(Outcome::NoSuchName | Outcome::NoData) => {}
+                Some(Outcome::Failed(_)) | None if is_denied => {}
+                Some(Outcome::Failed(error)) => {
+                    failure = failure.or(Some(*error));
+                    entries.extend(standing.iter().filter(|address| is_of(**address, family)));
+                }
+                None => {
+                    failure = failure.or(Some(LookupError::OutOfTime));
+                    entries.extend(standing.iter().filter(|address| is_of(**address, family)));
+                }
+            }
+        }
+        let verdict = match (failure, refused) {
+            (Some(error), _) => Verdict::Kept(error),
+            (None, Some(address)) if entries.is_empty() => Verdict::LeftOut(Reason::Refused(address)),
+            _ if entries.is_empty() => Verdict::Absent,
+            _ => Verdict::Known,
+        };
+        (entries, verdict)
+    }
+
+    /// Whether a service may have this address.
+    fn admit(&self, address: IpAddr) -> bool {
+        refresh::usable(address, &[]).is_ok()
+            && (self.networks.is_empty() || self.networks.iter().any(|network| network.contains(address)))
+    }
+}
+
+fn is_of(address: IpAddr, family: Family) -> bool {
+    match family {
+        Family::Ipv4 => address.is_ipv4(),
+        Family::Ipv6 => address.is_ipv6(),
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Known => f.write_str("is answered for again"),
+            Self::Absent => f.write_str("has no address, and so no line"),
+            Self::Kept(error) => write!(f, "its lines stay as they are: {error}"),
+            Self::LeftOut(reason) => write!(f, "is left out: {reason}"),
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Defined { name, line } => {
+                write!(f, "line {line} of the hosts file, which is not ours, has {name} already")
+            }
+            Self::Alias => f.write_str("it is an alias of another name (ExternalName)"),
+            Self::Headless(count) => {
+                write!(f, "it has {count} addresses, as headless services do; SERVICE_CIDRS would tell")
+            }
+            Self::Refused(address) => write!(f, "{address} is no service's address"),
+        }
+    }
+}
+
+/// Both.
+pub(crate) const FAMILIES: [Family; 2] = [Family::Ipv4, Family::Ipv6];

@@ -1,0 +1,264 @@
+//! Which services there are: names, validated, from a variable or from a file that is looked at again.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use wire::Name;
+
+use super::settings::SettingsError;
+
+/// A service as `name.namespace.svc`, both RFC 1123 labels.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Service(Box<str>);
+
+impl Service {
+    pub(crate) fn read(word: &str) -> Option<Self> {
+        let mut labels = word.split('.');
+        let known = (labels.next(), labels.next(), labels.next(), labels.next());
+        let (Some(name), Some(namespace), Some("svc"), None) = known else { return None };
+        (is_label(name) && is_label(namespace)).then(|| Self(word.into()))
+    }
+
+    /// `name.namespace.svc`.
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// With the cluster's domain; `None` above 255 octets.
+    pub(crate) fn full_name(&self, domain: &str) -> Option<Name> {
+        Name::from_text(&format!("{self}.{domain}")).ok()
+    }
+}
+
+impl fmt::Display for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Whether this is a label of RFC 1123, section 2.1, as Kubernetes has them: lower case, and 63 octets at most.
+pub(crate) fn is_label(text: &str) -> bool {
+    let inner = text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+    inner && (1..=63).contains(&text.len()) && !text.starts_with('-') && !text.ends_with('-')
+}
+
+/// The services, the image registry always among them.
+#[derive(Debug)]
+pub(crate) struct Services {
+    names: BTreeSet<Service>,
+    file: Option<ServicesFile>,
+}
+
+#[derive(Debug)]
+struct ServicesFile {
+    path: PathBuf,
+    seen: Seen,
+}
+
+/// What a look at the list came to.
+#[derive(Debug)]
+pub(crate) enum Looked {
+    /// It is as it was, or as bad as it was.
+    Same,
+    /// There is a new list.
+    New,
+    /// The new list cannot be used.
+    Bad(SettingsError),
+}
+
+impl Services {
+    /// Those of a variable's value.
+    ///
+    /// # Errors
+    /// What is wrong with the first word that is no service.
+    pub(crate) fn from_text(source: &str, text: &str) -> Result<Self, SettingsError> {
+        Ok(Self { names: read(source, text)?, file: None })
+    }
+
+    /// Those of a file, in which a `#` begins a comment.
+    ///
+    /// # Errors
+    /// The file cannot be read, or what is wrong with its first word that is no service.
+    pub(crate) fn from_file(path: &Path) -> Result<Self, SettingsError> {
+        let seen = Seen::of(path);
+        Ok(Self { names: read_file(path)?, file: Some(ServicesFile { path: path.to_owned(), seen }) })
+    }
+
+    /// Sorted.
+    pub(crate) fn names(&self) -> &BTreeSet<Service> {
+        &self.names
+    }
+
+    /// Where they are from.
+    pub(crate) fn source(&self) -> String {
+        self.file.as_ref().map_or_else(|| VARIABLE.to_owned(), |file| file.path.display().to_string())
+    }
+
+    /// Reads the file again if it has changed; what cannot be used changes nothing.
+    pub(crate) fn look(&mut self) -> Looked {
+        let Some(file) = &mut self.file else { return Looked::Same };
+        let seen = Seen::of(&file.path);
+        if seen == file.seen {
+            return Looked::Same;
+        }
+        file.seen = seen;
+        match read_file(&file.path) {
+            Ok(names) if names == self.names => Looked::Same,
+            Ok(names) => {
+                self.names = names;
+                Looked::New
+            }
+            Err(error) => Looked::Bad(error),
+        }
+    }
+}
+
+/// What changes when a file does; a file that cannot be looked at has its error.
+#[derive(Debug, PartialEq, Eq)]
+struct Seen(Result<(u64, u64, u64, i64, i64), io::ErrorKind>);
+
+impl Seen {
+    fn of(path: &Path) -> Self {
+        let state =
+            |found: Metadata| (found.dev(), found.ino(), found.size(), found.mtime(), found.mtime_nsec());
+        Self(fs::metadata(path).map(state).map_err(|error| error.kind()))
+    }
+}
+
+fn read_file(path: &Path) -> Result<BTreeSet<Service>, SettingsError> {
+    let io = |source| SettingsError::File { path: path.to_owned(), source };
+    let mut bytes = Vec::new();
+    File::open(path).map_err(io)?.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(io)?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(SettingsError::LargeFile(path.to_owned()));
+    }
+    let text = String::from_utf8_lossy(&bytes);
+    let without_comments: Vec<&str> =
+        text.lines().map(|line| line.split('#').next().unwrap_or_default()).collect();
+    read(&path.display().to_string(), &without_comments.join("\n"))
+}
+
+/// Names between commas, blanks and newlines; the image registry besides.
+fn read(source: &str, text: &str) -> Result<BTreeSet<Service>, SettingsError> {
+    let registry = Service(REGISTRY.into());
+    let mut names = BTreeSet::from([registry]);
+    for (number, line) in text.lines().enumerate() {
+        let mut column = 1;
+        for word in line.split(|c: char| c == ',' || c.is_ascii_whitespace()) {
+            let place = format!("{source}:{}:{column}", number + 1);
+            column += word.chars().count() + 1;
+            if word.is_empty() {
+                continue;
+            }
+            let shown = || word.chars().take(SHOWN).collect();
+            let Some(service) = Service::read(word) else {
+                return Err(SettingsError::Service { place, word: shown() });
+            };
+            names.insert(service);
+            if names.len() > MAX_SERVICES + 1 {
+                return Err(SettingsError::TooManyServices { place, word: shown() });
+            }
+        }
+    }
+    Ok(names)
+}
+
+/// The variable that lists services.
+pub(crate) const VARIABLE: &str = "SERVICES";
+/// Always there: without it a node pulls no image of its own cluster.
+pub(crate) const REGISTRY: &str = "image-registry.openshift-image-registry.svc";
+/// Besides the registry.
+pub(crate) const MAX_SERVICES: usize = 20;
+/// The longest list in bytes.
+pub(crate) const MAX_BYTES: u64 = 64 << 10;
+/// How many characters of a bad word are told.
+const SHOWN: usize = 100;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(text: &str) -> Result<Vec<String>, String> {
+        let services = Services::from_text("SERVICES", text).map_err(|error| error.to_string())?;
+        Ok(services.names().iter().map(Service::to_string).filter(|name| name != REGISTRY).collect())
+    }
+
+    #[test]
+    fn names_stand_between_commas_blanks_and_newlines() {
+        for (text, want) in [
+            ("", &[][..]),
+            (" ,, \n\t", &[]),
+            ("a.n.svc,,b.n.svc\n c.n.svc", &["a.n.svc", "b.n.svc", "c.n.svc"]),
+            ("b.n.svc\r\na.n.svc,a.n.svc", &["a.n.svc", "b.n.svc"]),
+            ("1a-b.0.svc", &["1a-b.0.svc"]),
+            (REGISTRY, &[]),
+        ] {
+            assert_eq!(names(text).unwrap(), want, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn anything_but_a_service_refuses_the_list_and_is_named() {
+        let label = "a".repeat(64);
+        for bad in [
+            "A_b",
+            "x;rm",
+            "web",
+            "web.t1",
+            "web.t1.svc.",
+            "web.t1.svc.cluster.local",
+            ".t1.svc",
+            "web..svc",
+            "Web.t1.svc",
+            "-a.t1.svc",
+            "a-.t1.svc",
+            "web.t1.pod",
+            "w\u{e4}b.t1.svc",
+            "web.t1.svc#",
+            "*.t1.svc",
+            &format!("{label}.t1.svc"),
+            &format!("t1.{label}.svc"),
+        ] {
+            let told = names(&format!("ok.n.svc\n , {bad} later.n.svc")).unwrap_err();
+            assert!(told.starts_with(&format!("SERVICES:2:4: {bad:?} is not a service: ")), "{told}");
+        }
+    }
+
+    #[test]
+    fn twenty_services_are_enough() {
+        let list = |count: usize| (0..count).map(|n| format!("s{n}.n.svc ")).collect::<String>();
+        assert_eq!(names(&list(20)).unwrap().len(), 20);
+        assert_eq!(names(&format!("{}{}{REGISTRY}", list(20), list(20))).unwrap().len(), 20);
+        let told = names(&list(21)).unwrap_err();
+        assert!(told.contains("\"s20.n.svc\" is one too many") && told.contains("20 services"), "{told}");
+    }
+
+    #[test]
+    fn a_file_is_read_again_when_it_changes_and_kept_while_it_is_bad() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("services");
+        fs::write(&path, "# for the build\na.n.svc, b.n.svc # both\n").unwrap();
+        let mut services = Services::from_file(&path).unwrap();
+        assert_eq!(services.names().len(), 3);
+        assert!(matches!(services.look(), Looked::Same));
+        fs::write(&path, "c.n.svc\n\n").unwrap();
+        assert!(matches!(services.look(), Looked::New));
+        let told = |looked: Looked| match looked {
+            Looked::Bad(error) => error.to_string(),
+            looked => panic!("{looked:?}"),
+        };
+        fs::write(&path, "c.n.svc\nnonsense\n").unwrap();
+        assert!(told(services.look()).starts_with(&format!("{}:2:1: \"nonsense\"", path.display())));
+        assert!(matches!(services.look(), Looked::Same), "told once");
+        fs::remove_file(&path).unwrap();
+        assert!(told(services.look()).contains("No such file"));
+        assert!(matches!(services.look(), Looked::Same), "told once");
+        assert!(services.names().contains(&Service::read("c.n.svc").unwrap()));
+        fs::write(&path, "x".repeat(MAX_BYTES as usize + 1)).unwrap();
+        assert!(told(services.look()).contains("larger than"));
+    }
+}

@@ -1,0 +1,228 @@
+//! What the environment and the flags say, checked.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use hostsfile::managed::{File, Marker, MarkerError};
+use thiserror::Error;
+
+use super::network::Network;
+use super::plan::Rules;
+use super::services::{self, Services, is_label};
+use crate::setup::AdminAddress;
+
+/// What was asked for, unchecked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// `-once`: one round.
+    pub once: bool,
+    /// `-remove`: take our lines out, and do nothing else.
+    pub remove: bool,
+    /// `-hosts-file`; default /etc/hosts.
+    pub hosts_file: PathBuf,
+    /// `-services-file`: in place of `SERVICES`.
+    pub services_file: Option<PathBuf>,
+    /// `-marker`; default [`DEFAULT_MARKER`](super::DEFAULT_MARKER).
+    pub marker: String,
+    /// `-interval`: seconds from round to round, 1 to 3600; default 60.
+    pub interval_seconds: u16,
+    /// `-metrics`: where /metrics is served; nowhere by default.
+    pub metrics: Option<String>,
+    /// `-log-format json`.
+    pub json: bool,
+    /// `SERVICES`: names between commas, blanks and newlines.
+    pub services: Option<String>,
+    /// `NAMESERVER`: the cluster's DNS service, an address or several, each with a port or not.
+    pub nameserver: Option<String>,
+    /// `CLUSTER_DOMAIN`; default `cluster.local`.
+    pub cluster_domain: Option<String>,
+    /// `SERVICE_CIDRS`: the networks that services have addresses from.
+    pub service_cidrs: Option<String>,
+}
+
+/// What cannot be used, and what is wanted there.
+#[derive(Debug, Error)]
+pub enum SettingsError {
+    /// Without it nothing can be looked up.
+    #[error("NAMESERVER is not set; it wants the address of the cluster's DNS service, such as 10.96.0.10")]
+    NoNameserver,
+    /// A word of `NAMESERVER`.
+    #[error(
+        "NAMESERVER: {0:?} is not an IP address, with or without port, such as 10.96.0.10 or [fd00::a]:53"
+    )]
+    Nameserver(String),
+    /// Too many words in `NAMESERVER`.
+    #[error("NAMESERVER names more than {} servers", refresh::MAX_SERVERS)]
+    TooManyNameservers,
+    /// `CLUSTER_DOMAIN`.
+    #[error(
+        "CLUSTER_DOMAIN: {0:?} is not a domain of lower-case labels and at most 100 characters, such as cluster.local"
+    )]
+    Domain(String),
+    /// A word of `SERVICE_CIDRS`.
+    #[error("SERVICE_CIDRS: {0:?} is not a network such as 10.96.0.0/12 or fd00:96::/112")]
+    Network(String),
+    /// A word that is no service.
+    #[error(
+        "{place}: {word:?} is not a service: it wants name.namespace.svc, name and namespace of a-z, 0-9 and - inside, \
+         63 characters at most"
+    )]
+    Service {
+        /// Where it stands: `file:line:column`.
+        place: String,
+        /// The word, shortened.
+        word: String,
+    },
+    /// The list is too long.
+    #[error(
+        "{place}: {word:?} is one too many: at most {} services besides {}",
+        services::MAX_SERVICES,
+        services::REGISTRY
+    )]
+    TooManyServices {
+        /// Where it stands: `file:line:column`.
+        place: String,
+        /// The first that is too many.
+        word: String,
+    },
+    /// The file of services cannot be read.
+    #[error("cannot read {}: {source}", .path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The file of services cannot be a list of 20.
+    #[error("{} is larger than {} bytes", .0.display(), services::MAX_BYTES)]
+    LargeFile(PathBuf),
+    /// `-marker`.
+    #[error(transparent)]
+    Marker(#[from] MarkerError),
+    /// `-metrics`.
+    #[error("-metrics: {0:?} is not ADDRESS:PORT, such as :9353 or 127.0.0.1:9353")]
+    Metrics(String),
+}
+
+/// What the rounds need.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) file: File,
+    pub(crate) services: Services,
+    pub(crate) servers: Vec<SocketAddr>,
+    pub(crate) rules: Rules,
+    pub(crate) interval: Duration,
+    pub(crate) metrics: Option<AdminAddress>,
+}
+
+impl Settings {
+    /// Checks everything; a list of services with one bad word is refused whole.
+    pub(crate) fn read(request: &Request) -> Result<Self, SettingsError> {
+        let services = match &request.services_file {
+            Some(path) => Services::from_file(path)?,
+            None => Services::from_text(services::VARIABLE, request.services.as_deref().unwrap_or_default())?,
+        };
+        Ok(Self {
+            file: File::new(&request.hosts_file, marker(request)?),
+            services,
+            servers: servers(request.nameserver.as_deref().unwrap_or_default())?,
+            rules: Rules {
+                domain: domain(request.cluster_domain.as_deref().unwrap_or_default())?,
+                networks: words(request.service_cidrs.as_deref().unwrap_or_default())
+                    .map(|word| word.parse().map_err(|()| SettingsError::Network(word.to_owned())))
+                    .collect::<Result<Vec<Network>, _>>()?,
+            },
+            interval: Duration::from_secs(request.interval_seconds.into()),
+            metrics: request.metrics.as_deref().map(metrics).transpose()?,
+        })
+    }
+}
+
+/// The marker of our lines.
+pub(crate) fn marker(request: &Request) -> Result<Marker, SettingsError> {
+    Ok(Marker::new(&request.marker)?)
+}
+
+fn servers(text: &str) -> Result<Vec<SocketAddr>, SettingsError> {
+    let read = |word: &str| {
+        let address = word.parse::<IpAddr>().map(|address| SocketAddr::new(address, 53));
+        address.or_else(|_| word.parse()).map_err(|_| SettingsError::Nameserver(word.to_owned()))
+    };
+    let servers = words(text).map(read).collect::<Result<Vec<_>, _>>()?;
+    match servers.len() {
+        0 => Err(SettingsError::NoNameserver),
+        count if count > refresh::MAX_SERVERS => Err(SettingsError::TooManyNameservers),
+        _ => Ok(servers),
+    }
+}
+
+fn domain(text: &str) -> Result<Box<str>, SettingsError> {
+    let domain = text.trim().trim_end_matches('.');
+    if domain.is_empty() && text.trim().is_empty() {
+        return Ok("cluster.local".into());
+    }
+    // The longest service has 131 characters, a name at most 253.
+    if domain.len() <= 100 && domain.split('.').all(is_label) {
+        Ok(domain.into())
+    } else {
+        Err(SettingsError::Domain(text.to_owned()))
+    }
+}
+
+fn metrics(text: &str) -> Result<AdminAddress, SettingsError> {
+    AdminAddress::from_text(text).ok_or_else(|| SettingsError::Metrics(text.to_owned()))
+}
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| c == ',' || c.is_ascii_whitespace()).filter(|word| !word.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_have_port_53_unless_they_say_otherwise() {
+        for (text, want) in [
+            ("10.96.0.10", &["10.96.0.10:53"][..]),
+            (
+                "10.96.0.10:1053, fd00::a [fd00::b]:5353",
+                &["10.96.0.10:1053", "[fd00::a]:53", "[fd00::b]:5353"],
+            ),
+        ] {
+            let want: Vec<SocketAddr> = want.iter().map(|text| text.parse().unwrap()).collect();
+            assert_eq!(servers(text).unwrap(), want);
+        }
+        for (text, told) in [
+            ("", "NAMESERVER is not set"),
+            (" , ", "NAMESERVER is not set"),
+            ("$(KUBE_DNS_SERVICE_HOST)", "NAMESERVER: \"$(KUBE_DNS_SERVICE_HOST)\" is not an IP address"),
+            ("10.96.0.10 dns", "NAMESERVER: \"dns\" is not an IP address"),
+            (&"192.0.2.1 ".repeat(16), "NAMESERVER names more than 15 servers"),
+        ] {
+            let error = servers(text).unwrap_err().to_string();
+            assert!(error.starts_with(told), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_domain_is_one_and_cluster_local_unless_it_is_told() {
+        for (text, want) in [
+            ("", "cluster.local"),
+            (" ", "cluster.local"),
+            ("cluster.local.", "cluster.local"),
+            ("k8s", "k8s"),
+            ("a.b-c.d", "a.b-c.d"),
+        ] {
+            assert_eq!(&*domain(text).unwrap(), want, "{text:?}");
+        }
+        for bad in
+            [".", "a..b", "a b", "x;rm", "Cluster.local", "a\n127.0.0.1 b", &"a".repeat(64), &"a.".repeat(51)]
+        {
+            let error = domain(bad).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("CLUSTER_DOMAIN: {bad:?} is not a domain")), "{error}");
+        }
+    }
+}

@@ -1,0 +1,241 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use hostsfile::managed::{Entry, Marker, Text};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use refresh::{Family, LookupError, Outcome};
+
+use super::DEFAULT_MARKER;
+use super::plan::{FAMILIES, Outcomes, Plan, Reason, Rules, Verdict, plan};
+use super::services::Service;
+
+#[test]
+fn an_answer_replaces_a_denial_removes_and_a_failure_keeps() {
+    let (silent, servfail) = (Outcome::Failed(LookupError::Silent), Outcome::Failed(LookupError::Rcode(2)));
+    let standing = &["10.96.0.1", "fd00::1"][..];
+    for (v4, v6, want, verdict) in [
+        (addresses(&["10.96.0.2"]), addresses(&["fd00::2"]), &["10.96.0.2", "fd00::2"][..], Verdict::Known),
+        (addresses(&["10.96.0.2"]), Outcome::NoData, &["10.96.0.2"], Verdict::Known),
+        (Outcome::NoData, Outcome::NoData, &[], Verdict::Absent),
+        (Outcome::NoSuchName, Outcome::NoSuchName, &[], Verdict::Absent),
+        (Outcome::NoSuchName, silent.clone(), &[], Verdict::Absent),
+        (silent.clone(), Outcome::NoSuchName, &[], Verdict::Absent),
+        (Outcome::NoData, silent.clone(), &["fd00::1"], Verdict::Kept(LookupError::Silent)),
+        (
+            addresses(&["10.96.0.2"]),
+            servfail.clone(),
+            &["10.96.0.2", "fd00::1"],
+            Verdict::Kept(LookupError::Rcode(2)),
+        ),
+        (silent.clone(), servfail, standing, Verdict::Kept(LookupError::Silent)),
+        (addresses(&["10.96.0.2"]), Outcome::NoSuchName, &["10.96.0.2"], Verdict::Known),
+        (
+            addresses(&["10.96.0.2"]),
+            Outcome::Failed(LookupError::Alias),
+            &[],
+            Verdict::LeftOut(Reason::Alias),
+        ),
+        (addresses(&["10.96.0.2", "10.96.0.3"]), silent, &[], Verdict::LeftOut(Reason::Headless(2))),
+    ] {
+        let made = one(&[], standing, v4.clone(), v6.clone(), "127.0.0.1 localhost\n");
+        assert_eq!(of(&made), want, "{v4:?} {v6:?}");
+        assert_eq!(made.verdicts[&web()], verdict, "{v4:?} {v6:?}");
+    }
+}
+
+#[test]
+fn only_addresses_of_services_enter() {
+    let networks = &["10.96.0.0/12", "fd00:96::/112"][..];
+    for (networks, v4, v6, want) in [
+        (networks, &["10.96.0.1"][..], &["fd00:96::64"][..], &["10.96.0.1", "fd00:96::64"][..]),
+        (networks, &["10.96.0.1", "10.97.0.2"], &[], &["10.96.0.1", "10.97.0.2"]),
+        (networks, &["10.96.0.1", "172.17.0.254"], &["fd00:17::1"], &["10.96.0.1"]),
+        (networks, &["93.184.216.34"], &["fd00:17::1"], &[]),
+        (&[], &["127.0.0.1"], &["::1"], &[]),
+        (&[], &["169.254.1.1"], &["fe80::1"], &[]),
+        (&[], &["0.0.0.0"], &["::ffff:10.96.0.1"], &[]),
+        (&[], &["224.0.0.1"], &["fd00::1"], &["fd00::1"]),
+        (&["0.0.0.0/0", "::/0"], &["127.0.0.1"], &["fe80::1"], &[]),
+    ] {
+        // What the rules refuse does not stay, either.
+        let made = one(networks, &["127.0.0.9"], addresses(v4), addresses(v6), "");
+        assert_eq!(of(&made), want, "{networks:?} {v4:?} {v6:?}");
+        let refused = matches!(made.verdicts[&web()], Verdict::LeftOut(Reason::Refused(_)));
+        assert_eq!(refused, want.is_empty(), "{:?}", made.verdicts);
+    }
+    let failed = || Outcome::Failed(LookupError::Silent);
+    assert_eq!(of(&one(networks, &["93.184.216.34", "127.0.0.1"], failed(), failed(), "")), [""; 0]);
+}
+
+#[test]
+fn a_name_that_others_define_is_left_out() {
+    for (text, defined) in [
+        ("10.0.0.1 web.t1.svc\n", Some("web.t1.svc")),
+        ("10.0.0.1 x WEB.t1.svc. # c\n", Some("web.t1.svc")),
+        ("::1 web.t1.svc.cluster.local", Some("web.t1.svc.cluster.local")),
+        ("10.0.0.1 web.t1\n10.0.0.1 web.t1.svc.other\n# 10.0.0.1 web.t1.svc\n", None),
+    ] {
+        for outcome in [addresses(&["10.96.0.1"]), Outcome::Failed(LookupError::Silent)] {
+            let made = one(&[], &["10.96.0.1"], outcome, Outcome::NoData, text);
+            assert_eq!(of(&made).is_empty(), defined.is_some(), "{text}");
+            let reason =
+                defined.map(|name| Verdict::LeftOut(Reason::Defined { name: name.to_owned(), line: 1 }));
+            assert!(reason.is_none_or(|reason| made.verdicts[&web()] == reason), "{:?}", made.verdicts);
+        }
+    }
+}
+
+/// One family's lookup, as the model sees it.
+#[derive(Debug, Clone, Copy)]
+enum Came {
+    One(u8),
+    Two(u8),
+    Loopback,
+    Denied,
+    Empty,
+    Alias,
+    Silent,
+    Missing,
+}
+
+fn came() -> impl Strategy<Value = Came> {
+    prop_oneof![
+        3 => (0..3_u8).prop_map(Came::One),
+        1 => (0..3_u8).prop_map(Came::Two),
+        1 => Just(Came::Loopback),
+        2 => Just(Came::Denied),
+        2 => Just(Came::Empty),
+        1 => Just(Came::Alias),
+        3 => Just(Came::Silent),
+        1 => Just(Came::Missing),
+    ]
+}
+
+impl Came {
+    fn outcome(self, family: Family) -> Option<Outcome> {
+        let texts: Vec<String> = match self {
+            Self::One(n) => vec![address(family, n)],
+            Self::Two(n) => vec![address(family, n), address(family, n + 1)],
+            Self::Loopback if family == Family::Ipv4 => vec!["127.0.0.1".to_owned()],
+            Self::Loopback => vec!["::1".to_owned()],
+            Self::Denied => return Some(Outcome::NoSuchName),
+            Self::Empty => return Some(Outcome::NoData),
+            Self::Alias => return Some(Outcome::Failed(LookupError::Alias)),
+            Self::Silent => return Some(Outcome::Failed(LookupError::Silent)),
+            Self::Missing => return None,
+        };
+        Some(addresses(&texts.iter().map(String::as_str).collect::<Vec<_>>()))
+    }
+}
+
+/// The published set, kept by hand: service and family to addresses.
+type Model = BTreeMap<(usize, bool), BTreeSet<String>>;
+
+fn step(model: &mut Model, service: usize, came: [Came; 2], known_networks: bool, is_defined: bool) {
+    let headless = !known_networks && came.iter().any(|came| matches!(came, Came::Two(_)));
+    if is_defined || headless || came.iter().any(|came| matches!(came, Came::Alias)) {
+        model.retain(|(of, _), _| *of != service);
+        return;
+    }
+    let denied = came.iter().any(|came| matches!(came, Came::Denied));
+    for (came, is_v6) in came.into_iter().zip([false, true]) {
+        let family = if is_v6 { Family::Ipv6 } else { Family::Ipv4 };
+        let now = match came {
+            Came::One(n) => vec![address(family, n)],
+            Came::Two(n) => vec![address(family, n), address(family, n + 1)],
+            Came::Silent | Came::Missing if !denied => continue,
+            _ => vec![],
+        };
+        model.insert((service, is_v6), now.into_iter().collect());
+    }
+}
+
+proptest! {
+    #[test]
+    fn what_is_published_is_what_a_simple_model_says(
+        rounds in vec(([[came(), came()], [came(), came()], [came(), came()]], 0..8_usize), 1..12),
+        known_networks in any::<bool>(),
+        others in "(# c\r?\n|127.0.0.1 localhost\n|\n){0,4}",
+    ) {
+        let names = ["a.n.svc", "b.n.svc", "c.n.svc"];
+        let services: BTreeSet<Service> = names.iter().map(|name| Service::read(name).unwrap()).collect();
+        let networks: &[&str] = if known_networks { &["10.96.0.0/12", "fd00::/16"] } else { &[] };
+        let marker = Marker::new(DEFAULT_MARKER).unwrap();
+        let mut file = others.clone().into_bytes();
+        let mut model = Model::new();
+        for (round, defined) in rounds {
+            let mut outcomes = Outcomes::new();
+            for (service, came) in services.iter().zip(round) {
+                for (family, came) in FAMILIES.into_iter().zip(came) {
+                    outcomes.extend(came.outcome(family).map(|outcome| ((service.clone(), family), outcome)));
+                }
+            }
+            // Somebody defines one of the names, for this round alone.
+            let foreign = names.get(defined).map(|name| format!("192.0.2.1 {name}\n")).unwrap_or_default();
+            let with_foreign = [foreign.as_bytes(), &file].concat();
+            let text = Text::new(&with_foreign, &marker);
+            let rules = rules(networks);
+            let taken = text.defined_by_others(&rules.names_of(&services));
+            let made = plan(&services, &rules, &outcomes, &text.entries(), &taken);
+            let written = text.with(&made.entries).unwrap_or_else(|| with_foreign.clone());
+            prop_assert!(written.starts_with(foreign.as_bytes()));
+            file = written[foreign.len()..].to_vec();
+            for (service, came) in round.into_iter().enumerate() {
+                step(&mut model, service, came, known_networks, defined == service);
+            }
+            let mut want: Vec<String> = model
+                .iter()
+                .flat_map(|((service, _), addresses)| addresses.iter().map(|address| (names[*service], address)))
+                .map(|(name, address)| format!("{address} {name} {name}.cluster.local # {DEFAULT_MARKER}"))
+                .collect();
+            let all = String::from_utf8(file.clone()).unwrap();
+            let (ours, theirs): (Vec<&str>, Vec<&str>) =
+                all.split_inclusive('\n').partition(|line| line.contains(DEFAULT_MARKER));
+            let mut found: Vec<String> = ours.iter().map(|line| line.trim_end().to_owned()).collect();
+            want.sort();
+            found.sort();
+            prop_assert_eq!(found, want);
+            prop_assert_eq!(theirs.concat(), others.clone());
+        }
+    }
+}
+
+fn address(family: Family, n: u8) -> String {
+    if family == Family::Ipv4 { format!("10.96.0.{}", n + 1) } else { format!("fd00::{}", n + 1) }
+}
+
+fn addresses(texts: &[&str]) -> Outcome {
+    if texts.is_empty() {
+        return Outcome::NoData;
+    }
+    Outcome::Addresses { addresses: texts.iter().map(|text| text.parse().unwrap()).collect(), ttl: 30 }
+}
+
+fn rules(networks: &[&str]) -> Rules {
+    let networks = networks.iter().map(|network| network.parse().unwrap()).collect();
+    Rules { domain: "cluster.local".into(), networks }
+}
+
+fn web() -> Service {
+    Service::read("web.t1.svc").unwrap()
+}
+
+/// A round of one service.
+fn one(networks: &[&str], standing: &[&str], v4: Outcome, v6: Outcome, others: &str) -> Plan {
+    let entry = |address: &&str| Entry {
+        name: "web.t1.svc".into(),
+        domain: "cluster.local".into(),
+        address: address.parse::<IpAddr>().unwrap(),
+    };
+    let standing: Vec<Entry> = standing.iter().map(entry).collect();
+    let outcomes = Outcomes::from([((web(), Family::Ipv4), v4), ((web(), Family::Ipv6), v6)]);
+    let marker = Marker::new(DEFAULT_MARKER).unwrap();
+    let (services, rules) = (BTreeSet::from([web()]), rules(networks));
+    let others = Text::new(others.as_bytes(), &marker).defined_by_others(&rules.names_of(&services));
+    plan(&services, &rules, &outcomes, &standing, &others)
+}
+
+fn of(plan: &Plan) -> Vec<String> {
+    plan.entries.iter().map(|entry| entry.address.to_string()).collect()
+}

@@ -1,0 +1,114 @@
+//! Killed at each system call that touches the hosts file, it leaves whole lines, and the next round mends the rest.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::Command;
+
+use tests::{output, tool};
+
+use super::{Node, OTHERS, PATIENCE, WRITABLE, line, said, text, zone};
+
+#[test]
+fn a_crash_while_renaming_leaves_the_old_file_or_the_new() {
+    killed_at_each_call("a_crash_while_renaming_leaves_the_old_file_or_the_new", false);
+}
+
+#[test]
+fn a_crash_while_writing_in_place_leaves_whole_lines() {
+    killed_at_each_call("a_crash_while_writing_in_place_leaves_whole_lines", true);
+}
+
+fn killed_at_each_call(test: &str, in_place: bool) {
+    if !tool(test, "strace") {
+        return;
+    }
+    let node = Node::new(
+        OTHERS,
+        zone(
+            "a.n.svc.cluster.local. 5 IN A 10.9.0.1
+             b.n.svc.cluster.local. 5 IN A 10.96.0.102",
+        ),
+    );
+    let services = "a.n.svc b.n.svc c.n.svc";
+    // The new text is shorter than the first of these and longer than the second.
+    let olds = [
+        [line("10.96.100.101", "a.n.svc"), line("10.96.100.102", "b.n.svc"), line("fd00:96::64", "c.n.svc")]
+            .concat(),
+        line("10.96.0.102", "b.n.svc"),
+    ];
+    let new = [line("10.9.0.1", "a.n.svc"), line("10.96.0.102", "b.n.svc")].concat();
+    // How often the file was found as it was, and how often not.
+    let mut seen = [0; 2];
+    // Renaming does not care which file is longer.
+    for old in olds.into_iter().take(if in_place { 2 } else { 1 }) {
+        let reset = || {
+            fs::write(node.hosts(), format!("{OTHERS}{old}")).expect(WRITABLE);
+            drop(fs::remove_file(node.home.path().join("twin")));
+            if in_place {
+                fs::hard_link(node.hosts(), node.home.path().join("twin")).expect(WRITABLE);
+            }
+        };
+        reset();
+        let log = node.home.path().join("strace");
+        let status = |inject: Option<&str>| {
+            let round = node.command(services, &["-once"]);
+            let mut traced = Command::new("strace");
+            traced.args(["-f", "-qq", "-o"]).arg(&log);
+            for path in [node.hosts(), node.home.path().join(".hosts.localdns"), node.home.path().to_owned()]
+            {
+                traced.arg("-P").arg(path);
+            }
+            traced.args(inject.map(|inject| format!("--inject={inject}")));
+            traced.arg(round.get_program()).args(round.get_args());
+            round.get_envs().for_each(|(name, value)| match value {
+                Some(value) => drop(traced.env(name, value)),
+                None => drop(traced.env_remove(name)),
+            });
+            output(traced, PATIENCE)
+        };
+        said(&status(None));
+        assert_eq!(node.text(), format!("{OTHERS}{new}"));
+        let mut calls: BTreeMap<String, usize> = BTreeMap::new();
+        for call in fs::read_to_string(&log).expect("strace wrote its log").lines().filter_map(call) {
+            *calls.entry(call).or_default() += 1;
+        }
+        let changing = if in_place { ["pwrite64", "fsync"] } else { ["rename", "fsync"] };
+        assert!(changing.iter().all(|call| calls.contains_key(*call)), "{calls:?}");
+        for (call, times) in calls {
+            for nth in 1..=times {
+                reset();
+                let ended = status(Some(&format!("{call}:signal=KILL:when={nth}")));
+                assert_eq!(ended.status.signal(), Some(9), "{call} {nth}: {}", text(&ended.stderr));
+                let found = node.text();
+                seen[usize::from(found != format!("{OTHERS}{old}"))] += 1;
+                if in_place {
+                    let whole = |line: &str| {
+                        let line = format!("{line}\n");
+                        line == "\n" || old.contains(&line) || new.contains(&line)
+                    };
+                    let rest =
+                        found.strip_prefix(OTHERS).unwrap_or_else(|| panic!("{call} {nth}: {found:?}"));
+                    assert!(rest.ends_with('\n') && rest.lines().all(whole), "{call} {nth}: {found:?}");
+                } else {
+                    let is_one = [&old, &new].iter().any(|text| found == format!("{OTHERS}{text}"));
+                    assert!(is_one, "{call} {nth}: {found:?}");
+                }
+                node.once(services);
+                // Empty lines may stay where it was killed in place: nobody can tell whose they are.
+                let mended: String = node.text().split_inclusive('\n').filter(|line| *line != "\n").collect();
+                assert_eq!(mended, format!("{OTHERS}{new}"), "{call} {nth}");
+                assert!(in_place || mended == node.text(), "{call} {nth}");
+                assert!(!node.names().contains(&".hosts.localdns".to_owned()), "{call} {nth}");
+            }
+        }
+    }
+    assert!(seen[0] > 10 && seen[1] > 4, "{seen:?}");
+}
+
+/// The name of the system call in a line of strace's.
+fn call(line: &str) -> Option<String> {
+    let (head, _) = line.split_once('(')?;
+    let name = head.split_whitespace().next_back()?;
+    name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_').then(|| name.to_owned())
+}

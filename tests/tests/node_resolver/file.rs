@@ -1,0 +1,273 @@
+//! The hosts file belongs to somebody else: what stays as it is, what readers find, and where no file can be renamed.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+
+use rustix::fs::{XattrFlags, getxattr, setxattr};
+use tests::{Action, Upstream, assert_contains, eventually, fresh_ip, isolated, output, run, tempdir};
+
+use super::running::{Running, SOON};
+use super::{Node, OTHERS, PATIENCE, SOA, command_on, line, said, text, zone};
+
+const WEB: &str = "web.t1.svc.cluster.local. 5 IN A 10.96.0.100";
+
+#[test]
+fn bytes_of_others_stay_and_remove_leaves_them_alone() {
+    let mention = "10.0.0.9 mine # not openshift-generated-node-resolver";
+    for others in [
+        "",
+        "127.0.0.1 localhost",
+        "127.0.0.1 localhost\n",
+        "# top\r\n\r\n127.0.0.1\tlocalhost\r\n::1 localhost\r\n",
+        "\n\n  # indented\n127.0.0.1 localhost # home\n\n\n",
+        "127.0.0.1 localhost\n# no end",
+        &format!(
+            "{mention}\n# openshift-generated-node-resolver\n127.0.0.1 localhost # openshift-generated-node-resolver"
+        ),
+    ] {
+        let node = Node::new(others, zone(WEB));
+        node.once("web.t1.svc");
+        let own = line("10.96.0.100", "web.t1.svc");
+        let written = node.text();
+        assert_eq!(written.matches(&own).count(), 1, "{written:?}");
+        assert_eq!(written.replace(&own, ""), others);
+        assert!(
+            written.split('\n').any(|found| format!("{found}\n") == own),
+            "a line of its own: {written:?}"
+        );
+        assert_contains!(node.remove(), "1 lines removed");
+        assert_eq!(node.text(), others);
+        assert_contains!(node.remove(), "no lines of ours");
+        assert_eq!(node.names(), ["hosts"]);
+    }
+}
+
+#[test]
+fn bytes_that_are_no_text_stay_too() {
+    let node = Node::new("", zone(WEB));
+    let others = b"127.0.0.1 localhost # \xff\xfe\n\x00\x01 \xc3\n";
+    fs::write(node.hosts(), others).unwrap();
+    node.once("web.t1.svc");
+    let own = line("10.96.0.100", "web.t1.svc");
+    assert_eq!(fs::read(node.hosts()).unwrap(), [&others[..], own.as_bytes()].concat());
+    node.remove();
+    assert_eq!(fs::read(node.hosts()).unwrap(), others);
+}
+
+#[test]
+fn lines_that_the_script_left_are_taken_over() {
+    let theirs = format!("{OTHERS}{}192.0.2.7 other\n", line("10.96.0.9", "web.t1.svc"));
+    let node = Node::new(&theirs, zone(WEB));
+    node.once("web.t1.svc");
+    assert_eq!(node.text(), format!("{OTHERS}192.0.2.7 other\n{}", line("10.96.0.100", "web.t1.svc")));
+}
+
+#[test]
+fn a_second_round_with_the_same_answers_leaves_inode_and_times_alone() {
+    let node = Node::new(OTHERS, zone(WEB));
+    node.once("web.t1.svc");
+    let state = || {
+        let (file, home) = (fs::metadata(node.hosts()).unwrap(), fs::metadata(node.home.path()).unwrap());
+        (file.ino(), file.mtime(), file.mtime_nsec(), file.ctime_nsec(), home.mtime_nsec())
+    };
+    let before = state();
+    node.once("web.t1.svc");
+    assert_eq!(state(), before);
+}
+
+#[test]
+fn mode_owner_acl_label_and_other_attributes_stay() {
+    let node = Node::new(OTHERS, zone(WEB));
+    let path = node.hosts();
+    let owned = chown(&path, Some(4242), Some(4243)).is_ok();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+    // The owner rw, user 1 r, the group r, the mask r, others nothing (version 2, little endian).
+    let entry = |tag: u8, may: u8, id: u32| [&[tag, 0, may, 0], &id.to_le_bytes()[..]].concat();
+    let all = u32::MAX;
+    let acl = [entry(1, 6, all), entry(2, 4, 1), entry(4, 4, all), entry(16, 4, all), entry(32, 0, all)];
+    let acl = [vec![2, 0, 0, 0], acl.concat()].concat();
+    let attributes = [
+        ("system.posix_acl_access", acl),
+        ("security.selinux", b"system_u:object_r:net_conf_t:s0\0".to_vec()),
+        ("user.note", b"kept".to_vec()),
+    ];
+    let set: Vec<_> = attributes
+        .iter()
+        .filter(|(name, value)| setxattr(&path, *name, value, XattrFlags::empty()).is_ok())
+        .collect();
+    let before = fs::metadata(&path).unwrap();
+    node.once("web.t1.svc");
+    let after = fs::metadata(&path).unwrap();
+    assert_ne!(before.ino(), after.ino(), "renamed");
+    assert_eq!((before.mode(), before.uid(), before.gid()), (after.mode(), after.uid(), after.gid()));
+    assert_eq!(owned, after.uid() == 4242);
+    for (name, want) in set {
+        let mut value = [0; 256];
+        let length = getxattr(&path, *name, &mut value).unwrap();
+        assert_eq!(&value[..length], want, "{name}");
+    }
+}
+
+/// The script's first broken promise: it copied over the file, which was empty for a moment.
+#[test]
+fn readers_never_find_half_a_file() {
+    let count = AtomicU32::new(0);
+    let node = Node::new(OTHERS, move |asked| {
+        let n = count.fetch_add(1, Ordering::Relaxed);
+        match asked.rtype {
+            1 => Action::answer(&format!("{} 5 IN A 10.96.{}.{}", asked.name, n / 250, n % 250 + 1)),
+            _ if n.is_multiple_of(3) => Action::answer(&format!("{} 5 IN AAAA fd00::{n:x}", asked.name)),
+            _ => Action::Reply(tests::Says::nodata(SOA)),
+        }
+    });
+    let path = node.hosts();
+    // Renamed at first; in place while the file has a second name.
+    for twin in [false, true] {
+        if twin {
+            fs::hard_link(&path, node.home.path().join("twin")).unwrap();
+        }
+        let inode = fs::metadata(&path).unwrap().ino();
+        let done = AtomicBool::new(false);
+        let reads = thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let mut reads = 0;
+                while !done.load(Ordering::Relaxed) {
+                    let text = fs::read_to_string(&path).unwrap();
+                    // Two readings of memory that is written meanwhile are the kernel's: in place, what is not ours counts.
+                    let whole = text
+                        .lines()
+                        .skip(1)
+                        .all(|line| line.ends_with("# openshift-generated-node-resolver"));
+                    assert!(text.starts_with(OTHERS) && (twin || whole && text.ends_with('\n')), "{text:?}");
+                    reads += 1;
+                }
+                reads
+            });
+            for _ in 0..25 {
+                node.once("web.t1.svc");
+            }
+            done.store(true, Ordering::Relaxed);
+            reader.join().unwrap()
+        });
+        assert!(reads > 1000, "{reads} reads");
+        assert_eq!(fs::metadata(&path).unwrap().ino() == inode, twin);
+    }
+}
+
+#[test]
+fn the_nodes_own_hosts_file_is_changed_and_never_asked() {
+    isolated(|| {
+        // Its own line would answer the lookup, if it read the file to answer itself.
+        fs::write("/etc/hosts", format!("{OTHERS}{}", line("10.96.0.9", "web.t1.svc"))).unwrap();
+        let upstream = Upstream::start(fresh_ip(), zone(""));
+        let mut command = Command::new(tests::binary());
+        command
+            .args(["node-resolver", "-once"])
+            .env("SERVICES", "web.t1.svc")
+            .env("NAMESERVER", upstream.word());
+        said(&output(command, PATIENCE));
+        assert_eq!(fs::read_to_string("/etc/hosts").unwrap(), OTHERS);
+    });
+}
+
+#[test]
+fn a_file_mounted_by_itself_is_changed_in_place_and_one_that_was_replaced_outside_ends_the_process() {
+    isolated(|| {
+        let home = tempdir();
+        let outside = home.path().join("hosts");
+        fs::write(&outside, OTHERS).unwrap();
+        let mount = || run("mount", &["--bind", &outside.to_string_lossy(), "/etc/hosts"]);
+        mount();
+        let inode = fs::metadata(&outside).unwrap().ino();
+        let upstream = Upstream::start(fresh_ip(), zone(WEB));
+        let command = || {
+            let mut command = command_on(Path::new("/etc/hosts"));
+            command.args(["-interval", "1"]).env("SERVICES", "web.t1.svc").env("NAMESERVER", upstream.word());
+            command
+        };
+        let mut running = Running::start(command());
+        let seen = |want: String| {
+            eventually(&want, SOON, || (fs::read_to_string(&outside).unwrap() == want).then_some(()));
+        };
+        seen(format!("{OTHERS}{}", line("10.96.0.100", "web.t1.svc")));
+        assert_eq!(fs::metadata(&outside).unwrap().ino(), inode, "in place");
+        // A shorter text: cut, without a trace of the padding.
+        upstream.answer_by(zone("web.t1.svc.cluster.local. 5 IN A 10.9.0.1"));
+        seen(format!("{OTHERS}{}", line("10.9.0.1", "web.t1.svc")));
+        // As vim and sed -i write: the mount goes on showing the old file.
+        tests::publish(&outside, "127.0.0.1 localhost\n192.0.2.1 new\n");
+        assert_eq!(running.end(), Some(1));
+        running.wait_for("/etc/hosts was replaced where it is mounted from");
+        run("umount", &["/etc/hosts"]);
+        mount();
+        let mut again = Running::start(command());
+        seen(format!("{OTHERS}192.0.2.1 new\n{}", line("10.9.0.1", "web.t1.svc")));
+        assert_eq!(again.stop(), Some(0));
+        assert!(!Path::new("/etc/.hosts.localdns").exists());
+    });
+}
+
+#[test]
+fn a_full_disk_loses_nothing() {
+    isolated(|| {
+        let home = tempdir();
+        run("mount", &["-t", "tmpfs", "-o", "size=32k", "none", &home.path().to_string_lossy()]);
+        let path = home.path().join("hosts");
+        // Its page is full: a longer file needs another one.
+        let others = format!("{OTHERS}{}\n", "#".repeat(4090 - OTHERS.len()));
+        fs::write(&path, &others).unwrap();
+        fs::hard_link(&path, home.path().join("twin")).unwrap();
+        let upstream = Upstream::start(fresh_ip(), zone(WEB));
+        let once = || {
+            let mut command = command_on(&path);
+            command.arg("-once").env("SERVICES", "web.t1.svc").env("NAMESERVER", upstream.word());
+            output(command, PATIENCE)
+        };
+        // In place, since it has a second name; then by renaming.
+        for twin in [true, false] {
+            if !twin {
+                fs::remove_file(home.path().join("twin")).unwrap();
+            }
+            let filler = home.path().join("filler");
+            // As much as fits; what does not is the point.
+            drop(fs::write(&filler, vec![0; 64 << 10]));
+            let failed = once();
+            assert_eq!(failed.status.code(), Some(1), "{}", text(&failed.stdout));
+            assert_contains!(text(&failed.stderr), "No space left on device");
+            assert_eq!(fs::read_to_string(&path).unwrap(), others);
+            assert!(!home.path().join(".hosts.localdns").exists());
+            fs::remove_file(&filler).unwrap();
+            said(&once());
+            assert_eq!(
+                fs::read_to_string(&path).unwrap(),
+                format!("{others}{}", line("10.96.0.100", "web.t1.svc"))
+            );
+            fs::write(&path, &others).unwrap();
+        }
+        run("umount", &[&home.path().to_string_lossy()]);
+    });
+}
+
+#[test]
+fn a_read_only_disk_is_an_error_that_changes_nothing() {
+    isolated(|| {
+        let home = tempdir();
+        let place = home.path().to_string_lossy().into_owned();
+        let path = home.path().join("hosts");
+        fs::write(&path, OTHERS).unwrap();
+        run("mount", &["--bind", &place, &place]);
+        run("mount", &["-o", "remount,bind,ro", &place]);
+        let upstream = Upstream::start(fresh_ip(), zone(WEB));
+        let mut command = command_on(&path);
+        command.arg("-once").env("SERVICES", "web.t1.svc").env("NAMESERVER", upstream.word());
+        let failed = output(command, PATIENCE);
+        assert_eq!(failed.status.code(), Some(1));
+        assert_contains!(text(&failed.stderr), "Read-only file system");
+        assert_eq!(fs::read_to_string(&path).unwrap(), OTHERS);
+        run("umount", &[&place]);
+    });
+}
