@@ -48,7 +48,8 @@ pub fn isolated_for<F: FnOnce()>(patience: Duration, body: F) {
         output.status.success() && text.contains("1 passed"),
         "inside its namespaces {test} failed:\n{text}"
     );
-    for line in text.lines().filter(|line| line.starts_with("skipped: ")) {
+    let told = |line: &&str| line.starts_with("skipped: ") || line.starts_with("measured: ");
+    for line in text.lines().filter(told) {
         tell(line);
     }
 }

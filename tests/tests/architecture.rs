@@ -1,7 +1,7 @@
 //! The arrows between the rooms, as the design draws them, and the one room that may be unsafe.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use cargo_metadata::{Metadata, MetadataCommand, Package};
 
@@ -69,6 +69,46 @@ fn every_room_has_its_place_in_the_design() {
     for package in metadata().workspace_packages() {
         assert!(is_known(package), "{} is in no list of this test", package.name);
     }
+}
+
+/// A clock that jumps must not matter: timeouts, TTLs and ages are counted on the monotonic clock, and the wall clock is for what people read. That
+/// rustls looks whether a certificate has ended is the one thing that it decides.
+#[test]
+fn the_wall_clock_is_read_for_log_lines_and_one_metric_alone() {
+    let readers = [
+        "server/src/clock.rs",
+        "server/src/observe/json.rs",
+        "server/src/observe/log.rs",
+        "server/src/observe/logger.rs",
+        // `coredns_hosts_reload_timestamp_seconds`.
+        "server/src/plugin/hosts.rs",
+    ];
+    let metadata = metadata();
+    let root = metadata.workspace_root.as_std_path();
+    let clocks = std::fs::read_to_string(root.join("clippy.toml")).expect("clippy has its rules");
+    assert!(clocks.contains("SystemTime::now"), "nobody reads it without leave");
+    for package in metadata.workspace_packages() {
+        let name = package.name.as_str();
+        let above = ABOVE.contains(&name) && name != "server";
+        if above {
+            continue;
+        }
+        let sources = package.manifest_path.parent().expect("a manifest lies in a directory").join("src");
+        for file in sources_in(sources.as_std_path()) {
+            let text = std::fs::read_to_string(&file).expect("a source is text");
+            let reads =
+                ["SystemTime", "clock::wall", "CLOCK_REALTIME"].iter().any(|word| text.contains(word));
+            let place = file.strip_prefix(root).expect("sources lie in the workspace").to_string_lossy();
+            assert!(!reads || place.ends_with("tests.rs") || readers.contains(&&*place), "{place}");
+        }
+    }
+}
+
+fn sources_in(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).expect("a package has sources");
+    let paths = entries.map(|entry| entry.expect("an entry can be read").path());
+    let (directories, files): (Vec<_>, Vec<_>) = paths.partition(|path| path.is_dir());
+    files.into_iter().chain(directories.iter().flat_map(|directory| sources_in(directory))).collect()
 }
 
 fn may_import(from: &str, to: &str) -> bool {
