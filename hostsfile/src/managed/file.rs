@@ -119,7 +119,12 @@ fn forbids_renaming(error: &PublishError) -> bool {
 fn in_place(target: &Path, next: &mut dyn FnMut(&[u8]) -> Option<Vec<u8>>) -> Result<Written, PublishError> {
     let file = OpenOptions::new().read(true).write(true).open(target).map_err(Step::Open.at(target))?;
     lock(&file, target)?;
-    let (_, _, old) = read(target)?;
+    let (_, found, old) = read(target)?;
+    // While we waited somebody may have put another file there.
+    let locked = file.metadata().map_err(Step::Read.at(target))?;
+    if (locked.dev(), locked.ino()) != (found.dev(), found.ino()) {
+        return Err(PublishError::Changing(target.to_owned()));
+    }
     let Some(new) = next(&old) else { return Ok(Written::Unchanged) };
     let (old_length, new_length) = (old.len() as u64, new.len() as u64);
     if new_length > old_length {

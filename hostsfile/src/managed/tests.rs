@@ -148,6 +148,41 @@ fn localhost_is_always_found_while_lines_come_and_go() {
     }
 }
 
+#[test]
+fn two_processes_with_markers_of_their_own_lose_no_line_of_each_other() {
+    let home = tempfile::tempdir().unwrap();
+    for linked in [false, true] {
+        let path = home.path().join(format!("hosts{linked}"));
+        fs::write(&path, OTHERS).unwrap();
+        if linked {
+            fs::hard_link(&path, home.path().join("twin")).unwrap();
+        }
+        thread::scope(|scope| {
+            for marker in ["one", "two"] {
+                let file = File::new(&path, Marker::new(marker).unwrap());
+                scope.spawn(move || {
+                    for round in 0..100 {
+                        let wanted =
+                            vec![entry(&format!("10.96.0.{round}")), entry(&format!("fd00::{round}"))];
+                        // Who finds the file changed too often tries again, as the next round does.
+                        while let Err(error) = file.update(|_| wanted.clone()) {
+                            let is_lost_race =
+                                matches!(error, PublishError::Changing(_) | PublishError::Busy(_));
+                            assert!(is_lost_race, "{error}");
+                        }
+                        let text = fs::read_to_string(file.path()).unwrap();
+                        let own = format!("10.96.0.{round} a.n.svc a.n.svc.cluster.local # {marker}\n");
+                        assert!(linked || text.contains(&own), "{text}");
+                    }
+                });
+            }
+        });
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.starts_with(OTHERS) && text.lines().count() == OTHERS.lines().count() + 4, "{text}");
+        assert_eq!((text.matches("# one\n").count(), text.matches("# two\n").count()), (2, 2));
+    }
+}
+
 fn update(path: &Path, addresses: &[&str]) -> Result<Written, PublishError> {
     File::new(path, marker()).update(|_| addresses.iter().map(|address| entry(address)).collect())
 }
