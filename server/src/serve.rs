@@ -285,6 +285,7 @@ pub fn count(tally: Tally<'_>, outcome: &Outcome, seen: &Seen) {
         rtype: outcome.rtype,
         dnssec_ok: outcome.dnssec_ok,
         rcode: outcome.rcode,
+        failed: outcome.failure.is_some(),
         request_size: outcome.request_size,
         response_size: outcome.response_size,
         nanos: seen.nanos,

@@ -131,6 +131,8 @@ pub struct ZoneCounters {
     pub dnssec_ok: Counter,
     /// Responses by rcode that a plugin wrote.
     pub responses: [Counter; RCODES],
+    /// Responses by rcode that say that no plugin could.
+    pub failures: [Counter; RCODES],
     /// Durations in nanoseconds.
     pub durations: Histogram<16>,
     /// Request sizes by protocol.
@@ -166,6 +168,8 @@ pub struct Counted {
     pub dnssec_ok: bool,
     /// What was answered.
     pub rcode: Rcode,
+    /// Whether it says that no plugin had an answer.
+    pub failed: bool,
     /// Octets of the query.
     pub request_size: usize,
     /// Octets of the reply.
@@ -197,7 +201,8 @@ impl ZoneCounters {
         if counted.dnssec_ok {
             add(&self.dnssec_ok, 1);
         }
-        add(&self.responses[usize::from(counted.rcode.0).min(RCODES - 1)], 1);
+        let responses = if counted.failed { &self.failures } else { &self.responses };
+        add(&responses[usize::from(counted.rcode.0).min(RCODES - 1)], 1);
         self.durations.observe(&DURATIONS, counted.nanos, add);
         self.request_sizes[proto].observe(&SIZES, counted.request_size as u64, add);
         self.response_sizes[proto].observe(&SIZES, counted.response_size as u64, add);
@@ -244,7 +249,7 @@ pub struct ZoneLabels {
     pub zone: String,
     /// What the label `zones` of the cache's metrics says: the zones it is for, joined by commas.
     pub cache_zones: String,
-    /// What the label `plugin` of responses says; empty for what no server block answered.
+    /// What the label `plugin` says of responses that a plugin wrote; it is empty for all others.
     pub plugin: &'static str,
 }
 

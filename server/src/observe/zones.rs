@@ -46,10 +46,20 @@ impl<'z> Zone<'z> {
             self.sum(|counters| &counters.dnssec_ok),
         );
         for at in 0..RCODES {
-            let total = self.sum(|counters| &counters.responses[at]);
             let rcode = Rcode(at as u16).to_string();
-            let own = [("rcode", rcode.as_str()), ("plugin", self.labels.plugin)];
-            counted(into, names::DNS_RESPONSES, &[server, zone, view, own[0], own[1]], total);
+            let mut written = self.sum(|counters| &counters.responses[at]);
+            let failed = self.sum(|counters| &counters.failures[at]);
+            let mut say = |plugin, total| {
+                let own = [("rcode", rcode.as_str()), ("plugin", plugin)];
+                counted(into, names::DNS_RESPONSES, &[server, zone, view, own[0], own[1]], total);
+            };
+            // What no server block answered has no plugin either way.
+            if self.labels.plugin.is_empty() {
+                written += failed;
+            } else {
+                say("", failed);
+            }
+            say(self.labels.plugin, written);
         }
         let seconds = DURATIONS.map(|nanos| nanos as f64 / 1e9);
         self.histogram(into, names::DNS_REQUEST_DURATION, &[server, zone, view], &seconds, 1e9, |counters| {
