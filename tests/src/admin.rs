@@ -104,6 +104,11 @@ impl Metrics {
         samples.filter_map(|sample| sample.labels.get(label).map(String::as_str)).collect()
     }
 
+    /// Every sample: name, labels and value.
+    pub fn samples(&self) -> impl Iterator<Item = (&str, &BTreeMap<String, String>, f64)> {
+        self.samples.iter().map(|sample| (&sample.name[..], &sample.labels, sample.value))
+    }
+
     fn matching<'s>(&'s self, name: &'s str, labels: &'s [(&str, &str)]) -> impl Iterator<Item = &'s Sample> {
         self.samples.iter().filter(move |sample| {
             sample.name == name

@@ -13,6 +13,8 @@ pub(crate) struct Allowed {
     pub(crate) name: &'static str,
     /// Words of docs/differences.md that say it.
     pub(crate) stands: &'static str,
+    /// Whether such a query moves the same metrics all the same.
+    pub(crate) counted_alike: bool,
     /// Whether this is it.
     matches: fn(&Case<'_>, &Difference) -> bool,
 }
@@ -42,8 +44,8 @@ impl Tally {
 }
 
 /// The name of the difference that this is.
-pub(crate) fn find(case: &Case<'_>, difference: &Difference) -> Option<&'static str> {
-    ALLOWED.iter().find(|allowed| (allowed.matches)(case, difference)).map(|allowed| allowed.name)
+pub(crate) fn find(case: &Case<'_>, difference: &Difference) -> Option<&'static Allowed> {
+    ALLOWED.iter().find(|allowed| (allowed.matches)(case, difference))
 }
 
 /// All of them. The first that matches names a difference.
@@ -51,6 +53,7 @@ pub(crate) const ALLOWED: &[Allowed] = &[
     Allowed {
         name: "our EDNS size",
         stands: "| our EDNS size |",
+        counted_alike: true,
         matches: |case, difference| {
             difference.what == "opt size" && ours(case).edns.as_ref().is_some_and(|opt| opt.size == 1232)
         },
@@ -58,6 +61,7 @@ pub(crate) const ALLOWED: &[Allowed] = &[
     Allowed {
         name: "case of names",
         stands: "| names |",
+        counted_alike: true,
         matches: |case, difference| {
             difference.what.ends_with(" case")
                 && names(ours(case)).all(|name| has_case_of(name, &case.name()))
@@ -66,26 +70,31 @@ pub(crate) const ALLOWED: &[Allowed] = &[
     Allowed {
         name: "zone transfers",
         stands: "| AXFR, IXFR |",
+        counted_alike: false,
         matches: |case, _| matches!(case.rtype(), 251 | 252) && ours(case).rcode() == 5,
     },
     Allowed {
         name: "NOTIFY",
         stands: "| NOTIFY |",
+        counted_alike: false,
         matches: |case, _| case.opcode() == 4 && ours(case).rcode() == 5,
     },
     Allowed {
         name: "queries above 512 octets",
         stands: "| UDP queries above 512 octets |",
+        counted_alike: false,
         matches: |case, _| !case.query.tcp && case.message.len() > 512 && theirs(case).rcode() == 1,
     },
     Allowed {
         name: "two OPT records",
         stands: "| two OPT records,",
+        counted_alike: false,
         matches: |case, _| case.query.what.starts_with("two opt") && ours(case).rcode() == 1,
     },
     Allowed {
         name: "largest UDP reply",
         stands: "| largest UDP reply |",
+        counted_alike: false,
         matches: |case, difference| {
             let cut = truncated(ours(case)) && !truncated(theirs(case));
             cut && is_content(difference) && !case.query.tcp && case.size() > 1232
@@ -94,6 +103,7 @@ pub(crate) const ALLOWED: &[Allowed] = &[
     Allowed {
         name: "upstream's truncation",
         stands: "CoreDNS passes a truncated reply on unless `prefer_udp` is written",
+        counted_alike: false,
         matches: |case, difference| {
             truncated(theirs(case)) && !truncated(ours(case)) && is_content(difference)
         },
@@ -101,6 +111,7 @@ pub(crate) const ALLOWED: &[Allowed] = &[
     Allowed {
         name: "truncation",
         stands: "| truncation |",
+        counted_alike: false,
         matches: |case, difference| {
             truncated(theirs(case)) && truncated(ours(case)) && is_content(difference)
         },
@@ -108,6 +119,7 @@ pub(crate) const ALLOWED: &[Allowed] = &[
     Allowed {
         name: "AD unasked",
         stands: "clients that set neither DO nor AD get no AD",
+        counted_alike: true,
         matches: |case, difference| {
             let asked = case.flags() & 0x0020 != 0 || asks_dnssec(case);
             difference.what == "flag ad" && !asked && ours(case).flags & 0x0020 == 0
@@ -116,6 +128,7 @@ pub(crate) const ALLOWED: &[Allowed] = &[
     Allowed {
         name: "counted and not there",
         stands: "| records or a question that are counted and not there |",
+        counted_alike: false,
         matches: |case, _| {
             let counts: Vec<u16> = case
                 .message
@@ -132,21 +145,25 @@ pub(crate) const ALLOWED: &[Allowed] = &[
     Allowed {
         name: "pointer in a question",
         stands: "| a question whose name is a pointer,",
+        counted_alike: false,
         matches: |case, _| case.query.what.starts_with("pointer to the header") && ours(case).rcode() == 1,
     },
     Allowed {
         name: "OPT as a type",
         stands: "OPT as the type asked for |",
+        counted_alike: false,
         matches: |case, _| case.rtype() == 41 && ours(case).rcode() == 1,
     },
     Allowed {
         name: "DO of BADVERS",
         stands: "| BADVERS |",
+        counted_alike: false,
         matches: |case, difference| difference.what == "opt do" && ours(case).rcode() == 16,
     },
     Allowed {
         name: "DO of nsid",
         stands: "The OPT that carries it has the query's DO; CoreDNS sets DO.",
+        counted_alike: true,
         matches: |case, difference| {
             let asked = case.edns().is_some_and(|opt| opt.options.iter().any(|(code, _)| *code == 3));
             difference.what == "opt do" && asked && case.text().contains("nsid") && ours(case).rcode() != 16
@@ -155,6 +172,7 @@ pub(crate) const ALLOWED: &[Allowed] = &[
     Allowed {
         name: "DO of ederror",
         stands: "CoreDNS adds an OPT with DO for everyone",
+        counted_alike: true,
         matches: |case, difference| {
             matches!(difference.what, "opt do" | "opt")
                 && case.text().contains("ederror")
@@ -164,13 +182,15 @@ pub(crate) const ALLOWED: &[Allowed] = &[
     Allowed {
         name: "DS below a zone's apex",
         stands: "| DS |",
+        counted_alike: false,
         matches: |case, difference| {
-            case.rtype() == 43 && case.setup.text.matches("{\nbind").count() > 1 && is_about_block(difference)
+            case.rtype() == 43 && case.setup.has_several_zones() && is_about_block(difference)
         },
     },
     Allowed {
         name: "whoami of a long name",
         stands: "CoreDNS sends a broken SRV record",
+        counted_alike: true,
         matches: |case, difference| {
             difference.what == "form" && case.text().contains("whoami") && case.message.len() > 250
         },
@@ -178,6 +198,7 @@ pub(crate) const ALLOWED: &[Allowed] = &[
     Allowed {
         name: "hosts of other classes",
         stands: "It is about class IN",
+        counted_alike: false,
         matches: |case, difference| {
             case.class() != 1
                 && case.text().contains("hosts ")
@@ -187,6 +208,7 @@ pub(crate) const ALLOWED: &[Allowed] = &[
     Allowed {
         name: "next without a stanza",
         stands: "CoreDNS looks at the next stanza alone",
+        counted_alike: false,
         matches: |case, difference| {
             case.text().contains("next NXDOMAIN") && theirs(case).rcode() == 2 && is_about_block(difference)
         },
@@ -194,6 +216,7 @@ pub(crate) const ALLOWED: &[Allowed] = &[
     Allowed {
         name: "TTLs record by record",
         stands: "CoreDNS gives all records of an answer the least of them",
+        counted_alike: true,
         matches: |case, difference| {
             let (theirs, ours) = (ttls(theirs(case)), ttls(ours(case)));
             let least = |ttls: &[u32]| ttls.iter().min().copied().unwrap_or_default();
@@ -206,6 +229,7 @@ pub(crate) const ALLOWED: &[Allowed] = &[
     Allowed {
         name: "SOA's MINIMUM",
         stands: "A denial lives for the lesser of its SOA's TTL and MINIMUM",
+        counted_alike: false,
         matches: |case, difference| {
             let denial = |message: &Message| message.authorities.iter().any(|record| record.rtype == 6);
             difference.what.ends_with(" ttl")
@@ -217,6 +241,7 @@ pub(crate) const ALLOWED: &[Allowed] = &[
     Allowed {
         name: "TTLs of what is not kept",
         stands: "What is not kept passes with the upstream's TTLs",
+        counted_alike: false,
         matches: |case, difference| {
             difference.what.ends_with(" ttl") && case.text().contains("cache") && is_not_kept(case)
         },
@@ -224,6 +249,7 @@ pub(crate) const ALLOWED: &[Allowed] = &[
     Allowed {
         name: "NXDOMAIN behind an alias",
         stands: "NXDOMAIN behind an alias is kept",
+        counted_alike: false,
         matches: |case, difference| {
             difference.what.ends_with(" ttl")
                 && case.text().contains("cache")
@@ -234,6 +260,7 @@ pub(crate) const ALLOWED: &[Allowed] = &[
     Allowed {
         name: "memory in the cache",
         stands: "answers of template, hosts and whoami are never kept",
+        counted_alike: false,
         matches: |case, difference| {
             let of_memory =
                 ["hosts ", "template ", "whoami"].iter().any(|plugin| case.text().contains(plugin));
@@ -249,6 +276,7 @@ pub(crate) const ALLOWED: &[Allowed] = &[
     Allowed {
         name: "nsid on failures",
         stands: "It stands on failures, too",
+        counted_alike: true,
         matches: |case, difference| {
             let (Some(theirs), Some(ours)) = (&theirs(case).edns, &ours(case).edns) else { return false };
             let has = |opt: &Edns| opt.options.iter().any(|(code, _)| *code == 3);
@@ -262,6 +290,7 @@ pub(crate) const ALLOWED: &[Allowed] = &[
     Allowed {
         name: "why a query failed",
         stands: "| Extended DNS Errors |",
+        counted_alike: true,
         matches: |case, difference| {
             let (Some(theirs), Some(ours)) = (&theirs(case).edns, &ours(case).edns) else { return false };
             let rest =
@@ -273,6 +302,7 @@ pub(crate) const ALLOWED: &[Allowed] = &[
     Allowed {
         name: "upstream's options",
         stands: "stay on their hop",
+        counted_alike: true,
         matches: |case, difference| {
             let (Some(theirs), Some(ours)) = (&theirs(case).edns, &ours(case).edns) else { return false };
             let errors =
@@ -331,12 +361,12 @@ fn has_case_of(name: &str, asked: &str) -> bool {
 }
 
 /// Ours, or an empty message where we were silent.
-fn ours<'c>(case: &'c Case<'_>) -> &'c Message {
+pub(crate) fn ours<'c>(case: &'c Case<'_>) -> &'c Message {
     case.both.ours.as_ref().unwrap_or(&SILENCE)
 }
 
 /// CoreDNS's, likewise.
-fn theirs<'c>(case: &'c Case<'_>) -> &'c Message {
+pub(crate) fn theirs<'c>(case: &'c Case<'_>) -> &'c Message {
     case.both.theirs.as_ref().unwrap_or(&SILENCE)
 }
 
@@ -352,11 +382,11 @@ static SILENCE: Message = Message {
 
 impl Case<'_> {
     /// The server block that it is about, or the whole Corefile.
-    fn text(&self) -> &str {
+    pub(crate) fn text(&self) -> &str {
         self.query.block.as_deref().unwrap_or(&self.setup.text)
     }
 
-    fn flags(&self) -> u16 {
+    pub(crate) fn flags(&self) -> u16 {
         self.message.get(2..4).map_or(0, |octets| u16::from_be_bytes([octets[0], octets[1]]))
     }
 
@@ -364,11 +394,11 @@ impl Case<'_> {
         self.flags() >> 11 & 0xf
     }
 
-    fn rtype(&self) -> u16 {
+    pub(crate) fn rtype(&self) -> u16 {
         self.before_end(4)
     }
 
-    fn class(&self) -> u16 {
+    pub(crate) fn class(&self) -> u16 {
         self.before_end(2)
     }
 
@@ -379,7 +409,7 @@ impl Case<'_> {
     }
 
     /// As it was asked, with the final dot.
-    fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         self.decoded().question.map_or_else(String::new, |question| question.name)
     }
 

@@ -30,7 +30,8 @@ pub(crate) fn world() -> Vec<Setup> {
                     [short("second.example"), short("x.cluster.local"), hosts(), aks_names()].concat();
                 queries.extend(second.into_iter().map(|query| Query { listener: 1, ..query }));
             }
-            Setup { name: name.to_owned(), text, queries }
+            let metrics = text.contains("prometheus").then_some(if name == "kubeadm" { 9153 } else { 9253 });
+            Setup { name: name.to_owned(), text, queries, metrics }
         })
         .collect()
 }
@@ -38,7 +39,10 @@ pub(crate) fn world() -> Vec<Setup> {
 /// One for each directive and property.
 pub(crate) fn properties() -> Vec<Setup> {
     let block = |directives: &str| format!(".:@PORT@ {{\nbind @IP@\n{directives}\n}}\n");
-    let setup = |name: &str, text: String, queries| Setup { name: name.to_owned(), text, queries };
+    let setup = |name: &str, text: String, queries| {
+        let text = text.replace("bind @IP@\n", "bind @IP@\nprometheus @IP@:9153\n");
+        Setup { name: name.to_owned(), text, queries, metrics: Some(9153) }
+    };
     let mut setups = vec![
         setup("forward", block("forward . @UP@"), full(".")),
         setup("cache", block("cache\nforward . @UP@"), full(".")),
@@ -115,7 +119,7 @@ const ROWS: &[&str] = &[
     "nsid node\nwhoami",
     "multisocket 2\nforward . @UP@",
     "loop\nforward . @UP@",
-    "reload\nhealth @IP@:8080\nready @IP@:8181\nprometheus @IP@:9153\nforward . @UP@",
+    "reload\nhealth @IP@:8080\nready @IP@:8181\nforward . @UP@",
     "cache 30\nforward . @UP@",
     "cache 300 tpl.test k\nforward . @UP@",
     "cache {\nsuccess 2000 60 20\ndenial 2000 20 10\n}\nforward . @UP@",

@@ -4,18 +4,22 @@ mod allowed;
 mod battery;
 mod coredns;
 mod corefiles;
+mod counted;
 mod differ;
 mod exchange;
+mod metrics;
 mod random;
 mod run;
 mod zone;
 
+use std::collections::HashSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::scope;
 
 use allowed::{ALLOWED, Tally};
 use coredns::CoreDns;
+use counted::MOVED;
 use run::Setup;
 
 #[test]
@@ -65,9 +69,13 @@ fn every_difference_stands_in_the_document_of_differences() {
     let text = std::fs::read_to_string(path).expect("the document is there");
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let text = words(&text);
-    for allowed in ALLOWED {
-        let times = text.matches(&words(allowed.stands)).count();
-        assert_eq!(times, 1, "{:?} stands on {:?} in docs/differences.md", allowed.name, allowed.stands);
+    let replies = ALLOWED.iter().map(|allowed| (allowed.name, allowed.stands));
+    for (name, stands) in replies.chain(MOVED.iter().map(|allowed| (allowed.name, allowed.stands))) {
+        assert_eq!(
+            text.matches(&words(stands)).count(),
+            1,
+            "{name:?} stands on {stands:?} in docs/differences.md"
+        );
     }
 }
 
@@ -83,7 +91,14 @@ fn compare(test: &str, setups: &[Setup]) {
             scope.spawn(|| {
                 while let Some(setup) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let mut tally = Tally::default();
-                    let unlisted = run::run(&program, setup, &mut tally);
+                    let mut unlisted = run::run(&program, setup, &mut tally);
+                    // What does not come again was a matter of time: an entry that expired between the two servers' queries.
+                    if !unlisted.is_empty() {
+                        let again = run::run(&program, setup, &mut Tally::default());
+                        let first = |text: &String| text.lines().next().map(str::to_owned);
+                        let again: HashSet<_> = again.iter().map(first).collect();
+                        unlisted.retain(|text| again.contains(&first(text)));
+                    }
                     let mut found = found.lock().expect("no lane panics while it counts");
                     found.0.add(&tally);
                     found.1.extend(unlisted);

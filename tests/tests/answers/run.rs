@@ -8,8 +8,10 @@ use tests::{Server, Upstream, fresh_ip, port, tempdir};
 
 use crate::allowed::{self, Tally};
 use crate::coredns::CoreDns;
+use crate::counted;
 use crate::differ::{Both, Difference, compare};
 use crate::exchange::{Query, Seen, ask_both};
+use crate::metrics;
 use crate::zone;
 
 /// A Corefile, in which `@IP@` and `@IP2@` are listen addresses, `@UP@` and `@UP2@` upstreams, `@PORT@` the port, and `@DIR@` a directory with hosts files.
@@ -21,6 +23,8 @@ pub(crate) struct Setup {
     pub(crate) text: String,
     /// What it is asked.
     pub(crate) queries: Vec<Query>,
+    /// The port of the metrics on the first address.
+    pub(crate) metrics: Option<u16>,
 }
 
 /// One query and what both said.
@@ -57,18 +61,39 @@ pub(crate) fn run(program: &Path, setup: &Setup, tally: &mut Tally) -> Vec<Strin
     let coredns = CoreDns::start(program, &text(ips[0]));
     let ours = Server::start(&text(ips[1]));
     let mut unlisted = Vec::new();
-    for pass in 1..=2 {
-        for query in &setup.queries {
+    let mut clean = vec![true; setup.queries.len()];
+    let mut before = None;
+    // The third time only what is answered and counted alike, so that what is not does not hide what should be.
+    for pass in 1..=3 {
+        if pass == 3 {
+            before = setup.metrics.map(|port| metrics::settled(ips, port));
+        }
+        for (query, clean) in setup.queries.iter().zip(&mut clean).filter(|(_, clean)| pass < 3 || **clean) {
             let servers = [0, 1].map(|n| SocketAddr::from((ips[n][query.listener], port())));
             let seen = ask_both(query, servers);
             tally.queries += 1;
-            judge(setup, query, pass, &seen, tally, &mut unlisted);
+            *clean &= judge(setup, query, pass, &seen, tally, &mut unlisted);
+        }
+    }
+    if let (Some(before), Some(port)) = (before, setup.metrics) {
+        for moved in metrics::moved(&before, ips, port, |_| true) {
+            match counted::find(setup, &moved) {
+                Some(name) => tally.count(name),
+                None => unlisted.push(format!(
+                    "[{}] {:?} (time 3): metrics\n    CoreDNS:  {}\n    localdns: {}\n    query: all",
+                    setup.name.replace('\n', "; "),
+                    moved.series,
+                    moved.theirs,
+                    moved.ours
+                )),
+            }
         }
     }
     drop((coredns, ours));
     unlisted
 }
 
+/// Whether both should count the query alike.
 fn judge(
     setup: &Setup,
     query: &Query,
@@ -76,20 +101,26 @@ fn judge(
     seen: &[Seen; 2],
     tally: &mut Tally,
     unlisted: &mut Vec<String>,
-) {
+) -> bool {
+    let mut counted_alike = true;
     for message in &query.messages {
         let reply =
             |seen: &Seen| seen.replies.iter().find(|reply| reply.get(..2) == message.get(..2)).cloned();
         let (theirs, ours) = (reply(&seen[0]), reply(&seen[1]));
         let (both, differences) = compare(theirs.as_deref(), ours.as_deref(), [seen[0].port, seen[1].port]);
         let case = Case { setup, query, message, both: &both };
+        counted_alike &= counted::is_steady(&case);
         for difference in differences {
             match allowed::find(&case, &difference) {
-                Some(name) => tally.count(name),
+                Some(allowed) => {
+                    tally.count(allowed.name);
+                    counted_alike &= allowed.counted_alike;
+                }
                 None => unlisted.push(told(&case, pass, &difference)),
             }
         }
     }
+    counted_alike
 }
 
 fn told(case: &Case<'_>, pass: usize, difference: &Difference) -> String {

@@ -1,0 +1,116 @@
+//! The differences of the metrics that are meant, and which queries both servers count alike.
+
+use crate::allowed::theirs;
+use crate::metrics::Moved;
+use crate::run::{Case, Setup};
+
+/// One difference of the metrics that is meant.
+pub(crate) struct AllowedMove {
+    /// Its name in reports.
+    pub(crate) name: &'static str,
+    /// Words of docs/differences.md that say it.
+    pub(crate) stands: &'static str,
+    /// Whether this is it.
+    matches: fn(&Setup, &Moved) -> bool,
+}
+
+/// The name of the difference that this is.
+pub(crate) fn find(setup: &Setup, moved: &Moved) -> Option<&'static str> {
+    MOVED.iter().find(|allowed| (allowed.matches)(setup, moved)).map(|allowed| allowed.name)
+}
+
+/// All differences of the metrics.
+pub(crate) const MOVED: &[AllowedMove] = &[
+    AllowedMove {
+        name: "size of requests",
+        stands: "`coredns_dns_request_size_bytes` is the length of what came",
+        matches: |_, moved| {
+            moved.series.starts_with("coredns_dns_request_size_bytes_sum") && moved.ours > moved.theirs
+        },
+    },
+    AllowedMove {
+        name: "hedges",
+        stands: "Such hedges are at most 10 % of the queries",
+        matches: |_, moved| {
+            let more = moved.ours - moved.theirs;
+            moved.series.starts_with("coredns_proxy_") && more > 0.0 && more <= (moved.theirs / 10.0).max(1.0)
+        },
+    },
+    AllowedMove {
+        name: "equal misses",
+        stands: "| equal misses |",
+        matches: |_, moved| {
+            // Two pipelines ask for one name twice.
+            let less = moved.theirs - moved.ours;
+            moved.series.starts_with("coredns_proxy_") && less > 0.0 && less <= 2.0
+        },
+    },
+    AllowedMove {
+        name: "labels of templates",
+        stands: "`coredns_template_*` have the first zone, the class and the type of the template",
+        matches: |_, moved| moved.series.starts_with("coredns_template_"),
+    },
+    AllowedMove {
+        name: "SERVFAIL of templates",
+        stands: "A template's `rcode SERVFAIL` counts as its answer",
+        matches: |setup, moved| {
+            let text = setup.block_of(&moved.series);
+            is_servfail(moved) && text.contains("template ") && text.contains("rcode SERVFAIL")
+        },
+    },
+    AllowedMove {
+        name: "memory in the cache, counted",
+        stands: "answers of template, hosts and whoami are never kept",
+        matches: |setup, moved| {
+            let text = setup.block_of(&moved.series);
+            let memory = ["hosts ", "template ", "whoami"].iter().any(|plugin| text.contains(plugin));
+            let about = moved.series.starts_with("coredns_cache_") || is_servfail(moved);
+            about && text.contains("cache") && (memory || !text.contains("forward ."))
+        },
+    },
+];
+
+fn is_servfail(moved: &Moved) -> bool {
+    moved.series.starts_with("coredns_dns_responses_total") && moved.series.contains("rcode=\"SERVFAIL\"")
+}
+
+impl Setup {
+    /// Whether DS may be the business of more than one block.
+    pub(crate) fn has_several_zones(&self) -> bool {
+        self.text.matches(":@PORT@").count() > 1
+    }
+
+    /// The server block that serves the zone of a series; the whole Corefile where the blocks are not told apart.
+    fn block_of(&self, series: &str) -> &str {
+        let zone = ["zone=\"", "zones=\""]
+            .iter()
+            .find_map(|label| series.split_once(label)?.1.split(['"', ',']).next());
+        let Some(zone) = zone.map(|zone| format!("{}:@PORT@", zone.trim_end_matches('.'))) else {
+            return &self.text;
+        };
+        let serves = |block: &&str| {
+            let keys = block.split_once('{').map_or(*block, |(keys, _)| keys);
+            keys.split(' ').any(|key| key.eq_ignore_ascii_case(&zone))
+        };
+        self.queries.iter().filter_map(|query| query.block.as_deref()).find(serves).unwrap_or(&self.text)
+    }
+}
+
+/// Whether a query is answered from the cache by both, or by neither, whenever it is asked within half a minute.
+pub(crate) fn is_steady(case: &Case<'_>) -> bool {
+    let several_blocks = case.setup.has_several_zones();
+    if case.rtype() == 43 && several_blocks {
+        return false;
+    }
+    let name = case.name();
+    let kind = name.split('.').next().unwrap_or_default().to_ascii_lowercase();
+    let kept = !matches!(case.rtype(), 0 | 128..=255) && case.class() == 1 && case.flags() & 0x0100 != 0;
+    let failed = theirs(case).rcode() == 2;
+    !case.text().contains("cache") || kept && !failed && STEADY.contains(&&kind[..])
+}
+
+/// Kinds of answers that both servers keep, for long enough.
+const STEADY: &[&str] = &[
+    "a", "cname", "nodata", "ede", "options", "noopt", "many", "signed", "ad", "aa", "mixed", "extra",
+    "shout",
+];

@@ -1,0 +1,110 @@
+//! The metrics that moved: how far each series of CoreDNS's went on both sides.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::thread::sleep;
+use std::time::Duration;
+
+use tests::{Metrics, now};
+
+/// The series of one server by name and labels, with its own addresses taken out.
+pub(crate) type Series = BTreeMap<String, f64>;
+
+/// What moved differently.
+#[derive(Debug, Clone)]
+pub(crate) struct Moved {
+    /// Name and labels.
+    pub(crate) series: String,
+    /// How far CoreDNS's went.
+    pub(crate) theirs: f64,
+    /// How far ours went.
+    pub(crate) ours: f64,
+}
+
+/// The series of both, now. The label `to` is left out: which upstream is asked may be a matter of chance.
+fn scrape(ips: [[Ipv4Addr; 2]; 2], port: u16) -> [Series; 2] {
+    ips.map(|ips| {
+        let metrics = Metrics::of(SocketAddr::from((ips[0], port)));
+        let mut series = Series::new();
+        for (name, labels, value) in metrics.samples() {
+            if !FAMILIES.contains(&name) {
+                continue;
+            }
+            let labels: Vec<String> = labels
+                .iter()
+                .filter(|(label, _)| *label != "to")
+                .map(|(label, value)| format!("{label}={value:?}"))
+                .collect();
+            let mut text = format!("{name}{{{}}}", labels.join(","));
+            for (n, ip) in ips.iter().enumerate() {
+                text = text.replace(&ip.to_string(), ["@IP@", "@IP2@"][n]);
+            }
+            *series.entry(text).or_default() += value;
+        }
+        series
+    })
+}
+
+/// The series of both, once two looks in a row find the same: nothing of what was asked before is still to be counted.
+pub(crate) fn settled(ips: [[Ipv4Addr; 2]; 2], port: u16) -> [Series; 2] {
+    let mut last = scrape(ips, port);
+    loop {
+        sleep(Duration::from_millis(50));
+        let series = scrape(ips, port);
+        if series == last {
+            return series;
+        }
+        last = series;
+    }
+}
+
+/// What moved differently since `before`, of the series that `counts` says count. A query is counted after its reply has left, so this waits, up to 3 s,
+/// until nothing differs.
+pub(crate) fn moved(
+    before: &[Series; 2],
+    ips: [[Ipv4Addr; 2]; 2],
+    port: u16,
+    counts: impl Fn(&str) -> bool,
+) -> Vec<Moved> {
+    let deadline = now() + Duration::from_secs(3);
+    loop {
+        let after = scrape(ips, port);
+        let mut found = Vec::new();
+        let all: std::collections::BTreeSet<&String> = after.iter().flat_map(Series::keys).collect();
+        for series in all.into_iter().filter(|series| counts(series)) {
+            let [theirs, ours] = [0, 1].map(|n| {
+                let value = |all: &Series| all.get(series).copied().unwrap_or_default();
+                value(&after[n]) - value(&before[n])
+            });
+            if theirs != ours {
+                found.push(Moved { series: series.clone(), theirs, ours });
+            }
+        }
+        if found.is_empty() || now() > deadline {
+            return found;
+        }
+        sleep(Duration::from_millis(20));
+    }
+}
+
+/// The families that both have and that queries move.
+const FAMILIES: &[&str] = &[
+    "coredns_dns_requests_total",
+    "coredns_dns_responses_total",
+    "coredns_dns_do_requests_total",
+    "coredns_dns_request_duration_seconds_count",
+    "coredns_dns_request_size_bytes_count",
+    "coredns_dns_request_size_bytes_sum",
+    "coredns_dns_response_size_bytes_count",
+    "coredns_cache_requests_total",
+    "coredns_cache_hits_total",
+    "coredns_cache_misses_total",
+    "coredns_cache_drops_total",
+    "coredns_forward_healthcheck_broken_total",
+    "coredns_forward_max_concurrent_rejects_total",
+    "coredns_proxy_request_duration_seconds_count",
+    "coredns_template_matches_total",
+    "coredns_template_template_failures_total",
+    "coredns_template_rr_failures_total",
+    "coredns_panics_total",
+];
