@@ -76,17 +76,18 @@ fn overload(length: Duration) {
 
 #[test]
 fn a_soak_with_reloads_loses_nothing_and_grows_nothing() {
-    soak(Duration::from_secs(20));
+    // Other tests run beside this one: what was measured before may not be there any more.
+    soak(Duration::from_secs(20), 2_000);
 }
 
 #[test]
 #[ignore = "takes ten minutes"]
 fn ten_minutes_of_soak_with_reloads() {
-    soak(Duration::from_secs(600));
+    soak(Duration::from_secs(600), 8_000);
 }
 
-/// At 70 % of what the server answers one after the other, a reload every second.
-fn soak(length: Duration) {
+/// At 70 % of the measured rate, at most this one, with a reload every second.
+fn soak(length: Duration, most: u32) {
     let upstream = Upstream::start(fresh_ip(), |asked: &Asked| match asked.name.starts_with("none") {
         true => Action::nxdomain("example. 60 IN SOA ns.example. host.example. 1 2 3 4 60"),
         false => good(asked),
@@ -111,7 +112,7 @@ fn soak(length: Duration) {
     measured.assert_clean();
     let rate = 0.7 * measured.sent as f64 / started.elapsed().as_secs_f64();
     let (fds, rss) = (server.fds(), server.rss_kb());
-    let stream = Stream::start(at, (rate as u32).clamp(10, 8_000), query, right);
+    let stream = Stream::start(at, (rate as u32).clamp(10, most), query, right);
     let begun = now();
     let mut reloads = 0;
     while begun.elapsed() < length {
@@ -121,7 +122,7 @@ fn soak(length: Duration) {
         sleep(Duration::from_secs(1));
     }
     let tally = stream.finish(Duration::from_secs(5));
-    println!("{reloads} reloads at {rate:.0} a second: {tally:?}");
+    println!("{reloads} reloads, {rate:.0} a second or {most}: {tally:?}");
     tally.assert_clean();
     server.wait_for_lines("Reloading complete", reloads as usize, Duration::from_secs(5));
     // Sockets to upstreams come and go; the bound is that of the README: 64 for each worker.
