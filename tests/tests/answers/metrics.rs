@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::thread::sleep;
 use std::time::Duration;
 
-use tests::{Metrics, now};
+use tests::{Metrics, eventually, http_get, now};
 
 /// The series of one server by name and labels, with its own addresses taken out.
 pub(crate) type Series = BTreeMap<String, f64>;
@@ -24,7 +24,11 @@ pub(crate) struct Moved {
 /// The series of both, now. The label `to` is left out: which upstream is asked may be a matter of chance.
 fn scrape(ips: [[Ipv4Addr; 2]; 2], port: u16) -> [Series; 2] {
     ips.map(|ips| {
-        let metrics = Metrics::of(SocketAddr::from((ips[0], port)));
+        // A page of 200 zones is long, and the machine may be busy.
+        let page = eventually("a page of metrics", Duration::from_secs(60), || {
+            http_get(SocketAddr::from((ips[0], port)), "/metrics").ok().filter(|(status, _)| *status == 200)
+        });
+        let metrics = Metrics::parse(&page.1);
         let mut series = Series::new();
         for (name, labels, value) in metrics.samples() {
             if !FAMILIES.contains(&name) {
