@@ -279,7 +279,8 @@ impl Off {
 
     /// Whether this one is refused without the other.
     fn needs(&self, other: &Self) -> bool {
-        self.text.starts_with("serve_stale_policy ") && other.text.starts_with("serve_stale ")
+        let pairs = [("serve_stale_policy ", "serve_stale "), ("timeouts {", "read ")];
+        pairs.iter().any(|(one, needed)| self.text.starts_with(one) && other.text.starts_with(needed))
     }
 }
 
