@@ -206,7 +206,7 @@ impl Keeper {
     /// What another program wrote counts until the next good answer: what it says about a kept name replaces what was known,
     /// and where it says nothing nothing is known. What we wrote ourselves changes nothing.
     pub fn read(&mut self, text: &[u8], age: Duration, clock: Clock) -> Arc<[u8]> {
-        if *text == *self.text || *text == *self.base && self.has_file {
+        if self.knows(text) {
             self.has_file = true;
             return self.text.clone();
         }
@@ -220,10 +220,15 @@ impl Keeper {
         }
         self.has_file = true;
         self.unpublished = false;
-        self.stamped = clock.now;
+        self.stamped = clock.now.checked_sub(age).unwrap_or(clock.now);
         self.base = text.into();
         self.text = self.base.clone();
         self.text.clone()
+    }
+
+    /// Whether this is what the file was read as, or written.
+    pub fn knows(&self, text: &[u8]) -> bool {
+        self.has_file && *text == *self.base || *text == *self.text
     }
 
     /// There is no file: what was shipped answers until something better is known. Returns the text to serve.

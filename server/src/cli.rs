@@ -4,11 +4,12 @@ use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use clap::builder::PossibleValuesParser;
+use clap::builder::{OsStringValueParser, PossibleValuesParser, TypedValueParser as _};
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use wire::{Name, RType};
 
+use crate::keeping::{DEFAULT_SOCKET, Environment, Once};
 use crate::node_resolver::{DEFAULT_MARKER, Request};
 
 /// What the command line asks for.
@@ -24,6 +25,10 @@ pub enum Wish {
     Explain(Flags, Box<Explain>),
     /// Keep services in the node's hosts file.
     NodeResolver(Box<Request>),
+    /// Refresh a hosts file once.
+    Refresh(Flags, Once),
+    /// Print what a running server says at this socket.
+    Status(PathBuf),
 }
 
 /// The flags that all ways to run share.
@@ -41,6 +46,10 @@ pub struct Flags {
     pub json: bool,
     /// `-cache-bytes`, LOCALDNS_CACHE_BYTES: the bound over all blocks' caches.
     pub cache_bytes: usize,
+    /// `-status`: the unix socket of /status; empty for none, default /run/localdns.sock where names are refreshed.
+    pub status: Option<PathBuf>,
+    /// What the environment says about names to refresh.
+    pub environment: Environment,
 }
 
 /// `explain NAME [TYPE] [@ADDRESS]`.
@@ -79,6 +88,18 @@ pub fn parse(
     }
     match matches.subcommand() {
         Some(("check", sub)) => Ok(Wish::Check(flags(sub, env)?)),
+        Some(("refresh", sub)) => {
+            if !sub.get_flag("once") {
+                return Err(
+                    "`refresh` wants --once; a server with names to refresh does it by itself".to_owned()
+                );
+            }
+            let hosts = sub.get_one("hosts").cloned();
+            Ok(Wish::Refresh(flags(sub, env)?, Once { hosts, print: sub.get_flag("print") }))
+        }
+        Some(("status", sub)) => {
+            Ok(Wish::Status(sub.get_one("status").cloned().unwrap_or_else(|| DEFAULT_SOCKET.into())))
+        }
         Some(("explain", sub)) => Ok(Wish::Explain(flags(sub, env)?, Box::new(explain(sub)?))),
         Some(("node-resolver", sub)) => Ok(Wish::NodeResolver(Box::new(request(sub, env)))),
         _ => Ok(Wish::Serve(flags(&matches, env)?)),
@@ -129,6 +150,13 @@ fn command() -> Command {
                 .value_parser(value_parser!(PathBuf))
                 .help("File for the process id, written once every socket is bound"),
         )
+        .arg(
+            Arg::new("status")
+                .long("status")
+                .value_name("PATH")
+                .value_parser(OsStringValueParser::new().map(PathBuf::from))
+                .help("Unix socket of /status, '' for none [default: /run/localdns.sock where names are refreshed]"),
+        )
         .arg(flag("quiet", "Print neither zones nor version at start"))
         .arg(flag("version", "Print the version and end"))
         .arg(flag("plugins", "Print the directives that are served and end"));
@@ -144,6 +172,30 @@ fn command() -> Command {
             )
             .arg(Arg::new("name").required(true).value_name("NAME"))
             .arg(Arg::new("rest").num_args(0..=2).value_name("TYPE|@ADDRESS")),
+        )
+        .subcommand(
+            shared(
+                Command::new("refresh")
+                    .about("Look critical names up once, write their addresses into a hosts file, and end"),
+            )
+            .arg(switch("once", "One round, then the end: exit code 0 whether names were refreshed or kept"))
+            .arg(switch("print", "Print the hosts file instead of writing it"))
+            .arg(
+                Arg::new("hosts")
+                    .long("hosts")
+                    .value_name("FILE")
+                    .value_parser(value_parser!(PathBuf))
+                    .help("Hosts file [default: the Corefile's, else /etc/localdns/hosts]"),
+            ),
+        )
+        .subcommand(
+            Command::new("status").about("Print what a running server knows of the names it refreshes").arg(
+                Arg::new("status")
+                    .long("status")
+                    .value_name("PATH")
+                    .value_parser(value_parser!(PathBuf))
+                    .help("Unix socket of the server [default: /run/localdns.sock]"),
+            ),
         )
         .subcommand(node_resolver())
 }
@@ -184,6 +236,10 @@ fn log_format() -> Arg {
         .help("Format of every log line")
 }
 
+fn switch(name: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).long(name).action(ArgAction::SetTrue).help(help)
+}
+
 fn flag(name: &'static str, help: &'static str) -> Arg {
     Arg::new(name)
         .long(name)
@@ -221,6 +277,8 @@ fn flags(matches: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -> Result<F
         quiet: matches.try_get_one("quiet").ok().flatten().copied().unwrap_or(false),
         json: matches.get_one::<String>("log-format").is_some_and(|format| format == "json"),
         cache_bytes: cache_bytes.unwrap_or(cache::Cache::DEFAULT_BYTES),
+        status: matches.try_get_one("status").ok().flatten().cloned(),
+        environment: Environment::read(env),
     })
 }
 

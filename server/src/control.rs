@@ -24,6 +24,7 @@ use crate::admin::{AdminError, AdminServer, Content, Plan};
 use crate::cli::Flags;
 use crate::clock;
 use crate::house::{AdminPlan, House, Shared};
+use crate::keeping::{self, StatusSocket};
 use crate::listen::{BindError, Letter, Ports};
 use crate::observe::counters::Counter;
 use crate::observe::{Collector, Logger};
@@ -156,6 +157,8 @@ pub struct Server {
     dns_port: u16,
     reloads: Arc<Reloads>,
     notifier: Arc<Notifier>,
+    status_path: Option<PathBuf>,
+    status: Option<StatusSocket>,
 }
 
 /// What is told of reloads.
@@ -186,7 +189,11 @@ impl Server {
         }
         let asked = draft.spec.blocks.iter().find_map(|block| block.multisocket);
         let workers = asked.flatten().unwrap_or_else(default_workers);
-        let (shared, probes) = Shared::new(flags.cache_bytes, workers + 1, handle, logger.clone(), start);
+        let (mut shared, probes) = Shared::new(flags.cache_bytes, workers + 1, handle, logger.clone(), start);
+        shared.environment = flags.environment.clone();
+        for warning in &shared.environment.warnings {
+            logger.warning(Some("hosts"), warning);
+        }
         let house = House::build(&draft.spec, &shared, &addresses_of).map_err(Box::new)?;
         house.look_at_files(&shared, start, &logger);
         let mailer = Mailer::new();
@@ -212,6 +219,7 @@ impl Server {
         admin.commit(prepared);
         logger.set_debug(house.debug);
         crate::files::spawn(&running).map_err(StartError::Machine)?;
+        running.shared.hosts.kept.apply(&house.keep, &running);
         let mut server = Self {
             running,
             ports,
@@ -222,7 +230,10 @@ impl Server {
             dns_port: flags.dns_port,
             reloads,
             notifier: Arc::new(Notifier::from_environment()),
+            status_path: flags.status.clone(),
+            status: None,
         };
+        server.serve_status();
         server.settle();
         server.detect_loops();
         handle.spawn(crate::watchdog::run(Arc::downgrade(&server.running), server.notifier.clone()));
@@ -287,6 +298,8 @@ impl Server {
         self.admin.commit(prepared);
         running.logger.set_debug(house.debug);
         *self.reloads.hash.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = draft.hash;
+        running.shared.hosts.kept.apply(&house.keep, &running);
+        self.serve_status();
         self.settle();
         drop(old);
         self.detect_loops();
@@ -303,6 +316,27 @@ impl Server {
         // A worker that hangs must not hold up a reload for ever.
         let done = async { tokio::time::timeout(Duration::from_secs(2), receiver.recv()).await };
         let _ = self.handle.block_on(done);
+    }
+
+    /// Serves /status where it is asked for, or where names are kept; once it listens it stays.
+    fn serve_status(&mut self) {
+        let running = &self.running;
+        let path = match &self.status_path {
+            Some(path) => path,
+            None if running.house.load().keep.is_empty() => return,
+            None => Path::new(keeping::DEFAULT_SOCKET),
+        };
+        if self.status.is_some() || path.as_os_str().is_empty() {
+            return;
+        }
+        match keeping::listen(path, running) {
+            Ok(socket) => self.status = Some(socket),
+            Err(error) => {
+                running
+                    .logger
+                    .warning(None, &format!("/status is not served at {}: {error}", path.display()));
+            }
+        }
     }
 
     fn detect_loops(&self) {
@@ -384,6 +418,7 @@ fn admin_server(
 impl House {
     /// Reads every file that has not been read yet: the first answer must not come before the first table.
     pub fn look_at_files(&self, shared: &Shared, now: Instant, logger: &Logger) {
+        shared.hosts.kept.prepare(&self.keep, &shared.environment, now);
         for table in shared.hosts.all() {
             table.look(now, logger);
         }
@@ -406,6 +441,7 @@ impl Shared {
             forward: Arc::default(),
             followed: crate::dial::Followed::default(),
             hosts: crate::plugin::hosts::HostsRegistry::default(),
+            environment: keeping::Environment::default(),
             zones: Arc::default(),
             templates: crate::plugin::template::TemplateRegistry::default(),
             probe: crate::watchdog::probe_name(),

@@ -213,13 +213,13 @@ impl ForwardSpec {
     }
 }
 
-fn read_resolv_conf(path: &Path) -> std::io::Result<Vec<SocketAddr>> {
+pub(crate) fn read_resolv_conf(path: &Path) -> std::io::Result<Vec<SocketAddr>> {
     std::fs::read_to_string(path)
         .map(|text| forwarder::resolv_conf::parse(&text, forwarder::resolv_conf::interface_index))
 }
 
 /// Whether queries to `upstream` would come back to one of `ours`; a wildcard has every local address.
-fn is_ours(upstream: SocketAddr, ours: &[SocketAddr]) -> bool {
+pub(crate) fn is_ours(upstream: SocketAddr, ours: &[SocketAddr]) -> bool {
     ours.iter().any(|own| {
         own.port() == upstream.port()
             && (own.ip() == upstream.ip()

@@ -15,6 +15,7 @@ use std::time::Duration;
 use corefile::{Located, Location};
 use wire::{Flags, Name, OPTION_NSID, Query, Reply};
 
+use crate::keeping::{self, Environment};
 use crate::observe::counters::{Tally, ZoneLabels, ZoneRegistry, ZoneSet};
 use crate::observe::{ErrorLog, LogRules, Logger};
 use crate::pipeline::Pipeline;
@@ -35,6 +36,8 @@ pub struct Shared {
     pub followed: crate::dial::Followed,
     /// All hosts tables.
     pub hosts: HostsRegistry,
+    /// What the environment says about names to keep.
+    pub environment: Environment,
     /// All zones' counters.
     pub zones: Arc<ZoneRegistry>,
     /// What is counted of templates.
@@ -71,6 +74,8 @@ pub struct House {
     pub admin: AdminPlan,
     /// Whether `debug` stands anywhere.
     pub debug: bool,
+    /// Hosts files whose names are kept.
+    pub keep: Vec<keeping::Plan>,
 }
 
 /// Where /health, /ready and /metrics are served.
@@ -248,6 +253,7 @@ impl House {
                 .unwrap_or_default(),
             admin,
             debug: spec.blocks.iter().any(|block| block.debug),
+            keep: keeping::plan(spec, &shared.environment),
         })
     }
 

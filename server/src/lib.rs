@@ -15,6 +15,7 @@ pub mod failure;
 mod files;
 pub mod follow;
 pub mod house;
+pub mod keeping;
 pub mod listen;
 mod loopcheck;
 pub mod node_resolver;

@@ -13,6 +13,7 @@ use server::cli::{self, Flags, Wish};
 use server::clock;
 use server::control::{Draft, Origin, Server};
 use server::house::{House, Shared};
+use server::keeping;
 use server::observe::{Format, Logger};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -38,6 +39,11 @@ fn main() -> ExitCode {
         Wish::NodeResolver(request) => {
             server::node_resolver::run(&request).map_err(|error| error.to_string())
         }
+        Wish::Refresh(flags, wish) => refresh(&flags, &wish),
+        Wish::Status(path) => keeping::print(&path).map(|table| {
+            let _ = std::io::stdout().write_all(table.as_bytes());
+            ExitCode::SUCCESS
+        }),
     };
     outcome.unwrap_or_else(|error| fail(&error))
 }
@@ -168,7 +174,7 @@ async fn next_event(
 }
 
 fn check(flags: &Flags) -> Result<ExitCode, String> {
-    let (house, _runtime) = build(flags)?;
+    let (_, house, _runtime) = build(flags)?;
     let (blocks, zones) = (house.blocks.len(), house.zones.len());
     let blocks = if blocks == 1 { "1 server block".to_owned() } else { format!("{blocks} server blocks") };
     let zones =
@@ -178,8 +184,25 @@ fn check(flags: &Flags) -> Result<ExitCode, String> {
 }
 
 fn explain(flags: &Flags, wish: &cli::Explain) -> Result<ExitCode, String> {
-    let (house, _runtime) = build(flags)?;
+    let (_, house, _runtime) = build(flags)?;
     print!("{}", server::explain(&house, wish)?);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn refresh(flags: &Flags, wish: &keeping::Once) -> Result<ExitCode, String> {
+    for warning in &flags.environment.warnings {
+        eprintln!("localdns: warning: {warning}");
+    }
+    let origin = Origin::find(flags).map_err(|error| error.to_string())?;
+    let (text, told) = if matches!(origin, Origin::Default) {
+        let runtime = runtime().map_err(|error| error.to_string())?;
+        keeping::once(wish, &flags.environment, None, runtime.handle())?
+    } else {
+        let (draft, house, runtime) = build(flags)?;
+        keeping::once(wish, &flags.environment, Some((&draft.spec, &house)), runtime.handle())?
+    };
+    eprint!("{told}");
+    let _ = std::io::stdout().write_all(&text);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -211,7 +234,7 @@ impl Write for Once {
 }
 
 /// Builds a house that nobody will serve.
-fn build(flags: &Flags) -> Result<(House, Runtime), String> {
+fn build(flags: &Flags) -> Result<(Draft, House, Runtime), String> {
     let origin = Origin::find(flags).map_err(|error| error.to_string())?;
     let draft = Draft::read(&origin, flags.dns_port).map_err(|error| error.to_string())?;
     for warning in &draft.warnings {
@@ -222,10 +245,11 @@ fn build(flags: &Flags) -> Result<(House, Runtime), String> {
     let (mut shared, _probes) =
         Shared::new(flags.cache_bytes, 1, runtime.handle(), logger.clone(), clock::now());
     shared.resolve_names = false;
+    shared.environment = flags.environment.clone();
     let house = House::build(&draft.spec, &shared, &server::control::addresses_of)
         .map_err(|error| error.to_string())?;
     house.look_at_files(&shared, clock::now(), &logger);
-    Ok((house, runtime))
+    Ok((draft, house, runtime))
 }
 
 fn runtime() -> std::io::Result<Runtime> {

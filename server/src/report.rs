@@ -46,6 +46,7 @@ impl Source for Rooms {
         caches(&running, into);
         forward(&running, into);
         templates(&running, into);
+        crate::keeping::collect(&running, into);
         self.reloads(&running, into);
     }
 }

@@ -375,9 +375,16 @@ fn command(directory: &Path, options: &Options) -> Command {
     command.arg("-conf").arg(directory.join("Corefile")).arg("-pidfile").arg(directory.join("pid"));
     command.args(&options.args);
     command.current_dir(options.cwd.as_deref().unwrap_or(directory));
-    for name in
-        ["LOCALDNS_ADDRESS", "LOCALDNS_PORT", "LOCALDNS_CACHE_BYTES", "NOTIFY_SOCKET", "WATCHDOG_USEC"]
-    {
+    for name in [
+        "LOCALDNS_ADDRESS",
+        "LOCALDNS_PORT",
+        "LOCALDNS_CACHE_BYTES",
+        "LOCALDNS_CRITICAL_FQDNS",
+        "LOCALDNS_HOSTS_PLUGIN_REFRESH_INTERVAL_IN_SECONDS",
+        "LOCALDNS_SHIPPED_HOSTS",
+        "NOTIFY_SOCKET",
+        "WATCHDOG_USEC",
+    ] {
         command.env_remove(name);
     }
     command.envs(options.env.iter().map(|(name, value)| (name, value)));

@@ -70,6 +70,7 @@ fn every_directive_of_the_example_serves_with_all_of_its_properties() {
         let corefile = example.with(&on).replacen("fallthrough\n    }", entry, 1);
         let ip = fresh_ip();
         let options = Options::default()
+            .args(["-status", ""])
             .env("LOCALDNS_ADDRESS", &ip.to_string())
             .env("LOCALDNS_PORT", "5399")
             .env("LOCALDNS_UPSTREAM", "192.0.2.53");
@@ -180,20 +181,7 @@ fn links_in_documents_lead_somewhere() {
 #[test]
 fn the_unit_is_what_the_readme_says() {
     let unit = read("deploy/localdns.service");
-    let mut settings: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
-    let mut section = "";
-    for line in unit.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
-        if let Some(name) = line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
-            section = name;
-            continue;
-        }
-        let (key, value) = line.split_once('=').unwrap_or_else(|| panic!("not a setting: {line}"));
-        assert!(
-            !section.is_empty() && !value.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric()),
-            "{line}"
-        );
-        settings.entry((section, key)).or_default().push(value);
-    }
+    let settings = settings(&unit);
     for (section, key, value) in UNIT {
         assert_eq!(settings.get(&(*section, *key)).map(Vec::as_slice), Some(&[*value][..]), "{key}");
     }
@@ -209,6 +197,42 @@ fn the_unit_is_what_the_readme_says() {
     let verified = output(command, PATIENCE);
     let said = stderr(&verified);
     assert!(verified.status.success() && !said.contains("localdns.service:"), "{said}");
+}
+
+#[test]
+fn the_timers_unit_does_one_round_every_quarter_of_an_hour() {
+    let (unit, timer) = (read("deploy/localdns-refresh.service"), read("deploy/localdns-refresh.timer"));
+    let (unit, timer) = (settings(&unit), settings(&timer));
+    let command = unit[&("Service", "ExecStart")][0];
+    let args = command.strip_prefix("/usr/local/bin/localdns ").unwrap_or_else(|| panic!("{command}"));
+    let directory = tempdir();
+    let corefile = directory.path().join("Corefile");
+    fs::write(&corefile, ". {\nwhoami\n}\n").unwrap();
+    let args = args.replace("/etc/localdns/Corefile", &corefile.to_string_lossy());
+    let done = output(localdns(&args.split(' ').collect::<Vec<_>>()), PATIENCE);
+    assert!(done.status.success() && stderr(&done) == "there is no name to refresh\n", "{done:?}");
+    assert_eq!(unit[&("Service", "Type")], ["oneshot"]);
+    assert_eq!(unit[&("Service", "ReadWritePaths")], ["/etc/localdns"]);
+    for (key, value) in [("OnBootSec", "0"), ("OnUnitActiveSec", "15min"), ("RandomizedDelaySec", "60")] {
+        assert_eq!(timer[&("Timer", key)], [value]);
+    }
+}
+
+/// The settings of a systemd unit by section and key.
+fn settings(unit: &str) -> BTreeMap<(&str, &str), Vec<&str>> {
+    let mut settings: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
+    let mut section = "";
+    for line in unit.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        if let Some(name) = line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
+            section = name;
+            continue;
+        }
+        let (key, value) = line.split_once('=').unwrap_or_else(|| panic!("not a setting: {line}"));
+        // An empty value is none at all, as of the capabilities.
+        assert!(!section.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric()), "{line}");
+        settings.entry((section, key)).or_default().push(value);
+    }
+    settings
 }
 
 /// Corefile.example, with what stands in it behind a `#`.
@@ -500,7 +524,22 @@ const PROPERTIES: &[(&str, &[&str])] = &[
         ],
     ),
     ("health", &["lameduck"]),
-    ("hosts", &["fallthrough", "fallthrough_unsupported", "no_reverse", "reload", "ttl"]),
+    (
+        "hosts",
+        &[
+            "fallthrough",
+            "fallthrough_unsupported",
+            "max_age",
+            "no_reverse",
+            "refresh",
+            "refresh_family",
+            "refresh_interval",
+            "refresh_sinkhole",
+            "refresh_via",
+            "reload",
+            "ttl",
+        ],
+    ),
     ("log", &["class"]),
     ("prometheus", &["runtime_metrics"]),
     ("ready", &["monitor"]),
@@ -531,4 +570,6 @@ const UNIT: &[(&str, &str, &str)] = &[
     ("Service", "AmbientCapabilities", "CAP_NET_BIND_SERVICE CAP_NET_ADMIN"),
     ("Service", "NoNewPrivileges", "yes"),
     ("Service", "ProtectSystem", "strict"),
+    ("Service", "EnvironmentFile", "-/etc/localdns/environment"),
+    ("Service", "ReadWritePaths", "/run -/etc/localdns"),
 ];

@@ -51,6 +51,23 @@ metrics! {
     /// Counter {server, type, zones, view}.
     CACHE_EVICTIONS = "coredns_cache_evictions_total" "The count of cache evictions.";
 
+    /// Gauge {name, family, source}; family: ipv4, ipv6; source: shipped, file, refreshed.
+    REFRESH_ENTRY_AGE = "localdns_refresh_entry_age_seconds" "Time since the addresses of a refreshed name were known to be good.";
+    /// Gauge {name, family}.
+    REFRESH_ENTRY_TTL = "localdns_refresh_entry_ttl_seconds" "TTL of the last good answer for a refreshed name.";
+    /// Counter {name, family}.
+    REFRESH_FAILURES = "localdns_refresh_failures_total" "Rounds that brought no good answer for a refreshed name.";
+    /// Counter {hostsfile, result}; result: ok, partial, failed.
+    REFRESH_ROUNDS = "localdns_refresh_rounds_total" "Rounds of lookups, by how many of their names were answered.";
+    /// Gauge {hostsfile}.
+    REFRESH_LAST_ROUND = "localdns_refresh_last_round_timestamp_seconds" "When the last round began.";
+    /// Gauge {hostsfile}.
+    REFRESH_LAST_ROUND_DURATION = "localdns_refresh_last_round_duration_seconds" "How long the last round took.";
+    /// Gauge {hostsfile}.
+    REFRESH_LAST_ROUND_FAILED = "localdns_refresh_last_round_failed" "Names and families without a good answer in the last round.";
+    /// Counter {hostsfile}.
+    REFRESH_PUBLISH_FAILURES = "localdns_refresh_publish_failures_total" "Times that a hosts file could not be written.";
+
     /// Counter.
     FORWARD_HEALTHCHECK_BROKEN = "coredns_forward_healthcheck_broken_total" "Counter of the number of complete failures of the healthchecks.";
     /// Counter.

@@ -13,6 +13,7 @@ use hostsfile::{Found, Options, Report, Source, Table};
 use wire::{Class, Flags, Query, RType, Reply};
 
 use super::Lookup;
+use crate::keeping::{Kept, KeptRegistry};
 use crate::observe::Logger;
 use crate::observe::counters::Tally;
 use crate::setup::HostsSpec;
@@ -33,6 +34,8 @@ pub struct HostsTable {
     /// When the table that serves was built, in milliseconds since 1970.
     built_ms: AtomicU64,
     state: Mutex<State>,
+    /// Who knows more about a file than it says.
+    kept: Arc<KeptRegistry>,
 }
 
 /// What the one reader of the file remembers.
@@ -47,6 +50,8 @@ struct State {
     missing_reported: bool,
     /// A new configuration wants the file to be looked at once, whatever `reload` says.
     again: bool,
+    /// The text that serves, if somebody keeps its names.
+    kept_text: Option<Arc<[u8]>>,
 }
 
 /// What tells one version of a file from another.
@@ -64,6 +69,8 @@ struct Stamp {
 #[derive(Default)]
 pub struct HostsRegistry {
     tables: Mutex<Vec<Arc<HostsTable>>>,
+    /// The files whose names are kept.
+    pub kept: Arc<KeptRegistry>,
 }
 
 impl Hosts {
@@ -162,7 +169,7 @@ impl HostsTable {
         {
             return Some(next);
         }
-        state.again = !self.read(&mut state, logger);
+        state.again = !self.read(&mut state, now, logger);
         let interval = match self.spec.reload {
             Duration::ZERO if !state.again => return None,
             Duration::ZERO => AGAIN,
@@ -173,8 +180,9 @@ impl HostsTable {
     }
 
     /// Reads the file, if it is another than the one seen last; false where somebody seems to be writing it.
-    fn read(&self, state: &mut State, logger: &Logger) -> bool {
+    fn read(&self, state: &mut State, now: Instant, logger: &Logger) -> bool {
         let file = &self.spec.file;
+        let kept = self.kept.find(file);
         let (text, stamp) = match read_if_changed(file, state.seen) {
             Ok(Looked::Text(text, stamp)) => (text, stamp),
             Ok(Looked::Same) => {
@@ -186,11 +194,26 @@ impl HostsTable {
                 return false;
             }
             Err(error) => {
-                if !std::mem::replace(&mut state.missing_reported, true) {
-                    logger.warning(
-                        Some("hosts"),
-                        &format!("Cannot read {}: {error}; the entries stay", file.display()),
-                    );
+                if std::mem::replace(&mut state.missing_reported, true) {
+                    return true;
+                }
+                let file = file.display();
+                match kept.filter(|_| error.kind() == io::ErrorKind::NotFound) {
+                    Some(kept) => {
+                        logger.info(
+                            Some("hosts"),
+                            &format!(
+                                "{file} does not exist; its names are refreshed, and it is written then"
+                            ),
+                        );
+                        self.serve_text(state, kept.missing(now));
+                    }
+                    None => {
+                        logger.warning(
+                            Some("hosts"),
+                            &format!("Cannot read {file}: {error}; the entries stay"),
+                        );
+                    }
                 }
                 return true;
             }
@@ -203,13 +226,34 @@ impl HostsTable {
             state.doubted = Some(stamp);
             return false;
         }
-        self.swap(state, table);
+        match kept.map(|kept| kept.read(&text, stamp.age(), now)) {
+            Some(served) if *served != *text => self.serve_text(state, served),
+            served => {
+                state.kept_text = served;
+                self.swap(state, table);
+            }
+        }
         state.doubted = None;
         state.seen = Some(stamp);
-        let modified = stamp.modified.0.max(0) as u64 * 1000 + stamp.modified.1.max(0) as u64 / 1_000_000;
-        self.modified_ms.store(modified, Relaxed);
+        self.modified_ms.store(stamp.modified_ms(), Relaxed);
         self.report(&report, logger);
         true
+    }
+
+    /// Serves what is known of the names of its file now.
+    pub fn serve(&self, kept: &Kept) {
+        let mut state = self.state();
+        self.serve_text(&mut state, kept.text());
+    }
+
+    fn serve_text(&self, state: &mut State, text: Arc<[u8]>) {
+        if state.kept_text.as_ref().is_some_and(|served| Arc::ptr_eq(served, &text)) {
+            return;
+        }
+        // What is bad about it was told when the file was read.
+        let (table, _) = self.build(&text);
+        state.kept_text = Some(text);
+        self.swap(state, table);
     }
 
     fn build(&self, text: &[u8]) -> (Table, Report) {
@@ -266,6 +310,7 @@ impl HostsRegistry {
             modified_ms: AtomicU64::new(0),
             built_ms: AtomicU64::new(wall_ms()),
             state: Mutex::new(State { again: true, ..State::default() }),
+            kept: self.kept.clone(),
         };
         let (inline, _) = table.build(&[]);
         table.inline_entries = inline.entries();
@@ -306,6 +351,27 @@ fn read_if_changed(path: &Path, seen: Option<Stamp>) -> io::Result<Looked> {
     Ok(if before == after { Looked::Text(text, after) } else { Looked::Busy })
 }
 
+/// A file's text, and how long ago it was written.
+pub(crate) fn read_file(path: &Path) -> io::Result<(Vec<u8>, Duration)> {
+    match read_if_changed(path, None)? {
+        Looked::Text(text, stamp) => Ok((text, stamp.age())),
+        Looked::Same | Looked::Busy => {
+            Err(io::Error::new(io::ErrorKind::ResourceBusy, "it is being written"))
+        }
+    }
+}
+
+impl Stamp {
+    /// The modification time in milliseconds since 1970.
+    fn modified_ms(&self) -> u64 {
+        self.modified.0.max(0) as u64 * 1000 + self.modified.1.max(0) as u64 / 1_000_000
+    }
+
+    fn age(&self) -> Duration {
+        Duration::from_millis(wall_ms().saturating_sub(self.modified_ms()))
+    }
+}
+
 fn stamp(metadata: &Metadata) -> Stamp {
     Stamp {
         device: metadata.dev(),
@@ -316,7 +382,7 @@ fn stamp(metadata: &Metadata) -> Stamp {
     }
 }
 
-/// The wall clock in seconds since 1970, for ages.
+/// The wall clock in milliseconds since 1970, for ages.
 pub(crate) fn wall_ms() -> u64 {
     crate::clock::wall().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }

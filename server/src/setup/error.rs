@@ -185,6 +185,9 @@ pub enum SetupError {
         /// Why.
         error: forwarder::TlsError,
     },
+    /// A name that cannot be kept true.
+    #[error("plugin/hosts: {0}")]
+    RefreshName(refresh::names::NameError),
     /// A forward target that is one of our own listeners.
     #[error(
         "plugin/forward: the upstream {upstream} is one of this server's own addresses: queries would go round in circles"

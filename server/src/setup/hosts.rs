@@ -1,17 +1,30 @@
 //! `hosts`: answers from a hosts file and from lines in the Corefile.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use corefile::Directive;
+use corefile::{Directive, Located};
+use refresh::{Families, MAX_SERVERS};
 use wire::Name;
 
-use super::args::{Args, Result, flag, no_block, once, path, unknown_property, zones_or};
+use super::args::{Args, Result, bad, duration, flag, no_block, once, path, unknown_property, zones_or};
 use super::{Fallthrough, SetupError};
 
 const PLUGIN: &str = "hosts";
-const PROPERTIES: &[&str] = &["fallthrough", "fallthrough_unsupported", "no_reverse", "reload", "ttl"];
+const PROPERTIES: &[&str] = &[
+    "fallthrough",
+    "fallthrough_unsupported",
+    "max_age",
+    "no_reverse",
+    "refresh",
+    "refresh_family",
+    "refresh_interval",
+    "refresh_sinkhole",
+    "refresh_via",
+    "reload",
+    "ttl",
+];
 
 /// What one `hosts` directive says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,6 +45,25 @@ pub struct HostsSpec {
     pub fallthrough_unsupported: bool,
     /// The lines written in the Corefile.
     pub inline: String,
+    /// Which names of the file are kept true, and how.
+    pub refresh: RefreshSpec,
+}
+
+/// The properties of `hosts` that keep names true.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RefreshSpec {
+    /// `refresh NAME...`: the names, each once; `@LIST` stands for a cloud's.
+    pub names: Vec<Name>,
+    /// `refresh_interval D [jitter D]`: at least 5 s.
+    pub interval: Option<(Duration, Option<Duration>)>,
+    /// `refresh_via ADDRESS...`: whom to ask, in order; at most 15.
+    pub via: Vec<SocketAddr>,
+    /// `refresh_family`.
+    pub families: Families,
+    /// `max_age`: how old an entry may become without a good answer; 0 and absent mean for ever.
+    pub max_age: Option<Duration>,
+    /// `refresh_sinkhole ADDRESS...`: addresses that stand for "blocked".
+    pub sinkholes: Vec<IpAddr>,
 }
 
 impl HostsSpec {
@@ -46,6 +78,7 @@ impl HostsSpec {
             fallthrough: Fallthrough::default(),
             fallthrough_unsupported: false,
             inline: String::new(),
+            refresh: RefreshSpec::default(),
         }
     }
 }
@@ -72,14 +105,19 @@ pub(crate) fn parse(directives: &[&Directive], own_zones: &[Name], root: Option<
                 spec.reload = args.duration("a duration such as 5s, 0 for never")?;
                 args.end()?;
             }
+            "max_age" | "refresh" | "refresh_family" | "refresh_interval" | "refresh_sinkhole"
+            | "refresh_via" => {
+                read_refresh(property, &mut spec.refresh)?;
+                if word == "refresh" && spec.file == Path::new("/etc/hosts") {
+                    let rule = "names are not refreshed in /etc/hosts, which is the system's; name a file of their own";
+                    return Err(Located::new(&property.name.at, SetupError::Order { plugin: PLUGIN, rule }));
+                }
+            }
             address if address.split('%').next().is_some_and(|a| a.parse::<IpAddr>().is_ok()) => {
                 no_block(PLUGIN, property)?;
                 if spec.fallthrough.is_written() {
                     let rule = "lines with addresses must stand before `fallthrough`";
-                    return Err(corefile::Located::new(
-                        &property.name.at,
-                        SetupError::Order { plugin: PLUGIN, rule },
-                    ));
+                    return Err(Located::new(&property.name.at, SetupError::Order { plugin: PLUGIN, rule }));
                 }
                 let names = Args::new(PLUGIN, property, "at least one name behind the address").some()?;
                 spec.inline.push_str(address);
@@ -94,6 +132,76 @@ pub(crate) fn parse(directives: &[&Directive], own_zones: &[Name], root: Option<
     }
     Ok(spec)
 }
+
+fn read_refresh(property: &Directive, spec: &mut RefreshSpec) -> Result<()> {
+    no_block(PLUGIN, property)?;
+    match property.name.text.as_str() {
+        "refresh" => {
+            for word in Args::new(PLUGIN, property, "at least one name or list").some()? {
+                refresh::names::add(&mut spec.names, &word.text)
+                    .map_err(|error| Located::new(&word.at, SetupError::RefreshName(error)))?;
+            }
+        }
+        "refresh_family" => {
+            let mut args = Args::new(PLUGIN, property, FAMILIES);
+            let word = args.required()?;
+            spec.families = match word.text.as_str() {
+                "both" => Families::Both,
+                "prefer_ipv6" => Families::PreferIpv6,
+                "prefer_ipv4" => Families::PreferIpv4,
+                "ipv4" => Families::Ipv4,
+                "ipv6" => Families::Ipv6,
+                _ => return Err(bad(PLUGIN, word, FAMILIES)),
+            };
+            args.end()?;
+        }
+        "refresh_interval" => {
+            let mut args =
+                Args::new(PLUGIN, property, "a duration of at least 5s, and then `jitter` and a duration");
+            let word = args.required()?;
+            let interval = duration(PLUGIN, word, INTERVAL)?;
+            if interval < refresh::LEAST_INTERVAL {
+                return Err(bad(PLUGIN, word, INTERVAL));
+            }
+            let jitter = match args.optional() {
+                None => None,
+                Some(word) if word.text == "jitter" => Some(args.duration("a duration such as 60s")?),
+                Some(word) => return Err(bad(PLUGIN, word, "`jitter`")),
+            };
+            args.end()?;
+            spec.interval = Some((interval, jitter));
+        }
+        "max_age" => {
+            let mut args = Args::new(PLUGIN, property, "a duration, 0 for no limit");
+            let max_age = args.duration("a duration such as 24h, 0 for no limit")?;
+            args.end()?;
+            spec.max_age = Some(max_age).filter(|max_age| !max_age.is_zero());
+        }
+        "refresh_sinkhole" => {
+            for word in Args::new(PLUGIN, property, "at least one IP address").some()? {
+                let address = word.text.parse().map_err(|_| bad(PLUGIN, word, "an IP address"))?;
+                spec.sinkholes.push(address);
+            }
+        }
+        _ => {
+            for word in Args::new(PLUGIN, property, "at least one IP address").some()? {
+                let text = word.text.as_str();
+                let address =
+                    text.parse().or_else(|_| text.parse().map(|ip: IpAddr| SocketAddr::new(ip, 53)));
+                let address = address.map_err(|_| bad(PLUGIN, word, "an IP address, perhaps with a port"))?;
+                if spec.via.len() == MAX_SERVERS {
+                    let rule = "at most 15 servers can stand in `refresh_via`";
+                    return Err(Located::new(&word.at, SetupError::Order { plugin: PLUGIN, rule }));
+                }
+                spec.via.push(address);
+            }
+        }
+    }
+    Ok(())
+}
+
+const FAMILIES: &str = "both, prefer_ipv6, prefer_ipv4, ipv4 or ipv6";
+const INTERVAL: &str = "a duration of at least 5s";
 
 #[cfg(test)]
 mod tests {
@@ -140,6 +248,32 @@ mod tests {
                 s.inline = "192.0.2.1 a.org b.org\n2001:db8::1 a.org\n".into();
                 s.fallthrough.zones = vec![Name::ROOT];
             }),
+            (with("hosts /run/h", "refresh b.org A.org.\nrefresh a.org c.org"), |s| {
+                s.file = "/run/h".into();
+                s.refresh.names = vec![name("b.org"), name("a.org"), name("c.org")];
+            }),
+            (with("hosts /run/h", "refresh @azure-china"), |s| {
+                s.file = "/run/h".into();
+                let mut names = Vec::new();
+                refresh::names::add(&mut names, "@azure-china").unwrap();
+                s.refresh.names = names;
+            }),
+            (with("hosts", "refresh_interval 10m"), |s| {
+                s.refresh.interval = Some((Duration::from_secs(600), None));
+            }),
+            (with("hosts", "refresh_interval 5s jitter 0"), |s| {
+                s.refresh.interval = Some((Duration::from_secs(5), Some(Duration::ZERO)));
+            }),
+            (with("hosts", "refresh_via 192.0.2.53 192.0.2.54:54 2001:db8::53"), |s| {
+                let via = ["192.0.2.53:53", "192.0.2.54:54", "[2001:db8::53]:53"];
+                s.refresh.via = via.map(|text| text.parse().unwrap()).to_vec();
+            }),
+            (with("hosts", "refresh_family prefer_ipv4"), |s| s.refresh.families = Families::PreferIpv4),
+            (with("hosts", "max_age 24h"), |s| s.refresh.max_age = Some(Duration::from_secs(86_400))),
+            (with("hosts", "max_age 0"), |_| {}),
+            (with("hosts", "refresh_sinkhole 192.0.2.66 ::66"), |s| {
+                s.refresh.sinkholes = vec!["192.0.2.66".parse().unwrap(), "::66".parse().unwrap()];
+            }),
             (with("hosts", "fe80::1%eth0 a.org"), |s| s.inline = "fe80::1%eth0 a.org\n".into()),
         ];
         for (lines, change) in rows {
@@ -174,6 +308,31 @@ mod tests {
                 ("fallthrough {\nx\n}", "1: plugin/hosts: `fallthrough` has no sub-block; remove the braces"),
                 ("192.0.2.1", "1: plugin/hosts: `192.0.2.1` wants at least one name behind the address"),
                 ("fallthru", "1: plugin/hosts: unknown property \"fallthru\"; did you mean `fallthrough`?"),
+                ("refresh", "1: plugin/hosts: `refresh` wants at least one name or list"),
+                (
+                    "refresh a..b",
+                    "9: plugin/hosts: \"a..b\" is not a host name: letters, digits, `-` and `_` in labels of 1 to 63",
+                ),
+                (
+                    "refresh @azure",
+                    "9: plugin/hosts: there is no list \"@azure\"; there are @azure-public, @azure-usgov, @azure-china",
+                ),
+                (
+                    "refresh a.org",
+                    "1: plugin/hosts: names are not refreshed in /etc/hosts, which is the system's; name a file of their own",
+                ),
+                ("refresh_interval 4s", "18: plugin/hosts: \"4s\" is not a duration of at least 5s"),
+                ("refresh_interval 5s 5s", "21: plugin/hosts: \"5s\" is not `jitter`"),
+                (
+                    "refresh_via dns.org",
+                    "13: plugin/hosts: \"dns.org\" is not an IP address, perhaps with a port",
+                ),
+                (
+                    "refresh_family inet",
+                    "16: plugin/hosts: \"inet\" is not both, prefer_ipv6, prefer_ipv4, ipv4 or ipv6",
+                ),
+                ("max_age x", "9: plugin/hosts: \"x\" is not a duration such as 24h, 0 for no limit"),
+                ("refresh_sinkhole x", "18: plugin/hosts: \"x\" is not an IP address"),
                 ("192.0.2.256 a", "1: plugin/hosts: unknown property \"192.0.2.256\""),
             ],
         );

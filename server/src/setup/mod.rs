@@ -22,7 +22,7 @@ pub use cache::CacheSpec;
 pub use error::SetupError;
 pub(crate) use forward::FILE_INTERVAL;
 pub use forward::{ForwardSpec, Target, TlsFiles};
-pub use hosts::HostsSpec;
+pub use hosts::{HostsSpec, RefreshSpec};
 pub use observe::{
     AdminAddress, Classes, Consolidate, ErrorsSpec, HealthSpec, Level, LogRule, PrometheusSpec, ReadySpec,
     ReloadSpec,

@@ -1,0 +1,316 @@
+//! Hosts files whose names are kept true: the room between the crate `refresh`, hosts tables, files and the network.
+//!
+//! ```text
+//! Corefile, environment -> plan -> Kept, one for each file -> driver: servers -> lookups -> tables -> file
+//! hosts file -> HostsTable::look -> Kept::read -> the text that is served
+//! ```
+//!
+//! Nothing of it is on a query's way: what is learned becomes a table that is swapped in whole, as a changed file does.
+
+mod driver;
+mod environment;
+mod once;
+mod plan;
+mod servers;
+mod status;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use refresh::{Clock, Keeper, Outcome, Question, Round};
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+
+pub use environment::Environment;
+pub use once::{Once, once};
+pub use plan::{Plan, plan};
+pub(crate) use status::collect;
+pub use status::{DEFAULT_SOCKET, StatusSocket, listen, print};
+
+use crate::clock;
+use crate::observe::Logger;
+use crate::plugin::hosts::{HostsRegistry, read_file};
+use crate::running::Running;
+
+/// One hosts file whose names are kept true, however many server blocks read it.
+#[derive(Debug)]
+pub struct Kept {
+    file: PathBuf,
+    /// What was shipped for files that do not exist.
+    shipped: PathBuf,
+    state: Mutex<State>,
+    /// There are other names to keep.
+    woken: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    keeper: Keeper,
+    plan: Plan,
+    driver: Option<AbortHandle>,
+    /// Who was asked in the last round.
+    servers: Vec<std::net::SocketAddr>,
+    last: Option<LastRound>,
+    /// Rounds in which every name, some names, no name had a good answer.
+    rounds: [u64; 3],
+    publish_failures: u64,
+    /// Why the file is not what memory is.
+    publish_error: Option<String>,
+    publish_again: Option<Instant>,
+}
+
+/// How the last round went.
+#[derive(Debug, Clone, Copy)]
+struct LastRound {
+    began: Instant,
+    took: Duration,
+    wall: u64,
+    answered: usize,
+    failed: usize,
+}
+
+/// How a round went as a whole, as metrics and status call it.
+const RESULTS: [&str; 3] = ["ok", "partial", "failed"];
+
+impl LastRound {
+    fn result(&self) -> usize {
+        match (self.answered, self.failed) {
+            (_, 0) => 0,
+            (0, _) => 2,
+            _ => 1,
+        }
+    }
+}
+
+/// Every hosts file that is kept, found by its path.
+#[derive(Debug, Default)]
+pub struct KeptRegistry {
+    kept: Mutex<Vec<Arc<Kept>>>,
+}
+
+impl KeptRegistry {
+    /// The file at `path`, if its names are kept.
+    pub fn find(&self, path: &Path) -> Option<Arc<Kept>> {
+        self.all().into_iter().find(|kept| kept.file == path)
+    }
+
+    /// Every file in use.
+    pub fn all(&self) -> Vec<Arc<Kept>> {
+        self.lock().clone()
+    }
+
+    /// Makes what `plans` need and is not there: a table's first text may depend on it. Nothing is asked yet.
+    pub fn prepare(&self, plans: &[Plan], environment: &Environment, now: Instant) {
+        let mut all = self.lock();
+        for plan in plans {
+            if !all.iter().any(|kept| kept.file == plan.file) {
+                all.push(Arc::new(Kept::new(plan.clone(), environment, now)));
+            }
+        }
+    }
+
+    /// Keeps what `plans` say from now on, and nothing else.
+    pub fn apply(&self, plans: &[Plan], running: &Arc<Running>) {
+        let now = clock::now();
+        self.prepare(plans, &running.shared.environment, now);
+        self.lock().retain(|kept| {
+            let stays = plans.iter().any(|plan| plan.file == kept.file);
+            if !stays {
+                kept.stop();
+            }
+            stays
+        });
+        for plan in plans {
+            if let Some(kept) = self.find(&plan.file) {
+                kept.follow(plan.clone(), running, now);
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Kept>>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Kept {
+    fn new(plan: Plan, environment: &Environment, now: Instant) -> Self {
+        let state = State {
+            keeper: Keeper::new(plan.settings.clone(), reading(now)),
+            plan: plan.clone(),
+            driver: None,
+            servers: Vec::new(),
+            last: None,
+            rounds: [0; 3],
+            publish_failures: 0,
+            publish_error: None,
+            publish_again: None,
+        };
+        Self {
+            file: plan.file,
+            shipped: environment.shipped.clone(),
+            state: Mutex::new(state),
+            woken: Notify::new(),
+        }
+    }
+
+    /// The text to serve where the file reads `text` and was written `age` ago.
+    pub fn read(&self, text: &[u8], age: Duration, now: Instant) -> Arc<[u8]> {
+        self.state().keeper.read(text, age, reading(now))
+    }
+
+    /// The text to serve where there is no file.
+    pub fn missing(&self, now: Instant) -> Arc<[u8]> {
+        let shipped = std::fs::read(&self.shipped).unwrap_or_default();
+        self.state().keeper.ship(&shipped, reading(now))
+    }
+
+    /// The text to serve.
+    pub fn text(&self) -> Arc<[u8]> {
+        self.state().keeper.text()
+    }
+
+    fn follow(self: &Arc<Self>, plan: Plan, running: &Arc<Running>, now: Instant) {
+        let changed = {
+            let mut state = self.state();
+            let changed = state.plan != plan;
+            state.keeper.set(plan.settings.clone(), reading(now));
+            state.plan = plan;
+            if state.driver.is_none() {
+                let driver = driver::run(self.clone(), Arc::downgrade(running));
+                state.driver = Some(running.shared.handle.spawn(driver).abort_handle());
+            }
+            changed
+        };
+        if changed {
+            self.serve(&running.shared.hosts);
+            self.woken.notify_one();
+        }
+    }
+
+    fn stop(&self) {
+        if let Some(driver) = self.state().driver.take() {
+            driver.abort();
+        }
+    }
+
+    /// Takes what came of a round: memory first, then the file. Blocks while the disk does.
+    fn finish(&self, began: Instant, outcomes: Vec<(Question, Outcome)>, draw: f64, running: &Weak<Running>) {
+        let Some(running) = running.upgrade() else { return };
+        // What another program wrote since the last look is older than these answers.
+        let whole = self.catch_up();
+        let round = {
+            let mut state = self.state();
+            let now = clock::now();
+            let round = state.keeper.finish(began, outcomes, reading(now), draw);
+            let (answered, failed) = (round.answered, round.failed);
+            let took = now.saturating_duration_since(began);
+            let last = LastRound { began, took, wall: reading(now).wall, answered, failed };
+            state.rounds[last.result()] += 1;
+            state.last = Some(last);
+            round
+        };
+        self.tell(&round, &running.shared.hosts, &running.logger);
+        match whole {
+            true => self.publish(&running.logger),
+            false => self.state().publish_again = Some(clock::now() + CATCH_UP_AGAIN),
+        }
+    }
+
+    /// Tries again to write what could not be written.
+    fn publish_again(&self, logger: &Logger) {
+        if self.catch_up() {
+            self.state().publish_again = None;
+            self.publish(logger);
+        } else {
+            self.state().publish_again = Some(clock::now() + CATCH_UP_AGAIN);
+        }
+    }
+
+    /// Lets go of what is too old.
+    fn expire(&self, running: &Running) {
+        let changes = self.state().keeper.expire(reading(clock::now()));
+        if !changes.is_empty() {
+            self.tell(&Round { changes, ..Round::default() }, &running.shared.hosts, &running.logger);
+            self.publish(&running.logger);
+        }
+    }
+
+    fn tell(&self, round: &Round, hosts: &HostsRegistry, logger: &Logger) {
+        if round.changes.is_empty() {
+            return;
+        }
+        self.serve(hosts);
+        for change in &round.changes {
+            let list = |addresses: &[std::net::IpAddr]| {
+                addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+            };
+            let name = change.name.to_string();
+            let name = name.trim_end_matches('.');
+            let line = match (change.before.is_empty(), change.after.is_empty()) {
+                (true, _) => format!("{name} is {}", list(&change.after)),
+                (_, true) => {
+                    format!("{name} goes upstream: {} had no good answer for too long", list(&change.before))
+                }
+                _ => format!("{name} is {}, was {}", list(&change.after), list(&change.before)),
+            };
+            logger.info(Some("hosts"), &line);
+        }
+    }
+
+    /// Has every table of this file serve what is known now.
+    fn serve(&self, hosts: &HostsRegistry) {
+        for table in hosts.all() {
+            if table.spec().file == self.file {
+                table.serve(self);
+            }
+        }
+    }
+
+    /// Reads the file, if somebody else wrote it; `false` while he seems to be at it.
+    fn catch_up(&self) -> bool {
+        let Ok((text, age)) = read_file(&self.file) else { return true };
+        let mut state = self.state();
+        let torn = text.last().is_none_or(|&last| last != b'\n');
+        let read = !torn || state.keeper.knows(&text);
+        if read {
+            state.keeper.read(&text, age, reading(clock::now()));
+        }
+        read
+    }
+
+    /// Writes the file, if memory has what it has not. What cannot be written stays in memory, and is tried again.
+    fn publish(&self, logger: &Logger) {
+        let Some(text) = self.state().keeper.to_publish() else { return };
+        let written = hostsfile::publish(&self.file, &text);
+        let now = clock::now();
+        let mut state = self.state();
+        match written {
+            Ok(()) => {
+                state.keeper.published(text, now);
+                (state.publish_error, state.publish_again) = (None, None);
+            }
+            Err(error) => {
+                let error = error.to_string();
+                state.publish_failures += 1;
+                state.publish_again = Some(now + PUBLISH_AGAIN);
+                if state.publish_error.as_ref() != Some(&error) {
+                    logger.error(Some("hosts"), &format!("{error}; what was learned is served from memory"));
+                    state.publish_error = Some(error);
+                }
+            }
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn reading(now: Instant) -> Clock {
+    Clock { now, wall: crate::plugin::hosts::wall_ms() / 1000 }
+}
+
+const PUBLISH_AGAIN: Duration = Duration::from_secs(30);
+/// How long another program has to finish what it writes.
+const CATCH_UP_AGAIN: Duration = Duration::from_secs(5);

@@ -1,0 +1,95 @@
+//! `localdns refresh --once`: one round without a server, for a timer.
+
+use std::io;
+use std::path::PathBuf;
+
+use refresh::{Keeper, Outcome, Question, Settings};
+use tokio::runtime::Handle;
+
+use super::{Environment, Plan, driver, plan, reading, servers};
+use crate::clock;
+use crate::house::House;
+use crate::plugin::hosts::read_file;
+use crate::setup::{RefreshSpec, Spec};
+
+/// What `refresh --once` is asked to do.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Once {
+    /// `--hosts`: the file; default the Corefile's, else /etc/localdns/hosts.
+    pub hosts: Option<PathBuf>,
+    /// `--print`: print what would be written, and write nothing.
+    pub print: bool,
+}
+
+/// Does one round and publishes what came of it; what to print on standard output and on standard error.
+///
+/// Names that fail keep what the file says; where all fail, or there is no name, the file is not touched.
+///
+/// # Errors
+/// The file can be read or written no better than this says.
+pub fn once(
+    wish: &Once,
+    environment: &Environment,
+    corefile: Option<(&Spec, &House)>,
+    runtime: &Handle,
+) -> Result<(Vec<u8>, String), String> {
+    let Plan { file, settings, via } = chosen(wish, environment, corefile.map(|(spec, _)| spec));
+    if settings.names.is_empty() {
+        return Ok((Vec::new(), "there is no name to refresh\n".to_owned()));
+    }
+    let mut keeper = Keeper::new(settings, reading(clock::now()));
+    match read_file(&file) {
+        Ok((text, age)) => drop(keeper.read(&text, age, reading(clock::now()))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(format!("cannot read {}: {error}", file.display())),
+    }
+    let house = corefile.map(|(_, house)| house);
+    let mut servers = servers::servers(&via, house);
+    if servers.is_empty() {
+        servers = servers::system(house);
+    }
+    let began = clock::now();
+    let questions = keeper.begin(began);
+    let outcomes = runtime.block_on(driver::ask(&questions, &servers));
+    let mut told = failures(&outcomes);
+    let round = keeper.finish(began, outcomes, reading(clock::now()), 0.0);
+    for change in &round.changes {
+        let addresses: Vec<_> = change.after.iter().map(ToString::to_string).collect();
+        told.push_str(&format!("{} is {}\n", change.name, addresses.join(" ")));
+    }
+    if wish.print {
+        return Ok((keeper.text().to_vec(), told));
+    }
+    if let Some(text) = keeper.to_publish() {
+        hostsfile::publish(&file, &text).map_err(|error| error.to_string())?;
+    }
+    Ok((Vec::new(), told))
+}
+
+/// The plan of the file that is meant, or one made of the environment alone.
+fn chosen(wish: &Once, environment: &Environment, spec: Option<&Spec>) -> Plan {
+    let mut plans = spec.map(|spec| plan(spec, environment)).unwrap_or_default();
+    let at = plans.iter().position(|plan| wish.hosts.as_ref() == Some(&plan.file)).unwrap_or(0);
+    let mut plan = if plans.is_empty() {
+        let settings = plan::settings(&RefreshSpec::default(), environment);
+        let settings = Settings { names: environment.names.clone(), ..settings };
+        Plan { file: DEFAULT_HOSTS.into(), settings, via: Vec::new() }
+    } else {
+        plans.swap_remove(at)
+    };
+    if let Some(file) = &wish.hosts {
+        plan.file.clone_from(file);
+    }
+    plan
+}
+
+fn failures(outcomes: &[(Question, Outcome)]) -> String {
+    let line = |(question, outcome): &(Question, Outcome)| match outcome {
+        Outcome::Failed(error) => Some(format!("{} {}: {error}\n", question.name, question.family.rtype())),
+        Outcome::NoSuchName => Some(format!("{} {}: no such name\n", question.name, question.family.rtype())),
+        Outcome::Addresses { .. } | Outcome::NoData => None,
+    };
+    outcomes.iter().filter_map(line).collect()
+}
+
+const DEFAULT_HOSTS: &str = "/etc/localdns/hosts";

@@ -1,0 +1,276 @@
+//! What is known of the names that are kept: metrics, /status on a unix socket, and `localdns status`.
+
+use std::convert::Infallible;
+use std::fs::Permissions;
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::CONTENT_TYPE;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use refresh::{Entry, Family, Question};
+use serde_json::{Value, json};
+use tokio::net::UnixListener;
+use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
+
+use super::{Kept, RESULTS};
+use crate::clock;
+use crate::observe::{Families, names};
+use crate::running::Running;
+
+/// The socket while it listens; it goes with its value.
+#[derive(Debug)]
+pub struct StatusSocket {
+    path: PathBuf,
+    accepting: AbortHandle,
+}
+
+impl Drop for StatusSocket {
+    fn drop(&mut self) {
+        self.accepting.abort();
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Serves /status at `path`, mode 0600; a socket that a killed process left there is replaced.
+///
+/// # Errors
+/// What the system says; or another process listens there.
+pub fn listen(path: &Path, running: &Arc<Running>) -> io::Result<StatusSocket> {
+    let _runtime = running.shared.handle.enter();
+    let listener = match UnixListener::bind(path) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse && UnixStream::connect(path).is_err() => {
+            std::fs::remove_file(path)?;
+            UnixListener::bind(path)?
+        }
+        listener => listener?,
+    };
+    std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
+    let accepting = running.shared.handle.spawn(accept(listener, Arc::downgrade(running))).abort_handle();
+    Ok(StatusSocket { path: path.to_owned(), accepting })
+}
+
+async fn accept(listener: UnixListener, running: Weak<Running>) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        // The semaphore is never closed.
+        let Ok(place) = places.clone().acquire_owned().await else { return };
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        let running = running.clone();
+        tokio::spawn(async move {
+            let service = service_fn(|request: Request<Incoming>| {
+                let body = (request.uri().path() == "/status").then(|| running.upgrade().map(|r| report(&r)));
+                async { Ok::<_, Infallible>(response(body.flatten())) }
+            });
+            let connection = hyper::server::conn::http1::Builder::new()
+                .timer(TokioTimer::new())
+                .keep_alive(false)
+                .max_buf_size(16 * 1024)
+                .serve_connection(TokioIo::new(stream), service);
+            let _ = tokio::time::timeout(PATIENCE, connection).await;
+            drop(place);
+        });
+    }
+}
+
+fn response(body: Option<Value>) -> Response<Full<Bytes>> {
+    let found = body.is_some();
+    let text = body.map_or_else(|| "404 page not found\n".to_owned(), |body| format!("{body}\n"));
+    let mut response = Response::new(Full::new(text.into()));
+    if found {
+        response
+            .headers_mut()
+            .insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static("application/json"));
+    } else {
+        *response.status_mut() = StatusCode::NOT_FOUND;
+    }
+    response
+}
+
+/// What /status says.
+fn report(running: &Running) -> Value {
+    let files: Vec<_> = running.shared.hosts.kept.all().iter().map(|kept| kept.report()).collect();
+    json!({ "version": env!("CARGO_PKG_VERSION"), "pid": std::process::id(), "refresh": files })
+}
+
+impl Kept {
+    fn report(&self) -> Value {
+        let now = clock::now();
+        let state = self.state();
+        let last = state.last.map(|last| {
+            json!({
+                "seconds_ago": now.saturating_duration_since(last.began).as_secs(),
+                "took_seconds": last.took.as_secs_f64(),
+                "result": RESULTS[last.result()],
+                "answered": last.answered,
+                "failed": last.failed,
+            })
+        });
+        let entries: Vec<_> =
+            state.keeper.entries().map(|(question, entry)| self::entry(question, entry, now)).collect();
+        json!({
+            "file": self.file.display().to_string(),
+            "servers": state.servers.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "last_round": last,
+            "unpublished": state.publish_error,
+            "entries": entries,
+        })
+    }
+}
+
+fn entry(question: &Question, entry: &Entry, now: std::time::Instant) -> Value {
+    let known = !entry.addresses.is_empty();
+    json!({
+        "name": question.name.to_string().trim_end_matches('.'),
+        "family": family(question.family),
+        "addresses": entry.addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "source": known.then(|| entry.source.label()),
+        "age_seconds": known.then(|| entry.age(now).as_secs()),
+        "ttl_seconds": entry.ttl,
+        "failures": entry.failures,
+        "failure": entry.failure.map(|failure| failure.to_string()),
+        "next_refresh_seconds": entry.due.saturating_duration_since(now).as_secs(),
+    })
+}
+
+/// Adds what is known of every kept name to the metrics.
+pub(crate) fn collect(running: &Running, into: &mut Families) {
+    let now = clock::now();
+    for kept in running.shared.hosts.kept.all() {
+        let file = kept.file.display().to_string();
+        let hostsfile = ("hostsfile", file.as_str());
+        let state = kept.state();
+        for (question, entry) in state.keeper.entries() {
+            let name = question.name.to_string();
+            let labels = [("name", name.as_str()), ("family", family(question.family))];
+            if !entry.addresses.is_empty() {
+                let source = ("source", entry.source.label());
+                let age = entry.age(now).as_secs_f64();
+                into.gauge(names::REFRESH_ENTRY_AGE, &[labels[0], labels[1], source], age);
+            }
+            if let Some(ttl) = entry.ttl {
+                into.gauge(names::REFRESH_ENTRY_TTL, &labels, ttl.into());
+            }
+            into.counter(names::REFRESH_FAILURES, &labels, entry.all_failures as f64);
+        }
+        for (result, count) in RESULTS.iter().zip(state.rounds) {
+            into.counter(names::REFRESH_ROUNDS, &[hostsfile, ("result", result)], count as f64);
+        }
+        if let Some(last) = state.last {
+            into.gauge(names::REFRESH_LAST_ROUND, &[hostsfile], last.wall as f64);
+            into.gauge(names::REFRESH_LAST_ROUND_DURATION, &[hostsfile], last.took.as_secs_f64());
+            into.gauge(names::REFRESH_LAST_ROUND_FAILED, &[hostsfile], last.failed as f64);
+        }
+        into.counter(names::REFRESH_PUBLISH_FAILURES, &[hostsfile], state.publish_failures as f64);
+    }
+}
+
+/// Asks the server at `path` and prints its answer as a table.
+///
+/// # Errors
+/// One line: nobody listens there, or what he says cannot be read.
+pub fn print(path: &Path) -> Result<String, String> {
+    let body = fetch(path).map_err(|error| {
+        format!("no server answers at {}: {error}; it listens there while it refreshes names", path.display())
+    })?;
+    let report: Value =
+        serde_json::from_str(&body).map_err(|error| format!("the answer cannot be read: {error}"))?;
+    Ok(table(&report))
+}
+
+fn fetch(path: &Path) -> io::Result<String> {
+    let mut stream = UnixStream::connect(path)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.write_all(b"GET /status HTTP/1.1\r\nHost: localdns\r\nConnection: close\r\n\r\n")?;
+    let mut reply = String::new();
+    stream.take(MAX_REPLY).read_to_string(&mut reply)?;
+    let body = reply.split_once("\r\n\r\n").filter(|(head, _)| head.starts_with("HTTP/1.1 200 "));
+    body.map(|(_, body)| body.to_owned()).ok_or_else(|| io::Error::other("it has no /status"))
+}
+
+fn table(report: &Value) -> String {
+    let mut text = String::new();
+    for file in list(report, "refresh") {
+        let last = &file["last_round"];
+        let round = match last.as_object() {
+            None => "no round yet".to_owned(),
+            Some(_) => format!(
+                "last round {} s ago: {} ({} answered, {} failed)",
+                cell(&last["seconds_ago"]),
+                cell(&last["result"]),
+                cell(&last["answered"]),
+                cell(&last["failed"])
+            ),
+        };
+        text.push_str(&format!("{}: {round}\n", cell(&file["file"])));
+        if let Some(error) = file["unpublished"].as_str() {
+            text.push_str(&format!("not written: {error}\n"));
+        }
+        let mut rows = vec![HEADER.map(str::to_owned)];
+        for entry in list(file, "entries") {
+            let addresses: Vec<_> = list(entry, "addresses").iter().map(cell).collect();
+            let addresses = if addresses.is_empty() { "-".to_owned() } else { addresses.join(",") };
+            rows.push([
+                cell(&entry["name"]),
+                cell(&entry["family"]),
+                cell(&entry["source"]),
+                cell(&entry["age_seconds"]),
+                cell(&entry["ttl_seconds"]),
+                cell(&entry["next_refresh_seconds"]),
+                cell(&entry["failures"]),
+                addresses,
+                cell(&entry["failure"]),
+            ]);
+        }
+        let width =
+            |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
+        let widths: Vec<_> = (0..HEADER.len()).map(width).collect();
+        for row in &rows {
+            let cells: Vec<_> =
+                row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+            text.push_str(cells.join("  ").trim_end());
+            text.push('\n');
+        }
+    }
+    if text.is_empty() { "no names are refreshed\n".to_owned() } else { text }
+}
+
+fn list<'v>(value: &'v Value, key: &str) -> &'v [Value] {
+    value[key].as_array().map_or(&[], Vec::as_slice)
+}
+
+/// What a terminal is shown of a value: no control characters, whoever listens there.
+fn cell(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => text.replace(char::is_control, "?"),
+        other => other.to_string(),
+    }
+}
+
+fn family(family: Family) -> &'static str {
+    match family {
+        Family::Ipv4 => "ipv4",
+        Family::Ipv6 => "ipv6",
+    }
+}
+
+/// Where /status is served unless told otherwise.
+pub const DEFAULT_SOCKET: &str = "/run/localdns.sock";
+const HEADER: [&str; 9] =
+    ["NAME", "FAMILY", "SOURCE", "AGE", "TTL", "NEXT", "FAILURES", "ADDRESSES", "LAST FAILURE"];
+const CONNECTIONS: usize = 16;
+const PATIENCE: Duration = Duration::from_secs(5);
+const MAX_REPLY: u64 = 64 << 20;

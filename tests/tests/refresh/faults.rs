@@ -1,0 +1,92 @@
+//! Disks that take nothing, files that others write, environments that make no sense.
+
+use std::fs;
+use std::time::Duration;
+
+use tests::{Action, assert_contains, isolated, run};
+
+use super::{EVERY_5_S, NAMES, Node, address, files};
+
+/// A disk of so many KiB over the node's directory, under a hosts file that is there already.
+fn on_a_small_disk(kib: u32) -> (Node, tempfile::TempDir) {
+    let home = tests::tempdir();
+    run("mount", &["-t", "tmpfs", "-o", &format!("size={kib}k"), "tmpfs", &home.path().to_string_lossy()]);
+    let node = Node::start_in(home.path(), Some(""), "refresh a.test", &[EVERY_5_S], |_| Action::Silent);
+    (node, home)
+}
+
+#[test]
+fn a_full_disk_loses_nothing_and_is_written_to_again_later() {
+    isolated(|| {
+        let (node, home) = on_a_small_disk(64);
+        let filler = home.path().join("filler");
+        // As much as there is room for.
+        drop(fs::write(&filler, vec![b'x'; 1 << 20]));
+        node.upstream.answer_by(address(1));
+        node.sees("a.test", "A", &["192.0.2.1"]);
+        let told =
+            node.server.wait_for_log("what was learned is served from memory", Duration::from_secs(20));
+        assert_contains!(told, "No space left on device");
+        assert_eq!(node.text(), "", "the old file stands");
+        assert!(
+            node.status()["unpublished"].as_str().unwrap().contains("No space left"),
+            "{}",
+            node.status()
+        );
+        node.upstream.answer_by(address(2));
+        node.sees("a.test", "A", &["192.0.2.2"]);
+        fs::remove_file(filler).unwrap();
+        node.file_holds("192.0.2.2 a.test");
+        assert_eq!(
+            node.server.log_lines().iter().filter(|line| line.contains("served from memory")).count(),
+            1
+        );
+        assert_eq!(files(home.path()), ["hosts", "status.sock"]);
+    });
+}
+
+#[test]
+fn a_read_only_disk_loses_nothing() {
+    isolated(|| {
+        let (node, home) = on_a_small_disk(1024);
+        let path = home.path().to_string_lossy().into_owned();
+        run("mount", &["-o", "remount,ro", &path]);
+        node.upstream.answer_by(address(1));
+        node.sees("a.test", "A", &["192.0.2.1"]);
+        node.server.wait_for_log("Read-only file system", Duration::from_secs(20));
+        let metrics = node.rounds("partial", 2.0);
+        assert!(metrics.count("localdns_refresh_publish_failures_total", &[]) >= 1.0);
+        run("mount", &["-o", "remount,rw", &path]);
+        node.file_holds("192.0.2.1 a.test");
+    });
+}
+
+#[test]
+fn an_environment_that_makes_no_sense_is_told_and_passed_over() {
+    let interval = (EVERY_5_S.0, "soon");
+    let node = Node::start(None, "", &[(NAMES, "a.test,b..c,192.0.2.1"), interval], address(1));
+    node.sees("a.test", "A", &["192.0.2.1"]);
+    node.file_holds("192.0.2.1 a.test");
+    for part in [
+        "\"b..c\" is not a host name",
+        "\"192.0.2.1\" is not a host name",
+        "\"soon\" is not a number of seconds",
+    ] {
+        node.server.wait_for_log(part, Duration::from_secs(5));
+    }
+}
+
+#[test]
+fn a_writer_who_is_not_finished_is_waited_for() {
+    let node = Node::start(None, "refresh a.test", &[EVERY_5_S], address(1));
+    node.file_holds("192.0.2.1 a.test");
+    // In place and cut off: the canary is not whole yet, and the next round comes meanwhile.
+    fs::write(node.hosts(), "192.0.2.99 canary.te").unwrap();
+    node.upstream.answer_by(address(2));
+    node.sees("a.test", "A", &["192.0.2.2"]);
+    fs::write(node.hosts(), "192.0.2.99 canary.test\n").unwrap();
+    node.sees("canary.test", "A", &["192.0.2.99"]);
+    node.upstream.answer_by(address(3));
+    node.file_holds("192.0.2.3 a.test");
+    assert_contains!(node.text(), "192.0.2.99 canary.test\n");
+}

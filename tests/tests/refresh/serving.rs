@@ -1,0 +1,411 @@
+//! What clients get while names are kept true.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::Duration;
+
+use tests::{
+    Action, Ask, Options, Says, Server, Stream, Upstream, add_address, ask, assert_contains, eventually,
+    fresh_ip, isolated, now, output, publish, tool,
+};
+
+use super::{EVERY_5_S, NAMES, Node, SOA, address, files, localdns};
+
+#[test]
+fn names_of_the_corefile_are_answered_with_what_the_upstream_says() {
+    let node =
+        Node::start(None, "refresh a.test b.test", &[], |asked| match (asked.name.as_str(), asked.rtype) {
+            ("a.test.", 1) => Action::answer("a.test. 60 IN A 192.0.2.2\na.test. 60 IN A 192.0.2.1"),
+            ("a.test.", 28) => Action::answer("a.test. 60 IN AAAA 2001:db8::1"),
+            ("b.test.", 1) => Action::answer("b.test. 60 IN CNAME c.test.\nc.test. 60 IN A 192.0.2.3"),
+            _ => Action::Reply(Says::nodata(SOA)),
+        });
+    node.file_holds("192.0.2.3 b.test");
+    node.sees("a.test", "A", &["192.0.2.1", "192.0.2.2"]);
+    node.sees("b.test", "A", &["192.0.2.3"]);
+    node.upstream.forget();
+    for (name, rtype, addresses) in [
+        ("A.test", "A", &["192.0.2.1", "192.0.2.2"][..]),
+        ("a.test", "AAAA", &["2001:db8::1"]),
+        ("b.test", "A", &["192.0.2.3"]),
+        ("b.test", "AAAA", &[]),
+        ("a.test", "TXT", &[]),
+    ] {
+        let reply = node.ask(name, rtype);
+        assert_eq!((reply.status(), reply.short()), ("NOERROR", addresses.to_vec()));
+        assert!(reply.answers.iter().all(|record| record.ttl == 5), "{name} {rtype}");
+        assert_contains!(reply.flag_names(), "aa");
+    }
+    assert_eq!(node.upstream.asked().len(), 0, "nothing of it went upstream");
+    assert!(!node.text().contains("c.test"), "aliases are followed, not stored:\n{}", node.text());
+    assert_eq!(fs::metadata(node.hosts()).unwrap().permissions().mode() & 0o777, 0o644);
+    assert_eq!(files(&node.directory), ["hosts", "status.sock"], "nothing is left over");
+}
+
+#[test]
+fn names_of_the_environment_are_refreshed_at_its_interval_and_changes_are_told_once() {
+    let node = Node::start(Some(""), "", &[(NAMES, "a.test, b.test"), EVERY_5_S], address(1));
+    node.sees("a.test", "A", &["192.0.2.1"]);
+    node.server.wait_for_log("a.test is 192.0.2.1", Duration::from_secs(5));
+    node.rounds("partial", 2.0);
+    assert_eq!(told(&node).len(), 2, "a round that changes nothing tells nothing: {:?}", told(&node));
+    node.upstream.answer_by(address(7));
+    node.sees("b.test", "A", &["192.0.2.7"]);
+    node.file_holds("192.0.2.7 b.test");
+    let lines = node.server.wait_for_lines("is 192.0.2.7, was 192.0.2.1", 2, Duration::from_secs(5));
+    assert!(lines.iter().all(|line| line.contains("[INFO] plugin/hosts: ")), "{lines:?}");
+    // Each name and family once in a round, and rounds 5 s apart.
+    let metrics = node.rounds("partial", 3.0);
+    let rounds = metrics.count("localdns_refresh_rounds_total", &[]);
+    let asked = node.upstream.count("a.test.") as f64;
+    assert!(asked <= 2.0 * (rounds + 1.0) + 1.0, "{asked} questions in {rounds} rounds");
+}
+
+fn told(node: &Node) -> Vec<String> {
+    node.server.log_lines().into_iter().filter(|line| line.contains("plugin/hosts: ")).collect()
+}
+
+#[test]
+fn what_was_shipped_answers_at_once_and_only_where_there_is_no_file() {
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/hosts");
+    let shipped = ("LOCALDNS_SHIPPED_HOSTS", &*shipped.to_string_lossy());
+    let node =
+        Node::start(None, "refresh @azure-public\nrefresh_interval 5s", &[shipped], |_| Action::Silent);
+    for (name, rtype, addresses) in [
+        ("mcr.microsoft.com", "A", &["20.61.99.68"][..]),
+        ("mcr.microsoft.com", "AAAA", &["2603:1061:1002::2"]),
+        ("packages.aks.azure.com", "A", &["20.7.0.233"]),
+        ("packages.aks.azure.com", "AAAA", &[]),
+        (
+            "login.microsoftonline.com",
+            "A",
+            &["20.190.151.67", "20.190.151.68", "20.190.151.69", "20.190.151.70"],
+        ),
+        (
+            "login.microsoftonline.com",
+            "AAAA",
+            &["2603:1036:3000:d8::5", "2603:1037:1:c8::8", "2603:1037:1:c8::9", "2603:1037:1:c8::a"],
+        ),
+        ("management.azure.com", "A", &["20.37.158.0"]),
+        ("management.azure.com", "AAAA", &["2603:1030:408:6::3e8"]),
+        ("packages.microsoft.com", "A", &["52.184.220.97"]),
+        ("packages.microsoft.com", "AAAA", &["2600:1417:76:1a2::e59"]),
+        ("acs-mirror.azureedge.net", "A", &["152.199.39.108"]),
+        ("acs-mirror.azureedge.net", "AAAA", &["2606:2800:233:1cb7:261b:1f9c:2074:3c"]),
+        ("eastus.data.mcr.microsoft.com", "A", &["204.79.197.219"]),
+        ("eastus.data.mcr.microsoft.com", "AAAA", &["2620:1ec:bdf::50"]),
+    ] {
+        let reply = Ask::new(name, rtype).timeout(Duration::from_secs(1)).of(node.at);
+        assert_eq!((reply.status(), reply.short()), ("NOERROR", addresses.to_vec()), "{name}");
+    }
+    assert_eq!(node.entry("mcr.microsoft.com", "ipv4")["source"], "shipped");
+    assert_eq!(files(&node.directory), ["status.sock"], "what is shipped is not published by itself");
+    node.upstream.answer_by(address(1));
+    node.sees("mcr.microsoft.com", "A", &["192.0.2.1"]);
+    assert_eq!(node.entry("mcr.microsoft.com", "ipv4")["source"], "refreshed");
+
+    let empty = Node::start(Some(""), "refresh @azure-public", &[shipped], |asked| match asked.rtype {
+        1 => {
+            Action::answer(&format!("{} 60 IN A 198.51.100.1", asked.name)).after(Duration::from_millis(500))
+        }
+        _ => Action::Reply(Says::nodata(SOA)),
+    });
+    assert_eq!(empty.ask("mcr.microsoft.com", "A").short(), ["198.51.100.1"], "an empty file is a file");
+}
+
+#[test]
+fn a_name_that_fails_keeps_what_it_had() {
+    let names = ["servfail", "gone", "silent", "inside", "other", "empty", "garbage"]
+        .map(|name| format!("{name}.test"));
+    let node = Node::start(None, &format!("refresh a.test {}", names.join(" ")), &[EVERY_5_S], address(1));
+    for name in &names {
+        node.file_holds(&format!("192.0.2.1 {name}"));
+    }
+    node.upstream.answer_by(|asked| match asked.name.as_str() {
+        "a.test." => address(2)(asked),
+        "servfail.test." => Action::rcode(2),
+        "gone.test." => Action::nxdomain(SOA),
+        "silent.test." => Action::Silent,
+        "inside.test." => Action::answer("inside.test. 60 IN A 127.0.0.1\ninside.test. 60 IN A 169.254.1.1"),
+        "other.test." => Action::answer("victim.test. 60 IN A 192.0.2.66"),
+        "empty.test." => Action::Reply(Says::nodata(SOA)),
+        _ => Action::Octets(b"no reply at all".to_vec()),
+    });
+    node.sees("a.test", "A", &["192.0.2.2"]);
+    for (name, why) in [
+        ("servfail.test", "the server answered"),
+        ("gone.test", "no such name"),
+        ("silent.test", "no reply"),
+        ("inside.test", "every address was refused: loopback"),
+        ("other.test", "the reply is about other names"),
+        ("empty.test", "no address of this family"),
+        ("garbage.test", ""),
+    ] {
+        let failed = eventually(name, Duration::from_secs(30), || {
+            let entry = node.entry(name, "ipv4");
+            (entry["failures"].as_u64() > Some(0)).then_some(entry)
+        });
+        assert_contains!(failed["failure"].as_str().unwrap(), why);
+        assert_eq!(node.ask(name, "A").short(), ["192.0.2.1"]);
+        assert_contains!(node.text(), format!("192.0.2.1 {name}\n"));
+    }
+    let metrics = node.server.metrics((node.at.ip(), 9153).into());
+    let labels = [("name", "gone.test."), ("family", "ipv4")];
+    assert!(metrics.value("localdns_refresh_failures_total", &labels).unwrap() >= 1.0);
+}
+
+#[test]
+fn an_entry_that_is_too_old_is_let_go_and_its_name_goes_upstream() {
+    let node = Node::start(None, "refresh b.test\nmax_age 7s", &[EVERY_5_S], address(1));
+    node.file_holds("192.0.2.1 b.test");
+    node.upstream.answer_by(|_| Action::nxdomain(SOA));
+    eventually("b.test goes upstream", Duration::from_secs(30), || {
+        sleep(Duration::from_millis(50));
+        (node.ask("b.test", "A").status() == "NXDOMAIN").then_some(())
+    });
+    node.server.wait_for_log("b.test goes upstream", Duration::from_secs(5));
+    eventually("its line goes", Duration::from_secs(5), || (!node.text().contains("b.test")).then_some(()));
+}
+
+#[test]
+fn another_programs_write_counts_until_the_next_good_answer_and_its_other_lines_stay() {
+    let node = Node::start(None, "refresh a.test", &[EVERY_5_S], address(1));
+    node.sees("a.test", "A", &["192.0.2.1"]);
+    node.upstream.answer_by(|_| Action::rcode(2));
+    publish(&node.hosts(), "# mine\n192.0.2.50 a.test\n192.0.2.99 canary.test\n");
+    node.sees("a.test", "A", &["192.0.2.50"]);
+    node.sees("canary.test", "A", &["192.0.2.99"]);
+    assert_eq!(node.entry("a.test", "ipv4")["source"], "file");
+    node.upstream.answer_by(address(2));
+    node.sees("a.test", "A", &["192.0.2.2"]);
+    node.file_holds("192.0.2.2 a.test");
+    assert_contains!(node.text(), "# mine\n192.0.2.99 canary.test\n");
+    assert_eq!(node.ask("canary.test", "A").short(), ["192.0.2.99"]);
+    assert!(!node.text().contains("192.0.2.50"), "{}", node.text());
+}
+
+#[test]
+fn a_reload_keeps_what_was_learned_and_learns_new_names() {
+    let node = Node::start(None, "refresh a.test", &[], address(1));
+    node.sees("a.test", "A", &["192.0.2.1"]);
+    node.file_holds("192.0.2.1 a.test");
+    node.upstream.answer_by(|asked| match asked.name.as_str() {
+        "b.test." => address(2)(asked),
+        _ => Action::Silent,
+    });
+    node.server.write_corefile(&node.corefile.replace("refresh a.test", "refresh a.test b.test"));
+    node.server.signal("HUP");
+    node.sees("b.test", "A", &["192.0.2.2"]);
+    assert_eq!(node.ask("a.test", "A").short(), ["192.0.2.1"]);
+    node.server.write_corefile(&node.corefile.replace("refresh a.test", ""));
+    node.server.signal("HUP");
+    node.server.wait_for_lines("Reloading complete", 2, Duration::from_secs(10));
+    assert_eq!(node.ask("a.test", "A").short(), ["192.0.2.1"], "the file still says so");
+    node.upstream.forget();
+    publish(&node.hosts(), "192.0.2.9 a.test\n");
+    node.sees("a.test", "A", &["192.0.2.9"]);
+    assert_eq!(node.upstream.asked().len(), 0, "nobody refreshes it any more");
+}
+
+#[test]
+fn status_and_metrics_tell_what_is_known_of_each_name() {
+    let node = Node::start(None, "refresh a.test gone.test", &[], |asked| match asked.name.as_str() {
+        "a.test." => address(1)(asked),
+        _ => Action::nxdomain(SOA),
+    });
+    let metrics = node.rounds("partial", 1.0);
+    let a = [("name", "a.test."), ("family", "ipv4")];
+    assert!(
+        metrics.value("localdns_refresh_entry_age_seconds", &[a[0], a[1], ("source", "refreshed")]).unwrap()
+            < 60.0
+    );
+    assert_eq!(metrics.value("localdns_refresh_entry_ttl_seconds", &a), Some(60.0));
+    assert_eq!(metrics.value("localdns_refresh_failures_total", &a), Some(0.0));
+    assert_eq!(metrics.value("localdns_refresh_failures_total", &[("name", "gone.test."), a[1]]), Some(1.0));
+    assert_eq!(metrics.value("localdns_refresh_last_round_failed", &[]), Some(3.0));
+    assert!(metrics.value("localdns_refresh_last_round_timestamp_seconds", &[]).unwrap() > 1.7e9);
+    assert!(metrics.value("localdns_refresh_last_round_duration_seconds", &[]).unwrap() < 15.0);
+
+    let status = node.status();
+    assert_eq!(status["servers"][0], node.upstream.word());
+    assert_eq!(
+        (&status["last_round"]["result"], &status["last_round"]["answered"]),
+        (&"partial".into(), &1.into())
+    );
+    let entry = node.entry("a.test", "ipv4");
+    assert_eq!((&entry["addresses"][0], &entry["ttl_seconds"]), (&"192.0.2.1".into(), &60.into()));
+    // A TTL of a minute brings the next round about after 5 min and up to a minute.
+    let next = entry["next_refresh_seconds"].as_u64().unwrap();
+    assert!((240..=360).contains(&next), "{next}");
+    assert_eq!(node.entry("gone.test", "ipv4")["failure"], "no such name");
+
+    let socket = node.directory.join("status.sock");
+    let printed = localdns(&["status", "-status", &socket.to_string_lossy()], &[]);
+    let table = String::from_utf8(printed.stdout).unwrap();
+    assert!(printed.status.success(), "{table}");
+    let row = table.lines().find(|line| line.starts_with("a.test ")).unwrap_or_else(|| panic!("{table}"));
+    let cells: Vec<_> = row.split_whitespace().collect();
+    assert_eq!((cells[1], cells[2], cells[7]), ("ipv4", "refreshed", "192.0.2.1"), "{table}");
+    assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+    drop(node);
+    let nobody = localdns(&["status", "-status", &socket.to_string_lossy()], &[]);
+    assert_eq!(nobody.status.code(), Some(1));
+    assert_contains!(String::from_utf8(nobody.stderr).unwrap(), "localdns: no server answers at ");
+}
+
+#[test]
+fn it_never_asks_itself_and_says_so_where_nobody_else_is_left() {
+    isolated(|| {
+        for ip in ["169.254.10.10", "192.0.2.53", "192.0.2.54"] {
+            add_address(&format!("{ip}/32"));
+        }
+        fs::create_dir_all("/etc/localdns").unwrap();
+        fs::write("/etc/localdns/upstream-dns", "169.254.10.10 192.0.2.54\n").unwrap();
+        let listed = Upstream::at("192.0.2.54:53".parse().unwrap(), address(4));
+        let forwarded = Upstream::at("192.0.2.53:53".parse().unwrap(), address(3));
+        let corefile = ".:53 {\nbind 169.254.10.10\nhosts /etc/localdns/hosts {\nttl 5\nreload 100ms\nfallthrough\n}\nforward . 192.0.2.53\n}\n";
+        let options = || Options::default().env(NAMES, "a.test").args(["-status", ""]);
+        let at: SocketAddr = "169.254.10.10:53".parse().unwrap();
+        let sees = |last: &str| {
+            eventually(last, Duration::from_secs(15), || {
+                sleep(Duration::from_millis(20));
+                (ask(at, "a.test", "A").short() == [last]).then_some(())
+            });
+            fs::remove_file("/etc/localdns/hosts").unwrap();
+        };
+        let server = Server::start_with(corefile, options());
+        sees("192.0.2.4");
+        drop(server);
+        // Nobody but us is listed: the upstreams of the root block are asked.
+        fs::write("/etc/localdns/upstream-dns", "169.254.10.10\n").unwrap();
+        let server = Server::start_with(corefile, options());
+        forwarded.wait_for("a.test.", 1, Duration::from_secs(10));
+        drop(server);
+        listed.forget();
+        forwarded.forget();
+        let server =
+            Server::start_with(&corefile.replace("ttl 5", "ttl 5\nrefresh_via 169.254.10.10"), options());
+        server.wait_for_log(
+            "there is no server to refresh the names of /etc/localdns/hosts with",
+            Duration::from_secs(10),
+        );
+        assert_eq!(forwarded.asked().len() + listed.asked().len(), 0, "what is written is meant");
+    });
+}
+
+#[test]
+fn a_killed_server_answers_at_its_next_start_what_it_published() {
+    let mut node = Node::start(None, "refresh a.test", &[], address(1));
+    node.file_holds("192.0.2.1 a.test");
+    node.server.signal("KILL");
+    node.server.wait(Duration::from_secs(10));
+    node.upstream.answer_by(|_| Action::Silent);
+    node.server = Server::start_with(&node.corefile, node.options.clone());
+    assert_eq!(Ask::new("a.test", "A").timeout(Duration::from_secs(1)).of(node.at).short(), ["192.0.2.1"]);
+    let entry = node.entry("a.test", "ipv4");
+    assert_eq!(entry["source"], "file");
+    assert!(entry["age_seconds"].as_u64().unwrap() < 120, "{entry}");
+}
+
+#[test]
+fn publishing_a_hundred_thousand_lines_loses_no_query() {
+    let lines: String =
+        (0..100_000).map(|n| format!("10.{}.{}.{} n{n}.test\n", n >> 16, n >> 8 & 255, n & 255)).collect();
+    let node = Node::start(Some(&lines), "refresh a.test", &[EVERY_5_S], address(1));
+    node.sees("a.test", "A", &["192.0.2.1"]);
+    let stream = Stream::start(
+        node.at,
+        1000,
+        |n| Ask::new(if n % 2 == 0 { "n77777.test" } else { "a.test" }, "A"),
+        |n, reply| {
+            let found = reply.answers.first().map_or("", |record| &record.data);
+            match n % 2 {
+                0 => found == "10.1.47.209",
+                _ => ["192.0.2.1", "192.0.2.2", "192.0.2.3"].contains(&found),
+            }
+        },
+    );
+    for last in [2, 3] {
+        node.upstream.answer_by(address(last));
+        node.file_holds(&format!("192.0.2.{last} a.test"));
+        node.sees("a.test", "A", &[&format!("192.0.2.{last}")]);
+    }
+    stream.finish(Duration::from_secs(5)).assert_clean();
+    assert_eq!(node.text().lines().filter(|line| line.starts_with("10.")).count(), 100_000);
+}
+
+#[test]
+fn ten_thousand_names_are_asked_in_rounds_of_15_s_with_few_sockets() {
+    let refresh: String = (0..200)
+        .map(|line| {
+            let names: String = (0..50).map(|n| format!(" n{}.test", line * 50 + n)).collect();
+            format!("refresh{names}\n")
+        })
+        .collect();
+    let node = Node::start(None, &format!("{refresh}refresh_interval 5s"), &[], address(1));
+    let at_rest = node.server.fds();
+    let started = now();
+    let mut most = 0;
+    eventually("every name", Duration::from_secs(120), || {
+        most = most.max(node.server.fds());
+        sleep(Duration::from_millis(20));
+        (node.text().lines().filter(|line| line.starts_with("192.0.2.1 ")).count() == 10_000).then_some(())
+    });
+    println!(
+        "10,000 names after {:?}, at most {most} descriptors, {} KiB",
+        started.elapsed(),
+        node.server.rss_kb()
+    );
+    // 64 lookups with four sockets each, and the server's own.
+    assert!(most <= at_rest + 64 * 4 + 64, "{most} descriptors, {at_rest} before");
+    assert!(node.server.rss_kb() < 200 * 1024, "{} KiB", node.server.rss_kb());
+    let metrics = node.server.metrics((node.at.ip(), 9153).into());
+    let took = metrics.value("localdns_refresh_last_round_duration_seconds", &[]).unwrap();
+    assert!(took <= 15.0, "{took}");
+}
+
+#[test]
+fn two_blocks_with_one_file_share_its_rounds() {
+    let directory = tests::tempdir();
+    let hosts = directory.path().join("hosts");
+    let upstream = Upstream::start(fresh_ip(), address(1));
+    let (one, two) = (fresh_ip(), fresh_ip());
+    let block = |ip| {
+        format!(
+            ".:{} {{\nbind {ip}\nhosts {} {{\nttl 5\nreload 5s\nfallthrough\n}}\nforward . {}\n}}\n",
+            tests::port(),
+            hosts.display(),
+            upstream.word()
+        )
+    };
+    let options = Options::default().env(NAMES, "a.test").args(["-status", ""]);
+    let _server = Server::start_with(&format!("{}{}", block(one), block(two)), options);
+    eventually("the file", Duration::from_secs(10), || hosts.exists().then_some(()));
+    for ip in [one, two] {
+        eventually("the entry", Duration::from_secs(10), || {
+            let reply = ask((ip, tests::port()).into(), "a.test", "A");
+            (reply.short() == ["192.0.2.1"] && reply.answers[0].ttl == 5).then_some(())
+        });
+    }
+    let refreshes = upstream.asked_for("a.test.").iter().filter(|asked| asked.rtype == 28).count();
+    assert_eq!(refreshes, 1, "one AAAA lookup for both");
+}
+
+#[test]
+fn dig_finds_exactly_what_the_file_holds() {
+    if !tool("dig_finds_exactly_what_the_file_holds", "dig") {
+        return;
+    }
+    let node =
+        Node::start(Some("192.0.2.1 a.test\n192.0.2.2 a.test\n"), "refresh a.test", &[], |_| Action::Silent);
+    let mut command = std::process::Command::new("dig");
+    command.args(["a.test", &format!("@{}", node.at.ip()), "-p", &node.at.port().to_string(), "-t", "A"]);
+    command.args(["+timeout=5", "+tries=2", "+short"]);
+    let found = String::from_utf8(output(command, Duration::from_secs(15)).stdout).unwrap();
+    let mut found: Vec<_> = found.lines().collect();
+    found.sort_unstable();
+    assert_eq!(found, ["192.0.2.1", "192.0.2.2"]);
+}
