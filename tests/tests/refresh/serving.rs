@@ -346,7 +346,7 @@ fn ten_thousand_names_are_asked_in_rounds_of_15_s_with_few_sockets() {
         })
         .collect();
     let node = Node::start(None, &format!("{refresh}refresh_interval 5s"), &[], address(1));
-    let at_rest = node.server.fds();
+    let (at_rest, memory_at_rest) = (node.server.fds(), node.server.rss_kb());
     let started = now();
     let mut most = 0;
     eventually("every name", Duration::from_secs(120), || {
@@ -355,7 +355,7 @@ fn ten_thousand_names_are_asked_in_rounds_of_15_s_with_few_sockets() {
         (node.text().lines().filter(|line| line.starts_with("192.0.2.1 ")).count() == 10_000).then_some(())
     });
     println!(
-        "10,000 names after {:?}, at most {most} descriptors, {} KiB",
+        "10,000 names after {:?}, at most {most} descriptors, {} KiB, {memory_at_rest} KiB before",
         started.elapsed(),
         node.server.rss_kb()
     );
@@ -392,6 +392,46 @@ fn two_blocks_with_one_file_share_its_rounds() {
     }
     let refreshes = upstream.asked_for("a.test.").iter().filter(|asked| asked.rtype == 28).count();
     assert_eq!(refreshes, 1, "one AAAA lookup for both");
+}
+
+#[test]
+fn a_cold_start_with_an_empty_file_resolves_everything_and_sees_new_entries_even_if_asked_early() {
+    let directory = tests::tempdir();
+    let hosts = directory.path().join("hosts");
+    fs::write(&hosts, "").unwrap();
+    let upstream = Upstream::start(fresh_ip(), |asked| match asked.name.as_str() {
+        "canary.localdns.test." => Action::nxdomain(SOA),
+        "bing.test." => address(9)(asked),
+        _ => address(1)(asked),
+    });
+    let at = SocketAddr::from((fresh_ip(), tests::port()));
+    let corefile = format!(
+        ".:{} {{\nbind {}\nhosts {} {{\nttl 5\nreload 5s\nfallthrough\n}}\ncache 3600\nforward . {}\n}}\n",
+        at.port(),
+        at.ip(),
+        hosts.display(),
+        upstream.word()
+    );
+    let options = Options::default().env(NAMES, "a.test").args(["-status", ""]);
+    let _server = Server::start_with(&corefile, options);
+    assert_eq!(ask(at, "a.test", "A").short(), ["192.0.2.1"]);
+    assert_eq!(ask(at, "bing.test", "A").short(), ["192.0.2.9"]);
+    assert_eq!(ask(at, "canary.localdns.test", "A").status(), "NXDOMAIN");
+    eventually("the first publication", Duration::from_secs(10), || {
+        fs::read_to_string(&hosts).unwrap().contains("192.0.2.1 a.test\n").then_some(())
+    });
+    let text = fs::read_to_string(&hosts).unwrap();
+    publish(&hosts, format!("{text}192.0.2.99 canary.localdns.test\n"));
+    eventually("the new entry", Duration::from_secs(15), || {
+        sleep(Duration::from_millis(50));
+        (ask(at, "canary.localdns.test", "A").short() == ["192.0.2.99"]).then_some(())
+    });
+    let entry = ask(at, "a.test", "A");
+    assert_eq!(
+        (entry.short(), entry.answers[0].ttl),
+        (vec!["192.0.2.1"], 5),
+        "from the table, not from the cache"
+    );
 }
 
 #[test]
