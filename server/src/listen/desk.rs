@@ -349,7 +349,7 @@ impl Desk {
         follow.patience = forwarder::DEADLINE.saturating_sub(now.saturating_duration_since(started));
         let whole = follow.complete(&query.query(), &made);
         if let Some(refresh) = follow.refresh.take() {
-            self.inner.push(Waiter::of(refresh, Client::Nobody, now));
+            self.inner.push(Waiter::of(*refresh, Client::Nobody, now));
         }
         match whole {
             Ok(whole) => {
@@ -360,7 +360,7 @@ impl Desk {
             Err(mut asked) => {
                 let (route, made, found) = (route.clone(), made.clone(), follow.found);
                 asked.outer = Some(Box::new(Outer { query, zone, route, made, found }));
-                self.inner.push(Waiter::of(asked, client, started));
+                self.inner.push(Waiter::of(*asked, client, started));
             }
         }
     }

@@ -105,11 +105,11 @@ impl Waiter {
 
     /// Who waits for an inner lookup: what to ask, and for how long.
     pub(super) fn of(
-        asked: Box<Asked<'_>>,
+        asked: Asked<'_>,
         client: Client,
         started: Instant,
     ) -> (HeldQuery, Self, Option<Duration>) {
-        let Asked { query, zone, patience, outer } = *asked;
+        let Asked { query, zone, patience, outer } = asked;
         let client = match outer {
             Some(outer) => Client::Inner(Box::new(Inner { outer: *outer, client })),
             None => client,

@@ -172,12 +172,12 @@ impl Connection {
                 outcome
             }
             Served::Follow { reply: None, asked } => {
-                let (query, waiter, patience) = Waiter::of(asked, Client::Stream(way_back), now);
+                let (query, waiter, patience) = Waiter::of(*asked, Client::Stream(way_back), now);
                 self.post(query, waiter, patience);
                 return true;
             }
             Served::Follow { reply: Some(outcome), asked } => {
-                let (query, waiter, patience) = Waiter::of(asked, Client::Nobody, now);
+                let (query, waiter, patience) = Waiter::of(*asked, Client::Nobody, now);
                 self.post(query, waiter, patience);
                 outcome
             }

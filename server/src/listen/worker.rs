@@ -213,7 +213,7 @@ impl Worker {
                             local: datagram.local,
                         },
                     };
-                    self.misses.push(Waiter::of(asked, client, now));
+                    self.misses.push(Waiter::of(*asked, client, now));
                 }
                 Err(_) => {
                     self.running.panics.add_shared(1);
