@@ -92,23 +92,24 @@ pub const DURATIONS: [u64; 16] = {
 /// How many rcodes are told apart; higher ones share the last place.
 pub const RCODES: usize = 24;
 
-/// Counts per bucket, not cumulated, and their sum.
+/// Counts per bucket, not cumulated, and their sum; the sum first, beside the buckets that nearly all values are in.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Histogram<const N: usize> {
-    /// One for each bound, and what exceeds them all.
+    /// Sum of the values.
+    pub sum: Counter,
+    /// One for each bound.
     pub buckets: [Counter; N],
     /// Above the last bound.
     pub above: Counter,
-    /// Sum of the values.
-    pub sum: Counter,
 }
 
 impl<const N: usize> Default for Histogram<N> {
     fn default() -> Self {
         Self {
+            sum: Counter::default(),
             buckets: std::array::from_fn(|_| Counter::default()),
             above: Counter::default(),
-            sum: Counter::default(),
         }
     }
 }
@@ -123,22 +124,11 @@ impl<const N: usize> Histogram<N> {
 }
 
 /// What is counted of one zone on one thread.
+///
+/// In this order and at the start of a cache line: with a thousand zones it is the lines touched that a query costs.
 #[derive(Debug, Default)]
+#[repr(C, align(64))]
 pub struct ZoneCounters {
-    /// Requests by protocol (udp, tcp), family (1, 2) and type.
-    pub requests: [[[Counter; TYPES.len() + 1]; 2]; 2],
-    /// Requests with DO.
-    pub dnssec_ok: Counter,
-    /// Responses by rcode that a plugin wrote.
-    pub responses: [Counter; RCODES],
-    /// Responses by rcode that say that no plugin could.
-    pub failures: [Counter; RCODES],
-    /// Durations in nanoseconds.
-    pub durations: Histogram<16>,
-    /// Request sizes by protocol.
-    pub request_sizes: [Histogram<14>; 2],
-    /// Response sizes by protocol.
-    pub response_sizes: [Histogram<14>; 2],
     /// Names that hosts answered.
     pub hosts_hits: Counter,
     /// Names that hosts was asked for and did not know.
@@ -149,10 +139,24 @@ pub struct ZoneCounters {
     pub cache_hits: [Counter; 2],
     /// Misses.
     pub cache_misses: Counter,
-    /// Prefetches started.
-    pub cache_prefetches: Counter,
+    /// Requests with DO.
+    pub dnssec_ok: Counter,
     /// Stale answers given.
     pub cache_stale: Counter,
+    /// Responses by rcode that a plugin wrote.
+    pub responses: [Counter; RCODES],
+    /// Request sizes by protocol.
+    pub request_sizes: [Histogram<14>; 2],
+    /// Response sizes by protocol.
+    pub response_sizes: [Histogram<14>; 2],
+    /// Durations in nanoseconds.
+    pub durations: Histogram<16>,
+    /// Requests by protocol (udp, tcp), family (1, 2) and type.
+    pub requests: [[[Counter; TYPES.len() + 1]; 2]; 2],
+    /// Responses by rcode that say that no plugin could.
+    pub failures: [Counter; RCODES],
+    /// Prefetches started.
+    pub cache_prefetches: Counter,
 }
 
 /// One query's end, as it is counted.
