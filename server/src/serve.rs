@@ -152,32 +152,47 @@ pub fn serve<'h, 'g, 'p>(
             return Served::ReplyAndRefresh(outcome, query, zone);
         }
         Now::Ask(patience) => return Served::Ask { query, zone, patience },
-        Now::Follow => {
-            let made = Found::new(query.name, &reply, true);
-            let mut follow = Follow::new(&listener.route, moment, writer, Vec::new());
-            return match follow.complete(query, &made) {
-                Ok(whole) => {
-                    whole.write(&mut reply);
-                    let outcome = finish(zone, query, &mut reply, room, None);
-                    match follow.refresh {
-                        Some(asked) => Served::Follow { reply: Some(outcome), asked },
-                        None => Served::Reply(outcome),
-                    }
-                }
-                Err(mut asked) => {
-                    let (route, found) = (listener.route.clone(), follow.found);
-                    let outer = Outer { query: query.hold(), zone: zone.clone(), route, made, found };
-                    asked.outer = Some(Box::new(outer));
-                    Served::Follow { reply: None, asked }
-                }
-            };
-        }
+        Now::Follow => return follow(listener, zone, query, moment, writer, room, reply),
         Now::Failed(failure) => {
             fail(&mut reply, &failure);
             Some(failure)
         }
     };
     Served::Reply(finish(zone, query, &mut reply, room, failure))
+}
+
+/// Follows the CNAMEs of a reply, as far as memory can.
+///
+/// Out of line: few queries come here, and all others would carry its frame.
+#[cold]
+#[inline(never)]
+fn follow<'h, 'g, 'p>(
+    listener: &'h Listener,
+    zone: &'h Arc<ServedZone>,
+    query: &Query<'_>,
+    moment: &Moment,
+    writer: usize,
+    room: Room,
+    mut reply: Reply<'_>,
+) -> Served<'h, 'g, 'p> {
+    let made = Found::new(query.name, &reply, true);
+    let mut follow = Follow::new(&listener.route, moment, writer, Vec::new());
+    match follow.complete(query, &made) {
+        Ok(whole) => {
+            whole.write(&mut reply);
+            let outcome = finish(zone, query, &mut reply, room, None);
+            match follow.refresh {
+                Some(asked) => Served::Follow { reply: Some(outcome), asked },
+                None => Served::Reply(outcome),
+            }
+        }
+        Err(mut asked) => {
+            let (route, found) = (listener.route.clone(), follow.found);
+            let outer = Outer { query: query.hold(), zone: zone.clone(), route, made, found };
+            asked.outer = Some(Box::new(outer));
+            Served::Follow { reply: None, asked }
+        }
+    }
 }
 
 /// Empties a reply and says in it why there is no answer.

@@ -30,6 +30,8 @@ pub struct Templates {
 struct One {
     spec: TemplateSpec,
     counters: Arc<TemplateCounters>,
+    /// Every name of its zones has the same answer, without records: nothing is to be read in the name.
+    same_for_all: bool,
 }
 
 /// What is counted of one template.
@@ -46,17 +48,26 @@ pub struct TemplateCounters {
 impl Templates {
     /// Ready to answer; the counters outlive a reload.
     pub fn new(specs: Vec<TemplateSpec>, counters: impl Fn(&TemplateSpec) -> Arc<TemplateCounters>) -> Self {
-        let templates = specs.into_iter().map(|spec| One { counters: counters(&spec), spec }).collect();
-        Self { templates }
+        let one = |spec: TemplateSpec| One {
+            counters: counters(&spec),
+            same_for_all: spec.has_no_records() && spec.takes_every_name(),
+            spec,
+        };
+        Self { templates: specs.into_iter().map(one).collect() }
     }
 
     /// Asks one template after another; the first whose zone, class, type and pattern match answers.
     pub fn lookup(&self, moment: &Moment, query: &Query<'_>, reply: &mut Reply<'_>) -> Lookup {
-        let mut text = NameText::new();
+        let mut text = None;
         for one in &self.templates {
             let spec = &one.spec;
             let Some(zone) = spec.zone_of(query) else { continue };
-            let name = text.of(&query.name);
+            if one.same_for_all {
+                one.counters.matches.add_shared(1);
+                one.begin(reply);
+                return Lookup::Answer;
+            }
+            let name = text.get_or_insert_with(NameText::new).of(&query.name);
             let Some(regex) = spec.patterns.iter().find(|regex| regex.is_match(name)) else {
                 if spec.fallthrough.through(&query.name) {
                     continue;
@@ -117,6 +128,18 @@ impl TemplateSpec {
         }
         let zones = self.zones.iter().filter(|zone| query.name.is_within(zone));
         zones.max_by_key(|zone| zone.as_wire().len())
+    }
+
+    /// Whether there is nothing to render: for a failure, CoreDNS renders nothing either.
+    fn has_no_records(&self) -> bool {
+        self.rcode == Rcode::SERVFAIL
+            || self.answer.is_empty() && self.authority.is_empty() && self.additional.is_empty()
+    }
+
+    /// Whether neither a pattern nor an expression looks at the query.
+    fn takes_every_name(&self) -> bool {
+        let bare = self.vars.is_empty() && self.conditions.is_empty();
+        bare && self.patterns.first().is_some_and(|regex| regex.as_str() == ".*")
     }
 }
 
@@ -184,6 +207,18 @@ fn facts(moment: &Moment, query: &Query<'_>, name: &str) -> Facts {
 }
 
 impl One {
+    /// What every answer of this template has: rcode, AA, Extended DNS Error.
+    fn begin(&self, reply: &mut Reply<'_>) {
+        reply.rcode = self.spec.rcode;
+        // A failure has no authority.
+        reply.flags = if self.spec.rcode == Rcode::SERVFAIL { 0 } else { Flags::AA };
+        if let Some((code, text)) = &self.spec.ede {
+            let mut value = code.to_be_bytes().to_vec();
+            value.extend_from_slice(text.as_bytes());
+            reply.options.push(wire::OPTION_EDE, &value);
+        }
+    }
+
     #[allow(clippy::too_many_arguments, reason = "all of them are what the templates may name")]
     fn answer(
         &self,
@@ -196,16 +231,8 @@ impl One {
         reply: &mut Reply<'_>,
     ) -> Lookup {
         let spec = &self.spec;
-        reply.rcode = spec.rcode;
-        // A failure has no authority, and CoreDNS renders nothing for it.
-        let failed = spec.rcode == Rcode::SERVFAIL;
-        reply.flags = if failed { 0 } else { Flags::AA };
-        if let Some((code, text)) = &spec.ede {
-            let mut value = code.to_be_bytes().to_vec();
-            value.extend_from_slice(text.as_bytes());
-            reply.options.push(wire::OPTION_EDE, &value);
-        }
-        if failed || spec.answer.is_empty() && spec.authority.is_empty() && spec.additional.is_empty() {
+        self.begin(reply);
+        if spec.has_no_records() {
             return Lookup::Answer;
         }
         let Some(captures) = regex.captures(name) else { return Lookup::Fail(Failure::NoPattern) };
