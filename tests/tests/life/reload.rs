@@ -1,7 +1,7 @@
 //! Signals and reloads, under load, and the end.
 
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -25,20 +25,46 @@ fn signals_end_it_or_reload_it() {
             dns.server.signal(signal);
             dns.sees(&format!("192.0.2.{last}"));
         }
-        dns.server.wait_for_log("Reloading complete", Duration::from_secs(2));
+        dns.server.wait_for_lines("Reloading complete", 2, Duration::from_secs(2));
+        let told: Vec<String> = dns.server.wait_for_lines("Reloading", 4, Duration::from_secs(2));
+        assert_eq!(told, ["[INFO] Reloading", "[INFO] Reloading complete"].repeat(2), "{signal}");
+    }
+}
+
+#[test]
+fn a_second_interrupt_ends_it_at_once() {
+    let silent = Upstream::start(fresh_ip(), |_| Action::Silent);
+    for first in ["INT", "TERM"] {
+        let (ip, port) = (fresh_ip(), port());
+        // What it waits for: a minute of full service, or the query of a client.
+        let waits =
+            [format!("whoami\nhealth {ip}:8080 {{\nlameduck 1m\n}}"), format!("forward . {}", silent.word())];
+        for (n, body) in waits.iter().enumerate() {
+            let mut server = Server::start(&format!(".:{port} {{\nbind {ip}\n{body}\n}}"));
+            let (client, name) = (UdpSocket::bind("0.0.0.0:0").unwrap(), format!("{first}{n}.example"));
+            client.send_to(&Ask::new(&name, "A").bytes(), (ip, port)).unwrap();
+            if body.starts_with("forward") {
+                silent.wait_for(&format!("{name}.").to_lowercase(), 1, Duration::from_secs(5));
+            }
+            server.signal(first);
+            server.wait_for_log("Shutting down", Duration::from_secs(5));
+            assert!(server.is_running(), "{first}: {body}");
+            server.signal("INT");
+            assert_eq!(server.wait(Duration::from_secs(10)).code(), Some(2), "{first}: {body}");
+        }
     }
 }
 
 #[test]
 fn a_changed_corefile_is_reloaded_by_itself_and_again_after_a_signal() {
     let mut dns = House::start("reload 2s 0");
-    dns.server.write_corefile(&dns.corefile(2, "reload 2s 0"));
-    dns.sees("192.0.2.2");
-    dns.server.write_corefile(&dns.corefile(3, "reload 2s 0"));
-    dns.server.signal("USR1");
-    dns.sees("192.0.2.3");
-    dns.server.write_corefile(&dns.corefile(4, "reload 2s 0"));
-    dns.sees("192.0.2.4");
+    for (last, signal) in [(2, None), (3, Some("USR1")), (4, None), (5, Some("HUP")), (6, None)] {
+        dns.server.write_corefile(&dns.corefile(last, "reload 2s 0"));
+        if let Some(signal) = signal {
+            dns.server.signal(signal);
+        }
+        dns.sees(&format!("192.0.2.{last}"));
+    }
     assert!(dns.server.is_running());
 }
 
@@ -88,6 +114,42 @@ fn a_reload_keeps_cache_and_counters() {
     assert_eq!(upstream.count("x.example."), 1, "the cache survives");
     let metrics = Metrics::after_queries((ip, 9153).into(), 2);
     assert_eq!(metrics.value("coredns_dns_requests_total", &[("zone", ".")]), Some(2.0));
+}
+
+#[test]
+fn a_reload_keeps_what_is_known_of_upstreams() {
+    let silent = Upstream::start(fresh_ip(), |_| Action::Silent);
+    let good =
+        Upstream::start(fresh_ip(), |asked| Action::answer(&format!("{} 300 IN A 192.0.2.1", asked.name)));
+    let (ip, port) = (fresh_ip(), port());
+    let corefile = |nsid: usize| {
+        format!(
+            ".:{port} {{\nbind {ip}\nnsid {nsid}\nforward . {} {} {{\npolicy sequential\nhealth_check 100ms\nmax_fails 1\n}}\n}}",
+            silent.word(),
+            good.word()
+        )
+    };
+    let server = Server::start(&corefile(0));
+    // Whether the first of both was asked, as it is as long as nothing bad is known of it.
+    let asked_first = |name: &str| {
+        assert_eq!(ask((ip, port).into(), name, "A").short(), ["192.0.2.1"]);
+        silent.count(&format!("{name}.")) > 0
+    };
+    assert!(asked_first("first.example"));
+    let mut n = 0;
+    eventually("the silent upstream to be passed over", Duration::from_secs(20), || {
+        n += 1;
+        (!asked_first(&format!("n{n}.example"))).then_some(())
+    });
+    for reload in 1..=3 {
+        server.write_corefile(&corefile(reload));
+        server.signal("USR1");
+        server.wait_for_lines("Reloading complete", reload, Duration::from_secs(5));
+        for n in 0..5 {
+            let name = format!("n{n}.after{reload}.example");
+            assert!(!asked_first(&name), "{name}: the reload forgot that the upstream is down");
+        }
+    }
 }
 
 #[test]
