@@ -179,6 +179,18 @@ fn links_in_documents_lead_somewhere() {
 }
 
 #[test]
+fn long_tests_are_listed_with_their_commands() {
+    let text = read("CONTRIBUTING.md");
+    let ignored = ignored_tests();
+    for (target, name) in &ignored {
+        let command =
+            format!("`cargo test --release -p tests --test {target} {name} -- --ignored --nocapture`");
+        assert_contains!(text, command);
+    }
+    assert_eq!(text.matches(" -- --ignored").count(), ignored.len());
+}
+
+#[test]
 fn the_unit_is_what_the_readme_says() {
     let unit = read("deploy/localdns.service");
     let settings = settings(&unit);
@@ -216,6 +228,26 @@ fn the_timers_unit_does_one_round_every_quarter_of_an_hour() {
     for (key, value) in [("OnBootSec", "0"), ("OnUnitActiveSec", "15min"), ("RandomizedDelaySec", "60")] {
         assert_eq!(timer[&("Timer", key)], [value]);
     }
+}
+
+/// The target and the name of each test that runs only when asked for.
+fn ignored_tests() -> Vec<(String, String)> {
+    let folder = root().join("tests/tests");
+    let mut paths = vec![folder.clone()];
+    let mut found = Vec::new();
+    while let Some(path) = paths.pop() {
+        if path.is_dir() {
+            paths.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+            continue;
+        }
+        let target = path.strip_prefix(&folder).unwrap().iter().next().unwrap();
+        let target = Path::new(target).file_stem().unwrap().to_string_lossy();
+        for after in fs::read_to_string(&path).unwrap().split("\n#[ignore").skip(1) {
+            let name = after.split_once("\nfn ").unwrap().1.split('(').next().unwrap();
+            found.push((target.clone().into_owned(), name.to_owned()));
+        }
+    }
+    found
 }
 
 /// The settings of a systemd unit by section and key.

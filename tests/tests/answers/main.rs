@@ -39,7 +39,7 @@ fn five_hundred_random_blocks_answer_as_in_coredns() {
 
 /// 10,000 blocks, or as many as `ANSWERS_BLOCKS` says; tells the listed differences that never showed.
 #[test]
-#[ignore = "minutes of work: cargo test -p tests --test answers -- --ignored --nocapture"]
+#[ignore = "takes minutes: ten thousand blocks beside CoreDNS"]
 fn ten_thousand_random_blocks_answer_as_in_coredns() {
     compare(
         "ten_thousand_random_blocks_answer_as_in_coredns",
