@@ -1,11 +1,13 @@
 //! The Corefile that AKS LocalDNS runs, served unmodified: acceptance checks over the real binary, in a network of each test's own that has the production
 //! addresses. There the mock upstreams are 168.63.129.16 (the platform's resolver) and 10.0.0.10 (the cluster's).
 
+use std::collections::HashMap;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 use std::thread::{scope, sleep};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tests::{
     Action, Ask, Asked, Cgroup, Connection, Message, Metrics, Options, Says, Server, Stream, Transport,
@@ -478,18 +480,35 @@ fn misses_in_little_memory(misses: usize) {
     }
     let node = Node::start_with("192.0.2.10 mcr.microsoft.com\n", fixtures::AKS, options);
     assert_eq!(ask(at(NODE), "bing.com", "A").status(), "NOERROR");
-    node.vnet.answer_by(|asked| match asked.name.starts_with("hang") {
-        true => Action::Silent,
+    // Which names the upstreams were silent about, and since when.
+    let hung: Arc<Mutex<HashMap<String, Instant>>> = Arc::default();
+    let silent = || {
+        let hung = Arc::clone(&hung);
+        move |asked: &Asked| {
+            hung.lock().unwrap().entry(asked.name.clone()).or_insert_with(now);
+            Action::Silent
+        }
+    };
+    let silent_about = silent();
+    node.vnet.answer_by(move |asked| match asked.name.starts_with("hang") {
+        true => silent_about(asked),
         false => answer_all(asked, 1),
     });
-    node.cluster.answer_by(|_| Action::Silent);
+    node.cluster.answer_by(silent());
+    // Each is given up after 4.8 s.
+    let waiting = || {
+        hung.lock().unwrap().values().filter(|since| since.elapsed() < Duration::from_millis(4_700)).count()
+    };
     let hang = |zone| move |n| Ask::new(&format!("hang{n}.{zone}"), "A");
     let servfail = |_, message: &Message| message.rcode() == 2;
     // 4.8 s each: about 400 over UDP, which with the misses stay below `max_concurrent`, and 750 over TCP.
     let hanging = [("example", 80), ("cluster.local", 160)]
         .map(|(zone, rate)| Stream::start(at(NODE), rate, hang(zone), servfail));
     let hits = Stream::start(at(NODE), 100, hit, right_hit);
-    let mut peak = 0;
+    eventually("a thousand queries that hang at once", Duration::from_secs(60), || {
+        (waiting() >= 1_000).then_some(())
+    });
+    let (mut peak, mut least, mut most) = (0, usize::MAX, 0);
     scope(|scope| {
         let floods = [0, 1].map(|of| {
             let fresh = move |n| Ask::new(&format!("miss{of}-{n}.example"), "A");
@@ -499,6 +518,7 @@ fn misses_in_little_memory(misses: usize) {
         while floods.iter().any(|flood| !flood.is_finished()) {
             sleep(Duration::from_millis(100));
             peak = peak.max(node.server.rss_kb());
+            (least, most) = (least.min(waiting()), most.max(waiting()));
         }
         for flood in floods {
             flood.join().expect("the flood does not panic").assert_clean();
@@ -508,11 +528,15 @@ fn misses_in_little_memory(misses: usize) {
     for hanging in hanging {
         hanging.finish(Duration::from_secs(6)).assert_clean();
     }
+    let hung = hung.lock().unwrap().len();
+    assert!(most >= 1_000, "{least} to {most} queries hung beside the misses, {hung} in all");
     assert!(peak < 128 << 10, "{peak} KiB");
     if let Ok(group) = &group {
         assert_eq!(group.killed(), 0);
         let held = group.peak().unwrap_or_default() >> 10;
-        eprintln!("measured: {misses} misses: resident {peak} KiB at most, the group {held} KiB");
+        eprintln!(
+            "measured: {misses} misses beside {least} to {most} silent queries ({hung} in all): resident {peak} KiB at most, the group {held} KiB"
+        );
     }
 }
 
