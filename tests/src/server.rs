@@ -124,14 +124,18 @@ impl Server {
     /// Runs the program on a Corefile that it must refuse, and returns what it said.
     ///
     /// # Panics
-    /// When it serves, or does not end within 10 s, or leaves a pidfile behind.
+    /// When it serves, or does not end within 10 s, or with another exit code than 1, or leaves anything behind in its directory.
     pub fn expect_failure(corefile: &str, options: Options) -> Output {
         let directory = tempdir();
         std::fs::write(directory.path().join("Corefile"), corefile)
             .expect("the test's directory is writable");
         let output = output(command(directory.path(), &options), Duration::from_secs(10));
-        assert!(!output.status.success(), "a bad Corefile was accepted: {output:?}");
-        assert!(!directory.path().join("pid").exists(), "a pidfile stands after a failed start");
+        assert_eq!(output.status.code(), Some(1), "a bad Corefile is exit code 1: {output:?}");
+        let files = std::fs::read_dir(directory.path()).expect("the test's directory is readable");
+        let files: Vec<_> = files.map(|file| file.expect("it is listed").file_name()).collect();
+        assert_eq!(files, ["Corefile"], "what is there after a failed start");
+        let left = std::fs::read_to_string(directory.path().join("Corefile")).expect("it is readable");
+        assert_eq!(left, corefile, "a failed start changed the Corefile");
         output
     }
 

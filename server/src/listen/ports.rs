@@ -34,11 +34,11 @@ pub enum BindError {
     )]
     NotPermitted(SocketAddr),
     /// No interface has it.
-    #[error("cannot listen on {address}: {error}")]
+    #[error("cannot listen on {address}: {error}{}", mend(.error))]
     Absent {
         /// The address.
         address: SocketAddr,
-        /// Why it could not be added, and which command adds it.
+        /// Why it could not be added.
         error: node::NodeError,
     },
     /// Anything else.
@@ -178,6 +178,16 @@ fn is_family_absent(error: &io::Error) -> bool {
 
 fn by(holder: &Option<String>) -> String {
     holder.as_ref().map(|holder| format!(" by {holder}")).unwrap_or_default()
+}
+
+/// What else there is to do about an absent address; the other errors say it themselves.
+fn mend(error: &node::NodeError) -> String {
+    match error {
+        node::NodeError::AddressAbsent { address } => {
+            format!("; run: ip address add {address} dev lo, or change `bind`")
+        }
+        _ => String::new(),
+    }
 }
 
 /// Connections that may wait to be accepted.
