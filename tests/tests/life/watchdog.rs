@@ -1,5 +1,6 @@
 //! What systemd is told: READY, STOPPING, and pings for as long as every worker answers.
 
+use std::collections::BTreeMap;
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
@@ -8,27 +9,56 @@ use nix::sys::ptrace;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 use tempfile::TempDir;
-use tests::{Options, Server, ask, eventually, fresh_ip, port, skip, tempdir};
+use tests::{Action, Ask, Metrics, Options, Server, Upstream, eventually, fresh_ip, port, skip, tempdir};
 
 use super::text;
 
 #[test]
 fn systemd_is_told_when_it_serves_and_when_it_ends() {
     let notify = Notify::new();
-    let (ip, port) = (fresh_ip(), port());
-    let corefile = format!(".:{port} {{\nbind {ip}\nlog\nwhoami\n}}");
+    let upstream =
+        Upstream::start(fresh_ip(), |asked| Action::answer(&format!("{} 300 IN A 192.0.2.1", asked.name)));
+    let ([first, second], port) = ([fresh_ip(), fresh_ip()], port());
+    let corefile = format!(
+        ".:{port} {{\nbind {first} {second}\nprometheus {first}:9153\nlog\ncache\nforward . {}\n}}",
+        upstream.word()
+    );
     let mut server = Server::start_with(&corefile, notify.options(1_000_000));
+    let page = (first, 9153).into();
     notify.wait_for("READY=1");
-    assert_eq!(ask((ip, port).into(), "a.example", "A").status(), "NOERROR");
-    notify.wait_for("WATCHDOG=1");
+    for n in 0..4 {
+        // Both addresses and both transports have been probed by now, and this client alone is seen.
+        if n > 0 {
+            let ip = [first, second][n % 2];
+            let query = Ask::new(&format!("a{n}.example"), "A");
+            let query = if n == 2 { query.tcp() } else { query };
+            assert_eq!(query.of((ip, port).into()).short(), ["192.0.2.1"]);
+        }
+        Metrics::after_queries(page, n);
+        notify.wait_for("WATCHDOG=1");
+        let before = Metrics::of(page);
+        for _ in 0..2 {
+            notify.wait_for("WATCHDOG=1");
+        }
+        let after = Metrics::of(page);
+        for family in ["coredns_dns_requests_total", "coredns_dns_request_duration_seconds_count"] {
+            assert_eq!(after.count(family, &[]), n as f64, "{family}");
+        }
+        assert_eq!(counted(&after), counted(&before), "probes moved a metric");
+        assert_eq!(upstream.total(), n, "probes went to the upstream");
+    }
     assert!(server.stop().success());
     notify.wait_for("STOPPING=1");
-    assert_eq!(
-        server.log_text().matches(" NOERROR ").count(),
-        1,
-        "its own probes are not logged:\n{}",
-        server.log_text()
-    );
+    let lines = server.log_text().matches(" NOERROR ").count();
+    assert_eq!(lines, 3, "its own probes are logged:\n{}", server.log_text());
+}
+
+/// What this server counts of its work; ages and the process itself go on without any.
+fn counted(metrics: &Metrics) -> BTreeMap<String, f64> {
+    let ours = metrics.samples().filter(|(name, ..)| {
+        (name.starts_with("coredns_") || name.starts_with("localdns_")) && !name.ends_with("_age_seconds")
+    });
+    ours.map(|(name, labels, value)| (format!("{name} {labels:?}"), value)).collect()
 }
 
 #[test]
@@ -52,7 +82,7 @@ fn pings_cease_while_one_worker_of_two_stands_still() {
     // Without a pause three pings a second would come.
     assert_eq!(notify.next(Duration::from_secs(3)), None, "a ping although a worker stands still");
     eventually("an answer of the other worker", Duration::from_secs(5), || {
-        tests::Ask::new("a.example", "A").timeout(Duration::from_millis(100)).try_of(at).ok()
+        Ask::new("a.example", "A").timeout(Duration::from_millis(100)).try_of(at).ok()
     });
     drop(held);
     notify.wait_for("WATCHDOG=1");
