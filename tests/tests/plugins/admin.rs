@@ -4,7 +4,8 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use tests::{
-    Action, Ask, Dns, Metrics, Server, Upstream, ask, assert_contains, fresh_ip, http_get, now, port,
+    Action, Ask, Dns, Metrics, Server, Upstream, ask, assert_contains, eventually, fresh_ip, http_get,
+    isolated, now, port, run,
 };
 
 use super::{SOA, good};
@@ -115,6 +116,119 @@ fn metric_names_and_labels_are_those_of_coredns() {
     bounds.dedup();
     assert_eq!(bounds.len(), 17, "{bounds:?}");
     assert_eq!((bounds[0], bounds[16]), ("0.00025", "+Inf"));
+}
+
+#[test]
+fn metrics_that_are_quiet_at_first_move_with_what_they_count() {
+    let upstream = Upstream::start(fresh_ip(), |asked| match &asked.name[..4] {
+        "slow" => Action::Silent,
+        "ttl1" | "ttl2" => Action::answer(&format!("{} {} IN A 192.0.2.1", asked.name, &asked.name[3..4])),
+        _ => good(asked),
+    });
+    let forward = format!("forward . {}", upstream.word());
+    // Nobody is there: the kernel refuses.
+    let down = format!("forward . {}:{} {{\nhealth_check 100ms\nmax_fails 1\n}}", fresh_ip(), port());
+    let template = |answer: &str| format!("template IN A example {{\nanswer \"{answer}\"\n}}");
+    let proxy = ["proto", "proxy_name", "to"];
+    let zone = ["server", "view", "zones"];
+    let kind = ["server", "type", "view", "zones"];
+    let failure = ["class", "section", "server", "template", "type", "view", "zone"];
+    // The directives, the name to ask for (N is another number each time), and the metric with its labels.
+    let rows: [(String, &str, &str, &[&str]); 11] = [
+        (forward.clone(), "nameN.example", "coredns_proxy_conn_cache_misses_total", &proxy),
+        (forward.clone(), "nameN.example", "coredns_proxy_conn_cache_hits_total", &proxy),
+        (
+            format!("{forward} {{\nforce_tcp\n}}"),
+            "nameN.example",
+            "coredns_proxy_conn_cache_hits_total",
+            &proxy,
+        ),
+        (down.clone(), "nameN.example", "coredns_proxy_healthcheck_failures_total", &proxy[1..]),
+        (down, "nameN.example", "coredns_forward_healthcheck_broken_total", &[]),
+        (
+            format!("{forward} {{\nmax_concurrent 1\n}}"),
+            "slowN.example",
+            "coredns_forward_max_concurrent_rejects_total",
+            &[],
+        ),
+        (
+            format!("cache {{\nsuccess 9984 3600 1\nprefetch 1 1m 90%\n}}\n{forward}"),
+            "ttl2.example",
+            "coredns_cache_prefetch_total",
+            &zone,
+        ),
+        (
+            format!("cache {{\nsuccess 9984 3600 1\nserve_stale 1h immediate\n}}\n{forward}"),
+            "ttl1.example",
+            "coredns_cache_served_stale_total",
+            &zone,
+        ),
+        (
+            format!("cache {{\nsuccess 4\n}}\n{forward}"),
+            "nameN.example",
+            "coredns_cache_evictions_total",
+            &kind,
+        ),
+        (template("{{ .Name }}"), "name.example", "coredns_template_rr_failures_total", &failure),
+        (
+            template("{{ index .Match 9 }} 60 IN A 192.0.2.1"),
+            "name.example",
+            "coredns_template_template_failures_total",
+            &failure,
+        ),
+    ];
+    for (directives, name, metric, labels) in rows {
+        let ip = fresh_ip();
+        let dns = Dns::start_on(ip, &format!("prometheus {ip}:9153\n{directives}"));
+        let page = (ip, 9153).into();
+        assert_eq!(Metrics::of(page).count(metric, &[]), 0.0, "{metric} before any query");
+        let mut n = 0;
+        let metrics = eventually(metric, Duration::from_secs(10), || {
+            n += 1;
+            let query = Ask::new(&name.replace('N', &n.to_string()), "A");
+            // Some go without an answer.
+            drop(query.timeout(Duration::from_millis(100)).try_of(dns.at));
+            sleep(Duration::from_millis(5));
+            let metrics = Metrics::of(page);
+            (metrics.count(metric, &[]) > 0.0).then_some(metrics)
+        });
+        assert_eq!(metrics.label_names(metric), labels, "{metric}");
+    }
+}
+
+#[test]
+fn the_version_of_the_corefile_that_serves_is_told() {
+    let ip = fresh_ip();
+    let dns = Dns::start_on(ip, &format!("prometheus {ip}:9153\nreload\nwhoami"));
+    let version = || {
+        let metrics = Metrics::of((ip, 9153).into());
+        assert_eq!(metrics.value("coredns_reload_version_info", &[("hash", "sha512")]), Some(1.0));
+        metrics.label_values("coredns_reload_version_info", "value").concat()
+    };
+    let first = version();
+    assert!(first.len() == 128 && first.bytes().all(|digit| digit.is_ascii_hexdigit()), "{first}");
+    dns.server.write_corefile(&Dns::corefile(dns.at, &format!("prometheus {ip}:9153\nreload\nnsid\nwhoami")));
+    dns.server.signal("USR1");
+    dns.server.wait_for_log("Reloading complete", Duration::from_secs(5));
+    assert_ne!(version(), first);
+}
+
+#[test]
+fn a_health_page_that_does_not_answer_is_counted_and_told() {
+    isolated(|| {
+        let ip = fresh_ip();
+        let dns = Dns::start_on(ip, &format!("prometheus {ip}:9153\nhealth {ip}:8080\nwhoami"));
+        let page = (ip, 9153).into();
+        let metrics = Metrics::when(page, |metrics| {
+            metrics.count("coredns_health_request_duration_seconds_count", &[]) > 0.0
+        });
+        assert_eq!(metrics.value("coredns_health_request_failures_total", &[]), Some(0.0));
+        // No packet arrives, not even on the connection that the probe has kept.
+        run("ip", &["link", "set", "lo", "down"]);
+        dns.server.wait_for_log("Local health request to", Duration::from_secs(10));
+        run("ip", &["link", "set", "lo", "up"]);
+        Metrics::when(page, |metrics| metrics.count("coredns_health_request_failures_total", &[]) > 0.0);
+    });
 }
 
 #[test]
