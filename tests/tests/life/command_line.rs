@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use tests::{
-    Ask, Options, Server, add_address, ask, assert_contains, binary, eventually, fixtures, fresh_ip,
-    isolated, port, skip, tempdir,
+    Action, Ask, Asked, Options, Server, Upstream, add_address, ask, assert_contains, binary, eventually,
+    fixtures, fresh_ip, isolated, port, skip, tempdir,
 };
 
 use super::{Killed, localdns, text};
@@ -34,7 +34,7 @@ fn flags_are_read_as_go_reads_them() {
         (&["-quiet=perhaps"], "perhaps"),
     ] {
         let output = localdns(args);
-        assert!(!output.status.success(), "{args:?} was accepted: {output:?}");
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {output:?}");
         assert_contains!(text(&output.stderr), what);
     }
 }
@@ -72,14 +72,18 @@ fn start_up_is_told_and_quiet_is_quiet() {
 fn without_a_corefile_it_serves_whoami_and_log() {
     isolated(|| {
         let directory = tempdir();
+        let log = directory.path().join("log");
         let mut command = Command::new(binary());
-        command.current_dir(directory.path()).stdin(Stdio::null()).stdout(Stdio::null());
+        command.current_dir(directory.path()).stdin(Stdio::null()).stdout(fs::File::create(&log).unwrap());
         let _child = Killed(command.spawn().unwrap());
         let at = SocketAddr::from((Ipv4Addr::LOCALHOST, 53));
         let reply = eventually("an answer", Duration::from_secs(5), || {
             Ask::new("a.example", "A").timeout(Duration::from_millis(100)).try_of(at).ok()
         });
         assert_eq!((reply.status(), reply.additionals.len()), ("NOERROR", 2));
+        eventually("a line of `log`", Duration::from_secs(5), || {
+            fs::read_to_string(&log).unwrap().contains("\"A IN a.example. udp ").then_some(())
+        });
     });
 }
 
@@ -140,7 +144,7 @@ fn check_counts_in_words_and_tells_each_warning_once() {
 }
 
 #[test]
-fn explain_names_block_and_plugin_and_asks_nobody() {
+fn explain_names_block_and_plugin() {
     let directory = tempdir();
     let path = directory.path().join("Corefile");
     fs::write(&path, fixtures::AKS).unwrap();
@@ -164,6 +168,42 @@ fn explain_names_block_and_plugin_and_asks_nobody() {
         everywhere.contains("@169.254.10.10:53: ") && everywhere.contains("@169.254.10.11:53: "),
         "{everywhere}"
     );
+}
+
+#[test]
+fn explain_and_check_send_no_packet() {
+    isolated(|| {
+        let asked = |asked: &Asked| Action::answer(&format!("{} 60 IN A 127.0.0.2", asked.name));
+        // The machine's resolver, as /etc/resolv.conf has it, and two upstreams, of which one is known by its name.
+        let mocks = [1, 2, 3].map(|last| Upstream::start(Ipv4Addr::new(127, 0, 0, last), asked));
+        let corefile = ".:53 {\nbind 127.0.0.10\nhealth 127.0.0.10:8080\nloop\ncache\n\
+                        forward internal.example /etc/resolv.conf\nforward . upstream.example 127.0.0.3\n}\n";
+        let directory = tempdir();
+        let path = directory.path().join("Corefile");
+        fs::write(&path, corefile).unwrap();
+        let conf = path.to_string_lossy();
+        for (args, word) in [
+            (&["explain", "a.example", "A"][..], "`forward .` asks 127.0.0.3:53"),
+            (&["explain", "a.internal.example", "AAAA"], "`forward internal.example.` asks 127.0.0.1:53"),
+            (&["check"], "can be served"),
+        ] {
+            let output = localdns(&[args, &["-conf", &conf]].concat());
+            assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+            assert_contains!(text(&output.stdout), word);
+        }
+        // What was sent before would have come before this.
+        for mock in &mocks {
+            ask(mock.address(), "ours.example", "A");
+            assert_eq!((mock.total(), mock.connections()), (1, 0), "somebody else asked {}", mock.address());
+        }
+        // Who serves the same Corefile asks them all.
+        let _server = Server::start(corefile);
+        eventually("all to be asked", Duration::from_secs(5), || {
+            ask("127.0.0.10:53".parse().unwrap(), "a.example", "TXT");
+            let [resolver, named, numbered] = mocks.each_ref().map(Upstream::total);
+            (resolver > 1 && named > 1 && numbered > 1).then_some(())
+        });
+    });
 }
 
 #[test]
