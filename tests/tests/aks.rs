@@ -485,7 +485,7 @@ fn misses_in_little_memory(misses: usize) {
     let silent = || {
         let hung = Arc::clone(&hung);
         move |asked: &Asked| {
-            hung.lock().unwrap().entry(asked.name.clone()).or_insert_with(now);
+            hung.lock().expect(UNHARMED).entry(asked.name.clone()).or_insert_with(now);
             Action::Silent
         }
     };
@@ -497,7 +497,11 @@ fn misses_in_little_memory(misses: usize) {
     node.cluster.answer_by(silent());
     // Each is given up after 4.8 s.
     let waiting = || {
-        hung.lock().unwrap().values().filter(|since| since.elapsed() < Duration::from_millis(4_700)).count()
+        hung.lock()
+            .expect(UNHARMED)
+            .values()
+            .filter(|since| since.elapsed() < Duration::from_millis(4_700))
+            .count()
     };
     let hang = |zone| move |n| Ask::new(&format!("hang{n}.{zone}"), "A");
     let servfail = |_, message: &Message| message.rcode() == 2;
@@ -528,7 +532,7 @@ fn misses_in_little_memory(misses: usize) {
     for hanging in hanging {
         hanging.finish(Duration::from_secs(6)).assert_clean();
     }
-    let hung = hung.lock().unwrap().len();
+    let hung = hung.lock().expect(UNHARMED).len();
     assert!(most >= 1_000, "{least} to {most} queries hung beside the misses, {hung} in all");
     assert!(peak < 128 << 10, "{peak} KiB");
     if let Ok(group) = &group {
@@ -553,6 +557,8 @@ fn pipelined_tcp_queries_do_not_wait_for_each_other() {
     });
 }
 
+/// Why what the mock upstreams write down can be read.
+const UNHARMED: &str = "no script panics";
 const NODE: &str = "169.254.10.10";
 const PODS: &str = "169.254.10.11";
 const LISTENERS: [&str; 2] = [NODE, PODS];

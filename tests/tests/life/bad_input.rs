@@ -155,8 +155,9 @@ fn unprivileged(test: &str, directory: &Path) -> Option<Command> {
     }
     // The binary may lie where only root can look: nobody runs a copy.
     let copy = directory.join("localdns");
-    fs::copy(binary(), &copy).unwrap();
-    fs::set_permissions(directory, Permissions::from_mode(0o755)).unwrap();
+    let copied =
+        fs::copy(binary(), &copy).and_then(|_| fs::set_permissions(directory, Permissions::from_mode(0o755)));
+    copied.expect("the test's directory is writable");
     let mut command = Command::new("setpriv");
     command
         .args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--bounding-set", "-all"])
