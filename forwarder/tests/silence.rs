@@ -5,7 +5,7 @@ mod common;
 use std::io;
 
 use common::{Does, Question, Via, World, address, answer, answers, message, ms, says, sequential, silent};
-use forwarder::{Failure, GroupSpec, Limits, Policy};
+use forwarder::{Failure, Forwarder, GroupSpec, Limits, Policy};
 use wire::Rcode;
 
 const NOERROR: Result<(Rcode, u16), String> = Ok((Rcode::NOERROR, 1));
@@ -279,6 +279,38 @@ fn max_concurrent_counts_queries_at_upstreams() {
     world.run_for(ms(20));
     assert_eq!(world.chain.groups()[0].concurrent(), 0);
     world.ask("n3.example.org");
+}
+
+#[test]
+fn a_worker_that_ends_without_a_word_gives_its_places_back() {
+    let spec = GroupSpec { max_concurrent: 3, ..sequential() };
+    let mut world = World::new(spec, vec![silent()]);
+    // This one has given its place back when it failed, and lingers for a late reply.
+    world.ask("late.example.org");
+    world.run_for(ms(5_000));
+    for at in 0..3 {
+        world.ask(&format!("n{at}.example.org"));
+    }
+    assert_eq!((world.forwarder.occupied(), world.chain.groups()[0].concurrent()), (4, 3));
+    world.forwarder = Forwarder::new(Limits::default(), world.net.now);
+    assert_eq!(world.chain.groups()[0].concurrent(), 0);
+}
+
+#[test]
+fn what_a_worker_asked_before_it_ended_is_not_taken_for_what_the_next_one_asks() {
+    let spec = GroupSpec { force_tcp: true, ..sequential() };
+    let mut world = World::new(spec, vec![silent()]);
+    let first_fails = |asked: common::Asked<'_>| match asked.nth {
+        0 => vec![Does::Refuse(ms(10), io::ErrorKind::ConnectionReset)],
+        _ => vec![Does::Reply(ms(50), answer(asked.bytes))],
+    };
+    world.behave(1, Box::new(first_fails));
+    world.ask("before.example.org");
+    world.forwarder = Forwarder::new(Limits::default(), world.net.now);
+    let after = world.ask("after.example.org");
+    world.run_for(ms(100));
+    assert_eq!(world.result(after).at, ms(50));
+    assert_eq!(world.got(1), 2, "asked again because another's exchange failed");
 }
 
 #[test]

@@ -18,6 +18,8 @@ pub mod house;
 pub mod keeping;
 pub mod listen;
 mod loopcheck;
+#[cfg(test)]
+mod mishap;
 pub mod node_resolver;
 pub mod observe;
 pub mod pipeline;

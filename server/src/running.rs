@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -91,6 +92,16 @@ impl Running {
     pub fn slowest_worker(&self, now: Instant) -> Duration {
         let oldest = self.heartbeats.iter().map(|beat| beat.load(Relaxed)).min().unwrap_or_default();
         Duration::from_millis(self.since_start_ms(now).saturating_sub(oldest))
+    }
+
+    /// Does what one packet asks for; `None`, and counted, if that panics.
+    #[inline]
+    pub fn guarded<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
+        let done = catch_unwind(AssertUnwindSafe(work)).ok();
+        if done.is_none() {
+            self.panics.add_shared(1);
+        }
+        done
     }
 
     /// Logs an error of a socket, at most once a minute for each kind and address.

@@ -137,6 +137,8 @@ pub fn serve<'h, 'g, 'p>(
             });
         }
     };
+    #[cfg(test)]
+    crate::mishap::at("packet", &query.name);
     if query.class == Class::CH && query.name == listener.probe {
         return Served::Reply(own_probe(query, writer, out));
     }

@@ -25,8 +25,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rand::SeedableRng;
 use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng};
 use wire::Answer;
 
 pub use outside::{Ask, Exchange, ExchangeId, Finished, Outside, Refused, SocketId, StreamKind, Transport};
@@ -93,15 +93,17 @@ impl<W> Forwarder<W> {
     /// A state machine without queries; `now` begins its time.
     pub fn new(limits: Limits, now: Instant) -> Self {
         let limits = Limits { sockets: limits.sockets.max(1), ..limits };
+        // ChaCha, seeded by the kernel: ids must not be guessed from earlier ones.
+        let mut rng = StdRng::from_os_rng();
         Self {
             epoch: now,
-            table: Table::new(limits.flights),
+            // Results of the exchanges of a worker that ended may still come: they must fit no flight of the next one.
+            table: Table::new(limits.flights, rng.random()),
             waiters: WaiterSlab::new(limits.waiters),
             timers: Timers::new(),
             ports: Ports::new(limits),
             budget: Budget::new(),
-            // ChaCha, seeded by the kernel: ids must not be guessed from earlier ones.
-            rng: StdRng::from_os_rng(),
+            rng,
             hasher: foldhash::quality::RandomState::default(),
             lingering: VecDeque::new(),
             linger_limit: limits.flights.max(1),
@@ -325,6 +327,19 @@ impl<W> Forwarder<W> {
             return None;
         }
         self.table[owner.slot].attempt(owner.serial).map(|at| (owner.slot, at))
+    }
+}
+
+impl<W> Drop for Forwarder<W> {
+    /// Gives back its places among `max_concurrent`: they are counted over all workers, and one that panicked leaves its
+    /// flights as they are.
+    fn drop(&mut self) {
+        for slot in self.table.taken() {
+            let flight = &self.table[slot];
+            if flight.state == State::Flying {
+                flight.group().release();
+            }
+        }
     }
 }
 

@@ -14,6 +14,8 @@ pub(super) struct Table<W> {
     free: Vec<u32>,
     joinable: HashTable<u32>,
     limit: usize,
+    /// Of a slot that was never used.
+    first_generation: u32,
 }
 
 #[derive(Debug)]
@@ -23,11 +25,17 @@ pub(super) struct Slot<W> {
 }
 
 impl<W> Table<W> {
-    pub(super) fn new(limit: usize) -> Self {
+    pub(super) fn new(limit: usize, first_generation: u32) -> Self {
         // Exchange ids carry 24 bits of the slot.
         let limit = limit.clamp(1, 1 << 24);
         // Reserved, not touched: memory is taken as flights need it, and never moved.
-        Self { slots: Vec::with_capacity(limit), free: Vec::new(), joinable: HashTable::new(), limit }
+        Self {
+            slots: Vec::with_capacity(limit),
+            free: Vec::new(),
+            joinable: HashTable::new(),
+            limit,
+            first_generation,
+        }
     }
 
     /// Whether there is no place for one more.
@@ -49,7 +57,7 @@ impl<W> Table<W> {
                 slot
             }
             None => {
-                self.slots.push(Slot { generation: 0, flight: Some(flight) });
+                self.slots.push(Slot { generation: self.first_generation, flight: Some(flight) });
                 (self.slots.len() - 1) as u32
             }
         };

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -164,6 +165,8 @@ impl Desk {
         let zone = waiter.zone.clone();
         let Some(dial) = zone.block.pipeline.dial() else { return };
         let query = query.query();
+        #[cfg(test)]
+        crate::mishap::at("ask", &query.name);
         let ask = Ask {
             chain: &dial.chain,
             query: &query,
@@ -387,6 +390,61 @@ impl Desk {
         self.running.house.load().blocks.iter().find(|block| block.id == id).cloned()
     }
 
+    /// Keeps what came of a query, and tells everybody who waits for it.
+    fn tell(&mut self, flight: Finished<'_, Waiter>) {
+        let now = self.now;
+        let Finished { mut waiters, outcome, query, block, .. } = flight;
+        let first = waiters.next();
+        let over = !matches!(outcome, Err(forwarder::Failure::Patience));
+        if over && workers_share(&self.running) {
+            let index = first
+                .as_ref()
+                .map_or_else(|| self.block(block).map(|block| block.index), |w| Some(w.zone.block.index));
+            if let Some(index) = index {
+                self.running.flights.release(self.running.flights.key(index, &query), self.index);
+            }
+        }
+        #[cfg(test)]
+        crate::mishap::at("tell", &query.name);
+        match outcome {
+            Ok(answer) => {
+                let held = match &first {
+                    Some(waiter) => Some(waiter.zone.block.clone()),
+                    None => self.block(block),
+                };
+                let room = held.as_deref().and_then(|block| room(block, &query));
+                let stored = self.running.guarded(|| {
+                    #[cfg(test)]
+                    crate::mishap::at("reply", &query.name);
+                    room.map(|room| room.partition.store(&room.policy, &query, answer, now))
+                });
+                let Some(stored) = stored else {
+                    for waiter in first.into_iter().chain(waiters) {
+                        self.fail(waiter, &query, Failure::Panic, now);
+                    }
+                    return;
+                };
+                let earlier = stored == Some(Stored::EarlierIsBetter);
+                for waiter in first.into_iter().chain(waiters) {
+                    let Some(waiter) = self.inner_answered(waiter, &query, Some(answer), earlier, now) else {
+                        continue;
+                    };
+                    if !earlier || !self.answer_stale(&waiter, &query, now) {
+                        self.answer(waiter, &query, answer, now);
+                    }
+                }
+            }
+            Err(failure) => {
+                if let (Some(waiter), true) = (&first, over) {
+                    self.remember_failure(waiter, &failure, &query, now);
+                }
+                for waiter in first.into_iter().chain(waiters) {
+                    self.fail(waiter, &query, Failure::Forward(failure.clone()), now);
+                }
+            }
+        }
+    }
+
     /// Answers a waiter with what an upstream said.
     fn answer(&mut self, waiter: Waiter, same: &Query<'_>, answer: &Answer, now: Instant) {
         self.deliver(&waiter, same, None, now, |reply, query| {
@@ -431,44 +489,9 @@ impl Outside<Waiter> for Desk {
     }
 
     fn finished(&mut self, flight: Finished<'_, Waiter>) {
-        let now = self.now;
-        let Finished { mut waiters, outcome, query, block, .. } = flight;
-        let first = waiters.next();
-        let over = !matches!(outcome, Err(forwarder::Failure::Patience));
-        if over && workers_share(&self.running) {
-            let index = first
-                .as_ref()
-                .map_or_else(|| self.block(block).map(|block| block.index), |w| Some(w.zone.block.index));
-            if let Some(index) = index {
-                self.running.flights.release(self.running.flights.key(index, &query), self.index);
-            }
-        }
-        match outcome {
-            Ok(answer) => {
-                let held = match &first {
-                    Some(waiter) => Some(waiter.zone.block.clone()),
-                    None => self.block(block),
-                };
-                let room = held.as_deref().and_then(|block| room(block, &query));
-                let stored = room.map(|room| room.partition.store(&room.policy, &query, answer, now));
-                let earlier = stored == Some(Stored::EarlierIsBetter);
-                for waiter in first.into_iter().chain(waiters) {
-                    let Some(waiter) = self.inner_answered(waiter, &query, Some(answer), earlier, now) else {
-                        continue;
-                    };
-                    if !earlier || !self.answer_stale(&waiter, &query, now) {
-                        self.answer(waiter, &query, answer, now);
-                    }
-                }
-            }
-            Err(failure) => {
-                if let (Some(waiter), true) = (&first, over) {
-                    self.remember_failure(waiter, &failure, &query, now);
-                }
-                for waiter in first.into_iter().chain(waiters) {
-                    self.fail(waiter, &query, Failure::Forward(failure.clone()), now);
-                }
-            }
+        // The state machine has its own things to finish, whatever happens here.
+        if catch_unwind(AssertUnwindSafe(|| self.tell(flight))).is_err() {
+            self.running.panics.add_shared(1);
         }
     }
 }

@@ -44,6 +44,14 @@ impl FlightRegistry {
         }
     }
 
+    /// Gives back every flight of a worker that lost them all.
+    pub fn release_all(&self, worker: usize) {
+        for shard in &self.shards {
+            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            shard.retain(|_, owner| usize::from(*owner) != worker);
+        }
+    }
+
     fn shard(&self, key: u64) -> MutexGuard<'_, HashMap<u64, u16, FixedState>> {
         self.shards[(key >> 58) as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -52,5 +60,23 @@ impl FlightRegistry {
 impl Default for FlightRegistry {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_that_lost_its_flights_keeps_no_claim_and_others_keep_theirs() {
+        let flights = FlightRegistry::new();
+        let keys: Vec<u64> = (0..200).map(|n| n << 56 | n).collect();
+        for (n, &key) in keys.iter().enumerate() {
+            assert_eq!(flights.claim(key, n % 2), None, "{key:x}");
+        }
+        flights.release_all(0);
+        for (n, &key) in keys.iter().enumerate() {
+            assert_eq!(flights.claim(key, 7), (n % 2 == 1).then_some(1), "{key:x}");
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! What other threads have for a worker, and whom a worker answers.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -47,7 +48,7 @@ pub enum Letter {
 
 /// A worker's letter box.
 pub struct Inbox {
-    letters: Mutex<Vec<Letter>>,
+    letters: Mutex<VecDeque<Letter>>,
     waker: Waker,
 }
 
@@ -64,7 +65,7 @@ impl Inbox {
     pub fn post(&self, letter: Letter) {
         let was_empty = {
             let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
-            letters.push(letter);
+            letters.push_back(letter);
             letters.len() == 1
         };
         if was_empty {
@@ -72,10 +73,15 @@ impl Inbox {
         }
     }
 
-    /// Takes every letter out, in exchange for an empty list whose room is used again.
-    pub(super) fn take(&self, into: &mut Vec<Letter>) {
+    /// Moves every letter to the end of `into`; where that is empty, its room is used again.
+    pub(super) fn take(&self, into: &mut VecDeque<Letter>) {
         self.waker.drain();
-        std::mem::swap(&mut *self.letters.lock().unwrap_or_else(PoisonError::into_inner), into);
+        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        if into.is_empty() {
+            std::mem::swap(&mut *letters, into);
+        } else {
+            into.append(&mut letters);
+        }
     }
 
     pub(super) fn waker(&self) -> &Waker {

@@ -20,3 +20,6 @@ pub use flights::FlightRegistry;
 pub use inbox::{Client, Frame, Inbox, Letter, StreamReply, Waiter};
 pub use ports::{BindError, Ports};
 pub use worker::spawn;
+
+#[cfg(test)]
+mod tests;

@@ -15,6 +15,7 @@ use wire::{Gate, HeldQuery, accept as gate};
 use super::connections::{IN_FLIGHT, Place};
 use super::inbox::{Client, Frame, Letter, StreamReply, Waiter};
 use crate::clock;
+use crate::failure::Failure;
 use crate::observe::LineRing;
 use crate::observe::counters::Proto;
 use crate::plugin::Moment;
@@ -152,12 +153,13 @@ impl Connection {
         let writer = self.running.inboxes.len();
         let mut out = Vec::new();
         let gate = gate(message);
-        let served = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            serve::serve(listener, &gate, &moment, writer, Room::Stream, &mut out)
-        }));
-        let Ok(served) = served else {
-            self.running.panics.add_shared(1);
-            return false;
+        let served =
+            self.running.guarded(|| serve::serve(listener, &gate, &moment, writer, Room::Stream, &mut out));
+        let Some(served) = served else {
+            let Gate::Pass(query) = &gate else { return false };
+            serve::bare_reply(query, &Failure::Panic, &mut out);
+            way_back.send(&out);
+            return true;
         };
         let outcome = match served {
             // Whoever sends responses or scraps here is no client.

@@ -4,6 +4,7 @@
 //! forwarder, then sees to upstream replies, letters from other threads and timers. It blocks, in epoll, only when every
 //! listen socket was empty.
 
+use std::collections::VecDeque;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use wire::{Gate, HeldQuery, accept, accept_truncated};
 use super::desk::{Desk, OpenSocket};
 use super::inbox::{Client, Letter, Waiter};
 use crate::clock;
+use crate::failure::Failure;
 use crate::house::{House, ServedZone};
 use crate::observe::counters::Proto;
 use crate::plugin::Moment;
@@ -26,16 +28,16 @@ use crate::serve::{self, Outcome, Room, Seen, Served};
 
 /// Starts the thread of worker `index`.
 ///
-/// A panic outside a packet's own handling ends the loop, not the worker: it starts again with the same sockets, as its
-/// queries in flight are lost.
+/// A panic outside a packet's own handling ends the loop, not the worker: it starts again with what [`Kept`] holds. Its
+/// queries in flight are lost, and what they held is given back.
 ///
 /// # Errors
 /// What the kernel says to a thread or to epoll.
 pub fn spawn(running: Arc<Running>, index: usize) -> io::Result<thread::JoinHandle<()>> {
     thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
-        let mut sockets = Vec::new();
+        let mut kept = Kept::default();
         loop {
-            let mut worker = match Worker::new(&running, index, std::mem::take(&mut sockets)) {
+            let mut worker = match Worker::new(&running, index, std::mem::take(&mut kept)) {
                 Ok(worker) => worker,
                 Err(error) => {
                     running.fatal(&format!("worker {index} cannot run: {error}"));
@@ -46,13 +48,23 @@ pub fn spawn(running: Arc<Running>, index: usize) -> io::Result<thread::JoinHand
                 Ok(()) => return,
                 Err(_) => {
                     running.panics.add_shared(1);
-                    running.worker_restarts.add_shared(1);
                     running.logger.error(None, &format!("worker {index} panicked and starts again"));
-                    sockets = worker.desk.into_sockets();
+                    kept = worker.into_kept();
+                    running.flights.release_all(index);
+                    running.worker_restarts.add_shared(1);
                 }
             }
         }
     })
+}
+
+/// What outlives a loop that panicked.
+#[derive(Default)]
+struct Kept {
+    sockets: Vec<OpenSocket>,
+    /// Those not read yet: among them may be a socket, or the end.
+    letters: VecDeque<Letter>,
+    drain_until: Option<Instant>,
 }
 
 struct Worker {
@@ -63,7 +75,7 @@ struct Worker {
     desk: Desk,
     received: Received,
     upstream_received: Received,
-    letters: Vec<Letter>,
+    letters: VecDeque<Letter>,
     /// This batch's replies, by datagram.
     outcomes: Vec<(usize, Outcome)>,
     /// This batch's misses.
@@ -73,11 +85,11 @@ struct Worker {
 }
 
 impl Worker {
-    fn new(running: &Arc<Running>, index: usize, sockets: Vec<OpenSocket>) -> io::Result<Self> {
+    fn new(running: &Arc<Running>, index: usize, kept: Kept) -> io::Result<Self> {
         let epoll = Epoll::new()?;
         epoll.add(running.inboxes[index].waker(), INBOX, Interest::Readable)?;
         let mut desk = Desk::new(running.clone(), index);
-        for socket in sockets {
+        for socket in kept.sockets {
             desk.adopt(socket, &epoll)?;
         }
         Ok(Self {
@@ -88,16 +100,23 @@ impl Worker {
             desk,
             received: Received::new(BATCH, CLIENT_BYTES),
             upstream_received: Received::new(BATCH, UPSTREAM_BYTES),
-            letters: Vec::new(),
+            letters: kept.letters,
             outcomes: Vec::with_capacity(BATCH),
             misses: Vec::with_capacity(BATCH),
-            drain_until: None,
+            drain_until: kept.drain_until,
         })
+    }
+
+    /// Drops everything else.
+    fn into_kept(self) -> Kept {
+        Kept { sockets: self.desk.into_sockets(), letters: self.letters, drain_until: self.drain_until }
     }
 
     fn run(&mut self) {
         let mut events = Events::new(256);
         let mut timeout = Some(Duration::ZERO);
+        // What a panic left unread.
+        self.read_letters(clock::now());
         loop {
             let count = match self.epoll.wait(&mut events, timeout) {
                 Ok(count) => count,
@@ -174,25 +193,25 @@ impl Worker {
             let gate =
                 if datagram.truncated { accept_truncated(datagram.bytes) } else { accept(datagram.bytes) };
             let Some(out) = socket.replies.slot() else { break };
-            let served = catch_unwind(AssertUnwindSafe(|| {
-                serve::serve(listener, &gate, &moment, self.index, Room::Datagram, out)
-            }));
+            let served = self
+                .running
+                .guarded(|| serve::serve(listener, &gate, &moment, self.index, Room::Datagram, out));
             let mut miss = |query: &wire::Query<'_>, zone: &Arc<ServedZone>, client, patience| {
                 let waiter = Waiter::new(query, zone, client, now);
                 self.misses.push((query.hold(), waiter, patience));
             };
             match served {
-                Ok(Served::Nothing) => {}
-                Ok(Served::Reply(outcome)) => {
+                Some(Served::Nothing) => {}
+                Some(Served::Reply(outcome)) => {
                     socket.replies.commit(&datagram.peer, datagram.local);
                     self.outcomes.push((index, outcome));
                 }
-                Ok(Served::ReplyAndRefresh(outcome, query, zone)) => {
+                Some(Served::ReplyAndRefresh(outcome, query, zone)) => {
                     socket.replies.commit(&datagram.peer, datagram.local);
                     self.outcomes.push((index, outcome));
                     miss(query, zone, Client::Nobody, None);
                 }
-                Ok(Served::Ask { query, zone, patience }) => {
+                Some(Served::Ask { query, zone, patience }) => {
                     let client = Client::Udp {
                         socket: (place as u16, address),
                         peer: datagram.peer,
@@ -200,7 +219,7 @@ impl Worker {
                     };
                     miss(query, zone, client, patience);
                 }
-                Ok(Served::Follow { reply, asked }) => {
+                Some(Served::Follow { reply, asked }) => {
                     let client = match reply {
                         Some(outcome) => {
                             socket.replies.commit(&datagram.peer, datagram.local);
@@ -215,10 +234,9 @@ impl Worker {
                     };
                     self.misses.push(Waiter::of(*asked, client, now));
                 }
-                Err(_) => {
-                    self.running.panics.add_shared(1);
+                None => {
                     if let (Gate::Pass(query), Some(out)) = (accept(datagram.bytes), socket.replies.slot()) {
-                        serve::bare_reply(&query, &crate::failure::Failure::Panic, out);
+                        serve::bare_reply(&query, &Failure::Panic, out);
                         socket.replies.commit(&datagram.peer, datagram.local);
                     }
                 }
@@ -268,16 +286,16 @@ impl Worker {
     }
 
     fn read_letters(&mut self, now: Instant) {
-        let mut letters = std::mem::take(&mut self.letters);
-        self.running.inboxes[self.index].take(&mut letters);
-        for letter in letters.drain(..) {
+        self.running.inboxes[self.index].take(&mut self.letters);
+        while let Some(letter) = self.letters.pop_front() {
             match letter {
                 Letter::Ask { query, waiter, patience } => {
                     self.desk.ask_here(&mut self.forwarder, now, &query, waiter, patience)
                 }
                 Letter::Exchanged { id, result } => {
                     let result = result.as_deref().map_err(Clone::clone);
-                    self.forwarder.exchanged(now, id, result, &mut self.desk);
+                    // As for a datagram of an upstream.
+                    self.running.guarded(|| self.forwarder.exchanged(now, id, result, &mut self.desk));
                 }
                 Letter::Open(socket) => {
                     if let Err(error) = self.desk.open_listener(socket, &self.epoll) {
@@ -289,7 +307,6 @@ impl Worker {
                 Letter::Stop => self.drain_until = Some(now + DRAIN),
             }
         }
-        self.letters = letters;
     }
 
     fn read_upstream(&mut self, now: Instant, place: usize) {
@@ -307,7 +324,8 @@ impl Worker {
             for index in 0..self.upstream_received.len() {
                 let datagram = self.upstream_received.get(index);
                 if !datagram.truncated {
-                    self.forwarder.datagram(now, id, datagram.bytes, &mut self.desk);
+                    // The flight it belongs to still has its timer, and ends as if nothing had come.
+                    self.running.guarded(|| self.forwarder.datagram(now, id, datagram.bytes, &mut self.desk));
                 }
             }
             if self.upstream_received.len() < self.upstream_received.capacity() {

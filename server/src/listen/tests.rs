@@ -1,0 +1,261 @@
+//! Bugs of ours: what a panic costs, and whom.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::{Arc, LazyLock, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc;
+use wire::{Flags, Name, RType};
+
+use super::Letter;
+use crate::cli::Flags as CommandLine;
+use crate::clock;
+use crate::control::{Origin, Server};
+use crate::keeping::Environment;
+use crate::observe::{Format, Logger};
+use crate::running::Running;
+
+const NOERROR: u8 = 0;
+const SERVFAIL: u8 = 2;
+const REFUSED: u8 = 5;
+
+#[test]
+fn a_packet_that_panics_is_answered_servfail_and_the_next_one_is_served() {
+    let scene = Scene::start(2, "");
+    for n in 1..=20 {
+        assert_eq!(scene.ask("panic-packet.example"), Some(SERVFAIL), "{n}");
+        assert_eq!(scene.ask(&format!("udp-{n}.example")), Some(NOERROR));
+        assert_eq!(scene.counted(), (n, 0));
+    }
+    let mut stream = TcpStream::connect(scene.at).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    for (name, rcode) in [("panic-packet.example", SERVFAIL), ("tcp.example", NOERROR)] {
+        let packet = packet(name);
+        stream.write_all(&[&(packet.len() as u16).to_be_bytes()[..], &packet].concat()).unwrap();
+        let mut length = [0; 2];
+        stream.read_exact(&mut length).unwrap();
+        let mut reply = vec![0; usize::from(u16::from_be_bytes(length))];
+        stream.read_exact(&mut reply).unwrap();
+        assert_eq!(reply[3] & 15, rcode, "{name}");
+    }
+    assert_eq!(scene.counted(), (21, 0));
+}
+
+#[test]
+fn an_upstreams_reply_that_panics_costs_its_own_query_alone() {
+    let scene = Scene::start(1, "max_concurrent 2");
+    // Others are in flight meanwhile, and stay there.
+    let silent = scene.client();
+    silent.send(&packet("silent.example")).unwrap();
+    scene.wait("a query in flight", || scene.in_flight() == 1);
+    for n in 1..=5 {
+        assert_eq!(scene.ask("panic-reply.example"), Some(SERVFAIL), "{n}");
+        assert_eq!(scene.ask("good.example"), Some(NOERROR));
+        assert_eq!((scene.counted(), scene.in_flight()), ((n, 0), 1));
+    }
+    // Where even that cannot be told, the client hears nothing.
+    let lost = scene.client();
+    lost.send(&packet("panic-tell.example")).unwrap();
+    scene.wait("the panic", || scene.counted() == (6, 0));
+    scene.wait("its place", || scene.in_flight() == 1);
+    assert_eq!(scene.ask("good.example"), Some(NOERROR));
+}
+
+#[test]
+fn a_worker_that_panics_starts_again_with_its_sockets_and_gives_back_what_it_held() {
+    let scene = Scene::start(2, "max_concurrent 4");
+    let client = scene.client();
+    for n in 1..=3 {
+        client.send(&packet(&format!("silent-{n}.example"))).unwrap();
+        scene.wait("a query at the upstream", || scene.asked(&format!("silent-{n}")));
+    }
+    assert_eq!(scene.in_flight(), 3);
+    // The kernel chooses the worker by the port: each client may meet another one.
+    let clients: Vec<UdpSocket> = (0..24).map(|_| scene.client()).collect();
+    for (n, client) in clients.iter().enumerate() {
+        client.send(&packet(&format!("panic-ask.n{n}.example"))).unwrap();
+        let restarts = n as u64 + 1;
+        scene.wait("the restart", || scene.counted() == (restarts, restarts));
+    }
+    assert_eq!(scene.in_flight(), 0);
+    for client in &clients {
+        client.send(&packet("good.example")).unwrap();
+        assert_eq!(rcode(client), Some(NOERROR), "every worker serves");
+    }
+    for n in 4..=7 {
+        client.send(&packet(&format!("silent-{n}.example"))).unwrap();
+        scene.wait("a query at the upstream", || scene.asked(&format!("silent-{n}")));
+    }
+    assert_eq!((scene.in_flight(), scene.ask("fifth.example")), (4, Some(REFUSED)));
+}
+
+#[test]
+fn letters_behind_one_that_panics_are_read() {
+    let scene = Scene::start(1, "");
+    for n in 1..=20 {
+        let mut stream = TcpStream::connect(scene.at).unwrap();
+        let packet = packet(&format!("panic-ask.n{n}.example"));
+        stream.write_all(&[&(packet.len() as u16).to_be_bytes()[..], &packet].concat()).unwrap();
+        for _ in 0..50 {
+            let (sender, mut receiver) = mpsc::channel::<()>(1);
+            scene.running.inboxes[0].post(Letter::Mark(sender));
+            let read = async { tokio::time::timeout(PATIENCE, receiver.recv()).await };
+            assert!(RUNTIME.block_on(read).is_ok(), "a letter was lost");
+        }
+        scene.wait("the restart", || scene.counted() == (n, n));
+    }
+}
+
+#[test]
+fn a_worker_that_panics_while_it_ends_still_ends() {
+    let mut scene = Scene::start(1, "");
+    let client = scene.client();
+    client.send(&packet("silent.example")).unwrap();
+    scene.wait("a query in flight", || scene.in_flight() == 1);
+    let server = scene.server.take().unwrap();
+    let stopping = thread::spawn(move || server.stop());
+    // New connections are refused just before the workers are told.
+    scene.wait("the end of the listener", || TcpStream::connect(scene.at).is_err());
+    scene.wait("the worker's restart, or its end", || {
+        drop(client.send(&packet("panic-ask.example")));
+        scene.counted().1 > 0 || stopping.is_finished()
+    });
+    scene.wait("the end", || stopping.is_finished());
+    stopping.join().unwrap();
+}
+
+/// A server in this process, with a mock upstream that does not answer names that begin with `silent`.
+struct Scene {
+    server: Option<Server>,
+    running: Arc<Running>,
+    at: SocketAddr,
+    asked: Arc<Mutex<Vec<Vec<u8>>>>,
+    _fatal: mpsc::UnboundedReceiver<String>,
+}
+
+impl Scene {
+    fn start(workers: usize, properties: &str) -> Self {
+        let asked = Arc::<Mutex<Vec<Vec<u8>>>>::default();
+        let upstream = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let to = upstream.local_addr().unwrap();
+        let heard = asked.clone();
+        thread::spawn(move || answer(&upstream, &heard));
+        let (fatal, fatal_messages) = mpsc::unbounded_channel();
+        // The port is free, or somebody took it meanwhile.
+        let (at, server) = (0..10)
+            .find_map(|_| {
+                let at = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+                let corefile = format!(
+                    ".:{} {{\nbind {}\nmultisocket {workers}\nforward . {to} {{\nprefer_udp\n{properties}\n}}\n}}\n",
+                    at.port(),
+                    at.ip()
+                );
+                let logger = Logger::start(Format::Text, std::io::sink()).unwrap();
+                let origin = Origin::Text(corefile.into());
+                let start = clock::now();
+                let server =
+                    Server::start(&flags(), origin, RUNTIME.handle(), logger, fatal.clone(), start).ok()?;
+                Some((at, server))
+            })
+            .unwrap();
+        let running = server.running().clone();
+        Self { server: Some(server), running, at, asked, _fatal: fatal_messages }
+    }
+
+    fn client(&self) -> UdpSocket {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.connect(self.at).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket
+    }
+
+    /// The rcode that one UDP client gets; `None` where it gets no reply.
+    fn ask(&self, name: &str) -> Option<u8> {
+        let client = self.client();
+        client.send(&packet(name)).unwrap();
+        rcode(&client)
+    }
+
+    /// Panics, and restarts.
+    fn counted(&self) -> (u64, u64) {
+        (self.running.panics.get(), self.running.worker_restarts.get())
+    }
+
+    /// Places taken among `max_concurrent`.
+    fn in_flight(&self) -> u32 {
+        let house = self.running.house.load();
+        house.blocks[0].pipeline.dial().unwrap().chain.groups()[0].concurrent()
+    }
+
+    /// Whether the upstream was asked for a name with this first label.
+    fn asked(&self, label: &str) -> bool {
+        self.asked.lock().unwrap().iter().any(|asked| asked == label.as_bytes())
+    }
+
+    fn wait(&self, what: &str, mut done: impl FnMut() -> bool) {
+        let until = clock::now() + PATIENCE;
+        while !done() {
+            assert!(clock::now() < until, "no {what}: {:?}, {} in flight", self.counted(), self.in_flight());
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// The mock upstream: an address for every name, but those that begin with `silent`.
+fn answer(socket: &UdpSocket, asked: &Mutex<Vec<Vec<u8>>>) {
+    let mut query = [0; 4096];
+    while let Ok((length, from)) = socket.recv_from(&mut query) {
+        let query = &query[..length];
+        let label = query[13..13 + usize::from(query[12])].to_vec();
+        let silent = label.starts_with(b"silent");
+        asked.lock().unwrap().push(label);
+        if silent {
+            continue;
+        }
+        // The name's end, then type and class.
+        let question = 12 + query[12..].iter().position(|&octet| octet == 0).unwrap() + 5;
+        let mut reply = query[..question].to_vec();
+        reply[2..12].copy_from_slice(&[0x81, 0x80, 0, 1, 0, 1, 0, 0, 0, 0]);
+        reply.extend_from_slice(b"\xc0\x0c\0\x01\0\x01\0\0\x01\x2c\0\x04\xc0\0\x02\x01");
+        socket.send_to(&reply, from).unwrap();
+    }
+}
+
+fn rcode(client: &UdpSocket) -> Option<u8> {
+    let mut reply = [0; 4096];
+    client.recv(&mut reply).ok().map(|_| reply[3] & 15)
+}
+
+fn packet(name: &str) -> Vec<u8> {
+    let mut packet = b"\x12\x34".to_vec();
+    packet.extend_from_slice(&Flags::RD.to_be_bytes());
+    packet.extend_from_slice(&[0, 1, 0, 0, 0, 0, 0, 0]);
+    packet.extend_from_slice(Name::from_text(name).unwrap().as_wire());
+    packet.extend_from_slice(&RType::A.0.to_be_bytes());
+    packet.extend_from_slice(&[0, 1]);
+    packet
+}
+
+fn flags() -> CommandLine {
+    CommandLine {
+        conf: None,
+        dns_port: 53,
+        pidfile: None,
+        quiet: true,
+        json: false,
+        cache_bytes: 1 << 20,
+        status: None,
+        environment: Environment::default(),
+    }
+}
+
+/// Servers of this process are not all stopped: what serves them must outlive every test.
+static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+});
+const PATIENCE: Duration = Duration::from_secs(4);
