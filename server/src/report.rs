@@ -6,6 +6,7 @@ use cache::Kind;
 use forwarder::{DURATION_BUCKETS, Proto};
 
 use crate::admin::{HealthProbe, Process};
+use crate::clock;
 use crate::control::Reloads;
 use crate::observe::collector::Build;
 use crate::observe::{Collector, Distribution, Families, Source, names};
@@ -36,6 +37,7 @@ impl Source for Rooms {
         into.counter(names::PANICS, &[], running.panics.get() as f64);
         into.gauge(names::WORKERS, &[], running.inboxes.len() as f64);
         into.counter(names::KERNEL_DROPS, &[], running.kernel_drops.get() as f64);
+        into.gauge(names::WORKER_HEARTBEAT_AGE, &[], running.slowest_worker(clock::now()).as_secs_f64());
         into.counter(names::WORKER_RESTARTS, &[], running.worker_restarts.get() as f64);
         into.counter(names::QUERIES_SHED, &[], running.shed.get() as f64);
         into.counter(names::CONNECTIONS_EVICTED, &[], running.connections.evicted.get() as f64);

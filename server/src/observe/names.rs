@@ -112,6 +112,8 @@ metrics! {
     LOG_LINES_DROPPED = "localdns_log_lines_dropped_total" "Counter of log lines that were lost because nobody read them in time.";
     /// Gauge.
     WORKERS = "localdns_workers" "Number of threads that answer queries over UDP.";
+    /// Gauge.
+    WORKER_HEARTBEAT_AGE = "localdns_worker_heartbeat_age_seconds" "Time since the worker that is furthest behind began a turn.";
     /// Counter.
     WORKER_RESTARTS = "localdns_worker_restarts_total" "Counter of workers that ended and were started again.";
     /// Counter.

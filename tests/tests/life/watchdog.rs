@@ -65,11 +65,17 @@ fn counted(metrics: &Metrics) -> BTreeMap<String, f64> {
 fn pings_cease_while_one_worker_of_two_stands_still() {
     let notify = Notify::new();
     let (ip, port) = (fresh_ip(), port());
-    let corefile = format!(".:{port} {{\nbind {ip}\nmultisocket 2\nwhoami\n}}");
+    let corefile = format!(".:{port} {{\nbind {ip}\nmultisocket 2\nprometheus {ip}:9153\nwhoami\n}}");
     let server = Server::start_with(&corefile, notify.options(900_000));
     let at = (ip, port).into();
+    let heartbeat = |age: std::ops::Range<f64>| {
+        Metrics::when((ip, 9153).into(), |metrics| {
+            metrics.value("localdns_worker_heartbeat_age_seconds", &[]).is_some_and(|now| age.contains(&now))
+        });
+    };
     notify.wait_for("READY=1");
     notify.wait_for("WATCHDOG=1");
+    heartbeat(0.0..3.0);
     let workers = server.threads("worker-");
     assert_eq!(workers.len(), 2, "{workers:?}");
     let held = match Held::stop(workers[1]) {
@@ -84,8 +90,10 @@ fn pings_cease_while_one_worker_of_two_stands_still() {
     eventually("an answer of the other worker", Duration::from_secs(5), || {
         Ask::new("a.example", "A").timeout(Duration::from_millis(100)).try_of(at).ok()
     });
+    heartbeat(3.0..60.0);
     drop(held);
     notify.wait_for("WATCHDOG=1");
+    heartbeat(0.0..3.0);
 }
 
 /// systemd's end of the notify socket.
