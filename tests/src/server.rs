@@ -26,7 +26,7 @@ pub struct Options {
     env: Vec<(String, String)>,
     cwd: Option<PathBuf>,
     doors: Vec<PathBuf>,
-    files: Option<u32>,
+    files: Option<String>,
     reader: bool,
 }
 
@@ -51,7 +51,12 @@ impl Options {
 
     /// It may open so many files and no more.
     pub fn files(self, most: u32) -> Self {
-        Self { files: Some(most), ..self }
+        Self { files: Some(format!("-n {most}")), ..self }
+    }
+
+    /// It may open so many files, and raise that to what this process may.
+    pub fn files_at_first(self, soft: u32) -> Self {
+        Self { files: Some(format!("-S -n {soft}")), ..self }
     }
 
     /// Its standard output is read by a process of its own, which [`Server::signal_reader`] can stop.
@@ -367,7 +372,7 @@ fn read_aside(mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<Vec<u8
 fn command(directory: &Path, options: &Options) -> Command {
     // The shell prepares, and becomes the program: whatever that takes is counted in its group.
     let enter = options.doors.iter().map(|door| format!("echo 0 > '{}' && ", door.display()));
-    let limit = options.files.iter().map(|most| format!("ulimit -n {most} && "));
+    let limit = options.files.iter().map(|most| format!("ulimit {most} && "));
     let prepare: String = enter.chain(limit).collect();
     let mut command = if prepare.is_empty() {
         Command::new(binary())

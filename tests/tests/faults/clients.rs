@@ -4,14 +4,42 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use socket2::{Domain, Protocol, Socket, Type};
 use tests::{
-    Action, Ask, Connection, Metrics, Server, Upstream, ask, eventually, fresh_ip, may_open, port, skip,
+    Action, Ask, Connection, Dns, Metrics, Server, Upstream, ask, eventually, fresh_ip, isolated, may_open,
+    port, skip,
 };
 
 use super::good;
 
 /// The README's bound.
 const CONNECTIONS: usize = 1_024;
+
+#[test]
+fn a_datagram_from_port_0_is_dropped_in_silence() {
+    isolated(|| {
+        let ip = fresh_ip();
+        // One worker takes datagrams in the order they came.
+        let dns = Dns::start_on(ip, &format!("multisocket 1\nprometheus {ip}:9153\nlog\nwhoami"));
+        let raw = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::UDP)).expect("root may have one");
+        let send = |source: u16, name: &str| {
+            let query = Ask::new(name, "A").bytes();
+            let length = 8 + u16::try_from(query.len()).unwrap();
+            // The checksum 0 is none (RFC 768).
+            let header = [source, dns.at.port(), length, 0].map(u16::to_be_bytes).concat();
+            raw.send_to(&[header, query].concat(), &SocketAddr::from((ip, 0)).into()).unwrap();
+        };
+        send(0, "forged.example");
+        send(4_000, "honest.example");
+        dns.server.wait_for_log("honest.example.", Duration::from_secs(5));
+        let metrics = Metrics::after_queries((ip, 9153).into(), 1);
+        assert_eq!(metrics.count("coredns_dns_requests_total", &[]), 1.0);
+        // The kernel sends nothing to port 0: who tries is told, and says so.
+        for said in ["forged.example", "send on"] {
+            assert!(!dns.server.log_text().contains(said), "{}", dns.server.log_text());
+        }
+    });
+}
 
 #[test]
 fn of_too_many_connections_the_one_idle_for_longest_gives_way() {

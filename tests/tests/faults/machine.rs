@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tests::{
     Ask, Connection, Dns, Message, Options, Server, Stream, Upstream, add_address, ask, assert_contains,
-    binary, eventually, fresh_ip, isolated, port, publish, run, tempdir,
+    binary, eventually, fresh_ip, isolated, port, publish, run, skip, tempdir,
 };
 
 use super::good;
@@ -47,6 +47,19 @@ fn without_descriptors_hits_are_served_and_everything_comes_back_with_them() {
     eventually("misses as before", Duration::from_secs(10), || {
         (ask(at, "later.example", "A").status() == "NOERROR").then_some(())
     });
+}
+
+#[test]
+fn the_limit_of_open_files_is_raised_as_far_as_it_may_be() {
+    let corefile = format!(".:{} {{\nbind {}\nwhoami\n}}", port(), fresh_ip());
+    let server = Server::start_with(&corefile, Options::default().files_at_first(256));
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.pid())).unwrap();
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+    let [soft, hard] = [0, 1].map(|at| line.split_whitespace().nth(at).unwrap());
+    if hard == "256" {
+        return skip("the_limit_of_open_files_is_raised_as_far_as_it_may_be", "256 is all there is");
+    }
+    assert_eq!(soft, hard, "{line}");
 }
 
 #[test]
