@@ -143,14 +143,15 @@ impl Desk {
         waiter: Waiter,
         patience: Option<Duration>,
     ) {
+        let mut key = 0;
         if workers_share(&self.running) {
-            let key = self.running.flights.key(waiter.zone.block.index, &query.query());
+            key = self.running.flights.key(&waiter.zone.block, &query.query(), waiter.client.transport());
             if let Some(other) = self.running.flights.claim(key, self.index) {
-                self.running.inboxes[other].post(Letter::Ask { query, waiter, patience });
+                self.running.inboxes[other].post(Letter::Ask { query, waiter, patience, key });
                 return;
             }
         }
-        self.ask_here(forwarder, now, &query, waiter, patience);
+        self.ask_here(forwarder, now, &query, waiter, patience, key);
     }
 
     /// Hands a miss to this worker's forwarder.
@@ -161,6 +162,7 @@ impl Desk {
         query: &HeldQuery,
         waiter: Waiter,
         patience: Option<Duration>,
+        key: u64,
     ) {
         let zone = waiter.zone.clone();
         let Some(dial) = zone.block.pipeline.dial() else { return };
@@ -172,12 +174,12 @@ impl Desk {
             query: &query,
             client: waiter.client.transport(),
             block: zone.block.id,
-            context: 0,
+            context: key,
             patience,
         };
         if let Err(refused) = forwarder.ask(now, ask, waiter, self) {
             if workers_share(&self.running) {
-                self.running.flights.release(self.running.flights.key(zone.block.index, &query), self.index);
+                self.running.flights.release(key, self.index);
             }
             if matches!(refused.failure, forwarder::Failure::TableFull) {
                 self.running.shed.add_shared(1);
@@ -393,16 +395,11 @@ impl Desk {
     /// Keeps what came of a query, and tells everybody who waits for it.
     fn tell(&mut self, flight: Finished<'_, Waiter>) {
         let now = self.now;
-        let Finished { mut waiters, outcome, query, block, .. } = flight;
+        let Finished { mut waiters, outcome, query, block, context: key, .. } = flight;
         let first = waiters.next();
         let over = !matches!(outcome, Err(forwarder::Failure::Patience));
         if over && workers_share(&self.running) {
-            let index = first
-                .as_ref()
-                .map_or_else(|| self.block(block).map(|block| block.index), |w| Some(w.zone.block.index));
-            if let Some(index) = index {
-                self.running.flights.release(self.running.flights.key(index, &query), self.index);
-            }
+            self.running.flights.release(key, self.index);
         }
         #[cfg(test)]
         crate::mishap::at("tell", &query.name);

@@ -1,11 +1,13 @@
 //! Which worker has a query in flight, so that equal misses on different workers share one upstream query.
 
 use std::collections::HashMap;
-use std::hash::BuildHasher;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use foldhash::fast::{FixedState, RandomState};
-use wire::{Flags, Query};
+use forwarder::{Ask, Transport};
+use wire::Query;
+
+use crate::house::Block;
 
 const SHARDS: usize = 64;
 
@@ -23,11 +25,11 @@ impl FlightRegistry {
         Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), hasher: RandomState::default() }
     }
 
-    /// The hash of a query of the block with that number.
-    pub fn key(&self, block: usize, query: &Query<'_>) -> u64 {
-        let bits = query.flags.0 & (Flags::CD | Flags::RD) | u16::from(query.dnssec_ok());
-        let subnet = query.edns.and_then(|edns| edns.client_subnet).unwrap_or_default();
-        self.hasher.hash_one((block, query.name.as_wire(), query.rtype.0, query.class.0, bits, subnet))
+    /// The hash of a query of that block: equal where a forwarder would let it join the other's flight.
+    pub fn key(&self, block: &Block, query: &Query<'_>, client: Transport) -> u64 {
+        let Some(dial) = block.pipeline.dial() else { return 0 };
+        let ask = Ask { chain: &dial.chain, query, client, block: block.id, context: 0, patience: None };
+        ask.fingerprint(&self.hasher).unwrap_or_default()
     }
 
     /// Takes the flight for `worker`, unless another worker has it: then that one is returned.

@@ -28,6 +28,8 @@ pub enum Letter {
         waiter: Waiter,
         /// How long until a stale answer will do.
         patience: Option<Duration>,
+        /// As in [`super::FlightRegistry`].
+        key: u64,
     },
     /// What became of an exchange over TCP or TLS.
     Exchanged {

@@ -289,8 +289,8 @@ impl Worker {
         self.running.inboxes[self.index].take(&mut self.letters);
         while let Some(letter) = self.letters.pop_front() {
             match letter {
-                Letter::Ask { query, waiter, patience } => {
-                    self.desk.ask_here(&mut self.forwarder, now, &query, waiter, patience)
+                Letter::Ask { query, waiter, patience, key } => {
+                    self.desk.ask_here(&mut self.forwarder, now, &query, waiter, patience, key)
                 }
                 Letter::Exchanged { id, result } => {
                     let result = result.as_deref().map_err(Clone::clone);

@@ -128,15 +128,20 @@ fn an_upstream_that_closes_idle_connections_loses_no_query() {
 fn equal_misses_in_flight_are_one_upstream_query() {
     let upstream = Upstream::start(fresh_ip(), |asked| good(asked).after(Duration::from_secs(1)));
     let ip = fresh_ip();
-    // The kernel spreads clients over the sockets of four workers.
+    // The kernel spreads UDP clients over the sockets of four workers; those over TCP go to any of them.
     let dns = Dns::start_on(
         ip,
-        &format!("multisocket 4\nprometheus {ip}:9153\ncache\nforward . {}", upstream.word()),
+        &format!(
+            "multisocket 4\nprometheus {ip}:9153\ncache\nforward . {} {{\nprefer_udp\n}}",
+            upstream.word()
+        ),
     );
     scope(|scope| {
-        for _ in 0..40 {
+        for n in 0..40 {
             let at = dns.at;
-            scope.spawn(move || assert_eq!(ask(at, "same.example", "A").short(), ["192.0.2.1"]));
+            let ask = Ask::new("same.example", "A");
+            let ask = if n % 2 == 0 { ask } else { ask.tcp() };
+            scope.spawn(move || assert_eq!(ask.of(at).short(), ["192.0.2.1"]));
         }
     });
     // An upstream that has not answered yet is asked again after 300 ms, in case the datagram was lost.
