@@ -28,7 +28,7 @@ use crate::serve::{self, Outcome, Room, Seen, Served};
 
 /// Starts the thread of worker `index`.
 ///
-/// A panic outside a packet's own handling ends the loop, not the worker: it starts again with what [`Kept`] holds. Its
+/// A panic outside a packet's own handling ends the loop, not the worker: it starts again with what `Kept` holds. Its
 /// queries in flight are lost, and what they held is given back.
 ///
 /// # Errors
