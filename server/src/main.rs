@@ -249,6 +249,8 @@ fn build(flags: &Flags) -> Result<(Draft, House, Runtime), String> {
     let house = House::build(&draft.spec, &shared, &server::control::addresses_of)
         .map_err(|error| error.to_string())?;
     house.look_at_files(&shared, clock::now(), &logger);
+    // What is wrong with the files is told before the answer, and before the end of the process.
+    logger.flush(Duration::from_secs(5));
     Ok((draft, house, runtime))
 }
 
