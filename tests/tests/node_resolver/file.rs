@@ -130,7 +130,8 @@ fn readers_never_find_half_a_file() {
         if twin {
             fs::hard_link(&path, node.home.path().join("twin")).unwrap();
         }
-        let inode = fs::metadata(&path).unwrap().ino();
+        // Held open, so that no later file gets its number.
+        let first = fs::File::open(&path).unwrap();
         let done = AtomicBool::new(false);
         let reads = thread::scope(|scope| {
             let reader = scope.spawn(|| {
@@ -154,7 +155,7 @@ fn readers_never_find_half_a_file() {
             reader.join().unwrap()
         });
         assert!(reads > 1000, "{reads} reads");
-        assert_eq!(fs::metadata(&path).unwrap().ino() == inode, twin);
+        assert_eq!(fs::metadata(&path).unwrap().ino() == first.metadata().unwrap().ino(), twin);
     }
 }
 
