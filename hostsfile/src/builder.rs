@@ -59,19 +59,22 @@ struct Set {
 }
 
 impl<'o> Builder<'o> {
-    /// A builder that takes up to `max_pairs`, at most [`MAX_PAIRS`].
-    pub(crate) fn new(options: &'o Options, max_pairs: usize) -> Self {
+    /// A builder that takes up to `max_pairs`, at most [`MAX_PAIRS`], and has room for `expected` of them: a table that
+    /// grows hashes everything in it again.
+    pub(crate) fn new(options: &'o Options, max_pairs: usize, expected: usize) -> Self {
+        let max_pairs = max_pairs.min(MAX_PAIRS);
+        let expected = expected.min(max_pairs);
         Self {
             options,
-            max_pairs: max_pairs.min(MAX_PAIRS),
+            max_pairs,
             hasher: RandomState::default(),
             octets: Vec::new(),
-            names: Vec::new(),
-            name_numbers: HashTable::new(),
-            addresses: Vec::new(),
-            address_numbers: HashTable::new(),
-            pairs: Vec::new(),
-            pair_numbers: HashTable::new(),
+            names: Vec::with_capacity(expected),
+            name_numbers: HashTable::with_capacity(expected),
+            addresses: Vec::with_capacity(expected),
+            address_numbers: HashTable::with_capacity(expected),
+            pairs: Vec::with_capacity(expected),
+            pair_numbers: HashTable::with_capacity(expected),
             entries: 0,
         }
     }

@@ -51,7 +51,8 @@ impl Table {
     /// Records keep the order of the text; the same name with the same address counts once. What cannot be taken is left
     /// out and told in the report; beyond 4,000,000 pairs of name and address nothing is taken.
     pub fn build(sources: &[Source<'_>], options: &Options) -> (Self, Report) {
-        let mut builder = Builder::new(options, MAX_PAIRS);
+        let expected = sources.iter().map(|source| expected_pairs(source.text)).sum();
+        let mut builder = Builder::new(options, MAX_PAIRS, expected);
         let mut report = Report::default();
         for source in sources {
             for (index, line) in source.text.split(|&byte| byte == b'\n').enumerate() {
@@ -152,6 +153,14 @@ impl<'t> Entry<'t> {
         (count > 0).then_some(Found::Ready { body, count })
     }
 }
+
+/// As many as there are lines, but no more than the text has room for.
+fn expected_pairs(text: &[u8]) -> usize {
+    text.iter().filter(|&&byte| byte == b'\n').count().min(text.len() / SHORT_LINE)
+}
+
+/// Octets of a short line with a pair, such as `10.0.0.1 ab`.
+const SHORT_LINE: usize = 12;
 
 /// The hash of a key.
 #[inline]
@@ -432,7 +441,7 @@ mod tests {
     #[test]
     fn a_full_table_takes_no_more() {
         let options = options();
-        let mut builder = Builder::new(&options, 2);
+        let mut builder = Builder::new(&options, 2, 0);
         let mut errors = Vec::new();
         for line in ["192.0.2.1 a b", "192.0.2.2 c", "192.0.2.2 a"] {
             builder.read_line(line.as_bytes(), |error| errors.push(error));
