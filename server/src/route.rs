@@ -13,9 +13,11 @@ use crate::house::ServedZone;
 /// The zones served on one listen address.
 #[derive(Debug, Default)]
 pub struct Route {
+    /// The root stands by itself: most addresses serve nothing else, and nothing must be hashed to find it.
+    root: Option<Arc<ServedZone>>,
     zones: HashTable<Arc<ServedZone>>,
     hasher: RandomState,
-    /// Bit n: some zone has n labels (127 stands for more, too). Lengths without a zone cost no lookup.
+    /// Bit n: some zone below the root has n labels (127 stands for more, too). Lengths without a zone cost no lookup.
     lengths: u128,
     /// Whether classes other than IN pass: some block on this address forwards.
     other_classes: bool,
@@ -26,8 +28,12 @@ impl Route {
     pub fn new(zones: impl IntoIterator<Item = Arc<ServedZone>>) -> Self {
         let mut route = Self::default();
         for zone in zones {
-            route.lengths |= bit(zone.zone.label_count());
             route.other_classes |= zone.block.pipeline.forwards();
+            if zone.zone == Name::ROOT {
+                route.root = Some(zone);
+                continue;
+            }
+            route.lengths |= bit(zone.zone.label_count());
             let hasher = &route.hasher;
             let hash = hasher.hash_one(zone.zone.as_wire());
             route.zones.insert_unique(hash, zone, |zone| hasher.hash_one(zone.zone.as_wire()));
@@ -47,31 +53,32 @@ impl Route {
         if query.class != Class::IN && !self.other_classes {
             return Err(Failure::Class);
         }
-        let mut left = query.name.label_count();
         let mut own = None;
-        for suffix in query.name.suffixes() {
-            if self.lengths & bit(left) != 0
-                && let Some(found) = self.exact(suffix)
-            {
-                let above = suffix.len() < query.name.as_wire().len() && (own.is_none() || left > 0);
-                if query.rtype != RType::DS || above {
-                    return Ok(found);
+        if self.lengths != 0 {
+            let mut left = query.name.label_count();
+            for suffix in query.name.suffixes().take(left) {
+                if self.lengths & bit(left) != 0
+                    && let Some(found) = self.exact(suffix)
+                {
+                    if query.rtype != RType::DS || suffix.len() < query.name.as_wire().len() {
+                        return Ok(found);
+                    }
+                    own = Some(found);
                 }
-                own = own.or(Some(found));
+                left -= 1;
             }
-            left = left.saturating_sub(1);
         }
-        own.ok_or(Failure::NoZone)
+        own.or(self.root.as_ref()).ok_or(Failure::NoZone)
     }
 
     /// Every zone served here.
     pub fn zones(&self) -> impl Iterator<Item = &Arc<ServedZone>> {
-        self.zones.iter()
+        self.root.iter().chain(&self.zones)
     }
 
     /// The zone of exactly this name.
     pub fn zone(&self, name: &Name) -> Option<&Arc<ServedZone>> {
-        self.exact(name.as_wire())
+        if *name == Name::ROOT { self.root.as_ref() } else { self.exact(name.as_wire()) }
     }
 
     fn exact(&self, wire: &[u8]) -> Option<&Arc<ServedZone>> {

@@ -79,10 +79,10 @@ pub struct Outcome {
     pub answers: u16,
     /// Whether the authority section has an SOA; looked at only where queries are logged.
     pub soa: bool,
-    /// Octets of the query.
-    pub request_size: usize,
+    /// Octets of the query; no transport carries more than these have room for.
+    pub request_size: u16,
     /// Octets of the reply.
-    pub response_size: usize,
+    pub response_size: u16,
     /// Why there was no answer.
     pub failure: Option<Box<Failure>>,
 }
@@ -132,7 +132,7 @@ pub fn serve<'h, 'g, 'p>(
                 answers: 0,
                 soa: false,
                 request_size: 0,
-                response_size: out.len(),
+                response_size: out.len() as u16,
                 failure: None,
             });
         }
@@ -232,8 +232,8 @@ pub fn finish(
         flags,
         answers,
         soa,
-        request_size: query.size,
-        response_size,
+        request_size: query.size as u16,
+        response_size: response_size as u16,
         failure: failure.map(Box::new),
     }
 }
@@ -254,8 +254,8 @@ fn own_probe(query: &Query<'_>, writer: usize, out: &mut Vec<u8>) -> Outcome {
         flags,
         answers: 1,
         soa: false,
-        request_size: query.size,
-        response_size,
+        request_size: query.size as u16,
+        response_size: response_size as u16,
         failure: None,
     }
 }
@@ -280,8 +280,8 @@ fn no_zone(query: &Query<'_>, failure: Failure, room: Room, out: &mut Vec<u8>) -
         flags,
         answers: 0,
         soa: false,
-        request_size: query.size,
-        response_size,
+        request_size: query.size as u16,
+        response_size: response_size as u16,
         failure: None,
     }
 }
@@ -293,19 +293,19 @@ pub fn bare_reply(query: &Query<'_>, failure: &Failure, out: &mut Vec<u8>) {
     reply.finish(query, usize::from(wire::UDP_SIZE));
 }
 
-/// Counts a query's end: after the reply is sent, and without any way back.
+/// Counts a query's end, `nanos` after its receipt: after the reply is sent, and without any way back.
 #[inline]
-pub fn count(tally: Tally<'_>, outcome: &Outcome, seen: &Seen) {
+pub fn count(tally: Tally<'_>, outcome: &Outcome, proto: Proto, ipv6: bool, nanos: u64) {
     tally.count(&Counted {
-        proto: seen.proto,
-        ipv6: seen.client.is_ipv6(),
+        proto,
+        ipv6,
         rtype: outcome.rtype,
         dnssec_ok: outcome.dnssec_ok,
         rcode: outcome.rcode,
         failed: outcome.failure.is_some(),
-        request_size: outcome.request_size,
-        response_size: outcome.response_size,
-        nanos: seen.nanos,
+        request_size: outcome.request_size.into(),
+        response_size: outcome.response_size.into(),
+        nanos,
     });
 }
 
@@ -335,7 +335,7 @@ fn entry<'s>(query: &'s Query<'_>, outcome: &Outcome, seen: &Seen) -> LogEntry<'
         bufsize: query.udp_limit() as u16,
         rcode: outcome.rcode,
         flags: outcome.flags,
-        rsize: outcome.response_size,
+        rsize: outcome.response_size.into(),
         nanos: seen.nanos,
         answers: outcome.answers,
         soa: outcome.soa,

@@ -146,10 +146,16 @@ impl Scene {
         match outcome.zone {
             Some(index) => {
                 let zone = &self.house.zones[index as usize];
-                serve::count(zone.tally(0), &outcome, &seen);
+                serve::count(zone.tally(0), &outcome, seen.proto, self.client.is_ipv6(), seen.nanos);
                 serve::log(zone, &outcome, &seen, &query(packet), &mut self.lines);
             }
-            None => serve::count(listener.dropped_tally(0), &outcome, &seen),
+            None => serve::count(
+                listener.dropped_tally(0),
+                &outcome,
+                seen.proto,
+                self.client.is_ipv6(),
+                seen.nanos,
+            ),
         }
         Some(outcome)
     }

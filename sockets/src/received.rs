@@ -14,6 +14,8 @@ use crate::address::{CONTROL_BYTES, Control, Local, Name, control_message, empty
 pub struct Received {
     count: usize,
     slot_bytes: usize,
+    /// From one slot's first octet to the next one's.
+    stride: usize,
     bytes: Vec<u8>,
     names: Vec<Name>,
     /// Read and written through `headers` only, as the slices.
@@ -28,12 +30,13 @@ impl Received {
     /// least 1. Pages are touched only as datagrams fill them.
     pub fn new(slots: usize, slot_bytes: usize) -> Self {
         let (slots, slot_bytes) = (slots.max(1), slot_bytes.max(1));
-        let mut bytes = vec![0u8; slots * slot_bytes];
+        let stride = (slot_bytes.div_ceil(CACHE_LINE) | 1) * CACHE_LINE;
+        let mut bytes = vec![0u8; slots * stride];
         let mut names = vec![Name::empty(); slots];
         let mut controls = vec![Control::empty(); slots];
         let first_byte = bytes.as_mut_ptr();
         let mut slices: Vec<_> = (0..slots)
-            .map(|i| iovec { iov_base: first_byte.wrapping_add(i * slot_bytes).cast(), iov_len: slot_bytes })
+            .map(|i| iovec { iov_base: first_byte.wrapping_add(i * stride).cast(), iov_len: slot_bytes })
             .collect();
         let (first_name, first_slice) = (names.as_mut_ptr(), slices.as_mut_ptr());
         let first_control = controls.as_mut_ptr();
@@ -48,7 +51,7 @@ impl Received {
                 header
             })
             .collect();
-        Self { count: 0, slot_bytes, bytes, names, _controls: controls, _slices: slices, headers }
+        Self { count: 0, slot_bytes, stride, bytes, names, _controls: controls, _slices: slices, headers }
     }
 
     /// Number of datagrams held.
@@ -73,7 +76,7 @@ impl Received {
     #[inline]
     pub fn get(&self, index: usize) -> Datagram<'_> {
         let header = &self.headers[..self.count][index];
-        let start = index * self.slot_bytes;
+        let start = index * self.stride;
         let len = (header.msg_len as usize).min(self.slot_bytes);
         Datagram {
             bytes: &self.bytes[start..start + len],
@@ -131,6 +134,10 @@ impl Received {
         }
     }
 }
+
+/// Octets. An odd number of lines lies between two slots: most queries fit into a slot's first ones, which would all
+/// compete for the same few places in the processor's cache if that number were a power of two.
+const CACHE_LINE: usize = 64;
 
 // SAFETY: the raw pointers in the headers lead only into vectors that the same value owns.
 unsafe impl Send for Received {}

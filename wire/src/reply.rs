@@ -72,10 +72,12 @@ impl<'b> Reply<'b> {
             Owner::Question => self.out.extend_from_slice(&[0xc0, HEADER as u8]),
             Owner::Name(name) => self.out.extend_from_slice(name),
         }
-        self.out.extend_from_slice(&rtype.0.to_be_bytes());
-        self.out.extend_from_slice(&class.0.to_be_bytes());
-        self.out.extend_from_slice(&ttl.to_be_bytes());
-        self.out.extend_from_slice(&(data.len() as u16).to_be_bytes());
+        let mut fields = [0; 10];
+        fields[..2].copy_from_slice(&rtype.0.to_be_bytes());
+        fields[2..4].copy_from_slice(&class.0.to_be_bytes());
+        fields[4..8].copy_from_slice(&ttl.to_be_bytes());
+        fields[8..].copy_from_slice(&(data.len() as u16).to_be_bytes());
+        self.out.extend_from_slice(&fields);
         self.out.extend_from_slice(data);
         self.counts[section as usize] += 1;
     }

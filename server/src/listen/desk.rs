@@ -276,7 +276,7 @@ impl Desk {
         };
         let nanos = now.saturating_duration_since(waiter.started).as_nanos() as u64;
         let seen = Seen { client, local: Some(local), proto, nanos, now };
-        serve::count(zone.tally(self.index), &outcome, &seen);
+        serve::count(zone.tally(self.index), &outcome, proto, client.is_ipv6(), nanos);
         serve::log(zone, &outcome, &seen, &query, &mut self.lines);
         true
     }

@@ -192,16 +192,13 @@ impl Connection {
         let done = clock::now();
         let nanos = done.saturating_duration_since(now).as_nanos() as u64;
         let seen = Seen { client: self.peer, local: Some(self.local), proto: Proto::Tcp, nanos, now: done };
-        match outcome.zone.and_then(|index| house.zones.get(index as usize)) {
-            Some(zone) => {
-                serve::count(zone.tally(writer), &outcome, &seen);
-                if let (true, Gate::Pass(query)) =
-                    (zone.block.log.is_some() || outcome.failure.is_some(), &gate)
-                {
-                    serve::log(zone, &outcome, &seen, query, lines);
-                }
-            }
-            None => serve::count(listener.dropped_tally(writer), &outcome, &seen),
+        let zone = outcome.zone.and_then(|index| house.zones.get(index as usize));
+        let tally = zone.map_or_else(|| listener.dropped_tally(writer), |zone| zone.tally(writer));
+        serve::count(tally, &outcome, Proto::Tcp, self.peer.is_ipv6(), nanos);
+        if let (Some(zone), Gate::Pass(query)) = (zone, &gate)
+            && (zone.block.log.is_some() || outcome.failure.is_some())
+        {
+            serve::log(zone, &outcome, &seen, query, lines);
         }
         true
     }

@@ -77,7 +77,7 @@ struct Worker {
     upstream_received: Received,
     letters: VecDeque<Letter>,
     /// This batch's replies, by datagram.
-    outcomes: Vec<(usize, Outcome)>,
+    outcomes: Vec<(u16, Outcome)>,
     /// This batch's misses.
     misses: Vec<(HeldQuery, Waiter, Option<Duration>)>,
     /// When to end although something is still in flight.
@@ -204,11 +204,11 @@ impl Worker {
                 Some(Served::Nothing) => {}
                 Some(Served::Reply(outcome)) => {
                     socket.replies.commit(&datagram.peer, datagram.local);
-                    self.outcomes.push((index, outcome));
+                    self.outcomes.push((index as u16, outcome));
                 }
                 Some(Served::ReplyAndRefresh(outcome, query, zone)) => {
                     socket.replies.commit(&datagram.peer, datagram.local);
-                    self.outcomes.push((index, outcome));
+                    self.outcomes.push((index as u16, outcome));
                     miss(query, zone, Client::Nobody, None);
                 }
                 Some(Served::Ask { query, zone, patience }) => {
@@ -223,7 +223,7 @@ impl Worker {
                     let client = match reply {
                         Some(outcome) => {
                             socket.replies.commit(&datagram.peer, datagram.local);
-                            self.outcomes.push((index, outcome));
+                            self.outcomes.push((index as u16, outcome));
                             Client::Nobody
                         }
                         None => Client::Udp {
@@ -267,20 +267,19 @@ impl Worker {
             if !outcome.counted {
                 continue;
             }
-            let datagram = self.received.get(index);
+            let zone = outcome.zone.and_then(|index| house.zones.get(index as usize));
+            let tally =
+                zone.map_or_else(|| listener.dropped_tally(self.index), |zone| zone.tally(self.index));
+            // A socket has clients of one family only.
+            serve::count(tally, &outcome, Proto::Udp, address.is_ipv6(), nanos);
+            let Some(zone) = zone.filter(|zone| zone.block.log.is_some() || outcome.failure.is_some()) else {
+                continue;
+            };
+            let datagram = self.received.get(index.into());
             let local = datagram.local.map_or(address, |local| (local.address, address.port()).into());
             let seen = Seen { client: datagram.peer, local: Some(local), proto: Proto::Udp, nanos, now };
-            match outcome.zone.and_then(|index| house.zones.get(index as usize)) {
-                Some(zone) => {
-                    serve::count(zone.tally(self.index), &outcome, &seen);
-                    if zone.block.log.is_none() && outcome.failure.is_none() {
-                        continue;
-                    }
-                    if let Gate::Pass(query) = accept(datagram.bytes) {
-                        serve::log(zone, &outcome, &seen, &query, &mut self.desk.lines);
-                    }
-                }
-                None => serve::count(listener.dropped_tally(self.index), &outcome, &seen),
+            if let Gate::Pass(query) = accept(datagram.bytes) {
+                serve::log(zone, &outcome, &seen, &query, &mut self.desk.lines);
             }
         }
     }

@@ -57,6 +57,9 @@ impl Templates {
     }
 
     /// Asks one template after another; the first whose zone, class, type and pattern match answers.
+    ///
+    /// Out of line: what a template may name would be made ready for every query of a block without one, too.
+    #[inline(never)]
     pub fn lookup(&self, moment: &Moment, query: &Query<'_>, reply: &mut Reply<'_>) -> Lookup {
         let mut text = None;
         for one in &self.templates {

@@ -92,7 +92,7 @@ fn the_reply_fits_what_client_and_block_allow() {
         let sent = scene.send(AT, &packet);
         let Sent::Reply(reply) = &sent else { panic!("no reply") };
         let what = format!("{bufsize:?} {room:?} {limit}");
-        assert_eq!(reply.2.response_size, reply.1.len(), "{what}");
+        assert_eq!(usize::from(reply.2.response_size), reply.1.len(), "{what}");
         if limit >= full + opt {
             assert_eq!((reply.1.len(), reply.0.answers.len()), (full + opt, 90), "{what}");
             assert!(!reply.0.truncation, "{what}");
@@ -151,7 +151,7 @@ fn observers_see_what_was_sent() {
         let (_, outcome) = reply(&scene, &packet);
         let Gate::Pass(query) = wire::accept(&packet) else { panic!("refused") };
         let zone = &scene.house.zones[outcome.zone.unwrap() as usize];
-        count(zone.tally(0), &outcome, &seen);
+        count(zone.tally(0), &outcome, seen.proto, seen.client.is_ipv6(), seen.nanos);
         log(zone, &outcome, &seen, &query, &mut lines);
         let mut told: Vec<String> =
             scene.paper.read(&scene.shared.logger).lines().map(|line| format!("{line}\n")).collect();
