@@ -5,7 +5,7 @@
 
 use crate::edns::write_opt;
 use crate::records::{self, Section};
-use crate::{Class, Edns, Flags, HEADER, Name, Opcode, Query, RType, Rcode, read_u16};
+use crate::{Class, Edns, Flags, HEADER, Opcode, Query, RType, Rcode, read_u16};
 
 /// What becomes of a packet.
 #[allow(
@@ -68,15 +68,43 @@ impl Refusal<'_> {
 ///   records (RFC 6891, section 6.1.1): FORMERR
 /// - EDNS version other than 0: BADVERS (RFC 6891, section 6.1.3)
 /// - AXFR and IXFR, which are never forwarded, and OPT as a type: REFUSED and FORMERR
-#[inline]
 pub fn accept(packet: &[u8]) -> Gate<'_> {
-    let Some(header) = packet.first_chunk::<HEADER>() else { return Gate::Drop };
-    let number = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
-    let flags = Flags(number(2));
-    if flags.has(Flags::QR) {
-        return Gate::Drop;
+    let mut gate = Gate::Pass(Query::BLANK);
+    gate.read(packet);
+    gate
+}
+
+impl<'p> Gate<'p> {
+    /// As [`accept`], in place of what the packet before came to: a query is large, and not moved this way.
+    #[inline]
+    pub fn read(&mut self, packet: &'p [u8]) {
+        let settled = match self {
+            Self::Pass(query) => fill(query, packet),
+            _ => {
+                let mut query = Query::BLANK;
+                let settled = fill(&mut query, packet);
+                *self = Self::Pass(query);
+                settled
+            }
+        };
+        match settled {
+            Ok(()) => {}
+            Err(None) => *self = Self::Drop,
+            Err(Some(refusal)) => *self = Self::Refuse(refusal),
+        }
     }
-    let refuse = |rcode, question| Gate::Refuse(Refusal { id: number(0), flags, rcode, question, opt: None });
+}
+
+/// Reads a query; else the refusal that its sender gets, if any.
+#[inline]
+fn fill<'p>(query: &mut Query<'p>, packet: &'p [u8]) -> Result<(), Option<Refusal<'p>>> {
+    let header = packet.first_chunk::<HEADER>().ok_or(None)?;
+    let number = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
+    let (id, flags) = (number(0), Flags(number(2)));
+    if flags.has(Flags::QR) {
+        return Err(None);
+    }
+    let refuse = |rcode, question| Err(Some(Refusal { id, flags, rcode, question, opt: None }));
     match flags.opcode() {
         Opcode::QUERY | Opcode::NOTIFY => {}
         _ => return refuse(Rcode::NOTIMP, None),
@@ -85,16 +113,6 @@ pub fn accept(packet: &[u8]) -> Gate<'_> {
     if questions != 1 || answers > 1 || authorities > 1 || additionals > 2 {
         return refuse(Rcode::FORMERR, None);
     }
-    let mut query = Query {
-        id: number(0),
-        flags,
-        question: &[],
-        name: Name::ROOT,
-        rtype: RType(0),
-        class: Class(0),
-        edns: None,
-        size: packet.len(),
-    };
     let Ok(name_end) = query.name.fill_plain(packet, HEADER) else { return refuse(Rcode::FORMERR, None) };
     let end = name_end + 4;
     let Some(question) = packet.get(HEADER..end) else { return refuse(Rcode::FORMERR, None) };
@@ -104,24 +122,27 @@ pub fn accept(packet: &[u8]) -> Gate<'_> {
     if flags.opcode() == Opcode::NOTIFY {
         return refuse(Rcode::REFUSED, Some(question));
     }
+    (query.id, query.flags, query.size) = (id, flags, packet.len());
     (query.question, query.rtype, query.class) = (question, RType(rtype), Class(class));
+    query.edns = None;
     if answers + authorities + additionals > 0 {
         let Some(found) = read_edns(packet, end, [answers, authorities, additionals]) else {
             return refuse(Rcode::FORMERR, Some(question));
         };
         query.edns = found;
     }
-    let opt = query.edns.map(|edns: Edns<'_>| edns.dnssec_ok);
-    let answer = |rcode| Gate::Refuse(Refusal { id: number(0), flags, rcode, question: Some(question), opt });
+    let answer = |rcode| {
+        let opt = query.edns.map(|edns: Edns<'_>| edns.dnssec_ok);
+        Err(Some(Refusal { id, flags, rcode, question: Some(question), opt }))
+    };
     if query.edns.is_some_and(|edns| edns.version != 0) {
         return answer(Rcode::BADVERS);
     }
     match query.rtype {
-        RType::AXFR | RType::IXFR => return answer(Rcode::REFUSED),
-        RType::OPT => return answer(Rcode::FORMERR),
-        _ => {}
+        RType::AXFR | RType::IXFR => answer(Rcode::REFUSED),
+        RType::OPT => answer(Rcode::FORMERR),
+        _ => Ok(()),
     }
-    Gate::Pass(query)
 }
 
 /// Looks over a packet of which the end was lost because it did not fit the receive buffer: FORMERR at best.
@@ -246,7 +267,51 @@ mod tests {
         assert!(matches!(accept_truncated(&query[..11]), Gate::Drop));
     }
 
+    /// All that a gate says of a packet.
+    fn told(gate: &Gate<'_>) -> String {
+        match gate {
+            Gate::Drop => "drop".into(),
+            Gate::Refuse(refusal) => {
+                let mut out = Vec::new();
+                refusal.write(&mut out);
+                format!("{out:?}")
+            }
+            Gate::Pass(query) => format!(
+                "{} {} {:?} {} {} {} {:?} {}",
+                query.id,
+                query.flags.0,
+                query.question,
+                query.name,
+                query.rtype,
+                query.class,
+                query.edns,
+                query.size
+            ),
+        }
+    }
+
     proptest! {
+        #[test]
+        fn a_packet_leaves_nothing_for_the_next(
+            picks in proptest::collection::vec((0_usize..7, 0_usize..4, any::<u16>()), 1..20)
+        ) {
+            let opt: &[u8] = b"\0\0\x29\x04\xd0\0\0\x80\0\0\0";
+            let root: &[u8] = b"\0\0\x02\x00\x03";
+            let bodies: [&[&[u8]]; 4] = [&[QUESTION], &[QUESTION, opt], &[root], &[b"\x3f"]];
+            let packets: Vec<_> = picks
+                .into_iter()
+                .map(|(counts, body, flags)| {
+                    let counts = [[1, 0, 0, 0], [1, 0, 0, 1], [0; 4], [1, 0, 0, 2]][counts % 4];
+                    packet(if flags % 3 == 0 { flags } else { 0x0100 }, counts, bodies[body])
+                })
+                .collect();
+            let mut gate = Gate::Drop;
+            for packet in &packets {
+                gate.read(packet);
+                prop_assert_eq!(told(&gate), told(&accept(packet)));
+            }
+        }
+
         #[test]
         fn no_packet_makes_the_gate_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
             if let Gate::Refuse(refusal) = accept(&bytes) {

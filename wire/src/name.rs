@@ -78,7 +78,7 @@ impl Name {
         }
         let wire = rest.get(..end).ok_or(NameError::Short)?;
         self.octets[..end].copy_from_slice(wire);
-        // Length octets are at most 63, below 'A' (65): the whole name can be lower-cased at once, and the zeros behind it.
+        // Length octets are at most 63, below 'A' (65): the whole name can be lower-cased at once, and whatever is behind it.
         for chunk in self.octets.chunks_exact_mut(CHUNK).take(end.div_ceil(CHUNK)) {
             chunk.make_ascii_lowercase();
         }

@@ -25,6 +25,18 @@ pub struct Query<'p> {
 }
 
 impl Query<'_> {
+    /// What a packet is read into: no query yet.
+    pub(crate) const BLANK: Self = Self {
+        id: 0,
+        flags: Flags(0),
+        question: &[],
+        name: Name::ROOT,
+        rtype: RType(0),
+        class: Class(0),
+        edns: None,
+        size: 0,
+    };
+
     /// Whether the client set DO.
     #[inline]
     pub fn dnssec_ok(&self) -> bool {

@@ -182,6 +182,7 @@ impl Worker {
         }
         socket.note_kernel_drops(self.received.kernel_drops());
         let Some(listener) = house.listeners.get(&address) else { return true };
+        let mut gate = Gate::Drop;
         for index in 0..self.received.len() {
             let datagram = self.received.get(index);
             // Nobody can be answered at port 0: such a source is forged.
@@ -190,8 +191,11 @@ impl Worker {
             }
             let server = datagram.local.map_or(address, |local| (local.address, address.port()).into());
             let moment = Moment { now, client: datagram.peer, server, proto: Proto::Udp };
-            let gate =
-                if datagram.truncated { accept_truncated(datagram.bytes) } else { accept(datagram.bytes) };
+            if datagram.truncated {
+                gate = accept_truncated(datagram.bytes);
+            } else {
+                gate.read(datagram.bytes);
+            }
             let Some(out) = socket.replies.slot() else { break };
             let served = self
                 .running
