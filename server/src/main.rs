@@ -55,6 +55,7 @@ fn fail(error: &dyn std::fmt::Display) -> ExitCode {
 
 fn serve(flags: &Flags, start: std::time::Instant) -> Result<ExitCode, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
+    let mut signals = Signals::new().map_err(|error| text(&error))?;
     let origin = Origin::find(flags).map_err(|error| text(&error))?;
     let format = if flags.json { Format::Json } else { Format::Text };
     let logger = Logger::stdout(format).map_err(|error| text(&error))?;
@@ -67,7 +68,6 @@ fn serve(flags: &Flags, start: std::time::Instant) -> Result<ExitCode, String> {
     if let Err(error) = limits {
         logger.warning(None, &format!("cannot raise the number of open files: {error}"));
     }
-    let mut signals = runtime.block_on(async { Signals::new() }).map_err(|error| text(&error))?;
     if let Some(path) = &flags.pidfile {
         write_pidfile(path)
             .map_err(|error| format!("cannot write the pidfile {}: {error}", path.display()))?;
@@ -126,14 +126,20 @@ struct Signals {
 }
 
 impl Signals {
+    /// Heard from now on, if a runtime runs or not: a signal that comes while the server starts is obeyed once it serves.
+    ///
+    /// A runtime with threads may read a signal after its handler stands and before its listener does, and it is lost.
+    /// The one made here reads none.
     fn new() -> std::io::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            quit: signal(SignalKind::quit())?,
-            hangup: signal(SignalKind::hangup())?,
-            user1: signal(SignalKind::user_defined1())?,
-            user2: signal(SignalKind::user_defined2())?,
+        Builder::new_current_thread().enable_io().build()?.block_on(async {
+            Ok(Self {
+                terminate: signal(SignalKind::terminate())?,
+                interrupt: signal(SignalKind::interrupt())?,
+                quit: signal(SignalKind::quit())?,
+                hangup: signal(SignalKind::hangup())?,
+                user1: signal(SignalKind::user_defined1())?,
+                user2: signal(SignalKind::user_defined2())?,
+            })
         })
     }
 }

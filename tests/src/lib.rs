@@ -40,7 +40,7 @@ pub use isolated::{add_address, isolated, isolated_for, run, skip, tool};
 pub use message::{Edns, Message, Question, Record, header, question_end};
 pub use place::{free_port, fresh_ip, may_open, port, privileged, publish, tempdir};
 pub use records::{record, rtype_name, rtype_number};
-pub use server::{Options, Server, output};
+pub use server::{Options, Server, output, signal};
 pub use stream::{Stream, Tally};
 pub use tcp::Connection;
 pub use upstream::{Action, Asked, Authority, Says, Transport, Upstream};

@@ -318,7 +318,11 @@ impl Drop for Server {
     }
 }
 
-fn signal(pid: u32, name: &str) {
+/// Sends a signal by its name without `SIG`.
+///
+/// # Panics
+/// When there is no such process.
+pub fn signal(pid: u32, name: &str) {
     let status = Command::new("kill").args(["-s", name, &pid.to_string()]).status().expect("kill is there");
     assert!(status.success(), "signal {name} to {pid}");
 }

@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::net::{SocketAddr, UdpSocket};
+use std::process::{Command, Stdio};
 use std::thread::{scope, sleep};
 use std::time::Duration;
 
 use tests::{
     Action, Ask, Connection, Message, Metrics, Options, Server, Stream, Upstream, ask, eventually, flood,
-    fresh_ip, http_get, now, port, publish, skip, tempdir,
+    fresh_ip, http_get, now, port, publish, signal, skip, tempdir,
 };
 
 #[test]
@@ -28,6 +29,23 @@ fn signals_end_it_or_reload_it() {
         dns.server.wait_for_lines("Reloading complete", 2, Duration::from_secs(2));
         let told: Vec<String> = dns.server.wait_for_lines("Reloading", 4, Duration::from_secs(2));
         assert_eq!(told, ["[INFO] Reloading", "[INFO] Reloading complete"].repeat(2), "{signal}");
+    }
+}
+
+#[test]
+fn a_signal_is_heard_as_early_as_the_first_answer() {
+    for name in ["TERM", "INT", "QUIT"].repeat(10) {
+        let (home, at) = (tempdir(), SocketAddr::from((fresh_ip(), port())));
+        let corefile = home.path().join("Corefile");
+        fs::write(&corefile, format!(".:{} {{\nbind {}\nwhoami\n}}", at.port(), at.ip())).unwrap();
+        let mut command = Command::new(tests::binary());
+        let mut child = command.arg("-conf").arg(corefile).stdout(Stdio::null()).spawn().unwrap();
+        eventually("the first answer", Duration::from_secs(10), || {
+            Ask::new("first.example", "A").timeout(Duration::from_millis(1)).try_of(at).ok()
+        });
+        signal(child.id(), name);
+        let status = eventually("the end", Duration::from_secs(10), || child.try_wait().unwrap());
+        assert_eq!(status.code(), Some(0), "{name}: {status}");
     }
 }
 
