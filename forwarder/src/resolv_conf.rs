@@ -7,7 +7,7 @@ use crate::MAX_UPSTREAMS;
 /// The name servers of `text`, port 53, in order, without repetitions, at most [`MAX_UPSTREAMS`].
 ///
 /// Every other line, and an address that is none, is passed over, as resolvers do. An IPv6 scope that is a name is looked
-/// up with `scope` (see [`interface_index`]); where that knows no such interface the line is passed over.
+/// up with `scope`; where that knows no such interface the line is passed over.
 pub fn parse(text: &str, scope: impl Fn(&str) -> Option<u32>) -> Vec<SocketAddr> {
     let mut servers = Vec::new();
     for line in text.lines() {
@@ -24,15 +24,6 @@ pub fn parse(text: &str, scope: impl Fn(&str) -> Option<u32>) -> Vec<SocketAddr>
         }
     }
     servers
-}
-
-/// The index of a network interface, from /sys; `None` where there is no such interface.
-pub fn interface_index(name: &str) -> Option<u32> {
-    // The name comes from a file: it must not lead anywhere else.
-    if name.is_empty() || name.len() > 15 || name.contains('/') || name.starts_with('.') {
-        return None;
-    }
-    std::fs::read_to_string(format!("/sys/class/net/{name}/ifindex")).ok()?.trim().parse().ok()
 }
 
 fn address(word: &str, scope: impl Fn(&str) -> Option<u32>) -> Option<SocketAddr> {
@@ -75,11 +66,5 @@ mod tests {
     fn a_long_list_ends_at_fifteen() {
         let text: String = (0..100).map(|at| format!("nameserver 192.0.2.{at}\n")).collect();
         assert_eq!(parsed(&text).len(), MAX_UPSTREAMS);
-    }
-
-    #[test]
-    fn interfaces_are_looked_up_by_name_only() {
-        assert_eq!(interface_index("../../../../etc/hostname"), None);
-        assert_eq!(interface_index("no-such-iface0"), None);
     }
 }

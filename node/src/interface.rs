@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
 use nix::ifaddrs::{InterfaceAddress, getifaddrs};
-use nix::net::if_::InterfaceFlags;
+use nix::net::if_::{InterfaceFlags, if_indextoname, if_nametoindex};
 
 use crate::NodeError;
 
@@ -85,6 +85,31 @@ pub fn addresses_of(interface: &str) -> Result<Vec<Address>, NodeError> {
         .ok_or_else(|| NodeError::InterfaceAbsent { name: interface.to_owned() })
 }
 
+/// A link-local IPv6 address as it can be bound and asked: where no interface is named, with the first that has it. Any
+/// other address stays as it is, and so does one that no interface has.
+pub fn with_link(address: SocketAddr) -> SocketAddr {
+    match address {
+        SocketAddr::V6(v6) if v6.scope_id() == 0 && v6.ip().is_unicast_link_local() => {
+            let own = interfaces().unwrap_or_default().into_iter().flat_map(|interface| interface.addresses);
+            own.into_iter()
+                .find(|own| own.ip == address.ip())
+                .map_or(address, |own| own.socket_addr(address.port()))
+        }
+        _ => address,
+    }
+}
+
+/// The index of the interface with this name.
+pub fn link_index(name: &str) -> Option<u32> {
+    if_nametoindex(name).ok()
+}
+
+/// The name of the interface with this index, as long as there is one.
+pub fn link_name(index: u32) -> Option<String> {
+    // Where there is none it may also come back empty.
+    if_indextoname(index).ok()?.into_string().ok().filter(|name| !name.is_empty())
+}
+
 /// Whether `ip` is an address of this machine. False also when the machine does not tell.
 pub fn has_address(ip: IpAddr) -> bool {
     interfaces().is_ok_and(|interfaces| holder_of_address(&interfaces, ip).is_some())
@@ -125,10 +150,36 @@ mod tests {
     }
 
     #[test]
+    fn only_a_link_local_ipv6_address_without_a_link_is_given_one() {
+        // fe80::5 may be anywhere, but hardly on a machine that runs tests.
+        for text in ["127.0.0.1:53", "169.254.10.10:53", "[::1]:53", "[fe80::5%1]:53", "[fe80::5]:53"] {
+            let address: SocketAddr = text.parse().expect("an address");
+            assert_eq!(with_link(address), address, "{text}");
+        }
+        for interface in interfaces().expect("listed") {
+            for own in interface.addresses.iter().filter(|own| own.scope_id != 0) {
+                let found = with_link(SocketAddr::new(own.ip, 53));
+                assert_eq!((found.ip(), found.port()), (own.ip, 53));
+                assert!(matches!(found, SocketAddr::V6(found) if found.scope_id() != 0), "{found}");
+            }
+        }
+        for name in ["", "no-such-link0", "l\0o", "../../../../etc/hostname"] {
+            assert_eq!(link_index(name), None, "{name:?}");
+        }
+        assert_eq!(link_index("lo"), Some(1));
+        assert_eq!((link_name(1).as_deref(), link_name(u32::MAX)), (Some("lo"), None));
+    }
+
+    #[test]
     fn an_absent_interface_is_named_in_the_error() {
         for name in ["nosuchlink0", "", "lo:1", "an interface name beyond what the kernel takes"] {
             let error = addresses_of(name).expect_err("absent");
-            assert_eq!(error.to_string(), format!("no interface {name:?} on this machine"));
+            assert_eq!(
+                error.to_string(),
+                format!(
+                    "no interface {name:?} on this machine; name one that `ip link` lists, or an IP address"
+                )
+            );
         }
     }
 

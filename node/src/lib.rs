@@ -14,7 +14,9 @@ use std::net::IpAddr;
 
 pub use address::{Added, LINK, ensure_address};
 pub use holder::{Holder, Transport, holder_of};
-pub use interface::{Address, Interface, addresses_of, has_address, interfaces};
+pub use interface::{
+    Address, Interface, addresses_of, has_address, interfaces, link_index, link_name, with_link,
+};
 pub use systemd::Notifier;
 
 /// What went wrong between us and the machine.
@@ -32,6 +34,14 @@ pub enum NodeError {
         /// The address asked for.
         address: IpAddr,
     },
+    /// An address is not on the interface that was named with it, or the kernel still looks for duplicates of it.
+    #[error("address {address} is not on the interface {link:?}, or cannot be used yet")]
+    AddressElsewhere {
+        /// The address asked for.
+        address: IpAddr,
+        /// The interface.
+        link: String,
+    },
     /// The kernel refused to add a link-local address, for another reason than permission.
     #[error("cannot add {address}: {action}")]
     Add {
@@ -43,7 +53,7 @@ pub enum NodeError {
         source: io::Error,
     },
     /// No interface has this name.
-    #[error("no interface {name:?} on this machine")]
+    #[error("no interface {name:?} on this machine; name one that `ip link` lists, or an IP address")]
     InterfaceAbsent {
         /// The name asked for.
         name: String,

@@ -371,12 +371,12 @@ impl Server {
     }
 }
 
-/// The addresses of an interface, as `bind` names it.
+/// The addresses of an interface, as `bind` names it; their ports are 0.
 ///
 /// # Errors
 /// The interface is not there.
-pub fn addresses_of(interface: &str) -> Result<Vec<std::net::IpAddr>, node::NodeError> {
-    Ok(node::addresses_of(interface)?.into_iter().map(|address| address.ip).collect())
+pub fn addresses_of(interface: &str) -> Result<Vec<std::net::SocketAddr>, node::NodeError> {
+    Ok(node::addresses_of(interface)?.into_iter().map(|address| address.socket_addr(0)).collect())
 }
 
 fn default_workers() -> usize {

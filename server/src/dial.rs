@@ -214,8 +214,7 @@ impl ForwardSpec {
 }
 
 pub(crate) fn read_resolv_conf(path: &Path) -> std::io::Result<Vec<SocketAddr>> {
-    std::fs::read_to_string(path)
-        .map(|text| forwarder::resolv_conf::parse(&text, forwarder::resolv_conf::interface_index))
+    std::fs::read_to_string(path).map(|text| forwarder::resolv_conf::parse(&text, node::link_index))
 }
 
 /// Whether queries to `upstream` would come back to one of `ours`; a wildcard has every local address.

@@ -7,7 +7,7 @@
 //! [`Shared`] and is found again by its identity.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -180,8 +180,8 @@ impl ServedZone {
     }
 }
 
-/// Looks up what the machine says about a name in `bind`.
-pub type AddressesOf<'a> = &'a dyn Fn(&str) -> std::result::Result<Vec<IpAddr>, node::NodeError>;
+/// Looks up what the machine says about a name in `bind`; ports are 0.
+pub type AddressesOf<'a> = &'a dyn Fn(&str) -> std::result::Result<Vec<SocketAddr>, node::NodeError>;
 
 impl House {
     /// Builds a house from a configuration; nothing that serves now is touched.
@@ -295,10 +295,10 @@ fn plan_listeners(spec: &Spec, addresses_of: AddressesOf<'_>) -> Result<BTreeMap
     let mut bound: HashMap<(Name, u16), (bool, &Location)> = HashMap::new();
     for (index, block) in spec.blocks.iter().enumerate() {
         let bind = block.bind.addresses(addresses_of)?;
-        let hosts: Vec<IpAddr> = if block.bind.targets.is_empty() {
-            vec![Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()]
+        let hosts: Vec<SocketAddr> = if block.bind.targets.is_empty() {
+            vec![(Ipv4Addr::UNSPECIFIED, 0).into(), (Ipv6Addr::UNSPECIFIED, 0).into()]
         } else {
-            bind.clone()
+            bind
         };
         let planned = plan.entry(index).or_default();
         for (zone, port, at) in &block.zones {
@@ -312,9 +312,10 @@ fn plan_listeners(spec: &Spec, addresses_of: AddressesOf<'_>) -> Result<BTreeMap
                 return Err(Located::new(at, error));
             }
             for host in &hosts {
-                let address = SocketAddr::new(*host, *port);
+                let mut address = *host;
+                address.set_port(*port);
                 if let Some(first) = seen.insert((address, *zone), at) {
-                    let on = if is_bound { format!(" on {host}") } else { String::new() };
+                    let on = if is_bound { format!(" on {}", host_text(address)) } else { String::new() };
                     let error = SetupError::AlreadyDefined {
                         server: format!("dns://{zone}:{port}{on}"),
                         first: first.to_string(),
@@ -369,7 +370,19 @@ fn listener(address: SocketAddr, zones: Vec<Arc<ServedZone>>, spec: &Spec, share
 pub(crate) fn server_label(address: SocketAddr) -> String {
     match address.ip().is_unspecified() {
         true => format!("dns://:{}", address.port()),
+        false if address.is_ipv6() => format!("dns://[{}]:{}", host_text(address), address.port()),
         false => format!("dns://{address}"),
+    }
+}
+
+/// The address without its port; a link-local one of IPv6 with its interface, as `fe80::1%eth0`.
+fn host_text(address: SocketAddr) -> String {
+    match address {
+        SocketAddr::V6(v6) if v6.scope_id() != 0 => {
+            let link = node::link_name(v6.scope_id()).unwrap_or_else(|| v6.scope_id().to_string());
+            format!("{}%{link}", v6.ip())
+        }
+        _ => address.ip().to_string(),
     }
 }
 

@@ -64,7 +64,7 @@ async fn probe(running: &Running) -> Result<(), String> {
     let until = Instant::now() + PATIENCE;
     let query = query(&running.shared.probe);
     for address in house.listeners.keys() {
-        let target = SocketAddr::new(reachable(address.ip()), address.port());
+        let target = reachable(*address);
         udp(target, &query, running.inboxes.len(), until).await?;
         timeout_at(until, tcp(target, &query, running))
             .await
@@ -130,11 +130,11 @@ fn query(name: &Name) -> Vec<u8> {
     query
 }
 
-fn reachable(ip: IpAddr) -> IpAddr {
-    match ip {
-        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
-        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
-        other => other,
+fn reachable(address: SocketAddr) -> SocketAddr {
+    match address {
+        SocketAddr::V4(v4) if v4.ip().is_unspecified() => (Ipv4Addr::LOCALHOST, v4.port()).into(),
+        SocketAddr::V6(v6) if v6.ip().is_unspecified() => (Ipv6Addr::LOCALHOST, v6.port()).into(),
+        other => node::with_link(other),
     }
 }
 

@@ -43,7 +43,7 @@ impl Scene {
         let origin = Origin::Text(corefile.into());
         let draft = Draft::read(&origin, 53).map_err(|error| format!("{error:#}"))?;
         let addresses = |name: &str| match name {
-            "eth0" => Ok(vec!["192.0.2.10".parse().unwrap(), "2001:db8::10".parse().unwrap()]),
+            "eth0" => Ok(vec!["192.0.2.10:0".parse().unwrap(), "[2001:db8::10]:0".parse().unwrap()]),
             name => Err(node::NodeError::InterfaceAbsent { name: name.to_owned() }),
         };
         House::build(&draft.spec, shared, &addresses).map_err(|error| format!("{error:#}"))
@@ -213,10 +213,10 @@ fn a_zone_is_served_once_on_each_address() {
                 "stdin:4:1: cannot serve dns://.:53 - zone overlap listener capacity with stdin:1:1: {MIXED}"
             ),
         ),
-        (". {\nbind eth9\n}\n", "stdin:2:6: plugin/bind: no interface \"eth9\" on this machine".to_owned()),
+        (". {\nbind eth9\n}\n", "stdin:2:6: plugin/bind: no interface \"eth9\" on this machine; name one that `ip link` lists, or an IP address".to_owned()),
         (
             ". {\nbind eth0 {\nexcept 192.0.2.10 2001:db8::10\n}\n}\n",
-            "stdin:2:6: plugin/bind: `except` leaves no address to listen on".to_owned(),
+            "stdin:2:6: plugin/bind: `except` leaves no address to listen on; leave one".to_owned(),
         ),
     ] {
         assert_eq!(Scene::build(corefile).err(), Some(error), "{corefile}");

@@ -44,6 +44,7 @@ pub(super) struct Desk {
 
 /// One listen socket with the replies that wait to leave by it.
 pub(super) struct OpenSocket {
+    /// As the configuration has it: without the interface that a link-local address was found on.
     pub(super) address: SocketAddr,
     pub(super) socket: ListenSocket,
     pub(super) replies: Outgoing,
@@ -52,9 +53,9 @@ pub(super) struct OpenSocket {
 }
 
 impl OpenSocket {
-    fn new(socket: ListenSocket) -> Self {
+    fn new(address: SocketAddr, socket: ListenSocket) -> Self {
         let replies = Outgoing::new(BATCH, REPLY_BYTES);
-        Self { address: socket.local_addr(), socket, replies, kernel_drops: 0, new_drops: 0 }
+        Self { address, socket, replies, kernel_drops: 0, new_drops: 0 }
     }
 
     /// Notes the kernel's counter of datagrams that found no room.
@@ -107,8 +108,13 @@ impl Desk {
         self.sockets.get_mut(place)?.as_mut()
     }
 
-    pub(super) fn open_listener(&mut self, socket: ListenSocket, epoll: &Epoll) -> io::Result<()> {
-        self.adopt(OpenSocket::new(socket), epoll)
+    pub(super) fn open_listener(
+        &mut self,
+        address: SocketAddr,
+        socket: ListenSocket,
+        epoll: &Epoll,
+    ) -> io::Result<()> {
+        self.adopt(OpenSocket::new(address, socket), epoll)
     }
 
     pub(super) fn adopt(&mut self, socket: OpenSocket, epoll: &Epoll) -> io::Result<()> {

@@ -39,7 +39,7 @@ pub enum Letter {
         result: Result<Vec<u8>, ExchangeError>,
     },
     /// A socket to serve from now on.
-    Open(ListenSocket),
+    Open(SocketAddr, ListenSocket),
     /// An address to serve no more.
     Close(SocketAddr),
     /// A round trip: the sender is dropped once every letter before this one is done.

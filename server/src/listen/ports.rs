@@ -95,7 +95,7 @@ impl Ports {
     pub fn open(&mut self, bound: Bound, running: &Arc<Running>, handle: &Handle) {
         for (address, sockets, listener) in bound.new {
             for (inbox, socket) in running.inboxes.iter().zip(sockets) {
-                inbox.post(Letter::Open(socket));
+                inbox.post(Letter::Open(address, socket));
             }
             let task = handle.spawn(tcp::accept(listener, address, running.clone()));
             self.tcp.insert(address, task);
@@ -135,12 +135,11 @@ fn bind_one(
     handle: &Handle,
 ) -> Result<(SocketAddr, Vec<ListenSocket>, std::net::TcpListener), BindError> {
     let options = ListenOptions::default();
-    let first = match ListenSocket::bind_first(address, &options) {
-        Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
-            handle
-                .block_on(node::ensure_address(address.ip()))
-                .map_err(|error| BindError::Absent { address, error })?;
-            ListenSocket::bind_first(address, &options)
+    let bind = || ListenSocket::bind_first(node::with_link(address), &options);
+    let first = match bind() {
+        Err(error) if is_absent(address, &error) => {
+            handle.block_on(add(address)).map_err(|error| BindError::Absent { address, error })?;
+            bind()
         }
         result => result,
     }
@@ -150,9 +149,28 @@ fn bind_one(
         sockets.push(first.bind_sibling().map_err(|error| explain(address, Transport::Udp, error))?);
     }
     sockets.push(first);
-    let listener = sockets::tcp_listener(address, TCP_BACKLOG, true)
+    let listener = sockets::tcp_listener(node::with_link(address), TCP_BACKLOG, true)
         .map_err(|error| explain(address, Transport::Tcp, error))?;
     Ok((address, sockets, listener))
+}
+
+/// Whether the kernel says that nobody has this address: to a link-local IPv6 one without an interface it says EINVAL.
+fn is_absent(address: SocketAddr, error: &io::Error) -> bool {
+    let linkless =
+        matches!(address, SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() && v6.scope_id() == 0);
+    error.kind() == io::ErrorKind::AddrNotAvailable
+        || (linkless && error.kind() == io::ErrorKind::InvalidInput)
+}
+
+/// Adds the address to the machine, if it is one that we add; never to an interface that `bind` names.
+async fn add(address: SocketAddr) -> Result<(), node::NodeError> {
+    match address {
+        SocketAddr::V6(v6) if v6.scope_id() != 0 => {
+            let link = node::link_name(v6.scope_id()).unwrap_or_else(|| v6.scope_id().to_string());
+            Err(node::NodeError::AddressElsewhere { address: address.ip(), link })
+        }
+        _ => node::ensure_address(address.ip()).await.map(drop),
+    }
 }
 
 fn explain(address: SocketAddr, transport: Transport, error: io::Error) -> BindError {
@@ -186,7 +204,11 @@ fn mend(error: &node::NodeError) -> String {
         node::NodeError::AddressAbsent { address } => {
             format!("; run: ip address add {address} dev lo, or change `bind`")
         }
-        _ => String::new(),
+        node::NodeError::AddressElsewhere { address, link } => {
+            format!("; run: ip address add {address}/64 dev {link}, or change `bind`")
+        }
+        node::NodeError::NotPermitted { .. } => String::new(),
+        _ => "; change `bind`, or put the address on an interface of this machine".to_owned(),
     }
 }
 

@@ -300,8 +300,8 @@ impl Worker {
                     // As for a datagram of an upstream.
                     self.running.guarded(|| self.forwarder.exchanged(now, id, result, &mut self.desk));
                 }
-                Letter::Open(socket) => {
-                    if let Err(error) = self.desk.open_listener(socket, &self.epoll) {
+                Letter::Open(address, socket) => {
+                    if let Err(error) = self.desk.open_listener(address, socket, &self.epoll) {
                         self.running.fatal(&format!("worker {}: epoll: {error}", self.index));
                     }
                 }

@@ -1,6 +1,6 @@
 //! `bind`: which addresses a server block listens on.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use corefile::{Directive, Located, Word};
 
@@ -12,7 +12,7 @@ const PLUGIN: &str = "bind";
 /// Addresses and interfaces as written; interfaces are looked up when the listeners are planned.
 #[derive(Debug, Default, Clone)]
 pub struct BindSpec {
-    /// IP addresses or interface names, in file order.
+    /// IP addresses, `fe80::1%LINK` among them, or interface names, in file order.
     pub targets: Vec<Word>,
     /// Addresses, or interfaces with all of theirs, that are left out.
     pub except: Vec<Word>,
@@ -37,20 +37,21 @@ pub(crate) fn parse(directives: &[&Directive]) -> Result<BindSpec> {
 }
 
 impl BindSpec {
-    /// The addresses meant, interfaces expanded by `addresses_of`, each once and in order.
+    /// The addresses meant, interfaces expanded by `addresses_of`, each once and in order; their ports are 0. A link-local
+    /// IPv6 address has its interface where that was named, or stands for it.
     ///
     /// # Errors
     /// At the word whose interface does not exist or has no address; at the first where `except` leaves none.
     pub(crate) fn addresses(
         &self,
-        addresses_of: &dyn Fn(&str) -> std::result::Result<Vec<IpAddr>, node::NodeError>,
-    ) -> Result<Vec<IpAddr>> {
-        let expand = |words: &[Word]| -> Result<Vec<IpAddr>> {
+        addresses_of: &dyn Fn(&str) -> std::result::Result<Vec<SocketAddr>, node::NodeError>,
+    ) -> Result<Vec<SocketAddr>> {
+        let expand = |words: &[Word]| -> Result<Vec<SocketAddr>> {
             let mut addresses = Vec::new();
             for word in words {
-                match word.text.parse::<IpAddr>() {
-                    Ok(address) => addresses.push(address),
-                    Err(_) => addresses.extend(
+                match address(&word.text) {
+                    Some(address) => addresses.push(address),
+                    None => addresses.extend(
                         addresses_of(&word.text).map_err(|error| Located::new(&word.at, error.into()))?,
                     ),
                 }
@@ -58,18 +59,34 @@ impl BindSpec {
             Ok(addresses)
         };
         let except = expand(&self.except)?;
-        let mut addresses: Vec<IpAddr> = Vec::new();
+        let left_out = |address: SocketAddr| {
+            except.contains(&address) || except.contains(&SocketAddr::new(address.ip(), 0))
+        };
+        let mut addresses: Vec<SocketAddr> = Vec::new();
         for address in expand(&self.targets)? {
-            if !except.contains(&address) && !addresses.contains(&address) {
+            if !left_out(address) && !addresses.contains(&address) {
                 addresses.push(address);
             }
         }
         if let (Some(first), true) = (self.targets.first(), addresses.is_empty()) {
-            let rule = "`except` leaves no address to listen on";
+            let rule = match except.is_empty() {
+                true => "the interface has no address to listen on; give it one, or name an IP address",
+                false => "`except` leaves no address to listen on; leave one",
+            };
             return Err(Located::new(&first.at, SetupError::Order { plugin: PLUGIN, rule }));
         }
         Ok(addresses)
     }
+}
+
+/// `IP`, or `fe80::1%LINK` with the name or the index of an interface of this machine.
+fn address(text: &str) -> Option<SocketAddr> {
+    let Some((ip, link)) = text.split_once('%') else {
+        return text.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, 0));
+    };
+    let ip = ip.parse::<Ipv6Addr>().ok().filter(Ipv6Addr::is_unicast_link_local)?;
+    let index = link.parse().ok().or_else(|| node::link_index(link))?;
+    Some(SocketAddrV6::new(ip, 0, 0, index).into())
 }
 
 #[cfg(test)]
@@ -77,17 +94,25 @@ mod tests {
     use super::super::tests::{good, refused, refused_properties};
     use super::*;
 
-    fn addresses_of(name: &str) -> std::result::Result<Vec<IpAddr>, node::NodeError> {
+    fn addresses_of(name: &str) -> std::result::Result<Vec<SocketAddr>, node::NodeError> {
         match name {
-            "eth0" => Ok(vec!["10.0.0.1".parse().unwrap(), "fe80::1".parse().unwrap()]),
-            "lo" => Ok(vec!["127.0.0.1".parse().unwrap(), "::1".parse().unwrap()]),
+            "eth0" => Ok(vec!["10.0.0.1:0".parse().unwrap(), "[fe80::1%7]:0".parse().unwrap()]),
+            "bare0" => Ok(Vec::new()),
+            "lo" => Ok(vec!["127.0.0.1:0".parse().unwrap(), "[::1]:0".parse().unwrap()]),
             _ => Err(node::NodeError::InterfaceAbsent { name: name.to_owned() }),
         }
     }
 
     fn addresses(lines: &str) -> std::result::Result<String, String> {
         match good(lines).bind.addresses(&addresses_of) {
-            Ok(found) => Ok(found.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")),
+            Ok(found) => {
+                let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+                Ok(found
+                    .iter()
+                    .map(|address| address.strip_suffix(":0").unwrap())
+                    .collect::<Vec<_>>()
+                    .join(" "))
+            }
             Err(error) => Err(format!("{error:#}")),
         }
     }
@@ -97,13 +122,17 @@ mod tests {
         for (lines, expected) in [
             ("whoami", ""),
             ("bind 127.0.0.1", "127.0.0.1"),
-            ("bind ::1 127.0.0.1", "::1 127.0.0.1"),
-            ("bind eth0", "10.0.0.1 fe80::1"),
-            ("bind 10.0.0.1 eth0 10.0.0.1", "10.0.0.1 fe80::1"),
-            ("bind 127.0.0.1\nbind eth0", "127.0.0.1 10.0.0.1 fe80::1"),
+            ("bind ::1 127.0.0.1", "[::1] 127.0.0.1"),
+            ("bind eth0", "10.0.0.1 [fe80::1%7]"),
+            ("bind 10.0.0.1 eth0 10.0.0.1", "10.0.0.1 [fe80::1%7]"),
+            ("bind 127.0.0.1\nbind eth0", "127.0.0.1 10.0.0.1 [fe80::1%7]"),
+            ("bind fe80::2 FE80::2%9 fe80::2%lo", "[fe80::2] [fe80::2%9] [fe80::2%1]"),
+            ("bind fe80::1%7 eth0", "[fe80::1%7] 10.0.0.1"),
+            ("bind eth0 {\nexcept fe80::1%8\n}", "10.0.0.1 [fe80::1%7]"),
+            ("bind eth0 {\nexcept fe80::1%7\n}", "10.0.0.1"),
             ("bind eth0 {\nexcept fe80::1\n}", "10.0.0.1"),
             ("bind eth0 lo {\nexcept lo\nexcept fe80::1 192.0.2.1\n}", "10.0.0.1"),
-            ("bind eth0 {\nexcept 10.0.0.1\n}\nbind lo", "fe80::1 127.0.0.1 ::1"),
+            ("bind eth0 {\nexcept 10.0.0.1\n}\nbind lo", "[fe80::1%7] 127.0.0.1 [::1]"),
         ] {
             assert_eq!(addresses(lines), Ok(expected.to_owned()), "{lines}");
         }
@@ -112,13 +141,21 @@ mod tests {
     #[test]
     fn what_cannot_be_bound_is_told_at_its_word() {
         for (lines, error) in [
-            ("bind eth9", "Corefile:2:6: plugin/bind: no interface \"eth9\" on this machine"),
-            ("bind lo eth9", "Corefile:2:9: plugin/bind: no interface \"eth9\" on this machine"),
-            ("bind lo {\nexcept eth9\n}", "Corefile:3:8: plugin/bind: no interface \"eth9\" on this machine"),
-            ("bind 1.2.3", "Corefile:2:6: plugin/bind: no interface \"1.2.3\" on this machine"),
-            ("bind lo {\nexcept lo\n}", "Corefile:2:6: plugin/bind: `except` leaves no address to listen on"),
+            ("bind eth9", "2:6: plugin/bind: no interface \"eth9\""),
+            ("bind lo eth9", "2:9: plugin/bind: no interface \"eth9\""),
+            ("bind lo {\nexcept eth9\n}", "3:8: plugin/bind: no interface \"eth9\""),
+            ("bind 1.2.3", "2:6: plugin/bind: no interface \"1.2.3\""),
+            ("bind fe80::1%eth9", "2:6: plugin/bind: no interface \"fe80::1%eth9\""),
+            ("bind ::1%lo", "2:6: plugin/bind: no interface \"::1%lo\""),
         ] {
-            assert_eq!(addresses(lines), Err(error.to_owned()), "{lines}");
+            let mend = " on this machine; name one that `ip link` lists, or an IP address";
+            assert_eq!(addresses(lines), Err(format!("Corefile:{error}{mend}")), "{lines}");
+        }
+        for (lines, error) in [
+            ("bind lo {\nexcept lo\n}", "`except` leaves no address to listen on; leave one"),
+            ("bind bare0", "the interface has no address to listen on; give it one, or name an IP address"),
+        ] {
+            assert_eq!(addresses(lines), Err(format!("Corefile:2:6: plugin/bind: {error}")), "{lines}");
         }
         refused(&[("bind", "2:1: plugin/bind: `bind` wants an address or interface")]);
         refused_properties(

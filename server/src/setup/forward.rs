@@ -295,7 +295,7 @@ fn socket_address(text: &str, port: u16) -> Option<SocketAddr> {
     }
     let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
     if let Some((host, link)) = bare.split_once('%') {
-        let index = link.parse().ok().or_else(|| forwarder::resolv_conf::interface_index(link))?;
+        let index = link.parse().ok().or_else(|| node::link_index(link))?;
         return Some(SocketAddrV6::new(host.parse().ok()?, port, 0, index).into());
     }
     bare.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, port))

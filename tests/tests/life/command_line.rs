@@ -1,14 +1,14 @@
 //! Flags, subcommands, what is told at start, and where it listens.
 
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV6};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use tests::{
-    Action, Ask, Asked, Options, Server, Upstream, add_address, ask, assert_contains, binary, eventually,
-    fixtures, fresh_ip, isolated, port, skip, tempdir,
+    Action, Ask, Asked, Metrics, Options, Server, Upstream, add_address, ask, assert_contains, binary,
+    eventually, fixtures, fresh_ip, isolated, port, run, skip, tempdir,
 };
 
 use super::{Killed, localdns, text};
@@ -240,6 +240,69 @@ fn a_link_local_address_that_is_missing_is_added() {
         let _server = Server::start(".:53 {\nbind 169.254.10.10\nwhoami\n}");
         assert_eq!(ask("169.254.10.10:53".parse().unwrap(), "a.example", "A").status(), "NOERROR");
     });
+}
+
+#[test]
+fn a_link_local_address_of_ipv6_is_served_with_its_link_without_it_and_by_its_link() {
+    isolated(|| {
+        run("ip", &["link", "add", "uplink", "type", "bridge"]);
+        // Without addresses of the kernel's own, which cannot be bound before their time.
+        run("ip", &["link", "set", "uplink", "addrgenmode", "none"]);
+        run("ip", &["link", "set", "uplink", "up"]);
+        run("ip", &["address", "add", "fe80::a:a/64", "dev", "uplink", "nodad"]);
+        let at = scoped("fe80::a:a", "uplink");
+        for (bind, host) in [
+            ("uplink", "fe80::a:a%uplink"),
+            ("fe80::a:a%uplink", "fe80::a:a%uplink"),
+            ("fe80::a:a", "fe80::a:a"),
+        ] {
+            let corefile = format!(".:53 {{\nbind {bind}\nprometheus 127.0.0.1:9153\nwhoami\n}}");
+            let server = Server::start(&corefile);
+            server.wait_for_log(&format!(".:53 on {host}"), Duration::from_secs(2));
+            assert_serves(at);
+            // The address stays bound, and is found again.
+            server.signal("USR1");
+            server.wait_for_log("Reloading complete", Duration::from_secs(5));
+            assert_serves(at);
+            let metrics = Metrics::after_queries("127.0.0.1:9153".parse().unwrap(), 4);
+            let label = format!("dns://[{host}]:53");
+            assert_eq!(metrics.count("coredns_dns_requests_total", &[("server", &label)]), 4.0, "{bind}");
+        }
+    });
+}
+
+#[test]
+fn a_link_local_address_of_ipv6_that_is_missing_is_added_and_stays() {
+    isolated(|| {
+        let corefile = ".:53 {\nbind fe80::a:a\nwhoami\n}";
+        for _ in ["added", "adopted"] {
+            let mut server = Server::start(corefile);
+            let at = scoped("fe80::a:a", "localdns");
+            eventually("the address in the kernel's routes", Duration::from_secs(5), || {
+                Ask::new("a.example", "A").timeout(Duration::from_millis(100)).try_of(at).ok()
+            });
+            assert_serves(at);
+            assert!(server.stop().success());
+            let there = run("ip", &["-6", "-oneline", "address", "show", "dev", "localdns"]);
+            assert_eq!(there.matches("fe80::a:a/128").count(), 1, "{there}");
+        }
+    });
+}
+
+/// A link-local address on this link, port 53.
+fn scoped(ip: &str, link: &str) -> SocketAddr {
+    // /sys may show the links of another namespace.
+    let shown = run("ip", &["-oneline", "link", "show", "dev", link]);
+    let index = shown.split(':').next().and_then(|index| index.parse().ok()).expect("its index comes first");
+    SocketAddrV6::new(ip.parse().expect("a constant address"), 53, 0, index).into()
+}
+
+fn assert_serves(at: SocketAddr) {
+    for query in [Ask::new("a.example", "A"), Ask::new("a.example", "A").tcp()] {
+        let reply = query.of(at);
+        let client = reply.additionals.iter().find(|record| record.rtype == 28).expect("whoami tells it");
+        assert_eq!(client.data, at.ip().to_string());
+    }
 }
 
 #[test]
