@@ -215,16 +215,38 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_kernel_without_dummies_gets_a_bridge_without_ports() -> Result<(), NodeError> {
+        if !inside_namespace("a_kernel_without_dummies_gets_a_bridge_without_ports", &[]) {
+            return Ok(());
+        }
+        for ip in ["169.254.10.10", "fe80::a:a"] {
+            let ip: IpAddr = ip.parse().expect("an address");
+            let kinds = [unknown(), LinkBridge::new(LINK).build()];
+            assert_eq!(add_unless_there(ip, &kinds).await?, Added::AddedTo { link: LINK.to_owned() });
+            assert_eq!(ensure_address(ip).await?, Added::AlreadyThere { link: LINK.to_owned() });
+            let address = addresses_of(LINK)?.into_iter().find(|own| own.ip == ip).expect("it was added");
+            UdpSocket::bind(address.socket_addr(53)).expect("can be bound");
+        }
+        let shown = |args: &[&str]| {
+            let shown = Command::new("ip").args(args).output().expect("ip runs");
+            String::from_utf8_lossy(&shown.stdout).into_owned()
+        };
+        let bridge = shown(&["-details", "link", "show", "dev", LINK]);
+        assert!(bridge.contains("    bridge ") && bridge.contains("UP"), "{bridge}");
+        assert_eq!(shown(&["link", "show", "master", LINK]), "", "a port");
+        let v4 = shown(&["-4", "address", "show", "dev", LINK]);
+        assert!(v4.contains("inet 169.254.10.10/32 scope host"), "{v4}");
+        Ok(())
+    }
+
+    #[tokio::test]
     async fn a_kernel_without_such_links_gets_the_address_on_lo() -> Result<(), NodeError> {
         if !inside_namespace("a_kernel_without_such_links_gets_the_address_on_lo", &[]) {
             return Ok(());
         }
-        let mut unknown = LinkUnspec::new_with_name(LINK).build();
-        let kind = LinkInfo::Kind(InfoKind::Other("nosuchkind".to_owned()));
-        unknown.attributes.push(LinkAttribute::LinkInfo(vec![kind]));
         for ip in ["169.254.10.10", "fe80::a:a"] {
             let ip: IpAddr = ip.parse().expect("an address");
-            let added = add_unless_there(ip, &[unknown.clone()]).await?;
+            let added = add_unless_there(ip, &[unknown()]).await?;
             assert_eq!(added, Added::AddedTo { link: "lo".to_owned() });
             let address = addresses_of("lo")?.into_iter().find(|own| own.ip == ip).expect("it was added");
             UdpSocket::bind(address.socket_addr(53)).expect("can be bound");
@@ -255,6 +277,14 @@ mod tests {
             let error = ensure_address(ip.parse().expect("an address")).await.expect_err("not permitted");
             assert_eq!(error.to_string(), message);
         }
+    }
+
+    /// A kind of link that no kernel knows.
+    fn unknown() -> LinkMessage {
+        let mut unknown = LinkUnspec::new_with_name(LINK).build();
+        let kind = LinkInfo::Kind(InfoKind::Other("nosuchkind".to_owned()));
+        unknown.attributes.push(LinkAttribute::LinkInfo(vec![kind]));
+        unknown
     }
 
     /// True inside a network namespace of the test's own. Outside it runs this one test there, through `wrapper`,

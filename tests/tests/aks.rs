@@ -380,6 +380,10 @@ fn missing_listener_addresses_are_added_and_left_in_place() {
                 .expect("the address was added");
             assert_contains!(line, "scope host");
         }
+        // A dummy or, where the kernel has none, a bridge without ports.
+        let link = run("ip", &["-details", "link", "show", "dev", "localdns"]);
+        let kind = ["    dummy ", "    bridge "].iter().find(|kind| link.contains(**kind));
+        assert!(kind.is_some() && run("ip", &["link", "show", "master", "localdns"]).is_empty(), "{link}");
         assert!(node.server.stop().success());
         assert_contains!(addresses(), "169.254.10.10/32");
         // Adopted, not added again.
