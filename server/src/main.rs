@@ -84,9 +84,13 @@ fn serve(flags: &Flags, start: std::time::Instant) -> Result<ExitCode, String> {
             Event::Reload => server.reload(),
             Event::Stop(name) => {
                 logger.info(None, &format!("{name}: Shutting down servers then terminating"));
-                let mut interrupt = signals.interrupt;
+                let (mut interrupt, pidfile) = (signals.interrupt, flags.pidfile.clone());
+                let impatient = logger.clone();
                 runtime.spawn(async move {
                     interrupt.recv().await;
+                    impatient.info(None, "SIGINT: Force quit");
+                    pidfile.as_deref().map(remove_own_pidfile);
+                    impatient.flush(LAST_LINES);
                     std::process::exit(2);
                 });
                 server.stop();
@@ -94,7 +98,7 @@ fn serve(flags: &Flags, start: std::time::Instant) -> Result<ExitCode, String> {
             }
             Event::Quit => break ExitCode::SUCCESS,
             Event::Fatal(message) => {
-                logger.flush(Duration::from_millis(500));
+                logger.flush(LAST_LINES);
                 break fail(&message);
             }
         }
@@ -102,7 +106,7 @@ fn serve(flags: &Flags, start: std::time::Instant) -> Result<ExitCode, String> {
     if let Some(path) = &flags.pidfile {
         remove_own_pidfile(path);
     }
-    logger.flush(Duration::from_millis(500));
+    logger.flush(LAST_LINES);
     // Connections and lookups that still wait for somebody are nobody's any more.
     runtime.shutdown_background();
     Ok(code)
@@ -281,3 +285,6 @@ fn remove_own_pidfile(path: &Path) {
         let _ = std::fs::remove_file(path);
     }
 }
+
+/// How long the log's reader has for the last lines.
+const LAST_LINES: Duration = Duration::from_millis(500);

@@ -69,6 +69,8 @@ fn a_second_interrupt_ends_it_at_once() {
             assert!(server.is_running(), "{first}: {body}");
             server.signal("INT");
             assert_eq!(server.wait(Duration::from_secs(10)).code(), Some(2), "{first}: {body}");
+            server.wait_for_log("SIGINT: Force quit", Duration::from_secs(2));
+            assert!(!server.path("pid").exists(), "{first}: a pidfile of nobody is left: {body}");
         }
     }
 }
