@@ -1,5 +1,7 @@
 //! Bugs on demand, in this crate's own tests alone: a query for `panic-PLACE.anything` panics there.
 
+use std::sync::Mutex;
+
 use wire::Name;
 
 /// Panics if that is what `name` asks for.
@@ -8,3 +10,12 @@ pub(crate) fn at(place: &str, name: &Name) {
         panic!("on demand");
     }
 }
+
+/// Panics in every turn of the workers of the server with this probe name, as long as it stands in [`SICK`].
+pub(crate) fn each_turn(server: Name) {
+    let sick = SICK.lock().unwrap_or_else(std::sync::PoisonError::into_inner).contains(&server);
+    assert!(!sick, "on demand");
+}
+
+/// Servers of this process, by their probe names, whose workers panic in every turn.
+pub(crate) static SICK: Mutex<Vec<Name>> = Mutex::new(Vec::new());

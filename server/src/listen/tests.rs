@@ -17,6 +17,7 @@ use crate::cli::Flags as CommandLine;
 use crate::clock;
 use crate::control::{Origin, Server};
 use crate::keeping::Environment;
+use crate::mishap::SICK;
 use crate::observe::{Format, Logger};
 use crate::running::Running;
 
@@ -109,6 +110,22 @@ fn letters_behind_one_that_panics_are_read() {
         }
         scene.wait("the restart", || scene.counted() == (n, n));
     }
+}
+
+#[test]
+fn a_worker_that_panics_in_every_turn_rests_longer_each_time_and_serves_once_it_can() {
+    let scene = Scene::start(1, "");
+    let began = clock::now();
+    SICK.lock().unwrap().push(scene.running.shared.probe);
+    scene.wait("the sixth restart", || scene.counted().1 >= 6);
+    // 10, 20, 40, 80, 160 and 320 ms.
+    assert!(began.elapsed() >= Duration::from_millis(630), "{:?}", began.elapsed());
+    let client = scene.client();
+    client.send(&packet("waits.example")).unwrap();
+    SICK.lock().unwrap().clear();
+    assert_eq!(rcode(&client), Some(NOERROR), "what waited in the socket is answered");
+    let (panics, restarts) = scene.counted();
+    assert_eq!((scene.ask("good.example"), scene.counted()), (Some(NOERROR), (panics, restarts)));
 }
 
 #[test]

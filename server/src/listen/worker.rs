@@ -28,14 +28,14 @@ use crate::serve::{self, Outcome, Room, Seen, Served};
 
 /// Starts the thread of worker `index`.
 ///
-/// A panic outside a packet's own handling ends the loop, not the worker: it starts again with what `Kept` holds. Its
-/// queries in flight are lost, and what they held is given back.
+/// A panic outside a packet's own handling ends the loop, not the worker: after a `Pause` it starts again with what
+/// `Kept` holds. Its queries in flight are lost, and what they held is given back.
 ///
 /// # Errors
 /// What the kernel says to a thread or to epoll.
 pub fn spawn(running: Arc<Running>, index: usize) -> io::Result<thread::JoinHandle<()>> {
     thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
-        let mut kept = Kept::default();
+        let (mut kept, mut pause) = (Kept::default(), Pause::default());
         loop {
             let mut worker = match Worker::new(&running, index, std::mem::take(&mut kept)) {
                 Ok(worker) => worker,
@@ -48,14 +48,35 @@ pub fn spawn(running: Arc<Running>, index: usize) -> io::Result<thread::JoinHand
                 Ok(()) => return,
                 Err(_) => {
                     running.panics.add_shared(1);
-                    running.logger.error(None, &format!("worker {index} panicked and starts again"));
+                    let pause = pause.next(worker.turned);
+                    let ms = pause.as_millis();
+                    running
+                        .logger
+                        .error(None, &format!("worker {index} panicked and starts again in {ms} ms"));
                     kept = worker.into_kept();
                     running.flights.release_all(index);
+                    thread::sleep(pause);
                     running.worker_restarts.add_shared(1);
                 }
             }
         }
     })
+}
+
+/// How long a worker rests after a panic: 10 ms, and twice as long each time, up to 1 s, while it does not get through
+/// one turn. One bad packet costs little, a bug in every turn neither a core nor a log full of it.
+#[derive(Default)]
+struct Pause(Option<Duration>);
+
+impl Pause {
+    /// The next one; `turned` says whether the loop got through a turn since the last.
+    fn next(&mut self, turned: bool) -> Duration {
+        let pause = match self.0 {
+            Some(last) if !turned => (last * 2).min(LONGEST_PAUSE),
+            _ => SHORTEST_PAUSE,
+        };
+        *self.0.insert(pause)
+    }
 }
 
 /// What outlives a loop that panicked.
@@ -82,6 +103,8 @@ struct Worker {
     misses: Vec<(HeldQuery, Waiter, Option<Duration>)>,
     /// When to end although something is still in flight.
     drain_until: Option<Instant>,
+    /// Whether it got through a turn.
+    turned: bool,
 }
 
 impl Worker {
@@ -104,6 +127,7 @@ impl Worker {
             outcomes: Vec::with_capacity(BATCH),
             misses: Vec::with_capacity(BATCH),
             drain_until: kept.drain_until,
+            turned: false,
         })
     }
 
@@ -125,6 +149,8 @@ impl Worker {
                     return;
                 }
             };
+            #[cfg(test)]
+            crate::mishap::each_turn(self.running.shared.probe);
             let now = clock::now();
             self.desk.now = now;
             self.running.heartbeats[self.index].store(self.running.since_start_ms(now), Relaxed);
@@ -158,6 +184,7 @@ impl Worker {
                 self.desk.flush(&self.epoll, &mut self.forwarder, now);
                 return;
             }
+            self.turned = true;
             timeout = Some(match (busy, self.forwarder.next_wake()) {
                 (true, _) => Duration::ZERO,
                 (false, Some(wake)) => wake.saturating_duration_since(now).min(HEARTBEAT),
@@ -351,3 +378,20 @@ const UPSTREAM_BYTES: usize = 65_535;
 const DRAIN: Duration = Duration::from_secs(5);
 /// How long a worker may sleep without a sign of life.
 const HEARTBEAT: Duration = Duration::from_millis(500);
+/// How long a worker rests after a panic.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_a_second_until_a_turn_is_done() {
+        let mut pause = Pause::default();
+        let mut next = |turned| pause.next(turned).as_millis();
+        let growing = [10, 20, 40, 80, 160, 320, 640, 1000, 1000];
+        assert_eq!(growing.map(|_| next(false)), growing);
+        assert_eq!([next(true), next(true), next(false), next(false), next(true)], [10, 10, 20, 40, 10]);
+    }
+}
