@@ -48,12 +48,15 @@ fn a_silent_first_upstream_costs_a_third_of_a_second_at_most() {
     let silent = Upstream::start(fresh_ip(), |_| Action::Silent);
     let right = Upstream::start(fresh_ip(), good);
     let dns = Dns::start(&format!("forward . {} {} {{\npolicy sequential\n}}", silent.word(), right.word()));
-    for n in 0..5 {
+    let mut took = [0; 5].map(|_| Duration::ZERO);
+    for (n, took) in took.iter_mut().enumerate() {
         let reply = dns.ask(&format!("n{n}.example"));
         assert_eq!(reply.short(), ["192.0.2.1"]);
-        // 0.35 s is the promise; the rest is for a busy machine.
-        assert!(reply.elapsed < Duration::from_millis(450), "query {n}: {:?}", reply.elapsed);
+        *took = reply.elapsed;
     }
+    took.sort();
+    // 0.35 s is the promise, and holds for most; a busy machine may hold up one or two.
+    assert!(took[2] <= Duration::from_millis(350) && took[4] < Duration::from_millis(450), "{took:?}");
 }
 
 #[test]

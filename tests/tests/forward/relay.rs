@@ -243,7 +243,7 @@ fn a_tls_upstream_that_does_not_speak_tls_is_a_servfail_in_time() {
     let dns = Dns::start(&format!("forward . tls://{at} {{\ntls_servername dns.example\n}}"));
     let reply = Ask::new("x.example", "A").timeout(Duration::from_secs(8)).of(dns.at);
     assert_eq!(reply.status(), "SERVFAIL");
-    assert!(reply.elapsed < Duration::from_millis(5500), "{:?}", reply.elapsed);
+    assert!(reply.elapsed < Duration::from_secs(5), "{:?}", reply.elapsed);
 }
 
 #[test]
