@@ -9,7 +9,7 @@ use crate::location::Location;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SyntaxError {
     /// The system refuses to read the file.
-    #[error("cannot read {}: {reason}", path.display())]
+    #[error("cannot read {}: {}", path.display(), told(*.reason))]
     Unreadable {
         /// The file.
         path: PathBuf,
@@ -17,7 +17,7 @@ pub enum SyntaxError {
         reason: io::ErrorKind,
     },
     /// A directory, where a file is needed.
-    #[error("cannot read {}: expected a file, found a directory", path.display())]
+    #[error("cannot read {}: expected a file, found a directory; name the file in it", path.display())]
     IsDirectory {
         /// The directory.
         path: PathBuf,
@@ -214,7 +214,7 @@ pub enum SyntaxError {
         found: String,
     },
     /// Neither a snippet above nor a file has that name.
-    #[error("found no snippet above and no file for this import: {}", path.display())]
+    #[error("found no snippet above and no file for this import: {}; define it above, or put the file there", path.display())]
     ImportNotFound {
         /// The file that was looked for.
         path: PathBuf,
@@ -266,4 +266,15 @@ pub enum Warning {
         /// Its first key.
         first: String,
     },
+}
+
+/// What the system says about a file, with what to do about it where that is known.
+fn told(reason: io::ErrorKind) -> String {
+    match reason {
+        io::ErrorKind::NotFound => "there is no such file; put it there, or name another one".to_owned(),
+        io::ErrorKind::PermissionDenied => {
+            "permission denied; let this user read it, or name another file".to_owned()
+        }
+        other => other.to_string(),
+    }
 }

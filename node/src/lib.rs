@@ -43,7 +43,7 @@ pub enum NodeError {
         link: String,
     },
     /// The kernel refused to add a link-local address, for another reason than permission.
-    #[error("cannot add {address}: {action}")]
+    #[error("cannot add {address}: {action}: {source}")]
     Add {
         /// The address asked for.
         address: IpAddr,
@@ -59,9 +59,9 @@ pub enum NodeError {
         name: String,
     },
     /// The kernel did not list its interfaces.
-    #[error("cannot list the interfaces of this machine")]
+    #[error("cannot list the interfaces of this machine: {0}")]
     Interfaces(#[source] io::Error),
     /// The service manager's socket did not take a message.
-    #[error("cannot notify the service manager")]
+    #[error("cannot notify the service manager: {0}")]
     Notify(#[source] io::Error),
 }

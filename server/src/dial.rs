@@ -245,7 +245,8 @@ mod tests {
 
     #[test]
     fn an_upstream_that_is_ourselves_is_refused() {
-        const ROUND: &str = "is one of this server's own addresses: queries would go round in circles";
+        const ROUND: &str =
+            "is one of this server's own addresses: queries would go round in circles; name another one";
         for (text, error) in [
             (
                 ". {\nbind 127.0.0.1\nforward . 192.0.2.53 127.0.0.1\n}\n",
@@ -322,13 +323,20 @@ mod tests {
                 changed,
                 format!("[INFO] plugin/forward: upstreams changed: {changed}\n"),
             ),
-            (Some("# half written"), changed, format!("{stay}no nameserver in {}\n", file.display())),
+            (
+                Some("# half written"),
+                changed,
+                format!(
+                    "{stay}no nameserver in {}; expected lines such as `nameserver 192.0.2.53`\n",
+                    file.display()
+                ),
+            ),
             (Some("# half written"), changed, String::new()),
             (
                 Some("nameserver 127.0.0.1\n"),
                 changed,
                 format!(
-                    "{stay}the upstream 127.0.0.1:53 is one of this server's own addresses: queries would go round in circles\n"
+                    "{stay}the upstream 127.0.0.1:53 is one of this server's own addresses: queries would go round in circles; name another one\n"
                 ),
             ),
             (None, changed, String::new()),

@@ -69,8 +69,10 @@ fn serve(flags: &Flags, start: std::time::Instant) -> Result<ExitCode, String> {
         logger.warning(None, &format!("cannot raise the number of open files: {error}"));
     }
     if let Some(path) = &flags.pidfile {
-        write_pidfile(path)
-            .map_err(|error| format!("cannot write the pidfile {}: {error}", path.display()))?;
+        write_pidfile(path).map_err(|error| {
+            let mend = "name a file where this user may write, or leave -pidfile out";
+            format!("cannot write the pidfile {}: {error}; {mend}", path.display())
+        })?;
     }
     if !flags.quiet {
         let house = server.running().house.load_full();

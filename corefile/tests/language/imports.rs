@@ -88,15 +88,15 @@ fn bad_imports_are_named_where_they_stand() {
     let rows: &[(&[(&str, &str)], &str)] = &[
         (
             &[("Corefile", ".\nimport nowhere")],
-            "Corefile:2:8: found no snippet above and no file for this import: nowhere",
+            "Corefile:2:8: found no snippet above and no file for this import: nowhere; define it above, or put the file there",
         ),
         (
             &[("Corefile", ".\nimport s\n(s) {\n}")],
-            "Corefile:2:8: found no snippet above and no file for this import: s",
+            "Corefile:2:8: found no snippet above and no file for this import: s; define it above, or put the file there",
         ),
         (
             &[("Corefile", ".\nimport d"), ("d/x", "")],
-            "Corefile:2:8: cannot read d: expected a file, found a directory",
+            "Corefile:2:8: cannot read d: expected a file, found a directory; name the file in it",
         ),
         (
             &[("Corefile", ".\nimport *"), ("d/x", "")],
@@ -105,7 +105,7 @@ fn bad_imports_are_named_where_they_stand() {
         ),
         (
             &[("Corefile", ".\nimport d/*"), ("d/..data/x", "")],
-            "Corefile:2:8: cannot read d/..data: expected a file, found a directory",
+            "Corefile:2:8: cannot read d/..data: expected a file, found a directory; name the file in it",
         ),
         (
             &[("Corefile", ".\nimport")],
@@ -136,8 +136,14 @@ fn bad_imports_are_named_where_they_stand() {
             "x:1:5: this `{` is never closed, expected `}` before the end of the file",
         ),
         (&[("Corefile", ".\nimport x"), ("x", "log \"")], "x:1:5: this `\"` is never closed"),
-        (&[("other", "")], "Corefile: cannot read Corefile: entity not found"),
-        (&[("Corefile/x", "")], "Corefile: cannot read Corefile: expected a file, found a directory"),
+        (
+            &[("other", "")],
+            "Corefile: cannot read Corefile: there is no such file; put it there, or name another one",
+        ),
+        (
+            &[("Corefile/x", "")],
+            "Corefile: cannot read Corefile: expected a file, found a directory; name the file in it",
+        ),
     ];
     for (files, expected) in rows {
         assert_eq!(error(files), *expected, "{files:?}");

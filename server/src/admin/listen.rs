@@ -12,10 +12,12 @@ use crate::setup::AdminAddress;
 #[derive(Debug, Error)]
 pub enum AdminError {
     /// The address cannot be listened on; worded as CoreDNS words it.
-    #[error("listen tcp {address}: bind: {}", reason(.source))]
+    #[error("listen tcp {address}: bind: {}", reason(.source, .holder.as_deref()))]
     Bind {
         /// The address.
         address: SocketAddr,
+        /// Who has it, where that can be told.
+        holder: Option<String>,
         /// What the system says.
         source: io::Error,
     },
@@ -33,7 +35,12 @@ pub(super) fn listen(address: AdminAddress) -> Result<Vec<TcpListener>, AdminErr
         match bind(socket) {
             Ok(listener) => listeners.push(listener),
             Err(error) if address.host.is_none() && !listeners.is_empty() && lacks_family(&error) => {}
-            Err(source) => return Err(AdminError::Bind { address: socket, source }),
+            Err(source) => {
+                let taken = source.kind() == io::ErrorKind::AddrInUse;
+                let holder = taken.then(|| node::holder_of(socket, node::Transport::Tcp)).flatten();
+                let holder = holder.map(|holder| holder.to_string());
+                return Err(AdminError::Bind { address: socket, holder, source });
+            }
         }
     }
     Ok(listeners)
@@ -58,11 +65,19 @@ fn lacks_family(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(EAFNOSUPPORT)
 }
 
-fn reason(error: &io::Error) -> String {
+/// CoreDNS's words, and what mends it.
+fn reason(error: &io::Error, holder: Option<&str>) -> String {
     match error.kind() {
-        io::ErrorKind::AddrInUse => "address already in use".to_owned(),
-        io::ErrorKind::AddrNotAvailable => "cannot assign requested address".to_owned(),
-        io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
+        io::ErrorKind::AddrInUse => {
+            let by = holder.map(|holder| format!(" by {holder}")).unwrap_or_default();
+            format!("address already in use{by}; stop that process or choose another address")
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            "cannot assign requested address; choose one that this machine has".to_owned()
+        }
+        io::ErrorKind::PermissionDenied => {
+            "permission denied; choose a port above 1023, or give the binary CAP_NET_BIND_SERVICE".to_owned()
+        }
         _ => error.to_string(),
     }
 }
@@ -91,12 +106,17 @@ mod tests {
         let address = AdminAddress { host: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)), port };
         assert_eq!(
             listen(address).unwrap_err().to_string(),
-            format!("listen tcp 127.0.0.1:{port}: bind: address already in use")
+            format!(
+                "listen tcp 127.0.0.1:{port}: bind: address already in use by {}; stop that process or choose another address",
+                node::holder_of(foreign.local_addr().unwrap(), node::Transport::Tcp).unwrap()
+            )
         );
         let address = AdminAddress { host: Some("192.0.2.1".parse().unwrap()), port };
         assert_eq!(
             listen(address).unwrap_err().to_string(),
-            format!("listen tcp 192.0.2.1:{port}: bind: cannot assign requested address")
+            format!(
+                "listen tcp 192.0.2.1:{port}: bind: cannot assign requested address; choose one that this machine has"
+            )
         );
     }
 }

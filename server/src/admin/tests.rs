@@ -197,7 +197,10 @@ fn an_address_in_use_is_fatal_for_health_only() {
     plan.ready(taken);
     plan.health(place(1));
     scene.serve(&plan);
-    let reason = format!("listen tcp 127.0.0.1:{port}: bind: address already in use");
+    let holder = node::holder_of(foreign.local_addr().unwrap(), node::Transport::Tcp).unwrap();
+    let reason = format!(
+        "listen tcp 127.0.0.1:{port}: bind: address already in use by {holder}; stop that process or choose another address"
+    );
     assert_eq!(
         scene.paper.read(&scene.logger),
         format!(

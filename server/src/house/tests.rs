@@ -179,27 +179,28 @@ pub(crate) fn packet(name: &str, rtype: RType, options: Option<&[u8]>) -> Vec<u8
 #[test]
 fn a_zone_is_served_once_on_each_address() {
     const DEFINED: &str = "it is already defined at";
+    const ONCE: &str = "; make one block of them, or give each a `bind` of its own";
     const MIXED: &str = "one is bound to addresses, the other listens everywhere; give both a `bind`";
     for (corefile, error) in [
         (
             ". {\nwhoami\n}\n. {\nwhoami\n}\n",
-            format!("stdin:4:1: cannot serve dns://.:53 - {DEFINED} stdin:1:1"),
+            format!("stdin:4:1: cannot serve dns://.:53 - {DEFINED} stdin:1:1{ONCE}"),
         ),
         (
             ". {\nbind 127.0.0.1\n}\n.:53 {\nbind 127.0.0.1\n}\n",
-            format!("stdin:4:1: cannot serve dns://.:53 on 127.0.0.1 - {DEFINED} stdin:1:1"),
+            format!("stdin:4:1: cannot serve dns://.:53 on 127.0.0.1 - {DEFINED} stdin:1:1{ONCE}"),
         ),
         (
             ". {\nbind eth0\n}\n. {\nbind 192.0.2.10\n}\n",
-            format!("stdin:4:1: cannot serve dns://.:53 on 192.0.2.10 - {DEFINED} stdin:1:1"),
+            format!("stdin:4:1: cannot serve dns://.:53 on 192.0.2.10 - {DEFINED} stdin:1:1{ONCE}"),
         ),
         (
             "a.org b.org A.org {\nwhoami\n}\n",
-            format!("stdin:1:13: cannot serve dns://a.org.:53 - {DEFINED} stdin:1:1"),
+            format!("stdin:1:13: cannot serve dns://a.org.:53 - {DEFINED} stdin:1:1{ONCE}"),
         ),
         (
             "10.0.0.0/24 0.0.10.in-addr.arpa {\nwhoami\n}\n",
-            format!("stdin:1:13: cannot serve dns://0.0.10.in-addr.arpa.:53 - {DEFINED} stdin:1:1"),
+            format!("stdin:1:13: cannot serve dns://0.0.10.in-addr.arpa.:53 - {DEFINED} stdin:1:1{ONCE}"),
         ),
         (
             ". {\nbind 127.0.0.1\n}\n. {\nwhoami\n}\n",
@@ -213,7 +214,12 @@ fn a_zone_is_served_once_on_each_address() {
                 "stdin:4:1: cannot serve dns://.:53 - zone overlap listener capacity with stdin:1:1: {MIXED}"
             ),
         ),
-        (". {\nbind eth9\n}\n", "stdin:2:6: plugin/bind: no interface \"eth9\" on this machine; name one that `ip link` lists, or an IP address".to_owned()),
+        (
+            ". {\nbind eth9\n}\n",
+            "stdin:2:6: plugin/bind: no interface \"eth9\" on this machine; name one that `ip link` lists, or an \
+             IP address"
+                .to_owned(),
+        ),
         (
             ". {\nbind eth0 {\nexcept 192.0.2.10 2001:db8::10\n}\n}\n",
             "stdin:2:6: plugin/bind: `except` leaves no address to listen on; leave one".to_owned(),

@@ -166,7 +166,10 @@ pub(crate) fn unknown_property(
 ) -> Located<SetupError> {
     let found = property.name.text.clone();
     let nearest = corefile::nearest(&found, known.iter().copied());
-    Located::new(&property.name.at, SetupError::UnknownProperty { plugin, found, nearest })
+    Located::new(
+        &property.name.at,
+        SetupError::UnknownProperty { plugin, found, nearest, known: known.into() },
+    )
 }
 
 /// The one directive of its kind in a block.

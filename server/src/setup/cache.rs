@@ -326,7 +326,13 @@ mod tests {
             ("disable success a..b", "17: the zone `a..b` has an empty label".into()),
             ("keepttl 5", "9: plugin/cache: unexpected argument \"5\"; `keepttl` wants no argument".into()),
             ("keep_ttl", "1: plugin/cache: unknown property \"keep_ttl\"; did you mean `keepttl`?".into()),
-            ("nothinglikeit", "1: plugin/cache: unknown property \"nothinglikeit\"".into()),
+            (
+                "nothinglikeit",
+                format!(
+                    "1: plugin/cache: unknown property \"nothinglikeit\"; expected {}",
+                    PROPERTIES.join(", ")
+                ),
+            ),
         ];
         for (property, error) in &rows {
             refused_properties("cache", &[(property, error)]);

@@ -15,7 +15,7 @@ pub enum SetupError {
     #[error("the Corefile holds no server block; expected at least `. {{ ... }}`")]
     Empty,
     /// A directive that no CoreDNS has.
-    #[error("unknown directive {found:?}{}", did_you_mean(*.nearest))]
+    #[error("unknown directive {found:?}{}", did_you_mean(*.nearest, || "`localdns -plugins` lists those that are served".to_owned()))]
     UnknownDirective {
         /// The word.
         found: String,
@@ -54,7 +54,7 @@ pub enum SetupError {
         source_address: std::net::IpAddr,
     },
     /// A property that its directive does not have.
-    #[error("plugin/{plugin}: unknown property {found:?}{}", did_you_mean(*.nearest))]
+    #[error("plugin/{plugin}: unknown property {found:?}{}", did_you_mean(*.nearest, || all_of(.known)))]
     UnknownProperty {
         /// The directive.
         plugin: &'static str,
@@ -62,6 +62,8 @@ pub enum SetupError {
         found: String,
         /// The known property nearest to it.
         nearest: Option<&'static str>,
+        /// Every known property.
+        known: Box<[&'static str]>,
     },
     /// An argument is absent.
     #[error("plugin/{plugin}: `{word}` wants {expected}")]
@@ -104,7 +106,7 @@ pub enum SetupError {
         word: String,
     },
     /// A directive twice in one server block.
-    #[error("plugin/{0}: can only be used once per server block")]
+    #[error("plugin/{0}: can only be used once per server block; remove one")]
     OnlyOnce(&'static str),
     /// Properties that exclude each other.
     #[error("plugin/{plugin}: `{first}` and `{second}` exclude each other; keep one")]
@@ -125,7 +127,9 @@ pub enum SetupError {
         rule: &'static str,
     },
     /// The same zone twice on one address.
-    #[error("cannot serve {server} - it is already defined at {first}")]
+    #[error(
+        "cannot serve {server} - it is already defined at {first}; make one block of them, or give each a `bind` of its own"
+    )]
     AlreadyDefined {
         /// As `dns://zone:port on address`.
         server: String,
@@ -168,7 +172,7 @@ pub enum SetupError {
     #[error("plugin/template: {0}")]
     Expression(#[from] crate::plugin::template::ExpressionError),
     /// A file that a directive names.
-    #[error("plugin/{plugin}: cannot read {path}: {error}")]
+    #[error("plugin/{plugin}: cannot read {path}: {error}; name a file that this user can read")]
     File {
         /// The directive.
         plugin: &'static str,
@@ -178,7 +182,7 @@ pub enum SetupError {
         error: std::io::Error,
     },
     /// Certificates or keys.
-    #[error("plugin/{plugin}: {error}")]
+    #[error("plugin/{plugin}: {error}; `tls` wants files in PEM form that this user can read")]
     Tls {
         /// The directive.
         plugin: &'static str,
@@ -190,17 +194,17 @@ pub enum SetupError {
     RefreshName(refresh::names::NameError),
     /// A forward target that is one of our own listeners.
     #[error(
-        "plugin/forward: the upstream {upstream} is one of this server's own addresses: queries would go round in circles"
+        "plugin/forward: the upstream {upstream} is one of this server's own addresses: queries would go round in circles; name another one"
     )]
     UpstreamIsOurs {
         /// The address.
         upstream: SocketAddr,
     },
     /// A file of upstreams without one.
-    #[error("plugin/forward: no nameserver in {0}")]
+    #[error("plugin/forward: no nameserver in {0}; expected lines such as `nameserver 192.0.2.53`")]
     NoNameservers(PathBuf),
     /// A host name that does not resolve.
-    #[error("plugin/forward: cannot resolve {name}: {error}")]
+    #[error("plugin/forward: cannot resolve {name}: {error}; name the upstream by its address")]
     Unresolved {
         /// The host name.
         name: String,
@@ -209,6 +213,14 @@ pub enum SetupError {
     },
 }
 
-fn did_you_mean(word: Option<&'static str>) -> String {
-    word.map(|word| format!("; did you mean `{word}`?")).unwrap_or_default()
+/// The nearest word, or what else helps.
+fn did_you_mean(word: Option<&'static str>, else_told: impl FnOnce() -> String) -> String {
+    match word {
+        Some(word) => format!("; did you mean `{word}`?"),
+        None => format!("; {}", else_told()),
+    }
+}
+
+fn all_of(known: &[&str]) -> String {
+    format!("expected {}", known.join(", "))
 }

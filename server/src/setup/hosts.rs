@@ -333,7 +333,13 @@ mod tests {
                 ),
                 ("max_age x", "9: plugin/hosts: \"x\" is not a duration such as 24h, 0 for no limit"),
                 ("refresh_sinkhole x", "18: plugin/hosts: \"x\" is not an IP address"),
-                ("192.0.2.256 a", "1: plugin/hosts: unknown property \"192.0.2.256\""),
+                (
+                    "192.0.2.256 a",
+                    &format!(
+                        "1: plugin/hosts: unknown property \"192.0.2.256\"; expected {}",
+                        PROPERTIES.join(", ")
+                    ),
+                ),
             ],
         );
         refused(&[(

@@ -306,7 +306,10 @@ mod tests {
             ("  Whoami", "2:3: unknown directive \"Whoami\"; did you mean `whoami`?"),
             ("whoami\nhots", "3:1: unknown directive \"hots\"; did you mean `hosts`?"),
             ("kuberntes", "2:1: unknown directive \"kuberntes\"; did you mean `kubernetes`?"),
-            ("nothinglikeit", "2:1: unknown directive \"nothinglikeit\""),
+            (
+                "nothinglikeit",
+                "2:1: unknown directive \"nothinglikeit\"; `localdns -plugins` lists those that are served",
+            ),
         ]);
     }
 
@@ -319,8 +322,9 @@ mod tests {
                 assert!(twice.is_ok(), "{line}");
             } else {
                 let second = 3 + line.matches('\n').count();
-                let error =
-                    format!("Corefile:{second}:1: plugin/{name}: can only be used once per server block");
+                let error = format!(
+                    "Corefile:{second}:1: plugin/{name}: can only be used once per server block; remove one"
+                );
                 assert_eq!(twice.err(), Some(error), "{line}");
             }
         }

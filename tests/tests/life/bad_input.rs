@@ -14,14 +14,94 @@ use tests::{
 use super::{assert_one_line, localdns, text};
 
 #[test]
-fn a_missing_or_unreadable_corefile_is_one_clear_error() {
+fn a_command_line_that_cannot_be_used_is_one_line_with_cause_and_mend() {
     let directory = tempdir();
-    let output = localdns(&["-conf", "/nonexistent/Corefile"]);
-    assert_eq!(output.status.code(), Some(1));
-    assert_one_line(&output, &["/nonexistent/Corefile"]);
-    let output = localdns(&["-conf", &directory.path().to_string_lossy()]);
-    assert_eq!(output.status.code(), Some(1));
-    assert_one_line(&output, &[&directory.path().to_string_lossy()]);
+    let folder = directory.path().to_string_lossy();
+    let rows: [(&[&str], &str, &str); 11] = [
+        (&["-nonsense"], "unexpected argument '--nonsense'", "see localdns -help"),
+        (&["-cnof", "x"], "unexpected argument '--cnof'", "a similar argument exists: '--conf'"),
+        (&["-conf"], "a value is required for '--conf <FILE>'", "see localdns -help"),
+        (&["-p", "70000"], "invalid value '70000'", "0..=65535"),
+        (&["-dns.port", "dns"], "invalid value 'dns'", "see localdns -help"),
+        (&["-log-format", "xml"], "invalid value 'xml'", "text, json"),
+        (&["-quiet=perhaps"], "bad truth value `perhaps`", "expected true or false"),
+        (&["-cache-bytes", "5"], "invalid value '5'", "1048576..=4294967296"),
+        (&["nonsense"], "unrecognized subcommand 'nonsense'", "see localdns -help"),
+        (
+            &["-conf", "/nonexistent/Corefile"],
+            "cannot read /nonexistent/Corefile: there is no such file",
+            "put it there, or name another one",
+        ),
+        (&["-conf", &folder], "expected a file, found a directory", "name the file in it"),
+    ];
+    for (args, cause, mend) in rows {
+        let output = localdns(args);
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        assert_eq!(text(&output.stderr).lines().count(), 1, "{args:?}");
+        assert_one_line(&output, &[cause, mend]);
+    }
+}
+
+#[test]
+fn a_server_block_that_cannot_be_served_is_told_with_cause_and_mend() {
+    let rows = [
+        ("forwrad . 192.0.2.1", "unknown directive \"forwrad\"", "did you mean `forward`?"),
+        ("nothinglikeit", "unknown directive \"nothinglikeit\"", "`localdns -plugins` lists"),
+        ("cache {\nsucess 5\n}", "unknown property \"sucess\"", "did you mean `success`?"),
+        ("cache {\nnothinglikeit\n}", "unknown property \"nothinglikeit\"", "expected denial, disable, "),
+        (
+            "kubernetes cluster.local",
+            "`kubernetes` of CoreDNS is not built yet",
+            "remove it, or keep CoreDNS",
+        ),
+        ("hosts {\nttl 0\n}", "\"0\" is not", "1 to 65535"),
+        ("forward .", "`forward` wants", "TO..."),
+        ("whoami\nwhoami", "can only be used once", "remove one"),
+        ("import nothing-here", "no snippet above and no file", "define it above, or put the file there"),
+        ("bind nosuchlink0", "no interface \"nosuchlink0\"", "name one that `ip link` lists, or an IP"),
+        ("bind lo {\nexcept lo\n}", "leaves no address to listen on", "leave one"),
+        ("bind 192.0.2.77", "192.0.2.77 is on no interface", "ip address add 192.0.2.77 dev lo, or change"),
+        ("bind 2001:db8::77", "2001:db8::77 is on no interface", "ip address add 2001:db8::77 dev lo, or"),
+        (
+            "bind fe80::77%lo",
+            "fe80::77 is not on the interface \"lo\", or cannot be used yet",
+            "address add fe80::77/64 dev lo, or",
+        ),
+        (
+            "health 192.0.2.77:8080",
+            "192.0.2.77:8080: bind: cannot assign",
+            "choose one that this machine has",
+        ),
+        ("forward . /nonexistent", "cannot read /nonexistent: ", "name a file that this user can read"),
+        ("forward . ./Corefile", "no nameserver in ./Corefile", "expected lines such as `nameserver 192."),
+        ("forward . tls://192.0.2.1 {\ntls /nonexistent\n}", "No such file", "`tls` wants files in PEM form"),
+    ];
+    for (lines, cause, mend) in rows {
+        let bind = if lines.starts_with("bind") { String::new() } else { format!("bind {}\n", fresh_ip()) };
+        let corefile = format!(".:5399 {{\n{bind}{lines}\n}}");
+        let output = Server::expect_failure(&corefile, Options::default());
+        let said = text(&output.stderr);
+        let line = said.lines().next().unwrap_or_default();
+        assert!(line.contains(cause) && line.contains(mend), "{lines}:\n{said}");
+        // What follows is the line of the Corefile, and where in it.
+        assert!(matches!(said.lines().count(), 1 | 3), "{lines}:\n{said}");
+    }
+}
+
+#[test]
+fn an_admin_address_in_use_is_told_with_who_has_it() {
+    let ip = fresh_ip();
+    let holder = TcpListener::bind((ip, 8080)).unwrap();
+    let corefile = format!(".:5399 {{\nbind {ip}\nwhoami\nhealth {ip}:8080\n}}");
+    let output = Server::expect_failure(&corefile, Options::default());
+    assert_one_line(
+        &output,
+        &[
+            &format!("listen tcp {ip}:8080: bind: address already in use by "),
+            &format!("(pid {}); stop that process or choose another address", std::process::id()),
+        ],
+    );
+    drop(holder);
 }
 
 #[test]
@@ -35,7 +115,8 @@ fn a_corefile_that_nobody_may_read_is_one_clear_error() {
     command.arg("-conf").arg(&path);
     let output = output(command, Duration::from_secs(10));
     assert_eq!(output.status.code(), Some(1));
-    assert_one_line(&output, &[&path.to_string_lossy(), "permission denied"]);
+    let mend = "let this user read it, or name another file";
+    assert_one_line(&output, &[&path.to_string_lossy(), "permission denied", mend]);
 }
 
 #[test]
@@ -109,14 +190,6 @@ fn a_port_in_use_is_told_and_nothing_stays_bound() {
 }
 
 #[test]
-fn an_absent_address_is_told() {
-    let output = Server::expect_failure(".:5399 {\nbind 192.0.2.77\nwhoami\n}", Options::default());
-    assert_one_line(&output, &["192.0.2.77:5399", "ip address add 192.0.2.77 dev lo, or change `bind`"]);
-    let output = Server::expect_failure(".:5399 {\nbind nosuchlink0\nwhoami\n}", Options::default());
-    assert_contains!(text(&output.stderr), "nosuchlink0");
-}
-
-#[test]
 fn no_privilege_is_told_with_its_mend() {
     let test = "no_privilege_is_told_with_its_mend";
     let limit = fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").unwrap_or_default();
@@ -142,7 +215,10 @@ fn an_unwritable_pidfile_is_told() {
     fs::write(&path, format!(".:5399 {{\nbind {ip}\nwhoami\n}}")).unwrap();
     let output = localdns(&["-conf", &path.to_string_lossy(), "-pidfile", "/nonexistent/pid"]);
     assert_eq!(output.status.code(), Some(1));
-    assert_contains!(text(&output.stderr), "/nonexistent/pid");
+    assert_one_line(
+        &output,
+        &["/nonexistent/pid", "name a file where this user may write, or leave -pidfile out"],
+    );
 }
 
 /// The program as somebody who may do nothing: nobody, where this is root. Nobody may look into `directory`, but owns nothing there.

@@ -134,7 +134,7 @@ fn properties_of_admin_directives() {
         &[
             ("lameduck", "1: plugin/health: `lameduck` wants a duration"),
             ("lameduck 5", "10: plugin/health: \"5\" is not a duration such as 5s"),
-            ("lame 5s", "1: plugin/health: unknown property \"lame\""),
+            ("lame 5s", "1: plugin/health: unknown property \"lame\"; expected lameduck"),
         ],
     );
     refused_properties(
