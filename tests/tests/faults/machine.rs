@@ -1,14 +1,14 @@
 //! The machine under the server fails: no descriptors, no disk, no interface, no processor time.
 
 use std::fs::File;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
 use tests::{
-    Ask, Connection, Dns, Message, Options, Server, Stream, Upstream, add_address, ask, assert_contains,
-    binary, eventually, fresh_ip, isolated, port, publish, run, skip, tempdir,
+    Ask, Connection, Dns, Message, Metrics, Options, Server, Stream, Upstream, add_address, ask,
+    assert_contains, binary, eventually, fresh_ip, isolated, port, publish, run, skip, tempdir,
 };
 
 use super::good;
@@ -147,6 +147,50 @@ fn an_interface_that_goes_and_comes_back_is_served_again() {
         }
         assert!(server.is_running());
     });
+}
+
+#[test]
+fn datagrams_that_the_kernel_drops_are_counted_each() {
+    let ip = fresh_ip();
+    // One worker has one socket.
+    let dns = Dns::start_on(
+        ip,
+        &format!("multisocket 1\nprometheus {ip}:9153\nhosts {{\n192.0.2.9 hit.example\n}}"),
+    );
+    let page = SocketAddr::from((ip, 9153));
+    assert_eq!(kernel_drops(dns.at), 0);
+    dns.server.signal("STOP");
+    eventually("the server stopped", Duration::from_secs(5), || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", dns.server.pid())).unwrap();
+        stat.rsplit_once(") ").unwrap().1.starts_with('T').then_some(())
+    });
+    // More than 4 MiB, which is what may wait.
+    const SENT: u32 = 12_000;
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    client.connect(dns.at).unwrap();
+    let query = Ask::new("hit.example", "A").option(12, &[0; 900]).bytes();
+    for _ in 0..SENT {
+        client.send(&query).unwrap();
+    }
+    let lost = kernel_drops(dns.at);
+    assert!((1..SENT).contains(&lost), "{lost}");
+    dns.server.signal("CONT");
+    Metrics::after_queries(page, (SENT - lost) as usize);
+    // The kernel tells of them with the next datagram that finds room.
+    assert_eq!(dns.ask("hit.example").short(), ["192.0.2.9"]);
+    let metrics = Metrics::after_queries(page, (SENT - lost) as usize + 1);
+    assert_eq!(metrics.value("localdns_kernel_drops_total", &[]), Some(f64::from(lost)));
+    assert_eq!(metrics.count("coredns_dns_requests_total", &[]), f64::from(SENT - lost + 1));
+}
+
+/// What the kernel says that it dropped at this address: the last column of its table.
+fn kernel_drops(at: SocketAddr) -> u32 {
+    let IpAddr::V4(ip) = at.ip() else { panic!("{at} is in another table") };
+    let local = format!("{:08X}:{:04X}", u32::from_ne_bytes(ip.octets()), at.port());
+    let table = std::fs::read_to_string("/proc/net/udp").expect("linux has it");
+    let line = table.lines().find(|line| line.split_whitespace().nth(1) == Some(&local));
+    let drops = line.and_then(|line| line.split_whitespace().next_back()?.parse().ok());
+    drops.unwrap_or_else(|| panic!("nobody listens at {at}:\n{table}"))
 }
 
 #[test]
