@@ -1,13 +1,13 @@
 //! Clients that take what they can get: connections, time, memory.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use socket2::{Domain, Protocol, Socket, Type};
 use tests::{
-    Action, Ask, Connection, Dns, Metrics, Server, Upstream, ask, eventually, fresh_ip, isolated, may_open,
-    port, skip,
+    Action, Ask, Connection, Dns, Metrics, Server, Upstream, ask, eventually, free_port, fresh_ip, isolated,
+    may_open, port, skip,
 };
 
 use super::good;
@@ -43,64 +43,74 @@ fn a_datagram_from_port_0_is_dropped_in_silence() {
 
 #[test]
 fn of_too_many_connections_the_one_idle_for_longest_gives_way() {
-    let Some((server, at)) = crowded("whoami") else { return };
-    let mut crowd = crowd(at, CONNECTIONS);
-    eventually("every connection accepted", Duration::from_secs(10), || {
-        (server.fds() > CONNECTIONS).then_some(())
-    });
-    exchange(&mut crowd[0]).unwrap();
-    let mut new = Connection::open(at, Duration::from_secs(5)).unwrap();
-    exchange(&mut new).unwrap();
-    let closed: Vec<usize> = (0..CONNECTIONS).filter(|&at| exchange(&mut crowd[at]).is_err()).collect();
-    // The first was used a moment ago. Connections made together may be accepted in another order.
-    assert!(matches!(closed[..], [1..100]), "{closed:?}");
-    assert_eq!(counts(at.ip()), [1.0, 0.0]);
+    for (at, page) in places("of_too_many_connections_the_one_idle_for_longest_gives_way") {
+        let server = crowded(at, page, "whoami");
+        let mut crowd = crowd(at, CONNECTIONS);
+        eventually("every connection accepted", Duration::from_secs(10), || {
+            (server.fds() > CONNECTIONS).then_some(())
+        });
+        exchange(&mut crowd[0]).unwrap();
+        let mut new = Connection::open(at, Duration::from_secs(5)).unwrap();
+        exchange(&mut new).unwrap();
+        let closed: Vec<usize> = (0..CONNECTIONS).filter(|&at| exchange(&mut crowd[at]).is_err()).collect();
+        // The first was used a moment ago. Connections made together may be accepted in another order.
+        assert!(matches!(closed[..], [1..100]), "{at}: {closed:?}");
+        assert_eq!(counts(page), [1.0, 0.0], "{at}");
+    }
 }
 
 #[test]
 fn where_no_connection_is_idle_a_new_one_is_closed_at_once() {
-    let upstream = Upstream::start(fresh_ip(), |_| Action::Silent);
-    let Some((_server, at)) = crowded(&format!("forward . {} {{\nmax_concurrent 0\n}}", upstream.word()))
-    else {
-        return;
-    };
-    let hang = Ask::new("hang.example", "A").bytes();
-    let mut crowd = crowd(at, CONNECTIONS);
-    for connection in &mut crowd {
-        connection.send(&hang).unwrap();
-    }
-    eventually("a connection that is closed at once", Duration::from_secs(4), || {
-        let mut new = Connection::open(at, Duration::from_millis(500)).ok()?;
-        let closed = new.is_closed_by_peer();
-        // It took the place of one whose query was not read yet; now it is as busy as the others.
-        if !closed && new.send(&hang).is_ok() {
-            crowd.push(new);
+    for (at, page) in places("where_no_connection_is_idle_a_new_one_is_closed_at_once") {
+        let upstream = Upstream::start(fresh_ip(), |_| Action::Silent);
+        let _server = crowded(at, page, &format!("forward . {} {{\nmax_concurrent 0\n}}", upstream.word()));
+        let hang = Ask::new("hang.example", "A").bytes();
+        let mut crowd = crowd(at, CONNECTIONS);
+        for connection in &mut crowd {
+            connection.send(&hang).unwrap();
         }
-        closed.then_some(())
-    });
-    upstream.answer_by(good);
-    assert_eq!(ask(at, "other.example", "A").status(), "NOERROR", "UDP does not suffer");
-    let answered = crowd.iter_mut().filter_map(|connection| connection.message().ok()).count();
-    let [evicted, refused] = counts(at.ip());
-    assert!(answered + evicted as usize >= crowd.len(), "whoever keeps its place is answered");
-    assert!(refused >= 1.0);
-    exchange(&mut Connection::open(at, Duration::from_secs(5)).unwrap()).unwrap();
+        eventually("a connection that is closed at once", Duration::from_secs(4), || {
+            let mut new = Connection::open(at, Duration::from_millis(500)).ok()?;
+            let closed = new.is_closed_by_peer();
+            // It took the place of one whose query was not read yet; now it is as busy as the others.
+            if !closed && new.send(&hang).is_ok() {
+                crowd.push(new);
+            }
+            closed.then_some(())
+        });
+        upstream.answer_by(good);
+        assert_eq!(ask(at, "other.example", "A").status(), "NOERROR", "{at}: UDP does not suffer");
+        let answered = crowd.iter_mut().filter_map(|connection| connection.message().ok()).count();
+        let [evicted, refused] = counts(page);
+        assert!(answered + evicted as usize >= crowd.len(), "{at}: whoever keeps its place is answered");
+        assert!(refused >= 1.0, "{at}");
+        exchange(&mut Connection::open(at, Duration::from_secs(5)).unwrap()).unwrap();
+    }
 }
 
-/// A server that leaves connections open for a minute; `None`, said aloud, where this process may not open enough of them.
-fn crowded(directives: &str) -> Option<(Server, SocketAddr)> {
+/// Where to listen, and where to serve metrics: over IPv4 and over IPv6. None, said aloud, where this process may not open
+/// enough connections.
+fn places(test: &str) -> Vec<(SocketAddr, SocketAddr)> {
     if !may_open(2 * CONNECTIONS as u64) {
-        skip("a crowd of TCP connections", "this process may not open 2,048 files");
-        return None;
+        skip(test, "this process may not open 2,048 files");
+        return Vec::new();
     }
-    let at = SocketAddr::from((fresh_ip(), port()));
-    let text = format!(
-        ".:{} {{\nbind {}\nprometheus {}:9153\ntimeouts {{\nread 60s\nidle 60s\n}}\n{directives}\n}}",
+    let (v4, v6) = (fresh_ip(), Ipv6Addr::LOCALHOST);
+    let mut places = vec![((v4, port()).into(), (v4, 9153).into())];
+    match UdpSocket::bind((v6, 0)) {
+        Ok(_) => places.push(((v6, free_port(v6.into())).into(), (v6, free_port(v6.into())).into())),
+        Err(_) => skip(test, "its IPv6 row: ::1 is not there"),
+    }
+    places
+}
+
+/// A server that leaves connections open for a minute.
+fn crowded(at: SocketAddr, page: SocketAddr, directives: &str) -> Server {
+    Server::start(&format!(
+        ".:{} {{\nbind {}\nprometheus {page}\ntimeouts {{\nread 60s\nidle 60s\n}}\n{directives}\n}}",
         at.port(),
         at.ip(),
-        at.ip()
-    );
-    Some((Server::start(&text), at))
+    ))
 }
 
 fn crowd(at: SocketAddr, count: usize) -> Vec<Connection> {
@@ -114,8 +124,8 @@ fn exchange(connection: &mut Connection) -> Result<()> {
 }
 
 /// Connections closed for others, and connections that found no room.
-fn counts(ip: IpAddr) -> [f64; 2] {
-    let metrics = Metrics::of((ip, 9153).into());
+fn counts(page: SocketAddr) -> [f64; 2] {
+    let metrics = Metrics::of(page);
     ["evicted", "refused"].map(|what| {
         metrics.value(&format!("localdns_connections_{what}_total"), &[]).expect("it is always there")
     })

@@ -1,6 +1,7 @@
 //! What systemd is told: READY, STOPPING, and pings for as long as every worker answers.
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
@@ -9,7 +10,10 @@ use nix::sys::ptrace;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 use tempfile::TempDir;
-use tests::{Action, Ask, Metrics, Options, Server, Upstream, eventually, fresh_ip, port, skip, tempdir};
+use tests::{
+    Action, Ask, Metrics, Options, Server, Upstream, eventually, free_port, fresh_ip, isolated, port, skip,
+    tempdir,
+};
 
 use super::text;
 
@@ -18,7 +22,7 @@ fn systemd_is_told_when_it_serves_and_when_it_ends() {
     let notify = Notify::new();
     let upstream =
         Upstream::start(fresh_ip(), |asked| Action::answer(&format!("{} 300 IN A 192.0.2.1", asked.name)));
-    let ([first, second], port) = ([fresh_ip(), fresh_ip()], port());
+    let (first, second, port) = place("the IPv6 row of systemd_is_told_when_it_serves_and_when_it_ends");
     let corefile = format!(
         ".:{port} {{\nbind {first} {second}\nprometheus {first}:9153\nlog\ncache\nforward . {}\n}}",
         upstream.word()
@@ -29,7 +33,7 @@ fn systemd_is_told_when_it_serves_and_when_it_ends() {
     for n in 0..4 {
         // Both addresses and both transports have been probed by now, and this client alone is seen.
         if n > 0 {
-            let ip = [first, second][n % 2];
+            let ip = [IpAddr::from(first), second][n % 2];
             let query = Ask::new(&format!("a{n}.example"), "A");
             let query = if n == 2 { query.tcp() } else { query };
             assert_eq!(query.of((ip, port).into()).short(), ["192.0.2.1"]);
@@ -53,6 +57,31 @@ fn systemd_is_told_when_it_serves_and_when_it_ends() {
     assert_eq!(lines, 3, "its own probes are logged:\n{}", server.log_text());
 }
 
+/// Two addresses, one of IPv6 where there is any, and a port that is free on both.
+fn place(test: &str) -> (Ipv4Addr, IpAddr, u16) {
+    let loopback = IpAddr::from(Ipv6Addr::LOCALHOST);
+    match UdpSocket::bind((loopback, 0)) {
+        Ok(_) => (fresh_ip(), loopback, free_port(loopback)),
+        Err(error) => {
+            skip(test, &format!("::1: {error}"));
+            (fresh_ip(), fresh_ip().into(), port())
+        }
+    }
+}
+
+#[test]
+fn a_link_local_address_of_ipv6_is_probed_on_its_link() {
+    isolated(|| {
+        let notify = Notify::new();
+        let corefile = ".:53 {\nbind fe80::a:a 169.254.10.10\nwhoami\n}";
+        let mut server = Server::start_with(corefile, notify.options(900_000));
+        notify.wait_for("READY=1");
+        notify.wait_for("WATCHDOG=1");
+        assert!(server.stop().success());
+        assert!(!server.log_text().contains("no ping"), "{}", server.log_text());
+    });
+}
+
 /// What this server counts of its work; ages and the process itself go on without any.
 fn counted(metrics: &Metrics) -> BTreeMap<String, f64> {
     let ours = metrics.samples().filter(|(name, ..)| {
@@ -63,13 +92,25 @@ fn counted(metrics: &Metrics) -> BTreeMap<String, f64> {
 
 #[test]
 fn pings_cease_while_one_worker_of_two_stands_still() {
+    pings_cease("pings_cease_while_one_worker_of_two_stands_still", (fresh_ip(), port()).into());
+}
+
+#[test]
+fn pings_cease_over_ipv6_too() {
+    let (test, ip) = ("pings_cease_over_ipv6_too", IpAddr::from(Ipv6Addr::LOCALHOST));
+    match UdpSocket::bind((ip, 0)) {
+        Ok(_) => pings_cease(test, (ip, free_port(ip)).into()),
+        Err(error) => skip(test, &format!("::1: {error}")),
+    }
+}
+
+fn pings_cease(test: &str, at: SocketAddr) {
     let notify = Notify::new();
-    let (ip, port) = (fresh_ip(), port());
-    let corefile = format!(".:{port} {{\nbind {ip}\nmultisocket 2\nprometheus {ip}:9153\nwhoami\n}}");
+    let (ip, port, page) = (at.ip(), at.port(), SocketAddr::from((fresh_ip(), 9153)));
+    let corefile = format!(".:{port} {{\nbind {ip}\nmultisocket 2\nprometheus {page}\nwhoami\n}}");
     let server = Server::start_with(&corefile, notify.options(900_000));
-    let at = (ip, port).into();
     let heartbeat = |age: std::ops::Range<f64>| {
-        Metrics::when((ip, 9153).into(), |metrics| {
+        Metrics::when(page, |metrics| {
             metrics.value("localdns_worker_heartbeat_age_seconds", &[]).is_some_and(|now| age.contains(&now))
         });
     };
@@ -80,7 +121,7 @@ fn pings_cease_while_one_worker_of_two_stands_still() {
     assert_eq!(workers.len(), 2, "{workers:?}");
     let held = match Held::stop(workers[1]) {
         Ok(held) => held,
-        Err(why) => return skip("pings_cease_while_one_worker_of_two_stands_still", &why.to_string()),
+        Err(why) => return skip(test, &why.to_string()),
     };
     let line = server.wait_for_log("watchdog: no ping", Duration::from_secs(5));
     assert!(line.ends_with("does not answer over UDP (worker 1)"), "{line}");
