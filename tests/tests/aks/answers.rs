@@ -1,0 +1,196 @@
+//! What clients get, and what is counted and logged of it.
+
+use std::fs;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::Duration;
+
+use tests::{Ask, Metrics, ask, assert_contains, eventually, isolated, publish, run, tool};
+
+use super::{CLUSTER, HOSTS, LISTENERS, NODE, Node, PODS, VNET, at, at9253, dotted};
+
+#[test]
+fn the_health_zone_answers_whoami_on_both_listeners() {
+    isolated(|| {
+        let _node = Node::start("");
+        for ip in LISTENERS {
+            for query in [
+                Ask::new("health-check.localdns.local", "A"),
+                Ask::new("health-check.localdns.local", "A").tcp(),
+            ] {
+                let reply = query.of(at(ip));
+                assert_eq!((reply.status(), reply.answers.len()), ("NOERROR", 0));
+                assert_contains!(reply.flag_names(), "aa");
+                let glue: Vec<&str> = reply.additionals.iter().map(|record| &record.name[..]).collect();
+                assert!(glue.contains(&"health-check.localdns.local."), "{glue:?}");
+                let service = glue
+                    .iter()
+                    .find(|name| name.starts_with('_'))
+                    .expect("an SRV record names the transport");
+                assert!(service.ends_with(".health-check.localdns.local."), "{service}");
+            }
+            if tool("dig against the health zone", "dig") {
+                let at = format!("@{ip}");
+                run("dig", &["+short", "+timeout=2", "+tries=2", "health-check.localdns.local", &at]);
+                run("dig", &["+short", "+timeout=2", "+tries=2", "+tcp", "health-check.localdns.local", &at]);
+            }
+        }
+    });
+}
+
+#[test]
+fn the_host_resolves_through_the_node_listener() {
+    isolated(|| {
+        if !tool("the_host_resolves_through_the_node_listener", "dig") {
+            return;
+        }
+        let _node = Node::start("");
+        fs::write("/etc/resolv.conf", "nameserver 169.254.10.10\n").unwrap();
+        let text = run("dig", &["bing.com", "+timeout=1", "+tries=1"]);
+        assert_contains!(text, "status: NOERROR");
+        assert_contains!(text, "SERVER: 169.254.10.10");
+    });
+}
+
+#[test]
+fn hosts_entries_win_over_upstream_on_both_listeners() {
+    isolated(|| {
+        let node = Node::start(
+            "# mcr.microsoft.com\n192.0.2.10 mcr.microsoft.com\n192.0.2.11 mcr.microsoft.com\n192.0.2.12 mcr.microsoft.com\n\
+             2001:db8::10 mcr.microsoft.com\n2001:db8::11 mcr.microsoft.com\n192.0.2.20 packages.aks.azure.com\n",
+        );
+        for ip in LISTENERS {
+            let reply = ask(at(ip), "mcr.microsoft.com", "A");
+            assert_eq!(reply.short(), ["192.0.2.10", "192.0.2.11", "192.0.2.12"]);
+            assert!(reply.answers.iter().all(|record| record.ttl <= 5), "{:?}", reply.rows());
+            assert_contains!(reply.flag_names(), "aa");
+            let reply = ask(at(ip), "MCR.Microsoft.com", "AAAA");
+            assert_eq!(reply.short(), ["2001:db8::10", "2001:db8::11"]);
+            for (name, rtype) in [("mcr.microsoft.com", "TXT"), ("packages.aks.azure.com", "AAAA")] {
+                let reply = ask(at(ip), name, rtype);
+                assert_eq!((reply.status(), reply.answers.len()), ("NOERROR", 0), "{name} {rtype} at {ip}");
+            }
+            assert_eq!(ask(at(ip), "10.2.0.192.in-addr.arpa", "PTR").short(), ["mcr.microsoft.com."]);
+        }
+        for name in ["mcr.microsoft.com.", "packages.aks.azure.com."] {
+            assert_eq!(node.vnet.count(name) + node.cluster.count(name), 0, "{name} went upstream");
+        }
+    });
+}
+
+#[test]
+fn a_cold_start_with_an_empty_hosts_file_resolves_and_then_sees_new_entries_even_if_asked_early() {
+    isolated(|| {
+        let node = Node::start("");
+        assert_eq!(ask(at(NODE), "mcr.microsoft.com", "A").short(), ["198.51.100.1"]);
+        assert_eq!(ask(at(NODE), "bing.com", "A").short(), ["198.51.100.1"]);
+        // Asked early: the NXDOMAIN is in the cache now.
+        for ip in LISTENERS {
+            assert_eq!(ask(at(ip), "canary.localdns.test", "A").status(), "NXDOMAIN");
+        }
+        publish(Path::new(HOSTS), "192.0.2.99 canary.localdns.test\n");
+        for ip in LISTENERS {
+            eventually("the new entry", Duration::from_secs(15), || {
+                sleep(Duration::from_millis(50));
+                (ask(at(ip), "canary.localdns.test", "A").short() == ["192.0.2.99"]).then_some(())
+            });
+        }
+        drop(node);
+    });
+}
+
+#[test]
+fn templates_stop_search_path_leaks_without_upstream_traffic() {
+    isolated(|| {
+        let node = Node::start("");
+        for ip in LISTENERS {
+            for name in [
+                "a.b.c.d.internal.cloudapp.net",
+                "x.a.b.c.d.internal.cloudapp.net",
+                "reddog.microsoft.com",
+                "a.b.reddog.microsoft.com",
+            ] {
+                let reply = ask(at(ip), name, "A");
+                assert_eq!((reply.status(), reply.answers.len()), ("NXDOMAIN", 0), "{name} at {ip}");
+                assert_eq!(
+                    node.vnet.count(&dotted(name)) + node.cluster.count(&dotted(name)),
+                    0,
+                    "{name} went upstream"
+                );
+            }
+            assert_eq!(ask(at(ip), "a.b.c.internal.cloudapp.net", "A").status(), "NOERROR");
+        }
+        assert_eq!(node.vnet.count("a.b.c.internal.cloudapp.net."), 1);
+        assert_eq!(node.cluster.count("a.b.c.internal.cloudapp.net."), 1);
+    });
+}
+
+#[test]
+fn nsid_names_the_listener_to_those_who_ask() {
+    isolated(|| {
+        let _node = Node::start("");
+        for (ip, id) in [(NODE, "localdns"), (PODS, "localdns-pod")] {
+            for name in ["bing.com", "a.reddog.microsoft.com", "kubernetes.default.svc.cluster.local"] {
+                for _ in ["miss", "hit"] {
+                    let reply = Ask::new(name, "A").nsid().of(at(ip));
+                    let found = reply.option(3).unwrap_or_else(|| panic!("no NSID for {name} at {ip}"));
+                    assert_eq!(found, id.as_bytes(), "{name} at {ip}");
+                    assert_eq!(Ask::new(name, "A").edns(1232).of(at(ip)).option(3), None, "unasked");
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn metrics_cover_every_block_on_one_listener() {
+    isolated(|| {
+        let _node = Node::start("192.0.2.10 mcr.microsoft.com\n");
+        for ip in LISTENERS {
+            for name in ["bing.com", "bing.com", "mcr.microsoft.com", "kubernetes.default.svc.cluster.local"]
+            {
+                ask(at(ip), name, "A");
+            }
+        }
+        // Others than ours, such as the loop plugin's, are of another type.
+        let counted =
+            |metrics: &Metrics| metrics.count("coredns_dns_requests_total", &[("type", "A")]) >= 8.0;
+        let metrics = Metrics::when(at9253(), counted);
+        for ip in LISTENERS {
+            let server = format!("dns://{ip}:53");
+            for (zone, least) in [(".", 3.0), ("cluster.local.", 1.0)] {
+                let seen = metrics.count(
+                    "coredns_dns_requests_total",
+                    &[("server", &server), ("zone", zone), ("type", "A")],
+                );
+                assert!(seen >= least, "{server} {zone}: {seen}");
+                let said = [("server", &server[..]), ("zone", zone), ("rcode", "NOERROR")];
+                assert!(metrics.count("coredns_dns_responses_total", &said) >= least, "{server} {zone}");
+            }
+            assert!(metrics.count("coredns_cache_hits_total", &[("server", &server)]) >= 1.0, "{server}");
+        }
+        assert_eq!(metrics.count("coredns_hosts_entries", &[]) % 1.0, 0.0);
+        assert!(metrics.count("coredns_hosts_entries", &[]) >= 1.0);
+        assert!(
+            metrics.count("coredns_proxy_request_duration_seconds_count", &[("to", &format!("{VNET}:53"))])
+                >= 1.0
+        );
+        assert!(
+            metrics
+                .count("coredns_proxy_request_duration_seconds_count", &[("to", &format!("{CLUSTER}:53"))])
+                >= 1.0
+        );
+    });
+}
+
+#[test]
+fn the_node_listener_logs_queries_and_the_pod_listener_does_not() {
+    isolated(|| {
+        let node = Node::start("");
+        ask(at(PODS), "unlogged.example", "A");
+        ask(at(NODE), "logged.example", "A");
+        let line = node.server.wait_for_log("logged.example. udp", Duration::from_secs(2));
+        assert_contains!(line, "\"A IN logged.example. udp ");
+        assert!(!node.server.log_text().contains("unlogged.example."));
+    });
+}

@@ -1,0 +1,188 @@
+//! Commands and Corefiles in documents: what they say there is what is said.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use tempfile::TempDir;
+use tests::{assert_contains, binary, eventually, isolated, output, skip, tempdir, tool};
+
+use super::{PATIENCE, WRITABLE, check, documents, read, root, stderr};
+
+#[test]
+fn corefiles_in_documents_can_be_served() {
+    let mut count = 0;
+    for (document, text) in documents() {
+        for block in fenced(&text, "corefile") {
+            let checked = check(&block);
+            assert!(checked.status.success(), "{document}:\n{block}\n{}", stderr(&checked));
+            count += 1;
+        }
+    }
+    assert!(count > 1, "{count} Corefiles in the documents");
+}
+
+#[test]
+fn what_the_documents_say_without_a_server_is_what_is_said() {
+    let shell = Shell::new();
+    let steps: Vec<Step> = steps().into_iter().filter(|step| step.is_about_a_corefile()).collect();
+    assert!(steps.len() > 5, "{} commands in the documents", steps.len());
+    for step in steps {
+        assert_eq!(shell.says(&step.command), step.said, "{}: {}", step.document, step.command);
+    }
+}
+
+#[test]
+fn the_commands_of_the_readme_serve() {
+    isolated(|| {
+        let test = "the_commands_of_the_readme_serve";
+        fs::create_dir_all("/etc/localdns").unwrap();
+        fs::write("/etc/localdns/hosts", "").unwrap();
+        let shell = Shell::new();
+        let mut serving = Vec::new();
+        for step in steps().into_iter().filter(|step| !step.is_about_a_corefile()) {
+            let command = step.command.as_str();
+            if command == TEST_COMMAND {
+                assert_contains!(read(".ci/run"), format!("\n{TEST_COMMAND}\n"));
+            } else if let Some(command) = command.strip_suffix(" &") {
+                let started = shell.start(command);
+                eventually(command, PATIENCE, || {
+                    let log = fs::read_to_string(&started.log).ok()?;
+                    let mut lines = log.lines().map(words);
+                    step.said.iter().all(|said| lines.any(|line| line == *said)).then_some(())
+                });
+                serving.push(started);
+            } else if command.starts_with("dig ") && !tool(test, "dig") {
+                skip(test, command);
+            } else {
+                eventually(command, PATIENCE, || (shell.says(command) == step.said).then_some(()));
+            }
+        }
+        assert_eq!(serving.len(), 2, "one command for root, one for everybody");
+        assert_contains!(read("Cargo.toml"), "default-members = [\"server\"]\n");
+    });
+}
+
+/// One command of a document, and what it says there.
+struct Step {
+    document: String,
+    command: String,
+    said: Vec<String>,
+}
+
+impl Step {
+    /// Whether it needs no more than the binary and a file.
+    fn is_about_a_corefile(&self) -> bool {
+        // The hosts file is the machine's: that is for a test with an /etc of its own.
+        !self.command.ends_with(" &")
+            && !self.command.contains("node-resolver")
+            && (self.command.contains("localdns check") || self.command.starts_with("localdns "))
+    }
+}
+
+/// Every command in the documents: behind `$`, or behind `#` where it is root's.
+fn steps() -> Vec<Step> {
+    let mut steps: Vec<Step> = Vec::new();
+    for (document, text) in documents() {
+        for block in fenced(&text, "console") {
+            for line in block.lines() {
+                match line.strip_prefix("$ ").or_else(|| line.strip_prefix("# ")) {
+                    Some(command) => {
+                        steps.push(Step {
+                            document: document.clone(),
+                            command: command.to_owned(),
+                            said: Vec::new(),
+                        });
+                    }
+                    None => {
+                        let step = steps
+                            .last_mut()
+                            .unwrap_or_else(|| panic!("{document}: {line} is said by nobody"));
+                        step.said.push(words(&line.replace("x86_64", std::env::consts::ARCH)));
+                    }
+                }
+            }
+        }
+    }
+    steps
+}
+
+/// Where commands of documents run: in the repository, `localdns` and `cargo run --release --` being the binary under test.
+struct Shell {
+    directory: TempDir,
+    path: OsString,
+}
+
+impl Shell {
+    fn new() -> Self {
+        let directory = tempdir();
+        symlink(binary(), directory.path().join("localdns")).expect(WRITABLE);
+        let cargo = directory.path().join("cargo");
+        let script = "#!/bin/sh\n[ \"$1 $2 $3\" = 'run --release --' ] && shift 3 && exec localdns \"$@\"\n";
+        fs::write(&cargo, script).expect(WRITABLE);
+        fs::set_permissions(&cargo, fs::Permissions::from_mode(0o755)).expect(WRITABLE);
+        let mut path = directory.path().as_os_str().to_owned();
+        path.push(":");
+        path.push(std::env::var_os("PATH").unwrap_or_default());
+        Self { directory, path }
+    }
+
+    fn command(&self, line: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(format!("exec 2>&1; {line}")).current_dir(root()).env("PATH", &self.path);
+        command.env_remove("LOCALDNS_ADDRESS").env_remove("LOCALDNS_PORT").env_remove("LOCALDNS_UPSTREAM");
+        command
+    }
+
+    /// The lines that a command says, without what they tell of this machine.
+    fn says(&self, line: &str) -> Vec<String> {
+        let said = output(self.command(line), PATIENCE).stdout;
+        let said = String::from_utf8_lossy(&said).into_owned();
+        said.lines()
+            .filter(|line| !line.contains("plugin/hosts: Cannot read /etc/localdns/hosts"))
+            .map(words)
+            .collect()
+    }
+
+    /// Starts a command that serves.
+    fn start(&self, line: &str) -> Serving {
+        let name: String = line.chars().filter(char::is_ascii_alphanumeric).collect();
+        let log = self.directory.path().join(name);
+        let file = File::create(&log).expect(WRITABLE);
+        let mut command = self.command(&format!("exec env {line}"));
+        command.stdin(Stdio::null()).stdout(file);
+        Serving { child: command.spawn().expect("a shell starts"), log }
+    }
+}
+
+/// A command that serves, until its value ends.
+struct Serving {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// The line with single blanks.
+fn words(line: &str) -> String {
+    line.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The contents of the blocks of that language.
+fn fenced(text: &str, language: &str) -> Vec<String> {
+    let open = format!("```{language}\n");
+    text.split(open.as_str())
+        .skip(1)
+        .map(|rest| rest.split("```").next().unwrap_or_default().to_owned())
+        .collect()
+}
+
+const TEST_COMMAND: &str = "cargo test --workspace";

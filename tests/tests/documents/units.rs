@@ -1,0 +1,90 @@
+//! systemd's units.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::Command;
+
+use tests::{binary, output, tempdir, tool};
+
+use super::{PATIENCE, localdns, read, stderr};
+
+#[test]
+fn the_unit_is_what_the_readme_says() {
+    let unit = read("deploy/localdns.service");
+    let settings = settings(&unit);
+    for (section, key, value) in UNIT {
+        assert_eq!(settings.get(&(*section, *key)).map(Vec::as_slice), Some(&[*value][..]), "{key}");
+    }
+    let test = "the_unit_is_what_the_readme_says";
+    if !tool(test, "systemd-analyze") {
+        return;
+    }
+    let directory = tempdir();
+    let path = directory.path().join("localdns.service");
+    fs::write(&path, unit.replace("/usr/local/bin/localdns", &binary().to_string_lossy())).unwrap();
+    let mut command = Command::new("systemd-analyze");
+    command.args(["verify", "--man=no"]).arg(&path);
+    let verified = output(command, PATIENCE);
+    let said = stderr(&verified);
+    assert!(verified.status.success() && !said.contains("localdns.service:"), "{said}");
+}
+
+#[test]
+fn the_timers_unit_does_one_round_every_quarter_of_an_hour() {
+    let (unit, timer) = (read("deploy/localdns-refresh.service"), read("deploy/localdns-refresh.timer"));
+    let (unit, timer) = (settings(&unit), settings(&timer));
+    let command = unit[&("Service", "ExecStart")][0];
+    let args = command.strip_prefix("/usr/local/bin/localdns ").unwrap_or_else(|| panic!("{command}"));
+    let directory = tempdir();
+    let corefile = directory.path().join("Corefile");
+    fs::write(&corefile, ". {\nwhoami\n}\n").unwrap();
+    let args = args.replace("/etc/localdns/Corefile", &corefile.to_string_lossy());
+    let done = output(localdns(&args.split(' ').collect::<Vec<_>>()), PATIENCE);
+    assert!(done.status.success() && stderr(&done) == "there is no name to refresh\n", "{done:?}");
+    assert_eq!(unit[&("Service", "Type")], ["oneshot"]);
+    assert_eq!(unit[&("Service", "ReadWritePaths")], ["/etc/localdns"]);
+    for (key, value) in [("OnBootSec", "0"), ("OnUnitActiveSec", "15min"), ("RandomizedDelaySec", "60")] {
+        assert_eq!(timer[&("Timer", key)], [value]);
+    }
+}
+
+/// The settings of a systemd unit by section and key.
+fn settings(unit: &str) -> BTreeMap<(&str, &str), Vec<&str>> {
+    let mut settings: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
+    let mut section = "";
+    for line in unit.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        if let Some(name) = line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
+            section = name;
+            continue;
+        }
+        let (key, value) = line.split_once('=').unwrap_or_else(|| panic!("not a setting: {line}"));
+        // An empty value is none at all, as of the capabilities.
+        assert!(!section.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric()), "{line}");
+        settings.entry((section, key)).or_default().push(value);
+    }
+    settings
+}
+
+/// What the unit must say, each once.
+const UNIT: &[(&str, &str, &str)] = &[
+    ("Unit", "StartLimitIntervalSec", "0"),
+    ("Service", "Type", "notify"),
+    ("Service", "NotifyAccess", "main"),
+    (
+        "Service",
+        "ExecStart",
+        "/usr/local/bin/localdns -conf /etc/localdns/Corefile -pidfile /run/localdns.pid",
+    ),
+    ("Service", "ExecReload", "/bin/kill -HUP $MAINPID"),
+    ("Service", "Restart", "always"),
+    ("Service", "RestartSec", "100ms"),
+    ("Service", "WatchdogSec", "60"),
+    ("Service", "OOMScoreAdjust", "-999"),
+    ("Service", "LimitNOFILE", "65536"),
+    ("Service", "CapabilityBoundingSet", "CAP_NET_BIND_SERVICE CAP_NET_ADMIN"),
+    ("Service", "AmbientCapabilities", "CAP_NET_BIND_SERVICE CAP_NET_ADMIN"),
+    ("Service", "NoNewPrivileges", "yes"),
+    ("Service", "ProtectSystem", "strict"),
+    ("Service", "EnvironmentFile", "-/etc/localdns/environment"),
+    ("Service", "ReadWritePaths", "/run -/etc/localdns"),
+];
