@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use wire::Name;
 
-use crate::address::{self, Refused};
+use crate::entry::{Entry, Failure, Source, good};
 use crate::lookup::{Family, LookupError, Outcome, Question};
 use crate::schedule::Schedule;
 use crate::text::{self, Written};
@@ -60,34 +60,6 @@ pub struct Clock {
     pub wall: u64,
 }
 
-/// Where an entry's addresses are from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
-    /// The file that came with the image.
-    Shipped,
-    /// The hosts file, as it was found or as another program wrote it.
-    File,
-    /// A good answer since the start.
-    Refreshed,
-}
-
-/// Why an entry was not refreshed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Failure {
-    /// NXDOMAIN.
-    #[error("no such name")]
-    NoSuchName,
-    /// No address of this family.
-    #[error("no address of this family")]
-    NoData,
-    /// Every address was refused; this is why the first was.
-    #[error("every address was refused: {0}")]
-    Refused(Refused),
-    /// The lookup failed.
-    #[error(transparent)]
-    Lookup(#[from] LookupError),
-}
-
 /// A name whose addresses are others now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
@@ -108,31 +80,6 @@ pub struct Round {
     pub failed: usize,
     /// What became different.
     pub changes: Vec<Change>,
-}
-
-/// What is known of one name and family.
-#[derive(Debug, Clone)]
-pub struct Entry {
-    /// Sorted; none if nothing is known.
-    pub addresses: Vec<IpAddr>,
-    /// Where they are from.
-    pub source: Source,
-    /// The TTL of the last good answer in seconds.
-    pub ttl: Option<u32>,
-    /// Rounds without a good answer since the last one.
-    pub failures: u32,
-    /// Rounds without a good answer since the start.
-    pub all_failures: u64,
-    /// Why the last round had none, if it had none.
-    pub failure: Option<Failure>,
-    /// When it is asked for next.
-    pub due: Instant,
-    /// When the addresses were good the last time, and how much longer ago than that.
-    good: (Instant, Duration),
-    asked: Option<Instant>,
-    /// Whether a server ever said anything about it, and how many rounds in a row none did.
-    heard: bool,
-    silences: u32,
 }
 
 /// The names of one hosts file.
@@ -287,26 +234,16 @@ impl Keeper {
             match good(outcome, &self.settings.sinkholes) {
                 Ok((addresses, ttl)) => {
                     round.answered += 1;
-                    entry.replace(addresses, Source::Refreshed, (clock.now, Duration::ZERO));
-                    (entry.ttl, entry.failures, entry.failure) = (Some(ttl), 0, None);
-                    (entry.heard, entry.silences) = (true, 0);
+                    entry.answered(addresses, ttl, clock.now);
                     entry.due = began + schedule.after_answer(Some(ttl), draw);
                 }
                 Err(failure) => {
                     round.failed += 1;
-                    entry.failures = entry.failures.saturating_add(1);
-                    entry.all_failures += 1;
-                    entry.failure = Some(failure);
+                    entry.failed(failure);
                     // Only where nothing was said is it worth asking again soon.
                     let wait = match failure {
-                        Failure::Lookup(_) => {
-                            entry.silences = entry.silences.saturating_add(1);
-                            schedule.after_failure(entry.silences, entry.heard, draw)
-                        }
-                        _ => {
-                            (entry.heard, entry.silences) = (true, 0);
-                            schedule.after_answer(None, draw)
-                        }
+                        Failure::Lookup(_) => schedule.after_failure(entry.silences, entry.heard, draw),
+                        _ => schedule.after_answer(None, draw),
                     };
                     entry.due = began + wait;
                 }
@@ -373,8 +310,7 @@ impl Keeper {
 
     fn expiry(&self, entry: &Entry) -> Option<Instant> {
         let max_age = self.settings.max_age.filter(|_| !entry.addresses.is_empty())?;
-        let (at, older) = entry.good;
-        at.checked_add(max_age.saturating_sub(older))
+        entry.aged(max_age)
     }
 
     /// How old the ages in the file may become.
@@ -421,55 +357,6 @@ impl Keeper {
     }
 }
 
-impl Entry {
-    fn unknown(now: Instant) -> Self {
-        Self {
-            addresses: Vec::new(),
-            source: Source::File,
-            ttl: None,
-            failures: 0,
-            all_failures: 0,
-            failure: None,
-            due: now,
-            good: (now, Duration::ZERO),
-            asked: None,
-            heard: false,
-            silences: 0,
-        }
-    }
-
-    fn replace(&mut self, addresses: Vec<IpAddr>, source: Source, good: (Instant, Duration)) {
-        (self.addresses, self.source, self.good) = (addresses, source, good);
-    }
-
-    /// How long ago the addresses were known to be good: since the last good answer, or since the file was written.
-    pub fn age(&self, now: Instant) -> Duration {
-        let (at, older) = self.good;
-        now.saturating_duration_since(at).saturating_add(older)
-    }
-}
-
-/// The usable addresses of an outcome.
-fn good(outcome: Outcome, sinkholes: &[IpAddr]) -> Result<(Vec<IpAddr>, u32), Failure> {
-    match outcome {
-        Outcome::Addresses { mut addresses, ttl } => {
-            let mut refused = None;
-            addresses.retain(|address| {
-                let verdict = address::usable(*address, sinkholes);
-                refused = refused.or_else(|| verdict.err());
-                verdict.is_ok()
-            });
-            match refused {
-                Some(refused) if addresses.is_empty() => Err(Failure::Refused(refused)),
-                _ => Ok((addresses, ttl)),
-            }
-        }
-        Outcome::NoSuchName => Err(Failure::NoSuchName),
-        Outcome::NoData => Err(Failure::NoData),
-        Outcome::Failed(error) => Err(Failure::Lookup(error)),
-    }
-}
-
 impl Families {
     /// What is asked for.
     fn asked(self) -> &'static [Family] {
@@ -487,21 +374,6 @@ impl Families {
             (Self::PreferIpv6, Family::Ipv4) => Some(Family::Ipv6),
             _ => None,
         }
-    }
-}
-
-impl Source {
-    /// As metrics, status and the file call it.
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::Shipped => "shipped",
-            Self::File => "file",
-            Self::Refreshed => "refreshed",
-        }
-    }
-
-    pub(crate) fn from_label(label: &str) -> Option<Self> {
-        [Self::Shipped, Self::File, Self::Refreshed].into_iter().find(|source| source.label() == label)
     }
 }
 

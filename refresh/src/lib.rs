@@ -8,6 +8,7 @@
 //! servers to ask, what stands in the file and what time it is, and serves and writes the text that comes of it.
 
 mod address;
+mod entry;
 mod keeper;
 mod lookup;
 pub mod names;
@@ -15,6 +16,7 @@ mod schedule;
 mod text;
 
 pub use address::{Refused, usable};
-pub use keeper::{Change, Clock, Entry, Failure, Families, Keeper, Round, Settings, Source};
+pub use entry::{Entry, Failure, Source};
+pub use keeper::{Change, Clock, Families, Keeper, Round, Settings};
 pub use lookup::{Family, LookupError, MAX_ADDRESSES, MAX_SERVERS, Outcome, Question, Resolver};
 pub use schedule::{LEAST_INTERVAL, Schedule};

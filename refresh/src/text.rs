@@ -19,7 +19,7 @@ use hostsfile::parse;
 use wire::Name;
 
 use crate::Question;
-use crate::keeper::Source;
+use crate::entry::Source;
 use crate::lookup::{Family, MAX_ADDRESSES};
 
 /// What a file says about one name and family.
