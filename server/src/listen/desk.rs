@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 
 use cache::Stored;
 use forwarder::{Ask, Exchange, Finished, Forwarder, Outside, SocketId, Upstream};
-use sockets::{BATCH, Epoll, Interest, ListenSocket, Outgoing};
+use sockets::{Epoll, Interest, ListenSocket};
 use wire::{Answer, Flags, HeldQuery, Query, Rcode, Reply};
 
 use super::inbox::{Client, Inner, Letter, Waiter};
+use super::socket::OpenSocket;
 use super::upstreams::Upstreams;
 use super::worker::LISTEN;
 use crate::failure::Failure;
@@ -40,46 +41,6 @@ pub(super) struct Desk {
     scratch: Vec<u8>,
     /// Inner lookups to begin when the forwarder is free again.
     inner: Vec<(HeldQuery, Waiter, Option<Duration>)>,
-}
-
-/// One listen socket with the replies that wait to leave by it.
-pub(super) struct OpenSocket {
-    /// As the configuration has it: without the interface that a link-local address was found on.
-    pub(super) address: SocketAddr,
-    pub(super) socket: ListenSocket,
-    pub(super) replies: Outgoing,
-    kernel_drops: u32,
-    new_drops: u64,
-}
-
-impl OpenSocket {
-    fn new(address: SocketAddr, socket: ListenSocket) -> Self {
-        let replies = Outgoing::new(BATCH, REPLY_BYTES);
-        Self { address, socket, replies, kernel_drops: 0, new_drops: 0 }
-    }
-
-    /// Notes the kernel's counter of datagrams that found no room.
-    pub(super) fn note_kernel_drops(&mut self, counter: Option<u32>) {
-        if let Some(counter) = counter {
-            self.new_drops += u64::from(counter.wrapping_sub(self.kernel_drops));
-            self.kernel_drops = counter;
-        }
-    }
-
-    /// Sends the batch; what the kernel does not take is dropped and counted, as the client will ask again.
-    pub(super) fn send(&mut self, running: &Running, now: Instant) {
-        if self.new_drops > 0 {
-            running.kernel_drops.add_shared(std::mem::take(&mut self.new_drops));
-        }
-        if self.replies.is_empty() {
-            return;
-        }
-        let sent = self.socket.send(&mut self.replies);
-        if let Some(error) = sent.error {
-            running.send_drops.add_shared((sent.dropped + sent.refused) as u64);
-            running.io_error("send", self.address, &error, now);
-        }
-    }
 }
 
 impl Desk {
@@ -499,7 +460,5 @@ impl Outside<Waiter> for Desk {
     }
 }
 
-/// Bytes that a reply slot has from the start; a larger reply makes it grow, once.
-const REPLY_BYTES: usize = 1500;
 /// Log lines that may wait for the writer.
 const LOG_RING_BYTES: usize = 1 << 20;

@@ -11,6 +11,7 @@ mod desk;
 mod flights;
 mod inbox;
 mod ports;
+mod socket;
 mod tcp;
 mod upstreams;
 mod worker;

@@ -16,8 +16,9 @@ use forwarder::Forwarder;
 use sockets::{BATCH, Epoll, Events, Interest, Received};
 use wire::{Gate, HeldQuery, accept, accept_truncated};
 
-use super::desk::{Desk, OpenSocket};
+use super::desk::Desk;
 use super::inbox::{Client, Letter, Waiter};
+use super::socket::OpenSocket;
 use crate::clock;
 use crate::failure::Failure;
 use crate::house::{House, ServedZone};
