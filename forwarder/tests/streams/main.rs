@@ -1,0 +1,381 @@
+//! Connections over 127.0.0.1: used again, pipelined, bounded, and what becomes of queries when they break.
+#![allow(clippy::unwrap_used, reason = "its servers and certificates are part of the tests")]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod tls;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use common::{Question, answer, ms, query};
+use forwarder::{
+    ConnectionLimits, Deliver, Exchange, ExchangeError, ExchangeId, Proto, Registry, StreamKind, Streams,
+    TlsSettings, Upstream,
+};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+
+type Outcome = (usize, u64, Result<Vec<u8>, ExchangeError>);
+
+struct Results(mpsc::UnboundedSender<Outcome>);
+
+impl Deliver for Results {
+    fn deliver(&self, worker: usize, id: ExchangeId, result: Result<Vec<u8>, ExchangeError>) {
+        self.0.send((worker, id.to_bits(), result)).unwrap();
+    }
+}
+
+/// A worker, from the outside.
+struct Asker {
+    streams: Streams,
+    results: mpsc::UnboundedReceiver<Outcome>,
+    upstream: Arc<Upstream>,
+    kind: StreamKind,
+    limits: ConnectionLimits,
+    connect: Duration,
+    deadline: Duration,
+    _registry: Registry,
+}
+
+impl Asker {
+    fn new(address: SocketAddr, tls: Option<TlsSettings>) -> Self {
+        let (registry, _) = Registry::new(now());
+        let kind = if tls.is_some() { StreamKind::Tls } else { StreamKind::Tcp };
+        let upstream = registry.upstream(address, tls.map(Arc::new), None);
+        let (sender, results) = mpsc::unbounded_channel();
+        Self {
+            streams: Streams::new(tokio::runtime::Handle::current(), Arc::new(Results(sender))),
+            results,
+            upstream,
+            kind,
+            limits: ConnectionLimits::default(),
+            connect: ms(5_000),
+            deadline: ms(10_000),
+            _registry: registry,
+        }
+    }
+
+    fn send(&self, id: u64) {
+        let name = format!("n{id}.example.org");
+        let now = now();
+        let exchange = Exchange {
+            id: ExchangeId::from_bits(id),
+            upstream: &self.upstream,
+            kind: self.kind,
+            message: &query(&Question::new(&name)),
+            limits: self.limits,
+            connect_by: now + self.connect,
+            deadline: now + self.deadline,
+        };
+        self.streams.exchange(7, exchange);
+    }
+
+    async fn next(&mut self) -> (u64, Result<Vec<u8>, ExchangeError>) {
+        let next = tokio::time::timeout(ms(20_000), self.results.recv());
+        let (worker, id, result) = next.await.expect("a result in time").unwrap();
+        assert_eq!(worker, 7);
+        (id, result)
+    }
+
+    /// Asks one query and takes its result, which must be an answer to it.
+    async fn ask(&mut self, id: u64) {
+        self.send(id);
+        let (got, result) = self.next().await;
+        assert_eq!(got, id);
+        assert_is_answer(id, &result.unwrap());
+    }
+
+    async fn until_connections_are(&self, count: usize) {
+        let wait = async {
+            while self.streams.connections() != count {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(ms(10_000), wait).await.expect("connections close");
+    }
+}
+
+#[allow(clippy::disallowed_methods)]
+fn now() -> Instant {
+    Instant::now()
+}
+
+fn assert_is_answer(id: u64, reply: &[u8]) {
+    let asked = query(&Question::new(&format!("n{id}.example.org")));
+    assert_eq!(common::message::question_of(reply), common::message::question_of(&asked));
+    assert_eq!(reply[7], 1);
+}
+
+async fn read_frame(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
+    let length = stream.read_u16().await?;
+    let mut message = vec![0; usize::from(length)];
+    stream.read_exact(&mut message).await?;
+    Ok(message)
+}
+
+async fn write_frame(stream: &mut (impl AsyncWrite + Unpin), message: &[u8]) -> io::Result<()> {
+    let mut framed = (message.len() as u16).to_be_bytes().to_vec();
+    framed.extend_from_slice(message);
+    stream.write_all(&framed).await?;
+    stream.flush().await
+}
+
+/// A server that treats each connection as `serve` says; its address and how many connections it got.
+async fn server<F, Fut>(serve: F) -> (SocketAddr, Arc<AtomicUsize>)
+where
+    F: Fn(usize, TcpStream) -> Fut + Send + 'static,
+    Fut: Future<Output = io::Result<()>> + Send + 'static,
+{
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, count) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
+    let accepted = count.clone();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let nth = accepted.fetch_add(1, Ordering::SeqCst);
+            tokio::spawn(serve(nth, stream));
+        }
+    });
+    (address, count)
+}
+
+async fn answer_all(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<()> {
+    loop {
+        let query = read_frame(&mut stream).await?;
+        write_frame(&mut stream, &answer(&query)).await?;
+    }
+}
+
+/// Reads everything and says nothing.
+async fn swallow(mut stream: TcpStream) -> io::Result<()> {
+    let mut buffer = [0; 4096];
+    while stream.read(&mut buffer).await? > 0 {}
+    Ok(())
+}
+
+#[tokio::test]
+async fn one_connection_serves_query_after_query() {
+    let (address, accepted) = server(|_, stream| answer_all(stream)).await;
+    let mut asker = Asker::new(address, None);
+    for id in 0..50 {
+        asker.ask(id).await;
+    }
+    assert_eq!(accepted.load(Ordering::SeqCst), 1);
+    let metrics = asker.upstream.metrics();
+    assert_eq!((metrics.conn_cache_hits(Proto::Tcp), metrics.conn_cache_misses(Proto::Tcp)), (49, 1));
+}
+
+#[tokio::test]
+async fn replies_come_in_any_order() {
+    let (address, accepted) = server(|_, mut stream| async move {
+        let (first, second) = (read_frame(&mut stream).await?, read_frame(&mut stream).await?);
+        assert_ne!(first[..2], second[..2], "ids differ on one connection");
+        // In one segment, the later one first.
+        let mut both = Vec::new();
+        for query in [second, first] {
+            let reply = answer(&query);
+            both.extend_from_slice(&(reply.len() as u16).to_be_bytes());
+            both.extend_from_slice(&reply);
+        }
+        let (head, tail) = both.split_at(31);
+        stream.write_all(head).await?;
+        stream.flush().await?;
+        stream.write_all(tail).await?;
+        swallow(stream).await
+    })
+    .await;
+    let mut asker = Asker::new(address, None);
+    asker.send(1);
+    asker.send(2);
+    for id in [2, 1] {
+        let (got, result) = asker.next().await;
+        assert_eq!(got, id);
+        assert_is_answer(id, &result.unwrap());
+    }
+    assert_eq!(accepted.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn many_at_once_share_a_few_connections() {
+    let (address, accepted) = server(|_, stream| answer_all(stream)).await;
+    let mut asker = Asker::new(address, None);
+    for id in 0..1_000 {
+        asker.send(id);
+    }
+    let mut seen = vec![false; 1_000];
+    for _ in 0..1_000 {
+        let (id, result) = asker.next().await;
+        assert_is_answer(id, &result.unwrap());
+        assert!(!std::mem::replace(&mut seen[id as usize], true), "{id} came twice");
+    }
+    assert!(accepted.load(Ordering::SeqCst) <= 16);
+}
+
+#[tokio::test]
+async fn a_silent_upstream_holds_a_bounded_number_of_connections_and_queries() {
+    let (address, _) = server(|_, stream| swallow(stream)).await;
+    let mut asker = Asker::new(address, None);
+    asker.deadline = ms(600);
+    for id in 0..4_000 {
+        asker.send(id);
+        assert!(asker.streams.connections() <= 16);
+    }
+    let (mut overloaded, mut timeouts) = (0, 0);
+    for _ in 0..4_000 {
+        match asker.next().await.1 {
+            Err(ExchangeError::Overloaded { .. }) => overloaded += 1,
+            Err(ExchangeError::Timeout { .. }) => timeouts += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((overloaded, timeouts), (4_000 - 16 * 128, 16 * 128));
+    asker.until_connections_are(0).await;
+}
+
+#[tokio::test]
+async fn a_connection_closed_while_idle_or_in_use_costs_no_query() {
+    // Each connection answers two queries; the third finds it closed, politely or not.
+    for reset in [false, true] {
+        let (address, accepted) = server(move |_, mut stream| async move {
+            for _ in 0..2 {
+                let query = read_frame(&mut stream).await?;
+                write_frame(&mut stream, &answer(&query)).await?;
+            }
+            read_frame(&mut stream).await?;
+            if reset {
+                stream.set_zero_linger()?;
+            }
+            Ok(())
+        })
+        .await;
+        let mut asker = Asker::new(address, None);
+        for id in 0..9 {
+            asker.ask(id).await;
+        }
+        assert_eq!(accepted.load(Ordering::SeqCst), 5, "reset: {reset}");
+    }
+}
+
+#[tokio::test]
+async fn a_half_closed_connection_is_left() {
+    let (address, accepted) = server(|_, mut stream| async move {
+        let query = read_frame(&mut stream).await?;
+        write_frame(&mut stream, &answer(&query)).await?;
+        stream.shutdown().await?;
+        swallow(stream).await
+    })
+    .await;
+    let mut asker = Asker::new(address, None);
+    for id in 0..3 {
+        asker.ask(id).await;
+        asker.until_connections_are(0).await;
+    }
+    assert_eq!(accepted.load(Ordering::SeqCst), 3);
+}
+
+#[tokio::test]
+async fn an_upstream_that_only_closes_is_an_error_that_says_so() {
+    let (address, accepted) =
+        server(|_, mut stream| async move { read_frame(&mut stream).await.map(drop) }).await;
+    let mut asker = Asker::new(address, None);
+    asker.send(1);
+    let error = asker.next().await.1.unwrap_err();
+    assert!(matches!(error, ExchangeError::Read { error: io::ErrorKind::UnexpectedEof, .. }), "{error}");
+    assert!(error.to_string().ends_with(&format!("->{address}: EOF")), "{error}");
+    assert_eq!(accepted.load(Ordering::SeqCst), 1, "nothing speaks for another try");
+}
+
+#[tokio::test]
+async fn garbage_closes_the_connection() {
+    let (address, _) = server(|_, mut stream| async move {
+        read_frame(&mut stream).await?;
+        write_frame(&mut stream, b"garbage").await?;
+        swallow(stream).await
+    })
+    .await;
+    let mut asker = Asker::new(address, None);
+    asker.send(1);
+    let error = asker.next().await.1.unwrap_err();
+    assert!(matches!(error, ExchangeError::Garbage { .. }), "{error}");
+    asker.until_connections_are(0).await;
+}
+
+#[tokio::test]
+async fn a_refused_connection_says_so() {
+    let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let mut asker = Asker::new(address, None);
+    asker.send(1);
+    let error = asker.next().await.1.unwrap_err();
+    assert_eq!(error.to_string(), format!("dial tcp {address}: connect: connection refused"));
+}
+
+#[tokio::test]
+async fn a_stalled_connection_is_passed_over() {
+    let (address, accepted) = server(|nth, stream| async move {
+        if nth == 0 { swallow(stream).await } else { answer_all(stream).await }
+    })
+    .await;
+    let mut asker = Asker::new(address, None);
+    asker.send(1);
+    let stalled = async {
+        // The first connection is marked after 0.4 s; from then on queries are answered by another.
+        loop {
+            asker.send(2);
+            if let Ok(result) = tokio::time::timeout(ms(100), asker.next()).await {
+                return result;
+            }
+        }
+    };
+    let (id, result) = tokio::time::timeout(ms(5_000), stalled).await.expect("another connection answers");
+    assert_eq!(id, 2);
+    assert_is_answer(2, &result.unwrap());
+    assert!(accepted.load(Ordering::SeqCst) >= 2);
+}
+
+#[tokio::test]
+async fn idle_and_old_connections_are_closed() {
+    for (expire, max_age) in [(ms(50), Duration::ZERO), (ms(60_000), ms(50))] {
+        let (address, accepted) = server(|_, stream| answer_all(stream)).await;
+        let mut asker = Asker::new(address, None);
+        asker.limits = ConnectionLimits { expire, max_age, max_idle: 0 };
+        for id in 0..2 {
+            asker.ask(id).await;
+            asker.until_connections_are(0).await;
+        }
+        assert_eq!(accepted.load(Ordering::SeqCst), 2);
+    }
+}
+
+#[tokio::test]
+async fn max_idle_conns_closes_the_others() {
+    let (address, _) = server(|_, stream| answer_all(stream)).await;
+    let mut asker = Asker::new(address, None);
+    asker.limits.max_idle = 1;
+    for id in 0..40 {
+        asker.send(id);
+    }
+    assert!(asker.streams.connections() > 1);
+    for _ in 0..40 {
+        asker.next().await.1.unwrap();
+    }
+    asker.until_connections_are(1).await;
+}
+
+#[tokio::test]
+async fn a_shutdown_ends_what_is_out() {
+    let (address, _) = server(|_, stream| swallow(stream)).await;
+    let mut asker = Asker::new(address, None);
+    asker.send(1);
+    asker.send(2);
+    tokio::task::yield_now().await;
+    asker.streams.shutdown();
+    asker.send(3);
+    for _ in 0..3 {
+        assert!(matches!(asker.next().await.1, Err(ExchangeError::Shutdown)));
+    }
+    asker.until_connections_are(0).await;
+}
