@@ -1,6 +1,6 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 
 use rustix::fs::{XattrFlags, getxattr, setxattr};
@@ -126,12 +126,7 @@ fn what_somebody_else_writes_meanwhile_is_not_lost() {
 #[test]
 fn localhost_is_always_found_while_lines_come_and_go() {
     let home = tempfile::tempdir().unwrap();
-    for linked in [false, true] {
-        let path = home.path().join(format!("hosts{linked}"));
-        fs::write(&path, OTHERS).unwrap();
-        if linked {
-            fs::hard_link(&path, home.path().join("twin")).unwrap();
-        }
+    for (_, path) in alone_and_linked(home.path()) {
         thread::scope(|scope| {
             let writer = scope.spawn(|| {
                 for round in 0..300_u32 {
@@ -151,12 +146,7 @@ fn localhost_is_always_found_while_lines_come_and_go() {
 #[test]
 fn two_processes_with_markers_of_their_own_lose_no_line_of_each_other() {
     let home = tempfile::tempdir().unwrap();
-    for linked in [false, true] {
-        let path = home.path().join(format!("hosts{linked}"));
-        fs::write(&path, OTHERS).unwrap();
-        if linked {
-            fs::hard_link(&path, home.path().join("twin")).unwrap();
-        }
+    for (linked, path) in alone_and_linked(home.path()) {
         thread::scope(|scope| {
             for marker in ["one", "two"] {
                 let file = File::new(&path, Marker::new(marker).unwrap());
@@ -181,6 +171,18 @@ fn two_processes_with_markers_of_their_own_lose_no_line_of_each_other() {
         assert!(text.starts_with(OTHERS) && text.lines().count() == OTHERS.lines().count() + 4, "{text}");
         assert_eq!((text.matches("# one\n").count(), text.matches("# two\n").count()), (2, 2));
     }
+}
+
+/// A file with the lines of others, and one that cannot be replaced because it has a second name.
+fn alone_and_linked(home: &Path) -> [(bool, PathBuf); 2] {
+    [false, true].map(|linked| {
+        let path = home.join(format!("hosts{linked}"));
+        fs::write(&path, OTHERS).unwrap();
+        if linked {
+            fs::hard_link(&path, home.join("twin")).unwrap();
+        }
+        (linked, path)
+    })
 }
 
 fn update(path: &Path, addresses: &[&str]) -> Result<Written, PublishError> {
