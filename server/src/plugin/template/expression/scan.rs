@@ -94,14 +94,12 @@ pub(super) fn names(text: &str, vars: &[String]) -> Result<(), (usize, Expressio
                 ));
             }
             (_, name, _) if KEYWORDS.contains(&name) => continue,
-            (_, name, "(") if FUNCTIONS.contains(&name) || QUERY.contains(&name) => continue,
+            (_, name, "(") if is_known(name) => continue,
             (_, name, "(") if ELSEWHERE.contains(&name) => return not_built(&format!("{name}()")),
             (_, name, after) if after != "(" && vars.iter().any(|var| var == name) => continue,
-            (_, name, _) if FUNCTIONS.contains(&name) || QUERY.contains(&name) => {
-                ExpressionError::NotCalled(name.to_owned())
-            }
+            (_, name, _) if is_known(name) => ExpressionError::NotCalled(name.to_owned()),
             (_, name, _) => {
-                let nearest = corefile::nearest(name, QUERY.iter().chain(FUNCTIONS).copied());
+                let nearest = corefile::nearest(name, known().copied());
                 ExpressionError::UnknownName { found: name.to_owned(), nearest }
             }
         };
@@ -110,10 +108,19 @@ pub(super) fn names(text: &str, vars: &[String]) -> Result<(), (usize, Expressio
     Ok(())
 }
 
+/// Every name that can be called.
+fn known() -> impl Iterator<Item = &'static &'static str> {
+    QUERY.iter().chain(FUNCTIONS).chain(CLOSURES)
+}
+
+fn is_known(name: &str) -> bool {
+    known().any(|known| *known == name)
+}
+
 /// Whether a name means something in the language already. Its parser takes what begins with `not`, `true`, `false` or
 /// `nil` apart, so that such a name would not be read as one.
 pub(super) fn is_taken(name: &str) -> bool {
-    let all = [KEYWORDS, FUNCTIONS, QUERY, ELSEWHERE, &["let"]];
+    let all = [KEYWORDS, FUNCTIONS, CLOSURES, QUERY, ELSEWHERE, &["let"]];
     all.iter().any(|names| names.contains(&name))
         || ["not", "true", "false", "nil"].iter().any(|prefix| name.starts_with(prefix))
 }
@@ -201,8 +208,6 @@ pub(super) const QUERY: &[&str] = &[
 ];
 const FUNCTIONS: &[&str] = &[
     "abs",
-    "all",
-    "any",
     "bitand",
     "bitnand",
     "bitnot",
@@ -213,12 +218,6 @@ const FUNCTIONS: &[&str] = &[
     "bitxor",
     "ceil",
     "concat",
-    "count",
-    "filter",
-    "find",
-    "findIndex",
-    "findLast",
-    "findLastIndex",
     "first",
     "flatten",
     "float",
@@ -236,25 +235,19 @@ const FUNCTIONS: &[&str] = &[
     "lastIndexOf",
     "len",
     "lower",
-    "map",
     "max",
     "mean",
     "median",
     "metadata",
     "min",
-    "none",
-    "one",
-    "reduce",
     "repeat",
     "replace",
     "reverse",
     "round",
     "sort",
-    "sortBy",
     "split",
     "splitAfter",
     "string",
-    "sum",
     "take",
     "trim",
     "trimPrefix",
