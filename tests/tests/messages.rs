@@ -1,6 +1,6 @@
 //! The rules for messages and transports, whatever the plugins: what is dropped, refused, truncated, echoed; pipelining and patience over TCP.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -302,7 +302,7 @@ fn idle_and_silent_connections_are_closed_and_limits_hold() {
     let test = "idle_and_silent_connections_are_closed_and_limits_hold";
     let v6 = IpAddr::from(Ipv6Addr::LOCALHOST);
     let mut places = vec![SocketAddr::from((fresh_ip(), port()))];
-    match std::net::UdpSocket::bind((v6, 0)) {
+    match UdpSocket::bind((v6, 0)) {
         Ok(_) => places.push((v6, free_port(v6)).into()),
         Err(error) => tests::skip(test, &format!("its IPv6 row: ::1: {error}")),
     }
@@ -341,7 +341,7 @@ fn garbage_ends_nothing() {
         noise ^= noise << 17;
         noise as u8
     };
-    let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
     for n in 0..20_000 {
         let mut packet: Vec<u8> = (0..n % 120).map(|_| octet()).collect();
         if n % 2 == 0 && packet.len() > 12 {
@@ -367,7 +367,7 @@ fn garbage_ends_nothing() {
 #[test]
 fn the_same_rules_hold_over_ipv6() {
     let ip = Ipv6Addr::LOCALHOST;
-    if std::net::UdpSocket::bind((ip, 0)).is_err() {
+    if UdpSocket::bind((ip, 0)).is_err() {
         return tests::skip("the_same_rules_hold_over_ipv6", "::1 is not there");
     }
     let at = SocketAddr::from((ip, free_port(ip.into())));
@@ -390,14 +390,20 @@ fn the_same_rules_hold_over_ipv6() {
 #[test]
 fn a_wildcard_listener_answers_from_the_address_that_was_asked() {
     // A connected socket takes replies from nowhere else.
-    let port = free_port(fresh_ip().into());
+    // Below those that the kernel gives to clients: on some address one of those is always taken.
+    let everywhere = IpAddr::from([0; 4]);
+    let first = 10_000 + (std::process::id() % 10_000) as u16;
+    let mut ports = (first..first + 10_000).filter(|port| {
+        TcpListener::bind((everywhere, *port)).is_ok() && UdpSocket::bind((everywhere, *port)).is_ok()
+    });
+    let port = ports.next().expect("not all of them are taken");
     let _server = Server::start(&format!(".:{port} {{\nwhoami\n}}"));
     for _ in 0..3 {
         let at = SocketAddr::from((fresh_ip(), port));
         assert_eq!(ask(at, "a.example", "A").status(), "NOERROR");
         assert_eq!(Ask::new("a.example", "A").tcp().of(at).status(), "NOERROR");
     }
-    if std::net::UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).is_ok() {
+    if UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).is_ok() {
         assert_eq!(ask((Ipv6Addr::LOCALHOST, port).into(), "a.example", "A").status(), "NOERROR");
     }
 }
