@@ -150,13 +150,13 @@ const BUDGETS: [(&str, u64); 7] = [
     ("hosts", HOSTS),
     // Lines in the table cost a lookup nothing.
     ("hosts-100k", HOSTS),
-    ("cache", 2360),
-    ("nxdomain", 2020),
-    ("whoami", 1990),
-    ("log", 5360),
-    ("miss", 12_600),
+    ("cache", 1890),
+    ("nxdomain", 1570),
+    ("whoami", 1460),
+    ("log", 4890),
+    ("miss", 12_230),
 ];
-const HOSTS: u64 = 2240;
+const HOSTS: u64 = 1620;
 const FEW: u64 = 2_000;
 const MANY: u64 = 22_000;
 const OUTSTANDING: usize = 64;
