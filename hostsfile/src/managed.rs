@@ -9,6 +9,7 @@
 
 mod attributes;
 mod file;
+mod rewrite;
 #[cfg(test)]
 mod tests;
 mod text;

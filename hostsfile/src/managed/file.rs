@@ -8,7 +8,9 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
 
+use super::rewrite::{Change, most, plan};
 use super::{Entry, MAX_BYTES, Marker, Text, attributes};
 use crate::publish::{Beside, PublishError, Step, resolve};
 
@@ -46,14 +48,15 @@ impl File {
     ///
     /// A new file is written beside the old one and renamed onto it, under the same lock as [`publish`](crate::publish()).
     /// Where that cannot be (a directory that is not writable, a file mounted by itself or with several names, an owner or
-    /// attribute that may not be given) the file is changed in place, under a lock on itself: the space is reserved, newlines
-    /// fill it if it is to grow, one write from the first line that differs brings the new bytes, padded with newlines to
-    /// the old length, and only then is it cut. Killed in between, it ends in empty lines.
+    /// attribute that may not be given) the file is changed in place, under a lock on itself, so that no reader finds part
+    /// of a line at any moment: a line comes and goes by its first byte, which is `#` as long as the rest is written. The new
+    /// lines come behind the old ones first and then to their place, so that none is missing meanwhile; where there is no
+    /// room for both, they are for a moment. Killed in between, it leaves comments, empty lines, or lines twice.
     ///
     /// # Errors
     /// Any step that fails, the file's absence among them; [`PublishError::TooLarge`] above 16 MiB;
     /// [`PublishError::Orphaned`]; [`PublishError::Busy`]; [`PublishError::Changing`]. The file is as
-    /// it was, unless the step is [`Step::Sync`], [`Step::SyncDirectory`] or [`Step::Truncate`].
+    /// it was, unless the step is [`Step::Write`] in place, [`Step::Sync`], [`Step::SyncDirectory`] or [`Step::Truncate`].
     pub fn update(&self, mut choose: impl FnMut(&Text<'_>) -> Vec<Entry>) -> Result<Written, PublishError> {
         let target = resolve(&self.path)?;
         let mut next = |old: &[u8]| {
@@ -126,26 +129,44 @@ fn in_place(target: &Path, next: &mut dyn FnMut(&[u8]) -> Option<Vec<u8>>) -> Re
         return Err(PublishError::Changing(target.to_owned()));
     }
     let Some(new) = next(&old) else { return Ok(Written::Unchanged) };
-    let (old_length, new_length) = (old.len() as u64, new.len() as u64);
-    if new_length > old_length {
-        fallocate(&file, FallocateFlags::KEEP_SIZE, 0, new_length)
-            .map_err(io::Error::from)
-            .map_err(Step::Reserve.at(target))?;
-        // A reader who was told the old length while the bytes are new already would find the last line cut off.
-        let newlines = vec![b'\n'; new.len() - old.len()];
-        file.write_all_at(&newlines, old_length).map_err(Step::Write.at(target))?;
-    }
-    let same = old.iter().zip(&new).take_while(|(old, new)| old == new).count();
-    let from = new[..same].iter().rposition(|&byte| byte == b'\n').map_or(0, |newline| newline + 1);
-    let mut block = new[from..].to_vec();
-    block.resize(old.len().max(new.len()) - from, b'\n');
-    file.write_all_at(&block, from as u64).map_err(Step::Write.at(target))?;
-    file.sync_all().map_err(Step::Sync.at(target))?;
-    if new_length < old_length {
-        file.set_len(new_length).map_err(Step::Truncate.at(target))?;
-        file.sync_all().map_err(Step::Sync.at(target))?;
-    }
+    rewrite(&file, &old, &new).map_err(|(step, error)| step.at(target)(error))?;
     Ok(Written::InPlace)
+}
+
+/// Makes `new` of a file that holds `old`.
+fn rewrite(file: &Open, old: &[u8], new: &[u8]) -> Result<(), (Step, io::Error)> {
+    let mut changes = plan(old, new, true);
+    if reserve(file, most(&changes)).is_err() {
+        changes = plan(old, new, false);
+        reserve(file, most(&changes)).map_err(|error| (Step::Reserve, error))?;
+    }
+    let mut begun = false;
+    for change in changes {
+        let (step, done) = match change {
+            Change::Write { at, bytes } => {
+                begun |= at < old.len();
+                (Step::Write, file.write_all_at(&bytes, at as u64))
+            }
+            Change::Sync => (Step::Sync, file.sync_all()),
+            Change::Cut { length } => (Step::Truncate, file.set_len(length as u64)),
+        };
+        if let Err(error) = done {
+            if !begun {
+                // Nothing but what stands behind the end is new.
+                drop(file.set_len(old.len() as u64));
+            }
+            return Err((step, error));
+        }
+    }
+    Ok(())
+}
+
+/// Makes sure that there is room on the disk, where the file system can; the length stays.
+fn reserve(file: &Open, length: usize) -> Result<(), io::Error> {
+    match fallocate(file, FallocateFlags::KEEP_SIZE, 0, length as u64) {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+        reserved => Ok(reserved?),
+    }
 }
 
 fn lock(file: &Open, path: &Path) -> Result<(), PublishError> {
