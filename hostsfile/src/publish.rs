@@ -1,7 +1,8 @@
 //! A file that is ours, replaced whole: readers find the old content or the new, whatever ends us in between.
 //!
 //! ```text
-//! lock the file beside the target -> write it, 0644, sync -> rename it onto the target -> sync the directory
+//! lock -> write a file beside the target, 0644, sync -> exchange it with the target -> look at what came out -> sync the
+//! directory
 //! ```
 //!
 //! Knows no hosts text; [`managed`](crate::managed) uses the same file beside the target.
@@ -14,30 +15,32 @@ pub(crate) use beside::Beside;
 
 use std::fmt;
 use std::fs::{self, File};
-use std::io::{self, Read as _};
+use std::io::{self, BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-/// Makes `bytes` the content of the file at `path`, mode 0644.
+/// Makes `bytes` the content of the file at `path`, mode 0644, if it holds `base` or is not there; without `base` whatever
+/// it holds.
 ///
-/// The bytes are written to `.NAME.localdns` in the same directory, synced and renamed; a symbolic link at `path` is
+/// The bytes are written to `.NAME.localdns.new` in the same directory, synced and renamed; a symbolic link at `path` is
 /// followed, and a file that holds these bytes already is left alone. Whoever publishes holds a lock (flock) on the file
-/// beside the target, so two processes take turns: one waits for the other, at most 2 s. What a killed one left there is
-/// overwritten by the next.
+/// `.NAME.localdns`, so two processes take turns: one waits for the other, at most 2 s. What a killed one left there goes
+/// with the next.
 ///
 /// # Errors
-/// Any step that fails, a directory that is missing among them, [`PublishError::NotAFile`] and [`PublishError::Busy`].
-/// The file holds what it held before, and the file beside it is gone, unless the step is [`Step::SyncDirectory`]: then
-/// the new content stands, and a crash of the machine may undo it.
-pub fn publish(path: &Path, bytes: &[u8]) -> Result<(), PublishError> {
+/// Any step that fails, a directory that is missing among them, [`PublishError::NotAFile`], [`PublishError::Busy`] and
+/// [`PublishError::Changed`]. The file holds what it held before, and those beside it are gone, unless the step is
+/// [`Step::SyncDirectory`]: then the new content stands, and a crash of the machine may undo it.
+pub fn publish(path: &Path, base: Option<&[u8]>, bytes: &[u8]) -> Result<(), PublishError> {
     let target = resolve(path)?;
     if holds(&target, bytes) {
+        Beside::tidy(&target);
         return Ok(());
     }
     let mut beside = Beside::open(&target)?;
     beside.write(bytes)?;
     beside.set_mode(MODE)?;
-    beside.replace_target()
+    if beside.replace_target(base)? { Ok(()) } else { Err(PublishError::Changed(target)) }
 }
 
 /// Why a file could not be replaced.
@@ -49,6 +52,9 @@ pub enum PublishError {
     /// Another process is writing, and has not finished for 2 s.
     #[error("another process has held the lock on {} for 2 s", .0.display())]
     Busy(PathBuf),
+    /// It does not hold what it was thought to hold: somebody else has written it.
+    #[error("{} was written by another program meanwhile", .0.display())]
+    Changed(PathBuf),
     /// Somebody else changes it again and again.
     #[error("{} changes faster than it can be written", .0.display())]
     Changing(PathBuf),
@@ -145,17 +151,29 @@ pub(crate) fn directory_of(path: &Path) -> &Path {
 
 /// Whether the file holds these bytes, readable by all. One that cannot be read does not.
 fn holds(path: &Path, bytes: &[u8]) -> bool {
-    let read = || -> io::Result<bool> {
+    fs::metadata(path).is_ok_and(|found| found.permissions().mode() & 0o7777 == MODE) && says(path, bytes)
+}
+
+/// Whether the file holds these bytes. One that cannot be read does not.
+fn says(path: &Path, bytes: &[u8]) -> bool {
+    let compare = || -> io::Result<bool> {
         let file = File::open(path)?;
-        let found = file.metadata()?;
-        if found.len() != bytes.len() as u64 || found.permissions().mode() & 0o7777 != MODE {
+        if file.metadata()?.len() != bytes.len() as u64 {
             return Ok(false);
         }
-        let mut old = Vec::with_capacity(bytes.len() + 1);
-        file.take(bytes.len() as u64 + 1).read_to_end(&mut old)?;
-        Ok(old == bytes)
+        let (mut file, mut rest) = (BufReader::with_capacity(64 << 10, file), bytes);
+        loop {
+            let found = file.fill_buf()?;
+            let count = found.len();
+            if count == 0 {
+                return Ok(rest.is_empty());
+            }
+            let Some(left) = rest.strip_prefix(found) else { return Ok(false) };
+            rest = left;
+            file.consume(count);
+        }
     };
-    read().unwrap_or(false)
+    compare().unwrap_or(false)
 }
 
 /// Everybody may know the hosts.

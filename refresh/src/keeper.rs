@@ -286,6 +286,18 @@ impl Keeper {
         self.unpublished.then(|| self.text.clone())
     }
 
+    /// What the file was read as, or written; nothing if it was neither.
+    pub fn base(&self) -> Arc<[u8]> {
+        self.base.clone()
+    }
+
+    /// Every name is due at `at`, if it is not due before.
+    pub fn hurry(&mut self, at: Instant) {
+        for entry in self.entries.values_mut() {
+            entry.due = entry.due.min(at);
+        }
+    }
+
     /// The file now is `text`.
     pub fn published(&mut self, text: Arc<[u8]>, now: Instant) {
         self.unpublished &= *text != *self.text;

@@ -65,6 +65,7 @@ impl File {
         };
         let (_, _, old) = read(&target)?;
         if next(&old).is_none() {
+            Beside::tidy(&target);
             return Ok(Written::Unchanged);
         }
         for _ in 0..TRIES {
@@ -105,8 +106,9 @@ fn replace(target: &Path, next: &mut dyn FnMut(&[u8]) -> Option<Vec<u8>>) -> Res
     if state(&now) != state(&found) {
         return Ok(Replaced::Changed);
     }
-    match beside.replace_target() {
-        Ok(()) => Ok(Replaced::Done(Written::Replaced)),
+    match beside.replace_target(Some(&old)) {
+        Ok(true) => Ok(Replaced::Done(Written::Replaced)),
+        Ok(false) => Ok(Replaced::Changed),
         Err(error) if forbids_renaming(&error) => Ok(Replaced::Impossible),
         Err(error) => Err(error),
     }

@@ -46,7 +46,7 @@ pub(super) async fn run(kept: Arc<Kept>, running: Weak<Running>) {
             if let Some(server) = running_too.upgrade() {
                 kept_too.expire(&server);
                 if publish {
-                    kept_too.publish_again(&server.logger);
+                    kept_too.publish_again(&server);
                 }
             }
             if !questions.is_empty() {

@@ -14,6 +14,7 @@ mod plan;
 mod servers;
 mod status;
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -68,6 +69,17 @@ struct LastRound {
     wall: u64,
     answered: usize,
     failed: usize,
+}
+
+/// What a look at the file found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Caught {
+    /// What was read or written before; or no file.
+    Known,
+    /// What somebody else wrote.
+    New,
+    /// Somebody who is still writing.
+    Torn,
 }
 
 /// How a round went as a whole, as metrics and status call it.
@@ -198,7 +210,7 @@ impl Kept {
     fn finish(&self, began: Instant, outcomes: Vec<(Question, Outcome)>, draw: f64, running: &Weak<Running>) {
         let Some(running) = running.upgrade() else { return };
         // What another program wrote since the last look is older than these answers.
-        let whole = self.catch_up();
+        let caught = self.catch_up();
         let round = {
             let mut state = self.state();
             let now = clock::now();
@@ -210,37 +222,30 @@ impl Kept {
             state.last = Some(last);
             round
         };
-        self.tell(&round, &running.shared.hosts, &running.logger);
-        match whole {
-            true => self.publish(&running.logger),
-            false => self.state().publish_again = Some(clock::now() + CATCH_UP_AGAIN),
-        }
+        self.tell(&round, &running);
+        self.publish(caught, &running);
     }
 
     /// Tries again to write what could not be written.
-    fn publish_again(&self, logger: &Logger) {
-        if self.catch_up() {
-            self.state().publish_again = None;
-            self.publish(logger);
-        } else {
-            self.state().publish_again = Some(clock::now() + CATCH_UP_AGAIN);
-        }
+    fn publish_again(&self, running: &Running) {
+        self.state().publish_again = None;
+        self.publish(self.catch_up(), running);
     }
 
     /// Lets go of what is too old.
     fn expire(&self, running: &Running) {
         let changes = self.state().keeper.expire(reading(clock::now()));
         if !changes.is_empty() {
-            self.tell(&Round { changes, ..Round::default() }, &running.shared.hosts, &running.logger);
-            self.publish(&running.logger);
+            self.tell(&Round { changes, ..Round::default() }, running);
+            self.publish(Ok(Caught::Known), running);
         }
     }
 
-    fn tell(&self, round: &Round, hosts: &HostsRegistry, logger: &Logger) {
+    fn tell(&self, round: &Round, running: &Running) {
         if round.changes.is_empty() {
             return;
         }
-        self.serve(hosts);
+        self.serve(&running.shared.hosts);
         for change in &round.changes {
             let list = |addresses: &[std::net::IpAddr]| {
                 addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
@@ -254,7 +259,7 @@ impl Kept {
                 }
                 _ => format!("{name} is {}, was {}", list(&change.after), list(&change.before)),
             };
-            logger.info(Some("hosts"), &line);
+            running.logger.info(Some("hosts"), &line);
         }
     }
 
@@ -267,38 +272,70 @@ impl Kept {
         }
     }
 
-    /// Reads the file, if somebody else wrote it; `false` while he seems to be at it.
-    fn catch_up(&self) -> bool {
-        let Ok((text, age)) = read_file(&self.file) else { return true };
+    /// Reads the file, if somebody else wrote it.
+    fn catch_up(&self) -> io::Result<Caught> {
+        let (text, age) = match read_file(&self.file) {
+            Ok(found) => found,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Caught::Known),
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => return Ok(Caught::Torn),
+            Err(error) => return Err(error),
+        };
         let mut state = self.state();
-        let torn = text.last().is_none_or(|&last| last != b'\n');
-        let read = !torn || state.keeper.knows(&text);
-        if read {
+        if state.keeper.knows(&text) {
             state.keeper.read(&text, age, reading(clock::now()));
+            return Ok(Caught::Known);
         }
-        read
+        if text.last().is_none_or(|&last| last != b'\n') {
+            return Ok(Caught::Torn);
+        }
+        state.keeper.read(&text, age, reading(clock::now()));
+        Ok(Caught::New)
     }
 
     /// Writes the file, if memory has what it has not. What cannot be written stays in memory, and is tried again.
-    fn publish(&self, logger: &Logger) {
-        let Some(text) = self.state().keeper.to_publish() else { return };
-        let written = hostsfile::publish(&self.file, &text);
-        let now = clock::now();
-        let mut state = self.state();
-        match written {
+    fn publish(&self, caught: io::Result<Caught>, running: &Running) {
+        match caught {
+            Ok(Caught::Known) => {}
+            // The tables do not look by themselves where `reload` is 0.
+            Ok(Caught::New) => self.serve(&running.shared.hosts),
+            Ok(Caught::Torn) => return self.state().publish_again = Some(clock::now() + CATCH_UP_AGAIN),
+            Err(error) => {
+                let error = format!("cannot read {}: {error}", self.file.display());
+                return self.cannot_publish(error, &running.logger);
+            }
+        }
+        let (text, base) = {
+            let state = self.state();
+            let Some(text) = state.keeper.to_publish() else { return };
+            (text, state.keeper.base())
+        };
+        match hostsfile::publish(&self.file, Some(&base), &text) {
             Ok(()) => {
-                state.keeper.published(text, now);
+                let mut state = self.state();
+                state.keeper.published(text, clock::now());
                 (state.publish_error, state.publish_again) = (None, None);
             }
-            Err(error) => {
-                let error = error.to_string();
-                state.publish_failures += 1;
-                state.publish_again = Some(now + PUBLISH_AGAIN);
-                if state.publish_error.as_ref() != Some(&error) {
-                    logger.error(Some("hosts"), &format!("{error}; what was learned is served from memory"));
-                    state.publish_error = Some(error);
-                }
+            // It is newer than our answers, and counts until the next ones; nobody should wait for those.
+            Err(hostsfile::PublishError::Changed(_)) => {
+                let soon = clock::now() + CATCH_UP_AGAIN;
+                let caught = self.catch_up();
+                let mut state = self.state();
+                state.keeper.hurry(soon);
+                state.publish_again = (!matches!(caught, Ok(Caught::New))).then_some(soon);
+                drop(state);
+                self.serve(&running.shared.hosts);
             }
+            Err(error) => self.cannot_publish(error.to_string(), &running.logger),
+        }
+    }
+
+    fn cannot_publish(&self, error: String, logger: &Logger) {
+        let mut state = self.state();
+        state.publish_failures += 1;
+        state.publish_again = Some(clock::now() + PUBLISH_AGAIN);
+        if state.publish_error.as_ref() != Some(&error) {
+            logger.error(Some("hosts"), &format!("{error}; what was learned is served from memory"));
+            state.publish_error = Some(error);
         }
     }
 

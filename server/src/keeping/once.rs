@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use hostsfile::PublishError;
 use refresh::{Keeper, Outcome, Question, Settings};
 use tokio::runtime::Handle;
 
@@ -37,33 +38,41 @@ pub fn once(
     if settings.names.is_empty() {
         return Ok((Vec::new(), "there is no name to refresh\n".to_owned()));
     }
-    let mut keeper = Keeper::new(settings, reading(clock::now()));
-    match read_file(&file) {
-        Ok((text, age)) => drop(keeper.read(&text, age, reading(clock::now()))),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(format!("cannot read {}: {error}", file.display())),
-    }
     let house = corefile.map(|(_, house)| house);
     let mut servers = servers::servers(&via, house);
     if servers.is_empty() {
         servers = servers::system(house);
     }
-    let began = clock::now();
-    let questions = keeper.begin(began);
-    let outcomes = runtime.block_on(driver::ask(&questions, &servers));
-    let mut told = failures(&outcomes);
-    let round = keeper.finish(began, outcomes, reading(clock::now()), 0.0);
-    for change in &round.changes {
-        let addresses: Vec<_> = change.after.iter().map(ToString::to_string).collect();
-        told.push_str(&format!("{} is {}\n", change.name, addresses.join(" ")));
+    let mut outcomes = None;
+    for _ in 0..TRIES {
+        let mut keeper = Keeper::new(settings.clone(), reading(clock::now()));
+        match read_file(&file) {
+            Ok((text, age)) => drop(keeper.read(&text, age, reading(clock::now()))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(format!("cannot read {}: {error}", file.display())),
+        }
+        let base = keeper.base();
+        let began = clock::now();
+        let questions = keeper.begin(began);
+        let outcomes = outcomes.get_or_insert_with(|| runtime.block_on(driver::ask(&questions, &servers)));
+        let mut told = failures(outcomes);
+        let round = keeper.finish(began, outcomes.clone(), reading(clock::now()), 0.0);
+        for change in &round.changes {
+            let addresses: Vec<_> = change.after.iter().map(ToString::to_string).collect();
+            told.push_str(&format!("{} is {}\n", change.name, addresses.join(" ")));
+        }
+        if wish.print {
+            return Ok((keeper.text().to_vec(), told));
+        }
+        let Some(text) = keeper.to_publish() else { return Ok((Vec::new(), told)) };
+        match hostsfile::publish(&file, Some(&base), &text) {
+            Ok(()) => return Ok((Vec::new(), told)),
+            // Then what the answers change is something else.
+            Err(PublishError::Changed(_)) => {}
+            Err(error) => return Err(error.to_string()),
+        }
     }
-    if wish.print {
-        return Ok((keeper.text().to_vec(), told));
-    }
-    if let Some(text) = keeper.to_publish() {
-        hostsfile::publish(&file, &text).map_err(|error| error.to_string())?;
-    }
-    Ok((Vec::new(), told))
+    Err(PublishError::Changing(file).to_string())
 }
 
 /// The plan of the file that is meant, or one made of the environment alone.
@@ -92,4 +101,6 @@ fn failures(outcomes: &[(Question, Outcome)]) -> String {
     outcomes.iter().filter_map(line).collect()
 }
 
+/// How often a file that others change is read again.
+const TRIES: usize = 5;
 const DEFAULT_HOSTS: &str = "/etc/localdns/hosts";

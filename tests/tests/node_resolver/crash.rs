@@ -72,7 +72,7 @@ fn killed_at_each_call(test: &str, in_place: bool) {
         for call in fs::read_to_string(&log).expect("strace wrote its log").lines().filter_map(call) {
             *calls.entry(call).or_default() += 1;
         }
-        let changing = if in_place { ["pwrite64", "fsync"] } else { ["rename", "fsync"] };
+        let changing = if in_place { ["pwrite64", "fsync"] } else { ["renameat2", "fsync"] };
         assert!(changing.iter().all(|call| calls.contains_key(*call)), "{calls:?}");
         for (call, times) in calls {
             for nth in 1..=times {

@@ -163,6 +163,31 @@ fn readers_never_find_half_a_file() {
     }
 }
 
+/// The new file is written when the other program renames its own.
+#[test]
+fn a_rename_just_before_ours_is_not_lost() {
+    if !tests::tool("a_rename_just_before_ours_is_not_lost", "strace") {
+        return;
+    }
+    let node = Node::new(OTHERS, zone(WEB));
+    let round = node.command("web.t1.svc", &["-once"]);
+    let mut traced = Command::new("strace");
+    traced.args(["-f", "-qq", "-o", "/dev/null", "-e", "inject=renameat2:delay_enter=5000000:when=1"]);
+    traced.arg(round.get_program()).args(round.get_args());
+    traced.envs(round.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    thread::scope(|scope| {
+        let ended = scope.spawn(|| output(traced, PATIENCE));
+        let new = node.home.path().join(".hosts.localdns.new");
+        eventually("the new file", SOON, || {
+            fs::read_to_string(&new).unwrap_or_default().contains("10.96.0.100").then_some(())
+        });
+        tests::publish(&node.hosts(), format!("{OTHERS}192.0.2.1 late\n"));
+        said(&ended.join().unwrap());
+    });
+    assert_eq!(node.text(), format!("{OTHERS}192.0.2.1 late\n{}", line("10.96.0.100", "web.t1.svc")));
+    assert_eq!(node.names(), ["hosts"]);
+}
+
 #[test]
 fn the_nodes_own_hosts_file_is_changed_and_never_asked() {
     isolated(|| {

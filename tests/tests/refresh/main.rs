@@ -1,6 +1,7 @@
 //! Names that the server keeps true in its hosts file, and the same from the command line.
 
 mod faults;
+mod files;
 mod once;
 mod serving;
 

@@ -1,0 +1,104 @@
+//! The hosts file as others see it: two of them, other programs that write it, tables that do not look by themselves.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use tests::{Options, Server, Upstream, binary, eventually, fresh_ip, publish, tempdir, tool};
+
+use super::{EVERY_5_S, NAMES, Node, address};
+
+#[test]
+fn without_reload_another_programs_write_is_served_from_the_next_round_on() {
+    let directory = tempdir();
+    let hosts = directory.path().join("hosts");
+    fs::write(&hosts, "192.0.2.98 canary.test\n").unwrap();
+    let upstream = Upstream::start(fresh_ip(), address(1));
+    let at = SocketAddr::from((fresh_ip(), tests::port()));
+    let corefile = format!(
+        ".:{} {{\nbind {}\nhosts {} {{\nreload 0\nrefresh a.test\nrefresh_via {}\nrefresh_interval 5s\n}}\n}}\n",
+        at.port(),
+        at.ip(),
+        hosts.display(),
+        upstream.word()
+    );
+    let _server = Server::start_with(&corefile, Options::default().args(["-status", ""]));
+    let sees = |name: &str, last: u8| {
+        eventually(name, Duration::from_secs(20), || {
+            sleep(Duration::from_millis(20));
+            (tests::ask(at, name, "A").short() == [format!("192.0.2.{last}")]).then_some(())
+        });
+    };
+    sees("a.test", 1);
+    sees("canary.test", 98);
+    eventually("the first publication", Duration::from_secs(10), || {
+        fs::read_to_string(&hosts).unwrap().contains("192.0.2.1 a.test\n").then_some(())
+    });
+    // The answers stay as they are: it is not they that bring the other line in.
+    let text = fs::read_to_string(&hosts).unwrap();
+    publish(&hosts, text.replace("192.0.2.98", "192.0.2.99"));
+    sees("canary.test", 99);
+    sees("a.test", 1);
+}
+
+/// The lookups are done and the new file is written when the other program renames its own.
+#[test]
+fn a_rename_just_before_ours_is_not_lost() {
+    if !tool("a_rename_just_before_ours_is_not_lost", "strace") {
+        return;
+    }
+    let directory = tempdir();
+    let (hosts, corefile) = (directory.path().join("hosts"), directory.path().join("Corefile"));
+    let upstream = Upstream::start(fresh_ip(), address(1));
+    fs::write(&hosts, "192.0.2.98 canary.test\n").unwrap();
+    let text = format!(
+        ".:5399 {{\nhosts {} {{\nrefresh a.test\nrefresh_via {}\n}}\n}}\n",
+        hosts.display(),
+        upstream.word()
+    );
+    fs::write(&corefile, text).unwrap();
+    let mut traced = Command::new("strace");
+    traced.args(["-f", "-qq", "-o", "/dev/null", "-e", "inject=renameat2:delay_enter=5000000:when=1"]);
+    traced.arg(binary()).args(["refresh", "--once", "-conf"]).arg(&corefile).env_remove(NAMES);
+    let mut traced = traced.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("strace starts");
+    eventually("the new file", Duration::from_secs(20), || {
+        let ours = fs::read_to_string(directory.path().join(".hosts.localdns.new")).unwrap_or_default();
+        ours.contains("192.0.2.1 a.test\n").then_some(())
+    });
+    publish(&hosts, "192.0.2.99 canary.test\n");
+    let ended = eventually("its end", Duration::from_secs(40), || traced.try_wait().expect("a child"));
+    assert!(ended.success(), "{ended}");
+    let text = fs::read_to_string(&hosts).unwrap();
+    assert!(text.contains("192.0.2.99 canary.test\n") && text.contains("192.0.2.1 a.test\n"), "{text}");
+    assert_eq!(super::files(directory.path()), ["Corefile", "hosts"]);
+}
+
+#[test]
+fn a_timer_that_was_left_beside_the_server_does_no_harm() {
+    let node = Node::start(Some("192.0.2.99 canary.test\n"), "refresh a.test", &[EVERY_5_S], address(1));
+    node.file_holds("192.0.2.1 a.test");
+    let corefile = node.directory.join("Corefile");
+    fs::write(&corefile, &node.corefile).unwrap();
+    for last in 2..5 {
+        node.upstream.answer_by(address(last));
+        let runs: Vec<_> = (0..4)
+            .map(|_| {
+                let mut command = Command::new(binary());
+                command.args(["refresh", "--once", "-conf"]).arg(&corefile).env_remove(NAMES);
+                command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts")
+            })
+            .collect();
+        for mut run in runs {
+            assert!(run.wait().expect("a child").success());
+        }
+        node.sees("a.test", "A", &[&format!("192.0.2.{last}")]);
+        node.file_holds(&format!("192.0.2.{last} a.test"));
+        assert_eq!(node.ask("canary.test", "A").short(), ["192.0.2.99"]);
+        let lines: Vec<_> =
+            node.text().lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect();
+        assert_eq!(lines, ["192.0.2.99 canary.test".to_owned(), format!("192.0.2.{last} a.test")]);
+    }
+    assert_eq!(super::files(&node.directory), ["Corefile", "hosts", "status.sock"]);
+}
