@@ -351,3 +351,54 @@ fn reading(now: Instant) -> Clock {
 const PUBLISH_AGAIN: Duration = Duration::from_secs(30);
 /// How long another program has to finish what it writes.
 const CATCH_UP_AGAIN: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::{Draft, Origin};
+    use crate::house::tests::Scene;
+    use std::fs;
+
+    #[test]
+    fn what_we_wrote_ourselves_is_not_built_a_second_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("hosts");
+        let corefile = format!(". {{\nbind 127.0.0.1\nhosts {} {{\nrefresh a\n}}\n}}\n", file.display());
+        let scene = Scene::new(&corefile);
+        let draft = Draft::read(&Origin::Text(corefile.into()), 53).unwrap();
+        let (hosts, mut now) = (&scene.shared.hosts, scene.now);
+        let environment = Environment::default();
+        hosts.kept.prepare(&plan(&draft.spec, &environment), &environment, now);
+        let kept = hosts.kept.find(&file).unwrap();
+        let table = hosts.all().pop().unwrap();
+        let mut look = |text: Option<&str>| {
+            if let Some(text) = text {
+                fs::write(&file, text).unwrap();
+            }
+            let before = table.built_ms();
+            // So that a table that is built now is seen to be.
+            while crate::plugin::hosts::wall_ms() == before {
+                std::thread::yield_now();
+            }
+            now += Duration::from_secs(5);
+            table.look(now, &scene.shared.logger);
+            table.built_ms() > before
+        };
+        assert!(look(Some("192.0.2.9 canary\n")));
+        assert!(!look(None));
+        let text = {
+            let mut state = kept.state();
+            let questions = state.keeper.begin(scene.now);
+            let answer = Outcome::Addresses { addresses: vec!["192.0.2.1".parse().unwrap()], ttl: 60 };
+            let outcomes = vec![(questions[0], answer)];
+            state.keeper.finish(scene.now, outcomes, reading(scene.now), 0.0);
+            state.keeper.to_publish().unwrap()
+        };
+        kept.serve(hosts);
+        hostsfile::publish(&file, Some(b"192.0.2.9 canary\n"), &text).unwrap();
+        kept.state().keeper.published(text, scene.now);
+        assert!(!look(None), "it is served already");
+        assert_eq!(scene.ask("127.0.0.1:53", "a", wire::RType::A), "NOERROR aa; a. 3600 IN A 192.0.2.1");
+        assert!(look(Some("192.0.2.8 canary\n")), "what somebody else wrote is built");
+    }
+}

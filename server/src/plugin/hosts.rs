@@ -1,8 +1,8 @@
 //! `hosts`: a table of names in memory, built aside from a file and swapped in whole.
 
-use std::fs::{File, Metadata};
+use std::fs::{self, File, Metadata};
 use std::io::{self, Read as _};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -219,6 +219,13 @@ impl HostsTable {
             }
         };
         state.missing_reported = false;
+        if let Some(kept) = kept.as_ref().filter(|_| state.kept_text.as_deref() == Some(&*text)) {
+            // What we wrote, and serve: no second table of it.
+            let served = kept.read(&text, stamp.age(), now);
+            self.serve_text(state, served);
+            self.saw(state, stamp);
+            return true;
+        }
         let (table, report) = self.build(&text);
         let emptied = table.entries() == self.inline_entries && self.entries() > self.inline_entries;
         let doubtful = state.seen.is_some() && (emptied || text.last().is_some_and(|&last| last != b'\n'));
@@ -233,11 +240,15 @@ impl HostsTable {
                 self.swap(state, table);
             }
         }
+        self.saw(state, stamp);
+        self.report(&report, logger);
+        true
+    }
+
+    fn saw(&self, state: &mut State, stamp: Stamp) {
         state.doubted = None;
         state.seen = Some(stamp);
         self.modified_ms.store(stamp.modified_ms(), Relaxed);
-        self.report(&report, logger);
-        true
     }
 
     /// Serves what is known of the names of its file now.
@@ -247,7 +258,7 @@ impl HostsTable {
     }
 
     fn serve_text(&self, state: &mut State, text: Arc<[u8]>) {
-        if state.kept_text.as_ref().is_some_and(|served| Arc::ptr_eq(served, &text)) {
+        if state.kept_text.as_ref().is_some_and(|served| Arc::ptr_eq(served, &text) || *served == text) {
             return;
         }
         // What is bad about it was told when the file was read.
@@ -337,6 +348,10 @@ enum Looked {
 }
 
 fn read_if_changed(path: &Path, seen: Option<Stamp>) -> io::Result<Looked> {
+    if fs::metadata(path)?.file_type().is_fifo() {
+        // Whoever opens a pipe waits for a writer.
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "a pipe is no hosts file"));
+    }
     let mut file = File::open(path)?;
     let before = stamp(&file.metadata()?);
     if seen == Some(before) {

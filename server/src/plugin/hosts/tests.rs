@@ -267,6 +267,12 @@ fn a_directory_or_a_pipe_in_its_place_keeps_the_entries() {
     fs::create_dir(&file.file).unwrap();
     assert_eq!(file.look(), "192.0.2.1");
     assert!(file.log().contains("Is a directory"));
+    let mut file = Followed::new(Some("192.0.2.1 a\n"), "");
+    fs::remove_file(&file.file).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(&file.file).status().unwrap();
+    assert!(made.success());
+    assert_eq!(file.look(), "192.0.2.1", "nobody waits for who never writes");
+    assert!(file.log().contains("a pipe is no hosts file"));
 }
 
 #[test]
