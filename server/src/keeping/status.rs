@@ -153,11 +153,12 @@ pub(crate) fn collect(running: &Running, into: &mut Families) {
         let state = kept.state();
         for (question, entry) in state.keeper.entries() {
             let name = question.name.to_string();
-            let labels = [("name", name.as_str()), ("family", family(question.family))];
+            let labels = [hostsfile, ("name", name.as_str()), ("family", family(question.family))];
             if !entry.addresses.is_empty() {
                 let source = ("source", entry.source.label());
                 let age = entry.age(now).as_secs_f64();
-                into.gauge(names::REFRESH_ENTRY_AGE, &[labels[0], labels[1], source], age);
+                let [file, name, family] = labels;
+                into.gauge(names::REFRESH_ENTRY_AGE, &[file, name, family, source], age);
             }
             if let Some(ttl) = entry.ttl {
                 into.gauge(names::REFRESH_ENTRY_TTL, &labels, ttl.into());

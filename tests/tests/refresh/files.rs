@@ -6,9 +6,65 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use tests::{Options, Server, Upstream, binary, eventually, fresh_ip, publish, tempdir, tool};
+use tests::{
+    Action, Metrics, Options, Server, Upstream, assert_contains, binary, eventually, fresh_ip, publish,
+    tempdir, tool,
+};
 
-use super::{EVERY_5_S, NAMES, Node, address};
+use super::{EVERY_5_S, NAMES, Node, address, localdns};
+
+#[test]
+fn two_files_with_one_name_have_addresses_status_and_metrics_of_their_own() {
+    let directory = tempdir();
+    let (one, two) = (directory.path().join("one"), directory.path().join("two"));
+    let upstreams = [address(1), address(2)].map(|script| Upstream::start(fresh_ip(), script));
+    let at = [fresh_ip(), fresh_ip()].map(|ip| SocketAddr::from((ip, tests::port())));
+    let block = |at: SocketAddr, file: &std::path::Path, upstream: &Upstream| {
+        format!(
+            ".:{} {{\nbind {}\nprometheus {}:9153\nhosts {} {{\nrefresh a.test\nrefresh_via {}\nfallthrough\n}}\n}}\n",
+            at.port(),
+            at.ip(),
+            at.ip(),
+            file.display(),
+            upstream.word()
+        )
+    };
+    let corefile = block(at[0], &one, &upstreams[0]) + &block(at[1], &two, &upstreams[1]);
+    let socket = directory.path().join("status.sock");
+    let options = Options::default().args(["-status", &socket.to_string_lossy()]);
+    let _server = Server::start_with(&corefile, options);
+    for (at, last) in at.into_iter().zip(1..) {
+        eventually("the address", Duration::from_secs(20), || {
+            sleep(Duration::from_millis(20));
+            (tests::ask(at, "a.test", "A").short() == [format!("192.0.2.{last}")]).then_some(())
+        });
+    }
+    eventually("both files", Duration::from_secs(20), || (one.exists() && two.exists()).then_some(()));
+    for (file, last) in [(&one, 1), (&two, 2)] {
+        assert_contains!(fs::read_to_string(file).unwrap(), format!("192.0.2.{last} a.test\n"));
+    }
+    let metrics = Metrics::of((at[0].ip(), 9153).into());
+    for name in ["entry_age_seconds", "entry_ttl_seconds", "failures_total"] {
+        for file in [&one, &two] {
+            let file = file.to_string_lossy();
+            let labels = [("hostsfile", &*file), ("name", "a.test."), ("family", "ipv4")];
+            let name = format!("localdns_refresh_{name}");
+            let found = metrics.samples().filter(|(found, set, _)| {
+                *found == name
+                    && labels.iter().all(|(label, value)| set.get(*label).is_some_and(|v| v == value))
+            });
+            assert_eq!(found.count(), 1, "{name} {labels:?}");
+        }
+    }
+    let printed = localdns(&["status", "-status", &socket.to_string_lossy()], &[]);
+    let table = String::from_utf8(printed.stdout).unwrap();
+    for (file, last) in [(&one, 1), (&two, 2)] {
+        let (_, rest) =
+            table.split_once(&format!("{}: ", file.display())).unwrap_or_else(|| panic!("{table}"));
+        let row = rest.lines().find(|line| line.starts_with("a.test ")).unwrap_or_default();
+        assert_contains!(row, format!(" 192.0.2.{last}"));
+    }
+}
 
 #[test]
 fn without_reload_another_programs_write_is_served_from_the_next_round_on() {
@@ -101,4 +157,18 @@ fn a_timer_that_was_left_beside_the_server_does_no_harm() {
         assert_eq!(lines, ["192.0.2.99 canary.test".to_owned(), format!("192.0.2.{last} a.test")]);
     }
     assert_eq!(super::files(&node.directory), ["Corefile", "hosts", "status.sock"]);
+}
+
+#[test]
+fn a_round_in_which_nobody_answers_ends_within_15_s() {
+    let silent: Vec<Upstream> = (0..4).map(|_| Upstream::start(fresh_ip(), |_| Action::Silent)).collect();
+    let words: Vec<String> = silent.iter().map(Upstream::word).collect();
+    let names: Vec<String> = (0..20).map(|n| format!("n{n}.test")).collect();
+    let properties = format!("refresh {}\nrefresh_via {}", names.join(" "), words.join(" "));
+    let node = Node::start(None, &properties, &[], address(1));
+    let metrics = node.rounds("failed", 1.0);
+    let took = metrics.value("localdns_refresh_last_round_duration_seconds", &[]).unwrap();
+    assert!(took <= 15.0, "{took} s");
+    assert!(silent.iter().all(|server| server.total() > 0), "every server was asked");
+    assert_eq!(metrics.value("localdns_refresh_last_round_failed", &[]), Some(40.0));
 }
