@@ -1,10 +1,10 @@
-//! The DaemonSet: what it asks of the node, and that what it runs works with no more than that.
+//! The DaemonSet and the unit: what they ask of the node, and that what they run works with no more than that.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use tests::{binary, output, privileged, skip, tempdir, tool};
+use tests::{binary, isolated, output, privileged, skip, tempdir, tool};
 use yaml_rust2::{Yaml, YamlLoader};
 
 use super::{Node, OTHERS, PATIENCE, line, said, zone};
@@ -87,6 +87,58 @@ fn what_the_daemonset_runs_works_as_root_without_a_capability() {
     assert_eq!(fs::read_to_string(host.join("hosts")).unwrap(), want);
     // It did not have to write in place.
     assert_eq!(fs::read_dir(&host).unwrap().count(), 1);
+}
+
+/// The unit, where there is no DaemonSet.
+#[test]
+fn the_unit_asks_for_no_privilege_but_root_and_etc() {
+    let test = "the_unit_asks_for_no_privilege_but_root_and_etc";
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/localdns-node-resolver.service");
+    let unit = fs::read_to_string(path).expect("the unit is there");
+    for setting in [
+        "CapabilityBoundingSet=",
+        "NoNewPrivileges=yes",
+        "ProtectSystem=strict",
+        "ReadWritePaths=/etc",
+        "RestrictAddressFamilies=AF_INET AF_INET6",
+        "SystemCallFilter=~@privileged @resources",
+        "EnvironmentFile=/etc/localdns/node-resolver",
+        "Restart=always",
+        "StartLimitIntervalSec=0",
+        "ExecStart=/usr/local/bin/localdns node-resolver",
+    ] {
+        assert_eq!(unit.lines().filter(|line| *line == setting).count(), 1, "{setting}");
+    }
+    for absent in ["AmbientCapabilities", "User=", "PrivateNetwork=no"] {
+        assert!(!unit.contains(absent), "{absent}");
+    }
+    if tool(test, "systemd-analyze") {
+        let directory = tempdir();
+        let path = directory.path().join("localdns-node-resolver.service");
+        fs::write(&path, unit.replace("/usr/local/bin/localdns", &binary().to_string_lossy())).unwrap();
+        let mut command = Command::new("systemd-analyze");
+        command.args(["verify", "--man=no"]).arg(&path);
+        let verified = said(&output(command, PATIENCE));
+        assert!(!verified.contains("localdns-node-resolver.service:"), "{verified}");
+    }
+}
+
+#[test]
+fn what_the_unit_runs_works_on_the_nodes_own_file_without_a_capability() {
+    isolated(|| {
+        if !tool("what_the_unit_runs_works_on_the_nodes_own_file_without_a_capability", "setpriv") {
+            return;
+        }
+        fs::write("/etc/hosts", OTHERS).unwrap();
+        let node = Node::new("", zone("web.t1.svc.cluster.local. 5 IN A 10.96.0.100"));
+        let mut command = Command::new("setpriv");
+        command.args(["--bounding-set", "-all", "--inh-caps", "-all", "--no-new-privs"]).arg(binary());
+        command.args(["node-resolver", "-once"]);
+        command.env("SERVICES", "web.t1.svc").env("NAMESERVER", node.upstream.word());
+        said(&output(command, PATIENCE));
+        let want = format!("{OTHERS}{}", line("10.96.0.100", "web.t1.svc"));
+        assert_eq!(fs::read_to_string("/etc/hosts").unwrap(), want);
+    });
 }
 
 fn documents() -> Vec<Yaml> {
