@@ -16,6 +16,7 @@ pub mod instructions;
 pub mod judge;
 pub mod names;
 pub mod outstanding;
+pub mod publish;
 pub mod random;
 pub mod relay;
 pub mod responder;

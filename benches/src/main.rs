@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use benches::flood::{Pace, Plan, Transport};
 use benches::workload::{Ask, Workload};
-use benches::{compare, flood, instructions, relay, responder};
+use benches::{compare, flood, instructions, publish, relay, responder};
 use clap::{Args, Parser, Subcommand};
 
 #[derive(Parser)]
@@ -36,6 +36,8 @@ enum Command {
     Compare(compare::Options),
     /// Count the instructions of a query, under callgrind, and compare with their budgets
     Instructions(instructions::Options),
+    /// Time queries while a large hosts file is replaced again and again, and while it is not
+    Publish(publish::Options),
 }
 
 #[derive(Args)]
@@ -109,6 +111,7 @@ fn main() -> Result<()> {
         Command::Flood(options) => options.run(),
         Command::Compare(options) => compare::run(&options),
         Command::Instructions(options) => instructions::run(&options),
+        Command::Publish(options) => publish::run(&options),
     }
 }
 

@@ -1,0 +1,279 @@
+//! What publications cost the queries that run meanwhile: a hosts file of many lines is replaced, by the server itself and by
+//! another program, while an open loop asks for its names.
+//!
+//! Slices without publications and slices with them take turns at one server. In both, the other program writes as much, but
+//! in the first to a file that nobody reads, and the kept name is asked for as often, but its address stays: what is left
+//! between them is the server's own work.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::clock::Clock;
+use crate::compare::build;
+use crate::compare::config::hosts;
+use crate::compare::measure::{LISTEN, UPSTREAM, first_answer};
+use crate::compare::namespace::Namespace;
+use crate::compare::process::{Launch, Running};
+use crate::flood::{self, Pace, Plan};
+use crate::responder;
+use crate::tally::Tally;
+use crate::workload::{Ask, Kind, Workload};
+
+/// How much is asked, and beside what.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Options {
+    /// Queries of each kind of slice, in all
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1000..=1_000_000_000))]
+    queries: u64,
+    /// Queries a second
+    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    rate: u64,
+    /// Seconds of a slice
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(5..=600))]
+    seconds: u64,
+    /// Lines of the hosts file
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    lines: u32,
+    /// Milliseconds from one replacement by the other program to the next
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(100..=60_000))]
+    every: u64,
+    /// Core of the server
+    #[arg(long, default_value_t = 0)]
+    server_core: usize,
+    /// Core of the load, of the upstream and of the other program
+    #[arg(long, default_value_t = 1)]
+    load_core: usize,
+    /// This repository's server [default: built by cargo, beside this program]
+    #[arg(long)]
+    localdns: Option<PathBuf>,
+    /// This is the run within the namespace, with this directory for files
+    #[arg(long, hide = true)]
+    inside: Option<PathBuf>,
+}
+
+/// Measures, and prints a Markdown table.
+///
+/// # Errors
+/// When there is no right to a namespace, the server fails, a query is lost or answered wrongly, or nothing was published.
+pub fn run(options: &Options) -> Result<()> {
+    if let Some(dir) = &options.inside {
+        return measure(options, dir);
+    }
+    if options.localdns.is_none() {
+        build()?;
+    }
+    let dir = std::env::temp_dir().join(format!("localdns-publish-{}", std::process::id()));
+    let namespace = Namespace::make(LISTEN.iter().map(SocketAddr::ip))?;
+    let mut command = Command::new(std::env::current_exe().context("this program's file")?);
+    command.args(std::env::args_os().skip(1)).arg("--inside").arg(&dir);
+    let outcome = namespace.run(&command);
+    // First the processes, then their files.
+    drop(namespace);
+    if dir.exists() {
+        fs::remove_dir_all(&dir).with_context(|| dir.display().to_string())?;
+    }
+    outcome
+}
+
+fn measure(options: &Options, dir: &Path) -> Result<()> {
+    let myself = std::env::current_exe().context("this program's file")?;
+    let localdns = options.localdns.clone().unwrap_or_else(|| myself.with_file_name("localdns"));
+    fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
+    // What this process does beside the load stays off the server's core.
+    sockets::pin_to_core(options.load_core).with_context(|| format!("core {}", options.load_core))?;
+    let scene = Arc::new(Scene::new(dir, options));
+    write(&scene.hosts, &scene.text(0))?;
+    let corefile = dir.join("Corefile");
+    fs::write(&corefile, scene.corefile()).with_context(|| corefile.display().to_string())?;
+    // Neither outlives this process.
+    let upstream = Arc::clone(&scene);
+    thread::spawn(move || upstream.answer());
+    let other = Arc::clone(&scene);
+    let other = thread::spawn(move || other.write_again_and_again());
+    let outcome = slices(options, &scene, &localdns, &corefile);
+    scene.over.store(true, Relaxed);
+    other.join().expect("the other program does not panic")?;
+    outcome
+}
+
+fn slices(options: &Options, scene: &Scene, localdns: &Path, corefile: &Path) -> Result<()> {
+    let launch = Launch::new(localdns).args(["-conf", &corefile.display().to_string(), "-status", ""]);
+    let mut server = Running::start(&launch, &[options.server_core])?;
+    let ask = [Ask { kind: Kind::Hosts(options.lines), weight: 1 }];
+    first_answer(&mut server, LISTEN[0], &mut Workload::new(&ask, 1)?, Clock::start())?;
+    let plan = Plan {
+        pace: Pace::Open(options.rate),
+        window: Duration::from_secs(options.seconds),
+        spin: true,
+        ..Plan::closed(vec![LISTEN[0]], vec![options.load_core])
+    };
+    let mut sums = [Tally::default(), Tally::default()];
+    for number in 0..options.queries.div_ceil(options.rate * options.seconds) {
+        for (publishing, sum) in [false, true].into_iter().zip(&mut sums) {
+            scene.publishing.store(publishing, Relaxed);
+            thread::sleep(SETTLE);
+            let (tally, _) = flood::run(&plan, &Workload::new(&ask, number)?, |_| {})?;
+            if let Some(status) = server.ended() {
+                bail!("it ended under load with {status} and printed: {}", server.last_words());
+            }
+            eprintln!("{}", row(TITLES[usize::from(publishing)], &tally));
+            sum.merge(&tally);
+        }
+    }
+    let [own, others] = [&scene.own, &scene.others].map(|count| count.load(Relaxed));
+    println!("{HEAD}");
+    for (title, sum) in TITLES.iter().zip(&sums) {
+        println!("{}", row(title, sum));
+    }
+    println!(
+        "\n{} lines, replaced {own} times by the server, {others} times by another program",
+        scene.lines
+    );
+    ensure!(own > 0 && others > 0, "nothing was published: {}", server.last_words());
+    for sum in &sums {
+        let unanswered = sum.lost + sum.unsent + sum.network_errors;
+        ensure!(unanswered + sum.wrong() + sum.duplicates + sum.strays == 0, "queries were lost: {sum:?}");
+    }
+    Ok(())
+}
+
+/// What the threads share.
+struct Scene {
+    hosts: PathBuf,
+    /// A file that nobody reads.
+    decoy: PathBuf,
+    lines: u32,
+    every: Duration,
+    /// Whether the hosts file is being replaced.
+    publishing: AtomicBool,
+    over: AtomicBool,
+    /// Replacements by the server, and by the other program.
+    own: AtomicU64,
+    others: AtomicU64,
+}
+
+impl Scene {
+    fn new(dir: &Path, options: &Options) -> Self {
+        Self {
+            hosts: dir.join("hosts"),
+            decoy: dir.join("decoy"),
+            lines: options.lines,
+            every: Duration::from_millis(options.every),
+            publishing: AtomicBool::new(false),
+            over: AtomicBool::new(false),
+            own: AtomicU64::new(0),
+            others: AtomicU64::new(0),
+        }
+    }
+
+    fn corefile(&self) -> String {
+        format!(
+            ".:{} {{\n    bind {}\n    errors\n    hosts {} {{\n        ttl 5\n        reload 1s\n        refresh kept.bench\n        \
+             refresh_interval 5s jitter 0s\n        refresh_via {UPSTREAM}\n    }}\n}}\n",
+            LISTEN[0].port(),
+            LISTEN[0].ip(),
+            self.hosts.display()
+        )
+    }
+
+    /// The names that are asked for, and one line that is always another.
+    fn text(&self, number: u64) -> String {
+        format!("{}10.255.{}.{} canary.bench\n", hosts(self.lines), number >> 8 & 0xff, number & 0xff)
+    }
+
+    /// The upstream of the kept name, whose address is always another while there are publications.
+    fn answer(&self) -> Result<()> {
+        let number = AtomicU32::new(0);
+        responder::serve(&[UPSTREAM], None, LASTING, |query, reply| {
+            let answered = responder::upstream(query, reply);
+            // One answer: its address is what comes last.
+            if answered && reply.get(7) == Some(&1) {
+                let publishing = u32::from(self.publishing.load(Relaxed));
+                let number = number.fetch_add(publishing, Relaxed) + publishing;
+                let at = reply.len() - 2;
+                reply[at..].copy_from_slice(&(number as u16).to_be_bytes());
+            }
+            answered
+        })
+    }
+
+    /// The other program.
+    fn write_again_and_again(&self) -> Result<()> {
+        let mut seen = state(&self.hosts);
+        let clock = Clock::start();
+        for number in 1.. {
+            let due_ns = self.every.as_nanos() as u64 * number;
+            while clock.now_ns() < due_ns {
+                thread::sleep(LOOK);
+                self.look(&mut seen);
+                if self.over.load(Relaxed) {
+                    return Ok(());
+                }
+            }
+            let publishing = self.publishing.load(Relaxed);
+            write(if publishing { &self.hosts } else { &self.decoy }, &self.text(number))?;
+            if publishing {
+                self.others.fetch_add(1, Relaxed);
+                seen = state(&self.hosts);
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts a replacement that was not ours.
+    fn look(&self, seen: &mut State) {
+        let found = state(&self.hosts);
+        let changed = std::mem::replace(seen, found) != found;
+        self.own.fetch_add(u64::from(changed), Relaxed);
+    }
+}
+
+/// As a careful program writes: beside the file, then renamed. In small pieces, for the load is on the same core.
+fn write(path: &Path, text: &str) -> Result<()> {
+    let beside = path.with_extension("new");
+    let mut file = File::create(&beside).with_context(|| beside.display().to_string())?;
+    for piece in text.as_bytes().chunks(PIECE) {
+        file.write_all(piece).with_context(|| beside.display().to_string())?;
+        thread::sleep(PAUSE);
+    }
+    fs::rename(&beside, path).with_context(|| path.display().to_string())
+}
+
+/// What tells one file from the next, which may have its number.
+type State = Option<(u64, i64, i64)>;
+
+fn state(path: &Path) -> State {
+    fs::metadata(path).ok().map(|found| (found.ino(), found.mtime(), found.mtime_nsec()))
+}
+
+fn row(title: &str, tally: &Tally) -> String {
+    let [p50, p99, p999, max] = tally.latency_us();
+    format!(
+        "| {title} | {} | {} | {} | {p50:.0} | {p99:.0} | {p999:.0} | {max:.0} | {:.0} |",
+        tally.sent,
+        tally.lost,
+        tally.wrong(),
+        tally.lag_max_ns as f64 / 1e3
+    )
+}
+
+const TITLES: [&str; 2] = ["without publications", "with publications"];
+const HEAD: &str = "| slices | queries | lost | wrong | p50 us | p99 us | p99.9 us | longest us | the load's own longest delay us |\n\
+                    |---|---|---|---|---|---|---|---|---|";
+/// Longer than the server looks at the file, and asks for the kept name.
+const SETTLE: Duration = Duration::from_secs(7);
+/// Longer than a run may take.
+const LASTING: Duration = Duration::from_secs(24 * 3600);
+const LOOK: Duration = Duration::from_millis(5);
+const PIECE: usize = 64 << 10;
+const PAUSE: Duration = Duration::from_millis(1);
