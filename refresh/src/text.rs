@@ -169,6 +169,8 @@ const END: &str = "# localdns refresh: end";
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::collection::{btree_set, vec};
+    use proptest::prelude::*;
 
     fn kept(question: &Question) -> bool {
         [Name::from_text("a.example").unwrap(), Name::from_text("b.example").unwrap()]
@@ -238,6 +240,53 @@ mod tests {
         assert_eq!(read(bare), HashMap::from([(four, Found { mark: None, ..found })]));
         for nothing in ["", "192.0.2.1 c.example", "# a.example A refreshed 17", "192.0.2.256 a.example"] {
             assert_eq!(read(nothing), HashMap::new(), "{nothing:?}");
+        }
+    }
+
+    /// Lines of others, with kept names in some of them.
+    fn base() -> impl Strategy<Value = String> {
+        let line = prop_oneof![
+            Just("192.0.2.99 canary.test".to_owned()),
+            Just("# mine".to_owned()),
+            Just(String::new()),
+            "192\\.0\\.2\\.[1-9] (a\\.example|canary|B\\.example\\.| ){1,3}",
+            "[ -~]{0,20}".prop_filter("no section of ours", |line| !line.contains("localdns refresh")),
+        ];
+        vec(line, 0..8).prop_map(|lines| lines.join("\n"))
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_written_is_read_again_and_written_the_same(
+            base in base(),
+            entries in vec((any::<[bool; 2]>(), btree_set(1u8..9, 1..5), 0..3usize, any::<u32>()), 0..4),
+        ) {
+            let mut wanted = HashMap::new();
+            for ([first, four], lasts, source, good) in entries {
+                let family = if four { Family::Ipv4 } else { Family::Ipv6 };
+                let address = |last: u8| match family {
+                    Family::Ipv4 => IpAddr::from([192, 0, 2, last]),
+                    Family::Ipv6 => IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, u16::from(last)]),
+                };
+                let mark = Some(([Source::Shipped, Source::File, Source::Refreshed][source], good.into()));
+                let addresses = lasts.into_iter().map(address).collect();
+                let name = if first { "a.example" } else { "b.example" };
+                wanted.insert(question(name, family), Found { addresses, mark });
+            }
+            let written = |base: &[u8]| {
+                let entries = wanted.iter().map(|(question, found)| {
+                    let (source, good) = found.mark.expect("every one has a mark");
+                    Written { question: *question, addresses: &found.addresses, source, good }
+                });
+                render(base, kept, entries)
+            };
+            let text = written(base.as_bytes());
+            prop_assert_eq!(&read(&text, kept), &wanted);
+            prop_assert_eq!(&written(&text), &text);
+            // Without the section it is what others wrote, without what we took over.
+            let rest = render(&text, kept, std::iter::empty());
+            prop_assert_eq!(&rest, &render(base.as_bytes(), kept, std::iter::empty()));
+            prop_assert_eq!(read(&rest, kept), HashMap::new());
         }
     }
 }

@@ -1,6 +1,7 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 use rustix::fs::{XattrFlags, getxattr, setxattr};
@@ -127,15 +128,19 @@ fn what_somebody_else_writes_meanwhile_is_not_lost() {
 fn localhost_is_always_found_while_lines_come_and_go() {
     let home = tempfile::tempdir().unwrap();
     for (_, path) in alone_and_linked(home.path()) {
+        let reads = AtomicU32::new(0);
         thread::scope(|scope| {
             let writer = scope.spawn(|| {
-                for round in 0..300_u32 {
+                let mut round = 0_u32;
+                while round < UPDATES || reads.load(Ordering::Relaxed) < READS {
                     let addresses: Vec<String> =
                         (0..round % 4).map(|n| format!("10.96.{n}.{}", round % 250)).collect();
                     update(&path, &addresses.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
+                    round += 1;
                 }
             });
             while !writer.is_finished() {
+                reads.fetch_add(1, Ordering::Relaxed);
                 let text = fs::read_to_string(&path).unwrap();
                 let own = text.strip_prefix(OTHERS).unwrap_or_else(|| panic!("{text:?}"));
                 let is_whole = |line: &str| {
@@ -189,6 +194,10 @@ fn alone_and_linked(home: &Path) -> [(bool, PathBuf); 2] {
         (linked, path)
     })
 }
+
+/// A million reads during a thousand updates, half of them renamed and half in place.
+const READS: u32 = 500_000;
+const UPDATES: u32 = 500;
 
 fn update(path: &Path, addresses: &[&str]) -> Result<Written, PublishError> {
     File::new(path, marker()).update(|_| addresses.iter().map(|address| entry(address)).collect())

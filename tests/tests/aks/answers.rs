@@ -1,13 +1,17 @@
 //! What clients get, and what is counted and logged of it.
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
 
-use tests::{Ask, Metrics, ask, assert_contains, eventually, isolated, publish, run, tool};
+use tests::{
+    Action, Ask, Metrics, Options, ask, assert_contains, eventually, fixtures, http_get, isolated, publish,
+    run, tool,
+};
 
-use super::{CLUSTER, HOSTS, LISTENERS, NODE, Node, PODS, VNET, at, at9253, dotted};
+use super::{CLUSTER, HOSTS, LISTENERS, NODE, Node, PODS, VNET, answer_all, at, at9253, dotted};
 
 #[test]
 fn the_health_zone_answers_whoami_on_both_listeners() {
@@ -96,6 +100,49 @@ fn a_cold_start_with_an_empty_hosts_file_resolves_and_then_sees_new_entries_even
             });
         }
         drop(node);
+    });
+}
+
+#[test]
+fn critical_names_of_the_environment_are_kept_though_the_corefile_knows_nothing_of_it() {
+    isolated(|| {
+        let names = "mcr.microsoft.com,login.microsoftonline.com";
+        let socket = "/etc/localdns/status.sock";
+        let options = Options::default()
+            .cwd(Path::new("/"))
+            .env("LOCALDNS_CRITICAL_FQDNS", names)
+            .env("LOCALDNS_HOSTS_PLUGIN_REFRESH_INTERVAL_IN_SECONDS", "5")
+            .args(["-status", socket]);
+        let node = Node::start_with("192.0.2.10 mcr.microsoft.com\n", fixtures::AKS, options);
+        let kept = |last: u8| {
+            for ip in LISTENERS {
+                for name in names.split(',') {
+                    let want = format!("198.51.100.{last}");
+                    eventually(&format!("{name} at {ip}"), Duration::from_secs(20), || {
+                        sleep(Duration::from_millis(20));
+                        let reply = ask(at(ip), name, "A");
+                        let is_entry = reply.flag_names().contains("aa");
+                        (reply.short() == [want.as_str()] && is_entry).then_some(())
+                    });
+                }
+            }
+        };
+        kept(1);
+        assert_eq!(node.cluster.count("mcr.microsoft.com."), 0, "the first root block says whom to ask");
+        // From now on nobody knows anything, and nothing of it is seen but in metrics.
+        node.vnet.answer_by(|_| Action::rcode(2));
+        eventually("a failed round", Duration::from_secs(20), || {
+            sleep(Duration::from_millis(50));
+            let metrics = Metrics::of(at9253());
+            (metrics.count("localdns_refresh_rounds_total", &[("result", "failed")]) >= 1.0).then_some(())
+        });
+        kept(1);
+        for ip in LISTENERS {
+            let ready = http_get((ip.parse::<Ipv4Addr>().unwrap(), 8181).into(), "/ready").unwrap();
+            assert_eq!(ready, (200, "OK".to_owned()));
+        }
+        node.vnet.answer_by(|asked| answer_all(asked, 7));
+        kept(7);
     });
 }
 

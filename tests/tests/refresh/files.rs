@@ -171,4 +171,6 @@ fn a_round_in_which_nobody_answers_ends_within_15_s() {
     assert!(took <= 15.0, "{took} s");
     assert!(silent.iter().all(|server| server.total() > 0), "every server was asked");
     assert_eq!(metrics.value("localdns_refresh_last_round_failed", &[]), Some(40.0));
+    let health = tests::http_get((node.at.ip(), 8080).into(), "/health").unwrap();
+    assert_eq!(health, (200, "OK".to_owned()), "names that are not refreshed are no illness");
 }

@@ -57,8 +57,9 @@ impl Node {
         let upstream = Upstream::start(fresh_ip(), script);
         let file = directory.join("hosts");
         let corefile = format!(
-            ".:{} {{\nbind {}\nprometheus {}:9153\nhosts {} {{\nttl 5\nreload 100ms\n{properties}\nfallthrough\n}}\nforward . {}\n}}\n",
+            ".:{} {{\nbind {}\nprometheus {}:9153\nhealth {}:8080\nhosts {} {{\nttl 5\nreload 100ms\n{properties}\nfallthrough\n}}\nforward . {}\n}}\n",
             at.port(),
+            at.ip(),
             at.ip(),
             at.ip(),
             file.display(),
