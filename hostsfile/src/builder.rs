@@ -183,7 +183,7 @@ impl<'o> Builder<'o> {
     }
 
     /// Lays the entries out, in the order in which names and addresses came, and fills them in.
-    pub(crate) fn finish(mut self) -> Table {
+    pub(crate) fn finish(mut self, rest: &mut dyn FnMut()) -> Table {
         let names =
             self.names.iter().map(|row| row.key(&self.octets).len() + row.a.octets() + row.aaaa.octets());
         let addresses = self.addresses.iter().map(|row| MAX_ADDRESS + row.ptr.octets());
@@ -197,6 +197,7 @@ impl<'o> Builder<'o> {
             HashTable::with_capacity(self.addresses.iter().filter(|row| row.ptr.count > 0).count());
 
         for row in &mut self.names {
+            rest();
             let index =
                 if is_wildcard(row.wire(&self.octets)) { &mut table.wildcards } else { &mut table.names };
             start_entry(
@@ -210,6 +211,7 @@ impl<'o> Builder<'o> {
             row.aaaa.lay_out(&mut arena);
         }
         for row in self.addresses.iter_mut().filter(|row| row.ptr.count > 0) {
+            rest();
             let (index, numbers) = (&mut table.addresses, [row.ptr.count, row.ptr.octets]);
             match row.address {
                 IpAddr::V4(address) => {
@@ -222,6 +224,7 @@ impl<'o> Builder<'o> {
             row.ptr.lay_out(&mut arena);
         }
         for pair in &self.pairs {
+            rest();
             let name = &mut self.names[pair.name as usize];
             let address = &mut self.addresses[pair.address as usize];
             match address.address {

@@ -51,15 +51,26 @@ impl Table {
     /// Records keep the order of the text; the same name with the same address counts once. What cannot be taken is left
     /// out and told in the report; beyond 4,000,000 pairs of name and address nothing is taken.
     pub fn build(sources: &[Source<'_>], options: &Options) -> (Self, Report) {
+        Self::build_resting(sources, options, &mut || {})
+    }
+
+    /// The same, calling `rest` at every line and every entry: a large text takes long, and others may be waiting for the
+    /// processor.
+    pub fn build_resting(
+        sources: &[Source<'_>],
+        options: &Options,
+        rest: &mut dyn FnMut(),
+    ) -> (Self, Report) {
         let expected = sources.iter().map(|source| expected_pairs(source.text)).sum();
         let mut builder = Builder::new(options, MAX_PAIRS, expected);
         let mut report = Report::default();
         for source in sources {
             for (index, line) in source.text.split(|&byte| byte == b'\n').enumerate() {
                 builder.read_line(line, |error| report.push(source.name, index + 1, error));
+                rest();
             }
         }
-        (builder.finish(), report)
+        (builder.finish(rest), report)
     }
 
     /// A table without entries.
@@ -229,6 +240,17 @@ mod tests {
         let (_, report) = Table::build(&[Source { name: "hosts", text }], &options());
         assert_eq!(report.bad_count, report.bad_lines.len());
         report.bad_lines.into_iter().map(|bad| (bad.line, bad.error)).collect()
+    }
+
+    #[test]
+    fn a_build_may_rest_at_every_line_and_every_entry() {
+        let text = b"192.0.2.1 a\n# no entry\n192.0.2.2 b c\n";
+        let (sources, mut rests) = ([Source { name: "hosts", text }], 0);
+        let options = Options { ttl: 5, zones: vec![Name::ROOT], reverse: true };
+        let (table, _) = Table::build_resting(&sources, &options, &mut || rests += 1);
+        assert_eq!(table.entries(), 6);
+        // Four lines, the empty one behind the last newline among them; three names, two addresses, three pairs.
+        assert_eq!(rests, 4 + 3 + 2 + 3);
     }
 
     #[test]
@@ -446,7 +468,7 @@ mod tests {
         for line in ["192.0.2.1 a b", "192.0.2.2 c", "192.0.2.2 a"] {
             builder.read_line(line.as_bytes(), |error| errors.push(error));
         }
-        let table = builder.finish();
+        let table = builder.finish(&mut || {});
         assert_eq!(errors, [LineError::FullTable; 2]);
         assert_eq!(words(&table, "b", RType::A), "192.0.2.1");
         assert_eq!(words(&table, "c", RType::A), "absent");

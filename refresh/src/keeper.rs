@@ -338,7 +338,9 @@ impl Keeper {
 
     fn after(&mut self, changes: &[Change], clock: Clock) {
         self.unpublished |= !changes.is_empty();
-        self.render(clock);
+        if self.unpublished {
+            self.render(clock);
+        }
     }
 
     /// The addresses of a name that are told.

@@ -22,6 +22,7 @@ mod loopcheck;
 mod mishap;
 pub mod node_resolver;
 pub mod observe;
+mod pace;
 pub mod pipeline;
 pub mod plugin;
 mod report;

@@ -16,6 +16,7 @@ use super::Lookup;
 use crate::keeping::{Kept, KeptRegistry};
 use crate::observe::Logger;
 use crate::observe::counters::Tally;
+use crate::pace::Pace;
 use crate::setup::HostsSpec;
 
 /// One block's view of a table.
@@ -271,7 +272,8 @@ impl HostsTable {
         let name = self.spec.file.display().to_string();
         let sources =
             [Source { name: &name, text }, Source { name: "Corefile", text: self.spec.inline.as_bytes() }];
-        Table::build(&sources, &self.options())
+        let mut pace = Pace::new();
+        Table::build_resting(&sources, &self.options(), &mut || pace.step())
     }
 
     fn options(&self) -> Options {
