@@ -55,6 +55,13 @@ struct State {
     kept_text: Option<Arc<[u8]>>,
 }
 
+impl State {
+    /// Whether no text was ever served.
+    fn is_new(&self) -> bool {
+        self.seen.is_none() && self.kept_text.is_none()
+    }
+}
+
 /// What tells one version of a file from another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
@@ -227,7 +234,7 @@ impl HostsTable {
             self.saw(state, stamp);
             return true;
         }
-        let (table, report) = self.build(&text);
+        let (table, report) = self.build(&text, state.is_new());
         let emptied = table.entries() == self.inline_entries && self.entries() > self.inline_entries;
         let doubtful = state.seen.is_some() && (emptied || text.last().is_some_and(|&last| last != b'\n'));
         if doubtful && state.doubted != Some(stamp) {
@@ -263,17 +270,22 @@ impl HostsTable {
             return;
         }
         // What is bad about it was told when the file was read.
-        let (table, _) = self.build(&text);
+        let (table, _) = self.build(&text, state.is_new());
         state.kept_text = Some(text);
         self.swap(state, table);
     }
 
-    fn build(&self, text: &[u8]) -> (Table, Report) {
+    /// A `first` table is built without rest: start or reload waits for it.
+    fn build(&self, text: &[u8], first: bool) -> (Table, Report) {
         let name = self.spec.file.display().to_string();
         let sources =
             [Source { name: &name, text }, Source { name: "Corefile", text: self.spec.inline.as_bytes() }];
         let mut pace = Pace::new();
-        Table::build_resting(&sources, &self.options(), &mut || pace.step())
+        Table::build_resting(&sources, &self.options(), &mut || {
+            if !first {
+                pace.step();
+            }
+        })
     }
 
     fn options(&self) -> Options {
@@ -325,7 +337,7 @@ impl HostsRegistry {
             state: Mutex::new(State { again: true, ..State::default() }),
             kept: self.kept.clone(),
         };
-        let (inline, _) = table.build(&[]);
+        let (inline, _) = table.build(&[], true);
         table.inline_entries = inline.entries();
         table.current.store(Arc::new(inline));
         let table = Arc::new(table);
