@@ -1,13 +1,13 @@
-//! In which steps one text becomes another in the same file, so that nobody finds part of a line, whenever he looks and
-//! wherever it ends. Pure: opens no file.
+//! In which steps one text becomes another in the same file, so that no line ever stands there in part, wherever it ends.
+//! (A single read that lasts over several steps combines them.) Pure: opens no file.
 //!
 //! ```text
 //! old -> old, new -> comment, new -> new, new -> new
 //! ```
 //!
 //! A line comes and goes by its first byte, which is `#` as long as the rest is written; every write but those of single bytes
-//! is of comments, over comments or behind the end. How much of it a reader sees, and where a crash cuts it, does not matter
-//! then. The new lines stand behind the old ones until they have come to their place, so that none is missing meanwhile.
+//! is of comments, over comments or behind the end. How much of one step a reader sees, and where a crash cuts it, does not
+//! matter then. The new lines stand behind the old ones until they have come to their place, so that none is missing meanwhile.
 
 /// One step.
 #[derive(Debug, Clone, PartialEq, Eq)]
