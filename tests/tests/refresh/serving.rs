@@ -8,8 +8,8 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use tests::{
-    Action, Ask, Options, Says, Server, Stream, Upstream, add_address, ask, assert_contains, eventually,
-    fresh_ip, isolated, now, output, publish, tool,
+    Action, Ask, Options, Says, Server, Stopwatch, Stream, Upstream, add_address, ask, assert_contains,
+    eventually, fresh_ip, isolated, output, publish, tool,
 };
 
 use super::{EVERY_5_S, NAMES, Node, SOA, address, files, localdns};
@@ -192,6 +192,8 @@ fn another_programs_write_counts_until_the_next_good_answer_and_its_other_lines_
     let node = Node::start(None, "refresh a.test", &[EVERY_5_S], address(1));
     node.sees("a.test", "A", &["192.0.2.1"]);
     node.upstream.answer_by(|_| Action::rcode(2));
+    // No good answer is under way any more.
+    node.rounds("failed", 1.0);
     publish(&node.hosts(), "# mine\n192.0.2.50 a.test\n192.0.2.99 canary.test\n");
     node.sees("a.test", "A", &["192.0.2.50"]);
     node.sees("canary.test", "A", &["192.0.2.99"]);
@@ -291,7 +293,8 @@ fn it_never_asks_itself_and_says_so_where_nobody_else_is_left() {
                 sleep(Duration::from_millis(20));
                 (ask(at, "a.test", "A").short() == [last]).then_some(())
             });
-            fs::remove_file("/etc/localdns/hosts").unwrap();
+            // It is written after it was served.
+            eventually("the file", Duration::from_secs(15), || fs::remove_file("/etc/localdns/hosts").ok());
         };
         let server = Server::start_with(corefile, options());
         sees("192.0.2.4");
@@ -369,7 +372,7 @@ fn ten_thousand_names_are_asked_in_rounds_of_15_s_with_few_sockets() {
     };
     let node = Node::start(None, &format!("{refresh}refresh_interval 5s"), &[], address(1));
     let at_rest = node.server.fds();
-    let started = now();
+    let watch = Stopwatch::start();
     let mut most = 0;
     eventually("every name", Duration::from_secs(120), || {
         most = most.max(node.server.fds());
@@ -378,7 +381,7 @@ fn ten_thousand_names_are_asked_in_rounds_of_15_s_with_few_sockets() {
     });
     println!(
         "10,000 names after {:?}, at most {most} descriptors, {} KiB, {without} KiB without them",
-        started.elapsed(),
+        watch.elapsed(),
         node.server.rss_kb()
     );
     // 64 lookups with four sockets each, and the server's own.
@@ -387,7 +390,7 @@ fn ten_thousand_names_are_asked_in_rounds_of_15_s_with_few_sockets() {
     assert!(node.server.rss_kb() <= without + 10_000 * 8, "{} KiB, {without} before", node.server.rss_kb());
     let metrics = node.server.metrics((node.at.ip(), 9153).into());
     let took = metrics.value("localdns_refresh_last_round_duration_seconds", &[]).unwrap();
-    assert!(took <= 15.0, "{took}");
+    assert!(took <= 15.0 + watch.stalled().as_secs_f64(), "{took}");
 }
 
 #[test]
