@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::clock::Stopwatch;
+use crate::clock::now;
 use crate::message::{Message, header};
 use crate::records::{name, rtype_number};
 use crate::tcp::Connection;
@@ -159,7 +159,7 @@ impl Ask {
     /// No reply in time, or one that is broken, has another id or another question.
     pub fn try_of(&self, server: SocketAddr) -> Result<Reply> {
         let query = self.bytes();
-        let watch = Stopwatch::start();
+        let started = now();
         let bytes = if self.tcp {
             let mut connection = Connection::open(server, self.timeout)?;
             connection.send(&query)?;
@@ -167,8 +167,7 @@ impl Ask {
         } else {
             exchange_udp(server, &query, self.timeout)?
         };
-        let (took, elapsed) = (watch.took(), watch.elapsed());
-        let reply = Reply { elapsed, took, message: Message::decode(&bytes)?, bytes };
+        let reply = Reply { elapsed: started.elapsed(), message: Message::decode(&bytes)?, bytes };
         ensure!(reply.id == self.id, "another id: {reply:?}");
         ensure!(reply.flags & 0x8000 != 0, "QR is not set: {reply:?}");
         if let Some(question) = &reply.question {
@@ -187,8 +186,6 @@ impl Ask {
 pub struct Reply {
     /// From before the query was sent.
     pub elapsed: Duration,
-    /// The same, less what the machine stood still meanwhile: what a bound on the server's time is held against.
-    pub took: Duration,
     /// As it came.
     pub bytes: Vec<u8>,
     message: Message,

@@ -7,8 +7,8 @@ use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
 use tests::{
-    Action, Ask, Asked, Cgroup, Message, Options, Stopwatch, Stream, ask, eventually, fixtures, flood,
-    isolated, isolated_for, now, skip,
+    Action, Ask, Asked, Cgroup, Message, Options, Stream, ask, eventually, fixtures, flood, isolated,
+    isolated_for, now, skip,
 };
 
 use super::{NODE, Node, answer_all, at};
@@ -20,7 +20,6 @@ fn hits_are_served_while_a_thousand_upstream_queries_hang() {
         let node = Node::start("192.0.2.10 mcr.microsoft.com\n");
         assert_eq!(ask(at(NODE), "bing.com", "A").status(), "NOERROR");
         node.vnet.answer_by(|_| Action::Silent);
-        let watch = Stopwatch::start();
         let flood = Stream::start(at(NODE), 500, |n| Ask::new(&format!("hang{n}.example"), "A"), |_, _| true);
         let hits = Stream::start(at(NODE), 200, hit, right_hit);
         eventually("a thousand queries that hang", Duration::from_secs(10), || {
@@ -30,13 +29,10 @@ fn hits_are_served_while_a_thousand_upstream_queries_hang() {
         let hits = hits.finish(Duration::from_secs(1));
         let flood = flood.finish(Duration::from_secs(7));
         hits.assert_clean();
-        assert!(hits.slowest < Duration::from_millis(200) + watch.stalled(), "{hits:?}");
+        assert!(hits.slowest < Duration::from_millis(200), "{hits:?}");
         assert_eq!(flood.lost, 0, "every client gets an answer: {flood:?}");
         let deadline = Duration::from_secs(5);
-        assert!(
-            flood.slowest < deadline + watch.stalled(),
-            "clients gave up before they were answered: {flood:?}"
-        );
+        assert!(flood.slowest < deadline, "clients gave up before they were answered: {flood:?}");
         // What the server measured: from a query's first sight to its reply.
         let slow =
             node.server.log_lines().into_iter().find(|line| took(line).is_some_and(|took| took >= 5.0));

@@ -71,7 +71,7 @@ fn beyond_max_concurrent_a_query_is_refused_at_once() {
             });
             let reply = ask(at(NODE), "one-too-many.example", "A");
             assert_eq!(reply.status(), "REFUSED");
-            assert!(reply.took < Duration::from_millis(500), "{:?}", reply.took);
+            assert!(reply.elapsed < Duration::from_millis(500), "{:?}", reply.elapsed);
             for waiting in waiting {
                 assert_eq!(waiting.join().unwrap(), "NOERROR");
             }
@@ -92,7 +92,7 @@ fn a_dead_first_upstream_does_not_cost_the_client_its_answer() {
         for n in 0..3 {
             let reply = ask(at(NODE), &format!("n{n}.example"), "A");
             assert_eq!(reply.short(), ["198.51.100.1"]);
-            assert!(reply.took < Duration::from_millis(700), "{:?}", reply.took);
+            assert!(reply.elapsed < Duration::from_millis(700), "{:?}", reply.elapsed);
         }
         assert!(dead.total() > 0, "sequential asks the first one first");
     });
@@ -113,11 +113,11 @@ fn serve_stale_immediate_and_verify_outlive_their_upstreams() {
         sleep(Duration::from_secs(6).saturating_sub(stored.elapsed()));
         let reply = ask(at(NODE), "stale.example", "A");
         assert_eq!((reply.status(), reply.short()), ("NOERROR", vec!["198.51.100.1"]));
-        assert!(reply.took < Duration::from_millis(300), "immediate: {:?}", reply.took);
+        assert!(reply.elapsed < Duration::from_millis(300), "immediate: {:?}", reply.elapsed);
         assert!(reply.answers[0].ttl <= 30, "{:?}", reply.rows());
         let reply = ask(at(PODS), "stale.example", "A");
         assert_eq!((reply.status(), reply.short()), ("NOERROR", vec!["198.51.100.2"]));
-        assert!(reply.took < Duration::from_millis(2500), "verify: {:?}", reply.took);
+        assert!(reply.elapsed < Duration::from_millis(2500), "verify: {:?}", reply.elapsed);
     });
 }
 

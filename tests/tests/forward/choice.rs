@@ -91,7 +91,7 @@ fn an_upstream_that_comes_back_is_used_again() {
     }
     // Down by now: no time is lost on it.
     let reply = dns.ask("down.example");
-    assert!(reply.took < Duration::from_millis(200), "{:?}", reply.took);
+    assert!(reply.elapsed < Duration::from_millis(200), "{:?}", reply.elapsed);
     first.restart();
     eventually("the first upstream to be used again", Duration::from_secs(5), || {
         sleep(Duration::from_millis(20));
@@ -129,7 +129,7 @@ fn failfast_answers_at_once_when_all_are_down() {
     eventually("a quick SERVFAIL", Duration::from_secs(20), || {
         let reply = Ask::new("x.example", "A").timeout(Duration::from_secs(6)).of(dns.at);
         assert_eq!(reply.status(), "SERVFAIL");
-        (reply.took < Duration::from_millis(100)).then_some(())
+        (reply.elapsed < Duration::from_millis(100)).then_some(())
     });
 }
 

@@ -14,7 +14,7 @@ fn a_refusing_upstream_is_a_quick_servfail() {
     let dns = Dns::start(&format!("forward . {}", upstream.word()));
     let reply = dns.ask("x.example");
     assert_eq!(reply.status(), "SERVFAIL");
-    assert!(reply.took < Duration::from_secs(1), "{:?}", reply.took);
+    assert!(reply.elapsed < Duration::from_secs(1), "{:?}", reply.elapsed);
 }
 
 #[test]
@@ -23,7 +23,7 @@ fn a_silent_upstream_is_a_servfail_within_the_clients_patience() {
     let dns = Dns::start(&format!("forward . {}", upstream.word()));
     let reply = Ask::new("x.example", "A").edns(1232).timeout(Duration::from_secs(8)).of(dns.at);
     assert_eq!(reply.status(), "SERVFAIL");
-    assert!(reply.took < Duration::from_secs(5), "{:?}", reply.took);
+    assert!(reply.elapsed < Duration::from_secs(5), "{:?}", reply.elapsed);
     assert!(upstream.count("x.example.") >= 2, "a lost datagram would not have been noticed");
     assert!(reply.extended_error().is_some(), "an EDNS client is told why (RFC 8914)");
 }
@@ -40,7 +40,7 @@ fn a_lost_datagram_is_sent_again_soon() {
     let dns = Dns::start(&format!("forward . {}", upstream.word()));
     let reply = dns.ask("lost.example");
     assert_eq!(reply.short(), ["192.0.2.1"]);
-    assert!(reply.took < Duration::from_millis(450), "{:?}", reply.took);
+    assert!(reply.elapsed < Duration::from_millis(450), "{:?}", reply.elapsed);
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn a_silent_first_upstream_costs_a_third_of_a_second_at_most() {
     for (n, took) in took.iter_mut().enumerate() {
         let reply = dns.ask(&format!("n{n}.example"));
         assert_eq!(reply.short(), ["192.0.2.1"]);
-        *took = reply.took;
+        *took = reply.elapsed;
     }
     took.sort();
     // 0.35 s is the promise, and holds for most; a busy machine may hold up one or two.
@@ -67,7 +67,7 @@ fn a_dead_first_upstream_is_passed_at_once() {
     let dns = Dns::start(&format!("forward . {} {} {{\npolicy sequential\n}}", dead.word(), right.word()));
     let reply = dns.ask("x.example");
     assert_eq!(reply.short(), ["192.0.2.1"]);
-    assert!(reply.took < Duration::from_millis(450), "{:?}", reply.took);
+    assert!(reply.elapsed < Duration::from_millis(450), "{:?}", reply.elapsed);
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn a_slow_reply_is_waited_for() {
     let dns = Dns::start(&format!("forward . {}", upstream.word()));
     let reply = dns.ask("slow.example");
     assert_eq!(reply.short(), ["192.0.2.1"]);
-    assert!(reply.took < Duration::from_secs(3), "{:?}", reply.took);
+    assert!(reply.elapsed < Duration::from_secs(3), "{:?}", reply.elapsed);
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn a_late_reply_still_fills_the_cache() {
     let asked = upstream.count("late.example.");
     let reply = dns.ask("late.example");
     assert_eq!(reply.short(), ["192.0.2.1"]);
-    assert!(reply.took < Duration::from_millis(300), "{:?}", reply.took);
+    assert!(reply.elapsed < Duration::from_millis(300), "{:?}", reply.elapsed);
     assert_eq!(upstream.count("late.example."), asked);
 }
 
@@ -115,7 +115,7 @@ fn what_does_not_match_the_query_changes_nothing() {
         for _ in ["miss", "hit"] {
             let reply = dns.ask("x.example");
             assert_eq!(reply.short(), ["192.0.2.1"], "{what}");
-            assert!(reply.took < Duration::from_millis(450), "{what}: {:?}", reply.took);
+            assert!(reply.elapsed < Duration::from_millis(450), "{what}: {:?}", reply.elapsed);
         }
     }
 }
@@ -135,7 +135,7 @@ fn an_upstream_that_only_lies_is_a_servfail_and_not_a_wrong_answer() {
                 let dns = Dns::start(&format!("cache\nforward . {}", liar.word()));
                 let reply = Ask::new("x.example", "A").timeout(Duration::from_secs(8)).of(dns.at);
                 assert_eq!((reply.status(), reply.answers.len()), ("SERVFAIL", 0));
-                assert!(reply.took < Duration::from_secs(5), "{:?}", reply.took);
+                assert!(reply.elapsed < Duration::from_secs(5), "{:?}", reply.elapsed);
             });
         }
     });
@@ -154,7 +154,7 @@ fn forged_replies_before_the_right_one_do_not_hide_it() {
     for n in 0..10 {
         let reply = dns.ask(&format!("n{n}.example"));
         assert_eq!(reply.short(), ["192.0.2.1"]);
-        assert!(reply.took < Duration::from_millis(300), "{:?}", reply.took);
+        assert!(reply.elapsed < Duration::from_millis(300), "{:?}", reply.elapsed);
     }
 }
 
@@ -178,7 +178,7 @@ fn broken_tcp_upstreams_are_passed_over() {
         ));
         let reply = dns.ask("x.example");
         assert_eq!(reply.short(), ["192.0.2.1"], "{what}");
-        assert!(reply.took < Duration::from_secs(2), "{what}: {:?}", reply.took);
+        assert!(reply.elapsed < Duration::from_secs(2), "{what}: {:?}", reply.elapsed);
         assert!(broken.total() >= 1, "{what}");
     }
 }

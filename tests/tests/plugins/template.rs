@@ -162,7 +162,7 @@ fn a_silent_upstream_costs_no_more_time_though_there_are_many_inner_lookups() {
         Dns::start(&format!("template IN A many {{\nanswer {lines}\n}}\nforward . {}", upstream.word()));
     let reply = Ask::new("many", "A").timeout(Duration::from_secs(8)).of(dns.at);
     assert_eq!((reply.status(), reply.answers.len()), ("NOERROR", 6));
-    assert!(reply.took < Duration::from_secs(6), "{:?}", reply.took);
+    assert!(reply.elapsed < Duration::from_secs(6), "{:?}", reply.elapsed);
 }
 
 #[test]
