@@ -26,6 +26,7 @@ const COREFILE: &str = r#"
     template ANY ANY denied.example.org {
         match "^[a-z]+\.denied\.example\.org\.$"
         rcode NXDOMAIN
+        ederror 15 "blocked here"
         fallthrough
     }
     hosts /nowhere/hosts {

@@ -30,6 +30,8 @@ pub struct Templates {
 struct One {
     spec: TemplateSpec,
     counters: Arc<TemplateCounters>,
+    /// The Extended DNS Error as an option carries it: code and text (RFC 8914, section 2).
+    ede: Option<Box<[u8]>>,
     /// Every name of its zones has the same answer, without records: nothing is to be read in the name.
     same_for_all: bool,
 }
@@ -50,6 +52,7 @@ impl Templates {
     pub fn new(specs: Vec<TemplateSpec>, counters: impl Fn(&TemplateSpec) -> Arc<TemplateCounters>) -> Self {
         let one = |spec: TemplateSpec| One {
             counters: counters(&spec),
+            ede: spec.ede.as_ref().map(|(code, text)| [&code.to_be_bytes(), text.as_bytes()].concat().into()),
             same_for_all: spec.has_no_records() && spec.takes_every_name(),
             spec,
         };
@@ -215,10 +218,8 @@ impl One {
         reply.rcode = self.spec.rcode;
         // A failure has no authority.
         reply.flags = if self.spec.rcode == Rcode::SERVFAIL { 0 } else { Flags::AA };
-        if let Some((code, text)) = &self.spec.ede {
-            let mut value = code.to_be_bytes().to_vec();
-            value.extend_from_slice(text.as_bytes());
-            reply.options.push(wire::OPTION_EDE, &value);
+        if let Some(ede) = &self.ede {
+            reply.options.push(wire::OPTION_EDE, ede);
         }
     }
 
