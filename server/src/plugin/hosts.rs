@@ -372,7 +372,8 @@ fn read_if_changed(path: &Path, seen: Option<Stamp>) -> io::Result<Looked> {
         return Ok(Looked::Same);
     }
     // One octet more than there is tells the end without growing.
-    let mut text = Vec::with_capacity(before.size.min(MAX_FILE) as usize + 1);
+    let mut text = Vec::new();
+    text.try_reserve_exact(before.size.min(MAX_FILE) as usize + 1)?;
     file.by_ref().take(MAX_FILE).read_to_end(&mut text)?;
     if text.len() as u64 == MAX_FILE {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, "more than 1 GiB"));
