@@ -48,7 +48,8 @@ pub fn isolated_for<F: FnOnce()>(patience: Duration, body: F) {
         output.status.success() && text.contains("1 passed"),
         "inside its namespaces {test} failed:\n{text}"
     );
-    let told = |line: &&str| line.starts_with("skipped: ") || line.starts_with("measured: ");
+    let told =
+        |line: &&str| ["skipped: ", "measured: ", "repeated: "].iter().any(|told| line.starts_with(told));
     for line in text.lines().filter(told) {
         tell(line);
     }
@@ -91,7 +92,7 @@ pub fn skip(test: &str, why: &str) {
 }
 
 /// Past the capture of the test runner, which holds back what passing tests print.
-fn tell(line: &str) {
+pub(crate) fn tell(line: &str) {
     drop(writeln!(std::io::stderr(), "{line}"));
 }
 

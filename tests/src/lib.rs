@@ -33,7 +33,7 @@ pub use admin::{Metrics, http_get};
 pub use ask::{Ask, Reply, ask, exchange_udp};
 pub use binary::binary;
 pub use cgroup::Cgroup;
-pub use clock::{eventually, now};
+pub use clock::{eventually, now, steadily};
 pub use dns::Dns;
 pub use flood::flood;
 pub use isolated::{add_address, isolated, isolated_for, run, skip, tool};

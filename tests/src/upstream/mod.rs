@@ -8,14 +8,14 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustls::ServerConfig;
 
 pub use action::{Action, Says};
 pub use tls::Authority;
 
-use crate::clock::eventually;
+use crate::clock::{eventually, now};
 use crate::lock::lock;
 use crate::message::{Edns, Message};
 use serve::Later;
@@ -39,6 +39,8 @@ pub struct Asked {
     pub edns: Option<Edns>,
     /// The query's octets.
     pub bytes: Vec<u8>,
+    /// When it was read.
+    pub at: Instant,
 }
 
 /// What a query came over.
@@ -227,6 +229,7 @@ impl Shared {
             flags: message.flags,
             edns: message.edns,
             bytes: bytes.to_vec(),
+            at: now(),
         };
         self.total.fetch_add(1, Ordering::Relaxed);
         let mut kept = lock(&self.asked);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tests::{
     Action, Ask, Connection, Message, Metrics, Options, Server, Stream, Upstream, ask, eventually, flood,
-    fresh_ip, http_get, now, port, publish, signal, skip, tempdir,
+    fresh_ip, http_get, now, port, publish, signal, skip, steadily, tempdir,
 };
 
 #[test]
@@ -138,38 +138,43 @@ fn a_reload_keeps_cache_and_counters() {
 
 #[test]
 fn a_reload_keeps_what_is_known_of_upstreams() {
-    let silent = Upstream::start(fresh_ip(), |_| Action::Silent);
-    let good =
-        Upstream::start(fresh_ip(), |asked| Action::answer(&format!("{} 300 IN A 192.0.2.1", asked.name)));
-    let (ip, port) = (fresh_ip(), port());
-    let corefile = |nsid: usize| {
-        format!(
-            ".:{port} {{\nbind {ip}\nnsid {nsid}\nforward . {} {} {{\npolicy sequential\nhealth_check 100ms\nmax_fails 1\n}}\n}}",
-            silent.word(),
-            good.word()
-        )
-    };
-    let server = Server::start(&corefile(0));
-    // Whether the first of both was asked, as it is as long as nothing bad is known of it.
-    let asked_first = |name: &str| {
-        assert_eq!(ask((ip, port).into(), name, "A").short(), ["192.0.2.1"]);
-        silent.count(&format!("{name}.")) > 0
-    };
-    assert!(asked_first("first.example"));
-    let mut n = 0;
-    eventually("the silent upstream to be passed over", Duration::from_secs(20), || {
-        n += 1;
-        (!asked_first(&format!("n{n}.example"))).then_some(())
-    });
-    for reload in 1..=3 {
-        server.write_corefile(&corefile(reload));
-        server.signal("USR1");
-        server.wait_for_lines("Reloading complete", reload, Duration::from_secs(5));
-        for n in 0..5 {
-            let name = format!("n{n}.after{reload}.example");
-            assert!(!asked_first(&name), "{name}: the reload forgot that the upstream is down");
+    steadily(|| {
+        let silent = Upstream::start(fresh_ip(), |_| Action::Silent);
+        let good = Upstream::start(fresh_ip(), |asked| {
+            Action::answer(&format!("{} 300 IN A 192.0.2.1", asked.name))
+        });
+        let (ip, port) = (fresh_ip(), port());
+        let corefile = |nsid: usize| {
+            format!(
+                ".:{port} {{\nbind {ip}\nnsid {nsid}\nforward . {} {} {{\npolicy sequential\nhealth_check 100ms\nmax_fails 1\n}}\n}}",
+                silent.word(),
+                good.word()
+            )
+        };
+        let server = Server::start(&corefile(0));
+        // Whether the first of both was asked before the other, as it is as long as nothing bad is known of it.
+        let asked_first = |name: &str| {
+            assert_eq!(ask((ip, port).into(), name, "A").short(), ["192.0.2.1"]);
+            let first =
+                |upstream: &Upstream| upstream.asked_for(&format!("{name}.")).first().map(|asked| asked.at);
+            first(&silent).is_some_and(|at| first(&good).is_none_or(|good| at < good))
+        };
+        assert!(asked_first("first.example"));
+        let mut n = 0;
+        eventually("the silent upstream to be passed over", Duration::from_secs(20), || {
+            n += 1;
+            (!asked_first(&format!("n{n}.example"))).then_some(())
+        });
+        for reload in 1..=3 {
+            server.write_corefile(&corefile(reload));
+            server.signal("USR1");
+            server.wait_for_lines("Reloading complete", reload, Duration::from_secs(5));
+            for n in 0..5 {
+                let name = format!("n{n}.after{reload}.example");
+                assert!(!asked_first(&name), "{name}: the reload forgot that the upstream is down");
+            }
         }
-    }
+    });
 }
 
 #[test]
@@ -307,30 +312,33 @@ fn closed_loop(
 
 #[test]
 fn a_reader_of_the_log_that_stalls_for_ten_seconds_costs_lines_and_no_query() {
-    let (ip, port) = (fresh_ip(), port());
-    let corefile =
-        format!(".:{port} {{\nbind {ip}\nprometheus {ip}:9153\nlog\nhosts {{\n192.0.2.1 x.example\n}}\n}}");
-    let server = Server::start_with(&corefile, Options::default().reader());
-    ask((ip, port).into(), "before.example", "A");
-    server.wait_for_log("before.example.", Duration::from_secs(5));
-    let right =
-        |_, message: &Message| message.answers.first().is_some_and(|record| record.data == "192.0.2.1");
-    let stream = Stream::start((ip, port).into(), 2_000, |_| Ask::new("x.example", "A"), right);
-    // A pipe holds 64 KiB, some 700 lines, and the buffers in front of it 1 MiB for each worker; 20,000 lines come.
-    server.signal_reader("STOP");
-    sleep(Duration::from_secs(10));
-    server.signal_reader("CONT");
-    let tally = stream.finish(Duration::from_secs(1));
-    tally.assert_clean();
-    assert!(tally.slowest < Duration::from_millis(300), "{tally:?}");
-    let memory = server.rss_kb();
-    assert!(memory < 128 << 10, "{memory} KiB");
-    ask((ip, port).into(), "after.example", "A");
-    server.wait_for_log("after.example.", Duration::from_secs(5));
-    eventually("every line written or counted as dropped", Duration::from_secs(5), || {
-        let written = server.log_lines().iter().filter(|line| line.contains("x.example. udp")).count();
-        let dropped = Metrics::of((ip, 9153).into()).value("localdns_log_lines_dropped_total", &[])?;
-        (written as f64 + dropped == tally.sent as f64).then_some(())
+    steadily(|| {
+        let (ip, port) = (fresh_ip(), port());
+        let corefile = format!(
+            ".:{port} {{\nbind {ip}\nprometheus {ip}:9153\nlog\nhosts {{\n192.0.2.1 x.example\n}}\n}}"
+        );
+        let server = Server::start_with(&corefile, Options::default().reader());
+        ask((ip, port).into(), "before.example", "A");
+        server.wait_for_log("before.example.", Duration::from_secs(5));
+        let right =
+            |_, message: &Message| message.answers.first().is_some_and(|record| record.data == "192.0.2.1");
+        let stream = Stream::start((ip, port).into(), 2_000, |_| Ask::new("x.example", "A"), right);
+        // A pipe holds 64 KiB, some 700 lines, and the buffers in front of it 1 MiB for each worker; 20,000 lines come.
+        server.signal_reader("STOP");
+        sleep(Duration::from_secs(10));
+        server.signal_reader("CONT");
+        let tally = stream.finish(Duration::from_secs(1));
+        tally.assert_clean();
+        assert!(tally.slowest < Duration::from_millis(300), "{tally:?}");
+        let memory = server.rss_kb();
+        assert!(memory < 128 << 10, "{memory} KiB");
+        ask((ip, port).into(), "after.example", "A");
+        server.wait_for_log("after.example.", Duration::from_secs(5));
+        eventually("every line written or counted as dropped", Duration::from_secs(5), || {
+            let written = server.log_lines().iter().filter(|line| line.contains("x.example. udp")).count();
+            let dropped = Metrics::of((ip, 9153).into()).value("localdns_log_lines_dropped_total", &[])?;
+            (written as f64 + dropped == tally.sent as f64).then_some(())
+        });
     });
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use tests::{Action, Transport, assert_contains, now, output};
+use tests::{Action, Transport, assert_contains, now, output, steadily};
 
 use super::{Node, OTHERS, PATIENCE, line, text, zone};
 
@@ -212,14 +212,16 @@ fn a_name_that_another_line_defines_is_not_shadowed() {
 
 #[test]
 fn a_dead_name_server_costs_a_round_of_twenty_services_ten_seconds_at_most_and_no_line() {
-    let services: String = (0..20).map(|n| format!("s{n}.n.svc ")).collect();
-    let before: String = (0..20).map(|n| line(&format!("10.96.0.{n}"), &format!("s{n}.n.svc"))).collect();
-    let before = format!("{OTHERS}{before}");
-    let node = Node::new(&before, |_| Action::Silent);
-    let started = now();
-    node.once(&services);
-    assert!(started.elapsed() <= Duration::from_secs(10), "{:?}", started.elapsed());
-    assert_eq!(node.text(), before);
+    steadily(|| {
+        let services: String = (0..20).map(|n| format!("s{n}.n.svc ")).collect();
+        let before: String = (0..20).map(|n| line(&format!("10.96.0.{n}"), &format!("s{n}.n.svc"))).collect();
+        let before = format!("{OTHERS}{before}");
+        let node = Node::new(&before, |_| Action::Silent);
+        let started = now();
+        node.once(&services);
+        assert!(started.elapsed() <= Duration::from_secs(10), "{:?}", started.elapsed());
+        assert_eq!(node.text(), before);
+    });
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use tests::{Action, Ask, Dns, Metrics, Says, Upstream, ask, eventually, fresh_ip, now};
+use tests::{Action, Ask, Dns, Metrics, Says, Upstream, ask, eventually, fresh_ip, now, steadily};
 
 use super::{SOA, good, short_lived};
 
@@ -155,26 +155,28 @@ fn disable_and_zones_bound_what_is_cached() {
 
 #[test]
 fn a_popular_name_is_fetched_before_it_expires() {
-    let upstream =
-        Upstream::start(fresh_ip(), |asked| Action::answer(&format!("{} 2 IN A 192.0.2.1", asked.name)));
-    let ip = fresh_ip();
-    let cache = "cache {\nsuccess 9984 3600 1\nprefetch 2 1m 90%\n}";
-    let dns = Dns::start_on(ip, &format!("prometheus {ip}:9153\n{cache}\nforward . {}", upstream.word()));
-    let started = now();
-    upstream.answer_by(|asked| {
-        Action::answer(&format!("{} 2 IN A 192.0.2.1", asked.name)).after(Duration::from_millis(60))
+    steadily(|| {
+        let upstream =
+            Upstream::start(fresh_ip(), |asked| Action::answer(&format!("{} 2 IN A 192.0.2.1", asked.name)));
+        let ip = fresh_ip();
+        let cache = "cache {\nsuccess 9984 3600 1\nprefetch 2 1m 90%\n}";
+        let dns = Dns::start_on(ip, &format!("prometheus {ip}:9153\n{cache}\nforward . {}", upstream.word()));
+        let started = now();
+        upstream.answer_by(|asked| {
+            Action::answer(&format!("{} 2 IN A 192.0.2.1", asked.name)).after(Duration::from_millis(60))
+        });
+        let mut asked = 0;
+        while started.elapsed() < Duration::from_secs(4) {
+            ask(dns.at, "x.example", "A");
+            asked += 1;
+            sleep(Duration::from_millis(20));
+        }
+        assert!(upstream.count("x.example.") >= 2);
+        // Only the first waited for the upstream.
+        let metrics = Metrics::after_queries((ip, 9153).into(), asked);
+        assert_eq!(metrics.count("coredns_cache_misses_total", &[]), 1.0);
+        assert_eq!(metrics.count("coredns_cache_hits_total", &[]), asked as f64 - 1.0);
     });
-    let mut asked = 0;
-    while started.elapsed() < Duration::from_secs(4) {
-        ask(dns.at, "x.example", "A");
-        asked += 1;
-        sleep(Duration::from_millis(20));
-    }
-    assert!(upstream.count("x.example.") >= 2);
-    // Only the first waited for the upstream.
-    let metrics = Metrics::after_queries((ip, 9153).into(), asked);
-    assert_eq!(metrics.count("coredns_cache_misses_total", &[]), 1.0);
-    assert_eq!(metrics.count("coredns_cache_hits_total", &[]), asked as f64 - 1.0);
 }
 
 #[test]
@@ -190,46 +192,54 @@ fn without_serve_stale_an_expired_answer_is_gone() {
 
 #[test]
 fn serve_stale_immediate_answers_first_and_refreshes_after() {
-    let upstream = Upstream::start(fresh_ip(), short_lived);
-    let cache = "cache {\nsuccess 9984 3600 1\nserve_stale 1h immediate\n}";
-    let dns = Dns::start(&format!("{cache}\nforward . {}", upstream.word()));
-    assert_eq!(ask(dns.at, "x.example", "A").short(), ["192.0.2.1"]);
-    upstream.answer_by(|asked| {
-        Action::answer(&format!("{} 300 IN A 192.0.2.2", asked.name)).after(Duration::from_millis(60))
+    steadily(|| {
+        let upstream = Upstream::start(fresh_ip(), short_lived);
+        let cache = "cache {\nsuccess 9984 3600 1\nserve_stale 1h immediate\n}";
+        let dns = Dns::start(&format!("{cache}\nforward . {}", upstream.word()));
+        assert_eq!(ask(dns.at, "x.example", "A").short(), ["192.0.2.1"]);
+        upstream.answer_by(|asked| {
+            Action::answer(&format!("{} 300 IN A 192.0.2.2", asked.name)).after(Duration::from_millis(60))
+        });
+        sleep(Duration::from_millis(1200));
+        let reply = ask(dns.at, "x.example", "A");
+        assert_eq!(
+            (reply.short(), reply.answers[0].ttl),
+            (vec!["192.0.2.1"], 0),
+            "stale, and not to be kept"
+        );
+        assert!(reply.elapsed < Duration::from_millis(100), "{:?}", reply.elapsed);
+        dns.sees("x.example", "192.0.2.2");
+        assert_eq!(upstream.count("x.example."), 2, "one refresh");
     });
-    sleep(Duration::from_millis(1200));
-    let reply = ask(dns.at, "x.example", "A");
-    assert_eq!((reply.short(), reply.answers[0].ttl), (vec!["192.0.2.1"], 0), "stale, and not to be kept");
-    assert!(reply.elapsed < Duration::from_millis(100), "{:?}", reply.elapsed);
-    dns.sees("x.example", "192.0.2.2");
-    assert_eq!(upstream.count("x.example."), 2, "one refresh");
 }
 
 #[test]
 fn serve_stale_verify_asks_first_and_outlives_the_upstream() {
-    let mut upstream = Upstream::start(fresh_ip(), short_lived);
-    let cache = "cache {\nsuccess 9984 3600 1\nserve_stale 1h verify\nservfail 0\n}";
-    let dns = Dns::start(&format!("{cache}\nforward . {}", upstream.word()));
-    assert_eq!(ask(dns.at, "x.example", "A").short(), ["192.0.2.1"]);
-    assert_eq!(ask(dns.at, "y.example", "A").short(), ["192.0.2.1"]);
-    sleep(Duration::from_millis(1200));
-    upstream.answer_by(|asked| Action::answer(&format!("{} 1 IN A 192.0.2.2", asked.name)));
-    assert_eq!(ask(dns.at, "x.example", "A").short(), ["192.0.2.2"], "fresh while the upstream answers");
-    upstream.answer_by(|_| Action::Silent);
-    let reply = ask(dns.at, "y.example", "A");
-    assert_eq!(reply.short(), ["192.0.2.1"]);
-    assert!(reply.elapsed < Duration::from_millis(2500), "{:?}", reply.elapsed);
-    assert!((1..=30).contains(&reply.answers[0].ttl), "RFC 8767 section 4: 30 s, {}", reply.answers[0]);
-    upstream.stop();
-    let reply = ask(dns.at, "y.example", "A");
-    assert_eq!(reply.short(), ["192.0.2.1"]);
-    upstream.answer_by(|_| Action::nxdomain(SOA));
-    upstream.restart();
-    eventually("the name's end", Duration::from_secs(8), || {
-        sleep(Duration::from_millis(50));
-        (ask(dns.at, "y.example", "A").status() == "NXDOMAIN").then_some(())
+    steadily(|| {
+        let mut upstream = Upstream::start(fresh_ip(), short_lived);
+        let cache = "cache {\nsuccess 9984 3600 1\nserve_stale 1h verify\nservfail 0\n}";
+        let dns = Dns::start(&format!("{cache}\nforward . {}", upstream.word()));
+        assert_eq!(ask(dns.at, "x.example", "A").short(), ["192.0.2.1"]);
+        assert_eq!(ask(dns.at, "y.example", "A").short(), ["192.0.2.1"]);
+        sleep(Duration::from_millis(1200));
+        upstream.answer_by(|asked| Action::answer(&format!("{} 1 IN A 192.0.2.2", asked.name)));
+        assert_eq!(ask(dns.at, "x.example", "A").short(), ["192.0.2.2"], "fresh while the upstream answers");
+        upstream.answer_by(|_| Action::Silent);
+        let reply = ask(dns.at, "y.example", "A");
+        assert_eq!(reply.short(), ["192.0.2.1"]);
+        assert!(reply.elapsed < Duration::from_millis(2500), "{:?}", reply.elapsed);
+        assert!((1..=30).contains(&reply.answers[0].ttl), "RFC 8767 section 4: 30 s, {}", reply.answers[0]);
+        upstream.stop();
+        let reply = ask(dns.at, "y.example", "A");
+        assert_eq!(reply.short(), ["192.0.2.1"]);
+        upstream.answer_by(|_| Action::nxdomain(SOA));
+        upstream.restart();
+        eventually("the name's end", Duration::from_secs(8), || {
+            sleep(Duration::from_millis(50));
+            (ask(dns.at, "y.example", "A").status() == "NXDOMAIN").then_some(())
+        });
+        assert_eq!(ask(dns.at, "y.example", "A").status(), "NXDOMAIN", "a name that is gone stays gone");
     });
-    assert_eq!(ask(dns.at, "y.example", "A").status(), "NXDOMAIN", "a name that is gone stays gone");
 }
 
 #[test]
