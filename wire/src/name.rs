@@ -123,15 +123,16 @@ impl Name {
     /// # Errors
     /// [`NameError::LongName`], [`NameError::LongLabel`], [`NameError::EmptyLabel`], [`NameError::Escape`].
     pub fn from_text(text: &str) -> Result<Self, NameError> {
-        let mut name = Self::ROOT;
-        let mut start = 0usize; // of the label's length octet
-        let mut at = 1usize; // next free octet
-        let mut bytes = text.bytes().peekable();
         if text == "." {
             return Ok(Self::ROOT);
         }
-        while let Some(byte) = bytes.next() {
-            let octet = match byte {
+        let mut name = Self::ROOT;
+        let mut start = 0usize; // of the label's length octet
+        let mut at = 1usize; // next free octet
+        let mut rest = text.as_bytes();
+        while let [first, behind @ ..] = rest {
+            let octet;
+            let octets = match first {
                 b'.' => {
                     let length = at - start - 1;
                     if length == 0 {
@@ -144,26 +145,30 @@ impl Name {
                     if start >= MAX_NAME {
                         return Err(NameError::LongName);
                     }
+                    rest = behind;
                     continue;
                 }
-                b'\\' => match bytes.next().ok_or(NameError::Escape)? {
-                    first @ b'0'..=b'9' => {
-                        let mut value = u32::from(first - b'0');
-                        for _ in 0..2 {
-                            let digit = bytes.next().filter(u8::is_ascii_digit).ok_or(NameError::Escape)?;
-                            value = value * 10 + u32::from(digit - b'0');
-                        }
-                        u8::try_from(value).map_err(|_| NameError::Escape)?
-                    }
-                    other => other,
-                },
-                other => other,
+                b'\\' => {
+                    (octet, rest) = unescape(behind)?;
+                    &[octet]
+                }
+                // Most labels are plain from end to end.
+                _ => {
+                    let end = rest.iter().position(|byte| matches!(byte, b'.' | b'\\'));
+                    let (plain, behind) = rest.split_at(end.unwrap_or(rest.len()));
+                    rest = behind;
+                    plain
+                }
             };
-            if at - start > 63 {
+            // The bound that comes first is the one that was broken.
+            let (end, label_end) = (at + octets.len(), start + 64);
+            if end > label_end && label_end <= MAX_NAME {
                 return Err(NameError::LongLabel);
             }
-            *name.octets[..MAX_NAME].get_mut(at).ok_or(NameError::LongName)? = octet.to_ascii_lowercase();
-            at += 1;
+            let room = name.octets[..MAX_NAME].get_mut(at..end).ok_or(NameError::LongName)?;
+            room.copy_from_slice(octets);
+            room.make_ascii_lowercase();
+            at = end;
         }
         if at - start > 1 {
             name.octets[start] = (at - start - 1) as u8;
@@ -229,6 +234,18 @@ impl Name {
         let mut suffixes = self.suffixes();
         suffixes.next();
         suffixes.next().and_then(|wire| Self::from_wire(wire).ok())
+    }
+}
+
+/// The octet that an escape stands for, and what follows it: three digits, or any other octet itself (RFC 1035, section 5.1).
+fn unescape(escaped: &[u8]) -> Result<(u8, &[u8]), NameError> {
+    match escaped {
+        [a @ b'0'..=b'9', b @ b'0'..=b'9', c @ b'0'..=b'9', rest @ ..] => {
+            let value = [a, b, c].into_iter().fold(0, |value, digit| value * 10 + u32::from(digit - b'0'));
+            Ok((u8::try_from(value).map_err(|_| NameError::Escape)?, rest))
+        }
+        [b'0'..=b'9', ..] | [] => Err(NameError::Escape),
+        [other, rest @ ..] => Ok((*other, rest)),
     }
 }
 
@@ -403,6 +420,7 @@ mod tests {
             ("Example.ORG.", b"\x07example\x03org\0"),
             ("example.org", b"\x07example\x03org\0"),
             ("a\\.b.c", b"\x03a.b\x01c\0"),
+            ("\\.\\065\\B.c\\.", b"\x03.ab\x02c.\0"),
             ("\\000x.", b"\x02\0x\0"),
             ("_dns-1.\\@.", b"\x06_dns-1\x01@\0"),
         ] {
@@ -415,14 +433,21 @@ mod tests {
     #[test]
     fn bad_text_is_refused_with_its_reason() {
         let long_label = "a".repeat(64);
+        let escaped_label = format!("{}\\.", "a".repeat(63));
         let long_name = "abcdefg.".repeat(32);
+        // What comes first is told: the label breaks its bound before the name does, and the name in the next row.
+        let label_first = format!("{}{}", "abcdefg.".repeat(23), "a".repeat(100));
+        let name_first = format!("{}{}", "abcdefg.".repeat(24), "a".repeat(100));
         for (text, error) in [
             ("", NameError::EmptyLabel),
             ("..", NameError::EmptyLabel),
             ("a..b", NameError::EmptyLabel),
             (".a", NameError::EmptyLabel),
             (long_label.as_str(), NameError::LongLabel),
+            (escaped_label.as_str(), NameError::LongLabel),
             (long_name.as_str(), NameError::LongName),
+            (label_first.as_str(), NameError::LongLabel),
+            (name_first.as_str(), NameError::LongName),
             ("a\\", NameError::Escape),
             ("a\\25", NameError::Escape),
             ("a\\256", NameError::Escape),
