@@ -8,8 +8,17 @@ use crate::LineError;
 
 /// The fields of a line, its comment left out. A `#` starts a comment inside a field, too.
 pub fn fields(line: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let content = line.split(|&byte| byte == b'#').next().unwrap_or_default();
-    content.split(|byte| matches!(byte, b' ' | b'\t' | 0x0b | 0x0c | b'\r')).filter(|field| !field.is_empty())
+    let blank = |byte: &u8| matches!(byte, b' ' | b'\t' | 0x0b | 0x0c | b'\r');
+    let mut rest = line;
+    std::iter::from_fn(move || {
+        let start = rest.iter().position(|byte| !blank(byte))?;
+        let content = &rest[start..];
+        let end = content.iter().position(|byte| *byte == b'#' || blank(byte)).unwrap_or(content.len());
+        let (field, behind) = content.split_at(end);
+        // A comment is left where it is, and ends this for good.
+        rest = behind;
+        (!field.is_empty()).then_some(field)
+    })
 }
 
 /// Reads an address; a zone (`%eth0`) is cut off, and an IPv4-mapped IPv6 address is the IPv4 address.
