@@ -184,17 +184,22 @@ impl<'o> Builder<'o> {
 
     /// Lays the entries out, in the order in which names and addresses came, and fills them in.
     pub(crate) fn finish(mut self, rest: &mut dyn FnMut()) -> Table {
-        let names =
-            self.names.iter().map(|row| row.key(&self.octets).len() + row.a.octets() + row.aaaa.octets());
-        let addresses = self.addresses.iter().map(|row| MAX_ADDRESS + row.ptr.octets());
-        let most = names.chain(addresses).map(|octets| ENTRY_HEADER + octets).sum();
+        let (mut most, mut wildcards, mut addresses) = (0, 0, 0);
+        for row in &self.names {
+            rest();
+            most += ENTRY_HEADER + row.key(&self.octets).len() + row.a.octets() + row.aaaa.octets();
+            wildcards += usize::from(is_wildcard(row.wire(&self.octets)));
+        }
+        for row in &self.addresses {
+            rest();
+            most += ENTRY_HEADER + MAX_ADDRESS + row.ptr.octets();
+            addresses += usize::from(row.ptr.count > 0);
+        }
         let mut arena = Vec::with_capacity(most);
         let mut table = Table::empty();
-        let wildcards = self.names.iter().filter(|row| is_wildcard(row.wire(&self.octets))).count();
         table.names = HashTable::with_capacity(self.names.len() - wildcards);
         table.wildcards = HashTable::with_capacity(wildcards);
-        table.addresses =
-            HashTable::with_capacity(self.addresses.iter().filter(|row| row.ptr.count > 0).count());
+        table.addresses = HashTable::with_capacity(addresses);
 
         for row in &mut self.names {
             rest();

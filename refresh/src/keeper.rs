@@ -97,6 +97,8 @@ pub struct Keeper {
     unpublished: bool,
     /// When the ages in the file were true.
     stamped: Instant,
+    /// Called at every line of a text.
+    rest: fn(),
 }
 
 impl Keeper {
@@ -110,9 +112,16 @@ impl Keeper {
             has_file: false,
             unpublished: false,
             stamped: clock.now,
+            rest: || {},
         };
         keeper.set(settings, clock);
         keeper
+    }
+
+    /// Calls `rest` at every line that it reads or writes from now on: a file may be long, and others may be waiting for the
+    /// processor.
+    pub fn resting(self, rest: fn()) -> Self {
+        Self { rest, ..self }
     }
 
     /// Keeps other names from now on, or otherwise. What is known of names that stay is kept; new ones are due at once.
@@ -134,9 +143,9 @@ impl Keeper {
         }
         self.unpublished |= known.values().any(|entry| entry.source == Source::Refreshed);
         self.settings = settings;
-        let found = text::read(&self.base, |question| {
-            self.entries.get(question).is_some_and(|entry| entry.addresses.is_empty())
-        });
+        let is_unknown =
+            |question: &Question| self.entries.get(question).is_some_and(|entry| entry.addresses.is_empty());
+        let found = text::read(&self.base, is_unknown, self.rest);
         for (question, found) in found {
             self.take(question, found, clock, Duration::ZERO);
         }
@@ -157,7 +166,7 @@ impl Keeper {
             self.has_file = true;
             return self.text.clone();
         }
-        let found = text::read(text, |question| self.entries.contains_key(question));
+        let found = text::read(text, |question| self.entries.contains_key(question), self.rest);
         for entry in self.entries.values_mut() {
             entry.addresses = Vec::new();
             entry.ttl = None;
@@ -181,9 +190,10 @@ impl Keeper {
     /// There is no file: what was shipped answers until something better is known. Returns the text to serve.
     pub fn ship(&mut self, text: &[u8], clock: Clock) -> Arc<[u8]> {
         if !self.has_file {
-            let found = text::read(text, |question| {
+            let is_unknown = |question: &Question| {
                 self.entries.get(question).is_some_and(|entry| entry.addresses.is_empty())
-            });
+            };
+            let found = text::read(text, is_unknown, self.rest);
             for (question, mut found) in found {
                 found.mark = Some((Source::Shipped, clock.wall));
                 self.take(question, found, clock, Duration::ZERO);
@@ -367,7 +377,7 @@ impl Keeper {
             (!addresses.is_empty()).then_some(written)
         });
         let is_kept = |question: &Question| self.entries.contains_key(question);
-        self.text = text::render(&self.base, is_kept, entries).into();
+        self.text = text::render(&self.base, is_kept, entries, self.rest).into();
     }
 }
 

@@ -31,11 +31,12 @@ pub(crate) struct Found {
     pub(crate) mark: Option<(Source, u64)>,
 }
 
-/// The addresses that `text` has for names that are kept.
-pub(crate) fn read(text: &[u8], is_kept: impl Fn(&Question) -> bool) -> HashMap<Question, Found> {
+/// The addresses that `text` has for names that are kept. Calls `rest` at every line.
+pub(crate) fn read(text: &[u8], is_kept: impl Fn(&Question) -> bool, rest: fn()) -> HashMap<Question, Found> {
     let mut found: HashMap<Question, Found> = HashMap::new();
     let mut section = false;
     for line in text.split(|&byte| byte == b'\n') {
+        rest();
         section = (section || line == BEGIN.as_bytes()) && line != END.as_bytes();
         if section && let Some((question, mark)) = mark(line).filter(|(question, _)| is_kept(question)) {
             found.entry(question).or_default().mark = Some(mark);
@@ -66,15 +67,17 @@ pub(crate) struct Written<'k> {
     pub(crate) good: u64,
 }
 
-/// `base` without what it says about kept names, and then `entries`.
+/// `base` without what it says about kept names, and then `entries`. Calls `rest` at every line of `base`.
 pub(crate) fn render<'k>(
     base: &[u8],
     is_kept: impl Fn(&Question) -> bool,
     entries: impl Iterator<Item = Written<'k>>,
+    rest: fn(),
 ) -> Vec<u8> {
     let mut text = Vec::with_capacity(base.len());
     let mut section = false;
     for line in base.split_inclusive(|&byte| byte == b'\n') {
+        rest();
         let bare = line.strip_suffix(b"\n").unwrap_or(line);
         section |= bare == BEGIN.as_bytes();
         if !section {
@@ -169,6 +172,8 @@ const END: &str = "# localdns refresh: end";
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const AT_ONCE: fn() = || {};
     use proptest::collection::{btree_set, vec};
     use proptest::prelude::*;
 
@@ -189,7 +194,7 @@ mod tests {
             source: Source::Refreshed,
             good: 17,
         };
-        String::from_utf8(render(base.as_bytes(), kept, [entry].into_iter())).unwrap()
+        String::from_utf8(render(base.as_bytes(), kept, [entry].into_iter(), AT_ONCE)).unwrap()
     }
 
     const SECTION: &str = "# localdns refresh: kept names, written anew when they change\n# a.example A refreshed 17\n\
@@ -221,13 +226,13 @@ mod tests {
             assert_eq!(written(base), format!("{rest}{SECTION}"), "{base:?}");
             assert_eq!(written(&written(base)), written(base), "{base:?} once more");
         }
-        let nothing = render(SECTION.as_bytes(), kept, std::iter::empty());
+        let nothing = render(SECTION.as_bytes(), kept, std::iter::empty(), AT_ONCE);
         assert!(nothing.is_empty());
     }
 
     #[test]
     fn what_is_written_is_read_again() {
-        let read = |text: &str| read(text.as_bytes(), kept);
+        let read = |text: &str| read(text.as_bytes(), kept, AT_ONCE);
         let four = question("a.example", Family::Ipv4);
         let found = Found {
             addresses: vec!["192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap()],
@@ -278,15 +283,15 @@ mod tests {
                     let (source, good) = found.mark.expect("every one has a mark");
                     Written { question: *question, addresses: &found.addresses, source, good }
                 });
-                render(base, kept, entries)
+                render(base, kept, entries, AT_ONCE)
             };
             let text = written(base.as_bytes());
-            prop_assert_eq!(&read(&text, kept), &wanted);
+            prop_assert_eq!(&read(&text, kept, AT_ONCE), &wanted);
             prop_assert_eq!(&written(&text), &text);
             // Without the section it is what others wrote, without what we took over.
-            let rest = render(&text, kept, std::iter::empty());
-            prop_assert_eq!(&rest, &render(base.as_bytes(), kept, std::iter::empty()));
-            prop_assert_eq!(read(&rest, kept), HashMap::new());
+            let rest = render(&text, kept, std::iter::empty(), AT_ONCE);
+            prop_assert_eq!(&rest, &render(base.as_bytes(), kept, std::iter::empty(), AT_ONCE));
+            prop_assert_eq!(read(&rest, kept, AT_ONCE), HashMap::new());
         }
     }
 }

@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::clock;
+use crate::pace;
 use crate::running::Running;
 
 /// Starts the thread; it ends with the server.
@@ -14,7 +15,10 @@ use crate::running::Running;
 /// What the kernel says to one more thread.
 pub(crate) fn spawn(running: &Arc<Running>) -> io::Result<()> {
     let running = Arc::downgrade(running);
-    thread::Builder::new().name("files".to_owned()).spawn(move || watch(&running)).map(drop)
+    thread::Builder::new()
+        .name("files".to_owned())
+        .spawn(move || pace::with_rests(|| watch(&running)))
+        .map(drop)
 }
 
 fn watch(running: &Weak<Running>) {

@@ -1,14 +1,39 @@
 //! Long work beside workers: it rests every moment, so that whoever shares its core never waits for long.
 //!
-//! A lower priority would starve it on a busy machine, and a thread cannot have its own back without a privilege.
+//! A lower priority would starve it on a busy machine, and a thread cannot have its own back without a privilege. Start and
+//! reload wait for their work, and it does not rest there: a thread says that it should.
 
+use std::cell::RefCell;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::clock;
 
+/// Does `work` with rests: those of [`step`] and [`rest`].
+pub(crate) fn with_rests<T>(work: impl FnOnce() -> T) -> T {
+    let before = PACE.replace(Some(Pace::new()));
+    let done = work();
+    PACE.set(before);
+    done
+}
+
+/// After every small step of long work: rests, if it is time to and this thread does.
+#[inline]
+pub(crate) fn step() {
+    PACE.with_borrow_mut(|pace| pace.iter_mut().for_each(Pace::step));
+}
+
+/// The same, after a step that takes a while.
+pub(crate) fn rest() {
+    PACE.with_borrow_mut(|pace| pace.iter_mut().for_each(Pace::rest));
+}
+
+thread_local! {
+    static PACE: RefCell<Option<Pace>> = const { RefCell::new(None) };
+}
+
 /// Whoever works and rests by turns.
-pub(crate) struct Pace {
+struct Pace {
     steps: u32,
     began: Instant,
     turn: Duration,
@@ -16,18 +41,19 @@ pub(crate) struct Pace {
 
 impl Pace {
     /// Begins with work.
-    pub(crate) fn new() -> Self {
+    fn new() -> Self {
         Self { steps: 0, began: clock::now(), turn: TURN }
     }
 
-    /// After every small step: rests, if it is time to.
-    ///
-    /// Where others keep the processor meanwhile, the next turn is as long as that rest was, so that it gets its share.
-    pub(crate) fn step(&mut self) {
+    fn step(&mut self) {
         self.steps = self.steps.wrapping_add(1);
-        if !self.steps.is_multiple_of(STEPS) {
-            return;
+        if self.steps.is_multiple_of(STEPS) {
+            self.rest();
         }
+    }
+
+    /// Where others keep the processor meanwhile, the next turn is as long as that rest was, so that it gets its share.
+    fn rest(&mut self) {
         let now = clock::now();
         if now.saturating_duration_since(self.began) < self.turn {
             return;
@@ -49,19 +75,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_work_rests_at_least_every_millisecond() {
+    fn long_work_rests_at_least_every_millisecond_where_it_should() {
         // How often this thread has left the processor by itself.
         let rests = || {
             let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
             let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:\t"));
             count.unwrap().parse::<u32>().unwrap()
         };
-        let (before, began) = (rests(), sockets::thread_cpu_time());
-        let mut pace = Pace::new();
-        while sockets::thread_cpu_time() - began < Duration::from_millis(50) {
-            pace.step();
+        let work = |step: fn()| {
+            let (before, began) = (rests(), sockets::thread_cpu_time());
+            while sockets::thread_cpu_time() - began < Duration::from_millis(50) {
+                step();
+            }
+            rests() - before
+        };
+        // A step that costs more than the work of a step here would let them be fewer.
+        for (what, step) in [("steps", step as fn()), ("rests", rest)] {
+            let count = with_rests(|| work(step));
+            assert!(count >= 25, "{what}: {count}");
+            let count = work(step);
+            assert!(count < 5, "{what}, where nobody asked for it: {count}");
         }
-        // A step that costs more than the work of a step here would let it be fewer.
-        assert!(rests() - before >= 25, "{}", rests() - before);
     }
 }

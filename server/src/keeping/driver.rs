@@ -8,6 +8,7 @@ use tokio::time::sleep;
 
 use super::{Kept, servers};
 use crate::clock;
+use crate::pace;
 use crate::running::Running;
 
 /// Refreshes until the server ends, or nobody wants it any more.
@@ -55,7 +56,7 @@ pub(super) async fn run(kept: Arc<Kept>, running: Weak<Running>) {
             }
         };
         // It fails only where the runtime ends.
-        let _ = tokio::task::spawn_blocking(work).await;
+        let _ = tokio::task::spawn_blocking(|| pace::with_rests(work)).await;
     }
 }
 

@@ -31,6 +31,7 @@ pub use status::{DEFAULT_SOCKET, StatusSocket, listen, print};
 
 use crate::clock;
 use crate::observe::Logger;
+use crate::pace;
 use crate::plugin::hosts::{HostsRegistry, read_file};
 use crate::running::Running;
 
@@ -148,7 +149,7 @@ impl KeptRegistry {
 impl Kept {
     fn new(plan: Plan, environment: &Environment, now: Instant) -> Self {
         let state = State {
-            keeper: Keeper::new(plan.settings.clone(), reading(now)),
+            keeper: Keeper::new(plan.settings.clone(), reading(now)).resting(pace::step),
             plan: plan.clone(),
             driver: None,
             servers: Vec::new(),

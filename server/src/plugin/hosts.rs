@@ -16,7 +16,7 @@ use super::Lookup;
 use crate::keeping::{Kept, KeptRegistry};
 use crate::observe::Logger;
 use crate::observe::counters::Tally;
-use crate::pace::Pace;
+use crate::pace;
 use crate::setup::HostsSpec;
 
 /// One block's view of a table.
@@ -53,13 +53,6 @@ struct State {
     again: bool,
     /// The text that serves, if somebody keeps its names.
     kept_text: Option<Arc<[u8]>>,
-}
-
-impl State {
-    /// Whether no text was ever served.
-    fn is_new(&self) -> bool {
-        self.seen.is_none() && self.kept_text.is_none()
-    }
 }
 
 /// What tells one version of a file from another.
@@ -234,7 +227,7 @@ impl HostsTable {
             self.saw(state, stamp);
             return true;
         }
-        let (table, report) = self.build(&text, state.is_new());
+        let (table, report) = self.build(&text);
         let emptied = table.entries() == self.inline_entries && self.entries() > self.inline_entries;
         let doubtful = state.seen.is_some() && (emptied || text.last().is_some_and(|&last| last != b'\n'));
         if doubtful && state.doubted != Some(stamp) {
@@ -270,22 +263,16 @@ impl HostsTable {
             return;
         }
         // What is bad about it was told when the file was read.
-        let (table, _) = self.build(&text, state.is_new());
+        let (table, _) = self.build(&text);
         state.kept_text = Some(text);
         self.swap(state, table);
     }
 
-    /// A `first` table is built without rest: start or reload waits for it.
-    fn build(&self, text: &[u8], first: bool) -> (Table, Report) {
+    fn build(&self, text: &[u8]) -> (Table, Report) {
         let name = self.spec.file.display().to_string();
         let sources =
             [Source { name: &name, text }, Source { name: "Corefile", text: self.spec.inline.as_bytes() }];
-        let mut pace = Pace::new();
-        Table::build_resting(&sources, &self.options(), &mut || {
-            if !first {
-                pace.step();
-            }
-        })
+        Table::build_resting(&sources, &self.options(), &mut pace::step)
     }
 
     fn options(&self) -> Options {
@@ -337,7 +324,7 @@ impl HostsRegistry {
             state: Mutex::new(State { again: true, ..State::default() }),
             kept: self.kept.clone(),
         };
-        let (inline, _) = table.build(&[], true);
+        let (inline, _) = table.build(&[]);
         table.inline_entries = inline.entries();
         table.current.store(Arc::new(inline));
         let table = Arc::new(table);
@@ -374,9 +361,11 @@ fn read_if_changed(path: &Path, seen: Option<Stamp>) -> io::Result<Looked> {
     // One octet more than there is tells the end without growing.
     let mut text = Vec::new();
     text.try_reserve_exact(before.size.min(MAX_FILE) as usize + 1)?;
-    file.by_ref().take(MAX_FILE).read_to_end(&mut text)?;
-    if text.len() as u64 == MAX_FILE {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "more than 1 GiB"));
+    while file.by_ref().take(PIECE).read_to_end(&mut text)? > 0 {
+        if text.len() as u64 >= MAX_FILE {
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "more than 1 GiB"));
+        }
+        pace::rest();
     }
     let after = stamp(&file.metadata()?);
     Ok(if before == after { Looked::Text(text, after) } else { Looked::Busy })
@@ -419,6 +408,8 @@ pub(crate) fn wall_ms() -> u64 {
 }
 
 const MAX_FILE: u64 = 1 << 30;
+/// What is read at once.
+const PIECE: u64 = 64 << 10;
 /// How long a file that is being written is given where `reload` sets no time.
 const AGAIN: Duration = Duration::from_secs(5);
 
