@@ -120,6 +120,8 @@ pub fn run(plan: &Plan, workload: &Workload, mut at_edge: impl FnMut(Edge)) -> R
                     if let Some(&core) = plan.cores.get(thread) {
                         sockets::pin_to_core(core).with_context(|| format!("core {core}"))?;
                     }
+                    // The upstream and others on its core must not make it late; an older kernel lets them.
+                    let _ = sockets::set_time_slice(SLICE);
                     drive::drive(plan, share, thread, clock, begin, window)
                 })
             })
@@ -142,6 +144,7 @@ pub fn run(plan: &Plan, workload: &Workload, mut at_edge: impl FnMut(Edge)) -> R
 /// Threads start and connect in this time; then all begin together.
 const SETUP: Duration = Duration::from_millis(50);
 const LOOK_FOR_END: Duration = Duration::from_millis(20);
+const SLICE: Duration = Duration::from_micros(100);
 
 #[cfg(test)]
 mod tests {
