@@ -5,6 +5,8 @@ use std::hash::{Hash, Hasher};
 
 /// Longest name in octets, length octets and the root included (RFC 1035, section 2.3.4).
 pub const MAX_NAME: usize = 255;
+/// The longest label, in octets (RFC 1035, section 2.3.4).
+const MAX_LABEL: usize = 63;
 
 /// A domain name in uncompressed wire form, ASCII letters lower-cased (RFC 4343), the root's zero octet included.
 ///
@@ -123,16 +125,53 @@ impl Name {
     /// # Errors
     /// [`NameError::LongName`], [`NameError::LongLabel`], [`NameError::EmptyLabel`], [`NameError::Escape`].
     pub fn from_text(text: &str) -> Result<Self, NameError> {
-        if text == "." {
-            return Ok(Self::ROOT);
+        Self::from_plain_text(text.as_bytes()).map_or_else(|| Self::from_any_text(text), Ok)
+    }
+
+    /// A name without escapes lies in its text as in its wire form, but that a dot stands for each length. `None` for any
+    /// other text, and for one that breaks a bound.
+    fn from_plain_text(text: &[u8]) -> Option<Self> {
+        let mut name = Self::ROOT;
+        // Where the text has no final dot, an octet for the root follows.
+        let room = name.octets[1..MAX_NAME - 1].get_mut(..text.len())?;
+        room.copy_from_slice(text);
+        room.make_ascii_lowercase();
+        let mut start = 0; // of the label's length octet
+        for (at, octet) in (1..).zip(text).filter(|(_, octet)| matches!(octet, b'.' | b'\\')) {
+            let length = at - start - 1;
+            if *octet == b'\\' || !(1..=MAX_LABEL).contains(&length) {
+                return None;
+            }
+            name.octets[start] = length as u8;
+            name.labels += 1;
+            start = at;
         }
+        match text.len() - start {
+            0 if start == 0 => return None,
+            0 => {}
+            length @ 1..=MAX_LABEL => {
+                name.octets[start] = length as u8;
+                name.labels += 1;
+                start = text.len() + 1;
+            }
+            _ => return None,
+        }
+        name.octets[start] = 0;
+        name.len = start as u8 + 1;
+        Some(name)
+    }
+
+    /// [`Name::from_text`] for every text, octet by octet.
+    fn from_any_text(text: &str) -> Result<Self, NameError> {
         let mut name = Self::ROOT;
         let mut start = 0usize; // of the label's length octet
         let mut at = 1usize; // next free octet
-        let mut rest = text.as_bytes();
-        while let [first, behind @ ..] = rest {
-            let octet;
-            let octets = match first {
+        if text == "." {
+            return Ok(Self::ROOT);
+        }
+        let mut bytes = text.bytes();
+        while let Some(byte) = bytes.next() {
+            let octet = match byte {
                 b'.' => {
                     let length = at - start - 1;
                     if length == 0 {
@@ -145,30 +184,26 @@ impl Name {
                     if start >= MAX_NAME {
                         return Err(NameError::LongName);
                     }
-                    rest = behind;
                     continue;
                 }
-                b'\\' => {
-                    (octet, rest) = unescape(behind)?;
-                    &[octet]
-                }
-                // Most labels are plain from end to end.
-                _ => {
-                    let end = rest.iter().position(|byte| matches!(byte, b'.' | b'\\'));
-                    let (plain, behind) = rest.split_at(end.unwrap_or(rest.len()));
-                    rest = behind;
-                    plain
-                }
+                b'\\' => match bytes.next().ok_or(NameError::Escape)? {
+                    first @ b'0'..=b'9' => {
+                        let mut value = u32::from(first - b'0');
+                        for _ in 0..2 {
+                            let digit = bytes.next().filter(u8::is_ascii_digit).ok_or(NameError::Escape)?;
+                            value = value * 10 + u32::from(digit - b'0');
+                        }
+                        u8::try_from(value).map_err(|_| NameError::Escape)?
+                    }
+                    other => other,
+                },
+                other => other,
             };
-            // The bound that comes first is the one that was broken.
-            let (end, label_end) = (at + octets.len(), start + 64);
-            if end > label_end && label_end <= MAX_NAME {
+            if at - start > MAX_LABEL {
                 return Err(NameError::LongLabel);
             }
-            let room = name.octets[..MAX_NAME].get_mut(at..end).ok_or(NameError::LongName)?;
-            room.copy_from_slice(octets);
-            room.make_ascii_lowercase();
-            at = end;
+            *name.octets[..MAX_NAME].get_mut(at).ok_or(NameError::LongName)? = octet.to_ascii_lowercase();
+            at += 1;
         }
         if at - start > 1 {
             name.octets[start] = (at - start - 1) as u8;
@@ -234,18 +269,6 @@ impl Name {
         let mut suffixes = self.suffixes();
         suffixes.next();
         suffixes.next().and_then(|wire| Self::from_wire(wire).ok())
-    }
-}
-
-/// The octet that an escape stands for, and what follows it: three digits, or any other octet itself (RFC 1035, section 5.1).
-fn unescape(escaped: &[u8]) -> Result<(u8, &[u8]), NameError> {
-    match escaped {
-        [a @ b'0'..=b'9', b @ b'0'..=b'9', c @ b'0'..=b'9', rest @ ..] => {
-            let value = [a, b, c].into_iter().fold(0, |value, digit| value * 10 + u32::from(digit - b'0'));
-            Ok((u8::try_from(value).map_err(|_| NameError::Escape)?, rest))
-        }
-        [b'0'..=b'9', ..] | [] => Err(NameError::Escape),
-        [other, rest @ ..] => Ok((*other, rest)),
     }
 }
 
@@ -500,6 +523,14 @@ mod tests {
             let _ = Name::read(&bytes, at);
             let _ = Name::read_plain(&bytes, at);
             let _ = skip(&bytes, at);
+        }
+
+        #[test]
+        fn a_plain_text_is_the_name_that_any_text_is(text in "([a-zA-Z0-9_*-]{0,66}\\.?){0,8}|[a-zA-Z.]{240,260}") {
+            if let Some(name) = Name::from_plain_text(text.as_bytes()) {
+                prop_assert_eq!(Name::from_any_text(&text), Ok(name));
+            }
+            prop_assert_eq!(Name::from_text(&text), Name::from_any_text(&text));
         }
 
         #[test]
