@@ -43,10 +43,10 @@ pub struct Options {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(5..=600))]
     seconds: u64,
     /// A slice counts when other processes, and the machine below, took less than this percentage of all cores
-    #[arg(long, default_value_t = 0.3)]
+    #[arg(long, default_value_t = 0.5)]
     quiet_percent: f64,
     /// How often a slice is repeated that does not count
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 20)]
     repeats: u32,
     /// Lines of the hosts file
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
