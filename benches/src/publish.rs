@@ -172,6 +172,8 @@ fn quiet_slice(
         let counts = usage.others * 100.0 < options.quiet_percent;
         let verdict = if counts { "" } else { " does not count" };
         eprintln!("{} others {:.2} %{verdict}", row(title, &tally), usage.others * 100.0);
+        // Whatever the machine does, no reply is another's.
+        ensure!(tally.wrong() == 0, "{title}: {} wrong replies", tally.wrong());
         if counts {
             return Ok(tally);
         }

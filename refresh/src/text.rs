@@ -172,10 +172,10 @@ const END: &str = "# localdns refresh: end";
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const AT_ONCE: fn() = || {};
     use proptest::collection::{btree_set, vec};
     use proptest::prelude::*;
+
+    const AT_ONCE: fn() = || {};
 
     fn kept(question: &Question) -> bool {
         [Name::from_text("a.example").unwrap(), Name::from_text("b.example").unwrap()]
