@@ -3,6 +3,7 @@
 mod bad_input;
 mod command_line;
 mod reload;
+mod systemd;
 mod watchdog;
 
 use std::process::{Child, Command, Output};

@@ -1,0 +1,320 @@
+//! The shipped units under a systemd of their own: what is said in them must hold together with what the program does.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tests::{
+    Action, Ask, Upstream, assert_contains, binary, eventually, isolated, output, privileged, run, skip,
+    tempdir, tool,
+};
+
+use super::{Killed, text};
+
+#[test]
+fn the_unit_serves_reloads_comes_back_after_a_kill_and_a_stop_and_ends() {
+    isolated(|| {
+        let Some(systemd) =
+            Systemd::boot("the_unit_serves_reloads_comes_back_after_a_kill_and_a_stop_and_ends")
+        else {
+            return;
+        };
+        let at: SocketAddr = "169.254.10.10:53".parse().unwrap();
+        let corefile = |answer: &str| {
+            let hosts = format!("hosts {{\n192.0.2.{answer} a.example\n}}");
+            fs::write("/etc/localdns/Corefile", format!(".:53 {{\nbind 169.254.10.10\n{hosts}\n}}")).unwrap();
+        };
+        let answers = |answer: &str| {
+            let want = [format!("192.0.2.{answer}")];
+            eventually(&format!("the answer {answer}"), PATIENCE, || {
+                let reply = Ask::new("a.example", "A").timeout(Duration::from_millis(200)).try_of(at).ok()?;
+                (reply.short() == want).then_some(())
+            });
+        };
+        corefile("1");
+        // Two seconds instead of a minute: of the program, the ping and the kill are what is seen here.
+        systemd.more("localdns", "[Service]\nWatchdogSec=2\n");
+        // Of Type=notify: it comes back once the server has said READY.
+        systemd.ctl(&["start", "localdns"]);
+        assert_eq!(Ask::new("a.example", "A").of(at).short(), ["192.0.2.1"]);
+        let pid = systemd.main_pid("localdns");
+
+        corefile("2");
+        systemd.ctl(&["reload", "localdns"]);
+        answers("2");
+        assert_eq!(systemd.main_pid("localdns"), pid);
+
+        systemd.ctl(&["kill", "--kill-who=main", "--signal=KILL", "localdns"]);
+        systemd.restarts("localdns", 1);
+        answers("2");
+        // Nobody is there to ping: systemd ends it, and starts another.
+        systemd.ctl(&["kill", "--kill-who=main", "--signal=STOP", "localdns"]);
+        systemd.restarts("localdns", 2);
+        answers("2");
+        assert_contains!(systemd.log("localdns"), "Watchdog timeout");
+
+        systemd.ctl(&["stop", "localdns"]);
+        assert_eq!(
+            systemd.show("localdns", "ActiveState,Result,ExecMainStatus"),
+            ["inactive", "0", "success"]
+        );
+        // The address stays, as a restart must not cost clients an error of the network.
+        assert_contains!(run("ip", &["address", "show"]), "169.254.10.10/32");
+        assert_no_complaint(&systemd, "localdns");
+    });
+}
+
+#[test]
+fn the_timers_unit_writes_the_hosts_file() {
+    isolated(|| {
+        let Some(systemd) = Systemd::boot("the_timers_unit_writes_the_hosts_file") else { return };
+        let upstream = Upstream::start("127.0.0.53".parse().unwrap(), |asked| match asked.rtype {
+            1 => Action::answer(&format!("{} 300 IN A 192.0.2.7", asked.name)),
+            _ => Action::answer(""),
+        });
+        let corefile = format!(".:53 {{\nbind 169.254.10.10\nforward . {}\n}}", upstream.word());
+        fs::write("/etc/localdns/Corefile", corefile).unwrap();
+        fs::write("/etc/localdns/environment", "LOCALDNS_CRITICAL_FQDNS=a.example\n").unwrap();
+        // Of Type=oneshot: it comes back when the round is over.
+        systemd.ctl(&["start", "localdns-refresh.service"]);
+        let written = fs::read_to_string("/etc/localdns/hosts").unwrap();
+        assert!(written.contains("192.0.2.7 a.example\n"), "{written}");
+        assert_eq!(fs::metadata("/etc/localdns/hosts").unwrap().permissions().mode() & 0o777, 0o644);
+        systemd.ctl(&["start", "localdns-refresh.timer"]);
+        assert_eq!(systemd.show("localdns-refresh.timer", "ActiveState"), ["active"]);
+        assert_no_complaint(&systemd, "localdns-refresh");
+    });
+}
+
+#[test]
+fn the_node_resolvers_unit_keeps_the_nodes_file_and_comes_back_after_a_kill() {
+    isolated(|| {
+        let test = "the_node_resolvers_unit_keeps_the_nodes_file_and_comes_back_after_a_kill";
+        let Some(systemd) = Systemd::boot(test) else { return };
+        let upstream = Upstream::start("127.0.0.53".parse().unwrap(), |asked| match asked.rtype {
+            1 => Action::answer(&format!("{} 5 IN A 10.96.0.100", asked.name)),
+            _ => Action::answer(""),
+        });
+        let environment =
+            format!("NAMESERVER={}\nSERVICES=web.t1.svc\nSERVICE_CIDRS=10.96.0.0/12\n", upstream.word());
+        fs::write("/etc/localdns/node-resolver", environment).unwrap();
+        systemd.more("localdns-node-resolver", "[Service]\nRestartSec=100ms\n");
+        let line = "\n10.96.0.100 web.t1.svc web.t1.svc.cluster.local # openshift-generated-node-resolver\n";
+        let kept = || {
+            eventually("the service's line", PATIENCE, || {
+                let hosts = fs::read_to_string("/etc/hosts").unwrap();
+                assert!(hosts.starts_with("127.0.0.1 localhost\n"), "{hosts}");
+                hosts.contains(line).then_some(())
+            });
+        };
+        systemd.ctl(&["start", "localdns-node-resolver"]);
+        kept();
+        fs::write("/etc/hosts", "127.0.0.1 localhost\n").unwrap();
+        systemd.ctl(&["kill", "--kill-who=main", "--signal=KILL", "localdns-node-resolver"]);
+        systemd.restarts("localdns-node-resolver", 1);
+        kept();
+        systemd.ctl(&["stop", "localdns-node-resolver"]);
+        let end = systemd.show("localdns-node-resolver", "ActiveState,Result,ExecMainStatus");
+        assert_eq!(end, ["inactive", "0", "success"]);
+        assert_no_complaint(&systemd, "localdns-node-resolver");
+    });
+}
+
+/// Neither a setting that systemd does not know, nor a refusal of what the unit allows.
+fn assert_no_complaint(systemd: &Systemd, unit: &str) {
+    let log = systemd.log(unit);
+    for word in ["Unknown key", "Failed to parse", "Invalid", "not permitted", "denied", "panicked"] {
+        assert!(!log.contains(word), "{log}");
+    }
+}
+
+/// A systemd with the shipped units: init of a process tree of its own, in control groups of its own. It shares the
+/// test's network and `/etc`, and ends with its value.
+struct Systemd {
+    _unshare: Killed,
+    pid: u32,
+    _directory: TempDir,
+    group: PathBuf,
+}
+
+impl Systemd {
+    /// `None`, and a word on why, where there can be none.
+    fn boot(test: &str) -> Option<Self> {
+        if !Path::new(SYSTEMD).exists() {
+            skip(test, "systemd is not installed");
+            return None;
+        }
+        if !privileged() || !tool(test, "nsenter") {
+            skip(test, "systemd needs root for control groups of its own");
+            return None;
+        }
+        let directory = tempdir();
+        let groups = directory.path().join("groups");
+        fs::create_dir(&groups).expect("the directory is ours");
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "cgroup2", "none"]).arg(&groups);
+        if !output(mount, PATIENCE).status.success() {
+            skip(test, "no control groups of version 2");
+            return None;
+        }
+        let group = groups.join(directory.path().file_name().expect("it has a name"));
+        if let Err(error) = fs::create_dir(&group) {
+            skip(test, &format!("{}: {error}", group.display()));
+            return None;
+        }
+        fs::create_dir_all("/etc/localdns").expect(OURS);
+        fs::create_dir_all(UNITS).expect(OURS);
+        // Not the first boot, of which systemd would ask things.
+        fs::write("/etc/machine-id", format!("{:032x}\n", 1)).expect(OURS);
+        let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy");
+        let shipped = SHIPPED.iter().map(|unit| deploy.join(unit));
+        let journal = JOURNAL.iter().map(|unit| Path::new("/lib/systemd/system").join(unit));
+        for unit in shipped.chain(journal) {
+            fs::copy(&unit, Path::new(UNITS).join(unit.file_name().expect("it has a name"))).expect(OURS);
+        }
+        for target in TARGETS {
+            fs::write(Path::new(UNITS).join(target), "[Unit]\nDescription=Nothing to wait for\n")
+                .expect(OURS);
+        }
+        let mut command = Command::new("sh");
+        command.args(["-ec", BOOT]).env("GROUP", &group).env("BINARY", binary());
+        let unshare = command.stdin(Stdio::null()).spawn().expect("there is a shell");
+        let pid = eventually("systemd", PATIENCE, || child(&unshare));
+        let systemd = Self { _unshare: Killed(unshare), pid, _directory: directory, group };
+        eventually("systemd's readiness", Duration::from_secs(60), || {
+            let mut command = systemd.inside("systemctl");
+            command.args(["is-active", "basic.target"]);
+            output(command, PATIENCE).status.success().then_some(())
+        });
+        systemd.ctl(&["start", JOURNAL[0]]);
+        Some(systemd)
+    }
+
+    /// A program beside the units.
+    fn inside(&self, program: &str) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args([
+            "--target",
+            &self.pid.to_string(),
+            "--mount",
+            "--pid",
+            "--uts",
+            "--ipc",
+            "--cgroup",
+            "--",
+            program,
+        ]);
+        command
+    }
+
+    fn ctl(&self, args: &[&str]) {
+        let mut command = self.inside("systemctl");
+        command.args(args);
+        let done = output(command, Duration::from_secs(60));
+        let units: Vec<String> = args[1..].iter().map(|unit| self.log(unit)).collect();
+        assert!(done.status.success(), "{args:?}: {}\n{}", text(&done.stderr), units.concat());
+    }
+
+    /// Properties of a unit, sorted by name.
+    fn show(&self, unit: &str, properties: &str) -> Vec<String> {
+        let mut command = self.inside("systemctl");
+        command.args(["show", unit, "--property", properties]);
+        let mut lines: Vec<String> =
+            text(&output(command, PATIENCE).stdout).lines().map(str::to_owned).collect();
+        lines.sort();
+        lines.iter().filter_map(|line| Some(line.split_once('=')?.1.to_owned())).collect()
+    }
+
+    fn main_pid(&self, unit: &str) -> String {
+        self.show(unit, "MainPID").concat()
+    }
+
+    /// Waits until a unit was started so many times again, and runs.
+    fn restarts(&self, unit: &str, times: u32) {
+        let want = [times.to_string(), "running".to_owned()];
+        eventually(&format!("restart {times} of {unit}"), Duration::from_secs(30), || {
+            (self.show(unit, "NRestarts,SubState") == want).then_some(())
+        });
+    }
+
+    /// Settings on top of a unit's own.
+    fn more(&self, unit: &str, settings: &str) {
+        let directory = format!("{UNITS}/{unit}.service.d");
+        fs::create_dir_all(&directory).expect(OURS);
+        fs::write(Path::new(&directory).join("more.conf"), settings).expect(OURS);
+        self.ctl(&["daemon-reload"]);
+    }
+
+    /// What a unit said, and systemd of it.
+    fn log(&self, unit: &str) -> String {
+        let mut command = self.inside("journalctl");
+        command.args(["--no-pager", "--output=cat", "--unit", unit]);
+        text(&output(command, PATIENCE).stdout)
+    }
+}
+
+impl Drop for Systemd {
+    fn drop(&mut self) {
+        // Init takes all others with it. Its groups can go once they are empty.
+        tests::signal(self.pid, "KILL");
+        eventually("empty control groups", PATIENCE, || remove(&self.group).ok());
+    }
+}
+
+fn remove(group: &Path) -> std::io::Result<()> {
+    for entry in fs::read_dir(group)?.flatten().filter(|entry| entry.path().is_dir()) {
+        remove(&entry.path())?;
+    }
+    fs::remove_dir(group)
+}
+
+/// The process that `unshare` started.
+fn child(unshare: &Child) -> Option<u32> {
+    let id = unshare.id();
+    let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).ok()?;
+    let child = children.trim().parse().ok()?;
+    let command = fs::read_to_string(format!("/proc/{child}/comm")).ok()?;
+    (command.trim() == "systemd").then_some(child)
+}
+
+const OURS: &str = "the test has an /etc of its own";
+const SYSTEMD: &str = "/lib/systemd/systemd";
+/// The only place where this systemd looks for units: of the machine's own it has those of the journal.
+const UNITS: &str = "/etc/systemd/system";
+const SHIPPED: &[&str] = &[
+    "localdns.service",
+    "localdns-refresh.service",
+    "localdns-refresh.timer",
+    "localdns-node-resolver.service",
+];
+const JOURNAL: &[&str] =
+    &["systemd-journald.service", "systemd-journald.socket", "systemd-journald-dev-log.socket"];
+const TARGETS: &[&str] = &[
+    "basic.target",
+    "network-online.target",
+    "network.target",
+    "nss-lookup.target",
+    "shutdown.target",
+    "sysinit.target",
+    "timers.target",
+];
+/// Enters the group and the namespaces; nothing but the network, `/etc` and the disk is shared.
+const BOOT: &str = r#"
+echo $$ > "$GROUP/cgroup.procs"
+exec unshare --cgroup --pid --mount --uts --ipc --fork --kill-child --mount-proc sh -ec '
+mount -t cgroup2 none /sys/fs/cgroup
+mount -t tmpfs tmpfs /usr/local/bin
+touch /usr/local/bin/localdns
+mount --bind "$BINARY" /usr/local/bin/localdns
+for place in /run /tmp /var/log; do mount -t tmpfs tmpfs $place; done
+mkdir /run/lock
+exec env -i container=lxc SYSTEMD_UNIT_PATH=/etc/systemd/system \
+    PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+    /lib/systemd/systemd --system --unit=basic.target --log-target=journal --show-status=no
+'
+"#;
+const PATIENCE: Duration = Duration::from_secs(20);
