@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tests::{
     Ask, Connection, Dns, Message, Metrics, Options, Server, Stream, Upstream, add_address, ask,
-    assert_contains, binary, eventually, fresh_ip, isolated, port, publish, run, skip, tempdir,
+    assert_contains, binary, eventually, fresh_ip, isolated, output, port, publish, run, skip, tempdir, tool,
 };
 
 use super::good;
@@ -216,3 +216,85 @@ fn a_server_that_stood_still_for_ten_seconds_answers_what_waited() {
     assert_eq!(dns.ask("after.example").short(), ["192.0.2.1"]);
     stream.finish(Duration::from_secs(2)).assert_clean();
 }
+
+/// A wall clock that the test sets, for one process: what `clock_gettime` says of it, and so many seconds.
+const CLOCK: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <time.h>
+static const volatile long long *jump;
+static int (*true_clock)(clockid_t, struct timespec *);
+__attribute__((constructor)) static void open_jump(void) {
+    true_clock = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
+    int file = open(getenv("JUMP"), O_RDONLY);
+    void *at = mmap(0, sizeof *jump, PROT_READ, MAP_SHARED, file, 0);
+    if (at != MAP_FAILED) jump = at;
+}
+int clock_gettime(clockid_t id, struct timespec *out) {
+    int failed = true_clock(id, out);
+    if (!failed && jump && id == CLOCK_REALTIME) out->tv_sec += *jump;
+    return failed;
+}
+"#;
+
+#[test]
+fn a_wall_clock_that_jumps_a_century_changes_nothing_but_what_is_printed() {
+    let test = "a_wall_clock_that_jumps_a_century_changes_nothing_but_what_is_printed";
+    if !tool(test, "cc") {
+        return;
+    }
+    let directory = tempdir();
+    let [source, library, jump] = ["clock.c", "clock.so", "jump"].map(|name| directory.path().join(name));
+    std::fs::write(&source, CLOCK).unwrap();
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-fPIC", "-O1", "-o"]).args([&library, &source]).arg("-ldl");
+    let compiled = output(cc, Duration::from_secs(60));
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    let now_is = |seconds: i64| {
+        let file = File::options().write(true).create(true).truncate(false).open(&jump).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &seconds.to_ne_bytes(), 0).unwrap();
+    };
+    now_is(0);
+
+    let upstream = Upstream::start(fresh_ip(), good);
+    let at = SocketAddr::from((fresh_ip(), port()));
+    let text = format!(
+        "hosts {{\n192.0.2.9 hit.example\nfallthrough\n}}\ncache\nlog\nforward . {} {{\nhealth_check 100ms\n}}",
+        upstream.word()
+    );
+    let options = Options::default()
+        .args(["-log-format", "json"])
+        .env("LD_PRELOAD", &library.to_string_lossy())
+        .env("JUMP", &jump.to_string_lossy());
+    let server = Server::start_with(&Dns::corefile(at, &text), options);
+    let maps = std::fs::read_to_string(format!("/proc/{}/maps", server.pid())).unwrap();
+    if !maps.contains("clock.so") {
+        return skip(test, "the binary is static: nothing can be loaded before it");
+    }
+    let kept = ask(at, "kept.example", "A");
+    assert_eq!((kept.short(), kept.answers[0].ttl), (vec!["192.0.2.1"], 300));
+    let mut client = Connection::open(at, Duration::from_secs(5)).unwrap();
+    for (n, (seconds, printed)) in
+        [(CENTURY, "\"time\":\"21"), (-CENTURY, "\"time\":\"1"), (0, "\"time\":\"20")].into_iter().enumerate()
+    {
+        now_is(seconds);
+        assert_eq!(ask(at, "hit.example", "A").short(), ["192.0.2.9"]);
+        let again = ask(at, "kept.example", "A");
+        let ttl = again.answers[0].ttl;
+        assert!(again.short() == ["192.0.2.1"] && (290..=300).contains(&ttl), "{seconds}: {ttl}");
+        assert_eq!(upstream.count("kept.example."), 1, "{seconds}");
+        let miss = format!("miss{n}.example");
+        assert_eq!(ask(at, &miss, "A").short(), ["192.0.2.1"]);
+        // A connection that was open is not idle for a century.
+        client.send(&Ask::new("hit.example", "A").bytes()).unwrap();
+        assert_eq!(client.message().unwrap().rcode(), 0);
+        // And the process has seen the jump.
+        let line = server.wait_for_log(&miss, Duration::from_secs(5));
+        assert_contains!(line, printed);
+    }
+}
+
+const CENTURY: i64 = 36_525 * 86_400;
