@@ -1,6 +1,6 @@
 //! The one place that reads clocks; everything else is handed the time.
 
-use std::time::{Instant, SystemTime};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// The monotonic clock.
 #[inline]
@@ -13,4 +13,9 @@ pub fn now() -> Instant {
 #[allow(clippy::disallowed_methods, reason = "this is the one reader")]
 pub fn wall() -> SystemTime {
     SystemTime::now()
+}
+
+/// The wall clock in milliseconds since 1970.
+pub fn wall_ms() -> u64 {
+    wall().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }

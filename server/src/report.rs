@@ -10,7 +10,6 @@ use crate::clock;
 use crate::control::Reloads;
 use crate::observe::collector::Build;
 use crate::observe::{Collector, Distribution, Families, Source, names};
-use crate::plugin::hosts::wall_ms;
 use crate::running::Running;
 
 /// Everything that /metrics tells.
@@ -86,8 +85,8 @@ fn hosts(running: &Running, into: &mut Families) {
         if modified > 0 {
             into.gauge(names::HOSTS_RELOAD_TIMESTAMP, &[], modified as f64 / 1000.0);
         }
-        let age = wall_ms().saturating_sub(table.built_ms());
-        into.gauge(names::HOSTS_TABLE_AGE, &labels, age as f64 / 1000.0);
+        let age = clock::now().saturating_duration_since(table.built());
+        into.gauge(names::HOSTS_TABLE_AGE, &labels, age.as_secs_f64());
     }
 }
 

@@ -6,13 +6,14 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use hostsfile::{Found, Options, Report, Source, Table};
 use wire::{Class, Flags, Query, RType, Reply};
 
 use super::Lookup;
+use crate::clock;
 use crate::keeping::{Kept, KeptRegistry};
 use crate::observe::Logger;
 use crate::observe::counters::Tally;
@@ -32,8 +33,9 @@ pub struct HostsTable {
     inline_entries: usize,
     /// The file's modification time in milliseconds since 1970; 0 before it was read.
     modified_ms: AtomicU64,
-    /// When the table that serves was built, in milliseconds since 1970.
-    built_ms: AtomicU64,
+    made: Instant,
+    /// When the table that serves was built, in nanoseconds since this was made.
+    built_ns: AtomicU64,
     state: Mutex<State>,
     /// Who knows more about a file than it says.
     kept: Arc<KeptRegistry>,
@@ -141,9 +143,9 @@ impl HostsTable {
         self.modified_ms.load(Relaxed)
     }
 
-    /// When the table that serves was built, in milliseconds since 1970.
-    pub fn built_ms(&self) -> u64 {
-        self.built_ms.load(Relaxed)
+    /// When the table that serves was built.
+    pub fn built(&self) -> Instant {
+        self.made + Duration::from_nanos(self.built_ns.load(Relaxed))
     }
 
     /// Whether the table knows the name, for `explain`.
@@ -281,7 +283,7 @@ impl HostsTable {
 
     fn swap(&self, state: &mut State, table: Table) {
         state.replaced.push(self.current.swap(Arc::new(table)));
-        self.built_ms.store(wall_ms(), Relaxed);
+        self.built_ns.store(clock::now().duration_since(self.made).as_nanos() as u64, Relaxed);
     }
 
     fn report(&self, report: &Report, logger: &Logger) {
@@ -320,7 +322,8 @@ impl HostsRegistry {
             current: ArcSwap::from_pointee(Table::empty()),
             inline_entries: 0,
             modified_ms: AtomicU64::new(0),
-            built_ms: AtomicU64::new(wall_ms()),
+            made: clock::now(),
+            built_ns: AtomicU64::new(0),
             state: Mutex::new(State { again: true, ..State::default() }),
             kept: self.kept.clone(),
         };
@@ -388,7 +391,7 @@ impl Stamp {
     }
 
     fn age(&self) -> Duration {
-        Duration::from_millis(wall_ms().saturating_sub(self.modified_ms()))
+        Duration::from_millis(clock::wall_ms().saturating_sub(self.modified_ms()))
     }
 }
 
@@ -400,11 +403,6 @@ fn stamp(metadata: &Metadata) -> Stamp {
         changed: (metadata.ctime(), metadata.ctime_nsec()),
         size: metadata.size(),
     }
-}
-
-/// The wall clock in milliseconds since 1970, for ages.
-pub(crate) fn wall_ms() -> u64 {
-    crate::clock::wall().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
 const MAX_FILE: u64 = 1 << 30;

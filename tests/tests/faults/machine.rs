@@ -261,8 +261,9 @@ fn a_wall_clock_that_jumps_a_century_changes_nothing_but_what_is_printed() {
 
     let upstream = Upstream::start(fresh_ip(), good);
     let at = SocketAddr::from((fresh_ip(), port()));
+    let page = SocketAddr::from((at.ip(), 9153));
     let text = format!(
-        "hosts {{\n192.0.2.9 hit.example\nfallthrough\n}}\ncache\nlog\nforward . {} {{\nhealth_check 100ms\n}}",
+        "hosts {{\n192.0.2.9 hit.example\nfallthrough\n}}\ncache\nlog\nprometheus {page}\nforward . {} {{\nhealth_check 100ms\n}}",
         upstream.word()
     );
     let options = Options::default()
@@ -291,6 +292,12 @@ fn a_wall_clock_that_jumps_a_century_changes_nothing_but_what_is_printed() {
         // A connection that was open is not idle for a century.
         client.send(&Ask::new("hit.example", "A").bytes()).unwrap();
         assert_eq!(client.message().unwrap().rcode(), 0);
+        let metrics = Metrics::of(page);
+        let ages: Vec<_> = metrics.samples().filter(|(name, ..)| name.ends_with("_age_seconds")).collect();
+        assert!(
+            ages.len() > 1 && ages.iter().all(|(.., age)| (0.0..60.0).contains(age)),
+            "{seconds}: {ages:?}"
+        );
         // And the process has seen the jump.
         let line = server.wait_for_log(&miss, Duration::from_secs(5));
         assert_contains!(line, printed);

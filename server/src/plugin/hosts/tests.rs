@@ -30,7 +30,7 @@ impl Followed {
     fn write(&self, text: &str) {
         let before = fs::metadata(&self.file).and_then(|data| data.modified());
         fs::write(&self.file, text).unwrap();
-        let after = before.map_or_else(|_| crate::clock::wall(), |at| at + Duration::from_secs(1));
+        let after = before.map_or_else(|_| clock::wall(), |at| at + Duration::from_secs(1));
         self.touch(after);
     }
 
@@ -79,7 +79,7 @@ fn a_change_is_served_from_the_next_look_on() {
     let modified = fs::metadata(&file.file).unwrap().modified().unwrap();
     assert_eq!(
         u128::from(file.table().modified_ms()),
-        modified.duration_since(UNIX_EPOCH).unwrap().as_millis()
+        modified.duration_since(std::time::UNIX_EPOCH).unwrap().as_millis()
     );
 }
 
