@@ -22,6 +22,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use self::measure::{Bench, Round};
 use self::namespace::Namespace;
+use self::overload::Overload;
 use self::report::{Failure, Offered, Point, Run, Sample};
 use self::servers::{Kind, Server};
 use self::spread::Spread;
@@ -65,6 +66,9 @@ pub struct Options {
     /// How often a round is repeated that does not count
     #[arg(long, default_value_t = 5)]
     repeats: u32,
+    /// Only what each server carries: no fixed rates, and so no latency at one
+    #[arg(long)]
+    flood_only: bool,
     /// Points of the plot's row for each server; 0 for no plot
     #[arg(long, default_value_t = 10)]
     points: u32,
@@ -167,7 +171,10 @@ impl Comparison {
     }
 
     fn compare(mut self, options: &Options) -> Result<()> {
-        eprintln!("about {} minutes, more where rounds are repeated", self.duration().as_secs().div_ceil(60));
+        eprintln!(
+            "about {} minutes, more where rounds are repeated",
+            self.duration(options).as_secs().div_ceil(60)
+        );
         for work in self.run.works.clone() {
             let mut servers: Vec<Server> =
                 self.run.servers.iter().filter(|server| server.kind.takes(&work)).cloned().collect();
@@ -178,7 +185,7 @@ impl Comparison {
             }
             self.rounds_of(&work, &mut servers, None);
             let Some(reference) = self.reference(&work) else { continue };
-            if !work.all_cores && !work.memory {
+            if !work.all_cores && !work.memory && !options.flood_only {
                 for fraction in FRACTIONS {
                     let rate = (reference * fraction) as u64;
                     self.rounds_of(&work, &mut servers, Some(Offered { fraction, rate: rate.max(1) }));
@@ -207,7 +214,8 @@ impl Comparison {
     }
 
     /// About how long it takes when every round counts.
-    fn duration(&self) -> Duration {
+    fn duration(&self, options: &Options) -> Duration {
+        let loads = if options.flood_only { 1 } else { 1 + FRACTIONS.len() };
         let rounds: usize = self
             .run
             .works
@@ -217,7 +225,7 @@ impl Comparison {
                 match work {
                     Work { memory: true, .. } | Work { held: Some(_), .. } => servers,
                     Work { all_cores: true, .. } => servers * self.run.rounds as usize,
-                    _ => servers * (1 + FRACTIONS.len()) * self.run.rounds as usize,
+                    _ => servers * loads * self.run.rounds as usize,
                 }
             })
             .sum();
@@ -250,10 +258,9 @@ impl Comparison {
     /// Each server once: what it carries, what is left of that when three times as much comes, and what after.
     fn overload(&mut self, work: &Work, servers: &[Server], percent: u32) {
         for server in servers {
-            self.seed += 1;
-            match overload::overload(&self.bench, server, work, percent, self.seed) {
+            match self.quiet_overload(server, work, percent) {
                 Ok(seen) => {
-                    for round in [&seen.peak, &seen.under, &seen.after] {
+                    for round in seen.rounds() {
                         say(work, server, None, round, round.usage.others >= self.run.quiet);
                     }
                     self.run.overloads.push((server.kind, seen));
@@ -265,6 +272,24 @@ impl Comparison {
                 }
             }
         }
+    }
+
+    /// One that counts; the quietest of several that do not.
+    fn quiet_overload(&mut self, server: &Server, work: &Work, percent: u32) -> Result<Overload> {
+        let others =
+            |seen: &Overload| seen.rounds().map(|round| round.usage.others).into_iter().fold(0.0, f64::max);
+        let mut quietest: Option<Overload> = None;
+        for _ in 0..=self.repeats {
+            self.seed += 1;
+            let seen = overload::overload(&self.bench, server, work, percent, self.seed)?;
+            if others(&seen) < self.run.quiet {
+                return Ok(seen);
+            }
+            if quietest.as_ref().is_none_or(|best| others(&seen) < others(best)) {
+                quietest = Some(seen);
+            }
+        }
+        quietest.context("no overload")
     }
 
     /// One round that counts; the quietest of several that do not, with true.

@@ -24,6 +24,11 @@ pub struct Overload {
 }
 
 impl Overload {
+    /// All three, in the order of time.
+    pub fn rounds(&self) -> [&Round; 3] {
+        [&self.peak, &self.under, &self.after]
+    }
+
     /// Rate under overload as a share of the peak.
     pub fn kept(&self) -> f64 {
         self.under.rate() / self.peak.rate().max(1.0)

@@ -151,9 +151,11 @@ pub fn markdown(run: &Run, plot: Option<&str>) -> String {
             let Overload { peak, under, after } = seen;
             let [before, during, later] = [peak, under, after].map(|round| round.resident_kb as f64 / 1024.0);
             let [p50, p99, p999, _] = after.tally.latency_us();
+            let disturbed = seen.rounds().iter().any(|round| round.usage.others >= run.quiet);
             line(format_args!(
-                "| {} | {:.1} | {:.2} | {before:.1} / {during:.1} / {later:.1} | {} | {p50:.0} / {p99:.0} / {p999:.0} |",
+                "| {}{} | {:.1} | {:.2} | {before:.1} / {during:.1} / {later:.1} | {} | {p50:.0} / {p99:.0} / {p999:.0} |",
                 kind.name(),
+                if disturbed { "*" } else { "" },
                 peak.rate() / 1e3,
                 seen.kept(),
                 after.tally.lost,
