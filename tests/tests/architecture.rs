@@ -76,6 +76,8 @@ fn every_room_has_its_place_in_the_design() {
 #[test]
 fn the_wall_clock_is_read_for_what_is_printed_and_what_files_say_alone() {
     let readers = [
+        // The Date of the admin pages.
+        "server/src/admin/connection.rs",
         "server/src/clock.rs",
         "server/src/observe/json.rs",
         "server/src/observe/log.rs",

@@ -4,11 +4,11 @@ use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::header::{CONTENT_TYPE, DATE, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::server::{Content, Pages};
+use crate::clock;
 use crate::observe::Logger;
 
 /// What every connection of a listener shares.
@@ -63,6 +64,7 @@ pub(super) async fn serve(mut stream: TcpStream, site: Arc<Site>, mut stop: watc
                 .timer(TokioTimer::new())
                 .header_read_timeout(head)
                 .half_close(true)
+                .auto_date_header(false)
                 .max_buf_size(BUFFER_BYTES)
                 .serve_connection(TokioIo::new(&mut stream), service)
         );
@@ -122,9 +124,21 @@ fn response(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> R
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    if let Some(date) = date() {
+        response.headers_mut().insert(DATE, date);
+    }
     response
 }
 
+/// Now, unless the clock is so wrong that no date can be written (RFC 9110, section 5.6.7): hyper's own header panics then.
+fn date() -> Option<HeaderValue> {
+    let now = clock::wall();
+    let writable = now.duration_since(UNIX_EPOCH).is_ok_and(|since| since < YEAR_10000);
+    writable.then(|| HeaderValue::try_from(httpdate::fmt_http_date(now)).ok()).flatten()
+}
+
+/// From 1970 on.
+const YEAR_10000: Duration = Duration::from_secs(253_402_300_800);
 const PLAIN: &str = "text/plain; charset=utf-8";
 /// As Go's client library prints it.
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";

@@ -166,6 +166,14 @@ impl Systemd {
             skip(test, &format!("{}: {error}", group.display()));
             return None;
         }
+        let mut possible = Command::new("sh");
+        possible.args(["-ec", POSSIBLE]).env("GROUP", &group);
+        let possible = output(possible, PATIENCE);
+        if !possible.status.success() {
+            skip(test, &format!("control groups of its own: {}", text(&possible.stderr).trim()));
+            drop(remove(&group));
+            return None;
+        }
         fs::create_dir_all("/etc/localdns").expect(OURS);
         fs::create_dir_all(UNITS).expect(OURS);
         // Not the first boot, of which systemd would ask things.
@@ -302,6 +310,11 @@ const TARGETS: &[&str] = &[
     "sysinit.target",
     "timers.target",
 ];
+/// Whether the next one can be had.
+const POSSIBLE: &str = r#"
+echo $$ > "$GROUP/cgroup.procs"
+exec unshare --cgroup --pid --mount --uts --ipc --fork --kill-child --mount-proc mount -t cgroup2 none /sys/fs/cgroup
+"#;
 /// Enters the group and the namespaces; nothing but the network, `/etc` and the disk is shared.
 const BOOT: &str = r#"
 echo $$ > "$GROUP/cgroup.procs"
