@@ -75,6 +75,7 @@ fn errors_say_what_was_found_and_where() {
         (". {\nlog\n}\n}", "4:1: found `}`, but no `{` is open"),
         (".\nlog\n}", "3:1: found `}`, but no `{` is open"),
         ("}", "1:1: found `}`, but no `{` is open"),
+        ("}, a {\nlog\n}", "1:1: found `},`, expected the brace as a word of its own"),
         (". {\nlog\n}}", "3:1: found `}}`, expected the brace as a word of its own"),
         (". {\ncache {\n} }", "3:3: found `}` after `}`, expected it on a line of its own"),
         (". {\ncache {\n} log\n}", "3:3: found `log` after `}`, expected the end of the line"),
