@@ -6,20 +6,20 @@ use std::time::Duration;
 
 use tests::{
     Action, Ask, Asked, Cgroup, Message, Metrics, Options, Server, Stream, Upstream, ask, eventually, flood,
-    fresh_ip, now, port, skip,
+    fresh_ip, now, port, skip, steadily,
 };
 
 use super::good;
 
 #[test]
 fn three_times_too_many_queries_cost_a_fifth_of_the_hits_at_most() {
-    overload(Duration::from_secs(5));
+    steadily(|| overload(Duration::from_secs(5)));
 }
 
 #[test]
 #[ignore = "takes half a minute"]
 fn three_times_too_many_queries_for_half_a_minute() {
-    overload(Duration::from_secs(30));
+    steadily(|| overload(Duration::from_secs(30)));
 }
 
 /// A server held to a small share of a core, so that the test has the rest for three times what it can take.
