@@ -92,9 +92,10 @@ impl Parser<'_> {
                 if comma.is_some() {
                     key.text.pop();
                 }
-                // Alone it would have been seen above; with a comma it is neither a brace nor a name.
+                // As a token it was seen above: with a comma, or out of a variable, it is neither a brace nor a name.
                 if !key.quoted && key.text == "}" {
-                    return Err(Located::new(&key.at, SyntaxError::GluedBrace { word: "},".to_owned() }));
+                    let word = if comma.is_some() { "}," } else { "}" }.to_owned();
+                    return Err(Located::new(&key.at, SyntaxError::GluedBrace { word }));
                 }
                 if key.text.is_empty() {
                     return Err(Located::new(&key.at, SyntaxError::EmptyKey));
