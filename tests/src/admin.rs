@@ -14,6 +14,17 @@ use crate::clock::eventually;
 /// # Errors
 /// No connection, no whole reply within 5 s, no HTTP.
 pub fn http_get(server: SocketAddr, path: &str) -> Result<(u16, String)> {
+    let (head, body) = http_exchange(server, path)?;
+    let status = head.split(' ').nth(1).and_then(|word| word.parse().ok()).context("no status")?;
+    let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
+    Ok((status, if chunked { unchunked(&body)? } else { body }))
+}
+
+/// Gets `path` from `server`: the reply's head, and what follows it as it came.
+///
+/// # Errors
+/// No connection, no whole reply within 5 s, no end of the head.
+pub fn http_exchange(server: SocketAddr, path: &str) -> Result<(String, String)> {
     let mut stream =
         TcpStream::connect_timeout(&server, PATIENCE).with_context(|| format!("connect {server}"))?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -23,10 +34,8 @@ pub fn http_get(server: SocketAddr, path: &str) -> Result<(u16, String)> {
     )?;
     let mut reply = String::new();
     stream.read_to_string(&mut reply).context("read the reply")?;
-    let (head, body) = reply.split_once("\r\n\r\n").context("no end of the header")?;
-    let status = head.split(' ').nth(1).and_then(|word| word.parse().ok()).context("no status")?;
-    let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
-    Ok((status, if chunked { unchunked(body)? } else { body.to_owned() }))
+    let (head, body) = reply.split_once("\r\n\r\n").context("no end of the head")?;
+    Ok((head.to_owned(), body.to_owned()))
 }
 
 /// The samples of one scrape.

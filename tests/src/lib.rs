@@ -29,7 +29,7 @@ mod stream;
 mod tcp;
 mod upstream;
 
-pub use admin::{Metrics, http_get};
+pub use admin::{Metrics, http_exchange, http_get};
 pub use ask::{Ask, Reply, ask, exchange_udp};
 pub use binary::binary;
 pub use cgroup::Cgroup;

@@ -130,7 +130,8 @@ fn response(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> R
     response
 }
 
-/// Now, unless the clock is so wrong that no date can be written (RFC 9110, section 5.6.7): hyper's own header panics then.
+/// Now, if a date can be written of it (RFC 9110, section 5.6.7). Of a clock that was set back, hyper's own header would tell
+/// the time before until that comes again.
 fn date() -> Option<HeaderValue> {
     let now = clock::wall();
     let writable = now.duration_since(UNIX_EPOCH).is_ok_and(|since| since < YEAR_10000);
