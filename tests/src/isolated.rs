@@ -55,13 +55,13 @@ pub fn isolated_for<F: FnOnce()>(patience: Duration, body: F) {
     }
 }
 
-/// Gives `lo` another address, such as `169.254.10.10/32`. Only within [`isolated`].
+/// Gives `lo` another address, such as `169.254.10.10/32`, unless it has it. Only within [`isolated`].
 ///
 /// # Panics
 /// Outside of it, or when `ip` refuses.
 pub fn add_address(cidr: &str) {
     assert!(std::env::var_os(INSIDE).is_some(), "addresses of the machine are not a test's to change");
-    run("ip", &["address", "add", cidr, "dev", "lo"]);
+    run("ip", &["address", "replace", cidr, "dev", "lo"]);
 }
 
 /// Runs a tool to its end, at most 20 s, and returns its stdout.

@@ -58,9 +58,14 @@ fn say_by_datagram(socket: &Arc<UdpSocket>, shared: &Arc<Shared>, asked: Asked, 
         Action::Reply(says) => send(&says.reply(&asked)),
         Action::Silent | Action::Close | Action::Reset => {}
         Action::Delay(delay, then) => {
-            let (socket, shared) = (Arc::clone(socket), Arc::clone(shared));
+            // Not held until then: whoever comes after this upstream may want its port.
+            let (socket, shared) = (Arc::downgrade(socket), Arc::clone(shared));
             let later = Arc::clone(&shared);
-            later.later.run(delay, move || say_by_datagram(&socket, &shared, asked, *then));
+            later.later.run(delay, move || {
+                if let Some(socket) = socket.upgrade() {
+                    say_by_datagram(&socket, &shared, asked, *then);
+                }
+            });
         }
         Action::Truncate(says) => send(&says.truncated().reply(&asked)),
         Action::WrongId(says) => send(&other_id(says.reply(&asked))),
