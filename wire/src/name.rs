@@ -16,13 +16,8 @@ pub struct Name {
     len: u8,
     /// The root's not counted.
     labels: u8,
-    octets: [u8; ROOM],
+    octets: [u8; MAX_NAME],
 }
-
-/// [`MAX_NAME`], and whole chunks of [`CHUNK`].
-const ROOM: usize = 256;
-/// Names are lower-cased so many octets at a time: one vector register.
-const CHUNK: usize = 32;
 
 /// Why bytes or text are not a domain name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +40,7 @@ pub enum NameError {
 
 impl Name {
     /// The root, `.`.
-    pub const ROOT: Self = Self { len: 1, labels: 0, octets: [0; ROOM] };
+    pub const ROOT: Self = Self { len: 1, labels: 0, octets: [0; MAX_NAME] };
 
     /// Reads the uncompressed name at `at`, as it must stand in a question, and returns where it ends.
     ///
@@ -79,11 +74,7 @@ impl Name {
             labels += 1;
         }
         let wire = rest.get(..end).ok_or(NameError::Short)?;
-        self.octets[..end].copy_from_slice(wire);
-        // Length octets are at most 63, below 'A' (65): the whole name can be lower-cased at once, and whatever is behind it.
-        for chunk in self.octets.chunks_exact_mut(CHUNK).take(end.div_ceil(CHUNK)) {
-            chunk.make_ascii_lowercase();
-        }
+        copy_lowered(&mut self.octets[..end], wire);
         self.len = end as u8;
         self.labels = labels;
         Ok(at + end)
@@ -272,6 +263,36 @@ impl Name {
     }
 }
 
+/// Copies a name in lower case. Length octets are at most 63, below 'A' (65): they stay as they are.
+///
+/// In pieces of one register, each read from the packet, not from what was copied: the processor would wait for the copy.
+#[inline]
+fn copy_lowered(to: &mut [u8], wire: &[u8]) {
+    if !in_pieces::<16>(to, wire) && !in_pieces::<8>(to, wire) {
+        for (to, from) in to.iter_mut().zip(wire) {
+            *to = from.to_ascii_lowercase();
+        }
+    }
+}
+
+/// Copies by `N` octets, the last piece together with octets of the one before it; false where there are fewer.
+#[inline]
+fn in_pieces<const N: usize>(to: &mut [u8], wire: &[u8]) -> bool {
+    let lowered = |piece: &[u8; N]| {
+        let mut piece = *piece;
+        piece.make_ascii_lowercase();
+        piece
+    };
+    let (Some(last), Some(_)) = (wire.last_chunk(), to.first_chunk::<N>()) else { return false };
+    for (to, from) in to.as_chunks_mut().0.iter_mut().zip(wire.as_chunks().0) {
+        *to = lowered(from);
+    }
+    if let Some(to) = to.last_chunk_mut() {
+        *to = lowered(last);
+    }
+    true
+}
+
 /// Visits the labels of the (possibly compressed) name at `at` and returns where it ends in the message.
 pub(crate) fn walk(
     message: &[u8],
@@ -388,7 +409,7 @@ impl fmt::Display for Name {
 impl Name {
     /// The name's text in its own octets, each length octet turned into the dot before it, where no octet needs more: one
     /// write instead of one for each character, for logs and templates write names for every query.
-    fn plain_text<'t>(&self, text: &'t mut [u8; ROOM]) -> Option<&'t str> {
+    fn plain_text<'t>(&self, text: &'t mut [u8; MAX_NAME]) -> Option<&'t str> {
         let end = usize::from(self.len).saturating_sub(1);
         let mut at = 0;
         for _ in 0..self.labels {
@@ -476,6 +497,26 @@ mod tests {
             ("a\\256", NameError::Escape),
         ] {
             assert_eq!(Name::from_text(text).unwrap_err(), error, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_name_of_any_length_is_read_in_lower_case() {
+        let wire = |length: usize, letter: u8| {
+            let mut wire = Vec::new();
+            while wire.len() + 1 < length {
+                // No label leaves one octet, which could be none.
+                let label = (length - wire.len() - 2).min(if length - wire.len() == 66 { 62 } else { 63 });
+                wire.push(label as u8);
+                wire.extend(std::iter::repeat_n(letter, label));
+            }
+            wire.push(0);
+            wire
+        };
+        for length in [1].into_iter().chain(3..=MAX_NAME) {
+            let packet = [&b"before"[..], &wire(length, b'Z'), b"BEHIND"].concat();
+            let (name, end) = Name::read_plain(&packet, 6).unwrap();
+            assert_eq!((name.as_wire(), end), (&wire(length, b'z')[..], 6 + length), "{length}");
         }
     }
 
