@@ -83,7 +83,7 @@ impl Whole<'_> {
 /// The inner lookups of one query.
 pub struct Follow<'h, 'a> {
     route: &'h Arc<Route>,
-    moment: &'a Moment,
+    moment: &'a Moment<'a>,
     /// Which thread counts.
     writer: usize,
     /// What is known already.
@@ -113,7 +113,7 @@ impl From<Malformed> for Stop<'_> {
 
 impl<'h, 'a> Follow<'h, 'a> {
     /// Those of a query whose inner lookups came to `found` so far.
-    pub fn new(route: &'h Arc<Route>, moment: &'a Moment, writer: usize, found: Vec<Arc<Found>>) -> Self {
+    pub fn new(route: &'h Arc<Route>, moment: &'a Moment<'a>, writer: usize, found: Vec<Arc<Found>>) -> Self {
         let patience = forwarder::DEADLINE;
         Self { route, moment, writer, found, left: MOST, patience, refresh: None, truncated: false }
     }

@@ -107,7 +107,7 @@ impl Pipeline {
     #[inline]
     pub fn answer_now(
         &self,
-        moment: &Moment,
+        moment: &Moment<'_>,
         query: &Query<'_>,
         reply: &mut Reply<'_>,
         tally: Tally<'_>,
@@ -115,7 +115,7 @@ impl Pipeline {
         for source in &self.sources {
             let lookup = match source {
                 Source::Template(templates) => templates.lookup(moment, query, reply),
-                Source::Hosts(hosts) => hosts.lookup(query, reply, tally),
+                Source::Hosts(hosts) => hosts.lookup(moment.tables, query, reply, tally),
                 Source::Loop(watch) => watch.lookup(query),
             };
             match lookup {

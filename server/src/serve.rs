@@ -112,7 +112,7 @@ impl Room {
 pub fn serve<'h, 'g, 'p>(
     listener: &'h Listener,
     gate: &'g Gate<'p>,
-    moment: &Moment,
+    moment: &Moment<'_>,
     writer: usize,
     room: Room,
     out: &mut Vec<u8>,
@@ -172,7 +172,7 @@ fn follow<'h, 'g, 'p>(
     listener: &'h Listener,
     zone: &'h Arc<ServedZone>,
     query: &Query<'_>,
-    moment: &Moment,
+    moment: &Moment<'_>,
     writer: usize,
     room: Room,
     mut reply: Reply<'_>,

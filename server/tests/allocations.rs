@@ -11,6 +11,7 @@ use server::house::{House, Shared};
 use server::observe::counters::Proto;
 use server::observe::{Format, LineRing, Logger};
 use server::plugin::Moment;
+use server::plugin::hosts::Tables;
 use server::serve::{self, Outcome, Room, Seen, Served};
 use wire::{Answer, Flags, Gate, Query, accept};
 
@@ -134,7 +135,8 @@ impl Scene {
 
     /// One packet's way as a worker takes it: serve, count, log.
     fn ask(&mut self, packet: &[u8]) -> Option<Outcome> {
-        let moment = Moment { now: self.now, client: self.client, server: self.client, proto: Proto::Udp };
+        let (now, client, tables) = (self.now, self.client, Tables::default());
+        let moment = Moment { now, client, server: client, proto: Proto::Udp, tables: &tables };
         let listener = &self.house.listeners[&AT];
         let gate = accept(packet);
         let served = serve::serve(listener, &gate, &moment, 0, Room::Datagram, &mut self.out);

@@ -6,6 +6,7 @@ use crate::observe::Format;
 use crate::observe::counters::Proto;
 use crate::observe::logger::tests::Paper;
 use crate::plugin::Moment;
+use crate::plugin::hosts::Tables;
 use crate::serve::{self, Room, Served};
 use hickory_proto::op::Message;
 use std::time::Instant;
@@ -66,6 +67,7 @@ impl Scene {
             client: "192.0.2.200:40000".parse().unwrap(),
             server: at.parse().unwrap(),
             proto: Proto::Udp,
+            tables: &Tables::default(),
         };
         let mut out = b"left over".to_vec();
         let gate = accept(packet);

@@ -22,6 +22,7 @@ use crate::observe::LineRing;
 use crate::observe::counters::Proto;
 use crate::pipeline::CacheRoom;
 use crate::plugin::Moment;
+use crate::plugin::hosts::Tables;
 use crate::running::Running;
 use crate::serve::{self, Room, Seen};
 
@@ -316,7 +317,8 @@ impl Desk {
             Client::Stream(stream) => (stream.peer, stream.local, Proto::Tcp),
             Client::Nobody | Client::Inner(_) => return,
         };
-        let moment = Moment { now, client: peer, server, proto };
+        let tables = Tables::default();
+        let moment = Moment { now, client: peer, server, proto, tables: &tables };
         let mut follow = Follow::new(&route, &moment, self.index, found);
         follow.patience = forwarder::DEADLINE.saturating_sub(now.saturating_duration_since(started));
         let whole = follow.complete(&query.query(), &made);

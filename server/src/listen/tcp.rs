@@ -19,6 +19,7 @@ use crate::failure::Failure;
 use crate::observe::LineRing;
 use crate::observe::counters::Proto;
 use crate::plugin::Moment;
+use crate::plugin::hosts::Tables;
 use crate::running::Running;
 use crate::serve::{self, Room, Seen, Served};
 use crate::setup::TimeoutsSpec;
@@ -149,7 +150,9 @@ impl Connection {
         let now = clock::now();
         let house = self.running.house.load();
         let Some(listener) = house.listeners.get(&self.address) else { return false };
-        let moment = Moment { now, client: self.peer, server: self.local, proto: Proto::Tcp };
+        let tables = Tables::default();
+        let moment =
+            Moment { now, client: self.peer, server: self.local, proto: Proto::Tcp, tables: &tables };
         let writer = self.running.inboxes.len();
         let mut out = Vec::new();
         let gate = gate(message);

@@ -24,6 +24,7 @@ use crate::failure::Failure;
 use crate::house::{House, ServedZone};
 use crate::observe::counters::Proto;
 use crate::plugin::Moment;
+use crate::plugin::hosts::Tables;
 use crate::running::Running;
 use crate::serve::{self, Outcome, Room, Seen, Served};
 
@@ -212,7 +213,7 @@ impl Worker {
         }
         socket.note_kernel_drops(self.received.kernel_drops());
         let Some(listener) = house.listeners.get(&address) else { return true };
-        let mut gate = Gate::Drop;
+        let (mut gate, tables) = (Gate::Drop, Tables::default());
         for index in 0..self.received.len() {
             let datagram = self.received.get(index);
             // Nobody can be answered at port 0: such a source is forged.
@@ -220,7 +221,7 @@ impl Worker {
                 continue;
             }
             let server = datagram.local.map_or(address, |local| (local.address, address.port()).into());
-            let moment = Moment { now, client: datagram.peer, server, proto: Proto::Udp };
+            let moment = Moment { now, client: datagram.peer, server, proto: Proto::Udp, tables: &tables };
             if datagram.truncated {
                 gate = accept_truncated(datagram.bytes);
             } else {

@@ -1,5 +1,7 @@
 //! `hosts`: a table of names in memory, built aside from a file and swapped in whole.
 
+use std::cell::{RefCell, RefMut};
+use std::fmt;
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read as _};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt};
@@ -8,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Guard};
 use hostsfile::{Found, Options, Report, Source, Table};
 use wire::{Class, Flags, Query, RType, Reply};
 
@@ -76,14 +78,49 @@ pub struct HostsRegistry {
     pub kept: Arc<KeptRegistry>,
 }
 
+/// The hosts table that a batch of queries found last, for the others of the batch.
+///
+/// To fetch a table takes two locked instructions, and those cost more than their own time: the processor begins with
+/// nothing behind them while it waits for memory with what stands before. A batch belongs to one house, which keeps its
+/// tables: none of them can come to stand at another's address.
+#[derive(Default)]
+pub struct Tables(RefCell<Option<Held>>);
+
+/// A table, and whose it is.
+type Held = (*const HostsTable, Guard<Arc<Table>>);
+
+impl Tables {
+    #[inline]
+    fn table(&self, of: &Arc<HostsTable>) -> RefMut<'_, Guard<Arc<Table>>> {
+        let at = Arc::as_ptr(of);
+        let mut found = self.0.borrow_mut();
+        if found.as_ref().is_some_and(|(of, _)| *of != at) {
+            *found = None;
+        }
+        RefMut::map(found, |found| &mut found.get_or_insert_with(|| (at, of.current.load())).1)
+    }
+}
+
+impl fmt::Debug for Tables {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tables").finish_non_exhaustive()
+    }
+}
+
 impl Hosts {
     /// Names answer A, AAAA and PTR; another type of a known name is NODATA.
     #[inline]
-    pub fn lookup(&self, query: &Query<'_>, reply: &mut Reply<'_>, tally: Tally<'_>) -> Lookup {
+    pub fn lookup(
+        &self,
+        tables: &Tables,
+        query: &Query<'_>,
+        reply: &mut Reply<'_>,
+        tally: Tally<'_>,
+    ) -> Lookup {
         if query.class != Class::IN {
             return Lookup::Pass;
         }
-        let table = self.table.current.load();
+        let table = tables.table(&self.table);
         match table.lookup(&query.name, query.rtype) {
             Found::Ready { body, count } => {
                 reply.flags = Flags::AA;

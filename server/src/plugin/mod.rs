@@ -13,7 +13,7 @@ use crate::observe::counters::Proto;
 
 /// Who asks, how and when: what a plugin may know besides the query.
 #[derive(Debug, Clone, Copy)]
-pub struct Moment {
+pub struct Moment<'b> {
     /// When the batch that the query came in was taken up.
     pub now: Instant,
     /// The client.
@@ -22,6 +22,8 @@ pub struct Moment {
     pub server: SocketAddr,
     /// The client's transport.
     pub proto: Proto,
+    /// What the batch has found of the hosts tables so far.
+    pub tables: &'b hosts::Tables,
 }
 
 /// What became of a query in one plugin.

@@ -63,7 +63,7 @@ impl Templates {
     ///
     /// Out of line: what a template may name would be made ready for every query of a block without one, too.
     #[inline(never)]
-    pub fn lookup(&self, moment: &Moment, query: &Query<'_>, reply: &mut Reply<'_>) -> Lookup {
+    pub fn lookup(&self, moment: &Moment<'_>, query: &Query<'_>, reply: &mut Reply<'_>) -> Lookup {
         let mut text = None;
         for one in &self.templates {
             let spec = &one.spec;
@@ -156,7 +156,7 @@ impl TemplateSpec {
     /// Why an expression has no value.
     fn evaluate(
         &self,
-        moment: &Moment,
+        moment: &Moment<'_>,
         query: &Query<'_>,
         regex: &Regex,
         name: &str,
@@ -188,7 +188,7 @@ impl TemplateSpec {
 }
 
 /// What expressions may ask about a query, as CoreDNS tells it.
-fn facts(moment: &Moment, query: &Query<'_>, name: &str) -> Facts {
+fn facts(moment: &Moment<'_>, query: &Query<'_>, name: &str) -> Facts {
     let bufsize = match moment.proto {
         Proto::Udp => query.udp_limit() as i64,
         Proto::Tcp => i64::from(u16::MAX),
@@ -226,7 +226,7 @@ impl One {
     #[allow(clippy::too_many_arguments, reason = "all of them are what the templates may name")]
     fn answer(
         &self,
-        moment: &Moment,
+        moment: &Moment<'_>,
         query: &Query<'_>,
         zone: &Name,
         regex: &Regex,
@@ -307,7 +307,7 @@ pub(crate) fn schema(groups: &[&str], vars: &[String]) -> Schema {
 
 /// A template's data: what the query says, as text.
 struct Data<'a> {
-    moment: &'a Moment,
+    moment: &'a Moment<'a>,
     query: &'a Query<'a>,
     /// The query's, or the template's where the query is for any; likewise the type.
     class: Class,

@@ -8,7 +8,7 @@ use super::{Lookup, Moment};
 
 /// Any name and type: NOERROR without an answer; the client's address and, as an SRV record of `_udp` or `_tcp` below
 /// the name, its port stand in the additional section with TTL 0.
-pub fn lookup(moment: &Moment, query: &Query<'_>, reply: &mut Reply<'_>) -> Lookup {
+pub fn lookup(moment: &Moment<'_>, query: &Query<'_>, reply: &mut Reply<'_>) -> Lookup {
     reply.flags = Flags::AA;
     match moment.client.ip() {
         IpAddr::V4(address) => {
@@ -39,6 +39,7 @@ pub fn lookup(moment: &Moment, query: &Query<'_>, reply: &mut Reply<'_>) -> Look
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plugin::hosts::Tables;
     use wire::{Gate, accept};
 
     #[test]
@@ -57,6 +58,7 @@ mod tests {
                 now: crate::clock::now(),
                 client: client.parse().unwrap(),
                 proto: crate::observe::counters::Proto::Udp,
+                tables: &Tables::default(),
             };
             let mut out = Vec::new();
             let mut reply = Reply::start(&mut out, &query);

@@ -67,6 +67,27 @@ impl Followed {
 }
 
 #[test]
+fn a_batch_keeps_the_table_that_it_found_and_mistakes_it_for_no_other() {
+    let (mut one, other) =
+        (Followed::new(Some("192.0.2.1 a\n"), ""), Followed::new(Some("192.0.2.9 a\n"), ""));
+    let packet = crate::house::tests::packet("a", RType::A, None);
+    let wire::Gate::Pass(query) = wire::accept(&packet) else { panic!("refused") };
+    let last = |file: &Followed, tables: &Tables| {
+        let mut out = Vec::new();
+        let mut reply = Reply::start(&mut out, &query);
+        let hosts = file.scene.house.blocks[0].pipeline.hosts().unwrap();
+        let found = hosts.lookup(tables, &query, &mut reply, Tally::new(None, 0));
+        assert!(matches!(found, Lookup::Answer), "{found:?}");
+        reply.octets()[reply.octets().len() - 1]
+    };
+    let batch = Tables::default();
+    assert_eq!([&one, &other, &one, &one].map(|file| last(file, &batch)), [1, 9, 1, 1]);
+    one.write("192.0.2.2 a\n");
+    one.look();
+    assert_eq!((last(&one, &batch), last(&one, &Tables::default())), (1, 2));
+}
+
+#[test]
 fn a_change_is_served_from_the_next_look_on() {
     let mut file = Followed::new(Some("192.0.2.1 a\n"), "");
     assert_eq!(file.a(), "192.0.2.1");
