@@ -84,8 +84,6 @@ impl Whole<'_> {
 pub struct Follow<'h, 'a> {
     route: &'h Arc<Route>,
     moment: &'a Moment<'a>,
-    /// Which thread counts.
-    writer: usize,
     /// What is known already.
     pub found: Vec<Arc<Found>>,
     /// How many more CNAMEs are followed.
@@ -113,9 +111,9 @@ impl From<Malformed> for Stop<'_> {
 
 impl<'h, 'a> Follow<'h, 'a> {
     /// Those of a query whose inner lookups came to `found` so far.
-    pub fn new(route: &'h Arc<Route>, moment: &'a Moment<'a>, writer: usize, found: Vec<Arc<Found>>) -> Self {
+    pub fn new(route: &'h Arc<Route>, moment: &'a Moment<'a>, found: Vec<Arc<Found>>) -> Self {
         let patience = forwarder::DEADLINE;
-        Self { route, moment, writer, found, left: MOST, patience, refresh: None, truncated: false }
+        Self { route, moment, found, left: MOST, patience, refresh: None, truncated: false }
     }
 
     /// Puts behind each CNAME of the answer section of `made` what the server answers for its target. A target that has
@@ -188,7 +186,8 @@ impl<'h, 'a> Follow<'h, 'a> {
         let mut octets = Vec::new();
         let mut reply = Reply::start(&mut octets, &query);
         let mut follow = false;
-        match zone.block.pipeline.answer_now(self.moment, &query, &mut reply, zone.tally(self.writer)) {
+        match zone.block.pipeline.answer_now(self.moment, &query, &mut reply, zone.tally(self.moment.writer))
+        {
             Now::Answered => {}
             Now::Follow => follow = true,
             // One is enough: the next client's query finds the others as old.

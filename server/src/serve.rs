@@ -14,14 +14,14 @@ use crate::observe::{LineRing, LogEntry};
 use crate::pipeline::Now;
 use crate::plugin::Moment;
 
-/// What becomes of a packet.
+/// What becomes of a packet. Where there is a reply, the outcome that [`serve`] was given tells how the query ended.
 pub enum Served<'h, 'g, 'p> {
     /// Silence.
     Nothing,
     /// The reply is in the buffer.
-    Reply(Outcome),
+    Reply,
     /// The reply is in the buffer, and an upstream is to be asked for the next one.
-    ReplyAndRefresh(Outcome, &'g Query<'p>, &'h Arc<ServedZone>),
+    ReplyAndRefresh(&'g Query<'p>, &'h Arc<ServedZone>),
     /// An upstream must be asked; the client waits at most `patience` for it.
     Ask {
         /// What to ask.
@@ -34,8 +34,8 @@ pub enum Served<'h, 'g, 'p> {
     /// An upstream must be asked where a CNAME leads: for the client, or, where there is a reply in the buffer, for the
     /// next one.
     Follow {
-        /// How the query ended, if it did.
-        reply: Option<Outcome>,
+        /// Whether there is a reply.
+        replied: bool,
         /// What to ask.
         asked: Box<Asked<'h>>,
     },
@@ -87,6 +87,23 @@ pub struct Outcome {
     pub failure: Option<Box<Failure>>,
 }
 
+impl Outcome {
+    /// A query that has not ended, and is not counted.
+    pub const OPEN: Self = Self {
+        zone: None,
+        counted: false,
+        rtype: RType(0),
+        dnssec_ok: false,
+        rcode: Rcode::NOERROR,
+        flags: Flags(0),
+        answers: 0,
+        soa: false,
+        request_size: 0,
+        response_size: 0,
+        failure: None,
+    };
+}
+
 /// How large a reply may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Room {
@@ -107,60 +124,61 @@ impl Room {
     }
 }
 
-/// Takes a packet through gate, route and pipeline, and writes its reply to `out` if memory has one.
+/// Takes a packet through gate, route and pipeline, and writes its reply to `out`, and how it ended to `outcome`, if memory
+/// has an answer.
 #[inline]
 pub fn serve<'h, 'g, 'p>(
     listener: &'h Listener,
     gate: &'g Gate<'p>,
     moment: &Moment<'_>,
-    writer: usize,
     room: Room,
     out: &mut Vec<u8>,
+    outcome: &mut Outcome,
 ) -> Served<'h, 'g, 'p> {
     let query = match gate {
         Gate::Pass(query) => query,
         Gate::Drop => return Served::Nothing,
         Gate::Refuse(refusal) => {
             refusal.write(out);
-            return Served::Reply(Outcome {
-                zone: None,
-                counted: false,
-                rtype: RType(0),
-                dnssec_ok: false,
+            *outcome = Outcome {
                 rcode: refusal.rcode,
                 flags: refusal.flags,
-                answers: 0,
-                soa: false,
-                request_size: 0,
                 response_size: out.len() as u16,
-                failure: None,
-            });
+                ..Outcome::OPEN
+            };
+            return Served::Reply;
         }
     };
     #[cfg(test)]
     crate::mishap::at("packet", &query.name);
     if query.class == Class::CH && query.name == listener.probe {
-        return Served::Reply(own_probe(query, writer, out));
+        own_probe(query, moment.writer, out);
+        *outcome = Outcome::OPEN;
+        return Served::Reply;
     }
     let zone = match listener.route.find(query) {
         Ok(zone) => zone,
-        Err(failure) => return Served::Reply(no_zone(query, failure, room, out)),
+        Err(failure) => {
+            *outcome = no_zone(query, failure, room, out);
+            return Served::Reply;
+        }
     };
     let mut reply = Reply::start(out, query);
-    let failure = match zone.block.pipeline.answer_now(moment, query, &mut reply, zone.tally(writer)) {
+    let failure = match zone.block.pipeline.answer_now(moment, query, &mut reply, zone.tally(moment.writer)) {
         Now::Answered => None,
         Now::Refresh => {
-            let outcome = finish(zone, query, &mut reply, room, None);
-            return Served::ReplyAndRefresh(outcome, query, zone);
+            finish(zone, query, &mut reply, room, None, outcome);
+            return Served::ReplyAndRefresh(query, zone);
         }
         Now::Ask(patience) => return Served::Ask { query, zone, patience },
-        Now::Follow => return follow(listener, zone, query, moment, writer, room, reply),
+        Now::Follow => return follow(listener, zone, query, moment, room, reply, outcome),
         Now::Failed(failure) => {
             fail(&mut reply, &failure);
             Some(failure)
         }
     };
-    Served::Reply(finish(zone, query, &mut reply, room, failure))
+    finish(zone, query, &mut reply, room, failure, outcome);
+    Served::Reply
 }
 
 /// Follows the CNAMEs of a reply, as far as memory can.
@@ -173,26 +191,26 @@ fn follow<'h, 'g, 'p>(
     zone: &'h Arc<ServedZone>,
     query: &Query<'_>,
     moment: &Moment<'_>,
-    writer: usize,
     room: Room,
     mut reply: Reply<'_>,
+    outcome: &mut Outcome,
 ) -> Served<'h, 'g, 'p> {
     let made = Found::new(query.name, &reply, true);
-    let mut follow = Follow::new(&listener.route, moment, writer, Vec::new());
+    let mut follow = Follow::new(&listener.route, moment, Vec::new());
     match follow.complete(query, &made) {
         Ok(whole) => {
             whole.write(&mut reply);
-            let outcome = finish(zone, query, &mut reply, room, None);
+            finish(zone, query, &mut reply, room, None, outcome);
             match follow.refresh {
-                Some(asked) => Served::Follow { reply: Some(outcome), asked },
-                None => Served::Reply(outcome),
+                Some(asked) => Served::Follow { replied: true, asked },
+                None => Served::Reply,
             }
         }
         Err(mut asked) => {
             let (route, found) = (listener.route.clone(), follow.found);
             let outer = Outer { query: query.hold(), zone: zone.clone(), route, made, found };
             asked.outer = Some(Box::new(outer));
-            Served::Follow { reply: None, asked }
+            Served::Follow { replied: false, asked }
         }
     }
 }
@@ -206,7 +224,8 @@ pub fn fail(reply: &mut Reply<'_>, failure: &Failure) {
     }
 }
 
-/// Completes a reply and tells how the query ended.
+/// Completes a reply and writes to `outcome` how the query ended: in its place, for what is moved right after it was written
+/// is waited for.
 #[inline]
 pub fn finish(
     zone: &ServedZone,
@@ -214,7 +233,8 @@ pub fn finish(
     reply: &mut Reply<'_>,
     room: Room,
     failure: Option<Failure>,
-) -> Outcome {
+    outcome: &mut Outcome,
+) {
     let (rcode, answers) = (reply.rcode, reply.counts()[0]);
     // Without an OPT there is no room for the upper bits of an rcode (RFC 6891, section 6.1.3).
     if query.edns.is_none() && rcode.0 > 15 {
@@ -223,7 +243,7 @@ pub fn finish(
     let soa =
         zone.block.log.is_some() && answers == 0 && reply.records().any(|record| record.rtype == RType::SOA);
     let (flags, response_size) = zone.finish(query, reply, room.limit(zone, query));
-    Outcome {
+    *outcome = Outcome {
         zone: Some(zone.index as u32),
         counted: true,
         rtype: query.rtype,
@@ -235,29 +255,16 @@ pub fn finish(
         request_size: query.size as u16,
         response_size: response_size as u16,
         failure: failure.map(Box::new),
-    }
+    };
 }
 
-/// Answers the watchdog: which thread this is, as the last two octets of a TXT record.
+/// Answers the watchdog, uncounted: which thread this is, as the last two octets of a TXT record.
 #[cold]
-fn own_probe(query: &Query<'_>, writer: usize, out: &mut Vec<u8>) -> Outcome {
+fn own_probe(query: &Query<'_>, writer: usize, out: &mut Vec<u8>) {
     let mut reply = Reply::start(out, query);
     let [high, low] = (writer as u16).to_be_bytes();
     reply.push(Section::Answer, Owner::Question, RType::TXT, Class::CH, 0, &[2, high, low]);
-    let (flags, response_size) = reply.finish(query, query.udp_limit());
-    Outcome {
-        zone: None,
-        counted: false,
-        rtype: query.rtype,
-        dnssec_ok: false,
-        rcode: Rcode::NOERROR,
-        flags,
-        answers: 1,
-        soa: false,
-        request_size: query.size as u16,
-        response_size: response_size as u16,
-        failure: None,
-    }
+    reply.finish(query, query.udp_limit());
 }
 
 #[cold]
@@ -272,17 +279,14 @@ fn no_zone(query: &Query<'_>, failure: Failure, room: Room, out: &mut Vec<u8>) -
     };
     let (flags, response_size) = reply.finish(query, limit);
     Outcome {
-        zone: None,
         counted: true,
         rtype: query.rtype,
         dnssec_ok: query.dnssec_ok(),
         rcode,
         flags,
-        answers: 0,
-        soa: false,
         request_size: query.size as u16,
         response_size: response_size as u16,
-        failure: None,
+        ..Outcome::OPEN
     }
 }
 

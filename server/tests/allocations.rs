@@ -136,14 +136,15 @@ impl Scene {
     /// One packet's way as a worker takes it: serve, count, log.
     fn ask(&mut self, packet: &[u8]) -> Option<Outcome> {
         let (now, client, tables) = (self.now, self.client, Tables::default());
-        let moment = Moment { now, client, server: client, proto: Proto::Udp, tables: &tables };
+        let moment = Moment { now, client, server: client, proto: Proto::Udp, writer: 0, tables: &tables };
         let listener = &self.house.listeners[&AT];
         let gate = accept(packet);
-        let served = serve::serve(listener, &gate, &moment, 0, Room::Datagram, &mut self.out);
-        let outcome = match served {
-            Served::Reply(outcome) | Served::ReplyAndRefresh(outcome, ..) => outcome,
+        let mut outcome = Outcome::OPEN;
+        let out = &mut self.out;
+        match serve::serve(listener, &gate, &moment, Room::Datagram, out, &mut outcome) {
+            Served::Reply | Served::ReplyAndRefresh(..) => {}
             Served::Nothing | Served::Ask { .. } | Served::Follow { .. } => return None,
-        };
+        }
         let seen =
             Seen { client: self.client, local: Some(AT), proto: Proto::Udp, nanos: 1234, now: self.now };
         match outcome.zone {

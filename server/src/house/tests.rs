@@ -67,19 +67,17 @@ impl Scene {
             client: "192.0.2.200:40000".parse().unwrap(),
             server: at.parse().unwrap(),
             proto: Proto::Udp,
+            writer: 0,
             tables: &Tables::default(),
         };
         let mut out = b"left over".to_vec();
         let gate = accept(packet);
-        match serve::serve(self.listener(at), &gate, &moment, 0, self.room, &mut out) {
+        let mut outcome = serve::Outcome::OPEN;
+        match serve::serve(self.listener(at), &gate, &moment, self.room, &mut out, &mut outcome) {
             Served::Nothing => Sent::Nothing,
-            Served::Reply(outcome) | Served::ReplyAndRefresh(outcome, ..) => {
-                let message = Message::from_vec(&out).expect("every reply can be read");
-                Sent::Reply(Box::new((message, out, outcome)))
-            }
             Served::Ask { patience, .. } => Sent::Ask(patience),
-            Served::Follow { reply: None, asked } => Sent::Ask(asked.patience),
-            Served::Follow { reply: Some(outcome), .. } => {
+            Served::Follow { replied: false, asked } => Sent::Ask(asked.patience),
+            Served::Reply | Served::ReplyAndRefresh(..) | Served::Follow { replied: true, .. } => {
                 let message = Message::from_vec(&out).expect("every reply can be read");
                 Sent::Reply(Box::new((message, out, outcome)))
             }

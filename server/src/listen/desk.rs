@@ -24,7 +24,7 @@ use crate::pipeline::CacheRoom;
 use crate::plugin::Moment;
 use crate::plugin::hosts::Tables;
 use crate::running::Running;
-use crate::serve::{self, Room, Seen};
+use crate::serve::{self, Outcome, Room, Seen};
 
 /// What a worker writes to.
 pub(super) struct Desk {
@@ -204,7 +204,8 @@ impl Desk {
     ) -> bool {
         let query = waiter.query(same);
         let zone = &waiter.zone;
-        let (outcome, proto, client, local) = match &waiter.client {
+        let mut outcome = Outcome::OPEN;
+        let (proto, client, local) = match &waiter.client {
             // What an inner lookup came to goes to `resume`.
             Client::Nobody | Client::Inner(_) => return false,
             Client::Udp { socket: (place, address), peer, local } => {
@@ -227,19 +228,19 @@ impl Desk {
                 if !write(&mut reply, &query) {
                     return false;
                 }
-                let outcome = serve::finish(zone, &query, &mut reply, Room::Datagram, failure);
+                serve::finish(zone, &query, &mut reply, Room::Datagram, failure, &mut outcome);
                 open.replies.commit(peer, *local);
                 let local = local.map_or(*address, |local| (local.address, address.port()).into());
-                (outcome, Proto::Udp, *peer, local)
+                (Proto::Udp, *peer, local)
             }
             Client::Stream(stream) => {
                 let mut reply = Reply::start(&mut self.scratch, &query);
                 if !write(&mut reply, &query) {
                     return false;
                 }
-                let outcome = serve::finish(zone, &query, &mut reply, Room::Stream, failure);
+                serve::finish(zone, &query, &mut reply, Room::Stream, failure, &mut outcome);
                 stream.send(&self.scratch);
-                (outcome, Proto::Tcp, stream.peer, stream.local)
+                (Proto::Tcp, stream.peer, stream.local)
             }
         };
         let nanos = now.saturating_duration_since(waiter.started).as_nanos() as u64;
@@ -318,8 +319,8 @@ impl Desk {
             Client::Nobody | Client::Inner(_) => return,
         };
         let tables = Tables::default();
-        let moment = Moment { now, client: peer, server, proto, tables: &tables };
-        let mut follow = Follow::new(&route, &moment, self.index, found);
+        let moment = Moment { now, client: peer, server, proto, writer: self.index, tables: &tables };
+        let mut follow = Follow::new(&route, &moment, found);
         follow.patience = forwarder::DEADLINE.saturating_sub(now.saturating_duration_since(started));
         let whole = follow.complete(&query.query(), &made);
         if let Some(refresh) = follow.refresh.take() {

@@ -21,7 +21,7 @@ use crate::observe::counters::Proto;
 use crate::plugin::Moment;
 use crate::plugin::hosts::Tables;
 use crate::running::Running;
-use crate::serve::{self, Room, Seen, Served};
+use crate::serve::{self, Outcome, Room, Seen, Served};
 use crate::setup::TimeoutsSpec;
 
 /// Accepts connections on one address until it is aborted.
@@ -151,20 +151,20 @@ impl Connection {
         let house = self.running.house.load();
         let Some(listener) = house.listeners.get(&self.address) else { return false };
         let tables = Tables::default();
-        let moment =
-            Moment { now, client: self.peer, server: self.local, proto: Proto::Tcp, tables: &tables };
-        let writer = self.running.inboxes.len();
-        let mut out = Vec::new();
+        let (client, server, writer) = (self.peer, self.local, self.running.inboxes.len());
+        let moment = Moment { now, client, server, proto: Proto::Tcp, writer, tables: &tables };
+        let (mut out, mut outcome) = (Vec::new(), Outcome::OPEN);
         let gate = gate(message);
-        let served =
-            self.running.guarded(|| serve::serve(listener, &gate, &moment, writer, Room::Stream, &mut out));
+        let served = self
+            .running
+            .guarded(|| serve::serve(listener, &gate, &moment, Room::Stream, &mut out, &mut outcome));
         let Some(served) = served else {
             let Gate::Pass(query) = &gate else { return false };
             serve::bare_reply(query, &Failure::Panic, &mut out);
             way_back.send(&out);
             return true;
         };
-        let outcome = match served {
+        match served {
             // Whoever sends responses or scraps here is no client.
             Served::Nothing => return false,
             Served::Ask { query, zone, patience } => {
@@ -172,22 +172,20 @@ impl Connection {
                 self.post(query.hold(), waiter, patience);
                 return true;
             }
-            Served::ReplyAndRefresh(outcome, query, zone) => {
+            Served::ReplyAndRefresh(query, zone) => {
                 self.post(query.hold(), Waiter::new(query, zone, Client::Nobody, now), None);
-                outcome
             }
-            Served::Follow { reply: None, asked } => {
+            Served::Follow { replied: false, asked } => {
                 let (query, waiter, patience) = Waiter::of(*asked, Client::Stream(way_back), now);
                 self.post(query, waiter, patience);
                 return true;
             }
-            Served::Follow { reply: Some(outcome), asked } => {
+            Served::Follow { replied: true, asked } => {
                 let (query, waiter, patience) = Waiter::of(*asked, Client::Nobody, now);
                 self.post(query, waiter, patience);
-                outcome
             }
-            Served::Reply(outcome) => outcome,
-        };
+            Served::Reply => {}
+        }
         way_back.send(&out);
         if !outcome.counted {
             return true;

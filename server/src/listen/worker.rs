@@ -101,8 +101,8 @@ struct Worker {
     received: Received,
     upstream_received: Received,
     letters: VecDeque<Letter>,
-    /// This batch's replies, by datagram.
-    outcomes: Vec<(u16, Outcome)>,
+    /// How this batch's queries ended, by datagram.
+    outcomes: Box<[Outcome]>,
     /// This batch's misses.
     misses: Vec<(HeldQuery, Waiter, Option<Duration>)>,
     /// When to end although something is still in flight.
@@ -128,7 +128,7 @@ impl Worker {
             received: Received::new(BATCH, CLIENT_BYTES),
             upstream_received: Received::new(BATCH, UPSTREAM_BYTES),
             letters: kept.letters,
-            outcomes: Vec::with_capacity(BATCH),
+            outcomes: vec![Outcome::OPEN; BATCH].into(),
             misses: Vec::with_capacity(BATCH),
             drain_until: kept.drain_until,
             turned: false,
@@ -216,34 +216,32 @@ impl Worker {
         let (mut gate, tables) = (Gate::Drop, Tables::default());
         for index in 0..self.received.len() {
             let datagram = self.received.get(index);
+            let outcome = &mut self.outcomes[index];
+            outcome.counted = false;
             // Nobody can be answered at port 0: such a source is forged.
             if datagram.peer.port() == 0 {
                 continue;
             }
             let server = datagram.local.map_or(address, |local| (local.address, address.port()).into());
-            let moment = Moment { now, client: datagram.peer, server, proto: Proto::Udp, tables: &tables };
+            let (client, proto, writer) = (datagram.peer, Proto::Udp, self.index);
+            let moment = Moment { now, client, server, proto, writer, tables: &tables };
             if datagram.truncated {
                 gate = accept_truncated(datagram.bytes);
             } else {
                 gate.read(datagram.bytes);
             }
             let Some(out) = socket.replies.slot() else { break };
-            let served = self
-                .running
-                .guarded(|| serve::serve(listener, &gate, &moment, self.index, Room::Datagram, out));
+            let served =
+                self.running.guarded(|| serve::serve(listener, &gate, &moment, Room::Datagram, out, outcome));
             let mut miss = |query: &wire::Query<'_>, zone: &Arc<ServedZone>, client, patience| {
                 let waiter = Waiter::new(query, zone, client, now);
                 self.misses.push((query.hold(), waiter, patience));
             };
             match served {
                 Some(Served::Nothing) => {}
-                Some(Served::Reply(outcome)) => {
+                Some(Served::Reply) => socket.replies.commit(&datagram.peer, datagram.local),
+                Some(Served::ReplyAndRefresh(query, zone)) => {
                     socket.replies.commit(&datagram.peer, datagram.local);
-                    self.outcomes.push((index as u16, outcome));
-                }
-                Some(Served::ReplyAndRefresh(outcome, query, zone)) => {
-                    socket.replies.commit(&datagram.peer, datagram.local);
-                    self.outcomes.push((index as u16, outcome));
                     miss(query, zone, Client::Nobody, None);
                 }
                 Some(Served::Ask { query, zone, patience }) => {
@@ -254,22 +252,21 @@ impl Worker {
                     };
                     miss(query, zone, client, patience);
                 }
-                Some(Served::Follow { reply, asked }) => {
-                    let client = match reply {
-                        Some(outcome) => {
-                            socket.replies.commit(&datagram.peer, datagram.local);
-                            self.outcomes.push((index as u16, outcome));
-                            Client::Nobody
-                        }
-                        None => Client::Udp {
+                Some(Served::Follow { replied, asked }) => {
+                    let client = if replied {
+                        socket.replies.commit(&datagram.peer, datagram.local);
+                        Client::Nobody
+                    } else {
+                        Client::Udp {
                             socket: (place as u16, address),
                             peer: datagram.peer,
                             local: datagram.local,
-                        },
+                        }
                     };
                     self.misses.push(Waiter::of(*asked, client, now));
                 }
                 None => {
+                    outcome.counted = false;
                     if let (Gate::Pass(query), Some(out)) = (accept(datagram.bytes), socket.replies.slot()) {
                         serve::bare_reply(&query, &Failure::Panic, out);
                         socket.replies.commit(&datagram.peer, datagram.local);
@@ -290,15 +287,12 @@ impl Worker {
 
     /// Counts and logs this batch, after it was sent.
     fn observe(&mut self, house: &House, place: usize, began: Instant) {
-        if self.outcomes.is_empty() {
-            return;
-        }
         let now = clock::now();
         let nanos = now.saturating_duration_since(began).as_nanos() as u64;
         let Some(socket) = self.desk.socket(place) else { return };
         let address = socket.address;
         let Some(listener) = house.listeners.get(&address) else { return };
-        for (index, outcome) in self.outcomes.drain(..) {
+        for (index, outcome) in self.outcomes.iter().enumerate().take(self.received.len()) {
             if !outcome.counted {
                 continue;
             }
@@ -306,15 +300,15 @@ impl Worker {
             let tally =
                 zone.map_or_else(|| listener.dropped_tally(self.index), |zone| zone.tally(self.index));
             // A socket has clients of one family only.
-            serve::count(tally, &outcome, Proto::Udp, address.is_ipv6(), nanos);
+            serve::count(tally, outcome, Proto::Udp, address.is_ipv6(), nanos);
             let Some(zone) = zone.filter(|zone| zone.block.log.is_some() || outcome.failure.is_some()) else {
                 continue;
             };
-            let datagram = self.received.get(index.into());
+            let datagram = self.received.get(index);
             let local = datagram.local.map_or(address, |local| (local.address, address.port()).into());
             let seen = Seen { client: datagram.peer, local: Some(local), proto: Proto::Udp, nanos, now };
             if let Gate::Pass(query) = accept(datagram.bytes) {
-                serve::log(zone, &outcome, &seen, &query, &mut self.desk.lines);
+                serve::log(zone, outcome, &seen, &query, &mut self.desk.lines);
             }
         }
     }

@@ -22,6 +22,8 @@ pub struct Moment<'b> {
     pub server: SocketAddr,
     /// The client's transport.
     pub proto: Proto,
+    /// Which thread counts the query.
+    pub writer: usize,
     /// What the batch has found of the hosts tables so far.
     pub tables: &'b hosts::Tables,
 }

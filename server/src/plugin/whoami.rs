@@ -58,6 +58,7 @@ mod tests {
                 now: crate::clock::now(),
                 client: client.parse().unwrap(),
                 proto: crate::observe::counters::Proto::Udp,
+                writer: 0,
                 tables: &Tables::default(),
             };
             let mut out = Vec::new();
