@@ -214,10 +214,12 @@ impl Worker {
         socket.note_kernel_drops(self.received.kernel_drops());
         let Some(listener) = house.listeners.get(&address) else { return true };
         let (mut gate, tables) = (Gate::Drop, Tables::default());
+        for outcome in &mut self.outcomes[..self.received.len()] {
+            outcome.counted = false;
+        }
         for index in 0..self.received.len() {
             let datagram = self.received.get(index);
             let outcome = &mut self.outcomes[index];
-            outcome.counted = false;
             // Nobody can be answered at port 0: such a source is forged.
             if datagram.peer.port() == 0 {
                 continue;
