@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
@@ -130,16 +130,12 @@ fn response(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> R
     response
 }
 
-/// Now, if a date can be written of it (RFC 9110, section 5.6.7). Of a clock that was set back, hyper's own header would tell
-/// the time before until that comes again.
+/// Now (RFC 9110, section 5.6.7). Of a clock that was set back, hyper's own header would tell the time before until that comes
+/// again. Neither can write a year before 1970 or after 9999, where Linux lets no clock stand.
 fn date() -> Option<HeaderValue> {
-    let now = clock::wall();
-    let writable = now.duration_since(UNIX_EPOCH).is_ok_and(|since| since < YEAR_10000);
-    writable.then(|| HeaderValue::try_from(httpdate::fmt_http_date(now)).ok()).flatten()
+    HeaderValue::try_from(httpdate::fmt_http_date(clock::wall())).ok()
 }
 
-/// From 1970 on.
-const YEAR_10000: Duration = Duration::from_secs(253_402_300_800);
 const PLAIN: &str = "text/plain; charset=utf-8";
 /// As Go's client library prints it.
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
