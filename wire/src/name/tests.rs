@@ -1,0 +1,131 @@
+use super::*;
+use proptest::prelude::*;
+
+#[test]
+fn text_and_wire_convert_both_ways() {
+    for (text, wire) in [
+        (".", &b"\0"[..]),
+        ("Example.ORG.", b"\x07example\x03org\0"),
+        ("example.org", b"\x07example\x03org\0"),
+        ("a\\.b.c", b"\x03a.b\x01c\0"),
+        ("\\.\\065\\B.c\\.", b"\x03.ab\x02c.\0"),
+        ("\\000x.", b"\x02\0x\0"),
+        ("_dns-1.\\@.", b"\x06_dns-1\x01@\0"),
+    ] {
+        let name = Name::from_text(text).unwrap();
+        assert_eq!(name.as_wire(), wire, "{text}");
+        assert_eq!(Name::from_text(&name.to_string()).unwrap(), name);
+    }
+}
+
+#[test]
+fn bad_text_is_refused_with_its_reason() {
+    let long_label = "a".repeat(64);
+    let escaped_label = format!("{}\\.", "a".repeat(63));
+    let long_name = "abcdefg.".repeat(32);
+    // What comes first is told: the label breaks its bound before the name does, and the name in the next row.
+    let label_first = format!("{}{}", "abcdefg.".repeat(23), "a".repeat(100));
+    let name_first = format!("{}{}", "abcdefg.".repeat(24), "a".repeat(100));
+    for (text, error) in [
+        ("", NameError::EmptyLabel),
+        ("..", NameError::EmptyLabel),
+        ("a..b", NameError::EmptyLabel),
+        (".a", NameError::EmptyLabel),
+        (long_label.as_str(), NameError::LongLabel),
+        (escaped_label.as_str(), NameError::LongLabel),
+        (long_name.as_str(), NameError::LongName),
+        (label_first.as_str(), NameError::LongLabel),
+        (name_first.as_str(), NameError::LongName),
+        ("a\\", NameError::Escape),
+        ("a\\25", NameError::Escape),
+        ("a\\256", NameError::Escape),
+    ] {
+        assert_eq!(Name::from_text(text).unwrap_err(), error, "{text}");
+    }
+}
+
+#[test]
+fn a_name_of_any_length_is_read_in_lower_case() {
+    let wire = |length: usize, letter: u8| {
+        let mut wire = Vec::new();
+        while wire.len() + 1 < length {
+            // No label leaves one octet, which could be none.
+            let label = (length - wire.len() - 2).min(if length - wire.len() == 66 { 62 } else { 63 });
+            wire.push(label as u8);
+            wire.extend(std::iter::repeat_n(letter, label));
+        }
+        wire.push(0);
+        wire
+    };
+    for length in [1].into_iter().chain(3..=MAX_NAME) {
+        let packet = [&b"before"[..], &wire(length, b'Z'), b"BEHIND"].concat();
+        let (name, end) = Name::read_plain(&packet, 6).unwrap();
+        assert_eq!((name.as_wire(), end), (&wire(length, b'z')[..], 6 + length), "{length}");
+    }
+}
+
+#[test]
+fn a_name_of_255_octets_is_the_longest() {
+    let longest = format!("{}{}", "abcdefg.".repeat(31), "abcde.");
+    assert_eq!(Name::from_text(&longest).unwrap().as_wire().len(), 255);
+    let longer = format!("{}{}", "abcdefg.".repeat(31), "abcdef.");
+    assert_eq!(Name::from_text(&longer).unwrap_err(), NameError::LongName);
+}
+
+#[test]
+fn being_within_a_zone_is_a_matter_of_labels() {
+    for (name, zone, within) in [
+        ("a.example.org", "example.org", true),
+        ("example.org", "example.org", true),
+        ("aexample.org", "example.org", false),
+        ("org", "example.org", false),
+        ("anything", ".", true),
+        (".", ".", true),
+        (".", "org", false),
+    ] {
+        let (name, zone) = (Name::from_text(name).unwrap(), Name::from_text(zone).unwrap());
+        assert_eq!(name.is_within(&zone), within, "{name} in {zone}");
+    }
+}
+
+#[test]
+fn compressed_names_are_followed_backwards_only() {
+    let mut message = vec![0; 12];
+    message.extend_from_slice(b"\x07example\x03org\0"); // 12
+    message.extend_from_slice(b"\x01a\xc0\x0c"); // 25
+    message.extend_from_slice(b"\xc0\x1d"); // 29: to itself
+    message.extend_from_slice(b"\xc0\x02"); // 31: into the header
+    let (name, end) = Name::read(&message, 25).unwrap();
+    assert_eq!((name.to_string().as_str(), end), ("a.example.org.", 29));
+    assert_eq!(Name::read(&message, 29).unwrap_err(), NameError::Pointer);
+    assert_eq!(Name::read(&message, 31).unwrap_err(), NameError::Pointer);
+    assert_eq!(Name::read_plain(&message, 25).unwrap_err(), NameError::Pointer);
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_reading_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), at in 0usize..310) {
+        let _ = Name::read(&bytes, at);
+        let _ = Name::read_plain(&bytes, at);
+        let _ = skip(&bytes, at);
+    }
+
+    #[test]
+    fn a_plain_text_is_the_name_that_any_text_is(text in "([a-zA-Z0-9_*-]{0,66}\\.?){0,8}|[a-zA-Z.]{240,260}") {
+        if let Some(name) = Name::from_plain_text(text.as_bytes()) {
+            prop_assert_eq!(Name::from_any_text(&text), Ok(name));
+        }
+        prop_assert_eq!(Name::from_text(&text), Name::from_any_text(&text));
+    }
+
+    #[test]
+    fn every_text_is_a_name_or_an_error(text in "[a-zA-Z0-9.\\\\-]{0,300}") {
+        if let Ok(name) = Name::from_text(&text) {
+            prop_assert_eq!(Name::from_text(&name.to_string()).unwrap(), name);
+            prop_assert_eq!(Name::from_wire(name.as_wire()).unwrap(), name);
+            for read in [name, Name::from_wire(name.as_wire()).unwrap(), Name::read(name.as_wire(), 0).unwrap().0] {
+                prop_assert_eq!(read.label_count(), name.labels().count());
+            }
+        }
+    }
+}
