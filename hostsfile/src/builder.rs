@@ -27,6 +27,7 @@ pub(crate) struct Builder<'o> {
 }
 
 struct NameRow {
+    hash: u64,
     /// Where its wire form starts in the builder's octets, and its length there.
     start: u32,
     length: u8,
@@ -35,6 +36,7 @@ struct NameRow {
 }
 
 struct AddressRow {
+    hash: u64,
     address: IpAddr,
     ptr: Set,
 }
@@ -55,7 +57,7 @@ struct Set {
     /// A record had no room.
     cut: bool,
     /// Where the next record goes, once the arena is laid out.
-    at: usize,
+    at: u32,
 }
 
 impl<'o> Builder<'o> {
@@ -88,9 +90,10 @@ impl<'o> Builder<'o> {
             Err(error) => return report(error),
         };
         let mut named = false;
+        let mut name = Name::ROOT;
         for field in fields {
             named = true;
-            if let Err(error) = parse::name(field).and_then(|name| self.add(&name, address)) {
+            if let Err(error) = parse::name_into(&mut name, field).and_then(|()| self.add(&name, address)) {
                 report(error);
             }
         }
@@ -110,7 +113,11 @@ impl<'o> Builder<'o> {
         let reverse = self.options.reverse && !is_wildcard(name.as_wire());
         self.entries += 1 + usize::from(reverse);
         let name_number = self.name_number(name);
-        let known_address = self.find_address(address);
+        let hash = match address {
+            IpAddr::V4(v4) => hash(&self.hasher, &v4.octets()),
+            IpAddr::V6(v6) => hash(&self.hasher, &v6.octets()),
+        };
+        let known_address = self.find_address(hash, address);
         if known_address.is_some_and(|address_number| self.has_pair(name_number, address_number)) {
             return Ok(());
         }
@@ -122,7 +129,7 @@ impl<'o> Builder<'o> {
         if !taken {
             return Ok(());
         }
-        let address_number = known_address.unwrap_or_else(|| self.new_address(address));
+        let address_number = known_address.unwrap_or_else(|| self.new_address(hash, address));
         let ptr = &mut self.addresses[address_number as usize].ptr;
         let pointed =
             if reverse { ptr.take(RECORD_HEADER + name.as_wire().len(), RType::PTR) } else { Ok(false) };
@@ -140,6 +147,7 @@ impl<'o> Builder<'o> {
         }
         let number = names.len() as u32;
         let row = NameRow {
+            hash,
             start: octets.len() as u32,
             length: wire.len() as u8,
             a: Set::default(),
@@ -147,24 +155,20 @@ impl<'o> Builder<'o> {
         };
         self.octets.extend_from_slice(wire);
         self.names.push(row);
-        let (names, octets, hasher) = (&self.names, &self.octets, &self.hasher);
-        self.name_numbers
-            .insert_unique(hash, number, |&n| crate::table::hash(hasher, names[n as usize].wire(octets)));
+        let names = &self.names;
+        self.name_numbers.insert_unique(hash, number, |&n| names[n as usize].hash);
         number
     }
 
-    fn find_address(&self, address: IpAddr) -> Option<u32> {
-        let hash = self.hasher.hash_one(address);
+    fn find_address(&self, hash: u64, address: IpAddr) -> Option<u32> {
         self.address_numbers.find(hash, |&n| self.addresses[n as usize].address == address).copied()
     }
 
-    fn new_address(&mut self, address: IpAddr) -> u32 {
+    fn new_address(&mut self, hash: u64, address: IpAddr) -> u32 {
         let number = self.addresses.len() as u32;
-        self.addresses.push(AddressRow { address, ptr: Set::default() });
-        let (addresses, hasher) = (&self.addresses, &self.hasher);
-        self.address_numbers.insert_unique(hasher.hash_one(address), number, |&n| {
-            hasher.hash_one(addresses[n as usize].address)
-        });
+        self.addresses.push(AddressRow { hash, address, ptr: Set::default() });
+        let addresses = &self.addresses;
+        self.address_numbers.insert_unique(hash, number, |&n| addresses[n as usize].hash);
         number
     }
 
@@ -196,35 +200,32 @@ impl<'o> Builder<'o> {
             addresses += usize::from(row.ptr.count > 0);
         }
         let mut arena = Vec::with_capacity(most);
-        let mut table = Table::empty();
+        // The same hashes serve again.
+        let mut table = Table { hasher: self.hasher, ..Table::empty() };
         table.names = HashTable::with_capacity(self.names.len() - wildcards);
         table.wildcards = HashTable::with_capacity(wildcards);
         table.addresses = HashTable::with_capacity(addresses);
 
         for row in &mut self.names {
             rest();
-            let index =
-                if is_wildcard(row.wire(&self.octets)) { &mut table.wildcards } else { &mut table.names };
-            start_entry(
-                &mut arena,
-                index,
-                &table.hasher,
-                [row.a.count, row.aaaa.count],
-                row.key(&self.octets),
-            );
+            let (key, numbers) = (row.key(&self.octets), [row.a.count, row.aaaa.count]);
+            if is_wildcard(row.wire(&self.octets)) {
+                let hash = hash(&table.hasher, key);
+                start_entry(&mut arena, &mut table.wildcards, &table.hasher, hash, numbers, key);
+            } else {
+                start_entry(&mut arena, &mut table.names, &table.hasher, row.hash, numbers, key);
+            }
             row.a.lay_out(&mut arena);
             row.aaaa.lay_out(&mut arena);
         }
         for row in self.addresses.iter_mut().filter(|row| row.ptr.count > 0) {
             rest();
             let (index, numbers) = (&mut table.addresses, [row.ptr.count, row.ptr.octets]);
+            let mut start =
+                |key: &[u8]| start_entry(&mut arena, index, &table.hasher, row.hash, numbers, key);
             match row.address {
-                IpAddr::V4(address) => {
-                    start_entry(&mut arena, index, &table.hasher, numbers, &address.octets())
-                }
-                IpAddr::V6(address) => {
-                    start_entry(&mut arena, index, &table.hasher, numbers, &address.octets())
-                }
+                IpAddr::V4(address) => start(&address.octets()),
+                IpAddr::V6(address) => start(&address.octets()),
             }
             row.ptr.lay_out(&mut arena);
         }
@@ -286,41 +287,38 @@ impl Set {
 
     /// Appends room for the records.
     fn lay_out(&mut self, arena: &mut Vec<u8>) {
-        self.at = arena.len();
-        arena.resize(self.at + self.octets(), 0);
+        // MAX_PAIRS keeps the arena below 4 GiB.
+        self.at = arena.len() as u32;
+        arena.resize(arena.len() + self.octets(), 0);
     }
 
     /// Writes the next record.
     fn write(&mut self, arena: &mut [u8], rtype: RType, ttl: u32, data: &[u8]) {
-        let parts: [&[u8]; 6] = [
-            &[0xc0, HEADER as u8],
-            &rtype.0.to_be_bytes(),
-            &Class::IN.0.to_be_bytes(),
-            &ttl.to_be_bytes(),
-            &(data.len() as u16).to_be_bytes(),
-            data,
-        ];
-        for part in parts {
-            arena[self.at..][..part.len()].copy_from_slice(part);
-            self.at += part.len();
-        }
+        let (rtype, class, ttl) = (rtype.0.to_be_bytes(), Class::IN.0.to_be_bytes(), ttl.to_be_bytes());
+        let length = (data.len() as u16).to_be_bytes();
+        let header = [[0xc0, HEADER as u8], rtype, class, [ttl[0], ttl[1]], [ttl[2], ttl[3]], length];
+        let (start, rest) = arena[self.at as usize..].split_at_mut(RECORD_HEADER);
+        start.copy_from_slice(header.as_flattened());
+        rest[..data.len()].copy_from_slice(data);
+        self.at += (RECORD_HEADER + data.len()) as u32;
     }
 }
 
-/// Writes an entry up to its key and puts it into its index.
+/// Writes an entry up to its key and puts it into its index; `hash` is the key's.
 fn start_entry(
     arena: &mut Vec<u8>,
     index: &mut HashTable<u32>,
     hasher: &RandomState,
+    hash: u64,
     numbers: [u16; 2],
     key: &[u8],
 ) {
     // MAX_PAIRS keeps the arena below 4 GiB.
     let at = arena.len() as u32;
-    arena.extend(numbers.into_iter().flat_map(u16::to_be_bytes));
-    arena.push(key.len() as u8);
+    let [[a, b], [c, d]] = numbers.map(u16::to_be_bytes);
+    arena.extend_from_slice(&[a, b, c, d, key.len() as u8]);
     arena.extend_from_slice(key);
-    index.insert_unique(hash(hasher, key), at, |&at| hash(hasher, entry_key(arena, at)));
+    index.insert_unique(hash, at, |&at| crate::table::hash(hasher, entry_key(arena, at)));
 }
 
 /// The key of the entry at `at`.

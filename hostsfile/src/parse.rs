@@ -1,6 +1,6 @@
 //! One line of hosts text to its address and names. Knows no table.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use wire::Name;
 
@@ -8,12 +8,13 @@ use crate::LineError;
 
 /// The fields of a line, its comment left out. A `#` starts a comment inside a field, too.
 pub fn fields(line: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let blank = |byte: &u8| matches!(byte, b' ' | b'\t' | 0x0b | 0x0c | b'\r');
+    // Nearly all bytes are letters and digits, which come behind all of these.
+    let ends = |byte: &u8| *byte <= b'#' && matches!(byte, b' ' | b'\t' | 0x0b | 0x0c | b'\r' | b'#');
     let mut rest = line;
     std::iter::from_fn(move || {
-        let start = rest.iter().position(|byte| !blank(byte))?;
+        let start = rest.iter().position(|byte| *byte == b'#' || !ends(byte))?;
         let content = &rest[start..];
-        let end = content.iter().position(|byte| *byte == b'#' || blank(byte)).unwrap_or(content.len());
+        let end = content.iter().position(ends).unwrap_or(content.len());
         let (field, behind) = content.split_at(end);
         // A comment is left where it is, and ends this for good.
         rest = behind;
@@ -29,14 +30,9 @@ pub fn address(field: &[u8]) -> Result<IpAddr, LineError> {
     if field.len() > MAX_FIELD {
         return Err(LineError::LongAddress);
     }
-    let text = field.split(|&byte| byte == b'%').next().unwrap_or_default();
-    let text = str::from_utf8(text).map_err(|_| LineError::Address)?;
-    if text.contains(':') {
-        text.parse::<Ipv6Addr>().map(|address| IpAddr::V6(address).to_canonical())
-    } else {
-        text.parse::<Ipv4Addr>().map(IpAddr::V4)
-    }
-    .map_err(|_| LineError::Address)
+    let read = |text| str::from_utf8(text).ok()?.parse::<IpAddr>().ok();
+    let zoned = || read(&field[..field.iter().position(|&byte| byte == b'%')?]);
+    read(field).or_else(zoned).map(|address| address.to_canonical()).ok_or(LineError::Address)
 }
 
 /// Reads a name; a final dot may stand or lack.
@@ -44,11 +40,21 @@ pub fn address(field: &[u8]) -> Result<IpAddr, LineError> {
 /// # Errors
 /// [`LineError::LongName`], [`LineError::Encoding`], [`LineError::Name`].
 pub fn name(field: &[u8]) -> Result<Name, LineError> {
+    let mut name = Name::ROOT;
+    name_into(&mut name, field)?;
+    Ok(name)
+}
+
+/// The same, in place of another name.
+#[inline]
+pub(crate) fn name_into(name: &mut Name, field: &[u8]) -> Result<(), LineError> {
     if field.len() > MAX_FIELD {
         return Err(LineError::LongName);
     }
-    let text = str::from_utf8(field).map_err(|_| LineError::Encoding)?;
-    Name::from_text(text).map_err(LineError::Name)
+    if !field.is_ascii() && str::from_utf8(field).is_err() {
+        return Err(LineError::Encoding);
+    }
+    name.fill_text(field).map_err(LineError::Name)
 }
 
 /// Longest field in bytes that is looked at, as in CoreDNS.

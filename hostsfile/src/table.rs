@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
+use memchr::memchr_iter;
 use wire::{Name, RType};
 
 use crate::builder::{Builder, MAX_PAIRS};
@@ -65,8 +66,11 @@ impl Table {
         let mut builder = Builder::new(options, MAX_PAIRS, expected);
         let mut report = Report::default();
         for source in sources {
-            for (index, line) in source.text.split(|&byte| byte == b'\n').enumerate() {
-                builder.read_line(line, |error| report.push(source.name, index + 1, error));
+            let mut start = 0;
+            for (index, end) in memchr_iter(b'\n', source.text).chain([source.text.len()]).enumerate() {
+                builder
+                    .read_line(&source.text[start..end], |error| report.push(source.name, index + 1, error));
+                start = end + 1;
                 rest();
             }
         }

@@ -116,51 +116,73 @@ impl Name {
     /// # Errors
     /// [`NameError::LongName`], [`NameError::LongLabel`], [`NameError::EmptyLabel`], [`NameError::Escape`].
     pub fn from_text(text: &str) -> Result<Self, NameError> {
-        Self::from_plain_text(text.as_bytes()).map_or_else(|| Self::from_any_text(text), Ok)
+        let mut name = Self::ROOT;
+        name.fill_text(text.as_bytes())?;
+        Ok(name)
+    }
+
+    /// The same, in place of whatever name this was: for long texts, since a move takes as long as reading. After an error
+    /// it is the root.
+    ///
+    /// # Errors
+    /// As [`Name::from_text`].
+    #[inline]
+    pub fn fill_text(&mut self, text: &[u8]) -> Result<(), NameError> {
+        if self.fill_plain_text(text).is_some() {
+            return Ok(());
+        }
+        let read = Self::from_any_text(text);
+        *self = read.unwrap_or(Self::ROOT);
+        read.map(|_| ())
     }
 
     /// A name without escapes lies in its text as in its wire form, but that a dot stands for each length. `None` for any
     /// other text, and for one that breaks a bound.
-    fn from_plain_text(text: &[u8]) -> Option<Self> {
-        let mut name = Self::ROOT;
+    #[inline]
+    fn fill_plain_text(&mut self, text: &[u8]) -> Option<()> {
         // Where the text has no final dot, an octet for the root follows.
-        let room = name.octets[1..MAX_NAME - 1].get_mut(..text.len())?;
-        room.copy_from_slice(text);
-        room.make_ascii_lowercase();
+        let room = self.octets[1..MAX_NAME - 1].get_mut(..text.len())?;
+        copy_lowered(room, text);
+        let mut labels = 0;
         let mut start = 0; // of the label's length octet
-        for (at, octet) in (1..).zip(text).filter(|(_, octet)| matches!(octet, b'.' | b'\\')) {
+        for (at, &octet) in (1..).zip(text) {
+            // Nearly all are letters, which come behind both.
+            if octet > b'\\' || (octet != b'.' && octet != b'\\') {
+                continue;
+            }
             let length = at - start - 1;
-            if *octet == b'\\' || !(1..=MAX_LABEL).contains(&length) {
+            if octet == b'\\' || !(1..=MAX_LABEL).contains(&length) {
                 return None;
             }
-            name.octets[start] = length as u8;
-            name.labels += 1;
+            self.octets[start] = length as u8;
+            labels += 1;
             start = at;
         }
         match text.len() - start {
             0 if start == 0 => return None,
             0 => {}
             length @ 1..=MAX_LABEL => {
-                name.octets[start] = length as u8;
-                name.labels += 1;
+                self.octets[start] = length as u8;
+                labels += 1;
                 start = text.len() + 1;
             }
             _ => return None,
         }
-        name.octets[start] = 0;
-        name.len = start as u8 + 1;
-        Some(name)
+        self.octets[start] = 0;
+        self.len = start as u8 + 1;
+        self.labels = labels;
+        Some(())
     }
 
     /// [`Name::from_text`] for every text, octet by octet.
-    fn from_any_text(text: &str) -> Result<Self, NameError> {
+    fn from_any_text(text: &[u8]) -> Result<Self, NameError> {
         let mut name = Self::ROOT;
         let mut start = 0usize; // of the label's length octet
         let mut at = 1usize; // next free octet
-        if text == "." {
+        if text == b"." {
             return Ok(Self::ROOT);
         }
-        let mut bytes = text.bytes();
+        let mut bytes = text.iter().copied();
         while let Some(byte) = bytes.next() {
             let octet = match byte {
                 b'.' => {

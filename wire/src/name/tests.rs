@@ -112,10 +112,15 @@ proptest! {
 
     #[test]
     fn a_plain_text_is_the_name_that_any_text_is(text in "([a-zA-Z0-9_*-]{0,66}\\.?){0,8}|[a-zA-Z.]{240,260}") {
-        if let Some(name) = Name::from_plain_text(text.as_bytes()) {
-            prop_assert_eq!(Name::from_any_text(&text), Ok(name));
+        let any = Name::from_any_text(text.as_bytes());
+        // What stood there before must not be seen.
+        let mut name = Name::from_text("other.names.example.org").unwrap();
+        if name.fill_plain_text(text.as_bytes()).is_some() {
+            prop_assert_eq!((Ok(name), Ok(name.labels)), (any, any.map(|any| any.labels)));
         }
-        prop_assert_eq!(Name::from_text(&text), Name::from_any_text(&text));
+        prop_assert_eq!(name.fill_text(text.as_bytes()), any.map(|_| ()));
+        prop_assert_eq!(name, any.unwrap_or(Name::ROOT));
+        prop_assert_eq!(Name::from_text(&text), any);
     }
 
     #[test]
