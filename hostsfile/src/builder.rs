@@ -27,6 +27,7 @@ pub(crate) struct Builder<'o> {
 }
 
 struct NameRow {
+    /// Of its wire form; a wildcard's key, which is shorter, has another one.
     hash: u64,
     /// Where its wire form starts in the builder's octets, and its length there.
     start: u32,
@@ -36,6 +37,7 @@ struct NameRow {
 }
 
 struct AddressRow {
+    /// Of its octets, which are its key.
     hash: u64,
     address: IpAddr,
     ptr: Set,
