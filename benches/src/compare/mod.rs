@@ -42,6 +42,9 @@ pub struct Options {
     /// Rounds of each server in each row
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
+    /// Rounds of each server at each fixed rate [default: as many]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    fixed_rounds: Option<u32>,
     /// Seconds of each round that count
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
     seconds: u64,
@@ -159,6 +162,7 @@ impl Comparison {
                 command: std::env::args().skip(1).take_while(|word| word != "--inside").collect(),
                 window,
                 rounds: options.rounds,
+                fixed_rounds: options.fixed_rounds.unwrap_or(options.rounds),
                 quiet: options.quiet_percent / 100.0,
                 works,
                 servers,
@@ -175,29 +179,36 @@ impl Comparison {
             "about {} minutes, more where rounds are repeated",
             self.duration(options).as_secs().div_ceil(60)
         );
-        for work in self.run.works.clone() {
-            let mut servers: Vec<Server> =
-                self.run.servers.iter().filter(|server| server.kind.takes(&work)).cloned().collect();
-            if let Some(percent) = work.held {
-                self.overload(&work, &servers, percent);
-                self.write(options)?;
-                continue;
-            }
-            self.rounds_of(&work, &mut servers, None);
-            let Some(reference) = self.reference(&work) else { continue };
-            if !work.all_cores && !work.memory && !options.flood_only {
-                for fraction in FRACTIONS {
-                    let rate = (reference * fraction) as u64;
-                    self.rounds_of(&work, &mut servers, Some(Offered { fraction, rate: rate.max(1) }));
-                }
-            }
-            if work.name == PLOTTED {
-                self.plot(&work, &servers, options.points);
-            }
+        let works = self.run.works.clone();
+        // Rows that are read beside each other are taken in turns: the machine's speed changes by the minute.
+        for works in works.chunk_by(|one, next| one.all_cores && next.all_cores) {
+            let takes = |server: &&Server| works.iter().all(|work| server.kind.takes(work));
+            let mut servers: Vec<Server> = self.run.servers.iter().filter(takes).cloned().collect();
+            self.rows(works, &mut servers, options);
             // After each row: what was measured outlives whatever ends the run.
             self.write(options)?;
         }
         Ok(())
+    }
+
+    /// All that is measured for one row, or for several in turns.
+    fn rows(&mut self, works: &[Work], servers: &mut Vec<Server>, options: &Options) {
+        let work = &works[0];
+        if let Some(percent) = work.held {
+            self.overload(work, servers, percent);
+            return;
+        }
+        self.rounds_of(works, servers, None);
+        let Some(reference) = self.reference(work) else { return };
+        if !work.all_cores && !work.memory && !options.flood_only {
+            for fraction in FRACTIONS {
+                let rate = (reference * fraction) as u64;
+                self.rounds_of(works, servers, Some(Offered { fraction, rate: rate.max(1) }));
+            }
+        }
+        if work.name == PLOTTED {
+            self.plot(work, servers, options.points);
+        }
     }
 
     fn write(&self, options: &Options) -> Result<()> {
@@ -215,7 +226,8 @@ impl Comparison {
 
     /// About how long it takes when every round counts.
     fn duration(&self, options: &Options) -> Duration {
-        let loads = if options.flood_only { 1 } else { 1 + FRACTIONS.len() };
+        let flood = self.run.rounds as usize;
+        let fixed = if options.flood_only { 0 } else { FRACTIONS.len() * self.run.fixed_rounds as usize };
         let rounds: usize = self
             .run
             .works
@@ -224,34 +236,34 @@ impl Comparison {
                 let servers = self.run.servers.iter().filter(|server| server.kind.takes(work)).count();
                 match work {
                     Work { memory: true, .. } | Work { held: Some(_), .. } => servers,
-                    Work { all_cores: true, .. } => servers * self.run.rounds as usize,
-                    _ => servers * loads * self.run.rounds as usize,
+                    Work { all_cores: true, .. } => servers * flood,
+                    _ => servers * (flood + fixed),
                 }
             })
             .sum();
         (self.bench.warmup + self.bench.window + START_AND_END) * rounds as u32
     }
 
-    /// All rounds of a row, the servers in turns. A server that fails is not tried again in this row.
-    fn rounds_of(&mut self, work: &Work, servers: &mut Vec<Server>, offered: Option<Offered>) {
-        for number in 0..if work.memory { 1 } else { self.run.rounds } {
-            let mut failed = Vec::new();
-            for server in servers.iter() {
-                match self.quiet_round(work, server, offered) {
+    /// All rounds of these rows, the servers in turns. A server that fails is not tried again in them.
+    fn rounds_of(&mut self, works: &[Work], servers: &mut Vec<Server>, offered: Option<Offered>) {
+        let rounds = if offered.is_some() { self.run.fixed_rounds } else { self.run.rounds };
+        for number in 0..if works[0].memory { 1 } else { rounds } {
+            servers.retain(|server| {
+                works.iter().all(|work| match self.quiet_round(work, server, offered) {
                     Ok((round, disturbed)) => {
                         say(work, server, offered, &round, disturbed);
                         let (work, server) = (work.name, server.kind);
                         self.run.samples.push(Sample { work, server, offered, number, disturbed, round });
+                        true
                     }
                     Err(error) => {
                         let why = format!("{error:#}");
                         eprintln!("{} {}: {why}", work.name, server.kind.name());
                         self.run.failures.push(Failure { work: work.name, server: server.kind, why });
-                        failed.push(server.kind);
+                        false
                     }
-                }
-            }
-            servers.retain(|server| !failed.contains(&server.kind));
+                })
+            });
         }
     }
 

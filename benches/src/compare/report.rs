@@ -11,7 +11,7 @@ use super::measure::Round;
 use super::overload::{Overload, TIMES};
 use super::servers::{Kind, Server};
 use super::spread::Spread;
-use super::work::Work;
+use super::work::{WORKERS, WORKERS_HOT, Work};
 
 /// A whole comparison.
 #[derive(Clone, Debug)]
@@ -28,6 +28,8 @@ pub struct Run {
     pub window: Duration,
     /// Rounds of each server in each row.
     pub rounds: u32,
+    /// Rounds of each server at each fixed rate.
+    pub fixed_rounds: u32,
     /// The share of the cores that others may use in a round that counts.
     pub quiet: f64,
     /// The rows.
@@ -108,9 +110,10 @@ pub fn markdown(run: &Run, plot: Option<&str>) -> String {
         line(format_args!("- {}: {}", server.kind.name(), server.version));
     }
     line(format_args!(
-        "- Rounds: {} of {} s after 1 s of warm-up, the servers in turns and started anew for each; medians with smallest and largest.",
+        "- Rounds: {} of {} s after 1 s of warm-up, {} at each fixed rate, the servers in turns and started anew for each; medians with smallest and largest.",
         run.rounds,
-        run.window.as_secs()
+        run.window.as_secs(),
+        run.fixed_rounds
     ));
     line(format_args!(
         "- Server on one core, load (4 sockets with 64 outstanding each) on another; upstream and reader of log lines share the load's core. Servers listen on \
@@ -137,6 +140,19 @@ pub fn markdown(run: &Run, plot: Option<&str>) -> String {
             if let Some(row) = row(run, work, server.kind) {
                 line(format_args!("{row}"));
             }
+        }
+    }
+    let hot: Vec<_> =
+        run.servers.iter().filter_map(|server| Some((server, hot(run, server.kind)?))).collect();
+    if !hot.is_empty() {
+        line(format_args!("\n## One hot name\n"));
+        line(format_args!(
+            "A worker on every core, the load on the same cores, the two works in turns: each server with one name beside itself with 10,000. \
+             Its rate, and the queries that a second of its processor time answers: medians of the rounds' ratios, with smallest and largest.\n"
+        ));
+        line(format_args!("| server | rate | queries for its processor time |\n|---|---|---|"));
+        for (server, [rate, cpu]) in &hot {
+            line(format_args!("| {} | {} | {} |", server.kind.name(), rate.show(1.0, 2), cpu.show(1.0, 2)));
         }
     }
     if !run.overloads.is_empty() {
@@ -211,6 +227,7 @@ pub fn json(run: &Run) -> Value {
         "commit": run.commit,
         "command": run.command,
         "rounds": run.rounds,
+        "fixed_rounds": run.fixed_rounds,
         "seconds": run.window.as_secs_f64(),
         "quiet_share": run.quiet,
         "servers": run.servers.iter().map(|server| json!({ "name": server.kind.name(), "version": server.version })).collect::<Vec<_>>(),
@@ -228,12 +245,12 @@ pub fn json(run: &Run) -> Value {
 }
 
 fn row(run: &Run, work: &Work, server: Kind) -> Option<String> {
-    let (flood, disturbed) = samples(run, work, server, None);
+    let (flood, disturbed) = samples(run, work.name, server, None);
     let spread = |of: fn(&Round) -> f64| Spread::of(flood.iter().map(|sample| of(&sample.round)));
     let rate = spread(Round::rate)?;
     let mark = if disturbed { "*" } else { "" };
     let beside = |other: Kind| {
-        let (others, _) = samples(run, work, other, None);
+        let (others, _) = samples(run, work.name, other, None);
         let ratios = flood.iter().filter_map(|sample| {
             let other = others.iter().find(|other| other.number == sample.number)?;
             Some(sample.round.rate() / other.round.rate())
@@ -251,7 +268,7 @@ fn row(run: &Run, work: &Work, server: Kind) -> Option<String> {
         shown.filter(|_| !samples.is_empty()).unwrap_or_else(|| "-".to_owned())
     };
     let at = |fraction: f64| {
-        let (offered, disturbed) = samples(run, work, server, Some(fraction));
+        let (offered, disturbed) = samples(run, work.name, server, Some(fraction));
         latency(&offered, 3) + if disturbed { "*" } else { "" }
     };
     let sum = |of: fn(&Round) -> u64| flood.iter().map(|sample| of(&sample.round)).sum::<u64>();
@@ -279,10 +296,24 @@ fn row(run: &Run, work: &Work, server: Kind) -> Option<String> {
     ))
 }
 
+/// One name beside many, round by round: the rate, and the queries for the same processor time.
+fn hot(run: &Run, server: Kind) -> Option<[Spread; 2]> {
+    let of = |work: &str| samples(run, work, server, None).0;
+    let (one, many) = (of(WORKERS_HOT), of(WORKERS));
+    let pairs: Vec<_> = one
+        .iter()
+        .filter_map(|one| Some((&one.round, &many.iter().find(|many| many.number == one.number)?.round)))
+        .collect();
+    Some([
+        Spread::of(pairs.iter().map(|(one, many)| one.rate() / many.rate()))?,
+        Spread::of(pairs.iter().map(|(one, many)| many.cpu_us() / one.cpu_us()))?,
+    ])
+}
+
 /// The rounds that count; all of them, and true, where none does.
-fn samples<'r>(run: &'r Run, work: &Work, server: Kind, fraction: Option<f64>) -> (Vec<&'r Sample>, bool) {
+fn samples<'r>(run: &'r Run, work: &str, server: Kind, fraction: Option<f64>) -> (Vec<&'r Sample>, bool) {
     let of_row = |sample: &&Sample| {
-        sample.work == work.name
+        sample.work == work
             && sample.server == server
             && sample.offered.map(|offered| offered.fraction) == fraction
     };
@@ -346,6 +377,7 @@ mod tests {
             command: vec!["compare".into()],
             window: Duration::from_secs(1),
             rounds: 3,
+            fixed_rounds: 2,
             quiet: 0.02,
             works: work::all(),
             servers: [Kind::Echo, Kind::Localdns, Kind::Coredns].map(server).into(),
@@ -375,6 +407,24 @@ mod tests {
         assert!(text.contains("![Rate and latency against offered load](x.svg)"));
         assert!(text.contains("- coredns in `hosts`: it ended"));
         assert!(!text.contains("| coredns |"), "nothing was measured");
+    }
+
+    #[test]
+    fn one_hot_name_stands_beside_many_names_of_the_same_round() {
+        let of = |work, number, rate, disturbed| Sample {
+            work,
+            ..sample(Kind::Localdns, number, rate, None, disturbed)
+        };
+        let run = run(vec![
+            of(WORKERS, 0, 400_000, false),
+            of(WORKERS_HOT, 0, 300_000, false),
+            of(WORKERS, 1, 200_000, false),
+            of(WORKERS_HOT, 1, 200_000, false),
+            of(WORKERS, 2, 100_000, true),
+            of(WORKERS_HOT, 2, 100, false),
+        ]);
+        let text = markdown(&run, None);
+        assert!(text.contains("\n| localdns | 0.88 (0.75-1.00) | 0.88 (0.75-1.00) |\n"), "{text}");
     }
 
     #[test]

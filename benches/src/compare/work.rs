@@ -108,11 +108,16 @@ pub fn all() -> Vec<Work> {
             )
         },
         Work { transport: Transport::Tcp, ..hosts("tcp", "hosts hit over pipelined TCP", NAMES) },
-        Work { all_cores: true, ..hosts("workers", "10,000 names, a worker on every core", NAMES) },
-        Work { all_cores: true, ..hosts("workers-hot", "one name, a worker on every core", 1) },
+        Work { all_cores: true, ..hosts(WORKERS, "10,000 names, a worker on every core", NAMES) },
+        Work { all_cores: true, ..hosts(WORKERS_HOT, "one name, a worker on every core", 1) },
         Work { held: Some(30), ..hosts("overload", "hosts hit, held to 30 % of a core", NAMES) },
     ]
 }
+
+/// Many names, a worker on every core.
+pub const WORKERS: &str = "workers";
+/// One name, a worker on every core.
+pub const WORKERS_HOT: &str = "workers-hot";
 
 const NAMES: u32 = 10_000;
 const MILLION: u32 = 1_000_000;
