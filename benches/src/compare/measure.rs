@@ -65,7 +65,16 @@ impl Round {
 
     /// Processor time of the server for each reply, in microseconds.
     pub fn cpu_us(&self) -> f64 {
-        self.usage.server.as_secs_f64() * 1e6 / (self.tally.replies.max(1) as f64)
+        self.each_us(self.usage.server)
+    }
+
+    /// What of that was spent outside the kernel.
+    pub fn user_us(&self) -> f64 {
+        self.each_us(self.usage.server_user)
+    }
+
+    fn each_us(&self, time: Duration) -> f64 {
+        time.as_secs_f64() * 1e6 / (self.tally.replies.max(1) as f64)
     }
 }
 

@@ -29,6 +29,8 @@ struct Process {
     parent: u32,
     /// Its own time, in ticks.
     ticks: u64,
+    /// What of that it spent outside the kernel.
+    user_ticks: u64,
     /// The time of children that have ended and were waited for.
     reaped_ticks: u64,
 }
@@ -38,6 +40,8 @@ struct Process {
 pub struct Usage {
     /// Processor time of the server with its children.
     pub server: Duration,
+    /// What of that was spent outside the kernel.
+    pub server_user: Duration,
     /// Share of all cores that went to processes outside the comparison, 0 to 1.
     pub others: f64,
 }
@@ -94,9 +98,10 @@ impl Snapshot {
             let now = self.processes.get(pid).map_or(0, of);
             now.saturating_sub(before.processes.get(pid).map_or(0, of))
         };
-        let sum = |tree: &HashSet<u32>| -> u64 { tree.iter().map(|pid| grown(pid, |p| p.ticks)).sum() };
-        let ours = self.tree(ours);
-        let machine = self.machine.busy.saturating_sub(before.machine.busy).saturating_sub(sum(&ours));
+        let sum = |tree: &HashSet<u32>, of| -> u64 { tree.iter().map(|pid| grown(pid, of)).sum() };
+        let (ours, server) = (self.tree(ours), self.tree(server));
+        let busy = self.machine.busy.saturating_sub(before.machine.busy);
+        let machine = busy.saturating_sub(sum(&ours, |p| p.ticks));
         let is_other = |(pid, process): &(&u32, &Process)| {
             !ours.contains(pid) && **pid != KTHREADD && process.parent != KTHREADD
         };
@@ -105,10 +110,15 @@ impl Snapshot {
         let stolen = self.machine.stolen.saturating_sub(before.machine.stolen);
         let all = passed.as_secs_f64() * TICKS_PER_SECOND * self.machine.cores.max(1) as f64;
         Usage {
-            server: Duration::from_secs_f64(sum(&self.tree(server)) as f64 / TICKS_PER_SECOND),
+            server: duration(sum(&server, |p| p.ticks)),
+            server_user: duration(sum(&server, |p| p.user_ticks)),
             others: ((machine.max(processes) + stolen) as f64 / all.max(1.0)).min(1.0),
         }
     }
+}
+
+fn duration(ticks: u64) -> Duration {
+    Duration::from_secs_f64(ticks as f64 / TICKS_PER_SECOND)
 }
 
 /// Resident memory of a process and all that it started, in kB. What they share is counted for each.
@@ -137,6 +147,7 @@ fn read_process(text: &str) -> Option<Process> {
     Some(Process {
         parent: fields.get(1)?.parse().ok()?,
         ticks: ticks(11)? + ticks(12)?,
+        user_ticks: ticks(11)?,
         reaped_ticks: ticks(13)? + ticks(14)?,
     })
 }
@@ -151,9 +162,9 @@ mod tests {
     use super::*;
 
     fn snapshot(busy: u64, processes: &[(u32, u32, u64, u64)]) -> Snapshot {
-        let processes = processes
-            .iter()
-            .map(|&(pid, parent, ticks, reaped_ticks)| (pid, Process { parent, ticks, reaped_ticks }));
+        let processes = processes.iter().map(|&(pid, parent, ticks, reaped_ticks)| {
+            (pid, Process { parent, ticks, user_ticks: ticks / 10, reaped_ticks })
+        });
         Snapshot { machine: Machine { cores: 2, busy, stolen: 0 }, processes: processes.collect() }
     }
 
@@ -163,7 +174,10 @@ mod tests {
         assert_eq!(read_machine(text), Some(Machine { cores: 2, busy: 60, stolen: 80 }));
         assert_eq!(read_machine("cpu 1 2\n"), None);
         let text = "42 (a) b (c) S 7 42 42 0 -1 4194560 1 2 3 4 100 20 3 4 20 0 1 0";
-        assert_eq!(read_process(text), Some(Process { parent: 7, ticks: 120, reaped_ticks: 7 }));
+        assert_eq!(
+            read_process(text),
+            Some(Process { parent: 7, ticks: 120, user_ticks: 100, reaped_ticks: 7 })
+        );
         assert_eq!(read_process("42 (short) S 7"), None);
         assert_eq!(read_process("garbage"), None);
     }
@@ -173,7 +187,8 @@ mod tests {
         let before = snapshot(0, &[(10, 1, 0, 0), (20, 10, 500, 0)]);
         let after = snapshot(160, &[(10, 1, 50, 0), (20, 10, 600, 0), (21, 20, 10, 0)]);
         let usage = after.since(&before, Duration::from_secs(1), 20, 10);
-        assert_eq!(usage, Usage { server: Duration::from_millis(1100), others: 0.0 });
+        let [server, server_user] = [1100, 110].map(Duration::from_millis);
+        assert_eq!(usage, Usage { server, server_user, others: 0.0 });
     }
 
     #[test]

@@ -124,14 +124,14 @@ pub fn markdown(run: &Run, plot: Option<&str>) -> String {
         run.quiet * 100.0
     ));
     line(format_args!(
-        "- Latency at a fixed rate counts from when each query was due. CPU is the server's processor time for each reply. Lost, duplicate and wrong replies: \
-         sums over all rounds of the flood.\n"
+        "- Latency at a fixed rate counts from when each query was due. CPU is the server's processor time for each reply, and in brackets what of it was spent \
+         outside the kernel, as the kernel samples it. Lost, duplicate and wrong replies: sums over all rounds of the flood.\n"
     ));
     if let Some(plot) = plot {
         line(format_args!("![Rate and latency against offered load]({plot})\n"));
     }
     line(format_args!(
-        "| work | server | k q/s | of echo | x CoreDNS | CPU us/q | flood p50 / p99 / p99.9 / max us | at 0.5 of CoreDNS's rate: p50 / p99 / p99.9 us | at 0.9: p50 / p99 / p99.9 us \
+        "| work | server | k q/s | of echo | x CoreDNS | CPU us/q (user) | flood p50 / p99 / p99.9 / max us | at 0.5 of CoreDNS's rate: p50 / p99 / p99.9 us | at 0.9: p50 / p99 / p99.9 us \
          | lost / dup. / wrong | RSS MiB | start ms | lines/q |"
     ));
     line(format_args!("|---|---|---|---|---|---|---|---|---|---|---|---|---|"));
@@ -202,6 +202,7 @@ pub fn json(run: &Run) -> Value {
             "others_share": round.usage.others,
             "server_cpu_seconds": round.usage.server.as_secs_f64(),
             "cpu_us_per_query": round.cpu_us(),
+            "user_us_per_query": round.user_us(),
             "resident_kb": round.resident_kb,
             "start_ms": round.start.as_secs_f64() * 1e3,
             "log_lines": round.lines,
@@ -278,13 +279,14 @@ fn row(run: &Run, work: &Work, server: Kind) -> Option<String> {
         "-".into()
     };
     Some(format!(
-        "| {} | {} | {}{mark} | {} | {} | {} | {} | {} | {} | {} / {} / {} | {} | {} | {lines} |",
+        "| {} | {} | {}{mark} | {} | {} | {} ({}) | {} | {} | {} | {} / {} / {} | {} | {} | {lines} |",
         work.title,
         server.name(),
         rate.show(1e3, 1),
         beside(Kind::Echo),
         beside(Kind::Coredns),
         median(Round::cpu_us, 2),
+        median(Round::user_us, 2),
         latency(&flood, 4),
         at(0.5),
         at(0.9),
@@ -359,7 +361,11 @@ mod tests {
         let round = Round {
             tally,
             window: Window { from_ns: 0, until_ns: 1_000_000_000 },
-            usage: Usage { server: Duration::from_millis(500), others: 0.0 },
+            usage: Usage {
+                server: Duration::from_millis(500),
+                server_user: Duration::from_millis(100),
+                others: 0.0,
+            },
             start: Duration::from_millis(7),
             resident_kb: 2048,
             lines: 0,
@@ -402,7 +408,7 @@ mod tests {
         let row = text.lines().find(|line| line.contains("| localdns |")).expect("a row");
         assert_eq!(
             row,
-            "| hosts hit, 10,000 names | localdns | 300.0 (200.0-400.0) | 0.80 | - | 1.88 | 100 / 100 / 100 / 100 | 100 / 100 / 100* | - | 2 / 0 / 0 | 2.0 | 7.0 | - |"
+            "| hosts hit, 10,000 names | localdns | 300.0 (200.0-400.0) | 0.80 | - | 1.88 (0.38) | 100 / 100 / 100 / 100 | 100 / 100 / 100* | - | 2 / 0 / 0 | 2.0 | 7.0 | - |"
         );
         assert!(text.contains("![Rate and latency against offered load](x.svg)"));
         assert!(text.contains("- coredns in `hosts`: it ended"));
@@ -444,6 +450,7 @@ mod tests {
             ("lost", json!(1)),
             ("disturbed", json!(true)),
             ("cpu_us_per_query", json!(500.0)),
+            ("user_us_per_query", json!(100.0)),
             ("offered", json!({ "rate": 1000, "fraction": 0.5 })),
         ] {
             assert_eq!(sample[key], expected, "{key}");
