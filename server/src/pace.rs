@@ -87,7 +87,7 @@ mod tests {
             while worked < Duration::from_millis(50) {
                 step();
                 let now = sockets::thread_cpu_time();
-                // No step is longer: a machine that stands still counts as work.
+                // No step takes longer: the rest is a machine that stood still, which the kernel books as work.
                 worked += (now - last).min(Duration::from_micros(100));
                 last = now;
             }

@@ -162,7 +162,11 @@ impl Comparison {
                 command: std::env::args().skip(1).take_while(|word| word != "--inside").collect(),
                 window,
                 rounds: options.rounds,
-                fixed_rounds: options.fixed_rounds.unwrap_or(options.rounds),
+                fixed_rounds: if options.flood_only {
+                    0
+                } else {
+                    options.fixed_rounds.unwrap_or(options.rounds)
+                },
                 quiet: options.quiet_percent / 100.0,
                 works,
                 servers,
@@ -175,13 +179,9 @@ impl Comparison {
     }
 
     fn compare(mut self, options: &Options) -> Result<()> {
-        eprintln!(
-            "about {} minutes, more where rounds are repeated",
-            self.duration(options).as_secs().div_ceil(60)
-        );
+        eprintln!("about {} minutes, more where rounds are repeated", self.duration().as_secs().div_ceil(60));
         let works = self.run.works.clone();
-        // Rows that are read beside each other are taken in turns: the machine's speed changes by the minute.
-        for works in works.chunk_by(|one, next| one.all_cores && next.all_cores) {
+        for works in work::in_turns(&works) {
             let takes = |server: &&Server| works.iter().all(|work| server.kind.takes(work));
             let mut servers: Vec<Server> = self.run.servers.iter().filter(takes).cloned().collect();
             self.rows(works, &mut servers, options);
@@ -200,7 +200,7 @@ impl Comparison {
         }
         self.rounds_of(works, servers, None);
         let Some(reference) = self.reference(work) else { return };
-        if !work.all_cores && !work.memory && !options.flood_only {
+        if !work.all_cores && !work.memory {
             for fraction in FRACTIONS {
                 let rate = (reference * fraction) as u64;
                 self.rounds_of(works, servers, Some(Offered { fraction, rate: rate.max(1) }));
@@ -225,9 +225,9 @@ impl Comparison {
     }
 
     /// About how long it takes when every round counts.
-    fn duration(&self, options: &Options) -> Duration {
+    fn duration(&self) -> Duration {
         let flood = self.run.rounds as usize;
-        let fixed = if options.flood_only { 0 } else { FRACTIONS.len() * self.run.fixed_rounds as usize };
+        let fixed = FRACTIONS.len() * self.run.fixed_rounds as usize;
         let rounds: usize = self
             .run
             .works

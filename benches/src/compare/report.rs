@@ -151,8 +151,10 @@ pub fn markdown(run: &Run, plot: Option<&str>) -> String {
              Its rate, and the queries that a second of its processor time answers: medians of the rounds' ratios, with smallest and largest.\n"
         ));
         line(format_args!("| server | rate | queries for its processor time |\n|---|---|---|"));
-        for (server, [rate, cpu]) in &hot {
-            line(format_args!("| {} | {} | {} |", server.kind.name(), rate.show(1.0, 2), cpu.show(1.0, 2)));
+        for (server, ([rate, cpu], disturbed)) in &hot {
+            let mark = if *disturbed { "*" } else { "" };
+            let [rate, cpu] = [rate, cpu].map(|spread| spread.show(1.0, 2));
+            line(format_args!("| {} | {rate}{mark} | {cpu}{mark} |", server.kind.name()));
         }
     }
     if !run.overloads.is_empty() {
@@ -298,18 +300,18 @@ fn row(run: &Run, work: &Work, server: Kind) -> Option<String> {
     ))
 }
 
-/// One name beside many, round by round: the rate, and the queries for the same processor time.
-fn hot(run: &Run, server: Kind) -> Option<[Spread; 2]> {
-    let of = |work: &str| samples(run, work, server, None).0;
-    let (one, many) = (of(WORKERS_HOT), of(WORKERS));
+/// One name beside many, round by round: the rate, and the queries for the same processor time; true where no round of
+/// one of both was quiet.
+fn hot(run: &Run, server: Kind) -> Option<([Spread; 2], bool)> {
+    let [(one, one_disturbed), (many, many_disturbed)] =
+        [WORKERS_HOT, WORKERS].map(|work| samples(run, work, server, None));
     let pairs: Vec<_> = one
         .iter()
         .filter_map(|one| Some((&one.round, &many.iter().find(|many| many.number == one.number)?.round)))
         .collect();
-    Some([
-        Spread::of(pairs.iter().map(|(one, many)| one.rate() / many.rate()))?,
-        Spread::of(pairs.iter().map(|(one, many)| many.cpu_us() / one.cpu_us()))?,
-    ])
+    let rate = Spread::of(pairs.iter().map(|(one, many)| one.rate() / many.rate()))?;
+    let cpu = Spread::of(pairs.iter().map(|(one, many)| many.cpu_us() / one.cpu_us()))?;
+    Some(([rate, cpu], one_disturbed || many_disturbed))
 }
 
 /// The rounds that count; all of them, and true, where none does.
@@ -428,9 +430,12 @@ mod tests {
             of(WORKERS_HOT, 1, 200_000, false),
             of(WORKERS, 2, 100_000, true),
             of(WORKERS_HOT, 2, 100, false),
+            Sample { server: Kind::Coredns, ..of(WORKERS, 0, 100, false) },
+            Sample { server: Kind::Coredns, ..of(WORKERS_HOT, 0, 50, true) },
         ]);
         let text = markdown(&run, None);
         assert!(text.contains("\n| localdns | 0.88 (0.75-1.00) | 0.88 (0.75-1.00) |\n"), "{text}");
+        assert!(text.contains("\n| coredns | 0.50 (0.50-0.50)* | 0.50 (0.50-0.50)* |\n"), "{text}");
     }
 
     #[test]

@@ -114,6 +114,11 @@ pub fn all() -> Vec<Work> {
     ]
 }
 
+/// Rows that are read beside each other, and so taken in turns: the machine's speed changes by the minute.
+pub fn in_turns(works: &[Work]) -> impl Iterator<Item = &[Work]> {
+    works.chunk_by(|one, next| one.all_cores && next.all_cores)
+}
+
 /// Many names, a worker on every core.
 pub const WORKERS: &str = "workers";
 /// One name, a worker on every core.
@@ -123,3 +128,19 @@ const NAMES: u32 = 10_000;
 const MILLION: u32 = 1_000_000;
 /// Three times the names: CoreDNS spreads entries over 256 shards, and a full shard evicts.
 const ENTRIES: u32 = 32_768;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_and_many_names_are_taken_in_turns_and_every_other_row_by_itself() {
+        let works = all();
+        let several: Vec<Vec<_>> = in_turns(&works)
+            .filter(|works| works.len() > 1)
+            .map(|works| works.iter().map(|work| work.name).collect())
+            .collect();
+        assert_eq!(several, [[WORKERS, WORKERS_HOT]]);
+        assert_eq!(in_turns(&works).map(<[_]>::len).sum::<usize>(), works.len());
+    }
+}
