@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use wire::{Answer, Ede, Flags, Name, Query, Rcode, Reply};
 
+use crate::data::Data;
 use crate::{Kind, Stale};
 
 /// What an answer is found by.
@@ -20,8 +21,8 @@ pub(crate) struct Key<'q> {
 
 /// A kept answer. Times are milliseconds; those of 32 bits count from `stored` and stop at 49 days.
 pub(crate) struct Entry {
-    /// The name, the positions of the TTLs, the EDE options, the records: one allocation.
-    data: Box<[u8]>,
+    /// The name, the positions of the TTLs, the EDE options, the records.
+    data: Data,
     /// When it was stored, counted from the cache's start.
     stored: u64,
     /// How long it is fresh.
@@ -79,17 +80,22 @@ impl Entry {
             return None;
         }
         let name = key.name.as_wire();
-        let mut data = Vec::with_capacity(name.len() + 2 * records + answer.ede.len() + answer.body.len());
-        data.extend_from_slice(name);
-        for position in &answer.ttls {
-            data.extend_from_slice(&position.to_ne_bytes());
-        }
-        data.extend_from_slice(&answer.ede);
-        data.extend_from_slice(&answer.body);
+        let size = name.len() + 2 * records + answer.ede.len() + answer.body.len();
+        let data = Data::new(size, |to| {
+            let (name_to, to) = to.split_at_mut(name.len());
+            let (positions_to, to) = to.split_at_mut(2 * records);
+            let (ede_to, body_to) = to.split_at_mut(answer.ede.len());
+            name_to.copy_from_slice(name);
+            for (to, position) in positions_to.as_chunks_mut().0.iter_mut().zip(&answer.ttls) {
+                *to = position.to_ne_bytes();
+            }
+            ede_to.copy_from_slice(&answer.ede);
+            body_to.copy_from_slice(&answer.body);
+        });
         let kind = if kind == Kind::Denial { DENIAL } else { 0 };
         let failure = if failure { FAILURE } else { 0 };
         Some(Self {
-            data: data.into_boxed_slice(),
+            data,
             stored: now,
             life: milliseconds(life).min(MAX_LIFE),
             retry: 0,
@@ -109,40 +115,12 @@ impl Entry {
         })
     }
 
-    /// What stands in a slot that holds nothing.
-    pub(crate) fn vacant() -> Self {
-        Self {
-            data: Box::default(),
-            stored: 0,
-            life: 0,
-            retry: 0,
-            last_seen: 0,
-            seen: 0,
-            partition: u32::MAX,
-            hash: 0,
-            rtype: 0,
-            class: 0,
-            rcode: Rcode::NOERROR,
-            flags: Flags(0),
-            counts: [0; 3],
-            name_len: 0,
-            ede_len: 0,
-            bits: 0,
-            failures: 0,
-        }
-    }
-
-    #[inline]
-    pub(crate) fn is_vacant(&self) -> bool {
-        self.name_len == 0
-    }
-
     #[inline]
     pub(crate) fn is(&self, key: &Key<'_>) -> bool {
         self.hash == key.hash
             && self.partition == key.partition
             && (self.rtype, self.class, self.bits & (DO | CD)) == (key.rtype, key.class, key.bits)
-            && self.data.get(..usize::from(self.name_len)) == Some(key.name.as_wire())
+            && self.data.as_slice().get(..usize::from(self.name_len)) == Some(key.name.as_wire())
     }
 
     #[inline]
@@ -156,10 +134,9 @@ impl Entry {
         self.bits & FAILURE != 0
     }
 
-    /// Length of its data in bytes.
-    #[inline]
-    pub(crate) fn size(&self) -> usize {
-        self.data.len()
+    /// How many bytes it has allocated.
+    pub(crate) fn outside(&self) -> usize {
+        self.data.outside()
     }
 
     #[inline]
@@ -258,7 +235,7 @@ impl Entry {
         reply.rcode = self.rcode;
         reply.flags = if sees_ad { self.flags.0 } else { self.flags.0 & !Flags::AD };
         let records = self.counts.iter().map(|&count| usize::from(count)).sum::<usize>();
-        let rest = self.data.get(usize::from(self.name_len)..).unwrap_or_default();
+        let rest = self.data.as_slice().get(usize::from(self.name_len)..).unwrap_or_default();
         let Some((positions, rest)) = rest.split_at_checked(2 * records) else { return };
         let Some((ede, body)) = rest.split_at_checked(usize::from(self.ede_len)) else { return };
         let before = reply.body_mut().len();

@@ -9,14 +9,19 @@
 //! a [`Policy`], which is handed in with each call. Nothing here does I/O, starts a thread or reads a clock: the time is
 //! an argument. It knows nothing of upstreams, Corefiles or metrics; it says what it did and the caller counts.
 //!
-//! Memory: an answer of one A record to a name of 21 octets takes about 150 bytes of heap, tables and rounding included.
+//! Memory: an answer of one A record to a name of 21 octets takes about 155 bytes of heap, tables and rounding included.
+//! It stands in two cache lines that processors fetch together, and the table that finds it touches no other answer; of
+//! an answer of more than 62 octets, its name included, those octets are an allocation of their own besides.
 
 mod cache;
+mod data;
 mod entry;
+mod index;
 mod partition;
 mod policy;
 mod rules;
 mod shard;
+mod slab;
 #[cfg(test)]
 mod support;
 #[cfg(test)]

@@ -83,8 +83,7 @@ impl Partition {
         let now = self.shared.milliseconds(now);
         let (key, shard) = self.shared.key(self.number, query);
         let mut shard = self.shared.lock(shard);
-        let Some(at) = shard.find(&key) else { return Lookup::Miss };
-        let entry = shard.entry(at);
+        let Some((at, entry)) = shard.find(&key) else { return Lookup::Miss };
         let kind = entry.kind();
         if !policy.keeps(kind, &query.name) {
             return Lookup::Miss;
@@ -138,8 +137,7 @@ impl Partition {
         };
         let mut shard = self.shared.lock(at);
         let mut earlier = None;
-        if let Some(at) = shard.find(&key) {
-            let known = shard.entry(at);
+        if let Some((at, known)) = shard.find(&key) {
             if outlasts(policy, known, verdict, now) {
                 known.note_failure(now, policy.stale.as_ref());
                 return Stored::EarlierIsBetter;
@@ -162,7 +160,7 @@ impl Partition {
             }
             shard = self.shared.lock(at);
             // Somebody else may have stored the same in the meantime.
-            if let Some(at) = shard.find(&key) {
+            if let Some((at, _)) = shard.find(&key) {
                 drop(shard.remove(at));
             }
         }
@@ -191,8 +189,7 @@ impl Partition {
         let now = self.shared.milliseconds(now);
         let (key, shard) = self.shared.key(self.number, query);
         let mut shard = self.shared.lock(shard);
-        let Some(at) = shard.find(&key) else { return false };
-        let entry = shard.entry(at);
+        let Some((_, entry)) = shard.find(&key) else { return false };
         if !policy.keeps(entry.kind(), &query.name) {
             return false;
         }
@@ -218,8 +215,8 @@ impl Partition {
         let now = self.shared.milliseconds(now);
         let (key, shard) = self.shared.key(self.number, query);
         let mut shard = self.shared.lock(shard);
-        if let Some(at) = shard.find(&key) {
-            shard.entry(at).note_failure(now, policy.stale.as_ref());
+        if let Some((_, entry)) = shard.find(&key) {
+            entry.note_failure(now, policy.stale.as_ref());
         }
     }
 

@@ -1,11 +1,12 @@
 //! One lock's share of the cache: a slab of entries, chained by hash, ringed by partition and kind.
 
-use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::Kind;
 use crate::entry::{Entry, Key, State};
+use crate::index::Index;
+use crate::slab::Slab;
 
 /// What all shards know of a partition.
 #[derive(Default)]
@@ -48,12 +49,8 @@ impl Tally {
 /// Entries under one lock, within a bound of bytes.
 pub(crate) struct Shard {
     bound: usize,
-    /// First slot of each chain; a power of two long, or empty.
-    buckets: Vec<u32>,
-    slots: Vec<Slot>,
-    /// First of the vacant slots, which are linked by `chain`.
-    vacant: u32,
-    entries: usize,
+    index: Index,
+    slots: Slab,
     /// Bytes of the entries' own allocations.
     data: usize,
     /// By number of partition.
@@ -62,10 +59,10 @@ pub(crate) struct Shard {
     cursor: usize,
 }
 
-struct Slot {
+/// Two whole cache lines, which processors fetch together.
+#[repr(align(128))]
+pub(crate) struct Slot {
     entry: Entry,
-    /// The next slot of the same bucket.
-    chain: u32,
     /// Neighbours in the ring.
     before: u32,
     after: u32,
@@ -92,43 +89,20 @@ impl Default for Ring {
 
 impl Shard {
     pub(crate) fn new(bound: usize) -> Self {
-        Self {
-            bound,
-            buckets: Vec::new(),
-            slots: Vec::new(),
-            vacant: NONE,
-            entries: 0,
-            data: 0,
-            rooms: Vec::new(),
-            cursor: 0,
-        }
+        Self { bound, index: Index::default(), slots: Slab::default(), data: 0, rooms: Vec::new(), cursor: 0 }
     }
 
     /// Bytes of heap in use.
     pub(crate) fn bytes(&self) -> usize {
-        self.data
-            + allocated(self.buckets.capacity() * size_of::<u32>())
-            + allocated(self.slots.capacity() * size_of::<Slot>())
-            + allocated(self.rooms.capacity() * size_of::<Room>())
+        let rooms = allocated(self.rooms.capacity() * size_of::<Room>());
+        self.data + self.index.bytes() + self.slots.bytes() + rooms
     }
 
+    /// The place of a key's entry, and the entry.
     #[inline]
-    pub(crate) fn find(&self, key: &Key<'_>) -> Option<usize> {
-        let mask = self.buckets.len().checked_sub(1)?;
-        let mut at = *self.buckets.get(key.hash as usize & mask)?;
-        while let Some(slot) = self.slots.get(at as usize) {
-            if slot.entry.is(key) {
-                return Some(at as usize);
-            }
-            at = slot.chain;
-        }
-        None
-    }
-
-    /// The entry that [`Shard::find`] found.
-    #[inline]
-    pub(crate) fn entry(&mut self, at: usize) -> &mut Entry {
-        &mut self.slots[at].entry
+    pub(crate) fn find(&mut self, key: &Key<'_>) -> Option<(usize, &mut Entry)> {
+        let at = self.index.find(key.hash, |at| self.slots[at as usize].entry.is(key))? as usize;
+        Some((at, &mut self.slots[at].entry))
     }
 
     /// Takes an entry in for which a place was reserved; false, and the place given back, where there is no room for it.
@@ -141,7 +115,7 @@ impl Shard {
             self.rooms.reserve_exact(partition + 1 - self.rooms.len());
             self.rooms.resize_with(partition + 1, Room::default);
         }
-        if !self.make_room(allocated(entry.size()), now) {
+        if !self.make_room(allocated(entry.outside()), now) {
             tally.release(kind);
             return false;
         }
@@ -150,21 +124,10 @@ impl Shard {
             room.tally = Some(Arc::clone(tally));
         }
         room.rings[kind as usize].bytes += cost(&entry);
-        self.data += allocated(entry.size());
-        self.entries += 1;
-        self.grow();
-        let bucket = entry.hash as usize & (self.buckets.len() - 1);
-        let slot = Slot { entry, chain: self.buckets[bucket], before: NONE, after: NONE };
-        let at = if self.vacant == NONE {
-            self.slots.push(slot);
-            self.slots.len() as u32 - 1
-        } else {
-            let at = self.vacant;
-            self.vacant = self.slots[at as usize].chain;
-            self.slots[at as usize] = slot;
-            at
-        };
-        self.buckets[bucket] = at;
+        self.data += allocated(entry.outside());
+        let at = self.slots.len() as u32;
+        self.index.insert(entry.hash, at);
+        self.slots.push(Slot { entry, before: at, after: at });
         self.enter_ring(at, partition, kind);
         true
     }
@@ -205,23 +168,26 @@ impl Shard {
     /// Looks at up to `budget` slots from where the last sweep ended: how many were looked at and how many entries went,
     /// and whether the end was reached.
     pub(crate) fn sweep(&mut self, now: u64, budget: usize) -> Swept {
-        let start = self.cursor.min(self.slots.len());
-        let end = start.saturating_add(budget).min(self.slots.len());
-        let mut freed = 0;
-        for at in start..end {
-            if !self.slots[at].entry.is_vacant() && self.is_dead(at, now) {
+        let mut at = self.cursor.min(self.slots.len());
+        let (mut looked_at, mut freed) = (0, 0);
+        while looked_at < budget && at < self.slots.len() {
+            looked_at += 1;
+            if self.is_dead(at, now) {
+                // The last entry has moved here.
                 self.remove(at);
                 freed += 1;
+            } else {
+                at += 1;
             }
         }
-        let done = end == self.slots.len();
-        self.cursor = if done { 0 } else { end };
-        Swept { looked_at: end - start, freed, done }
+        let done = at == self.slots.len();
+        self.cursor = if done { 0 } else { at };
+        Swept { looked_at, freed, done }
     }
 
     /// Evicts until `need` more bytes of data and one more entry fit; false where they cannot.
     fn make_room(&mut self, need: usize, now: u64) -> bool {
-        while self.bytes() + need + self.growth() > self.bound {
+        while self.bytes() + need + self.index.growth() + self.slots.growth() > self.bound {
             let used = |room: &Room| room.rings[0].bytes + room.rings[1].bytes;
             let largest = (0..self.rooms.len()).max_by_key(|&at| used(&self.rooms[at]));
             let Some(partition) = largest.filter(|&at| used(&self.rooms[at]) > 0) else { return false };
@@ -270,13 +236,29 @@ impl Shard {
 
     fn take(&mut self, at: usize) -> Entry {
         self.leave_ring(at);
-        self.leave_chain(at);
-        let entry = mem::replace(&mut self.slots[at].entry, Entry::vacant());
-        self.slots[at].chain = self.vacant;
-        self.vacant = at as u32;
-        self.entries -= 1;
-        self.data -= allocated(entry.size());
+        let Slot { entry, .. } = self.slots.swap_remove(at);
+        self.index.remove(entry.hash, at as u32);
+        if at < self.slots.len() {
+            self.follow(at);
+        }
+        self.data -= allocated(entry.outside());
         entry
+    }
+
+    /// Tells all that knew the last slot that it is at `at` now.
+    fn follow(&mut self, at: usize) {
+        let (from, to) = (self.slots.len() as u32, at as u32);
+        let Slot { entry, before, after } = &self.slots[at];
+        let (before, after) = (*before, *after);
+        self.index.moved(entry.hash, from, to);
+        let hand = &mut self.rooms[entry.partition as usize].rings[entry.kind() as usize].hand;
+        if *hand == from {
+            *hand = to;
+        }
+        // Alone in its ring, it is its own neighbour.
+        let own = |at: u32| if at == from { to } else { at } as usize;
+        self.slots[own(before)].after = to;
+        self.slots[own(after)].before = to;
     }
 
     fn enter_ring(&mut self, at: u32, partition: usize, kind: Kind) {
@@ -304,58 +286,6 @@ impl Shard {
         self.slots[before as usize].after = after;
         self.slots[after as usize].before = before;
     }
-
-    fn leave_chain(&mut self, at: usize) {
-        let bucket = self.slots[at].entry.hash as usize & (self.buckets.len() - 1);
-        let next = self.slots[at].chain;
-        let mut here = self.buckets[bucket];
-        if here as usize == at {
-            self.buckets[bucket] = next;
-            return;
-        }
-        while self.slots[here as usize].chain as usize != at {
-            here = self.slots[here as usize].chain;
-        }
-        self.slots[here as usize].chain = next;
-    }
-
-    /// How many bytes one more entry would make the tables grow by.
-    fn growth(&self) -> usize {
-        let mut more = 0;
-        if self.vacant == NONE && self.slots.len() == self.slots.capacity() {
-            let (now, then) = (self.slots.capacity(), self.next_slots());
-            more += allocated(then * size_of::<Slot>()) - allocated(now * size_of::<Slot>());
-        }
-        if self.entries == self.buckets.len() {
-            let (now, then) = (self.buckets.capacity(), self.next_buckets());
-            more += allocated(then * size_of::<u32>()) - allocated(now * size_of::<u32>());
-        }
-        more
-    }
-
-    /// Grows the tables for the entry that was counted already.
-    fn grow(&mut self) {
-        if self.vacant == NONE && self.slots.len() == self.slots.capacity() {
-            self.slots.reserve_exact(self.next_slots() - self.slots.len());
-        }
-        if self.entries > self.buckets.len() {
-            let mut buckets = vec![NONE; self.next_buckets()];
-            let mask = buckets.len() - 1;
-            for (at, slot) in self.slots.iter_mut().enumerate().filter(|(_, slot)| !slot.entry.is_vacant()) {
-                let bucket = &mut buckets[slot.entry.hash as usize & mask];
-                slot.chain = mem::replace(bucket, at as u32);
-            }
-            self.buckets = buckets;
-        }
-    }
-
-    fn next_slots(&self) -> usize {
-        self.slots.len() + (self.slots.len() / 4).max(16)
-    }
-
-    fn next_buckets(&self) -> usize {
-        (self.buckets.len() * 2).max(16)
-    }
 }
 
 /// What a sweep of one shard did.
@@ -365,20 +295,22 @@ pub(crate) struct Swept {
     pub(crate) done: bool,
 }
 
-/// What an entry takes of its shard, tables included, for comparing partitions.
+/// What an entry takes of its shard, for comparing partitions.
 fn cost(entry: &Entry) -> usize {
-    size_of::<Slot>() + size_of::<u32>() + allocated(entry.size())
+    size_of::<Slot>() + allocated(entry.outside())
 }
 
 /// Bytes that an allocation of `size` bytes takes: a header of 8, then steps of 16 up to 128 and eighths of a power of
 /// two above. glibc's malloc rounds up to 16 throughout, so this never counts less than it takes.
-fn allocated(size: usize) -> usize {
+pub(crate) const fn allocated(size: usize) -> usize {
     match size {
         0 => 0,
-        1..=120 => (size + 8).next_multiple_of(16).max(32),
+        1..=23 => 32,
+        24..=120 => (size + 8).next_multiple_of(16),
         _ => {
             let size = size + 8;
-            size.next_multiple_of((size.next_power_of_two() / 16).max(16))
+            let step = size.next_power_of_two() / 16;
+            size.next_multiple_of(if step < 16 { 16 } else { step })
         }
     }
 }
@@ -393,8 +325,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slot_takes_80_bytes() {
-        assert_eq!((size_of::<Entry>(), size_of::<Slot>()), (64, 80));
+    fn a_slot_takes_two_cache_lines() {
+        assert_eq!((size_of::<Entry>(), size_of::<Slot>()), (112, 128));
     }
 
     #[test]

@@ -1,0 +1,40 @@
+//! An entry's bytes: short ones stand in the entry itself, which saves a lookup a line of memory and an allocation.
+
+/// How many bytes stand in the entry: what fills its slot up to two cache lines.
+pub(crate) const SHORT: usize = 62;
+
+pub(crate) enum Data {
+    Short(u8, [u8; SHORT]),
+    Long(Box<[u8]>),
+}
+
+impl Data {
+    /// `size` bytes, as `fill` writes them.
+    pub(crate) fn new(size: usize, fill: impl FnOnce(&mut [u8])) -> Self {
+        if size <= SHORT {
+            let mut bytes = [0; SHORT];
+            fill(&mut bytes[..size]);
+            Self::Short(size as u8, bytes)
+        } else {
+            let mut bytes = vec![0; size].into_boxed_slice();
+            fill(&mut bytes);
+            Self::Long(bytes)
+        }
+    }
+
+    #[inline]
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        match self {
+            Self::Short(size, bytes) => bytes.get(..usize::from(*size)).unwrap_or_default(),
+            Self::Long(bytes) => bytes,
+        }
+    }
+
+    /// How many bytes it has outside of the entry.
+    pub(crate) fn outside(&self) -> usize {
+        match self {
+            Self::Short(..) => 0,
+            Self::Long(bytes) => bytes.len(),
+        }
+    }
+}
