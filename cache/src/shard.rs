@@ -321,28 +321,4 @@ const NONE: u32 = u32::MAX;
 const MAX_CHANCES: usize = 64;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_slot_takes_two_cache_lines() {
-        assert_eq!((size_of::<Entry>(), size_of::<Slot>()), (112, 128));
-    }
-
-    #[test]
-    fn allocations_are_rounded_as_allocators_round() {
-        for (size, taken) in [
-            (0, 0),
-            (1, 32),
-            (24, 32),
-            (25, 48),
-            (40, 48),
-            (120, 128),
-            (121, 144),
-            (1000, 1024),
-            (1017, 1152),
-        ] {
-            assert_eq!(allocated(size), taken, "{size}");
-        }
-    }
-}
+mod tests;

@@ -75,6 +75,26 @@ fn a_hit_is_a_whole_reply_in_the_clients_case() {
 }
 
 #[test]
+fn an_answer_of_any_length_comes_back_as_it_was() {
+    for size in (0..200).chain([1000, 60_000]) {
+        let mut block = Block::new(Policy::default());
+        let data: Vec<u8> = (0..size).map(|at| at as u8).collect();
+        let text = crate::support::Record(Section::Answer, "www.example.org.", RType::TXT, 60, &data);
+        let ask = Ask::new("www.example.org", RType::TXT);
+        let mut answer = ask.answer(Rcode::NOERROR, Flags::RA, &[text]);
+        answer.ede = b"\0\x0f\0\x02\0\x11".to_vec();
+        let body = answer.body.clone();
+        assert_eq!(block.store(&ask, &mut answer), Stored::Kept(Kind::Success));
+        let seen = block.lookup(&ask);
+        let rest = &seen.bytes[12 + ask.query().question.len()..];
+        assert!(rest.starts_with(&body), "{size}");
+        assert_eq!((seen.ttls, seen.ede), (vec![60], vec![17]), "{size}");
+        block.wait(20.0);
+        assert_eq!(block.lookup(&ask).ttls, [40], "{size}");
+    }
+}
+
+#[test]
 fn ad_is_for_those_who_ask_for_it() {
     for (sent, flags, dnssec_ok, seen) in [
         (Flags::AD, Flags::RD, false, 0),
