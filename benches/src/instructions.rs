@@ -13,7 +13,8 @@ use anyhow::{Context, Result, ensure};
 
 use crate::clock::Clock;
 use crate::compare::build;
-use crate::compare::measure::{LISTEN, first_answer, place, prefill, start_upstream};
+use crate::compare::config::Place;
+use crate::compare::measure::{UPSTREAM, first_answer, listen, prefill, start_upstream};
 use crate::compare::namespace::Namespace;
 use crate::compare::process::{Launch, Running};
 use crate::compare::servers::{Kind, Server, find};
@@ -50,7 +51,7 @@ pub fn run(options: &Options) -> Result<()> {
         build()?;
     }
     let dir = std::env::temp_dir().join(format!("localdns-instructions-{}", std::process::id()));
-    let namespace = Namespace::make(LISTEN.iter().map(std::net::SocketAddr::ip))?;
+    let namespace = Namespace::make(listen(0).iter().map(std::net::SocketAddr::ip))?;
     let mut command = Command::new(std::env::current_exe().context("this program's file")?);
     command.args(std::env::args_os().skip(1)).arg("--inside").arg(&dir);
     let outcome = namespace.run(&command);
@@ -105,7 +106,8 @@ fn one_run(server: &Server, work: &Work, myself: &Path, dir: &Path, queries: u64
         Source::Upstream(_) => Some(start_upstream(myself, 0)?),
         _ => None,
     };
-    let launch = server.launch(work, &place(dir, 1))?;
+    let listen = listen(0);
+    let launch = server.launch(work, &Place { dir, listen: &listen, upstream: UPSTREAM, workers: 1 })?;
     let out = dir.join(OUT);
     let mut valgrind = Launch::new("valgrind")
         .args(["--tool=callgrind", "--quiet", &format!("--callgrind-out-file={}", out.display())])
@@ -113,8 +115,8 @@ fn one_run(server: &Server, work: &Work, myself: &Path, dir: &Path, queries: u64
         .args(launch.args);
     valgrind.env = launch.env;
     let mut running = Running::start(&valgrind, &[0]).context("valgrind is needed")?;
-    first_answer(&mut running, LISTEN[0], &mut workload, Clock::start())?;
-    prefill(work, 0)?;
+    first_answer(&mut running, listen[0], &mut workload, Clock::start())?;
+    prefill(work, listen, 0)?;
     let plan = Plan {
         // One socket, always as many outstanding: batches are alike from run to run.
         lanes: 1,
@@ -123,7 +125,7 @@ fn one_run(server: &Server, work: &Work, myself: &Path, dir: &Path, queries: u64
         window: Duration::from_secs(300),
         patience: Duration::from_secs(30),
         queries_max: queries,
-        ..Plan::closed(vec![LISTEN[0]], vec![])
+        ..Plan::closed(vec![listen[0]], vec![])
     };
     let (tally, _) = flood::run(&plan, &workload, |_| {})?;
     if let Some(status) = running.ended() {

@@ -21,7 +21,7 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::clock::Clock;
 use crate::compare::build;
 use crate::compare::config::hosts;
-use crate::compare::measure::{LISTEN, UPSTREAM, first_answer};
+use crate::compare::measure::{UPSTREAM, first_answer, listen};
 use crate::compare::namespace::Namespace;
 use crate::compare::proc::Snapshot;
 use crate::compare::process::{Launch, Running};
@@ -80,7 +80,7 @@ pub fn run(options: &Options) -> Result<()> {
         build()?;
     }
     let dir = std::env::temp_dir().join(format!("localdns-publish-{}", std::process::id()));
-    let namespace = Namespace::make(LISTEN.iter().map(SocketAddr::ip))?;
+    let namespace = Namespace::make(listen(0).iter().map(SocketAddr::ip))?;
     let mut command = Command::new(std::env::current_exe().context("this program's file")?);
     command.args(std::env::args_os().skip(1)).arg("--inside").arg(&dir);
     let outcome = namespace.run(&command);
@@ -117,11 +117,11 @@ fn slices(options: &Options, scene: &Scene, localdns: &Path, corefile: &Path) ->
     let launch = Launch::new(localdns).args(["-conf", &corefile.display().to_string(), "-status", ""]);
     let mut server = Running::start(&launch, &[options.server_core])?;
     let ask = [Ask { kind: Kind::Hosts(options.lines), weight: 1 }];
-    first_answer(&mut server, LISTEN[0], &mut Workload::new(&ask, 1)?, Clock::start())?;
+    first_answer(&mut server, listen(0)[0], &mut Workload::new(&ask, 1)?, Clock::start())?;
     let plan = Plan {
         pace: Pace::Open(options.rate),
         window: Duration::from_secs(options.seconds),
-        ..Plan::closed(vec![LISTEN[0]], vec![options.load_core])
+        ..Plan::closed(vec![listen(0)[0]], vec![options.load_core])
     };
     let mut sums = [Tally::default(), Tally::default()];
     for number in 0..options.queries.div_ceil(options.rate * options.seconds) {
@@ -217,8 +217,8 @@ impl Scene {
         format!(
             ".:{} {{\n    bind {}\n    errors\n    hosts {} {{\n        ttl 5\n        reload 1s\n        refresh kept.bench\n        \
              refresh_interval 5s jitter 0s\n        refresh_via {UPSTREAM}\n    }}\n}}\n",
-            LISTEN[0].port(),
-            LISTEN[0].ip(),
+            listen(0)[0].port(),
+            listen(0)[0].ip(),
             self.hosts.display()
         )
     }

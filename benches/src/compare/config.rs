@@ -52,7 +52,7 @@ pub fn corefile(work: &Work, place: &Place<'_>) -> String {
     for address in place.addresses() {
         common += &format!(" {address}");
     }
-    common += "\n    errors\n    prometheus 127.0.0.1:9153\n";
+    common += &format!("\n    errors\n    prometheus {}:9153\n", place.listen[0].ip());
     if work.log {
         common += "    log\n";
     }

@@ -1,11 +1,11 @@
-//! One round: a server is started on its core, asked, watched and ended.
+//! One round: servers are started on their core, asked, watched and ended.
 
 use std::fs;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use sockets::{Epoll, Events, Interest};
 
 use super::config::Place;
@@ -40,7 +40,7 @@ pub struct Bench {
     pub patience: Duration,
 }
 
-/// What one round showed.
+/// What one round of a server showed.
 #[derive(Clone, Debug)]
 pub struct Round {
     /// Counts and latency.
@@ -79,48 +79,127 @@ impl Round {
 }
 
 impl Bench {
-    /// Runs one round. `seed` chooses the names.
+    /// One round of one server. `seed` chooses the names.
     ///
     /// # Errors
     /// When the server does not start, does not answer, or ends.
     pub fn round(&self, server: &Server, work: &Work, pace: Pace, seed: u64) -> Result<Round> {
-        let mut started = self.start(server, work, seed)?;
-        self.load(&mut started, work, pace)
+        let upstream = self.upstream(&[(work, server)])?;
+        let mut started = self.start(server, work, 0, seed)?;
+        let round = self.load(&mut started, work, pace);
+        drop(upstream);
+        round
     }
 
-    /// Starts a server for a row, and its upstream; waits for the first right answer and fills the cache.
+    /// One round of several servers that all run, flooded one after the other, a slice of time each, over and over: what
+    /// the machine's speed does from second to second, it does to all of them.
+    ///
+    /// A cycle in which others used less than the share `quiet` of all cores counts; up to `repeats` times as many are
+    /// added for those that do not. True where so many were not quiet all the same, and the quietest stand in.
+    ///
+    /// # Errors
+    /// When the upstream does not start. A server that fails is an error in its place.
+    pub fn turns(
+        &self,
+        entrants: &[(&Work, &Server)],
+        outstanding: usize,
+        seed: u64,
+        (quiet, repeats): (f64, u32),
+    ) -> Result<(Vec<Result<Round>>, bool)> {
+        let upstream = self.upstream(entrants)?;
+        let pace = Pace::Closed(outstanding);
+        let mut started: Vec<Result<Started>> = entrants
+            .iter()
+            .enumerate()
+            .map(|(seat, (work, server))| {
+                let mut started = self.start(server, work, seat as u8, seed)?;
+                self.look(&mut started, work, pace, (self.warmup, SLICE))?;
+                Ok(started)
+            })
+            .collect();
+        let wanted = self.cycles();
+        let mut cycles = Vec::new();
+        while cycles.len() < wanted * (1 + repeats as usize) {
+            let mut cycle: Vec<Option<Look>> = Vec::with_capacity(entrants.len());
+            for ((work, _), place) in entrants.iter().zip(&mut started) {
+                let look = match place {
+                    Ok(started) => self.look(started, work, pace, (SETTLE, SLICE)),
+                    Err(_) => Err(anyhow!("it is not there")),
+                };
+                match look {
+                    Ok(look) => cycle.push(Some(look)),
+                    Err(error) => {
+                        cycle.push(None);
+                        if place.is_ok() {
+                            *place = Err(error);
+                        }
+                    }
+                }
+            }
+            let others = cycle.iter().flatten().map(|look| look.usage.others).sum::<f64>();
+            cycles.push((others / cycle.iter().flatten().count().max(1) as f64, cycle));
+            if cycles.iter().filter(|(others, _)| *others < quiet).count() == wanted {
+                break;
+            }
+        }
+        let (mut cycles, disturbed) = quietest(cycles, wanted, quiet);
+        let rounds = started.into_iter().enumerate().map(|(seat, place)| {
+            let looks = cycles.iter_mut().filter_map(|cycle| cycle[seat].take()).collect();
+            place?.round(looks)
+        });
+        let rounds = rounds.collect();
+        drop(upstream);
+        Ok((rounds, disturbed))
+    }
+
+    /// How long one server takes of a round in turns when every cycle is quiet, about.
+    pub(super) fn turns_take(&self) -> Duration {
+        self.warmup + (SLICE + SETTLE + flood::SETUP) * (self.cycles() as u32 + 1)
+    }
+
+    /// So many slices make up what counts of a round.
+    fn cycles(&self) -> usize {
+        (self.window.as_nanos() / SLICE.as_nanos()).max(1) as usize
+    }
+
+    /// The upstream that these need.
+    pub(super) fn upstream(&self, entrants: &[(&Work, &Server)]) -> Result<Option<Running>> {
+        let needs = |(work, server): &(&Work, &Server)| {
+            matches!(work.source, Source::Upstream(_)) && server.kind != Kind::Echo
+        };
+        entrants.iter().any(needs).then(|| start_upstream(&self.myself, self.upstream_core)).transpose()
+    }
+
+    /// Starts a server for a row, with a directory and addresses of that seat; waits for the first right answer and fills
+    /// the cache. The upstream that it needs must be there.
     ///
     /// # Errors
     /// When the server does not start or does not answer.
-    pub fn start(&self, server: &Server, work: &Work, seed: u64) -> Result<Started> {
-        if self.dir.exists() {
-            fs::remove_dir_all(&self.dir).with_context(|| self.dir.display().to_string())?;
+    pub fn start(&self, server: &Server, work: &Work, seat: u8, seed: u64) -> Result<Started> {
+        let dir = self.dir.join(seat.to_string());
+        if dir.exists() {
+            fs::remove_dir_all(&dir).with_context(|| dir.display().to_string())?;
         }
-        fs::create_dir_all(&self.dir).with_context(|| self.dir.display().to_string())?;
+        fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
         let mut cores = vec![self.server_core];
         if work.all_cores {
             cores.extend(&self.load_cores);
         }
-        let place = place(&self.dir, cores.len());
+        let listen = listen(seat);
+        let place = Place { dir: &dir, listen: &listen, upstream: UPSTREAM, workers: cores.len() };
         let mut workload = Workload::new(&work.asks, seed)?;
         if !server.kind.knows_names() {
             workload = workload.unjudged();
         }
-        let upstream = match work.source {
-            Source::Upstream(_) if server.kind != Kind::Echo => {
-                Some(start_upstream(&self.myself, self.upstream_core)?)
-            }
-            _ => None,
-        };
         let launch = server.launch(work, &place)?;
         let clock = Clock::start();
         let mut running = Running::start(&launch, &cores)?;
-        first_answer(&mut running, LISTEN[0], &mut workload, clock)?;
+        first_answer(&mut running, listen[0], &mut workload, clock)?;
         let start = Duration::from_nanos(clock.now_ns());
         if server.kind.knows_names() {
-            prefill(work, self.load_cores[0])?;
+            prefill(work, listen, self.load_cores[0])?;
         }
-        Ok(Started { running, _upstream: upstream, workload, start })
+        Ok(Started { running, listen, workload, start })
     }
 
     /// Puts load on a started server and watches it.
@@ -128,38 +207,61 @@ impl Bench {
     /// # Errors
     /// When the server ends, or nothing comes back.
     pub fn load(&self, started: &mut Started, work: &Work, pace: Pace) -> Result<Round> {
+        let look = self.look(started, work, pace, (self.warmup, self.window))?;
+        started.round(vec![look])
+    }
+
+    /// A load, and what it shows.
+    fn look(
+        &self,
+        started: &mut Started,
+        work: &Work,
+        pace: Pace,
+        (warmup, window): (Duration, Duration),
+    ) -> Result<Look> {
         let plan = Plan {
             transport: work.transport,
             pace,
-            warmup: self.warmup,
-            window: self.window,
+            warmup,
+            window,
             patience: self.patience,
             // Sleeping costs the exact time of a reply; never sleeping costs whoever shares the core.
             spin: matches!(pace, Pace::Open(_)) && !work.shares_core(),
-            ..Plan::closed(LISTEN.to_vec(), self.load_cores.clone())
+            ..Plan::closed(started.listen.to_vec(), self.load_cores.clone())
         };
         let clock = Clock::start();
         let mut edges = Vec::with_capacity(2);
         let look = |_: Edge| edges.push((clock.now_ns(), Snapshot::take(), started.running.lines()));
         let (tally, window) = flood::run(&plan, &started.workload, look)?;
-        let resident_kb = resident_kb(started.running.pid())?;
         if let Some(status) = started.running.ended() {
             bail!("it ended under load with {status} and printed: {}", started.running.last_words());
         }
-        ensure!(tally.replies > 0, "no reply within the time that counts");
         let [(from_ns, before, lines_before), (until_ns, after, lines_after)] =
             <[_; 2]>::try_from(edges).ok().context("a window has two edges")?;
         let passed = Duration::from_nanos(until_ns - from_ns);
         let usage = after?.since(&before?, passed, started.running.pid(), std::process::id());
-        Ok(Round {
-            tally,
-            window,
-            usage,
-            start: started.start,
-            resident_kb,
-            lines: lines_after - lines_before,
-        })
+        Ok(Look { tally, window, usage, lines: lines_after - lines_before })
     }
+}
+
+/// What one load showed.
+struct Look {
+    tally: Tally,
+    window: Window,
+    usage: Usage,
+    lines: u64,
+}
+
+/// The first cycles that were quiet, as many as wanted; where there are fewer, the quietest besides, and true. Each comes
+/// with the share that others used.
+fn quietest<C>(cycles: Vec<(f64, C)>, wanted: usize, quiet: f64) -> (Vec<C>, bool) {
+    let (mut chosen, mut disturbed): (Vec<_>, Vec<_>) =
+        cycles.into_iter().partition(|(others, _)| *others < quiet);
+    chosen.truncate(wanted);
+    disturbed.sort_by(|(one, _), (other, _)| one.total_cmp(other));
+    let missing = wanted - chosen.len();
+    chosen.extend(disturbed.into_iter().take(missing));
+    (chosen.into_iter().map(|(_, cycle)| cycle).collect(), missing > 0)
 }
 
 /// Starts the upstream on a core and waits until it answers.
@@ -174,7 +276,7 @@ pub(crate) fn start_upstream(myself: &Path, core: usize) -> Result<Running> {
 }
 
 /// Asks each name once that is to be in the cache.
-pub(crate) fn prefill(work: &Work, core: usize) -> Result<()> {
+pub(crate) fn prefill(work: &Work, listen: [SocketAddr; 2], core: usize) -> Result<()> {
     let Some(kind) = &work.prefill else { return Ok(()) };
     let all = Workload::in_order(kind)?;
     let plan = Plan {
@@ -182,7 +284,7 @@ pub(crate) fn prefill(work: &Work, core: usize) -> Result<()> {
         warmup: Duration::ZERO,
         window: PREFILL_MAX,
         queries_max: kind.count().into(),
-        ..Plan::closed(LISTEN.to_vec(), vec![core])
+        ..Plan::closed(listen.to_vec(), vec![core])
     };
     let (tally, _) = flood::run(&plan, &all, |_| {})?;
     ensure!(tally.replies > 0, "no reply while the cache was filled");
@@ -197,12 +299,31 @@ impl Started {
     pub fn family(&self) -> Result<std::collections::HashSet<u32>> {
         Ok(Snapshot::take()?.tree(self.running.pid()))
     }
+
+    /// The sum of these looks at it.
+    fn round(&mut self, looks: Vec<Look>) -> Result<Round> {
+        let mut tally = Tally::default();
+        let (mut until_ns, mut lines) = (0, 0);
+        let mut usage = Usage { server: Duration::ZERO, server_user: Duration::ZERO, others: 0.0 };
+        for look in &looks {
+            tally.merge(&look.tally);
+            until_ns += look.window.until_ns - look.window.from_ns;
+            lines += look.lines;
+            usage.server += look.usage.server;
+            usage.server_user += look.usage.server_user;
+            usage.others += look.usage.others / looks.len() as f64;
+        }
+        ensure!(tally.replies > 0, "no reply within the time that counts");
+        let resident_kb = resident_kb(self.running.pid())?;
+        let window = Window { from_ns: 0, until_ns };
+        Ok(Round { tally, window, usage, start: self.start, resident_kb, lines })
+    }
 }
 
 /// A server that answers.
 pub struct Started {
     running: Running,
-    _upstream: Option<Running>,
+    listen: [SocketAddr; 2],
     workload: Workload,
     start: Duration,
 }
@@ -214,7 +335,7 @@ pub(crate) fn first_answer(
     workload: &mut Workload,
     clock: Clock,
 ) -> Result<()> {
-    let socket = UdpSocket::bind((LISTEN[0].ip(), 0)).context("bind")?;
+    let socket = UdpSocket::bind((target.ip(), 0)).context("bind")?;
     socket.connect(target).context("connect")?;
     socket.set_nonblocking(true).context("O_NONBLOCK")?;
     let epoll = Epoll::new().context("epoll")?;
@@ -250,21 +371,44 @@ pub(crate) fn first_answer(
     bail!("{seen} within {START_MAX:?}; it printed: {}", running.last_words());
 }
 
-/// Where everything is, within the namespace.
-pub(crate) fn place(dir: &Path, workers: usize) -> Place<'_> {
-    Place { dir, listen: &LISTEN, upstream: UPSTREAM, workers }
+/// Where the server of a seat listens: two addresses, as a node's server has: one for the node, one for the cluster.
+pub fn listen(seat: u8) -> [SocketAddr; 2] {
+    let at = |last| SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 0, seat, last)), 53);
+    [at(10), at(11)]
 }
 
-/// Where servers listen: two addresses, as a node's server has: one for the node, one for the cluster.
-pub const LISTEN: [SocketAddr; 2] = [
-    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 10)), 53),
-    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 11)), 53),
-];
-pub(crate) const UPSTREAM: SocketAddr =
-    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 20)), 5353);
+/// So many servers can run at once.
+pub(super) const SEATS: u8 = 2 * Kind::ALL.len() as u8;
+pub(crate) const UPSTREAM: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 20)), 5353);
+/// Of one server in a cycle: short beside the seconds for which the machine's speed lasts.
+pub(super) const SLICE: Duration = Duration::from_millis(100);
+/// Load before each slice, until batches are full again and names back in the processor's caches.
+pub(super) const SETTLE: Duration = Duration::from_millis(20);
 /// Before a server listens, and after a wrong answer.
 const LOOK_AGAIN: Duration = Duration::from_micros(200);
 /// Once it listens: only what was lost is asked again.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 const START_MAX: Duration = Duration::from_secs(30);
 const PREFILL_MAX: Duration = Duration::from_secs(300);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_quiet_cycles_count_and_the_quietest_stand_in() {
+        let cycles = || vec![(0.5, 'a'), (0.0, 'b'), (0.01, 'c'), (0.3, 'd'), (0.0, 'e')];
+        assert_eq!(quietest(cycles(), 2, 0.02), (vec!['b', 'c'], false));
+        assert_eq!(quietest(cycles(), 4, 0.02), (vec!['b', 'c', 'e', 'd'], true));
+        assert_eq!(quietest(cycles(), 1, 0.0), (vec!['b'], true));
+    }
+
+    #[test]
+    fn every_seat_has_its_own_addresses() {
+        let mut all: Vec<_> = (0..SEATS).flat_map(listen).chain([UPSTREAM]).map(|addr| addr.ip()).collect();
+        all.sort_unstable();
+        let count = all.len();
+        all.dedup();
+        assert_eq!(all.len(), count);
+    }
+}

@@ -13,12 +13,11 @@ pub mod spread;
 pub mod work;
 
 use std::fs;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 
 use self::measure::{Bench, Round};
 use self::namespace::Namespace;
@@ -66,7 +65,7 @@ pub struct Options {
     /// A round counts when other processes used less than this percentage of all cores
     #[arg(long, default_value_t = 2.0)]
     quiet_percent: f64,
-    /// How often a round is repeated that does not count
+    /// How often a round is repeated that does not count; in turns, how many times as many cycles are added
     #[arg(long, default_value_t = 5)]
     repeats: u32,
     /// Only what each server carries: no fixed rates, and so no latency at one
@@ -96,7 +95,7 @@ pub fn run(options: &Options) -> Result<()> {
     }
     fs::create_dir_all(&options.out).with_context(|| options.out.display().to_string())?;
     let dir = std::env::temp_dir().join(format!("localdns-bench-{}", std::process::id()));
-    let namespace = Namespace::make(measure::LISTEN.iter().map(SocketAddr::ip))?;
+    let namespace = Namespace::make((0..measure::SEATS).flat_map(measure::listen).map(|addr| addr.ip()))?;
     let mut command = Command::new(std::env::current_exe().context("this program's file")?);
     command.args(std::env::args_os().skip(1)).arg("--inside").arg(&dir);
     let outcome = namespace.run(&command);
@@ -198,12 +197,16 @@ impl Comparison {
             self.overload(work, servers, percent);
             return;
         }
-        self.rounds_of(works, servers, None);
+        if work.memory {
+            self.rounds_of(work, servers, None);
+        } else {
+            self.turns_of(works, servers);
+        }
         let Some(reference) = self.reference(work) else { return };
         if !work.all_cores && !work.memory {
             for fraction in FRACTIONS {
                 let rate = (reference * fraction) as u64;
-                self.rounds_of(works, servers, Some(Offered { fraction, rate: rate.max(1) }));
+                self.rounds_of(work, servers, Some(Offered { fraction, rate: rate.max(1) }));
             }
         }
         if work.name == PLOTTED {
@@ -226,44 +229,76 @@ impl Comparison {
 
     /// About how long it takes when every round counts.
     fn duration(&self) -> Duration {
-        let flood = self.run.rounds as usize;
-        let fixed = FRACTIONS.len() * self.run.fixed_rounds as usize;
-        let rounds: usize = self
-            .run
-            .works
-            .iter()
-            .map(|work| {
-                let servers = self.run.servers.iter().filter(|server| server.kind.takes(work)).count();
-                match work {
-                    Work { memory: true, .. } | Work { held: Some(_), .. } => servers,
-                    Work { all_cores: true, .. } => servers * flood,
-                    _ => servers * (flood + fixed),
-                }
-            })
-            .sum();
-        (self.bench.warmup + self.bench.window + START_AND_END) * rounds as u32
+        let alone = self.bench.warmup + self.bench.window + START_AND_END;
+        let turns = self.bench.turns_take() + START_AND_END;
+        let fixed = FRACTIONS.len() as u32 * self.run.fixed_rounds;
+        let row = |work: &Work| {
+            let servers = self.run.servers.iter().filter(|server| server.kind.takes(work)).count() as u32;
+            let each = match work {
+                Work { memory: true, .. } => alone,
+                Work { held: Some(_), .. } => overload::TAKES,
+                Work { all_cores: true, .. } => turns * self.run.rounds,
+                _ => turns * self.run.rounds + alone * fixed,
+            };
+            each * servers
+        };
+        self.run.works.iter().map(row).sum()
     }
 
-    /// All rounds of these rows, the servers in turns. A server that fails is not tried again in them.
-    fn rounds_of(&mut self, works: &[Work], servers: &mut Vec<Server>, offered: Option<Offered>) {
-        let rounds = if offered.is_some() { self.run.fixed_rounds } else { self.run.rounds };
-        for number in 0..if works[0].memory { 1 } else { rounds } {
+    /// All rounds of a row at a rate, or of a row about memory, the servers one after the other. A server that fails is
+    /// not tried again in them.
+    fn rounds_of(&mut self, work: &Work, servers: &mut Vec<Server>, offered: Option<Offered>) {
+        for number in 0..if work.memory { 1 } else { self.run.fixed_rounds } {
             servers.retain(|server| {
-                works.iter().all(|work| match self.quiet_round(work, server, offered) {
-                    Ok((round, disturbed)) => {
-                        say(work, server, offered, &round, disturbed);
-                        let (work, server) = (work.name, server.kind);
-                        self.run.samples.push(Sample { work, server, offered, number, disturbed, round });
-                        true
-                    }
-                    Err(error) => {
-                        let why = format!("{error:#}");
-                        eprintln!("{} {}: {why}", work.name, server.kind.name());
-                        self.run.failures.push(Failure { work: work.name, server: server.kind, why });
-                        false
-                    }
-                })
+                let outcome = self.quiet_round(work, server, offered);
+                self.keep(work, server, offered, number, outcome)
             });
+        }
+    }
+
+    /// All rounds of what the servers carry in these rows, slice by slice in turns. As above.
+    fn turns_of(&mut self, works: &[Work], servers: &mut Vec<Server>) {
+        for number in 0..self.run.rounds {
+            self.seed += 1;
+            let all = servers.clone();
+            let entrants: Vec<_> =
+                all.iter().flat_map(|server| works.iter().map(move |work| (work, server))).collect();
+            let limits = (self.run.quiet, self.repeats);
+            let (rounds, disturbed) = match self.bench.turns(&entrants, OUTSTANDING, self.seed, limits) {
+                Ok(turns) => turns,
+                Err(error) => (entrants.iter().map(|_| Err(anyhow!("{error:#}"))).collect(), false),
+            };
+            for ((work, server), outcome) in entrants.into_iter().zip(rounds) {
+                if !self.keep(work, server, None, number, outcome.map(|round| (round, disturbed))) {
+                    servers.retain(|other| other.kind != server.kind);
+                }
+            }
+        }
+    }
+
+    /// Puts down what a round showed; false where the server failed.
+    fn keep(
+        &mut self,
+        work: &Work,
+        server: &Server,
+        offered: Option<Offered>,
+        number: u32,
+        outcome: Result<(Round, bool)>,
+    ) -> bool {
+        let (work_name, kind) = (work.name, server.kind);
+        match outcome {
+            Ok((round, disturbed)) => {
+                say(work, server, offered, &round, disturbed);
+                let sample = Sample { work: work_name, server: kind, offered, number, disturbed, round };
+                self.run.samples.push(sample);
+                true
+            }
+            Err(error) => {
+                let why = format!("{error:#}");
+                eprintln!("{work_name} {}: {why}", kind.name());
+                self.run.failures.push(Failure { work: work_name, server: kind, why });
+                false
+            }
         }
     }
 
@@ -354,7 +389,7 @@ impl Comparison {
             .fold(0.0, f64::max);
         for server in servers {
             self.seed += 1;
-            let mut started = match self.bench.start(server, work, self.seed) {
+            let mut started = match self.bench.start(server, work, 0, self.seed) {
                 Ok(started) => started,
                 Err(error) => {
                     let why = format!("{error:#}");

@@ -41,7 +41,7 @@ impl Overload {
 /// When there is no cpu controller to hold it with, or the server fails.
 pub fn overload(bench: &Bench, server: &Server, work: &Work, percent: u32, seed: u64) -> Result<Overload> {
     let group = Group::make(percent, &mount_at(&bench.dir))?;
-    let mut started = bench.start(server, work, seed)?;
+    let mut started = bench.start(server, work, 0, seed)?;
     for pid in started.family()? {
         group.take(pid)?;
     }
@@ -114,6 +114,8 @@ impl Drop for Group {
 /// How much more is offered than is carried.
 pub const TIMES: f64 = 3.0;
 const OVERLOAD: Duration = Duration::from_secs(30);
+/// All three loads with their warm-ups and their patience, about.
+pub(super) const TAKES: Duration = Duration::from_secs(40);
 /// What stub resolvers wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Of the scheduler's quota: its default, 100 ms, would have a server stand still for 70 of them.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::measure::Round;
+use super::measure::{Round, SLICE};
 use super::overload::{Overload, TIMES};
 use super::servers::{Kind, Server};
 use super::spread::Spread;
@@ -110,9 +110,11 @@ pub fn markdown(run: &Run, plot: Option<&str>) -> String {
         line(format_args!("- {}: {}", server.kind.name(), server.version));
     }
     line(format_args!(
-        "- Rounds: {} of {} s after 1 s of warm-up, {} at each fixed rate, the servers in turns and started anew for each; medians with smallest and largest.",
+        "- Rounds: {} of {} s after 1 s of warm-up, the servers started anew for each, all at once, and flooded in turns, {} ms at a time, so that ratios are of the \
+         same seconds; at each fixed rate {}, of one server at a time. Medians with smallest and largest.",
         run.rounds,
         run.window.as_secs(),
+        SLICE.as_millis(),
         run.fixed_rounds
     ));
     line(format_args!(
@@ -120,7 +122,7 @@ pub fn markdown(run: &Run, plot: Option<&str>) -> String {
          two addresses of a network namespace of their own. With `log`, lines go through a pipe to a reader that counts them."
     ));
     line(format_args!(
-        "- A round counts when other processes used less than {} % of all cores; `*`: none was so quiet, and all are shown.",
+        "- A round, or a cycle of the servers' turns in it, counts when other processes used less than {} % of all cores; `*`: none was so quiet, and all are shown.",
         run.quiet * 100.0
     ));
     line(format_args!(

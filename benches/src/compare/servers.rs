@@ -155,8 +155,8 @@ impl Server {
                 match self.kind {
                     Kind::Coredns => launch.env("GOMAXPROCS", place.workers.to_string()),
                     // Entries are what the Corefile bounds here; our own bound in bytes is out of the way.
-                    _ if work.memory => launch.env("LOCALDNS_CACHE_BYTES", "1073741824"),
-                    _ => launch,
+                    _ if work.memory => launch.args(NO_STATUS).env("LOCALDNS_CACHE_BYTES", "1073741824"),
+                    _ => launch.args(NO_STATUS),
                 }
             }
             Kind::Unbound => launch.args(["-d", "-c", &write("unbound.conf", config::unbound(work, place))?]),
@@ -189,6 +189,9 @@ impl Server {
         })
     }
 }
+
+/// Several may run at once, and none is asked for its status.
+const NO_STATUS: [&str; 2] = ["-status", ""];
 
 fn version(kind: Kind, program: &Path) -> String {
     let Some(flag) = kind.version_flag() else { return env!("CARGO_PKG_VERSION").to_owned() };

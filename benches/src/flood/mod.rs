@@ -142,7 +142,7 @@ pub fn run(plan: &Plan, workload: &Workload, mut at_edge: impl FnMut(Edge)) -> R
 }
 
 /// Threads start and connect in this time; then all begin together.
-const SETUP: Duration = Duration::from_millis(50);
+pub(crate) const SETUP: Duration = Duration::from_millis(50);
 const LOOK_FOR_END: Duration = Duration::from_millis(20);
 const SLICE: Duration = Duration::from_micros(100);
 
