@@ -190,6 +190,12 @@ impl Workload {
         self
     }
 
+    /// The part of one of several loads that come one after the other, each with so many threads: its own order, and its
+    /// own names where none may be asked twice.
+    pub fn slice(&self, number: usize, slices: usize, threads: usize) -> Self {
+        self.share(number, slices * threads.max(1))
+    }
+
     /// The share of one of several threads: its own order, and its own names where none may be asked twice.
     pub fn share(&self, thread: usize, threads: usize) -> Self {
         let mut share = self.clone();
@@ -446,6 +452,19 @@ mod tests {
             let mut share = all.share(thread, 3);
             for _ in 0..10_000 {
                 assert!(seen.insert(share.draw()), "asked twice");
+            }
+        }
+    }
+
+    #[test]
+    fn a_miss_is_asked_once_by_all_slices_together() {
+        let all = workload(&["miss"]);
+        let (slices, threads) = (20, 2);
+        let mut seen = HashSet::new();
+        for slice in (0..slices).map(|number| all.slice(number, slices, threads)) {
+            for thread in 0..threads {
+                let mut share = slice.share(thread, threads);
+                assert!((0..1000).all(|_| seen.insert(share.draw())), "asked twice");
             }
         }
     }

@@ -108,22 +108,28 @@ impl Bench {
     ) -> Result<(Vec<Result<Round>>, bool)> {
         let upstream = self.upstream(entrants)?;
         let pace = Pace::Closed(outstanding);
+        let wanted = self.cycles();
+        // Each has names of its own where none may be asked twice.
+        let looks = 1 + wanted * (1 + repeats as usize);
         let mut started: Vec<Result<Started>> = entrants
             .iter()
             .enumerate()
             .map(|(seat, (work, server))| {
                 let mut started = self.start(server, work, seat as u8, seed)?;
-                self.look(&mut started, work, pace, (self.warmup, SLICE))?;
+                let first = started.workload.slice(0, looks, self.load_cores.len());
+                self.look(&mut started, &first, work, pace, (self.warmup, SLICE))?;
                 Ok(started)
             })
             .collect();
-        let wanted = self.cycles();
         let mut cycles = Vec::new();
-        while cycles.len() < wanted * (1 + repeats as usize) {
+        while cycles.len() + 1 < looks {
             let mut cycle: Vec<Option<Look>> = Vec::with_capacity(entrants.len());
             for ((work, _), place) in entrants.iter().zip(&mut started) {
                 let look = match place {
-                    Ok(started) => self.look(started, work, pace, (SETTLE, SLICE)),
+                    Ok(started) => {
+                        let next = started.workload.slice(cycles.len() + 1, looks, self.load_cores.len());
+                        self.look(started, &next, work, pace, (SETTLE, SLICE))
+                    }
                     Err(_) => Err(anyhow!("it is not there")),
                 };
                 match look {
@@ -207,7 +213,8 @@ impl Bench {
     /// # Errors
     /// When the server ends, or nothing comes back.
     pub fn load(&self, started: &mut Started, work: &Work, pace: Pace) -> Result<Round> {
-        let look = self.look(started, work, pace, (self.warmup, self.window))?;
+        let workload = started.workload.clone();
+        let look = self.look(started, &workload, work, pace, (self.warmup, self.window))?;
         started.round(vec![look])
     }
 
@@ -215,6 +222,7 @@ impl Bench {
     fn look(
         &self,
         started: &mut Started,
+        workload: &Workload,
         work: &Work,
         pace: Pace,
         (warmup, window): (Duration, Duration),
@@ -232,7 +240,7 @@ impl Bench {
         let clock = Clock::start();
         let mut edges = Vec::with_capacity(2);
         let look = |_: Edge| edges.push((clock.now_ns(), Snapshot::take(), started.running.lines()));
-        let (tally, window) = flood::run(&plan, &started.workload, look)?;
+        let (tally, window) = flood::run(&plan, workload, look)?;
         if let Some(status) = started.running.ended() {
             bail!("it ended under load with {status} and printed: {}", started.running.last_words());
         }
