@@ -1,7 +1,7 @@
 //! An entry's bytes: short ones stand in the entry itself, which saves a lookup a line of memory and an allocation.
 
 /// How many bytes stand in the entry: what fills its slot up to two cache lines.
-pub(crate) const SHORT: usize = 62;
+const SHORT: usize = 62;
 
 pub(crate) enum Data {
     Short(u8, [u8; SHORT]),

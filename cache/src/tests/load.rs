@@ -209,7 +209,6 @@ fn a_small_answer_takes_no_more_than_160_bytes() {
     }
     let each = (block.cache.bytes() - empty) / 100_000;
     // 21 octets of name and 16 of record among them.
-    println!("{each} bytes each");
     assert!(each <= 160, "{each}");
 }
 
