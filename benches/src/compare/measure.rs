@@ -84,11 +84,9 @@ impl Bench {
     /// # Errors
     /// When the server does not start, does not answer, or ends.
     pub fn round(&self, server: &Server, work: &Work, pace: Pace, seed: u64) -> Result<Round> {
-        let upstream = self.upstream(&[(work, server)])?;
+        let _upstream = self.upstream(&[(work, server)])?;
         let mut started = self.start(server, work, 0, seed)?;
-        let round = self.load(&mut started, work, pace);
-        drop(upstream);
-        round
+        self.load(&mut started, work, pace)
     }
 
     /// One round of several servers that all run, flooded one after the other, a slice of time each, over and over: what
@@ -106,10 +104,10 @@ impl Bench {
         seed: u64,
         (quiet, repeats): (f64, u32),
     ) -> Result<(Vec<Result<Round>>, bool)> {
-        let upstream = self.upstream(entrants)?;
+        let _upstream = self.upstream(entrants)?;
         let pace = Pace::Closed(outstanding);
         let wanted = self.cycles();
-        // Each has names of its own where none may be asked twice.
+        // Each has names of its own where none may be asked twice; the options' bounds leave enough for every one.
         let looks = 1 + wanted * (1 + repeats as usize);
         let mut started: Vec<Result<Started>> = entrants
             .iter()
@@ -153,9 +151,7 @@ impl Bench {
             let looks = cycles.iter_mut().filter_map(|cycle| cycle[seat].take()).collect();
             place?.round(looks)
         });
-        let rounds = rounds.collect();
-        drop(upstream);
-        Ok((rounds, disturbed))
+        Ok((rounds.collect(), disturbed))
     }
 
     /// How long one server takes of a round in turns when every cycle is quiet, about.

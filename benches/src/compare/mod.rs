@@ -45,7 +45,7 @@ pub struct Options {
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     fixed_rounds: Option<u32>,
     /// Seconds of each round that count
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=60))]
     seconds: u64,
     /// Rows, by name, with commas between them [default: all]
     #[arg(long, value_delimiter = ',')]
@@ -66,7 +66,7 @@ pub struct Options {
     #[arg(long, default_value_t = 2.0)]
     quiet_percent: f64,
     /// How often a round is repeated that does not count; in turns, how many times as many cycles are added
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=5))]
     repeats: u32,
     /// Only what each server carries: no fixed rates, and so no latency at one
     #[arg(long)]
