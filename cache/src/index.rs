@@ -4,7 +4,7 @@ use std::mem;
 
 use crate::shard::allocated;
 
-/// Open addressing with linear probing, at most three quarters full; what is removed leaves no mark.
+/// Open addressing with linear probing, an eighth to three quarters full; what is removed leaves no mark.
 #[derive(Default)]
 pub(crate) struct Index {
     /// A power of two long, or empty.
@@ -20,6 +20,9 @@ struct Spot {
 }
 
 const VACANT: Spot = Spot { hash: 0, at: u32::MAX };
+
+/// The fewest spots of an index that ever had an entry.
+const MIN: usize = 16;
 
 impl Index {
     /// Bytes of heap in use.
@@ -51,12 +54,7 @@ impl Index {
 
     pub(crate) fn insert(&mut self, hash: u32, at: u32) {
         if self.is_full() {
-            let spots = vec![VACANT; self.next()];
-            for spot in mem::replace(&mut self.spots, spots) {
-                if spot.at != VACANT.at {
-                    self.place(spot);
-                }
-            }
+            self.resize(self.next());
         }
         self.place(Spot { hash, at });
         self.entries += 1;
@@ -88,6 +86,17 @@ impl Index {
         }
         self.spots[hole] = VACANT;
         self.entries -= 1;
+        if self.entries < self.spots.len() / 8 && self.spots.len() > MIN {
+            self.resize(self.spots.len() / 2);
+        }
+    }
+
+    fn resize(&mut self, len: usize) {
+        for spot in mem::replace(&mut self.spots, vec![VACANT; len]) {
+            if spot.at != VACANT.at {
+                self.place(spot);
+            }
+        }
     }
 
     fn place(&mut self, spot: Spot) {
@@ -116,7 +125,7 @@ impl Index {
     }
 
     fn next(&self) -> usize {
-        (self.spots.len() * 2).max(16)
+        (self.spots.len() * 2).max(MIN)
     }
 }
 
@@ -160,6 +169,7 @@ mod tests {
                     }
                 }
             }
+            prop_assert!(index.spots.len() <= MIN.max(list.len() * 8));
             let taken = index.spots.iter().filter(|spot| spot.at != VACANT.at).count();
             prop_assert_eq!(taken, list.len());
         }

@@ -1,4 +1,4 @@
-//! One lock's share of the cache: a slab of entries, chained by hash, ringed by partition and kind.
+//! One lock's share of the cache: a slab of entries, indexed by hash, ringed by partition and kind.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -162,6 +162,7 @@ impl Shard {
             self.remove(at);
             removed += 1;
         }
+        self.give_back();
         removed
     }
 
@@ -182,7 +183,16 @@ impl Shard {
         }
         let done = at == self.slots.len();
         self.cursor = if done { 0 } else { at };
+        self.give_back();
         Swept { looked_at, freed, done }
+    }
+
+    /// A shard without entries keeps what the next one would take, since answers come and go; not when it is tidied up.
+    fn give_back(&mut self) {
+        if self.slots.len() == 0 {
+            self.index = Index::default();
+            self.slots = Slab::default();
+        }
     }
 
     /// Evicts until `need` more bytes of data and one more entry fit; false where they cannot.

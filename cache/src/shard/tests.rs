@@ -93,6 +93,9 @@ proptest! {
                 }
             }
             check(&shard, &tallies);
+            if step >= 10 && shard.slots.len() == 0 {
+                prop_assert_eq!(shard.index.bytes() + shard.slots.bytes(), 0, "tidied up");
+            }
         }
     }
 }

@@ -135,9 +135,9 @@ fn a_partition_is_the_same_while_it_is_held_and_empty_afterwards() {
     assert!(find(&again));
     drop(first);
     assert!(find(&again));
-    let full = block.cache.bytes();
+    assert!(block.cache.bytes() - empty > 100_000);
     drop(again);
-    assert!(block.cache.bytes() - empty < (full - empty) / 3, "{} of {full}", block.cache.bytes());
+    assert!(block.cache.bytes() - empty < 1000, "{} of {empty}", block.cache.bytes());
     let next = block.cache.partition("example.org. 127.0.0.1");
     assert!(!find(&next));
     assert_eq!(next.entries(Kind::Success), 0);
