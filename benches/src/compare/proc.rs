@@ -33,6 +33,17 @@ struct Process {
     user_ticks: u64,
     /// The time of children that have ended and were waited for.
     reaped_ticks: u64,
+    reaped_user_ticks: u64,
+}
+
+impl Process {
+    fn all_ticks(&self) -> u64 {
+        self.ticks + self.reaped_ticks
+    }
+
+    fn all_user_ticks(&self) -> u64 {
+        self.user_ticks + self.reaped_user_ticks
+    }
 }
 
 /// What was done between two moments.
@@ -87,6 +98,11 @@ impl Snapshot {
         }
     }
 
+    /// The sum over the tree of a process: what of it has ended and was waited for stays in it.
+    fn sum(&self, root: u32, of: fn(&Process) -> u64) -> u64 {
+        self.tree(root).iter().filter_map(|pid| self.processes.get(pid)).map(of).sum()
+    }
+
     /// What was done from `before` until now, `passed` later: by the tree of `server`, and by those outside the tree of
     /// `ours`.
     ///
@@ -94,24 +110,21 @@ impl Snapshot {
     /// other containers, but where interrupts are booked to processes they hide as much), and the sum over all other
     /// processes and the children they waited for. The larger counts, and what the machine below took away.
     pub fn since(&self, before: &Self, passed: Duration, server: u32, ours: u32) -> Usage {
-        let grown = |pid: &u32, of: fn(&Process) -> u64| {
-            let now = self.processes.get(pid).map_or(0, of);
-            now.saturating_sub(before.processes.get(pid).map_or(0, of))
-        };
-        let sum = |tree: &HashSet<u32>, of| -> u64 { tree.iter().map(|pid| grown(pid, of)).sum() };
-        let (ours, server) = (self.tree(ours), self.tree(server));
+        let grown = |root, of| self.sum(root, of).saturating_sub(before.sum(root, of));
         let busy = self.machine.busy.saturating_sub(before.machine.busy);
-        let machine = busy.saturating_sub(sum(&ours, |p| p.ticks));
-        let is_other = |(pid, process): &(&u32, &Process)| {
-            !ours.contains(pid) && **pid != KTHREADD && process.parent != KTHREADD
+        let machine = busy.saturating_sub(grown(ours, Process::all_ticks));
+        let ours = self.tree(ours);
+        let other = |(pid, process): (&u32, &Process)| {
+            let is_other = !ours.contains(pid) && *pid != KTHREADD && process.parent != KTHREADD;
+            let then = before.processes.get(pid).map_or(0, Process::all_ticks);
+            is_other.then(|| process.all_ticks().saturating_sub(then))
         };
-        let others = self.processes.iter().filter(is_other);
-        let processes: u64 = others.map(|(pid, _)| grown(pid, |p| p.ticks + p.reaped_ticks)).sum();
+        let processes: u64 = self.processes.iter().filter_map(other).sum();
         let stolen = self.machine.stolen.saturating_sub(before.machine.stolen);
         let all = passed.as_secs_f64() * TICKS_PER_SECOND * self.machine.cores.max(1) as f64;
         Usage {
-            server: duration(sum(&server, |p| p.ticks)),
-            server_user: duration(sum(&server, |p| p.user_ticks)),
+            server: duration(grown(server, Process::all_ticks)),
+            server_user: duration(grown(server, Process::all_user_ticks)),
             others: ((machine.max(processes) + stolen) as f64 / all.max(1.0)).min(1.0),
         }
     }
@@ -149,6 +162,7 @@ fn read_process(text: &str) -> Option<Process> {
         ticks: ticks(11)? + ticks(12)?,
         user_ticks: ticks(11)?,
         reaped_ticks: ticks(13)? + ticks(14)?,
+        reaped_user_ticks: ticks(13)?,
     })
 }
 
@@ -163,7 +177,8 @@ mod tests {
 
     fn snapshot(busy: u64, processes: &[(u32, u32, u64, u64)]) -> Snapshot {
         let processes = processes.iter().map(|&(pid, parent, ticks, reaped_ticks)| {
-            (pid, Process { parent, ticks, user_ticks: ticks / 10, reaped_ticks })
+            let [user_ticks, reaped_user_ticks] = [ticks, reaped_ticks].map(|ticks| ticks / 10);
+            (pid, Process { parent, ticks, user_ticks, reaped_ticks, reaped_user_ticks })
         });
         Snapshot { machine: Machine { cores: 2, busy, stolen: 0 }, processes: processes.collect() }
     }
@@ -176,7 +191,7 @@ mod tests {
         let text = "42 (a) b (c) S 7 42 42 0 -1 4194560 1 2 3 4 100 20 3 4 20 0 1 0";
         assert_eq!(
             read_process(text),
-            Some(Process { parent: 7, ticks: 120, user_ticks: 100, reaped_ticks: 7 })
+            Some(Process { parent: 7, ticks: 120, user_ticks: 100, reaped_ticks: 7, reaped_user_ticks: 3 })
         );
         assert_eq!(read_process("42 (short) S 7"), None);
         assert_eq!(read_process("garbage"), None);
@@ -188,6 +203,16 @@ mod tests {
         let after = snapshot(160, &[(10, 1, 50, 0), (20, 10, 600, 0), (21, 20, 10, 0)]);
         let usage = after.since(&before, Duration::from_secs(1), 20, 10);
         let [server, server_user] = [1100, 110].map(Duration::from_millis);
+        assert_eq!(usage, Usage { server, server_user, others: 0.0 });
+    }
+
+    #[test]
+    fn children_that_end_meanwhile_are_the_servers_and_no_others() {
+        // One was there before and ends, one comes and ends, one comes and stays.
+        let before = snapshot(0, &[(10, 1, 0, 0), (20, 10, 500, 100), (21, 20, 70, 0)]);
+        let after = snapshot(300, &[(10, 1, 100, 0), (20, 10, 550, 300), (23, 20, 20, 0)]);
+        let usage = after.since(&before, Duration::from_secs(1), 20, 10);
+        let [server, server_user] = [2000, 200].map(Duration::from_millis);
         assert_eq!(usage, Usage { server, server_user, others: 0.0 });
     }
 
