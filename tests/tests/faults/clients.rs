@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use socket2::{Domain, Protocol, Socket, Type};
 use tests::{
     Action, Ask, Connection, Dns, Metrics, Server, Upstream, ask, eventually, free_port, fresh_ip, isolated,
-    may_open, port, skip,
+    may_open, port, skip, steadily,
 };
 
 use super::good;
@@ -61,31 +61,35 @@ fn of_too_many_connections_the_one_idle_for_longest_gives_way() {
 
 #[test]
 fn where_no_connection_is_idle_a_new_one_is_closed_at_once() {
-    for (at, page) in places("where_no_connection_is_idle_a_new_one_is_closed_at_once") {
-        let upstream = Upstream::start(fresh_ip(), |_| Action::Silent);
-        let _server = crowded(at, page, &format!("forward . {} {{\nmax_concurrent 0\n}}", upstream.word()));
-        let hang = Ask::new("hang.example", "A").bytes();
-        let mut crowd = crowd(at, CONNECTIONS);
-        for connection in &mut crowd {
-            connection.send(&hang).unwrap();
-        }
-        eventually("a connection that is closed at once", Duration::from_secs(4), || {
-            let mut new = Connection::open(at, Duration::from_millis(500)).ok()?;
-            let closed = new.is_closed_by_peer();
-            // It took the place of one whose query was not read yet; now it is as busy as the others.
-            if !closed && new.send(&hang).is_ok() {
-                crowd.push(new);
+    // The connections stay busy for as long as the server waits for an upstream.
+    steadily(|| {
+        for (at, page) in places("where_no_connection_is_idle_a_new_one_is_closed_at_once") {
+            let upstream = Upstream::start(fresh_ip(), |_| Action::Silent);
+            let _server =
+                crowded(at, page, &format!("forward . {} {{\nmax_concurrent 0\n}}", upstream.word()));
+            let hang = Ask::new("hang.example", "A").bytes();
+            let mut crowd = crowd(at, CONNECTIONS);
+            for connection in &mut crowd {
+                connection.send(&hang).unwrap();
             }
-            closed.then_some(())
-        });
-        upstream.answer_by(good);
-        assert_eq!(ask(at, "other.example", "A").status(), "NOERROR", "{at}: UDP does not suffer");
-        let answered = crowd.iter_mut().filter_map(|connection| connection.message().ok()).count();
-        let [evicted, refused] = counts(page);
-        assert!(answered + evicted as usize >= crowd.len(), "{at}: whoever keeps its place is answered");
-        assert!(refused >= 1.0, "{at}");
-        exchange(&mut Connection::open(at, Duration::from_secs(5)).unwrap()).unwrap();
-    }
+            eventually("a connection that is closed at once", Duration::from_secs(4), || {
+                let mut new = Connection::open(at, Duration::from_millis(500)).ok()?;
+                let closed = new.is_closed_by_peer();
+                // It took the place of one whose query was not read yet; now it is as busy as the others.
+                if !closed && new.send(&hang).is_ok() {
+                    crowd.push(new);
+                }
+                closed.then_some(())
+            });
+            upstream.answer_by(good);
+            assert_eq!(ask(at, "other.example", "A").status(), "NOERROR", "{at}: UDP does not suffer");
+            let answered = crowd.iter_mut().filter_map(|connection| connection.message().ok()).count();
+            let [evicted, refused] = counts(page);
+            assert!(answered + evicted as usize >= crowd.len(), "{at}: whoever keeps its place is answered");
+            assert!(refused >= 1.0, "{at}");
+            exchange(&mut Connection::open(at, Duration::from_secs(5)).unwrap()).unwrap();
+        }
+    });
 }
 
 /// Where to listen, and where to serve metrics: over IPv4 and over IPv6. None, said aloud, where this process may not open

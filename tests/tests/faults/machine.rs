@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use tests::{
     Ask, Connection, Dns, Message, Metrics, Options, Server, Stream, Upstream, add_address, ask,
     assert_contains, binary, eventually, fresh_ip, http_exchange, isolated, output, port, publish, run, skip,
-    tempdir, tool,
+    steadily, tempdir, tool,
 };
 
 use super::good;
@@ -196,26 +196,28 @@ fn kernel_drops(at: SocketAddr) -> u32 {
 
 #[test]
 fn a_server_that_stood_still_for_ten_seconds_answers_what_waited() {
-    let upstream = Upstream::start(fresh_ip(), good);
-    let dns = Dns::start(&format!(
-        "hosts {{\n192.0.2.9 hit.example\nfallthrough\n}}\ncache\nforward . {}",
-        upstream.word()
-    ));
-    assert_eq!(dns.ask("before.example").short(), ["192.0.2.1"]);
-    // What a receive buffer holds without privilege: 200 datagrams.
-    let names = ["hit.example", "before.example"];
-    let right = |n: usize, message: &Message| {
-        message.answers.first().is_some_and(|record| record.data == ["192.0.2.9", "192.0.2.1"][n % 2])
-    };
-    let stream = Stream::start(dns.at, 20, move |n| Ask::new(names[n % 2], "A"), right);
-    dns.server.signal("STOP");
-    sleep(Duration::from_secs(10));
-    dns.server.signal("CONT");
-    eventually("an answer", Duration::from_secs(1), || {
-        Ask::new("hit.example", "A").timeout(Duration::from_millis(200)).try_of(dns.at).ok()
+    steadily(|| {
+        let upstream = Upstream::start(fresh_ip(), good);
+        let dns = Dns::start(&format!(
+            "hosts {{\n192.0.2.9 hit.example\nfallthrough\n}}\ncache\nforward . {}",
+            upstream.word()
+        ));
+        assert_eq!(dns.ask("before.example").short(), ["192.0.2.1"]);
+        // What a receive buffer holds without privilege: 200 datagrams.
+        let names = ["hit.example", "before.example"];
+        let right = |n: usize, message: &Message| {
+            message.answers.first().is_some_and(|record| record.data == ["192.0.2.9", "192.0.2.1"][n % 2])
+        };
+        let stream = Stream::start(dns.at, 20, move |n| Ask::new(names[n % 2], "A"), right);
+        dns.server.signal("STOP");
+        sleep(Duration::from_secs(10));
+        dns.server.signal("CONT");
+        eventually("an answer", Duration::from_secs(1), || {
+            Ask::new("hit.example", "A").timeout(Duration::from_millis(200)).try_of(dns.at).ok()
+        });
+        assert_eq!(dns.ask("after.example").short(), ["192.0.2.1"]);
+        stream.finish(Duration::from_secs(2)).assert_clean();
     });
-    assert_eq!(dns.ask("after.example").short(), ["192.0.2.1"]);
-    stream.finish(Duration::from_secs(2)).assert_clean();
 }
 
 /// A wall clock that the test sets, for one process: what `clock_gettime` says of it, and so many seconds.

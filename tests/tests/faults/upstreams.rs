@@ -5,7 +5,9 @@ use std::path::Path;
 use std::thread::scope;
 use std::time::Duration;
 
-use tests::{Action, Ask, Asked, Authority, Dns, Says, Server, Upstream, ask, fresh_ip, port, tempdir};
+use tests::{
+    Action, Ask, Asked, Authority, Dns, Says, Server, Upstream, ask, fresh_ip, port, steadily, tempdir,
+};
 
 use super::good;
 
@@ -77,25 +79,27 @@ fn one_good(fault: &Fault, bad: usize) {
 
 /// Asks eight names under each policy.
 fn under_every_policy(what: &str, words: &[String], with: &str, costs: Duration) {
-    let at = SocketAddr::from((fresh_ip(), port()));
-    let policies = ["sequential", "round_robin", "random"];
-    let blocks = policies.map(|policy| {
+    steadily(|| {
+        let at = SocketAddr::from((fresh_ip(), port()));
+        let policies = ["sequential", "round_robin", "random"];
+        let blocks = policies.map(|policy| {
         let (address, to) = (at.ip(), words.join(" "));
         format!(
             "{policy}.example:{} {{\nbind {address}\nforward . {to} {{\npolicy {policy}\n{with}\n}}\n}}\n",
             at.port()
         )
     });
-    let _server = Server::start(&blocks.concat());
-    for policy in policies {
-        for n in 0..8 {
-            let reply = ask(at, &format!("n{n}.{policy}.example"), "A");
-            let case = format!("{what}, {} upstreams, {policy}, query {n}", words.len());
-            assert_eq!(reply.short(), ["192.0.2.1"], "{case}");
-            // A second for a busy machine: far from `read_timeout` and the deadline.
-            assert!(reply.elapsed < costs + Duration::from_secs(1), "{case}: {:?}", reply.elapsed);
+        let _server = Server::start(&blocks.concat());
+        for policy in policies {
+            for n in 0..8 {
+                let reply = ask(at, &format!("n{n}.{policy}.example"), "A");
+                let case = format!("{what}, {} upstreams, {policy}, query {n}", words.len());
+                assert_eq!(reply.short(), ["192.0.2.1"], "{case}");
+                // A second for a busy machine: far from `read_timeout` and the deadline.
+                assert!(reply.elapsed < costs + Duration::from_secs(1), "{case}: {:?}", reply.elapsed);
+            }
         }
-    }
+    });
 }
 
 #[test]
@@ -124,21 +128,23 @@ fn a_truncating_upstream_without_tcp_gives_way_to_its_truncated_reply() {
 
 #[test]
 fn a_tls_upstream_whose_certificate_has_ended_gets_no_query() {
-    let directory = tempdir();
-    let authority = Authority::new();
-    let ca = authority.write(directory.path());
-    let [old, new] = [0, 1].map(|_| SocketAddr::from((fresh_ip(), 8853)));
-    let expired = Upstream::tls_expired(old, &authority, "dns.example", good);
-    let alone = tls_forward(&[old], &ca);
-    let dns = Dns::start(&alone);
-    let reply = Ask::new("x.example", "A").timeout(Duration::from_secs(7)).of(dns.at);
-    assert_eq!(reply.status(), "SERVFAIL");
-    assert!(reply.elapsed < Duration::from_secs(5), "{:?}", reply.elapsed);
-    let _right = Upstream::tls(new, &authority, "dns.example", good);
-    let dns = Dns::start(&tls_forward(&[old, new], &ca));
-    let reply = dns.ask("x.example");
-    assert_eq!(reply.short(), ["192.0.2.1"]);
-    assert_eq!(expired.total(), 0, "no query reaches a server that cannot show who it is");
+    steadily(|| {
+        let directory = tempdir();
+        let authority = Authority::new();
+        let ca = authority.write(directory.path());
+        let [old, new] = [0, 1].map(|_| SocketAddr::from((fresh_ip(), 8853)));
+        let expired = Upstream::tls_expired(old, &authority, "dns.example", good);
+        let alone = tls_forward(&[old], &ca);
+        let dns = Dns::start(&alone);
+        let reply = Ask::new("x.example", "A").timeout(Duration::from_secs(7)).of(dns.at);
+        assert_eq!(reply.status(), "SERVFAIL");
+        assert!(reply.elapsed < Duration::from_secs(5), "{:?}", reply.elapsed);
+        let _right = Upstream::tls(new, &authority, "dns.example", good);
+        let dns = Dns::start(&tls_forward(&[old, new], &ca));
+        let reply = dns.ask("x.example");
+        assert_eq!(reply.short(), ["192.0.2.1"]);
+        assert_eq!(expired.total(), 0, "no query reaches a server that cannot show who it is");
+    });
 }
 
 fn tls_forward(to: &[SocketAddr], ca: &Path) -> String {

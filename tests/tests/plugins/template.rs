@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tests::{Action, Ask, Asked, Dns, Server, Upstream, ask, assert_contains, fresh_ip, port};
+use tests::{Action, Ask, Asked, Dns, Server, Upstream, ask, assert_contains, fresh_ip, port, steadily};
 
 use super::good;
 
@@ -156,13 +156,16 @@ fn many_clients_wait_for_the_same_inner_lookup() {
 
 #[test]
 fn a_silent_upstream_costs_no_more_time_though_there_are_many_inner_lookups() {
-    let upstream = Upstream::start(fresh_ip(), |_| Action::Silent);
-    let lines: String = (0..6).map(|n| format!("\"{{{{ .Name }}}} 60 IN CNAME n{n}.example.\" ")).collect();
-    let dns =
-        Dns::start(&format!("template IN A many {{\nanswer {lines}\n}}\nforward . {}", upstream.word()));
-    let reply = Ask::new("many", "A").timeout(Duration::from_secs(8)).of(dns.at);
-    assert_eq!((reply.status(), reply.answers.len()), ("NOERROR", 6));
-    assert!(reply.elapsed < Duration::from_secs(6), "{:?}", reply.elapsed);
+    steadily(|| {
+        let upstream = Upstream::start(fresh_ip(), |_| Action::Silent);
+        let lines: String =
+            (0..6).map(|n| format!("\"{{{{ .Name }}}} 60 IN CNAME n{n}.example.\" ")).collect();
+        let dns =
+            Dns::start(&format!("template IN A many {{\nanswer {lines}\n}}\nforward . {}", upstream.word()));
+        let reply = Ask::new("many", "A").timeout(Duration::from_secs(8)).of(dns.at);
+        assert_eq!((reply.status(), reply.answers.len()), ("NOERROR", 6));
+        assert!(reply.elapsed < Duration::from_secs(6), "{:?}", reply.elapsed);
+    });
 }
 
 #[test]
