@@ -1,6 +1,6 @@
 //! The kit's one clock, waiting for a condition instead of for a time, and what to do on a machine that stood still.
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
@@ -38,13 +38,14 @@ pub fn eventually<T>(what: &str, patience: Duration, mut look: impl FnMut() -> O
 ///
 /// # Panics
 /// As `test` does.
+#[track_caller]
 pub fn steadily(test: impl Fn()) {
+    let place = Location::caller();
     for _ in 0..3 {
         let (result, stall) = while_watching(|| catch_unwind(AssertUnwindSafe(&test)));
         match result {
             Err(_) if stall >= STALL => {
-                let name = std::thread::current().name().unwrap_or_default().to_owned();
-                tell(&format!("repeated: {name}: it failed while the machine stood still for {stall:?}"));
+                tell(&format!("repeated: {place}: it failed while the machine stood still for {stall:?}"));
             }
             Err(panic) => resume_unwind(panic),
             Ok(()) => return,
