@@ -64,7 +64,7 @@ impl Cache {
     }
 
     /// Bytes of heap in use, the allocator's rounding included; never over the bound but for the moment in which one of
-    /// the shards' tables grows.
+    /// the shards' tables grows or shrinks.
     pub fn bytes(&self) -> usize {
         (0..self.shared.count()).map(|at| self.shared.lock(at).bytes()).sum()
     }
