@@ -28,7 +28,12 @@ pub(crate) fn print(corefile: &Corefile) -> String {
     let mut out = String::new();
     for block in &corefile.blocks {
         for key in &block.keys {
-            out += &quoted(&key.written);
+            let mut word = key.written.clone();
+            // Of two commas the key has kept one.
+            if word.text.ends_with(',') {
+                word.text.push(',');
+            }
+            out += &quoted(&word);
             out += " ";
         }
         out += "{\n";
@@ -57,10 +62,14 @@ fn print_lines(directives: &[Directive], out: &mut String) {
     }
 }
 
+/// Where a backslash would take the quote behind it for its own, an unset variable stands between them.
 fn quoted(word: &Word) -> String {
-    if word.quoted || word.text.is_empty() || word.text.contains(char::is_whitespace) {
-        format!("\"{}\"", word.text.replace('"', "\\\""))
-    } else {
-        word.text.clone()
+    let text = &word.text;
+    let bare = !text.is_empty() && !text.starts_with('"') && !text.contains(char::is_whitespace);
+    if bare && !word.quoted {
+        return text.clone();
     }
+    let kept = text.replace("\\\"", "\\{$UNSET}\"").replace('"', "\\\"");
+    let end = if text.ends_with('\\') { "{$UNSET}" } else { "" };
+    format!("\"{kept}{end}\"")
 }

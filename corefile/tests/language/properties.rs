@@ -64,6 +64,27 @@ fn blocks() -> impl Strategy<Value = String> {
     prop::collection::vec(block, 0..4).prop_map(|blocks| blocks.concat())
 }
 
+/// What only a variable can make: a word that begins with a quote, a backslash before a quote or at the end; and a key
+/// that has lost one comma of two.
+#[test]
+fn words_that_are_not_as_they_were_written_print_as_words_that_read_the_same() {
+    for text in [
+        ". {\nx {$UNSET}\"\"\"\n}",
+        ". {\nx {$UNSET}\"\\\"\\\n}",
+        ". {\nx {$BLANKS}\\\\\n}",
+        ". {\nx {$BLANKS}\\\n}",
+        ". {\nx {$BLANKS}\\\"\\\"\n}",
+        ". {\nx \"\\{$UNSET}\\\"\\\\\\\"\"\n}",
+        "{$UNSET}\"\"\"",
+        ",, a,, \"b,,\" c",
+    ] {
+        let corefile = read(text).expect(text);
+        let printed = print(&corefile);
+        let again = read(&printed).unwrap_or_else(|error| panic!("{text} is printed as {printed}: {error}"));
+        assert!(corefile.tokens().eq(again.tokens()), "{text} is printed as {printed}");
+    }
+}
+
 proptest! {
     #[test]
     fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
