@@ -62,7 +62,8 @@ fn print_lines(directives: &[Directive], out: &mut String) {
     }
 }
 
-/// Where a backslash would take the quote behind it for its own, an unset variable stands between them.
+/// The word as a file can hold it, in quotes where it needs them. Where a backslash would take the quote behind it for
+/// its own, an unset variable stands between them.
 fn quoted(word: &Word) -> String {
     let text = &word.text;
     let bare = !text.is_empty() && !text.starts_with('"') && !text.contains(char::is_whitespace);
