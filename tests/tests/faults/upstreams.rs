@@ -83,12 +83,10 @@ fn under_every_policy(what: &str, words: &[String], with: &str, costs: Duration)
         let at = SocketAddr::from((fresh_ip(), port()));
         let policies = ["sequential", "round_robin", "random"];
         let blocks = policies.map(|policy| {
-        let (address, to) = (at.ip(), words.join(" "));
-        format!(
-            "{policy}.example:{} {{\nbind {address}\nforward . {to} {{\npolicy {policy}\n{with}\n}}\n}}\n",
-            at.port()
-        )
-    });
+            let (address, port, to) = (at.ip(), at.port(), words.join(" "));
+            let forward = format!("forward . {to} {{\npolicy {policy}\n{with}\n}}");
+            format!("{policy}.example:{port} {{\nbind {address}\n{forward}\n}}\n")
+        });
         let _server = Server::start(&blocks.concat());
         for policy in policies {
             for n in 0..8 {
