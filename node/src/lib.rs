@@ -17,7 +17,7 @@ pub use holder::{Holder, Transport, holder_of};
 pub use interface::{
     Address, Interface, addresses_of, has_address, interfaces, link_index, link_name, with_link,
 };
-pub use systemd::Notifier;
+pub use systemd::{Notifier, PREDECESSOR};
 
 /// What went wrong between us and the machine.
 #[derive(Debug, thiserror::Error)]

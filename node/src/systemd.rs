@@ -1,26 +1,39 @@
-//! What the service manager (systemd) is told.
+//! What the service manager (systemd) is told, and whether it is ours to tell.
 
+use std::os::unix::process::parent_id;
+use std::process;
 use std::time::Duration;
 
 use sd_notify::NotifyState;
 
 use crate::NodeError;
 
-/// The line to the service manager. Without one (no `NOTIFY_SOCKET`) every message is silently nobody's.
+/// The line to the service manager. Every message is silently nobody's without one (no `NOTIFY_SOCKET`), and where the
+/// manager started another process, a script of which this is a child: whether that is ready, stops or lives is for
+/// that one to say, whatever `NotifyAccess` lets others tell.
 ///
 /// # Errors
 /// Every message fails with [`NodeError::Notify`] when the socket named does not take it. That is worth a line in
 /// the log, and never a reason to stop serving.
 #[derive(Debug)]
 pub struct Notifier {
+    ours: bool,
     watchdog_interval: Option<Duration>,
 }
 
 impl Notifier {
     /// Reads from the environment what the service manager expects of this process.
     pub fn from_environment() -> Self {
-        let watchdog_interval = sd_notify::watchdog_enabled().filter(|interval| !interval.is_zero());
-        Self { watchdog_interval }
+        let variable = |name: &str| std::env::var(name).ok();
+        let ours = is_ours(&variable, process::id(), parent_id());
+        let interval = || Some(Duration::from_micros(variable("WATCHDOG_USEC")?.parse().ok()?));
+        let watchdog_interval = interval().filter(|interval| ours && !interval.is_zero());
+        Self { ours, watchdog_interval }
+    }
+
+    /// Whether there is a manager that is told nothing, since it started another process than this one.
+    pub fn leaves_it_to_another(&self) -> bool {
+        !self.ours && std::env::var_os("NOTIFY_SOCKET").is_some()
     }
 
     /// The time within which each [`Notifier::ping`] must follow the one before, else we are killed (`WatchdogSec`
@@ -34,7 +47,7 @@ impl Notifier {
     /// # Errors
     /// As for all messages.
     pub fn ready(&self) -> Result<(), NodeError> {
-        tell(NotifyState::Ready)
+        self.tell(NotifyState::Ready)
     }
 
     /// The server has begun to stop.
@@ -42,7 +55,7 @@ impl Notifier {
     /// # Errors
     /// As for all messages.
     pub fn stopping(&self) -> Result<(), NodeError> {
-        tell(NotifyState::Stopping)
+        self.tell(NotifyState::Stopping)
     }
 
     /// The server is alive. To be sent only when it has just proved it.
@@ -50,7 +63,7 @@ impl Notifier {
     /// # Errors
     /// As for all messages.
     pub fn ping(&self) -> Result<(), NodeError> {
-        tell(NotifyState::Watchdog)
+        self.tell(NotifyState::Watchdog)
     }
 
     /// One line for `systemctl status`. Line breaks and control characters become spaces, for a further line would
@@ -59,13 +72,34 @@ impl Notifier {
     /// # Errors
     /// As for all messages.
     pub fn status(&self, text: &str) -> Result<(), NodeError> {
-        tell(NotifyState::Status(&text.replace(char::is_control, " ")))
+        self.tell(NotifyState::Status(&text.replace(char::is_control, " ")))
+    }
+
+    fn tell(&self, state: NotifyState<'_>) -> Result<(), NodeError> {
+        if !self.ours {
+            return Ok(());
+        }
+        sd_notify::notify(&[state]).map_err(NodeError::Notify)
     }
 }
 
-fn tell(state: NotifyState<'_>) -> Result<(), NodeError> {
-    sd_notify::notify(&[state]).map_err(NodeError::Notify)
+/// Whether the service manager started this very process, or the process that it started has named this one its
+/// successor by [`PREDECESSOR`].
+///
+/// systemd says whom it started since version 248; before, where there is a watchdog. Without either it is our parent.
+fn is_ours(variable: &dyn Fn(&str) -> Option<String>, pid: u32, parent: u32) -> bool {
+    let is = |name: &str, id: u32| variable(name).map(|value| value.parse() == Ok(id));
+    // The first process of a container is nobody's child; the variables of whoever made it mean others.
+    pid == 1
+        || is(PREDECESSOR, parent) == Some(true)
+        || is("SYSTEMD_EXEC_PID", pid)
+            .or_else(|| is("WATCHDOG_PID", pid))
+            .unwrap_or_else(|| parent == 1 || is("MANAGERPID", parent) == Some(true))
 }
+
+/// The process id of a server that was told to be the manager's and starts this one to take its place: it sets this for
+/// its child, and tells the manager the child's id (`MAINPID=`).
+pub const PREDECESSOR: &str = "LOCALDNS_PREDECESSOR";
 
 #[cfg(test)]
 mod tests {
@@ -111,13 +145,17 @@ mod tests {
 
     #[test]
     fn the_environment_decides_what_is_told_to_whom() {
-        let rows: [(&[(&str, &str)], &str); 6] = [
+        let rows: [(&[(&str, &str)], &str); 7] = [
             (&[], "interval None, ok true"),
             (&[("NOTIFY_SOCKET", "/nonexistent/notify")], "interval None, ok false"),
+            (
+                &[("NOTIFY_SOCKET", "/nonexistent/notify"), ("SYSTEMD_EXEC_PID", "1")],
+                "interval None, ok true",
+            ),
             (&[("WATCHDOG_USEC", "1500000")], "interval Some(1.5s), ok true"),
             (&[("WATCHDOG_USEC", "0")], "interval None, ok true"),
             (&[("WATCHDOG_USEC", "soon")], "interval None, ok true"),
-            (&[("WATCHDOG_USEC", "1500000"), ("WATCHDOG_PID", "1")], "interval None, ok true"),
+            (&[("WATCHDOG_USEC", "1500000"), ("SYSTEMD_EXEC_PID", "1")], "interval None, ok true"),
         ];
         for (environment, expected) in rows {
             let said = in_environment(environment);
@@ -125,9 +163,49 @@ mod tests {
         }
     }
 
+    #[test]
+    fn only_what_the_manager_started_speaks_for_the_service() {
+        const PID: u32 = 700;
+        const PARENT: u32 = 600;
+        let rows: [(&[(&str, &str)], u32, u32, bool); 17] = [
+            // systemd since 248: it says whom it started.
+            (&[("SYSTEMD_EXEC_PID", "700")], PID, PARENT, true),
+            (&[("SYSTEMD_EXEC_PID", "600")], PID, PARENT, false),
+            (&[("SYSTEMD_EXEC_PID", "600")], PID, 1, false),
+            (&[("SYSTEMD_EXEC_PID", "600"), ("WATCHDOG_PID", "600")], PID, PARENT, false),
+            (&[("SYSTEMD_EXEC_PID", "")], PID, 1, false),
+            // Before: with a watchdog.
+            (&[("WATCHDOG_PID", "700")], PID, PARENT, true),
+            (&[("WATCHDOG_PID", "600")], PID, PARENT, false),
+            (&[("WATCHDOG_PID", "600")], PID, 1, false),
+            // Before: without one.
+            (&[], PID, 1, true),
+            (&[], PID, PARENT, false),
+            (&[("MANAGERPID", "600")], PID, PARENT, true),
+            (&[("MANAGERPID", "500")], PID, PARENT, false),
+            // A container's first process.
+            (&[], 1, 0, true),
+            (&[("SYSTEMD_EXEC_PID", "600")], 1, 0, true),
+            // One that takes its parent's place; and a child of it.
+            (&[("SYSTEMD_EXEC_PID", "500"), (PREDECESSOR, "600")], PID, PARENT, true),
+            (&[("SYSTEMD_EXEC_PID", "500"), (PREDECESSOR, "600")], 800, PID, false),
+            (&[("SYSTEMD_EXEC_PID", "500"), (PREDECESSOR, "so")], PID, PARENT, false),
+        ];
+        for (variables, pid, parent, expected) in rows {
+            let variable = |name: &str| {
+                variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+            };
+            assert_eq!(is_ours(&variable, pid, parent), expected, "{variables:?} {pid} {parent}");
+        }
+    }
+
+    /// Runs [`tell_everything`] as what a manager started, unless `variables` say otherwise.
     fn in_environment(variables: &[(&str, &str)]) -> String {
-        let mut command = Command::new(std::env::current_exe().expect("the test's own path"));
-        for name in ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"] {
+        // The shell becomes the test, whose process id it has.
+        let mut command = Command::new("sh");
+        command.args(["-c", "SYSTEMD_EXEC_PID=${SYSTEMD_EXEC_PID:-$$} exec \"$@\"", "sh"]);
+        command.arg(std::env::current_exe().expect("the test's own path"));
+        for name in ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "SYSTEMD_EXEC_PID", PREDECESSOR] {
             command.env_remove(name);
         }
         command.args(["--exact", "systemd::tests::tell_everything", "--nocapture"]);

@@ -220,6 +220,10 @@ impl Server {
         logger.set_debug(house.debug);
         crate::files::spawn(&running).map_err(StartError::Machine)?;
         running.shared.hosts.kept.apply(&house.keep, &running);
+        let notifier = Arc::new(Notifier::from_environment());
+        if notifier.leaves_it_to_another() {
+            logger.info(None, LEFT_TO_ANOTHER);
+        }
         let mut server = Self {
             running,
             ports,
@@ -229,7 +233,7 @@ impl Server {
             origin,
             dns_port: flags.dns_port,
             reloads,
-            notifier: Arc::new(Notifier::from_environment()),
+            notifier,
             status_path: flags.status.clone(),
             status: None,
         };
@@ -456,6 +460,8 @@ impl Shared {
     }
 }
 
+const LEFT_TO_ANOTHER: &str = "systemd started another process than this one: READY is left to it; \
+     a script that is nothing but this server's start has to exec it";
 /// Workers where the Corefile names no number: more than this rarely pays on a node that has other work.
 const MAX_DEFAULT_WORKERS: usize = 8;
 /// How long TCP clients have for their last replies.

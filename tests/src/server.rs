@@ -24,6 +24,7 @@ use crate::place::{publish, tempdir};
 pub struct Options {
     args: Vec<OsString>,
     env: Vec<(String, String)>,
+    exports: Vec<String>,
     cwd: Option<PathBuf>,
     doors: Vec<PathBuf>,
     files: Option<String>,
@@ -40,6 +41,13 @@ impl Options {
     /// A variable of its environment.
     pub fn env(mut self, name: &str, value: &str) -> Self {
         self.env.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// A variable of its environment in the shell's words, which becomes the program: `$$` is its process id, `$PPID` that
+    /// of its parent.
+    pub fn export(mut self, name: &str, word: &str) -> Self {
+        self.exports.push(format!("export {name}={word} && "));
         self
     }
 
@@ -377,7 +385,7 @@ fn command(directory: &Path, options: &Options) -> Command {
     // The shell prepares, and becomes the program: whatever that takes is counted in its group.
     let enter = options.doors.iter().map(|door| format!("echo 0 > '{}' && ", door.display()));
     let limit = options.files.iter().map(|most| format!("ulimit {most} && "));
-    let prepare: String = enter.chain(limit).collect();
+    let prepare: String = enter.chain(limit).chain(options.exports.iter().cloned()).collect();
     let mut command = if prepare.is_empty() {
         Command::new(binary())
     } else {
@@ -395,7 +403,11 @@ fn command(directory: &Path, options: &Options) -> Command {
         "LOCALDNS_CRITICAL_FQDNS",
         "LOCALDNS_HOSTS_PLUGIN_REFRESH_INTERVAL_IN_SECONDS",
         "LOCALDNS_SHIPPED_HOSTS",
+        "LOCALDNS_PREDECESSOR",
+        "MANAGERPID",
         "NOTIFY_SOCKET",
+        "SYSTEMD_EXEC_PID",
+        "WATCHDOG_PID",
         "WATCHDOG_USEC",
     ] {
         command.env_remove(name);

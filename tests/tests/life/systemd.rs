@@ -69,6 +69,30 @@ fn the_unit_serves_reloads_comes_back_after_a_kill_and_a_stop_and_ends() {
 }
 
 #[test]
+fn a_script_that_starts_the_server_is_ready_when_it_says_so() {
+    isolated(|| {
+        let Some(systemd) = Systemd::boot("a_script_that_starts_the_server_is_ready_when_it_says_so") else {
+            return;
+        };
+        let corefile = ".:53 {\nbind 169.254.10.10\nwhoami\n}";
+        fs::create_dir_all("/etc/localdns").unwrap();
+        fs::write("/etc/localdns/Corefile", corefile).unwrap();
+        // As AKS starts it: any process of the unit may speak, and the script has more to do when the server serves.
+        let unit = "[Service]\nType=notify\nNotifyAccess=all\nWatchdogSec=60\nTimeoutStartSec=3\n\
+             ExecStart=/bin/sh -c '/usr/local/bin/localdns -conf /etc/localdns/Corefile & wait'\n";
+        fs::write(Path::new(UNITS).join("script.service"), unit).unwrap();
+        systemd.ctl(&["daemon-reload"]);
+        let mut start = systemd.inside("systemctl");
+        start.args(["start", "script"]);
+        let started = output(start, PATIENCE);
+        let log = systemd.log("script");
+        assert_contains!(log, "READY is left to it");
+        assert!(!started.status.success(), "the server's READY counted for the script's:\n{log}");
+        assert_eq!(systemd.show("script", "Result"), ["timeout"]);
+    });
+}
+
+#[test]
 fn the_timers_unit_writes_the_hosts_file() {
     isolated(|| {
         let Some(systemd) = Systemd::boot("the_timers_unit_writes_the_hosts_file") else { return };

@@ -57,6 +57,46 @@ fn systemd_is_told_when_it_serves_and_when_it_ends() {
     assert_eq!(lines, 3, "its own probes are logged:\n{}", server.log_text());
 }
 
+#[test]
+fn what_systemd_did_not_start_tells_it_nothing() {
+    let ip = fresh_ip();
+    let corefile = format!(".:{} {{\nbind {ip}\nwhoami\n}}", port());
+    for (variable, word) in [("SYSTEMD_EXEC_PID", "$PPID"), ("WATCHDOG_PID", "$PPID"), ("MANAGERPID", "1")] {
+        let notify = Notify::new();
+        let options = notify.inherited(150_000).export(variable, word);
+        let mut server = Server::start_with(&corefile, options);
+        server.wait_for_log("READY is left to it", Duration::from_secs(5));
+        assert!(server.stop().success());
+        // Its STOPPING would stand here at the latest.
+        assert_eq!(notify.next(Duration::from_millis(1)), None, "{variable}={word}");
+    }
+}
+
+#[test]
+fn what_systemd_started_tells_it_whatever_says_so() {
+    let ip = fresh_ip();
+    let corefile = format!(".:{} {{\nbind {ip}\nwhoami\n}}", port());
+    let rows: [&[(&str, &str)]; 4] = [
+        &[("SYSTEMD_EXEC_PID", "$$"), ("WATCHDOG_PID", "$$")],
+        &[("WATCHDOG_PID", "$$")],
+        &[("MANAGERPID", "$PPID")],
+        // The process that systemd started has named this one its successor.
+        &[("SYSTEMD_EXEC_PID", "1"), ("WATCHDOG_PID", "1"), ("LOCALDNS_PREDECESSOR", "$PPID")],
+    ];
+    for row in rows {
+        let notify = Notify::new();
+        let options =
+            row.iter().fold(notify.inherited(300_000), |options, (name, word)| options.export(name, word));
+        let mut server = Server::start_with(&corefile, options);
+        for word in ["READY=1", "WATCHDOG=1"] {
+            notify.wait_for(word);
+        }
+        assert!(server.stop().success());
+        notify.wait_for("STOPPING=1");
+        assert!(!server.log_text().contains("READY is left"), "{row:?}: {}", server.log_text());
+    }
+}
+
 /// Two addresses, one of IPv6 where there is any, and a port that is free on both.
 fn place(test: &str) -> (Ipv4Addr, IpAddr, u16) {
     let loopback = IpAddr::from(Ipv6Addr::LOCALHOST);
@@ -150,8 +190,13 @@ impl Notify {
         Self { directory, socket }
     }
 
-    /// A server that is told of this socket, and to ping within so many microseconds.
+    /// A server that systemd started, is told of this socket, and to ping within so many microseconds.
     fn options(&self, watchdog: u32) -> Options {
+        self.inherited(watchdog).export("SYSTEMD_EXEC_PID", "$$")
+    }
+
+    /// A server with the variables of whoever started it.
+    fn inherited(&self, watchdog: u32) -> Options {
         Options::default()
             .env("NOTIFY_SOCKET", &self.directory.path().join("notify").to_string_lossy())
             .env("WATCHDOG_USEC", &watchdog.to_string())
