@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 
 use crate::house::{House, Shared};
-use crate::listen::{Connections, FlightRegistry, Inbox};
+use crate::listen::{Connections, FlightRegistry, Inbox, Taken};
 use crate::observe::counters::Counter;
 use crate::observe::logger::Logger;
 
@@ -25,6 +25,8 @@ pub struct Running {
     pub inboxes: Vec<Inbox>,
     /// When each worker last began a turn, in milliseconds since the start.
     pub heartbeats: Vec<AtomicU64>,
+    /// What was taken off each listen socket.
+    pub taken: Taken,
     /// Upstreams over TCP and TLS.
     pub streams: forwarder::Streams,
     /// Which worker has a query in flight.
@@ -68,6 +70,7 @@ impl Running {
             shared,
             inboxes: (0..workers).map(|_| Inbox::new()).collect::<io::Result<_>>()?,
             heartbeats: (0..workers).map(|_| AtomicU64::new(0)).collect(),
+            taken: Taken::default(),
             streams,
             flights: FlightRegistry::new(),
             connections: Connections::default(),

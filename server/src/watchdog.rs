@@ -1,5 +1,8 @@
 //! Tells systemd that we serve, by asking ourselves: over UDP until every worker has answered, and over TCP, on every
 //! listen address. A server that does not answer does not ping, whatever its timers do.
+//!
+//! A flood leaves our own queries no room in a socket, and must not get a server killed that serves: where one is lost,
+//! whoever took anything off that socket since the round began has answered it. A worker that hangs takes nothing.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Weak};
@@ -9,6 +12,8 @@ use node::Notifier;
 use rand::Rng as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, UdpSocket};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use wire::{Class, Flags, Name, RType};
 
@@ -55,34 +60,51 @@ fn notify(running: &Running, what: &str, outcome: Result<(), node::NodeError>) {
     }
 }
 
-/// Asks every listen address.
+/// Asks every listen address: all over UDP together, for each lost query takes a while, and over TCP one by one.
 ///
 /// # Errors
 /// Which address did not answer, or which of its workers.
-async fn probe(running: &Running) -> Result<(), String> {
+async fn probe(running: &Arc<Running>) -> Result<(), String> {
     let house = running.house.load_full();
     let until = Instant::now() + PATIENCE;
-    let query = query(&running.shared.probe);
-    for address in house.listeners.keys() {
-        let target = reachable(*address);
-        udp(target, &query, running.inboxes.len(), until).await?;
-        timeout_at(until, tcp(target, &query, running))
-            .await
-            .ok()
-            .and_then(Result::ok)
-            .ok_or_else(|| format!("{target} does not answer over TCP"))?;
+    let query: Arc<[u8]> = query(&running.shared.probe).into();
+    let places = Arc::new(Semaphore::new(AT_ONCE));
+    let mut asked = JoinSet::new();
+    for &address in house.listeners.keys() {
+        let (running, query, places) = (running.clone(), query.clone(), places.clone());
+        asked.spawn(async move {
+            let _place = places.acquire_owned().await;
+            udp(&running, address, &query, until).await
+        });
+    }
+    while let Some(answered) = asked.join_next().await {
+        answered.map_err(|error| error.to_string())??;
+    }
+    for &address in house.listeners.keys() {
+        stream(running, address, &query, until).await?;
     }
     Ok(())
 }
 
 /// Asks from one fresh port after another: the kernel spreads ports over the workers.
-async fn udp(target: SocketAddr, query: &[u8], workers: usize, until: Instant) -> Result<(), String> {
+async fn udp(running: &Running, address: SocketAddr, query: &[u8], until: Instant) -> Result<(), String> {
+    let target = reachable(address);
+    let workers = running.inboxes.len();
+    let taken = || (0..workers).map(move |worker| running.taken.count(address, worker));
+    let before: Vec<u64> = taken().collect();
     let mut answered = vec![false; workers];
     while Instant::now() < until {
-        if let Ok(Ok(worker)) = timeout(ONE_PROBE, ask(target, query)).await
-            && let Some(answered) = answered.get_mut(worker)
-        {
-            *answered = true;
+        match timeout(ONE_PROBE, ask(target, query)).await {
+            Ok(Ok(worker)) if worker < workers => answered[worker] = true,
+            lost => {
+                for (answered, (now, before)) in answered.iter_mut().zip(taken().zip(&before)) {
+                    *answered |= now != *before;
+                }
+                // Refused at once, most likely: asking again at once would only burn time.
+                if lost.is_ok() {
+                    sleep(REFUSED_PAUSE).await;
+                }
+            }
         }
         if answered.iter().all(|answered| *answered) {
             return Ok(());
@@ -91,6 +113,23 @@ async fn udp(target: SocketAddr, query: &[u8], workers: usize, until: Instant) -
     let silent: Vec<String> =
         (0..workers).filter(|worker| !answered[*worker]).map(|worker| worker.to_string()).collect();
     Err(format!("{target} does not answer over UDP (worker {})", silent.join(", ")))
+}
+
+/// Asks over TCP; a connection that nobody answers in time is lost like a datagram.
+async fn stream(running: &Running, address: SocketAddr, query: &[u8], until: Instant) -> Result<(), String> {
+    let target = reachable(address);
+    let taken = || running.taken.count(address, running.inboxes.len());
+    let before = taken();
+    while Instant::now() < until {
+        match timeout_at(until.min(Instant::now() + ONE_STREAM), tcp(target, query, running)).await {
+            Ok(Ok(())) => return Ok(()),
+            // Ours has a place of its own, but not in the kernel's queue.
+            Err(_) if taken() != before => return Ok(()),
+            Ok(Err(_)) => sleep(REFUSED_PAUSE).await,
+            Err(_) => {}
+        }
+    }
+    Err(format!("{target} does not answer over TCP"))
 }
 
 async fn ask(target: SocketAddr, query: &[u8]) -> std::io::Result<usize> {
@@ -144,3 +183,8 @@ const RETRY: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long one datagram may take before the next goes out from another port.
 const ONE_PROBE: Duration = Duration::from_millis(250);
+/// How long a connection may take before the next is tried.
+const ONE_STREAM: Duration = Duration::from_millis(500);
+const REFUSED_PAUSE: Duration = Duration::from_millis(10);
+/// Addresses asked at the same time.
+const AT_ONCE: usize = 64;

@@ -76,7 +76,8 @@ impl Desk {
         socket: ListenSocket,
         epoll: &Epoll,
     ) -> io::Result<()> {
-        self.adopt(OpenSocket::new(address, socket), epoll)
+        let taken = self.running.taken.socket(address, self.index);
+        self.adopt(OpenSocket::new(address, socket, taken), epoll)
     }
 
     pub(super) fn adopt(&mut self, socket: OpenSocket, epoll: &Epoll) -> io::Result<()> {

@@ -12,6 +12,7 @@ mod flights;
 mod inbox;
 mod ports;
 mod socket;
+mod taken;
 mod tcp;
 mod upstreams;
 mod worker;
@@ -20,6 +21,7 @@ pub use connections::Connections;
 pub use flights::FlightRegistry;
 pub use inbox::{Client, Frame, Inbox, Letter, StreamReply, Waiter};
 pub use ports::{BindError, Ports};
+pub use taken::Taken;
 pub use worker::spawn;
 
 #[cfg(test)]

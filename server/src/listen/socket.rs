@@ -1,10 +1,12 @@
 //! A listen socket of one worker, with the replies that wait to leave by it.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Instant;
 
 use sockets::{BATCH, ListenSocket, Outgoing};
 
+use super::taken::Takes;
 use crate::running::Running;
 
 /// One listen socket with the replies that wait to leave by it.
@@ -13,14 +15,16 @@ pub(super) struct OpenSocket {
     pub(super) address: SocketAddr,
     pub(super) socket: ListenSocket,
     pub(super) replies: Outgoing,
+    /// Counts the batches taken off it.
+    pub(super) taken: Arc<Takes>,
     kernel_drops: u32,
     new_drops: u64,
 }
 
 impl OpenSocket {
-    pub(super) fn new(address: SocketAddr, socket: ListenSocket) -> Self {
+    pub(super) fn new(address: SocketAddr, socket: ListenSocket, taken: Arc<Takes>) -> Self {
         let replies = Outgoing::new(BATCH, REPLY_BYTES);
-        Self { address, socket, replies, kernel_drops: 0, new_drops: 0 }
+        Self { address, socket, replies, taken, kernel_drops: 0, new_drops: 0 }
     }
 
     /// Notes the kernel's counter of datagrams that found no room.

@@ -30,9 +30,11 @@ pub(super) async fn accept(listener: std::net::TcpListener, address: SocketAddr,
         Ok(listener) => listener,
         Err(error) => return running.fatal(&format!("cannot serve {address} (tcp): {error}")),
     };
+    let taken = running.taken.socket(address, running.inboxes.len());
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
+                taken.note();
                 let now = running.since_start_ms(clock::now());
                 let Some(place) = running.connections.enter(peer.port(), now) else { continue };
                 let local = stream.local_addr().unwrap_or(address);

@@ -205,7 +205,7 @@ impl Worker {
         socket.send(&self.running, now);
         match socket.socket.receive(&mut self.received) {
             Ok(0) => return false,
-            Ok(_) => {}
+            Ok(_) => socket.taken.note(),
             Err(error) => {
                 self.running.io_error("receive", address, &error, now);
                 return false;

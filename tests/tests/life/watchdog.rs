@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::unix::net::UnixDatagram;
+use std::sync::mpsc::{self, TryRecvError};
+use std::thread;
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -11,8 +13,8 @@ use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 use tests::{
-    Action, Ask, Metrics, Options, Server, Upstream, eventually, free_port, fresh_ip, isolated, port, skip,
-    tempdir,
+    Action, Ask, Metrics, Options, Server, Upstream, eventually, free_port, fresh_ip, isolated, port, run,
+    skip, tempdir, tool,
 };
 
 use super::text;
@@ -175,6 +177,53 @@ fn pings_cease(test: &str, at: SocketAddr) {
     drop(held);
     notify.wait_for("WATCHDOG=1");
     heartbeat(0.0..0.6);
+}
+
+#[test]
+fn a_flood_that_leaves_probes_no_room_is_no_reason_to_be_killed_and_no_excuse() {
+    let test = "a_flood_that_leaves_probes_no_room_is_no_reason_to_be_killed_and_no_excuse";
+    isolated(|| {
+        if !tool(test, "nft") {
+            return;
+        }
+        let notify = Notify::new();
+        let at: SocketAddr = "127.0.0.1:53".parse().unwrap();
+        let corefile = format!(".:53 {{\nbind {}\nmultisocket 2\nwhoami\n}}", at.ip());
+        let server = Server::start_with(&corefile, notify.options(900_000));
+        notify.wait_for("READY=1");
+        // What a full receive buffer does, to our own queries alone: the third label of their name is "probe".
+        run("nft", &["add table inet flood"]);
+        run("nft", &["add chain inet flood input { type filter hook input priority 0; }"]);
+        thread::scope(|scope| {
+            let (stop, stopped) = mpsc::channel::<()>();
+            scope.spawn(move || {
+                while stopped.try_recv() == Err(TryRecvError::Empty) {
+                    // Each from another port: the kernel spreads them over the workers.
+                    drop(Ask::new("a.example", "A").timeout(Duration::from_millis(5)).try_of(at));
+                }
+            });
+            run("nft", &["add rule inet flood input udp dport 53 @th,432,48 0x0570726f6265 drop"]);
+            notify.drain();
+            for _ in 0..4 {
+                notify.wait_for("WATCHDOG=1");
+            }
+            assert!(!server.log_text().contains("no ping"), "{}", server.log_text());
+            let workers = server.threads("worker-");
+            let held = match Held::stop(workers[1]) {
+                Ok(held) => held,
+                Err(why) => return skip(test, &why.to_string()),
+            };
+            let line = server.wait_for_log("no ping", Duration::from_secs(5));
+            assert!(line.ends_with("does not answer over UDP (worker 1)"), "{line}");
+            notify.drain();
+            assert_eq!(notify.next(Duration::from_secs(3)), None, "a ping although a worker stands still");
+            drop(held);
+            notify.wait_for("WATCHDOG=1");
+            drop(stop);
+        });
+        // What nobody takes off a socket that nobody floods is not answered.
+        server.wait_for_log("does not answer over UDP (worker 0, 1)", Duration::from_secs(10));
+    });
 }
 
 /// systemd's end of the notify socket.
