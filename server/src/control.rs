@@ -20,7 +20,7 @@ use thiserror::Error;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
-use crate::admin::{AdminError, AdminServer, Content, Plan};
+use crate::admin::{AdminError, AdminServer, AdminThread, Content, Plan};
 use crate::cli::Flags;
 use crate::clock;
 use crate::house::{AdminPlan, House, Shared};
@@ -151,6 +151,7 @@ pub struct Server {
     running: Arc<Running>,
     ports: Ports,
     admin: AdminServer,
+    _admin_thread: AdminThread,
     workers: Vec<JoinHandle<()>>,
     handle: Handle,
     origin: Origin,
@@ -208,7 +209,8 @@ impl Server {
         let house = running.house.load_full();
         let bound = ports.bind(house.listeners.keys().copied(), workers, handle)?;
         let reloads = Arc::new(Reloads { hash: draft.hash.into(), ..Reloads::default() });
-        let admin = admin_server(&running, &reloads, handle, logger.clone());
+        let admin_thread = AdminThread::start().map_err(StartError::Machine)?;
+        let admin = admin_server(&running, &reloads, admin_thread.handle(), logger.clone());
         let prepared = admin.prepare(plan(&house.admin))?;
 
         let mut threads = Vec::with_capacity(workers);
@@ -228,6 +230,7 @@ impl Server {
             running,
             ports,
             admin,
+            _admin_thread: admin_thread,
             workers: threads,
             handle: handle.clone(),
             origin,
@@ -410,7 +413,7 @@ fn admin_server(
     let collector: Arc<std::sync::OnceLock<Collector>> = Arc::default();
     let scraped = collector.clone();
     let content = Content {
-        metrics: Box::new(move || scraped.get().map(Collector::text).unwrap_or_default()),
+        metrics: Box::new(move || scraped.get().map(Collector::families).unwrap_or_default()),
         // Every plugin that is here is ready as soon as it is built.
         not_ready: Box::new(Vec::new),
     };

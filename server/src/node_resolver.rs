@@ -125,13 +125,13 @@ impl NodeResolver {
     fn serve_metrics(&self, runtime: &Handle) -> Result<Option<AdminServer>, RunError> {
         let Some(address) = self.metrics else { return Ok(None) };
         let counters = self.counters.clone();
-        let text = move || {
+        let metrics = move || {
             let mut families = Families::default();
             counters.collect(&mut families);
             Process.collect(&mut families);
-            families.into_text()
+            families
         };
-        let content = Content { metrics: Box::new(text), not_ready: Box::new(Vec::new) };
+        let content = Content { metrics: Box::new(metrics), not_ready: Box::new(Vec::new) };
         let admin = AdminServer::new(runtime.clone(), content, self.logger.clone());
         let mut plan = AdminPlan::default();
         plan.metrics(address);

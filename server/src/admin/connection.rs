@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{CONTENT_TYPE, DATE, HeaderValue};
+use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, DATE, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
@@ -18,16 +18,18 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use super::server::{Content, Pages};
+use super::negotiate::Wanted;
+use super::scrape::Scrapes;
+use super::server::{NotReady, Pages};
 use crate::clock;
 use crate::observe::Logger;
 
 /// What every connection of a listener shares.
-#[derive(Debug)]
 pub(super) struct Site {
     /// Which pages it has, as [`Pages::to_bits`]; changes on reload.
     pub(super) pages: AtomicU8,
-    pub(super) content: Arc<Content>,
+    pub(super) scrapes: Scrapes,
+    pub(super) not_ready: Arc<NotReady>,
     pub(super) logger: Logger,
     pub(super) patience: Patience,
 }
@@ -56,8 +58,11 @@ pub(super) async fn serve(mut stream: TcpStream, site: Arc<Site>, mut stop: watc
     let Patience { head, life, linger } = site.patience;
     {
         let service = service_fn(|request: Request<Incoming>| {
-            let response = site.respond(request.uri().path());
-            async { Ok::<_, Infallible>(response) }
+            let site = site.clone();
+            async move {
+                let wanted = Wanted::of(request.headers());
+                Ok::<_, Infallible>(site.respond(request.uri().path(), wanted).await)
+            }
         });
         let mut connection = pin!(
             http1::Builder::new()
@@ -95,10 +100,10 @@ async fn close(stream: &mut TcpStream) {
 }
 
 impl Site {
-    fn respond(&self, path: &str) -> Response<Full<Bytes>> {
+    async fn respond(&self, path: &str, wanted: Wanted) -> Response<Full<Bytes>> {
         let pages = Pages::from_bits(self.pages.load(Ordering::Relaxed));
         match path {
-            "/metrics" if pages.metrics => response(StatusCode::OK, METRICS, (self.content.metrics)()),
+            "/metrics" if pages.metrics => self.metrics(wanted).await,
             "/health" if pages.health => response(StatusCode::OK, PLAIN, "OK"),
             "/ready" if pages.ready => self.ready(),
             _ => {
@@ -109,8 +114,22 @@ impl Site {
         }
     }
 
+    async fn metrics(&self, wanted: Wanted) -> Response<Full<Bytes>> {
+        let Some(page) = self.scrapes.page(wanted).await else {
+            return response(StatusCode::SERVICE_UNAVAILABLE, PLAIN, "too many pages are still being read\n");
+        };
+        let mut response = response(StatusCode::OK, PLAIN, page);
+        if let Ok(kind) = HeaderValue::try_from(wanted.content_type()) {
+            response.headers_mut().insert(CONTENT_TYPE, kind);
+        }
+        if wanted.gzip {
+            response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        }
+        response
+    }
+
     fn ready(&self) -> Response<Full<Bytes>> {
-        let missing = (self.content.not_ready)();
+        let missing = (self.not_ready)();
         if missing.is_empty() {
             return response(StatusCode::OK, PLAIN, "OK");
         }
@@ -137,8 +156,6 @@ fn date() -> Option<HeaderValue> {
 }
 
 const PLAIN: &str = "text/plain; charset=utf-8";
-/// As Go's client library prints it.
-const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
 /// How much of what it still sends is read.
 const LINGER_BYTES: usize = 64 * 1024;
 /// Bound of a request's head in octets.

@@ -4,19 +4,22 @@
 //! plan -> prepare (bind aside) -> commit (swap) -> listeners that outlive reloads -> connections -> pages
 //! ```
 //!
-//! Runs on the tokio runtime, beside the queries' threads. It is handed what the pages say as plain functions and knows
+//! Connections run on a tokio runtime of their own, and pages of /metrics are made on a further thread: neither takes a
+//! moment from who serves queries. It is handed what the pages say as plain functions and knows
 //! no plugin, no zone and no configuration snapshot.
 
 mod connection;
 mod listen;
+mod negotiate;
 mod probe;
 mod process;
+mod scrape;
 mod server;
 
 pub use listen::AdminError;
 pub use probe::HealthProbe;
 pub use process::Process;
-pub use server::{AdminServer, Content, Pages, Plan, Prepared};
+pub use server::{AdminServer, AdminThread, Content, NotReady, Pages, Plan, Prepared};
 
 #[cfg(test)]
 mod tests;

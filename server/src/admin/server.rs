@@ -1,13 +1,13 @@
 //! The admin server: listeners by address that outlive reloads.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fmt;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use std::{fmt, io};
 
-use tokio::runtime::Handle;
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::sleep;
@@ -15,16 +15,20 @@ use tokio::time::sleep;
 use super::connection::{self, Patience, Site};
 use super::listen::{AdminError, listen};
 use super::probe::HealthProbe;
-use crate::observe::Logger;
+use super::scrape::Scrapes;
+use crate::observe::{Families, Logger};
 use crate::setup::AdminAddress;
 
-/// What the pages say, asked anew for each request. Quick: it runs between the requests of other clients.
+/// What the pages say.
 pub struct Content {
-    /// `/metrics`, in the text format.
-    pub metrics: Box<dyn Fn() -> String + Send + Sync>,
-    /// The plugins that are not ready, for `/ready`.
-    pub not_ready: Box<dyn Fn() -> Vec<&'static str> + Send + Sync>,
+    /// `/metrics`, for all who ask at a time; on a thread of its own.
+    pub metrics: Box<dyn Fn() -> Families + Send + Sync>,
+    /// The plugins that are not ready, for `/ready`; for each request. Quick: it runs between those of other clients.
+    pub not_ready: Box<NotReady>,
 }
+
+/// The plugins that are not ready.
+pub type NotReady = dyn Fn() -> Vec<&'static str> + Send + Sync;
 
 /// Which pages an address has; every other path is 404.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -70,6 +74,40 @@ impl Plan {
     }
 }
 
+/// The thread that serves the connections: however much they read, queries do not wait for it.
+#[derive(Debug)]
+pub struct AdminThread {
+    runtime: Option<Runtime>,
+    handle: Handle,
+}
+
+impl AdminThread {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// What the kernel says to a thread or to epoll.
+    pub fn start() -> io::Result<Self> {
+        let mut builder = Builder::new_multi_thread();
+        builder.worker_threads(1).max_blocking_threads(1).thread_name("admin").enable_all();
+        let runtime = builder.build()?;
+        Ok(Self { handle: runtime.handle().clone(), runtime: Some(runtime) })
+    }
+
+    /// Where its tasks are spawned.
+    pub fn handle(&self) -> &Handle {
+        &self.handle
+    }
+}
+
+impl Drop for AdminThread {
+    fn drop(&mut self) {
+        // Nobody's scrape is worth waiting for.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
 /// A plan whose new addresses are bound. Dropping it closes them and changes nothing.
 #[derive(Debug)]
 #[must_use = "nothing is served before it is committed"]
@@ -79,10 +117,10 @@ pub struct Prepared {
 }
 
 /// Serves the pages. Dropping it ends every listener and connection at once.
-#[derive(Debug)]
 pub struct AdminServer {
     runtime: Handle,
-    content: Arc<Content>,
+    scrapes: Scrapes,
+    not_ready: Arc<NotReady>,
     logger: Logger,
     probe: Arc<HealthProbe>,
     patience: Patience,
@@ -102,7 +140,15 @@ impl AdminServer {
         patience: Patience,
     ) -> Self {
         let probe = Arc::new(HealthProbe::new(logger.clone()));
-        Self { runtime, content: Arc::new(content), logger, probe, patience, serving: Mutex::default() }
+        Self {
+            runtime,
+            scrapes: Scrapes::start(content.metrics, &logger),
+            not_ready: content.not_ready.into(),
+            logger,
+            probe,
+            patience,
+            serving: Mutex::default(),
+        }
     }
 
     /// The self-probe of `/health`, a source of its metrics.
@@ -172,7 +218,8 @@ impl AdminServer {
         let _inside = self.runtime.enter();
         let site = Arc::new(Site {
             pages: AtomicU8::new(0),
-            content: self.content.clone(),
+            scrapes: self.scrapes.clone(),
+            not_ready: self.not_ready.clone(),
             logger: self.logger.clone(),
             patience: self.patience,
         });
@@ -207,7 +254,6 @@ impl AdminServer {
 }
 
 /// One address being served.
-#[derive(Debug)]
 struct Serving {
     site: Arc<Site>,
     /// Tells connections to end after the request they are at.
@@ -259,6 +305,12 @@ async fn accept(listener: tokio::net::TcpListener, site: Arc<Site>, stop: watch:
 impl fmt::Debug for Content {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Content").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for AdminServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AdminServer").field("serving", &self.addresses()).finish_non_exhaustive()
     }
 }
 

@@ -12,7 +12,7 @@ use super::connection::Patience;
 use super::server::CONNECTIONS;
 use super::*;
 use crate::observe::logger::tests::Paper;
-use crate::observe::{Families, Format, Logger, Source};
+use crate::observe::{Families, Format, Logger, Metric, Source};
 use crate::setup::AdminAddress;
 
 struct Scene {
@@ -36,7 +36,11 @@ impl Scene {
         let ready = Arc::new(AtomicBool::new(true));
         let is_ready = ready.clone();
         let content = Content {
-            metrics: Box::new(|| "up 1\n".to_owned()),
+            metrics: Box::new(|| {
+                let mut families = Families::default();
+                families.gauge(Metric { name: "up", help: "U." }, &[], 1.0);
+                families
+            }),
             not_ready: Box::new(move || {
                 if is_ready.load(Ordering::Relaxed) { vec![] } else { vec!["hosts", "kubernetes"] }
             }),
@@ -108,7 +112,7 @@ fn pages_read_as_those_of_coredns() {
     let address = scene.at(place(1));
     let plain = "text/plain; charset=utf-8";
     for (path, status, kind, body) in [
-        ("/metrics", 200, "text/plain; version=0.0.4; charset=utf-8; escaping=underscores", "up 1\n"),
+        ("/metrics", 200, "text/plain; version=0.0.4; charset=utf-8; escaping=underscores", UP),
         ("/health", 200, plain, "OK"),
         ("/health?x=1", 200, plain, "OK"),
         ("/ready", 200, plain, "OK"),
@@ -318,7 +322,7 @@ fn early_closing_clients_do_no_harm() {
     for _ in 0..30 {
         connect(address).write_all(head("GET", "/metrics", "").as_bytes()).unwrap();
     }
-    assert_eq!(get(address, "/metrics").2, "up 1\n");
+    assert_eq!(get(address, "/metrics").2, UP);
 }
 
 #[test]
@@ -330,3 +334,5 @@ fn the_self_probe_is_told_from_the_start_even_if_it_never_asked() {
     assert!(printed.contains("coredns_health_request_duration_seconds"), "{printed}");
     assert!(printed.contains("coredns_health_request_failures_total"), "{printed}");
 }
+
+const UP: &str = "# HELP up U.\n# TYPE up gauge\nup 1\n";

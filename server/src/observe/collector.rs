@@ -40,15 +40,15 @@ impl Collector {
         self
     }
 
-    /// Everything in the text format, version 0.0.4.
-    pub fn text(&self) -> String {
+    /// Everything as it is now.
+    pub fn families(&self) -> Families {
         let mut families = Families::default();
         self.always_there(&mut families);
         zones::collect(&self.zones.all(), &mut families);
         for source in &self.sources {
             source.collect(&mut families);
         }
-        families.into_text()
+        families
     }
 
     /// What CoreDNS prints from the first scrape on, used or not.
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn an_unused_server_prints_what_coredns_prints_unused() {
-        let text = collector(Arc::default()).text();
+        let text = collector(Arc::default()).families().to_text();
         for line in [
             "coredns_build_info{goversion=\"rustc 1.95\",revision=\"\",version=\"0.1.0\"} 1",
             "coredns_panics_total 0",
@@ -152,7 +152,7 @@ mod tests {
         set[0].cache_requests.add(3);
         set[0].cache_hits[1].add(2);
         set[1].hosts_hits.add(1);
-        let text = collector(zones).text();
+        let text = collector(zones).families().to_text();
         let zone = "server=\"dns://127.0.0.1:53\",view=\"\",zone=\"example.org.\"";
         let requests = |family, proto, rtype, count| {
             format!(
@@ -207,7 +207,7 @@ mod tests {
                 into.histogram(SPREAD, &[], seen);
             }))
         };
-        let text = collector(Arc::default()).with(source()).with(source()).text();
+        let text = collector(Arc::default()).with(source()).with(source()).families().to_text();
         assert_eq!(samples(&text, "a_total"), ["a_total{a=\"\\\"\\n\",b=\"1\"} 4"]);
         assert_eq!(samples(&text, "a_gauge"), ["a_gauge 1.5"]);
         assert_eq!(

@@ -1,10 +1,8 @@
-//! Metric families as they are gathered: whoever counts something adds its samples here, the collector prints them.
+//! Metric families as they are gathered: whoever counts something adds its samples here, `expose` writes them down.
 
 use std::collections::BTreeMap;
 
-use prometheus::{TextEncoder, proto};
-
-/// Who has metrics to add. Called for every scrape, from the thread that serves it: quick, and no waiting.
+/// Who has metrics to add. Called for every page, from a thread that serves nobody; no waiting all the same.
 pub trait Source: Send + Sync {
     /// Adds the samples as they are now.
     fn collect(&self, into: &mut Families);
@@ -33,32 +31,33 @@ pub struct Distribution<'d> {
 /// Samples by family and labels. A family without samples is not printed, as in Go.
 #[derive(Debug, Default)]
 pub struct Families {
-    families: BTreeMap<&'static str, Family>,
+    pub(super) families: BTreeMap<&'static str, Family>,
 }
 
 #[derive(Debug)]
-struct Family {
-    help: &'static str,
-    kind: Kind,
-    samples: BTreeMap<Labels, Sample>,
+pub(super) struct Family {
+    pub(super) help: &'static str,
+    pub(super) kind: Kind,
+    pub(super) samples: BTreeMap<Labels, Sample>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     Counter,
     Gauge,
     Histogram,
 }
 
 /// Sorted by name.
-type Labels = Vec<(&'static str, String)>;
+pub(super) type Labels = Vec<(&'static str, String)>;
 
 #[derive(Debug, Default)]
-struct Sample {
+pub(super) struct Sample {
     /// Of a counter or gauge; the sum of a histogram.
-    value: f64,
+    pub(super) value: f64,
     bounds: Vec<f64>,
-    counts: Vec<u64>,
+    /// One more than bounds.
+    pub(super) counts: Vec<u64>,
 }
 
 impl Families {
@@ -104,74 +103,26 @@ impl Families {
         labels.sort_unstable();
         (family.kind == kind).then(|| family.samples.entry(labels).or_default())
     }
-
-    /// Everything in the text format, version 0.0.4.
-    pub fn into_text(self) -> String {
-        // It fails on a family without name or samples; there is none.
-        TextEncoder::new().encode_to_string(&self.into_proto()).unwrap_or_default()
-    }
-
-    /// As the text encoder wants it, sorted by name and labels.
-    fn into_proto(self) -> Vec<proto::MetricFamily> {
-        self.families.into_iter().map(|(name, family)| family.into_proto(name)).collect()
-    }
 }
 
-impl Family {
-    fn into_proto(self, name: &str) -> proto::MetricFamily {
-        let mut family = proto::MetricFamily::default();
-        family.set_name(name.to_owned());
-        family.set_help(self.help.to_owned());
-        family.set_field_type(match self.kind {
-            Kind::Counter => proto::MetricType::COUNTER,
-            Kind::Gauge => proto::MetricType::GAUGE,
-            Kind::Histogram => proto::MetricType::HISTOGRAM,
-        });
-        let metric = |(labels, sample): (Labels, Sample)| sample.into_proto(self.kind, labels);
-        family.set_metric(self.samples.into_iter().map(metric).collect());
-        family
+impl Kind {
+    /// As the text formats name it.
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
+        }
     }
 }
 
 impl Sample {
-    fn into_proto(self, kind: Kind, labels: Labels) -> proto::Metric {
-        let label = |(name, value): (&str, String)| {
-            let mut label = proto::LabelPair::default();
-            label.set_name(name.to_owned());
-            label.set_value(value);
-            label
-        };
-        let mut metric = proto::Metric::from_label(labels.into_iter().map(label).collect());
-        match kind {
-            Kind::Counter => {
-                let mut counter = proto::Counter::default();
-                counter.set_value(self.value);
-                metric.set_counter(counter);
-            }
-            Kind::Gauge => {
-                let mut gauge = proto::Gauge::default();
-                gauge.set_value(self.value);
-                metric.set_gauge(gauge);
-            }
-            Kind::Histogram => metric.set_histogram(self.into_histogram()),
-        }
-        metric
-    }
-
-    fn into_histogram(self) -> proto::Histogram {
-        let mut total = 0;
-        let mut buckets = Vec::with_capacity(self.bounds.len());
-        for (bound, count) in self.bounds.into_iter().zip(&self.counts) {
-            total += count;
-            let mut bucket = proto::Bucket::default();
-            bucket.set_upper_bound(bound);
-            bucket.set_cumulative_count(total);
-            buckets.push(bucket);
-        }
-        let mut histogram = proto::Histogram::default();
-        histogram.set_bucket(buckets);
-        histogram.set_sample_sum(self.value);
-        histogram.set_sample_count(self.counts.iter().sum());
-        histogram
+    /// Each bound with how many values are not above it.
+    pub(super) fn cumulated(&self) -> impl Iterator<Item = (f64, u64)> {
+        let totals = self.counts.iter().scan(0, |total, count| {
+            *total += count;
+            Some(*total)
+        });
+        self.bounds.iter().copied().zip(totals)
     }
 }

@@ -12,6 +12,7 @@
 pub mod collector;
 pub mod counters;
 pub mod errors;
+pub mod expose;
 pub mod families;
 mod json;
 pub mod log;
@@ -24,6 +25,7 @@ mod zones;
 
 pub use collector::Collector;
 pub use errors::ErrorLog;
+pub use expose::Form;
 pub use families::{Distribution, Families, Metric, Source};
 pub use log::{LogEntry, LogFormat, LogRules, Outcome};
 pub use logger::{Format, LineRing, Logger};

@@ -4,6 +4,7 @@ mod advisories;
 mod clients;
 mod load;
 mod machine;
+mod scrapers;
 mod upstreams;
 
 use tests::{Action, Asked};

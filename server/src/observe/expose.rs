@@ -1,0 +1,279 @@
+//! Families as a scraper reads them: the text format 0.0.4, OpenMetrics 1.0.0, delimited protobuf; each as Go's
+//! client library (`expfmt`) writes it.
+
+use std::fmt::Write as _;
+
+use super::families::{Families, Family, Kind, Labels, Sample};
+
+/// A format of `/metrics`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// The text format, version 0.0.4.
+    Text,
+    /// OpenMetrics of version 1.0.0, or, in the same words, of 0.0.1.
+    OpenMetrics(&'static str),
+    /// `io.prometheus.client.MetricFamily`, each with its length in front.
+    Protobuf,
+}
+
+impl Families {
+    /// Everything in the text format, version 0.0.4.
+    pub fn to_text(&self) -> String {
+        self.text(false)
+    }
+
+    /// Everything in this format.
+    pub fn encode(&self, form: Form) -> Vec<u8> {
+        match form {
+            Form::Text => self.text(false).into_bytes(),
+            Form::OpenMetrics(_) => self.text(true).into_bytes(),
+            Form::Protobuf => self.protobuf(),
+        }
+    }
+
+    fn text(&self, open: bool) -> String {
+        let mut out = String::new();
+        for (name, family) in &self.families {
+            let mut page = Page { out: &mut out, name, open };
+            page.head(family);
+            for (labels, sample) in &family.samples {
+                page.sample(family.kind, labels, sample);
+            }
+        }
+        if open {
+            out.push_str("# EOF\n");
+        }
+        out
+    }
+
+    fn protobuf(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        for (name, family) in &self.families {
+            let message = family.message(name);
+            varint(&mut out, message.len() as u64);
+            out.extend_from_slice(&message);
+        }
+        out
+    }
+}
+
+/// One family's part of a text page.
+struct Page<'p> {
+    out: &'p mut String,
+    name: &'p str,
+    open: bool,
+}
+
+impl Page<'_> {
+    fn head(&mut self, family: &Family) {
+        // OpenMetrics names a counter without the suffix of its sample.
+        let counter = family.kind == Kind::Counter;
+        let bare = self.name.strip_suffix("_total").filter(|_| self.open && counter);
+        let kind = match family.kind {
+            Kind::Counter if self.open && bare.is_none() => "unknown",
+            kind => kind.label(),
+        };
+        let name = bare.unwrap_or(self.name);
+        let _ = write!(self.out, "# HELP {name} ");
+        escape(self.out, family.help, self.open);
+        let _ = write!(self.out, "\n# TYPE {name} {kind}\n");
+    }
+
+    fn sample(&mut self, kind: Kind, labels: &Labels, sample: &Sample) {
+        if kind != Kind::Histogram {
+            return self.line("", labels, None, |page| page.float(sample.value));
+        }
+        for (bound, total) in sample.cumulated() {
+            self.line("_bucket", labels, Some(Some(bound)), |page| page.whole(total));
+        }
+        let total = sample.counts.iter().sum();
+        self.line("_bucket", labels, Some(None), |page| page.whole(total));
+        self.line("_sum", labels, None, |page| page.float(sample.value));
+        self.line("_count", labels, None, |page| page.whole(total));
+    }
+
+    /// `le` is a bucket's bound, and `Some(None)` is infinity.
+    fn line(
+        &mut self,
+        suffix: &str,
+        labels: &Labels,
+        le: Option<Option<f64>>,
+        value: impl FnOnce(&mut Self),
+    ) {
+        self.out.push_str(self.name);
+        self.out.push_str(suffix);
+        let mut separator = '{';
+        for (label, word) in labels {
+            let _ = write!(self.out, "{separator}{label}=\"");
+            escape(self.out, word, true);
+            self.out.push('"');
+            separator = ',';
+        }
+        if let Some(bound) = le {
+            let _ = write!(self.out, "{separator}le=\"");
+            self.float(bound.unwrap_or(f64::INFINITY));
+            self.out.push('"');
+            separator = ',';
+        }
+        self.out.push_str(if separator == ',' { "} " } else { " " });
+        value(self);
+        self.out.push('\n');
+    }
+
+    fn whole(&mut self, number: u64) {
+        let _ = write!(self.out, "{number}");
+    }
+
+    fn float(&mut self, number: f64) {
+        let _ = match number {
+            f64::INFINITY => write!(self.out, "+Inf"),
+            f64::NEG_INFINITY => write!(self.out, "-Inf"),
+            // OpenMetrics tells floats by their point.
+            number if self.open && number == number.trunc() => write!(self.out, "{number:.1}"),
+            number => write!(self.out, "{number}"),
+        };
+    }
+}
+
+fn escape(out: &mut String, text: &str, quotes: bool) {
+    for char in text.chars() {
+        match char {
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '"' if quotes => out.push_str("\\\""),
+            char => out.push(char),
+        }
+    }
+}
+
+/// The fields' numbers are those of `io/prometheus/client/metrics.proto`.
+impl Family {
+    fn message(&self, name: &str) -> Vec<u8> {
+        let mut out = Vec::new();
+        octets(&mut out, 1, name.as_bytes());
+        octets(&mut out, 2, self.help.as_bytes());
+        let kind = match self.kind {
+            Kind::Counter => 0,
+            Kind::Gauge => 1,
+            Kind::Histogram => 4,
+        };
+        number(&mut out, 3, kind);
+        for (labels, sample) in &self.samples {
+            octets(&mut out, 4, &sample.message(self.kind, labels));
+        }
+        out
+    }
+}
+
+impl Sample {
+    fn message(&self, kind: Kind, labels: &Labels) -> Vec<u8> {
+        let mut out = Vec::new();
+        for (label, word) in labels {
+            let mut pair = Vec::new();
+            octets(&mut pair, 1, label.as_bytes());
+            octets(&mut pair, 2, word.as_bytes());
+            octets(&mut out, 1, &pair);
+        }
+        let mut value = Vec::new();
+        match kind {
+            Kind::Counter | Kind::Gauge => double(&mut value, 1, self.value),
+            Kind::Histogram => {
+                number(&mut value, 1, self.counts.iter().sum());
+                double(&mut value, 2, self.value);
+                for (bound, total) in self.cumulated() {
+                    let mut bucket = Vec::new();
+                    number(&mut bucket, 1, total);
+                    double(&mut bucket, 2, bound);
+                    octets(&mut value, 3, &bucket);
+                }
+            }
+        }
+        let field = match kind {
+            Kind::Gauge => 2,
+            Kind::Counter => 3,
+            Kind::Histogram => 7,
+        };
+        octets(&mut out, field, &value);
+        out
+    }
+}
+
+fn varint(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+fn number(out: &mut Vec<u8>, field: u8, value: u64) {
+    out.push(field << 3);
+    varint(out, value);
+}
+
+fn double(out: &mut Vec<u8>, field: u8, value: f64) {
+    out.push(field << 3 | 1);
+    out.extend_from_slice(&value.to_le_bytes());
+}
+
+fn octets(out: &mut Vec<u8>, field: u8, value: &[u8]) {
+    out.push(field << 3 | 2);
+    varint(out, value.len() as u64);
+    out.extend_from_slice(value);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::families::{Distribution, Metric};
+
+    const COUNT: Metric = Metric { name: "a_total", help: "A \"quoted\" \\ help." };
+    const GAUGE: Metric = Metric { name: "b", help: "B." };
+    const SPREAD: Metric = Metric { name: "c_seconds", help: "C." };
+
+    fn families() -> Families {
+        let mut families = Families::default();
+        families.counter(COUNT, &[("x", "\"\n\\")], 300.0);
+        families.gauge(GAUGE, &[], 0.5);
+        let seen = Distribution { bounds: &[0.25, 1.0], counts: &[1, 0, 2], sum: 7.0 };
+        families.histogram(SPREAD, &[("y", "z")], seen);
+        families
+    }
+
+    #[test]
+    fn text_and_openmetrics_read_as_gos_client_library_writes_them() {
+        assert_eq!(
+            families().to_text(),
+            "# HELP a_total A \"quoted\" \\\\ help.\n# TYPE a_total counter\na_total{x=\"\\\"\\n\\\\\"} 300\n\
+             # HELP b B.\n# TYPE b gauge\nb 0.5\n\
+             # HELP c_seconds C.\n# TYPE c_seconds histogram\n\
+             c_seconds_bucket{y=\"z\",le=\"0.25\"} 1\nc_seconds_bucket{y=\"z\",le=\"1\"} 1\n\
+             c_seconds_bucket{y=\"z\",le=\"+Inf\"} 3\nc_seconds_sum{y=\"z\"} 7\nc_seconds_count{y=\"z\"} 3\n"
+        );
+        assert_eq!(
+            String::from_utf8(families().encode(Form::OpenMetrics("1.0.0"))).unwrap(),
+            "# HELP a A \\\"quoted\\\" \\\\ help.\n# TYPE a counter\na_total{x=\"\\\"\\n\\\\\"} 300.0\n\
+             # HELP b B.\n# TYPE b gauge\nb 0.5\n\
+             # HELP c_seconds C.\n# TYPE c_seconds histogram\n\
+             c_seconds_bucket{y=\"z\",le=\"0.25\"} 1\nc_seconds_bucket{y=\"z\",le=\"1.0\"} 1\n\
+             c_seconds_bucket{y=\"z\",le=\"+Inf\"} 3\nc_seconds_sum{y=\"z\"} 7.0\nc_seconds_count{y=\"z\"} 3\n# EOF\n"
+        );
+    }
+
+    #[test]
+    fn protobuf_has_the_fields_of_metric_family() {
+        let mut families = Families::default();
+        families.counter(Metric { name: "a_total", help: "A." }, &[("x", "y")], 300.0);
+        let seen = Distribution { bounds: &[0.25], counts: &[1, 299], sum: 7.0 };
+        families.histogram(Metric { name: "c", help: "C." }, &[], seen);
+        let mut expected = vec![36, 0x0a, 7];
+        expected
+            .extend_from_slice(b"a_total\x12\x02A.\x18\x00\x22\x13\x0a\x06\x0a\x01x\x12\x01y\x1a\x09\x09");
+        expected.extend_from_slice(&300f64.to_le_bytes());
+        expected.extend_from_slice(b"\x26\x0a\x01c\x12\x02C.\x18\x04\x22\x1b\x3a\x19\x08\xac\x02\x11");
+        expected.extend_from_slice(&7f64.to_le_bytes());
+        expected.extend_from_slice(b"\x1a\x0b\x08\x01\x11");
+        expected.extend_from_slice(&0.25f64.to_le_bytes());
+        assert_eq!(families.encode(Form::Protobuf), expected);
+    }
+}
