@@ -93,6 +93,55 @@ fn edns_of_another_version_is_badvers() {
 }
 
 #[test]
+fn a_query_with_an_opt_gets_one_back_whatever_the_reply_says() {
+    const QUERY: u16 = 0x0100;
+    let question = b"\x01a\x07example\x00\x00\x01\x00\x01".as_slice();
+    let axfr = b"\x01a\x07example\x00\x00\xfc\x00\x01".as_slice();
+    let chaos = b"\x01a\x07example\x00\x00\x10\x00\x03".as_slice();
+    let opt = b"\x00\x00\x29\x04\xd0\x00\x00\x80\x00\x00\x00".as_slice();
+    let opt_v1 = b"\x00\x00\x29\x04\xd0\x00\x01\x80\x00\x00\x00".as_slice();
+    // RFC 7871, 7.1.2: the scope of a query is 0; section 6: so are the bits beyond the prefix.
+    let scope = b"\0\0\x29\x04\xd0\0\0\x80\0\0\x0b\0\x08\0\x07\0\x01\x18\x18\xc0\0\x02".as_slice();
+    let bits = b"\0\0\x29\x04\xd0\0\0\x80\0\0\x0b\0\x08\0\x07\0\x01\x14\0\xc0\0\xff".as_slice();
+    let cut = b"\0\0\x29\x04\xd0\0\0\x80\0\0\x03\0\x08\0".as_slice();
+    type Row<'r> = (&'r str, u16, [u16; 4], Vec<&'r [u8]>, u16);
+    let rows: [Row<'_>; 11] = [
+        ("two questions", QUERY, [2, 0, 0, 1], vec![question, question, opt], 1),
+        ("no question", QUERY, [0, 0, 0, 1], vec![opt], 1),
+        ("two OPTs", QUERY, [1, 0, 0, 2], vec![question, opt, opt], 1),
+        ("an option cut off", QUERY, [1, 0, 0, 1], vec![question, cut], 1),
+        ("a client subnet with a scope", QUERY, [1, 0, 0, 1], vec![question, scope], 1),
+        ("a client subnet with bits beyond its prefix", QUERY, [1, 0, 0, 1], vec![question, bits], 1),
+        ("UPDATE", 5 << 11, [1, 0, 0, 1], vec![question, opt], 4),
+        ("NOTIFY", 4 << 11, [1, 0, 0, 1], vec![question, opt], 5),
+        ("AXFR", QUERY, [1, 0, 0, 1], vec![axfr, opt], 5),
+        ("no zone", QUERY, [1, 0, 0, 1], vec![chaos, opt], 5),
+        ("EDNS 1", QUERY, [1, 0, 0, 1], vec![question, opt_v1], 16),
+    ];
+    let ip = fresh_ip();
+    let at = SocketAddr::from((ip, port()));
+    let upstream = Upstream::start(fresh_ip(), good);
+    let text = format!("example:{} {{\nbind {ip}\nforward . {}\n}}", port(), upstream.word());
+    let _server = Server::start(&text);
+    for (what, flags, counts, parts, rcode) in rows {
+        let mut octets = header(0x1234, flags, counts);
+        parts.iter().for_each(|part| octets.extend(*part));
+        let mut connection = Connection::open(at, Duration::from_secs(2)).unwrap();
+        connection.send(&octets).unwrap();
+        let tcp = connection.receive().unwrap_or_else(|error| panic!("{what} over TCP: {error:#}"));
+        let udp = exchange_udp(at, &octets, Duration::from_secs(2))
+            .unwrap_or_else(|error| panic!("{what}: {error:#}"));
+        for reply in [udp, tcp] {
+            let message = Message::decode(&reply).unwrap_or_else(|error| panic!("{what}: {error:#}"));
+            assert_eq!((message.id, message.rcode()), (0x1234, rcode), "{what}");
+            let edns = message.edns.as_ref().unwrap_or_else(|| panic!("{what}: no OPT"));
+            assert_eq!((edns.version, edns.dnssec_ok), (0, true), "{what}");
+        }
+    }
+    assert_eq!(upstream.total(), 0, "none of it goes upstream");
+}
+
+#[test]
 fn zone_transfers_are_refused_and_never_forwarded() {
     let dns = Dns::start();
     for rtype in ["AXFR", "IXFR"] {

@@ -11,7 +11,8 @@ pub const OPTION_CLIENT_SUBNET: u16 = 8;
 /// Extended DNS Error (RFC 8914).
 pub const OPTION_EDE: u16 = 15;
 
-const DO: u16 = 0x8000;
+/// The DO bit of an OPT record's TTL (RFC 3225, section 3).
+pub(crate) const DO: u16 = 0x8000;
 
 /// What a query's OPT record says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +31,7 @@ pub struct Edns<'p> {
 
 impl<'p> Edns<'p> {
     /// Reads an OPT record's class, TTL and data; `None` where the options do not add up or one of ours is malformed.
+    /// Those of another version are not read: what they look like is that version's affair.
     pub(crate) fn read(class: u16, ttl: u32, data: &'p [u8]) -> Option<Self> {
         let mut edns = Self {
             udp_size: class,
@@ -38,6 +40,9 @@ impl<'p> Edns<'p> {
             nsid: false,
             client_subnet: None,
         };
+        if edns.version != 0 {
+            return Some(edns);
+        }
         for option in options(data) {
             let (code, value) = option?;
             match code {
@@ -73,15 +78,21 @@ pub(crate) fn options(data: &[u8]) -> impl Iterator<Item = Option<(u16, &[u8])>>
     })
 }
 
-/// RFC 7871, section 6: the family is known, the prefix fits it and the address has just the octets the prefix needs.
+/// RFC 7871, sections 6 and 7.1.2: the family is known and the prefix fits it, a query's scope is 0, the address has just
+/// the octets that the prefix needs, and no bit beyond it is set.
 fn client_subnet_holds(value: &[u8]) -> bool {
-    let [family_high, family_low, source, _scope, address @ ..] = value else { return false };
-    let longest = match (family_high, family_low) {
-        (0, 1) => 32,
-        (0, 2) => 128,
+    let [0, family, source, 0, address @ ..] = value else { return false };
+    let longest = match family {
+        // Who wants no part of it, and has no address to say so with (`dig +subnet=0`).
+        0 => 0,
+        1 => 32,
+        2 => 128,
         _ => return false,
     };
-    *source <= longest && address.len() == usize::from(source.div_ceil(8))
+    let unused = u32::from(source.wrapping_neg() % 8);
+    *source <= longest
+        && address.len() == usize::from(source.div_ceil(8))
+        && address.last().is_none_or(|last| last.trailing_zeros() >= unused)
 }
 
 /// An Extended DNS Error: why the answer is what it is (RFC 8914).

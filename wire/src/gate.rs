@@ -3,9 +3,9 @@
 //! It reads the raw packet before anything else does, and decides as CoreDNS 1.15.0 does except where an RFC or safety
 //! says otherwise.
 
-use crate::edns::write_opt;
+use crate::edns::{DO, write_opt};
 use crate::records::{self, Section};
-use crate::{Class, Edns, Flags, HEADER, Opcode, Query, RType, Rcode, read_u16};
+use crate::{Class, Edns, Flags, HEADER, Opcode, Query, RType, Rcode, name, read_u16, read_u32};
 
 /// What becomes of a packet.
 #[allow(
@@ -68,6 +68,8 @@ impl Refusal<'_> {
 ///   records (RFC 6891, section 6.1.1): FORMERR
 /// - EDNS version other than 0: BADVERS (RFC 6891, section 6.1.3)
 /// - AXFR and IXFR, which are never forwarded, and OPT as a type: REFUSED and FORMERR
+///
+/// Whatever is refused, a query with an OPT gets one back (RFC 6891, section 6.1.1).
 pub fn accept(packet: &[u8]) -> Gate<'_> {
     let mut gate = Gate::Pass(Query::BLANK);
     gate.read(packet);
@@ -104,7 +106,7 @@ fn fill<'p>(query: &mut Query<'p>, packet: &'p [u8]) -> Result<(), Option<Refusa
     if flags.has(Flags::QR) {
         return Err(None);
     }
-    let refuse = |rcode, question| Err(Some(Refusal { id, flags, rcode, question, opt: None }));
+    let refuse = |rcode, question| Err(Some(Refusal { id, flags, rcode, question, opt: opt_of(packet) }));
     match flags.opcode() {
         Opcode::QUERY | Opcode::NOTIFY => {}
         _ => return refuse(Rcode::NOTIMP, None),
@@ -148,8 +150,9 @@ fn fill<'p>(query: &mut Query<'p>, packet: &'p [u8]) -> Result<(), Option<Refusa
 /// Looks over a packet of which the end was lost because it did not fit the receive buffer: FORMERR at best.
 pub fn accept_truncated(packet: &[u8]) -> Gate<'_> {
     match accept(packet) {
-        Gate::Pass(Query { id, flags, question, .. }) => {
-            Gate::Refuse(Refusal { id, flags, rcode: Rcode::FORMERR, question: Some(question), opt: None })
+        Gate::Pass(Query { id, flags, question, edns, .. }) => {
+            let opt = edns.map(|edns| edns.dnssec_ok);
+            Gate::Refuse(Refusal { id, flags, rcode: Rcode::FORMERR, question: Some(question), opt })
         }
         // Dropped or refused for what is there; what is not there changes nothing.
         settled => settled,
@@ -170,6 +173,29 @@ fn read_edns(packet: &[u8], start: usize, counts: [u16; 3]) -> Option<Option<Edn
         edns = Some(Edns::read(record.class.0, record.ttl, record.data(packet))?);
     }
     Some(edns)
+}
+
+/// The DO bit of the first OPT in a message that is refused, where one can be made out: its sender speaks EDNS even if
+/// the options, or what else there is, cannot be read.
+#[cold]
+#[inline(never)]
+fn opt_of(packet: &[u8]) -> Option<bool> {
+    let number = |at| read_u16(packet, at).map(usize::from);
+    let mut at = HEADER;
+    for _ in 0..number(4)? {
+        at = name::skip(packet, at).ok()? + 4;
+    }
+    let before = number(6)? + number(8)?;
+    for place in 0..before + number(10)? {
+        let owner = at;
+        at = name::skip(packet, owner).ok()?;
+        let (rtype, ttl, length) = (number(at)?, read_u32(packet, at + 4)?, number(at + 8)?);
+        if rtype == usize::from(RType::OPT.0) && place >= before && packet.get(owner) == Some(&0) {
+            return Some(ttl as u16 & DO != 0);
+        }
+        at += 10 + length;
+    }
+    None
 }
 
 #[cfg(test)]
@@ -207,6 +233,7 @@ mod tests {
         let opt_v1: &[u8] = b"\0\0\x29\x04\xd0\0\x01\0\0\0\0";
         let opt_bad: &[u8] = b"\0\0\x29\x04\xd0\0\0\0\0\0\x03\0\x03\0";
         let opt_ecs_bad: &[u8] = b"\0\0\x29\x04\xd0\0\0\0\0\0\x08\0\x08\0\x04\0\x01\x20\0";
+        let address: &[u8] = b"\xc0\x0c\0\x01\0\x01\0\0\0\x3c\0\x04\xc0\0\x02\x01";
         let axfr: &[u8] = b"\x07example\x03org\0\0\xfc\0\x01";
         let pointer: &[u8] = b"\xc0\x0c\0\x01\0\x01";
         for (what, packet, expected) in [
@@ -225,14 +252,32 @@ mod tests {
             ("no question", packet(0x0100, [0, 0, 0, 0], &[]), "FORMERR 12"),
             ("two questions", packet(0x0100, [2, 0, 0, 0], &[QUESTION, QUESTION]), "FORMERR 12"),
             ("two answers", packet(0x0100, [1, 2, 0, 0], &[QUESTION]), "FORMERR 12"),
-            ("three additionals", packet(0x0100, [1, 0, 0, 3], &[QUESTION, opt, opt, opt]), "FORMERR 12"),
-            ("two OPT", packet(0x0100, [1, 0, 0, 2], &[QUESTION, opt, opt]), "FORMERR 29"),
+            ("three additionals", packet(0x0100, [1, 0, 0, 3], &[QUESTION, opt, opt, opt]), "FORMERR 23"),
+            ("two OPT", packet(0x0100, [1, 0, 0, 2], &[QUESTION, opt, opt]), "FORMERR 40"),
             ("an OPT cut short", packet(0x0100, [1, 0, 0, 1], &[QUESTION, &opt[..9]]), "FORMERR 29"),
-            ("an option cut short", packet(0x0100, [1, 0, 0, 1], &[QUESTION, opt_bad]), "FORMERR 29"),
+            ("an option cut short", packet(0x0100, [1, 0, 0, 1], &[QUESTION, opt_bad]), "FORMERR 40"),
             (
                 "a client subnet that does not add up",
                 packet(0x0100, [1, 0, 0, 1], &[QUESTION, opt_ecs_bad]),
-                "FORMERR 29",
+                "FORMERR 40",
+            ),
+            ("UPDATE with OPT", packet(0x2800, [1, 0, 0, 1], &[QUESTION, opt]), "NOTIMP 23"),
+            ("NOTIFY with OPT", packet(0x2000, [1, 0, 0, 1], &[QUESTION, opt]), "REFUSED 40"),
+            (
+                "two questions with OPT",
+                packet(0x0100, [2, 0, 0, 1], &[QUESTION, QUESTION, opt]),
+                "FORMERR 23",
+            ),
+            (
+                "three additionals, OPT the last of them",
+                packet(0x0100, [1, 0, 0, 3], &[QUESTION, address, address, opt]),
+                "FORMERR 23",
+            ),
+            ("OPT as an answer", packet(0x0100, [1, 1, 0, 0], &[QUESTION, opt]), "FORMERR 29"),
+            (
+                "EDNS 1 with options that are none of version 0",
+                packet(0x0100, [1, 0, 0, 1], &[QUESTION, b"\0\0\x29\x04\xd0\0\x01\0\0\0\x01\xff"]),
+                "BADVERS 40",
             ),
             ("EDNS 1", packet(0x0100, [1, 0, 0, 1], &[QUESTION, opt_v1]), "BADVERS 40"),
             ("AXFR", packet(0x0000, [1, 0, 0, 0], &[axfr]), "REFUSED 29"),
@@ -240,6 +285,46 @@ mod tests {
             ("a question cut short", packet(0x0100, [1, 0, 0, 0], &[&QUESTION[..14]]), "FORMERR 12"),
         ] {
             assert_eq!(verdict(&packet), expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn a_client_subnet_must_add_up() {
+        for (what, option, passes) in [
+            ("192.0.2.0/24", &b"\0\x01\x18\0\xc0\0\x02"[..], true),
+            ("192.0.2.128/25", b"\0\x01\x19\0\xc0\0\x02\x80", true),
+            ("2001:db8::/32", b"\0\x02\x20\0\x20\x01\x0d\xb8", true),
+            ("0.0.0.0/0", b"\0\x01\0\0", true),
+            ("::/0", b"\0\x02\0\0", true),
+            ("no family, nothing told", b"\0\0\0\0", true),
+            ("no family, a prefix", b"\0\0\x08\0\x0a", false),
+            ("a scope", b"\0\x01\x18\x18\xc0\0\x02", false),
+            ("a scope without a prefix", b"\0\x01\0\x01", false),
+            ("a bit beyond /20", b"\0\x01\x14\0\xc0\0\xff", false),
+            ("a bit beyond /25", b"\0\x01\x19\0\xc0\0\x02\x40", false),
+            ("an octet too many", b"\0\x01\x18\0\xc0\0\x02\0", false),
+            ("an octet too few", b"\0\x01\x18\0\xc0\0", false),
+            ("IPv4 beyond /32", b"\0\x01\x21\0\xc0\0\x02\x01\0", false),
+            ("IPv6 beyond /128", b"\0\x02\x81\0\x20\x01\x0d\xb8\0\0\0\0\0\0\0\0\0\0\0\0\0", false),
+            ("family 3", b"\0\x03\0\0", false),
+            ("family 256", b"\x01\0\0\0", false),
+            ("three octets", b"\0\x01\0", false),
+            ("nothing", b"", false),
+        ] {
+            let length = option.len() as u8;
+            let head = [0, 0, 41, 4, 0xd0, 0, 0, 0x80, 0, 0, length + 4, 0, 8, 0, length];
+            let query = packet(0x0100, [1, 0, 0, 1], &[QUESTION, &head, option]);
+            match accept(&query) {
+                Gate::Pass(query) => {
+                    assert!(passes, "{what}");
+                    assert_eq!(query.edns.and_then(|edns| edns.client_subnet), Some(option), "{what}");
+                }
+                Gate::Refuse(refusal) => {
+                    assert!(!passes, "{what}");
+                    assert_eq!((refusal.rcode, refusal.opt), (Rcode::FORMERR, Some(true)), "{what}");
+                }
+                Gate::Drop => panic!("{what}"),
+            }
         }
     }
 
@@ -262,6 +347,7 @@ mod tests {
         {
             let Gate::Refuse(refusal) = accept_truncated(&query) else { panic!("not refused") };
             assert_eq!((refusal.rcode, refusal.question), (Rcode::FORMERR, Some(QUESTION)));
+            assert_eq!(refusal.opt, (query[11] == 1).then_some(true));
         }
         let query = packet(0x0100, [1, 0, 0, 0], &[QUESTION]);
         assert!(matches!(accept_truncated(&query[..11]), Gate::Drop));
@@ -310,6 +396,40 @@ mod tests {
                 gate.read(packet);
                 prop_assert_eq!(told(&gate), told(&accept(packet)));
             }
+        }
+
+        #[test]
+        fn no_query_with_options_makes_the_gate_panic(
+            flags in any::<u16>(),
+            counts in proptest::array::uniform4(0u8..4),
+            options in proptest::collection::vec(
+                (0u16..16, proptest::collection::vec(any::<u8>(), 0..24), any::<bool>()), 0..5,
+            ),
+            version in 0u8..3,
+            cut in 0usize..12,
+        ) {
+            let mut data = Vec::new();
+            for (code, value, lies) in options {
+                data.extend_from_slice(&code.to_be_bytes());
+                data.extend_from_slice(&(value.len() as u16 + u16::from(lies)).to_be_bytes());
+                data.extend_from_slice(&value);
+            }
+            let head = [0, 0, 41, 4, 0xd0, 0, version, 0x80, 0, 0, data.len() as u8];
+            let mut bytes = packet(flags & 0x7fff, counts, &[QUESTION, &head, &data]);
+            bytes.truncate(bytes.len() - cut);
+            match accept(&bytes) {
+                Gate::Pass(query) => prop_assert!(query.hold().question() == QUESTION),
+                Gate::Refuse(refusal) => {
+                    let mut out = Vec::new();
+                    refusal.write(&mut out);
+                    prop_assert!(out.len() <= bytes.len(), "a refusal is no amplifier");
+                    if counts == [1, 0, 0, 1] && cut <= data.len() {
+                        prop_assert_eq!(refusal.opt, Some(true));
+                    }
+                }
+                Gate::Drop => prop_assert!(false, "dropped"),
+            }
+            let _ = accept_truncated(&bytes);
         }
 
         #[test]
