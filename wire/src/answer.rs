@@ -2,6 +2,7 @@
 
 use crate::edns::{full_rcode, options};
 use crate::records::{Malformed, Record, Records, Section};
+use crate::shape::Checker;
 use crate::{Flags, HEADER, OPTION_CLIENT_SUBNET, OPTION_EDE, RType, Rcode, compress, read_u16};
 
 /// The octets after the question, ready to be put behind any client's copy of the same question.
@@ -36,8 +37,9 @@ impl Default for Rcode {
 impl Answer {
     /// Fills this answer from `reply`, which must be to `question` (compared without regard to case).
     ///
-    /// An upstream that repeats names in full has them compressed here, once. A reply without a question is taken only
-    /// where it has no records and says that something failed (old servers' FORMERR).
+    /// An upstream that repeats names in full has them compressed here, once, unless that takes long. A reply without a
+    /// question is taken only where it has no records and says that something failed (old servers' FORMERR). Every record
+    /// is looked over: what a client could not read is not relayed.
     ///
     /// # Errors
     /// [`Malformed`]; the answer's content is then unspecified and must not be used.
@@ -65,48 +67,56 @@ impl Answer {
         let mut opt: Option<Record> = None;
         let mut spelled_out = false;
         let mut after_opt = false;
+        let mut end = start;
+        let mut check = Checker::new(reply, start > HEADER);
         for record in Records::new(reply, start, counts) {
             let record = record?;
             match record.rtype {
-                RType::OPT if opt.is_some() || record.section != Section::Additional => {
-                    return Err(Malformed::Opt);
+                RType::OPT => {
+                    let root = reply.get(record.owner) == Some(&0);
+                    if opt.is_some() || record.section != Section::Additional || !root {
+                        return Err(Malformed::Opt);
+                    }
+                    opt = Some(record);
                 }
-                RType::OPT => opt = Some(record),
-                // A signature over the upstream's own message says nothing about ours (RFC 8945, section 5.3).
-                RType::TSIG => after_opt = true,
+                RType::TSIG => return Err(Malformed::Signed),
                 _ => {
+                    check.record(&record)?;
                     after_opt |= opt.is_some();
                     spelled_out |= matches!(reply.get(record.owner), Some(1..=63));
+                    self.ttls.push(u16::try_from(record.ttl_at - start).map_err(|_| Malformed::Long)?);
+                    end = record.end();
                 }
             }
         }
         self.rcode = full_rcode(flags, opt.as_ref().map(|opt| opt.ttl));
         self.flags = Flags(flags.0 & (Flags::AA | Flags::TC | Flags::RA | Flags::AD));
         if let Some(opt) = &opt {
-            self.read_options(opt.data(reply));
+            self.read_options(opt.data(reply))?;
         }
         if start == HEADER {
+            self.ttls.clear();
             return Ok(());
         }
         if after_opt || spelled_out {
-            self.counts = compress::rewrite(reply, question, counts, &mut self.body)?;
-        } else {
-            self.counts = counts;
-            let end = match &opt {
-                // It stands last: cut it off.
-                Some(opt) => {
-                    self.counts[2] -= 1;
-                    opt.owner
+            match compress::rewrite(reply, question, counts, &mut self.body) {
+                Ok(written) => {
+                    self.counts = written;
+                    self.ttls.clear();
+                    for record in Records::new(&self.body, 0, written) {
+                        self.ttls.push(u16::try_from(record?.ttl_at).map_err(|_| Malformed::Long)?);
+                    }
+                    return Ok(());
                 }
-                None => Records::new(reply, start, counts)
-                    .last()
-                    .map_or(Ok(start), |last| last.map(|r| r.end()))?,
-            };
-            self.body.extend_from_slice(reply.get(start..end).ok_or(Malformed::Short)?);
+                // It goes on as it came.
+                Err(Malformed::Long | Malformed::Work) if !after_opt => self.body.clear(),
+                Err(error) => return Err(error),
+            }
         }
-        for record in Records::new(&self.body, 0, self.counts) {
-            self.ttls.push(u16::try_from(record?.ttl_at).map_err(|_| Malformed::Long)?);
-        }
+        // The OPT, if there is one, stands last and is cut off.
+        self.counts = counts;
+        self.counts[2] -= u16::from(opt.is_some());
+        self.body.extend_from_slice(reply.get(start..end).ok_or(Malformed::Short)?);
         Ok(())
     }
 
@@ -150,8 +160,9 @@ impl Answer {
         Some((soa.ttl, minimum))
     }
 
-    fn read_options(&mut self, data: &[u8]) {
-        for (code, value) in options(data).map_while(|option| option) {
+    fn read_options(&mut self, data: &[u8]) -> Result<(), Malformed> {
+        for option in options(data) {
+            let (code, value) = option.ok_or(Malformed::Opt)?;
             match code {
                 OPTION_EDE if self.ede.len() + 4 + value.len() <= 200 => {
                     self.ede.extend_from_slice(&code.to_be_bytes());
@@ -162,6 +173,7 @@ impl Answer {
                 _ => {}
             }
         }
+        Ok(())
     }
 }
 
@@ -333,7 +345,61 @@ mod tests {
         assert_eq!(answer.rcode, Rcode::FORMERR);
     }
 
+    /// A record of a stranger: owner, type and data are pieces that may be right, and may not.
+    fn stranger() -> impl Strategy<Value = Vec<u8>> {
+        let name = prop_oneof![
+            Just(b"\xc0\x0c".to_vec()),
+            Just(b"\x03wWw\x07example\x03org\0".to_vec()),
+            Just(b"\x01a\xc0\x10".to_vec()),
+            (0u8..4, any::<u8>()).prop_map(|(high, low)| vec![0xc0 | high, low]),
+            proptest::collection::vec(any::<u8>(), 0..6),
+        ];
+        let rtype = prop_oneof![
+            proptest::sample::select(vec![
+                1u16, 2, 5, 6, 12, 15, 16, 26, 28, 33, 35, 39, 41, 46, 47, 65, 250
+            ]),
+            any::<u16>(),
+        ];
+        let data = prop_oneof![
+            Just(vec![192, 0, 2, 1]),
+            (proptest::collection::vec(any::<u8>(), 0..20), name.clone(), name.clone())
+                .prop_map(|(octets, one, other)| [octets, one, other].concat()),
+            (name.clone(), name.clone()).prop_map(|(one, other)| [one, other, vec![0; 20]].concat()),
+            name.clone().prop_map(|name| [vec![0, 1], name].concat()),
+        ];
+        (name, rtype, data).prop_map(|(owner, rtype, data)| {
+            let mut record = owner;
+            record.extend_from_slice(&rtype.to_be_bytes());
+            record.extend_from_slice(&[0, 1, 0, 0, 0, 60]);
+            record.extend_from_slice(&(data.len() as u16).to_be_bytes());
+            record.extend_from_slice(&data);
+            record
+        })
+    }
+
     proptest! {
+        #[test]
+        fn what_is_relayed_can_be_read(records in proptest::collection::vec(stranger(), 1..8)) {
+            let mut bytes = vec![0, 7, 0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, records.len() as u8];
+            bytes.extend_from_slice(&question());
+            bytes.extend(records.concat());
+            let mut answer = Answer::default();
+            if answer.read(&bytes, &question()).is_ok() {
+                let mut relayed = bytes[..HEADER + question().len()].to_vec();
+                relayed.extend_from_slice(&answer.body);
+                let mut check = Checker::new(&relayed, true);
+                let mut left = 0;
+                for record in Records::new(&relayed, HEADER + question().len(), answer.counts) {
+                    let record = record.unwrap();
+                    prop_assert_eq!(check.record(&record), Ok(()));
+                    prop_assert!(crate::Name::read(&relayed, record.owner).is_ok());
+                    prop_assert!(record.rtype != RType::OPT && record.rtype != RType::TSIG);
+                    left += 1;
+                }
+                prop_assert_eq!(answer.ttls.len(), left);
+            }
+        }
+
         #[test]
         fn no_reply_makes_reading_panic(
             at in 0usize..200, value in any::<u8>(), cut in 0usize..200, full in any::<bool>(),

@@ -17,6 +17,7 @@ mod numbers;
 mod query;
 mod records;
 mod reply;
+mod shape;
 
 pub use answer::Answer;
 pub use compress::Merge;

@@ -87,7 +87,7 @@ impl Name {
     pub fn read(message: &[u8], at: usize) -> Result<(Self, usize), NameError> {
         let mut name = Self::ROOT;
         let mut length = 0usize;
-        let end = walk(message, at, |label| {
+        let (end, _) = walk(message, at, |label| {
             let next = length + 1 + label.len();
             let room = name.octets[..MAX_NAME].get_mut(length..next).ok_or(NameError::LongName)?;
             name.labels += u8::from(!label.is_empty());
@@ -315,15 +315,17 @@ fn in_pieces<const N: usize>(to: &mut [u8], wire: &[u8]) -> bool {
     true
 }
 
-/// Visits the labels of the (possibly compressed) name at `at` and returns where it ends in the message.
+/// Visits the labels of the (possibly compressed) name at `at`; returns where it ends in the message, and how many labels
+/// and pointers it has.
 pub(crate) fn walk(
     message: &[u8],
     at: usize,
     mut label: impl FnMut(&[u8]) -> Result<(), NameError>,
-) -> Result<usize, NameError> {
+) -> Result<(usize, u32), NameError> {
     let mut position = at;
     let mut end = None;
     let mut octets = 0usize;
+    let (mut labels, mut pointers) = (0, 0);
     loop {
         let length = *message.get(position).ok_or(NameError::Short)?;
         match length {
@@ -335,9 +337,10 @@ pub(crate) fn walk(
                     return Err(NameError::LongName);
                 }
                 label(bytes)?;
+                labels += 1;
                 position += 1 + bytes.len();
                 if length == 0 {
-                    return Ok(end.unwrap_or(position));
+                    return Ok((end.unwrap_or(position), labels + pointers));
                 }
             }
             0xc0.. => {
@@ -345,7 +348,8 @@ pub(crate) fn walk(
                 let target = usize::from(u16::from_be_bytes([length & 0x3f, low]));
                 end.get_or_insert(position + 2);
                 // Backwards only: a loop would have to read labels on its way, and those end at 255 octets.
-                if target >= position || target < crate::HEADER {
+                pointers += 1;
+                if target >= position || target < crate::HEADER || pointers > MOST_POINTERS {
                     return Err(NameError::Pointer);
                 }
                 position = target;
@@ -354,6 +358,9 @@ pub(crate) fn walk(
         }
     }
 }
+
+/// A name has at most 127 labels: nobody needs more pointers to reach them all. As in CoreDNS.
+const MOST_POINTERS: u32 = 126;
 
 /// Where the name at `at` ends, without following its pointer.
 #[inline]

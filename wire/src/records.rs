@@ -28,6 +28,12 @@ pub enum Malformed {
     Question,
     /// A message of more than 65,535 octets would be needed.
     Long,
+    /// The data of a record is not what its type says.
+    Data(RType),
+    /// A TSIG, though nobody signed the query (RFC 8945, section 5.3).
+    Signed,
+    /// Its names take more work than those of any honest message.
+    Work,
 }
 
 impl From<NameError> for Malformed {
@@ -44,6 +50,9 @@ impl std::fmt::Display for Malformed {
             Self::Opt => f.write_str("an OPT record stands where none may"),
             Self::Question => f.write_str("the reply is not to the question asked"),
             Self::Long => f.write_str("the message would be longer than 65535 octets"),
+            Self::Data(rtype) => write!(f, "the data of a {rtype} record is not what its type says"),
+            Self::Signed => f.write_str("the message is signed, though the query was not"),
+            Self::Work => f.write_str("the names of the message take too much work"),
         }
     }
 }

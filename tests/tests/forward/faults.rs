@@ -3,7 +3,7 @@
 use std::thread::{scope, sleep};
 use std::time::Duration;
 
-use tests::{Action, Ask, Dns, Says, Upstream, fresh_ip, steadily};
+use tests::{Action, Ask, Asked, Dns, Says, Upstream, fresh_ip, steadily};
 
 use super::good;
 
@@ -106,6 +106,56 @@ fn a_late_reply_still_fills_the_cache() {
         assert!(reply.elapsed < Duration::from_millis(300), "{:?}", reply.elapsed);
         assert_eq!(upstream.count("late.example."), asked);
     });
+}
+
+/// A reply to the query that was asked with this record alone: owner, type and data as given.
+fn one_record(asked: &Asked, owner: &[u8], rtype: u16, data: &[u8]) -> Action {
+    let question = &asked.bytes[12..12 + asked.name.len() + 1 + 4];
+    let mut octets = asked.bytes[..2].to_vec();
+    octets.extend([0x81, 0x80, 0, 1, 0, 1, 0, 0, 0, 0]);
+    octets.extend(question);
+    octets.extend(owner);
+    octets.extend(rtype.to_be_bytes());
+    octets.extend([0, 1, 0, 0, 1, 0x2c]);
+    octets.extend(u16::try_from(data.len()).unwrap().to_be_bytes());
+    octets.extend(data);
+    Action::Octets(octets)
+}
+
+#[test]
+fn a_reply_with_a_record_that_is_none_is_neither_relayed_nor_kept() {
+    type Row = (&'static str, &'static [u8], u16, &'static [u8]);
+    const OWNER: &[u8] = &[0xc0, 12];
+    // Behind "x.example.": header, name, type and class.
+    const HERE: u8 = 12 + 11 + 4;
+    const ROWS: [Row; 10] = [
+        ("an owner that points to itself", &[0xc0, HERE], 1, &[192, 0, 2, 66]),
+        ("an A of three octets", OWNER, 1, &[192, 0, 2]),
+        ("an A of sixteen octets", OWNER, 1, &[7; 16]),
+        ("an AAAA of four octets", OWNER, 28, &[7; 4]),
+        ("an MX that points to nowhere", OWNER, 15, &[0, 5, 0xc0, 0xff]),
+        ("a CNAME that points to itself", OWNER, 5, &[0xc0, HERE + 12]),
+        ("an NS without end", OWNER, 2, &[0x3f, b'a']),
+        ("an SOA without numbers", OWNER, 6, &[0, 0]),
+        ("an SRV without target", OWNER, 33, &[0, 1, 0, 2, 0, 53]),
+        ("a TSIG", &[0], 250, &[0; 16]),
+    ];
+    for (what, owner, rtype, data) in ROWS {
+        let lie = move |asked: &Asked| one_record(asked, owner, rtype, data);
+        let liar = Upstream::start(fresh_ip(), lie);
+        let alone = Dns::start(&format!("cache\nforward . {}", liar.word()));
+        for _ in ["miss", "still none"] {
+            let reply = alone.ask("x.example");
+            assert_eq!((reply.status(), reply.answers.len()), ("SERVFAIL", 0), "{what}");
+        }
+        let right = Upstream::start(fresh_ip(), good);
+        let both = Dns::start(&format!(
+            "cache\nforward . {} {} {{\npolicy sequential\n}}",
+            liar.word(),
+            right.word()
+        ));
+        assert_eq!(both.ask("x.example").short(), ["192.0.2.1"], "{what}: the other upstream is asked");
+    }
 }
 
 #[test]
