@@ -95,6 +95,7 @@ pub fn upstream_reply(octets: &[u8]) {
     if answer.read(&reply, query.question).is_err() {
         return;
     }
+    merged(&query, &reply);
     let total: u16 = answer.counts.iter().sum();
     assert_eq!(answer.records().count(), usize::from(total), "every record can be read");
     assert_eq!(answer.ttls.len(), usize::from(total), "every TTL is known");
@@ -102,11 +103,35 @@ pub fn upstream_reply(octets: &[u8]) {
     assert!(answer.records().all(|record| (5..=300).contains(&record.ttl)));
     assert!(answer.records().all(|record| record.rtype != RType::OPT), "their OPT stays on its hop");
     let mut out = Vec::new();
+    let mut whole = Reply::start(&mut out, &query);
+    whole.push_answer(&answer);
+    whole.finish(&query, 65_535);
+    for record in wire::Records::new(&out, HEADER + query.question.len(), answer.counts) {
+        let record = record.expect("a record can be read");
+        wire::Name::read(&out, record.owner).expect("an owner is a name");
+        assert!(record.rtype != RType::TSIG && (record.rtype != RType::A || record.data.len() == 4));
+        if matches!(record.rtype, RType::NS | RType::CNAME | RType::PTR | RType::SOA) {
+            wire::Name::read(&out, record.data.start).expect("a target is a name");
+        }
+    }
     for limit in [512, 1232, 65_535] {
         let mut to_client = Reply::start(&mut out, &query);
         to_client.push_answer(&answer);
         let (_, size) = to_client.finish(&query, limit);
         assert!(size <= limit && out.len() == size, "{size} of {limit}");
+    }
+}
+
+/// Records that were taken once are written behind another question as well, as many as there is room for.
+fn merged(query: &Query<'_>, reply: &[u8]) {
+    let counts = [6, 8, 10].map(|at| u16::from_be_bytes([reply[at], reply[at + 1]]));
+    let mut body = Vec::new();
+    let Ok(mut merge) = wire::Merge::new(query.question, &mut body) else { panic!("a question has a name") };
+    for record in wire::Records::new(reply, HEADER + query.question.len(), counts) {
+        let record = record.expect("it was read before");
+        if record.rtype != RType::OPT && merge.push(record.section, reply, &record).is_err() {
+            break;
+        }
     }
 }
 
