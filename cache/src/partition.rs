@@ -172,7 +172,8 @@ impl Partition {
         Stored::Kept(kind)
     }
 
-    /// Answers from an earlier answer after the upstream failed or was too slow; false where there is none to be served.
+    /// Answers from an earlier answer after the upstream failed or was too slow; false where there is none to be served,
+    /// and an earlier failure is none.
     ///
     /// The expired answer's TTLs are [`STALE_TTL`] or what the policy says, and Extended DNS Error 3 (19 for NXDOMAIN)
     /// says that it is stale (RFC 8914, section 4). The failure is noted as by [`Partition::failed`].
@@ -190,7 +191,8 @@ impl Partition {
         let (key, shard) = self.shared.key(self.number, query);
         let mut shard = self.shared.lock(shard);
         let Some((_, entry)) = shard.find(&key) else { return false };
-        if !policy.keeps(entry.kind(), &query.name) {
+        // A kept failure is no answer: why it failed is known better to whoever asks for one.
+        if entry.is_failure() || !policy.keeps(entry.kind(), &query.name) {
             return false;
         }
         match (entry.state(now, window(policy)), &policy.stale) {

@@ -55,6 +55,11 @@ impl Failure {
         }
     }
 
+    /// Whether `errors` tells it: CoreDNS's plugins answer SERVFAIL without an error where a name is merely not theirs.
+    pub fn is_error(&self) -> bool {
+        !matches!(self, Self::NoHost | Self::NoPattern)
+    }
+
     /// What a client with EDNS is told besides (RFC 8914).
     pub fn ede(&self) -> Option<Ede> {
         match self {

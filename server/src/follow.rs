@@ -1,7 +1,7 @@
 //! CNAMEs that a template made, followed through the server: the inner lookups of one client's query.
 //!
 //! An inner lookup takes the same way as a query, route and pipeline, on the same listen address, but nobody counts or
-//! logs it. Each is done once and kept as a [`Found`]; the reply is put together from these. Where one needs an upstream
+//! logs it; why one failed is told by `errors`. Each is done once and kept as a [`Found`]; the reply is put together from these. Where one needs an upstream
 //! the client's query waits, and is put together anew, from the start, when the answer is there: nothing has to be
 //! resumed in the middle.
 
@@ -199,7 +199,10 @@ impl<'h, 'a> Follow<'h, 'a> {
                 let patience = patience.map_or(self.patience, |patience| patience.min(self.patience));
                 return Err(Asked::new(&query, zone, Some(patience)));
             }
-            Now::Failed(_) => reply.clear(),
+            Now::Failed(failure) => {
+                crate::serve::tell(zone, &failure, &query, self.moment.now);
+                reply.clear();
+            }
         }
         Ok(Some(Found::new(target, &reply, follow)))
     }

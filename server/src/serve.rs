@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use wire::{Class, Ede, Flags, Gate, HeldQuery, Name, Owner, Query, RType, Rcode, Reply, Section};
 
@@ -315,11 +315,18 @@ pub fn count(tally: Tally<'_>, outcome: &Outcome, proto: Proto, ipv6: bool, nano
 
 /// Logs a query's end, and its failure, where its block asks for that.
 pub fn log(zone: &ServedZone, outcome: &Outcome, seen: &Seen, query: &Query<'_>, lines: &mut LineRing) {
-    if let (Some(errors), Some(failure)) = (&zone.block.errors, &outcome.failure) {
-        errors.report(seen.now, outcome.rcode.0, &query.name, query.rtype, &failure.to_string());
+    if let Some(failure) = &outcome.failure {
+        tell(zone, failure, query, seen.now);
     }
     if let Some(rules) = &zone.block.log {
         rules.log(&entry(query, outcome, seen), lines);
+    }
+}
+
+/// Says why a query, or a lookup that it needed, failed, where its block asks for that.
+pub fn tell(zone: &ServedZone, failure: &Failure, query: &Query<'_>, now: Instant) {
+    if let Some(errors) = zone.block.errors.as_ref().filter(|_| failure.is_error()) {
+        errors.report(now, failure.rcode().0, &query.name, query.rtype, &failure.to_string());
     }
 }
 
@@ -358,7 +365,7 @@ pub struct Seen {
     /// From receipt to reply.
     pub nanos: u64,
     /// The time now.
-    pub now: std::time::Instant,
+    pub now: Instant,
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use cache::Stored;
 use forwarder::{Ask, Exchange, Finished, Forwarder, Outside, SocketId, Upstream};
 use sockets::{Epoll, Interest, ListenSocket};
-use wire::{Answer, Flags, HeldQuery, Query, Rcode, Reply};
+use wire::{Answer, Flags, HeldQuery, OptionBytes, Query, Rcode, Reply};
 
 use super::inbox::{Client, Inner, Letter, Waiter};
 use super::socket::OpenSocket;
@@ -253,7 +253,7 @@ impl Desk {
 
     /// Answers a waiter whose query failed: from an earlier answer if there is one, else with the failure.
     fn fail(&mut self, waiter: Waiter, same: &Query<'_>, failure: Failure, now: Instant) {
-        let Some(waiter) = self.inner_answered(waiter, same, None, true, now) else { return };
+        let Some(waiter) = self.inner_answered(waiter, same, Err(&failure), true, now) else { return };
         if !self.answer_stale(&waiter, same, now) {
             self.deliver(&waiter, same, Some(failure.clone()), now, |reply, _| serve::fail(reply, &failure));
         }
@@ -284,7 +284,7 @@ impl Desk {
         &mut self,
         mut waiter: Waiter,
         same: &Query<'_>,
-        answer: Option<&Answer>,
+        came: Result<&Answer, &Failure>,
         earlier_is_better: bool,
         now: Instant,
     ) -> Option<Waiter> {
@@ -300,8 +300,11 @@ impl Desk {
                 .is_some_and(|room| room.partition.serve_stale(&room.policy, &query, now, &mut reply));
         if earlier {
             waiter.zone.tally(self.index).add(|zone| &zone.cache_stale);
-        } else if let Some(answer) = answer {
-            reply.push_answer(answer);
+        } else {
+            match came {
+                Ok(answer) => reply.push_answer(answer),
+                Err(failure) => serve::tell(&waiter.zone, failure, &query, now),
+            }
         }
         inner.outer.found.push(Found::new(query.name, &reply, false));
         self.resume(inner, waiter.started, now);
@@ -341,7 +344,8 @@ impl Desk {
         }
     }
 
-    /// Keeps the SERVFAIL of an upstream that did not answer, as long as `servfail` says, so that it is left in peace.
+    /// Keeps the SERVFAIL of an upstream that did not answer, as long as `servfail` says, so that it is left in peace;
+    /// with it, why.
     fn remember_failure(
         &mut self,
         waiter: &Waiter,
@@ -349,11 +353,15 @@ impl Desk {
         query: &Query<'_>,
         now: Instant,
     ) {
-        if Failure::Forward(failure.clone()).rcode() != Rcode::SERVFAIL {
+        let failure = Failure::Forward(failure.clone());
+        if failure.rcode() != Rcode::SERVFAIL {
             return;
         }
         if let Some(room) = room(&waiter.zone.block, query) {
-            let mut answer = Answer { rcode: Rcode::SERVFAIL, ..Answer::default() };
+            let mut options = OptionBytes::EMPTY;
+            failure.ede().into_iter().for_each(|ede| options.push_ede(ede));
+            let ede = options.as_bytes().to_vec();
+            let mut answer = Answer { rcode: Rcode::SERVFAIL, ede, ..Answer::default() };
             room.partition.store(&room.policy, query, &mut answer, now);
         }
     }
@@ -394,7 +402,7 @@ impl Desk {
                 };
                 let earlier = stored == Some(Stored::EarlierIsBetter);
                 for waiter in first.into_iter().chain(waiters) {
-                    let Some(waiter) = self.inner_answered(waiter, &query, Some(answer), earlier, now) else {
+                    let Some(waiter) = self.inner_answered(waiter, &query, Ok(answer), earlier, now) else {
                         continue;
                     };
                     if !earlier || !self.answer_stale(&waiter, &query, now) {

@@ -131,8 +131,9 @@ fn a_failure_leaves_nothing_of_what_was_written_before() {
 
 #[test]
 fn observers_see_what_was_sent() {
-    let mut scene =
-        Scene::new(". {\nbind 127.0.0.1\nlog\nerrors\nprometheus\nhosts /nowhere/h {\n192.0.2.1 a\n}\n}\n");
+    let mut scene = Scene::new(
+        ". {\nbind 127.0.0.1\nlog\nerrors\nprometheus\nhosts /nowhere/h {\n192.0.2.1 a\nfallthrough c\n}\n}\n",
+    );
     scene.now += Duration::from_secs(1);
     // The hosts file that is not there.
     assert!(scene.paper.read(&scene.shared.logger).starts_with("[WARNING] plugin/hosts: Cannot read"));
@@ -141,10 +142,12 @@ fn observers_see_what_was_sent() {
     let mut lines = scene.shared.logger.ring(4096);
     for (name, line) in [
         ("a", "[INFO] 192.0.2.200:40000 - 4660 \"A IN a. udp 19 false 512\" NOERROR qr,aa,rd 35 0.0015s\n"),
+        // That a name is not among the hosts is no error, as in CoreDNS.
+        ("b", "[INFO] 192.0.2.200:40000 - 4660 \"A IN b. udp 19 false 512\" SERVFAIL qr,rd 19 0.0015s\n"),
         (
-            "b",
-            "[ERROR] plugin/errors: 2 b. A: plugin/hosts: no such name\n\
-             [INFO] 192.0.2.200:40000 - 4660 \"A IN b. udp 19 false 512\" SERVFAIL qr,rd 19 0.0015s\n",
+            "c",
+            "[ERROR] plugin/errors: 2 c. A: plugin/hosts: no next plugin found\n\
+             [INFO] 192.0.2.200:40000 - 4660 \"A IN c. udp 19 false 512\" SERVFAIL qr,rd 19 0.0015s\n",
         ),
     ] {
         let packet = packet(name, RType::A, None);
@@ -160,5 +163,5 @@ fn observers_see_what_was_sent() {
     }
     let zone = &scene.house.zones[0].counters.as_ref().unwrap()[0];
     let requests: u64 = zone.requests.iter().flatten().flatten().map(|counter| counter.get()).sum();
-    assert_eq!(requests, 2);
+    assert_eq!(requests, 3);
 }

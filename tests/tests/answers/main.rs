@@ -10,6 +10,7 @@ mod exchange;
 mod metrics;
 mod random;
 mod run;
+mod told;
 mod zone;
 
 use std::collections::HashSet;
@@ -64,13 +65,21 @@ fn number(variable: &str) -> Option<u64> {
 }
 
 #[test]
+fn errors_are_told_as_in_coredns() {
+    let Some(program) = CoreDns::find("errors_are_told_as_in_coredns") else { return };
+    let found = told::differences(&program);
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
 fn every_difference_stands_in_the_document_of_differences() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/differences.md");
     let text = std::fs::read_to_string(path).expect("the document is there");
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let text = words(&text);
     let replies = ALLOWED.iter().map(|allowed| (allowed.name, allowed.stands));
-    for (name, stands) in replies.chain(MOVED.iter().map(|allowed| (allowed.name, allowed.stands))) {
+    let moved = MOVED.iter().map(|allowed| (allowed.name, allowed.stands));
+    for (name, stands) in replies.chain(moved).chain(told::listed().map(|stands| ("errors", stands))) {
         assert_eq!(
             text.matches(&words(stands)).count(),
             1,

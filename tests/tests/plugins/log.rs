@@ -1,10 +1,10 @@
 //! `log` and `errors`: the lines, and which of them.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::thread::scope;
 use std::time::Duration;
 
-use tests::{Ask, Dns, Options, Server, Upstream, ask, assert_contains, fresh_ip, port};
+use tests::{Action, Ask, Dns, Message, Options, Server, Upstream, ask, assert_contains, fresh_ip, port};
 
 use super::good;
 
@@ -76,6 +76,63 @@ fn json_logs_are_objects_with_the_fields_of_coredns() {
     }
     for line in server.log_lines() {
         assert!(line.starts_with('{') && line.ends_with('}'), "not an object: {line}");
+    }
+}
+
+/// The Extended DNS Errors of a reply (RFC 8914).
+fn explained(reply: &Message) -> Vec<u16> {
+    let options = reply.edns.iter().flat_map(|edns| &edns.options);
+    options.filter(|(code, _)| *code == 15).map(|(_, data)| u16::from_be_bytes([data[0], data[1]])).collect()
+}
+
+#[test]
+fn a_failed_upstream_is_told_once_and_explained_to_everybody_with_and_without_cache() {
+    let mut refusing = Upstream::start(fresh_ip(), good);
+    refusing.stop();
+    let silent = Upstream::start(fresh_ip(), |_| Action::Silent);
+    let failing = Upstream::start(fresh_ip(), |_| Action::rcode(2));
+    let (refused, timeout) = ("read: connection refused", "i/o timeout");
+    for (before, upstream, told, ede) in [
+        ("", &refusing, &[refused, refused][..], &[23][..]),
+        ("cache 30", &refusing, &[refused], &[23]),
+        ("cache {\nservfail 0\n}", &refusing, &[refused, refused], &[23]),
+        ("cache {\nserve_stale\n}", &refusing, &[refused], &[23]),
+        ("cache", &silent, &[timeout], &[22]),
+        // It answered, and that is no error of ours.
+        ("cache", &failing, &[], &[]),
+    ] {
+        let ip = fresh_ip();
+        let end = format!("end:{} {{\nbind {ip}\nerrors\n}}", port());
+        let dns = Dns::start_on(
+            ip,
+            &format!("errors\n{before}\nforward . {}\n}}\n{}", upstream.word(), end.trim_end_matches('}')),
+        );
+        let server = upstream.word();
+        // One socket: one worker answers and tells them in order.
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.connect(dns.at).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let send = |name: &str| {
+            let mut reply = [0; 512];
+            socket.send(&Ask::new(name, "A").edns(1232).bytes()).unwrap();
+            let size = socket.recv(&mut reply).unwrap();
+            Message::decode(&reply[..size]).unwrap()
+        };
+        for _ in ["miss", "cached, where there is a cache"] {
+            let reply = send("X.example");
+            assert_eq!((reply.rcode(), explained(&reply)), (2, ede.to_vec()), "{before} {server}");
+        }
+        send("end");
+        dns.server.wait_for_log(" end. A: ", Duration::from_secs(10));
+        let lines = dns.server.log_lines();
+        let lines: Vec<_> = lines.iter().filter(|line| line.contains(" x.example. ")).collect();
+        assert_eq!(lines.len(), told.len(), "{before} {server}: {lines:?}");
+        for (line, cause) in lines.iter().zip(told) {
+            let (start, end) = line.split_once(&format!("->{server}: ")).expect("who was asked");
+            let local = start.strip_prefix("[ERROR] plugin/errors: 2 x.example. A: read udp ");
+            let local = local.unwrap_or_else(|| panic!("{line}"));
+            assert!(local.parse::<SocketAddr>().is_ok() && end == *cause, "{line}");
+        }
     }
 }
 

@@ -1,0 +1,167 @@
+//! What `errors` tells: the same lines as CoreDNS's for the same queries, but for those that docs/differences.md names.
+
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::path::Path;
+use std::time::Duration;
+
+use tests::{Action, Ask, Server, Upstream, eventually, fresh_ip, port};
+
+use crate::coredns::CoreDns;
+
+/// Directives of the root zone, what is asked one after the other, and the lines of both, or CoreDNS's and ours.
+type Row = (&'static str, &'static [(&'static str, &'static str)], Told);
+
+enum Told {
+    /// These, by both.
+    Same(&'static [&'static str]),
+    /// CoreDNS's, ours, and the words of docs/differences.md that say so.
+    Otherwise(&'static [&'static str], &'static [&'static str], &'static str),
+}
+
+use Told::{Otherwise, Same};
+
+const TWICE: &[(&str, &str)] = &[("a.test", "A"), ("a.test", "A")];
+const ONCE: &[(&str, &str)] = &[("a.test", "A")];
+const REFUSED: &str = "2 a.test. A: read udp LOCAL->REFUSING: read: connection refused";
+const TIMEOUT: &str = "2 a.test. A: read udp LOCAL->SILENT: i/o timeout";
+
+const ROWS: &[Row] = &[
+    ("forward . REFUSING", TWICE, Same(&[REFUSED, REFUSED])),
+    ("cache\nforward . REFUSING", TWICE, Same(&[REFUSED])),
+    ("cache {\nservfail 0\n}\nforward . REFUSING", TWICE, Same(&[REFUSED, REFUSED])),
+    ("cache {\nserve_stale\n}\nforward . REFUSING", TWICE, Same(&[REFUSED])),
+    (
+        "cache\nforward . REFUSING {\nforce_tcp\n}",
+        TWICE,
+        Same(&["2 a.test. A: dial tcp REFUSING: connect: connection refused"]),
+    ),
+    ("cache\nforward . SILENT", TWICE, Same(&[TIMEOUT])),
+    ("cache\nforward . FAILING", TWICE, Same(&[])),
+    ("hosts {\n192.0.2.1 b.test\n}", &[("a.test", "A"), ("b.test", "AAAA")], Same(&[])),
+    (
+        "hosts {\n192.0.2.1 b.test\nfallthrough\n}",
+        ONCE,
+        Same(&["2 a.test. A: plugin/hosts: no next plugin found"]),
+    ),
+    ("template IN A {\nrcode SERVFAIL\n}", ONCE, Same(&[])),
+    ("template IN A {\nrcode NXDOMAIN\n}", ONCE, Same(&[])),
+    (
+        "template IN A {\nmatch ^b\nanswer \"{{ .Name }} 60 IN A 192.0.2.1\"\n}",
+        &[("a.test", "A"), ("a.test", "AAAA")],
+        Same(&["2 a.test. AAAA: plugin/template: no next plugin found"]),
+    ),
+    (
+        "template IN A {\nanswer \"{{ .Name }} 60 IN A nonsense\"\n}",
+        ONCE,
+        Otherwise(
+            &["2 a.test. A: dns: bad A A: \"nonsense\" at line: 1:24"],
+            &[
+                "2 a.test. A: plugin/template: \"a.test. 60 IN A nonsense\" is not a record: 3:1: expected IPv4 address",
+            ],
+            "why a template made no record is said in our own words",
+        ),
+    ),
+    (
+        "template IN A a.test {\nanswer \"{{ .Name }} 60 IN CNAME c.test.\"\n}\ncache\nforward . REFUSING",
+        TWICE,
+        Same(&["2 c.test. A: read udp LOCAL->REFUSING: read: connection refused"]),
+    ),
+    ("", ONCE, Same(&["2 a.test. A: plugin/errors: no next plugin found"])),
+    ("forward other REFUSING", ONCE, Same(&["2 a.test. A: plugin/forward: no next plugin found"])),
+    (
+        "forward . REFUSING {\nexcept test\n}",
+        ONCE,
+        Same(&["2 a.test. A: plugin/forward: no next plugin found"]),
+    ),
+    (
+        "cache",
+        TWICE,
+        Otherwise(
+            &["2 a.test. A: plugin/cache: no next plugin found"],
+            &[
+                "2 a.test. A: plugin/cache: no next plugin found",
+                "2 a.test. A: plugin/cache: no next plugin found",
+            ],
+            "where no plugin answers, each query is told",
+        ),
+    ),
+];
+
+/// Runs every row beside CoreDNS, and returns what is told otherwise than its row says.
+pub(crate) fn differences(program: &Path) -> Vec<String> {
+    let upstreams = [
+        ("REFUSING", Upstream::start(fresh_ip(), |_| Action::Silent)),
+        ("SILENT", Upstream::start(fresh_ip(), |_| Action::Silent)),
+        ("FAILING", Upstream::start(fresh_ip(), |_| Action::rcode(2))),
+    ];
+    let words = upstreams.each_ref().map(|(name, upstream)| (*name, upstream.word()));
+    let [(_, mut refusing), rest @ ..] = upstreams;
+    refusing.stop();
+    let mut found = Vec::new();
+    for (directives, asks, told) in ROWS {
+        let text = |ip: Ipv4Addr| {
+            let mut text = directives.to_string();
+            words.iter().for_each(|(name, word)| text = text.replace(name, word));
+            let port = port();
+            format!(".:{port} {{\nbind {ip}\nerrors\n{text}\n}}\nend:{port} {{\nbind {ip}\nerrors\n}}\n")
+        };
+        let (theirs, ours) = match told {
+            Same(lines) => (lines, lines),
+            Otherwise(theirs, ours, _) => (theirs, ours),
+        };
+        let ip = fresh_ip();
+        let coredns = CoreDns::start(program, &text(ip));
+        let said = ask(ip, asks, &words, || coredns.log());
+        if said != *theirs {
+            found.push(format!("[{directives}] CoreDNS tells {said:#?}"));
+        }
+        let ip = fresh_ip();
+        let server = Server::start(&text(ip));
+        let said = ask(ip, asks, &words, || server.log_text());
+        if said != *ours {
+            found.push(format!("[{directives}] localdns tells {said:#?}"));
+        }
+    }
+    drop(rest);
+    found
+}
+
+/// The words of docs/differences.md that rows rest on.
+pub(crate) fn listed() -> impl Iterator<Item = &'static str> {
+    ROWS.iter().filter_map(|(.., told)| match told {
+        Same(_) => None,
+        Otherwise(.., stands) => Some(*stands),
+    })
+}
+
+/// Asks, and returns the lines of `errors`, addresses of this run by their names.
+fn ask(
+    ip: Ipv4Addr,
+    asks: &[(&str, &str)],
+    words: &[(&str, String)],
+    log: impl Fn() -> String,
+) -> Vec<String> {
+    // One socket: a worker of its own answers and tells them in order.
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("an ephemeral port is free");
+    socket.connect((ip, port())).expect("loopback is there");
+    socket.set_read_timeout(Some(Duration::from_secs(15))).expect("a timeout above zero");
+    for (name, rtype) in asks.iter().chain(&[("end", "A")]) {
+        socket.send(&Ask::new(name, rtype).bytes()).expect("it is sent");
+        socket.recv(&mut [0; 512]).expect("a reply");
+    }
+    let end = "2 end. A: plugin/errors: no next plugin found";
+    let text =
+        eventually("the last error", Duration::from_secs(10), || Some(log()).filter(|log| log.contains(end)));
+    let told = text.lines().filter_map(|line| line.strip_prefix("[ERROR] plugin/errors: "));
+    told.take_while(|line| *line != end)
+        .map(|line| {
+            let mut line = line.to_owned();
+            words.iter().for_each(|(name, word)| line = line.replace(word, name));
+            let local = line.split_once(" udp ").and_then(|(_, rest)| rest.split_once("->"));
+            match local.map(|(local, _)| local.to_owned()) {
+                Some(local) if local.parse::<SocketAddr>().is_ok() => line.replace(&local, "LOCAL"),
+                _ => line,
+            }
+        })
+        .collect()
+}
