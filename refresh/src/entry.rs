@@ -102,6 +102,12 @@ impl Entry {
         (self.heard, self.silences) = (true, 0);
     }
 
+    /// A round brought the answer that there is no such address, and none is known: nothing is missing.
+    pub(crate) fn absent(&mut self) {
+        (self.ttl, self.failures, self.failure) = (None, 0, None);
+        (self.heard, self.silences) = (true, 0);
+    }
+
     /// A round brought none: the addresses stay.
     pub(crate) fn failed(&mut self, failure: Failure) {
         self.failures = self.failures.saturating_add(1);

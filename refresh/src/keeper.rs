@@ -6,7 +6,7 @@
 //! ```
 //!
 //! An answer replaces; NXDOMAIN, an empty answer, a failure and addresses that are refused keep what was there, until
-//! `max_age` lets it go.
+//! `max_age` lets it go. An empty answer where nothing is known of the family says that there is nothing to know.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -71,10 +71,10 @@ pub struct Change {
     pub after: Vec<IpAddr>,
 }
 
-/// How a round went.
+/// How a round, or a part of it, went.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Round {
-    /// Names and families with a good answer.
+    /// Names and families with a good answer, be it that there is no such address.
     pub answered: usize,
     /// Those without.
     pub failed: usize,
@@ -221,7 +221,7 @@ impl Keeper {
         due.into_iter().map(ask).collect()
     }
 
-    /// Takes what came of a round that began at `began`. `draw` is from 0 to 1, by chance, one for the whole round.
+    /// Takes what came of a round that began at `began`, or of a part of it. `draw` is from 0 to 1, by chance, one for the whole round.
     pub fn finish(
         &mut self,
         began: Instant,
@@ -242,6 +242,11 @@ impl Keeper {
                 entry.asked = Some(began);
             }
             match good(outcome, &self.settings.sinkholes) {
+                Err(Failure::NoData) if entry.addresses.is_empty() => {
+                    round.answered += 1;
+                    entry.absent();
+                    entry.due = began + schedule.after_answer(None, draw);
+                }
                 Ok((addresses, ttl)) => {
                     round.answered += 1;
                     entry.answered(addresses, ttl, clock.now);

@@ -146,20 +146,30 @@ impl Resolver {
         questions: &[Question],
         within: Duration,
     ) -> Vec<(Question, Outcome)> {
+        let mut outcomes = Vec::with_capacity(questions.len());
+        self.round_telling(questions, within, |outcome| outcomes.push(outcome)).await;
+        outcomes
+    }
+
+    /// The same, and each outcome is told as soon as it is known: one silent name holds up no other.
+    pub async fn round_telling(
+        self: &Arc<Self>,
+        questions: &[Question],
+        within: Duration,
+        mut tell: impl FnMut((Question, Outcome)),
+    ) {
         let end = Instant::now() + within;
         let mut tasks = JoinSet::new();
-        let mut outcomes = Vec::with_capacity(questions.len());
         for &question in questions {
             if tasks.len() >= CONCURRENT {
-                outcomes.extend(tasks.join_next().await.and_then(Result::ok));
+                tasks.join_next().await.and_then(Result::ok).into_iter().for_each(&mut tell);
             }
             let resolver = self.clone();
             tasks.spawn(async move { (question, resolver.lookup(question, until(end)).await) });
         }
         while let Some(finished) = tasks.join_next().await {
-            outcomes.extend(finished);
+            finished.into_iter().for_each(&mut tell);
         }
-        outcomes
     }
 
     /// Looks one name up: 3 s for each server and protocol, or its share of the time if there is less.

@@ -75,15 +75,13 @@ pub(crate) fn render<'k>(
     rest: fn(),
 ) -> Vec<u8> {
     let mut text = Vec::with_capacity(base.len());
-    let mut section = false;
+    let mut section = Section::default();
     for line in base.split_inclusive(|&byte| byte == b'\n') {
         rest();
         let bare = line.strip_suffix(b"\n").unwrap_or(line);
-        section |= bare == BEGIN.as_bytes();
-        if !section {
+        if !section.owns(bare) {
             foreign(line, bare, &is_kept, &mut text);
         }
-        section &= bare != END.as_bytes();
     }
     if text.last().is_some_and(|&last| last != b'\n') {
         text.push(b'\n');
@@ -102,6 +100,42 @@ pub(crate) fn render<'k>(
         text.extend_from_slice(format!("{BEGIN}\n{lines}{END}\n").as_bytes());
     }
     text
+}
+
+/// How far a text is read: which lines are ours.
+///
+/// Only what we write is, comment by comment and address by address: somebody may have written between our lines, or
+/// behind them where the last one is gone.
+#[derive(Default)]
+struct Section {
+    open: bool,
+    /// What the last comment was about.
+    entry: Option<Question>,
+}
+
+impl Section {
+    fn owns(&mut self, line: &[u8]) -> bool {
+        if line == BEGIN.as_bytes() || line == END.as_bytes() {
+            *self = Self { open: line == BEGIN.as_bytes(), entry: None };
+            return true;
+        }
+        if !self.open {
+            return false;
+        }
+        if let Some((question, _)) = mark(line) {
+            self.entry = Some(question);
+            return true;
+        }
+        let ours = self.entry.is_some_and(|Question { name, family }| {
+            // No blank but ours, no second name, no comment.
+            let fields = line.split(|&byte| byte == b' ').count();
+            fields == 2 && entry(line).is_some_and(|(ip, names)| names == [name] && Family::of(ip) == family)
+        });
+        if !ours {
+            self.entry = None;
+        }
+        ours
+    }
 }
 
 /// Copies a line that is not ours, without the kept names in it; `bare` is the line without its end.
@@ -220,8 +254,22 @@ mod tests {
                 &format!("192.0.2.98 first\n{SECTION}192.0.2.99 canary\n"),
                 "192.0.2.98 first\n192.0.2.99 canary\n",
             ),
-            // A section cut off is ours up to the end.
-            (&SECTION.replace("# localdns refresh: end\n", "192.0.2.9 b"), ""),
+            // What others wrote into a section, or behind one whose end is gone, is theirs.
+            (&SECTION.replace("# localdns refresh: end\n", ""), ""),
+            (
+                &SECTION.replace(
+                    "# localdns refresh: end\n",
+                    "192.0.2.99 canary\n192.0.2.1 a.example # why\n# mine\n",
+                ),
+                "192.0.2.99 canary\n# mine\n",
+            ),
+            (&SECTION.replace("192.0.2.2 a", "192.0.2.99 canary\n192.0.2.2 a"), "192.0.2.99 canary\n"),
+            (
+                &SECTION.replace("# a.example A", "127.0.0.1 localhost\n# a.example A"),
+                "127.0.0.1 localhost\n",
+            ),
+            // A name that is kept no more leaves with its comment.
+            (&SECTION.replace("a.example", "c.example"), ""),
         ] {
             assert_eq!(written(base), format!("{rest}{SECTION}"), "{base:?}");
             assert_eq!(written(&written(base)), written(base), "{base:?} once more");

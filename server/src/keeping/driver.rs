@@ -4,7 +4,8 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use refresh::{LookupError, Outcome, Question, Resolver};
-use tokio::time::sleep;
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout_at};
 
 use super::{Kept, servers};
 use crate::clock;
@@ -39,35 +40,63 @@ pub(super) async fn run(kept: Arc<Kept>, running: Weak<Running>) {
             warned = asked.is_empty();
         }
         drop(server);
-        let outcomes = ask(&questions, &asked).await;
+        let (sender, outcomes) = mpsc::unbounded_channel();
+        let asking = ask(&questions, &asked, move |outcome| drop(sender.send(outcome)));
+        let ((), (answered, failed)) = tokio::join!(asking, take(&kept, &running, began, outcomes));
         let (kept_too, running_too) = (kept.clone(), running.clone());
-        let draw = rand::random();
-        // The disk may take its time; the runtime's threads have clients to serve.
-        let work = move || {
-            if let Some(server) = running_too.upgrade() {
-                kept_too.expire(&server);
-                if publish {
-                    kept_too.publish_again(&server);
-                }
+        blocking(move || {
+            let Some(server) = running_too.upgrade() else { return };
+            kept_too.expire(&server);
+            if publish {
+                kept_too.publish_again(&server);
             }
             if !questions.is_empty() {
-                kept_too.state().servers = asked;
-                kept_too.finish(began, outcomes, draw, &running_too);
+                kept_too.over(began, answered, failed, asked, &server.logger);
             }
-        };
-        // It fails only where the runtime ends.
-        let _ = tokio::task::spawn_blocking(|| pace::with_rests(work)).await;
+        })
+        .await;
     }
+}
+
+/// Takes outcomes as they come, those of a moment together: what is known is served and written while others are silent.
+/// Returns how many names and families were answered, and how many failed.
+async fn take(
+    kept: &Arc<Kept>,
+    running: &Weak<Running>,
+    began: Instant,
+    mut outcomes: mpsc::UnboundedReceiver<(Question, Outcome)>,
+) -> (usize, usize) {
+    let (mut answered, mut failed) = (0, 0);
+    let draw = rand::random();
+    while let Some(first) = outcomes.recv().await {
+        let mut part = vec![first];
+        let end = tokio::time::Instant::now() + TOGETHER;
+        while let Ok(Some(outcome)) = timeout_at(end, outcomes.recv()).await {
+            part.push(outcome);
+        }
+        let (kept, running) = (kept.clone(), running.clone());
+        let took = blocking(move || kept.finish(began, part, draw, &running)).await;
+        let (more_answered, more_failed) = took.unwrap_or_default();
+        answered += more_answered;
+        failed += more_failed;
+    }
+    (answered, failed)
+}
+
+/// Does what a disk may hold up: the runtime's threads have clients to serve. `None` only where the runtime ends.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    tokio::task::spawn_blocking(|| pace::with_rests(work)).await.ok()
 }
 
 pub(super) async fn ask(
     questions: &[Question],
     servers: &[std::net::SocketAddr],
-) -> Vec<(Question, Outcome)> {
+    mut tell: impl FnMut((Question, Outcome)),
+) {
     if servers.is_empty() {
-        return questions.iter().map(|&q| (q, Outcome::Failed(LookupError::NoServer))).collect();
+        return questions.iter().for_each(|&q| tell((q, Outcome::Failed(LookupError::NoServer))));
     }
-    Arc::new(Resolver::new(servers)).round(questions, ROUND).await
+    Arc::new(Resolver::new(servers)).round_telling(questions, ROUND, tell).await;
 }
 
 impl Kept {
@@ -88,5 +117,7 @@ impl Kept {
 
 /// A round takes no longer, all tries on all servers included; what remains of 15 s is for tables and the disk.
 const ROUND: Duration = Duration::from_secs(14);
+/// Answers that come within such a moment are written together: usually all of them.
+const TOGETHER: Duration = Duration::from_millis(300);
 /// Whatever is due, the loop does not spin.
 const LEAST_WAIT: Duration = Duration::from_millis(10);

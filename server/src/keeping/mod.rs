@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use corefile::go::format_duration;
 use refresh::{Clock, Keeper, Outcome, Question, Round};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
@@ -54,8 +55,10 @@ struct State {
     /// Who was asked in the last round.
     servers: Vec<std::net::SocketAddr>,
     last: Option<LastRound>,
-    /// Rounds in which every name, some names, no name had a good answer.
+    /// Rounds after which every name, some names, no name had a good answer.
     rounds: [u64; 3],
+    /// What has no good answer, as it was told last.
+    troubled: Vec<Question>,
     publish_failures: u64,
     /// Why the file is not what memory is.
     publish_error: Option<String>,
@@ -70,6 +73,8 @@ struct LastRound {
     wall: u64,
     answered: usize,
     failed: usize,
+    /// How names stand after it, those that were not its turn included: of [`RESULTS`].
+    result: usize,
 }
 
 /// What a look at the file found.
@@ -85,16 +90,6 @@ enum Caught {
 
 /// How a round went as a whole, as metrics and status call it.
 const RESULTS: [&str; 3] = ["ok", "partial", "failed"];
-
-impl LastRound {
-    fn result(&self) -> usize {
-        match (self.answered, self.failed) {
-            (_, 0) => 0,
-            (0, _) => 2,
-            _ => 1,
-        }
-    }
-}
 
 /// Every hosts file that is kept, found by its path.
 #[derive(Debug, Default)]
@@ -131,6 +126,8 @@ impl KeptRegistry {
             let stays = plans.iter().any(|plan| plan.file == kept.file);
             if !stays {
                 kept.stop();
+                let message = format!("the names of {} are refreshed no more", kept.file.display());
+                running.logger.info(Some("hosts"), &message);
             }
             stays
         });
@@ -155,6 +152,7 @@ impl Kept {
             servers: Vec::new(),
             last: None,
             rounds: [0; 3],
+            troubled: Vec::new(),
             publish_failures: 0,
             publish_error: None,
             publish_again: None,
@@ -187,6 +185,16 @@ impl Kept {
         let changed = {
             let mut state = self.state();
             let changed = state.plan != plan;
+            if changed || state.driver.is_none() {
+                let Plan { file, settings, because, .. } = &plan;
+                let message = format!(
+                    "{} names of {} are refreshed every {}, because of {because}",
+                    settings.names.len(),
+                    file.display(),
+                    format_duration(settings.schedule.interval())
+                );
+                running.logger.info(Some("hosts"), &message);
+            }
             state.keeper.set(plan.settings.clone(), reading(now));
             state.plan = plan;
             if state.driver.is_none() {
@@ -207,24 +215,73 @@ impl Kept {
         }
     }
 
-    /// Takes what came of a round: memory first, then the file. Blocks while the disk does.
-    fn finish(&self, began: Instant, outcomes: Vec<(Question, Outcome)>, draw: f64, running: &Weak<Running>) {
-        let Some(running) = running.upgrade() else { return };
+    /// Takes what came of a round so far: memory first, then the file. Blocks while the disk does. Returns how many names
+    /// and families were answered, and how many failed.
+    fn finish(
+        &self,
+        began: Instant,
+        outcomes: Vec<(Question, Outcome)>,
+        draw: f64,
+        running: &Weak<Running>,
+    ) -> (usize, usize) {
+        let Some(running) = running.upgrade() else { return (0, 0) };
         // What another program wrote since the last look is older than these answers.
         let caught = self.catch_up();
-        let round = {
-            let mut state = self.state();
-            let now = clock::now();
-            let round = state.keeper.finish(began, outcomes, reading(now), draw);
-            let (answered, failed) = (round.answered, round.failed);
-            let took = now.saturating_duration_since(began);
-            let last = LastRound { began, took, wall: reading(now).wall, answered, failed };
-            state.rounds[last.result()] += 1;
-            state.last = Some(last);
-            round
-        };
+        let round = self.state().keeper.finish(began, outcomes, reading(clock::now()), draw);
         self.tell(&round, &running);
         self.publish(caught, &running);
+        (round.answered, round.failed)
+    }
+
+    /// A round is over: counts it, and says what has no good answer, once and when that changes.
+    fn over(
+        &self,
+        began: Instant,
+        answered: usize,
+        failed: usize,
+        servers: Vec<std::net::SocketAddr>,
+        logger: &Logger,
+    ) {
+        let mut state = self.state();
+        let now = clock::now();
+        let all = state.keeper.entries().count();
+        let failing: Vec<_> =
+            state.keeper.entries().filter_map(|(q, entry)| Some((*q, entry.failure?))).collect();
+        let result = match failing.len() {
+            0 => 0,
+            failing if failing == all => 2,
+            _ => 1,
+        };
+        let took = now.saturating_duration_since(began);
+        state.rounds[result] += 1;
+        state.last = Some(LastRound { began, took, wall: reading(now).wall, answered, failed, result });
+        state.servers = servers;
+        let troubled: Vec<_> = failing.iter().map(|(question, _)| *question).collect();
+        // That there is nobody to ask is told already.
+        if troubled == state.troubled || state.servers.is_empty() {
+            return;
+        }
+        state.troubled = troubled;
+        drop(state);
+        let file = self.file.display();
+        if failing.is_empty() {
+            return logger.info(Some("hosts"), &format!("all names of {file} are answered again"));
+        }
+        let named: Vec<_> = failing
+            .iter()
+            .take(MOST_TOLD)
+            .map(|(Question { name, family }, failure)| {
+                format!("{} {}: {failure}", name.to_string().trim_end_matches('.'), family.rtype())
+            })
+            .collect();
+        let more = match failing.len() - named.len() {
+            0 => String::new(),
+            more => format!("; {more} more are in `localdns status`"),
+        };
+        let (some, named) = (failing.len(), named.join("; "));
+        let message =
+            format!("{some} of {all} lookups for {file} fail, and what was known is kept: {named}{more}");
+        logger.warning(Some("hosts"), &message);
     }
 
     /// Tries again to write what could not be written.
@@ -349,6 +406,8 @@ fn reading(now: Instant) -> Clock {
     Clock { now, wall: clock::wall_ms() / 1000 }
 }
 
+/// Names that fail are told one by one up to so many.
+const MOST_TOLD: usize = 3;
 const PUBLISH_AGAIN: Duration = Duration::from_secs(30);
 /// How long another program has to finish what it writes.
 const CATCH_UP_AGAIN: Duration = Duration::from_secs(5);

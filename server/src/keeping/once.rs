@@ -34,7 +34,7 @@ pub fn once(
     corefile: Option<(&Spec, &House)>,
     runtime: &Handle,
 ) -> Result<(Vec<u8>, String), String> {
-    let Plan { file, settings, via } = chosen(wish, environment, corefile.map(|(spec, _)| spec));
+    let Plan { file, settings, via, .. } = chosen(wish, environment, corefile.map(|(spec, _)| spec));
     if settings.names.is_empty() {
         return Ok((Vec::new(), "there is no name to refresh\n".to_owned()));
     }
@@ -54,7 +54,11 @@ pub fn once(
         let base = keeper.base();
         let began = clock::now();
         let questions = keeper.begin(began);
-        let outcomes = outcomes.get_or_insert_with(|| runtime.block_on(driver::ask(&questions, &servers)));
+        let outcomes = outcomes.get_or_insert_with(|| {
+            let mut found = Vec::new();
+            runtime.block_on(driver::ask(&questions, &servers, |outcome| found.push(outcome)));
+            found
+        });
         let mut told = failures(outcomes);
         let round = keeper.finish(began, outcomes.clone(), reading(clock::now()), 0.0);
         for change in &round.changes {
@@ -82,7 +86,7 @@ fn chosen(wish: &Once, environment: &Environment, spec: Option<&Spec>) -> Plan {
     let mut plan = if plans.is_empty() {
         let settings = plan::settings(&RefreshSpec::default(), environment);
         let settings = Settings { names: environment.names.clone(), ..settings };
-        Plan { file: DEFAULT_HOSTS.into(), settings, via: Vec::new() }
+        Plan { file: DEFAULT_HOSTS.into(), settings, via: Vec::new(), because: plan::BY_VARIABLE }
     } else {
         plans.swap_remove(at)
     };

@@ -17,6 +17,8 @@ pub struct Plan {
     pub settings: Settings,
     /// Whom to ask; where empty, whom the node asks.
     pub via: Vec<SocketAddr>,
+    /// Who wants it: a directive, a variable, or both.
+    pub because: &'static str,
 }
 
 /// One plan for each hosts file that has names.
@@ -35,7 +37,12 @@ pub fn plan(spec: &Spec, environment: &Environment) -> Vec<Plan> {
         let written = of_file().find(|refresh| **refresh != RefreshSpec::default());
         let nothing = RefreshSpec::default();
         let mut settings = settings(written.unwrap_or(&nothing), environment);
-        let of_environment = own.filter(|own| *own == file).map(|_| &environment.names);
+        let of_environment = own.filter(|own| *own == file).map(|_| environment.names.as_slice());
+        let because = match (of_file().any(|refresh| !refresh.names.is_empty()), of_environment) {
+            (true, Some([_, ..])) => "`refresh` and LOCALDNS_CRITICAL_FQDNS",
+            (true, _) => "`refresh`",
+            (false, _) => BY_VARIABLE,
+        };
         for name in of_file().flat_map(|refresh| &refresh.names).chain(of_environment.into_iter().flatten()) {
             if !settings.names.contains(name) {
                 settings.names.push(*name);
@@ -43,7 +50,7 @@ pub fn plan(spec: &Spec, environment: &Environment) -> Vec<Plan> {
         }
         if !settings.names.is_empty() {
             let via = written.map(|written| written.via.clone()).unwrap_or_default();
-            plans.push(Plan { file: file.clone(), settings, via });
+            plans.push(Plan { file: file.clone(), settings, via, because });
         }
     }
     plans
@@ -66,6 +73,8 @@ pub(super) fn settings(refresh: &RefreshSpec, environment: &Environment) -> Sett
 }
 
 const SYSTEM: &str = "/etc/hosts";
+/// Why names are refreshed that no Corefile names.
+pub(super) const BY_VARIABLE: &str = "LOCALDNS_CRITICAL_FQDNS";
 
 #[cfg(test)]
 mod tests {
@@ -110,6 +119,21 @@ mod tests {
                 .map(|&(file, names, seconds)| (file.to_owned(), names.to_owned(), seconds))
                 .collect();
             assert_eq!(planned(corefile, names, interval), expected, "{corefile} {names} {interval:?}");
+        }
+    }
+
+    #[test]
+    fn who_wants_it_is_known() {
+        let (bare, refresh) = (". {\nhosts /run/h\n}\n", ". {\nhosts /run/h {\nrefresh y\n}\n}\n");
+        for (corefile, names, because) in [
+            (bare, "x", "LOCALDNS_CRITICAL_FQDNS"),
+            (refresh, "", "`refresh`"),
+            (refresh, "x", "`refresh` and LOCALDNS_CRITICAL_FQDNS"),
+        ] {
+            let names = names.split_whitespace().map(|text| wire::Name::from_text(text).unwrap()).collect();
+            let environment = Environment { names, ..Environment::default() };
+            let draft = Draft::read(&Origin::Text(corefile.into()), 53).unwrap();
+            assert_eq!(plan(&draft.spec, &environment)[0].because, because);
         }
     }
 

@@ -112,13 +112,15 @@ impl Kept {
             json!({
                 "seconds_ago": now.saturating_duration_since(last.began).as_secs(),
                 "took_seconds": last.took.as_secs_f64(),
-                "result": RESULTS[last.result()],
+                "result": RESULTS[last.result],
                 "answered": last.answered,
                 "failed": last.failed,
             })
         });
+        let mut entries: Vec<_> = state.keeper.entries().collect();
+        entries.sort_by_cached_key(|(question, _)| (question.name.to_string(), question.family));
         let entries: Vec<_> =
-            state.keeper.entries().map(|(question, entry)| self::entry(question, entry, now)).collect();
+            entries.into_iter().map(|(question, entry)| self::entry(question, entry, now)).collect();
         json!({
             "file": self.file.display().to_string(),
             "servers": state.servers.iter().map(ToString::to_string).collect::<Vec<_>>(),
@@ -204,33 +206,35 @@ fn fetch(path: &Path) -> io::Result<String> {
 fn table(report: &Value) -> String {
     let mut text = String::new();
     for file in list(report, "refresh") {
-        let last = &file["last_round"];
-        let round = match last.as_object() {
-            None => "no round yet".to_owned(),
-            Some(_) => format!(
-                "last round {} s ago: {} ({} answered, {} failed)",
-                cell(&last["seconds_ago"]),
-                cell(&last["result"]),
-                cell(&last["answered"]),
-                cell(&last["failed"])
-            ),
+        let entries = list(file, "entries");
+        let failing = entries.iter().filter(|entry| !entry["failure"].is_null()).count();
+        let round = match file["last_round"]["seconds_ago"].as_u64() {
+            None => "not asked for yet".to_owned(),
+            Some(ago) => {
+                let answered = entries.len() - failing;
+                let ago = span(ago);
+                format!("{answered} of {} lookups answered, the last round was {ago} ago", entries.len())
+            }
         };
         text.push_str(&format!("{}: {round}\n", cell(&file["file"])));
         if let Some(error) = file["unpublished"].as_str() {
             text.push_str(&format!("not written: {error}\n"));
         }
         let mut rows = vec![HEADER.map(str::to_owned)];
-        for entry in list(file, "entries") {
+        for entry in entries {
             let addresses: Vec<_> = list(entry, "addresses").iter().map(cell).collect();
-            let addresses = if addresses.is_empty() { "-".to_owned() } else { addresses.join(",") };
+            let addresses = match addresses.as_slice() {
+                [] => "-".to_owned(),
+                [one] => one.clone(),
+                [one, more @ ..] => format!("{one} +{}", more.len()),
+            };
+            let age = |key| entry[key].as_u64().map_or_else(|| "-".to_owned(), span);
             rows.push([
                 cell(&entry["name"]),
                 cell(&entry["family"]),
                 cell(&entry["source"]),
-                cell(&entry["age_seconds"]),
-                cell(&entry["ttl_seconds"]),
-                cell(&entry["next_refresh_seconds"]),
-                cell(&entry["failures"]),
+                age("age_seconds"),
+                age("next_refresh_seconds"),
                 addresses,
                 cell(&entry["failure"]),
             ]);
@@ -252,6 +256,16 @@ fn list<'v>(value: &'v Value, key: &str) -> &'v [Value] {
     value[key].as_array().map_or(&[], Vec::as_slice)
 }
 
+/// A time as a person says it: `59s`, `15m`, `3h`, `4d`.
+fn span(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds}s"),
+        120..7200 => format!("{}m", seconds / 60),
+        7200..172_800 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
 /// What a terminal is shown of a value: no control characters, whoever listens there.
 fn cell(value: &Value) -> String {
     match value {
@@ -270,8 +284,7 @@ fn family(family: Family) -> &'static str {
 
 /// Where /status is served unless told otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/localdns.sock";
-const HEADER: [&str; 9] =
-    ["NAME", "FAMILY", "SOURCE", "AGE", "TTL", "NEXT", "FAILURES", "ADDRESSES", "LAST FAILURE"];
+const HEADER: [&str; 7] = ["NAME", "FAMILY", "SOURCE", "AGE", "NEXT", "ADDRESSES", "FAILURE"];
 const CONNECTIONS: usize = 16;
 const PATIENCE: Duration = Duration::from_secs(5);
 const MAX_REPLY: u64 = 64 << 20;

@@ -24,6 +24,8 @@ fn names_of_the_corefile_are_answered_with_what_the_upstream_says() {
             _ => Action::Reply(Says::nodata(SOA)),
         });
     node.file_holds("192.0.2.3 b.test");
+    // It may be written before all the others have answered.
+    node.rounds("ok", 1.0);
     node.sees("a.test", "A", &["192.0.2.1", "192.0.2.2"]);
     node.sees("b.test", "A", &["192.0.2.3"]);
     node.upstream.forget();
@@ -50,15 +52,24 @@ fn names_of_the_environment_are_refreshed_at_its_interval_and_changes_are_told_o
     let node = Node::start(Some(""), "", &[(NAMES, "a.test, b.test"), EVERY_5_S], address(1));
     node.sees("a.test", "A", &["192.0.2.1"]);
     node.server.wait_for_log("a.test is 192.0.2.1", Duration::from_secs(5));
-    node.rounds("partial", 2.0);
-    assert_eq!(told(&node).len(), 2, "a round that changes nothing tells nothing: {:?}", told(&node));
+    let line = node.server.wait_for_log("because of LOCALDNS_CRITICAL_FQDNS", Duration::from_secs(5));
+    let file = node.hosts().display().to_string();
+    assert_eq!(
+        line,
+        format!(
+            "[INFO] plugin/hosts: 2 names of {file} are refreshed every 5s, because of LOCALDNS_CRITICAL_FQDNS"
+        )
+    );
+    // That there is no AAAA is an answer.
+    node.rounds("ok", 2.0);
+    assert_eq!(told(&node).len(), 3, "a round that changes nothing tells nothing: {:?}", told(&node));
     node.upstream.answer_by(address(7));
     node.sees("b.test", "A", &["192.0.2.7"]);
     node.file_holds("192.0.2.7 b.test");
     let lines = node.server.wait_for_lines("is 192.0.2.7, was 192.0.2.1", 2, Duration::from_secs(5));
     assert!(lines.iter().all(|line| line.contains("[INFO] plugin/hosts: ")), "{lines:?}");
     // Each name and family once in a round, and rounds 5 s apart.
-    let metrics = node.rounds("partial", 3.0);
+    let metrics = node.rounds("ok", 3.0);
     let rounds = metrics.count("localdns_refresh_rounds_total", &[]);
     let asked = node.upstream.count("a.test.") as f64;
     assert!(asked <= 2.0 * (rounds + 1.0) + 1.0, "{asked} questions in {rounds} rounds");
@@ -244,7 +255,7 @@ fn status_and_metrics_tell_what_is_known_of_each_name() {
     assert_eq!(metrics.value("localdns_refresh_entry_ttl_seconds", &a), Some(60.0));
     assert_eq!(metrics.value("localdns_refresh_failures_total", &a), Some(0.0));
     assert_eq!(metrics.value("localdns_refresh_failures_total", &[("name", "gone.test."), a[1]]), Some(1.0));
-    assert_eq!(metrics.value("localdns_refresh_last_round_failed", &[]), Some(3.0));
+    assert_eq!(metrics.value("localdns_refresh_last_round_failed", &[]), Some(2.0));
     assert!(metrics.value("localdns_refresh_last_round_timestamp_seconds", &[]).unwrap() > 1.7e9);
     assert!(metrics.value("localdns_refresh_last_round_duration_seconds", &[]).unwrap() < 15.0);
 
@@ -252,8 +263,14 @@ fn status_and_metrics_tell_what_is_known_of_each_name() {
     assert_eq!(status["servers"][0], node.upstream.word());
     assert_eq!(
         (&status["last_round"]["result"], &status["last_round"]["answered"]),
-        (&"partial".into(), &1.into())
+        (&"partial".into(), &2.into())
     );
+    let entries = status["entries"].as_array().unwrap();
+    let word = |entry: &serde_json::Value, key: &str| entry[key].as_str().unwrap().to_owned();
+    let rows: Vec<_> =
+        entries.iter().map(|entry| word(entry, "name") + " " + &word(entry, "family")).collect();
+    assert_eq!(rows, ["a.test ipv4", "a.test ipv6", "gone.test ipv4", "gone.test ipv6"], "in order");
+    assert_eq!(entries[1]["failure"], serde_json::Value::Null, "no AAAA is an answer");
     let entry = node.entry("a.test", "ipv4");
     assert_eq!((&entry["addresses"][0], &entry["ttl_seconds"]), (&"192.0.2.1".into(), &60.into()));
     // A TTL of a minute brings the next round about after 5 min and up to a minute.
@@ -267,7 +284,10 @@ fn status_and_metrics_tell_what_is_known_of_each_name() {
     assert!(printed.status.success(), "{table}");
     let row = table.lines().find(|line| line.starts_with("a.test ")).unwrap_or_else(|| panic!("{table}"));
     let cells: Vec<_> = row.split_whitespace().collect();
-    assert_eq!((cells[1], cells[2], cells[7]), ("ipv4", "refreshed", "192.0.2.1"), "{table}");
+    assert_eq!((cells[1], cells[2], cells[5]), ("ipv4", "refreshed", "192.0.2.1"), "{table}");
+    let first = table.lines().next().unwrap();
+    assert_contains!(first, ": 2 of 4 lookups answered, the last round was ");
+    assert!(table.lines().skip(1).all(|line| line.len() <= 100), "{table}");
     assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
     drop(node);
     let nobody = localdns(&["status", "-status", &socket.to_string_lossy()], &[]);
@@ -474,4 +494,33 @@ fn dig_finds_exactly_what_the_file_holds() {
     let mut found: Vec<_> = found.lines().collect();
     found.sort_unstable();
     assert_eq!(found, ["192.0.2.1", "192.0.2.2"]);
+}
+
+#[test]
+fn a_silent_name_holds_up_no_other_and_what_fails_is_told_once_and_when_it_changes() {
+    let script = |asked: &tests::Asked| match asked.name.as_str() {
+        "silent.test." => Action::Silent,
+        _ => address(1)(asked),
+    };
+    let node = Node::start(None, "refresh a.test b.test silent.test", &[EVERY_5_S], script);
+    node.file_holds("192.0.2.1 a.test");
+    node.file_holds("192.0.2.1 b.test");
+    let metrics = node.server.metrics((node.at.ip(), 9153).into());
+    let rounds = metrics.count("localdns_refresh_rounds_total", &[]);
+    assert_eq!(rounds, 0.0, "they are written before the round is over");
+    let line = node.server.wait_for_log("lookups for ", Duration::from_secs(20));
+    let file = node.hosts().display().to_string();
+    assert_eq!(
+        line,
+        format!(
+            "[WARNING] plugin/hosts: 2 of 6 lookups for {file} fail, and what was known is kept: silent.test A: no reply; silent.test AAAA: no reply"
+        )
+    );
+    // The retries of one name are no failure of all, and nothing new.
+    node.rounds("partial", 2.0);
+    assert_eq!(node.server.log_lines().iter().filter(|line| line.contains("lookups for ")).count(), 1);
+    let metrics = node.server.metrics((node.at.ip(), 9153).into());
+    assert_eq!(metrics.count("localdns_refresh_rounds_total", &[("result", "failed")]), 0.0);
+    node.upstream.answer_by(address(1));
+    node.server.wait_for_log(&format!("all names of {file} are answered again"), Duration::from_secs(30));
 }
