@@ -106,6 +106,14 @@ pub fn parse(
     }
 }
 
+/// Whether the log is to be JSON, read from a command line that may be wrong otherwise.
+pub fn wants_json(args: &[OsString]) -> bool {
+    let text = |arg: &OsString| arg.to_string_lossy().trim_start_matches('-').to_owned();
+    let mut pairs = args.iter().zip(args.iter().skip(1));
+    args.iter().any(|arg| text(arg) == "log-format=json")
+        || pairs.any(|(flag, value)| text(flag) == "log-format" && value == "json")
+}
+
 /// What `-version` prints.
 pub fn version() -> String {
     format!("localdns-{}\nlinux/{}, rust\n", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH)

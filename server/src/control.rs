@@ -253,15 +253,33 @@ impl Server {
     }
 
     /// Reads the configuration again and serves it if it can be; else the old one serves on, and why is logged.
-    pub fn reload(&mut self) {
+    ///
+    /// `signal` asked for it; without one, the plugin `reload` did.
+    pub fn reload(&mut self, signal: Option<&str>) {
         let logger = self.running.logger.clone();
+        if let Some(signal) = signal {
+            logger.info(None, &format!("{signal}: Reloading"));
+        }
         logger.info(None, "Reloading");
         match self.try_reload() {
             Ok(()) => logger.info(None, "Reloading complete"),
             Err(error) => {
                 self.reloads.failed.add_shared(1);
+                let error = error.to_string();
                 logger.error(None, &format!("Restart failed: {error}"));
+                if signal.is_none() {
+                    let first = error.lines().next().unwrap_or_default();
+                    logger.error(Some("reload"), &format!("Corefile changed but reload failed: {first}"));
+                }
             }
+        }
+    }
+
+    /// Says which configuration serves, where `reload` is written.
+    pub fn tell_hash(&self) {
+        if self.running.house.load().reload.is_some() {
+            let hash = self.reloads.hash.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+            self.running.logger.info(Some("reload"), &format!("Running configuration SHA512 = {hash}"));
         }
     }
 
@@ -310,6 +328,7 @@ impl Server {
         self.settle();
         drop(old);
         self.detect_loops();
+        self.tell_hash();
         Ok(())
     }
 

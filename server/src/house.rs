@@ -259,26 +259,26 @@ impl House {
 
     /// The lines that CoreDNS prints at start: `ZONE:PORT` and, where bound, ` on ADDRESS`.
     pub fn banner(&self) -> Vec<String> {
-        let mut lines: Vec<String> = self
+        let mut lines: Vec<(&str, String)> = self
             .zones
             .iter()
             .map(|zone| {
                 let address = zone.server.trim_start_matches("dns://");
-                match address.rsplit_once(':') {
+                let line = match address.rsplit_once(':') {
                     Some(("", port)) => format!("{}:{port}", zone.zone),
                     Some((host, port)) => {
-                        format!(
-                            "{}:{port} on {}",
-                            zone.zone,
-                            host.trim_start_matches('[').trim_end_matches(']')
-                        )
+                        let host = host.trim_start_matches('[').trim_end_matches(']');
+                        format!("{}:{port} on {host}", zone.zone)
                     }
                     None => zone.zone.to_string(),
-                }
+                };
+                (address, line)
             })
             .collect();
+        // CoreDNS sorts the zones of each address, and the addresses not at all.
+        lines.sort();
         lines.dedup();
-        lines
+        lines.into_iter().map(|(_, line)| line).collect()
     }
 }
 

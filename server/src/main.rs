@@ -14,7 +14,7 @@ use server::clock;
 use server::control::{Draft, Origin, Server};
 use server::house::{House, Shared};
 use server::keeping;
-use server::observe::{Format, Logger};
+use server::observe::{Format, Logger, json_line};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
@@ -24,10 +24,18 @@ fn main() -> ExitCode {
     let start = clock::now();
     // What is not UTF-8 is refused by its name where it stands, not passed over.
     let env = |name: &str| Some(std::env::var_os(name)?.to_string_lossy().into_owned());
-    let wish = match cli::parse(std::env::args_os().skip(1), &env) {
+    let args: Vec<_> = std::env::args_os().skip(1).collect();
+    let json = cli::wants_json(&args);
+    let wish = match cli::parse(args, &env) {
         Ok(wish) => wish,
-        Err(error) => return fail(&error),
+        Err(error) => return fail(&error, json),
     };
+    if json {
+        // A caught panic is told on standard error, too.
+        std::panic::set_hook(Box::new(|panic| {
+            let _ = std::io::stderr().write_all(&json_line("ERROR", None, &panic.to_string()));
+        }));
+    }
     let outcome = match wish {
         Wish::Print(text) => {
             let _ = std::io::stdout().write_all(text.as_bytes());
@@ -45,11 +53,15 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }),
     };
-    outcome.unwrap_or_else(|error| fail(&error))
+    outcome.unwrap_or_else(|error| fail(&error, json))
 }
 
-fn fail(error: &dyn std::fmt::Display) -> ExitCode {
-    let _ = writeln!(std::io::stderr(), "localdns: {error}");
+fn fail(error: &dyn std::fmt::Display, json: bool) -> ExitCode {
+    let text = match json {
+        true => json_line("FATAL", None, &error.to_string()),
+        false => format!("localdns: {error}\n").into_bytes(),
+    };
+    let _ = std::io::stderr().write_all(&text);
     ExitCode::FAILURE
 }
 
@@ -79,13 +91,18 @@ fn serve(flags: &Flags, start: std::time::Instant) -> Result<ExitCode, String> {
         for line in house.banner() {
             logger.print(&line);
         }
+    }
+    server.tell_hash();
+    if !flags.quiet {
         logger.print(cli::version().trim_end());
     }
+    // A Corefile that could not be served is not tried again before it changes.
+    let mut last_seen = String::new();
     let code = loop {
-        match runtime.block_on(next_event(&server, &mut signals, &mut fatal_messages)) {
-            Event::Reload => server.reload(),
+        match runtime.block_on(next_event(&server, &mut signals, &mut fatal_messages, &mut last_seen)) {
+            Event::Reload(signal) => server.reload(signal),
             Event::Stop(name) => {
-                logger.info(None, &format!("{name}: Shutting down servers then terminating"));
+                logger.info(None, name);
                 let (mut interrupt, pidfile) = (signals.interrupt, flags.pidfile.clone());
                 let impatient = logger.clone();
                 runtime.spawn(async move {
@@ -98,10 +115,13 @@ fn serve(flags: &Flags, start: std::time::Instant) -> Result<ExitCode, String> {
                 server.stop();
                 break ExitCode::SUCCESS;
             }
-            Event::Quit => break ExitCode::SUCCESS,
+            Event::Quit => {
+                logger.info(None, "SIGQUIT: Quitting process immediately");
+                break ExitCode::SUCCESS;
+            }
             Event::Fatal(message) => {
                 logger.flush(LAST_LINES);
-                break fail(&message);
+                break fail(&message, flags.json);
             }
         }
     };
@@ -115,7 +135,9 @@ fn serve(flags: &Flags, start: std::time::Instant) -> Result<ExitCode, String> {
 }
 
 enum Event {
-    Reload,
+    /// By which signal, if not by a changed file.
+    Reload(Option<&'static str>),
+    /// What is told of it.
     Stop(&'static str),
     Quit,
     Fatal(String),
@@ -155,8 +177,8 @@ async fn next_event(
     server: &Server,
     signals: &mut Signals,
     fatal: &mut mpsc::UnboundedReceiver<String>,
+    last_seen: &mut String,
 ) -> Event {
-    let mut last_seen = String::new();
     loop {
         let reload = server.running().house.load().reload;
         let next_look = async {
@@ -169,16 +191,16 @@ async fn next_event(
             }
         };
         tokio::select! {
-            _ = signals.terminate.recv() => return Event::Stop("SIGTERM"),
-            _ = signals.interrupt.recv() => return Event::Stop("SIGINT"),
+            _ = signals.terminate.recv() => return Event::Stop("SIGTERM: Shutting down servers then terminating"),
+            _ = signals.interrupt.recv() => return Event::Stop("SIGINT: Shutting down"),
             _ = signals.quit.recv() => return Event::Quit,
-            _ = signals.hangup.recv() => return Event::Reload,
-            _ = signals.user1.recv() => return Event::Reload,
+            _ = signals.hangup.recv() => return Event::Reload(Some("SIGHUP")),
+            _ = signals.user1.recv() => return Event::Reload(Some("SIGUSR1")),
             _ = signals.user2.recv() => {}
             message = fatal.recv() => return Event::Fatal(message.unwrap_or_default()),
             () = next_look => {
-                if server.changed(&mut last_seen) {
-                    return Event::Reload;
+                if server.changed(last_seen) {
+                    return Event::Reload(None);
                 }
             }
         }

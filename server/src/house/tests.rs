@@ -236,7 +236,7 @@ fn equal_zones_on_different_addresses_or_ports_are_served() {
     );
     let listeners: Vec<String> = scene.house.listeners.keys().map(ToString::to_string).collect();
     assert_eq!(listeners, ["0.0.0.0:53", "0.0.0.0:54", "127.0.0.1:53", "127.0.0.2:53", "[::]:53", "[::]:54"]);
-    assert_eq!(scene.house.banner(), [".:53 on 127.0.0.1", ".:53 on 127.0.0.2", ".:54", "example.org.:53"]);
+    assert_eq!(scene.house.banner(), [".:53 on 127.0.0.1", ".:53 on 127.0.0.2", "example.org.:53", ".:54"]);
 }
 
 #[test]

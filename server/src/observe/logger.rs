@@ -117,9 +117,11 @@ impl Logger {
         self.0.queue_line(&self.0.line(text, json, plugin, message));
     }
 
-    /// Prints text without a level, such as the zones at start; one record of level INFO in JSON.
+    /// Prints text without a level, such as the zones at start; a record of level INFO for each line in JSON.
     pub fn print(&self, text: &str) {
-        self.0.queue_line(&self.0.line("", "INFO", None, text));
+        for text in text.lines() {
+            self.0.queue_line(&self.0.line("", "INFO", None, text));
+        }
     }
 
     /// Prints the cause of the process' end on stderr, after what waits has been given a second to be printed.
@@ -220,29 +222,19 @@ impl Shared {
     }
 
     fn line(&self, level: &str, json_level: &str, plugin: Option<&str>, message: &str) -> Vec<u8> {
+        if self.format == Format::Json {
+            return json_line(json_level, plugin, message);
+        }
         let mut line = Vec::with_capacity(message.len() + 96);
-        match self.format {
-            Format::Text => {
-                line.extend_from_slice(level.as_bytes());
-                if let Some(plugin) = plugin {
-                    line.extend_from_slice(b"plugin/");
-                    line.extend_from_slice(plugin.as_bytes());
-                    line.extend_from_slice(b": ");
-                }
-                line.extend_from_slice(message.as_bytes());
-                if !message.ends_with('\n') {
-                    line.push(b'\n');
-                }
-            }
-            Format::Json => {
-                begin_json(&mut line, clock::wall(), json_level);
-                json::push_string(&mut line, message.trim_end_matches('\n').as_bytes());
-                if let Some(plugin) = plugin {
-                    line.extend_from_slice(b",\"plugin\":");
-                    json::push_string(&mut line, plugin.as_bytes());
-                }
-                line.extend_from_slice(b"}\n");
-            }
+        line.extend_from_slice(level.as_bytes());
+        if let Some(plugin) = plugin {
+            line.extend_from_slice(b"plugin/");
+            line.extend_from_slice(plugin.as_bytes());
+            line.extend_from_slice(b": ");
+        }
+        line.extend_from_slice(message.as_bytes());
+        if !message.ends_with('\n') {
+            line.push(b'\n');
         }
         line
     }
@@ -285,6 +277,20 @@ impl Shared {
             thread.unpark();
         }
     }
+}
+
+/// One JSON object and its newline; a message of several lines becomes one.
+pub fn json_line(level: &str, plugin: Option<&str>, message: &str) -> Vec<u8> {
+    let mut line = Vec::with_capacity(message.len() + 96);
+    begin_json(&mut line, clock::wall(), level);
+    let message = message.lines().map(str::trim).collect::<Vec<_>>().join("; ");
+    json::push_string(&mut line, message.as_bytes());
+    if let Some(plugin) = plugin {
+        line.extend_from_slice(b",\"plugin\":");
+        json::push_string(&mut line, plugin.as_bytes());
+    }
+    line.extend_from_slice(b"}\n");
+    line
 }
 
 /// Appends `{"time":..,"level":..,"msg":`, the part that every JSON line has; the message follows.
@@ -363,13 +369,16 @@ pub(crate) mod tests {
         let (logger, paper) = Paper::logger(Format::Json);
         logger.warning(Some("hosts"), "no \"such\" file");
         logger.print("one\ntwo\n");
+        logger.error(None, "Corefile:3:1: no\n  3 | such\n    | ^");
         let text = paper.read(&logger);
         let lines: Vec<serde_json::Value> =
             text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        assert_eq!(lines.len(), 2);
+        assert_eq!(lines.len(), 4);
         assert_eq!((&lines[0]["level"], &lines[0]["msg"]), (&"WARN".into(), &"no \"such\" file".into()));
         assert_eq!(lines[0]["plugin"], "hosts");
-        assert_eq!((&lines[1]["level"], &lines[1]["msg"]), (&"INFO".into(), &"one\ntwo".into()));
+        assert_eq!((&lines[1]["level"], &lines[1]["msg"]), (&"INFO".into(), &"one".into()));
+        assert_eq!(lines[2]["msg"], "two");
+        assert_eq!(lines[3]["msg"], "Corefile:3:1: no; 3 | such; | ^", "no newline inside");
         assert_eq!(lines[1].get("plugin"), None);
         assert!(text.starts_with("{\"time\":\"20"));
     }

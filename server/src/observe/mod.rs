@@ -28,4 +28,4 @@ pub use errors::ErrorLog;
 pub use expose::Form;
 pub use families::{Distribution, Families, Metric, Source};
 pub use log::{LogEntry, LogFormat, LogRules, Outcome};
-pub use logger::{Format, LineRing, Logger};
+pub use logger::{Format, LineRing, Logger, json_line};

@@ -27,8 +27,95 @@ fn signals_end_it_or_reload_it() {
             dns.sees(&format!("192.0.2.{last}"));
         }
         dns.server.wait_for_lines("Reloading complete", 2, Duration::from_secs(2));
-        let told: Vec<String> = dns.server.wait_for_lines("Reloading", 4, Duration::from_secs(2));
-        assert_eq!(told, ["[INFO] Reloading", "[INFO] Reloading complete"].repeat(2), "{signal}");
+        let told: Vec<String> = dns.server.wait_for_lines("Reloading", 6, Duration::from_secs(2));
+        let by = format!("[INFO] SIG{signal}: Reloading");
+        assert_eq!(told, [&*by, "[INFO] Reloading", "[INFO] Reloading complete"].repeat(2), "{signal}");
+    }
+}
+
+/// What both servers print of their life, one line after the other; the version apart.
+#[test]
+fn a_life_is_told_as_coredns_tells_it() {
+    let ip = fresh_ip();
+    let corefile = |more: &str| {
+        format!(".:{0} b.example:{0} A.example:{0} {{\nbind {ip}\nreload 2s 1s\nwhoami\n{more}\n}}", port())
+    };
+    let mut server = Server::start(&corefile(""));
+    server.signal("USR1");
+    server.wait_for_log("Reloading complete", Duration::from_secs(10));
+    server.write_corefile(&corefile("nonsense"));
+    server.wait_for_log("Corefile changed but reload failed", Duration::from_secs(10));
+    server.signal("INT");
+    server.wait(Duration::from_secs(10));
+    let hash = "Running configuration SHA512 = ";
+    let told = server.log_lines();
+    let told: Vec<_> = told
+        .iter()
+        .filter(|line| line.starts_with('[') || line.contains(" on "))
+        .map(|line| line.split_once(hash).map_or(line.as_str(), |(start, _)| start))
+        .collect();
+    let zone = |zone: &str| format!("{zone}:{} on {ip}", port());
+    let place = format!("{}:5:1: unknown directive \"nonsense\"; ", server.path("Corefile").display());
+    let mend = "`localdns -plugins` lists those that are served";
+    assert_eq!(
+        told,
+        [
+            zone(".").as_str(),
+            &zone("a.example."),
+            &zone("b.example."),
+            "[INFO] plugin/reload: ",
+            "[INFO] SIGUSR1: Reloading",
+            "[INFO] Reloading",
+            "[INFO] plugin/reload: ",
+            "[INFO] Reloading complete",
+            "[INFO] Reloading",
+            &format!("[ERROR] Restart failed: {place}{mend}"),
+            &format!("[ERROR] plugin/reload: Corefile changed but reload failed: {place}{mend}"),
+            "[INFO] SIGINT: Shutting down",
+        ]
+    );
+}
+
+#[test]
+fn a_corefile_that_cannot_be_served_is_tried_once() {
+    let (ip, consolidate) = (fresh_ip(), "errors {\nconsolidate 5s \".*\"\n}");
+    let corefile = |more: &str| format!(".:{} {{\nbind {ip}\nreload 2s 1s\n{consolidate}\n{more}}}", port());
+    let server = Server::start(&corefile(""));
+    server.write_corefile(&corefile("nonsense\n"));
+    server.wait_for_log("Restart failed", Duration::from_secs(10));
+    // This line comes 5 s later, and by then the file was looked at again.
+    ask((ip, port()).into(), "a.example", "A");
+    server.wait_for_log("1 errors like", Duration::from_secs(20));
+    assert_eq!(server.log_lines().iter().filter(|line| line.contains("Restart failed")).count(), 1);
+}
+
+#[test]
+fn every_line_of_a_json_log_is_an_object_on_both_streams() {
+    let is_told = |line: &str, level: &str| {
+        let object: serde_json::Value = serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"));
+        assert!(object["time"].is_string() && object["level"].is_string(), "{line}");
+        assert!(!object["msg"].as_str().expect("a message").contains('\n'), "{line}");
+        object["level"] == level
+    };
+    let json = || Options::default().args(["-log-format", "json"]);
+    let ip = fresh_ip();
+    let good = format!(".:{} {{\nbind {ip}\nreload\nerrors\n}}", port());
+    let mut server = Server::start_with(&good, json());
+    ask((ip, port()).into(), "a.example", "A");
+    server.write_corefile("nonsense {");
+    server.signal("HUP");
+    server.wait_for_log("Restart failed", Duration::from_secs(10));
+    assert!(server.stop().success());
+    let errors = server.log_lines().iter().filter(|line| is_told(line, "ERROR")).count();
+    assert_eq!(errors, 2, "the query's and the reload's: {}", server.log_text());
+    for (corefile, options) in [
+        (".:53 {\nnonsense\n}", json()),
+        ("", json().args(["-bogus"])),
+        (".:53 {\nbind 192.0.2.1\nwhoami\n}", json()),
+    ] {
+        let said = Server::expect_failure(corefile, options);
+        let said = String::from_utf8(said.stderr).unwrap();
+        assert!(said.lines().count() == 1 && is_told(said.trim_end(), "FATAL"), "{said}");
     }
 }
 
