@@ -74,7 +74,12 @@ impl<E> Located<E> {
 
 impl<E: fmt::Display> fmt::Display for Located<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.at, self.error)?;
+        let error = self.error.to_string();
+        // What is about the file itself names it already.
+        match self.at.line == 0 && error.starts_with(&format!("cannot read {}: ", self.at.file)) {
+            true => f.write_str(&error)?,
+            false => write!(f, "{}: {error}", self.at)?,
+        }
         let line = self.at.source.as_deref().and_then(|source| source.line(self.at.line));
         let (Some(line), false) = (line, f.alternate()) else { return Ok(()) };
         let excerpt = Excerpt::around(line, self.at.column);

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::builder::{OsStringValueParser, PossibleValuesParser, TypedValueParser as _};
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use wire::{Name, RType};
 
@@ -71,14 +71,14 @@ pub fn parse(
     args: impl IntoIterator<Item = OsString>,
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<Wish, String> {
-    let args: Vec<OsString> = args.into_iter().map(as_long_flag).collect();
-    let command = command();
-    let matches = match command.try_get_matches_from(args) {
+    let typed: Vec<OsString> = args.into_iter().collect();
+    let args: Vec<OsString> = typed.iter().cloned().map(as_long_flag).collect();
+    let matches = match command().try_get_matches_from(args) {
         Ok(matches) => matches,
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             return Ok(Wish::Print(error.to_string()));
         }
-        Err(error) => return Err(one_line(&error)),
+        Err(error) => return Err(one_line(&error, &typed)),
     };
     if matches.get_flag("version") {
         return Ok(Wish::Print(version()));
@@ -145,6 +145,7 @@ fn command() -> Command {
             ))
     };
     let serve = shared(Command::new("localdns"))
+        .bin_name("localdns")
         .no_binary_name(true)
         // Go takes the last of several.
         .args_override_self(true)
@@ -178,8 +179,15 @@ fn command() -> Command {
                 Command::new("explain")
                     .about("Say which server block and plugin would answer a query, and why"),
             )
-            .arg(Arg::new("name").required(true).value_name("NAME"))
-            .arg(Arg::new("rest").num_args(0..=2).value_name("TYPE|@ADDRESS")),
+            .arg(
+                Arg::new("name")
+                    .required(true)
+                    .value_name("NAME")
+                    .help("Name asked for, such as example.org"),
+            )
+            .arg(Arg::new("rest").num_args(0..=2).value_name("TYPE|@ADDRESS").help(
+                "Type asked for [default: A]; listen address asked, such as @127.0.0.1 [default: every one]",
+            )),
         )
         .subcommand(
             shared(
@@ -338,19 +346,70 @@ fn as_long_flag(arg: OsString) -> OsString {
     }
 }
 
-/// clap's first line and its hint, in one.
-fn one_line(error: &clap::Error) -> String {
-    let text = error.to_string();
-    let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-    let tip = text
-        .lines()
-        .map(str::trim)
-        .find(|line| line.starts_with("tip: ") || line.starts_with("[possible values"));
-    match tip {
-        Some(tip) => format!("{first}; {}; see localdns -help", tip.trim_start_matches("tip: ")),
-        None => format!("{first}; see localdns -help"),
+/// What is wrong, as it was typed, and what is wanted, in one line.
+fn one_line(error: &clap::Error, typed: &[OsString]) -> String {
+    let context = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => text.clone(),
+        Some(ContextValue::Strings(texts)) => texts.first().cloned().unwrap_or_default(),
+        _ => String::new(),
+    };
+    let (arg, value) = (context(ContextKind::InvalidArg), context(ContextKind::InvalidValue));
+    let flag = arg.trim_start_matches('-').split([' ', '[', '=']).next().unwrap_or_default();
+    let command = COMMANDS.into_iter().find(|command| typed.iter().any(|word| word == command));
+    let what = match error.kind() {
+        ErrorKind::InvalidValue | ErrorKind::ValueValidation if !flag.is_empty() => {
+            let wanted = wanted(flag);
+            match value.as_str() {
+                "" => format!("-{flag} wants {wanted} behind it"),
+                value => format!("-{flag} {value:?} is not {wanted}"),
+            }
+        }
+        ErrorKind::UnknownArgument if arg.starts_with('-') => {
+            let typed = typed.iter().map(|word| word.to_string_lossy());
+            let mut typed = typed.map(|word| word.split('=').next().unwrap_or_default().to_owned());
+            let typed =
+                typed.find(|word| word.trim_start_matches('-') == flag).unwrap_or_else(|| arg.clone());
+            let known = context(ContextKind::SuggestedArg);
+            match known.trim_start_matches('-') {
+                "" | "p" => format!("unknown flag {typed}"),
+                known => format!("unknown flag {typed}; did you mean -{known}?"),
+            }
+        }
+        ErrorKind::UnknownArgument => format!("unexpected argument {arg:?}"),
+        ErrorKind::TooManyValues => format!("unexpected argument {value:?}"),
+        ErrorKind::InvalidSubcommand => {
+            let word = context(ContextKind::InvalidSubcommand);
+            format!("unknown command {word:?}; there are {}", COMMANDS.join(", "))
+        }
+        ErrorKind::MissingRequiredArgument => {
+            "`explain` wants a NAME, such as in `localdns explain example.org AAAA @127.0.0.1`".to_owned()
+        }
+        _ => {
+            let text = error.to_string();
+            text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned()
+        }
+    };
+    let space = if command.is_some() { " " } else { "" };
+    format!("{what}; see localdns {}{space}-help", command.unwrap_or_default())
+}
+
+/// What a flag takes.
+fn wanted(flag: &str) -> String {
+    match flag {
+        "dns.port" => "a port, 0 to 65535".to_owned(),
+        "log-format" => "text or json".to_owned(),
+        "cache-bytes" => format!("a number of bytes, {} to {}", CACHE_BYTES.start(), CACHE_BYTES.end()),
+        "interval" => "a number of seconds, 1 to 3600".to_owned(),
+        "metrics" => "an ADDRESS:PORT".to_owned(),
+        "marker" => "a TEXT".to_owned(),
+        "conf" | "pidfile" | "hosts" | "hosts-file" | "services-file" => "a FILE".to_owned(),
+        "status" => "a PATH".to_owned(),
+        _ => "true or false".to_owned(),
     }
 }
+
+/// What can be asked for beside serving.
+const COMMANDS: [&str; 5] = ["check", "explain", "node-resolver", "refresh", "status"];
 
 /// What all caches may hold together: least and most bytes.
 const CACHE_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=4 << 30;
@@ -493,7 +552,58 @@ mod tests {
             &["node-resolver", "a.n.svc"],
         ] {
             let error = wish(args).unwrap_err();
-            assert!(!error.contains('\n') && error.ends_with("see localdns -help"), "{error}");
+            assert!(!error.contains('\n'), "{error}");
+            assert!(error.contains("; see localdns ") && error.ends_with("-help"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_as_it_was_typed_with_what_is_wanted() {
+        for (args, told) in [
+            (&["-dns.port", "abc"][..], "-dns.port \"abc\" is not a port, 0 to 65535; see localdns -help"),
+            (&["-p", "70000"], "-dns.port \"70000\" is not a port, 0 to 65535; see localdns -help"),
+            (&["-dns.port"], "-dns.port wants a port, 0 to 65535 behind it; see localdns -help"),
+            (&["-foo"], "unknown flag -foo; see localdns -help"),
+            (&["--foo=x"], "unknown flag --foo; see localdns -help"),
+            (&["-cnof", "x"], "unknown flag -cnof; did you mean -conf?; see localdns -help"),
+            (&["check", "extra"], "unexpected argument \"extra\"; see localdns check -help"),
+            (
+                &["explain"],
+                "`explain` wants a NAME, such as in `localdns explain example.org AAAA @127.0.0.1`; see localdns explain -help",
+            ),
+            (&["explain", "a", "A", "@::1", "x"], "unexpected argument \"x\"; see localdns explain -help"),
+            (&["-log-format", "xml"], "-log-format \"xml\" is not text or json; see localdns -help"),
+            (&["-quiet=maybe"], "-quiet \"maybe\" is not true or false; see localdns -help"),
+            (
+                &["bogus"],
+                "unknown command \"bogus\"; there are check, explain, node-resolver, refresh, status; see localdns -help",
+            ),
+            (
+                &["node-resolver", "-interval", "0"],
+                "-interval \"0\" is not a number of seconds, 1 to 3600; see localdns node-resolver -help",
+            ),
+        ] {
+            assert_eq!(wish(args).unwrap_err(), told);
+        }
+        let Ok(Wish::Print(help)) = wish(&["explain", "-help"]) else { panic!("no help") };
+        assert!(help.contains("Usage: localdns explain [OPTIONS] <NAME> "), "{help}");
+        assert!(
+            help.lines()
+                .filter(|line| line.starts_with("  [") || line.starts_with("  <"))
+                .all(|line| line.split("  ").count() > 2),
+            "{help}"
+        );
+    }
+
+    #[test]
+    fn json_is_known_of_a_command_line_that_cannot_be_read() {
+        for (args, json) in [
+            (&["-log-format", "json", "-bogus"][..], true),
+            (&["--log-format=json"], true),
+            (&["-log-format", "text"], false),
+            (&["-bogus", "json"], false),
+        ] {
+            assert_eq!(wants_json(&args.iter().map(OsString::from).collect::<Vec<_>>()), json, "{args:?}");
         }
     }
 }

@@ -209,11 +209,21 @@ async fn next_event(
 
 fn check(flags: &Flags) -> Result<ExitCode, String> {
     let (_, house, _runtime) = build(flags)?;
-    let (blocks, zones) = (house.blocks.len(), house.zones.len());
-    let blocks = if blocks == 1 { "1 server block".to_owned() } else { format!("{blocks} server blocks") };
-    let zones =
-        if zones == 1 { "1 zone and address".to_owned() } else { format!("{zones} zones and addresses") };
-    println!("the Corefile can be served: {blocks}, {zones}");
+    let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+    let blocks = count(house.blocks.len(), "server block");
+    let zones: std::collections::BTreeSet<_> = house.zones.iter().map(|zone| zone.zone).collect();
+    let zones = count(zones.len(), "zone");
+    let place = if house.listeners.keys().all(|address| address.ip().is_unspecified()) {
+        "every address".to_owned()
+    } else {
+        let addresses = house.listeners.len();
+        format!("{addresses} address{}", if addresses == 1 { "" } else { "es" })
+    };
+    let what = match flags.conf.is_none() && matches!(Origin::find(flags), Ok(Origin::Default)) {
+        true => "there is no ./Corefile; what is served without one, `. { whoami log }`,",
+        false => "the Corefile",
+    };
+    println!("{what} can be served: {blocks}, {zones} on {place}");
     Ok(ExitCode::SUCCESS)
 }
 

@@ -136,13 +136,10 @@ fn bad_imports_are_named_where_they_stand() {
             "x:1:5: this `{` is never closed, expected `}` before the end of the file",
         ),
         (&[("Corefile", ".\nimport x"), ("x", "log \"")], "x:1:5: this `\"` is never closed"),
-        (
-            &[("other", "")],
-            "Corefile: cannot read Corefile: there is no such file; put it there, or name another one",
-        ),
+        (&[("other", "")], "cannot read Corefile: there is no such file; put it there, or name another one"),
         (
             &[("Corefile/x", "")],
-            "Corefile: cannot read Corefile: expected a file, found a directory; name the file in it",
+            "cannot read Corefile: expected a file, found a directory; name the file in it",
         ),
     ];
     for (files, expected) in rows {

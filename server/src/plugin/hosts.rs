@@ -249,10 +249,12 @@ impl HostsTable {
                         self.serve_text(state, kept.missing(now));
                     }
                     None => {
-                        logger.warning(
-                            Some("hosts"),
-                            &format!("Cannot read {file}: {error}; the entries stay"),
-                        );
+                        let outcome = match self.entries() > self.inline_entries {
+                            true => "the entries stay",
+                            false => "it has no entries, and is looked at again",
+                        };
+                        let message = format!("Cannot read {file}: {error}; {outcome}");
+                        logger.warning(Some("hosts"), &message);
                     }
                 }
                 return true;

@@ -18,15 +18,15 @@ fn a_command_line_that_cannot_be_used_is_one_line_with_cause_and_mend() {
     let directory = tempdir();
     let folder = directory.path().to_string_lossy();
     let rows: [(&[&str], &str, &str); 11] = [
-        (&["-nonsense"], "unexpected argument '--nonsense'", "see localdns -help"),
-        (&["-cnof", "x"], "unexpected argument '--cnof'", "a similar argument exists: '--conf'"),
-        (&["-conf"], "a value is required for '--conf <FILE>'", "see localdns -help"),
-        (&["-p", "70000"], "invalid value '70000'", "0..=65535"),
-        (&["-dns.port", "dns"], "invalid value 'dns'", "see localdns -help"),
-        (&["-log-format", "xml"], "invalid value 'xml'", "text, json"),
-        (&["-quiet=perhaps"], "bad truth value `perhaps`", "expected true or false"),
-        (&["-cache-bytes", "5"], "invalid value '5'", "1048576..=4294967296"),
-        (&["nonsense"], "unrecognized subcommand 'nonsense'", "see localdns -help"),
+        (&["-nonsense"], "unknown flag -nonsense", "see localdns -help"),
+        (&["-cnof", "x"], "unknown flag -cnof", "did you mean -conf?"),
+        (&["-conf"], "-conf wants a FILE behind it", "see localdns -help"),
+        (&["-p", "70000"], "-dns.port \"70000\"", "0 to 65535"),
+        (&["-dns.port", "dns"], "-dns.port \"dns\"", "a port, 0 to 65535"),
+        (&["-log-format", "xml"], "-log-format \"xml\"", "text or json"),
+        (&["-quiet=perhaps"], "-quiet \"perhaps\"", "true or false"),
+        (&["-cache-bytes", "5"], "-cache-bytes \"5\"", "1048576 to 4294967296"),
+        (&["nonsense"], "unknown command \"nonsense\"", "there are check, explain"),
         (
             &["-conf", "/nonexistent/Corefile"],
             "cannot read /nonexistent/Corefile: there is no such file",

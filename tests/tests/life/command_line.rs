@@ -133,14 +133,23 @@ fn check_counts_in_words_and_tells_each_warning_once() {
     fs::write(&hosts, "192.0.2.1 good\nbad line\n").unwrap();
     let block = |zone: &str| format!("{zone} {{\nbind 127.0.0.1\nhosts {}\n}}\n", hosts.display());
     for (zones, said) in [
-        (&["a.example"][..], "the Corefile can be served: 1 server block, 1 zone and address\n"),
-        (&["a.example", "b.example"], "the Corefile can be served: 2 server blocks, 2 zones and addresses\n"),
+        (&["a.example"][..], "the Corefile can be served: 1 server block, 1 zone on 1 address\n"),
+        (&["a.example", "b.example"], "the Corefile can be served: 2 server blocks, 2 zones on 1 address\n"),
     ] {
         fs::write(&path, zones.iter().map(|zone| block(zone)).collect::<String>()).unwrap();
         let output = localdns(&["check", "-conf", &path.to_string_lossy()]);
         assert_eq!(text(&output.stdout), said);
         assert_eq!(text(&output.stderr).matches("line 2").count(), 1, "{}", text(&output.stderr));
     }
+}
+
+#[test]
+fn check_without_a_corefile_says_what_is_checked() {
+    let output = localdns(&["check"]);
+    assert_eq!(
+        text(&output.stdout),
+        "there is no ./Corefile; what is served without one, `. { whoami log }`, can be served: 1 server block, 1 zone on every address\n"
+    );
 }
 
 #[test]
