@@ -32,6 +32,11 @@ pub fn isolated_for<F: FnOnce()>(patience: Duration, body: F) {
     if std::env::var(INSIDE).as_deref() == Ok(test) {
         return body();
     }
+    for program in ["unshare", "ip", "mount"] {
+        if !tool(test, program) {
+            return;
+        }
+    }
     if let Err(why) = possible() {
         return skip(test, why);
     }
@@ -77,13 +82,31 @@ pub fn run(program: &str, args: &[&str]) -> String {
     String::from_utf8_lossy(&stdout).into_owned()
 }
 
-/// Whether a program is on the PATH; says that `test` is skipped when it is not.
+/// Whether a program is on the PATH; [`lacking`] when it is not.
+///
+/// # Panics
+/// Where it is required.
 pub fn tool(test: &str, program: &str) -> bool {
     let found = on_path(program);
     if !found {
-        skip(test, &format!("{program} is not installed"));
+        lacking(test, program, &format!("{program} is not installed"));
     }
     found
+}
+
+/// Says that `test` is skipped for want of a program.
+///
+/// # Panics
+/// Where `LOCALDNS_TESTS_REQUIRE` names the program: there nothing that it names may be missing.
+pub fn lacking(test: &str, program: &str, why: &str) {
+    let required = std::env::var("LOCALDNS_TESTS_REQUIRE").unwrap_or_default();
+    assert!(!names(&required, program), "{test}: {why}, and LOCALDNS_TESTS_REQUIRE names {program}");
+    skip(test, why);
+}
+
+/// Whether a list with commas between its words has this one.
+fn names(list: &str, word: &str) -> bool {
+    list.split(',').any(|one| one.trim() == word)
 }
 
 /// Says that a test did not run, and why. Not captured: it must be seen.
@@ -91,8 +114,8 @@ pub fn skip(test: &str, why: &str) {
     tell(&format!("skipped: {test}: {why}"));
 }
 
-/// Past the capture of the test runner, which holds back what passing tests print.
-pub(crate) fn tell(line: &str) {
+/// Prints a line past the capture of the test runner, which holds back what passing tests print.
+pub fn tell(line: &str) {
     drop(writeln!(std::io::stderr(), "{line}"));
 }
 
@@ -105,9 +128,6 @@ fn on_path(program: &str) -> bool {
 fn possible() -> Result<(), &'static str> {
     static POSSIBLE: OnceLock<Result<(), &'static str>> = OnceLock::new();
     *POSSIBLE.get_or_init(|| {
-        if !on_path("unshare") || !on_path("ip") || !on_path("mount") {
-            return Err("unshare, ip or mount is not installed");
-        }
         let home = tempdir();
         private_etc(home.path());
         let mut command = namespaces();
@@ -152,3 +172,15 @@ fn private_etc(home: &Path) {
 }
 
 const INSIDE: &str = "LOCALDNS_TEST_INSIDE";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_names_whole_words() {
+        for (list, named) in [("dig", true), ("curl, dig", true), ("digs,kdig", false), ("", false)] {
+            assert_eq!(names(list, "dig"), named, "{list}");
+        }
+    }
+}

@@ -36,7 +36,7 @@ pub use cgroup::Cgroup;
 pub use clock::{eventually, now, steadily};
 pub use dns::Dns;
 pub use flood::flood;
-pub use isolated::{add_address, isolated, isolated_for, run, skip, tool};
+pub use isolated::{add_address, isolated, isolated_for, lacking, run, skip, tell, tool};
 pub use message::{Edns, Message, Question, Record, header, question_end};
 pub use place::{free_port, fresh_ip, may_open, port, privileged, publish, tempdir};
 pub use records::{record, rtype_name, rtype_number};

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tests::{eventually, output, skip, tempdir};
+use tests::{eventually, lacking, output, tempdir};
 
 /// A running CoreDNS.
 pub(crate) struct CoreDns {
@@ -16,26 +16,28 @@ pub(crate) struct CoreDns {
 
 impl CoreDns {
     /// Where CoreDNS 1.15.0 is: on the PATH, or where `go install` puts it. Says that `test` is skipped when it is nowhere.
+    ///
+    /// # Panics
+    /// When it is nowhere and required.
     pub(crate) fn find(test: &str) -> Option<PathBuf> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let go = std::env::var_os("HOME").map(|home| PathBuf::from(home).join("go/bin"));
-        let found = std::env::split_paths(&path)
-            .chain(go)
-            .map(|directory| directory.join("coredns"))
-            .find(|path| path.is_file());
-        let Some(program) = found else {
-            skip(test, "coredns is not installed: go install github.com/coredns/coredns@v1.15.0");
-            return None;
-        };
-        let mut command = Command::new(&program);
-        command.arg("-version");
-        let said = output(command, Duration::from_secs(20)).stdout;
-        let version = String::from_utf8_lossy(&said).lines().next().unwrap_or_default().to_owned();
-        if version != "CoreDNS-1.15.0" {
-            skip(test, &format!("{} is {version:?} and not CoreDNS-1.15.0", program.display()));
-            return None;
+        let files = std::env::split_paths(&path).chain(go).map(|directory| directory.join("coredns"));
+        let mut others = Vec::new();
+        for program in files.filter(|path| path.is_file()) {
+            let mut command = Command::new(&program);
+            command.arg("-version");
+            let said = output(command, Duration::from_secs(20)).stdout;
+            let version = String::from_utf8_lossy(&said).lines().next().unwrap_or_default().to_owned();
+            if version == "CoreDNS-1.15.0" {
+                return Some(program);
+            }
+            others.push(format!("{} is {version:?}", program.display()));
         }
-        Some(program)
+        let why = if others.is_empty() { "coredns is not installed" } else { &others.join(", ") };
+        let install = "go install github.com/coredns/coredns@v1.15.0";
+        lacking(test, "coredns", &format!("{why}, and CoreDNS 1.15.0 is needed ({install})"));
+        None
     }
 
     /// Starts it and waits until it serves.

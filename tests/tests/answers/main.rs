@@ -22,6 +22,7 @@ use allowed::{ALLOWED, Tally};
 use coredns::CoreDns;
 use counted::MOVED;
 use run::Setup;
+use tests::tell;
 
 #[test]
 fn corefiles_of_the_world_answer_as_in_coredns() {
@@ -89,45 +90,74 @@ fn every_difference_stands_in_the_document_of_differences() {
 }
 
 /// Runs all setups, some side by side, and fails on what is not listed. `ANSWERS_ONLY` picks those whose name has its text.
+///
+/// What does not come again in a second run was a matter of time, such as an entry that expired between the two servers'
+/// queries. It is told, and fails where there is more of it than time accounts for.
 fn compare(test: &str, setups: &[Setup]) {
     let Some(program) = CoreDns::find(test) else { return };
     let only = std::env::var("ANSWERS_ONLY").unwrap_or_default();
     let chosen: Vec<&Setup> = setups.iter().filter(|setup| setup.name.contains(&only)).collect();
     let next = AtomicUsize::new(0);
-    let found = Mutex::new((Tally::default(), Vec::new()));
+    let found = Mutex::new((Tally::default(), Vec::new(), Vec::new()));
     scope(|scope| {
         for _ in 0..LANES {
             scope.spawn(|| {
                 while let Some(setup) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let mut tally = Tally::default();
-                    let mut unlisted = run::run(&program, setup, &mut tally);
-                    // What does not come again was a matter of time: an entry that expired between the two servers' queries.
-                    if !unlisted.is_empty() {
-                        let again = run::run(&program, setup, &mut Tally::default());
+                    let unlisted = run::run(&program, setup, &mut tally);
+                    let (again, once) = if unlisted.is_empty() {
+                        (unlisted, Vec::new())
+                    } else {
+                        let second = run::run(&program, setup, &mut Tally::default());
                         let first = |text: &String| text.lines().next().map(str::to_owned);
-                        let again: HashSet<_> = again.iter().map(first).collect();
-                        unlisted.retain(|text| again.contains(&first(text)));
-                    }
+                        let second: HashSet<_> = second.iter().map(first).collect();
+                        unlisted.into_iter().partition(|text| second.contains(&first(text)))
+                    };
                     let mut found = found.lock().expect("no lane panics while it counts");
                     found.0.add(&tally);
-                    found.1.extend(unlisted);
+                    found.1.extend(again);
+                    found.2.extend(once);
                 }
             });
         }
     });
-    let (tally, unlisted) = found.into_inner().expect("no lane panics while it counts");
+    let (tally, unlisted, once) = found.into_inner().expect("no lane panics while it counts");
     let unseen: Vec<&str> =
         ALLOWED.iter().map(|allowed| allowed.name).filter(|name| !tally.seen.contains_key(name)).collect();
     println!("{test}: listed and never seen: {unseen:?}");
     println!("{test}: {} Corefiles, {} queries, differences: {:?}", chosen.len(), tally.queries, tally.seen);
+    let told = format!(
+        "{test}: {} differences in {} queries that did not come again:\n{}",
+        once.len(),
+        tally.queries,
+        once.join("\n")
+    );
+    if !once.is_empty() {
+        tell(&told);
+    }
     assert!(
         unlisted.is_empty(),
         "{} differences that are not listed:\n{}",
         unlisted.len(),
         unlisted.join("\n")
     );
+    assert!(once.len() <= once_at_most(tally.queries), "more than one in {QUERIES_FOR_ONE}: {told}");
 }
 
+/// How many differences of so many queries may fail to come again.
+fn once_at_most(queries: usize) -> usize {
+    queries.div_ceil(QUERIES_FOR_ONE)
+}
+
+#[test]
+fn one_difference_in_a_thousand_queries_may_fail_to_come_again() {
+    for (queries, most) in [(1, 1), (1_000, 1), (1_001, 2), (30_000, 30)] {
+        assert_eq!(once_at_most(queries), most, "{queries}");
+    }
+}
+
+/// A stale or expiring entry, or a busy machine, shows in a few of 10,000 queries; a fault of one kind of query in more.
+const QUERIES_FOR_ONE: usize = 1_000;
 const SEED: u64 = 20_261_121;
 /// How many Corefiles are run at a time: each lane waits for two servers most of the time.
 const LANES: usize = 3;

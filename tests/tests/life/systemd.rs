@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use tests::{
-    Action, Ask, Upstream, assert_contains, binary, eventually, isolated, output, privileged, run, skip,
-    tempdir, tool,
+    Action, Ask, Upstream, assert_contains, binary, eventually, isolated, lacking, output, privileged, run,
+    skip, tempdir, tool,
 };
 
 use super::{Killed, text};
@@ -169,10 +169,13 @@ impl Systemd {
     /// `None`, and a word on why, where there can be none.
     fn boot(test: &str) -> Option<Self> {
         if !Path::new(SYSTEMD).exists() {
-            skip(test, "systemd is not installed");
+            lacking(test, "systemd", "systemd is not installed");
             return None;
         }
-        if !privileged() || !tool(test, "nsenter") {
+        if !tool(test, "nsenter") {
+            return None;
+        }
+        if !privileged() {
             skip(test, "systemd needs root for control groups of its own");
             return None;
         }
