@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,15 +32,23 @@ pub(super) async fn accept(listener: std::net::TcpListener, address: SocketAddr,
         Err(error) => return running.fatal(&format!("cannot serve {address} (tcp): {error}")),
     };
     let taken = running.taken.socket(address, running.inboxes.len());
+    // It was raised at the start; where it cannot be told, running out of them does.
+    let limit = sockets::raise_open_files_limit().map_or(u64::MAX, |(_, limit)| limit);
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
                 taken.note();
+                // The kernel gives the lowest number that is free: a high one says that few are left.
+                let last = stream.as_raw_fd() as u64 + RESERVED >= limit;
                 let now = running.since_start_ms(clock::now());
                 let Some(place) = running.connections.enter(peer.port(), now) else { continue };
                 let local = stream.local_addr().unwrap_or(address);
                 let connection = Connection { address, local, peer, running: running.clone(), place };
                 tokio::spawn(connection.serve(stream));
+                if last {
+                    running.connections.make_room();
+                    tokio::time::sleep(CLOSING).await;
+                }
             }
             Err(error) => {
                 running.io_error("accept", address, &error, clock::now());
@@ -47,7 +56,7 @@ pub(super) async fn accept(listener: std::net::TcpListener, address: SocketAddr,
                 if matches!(error.raw_os_error(), Some(24 | 23)) {
                     running.connections.make_room();
                 }
-                tokio::time::sleep(Duration::from_millis(50)).await;
+                tokio::time::sleep(CLOSING).await;
             }
         }
     }
@@ -254,3 +263,7 @@ async fn write(mut writer: OwnedWriteHalf, mut replies: mpsc::Receiver<Frame>, l
 
 /// Log lines of one connection that may wait for the writer.
 const LOG_RING_BYTES: usize = 16 * 1024;
+/// Descriptors that connections of clients leave to upstreams, files and pages.
+const RESERVED: u64 = 16;
+/// What a connection that gives way may take to close.
+const CLOSING: Duration = Duration::from_millis(50);

@@ -15,7 +15,7 @@ use tests::{
 use super::good;
 
 #[test]
-fn without_descriptors_hits_are_served_and_everything_comes_back_with_them() {
+fn clients_that_take_every_descriptor_leave_enough_for_hits_and_misses() {
     let upstream = Upstream::start(fresh_ip(), good);
     let at = SocketAddr::from((fresh_ip(), port()));
     let text = format!(
@@ -28,13 +28,13 @@ fn without_descriptors_hits_are_served_and_everything_comes_back_with_them() {
     // More clients than there are descriptors: the rest waits in the kernel, or is closed.
     let mut crowd: Vec<Connection> =
         (0..200).filter_map(|_| Connection::open(at, Duration::from_secs(5)).ok()).collect();
-    eventually("no descriptor left", Duration::from_secs(5), || (server.fds() >= 95).then_some(()));
-    for _ in 0..20 {
+    eventually("hardly a descriptor left", Duration::from_secs(5), || (server.fds() >= 80).then_some(()));
+    // A miss needs a socket towards the upstream, and clients may not have taken the last ones: neither while the rest of
+    // them is let in, nor when all have been.
+    for n in 0..40 {
         assert_eq!(ask(at, "hit.example", "A").short(), ["192.0.2.9"]);
+        assert_eq!(ask(at, &format!("miss{n}.example"), "A").short(), ["192.0.2.1"], "{n}");
     }
-    // A miss needs a socket: it has one, or there is a quick SERVFAIL.
-    let reply = ask(at, "miss.example", "A");
-    assert!(matches!(reply.status(), "NOERROR" | "SERVFAIL"), "{}", reply.status());
     // A new client gets its place although the others have said nothing and go nowhere.
     let mut new = eventually("an answer over TCP", Duration::from_secs(10), || {
         let mut new = Connection::open(at, Duration::from_millis(500)).ok()?;
@@ -42,12 +42,10 @@ fn without_descriptors_hits_are_served_and_everything_comes_back_with_them() {
         new.message().ok()?;
         Some(new)
     });
+    assert_eq!(ask(at, "late.example", "A").short(), ["192.0.2.1"]);
     crowd.clear();
     new.send(&Ask::new("hit.example", "A").bytes()).unwrap();
     assert_eq!(new.message().unwrap().rcode(), 0);
-    eventually("misses as before", Duration::from_secs(10), || {
-        (ask(at, "later.example", "A").status() == "NOERROR").then_some(())
-    });
 }
 
 #[test]
