@@ -1,11 +1,12 @@
 //! Who is asked: zones, policies, health, failover, and where upstreams come from.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::thread::sleep;
 use std::time::Duration;
 
 use tests::{
-    Action, Ask, Dns, Upstream, add_address, eventually, fresh_ip, isolated, port, skip, steadily, tempdir,
+    Action, Ask, Dns, Server, Upstream, add_address, ask, eventually, fresh_ip, isolated, port, skip,
+    steadily, tempdir,
 };
 
 use super::good;
@@ -72,11 +73,17 @@ fn zones_and_except_decide_who_is_asked() {
 }
 
 #[test]
-fn nobody_to_ask_is_refused_or_servfail_and_never_silence() {
+fn a_name_outside_every_stanza_is_servfail_and_one_outside_every_block_refused() {
     let upstream = Upstream::start(fresh_ip(), good);
+    // As CoreDNS: a block whose plugins all pass fails, a server without a block for the name refuses.
     let dns = Dns::start(&format!("forward example {}", upstream.word()));
-    let reply = dns.ask("a.other");
-    assert!(["SERVFAIL", "REFUSED"].contains(&reply.status()), "{}", reply.status());
+    assert_eq!(dns.ask("a.other").status(), "SERVFAIL");
+    let at = SocketAddr::from((fresh_ip(), port()));
+    let text = format!("example:{} {{\nbind {}\nforward . {}\n}}", at.port(), at.ip(), upstream.word());
+    let _server = Server::start(&text);
+    assert_eq!(ask(at, "a.example", "A").status(), "NOERROR");
+    assert_eq!(ask(at, "a.other", "A").status(), "REFUSED");
+    assert_eq!(upstream.total(), 1);
 }
 
 #[test]

@@ -83,8 +83,10 @@ fn a_server_block_that_cannot_be_served_is_told_with_cause_and_mend() {
         let said = text(&output.stderr);
         let line = said.lines().next().unwrap_or_default();
         assert!(line.contains(cause) && line.contains(mend), "{lines}:\n{said}");
-        // What follows is the line of the Corefile, and where in it.
-        assert!(matches!(said.lines().count(), 1 | 3), "{lines}:\n{said}");
+        // What follows is the line of the Corefile, and where in it, unless it is the machine that refuses.
+        let refused = ["bind: cannot assign", "is on no interface", "is not on the interface"];
+        let lines_said = if refused.iter().any(|refused| cause.contains(refused)) { 1 } else { 3 };
+        assert_eq!(said.lines().count(), lines_said, "{lines}:\n{said}");
     }
 }
 
