@@ -30,6 +30,7 @@ pub mod route;
 pub mod running;
 pub mod serve;
 pub mod setup;
+mod sync;
 mod text;
 mod watchdog;
 mod zonetext;

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use libc::{c_int, epoll_event};
 
+use crate::pending::Pending;
+
 /// A set of file descriptors to wait for, level-triggered: what is not read is reported again.
 #[derive(Debug)]
 pub struct Epoll {
@@ -183,8 +185,7 @@ pub struct Waker {
 #[derive(Debug)]
 struct Shared {
     eventfd: OwnedFd,
-    /// A wake-up is on its way and not yet drained.
-    pending: AtomicBool,
+    pending: Pending,
 }
 
 impl Waker {
@@ -197,30 +198,30 @@ impl Waker {
         let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
         // SAFETY: the kernel just gave us this descriptor, and nobody else knows it.
         let eventfd = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(Self { shared: Arc::new(Shared { eventfd, pending: AtomicBool::new(false) }) })
+        Ok(Self { shared: Arc::new(Shared { eventfd, pending: Pending::new() }) })
     }
 
     /// Makes the descriptor readable, until drained.
     pub fn wake(&self) {
-        if self.shared.pending.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let one = 1u64;
-        // SAFETY: eight live bytes are read. It cannot fail: the counter stays far below its limit, for only the
-        // first wake-up after a drain adds to it.
-        unsafe { libc::write(self.shared.eventfd.as_raw_fd(), (&raw const one).cast(), size_of_val(&one)) };
+        self.shared.pending.raise(|| {
+            let one = 1u64;
+            // SAFETY: eight live bytes are read. It cannot fail: the counter stays far below its limit, for only the
+            // first wake-up after a drain adds to it.
+            unsafe {
+                libc::write(self.shared.eventfd.as_raw_fd(), (&raw const one).cast(), size_of_val(&one))
+            };
+        });
     }
 
     /// Makes the descriptor unreadable. Call it before looking into the queue.
     pub fn drain(&self) {
-        let mut count = 0u64;
-        // SAFETY: eight live bytes are written. Nothing to read is no error: somebody drained before.
-        unsafe {
-            libc::read(self.shared.eventfd.as_raw_fd(), (&raw mut count).cast(), size_of_val(&count));
-        }
-        // After the read: the other way round a wake-up between the two would be read away and yet seem to be on
-        // its way for ever. A swap, so that what its callers queued before is seen.
-        self.shared.pending.swap(false, Ordering::AcqRel);
+        self.shared.pending.lower(|| {
+            let mut count = 0u64;
+            // SAFETY: eight live bytes are written. Nothing to read is no error: somebody drained before.
+            unsafe {
+                libc::read(self.shared.eventfd.as_raw_fd(), (&raw mut count).cast(), size_of_val(&count));
+            }
+        });
     }
 }
 

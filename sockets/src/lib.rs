@@ -8,7 +8,9 @@ mod address;
 mod epoll;
 mod listen;
 mod outgoing;
+mod pending;
 mod received;
+mod sync;
 mod system;
 mod upstream;
 

@@ -1,13 +1,10 @@
 //! Which worker has a query in flight, so that equal misses on different workers share one upstream query.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use foldhash::fast::{FixedState, RandomState};
-use forwarder::{Ask, Transport};
-use wire::Query;
 
-use crate::house::Block;
+use crate::sync::{Mutex, MutexGuard, PoisonError};
 
 const SHARDS: usize = 64;
 
@@ -16,20 +13,13 @@ const SHARDS: usize = 64;
 /// A hash that two different queries share only sends one of them to the other's worker, where it is served as well.
 pub struct FlightRegistry {
     shards: Vec<Mutex<HashMap<u64, u16, FixedState>>>,
-    hasher: RandomState,
+    pub(super) hasher: RandomState,
 }
 
 impl FlightRegistry {
     /// Nothing in flight.
     pub fn new() -> Self {
         Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), hasher: RandomState::default() }
-    }
-
-    /// The hash of a query of that block: equal where a forwarder would let it join the other's flight.
-    pub fn key(&self, block: &Block, query: &Query<'_>, client: Transport) -> u64 {
-        let Some(dial) = block.pipeline.dial() else { return 0 };
-        let ask = Ask { chain: &dial.chain, query, client, block: block.id, context: 0, patience: None };
-        ask.fingerprint(&self.hasher).unwrap_or_default()
     }
 
     /// Takes the flight for `worker`, unless another worker has it: then that one is returned.

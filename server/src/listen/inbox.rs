@@ -1,15 +1,15 @@
 //! What other threads have for a worker, and whom a worker answers.
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forwarder::{ExchangeError, ExchangeId, Transport};
-use sockets::{ListenSocket, Local, Waker};
+use sockets::{ListenSocket, Local};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use wire::{Asker, HeldQuery, Query};
 
+use super::mailbox::Mailbox;
 use crate::follow::Outer;
 use crate::house::ServedZone;
 use crate::serve::Asked;
@@ -49,47 +49,7 @@ pub enum Letter {
 }
 
 /// A worker's letter box.
-pub struct Inbox {
-    letters: Mutex<VecDeque<Letter>>,
-    waker: Waker,
-}
-
-impl Inbox {
-    /// Empty.
-    ///
-    /// # Errors
-    /// What the kernel says to one more file descriptor.
-    pub fn new() -> std::io::Result<Self> {
-        Ok(Self { letters: Mutex::default(), waker: Waker::new()? })
-    }
-
-    /// Puts a letter in and wakes the worker if the box was empty.
-    pub fn post(&self, letter: Letter) {
-        let was_empty = {
-            let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
-            letters.push_back(letter);
-            letters.len() == 1
-        };
-        if was_empty {
-            self.waker.wake();
-        }
-    }
-
-    /// Moves every letter to the end of `into`; where that is empty, its room is used again.
-    pub(super) fn take(&self, into: &mut VecDeque<Letter>) {
-        self.waker.drain();
-        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
-        if into.is_empty() {
-            std::mem::swap(&mut *letters, into);
-        } else {
-            into.append(&mut letters);
-        }
-    }
-
-    pub(super) fn waker(&self) -> &Waker {
-        &self.waker
-    }
-}
+pub type Inbox = Mailbox<Letter>;
 
 /// One client of a query in flight; the query itself is kept once for all of them.
 pub struct Waiter {

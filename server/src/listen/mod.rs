@@ -8,8 +8,10 @@
 
 mod connections;
 mod desk;
+mod flight_key;
 mod flights;
 mod inbox;
+mod mailbox;
 mod ports;
 mod socket;
 mod taken;
@@ -20,6 +22,7 @@ mod worker;
 pub use connections::Connections;
 pub use flights::FlightRegistry;
 pub use inbox::{Client, Frame, Inbox, Letter, StreamReply, Waiter};
+pub use mailbox::Mailbox;
 pub use ports::{BindError, Ports};
 pub use taken::Taken;
 pub use worker::spawn;

@@ -4,15 +4,19 @@
 //! Lines are stored as words, so that plain atomics carry them: a header word with the length, then the octets, eight to
 //! a word.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::sync::Arc;
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// How large a ring is unless told otherwise, in octets: 1 MiB, some 8,000 lines.
 pub const DEFAULT_BYTES: usize = 1 << 20;
 
 /// Makes a ring of at least `bytes` octets, rounded up to a power of two, at least 4 KiB; refused lines add to `dropped`.
 pub fn ring(bytes: usize, dropped: Arc<AtomicU64>) -> (Producer, Consumer) {
-    let words = (bytes.max(4096) / WORD).next_power_of_two();
+    of_words((bytes.max(4096) / WORD).next_power_of_two(), dropped)
+}
+
+/// Makes a ring of so many words, a power of two.
+pub fn of_words(words: usize, dropped: Arc<AtomicU64>) -> (Producer, Consumer) {
     let ring = Arc::new(Ring {
         words: (0..words).map(|_| AtomicU64::new(0)).collect(),
         head: Apart(AtomicUsize::new(0)),

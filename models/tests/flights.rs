@@ -1,0 +1,136 @@
+//! Equal misses of two workers: each is answered once, nobody takes another's claim, and none is left.
+//!
+//! The desk's steps (`server/src/listen/desk.rs`) are written down here once more; registry and letter boxes are its own.
+
+use std::collections::VecDeque;
+
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicUsize, Ordering};
+use loom::thread;
+use models::explore;
+use models::flights::FlightRegistry;
+use models::mailbox::Mailbox;
+
+/// The key of the one query there is.
+const KEY: u64 = 7;
+/// A worker that has no query.
+const NOBODY: usize = 9;
+
+struct World {
+    flights: FlightRegistry,
+    inboxes: [Mailbox<()>; 2],
+    answered: AtomicUsize,
+}
+
+impl World {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            flights: FlightRegistry::new(),
+            inboxes: [(), ()].map(|()| Mailbox::new().expect("no kernel is asked")),
+            answered: AtomicUsize::new(0),
+        })
+    }
+
+    /// `Desk::ask`: whether the flight is this worker's; else its letter lies with the one whose it is.
+    fn ask(&self, worker: usize) -> bool {
+        match self.flights.claim(KEY, worker) {
+            Some(other) => {
+                self.inboxes[other].post(());
+                false
+            }
+            None => true,
+        }
+    }
+
+    /// `Desk::tell`: the flight is over, and all who joined it are answered.
+    fn tell(&self, worker: usize, waiters: usize) {
+        self.flights.release(KEY, worker);
+        self.answered.fetch_add(waiters, Ordering::Relaxed);
+    }
+
+    /// `Worker::read_letters`, where there are any: they make one flight, which nobody has claimed.
+    fn read_letters(&self, worker: usize) {
+        let mut letters = VecDeque::new();
+        if self.inboxes[worker].waker().is_readable() {
+            self.inboxes[worker].take(&mut letters);
+        }
+        if !letters.is_empty() {
+            self.tell(worker, letters.len());
+        }
+    }
+
+    /// When all threads have ended: what is left in the letter boxes is read, for their wakers say so.
+    fn end(&self, asked: usize) {
+        self.read_letters(0);
+        self.read_letters(1);
+        assert_eq!(self.answered.load(Ordering::Relaxed), asked, "answers");
+        assert_eq!(self.flights.claim(KEY, NOBODY), None, "a claim is left");
+    }
+}
+
+#[test]
+fn each_of_two_equal_misses_is_answered_once() {
+    explore(|| {
+        let world = World::new();
+        let workers = [0, 1].map(|worker| {
+            let world = world.clone();
+            thread::spawn(move || {
+                if world.ask(worker) {
+                    world.tell(worker, 1);
+                }
+                world.read_letters(worker);
+            })
+        });
+        for worker in workers {
+            worker.join().unwrap();
+        }
+        world.end(2);
+    });
+}
+
+#[test]
+fn a_late_letter_takes_no_claim_from_the_worker_that_has_the_flight() {
+    explore(|| {
+        let world = World::new();
+        // The first worker has it in flight, and a letter of the second one waits there.
+        assert!(world.ask(0) && !world.ask(1));
+        let first = thread::spawn({
+            let world = world.clone();
+            move || {
+                world.tell(0, 1);
+                world.read_letters(0);
+            }
+        });
+        // Meanwhile the second one is asked again.
+        if world.ask(1) {
+            assert_eq!(world.flights.claim(KEY, NOBODY), Some(1), "the claim is gone");
+            world.tell(1, 1);
+        }
+        first.join().unwrap();
+        world.end(3);
+    });
+}
+
+#[test]
+fn a_worker_that_lost_its_flights_leaves_none_that_others_wait_for() {
+    explore(|| {
+        let world = World::new();
+        assert!(world.ask(0));
+        let lost = thread::spawn({
+            let world = world.clone();
+            // Its own query is lost with the loop; its letters are not.
+            move || {
+                world.flights.release_all(0);
+                world.read_letters(0);
+            }
+        });
+        if world.ask(1) {
+            world.tell(1, 1);
+        }
+        lost.join().unwrap();
+        // The one whose loop ended has nothing in flight, whatever letters it did not read.
+        assert!(world.ask(1), "a claim of lost flights is left");
+        world.tell(1, 1);
+        world.end(2);
+    });
+}

@@ -1,0 +1,72 @@
+//! No wake-up is overlooked, and what was queued before one is seen after it.
+
+use std::collections::VecDeque;
+
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicUsize, Ordering};
+use loom::thread;
+use models::mailbox::Mailbox;
+use models::{Waker, explore};
+
+#[test]
+fn what_was_queued_before_a_wake_up_is_seen_after_it_is_drained() {
+    explore(|| {
+        let waker = Arc::new(Waker::new().unwrap());
+        // A queue of the plainest kind: only the waker orders it.
+        let pieces: Arc<[AtomicUsize; 3]> = Arc::new(std::array::from_fn(|_| AtomicUsize::new(0)));
+        let callers = [vec![0, 1], vec![2]].map(|mine| {
+            let (waker, pieces) = (waker.clone(), pieces.clone());
+            thread::spawn(move || {
+                for piece in mine {
+                    pieces[piece].store(1, Ordering::Relaxed);
+                    waker.wake();
+                }
+            })
+        });
+        let mut seen = [0; 3];
+        let mut turn = || {
+            let woken = waker.is_readable();
+            if woken {
+                waker.drain();
+                seen = std::array::from_fn(|piece| pieces[piece].load(Ordering::Relaxed));
+            }
+            (woken, seen)
+        };
+        turn();
+        turn();
+        for caller in callers {
+            caller.join().unwrap();
+        }
+        // One wake-up at most is left, and it tells of everything.
+        turn();
+        assert_eq!(turn(), (false, [1; 3]));
+    });
+}
+
+#[test]
+fn every_letter_is_taken_once_in_its_writers_order() {
+    explore(|| {
+        let inbox = Arc::new(Mailbox::new().unwrap());
+        let writers = [vec![10, 11], vec![20]].map(|letters| {
+            let inbox = inbox.clone();
+            thread::spawn(move || letters.into_iter().for_each(|letter| inbox.post(letter)))
+        });
+        let mut taken = VecDeque::new();
+        let mut turn = || {
+            let woken = inbox.waker().is_readable();
+            if woken {
+                inbox.take(&mut taken);
+            }
+            woken
+        };
+        turn();
+        turn();
+        for writer in writers {
+            writer.join().unwrap();
+        }
+        turn();
+        assert!(!turn(), "one wake-up at most is left");
+        let of = |writer: i32| taken.iter().copied().filter(move |letter| letter / 10 == writer);
+        assert!(of(1).eq([10, 11]) && of(2).eq([20]), "{taken:?}");
+    });
+}
