@@ -6,6 +6,8 @@
 
 mod address;
 mod epoll;
+#[cfg(miri)]
+mod kernel;
 mod listen;
 mod outgoing;
 mod pending;

@@ -165,6 +165,9 @@ pub(crate) enum Next {
     Stop,
 }
 
+#[cfg(miri)]
+pub(crate) use crate::kernel::send_messages;
+
 /// Sends messages by as few calls as it takes and returns how many were sent.
 ///
 /// The kernel stops at the first message it cannot send and names the error only when asked for that message
@@ -174,6 +177,7 @@ pub(crate) enum Next {
 /// # Safety
 /// Every pointer in `headers` leads to memory that is alive and not written during the call, of the size that
 /// stands beside it.
+#[cfg(not(miri))]
 pub(crate) unsafe fn send_messages(
     socket: BorrowedFd<'_>,
     headers: &mut [mmsghdr],

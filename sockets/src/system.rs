@@ -93,6 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no such call")]
     fn a_time_slice_is_brought_into_its_bounds_and_changes_nothing_else() {
         let read =
             |file: &str| std::fs::read_to_string(format!("/proc/thread-self/{file}")).unwrap_or_default();
@@ -118,6 +119,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no such call")]
     fn the_open_files_limit_ends_at_its_maximum() {
         let (before, now) = raise_open_files_limit().expect("the limit can be raised");
         assert!(before <= now);
@@ -125,6 +127,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no such call")]
     fn a_thread_stays_on_its_core_and_other_cores_are_refused() {
         std::thread::spawn(|| {
             pin_to_core(0).expect("core 0 exists");
@@ -140,6 +143,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no such call")]
     fn a_thread_is_known_by_the_id_that_proc_shows() {
         let mine = std::fs::read_link("/proc/thread-self").expect("readable");
         assert!(mine.ends_with(current_tid().to_string()), "{mine:?}");
@@ -147,6 +151,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no such call")]
     fn processor_time_grows_with_work() {
         let before = (thread_cpu_time(), process_cpu_time());
         let mut sum = 0u64;
