@@ -19,12 +19,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::clock::Clock;
-use crate::compare::build;
 use crate::compare::config::hosts;
 use crate::compare::measure::{UPSTREAM, first_answer, listen};
 use crate::compare::namespace::Namespace;
 use crate::compare::proc::Snapshot;
 use crate::compare::process::{Launch, Running};
+use crate::compare::{build, ships};
 use crate::flood::{self, Pace, Plan};
 use crate::responder;
 use crate::tally::Tally;
@@ -60,7 +60,7 @@ pub struct Options {
     /// Core of the load, of the upstream and of the other program
     #[arg(long, default_value_t = 1)]
     load_core: usize,
-    /// This repository's server [default: built by cargo, beside this program]
+    /// This repository's server [default: the static one, which deploy/build-static builds]
     #[arg(long)]
     localdns: Option<PathBuf>,
     /// This is the run within the namespace, with this directory for files
@@ -94,7 +94,7 @@ pub fn run(options: &Options) -> Result<()> {
 
 fn measure(options: &Options, dir: &Path) -> Result<()> {
     let myself = std::env::current_exe().context("this program's file")?;
-    let localdns = options.localdns.clone().unwrap_or_else(|| myself.with_file_name("localdns"));
+    let localdns = options.localdns.clone().unwrap_or_else(|| ships(&myself));
     fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
     // What this process does beside the load stays off the server's core.
     sockets::pin_to_core(options.load_core).with_context(|| format!("core {}", options.load_core))?;

@@ -66,7 +66,11 @@ pub fn corefile(work: &Work, place: &Place<'_>) -> String {
         Source::Upstream(entries) => {
             let size =
                 entries.map_or(String::new(), |entries| format!(" {{\n        success {entries}\n    }}"));
-            block(".", &format!("    cache 3600{size}\n    forward . {}\n", place.upstream))
+            let hosts = match work.hosts_in_front {
+                0 => String::new(),
+                _ => format!("    hosts {} {{\n        fallthrough\n    }}\n", place.file("hosts")),
+            };
+            block(".", &format!("{hosts}    cache 3600{size}\n    forward . {}\n", place.upstream))
         }
     }
 }
@@ -86,20 +90,20 @@ pub fn unbound(work: &Work, place: &Place<'_>) -> String {
     if work.log {
         text += "    log-queries: yes\n";
     }
+    if work.hosts() > 0 {
+        text += "    local-zone: \"hosts.bench.\" static\n";
+        each_host(work.hosts(), |name, address| {
+            line(&mut text, format_args!("    local-data: \"{name}. 3600 IN A {address}\""));
+        });
+    }
     match work.source {
-        Source::Hosts(count) => {
-            text += "    local-zone: \"hosts.bench.\" static\n";
-            each_host(count, |name, address| {
-                line(&mut text, format_args!("    local-data: \"{name}. 3600 IN A {address}\""));
-            });
-        }
         Source::Absent => text += "    local-zone: \"absent.bench.\" static\n",
         Source::Zones(count) => {
             for number in 0..count {
                 line(&mut text, format_args!("    local-zone: \"{}.\" static", zone_name(number)));
             }
         }
-        Source::Whoami => {}
+        Source::Hosts(_) | Source::Whoami => {}
         Source::Upstream(_) => {
             let upstream = place.upstream;
             line(
@@ -217,13 +221,15 @@ pub fn dnsmasq(work: &Work, place: &Place<'_>) -> Vec<String> {
     if work.log {
         args.push("--log-queries".to_owned());
     }
+    if work.hosts() > 0 {
+        args.push(format!("--addn-hosts={}", place.file("hosts")));
+    }
     match work.source {
-        Source::Hosts(_) => args.push(format!("--addn-hosts={}", place.file("hosts"))),
         Source::Absent => args.push("--local=/absent.bench/".to_owned()),
         Source::Zones(count) => {
             args.extend((0..count).map(|number| format!("--local=/{}/", zone_name(number))))
         }
-        Source::Whoami => {}
+        Source::Hosts(_) | Source::Whoami => {}
         Source::Upstream(entries) => {
             let upstream = place.upstream;
             args.push(format!("--server={}#{}", upstream.ip(), upstream.port()));
@@ -236,10 +242,10 @@ pub fn dnsmasq(work: &Work, place: &Place<'_>) -> Vec<String> {
 /// Zones of an authoritative server, each with its file.
 fn zones(work: &Work) -> Vec<(String, &'static str)> {
     match work.source {
-        Source::Hosts(_) => vec![("hosts.bench".to_owned(), "zone")],
+        _ if work.hosts() > 0 => vec![("hosts.bench".to_owned(), "zone")],
         Source::Absent => vec![("absent.bench".to_owned(), "empty")],
         Source::Zones(count) => (0..count).map(|number| (zone_name(number), "empty")).collect(),
-        Source::Whoami | Source::Upstream(_) => vec![],
+        Source::Hosts(_) | Source::Whoami | Source::Upstream(_) => vec![],
     }
 }
 
@@ -309,6 +315,8 @@ mod tests {
             let blocks = text.matches("bind 127.0.0.10 127.0.0.11").count();
             assert_eq!(blocks, if work.name == "zones" { 1000 } else { 1 }, "{}", work.name);
             assert_eq!(text.contains("    log\n"), work.log);
+            assert_eq!(text.contains("hosts /dir/hosts"), work.hosts() > 0, "{}", work.name);
+            assert_eq!(text.contains("fallthrough"), work.hosts_in_front > 0, "{}", work.name);
             assert_eq!(text.matches('{').count(), text.matches('}').count());
         }
     }

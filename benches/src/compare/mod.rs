@@ -74,7 +74,7 @@ pub struct Options {
     /// Points of the plot's row for each server; 0 for no plot
     #[arg(long, default_value_t = 10)]
     points: u32,
-    /// This repository's server [default: built by cargo, beside this program]
+    /// This repository's server [default: the static one, which deploy/build-static builds]
     #[arg(long)]
     localdns: Option<PathBuf>,
     /// This is the run within the namespace, with this directory for files
@@ -108,15 +108,24 @@ pub fn run(options: &Options) -> Result<()> {
     outcome
 }
 
-/// Builds this repository's server where cargo is at hand; else an older build beside this program will do.
+/// Builds this repository's server as it ships where cargo is at hand; else an older build will do.
 pub(crate) fn build() -> Result<()> {
-    let Some(cargo) = std::env::var_os("CARGO") else { return Ok(()) };
-    let status = Command::new(cargo).args(["build", "--release", "--package", "server"]).status();
+    if std::env::var_os("CARGO").is_none() {
+        return Ok(());
+    }
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/build-static");
+    let status = Command::new(script).stdout(std::process::Stdio::null()).status();
     ensure!(
-        status.context("cargo")?.success(),
-        "the server does not build; --localdns FILE compares another build"
+        status.context(script)?.success(),
+        "the static server does not build; --localdns FILE measures another build"
     );
     Ok(())
+}
+
+/// Where the static server is: beside this program's directory, in that of its target.
+pub(crate) fn ships(myself: &Path) -> PathBuf {
+    let target = myself.parent().and_then(Path::parent).unwrap_or_else(|| Path::new("target"));
+    target.join("x86_64-unknown-linux-musl/release/localdns")
 }
 
 struct Comparison {
@@ -130,7 +139,7 @@ struct Comparison {
 impl Comparison {
     fn new(options: &Options, dir: PathBuf) -> Result<Self> {
         let myself = std::env::current_exe().context("this program's file")?;
-        let localdns = options.localdns.clone().unwrap_or_else(|| myself.with_file_name("localdns"));
+        let localdns = options.localdns.clone().unwrap_or_else(|| ships(&myself));
         let mut works = work::all();
         choose(&mut works, &options.works, |work| work.name)?;
         let mut kinds = Kind::ALL.to_vec();

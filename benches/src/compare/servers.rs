@@ -139,10 +139,7 @@ impl Server {
             fs::write(&path, text).with_context(|| path.display().to_string())?;
             Ok(path.display().to_string())
         };
-        let count = match work.source {
-            Source::Hosts(count) => count,
-            Source::Absent | Source::Zones(_) | Source::Whoami | Source::Upstream(_) => 0,
-        };
+        let count = work.hosts();
         let listens = || place.listen.iter().flat_map(|addr| ["--listen".to_owned(), addr.to_string()]);
         let launch = Launch::new(&self.program);
         Ok(match self.kind {

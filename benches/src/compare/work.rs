@@ -16,6 +16,8 @@ pub struct Work {
     pub source: Source,
     /// Every query is logged.
     pub log: bool,
+    /// A hosts table of so many other names is asked first, and passes.
+    pub hosts_in_front: u32,
     /// What carries the queries.
     pub transport: Transport,
     /// Each of these names is asked once beforehand.
@@ -52,11 +54,20 @@ impl Work {
             asks,
             source,
             log: false,
+            hosts_in_front: 0,
             transport: Transport::Udp,
             prefill: None,
             all_cores: false,
             memory: false,
             held: None,
+        }
+    }
+
+    /// How many names a hosts table has, whether they are asked for or in front of those that are.
+    pub fn hosts(&self) -> u32 {
+        match self.source {
+            Source::Hosts(count) => count,
+            _ => self.hosts_in_front,
         }
     }
 
@@ -74,15 +85,7 @@ pub fn all() -> Vec<Work> {
     vec![
         hosts("hosts", "hosts hit, 10,000 names", NAMES),
         hosts("hosts-100k", "hosts hit, 100,000 lines", 100_000),
-        Work {
-            prefill: Some(cached.clone()),
-            ..Work::new(
-                "cache",
-                "cache hit, 10,000 names",
-                Source::Upstream(Some(ENTRIES)),
-                &[(cached.clone(), 1)],
-            )
-        },
+        Work { hosts_in_front: IN_FRONT, ..cache("cache", "cache hit behind a hosts table, 10,000 names") },
         Work::new("nxdomain", "NXDOMAIN from template", Source::Absent, &[(Kind::Absent(NAMES), 1)]),
         Work::new("whoami", "whoami", Source::Whoami, &[(Kind::Whoami, 1)]),
         Work::new("zones", "NXDOMAIN in 1,000 server blocks", Source::Zones(1000), &[(Kind::Zones(1000), 1)]),
@@ -114,6 +117,17 @@ pub fn all() -> Vec<Work> {
     ]
 }
 
+/// A row beside those: the cache by itself.
+pub fn cache_alone() -> Work {
+    cache("cache-alone", "cache hit without hosts, 10,000 names")
+}
+
+fn cache(name: &'static str, title: &'static str) -> Work {
+    let cached = Kind::Cached(NAMES);
+    let source = Source::Upstream(Some(ENTRIES));
+    Work { prefill: Some(cached.clone()), ..Work::new(name, title, source, &[(cached, 1)]) }
+}
+
 /// Rows that are read beside each other, and so taken in turns: the machine's speed changes by the minute.
 pub fn in_turns(works: &[Work]) -> impl Iterator<Item = &[Work]> {
     works.chunk_by(|one, next| one.all_cores && next.all_cores)
@@ -126,6 +140,8 @@ pub const WORKERS_HOT: &str = "workers-hot";
 
 const NAMES: u32 = 10_000;
 const MILLION: u32 = 1_000_000;
+/// About as many as critical names of a node.
+const IN_FRONT: u32 = 100;
 /// Three times the names: CoreDNS spreads entries over 256 shards, and a full shard evicts.
 const ENTRIES: u32 = 32_768;
 
