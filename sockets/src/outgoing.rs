@@ -99,17 +99,22 @@ impl Outgoing {
     /// wait saves it much. More than one would make the clients of every other address wait for this one.
     pub(crate) fn send(&mut self, socket: BorrowedFd<'_>) -> Sent {
         let count = self.count;
-        for index in 0..count {
-            let slot = &mut self.slots[index];
-            self.slices[index] = iovec { iov_base: slot.as_mut_ptr().cast(), iov_len: slot.len() };
-            let header = &mut self.headers[index].msg_hdr;
-            header.msg_name = (&raw mut self.names[index]).cast();
+        for (slice, slot) in self.slices.iter_mut().zip(&mut self.slots[..count]) {
+            *slice = iovec { iov_base: slot.as_mut_ptr().cast(), iov_len: slot.len() };
+        }
+        // Taken once: another borrow of a vector, such as an index makes, would end what an earlier pointer into it
+        // may be used for (Stacked Borrows), although the addresses are the same.
+        let (names, slices) = (self.names.as_mut_ptr(), self.slices.as_mut_ptr());
+        let controls = self.controls.as_mut_ptr();
+        for (index, header) in self.headers[..count].iter_mut().enumerate() {
+            let header = &mut header.msg_hdr;
+            header.msg_name = names.wrapping_add(index).cast();
             header.msg_namelen = self.name_lens[index];
-            header.msg_iov = &raw mut self.slices[index];
+            header.msg_iov = slices.wrapping_add(index);
             header.msg_iovlen = 1;
             header.msg_control = match self.control_lens[index] {
                 0 => std::ptr::null_mut(),
-                _ => self.controls[index].as_mut_ptr(),
+                _ => controls.wrapping_add(index).cast(),
             };
             header.msg_controllen = self.control_lens[index] as _;
         }
@@ -186,13 +191,16 @@ pub(crate) unsafe fn send_messages(
     let (mut next, mut sent) = (0, 0);
     while next < headers.len() {
         let rest = &mut headers[next..];
-        // SAFETY: `rest` is a live slice, and the caller vouches for what its headers point to.
+        // The system call itself: musl's function of that name sends one by one where pointers have 64 bits.
+        // SAFETY: `rest` is a live slice, whose headers have the kernel's shape and nothing in their padding, and the
+        // caller vouches for what they point to.
         let taken = unsafe {
-            libc::sendmmsg(
+            libc::syscall(
+                libc::SYS_sendmmsg,
                 socket.as_raw_fd(),
                 rest.as_mut_ptr(),
-                rest.len() as _,
-                (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as _,
+                rest.len(),
+                libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
             )
         };
         if taken > 0 {

@@ -118,15 +118,18 @@ impl Received {
         }
         #[cfg_attr(miri, allow(unreachable_code, reason = "Miri has no such call"))]
         loop {
+            // The system call itself: musl's function of that name first writes to every header.
             // SAFETY: each header points to one name, one control buffer and one slice of ours, with their
-            // sizes; none of them has moved since `new`, and `self` is borrowed for writing.
+            // sizes; none of them has moved since `new`, and `self` is borrowed for writing. The headers have the
+            // kernel's shape and nothing in their padding.
             let received = unsafe {
-                libc::recvmmsg(
+                libc::syscall(
+                    libc::SYS_recvmmsg,
                     socket.as_raw_fd(),
                     self.headers.as_mut_ptr(),
-                    self.headers.len() as _,
-                    libc::MSG_DONTWAIT as _,
-                    null_mut(),
+                    self.headers.len(),
+                    libc::MSG_DONTWAIT,
+                    null_mut::<libc::timespec>(),
                 )
             };
             if received >= 0 {
