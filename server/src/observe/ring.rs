@@ -5,7 +5,7 @@
 //! a word.
 
 use crate::sync::Arc;
-use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
 /// How large a ring is unless told otherwise, in octets: 1 MiB, some 8,000 lines.
 pub const DEFAULT_BYTES: usize = 1 << 20;
@@ -122,7 +122,12 @@ impl Consumer {
 
     /// Whether the producer is gone: what waits is all that will ever come.
     pub fn is_abandoned(&self) -> bool {
-        Arc::strong_count(&self.ring) == 1
+        let abandoned = Arc::strong_count(&self.ring) == 1;
+        // The count is read without order, and the producer gave it back with release: what is read from here on, such as
+        // whether the ring is empty, is no older than the producer's last push. A processor with a weak memory (ARM) may
+        // otherwise see the count of after that push beside the tail of before it, and the last lines are lost.
+        fence(Ordering::Acquire);
+        abandoned
     }
 }
 
