@@ -28,6 +28,8 @@ struct Stanza {
     group: Arc<Group>,
     upstreams: Arc<Vec<Arc<Upstream>>>,
     looping: Vec<bool>,
+    /// Rounds in a row in which nothing came back from it.
+    clean: Vec<u32>,
 }
 
 async fn watch(block: Arc<Block>, running: Weak<Running>) {
@@ -43,24 +45,28 @@ async fn watch(block: Arc<Block>, running: Weak<Running>) {
             targets.push(upstream.clone());
         }
         watch.start(probes.clone());
-        for (name, index) in &probes {
-            // Over TLS a loop would need our own certificate. A probe that cannot be sent finds nothing.
-            if targets[*index].tls().is_none() {
-                let _ = send(&targets[*index], name).await;
+        // A datagram may be lost, here or on its way back.
+        for pause in PAUSES {
+            for (name, index) in &probes {
+                // Over TLS a loop would need our own certificate. A probe that cannot be sent finds nothing.
+                if targets[*index].tls().is_none() && !watch.has_seen(*index) {
+                    let _ = send(&targets[*index], name).await;
+                }
             }
+            tokio::time::sleep(pause).await;
         }
-        tokio::time::sleep(LISTEN).await;
         let seen = watch.stop();
         let Some(running) = running.upgrade() else { return };
         let mut first = 0;
         for stanza in &mut stanzas {
-            let looping =
-                (first..first + stanza.upstreams.len()).map(|index| seen.contains(&index)).collect();
-            first += stanza.upstreams.len();
+            let count = stanza.upstreams.len();
+            let seen: Vec<bool> = (first..first + count).map(|index| seen.contains(&index)).collect();
+            first += count;
+            let looping = stanza.judge(&seen);
             stanza.apply(looping, &zone, &running.logger);
         }
         drop(running);
-        if seen.is_empty() {
+        if seen.is_empty() && !stanzas.iter().any(|stanza| stanza.looping.contains(&true)) {
             return;
         }
         tokio::time::sleep(AGAIN).await;
@@ -70,7 +76,18 @@ async fn watch(block: Arc<Block>, running: Weak<Running>) {
 impl Stanza {
     fn new(group: &Arc<Group>) -> Self {
         let upstreams = group.upstreams();
-        Self { group: group.clone(), looping: vec![false; upstreams.len()], upstreams }
+        let count = upstreams.len();
+        Self { group: group.clone(), upstreams, looping: vec![false; count], clean: vec![0; count] }
+    }
+
+    /// Which upstreams lead back here after a round in which that was `seen` of some: one is out as soon as it was seen,
+    /// and in again after a few rounds in which it was not, for a probe that is lost is no proof.
+    fn judge(&mut self, seen: &[bool]) -> Vec<bool> {
+        for (clean, seen) in self.clean.iter_mut().zip(seen) {
+            *clean = if *seen { 0 } else { clean.saturating_add(1) };
+        }
+        let still = self.looping.iter().zip(&self.clean).map(|(was, clean)| *was && *clean < CLEAN_ROUNDS);
+        seen.iter().zip(still).map(|(seen, still)| *seen || still).collect()
     }
 
     /// Whether the stanza still asks whom it was left with.
@@ -140,7 +157,41 @@ async fn send(upstream: &Upstream, name: &Name) -> std::io::Result<()> {
     socket.send(&query).await.map(drop)
 }
 
-/// How long a probe may be on its way: an upstream that needs longer to send it back has an answer's worth of delay.
-const LISTEN: Duration = Duration::from_secs(2);
+/// A probe is sent once for each of these, and listened for as long; 2 s after the last one an upstream that has sent
+/// nothing back has an answer's worth of delay.
+const PAUSES: [Duration; 3] =
+    [Duration::from_millis(500), Duration::from_millis(500), Duration::from_secs(2)];
 /// How long until an upstream that leads back here is tried again.
 const AGAIN: Duration = Duration::from_secs(10);
+/// Rounds without anything coming back after which it is asked again: three probes each, so nine were lost or none.
+const CLEAN_ROUNDS: u32 = 3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_upstream_goes_at_once_and_comes_back_after_three_clean_rounds() {
+        let spec = forwarder::GroupSpec::default();
+        let group = Arc::new(Group::new(spec, Vec::new(), Arc::default()).unwrap());
+        let mut stanza = Stanza { looping: vec![false; 2], clean: vec![0; 2], ..Stanza::new(&group) };
+        let mut round = |first, second| {
+            stanza.looping = stanza.judge(&[first, second]);
+            [stanza.looping[0], stanza.looping[1]]
+        };
+        for (first, second, out) in [
+            (false, false, [false, false]),
+            (true, false, [true, false]),
+            (false, false, [true, false]),
+            (false, true, [true, true]),
+            // One probe of six came back after all: from here on anew.
+            (true, false, [true, true]),
+            (false, false, [true, true]),
+            (false, false, [true, false]),
+            (false, false, [false, false]),
+            (false, false, [false, false]),
+        ] {
+            assert_eq!(round(first, second), out);
+        }
+    }
+}

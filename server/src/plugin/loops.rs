@@ -39,6 +39,11 @@ impl Watch {
         self.watching.store(true, Relaxed);
     }
 
+    /// Whether this upstream was seen to lead back here since [`Watch::start`].
+    pub fn has_seen(&self, upstream: usize) -> bool {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).contains(&upstream)
+    }
+
     /// Stops watching and tells which upstreams lead back here.
     pub fn stop(&self) -> Vec<usize> {
         self.watching.store(false, Relaxed);

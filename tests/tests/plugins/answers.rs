@@ -61,6 +61,23 @@ fn a_loop_through_another_server_is_told_and_ends_nothing() {
 }
 
 #[test]
+fn a_loop_is_told_even_where_its_first_probe_is_lost() {
+    let (ip, port) = (fresh_ip(), port());
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+    let seen = std::sync::atomic::AtomicUsize::new(0);
+    let relay = Upstream::start(fresh_ip(), move |asked| {
+        // HINFO, as probes ask for.
+        if asked.rtype == 13 && seen.fetch_add(1, std::sync::atomic::Ordering::Relaxed) > 0 {
+            drop(socket.send_to(&asked.bytes, (ip, port)));
+        }
+        Action::Silent
+    });
+    let dns = Dns::start_on(ip, &format!("loop\nforward . {}", relay.word()));
+    let line = dns.server.wait_for_log("plugin/loop", Duration::from_secs(8));
+    assert_contains!(line, relay.word());
+}
+
+#[test]
 fn a_block_with_every_quiet_directive_serves() {
     let directory = tempdir();
     std::fs::write(directory.path().join("more"), "whoami\n").unwrap();
