@@ -32,8 +32,23 @@ pub enum Failure {
     #[error("shutting down")]
     Shutdown,
     /// No socket could be opened towards the upstream.
-    #[error("dial udp {0}: too many open files")]
-    NoSocket(SocketAddr),
+    #[error("dial udp {upstream}: {}{error}", if *error == NotSent::Files { "" } else { "connect: " })]
+    NoSocket {
+        /// The upstream.
+        upstream: SocketAddr,
+        /// Why.
+        error: NotSent,
+    },
+    /// A datagram did not leave this machine.
+    #[error("write udp {}: write: {error}", Way(*local, *upstream))]
+    NotSent {
+        /// Our end, where it is known.
+        local: Option<SocketAddr>,
+        /// The upstream.
+        upstream: SocketAddr,
+        /// Why.
+        error: NotSent,
+    },
     /// The upstream stayed silent for `read_timeout`, or until the query's deadline.
     #[error("read {} {}: i/o timeout", proto(*stream), Way(*local, *upstream))]
     Silent {
@@ -61,6 +76,69 @@ pub enum Failure {
     #[error(transparent)]
     Exchange(#[from] ExchangeError),
 }
+
+impl Failure {
+    /// Whether this machine itself could not send, as while its address or its route is renewed: another try a moment
+    /// later may well succeed.
+    pub(crate) fn is_passing(&self) -> bool {
+        match self {
+            Self::NoSocket { error, .. } | Self::NotSent { error, .. } => *error != NotSent::Files,
+            Self::Exchange(ExchangeError::Dial { error, .. }) => matches!(
+                error,
+                io::ErrorKind::NetworkUnreachable
+                    | io::ErrorKind::HostUnreachable
+                    | io::ErrorKind::NetworkDown
+                    | io::ErrorKind::AddrNotAvailable
+                    | io::ErrorKind::PermissionDenied
+            ),
+            _ => false,
+        }
+    }
+}
+
+/// Why this machine could not send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotSent {
+    /// No file descriptor is left, to us or to the machine.
+    Files,
+    /// No buffer is left, or the socket's is full.
+    Buffers,
+    /// Anything else: no route, no such address of ours, not allowed.
+    Refused(io::ErrorKind),
+}
+
+impl NotSent {
+    /// Whether it says something about the way to the upstream, not about our own limits.
+    pub(crate) fn blames_upstream(self) -> bool {
+        matches!(self, Self::Refused(_))
+    }
+}
+
+impl From<&io::Error> for NotSent {
+    fn from(error: &io::Error) -> Self {
+        // Numbers, for the standard library has no kind for them.
+        match (error.raw_os_error(), error.kind()) {
+            (Some(ENFILE | EMFILE), _) => Self::Files,
+            (Some(ENOBUFS), _) | (_, io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory) => Self::Buffers,
+            (_, kind) => Self::Refused(kind),
+        }
+    }
+}
+
+impl fmt::Display for NotSent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Files => "too many open files",
+            Self::Buffers => "no buffer space available",
+            Self::Refused(kind) => words(*kind),
+        })
+    }
+}
+
+/// Of Linux.
+const ENFILE: i32 = 23;
+const EMFILE: i32 = 24;
+const ENOBUFS: i32 = 105;
 
 /// Why an exchange over TCP or TLS failed.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -160,6 +238,8 @@ fn words(error: io::ErrorKind) -> &'static str {
         io::ErrorKind::ConnectionReset => "connection reset by peer",
         io::ErrorKind::HostUnreachable => "no route to host",
         io::ErrorKind::NetworkUnreachable => "network is unreachable",
+        io::ErrorKind::NetworkDown => "network is down",
+        io::ErrorKind::InvalidInput => "invalid argument",
         io::ErrorKind::PermissionDenied => "operation not permitted",
         io::ErrorKind::BrokenPipe => "broken pipe",
         io::ErrorKind::TimedOut => "connection timed out",
@@ -213,7 +293,20 @@ mod tests {
         let local = "127.0.0.1:1234".parse().ok();
         let upstream = "127.0.0.2:53".parse().unwrap();
         let tcp = Some(StreamKind::Tcp);
-        let rows: [(Failure, &str); 8] = [
+        let not_sent = |errno| NotSent::from(&io::Error::from_raw_os_error(errno));
+        let no_socket = |errno| Failure::NoSocket { upstream, error: not_sent(errno) };
+        let rows: [(Failure, &str); 13] = [
+            (no_socket(24), "dial udp 127.0.0.2:53: too many open files"),
+            (no_socket(23), "dial udp 127.0.0.2:53: too many open files"),
+            (no_socket(101), "dial udp 127.0.0.2:53: connect: network is unreachable"),
+            (
+                Failure::NotSent { local, upstream, error: not_sent(1) },
+                "write udp 127.0.0.1:1234->127.0.0.2:53: write: operation not permitted",
+            ),
+            (
+                Failure::NotSent { local: None, upstream, error: not_sent(105) },
+                "write udp 127.0.0.2:53: write: no buffer space available",
+            ),
             (
                 Failure::Silent { stream: None, local, upstream },
                 "read udp 127.0.0.1:1234->127.0.0.2:53: i/o timeout",

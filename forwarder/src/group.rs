@@ -79,13 +79,11 @@ pub struct HealthCheck {
     pub recursion: bool,
     /// The name whose NS is asked for. Default the root.
     pub domain: Name,
-    /// Whether probes of plain upstreams go over TCP; set by `force_tcp`.
-    pub tcp: bool,
 }
 
 impl Default for HealthCheck {
     fn default() -> Self {
-        Self { interval: Duration::from_millis(500), recursion: true, domain: Name::ROOT, tcp: false }
+        Self { interval: Duration::from_millis(500), recursion: true, domain: Name::ROOT }
     }
 }
 
@@ -145,7 +143,6 @@ impl Group {
         }
         spec.read_timeout = spec.read_timeout.clamp(READ_TIMEOUT_MIN, crate::machine::DEADLINE);
         spec.health.interval = spec.health.interval.max(PROBE_INTERVAL_MIN);
-        spec.health.tcp = spec.force_tcp;
         let (concurrent, turns) = (AtomicU32::new(0), AtomicU32::new(0));
         Ok(Self { spec, upstreams: ArcSwap::from_pointee(upstreams), concurrent, turns, metrics })
     }
@@ -207,6 +204,11 @@ impl Group {
     /// Gives the place back.
     pub(crate) fn release(&self) {
         self.concurrent.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether a try that could not leave this machine counts among those: where the stanza names their number.
+    pub(crate) fn counts_unsent(&self) -> bool {
+        self.spec.max_connect_attempts.is_some_and(|attempts| attempts > 0)
     }
 
     /// How many tries may fail in one query with `upstreams` upstreams.

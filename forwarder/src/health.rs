@@ -10,7 +10,7 @@ use tokio::net::UdpSocket;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::streams::{dial, handshake};
-use crate::{HealthCheck, ProbeRequest, ProbeRequests, Upstream};
+use crate::{HealthCheck, Path, ProbeRequest, ProbeRequests, Upstream};
 
 /// Probes whatever upstream asks for it, until the registry and all upstreams are gone. Runs inside a tokio runtime.
 pub async fn run(mut requests: ProbeRequests) {
@@ -22,8 +22,8 @@ pub async fn run(mut requests: ProbeRequests) {
 /// One probe after the other until the upstream replies or nobody uses it any more.
 async fn probe_until_healthy(request: ProbeRequest) {
     while let Some(upstream) = request.upstream.upgrade() {
-        let healthy = probe(&upstream, &request.check).await;
-        if !upstream.probed(healthy) {
+        let healthy = probe(&upstream, request.path, &request.check).await;
+        if !upstream.probed(request.path, healthy) {
             return;
         }
         drop(upstream);
@@ -31,8 +31,8 @@ async fn probe_until_healthy(request: ProbeRequest) {
     }
 }
 
-/// Whether the upstream answers one probe. Any DNS reply will do: a server that refuses is there.
-async fn probe(upstream: &Arc<Upstream>, check: &HealthCheck) -> bool {
+/// Whether the upstream answers one probe over the path that failed. Any DNS reply will do: a server that refuses is there.
+async fn probe(upstream: &Arc<Upstream>, path: Path, check: &HealthCheck) -> bool {
     let id = rand::random();
     let query = probe_query(id, check);
     let address = upstream.address();
@@ -41,7 +41,7 @@ async fn probe(upstream: &Arc<Upstream>, check: &HealthCheck) -> bool {
         let Ok(stream) = dial(upstream, by).await else { return false };
         let Ok(stream) = handshake(stream, settings, by).await else { return false };
         exchanged(over_stream(stream, &query), id).await
-    } else if check.tcp {
+    } else if path == Path::Stream {
         let Ok(stream) = dial(upstream, by).await else { return false };
         exchanged(over_stream(stream, &query), id).await
     } else {
@@ -135,8 +135,8 @@ mod tests {
         Registry::new(std::time::Instant::now())
     }
 
-    fn quick(tcp: bool) -> HealthCheck {
-        HealthCheck { interval: Duration::from_millis(5), tcp, ..HealthCheck::default() }
+    fn quick() -> HealthCheck {
+        HealthCheck { interval: Duration::from_millis(5), ..HealthCheck::default() }
     }
 
     async fn until(what: &str, holds: impl Fn() -> bool) {
@@ -162,17 +162,17 @@ mod tests {
         drop(free);
         let upstream = registry.upstream(address, None, None);
         tokio::spawn(run(requests));
-        upstream.failed(2, &quick(false));
-        until("three probes fail", || upstream.is_down(2)).await;
+        upstream.failed(Path::Udp, 2, &quick());
+        until("three probes fail", || upstream.is_down(Path::Udp, 2)).await;
         assert!(upstream.metrics().healthcheck_failures.value() >= 3);
         let server = UdpSocket::bind(address).await.unwrap();
         let mut query = [0; 512];
         let (length, from) = server.recv_from(&mut query).await.unwrap();
         server.send_to(&reply_to(&query[..length], 5), from).await.unwrap();
-        until("a reply is enough", || !upstream.is_down(2)).await;
-        assert_eq!(upstream.fails(), 0);
+        until("a reply is enough", || !upstream.is_down(Path::Udp, 2)).await;
+        assert_eq!(upstream.fails(Path::Udp), 0);
         // It is not probed any more until the next failure.
-        upstream.failed(2, &quick(false));
+        upstream.failed(Path::Udp, 2, &quick());
         let (length, from) = server.recv_from(&mut query).await.unwrap();
         server.send_to(&reply_to(&query[..length], 0), from).await.unwrap();
     }
@@ -185,8 +185,8 @@ mod tests {
         drop(free);
         let upstream = registry.upstream(address, None, None);
         tokio::spawn(run(requests));
-        upstream.failed(1, &quick(true));
-        until("two probes fail", || upstream.is_down(1)).await;
+        upstream.failed(Path::Stream, 1, &quick());
+        until("two probes fail", || upstream.is_down(Path::Stream, 1)).await;
         let server = tokio::net::TcpListener::bind(address).await.unwrap();
         let (mut stream, _) = server.accept().await.unwrap();
         let mut query = vec![0; usize::from(stream.read_u16().await.unwrap())];
@@ -194,7 +194,7 @@ mod tests {
         let mut reply = (query.len() as u16).to_be_bytes().to_vec();
         reply.extend_from_slice(&reply_to(&query, 2));
         stream.write_all(&reply).await.unwrap();
-        until("a reply is enough", || !upstream.is_down(1)).await;
+        until("a reply is enough", || !upstream.is_down(Path::Stream, 1)).await;
     }
 
     #[tokio::test]
@@ -204,7 +204,7 @@ mod tests {
         let upstream = registry.upstream(server.local_addr().unwrap(), None, None);
         let prober = tokio::spawn(run(requests));
         let weak = Arc::downgrade(&upstream);
-        upstream.failed(2, &quick(false));
+        upstream.failed(Path::Udp, 2, &quick());
         drop(upstream);
         drop(registry);
         until("the probe lets go of it", || weak.upgrade().is_none()).await;

@@ -22,7 +22,7 @@ mod resolve;
 mod streams;
 mod upstream;
 
-pub use error::{ExchangeError, Failure, TlsError};
+pub use error::{ExchangeError, Failure, NotSent, TlsError};
 pub use group::{Chain, ConnectionLimits, Group, GroupError, GroupSpec, HealthCheck, MAX_UPSTREAMS};
 pub use machine::{
     Ask, DEADLINE, Exchange, ExchangeId, Finished, Forwarder, Limits, Outside, Refused, SocketId, StreamKind,
@@ -35,4 +35,4 @@ pub use metrics::{
 pub use policy::Policy;
 pub use resolve::{ResolveError, resolve};
 pub use streams::{Deliver, Streams, TlsSettings, TlsSpec};
-pub use upstream::{ProbeRequest, ProbeRequests, Registry, Upstream};
+pub use upstream::{Path, ProbeRequest, ProbeRequests, Registry, Upstream};

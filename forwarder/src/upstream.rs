@@ -17,10 +17,30 @@ pub struct Upstream {
     tls: Option<Arc<TlsSettings>>,
     source: Option<IpAddr>,
     epoch: Instant,
+    probes: mpsc::UnboundedSender<ProbeRequest>,
+    udp: State,
+    stream: State,
+    /// Until when it is asked without an OPT, in milliseconds since the epoch.
+    plain_until: AtomicU64,
+    metrics: UpstreamMetrics,
+}
+
+/// The way by which an upstream is asked. What is known of one says nothing of the other: a firewall may swallow one of
+/// them, and a connection takes round trips that a datagram does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Path {
+    /// Datagrams.
+    Udp,
+    /// TCP or TLS.
+    Stream,
+}
+
+/// What is known of an upstream over one path.
+#[derive(Debug, Default)]
+struct State {
     /// Probes that failed in a row.
     fails: AtomicU32,
     probing: AtomicBool,
-    probes: mpsc::UnboundedSender<ProbeRequest>,
     /// Smoothed round-trip time and its variation in microseconds, 32 bits each; 0 while unknown.
     rtt: AtomicU64,
     /// Hedges lost in a row, and when the last was, in milliseconds since the epoch.
@@ -28,9 +48,6 @@ pub struct Upstream {
     lost_at: AtomicU64,
     /// When it may be tried again while it is suspect, in milliseconds since the epoch.
     trial_at: AtomicU64,
-    /// Until when it is asked without an OPT, in milliseconds since the epoch.
-    plain_until: AtomicU64,
-    metrics: UpstreamMetrics,
 }
 
 impl Upstream {
@@ -59,20 +76,33 @@ impl Upstream {
         &self.metrics
     }
 
+    /// The path of a query to it, of one that would go over TCP where it is plain or not.
+    #[inline]
+    pub(crate) fn path(&self, tcp: bool) -> Path {
+        if tcp || self.tls.is_some() { Path::Stream } else { Path::Udp }
+    }
+
+    fn state(&self, path: Path) -> &State {
+        match path {
+            Path::Udp => &self.udp,
+            Path::Stream => &self.stream,
+        }
+    }
+
     /// How many probes failed in a row.
-    pub fn fails(&self) -> u32 {
-        self.fails.load(Ordering::Relaxed)
+    pub fn fails(&self, path: Path) -> u32 {
+        self.state(path).fails.load(Ordering::Relaxed)
     }
 
     /// Whether it is down for a stanza with this `max_fails`.
     #[inline]
-    pub fn is_down(&self, max_fails: u32) -> bool {
-        max_fails != 0 && self.fails() > max_fails
+    pub fn is_down(&self, path: Path, max_fails: u32) -> bool {
+        max_fails != 0 && self.fails(path) > max_fails
     }
 
     /// The smoothed round-trip time; `None` while unknown.
-    pub fn srtt(&self) -> Option<Duration> {
-        match self.rtt.load(Ordering::Relaxed) {
+    pub fn srtt(&self, path: Path) -> Option<Duration> {
+        match self.state(path).rtt.load(Ordering::Relaxed) {
             0 => None,
             packed => Some(Duration::from_micros(packed >> 32)),
         }
@@ -80,8 +110,8 @@ impl Upstream {
 
     /// How long it may be silent before the query goes out again: clamp(srtt + 4 var, 100 ms, 300 ms), 300 ms while
     /// unknown.
-    pub(crate) fn hedge_after(&self) -> Duration {
-        match self.rtt.load(Ordering::Relaxed) {
+    pub(crate) fn hedge_after(&self, path: Path) -> Duration {
+        match self.state(path).rtt.load(Ordering::Relaxed) {
             0 => HEDGE_MAX,
             packed => {
                 Duration::from_micros((packed >> 32) + 4 * (packed & 0xffff_ffff)).clamp(HEDGE_MIN, HEDGE_MAX)
@@ -90,9 +120,10 @@ impl Upstream {
     }
 
     /// It replied: it lives.
-    pub(crate) fn replied(&self, rtt: Duration) {
+    pub(crate) fn replied(&self, path: Path, rtt: Duration) {
+        let state = self.state(path);
         let sample = u64::try_from(rtt.as_micros()).unwrap_or(u64::MAX).clamp(1, 60_000_000);
-        let packed = self.rtt.load(Ordering::Relaxed);
+        let packed = state.rtt.load(Ordering::Relaxed);
         // RFC 6298, section 2. Two workers may overwrite each other: a sample is lost, nothing else.
         let (srtt, var) = match packed {
             0 => (sample, sample / 2),
@@ -101,48 +132,49 @@ impl Upstream {
                 ((7 * srtt + sample) / 8, (3 * var + srtt.abs_diff(sample)) / 4)
             }
         };
-        self.rtt.store(srtt.max(1) << 32 | var, Ordering::Relaxed);
-        if self.losses.load(Ordering::Relaxed) != 0 {
-            self.losses.store(0, Ordering::Relaxed);
+        state.rtt.store(srtt.max(1) << 32 | var, Ordering::Relaxed);
+        if state.losses.load(Ordering::Relaxed) != 0 {
+            state.losses.store(0, Ordering::Relaxed);
         }
-        if self.fails() != 0 {
-            self.fails.store(0, Ordering::Relaxed);
+        if state.fails.load(Ordering::Relaxed) != 0 {
+            state.fails.store(0, Ordering::Relaxed);
         }
     }
 
     /// An exchange with it failed: it is probed until it replies, unless it is already or `max_fails` is 0.
-    pub(crate) fn failed(self: &Arc<Self>, max_fails: u32, check: &HealthCheck) {
-        if max_fails == 0 || self.probing.swap(true, Ordering::Relaxed) {
+    pub(crate) fn failed(self: &Arc<Self>, path: Path, max_fails: u32, check: &HealthCheck) {
+        let state = self.state(path);
+        if max_fails == 0 || state.probing.swap(true, Ordering::Relaxed) {
             return;
         }
-        let request = ProbeRequest { upstream: Arc::downgrade(self), check: check.clone() };
+        let request = ProbeRequest { upstream: Arc::downgrade(self), path, check: check.clone() };
         if self.probes.send(request).is_err() {
             // Nobody probes any more: the server is going down.
-            self.probing.store(false, Ordering::Relaxed);
+            state.probing.store(false, Ordering::Relaxed);
         }
     }
 
     /// A query was hedged and the other upstream replied first.
-    pub(crate) fn lost(&self, now: Instant) {
-        self.losses.fetch_add(1, Ordering::Relaxed);
-        self.lost_at.store(self.millis(now), Ordering::Relaxed);
+    pub(crate) fn lost(&self, path: Path, now: Instant) {
+        let state = self.state(path);
+        state.losses.fetch_add(1, Ordering::Relaxed);
+        state.lost_at.store(self.millis(now), Ordering::Relaxed);
     }
 
     /// Whether it lost so many hedges in a row, so recently, that others are better asked first.
-    pub(crate) fn is_suspect(&self, now: Instant) -> bool {
-        self.losses.load(Ordering::Relaxed) >= SUSPECT_LOSSES
-            && self.millis(now).saturating_sub(self.lost_at.load(Ordering::Relaxed)) < SUSPECT_MS
+    pub(crate) fn is_suspect(&self, path: Path, now: Instant) -> bool {
+        let state = self.state(path);
+        state.losses.load(Ordering::Relaxed) >= SUSPECT_LOSSES
+            && self.millis(now).saturating_sub(state.lost_at.load(Ordering::Relaxed)) < SUSPECT_MS
     }
 
     /// Whether one query may be copied to it now, to see whether a suspect answers again; true at most every 250 ms
     /// over all workers.
-    pub(crate) fn take_trial(&self, now: Instant) -> bool {
-        let (now, due) = (self.millis(now), self.trial_at.load(Ordering::Relaxed));
+    pub(crate) fn take_trial(&self, path: Path, now: Instant) -> bool {
+        let trial_at = &self.state(path).trial_at;
+        let (now, due) = (self.millis(now), trial_at.load(Ordering::Relaxed));
         now >= due
-            && self
-                .trial_at
-                .compare_exchange(due, now + TRIAL_MS, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok()
+            && trial_at.compare_exchange(due, now + TRIAL_MS, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
     /// It refused a query with an OPT and took the same without: it is asked without for a while.
@@ -159,14 +191,15 @@ impl Upstream {
     }
 
     /// A probe ended; returns whether another one is due. [`crate::health::run`] says so.
-    pub fn probed(&self, healthy: bool) -> bool {
+    pub fn probed(&self, path: Path, healthy: bool) -> bool {
+        let state = self.state(path);
         if healthy {
-            self.fails.store(0, Ordering::Relaxed);
-            self.probing.store(false, Ordering::Relaxed);
+            state.fails.store(0, Ordering::Relaxed);
+            state.probing.store(false, Ordering::Relaxed);
         } else {
             // The count stops below its end: an upstream may be away for years.
             let _ =
-                self.fails.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |fails| fails.checked_add(1));
+                state.fails.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |fails| fails.checked_add(1));
             self.metrics.healthcheck_failures.add_one();
         }
         !healthy
@@ -220,13 +253,9 @@ impl Registry {
             tls,
             source,
             epoch: self.epoch,
-            fails: AtomicU32::new(0),
-            probing: AtomicBool::new(false),
             probes: self.probes.clone(),
-            rtt: AtomicU64::new(0),
-            losses: AtomicU32::new(0),
-            lost_at: AtomicU64::new(0),
-            trial_at: AtomicU64::new(0),
+            udp: State::default(),
+            stream: State::default(),
             plain_until: AtomicU64::new(0),
             metrics: UpstreamMetrics::default(),
         });
@@ -243,14 +272,15 @@ impl Registry {
     }
 }
 
-/// An upstream to be probed until it replies.
+/// An upstream to be probed over one path until it replies.
 #[derive(Debug)]
 pub struct ProbeRequest {
     pub(crate) upstream: Weak<Upstream>,
+    pub(crate) path: Path,
     pub(crate) check: HealthCheck,
 }
 
-/// Where upstreams ask to be probed; at most one request per upstream waits.
+/// Where upstreams ask to be probed; at most one request per upstream and path waits.
 #[derive(Debug)]
 pub struct ProbeRequests(pub(crate) mpsc::UnboundedReceiver<ProbeRequest>);
 
@@ -297,12 +327,12 @@ mod tests {
     fn silence_is_measured_in_round_trips_within_bounds() {
         let (registry, _requests, _) = registry();
         let upstream = registry.upstream("192.0.2.1:53".parse().unwrap(), None, None);
-        assert_eq!(upstream.hedge_after(), HEDGE_MAX);
+        assert_eq!(upstream.hedge_after(Path::Udp), HEDGE_MAX);
         for (rtt_ms, times, hedge_ms) in [(1, 1, 100), (40, 60, 100), (120, 60, 120), (2_000, 60, 300)] {
             for _ in 0..times {
-                upstream.replied(Duration::from_millis(rtt_ms));
+                upstream.replied(Path::Udp, Duration::from_millis(rtt_ms));
             }
-            let hedge = upstream.hedge_after().as_millis() as u64;
+            let hedge = upstream.hedge_after(Path::Udp).as_millis() as u64;
             assert!(hedge.abs_diff(hedge_ms) <= 8, "{rtt_ms} ms: {hedge}");
         }
     }
@@ -312,18 +342,18 @@ mod tests {
         let (registry, mut requests, _) = registry();
         let upstream = registry.upstream("192.0.2.1:53".parse().unwrap(), None, None);
         let check = HealthCheck::default();
-        upstream.failed(0, &check);
+        upstream.failed(Path::Udp, 0, &check);
         assert!(requests.0.try_recv().is_err(), "max_fails 0 is never probed");
-        upstream.failed(2, &check);
-        upstream.failed(2, &check);
+        upstream.failed(Path::Udp, 2, &check);
+        upstream.failed(Path::Udp, 2, &check);
         assert!(requests.0.try_recv().is_ok());
         assert!(requests.0.try_recv().is_err());
         for (healthy, down) in [(false, false), (false, false), (false, true), (true, false)] {
-            assert_eq!(upstream.probed(healthy), !healthy);
-            assert_eq!(upstream.is_down(2), down);
-            assert!(!upstream.is_down(0));
+            assert_eq!(upstream.probed(Path::Udp, healthy), !healthy);
+            assert_eq!(upstream.is_down(Path::Udp, 2), down);
+            assert!(!upstream.is_down(Path::Udp, 0));
         }
-        upstream.failed(2, &check);
+        upstream.failed(Path::Udp, 2, &check);
         assert!(requests.0.try_recv().is_ok());
     }
 
@@ -332,14 +362,36 @@ mod tests {
         let (registry, _requests, now) = registry();
         let upstream = registry.upstream("192.0.2.1:53".parse().unwrap(), None, None);
         for lost in 1..=3 {
-            upstream.lost(now);
-            assert_eq!(upstream.is_suspect(now), lost == 3);
+            upstream.lost(Path::Udp, now);
+            assert_eq!(upstream.is_suspect(Path::Udp, now), lost == 3);
         }
-        assert!(!upstream.is_suspect(now + Duration::from_secs(3)));
-        assert!(upstream.take_trial(now));
-        assert!(!upstream.take_trial(now + Duration::from_millis(249)));
-        assert!(upstream.take_trial(now + Duration::from_millis(250)));
-        upstream.replied(Duration::from_millis(1));
-        assert!(!upstream.is_suspect(now));
+        assert!(!upstream.is_suspect(Path::Udp, now + Duration::from_secs(3)));
+        assert!(upstream.take_trial(Path::Udp, now));
+        assert!(!upstream.take_trial(Path::Udp, now + Duration::from_millis(249)));
+        assert!(upstream.take_trial(Path::Udp, now + Duration::from_millis(250)));
+        upstream.replied(Path::Udp, Duration::from_millis(1));
+        assert!(!upstream.is_suspect(Path::Udp, now));
+    }
+
+    #[test]
+    fn one_path_says_nothing_of_the_other() {
+        let (registry, mut requests, now) = registry();
+        let upstream = registry.upstream("192.0.2.1:53".parse().unwrap(), None, None);
+        let check = HealthCheck::default();
+        upstream.replied(Path::Udp, Duration::from_millis(1));
+        upstream.replied(Path::Stream, Duration::from_millis(900));
+        assert_eq!(upstream.hedge_after(Path::Udp), HEDGE_MIN);
+        assert_eq!(upstream.hedge_after(Path::Stream), HEDGE_MAX);
+        upstream.failed(Path::Udp, 2, &check);
+        upstream.failed(Path::Stream, 2, &check);
+        let paths = [(); 2].map(|()| requests.try_next().map(|request| request.path));
+        assert_eq!(paths, [Some(Path::Udp), Some(Path::Stream)]);
+        for _ in 0..3 {
+            upstream.probed(Path::Udp, false);
+            upstream.lost(Path::Udp, now);
+        }
+        upstream.replied(Path::Stream, Duration::from_millis(1));
+        assert!(upstream.is_down(Path::Udp, 2) && upstream.is_suspect(Path::Udp, now));
+        assert!(!upstream.is_down(Path::Stream, 2) && !upstream.is_suspect(Path::Stream, now));
     }
 }

@@ -4,7 +4,7 @@ mod common;
 
 use common::message::{has_opt, question_of, says as reply_says, truncated};
 use common::{Does, Question, Via, World, address, answer, answers, ms, refuses, says, sequential, silent};
-use forwarder::{Failure, GroupSpec, Policy};
+use forwarder::{Failure, GroupSpec, NotSent, Policy};
 use wire::{Name, Rcode};
 
 const NOERROR: Result<(Rcode, u16), String> = Ok((Rcode::NOERROR, 1));
@@ -355,7 +355,7 @@ fn tries_that_may_fail_are_counted_as_the_stanza_says() {
 #[test]
 fn without_descriptors_a_query_fails_instead_of_waiting() {
     let mut world = World::new(sequential(), vec![answers(1)]);
-    world.net.no_descriptors = true;
+    world.net.unsendable = Some(NotSent::Files);
     let waiter = world.ask("example.org");
     let failure = world.result(waiter).outcome.clone().unwrap_err();
     assert_eq!(failure, "dial udp 127.0.0.101:53: too many open files");

@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::{Does, Question, World, answer, message, ms, sequential};
-use forwarder::{GroupSpec, Limits, Policy, SocketId};
+use forwarder::{GroupSpec, Limits, NotSent, Policy, SocketId};
 use proptest::prelude::*;
 use wire::Rcode;
 
@@ -28,7 +28,8 @@ enum Step {
     Pass(u64),
     Forge { socket: u8, bytes: Vec<u8> },
     Trouble { socket: u8 },
-    Descriptors(bool),
+    Unsendable(Option<NotSent>),
+    Spoil { socket: u8 },
     Swap(u8),
 }
 
@@ -54,7 +55,14 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (any::<u8>(), proptest::collection::vec(any::<u8>(), 0..80))
             .prop_map(|(socket, bytes)| Step::Forge { socket, bytes }),
         1 => any::<u8>().prop_map(|socket| Step::Trouble { socket }),
-        1 => any::<bool>().prop_map(Step::Descriptors),
+        1 => prop_oneof![
+            Just(None),
+            Just(Some(NotSent::Files)),
+            Just(Some(NotSent::Buffers)),
+            Just(Some(NotSent::Refused(std::io::ErrorKind::NetworkUnreachable))),
+        ]
+        .prop_map(Step::Unsendable),
+        1 => any::<u8>().prop_map(|socket| Step::Spoil { socket }),
         1 => (0u8..4).prop_map(Step::Swap),
     ]
 }
@@ -147,7 +155,11 @@ proptest! {
                     let error = std::io::ErrorKind::NetworkUnreachable;
                     world.forwarder.socket_error(now, socket, error, &mut world.net);
                 }
-                Step::Descriptors(gone) => world.net.no_descriptors = gone,
+                Step::Unsendable(why) => world.net.unsendable = why,
+                Step::Spoil { socket } => {
+                    let socket = nth_socket(&world, socket);
+                    world.net.spoiled.insert(socket.to_bits());
+                }
                 Step::Swap(keep) => {
                     let keep = usize::from(keep).min(upstreams);
                     world.chain.groups()[0].set_upstreams(all[..keep].to_vec()).unwrap();

@@ -5,7 +5,7 @@ mod common;
 use std::io;
 
 use common::{Does, Question, Via, World, address, answer, answers, message, ms, says, sequential, silent};
-use forwarder::{Failure, Forwarder, GroupSpec, Limits, Policy};
+use forwarder::{Failure, Forwarder, GroupSpec, Limits, Path, Policy};
 use wire::Rcode;
 
 const NOERROR: Result<(Rcode, u16), String> = Ok((Rcode::NOERROR, 1));
@@ -166,7 +166,7 @@ fn a_suspect_is_tried_now_and_then_and_first_again_when_it_answers() {
     assert_eq!(ask(&mut world, 400), 0, "the suspect is not asked first");
     let trials = world.got(1) - before;
     assert!((8..=20).contains(&trials), "{trials} trials in 4 s");
-    assert!(!world.upstream(1).is_down(spec.max_fails), "only probes decide that");
+    assert!(!world.upstream(1).is_down(Path::Udp, spec.max_fails), "only probes decide that");
     world.behave(1, answers(1));
     assert_eq!(ask(&mut world, 60), 0);
     let before = world.got(2);
@@ -343,7 +343,7 @@ fn one_that_is_down_is_passed_over_and_its_reply_makes_it_up_again() {
     world.take_down(2);
     world.ask("b.example.org");
     world.run_for(ms(20));
-    let down = [1, 2].map(|at| world.upstream(at).is_down(2));
+    let down = [1, 2].map(|at| world.upstream(at).is_down(Path::Udp, 2));
     assert_eq!(down.iter().filter(|&&down| down).count(), 1);
 }
 
@@ -459,4 +459,28 @@ fn a_truncating_upstream_that_is_hedged_still_answers_over_tcp() {
     let done = world.result(waiter);
     assert_eq!(done.outcome, NOERROR);
     assert!(done.at < ms(330), "{:?}", done.at);
+}
+
+#[test]
+fn a_path_that_is_silent_stays_known_while_the_other_answers() {
+    // UDP is swallowed on the way to the first upstream, TCP is not.
+    let mut world = World::new(
+        sequential(),
+        vec![
+            Box::new(|asked| match asked.via {
+                Via::Udp => Vec::new(),
+                _ => vec![Does::Reply(ms(700), answer(asked.bytes))],
+            }),
+            answers(1),
+        ],
+    );
+    let mut slow = 0;
+    for at in 0..100 {
+        world.ask_with(Question { tcp: true, ..Question::new(&format!("t{at}.example.org")) }).unwrap();
+        let asked = world.time();
+        let waiter = world.ask(&format!("u{at}.example.org"));
+        world.run_for(ms(400));
+        slow += usize::from(world.result(waiter).at - asked > ms(10));
+    }
+    assert!(slow <= 5, "{slow} of 100 datagrams waited for a path that is known to be silent");
 }

@@ -79,7 +79,9 @@ fn forward_ede(failure: &forwarder::Failure) -> Ede {
     use forwarder::Failure as F;
     match failure {
         F::Silent { .. } | F::NoHealthy | F::NoUpstream | F::NoStanza => Ede::NO_REACHABLE_AUTHORITY,
-        F::Network { .. } | F::NoSocket(_) | F::Exchange(_) | F::Garbled(_) => Ede::NETWORK_ERROR,
+        F::Network { .. } | F::NoSocket { .. } | F::NotSent { .. } | F::Exchange(_) | F::Garbled(_) => {
+            Ede::NETWORK_ERROR
+        }
         F::MaxConcurrent(_) => Ede { code: 0, text: "concurrent queries exceeded maximum" },
         F::TableFull => Ede { code: 0, text: "too many queries in flight" },
         F::Patience | F::Shutdown => Ede { code: 0, text: "" },

@@ -1,17 +1,16 @@
 //! What a flight does by itself: its first try, the next one, hedges, what happens when time passes, its end.
 
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use rand::Rng;
 use wire::{HEADER, write_upstream_query};
 
-use super::flight::{ATTEMPTS, Attempt, NEVER, Open, Pick, State, Way};
+use super::flight::{ATTEMPTS, Attempt, NEVER, Open, Pick, State, TCP, Way, silent};
 use super::outside::{Exchange, Finished};
-use super::ports::{Owner, Ports};
+use super::ports::Owner;
 use super::timers::Moment;
 use super::{ExchangeId, Forwarder, LATE, Outside, SWEEP, StreamKind};
-use crate::Failure;
+use crate::{Failure, Path};
 
 /// How one attempt is to be sent.
 #[derive(Clone, Copy)]
@@ -34,12 +33,12 @@ impl Try {
 impl<W> Forwarder<W> {
     /// Asks the first upstream of the flight's stanza, and now and then a suspect one as well.
     pub(super) fn begin(&mut self, now: Instant, slot: u32, outside: &mut impl Outside<W>) {
-        let flight = &mut self.table[slot];
+        let flight = &self.table[slot];
         let group = flight.group();
         let mut order = group.spec().policy.order(flight.upstreams.len(), &group.turns, &mut self.rng);
-        let suspect = |at: u8| flight.upstreams[usize::from(at)].is_suspect(now);
         // The others first, for a moment; health decides for good.
-        order.put_back(suspect);
+        order.put_back(|at| flight.is_suspect(at, now));
+        let flight = &mut self.table[slot];
         flight.order = order;
         flight.cursor = 0;
         self.budget.earn();
@@ -58,8 +57,8 @@ impl<W> Forwarder<W> {
         for turn in 1..flight.order.len() {
             let place = flight.order.at(turn);
             let upstream = &flight.upstreams[usize::from(place)];
-            if upstream.is_suspect(now) && !flight.is_down(place) && !flight.is_asking(place) {
-                if upstream.take_trial(now) && self.budget.take(at) {
+            if flight.is_suspect(place, now) && !flight.is_down(place) && !flight.is_asking(place) {
+                if upstream.take_trial(flight.path(place), now) && self.budget.take(at) {
                     self.send(now, slot, Try { hedge: true, ..Try::new(place) }, outside);
                 }
                 return;
@@ -74,7 +73,7 @@ impl<W> Forwarder<W> {
             let (failfast, spare) = (flight.group().spec().failfast, flight.spare());
             let (has_spare, goes_on) = (spare.is_some(), spare.is_none_or(|spare| spare.failover));
             let allowed = flight.group().attempts_allowed(flight.upstreams.len()).min(FAILURES_MAX);
-            let may = u32::from(flight.failures) < allowed && flight.place().is_some() && goes_on;
+            let mut may = u32::from(flight.failures) < allowed && flight.place().is_some() && goes_on;
             let next = match flight.pick() {
                 _ if !may => None,
                 Pick::None => None,
@@ -89,11 +88,18 @@ impl<W> Forwarder<W> {
                     if failfast && flight.aside().failure.is_none() {
                         flight.aside().failure = Some(Failure::NoHealthy);
                     }
+                    may = !failfast;
                     // CoreDNS: health checking itself may be broken, so ask anyone.
-                    (!failfast).then(|| self.rng.random_range(0..flight.upstreams.len()) as u8)
+                    let (first, count) =
+                        (self.rng.random_range(0..flight.upstreams.len()), flight.upstreams.len());
+                    let mut anyone = (first..first + count).map(|at| (at % count) as u8);
+                    anyone.find(|&at| may && flight.unsent >> at & 1 == 0)
                 }
             };
             let Some(upstream) = next else {
+                if may && !has_spare && self.pause(now, slot) {
+                    return;
+                }
                 let flight = &self.table[slot];
                 // A silent upstream may still answer before the deadline; with a reply in hand nobody waits for that.
                 let hopes = if has_spare { flight.waiting() > 0 } else { flight.is_listening() };
@@ -105,12 +111,11 @@ impl<W> Forwarder<W> {
             if self.send(now, slot, Try::new(upstream), outside) {
                 let at = self.moment(now);
                 let flight = &mut self.table[slot];
-                let wait = flight.upstreams[usize::from(upstream)].hedge_after();
+                let wait = flight.upstreams[usize::from(upstream)].hedge_after(flight.path(upstream));
                 flight.hedge_at = flight.offset(at.after(wait));
                 return;
             }
-            let flight = &mut self.table[slot];
-            flight.failures = flight.failures.saturating_add(1);
+            self.count_failure(slot, upstream);
         }
     }
 
@@ -150,11 +155,17 @@ impl<W> Forwarder<W> {
         }
         match way {
             Way::Udp => {
-                let chosen = self.ports.choose(at, upstream, &mut self.rng, outside);
-                let Some(socket) = chosen else {
-                    let failure = Failure::NoSocket(upstream.address());
-                    flight.aside().failure = Some(failure);
-                    return false;
+                let socket = match self.ports.choose(at, upstream, &mut self.rng, outside) {
+                    Ok(socket) => socket,
+                    Err(error) => {
+                        let spec = flight.group().spec();
+                        if error.blames_upstream() {
+                            upstream.failed(Path::Udp, spec.max_fails, &spec.health);
+                        }
+                        let failure = Failure::NoSocket { upstream: upstream.address(), error };
+                        flight.aside().failure = Some(failure);
+                        return false;
+                    }
                 };
                 self.sweep_at = self.sweep_at.min(at.after(SWEEP));
                 let owner = Owner { slot, generation, serial: flight.serial };
@@ -180,17 +191,22 @@ impl<W> Forwarder<W> {
         true
     }
 
-    /// An upstream has been silent for long enough to ask the next one too, or the same again.
+    /// An upstream has been silent for long enough to ask the next one too, or the same again; or it is time to send again
+    /// what could not be sent.
     fn hedge(&mut self, now: Instant, slot: u32, outside: &mut impl Outside<W>) {
         let at = self.moment(now);
         let flight = &mut self.table[slot];
         flight.hedge_at = NEVER;
+        let unsent = std::mem::take(&mut flight.unsent) != 0;
         let (waiting, free) = (flight.waiting(), flight.place().is_some());
+        if unsent && waiting == 0 {
+            return self.try_next(now, slot, outside);
+        }
         if waiting == 0 || !free || flight.spare().is_some_and(|spare| !spare.failover && spare.bad) {
             return;
         }
         let known_silent = |attempt: &Attempt| {
-            flight.upstreams[usize::from(attempt.upstream)].is_suspect(now)
+            flight.upstreams[usize::from(attempt.upstream)].is_suspect(attempt.path(), now)
                 || flight.is_down(attempt.upstream)
         };
         let (upstream, cursor) = match flight.pick() {
@@ -207,13 +223,14 @@ impl<W> Forwarder<W> {
         // Leaving an upstream that is known to be silent is no speculation, so it is not limited: these are the queries
         // that were sent before it was known.
         let mut asked = flight.attempts.iter().filter(|attempt| attempt.open == Open::Waiting);
-        let moves = asked.all(known_silent) && !other.is_suspect(now) && !flight.is_asking(upstream);
+        let moves =
+            asked.all(known_silent) && !flight.is_suspect(upstream, now) && !flight.is_asking(upstream);
         if !moves && !self.budget.take(at) {
             self.metrics.hedges_denied.add_one();
             flight.hedge_at = flight.offset(at.after(HEDGE_DENIED));
             return;
         }
-        let wait = other.hedge_after();
+        let wait = other.hedge_after(flight.path(upstream));
         flight.cursor = cursor;
         self.send(now, slot, Try { hedge: true, ..Try::new(upstream) }, outside);
         let flight = &mut self.table[slot];
@@ -267,7 +284,7 @@ impl<W> Forwarder<W> {
                 }
             }
             let (spec, upstream) = (flight.group().spec(), &flight.upstreams[usize::from(attempt.upstream)]);
-            upstream.failed(spec.max_fails, &spec.health);
+            upstream.failed(attempt.path(), spec.max_fails, &spec.health);
             let failure = silent(&attempt, upstream.address(), &self.ports);
             if flight.state == State::Flying {
                 flight.failures = flight.failures.saturating_add(1);
@@ -294,16 +311,16 @@ impl<W> Forwarder<W> {
         let counted = attempt.open == Open::Counted;
         let (spec, upstream) = (flight.group().spec(), &flight.upstreams[usize::from(attempt.upstream)]);
         if blames && !counted {
-            upstream.failed(spec.max_fails, &spec.health);
+            upstream.failed(attempt.path(), spec.max_fails, &spec.health);
         }
         self.close(slot, place, outside);
         let flight = &mut self.table[slot];
         match flight.state {
             State::Flying => {
                 if !counted {
-                    flight.failures = flight.failures.saturating_add(1);
                     flight.mark_done(attempt.upstream);
                     flight.aside().failure = Some(failure);
+                    self.count_failure(slot, attempt.upstream);
                     self.try_next(now, slot, outside);
                 }
             }
@@ -341,6 +358,7 @@ impl<W> Forwarder<W> {
         outside: &mut impl Outside<W>,
     ) {
         self.table.seal(slot);
+        self.askers.leave(slot);
         let generation = self.table.generation(slot);
         let flight = &mut self.table[slot];
         flight.group().release();
@@ -469,17 +487,6 @@ impl<W> Forwarder<W> {
     }
 }
 
-/// The failure of an attempt that got no reply.
-fn silent(attempt: &Attempt, upstream: SocketAddr, ports: &Ports) -> Failure {
-    let stream = match attempt.way {
-        Way::Udp => None,
-        Way::Stream(kind) => Some(kind),
-    };
-    Failure::Silent { stream, local: ports.local(attempt.socket), upstream }
-}
-
-/// In a flight's bits: plain upstreams are asked over TCP.
-const TCP: u8 = 0x08;
 /// Tries that may fail in one query whatever the stanza says: a refusal takes microseconds, and the deadline alone would
 /// allow a hundred thousand.
 const FAILURES_MAX: u32 = 32;

@@ -1,16 +1,18 @@
 //! One query in flight: who asked what, whom it was sent to, what is still expected.
 
 use std::hash::{BuildHasher, Hash, Hasher};
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use wire::{Flags, HeldQuery, Query};
 
+use super::ports::Ports;
 use super::timers::Moment;
 use super::waiters::WaiterList;
 use super::{Ask, SocketId, StreamKind};
 use crate::policy::Order;
-use crate::{Chain, Failure, Group, Upstream};
+use crate::{Chain, Failure, Group, Path, Upstream};
 
 /// A slot of the table: see [`super::slot_octets`].
 #[derive(Debug)]
@@ -38,6 +40,9 @@ pub(super) struct Flight<W> {
     pub(super) serial: u8,
     /// Upstreams that are not asked again, one bit each: they answered with an rcode of `failover`.
     pub(super) done: u16,
+    /// Upstreams that could not be sent to of late, one bit each, and how often that was waited for.
+    pub(super) unsent: u16,
+    pub(super) pauses: u8,
     pub(super) bits: u8,
     pub(super) state: State,
 }
@@ -121,6 +126,13 @@ pub(super) enum Way {
 }
 
 impl Attempt {
+    pub(super) fn path(&self) -> Path {
+        match self.way {
+            Way::Udp => Path::Udp,
+            Way::Stream(_) => Path::Stream,
+        }
+    }
+
     pub(super) const FREE: Self = Self {
         sent: 0,
         socket: SocketId { index: u32::MAX, generation: 0 },
@@ -164,7 +176,18 @@ impl<W> Flight<W> {
     }
 
     pub(super) fn is_down(&self, upstream: u8) -> bool {
-        self.upstreams[usize::from(upstream)].is_down(self.group().spec().max_fails)
+        let max_fails = self.group().spec().max_fails;
+        self.upstreams[usize::from(upstream)].is_down(self.path(upstream), max_fails)
+    }
+
+    /// Whether it lost so many hedges of late, over the path that this query takes, that others are better asked first.
+    pub(super) fn is_suspect(&self, upstream: u8, now: Instant) -> bool {
+        self.upstreams[usize::from(upstream)].is_suspect(self.path(upstream), now)
+    }
+
+    /// The path that this query takes to an upstream.
+    pub(super) fn path(&self, upstream: u8) -> Path {
+        self.upstreams[usize::from(upstream)].path(self.bits & TCP != 0)
     }
 
     /// A place for one more attempt: a free one, else that of the longest failed one.
@@ -180,7 +203,7 @@ impl<W> Flight<W> {
         self.attempts.iter().position(|attempt| attempt.open != Open::Free && attempt.serial == serial)
     }
 
-    /// The upstream to ask next: the first from the cursor on that is up, not done, and not being asked.
+    /// The upstream to ask next: the first from the cursor on that is up, not done, not being asked, and can be sent to.
     pub(super) fn pick(&self) -> Pick {
         let (count, mut all_down) = (self.order.len(), true);
         for turn in usize::from(self.cursor)..usize::from(self.cursor) + count {
@@ -189,7 +212,7 @@ impl<W> Flight<W> {
                 continue;
             }
             all_down = false;
-            if self.done >> upstream & 1 == 0 && !self.is_asking(upstream) {
+            if (self.done | self.unsent) >> upstream & 1 == 0 && !self.is_asking(upstream) {
                 return Pick::Upstream { upstream, cursor: ((turn + 1) % count) as u8 };
             }
         }
@@ -233,7 +256,7 @@ pub(super) enum Pick {
     },
     /// Every upstream is down.
     AllDown,
-    /// Every upstream that is up is being asked, or done.
+    /// Every upstream that is up is being asked, done, or cannot be sent to.
     None,
 }
 
@@ -244,7 +267,7 @@ pub(super) fn key_bits(query: &Query<'_>, tcp: bool) -> u8 {
         (0x01, query.flags.has(Flags::RD)),
         (0x02, query.flags.has(Flags::CD)),
         (0x04, query.dnssec_ok()),
-        (0x08, tcp),
+        (TCP, tcp),
         (SUBNET, subnet(query).is_some()),
     ] {
         if set {
@@ -270,9 +293,20 @@ fn subnet<'q>(query: &Query<'q>) -> Option<&'q [u8]> {
     query.edns.and_then(|edns| edns.client_subnet)
 }
 
+/// The failure of an attempt that got no reply.
+pub(super) fn silent(attempt: &Attempt, upstream: SocketAddr, ports: &Ports) -> Failure {
+    let stream = match attempt.way {
+        Way::Udp => None,
+        Way::Stream(kind) => Some(kind),
+    };
+    Failure::Silent { stream, local: ports.local(attempt.socket), upstream }
+}
+
 /// Attempts that a flight remembers at once.
 pub(super) const ATTEMPTS: usize = 4;
 /// An offset that never comes.
 pub(super) const NEVER: u32 = u32::MAX;
+/// In a flight's bits: plain upstreams are asked over TCP.
+pub(super) const TCP: u8 = 0x08;
 /// In a flight's bits: there is a client subnet.
 const SUBNET: u8 = 0x10;

@@ -11,6 +11,7 @@
 //! each one message to one upstream. This room does no I/O, reads no clock and takes no lock.
 
 mod advance;
+mod askers;
 mod budget;
 mod flight;
 mod outside;
@@ -18,6 +19,7 @@ mod ports;
 mod replies;
 mod table;
 mod timers;
+mod unsent;
 mod waiters;
 
 use std::collections::VecDeque;
@@ -32,7 +34,8 @@ use wire::Answer;
 pub use outside::{Ask, Exchange, ExchangeId, Finished, Outside, Refused, SocketId, StreamKind, Transport};
 pub use waiters::Waiters;
 
-use crate::{ExchangeError, Failure, ForwarderMetrics};
+use crate::{ExchangeError, Failure, ForwarderMetrics, Group, Upstream};
+use askers::Askers;
 use budget::Budget;
 use flight::{ATTEMPTS, Attempt, Flight, Held, NEVER, State, key_bits, key_hash};
 use ports::{Owner, Ports};
@@ -72,6 +75,7 @@ impl Default for Limits {
 pub struct Forwarder<W> {
     epoch: Instant,
     table: Table<W>,
+    askers: Askers,
     waiters: WaiterSlab<W>,
     timers: Timers,
     ports: Ports,
@@ -99,6 +103,7 @@ impl<W> Forwarder<W> {
             epoch: now,
             // Results of the exchanges of a worker that ended may still come: they must fit no flight of the next one.
             table: Table::new(limits.flights, rng.random()),
+            askers: Askers::new(),
             waiters: WaiterSlab::new(limits.waiters),
             timers: Timers::new(),
             ports: Ports::new(limits),
@@ -160,17 +165,24 @@ impl<W> Forwarder<W> {
             return refuse(waiter, Failure::NoUpstream);
         }
         let spec = group.spec();
-        if spec.failfast && upstreams.iter().all(|upstream| upstream.is_down(spec.max_fails)) {
+        let tcp = group.asks_over_tcp(ask.client);
+        let is_down = |upstream: &Arc<Upstream>| upstream.is_down(upstream.path(tcp), spec.max_fails);
+        if spec.failfast && upstreams.iter().all(is_down) {
             group.metrics().healthcheck_broken.add_one();
             return refuse(waiter, Failure::NoHealthy);
         }
         if !group.admit() {
-            return refuse(waiter, Failure::MaxConcurrent(spec.max_concurrent));
+            let failure = Failure::MaxConcurrent(spec.max_concurrent);
+            if !self.shed(now, ask.asker, Some(group), failure.clone(), outside) || !group.admit() {
+                return refuse(waiter, failure);
+            }
         }
         if self.table.is_full() && !self.evict(outside) {
-            group.release();
             self.metrics.shed.add_one();
-            return refuse(waiter, Failure::TableFull);
+            if !self.shed(now, ask.asker, None, Failure::TableFull, outside) {
+                group.release();
+                return refuse(waiter, Failure::TableFull);
+            }
         }
         let flight = Flight {
             held: Held(ask.query.hold()),
@@ -192,10 +204,13 @@ impl<W> Forwarder<W> {
             failures: 0,
             serial: 0,
             done: 0,
+            unsent: 0,
+            pauses: 0,
             bits,
             state: State::Flying,
         };
         let slot = self.table.insert(flight);
+        self.askers.enter(slot, ask.asker);
         self.flying += 1;
         self.metrics.flights.add_one();
         self.begin(now, slot, outside);
@@ -315,6 +330,28 @@ impl<W> Forwarder<W> {
         self.lingering.clear();
         self.ports.close_all(outside);
         self.sweep_at = Moment::NEVER;
+    }
+
+    /// Makes room for a query of `asker` by ending the newest flight of whoever has most; false where that is no other
+    /// client, or where it is no flight of the `group` that has no room.
+    fn shed(
+        &mut self,
+        now: Instant,
+        asker: u128,
+        group: Option<&Arc<Group>>,
+        failure: Failure,
+        outside: &mut impl Outside<W>,
+    ) -> bool {
+        let Some(slot) = self.askers.newest_of_most(asker) else { return false };
+        if group.is_some_and(|group| !Arc::ptr_eq(group, self.table[slot].group())) {
+            return false;
+        }
+        let generation = self.table.generation(slot);
+        self.conclude(now, slot, Err((failure, None)), outside);
+        if self.table.holds(slot, generation) {
+            self.remove(slot, outside);
+        }
+        true
     }
 
     fn moment(&self, now: Instant) -> Moment {

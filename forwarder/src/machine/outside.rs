@@ -10,7 +10,7 @@ use wire::{Answer, Query};
 
 use super::flight::{key_bits, key_hash};
 use super::waiters::Waiters;
-use crate::{Chain, ConnectionLimits, Failure, Upstream};
+use crate::{Chain, ConnectionLimits, Failure, NotSent, Upstream};
 
 /// How a client's query came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,13 +107,16 @@ pub struct Exchange<'a> {
 /// The effects of the state machine, performed by the worker. None of them may call the state machine again.
 pub trait Outside<W> {
     /// Connects a UDP socket to the upstream, from a random source port (RFC 5452, section 9.2), and names its local
-    /// address; `None` when that failed (descriptors exhausted, no route).
-    fn open(&mut self, socket: SocketId, upstream: &Arc<Upstream>) -> Option<SocketAddr>;
+    /// address.
+    ///
+    /// # Errors
+    /// Why that failed: no descriptor, no route.
+    fn open(&mut self, socket: SocketId, upstream: &Arc<Upstream>) -> Result<SocketAddr, NotSent>;
 
     /// Closes a socket; its index may be opened again at once.
     fn close(&mut self, socket: SocketId);
 
-    /// Queues a datagram for the worker's next batch.
+    /// Queues a datagram for the worker's next batch. One that does not leave is told to [`crate::Forwarder::unsent`].
     fn send(&mut self, socket: SocketId, datagram: &[u8]);
 
     /// Hands a query to [`crate::Streams`].
@@ -142,6 +145,8 @@ pub struct Ask<'a> {
     pub context: u64,
     /// How long this waiter waits, at most; `None`: until the flight ends.
     pub patience: Option<Duration>,
+    /// Equal for all queries of one client: where there is no room, the newest of whoever has most in flight gives way.
+    pub asker: u128,
 }
 
 impl Ask<'_> {

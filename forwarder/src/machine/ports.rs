@@ -16,7 +16,7 @@ use rand::Rng;
 use super::timers::Moment;
 use super::{Limits, SocketId};
 use crate::metrics::Proto;
-use crate::{Outside, Upstream};
+use crate::{NotSent, Outside, Upstream};
 
 /// Whose query an id on a socket is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,21 +72,24 @@ impl Ports {
         self.open
     }
 
-    /// A socket for one more query to `upstream`; `None` when there is none and none can be opened.
+    /// A socket for one more query to `upstream`.
+    ///
+    /// # Errors
+    /// Why none can be opened, when there is none.
     pub(super) fn choose<W>(
         &mut self,
         now: Moment,
         upstream: &Arc<Upstream>,
         rng: &mut impl Rng,
         outside: &mut impl Outside<W>,
-    ) -> Option<SocketId> {
+    ) -> Result<SocketId, NotSent> {
         let side = self.sides.entry(upstream.id()).or_insert_with(Side::new);
         let reuse = side.left > 0 && side.chosen == now && side.active.contains(&side.current);
         if reuse && !worn(&self.ports[side.current as usize], now, &self.limits) {
             side.left -= 1;
             let current = side.current;
             upstream.metrics().connection(Proto::Udp, true);
-            return Some(self.id(current));
+            return Ok(self.id(current));
         }
         let place = rng.random_range(0..self.limits.sockets.max(1));
         let chosen = side.active.get(place).copied();
@@ -99,12 +102,22 @@ impl Ports {
                 if let Some(index) = chosen {
                     self.retire(upstream.id(), index, outside);
                 }
-                self.open(now, upstream, outside).or_else(|| self.any_active(upstream, rng))?
+                let opened = self.open(now, upstream, outside);
+                opened.or_else(|error| self.any_active(upstream, rng).ok_or(error))?
             }
         };
-        let side = self.sides.get_mut(&upstream.id())?;
-        (side.current, side.chosen, side.left) = (index, now, QUERIES_PER_CHOICE - 1);
-        Some(self.id(index))
+        if let Some(side) = self.sides.get_mut(&upstream.id()) {
+            (side.current, side.chosen, side.left) = (index, now, QUERIES_PER_CHOICE - 1);
+        }
+        Ok(self.id(index))
+    }
+
+    /// Nothing more is sent on `socket`: its address or its route is gone.
+    pub(super) fn spoiled<W>(&mut self, socket: SocketId, outside: &mut impl Outside<W>) {
+        let port = self.port(socket).filter(|port| !port.retired);
+        if let Some(upstream) = port.and_then(|port| port.upstream.as_ref()).map(|upstream| upstream.id()) {
+            self.retire(upstream, socket.index, outside);
+        }
     }
 
     /// An id for one more query on `socket`, unlike those that are out, remembered with its owner.
@@ -196,15 +209,18 @@ impl Ports {
         now: Moment,
         upstream: &Arc<Upstream>,
         outside: &mut impl Outside<W>,
-    ) -> Option<u32> {
+    ) -> Result<u32, NotSent> {
         let index = self.free.pop().unwrap_or_else(|| {
             self.ports.push(Port::vacant());
             (self.ports.len() - 1) as u32
         });
         let socket = self.id(index);
-        let Some(local) = outside.open(socket, upstream) else {
-            self.free.push(index);
-            return None;
+        let local = match outside.open(socket, upstream) {
+            Ok(local) => local,
+            Err(error) => {
+                self.free.push(index);
+                return Err(error);
+            }
         };
         let port = &mut self.ports[index as usize];
         (port.open, port.retired, port.queries) = (true, false, 0);
@@ -212,7 +228,7 @@ impl Ports {
         self.open += 1;
         upstream.metrics().connection(Proto::Udp, false);
         self.sides.entry(upstream.id()).or_insert_with(Side::new).active.push(index);
-        Some(index)
+        Ok(index)
     }
 
     /// Without descriptors the sockets that are there must do, worn or not.

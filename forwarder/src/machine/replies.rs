@@ -8,7 +8,7 @@ use super::advance::Try;
 use super::flight::{ATTEMPTS, Flight, NEVER, Open, Spare, State, Way};
 use super::outside::Finished;
 use super::{Forwarder, Outside};
-use crate::Failure;
+use crate::{Failure, Path};
 
 impl<W> Forwarder<W> {
     /// Takes a reply to the attempt at `place`, which stands in `self.answer`; `bytes` is the same on the wire.
@@ -25,7 +25,7 @@ impl<W> Forwarder<W> {
         let attempt = flight.attempts[place];
         let upstream = &flight.upstreams[usize::from(attempt.upstream)];
         let rtt = Duration::from_micros(u64::from(flight.offset(at).saturating_sub(attempt.sent)));
-        upstream.replied(rtt);
+        upstream.replied(attempt.path(), rtt);
         upstream.metrics().replied(self.answer.rcode, rtt);
         let truncated = self.answer.flags.has(Flags::TC) && attempt.way == Way::Udp;
         // RFC 6891, section 7: who does not implement EDNS answers FORMERR, without an OPT.
@@ -115,7 +115,7 @@ impl<W> Forwarder<W> {
             // Asked no later, and silent yet.
             for other in flight.attempts.iter().filter(|other| other.open == Open::Waiting) {
                 if other.upstream != upstream && other.sent <= sent {
-                    flight.upstreams[usize::from(other.upstream)].lost(now);
+                    flight.upstreams[usize::from(other.upstream)].lost(other.path(), now);
                 }
             }
         }
@@ -155,6 +155,7 @@ impl<W> Forwarder<W> {
         flight.group = next as u8;
         flight.upstreams = upstreams;
         (flight.aside, flight.failures, flight.done, flight.hedge_at) = (None, 0, 0, NEVER);
+        (flight.unsent, flight.pauses) = (0, 0);
         self.begin(now, slot, outside);
         true
     }
@@ -210,7 +211,7 @@ impl<W> Forwarder<W> {
         let at = self.moment(now);
         let flight = &mut self.table[slot];
         // It is not silent: a connection takes a few round trips more.
-        let wait = flight.upstreams[usize::from(upstream)].hedge_after();
+        let wait = flight.upstreams[usize::from(upstream)].hedge_after(Path::Stream);
         flight.hedge_at = flight.offset(at.after(wait));
         if flight.spare().is_some() {
             flight.deadline = flight.deadline.min(flight.offset(at.after(TCP_PATIENCE)));
@@ -232,7 +233,8 @@ impl<W> Flight<W> {
     /// Whether another upstream that may be alive was asked and has not answered yet.
     fn expects_better(&self, now: Instant) -> bool {
         self.attempts.iter().any(|attempt| {
-            attempt.open == Open::Waiting && !self.upstreams[usize::from(attempt.upstream)].is_suspect(now)
+            let upstream = &self.upstreams[usize::from(attempt.upstream)];
+            attempt.open == Open::Waiting && !upstream.is_suspect(attempt.path(), now)
         })
     }
 

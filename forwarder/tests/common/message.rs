@@ -18,6 +18,7 @@ pub struct Question<'a> {
     pub tcp: bool,
     pub block: u64,
     pub patience: Option<Duration>,
+    pub asker: u128,
 }
 
 impl<'a> Question<'a> {
@@ -32,6 +33,7 @@ impl<'a> Question<'a> {
             tcp: false,
             block: 0,
             patience: None,
+            asker: 1,
         }
     }
 }

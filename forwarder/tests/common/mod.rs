@@ -8,7 +8,7 @@
 
 pub mod message;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 
 use forwarder::{
     Ask, Chain, Exchange, ExchangeError, ExchangeId, Failure, Finished, Forwarder, Group, GroupMetrics,
-    GroupSpec, Limits, Outside, ProbeRequests, Registry, SocketId, StreamKind, Transport, Upstream,
+    GroupSpec, Limits, NotSent, Outside, Path, ProbeRequests, Registry, SocketId, StreamKind, Transport,
+    Upstream,
 };
 use wire::{Gate, Rcode};
 
@@ -71,6 +72,7 @@ pub fn ms(ms: u64) -> Duration {
 enum Event {
     Datagram(SocketId, Vec<u8>),
     Refused(SocketId, io::ErrorKind),
+    Unsent(SocketId, u16, NotSent),
     Exchanged(ExchangeId, Result<Vec<u8>, ExchangeError>),
 }
 
@@ -107,7 +109,13 @@ pub struct Net {
     pub sockets: HashMap<u64, SocketAddr>,
     pub sockets_max: usize,
     pub opened: usize,
-    pub no_descriptors: bool,
+    /// When something did not leave, and whom it was for.
+    pub unsent: Vec<(Duration, SocketAddr)>,
+    /// Why nothing leaves this machine, or nothing towards this upstream.
+    pub unsendable: Option<NotSent>,
+    pub unsendable_to: Option<SocketAddr>,
+    /// Sockets whose address is gone: nothing leaves through them any more.
+    pub spoiled: HashSet<u64>,
     pub got: Vec<Got>,
     pub done: Vec<Done>,
     pub by_waiter: HashMap<u32, usize>,
@@ -117,6 +125,10 @@ impl Net {
     fn schedule(&mut self, after: Duration, event: Event) {
         self.serial += 1;
         self.events.insert((self.now + after, self.serial), event);
+    }
+
+    fn unsendable_to(&self, upstream: SocketAddr) -> Option<NotSent> {
+        self.unsendable.filter(|_| self.unsendable_to.is_none_or(|only| only == upstream))
     }
 
     fn ask(&mut self, upstream: SocketAddr, via: Via, socket: Option<SocketId>, bytes: &[u8]) -> Vec<Does> {
@@ -129,16 +141,17 @@ impl Net {
 }
 
 impl Outside<u32> for Net {
-    fn open(&mut self, socket: SocketId, upstream: &Arc<Upstream>) -> Option<SocketAddr> {
-        if self.no_descriptors {
-            return None;
+    fn open(&mut self, socket: SocketId, upstream: &Arc<Upstream>) -> Result<SocketAddr, NotSent> {
+        if let Some(error) = self.unsendable_to(upstream.address()) {
+            self.unsent.push((self.now - self.start, upstream.address()));
+            return Err(error);
         }
         assert_eq!(SocketId::from_bits(socket.to_bits()), socket);
         let before = self.sockets.insert(socket.to_bits(), upstream.address());
         assert!(before.is_none(), "opened twice");
         self.opened += 1;
         self.sockets_max = self.sockets_max.max(self.sockets.len());
-        Some(SocketAddr::from(([127, 0, 0, 1], 40_000 + socket.index() as u16)))
+        Ok(SocketAddr::from(([127, 0, 0, 1], 40_000 + socket.index() as u16)))
     }
 
     fn close(&mut self, socket: SocketId) {
@@ -147,6 +160,15 @@ impl Outside<u32> for Net {
 
     fn send(&mut self, socket: SocketId, datagram: &[u8]) {
         let upstream = self.sockets[&socket.to_bits()];
+        // Without descriptors the sockets that are there still serve.
+        let unsendable = self.unsendable_to(upstream).filter(|error| *error != NotSent::Files);
+        let spoiled = self.spoiled.contains(&socket.to_bits());
+        let spoiled = spoiled.then_some(NotSent::Refused(io::ErrorKind::InvalidInput));
+        if let Some(error) = unsendable.or(spoiled) {
+            self.unsent.push((self.now - self.start, upstream));
+            let id = u16::from_be_bytes([datagram[0], datagram[1]]);
+            return self.schedule(Duration::ZERO, Event::Unsent(socket, id, error));
+        }
         for does in self.ask(upstream, Via::Udp, Some(socket), datagram) {
             match does {
                 Does::Reply(after, bytes) => self.schedule(after, Event::Datagram(socket, bytes)),
@@ -159,6 +181,11 @@ impl Outside<u32> for Net {
         let (id, upstream) = (exchange.id, exchange.upstream.address());
         assert_eq!(ExchangeId::from_bits(id.to_bits()), id);
         let via = if exchange.kind == StreamKind::Tls { Via::Tls } else { Via::Tcp };
+        if let Some(NotSent::Refused(error)) = self.unsendable_to(upstream) {
+            self.unsent.push((self.now - self.start, upstream));
+            let error = Err(ExchangeError::Dial { upstream, error });
+            return self.schedule(Duration::ZERO, Event::Exchanged(id, error));
+        }
         for does in self.ask(upstream, via, None, exchange.message) {
             match does {
                 Does::Reply(after, bytes) => self.schedule(after, Event::Exchanged(id, Ok(bytes))),
@@ -219,7 +246,10 @@ impl World {
             sockets: HashMap::new(),
             sockets_max: 0,
             opened: 0,
-            no_descriptors: false,
+            unsendable: None,
+            unsendable_to: None,
+            spoiled: HashSet::new(),
+            unsent: Vec::new(),
             got: Vec::new(),
             done: Vec::new(),
             by_waiter: HashMap::new(),
@@ -251,7 +281,7 @@ impl World {
     /// As after three failed probes.
     pub fn take_down(&self, upstream: u8) {
         for _ in 0..3 {
-            self.upstream(upstream).probed(false);
+            self.upstream(upstream).probed(Path::Udp, false);
         }
     }
 
@@ -276,6 +306,7 @@ impl World {
             block: question.block,
             context: 0,
             patience: question.patience,
+            asker: question.asker,
         };
         self.forwarder.ask(self.net.now, ask, waiter, &mut self.net).map_err(|refused| {
             assert_eq!(refused.waiter, waiter);
@@ -302,6 +333,9 @@ impl World {
                     }
                     Event::Refused(socket, error) => {
                         self.forwarder.socket_error(now, socket, error, &mut self.net);
+                    }
+                    Event::Unsent(socket, id, error) => {
+                        self.forwarder.unsent(now, socket, id, error, &mut self.net);
                     }
                     Event::Exchanged(id, result) => {
                         let result = result.as_ref().map(Vec::as_slice).map_err(Clone::clone);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cache::Stored;
-use forwarder::{Ask, Exchange, Finished, Forwarder, Outside, SocketId, Upstream};
+use forwarder::{Ask, Exchange, Finished, Forwarder, NotSent, Outside, SocketId, Upstream};
 use sockets::{Epoll, Interest, ListenSocket};
 use wire::{Answer, Flags, HeldQuery, OptionBytes, Query, Rcode, Reply};
 
@@ -32,8 +32,8 @@ pub(super) struct Desk {
     running: Arc<Running>,
     sockets: Vec<Option<OpenSocket>>,
     pub(super) upstreams: Upstreams,
-    /// Socket errors that the forwarder must hear of when it is free again.
-    refused: Vec<(SocketId, io::ErrorKind)>,
+    /// What the forwarder must hear of when it is free again: errors of sockets, and of single queries on them.
+    refused: Vec<(SocketId, Option<u16>, io::Error)>,
     /// Log lines.
     pub(super) lines: LineRing,
     /// The time of this turn.
@@ -145,6 +145,7 @@ impl Desk {
             block: zone.block.id,
             context: key,
             patience,
+            asker: waiter.client.number(),
         };
         if let Err(refused) = forwarder.ask(now, ask, waiter, self) {
             if workers_share(&self.running) {
@@ -165,13 +166,16 @@ impl Desk {
                 self.ask(forwarder, now, query, waiter, patience);
             }
             let refused = &mut self.refused;
-            self.upstreams.flush(epoll, |socket, error| refused.push((socket, error.kind())));
+            self.upstreams.flush(epoll, |socket, id, error| refused.push((socket, id, error)));
             if self.refused.is_empty() && self.inner.is_empty() {
                 break;
             }
             // Each error ends a try: the retries it causes are bounded by the forwarder.
-            for (socket, error) in std::mem::take(&mut self.refused) {
-                forwarder.socket_error(now, socket, error, self);
+            for (socket, query, error) in std::mem::take(&mut self.refused) {
+                match query {
+                    Some(id) => forwarder.unsent(now, socket, id, NotSent::from(&error), self),
+                    None => forwarder.socket_error(now, socket, error.kind(), self),
+                }
             }
         }
         for socket in self.sockets.iter_mut().flatten() {
@@ -382,6 +386,10 @@ impl Desk {
         }
         #[cfg(test)]
         crate::mishap::at("tell", &query.name);
+        let shed = matches!(outcome, Err(forwarder::Failure::TableFull));
+        if shed {
+            self.running.shed.add_shared(1);
+        }
         match outcome {
             Ok(answer) => {
                 let held = match &first {
@@ -411,7 +419,8 @@ impl Desk {
                 }
             }
             Err(failure) => {
-                if let (Some(waiter), true) = (&first, over) {
+                // What found no room says nothing about its upstreams.
+                if let (Some(waiter), true) = (&first, over && !shed) {
                     self.remember_failure(waiter, &failure, &query, now);
                 }
                 for waiter in first.into_iter().chain(waiters) {
@@ -444,8 +453,8 @@ fn workers_share(running: &Running) -> bool {
 }
 
 impl Outside<Waiter> for Desk {
-    fn open(&mut self, socket: SocketId, upstream: &Arc<Upstream>) -> Option<SocketAddr> {
-        self.upstreams.open(socket, upstream).ok()
+    fn open(&mut self, socket: SocketId, upstream: &Arc<Upstream>) -> Result<SocketAddr, NotSent> {
+        self.upstreams.open(socket, upstream).map_err(|error| NotSent::from(&error))
     }
 
     fn close(&mut self, socket: SocketId) {

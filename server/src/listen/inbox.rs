@@ -1,6 +1,6 @@
 //! What other threads have for a worker, and whom a worker answers.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -120,6 +120,20 @@ pub struct Inner {
 }
 
 impl Client {
+    /// Its address as a number; 0 for nobody.
+    pub(super) fn number(&self) -> u128 {
+        let bits = |peer: &SocketAddr| match peer.ip() {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
+            IpAddr::V6(ip) => ip.to_bits(),
+        };
+        match self {
+            Self::Udp { peer, .. } => bits(peer),
+            Self::Stream(stream) => bits(&stream.peer),
+            Self::Nobody => 0,
+            Self::Inner(inner) => inner.client.number(),
+        }
+    }
+
     /// The transport by which the query came in.
     pub(super) fn transport(&self) -> Transport {
         match self {

@@ -76,14 +76,14 @@ impl Upstreams {
     }
 
     /// Registers new sockets and sends every queued query, those of one socket in one call; `failed` is told what the
-    /// network refused.
-    pub(super) fn flush(&mut self, epoll: &Epoll, mut failed: impl FnMut(SocketId, io::Error)) {
+    /// network refused, and with its id each query that did not leave.
+    pub(super) fn flush(&mut self, epoll: &Epoll, mut failed: impl FnMut(SocketId, Option<u16>, io::Error)) {
         for id in self.opened.drain(..) {
             if let Some(Some((open, socket))) = self.sockets.get(id.index())
                 && *open == id
                 && let Err(error) = epoll.add(socket, UPSTREAM | id.index() as u64, Interest::Readable)
             {
-                failed(id, error);
+                failed(id, None, error);
             }
         }
         // The forwarder stays with one socket for a few queries: runs of the same one are the rule.
@@ -96,9 +96,13 @@ impl Upstreams {
             if *open != first.socket {
                 continue;
             }
-            let messages = now.iter().map(|queued| &self.bytes[queued.start..queued.end]);
-            if let Some(error) = socket.send_batch(messages, |_, _| {}).upstream_error {
-                failed(first.socket, error);
+            let message = |queued: &Queued| &self.bytes[queued.start..queued.end];
+            let sent = socket.send_batch(now.iter().map(message), |at, error| {
+                let id = message(&now[at]).first_chunk().map(|id| u16::from_be_bytes(*id));
+                failed(first.socket, id, error);
+            });
+            if let Some(error) = sent.upstream_error {
+                failed(first.socket, None, error);
             }
         }
         self.queue.clear();

@@ -1,6 +1,7 @@
 //! More than the server can take, and as much as it can take for long.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{scope, sleep};
 use std::time::Duration;
 
@@ -20,6 +21,63 @@ fn three_times_too_many_queries_cost_a_fifth_of_the_hits_at_most() {
 #[ignore = "takes half a minute"]
 fn three_times_too_many_queries_for_half_a_minute() {
     steadily(|| overload(Duration::from_secs(30)));
+}
+
+#[test]
+fn a_client_with_thousands_of_silent_names_takes_nothing_from_others() {
+    let (greedy, honest) = (fresh_ip(), fresh_ip());
+    // Nobody reads what comes here.
+    let hole = UdpSocket::bind((fresh_ip(), 0)).unwrap();
+    let upstream = Upstream::start(fresh_ip(), good);
+    let at = SocketAddr::from((fresh_ip(), port()));
+    let corefile = format!(
+        ".:{} {{\nbind {}\nmultisocket 1\nprometheus {}:9153\nforward hole.example {}\nforward . {}\n}}",
+        at.port(),
+        at.ip(),
+        at.ip(),
+        hole.local_addr().unwrap(),
+        upstream.word()
+    );
+    let server = Server::start(&corefile);
+    let client = |ip: Ipv4Addr| {
+        let socket = UdpSocket::bind((ip, 0)).unwrap();
+        socket.connect(at).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+        socket
+    };
+    let stop = AtomicBool::new(false);
+    let shed =
+        || server.metrics((at.ip(), 9153).into()).value("localdns_queries_shed_total", &[]).unwrap_or(0.0);
+    let answered = scope(|scope| {
+        scope.spawn(|| {
+            let socket = client(greedy);
+            // 5,000 a second for at most 20 s.
+            for n in 0..100_000 {
+                if stop.load(Relaxed) {
+                    return;
+                }
+                let name = format!("n{n}.hole.example");
+                drop(socket.send(&Ask::new(&name, "A").bytes()));
+                if n % 10 == 9 {
+                    sleep(Duration::from_millis(2));
+                }
+            }
+        });
+        eventually("a full table", Duration::from_secs(15), || (shed() > 100.0).then_some(()));
+        let socket = client(honest);
+        let mut answered = 0;
+        for n in 0..200 {
+            let query = Ask::new(&format!("n{n}.example"), "A");
+            socket.send(&query.bytes()).unwrap();
+            let mut reply = [0; 512];
+            let length = socket.recv(&mut reply).unwrap_or(0);
+            let reply = Message::decode(&reply[..length]);
+            answered += usize::from(reply.is_ok_and(|reply| reply.rcode() == 0 && reply.answers.len() == 1));
+        }
+        stop.store(true, Relaxed);
+        answered
+    });
+    assert!(answered >= 198, "{answered} of 200");
 }
 
 /// A server held to a small share of a core, so that the test has the rest for three times what it can take.

@@ -91,7 +91,6 @@ fn properties_change_what_they_name_and_nothing_else() {
                 interval: Duration::from_secs(1),
                 recursion: false,
                 domain: name("health.local"),
-                ..HealthCheck::default()
             };
         }),
         ("force_tcp", |s| s.group.force_tcp = true),

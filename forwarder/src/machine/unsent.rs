@@ -1,0 +1,59 @@
+//! What could not leave this machine: an address or a route that is renewed is back in a fraction of a second.
+
+use std::time::{Duration, Instant};
+
+use super::{Forwarder, Outside, SocketId};
+use crate::{Failure, NotSent};
+
+impl<W> Forwarder<W> {
+    /// A datagram with this id, handed to [`Outside::send`], did not leave. Its query goes elsewhere at once, or the same
+    /// way from a new socket after a moment.
+    pub fn unsent(
+        &mut self,
+        now: Instant,
+        socket: SocketId,
+        id: u16,
+        error: NotSent,
+        outside: &mut impl Outside<W>,
+    ) {
+        let (local, upstream) = (self.ports.local(socket), self.ports.upstream(socket));
+        let Some(upstream) = upstream.map(|upstream| upstream.address()) else { return };
+        let owner = self.ports.owner(socket, id);
+        if matches!(error, NotSent::Refused(_)) {
+            self.ports.spoiled(socket, outside);
+        }
+        let Some((slot, place)) = owner.and_then(|owner| self.resolve(owner)) else { return };
+        let failure = Failure::NotSent { local, upstream, error };
+        self.failed(now, slot, place, failure, error.blames_upstream(), outside);
+    }
+
+    /// Counts the failure that the flight noted last, of a try at `upstream`. What could not leave this machine says
+    /// nothing yet: it is no failure but a reason to wait.
+    pub(super) fn count_failure(&mut self, slot: u32, upstream: u8) {
+        let flight = &mut self.table[slot];
+        let passing = flight.aside().failure.as_ref().is_some_and(Failure::is_passing);
+        if passing {
+            flight.unsent |= 1 << upstream;
+        }
+        if !passing || flight.group().counts_unsent() {
+            flight.failures = flight.failures.saturating_add(1);
+        }
+    }
+
+    /// Waits where nobody can be sent to, for a moment perhaps; false where that is not so.
+    pub(super) fn pause(&mut self, now: Instant, slot: u32) -> bool {
+        let at = self.moment(now);
+        let flight = &mut self.table[slot];
+        if flight.unsent == 0 || flight.waiting() > 0 {
+            return false;
+        }
+        let pause = UNSENT_PAUSE * (1 << flight.pauses.min(7));
+        flight.pauses = flight.pauses.saturating_add(1);
+        flight.hedge_at = flight.offset(at.after(pause));
+        true
+    }
+}
+
+/// How long until what could not be sent is tried again; twice as long each time. An address that is renewed is away for
+/// 0.1 to 0.4 s.
+const UNSENT_PAUSE: Duration = Duration::from_millis(50);
