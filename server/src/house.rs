@@ -16,6 +16,7 @@ use corefile::{Located, Location};
 use wire::{Flags, Name, OPTION_NSID, Query, Reply};
 
 use crate::keeping::{self, Environment};
+use crate::listen::SourcePorts;
 use crate::observe::counters::{Tally, ZoneLabels, ZoneRegistry, ZoneSet};
 use crate::observe::{ErrorLog, LogRules, Logger};
 use crate::pipeline::Pipeline;
@@ -76,6 +77,8 @@ pub struct House {
     pub debug: bool,
     /// Hosts files whose names are kept.
     pub keep: Vec<keeping::Plan>,
+    /// Ports that upstreams are asked from; read with each configuration.
+    pub source_ports: SourcePorts,
 }
 
 /// Where /health, /ready and /metrics are served.
@@ -254,6 +257,7 @@ impl House {
             admin,
             debug: spec.blocks.iter().any(|block| block.debug),
             keep: keeping::plan(spec, &shared.environment),
+            source_ports: SourcePorts::read(),
         })
     }
 

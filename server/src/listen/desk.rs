@@ -454,7 +454,8 @@ fn workers_share(running: &Running) -> bool {
 
 impl Outside<Waiter> for Desk {
     fn open(&mut self, socket: SocketId, upstream: &Arc<Upstream>) -> Result<SocketAddr, NotSent> {
-        self.upstreams.open(socket, upstream).map_err(|error| NotSent::from(&error))
+        let house = self.running.house.load();
+        self.upstreams.open(socket, upstream, &house.source_ports).map_err(|error| NotSent::from(&error))
     }
 
     fn close(&mut self, socket: SocketId) {

@@ -15,6 +15,7 @@ mod mailbox;
 mod ports;
 mod socket;
 mod taken;
+mod source_ports;
 mod tcp;
 mod upstreams;
 mod worker;
@@ -25,6 +26,7 @@ pub use inbox::{Client, Frame, Inbox, Letter, StreamReply, Waiter};
 pub use mailbox::Mailbox;
 pub use ports::{BindError, Ports};
 pub use taken::Taken;
+pub use source_ports::SourcePorts;
 pub use worker::spawn;
 
 #[cfg(test)]

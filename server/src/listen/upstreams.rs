@@ -4,10 +4,10 @@ use std::io;
 use std::net::SocketAddr;
 
 use forwarder::{SocketId, Upstream};
-use rand::Rng as _;
 use rand::rngs::ThreadRng;
 use sockets::{Epoll, Interest, Received, UpstreamSocket};
 
+use super::source_ports::SourcePorts;
 use super::worker::UPSTREAM;
 
 /// Sockets by the forwarder's ids, and one batch of queries.
@@ -37,10 +37,15 @@ impl Upstreams {
         }
     }
 
-    /// Connects a socket to `upstream` from a port nobody can guess, and tells its own address.
-    pub(super) fn open(&mut self, id: SocketId, upstream: &Upstream) -> io::Result<SocketAddr> {
+    /// Connects a socket to `upstream` from one of `ports` that nobody can guess, and tells its own address.
+    pub(super) fn open(
+        &mut self,
+        id: SocketId,
+        upstream: &Upstream,
+        ports: &SourcePorts,
+    ) -> io::Result<SocketAddr> {
         let random = &mut self.random;
-        let candidates = std::iter::repeat_with(|| random.random_range(1024..=u16::MAX));
+        let candidates = std::iter::repeat_with(|| ports.draw(random));
         let socket = UpstreamSocket::connect(upstream.address(), candidates, upstream.source())?;
         let local = socket.local_addr();
         if self.sockets.len() <= id.index() {

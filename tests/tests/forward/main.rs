@@ -2,6 +2,7 @@
 
 mod choice;
 mod faults;
+mod network;
 mod relay;
 
 use tests::{Action, Asked};
