@@ -33,6 +33,6 @@ pub use metrics::{
     UpstreamMetrics,
 };
 pub use policy::Policy;
-pub use resolve::{ResolveError, resolve};
+pub use resolve::{Addresses, ResolveError, resolve};
 pub use streams::{Deliver, Streams, TlsSettings, TlsSpec};
 pub use upstream::{Path, ProbeRequest, ProbeRequests, Registry, Upstream};

@@ -10,6 +10,7 @@ use forwarder::{Chain, Group, ResolveError, TlsSettings, TlsSpec, Upstream};
 use wire::Name;
 
 use crate::house::Shared;
+use crate::names::{Kept, Names, News};
 use crate::observe::Logger;
 use crate::setup::args::Result;
 use crate::setup::{ForwardSpec, SetupError, Target};
@@ -39,7 +40,8 @@ fn group(spec: &ForwardSpec, shared: &Shared, ours: &[SocketAddr]) -> Result<Arc
         Located::new(&spec.at, SetupError::Order { plugin: "forward", rule })
     })?;
     let group = Arc::new(group);
-    if spec.targets.iter().any(|(target, _)| matches!(target, Target::File(_))) {
+    let may_change = |target: &Target| matches!(target, Target::File(_) | Target::Host { .. });
+    if spec.targets.iter().any(|(target, _)| may_change(target)) {
         shared.followed.follow(spec.clone(), ours.to_vec(), &group);
     }
     Ok(group)
@@ -113,20 +115,11 @@ impl Resolver<'_> {
         }
     }
 
-    /// The addresses of a host name: each server is asked in turn, `resolver`'s or those of the system.
+    /// The addresses of a host name, as they were found with all others of the configuration.
     fn resolve(&self, name: &Name) -> std::result::Result<Vec<IpAddr>, Box<ResolveError>> {
-        let servers = match self.spec.resolvers.as_slice() {
-            [] => read_resolv_conf(Path::new("/etc/resolv.conf")).unwrap_or_default(),
-            resolvers => resolvers.to_vec(),
-        };
-        let mut last = Box::new(ResolveError::NoServer(*name));
-        for server in servers {
-            match self.shared.handle.block_on(forwarder::resolve(name, &[server], &self.ours)) {
-                Ok(addresses) => return Ok(addresses),
-                Err(error) => last = Box::new(error),
-            }
-        }
-        Err(last)
+        let wanted = crate::names::want(*name, &self.spec.resolvers);
+        let found = self.shared.followed.names.find(&wanted);
+        found.unwrap_or_else(|| Err(Box::new(ResolveError::NoServer(*name)))).map(|found| found.addresses)
     }
 
     fn tls(&self, server_name: Option<&str>, at: &Location) -> Result<Arc<TlsSettings>> {
@@ -140,10 +133,11 @@ impl Resolver<'_> {
     }
 }
 
-/// Files of upstreams that are followed while their stanzas are in use.
+/// Files and names of upstreams that are followed while their stanzas are in use.
 #[derive(Default)]
 pub struct Followed {
     files: Mutex<Vec<Follow>>,
+    pub(crate) names: Names,
 }
 
 struct Follow {
@@ -151,24 +145,34 @@ struct Follow {
     ours: Vec<SocketAddr>,
     group: std::sync::Weak<Group>,
     seen: Vec<(PathBuf, Vec<u8>)>,
+    names: Kept,
 }
 
 impl Followed {
     fn follow(&self, spec: ForwardSpec, ours: Vec<SocketAddr>, group: &Arc<Group>) {
-        let seen =
+        let seen: Vec<_> =
             spec.files().map(|path| (path.to_owned(), std::fs::read(path).unwrap_or_default())).collect();
-        let follow = Follow { spec, ours, group: Arc::downgrade(group), seen };
+        let names = Kept::new(&spec, &self.names);
+        if seen.is_empty() && names.is_empty() {
+            return;
+        }
+        let follow = Follow { spec, ours, group: Arc::downgrade(group), seen, names };
         self.files.lock().unwrap_or_else(PoisonError::into_inner).push(follow);
     }
 
-    /// Looks at every file; one that changed and names other upstreams gives its stanza a new list. A file that is gone,
+    /// Looks at every file and at names whose time is over; what changed gives its stanza a new list. A file that is gone,
     /// has no nameserver or names only ourselves changes nothing, and that is said.
     pub fn look(&self, shared: &Shared, now: Instant, logger: &Logger) -> Option<Instant> {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         files.retain(|follow| follow.group.strong_count() > 0);
         for follow in files.iter_mut() {
             let Some(group) = follow.group.upgrade() else { continue };
-            if follow.changed() {
+            let news = follow.names.look(now, &follow.ours, &shared.handle);
+            if let News::Failed(error) = &news {
+                logger.error(Some("forward"), &format!("upstreams stay as they were: {error}"));
+            }
+            if follow.changed() || news == News::Changed {
+                follow.names.publish(&self.names);
                 follow.apply(&group, shared, logger);
             }
         }

@@ -194,6 +194,10 @@ impl House {
     pub fn build(spec: &Spec, shared: &Shared, addresses_of: AddressesOf<'_>) -> Result<Self> {
         let plan = plan_listeners(spec, addresses_of)?;
         let ours: Vec<SocketAddr> = plan.values().flatten().map(|planned| planned.address).collect();
+        if shared.resolve_names {
+            let stanzas = spec.blocks.iter().flat_map(|block| &block.forward);
+            shared.followed.names.look_up(stanzas, &ours, &shared.handle);
+        }
         let mut blocks = Vec::new();
         for (index, block) in spec.blocks.iter().enumerate() {
             let addresses: Vec<SocketAddr> = plan[&index].iter().map(|planned| planned.address).collect();

@@ -20,6 +20,7 @@ pub mod listen;
 mod loopcheck;
 #[cfg(test)]
 mod mishap;
+mod names;
 pub mod node_resolver;
 pub mod observe;
 mod pace;

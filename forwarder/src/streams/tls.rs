@@ -1,5 +1,6 @@
 //! What `tls` and `tls_servername` say, turned into settings for connections. ring is the one provider.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,7 +27,8 @@ pub struct TlsSpec {
 pub struct TlsSettings {
     config: Arc<ClientConfig>,
     server_name: Option<ServerName<'static>>,
-    /// What the files held: certificate, key, authority.
+    /// What the files held: certificate, key, authority; a digest of the system's authorities where none is named, so
+    /// that a reload sees them change.
     files: Arc<[Vec<u8>; 3]>,
 }
 
@@ -48,7 +50,10 @@ impl TlsSettings {
             None => {
                 // A system's store may hold some that rustls does not take; the others serve. None at all shows as
                 // UnknownIssuer at the first handshake.
-                roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+                let mut system = rustls_native_certs::load_native_certs().certs;
+                system.sort_unstable_by(|one, other| one.as_ref().cmp(other.as_ref()));
+                files[2] = digest(&system);
+                roots.add_parsable_certificates(system);
             }
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -107,6 +112,15 @@ impl std::fmt::Debug for TlsSettings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("TlsSettings").field("server_name", &self.server_name).finish_non_exhaustive()
     }
+}
+
+/// Eight octets that tell two lists of certificates apart. Nobody who could choose them needs to.
+fn digest(certificates: &[CertificateDer<'_>]) -> Vec<u8> {
+    let mut hasher = DefaultHasher::new();
+    for certificate in certificates {
+        certificate.as_ref().hash(&mut hasher);
+    }
+    hasher.finish().to_be_bytes().into()
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, TlsError> {

@@ -210,6 +210,27 @@ fn sockets_are_bounded_and_given_back_whatever_the_load() {
 }
 
 #[test]
+fn authorities_of_the_system_that_change_count_from_the_next_reload_on() {
+    let directory = tempdir();
+    let before = Authority::new();
+    let system = before.write(directory.path());
+    let after = Authority::new();
+    let at = SocketAddr::from((fresh_ip(), 8853));
+    let _upstream = Upstream::tls(at, &after, "dns.example", good);
+    let here = SocketAddr::from((fresh_ip(), port()));
+    let corefile = Dns::corefile(here, &format!("forward . tls://{at} {{\ntls_servername dns.example\n}}"));
+    let options = Options::default().env("SSL_CERT_FILE", &system.to_string_lossy());
+    let server = Server::start_with(&corefile, options);
+    let reply = Ask::new("a.example", "A").timeout(Duration::from_secs(7)).of(here);
+    assert_eq!(reply.status(), "SERVFAIL");
+    after.write(directory.path());
+    server.signal("USR1");
+    server.wait_for_log("Reloading complete", Duration::from_secs(10));
+    let reply = Ask::new("b.example", "A").timeout(Duration::from_secs(7)).of(here);
+    assert_eq!(reply.short(), ["192.0.2.1"]);
+}
+
+#[test]
 fn tls_upstreams_are_checked_by_name_and_authority() {
     let directory = tempdir();
     let authority = Authority::new();
