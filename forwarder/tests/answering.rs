@@ -313,8 +313,40 @@ fn forged_and_mistaken_replies_change_nothing() {
     world.run_for(ms(20));
     let done = world.result(waiter);
     assert_eq!((&done.outcome, done.at), (&NOERROR, ms(5)));
-    // And the repetition.
-    assert_eq!(world.upstream(1).metrics().unmatched.value(), 507);
+    // The repetition comes when the socket, which was retired after the third, is closed.
+    assert_eq!(world.upstream(1).metrics().unmatched.value(), 506);
+    assert!(world.net.sockets.is_empty());
+}
+
+#[test]
+fn a_socket_gets_no_query_after_three_datagrams_that_match_none() {
+    let mut world = World::new(
+        GroupSpec::default(),
+        vec![Box::new(|asked| {
+            let good = answer(asked.bytes);
+            let mut forged = good.clone();
+            forged[0] ^= 0x55;
+            let count = if asked.nth == 0 { 3 } else { 2 };
+            let mut replies: Vec<Does> = (0..count).map(|_| Does::Reply(ms(2), forged.clone())).collect();
+            replies.push(Does::Reply(ms(50), good));
+            replies
+        })],
+    );
+    let first = world.ask("a.example.org");
+    world.run_for(ms(10));
+    let of_first = world.net.got[0].socket.unwrap();
+    assert!(world.net.sockets.contains_key(&of_first.to_bits()), "the query that is out is waited for");
+    for n in 0..400 {
+        world.ask(&format!("n{n}.example.org"));
+        world.run_for(ms(1));
+    }
+    assert!(world.net.got[1..].iter().all(|got| got.socket != Some(of_first)), "and no other goes out there");
+    world.run_for(ms(100));
+    assert_eq!(world.result(first).at, ms(50));
+    assert!(!world.net.sockets.contains_key(&of_first.to_bits()));
+    // Whatever comes: nobody's query is lost.
+    assert!(world.net.done.iter().all(|done| done.outcome == Ok((Rcode::NOERROR, 1))));
+    assert_eq!(world.net.by_waiter.len(), 401);
 }
 
 #[test]

@@ -220,18 +220,21 @@ impl<W> Forwarder<W> {
 
     /// Takes a datagram that came on one of our sockets. What matches no query there changes nothing.
     pub fn datagram(&mut self, now: Instant, socket: SocketId, bytes: &[u8], outside: &mut impl Outside<W>) {
-        let Some(upstream) = self.ports.upstream(socket) else { return };
+        if self.ports.upstream(socket).is_none() {
+            return;
+        }
         let id = bytes.first_chunk::<2>().map(|id| u16::from_be_bytes(*id));
         let owner = id.and_then(|id| self.ports.owner(socket, id));
         let Some((slot, at)) = owner.and_then(|owner| self.resolve(owner)) else {
-            upstream.metrics().unmatched.add_one();
+            self.ports.unmatched(socket, outside);
             return;
         };
         match self.answer.read(bytes, self.table[slot].held.0.question()) {
             Ok(()) => self.replied(now, slot, at, bytes, outside),
-            Err(wire::Malformed::Question) => upstream.metrics().unmatched.add_one(),
-            Err(_) if bytes.len() < wire::HEADER => upstream.metrics().unmatched.add_one(),
-            Err(_) => self.garbled(now, slot, at, outside),
+            Err(error) if error != wire::Malformed::Question && bytes.len() >= wire::HEADER => {
+                self.garbled(now, slot, at, outside);
+            }
+            Err(_) => self.ports.unmatched(socket, outside),
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Security (RFC 5452): a forger must guess the source port and the id of a query while it is out, and name its question.
 //! Ids are random and unique on their socket. Ports are random; an upstream has up to 32 at a time, and each lives for
-//! 1,000 queries or 10 s. A few queries of one batch go through the same socket, so that they leave in one system call:
+//! 1,000 queries or 10 s, or until three datagrams came that match none of them. A few queries of one batch go through the same socket, so that they leave in one system call:
 //! that tells a forger nothing, for the port is as unknown as before, each of the queries has an id and a question of its
 //! own, and no two of them ask the same (equal questions share a flight).
 
@@ -45,6 +45,8 @@ struct Port {
     local: SocketAddr,
     opened: Moment,
     queries: u32,
+    /// Datagrams that were no reply to a query of ours.
+    unmatched: u8,
     retired: bool,
     /// The ids that are out, apart from their owners: a reply's id is found by a scan over 16 bit numbers.
     ids: Vec<u16>,
@@ -140,6 +142,25 @@ impl Ports {
         port.ids.iter().position(|&out| out == id).map(|at| port.owners[at])
     }
 
+    /// Notes a datagram that was no reply to any query of the socket. After a few somebody may be guessing at ids, who knows the
+    /// port: the socket gets no more queries. Those that are out stay, for a forger must not be able to end them either.
+    pub(super) fn unmatched<W>(&mut self, socket: SocketId, outside: &mut impl Outside<W>) {
+        let Some(upstream) = self.upstream(socket) else { return };
+        upstream.metrics().unmatched.add_one();
+        let upstream = upstream.id();
+        let port = &mut self.ports[socket.index()];
+        port.unmatched = port.unmatched.saturating_add(1);
+        if port.retired || port.unmatched < UNMATCHED_MAX {
+            return;
+        }
+        self.forget_closed(upstream);
+        // Where too many retire the oldest is closed, and its queries are lost.
+        let limit = self.limits.sockets;
+        if self.sides.get(&upstream).is_some_and(|side| side.retiring.len() < limit) {
+            self.retire(upstream, socket.index, outside);
+        }
+    }
+
     /// The upstream that a socket faces.
     pub(super) fn upstream(&self, socket: SocketId) -> Option<&Arc<Upstream>> {
         self.port(socket)?.upstream.as_ref()
@@ -185,11 +206,7 @@ impl Ports {
         }
         let ports = &self.ports;
         self.sides.retain(|_, side| {
-            side.retiring.retain(|&socket| {
-                ports
-                    .get(socket.index())
-                    .is_some_and(|port| port.open && port.generation == socket.generation)
-            });
+            side.retiring.retain(|&socket| is_open(ports, socket));
             !side.active.is_empty() || !side.retiring.is_empty()
         });
     }
@@ -202,6 +219,13 @@ impl Ports {
             }
         }
         self.sides.clear();
+    }
+
+    fn forget_closed(&mut self, upstream: u32) {
+        let ports = &self.ports;
+        if let Some(side) = self.sides.get_mut(&upstream) {
+            side.retiring.retain(|&socket| is_open(ports, socket));
+        }
     }
 
     fn open<W>(
@@ -223,7 +247,7 @@ impl Ports {
             }
         };
         let port = &mut self.ports[index as usize];
-        (port.open, port.retired, port.queries) = (true, false, 0);
+        (port.open, port.retired, port.queries, port.unmatched) = (true, false, 0, 0);
         (port.local, port.opened, port.upstream) = (local, now, Some(upstream.clone()));
         self.open += 1;
         upstream.metrics().connection(Proto::Udp, false);
@@ -290,6 +314,7 @@ impl Port {
             local: SocketAddr::from(([0, 0, 0, 0], 0)),
             opened: Moment(0),
             queries: 0,
+            unmatched: 0,
             retired: false,
             ids: Vec::new(),
             owners: Vec::new(),
@@ -303,6 +328,12 @@ impl Side {
     }
 }
 
+fn is_open(ports: &[Port], socket: SocketId) -> bool {
+    ports.get(socket.index()).is_some_and(|port| port.open && port.generation == socket.generation)
+}
+
+/// Datagrams that match no query after which a socket gets no more of them: two may be repetitions of a reply, or late.
+const UNMATCHED_MAX: u8 = 3;
 /// Whether a socket has served long enough.
 fn worn(port: &Port, now: Moment, limits: &Limits) -> bool {
     port.queries >= limits.socket_queries || now.since(port.opened) >= limits.socket_age
