@@ -30,7 +30,7 @@ pub(crate) fn judge(policy: &Policy, query: &Query<'_>, answer: &mut Answer) -> 
         Rcode::NOERROR | Rcode::NXDOMAIN => {}
         Rcode::SERVFAIL | Rcode::NOTIMP => {
             let life = policy.servfail.min(Policy::MAX_SERVFAIL);
-            return if life.is_zero() || !wanted(Kind::Denial) {
+            return if life.is_zero() || answer.for_one || !wanted(Kind::Denial) {
                 Verdict::Failure
             } else {
                 Verdict::Keep { kind: Kind::Denial, failure: true, life }
@@ -38,8 +38,7 @@ pub(crate) fn judge(policy: &Policy, query: &Query<'_>, answer: &mut Answer) -> 
         }
         _ => return Verdict::Failure,
     }
-    // RFC 7871, section 7.3.1: an answer with a scope is for that part of the network only.
-    if answer.flags.has(Flags::TC) || answer.subnet_scope.is_some_and(|scope| scope > 0) {
+    if answer.flags.has(Flags::TC) || answer.for_one {
         return Verdict::Aside;
     }
     let kind = match shape(query, answer) {
@@ -260,14 +259,15 @@ mod tests {
     }
 
     #[test]
-    fn a_subnet_scope_above_0_is_for_that_subnet_only() {
+    fn what_is_for_one_is_not_for_all() {
         let ask = Ask::new("www.example.org.", RType::A);
-        for (scope, verdict) in
-            [(None, keep(Kind::Success, 60)), (Some(0), keep(Kind::Success, 60)), (Some(24), Verdict::Aside)]
-        {
-            let mut answer = ask.addresses(&[60]);
-            answer.subnet_scope = scope;
-            assert_eq!(judge(&Policy::default(), &ask.query(), &mut answer), verdict, "{scope:?}");
+        for (mut answer, verdict) in [
+            (ask.addresses(&[60]), Verdict::Aside),
+            (ask.nxdomain(60, 60), Verdict::Aside),
+            (ask.servfail(), Verdict::Failure),
+        ] {
+            answer.for_one = true;
+            assert_eq!(judge(&Policy::default(), &ask.query(), &mut answer), verdict);
         }
     }
 

@@ -11,6 +11,7 @@
 //! What workers share are atomics in [`Upstream`] and [`Group`]. This room must not know clients' sockets, the cache, the
 //! Corefile or a plugin: its caller stores what [`Finished`] carries and turns a [`Failure`] into an rcode.
 
+mod edns;
 mod error;
 mod group;
 pub mod health;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
+use crate::edns::EdnsState;
 use crate::{HealthCheck, TlsSettings, UpstreamMetrics};
 
 /// A server we ask, at one address over one kind of transport.
@@ -20,8 +21,7 @@ pub struct Upstream {
     probes: mpsc::UnboundedSender<ProbeRequest>,
     udp: State,
     stream: State,
-    /// Until when it is asked without an OPT, in milliseconds since the epoch.
-    plain_until: AtomicU64,
+    edns: EdnsState,
     metrics: UpstreamMetrics,
 }
 
@@ -177,17 +177,9 @@ impl Upstream {
             && trial_at.compare_exchange(due, now + TRIAL_MS, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// It refused a query with an OPT and took the same without: it is asked without for a while.
-    pub(crate) fn remember_plain(&self, now: Instant) {
-        self.plain_until.store(self.millis(now) + PLAIN_MS, Ordering::Relaxed);
-    }
-
-    /// Whether it is asked without an OPT.
-    pub(crate) fn is_plain(&self, now: Instant) -> bool {
-        match self.plain_until.load(Ordering::Relaxed) {
-            0 => false,
-            until => self.millis(now) < until,
-        }
+    /// What is known of its EDNS.
+    pub(crate) fn edns(&self) -> &EdnsState {
+        &self.edns
     }
 
     /// A probe ended; returns whether another one is due. [`crate::health::run`] says so.
@@ -256,7 +248,7 @@ impl Registry {
             probes: self.probes.clone(),
             udp: State::default(),
             stream: State::default(),
-            plain_until: AtomicU64::new(0),
+            edns: EdnsState::new(self.epoch),
             metrics: UpstreamMetrics::default(),
         });
         known.next_id = known.next_id.wrapping_add(1);
@@ -298,8 +290,6 @@ const SUSPECT_LOSSES: u32 = 3;
 /// Long enough that trials (every 250 ms) renew it while there is traffic, short enough to forget without.
 const SUSPECT_MS: u64 = 2_000;
 const TRIAL_MS: u64 = 250;
-/// A server that is updated to speak EDNS is noticed within this.
-const PLAIN_MS: u64 = 15 * 60 * 1000;
 
 #[cfg(test)]
 mod tests {

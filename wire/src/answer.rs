@@ -3,7 +3,7 @@
 use crate::edns::{full_rcode, options};
 use crate::records::{Malformed, Record, Records, Section};
 use crate::shape::Checker;
-use crate::{Flags, HEADER, OPTION_CLIENT_SUBNET, OPTION_EDE, RType, Rcode, compress, read_u16};
+use crate::{Flags, HEADER, OPTION_CLIENT_SUBNET, OPTION_EDE, RType, Rcode, Subnet, compress, read_u16};
 
 /// The octets after the question, ready to be put behind any client's copy of the same question.
 ///
@@ -24,8 +24,12 @@ pub struct Answer {
     pub ttls: Vec<u16>,
     /// The Extended DNS Errors of the upstream's OPT, encoded as options.
     pub ede: Vec<u8>,
-    /// The scope prefix length of the upstream's client subnet option (RFC 7871, section 7.2.1).
-    pub subnet_scope: Option<u8>,
+    /// The upstream's client subnet option, whether it repeats ours or not (RFC 7871, section 7.3).
+    pub subnet: Option<Subnet>,
+    /// Whether there was an OPT.
+    pub opt: bool,
+    /// Whether it is only for those who wait for it, as whoever asked for it says: not to be kept.
+    pub for_one: bool,
 }
 
 impl Default for Rcode {
@@ -91,6 +95,7 @@ impl Answer {
         }
         self.rcode = full_rcode(flags, opt.as_ref().map(|opt| opt.ttl));
         self.flags = Flags(flags.0 & (Flags::AA | Flags::TC | Flags::RA | Flags::AD));
+        self.opt = opt.is_some();
         if let Some(opt) = &opt {
             self.read_options(opt.data(reply))?;
         }
@@ -128,7 +133,9 @@ impl Answer {
         self.body.clear();
         self.ttls.clear();
         self.ede.clear();
-        self.subnet_scope = None;
+        self.subnet = None;
+        self.opt = false;
+        self.for_one = false;
     }
 
     /// The records, as positions in `body`.
@@ -169,7 +176,7 @@ impl Answer {
                     self.ede.extend_from_slice(&(value.len() as u16).to_be_bytes());
                     self.ede.extend_from_slice(value);
                 }
-                OPTION_CLIENT_SUBNET => self.subnet_scope = value.get(3).copied(),
+                OPTION_CLIENT_SUBNET => self.subnet = Some(Subnet::read(value)),
                 _ => {}
             }
         }

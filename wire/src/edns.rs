@@ -156,6 +156,15 @@ impl OptionBytes {
         self.len = end as u8;
     }
 
+    /// Adds the client subnet that was `asked` for, and for which part of the network the answer is (RFC 7871, section 7.2.1).
+    pub fn push_subnet(&mut self, asked: &[u8], scope: u8) {
+        let mut value = [0; 20];
+        let Some(room) = value.get_mut(..asked.len()) else { return };
+        room.copy_from_slice(asked);
+        value[3] = scope;
+        self.push(OPTION_CLIENT_SUBNET, &value[..asked.len()]);
+    }
+
     /// Adds options that are encoded already, all or none.
     pub fn extend_encoded(&mut self, encoded: &[u8]) {
         let start = usize::from(self.len);

@@ -18,6 +18,7 @@ mod query;
 mod records;
 mod reply;
 mod shape;
+mod subnet;
 
 pub use answer::Answer;
 pub use compress::Merge;
@@ -28,6 +29,7 @@ pub use numbers::{Class, Flags, Opcode, RType, Rcode};
 pub use query::{Asker, HeldQuery, Query, write_upstream_query};
 pub use records::{Malformed, Record, Records, Section};
 pub use reply::{Owner, Reply};
+pub use subnet::Subnet;
 
 /// Length of a message header in octets (RFC 1035, section 4.1.1).
 pub const HEADER: usize = 12;

@@ -155,6 +155,12 @@ impl HeldQuery {
         }
     }
 
+    /// The same without client subnet.
+    pub fn without_subnet(mut self) -> Self {
+        self.subnet = None;
+        self
+    }
+
     /// The question as it was sent.
     pub fn question(&self) -> &[u8] {
         match &self.question {

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use rand::Rng;
-use wire::{HEADER, write_upstream_query};
 
 use super::flight::{ATTEMPTS, Attempt, NEVER, Open, Pick, State, TCP, Way, silent};
+use super::form::Form;
 use super::outside::{Exchange, Finished};
 use super::ports::Owner;
 use super::timers::Moment;
@@ -18,15 +18,17 @@ pub(super) struct Try {
     pub(super) upstream: u8,
     /// Over TCP even where UDP would do: the reply was truncated.
     pub(super) tcp: bool,
-    /// Without OPT.
-    pub(super) plain: bool,
+    /// What it is to carry, at most.
+    pub(super) form: Form,
+    /// As in [`Attempt`].
+    pub(super) said: bool,
     /// A copy of a query that this upstream or another is expected to answer yet.
     pub(super) hedge: bool,
 }
 
 impl Try {
     pub(super) fn new(upstream: u8) -> Self {
-        Self { upstream, tcp: false, plain: false, hedge: false }
+        Self { upstream, tcp: false, form: Form::Whole, said: false, hedge: false }
     }
 }
 
@@ -36,6 +38,9 @@ impl<W> Forwarder<W> {
         let flight = &self.table[slot];
         let group = flight.group();
         let mut order = group.spec().policy.order(flight.upstreams.len(), &group.turns, &mut self.rng);
+        if flight.dnssec_ok() {
+            order.put_back(|at| flight.upstreams[usize::from(at)].edns().lacks_dnssec(now));
+        }
         // The others first, for a moment; health decides for good.
         order.put_back(|at| flight.is_suspect(at, now));
         let flight = &mut self.table[slot];
@@ -133,7 +138,7 @@ impl<W> Forwarder<W> {
             (None, true) => Way::Stream(StreamKind::Tcp),
             (None, false) => Way::Udp,
         };
-        let plain = this.plain || upstream.is_plain(now);
+        let form = flight.form(now, this.upstream, this.form);
         flight.serial = flight.serial.wrapping_add(1);
         let mut attempt = Attempt {
             sent: flight.offset(at),
@@ -141,18 +146,12 @@ impl<W> Forwarder<W> {
             serial: flight.serial,
             way,
             open: Open::Waiting,
-            plain,
+            form,
+            said: this.said,
             copy: this.hedge && flight.is_asking(this.upstream),
             ..Attempt::FREE
         };
-        let query = flight.held.0.query();
-        self.message.clear();
-        write_upstream_query(&mut self.message, 0, &query);
-        if plain {
-            // The OPT is all that stands behind the question.
-            self.message.truncate(HEADER + query.question.len());
-            self.message[HEADER - 2..HEADER].fill(0);
-        }
+        flight.write(form, &mut self.message);
         match way {
             Way::Udp => {
                 let socket = match self.ports.choose(at, upstream, &mut self.rng, outside) {
@@ -206,25 +205,25 @@ impl<W> Forwarder<W> {
             return;
         }
         let known_silent = |attempt: &Attempt| {
-            flight.upstreams[usize::from(attempt.upstream)].is_suspect(attempt.path(), now)
+            let upstream = &flight.upstreams[usize::from(attempt.upstream)];
+            upstream.is_suspect(attempt.path(), now)
                 || flight.is_down(attempt.upstream)
+                || (attempt.form != Form::Plain && upstream.edns().is_held(now))
         };
-        let (upstream, cursor) = match flight.pick() {
-            Pick::Upstream { upstream, cursor } => (upstream, cursor),
+        let (upstream, form, cursor) = match flight.pick() {
+            Pick::Upstream { upstream, cursor } => (upstream, Form::Whole, cursor),
             // Nobody else: the datagram may have been lost, so the same one again, once.
-            Pick::AllDown | Pick::None if waiting == 1 => {
-                let again = flight.attempts.iter().find(|attempt| attempt.open == Open::Waiting);
-                let Some(again) = again else { return };
-                (again.upstream, flight.cursor)
-            }
-            Pick::AllDown | Pick::None => return,
+            Pick::AllDown | Pick::None => match flight.again(now) {
+                Some((upstream, form)) => (upstream, form, flight.cursor),
+                None => return,
+            },
         };
         let other = &flight.upstreams[usize::from(upstream)];
         // Leaving an upstream that is known to be silent is no speculation, so it is not limited: these are the queries
         // that were sent before it was known.
         let mut asked = flight.attempts.iter().filter(|attempt| attempt.open == Open::Waiting);
-        let moves =
-            asked.all(known_silent) && !flight.is_suspect(upstream, now) && !flight.is_asking(upstream);
+        let other_way = !flight.is_asking(upstream) || other.edns().is_held(now);
+        let moves = asked.all(known_silent) && !flight.is_suspect(upstream, now) && other_way;
         if !moves && !self.budget.take(at) {
             self.metrics.hedges_denied.add_one();
             flight.hedge_at = flight.offset(at.after(HEDGE_DENIED));
@@ -232,7 +231,7 @@ impl<W> Forwarder<W> {
         }
         let wait = other.hedge_after(flight.path(upstream));
         flight.cursor = cursor;
-        self.send(now, slot, Try { hedge: true, ..Try::new(upstream) }, outside);
+        self.send(now, slot, Try { hedge: true, form, ..Try::new(upstream) }, outside);
         let flight = &mut self.table[slot];
         flight.hedge_at = flight.offset(at.after(wait));
     }
@@ -285,6 +284,10 @@ impl<W> Forwarder<W> {
             }
             let (spec, upstream) = (flight.group().spec(), &flight.upstreams[usize::from(attempt.upstream)]);
             upstream.failed(attempt.path(), spec.max_fails, &spec.health);
+            if attempt.form != Form::Plain {
+                upstream.edns().doubt(now);
+                flight.shy |= 1 << attempt.upstream;
+            }
             let failure = silent(&attempt, upstream.address(), &self.ports);
             if flight.state == State::Flying {
                 flight.failures = flight.failures.saturating_add(1);
@@ -337,6 +340,7 @@ impl<W> Forwarder<W> {
         if let Some(spare) = aside.reply
             && self.answer.read(&spare.bytes, flight.held.0.question()).is_ok()
         {
+            self.mark(slot, spare.form);
             self.settle(now, slot, spare.upstream, spare.rtt, None, outside);
             return;
         }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use wire::{Flags, HeldQuery, Query};
 
+use super::form::Form;
 use super::ports::Ports;
 use super::timers::Moment;
 use super::waiters::WaiterList;
@@ -43,7 +44,11 @@ pub(super) struct Flight<W> {
     /// Upstreams that could not be sent to of late, one bit each, and how often that was waited for.
     pub(super) unsent: u16,
     pub(super) pauses: u8,
+    /// Upstreams that did not answer our OPT, one bit each.
+    pub(super) shy: u16,
     pub(super) bits: u8,
+    /// The client's subnet stays out of what is sent from now on.
+    pub(super) bare: bool,
     pub(super) state: State,
 }
 
@@ -83,6 +88,8 @@ pub(super) struct Spare {
     pub(super) bytes: Box<[u8]>,
     pub(super) upstream: u8,
     pub(super) rtt: Duration,
+    /// What the query carried.
+    pub(super) form: Form,
     /// Whether others are still to be asked because of it.
     pub(super) failover: bool,
     /// Whether it says that the upstream could not answer.
@@ -101,8 +108,9 @@ pub(super) struct Attempt {
     pub(super) serial: u8,
     pub(super) way: Way,
     pub(super) open: Open,
-    /// Sent without OPT.
-    pub(super) plain: bool,
+    pub(super) form: Form,
+    /// Sent in place of a query whose OPT was answered with FORMERR without one.
+    pub(super) said: bool,
     /// Sent to an upstream that was asked before and has not failed yet.
     pub(super) copy: bool,
 }
@@ -141,7 +149,8 @@ impl Attempt {
         serial: 0,
         way: Way::Udp,
         open: Open::Free,
-        plain: false,
+        form: Form::Whole,
+        said: false,
         copy: false,
     };
 }
@@ -197,6 +206,11 @@ impl<W> Flight<W> {
                 .filter(|&at| self.attempts[at].open == Open::Counted)
                 .min_by_key(|&at| self.attempts[at].sent)
         })
+    }
+
+    /// Whether one more attempt takes no other's place.
+    pub(super) fn has_place(&self) -> bool {
+        self.attempts.iter().any(|attempt| attempt.open == Open::Free)
     }
 
     pub(super) fn attempt(&self, serial: u8) -> Option<usize> {
@@ -266,7 +280,7 @@ pub(super) fn key_bits(query: &Query<'_>, tcp: bool) -> u8 {
     for (bit, set) in [
         (0x01, query.flags.has(Flags::RD)),
         (0x02, query.flags.has(Flags::CD)),
-        (0x04, query.dnssec_ok()),
+        (DNSSEC_OK, query.dnssec_ok()),
         (TCP, tcp),
         (SUBNET, subnet(query).is_some()),
     ] {
@@ -309,4 +323,6 @@ pub(super) const NEVER: u32 = u32::MAX;
 /// In a flight's bits: plain upstreams are asked over TCP.
 pub(super) const TCP: u8 = 0x08;
 /// In a flight's bits: there is a client subnet.
-const SUBNET: u8 = 0x10;
+pub(super) const SUBNET: u8 = 0x10;
+/// In a flight's bits: DO.
+pub(super) const DNSSEC_OK: u8 = 0x04;

@@ -14,6 +14,7 @@ mod advance;
 mod askers;
 mod budget;
 mod flight;
+mod form;
 mod outside;
 mod ports;
 mod replies;
@@ -206,7 +207,9 @@ impl<W> Forwarder<W> {
             done: 0,
             unsent: 0,
             pauses: 0,
+            shy: 0,
             bits,
+            bare: false,
             state: State::Flying,
         };
         let slot = self.table.insert(flight);
@@ -230,11 +233,11 @@ impl<W> Forwarder<W> {
             return;
         };
         match self.answer.read(bytes, self.table[slot].held.0.question()) {
-            Ok(()) => self.replied(now, slot, at, bytes, outside),
+            Ok(()) if self.repeats_subnet(slot, at) => self.replied(now, slot, at, bytes, outside),
             Err(error) if error != wire::Malformed::Question && bytes.len() >= wire::HEADER => {
                 self.garbled(now, slot, at, outside);
             }
-            Err(_) => self.ports.unmatched(socket, outside),
+            _ => self.ports.unmatched(socket, outside),
         }
     }
 
@@ -271,7 +274,8 @@ impl<W> Forwarder<W> {
         let Some((slot, at)) = self.resolve(Owner { slot, generation, serial }) else { return };
         match result {
             Ok(bytes) => match self.answer.read(bytes, self.table[slot].held.0.question()) {
-                Ok(()) => self.replied(now, slot, at, bytes, outside),
+                Ok(()) if self.repeats_subnet(slot, at) => self.replied(now, slot, at, bytes, outside),
+                Ok(()) => self.strayed(now, slot, at, outside),
                 Err(_) => self.garbled(now, slot, at, outside),
             },
             Err(error) => {

@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use wire::{Flags, HEADER, Rcode};
+use wire::{Flags, Rcode};
 
 use super::advance::Try;
-use super::flight::{ATTEMPTS, Flight, NEVER, Open, Spare, State, Way};
+use super::flight::{ATTEMPTS, Attempt, Flight, NEVER, Open, Spare, State, Way};
+use super::form::Form;
 use super::outside::Finished;
 use super::{Forwarder, Outside};
 use crate::{Failure, Path};
@@ -28,32 +29,37 @@ impl<W> Forwarder<W> {
         upstream.replied(attempt.path(), rtt);
         upstream.metrics().replied(self.answer.rcode, rtt);
         let truncated = self.answer.flags.has(Flags::TC) && attempt.way == Way::Udp;
-        // RFC 6891, section 7: who does not implement EDNS answers FORMERR, without an OPT.
-        let refuses_opt = !attempt.plain
-            && self.answer.rcode == Rcode::FORMERR
-            && bytes.get(HEADER - 2..HEADER) == Some(&[0, 0]);
-        if attempt.plain && self.answer.rcode != Rcode::FORMERR && !upstream.is_plain(now) {
-            upstream.remember_plain(now);
-        }
+        let refuses_edns = self.refuses_edns(&attempt);
         let state = flight.state;
+        self.learn(now, slot, &attempt);
+        self.mark(slot, attempt.form);
         self.close(slot, place, outside);
         match state {
             State::Settled => self.end_if_settled(slot, outside),
-            State::Late if truncated || refuses_opt => self.end_if_deaf(slot, outside),
+            State::Late if truncated || refuses_edns => self.end_if_deaf(slot, outside),
             State::Late => self.land_late(now, slot, attempt.upstream, rtt, outside),
-            State::Flying if refuses_opt => {
-                let this = Try { plain: true, tcp: attempt.way != Way::Udp, ..Try::new(attempt.upstream) };
-                if !self.send(now, slot, this, outside) {
+            State::Flying if refuses_edns => {
+                if !self.send_less(now, slot, &attempt, outside) {
                     self.settle(now, slot, attempt.upstream, rtt, Some(attempt.sent), outside);
                 }
             }
             State::Flying if truncated => {
-                self.keep(slot, bytes, attempt.upstream, rtt, false);
-                self.ask_over_tcp(now, slot, attempt.upstream, attempt.plain, outside);
+                self.keep(slot, bytes, &attempt, rtt, false);
+                self.ask_over_tcp(now, slot, attempt.upstream, attempt.form, outside);
             }
-            State::Flying => {
-                self.judge(now, slot, (attempt.upstream, attempt.sent, rtt), bytes, outside);
+            State::Flying
+                if self.lost_dnssec(slot, attempt.form)
+                    && !is_bad(self.answer.rcode)
+                    && self.table[slot].has_speaker(now, attempt.upstream) =>
+            {
+                // Another upstream may have what the client asked for: as if `failover` had named the reply.
+                let flight = &mut self.table[slot];
+                flight.done |= 1 << attempt.upstream;
+                flight.deadline = flight.deadline.min(flight.offset(at.after(SPARE_PATIENCE)));
+                self.keep(slot, bytes, &attempt, rtt, true);
+                self.try_next(now, slot, outside);
             }
+            State::Flying => self.judge(now, slot, &attempt, rtt, bytes, outside),
         }
         self.rearm(slot);
     }
@@ -64,13 +70,39 @@ impl<W> Forwarder<W> {
         let flight = &self.table[slot];
         let attempt = flight.attempts[place];
         if flight.state == State::Flying && attempt.way == Way::Udp {
+            let doubtful = attempt.form != Form::Plain
+                && !flight.dnssec_ok()
+                && !flight.upstreams[usize::from(attempt.upstream)].edns().takes_lately(now);
             self.close(slot, place, outside);
-            self.ask_over_tcp(now, slot, attempt.upstream, attempt.plain, outside);
+            let this = Try { form: Form::Plain, ..Try::new(attempt.upstream) };
+            if doubtful && self.send(now, slot, this, outside) {
+                self.table[slot].shy |= 1 << attempt.upstream;
+            } else {
+                self.ask_over_tcp(now, slot, attempt.upstream, attempt.form, outside);
+            }
             self.rearm(slot);
             return;
         }
+        if attempt.form != Form::Plain {
+            self.table[slot].shy |= 1 << attempt.upstream;
+        }
+        let flight = &self.table[slot];
         let failure = Failure::Garbled(flight.upstreams[usize::from(attempt.upstream)].address());
         self.failed(now, slot, place, failure, true, outside);
+    }
+
+    /// A reply over a connection repeats another subnet than ours: the same is asked without.
+    pub(super) fn strayed(&mut self, now: Instant, slot: u32, place: usize, outside: &mut impl Outside<W>) {
+        let flight = &self.table[slot];
+        let attempt = flight.attempts[place];
+        let failure = Failure::Garbled(flight.upstreams[usize::from(attempt.upstream)].address());
+        let this = Try { form: Form::Bare, tcp: true, ..Try::new(attempt.upstream) };
+        if flight.state == State::Flying && flight.has_place() && self.send(now, slot, this, outside) {
+            self.close(slot, place, outside);
+            self.rearm(slot);
+        } else {
+            self.failed(now, slot, place, failure, true, outside);
+        }
     }
 
     /// Decides about a readable reply to a query that somebody waits for.
@@ -78,20 +110,22 @@ impl<W> Forwarder<W> {
         &mut self,
         now: Instant,
         slot: u32,
-        (upstream, sent, rtt): (u8, u32, Duration),
+        attempt: &Attempt,
+        rtt: Duration,
         bytes: &[u8],
         outside: &mut impl Outside<W>,
     ) {
+        let (upstream, sent) = (attempt.upstream, attempt.sent);
         let rcode = self.answer.rcode;
         let flight = &mut self.table[slot];
         if flight.group().spec().failover.contains(&rcode) {
             flight.done |= 1 << upstream;
-            self.keep(slot, bytes, upstream, rtt, true);
+            self.keep(slot, bytes, attempt, rtt, true);
             self.try_next(now, slot, outside);
             return;
         }
         if is_bad(rcode) && flight.expects_better(now) {
-            self.keep(slot, bytes, upstream, rtt, false);
+            self.keep(slot, bytes, attempt, rtt, false);
             return;
         }
         self.settle(now, slot, upstream, rtt, Some(sent), outside);
@@ -115,7 +149,11 @@ impl<W> Forwarder<W> {
             // Asked no later, and silent yet.
             for other in flight.attempts.iter().filter(|other| other.open == Open::Waiting) {
                 if other.upstream != upstream && other.sent <= sent {
-                    flight.upstreams[usize::from(other.upstream)].lost(other.path(), now);
+                    let silent = &flight.upstreams[usize::from(other.upstream)];
+                    silent.lost(other.path(), now);
+                    if other.form != Form::Plain {
+                        silent.edns().doubt(now);
+                    }
                 }
             }
         }
@@ -154,7 +192,8 @@ impl<W> Forwarder<W> {
         flight.group().release();
         flight.group = next as u8;
         flight.upstreams = upstreams;
-        (flight.aside, flight.failures, flight.done, flight.hedge_at) = (None, 0, 0, NEVER);
+        (flight.aside, flight.failures, flight.hedge_at) = (None, 0, NEVER);
+        (flight.done, flight.shy) = (0, 0);
         (flight.unsent, flight.pauses) = (0, 0);
         self.begin(now, slot, outside);
         true
@@ -205,7 +244,7 @@ impl<W> Forwarder<W> {
         now: Instant,
         slot: u32,
         upstream: u8,
-        plain: bool,
+        form: Form,
         outside: &mut impl Outside<W>,
     ) {
         let at = self.moment(now);
@@ -214,18 +253,20 @@ impl<W> Forwarder<W> {
         let wait = flight.upstreams[usize::from(upstream)].hedge_after(Path::Stream);
         flight.hedge_at = flight.offset(at.after(wait));
         if flight.spare().is_some() {
-            flight.deadline = flight.deadline.min(flight.offset(at.after(TCP_PATIENCE)));
+            flight.deadline = flight.deadline.min(flight.offset(at.after(SPARE_PATIENCE)));
         }
-        let this = Try { tcp: true, plain, ..Try::new(upstream) };
+        let this = Try { tcp: true, form, ..Try::new(upstream) };
         if !self.send(now, slot, this, outside) && self.table[slot].waiting() == 0 {
             self.give_up(now, slot, outside);
         }
     }
 
     /// Keeps a reply back, in place of the one before.
-    fn keep(&mut self, slot: u32, bytes: &[u8], upstream: u8, rtt: Duration, failover: bool) {
+    fn keep(&mut self, slot: u32, bytes: &[u8], attempt: &Attempt, rtt: Duration, failover: bool) {
         let bad = is_bad(self.answer.rcode);
-        self.table[slot].aside().reply = Some(Spare { bytes: bytes.into(), upstream, rtt, failover, bad });
+        let (upstream, form) = (attempt.upstream, attempt.form);
+        self.table[slot].aside().reply =
+            Some(Spare { bytes: bytes.into(), upstream, rtt, form, failover, bad });
     }
 }
 
@@ -251,6 +292,6 @@ fn is_bad(rcode: Rcode) -> bool {
     matches!(rcode, Rcode::SERVFAIL | Rcode::REFUSED | Rcode::FORMERR | Rcode::NOTIMP)
 }
 
-/// How long TCP has after a truncated reply: where a firewall swallows it, the client had better get what there is, and
-/// its TC bit.
-const TCP_PATIENCE: Duration = Duration::from_secs(1);
+/// How long TCP has after a truncated reply, and others after one without the DNSSEC that was asked for: where a firewall
+/// swallows it, or they are silent, the client had better get what there is.
+const SPARE_PATIENCE: Duration = Duration::from_secs(1);

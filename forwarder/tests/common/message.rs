@@ -98,3 +98,25 @@ pub fn has_opt(query: &[u8]) -> bool {
 fn header(id: u16, flags: u16, counts: [u16; 4]) -> Vec<u8> {
     [id, flags].into_iter().chain(counts).flat_map(u16::to_be_bytes).collect()
 }
+
+/// The reply with an OPT behind it, whose rcode's upper bits are `upper`.
+pub fn with_opt(mut reply: Vec<u8>, upper: u8) -> Vec<u8> {
+    reply[11] += 1;
+    reply.extend_from_slice(&[0, 0, 41, 4, 208, upper, 0, 0, 0, 0, 0]);
+    reply
+}
+
+/// The data of a query's client subnet option, which is the only one that we send.
+pub fn subnet_of(query: &[u8]) -> Option<&[u8]> {
+    let options = query.get(12 + question_of(query).len() + 11..)?;
+    options.get(4..)
+}
+
+/// The reply with an OPT that has this client subnet.
+pub fn with_subnet(mut reply: Vec<u8>, subnet: &[u8]) -> Vec<u8> {
+    let length = subnet.len() as u8;
+    reply[11] += 1;
+    reply.extend_from_slice(&[0, 0, 41, 4, 208, 0, 0, 0, 0, 0, length + 4, 0, 8, 0, length]);
+    reply.extend_from_slice(subnet);
+    reply
+}

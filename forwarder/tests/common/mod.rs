@@ -84,6 +84,8 @@ pub struct Done {
     /// The rcode, and how many answers; or the failure's text.
     pub outcome: Result<(Rcode, u16), String>,
     pub truncated: bool,
+    pub subnet: Option<wire::Subnet>,
+    pub for_one: bool,
     pub body: Vec<u8>,
     pub upstream: Option<SocketAddr>,
     pub late: bool,
@@ -199,10 +201,11 @@ impl Outside<u32> for Net {
 
     fn finished(&mut self, finished: Finished<'_, u32>) {
         let at = self.now - self.start;
-        let (mut truncated, mut body) = (false, Vec::new());
+        let (mut truncated, mut body, mut subnet, mut for_one) = (false, Vec::new(), None, false);
         let outcome = finished.outcome.map_err(|failure| failure.to_string()).map(|answer| {
             truncated = answer.flags.has(wire::Flags::TC);
             body.clone_from(&answer.body);
+            (subnet, for_one) = (answer.subnet, answer.for_one);
             (answer.rcode, answer.counts[0])
         });
         let upstream = finished.upstream.map(|upstream| upstream.address());
@@ -211,7 +214,17 @@ impl Outside<u32> for Net {
             let before = self.by_waiter.insert(waiter, self.done.len());
             assert!(before.is_none(), "waiter {waiter} was handed back twice");
         }
-        self.done.push(Done { at, waiters, outcome, truncated, body, upstream, late: finished.late });
+        self.done.push(Done {
+            at,
+            waiters,
+            outcome,
+            truncated,
+            subnet,
+            for_one,
+            body,
+            upstream,
+            late: finished.late,
+        });
     }
 }
 

@@ -434,6 +434,11 @@ impl Desk {
     fn answer(&mut self, waiter: Waiter, same: &Query<'_>, answer: &Answer, now: Instant) {
         self.deliver(&waiter, same, None, now, |reply, query| {
             reply.push_answer(answer);
+            if let (Some(subnet), Some(asked)) =
+                (answer.subnet, query.edns.as_ref().and_then(|edns| edns.client_subnet))
+            {
+                reply.options.push_subnet(asked, subnet.scope());
+            }
             // RFC 6840, section 5.8: AD only for those who understand it.
             if !query.dnssec_ok() && !query.flags.has(Flags::AD) {
                 reply.flags &= !Flags::AD;

@@ -184,7 +184,9 @@ impl Connection {
                 return true;
             }
             Served::ReplyAndRefresh(query, zone) => {
-                self.post(query.hold(), Waiter::new(query, zone, Client::Nobody, now), None);
+                // What is kept is for all: asked for one subnet it would not be.
+                let refresh = query.hold().without_subnet();
+                self.post(refresh, Waiter::new(query, zone, Client::Nobody, now), None);
             }
             Served::Follow { replied: false, asked } => {
                 let (query, waiter, patience) = Waiter::of(*asked, Client::Stream(way_back), now);

@@ -21,7 +21,7 @@ use super::inbox::{Client, Letter, Waiter};
 use super::socket::OpenSocket;
 use crate::clock;
 use crate::failure::Failure;
-use crate::house::{House, ServedZone};
+use crate::house::House;
 use crate::observe::counters::Proto;
 use crate::plugin::Moment;
 use crate::plugin::hosts::Tables;
@@ -235,16 +235,14 @@ impl Worker {
             let Some(out) = socket.replies.slot() else { break };
             let served =
                 self.running.guarded(|| serve::serve(listener, &gate, &moment, Room::Datagram, out, outcome));
-            let mut miss = |query: &wire::Query<'_>, zone: &Arc<ServedZone>, client, patience| {
-                let waiter = Waiter::new(query, zone, client, now);
-                self.misses.push((query.hold(), waiter, patience));
-            };
             match served {
                 Some(Served::Nothing) => {}
                 Some(Served::Reply) => socket.replies.commit(&datagram.peer, datagram.local),
                 Some(Served::ReplyAndRefresh(query, zone)) => {
                     socket.replies.commit(&datagram.peer, datagram.local);
-                    miss(query, zone, Client::Nobody, None);
+                    // What is kept is for all: asked for one subnet it would not be.
+                    let waiter = Waiter::new(query, zone, Client::Nobody, now);
+                    self.misses.push((query.hold().without_subnet(), waiter, None));
                 }
                 Some(Served::Ask { query, zone, patience }) => {
                     let client = Client::Udp {
@@ -252,7 +250,7 @@ impl Worker {
                         peer: datagram.peer,
                         local: datagram.local,
                     };
-                    miss(query, zone, client, patience);
+                    self.misses.push((query.hold(), Waiter::new(query, zone, client, now), patience));
                 }
                 Some(Served::Follow { replied, asked }) => {
                     let client = if replied {

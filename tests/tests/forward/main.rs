@@ -1,6 +1,7 @@
 //! The `forward` plugin against mock upstreams.
 
 mod choice;
+mod edns;
 mod faults;
 mod network;
 mod relay;

@@ -1,0 +1,223 @@
+//! What is known of one upstream's EDNS: whether it takes an OPT, refuses it or is silent to it. No lock, no I/O.
+//!
+//! ```text
+//!           answered without OPT what it had not answered with one          one query with OPT, 2 s for its reply
+//!   open -------------------------------------------------------> held ----------------------------------------> held
+//!    ^                                                             |  30 s, doubled up to 4 min                    |
+//!    +---------------------- a good reply to an OPT ---------------+-----------------------------------------------+
+//! ```
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Shared by all workers; times are in milliseconds since the epoch, 0 is never.
+#[derive(Debug)]
+pub(crate) struct EdnsState {
+    epoch: Instant,
+    /// When it last gave a good reply to a query with an OPT.
+    took_at: AtomicU64,
+    /// Until when queries that need no EDNS go without; 0 while nothing is held against it.
+    held_until: AtomicU64,
+    /// How often in a row it answered without an OPT what it had not answered with one, and when the last time was.
+    proofs: AtomicU32,
+    proved_at: AtomicU64,
+    /// Whether it said that it knows no EDNS: FORMERR without OPT, to our own OPT (RFC 6891, section 7).
+    said: AtomicBool,
+    /// Until when it is known to reply without OPT to queries with one.
+    mute_until: AtomicU64,
+}
+
+impl EdnsState {
+    pub(crate) fn new(epoch: Instant) -> Self {
+        Self {
+            epoch,
+            took_at: AtomicU64::new(0),
+            held_until: AtomicU64::new(0),
+            proofs: AtomicU32::new(0),
+            proved_at: AtomicU64::new(0),
+            said: AtomicBool::new(false),
+            mute_until: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether a query goes without OPT. When a hold ends, one query at a time goes with one, to see.
+    ///
+    /// A client without DO loses nothing by it. One with DO loses DNSSEC: for that a single lost packet is no reason, nor is
+    /// anything that one reply says while others show that EDNS is spoken.
+    pub(crate) fn asks_plain(&self, now: Instant, dnssec_ok: bool) -> bool {
+        let until = self.held_until.load(Ordering::Relaxed);
+        if until == 0 {
+            return false;
+        }
+        let now = self.millis(now);
+        if dnssec_ok && !self.is_proved(now) {
+            return false;
+        }
+        now < until
+            || self
+                .held_until
+                .compare_exchange(until, now + TRIAL_MS, Ordering::Relaxed, Ordering::Relaxed)
+                .is_err()
+    }
+
+    /// Whether queries that need no EDNS go without.
+    pub(crate) fn is_held(&self, now: Instant) -> bool {
+        self.millis(now) < self.held_until.load(Ordering::Relaxed)
+    }
+
+    /// Whether a client that wants DNSSEC had better ask another upstream.
+    pub(crate) fn lacks_dnssec(&self, now: Instant) -> bool {
+        let (held, mute) = (&self.held_until, &self.mute_until);
+        let until = held.load(Ordering::Relaxed);
+        let mute = mute.load(Ordering::Relaxed);
+        if until == 0 && mute == 0 {
+            return false;
+        }
+        let now = self.millis(now);
+        now < mute || (now < until && self.is_proved(now))
+    }
+
+    /// Whether it replied well to an OPT so recently that silence has other reasons.
+    pub(crate) fn takes_lately(&self, now: Instant) -> bool {
+        self.took_within(self.millis(now), LATELY_MS)
+    }
+
+    /// It gave a good reply to a query with an OPT; `has_opt`: with one of its own.
+    pub(crate) fn took(&self, now: Instant, dnssec_ok: bool, has_opt: bool) {
+        let now = self.millis(now);
+        self.took_at.store(now, Ordering::Relaxed);
+        if self.held_until.load(Ordering::Relaxed) != 0 {
+            self.held_until.store(0, Ordering::Relaxed);
+            self.proofs.store(0, Ordering::Relaxed);
+            self.said.store(false, Ordering::Relaxed);
+        }
+        if dnssec_ok {
+            let until = if has_opt { 0 } else { now + HOLD_MS };
+            self.mute_until.store(until, Ordering::Relaxed);
+        }
+    }
+
+    /// It was silent to an OPT, or slow. It may be down: that proves nothing yet.
+    pub(crate) fn doubt(&self, now: Instant) {
+        let now = self.millis(now);
+        if !self.took_within(now, LATELY_MS) && self.held_until.load(Ordering::Relaxed) <= now + TRIAL_MS {
+            self.held_until.store(now + HOLD_MS, Ordering::Relaxed);
+        }
+    }
+
+    /// It answered without an OPT what it had not answered with our own; `said`: its answer to that was FORMERR without OPT.
+    pub(crate) fn refused(&self, now: Instant, said: bool) {
+        let now = self.millis(now);
+        if self.took_within(now, LATELY_MS) {
+            // It is about that name: others are answered.
+            return;
+        }
+        if said && !self.took_within(now, PROOF_MS) {
+            self.said.store(true, Ordering::Relaxed);
+        }
+        // Queries that were on their way together prove the same thing once.
+        let proved_at = self.proved_at.swap(now, Ordering::Relaxed);
+        let proofs = match self.proofs.load(Ordering::Relaxed) {
+            proofs @ 1.. if now < proved_at + ONCE_MS => proofs,
+            proofs => {
+                self.proofs.store(proofs.saturating_add(1), Ordering::Relaxed);
+                proofs + 1
+            }
+        };
+        let hold = HOLD_MS << (proofs - 1).min(HOLD_DOUBLINGS);
+        self.held_until.store(now + hold, Ordering::Relaxed);
+    }
+
+    fn is_proved(&self, now: u64) -> bool {
+        (self.said.load(Ordering::Relaxed) || self.proofs.load(Ordering::Relaxed) >= PROOFS)
+            && !self.took_within(now, PROOF_MS)
+    }
+
+    fn took_within(&self, now: u64, time: u64) -> bool {
+        match self.took_at.load(Ordering::Relaxed) {
+            0 => false,
+            at => now.saturating_sub(at) < time,
+        }
+    }
+
+    fn millis(&self, now: Instant) -> u64 {
+        (now.saturating_duration_since(self.epoch) + Duration::from_millis(1)).as_millis() as u64
+    }
+}
+
+/// The first hold: a server that is updated to speak EDNS is noticed within this. Doubled with each proof, three times.
+const HOLD_MS: u64 = 30_000;
+const HOLD_DOUBLINGS: u32 = 3;
+/// How long others go without while one query tries again with an OPT.
+const TRIAL_MS: u64 = 2_000;
+/// Where an OPT was taken so recently, silence to the next is a lost packet.
+const LATELY_MS: u64 = 10_000;
+/// Where an OPT was taken so recently, DNSSEC is there.
+const PROOF_MS: u64 = 60_000;
+/// One is a lost packet.
+const PROOFS: u32 = 2;
+const ONCE_MS: u64 = 1_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[allow(clippy::disallowed_methods)]
+    fn state() -> (EdnsState, impl Fn(u64) -> Instant) {
+        let epoch = Instant::now();
+        (EdnsState::new(epoch), move |s| epoch + Duration::from_secs(s))
+    }
+
+    #[test]
+    fn a_hold_is_tried_again_soon_and_then_less_often_up_to_four_minutes() {
+        let (state, at) = state();
+        let mut now = 0;
+        for hold in [30, 60, 120, 240, 240, 240] {
+            state.refused(at(now), true);
+            assert!(state.asks_plain(at(now + hold - 1), false), "{hold}");
+            now += hold + 1;
+            assert!(!state.asks_plain(at(now), false), "one tries");
+            assert!(state.asks_plain(at(now), false), "and one alone");
+        }
+        // A trial that showed nothing is followed by the next.
+        assert!(!state.asks_plain(at(now + 3), false));
+        state.took(at(now + 4), false, true);
+        assert!(!state.asks_plain(at(now + 4), false) && !state.asks_plain(at(now + 4), true));
+    }
+
+    #[test]
+    fn dnssec_is_given_up_for_what_an_upstream_said_or_for_two_proofs() {
+        let (state, at) = state();
+        state.refused(at(0), false);
+        // On their way together.
+        state.refused(at(0), false);
+        assert!(
+            state.asks_plain(at(1), false) && !state.asks_plain(at(1), true) && !state.lacks_dnssec(at(1))
+        );
+        state.refused(at(2), false);
+        assert!(state.asks_plain(at(3), true) && state.lacks_dnssec(at(3)));
+        state.took(at(4), true, true);
+        assert!(!state.lacks_dnssec(at(5)));
+        // Spoken within the last seconds: it is about that name.
+        state.refused(at(6), true);
+        assert!(!state.asks_plain(at(7), false));
+        // Within the last minute: not for those who want DNSSEC.
+        state.refused(at(20), true);
+        assert!(state.asks_plain(at(21), false) && !state.asks_plain(at(21), true));
+        state.took(at(22), false, true);
+        state.refused(at(90), true);
+        assert!(state.asks_plain(at(91), true));
+    }
+
+    #[test]
+    fn silence_is_a_doubt_and_no_proof() {
+        let (state, at) = state();
+        state.doubt(at(0));
+        assert!(state.asks_plain(at(1), false) && !state.asks_plain(at(1), true));
+        state.took(at(2), true, false);
+        assert!(!state.asks_plain(at(3), false), "without OPT is an answer");
+        assert!(state.lacks_dnssec(at(3)) && !state.lacks_dnssec(at(33)));
+        state.doubt(at(4));
+        assert!(!state.asks_plain(at(5), false));
+    }
+}

@@ -1,0 +1,196 @@
+//! What of EDNS a query to an upstream carries, what its reply says of that, and for whom the reply is.
+//!
+//! A query goes out with the client's subnet, if there is one, then with our own OPT, then with none: each refusal takes
+//! one step (RFC 6891, section 6.2.2 and section 7). Only a refusal of our own OPT says anything about an upstream: what a
+//! client put into its options is its own affair.
+
+use std::time::Instant;
+
+use wire::{HEADER, Rcode, write_upstream_query};
+
+use super::advance::Try;
+use super::flight::{Attempt, DNSSEC_OK, Flight, Open, SUBNET};
+use super::{Forwarder, Outside};
+use crate::Upstream;
+
+/// What of EDNS one attempt carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// Our OPT, and the client's subnet in it where it has one.
+    Whole,
+    /// Our OPT alone.
+    Bare,
+    /// No OPT.
+    Plain,
+}
+
+impl<W> Flight<W> {
+    pub(super) fn dnssec_ok(&self) -> bool {
+        self.bits & DNSSEC_OK != 0
+    }
+
+    pub(super) fn has_subnet(&self) -> bool {
+        self.bits & SUBNET != 0
+    }
+
+    /// What the query to that upstream is to carry: what is asked for, or less where the upstream takes no more.
+    pub(super) fn form(&self, now: Instant, upstream: u8, asked: Form) -> Form {
+        let edns = self.upstream(upstream).edns();
+        let shy = self.shy >> upstream & 1 == 1 && !edns.takes_lately(now);
+        if asked == Form::Plain || shy || edns.asks_plain(now, self.dnssec_ok()) {
+            Form::Plain
+        } else if self.bare {
+            Form::Bare
+        } else {
+            asked
+        }
+    }
+
+    /// Writes the query to `message`, with 0 for its id.
+    pub(super) fn write(&self, form: Form, message: &mut Vec<u8>) {
+        let mut query = self.held.0.query();
+        if let (true, Some(edns)) = (form != Form::Whole, &mut query.edns) {
+            edns.client_subnet = None;
+        }
+        message.clear();
+        write_upstream_query(message, 0, &query);
+        if form == Form::Plain {
+            // The OPT is all that stands behind the question.
+            message.truncate(HEADER + query.question.len());
+            message[HEADER - 2..HEADER].fill(0);
+        }
+    }
+
+    /// The upstream to ask once more while all that may be asked are: the only one, or one that may be silent because of
+    /// our OPT, which then gets the query without.
+    pub(super) fn again(&self, now: Instant) -> Option<(u8, Form)> {
+        let mut waiting = self.attempts.iter().filter(|attempt| attempt.open == Open::Waiting);
+        let doubtful = |attempt: &&Attempt| {
+            let plain = |other: &Attempt| {
+                other.open == Open::Waiting && other.upstream == attempt.upstream && other.form == Form::Plain
+            };
+            !self.dnssec_ok()
+                && attempt.form != Form::Plain
+                && !self.upstream(attempt.upstream).edns().takes_lately(now)
+                && !self.attempts.iter().any(plain)
+        };
+        if let Some(attempt) = waiting.clone().find(doubtful) {
+            return Some((attempt.upstream, Form::Plain));
+        }
+        let only = waiting.next().filter(|_| waiting.next().is_none())?;
+        Some((only.upstream, only.form))
+    }
+
+    /// Whether an upstream that may speak EDNS has not answered yet, for a client that wants DNSSEC.
+    pub(super) fn has_speaker(&self, now: Instant, but: u8) -> bool {
+        (0..self.order.len() as u8).any(|at| {
+            let upstream = self.upstream(at);
+            at != but
+                && (self.done | self.shy) >> at & 1 == 0
+                && !self.is_down(at)
+                && !upstream.is_suspect(now)
+                && !upstream.edns().lacks_dnssec(now)
+        })
+    }
+
+    /// Whether a query with an OPT was sent to the same upstream no later than `attempt`, without success so far.
+    fn failed_with_opt(&self, attempt: &Attempt) -> bool {
+        self.shy >> attempt.upstream & 1 == 1
+            || self.attempts.iter().any(|other| {
+                other.open != Open::Free
+                    && other.upstream == attempt.upstream
+                    && other.form != Form::Plain
+                    && other.sent <= attempt.sent
+            })
+    }
+
+    fn upstream(&self, at: u8) -> &Upstream {
+        &self.upstreams[usize::from(at)]
+    }
+}
+
+impl<W> Forwarder<W> {
+    /// Whether the reply in `self.answer` finds fault with the EDNS of the query.
+    pub(super) fn refuses_edns(&self, attempt: &Attempt) -> bool {
+        attempt.form != Form::Plain && finds_fault(self.answer.rcode)
+    }
+
+    /// Sends a query again that was refused, with less in it; false where it cannot be sent.
+    pub(super) fn send_less(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        attempt: &Attempt,
+        outside: &mut impl Outside<W>,
+    ) -> bool {
+        let flight = &mut self.table[slot];
+        let (form, said) = if attempt.form == Form::Whole && flight.has_subnet() {
+            (Form::Bare, false)
+        } else {
+            flight.shy |= 1 << attempt.upstream;
+            // RFC 6891, section 7: who does not implement EDNS answers FORMERR, without an OPT.
+            (Form::Plain, self.answer.rcode == Rcode::FORMERR && !self.answer.opt)
+        };
+        let tcp = attempt.way != super::flight::Way::Udp;
+        self.send(now, slot, Try { form, said, tcp, ..Try::new(attempt.upstream) }, outside)
+    }
+
+    /// Notes what the reply in `self.answer` says about its upstream's EDNS.
+    pub(super) fn learn(&mut self, now: Instant, slot: u32, attempt: &Attempt) {
+        let flight = &self.table[slot];
+        let edns = flight.upstream(attempt.upstream).edns();
+        if finds_fault(self.answer.rcode) {
+            return;
+        }
+        let answers = matches!(self.answer.rcode, Rcode::NOERROR | Rcode::NXDOMAIN);
+        if attempt.form != Form::Plain {
+            edns.took(now, flight.dnssec_ok() && answers, self.answer.opt);
+        } else if answers && flight.failed_with_opt(attempt) {
+            edns.refused(now, attempt.said);
+        }
+    }
+
+    /// Whether the client wants DNSSEC and this reply cannot have it.
+    pub(super) fn lost_dnssec(&self, slot: u32, form: Form) -> bool {
+        self.table[slot].dnssec_ok() && (form == Form::Plain || !self.answer.opt)
+    }
+
+    /// Whether the reply in `self.answer` repeats the client's subnet, if it has any. One that does not is dropped: it may be a
+    /// forger's, who has had clients ask for many subnets so as to need to guess only one id of many (RFC 7871, section
+    /// 11.2). Asked again, the query goes without.
+    pub(super) fn repeats_subnet(&mut self, slot: u32, place: usize) -> bool {
+        let flight = &mut self.table[slot];
+        let sent = flight.attempts[place].form == Form::Whole;
+        let query = flight.held.0.query();
+        let repeats = match (self.answer.subnet, query.edns.and_then(|edns| edns.client_subnet)) {
+            (Some(subnet), Some(asked)) if sent => subnet.repeats(asked),
+            _ => true,
+        };
+        flight.bare |= !repeats;
+        repeats
+    }
+
+    /// Says in `self.answer` whether it is for those alone who wait for it, and leaves a subnet in it only where it repeats
+    /// theirs.
+    pub(super) fn mark(&mut self, slot: u32, form: Form) {
+        let flight = &self.table[slot];
+        let sent = form == Form::Whole && flight.has_subnet();
+        // RFC 7871, section 7.3.1: an answer with a scope is for that part of the network. Section 7.3 would have one without
+        // the option taken as one with scope 0; then a forger need not repeat anything (section 11.2), so here only what
+        // repeats the subnet is for everybody.
+        let for_all = match self.answer.subnet {
+            Some(subnet) => subnet.scope() == 0 && (sent || !flight.has_subnet()),
+            None => !flight.has_subnet(),
+        };
+        // What was asked without the client's DO is no answer to the next who wants DNSSEC.
+        self.answer.for_one = !for_all || (flight.dnssec_ok() && form == Form::Plain);
+        if !sent {
+            self.answer.subnet = None;
+        }
+    }
+}
+
+/// Whether an rcode may be about the query's EDNS.
+fn finds_fault(rcode: Rcode) -> bool {
+    matches!(rcode, Rcode::FORMERR | Rcode::NOTIMP | Rcode::BADVERS)
+}
