@@ -25,6 +25,9 @@ pub enum Failure {
     /// The worker's table of queries in flight is full.
     #[error("too many queries in flight")]
     TableFull,
+    /// As many client subnets as may be are asked for at a time already, of one name.
+    #[error("too many client subnets in flight")]
+    Subnets,
     /// The waiter's own patience is over; the query goes on without it.
     #[error("no answer within the time allowed")]
     Patience,

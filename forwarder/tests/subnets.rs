@@ -1,10 +1,10 @@
-//! Client subnets (RFC 7871): whose reply counts and for whom it is.
+//! Client subnets (RFC 7871): whose reply counts, for whom it is, and how many may be asked for at a time.
 
 mod common;
 
 use common::message::{has_opt, subnet_of, with_opt, with_subnet};
-use common::{Does, Question, World, answer, ms, sequential};
-use forwarder::GroupSpec;
+use common::{Does, Question, World, answer, ms, sequential, silent};
+use forwarder::{Failure, GroupSpec};
 use wire::Rcode;
 
 const ASKED: [u8; 7] = [0, 1, 24, 0, 192, 0, 2];
@@ -104,4 +104,31 @@ fn an_answer_without_the_dnssec_that_was_asked_for_is_for_one() {
         world.run_for(ms(10));
         assert_eq!(world.result(waiter).for_one, for_one, "{dnssec_ok:?}");
     }
+}
+
+#[test]
+fn eight_subnets_at_a_time_are_asked_for_of_one_name() {
+    let mut world = World::new(sequential(), vec![silent()]);
+    for subnet in 0..8 {
+        world.ask_with(Question { subnet: Some(subnet), ..Question::new("example.org") }).unwrap();
+    }
+    for dnssec_ok in [None, Some(true)] {
+        for subnet in 8..200 {
+            let more = Question { subnet: Some(subnet), dnssec_ok, ..Question::new("EXAMPLE.org") };
+            assert!(matches!(world.ask_with(more), Err(Failure::Subnets)), "{subnet}");
+        }
+    }
+    assert_eq!(world.net.got.len(), 8);
+    // Who asks the same joins; other names and types have their own.
+    world.ask_with(Question { subnet: Some(3), ..Question::new("example.org") }).unwrap();
+    assert_eq!(world.net.got.len(), 8);
+    world.ask_with(Question { subnet: Some(99), ..Question::new("example.net") }).unwrap();
+    world.ask_with(Question { subnet: Some(99), rtype: 28, ..Question::new("example.org") }).unwrap();
+    // Late replies are still heard, so the places are kept until nobody listens any more.
+    world.run_for(ms(5_000));
+    assert_eq!(world.forwarder.in_flight(), 0);
+    let late = world.ask_with(Question { subnet: Some(99), ..Question::new("example.org") });
+    assert!(matches!(late, Err(Failure::Subnets)));
+    world.run_for(ms(6_000));
+    world.ask_with(Question { subnet: Some(99), ..Question::new("example.org") }).unwrap();
 }

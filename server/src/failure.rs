@@ -83,7 +83,7 @@ fn forward_ede(failure: &forwarder::Failure) -> Ede {
             Ede::NETWORK_ERROR
         }
         F::MaxConcurrent(_) => Ede { code: 0, text: "concurrent queries exceeded maximum" },
-        F::TableFull => Ede { code: 0, text: "too many queries in flight" },
+        F::TableFull | F::Subnets => Ede { code: 0, text: "too many queries in flight" },
         F::Patience | F::Shutdown => Ede { code: 0, text: "" },
     }
 }

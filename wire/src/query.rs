@@ -161,6 +161,11 @@ impl HeldQuery {
         self
     }
 
+    /// Whether there is a client subnet.
+    pub fn has_subnet(&self) -> bool {
+        self.subnet.is_some()
+    }
+
     /// The question as it was sent.
     pub fn question(&self) -> &[u8] {
         match &self.question {

@@ -459,6 +459,10 @@ impl<W> Forwarder<W> {
             self.close(slot, place, outside);
         }
         self.timers.disarm(slot);
+        let flight = &self.table[slot];
+        if flight.has_subnet() {
+            self.subnets.leave(&flight.held.0.query(), &self.hasher);
+        }
         self.table.remove(slot);
     }
 

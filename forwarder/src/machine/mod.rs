@@ -18,6 +18,7 @@ mod form;
 mod outside;
 mod ports;
 mod replies;
+mod subnets;
 mod table;
 mod timers;
 mod unsent;
@@ -38,8 +39,9 @@ pub use waiters::Waiters;
 use crate::{ExchangeError, Failure, ForwarderMetrics, Group, Upstream};
 use askers::Askers;
 use budget::Budget;
-use flight::{ATTEMPTS, Attempt, Flight, Held, NEVER, State, key_bits, key_hash};
+use flight::{ATTEMPTS, Attempt, Flight, Held, NEVER, SUBNET, State, key_bits, key_hash};
 use ports::{Owner, Ports};
+use subnets::Subnets;
 use table::Table;
 use timers::{Moment, Timers};
 use waiters::{WaiterList, WaiterSlab};
@@ -83,6 +85,7 @@ pub struct Forwarder<W> {
     budget: Budget,
     rng: StdRng,
     hasher: foldhash::quality::RandomState,
+    subnets: Subnets,
     /// Flights that nobody waits for, in the order they began to linger; some have gone since.
     lingering: VecDeque<(u32, u32)>,
     linger_limit: usize,
@@ -111,6 +114,7 @@ impl<W> Forwarder<W> {
             budget: Budget::new(),
             rng,
             hasher: foldhash::quality::RandomState::default(),
+            subnets: Subnets::default(),
             lingering: VecDeque::new(),
             linger_limit: limits.flights.max(1),
             flying: 0,
@@ -126,8 +130,8 @@ impl<W> Forwarder<W> {
     ///
     /// # Errors
     /// The waiter and why: [`Failure::NoStanza`], [`Failure::NoUpstream`], [`Failure::NoHealthy`] (with failfast),
-    /// [`Failure::MaxConcurrent`], [`Failure::TableFull`]. After `Ok` the waiter comes back through
-    /// [`Outside::finished`], once.
+    /// [`Failure::MaxConcurrent`], [`Failure::TableFull`], [`Failure::Subnets`] (ask again without the client's subnet).
+    /// After `Ok` the waiter comes back through [`Outside::finished`], once.
     pub fn ask(
         &mut self,
         now: Instant,
@@ -160,6 +164,9 @@ impl<W> Forwarder<W> {
             flight.patience_at = flight.patience_at.min(until);
             self.rearm(slot);
             return Ok(());
+        }
+        if bits & SUBNET != 0 && self.subnets.is_full(ask.query, &self.hasher) {
+            return refuse(waiter, Failure::Subnets);
         }
         let upstreams = group.upstreams();
         if upstreams.is_empty() {
@@ -214,6 +221,9 @@ impl<W> Forwarder<W> {
         };
         let slot = self.table.insert(flight);
         self.askers.enter(slot, ask.asker);
+        if bits & SUBNET != 0 {
+            self.subnets.enter(ask.query, &self.hasher);
+        }
         self.flying += 1;
         self.metrics.flights.add_one();
         self.begin(now, slot, outside);

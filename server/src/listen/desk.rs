@@ -112,15 +112,13 @@ impl Desk {
         waiter: Waiter,
         patience: Option<Duration>,
     ) {
-        let mut key = 0;
-        if workers_share(&self.running) {
-            key = self.running.flights.key(&waiter.zone.block, &query.query(), waiter.client.transport());
-            if let Some(other) = self.running.flights.claim(key, self.index) {
-                self.running.inboxes[other].post(Letter::Ask { query, waiter, patience, key });
-                return;
-            }
+        let workers = self.running.inboxes.len();
+        let (worker, key) = self.running.flights.place(&query, &waiter, Some(self.index), workers);
+        if worker == self.index {
+            self.ask_here(forwarder, now, &query, waiter, patience, key);
+        } else {
+            self.running.inboxes[worker].post(Letter::Ask { query, waiter, patience, key });
         }
-        self.ask_here(forwarder, now, &query, waiter, patience, key);
     }
 
     /// Hands a miss to this worker's forwarder.
@@ -128,14 +126,14 @@ impl Desk {
         &mut self,
         forwarder: &mut Forwarder<Waiter>,
         now: Instant,
-        query: &HeldQuery,
+        held: &HeldQuery,
         waiter: Waiter,
         patience: Option<Duration>,
         key: u64,
     ) {
         let zone = waiter.zone.clone();
         let Some(dial) = zone.block.pipeline.dial() else { return };
-        let query = query.query();
+        let query = held.query();
         #[cfg(test)]
         crate::mishap::at("ask", &query.name);
         let ask = Ask {
@@ -150,6 +148,11 @@ impl Desk {
         if let Err(refused) = forwarder.ask(now, ask, waiter, self) {
             if workers_share(&self.running) {
                 self.running.flights.release(key, self.index);
+            }
+            if matches!(refused.failure, forwarder::Failure::Subnets) {
+                // As by a resolver that does not know the option: the client sees that by a reply without.
+                self.ask(forwarder, now, held.clone().without_subnet(), refused.waiter, patience);
+                return;
             }
             if matches!(refused.failure, forwarder::Failure::TableFull) {
                 self.running.shed.add_shared(1);

@@ -1,9 +1,12 @@
 //! What makes two queries one flight, as a number.
 
+use std::hash::BuildHasher as _;
+
 use forwarder::{Ask, Transport};
-use wire::Query;
+use wire::{HeldQuery, Query};
 
 use super::flights::FlightRegistry;
+use super::inbox::Waiter;
 use crate::house::Block;
 
 impl FlightRegistry {
@@ -13,5 +16,31 @@ impl FlightRegistry {
         let chain = &dial.chain;
         let ask = Ask { chain, query, client, block: block.id, context: 0, patience: None, asker: 0 };
         ask.fingerprint(&self.hasher).unwrap_or_default()
+    }
+
+    /// The worker that is to ask, and the key that it gives back: who has the same query in flight, else `own`, else the one
+    /// that the key chooses.
+    ///
+    /// A query with a client subnet has one worker for its name, whatever the subnet: how many of these are in flight is
+    /// bounded there (RFC 7871, section 11.2). Nobody else looks for it, so it has no key.
+    pub(super) fn place(
+        &self,
+        query: &HeldQuery,
+        waiter: &Waiter,
+        own: Option<usize>,
+        workers: usize,
+    ) -> (usize, u64) {
+        let question = query.query();
+        if workers == 1 {
+            return (0, 0);
+        }
+        if query.has_subnet() {
+            let number = u32::from(question.rtype.0) << 16 | u32::from(question.class.0);
+            let hash = self.hasher.hash_one((question.name.as_wire(), number));
+            return ((hash % workers as u64) as usize, 0);
+        }
+        let key = self.key(&waiter.zone.block, &question, waiter.client.transport());
+        let chosen = own.unwrap_or((key % workers as u64) as usize);
+        (self.claim(key, chosen).unwrap_or(chosen), key)
     }
 }

@@ -220,10 +220,7 @@ impl Connection {
     /// Hands a miss to the worker that has the same query in flight, else to the one that its key chooses.
     fn post(&self, query: HeldQuery, waiter: Waiter, patience: Option<Duration>) {
         let inboxes = &self.running.inboxes;
-        let key = self.running.flights.key(&waiter.zone.block, &query.query(), waiter.client.transport());
-        let chosen = (key % inboxes.len() as u64) as usize;
-        let owner = (inboxes.len() > 1).then(|| self.running.flights.claim(key, chosen));
-        let worker = owner.flatten().unwrap_or(chosen);
+        let (worker, key) = self.running.flights.place(&query, &waiter, None, inboxes.len());
         inboxes[worker].post(Letter::Ask { query, waiter, patience, key });
     }
 }

@@ -98,6 +98,31 @@ fn cve_2023_30464_equal_queries_in_flight_are_one_for_the_birthday_attack() {
 }
 
 #[test]
+fn cve_2023_30464_queries_that_differ_in_subnet_do_and_cd_are_few_as_well() {
+    const LASTS: Duration = Duration::from_secs(1);
+    let upstream = Upstream::start(fresh_ip(), |asked| good(asked).after(LASTS));
+    let dns = Dns::start(&format!("multisocket 4\ncache\nforward . {}", upstream.word()));
+    scope(|scope| {
+        for n in 0..200_u8 {
+            let dns = &dns;
+            scope.spawn(move || {
+                let ask = Ask::new("same.example", "A").option(8, &[0, 1, 24, 0, 198, 51, n]);
+                let ask = if n & 1 == 0 { ask } else { ask.dnssec_ok() };
+                let ask = if n & 2 == 0 { ask } else { ask.cd() };
+                assert_eq!(ask.of(dns.at).short(), ["192.0.2.1"], "subnet {n}");
+            });
+        }
+    });
+    let asked = upstream.asked_for("same.example.");
+    let in_flight = asked
+        .iter()
+        .map(|one| asked.iter().filter(|other| other.at <= one.at && other.at + LASTS > one.at).count());
+    // Eight with a subnet, four without, and for each a hedge.
+    let most = in_flight.max().unwrap_or_default();
+    assert!((1..=24).contains(&most), "{most} ids to guess at a time");
+}
+
+#[test]
 fn cve_2024_0874_an_answer_with_checking_disabled_is_for_those_who_disabled_it() {
     let upstream = Upstream::start(fresh_ip(), |asked| match asked.flags & 0x0010 != 0 {
         true => Action::answer("x.example. 300 IN A 203.0.113.66"),
