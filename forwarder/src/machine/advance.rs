@@ -20,15 +20,13 @@ pub(super) struct Try {
     pub(super) tcp: bool,
     /// What it is to carry, at most.
     pub(super) form: Form,
-    /// As in [`Attempt`].
-    pub(super) said: bool,
     /// A copy of a query that this upstream or another is expected to answer yet.
     pub(super) hedge: bool,
 }
 
 impl Try {
     pub(super) fn new(upstream: u8) -> Self {
-        Self { upstream, tcp: false, form: Form::Whole, said: false, hedge: false }
+        Self { upstream, tcp: false, form: Form::Whole, hedge: false }
     }
 }
 
@@ -147,7 +145,6 @@ impl<W> Forwarder<W> {
             way,
             open: Open::Waiting,
             form,
-            said: this.said,
             copy: this.hedge && flight.is_asking(this.upstream),
             ..Attempt::FREE
         };

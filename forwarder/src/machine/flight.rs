@@ -46,9 +46,9 @@ pub(super) struct Flight<W> {
     pub(super) pauses: u8,
     /// Upstreams that did not answer our OPT, one bit each.
     pub(super) shy: u16,
+    /// Of these, who answered it with FORMERR without one.
+    pub(super) said: u16,
     pub(super) bits: u8,
-    /// The client's subnet stays out of what is sent from now on.
-    pub(super) bare: bool,
     pub(super) state: State,
 }
 
@@ -109,8 +109,6 @@ pub(super) struct Attempt {
     pub(super) way: Way,
     pub(super) open: Open,
     pub(super) form: Form,
-    /// Sent in place of a query whose OPT was answered with FORMERR without one.
-    pub(super) said: bool,
     /// Sent to an upstream that was asked before and has not failed yet.
     pub(super) copy: bool,
 }
@@ -150,7 +148,6 @@ impl Attempt {
         way: Way::Udp,
         open: Open::Free,
         form: Form::Whole,
-        said: false,
         copy: false,
     };
 }
@@ -243,12 +240,12 @@ impl<W> Flight<W> {
 
     /// Whether it flies and asks the same as `ask`.
     pub(super) fn is_for(&self, ask: &Ask<'_>, bits: u8) -> bool {
-        self.block == ask.block && self.bits == bits && self.asks(ask.query)
+        self.block == ask.block && self.bits & !BARE == bits && self.asks(ask.query)
     }
 
     /// Whether it asks the same as another flight.
     pub(super) fn is_like(&self, other: &Self) -> bool {
-        self.block == other.block && self.bits == other.bits && self.asks(&other.held.0.query())
+        self.block == other.block && (self.bits ^ other.bits) & !BARE == 0 && self.asks(&other.held.0.query())
     }
 
     fn asks(&self, query: &Query<'_>) -> bool {
@@ -324,5 +321,7 @@ pub(super) const NEVER: u32 = u32::MAX;
 pub(super) const TCP: u8 = 0x08;
 /// In a flight's bits: there is a client subnet.
 pub(super) const SUBNET: u8 = 0x10;
+/// In a flight's bits, and no part of its key: the client's subnet stays out of what is sent from now on.
+pub(super) const BARE: u8 = 0x20;
 /// In a flight's bits: DO.
 pub(super) const DNSSEC_OK: u8 = 0x04;

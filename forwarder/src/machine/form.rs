@@ -9,7 +9,7 @@ use std::time::Instant;
 use wire::{HEADER, Rcode, write_upstream_query};
 
 use super::advance::Try;
-use super::flight::{Attempt, DNSSEC_OK, Flight, Open, SUBNET};
+use super::flight::{Attempt, BARE, DNSSEC_OK, Flight, Open, SUBNET};
 use super::{Forwarder, Outside};
 use crate::Upstream;
 
@@ -39,7 +39,7 @@ impl<W> Flight<W> {
         let shy = self.shy >> upstream & 1 == 1 && !edns.takes_lately(now);
         if asked == Form::Plain || shy || edns.asks_plain(now, self.dnssec_ok()) {
             Form::Plain
-        } else if self.bare {
+        } else if self.bits & BARE != 0 {
             Form::Bare
         } else {
             asked
@@ -88,7 +88,7 @@ impl<W> Flight<W> {
             at != but
                 && (self.done | self.shy) >> at & 1 == 0
                 && !self.is_down(at)
-                && !upstream.is_suspect(now)
+                && !self.is_suspect(at, now)
                 && !upstream.edns().lacks_dnssec(now)
         })
     }
@@ -124,15 +124,17 @@ impl<W> Forwarder<W> {
         outside: &mut impl Outside<W>,
     ) -> bool {
         let flight = &mut self.table[slot];
-        let (form, said) = if attempt.form == Form::Whole && flight.has_subnet() {
-            (Form::Bare, false)
+        let form = if attempt.form == Form::Whole && flight.has_subnet() {
+            Form::Bare
         } else {
             flight.shy |= 1 << attempt.upstream;
             // RFC 6891, section 7: who does not implement EDNS answers FORMERR, without an OPT.
-            (Form::Plain, self.answer.rcode == Rcode::FORMERR && !self.answer.opt)
+            let said = self.answer.rcode == Rcode::FORMERR && !self.answer.opt;
+            flight.said |= u16::from(said) << attempt.upstream;
+            Form::Plain
         };
         let tcp = attempt.way != super::flight::Way::Udp;
-        self.send(now, slot, Try { form, said, tcp, ..Try::new(attempt.upstream) }, outside)
+        self.send(now, slot, Try { form, tcp, ..Try::new(attempt.upstream) }, outside)
     }
 
     /// Notes what the reply in `self.answer` says about its upstream's EDNS.
@@ -146,7 +148,7 @@ impl<W> Forwarder<W> {
         if attempt.form != Form::Plain {
             edns.took(now, flight.dnssec_ok() && answers, self.answer.opt);
         } else if answers && flight.failed_with_opt(attempt) {
-            edns.refused(now, attempt.said);
+            edns.refused(now, flight.said >> attempt.upstream & 1 == 1);
         }
     }
 
@@ -166,7 +168,9 @@ impl<W> Forwarder<W> {
             (Some(subnet), Some(asked)) if sent => subnet.repeats(asked),
             _ => true,
         };
-        flight.bare |= !repeats;
+        if !repeats {
+            flight.bits |= BARE;
+        }
         repeats
     }
 

@@ -215,8 +215,8 @@ impl<W> Forwarder<W> {
             unsent: 0,
             pauses: 0,
             shy: 0,
+            said: 0,
             bits,
-            bare: false,
             state: State::Flying,
         };
         let slot = self.table.insert(flight);

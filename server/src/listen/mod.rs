@@ -14,8 +14,8 @@ mod inbox;
 mod mailbox;
 mod ports;
 mod socket;
-mod taken;
 mod source_ports;
+mod taken;
 mod tcp;
 mod upstreams;
 mod worker;
@@ -25,8 +25,8 @@ pub use flights::FlightRegistry;
 pub use inbox::{Client, Frame, Inbox, Letter, StreamReply, Waiter};
 pub use mailbox::Mailbox;
 pub use ports::{BindError, Ports};
-pub use taken::Taken;
 pub use source_ports::SourcePorts;
+pub use taken::Taken;
 pub use worker::spawn;
 
 #[cfg(test)]
