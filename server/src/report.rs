@@ -39,8 +39,11 @@ impl Source for Rooms {
         into.gauge(names::WORKER_HEARTBEAT_AGE, &[], running.slowest_worker(clock::now()).as_secs_f64());
         into.counter(names::WORKER_RESTARTS, &[], running.worker_restarts.get() as f64);
         into.counter(names::QUERIES_SHED, &[], running.shed.get() as f64);
-        into.counter(names::CONNECTIONS_EVICTED, &[], running.connections.evicted.get() as f64);
+        for (was, count) in running.connections.evicted() {
+            into.counter(names::CONNECTIONS_EVICTED, &[("was", was)], count as f64);
+        }
         into.counter(names::CONNECTIONS_REFUSED, &[], running.connections.refused.get() as f64);
+        into.gauge(names::STREAM_BYTES, &[], running.connections.octets() as f64);
         into.gauge(names::CACHE_BYTES, &[], running.shared.cache.bytes() as f64);
         plugins(&running, into);
         hosts(&running, into);

@@ -5,15 +5,17 @@ use std::io;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 
 use crate::house::{House, Shared};
 use crate::listen::{Connections, FlightRegistry, Inbox, Taken};
+use crate::observe::LineRing;
 use crate::observe::counters::Counter;
 use crate::observe::logger::Logger;
+use crate::observe::ring::DEFAULT_BYTES;
 
 /// What every thread of a running server may use.
 pub struct Running {
@@ -47,6 +49,8 @@ pub struct Running {
     pub send_drops: Counter,
     /// When the process began.
     pub start: Instant,
+    /// Log lines of all TCP clients: a ring for each would be memory that follows load.
+    tcp_lines: Mutex<LineRing>,
     errors: Mutex<HashMap<(&'static str, SocketAddr), Instant>>,
     fatal: tokio::sync::mpsc::UnboundedSender<String>,
 }
@@ -74,6 +78,7 @@ impl Running {
             streams,
             flights: FlightRegistry::new(),
             connections: Connections::default(),
+            tcp_lines: Mutex::new(logger.ring(DEFAULT_BYTES)),
             logger,
             panics: Counter::default(),
             worker_restarts: Counter::default(),
@@ -84,6 +89,11 @@ impl Running {
             errors: Mutex::default(),
             fatal,
         })
+    }
+
+    /// Where the log lines of TCP clients go.
+    pub fn tcp_lines(&self) -> MutexGuard<'_, LineRing> {
+        self.tcp_lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Milliseconds since the process began.

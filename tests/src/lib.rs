@@ -5,7 +5,7 @@
 //!        the clients               spawned, watched, ended         what it was asked
 //! ```
 //! - [`binary()`] builds the program once per process; [`Server`] runs it on a Corefile and reads its log, metrics, descriptors.
-//! - [`Ask`] sends one query and decodes the reply; [`Connection`] pipelines over TCP; [`Stream`] keeps a steady load and counts what is lost.
+//! - [`Ask`] sends one query and decodes the reply; [`Connection`] pipelines over TCP, a [`Crowd`] of them means harm; [`Stream`] keeps a steady load and counts what is lost.
 //! - [`Upstream`] answers over UDP, TCP or TLS as a closure says, and remembers what it was asked.
 //! - [`fresh_ip`] gives every test an address of its own; [`isolated()`] gives a test a network and an `/etc` of its own.
 //!
@@ -16,6 +16,7 @@ mod ask;
 mod binary;
 mod cgroup;
 mod clock;
+mod crowd;
 mod dns;
 pub mod fixtures;
 mod flood;
@@ -34,6 +35,7 @@ pub use ask::{Ask, Reply, ask, exchange_udp};
 pub use binary::binary;
 pub use cgroup::Cgroup;
 pub use clock::{eventually, now, steadily};
+pub use crowd::Crowd;
 pub use dns::Dns;
 pub use flood::flood;
 pub use isolated::{add_address, isolated, isolated_for, lacking, run, skip, tell, tool};

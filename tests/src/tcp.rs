@@ -1,10 +1,11 @@
 //! Queries over one TCP connection, many in flight (RFC 7766).
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use socket2::{Domain, Socket, Type};
 
 use crate::message::Message;
 
@@ -20,7 +21,21 @@ impl Connection {
     /// # Errors
     /// The socket's.
     pub fn open(server: SocketAddr, timeout: Duration) -> Result<Self> {
-        let stream = TcpStream::connect_timeout(&server, timeout).context("connect")?;
+        Self::ready(TcpStream::connect_timeout(&server, timeout).context("connect")?, timeout)
+    }
+
+    /// As [`Self::open`], from this address.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub fn open_from(from: IpAddr, server: SocketAddr, timeout: Duration) -> Result<Self> {
+        let socket = Socket::new(Domain::for_address(server), Type::STREAM, None)?;
+        socket.bind(&SocketAddr::from((from, 0)).into())?;
+        socket.connect_timeout(&server.into(), timeout).context("connect")?;
+        Self::ready(socket.into(), timeout)
+    }
+
+    fn ready(stream: TcpStream, timeout: Duration) -> Result<Self> {
         stream.set_read_timeout(Some(timeout))?;
         stream.set_write_timeout(Some(timeout))?;
         stream.set_nodelay(true)?;

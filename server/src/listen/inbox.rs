@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use forwarder::{ExchangeError, ExchangeId, Transport};
 use sockets::{ListenSocket, Local};
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 use wire::{Asker, HeldQuery, Query};
 
 use super::mailbox::Mailbox;
+use super::place::StreamReply;
 use crate::follow::Outer;
 use crate::house::ServedZone;
 use crate::serve::Asked;
@@ -142,26 +143,6 @@ impl Client {
             Self::Inner(inner) => inner.client.transport(),
         }
     }
-}
-
-/// The way back to a TCP client.
-pub struct StreamReply {
-    /// The connection's writer.
-    pub sender: mpsc::Sender<Frame>,
-    /// The client.
-    pub peer: SocketAddr,
-    /// The address it asked.
-    pub local: SocketAddr,
-    /// The query's place among those the connection may have in flight: until its reply is written.
-    pub permit: Arc<OwnedSemaphorePermit>,
-}
-
-/// A reply on its way to a TCP client.
-pub struct Frame {
-    /// Length and message.
-    pub octets: Vec<u8>,
-    /// As in [`StreamReply`].
-    pub permit: Arc<OwnedSemaphorePermit>,
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ mod flight_key;
 mod flights;
 mod inbox;
 mod mailbox;
+mod place;
 mod ports;
 mod socket;
 mod source_ports;
@@ -22,8 +23,9 @@ mod worker;
 
 pub use connections::Connections;
 pub use flights::FlightRegistry;
-pub use inbox::{Client, Frame, Inbox, Letter, StreamReply, Waiter};
+pub use inbox::{Client, Inbox, Letter, Waiter};
 pub use mailbox::Mailbox;
+pub use place::StreamReply;
 pub use ports::{BindError, Ports};
 pub use source_ports::SourcePorts;
 pub use taken::Taken;

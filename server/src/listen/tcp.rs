@@ -1,23 +1,22 @@
-//! TCP clients (RFC 7766): pipelined, answered out of order, bounded in number, time and queries in flight.
+//! TCP clients (RFC 7766): pipelined, answered out of order, bounded in number, time, octets and queries in flight.
+//!
+//! One task serves a connection, turn by turn: it writes what waits, and only when the kernel has taken all of it does it
+//! read and answer more. So a client that does not read is not read from.
 
+use std::cell::RefCell;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
-use tokio::time::timeout;
 use wire::{Gate, HeldQuery, accept as gate};
 
-use super::connections::{IN_FLIGHT, Place};
-use super::inbox::{Client, Frame, Letter, StreamReply, Waiter};
+use super::inbox::{Client, Letter, Waiter};
+use super::place::{Place, StreamReply, Waits};
 use crate::clock;
 use crate::failure::Failure;
-use crate::observe::LineRing;
 use crate::observe::counters::Proto;
 use crate::plugin::Moment;
 use crate::plugin::hosts::Tables;
@@ -40,11 +39,13 @@ pub(super) async fn accept(listener: std::net::TcpListener, address: SocketAddr,
                 taken.note();
                 // The kernel gives the lowest number that is free: a high one says that few are left.
                 let last = stream.as_raw_fd() as u64 + RESERVED >= limit;
-                let now = running.since_start_ms(clock::now());
-                let Some(place) = running.connections.enter(peer.port(), now) else { continue };
+                let now = clock::now();
+                let Some(place) = running.connections.enter(peer, running.since_start_ms(now)) else {
+                    continue;
+                };
                 let local = stream.local_addr().unwrap_or(address);
-                let connection = Connection { address, local, peer, running: running.clone(), place };
-                tokio::spawn(connection.serve(stream));
+                let connection = Connection::new(address, local, peer, running.clone(), place, stream, now);
+                tokio::spawn(connection.serve());
                 if last {
                     running.connections.make_room();
                     tokio::time::sleep(CLOSING).await;
@@ -70,116 +71,311 @@ struct Connection {
     peer: SocketAddr,
     running: Arc<Running>,
     place: Arc<Place>,
+    stream: TcpStream,
+    /// What has come and is not served: whole messages while the client does not read, else the start of one.
+    came: Vec<u8>,
+    /// When its first octet came.
+    came_at: Instant,
+    /// When the last message was served.
+    served_at: Instant,
+    /// Replies that the kernel has not taken, and how much of them it has.
+    unsent: Vec<u8>,
+    sent: usize,
+    /// When they were first offered.
+    unsent_since: Instant,
+    /// Queries that it may still bring.
+    left: u32,
+    /// No more is read; what is in flight is still answered (RFC 7766, section 6.2.4).
+    ending: bool,
+}
+
+/// What a connection waits for when nothing can be done.
+struct Pause {
+    read: bool,
+    write: bool,
+    until: Option<Instant>,
+}
+
+/// What a turn came to.
+enum Turn {
+    /// There is more to do, after others.
+    Again,
+    Wait(Pause),
+    /// The end, everything said.
+    End,
+    /// The end for a client that did not read, or that gives way: what the kernel has for it goes as well.
+    Abort,
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
+        self.place.close();
         self.running.connections.leave(&self.place);
     }
 }
 
 impl Connection {
-    async fn serve(self, stream: TcpStream) {
+    fn new(
+        address: SocketAddr,
+        local: SocketAddr,
+        peer: SocketAddr,
+        running: Arc<Running>,
+        place: Arc<Place>,
+        stream: TcpStream,
+        now: Instant,
+    ) -> Self {
+        Self {
+            address,
+            local,
+            peer,
+            running,
+            place,
+            stream,
+            came: Vec::new(),
+            came_at: now,
+            served_at: now,
+            unsent: Vec::new(),
+            sent: 0,
+            unsent_since: now,
+            left: u32::MAX,
+            ending: false,
+        }
+    }
+
+    async fn serve(mut self) {
         // Replies are small and must not wait for each other's ACK.
-        let _ = stream.set_nodelay(true);
-        let timeouts = match self.running.house.load().listeners.get(&self.address) {
+        let _ = self.stream.set_nodelay(true);
+        let limits = match self.running.house.load().listeners.get(&self.address) {
             Some(listener) => listener.timeouts,
             None => return,
         };
-        let (reader, writer) = stream.into_split();
-        let (sender, receiver) = mpsc::channel(IN_FLIGHT);
-        let writing = tokio::spawn(write(writer, receiver, timeouts.write));
-        self.read(BufReader::with_capacity(4096, reader), sender, &timeouts).await;
-        // The client may have closed its side only: what is in flight is still answered (RFC 7766, section 6.2.4).
-        let _ = writing.await;
-    }
-
-    async fn read(
-        &self,
-        mut reader: BufReader<OwnedReadHalf>,
-        sender: mpsc::Sender<Frame>,
-        limits: &TimeoutsSpec,
-    ) {
-        let mut message = Vec::new();
-        let mut lines = self.running.logger.ring(LOG_RING_BYTES);
-        let mut wait = limits.read;
-        let mut left = limits.queries.unwrap_or(u32::MAX);
-        while left > 0 {
-            let Ok(permit) = self.place.in_flight.clone().acquire_owned().await else { return };
-            // The writer gave up: the client does not read.
-            if sender.is_closed() {
-                return;
+        self.left = limits.queries.unwrap_or(u32::MAX);
+        let running = self.running.clone();
+        loop {
+            // A message has a guard of its own. A panic elsewhere costs the connection.
+            let turn = running.guarded(|| SCRATCH.with_borrow_mut(|scratch| self.turn(&limits, scratch)));
+            match turn {
+                Some(Turn::Again) => tokio::task::yield_now().await,
+                Some(Turn::Wait(pause)) => self.pause(pause).await,
+                Some(Turn::End) | None => return,
+                Some(Turn::Abort) => {
+                    // An RST: octets that nobody reads must not stay in the kernel for minutes.
+                    let _ = socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
+                    return;
+                }
             }
-            if !self.next_message(&mut reader, &mut message, wait, limits.read).await.unwrap_or(false) {
-                return;
-            }
-            wait = limits.idle;
-            left -= 1;
-            let permit = Arc::new(permit);
-            let way_back = StreamReply { sender: sender.clone(), peer: self.peer, local: self.local, permit };
-            if !self.query(&message, way_back, &mut lines) {
-                return;
-            }
-            self.place.waits(self.running.since_start_ms(clock::now()));
         }
     }
 
-    /// Reads one message; false at the end of the stream, or where another connection needs the place. The first octet may
-    /// take `first`, the rest `rest` in all.
-    async fn next_message(
-        &self,
-        reader: &mut BufReader<OwnedReadHalf>,
-        message: &mut Vec<u8>,
-        first: Duration,
-        rest: Duration,
-    ) -> io::Result<bool> {
-        let mut length = [0; 2];
-        tokio::select! {
-            read = timeout(first, reader.read(&mut length[..1])) => match read {
-                Ok(Ok(1)) => {}
-                Ok(Ok(_)) | Err(_) => return Ok(false),
-                Ok(Err(error)) => return Err(error),
-            },
-            () = self.place.cut() => return Ok(false),
-        }
-        self.place.reads();
-        let body = async {
-            reader.read_exact(&mut length[1..]).await?;
-            message.resize(usize::from(u16::from_be_bytes(length)), 0);
-            reader.read_exact(message).await?;
-            io::Result::Ok(())
+    async fn pause(&self, pause: Pause) {
+        let late = async {
+            match pause.until {
+                Some(until) => tokio::time::sleep_until(until.into()).await,
+                None => std::future::pending().await,
+            }
         };
-        match timeout(rest, body).await {
-            Ok(Ok(())) => Ok(true),
-            Ok(Err(error)) => Err(error),
-            Err(_) => Ok(false),
+        // What has become of the socket, the next turn finds out.
+        tokio::select! {
+            _ = self.stream.writable(), if pause.write => {}
+            _ = self.stream.readable(), if pause.read => {}
+            () = self.place.woken() => {}
+            () = late => {}
         }
     }
 
-    /// Serves one message; false where the connection is not worth keeping.
-    fn query(&self, message: &[u8], way_back: StreamReply, lines: &mut LineRing) -> bool {
+    /// Does what can be done without waiting, a few times at most.
+    fn turn(&mut self, limits: &TimeoutsSpec, scratch: &mut Scratch) -> Turn {
+        let now = clock::now();
+        for _ in 0..ROUNDS {
+            if self.place.is_cut() {
+                return Turn::Abort;
+            }
+            self.ending |= self.place.ends();
+            if !self.unsent.is_empty() {
+                match self.write_unsent() {
+                    Ok(true) => {}
+                    Ok(false) if now >= self.unsent_since + limits.write => return Turn::Abort,
+                    Ok(false) => return self.rest(Waits::Unread, self.unsent_since, Some(limits.write)),
+                    Err(_) => return Turn::End,
+                }
+            }
+            scratch.replies.clear();
+            self.place.take(&mut scratch.replies);
+            if scratch.replies.is_empty() {
+                self.serve_what_came(scratch, now);
+            }
+            if !scratch.replies.is_empty() {
+                if self.write(&scratch.replies, now).is_err() {
+                    return Turn::End;
+                }
+                scratch.shrink();
+                continue;
+            }
+            if self.ending {
+                match self.place.is_owed_nothing() {
+                    true => return Turn::End,
+                    false => return self.rest(Waits::Busy, now, None),
+                }
+            }
+            if self.place.in_flight() >= IN_FLIGHT {
+                return self.rest(Waits::Busy, now, None);
+            }
+            match self.read(scratch, now) {
+                Ok(0) => self.ending = true,
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let half = !self.came.is_empty();
+                    let (since, limit) = match (half, self.served_once(limits)) {
+                        (true, _) => (self.came_at, limits.read),
+                        (false, true) => (self.served_at, limits.idle),
+                        (false, false) => (self.served_at, limits.read),
+                    };
+                    if now >= since + limit {
+                        self.came = Vec::new();
+                        self.ending = true;
+                        continue;
+                    }
+                    let waits = match (self.place.in_flight() > 0, half) {
+                        (true, _) => Waits::Busy,
+                        (false, true) => Waits::Half,
+                        (false, false) => Waits::Idle,
+                    };
+                    return self.rest(waits, since, Some(limit));
+                }
+                Err(_) => return Turn::End,
+            }
+        }
+        Turn::Again
+    }
+
+    fn served_once(&self, limits: &TimeoutsSpec) -> bool {
+        self.left != limits.queries.unwrap_or(u32::MAX)
+    }
+
+    /// Tells what is waited for, and counts what is held meanwhile.
+    fn rest(&mut self, waits: Waits, since: Instant, limit: Option<Duration>) -> Turn {
+        self.place.set_waits(waits, self.running.since_start_ms(since));
+        let held = self.came.capacity() + self.unsent.capacity();
+        if held != self.place.held() {
+            if !self.place.hold(held) {
+                if !self.place.is_cut() {
+                    self.running.connections.count_evicted(waits);
+                }
+                return Turn::Abort;
+            }
+            if self.place.is_short() {
+                self.running.connections.relieve();
+            }
+        }
+        let write = waits == Waits::Unread;
+        let read = !write && !self.ending && self.place.in_flight() < IN_FLIGHT;
+        Turn::Wait(Pause { read, write, until: limit.map(|limit| since + limit) })
+    }
+
+    /// Offers the kernel what it did not take before; true where it has all of it now.
+    fn write_unsent(&mut self) -> io::Result<bool> {
+        while self.sent < self.unsent.len() {
+            match self.stream.try_write(&self.unsent[self.sent..]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => self.sent += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        (self.unsent, self.sent) = (Vec::new(), 0);
+        Ok(true)
+    }
+
+    /// Offers the kernel replies, and keeps what it does not take.
+    fn write(&mut self, replies: &[u8], now: Instant) -> io::Result<()> {
+        let mut rest = replies;
+        while !rest.is_empty() {
+            match self.stream.try_write(rest) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => rest = &rest[count..],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        (self.unsent, self.sent, self.unsent_since) = (rest.to_vec(), 0, now);
+        Ok(())
+    }
+
+    /// Reads once: behind the start of a message, as many octets as came. 0 is the end of the stream.
+    fn read(&mut self, scratch: &mut Scratch, now: Instant) -> io::Result<usize> {
+        let count = self.stream.try_read(&mut scratch.came)?;
+        if self.came.is_empty() {
+            self.came_at = now;
+        }
+        // As much as has come, whatever length it announces; and as much again, for clients that send octet by octet.
+        if self.came.capacity() - self.came.len() < count {
+            self.came.reserve_exact(count.max(self.came.len()));
+        }
+        self.came.extend_from_slice(&scratch.came[..count]);
+        Ok(count)
+    }
+
+    /// Serves messages that have come whole, until enough replies are together or too many queries in flight.
+    fn serve_what_came(&mut self, scratch: &mut Scratch, now: Instant) {
+        let came = std::mem::take(&mut self.came);
+        let mut at = 0;
+        while !self.ending && scratch.replies.len() < TOGETHER && self.place.in_flight() < IN_FLIGHT {
+            let Some((length, rest)) = came[at..].split_first_chunk::<2>() else { break };
+            let Some(message) = rest.get(..usize::from(u16::from_be_bytes(*length))) else { break };
+            at += 2 + message.len();
+            self.left -= 1;
+            self.ending = !self.query(message, &mut scratch.reply) || self.left == 0;
+            if let (Ok(length), false) = (u16::try_from(scratch.reply.len()), scratch.reply.is_empty()) {
+                scratch.replies.extend_from_slice(&length.to_be_bytes());
+                scratch.replies.extend_from_slice(&scratch.reply);
+            }
+        }
+        match at {
+            0 => self.came = came,
+            _ if !self.ending && at < came.len() => {
+                self.came = came[at..].to_vec();
+                self.came_at = now;
+            }
+            _ => {}
+        }
+        if at > 0 {
+            self.served_at = now;
+        }
+    }
+
+    /// Serves one message: its reply, if there is one already, is in `out` afterwards. False where the connection is not
+    /// worth keeping.
+    fn query(&self, message: &[u8], out: &mut Vec<u8>) -> bool {
+        out.clear();
+        let running = &*self.running;
+        if let Some(goes_on) = running.guarded(|| self.try_query(message, out)) {
+            return goes_on;
+        }
+        out.clear();
+        // Read again: where that was what panicked, there is nothing to say.
+        let told = running.guarded(|| {
+            let Gate::Pass(query) = gate(message) else { return false };
+            serve::bare_reply(&query, &Failure::Panic, out);
+            true
+        });
+        told == Some(true)
+    }
+
+    fn try_query(&self, message: &[u8], out: &mut Vec<u8>) -> bool {
         let now = clock::now();
         let house = self.running.house.load();
         let Some(listener) = house.listeners.get(&self.address) else { return false };
         let tables = Tables::default();
         let (client, server, writer) = (self.peer, self.local, self.running.inboxes.len());
         let moment = Moment { now, client, server, proto: Proto::Tcp, writer, tables: &tables };
-        let (mut out, mut outcome) = (Vec::new(), Outcome::OPEN);
+        let mut outcome = Outcome::OPEN;
         let gate = gate(message);
-        let served = self
-            .running
-            .guarded(|| serve::serve(listener, &gate, &moment, Room::Stream, &mut out, &mut outcome));
-        let Some(served) = served else {
-            let Gate::Pass(query) = &gate else { return false };
-            serve::bare_reply(query, &Failure::Panic, &mut out);
-            way_back.send(&out);
-            return true;
-        };
-        match served {
+        match serve::serve(listener, &gate, &moment, Room::Stream, out, &mut outcome) {
             // Whoever sends responses or scraps here is no client.
             Served::Nothing => return false,
             Served::Ask { query, zone, patience } => {
-                let waiter = Waiter::new(query, zone, Client::Stream(way_back), now);
+                out.clear();
+                let waiter = Waiter::new(query, zone, Client::Stream(self.way_back()), now);
                 self.post(query.hold(), waiter, patience);
                 return true;
             }
@@ -189,7 +385,8 @@ impl Connection {
                 self.post(refresh, Waiter::new(query, zone, Client::Nobody, now), None);
             }
             Served::Follow { replied: false, asked } => {
-                let (query, waiter, patience) = Waiter::of(*asked, Client::Stream(way_back), now);
+                out.clear();
+                let (query, waiter, patience) = Waiter::of(*asked, Client::Stream(self.way_back()), now);
                 self.post(query, waiter, patience);
                 return true;
             }
@@ -199,7 +396,6 @@ impl Connection {
             }
             Served::Reply => {}
         }
-        way_back.send(&out);
         if !outcome.counted {
             return true;
         }
@@ -212,9 +408,14 @@ impl Connection {
         if let (Some(zone), Gate::Pass(query)) = (zone, &gate)
             && (zone.block.log.is_some() || outcome.failure.is_some())
         {
-            serve::log(zone, &outcome, &seen, query, lines);
+            // The reply stands, whatever becomes of its line.
+            self.running.guarded(|| serve::log(zone, &outcome, &seen, query, &mut self.running.tcp_lines()));
         }
         true
+    }
+
+    fn way_back(&self) -> StreamReply {
+        StreamReply::new(&self.place, self.peer, self.local)
     }
 
     /// Hands a miss to the worker that has the same query in flight, else to the one that its key chooses.
@@ -225,44 +426,36 @@ impl Connection {
     }
 }
 
-impl StreamReply {
-    /// Sends a reply, its length in front. A connection that is gone loses it.
-    pub(super) fn send(&self, reply: &[u8]) {
-        let Ok(length) = u16::try_from(reply.len()) else { return };
-        let mut octets = Vec::with_capacity(2 + reply.len());
-        octets.extend_from_slice(&length.to_be_bytes());
-        octets.extend_from_slice(reply);
-        // There is room: the channel has a place for each permit, and the frame keeps its own until it is written.
-        let _ = self.sender.try_send(Frame { octets, permit: self.permit.clone() });
+/// What one thread needs for as long as a turn of one connection takes.
+struct Scratch {
+    came: Box<[u8]>,
+    reply: Vec<u8>,
+    replies: Vec<u8>,
+}
+
+impl Scratch {
+    /// Gives back what replies of uncommon size have made it.
+    fn shrink(&mut self) {
+        self.replies.clear();
+        self.replies.shrink_to(4 * TOGETHER);
     }
 }
 
-/// Writes replies until nobody can send any more; what waits together leaves together.
-async fn write(mut writer: OwnedWriteHalf, mut replies: mpsc::Receiver<Frame>, limit: Duration) {
-    let mut together = Vec::new();
-    let mut permits = Vec::new();
-    while let Some(reply) = replies.recv().await {
-        together.extend_from_slice(&reply.octets);
-        permits.push(reply.permit);
-        while together.len() < 16 * 1024
-            && let Ok(more) = replies.try_recv()
-        {
-            together.extend_from_slice(&more.octets);
-            permits.push(more.permit);
-        }
-        match timeout(limit, writer.write_all(&together)).await {
-            Ok(Ok(())) => {}
-            _ => return,
-        }
-        together.clear();
-        permits.clear();
-    }
-    let _ = writer.shutdown().await;
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch {
+        came: vec![0; 8192].into(),
+        reply: Vec::new(),
+        replies: Vec::new(),
+    });
 }
 
-/// Log lines of one connection that may wait for the writer.
-const LOG_RING_BYTES: usize = 16 * 1024;
 /// Descriptors that connections of clients leave to upstreams, files and pages.
 const RESERVED: u64 = 16;
 /// What a connection that gives way may take to close.
 const CLOSING: Duration = Duration::from_millis(50);
+/// Queries that one connection may have in flight; more wait unread.
+const IN_FLIGHT: u32 = 64;
+/// Octets of replies that leave together; while the kernel does not take them, nothing more is read.
+const TOGETHER: usize = 16 * 1024;
+/// How often one connection writes and reads before it is others' turn.
+const ROUNDS: usize = 8;

@@ -118,10 +118,12 @@ metrics! {
     WORKER_RESTARTS = "localdns_worker_restarts_total" "Counter of workers that ended and were started again.";
     /// Counter.
     QUERIES_SHED = "localdns_queries_shed_total" "Counter of queries refused because too many were in flight.";
+    /// Counter {was}.
+    CONNECTIONS_EVICTED = "localdns_connections_evicted_total" "Counter of TCP connections closed to make room for others.";
     /// Counter.
-    CONNECTIONS_EVICTED = "localdns_connections_evicted_total" "Counter of idle TCP connections closed to make room for others.";
-    /// Counter.
-    CONNECTIONS_REFUSED = "localdns_connections_refused_total" "Counter of new TCP connections closed at once because none was idle.";
+    CONNECTIONS_REFUSED = "localdns_connections_refused_total" "Counter of new TCP connections closed at once because none gave way.";
+    /// Gauge.
+    STREAM_BYTES = "localdns_stream_bytes" "Octets of messages half come and of replies not read that TCP clients make us hold.";
     /// Counter {to}.
     FORWARD_HEDGES = "localdns_forward_hedges_total" "Counter of queries sent once more because an upstream was slow.";
     /// Counter {to}.

@@ -2,6 +2,7 @@
 //! addresses. There the mock upstreams are 168.63.129.16 (the platform's resolver) and 10.0.0.10 (the cluster's).
 
 mod answers;
+mod crowd;
 mod load;
 mod start;
 mod upstreams;
