@@ -22,11 +22,13 @@ pub enum SyntaxError {
         /// The directory.
         path: PathBuf,
     },
-    /// A named pipe, where a file is needed.
-    #[error("cannot import {}: expected a file, found a pipe", path.display())]
-    IsPipe {
-        /// The pipe.
+    /// A pipe, socket or device, where a file is needed.
+    #[error("cannot read {}: expected a file, found {found}", path.display())]
+    NotAFile {
+        /// Where.
         path: PathBuf,
+        /// What is there.
+        found: &'static str,
     },
     /// One file is beyond the bound.
     #[error("{file} is too large: expected at most {limit_bytes} bytes")]
@@ -275,6 +277,7 @@ fn told(reason: io::ErrorKind) -> String {
         io::ErrorKind::PermissionDenied => {
             "permission denied; let this user read it, or name another file".to_owned()
         }
+        io::ErrorKind::TimedOut => "it was given up; does its disk or file server answer?".to_owned(),
         other => other.to_string(),
     }
 }

@@ -1,10 +1,10 @@
 //! One file's text, read within bounds.
 
-use std::fs::{self, File};
-use std::io::{self, Read};
-use std::os::unix::fs::FileTypeExt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use readfile::ReadError;
 
 use crate::error::SyntaxError;
 
@@ -40,35 +40,32 @@ impl Source {
     }
 }
 
-/// Reads a whole file, at most one byte more than [`MAX_FILE_BYTES`].
+/// Reads a whole regular file, at most [`MAX_FILE_BYTES`].
 ///
 /// # Errors
-/// A directory, or whatever the system says.
+/// Anything else in its place, or whatever the system says.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, SyntaxError> {
-    let unreadable =
-        |error: io::Error| SyntaxError::Unreadable { path: path.to_owned(), reason: error.kind() };
-    let file = File::open(path).map_err(unreadable)?;
-    if file.metadata().map_err(unreadable)?.is_dir() {
-        return Err(SyntaxError::IsDirectory { path: path.to_owned() });
-    }
-    let mut bytes = Vec::new();
-    file.take(MAX_FILE_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-    Ok(bytes)
+    readfile::read(path, MAX_FILE_BYTES as u64).map_err(|error| match error {
+        ReadError::NotAFile("a directory") => SyntaxError::IsDirectory { path: path.to_owned() },
+        ReadError::NotAFile(found) => SyntaxError::NotAFile { path: path.to_owned(), found },
+        ReadError::TooLarge(_) => {
+            SyntaxError::FileTooLarge { file: path.display().to_string(), limit_bytes: MAX_FILE_BYTES }
+        }
+        error => SyntaxError::Unreadable { path: path.to_owned(), reason: io::Error::from(error).kind() },
+    })
 }
 
-/// Reads an imported file as [`read`] does, but no pipe: opening one waits for a writer, for ever if none comes.
+/// Reads an imported file as [`read`] does.
 ///
 /// # Errors
-/// As [`read`]; a missing file and a pipe.
+/// As [`read`]; a missing file.
 pub(crate) fn read_import(path: &Path) -> Result<Vec<u8>, SyntaxError> {
-    match fs::metadata(path) {
-        Ok(metadata) if metadata.file_type().is_fifo() => Err(SyntaxError::IsPipe { path: path.to_owned() }),
-        Ok(_) => read(path),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Err(SyntaxError::ImportNotFound { path: path.to_owned() })
+    read(path).map_err(|error| match error {
+        SyntaxError::Unreadable { path, reason: io::ErrorKind::NotFound } => {
+            SyntaxError::ImportNotFound { path }
         }
-        Err(error) => Err(SyntaxError::Unreadable { path: path.to_owned(), reason: error.kind() }),
-    }
+        error => error,
+    })
 }
 
 /// A Corefile beyond this is a mistake: the largest ConfigMap holds 1 MiB.

@@ -14,7 +14,7 @@ mod tests;
 pub(crate) use beside::Beside;
 
 use std::fmt;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -157,8 +157,8 @@ fn holds(path: &Path, bytes: &[u8]) -> bool {
 /// Whether the file holds these bytes. One that cannot be read does not.
 fn says(path: &Path, bytes: &[u8]) -> bool {
     let compare = || -> io::Result<bool> {
-        let file = File::open(path)?;
-        if file.metadata()?.len() != bytes.len() as u64 {
+        let (file, found) = readfile::open(path)?;
+        if found.len() != bytes.len() as u64 {
             return Ok(false);
         }
         let (mut file, mut rest) = (BufReader::with_capacity(64 << 10, file), bytes);

@@ -5,14 +5,15 @@
 //! stop: /ready ends -> lameduck -> workers drain -> the end
 //! ```
 
+use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use corefile::{Corefile, Located};
+use corefile::{Corefile, Located, Location};
 use forwarder::{Deliver, ExchangeError, ExchangeId, Streams};
 use node::Notifier;
 use sha2::{Digest, Sha512};
@@ -47,6 +48,14 @@ pub enum StartError {
     /// Standard input.
     #[error("cannot read the Corefile from standard input: {0}")]
     Stdin(std::io::Error),
+    /// A pipe that is named in place of a file.
+    #[error("cannot read the Corefile from the pipe {}: {error}", path.display())]
+    Pipe {
+        /// The pipe.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
     /// Something that the machine does not give: a thread, a file descriptor.
     #[error("cannot start: {0}")]
     Machine(std::io::Error),
@@ -57,7 +66,7 @@ pub enum StartError {
 pub enum Origin {
     /// A file, read again at each reload.
     File(PathBuf),
-    /// Standard input, read once.
+    /// Standard input or a pipe, read once.
     Text(Vec<u8>),
     /// No Corefile: `whoami` and `log` on the default port.
     Default,
@@ -75,6 +84,15 @@ impl Origin {
                 std::io::stdin().take(MAX_STDIN).read_to_end(&mut text).map_err(StartError::Stdin)?;
                 Ok(Self::Text(text))
             }
+            // As `-conf /dev/stdin` and `-conf <(...)` have it: it can be read once.
+            Some(path) if readfile::is_pipe(path) => {
+                let of = path.clone();
+                let mut text = Vec::new();
+                let read = move || File::open(of)?.take(MAX_STDIN).read_to_end(&mut text).map(|_| text);
+                let text = readfile::within(path, readfile::PATIENCE, read).map_err(std::io::Error::from);
+                let text = text.and_then(|text| text);
+                text.map(Self::Text).map_err(|error| StartError::Pipe { path: path.clone(), error })
+            }
             Some(path) => Ok(Self::File(path.clone())),
             None if Path::new("Corefile").exists() => Ok(Self::File("Corefile".into())),
             None => Ok(Self::Default),
@@ -88,7 +106,16 @@ impl Origin {
     pub fn read(&self) -> Result<Corefile, Box<Located<SetupError>>> {
         let env = |name: &str| std::env::var(name).ok();
         match self {
-            Self::File(path) => corefile::read_file(path, &env),
+            Self::File(path) => {
+                let of = path.clone();
+                let work = move || corefile::read_file(&of, &|name| std::env::var(name).ok());
+                // With all that it imports: one of them may be on a disk that hangs.
+                readfile::within(path, readfile::PATIENCE, work).unwrap_or_else(|error| {
+                    let reason = std::io::Error::from(error).kind();
+                    let error = corefile::SyntaxError::Unreadable { path: path.clone(), reason };
+                    Err(Located::new(&Location::file_only(&path.display().to_string()), error))
+                })
+            }
             Self::Text(text) => corefile::read_text("stdin", text, Path::new("."), &env),
             Self::Default => {
                 corefile::read_text("Corefile", b". {\n whoami\n log\n}\n", Path::new("."), &env)
@@ -112,7 +139,7 @@ impl Draft {
     /// Reads the Corefile and gives it its meaning.
     ///
     /// # Errors
-    /// What is wrong with it, and where.
+    /// What is wrong with it, and where; that it is empty.
     pub fn read(origin: &Origin, dns_port: u16) -> Result<Self, Box<Located<SetupError>>> {
         let corefile = origin.read()?;
         let mut sha = Sha512::new();
@@ -122,7 +149,7 @@ impl Draft {
         }
         let hash = sha.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
         let warnings = corefile.warnings.iter().map(|warning| format!("{warning:#}")).collect();
-        let spec = Spec::read(&corefile, dns_port).map_err(Box::new)?;
+        let spec = Spec::read(corefile, dns_port).map_err(Box::new)?;
         Ok(Self { spec, hash, warnings })
     }
 }
@@ -143,6 +170,21 @@ impl Deliver for Mailer {
         if let Some(inbox) = running.as_ref().and_then(|running| running.inboxes.get(worker)) {
             inbox.post(Letter::Exchanged { id, result });
         }
+fn hash(corefile: &Corefile) -> String {
+    let mut sha = Sha512::new();
+    for token in corefile.tokens() {
+        sha.update(token.as_bytes());
+        sha.update([0]);
+    }
+    sha.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A configuration that is built and not bound.
+pub struct Next {
+    draft: Draft,
+    house: House,
+}
+
     }
 }
 
@@ -252,16 +294,31 @@ impl Server {
         &self.running
     }
 
-    /// Reads the configuration again and serves it if it can be; else the old one serves on, and why is logged.
+    /// Says that a reload begins, and what its slow part is: reading, looking up, building, on a thread that may wait for
+    /// disks and servers. Who does not want what comes of it any more drops it.
     ///
     /// `signal` asked for it; without one, the plugin `reload` did.
-    pub fn reload(&mut self, signal: Option<&str>) {
-        let logger = self.running.logger.clone();
+    pub fn begin_reload(
+        &self,
+        signal: Option<&str>,
+    ) -> impl FnOnce() -> Result<Next, StartError> + Send + use<> + 'static {
+        let (running, origin, dns_port) = (self.running.clone(), self.origin.clone(), self.dns_port);
         if let Some(signal) = signal {
-            logger.info(None, &format!("{signal}: Reloading"));
+            running.logger.info(None, &format!("{signal}: Reloading"));
         }
-        logger.info(None, "Reloading");
-        match self.try_reload() {
+        running.logger.info(None, "Reloading");
+        move || {
+            let draft = Draft::read(&origin, dns_port)?;
+            let house = House::build(&draft.spec, &running.shared, &addresses_of).map_err(Box::new)?;
+            house.look_at_files(&running.shared, clock::now(), &running.logger);
+            Ok(Next { draft, house })
+        }
+    }
+
+    /// Serves what came of a reload if it can be; else the old configuration serves on, and why is logged.
+    pub fn finish_reload(&mut self, next: Result<Next, StartError>) {
+        let logger = self.running.logger.clone();
+        match next.and_then(|next| self.serve_next(next)) {
             Ok(()) => logger.info(None, "Reloading complete"),
             Err(error) => {
                 self.reloads.failed.add_shared(1);
@@ -278,35 +335,30 @@ impl Server {
     /// Says which configuration serves, where `reload` is written.
     pub fn tell_hash(&self) {
         if self.running.house.load().reload.is_some() {
-            let hash = self.reloads.hash.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+            let hash = self.reloads.hash.lock().unwrap_or_else(PoisonError::into_inner).clone();
             self.running.logger.info(Some("reload"), &format!("Running configuration SHA512 = {hash}"));
         }
     }
 
-    /// The hash of the Corefile as it stands now, if that is not the one that serves; an unreadable file counts once.
-    pub fn changed(&self, last_seen: &mut String) -> bool {
-        let hash = match self.origin.read() {
-            Ok(corefile) => {
-                let mut sha = Sha512::new();
-                for token in corefile.tokens() {
-                    sha.update(token.as_bytes());
-                    sha.update([0]);
-                }
-                sha.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
-            }
+    /// What finds the hash of the Corefile as it stands now, or what is wrong with it. It may wait for a disk.
+    pub fn look(&self) -> impl FnOnce() -> String + Send + 'static {
+        let origin = self.origin.clone();
+        move || match origin.read() {
+            Ok(corefile) => hash(&corefile),
             Err(error) => error.to_string(),
-        };
-        let serving = self.reloads.hash.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
-        let changed = hash != *last_seen && hash != serving;
-        *last_seen = hash;
+        }
+    }
+
+    /// Whether a look found another Corefile than the one that serves; an unreadable file counts once.
+    pub fn changed(&self, found: String, last_seen: &mut String) -> bool {
+        let serving = self.reloads.hash.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let changed = found != *last_seen && found != serving;
+        *last_seen = found;
         changed
     }
 
-    fn try_reload(&mut self) -> Result<(), StartError> {
+    fn serve_next(&mut self, Next { draft, house }: Next) -> Result<(), StartError> {
         let running = self.running.clone();
-        let draft = Draft::read(&self.origin, self.dns_port)?;
-        let house = House::build(&draft.spec, &running.shared, &addresses_of).map_err(Box::new)?;
-        house.look_at_files(&running.shared, clock::now(), &running.logger);
         let bound = self.ports.bind(house.listeners.keys().copied(), self.workers.len(), &self.handle)?;
         let prepared = self.admin.prepare(plan(&house.admin))?;
         for warning in &draft.warnings {
@@ -322,7 +374,7 @@ impl Server {
         self.ports.close_others(|address| house.listeners.contains_key(address), &running);
         self.admin.commit(prepared);
         running.logger.set_debug(house.debug);
-        *self.reloads.hash.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = draft.hash;
+        *self.reloads.hash.lock().unwrap_or_else(PoisonError::into_inner) = draft.hash;
         running.shared.hosts.kept.apply(&house.keep, &running);
         self.serve_status();
         self.settle();

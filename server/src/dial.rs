@@ -151,7 +151,7 @@ struct Follow {
 impl Followed {
     fn follow(&self, spec: ForwardSpec, ours: Vec<SocketAddr>, group: &Arc<Group>) {
         let seen: Vec<_> =
-            spec.files().map(|path| (path.to_owned(), std::fs::read(path).unwrap_or_default())).collect();
+            spec.files().map(|path| (path.to_owned(), read_list(path).unwrap_or_default())).collect();
         let names = Kept::new(&spec, &self.names);
         if seen.is_empty() && names.is_empty() {
             return;
@@ -184,7 +184,7 @@ impl Follow {
     fn changed(&mut self) -> bool {
         let mut changed = false;
         for (path, seen) in &mut self.seen {
-            if let Ok(text) = std::fs::read(&*path)
+            if let Ok(text) = read_list(path)
                 && text != *seen
             {
                 *seen = text;
@@ -218,7 +218,13 @@ impl ForwardSpec {
 }
 
 pub(crate) fn read_resolv_conf(path: &Path) -> std::io::Result<Vec<SocketAddr>> {
-    std::fs::read_to_string(path).map(|text| forwarder::resolv_conf::parse(&text, node::link_index))
+    let text = String::from_utf8(read_list(path)?).map_err(|_| std::io::ErrorKind::InvalidData)?;
+    Ok(forwarder::resolv_conf::parse(&text, node::link_index))
+}
+
+/// A list of servers.
+pub(crate) fn read_list(path: &Path) -> std::io::Result<Vec<u8>> {
+    Ok(readfile::read_in_time(path, MAX_LIST)?)
 }
 
 /// Whether queries to `upstream` would come back to one of `ours`; a wildcard has every local address.
@@ -245,6 +251,9 @@ mod tests {
 
     fn corefile(upstreams: &str) -> String {
         format!(". {{\nbind 127.0.0.1\nforward . {upstreams}\n}}\n")
+/// A resolv.conf has some hundred octets.
+const MAX_LIST: u64 = 1 << 20;
+
     }
 
     #[test]

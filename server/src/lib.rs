@@ -33,6 +33,7 @@ pub mod serve;
 pub mod setup;
 mod sync;
 mod text;
+pub mod signals;
 mod watchdog;
 mod zonetext;
 

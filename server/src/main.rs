@@ -4,19 +4,22 @@
 //! or an address cannot be used, or the server cannot go on; 2 after a second SIGINT.
 
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use rand::Rng as _;
+use rustix::fs::OFlags;
 use server::cli::{self, Flags, Wish};
 use server::clock;
-use server::control::{Draft, Origin, Server};
+use server::control::{Draft, Next, Origin, Server, StartError};
 use server::house::{House, Shared};
 use server::keeping;
 use server::observe::{Format, Logger, json_line};
+use server::signals::{Asked, Life, Signals};
 use tokio::runtime::{Builder, Runtime};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
@@ -67,25 +70,29 @@ fn fail(error: &dyn std::fmt::Display, json: bool) -> ExitCode {
 
 fn serve(flags: &Flags, start: std::time::Instant) -> Result<ExitCode, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
-    let mut signals = Signals::new().map_err(|error| text(&error))?;
-    let origin = Origin::find(flags).map_err(|error| text(&error))?;
+    let signals = Signals::new().map_err(|error| text(&error))?;
     let format = if flags.json { Format::Json } else { Format::Text };
     let logger = Logger::stdout(format).map_err(|error| text(&error))?;
     logger.install();
+    let life = Life::new(logger.clone(), flags.pidfile.clone());
+    let (asked, mut heard) = mpsc::unbounded_channel();
+    signals.hear(life.clone(), asked).map_err(|error| text(&error))?;
+    let origin = Origin::find(flags).map_err(|error| text(&error))?;
     let limits = sockets::raise_open_files_limit();
     let runtime = runtime().map_err(|error| text(&error))?;
     let (fatal, mut fatal_messages) = mpsc::unbounded_channel();
     let mut server = Server::start(flags, origin, runtime.handle(), logger.clone(), fatal, start)
         .map_err(|error| text(&error))?;
+    life.serves(server.running());
     if let Err(error) = limits {
         logger.warning(None, &format!("cannot raise the number of open files: {error}"));
     }
-    if let Some(path) = &flags.pidfile {
+    life.write_pidfile(|path| {
         write_pidfile(path).map_err(|error| {
             let mend = "name a file where this user may write, or leave -pidfile out";
             format!("cannot write the pidfile {}: {error}; {mend}", path.display())
-        })?;
-    }
+        })
+    })?;
     if !flags.quiet {
         let house = server.running().house.load_full();
         for line in house.banner() {
@@ -96,88 +103,121 @@ fn serve(flags: &Flags, start: std::time::Instant) -> Result<ExitCode, String> {
     if !flags.quiet {
         logger.print(cli::version().trim_end());
     }
-    // A Corefile that could not be served is not tried again before it changes.
-    let mut last_seen = String::new();
+    let mut aside = Aside::new();
     let code = loop {
-        match runtime.block_on(next_event(&server, &mut signals, &mut fatal_messages, &mut last_seen)) {
-            Event::Reload(signal) => server.reload(signal),
-            Event::Stop(name) => {
-                logger.info(None, name);
-                let (mut interrupt, pidfile) = (signals.interrupt, flags.pidfile.clone());
-                let impatient = logger.clone();
-                runtime.spawn(async move {
-                    interrupt.recv().await;
-                    impatient.info(None, "SIGINT: Force quit");
-                    pidfile.as_deref().map(remove_own_pidfile);
-                    impatient.flush(LAST_LINES);
-                    std::process::exit(2);
-                });
+        match runtime.block_on(next_event(&server, &mut heard, &mut fatal_messages, &mut aside)) {
+            Event::Reload(signal) => aside.reload(&mut server, signal),
+            Event::Reloaded(next) => {
+                server.finish_reload(next);
+                aside.reloaded(&mut server);
+            }
+            Event::Stop => {
                 server.stop();
                 break ExitCode::SUCCESS;
             }
-            Event::Quit => {
-                logger.info(None, "SIGQUIT: Quitting process immediately");
-                break ExitCode::SUCCESS;
-            }
+            Event::Quit => break ExitCode::SUCCESS,
             Event::Fatal(message) => {
                 logger.flush(LAST_LINES);
                 break fail(&message, flags.json);
             }
         }
     };
-    if let Some(path) = &flags.pidfile {
-        remove_own_pidfile(path);
-    }
+    life.remove_pidfile();
     logger.flush(LAST_LINES);
-    // Connections and lookups that still wait for somebody are nobody's any more.
-    runtime.shutdown_background();
+    // Connections, lookups and reloads that still wait for somebody are nobody's any more: they go with the process.
+    std::mem::forget(runtime);
     Ok(code)
 }
 
 enum Event {
     /// By which signal, if not by a changed file.
     Reload(Option<&'static str>),
-    /// What is told of it.
-    Stop(&'static str),
+    Reloaded(Result<Next, StartError>),
+    Stop,
     Quit,
     Fatal(String),
 }
 
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    quit: Signal,
-    hangup: Signal,
-    user1: Signal,
-    /// CoreDNS replaces its binary on it; here it means nothing, and must not end the process.
-    user2: Signal,
+/// What is done on threads that may wait for disks and servers, while the main thread hears what is asked: one reload at a
+/// time, or one look at the Corefile.
+struct Aside {
+    sender: mpsc::UnboundedSender<Done>,
+    done: mpsc::UnboundedReceiver<Done>,
+    busy: bool,
+    /// The signal that asked for a reload while one went on.
+    again: Option<&'static str>,
+    /// What the last look found.
+    last_seen: String,
 }
 
-impl Signals {
-    /// Heard from now on, if a runtime runs or not: a signal that comes while the server starts is obeyed once it serves.
-    ///
-    /// A runtime with threads may read a signal after its handler stands and before its listener does, and it is lost.
-    /// The one made here reads none.
-    fn new() -> std::io::Result<Self> {
-        Builder::new_current_thread().enable_io().build()?.block_on(async {
-            Ok(Self {
-                terminate: signal(SignalKind::terminate())?,
-                interrupt: signal(SignalKind::interrupt())?,
-                quit: signal(SignalKind::quit())?,
-                hangup: signal(SignalKind::hangup())?,
-                user1: signal(SignalKind::user_defined1())?,
-                user2: signal(SignalKind::user_defined2())?,
-            })
-        })
+enum Done {
+    Reload(Result<Next, StartError>),
+    Look(String),
+}
+
+impl Aside {
+    fn new() -> Self {
+        let (sender, done) = mpsc::unbounded_channel();
+        Self { sender, done, busy: false, again: None, last_seen: String::new() }
+    }
+
+    fn reload(&mut self, server: &mut Server, signal: Option<&'static str>) {
+        if self.busy {
+            self.again = signal.or(self.again);
+            return;
+        }
+        let work = server.begin_reload(signal);
+        if let Err(error) = self.spawn(move || Done::Reload(work())) {
+            server.finish_reload(Err(StartError::Machine(error)));
+        }
+    }
+
+    /// What was asked for meanwhile.
+    fn reloaded(&mut self, server: &mut Server) {
+        if let Some(signal) = self.again.take() {
+            self.reload(server, Some(signal));
+        }
+    }
+
+    fn look(&mut self, server: &Server) {
+        if !self.busy {
+            let work = server.look();
+            // Where there is no thread for it now there may be one the next time.
+            let _ = self.spawn(move || Done::Look(work()));
+        }
+    }
+
+    fn spawn(&mut self, work: impl FnOnce() -> Done + Send + 'static) -> std::io::Result<()> {
+        let sender = self.sender.clone();
+        let thread = std::thread::Builder::new().name("reload".to_owned());
+        thread.spawn(move || {
+            let panicked = |_| Done::Reload(Err(StartError::Machine(std::io::Error::other("a panic"))));
+            let done = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(panicked);
+            // Nobody waits for it only where the process ends.
+            let _ = sender.send(done);
+        })?;
+        self.busy = true;
+        Ok(())
+    }
+
+    /// The end of what goes on; for ever where nothing does.
+    async fn next(&mut self) -> Done {
+        match self.done.recv().await {
+            Some(done) => {
+                self.busy = false;
+                done
+            }
+            None => std::future::pending().await,
+        }
     }
 }
 
-/// Waits for a signal, for the Corefile to change, or for bad news.
+/// Waits for a signal, for the Corefile to change, for a reload's end, or for bad news.
 async fn next_event(
     server: &Server,
-    signals: &mut Signals,
+    heard: &mut mpsc::UnboundedReceiver<Asked>,
     fatal: &mut mpsc::UnboundedReceiver<String>,
-    last_seen: &mut String,
+    aside: &mut Aside,
 ) -> Event {
     loop {
         let reload = server.running().house.load().reload;
@@ -191,18 +231,22 @@ async fn next_event(
             }
         };
         tokio::select! {
-            _ = signals.terminate.recv() => return Event::Stop("SIGTERM: Shutting down servers then terminating"),
-            _ = signals.interrupt.recv() => return Event::Stop("SIGINT: Shutting down"),
-            _ = signals.quit.recv() => return Event::Quit,
-            _ = signals.hangup.recv() => return Event::Reload(Some("SIGHUP")),
-            _ = signals.user1.recv() => return Event::Reload(Some("SIGUSR1")),
-            _ = signals.user2.recv() => {}
+            Some(asked) = heard.recv() => return match asked {
+                Asked::Reload(signal) => Event::Reload(Some(signal)),
+                Asked::Stop => Event::Stop,
+                Asked::Quit => Event::Quit,
+            },
             message = fatal.recv() => return Event::Fatal(message.unwrap_or_default()),
-            () = next_look => {
-                if server.changed(last_seen) {
-                    return Event::Reload(None);
+            done = aside.next() => match done {
+                Done::Reload(next) => return Event::Reloaded(next),
+                Done::Look(found) => {
+                    let changed = server.changed(found, &mut aside.last_seen);
+                    if changed || aside.again.is_some() {
+                        return Event::Reload(aside.again.take());
+                    }
                 }
-            }
+            },
+            () = next_look => aside.look(server),
         }
     }
 }
@@ -304,20 +348,18 @@ fn runtime() -> std::io::Result<Runtime> {
 
 /// On a full disk no empty file stays behind.
 fn write_pidfile(path: &Path) -> std::io::Result<()> {
-    let mut file = std::fs::File::create(path)?;
+    // A pipe without a reader is an error, and nothing to wait for.
+    let mut file = std::fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .custom_flags(OFlags::NONBLOCK.bits() as i32)
+        .open(path)?;
     let written = writeln!(file, "{}", std::process::id());
     if written.is_err() && file.metadata().is_ok_and(|file| file.is_file()) {
         let _ = std::fs::remove_file(path);
     }
     written
-}
-
-/// A successor may have written its own id meanwhile.
-fn remove_own_pidfile(path: &Path) {
-    let own = std::process::id().to_string();
-    if std::fs::read_to_string(path).is_ok_and(|text| text.trim() == own) {
-        let _ = std::fs::remove_file(path);
-    }
 }
 
 /// How long the log's reader has for the last lines.

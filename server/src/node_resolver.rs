@@ -14,6 +14,7 @@ mod services;
 mod settings;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +26,7 @@ use refresh::{Family, Question, Resolver};
 use thiserror::Error;
 use tokio::runtime::{Builder, Handle};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::admin::{AdminServer, Content, Plan as AdminPlan, Process};
@@ -32,7 +34,7 @@ use crate::clock;
 use crate::observe::{Families, Format, Logger, Source as _};
 use counters::Counters;
 use plan::{Outcomes, Plan, Rules, Verdict, plan};
-use services::{Looked, Service, Services};
+use services::{Looked, Service, Services, ServicesFile};
 use settings::Settings;
 
 pub use settings::{Request, SettingsError};
@@ -157,8 +159,9 @@ impl NodeResolver {
             loop {
                 tokio::select! {
                     () = sleep_until(next) => break,
-                    () = sleep(LOOK) => {
-                        if self.look_at_services() {
+                    // A signal comes in between: the list may be on a disk that hangs.
+                    read = Self::read_services(self.services.path()) => {
+                        if read.is_some_and(|read| self.took_services(read)) {
                             break;
                         }
                     }
@@ -207,9 +210,17 @@ impl NodeResolver {
             .collect()
     }
 
-    /// Reads the list of services if it has changed. `true`: there is a new one.
-    fn look_at_services(&mut self) -> bool {
-        match self.services.look() {
+    /// Reads the list of services, in a while.
+    async fn read_services(path: Option<PathBuf>) -> Option<services::Read> {
+        sleep(LOOK).await;
+        let path = path?;
+        // It fails only where the runtime ends.
+        spawn_blocking(move || ServicesFile::read(&path)).await.ok()
+    }
+
+    /// Takes the list of services if it has changed. `true`: there is a new one.
+    fn took_services(&mut self, read: services::Read) -> bool {
+        match self.services.take(read) {
             Looked::Same => false,
             Looked::New => {
                 let count = self.services.names().len();

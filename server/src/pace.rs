@@ -17,6 +17,11 @@ pub(crate) fn with_rests<T>(work: impl FnOnce() -> T) -> T {
     done
 }
 
+/// Whether this thread rests: work that it gives to another does, too.
+pub(crate) fn rests() -> bool {
+    PACE.with_borrow(Option::is_some)
+}
+
 /// After every small step of long work: rests, if it is time to and this thread does.
 #[inline]
 pub(crate) fn step() {

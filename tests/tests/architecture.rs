@@ -8,13 +8,14 @@ use cargo_metadata::{Metadata, MetadataCommand, Package};
 /// Who may import what of ours, outside of tests.
 const ARROWS: &[(&str, &[&str])] = &[
     ("wire", &[]),
-    ("corefile", &[]),
+    ("readfile", &[]),
+    ("corefile", &["readfile"]),
     ("gotemplate", &[]),
     ("sockets", &[]),
     ("node", &[]),
-    ("hostsfile", &["wire"]),
+    ("hostsfile", &["readfile", "wire"]),
     ("cache", &["wire"]),
-    ("forwarder", &["wire"]),
+    ("forwarder", &["readfile", "wire"]),
     ("kubernetes", &["wire"]),
     ("refresh", &["wire", "hostsfile"]),
 ];

@@ -124,7 +124,8 @@ fn digest(certificates: &[CertificateDer<'_>]) -> Vec<u8> {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
-    std::fs::read(path).map_err(|error| TlsError::File { path: path.to_owned(), error })
+    readfile::read_in_time(path, MAX_BYTES)
+        .map_err(|error| TlsError::File { path: path.to_owned(), error: error.into() })
 }
 
 fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
@@ -133,3 +134,6 @@ fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>,
         .map_err(|_| TlsError::Certificate(path.to_owned()))?;
     if certificates.is_empty() { Err(TlsError::Certificate(path.to_owned())) } else { Ok(certificates) }
 }
+
+/// A key, a chain, or the authorities of a whole system, which are some 300 kB.
+const MAX_BYTES: u64 = 16 << 20;

@@ -184,17 +184,20 @@ fn lock(file: &Open, path: &Path) -> Result<(), PublishError> {
 
 /// The file, what the system tells about it, and its bytes.
 fn read(path: &Path) -> Result<(Open, Metadata, Vec<u8>), PublishError> {
-    let file = Open::open(path).map_err(Step::Open.at(path))?;
-    let found = file.metadata().map_err(Step::Read.at(path))?;
-    if found.nlink() == 0 {
-        return Err(PublishError::Orphaned(path.to_owned()));
-    }
-    let mut bytes = Vec::new();
-    (&file).take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(Step::Read.at(path))?;
-    if bytes.len() as u64 > MAX_BYTES {
-        return Err(PublishError::TooLarge(path.to_owned()));
-    }
-    Ok((file, found, bytes))
+    let of = path.to_owned();
+    let work = move || {
+        let (file, found) = readfile::open(&of).map_err(|error| Step::Open.at(&of)(error.into()))?;
+        if found.nlink() == 0 {
+            return Err(PublishError::Orphaned(of));
+        }
+        let mut bytes = Vec::new();
+        (&file).take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(Step::Read.at(&of))?;
+        if bytes.len() as u64 > MAX_BYTES {
+            return Err(PublishError::TooLarge(of));
+        }
+        Ok((file, found, bytes))
+    };
+    readfile::within(path, readfile::PATIENCE, work).map_err(|error| Step::Read.at(path)(error.into()))?
 }
 
 /// What changes when somebody writes to a file or puts another in its place.

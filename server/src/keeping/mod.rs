@@ -172,7 +172,7 @@ impl Kept {
 
     /// The text to serve where there is no file.
     pub fn missing(&self, now: Instant) -> Arc<[u8]> {
-        let shipped = std::fs::read(&self.shipped).unwrap_or_default();
+        let shipped = readfile::read_in_time(&self.shipped, MAX_SHIPPED).unwrap_or_default();
         self.state().keeper.ship(&shipped, reading(now))
     }
 
@@ -411,6 +411,9 @@ const MOST_TOLD: usize = 3;
 const PUBLISH_AGAIN: Duration = Duration::from_secs(30);
 /// How long another program has to finish what it writes.
 const CATCH_UP_AGAIN: Duration = Duration::from_secs(5);
+
+/// What is shipped are some names.
+const MAX_SHIPPED: u64 = 16 << 20;
 
 #[cfg(test)]
 mod tests {

@@ -5,12 +5,12 @@ use std::path::Path;
 
 use wire::Name;
 
-use crate::dial::{is_ours, read_resolv_conf};
+use crate::dial::{is_ours, read_list, read_resolv_conf};
 use crate::house::House;
 
 /// The servers to ask, in order: `via`, else those of /etc/localdns/upstream-dns, else the upstreams of the first server
 /// block that forwards the root zone. TLS upstreams and our own addresses are left out; a source that has nobody else
-/// gives way to the next.
+/// gives way to the next. Blocks while a file is read.
 pub(super) fn servers(via: &[SocketAddr], house: Option<&House>) -> Vec<SocketAddr> {
     let ours: Vec<SocketAddr> = house.iter().flat_map(|house| house.listeners.keys().copied()).collect();
     let usable = |server: &SocketAddr| !is_ours(*server, &ours) && !is_node_local(server.ip());
@@ -21,7 +21,8 @@ pub(super) fn servers(via: &[SocketAddr], house: Option<&House>) -> Vec<SocketAd
     if !via.is_empty() {
         return first(via.to_vec()).unwrap_or_default();
     }
-    first(listed(&std::fs::read_to_string(LIST).unwrap_or_default()))
+    let text = read_list(Path::new(LIST)).unwrap_or_default();
+    first(listed(&String::from_utf8_lossy(&text)))
         .or_else(|| house.and_then(|house| first(forwarded(house))))
         .unwrap_or_default()
 }

@@ -373,7 +373,7 @@ const CLIENT_BYTES: usize = 4096;
 /// Room for an upstream's: the longest there is, whatever we announced.
 const UPSTREAM_BYTES: usize = 65_535;
 /// How long queries in flight may take once the server stops; upstreams are given up after 4.8 s.
-const DRAIN: Duration = Duration::from_secs(5);
+const DRAIN: Duration = Duration::from_millis(4850);
 /// A worker's turn takes less; the shortest slice that there is. Others on its core cost a query a tick otherwise (4 ms).
 const SLICE: Duration = Duration::from_micros(100);
 /// How long a worker may sleep without a sign of life.

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::fs::{self, File, Metadata};
-use std::io::{self, Read as _};
+use std::fs::{self, Metadata};
+use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -54,7 +54,7 @@ pub(crate) struct Services {
 }
 
 #[derive(Debug)]
-struct ServicesFile {
+pub(crate) struct ServicesFile {
     path: PathBuf,
     seen: Seen,
 }
@@ -84,8 +84,8 @@ impl Services {
     /// # Errors
     /// The file cannot be read, or what is wrong with its first word that is no service.
     pub(crate) fn from_file(path: &Path) -> Result<Self, SettingsError> {
-        let seen = Seen::of(path);
-        Ok(Self { names: read_file(path)?, file: Some(ServicesFile { path: path.to_owned(), seen }) })
+        let (seen, text) = ServicesFile::read(path);
+        Ok(Self { names: read_text(path, text)?, file: Some(ServicesFile { path: path.to_owned(), seen }) })
     }
 
     /// Sorted.
@@ -98,15 +98,19 @@ impl Services {
         self.file.as_ref().map_or_else(|| VARIABLE.to_owned(), |file| file.path.display().to_string())
     }
 
-    /// Reads the file again if it has changed; what cannot be used changes nothing.
-    pub(crate) fn look(&mut self) -> Looked {
+    /// Where they are from, if that is a file.
+    pub(crate) fn path(&self) -> Option<PathBuf> {
+        self.file.as_ref().map(|file| file.path.clone())
+    }
+
+    /// Takes what the file is now, if it has changed; what cannot be used changes nothing.
+    pub(crate) fn take(&mut self, (seen, text): Read) -> Looked {
         let Some(file) = &mut self.file else { return Looked::Same };
-        let seen = Seen::of(&file.path);
         if seen == file.seen {
             return Looked::Same;
         }
         file.seen = seen;
-        match read_file(&file.path) {
+        match read_text(&file.path, text) {
             Ok(names) if names == self.names => Looked::Same,
             Ok(names) => {
                 self.names = names;
@@ -117,9 +121,27 @@ impl Services {
     }
 }
 
+/// A file as it is at one moment.
+pub(crate) type Read = (Seen, io::Result<Vec<u8>>);
+
+impl ServicesFile {
+    /// Reads it. Blocks, for at most [`readfile::PATIENCE`].
+    pub(crate) fn read(path: &Path) -> Read {
+        let of = path.to_owned();
+        let work = move || (Seen::of(&of), readfile::read(&of, MAX_BYTES));
+        match readfile::within(path, readfile::PATIENCE, work) {
+            Ok((seen, text)) => (seen, text.map_err(Into::into)),
+            Err(error) => {
+                let error = io::Error::from(error);
+                (Seen(Err(error.kind())), Err(error))
+            }
+        }
+    }
+}
+
 /// What changes when a file does; a file that cannot be looked at has its error.
 #[derive(Debug, PartialEq, Eq)]
-struct Seen(Result<(u64, u64, u64, i64, i64), io::ErrorKind>);
+pub(crate) struct Seen(Result<(u64, u64, u64, i64, i64), io::ErrorKind>);
 
 impl Seen {
     fn of(path: &Path) -> Self {
@@ -129,13 +151,11 @@ impl Seen {
     }
 }
 
-fn read_file(path: &Path) -> Result<BTreeSet<Service>, SettingsError> {
-    let io = |source| SettingsError::File { path: path.to_owned(), source };
-    let mut bytes = Vec::new();
-    File::open(path).map_err(io)?.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(io)?;
-    if bytes.len() as u64 > MAX_BYTES {
-        return Err(SettingsError::LargeFile(path.to_owned()));
-    }
+fn read_text(path: &Path, text: io::Result<Vec<u8>>) -> Result<BTreeSet<Service>, SettingsError> {
+    let bytes = text.map_err(|source| match source.kind() {
+        io::ErrorKind::FileTooLarge => SettingsError::LargeFile(path.to_owned()),
+        _ => SettingsError::File { path: path.to_owned(), source },
+    })?;
     let text = String::from_utf8_lossy(&bytes);
     let without_comments: Vec<&str> =
         text.lines().map(|line| line.split('#').next().unwrap_or_default()).collect();
@@ -243,22 +263,23 @@ mod tests {
         let path = home.path().join("services");
         fs::write(&path, "# for the build\na.n.svc, b.n.svc # both\n").unwrap();
         let mut services = Services::from_file(&path).unwrap();
+        let look = |services: &mut Services| services.take(ServicesFile::read(&path));
         assert_eq!(services.names().len(), 3);
-        assert!(matches!(services.look(), Looked::Same));
+        assert!(matches!(look(&mut services), Looked::Same));
         fs::write(&path, "c.n.svc\n\n").unwrap();
-        assert!(matches!(services.look(), Looked::New));
+        assert!(matches!(look(&mut services), Looked::New));
         let told = |looked: Looked| match looked {
             Looked::Bad(error) => error.to_string(),
             looked => panic!("{looked:?}"),
         };
         fs::write(&path, "c.n.svc\nnonsense\n").unwrap();
-        assert!(told(services.look()).starts_with(&format!("{}:2:1: \"nonsense\"", path.display())));
-        assert!(matches!(services.look(), Looked::Same), "told once");
+        assert!(told(look(&mut services)).starts_with(&format!("{}:2:1: \"nonsense\"", path.display())));
+        assert!(matches!(look(&mut services), Looked::Same), "told once");
         fs::remove_file(&path).unwrap();
-        assert!(told(services.look()).contains("No such file"));
-        assert!(matches!(services.look(), Looked::Same), "told once");
+        assert!(told(look(&mut services)).contains("No such file"));
+        assert!(matches!(look(&mut services), Looked::Same), "told once");
         assert!(services.names().contains(&Service::read("c.n.svc").unwrap()));
         fs::write(&path, "x".repeat(MAX_BYTES as usize + 1)).unwrap();
-        assert!(told(services.look()).contains("larger than"));
+        assert!(told(look(&mut services)).contains("larger than"));
     }
 }

@@ -2,9 +2,9 @@
 
 use std::cell::{RefCell, RefMut};
 use std::fmt;
-use std::fs::{self, File, Metadata};
+use std::fs::Metadata;
 use std::io::{self, Read as _};
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, Guard};
 use hostsfile::{Found, Options, Report, Source, Table};
+use readfile::ReadError;
 use wire::{Class, Flags, Query, RType, Reply};
 
 use super::Lookup;
@@ -391,21 +392,27 @@ enum Looked {
 }
 
 fn read_if_changed(path: &Path, seen: Option<Stamp>) -> io::Result<Looked> {
-    if fs::metadata(path)?.file_type().is_fifo() {
-        // Whoever opens a pipe waits for a writer.
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "a pipe is no hosts file"));
-    }
-    let mut file = File::open(path)?;
-    let before = stamp(&file.metadata()?);
+    let (of, rests) = (path.to_owned(), pace::rests());
+    let look = move || look_at(&of, seen);
+    let work = move || if rests { pace::with_rests(look) } else { look() };
+    readfile::within(path, readfile::PATIENCE, work)?
+}
+
+fn look_at(path: &Path, seen: Option<Stamp>) -> io::Result<Looked> {
+    let (mut file, metadata) = readfile::open(path)?;
+    let before = stamp(&metadata);
     if seen == Some(before) {
         return Ok(Looked::Same);
     }
+    if before.size > MAX_FILE {
+        return Err(ReadError::TooLarge(MAX_FILE).into());
+    }
     // One octet more than there is tells the end without growing.
     let mut text = Vec::new();
-    text.try_reserve_exact(before.size.min(MAX_FILE) as usize + 1)?;
+    text.try_reserve_exact(before.size as usize + 1)?;
     while file.by_ref().take(PIECE).read_to_end(&mut text)? > 0 {
-        if text.len() as u64 >= MAX_FILE {
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "more than 1 GiB"));
+        if text.len() as u64 > MAX_FILE {
+            return Err(ReadError::TooLarge(MAX_FILE).into());
         }
         pace::rest();
     }
@@ -444,7 +451,8 @@ fn stamp(metadata: &Metadata) -> Stamp {
     }
 }
 
-const MAX_FILE: u64 = 1 << 30;
+/// More than the pairs that a table has room for.
+const MAX_FILE: u64 = 256 << 20;
 /// What is read at once.
 const PIECE: u64 = 64 << 10;
 /// How long a file that is being written is given where `reload` sets no time.

@@ -4,6 +4,7 @@ mod bad_input;
 mod command_line;
 mod reload;
 mod systemd;
+mod signals;
 mod watchdog;
 
 use std::process::{Child, Command, Output};

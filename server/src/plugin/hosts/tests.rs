@@ -35,7 +35,7 @@ impl Followed {
     }
 
     fn touch(&self, at: std::time::SystemTime) {
-        File::options().append(true).open(&self.file).unwrap().set_modified(at).unwrap();
+        fs::File::options().append(true).open(&self.file).unwrap().set_modified(at).unwrap();
     }
 
     /// Lets the next look come; the addresses of `a` that are served then.
@@ -110,7 +110,7 @@ fn a_renamed_file_is_a_change_even_with_the_same_time_and_size() {
     let modified = fs::metadata(&file.file).unwrap().modified().unwrap();
     let other = file.file.with_extension("new");
     fs::write(&other, "192.0.2.2 a\n").unwrap();
-    File::options().append(true).open(&other).unwrap().set_modified(modified).unwrap();
+    fs::File::options().append(true).open(&other).unwrap().set_modified(modified).unwrap();
     fs::rename(&other, &file.file).unwrap();
     assert_eq!(file.look(), "192.0.2.2");
 }
@@ -282,18 +282,23 @@ fn bad_and_huge_lines_are_skipped_and_told() {
 }
 
 #[test]
-fn a_directory_or_a_pipe_in_its_place_keeps_the_entries() {
+fn a_directory_a_pipe_or_a_device_in_its_place_keeps_the_entries() {
     let mut file = Followed::new(Some("192.0.2.1 a\n"), "");
     fs::remove_file(&file.file).unwrap();
     fs::create_dir(&file.file).unwrap();
     assert_eq!(file.look(), "192.0.2.1");
-    assert!(file.log().contains("Is a directory"));
+    assert!(file.log().contains("expected a file, found a directory"));
     let mut file = Followed::new(Some("192.0.2.1 a\n"), "");
     fs::remove_file(&file.file).unwrap();
     let made = std::process::Command::new("mkfifo").arg(&file.file).status().unwrap();
     assert!(made.success());
     assert_eq!(file.look(), "192.0.2.1", "nobody waits for who never writes");
-    assert!(file.log().contains("a pipe is no hosts file"));
+    assert!(file.log().contains("expected a file, found a pipe"));
+    let mut file = Followed::new(Some("192.0.2.1 a\n"), "");
+    fs::remove_file(&file.file).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", &file.file).unwrap();
+    assert_eq!(file.look(), "192.0.2.1", "nobody reads what has no end");
+    assert!(file.log().contains("expected a file, found a device"));
 }
 
 #[test]

@@ -1,0 +1,192 @@
+//! Signals, heard on a thread of their own: whatever start, reload or stop wait for, who asks for the end gets it.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::time::sleep;
+
+use crate::observe::Logger;
+use crate::running::Running;
+
+/// What a signal asks of the main thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    /// SIGHUP, SIGUSR1: which.
+    Reload(&'static str),
+    /// SIGTERM, SIGINT: the queries in flight are answered first.
+    Stop,
+    /// SIGQUIT: they are not.
+    Quit,
+}
+
+/// The signals of this process, noted from the moment this is made.
+pub struct Signals {
+    runtime: Runtime,
+    terminate: Signal,
+    interrupt: Signal,
+    quit: Signal,
+    hangup: Signal,
+    user1: Signal,
+    /// CoreDNS replaces its binary on it; here it means nothing, and must not end the process.
+    user2: Signal,
+}
+
+impl Signals {
+    /// Made before any other runtime: one with threads may read a signal after its handler stands and before its listener
+    /// does, and it is lost.
+    ///
+    /// # Errors
+    /// What the kernel says to a pipe or a handler.
+    pub fn new() -> std::io::Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let entered = runtime.enter();
+        let terminate = signal(SignalKind::terminate())?;
+        let interrupt = signal(SignalKind::interrupt())?;
+        let quit = signal(SignalKind::quit())?;
+        let hangup = signal(SignalKind::hangup())?;
+        let user1 = signal(SignalKind::user_defined1())?;
+        let user2 = signal(SignalKind::user_defined2())?;
+        drop(entered);
+        Ok(Self { runtime, terminate, interrupt, quit, hangup, user1, user2 })
+    }
+
+    /// Starts the thread: `asked` hears what is asked, and `life` is ended where nobody obeys in time.
+    ///
+    /// # Errors
+    /// What the kernel says to a thread.
+    pub fn hear(self, life: Arc<Life>, asked: mpsc::UnboundedSender<Asked>) -> std::io::Result<()> {
+        let thread = std::thread::Builder::new().name("signals".to_owned());
+        thread
+            .spawn(move || {
+                let Self { runtime, terminate, interrupt, quit, hangup, user1, user2 } = self;
+                let mut heard = Heard { terminate, interrupt, quit, hangup, user1, user2, asked };
+                runtime.block_on(heard.run(&life));
+            })
+            .map(drop)
+    }
+}
+
+struct Heard {
+    terminate: Signal,
+    interrupt: Signal,
+    quit: Signal,
+    hangup: Signal,
+    user1: Signal,
+    user2: Signal,
+    asked: mpsc::UnboundedSender<Asked>,
+}
+
+impl Heard {
+    async fn run(&mut self, life: &Life) {
+        let told = loop {
+            tokio::select! {
+                _ = self.terminate.recv() => break "SIGTERM: Shutting down servers then terminating",
+                _ = self.interrupt.recv() => break "SIGINT: Shutting down",
+                _ = self.quit.recv() => {
+                    life.logger.info(None, "SIGQUIT: Quitting process immediately");
+                    self.ask(Asked::Quit);
+                    sleep(QUIT).await;
+                    life.end(0);
+                }
+                _ = self.hangup.recv() => self.ask(Asked::Reload("SIGHUP")),
+                _ = self.user1.recv() => self.ask(Asked::Reload("SIGUSR1")),
+                _ = self.user2.recv() => {}
+            }
+        };
+        life.logger.info(None, told);
+        self.ask(Asked::Stop);
+        tokio::select! {
+            _ = self.interrupt.recv() => {
+                life.logger.info(None, "SIGINT: Force quit");
+                life.end(2);
+            }
+            _ = self.quit.recv() => life.end(0),
+            () = life.patience() => {
+                life.logger.warning(None, "what was in flight is given up: the end was asked for too long ago");
+                life.end(0);
+            }
+        }
+    }
+
+    fn ask(&self, what: Asked) {
+        // Nobody listens only while the process ends.
+        let _ = self.asked.send(what);
+    }
+}
+
+/// The process, as far as it takes to end it.
+pub struct Life {
+    logger: Logger,
+    pidfile: Mutex<Pidfile>,
+    serving: OnceLock<Weak<Running>>,
+}
+
+enum Pidfile {
+    /// None was asked for, or it is removed, and nobody may write it again.
+    None,
+    At(PathBuf),
+}
+
+impl Life {
+    /// Of a process that will say its id in `pidfile`.
+    pub fn new(logger: Logger, pidfile: Option<PathBuf>) -> Arc<Self> {
+        let pidfile = Mutex::new(pidfile.map_or(Pidfile::None, Pidfile::At));
+        Arc::new(Self { logger, pidfile, serving: OnceLock::new() })
+    }
+
+    /// From now on there are clients: an end takes the time that they need.
+    pub fn serves(&self, running: &Arc<Running>) {
+        let _ = self.serving.set(Arc::downgrade(running));
+    }
+
+    /// Writes the pidfile, if one was asked for and the process does not end.
+    ///
+    /// # Errors
+    /// What `write` says.
+    pub fn write_pidfile<E>(&self, write: impl FnOnce(&std::path::Path) -> Result<(), E>) -> Result<(), E> {
+        match &*self.pidfile.lock().unwrap_or_else(PoisonError::into_inner) {
+            Pidfile::None => Ok(()),
+            Pidfile::At(path) => write(path),
+        }
+    }
+
+    /// Removes the pidfile; a successor may have written its own id meanwhile.
+    pub fn remove_pidfile(&self) {
+        let mut pidfile = self.pidfile.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Pidfile::At(path) = std::mem::replace(&mut *pidfile, Pidfile::None) {
+            let own = std::process::id().to_string();
+            if readfile::read(&path, 64).is_ok_and(|text| text.trim_ascii() == own.as_bytes()) {
+                let _ = std::fs::remove_file(path);
+            }
+        }
+    }
+
+    /// Until a stop has taken too long; while nothing is served yet there is nothing to wait for.
+    async fn patience(&self) {
+        sleep(START).await;
+        if let Some(running) = self.serving.get().and_then(Weak::upgrade) {
+            let lameduck = running.house.load().lameduck;
+            drop(running);
+            sleep(lameduck + STOP - START).await;
+        }
+    }
+
+    fn end(&self, code: i32) -> ! {
+        self.remove_pidfile();
+        self.logger.flush(LAST_LINES);
+        std::process::exit(code)
+    }
+}
+
+/// What is left of 5 s once the last lines are written. Queries in flight end after 4.8 s.
+const STOP: Duration = Duration::from_millis(4900);
+/// A start that is nearly done is not cut off.
+const START: Duration = Duration::from_millis(100);
+/// How long the main thread has to tidy up.
+const QUIT: Duration = Duration::from_millis(500);
+/// How long the log's reader has for the last lines.
+const LAST_LINES: Duration = Duration::from_millis(50);

@@ -1,0 +1,182 @@
+//! Who asks for the end gets it, whatever the process waits for; and files that nobody should wait for.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread::scope;
+use std::time::Duration;
+
+use tests::{Action, Ask, Server, Upstream, eventually, fresh_ip, now, port, run, signal, steadily, tempdir};
+
+use super::Killed;
+
+/// A Corefile whose upstream has a name that five servers are asked for in turn; none answers.
+fn unresolved(at: SocketAddr, silent: &[Upstream]) -> String {
+    let servers: Vec<String> = silent.iter().map(Upstream::word).collect();
+    format!(
+        ".:{} {{\nbind {}\nforward . up.example {{\nresolver {}\n}}\n}}\n",
+        at.port(),
+        at.ip(),
+        servers.join(" ")
+    )
+}
+
+fn silent_servers() -> Vec<Upstream> {
+    (0..5).map(|_| Upstream::start(fresh_ip(), |_| Action::Silent)).collect()
+}
+
+fn serving(at: SocketAddr, body: &str) -> String {
+    format!(
+        ".:{} {{\nbind {}\nhosts {{\n192.0.2.1 x.example\nfallthrough\n}}\n{body}\n}}\n",
+        at.port(),
+        at.ip()
+    )
+}
+
+#[test]
+fn a_reload_that_waits_for_silent_servers_holds_up_no_end() {
+    let silent = silent_servers();
+    for (signals, code) in [(&["TERM"][..], 0), (&["INT"], 0), (&["QUIT"], 0), (&["USR1", "HUP", "TERM"], 0)]
+    {
+        steadily(|| {
+            silent.iter().for_each(Upstream::forget);
+            let at = SocketAddr::from((fresh_ip(), port()));
+            let mut server = Server::start(&serving(at, "whoami"));
+            server.write_corefile(&unresolved(at, &silent));
+            server.signal("USR1");
+            silent[0].wait_for("up.example.", 1, Duration::from_secs(5));
+            assert_eq!(Ask::new("x.example", "A").of(at).short(), ["192.0.2.1"], "it serves meanwhile");
+            let asked = now();
+            signals.iter().for_each(|name| server.signal(name));
+            assert_eq!(server.wait(Duration::from_secs(10)).code(), Some(code), "{signals:?}");
+            assert!(asked.elapsed() < Duration::from_secs(2), "{signals:?}: {:?}", asked.elapsed());
+            assert!(!server.path("pid").exists(), "{signals:?}: a pidfile of nobody is left");
+            assert_eq!(silent[4].total(), 0, "the last one is asked long after");
+        });
+    }
+}
+
+#[test]
+fn a_start_that_waits_for_silent_servers_holds_up_no_end() {
+    let silent = silent_servers();
+    for name in ["TERM", "INT", "QUIT"] {
+        steadily(|| {
+            silent.iter().for_each(Upstream::forget);
+            let (home, at) = (tempdir(), SocketAddr::from((fresh_ip(), port())));
+            fs::write(home.path().join("Corefile"), unresolved(at, &silent)).unwrap();
+            let mut command = Command::new(tests::binary());
+            command.args(["-pidfile", "pid"]).current_dir(home.path()).stdout(Stdio::null());
+            let mut child = Killed(command.spawn().unwrap());
+            silent[0].wait_for("up.example.", 1, Duration::from_secs(5));
+            let asked = now();
+            signal(child.0.id(), name);
+            let status = eventually("the end", Duration::from_secs(10), || child.0.try_wait().unwrap());
+            assert!(asked.elapsed() < Duration::from_secs(2), "{name}: {:?}", asked.elapsed());
+            assert_eq!(status.code(), Some(0), "{name}");
+            assert!(!home.path().join("pid").exists(), "{name}");
+        });
+    }
+}
+
+#[test]
+fn a_stop_ends_within_5_s_while_nobody_reads_the_log_and_an_upstream_is_silent() {
+    let silent = Upstream::start(fresh_ip(), |_| Action::Silent);
+    steadily(|| {
+        silent.forget();
+        let at = SocketAddr::from((fresh_ip(), port()));
+        let mut server =
+            Server::start(&format!(".:{} {{\nbind {}\nforward . {}\n}}", at.port(), at.ip(), silent.word()));
+        let client = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+        client.send_to(&Ask::new("held.example", "A").bytes(), at).unwrap();
+        silent.wait_for("held.example.", 1, Duration::from_secs(5));
+        let asked = now();
+        server.signal("TERM");
+        assert_eq!(server.wait(Duration::from_secs(10)).code(), Some(0));
+        assert!(asked.elapsed() < Duration::from_millis(5100), "{:?}", asked.elapsed());
+        // It had its answer: the end was waited for, not cut off.
+        client.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+        client.recv(&mut [0; 512]).unwrap();
+    });
+}
+
+#[test]
+fn a_pipe_in_the_place_of_a_file_is_told_and_holds_up_nothing() {
+    let home = tempdir();
+    let at = SocketAddr::from((fresh_ip(), port()));
+    let [hosts, list, cert] = ["hosts", "upstreams", "ca.pem"].map(|name| home.path().join(name));
+    let write = |text: &str| tests::publish(&hosts, text);
+    write("192.0.2.1 y.example\n");
+    fs::write(&list, "nameserver 192.0.2.53\n").unwrap();
+    let with = |forward: &str| {
+        let hosts = hosts.display();
+        format!(
+            ".:{} {{\nbind {}\nhosts {hosts} {{\nreload 100ms\nttl 5\n}}\nforward . {forward}\n}}\n",
+            at.port(),
+            at.ip()
+        )
+    };
+    let sees = |address: &str| {
+        eventually(&format!("y.example at {address}"), Duration::from_secs(20), || {
+            let reply = Ask::new("y.example", "A").tcp().timeout(Duration::from_secs(1)).try_of(at).ok()?;
+            (reply.short() == [address]).then_some(())
+        });
+    };
+    let mut server = Server::start(&with(&list.display().to_string()));
+    sees("192.0.2.1");
+    let pipe = |path: &Path| {
+        // As `mv` would: there is no moment without a file.
+        let aside = path.with_extension("pipe");
+        run("mkfifo", &[&aside.to_string_lossy()]);
+        fs::rename(aside, path).unwrap();
+    };
+    // The list of upstreams is looked at by the thread that looks at hosts files.
+    pipe(&list);
+    let mut last = 1;
+    let mut hosts_are_followed = || {
+        last += 1;
+        write(&format!("192.0.2.{last} y.example\n"));
+        sees(&format!("192.0.2.{last}"));
+    };
+    hosts_are_followed();
+    let refused = |n: usize| {
+        server.signal("USR1");
+        server.wait_for_lines("Restart failed: ", n, Duration::from_secs(5)).pop().unwrap()
+    };
+    let told = refused(1);
+    assert!(told.contains("upstreams") && told.contains("expected a file, found a pipe"), "{told}");
+    hosts_are_followed();
+    pipe(&cert);
+    server.write_corefile(&with(&format!("tls://192.0.2.53 {{\ntls {}\n}}", cert.display())));
+    let told = refused(2);
+    assert!(told.contains("ca.pem") && told.contains("expected a file, found a pipe"), "{told}");
+    server.write_corefile(&with("/dev/zero"));
+    let told = refused(3);
+    assert!(told.contains("/dev/zero") && told.contains("expected a file, found a device"), "{told}");
+    pipe(&server.path("Corefile"));
+    let told = refused(4);
+    assert!(told.contains("Corefile") && told.contains("expected a file, found a pipe"), "{told}");
+    hosts_are_followed();
+    server.signal("TERM");
+    assert_eq!(server.wait(Duration::from_secs(2)).code(), Some(0));
+}
+
+#[test]
+fn a_corefile_out_of_a_pipe_is_read_once() {
+    let at = SocketAddr::from((fresh_ip(), port()));
+    let home = tempdir();
+    let pipe = home.path().join("pipe");
+    run("mkfifo", &[&pipe.to_string_lossy()]);
+    scope(|scope| {
+        // As a shell does for `-conf <(...)`.
+        scope.spawn(|| fs::write(&pipe, serving(at, "whoami")).unwrap());
+        let mut command = Command::new(tests::binary());
+        let child = Killed(command.arg("-conf").arg(&pipe).stdout(Stdio::null()).spawn().unwrap());
+        eventually("the first answer", Duration::from_secs(10), || {
+            let reply = Ask::new("x.example", "A").timeout(Duration::from_millis(50)).try_of(at).ok()?;
+            (reply.short() == ["192.0.2.1"]).then_some(())
+        });
+        signal(child.0.id(), "USR1");
+        assert_eq!(Ask::new("x.example", "A").of(at).short(), ["192.0.2.1"]);
+    });
+}
