@@ -115,6 +115,11 @@ pub fn has_address(ip: IpAddr) -> bool {
     interfaces().is_ok_and(|interfaces| holder_of_address(&interfaces, ip).is_some())
 }
 
+/// The name of the interface that `ip` is local on.
+pub fn link_of(ip: IpAddr) -> Option<String> {
+    interfaces().ok().and_then(|all| holder_of_address(&all, ip).map(|found| found.name.clone()))
+}
+
 /// The interface that `ip` is local on.
 pub(crate) fn holder_of_address(interfaces: &[Interface], ip: IpAddr) -> Option<&Interface> {
     interfaces.iter().find(|interface| {

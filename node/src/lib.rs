@@ -8,6 +8,7 @@ mod address;
 mod holder;
 mod interface;
 mod systemd;
+mod watch;
 
 use std::io;
 use std::net::IpAddr;
@@ -15,9 +16,10 @@ use std::net::IpAddr;
 pub use address::{Added, LINK, ensure_address};
 pub use holder::{Holder, Transport, holder_of};
 pub use interface::{
-    Address, Interface, addresses_of, has_address, interfaces, link_index, link_name, with_link,
+    Address, Interface, addresses_of, has_address, interfaces, link_index, link_name, link_of, with_link,
 };
 pub use systemd::{Notifier, PREDECESSOR};
+pub use watch::watch_removals;
 
 /// What went wrong between us and the machine.
 #[derive(Debug, thiserror::Error)]

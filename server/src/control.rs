@@ -19,7 +19,7 @@ use node::Notifier;
 use sha2::{Digest, Sha512};
 use thiserror::Error;
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 use crate::admin::{AdminError, AdminServer, AdminThread, Content, Plan};
 use crate::cli::Flags;
@@ -141,17 +141,48 @@ impl Draft {
     /// # Errors
     /// What is wrong with it, and where; that it is empty.
     pub fn read(origin: &Origin, dns_port: u16) -> Result<Self, Box<Located<SetupError>>> {
+        Self::of(&origin.read()?, dns_port)
+    }
+
+    /// As [`Self::read`], for a process that does not serve yet: one without a server block then means what none at all
+    /// means, as in CoreDNS. Nobody wants that in the place of what serves.
+    ///
+    /// # Errors
+    /// What is wrong with it, and where.
+    pub fn first(origin: &Origin, dns_port: u16) -> Result<Self, Box<Located<SetupError>>> {
         let corefile = origin.read()?;
-        let mut sha = Sha512::new();
-        for token in corefile.tokens() {
-            sha.update(token.as_bytes());
-            sha.update([0]);
+        if !corefile.blocks.is_empty() {
+            return Self::of(&corefile, dns_port);
         }
-        let hash = sha.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut draft = Self::of(&Origin::Default.read()?, dns_port)?;
+        draft.hash = hash(&corefile);
+        draft
+            .warnings
+            .push("the Corefile holds no server block: whoami is served, and nothing else".to_owned());
+        Ok(draft)
+    }
+
+    fn of(corefile: &Corefile, dns_port: u16) -> Result<Self, Box<Located<SetupError>>> {
+        let hash = hash(corefile);
         let warnings = corefile.warnings.iter().map(|warning| format!("{warning:#}")).collect();
         let spec = Spec::read(corefile, dns_port).map_err(Box::new)?;
         Ok(Self { spec, hash, warnings })
     }
+}
+
+fn hash(corefile: &Corefile) -> String {
+    let mut sha = Sha512::new();
+    for token in corefile.tokens() {
+        sha.update(token.as_bytes());
+        sha.update([0]);
+    }
+    sha.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A configuration that is built and not bound.
+pub struct Next {
+    draft: Draft,
+    house: House,
 }
 
 /// What tokio's threads bring to a worker.
@@ -170,21 +201,6 @@ impl Deliver for Mailer {
         if let Some(inbox) = running.as_ref().and_then(|running| running.inboxes.get(worker)) {
             inbox.post(Letter::Exchanged { id, result });
         }
-fn hash(corefile: &Corefile) -> String {
-    let mut sha = Sha512::new();
-    for token in corefile.tokens() {
-        sha.update(token.as_bytes());
-        sha.update([0]);
-    }
-    sha.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// A configuration that is built and not bound.
-pub struct Next {
-    draft: Draft,
-    house: House,
-}
-
     }
 }
 
@@ -202,6 +218,9 @@ pub struct Server {
     notifier: Arc<Notifier>,
     status_path: Option<PathBuf>,
     status: Option<StatusSocket>,
+    /// Told when an address may have been taken from the machine.
+    address_gone: Arc<Notify>,
+    watching: bool,
 }
 
 /// What is told of reloads.
@@ -226,7 +245,7 @@ impl Server {
         fatal: mpsc::UnboundedSender<String>,
         start: Instant,
     ) -> Result<Self, StartError> {
-        let draft = Draft::read(&origin, flags.dns_port)?;
+        let draft = Draft::first(&origin, flags.dns_port)?;
         for warning in &draft.warnings {
             logger.warning(None, warning);
         }
@@ -281,7 +300,10 @@ impl Server {
             notifier,
             status_path: flags.status.clone(),
             status: None,
+            address_gone: Arc::default(),
+            watching: false,
         };
+        server.watch_addresses();
         server.serve_status();
         server.settle();
         server.detect_loops();
@@ -316,7 +338,9 @@ impl Server {
     }
 
     /// Serves what came of a reload if it can be; else the old configuration serves on, and why is logged.
-    pub fn finish_reload(&mut self, next: Result<Next, StartError>) {
+    ///
+    /// `signal` as for its beginning.
+    pub fn finish_reload(&mut self, next: Result<Next, StartError>, signal: Option<&str>) {
         let logger = self.running.logger.clone();
         match next.and_then(|next| self.serve_next(next)) {
             Ok(()) => logger.info(None, "Reloading complete"),
@@ -372,6 +396,10 @@ impl Server {
         let old = running.house.swap(house.clone());
         self.ports.open(bound, &running, &self.handle);
         self.ports.close_others(|address| house.listeners.contains_key(address), &running);
+        self.watch_addresses();
+        if !self.ports.put_back_all(&running, &self.handle) {
+            self.put_back_again();
+        }
         self.admin.commit(prepared);
         running.logger.set_debug(house.debug);
         *self.reloads.hash.lock().unwrap_or_else(PoisonError::into_inner) = draft.hash;
@@ -382,6 +410,36 @@ impl Server {
         self.detect_loops();
         self.tell_hash();
         Ok(())
+    }
+
+    /// Until an address that we added may have been taken away.
+    pub async fn address_gone(&self) {
+        self.address_gone.notified().await;
+    }
+
+    /// Puts back the addresses that we added and somebody took away.
+    pub fn put_back_addresses(&mut self) {
+        if !self.ports.put_back(&self.running, &self.handle) {
+            self.put_back_again();
+        }
+    }
+
+    fn put_back_again(&self) {
+        let gone = self.address_gone.clone();
+        self.handle.spawn(async move {
+            tokio::time::sleep(PUT_BACK_AGAIN).await;
+            gone.notify_one();
+        });
+    }
+
+    /// Listens for removals as long as the process lives, once there is an address that we added.
+    fn watch_addresses(&mut self) {
+        if self.watching || !self.ports.has_added() {
+            return;
+        }
+        self.watching = true;
+        let gone = self.address_gone.clone();
+        self.handle.spawn(node::watch_removals(move || gone.notify_one()));
     }
 
     /// Waits until every worker has done the letters posted so far, so that what they replaced is dropped here.
@@ -540,5 +598,7 @@ const LEFT_TO_ANOTHER: &str = "systemd started another process than this one: RE
 const MAX_DEFAULT_WORKERS: usize = 8;
 /// How long TCP clients have for their last replies.
 const LAST_REPLIES: Duration = Duration::from_millis(500);
+/// How soon an address that could not be put back is tried again.
+const PUT_BACK_AGAIN: Duration = Duration::from_secs(1);
 /// What is read of standard input.
 const MAX_STDIN: u64 = 16 << 20;

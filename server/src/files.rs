@@ -33,7 +33,8 @@ fn watch(running: &Weak<Running>) {
             }
         }
         if next_follow.is_none_or(|due| due <= now) {
-            next_follow = running.shared.followed.look(&running.shared, now, logger);
+            next_follow =
+                running.shared.followed.look(&running.shared, &running.house.load_full(), now, logger);
         }
         running.shared.cache.sweep(now, SWEEP_BUDGET);
         for block in &running.house.load().blocks {

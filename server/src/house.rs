@@ -15,6 +15,7 @@ use std::time::Duration;
 use corefile::{Located, Location};
 use wire::{Flags, Name, OPTION_NSID, Query, Reply};
 
+use crate::circles;
 use crate::keeping::{self, Environment};
 use crate::listen::SourcePorts;
 use crate::observe::counters::{Tally, ZoneLabels, ZoneRegistry, ZoneSet};
@@ -246,7 +247,7 @@ impl House {
                 spec.blocks.iter().filter_map(|block| block.prometheus.map(|metrics| metrics.address)),
             ),
         };
-        Ok(Self {
+        let house = Self {
             listeners,
             blocks,
             zones,
@@ -262,7 +263,9 @@ impl House {
             debug: spec.blocks.iter().any(|block| block.debug),
             keep: keeping::plan(spec, &shared.environment),
             source_ports: SourcePorts::read(),
-        })
+        };
+        circles::refuse(spec, &house)?;
+        Ok(house)
     }
 
     /// The lines that CoreDNS prints at start: `ZONE:PORT` and, where bound, ` on ADDRESS`.

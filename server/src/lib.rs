@@ -6,6 +6,7 @@
 //! One direction, each room entered once. ARCHITECTURE.md draws the house.
 
 pub mod admin;
+mod circles;
 pub mod cli;
 pub mod clock;
 pub mod control;
@@ -31,9 +32,9 @@ pub mod route;
 pub mod running;
 pub mod serve;
 pub mod setup;
+pub mod signals;
 mod sync;
 mod text;
-pub mod signals;
 mod watchdog;
 mod zonetext;
 

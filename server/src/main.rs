@@ -108,9 +108,10 @@ fn serve(flags: &Flags, start: std::time::Instant) -> Result<ExitCode, String> {
         match runtime.block_on(next_event(&server, &mut heard, &mut fatal_messages, &mut aside)) {
             Event::Reload(signal) => aside.reload(&mut server, signal),
             Event::Reloaded(next) => {
-                server.finish_reload(next);
+                server.finish_reload(*next, aside.signal);
                 aside.reloaded(&mut server);
             }
+            Event::AddressGone => server.put_back_addresses(),
             Event::Stop => {
                 server.stop();
                 break ExitCode::SUCCESS;
@@ -132,7 +133,8 @@ fn serve(flags: &Flags, start: std::time::Instant) -> Result<ExitCode, String> {
 enum Event {
     /// By which signal, if not by a changed file.
     Reload(Option<&'static str>),
-    Reloaded(Result<Next, StartError>),
+    Reloaded(Box<Result<Next, StartError>>),
+    AddressGone,
     Stop,
     Quit,
     Fatal(String),
@@ -144,6 +146,8 @@ struct Aside {
     sender: mpsc::UnboundedSender<Done>,
     done: mpsc::UnboundedReceiver<Done>,
     busy: bool,
+    /// The signal that asked for the reload that goes on, if one did.
+    signal: Option<&'static str>,
     /// The signal that asked for a reload while one went on.
     again: Option<&'static str>,
     /// What the last look found.
@@ -151,14 +155,14 @@ struct Aside {
 }
 
 enum Done {
-    Reload(Result<Next, StartError>),
+    Reload(Box<Result<Next, StartError>>),
     Look(String),
 }
 
 impl Aside {
     fn new() -> Self {
         let (sender, done) = mpsc::unbounded_channel();
-        Self { sender, done, busy: false, again: None, last_seen: String::new() }
+        Self { sender, done, busy: false, signal: None, again: None, last_seen: String::new() }
     }
 
     fn reload(&mut self, server: &mut Server, signal: Option<&'static str>) {
@@ -166,9 +170,10 @@ impl Aside {
             self.again = signal.or(self.again);
             return;
         }
+        self.signal = signal;
         let work = server.begin_reload(signal);
-        if let Err(error) = self.spawn(move || Done::Reload(work())) {
-            server.finish_reload(Err(StartError::Machine(error)));
+        if let Err(error) = self.spawn(move || Done::Reload(Box::new(work()))) {
+            server.finish_reload(Err(StartError::Machine(error)), signal);
         }
     }
 
@@ -191,7 +196,8 @@ impl Aside {
         let sender = self.sender.clone();
         let thread = std::thread::Builder::new().name("reload".to_owned());
         thread.spawn(move || {
-            let panicked = |_| Done::Reload(Err(StartError::Machine(std::io::Error::other("a panic"))));
+            let panicked =
+                |_| Done::Reload(Box::new(Err(StartError::Machine(std::io::Error::other("a panic")))));
             let done = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(panicked);
             // Nobody waits for it only where the process ends.
             let _ = sender.send(done);
@@ -236,6 +242,7 @@ async fn next_event(
                 Asked::Stop => Event::Stop,
                 Asked::Quit => Event::Quit,
             },
+            () = server.address_gone() => return Event::AddressGone,
             message = fatal.recv() => return Event::Fatal(message.unwrap_or_default()),
             done = aside.next() => match done {
                 Done::Reload(next) => return Event::Reloaded(next),
@@ -324,7 +331,7 @@ impl Write for Once {
 /// Builds a house that nobody will serve.
 fn build(flags: &Flags) -> Result<(Draft, House, Runtime), String> {
     let origin = Origin::find(flags).map_err(|error| error.to_string())?;
-    let draft = Draft::read(&origin, flags.dns_port).map_err(|error| error.to_string())?;
+    let draft = Draft::first(&origin, flags.dns_port).map_err(|error| error.to_string())?;
     for warning in &draft.warnings {
         eprintln!("localdns: warning: {warning}");
     }

@@ -57,6 +57,18 @@ impl ListenSocket {
         Self::ready(socket, self.options.clone())
     }
 
+    /// Binds `addr` beside a socket of this process on the same port of which one is bound to every address: who is bound
+    /// to the very address that is asked hears first.
+    ///
+    /// # Errors
+    /// As [`Self::bind_first`]; but another process of this user that shares its port is not noticed.
+    pub fn bind_beside(addr: SocketAddr, options: &ListenOptions) -> io::Result<Self> {
+        let socket = udp_socket(addr)?;
+        socket.set_reuse_port(true)?;
+        socket.bind(&SockAddr::from(addr))?;
+        Self::ready(socket, options.clone())
+    }
+
     /// Takes over a bound socket, as from a service manager or an earlier process, and sets our options on it.
     ///
     /// # Errors

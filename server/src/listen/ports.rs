@@ -57,11 +57,28 @@ pub enum BindError {
 #[derive(Default)]
 pub struct Ports {
     tcp: BTreeMap<SocketAddr, JoinHandle<()>>,
+    /// Those that we added to the machine, now or in an earlier life.
+    added: BTreeMap<SocketAddr, Added>,
+}
+
+/// An address that is put back when somebody takes it away.
+struct Added {
+    /// The interface that its sockets are bound to, where the address means nothing without it (link-local IPv6), else 0.
+    scope_id: u32,
+    /// Whether it was told that it cannot be put back.
+    told: bool,
 }
 
 /// Sockets bound for a configuration that is not served yet; dropping it unbinds them.
 pub struct Bound {
-    new: Vec<(SocketAddr, Vec<ListenSocket>, std::net::TcpListener)>,
+    new: Vec<BoundAddress>,
+}
+
+struct BoundAddress {
+    address: SocketAddr,
+    sockets: Vec<ListenSocket>,
+    listener: std::net::TcpListener,
+    added: Option<Added>,
 }
 
 impl Ports {
@@ -75,12 +92,14 @@ impl Ports {
         workers: usize,
         handle: &Handle,
     ) -> Result<Bound, BindError> {
-        let mut new = Vec::new();
+        let mut new: Vec<BoundAddress> = Vec::new();
         for address in addresses {
             if self.tcp.contains_key(&address) {
                 continue;
             }
-            match bind_one(address, workers, handle) {
+            let own = self.tcp.keys().copied().chain(new.iter().map(|bound| bound.address));
+            let beside = own.into_iter().any(|own| overlap(own, address));
+            match bind_one(address, workers, beside, handle) {
                 Ok(bound) => new.push(bound),
                 // A machine without IPv6 serves IPv4 alone; an address asked for by name must be there.
                 Err(BindError::Other { error, .. })
@@ -93,7 +112,10 @@ impl Ports {
 
     /// Gives new sockets to the workers and to the TCP side.
     pub fn open(&mut self, bound: Bound, running: &Arc<Running>, handle: &Handle) {
-        for (address, sockets, listener) in bound.new {
+        for BoundAddress { address, sockets, listener, added } in bound.new {
+            if let Some(added) = added {
+                self.added.insert(address, added);
+            }
             for (inbox, socket) in running.inboxes.iter().zip(sockets) {
                 inbox.post(Letter::Open(address, socket));
             }
@@ -114,6 +136,75 @@ impl Ports {
             }
             stays
         });
+        self.added.retain(|address, _| keep(address));
+    }
+
+    /// Whether there is an address to watch over.
+    pub fn has_added(&self) -> bool {
+        !self.added.is_empty()
+    }
+
+    /// Puts back what we added and somebody took away; false where one could not be, which is told once.
+    ///
+    /// Sockets that are bound to an address of IPv4 serve again as soon as it is back. Those of link-local IPv6 belong to a
+    /// link, and are bound anew where that is another one.
+    pub fn put_back(&mut self, running: &Arc<Running>, handle: &Handle) -> bool {
+        let mut all_there = true;
+        let mut anew = Vec::new();
+        let workers = running.inboxes.len();
+        for (address, added) in &mut self.added {
+            if node::has_address(address.ip()) {
+                continue;
+            }
+            let link = match handle.block_on(add(*address)) {
+                Ok(node::Added::AddedTo { link }) => link,
+                Ok(node::Added::AlreadyThere { .. }) => continue,
+                Err(error) => {
+                    all_there = false;
+                    if !std::mem::replace(&mut added.told, true) {
+                        let text = format!("{} is gone and cannot be put back: {error}", address.ip());
+                        running.logger.error(None, &text);
+                    }
+                    continue;
+                }
+            };
+            added.told = false;
+            let text = format!("{} was taken from this machine; it is back, on {link}", address.ip());
+            running.logger.warning(None, &text);
+            if scope_id(node::with_link(*address)) != added.scope_id {
+                match bind_one(*address, workers, false, handle) {
+                    Ok(bound) => anew.push(bound),
+                    Err(error) => running.logger.error(None, &error.to_string()),
+                }
+            }
+        }
+        for bound in anew {
+            if let Some(task) = self.tcp.remove(&bound.address) {
+                task.abort();
+            }
+            for inbox in &running.inboxes {
+                inbox.post(Letter::Close(bound.address));
+            }
+            self.open(Bound { new: vec![bound] }, running, handle);
+        }
+        all_there
+    }
+
+    /// As [`Self::put_back`], and for every address that a start would add: a reload promises what a start does. What it
+    /// cannot add is told, and its sockets stay.
+    pub fn put_back_all(&mut self, running: &Arc<Running>, handle: &Handle) -> bool {
+        for address in self.tcp.keys().filter(|address| !address.ip().is_unspecified()) {
+            if !self.added.contains_key(address) && !node::has_address(address.ip()) {
+                if is_link_local(address.ip()) {
+                    let scope_id = scope_id(*address);
+                    self.added.insert(*address, Added { scope_id, told: false });
+                } else {
+                    let text = format!("no interface has {} any more: nobody is served there", address.ip());
+                    running.logger.warning(None, &text);
+                }
+            }
+        }
+        self.put_back(running, handle)
     }
 
     /// Takes no more TCP connections; those that are open go on.
@@ -132,13 +223,20 @@ impl Ports {
 fn bind_one(
     address: SocketAddr,
     workers: usize,
+    beside: bool,
     handle: &Handle,
-) -> Result<(SocketAddr, Vec<ListenSocket>, std::net::TcpListener), BindError> {
+) -> Result<BoundAddress, BindError> {
     let options = ListenOptions::default();
-    let bind = || ListenSocket::bind_first(node::with_link(address), &options);
+    let bind = || {
+        let bind = if beside { ListenSocket::bind_beside } else { ListenSocket::bind_first };
+        bind(node::with_link(address), &options)
+    };
+    let mut ours = is_link_local(address.ip()) && node::link_of(address.ip()).as_deref() == Some(node::LINK);
     let first = match bind() {
         Err(error) if is_absent(address, &error) => {
-            handle.block_on(add(address)).map_err(|error| BindError::Absent { address, error })?;
+            let added = handle.block_on(add(address));
+            let added = added.map_err(|error| BindError::Absent { address, error })?;
+            ours |= matches!(added, node::Added::AddedTo { .. });
             bind()
         }
         result => result,
@@ -149,14 +247,37 @@ fn bind_one(
         sockets.push(first.bind_sibling().map_err(|error| explain(address, Transport::Udp, error))?);
     }
     sockets.push(first);
-    let listener = sockets::tcp_listener(node::with_link(address), TCP_BACKLOG, true)
+    let listener = sockets::tcp_listener(node::with_link(address), TCP_BACKLOG, !beside)
         .and_then(|listener| {
             // Connections inherit it. The kernel doubles the number, and lets what nobody reads grow to megabytes without.
             socket2::SockRef::from(&listener).set_send_buffer_size(TCP_SEND_BYTES)?;
             Ok(listener)
         })
         .map_err(|error| explain(address, Transport::Tcp, error))?;
-    Ok((address, sockets, listener))
+    let scope_id = scope_id(node::with_link(address));
+    Ok(BoundAddress { address, sockets, listener, added: ours.then_some(Added { scope_id, told: false }) })
+}
+
+/// Whether one of two addresses is every address, and the port is the same: two blocks, one with `bind` and one without.
+fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+    one.port() == other.port()
+        && one.is_ipv4() == other.is_ipv4()
+        && (one.ip().is_unspecified() || other.ip().is_unspecified())
+}
+
+fn scope_id(address: SocketAddr) -> u32 {
+    match address {
+        SocketAddr::V4(_) => 0,
+        SocketAddr::V6(v6) => v6.scope_id(),
+    }
+}
+
+/// Whether it is of the kind that we add (169.254.0.0/16, fe80::/10).
+fn is_link_local(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    }
 }
 
 /// Whether the kernel says that nobody has this address: to a link-local IPv6 one without an interface it says EINVAL.
@@ -168,13 +289,13 @@ fn is_absent(address: SocketAddr, error: &io::Error) -> bool {
 }
 
 /// Adds the address to the machine, if it is one that we add; never to an interface that `bind` names.
-async fn add(address: SocketAddr) -> Result<(), node::NodeError> {
+async fn add(address: SocketAddr) -> Result<node::Added, node::NodeError> {
     match address {
         SocketAddr::V6(v6) if v6.scope_id() != 0 => {
             let link = node::link_name(v6.scope_id()).unwrap_or_else(|| v6.scope_id().to_string());
             Err(node::NodeError::AddressElsewhere { address: address.ip(), link })
         }
-        _ => node::ensure_address(address.ip()).await.map(drop),
+        _ => node::ensure_address(address.ip()).await,
     }
 }
 

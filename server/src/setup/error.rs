@@ -192,11 +192,11 @@ pub enum SetupError {
     /// A name that cannot be kept true.
     #[error("plugin/hosts: {0}")]
     RefreshName(refresh::names::NameError),
-    /// A forward target that is one of our own listeners.
+    /// A forward target that is one of our own listeners, and leads back.
     #[error(
-        "plugin/forward: the upstream {upstream} is one of this server's own addresses: queries would go round in circles; name another one"
+        "plugin/forward: the upstream {upstream} is this server itself and leads back to this block: queries would go round in circles; name another one"
     )]
-    UpstreamIsOurs {
+    Circle {
         /// The address.
         upstream: SocketAddr,
     },

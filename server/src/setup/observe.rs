@@ -294,10 +294,10 @@ impl AdminAddress {
         Self { host: None, port }
     }
 
-    /// Reads `ADDRESS:PORT`; without an address it is everywhere.
+    /// Reads `ADDRESS:PORT`; without an address it is everywhere, without a port on one that the kernel chooses, as in CoreDNS.
     pub fn from_text(text: &str) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
-        let port = port.parse().ok()?;
+        let port = if port.is_empty() { 0 } else { port.parse().ok()? };
         let host = match host {
             "" => None,
             "localhost" => Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),

@@ -1,10 +1,11 @@
 //! The program's life: its flags, what it says about bad input, signals, reloads under load, and what it leaves behind.
 
+mod addresses;
 mod bad_input;
 mod command_line;
 mod reload;
-mod systemd;
 mod signals;
+mod systemd;
 mod watchdog;
 
 use std::process::{Child, Command, Output};

@@ -180,3 +180,25 @@ fn a_corefile_out_of_a_pipe_is_read_once() {
         assert_eq!(Ask::new("x.example", "A").of(at).short(), ["192.0.2.1"]);
     });
 }
+
+#[test]
+fn a_corefile_without_a_block_is_whoami_at_a_start_and_refused_at_a_reload() {
+    tests::isolated(|| {
+        let at: SocketAddr = "127.0.0.1:1053".parse().unwrap();
+        for text in ["", "# nothing\n", "(snippet) {\nwhoami\n}\n"] {
+            let options = tests::Options::default().args(["-dns.port", "1053"]);
+            let mut server = Server::start_with(text, options);
+            let reply = Ask::new("a.example", "A").of(at);
+            assert_eq!((reply.status(), reply.additionals.len()), ("NOERROR", 2), "{text:?}");
+            let serving = serving(at, "whoami");
+            server.write_corefile(&serving);
+            server.signal("USR1");
+            server.wait_for_lines("Reloading complete", 1, Duration::from_secs(5));
+            server.write_corefile(text);
+            server.signal("USR1");
+            server.wait_for_log("Restart failed: ", Duration::from_secs(5));
+            assert_eq!(Ask::new("x.example", "A").of(at).short(), ["192.0.2.1"], "{text:?}");
+            assert_eq!(server.stop().code(), Some(0));
+        }
+    });
+}

@@ -43,6 +43,71 @@ fn an_upstream_that_is_ourselves_is_refused_at_start() {
 }
 
 #[test]
+fn a_bound_block_and_one_for_every_address_share_a_port() {
+    let (ip, other) = (fresh_ip(), fresh_ip());
+    let port = tests::free_port(ip.into());
+    let block = |zone: &str, bind: &str, last: u8| {
+        format!("{zone}:{port} {{\n{bind}\nhosts {{\n192.0.2.{last} x.{zone}\n}}\n}}\n")
+    };
+    let (bound, every) = (block("a.example", &format!("bind {ip}"), 1), block("b.example", "", 2));
+    let sees = |ip: std::net::Ipv4Addr, name: &str, status: &str| {
+        for ask in [Ask::new(name, "A"), Ask::new(name, "A").tcp()] {
+            assert_eq!(ask.of((ip, port).into()).status(), status, "{name} at {ip}");
+        }
+    };
+    for (first, second) in [(&bound, &every), (&every, &bound)] {
+        let server = Server::start(&format!("{first}{second}"));
+        let told = || {
+            sees(ip, "x.a.example", "NOERROR");
+            sees(ip, "x.b.example", "REFUSED");
+            sees(other, "x.b.example", "NOERROR");
+            sees(other, "x.a.example", "REFUSED");
+        };
+        told();
+        // One of them comes with a reload.
+        server.write_corefile(first);
+        server.signal("USR1");
+        server.wait_for_lines("Reloading complete", 1, Duration::from_secs(5));
+        server.write_corefile(&format!("{first}{second}"));
+        server.signal("USR1");
+        server.wait_for_lines("Reloading complete", 2, Duration::from_secs(5));
+        told();
+    }
+}
+
+/// As CoreDNS's README has it: the root block asks two others of the same Corefile.
+#[test]
+fn a_chain_through_blocks_of_the_same_corefile_answers() {
+    let (ip, port) = (fresh_ip(), port());
+    let upstream = Upstream::start(fresh_ip(), |asked| {
+        let answer = Action::answer(&format!("{} 30 IN A 192.0.2.1", asked.name));
+        if asked.name.starts_with("late") { answer.after(Duration::from_millis(50)) } else { answer }
+    });
+    let last = |port: u16| format!(".:{port} {{\nbind {ip}\ncache\nforward . {}\n}}\n", upstream.word());
+    let first = format!(
+        ".:{port} {{\nbind {ip}\nerrors\ncache\nloop\nforward . {ip}:5301 {ip}:5302 {{\npolicy round_robin\n}}\n}}\n"
+    );
+    let at = std::net::SocketAddr::from((ip, port));
+    let _server = Server::start(&format!("{first}{}{}", last(5301), last(5302)));
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            scope.spawn(move || {
+                for n in 0..20 {
+                    // Of each name there are two at once: one flight of each block, which are not each other's.
+                    let name = format!("late{}-{n}.example", thread / 2);
+                    let ask = Ask::new(&name, "A").timeout(Duration::from_secs(5));
+                    let reply = if thread % 2 == 0 { ask } else { ask.tcp() }.of(at);
+                    assert_eq!(reply.short(), ["192.0.2.1"], "{name}");
+                }
+            });
+        }
+    });
+    let asked = upstream.asked();
+    let late = asked.iter().filter(|asked| asked.name.starts_with("late")).count();
+    assert!(late >= 80, "every name came to the end of the chain: {late}");
+}
+
+#[test]
 fn a_loop_through_another_server_is_told_and_ends_nothing() {
     let (ip, port) = (fresh_ip(), port());
     let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();

@@ -1,0 +1,77 @@
+//! An address that the server added, and that somebody takes away.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tests::{Ask, Server, assert_contains, eventually, isolated, now, run};
+
+fn answers(at: SocketAddr) {
+    for tcp in [false, true] {
+        eventually("the answer", Duration::from_secs(10), || {
+            let ask = Ask::new("x.example", "A").timeout(Duration::from_millis(100));
+            let reply = if tcp { ask.tcp() } else { ask }.try_of(at).ok()?;
+            (reply.short() == ["192.0.2.1"]).then_some(())
+        });
+    }
+}
+
+#[test]
+fn an_address_that_somebody_takes_away_is_put_back() {
+    isolated(|| {
+        let corefile =
+            ".:53 {\nbind 169.254.10.10 169.254.10.11 fe80::a:a\nhosts {\n192.0.2.1 x.example\n}\n}\n";
+        let v4: SocketAddr = "169.254.10.10:53".parse().unwrap();
+        let v6 = || {
+            let index = run("ip", &["-o", "link", "show", "localdns"]);
+            let index = index.split(':').next().unwrap();
+            SocketAddr::from(std::net::SocketAddrV6::new(
+                "fe80::a:a".parse().unwrap(),
+                53,
+                0,
+                index.trim().parse().unwrap(),
+            ))
+        };
+        // The second finds what the first left there, and has added it, too.
+        for _ in 0..2 {
+            let mut server = Server::start(corefile);
+            answers(v4);
+            answers(v6());
+            let taken = |address: &str, n: usize| {
+                let line = format!("{address} was taken from this machine");
+                assert_eq!(server.wait_for_lines(&line, n, Duration::from_secs(5)).len(), n, "{line}");
+            };
+            let began = now();
+            run("ip", &["address", "del", "169.254.10.10/32", "dev", "localdns"]);
+            answers(v4);
+            taken("169.254.10.10", 1);
+            assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+            let began = now();
+            run("ip", &["link", "del", "localdns"]);
+            answers(v4);
+            answers("169.254.10.11:53".parse().unwrap());
+            taken("fe80::a:a", 1);
+            answers(v6());
+            taken("169.254.10.10", 2);
+            taken("169.254.10.11", 1);
+            assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+            // Who stops it may take the address away, too.
+            assert_eq!(server.stop().code(), Some(0));
+        }
+        assert_contains!(run("ip", &["address", "show"]), "169.254.10.10/32");
+    });
+}
+
+#[test]
+fn a_reload_adds_what_a_start_would_add() {
+    isolated(|| {
+        tests::add_address("169.254.10.10/32");
+        let server = Server::start(".:53 {\nbind 169.254.10.10\nhosts {\n192.0.2.1 x.example\n}\n}\n");
+        answers("169.254.10.10:53".parse().unwrap());
+        // It was there before us: whoever put it there may take it.
+        run("ip", &["address", "del", "169.254.10.10/32", "dev", "lo"]);
+        server.signal("USR1");
+        server.wait_for_log("Reloading complete", Duration::from_secs(5));
+        answers("169.254.10.10:53".parse().unwrap());
+        server.wait_for_log("169.254.10.10 was taken from this machine", Duration::from_secs(1));
+    });
+}
