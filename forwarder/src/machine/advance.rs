@@ -96,7 +96,7 @@ impl<W> Forwarder<W> {
                     let (first, count) =
                         (self.rng.random_range(0..flight.upstreams.len()), flight.upstreams.len());
                     let mut anyone = (first..first + count).map(|at| (at % count) as u8);
-                    anyone.find(|&at| may && flight.unsent >> at & 1 == 0)
+                    anyone.find(|&at| may && flight.unsent() >> at & 1 == 0)
                 }
             };
             let Some(upstream) = next else {
@@ -193,7 +193,7 @@ impl<W> Forwarder<W> {
         let at = self.moment(now);
         let flight = &mut self.table[slot];
         flight.hedge_at = NEVER;
-        let unsent = std::mem::take(&mut flight.unsent) != 0;
+        let unsent = flight.aside.as_mut().is_some_and(|aside| std::mem::take(&mut aside.unsent) != 0);
         let (waiting, free) = (flight.waiting(), flight.place().is_some());
         if unsent && waiting == 0 {
             return self.try_next(now, slot, outside);

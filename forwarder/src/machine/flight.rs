@@ -41,9 +41,6 @@ pub(super) struct Flight<W> {
     pub(super) serial: u8,
     /// Upstreams that are not asked again, one bit each: they answered with an rcode of `failover`.
     pub(super) done: u16,
-    /// Upstreams that could not be sent to of late, one bit each, and how often that was waited for.
-    pub(super) unsent: u16,
-    pub(super) pauses: u8,
     /// Upstreams that did not answer our OPT, one bit each.
     pub(super) shy: u16,
     /// Of these, who answered it with FORMERR without one.
@@ -80,6 +77,9 @@ pub(super) struct Aside {
     pub(super) failure: Option<Failure>,
     /// A reply that is given when none better comes.
     pub(super) reply: Option<Spare>,
+    /// Upstreams that could not be sent to of late, one bit each, and how often that was waited for.
+    pub(super) unsent: u16,
+    pub(super) pauses: u8,
 }
 
 /// A reply kept back.
@@ -223,7 +223,7 @@ impl<W> Flight<W> {
                 continue;
             }
             all_down = false;
-            if (self.done | self.unsent) >> upstream & 1 == 0 && !self.is_asking(upstream) {
+            if (self.done | self.unsent()) >> upstream & 1 == 0 && !self.is_asking(upstream) {
                 return Pick::Upstream { upstream, cursor: ((turn + 1) % count) as u8 };
             }
         }
@@ -232,6 +232,11 @@ impl<W> Flight<W> {
 
     pub(super) fn aside(&mut self) -> &mut Aside {
         self.aside.get_or_insert_default()
+    }
+
+    /// Upstreams that could not be sent to of late, one bit each.
+    pub(super) fn unsent(&self) -> u16 {
+        self.aside.as_ref().map_or(0, |aside| aside.unsent)
     }
 
     pub(super) fn spare(&self) -> Option<&Spare> {

@@ -212,8 +212,6 @@ impl<W> Forwarder<W> {
             failures: 0,
             serial: 0,
             done: 0,
-            unsent: 0,
-            pauses: 0,
             shy: 0,
             said: 0,
             bits,

@@ -194,7 +194,6 @@ impl<W> Forwarder<W> {
         flight.upstreams = upstreams;
         (flight.aside, flight.failures, flight.hedge_at) = (None, 0, NEVER);
         (flight.done, flight.shy, flight.said) = (0, 0, 0);
-        (flight.unsent, flight.pauses) = (0, 0);
         self.begin(now, slot, outside);
         true
     }

@@ -31,9 +31,10 @@ impl<W> Forwarder<W> {
     /// nothing yet: it is no failure but a reason to wait.
     pub(super) fn count_failure(&mut self, slot: u32, upstream: u8) {
         let flight = &mut self.table[slot];
-        let passing = flight.aside().failure.as_ref().is_some_and(Failure::is_passing);
+        let aside = flight.aside();
+        let passing = aside.failure.as_ref().is_some_and(Failure::is_passing);
         if passing {
-            flight.unsent |= 1 << upstream;
+            aside.unsent |= 1 << upstream;
         }
         if !passing || flight.group().counts_unsent() {
             flight.failures = flight.failures.saturating_add(1);
@@ -44,11 +45,12 @@ impl<W> Forwarder<W> {
     pub(super) fn pause(&mut self, now: Instant, slot: u32) -> bool {
         let at = self.moment(now);
         let flight = &mut self.table[slot];
-        if flight.unsent == 0 || flight.waiting() > 0 {
+        if flight.unsent() == 0 || flight.waiting() > 0 {
             return false;
         }
-        let pause = UNSENT_PAUSE * (1 << flight.pauses.min(7));
-        flight.pauses = flight.pauses.saturating_add(1);
+        let aside = flight.aside();
+        let pause = UNSENT_PAUSE * (1 << aside.pauses.min(7));
+        aside.pauses = aside.pauses.saturating_add(1);
         flight.hedge_at = flight.offset(at.after(pause));
         true
     }
