@@ -4,9 +4,9 @@
 //! system whose server is gone. [`read`] opens nothing but a regular file and reads no more than it is told; [`within`] does
 //! such work on a thread that serves nobody else, and goes on without it. Knows no format.
 
-use std::fs::{self, File, FileType, Metadata, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read as _};
-use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -50,18 +50,18 @@ impl From<ReadError> for io::Error {
     }
 }
 
-/// Opens a regular file, behind symbolic links, and waits for nobody.
+/// Opens a regular file or /dev/null, behind symbolic links, and waits for nobody.
 ///
 /// # Errors
 /// [`ReadError::NotAFile`], or what the system says.
 pub fn open(path: &Path) -> Result<(File, Metadata), ReadError> {
     // Looked at first: to open a device may start something.
-    regular(fs::metadata(path)?.file_type())?;
+    regular(&fs::metadata(path)?)?;
     // It may be another now: a pipe is opened without waiting for its writer.
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits();
     let file = OpenOptions::new().read(true).custom_flags(flags as i32).open(path)?;
     let metadata = file.metadata()?;
-    regular(metadata.file_type())?;
+    regular(&metadata)?;
     Ok((file, metadata))
 }
 
@@ -169,8 +169,10 @@ fn lock(stuck: &Stuck) -> MutexGuard<'_, Vec<Arc<Path>>> {
     stuck.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn regular(found: FileType) -> Result<(), ReadError> {
-    if found.is_file() {
+/// A regular file, or /dev/null, which stands for one without content.
+fn regular(metadata: &Metadata) -> Result<(), ReadError> {
+    let found = metadata.file_type();
+    if found.is_file() || (found.is_char_device() && metadata.rdev() == rustix::fs::makedev(1, 3)) {
         return Ok(());
     }
     Err(ReadError::NotAFile(match () {
@@ -211,6 +213,7 @@ mod tests {
         };
         assert_eq!(found(at("four")).as_deref(), Ok("four"));
         assert_eq!(found(at("link")).as_deref(), Ok("four"));
+        assert_eq!(found("/dev/null".into()).as_deref(), Ok(""));
         for (path, error) in [
             (home.path().to_owned(), "expected a file, found a directory"),
             (at("pipe"), "expected a file, found a pipe"),
