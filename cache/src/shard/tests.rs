@@ -14,7 +14,7 @@ const KINDS: [Kind; 2] = [Kind::Success, Kind::Denial];
 fn entry(ask: &Ask, number: u32, partition: u32, size: usize, now: u64) -> Entry {
     let query = ask.query();
     let data = vec![number as u8; size];
-    let record = Record(Section::Answer, "host.example.org.", RType::TXT, 60, &data);
+    let record = Record(Section::Answer, "host.example.org.", RType(65_400), 60, &data);
     let kind = KINDS[number as usize % 2];
     let life = Duration::from_millis(u64::from(number) * 10);
     let answer = ask.answer(Rcode::NOERROR, 0, &[record]);
@@ -61,7 +61,7 @@ proptest! {
         for (now, (step, partition, number, size)) in steps.into_iter().enumerate() {
             let now = now as u64;
             let tally = &tallies[partition as usize];
-            let ask = Ask::new(&format!("host-{number}.example.org"), RType::TXT);
+            let ask = Ask::new(&format!("host-{number}.example.org"), RType(65_400));
             let query = ask.query();
             let key = key(&query, number, partition);
             let found = shard.find(&key).map(|(at, entry)| {

@@ -188,8 +188,8 @@ fn the_largest_answer_has_room_in_the_smallest_cache() {
     }
     let data = vec![0; 64_000];
     for number in 0..100 {
-        let text = Record(Section::Answer, "big.example.org.", RType::TXT, 60, &data);
-        let ask = Ask::new(&format!("big{number}.example.org"), RType::TXT);
+        let text = Record(Section::Answer, "big.example.org.", RType(65_400), 60, &data);
+        let ask = Ask::new(&format!("big{number}.example.org"), RType(65_400));
         assert_eq!(
             block.store(&ask, &mut ask.answer(Rcode::NOERROR, 0, &[text])),
             Stored::Kept(Kind::Success)
@@ -224,8 +224,8 @@ proptest! {
         let others: Vec<_> = (0..3).map(|number| block.cache.partition(&format!("{number}"))).collect();
         let data = vec![7; 9000];
         for (number, size, kind, partition) in steps {
-            let ask = Ask::new(&format!("host-{number}.example.org"), RType::TXT);
-            let text = Record(Section::Answer, "host.example.org.", RType::TXT, number % 90, &data[..size]);
+            let ask = Ask::new(&format!("host-{number}.example.org"), RType(65_400));
+            let text = Record(Section::Answer, "host.example.org.", RType(65_400), number % 90, &data[..size]);
             let mut answer = match kind {
                 0 => ask.nxdomain(60, 60),
                 1 => ask.servfail(),
