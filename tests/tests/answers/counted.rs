@@ -1,6 +1,6 @@
 //! The differences of the metrics that are meant, and which queries both servers count alike.
 
-use crate::allowed::theirs;
+use crate::allowed::{has_subnet, theirs};
 use crate::metrics::Moved;
 use crate::run::{Case, Setup};
 
@@ -34,6 +34,14 @@ pub(crate) const MOVED: &[AllowedMove] = &[
         matches: |_, moved| {
             let more = moved.ours - moved.theirs;
             moved.series.starts_with("coredns_proxy_") && more > 0.0 && more <= (moved.theirs / 10.0).max(1.0)
+        },
+    },
+    AllowedMove {
+        name: "asked again with less EDNS",
+        stands: "a query that is answered with FORMERR, NOTIMP or BADVERS goes again to the same upstream",
+        matches: |_, moved| {
+            let refusal = ["FORMERR", "NOTIMP"].iter().any(|rcode| moved.series.contains(rcode));
+            moved.series.starts_with("coredns_proxy_") && refusal && moved.ours > moved.theirs
         },
     },
     AllowedMove {
@@ -117,6 +125,10 @@ pub(crate) fn is_steady(case: &Case<'_>) -> bool {
     let kind = name.split('.').next().unwrap_or_default().to_ascii_lowercase();
     let kept = !matches!(case.rtype(), 0 | 128..=255) && case.class() == 1 && case.flags() & 0x0100 != 0;
     let failed = theirs(case).rcode() == 2;
+    // Nobody repeats it to us: what is answered then is not kept.
+    if has_subnet(case) {
+        return false;
+    }
     !case.text().contains("cache") || kept && !failed && STEADY.contains(&&kind[..])
 }
 
