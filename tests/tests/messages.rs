@@ -97,7 +97,7 @@ fn a_query_with_an_opt_gets_one_back_whatever_the_reply_says() {
     const QUERY: u16 = 0x0100;
     let question = b"\x01a\x07example\x00\x00\x01\x00\x01".as_slice();
     let axfr = b"\x01a\x07example\x00\x00\xfc\x00\x01".as_slice();
-    let chaos = b"\x01a\x07example\x00\x00\x10\x00\x03".as_slice();
+    let elsewhere = b"\x01a\x05other\x00\x00\x01\x00\x01".as_slice();
     let opt = b"\x00\x00\x29\x04\xd0\x00\x00\x80\x00\x00\x00".as_slice();
     let opt_v1 = b"\x00\x00\x29\x04\xd0\x00\x01\x80\x00\x00\x00".as_slice();
     // RFC 7871, 7.1.2: the scope of a query is 0; section 6: so are the bits beyond the prefix.
@@ -115,7 +115,7 @@ fn a_query_with_an_opt_gets_one_back_whatever_the_reply_says() {
         ("UPDATE", 5 << 11, [1, 0, 0, 1], vec![question, opt], 4),
         ("NOTIFY", 4 << 11, [1, 0, 0, 1], vec![question, opt], 5),
         ("AXFR", QUERY, [1, 0, 0, 1], vec![axfr, opt], 5),
-        ("no zone", QUERY, [1, 0, 0, 1], vec![chaos, opt], 5),
+        ("no zone", QUERY, [1, 0, 0, 1], vec![elsewhere, opt], 5),
         ("EDNS 1", QUERY, [1, 0, 0, 1], vec![question, opt_v1], 16),
     ];
     let ip = fresh_ip();
