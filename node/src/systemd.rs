@@ -167,7 +167,8 @@ mod tests {
     fn only_what_the_manager_started_speaks_for_the_service() {
         const PID: u32 = 700;
         const PARENT: u32 = 600;
-        let rows: [(&[(&str, &str)], u32, u32, bool); 17] = [
+        type Variables<'r> = &'r [(&'r str, &'r str)];
+        let rows: [(Variables<'_>, u32, u32, bool); 17] = [
             // systemd since 248: it says whom it started.
             (&[("SYSTEMD_EXEC_PID", "700")], PID, PARENT, true),
             (&[("SYSTEMD_EXEC_PID", "600")], PID, PARENT, false),

@@ -117,7 +117,7 @@ fn one_record(asked: &Asked, owner: &[u8], rtype: u16, data: &[u8]) -> Action {
     octets.extend(owner);
     octets.extend(rtype.to_be_bytes());
     octets.extend([0, 1, 0, 0, 1, 0x2c]);
-    octets.extend(u16::try_from(data.len()).unwrap().to_be_bytes());
+    octets.extend(u16::try_from(data.len()).expect("a short record").to_be_bytes());
     octets.extend(data);
     Action::Octets(octets)
 }
