@@ -5,6 +5,7 @@ mod answers;
 mod cache;
 mod hosts;
 mod log;
+mod scrape;
 mod template;
 
 use tests::{Action, Asked, Says};

@@ -1,0 +1,101 @@
+//! Prometheus itself, reading `/metrics` in the format that it asks for.
+
+use std::cell::RefCell;
+use std::fs;
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use tests::{Dns, Metrics, eventually, http_get, isolated, tempdir, tool};
+
+#[test]
+fn prometheus_reads_openmetrics_and_protobuf() {
+    let test = "prometheus_reads_openmetrics_and_protobuf";
+    isolated(|| {
+        if !tool(test, "prometheus") {
+            return;
+        }
+        // Not where resolv.conf points: Prometheus asks for its host's name, and that would be counted.
+        let dns = Dns::start_on("127.0.0.2".parse().unwrap(), "prometheus 127.0.0.1:9153\nwhoami");
+        for _ in 0..3 {
+            dns.ask("a.example");
+        }
+        Metrics::after_queries(([127, 0, 0, 1], 9153).into(), 3);
+        for more in [&[][..], &["--enable-feature=native-histograms"][..]] {
+            let prometheus = Prometheus::start(more);
+            let rows = [
+                ("up", "1"),
+                ("coredns_build_info", "1"),
+                ("coredns_dns_requests_total", "3"),
+                ("coredns_dns_request_duration_seconds_count", "3"),
+            ];
+            for (query, value) in rows {
+                prometheus.says(query, value);
+            }
+            prometheus.knows("coredns_build_info", "gauge");
+            prometheus.knows("coredns_dns_request_duration_seconds", "histogram");
+        }
+    });
+}
+
+/// Without further arguments it prefers OpenMetrics, with native histograms delimited protobuf.
+struct Prometheus {
+    child: Child,
+    _directory: tempfile::TempDir,
+}
+
+impl Prometheus {
+    fn start(more: &[&str]) -> Self {
+        let directory = tempdir();
+        let config = directory.path().join("prometheus.yml");
+        fs::write(&config, CONFIG).expect("the directory is ours");
+        let mut command = Command::new("prometheus");
+        command.arg(format!("--config.file={}", config.display()));
+        command.arg(format!("--storage.tsdb.path={}", directory.path().join("data").display()));
+        command.arg(format!("--web.listen-address={}", Self::at())).args(more);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        Self { child: child.expect("it is installed"), _directory: directory }
+    }
+
+    fn at() -> SocketAddr {
+        ([127, 0, 0, 1], 9090).into()
+    }
+
+    /// Waits until a query brings one series with this value.
+    fn says(&self, query: &str, value: &str) {
+        let want = format!(",\"{value}\"]}}]}}}}");
+        let reply = RefCell::new(String::new());
+        let seen = catch_unwind(AssertUnwindSafe(|| {
+            eventually(query, PATIENCE, || {
+                let path = format!("/api/v1/query?query={query}");
+                *reply.borrow_mut() = http_get(Self::at(), &path).ok()?.1;
+                reply.borrow().contains(&want).then_some(())
+            });
+        }));
+        assert!(seen.is_ok(), "{query} is not {value}: {}", reply.borrow());
+    }
+
+    fn knows(&self, family: &str, kind: &str) {
+        let (_, metadata) =
+            http_get(Self::at(), &format!("/api/v1/metadata?metric={family}")).expect("it answers");
+        assert!(metadata.contains(&format!("\"type\":\"{kind}\"")), "{metadata}");
+    }
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+const CONFIG: &str = "
+global:
+  scrape_interval: 1s
+scrape_configs:
+- job_name: localdns
+  static_configs:
+  - targets: ['127.0.0.1:9153']
+";
+const PATIENCE: Duration = Duration::from_secs(20);
