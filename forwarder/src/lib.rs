@@ -17,6 +17,7 @@ mod group;
 pub mod health;
 mod machine;
 mod metrics;
+pub mod native;
 mod policy;
 pub mod resolv_conf;
 mod resolve;

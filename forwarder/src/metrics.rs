@@ -1,9 +1,12 @@
 //! What the forwarder counts: plain atomics for the server's collector. Knows no metrics library.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time;
 
 use wire::Rcode;
+
+use crate::native::{Native, NativeCounts};
 
 /// Upper bounds of [`Duration`]'s buckets in seconds, as CoreDNS has them: 0.25 ms, doubled 15 times; +Inf follows.
 pub const DURATION_BUCKETS: [f64; 16] = {
@@ -39,6 +42,8 @@ pub struct Duration {
     /// One per bound, then what is above the last; not cumulative.
     buckets: [Counter; 17],
     sum_ns: AtomicU64,
+    /// From when on a scraper asked for it.
+    native: OnceLock<Box<Native>>,
 }
 
 impl Duration {
@@ -50,11 +55,26 @@ impl Duration {
         let bucket = nanos.div_ceil(250_000).max(1).next_power_of_two().trailing_zeros();
         self.buckets[(bucket as usize).min(16)].add_one();
         self.sum_ns.fetch_add(nanos, Ordering::Relaxed);
+        if let Some(native) = self.native.get() {
+            native.observe(duration.as_secs_f64(), true);
+        }
     }
 
     /// How many durations fell into each bucket, the last above every bound; not cumulative.
     pub fn buckets(&self) -> [u64; 17] {
         std::array::from_fn(|at| self.buckets[at].value())
+    }
+
+    /// As a native histogram, which is kept from the first call on; what came before is at its classic bound.
+    pub fn native(&self) -> NativeCounts {
+        let native = self.native.get_or_init(|| {
+            let above = 2.0 * DURATION_BUCKETS[DURATION_BUCKETS.len() - 1];
+            let bounds = DURATION_BUCKETS.into_iter().chain([above]);
+            Box::new(Native::seconds(bounds.zip(self.buckets())))
+        });
+        let mut counts = NativeCounts::default();
+        native.add_to(&mut counts);
+        counts
     }
 
     /// Their sum in seconds.
@@ -175,6 +195,20 @@ mod tests {
             histogram.observe(time::Duration::from_nanos(nanos));
             assert_eq!(histogram.buckets()[expected], before + 1, "{nanos} ns");
         }
+    }
+
+    #[test]
+    fn native_buckets_hold_what_was_counted_before_they_were_asked_for() {
+        let histogram = Duration::default();
+        histogram.observe(time::Duration::from_millis(1));
+        histogram.observe(time::Duration::from_secs(20));
+        // 1 ms is 2^(-159.45 / 16), and what is above all is taken for 16.384 s.
+        assert!(histogram.native().buckets.into_iter().eq([(-159, 1), (65, 1)]));
+        histogram.observe(time::Duration::from_millis(1));
+        histogram.observe(time::Duration::ZERO);
+        let native = histogram.native();
+        assert_eq!((native.zero, native.total()), (1, 4));
+        assert!(native.buckets.into_iter().eq([(-159, 2), (65, 1)]));
     }
 
     #[test]

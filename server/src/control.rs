@@ -542,7 +542,7 @@ fn admin_server(
     let collector: Arc<std::sync::OnceLock<Collector>> = Arc::default();
     let scraped = collector.clone();
     let content = Content {
-        metrics: Box::new(move || scraped.get().map(Collector::families).unwrap_or_default()),
+        metrics: Box::new(move |native| scraped.get().map(|from| from.families(native)).unwrap_or_default()),
         // Every plugin that is here is ready as soon as it is built.
         not_ready: Box::new(Vec::new),
     };

@@ -127,8 +127,8 @@ impl NodeResolver {
     fn serve_metrics(&self, runtime: &Handle) -> Result<Option<AdminServer>, RunError> {
         let Some(address) = self.metrics else { return Ok(None) };
         let counters = self.counters.clone();
-        let metrics = move || {
-            let mut families = Families::default();
+        let metrics = move |native| {
+            let mut families = Families::new(native);
             counters.collect(&mut families);
             Process.collect(&mut families);
             families

@@ -127,10 +127,12 @@ fn forward(running: &Running, into: &mut Families) {
         let proxy = [("proxy_name", "forward"), ("to", to.as_str())];
         for (rcode, durations) in metrics.durations() {
             let rcode = rcode.map_or_else(|| "other".to_owned(), |rcode| rcode.to_string());
+            let native = into.are_native().then(|| durations.native());
             let seen = Distribution {
                 bounds: &DURATION_BUCKETS,
                 counts: &durations.buckets(),
                 sum: durations.sum_seconds(),
+                native: native.as_ref(),
             };
             into.histogram(names::PROXY_REQUEST_DURATION, &[proxy[0], proxy[1], ("rcode", &rcode)], seen);
         }

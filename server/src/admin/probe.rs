@@ -1,11 +1,12 @@
 //! The health page as this process sees it: asked every second, like CoreDNS does, to tell when the process is too busy.
 
-use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
+use std::{io, iter};
 
 use corefile::go::format_duration;
+use forwarder::native::{Native, NativeCounts};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -20,12 +21,18 @@ pub struct HealthProbe {
     logger: Logger,
     /// In nanoseconds.
     durations: Histogram<5>,
+    native: Native,
     failures: Counter,
 }
 
 impl HealthProbe {
     pub(super) fn new(logger: Logger) -> Self {
-        Self { logger, durations: Histogram::default(), failures: Counter::default() }
+        Self {
+            logger,
+            durations: Histogram::default(),
+            native: Native::seconds(iter::empty()),
+            failures: Counter::default(),
+        }
     }
 
     /// Asks `/health` at `local` every second, for ever.
@@ -65,6 +72,7 @@ impl HealthProbe {
         let bucket = BOUNDS.iter().position(|&bound| seconds <= bound);
         bucket.map_or(&self.durations.above, |at| &self.durations.buckets[at]).add_shared(1);
         self.durations.sum.add_shared(took.as_nanos() as u64);
+        self.native.observe(seconds, true);
     }
 }
 
@@ -73,11 +81,11 @@ impl Source for HealthProbe {
         let mut counts: Vec<u64> = self.durations.buckets.iter().map(Counter::get).collect();
         counts.push(self.durations.above.get());
         let sum = self.durations.sum.get() as f64 / 1e9;
-        into.histogram(
-            names::HEALTH_REQUEST_DURATION,
-            &[],
-            Distribution { bounds: &BOUNDS, counts: &counts, sum },
-        );
+        let mut native = NativeCounts::default();
+        self.native.add_to(&mut native);
+        let native = into.are_native().then_some(&native);
+        let seen = Distribution { bounds: &BOUNDS, counts: &counts, sum, native };
+        into.histogram(names::HEALTH_REQUEST_DURATION, &[], seen);
         into.counter(names::HEALTH_REQUEST_FAILURES, &[], self.failures.get() as f64);
     }
 }

@@ -35,11 +35,11 @@ struct Order {
 
 impl Scrapes {
     /// Starts the thread, which ends with the last of these. Where it cannot be started nobody gets a page.
-    pub(super) fn start(collect: impl Fn() -> Families + Send + 'static, logger: &Logger) -> Self {
+    pub(super) fn start(collect: impl Fn(bool) -> Families + Send + 'static, logger: &Logger) -> Self {
         Self::bounded(collect, logger, UNREAD_BYTES)
     }
 
-    fn bounded(collect: impl Fn() -> Families + Send + 'static, logger: &Logger, unread: usize) -> Self {
+    fn bounded(collect: impl Fn(bool) -> Families + Send + 'static, logger: &Logger, unread: usize) -> Self {
         let (orders, ordered) = mpsc::channel(ORDERS);
         let out = Unread { pages: Vec::new(), most: unread };
         let started =
@@ -58,7 +58,7 @@ impl Scrapes {
     }
 }
 
-fn serve(mut ordered: mpsc::Receiver<Order>, collect: impl Fn() -> Families, mut out: Unread) {
+fn serve(mut ordered: mpsc::Receiver<Order>, collect: impl Fn(bool) -> Families, mut out: Unread) {
     let mut orders = Vec::new();
     while let Some(first) = ordered.blocking_recv() {
         orders.push(first);
@@ -72,8 +72,9 @@ fn serve(mut ordered: mpsc::Receiver<Order>, collect: impl Fn() -> Families, mut
             continue;
         }
         let began = clock::now();
+        let native = orders.iter().any(|order| order.form == Form::Protobuf);
         // What fails here fails for those who ordered, and for nobody else.
-        drop(catch_unwind(AssertUnwindSafe(|| deliver(&collect(), &mut orders, &mut out))));
+        drop(catch_unwind(AssertUnwindSafe(|| deliver(&collect(native), &mut orders, &mut out))));
         orders.clear();
         let took = clock::now().saturating_duration_since(began);
         thread::sleep((took * REST).min(LONGEST_REST));
@@ -157,7 +158,7 @@ mod tests {
         let (began, begun) = channel::channel();
         let (go, gone) = channel::channel::<()>();
         let count = std::cell::Cell::new(0.0);
-        let collect = move || {
+        let collect = move |_| {
             began.send(()).unwrap();
             gone.recv().unwrap();
             count.set(count.get() + 1.0);

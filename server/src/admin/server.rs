@@ -21,8 +21,8 @@ use crate::setup::AdminAddress;
 
 /// What the pages say.
 pub struct Content {
-    /// `/metrics`, for all who ask at a time; on a thread of its own.
-    pub metrics: Box<dyn Fn() -> Families + Send + Sync>,
+    /// `/metrics`, for all who ask at a time, with native histograms or without; on a thread of its own.
+    pub metrics: Box<dyn Fn(bool) -> Families + Send + Sync>,
     /// The plugins that are not ready, for `/ready`; for each request. Quick: it runs between those of other clients.
     pub not_ready: Box<NotReady>,
 }

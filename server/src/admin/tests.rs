@@ -36,8 +36,8 @@ impl Scene {
         let ready = Arc::new(AtomicBool::new(true));
         let is_ready = ready.clone();
         let content = Content {
-            metrics: Box::new(|| {
-                let mut families = Families::default();
+            metrics: Box::new(|native| {
+                let mut families = Families::new(native);
                 families.gauge(Metric { name: "up", help: "U." }, &[], 1.0);
                 families
             }),

@@ -40,9 +40,9 @@ impl Collector {
         self
     }
 
-    /// Everything as it is now.
-    pub fn families(&self) -> Families {
-        let mut families = Families::default();
+    /// Everything as it is now, with native histograms or without.
+    pub fn families(&self, native: bool) -> Families {
+        let mut families = Families::new(native);
         self.always_there(&mut families);
         zones::collect(&self.zones.all(), &mut families);
         for source in &self.sources {
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn an_unused_server_prints_what_coredns_prints_unused() {
-        let text = collector(Arc::default()).families().to_text();
+        let text = collector(Arc::default()).families(false).to_text();
         for line in [
             "coredns_build_info{goversion=\"rustc 1.95\",revision=\"\",version=\"0.1.0\"} 1",
             "coredns_panics_total 0",
@@ -152,7 +152,7 @@ mod tests {
         set[0].cache_requests.add(3);
         set[0].cache_hits[1].add(2);
         set[1].hosts_hits.add(1);
-        let text = collector(zones).families().to_text();
+        let text = collector(zones).families(false).to_text();
         let zone = "server=\"dns://127.0.0.1:53\",view=\"\",zone=\"example.org.\"";
         let requests = |family, proto, rtype, count| {
             format!(
@@ -203,11 +203,11 @@ mod tests {
             Arc::new(Fixed(|into| {
                 into.counter(COUNT, &[("b", "1"), ("a", "\"\n")], 2.0);
                 into.gauge(GAUGE, &[], 1.5);
-                let seen = Distribution { bounds: &[0.1, 1.0], counts: &[1, 0, 2], sum: 7.0 };
+                let seen = Distribution { bounds: &[0.1, 1.0], counts: &[1, 0, 2], sum: 7.0, native: None };
                 into.histogram(SPREAD, &[], seen);
             }))
         };
-        let text = collector(Arc::default()).with(source()).with(source()).families().to_text();
+        let text = collector(Arc::default()).with(source()).with(source()).families(false).to_text();
         assert_eq!(samples(&text, "a_total"), ["a_total{a=\"\\\"\\n\",b=\"1\"} 4"]);
         assert_eq!(samples(&text, "a_gauge"), ["a_gauge 1.5"]);
         assert_eq!(

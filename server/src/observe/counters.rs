@@ -5,8 +5,9 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
+use forwarder::native::{Native, NativeCounts};
 use wire::{RType, Rcode};
 
 /// A number that only grows.
@@ -115,6 +116,11 @@ impl<const N: usize> Default for Histogram<N> {
 }
 
 impl<const N: usize> Histogram<N> {
+    /// Whether anything was counted.
+    pub fn is_used(&self) -> bool {
+        self.buckets.iter().chain([&self.above]).any(|bucket| bucket.get() > 0)
+    }
+
     #[inline]
     fn observe(&self, bounds: &[u64; N], value: u64, add: impl Fn(&Counter, u64)) {
         let at = bounds.iter().position(|&bound| value <= bound);
@@ -149,6 +155,8 @@ pub struct ZoneCounters {
     pub request_sizes: [Histogram<14>; 2],
     /// Response sizes by protocol.
     pub response_sizes: [Histogram<14>; 2],
+    /// Finer buckets, from when on a scraper asked for them.
+    pub native: OnceLock<Box<NativeCounters>>,
     /// Durations in nanoseconds.
     pub durations: Histogram<16>,
     /// Requests by protocol (udp, tcp), family (1, 2) and type.
@@ -157,6 +165,28 @@ pub struct ZoneCounters {
     pub failures: [Counter; RCODES],
     /// Prefetches started.
     pub cache_prefetches: Counter,
+}
+
+/// The native histograms of one zone on one thread: 10 KiB, which only those have who ask for them.
+#[derive(Debug)]
+pub struct NativeCounters {
+    /// Durations in seconds.
+    pub durations: Native,
+    /// Request sizes by protocol.
+    pub request_sizes: [Native; 2],
+    /// Response sizes by protocol.
+    pub response_sizes: [Native; 2],
+}
+
+/// The native histograms of one zone, all threads together.
+#[derive(Debug, Default)]
+pub struct NativeSums {
+    /// Durations in seconds.
+    pub durations: NativeCounts,
+    /// Request sizes by protocol.
+    pub request_sizes: [NativeCounts; 2],
+    /// Response sizes by protocol.
+    pub response_sizes: [NativeCounts; 2],
 }
 
 /// One query's end, as it is counted.
@@ -191,6 +221,9 @@ impl ZoneCounters {
         } else {
             self.count_with(counted, Counter::add)
         }
+        if let Some(native) = self.native.get() {
+            native.count(counted, shared);
+        }
     }
 
     #[inline]
@@ -211,6 +244,47 @@ impl ZoneCounters {
         self.request_sizes[proto].observe(&SIZES, counted.request_size as u64, add);
         self.response_sizes[proto].observe(&SIZES, counted.response_size as u64, add);
     }
+}
+
+impl NativeCounters {
+    /// What was counted until now, each value at the bound of its classic bucket. A query that is counted meanwhile may be
+    /// missed.
+    pub fn of(counters: &ZoneCounters) -> Self {
+        let octets = |histogram| Native::octets(by_bound(histogram, SIZES, 1.0));
+        Self {
+            durations: Native::seconds(by_bound(&counters.durations, DURATIONS, 1e9)),
+            request_sizes: counters.request_sizes.each_ref().map(octets),
+            response_sizes: counters.response_sizes.each_ref().map(octets),
+        }
+    }
+
+    /// Adds all to the sums over threads.
+    pub fn add_to(&self, sums: &mut NativeSums) {
+        self.durations.add_to(&mut sums.durations);
+        for proto in 0..2 {
+            self.request_sizes[proto].add_to(&mut sums.request_sizes[proto]);
+            self.response_sizes[proto].add_to(&mut sums.response_sizes[proto]);
+        }
+    }
+
+    #[cold]
+    fn count(&self, counted: &Counted, shared: bool) {
+        let proto = counted.proto as usize;
+        self.durations.observe(counted.nanos as f64 / 1e9, shared);
+        self.request_sizes[proto].observe(counted.request_size as f64, shared);
+        self.response_sizes[proto].observe(counted.response_size as f64, shared);
+    }
+}
+
+/// Each bound, `per` to one, and its count; twice the last bound for what is above all.
+fn by_bound<const N: usize>(
+    histogram: &Histogram<N>,
+    bounds: [u64; N],
+    per: f64,
+) -> impl Iterator<Item = (f64, u64)> {
+    let above = bounds.last().map(|bound| bound * 2);
+    let counts = histogram.buckets.iter().chain([&histogram.above]).map(Counter::get);
+    bounds.into_iter().chain(above).map(move |bound| bound as f64 / per).zip(counts)
 }
 
 /// Where one thread counts one zone; nowhere if the zone is not measured.

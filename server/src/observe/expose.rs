@@ -3,6 +3,8 @@
 
 use std::fmt::Write as _;
 
+use forwarder::native::{NativeCounts, SCHEMA, ZERO_THRESHOLD};
+
 use super::families::{Families, Family, Kind, Labels, Sample};
 
 /// A format of `/metrics`.
@@ -178,13 +180,19 @@ impl Sample {
         match kind {
             Kind::Counter | Kind::Gauge => double(&mut value, 1, self.value),
             Kind::Histogram => {
-                number(&mut value, 1, self.counts.iter().sum());
+                // A native histogram that does not add up is refused.
+                let native = self.native.as_ref();
+                let total = native.map_or_else(|| self.counts.iter().sum(), NativeCounts::total);
+                number(&mut value, 1, total);
                 double(&mut value, 2, self.value);
                 for (bound, total) in self.cumulated() {
                     let mut bucket = Vec::new();
                     number(&mut bucket, 1, total);
                     double(&mut bucket, 2, bound);
                     octets(&mut value, 3, &bucket);
+                }
+                if let Some(native) = native {
+                    spread(&mut value, native);
                 }
             }
         }
@@ -196,6 +204,49 @@ impl Sample {
         octets(&mut out, field, &value);
         out
     }
+}
+
+/// A native histogram's fields: runs of buckets, and by how much each count differs from the one before.
+fn spread(out: &mut Vec<u8>, native: &NativeCounts) {
+    number(out, 5, zigzag(SCHEMA.into()));
+    double(out, 6, ZERO_THRESHOLD);
+    number(out, 7, native.zero);
+    let mut spans: Vec<(i32, u64)> = Vec::new();
+    let mut deltas = Vec::new();
+    let (mut next, mut last) = (0, 0);
+    for (&key, &count) in &native.buckets {
+        let gap = key - next;
+        match spans.last_mut() {
+            // Two empty buckets are shorter than another run.
+            Some((_, length)) if gap <= 2 => {
+                for _ in 0..gap {
+                    deltas.push(-last);
+                    last = 0;
+                }
+                *length += gap as u64 + 1;
+            }
+            _ => spans.push((gap, 1)),
+        }
+        deltas.push(count as i64 - last);
+        (next, last) = (key + 1, count as i64);
+    }
+    // Without a run it would be taken for a classic one.
+    if spans.is_empty() {
+        spans.push((0, 0));
+    }
+    for (gap, length) in spans {
+        let mut span = Vec::new();
+        number(&mut span, 1, zigzag(gap.into()));
+        number(&mut span, 2, length);
+        octets(out, 12, &span);
+    }
+    for delta in deltas {
+        number(out, 13, zigzag(delta));
+    }
+}
+
+fn zigzag(number: i64) -> u64 {
+    (number << 1 ^ number >> 63) as u64
 }
 
 fn varint(out: &mut Vec<u8>, mut number: u64) {
@@ -235,7 +286,7 @@ mod tests {
         let mut families = Families::default();
         families.counter(COUNT, &[("x", "\"\n\\")], 300.0);
         families.gauge(GAUGE, &[], 0.5);
-        let seen = Distribution { bounds: &[0.25, 1.0], counts: &[1, 0, 2], sum: 7.0 };
+        let seen = Distribution { bounds: &[0.25, 1.0], counts: &[1, 0, 2], sum: 7.0, native: None };
         families.histogram(SPREAD, &[("y", "z")], seen);
         families
     }
@@ -261,10 +312,26 @@ mod tests {
     }
 
     #[test]
+    fn native_buckets_are_told_by_runs_and_differences() {
+        let native =
+            NativeCounts { zero: 1, buckets: [(-3, 2), (0, 5), (1, 5), (5, 1)].into_iter().collect() };
+        let mut out = Vec::new();
+        spread(&mut out, &native);
+        let mut expected = b"\x28\x08\x31".to_vec();
+        expected.extend_from_slice(&2f64.powi(-128).to_le_bytes());
+        expected.extend_from_slice(b"\x38\x01\x62\x04\x08\x05\x10\x05\x62\x04\x08\x06\x10\x01");
+        expected.extend_from_slice(b"\x68\x04\x68\x03\x68\x00\x68\x0a\x68\x00\x68\x07");
+        assert_eq!(out, expected);
+        out.clear();
+        spread(&mut out, &NativeCounts::default());
+        assert!(out.ends_with(b"\x38\x00\x62\x04\x08\x00\x10\x00"));
+    }
+
+    #[test]
     fn protobuf_has_the_fields_of_metric_family() {
         let mut families = Families::default();
         families.counter(Metric { name: "a_total", help: "A." }, &[("x", "y")], 300.0);
-        let seen = Distribution { bounds: &[0.25], counts: &[1, 299], sum: 7.0 };
+        let seen = Distribution { bounds: &[0.25], counts: &[1, 299], sum: 7.0, native: None };
         families.histogram(Metric { name: "c", help: "C." }, &[], seen);
         let mut expected = vec![36, 0x0a, 7];
         expected

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use forwarder::native::NativeCounts;
+
 /// Who has metrics to add. Called for every page, from a thread that serves nobody; no waiting all the same.
 pub trait Source: Send + Sync {
     /// Adds the samples as they are now.
@@ -26,11 +28,14 @@ pub struct Distribution<'d> {
     pub counts: &'d [u64],
     /// The sum of all values.
     pub sum: f64,
+    /// The same values as a native histogram, where [`Families::are_native`].
+    pub native: Option<&'d NativeCounts>,
 }
 
 /// Samples by family and labels. A family without samples is not printed, as in Go.
 #[derive(Debug, Default)]
 pub struct Families {
+    native: bool,
     pub(super) families: BTreeMap<&'static str, Family>,
 }
 
@@ -58,9 +63,20 @@ pub(super) struct Sample {
     bounds: Vec<f64>,
     /// One more than bounds.
     pub(super) counts: Vec<u64>,
+    pub(super) native: Option<NativeCounts>,
 }
 
 impl Families {
+    /// For a page whose histograms are native as well, or not.
+    pub fn new(native: bool) -> Self {
+        Self { native, families: BTreeMap::new() }
+    }
+
+    /// Whether histograms are to have native buckets.
+    pub fn are_native(&self) -> bool {
+        self.native
+    }
+
     /// Adds to a counter: samples with equal labels are summed.
     pub fn counter(&mut self, metric: Metric, labels: &[(&'static str, &str)], value: f64) {
         if let Some(sample) = self.sample(metric, Kind::Counter, labels) {
@@ -86,6 +102,9 @@ impl Families {
             return;
         }
         sample.value += seen.sum;
+        if let Some(native) = seen.native {
+            sample.native.get_or_insert_default().add(native);
+        }
         for (total, count) in sample.counts.iter_mut().zip(seen.counts) {
             *total += count;
         }

@@ -1,7 +1,10 @@
 //! The zones' counters as CoreDNS's families of `prometheus` and `cache`, and our own of `hosts`.
 
+use forwarder::native::NativeCounts;
+
 use super::counters::{
-    Counter, DURATIONS, Histogram, Proto, RCODES, SIZES, TYPES, ZoneCounters, ZoneLabels, ZoneSet,
+    Counter, DURATIONS, Histogram, NativeCounters, NativeSums, Proto, RCODES, SIZES, TYPES, ZoneCounters,
+    ZoneLabels, ZoneSet,
 };
 use super::families::{Distribution, Families, Metric};
 use super::names;
@@ -9,14 +12,36 @@ use wire::Rcode;
 
 /// Adds the sum over all threads of each zone. Series that are still 0 are left out, as in Go.
 pub(super) fn collect(zones: &[(ZoneLabels, ZoneSet)], into: &mut Families) {
+    let all = zones.iter().flat_map(|(_, set)| set.iter());
+    let mut room = MOST_NATIVE.saturating_sub(all.filter(|counters| counters.native.get().is_some()).count());
     for (labels, set) in zones {
-        Zone { labels, set }.collect(into);
+        let native = into.are_native().then(|| native(set, &mut room));
+        Zone { labels, set, native }.collect(into);
     }
+}
+
+/// The native histograms of a zone's threads. They are kept from the first time on, while there is room; without, they are
+/// as fine as the classic ones.
+fn native(set: &[ZoneCounters], room: &mut usize) -> NativeSums {
+    let mut sums = NativeSums::default();
+    for counters in set.iter().filter(|counters| counters.durations.is_used()) {
+        let made = || Box::new(NativeCounters::of(counters));
+        match counters.native.get() {
+            Some(native) => native.add_to(&mut sums),
+            None if *room == 0 => made().add_to(&mut sums),
+            None => {
+                *room -= 1;
+                counters.native.get_or_init(made).add_to(&mut sums);
+            }
+        }
+    }
+    sums
 }
 
 struct Zone<'z> {
     labels: &'z ZoneLabels,
     set: &'z [ZoneCounters],
+    native: Option<NativeSums>,
 }
 
 impl<'z> Zone<'z> {
@@ -62,7 +87,9 @@ impl<'z> Zone<'z> {
             say(self.labels.plugin, written);
         }
         let seconds = DURATIONS.map(|nanos| nanos as f64 / 1e9);
-        self.histogram(into, names::DNS_REQUEST_DURATION, &[server, zone, view], &seconds, 1e9, |counters| {
+        let native = self.native.as_ref().map(|sums| &sums.durations);
+        let labels = [server, zone, view];
+        self.histogram(into, names::DNS_REQUEST_DURATION, &labels, (&seconds, 1e9), native, |counters| {
             &counters.durations
         });
     }
@@ -72,11 +99,14 @@ impl<'z> Zone<'z> {
         let bounds = SIZES.map(|octets| octets as f64);
         for proto in PROTOS {
             let labels = [server, zone, view, ("proto", proto.label())];
-            self.histogram(into, names::DNS_REQUEST_SIZE, &labels, &bounds, 1.0, |counters| {
-                &counters.request_sizes[proto as usize]
+            let at = proto as usize;
+            let native = self.native.as_ref().map(|sums| (&sums.request_sizes[at], &sums.response_sizes[at]));
+            let (requests, responses) = native.unzip();
+            self.histogram(into, names::DNS_REQUEST_SIZE, &labels, (&bounds, 1.0), requests, |counters| {
+                &counters.request_sizes[at]
             });
-            self.histogram(into, names::DNS_RESPONSE_SIZE, &labels, &bounds, 1.0, |counters| {
-                &counters.response_sizes[proto as usize]
+            self.histogram(into, names::DNS_RESPONSE_SIZE, &labels, (&bounds, 1.0), responses, |counters| {
+                &counters.response_sizes[at]
             });
         }
     }
@@ -118,8 +148,8 @@ impl<'z> Zone<'z> {
         into: &mut Families,
         metric: Metric,
         labels: &[(&'static str, &str)],
-        bounds: &[f64; N],
-        per: f64,
+        (bounds, per): (&[f64; N], f64),
+        native: Option<&NativeCounts>,
         histogram: impl Fn(&ZoneCounters) -> &Histogram<N>,
     ) {
         let mut counts: Vec<u64> =
@@ -127,7 +157,7 @@ impl<'z> Zone<'z> {
         counts.push(self.sum(|counters| &histogram(counters).above));
         if counts.iter().any(|&count| count > 0) {
             let sum = self.sum(|counters| &histogram(counters).sum) as f64 / per;
-            into.histogram(metric, labels, Distribution { bounds, counts: &counts, sum });
+            into.histogram(metric, labels, Distribution { bounds, counts: &counts, sum, native });
         }
     }
 }
@@ -138,4 +168,6 @@ fn counted(into: &mut Families, metric: Metric, labels: &[(&'static str, &str)],
     }
 }
 
+/// Zones and threads with native histograms of their own: 5 MiB of them.
+const MOST_NATIVE: usize = 512;
 const PROTOS: [Proto; 2] = [Proto::Udp, Proto::Tcp];

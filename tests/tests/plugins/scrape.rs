@@ -22,16 +22,25 @@ fn prometheus_reads_openmetrics_and_protobuf() {
             dns.ask("a.example");
         }
         Metrics::after_queries(([127, 0, 0, 1], 9153).into(), 3);
-        for more in [&[][..], &["--enable-feature=native-histograms"][..]] {
+        let count = "coredns_dns_request_duration_seconds_count";
+        let native = "histogram_count(coredns_dns_request_duration_seconds)";
+        for (more, count) in [(&[][..], count), (&["--enable-feature=native-histograms"][..], native)] {
             let prometheus = Prometheus::start(more);
-            let rows = [
-                ("up", "1"),
-                ("coredns_build_info", "1"),
-                ("coredns_dns_requests_total", "3"),
-                ("coredns_dns_request_duration_seconds_count", "3"),
-            ];
+            let rows =
+                [("up", "1"), ("coredns_build_info", "1"), ("coredns_dns_requests_total", "3"), (count, "3")];
             for (query, value) in rows {
                 prometheus.says(query, value);
+            }
+            if count == native {
+                // What was counted before the first page with native buckets is at its classic bound, 100 octets.
+                prometheus.says("histogram_fraction(0,64,coredns_dns_request_size_bytes)", "0");
+                for _ in 0..3 {
+                    dns.ask("a.example");
+                }
+                prometheus.says(native, "6");
+                prometheus.says("histogram_fraction(0,64,coredns_dns_request_size_bytes)", "0.5");
+                prometheus.says("histogram_fraction(0,64,coredns_dns_response_size_bytes)", "0");
+                prometheus.says("histogram_fraction(0,65,coredns_dns_request_duration_seconds)", "1");
             }
             prometheus.knows("coredns_build_info", "gauge");
             prometheus.knows("coredns_dns_request_duration_seconds", "histogram");
