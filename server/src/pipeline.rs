@@ -223,7 +223,7 @@ impl CacheRoom {
 }
 
 /// Directives that put no plugin into CoreDNS's chain: a block that has no others refuses everything.
-const WITHOUT_HANDLER: &[&str] =
+pub(crate) const WITHOUT_HANDLER: &[&str] =
     &["bind", "debug", "health", "multisocket", "ready", "reload", "root", "timeouts"];
 
 /// The same block keeps its answers over a reload: what counts are its zones and where it listens.

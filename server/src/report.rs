@@ -10,6 +10,7 @@ use crate::clock;
 use crate::control::Reloads;
 use crate::observe::collector::Build;
 use crate::observe::{Collector, Distribution, Families, Source, names};
+use crate::pipeline::WITHOUT_HANDLER;
 use crate::running::Running;
 
 /// Everything that /metrics tells.
@@ -72,7 +73,8 @@ fn plugins(running: &Running, into: &mut Families) {
             continue;
         }
         let name = zone.zone.to_string();
-        for plugin in &zone.block.directives {
+        let directives = zone.block.directives.iter();
+        for plugin in directives.filter(|name| !WITHOUT_HANDLER.contains(name)) {
             let labels = [("server", zone.server.as_str()), ("zone", &name), ("view", ""), ("name", plugin)];
             into.gauge(names::PLUGIN_ENABLED, &labels, 1.0);
         }

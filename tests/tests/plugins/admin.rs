@@ -86,6 +86,10 @@ fn metric_names_and_labels_are_those_of_coredns() {
         assert!(metrics.value(name, &[]).is_some(), "{name} is missing");
         assert_eq!(metrics.label_names(name), labels, "{name}");
     }
+    let mut enabled = metrics.label_values("coredns_plugin_enabled", "name");
+    enabled.sort_unstable();
+    // As there: those that stand in the chain of plugins.
+    assert_eq!(enabled, ["cache", "errors", "forward", "hosts", "prometheus", "template"]);
     let of = [("server", &server[..]), ("zone", ".")];
     let with = |more: &[(&'static str, &'static str)]| [&of[..], more].concat();
     assert_eq!(
