@@ -1,9 +1,10 @@
 //! Bugs on demand, in this crate's own tests alone: a query for `panic-PLACE.anything` panics there.
 
+use std::collections::HashSet;
 use std::panic::resume_unwind;
-use std::sync::Mutex;
+use std::sync::{LazyLock, Mutex, PoisonError};
 
-use wire::Name;
+use wire::{Gate, Name, accept};
 
 /// Panics if that is what `name` asks for.
 pub(crate) fn at(place: &str, name: &Name) {
@@ -12,9 +13,19 @@ pub(crate) fn at(place: &str, name: &Name) {
     }
 }
 
+/// Panics if that is what the name that `message` asks for asks for; at `second` where it comes there for the second time.
+pub(crate) fn within(message: &[u8], place: &str, second: &str) {
+    let Gate::Pass(query) = accept(message) else { return };
+    at(place, &query.name);
+    let came = !SEEN.lock().unwrap_or_else(PoisonError::into_inner).insert(query.name.to_string());
+    if came {
+        at(second, &query.name);
+    }
+}
+
 /// Panics in every turn of the workers of the server with this probe name, as long as it stands in [`SICK`].
 pub(crate) fn each_turn(server: Name) {
-    let sick = SICK.lock().unwrap_or_else(std::sync::PoisonError::into_inner).contains(&server);
+    let sick = SICK.lock().unwrap_or_else(PoisonError::into_inner).contains(&server);
     if sick {
         panic();
     }
@@ -24,6 +35,9 @@ pub(crate) fn each_turn(server: Name) {
 fn panic() -> ! {
     resume_unwind(Box::new("on demand"))
 }
+
+/// Names that came to [`within`].
+static SEEN: LazyLock<Mutex<HashSet<String>>> = LazyLock::new(Mutex::default);
 
 /// Servers of this process, by their probe names, whose workers panic in every turn.
 pub(crate) static SICK: Mutex<Vec<Name>> = Mutex::new(Vec::new());

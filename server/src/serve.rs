@@ -315,6 +315,8 @@ pub fn count(tally: Tally<'_>, outcome: &Outcome, proto: Proto, ipv6: bool, nano
 
 /// Logs a query's end, and its failure, where its block asks for that.
 pub fn log(zone: &ServedZone, outcome: &Outcome, seen: &Seen, query: &Query<'_>, lines: &mut LineRing) {
+    #[cfg(test)]
+    crate::mishap::at("log", &query.name);
     if let Some(failure) = &outcome.failure {
         tell(zone, failure, query, seen.now);
     }

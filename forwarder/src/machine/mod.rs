@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng};
-use wire::Answer;
+use wire::{Answer, Query};
 
 pub use outside::{Ask, Exchange, ExchangeId, Finished, Outside, Refused, SocketId, StreamKind, Transport};
 pub use waiters::Waiters;
@@ -345,6 +345,17 @@ impl<W> Forwarder<W> {
         self.lingering.clear();
         self.ports.close_all(outside);
         self.sweep_at = Moment::NEVER;
+    }
+
+    /// Takes everybody who waits off a state machine that panicked, and ends it; its sockets and exchanges are the caller's
+    /// to forget. Nothing is relied on but that a slot holds a flight, or none.
+    pub fn abandon(mut self, mut tell: impl FnMut(W, &Query<'_>)) {
+        for slot in self.table.taken() {
+            let flight = &mut self.table[slot];
+            for waiter in self.waiters.take_all(&mut flight.waiters) {
+                tell(waiter, &flight.held.0.query());
+            }
+        }
     }
 
     /// Makes room for a query of `asker` by ending the newest flight of whoever has most; false where that is no other

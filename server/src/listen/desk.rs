@@ -134,8 +134,6 @@ impl Desk {
         let zone = waiter.zone.clone();
         let Some(dial) = zone.block.pipeline.dial() else { return };
         let query = held.query();
-        #[cfg(test)]
-        crate::mishap::at("ask", &query.name);
         let ask = Ask {
             chain: &dial.chain,
             query: &query,
@@ -161,7 +159,7 @@ impl Desk {
         }
     }
 
-    /// Sends what has gathered, and tells the forwarder what the network refused.
+    /// Sends what has gathered for upstreams, and tells the forwarder what the network refused.
     pub(super) fn flush(&mut self, epoll: &Epoll, forwarder: &mut Forwarder<Waiter>, now: Instant) {
         loop {
             // Each client's query begins a bounded number of these.
@@ -181,9 +179,25 @@ impl Desk {
                 }
             }
         }
+    }
+
+    /// Sends what has gathered for clients.
+    pub(super) fn send_replies(&mut self, now: Instant) {
         for socket in self.sockets.iter_mut().flatten() {
             socket.send(&self.running, now);
         }
+    }
+
+    /// Tells everybody who waits in a forwarder that panicked, and forgets its sockets with what was to be sent on them.
+    pub(super) fn abandon(&mut self, broken: Forwarder<Waiter>, now: Instant) {
+        self.upstreams = Upstreams::new();
+        self.refused.clear();
+        let running = self.running.clone();
+        running.guarded(move || {
+            broken.abandon(|waiter, query| {
+                self.running.clone().guarded(|| self.fail(waiter, query, Failure::Panic, now));
+            });
+        });
     }
 
     /// Writes, sends, counts and logs the reply to one waiter.
@@ -254,7 +268,8 @@ impl Desk {
         let nanos = now.saturating_duration_since(waiter.started).as_nanos() as u64;
         let seen = Seen { client, local: Some(local), proto, nanos, now };
         serve::count(zone.tally(self.index), &outcome, proto, client.is_ipv6(), nanos);
-        serve::log(zone, &outcome, &seen, &query, &mut self.lines);
+        // The reply stands, whatever becomes of its line; others wait for the same.
+        self.running.guarded(|| serve::log(zone, &outcome, &seen, &query, &mut self.lines));
         true
     }
 
@@ -471,10 +486,14 @@ impl Outside<Waiter> for Desk {
     }
 
     fn send(&mut self, socket: SocketId, datagram: &[u8]) {
+        #[cfg(test)]
+        crate::mishap::within(datagram, "send", "again");
         self.upstreams.queue(socket, datagram);
     }
 
     fn exchange(&mut self, exchange: Exchange<'_>) {
+        #[cfg(test)]
+        crate::mishap::within(exchange.message, "exchange", "exchange");
         self.running.streams.exchange(self.index, exchange);
     }
 

@@ -18,6 +18,7 @@ use crate::clock;
 use crate::control::{Origin, Server};
 use crate::keeping::Environment;
 use crate::mishap::SICK;
+use crate::observe::logger::tests::Paper;
 use crate::observe::{Format, Logger};
 use crate::running::Running;
 
@@ -45,6 +46,76 @@ fn a_packet_that_panics_is_answered_servfail_and_the_next_one_is_served() {
         assert_eq!(reply[3] & 15, rcode, "{name}");
     }
     assert_eq!(scene.counted(), (21, 0));
+}
+
+#[test]
+fn a_packet_that_panics_in_the_gate_costs_no_other_of_its_batch() {
+    let scene = Scene::start(1, "");
+    let clients = scene.at_once(&["one.example", "panic-gate.example", "two.example"]);
+    let [one, bad, two] = &clients[..] else { unreachable!() };
+    assert_eq!([one, two].map(rcode), [Some(NOERROR); 2]);
+    let (panics, restarts) = scene.counted();
+    assert_eq!(panics - restarts, 2, "to serve it, and to tell of it");
+    // What comes to it next is no reply to that.
+    bad.send(&packet("panic-packet.example")).unwrap();
+    assert_eq!((rcode(bad), scene.counted()), (Some(SERVFAIL), (panics + 1, restarts)));
+    bad.set_nonblocking(true).unwrap();
+    assert_eq!(rcode(bad), None);
+}
+
+#[test]
+fn a_log_line_that_panics_costs_neither_its_reply_nor_other_lines() {
+    let scene = Scene::with(1, "", "log\ntemplate IN A hit {\nrcode NOERROR\n}");
+    for place in ["log", "reread"] {
+        let names =
+            [format!("before-{place}.hit"), format!("panic-{place}.hit"), format!("after-{place}.hit")];
+        let before = scene.counted();
+        let clients = scene.at_once(&names.each_ref().map(String::as_str));
+        assert!(clients.iter().all(|client| rcode(client) == Some(NOERROR)), "{place}");
+        scene.wait("the lines around it", || scene.logged(&names[0]) && scene.logged(&names[2]));
+        let (panics, restarts) = scene.counted();
+        assert_eq!((panics - before.0) - (restarts - before.1), 1, "{place}");
+        assert!(!scene.logged(&names[1]), "{place}");
+    }
+    // One that an upstream answers, and others that wait for the same.
+    let before = scene.counted();
+    let clients: Vec<UdpSocket> = scene.at_once(&["panic-log.example"; 3]);
+    assert!(clients.iter().all(|client| rcode(client) == Some(NOERROR)));
+    scene.wait("a panic for each", || (scene.counted().0 - before.0) - (scene.counted().1 - before.1) == 3);
+}
+
+#[test]
+fn a_forwarder_that_panics_is_not_used_again_and_whoever_waits_in_it_is_told() {
+    // As a query is sent, as a truncated reply has it sent over TCP, and as time has it sent again.
+    for place in ["send", "exchange", "again"] {
+        let scene = Scene::start(1, "max_concurrent 4");
+        let mut stream = TcpStream::connect(scene.at).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let silent = packet(&format!("silent-tcp-{place}.example"));
+        stream.write_all(&[&(silent.len() as u16).to_be_bytes()[..], &silent].concat()).unwrap();
+        let twice: Vec<UdpSocket> = (0..2).map(|_| scene.client()).collect();
+        for client in &twice {
+            client.send(&packet(&format!("silent-{place}.example"))).unwrap();
+        }
+        scene.wait("two queries in flight", || scene.in_flight() == 2);
+        // One of them waits for what the other asked.
+        assert_eq!(scene.ask(&format!("good-{place}.example")), Some(NOERROR));
+        let culprit = scene.client();
+        culprit.send(&packet(&format!("panic-{place}.example"))).unwrap();
+        assert_eq!(rcode(&culprit), Some(SERVFAIL), "{place}");
+        assert!(twice.iter().all(|client| rcode(client) == Some(SERVFAIL)), "{place}");
+        let mut reply = [0; 6];
+        stream.read_exact(&mut reply).unwrap();
+        assert_eq!(reply[5] & 15, SERVFAIL, "{place}");
+        assert_eq!((scene.counted(), scene.in_flight()), ((1, 0), 0), "{place}");
+        // All places are free again, and there are no more than before.
+        let clients: Vec<UdpSocket> = (0..4).map(|_| scene.client()).collect();
+        for (n, client) in clients.iter().enumerate() {
+            client.send(&packet(&format!("silent-{n}-{place}.example"))).unwrap();
+        }
+        scene.wait("four queries in flight", || scene.in_flight() == 4);
+        assert_eq!(scene.ask(&format!("fifth-{place}.example")), Some(REFUSED), "{place}");
+    }
 }
 
 #[test]
@@ -79,7 +150,7 @@ fn a_worker_that_panics_starts_again_with_its_sockets_and_gives_back_what_it_hel
     // The kernel chooses the worker by the port: each client may meet another one.
     let clients: Vec<UdpSocket> = (0..24).map(|_| scene.client()).collect();
     for (n, client) in clients.iter().enumerate() {
-        client.send(&packet(&format!("panic-ask.n{n}.example"))).unwrap();
+        client.send(&packet(&format!("panic-miss.n{n}.example"))).unwrap();
         let restarts = n as u64 + 1;
         scene.wait("the restart", || scene.counted() == (restarts, restarts));
     }
@@ -100,7 +171,7 @@ fn letters_behind_one_that_panics_are_read() {
     let scene = Scene::start(1, "");
     for n in 1..=20 {
         let mut stream = TcpStream::connect(scene.at).unwrap();
-        let packet = packet(&format!("panic-ask.n{n}.example"));
+        let packet = packet(&format!("panic-letter.n{n}.example"));
         stream.write_all(&[&(packet.len() as u16).to_be_bytes()[..], &packet].concat()).unwrap();
         for _ in 0..50 {
             let (sender, mut receiver) = mpsc::channel::<()>(1);
@@ -122,7 +193,7 @@ fn a_worker_that_panics_in_every_turn_rests_longer_each_time_and_serves_once_it_
     assert!(began.elapsed() >= Duration::from_millis(630), "{:?}", began.elapsed());
     let client = scene.client();
     client.send(&packet("waits.example")).unwrap();
-    SICK.lock().unwrap().clear();
+    SICK.lock().unwrap().retain(|sick| *sick != scene.running.shared.probe);
     assert_eq!(rcode(&client), Some(NOERROR), "what waited in the socket is answered");
     let (panics, restarts) = scene.counted();
     assert_eq!((scene.ask("good.example"), scene.counted()), (Some(NOERROR), (panics, restarts)));
@@ -139,7 +210,7 @@ fn a_worker_that_panics_while_it_ends_still_ends() {
     // New connections are refused just before the workers are told.
     scene.wait("the end of the listener", || TcpStream::connect(scene.at).is_err());
     scene.wait("the worker's restart, or its end", || {
-        drop(client.send(&packet("panic-ask.example")));
+        drop(client.send(&packet("panic-miss.example")));
         scene.counted().1 > 0 || stopping.is_finished()
     });
     scene.wait("the end", || stopping.is_finished());
@@ -152,27 +223,33 @@ struct Scene {
     running: Arc<Running>,
     at: SocketAddr,
     asked: Arc<Mutex<Vec<Vec<u8>>>>,
+    paper: Paper,
     _fatal: mpsc::UnboundedReceiver<String>,
 }
 
 impl Scene {
     fn start(workers: usize, properties: &str) -> Self {
+        Self::with(workers, properties, "")
+    }
+
+    fn with(workers: usize, properties: &str, directives: &str) -> Self {
         let asked = Arc::<Mutex<Vec<Vec<u8>>>>::default();
         let upstream = UdpSocket::bind("127.0.0.1:0").unwrap();
         let to = upstream.local_addr().unwrap();
         let heard = asked.clone();
         thread::spawn(move || answer(&upstream, &heard));
         let (fatal, fatal_messages) = mpsc::unbounded_channel();
+        let paper = Paper::default();
         // The port is free, or somebody took it meanwhile.
         let (at, server) = (0..10)
             .find_map(|_| {
                 let at = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
                 let corefile = format!(
-                    ".:{} {{\nbind {}\nmultisocket {workers}\nforward . {to} {{\nprefer_udp\n{properties}\n}}\n}}\n",
+                    ".:{} {{\nbind {}\nmultisocket {workers}\nforward . {to} {{\nprefer_udp\n{properties}\n}}\n{directives}\n}}\n",
                     at.port(),
                     at.ip()
                 );
-                let logger = Logger::start(Format::Text, std::io::sink()).unwrap();
+                let logger = Logger::start(Format::Text, paper.clone()).unwrap();
                 let origin = Origin::Text(corefile.into());
                 let start = clock::now();
                 let server =
@@ -181,7 +258,7 @@ impl Scene {
             })
             .unwrap();
         let running = server.running().clone();
-        Self { server: Some(server), running, at, asked, _fatal: fatal_messages }
+        Self { server: Some(server), running, at, asked, paper, _fatal: fatal_messages }
     }
 
     fn client(&self) -> UdpSocket {
@@ -196,6 +273,24 @@ impl Scene {
         let client = self.client();
         client.send(&packet(name)).unwrap();
         rcode(&client)
+    }
+
+    /// Clients whose queries come to the one worker in one batch: it rests while they gather.
+    fn at_once(&self, names: &[&str]) -> Vec<UdpSocket> {
+        let restarts = self.counted().1;
+        SICK.lock().unwrap().push(self.running.shared.probe);
+        self.wait("a restart", || self.counted().1 > restarts);
+        let clients: Vec<UdpSocket> = names.iter().map(|_| self.client()).collect();
+        for (client, name) in clients.iter().zip(names) {
+            client.send(&packet(name)).unwrap();
+        }
+        SICK.lock().unwrap().retain(|sick| *sick != self.running.shared.probe);
+        clients
+    }
+
+    /// Whether a line of the log has this text.
+    fn logged(&self, text: &str) -> bool {
+        self.paper.text().contains(text)
     }
 
     /// Panics, and restarts.
@@ -229,7 +324,8 @@ fn answer(socket: &UdpSocket, asked: &Mutex<Vec<Vec<u8>>>) {
     while let Ok((length, from)) = socket.recv_from(&mut query) {
         let query = &query[..length];
         let label = query[13..13 + usize::from(query[12])].to_vec();
-        let silent = label.starts_with(b"silent");
+        let silent = label.starts_with(b"silent") || label.starts_with(b"panic-again");
+        let flags = if label.starts_with(b"panic-exchange") { 0x83 } else { 0x81 };
         asked.lock().unwrap().push(label);
         if silent {
             continue;
@@ -237,7 +333,7 @@ fn answer(socket: &UdpSocket, asked: &Mutex<Vec<Vec<u8>>>) {
         // The name's end, then type and class.
         let question = 12 + query[12..].iter().position(|&octet| octet == 0).unwrap() + 5;
         let mut reply = query[..question].to_vec();
-        reply[2..12].copy_from_slice(&[0x81, 0x80, 0, 1, 0, 1, 0, 0, 0, 0]);
+        reply[2..12].copy_from_slice(&[flags, 0x80, 0, 1, 0, 1, 0, 0, 0, 0]);
         reply.extend_from_slice(b"\xc0\x0c\0\x01\0\x01\0\0\x01\x2c\0\x04\xc0\0\x02\x01");
         socket.send_to(&reply, from).unwrap();
     }

@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use forwarder::Forwarder;
-use sockets::{BATCH, Epoll, Events, Interest, Received};
+use forwarder::{Forwarder, Limits};
+use sockets::{BATCH, Datagram, Epoll, Events, Interest, Received};
 use wire::{Gate, HeldQuery, accept, accept_truncated};
 
 use super::desk::Desk;
@@ -21,7 +21,7 @@ use super::inbox::{Client, Letter, Waiter};
 use super::socket::OpenSocket;
 use crate::clock;
 use crate::failure::Failure;
-use crate::house::House;
+use crate::house::{House, ServedZone};
 use crate::observe::counters::Proto;
 use crate::plugin::Moment;
 use crate::plugin::hosts::Tables;
@@ -30,8 +30,9 @@ use crate::serve::{self, Outcome, Room, Seen, Served};
 
 /// Starts the thread of worker `index`.
 ///
-/// A panic outside a packet's own handling ends the loop, not the worker: after a `Pause` it starts again with what
-/// `Kept` holds. Its queries in flight are lost, and what they held is given back.
+/// A panic in a packet's own handling costs that packet, one in the forwarder the queries in flight there. One anywhere else
+/// ends the loop, not the worker: after a `Pause` it starts again with what `Kept` holds. Its queries in flight are lost,
+/// and what they held is given back.
 ///
 /// # Errors
 /// What the kernel says to a thread or to epoll.
@@ -109,6 +110,8 @@ struct Worker {
     drain_until: Option<Instant>,
     /// Whether it got through a turn.
     turned: bool,
+    /// Whether a turn was cut short: the next one must not wait.
+    cut_short: bool,
 }
 
 impl Worker {
@@ -123,7 +126,7 @@ impl Worker {
             index,
             running: running.clone(),
             epoll,
-            forwarder: Forwarder::new(forwarder::Limits::default(), clock::now()),
+            forwarder: Forwarder::new(Limits::default(), clock::now()),
             desk,
             received: Received::new(BATCH, CLIENT_BYTES),
             upstream_received: Received::new(BATCH, UPSTREAM_BYTES),
@@ -132,6 +135,7 @@ impl Worker {
             misses: Vec::with_capacity(BATCH),
             drain_until: kept.drain_until,
             turned: false,
+            cut_short: false,
         })
     }
 
@@ -178,23 +182,52 @@ impl Worker {
             drop(house);
             let wake = self.forwarder.next_wake();
             if wake.is_some_and(|wake| wake <= now) {
-                self.forwarder.tick(now, &mut self.desk);
+                let done = self.running.guarded(|| self.forwarder.tick(now, &mut self.desk));
+                self.went_well(done, now);
             }
-            self.desk.flush(&self.epoll, &mut self.forwarder, now);
+            self.flush(now);
             if let Some(until) = self.drain_until
                 && ((!busy && self.forwarder.in_flight() == 0) || now >= until)
             {
-                self.forwarder.shutdown(now, &mut self.desk);
-                self.desk.flush(&self.epoll, &mut self.forwarder, now);
+                let done = self.running.guarded(|| self.forwarder.shutdown(now, &mut self.desk));
+                self.went_well(done, now);
+                self.flush(now);
                 return;
             }
             self.turned = true;
+            busy |= std::mem::take(&mut self.cut_short);
             timeout = Some(match (busy, self.forwarder.next_wake()) {
                 (true, _) => Duration::ZERO,
                 (false, Some(wake)) => wake.saturating_duration_since(now).min(HEARTBEAT),
                 (false, None) => HEARTBEAT,
             });
         }
+    }
+
+    /// Sends what has gathered, to upstreams and to clients.
+    fn flush(&mut self, now: Instant) {
+        let done = self.running.guarded(|| self.desk.flush(&self.epoll, &mut self.forwarder, now));
+        self.went_well(done, now);
+        self.desk.send_replies(now);
+    }
+
+    /// Whether the forwarder did its work; `None` says that it panicked. What it was about is half done then, and nobody
+    /// knows which half: it is not used again, nor are its sockets, and whoever waits in it is told SERVFAIL.
+    fn went_well(&mut self, done: Option<()>, now: Instant) -> bool {
+        if done.is_none() {
+            let broken = std::mem::replace(&mut self.forwarder, Forwarder::new(Limits::default(), now));
+            self.running.flights.release_all(self.index);
+            self.desk.abandon(broken, now);
+            self.cut_short = true;
+            let index = self.index;
+            self.running.logger.error(
+                None,
+                &format!(
+                    "worker {index}: forwarding panicked, its queries in flight fail and it begins anew"
+                ),
+            );
+        }
+        done.is_some()
     }
 
     /// Takes one batch from a listen socket and answers what memory knows; false if the socket was empty.
@@ -227,14 +260,12 @@ impl Worker {
             let server = datagram.local.map_or(address, |local| (local.address, address.port()).into());
             let (client, proto, writer) = (datagram.peer, Proto::Udp, self.index);
             let moment = Moment { now, client, server, proto, writer, tables: &tables };
-            if datagram.truncated {
-                gate = accept_truncated(datagram.bytes);
-            } else {
-                gate.read(datagram.bytes);
-            }
             let Some(out) = socket.replies.slot() else { break };
-            let served =
-                self.running.guarded(|| serve::serve(listener, &gate, &moment, Room::Datagram, out, outcome));
+            let (read, moment, counted) = (&mut gate, &moment, &mut *outcome);
+            let served = self.running.guarded(move || {
+                look_over(read, &datagram);
+                serve::serve(listener, read, moment, Room::Datagram, out, counted)
+            });
             match served {
                 Some(Served::Nothing) => {}
                 Some(Served::Reply) => socket.replies.commit(&datagram.peer, datagram.local),
@@ -267,10 +298,19 @@ impl Worker {
                 }
                 None => {
                     outcome.counted = false;
-                    if let (Gate::Pass(query), Some(out)) = (accept(datagram.bytes), socket.replies.slot()) {
-                        serve::bare_reply(&query, &Failure::Panic, out);
+                    gate = Gate::Drop;
+                    let Some(out) = socket.replies.slot() else { break };
+                    // Read again: where that was what panicked, there is nothing to say.
+                    let told = self.running.guarded(|| {
+                        look_over(&mut gate, &datagram);
+                        let Gate::Pass(query) = &gate else { return false };
+                        serve::bare_reply(query, &Failure::Panic, out);
+                        true
+                    });
+                    if told == Some(true) {
                         socket.replies.commit(&datagram.peer, datagram.local);
                     }
+                    gate = Gate::Drop;
                 }
             }
         }
@@ -279,7 +319,11 @@ impl Worker {
         // First come, first asked: where the table is full, it is the newest that are shed.
         let mut misses = std::mem::take(&mut self.misses);
         for (query, waiter, patience) in misses.drain(..) {
-            self.desk.ask(&mut self.forwarder, now, query, waiter, patience);
+            #[cfg(test)]
+            crate::mishap::at("miss", &query.query().name);
+            let done =
+                self.running.guarded(|| self.desk.ask(&mut self.forwarder, now, query, waiter, patience));
+            self.went_well(done, now);
         }
         self.misses = misses;
         true
@@ -292,25 +336,31 @@ impl Worker {
         let Some(socket) = self.desk.socket(place) else { return };
         let address = socket.address;
         let Some(listener) = house.listeners.get(&address) else { return };
-        for (index, outcome) in self.outcomes.iter().enumerate().take(self.received.len()) {
-            if !outcome.counted {
-                continue;
+        let mut served = self.outcomes.iter().enumerate().take(self.received.len());
+        let mut observe = || {
+            for (index, outcome) in &mut served {
+                if !outcome.counted {
+                    continue;
+                }
+                let zone = outcome.zone.and_then(|index| house.zones.get(index as usize));
+                let tally =
+                    zone.map_or_else(|| listener.dropped_tally(self.index), |zone| zone.tally(self.index));
+                // A socket has clients of one family only.
+                serve::count(tally, outcome, Proto::Udp, address.is_ipv6(), nanos);
+                let logged = |zone: &&Arc<ServedZone>| zone.block.log.is_some() || outcome.failure.is_some();
+                let Some(zone) = zone.filter(logged) else { continue };
+                let datagram = self.received.get(index);
+                let local = datagram.local.map_or(address, |local| (local.address, address.port()).into());
+                let seen = Seen { client: datagram.peer, local: Some(local), proto: Proto::Udp, nanos, now };
+                if let Gate::Pass(query) = accept(datagram.bytes) {
+                    #[cfg(test)]
+                    crate::mishap::at("reread", &query.name);
+                    serve::log(zone, outcome, &seen, &query, &mut self.desk.lines);
+                }
             }
-            let zone = outcome.zone.and_then(|index| house.zones.get(index as usize));
-            let tally =
-                zone.map_or_else(|| listener.dropped_tally(self.index), |zone| zone.tally(self.index));
-            // A socket has clients of one family only.
-            serve::count(tally, outcome, Proto::Udp, address.is_ipv6(), nanos);
-            let Some(zone) = zone.filter(|zone| zone.block.log.is_some() || outcome.failure.is_some()) else {
-                continue;
-            };
-            let datagram = self.received.get(index);
-            let local = datagram.local.map_or(address, |local| (local.address, address.port()).into());
-            let seen = Seen { client: datagram.peer, local: Some(local), proto: Proto::Udp, nanos, now };
-            if let Gate::Pass(query) = accept(datagram.bytes) {
-                serve::log(zone, outcome, &seen, &query, &mut self.desk.lines);
-            }
-        }
+        };
+        // One guard for all of them: after a panic, which costs a line, it goes on with the next.
+        while self.running.guarded(&mut observe).is_none() {}
     }
 
     fn read_letters(&mut self, now: Instant) {
@@ -318,12 +368,18 @@ impl Worker {
         while let Some(letter) = self.letters.pop_front() {
             match letter {
                 Letter::Ask { query, waiter, patience, key } => {
-                    self.desk.ask_here(&mut self.forwarder, now, &query, waiter, patience, key)
+                    #[cfg(test)]
+                    crate::mishap::at("letter", &query.query().name);
+                    let (forwarder, desk) = (&mut self.forwarder, &mut self.desk);
+                    let done =
+                        self.running.guarded(|| desk.ask_here(forwarder, now, &query, waiter, patience, key));
+                    self.went_well(done, now);
                 }
                 Letter::Exchanged { id, result } => {
                     let result = result.as_deref().map_err(Clone::clone);
-                    // As for a datagram of an upstream.
-                    self.running.guarded(|| self.forwarder.exchanged(now, id, result, &mut self.desk));
+                    let done =
+                        self.running.guarded(|| self.forwarder.exchanged(now, id, result, &mut self.desk));
+                    self.went_well(done, now);
                 }
                 Letter::Open(address, socket) => {
                     if let Err(error) = self.desk.open_listener(address, socket, &self.epoll) {
@@ -344,22 +400,44 @@ impl Worker {
             let id = match received {
                 Some((id, Ok(count))) if count > 0 => id,
                 Some((id, Err(error))) => {
-                    self.forwarder.socket_error(now, id, error.kind(), &mut self.desk);
+                    let (forwarder, kind) = (&mut self.forwarder, error.kind());
+                    let done = self.running.guarded(|| forwarder.socket_error(now, id, kind, &mut self.desk));
+                    if !self.went_well(done, now) {
+                        return;
+                    }
                     continue;
                 }
                 _ => return,
             };
             for index in 0..self.upstream_received.len() {
                 let datagram = self.upstream_received.get(index);
-                if !datagram.truncated {
-                    // The flight it belongs to still has its timer, and ends as if nothing had come.
-                    self.running.guarded(|| self.forwarder.datagram(now, id, datagram.bytes, &mut self.desk));
+                if datagram.truncated {
+                    continue;
+                }
+                let (forwarder, bytes) = (&mut self.forwarder, datagram.bytes);
+                let done = self.running.guarded(|| forwarder.datagram(now, id, bytes, &mut self.desk));
+                if !self.went_well(done, now) {
+                    return;
                 }
             }
             if self.upstream_received.len() < self.upstream_received.capacity() {
                 return;
             }
         }
+    }
+}
+
+/// The gate, for a datagram.
+#[inline]
+fn look_over<'p>(gate: &mut Gate<'p>, datagram: &Datagram<'p>) {
+    if datagram.truncated {
+        *gate = accept_truncated(datagram.bytes);
+    } else {
+        gate.read(datagram.bytes);
+    }
+    #[cfg(test)]
+    if let Gate::Pass(query) = gate {
+        crate::mishap::at("gate", &query.name);
     }
 }
 

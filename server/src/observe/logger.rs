@@ -338,6 +338,11 @@ pub(crate) mod tests {
             (Logger::start(format, paper.clone()).unwrap(), paper)
         }
 
+        /// What has been written so far.
+        pub(crate) fn text(&self) -> String {
+            String::from_utf8_lossy(&lock(&self.0)).into_owned()
+        }
+
         /// What was written, once the log is flushed.
         pub(crate) fn read(&self, logger: &Logger) -> String {
             assert!(logger.flush(PATIENCE));
