@@ -23,8 +23,12 @@ pub(crate) fn within(message: &[u8], place: &str, second: &str) {
     }
 }
 
-/// Panics in every turn of the workers of the server with this probe name, as long as it stands in [`SICK`].
+/// Panics in every turn of the workers of the server with this probe name, as long as it stands in [`SICK`]; waits there as
+/// long as it stands in [`HALTED`].
 pub(crate) fn each_turn(server: Name) {
+    while HALTED.lock().unwrap_or_else(PoisonError::into_inner).contains(&server) {
+        std::thread::yield_now();
+    }
     let sick = SICK.lock().unwrap_or_else(PoisonError::into_inner).contains(&server);
     if sick {
         panic();
@@ -39,5 +43,7 @@ fn panic() -> ! {
 /// Names that came to [`within`].
 static SEEN: LazyLock<Mutex<HashSet<String>>> = LazyLock::new(Mutex::default);
 
-/// Servers of this process, by their probe names, whose workers panic in every turn.
+/// Servers of this process, by their probe names, whose workers do nothing as long as they stand here.
+pub(crate) static HALTED: Mutex<Vec<Name>> = Mutex::new(Vec::new());
+/// Those whose workers panic in every turn.
 pub(crate) static SICK: Mutex<Vec<Name>> = Mutex::new(Vec::new());

@@ -11,7 +11,7 @@ use forwarder::{Ask, Exchange, Finished, Forwarder, NotSent, Outside, SocketId, 
 use sockets::{Epoll, Interest, ListenSocket};
 use wire::{Answer, Flags, HeldQuery, OptionBytes, Query, Rcode, Reply};
 
-use super::inbox::{Client, Inner, Letter, Waiter};
+use super::inbox::{ASKS, Client, Inner, Letter, Waiter};
 use super::socket::OpenSocket;
 use super::upstreams::Upstreams;
 use super::worker::LISTEN;
@@ -117,7 +117,12 @@ impl Desk {
         if worker == self.index {
             self.ask_here(forwarder, now, &query, waiter, patience, key);
         } else {
-            self.running.inboxes[worker].post(Letter::Ask { query, waiter, patience, key });
+            // Where that worker has no room for it, it is that worker's flight all the same.
+            let ask = Letter::Ask { query, waiter, patience, key };
+            if let Err(Letter::Ask { query, waiter, .. }) = self.running.inboxes[worker].offer(ask, ASKS) {
+                self.running.shed.add_shared(1);
+                self.fail(waiter, &query.query(), Failure::Overload, now);
+            }
         }
     }
 

@@ -52,6 +52,12 @@ pub enum Letter {
 /// A worker's letter box.
 pub type Inbox = Mailbox<Letter>;
 
+/// Queries that may wait in a worker's letter box, some 500 octets each: it does with as many in some milliseconds. Results
+/// of exchanges are bounded by what its forwarder has in flight.
+pub(super) const ASKS: usize = 4_096;
+/// Letters that a worker reads in one turn: its own clients must not wait for more.
+pub(super) const A_TURN: usize = 256;
+
 /// One client of a query in flight; the query itself is kept once for all of them.
 pub struct Waiter {
     /// What the client's query has of its own.

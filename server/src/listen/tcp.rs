@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream};
 use wire::{Gate, HeldQuery, accept as gate};
 
-use super::inbox::{Client, Letter, Waiter};
+use super::inbox::{ASKS, Client, Letter, Waiter};
 use super::place::{Place, StreamReply, Waits};
 use crate::clock;
 use crate::failure::Failure;
@@ -422,7 +422,21 @@ impl Connection {
     fn post(&self, query: HeldQuery, waiter: Waiter, patience: Option<Duration>) {
         let inboxes = &self.running.inboxes;
         let (worker, key) = self.running.flights.place(&query, &waiter, None, inboxes.len());
-        inboxes[worker].post(Letter::Ask { query, waiter, patience, key });
+        let ask = Letter::Ask { query, waiter, patience, key };
+        if let Err(Letter::Ask { query, waiter, .. }) = inboxes[worker].offer(ask, ASKS) {
+            // Where that worker has it in flight already, all that is lost is that others join it.
+            self.running.flights.release(key, worker);
+            self.running.shed.add_shared(1);
+            let mut reply = Vec::new();
+            let (query, client) = match waiter.client {
+                Client::Inner(inner) => (inner.outer.query, inner.client),
+                client => (query, client),
+            };
+            if let Client::Stream(stream) = client {
+                serve::bare_reply(&query.query(), &Failure::Overload, &mut reply);
+                stream.send(&reply);
+            }
+        }
     }
 }
 

@@ -13,11 +13,12 @@ use tokio::sync::mpsc;
 use wire::{Flags, Name, RType};
 
 use super::Letter;
+use super::inbox::ASKS;
 use crate::cli::Flags as CommandLine;
 use crate::clock;
 use crate::control::{Origin, Server};
 use crate::keeping::Environment;
-use crate::mishap::SICK;
+use crate::mishap::{HALTED, SICK};
 use crate::observe::logger::tests::Paper;
 use crate::observe::{Format, Logger};
 use crate::running::Running;
@@ -181,6 +182,57 @@ fn letters_behind_one_that_panics_are_read() {
         }
         scene.wait("the restart", || scene.counted() == (n, n));
     }
+}
+
+#[test]
+fn queries_beyond_what_may_wait_for_a_worker_are_told_so_and_the_others_are_asked() {
+    let scene = Scene::start(1, "max_concurrent 9000");
+    HALTED.lock().unwrap().push(scene.running.shared.probe);
+    let streams: Vec<TcpStream> = (0..65)
+        .map(|n| {
+            let mut stream = TcpStream::connect(scene.at).unwrap();
+            let framed = |i| {
+                let packet = packet(&format!("silent-{n}-{i}.example"));
+                [&(packet.len() as u16).to_be_bytes()[..], &packet].concat()
+            };
+            stream.write_all(&(0..64).flat_map(framed).collect::<Vec<u8>>()).unwrap();
+            stream.set_nonblocking(true).unwrap();
+            stream
+        })
+        .collect();
+    // What a connection gets back at once leaves it room for nothing more: 64 were sent.
+    scene.wait("the end of the room", || scene.running.shed.get() == 65 * 64 - ASKS as u64);
+    let mut octets = vec![Vec::new(); streams.len()];
+    let replies = |octets: &[Vec<u8>]| -> Vec<u8> {
+        let mut rcodes = Vec::new();
+        for mut rest in octets.iter().map(Vec::as_slice) {
+            while let Some((length, after)) = rest.split_first_chunk::<2>() {
+                let Some((reply, after)) = after.split_at_checked(u16::from_be_bytes(*length).into()) else {
+                    break;
+                };
+                rcodes.push(reply[3] & 15);
+                rest = after;
+            }
+        }
+        rcodes
+    };
+    scene.wait("their replies", || {
+        for (mut stream, octets) in streams.iter().zip(&mut octets) {
+            let mut some = [0; 8192];
+            if let Ok(count) = stream.read(&mut some) {
+                octets.extend_from_slice(&some[..count]);
+            }
+        }
+        replies(&octets).len() >= 65 * 64 - ASKS
+    });
+    assert_eq!(replies(&octets), vec![SERVFAIL; 65 * 64 - ASKS]);
+    // Letters of others always fit.
+    let (sender, mut receiver) = mpsc::channel::<()>(1);
+    scene.running.inboxes[0].post(Letter::Mark(sender));
+    HALTED.lock().unwrap().retain(|halted| *halted != scene.running.shared.probe);
+    let read = async { tokio::time::timeout(PATIENCE, receiver.recv()).await };
+    assert!(RUNTIME.block_on(read).is_ok(), "the letter behind them");
+    assert_eq!(scene.in_flight() as usize, ASKS);
 }
 
 #[test]

@@ -17,7 +17,7 @@ use sockets::{BATCH, Datagram, Epoll, Events, Interest, Received};
 use wire::{Gate, HeldQuery, accept, accept_truncated};
 
 use super::desk::Desk;
-use super::inbox::{Client, Letter, Waiter};
+use super::inbox::{A_TURN, Client, Letter, Waiter};
 use super::socket::OpenSocket;
 use crate::clock;
 use crate::failure::Failure;
@@ -364,7 +364,8 @@ impl Worker {
     }
 
     fn read_letters(&mut self, now: Instant) {
-        self.running.inboxes[self.index].take(&mut self.letters);
+        let room = A_TURN.saturating_sub(self.letters.len());
+        self.running.inboxes[self.index].take(&mut self.letters, room);
         while let Some(letter) = self.letters.pop_front() {
             match letter {
                 Letter::Ask { query, waiter, patience, key } => {
