@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::net::{TcpListener, TcpStream};
-use wire::{Gate, HeldQuery, accept as gate};
+use wire::{Gate, HeldQuery, accept as gate, accept_truncated};
 
 use super::inbox::{ASKS, Client, Letter, Waiter};
 use super::place::{Place, StreamReply, Waits};
@@ -76,6 +76,8 @@ struct Connection {
     came: Vec<u8>,
     /// When its first octet came.
     came_at: Instant,
+    /// Octets still to come of a message that is too long and answered already: they are thrown away.
+    rest: usize,
     /// When the last message was served.
     served_at: Instant,
     /// Replies that the kernel has not taken, and how much of them it has.
@@ -133,6 +135,7 @@ impl Connection {
             stream,
             came: Vec::new(),
             came_at: now,
+            rest: 0,
             served_at: now,
             unsent: Vec::new(),
             sent: 0,
@@ -224,7 +227,7 @@ impl Connection {
                 Ok(0) => self.ending = true,
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let half = !self.came.is_empty();
+                    let half = !self.came.is_empty() || self.rest > 0;
                     let (since, limit) = match (half, self.served_once(limits)) {
                         (true, _) => (self.came_at, limits.read),
                         (false, true) => (self.served_at, limits.idle),
@@ -304,14 +307,20 @@ impl Connection {
     /// Reads once: behind the start of a message, as many octets as came. 0 is the end of the stream.
     fn read(&mut self, scratch: &mut Scratch, now: Instant) -> io::Result<usize> {
         let count = self.stream.try_read(&mut scratch.came)?;
+        let thrown = count.min(self.rest);
+        self.rest -= thrown;
+        let came = &scratch.came[thrown..count];
+        if came.is_empty() {
+            return Ok(count);
+        }
         if self.came.is_empty() {
             self.came_at = now;
         }
         // As much as has come, whatever length it announces; and as much again, for clients that send octet by octet.
-        if self.came.capacity() - self.came.len() < count {
-            self.came.reserve_exact(count.max(self.came.len()));
+        if self.came.capacity() - self.came.len() < came.len() {
+            self.came.reserve_exact(came.len().max(self.came.len()));
         }
-        self.came.extend_from_slice(&scratch.came[..count]);
+        self.came.extend_from_slice(came);
         Ok(count)
     }
 
@@ -321,10 +330,16 @@ impl Connection {
         let mut at = 0;
         while !self.ending && scratch.replies.len() < TOGETHER && self.place.in_flight() < IN_FLIGHT {
             let Some((length, rest)) = came[at..].split_first_chunk::<2>() else { break };
-            let Some(message) = rest.get(..usize::from(u16::from_be_bytes(*length))) else { break };
-            at += 2 + message.len();
+            let length = usize::from(u16::from_be_bytes(*length));
+            let Some(message) = rest.get(..length.min(MESSAGE_BYTES)) else { break };
+            let whole = message.len() == length;
+            self.rest = length - message.len();
+            // Of what is too long the end may be here already.
+            let thrown = self.rest.min(rest.len() - message.len());
+            self.rest -= thrown;
+            at += 2 + message.len() + thrown;
             self.left -= 1;
-            self.ending = !self.query(message, &mut scratch.reply) || self.left == 0;
+            self.ending = !self.query(message, whole, &mut scratch.reply) || self.left == 0;
             if let (Ok(length), false) = (u16::try_from(scratch.reply.len()), scratch.reply.is_empty()) {
                 scratch.replies.extend_from_slice(&length.to_be_bytes());
                 scratch.replies.extend_from_slice(&scratch.reply);
@@ -341,14 +356,17 @@ impl Connection {
         if at > 0 {
             self.served_at = now;
         }
+        if at > 0 && self.rest > 0 {
+            self.came_at = now;
+        }
     }
 
-    /// Serves one message: its reply, if there is one already, is in `out` afterwards. False where the connection is not
+    /// Serves one message, or the start of one that is too long: its reply, if there is one already, is in `out` afterwards. False where the connection is not
     /// worth keeping.
-    fn query(&self, message: &[u8], out: &mut Vec<u8>) -> bool {
+    fn query(&self, message: &[u8], whole: bool, out: &mut Vec<u8>) -> bool {
         out.clear();
         let running = &*self.running;
-        if let Some(goes_on) = running.guarded(|| self.try_query(message, out)) {
+        if let Some(goes_on) = running.guarded(|| self.try_query(message, whole, out)) {
             return goes_on;
         }
         out.clear();
@@ -361,7 +379,7 @@ impl Connection {
         told == Some(true)
     }
 
-    fn try_query(&self, message: &[u8], out: &mut Vec<u8>) -> bool {
+    fn try_query(&self, message: &[u8], whole: bool, out: &mut Vec<u8>) -> bool {
         let now = clock::now();
         let house = self.running.house.load();
         let Some(listener) = house.listeners.get(&self.address) else { return false };
@@ -369,7 +387,7 @@ impl Connection {
         let (client, server, writer) = (self.peer, self.local, self.running.inboxes.len());
         let moment = Moment { now, client, server, proto: Proto::Tcp, writer, tables: &tables };
         let mut outcome = Outcome::OPEN;
-        let gate = gate(message);
+        let gate = if whole { gate(message) } else { accept_truncated(message) };
         match serve::serve(listener, &gate, &moment, Room::Stream, out, &mut outcome) {
             // Whoever sends responses or scraps here is no client.
             Served::Nothing => return false,
@@ -467,6 +485,8 @@ thread_local! {
 const RESERVED: u64 = 16;
 /// What a connection that gives way may take to close.
 const CLOSING: Duration = Duration::from_millis(50);
+/// As much of a message is read; what is longer is a format error, as over UDP.
+const MESSAGE_BYTES: usize = 4096;
 /// Queries that one connection may have in flight; more wait unread.
 const IN_FLIGHT: u32 = 64;
 /// Octets of replies that leave together; while the kernel does not take them, nothing more is read.

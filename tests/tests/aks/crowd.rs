@@ -39,10 +39,15 @@ fn lengths_that_are_announced_and_never_come_take_no_memory() {
 }
 
 #[test]
-#[ignore = "not there yet: 77 MiB with glibc, whose arenas fragment; every connection stays bounded"]
 fn long_messages_of_which_the_end_never_comes_take_little_memory() {
     let _turn = turn();
-    isolated(|| in_little_memory(&[0xff; 65_000]));
+    isolated(|| {
+        // The start of a query, as far as anybody can tell.
+        let mut message = vec![0; 65_000];
+        message[..2].copy_from_slice(&[0xff, 0xff]);
+        message[7] = 1;
+        in_little_memory(&message);
+    });
 }
 
 #[test]

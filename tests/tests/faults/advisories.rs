@@ -239,6 +239,29 @@ fn slow_loris_clients_are_cut_off_and_hold_up_nobody() {
 }
 
 #[test]
+fn of_a_message_that_is_too_long_over_tcp_the_start_is_refused_and_the_rest_thrown_away() {
+    const NOERROR: u16 = 0;
+    const FORMERR: u16 = 1;
+    let dns = Dns::start("whoami");
+    let padded = |octets: usize| {
+        // RFC 7830.
+        let query = |padding| Ask::new("long.example", "A").option(12, &vec![0; padding]).bytes();
+        query(octets - query(0).len())
+    };
+    let mut connection = Connection::open(dns.at, Duration::from_secs(5)).unwrap();
+    for (octets, rcode) in [(4_096, NOERROR), (4_097, FORMERR), (9_000, FORMERR), (65_535, FORMERR)] {
+        let message = padded(octets);
+        connection.send(&message).unwrap();
+        assert_eq!(connection.message().unwrap().flags & 15, rcode, "{octets} octets");
+        // What follows it is a message again, also where both come together.
+        connection.send(&message).unwrap();
+        connection.send(&Ask::new("next.example", "A").bytes()).unwrap();
+        let both = [connection.message().unwrap(), connection.message().unwrap()];
+        assert_eq!(both.map(|reply| reply.flags & 15), [rcode, NOERROR], "{octets} octets");
+    }
+}
+
+#[test]
 fn messages_of_64_kib_are_read_and_refused_without_growing() {
     let dns = Dns::start("whoami");
     let rss = dns.server.rss_kb();
