@@ -1,13 +1,14 @@
 //! A worker's desk: whose replies go out where, and what its forwarder wants done.
 
+mod effects;
+
 use std::io;
 use std::net::SocketAddr;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cache::Stored;
-use forwarder::{Ask, Exchange, Finished, Forwarder, NotSent, Outside, SocketId, Upstream};
+use forwarder::{Ask, Finished, Forwarder, NotSent, SocketId};
 use sockets::{Epoll, Interest, ListenSocket};
 use wire::{Answer, Flags, HeldQuery, OptionBytes, Query, Rcode, Reply};
 
@@ -478,40 +479,6 @@ fn room<'b>(block: &'b Block, query: &Query<'_>) -> Option<&'b CacheRoom> {
 /// Whether there is another worker that may have the same query in flight.
 fn workers_share(running: &Running) -> bool {
     running.inboxes.len() > 1
-}
-
-impl Outside<Waiter> for Desk {
-    fn open(&mut self, socket: SocketId, upstream: &Arc<Upstream>) -> Result<SocketAddr, NotSent> {
-        let house = self.running.house.load();
-        self.upstreams.open(socket, upstream, &house.source_ports).map_err(|error| NotSent::from(&error))
-    }
-
-    fn close(&mut self, socket: SocketId) {
-        self.upstreams.close(socket);
-    }
-
-    fn send(&mut self, socket: SocketId, datagram: &[u8]) {
-        #[cfg(test)]
-        crate::mishap::within(datagram, "send", "again");
-        self.upstreams.queue(socket, datagram);
-    }
-
-    fn exchange(&mut self, exchange: Exchange<'_>) {
-        #[cfg(test)]
-        crate::mishap::within(exchange.message, "exchange", "exchange");
-        self.running.streams.exchange(self.index, exchange);
-    }
-
-    fn joined(&mut self, waiter: &mut Waiter, query: &Query<'_>) {
-        waiter.spelled = Some(query.question.into());
-    }
-
-    fn finished(&mut self, flight: Finished<'_, Waiter>) {
-        // The state machine has its own things to finish, whatever happens here.
-        if catch_unwind(AssertUnwindSafe(|| self.tell(flight))).is_err() {
-            self.running.panics.add_shared(1);
-        }
-    }
 }
 
 /// Log lines that may wait for the writer.

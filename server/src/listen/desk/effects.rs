@@ -1,0 +1,44 @@
+//! What a worker's forwarder has it do: sockets, datagrams, exchanges, and the end of flights.
+
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use forwarder::{Exchange, Finished, NotSent, Outside, SocketId, Upstream};
+use wire::Query;
+
+use super::{Desk, Waiter};
+
+impl Outside<Waiter> for Desk {
+    fn open(&mut self, socket: SocketId, upstream: &Arc<Upstream>) -> Result<SocketAddr, NotSent> {
+        let house = self.running.house.load();
+        self.upstreams.open(socket, upstream, &house.source_ports).map_err(|error| NotSent::from(&error))
+    }
+
+    fn close(&mut self, socket: SocketId) {
+        self.upstreams.close(socket);
+    }
+
+    fn send(&mut self, socket: SocketId, datagram: &[u8]) {
+        #[cfg(test)]
+        crate::mishap::within(datagram, "send", "again");
+        self.upstreams.queue(socket, datagram);
+    }
+
+    fn exchange(&mut self, exchange: Exchange<'_>) {
+        #[cfg(test)]
+        crate::mishap::within(exchange.message, "exchange", "exchange");
+        self.running.streams.exchange(self.index, exchange);
+    }
+
+    fn joined(&mut self, waiter: &mut Waiter, query: &Query<'_>) {
+        waiter.spelled = Some(query.question.into());
+    }
+
+    fn finished(&mut self, flight: Finished<'_, Waiter>) {
+        // The state machine has its own things to finish, whatever happens here.
+        if catch_unwind(AssertUnwindSafe(|| self.tell(flight))).is_err() {
+            self.running.panics.add_shared(1);
+        }
+    }
+}
