@@ -50,7 +50,7 @@ impl TlsSettings {
             None => {
                 // A system's store may hold some that rustls does not take; the others serve. None at all shows as
                 // UnknownIssuer at the first handshake.
-                let mut system = rustls_native_certs::load_native_certs().certs;
+                let mut system = system_certificates()?;
                 system.sort_unstable_by(|one, other| one.as_ref().cmp(other.as_ref()));
                 files[2] = digest(&system);
                 roots.add_parsable_certificates(system);
@@ -121,6 +121,14 @@ fn digest(certificates: &[CertificateDer<'_>]) -> Vec<u8> {
         certificate.as_ref().hash(&mut hasher);
     }
     hasher.finish().to_be_bytes().into()
+}
+
+/// Those of the system, or what the environment names in their place. Their library opens whatever it finds there.
+fn system_certificates() -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let named = ["SSL_CERT_FILE", "SSL_CERT_DIR"].into_iter().find_map(std::env::var_os);
+    let path = named.map_or_else(|| PathBuf::from("/etc/ssl/certs"), PathBuf::from);
+    readfile::within(&path, readfile::PATIENCE, || rustls_native_certs::load_native_certs().certs)
+        .map_err(|error| TlsError::File { path, error: error.into() })
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, TlsError> {

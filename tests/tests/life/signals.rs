@@ -7,7 +7,10 @@ use std::process::{Command, Stdio};
 use std::thread::scope;
 use std::time::Duration;
 
-use tests::{Action, Ask, Server, Upstream, eventually, fresh_ip, now, port, run, signal, steadily, tempdir};
+use tests::{
+    Action, Ask, Options, Server, Upstream, eventually, flood, fresh_ip, now, port, run, signal, steadily,
+    tempdir,
+};
 
 use super::Killed;
 
@@ -85,8 +88,11 @@ fn a_stop_ends_within_5_s_while_nobody_reads_the_log_and_an_upstream_is_silent()
     steadily(|| {
         silent.forget();
         let at = SocketAddr::from((fresh_ip(), port()));
-        let mut server =
-            Server::start(&format!(".:{} {{\nbind {}\nforward . {}\n}}", at.port(), at.ip(), silent.word()));
+        let corefile = serving(at, &format!("log\nforward . {}", silent.word()));
+        let mut server = Server::start_with(&corefile, Options::default().reader());
+        server.signal_reader("STOP");
+        // Of their lines, 90 octets and more each, the pipe holds 64 KiB.
+        flood(at, 5_000, 64, |_| Ask::new("x.example", "A"), |_, _| true).assert_clean();
         let client = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
         client.send_to(&Ask::new("held.example", "A").bytes(), at).unwrap();
         silent.wait_for("held.example.", 1, Duration::from_secs(5));
@@ -97,7 +103,54 @@ fn a_stop_ends_within_5_s_while_nobody_reads_the_log_and_an_upstream_is_silent()
         // It had its answer: the end was waited for, not cut off.
         client.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
         client.recv(&mut [0; 512]).unwrap();
+        let read = server.log_lines().iter().filter(|line| line.contains("x.example.")).count();
+        assert_eq!(read, 0, "nobody was to read the log");
     });
+}
+
+#[test]
+fn a_second_interrupt_ends_it_at_once_while_a_reload_waits() {
+    let silent = silent_servers();
+    steadily(|| {
+        silent.iter().for_each(Upstream::forget);
+        let at = SocketAddr::from((fresh_ip(), port()));
+        let lameduck = format!("whoami\nhealth {}:8080 {{\nlameduck 1m\n}}", at.ip());
+        let mut server = Server::start(&serving(at, &lameduck));
+        server.write_corefile(&unresolved(at, &silent));
+        server.signal("USR1");
+        silent[0].wait_for("up.example.", 1, Duration::from_secs(5));
+        server.signal("INT");
+        server.wait_for_log("Going into lameduck mode", Duration::from_secs(5));
+        assert_eq!(Ask::new("x.example", "A").of(at).short(), ["192.0.2.1"], "it serves meanwhile");
+        let asked = now();
+        server.signal("INT");
+        assert_eq!(server.wait(Duration::from_secs(10)).code(), Some(2));
+        assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
+        assert!(!server.path("pid").exists(), "a pidfile of nobody is left");
+        assert_eq!(silent[4].total(), 0, "the reload has not come to its end");
+    });
+}
+
+/// An environment may name any file for the authorities of the system, and it may be on a disk that hangs.
+#[test]
+fn authorities_of_the_system_that_cannot_be_read_in_time_hold_up_nothing() {
+    let home = tempdir();
+    let pipe = home.path().join("authorities");
+    run("mkfifo", &[&pipe.to_string_lossy()]);
+    let at = SocketAddr::from((fresh_ip(), port()));
+    let options = Options::default().env("SSL_CERT_FILE", &pipe.to_string_lossy());
+    let mut server = Server::start_with(&serving(at, "whoami"), options);
+    server.write_corefile(&serving(at, "forward . tls://192.0.2.53"));
+    server.signal("USR1");
+    let told = server.wait_for_log("Restart failed: ", Duration::from_secs(10));
+    assert!(told.contains("authorities: given up after 5 s"), "{told}");
+    // The first read has not come back: nobody waits for it again.
+    server.signal("USR1");
+    let told = server.wait_for_lines("Restart failed: ", 2, Duration::from_secs(3)).pop().unwrap();
+    assert!(told.contains("authorities: an earlier read of it has not come back"), "{told}");
+    assert_eq!(Ask::new("x.example", "A").of(at).short(), ["192.0.2.1"]);
+    server.signal("TERM");
+    assert_eq!(server.wait(Duration::from_secs(2)).code(), Some(0));
 }
 
 #[test]
@@ -186,7 +239,7 @@ fn a_corefile_without_a_block_is_whoami_at_a_start_and_refused_at_a_reload() {
     tests::isolated(|| {
         let at: SocketAddr = "127.0.0.1:1053".parse().unwrap();
         for text in ["", "# nothing\n", "(snippet) {\nwhoami\n}\n"] {
-            let options = tests::Options::default().args(["-dns.port", "1053"]);
+            let options = Options::default().args(["-dns.port", "1053"]);
             let mut server = Server::start_with(text, options);
             let reply = Ask::new("a.example", "A").of(at);
             assert_eq!((reply.status(), reply.additionals.len()), ("NOERROR", 2), "{text:?}");
