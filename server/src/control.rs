@@ -24,7 +24,7 @@ use tokio::sync::{Notify, mpsc};
 use crate::admin::{AdminError, AdminServer, AdminThread, Content, Plan};
 use crate::cli::Flags;
 use crate::clock;
-use crate::house::{AdminPlan, House, Shared};
+use crate::house::{self, AdminPlan, House, Shared};
 use crate::keeping::{self, StatusSocket};
 use crate::listen::{BindError, Letter, Ports};
 use crate::observe::counters::Counter;
@@ -249,8 +249,7 @@ impl Server {
         for warning in &draft.warnings {
             logger.warning(None, warning);
         }
-        let asked = draft.spec.blocks.iter().find_map(|block| block.multisocket);
-        let workers = asked.flatten().unwrap_or_else(default_workers);
+        let workers = house::sockets(&draft.spec);
         let (mut shared, probes) = Shared::new(flags.cache_bytes, workers + 1, handle, logger.clone(), start);
         shared.environment = flags.environment.clone();
         for warning in &shared.environment.warnings {
@@ -268,7 +267,7 @@ impl Server {
 
         let mut ports = Ports::default();
         let house = running.house.load_full();
-        let bound = ports.bind(house.listeners.keys().copied(), workers, handle)?;
+        let bound = ports.bind(house.listeners.keys().copied(), house.sockets, workers, handle)?;
         let reloads = Arc::new(Reloads { hash: draft.hash.into(), ..Reloads::default() });
         let admin_thread = AdminThread::start().map_err(StartError::Machine)?;
         let admin = admin_server(&running, &reloads, admin_thread.handle(), logger.clone());
@@ -383,15 +382,13 @@ impl Server {
 
     fn serve_next(&mut self, Next { draft, house }: Next) -> Result<(), StartError> {
         let running = self.running.clone();
-        let bound = self.ports.bind(house.listeners.keys().copied(), self.workers.len(), &self.handle)?;
+        let addresses = house.listeners.keys().copied();
+        let bound = self.ports.bind(addresses, house.sockets, self.workers.len(), &self.handle)?;
         let prepared = self.admin.prepare(plan(&house.admin))?;
         for warning in &draft.warnings {
             running.logger.warning(None, warning);
         }
         // From here on nothing can fail.
-        if house.workers.is_some_and(|workers| workers != self.workers.len()) {
-            running.logger.warning(Some("multisocket"), "the number of workers changes with the next start");
-        }
         let house = Arc::new(house);
         let old = running.house.swap(house.clone());
         self.ports.open(bound, &running, &self.handle);
@@ -515,10 +512,6 @@ pub fn addresses_of(interface: &str) -> Result<Vec<std::net::SocketAddr>, node::
     Ok(node::addresses_of(interface)?.into_iter().map(|address| address.socket_addr(0)).collect())
 }
 
-fn default_workers() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from).min(MAX_DEFAULT_WORKERS)
-}
-
 fn plan(admin: &AdminPlan) -> Plan {
     let mut plan = Plan::default();
     for address in &admin.metrics {
@@ -594,8 +587,6 @@ impl Shared {
 
 const LEFT_TO_ANOTHER: &str = "systemd started another process than this one: READY is left to it; \
      a script that is nothing but this server's start has to exec it";
-/// Workers where the Corefile names no number: more than this rarely pays on a node that has other work.
-const MAX_DEFAULT_WORKERS: usize = 8;
 /// How long TCP clients have for their last replies.
 const LAST_REPLIES: Duration = Duration::from_millis(500);
 /// How soon an address that could not be put back is tried again.

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::thread;
 use std::time::Duration;
 
 use corefile::{Located, Location};
@@ -66,8 +67,8 @@ pub struct House {
     pub blocks: Vec<Arc<Block>>,
     /// Every served zone, by its index.
     pub zones: Vec<Arc<ServedZone>>,
-    /// What `multisocket` asks for.
-    pub workers: Option<usize>,
+    /// How many UDP sockets each address has: what `multisocket` says.
+    pub sockets: usize,
     /// `reload`, the first that stands in the file.
     pub reload: Option<ReloadSpec>,
     /// How long to go on after SIGTERM: the longest `lameduck`.
@@ -251,7 +252,7 @@ impl House {
             listeners,
             blocks,
             zones,
-            workers: spec.blocks.iter().find_map(|block| block.multisocket).flatten(),
+            sockets: sockets(spec),
             reload: spec.blocks.iter().find_map(|block| block.reload),
             lameduck: spec
                 .blocks
@@ -377,6 +378,12 @@ fn listener(address: SocketAddr, zones: Vec<Arc<ServedZone>>, spec: &Spec, share
     Listener { route: Arc::new(Route::new(zones)), dropped, timeouts, probe: shared.probe }
 }
 
+/// How many UDP sockets each address of a configuration has: what `multisocket` says, else one for each core.
+pub(crate) fn sockets(spec: &Spec) -> usize {
+    let said = spec.blocks.iter().find_map(|block| block.multisocket).flatten();
+    said.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from).min(MAX_DEFAULT_SOCKETS))
+}
+
 /// `dns://ADDRESS:PORT`; the wildcard of either family is `dns://:PORT`.
 pub(crate) fn server_label(address: SocketAddr) -> String {
     match address.ip().is_unspecified() {
@@ -434,6 +441,9 @@ fn host_name() -> String {
         name => name.to_owned(),
     }
 }
+
+/// Sockets, and workers, where the Corefile names no number: more than this rarely pays on a node that has other work.
+const MAX_DEFAULT_SOCKETS: usize = 8;
 
 #[cfg(test)]
 pub(crate) mod tests;

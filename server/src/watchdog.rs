@@ -70,11 +70,13 @@ async fn probe(running: &Arc<Running>) -> Result<(), String> {
     let query: Arc<[u8]> = query(&running.shared.probe).into();
     let places = Arc::new(Semaphore::new(AT_ONCE));
     let mut asked = JoinSet::new();
+    // Those after them are given no client.
+    let readers = running.inboxes.len().min(house.sockets);
     for &address in house.listeners.keys() {
         let (running, query, places) = (running.clone(), query.clone(), places.clone());
         asked.spawn(async move {
             let _place = places.acquire_owned().await;
-            udp(&running, address, &query, until).await
+            udp(&running, address, readers, &query, until).await
         });
     }
     while let Some(answered) = asked.join_next().await {
@@ -86,10 +88,15 @@ async fn probe(running: &Arc<Running>) -> Result<(), String> {
     Ok(())
 }
 
-/// Asks from one fresh port after another: the kernel spreads ports over the workers.
-async fn udp(running: &Running, address: SocketAddr, query: &[u8], until: Instant) -> Result<(), String> {
+/// Asks from one fresh port after another: the kernel spreads ports over the first `workers`, who read this address.
+async fn udp(
+    running: &Running,
+    address: SocketAddr,
+    workers: usize,
+    query: &[u8],
+    until: Instant,
+) -> Result<(), String> {
     let target = reachable(address);
-    let workers = running.inboxes.len();
     let taken = || (0..workers).map(move |worker| running.taken.count(address, worker));
     let before: Vec<u64> = taken().collect();
     let mut answered = vec![false; workers];

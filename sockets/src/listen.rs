@@ -94,6 +94,24 @@ impl ListenSocket {
         self.local_addr
     }
 
+    /// Has the kernel give clients to the first `count` sockets of this address, in the order in which they were bound, at
+    /// random. What waits in the others can still be taken, and they can still send. Whoever is bound later is given
+    /// nothing before this is called again; the order stays while none of the first is closed.
+    ///
+    /// # Errors
+    /// `InvalidInput` while the address has had one socket alone, and what the kernel says else.
+    pub fn spread_over(&self, count: u32) -> io::Result<()> {
+        let random = (libc::SKF_AD_OFF + libc::SKF_AD_RANDOM) as u32;
+        let step = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
+        let mut steps = [
+            step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, random),
+            step(libc::BPF_ALU | libc::BPF_MOD | libc::BPF_K, count.max(1)),
+            step(libc::BPF_RET | BPF_A, 0),
+        ];
+        let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+        set_option(&self.socket, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, program)
+    }
+
     /// Takes the datagrams that wait, at most a batch, without blocking. `Ok(0)`: none waits. Allocates nothing.
     ///
     /// # Errors
@@ -178,14 +196,14 @@ pub(crate) fn set_receive_buffer(socket: &Socket, bytes: usize) -> io::Result<()
         .or_else(|_| socket.set_recv_buffer_size(bytes))
 }
 
-/// Sets a socket option that is an int.
-pub(crate) fn set_option(
+/// Sets a socket option: an int, or what else `name` wants. What `value` points to has to be alive.
+pub(crate) fn set_option<T>(
     socket: &Socket,
     level: libc::c_int,
     name: libc::c_int,
-    value: libc::c_int,
+    value: T,
 ) -> io::Result<()> {
-    // SAFETY: the kernel reads one int from a live reference.
+    // SAFETY: the kernel reads one value of this size from a live reference, and what that points to is alive, as asked for.
     let done = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -207,3 +225,6 @@ fn new_socket(addr: SocketAddr, kind: Type, protocol: Protocol) -> io::Result<So
     socket.set_nonblocking(true)?;
     Ok(socket)
 }
+
+/// The accumulator is what a filter returns (linux/bpf_common.h).
+const BPF_A: u32 = 0x10;

@@ -279,6 +279,6 @@ fn what_stands_in_several_blocks_is_gathered() {
     assert_eq!(ports(&house.admin.health), [":8080"]);
     assert_eq!(ports(&house.admin.ready), [":8181", "127.0.0.1:8181"]);
     assert_eq!(ports(&house.admin.metrics), [":9253"]);
-    assert_eq!((house.lameduck, house.workers, house.debug), (Duration::from_secs(7), Some(3), true));
+    assert_eq!((house.lameduck, house.sockets, house.debug), (Duration::from_secs(7), 3, true));
     assert_eq!(house.reload.map(|reload| reload.interval), Some(Duration::from_secs(10)));
 }

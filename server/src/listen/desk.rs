@@ -74,11 +74,12 @@ impl Desk {
     pub(super) fn open_listener(
         &mut self,
         address: SocketAddr,
+        nth: usize,
         socket: ListenSocket,
         epoll: &Epoll,
     ) -> io::Result<()> {
         let taken = self.running.taken.socket(address, self.index);
-        self.adopt(OpenSocket::new(address, socket, taken), epoll)
+        self.adopt(OpenSocket::new(address, nth, socket, taken), epoll)
     }
 
     pub(super) fn adopt(&mut self, socket: OpenSocket, epoll: &Epoll) -> io::Result<()> {
@@ -96,6 +97,29 @@ impl Desk {
             if let Some(socket) = place.take_if(|socket| socket.address == address) {
                 let _ = epoll.remove(&socket.socket);
             }
+        }
+    }
+
+    /// Where the nth socket of an address is.
+    pub(super) fn place_of(&self, address: SocketAddr, nth: usize) -> Option<usize> {
+        let is_it = |open: &OpenSocket| open.address == address && open.nth == nth;
+        self.sockets.iter().position(|open| open.as_ref().is_some_and(is_it))
+    }
+
+    /// Has the kernel give clients to so many sockets of this one's address, the first.
+    pub(super) fn spread(&mut self, place: usize, over: usize) {
+        let (now, running) = (self.now, self.running.clone());
+        if let Some(open) = self.socket(place)
+            && let Err(error) = open.socket.spread_over(over as u32)
+        {
+            // Clients are given to all of them.
+            running.io_error("spread", open.address, &error, now);
+        }
+    }
+
+    pub(super) fn close(&mut self, place: usize, epoll: &Epoll) {
+        if let Some(open) = self.sockets.get_mut(place).and_then(Option::take) {
+            let _ = epoll.remove(&open.socket);
         }
     }
 

@@ -39,8 +39,19 @@ pub enum Letter {
         /// The reply, without its length prefix.
         result: Result<Vec<u8>, ExchangeError>,
     },
-    /// A socket to serve from now on.
-    Open(SocketAddr, ListenSocket),
+    /// A socket to serve from now on: the nth of its address.
+    Open(SocketAddr, usize, ListenSocket),
+    /// How many sockets of an address clients are given to from now on: the first, of which the first worker has one.
+    Spread(SocketAddr, usize),
+    /// A socket that is too many, the nth of its address.
+    Fewer {
+        /// The address.
+        address: SocketAddr,
+        /// Which.
+        nth: usize,
+        /// How many clients are given to.
+        keep: usize,
+    },
     /// An address to serve no more.
     Close(SocketAddr),
     /// A round trip: the sender is dropped once every letter before this one is done.

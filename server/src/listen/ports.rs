@@ -1,4 +1,4 @@
-//! Which addresses are bound: every worker's UDP socket and the TCP listener of each.
+//! Which addresses are bound: the workers' UDP sockets and the TCP listener of each.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -56,6 +56,8 @@ pub enum BindError {
 /// The bound addresses of a running server.
 #[derive(Default)]
 pub struct Ports {
+    /// UDP sockets of each address that clients' queries go to. The first is the first worker's, and so on round them all.
+    sockets: usize,
     tcp: BTreeMap<SocketAddr, JoinHandle<()>>,
     /// Those that we added to the machine, now or in an earlier life.
     added: BTreeMap<SocketAddr, Added>,
@@ -72,6 +74,10 @@ struct Added {
 /// Sockets bound for a configuration that is not served yet; dropping it unbinds them.
 pub struct Bound {
     new: Vec<BoundAddress>,
+    /// How many sockets each address has then.
+    sockets: usize,
+    /// What the addresses lack that are bound already.
+    more: Vec<(SocketAddr, usize, ListenSocket)>,
 }
 
 struct BoundAddress {
@@ -82,24 +88,34 @@ struct BoundAddress {
 }
 
 impl Ports {
-    /// Binds what `addresses` has and this does not: UDP once for each worker, TCP once.
+    /// Binds what `addresses` has and this does not: UDP `sockets` times, TCP once.
     ///
     /// # Errors
     /// The first address that cannot be bound; then nothing new is bound.
     pub fn bind(
         &self,
         addresses: impl Iterator<Item = SocketAddr>,
+        sockets: usize,
         workers: usize,
         handle: &Handle,
     ) -> Result<Bound, BindError> {
         let mut new: Vec<BoundAddress> = Vec::new();
+        let mut more = Vec::new();
         for address in addresses {
             if self.tcp.contains_key(&address) {
+                for nth in self.sockets.max(workers)..sockets {
+                    let bound =
+                        ListenSocket::bind_beside(node::with_link(address), &ListenOptions::default());
+                    let bound = bound.map_err(|error| explain(address, Transport::Udp, error))?;
+                    // Nobody reads it yet, or ever, if what comes next fails.
+                    let _ = bound.spread_over(self.sockets as u32);
+                    more.push((address, nth, bound));
+                }
                 continue;
             }
             let own = self.tcp.keys().copied().chain(new.iter().map(|bound| bound.address));
             let beside = own.into_iter().any(|own| overlap(own, address));
-            match bind_one(address, workers, beside, handle) {
+            match bind_one(address, sockets, workers, beside, handle) {
                 Ok(bound) => new.push(bound),
                 // A machine without IPv6 serves IPv4 alone; an address asked for by name must be there.
                 Err(BindError::Other { error, .. })
@@ -107,17 +123,29 @@ impl Ports {
                 Err(error) => return Err(error),
             }
         }
-        Ok(Bound { new })
+        Ok(Bound { new, sockets, more })
     }
 
-    /// Gives new sockets to the workers and to the TCP side.
+    /// Gives new sockets to the workers and to the TCP side, and takes from the workers those that are too many.
     pub fn open(&mut self, bound: Bound, running: &Arc<Running>, handle: &Handle) {
+        let post = |nth: usize, letter| running.inboxes[nth % running.inboxes.len()].post(letter);
+        for (address, nth, socket) in bound.more {
+            post(nth, Letter::Open(address, nth, socket));
+        }
+        let before = std::mem::replace(&mut self.sockets, bound.sockets);
+        let keep = self.sockets;
+        for &address in self.tcp.keys().filter(|_| before != keep) {
+            post(0, Letter::Spread(address, keep));
+            for nth in keep.max(running.inboxes.len())..before {
+                post(nth, Letter::Fewer { address, nth, keep });
+            }
+        }
         for BoundAddress { address, sockets, listener, added } in bound.new {
             if let Some(added) = added {
                 self.added.insert(address, added);
             }
-            for (inbox, socket) in running.inboxes.iter().zip(sockets) {
-                inbox.post(Letter::Open(address, socket));
+            for (nth, socket) in sockets.into_iter().enumerate() {
+                post(nth, Letter::Open(address, nth, socket));
             }
             let task = handle.spawn(tcp::accept(listener, address, running.clone()));
             self.tcp.insert(address, task);
@@ -172,7 +200,7 @@ impl Ports {
             let text = format!("{} was taken from this machine; it is back, on {link}", address.ip());
             running.logger.warning(None, &text);
             if scope_id(node::with_link(*address)) != added.scope_id {
-                match bind_one(*address, workers, false, handle) {
+                match bind_one(*address, self.sockets, workers, false, handle) {
                     Ok(bound) => anew.push(bound),
                     Err(error) => running.logger.error(None, &error.to_string()),
                 }
@@ -185,7 +213,8 @@ impl Ports {
             for inbox in &running.inboxes {
                 inbox.post(Letter::Close(bound.address));
             }
-            self.open(Bound { new: vec![bound] }, running, handle);
+            let bound = Bound { new: vec![bound], sockets: self.sockets, more: Vec::new() };
+            self.open(bound, running, handle);
         }
         all_there
     }
@@ -220,8 +249,10 @@ impl Ports {
     }
 }
 
+/// Binds an address; of its sockets each worker has one at least to send by, and clients' queries go to `count` of them.
 fn bind_one(
     address: SocketAddr,
+    count: usize,
     workers: usize,
     beside: bool,
     handle: &Handle,
@@ -242,11 +273,15 @@ fn bind_one(
         result => result,
     }
     .map_err(|error| explain(address, Transport::Udp, error))?;
-    let mut sockets = Vec::with_capacity(workers);
-    for _ in 1..workers {
-        sockets.push(first.bind_sibling().map_err(|error| explain(address, Transport::Udp, error))?);
+    let mut sockets = vec![first];
+    for _ in 1..count.max(workers) {
+        let sibling = sockets[0].bind_sibling();
+        sockets.push(sibling.map_err(|error| explain(address, Transport::Udp, error))?);
     }
-    sockets.push(first);
+    if count < workers {
+        let spread = sockets[0].spread_over(count as u32);
+        spread.map_err(|error| explain(address, Transport::Udp, error))?;
+    }
     let listener = sockets::tcp_listener(node::with_link(address), TCP_BACKLOG, !beside)
         .and_then(|listener| {
             // Connections inherit it. The kernel doubles the number, and lets what nobody reads grow to megabytes without.

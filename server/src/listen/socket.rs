@@ -13,6 +13,8 @@ use crate::running::Running;
 pub(super) struct OpenSocket {
     /// As the configuration has it: without the interface that a link-local address was found on.
     pub(super) address: SocketAddr,
+    /// Its number among all workers' sockets of the address.
+    pub(super) nth: usize,
     pub(super) socket: ListenSocket,
     pub(super) replies: Outgoing,
     /// Counts the batches taken off it.
@@ -22,9 +24,9 @@ pub(super) struct OpenSocket {
 }
 
 impl OpenSocket {
-    pub(super) fn new(address: SocketAddr, socket: ListenSocket, taken: Arc<Takes>) -> Self {
+    pub(super) fn new(address: SocketAddr, nth: usize, socket: ListenSocket, taken: Arc<Takes>) -> Self {
         let replies = Outgoing::new(BATCH, REPLY_BYTES);
-        Self { address, socket, replies, taken, kernel_drops: 0, new_drops: 0 }
+        Self { address, nth, socket, replies, taken, kernel_drops: 0, new_drops: 0 }
     }
 
     /// Notes the kernel's counter of datagrams that found no room.

@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -382,16 +383,36 @@ impl Worker {
                         self.running.guarded(|| self.forwarder.exchanged(now, id, result, &mut self.desk));
                     self.went_well(done, now);
                 }
-                Letter::Open(address, socket) => {
-                    if let Err(error) = self.desk.open_listener(address, socket, &self.epoll) {
+                Letter::Open(address, nth, socket) => {
+                    if let Err(error) = self.desk.open_listener(address, nth, socket, &self.epoll) {
                         self.running.fatal(&format!("worker {}: epoll: {error}", self.index));
                     }
                 }
+                Letter::Spread(address, over) => {
+                    if let Some(place) = self.desk.place_of(address, 0) {
+                        self.desk.spread(place, over);
+                    }
+                }
+                Letter::Fewer { address, nth, keep } => self.close_one(address, nth, keep, now),
                 Letter::Close(address) => self.desk.close_listener(address, &self.epoll),
                 Letter::Mark(sender) => drop(sender),
                 Letter::Stop => self.drain_until = Some(now + DRAIN),
             }
         }
+    }
+
+    /// Answers what waits in a socket that is too many, and closes it.
+    fn close_one(&mut self, address: SocketAddr, nth: usize, keep: usize, now: Instant) {
+        let Some(place) = self.desk.place_of(address, nth) else { return };
+        // The first worker may not have done it yet. Whoever comes now goes to the others.
+        self.desk.spread(place, keep);
+        let house = self.running.house.load_full();
+        for _ in 0..LAST_BATCHES {
+            if !self.serve_socket(&house, place, now) {
+                break;
+            }
+        }
+        self.desk.close(place, &self.epoll);
     }
 
     fn read_upstream(&mut self, now: Instant, place: usize) {
@@ -451,6 +472,8 @@ pub(super) const LISTEN: u64 = 1 << 33;
 const CLIENT_BYTES: usize = 4096;
 /// Room for an upstream's: the longest there is, whatever we announced.
 const UPSTREAM_BYTES: usize = 65_535;
+/// Batches that a socket may bring before it is closed: more than its 4 MiB hold.
+const LAST_BATCHES: usize = 1024;
 /// How long queries in flight may take once the server stops; upstreams are given up after 4.8 s.
 const DRAIN: Duration = Duration::from_millis(4850);
 /// A worker's turn takes less; the shortest slice that there is. Others on its core cost a query a tick otherwise (4 ms).

@@ -180,6 +180,54 @@ fn siblings_divide_the_clients_among_them() -> io::Result<()> {
 }
 
 #[test]
+fn clients_are_given_to_the_first_sockets_alone_and_those_after_them_keep_what_they_have() -> io::Result<()> {
+    for (bound, loopback) in
+        [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("::1", "::1"), ("::", "::1")]
+    {
+        let mut all = vec![listen(bound)?];
+        assert!(all[0].spread_over(1).is_err(), "{bound}: there is nothing to spread over");
+        let at = SocketAddr::new(loopback.parse().expect("an address"), all[0].local_addr().port());
+        let mut batch = Received::new(4 * BATCH, 512);
+        let send = |n: usize, text: &str| -> io::Result<()> {
+            for client in clients(loopback, at, n)? {
+                client.send(text.as_bytes())?;
+            }
+            Ok(())
+        };
+        for _ in 1..4 {
+            let sibling = all[0].bind_sibling()?;
+            all.push(sibling);
+        }
+        send(BATCH, "before")?;
+        // Any of them may say it.
+        all[3].spread_over(2)?;
+        send(BATCH, "after")?;
+        let mut sum = 0;
+        for (nth, socket) in all.iter().enumerate() {
+            // Loopback delivers before `send` returns.
+            sum += socket.receive(&mut batch)?;
+            let after = batch.iter().filter(|datagram| datagram.bytes == b"after").count();
+            assert_eq!(after > 0, nth < 2, "{bound}: {after} for socket {nth}");
+        }
+        assert_eq!(sum, 2 * BATCH, "{bound}: every datagram once");
+        // In whatever order those are closed that are too many, and more bound.
+        all.remove(2);
+        all.truncate(2);
+        for _ in 0..3 {
+            let sibling = all[0].bind_sibling()?;
+            all.push(sibling);
+        }
+        all[4].spread_over(4)?;
+        send(2 * BATCH, "again")?;
+        let counts: Vec<usize> =
+            all.iter().map(|socket| socket.receive(&mut batch)).collect::<io::Result<_>>()?;
+        assert!(counts[..4].iter().all(|count| *count > 0) && counts[4] == 0, "{bound}: {counts:?}");
+        assert_eq!(counts.iter().sum::<usize>(), 2 * BATCH, "{bound}");
+    }
+    Ok(())
+}
+
+#[test]
 fn ipv4_and_ipv6_wildcards_live_side_by_side() -> io::Result<()> {
     let v4 = listen("0.0.0.0")?;
     let v6 = SocketAddr::new(IpAddr::from([0u16; 8]), v4.local_addr().port());

@@ -5,6 +5,7 @@ mod bad_input;
 mod command_line;
 mod reload;
 mod signals;
+mod sockets;
 mod systemd;
 mod watchdog;
 

@@ -1,0 +1,75 @@
+//! `multisocket` over reloads: as many sockets as it says, and no query lost with those that go.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use tests::{Action, Ask, Message, Server, Stream, Upstream, fresh_ip, port};
+
+/// How many UDP sockets are bound to this address.
+fn listening(at: SocketAddr) -> usize {
+    let SocketAddr::V4(at) = at else { panic!("an address of IPv4") };
+    let local = format!(" {:08X}:{:04X} 00000000:0000 07 ", u32::from_ne_bytes(at.ip().octets()), at.port());
+    let table = fs::read_to_string("/proc/net/udp").expect("linux has it");
+    table.lines().filter(|line| line.contains(&local)).count()
+}
+
+#[test]
+fn the_number_of_sockets_follows_multisocket_over_reloads_and_no_query_is_lost() {
+    // Misses wait for longer than a reload takes: their clients' sockets go meanwhile.
+    let upstream = Upstream::start(fresh_ip(), |asked| {
+        Action::answer(&format!("{} 300 IN A 192.0.2.2", asked.name)).after(Duration::from_millis(30))
+    });
+    for numbers in [[4, 1, 4, 2, 8], [1, 4, 2, 8, 1]] {
+        let (ip, other, port) = (fresh_ip(), fresh_ip(), port());
+        let corefile = |n: usize, binds: &[Ipv4Addr]| {
+            let binds: Vec<String> = binds.iter().map(ToString::to_string).collect();
+            format!(
+                ".:{port} {{\nbind {}\nmultisocket {n}\nhosts {{\n192.0.2.1 x.example\nfallthrough\n}}\nforward . {}\n}}\n",
+                binds.join(" "),
+                upstream.word()
+            )
+        };
+        let mut server = Server::start(&corefile(numbers[0], &[ip]));
+        let at = SocketAddr::from((ip, port));
+        assert_eq!(listening(at), numbers[0]);
+        // Ports of their own, so that every socket has clients.
+        let streams: Vec<Stream> = (0..12)
+            .map(|stream| {
+                let query = move |n: usize| match n % 2 {
+                    0 => Ask::new("x.example", "A"),
+                    // Of other streams the same, which another worker has in flight.
+                    _ => Ask::new(&format!("n{}.s{}.example", n, stream / 4), "A"),
+                };
+                let right = |n: usize, message: &Message| {
+                    let wanted = ["192.0.2.1", "192.0.2.2"][n % 2];
+                    message.answers.first().is_some_and(|record| record.data == wanted)
+                };
+                Stream::start(at, 250, query, right)
+            })
+            .collect();
+        for (reload, n) in numbers.iter().cycle().skip(1).take(20).enumerate() {
+            // An address that comes and goes has as many.
+            let binds = if reload % 3 == 0 { &[ip, other][..] } else { &[ip] };
+            server.write_corefile(&corefile(*n, binds));
+            server.signal("USR1");
+            server.wait_for_lines("Reloading complete", reload + 1, Duration::from_secs(5));
+            // Each worker keeps one to send by.
+            let bound = numbers[0].max(*n);
+            for ip in binds {
+                assert_eq!(listening((*ip, port).into()), bound, "{numbers:?}: reload {reload} to {n}");
+            }
+        }
+        let mut sent = 0;
+        for stream in streams {
+            let tally = stream.finish(Duration::from_secs(2));
+            tally.assert_clean();
+            sent += tally.sent;
+        }
+        println!("{numbers:?}: {sent} queries over 20 reloads");
+        assert!(!server.log_text().contains("multisocket"), "{}", server.log_text());
+        // The last number is the first.
+        assert_eq!(listening(at), numbers[0]);
+        assert!(server.stop().success());
+    }
+}
