@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use hostsfile::{Found, Options, Source, Table};
-use server::control::{Draft, Origin};
+use server::origin::{Draft, Origin};
 use wire::{Name, RType};
 
 /// A Corefile is read and given its meaning, or told off with where and why.

@@ -5,18 +5,15 @@
 //! stop: /ready ends -> lameduck -> workers drain -> the end
 //! ```
 
-use std::fs::File;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use corefile::{Corefile, Located, Location};
+use corefile::Located;
 use forwarder::{Deliver, ExchangeError, ExchangeId, Streams};
 use node::Notifier;
-use sha2::{Digest, Sha512};
 use thiserror::Error;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
@@ -29,9 +26,10 @@ use crate::keeping::{self, StatusSocket};
 use crate::listen::{BindError, Letter, Ports};
 use crate::observe::counters::Counter;
 use crate::observe::{Collector, Logger};
+use crate::origin::{self, Draft, Origin};
 use crate::report;
 use crate::running::Running;
-use crate::setup::{SetupError, Spec};
+use crate::setup::SetupError;
 
 /// Why a configuration is not served.
 #[derive(Debug, Error)]
@@ -59,124 +57,6 @@ pub enum StartError {
     /// Something that the machine does not give: a thread, a file descriptor.
     #[error("cannot start: {0}")]
     Machine(std::io::Error),
-}
-
-/// Where the configuration comes from.
-#[derive(Debug, Clone)]
-pub enum Origin {
-    /// A file, read again at each reload.
-    File(PathBuf),
-    /// Standard input or a pipe, read once.
-    Text(Vec<u8>),
-    /// No Corefile: `whoami` and `log` on the default port.
-    Default,
-}
-
-impl Origin {
-    /// What the flags mean: `-conf FILE`, `-conf stdin`, ./Corefile, or nothing.
-    ///
-    /// # Errors
-    /// Standard input cannot be read.
-    pub fn find(flags: &Flags) -> Result<Self, StartError> {
-        match &flags.conf {
-            Some(path) if path == Path::new("stdin") => {
-                let mut text = Vec::new();
-                std::io::stdin().take(MAX_STDIN).read_to_end(&mut text).map_err(StartError::Stdin)?;
-                Ok(Self::Text(text))
-            }
-            // As `-conf /dev/stdin` and `-conf <(...)` have it: it can be read once.
-            Some(path) if readfile::is_pipe(path) => {
-                let of = path.clone();
-                let mut text = Vec::new();
-                let read = move || File::open(of)?.take(MAX_STDIN).read_to_end(&mut text).map(|_| text);
-                let text = readfile::within(path, readfile::PATIENCE, read).map_err(std::io::Error::from);
-                let text = text.and_then(|text| text);
-                text.map(Self::Text).map_err(|error| StartError::Pipe { path: path.clone(), error })
-            }
-            Some(path) => Ok(Self::File(path.clone())),
-            None if Path::new("Corefile").exists() => Ok(Self::File("Corefile".into())),
-            None => Ok(Self::Default),
-        }
-    }
-
-    /// The Corefile as it is now.
-    ///
-    /// # Errors
-    /// Its syntax, or the file.
-    pub fn read(&self) -> Result<Corefile, Box<Located<SetupError>>> {
-        let env = |name: &str| std::env::var(name).ok();
-        match self {
-            Self::File(path) => {
-                let of = path.clone();
-                let work = move || corefile::read_file(&of, &|name| std::env::var(name).ok());
-                // With all that it imports: one of them may be on a disk that hangs.
-                readfile::within(path, readfile::PATIENCE, work).unwrap_or_else(|error| {
-                    let reason = std::io::Error::from(error).kind();
-                    let error = corefile::SyntaxError::Unreadable { path: path.clone(), reason };
-                    Err(Located::new(&Location::file_only(&path.display().to_string()), error))
-                })
-            }
-            Self::Text(text) => corefile::read_text("stdin", text, Path::new("."), &env),
-            Self::Default => {
-                corefile::read_text("Corefile", b". {\n whoami\n log\n}\n", Path::new("."), &env)
-            }
-        }
-        .map_err(|error| Box::new(error.map(SetupError::from)))
-    }
-}
-
-/// A configuration read and built, but not served.
-pub struct Draft {
-    /// What was read.
-    pub spec: Spec,
-    /// The SHA-512 of its words: comments and layout do not count, imported files do.
-    pub hash: String,
-    /// What is odd but not wrong.
-    pub warnings: Vec<String>,
-}
-
-impl Draft {
-    /// Reads the Corefile and gives it its meaning.
-    ///
-    /// # Errors
-    /// What is wrong with it, and where; that it is empty.
-    pub fn read(origin: &Origin, dns_port: u16) -> Result<Self, Box<Located<SetupError>>> {
-        Self::of(&origin.read()?, dns_port)
-    }
-
-    /// As [`Self::read`], for a process that does not serve yet: one without a server block then means what none at all
-    /// means, as in CoreDNS. Nobody wants that in the place of what serves.
-    ///
-    /// # Errors
-    /// What is wrong with it, and where.
-    pub fn first(origin: &Origin, dns_port: u16) -> Result<Self, Box<Located<SetupError>>> {
-        let corefile = origin.read()?;
-        if !corefile.blocks.is_empty() {
-            return Self::of(&corefile, dns_port);
-        }
-        let mut draft = Self::of(&Origin::Default.read()?, dns_port)?;
-        draft.hash = hash(&corefile);
-        draft
-            .warnings
-            .push("the Corefile holds no server block: whoami is served, and nothing else".to_owned());
-        Ok(draft)
-    }
-
-    fn of(corefile: &Corefile, dns_port: u16) -> Result<Self, Box<Located<SetupError>>> {
-        let hash = hash(corefile);
-        let warnings = corefile.warnings.iter().map(|warning| format!("{warning:#}")).collect();
-        let spec = Spec::read(corefile, dns_port).map_err(Box::new)?;
-        Ok(Self { spec, hash, warnings })
-    }
-}
-
-fn hash(corefile: &Corefile) -> String {
-    let mut sha = Sha512::new();
-    for token in corefile.tokens() {
-        sha.update(token.as_bytes());
-        sha.update([0]);
-    }
-    sha.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A configuration that is built and not bound.
@@ -367,7 +247,7 @@ impl Server {
     pub fn look(&self) -> impl FnOnce() -> String + Send + 'static {
         let origin = self.origin.clone();
         move || match origin.read() {
-            Ok(corefile) => hash(&corefile),
+            Ok(corefile) => origin::hash(&corefile),
             Err(error) => error.to_string(),
         }
     }
@@ -591,5 +471,3 @@ const LEFT_TO_ANOTHER: &str = "systemd started another process than this one: RE
 const LAST_REPLIES: Duration = Duration::from_millis(500);
 /// How soon an address that could not be put back is tried again.
 const PUT_BACK_AGAIN: Duration = Duration::from_secs(1);
-/// What is read of standard input.
-const MAX_STDIN: u64 = 16 << 20;

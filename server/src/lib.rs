@@ -24,6 +24,7 @@ mod mishap;
 mod names;
 pub mod node_resolver;
 pub mod observe;
+pub mod origin;
 mod pace;
 pub mod pipeline;
 pub mod plugin;

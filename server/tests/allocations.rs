@@ -6,10 +6,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use allocation_counter::measure;
-use server::control::{Draft, Origin};
 use server::house::{House, Shared};
 use server::observe::counters::Proto;
 use server::observe::{Format, LineRing, Logger};
+use server::origin::{Draft, Origin};
 use server::plugin::Moment;
 use server::plugin::hosts::Tables;
 use server::serve::{self, Outcome, Room, Seen, Served};

@@ -1,10 +1,10 @@
 //! A house asked without a socket, for all tests of this crate; and the tests of the house itself.
 
 use super::*;
-use crate::control::{Draft, Origin};
 use crate::observe::Format;
 use crate::observe::counters::Proto;
 use crate::observe::logger::tests::Paper;
+use crate::origin::{Draft, Origin};
 use crate::plugin::Moment;
 use crate::plugin::hosts::Tables;
 use crate::serve::{self, Room, Served};

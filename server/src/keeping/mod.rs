@@ -418,8 +418,8 @@ const MAX_SHIPPED: u64 = 16 << 20;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{Draft, Origin};
     use crate::house::tests::Scene;
+    use crate::origin::{Draft, Origin};
     use std::fs;
 
     #[test]

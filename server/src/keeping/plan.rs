@@ -79,7 +79,7 @@ pub(super) const BY_VARIABLE: &str = "LOCALDNS_CRITICAL_FQDNS";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{Draft, Origin};
+    use crate::origin::{Draft, Origin};
     use std::time::Duration;
 
     fn planned(corefile: &str, names: &str, interval: Option<u64>) -> Vec<(String, String, u64)> {

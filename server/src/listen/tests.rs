@@ -16,11 +16,12 @@ use super::Letter;
 use super::inbox::ASKS;
 use crate::cli::Flags as CommandLine;
 use crate::clock;
-use crate::control::{Origin, Server};
+use crate::control::Server;
 use crate::keeping::Environment;
 use crate::mishap::{HALTED, SICK};
 use crate::observe::logger::tests::Paper;
 use crate::observe::{Format, Logger};
+use crate::origin::Origin;
 use crate::running::Running;
 
 const NOERROR: u8 = 0;
