@@ -3,12 +3,13 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use tests::{Metrics, eventually, free_port, publish};
+use tests::{Metrics, eventually, free_port, publish, run};
 
 use super::{Node, OTHERS, line, zone};
 
@@ -50,7 +51,7 @@ impl Running {
 
     /// SIGTERM; the exit code.
     pub(crate) fn stop(&mut self) -> Option<i32> {
-        tests::run("kill", &["-s", "TERM", &self.child.id().to_string()]);
+        run("kill", &["-s", "TERM", &self.child.id().to_string()]);
         self.end()
     }
 
@@ -109,6 +110,35 @@ fn a_list_of_services_is_read_again_when_it_changes_and_kept_while_it_is_bad() {
     assert_eq!(running.stop(), Some(0));
     assert_eq!(node.upstream.count("ignored.n.svc.cluster.local."), 0);
     assert_eq!(running.lines_with("nonsense"), 1);
+}
+
+#[test]
+fn a_list_of_services_that_is_a_pipe_is_told_and_holds_up_nothing() {
+    let node = Node::new(
+        OTHERS,
+        zone("a.n.svc.cluster.local. 5 IN A 10.96.0.1\nb.n.svc.cluster.local. 5 IN A 10.96.0.2"),
+    );
+    let list = node.home.path().join("services");
+    let pipe = |path: &Path| {
+        // As `mv` would: there is no moment without a file.
+        let aside = path.with_extension("pipe");
+        run("mkfifo", &[&aside.to_string_lossy()]);
+        fs::rename(aside, path).unwrap();
+    };
+    fs::write(&list, "a.n.svc\n").unwrap();
+    let flags = ["-interval", "3600", "-services-file", &list.to_string_lossy()];
+    let mut running = Running::start(node.command("", &flags));
+    let sees = |lines: &str| {
+        eventually(lines, SOON, || (node.text() == format!("{OTHERS}{lines}")).then_some(()));
+    };
+    sees(&line("10.96.0.1", "a.n.svc"));
+    pipe(&list);
+    running.wait_for("services: expected a file, found a pipe");
+    publish(&list, "a.n.svc,b.n.svc\n");
+    sees(&format!("{}{}", line("10.96.0.1", "a.n.svc"), line("10.96.0.2", "b.n.svc")));
+    pipe(&list);
+    eventually("the pipe to be told again", SOON, || (running.lines_with("found a pipe") == 2).then_some(()));
+    assert_eq!(running.stop(), Some(0));
 }
 
 #[test]

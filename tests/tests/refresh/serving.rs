@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tests::{
     Action, Ask, Options, Says, Server, Stream, Upstream, add_address, ask, assert_contains, eventually,
-    fresh_ip, isolated, now, output, publish, tool,
+    fresh_ip, isolated, now, output, publish, run, tool,
 };
 
 use super::{EVERY_5_S, NAMES, Node, SOA, address, files, localdns};
@@ -333,6 +333,42 @@ fn it_never_asks_itself_and_says_so_where_nobody_else_is_left() {
             Duration::from_secs(10),
         );
         assert_eq!(forwarded.asked().len() + listed.asked().len(), 0, "what is written is meant");
+    });
+}
+
+#[test]
+fn a_list_of_servers_that_is_a_pipe_is_passed_over_and_holds_up_nothing() {
+    isolated(|| {
+        for ip in ["169.254.10.10", "192.0.2.53"] {
+            add_address(&format!("{ip}/32"));
+        }
+        fs::create_dir_all("/etc/localdns").unwrap();
+        run("mkfifo", &["/etc/localdns/upstream-dns"]);
+        let upstream = Upstream::at("192.0.2.53:53".parse().unwrap(), address(1));
+        let corefile = ".:53 {\nbind 169.254.10.10\nhosts /etc/localdns/hosts {\nttl 5\nreload 100ms\nrefresh_interval 5s\nfallthrough\n}\nforward . 192.0.2.53\n}\n";
+        let options = Options::default().env(NAMES, "a.test").args(["-status", ""]);
+        let mut server = Server::start_with(corefile, options);
+        let at: SocketAddr = "169.254.10.10:53".parse().unwrap();
+        let sees = |name: &str, address: &str| {
+            eventually(&format!("{name} at {address}"), Duration::from_secs(15), || {
+                sleep(Duration::from_millis(20));
+                (ask(at, name, "A").short() == [address]).then_some(())
+            });
+        };
+        // The upstreams of the root block are asked in its place, in this round and the next, and the thread that looks at
+        // hosts files goes on.
+        for last in [1, 2] {
+            upstream.answer_by(address(last));
+            sees("a.test", &format!("192.0.2.{last}"));
+            let line = format!("192.0.2.{last} a.test");
+            eventually("the file", Duration::from_secs(15), || {
+                fs::read_to_string("/etc/localdns/hosts").is_ok_and(|text| text.contains(&line)).then_some(())
+            });
+            publish(Path::new("/etc/localdns/hosts"), format!("{line}\n198.51.100.{last} mine.test\n"));
+            sees("mine.test", &format!("198.51.100.{last}"));
+        }
+        server.signal("TERM");
+        assert_eq!(server.wait(Duration::from_secs(2)).code(), Some(0));
     });
 }
 
