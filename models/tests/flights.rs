@@ -52,7 +52,7 @@ impl World {
     fn read_letters(&self, worker: usize) {
         let mut letters = VecDeque::new();
         if self.inboxes[worker].waker().is_readable() {
-            self.inboxes[worker].take(&mut letters);
+            self.inboxes[worker].take(&mut letters, usize::MAX);
         }
         if !letters.is_empty() {
             self.tell(worker, letters.len());
