@@ -375,5 +375,6 @@ fn mend(error: &node::NodeError) -> String {
 
 /// What the kernel may hold for one TCP client that does not read, before it is doubled: 1,024 of them take 32 MiB at most.
 const TCP_SEND_BYTES: usize = 16 * 1024;
-/// Connections that may wait to be accepted.
-const TCP_BACKLOG: u32 = 1024;
+/// Connections that may wait to be accepted: as many as Linux lets by default (`net.core.somaxconn`). What a crowd that
+/// comes again and again leaves no room for is tried again by its client after a second.
+const TCP_BACKLOG: u32 = 4096;
