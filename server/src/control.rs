@@ -101,6 +101,8 @@ pub struct Server {
     /// Told when an address may have been taken from the machine.
     address_gone: Arc<Notify>,
     watching: bool,
+    /// What will tell it again.
+    putting_back: Option<tokio::task::JoinHandle<()>>,
 }
 
 /// What is told of reloads.
@@ -181,6 +183,7 @@ impl Server {
             status: None,
             address_gone: Arc::default(),
             watching: false,
+            putting_back: None,
         };
         server.watch_addresses();
         server.serve_status();
@@ -301,12 +304,15 @@ impl Server {
         }
     }
 
-    fn put_back_again(&self) {
+    fn put_back_again(&mut self) {
+        if self.putting_back.as_ref().is_some_and(|task| !task.is_finished()) {
+            return;
+        }
         let gone = self.address_gone.clone();
-        self.handle.spawn(async move {
+        self.putting_back = Some(self.handle.spawn(async move {
             tokio::time::sleep(PUT_BACK_AGAIN).await;
             gone.notify_one();
-        });
+        }));
     }
 
     /// Listens for removals as long as the process lives, once there is an address that we added.

@@ -19,6 +19,7 @@ use server::house::{House, Shared};
 use server::keeping;
 use server::observe::{Format, Logger, json_line};
 use server::origin::{Draft, Origin};
+use server::setup::ReloadSpec;
 use server::signals::{Asked, Life, Signals};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
@@ -153,6 +154,8 @@ struct Aside {
     again: Option<&'static str>,
     /// What the last look found.
     last_seen: String,
+    /// When the next one is, and for which `reload`: what else happens meanwhile does not put it off.
+    next_look: Option<(ReloadSpec, Instant)>,
 }
 
 enum Done {
@@ -163,7 +166,15 @@ enum Done {
 impl Aside {
     fn new() -> Self {
         let (sender, done) = mpsc::unbounded_channel();
-        Self { sender, done, busy: false, signal: None, again: None, last_seen: String::new() }
+        Self {
+            sender,
+            done,
+            busy: false,
+            signal: None,
+            again: None,
+            last_seen: String::new(),
+            next_look: None,
+        }
     }
 
     fn reload(&mut self, server: &mut Server, signal: Option<&'static str>) {
@@ -191,6 +202,20 @@ impl Aside {
             // Where there is no thread for it now there may be one the next time.
             let _ = self.spawn(move || Done::Look(work()));
         }
+    }
+
+    /// When the Corefile is to be looked at, if at all.
+    fn look_at(&mut self, reload: Option<ReloadSpec>) -> Option<Instant> {
+        let reload = reload?;
+        if let Some((of, at)) = self.next_look
+            && of == reload
+        {
+            return Some(at);
+        }
+        let jitter = reload.jitter.mul_f64(rand::rng().random_range(-1.0..=1.0_f64).abs());
+        let at = Instant::now() + reload.interval + jitter;
+        self.next_look = Some((reload, at));
+        Some(at)
     }
 
     fn spawn(&mut self, work: impl FnOnce() -> Done + Send + 'static) -> std::io::Result<()> {
@@ -228,12 +253,10 @@ async fn next_event(
 ) -> Event {
     loop {
         let reload = server.running().house.load().reload;
+        let at = aside.look_at(reload);
         let next_look = async {
-            match reload {
-                Some(reload) => {
-                    let jitter = reload.jitter.mul_f64(rand::rng().random_range(-1.0..=1.0_f64).abs());
-                    sleep_until(Instant::now() + reload.interval + jitter).await;
-                }
+            match at {
+                Some(at) => sleep_until(at).await,
                 None => std::future::pending().await,
             }
         };
@@ -254,7 +277,10 @@ async fn next_event(
                     }
                 }
             },
-            () = next_look => aside.look(server),
+            () = next_look => {
+                aside.next_look = None;
+                aside.look(server);
+            }
         }
     }
 }

@@ -31,14 +31,14 @@ impl Origin {
         match &flags.conf {
             Some(path) if path == Path::new("stdin") => {
                 let mut text = Vec::new();
-                std::io::stdin().take(MAX_STDIN).read_to_end(&mut text).map_err(StartError::Stdin)?;
+                std::io::stdin().take(MAX_STDIN + 1).read_to_end(&mut text).map_err(StartError::Stdin)?;
                 Ok(Self::Text(text))
             }
             // As `-conf /dev/stdin` and `-conf <(...)` have it: it can be read once.
             Some(path) if readfile::is_pipe(path) => {
                 let of = path.clone();
                 let mut text = Vec::new();
-                let read = move || File::open(of)?.take(MAX_STDIN).read_to_end(&mut text).map(|_| text);
+                let read = move || File::open(of)?.take(MAX_STDIN + 1).read_to_end(&mut text).map(|_| text);
                 let text = readfile::within(path, readfile::PATIENCE, read).map_err(std::io::Error::from);
                 let text = text.and_then(|text| text);
                 text.map(Self::Text).map_err(|error| StartError::Pipe { path: path.clone(), error })
@@ -129,5 +129,5 @@ pub(crate) fn hash(corefile: &Corefile) -> String {
     sha.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What is read of standard input.
+/// What is read of standard input or a pipe, and one octet more: what is longer is refused as a file is.
 const MAX_STDIN: u64 = 16 << 20;

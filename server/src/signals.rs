@@ -154,14 +154,18 @@ impl Life {
         }
     }
 
-    /// Removes the pidfile; a successor may have written its own id meanwhile.
+    /// Removes the pidfile, unless its disk hangs; a successor may have written its own id meanwhile.
     pub fn remove_pidfile(&self) {
-        let mut pidfile = self.pidfile.lock().unwrap_or_else(PoisonError::into_inner);
+        // One that is being written now is on a disk that holds up the start.
+        let Ok(mut pidfile) = self.pidfile.try_lock() else { return };
         if let Pidfile::At(path) = std::mem::replace(&mut *pidfile, Pidfile::None) {
             let own = std::process::id().to_string();
-            if readfile::read(&path, 64).is_ok_and(|text| text.trim_ascii() == own.as_bytes()) {
-                let _ = std::fs::remove_file(path);
-            }
+            let of = path.clone();
+            let _ = readfile::within(&path, PIDFILE, move || {
+                if readfile::read(&of, 64).is_ok_and(|text| text.trim_ascii() == own.as_bytes()) {
+                    let _ = std::fs::remove_file(of);
+                }
+            });
         }
     }
 
@@ -188,5 +192,7 @@ const STOP: Duration = Duration::from_millis(4900);
 const START: Duration = Duration::from_millis(100);
 /// How long the main thread has to tidy up.
 const QUIT: Duration = Duration::from_millis(500);
+/// How long the pidfile's disk may take at the end.
+const PIDFILE: Duration = Duration::from_millis(200);
 /// How long the log's reader has for the last lines.
 const LAST_LINES: Duration = Duration::from_millis(50);

@@ -108,7 +108,9 @@ impl Ports {
                         ListenSocket::bind_beside(node::with_link(address), &ListenOptions::default());
                     let bound = bound.map_err(|error| explain(address, Transport::Udp, error))?;
                     // Nobody reads it yet, or ever, if what comes next fails.
-                    let _ = bound.spread_over(self.sockets as u32);
+                    bound
+                        .spread_over(self.sockets as u32)
+                        .map_err(|error| explain(address, Transport::Udp, error))?;
                     more.push((address, nth, bound));
                 }
                 continue;
