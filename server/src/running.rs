@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
@@ -34,7 +34,7 @@ pub struct Running {
     /// Which worker has a query in flight.
     pub flights: FlightRegistry,
     /// TCP clients.
-    pub connections: Connections,
+    pub connections: Arc<Connections>,
     /// The process's log.
     pub logger: Logger,
     /// Panics caught.
@@ -77,7 +77,7 @@ impl Running {
             taken: Taken::default(),
             streams,
             flights: FlightRegistry::new(),
-            connections: Connections::default(),
+            connections: Arc::default(),
             tcp_lines: Mutex::new(logger.ring(DEFAULT_BYTES)),
             logger,
             panics: Counter::default(),

@@ -12,6 +12,7 @@ pub struct Crowd {
     members: Vec<Member>,
     octets: Vec<u8>,
     again: usize,
+    at_a_time: usize,
 }
 
 #[derive(Debug)]
@@ -26,21 +27,25 @@ impl Crowd {
     pub fn gather(server: SocketAddr, from: &[IpAddr], each: usize, octets: Vec<u8>) -> Self {
         let member = |from: &IpAddr| Member { from: *from, stream: None, sent: 0 };
         let members = (0..each).flat_map(|_| from.iter().map(member)).collect();
-        Self { server, members, octets, again: 0 }
+        Self { server, members, octets, again: 0, at_a_time: usize::MAX }
     }
 
-    /// Every connection sends up to `most` octets more, as far as the kernel takes them; of those that were closed some are made again. How many octets went out.
+    /// Comes again so many at a time only: for what costs a server that is not optimized much each time.
+    pub fn slowly(mut self, at_a_time: usize) -> Self {
+        self.at_a_time = at_a_time;
+        self
+    }
+
+    /// Every connection sends up to `most` octets more, as far as the kernel takes them; those that were closed are made again. How many octets went out.
     pub fn press(&mut self, most: usize) -> usize {
         let mut pressed = 0;
-        let mut made = 0;
-        // All at once at first; then as fast as a server that is not optimized takes them.
-        let may_make = if self.again == 0 { usize::MAX } else { AGAIN };
+        let mut may_come = if self.again == 0 { usize::MAX } else { self.at_a_time };
         for member in &mut self.members {
             let Some(stream) = &mut member.stream else {
-                if made >= may_make {
+                if may_come == 0 {
                     continue;
                 }
-                made += 1;
+                may_come -= 1;
                 member.stream = connect(member.from, self.server).ok();
                 member.sent = 0;
                 continue;
@@ -68,9 +73,6 @@ impl Crowd {
         self.again
     }
 }
-
-/// Connections that are made again at a time.
-const AGAIN: usize = 100;
 
 fn connect(from: IpAddr, server: SocketAddr) -> std::io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(server), Type::STREAM, None)?;

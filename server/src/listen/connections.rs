@@ -3,15 +3,15 @@
 //! A connection that its client keeps waiting holds a place and perhaps octets: one that is idle, that has sent half a
 //! message, that does not read. When places or octets run out, one of these gives way.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::place::{Budget, Place, Waits};
+use super::place::{BUDGET_BYTES, Budget, Place, Waits};
 use crate::observe::counters::Counter;
 
 /// Every open connection of a client.
@@ -30,61 +30,102 @@ pub struct Connections {
 
 #[derive(Default)]
 struct Open {
-    places: HashMap<u64, Arc<Place>>,
-    /// How many connections each address has.
-    from: HashMap<IpAddr, usize>,
+    places: HashMap<u64, Entry>,
+    from: HashMap<IpAddr, Group>,
+    /// Addresses by how many connections they have.
+    by_number: BTreeSet<(usize, IpAddr)>,
     next: u64,
+}
+
+struct Entry {
+    place: Arc<Place>,
+    /// Since when it waits, as its group has it.
+    since: u64,
+}
+
+/// The connections of one address.
+#[derive(Default)]
+struct Group {
+    /// Since when each waits, and its key, as far as was looked: one that was served meanwhile waits since later, and goes
+    /// to where it belongs when its turn comes. So nobody takes a lock to say what it waits for.
+    waiting: BTreeSet<(u64, u64)>,
+    /// Octets that they make us hold, those that end included.
+    held: Arc<AtomicUsize>,
 }
 
 impl Open {
     fn remove(&mut self, key: u64) -> Option<Arc<Place>> {
-        let place = self.places.remove(&key)?;
-        if let Some(count) = self.from.get_mut(&place.address) {
-            *count -= 1;
-            if *count == 0 {
-                self.from.remove(&place.address);
-            }
+        let Entry { place, since } = self.places.remove(&key)?;
+        let group = self.from.get_mut(&place.address)?;
+        self.by_number.remove(&(group.waiting.len(), place.address));
+        group.waiting.remove(&(since, key));
+        match group.waiting.len() {
+            0 => drop(self.from.remove(&place.address)),
+            left => drop(self.by_number.insert((left, place.address))),
         }
         Some(place)
     }
 
-    fn insert(&mut self, place: Arc<Place>) {
-        *self.from.entry(place.address).or_default() += 1;
-        self.places.insert(place.key, place);
+    fn insert(&mut self, peer: IpAddr, now: u64, budget: &Arc<Budget>) -> Arc<Place> {
+        self.next += 1;
+        let key = self.next;
+        let group = self.from.entry(peer).or_default();
+        self.by_number.remove(&(group.waiting.len(), peer));
+        group.waiting.insert((now, key));
+        self.by_number.insert((group.waiting.len(), peer));
+        let place = Arc::new(Place::new(key, peer, now, budget.clone(), group.held.clone()));
+        self.places.insert(key, Entry { place: place.clone(), since: now });
+        place
     }
 
     /// Who gives way to a newcomer from this address: of the address with most connections first, the one whose client
     /// has kept us waiting for longest. Where all are owed answers, one of an address that has more than half of all,
     /// unless the newcomer is of the same.
-    fn gives_way(&self, newcomer: IpAddr) -> Option<(Waits, u64)> {
-        let count = |place: &Place| self.from.get(&place.address).copied().unwrap_or_default();
-        let waiting = self.places.values().filter_map(|place| {
-            let (waits, since) = place.waits();
-            (waits != Waits::Busy).then(|| (count(place), u64::MAX - since, waits, place.key))
-        });
-        if let Some((.., waits, key)) =
-            waiting.max_by_key(|&(count, age, _, key)| (count, age, u64::MAX - key))
-        {
-            return Some((waits, key));
+    fn gives_way(&mut self, newcomer: IpAddr) -> Option<(Waits, u64)> {
+        for (_, address) in self.by_number.iter().rev() {
+            let waits = |place: &Place| place.waits().0 != Waits::Busy;
+            if let Some(victim) = longest_waiting(self.from.get_mut(address)?, &mut self.places, waits) {
+                return Some(victim);
+            }
         }
-        let over_half = |place: &&Arc<Place>| place.address != newcomer && count(place) > MAX_CONNECTIONS / 2;
-        let place = self.places.values().filter(over_half).min_by_key(|place| place.key)?;
-        Some((Waits::Busy, place.key))
+        let (most, address) = self.by_number.last()?;
+        let over_half = *most > MAX_CONNECTIONS / 2 && *address != newcomer;
+        let oldest = || self.from.get(address)?.waiting.iter().map(|&(_, key)| key).min();
+        over_half.then(oldest)?.map(|key| (Waits::Busy, key))
     }
 
     /// Who gives way when octets run out: of the address that holds most of them, the one waiting for longest.
-    fn holds_longest(&self) -> Option<(Waits, u64)> {
-        let mut held = HashMap::<IpAddr, usize>::new();
-        for place in self.places.values() {
-            *held.entry(place.address).or_default() += place.held();
+    fn holds_longest(&mut self) -> Option<(Waits, u64)> {
+        let held = |(&address, group): (&IpAddr, &Group)| (group.held.load(Relaxed), address);
+        let mut holders: Vec<_> = self.from.iter().map(held).filter(|&(held, _)| held > 0).collect();
+        holders.sort_unstable_by(|a, b| b.cmp(a));
+        holders.into_iter().find_map(|(_, address)| {
+            let group = self.from.get_mut(&address)?;
+            longest_waiting(group, &mut self.places, |place| place.held() > 0)
+        })
+    }
+}
+
+/// Of the connections of one address that are meant, the one that waits for longest.
+fn longest_waiting(
+    group: &mut Group,
+    places: &mut HashMap<u64, Entry>,
+    meant: impl Fn(&Place) -> bool,
+) -> Option<(Waits, u64)> {
+    let mut behind = (0, 0);
+    loop {
+        let at = *group.waiting.range(behind..).next()?;
+        let entry = places.get_mut(&at.1)?;
+        let (waits, since) = entry.place.waits();
+        if waits != Waits::Busy && since > at.0 {
+            group.waiting.remove(&at);
+            group.waiting.insert((since, at.1));
+            entry.since = since;
+        } else if meant(&entry.place) {
+            return Some((waits, at.1));
+        } else {
+            behind = (at.0, at.1 + 1);
         }
-        let holders = self.places.values().filter_map(|place| {
-            let (waits, since) = place.waits();
-            (place.held() > 0)
-                .then(|| (held.get(&place.address).copied(), u64::MAX - since, waits, place.key))
-        });
-        let (.., waits, key) = holders.max_by_key(|&(held, age, _, key)| (held, age, u64::MAX - key))?;
-        Some((waits, key))
     }
 }
 
@@ -98,9 +139,8 @@ impl Connections {
     /// A place for one more connection, if need be that of another; `None` where nobody gives way. It waits for its first
     /// message from `now` on.
     pub(super) fn enter(&self, peer: SocketAddr, now: u64) -> Option<Arc<Place>> {
-        let place = |key| Arc::new(Place::new(key, peer.ip(), now, self.budget.clone()));
         if peer.port() != 0 && self.own.compare_exchange(peer.port(), 0, Relaxed, Relaxed).is_ok() {
-            return Some(place(OWN));
+            return Some(Arc::new(Place::new(OWN, peer.ip(), now, self.budget.clone(), Arc::default())));
         }
         let mut open = self.open();
         if open.places.len() >= MAX_CONNECTIONS {
@@ -110,10 +150,7 @@ impl Connections {
                 return None;
             }
         }
-        open.next += 1;
-        let place = place(open.next);
-        open.insert(place.clone());
-        Some(place)
+        Some(open.insert(peer.ip(), now, &self.budget))
     }
 
     /// Gives a place back.
@@ -132,19 +169,43 @@ impl Connections {
 
     /// Closes connections that hold octets until there is room again for those of others.
     pub(super) fn relieve(&self) {
+        // What they hold comes back when their tasks see the end, and is counted as leaving until then.
         while self.budget.is_short() {
             let mut open = self.open();
             let victim = open.holds_longest();
-            // What it holds comes back when its task sees the end.
             if !self.evict(&mut open, victim) {
                 return;
             }
         }
     }
 
-    /// A connection ends because there is no room for its octets.
-    pub(super) fn count_evicted(&self, waits: Waits) {
-        self.evicted[waits as usize].add_shared(1);
+    /// Finds room for octets of this connection, which `fits` takes within so many of all. Where there is none, the
+    /// address that holds most gives way, this connection at once if that is its own: false. What others hold until their
+    /// tasks see the end is no reason to turn it away.
+    pub(super) fn find_room(&self, place: &Place, mut fits: impl FnMut(usize) -> bool) -> bool {
+        if fits(BUDGET_BYTES) {
+            return true;
+        }
+        while !place.is_cut() {
+            let mut open = self.open();
+            let victim = open.holds_longest();
+            let is_own = victim.is_none_or(|(_, key)| match open.places.get(&key) {
+                Some(entry) => entry.place.address == place.address,
+                None => true,
+            });
+            if is_own {
+                let own = (place.waits().0, place.key);
+                if !self.evict(&mut open, Some(own)) {
+                    place.cut();
+                }
+                return false;
+            }
+            self.evict(&mut open, victim);
+            if fits(2 * BUDGET_BYTES) {
+                return true;
+            }
+        }
+        false
     }
 
     /// Connections closed for others, by what they were doing.
@@ -165,7 +226,7 @@ impl Connections {
                 tokio::pin!(left);
                 // From here on nobody leaves unseen.
                 left.as_mut().enable();
-                let places: Vec<_> = self.open().places.values().cloned().collect();
+                let places: Vec<_> = self.open().places.values().map(|entry| entry.place.clone()).collect();
                 if places.is_empty() {
                     return;
                 }
@@ -183,7 +244,7 @@ impl Connections {
         let Some((waits, key)) = victim else { return false };
         let Some(place) = open.remove(key) else { return false };
         place.cut();
-        self.count_evicted(waits);
+        self.evicted[waits as usize].add_shared(1);
         true
     }
 
@@ -200,7 +261,6 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 #[cfg(test)]
 mod tests {
-    use super::super::place::BUDGET_BYTES;
     use super::*;
 
     fn from(last: u8) -> SocketAddr {
@@ -270,7 +330,7 @@ mod tests {
             (0..8).map(|n| connections.enter(from(1 + n / 6), 5_000 + u64::from(n)).unwrap()).collect();
         for place in &places {
             place.set_waits(Waits::Unread, 9_000 - place.key);
-            assert!(place.hold(BUDGET_BYTES / 8));
+            assert!(place.hold(BUDGET_BYTES / 8, BUDGET_BYTES));
         }
         connections.relieve();
         let cut: Vec<usize> = (0..8).filter(|&n| places[n].is_cut()).collect();
@@ -281,6 +341,30 @@ mod tests {
             places[n].close();
         }
         assert_eq!(connections.octets(), BUDGET_BYTES / 4 * 3);
+    }
+
+    #[test]
+    fn one_that_was_served_since_waits_behind_those_that_were_not() {
+        let connections = Connections::default();
+        let all = fill(&connections, |_| from(1));
+        for place in &all[..MAX_CONNECTIONS - 1] {
+            place.set_waits(Waits::Idle, 20_000 - place.key);
+        }
+        // The last was not served; of the others, who came last was served first.
+        for expected in (1..4).map(|n| MAX_CONNECTIONS - n) {
+            let new = connections.enter(from(1), 30_000).unwrap();
+            assert!(all[expected].is_cut(), "{expected}");
+            new.set_waits(Waits::Busy, 30_000);
+        }
+        assert_eq!(all.iter().filter(|place| place.is_cut()).count(), 3);
+        for place in &all {
+            connections.leave(place);
+        }
+        let open = connections.open();
+        assert_eq!(
+            (open.places.len(), open.from[&from(1).ip()].waiting.len(), open.by_number.len()),
+            (3, 3, 1)
+        );
     }
 
     #[tokio::test]

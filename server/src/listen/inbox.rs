@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use wire::{Asker, HeldQuery, Query};
 
 use super::mailbox::Mailbox;
-use super::place::StreamReply;
+use super::stream_reply::StreamReply;
 use crate::follow::Outer;
 use crate::house::ServedZone;
 use crate::serve::Asked;

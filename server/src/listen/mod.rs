@@ -16,6 +16,7 @@ mod place;
 mod ports;
 mod socket;
 mod source_ports;
+mod stream_reply;
 mod taken;
 mod tcp;
 mod upstreams;
@@ -25,9 +26,9 @@ pub use connections::Connections;
 pub use flights::FlightRegistry;
 pub use inbox::{Client, Inbox, Letter, Waiter};
 pub use mailbox::Mailbox;
-pub use place::StreamReply;
 pub use ports::{BindError, Ports};
 pub use source_ports::SourcePorts;
+pub use stream_reply::StreamReply;
 pub use taken::Taken;
 pub use worker::spawn;
 

@@ -1,6 +1,6 @@
 //! One TCP connection's place: what its task and the workers that answer its queries share, and the octets it holds.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,8 +40,11 @@ pub(super) struct Place {
     /// The client's.
     pub(super) address: IpAddr,
     budget: Arc<Budget>,
-    /// Octets that its task holds, as the budget has them; changed under the outbox's lock.
-    held: AtomicUsize,
+    /// What all connections of the address hold.
+    of_address: Arc<AtomicUsize>,
+    /// Octets that its task holds, and those of the outbox, as the budget has them; changed under the outbox's lock.
+    of_task: AtomicUsize,
+    of_outbox: AtomicUsize,
     /// Replies from workers.
     outbox: Mutex<Outbox>,
     in_flight: AtomicU32,
@@ -64,12 +67,20 @@ struct Outbox {
 
 impl Place {
     /// The place of a connection that waits for its first message from `now` on: milliseconds since the start.
-    pub(super) fn new(key: u64, address: IpAddr, now: u64, budget: Arc<Budget>) -> Self {
+    pub(super) fn new(
+        key: u64,
+        address: IpAddr,
+        now: u64,
+        budget: Arc<Budget>,
+        of_address: Arc<AtomicUsize>,
+    ) -> Self {
         let place = Self {
             key,
             address,
             budget,
-            held: AtomicUsize::new(0),
+            of_address,
+            of_task: AtomicUsize::new(0),
+            of_outbox: AtomicUsize::new(0),
             outbox: Mutex::default(),
             in_flight: AtomicU32::new(0),
             waits: AtomicU64::new(0),
@@ -96,8 +107,8 @@ impl Place {
         let mut outbox = self.outbox();
         if !outbox.octets.is_empty() {
             let octets = std::mem::take(&mut outbox.octets);
+            self.release(self.of_outbox.swap(0, Relaxed));
             drop(outbox);
-            self.budget.release(octets.capacity());
             into.extend_from_slice(&octets);
         }
     }
@@ -108,26 +119,43 @@ impl Place {
         self.in_flight() == 0 && self.outbox().octets.is_empty()
     }
 
+    /// One more query goes to a worker.
+    pub(super) fn send_query(&self) {
+        self.in_flight.fetch_add(1, AcqRel);
+    }
+
+    /// A worker is done with a query.
+    pub(super) fn end_query(&self) {
+        self.in_flight.fetch_sub(1, AcqRel);
+        self.wake.notify_one();
+    }
+
     /// Queries that workers have.
     pub(super) fn in_flight(&self) -> u32 {
         self.in_flight.load(Acquire)
     }
 
-    /// Counts the octets that its task holds; false where there is no room for them.
-    pub(super) fn hold(&self, octets: usize) -> bool {
+    /// Counts the octets that its task holds; false where there is no room for them within so many of all connections.
+    pub(super) fn hold(&self, octets: usize, limit: usize) -> bool {
         let outbox = self.outbox();
-        let before = self.held();
-        if outbox.closed || (octets > before && !self.budget.take(octets - before)) {
+        let before = self.of_task.load(Relaxed);
+        if outbox.closed || (octets > before && !self.reserve(octets - before, limit)) {
             return false;
         }
-        self.budget.release(before.saturating_sub(octets));
-        self.held.store(octets, Relaxed);
+        self.release(before.saturating_sub(octets));
+        self.of_task.store(octets, Relaxed);
+        drop(outbox);
         true
     }
 
-    /// Octets that its task holds.
+    /// Octets that its task holds, as it told.
+    pub(super) fn held_by_task(&self) -> usize {
+        self.of_task.load(Relaxed)
+    }
+
+    /// Octets that it makes us hold.
     pub(super) fn held(&self) -> usize {
-        self.held.load(Relaxed)
+        self.held_by_task() + self.of_outbox.load(Relaxed)
     }
 
     /// Whether the budget is nearly used up.
@@ -143,7 +171,7 @@ impl Place {
         if !outbox.leaving {
             // Its task drops the rest in a moment.
             outbox.leaving = true;
-            self.budget.leaving.fetch_add(self.held(), Relaxed);
+            self.budget.leaving.fetch_add(self.held_by_task(), Relaxed);
         }
         drop(outbox);
         self.wake.notify_one();
@@ -164,8 +192,8 @@ impl Place {
     pub(super) fn close(&self) {
         let mut outbox = self.outbox();
         self.forget(&mut outbox);
-        let held = self.held.swap(0, Relaxed);
-        self.budget.release(held);
+        let held = self.of_task.swap(0, Relaxed);
+        self.release(held);
         if std::mem::take(&mut outbox.leaving) {
             self.budget.leaving.fetch_sub(held, Relaxed);
         }
@@ -173,7 +201,8 @@ impl Place {
 
     fn forget(&self, outbox: &mut Outbox) {
         outbox.closed = true;
-        self.budget.release(std::mem::take(&mut outbox.octets).capacity());
+        outbox.octets = Vec::new();
+        self.release(self.of_outbox.swap(0, Relaxed));
     }
 
     /// Whether the connection is to end at once.
@@ -186,58 +215,43 @@ impl Place {
         self.wake.notified().await;
     }
 
-    fn push(&self, reply: &[u8], length: u16) {
+    /// Puts a reply in, its length in front; false where there is no room for it within so many of all connections. A
+    /// connection that is gone loses it.
+    pub(super) fn push(&self, reply: &[u8], length: u16, limit: usize) -> bool {
         let mut outbox = self.outbox();
         if outbox.closed {
-            return;
+            return true;
         }
         let before = outbox.octets.capacity();
         outbox.octets.reserve(2 + reply.len());
-        if !self.budget.take(outbox.octets.capacity() - before) {
-            outbox.octets = Vec::new();
-            self.budget.release(before);
-            drop(outbox);
-            self.cut();
-            return;
+        let more = outbox.octets.capacity() - before;
+        if !self.reserve(more, limit) {
+            // Back to what is counted: the next who asks may be as unlucky.
+            let kept = outbox.octets.len();
+            outbox.octets.shrink_to(before.max(kept));
+            return false;
         }
+        self.of_outbox.fetch_add(more, Relaxed);
         outbox.octets.extend_from_slice(&length.to_be_bytes());
         outbox.octets.extend_from_slice(reply);
+        true
+    }
+
+    fn reserve(&self, octets: usize, limit: usize) -> bool {
+        let fits = self.budget.take(octets, limit);
+        if fits {
+            self.of_address.fetch_add(octets, Relaxed);
+        }
+        fits
+    }
+
+    fn release(&self, octets: usize) {
+        self.budget.release(octets);
+        self.of_address.fetch_sub(octets, Relaxed);
     }
 
     fn outbox(&self) -> MutexGuard<'_, Outbox> {
         self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The way back to a TCP client, and its query's place among those that the connection may have in flight.
-pub struct StreamReply {
-    /// The connection.
-    place: Arc<Place>,
-    /// The client.
-    pub peer: SocketAddr,
-    /// The address it asked.
-    pub local: SocketAddr,
-}
-
-impl StreamReply {
-    /// One more query in flight.
-    pub(super) fn new(place: &Arc<Place>, peer: SocketAddr, local: SocketAddr) -> Self {
-        place.in_flight.fetch_add(1, AcqRel);
-        Self { place: place.clone(), peer, local }
-    }
-
-    /// Sends a reply, its length in front. A connection that is gone loses it.
-    pub(super) fn send(&self, reply: &[u8]) {
-        if let Ok(length) = u16::try_from(reply.len()) {
-            self.place.push(reply, length);
-        }
-    }
-}
-
-impl Drop for StreamReply {
-    fn drop(&mut self) {
-        self.place.in_flight.fetch_sub(1, AcqRel);
-        self.place.wake.notify_one();
     }
 }
 
@@ -260,8 +274,8 @@ impl Budget {
         self.held().saturating_sub(self.leaving.load(Relaxed)) > BUDGET_BYTES / 4 * 3
     }
 
-    fn take(&self, octets: usize) -> bool {
-        let fits = self.held.fetch_add(octets, Relaxed) + octets <= BUDGET_BYTES;
+    fn take(&self, octets: usize, limit: usize) -> bool {
+        let fits = self.held.fetch_add(octets, Relaxed) + octets <= limit;
         if !fits {
             self.release(octets);
         }
@@ -280,57 +294,3 @@ const CUT: u8 = 2;
 /// read. AKS gives a node's DNS 128 MiB, of which a full cache takes 64; clients that read need none of it for longer than
 /// a moment, since a reply is first given to the kernel.
 pub(super) const BUDGET_BYTES: usize = 8 << 20;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn place(budget: &Arc<Budget>) -> Arc<Place> {
-        Arc::new(Place::new(1, IpAddr::from([127, 0, 0, 1]), 0, budget.clone()))
-    }
-
-    fn reply(place: &Arc<Place>) -> StreamReply {
-        let anybody = SocketAddr::from(([127, 0, 0, 1], 1));
-        StreamReply::new(place, anybody, anybody)
-    }
-
-    #[test]
-    fn replies_are_counted_until_they_are_taken_and_the_last_query_says_so() {
-        let budget = Arc::<Budget>::default();
-        let place = place(&budget);
-        let (first, second) = (reply(&place), reply(&place));
-        first.send(&[1; 100]);
-        drop(first);
-        second.send(&[2; 100]);
-        assert!(!place.is_owed_nothing());
-        drop(second);
-        assert_eq!((place.in_flight(), place.is_owed_nothing()), (0, false));
-        assert!(budget.held() >= 204);
-        let mut octets = Vec::new();
-        place.take(&mut octets);
-        assert_eq!((octets.len(), budget.held(), place.is_owed_nothing()), (204, 0, true));
-        assert_eq!((&octets[..3], &octets[102..105]), (&[0, 100, 1][..], &[0, 100, 2][..]));
-    }
-
-    #[test]
-    fn a_reply_without_room_ends_its_connection_and_gives_everything_back() {
-        let budget = Arc::<Budget>::default();
-        let (other, mine) = (place(&budget), place(&budget));
-        assert!(other.hold(BUDGET_BYTES - 1_000));
-        assert!(budget.is_short() && !other.hold(BUDGET_BYTES + 1));
-        assert!(mine.hold(300));
-        let way = reply(&mine);
-        way.send(&[0; 500]);
-        assert!(!mine.is_cut());
-        way.send(&[0; 500]);
-        assert!(mine.is_cut());
-        assert_eq!((budget.held(), mine.held()), (BUDGET_BYTES - 700, 300));
-        // Whoever comes too late changes nothing.
-        way.send(&[0; 5]);
-        assert!(!mine.hold(0));
-        mine.close();
-        assert_eq!((budget.held(), mine.held()), (BUDGET_BYTES - 1_000, 0));
-        assert!(other.hold(0));
-        assert_eq!(budget.held(), 0);
-    }
-}

@@ -14,7 +14,8 @@ use tokio::net::{TcpListener, TcpStream};
 use wire::{Gate, HeldQuery, accept as gate, accept_truncated};
 
 use super::inbox::{ASKS, Client, Letter, Waiter};
-use super::place::{Place, StreamReply, Waits};
+use super::place::{Place, Waits};
+use super::stream_reply::StreamReply;
 use crate::clock;
 use crate::failure::Failure;
 use crate::observe::counters::Proto;
@@ -259,15 +260,13 @@ impl Connection {
     fn rest(&mut self, waits: Waits, since: Instant, limit: Option<Duration>) -> Turn {
         self.place.set_waits(waits, self.running.since_start_ms(since));
         let held = self.came.capacity() + self.unsent.capacity();
-        if held != self.place.held() {
-            if !self.place.hold(held) {
-                if !self.place.is_cut() {
-                    self.running.connections.count_evicted(waits);
-                }
+        if held != self.place.held_by_task() {
+            let connections = &self.running.connections;
+            if !connections.find_room(&self.place, |limit| self.place.hold(held, limit)) {
                 return Turn::Abort;
             }
             if self.place.is_short() {
-                self.running.connections.relieve();
+                connections.relieve();
             }
         }
         let write = waits == Waits::Unread;
@@ -433,7 +432,7 @@ impl Connection {
     }
 
     fn way_back(&self) -> StreamReply {
-        StreamReply::new(&self.place, self.peer, self.local)
+        StreamReply::new(&self.running.connections, &self.place, self.peer, self.local)
     }
 
     /// Hands a miss to the worker that has the same query in flight, else to the one that its key chooses.

@@ -7,12 +7,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{scope, sleep};
 use std::time::Duration;
 
+use anyhow::Result;
 use tests::{
-    Action, Ask, Cgroup, Connection, Crowd, Message, Options, Says, Stream, ask, fixtures, isolated,
+    Action, Ask, Cgroup, Connection, Crowd, Message, Metrics, Options, Says, Stream, ask, fixtures, isolated,
     may_open, now, skip,
 };
 
-use super::{NODE, Node, answer_all, at};
+use super::{NODE, Node, answer_all, at, at9253};
 
 #[test]
 fn clients_that_never_read_answers_of_900_octets_take_little_memory() {
@@ -53,32 +54,62 @@ fn long_messages_of_which_the_end_never_comes_take_little_memory() {
 #[test]
 fn others_are_answered_beside_clients_that_never_read() {
     let _turn = turn();
-    isolated(|| others_are_served(1, 1_000, &pipelined("wide-4000.example"), 65_536));
+    isolated(|| {
+        let crowd = crowd(1, 1_000, &pipelined("wide-4000.example")).slowly(20);
+        others_are_served(crowd, 65_536);
+    });
 }
 
 #[test]
 fn others_are_answered_beside_half_sent_messages() {
     let _turn = turn();
-    isolated(|| others_are_served(1, 1_024, &[0, 200, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13], 1));
+    isolated(|| others_are_served(crowd(1, 1_024, &[0, 200, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]), 1));
 }
 
 #[test]
 fn others_are_answered_beside_half_sent_messages_of_many_addresses() {
     let _turn = turn();
-    isolated(|| others_are_served(16, 64, &[0, 200, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13], 1));
+    isolated(|| others_are_served(crowd(16, 64, &[0, 200, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]), 1));
 }
 
 #[test]
 fn others_are_answered_beside_two_thousand_idle_clients() {
     let _turn = turn();
-    isolated(|| others_are_served(1, 2_000, &[], 1));
+    isolated(|| others_are_served(crowd(1, 2_000, &[]), 1));
 }
 
 #[test]
 fn others_are_answered_beside_queries_that_hang() {
     // An address that is owed answers on more than half of all connections gives way as well.
     let _turn = turn();
-    isolated(|| others_are_served(1, 1_024, &framed("hang.example"), 65_536));
+    isolated(|| others_are_served(crowd(1, 1_024, &framed("hang.example")), 65_536));
+}
+
+#[test]
+fn large_answers_that_one_client_waits_for_and_does_not_read_cost_others_nothing() {
+    let _turn = turn();
+    isolated(|| {
+        let node = node(Options::default().cwd(Path::new("/")));
+        node.vnet.answer_by(|asked| Action::Delay(LATE, Box::new(script(asked))));
+        // Eight connections with 64 queries each, whose answers come together: 30 MiB.
+        let queries: Vec<u8> = (0..64).flat_map(|n| framed(&format!("wide-50000.n{n}.example"))).collect();
+        let mut slow = crowd(1, 8, &queries);
+        for _ in 0..2 {
+            slow.press(queries.len());
+        }
+        let mut honest: Vec<_> = (0..64).map(|_| connect().expect("the server accepts")).collect();
+        for (n, connection) in honest.iter_mut().enumerate() {
+            let name = format!("wide-4000.h{n}.example");
+            connection.send(&Ask::new(&name, "TXT").bytes()).expect("a query goes out");
+        }
+        let answered = honest
+            .iter_mut()
+            .filter_map(|connection| connection.message().ok())
+            .filter(|message| message.rcode() == 0 && message.answers.len() > 10);
+        assert_eq!(answered.count(), honest.len());
+        let evicted = Metrics::of(at9253()).count("localdns_connections_evicted_total", &[]);
+        assert!(evicted > 0.0, "octets ran out");
+    });
 }
 
 /// So many connections that never read send this, again and again: the server stays below 64 MiB, UDP does not notice, and memory comes back.
@@ -100,7 +131,7 @@ fn in_little_memory(octets: &[u8]) {
     }
     let before = node.server.rss_kb();
     let udp = Stream::start(at(NODE), 200, |_| Ask::new("mcr.microsoft.com", "A"), right);
-    let mut crowd = Crowd::gather(at(NODE), &addresses(1), 1_024, octets.to_vec());
+    let mut crowd = crowd(1, 1_024, octets);
     let (mut peak, mut kernel) = (0, 0);
     let until = now() + Duration::from_secs(5);
     while now() < until {
@@ -133,8 +164,8 @@ fn in_little_memory(octets: &[u8]) {
     }
 }
 
-/// Beside so many clients of so many addresses that send this, a few octets at a time, others are answered: at least 99 of 100 within a second each.
-fn others_are_served(from: u8, each: usize, octets: &[u8], step: usize) {
+/// Beside a crowd that sends so many octets at a time, others are answered: at least 99 of 100 within a second each.
+fn others_are_served(mut crowd: Crowd, step: usize) {
     if !may_open(FILES) {
         return skip("a crowd", "this process may not open enough files");
     }
@@ -143,7 +174,6 @@ fn others_are_served(from: u8, each: usize, octets: &[u8], step: usize) {
         true => Action::Silent,
         false => script(asked),
     });
-    let mut crowd = Crowd::gather(at(NODE), &addresses(from), each, octets.to_vec());
     for _ in 0..4 {
         crowd.press(step);
     }
@@ -172,6 +202,16 @@ fn honest(server: SocketAddr) -> bool {
             connection.message()
         });
     asked.is_ok_and(|message| message.answers.len() == 1)
+}
+
+/// So many connections from each of so many addresses, that will send this.
+fn crowd(from: u8, each: usize, octets: &[u8]) -> Crowd {
+    Crowd::gather(at(NODE), &addresses(from), each, octets.to_vec())
+}
+
+/// A client at an address that is none of the crowd's.
+fn connect() -> Result<Connection> {
+    Connection::open_from(NODE.parse()?, at(NODE), Duration::from_secs(8))
 }
 
 fn turn() -> MutexGuard<'static, ()> {
@@ -222,4 +262,6 @@ fn kernel_kb() -> u64 {
 /// Whoever loads the machine does so alone.
 static TURN: Mutex<()> = Mutex::new(());
 const ASKED: usize = 200;
+/// Late enough that a whole crowd has asked.
+const LATE: Duration = Duration::from_millis(500);
 const FILES: u64 = 4_096;

@@ -1,0 +1,124 @@
+//! The way back to a TCP client.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use super::connections::Connections;
+use super::place::Place;
+
+/// The way back to a TCP client, and its query's place among those that the connection may have in flight.
+pub struct StreamReply {
+    connections: Arc<Connections>,
+    /// The connection.
+    place: Arc<Place>,
+    /// The client.
+    pub peer: SocketAddr,
+    /// The address it asked.
+    pub local: SocketAddr,
+}
+
+impl StreamReply {
+    /// One more query in flight.
+    pub(super) fn new(
+        connections: &Arc<Connections>,
+        place: &Arc<Place>,
+        peer: SocketAddr,
+        local: SocketAddr,
+    ) -> Self {
+        place.send_query();
+        Self { connections: connections.clone(), place: place.clone(), peer, local }
+    }
+
+    /// Sends a reply, its length in front. A connection that is gone loses it; where octets run out, the connection that
+    /// gives way may be its own.
+    pub(super) fn send(&self, reply: &[u8]) {
+        if let Ok(length) = u16::try_from(reply.len()) {
+            self.connections.find_room(&self.place, |limit| self.place.push(reply, length, limit));
+        }
+    }
+}
+
+impl Drop for StreamReply {
+    fn drop(&mut self) {
+        self.place.end_query();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::place::BUDGET_BYTES;
+    use super::*;
+
+    fn enter(connections: &Connections, last: u8) -> Arc<Place> {
+        connections.enter(([127, 0, 0, last], 9).into(), 1).unwrap()
+    }
+
+    fn reply(connections: &Arc<Connections>, place: &Arc<Place>) -> StreamReply {
+        let anybody = SocketAddr::from(([127, 0, 0, 1], 1));
+        StreamReply::new(connections, place, anybody, anybody)
+    }
+
+    #[test]
+    fn replies_are_counted_until_they_are_taken_and_the_last_query_says_so() {
+        let connections = Arc::<Connections>::default();
+        let place = enter(&connections, 1);
+        let (first, second) = (reply(&connections, &place), reply(&connections, &place));
+        first.send(&[1; 100]);
+        drop(first);
+        second.send(&[2; 100]);
+        assert!(!place.is_owed_nothing());
+        drop(second);
+        assert_eq!((place.in_flight(), place.is_owed_nothing()), (0, false));
+        assert!(connections.octets() >= 204);
+        let mut octets = Vec::new();
+        place.take(&mut octets);
+        assert_eq!((octets.len(), connections.octets(), place.is_owed_nothing()), (204, 0, true));
+        assert_eq!((&octets[..3], &octets[102..105]), (&[0, 100, 1][..], &[0, 100, 2][..]));
+    }
+
+    #[test]
+    fn a_reply_finds_room_at_the_cost_of_the_address_that_holds_most() {
+        let connections = Arc::<Connections>::default();
+        // Eight that do not read, with answers that come as misses do, and one who reads in time.
+        let slow: Vec<_> = (0..8).map(|_| enter(&connections, 1)).collect();
+        let honest = enter(&connections, 2);
+        for _ in 0..64 {
+            for place in &slow {
+                reply(&connections, place).send(&[0; 63_000]);
+            }
+            reply(&connections, &honest).send(&[0; 63_000]);
+            let mut read = Vec::new();
+            honest.take(&mut read);
+            assert_eq!(read.len(), 63_002);
+            assert!(connections.octets() <= BUDGET_BYTES);
+        }
+        assert!(!honest.is_cut());
+        let cut = slow.iter().filter(|place| place.is_cut()).count() as u64;
+        assert!(cut > 0);
+        assert_eq!(connections.evicted().map(|(_, count)| count).sum::<u64>(), cut);
+    }
+
+    #[test]
+    fn a_reply_without_room_ends_the_connection_that_holds_everything_and_gives_all_back() {
+        let connections = Arc::<Connections>::default();
+        let (other, mine) = (enter(&connections, 1), enter(&connections, 2));
+        assert!(other.hold(BUDGET_BYTES - 1_000, BUDGET_BYTES));
+        assert!(other.is_short() && !other.hold(BUDGET_BYTES + 1, BUDGET_BYTES));
+        assert!(mine.hold(300, BUDGET_BYTES));
+        let way = reply(&connections, &mine);
+        way.send(&[0; 500]);
+        assert!(!other.is_cut());
+        way.send(&[0; 500]);
+        assert!(other.is_cut() && !mine.is_cut(), "what leaves is no reason to turn others away");
+        mine.cut();
+        assert_eq!((mine.held(), connections.octets()), (300, BUDGET_BYTES - 700));
+        // Whoever comes too late changes nothing.
+        way.send(&[0; 5]);
+        assert!(!mine.hold(0, BUDGET_BYTES));
+        for place in [mine, other] {
+            place.close();
+            assert_eq!(place.held(), 0);
+        }
+        assert_eq!(connections.octets(), 0);
+    }
+}
