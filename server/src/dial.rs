@@ -114,8 +114,7 @@ impl Resolver<'_> {
 
     /// The addresses of a host name, as they were found with all others of the configuration.
     fn resolve(&self, name: &Name) -> std::result::Result<Vec<IpAddr>, Box<ResolveError>> {
-        let wanted = crate::names::want(*name, &self.spec.resolvers);
-        let found = self.shared.followed.names.find(&wanted);
+        let found = self.shared.followed.names.find(&(*name, self.spec.resolvers.clone()));
         found.unwrap_or_else(|| Err(Box::new(ResolveError::NoServer(*name)))).map(|found| found.addresses)
     }
 

@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 
 use forwarder::{Addresses, ResolveError};
 use tokio::runtime::Handle;
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, spawn_blocking};
 use wire::Name;
 
 use crate::setup::{ForwardSpec, Target};
 
-/// A name, and the servers that are asked for it.
+/// A name, and the servers that are asked for it, as the Corefile names them: without any, those of the system, whoever they
+/// are then.
 pub(crate) type Wanted = (Name, Vec<SocketAddr>);
 type Outcome = Result<Addresses, Box<ResolveError>>;
 
@@ -150,26 +151,23 @@ impl Kept {
 /// The names among a stanza's targets.
 fn wanted(spec: &ForwardSpec) -> impl Iterator<Item = Wanted> {
     spec.targets.iter().filter_map(|(target, _)| match target {
-        Target::Host { name, .. } => Some(want(*name, &spec.resolvers)),
+        Target::Host { name, .. } => Some((*name, spec.resolvers.clone())),
         _ => None,
     })
 }
 
-/// A name, with who is asked for it: `resolver`'s servers or those of the system.
-pub(crate) fn want(name: Name, resolvers: &[SocketAddr]) -> Wanted {
-    let servers = match resolvers {
-        [] => crate::dial::read_resolv_conf(Path::new("/etc/resolv.conf")).unwrap_or_default(),
-        resolvers => resolvers.to_vec(),
-    };
-    (name, servers)
-}
-
 async fn look_up(wanted: HashSet<Wanted>, ours: Vec<SocketAddr>) -> HashMap<Wanted, Outcome> {
+    let system = match wanted.iter().any(|(_, resolvers)| resolvers.is_empty()) {
+        // It fails only where the runtime ends.
+        true => spawn_blocking(systems_servers).await.unwrap_or_default(),
+        false => Vec::new(),
+    };
     let mut lookups = JoinSet::new();
     for wanted in wanted {
+        let servers = if wanted.1.is_empty() { system.clone() } else { wanted.1.clone() };
         let ours = ours.clone();
         lookups.spawn(async move {
-            let outcome = forwarder::resolve(&wanted.0, &wanted.1, &ours).await;
+            let outcome = forwarder::resolve(&wanted.0, &servers, &ours).await;
             (wanted, outcome.map_err(Box::new))
         });
     }
@@ -178,6 +176,11 @@ async fn look_up(wanted: HashSet<Wanted>, ours: Vec<SocketAddr>) -> HashMap<Want
         found.extend(ended);
     }
     found
+}
+
+/// Blocks, where a disk does.
+fn systems_servers() -> Vec<SocketAddr> {
+    crate::dial::read_resolv_conf(Path::new("/etc/resolv.conf")).unwrap_or_default()
 }
 
 fn sorted(addresses: &Addresses) -> Vec<std::net::IpAddr> {
@@ -202,7 +205,7 @@ mod tests {
     #[test]
     fn a_name_is_due_when_its_ttl_is_over_and_soon_after_a_failure() {
         let now = crate::clock::now();
-        let wanted = want(Name::from_text("dns.example").unwrap(), &["192.0.2.53:53".parse().unwrap()]);
+        let wanted = (Name::from_text("dns.example").unwrap(), vec!["192.0.2.53:53".parse().unwrap()]);
         let mut kept = Kept {
             names: vec![(wanted.clone(), addresses(&["192.0.2.1", "192.0.2.2"], 60))],
             ..Kept::default()

@@ -5,8 +5,8 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use tests::{
-    Action, Ask, Dns, Server, Upstream, add_address, ask, eventually, fresh_ip, isolated, port, skip,
-    steadily, tempdir,
+    Action, Ask, Dns, Server, Upstream, add_address, ask, eventually, fresh_ip, isolated, port, publish,
+    skip, steadily, tempdir,
 };
 
 use super::good;
@@ -195,5 +195,36 @@ fn a_host_name_as_upstream_is_looked_up_absolutely_and_not_through_ourselves() {
         assert!(upstream.count("x.example.") >= 1);
         assert_eq!(system.count("dns.provider.example.wrong.example."), 0, "no search path");
         assert_eq!(system.count("x.example."), 0, "the system's resolver is for names of upstreams only");
+    });
+}
+
+#[test]
+fn a_host_name_as_upstream_is_looked_up_with_the_resolvers_that_the_system_has_by_then() {
+    isolated(|| {
+        let ips: [Ipv4Addr; 4] = [1, 2, 3, 4].map(|last| Ipv4Addr::new(192, 0, 2, last));
+        ips.iter().for_each(|ip| add_address(&format!("{ip}/32")));
+        let knows = |upstream: Ipv4Addr| {
+            move |asked: &tests::Asked| match asked.rtype {
+                1 => Action::answer(&format!("dns.provider.example. 1 IN A {upstream}")),
+                _ => Action::rcode(3),
+            }
+        };
+        let [old, new] = [(ips[0], ips[2]), (ips[1], ips[3])].map(|(ip, of)| Upstream::start(ip, knows(of)));
+        let [before, after] = [ips[2], ips[3]].map(|ip| Upstream::start(ip, good));
+        let resolver = |upstream: &Upstream| {
+            publish("/etc/resolv.conf".as_ref(), format!("nameserver {}\n", upstream.address().ip()));
+        };
+        resolver(&old);
+        let dns = Dns::start("forward . dns.provider.example");
+        assert_eq!(dns.ask("x.example").short(), ["192.0.2.1"]);
+        assert_eq!((before.count("x.example."), after.count("x.example.")), (1, 0));
+        // As with a lease of another network. What is known of a name lasts for half a minute at least.
+        resolver(&new);
+        old.forget();
+        let changed = format!("upstreams changed: {}:53", ips[3]);
+        dns.server.wait_for_log(&changed, Duration::from_secs(60));
+        assert_eq!(dns.ask("y.example").short(), ["192.0.2.1"]);
+        assert_eq!((before.count("y.example."), after.count("y.example.")), (0, 1));
+        assert!(old.asked().is_empty(), "the system has this resolver no more: {:?}", old.asked());
     });
 }
