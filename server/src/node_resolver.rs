@@ -144,6 +144,8 @@ impl NodeResolver {
     /// Round after round, until a signal says that it is enough.
     async fn keep(&mut self) -> Result<(), RunError> {
         let mut signals = Signals::new()?;
+        // Rounds may follow each other sooner than it is due, and its disk may be slow: it goes on over both.
+        let mut look = Box::pin(Self::read_services(self.services.path()));
         loop {
             let began = Instant::now();
             tokio::select! {
@@ -160,7 +162,8 @@ impl NodeResolver {
                 tokio::select! {
                     () = sleep_until(next) => break,
                     // A signal comes in between: the list may be on a disk that hangs.
-                    read = Self::read_services(self.services.path()) => {
+                    read = &mut look => {
+                        look.set(Self::read_services(self.services.path()));
                         if read.is_some_and(|read| self.took_services(read)) {
                             break;
                         }

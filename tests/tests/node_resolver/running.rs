@@ -113,6 +113,20 @@ fn a_list_of_services_is_read_again_when_it_changes_and_kept_while_it_is_bad() {
 }
 
 #[test]
+fn a_list_of_services_is_read_again_however_soon_the_next_round_is() {
+    let node = Node::new(OTHERS, zone("a.n.svc.cluster.local. 5 IN A 10.96.0.1"));
+    let list = node.home.path().join("services");
+    fs::write(&list, "# none\n").unwrap();
+    let flags = ["-interval", "1", "-services-file", &list.to_string_lossy()];
+    let mut running = Running::start(node.command("", &flags));
+    node.upstream.wait_for("image-registry.openshift-image-registry.svc.cluster.local.", 1, SOON);
+    publish(&list, "a.n.svc\n");
+    let want = format!("{OTHERS}{}", line("10.96.0.1", "a.n.svc"));
+    eventually("the new list", SOON, || (node.text() == want).then_some(()));
+    assert_eq!(running.stop(), Some(0));
+}
+
+#[test]
 fn a_list_of_services_that_is_a_pipe_is_told_and_holds_up_nothing() {
     let node = Node::new(
         OTHERS,
