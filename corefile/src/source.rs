@@ -45,7 +45,8 @@ impl Source {
 /// # Errors
 /// Anything else in its place, or whatever the system says.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, SyntaxError> {
-    readfile::read(path, MAX_FILE_BYTES as u64).map_err(|error| match error {
+    // One that hangs is given up by its own name: a Corefile that names it no more can be read.
+    readfile::read_in_time(path, MAX_FILE_BYTES as u64).map_err(|error| match error {
         ReadError::NotAFile("a directory") => SyntaxError::IsDirectory { path: path.to_owned() },
         ReadError::NotAFile(found) => SyntaxError::NotAFile { path: path.to_owned(), found },
         ReadError::TooLarge(_) => {

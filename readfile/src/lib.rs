@@ -2,16 +2,17 @@
 //!
 //! A path of the configuration may lead anywhere: to a pipe that nobody writes to, a device without end, a network file
 //! system whose server is gone. [`read`] opens nothing but a regular file and reads no more than it is told; [`within`] does
-//! such work on a thread that serves nobody else, and goes on without it. Knows no format.
+//! such work on a thread that serves nobody else, and goes on without it; a [`Look`] asks for what came of it from time to
+//! time. Knows no format.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read as _};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 
@@ -91,17 +92,29 @@ pub fn read_in_time(path: &Path, most: u64) -> Result<Vec<u8>, ReadError> {
 
 /// Does `work`, which reads the file at `path`, on a thread of its own, and gives it up after `patience`.
 ///
-/// A thread that the kernel holds cannot be ended. It is left behind, and as long as it has not come back no other is sent
-/// after it: the path is refused at once. So are all when [`MOST_STUCK`] are held.
-///
 /// # Errors
-/// [`ReadError::Late`], [`ReadError::Stuck`], or what the system says to one more thread.
+/// Those of [`begin`], [`ReadError::Late`], or that it panicked.
 pub fn within<T: Send + 'static>(
     path: &Path,
     patience: Duration,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, ReadError> {
-    within_of(&STUCK, path, patience, work)
+    begin(path, work)?.wait(patience).unwrap_or(Err(ReadError::Late(patience)))
+}
+
+/// Begins `work`, which reads the file at `path`, on a thread of its own.
+///
+/// A thread that the kernel holds cannot be ended. One whose [`Reading`] is dropped is left behind, and as long as it has not
+/// come back no other is sent after it: the path is refused at once. So are others of its directory when
+/// [`MOST_STUCK_IN_ONE`] are held there, and all when [`MOST_STUCK`] are.
+///
+/// # Errors
+/// [`ReadError::Stuck`], or what the system says to one more thread.
+pub fn begin<T: Send + 'static>(
+    path: &Path,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<Reading<T>, ReadError> {
+    begin_of(&STUCK, path, work)
 }
 
 /// Where a read goes: one that was given up takes its path out again when it comes back.
@@ -109,64 +122,145 @@ type Stuck = Mutex<Vec<Arc<Path>>>;
 
 static STUCK: Stuck = Mutex::new(Vec::new());
 
-fn within_of<T: Send + 'static>(
+fn begin_of<T: Send + 'static>(
     stuck: &'static Stuck,
     path: &Path,
-    patience: Duration,
     work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, ReadError> {
+) -> Result<Reading<T>, ReadError> {
     let path: Arc<Path> = path.into();
     let held = lock(stuck);
-    if held.len() >= MOST_STUCK || held.contains(&path) {
+    let beside = held.iter().filter(|held| held.parent() == path.parent()).count();
+    if held.contains(&path) || beside >= MOST_STUCK_IN_ONE || held.len() >= MOST_STUCK {
         return Err(ReadError::Stuck);
     }
     drop(held);
     let (sender, receiver) = mpsc::channel();
-    let back = Back { stuck, path: path.clone() };
+    let back = Back { stuck, path: path.clone(), sender: Some(sender) };
     thread::Builder::new().name("reader".to_owned()).spawn(move || {
         let back = back;
         let done = work();
-        // Together, so that who gives up knows whether it has come back.
-        let mut held = lock(stuck);
-        let given_up = sender.send(done).is_err();
-        if given_up {
-            held.retain(|path| !Arc::ptr_eq(path, &back.path));
+        if let Some(sender) = &back.sender {
+            // Nobody waits for what was given up.
+            let _ = sender.send(done);
         }
     })?;
-    match receiver.recv_timeout(patience) {
-        Ok(done) => Ok(done),
-        // It panicked, and that was told.
-        Err(RecvTimeoutError::Disconnected) => Err(io::Error::other("the reading failed").into()),
-        Err(RecvTimeoutError::Timeout) => {
-            let mut held = lock(stuck);
-            match receiver.try_recv() {
-                Ok(done) => Ok(done),
-                Err(_) => {
-                    held.push(path);
-                    drop(receiver);
-                    Err(ReadError::Late(patience))
-                }
-            }
+    Ok(Reading { stuck, path, receiver: Some(receiver) })
+}
+
+/// A read that goes on; dropped, it is given up.
+#[derive(Debug)]
+pub struct Reading<T> {
+    stuck: &'static Stuck,
+    path: Arc<Path>,
+    /// Until what came of it was taken.
+    receiver: Option<Receiver<T>>,
+}
+
+impl<T> Reading<T> {
+    /// What came of it, once, if that is known within `patience`.
+    pub fn wait(&mut self, patience: Duration) -> Option<Result<T, ReadError>> {
+        let came = match self.receiver.as_ref()?.recv_timeout(patience) {
+            Ok(done) => Ok(done),
+            Err(RecvTimeoutError::Timeout) => return None,
+            // It panicked, and that was told.
+            Err(RecvTimeoutError::Disconnected) => Err(io::Error::other("the reading failed").into()),
+        };
+        self.receiver = None;
+        Some(came)
+    }
+}
+
+impl<T> Drop for Reading<T> {
+    fn drop(&mut self) {
+        let Some(receiver) = self.receiver.take() else { return };
+        let mut held = lock(self.stuck);
+        // Who comes back lets go of the sender under this lock.
+        if matches!(receiver.try_recv(), Err(TryRecvError::Empty)) {
+            held.push(self.path.clone());
         }
     }
 }
 
 /// A thread on its way back, by a panic as well.
-struct Back {
+struct Back<T> {
     stuck: &'static Stuck,
     path: Arc<Path>,
+    sender: Option<Sender<T>>,
 }
 
-impl Drop for Back {
+impl<T> Drop for Back<T> {
     fn drop(&mut self) {
-        if thread::panicking() {
-            lock(self.stuck).retain(|path| !Arc::ptr_eq(path, &self.path));
-        }
+        let mut held = lock(self.stuck);
+        // Together, so that who gives up knows whether it has come back.
+        self.sender = None;
+        held.retain(|path| !Arc::ptr_eq(path, &self.path));
     }
 }
 
 fn lock(stuck: &Stuck) -> MutexGuard<'_, Vec<Arc<Path>>> {
     stuck.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A file that is looked at again and again by who has others to look at as well, and waits for none: one look goes on at a
+/// time, and what hangs is told once.
+#[derive(Debug)]
+pub struct Look<T> {
+    going: Option<Reading<T>>,
+    began: Option<Instant>,
+    told_late: bool,
+    /// A look that could not begin.
+    refused: Option<ReadError>,
+}
+
+impl<T> Default for Look<T> {
+    fn default() -> Self {
+        Self { going: None, began: None, told_late: false, refused: None }
+    }
+}
+
+impl<T: Send + 'static> Look<T> {
+    /// Whether one goes on.
+    pub fn goes_on(&self) -> bool {
+        self.going.is_some()
+    }
+
+    /// Begins a look, unless one goes on.
+    pub fn begin(&mut self, path: &Path, now: Instant, work: impl FnOnce() -> T + Send + 'static) {
+        if self.going.is_some() {
+            return;
+        }
+        match begin(path, work) {
+            Ok(reading) => {
+                (self.going, self.began, self.told_late) = (Some(reading), Some(now), false);
+            }
+            Err(error) => self.refused = Some(error),
+        }
+    }
+
+    /// What came of it, if that is known within `patience`; once [`ReadError::Late`] if it has taken [`PATIENCE`] by then,
+    /// and what comes of it after all when it comes.
+    pub fn take(&mut self, now: Instant, patience: Duration) -> Option<Result<T, ReadError>> {
+        if let Some(error) = self.refused.take() {
+            return Some(Err(error));
+        }
+        let took = self.took(now);
+        let patience = patience.min(PATIENCE.saturating_sub(took));
+        if let Some(came) = self.going.as_mut()?.wait(patience) {
+            self.going = None;
+            return Some(came);
+        }
+        let late = took + patience >= PATIENCE && !std::mem::replace(&mut self.told_late, true);
+        late.then_some(Err(ReadError::Late(PATIENCE)))
+    }
+
+    /// When to ask again for what goes on: soon, and less often the longer it has taken.
+    pub fn again(&self, now: Instant) -> Instant {
+        now + (self.took(now) / 4).clamp(SOON, LATER)
+    }
+
+    fn took(&self, now: Instant) -> Duration {
+        self.began.map_or(Duration::ZERO, |began| now.saturating_duration_since(began))
+    }
 }
 
 /// A regular file, or /dev/null, which stands for one without content.
@@ -191,7 +285,12 @@ pub fn is_pipe(path: &Path) -> bool {
 /// How long a file may take.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 /// How many reads may be left behind before no other is tried.
-pub const MOST_STUCK: usize = 16;
+pub const MOST_STUCK: usize = 64;
+/// How many in one directory before no other is tried there: most that hang hang together.
+pub const MOST_STUCK_IN_ONE: usize = 16;
+/// The least and the most between two questions for what came of a look.
+const SOON: Duration = Duration::from_millis(20);
+const LATER: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
@@ -199,6 +298,15 @@ mod tests {
     use std::process::Command;
 
     use super::*;
+
+    fn within_of<T: Send + 'static>(
+        held: &'static Stuck,
+        path: &Path,
+        patience: Duration,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ReadError> {
+        begin_of(held, path, work)?.wait(patience).unwrap_or(Err(ReadError::Late(patience)))
+    }
 
     #[test]
     fn only_a_regular_file_is_read_and_no_more_than_the_bound() {
@@ -251,19 +359,47 @@ mod tests {
     fn so_many_threads_are_left_behind_and_no_more() {
         static HELD: Stuck = Mutex::new(Vec::new());
         let mut releases = Vec::new();
-        for n in 0..MOST_STUCK {
+        let mut hang = |path: &str| {
             let (release, held) = mpsc::channel::<()>();
-            let path = PathBuf::from(format!("/hangs/{n}"));
-            assert!(within_of(&HELD, &path, Duration::ZERO, move || held.recv()).is_err());
             releases.push(release);
+            within_of(&HELD, Path::new(path), Duration::ZERO, move || held.recv()).unwrap_err().to_string()
+        };
+        let late = ReadError::Late(Duration::ZERO).to_string();
+        for directory in 0..MOST_STUCK / MOST_STUCK_IN_ONE {
+            for n in 0..MOST_STUCK_IN_ONE {
+                assert_eq!(hang(&format!("/{directory}/{n}")), late);
+            }
+            assert_eq!(hang(&format!("/{directory}/one-more")), ReadError::Stuck.to_string());
+            let beside = within_of(&HELD, Path::new("/serves/well"), PATIENCE, || 1);
+            let room = directory + 1 < MOST_STUCK / MOST_STUCK_IN_ONE;
+            assert_eq!(beside.ok(), room.then_some(1), "with {} held", lock(&HELD).len());
         }
-        let one_more = within_of(&HELD, Path::new("/fine"), PATIENCE, || 1);
-        assert!(matches!(one_more, Err(ReadError::Stuck)), "{one_more:?}");
         drop(releases);
         while !lock(&HELD).is_empty() {
             thread::yield_now();
         }
-        assert_eq!(within_of(&HELD, Path::new("/fine"), PATIENCE, || 1).unwrap(), 1);
+        assert_eq!(within_of(&HELD, Path::new("/0/1"), PATIENCE, || 1).unwrap(), 1);
+    }
+
+    #[test]
+    fn a_look_waits_for_nobody_and_tells_what_hangs_once() {
+        let path = Path::new("/a/look/of/a/test");
+        let (release, held) = mpsc::channel::<()>();
+        let mut look = Look::default();
+        #[expect(clippy::disallowed_methods, reason = "only steps from here count")]
+        let start = Instant::now();
+        look.begin(path, start, move || held.recv().is_ok());
+        look.begin(path, start, || unreachable!("one goes on"));
+        for (seconds, late) in [(0, false), (4, false), (5, true), (6, false), (3600, false)] {
+            let came = look.take(start + Duration::from_secs(seconds), Duration::ZERO);
+            assert_eq!(matches!(came, Some(Err(ReadError::Late(_)))), late, "after {seconds} s: {came:?}");
+            assert_eq!(came.is_none(), !late);
+        }
+        assert_eq!(look.again(start) - start, SOON);
+        assert_eq!(look.again(start + PATIENCE * 2) - start, PATIENCE * 2 + LATER);
+        release.send(()).unwrap();
+        let came = look.going.as_mut().unwrap().wait(PATIENCE);
+        assert!(matches!(came, Some(Ok(true))), "what comes late comes: {came:?}");
     }
 
     #[test]
@@ -271,6 +407,14 @@ mod tests {
         static HELD: Stuck = Mutex::new(Vec::new());
         let failed = within_of(&HELD, Path::new("/panics"), PATIENCE, || -> u8 { panic!("on purpose") });
         assert_eq!(failed.unwrap_err().to_string(), "the reading failed");
-        assert!(lock(&HELD).is_empty());
+        // Whenever it is given up: at the latest when the thread is gone nothing holds the path.
+        for micros in 0..2_000 {
+            let panics = || std::panic::resume_unwind(Box::new("on purpose, and told to nobody"));
+            let _: Result<u8, _> =
+                within_of(&HELD, Path::new("/panics"), Duration::from_micros(micros % 100), panics);
+            while !lock(&HELD).is_empty() {
+                thread::yield_now();
+            }
+        }
     }
 }

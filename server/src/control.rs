@@ -434,8 +434,14 @@ impl House {
     /// Reads every file that has not been read yet: the first answer must not come before the first table.
     pub fn look_at_files(&self, shared: &Shared, now: Instant, logger: &Logger) {
         shared.hosts.kept.prepare(&self.keep, &shared.environment, now);
-        for table in shared.hosts.all() {
-            table.look(now, logger);
+        let tables = shared.hosts.all();
+        // All are read at once: of those that hang none waits for another.
+        for table in &tables {
+            table.glance(now, logger);
+        }
+        let began = clock::now();
+        for table in &tables {
+            table.look_for(now, readfile::PATIENCE.saturating_sub(clock::now() - began), logger);
         }
     }
 }

@@ -2,11 +2,12 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use corefile::{Located, Location};
 use forwarder::{Chain, Group, ResolveError, TlsSettings, TlsSpec, Upstream};
+use readfile::Look;
 use wire::Name;
 
 use crate::circles;
@@ -34,7 +35,7 @@ pub(crate) fn chain(
 }
 
 fn group(spec: &ForwardSpec, shared: &Shared, ours: &[SocketAddr]) -> Result<Arc<Group>> {
-    let resolver = Resolver { spec, shared };
+    let resolver = Resolver { spec, shared, lists: &[] };
     let upstreams = resolver.upstreams()?;
     let group = Group::new(spec.group.clone(), upstreams, shared.forward.clone()).map_err(|_| {
         let rule = "at most 15 upstreams can stand in one `forward`";
@@ -51,6 +52,8 @@ fn group(spec: &ForwardSpec, shared: &Shared, ours: &[SocketAddr]) -> Result<Arc
 struct Resolver<'s> {
     spec: &'s ForwardSpec,
     shared: &'s Shared,
+    /// Files that are read already.
+    lists: &'s [List],
 }
 
 impl Resolver<'_> {
@@ -86,7 +89,11 @@ impl Resolver<'_> {
                 Ok(vec![(*address, settings)])
             }
             Target::File(path) => {
-                let addresses = read_resolv_conf(path).map_err(|error| {
+                let text = match self.lists.iter().find(|list| list.path == *path) {
+                    Some(list) => Ok(list.text.clone()),
+                    None => read_list(path),
+                };
+                let addresses = text.and_then(resolv_conf).map_err(|error| {
                     Located::new(at, SetupError::File { plugin: "forward", path: path.clone(), error })
                 })?;
                 if addresses.is_empty() {
@@ -132,58 +139,101 @@ impl Resolver<'_> {
 /// Files and names of upstreams that are followed while their stanzas are in use.
 #[derive(Default)]
 pub struct Followed {
-    files: Mutex<Vec<Follow>>,
+    files: Mutex<Files>,
     pub(crate) names: Names,
+}
+
+#[derive(Default)]
+struct Files {
+    follows: Vec<Follow>,
+    /// When all are looked at again.
+    due: Option<Instant>,
 }
 
 struct Follow {
     spec: ForwardSpec,
     ours: Vec<SocketAddr>,
     group: std::sync::Weak<Group>,
-    seen: Vec<(PathBuf, Vec<u8>)>,
+    lists: Vec<List>,
     names: Kept,
+}
+
+/// A file of upstreams as it was seen last.
+struct List {
+    path: PathBuf,
+    text: Vec<u8>,
+    look: Look<std::io::Result<Vec<u8>>>,
 }
 
 impl Followed {
     fn follow(&self, spec: ForwardSpec, ours: Vec<SocketAddr>, group: &Arc<Group>) {
-        let seen: Vec<_> =
-            spec.files().map(|path| (path.to_owned(), read_list(path).unwrap_or_default())).collect();
+        let list = |path: &Path| {
+            let text = read_list(path).unwrap_or_default();
+            List { path: path.to_owned(), text, look: Look::default() }
+        };
+        let lists: Vec<_> = spec.files().map(list).collect();
         let names = Kept::new(&spec, &self.names);
-        if seen.is_empty() && names.is_empty() {
+        if lists.is_empty() && names.is_empty() {
             return;
         }
-        let follow = Follow { spec, ours, group: Arc::downgrade(group), seen, names };
-        self.files.lock().unwrap_or_else(PoisonError::into_inner).push(follow);
+        let follow = Follow { spec, ours, group: Arc::downgrade(group), lists, names };
+        self.files().follows.push(follow);
     }
 
-    /// Looks at every file and at names whose time is over; what changed gives its stanza a new list. A file that is gone,
-    /// has no nameserver or names one that leads back here in `house` changes nothing, and that is said.
-    pub fn look(&self, shared: &Shared, house: &House, now: Instant, logger: &Logger) -> Option<Instant> {
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        files.retain(|follow| follow.group.strong_count() > 0);
-        for follow in files.iter_mut() {
+    /// Looks at every file and at names whose time is over, and says when it will be the next time; `None` for never. What
+    /// changed gives its stanza a new list. A file that is gone, has no nameserver or names one that leads back here in
+    /// `house` changes nothing, and that is said.
+    ///
+    /// Each file is waited for, for at most `patience`; what one that takes longer says is for the next time.
+    pub fn look(
+        &self,
+        shared: &Shared,
+        house: &House,
+        now: Instant,
+        patience: Duration,
+        logger: &Logger,
+    ) -> Option<Instant> {
+        let mut files = self.files();
+        files.follows.retain(|follow| follow.group.strong_count() > 0);
+        let begin = files.due.is_none_or(|due| due <= now);
+        if begin {
+            files.due = Some(now + crate::setup::FILE_INTERVAL);
+        }
+        let mut next = files.due?;
+        for follow in &mut files.follows {
             let Some(group) = follow.group.upgrade() else { continue };
             let news = follow.names.look(now, &follow.ours, &shared.handle);
             if let News::Failed(error) = &news {
                 logger.error(Some("forward"), &format!("upstreams stay as they were: {error}"));
             }
-            if follow.changed() || news == News::Changed {
+            if follow.changed(begin, now, patience) || news == News::Changed {
                 follow.names.publish(&self.names);
                 follow.apply(&group, shared, house, logger);
             }
+            for list in follow.lists.iter().filter(|list| list.look.goes_on()) {
+                next = next.min(list.look.again(now));
+            }
         }
-        (!files.is_empty()).then(|| now + crate::setup::FILE_INTERVAL)
+        (!files.follows.is_empty()).then_some(next)
+    }
+
+    fn files(&self) -> MutexGuard<'_, Files> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Follow {
-    fn changed(&mut self) -> bool {
+    fn changed(&mut self, begin: bool, now: Instant, patience: Duration) -> bool {
         let mut changed = false;
-        for (path, seen) in &mut self.seen {
-            if let Ok(text) = read_list(path)
-                && text != *seen
+        for List { path, text, look } in &mut self.lists {
+            if begin {
+                let of = path.clone();
+                look.begin(path, now, move || Ok(readfile::read(&of, MAX_LIST)?));
+            }
+            if let Some(Ok(Ok(found))) = look.take(now, patience)
+                && found != *text
             {
-                *seen = text;
+                *text = found;
                 changed = true;
             }
         }
@@ -191,7 +241,7 @@ impl Follow {
     }
 
     fn apply(&self, group: &Group, shared: &Shared, house: &House, logger: &Logger) {
-        let resolver = Resolver { spec: &self.spec, shared };
+        let resolver = Resolver { spec: &self.spec, shared, lists: &self.lists };
         let outcome = resolver.upstreams().map_err(|error| format!("{error:#}")).and_then(|upstreams| {
             if let Some(upstream) = self.circle(group, house, &upstreams) {
                 return Err(SetupError::Circle { upstream }.to_string());
@@ -205,9 +255,7 @@ impl Follow {
             Err(error) => logger.error(Some("forward"), &format!("upstreams stay as they were: {error}")),
         }
     }
-}
 
-impl Follow {
     /// The first of these that leads back to the stanza.
     fn circle(&self, group: &Group, house: &House, upstreams: &[Arc<Upstream>]) -> Option<SocketAddr> {
         let owns = |block: &&Arc<Block>| {
@@ -230,7 +278,11 @@ impl ForwardSpec {
 }
 
 pub(crate) fn read_resolv_conf(path: &Path) -> std::io::Result<Vec<SocketAddr>> {
-    let text = String::from_utf8(read_list(path)?).map_err(|_| std::io::ErrorKind::InvalidData)?;
+    read_list(path).and_then(resolv_conf)
+}
+
+fn resolv_conf(text: Vec<u8>) -> std::io::Result<Vec<SocketAddr>> {
+    let text = String::from_utf8(text).map_err(|_| std::io::ErrorKind::InvalidData)?;
     Ok(forwarder::resolv_conf::parse(&text, node::link_index))
 }
 
@@ -254,14 +306,19 @@ const MAX_LIST: u64 = 1 << 20;
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::house::tests::Scene;
     use std::fs;
-    use std::time::Duration;
     use tempfile::TempDir;
 
     fn asked(scene: &Scene) -> Vec<String> {
         let groups = scene.house.blocks[0].pipeline.dial().unwrap().chain.groups().to_vec();
         groups.iter().flat_map(|group| group.upstreams().to_vec()).map(|u| u.address().to_string()).collect()
+    }
+
+    fn look_at(scene: &Scene) -> Option<Instant> {
+        let shared = &scene.shared;
+        shared.followed.look(shared, &scene.house, scene.now, readfile::PATIENCE, &shared.logger)
     }
 
     fn corefile(upstreams: &str) -> String {
@@ -305,8 +362,7 @@ mod tests {
                 None => fs::remove_file(&file).unwrap(),
             }
             scene.now += Duration::from_secs(5);
-            let next =
-                scene.shared.followed.look(&scene.shared, &scene.house, scene.now, &scene.shared.logger);
+            let next = look_at(&scene);
             assert_eq!(next, Some(scene.now + crate::setup::FILE_INTERVAL));
             (asked(&scene).join(" "), scene.paper.read(&scene.shared.logger))
         };
@@ -355,9 +411,6 @@ mod tests {
         fs::write(&file, "nameserver 192.0.2.1\n").unwrap();
         let mut scene = Scene::new(&corefile(&file.display().to_string()));
         scene.reload(&corefile("192.0.2.1"));
-        assert_eq!(
-            scene.shared.followed.look(&scene.shared, &scene.house, scene.now, &scene.shared.logger),
-            None
-        );
+        assert_eq!(look_at(&scene), None);
     }
 }

@@ -1,9 +1,10 @@
-//! The one thread that looks at files: hosts tables, lists of upstreams; and sweeps the cache in between.
+//! The one thread that looks at files: hosts tables, lists of upstreams; and sweeps the cache in between. It waits for none:
+//! one that hangs keeps it from no other.
 
 use std::io;
 use std::sync::{Arc, Weak};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::clock;
 use crate::pace;
@@ -22,27 +23,26 @@ pub(crate) fn spawn(running: &Arc<Running>) -> io::Result<()> {
 }
 
 fn watch(running: &Weak<Running>) {
-    let mut next_follow: Option<Instant> = None;
     while let Some(running) = running.upgrade() {
         let now = clock::now();
         let logger = &running.logger;
         let mut next = now + SWEEP_INTERVAL;
         for table in running.shared.hosts.all() {
-            if let Some(look) = table.look(now, logger) {
+            if let Some(look) = table.glance(now, logger) {
                 next = next.min(look);
             }
         }
-        if next_follow.is_none_or(|due| due <= now) {
-            next_follow =
-                running.shared.followed.look(&running.shared, &running.house.load_full(), now, logger);
+        let (shared, house) = (&running.shared, running.house.load_full());
+        if let Some(look) = shared.followed.look(shared, &house, now, Duration::ZERO, logger) {
+            next = next.min(look);
         }
-        running.shared.cache.sweep(now, SWEEP_BUDGET);
-        for block in &running.house.load().blocks {
+        shared.cache.sweep(now, SWEEP_BUDGET);
+        for block in &house.blocks {
             if let Some(errors) = &block.errors {
                 errors.flush(now);
             }
         }
-        drop(running);
+        drop((house, running));
         thread::sleep(next.saturating_duration_since(clock::now()).max(Duration::from_millis(20)));
     }
 }

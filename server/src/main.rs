@@ -90,7 +90,11 @@ fn serve(flags: &Flags, start: std::time::Instant) -> Result<ExitCode, String> {
         logger.warning(None, &format!("cannot raise the number of open files: {error}"));
     }
     life.write_pidfile(|path| {
-        write_pidfile(path).map_err(|error| {
+        // Aside: a signal that comes to a thread which waits for a disk is not heard.
+        let of = path.to_owned();
+        let written =
+            readfile::within(path, PIDFILE, move || write_pidfile(&of)).map_err(Into::into).flatten();
+        written.map_err(|error: std::io::Error| {
             let mend = "name a file where this user may write, or leave -pidfile out";
             format!("cannot write the pidfile {}: {error}; {mend}", path.display())
         })
@@ -398,3 +402,5 @@ fn write_pidfile(path: &Path) -> std::io::Result<()> {
 
 /// How long the log's reader has for the last lines.
 const LAST_LINES: Duration = Duration::from_millis(500);
+/// How long the pidfile's disk may take.
+const PIDFILE: Duration = Duration::from_secs(10);

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use corefile::{Corefile, Located, Location};
 use sha2::{Digest, Sha512};
@@ -59,8 +60,8 @@ impl Origin {
             Self::File(path) => {
                 let of = path.clone();
                 let work = move || corefile::read_file(&of, &|name| std::env::var(name).ok());
-                // With all that it imports: one of them may be on a disk that hangs.
-                readfile::within(path, readfile::PATIENCE, work).unwrap_or_else(|error| {
+                // With all that it imports: directories may be on a disk that hangs. A file there is given up before, by name.
+                readfile::within(path, WITH_IMPORTS, work).unwrap_or_else(|error| {
                     let reason = std::io::Error::from(error).kind();
                     let error = corefile::SyntaxError::Unreadable { path: path.clone(), reason };
                     Err(Located::new(&Location::file_only(&path.display().to_string()), error))
@@ -131,3 +132,5 @@ pub(crate) fn hash(corefile: &Corefile) -> String {
 
 /// What is read of standard input or a pipe, and one octet more: what is longer is refused as a file is.
 const MAX_STDIN: u64 = 16 << 20;
+/// How long a Corefile may take with all that it imports.
+const WITH_IMPORTS: Duration = Duration::from_secs(8);

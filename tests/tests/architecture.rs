@@ -84,7 +84,7 @@ fn the_wall_clock_is_read_for_what_is_printed_and_what_files_say_alone() {
         "server/src/observe/log.rs",
         "server/src/observe/logger.rs",
         // When a file was written: `coredns_hosts_reload_timestamp_seconds`.
-        "server/src/plugin/hosts.rs",
+        "server/src/plugin/hosts/file.rs",
         // When the entries of a hosts file were learned, for the process that reads it next.
         "server/src/keeping/mod.rs",
     ];

@@ -1,20 +1,21 @@
 //! `hosts`: a table of names in memory, built aside from a file and swapped in whole.
 
+mod file;
+
 use std::cell::{RefCell, RefMut};
 use std::fmt;
-use std::fs::Metadata;
-use std::io::{self, Read as _};
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, Guard};
 use hostsfile::{Found, Options, Report, Source, Table};
-use readfile::ReadError;
+use readfile::{Look, PATIENCE};
 use wire::{Class, Flags, Query, RType, Reply};
 
+pub(crate) use self::file::read_file;
+use self::file::{Looked, Stamp, look_at};
 use super::Lookup;
 use crate::clock;
 use crate::keeping::{Kept, KeptRegistry};
@@ -47,6 +48,8 @@ pub struct HostsTable {
 /// What the one reader of the file remembers.
 #[derive(Default)]
 struct State {
+    /// The look that goes on.
+    look: Look<io::Result<Looked>>,
     seen: Option<Stamp>,
     /// A change that looks like a write in progress: taken only if the next look finds the same.
     doubted: Option<Stamp>,
@@ -58,17 +61,6 @@ struct State {
     again: bool,
     /// The text that serves, if somebody keeps its names.
     kept_text: Option<Arc<[u8]>>,
-}
-
-/// What tells one version of a file from another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stamp {
-    device: u64,
-    inode: u64,
-    modified: (i64, i64),
-    /// Of the inode: it cannot be set back, as the modification time can.
-    changed: (i64, i64),
-    size: u64,
 }
 
 /// Every hosts table, found by what its directive says.
@@ -195,22 +187,65 @@ impl HostsTable {
         }
     }
 
-    /// Looks at the file if it is time to, and says when it will be the next time; `None` for never.
+    /// Looks at the file if it is time to, and says when it will be the next time; `None` for never. Waits for a disk, for
+    /// at most [`PATIENCE`].
     ///
     /// A file that is gone, cannot be read or is being written leaves the table as it is: a change that would lose every
     /// name, or whose last line has no end, is believed only when the next look finds it unchanged.
     pub fn look(&self, now: Instant, logger: &Logger) -> Option<Instant> {
+        self.look_for(now, PATIENCE, logger)
+    }
+
+    /// As [`Self::look`], for one who has not so much patience left.
+    pub fn look_for(&self, now: Instant, patience: Duration, logger: &Logger) -> Option<Instant> {
         let mut state = self.state();
+        let next = self.look_at(&mut state, now, patience, logger);
+        match state.look.goes_on() && patience < PATIENCE {
+            true => self.look_at(&mut state, now + PATIENCE, Duration::ZERO, logger),
+            false => next,
+        }
+    }
+
+    /// As [`Self::look`], and waits for nobody: what a look that goes on finds is for the next time.
+    pub fn glance(&self, now: Instant, logger: &Logger) -> Option<Instant> {
+        match self.state.try_lock() {
+            Ok(mut state) => self.look_at(&mut state, now, Duration::ZERO, logger),
+            // A reload waits for its disk, or refreshed names are published.
+            Err(TryLockError::WouldBlock) => Some(now + BUSY),
+            Err(TryLockError::Poisoned(state)) => {
+                self.look_at(&mut state.into_inner(), now, Duration::ZERO, logger)
+            }
+        }
+    }
+
+    fn look_at(
+        &self,
+        state: &mut State,
+        now: Instant,
+        patience: Duration,
+        logger: &Logger,
+    ) -> Option<Instant> {
         state.replaced.retain(|table| Arc::strong_count(table) > 1);
-        if self.spec.reload.is_zero() && !state.again {
-            return None;
+        if !state.look.goes_on() {
+            if self.spec.reload.is_zero() && !state.again {
+                return None;
+            }
+            if let Some(next) = state.next_look
+                && now < next
+            {
+                return Some(next);
+            }
+            let (of, seen, rests) = (self.spec.file.clone(), state.seen, pace::rests());
+            let look = move || look_at(&of, seen);
+            let work = move || if rests { pace::with_rests(look) } else { look() };
+            state.look.begin(&self.spec.file, now, work);
         }
-        if let Some(next) = state.next_look
-            && now < next
-        {
-            return Some(next);
+        let Some(found) = state.look.take(now, patience) else { return Some(state.look.again(now)) };
+        let whole = self.took(state, found.map_err(Into::into).flatten(), now, logger);
+        if state.look.goes_on() {
+            return Some(state.look.again(now));
         }
-        state.again = !self.read(&mut state, now, logger);
+        state.again = !whole;
         let interval = match self.spec.reload {
             Duration::ZERO if !state.again => return None,
             Duration::ZERO => AGAIN,
@@ -220,11 +255,11 @@ impl HostsTable {
         state.next_look
     }
 
-    /// Reads the file, if it is another than the one seen last; false where somebody seems to be writing it.
-    fn read(&self, state: &mut State, now: Instant, logger: &Logger) -> bool {
+    /// Takes what was found, if it is another file than the one seen last; false where somebody seems to be writing it.
+    fn took(&self, state: &mut State, found: io::Result<Looked>, now: Instant, logger: &Logger) -> bool {
         let file = &self.spec.file;
         let kept = self.kept.find(file);
-        let (text, stamp) = match read_if_changed(file, state.seen) {
+        let (text, stamp) = match found {
             Ok(Looked::Text(text, stamp)) => (text, stamp),
             Ok(Looked::Same) => {
                 state.doubted = None;
@@ -381,82 +416,10 @@ impl HostsRegistry {
     }
 }
 
-/// What a look at a file found.
-enum Looked {
-    /// What was seen last.
-    Same,
-    /// It was written while it was read: the next look will see it whole.
-    Busy,
-    /// Its text.
-    Text(Vec<u8>, Stamp),
-}
-
-fn read_if_changed(path: &Path, seen: Option<Stamp>) -> io::Result<Looked> {
-    let (of, rests) = (path.to_owned(), pace::rests());
-    let look = move || look_at(&of, seen);
-    let work = move || if rests { pace::with_rests(look) } else { look() };
-    readfile::within(path, readfile::PATIENCE, work)?
-}
-
-fn look_at(path: &Path, seen: Option<Stamp>) -> io::Result<Looked> {
-    let (mut file, metadata) = readfile::open(path)?;
-    let before = stamp(&metadata);
-    if seen == Some(before) {
-        return Ok(Looked::Same);
-    }
-    if before.size > MAX_FILE {
-        return Err(ReadError::TooLarge(MAX_FILE).into());
-    }
-    // One octet more than there is tells the end without growing.
-    let mut text = Vec::new();
-    text.try_reserve_exact(before.size as usize + 1)?;
-    while file.by_ref().take(PIECE).read_to_end(&mut text)? > 0 {
-        if text.len() as u64 > MAX_FILE {
-            return Err(ReadError::TooLarge(MAX_FILE).into());
-        }
-        pace::rest();
-    }
-    let after = stamp(&file.metadata()?);
-    Ok(if before == after { Looked::Text(text, after) } else { Looked::Busy })
-}
-
-/// A file's text, and how long ago it was written.
-pub(crate) fn read_file(path: &Path) -> io::Result<(Vec<u8>, Duration)> {
-    match read_if_changed(path, None)? {
-        Looked::Text(text, stamp) => Ok((text, stamp.age())),
-        Looked::Same | Looked::Busy => {
-            Err(io::Error::new(io::ErrorKind::ResourceBusy, "it is being written"))
-        }
-    }
-}
-
-impl Stamp {
-    /// The modification time in milliseconds since 1970.
-    fn modified_ms(&self) -> u64 {
-        self.modified.0.max(0) as u64 * 1000 + self.modified.1.max(0) as u64 / 1_000_000
-    }
-
-    fn age(&self) -> Duration {
-        Duration::from_millis(clock::wall_ms().saturating_sub(self.modified_ms()))
-    }
-}
-
-fn stamp(metadata: &Metadata) -> Stamp {
-    Stamp {
-        device: metadata.dev(),
-        inode: metadata.ino(),
-        modified: (metadata.mtime(), metadata.mtime_nsec()),
-        changed: (metadata.ctime(), metadata.ctime_nsec()),
-        size: metadata.size(),
-    }
-}
-
-/// More than the pairs that a table has room for.
-const MAX_FILE: u64 = 256 << 20;
-/// What is read at once.
-const PIECE: u64 = 64 << 10;
 /// How long a file that is being written is given where `reload` sets no time.
 const AGAIN: Duration = Duration::from_secs(5);
+/// When a table is looked at again that somebody else looks at now.
+const BUSY: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests;

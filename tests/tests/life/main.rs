@@ -3,6 +3,7 @@
 mod addresses;
 mod bad_input;
 mod command_line;
+mod hanging;
 mod reload;
 mod signals;
 mod sockets;

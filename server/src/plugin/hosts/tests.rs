@@ -3,6 +3,7 @@
 use super::*;
 use crate::house::tests::Scene;
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use tempfile::TempDir;
 
 const AT: &str = "127.0.0.1:53";
