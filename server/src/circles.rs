@@ -6,10 +6,11 @@
 //! ```
 //! What leads back by other machines is for `loop`.
 
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use corefile::{Located, Location};
+use forwarder::Group;
 use wire::Name;
 
 use crate::dial::is_ours;
@@ -22,13 +23,12 @@ use crate::setup::{ForwardSpec, SetupError, Spec, Target};
 /// # Errors
 /// [`SetupError::Circle`], at the upstream or at the file or host name that it came from.
 pub(crate) fn refuse(spec: &Spec, house: &House) -> Result<()> {
+    let mut search = Search::new(house);
     for block in &house.blocks {
         let Some(dial) = block.pipeline.dial() else { continue };
         for (forward, group) in spec.blocks[block.index].forward.iter().zip(dial.chain.groups()) {
-            let upstreams = group.upstreams();
-            let plain = upstreams.iter().filter(|upstream| upstream.tls().is_none());
-            for upstream in plain.map(|upstream| upstream.address()) {
-                if leads_back(house, block.index, &forward.group.from, upstream) {
+            for upstream in plain(group) {
+                if search.leads_back(block.index, &forward.group.from, upstream) {
                     return Err(Located::new(place(forward, upstream), SetupError::Circle { upstream }));
                 }
             }
@@ -37,54 +37,88 @@ pub(crate) fn refuse(spec: &Spec, house: &House) -> Result<()> {
     Ok(())
 }
 
-/// Whether names below `from` that this block sends to `upstream` come to the same endpoint and zone again.
-pub(crate) fn leads_back(house: &House, block: usize, from: &Name, upstream: SocketAddr) -> bool {
-    house.listeners.iter().any(|(address, listener)| {
-        let zones = listener.route.zones().filter(|zone| zone.block.index == block);
-        zones.into_iter().any(|zone| {
-            // The names that both have; where neither is within the other there is none.
-            let Some(name) = deeper(&zone.zone, from) else { return false };
-            comes_back(&house.listeners, (*address, zone), name, upstream)
-        })
-    })
+/// What is looked for, and what was found already: the steps grow with blocks and upstreams, not with their product, where
+/// upstreams are others' servers.
+pub(crate) struct Search<'h> {
+    listeners: &'h BTreeMap<SocketAddr, Listener>,
+    /// Where each block serves which zones.
+    homes: HashMap<usize, Vec<Home<'h>>>,
+    /// Who hears what is sent to an address: to know that the machine is asked for its addresses.
+    heard: HashMap<SocketAddr, Option<(SocketAddr, &'h Listener)>>,
 }
 
-fn comes_back(
-    listeners: &BTreeMap<SocketAddr, Listener>,
-    home: (SocketAddr, &ServedZone),
-    name: &Name,
-    upstream: SocketAddr,
-) -> bool {
-    let (mut seen, mut next) = (Vec::new(), vec![upstream]);
-    while let Some(upstream) = next.pop() {
-        let Some((address, listener)) = listener_at(listeners, upstream) else { continue };
-        let zones = listener.route.zones().filter(|zone| name.is_within(&zone.zone));
-        let Some(zone) = zones.max_by_key(|zone| zone.zone.as_wire().len()) else { continue };
-        if (address, zone.index) == (home.0, home.1.index) {
-            return true;
+type Home<'h> = (SocketAddr, &'h ServedZone);
+
+impl<'h> Search<'h> {
+    pub(crate) fn new(house: &'h House) -> Self {
+        let mut homes: HashMap<usize, Vec<Home<'h>>> = HashMap::new();
+        for (address, listener) in &house.listeners {
+            for zone in listener.route.zones() {
+                homes.entry(zone.block.index).or_default().push((*address, zone));
+            }
         }
-        if seen.contains(&zone.index) {
-            continue;
-        }
-        seen.push(zone.index);
-        let Some(dial) = zone.block.pipeline.dial() else { continue };
-        if let Some(group) = dial.chain.groups().iter().find(|group| group.matches(name)) {
-            let upstreams = group.upstreams();
-            let plain = upstreams.iter().filter(|upstream| upstream.tls().is_none());
-            next.extend(plain.map(|upstream| upstream.address()));
-        }
+        Self { listeners: &house.listeners, homes, heard: HashMap::new() }
     }
-    false
+
+    /// Whether names below `from` that this block sends to `upstream` come to the same endpoint and zone again.
+    pub(crate) fn leads_back(&mut self, block: usize, from: &Name, upstream: SocketAddr) -> bool {
+        // Nobody of ours hears most upstreams, whatever the name.
+        if self.listener_at(upstream).is_none() {
+            return false;
+        }
+        let homes = self.homes.get(&block).cloned().unwrap_or_default();
+        homes.into_iter().any(|home| {
+            // The names that both have; where neither is within the other there is none.
+            let Some(name) = deeper(&home.1.zone, from) else { return false };
+            self.comes_back(home, name, upstream)
+        })
+    }
+
+    fn comes_back(&mut self, home: Home<'h>, name: &Name, upstream: SocketAddr) -> bool {
+        let (mut seen, mut next) = (HashSet::new(), vec![upstream]);
+        while let Some(upstream) = next.pop() {
+            let Some((address, listener)) = self.listener_at(upstream) else { continue };
+            let Some(zone) = listener.route.longest(name) else { continue };
+            if (address, zone.index) == (home.0, home.1.index) {
+                return true;
+            }
+            if !seen.insert(zone.index) {
+                continue;
+            }
+            let Some(dial) = zone.block.pipeline.dial() else { continue };
+            if let Some(group) = dial.chain.groups().iter().find(|group| group.matches(name)) {
+                next.extend(plain(group));
+            }
+        }
+        false
+    }
+
+    /// Who hears what is sent there: a socket of exactly this address comes before one of all, and of those the one of its
+    /// family first.
+    fn listener_at(&mut self, at: SocketAddr) -> Option<(SocketAddr, &'h Listener)> {
+        if let Some(known) = self.heard.get(&at) {
+            return *known;
+        }
+        let wildcard = |ip: IpAddr| self.listeners.get_key_value(&SocketAddr::new(ip, at.port()));
+        // With whatever scope: those of one address and port stand beside each other.
+        let own = self.listeners.range(SocketAddr::new(at.ip(), at.port())..).next();
+        let exact = self.listeners.get_key_value(&at);
+        let exact = exact.or_else(|| own.filter(|(own, _)| (own.ip(), own.port()) == (at.ip(), at.port())));
+        let all: [IpAddr; 2] = match at {
+            SocketAddr::V4(_) => [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()],
+            SocketAddr::V6(_) => [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()],
+        };
+        let of_all = || all.into_iter().find_map(wildcard).filter(|(own, _)| is_ours(at, &[**own]));
+        let found = exact.or_else(of_all).map(|(address, listener)| (*address, listener));
+        self.heard.insert(at, found);
+        found
+    }
 }
 
-/// Who hears what is sent there: a socket of exactly this address comes before one of all.
-fn listener_at(
-    listeners: &BTreeMap<SocketAddr, Listener>,
-    at: SocketAddr,
-) -> Option<(SocketAddr, &Listener)> {
-    let exact = listeners.get_key_value(&at);
-    let found = exact.or_else(|| listeners.iter().find(|(own, _)| is_ours(at, &[**own])));
-    found.map(|(address, listener)| (*address, listener))
+/// Where a stanza asks without TLS.
+fn plain(group: &Group) -> Vec<SocketAddr> {
+    let upstreams = group.upstreams();
+    upstreams.iter().filter(|upstream| upstream.tls().is_none()).map(|upstream| upstream.address()).collect()
 }
 
 fn deeper<'n>(one: &'n Name, other: &'n Name) -> Option<&'n Name> {

@@ -10,7 +10,7 @@ use forwarder::{Chain, Group, ResolveError, TlsSettings, TlsSpec, Upstream};
 use readfile::Look;
 use wire::Name;
 
-use crate::circles;
+use crate::circles::Search;
 use crate::house::{Block, House, Shared};
 use crate::names::{Kept, Names, News};
 use crate::observe::Logger;
@@ -264,7 +264,8 @@ impl Follow {
         };
         let block = house.blocks.iter().find(owns)?.index;
         let mut addresses = upstreams.iter().map(|upstream| upstream.address());
-        addresses.find(|address| circles::leads_back(house, block, &self.spec.group.from, *address))
+        let mut search = Search::new(house);
+        addresses.find(|address| search.leads_back(block, &self.spec.group.from, *address))
     }
 }
 

@@ -71,6 +71,11 @@ impl Route {
         own.or(self.root.as_ref()).ok_or(Failure::NoZone)
     }
 
+    /// The longest zone that holds the name.
+    pub fn longest(&self, name: &Name) -> Option<&Arc<ServedZone>> {
+        name.suffixes().find_map(|suffix| self.exact(suffix)).or(self.root.as_ref())
+    }
+
     /// Every zone served here.
     pub fn zones(&self) -> impl Iterator<Item = &Arc<ServedZone>> {
         self.root.iter().chain(&self.zones)
@@ -108,7 +113,12 @@ mod tests {
         let end = packet.len();
         packet[end - 2..].copy_from_slice(&class.0.to_be_bytes());
         let Gate::Pass(query) = accept(&packet) else { panic!("refused") };
-        match route.find(&query) {
+        let found = route.find(&query);
+        if rtype != RType::DS && class == Class::IN {
+            let longest = route.longest(&query.name).map(|zone| zone.index);
+            assert_eq!(longest, found.as_ref().ok().map(|zone| zone.index), "{name}");
+        }
+        match found {
             Ok(zone) => zone.zone.to_string(),
             Err(failure) => failure.to_string(),
         }
