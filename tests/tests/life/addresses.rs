@@ -1,9 +1,10 @@
 //! An address that the server added, and that somebody takes away.
 
+use std::fs;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tests::{Ask, Server, assert_contains, eventually, isolated, now, run};
+use tests::{Ask, Server, ask, assert_contains, eventually, isolated, now, run};
 
 fn answers(at: SocketAddr) {
     for tcp in [false, true] {
@@ -73,5 +74,28 @@ fn a_reload_adds_what_a_start_would_add() {
         server.wait_for_log("Reloading complete", Duration::from_secs(5));
         answers("169.254.10.10:53".parse().unwrap());
         server.wait_for_log("169.254.10.10 was taken from this machine", Duration::from_secs(1));
+    });
+}
+
+#[test]
+fn a_changed_corefile_is_seen_while_an_address_cannot_be_put_back() {
+    isolated(|| {
+        let corefile = |last: u8| {
+            format!(
+                ".:53 {{\nbind 169.254.10.10 fe80::a:a\nreload 3s 0\nhosts {{\n192.0.2.{last} x.example\n}}\n}}\n"
+            )
+        };
+        let at: SocketAddr = "169.254.10.10:53".parse().unwrap();
+        let server = Server::start(&corefile(1));
+        answers(at);
+        // The kernel takes the address of IPv6 away and refuses it, as often as it is tried: each second.
+        fs::write("/proc/sys/net/ipv6/conf/localdns/disable_ipv6", "1").unwrap();
+        server.wait_for_log("fe80::a:a is gone and cannot be put back", Duration::from_secs(5));
+        server.write_corefile(&corefile(2));
+        eventually("the new Corefile", Duration::from_secs(20), || {
+            (ask(at, "x.example", "A").short() == ["192.0.2.2"]).then_some(())
+        });
+        fs::write("/proc/sys/net/ipv6/conf/localdns/disable_ipv6", "0").unwrap();
+        server.wait_for_log("fe80::a:a was taken from this machine", Duration::from_secs(5));
     });
 }

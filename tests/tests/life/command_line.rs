@@ -1,6 +1,7 @@
 //! Flags, subcommands, what is told at start, and where it listens.
 
 use std::fs;
+use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV6};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -94,10 +95,41 @@ fn a_corefile_comes_from_stdin_too() {
     command.args(["-conf", "stdin"]).stdin(Stdio::piped()).stdout(Stdio::null());
     let mut child = Killed(command.spawn().unwrap());
     let corefile = format!(".:{port} {{\nbind {ip}\nwhoami\n}}\n");
-    std::io::Write::write_all(&mut child.0.stdin.take().unwrap(), corefile.as_bytes()).unwrap();
+    child.0.stdin.take().unwrap().write_all(corefile.as_bytes()).unwrap();
     eventually("an answer", Duration::from_secs(5), || {
         Ask::new("a.example", "A").timeout(Duration::from_millis(100)).try_of((ip, port).into()).ok()
     });
+}
+
+#[test]
+fn a_corefile_from_a_pipe_is_read_whole_or_refused() {
+    const MOST: usize = 16 << 20;
+    let corefile = |octets: usize| {
+        let start = ".:5353 {\nwhoami\n}\n";
+        let mut text = start.to_owned() + &"# a line\n".repeat(octets / 9);
+        text.truncate(octets - 2);
+        text + "\n#"
+    };
+    for (octets, refused) in [(MOST, false), (MOST + 1, true), (MOST * 2, true)] {
+        for conf in ["stdin", "/dev/stdin"] {
+            let mut command = Command::new(binary());
+            command.args(["check", "-conf", conf]).stdin(Stdio::piped()).stderr(Stdio::piped());
+            let mut child = Killed(command.stdout(Stdio::null()).spawn().unwrap());
+            let mut pipe = child.0.stdin.take().unwrap();
+            // Who has read enough of it lets go of it.
+            drop(pipe.write_all(corefile(octets).as_bytes()));
+            drop(pipe);
+            let status = eventually("the end", Duration::from_secs(20), || child.0.try_wait().unwrap());
+            let mut said = String::new();
+            child.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+            assert_eq!(status.success(), !refused, "{octets} from {conf}: {said}");
+            assert_eq!(
+                said.contains("stdin is too large: expected at most 16777216 bytes"),
+                refused,
+                "{said}"
+            );
+        }
+    }
 }
 
 #[test]
