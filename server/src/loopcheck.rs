@@ -14,7 +14,7 @@ use crate::house::{Block, House};
 use crate::observe::Logger;
 use crate::running::Running;
 
-/// Probes in the background; what is found is logged and, for a loop, the upstream is marked down while it lasts.
+/// Probes in the background; what is found is logged and, for a loop, the upstream is taken out of its stanza while it lasts.
 pub(crate) fn start(handle: &Handle, house: &House, running: &Arc<Running>) {
     for block in &house.blocks {
         if block.pipeline.loop_watch().is_some() {
@@ -57,15 +57,18 @@ async fn watch(block: Arc<Block>, running: Weak<Running>) {
         }
         let seen = watch.stop();
         let Some(running) = running.upgrade() else { return };
-        let mut first = 0;
+        let (mut first, mut anew) = (0, false);
         for stanza in &mut stanzas {
             let count = stanza.upstreams.len();
             let seen: Vec<bool> = (first..first + count).map(|index| seen.contains(&index)).collect();
             first += count;
             let looping = stanza.judge(&seen);
-            stanza.apply(looping, &zone, &running.logger);
+            anew |= stanza.apply(looping, &zone, &running.logger);
         }
         drop(running);
+        if anew {
+            continue;
+        }
         if seen.is_empty() && !stanzas.iter().any(|stanza| stanza.looping.contains(&true)) {
             return;
         }
@@ -98,15 +101,15 @@ impl Stanza {
             && left.zip(now.iter()).all(|((ours, _), theirs)| Arc::ptr_eq(ours, theirs))
     }
 
-    /// Takes upstreams that lead back here out of the stanza, and puts back those that no longer do.
-    fn apply(&mut self, looping: Vec<bool>, zone: &Name, logger: &Logger) {
-        if looping == self.looping {
-            return;
-        }
+    /// Takes upstreams that lead back here out of the stanza, and puts back those that no longer do. `true`: a followed
+    /// file or name has given it other upstreams meanwhile, and they are to be looked at.
+    fn apply(&mut self, looping: Vec<bool>, zone: &Name, logger: &Logger) -> bool {
         if !self.is_ours() {
-            // A followed file has given the stanza other upstreams meanwhile: they are looked at from now on.
             *self = Self::new(&self.group);
-            return;
+            return true;
+        }
+        if looping == self.looping {
+            return false;
         }
         for (upstream, (was, is)) in self.upstreams.iter().zip(self.looping.iter().zip(&looping)) {
             let address = upstream.address();
@@ -129,6 +132,7 @@ impl Stanza {
         if self.group.set_upstreams(keep.map(|(upstream, _)| upstream.clone()).collect()).is_ok() {
             self.looping = looping;
         }
+        false
     }
 }
 
@@ -169,6 +173,28 @@ const CLEAN_ROUNDS: u32 = 3;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::house::tests::Scene;
+
+    #[test]
+    fn upstreams_that_a_file_brings_are_looked_at_whatever_those_before_do() {
+        let scene = Scene::new(". {\nbind 127.0.0.1\nforward . 192.0.2.1 192.0.2.2\n}\n");
+        let dial = scene.house.blocks[0].pipeline.dial().unwrap();
+        let mut stanza = Stanza::new(&dial.chain.groups()[0]);
+        let looked_at =
+            |stanza: &Stanza| stanza.upstreams.iter().map(|of| of.address().to_string()).collect::<Vec<_>>();
+        let logger = &scene.shared.logger;
+        assert!(!stanza.apply(vec![true, false], &Name::ROOT, logger));
+        assert_eq!(stanza.group.upstreams().len(), 1, "the first is not asked while it leads back");
+        assert!(!stanza.apply(vec![true, false], &Name::ROOT, logger));
+        let new = scene.shared.upstreams.upstream("192.0.2.3:53".parse().unwrap(), None, None);
+        stanza.group.set_upstreams(vec![new]).unwrap();
+        // The old one leads back as before; the new one may do so as well.
+        assert!(stanza.apply(vec![true, false], &Name::ROOT, logger));
+        assert_eq!(
+            (looked_at(&stanza), &stanza.looping[..]),
+            (vec!["192.0.2.3:53".to_owned()], &[false][..])
+        );
+    }
 
     #[test]
     fn an_upstream_goes_at_once_and_comes_back_after_three_clean_rounds() {

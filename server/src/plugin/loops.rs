@@ -1,7 +1,7 @@
 //! `loop`: notices that an upstream sends our own queries back to us.
 //!
 //! At start, and again after each reload, every upstream is asked for a name that nobody can guess. If that query comes
-//! in at one of our own listeners, the upstream leads back here: it is marked down and that is said. Nothing that comes
+//! in at one of our own listeners, the upstream leads back here: it is taken out of its stanza and that is said. Nothing that comes
 //! from the network can end the process.
 
 use std::sync::Mutex;
