@@ -109,7 +109,18 @@ impl ListenSocket {
             step(libc::BPF_RET | BPF_A, 0),
         ];
         let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
-        set_option(&self.socket, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, program)
+        // SAFETY: the kernel reads one live sock_fprog, and as many steps as its length says from the live array that it
+        // points to.
+        let done = unsafe {
+            libc::setsockopt(
+                self.socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_ATTACH_REUSEPORT_CBPF,
+                (&raw const program).cast(),
+                size_of_val(&program) as libc::socklen_t,
+            )
+        };
+        if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
     /// Takes the datagrams that wait, at most a batch, without blocking. `Ok(0)`: none waits. Allocates nothing.
@@ -196,14 +207,14 @@ pub(crate) fn set_receive_buffer(socket: &Socket, bytes: usize) -> io::Result<()
         .or_else(|_| socket.set_recv_buffer_size(bytes))
 }
 
-/// Sets a socket option: an int, or what else `name` wants. What `value` points to has to be alive.
-pub(crate) fn set_option<T>(
+/// Sets a socket option that is an int.
+pub(crate) fn set_option(
     socket: &Socket,
     level: libc::c_int,
     name: libc::c_int,
-    value: T,
+    value: libc::c_int,
 ) -> io::Result<()> {
-    // SAFETY: the kernel reads one value of this size from a live reference, and what that points to is alive, as asked for.
+    // SAFETY: the kernel reads one live int, and no more than the size of one.
     let done = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
