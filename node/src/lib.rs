@@ -18,7 +18,7 @@ pub use holder::{Holder, Transport, holder_of};
 pub use interface::{
     Address, Interface, addresses_of, has_address, interfaces, link_index, link_name, link_of, with_link,
 };
-pub use systemd::{Notifier, PREDECESSOR};
+pub use systemd::Notifier;
 pub use watch::watch_removals;
 
 /// What went wrong between us and the machine.

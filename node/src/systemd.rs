@@ -99,7 +99,7 @@ fn is_ours(variable: &dyn Fn(&str) -> Option<String>, pid: u32, parent: u32) -> 
 
 /// The process id of a server that was told to be the manager's and starts this one to take its place: it sets this for
 /// its child, and tells the manager the child's id (`MAINPID=`).
-pub const PREDECESSOR: &str = "LOCALDNS_PREDECESSOR";
+const PREDECESSOR: &str = "LOCALDNS_PREDECESSOR";
 
 #[cfg(test)]
 mod tests {

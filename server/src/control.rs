@@ -43,17 +43,6 @@ pub enum StartError {
     /// The address of `health`.
     #[error(transparent)]
     Admin(#[from] AdminError),
-    /// Standard input.
-    #[error("cannot read the Corefile from standard input: {0}")]
-    Stdin(std::io::Error),
-    /// A pipe that is named in place of a file.
-    #[error("cannot read the Corefile from the pipe {}: {error}", path.display())]
-    Pipe {
-        /// The pipe.
-        path: PathBuf,
-        /// Why.
-        error: std::io::Error,
-    },
     /// Something that the machine does not give: a thread, a file descriptor.
     #[error("cannot start: {0}")]
     Machine(std::io::Error),
@@ -386,7 +375,7 @@ impl Server {
         }
         // Replies that workers have just handed over still have to be written.
         self.handle.block_on(self.running.connections.drain(LAST_REPLIES));
-        self.running.logger.flush(LAST_REPLIES);
+        self.running.logger.flush(LAST_LINES);
     }
 }
 
@@ -481,5 +470,7 @@ const LEFT_TO_ANOTHER: &str = "systemd started another process than this one: RE
      a script that is nothing but this server's start has to exec it";
 /// How long TCP clients have for their last replies.
 const LAST_REPLIES: Duration = Duration::from_millis(500);
+/// How long the log's reader has for the last lines.
+pub const LAST_LINES: Duration = Duration::from_millis(500);
 /// How soon an address that could not be put back is tried again.
 const PUT_BACK_AGAIN: Duration = Duration::from_secs(1);

@@ -14,7 +14,7 @@ use rand::Rng as _;
 use rustix::fs::OFlags;
 use server::cli::{self, Flags, Wish};
 use server::clock;
-use server::control::{Next, Server, StartError};
+use server::control::{LAST_LINES, Next, Server, StartError};
 use server::house::{House, Shared};
 use server::keeping;
 use server::observe::{Format, Logger, json_line};
@@ -334,12 +334,12 @@ fn refresh(flags: &Flags, wish: &keeping::Once) -> Result<ExitCode, String> {
 
 /// Standard error, each line once: several server blocks may find the same fault in the same file.
 #[derive(Default)]
-struct Once {
+struct Unrepeated {
     line: Vec<u8>,
     told: std::collections::HashSet<Vec<u8>>,
 }
 
-impl Write for Once {
+impl Write for Unrepeated {
     fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
         for piece in text.split_inclusive(|octet| *octet == b'\n') {
             self.line.extend_from_slice(piece);
@@ -367,7 +367,7 @@ fn build(flags: &Flags) -> Result<(Draft, House, Runtime), String> {
         eprintln!("localdns: warning: {warning}");
     }
     let runtime = runtime().map_err(|error| error.to_string())?;
-    let logger = Logger::start(Format::Text, Once::default()).map_err(|error| error.to_string())?;
+    let logger = Logger::start(Format::Text, Unrepeated::default()).map_err(|error| error.to_string())?;
     let (mut shared, _probes) =
         Shared::new(flags.cache_bytes, 1, runtime.handle(), logger.clone(), clock::now());
     shared.resolve_names = false;
@@ -400,7 +400,5 @@ fn write_pidfile(path: &Path) -> std::io::Result<()> {
     written
 }
 
-/// How long the log's reader has for the last lines.
-const LAST_LINES: Duration = Duration::from_millis(500);
 /// How long the pidfile's disk may take.
 const PIDFILE: Duration = Duration::from_secs(10);

@@ -31,6 +31,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::admin::{AdminServer, Content, Plan as AdminPlan, Process};
 use crate::clock;
+use crate::control::LAST_LINES;
 use crate::observe::{Families, Format, Logger, Source as _};
 use counters::Counters;
 use plan::{Outcomes, Plan, Rules, Verdict, plan};
@@ -57,7 +58,7 @@ pub fn run(request: &Request) -> Result<ExitCode, RunError> {
         if request.once { resolver.round().await } else { resolver.keep().await }
     });
     runtime.shutdown_background();
-    logger.flush(Duration::from_millis(500));
+    logger.flush(LAST_LINES);
     outcome.map(|()| ExitCode::SUCCESS)
 }
 

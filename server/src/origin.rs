@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use corefile::{Corefile, Located, Location};
 use sha2::{Digest, Sha512};
+use thiserror::Error;
 
 use crate::cli::Flags;
-use crate::control::StartError;
 use crate::setup::{SetupError, Spec};
 
 /// Where the configuration comes from.
@@ -23,16 +23,32 @@ pub enum Origin {
     Default,
 }
 
+/// Why there is no text of a Corefile.
+#[derive(Debug, Error)]
+pub enum OriginError {
+    /// Standard input.
+    #[error("cannot read the Corefile from standard input: {0}")]
+    Stdin(std::io::Error),
+    /// A pipe that is named in place of a file.
+    #[error("cannot read the Corefile from the pipe {}: {error}", path.display())]
+    Pipe {
+        /// The pipe.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+}
+
 impl Origin {
     /// What the flags mean: `-conf FILE`, `-conf stdin`, ./Corefile, or nothing.
     ///
     /// # Errors
     /// Standard input cannot be read.
-    pub fn find(flags: &Flags) -> Result<Self, StartError> {
+    pub fn find(flags: &Flags) -> Result<Self, OriginError> {
         match &flags.conf {
             Some(path) if path == Path::new("stdin") => {
                 let mut text = Vec::new();
-                std::io::stdin().take(MAX_STDIN + 1).read_to_end(&mut text).map_err(StartError::Stdin)?;
+                std::io::stdin().take(MAX_STDIN + 1).read_to_end(&mut text).map_err(OriginError::Stdin)?;
                 Ok(Self::Text(text))
             }
             // As `-conf /dev/stdin` and `-conf <(...)` have it: it can be read once.
@@ -42,7 +58,7 @@ impl Origin {
                 let read = move || File::open(of)?.take(MAX_STDIN + 1).read_to_end(&mut text).map(|_| text);
                 let text = readfile::within(path, readfile::PATIENCE, read).map_err(std::io::Error::from);
                 let text = text.and_then(|text| text);
-                text.map(Self::Text).map_err(|error| StartError::Pipe { path: path.clone(), error })
+                text.map(Self::Text).map_err(|error| OriginError::Pipe { path: path.clone(), error })
             }
             Some(path) => Ok(Self::File(path.clone())),
             None if Path::new("Corefile").exists() => Ok(Self::File("Corefile".into())),
@@ -76,7 +92,7 @@ impl Origin {
     }
 }
 
-/// A configuration read and built, but not served.
+/// A configuration that is read and has its meaning; nothing of it is built.
 pub struct Draft {
     /// What was read.
     pub spec: Spec,

@@ -181,18 +181,18 @@ impl Life {
 
     fn end(&self, code: i32) -> ! {
         self.remove_pidfile();
-        self.logger.flush(LAST_LINES);
+        self.logger.flush(LAST_WORD);
         std::process::exit(code)
     }
 }
 
-/// What is left of 5 s once the last lines are written. Queries in flight end after 4.8 s.
-const STOP: Duration = Duration::from_millis(4900);
+/// What is left of 5 s once the last lines are written: queries in flight have ended by then.
+const STOP: Duration = forwarder::DEADLINE.saturating_add(Duration::from_millis(100));
 /// A start that is nearly done is not cut off.
 const START: Duration = Duration::from_millis(100);
 /// How long the main thread has to tidy up.
 const QUIT: Duration = Duration::from_millis(500);
 /// How long the pidfile's disk may take at the end.
 const PIDFILE: Duration = Duration::from_millis(200);
-/// How long the log's reader has for the last lines.
-const LAST_LINES: Duration = Duration::from_millis(50);
+/// How long the log's reader has for the last lines where the end has waited for somebody already.
+const LAST_WORD: Duration = Duration::from_millis(50);

@@ -3,6 +3,7 @@
 use std::io::{ErrorKind, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 
+use nix::errno::Errno;
 use socket2::{Domain, Socket, Type};
 
 /// A crowd of connections, none of which ever waits.
@@ -79,8 +80,7 @@ fn connect(from: IpAddr, server: SocketAddr) -> std::io::Result<TcpStream> {
     socket.bind(&SocketAddr::from((from, 0)).into())?;
     socket.set_nonblocking(true)?;
     match socket.connect(&server.into()) {
-        // EINPROGRESS
-        Err(error) if error.raw_os_error() != Some(115) => Err(error),
+        Err(error) if error.raw_os_error() != Some(Errno::EINPROGRESS as i32) => Err(error),
         _ => Ok(socket.into()),
     }
 }

@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use node::{Transport, holder_of};
+use rustix::io::Errno;
 use sockets::{ListenOptions, ListenSocket};
 use thiserror::Error;
 use tokio::runtime::Handle;
@@ -353,8 +354,7 @@ fn explain(address: SocketAddr, transport: Transport, error: io::Error) -> BindE
 }
 
 fn is_family_absent(error: &io::Error) -> bool {
-    // EAFNOSUPPORT, EADDRNOTAVAIL
-    matches!(error.raw_os_error(), Some(97 | 99))
+    matches!(Errno::from_io_error(error), Some(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL))
 }
 
 fn by(holder: &Option<String>) -> String {
