@@ -60,6 +60,8 @@ struct State {
     /// What has no good answer, as it was told last.
     troubled: Vec<Question>,
     publish_failures: u64,
+    /// How often something was learned or written: what was read before that is older than it.
+    learned: u64,
     /// Why the file is not what memory is.
     publish_error: Option<String>,
     publish_again: Option<Instant>,
@@ -154,6 +156,7 @@ impl Kept {
             rounds: [0; 3],
             troubled: Vec::new(),
             publish_failures: 0,
+            learned: 0,
             publish_error: None,
             publish_again: None,
         };
@@ -165,9 +168,16 @@ impl Kept {
         }
     }
 
-    /// The text to serve where the file reads `text` and was written `age` ago.
-    pub fn read(&self, text: &[u8], age: Duration, now: Instant) -> Arc<[u8]> {
-        self.state().keeper.read(text, age, reading(now))
+    /// How often something was learned or written so far.
+    pub fn learned(&self) -> u64 {
+        self.state().learned
+    }
+
+    /// The text to serve where the file reads `text` and was written `age` ago. `None` where something was learned or
+    /// written `since` the reading began: the file is to be read anew.
+    pub fn read(&self, since: u64, text: &[u8], age: Duration, now: Instant) -> Option<Arc<[u8]>> {
+        let mut state = self.state();
+        (state.learned == since).then(|| state.keeper.read(text, age, reading(now)))
     }
 
     /// The text to serve where there is no file.
@@ -227,7 +237,11 @@ impl Kept {
         let Some(running) = running.upgrade() else { return (0, 0) };
         // What another program wrote since the last look is older than these answers.
         let caught = self.catch_up();
-        let round = self.state().keeper.finish(began, outcomes, reading(clock::now()), draw);
+        let round = {
+            let mut state = self.state();
+            state.learned += 1;
+            state.keeper.finish(began, outcomes, reading(clock::now()), draw)
+        };
         self.tell(&round, &running);
         self.publish(caught, &running);
         (round.answered, round.failed)
@@ -339,6 +353,7 @@ impl Kept {
             Err(error) => return Err(error),
         };
         let mut state = self.state();
+        state.learned += 1;
         if state.keeper.knows(&text) {
             state.keeper.read(&text, age, reading(clock::now()));
             return Ok(Caught::Known);
@@ -363,13 +378,15 @@ impl Kept {
             }
         }
         let (text, base) = {
-            let state = self.state();
+            let mut state = self.state();
             let Some(text) = state.keeper.to_publish() else { return };
+            state.learned += 1;
             (text, state.keeper.base())
         };
         match hostsfile::publish(&self.file, Some(&base), &text) {
             Ok(()) => {
                 let mut state = self.state();
+                state.learned += 1;
                 state.keeper.published(text, clock::now());
                 (state.publish_error, state.publish_again) = (None, None);
             }
@@ -459,5 +476,11 @@ mod tests {
         assert!(!look(None), "it is served already");
         assert_eq!(scene.ask("127.0.0.1:53", "a", wire::RType::A), "NOERROR aa; a. 3600 IN A 192.0.2.1");
         assert!(look(Some("192.0.2.8 canary\n")), "what somebody else wrote is built");
+        // What was read before something was learned is older than that.
+        let since = kept.learned();
+        let read = |since| kept.read(since, b"192.0.2.7 canary\n", Duration::ZERO, scene.now);
+        assert!(read(since).is_some());
+        kept.state().learned += 1;
+        assert!(read(since).is_none() && read(since + 1).is_some());
     }
 }

@@ -50,6 +50,10 @@ pub struct HostsTable {
 struct State {
     /// The look that goes on.
     look: Look<io::Result<Looked>>,
+    /// What had been learned of kept names when it began.
+    since: Option<u64>,
+    /// What it found is older than what was learned meanwhile.
+    overtaken: bool,
     seen: Option<Stamp>,
     /// A change that looks like a write in progress: taken only if the next look finds the same.
     doubted: Option<Stamp>,
@@ -238,6 +242,7 @@ impl HostsTable {
             let (of, seen, rests) = (self.spec.file.clone(), state.seen, pace::rests());
             let look = move || look_at(&of, seen);
             let work = move || if rests { pace::with_rests(look) } else { look() };
+            state.since = self.kept.find(&self.spec.file).map(|kept| kept.learned());
             state.look.begin(&self.spec.file, now, work);
         }
         let Some(found) = state.look.take(now, patience) else { return Some(state.look.again(now)) };
@@ -246,6 +251,10 @@ impl HostsTable {
             return Some(state.look.again(now));
         }
         state.again = !whole;
+        if std::mem::take(&mut state.overtaken) {
+            state.next_look = None;
+            return Some(now + BUSY);
+        }
         let interval = match self.spec.reload {
             Duration::ZERO if !state.again => return None,
             Duration::ZERO => AGAIN,
@@ -259,6 +268,11 @@ impl HostsTable {
     fn took(&self, state: &mut State, found: io::Result<Looked>, now: Instant, logger: &Logger) -> bool {
         let file = &self.spec.file;
         let kept = self.kept.find(file);
+        if !state.look.goes_on() && kept.as_ref().map(|kept| kept.learned()) != state.since {
+            state.overtaken = true;
+            return false;
+        }
+        let since = state.since.unwrap_or_default();
         let (text, stamp) = match found {
             Ok(Looked::Text(text, stamp)) => (text, stamp),
             Ok(Looked::Same) => {
@@ -299,10 +313,17 @@ impl HostsTable {
         state.missing_reported = false;
         if let Some(kept) = kept.as_ref().filter(|_| state.kept_text.as_deref() == Some(&*text)) {
             // What we wrote, and serve: no second table of it.
-            let served = kept.read(&text, stamp.age(), now);
-            self.serve_text(state, served);
-            self.saw(state, stamp);
-            return true;
+            return match kept.read(since, &text, stamp.age(), now) {
+                Some(served) => {
+                    self.serve_text(state, served);
+                    self.saw(state, stamp);
+                    true
+                }
+                None => {
+                    state.overtaken = true;
+                    false
+                }
+            };
         }
         let (table, report) = self.build(&text);
         let emptied = table.entries() == self.inline_entries && self.entries() > self.inline_entries;
@@ -311,10 +332,14 @@ impl HostsTable {
             state.doubted = Some(stamp);
             return false;
         }
-        match kept.map(|kept| kept.read(&text, stamp.age(), now)) {
-            Some(served) if *served != *text => self.serve_text(state, served),
+        match kept.map(|kept| kept.read(since, &text, stamp.age(), now)) {
+            Some(None) => {
+                state.overtaken = true;
+                return false;
+            }
+            Some(Some(served)) if *served != *text => self.serve_text(state, served),
             served => {
-                state.kept_text = served;
+                state.kept_text = served.flatten();
                 self.swap(state, table);
             }
         }
