@@ -1,9 +1,9 @@
 //! CNAMEs that a template made, followed through the server: the inner lookups of one client's query.
 //!
 //! An inner lookup takes the same way as a query, route and pipeline, on the same listen address, but nobody counts or
-//! logs it; why one failed is told by `errors`. Each is done once and kept as a [`Found`]; the reply is put together from these. Where one needs an upstream
-//! the client's query waits, and is put together anew, from the start, when the answer is there: nothing has to be
-//! resumed in the middle.
+//! logs it; why one failed is told by `errors`. Each is done once and kept as a [`Found`]; the reply is put together from
+//! these. Where one needs an upstream the client's query waits, and is put together anew, from the start, when the answer is
+//! there: nothing has to be resumed in the middle.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,6 @@
 //! Servers side by side: the same work, in turns, on a core of their own, in a network of their own.
 
+mod build;
 pub mod config;
 pub mod measure;
 pub(crate) mod namespace;
@@ -19,6 +20,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 
+pub(crate) use self::build::{build, ships};
 use self::measure::{Bench, Round};
 use self::namespace::Namespace;
 use self::overload::Overload;
@@ -106,26 +108,6 @@ pub fn run(options: &Options) -> Result<()> {
         fs::remove_dir_all(&dir).with_context(|| dir.display().to_string())?;
     }
     outcome
-}
-
-/// Builds this repository's server as it ships where cargo is at hand; else an older build will do.
-pub(crate) fn build() -> Result<()> {
-    if std::env::var_os("CARGO").is_none() {
-        return Ok(());
-    }
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/build-static");
-    let status = Command::new(script).stdout(std::process::Stdio::null()).status();
-    ensure!(
-        status.context(script)?.success(),
-        "the static server does not build; --localdns FILE measures another build"
-    );
-    Ok(())
-}
-
-/// Where the static server is: beside this program's directory, in that of its target.
-pub(crate) fn ships(myself: &Path) -> PathBuf {
-    let target = myself.parent().and_then(Path::parent).unwrap_or_else(|| Path::new("target"));
-    target.join("x86_64-unknown-linux-musl/release/localdns")
 }
 
 struct Comparison {
