@@ -3,6 +3,7 @@
 mod faults;
 mod files;
 mod once;
+mod rounds;
 mod serving;
 
 use std::fs;

@@ -1,12 +1,13 @@
-//! The rules for messages and transports, whatever the plugins: what is dropped, refused, truncated, echoed; pipelining and patience over TCP.
+//! The rules for messages and transports, whatever the plugins: what is dropped, refused, truncated, echoed.
+
+mod streams;
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
-use std::thread::sleep;
 use std::time::Duration;
 
 use tests::{
     Action, Ask, Asked, Connection, Message, Says, Server, Transport, Upstream, ask, eventually,
-    exchange_udp, free_port, fresh_ip, header, now, port,
+    exchange_udp, free_port, fresh_ip, header, port,
 };
 
 #[test]
@@ -290,94 +291,6 @@ fn udp_queries_above_512_octets_are_served() {
     let dns = Dns::start();
     let reply = Ask::new("www.hosts.example", "A").option(12, &[0; 700]).of(dns.at);
     assert_eq!(reply.short(), ["192.0.2.80"]);
-}
-
-#[test]
-fn a_hundred_queries_on_one_connection_are_all_answered() {
-    let dns = Dns::start();
-    let mut connection = Connection::open(dns.at, Duration::from_secs(5)).unwrap();
-    for id in 0..100 {
-        let name = ["www.hosts.example".to_owned(), format!("n{id}.example")][usize::from(id % 2)].clone();
-        connection.send(&Ask::new(&name, "A").id(id).bytes()).unwrap();
-    }
-    let mut ids: Vec<u16> = (0..100).map(|_| connection.message().unwrap().id).collect();
-    ids.sort_unstable();
-    assert_eq!(ids, (0..100).collect::<Vec<_>>());
-}
-
-#[test]
-fn a_slow_answer_does_not_hold_up_the_next_on_its_connection() {
-    let dns = Dns::start();
-    dns.upstream.answer_by(|asked| good(asked).after(Duration::from_millis(700)));
-    let mut connection = Connection::open(dns.at, Duration::from_secs(3)).unwrap();
-    connection.send(&Ask::new("slow.example", "A").id(1).bytes()).unwrap();
-    connection.send(&Ask::new("www.hosts.example", "A").id(2).bytes()).unwrap();
-    assert_eq!([connection.message().unwrap().id, connection.message().unwrap().id], [2, 1]);
-}
-
-#[test]
-fn a_client_that_finished_sending_still_gets_its_answers() {
-    let dns = Dns::start();
-    dns.upstream.answer_by(|asked| good(asked).after(Duration::from_millis(200)));
-    let mut connection = Connection::open(dns.at, Duration::from_secs(3)).unwrap();
-    connection.send(&Ask::new("slow.example", "A").id(1).bytes()).unwrap();
-    connection.send(&Ask::new("www.hosts.example", "A").id(2).bytes()).unwrap();
-    connection.finish().unwrap();
-    let mut ids = [connection.message().unwrap().id, connection.message().unwrap().id];
-    ids.sort_unstable();
-    assert_eq!(ids, [1, 2]);
-    assert!(connection.is_closed_by_peer());
-}
-
-#[test]
-fn a_query_may_come_octet_by_octet_and_many_in_one_segment() {
-    let dns = Dns::start();
-    let mut connection = Connection::open(dns.at, Duration::from_secs(3)).unwrap();
-    let query = Ask::new("www.hosts.example", "A").id(7).bytes();
-    let framed = [&u16::try_from(query.len()).unwrap().to_be_bytes()[..], &query].concat();
-    for octet in &framed {
-        connection.send_octets(&[*octet]).unwrap();
-        sleep(Duration::from_millis(2));
-    }
-    assert_eq!(connection.message().unwrap().id, 7);
-    connection.send_octets(&framed.repeat(20)).unwrap();
-    for _ in 0..20 {
-        assert_eq!(connection.message().unwrap().id, 7);
-    }
-}
-
-#[test]
-fn idle_and_silent_connections_are_closed_and_limits_hold() {
-    let test = "idle_and_silent_connections_are_closed_and_limits_hold";
-    let v6 = IpAddr::from(Ipv6Addr::LOCALHOST);
-    let mut places = vec![SocketAddr::from((fresh_ip(), port()))];
-    match UdpSocket::bind((v6, 0)) {
-        Ok(_) => places.push((v6, free_port(v6)).into()),
-        Err(error) => tests::skip(test, &format!("its IPv6 row: ::1: {error}")),
-    }
-    for at in places {
-        let text =
-            format!(".:{} {{\nbind {}\nwhoami\ntimeouts {{\nread 1s\nidle 1s\n}}\n}}", at.port(), at.ip());
-        let server = Server::start(&text);
-        let started = now();
-        let mut silent = Connection::open(at, Duration::from_secs(5)).unwrap();
-        let mut half = Connection::open(at, Duration::from_secs(5)).unwrap();
-        half.send_octets(&[0]).unwrap();
-        let mut idle = Connection::open(at, Duration::from_secs(5)).unwrap();
-        idle.send(&Ask::new("a.example", "A").bytes()).unwrap();
-        idle.message().unwrap();
-        for (what, connection) in [("silent", &mut silent), ("half a length", &mut half), ("idle", &mut idle)]
-        {
-            assert!(connection.is_closed_by_peer(), "{what} is still open");
-            assert!(started.elapsed() > Duration::from_millis(500), "{what} was closed too early");
-        }
-        let before = server.fds();
-        let crowd: Vec<_> =
-            (0..300).filter_map(|_| Connection::open(at, Duration::from_secs(1)).ok()).collect();
-        assert_eq!(ask(at, "a.example", "A").status(), "NOERROR", "UDP does not suffer from a crowd");
-        drop(crowd);
-        eventually("the descriptors back", Duration::from_secs(5), || (server.fds() <= before).then_some(()));
-    }
 }
 
 #[test]
