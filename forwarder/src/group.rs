@@ -1,12 +1,13 @@
 //! What one `forward` stanza says, and the stanzas of a block in file order. Knows no Corefile: setup fills the specs.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use wire::{Name, Rcode};
 
+use crate::fair::{Fair, Who};
 use crate::{GroupMetrics, Policy, Transport, Upstream};
 
 /// Most upstreams that a stanza may have, as in CoreDNS.
@@ -31,7 +32,8 @@ pub struct GroupSpec {
     pub prefer_udp: bool,
     /// `expire`, `max_age`, `max_idle_conns`.
     pub connections: ConnectionLimits,
-    /// `max_concurrent`: queries at upstreams at once, over all workers; 0: no limit. Default 0.
+    /// `max_concurrent`: queries of one client at upstreams at once, over all workers, and a quarter more for all clients
+    /// together; 0: no limit. Default 0.
     pub max_concurrent: u32,
     /// `failfast_all_unhealthy_upstreams`.
     pub failfast: bool,
@@ -120,7 +122,7 @@ pub enum GroupError {
 pub struct Group {
     spec: GroupSpec,
     upstreams: ArcSwap<Vec<Arc<Upstream>>>,
-    concurrent: AtomicU32,
+    concurrent: Fair,
     pub(crate) turns: AtomicU32,
     metrics: Arc<GroupMetrics>,
 }
@@ -143,7 +145,7 @@ impl Group {
         }
         spec.read_timeout = spec.read_timeout.clamp(READ_TIMEOUT_MIN, crate::machine::DEADLINE);
         spec.health.interval = spec.health.interval.max(PROBE_INTERVAL_MIN);
-        let (concurrent, turns) = (AtomicU32::new(0), AtomicU32::new(0));
+        let (concurrent, turns) = (Fair::new(spec.max_concurrent), AtomicU32::new(0));
         Ok(Self { spec, upstreams: ArcSwap::from_pointee(upstreams), concurrent, turns, metrics })
     }
 
@@ -176,7 +178,7 @@ impl Group {
 
     /// How many queries are with its upstreams now, over all workers.
     pub fn concurrent(&self) -> u32 {
-        self.concurrent.load(Ordering::Relaxed)
+        self.concurrent.taken()
     }
 
     /// Whether a name belongs to this stanza.
@@ -190,20 +192,18 @@ impl Group {
         self.spec.force_tcp || (!self.spec.prefer_udp && client == Transport::Tcp)
     }
 
-    /// Takes a place among `max_concurrent`; false, and counted, when there is none.
-    pub(crate) fn admit(&self) -> bool {
-        let before = self.concurrent.fetch_add(1, Ordering::Relaxed);
-        if self.spec.max_concurrent > 0 && before >= self.spec.max_concurrent {
-            self.release();
-            self.metrics.max_concurrent_rejects.add_one();
-            return false;
+    /// A client's place among `max_concurrent`; none, and counted, where there is none for it.
+    pub(crate) fn admit(&self, who: Who) -> Option<Admitted<'_>> {
+        if self.concurrent.take(who) {
+            return Some(Admitted { group: self, who });
         }
-        true
+        self.metrics.max_concurrent_rejects.add_one();
+        None
     }
 
-    /// Gives the place back.
-    pub(crate) fn release(&self) {
-        self.concurrent.fetch_sub(1, Ordering::Relaxed);
+    /// Gives a place back that was kept.
+    pub(crate) fn release(&self, who: Who) {
+        self.concurrent.give_back(who);
     }
 
     /// Whether a try that could not leave this machine counts among those: where the stanza names their number.
@@ -218,6 +218,25 @@ impl Group {
             Some(0) => u32::MAX,
             Some(attempts) => attempts,
         }
+    }
+}
+
+/// A place among `max_concurrent`, given back where it is not kept.
+pub(crate) struct Admitted<'g> {
+    group: &'g Group,
+    who: Who,
+}
+
+impl Admitted<'_> {
+    /// From here on a flight has it.
+    pub(crate) fn keep(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Admitted<'_> {
+    fn drop(&mut self) {
+        self.group.release(self.who);
     }
 }
 

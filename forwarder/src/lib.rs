@@ -13,6 +13,7 @@
 
 mod edns;
 mod error;
+mod fair;
 mod group;
 pub mod health;
 mod machine;
@@ -25,10 +26,11 @@ mod streams;
 mod upstream;
 
 pub use error::{ExchangeError, Failure, NotSent, TlsError};
+pub use fair::{Fair, Who};
 pub use group::{Chain, ConnectionLimits, Group, GroupError, GroupSpec, HealthCheck, MAX_UPSTREAMS};
 pub use machine::{
     Ask, DEADLINE, Exchange, ExchangeId, Finished, Forwarder, Limits, Outside, Refused, SocketId, StreamKind,
-    Transport, Waiters, slot_octets,
+    Transport, Waiters, slot_octets, waiter_octets,
 };
 pub use metrics::{
     Counter, DURATION_BUCKETS, Duration as DurationHistogram, ForwarderMetrics, GroupMetrics, Proto,

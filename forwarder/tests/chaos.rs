@@ -165,7 +165,8 @@ proptest! {
                     world.chain.groups()[0].set_upstreams(all[..keep].to_vec()).unwrap();
                 }
             }
-            prop_assert!(world.forwarder.occupied() <= flights);
+            prop_assert!(world.forwarder.in_flight() <= flights);
+            prop_assert!(world.forwarder.occupied() <= flights + flights / 4);
             prop_assert!(world.forwarder.in_flight() <= world.forwarder.occupied());
             prop_assert!(world.net.sockets.len() <= most, "{} sockets", world.net.sockets.len());
         }

@@ -359,10 +359,10 @@ impl<W> Forwarder<W> {
         outside: &mut impl Outside<W>,
     ) {
         self.table.seal(slot);
-        self.askers.leave(slot);
         let generation = self.table.generation(slot);
         let flight = &mut self.table[slot];
-        flight.group().release();
+        flight.group().release(flight.waiters.asker);
+        self.places.give_back(flight.waiters.asker);
         self.flying -= 1;
         let (outcome, upstream, rtt) = match outcome {
             Ok((upstream, rtt)) => (Ok(&mut self.answer), Some(upstream), rtt),

@@ -11,7 +11,6 @@
 //! each one message to one upstream. This room does no I/O, reads no clock and takes no lock.
 
 mod advance;
-mod askers;
 mod budget;
 mod flight;
 mod form;
@@ -36,8 +35,7 @@ use wire::{Answer, Query};
 pub use outside::{Ask, Exchange, ExchangeId, Finished, Outside, Refused, SocketId, StreamKind, Transport};
 pub use waiters::Waiters;
 
-use crate::{ExchangeError, Failure, ForwarderMetrics, Group, Upstream};
-use askers::Askers;
+use crate::{ExchangeError, Failure, Fair, ForwarderMetrics, Upstream, Who};
 use budget::Budget;
 use flight::{ATTEMPTS, Attempt, Flight, Held, NEVER, SUBNET, State, key_bits, key_hash};
 use ports::{Owner, Ports};
@@ -49,9 +47,11 @@ use waiters::{WaiterList, WaiterSlab};
 /// What one worker may hold at most.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Flights, those that linger after their end included; [`slot_octets`] each. Default 8,192, min 1, max 2^24.
+    /// Flights of one client, and a quarter more of all clients together, those that linger after their end included;
+    /// [`slot_octets`] each. Default 8,192, min 1, max 2^23.
     pub flights: usize,
-    /// Waiters that joined another's flight. Default 65,536.
+    /// Waiters of one client that joined another's flight, and a quarter more of all clients together; [`waiter_octets`]
+    /// each. Default 16,384, min 1, max 2^30.
     pub waiters: usize,
     /// Sockets in use per upstream; as many again may be retiring. Default 32, min 1.
     pub sockets: usize,
@@ -65,7 +65,7 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             flights: 8_192,
-            waiters: 65_536,
+            waiters: 16_384,
             sockets: 32,
             socket_queries: 1_000,
             socket_age: Duration::from_secs(10),
@@ -78,7 +78,8 @@ impl Default for Limits {
 pub struct Forwarder<W> {
     epoch: Instant,
     table: Table<W>,
-    askers: Askers,
+    /// Flights that somebody waits for.
+    places: Fair,
     waiters: WaiterSlab<W>,
     timers: Timers,
     ports: Ports,
@@ -103,11 +104,13 @@ impl<W> Forwarder<W> {
         let limits = Limits { sockets: limits.sockets.max(1), ..limits };
         // ChaCha, seeded by the kernel: ids must not be guessed from earlier ones.
         let mut rng = StdRng::from_os_rng();
+        let places = Fair::new(limits.flights.clamp(1, FLIGHTS_MAX) as u32);
+        let linger_limit = places.places() as usize;
         Self {
             epoch: now,
             // Results of the exchanges of a worker that ended may still come: they must fit no flight of the next one.
-            table: Table::new(limits.flights, rng.random()),
-            askers: Askers::new(),
+            table: Table::new(places.places() as usize, rng.random()),
+            places,
             waiters: WaiterSlab::new(limits.waiters),
             timers: Timers::new(),
             ports: Ports::new(limits),
@@ -116,7 +119,7 @@ impl<W> Forwarder<W> {
             hasher: foldhash::quality::RandomState::default(),
             subnets: Subnets::default(),
             lingering: VecDeque::new(),
-            linger_limit: limits.flights.max(1),
+            linger_limit,
             flying: 0,
             sweep_at: Moment::NEVER,
             answer: Answer::default(),
@@ -146,6 +149,7 @@ impl<W> Forwarder<W> {
         let group = &ask.chain.groups()[at];
         let bits = key_bits(ask.query, group.asks_over_tcp(ask.client));
         let hash = key_hash(ask.block, ask.query, bits, &self.hasher);
+        let who = Who::of(ask.asker);
         let started = self.moment(now);
         let until = ask.patience.map_or(Moment::NEVER, |patience| started.after(patience));
         let patience_at =
@@ -156,7 +160,7 @@ impl<W> Forwarder<W> {
             if flight.held.0.question() != ask.query.question {
                 outside.joined(&mut waiter, ask.query);
             }
-            if let Err(waiter) = self.waiters.push(&mut flight.waiters, waiter, until) {
+            if let Err(waiter) = self.waiters.push(&mut flight.waiters, waiter, until, who) {
                 self.metrics.shed.add_one();
                 return refuse(waiter, Failure::TableFull);
             }
@@ -179,18 +183,18 @@ impl<W> Forwarder<W> {
             group.metrics().healthcheck_broken.add_one();
             return refuse(waiter, Failure::NoHealthy);
         }
-        if !group.admit() {
-            let failure = Failure::MaxConcurrent(spec.max_concurrent);
-            if !self.shed(now, ask.asker, Some(group), failure.clone(), outside) || !group.admit() {
-                return refuse(waiter, failure);
-            }
-        }
-        if self.table.is_full() && !self.evict(outside) {
+        let Some(admitted) = group.admit(who) else {
+            return refuse(waiter, Failure::MaxConcurrent(spec.max_concurrent));
+        };
+        if !self.places.take(who) {
             self.metrics.shed.add_one();
-            if !self.shed(now, ask.asker, None, Failure::TableFull, outside) {
-                group.release();
-                return refuse(waiter, Failure::TableFull);
-            }
+            return refuse(waiter, Failure::TableFull);
+        }
+        // Those that fly leave room: what takes the rest of it lingers.
+        if self.table.is_full() && !self.evict(outside) {
+            self.places.give_back(who);
+            self.metrics.shed.add_one();
+            return refuse(waiter, Failure::TableFull);
         }
         let flight = Flight {
             held: Held(ask.query.hold()),
@@ -198,7 +202,7 @@ impl<W> Forwarder<W> {
             order: crate::policy::Order::in_sequence(0),
             upstreams,
             aside: None,
-            waiters: WaiterList::new(waiter, patience_at),
+            waiters: WaiterList::new(waiter, patience_at, who),
             block: ask.block,
             context: ask.context,
             hash,
@@ -217,8 +221,9 @@ impl<W> Forwarder<W> {
             bits,
             state: State::Flying,
         };
+        // From here on it is the flight that gives the place back, whatever ends it.
+        admitted.keep();
         let slot = self.table.insert(flight);
-        self.askers.enter(slot, ask.asker);
         if bits & SUBNET != 0 {
             self.subnets.enter(ask.query, &self.hasher);
         }
@@ -358,28 +363,6 @@ impl<W> Forwarder<W> {
         }
     }
 
-    /// Makes room for a query of `asker` by ending the newest flight of whoever has most; false where that is no other
-    /// client, or where it is no flight of the `group` that has no room.
-    fn shed(
-        &mut self,
-        now: Instant,
-        asker: u128,
-        group: Option<&Arc<Group>>,
-        failure: Failure,
-        outside: &mut impl Outside<W>,
-    ) -> bool {
-        let Some(slot) = self.askers.newest_of_most(asker) else { return false };
-        if group.is_some_and(|group| !Arc::ptr_eq(group, self.table[slot].group())) {
-            return false;
-        }
-        let generation = self.table.generation(slot);
-        self.conclude(now, slot, Err((failure, None)), outside);
-        if self.table.holds(slot, generation) {
-            self.remove(slot, outside);
-        }
-        true
-    }
-
     fn moment(&self, now: Instant) -> Moment {
         Moment(now.saturating_duration_since(self.epoch).as_micros() as u64)
     }
@@ -400,7 +383,7 @@ impl<W> Drop for Forwarder<W> {
         for slot in self.table.taken() {
             let flight = &self.table[slot];
             if flight.state == State::Flying {
-                flight.group().release();
+                flight.group().release(flight.waiters.asker);
             }
         }
     }
@@ -411,6 +394,13 @@ pub const fn slot_octets<W>() -> usize {
     size_of::<table::Slot<W>>()
 }
 
+/// The size of what is kept of a waiter that joined another's flight.
+pub const fn waiter_octets<W>() -> usize {
+    size_of::<waiters::Node<W>>()
+}
+
+/// Exchange ids carry 24 bits of the slot, and there are a quarter more.
+const FLIGHTS_MAX: usize = 1 << 23;
 /// One deadline for everything a query waits for: stub resolvers give up after 5 s, and the answer, or the SERVFAIL that
 /// makes them ask another server, must be there before.
 pub const DEADLINE: Duration = Duration::from_millis(4_800);

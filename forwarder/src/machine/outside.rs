@@ -145,7 +145,7 @@ pub struct Ask<'a> {
     pub context: u64,
     /// How long this waiter waits, at most; `None`: until the flight ends.
     pub patience: Option<Duration>,
-    /// Equal for all queries of one client: where there is no room, the newest of whoever has most in flight gives way.
+    /// Equal for all queries of one client: none takes all places, of whatever kind ([`crate::Fair`]).
     pub asker: u128,
 }
 

@@ -176,20 +176,22 @@ impl<W> Forwarder<W> {
         for place in 0..ATTEMPTS {
             self.close(slot, place, outside);
         }
+        let who = self.table[slot].waiters.asker;
         // The place in the old stanza is kept until the new one is sure, for `conclude` gives one back.
-        let refused = if upstreams.is_empty() {
-            Some(Failure::NoUpstream)
-        } else if !group.admit() {
-            Some(Failure::MaxConcurrent(group.spec().max_concurrent))
+        let admitted = if upstreams.is_empty() {
+            Err(Failure::NoUpstream)
         } else {
-            None
+            group.admit(who).ok_or(Failure::MaxConcurrent(group.spec().max_concurrent))
         };
-        if let Some(failure) = refused {
-            self.conclude(now, slot, Err((failure, None)), outside);
-            return true;
+        match admitted {
+            Ok(admitted) => admitted.keep(),
+            Err(failure) => {
+                self.conclude(now, slot, Err((failure, None)), outside);
+                return true;
+            }
         }
         let flight = &mut self.table[slot];
-        flight.group().release();
+        flight.group().release(who);
         flight.group = next as u8;
         flight.upstreams = upstreams;
         (flight.aside, flight.failures, flight.hedge_at) = (None, 0, NEVER);

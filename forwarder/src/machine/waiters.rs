@@ -1,22 +1,31 @@
 //! Who waits for which query: a list per flight, the first inline, the others in one slab.
 
 use super::flight::NEVER;
+use crate::{Fair, Who};
 
 /// The waiters of one flight. When their patience ends is counted from the flight's start.
 #[derive(Debug)]
 pub(super) struct WaiterList<W> {
-    first: Option<(W, u32)>,
+    first: Option<W>,
+    first_until: u32,
     head: u32,
     tail: u32,
+    /// Who asked first: the flight takes this client's places. It stands here because there is room.
+    pub(super) asker: Who,
 }
 
 impl<W> WaiterList<W> {
-    pub(super) fn new(waiter: W, until: u32) -> Self {
-        Self { first: Some((waiter, until)), head: NONE, tail: NONE }
+    pub(super) fn new(waiter: W, until: u32, asker: Who) -> Self {
+        Self { first: Some(waiter), first_until: until, ..Self::empty(asker) }
+    }
+
+    fn empty(asker: Who) -> Self {
+        Self { first: None, first_until: NEVER, head: NONE, tail: NONE, asker }
     }
 
     fn take(&mut self) -> Self {
-        std::mem::replace(self, Self { first: None, head: NONE, tail: NONE })
+        let empty = Self::empty(self.asker);
+        std::mem::replace(self, empty)
     }
 }
 
@@ -25,32 +34,39 @@ impl<W> WaiterList<W> {
 pub(super) struct WaiterSlab<W> {
     nodes: Vec<Node<W>>,
     free: u32,
-    taken: usize,
-    limit: usize,
+    places: Fair,
 }
 
 #[derive(Debug)]
-struct Node<W> {
+pub(super) struct Node<W> {
     waiter: Option<W>,
     until: u32,
     next: u32,
+    who: Who,
 }
 
 impl<W> WaiterSlab<W> {
-    pub(super) fn new(limit: usize) -> Self {
-        Self { nodes: Vec::new(), free: NONE, taken: 0, limit: limit.min(NONE as usize) }
+    /// With so many places for one client.
+    pub(super) fn new(most: usize) -> Self {
+        Self { nodes: Vec::new(), free: NONE, places: Fair::new(most.clamp(1, WAITERS_MAX) as u32) }
     }
 
-    /// Appends a waiter; gives it back when the slab is full.
-    pub(super) fn push(&mut self, list: &mut WaiterList<W>, waiter: W, until: u32) -> Result<(), W> {
+    /// Appends a waiter; gives it back where there is no place for this client.
+    pub(super) fn push(
+        &mut self,
+        list: &mut WaiterList<W>,
+        waiter: W,
+        until: u32,
+        who: Who,
+    ) -> Result<(), W> {
         if list.first.is_none() && list.head == NONE {
-            list.first = Some((waiter, until));
+            (list.first, list.first_until) = (Some(waiter), until);
             return Ok(());
         }
-        if self.taken >= self.limit {
+        if !self.places.take(who) {
             return Err(waiter);
         }
-        let node = Node { waiter: Some(waiter), until, next: NONE };
+        let node = Node { waiter: Some(waiter), until, next: NONE, who };
         let at = match self.nodes.get_mut(self.free as usize) {
             Some(vacant) => {
                 let at = self.free;
@@ -68,7 +84,6 @@ impl<W> WaiterSlab<W> {
             None => list.head = at,
         }
         list.tail = at;
-        self.taken += 1;
         Ok(())
     }
 
@@ -79,14 +94,12 @@ impl<W> WaiterSlab<W> {
 
     /// Those whose patience is over, taken off the list, and when the next one's will be.
     pub(super) fn take_impatient(&mut self, list: &mut WaiterList<W>, now: u32) -> (Waiters<'_, W>, u32) {
-        let mut over = WaiterList { first: None, head: NONE, tail: NONE };
+        let mut over = WaiterList::empty(list.asker);
         let mut next_over = NEVER;
-        if let Some((_, until)) = &list.first {
-            if *until <= now {
-                over.first = list.first.take();
-            } else {
-                next_over = *until;
-            }
+        if list.first_until <= now {
+            over.first = list.first.take();
+        } else if list.first.is_some() {
+            next_over = list.first_until;
         }
         let (mut at, mut kept_tail) = (list.head, NONE);
         while let Some(node) = self.nodes.get_mut(at as usize) {
@@ -118,8 +131,15 @@ impl<W> WaiterSlab<W> {
         let next = std::mem::replace(&mut node.next, self.free);
         let waiter = node.waiter.take();
         self.free = at;
-        self.taken -= 1;
+        self.places.give_back(node.who);
         waiter.map(|waiter| (waiter, next))
+    }
+
+    /// Gives back what a crowd has made it, once the last of them left.
+    fn shrink(&mut self) {
+        if self.places.taken() == 0 && self.nodes.len() > KEPT {
+            (self.nodes, self.free) = (Vec::new(), NONE);
+        }
     }
 }
 
@@ -140,7 +160,7 @@ impl<W> Iterator for Waiters<'_, W> {
     type Item = W;
 
     fn next(&mut self) -> Option<W> {
-        if let Some((waiter, _)) = self.list.first.take() {
+        if let Some(waiter) = self.list.first.take() {
             return Some(waiter);
         }
         let (waiter, next) = self.slab.release(self.list.head)?;
@@ -151,44 +171,71 @@ impl<W> Iterator for Waiters<'_, W> {
 
 impl<W> Drop for Waiters<'_, W> {
     fn drop(&mut self) {
-        self.for_each(drop);
+        self.by_ref().for_each(drop);
+        self.slab.shrink();
     }
 }
 
 /// The end of a list.
 const NONE: u32 = u32::MAX;
+/// With a quarter more, below [`NONE`].
+const WAITERS_MAX: usize = 1 << 30;
+/// Places that stay where nobody waits.
+const KEPT: usize = 256;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn who() -> Who {
+        Who::of(1)
+    }
+
     #[test]
     fn waiters_come_back_in_order_and_their_room_is_used_again() {
         let mut slab = WaiterSlab::new(8);
         for round in 0..3 {
-            let mut list = WaiterList::new(round, NEVER);
+            let mut list = WaiterList::new(round, NEVER, who());
             for waiter in 1..9 {
-                slab.push(&mut list, round + waiter, NEVER).unwrap();
+                slab.push(&mut list, round + waiter, NEVER, who()).unwrap();
             }
-            assert_eq!(slab.push(&mut list, 99, NEVER), Err(99));
+            assert_eq!(slab.push(&mut list, 99, NEVER, who()), Err(99));
             assert_eq!(slab.take_all(&mut list).collect::<Vec<_>>(), (round..round + 9).collect::<Vec<_>>());
-            assert_eq!((slab.nodes.len(), slab.taken), (8, 0));
+            assert_eq!((slab.nodes.len(), slab.places.taken()), (8, 0));
         }
     }
 
     #[test]
     fn only_the_impatient_leave() {
         let mut slab = WaiterSlab::new(8);
-        let mut list = WaiterList::new(0, 10);
+        let mut list = WaiterList::new(0, 10, who());
         for (waiter, until) in [(1, 30), (2, 10), (3, 20), (4, 10)] {
-            slab.push(&mut list, waiter, until).unwrap();
+            slab.push(&mut list, waiter, until, who()).unwrap();
         }
         let (over, next) = slab.take_impatient(&mut list, 10);
         assert_eq!((over.collect::<Vec<_>>(), next), (vec![0, 2, 4], 20));
-        slab.push(&mut list, 5, 40).unwrap();
+        slab.push(&mut list, 5, 40, who()).unwrap();
         let (over, next) = slab.take_impatient(&mut list, 30);
         assert_eq!((over.collect::<Vec<_>>(), next), (vec![1, 3], 40));
         drop(slab.take_all(&mut list));
-        assert_eq!(slab.taken, 0);
+        assert_eq!(slab.places.taken(), 0);
+    }
+
+    #[test]
+    fn what_a_crowd_took_comes_back_when_the_last_of_it_has_left() {
+        let mut slab = WaiterSlab::new(10_000);
+        let (mut crowd, mut other) = (WaiterList::new(0, NEVER, who()), WaiterList::new(0, NEVER, who()));
+        slab.push(&mut other, 1, NEVER, who()).unwrap();
+        for waiter in 1..5_000 {
+            slab.push(&mut crowd, waiter, NEVER, who()).unwrap();
+        }
+        assert_eq!(slab.take_all(&mut crowd).count(), 5_000);
+        assert!(slab.nodes.capacity() >= 5_000, "one waits yet");
+        // Not all of them are looked at.
+        assert_eq!(slab.take_all(&mut other).next(), Some(0));
+        assert_eq!(slab.nodes.capacity(), 0);
+        let mut next = WaiterList::new(0, NEVER, who());
+        slab.push(&mut next, 1, NEVER, who()).unwrap();
+        assert_eq!(slab.take_all(&mut next).collect::<Vec<_>>(), [0, 1]);
     }
 }

@@ -118,6 +118,7 @@ pub struct Net {
     pub unsendable_to: Option<SocketAddr>,
     /// Sockets whose address is gone: nothing leaves through them any more.
     pub spoiled: HashSet<u64>,
+    pub close_panics: bool,
     pub got: Vec<Got>,
     pub done: Vec<Done>,
     pub by_waiter: HashMap<u32, usize>,
@@ -157,6 +158,7 @@ impl Outside<u32> for Net {
     }
 
     fn close(&mut self, socket: SocketId) {
+        assert!(!self.close_panics, "on demand");
         assert!(self.sockets.remove(&socket.to_bits()).is_some(), "closed without being open");
     }
 
@@ -262,6 +264,7 @@ impl World {
             unsendable: None,
             unsendable_to: None,
             spoiled: HashSet::new(),
+            close_panics: false,
             unsent: Vec::new(),
             got: Vec::new(),
             done: Vec::new(),

@@ -434,10 +434,6 @@ impl Desk {
         }
         #[cfg(test)]
         crate::mishap::at("tell", &query.name);
-        let shed = matches!(outcome, Err(forwarder::Failure::TableFull));
-        if shed {
-            self.running.shed.add_shared(1);
-        }
         match outcome {
             Ok(answer) => {
                 let held = match &first {
@@ -467,8 +463,7 @@ impl Desk {
                 }
             }
             Err(failure) => {
-                // What found no room says nothing about its upstreams.
-                if let (Some(waiter), true) = (&first, over && !shed) {
+                if let (Some(waiter), true) = (&first, over) {
                     self.remember_failure(waiter, &failure, &query, now);
                 }
                 for waiter in first.into_iter().chain(waiters) {

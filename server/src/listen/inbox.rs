@@ -176,4 +176,10 @@ mod tests {
             size_of::<HeldQuery>()
         );
     }
+
+    #[test]
+    fn who_joins_takes_at_most_170_octets() {
+        let octets = forwarder::waiter_octets::<Waiter>();
+        assert!(octets <= 170, "{octets}");
+    }
 }

@@ -317,7 +317,7 @@ impl Worker {
         }
         socket.send(&self.running, now);
         self.observe(house, place, now);
-        // First come, first asked: where the table is full, it is the newest that are shed.
+        // First come, first asked.
         let mut misses = std::mem::take(&mut self.misses);
         for (query, waiter, patience) in misses.drain(..) {
             #[cfg(test)]
