@@ -192,6 +192,9 @@ pub enum ExchangeError {
         /// The upstream.
         upstream: SocketAddr,
     },
+    /// A reply came, and the worker that asked has not read enough of the earlier ones to be given it.
+    #[error("too many replies wait to be read")]
+    NoRoom,
     /// The connections are being shut down.
     #[error("shutting down")]
     Shutdown,
@@ -200,7 +203,7 @@ pub enum ExchangeError {
 impl ExchangeError {
     /// Whether it says something about the upstream, not about our own limits.
     pub(crate) fn blames_upstream(&self) -> bool {
-        !matches!(self, Self::Overloaded { .. } | Self::Shutdown)
+        !matches!(self, Self::Overloaded { .. } | Self::NoRoom | Self::Shutdown)
     }
 }
 

@@ -68,7 +68,7 @@ impl Deliver for Mailer {
     fn deliver(&self, worker: usize, id: ExchangeId, result: Result<Vec<u8>, ExchangeError>) {
         let running = self.0.get().and_then(std::sync::Weak::upgrade);
         if let Some(inbox) = running.as_ref().and_then(|running| running.inboxes.get(worker)) {
-            inbox.post(Letter::Exchanged { id, result });
+            inbox.exchanged(id, result);
         }
     }
 }

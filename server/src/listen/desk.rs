@@ -12,7 +12,7 @@ use forwarder::{Ask, Finished, Forwarder, NotSent, SocketId};
 use sockets::{Epoll, Interest, ListenSocket};
 use wire::{Answer, Flags, HeldQuery, OptionBytes, Query, Rcode, Reply};
 
-use super::inbox::{ASKS, Client, Inner, Letter, Waiter};
+use super::inbox::{Client, Inner, Waiter};
 use super::socket::OpenSocket;
 use super::upstreams::Upstreams;
 use super::worker::LISTEN;
@@ -142,9 +142,9 @@ impl Desk {
         if worker == self.index {
             self.ask_here(forwarder, now, &query, waiter, patience, key);
         } else {
-            // Where that worker has no room for it, it is that worker's flight all the same.
-            let ask = Letter::Ask { query, waiter, patience, key };
-            if let Err(Letter::Ask { query, waiter, .. }) = self.running.inboxes[worker].offer(ask, ASKS) {
+            let no_room = self.running.inboxes[worker].ask(query, waiter, patience, key);
+            if let Some((query, waiter)) = no_room {
+                // It is that worker's flight all the same.
                 self.running.shed.add_shared(1);
                 self.fail(waiter, &query.query(), Failure::Overload, now);
             }

@@ -1,11 +1,14 @@
 //! What other threads have for a worker, and whom a worker answers.
 
+use std::collections::VecDeque;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use forwarder::{ExchangeError, ExchangeId, Transport};
-use sockets::{ListenSocket, Local};
+use forwarder::{ExchangeError, ExchangeId, Fair, Transport, Who};
+use sockets::{ListenSocket, Local, Waker};
 use tokio::sync::mpsc;
 use wire::{Asker, HeldQuery, Query};
 
@@ -31,6 +34,8 @@ pub enum Letter {
         patience: Option<Duration>,
         /// As in [`super::FlightRegistry`].
         key: u64,
+        /// Its client's place in this letter box.
+        place: AskPlace,
     },
     /// What became of an exchange over TCP or TLS.
     Exchanged {
@@ -38,6 +43,8 @@ pub enum Letter {
         id: ExchangeId,
         /// The reply, without its length prefix.
         result: Result<Vec<u8>, ExchangeError>,
+        /// The reply's octets, as they are counted.
+        held: Held,
     },
     /// A socket to serve from now on: the nth of its address.
     Open(SocketAddr, usize, ListenSocket),
@@ -60,12 +67,101 @@ pub enum Letter {
     Stop,
 }
 
-/// A worker's letter box.
-pub type Inbox = Mailbox<Letter>;
+/// A worker's letter box. What strangers cause is bounded: queries by number, results of exchanges by octets.
+pub struct Inbox {
+    letters: Mailbox<Letter>,
+    asks: Arc<Fair>,
+    results: Arc<AtomicUsize>,
+}
 
-/// Queries that may wait in a worker's letter box, some 500 octets each: it does with as many in some milliseconds. Results
-/// of exchanges are bounded by what its forwarder has in flight.
-pub(super) const ASKS: usize = 4_096;
+impl Inbox {
+    /// Empty.
+    ///
+    /// # Errors
+    /// What the kernel says to one more file descriptor.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self { letters: Mailbox::new()?, asks: Arc::new(Fair::new(ASKS)), results: Arc::default() })
+    }
+
+    /// A letter of our own, which always fits.
+    pub fn post(&self, letter: Letter) {
+        self.letters.post(letter);
+    }
+
+    /// A query that an upstream must answer. Gives back what finds no room, since so many of this client wait already.
+    pub(super) fn ask(
+        &self,
+        query: HeldQuery,
+        waiter: Waiter,
+        patience: Option<Duration>,
+        key: u64,
+    ) -> Option<(HeldQuery, Waiter)> {
+        let who = Who::of(waiter.client.number());
+        if !self.asks.take(who) {
+            return Some((query, waiter));
+        }
+        let place = AskPlace { of: self.asks.clone(), who };
+        self.letters.post(Letter::Ask { query, waiter, patience, key, place });
+        None
+    }
+
+    /// What became of an exchange over TCP or TLS. A reply beyond the octets that may wait is lost, and that is told.
+    pub fn exchanged(&self, id: ExchangeId, mut result: Result<Vec<u8>, ExchangeError>) {
+        let octets = result.as_ref().map_or(0, Vec::len);
+        let mut held = Held { of: self.results.clone(), octets };
+        if held.of.fetch_add(octets, Relaxed) + octets > RESULT_OCTETS {
+            held = Held { of: self.results.clone(), octets: 0 };
+            result = Err(ExchangeError::NoRoom);
+        }
+        self.letters.post(Letter::Exchanged { id, result, held });
+    }
+
+    /// Moves up to `most` letters to the end of `into`, and is read again at once where more wait.
+    pub(super) fn take(&self, into: &mut VecDeque<Letter>, most: usize) {
+        self.letters.take(into, most);
+    }
+
+    /// How many queries wait.
+    #[cfg(test)]
+    pub(super) fn asks(&self) -> u32 {
+        self.asks.taken()
+    }
+
+    /// What wakes the reader: it belongs into its epoll.
+    pub(super) fn waker(&self) -> &Waker {
+        self.letters.waker()
+    }
+}
+
+/// A client's place among the queries that wait for a worker, until that has seen to it.
+pub struct AskPlace {
+    of: Arc<Fair>,
+    who: Who,
+}
+
+impl Drop for AskPlace {
+    fn drop(&mut self) {
+        self.of.give_back(self.who);
+    }
+}
+
+/// The octets of a reply that waits for a worker, until that has seen to it.
+pub struct Held {
+    of: Arc<AtomicUsize>,
+    octets: usize,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.of.fetch_sub(self.octets, Relaxed);
+    }
+}
+
+/// Queries of one client that may wait in a worker's letter box, some 500 octets each, and a quarter more of all together:
+/// a worker does with as many in some milliseconds.
+pub(super) const ASKS: u32 = 4_096;
+/// Octets of replies over TCP and TLS that may wait in a worker's letter box.
+const RESULT_OCTETS: usize = 2 << 20;
 /// Letters that a worker reads in one turn: its own clients must not wait for more.
 pub(super) const A_TURN: usize = 256;
 
@@ -165,6 +261,34 @@ impl Client {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn id(n: u64) -> ExchangeId {
+        ExchangeId::from_bits(n)
+    }
+
+    #[test]
+    fn replies_that_wait_are_bounded_in_octets_and_what_is_lost_is_told_in_their_order() {
+        let inbox = Inbox::new().unwrap();
+        let (mut letters, fits) = (VecDeque::new(), RESULT_OCTETS / 60_000);
+        for _ in 0..2 {
+            (0..100).for_each(|n| inbox.exchanged(id(n), Ok(vec![0; 60_000])));
+            inbox.exchanged(id(100), Err(ExchangeError::Shutdown));
+            inbox.take(&mut letters, 200);
+            assert!(inbox.results.load(Relaxed) <= RESULT_OCTETS);
+            for n in 0..=100 {
+                let Some(Letter::Exchanged { id: which, result, .. }) = letters.pop_front() else {
+                    panic!("a result for each")
+                };
+                assert_eq!(which, id(n));
+                match result {
+                    Ok(reply) => assert!(reply.len() == 60_000 && n < fits as u64, "{n}"),
+                    Err(ExchangeError::NoRoom) => assert!((fits as u64..100).contains(&n), "{n}"),
+                    Err(error) => assert!(n == 100, "{n}: {error}"),
+                }
+            }
+            assert_eq!(inbox.results.load(Relaxed), 0, "what was seen to makes room");
+        }
+    }
 
     #[test]
     fn a_miss_takes_at_most_512_octets() {

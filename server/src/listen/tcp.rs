@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream};
 use wire::{Gate, HeldQuery, accept as gate, accept_truncated};
 
-use super::inbox::{ASKS, Client, Letter, Waiter};
+use super::inbox::{Client, Waiter};
 use super::place::{Place, Waits};
 use super::stream_reply::StreamReply;
 use crate::clock;
@@ -439,8 +439,7 @@ impl Connection {
     fn post(&self, query: HeldQuery, waiter: Waiter, patience: Option<Duration>) {
         let inboxes = &self.running.inboxes;
         let (worker, key) = self.running.flights.place(&query, &waiter, None, inboxes.len());
-        let ask = Letter::Ask { query, waiter, patience, key };
-        if let Err(Letter::Ask { query, waiter, .. }) = inboxes[worker].offer(ask, ASKS) {
+        if let Some((query, waiter)) = inboxes[worker].ask(query, waiter, patience, key) {
             // Where that worker has it in flight already, all that is lost is that others join it.
             self.running.flights.release(key, worker);
             self.running.shed.add_shared(1);

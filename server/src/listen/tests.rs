@@ -202,7 +202,7 @@ fn queries_beyond_what_may_wait_for_a_worker_are_told_so_and_the_others_are_aske
         })
         .collect();
     // What a connection gets back at once leaves it room for nothing more: 64 were sent.
-    scene.wait("the end of the room", || scene.running.shed.get() == 65 * 64 - ASKS as u64);
+    scene.wait("the end of the room", || scene.running.shed.get() == 65 * 64 - u64::from(ASKS));
     let mut octets = vec![Vec::new(); streams.len()];
     let replies = |octets: &[Vec<u8>]| -> Vec<u8> {
         let mut rcodes = Vec::new();
@@ -224,16 +224,30 @@ fn queries_beyond_what_may_wait_for_a_worker_are_told_so_and_the_others_are_aske
                 octets.extend_from_slice(&some[..count]);
             }
         }
-        replies(&octets).len() >= 65 * 64 - ASKS
+        replies(&octets).len() >= 65 * 64 - ASKS as usize
     });
-    assert_eq!(replies(&octets), vec![SERVFAIL; 65 * 64 - ASKS]);
-    // Letters of others always fit.
+    assert_eq!(replies(&octets), vec![SERVFAIL; 65 * 64 - ASKS as usize]);
+    // Queries of other clients find room, and our own letters always do.
+    let other = RUNTIME.block_on(async {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+        socket.connect(scene.at).await.unwrap().into_std().unwrap()
+    });
+    other.set_nonblocking(false).unwrap();
+    other.set_read_timeout(Some(PATIENCE)).unwrap();
+    let packet = packet("good.example");
+    (&other).write_all(&[&(packet.len() as u16).to_be_bytes()[..], &packet].concat()).unwrap();
+    scene.wait("its query among them", || scene.running.inboxes[0].asks() == ASKS + 1);
     let (sender, mut receiver) = mpsc::channel::<()>(1);
     scene.running.inboxes[0].post(Letter::Mark(sender));
     HALTED.lock().unwrap().retain(|halted| *halted != scene.running.shared.probe);
     let read = async { tokio::time::timeout(PATIENCE, receiver.recv()).await };
     assert!(RUNTIME.block_on(read).is_ok(), "the letter behind them");
-    assert_eq!(scene.in_flight() as usize, ASKS);
+    let mut reply = [0; 6];
+    (&other).read_exact(&mut reply).unwrap();
+    assert_eq!(reply[5] & 15, NOERROR, "it is asked as soon as the worker goes on");
+    assert_eq!(scene.running.shed.get(), 65 * 64 - u64::from(ASKS));
+    scene.wait("the others at the upstream", || scene.in_flight() == ASKS);
 }
 
 #[test]

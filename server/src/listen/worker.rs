@@ -369,7 +369,7 @@ impl Worker {
         self.running.inboxes[self.index].take(&mut self.letters, room);
         while let Some(letter) = self.letters.pop_front() {
             match letter {
-                Letter::Ask { query, waiter, patience, key } => {
+                Letter::Ask { query, waiter, patience, key, place: _place } => {
                     #[cfg(test)]
                     crate::mishap::at("letter", &query.query().name);
                     let (forwarder, desk) = (&mut self.forwarder, &mut self.desk);
@@ -377,7 +377,7 @@ impl Worker {
                         self.running.guarded(|| desk.ask_here(forwarder, now, &query, waiter, patience, key));
                     self.went_well(done, now);
                 }
-                Letter::Exchanged { id, result } => {
+                Letter::Exchanged { id, result, held: _held } => {
                     let result = result.as_deref().map_err(Clone::clone);
                     let done =
                         self.running.guarded(|| self.forwarder.exchanged(now, id, result, &mut self.desk));
