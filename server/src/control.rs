@@ -262,9 +262,11 @@ impl Server {
         }
         // From here on nothing can fail.
         let house = Arc::new(house);
-        let old = running.house.swap(house.clone());
+        let old = running.house.load_full();
+        // Told before the swap: whoever sees the new house finds there what is to become of a socket that it does not know.
+        self.ports.close_others(|address| house.listeners.contains_key(address), &old, &running);
+        running.house.store(house.clone());
         self.ports.open(bound, &running, &self.handle);
-        self.ports.close_others(|address| house.listeners.contains_key(address), &running);
         self.watch_addresses();
         if !self.ports.put_back_all(&running, &self.handle) {
             self.put_back_again();

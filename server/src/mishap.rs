@@ -1,6 +1,6 @@
 //! Bugs on demand, in this crate's own tests alone: a query for `panic-PLACE.anything` panics there.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::panic::resume_unwind;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
@@ -26,6 +26,7 @@ pub(crate) fn within(message: &[u8], place: &str, second: &str) {
 /// Panics in every turn of the workers of the server with this probe name, as long as it stands in [`SICK`]; waits there as
 /// long as it stands in [`HALTED`].
 pub(crate) fn each_turn(server: Name) {
+    *TURNS.lock().unwrap_or_else(PoisonError::into_inner).entry(server.to_string()).or_default() += 1;
     while HALTED.lock().unwrap_or_else(PoisonError::into_inner).contains(&server) {
         std::thread::yield_now();
     }
@@ -40,6 +41,13 @@ fn panic() -> ! {
     resume_unwind(Box::new("on demand"))
 }
 
+/// How many turns the workers of the server with this probe name have begun.
+pub(crate) fn turns(server: &Name) -> u64 {
+    let turns = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
+    turns.get(&server.to_string()).copied().unwrap_or_default()
+}
+
+static TURNS: LazyLock<Mutex<HashMap<String, u64>>> = LazyLock::new(Mutex::default);
 /// Names that came to [`within`].
 static SEEN: LazyLock<Mutex<HashSet<String>>> = LazyLock::new(Mutex::default);
 

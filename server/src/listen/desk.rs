@@ -1,21 +1,20 @@
 //! A worker's desk: whose replies go out where, and what its forwarder wants done.
 
 mod effects;
+mod listeners;
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cache::Stored;
 use forwarder::{Ask, Finished, Forwarder, NotSent, SocketId};
-use sockets::{Epoll, Interest, ListenSocket};
+use sockets::Epoll;
 use wire::{Answer, Flags, HeldQuery, OptionBytes, Query, Rcode, Reply};
 
 use super::inbox::{Client, Inner, Waiter};
 use super::socket::OpenSocket;
 use super::upstreams::Upstreams;
-use super::worker::LISTEN;
 use crate::failure::Failure;
 use crate::follow::{Follow, Found, Outer};
 use crate::house::Block;
@@ -59,73 +58,6 @@ impl Desk {
             scratch: Vec::new(),
             inner: Vec::new(),
         }
-    }
-
-    /// How many places for listen sockets there are, some perhaps empty.
-    pub(super) fn places(&self) -> usize {
-        self.sockets.len()
-    }
-
-    #[inline]
-    pub(super) fn socket(&mut self, place: usize) -> Option<&mut OpenSocket> {
-        self.sockets.get_mut(place)?.as_mut()
-    }
-
-    pub(super) fn open_listener(
-        &mut self,
-        address: SocketAddr,
-        nth: usize,
-        socket: ListenSocket,
-        epoll: &Epoll,
-    ) -> io::Result<()> {
-        let taken = self.running.taken.socket(address, self.index);
-        self.adopt(OpenSocket::new(address, nth, socket, taken), epoll)
-    }
-
-    pub(super) fn adopt(&mut self, socket: OpenSocket, epoll: &Epoll) -> io::Result<()> {
-        let place = self.sockets.iter().position(Option::is_none).unwrap_or(self.sockets.len());
-        epoll.add(&socket.socket, LISTEN | place as u64, Interest::Readable)?;
-        if place == self.sockets.len() {
-            self.sockets.push(None);
-        }
-        self.sockets[place] = Some(socket);
-        Ok(())
-    }
-
-    pub(super) fn close_listener(&mut self, address: SocketAddr, epoll: &Epoll) {
-        for place in &mut self.sockets {
-            if let Some(socket) = place.take_if(|socket| socket.address == address) {
-                let _ = epoll.remove(&socket.socket);
-            }
-        }
-    }
-
-    /// Where the nth socket of an address is.
-    pub(super) fn place_of(&self, address: SocketAddr, nth: usize) -> Option<usize> {
-        let is_it = |open: &OpenSocket| open.address == address && open.nth == nth;
-        self.sockets.iter().position(|open| open.as_ref().is_some_and(is_it))
-    }
-
-    /// Has the kernel give clients to so many sockets of this one's address, the first.
-    pub(super) fn spread(&mut self, place: usize, over: usize) {
-        let (now, running) = (self.now, self.running.clone());
-        if let Some(open) = self.socket(place)
-            && let Err(error) = open.socket.spread_over(over as u32)
-        {
-            // Clients are given to all of them.
-            running.io_error("spread", open.address, &error, now);
-        }
-    }
-
-    pub(super) fn close(&mut self, place: usize, epoll: &Epoll) {
-        if let Some(open) = self.sockets.get_mut(place).and_then(Option::take) {
-            let _ = epoll.remove(&open.socket);
-        }
-    }
-
-    /// The listen sockets, for the loop that comes after this one.
-    pub(super) fn into_sockets(self) -> Vec<OpenSocket> {
-        self.sockets.into_iter().flatten().collect()
     }
 
     /// Hands a miss to whoever has the same query in flight: this worker's forwarder, or another worker.
@@ -262,10 +194,11 @@ impl Desk {
             Client::Nobody | Client::Inner(_) => return false,
             Client::Udp { socket: (place, address), peer, local } => {
                 let is_it = |open: &OpenSocket| open.address == *address;
+                let stays = |open: &OpenSocket| is_it(open) && open.last.is_none();
                 let place = match self.sockets.get(usize::from(*place)) {
                     Some(Some(open)) if is_it(open) => usize::from(*place),
                     // The query came in by another worker, which keeps its sockets in another order.
-                    _ => match self.sockets.iter().position(|open| open.as_ref().is_some_and(is_it)) {
+                    _ => match self.sockets.iter().position(|open| open.as_ref().is_some_and(stays)) {
                         Some(place) => place,
                         // The address was closed by a reload meanwhile: nobody can be answered from it.
                         None => return false,

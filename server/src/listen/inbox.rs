@@ -15,7 +15,7 @@ use wire::{Asker, HeldQuery, Query};
 use super::mailbox::Mailbox;
 use super::stream_reply::StreamReply;
 use crate::follow::Outer;
-use crate::house::ServedZone;
+use crate::house::{House, ServedZone};
 use crate::serve::Asked;
 
 /// Something for a worker to do.
@@ -59,9 +59,9 @@ pub enum Letter {
         /// How many clients are given to.
         keep: usize,
     },
-    /// An address to serve no more.
-    Close(SocketAddr),
-    /// A round trip: the sender is dropped once every letter before this one is done.
+    /// An address to serve no more, and the configuration that serves what waits there.
+    Close(SocketAddr, Arc<House>),
+    /// A round trip: the sender is dropped once every letter before this one is done, and what that closes is closed.
     Mark(mpsc::Sender<()>),
     /// The end.
     Stop,

@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 
 use super::inbox::Letter;
 use super::tcp;
+use crate::house::House;
 use crate::running::Running;
 
 /// Why an address cannot be served; each says what to do about it.
@@ -155,14 +156,14 @@ impl Ports {
         }
     }
 
-    /// Closes every address that `keep` does not name.
-    pub fn close_others(&mut self, keep: impl Fn(&SocketAddr) -> bool, running: &Running) {
+    /// Closes every address that `keep` does not name; what waits there is served by `old`.
+    pub fn close_others(&mut self, keep: impl Fn(&SocketAddr) -> bool, old: &Arc<House>, running: &Running) {
         self.tcp.retain(|address, task| {
             let stays = keep(address);
             if !stays {
                 task.abort();
                 for inbox in &running.inboxes {
-                    inbox.post(Letter::Close(*address));
+                    inbox.post(Letter::Close(*address, old.clone()));
                 }
             }
             stays
@@ -214,7 +215,7 @@ impl Ports {
                 task.abort();
             }
             for inbox in &running.inboxes {
-                inbox.post(Letter::Close(bound.address));
+                inbox.post(Letter::Close(bound.address, running.house.load_full()));
             }
             let bound = Bound { new: vec![bound], sockets: self.sockets, more: Vec::new() };
             self.open(bound, running, handle);

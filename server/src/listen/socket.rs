@@ -7,6 +7,7 @@ use std::time::Instant;
 use sockets::{BATCH, ListenSocket, Outgoing};
 
 use super::taken::Takes;
+use crate::house::House;
 use crate::running::Running;
 
 /// One listen socket with the replies that wait to leave by it.
@@ -19,14 +20,27 @@ pub(super) struct OpenSocket {
     pub(super) replies: Outgoing,
     /// Counts the batches taken off it.
     pub(super) taken: Arc<Takes>,
+    /// It is read to its end, a batch in each turn, and closed.
+    pub(super) last: Option<Last>,
     kernel_drops: u32,
     new_drops: u64,
+}
+
+/// What a socket that is to be closed may still bring, and the configuration that serves it.
+pub(super) struct Last {
+    batches: u32,
+    house: Arc<House>,
 }
 
 impl OpenSocket {
     pub(super) fn new(address: SocketAddr, nth: usize, socket: ListenSocket, taken: Arc<Takes>) -> Self {
         let replies = Outgoing::new(BATCH, REPLY_BYTES);
-        Self { address, nth, socket, replies, taken, kernel_drops: 0, new_drops: 0 }
+        Self { address, nth, socket, replies, taken, last: None, kernel_drops: 0, new_drops: 0 }
+    }
+
+    /// Has it closed once it is read to its end.
+    pub(super) fn end(&mut self, house: &Arc<House>) {
+        self.last.get_or_insert_with(|| Last { batches: LAST_BATCHES, house: house.clone() });
     }
 
     /// Notes the kernel's counter of datagrams that found no room.
@@ -53,5 +67,15 @@ impl OpenSocket {
     }
 }
 
+impl Last {
+    /// What serves one more batch; `None` where it brought as many as may be: a flood must not keep it open.
+    pub(super) fn house(&mut self) -> Option<Arc<House>> {
+        self.batches = self.batches.checked_sub(1)?;
+        Some(self.house.clone())
+    }
+}
+
+/// Batches that a socket may bring before it is closed: more than its 4 MiB hold.
+const LAST_BATCHES: u32 = 1024;
 /// Bytes that a reply slot has from the start; a larger reply makes it grow, once.
 const REPLY_BYTES: usize = 1500;

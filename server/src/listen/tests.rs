@@ -2,12 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use sockets::BATCH;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use wire::{Flags, Name, RType};
@@ -18,7 +20,7 @@ use crate::cli::Flags as CommandLine;
 use crate::clock;
 use crate::control::Server;
 use crate::keeping::Environment;
-use crate::mishap::{HALTED, SICK};
+use crate::mishap::{HALTED, SICK, turns};
 use crate::observe::logger::tests::Paper;
 use crate::observe::{Format, Logger};
 use crate::origin::Origin;
@@ -251,6 +253,45 @@ fn queries_beyond_what_may_wait_for_a_worker_are_told_so_and_the_others_are_aske
 }
 
 #[test]
+fn what_waits_at_an_address_that_a_reload_closes_is_answered_a_batch_in_each_turn() {
+    let mut scene = Scene::with(1, "", "bind 127.0.0.2\ntemplate IN A hit {\nrcode NOERROR\n}");
+    let closing = SocketAddr::new([127, 0, 0, 2].into(), scene.at.port());
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    client.connect(closing).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    let probe = scene.running.shared.probe;
+    HALTED.lock().unwrap().push(probe);
+    // A client's socket holds so many replies.
+    let batches = 3;
+    // It wakes for the first of them, and halts before it reads any.
+    let before = turns(&probe);
+    for n in 0..batches * BATCH {
+        client.send(&packet(&format!("n{n}.hit"))).unwrap();
+    }
+    scene.wait("the worker's next turn", || turns(&probe) > before);
+    let mut server = scene.server.take().unwrap();
+    scene.write("");
+    let house = scene.running.house.load_full();
+    thread::scope(|scope| {
+        let reload = scope.spawn(|| {
+            let next = server.begin_reload(None)();
+            server.finish_reload(next, None);
+        });
+        scene.wait("the new house", || !Arc::ptr_eq(&house, &scene.running.house.load()));
+        HALTED.lock().unwrap().retain(|halted| *halted != probe);
+        for n in 0..batches * BATCH {
+            assert_eq!(rcode(&client), Some(NOERROR), "{n}");
+        }
+        reload.join().unwrap();
+    });
+    assert!(turns(&probe) - before >= batches as u64, "no turn takes more than one batch of it");
+    scene.wait("the line", || scene.logged("Reloading complete"));
+    // Closed, once the reload is complete: the address is free.
+    drop(UdpSocket::bind(closing).unwrap());
+    assert_eq!(scene.ask("good.example"), Some(NOERROR));
+}
+
+#[test]
 fn a_worker_that_panics_in_every_turn_rests_longer_each_time_and_serves_once_it_can() {
     let scene = Scene::start(1, "");
     let began = clock::now();
@@ -291,6 +332,8 @@ struct Scene {
     at: SocketAddr,
     asked: Arc<Mutex<Vec<Vec<u8>>>>,
     paper: Paper,
+    dir: tempfile::TempDir,
+    corefile: String,
     _fatal: mpsc::UnboundedReceiver<String>,
 }
 
@@ -308,24 +351,32 @@ impl Scene {
         let (fatal, fatal_messages) = mpsc::unbounded_channel();
         let paper = Paper::default();
         // The port is free, or somebody took it meanwhile.
-        let (at, server) = (0..10)
+        let dir = tempfile::tempdir().unwrap();
+        let (at, corefile, server) = (0..10)
             .find_map(|_| {
                 let at = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
                 let corefile = format!(
-                    ".:{} {{\nbind {}\nmultisocket {workers}\nforward . {to} {{\nprefer_udp\n{properties}\n}}\n{directives}\n}}\n",
+                    ".:{} {{\nbind {}\nmultisocket {workers}\nforward . {to} {{\nprefer_udp\n{properties}\n}}\n",
                     at.port(),
                     at.ip()
                 );
+                let file = dir.path().join("Corefile");
+                fs::write(&file, format!("{corefile}{directives}\n}}\n")).unwrap();
                 let logger = Logger::start(Format::Text, paper.clone()).unwrap();
-                let origin = Origin::Text(corefile.into());
+                let origin = Origin::File(file);
                 let start = clock::now();
                 let server =
                     Server::start(&flags(), origin, RUNTIME.handle(), logger, fatal.clone(), start).ok()?;
-                Some((at, server))
+                Some((at, corefile, server))
             })
             .unwrap();
         let running = server.running().clone();
-        Self { server: Some(server), running, at, asked, paper, _fatal: fatal_messages }
+        Self { server: Some(server), running, at, asked, paper, dir, corefile, _fatal: fatal_messages }
+    }
+
+    /// Writes the Corefile anew, with these directives.
+    fn write(&self, directives: &str) {
+        fs::write(self.dir.path().join("Corefile"), format!("{}{directives}\n}}\n", self.corefile)).unwrap();
     }
 
     fn client(&self) -> UdpSocket {

@@ -4,6 +4,8 @@
 //! forwarder, then sees to upstream replies, letters from other threads and timers. It blocks, in epoll, only when every
 //! listen socket was empty.
 
+mod pause;
+
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
@@ -15,7 +17,10 @@ use std::time::{Duration, Instant};
 
 use forwarder::{Forwarder, Limits};
 use sockets::{BATCH, Datagram, Epoll, Events, Interest, Received};
+use tokio::sync::mpsc;
 use wire::{Gate, HeldQuery, accept, accept_truncated};
+
+use pause::Pause;
 
 use super::desk::Desk;
 use super::inbox::{A_TURN, Client, Letter, Waiter};
@@ -69,22 +74,6 @@ pub fn spawn(running: Arc<Running>, index: usize) -> io::Result<thread::JoinHand
     })
 }
 
-/// How long a worker rests after a panic: 10 ms, and twice as long each time, up to 1 s, while it does not get through
-/// one turn. One bad packet costs little, a bug in every turn neither a core nor a log full of it.
-#[derive(Default)]
-struct Pause(Option<Duration>);
-
-impl Pause {
-    /// The next one; `turned` says whether the loop got through a turn since the last.
-    fn next(&mut self, turned: bool) -> Duration {
-        let pause = match self.0 {
-            Some(last) if !turned => (last * 2).min(LONGEST_PAUSE),
-            _ => SHORTEST_PAUSE,
-        };
-        *self.0.insert(pause)
-    }
-}
-
 /// What outlives a loop that panicked.
 #[derive(Default)]
 struct Kept {
@@ -107,6 +96,8 @@ struct Worker {
     outcomes: Box<[Outcome]>,
     /// This batch's misses.
     misses: Vec<(HeldQuery, Waiter, Option<Duration>)>,
+    /// Who waits until every socket is closed that is to be.
+    marks: Vec<mpsc::Sender<()>>,
     /// When to end although something is still in flight.
     drain_until: Option<Instant>,
     /// Whether it got through a turn.
@@ -134,6 +125,7 @@ impl Worker {
             letters: kept.letters,
             outcomes: vec![Outcome::OPEN; BATCH].into(),
             misses: Vec::with_capacity(BATCH),
+            marks: Vec::new(),
             drain_until: kept.drain_until,
             turned: false,
             cut_short: false,
@@ -178,7 +170,10 @@ impl Worker {
             let mut busy = false;
             let house = self.running.house.load();
             for place in 0..self.desk.places() {
-                busy |= self.serve_socket(&house, place, now);
+                busy |= match self.desk.last(place) {
+                    None => self.serve_socket(&house, place, now),
+                    Some(last) => self.serve_last(last, place, now),
+                };
             }
             drop(house);
             let wake = self.forwarder.next_wake();
@@ -246,7 +241,22 @@ impl Worker {
             }
         }
         socket.note_kernel_drops(self.received.kernel_drops());
-        let Some(listener) = house.listeners.get(&address) else { return true };
+        if !self.serve_batch(house, place, now) {
+            // A reload closes it this very moment: the letter is there.
+            self.read_letters(now);
+            if let Some(Some(house)) = self.desk.last(place) {
+                self.serve_batch(&house, place, now);
+            }
+        }
+        true
+    }
+
+    /// Answers what memory knows of the batch that was taken from a listen socket; false if the house does not know the
+    /// address.
+    fn serve_batch(&mut self, house: &House, place: usize, now: Instant) -> bool {
+        let Some(socket) = self.desk.socket(place) else { return true };
+        let address = socket.address;
+        let Some(listener) = house.listeners.get(&address) else { return false };
         let (mut gate, tables) = (Gate::Drop, Tables::default());
         for outcome in &mut self.outcomes[..self.received.len()] {
             outcome.counted = false;
@@ -393,26 +403,36 @@ impl Worker {
                         self.desk.spread(place, over);
                     }
                 }
-                Letter::Fewer { address, nth, keep } => self.close_one(address, nth, keep, now),
-                Letter::Close(address) => self.desk.close_listener(address, &self.epoll),
+                Letter::Fewer { address, nth, keep } => self.close_one(address, nth, keep),
+                Letter::Close(address, house) => self.desk.close_listener(address, &house),
+                Letter::Mark(sender) if self.desk.is_closing() => self.marks.push(sender),
                 Letter::Mark(sender) => drop(sender),
                 Letter::Stop => self.drain_until = Some(now + DRAIN),
             }
         }
     }
 
-    /// Answers what waits in a socket that is too many, and closes it.
-    fn close_one(&mut self, address: SocketAddr, nth: usize, keep: usize, now: Instant) {
+    /// Has a socket closed that is too many, once it is read to its end.
+    fn close_one(&mut self, address: SocketAddr, nth: usize, keep: usize) {
         let Some(place) = self.desk.place_of(address, nth) else { return };
         // The first worker may not have done it yet. Whoever comes now goes to the others.
         self.desk.spread(place, keep);
-        let house = self.running.house.load_full();
-        for _ in 0..LAST_BATCHES {
-            if !self.serve_socket(&house, place, now) {
-                break;
-            }
+        if let Some(open) = self.desk.socket(place) {
+            open.end(&self.running.house.load_full());
+        }
+    }
+
+    /// Takes one batch from a socket that is to be closed; closes it, and says false, where there is none or no house for
+    /// it.
+    fn serve_last(&mut self, house: Option<Arc<House>>, place: usize, now: Instant) -> bool {
+        if house.is_some_and(|house| self.serve_socket(&house, place, now)) {
+            return true;
         }
         self.desk.close(place, &self.epoll);
+        if !self.desk.is_closing() {
+            self.marks.clear();
+        }
+        false
     }
 
     fn read_upstream(&mut self, now: Instant, place: usize) {
@@ -472,28 +492,9 @@ pub(super) const LISTEN: u64 = 1 << 33;
 const CLIENT_BYTES: usize = 4096;
 /// Room for an upstream's: the longest there is, whatever we announced.
 const UPSTREAM_BYTES: usize = 65_535;
-/// Batches that a socket may bring before it is closed: more than its 4 MiB hold.
-const LAST_BATCHES: usize = 1024;
 /// How long queries in flight may take once the server stops; upstreams are given up after 4.8 s.
 const DRAIN: Duration = Duration::from_millis(4850);
 /// A worker's turn takes less; the shortest slice that there is. Others on its core cost a query a tick otherwise (4 ms).
 const SLICE: Duration = Duration::from_micros(100);
 /// How long a worker may sleep without a sign of life.
 const HEARTBEAT: Duration = Duration::from_millis(500);
-/// How long a worker rests after a panic.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pauses_double_up_to_a_second_until_a_turn_is_done() {
-        let mut pause = Pause::default();
-        let mut next = |turned| pause.next(turned).as_millis();
-        let growing = [10, 20, 40, 80, 160, 320, 640, 1000, 1000];
-        assert_eq!(growing.map(|_| next(false)), growing);
-        assert_eq!([next(true), next(true), next(false), next(false), next(true)], [10, 10, 20, 40, 10]);
-    }
-}

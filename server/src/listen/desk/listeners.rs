@@ -1,0 +1,94 @@
+//! The listen sockets on a worker's desk.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use sockets::{Epoll, Interest, ListenSocket};
+
+use super::super::socket::{Last, OpenSocket};
+use super::super::worker::LISTEN;
+use super::Desk;
+use crate::house::House;
+
+impl Desk {
+    /// How many places for listen sockets there are, some perhaps empty.
+    pub(in crate::listen) fn places(&self) -> usize {
+        self.sockets.len()
+    }
+
+    #[inline]
+    pub(in crate::listen) fn socket(&mut self, place: usize) -> Option<&mut OpenSocket> {
+        self.sockets.get_mut(place)?.as_mut()
+    }
+
+    pub(in crate::listen) fn open_listener(
+        &mut self,
+        address: SocketAddr,
+        nth: usize,
+        socket: ListenSocket,
+        epoll: &Epoll,
+    ) -> io::Result<()> {
+        let taken = self.running.taken.socket(address, self.index);
+        self.adopt(OpenSocket::new(address, nth, socket, taken), epoll)
+    }
+
+    pub(in crate::listen) fn adopt(&mut self, socket: OpenSocket, epoll: &Epoll) -> io::Result<()> {
+        let place = self.sockets.iter().position(Option::is_none).unwrap_or(self.sockets.len());
+        epoll.add(&socket.socket, LISTEN | place as u64, Interest::Readable)?;
+        if place == self.sockets.len() {
+            self.sockets.push(None);
+        }
+        self.sockets[place] = Some(socket);
+        Ok(())
+    }
+
+    /// Has the sockets of an address closed that there are now, once they are read to their ends.
+    pub(in crate::listen) fn close_listener(&mut self, address: SocketAddr, house: &Arc<House>) {
+        self.sockets
+            .iter_mut()
+            .flatten()
+            .filter(|open| open.address == address)
+            .for_each(|open| open.end(house));
+    }
+
+    /// Of a socket that is to be closed: what serves one more batch of it, if there may be one.
+    #[inline]
+    pub(in crate::listen) fn last(&mut self, place: usize) -> Option<Option<Arc<House>>> {
+        self.socket(place)?.last.as_mut().map(Last::house)
+    }
+
+    /// Whether a socket is read to its end.
+    pub(in crate::listen) fn is_closing(&self) -> bool {
+        self.sockets.iter().flatten().any(|open| open.last.is_some())
+    }
+
+    /// Where the nth socket of an address is.
+    pub(in crate::listen) fn place_of(&self, address: SocketAddr, nth: usize) -> Option<usize> {
+        let is_it = |open: &OpenSocket| open.address == address && open.nth == nth && open.last.is_none();
+        self.sockets.iter().position(|open| open.as_ref().is_some_and(is_it))
+    }
+
+    /// Has the kernel give clients to so many sockets of this one's address, the first.
+    pub(in crate::listen) fn spread(&mut self, place: usize, over: usize) {
+        let (now, running) = (self.now, self.running.clone());
+        if let Some(open) = self.socket(place)
+            && let Err(error) = open.socket.spread_over(over as u32)
+        {
+            // Clients are given to all of them.
+            running.io_error("spread", open.address, &error, now);
+        }
+    }
+
+    pub(in crate::listen) fn close(&mut self, place: usize, epoll: &Epoll) {
+        if let Some(mut open) = self.sockets.get_mut(place).and_then(Option::take) {
+            open.send(&self.running, self.now);
+            let _ = epoll.remove(&open.socket);
+        }
+    }
+
+    /// The listen sockets, for the loop that comes after this one.
+    pub(in crate::listen) fn into_sockets(self) -> Vec<OpenSocket> {
+        self.sockets.into_iter().flatten().collect()
+    }
+}
