@@ -118,6 +118,8 @@ pub struct Net {
     pub unsendable_to: Option<SocketAddr>,
     /// Sockets whose address is gone: nothing leaves through them any more.
     pub spoiled: HashSet<u64>,
+    /// Sockets of which the state machine was told so.
+    pub told: HashSet<u64>,
     pub close_panics: bool,
     pub got: Vec<Got>,
     pub done: Vec<Done>,
@@ -164,6 +166,7 @@ impl Outside<u32> for Net {
 
     fn send(&mut self, socket: SocketId, datagram: &[u8]) {
         let upstream = self.sockets[&socket.to_bits()];
+        assert!(!self.told.contains(&socket.to_bits()), "sent where nothing leaves, and that was told");
         // Without descriptors the sockets that are there still serve.
         let unsendable = self.unsendable_to(upstream).filter(|error| *error != NotSent::Files);
         let spoiled = self.spoiled.contains(&socket.to_bits());
@@ -264,6 +267,7 @@ impl World {
             unsendable: None,
             unsendable_to: None,
             spoiled: HashSet::new(),
+            told: HashSet::new(),
             close_panics: false,
             unsent: Vec::new(),
             got: Vec::new(),
@@ -351,6 +355,9 @@ impl World {
                         self.forwarder.socket_error(now, socket, error, &mut self.net);
                     }
                     Event::Unsent(socket, id, error) => {
+                        if matches!(error, NotSent::Refused(_)) {
+                            self.net.told.insert(socket.to_bits());
+                        }
                         self.forwarder.unsent(now, socket, id, error, &mut self.net);
                     }
                     Event::Exchanged(id, result) => {
