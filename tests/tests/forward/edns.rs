@@ -3,7 +3,7 @@
 use std::thread::scope;
 use std::time::Duration;
 
-use tests::{Action, Ask, Asked, Dns, Says, Upstream, fresh_ip};
+use tests::{Action, Ask, Asked, Dns, Says, Upstream, fresh_ip, steadily};
 
 use super::good;
 
@@ -40,12 +40,14 @@ fn hostile(fault: Fault) -> Upstream {
 
 #[test]
 fn clients_are_served_behind_upstreams_that_are_hostile_to_edns() {
-    scope(|scope| {
-        for (what, fault) in KINDS {
-            for count in [1, 2] {
-                scope.spawn(move || served(what, fault, count));
+    steadily(|| {
+        scope(|scope| {
+            for (what, fault) in KINDS {
+                for count in [1, 2] {
+                    scope.spawn(move || served(what, fault, count));
+                }
             }
-        }
+        });
     });
 }
 
@@ -72,87 +74,97 @@ fn served(what: &str, fault: Fault, count: usize) {
 
 #[test]
 fn an_upstream_without_edns_takes_dnssec_from_nobody_where_another_has_it() {
-    scope(|scope| {
-        for (what, fault) in KINDS {
-            scope.spawn(move || {
-                let (bad, right) = (hostile(fault), Upstream::start(fresh_ip(), good));
-                let dns = Dns::start(&format!(
-                    "forward . {} {} {{\npolicy sequential\n}}",
-                    bad.word(),
-                    right.word()
-                ));
-                for n in 0..3 {
-                    dns.ask(&format!("plain{n}.example"));
-                    let name = format!("signed{n}.example");
-                    let reply = Ask::new(&name, "A").dnssec_ok().timeout(Duration::from_secs(6)).of(dns.at);
-                    assert_eq!(reply.short(), ["192.0.2.1"], "{what}, {n}");
-                    let asked = right.asked_for(&format!("{name}."));
-                    let with_do =
-                        asked.iter().any(|asked| asked.edns.as_ref().is_some_and(|edns| edns.dnssec_ok));
-                    assert!(with_do, "{what}, {n}: {asked:?}");
-                }
-            });
-        }
+    steadily(|| {
+        scope(|scope| {
+            for (what, fault) in KINDS {
+                scope.spawn(move || {
+                    let (bad, right) = (hostile(fault), Upstream::start(fresh_ip(), good));
+                    let dns = Dns::start(&format!(
+                        "forward . {} {} {{\npolicy sequential\n}}",
+                        bad.word(),
+                        right.word()
+                    ));
+                    for n in 0..3 {
+                        dns.ask(&format!("plain{n}.example"));
+                        let name = format!("signed{n}.example");
+                        let reply =
+                            Ask::new(&name, "A").dnssec_ok().timeout(Duration::from_secs(6)).of(dns.at);
+                        assert_eq!(reply.short(), ["192.0.2.1"], "{what}, {n}");
+                        let asked = right.asked_for(&format!("{name}."));
+                        let with_do =
+                            asked.iter().any(|asked| asked.edns.as_ref().is_some_and(|edns| edns.dnssec_ok));
+                        assert!(with_do, "{what}, {n}: {asked:?}");
+                    }
+                });
+            }
+        });
     });
 }
 
 #[test]
 fn a_subnet_that_an_upstream_finds_fault_with_takes_dnssec_from_nobody() {
-    // As BIND: FORMERR without OPT.
-    let upstream = Upstream::start(fresh_ip(), |asked| match &asked.edns {
-        Some(edns) if !edns.options.is_empty() => Action::Reply(Says::rcode(1).without_edns()),
-        _ => good(asked),
+    steadily(|| {
+        // As BIND: FORMERR without OPT.
+        let upstream = Upstream::start(fresh_ip(), |asked| match &asked.edns {
+            Some(edns) if !edns.options.is_empty() => Action::Reply(Says::rcode(1).without_edns()),
+            _ => good(asked),
+        });
+        let dns = Dns::start(&format!("forward . {}", upstream.word()));
+        let subnet = [0, 1, 24, 0, 192, 0, 2];
+        for n in 0..3 {
+            let odd = Ask::new(&format!("odd{n}.example"), "A").option(ECS, &subnet);
+            assert_eq!(odd.of(dns.at).short(), ["192.0.2.1"]);
+            let name = format!("signed{n}.example");
+            Ask::new(&name, "A").dnssec_ok().of(dns.at);
+            let seen = upstream.asked_for(&format!("{name}."));
+            assert!(
+                seen[0].edns.as_ref().is_some_and(|edns| edns.dnssec_ok),
+                "query {n} keeps its DO: {seen:?}"
+            );
+        }
     });
-    let dns = Dns::start(&format!("forward . {}", upstream.word()));
-    let subnet = [0, 1, 24, 0, 192, 0, 2];
-    for n in 0..3 {
-        let odd = Ask::new(&format!("odd{n}.example"), "A").option(ECS, &subnet);
-        assert_eq!(odd.of(dns.at).short(), ["192.0.2.1"]);
-        let name = format!("signed{n}.example");
-        Ask::new(&name, "A").dnssec_ok().of(dns.at);
-        let seen = upstream.asked_for(&format!("{name}."));
-        assert!(seen[0].edns.as_ref().is_some_and(|edns| edns.dnssec_ok), "query {n} keeps its DO: {seen:?}");
-    }
 }
 
 #[test]
 fn the_upstreams_scope_goes_back_to_who_asked_with_a_subnet_and_decides_what_is_kept() {
-    let subnet = |scope| [0, 1, 24, scope, 198, 51, 100];
-    let upstream = Upstream::start(fresh_ip(), move |asked| {
-        let says = Says::answer(&format!("{} 300 IN A 192.0.2.1", asked.name));
-        match asked.name.as_str() {
-            "none.example." => Action::Reply(says),
-            "all.example." => Action::Reply(says.option(ECS, &subnet(0))),
-            "part.example." => Action::Reply(says.option(ECS, &subnet(20))),
-            // A forger who does not know the subnet, and the upstream after him.
-            _ => Action::Both(
-                Box::new(Action::Reply(
-                    Says::answer(&format!("{} 300 IN A 203.0.113.66", asked.name))
-                        .option(ECS, &[0, 1, 24, 0, 198, 51, 101]),
-                )),
-                Box::new(Action::Reply(says.option(ECS, &subnet(0)))),
-            ),
+    steadily(|| {
+        let subnet = |scope| [0, 1, 24, scope, 198, 51, 100];
+        let upstream = Upstream::start(fresh_ip(), move |asked| {
+            let says = Says::answer(&format!("{} 300 IN A 192.0.2.1", asked.name));
+            match asked.name.as_str() {
+                "none.example." => Action::Reply(says),
+                "all.example." => Action::Reply(says.option(ECS, &subnet(0))),
+                "part.example." => Action::Reply(says.option(ECS, &subnet(20))),
+                // A forger who does not know the subnet, and the upstream after him.
+                _ => Action::Both(
+                    Box::new(Action::Reply(
+                        Says::answer(&format!("{} 300 IN A 203.0.113.66", asked.name))
+                            .option(ECS, &[0, 1, 24, 0, 198, 51, 101]),
+                    )),
+                    Box::new(Action::Reply(says.option(ECS, &subnet(0)))),
+                ),
+            }
+        });
+        let dns = Dns::start(&format!("cache\nforward . {}", upstream.word()));
+        // What comes back, and how often the upstream is asked by two with a subnet and two without.
+        for (name, scope, queries) in [
+            ("none.example", None, 3),
+            ("all.example", Some(0), 1),
+            // To a query without subnet, too, this upstream says that the answer is for a part.
+            ("part.example", Some(20), 4),
+            ("forged.example", Some(0), 1),
+        ] {
+            let first = Ask::new(name, "A").option(ECS, &subnet(0)).of(dns.at);
+            assert_eq!(first.short(), ["192.0.2.1"], "{name}");
+            assert_eq!(first.option(ECS), scope.map(subnet).as_ref().map(|option| &option[..]), "{name}");
+            let other = Ask::new(name, "A").option(ECS, &subnet(0)).of(dns.at);
+            assert_eq!(other.short(), ["192.0.2.1"], "{name}");
+            for _ in 0..2 {
+                let reply = Ask::new(name, "A").edns(1232).of(dns.at);
+                assert_eq!(reply.short(), ["192.0.2.1"], "{name}");
+                assert_eq!(reply.option(ECS), None, "{name}: who sent none gets none");
+            }
+            assert_eq!(upstream.count(&format!("{name}.")), queries, "{name}");
         }
     });
-    let dns = Dns::start(&format!("cache\nforward . {}", upstream.word()));
-    // What comes back, and how often the upstream is asked by two with a subnet and two without.
-    for (name, scope, queries) in [
-        ("none.example", None, 3),
-        ("all.example", Some(0), 1),
-        // To a query without subnet, too, this upstream says that the answer is for a part.
-        ("part.example", Some(20), 4),
-        ("forged.example", Some(0), 1),
-    ] {
-        let first = Ask::new(name, "A").option(ECS, &subnet(0)).of(dns.at);
-        assert_eq!(first.short(), ["192.0.2.1"], "{name}");
-        assert_eq!(first.option(ECS), scope.map(subnet).as_ref().map(|option| &option[..]), "{name}");
-        let other = Ask::new(name, "A").option(ECS, &subnet(0)).of(dns.at);
-        assert_eq!(other.short(), ["192.0.2.1"], "{name}");
-        for _ in 0..2 {
-            let reply = Ask::new(name, "A").edns(1232).of(dns.at);
-            assert_eq!(reply.short(), ["192.0.2.1"], "{name}");
-            assert_eq!(reply.option(ECS), None, "{name}: who sent none gets none");
-        }
-        assert_eq!(upstream.count(&format!("{name}.")), queries, "{name}");
-    }
 }

@@ -13,15 +13,17 @@ use super::good;
 
 #[test]
 fn a_question_in_another_case_is_accepted_and_the_clients_case_comes_back() {
-    let upstream = Upstream::start(fresh_ip(), |asked| {
-        Action::Reply(Says::answer(&format!("{} 300 IN A 192.0.2.1", asked.name)).shouting())
+    steadily(|| {
+        let upstream = Upstream::start(fresh_ip(), |asked| {
+            Action::Reply(Says::answer(&format!("{} 300 IN A 192.0.2.1", asked.name)).shouting())
+        });
+        let dns = Dns::start(&format!("cache\nforward . {}", upstream.word()));
+        for name in ["wWw.eXample", "WwW.ExamplE"] {
+            // `Ask` checks that the question comes back as it was sent.
+            assert_eq!(dns.ask(name).short(), ["192.0.2.1"]);
+        }
+        assert_eq!(upstream.count("www.example."), 1);
     });
-    let dns = Dns::start(&format!("cache\nforward . {}", upstream.word()));
-    for name in ["wWw.eXample", "WwW.ExamplE"] {
-        // `Ask` checks that the question comes back as it was sent.
-        assert_eq!(dns.ask(name).short(), ["192.0.2.1"]);
-    }
-    assert_eq!(upstream.count("www.example."), 1);
 }
 
 #[test]
@@ -56,24 +58,31 @@ fn force_tcp_never_sends_a_datagram() {
 
 #[test]
 fn a_tcp_upstream_is_pipelined_and_may_answer_out_of_order() {
-    let upstream = Upstream::start(fresh_ip(), |asked| {
-        let n: u64 =
-            asked.name.trim_start_matches('n').split('.').next().and_then(|n| n.parse().ok()).unwrap_or(0);
-        Action::answer(&format!("{} 300 IN A 192.0.2.{n}", asked.name))
-            .after(Duration::from_millis(800 - n * 10))
+    steadily(|| {
+        let upstream = Upstream::start(fresh_ip(), |asked| {
+            let n: u64 = asked
+                .name
+                .trim_start_matches('n')
+                .split('.')
+                .next()
+                .and_then(|n| n.parse().ok())
+                .unwrap_or(0);
+            Action::answer(&format!("{} 300 IN A 192.0.2.{n}", asked.name))
+                .after(Duration::from_millis(800 - n * 10))
+        });
+        let dns = Dns::start(&format!("forward . {} {{\nforce_tcp\n}}", upstream.word()));
+        scope(|scope| {
+            for n in 0..40 {
+                let at = dns.at;
+                scope.spawn(move || {
+                    let reply = ask(at, &format!("n{n}.example"), "A");
+                    assert_eq!(reply.short(), [format!("192.0.2.{n}")]);
+                    assert!(reply.elapsed < Duration::from_secs(2), "{:?}", reply.elapsed);
+                });
+            }
+        });
+        assert!(upstream.connections() <= 10, "{} connections for 40 queries", upstream.connections());
     });
-    let dns = Dns::start(&format!("forward . {} {{\nforce_tcp\n}}", upstream.word()));
-    scope(|scope| {
-        for n in 0..40 {
-            let at = dns.at;
-            scope.spawn(move || {
-                let reply = ask(at, &format!("n{n}.example"), "A");
-                assert_eq!(reply.short(), [format!("192.0.2.{n}")]);
-                assert!(reply.elapsed < Duration::from_secs(2), "{:?}", reply.elapsed);
-            });
-        }
-    });
-    assert!(upstream.connections() <= 10, "{} connections for 40 queries", upstream.connections());
 }
 
 #[test]
@@ -152,23 +161,25 @@ fn equal_misses_in_flight_are_one_upstream_query() {
 
 #[test]
 fn clients_that_share_a_flight_get_their_own_spelling_back() {
-    let upstream = Upstream::start(fresh_ip(), |asked| good(asked).after(Duration::from_millis(250)));
-    let dns = Dns::start(&format!("forward . {}", upstream.word()));
-    // A short name, and one as long as names may be.
-    let long = [&"a".repeat(63)[..], &"b".repeat(63), &"c".repeat(63), &"d".repeat(61)].join(".");
-    for name in ["short.example", &long] {
-        let upper = name.to_uppercase();
-        let mixed = name.replace('a', "A").replace("ex", "eX");
-        scope(|scope| {
-            let asked = [name, &upper, &mixed].map(|spelled| {
-                let at = dns.at;
-                // `Ask` refuses a reply to a question that is not spelled as it was asked.
-                scope.spawn(move || Ask::new(spelled, "A").edns(1232).of(at).short().concat())
+    steadily(|| {
+        let upstream = Upstream::start(fresh_ip(), |asked| good(asked).after(Duration::from_millis(250)));
+        let dns = Dns::start(&format!("forward . {}", upstream.word()));
+        // A short name, and one as long as names may be.
+        let long = [&"a".repeat(63)[..], &"b".repeat(63), &"c".repeat(63), &"d".repeat(61)].join(".");
+        for name in ["short.example", &long] {
+            let upper = name.to_uppercase();
+            let mixed = name.replace('a', "A").replace("ex", "eX");
+            scope(|scope| {
+                let asked = [name, &upper, &mixed].map(|spelled| {
+                    let at = dns.at;
+                    // `Ask` refuses a reply to a question that is not spelled as it was asked.
+                    scope.spawn(move || Ask::new(spelled, "A").edns(1232).of(at).short().concat())
+                });
+                assert_eq!(asked.map(|asked| asked.join().unwrap()), ["192.0.2.1"; 3]);
             });
-            assert_eq!(asked.map(|asked| asked.join().unwrap()), ["192.0.2.1"; 3]);
-        });
-        assert!(upstream.count(&format!("{name}.")) < 3, "they shared a query");
-    }
+            assert!(upstream.count(&format!("{name}.")) < 3, "they shared a query");
+        }
+    });
 }
 
 #[test]
