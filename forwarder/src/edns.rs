@@ -162,7 +162,7 @@ const ONCE_MS: u64 = 1_000;
 mod tests {
     use super::*;
 
-    #[allow(clippy::disallowed_methods)]
+    #[allow(clippy::disallowed_methods, reason = "a test's time begins at any moment")]
     fn state() -> (EdnsState, impl Fn(u64) -> Instant) {
         let epoch = Instant::now();
         (EdnsState::new(epoch), move |s| epoch + Duration::from_secs(s))

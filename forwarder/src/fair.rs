@@ -1,7 +1,7 @@
 //! Places that many clients share: how many one of them may take, so that it never leaves the others without.
 //!
-//! The rule is that of switches whose ports share a memory (Choudhury and Hahne, "Dynamic queue length thresholds", 1998): a
-//! client takes one more place only while it has fewer than [`SHARE`] times as many as are free. Whoever takes all he can
+//! The rule is that of switches whose ports share a memory (Choudhury and Hahne, "Dynamic queue length thresholds",
+//! 1998): a client takes one more place only while it has fewer than [`SHARE`] times as many as are free. Whoever takes all he can
 //! leaves some free, and two who do so leave some, too: nobody who comes later has to wait for them, and nothing that was
 //! taken has to be taken back. As others come, fewer are free, and who has many gets no more until they have as many.
 

@@ -130,7 +130,7 @@ mod tests {
         assert!(!is_reply(&[7, 7, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0], 0x0707));
     }
 
-    #[allow(clippy::disallowed_methods)]
+    #[allow(clippy::disallowed_methods, reason = "a test's time begins at any moment")]
     fn registry() -> (Registry, ProbeRequests) {
         Registry::new(std::time::Instant::now())
     }

@@ -1,4 +1,5 @@
-//! Host names among a stanza's upstreams: looked up when the configuration is built and when their TTL is over, never for a client's query.
+//! Host names among a stanza's upstreams: looked up when the configuration is built and when their TTL is over, never for a
+//! client's query.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;

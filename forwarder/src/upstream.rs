@@ -295,7 +295,7 @@ const TRIAL_MS: u64 = 250;
 mod tests {
     use super::*;
 
-    #[allow(clippy::disallowed_methods)]
+    #[allow(clippy::disallowed_methods, reason = "a test's time begins at any moment")]
     fn registry() -> (Registry, ProbeRequests, Instant) {
         let now = Instant::now();
         let (registry, requests) = Registry::new(now);

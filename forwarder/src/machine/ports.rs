@@ -2,9 +2,10 @@
 //!
 //! Security (RFC 5452): a forger must guess the source port and the id of a query while it is out, and name its question.
 //! Ids are random and unique on their socket. Ports are random; an upstream has up to 32 at a time, and each lives for
-//! 1,000 queries or 10 s, or until three datagrams came that match none of them. A few queries of one batch go through the same socket, so that they leave in one system call:
-//! that tells a forger nothing, for the port is as unknown as before, each of the queries has an id and a question of its
-//! own, and no two of them ask the same (equal questions share a flight).
+//! 1,000 queries or 10 s, or until three datagrams came that match none of them. A few queries of one batch go through the
+//! same socket, so that they leave in one system call: that tells a forger nothing, for the port is as unknown as before,
+//! each of the queries has an id and a question of its own, and no two of them ask the same (equal questions share a
+//! flight).
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -142,8 +143,9 @@ impl Ports {
         port.ids.iter().position(|&out| out == id).map(|at| port.owners[at])
     }
 
-    /// Notes a datagram that was no reply to any query of the socket. After a few somebody may be guessing at ids, who knows the
-    /// port: the socket gets no more queries. Those that are out stay, for a forger must not be able to end them either.
+    /// Notes a datagram that was no reply to any query of the socket. After a few somebody may be guessing at ids, who
+    /// knows the port: the socket gets no more queries. Those that are out stay, for a forger must not be able to end them
+    /// either.
     pub(super) fn unmatched<W>(&mut self, socket: SocketId, outside: &mut impl Outside<W>) {
         let Some(upstream) = self.upstream(socket) else { return };
         upstream.metrics().unmatched.add_one();
