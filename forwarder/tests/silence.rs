@@ -275,6 +275,7 @@ fn max_concurrent_counts_queries_at_upstreams() {
     world.ask("n0.example.org");
     let refused = world.ask_with(Question::new("n3.example.org"));
     assert!(matches!(refused, Err(Failure::MaxConcurrent(3))));
+    assert!(!world.flies);
     assert_eq!(world.metrics.max_concurrent_rejects.value(), 1);
     world.run_for(ms(20));
     assert_eq!(world.chain.groups()[0].concurrent(), 0);
@@ -437,6 +438,7 @@ fn waiters_are_bounded_too() {
         world.ask("example.org");
     }
     assert!(matches!(world.ask_with(Question::new("example.org")), Err(Failure::TableFull)));
+    assert!(world.flies, "others may join it");
     world.run_for(ms(10));
     assert_eq!(world.net.done[0].waiters.len(), 11);
 }

@@ -142,7 +142,7 @@ impl<W> Forwarder<W> {
         mut waiter: W,
         outside: &mut impl Outside<W>,
     ) -> Result<(), Refused<W>> {
-        let refuse = |waiter, failure| Err(Refused { waiter, failure });
+        let refuse = |waiter, failure| Err(Refused { waiter, failure, flies: false });
         let Some(at) = ask.chain.matching(0, &ask.query.name) else {
             return refuse(waiter, Failure::NoStanza);
         };
@@ -162,7 +162,7 @@ impl<W> Forwarder<W> {
             }
             if let Err(waiter) = self.waiters.push(&mut flight.waiters, waiter, until, who) {
                 self.metrics.shed.add_one();
-                return refuse(waiter, Failure::TableFull);
+                return Err(Refused { waiter, failure: Failure::TableFull, flies: true });
             }
             self.metrics.joined.add_one();
             flight.patience_at = flight.patience_at.min(until);

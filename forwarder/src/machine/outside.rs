@@ -166,6 +166,8 @@ pub struct Refused<W> {
     pub waiter: W,
     /// Why.
     pub failure: Failure,
+    /// Whether the same query is in flight all the same, and only this waiter found no room.
+    pub flies: bool,
 }
 
 /// What became of a query.

@@ -242,6 +242,8 @@ pub struct World {
     pub chain: Arc<Chain>,
     pub metrics: Arc<GroupMetrics>,
     waiter: u32,
+    /// Whether what was refused last is in flight all the same.
+    pub flies: bool,
 }
 
 impl World {
@@ -286,7 +288,16 @@ impl World {
             groups.push(Arc::new(Group::new(spec, upstreams, metrics.clone()).unwrap()));
         }
         let chain = Arc::new(Chain::new(groups));
-        Self { forwarder: Forwarder::new(limits, now), net, registry, probes, chain, metrics, waiter: 0 }
+        Self {
+            forwarder: Forwarder::new(limits, now),
+            net,
+            registry,
+            probes,
+            chain,
+            metrics,
+            waiter: 0,
+            flies: false,
+        }
     }
 
     pub fn behave(&mut self, upstream: u8, behaviour: Behaviour) {
@@ -330,6 +341,7 @@ impl World {
         };
         self.forwarder.ask(self.net.now, ask, waiter, &mut self.net).map_err(|refused| {
             assert_eq!(refused.waiter, waiter);
+            self.flies = refused.flies;
             refused.failure
         })?;
         Ok(waiter)

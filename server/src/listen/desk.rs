@@ -106,7 +106,7 @@ impl Desk {
             asker: waiter.client.number(),
         };
         if let Err(refused) = forwarder.ask(now, ask, waiter, self) {
-            if workers_share(&self.running) {
+            if workers_share(&self.running) && !refused.flies {
                 self.running.flights.release(key, self.index);
             }
             if matches!(refused.failure, forwarder::Failure::Subnets) {
