@@ -31,7 +31,7 @@ pub fn relay(
     let mut events = Events::new(16);
     let mut received = Received::new(BATCH, SLOT_BYTES);
     let mut queries = Burst::default();
-    let mut replies: Vec<_> = listen.iter().map(|_| Outgoing::new(BATCH, 512)).collect();
+    let mut replies: Vec<_> = listen.iter().map(|_| Outgoing::new(BATCH, 512, 4096)).collect();
     let mut passes = 0u32;
     loop {
         let mut idle = true;

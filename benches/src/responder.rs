@@ -25,7 +25,7 @@ pub fn serve(
     let listeners = Listeners::bind(listen, core)?;
     let mut events = Events::new(16);
     let mut received = Received::new(BATCH, SLOT_BYTES);
-    let mut replies = Outgoing::new(BATCH, 512);
+    let mut replies = Outgoing::new(BATCH, 512, 4096);
     let mut passes = 0u32;
     loop {
         let mut idle = true;

@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn what_is_sent_in_a_batch_arrives_with_its_addresses() {
         let stdin = std::io::stdin();
-        let (mut outgoing, mut received) = (Outgoing::new(4, 16), Received::new(3, 8));
+        let (mut outgoing, mut received) = (Outgoing::new(4, 16, 4096), Received::new(3, 8));
         let local = |address: &str| Some(Local { address: address.parse().unwrap(), interface: 0 });
         let rows: [(&str, Option<Local>, &[u8]); 4] = [
             ("127.0.0.5:53", None, b"plain"),

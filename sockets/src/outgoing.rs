@@ -9,13 +9,15 @@ use libc::{iovec, mmsghdr, socklen_t};
 use crate::address::{Control, Local, Name, empty_message};
 
 /// A batch of replies, each with where it goes. All memory but the slots' own bytes is taken in
-/// [`Outgoing::new`]; a slot keeps what it grew to.
+/// [`Outgoing::new`]; a slot keeps what it grew to, up to a bound.
 ///
 /// A reply is written straight into [`Outgoing::slot`] and becomes part of the batch by [`Outgoing::commit`];
 /// a slot that is not committed is handed out again.
 pub struct Outgoing {
     count: usize,
     slots: Vec<Vec<u8>>,
+    /// Most octets that a slot keeps.
+    kept_bytes: usize,
     names: Vec<Name>,
     name_lens: Vec<socklen_t>,
     controls: Vec<Control>,
@@ -25,11 +27,13 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    /// Room for `slots` replies (at least 1), each with `slot_bytes` taken at once and more only when written.
-    pub fn new(slots: usize, slot_bytes: usize) -> Self {
+    /// Room for `slots` replies (at least 1), each with `slot_bytes` taken at once and more only when written. What a slot
+    /// has beyond `kept_bytes` it gives back when its reply is complete.
+    pub fn new(slots: usize, slot_bytes: usize, kept_bytes: usize) -> Self {
         let slots = slots.max(1);
         Self {
             count: 0,
+            kept_bytes,
             slots: (0..slots).map(|_| Vec::with_capacity(slot_bytes)).collect(),
             names: vec![Name::empty(); slots],
             name_lens: vec![0; slots],
@@ -68,8 +72,10 @@ impl Outgoing {
     #[inline]
     pub fn commit(&mut self, peer: &SocketAddr, local: Option<Local>) {
         let index = self.count;
-        if index == self.slots.len() {
-            return;
+        let Some(slot) = self.slots.get_mut(index) else { return };
+        // A large answer is written whole before it is cut to what the client takes.
+        if slot.capacity() > self.kept_bytes {
+            slot.shrink_to(self.kept_bytes);
         }
         (self.names[index], self.name_lens[index]) = Name::new(peer);
         self.control_lens[index] = match &local {
@@ -230,3 +236,32 @@ fn wait_writable(socket: BorrowedFd<'_>) -> bool {
 
 /// Longest wait for a full send buffer, in milliseconds: a default buffer (208 KiB) drains in 2 ms at 1 Gbit/s.
 const SEND_WAIT_MS: libc::c_int = 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_that_grew_gives_back_what_is_beyond_the_bound_and_keeps_the_rest() {
+        let (slots, slot_bytes, kept_bytes) = (3, 100, 1_000);
+        let mut replies = Outgoing::new(slots, slot_bytes, kept_bytes);
+        let peer = SocketAddr::from(([127, 0, 0, 1], 9));
+        for (written, left) in [(50_000, 400), (900, 900), (5_000, 2_000)] {
+            let slot = replies.slot().unwrap();
+            slot.resize(written, 7);
+            slot.truncate(left);
+            replies.commit(&peer, None);
+        }
+        assert!(replies.is_full());
+        let held: Vec<usize> = replies.slots.iter().map(Vec::capacity).collect();
+        assert!(held[0] <= kept_bytes && (900..=kept_bytes).contains(&held[1]), "{held:?}");
+        // What is to be sent stays, however long.
+        assert!((2_000..5_000).contains(&held[2]), "{held:?}");
+        assert!(replies.slots.iter().zip([400, 900, 2_000]).all(|(slot, left)| slot[..] == vec![7; left]));
+        replies.clear();
+        let before = replies.slots[1].as_ptr();
+        replies.push_copy(&peer, None, b"first");
+        replies.slot().unwrap().resize(kept_bytes - 100, 8);
+        assert_eq!(replies.slots[1].as_ptr(), before, "what fits takes no memory again");
+    }
+}

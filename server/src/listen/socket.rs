@@ -34,7 +34,7 @@ pub(super) struct Last {
 
 impl OpenSocket {
     pub(super) fn new(address: SocketAddr, nth: usize, socket: ListenSocket, taken: Arc<Takes>) -> Self {
-        let replies = Outgoing::new(BATCH, REPLY_BYTES);
+        let replies = Outgoing::new(BATCH, REPLY_BYTES, MOST_REPLY_BYTES);
         Self { address, nth, socket, replies, taken, last: None, kernel_drops: 0, new_drops: 0 }
     }
 
@@ -79,3 +79,5 @@ impl Last {
 const LAST_BATCHES: u32 = 1024;
 /// Bytes that a reply slot has from the start; a larger reply makes it grow, once.
 const REPLY_BYTES: usize = 1500;
+/// No reply over UDP is longer. What a cached answer of 64 KiB needed on its way is given back.
+const MOST_REPLY_BYTES: usize = 4096;

@@ -20,7 +20,7 @@ fn receiving_and_sending_take_no_memory() -> io::Result<()> {
     epoll.add(&server, 0, Interest::Readable)?;
     epoll.add(&socket, 1, Interest::Readable)?;
     epoll.add(&waker, 2, Interest::Readable)?;
-    let (mut batch, mut replies) = (Received::new(BATCH, 4096), Outgoing::new(BATCH, 512));
+    let (mut batch, mut replies) = (Received::new(BATCH, 4096), Outgoing::new(BATCH, 512, 4096));
     let mut round = || -> io::Result<usize> {
         for _ in 0..BATCH {
             client.send(&[1; 500])?;

@@ -15,7 +15,7 @@ fn a_batch_makes_the_round_trip() -> io::Result<()> {
         for (i, client) in clients.iter().enumerate() {
             client.send(format!("question {i}").as_bytes())?;
         }
-        let (mut batch, mut replies) = (Received::new(BATCH, 4096), Outgoing::new(BATCH, 512));
+        let (mut batch, mut replies) = (Received::new(BATCH, 4096), Outgoing::new(BATCH, 512, 4096));
         let mut seen = 0;
         while seen < BATCH {
             wait_for(&server)?;
@@ -46,7 +46,7 @@ fn a_batch_makes_the_round_trip() -> io::Result<()> {
 fn bad_destinations_cost_the_others_nothing() -> io::Result<()> {
     let server = listen("127.0.0.1")?;
     let clients = clients("127.0.0.1", server.local_addr(), BATCH)?;
-    let mut replies = Outgoing::new(BATCH, 512);
+    let mut replies = Outgoing::new(BATCH, 512, 4096);
     for bad in [vec![0], vec![31], vec![63], vec![0, 1, 2, 62, 63], (0..BATCH).collect()] {
         for (i, client) in clients.iter().enumerate() {
             let peer = match bad.contains(&i) {
@@ -73,7 +73,7 @@ fn bad_destinations_cost_the_others_nothing() -> io::Result<()> {
 fn an_uncommitted_slot_is_handed_out_again_empty() -> io::Result<()> {
     let server = listen("127.0.0.1")?;
     let client = client("127.0.0.1", server.local_addr())?;
-    let mut replies = Outgoing::new(2, 512);
+    let mut replies = Outgoing::new(2, 512, 4096);
     replies.slot().expect("free").extend_from_slice(b"thought better of");
     replies.slot().expect("free").extend_from_slice(b"said");
     replies.commit(&client.local_addr()?, None);
@@ -108,7 +108,7 @@ fn a_wildcard_answers_from_the_address_asked() -> io::Result<()> {
     for (wildcard, asked) in rows {
         let server = listen(wildcard)?;
         let port = server.local_addr().port();
-        let (mut batch, mut replies) = (Received::new(BATCH, 512), Outgoing::new(BATCH, 512));
+        let (mut batch, mut replies) = (Received::new(BATCH, 512), Outgoing::new(BATCH, 512, 4096));
         for (address, source) in asked {
             let address: IpAddr = address.parse().expect("an address");
             // Connected: it hears `address` and nobody else.
@@ -130,7 +130,7 @@ fn a_wildcard_answers_from_the_address_asked() -> io::Result<()> {
 fn an_answer_cannot_leave_from_an_address_that_is_not_ours() -> io::Result<()> {
     let server = listen("0.0.0.0")?;
     let client = client("127.0.0.1", SocketAddr::from(([127, 0, 0, 1], server.local_addr().port())))?;
-    let mut replies = Outgoing::new(2, 512);
+    let mut replies = Outgoing::new(2, 512, 4096);
     let foreign = Local { address: IpAddr::from([192, 0, 2, 1]), interface: 0 };
     replies.push_copy(&client.local_addr()?, Some(foreign), b"forged");
     replies.push_copy(&client.local_addr()?, None, b"honest");

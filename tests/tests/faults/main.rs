@@ -4,6 +4,7 @@ mod advisories;
 mod clients;
 mod load;
 mod machine;
+mod memory;
 mod scrapers;
 mod upstreams;
 
