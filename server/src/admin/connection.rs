@@ -13,6 +13,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -20,7 +21,9 @@ use tokio::time::{sleep, timeout};
 
 use super::negotiate::Wanted;
 use super::scrape::Scrapes;
+use super::seats::Seat;
 use super::server::{NotReady, Pages};
+use super::watched::Watched;
 use crate::clock;
 use crate::observe::Logger;
 
@@ -39,6 +42,8 @@ pub(super) struct Site {
 pub(super) struct Patience {
     /// For a request's head, and between two requests.
     pub(super) head: Duration,
+    /// For the client to read some of what is written.
+    pub(super) read: Duration,
     /// From accept to the end of the connection, whatever the client does or does not read.
     pub(super) life: Duration,
     /// For the client to close after us.
@@ -48,21 +53,43 @@ pub(super) struct Patience {
 impl Default for Patience {
     /// CoreDNS waits 5 s for a request; the others are ours.
     fn default() -> Self {
-        Self { head: Duration::from_secs(5), life: Duration::from_secs(60), linger: Duration::from_secs(1) }
+        let [head, read] = [Duration::from_secs(5); 2];
+        Self { head, read, life: Duration::from_secs(60), linger: Duration::from_secs(1) }
     }
 }
 
 /// Serves one connection to its end.
-pub(super) async fn serve(mut stream: TcpStream, site: Arc<Site>, mut stop: watch::Receiver<bool>) {
+pub(super) async fn serve(
+    mut stream: TcpStream,
+    seat: Arc<Seat>,
+    site: Arc<Site>,
+    stop: watch::Receiver<bool>,
+) {
     let _ = stream.set_nodelay(true);
-    let Patience { head, life, linger } = site.patience;
+    tokio::select! {
+        () = serve_politely(&mut stream, &seat, &site, stop) => {}
+        () = seat.was_cut() => {}
+    }
+    if seat.is_unread() {
+        // The kernel would keep what nobody reads, and offer it for minutes. (RFC 9293, section 3.8.6.1)
+        let _ = SockRef::from(&stream).set_linger(Some(Duration::ZERO));
+    }
+}
+
+async fn serve_politely(
+    stream: &mut TcpStream,
+    seat: &Arc<Seat>,
+    site: &Arc<Site>,
+    mut stop: watch::Receiver<bool>,
+) {
+    let Patience { head, read, life, linger } = site.patience;
     {
-        let service = service_fn(|request: Request<Incoming>| {
-            let site = site.clone();
-            async move {
-                let wanted = Wanted::of(request.headers());
-                Ok::<_, Infallible>(site.respond(request.uri().path(), wanted).await)
-            }
+        let service = service_fn(|request: Request<Incoming>| async move {
+            seat.begin();
+            let wanted = Wanted::of(request.headers());
+            let response = site.respond(request.uri().path(), wanted, seat).await;
+            seat.answer();
+            Ok::<_, Infallible>(response)
         });
         let mut connection = pin!(
             http1::Builder::new()
@@ -71,7 +98,7 @@ pub(super) async fn serve(mut stream: TcpStream, site: Arc<Site>, mut stop: watc
                 .half_close(true)
                 .auto_date_header(false)
                 .max_buf_size(BUFFER_BYTES)
-                .serve_connection(TokioIo::new(&mut stream), service)
+                .serve_connection(TokioIo::new(Watched::new(stream, seat, read)), service)
         );
         let ended = tokio::select! {
             _ = &mut connection => true,
@@ -83,7 +110,9 @@ pub(super) async fn serve(mut stream: TcpStream, site: Arc<Site>, mut stop: watc
             let _ = timeout(head, connection).await;
         }
     }
-    let _ = timeout(linger, close(&mut stream)).await;
+    if !seat.is_unread() {
+        let _ = timeout(linger, close(stream)).await;
+    }
 }
 
 /// Ends our side, and reads what the client still sends: closing a socket with unread data resets it, and the reset may
@@ -100,10 +129,10 @@ async fn close(stream: &mut TcpStream) {
 }
 
 impl Site {
-    async fn respond(&self, path: &str, wanted: Wanted) -> Response<Full<Bytes>> {
+    async fn respond(&self, path: &str, wanted: Wanted, seat: &Arc<Seat>) -> Response<Full<Bytes>> {
         let pages = Pages::from_bits(self.pages.load(Ordering::Relaxed));
         match path {
-            "/metrics" if pages.metrics => self.metrics(wanted).await,
+            "/metrics" if pages.metrics => self.metrics(wanted, seat).await,
             "/health" if pages.health => response(StatusCode::OK, PLAIN, "OK"),
             "/ready" if pages.ready => self.ready(),
             _ => {
@@ -114,9 +143,9 @@ impl Site {
         }
     }
 
-    async fn metrics(&self, wanted: Wanted) -> Response<Full<Bytes>> {
-        let Some(page) = self.scrapes.page(wanted).await else {
-            return response(StatusCode::SERVICE_UNAVAILABLE, PLAIN, "too many pages are still being read\n");
+    async fn metrics(&self, wanted: Wanted, seat: &Arc<Seat>) -> Response<Full<Bytes>> {
+        let Some(page) = self.scrapes.page(wanted, seat).await else {
+            return response(StatusCode::SERVICE_UNAVAILABLE, PLAIN, "no page could be made\n");
         };
         let mut response = response(StatusCode::OK, PLAIN, page);
         if let Ok(kind) = HeaderValue::try_from(wanted.content_type()) {

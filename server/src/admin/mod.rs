@@ -14,7 +14,9 @@ mod negotiate;
 mod probe;
 mod process;
 mod scrape;
+mod seats;
 mod server;
+mod watched;
 
 pub use listen::AdminError;
 pub use probe::HealthProbe;

@@ -4,10 +4,13 @@
 //! requests -> orders -> families, once -> a page in each form that was ordered -> all who ordered it
 //! ```
 //!
-//! A page is begun after everybody who gets it has asked, and what is counted until then is in it.
+//! A page is begun after everybody who gets it has asked, and what is counted until then is in it. Where too much of what
+//! was made is not read, who holds the oldest page is cut off: nobody who comes is refused for those who do not read.
 
+use std::collections::VecDeque;
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -17,6 +20,7 @@ use hyper::body::Bytes;
 use tokio::sync::{mpsc, oneshot};
 
 use super::negotiate::Wanted;
+use super::seats::Seat;
 use crate::clock;
 use crate::observe::{Families, Form, Logger};
 
@@ -30,6 +34,7 @@ pub(super) struct Scrapes {
 struct Order {
     form: Form,
     gzip: bool,
+    seat: Weak<Seat>,
     page: oneshot::Sender<Bytes>,
 }
 
@@ -41,7 +46,7 @@ impl Scrapes {
 
     fn bounded(collect: impl Fn(bool) -> Families + Send + 'static, logger: &Logger, unread: usize) -> Self {
         let (orders, ordered) = mpsc::channel(ORDERS);
-        let out = Unread { pages: Vec::new(), most: unread };
+        let out = Unread { pages: VecDeque::new(), most: unread };
         let started =
             thread::Builder::new().name("pages".to_owned()).spawn(move || serve(ordered, collect, out));
         if let Err(error) = started {
@@ -50,10 +55,11 @@ impl Scrapes {
         Self { orders }
     }
 
-    /// A page as it is wanted; `None` while too many are still being read, or where there is nobody to make it.
-    pub(super) async fn page(&self, wanted: Wanted) -> Option<Bytes> {
+    /// A page as it is wanted, for the connection of this seat; `None` where it cannot be made.
+    pub(super) async fn page(&self, wanted: Wanted, seat: &Arc<Seat>) -> Option<Bytes> {
         let (page, made) = oneshot::channel();
-        self.orders.send(Order { form: wanted.form, gzip: wanted.gzip, page }).await.ok()?;
+        let seat = Arc::downgrade(seat);
+        self.orders.send(Order { form: wanted.form, gzip: wanted.gzip, seat, page }).await.ok()?;
         made.await.ok()
     }
 }
@@ -67,10 +73,10 @@ fn serve(mut ordered: mpsc::Receiver<Order>, collect: impl Fn(bool) -> Families,
         }
         // Who has left needs no page.
         orders.retain(|order| !order.page.is_closed());
-        if orders.is_empty() || out.too_much() {
-            orders.clear();
+        if orders.is_empty() {
             continue;
         }
+        out.make_room();
         let began = clock::now();
         let native = orders.iter().any(|order| order.form == Form::Protobuf);
         // What fails here fails for those who ordered, and for nobody else.
@@ -86,11 +92,16 @@ fn deliver(families: &Families, orders: &mut Vec<Order>, out: &mut Unread) {
     while let Some(first) = orders.last() {
         let (form, gzip) = (first.form, first.gzip);
         let page = Bytes::from(if gzip { packed(&families.encode(form)) } else { families.encode(form) });
-        out.pages.push(page.clone());
-        for order in orders.extract_if(.., |order| (order.form, order.gzip) == (form, gzip)) {
+        let mut made = Page { octets: page.len(), copies: Vec::new() };
+        for Order { seat, page: sender, .. } in
+            orders.extract_if(.., |order| (order.form, order.gzip) == (form, gzip))
+        {
+            let copy = Arc::new(Copy { page: page.clone(), seat });
+            made.copies.push(Arc::downgrade(&copy));
             // Nobody waits any more: the client is gone.
-            let _ = order.page.send(page.clone());
+            let _ = sender.send(Bytes::from_owner(Handed(copy)));
         }
+        out.pages.push_back(made);
     }
 }
 
@@ -103,15 +114,43 @@ fn packed(page: &[u8]) -> Vec<u8> {
 
 /// Pages handed out, of which some clients may read no octet.
 struct Unread {
-    pages: Vec<Bytes>,
+    /// The oldest first.
+    pages: VecDeque<Page>,
     /// Octets.
     most: usize,
 }
 
+/// One page, for all who ordered it.
+struct Page {
+    octets: usize,
+    copies: Vec<Weak<Copy>>,
+}
+
+/// The page as one client has it.
+struct Copy {
+    page: Bytes,
+    seat: Weak<Seat>,
+}
+
+/// Held by the connection until all of it is written.
+struct Handed(Arc<Copy>);
+
+impl AsRef<[u8]> for Handed {
+    fn as_ref(&self) -> &[u8] {
+        &self.0.page
+    }
+}
+
 impl Unread {
-    fn too_much(&mut self) -> bool {
-        self.pages.retain(|page| !page.is_unique());
-        self.pages.iter().map(Bytes::len).sum::<usize>() >= self.most
+    /// Cuts off who holds the oldest pages, until there is room for one more.
+    fn make_room(&mut self) {
+        self.pages.retain(|page| page.copies.iter().any(|copy| copy.strong_count() > 0));
+        while self.pages.iter().map(|page| page.octets).sum::<usize>() >= self.most
+            && let Some(oldest) = self.pages.pop_front()
+        {
+            let held = oldest.copies.iter().filter_map(Weak::upgrade);
+            held.filter_map(|copy| copy.seat.upgrade()).for_each(|seat| seat.cut());
+        }
     }
 }
 
@@ -121,7 +160,7 @@ const ORDERS: usize = 1024;
 /// while it rests waits with the others.
 const REST: u32 = 9;
 const LONGEST_REST: Duration = Duration::from_secs(1);
-/// Octets of pages that clients have not read yet, beyond which there are no more of them.
+/// Octets of pages that clients have not read yet; of more the oldest are taken back.
 const UNREAD_BYTES: usize = 16 << 20;
 
 #[cfg(test)]
@@ -131,6 +170,7 @@ mod tests {
     use hyper::HeaderMap;
     use hyper::header::{ACCEPT, ACCEPT_ENCODING};
 
+    use super::super::seats::Seats;
     use super::*;
     use crate::observe::Metric;
     use crate::observe::logger::Format;
@@ -148,8 +188,12 @@ mod tests {
     }
 
     fn order(scrapes: &Scrapes, wanted: Wanted) -> oneshot::Receiver<Bytes> {
+        order_for(scrapes, wanted, Weak::new())
+    }
+
+    fn order_for(scrapes: &Scrapes, wanted: Wanted, seat: Weak<Seat>) -> oneshot::Receiver<Bytes> {
         let (page, made) = oneshot::channel();
-        scrapes.orders.try_send(Order { form: wanted.form, gzip: wanted.gzip, page }).unwrap();
+        scrapes.orders.try_send(Order { form: wanted.form, gzip: wanted.gzip, seat, page }).unwrap();
         made
     }
 
@@ -208,18 +252,34 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_are_not_read_are_bounded() {
+    fn of_too_many_pages_that_are_not_read_the_oldest_are_taken_back() {
         let (scrapes, begun, go) = scrapes();
-        let next = || {
-            let page = order(&scrapes, wanted("", ""));
+        let mut seats = Seats::default();
+        let mut taken: Vec<_> = (0..5).map(|_| seats.take([127, 0, 0, 1].into()).unwrap()).collect();
+        let next = |of: &[Arc<Seat>]| -> Vec<Bytes> {
+            let mut orders = Vec::new();
+            for seat in of {
+                orders.push(order_for(&scrapes, wanted("", ""), Arc::downgrade(seat)));
+            }
             begun.recv().unwrap();
             go.send(()).unwrap();
-            page.blocking_recv().unwrap()
+            orders.into_iter().map(|page| page.blocking_recv().unwrap()).collect()
         };
-        let unread = [next(), next()];
-        assert!(order(&scrapes, wanted("", "")).blocking_recv().is_err(), "a third beside two unread ones");
-        drop(unread);
-        next();
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        let mut is_cut =
+            |seat: &Arc<Seat>| std::pin::pin!(seat.was_cut()).as_mut().poll(&mut context).is_ready();
+        // The first page is not read by the second of two.
+        let mut unread = next(&taken[..2]);
+        unread.remove(0);
+        unread.extend(next(&taken[2..3]));
+        assert!(!taken.iter().any(&mut is_cut));
+        unread.extend(next(&taken[3..4]));
+        assert_eq!(taken.iter().map(&mut is_cut).collect::<Vec<_>>(), [false, true, false, false, false]);
+        // Who is cut off drops its page; what was read, and who left, counts no more.
+        unread.drain(..2);
+        taken.remove(2);
+        next(&taken[3..4]);
+        assert!(!taken.iter().any(is_cut));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The admin server: listeners by address that outlive reloads.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,13 +9,14 @@ use std::{fmt, io};
 
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::watch;
-use tokio::task::{AbortHandle, JoinHandle};
+use tokio::task::{JoinHandle, yield_now};
 use tokio::time::sleep;
 
 use super::connection::{self, Patience, Site};
 use super::listen::{AdminError, listen};
 use super::probe::HealthProbe;
 use super::scrape::Scrapes;
+use super::seats::Seats;
 use crate::observe::{Families, Logger};
 use crate::setup::AdminAddress;
 
@@ -281,24 +282,21 @@ impl Drop for Serving {
     }
 }
 
-/// Accepts connections for ever. Of too many, the oldest is cut off: a probe that comes now matters more than a client
-/// that has been sitting there.
+/// Accepts connections for ever. What finds no seat is closed at once.
 async fn accept(listener: tokio::net::TcpListener, site: Arc<Site>, stop: watch::Receiver<bool>) {
-    let mut connections: VecDeque<AbortHandle> = VecDeque::new();
+    let mut seats = Seats::default();
     loop {
-        let Ok((stream, _)) = listener.accept().await else {
+        let Ok((stream, peer)) = listener.accept().await else {
             // Out of file descriptors, most likely: asking again at once would only burn time.
+            seats.make_room();
             sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        connections.retain(|connection| !connection.is_finished());
-        if connections.len() >= CONNECTIONS
-            && let Some(oldest) = connections.pop_front()
-        {
-            oldest.abort();
+        if let Some(seat) = seats.take(peer.ip()) {
+            tokio::spawn(connection::serve(stream, seat, site.clone(), stop.clone()));
         }
-        let connection = tokio::spawn(connection::serve(stream, site.clone(), stop.clone()));
-        connections.push_back(connection.abort_handle());
+        // A request that came with its connection is read before anybody may take that seat.
+        yield_now().await;
     }
 }
 
@@ -314,6 +312,4 @@ impl fmt::Debug for AdminServer {
     }
 }
 
-/// How many connections a listening socket serves at once.
-pub(super) const CONNECTIONS: usize = 128;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 
 use super::connection::Patience;
-use super::server::CONNECTIONS;
+use super::seats::CONNECTIONS;
 use super::*;
 use crate::observe::logger::tests::Paper;
 use crate::observe::{Families, Format, Logger, Metric, Source};
@@ -30,15 +30,23 @@ impl Scene {
     }
 
     fn with_patience(patience: Patience) -> Self {
+        Self::of_lines(0, patience)
+    }
+
+    /// With so many lines more on /metrics.
+    fn of_lines(more: usize, patience: Patience) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let (logger, paper) = Paper::logger(Format::Text);
         let ready = Arc::new(AtomicBool::new(true));
         let is_ready = ready.clone();
         let content = Content {
-            metrics: Box::new(|native| {
+            metrics: Box::new(move |native| {
                 let mut families = Families::new(native);
                 families.gauge(Metric { name: "up", help: "U." }, &[], 1.0);
+                for n in 0..more {
+                    families.gauge(Metric { name: "more", help: "M." }, &[("n", &n.to_string())], 1.0);
+                }
                 families
             }),
             not_ready: Box::new(move || {
@@ -303,7 +311,7 @@ fn a_connection_ends_when_its_time_is_over_however_busy_it_is() {
 }
 
 #[test]
-fn of_too_many_connections_the_oldest_goes() {
+fn of_too_many_connections_the_one_idle_for_longest_goes() {
     let scene = Scene::new();
     scene.serve(&everything(place(1)));
     let address = scene.at(place(1));
@@ -312,6 +320,24 @@ fn of_too_many_connections_the_oldest_goes() {
     assert!(!matches!(sitting[0].read(&mut [0; 16]), Ok(1..)));
     ask_again(sitting.last_mut().unwrap());
     assert_eq!(get(address, "/health").0, 200);
+}
+
+#[test]
+fn a_client_that_does_not_read_its_page_is_reset() {
+    let patience = Patience { read: Duration::from_millis(50), ..Patience::default() };
+    // More than the kernel takes at both ends.
+    let scene = Scene::of_lines(100_000, patience);
+    scene.serve(&everything(place(1)));
+    let mut stream = connect(scene.at(place(1)));
+    stream.write_all(head("GET", "/metrics", "").as_bytes()).unwrap();
+    // Nothing is read until the server has given up; what it had written goes with the connection.
+    let reset = loop {
+        if let Some(error) = stream.take_error().unwrap() {
+            break error;
+        }
+        std::thread::yield_now();
+    };
+    assert_eq!(reset.kind(), std::io::ErrorKind::ConnectionReset);
 }
 
 #[test]

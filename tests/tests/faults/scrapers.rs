@@ -1,30 +1,22 @@
 //! Scrapers that ask for more than anybody should.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
-use tests::{Ask, Server, eventually, fresh_ip, now, port, steadily};
+use tests::{Ask, Server, eventually, fresh_ip, http_get, now, port, steadily};
 
 const SCRAPERS: usize = 120;
 const BLOCKS: usize = 200;
+/// Pages that one client asks for before it has read any.
+const AHEAD: usize = 4;
 
 #[test]
 fn tcp_clients_do_not_wait_for_the_pages_of_others() {
     steadily(|| {
-        let (ip, port) = (fresh_ip(), port());
-        let (at, page) = (SocketAddr::from((ip, port)), SocketAddr::from((ip, 9153)));
-        let block = |n| {
-            format!(
-                "z{n}.example:{port} {{\nbind {ip}\nprometheus {page}\nhosts {{\n192.0.2.1 a.z{n}.example\n}}\n}}\n"
-            )
-        };
-        let server = Server::start(&(0..BLOCKS).map(block).collect::<String>());
-        for n in 0..BLOCKS {
-            assert_eq!(Ask::new(&format!("a.z{n}.example"), "A").of(at).short(), ["192.0.2.1"]);
-        }
+        let (server, at, page) = with_large_page();
         let (stop, read) = (AtomicBool::new(false), AtomicUsize::new(0));
         let slowest = thread::scope(|scope| {
             for _ in 0..SCRAPERS {
@@ -52,9 +44,95 @@ fn tcp_clients_do_not_wait_for_the_pages_of_others() {
     });
 }
 
+#[test]
+fn a_scraper_beside_idle_connections_that_come_again_gets_its_page_each_time() {
+    for (what, half) in [("nothing sent", ""), ("half a request sent", "GET /metrics HTTP/1.1\r\nHost:")] {
+        let (server, at, page) = with_large_page();
+        let (stop, again) = (AtomicBool::new(false), AtomicUsize::new(0));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut idle: Vec<Option<TcpStream>> = (0..IDLE).map(|_| None).collect();
+                while !stop.load(Relaxed) {
+                    for place in &mut idle {
+                        if place.as_ref().is_none_or(is_closed) {
+                            *place = sit(page, half).ok();
+                            again.fetch_add(1, Relaxed);
+                        }
+                    }
+                }
+            });
+            let _stop = AtTheEnd(&stop);
+            for _ in 0..SCRAPES {
+                let before = again.load(Relaxed);
+                // From the same address as the others: there is nothing else to tell it by.
+                let (status, body) =
+                    http_get(page, "/metrics").unwrap_or_else(|error| panic!("{what}: {error:#}"));
+                assert_eq!(status, 200, "{what}: {body}");
+                eventually("others come again", Duration::from_secs(10), || {
+                    (again.load(Relaxed) > before + IDLE).then_some(())
+                });
+            }
+        });
+        assert_eq!(Ask::new("a.z1.example", "A").of(at).status(), "NOERROR");
+        drop(server);
+    }
+}
+
+/// More than have a seat: they never have peace.
+const IDLE: usize = 140;
+const SCRAPES: usize = 5;
+
+fn sit(page: SocketAddr, sent: &str) -> std::io::Result<TcpStream> {
+    let mut stream = TcpStream::connect(page)?;
+    stream.set_nonblocking(true)?;
+    stream.write_all(sent.as_bytes())?;
+    Ok(stream)
+}
+
+fn is_closed(stream: &TcpStream) -> bool {
+    match stream.peek(&mut [0]) {
+        Ok(read) => read == 0,
+        Err(error) => error.kind() != ErrorKind::WouldBlock,
+    }
+}
+
+#[test]
+fn a_client_that_reads_no_page_is_reset() {
+    steadily(|| {
+        let (server, at, page) = with_large_page();
+        let request = format!("GET /metrics HTTP/1.1\r\nHost: {page}\r\n\r\n");
+        let began = now();
+        let silent = sit(page, &request.repeat(AHEAD)).expect("the server accepts");
+        let error = eventually("the end of a connection that is not read", Duration::from_secs(9), || {
+            silent.take_error().expect("a socket can be asked")
+        });
+        // What the kernel had of it is gone as well: it does not go on offering it.
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+        assert!(began.elapsed() > Duration::from_secs(4), "{:?}", began.elapsed());
+        assert_eq!(http_get(page, "/metrics").expect("others are served").0, 200);
+        assert_eq!(Ask::new("a.z1.example", "A").of(at).status(), "NOERROR");
+        drop(server);
+    });
+}
+
+/// A server with a page beyond what the kernel takes at both ends: where it serves, and where the page is.
+fn with_large_page() -> (Server, SocketAddr, SocketAddr) {
+    let (ip, port) = (fresh_ip(), port());
+    let (at, page) = (SocketAddr::from((ip, port)), SocketAddr::from((ip, 9153)));
+    let block = |n| {
+        format!(
+            "z{n}.example:{port} {{\nbind {ip}\nprometheus {page}\nhosts {{\n192.0.2.1 a.z{n}.example\n}}\n}}\n"
+        )
+    };
+    let server = Server::start(&(0..BLOCKS).map(block).collect::<String>());
+    for n in 0..BLOCKS {
+        assert_eq!(Ask::new(&format!("a.z{n}.example"), "A").of(at).short(), ["192.0.2.1"]);
+    }
+    (server, at, page)
+}
+
 /// Asks for page after page, several ahead, and counts those that came.
 fn pipeline(page: SocketAddr, stop: &AtomicBool, read: &AtomicUsize) -> std::io::Result<()> {
-    const AHEAD: usize = 4;
     let request = format!("GET /metrics HTTP/1.1\r\nHost: {page}\r\n\r\n");
     let mut stream = TcpStream::connect(page)?;
     stream.set_read_timeout(Some(Duration::from_secs(1)))?;
