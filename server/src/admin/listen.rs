@@ -55,8 +55,9 @@ fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(true)?;
     socket.set_nonblocking(true)?;
-    // Connections inherit it: without, the kernel keeps megabytes for each that does not read.
+    // Connections inherit them: without, the kernel keeps megabytes for each that does not read, or is not read from.
     socket.set_send_buffer_size(SEND_BYTES)?;
+    socket.set_recv_buffer_size(RECEIVE_BYTES)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
@@ -86,8 +87,10 @@ fn reason(error: &io::Error, holder: Option<&str>) -> String {
 
 /// "Address family not supported by protocol", on every Linux architecture but those that nobody runs.
 const EAFNOSUPPORT: i32 = 97;
-/// What the kernel may hold for one connection, before it is doubled.
+/// What the kernel may hold of pages for one connection, before it is doubled.
 const SEND_BYTES: usize = 64 * 1024;
+/// What it may hold of requests, before it is doubled: one head of the greatest length.
+const RECEIVE_BYTES: usize = 16 * 1024;
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
 

@@ -1,8 +1,10 @@
-//! What large answers cost in memory.
+//! What clients cost in memory: large answers, and what the kernel holds.
 
-use std::net::UdpSocket;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
 
+use socket2::{Domain, Socket, Type};
 use tests::{Action, Ask, Dns, Says, Upstream, fresh_ip, skip};
 
 /// Sockets of the server's address.
@@ -50,4 +52,43 @@ fn large_cached_answers_asked_over_udp_leave_no_memory_behind() {
     let after = dns.server.rss_kb();
     assert_eq!(upstream.total(), 1, "they were all hits");
     assert!(after < before + (16 << 10), "{before} -> {after} KiB");
+}
+
+#[test]
+fn the_kernel_holds_little_of_what_a_stream_brings_while_nobody_reads_it() {
+    let ip = fresh_ip();
+    let page = SocketAddr::from((ip, 9153));
+    let dns = Dns::start_on(ip, &format!("health {page}\nwhoami"));
+    let query = Ask::new("a.example", "A").bytes();
+    let query = [&(query.len() as u16).to_be_bytes()[..], &query].concat();
+    let request = format!("GET /health HTTP/1.1\r\nHost: {page}\r\n\r\n").into_bytes();
+    for (what, to, message) in [("DNS", dns.at, query), ("HTTP", page, request)] {
+        let mut stream = with_small_buffer(to);
+        // Accepted and read from, before nobody reads.
+        stream.write_all(&message).expect("the server reads");
+        assert_ne!(stream.read(&mut [0; 1024]).expect("the server answers"), 0, "{what}");
+        dns.server.signal("STOP");
+        let (message, mut taken) = (message.repeat(1_000), 0);
+        loop {
+            match stream.write(&message) {
+                Ok(octets) => taken += octets,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => panic!("{what}: {error}"),
+            }
+        }
+        dns.server.signal("CONT");
+        // 16 KiB are asked for; the kernel doubles that for its own overhead, and the client's end has some, too.
+        assert!((4_096..48 << 10).contains(&taken), "{what}: {taken} octets");
+    }
+}
+
+fn with_small_buffer(to: SocketAddr) -> TcpStream {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, None).expect("a socket can be made");
+    socket.set_send_buffer_size(4_096).expect("a size can be set");
+    socket.connect(&to.into()).expect("the server listens");
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(Duration::from_secs(5))).expect("a timeout can be set");
+    // As long as nothing goes.
+    stream.set_write_timeout(Some(Duration::from_millis(300))).expect("a timeout can be set");
+    stream
 }
