@@ -85,10 +85,10 @@ async fn serve_politely(
     let Patience { head, read, life, linger } = site.patience;
     {
         let service = service_fn(|request: Request<Incoming>| async move {
-            seat.begin();
+            sleep(seat.begin(clock::now())).await;
             let wanted = Wanted::of(request.headers());
             let response = site.respond(request.uri().path(), wanted, seat).await;
-            seat.answer();
+            seat.answer(clock::now());
             Ok::<_, Infallible>(response)
         });
         let mut connection = pin!(

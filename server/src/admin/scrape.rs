@@ -170,7 +170,6 @@ mod tests {
     use hyper::HeaderMap;
     use hyper::header::{ACCEPT, ACCEPT_ENCODING};
 
-    use super::super::seats::Seats;
     use super::*;
     use crate::observe::Metric;
     use crate::observe::logger::Format;
@@ -254,13 +253,18 @@ mod tests {
     #[test]
     fn of_too_many_pages_that_are_not_read_the_oldest_are_taken_back() {
         let (scrapes, begun, go) = scrapes();
-        let mut seats = Seats::default();
-        let mut taken: Vec<_> = (0..5).map(|_| seats.take([127, 0, 0, 1].into()).unwrap()).collect();
+        let seat = |_| Arc::new(Seat::new([127, 0, 0, 1].into(), clock::now()));
+        let mut taken: Vec<_> = (0..5).map(seat).collect();
         let next = |of: &[Arc<Seat>]| -> Vec<Bytes> {
+            // All who order while another page is made share the next.
+            let first = order(&scrapes, wanted("", ""));
+            begun.recv().unwrap();
             let mut orders = Vec::new();
             for seat in of {
                 orders.push(order_for(&scrapes, wanted("", ""), Arc::downgrade(seat)));
             }
+            drop(first);
+            go.send(()).unwrap();
             begun.recv().unwrap();
             go.send(()).unwrap();
             orders.into_iter().map(|page| page.blocking_recv().unwrap()).collect()

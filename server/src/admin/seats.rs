@@ -1,12 +1,14 @@
 //! The connections of one listening socket: what each is about, and which one gives way to a newcomer.
 //!
 //! Who is owed an answer keeps its seat while another waits for its client: an idle connection costs its client nothing,
-//! and a page of /metrics may take a second.
+//! and a page of /metrics may take a second. Who has just been answered and asks again keeps it no more than that.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
@@ -15,14 +17,16 @@ use tokio::sync::Notify;
 pub(super) struct Seat {
     /// The client's.
     address: IpAddr,
-    /// What all seats of the listening socket count by.
-    turns: Arc<AtomicU64>,
-    /// [`Waits`], and since which turn: times 4.
+    /// When it was taken.
+    taken: Instant,
+    /// [`Waits`], and since when: microseconds since it was taken, times 4.
     waits: AtomicU64,
+    /// When the last answer was ready: microseconds since it was taken, and 1; 0 before.
+    answered: AtomicU64,
     /// Whether an answer is being made.
     answering: AtomicBool,
-    /// Whether the client had an answer.
-    answered: AtomicBool,
+    /// Whether that is for a request that came soon after the answer before.
+    again: AtomicBool,
     cut: Notify,
 }
 
@@ -38,43 +42,45 @@ enum Waits {
 }
 
 impl Seat {
-    fn new(address: IpAddr, turns: Arc<AtomicU64>) -> Arc<Self> {
-        let seat = Self {
+    pub(super) fn new(address: IpAddr, now: Instant) -> Self {
+        Self {
             address,
-            turns,
-            waits: AtomicU64::new(0),
+            taken: now,
+            waits: AtomicU64::new(Waits::Idle as u64),
+            answered: AtomicU64::new(0),
             answering: AtomicBool::new(false),
-            answered: AtomicBool::new(false),
+            again: AtomicBool::new(false),
             cut: Notify::new(),
-        };
-        seat.set(Waits::Idle);
-        Arc::new(seat)
+        }
     }
 
-    /// A request has come whole.
-    pub(super) fn begin(&self) {
+    /// A request has come whole. It is to be answered after so long, for the sake of others.
+    pub(super) fn begin(&self, now: Instant) -> Duration {
         self.answering.store(true, Relaxed);
-        self.set(Waits::Busy);
+        self.set(Waits::Busy, now);
+        let since = self.since_answer(now);
+        self.again.store(since.is_some_and(|since| since < GRACE), Relaxed);
+        since.map_or(Duration::ZERO, |since| PACE.saturating_sub(since))
     }
 
     /// Its answer is ready to be written.
-    pub(super) fn answer(&self) {
+    pub(super) fn answer(&self, now: Instant) {
         self.answering.store(false, Relaxed);
-        self.answered.store(true, Relaxed);
+        self.answered.store(self.micros(now) + 1, Relaxed);
     }
 
     /// The client took some of what is written, or none.
-    pub(super) fn wrote(&self, some: bool) {
+    pub(super) fn wrote(&self, some: bool, now: Instant) {
         let waits = if some { Waits::Busy } else { Waits::Unread };
         if self.waits().0 != waits {
-            self.set(waits);
+            self.set(waits, now);
         }
     }
 
     /// All that was to be written is.
-    pub(super) fn flushed(&self) {
+    pub(super) fn flushed(&self, now: Instant) {
         if !self.answering.load(Relaxed) && self.waits().0 != Waits::Idle {
-            self.set(Waits::Idle);
+            self.set(Waits::Idle, now);
         }
     }
 
@@ -93,84 +99,119 @@ impl Seat {
         self.cut.notified().await;
     }
 
-    fn set(&self, waits: Waits) {
-        let turn = self.turns.fetch_add(1, Relaxed);
-        self.waits.store(turn << 2 | waits as u64, Relaxed);
+    fn set(&self, waits: Waits, now: Instant) {
+        self.waits.store(self.micros(now) << 2 | waits as u64, Relaxed);
     }
 
-    fn waits(&self) -> (Waits, u64) {
+    /// What it waits for, and since when.
+    fn waits(&self) -> (Waits, Instant) {
         let all = [Waits::Idle, Waits::Busy, Waits::Unread];
         let waits = self.waits.load(Relaxed);
-        (all[(waits & 3).min(2) as usize], waits >> 2)
+        (all[(waits & 3).min(2) as usize], self.taken + Duration::from_micros(waits >> 2))
     }
+
+    fn since_answer(&self, now: Instant) -> Option<Duration> {
+        let answered = self.answered.load(Relaxed).checked_sub(1)?;
+        Some(Duration::from_micros(self.micros(now).saturating_sub(answered)))
+    }
+
+    fn micros(&self, now: Instant) -> u64 {
+        now.saturating_duration_since(self.taken).as_micros() as u64
+    }
+
+    /// How far from giving way it is, and in which order with its like.
+    fn claim(&self, now: Instant) -> (Claim, Reverse<Instant>, Instant) {
+        let (waits, since) = self.waits();
+        let [longest, newest] = [(Reverse(since), now), (Reverse(now), since)];
+        let waited = now.saturating_duration_since(since);
+        let (claim, (longest, newest)) = match waits {
+            Waits::Busy if self.again.load(Relaxed) => (Claim::Again, longest),
+            Waits::Busy => (Claim::Owed, newest),
+            _ if waited >= GRACE => (Claim::Waiting, longest),
+            _ => (Claim::New, longest),
+        };
+        (claim, longest, newest)
+    }
+}
+
+/// What a connection has to say for keeping its seat; the least first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Claim {
+    /// It has waited for its client for a while.
+    Waiting,
+    /// It had an answer, and asked again soon after.
+    Again,
+    /// It waits for its client since a moment ago.
+    New,
+    /// It is owed an answer.
+    Owed,
 }
 
 /// The seats of one listening socket.
 #[derive(Debug, Default)]
 pub(super) struct Seats {
     taken: Vec<Weak<Seat>>,
-    turns: Arc<AtomicU64>,
 }
 
 impl Seats {
-    /// A seat for one more client, if need be that of another; `None` where nobody gives way.
-    pub(super) fn take(&mut self, address: IpAddr) -> Option<Arc<Seat>> {
+    /// A seat for one more client, if need be that of another.
+    pub(super) fn take(&mut self, address: IpAddr, now: Instant) -> Arc<Seat> {
         self.taken.retain(|seat| seat.strong_count() > 0);
-        if self.taken.len() >= CONNECTIONS && !self.evict(Some(address)) {
-            return None;
+        if self.taken.len() >= CONNECTIONS {
+            self.evict(Claim::Owed, now);
         }
-        let seat = Seat::new(address, self.turns.clone());
+        let seat = Arc::new(Seat::new(address, now));
         self.taken.push(Arc::downgrade(&seat));
-        Some(seat)
+        seat
     }
 
     /// Ends a connection that waits for its client: descriptors are short.
-    pub(super) fn make_room(&mut self) {
-        self.evict(None);
+    pub(super) fn make_room(&mut self, now: Instant) {
+        self.evict(Claim::Waiting, now);
     }
 
-    fn evict(&mut self, newcomer: Option<IpAddr>) -> bool {
+    /// Ends one whose claim is no more than this: of the address with most connections first, then by its claim. Of those
+    /// that are owed an answer the newest goes, of others the one that has been so for longest.
+    fn evict(&mut self, most: Claim, now: Instant) {
         let seats: Vec<Arc<Seat>> = self.taken.iter().filter_map(Weak::upgrade).collect();
-        let Some(seat) = gives_way(&seats, newcomer) else { return false };
-        seat.cut();
-        self.taken.retain(|taken| !std::ptr::eq(taken.as_ptr(), Arc::as_ptr(seat)));
-        true
+        let mut from = HashMap::<IpAddr, usize>::new();
+        for seat in &seats {
+            *from.entry(seat.address).or_default() += 1;
+        }
+        let those = seats.iter().map(|seat| (seat, seat.claim(now))).filter(|(_, claim)| claim.0 <= most);
+        let victim = those.max_by_key(|(seat, (claim, longest, newest))| {
+            (from.get(&seat.address).copied(), Reverse(*claim), *longest, *newest)
+        });
+        if let Some((seat, _)) = victim {
+            seat.cut();
+            self.taken.retain(|taken| !std::ptr::eq(taken.as_ptr(), Arc::as_ptr(seat)));
+        }
     }
-}
-
-/// Who gives way, of the address with most connections first and of these whoever waits for longest: one that waits for
-/// its client; else, to a newcomer, one that had an answer before, else one of an address that has more than half of all,
-/// unless the newcomer is of the same.
-fn gives_way(seats: &[Arc<Seat>], newcomer: Option<IpAddr>) -> Option<&Arc<Seat>> {
-    let mut from = HashMap::<IpAddr, usize>::new();
-    for seat in seats {
-        *from.entry(seat.address).or_default() += 1;
-    }
-    let count = |seat: &Seat| from.get(&seat.address).copied().unwrap_or_default();
-    let first = |may: &dyn Fn(&Seat) -> bool| {
-        let those = seats.iter().filter(|seat| may(seat));
-        those.max_by_key(|seat| (count(seat), u64::MAX - seat.waits().1))
-    };
-    let waiting = first(&|seat| seat.waits().0 != Waits::Busy);
-    let Some(newcomer) = newcomer else { return waiting };
-    waiting
-        .or_else(|| first(&|seat| seat.answered.load(Relaxed)))
-        .or_else(|| first(&|seat| seat.address != newcomer && count(seat) > CONNECTIONS / 2))
 }
 
 /// How many connections a listening socket serves at once.
 pub(super) const CONNECTIONS: usize = 128;
+/// What a client has for its request to come, and what makes it one that asks again and again.
+const GRACE: Duration = Duration::from_secs(1);
+/// From one answer to the next on the same connection: what one sends ahead is answered in turns with others.
+const PACE: Duration = Duration::from_millis(10);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock;
 
     fn ip(last: u8) -> IpAddr {
         [127, 0, 0, last].into()
     }
 
-    fn fill(seats: &mut Seats, from: impl Fn(usize) -> IpAddr) -> Vec<Arc<Seat>> {
-        (0..CONNECTIONS).map(|n| seats.take(from(n)).unwrap()).collect()
+    /// Each a millisecond after the other.
+    fn fill(seats: &mut Seats, start: Instant, from: impl Fn(usize) -> IpAddr) -> Vec<Arc<Seat>> {
+        (0..CONNECTIONS).map(|n| seats.take(from(n), start + ms(n as u64))).collect()
+    }
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
     }
 
     /// Which of these were cut, each told once.
@@ -181,68 +222,76 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_its_client_for_longest_gives_way_and_who_is_owed_an_answer_stays() {
-        let mut seats = Seats::default();
-        let all = fill(&mut seats, |_| ip(1));
-        all[0].begin();
-        all[2].begin();
-        all[2].answer();
-        all[2].wrote(false);
-        all[3].begin();
-        all[3].answer();
-        all[3].flushed();
-        let mut new = vec![seats.take(ip(1)).unwrap()];
-        assert_eq!(cut(&all), [1]);
-        new.extend((4..CONNECTIONS).map(|_| seats.take(ip(1)).unwrap()));
-        assert_eq!(cut(&all), (4..CONNECTIONS).collect::<Vec<_>>());
-        for expected in [2, 3] {
-            new.push(seats.take(ip(1)).unwrap());
-            assert_eq!(cut(&all), [expected], "in the order in which they began to wait");
+    fn claims_are_heard_in_order_and_the_newest_of_those_owed_an_answer_goes() {
+        let (mut seats, start) = (Seats::default(), clock::now());
+        let all = fill(&mut seats, start, |_| ip(1));
+        let later = start + ms(10_000);
+        // Two are owed an answer, one of which had one long ago; one asks again; one does not read; one has just asked.
+        all[0].begin(start + ms(9_000));
+        all[1].answer(start + ms(2_000));
+        all[1].begin(start + ms(9_500));
+        all[2].answer(start + ms(8_200));
+        all[2].begin(start + ms(8_200));
+        all[3].wrote(false, start + ms(8_000));
+        all[4].begin(start + ms(9_900));
+        all[4].answer(start + ms(9_900));
+        all[4].flushed(start + ms(9_900));
+        for seat in &all[6..] {
+            seat.begin(start);
         }
-        new.push(seats.take(ip(1)).unwrap());
-        assert_eq!((cut(&all).len(), cut(&new)), (0, vec![0]));
+        let mut new = Vec::new();
+        for expected in [5, 3, 2, 4] {
+            new.push(seats.take(ip(1), later));
+            assert_eq!(cut(&all), [expected]);
+            new.last().unwrap().begin(later + ms(1));
+        }
+        // The newcomers began last. Who was answered in an instant is gone by then.
+        for expected in [3, 4, 5] {
+            new.push(seats.take(ip(1), later + ms(2)));
+            new.last().unwrap().begin(later + ms(2 + expected));
+            assert_eq!((cut(&all).len(), cut(&new)), (0, vec![expected as usize]));
+        }
     }
 
     #[test]
-    fn the_address_with_most_connections_gives_way_first() {
-        let mut seats = Seats::default();
-        // The first have waited for longest.
-        let all = fill(&mut seats, |n| ip(if n < 60 { 1 } else { 2 }));
-        let _new = seats.take(ip(3));
-        assert_eq!(cut(&all), [60]);
-    }
-
-    #[test]
-    fn where_all_are_owed_an_answer_one_that_had_one_gives_way_or_one_of_an_address_with_more_than_half() {
-        let mut seats = Seats::default();
-        let all = fill(&mut seats, |n| ip(if n <= CONNECTIONS / 2 { 1 } else { 2 }));
-        for seat in &all {
-            seat.begin();
+    fn the_address_with_most_connections_gives_way_whatever_the_others_do() {
+        let (mut seats, start) = (Seats::default(), clock::now());
+        let all = fill(&mut seats, start, |n| ip(if n < 60 { 1 } else { 2 }));
+        for seat in &all[60..] {
+            seat.begin(start + ms(500));
         }
-        assert!(seats.take(ip(1)).is_none(), "as many as there are of its own address");
-        let new = seats.take(ip(3)).unwrap();
-        new.begin();
+        let mut new = vec![seats.take(ip(3), start + ms(9_000))];
+        assert_eq!(cut(&all), [127]);
+        new.extend((0..7).map(|_| seats.take(ip(3), start + ms(9_000))));
+        assert_eq!(cut(&all), (120..127).collect::<Vec<_>>());
+        // As many of one as of the other: who is owed an answer stays.
+        new.push(seats.take(ip(3), start + ms(9_000)));
         assert_eq!(cut(&all), [0]);
-        assert!(seats.take(ip(3)).is_none(), "nobody has more than half");
-        all[9].answer();
-        all[9].begin();
-        assert!(seats.take(ip(1)).is_some());
-        assert_eq!(cut(&all), [9]);
     }
 
     #[test]
     fn who_left_takes_no_seat_and_short_descriptors_end_no_answer() {
-        let mut seats = Seats::default();
-        let mut all = fill(&mut seats, |_| ip(1));
-        all.truncate(CONNECTIONS - 1);
-        all.push(seats.take(ip(2)).unwrap());
+        let (mut seats, start) = (Seats::default(), clock::now());
+        let mut all = fill(&mut seats, start, |_| ip(1));
+        all.pop();
+        all.push(seats.take(ip(2), start));
         assert_eq!(cut(&all).len(), 0);
         for seat in &all[1..] {
-            seat.begin();
+            seat.begin(start + ms(500));
         }
-        seats.make_room();
-        assert_eq!(cut(&all), [0]);
-        seats.make_room();
-        assert_eq!(cut(&all).len(), 0);
+        for expected in [&[0][..], &[]] {
+            seats.make_room(start + ms(5_000));
+            assert_eq!(cut(&all), expected);
+        }
+    }
+
+    #[test]
+    fn what_is_sent_ahead_is_answered_in_its_turn() {
+        let start = clock::now();
+        let seat = Seat::new(ip(1), start);
+        assert_eq!(seat.begin(start), Duration::ZERO);
+        seat.answer(start + ms(3));
+        assert_eq!(seat.begin(start + ms(4)), PACE - ms(1));
+        assert_eq!(seat.begin(start + ms(13)), Duration::ZERO);
     }
 }

@@ -17,6 +17,7 @@ use super::listen::{AdminError, listen};
 use super::probe::HealthProbe;
 use super::scrape::Scrapes;
 use super::seats::Seats;
+use crate::clock;
 use crate::observe::{Families, Logger};
 use crate::setup::AdminAddress;
 
@@ -282,19 +283,18 @@ impl Drop for Serving {
     }
 }
 
-/// Accepts connections for ever. What finds no seat is closed at once.
+/// Accepts connections for ever. Of too many, one gives way.
 async fn accept(listener: tokio::net::TcpListener, site: Arc<Site>, stop: watch::Receiver<bool>) {
     let mut seats = Seats::default();
     loop {
         let Ok((stream, peer)) = listener.accept().await else {
             // Out of file descriptors, most likely: asking again at once would only burn time.
-            seats.make_room();
+            seats.make_room(clock::now());
             sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        if let Some(seat) = seats.take(peer.ip()) {
-            tokio::spawn(connection::serve(stream, seat, site.clone(), stop.clone()));
-        }
+        let seat = seats.take(peer.ip(), clock::now());
+        tokio::spawn(connection::serve(stream, seat, site.clone(), stop.clone()));
         // A request that came with its connection is read before anybody may take that seat.
         yield_now().await;
     }

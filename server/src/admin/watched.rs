@@ -10,6 +10,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
 use super::seats::Seat;
+use crate::clock;
 
 /// The stream of one connection.
 pub(super) struct Watched<'s> {
@@ -28,7 +29,7 @@ impl<'s> Watched<'s> {
 
     /// Notes how a write ended; one that waits for too long is an error.
     fn wrote(&mut self, cx: &mut Context<'_>, done: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
-        self.seat.wrote(done.is_ready());
+        self.seat.wrote(done.is_ready(), clock::now());
         if done.is_ready() {
             self.stalled = None;
             return done;
@@ -70,7 +71,7 @@ impl AsyncWrite for Watched<'_> {
 
     /// Called when all is written.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.seat.flushed();
+        self.seat.flushed(clock::now());
         Pin::new(&mut *self.stream).poll_flush(cx)
     }
 

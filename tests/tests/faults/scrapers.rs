@@ -81,6 +81,8 @@ fn a_scraper_beside_idle_connections_that_come_again_gets_its_page_each_time() {
 /// More than have a seat: they never have peace.
 const IDLE: usize = 140;
 const SCRAPES: usize = 5;
+/// The README's bound.
+const SEATS: usize = 128;
 
 fn sit(page: SocketAddr, sent: &str) -> std::io::Result<TcpStream> {
     let mut stream = TcpStream::connect(page)?;
@@ -94,6 +96,39 @@ fn is_closed(stream: &TcpStream) -> bool {
         Ok(read) => read == 0,
         Err(error) => error.kind() != ErrorKind::WouldBlock,
     }
+}
+
+#[test]
+fn a_scraper_beside_clients_that_ask_without_end_is_answered() {
+    let (server, _, page) = with_large_page();
+    let (stop, read) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let many = format!("GET / HTTP/1.1\r\nHost: {page}\r\n\r\n").repeat(100);
+    let flood = || -> std::io::Result<()> {
+        let mut stream = TcpStream::connect(page)?;
+        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+        while !stop.load(Relaxed) {
+            stream.write_all(many.as_bytes())?;
+            read.fetch_add(stream.read(&mut [0; 64 * 1024])?, Relaxed);
+        }
+        Ok(())
+    };
+    thread::scope(|scope| {
+        for _ in 0..SEATS {
+            scope.spawn(|| {
+                while !stop.load(Relaxed) {
+                    // One that is cut off begins anew.
+                    drop(flood());
+                }
+            });
+        }
+        let _stop = AtTheEnd(&stop);
+        eventually("the flood", Duration::from_secs(10), || (read.load(Relaxed) > 0).then_some(()));
+        for _ in 0..SCRAPES {
+            let reply = http_get(page, "/metrics").unwrap_or_else(|error| panic!("{error:#}"));
+            assert_eq!(reply.0, 200);
+        }
+    });
+    drop(server);
 }
 
 #[test]
