@@ -73,6 +73,13 @@ impl<'b> Merge<'b> {
     }
 }
 
+/// Writes one record to `out`, which is emptied, without pointers.
+pub(crate) fn spell_out(message: &[u8], record: &Record, out: &mut Vec<u8>) -> Result<(), Malformed> {
+    out.clear();
+    let mut writer = Writer { spelled_out: true, ..Writer::new(0, out) };
+    writer.record(message, &[], record)
+}
+
 struct Writer<'b> {
     /// Where `body` stands in the message to be.
     base: usize,
@@ -84,12 +91,14 @@ struct Writer<'b> {
     known: usize,
     /// How many labels may still be looked at.
     work: u32,
+    /// No pointer is written.
+    spelled_out: bool,
 }
 
 impl<'b> Writer<'b> {
     fn new(base: usize, body: &'b mut Vec<u8>) -> Self {
         let none = [0; CANDIDATES];
-        Self { base, body, candidates: none, marks: none, known: 0, work: MOST_WORK }
+        Self { base, body, candidates: none, marks: none, known: 0, work: MOST_WORK, spelled_out: false }
     }
 
     fn spend(&mut self, labels: u32) -> Result<(), Malformed> {
@@ -144,6 +153,7 @@ impl<'b> Writer<'b> {
     fn name(&mut self, name: &RawName, question: &[u8], compress: bool) -> Result<(), Malformed> {
         self.spend(name.steps)?;
         let start = self.base + self.body.len();
+        let compress = compress && !self.spelled_out;
         for (offset, suffix) in name.suffixes() {
             let mark = mark(suffix);
             if compress && let Some(candidate) = self.find(suffix, mark, question)? {

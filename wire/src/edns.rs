@@ -109,6 +109,8 @@ impl Ede {
     pub const STALE_ANSWER: Self = Self { code: 3, text: "" };
     /// 15: a policy of ours forbids the answer.
     pub const BLOCKED: Self = Self { code: 15, text: "" };
+    /// 17: a policy of ours leaves the answer empty.
+    pub const FILTERED: Self = Self { code: 17, text: "" };
     /// 19: an expired denial after the upstream failed.
     pub const STALE_NXDOMAIN: Self = Self { code: 19, text: "" };
     /// 20: no server block answers for this name.
@@ -129,6 +131,18 @@ impl Ede {
 pub struct OptionBytes {
     len: u8,
     octets: [u8; 255],
+}
+
+impl std::fmt::Debug for OptionBytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(options(self.as_bytes()).flatten()).finish()
+    }
+}
+
+impl Default for OptionBytes {
+    fn default() -> Self {
+        Self::EMPTY
+    }
 }
 
 impl OptionBytes {

@@ -22,8 +22,10 @@ pub struct Reply<'b> {
     body_at: usize,
     /// The rcode, upper bits included; these need an OPT.
     pub rcode: Rcode,
-    /// AA, TC, RA and AD.
+    /// AA, TC, RA and AD; RD where it is sent though the client did not.
     pub flags: u16,
+    /// RD where the client's does not come back.
+    pub dropped_flags: u16,
     counts: [u16; 3],
     /// EDNS options for the client, sent only if it sent an OPT.
     pub options: OptionBytes,
@@ -37,7 +39,15 @@ impl<'b> Reply<'b> {
         out.extend_from_slice(&[0; HEADER]);
         out.extend_from_slice(query.question);
         let body_at = out.len();
-        Self { out, body_at, rcode: Rcode::NOERROR, flags: 0, counts: [0; 3], options: OptionBytes::EMPTY }
+        Self {
+            out,
+            body_at,
+            rcode: Rcode::NOERROR,
+            flags: 0,
+            dropped_flags: 0,
+            counts: [0; 3],
+            options: OptionBytes::EMPTY,
+        }
     }
 
     /// Forgets records, flags, rcode and options.
@@ -45,6 +55,7 @@ impl<'b> Reply<'b> {
         self.out.truncate(self.body_at);
         self.rcode = Rcode::NOERROR;
         self.flags = 0;
+        self.dropped_flags = 0;
         self.counts = [0; 3];
         self.options = OptionBytes::EMPTY;
     }
@@ -127,7 +138,7 @@ impl<'b> Reply<'b> {
         if query.edns.is_some() {
             write_opt(self.out, self.rcode, query.dnssec_ok(), options);
         }
-        let kept = query.flags.0 & (0x7800 | Flags::RD | Flags::CD);
+        let kept = query.flags.0 & (0x7800 | Flags::RD | Flags::CD) & !self.dropped_flags;
         let flags = Flags::QR | kept | self.flags | (self.rcode.0 & 0xf);
         let [answers, authorities, additionals] = self.counts.map(u16::to_be_bytes);
         let additionals = u16::from_be_bytes(additionals) + u16::from(query.edns.is_some());

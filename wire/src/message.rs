@@ -1,0 +1,239 @@
+//! A reply taken apart: records that each own their octets, for plugins that change names, data or counts.
+//!
+//! Most replies never become one: they are ready octets from their source to the client. Names keep the case that they
+//! were written in; a name that equals the question's is a pointer to it in the end, and so has the client's.
+
+use crate::compress::spell_out;
+use crate::records::{Malformed, Record, Records, Section};
+use crate::{Class, Flags, HEADER, Merge, Name, OptionBytes, Query, RType, Rcode, Reply};
+
+/// A whole reply but for its header's id and question, which are the client's.
+#[derive(Clone, Debug, Default)]
+pub struct Message {
+    /// The rcode, upper bits included.
+    pub rcode: Rcode,
+    /// AA, TC, RD, RA and AD.
+    pub flags: u16,
+    /// The records, in section order.
+    pub records: Vec<Rr>,
+    /// EDNS options for the client.
+    pub options: OptionBytes,
+}
+
+/// One record with its names written out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rr {
+    /// The section it is in.
+    pub section: Section,
+    /// Its owner, in wire form without pointers.
+    pub owner: Box<[u8]>,
+    /// Its type.
+    pub rtype: RType,
+    /// Its class.
+    pub class: Class,
+    /// Its TTL in seconds.
+    pub ttl: u32,
+    /// Its data; names in it are without pointers.
+    pub data: Box<[u8]>,
+}
+
+impl Rr {
+    /// A record of class IN; `owner` and names in `data` are without pointers.
+    pub fn new(section: Section, owner: &Name, rtype: RType, ttl: u32, data: &[u8]) -> Self {
+        Self { section, owner: owner.as_wire().into(), rtype, class: Class::IN, ttl, data: data.into() }
+    }
+
+    /// The owner, lower-cased.
+    pub fn name(&self) -> Name {
+        // It was read as a name, or written from one.
+        Name::from_wire(&self.owner).unwrap_or(Name::ROOT)
+    }
+
+    /// The name that its data begin with, as a CNAME's do.
+    pub fn target(&self) -> Option<Name> {
+        Name::from_wire(&self.data).ok()
+    }
+
+    fn read(message: &[u8], record: &Record) -> Result<Self, Malformed> {
+        let mut plain = Vec::new();
+        spell_out(message, record, &mut plain)?;
+        let Record { section, rtype, class, ttl, .. } = *record;
+        let spelled = first(&plain)?;
+        // Type, class and TTL stand between them, and the length.
+        let owner = plain.get(..spelled.ttl_at - 4).unwrap_or_default().into();
+        Ok(Self { section, owner, rtype, class, ttl, data: spelled.data(&plain).into() })
+    }
+
+    /// Appends the record without pointers.
+    fn write(&self, out: &mut Vec<u8>) -> Result<(), Malformed> {
+        let length = u16::try_from(self.data.len()).map_err(|_| Malformed::Long)?;
+        out.extend_from_slice(&self.owner);
+        out.extend_from_slice(&self.rtype.0.to_be_bytes());
+        out.extend_from_slice(&self.class.0.to_be_bytes());
+        out.extend_from_slice(&self.ttl.to_be_bytes());
+        out.extend_from_slice(&length.to_be_bytes());
+        out.extend_from_slice(&self.data);
+        Ok(())
+    }
+}
+
+impl Message {
+    /// An answer to `query` without records.
+    pub fn empty(query: &Query<'_>, rcode: Rcode) -> Self {
+        Self { rcode, flags: query.flags.0 & Flags::RD, ..Self::default() }
+    }
+
+    /// What `reply`, which was started for `query`, says.
+    ///
+    /// # Errors
+    /// [`Malformed`] where its records cannot be read.
+    pub fn read(query: &Query<'_>, reply: &Reply<'_>) -> Result<Self, Malformed> {
+        let octets = reply.octets();
+        let records = Records::new(octets, HEADER + query.question.len(), reply.counts())
+            .map(|record| Rr::read(octets, &record?))
+            .collect::<Result<_, _>>()?;
+        let echoed = query.flags.0 & Flags::RD & !reply.dropped_flags;
+        Ok(Self { rcode: reply.rcode, flags: reply.flags | echoed, records, options: reply.options })
+    }
+
+    /// Puts this in place of what `reply`, which was started for `query`, says.
+    ///
+    /// # Errors
+    /// [`Malformed::Long`] where a message has no room for it; the reply is empty then.
+    pub fn write(&self, query: &Query<'_>, reply: &mut Reply<'_>) -> Result<(), Malformed> {
+        reply.clear();
+        let (mut body, mut plain) = (Vec::new(), Vec::new());
+        let mut merge = Merge::new(query.question, &mut body)?;
+        for section in [Section::Answer, Section::Authority, Section::Additional] {
+            for rr in self.section(section) {
+                plain.clear();
+                rr.write(&mut plain)?;
+                merge.push(section, &plain, &first(&plain)?)?;
+            }
+        }
+        let counts = merge.counts();
+        (reply.rcode, reply.flags, reply.options) = (self.rcode, self.flags, self.options);
+        reply.dropped_flags = !self.flags & Flags::RD;
+        reply.push_ready(&body, counts);
+        Ok(())
+    }
+
+    /// The records of one section.
+    pub fn section(&self, section: Section) -> impl Iterator<Item = &Rr> {
+        self.records.iter().filter(move |rr| rr.section == section)
+    }
+}
+
+/// The only record of these octets.
+fn first(plain: &[u8]) -> Result<Record, Malformed> {
+    Records::new(plain, 0, [1, 0, 0]).next().ok_or(Malformed::Short)?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Answer, Gate, Owner, accept};
+    use proptest::prelude::*;
+
+    const ASKED: &[u8] = b"\0\x07\x01\0\0\x01\0\0\0\0\0\0\x03WWW\x07example\x03org\0\0\x01\0\x01";
+    const SOUGHT: &[u8] = b"\0\x07\x01\0\0\x01\0\0\0\0\0\0\x01a\x02lo\x07Example\x03net\0\0\x01\0\x01";
+
+    fn with_reply<T>(packet: &[u8], f: impl FnOnce(&Query<'_>, &mut Reply<'_>) -> T) -> T {
+        let Gate::Pass(query) = accept(packet) else { panic!("refused") };
+        let mut out = Vec::new();
+        let mut reply = Reply::start(&mut out, &query);
+        f(&query, &mut reply)
+    }
+
+    fn fill(reply: &mut Reply<'_>) {
+        reply.flags = Flags::AA;
+        reply.push(Section::Answer, Owner::Question, RType::CNAME, Class::IN, 5, b"\x03web\xc0\x0e");
+        let target = b"\x03web\x02lo\x07Example\x03net\0";
+        reply.push(Section::Answer, Owner::Name(target), RType::A, Class::IN, 6, &[192, 0, 2, 1]);
+        reply.push(Section::Authority, Owner::Name(b"\xc0\x0e"), RType::NS, Class::IN, 7, b"\x02ns\xc0\x0e");
+        reply.push(
+            Section::Additional,
+            Owner::Name(b"\x02ns\xc0\x0e"),
+            RType(999),
+            Class::IN,
+            8,
+            b"\xc0\x0c",
+        );
+    }
+
+    #[test]
+    fn names_are_written_out_in_their_own_case_and_unknown_data_stays() {
+        let message = with_reply(SOUGHT, |query, reply| {
+            fill(reply);
+            Message::read(query, reply).unwrap()
+        });
+        let rows: Vec<(&[u8], &[u8])> = message.records.iter().map(|rr| (&*rr.owner, &*rr.data)).collect();
+        assert_eq!(
+            rows,
+            [
+                (&b"\x01a\x02lo\x07Example\x03net\0"[..], &b"\x03web\x02lo\x07Example\x03net\0"[..]),
+                (b"\x03web\x02lo\x07Example\x03net\0", &[192, 0, 2, 1]),
+                (b"\x02lo\x07Example\x03net\0", b"\x02ns\x02lo\x07Example\x03net\0"),
+                (b"\x02ns\x02lo\x07Example\x03net\0", b"\xc0\x0c"),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_message_goes_behind_a_question_of_another_length() {
+        let mut message = with_reply(SOUGHT, |query, reply| {
+            fill(reply);
+            Message::read(query, reply).unwrap()
+        });
+        let asked = Name::from_text("www.example.org").unwrap();
+        message.records[0].owner = asked.as_wire().into();
+        message.records.retain(|rr| rr.section != Section::Additional);
+        let again = with_reply(ASKED, |query, reply| {
+            message.write(query, reply).unwrap();
+            assert_eq!(reply.counts(), [2, 1, 0]);
+            // The owner is a pointer to the question, which has the client's case.
+            assert!(reply.body_mut().starts_with(b"\xc0\x0c\0\x05"));
+            Message::read(query, reply).unwrap()
+        });
+        assert_eq!(again.records[0].owner.as_ref(), b"\x03WWW\x07example\x03org\0");
+        assert_eq!(again.records[1..], message.records[1..]);
+        assert_eq!(again.flags, Flags::AA | Flags::RD);
+    }
+
+    #[test]
+    fn what_no_message_has_room_for_is_an_error_and_leaves_an_empty_reply() {
+        let owner = Name::from_text("txt.example.org").unwrap();
+        let rr = Rr::new(Section::Answer, &owner, RType::TXT, 1, &[0; 40_000]);
+        let message = Message { records: vec![rr.clone(), rr], ..Message::default() };
+        with_reply(ASKED, |query, reply| {
+            assert_eq!(message.write(query, reply), Err(Malformed::Long));
+            assert_eq!(reply.counts(), [0; 3]);
+            assert!(reply.body_mut().is_empty());
+        });
+    }
+
+    proptest! {
+        /// Whatever an upstream's reply says, reading it apart and writing it again says the same.
+        #[test]
+        fn apart_and_together_again_is_the_same(octets in prop::collection::vec(any::<u8>(), 0..120), counts in any::<[u8; 3]>()) {
+            let mut packet = SOUGHT.to_vec();
+            packet[2] |= 0x80;
+            for (at, count) in [(7, counts[0] % 4), (9, counts[1] % 3), (11, counts[2] % 3)] {
+                packet[at] = count;
+            }
+            packet.extend_from_slice(&octets);
+            let mut answer = Answer::default();
+            if answer.read(&packet, &SOUGHT[HEADER..]).is_ok() {
+                with_reply(SOUGHT, |query, reply| {
+                    reply.push_answer(&answer);
+                    if let Ok(message) = Message::read(query, reply) {
+                        message.write(query, reply).unwrap();
+                        let again = Message::read(query, reply).unwrap();
+                        prop_assert_eq!(again.records, message.records);
+                    }
+                    Ok(())
+                })?;
+            }
+        }
+    }
+}
