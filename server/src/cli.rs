@@ -122,7 +122,7 @@ pub fn version() -> String {
 /// What `-plugins` prints.
 fn plugins() -> String {
     let mut text = String::new();
-    for name in crate::setup::directives::built() {
+    for name in crate::plugin::table::here() {
         text.push_str(name);
         text.push('\n');
     }

@@ -455,6 +455,7 @@ impl Shared {
             hosts: crate::plugin::hosts::HostsRegistry::default(),
             environment: keeping::Environment::default(),
             zones: Arc::default(),
+            lasting: crate::plugin::lasting::Lasting::default(),
             templates: crate::plugin::template::TemplateRegistry::default(),
             probe: crate::watchdog::probe_name(),
             handle: handle.clone(),

@@ -6,6 +6,7 @@ use wire::{Class, Flags, Name, Query};
 
 use crate::cli::Explain;
 use crate::house::{House, Listener, ServedZone};
+use crate::plugin::step::Sought;
 use crate::plugin::template::Verdict;
 
 /// One line for each listen address, or for the one asked.
@@ -42,8 +43,12 @@ fn one(listener: &Listener, query: &Query<'_>) -> String {
         Ok(zone) => zone,
         Err(failure) => return format!("{}: {failure}", failure.rcode()),
     };
-    let (who, why) = plugin(zone, query);
-    format!("block {} ({}), {who}: {why}", zone.zone, zone.block.at)
+    let mut sought = Sought::new(query, &zone.server, false);
+    let steps = zone.block.pipeline.steps().iter();
+    let around: String =
+        steps.filter_map(|step| step.explain(&mut sought, None)).map(|text| text + "; ").collect();
+    let (who, why) = plugin(zone, &sought.query());
+    format!("block {} ({}), {who}: {around}{why}", zone.zone, zone.block.at)
 }
 
 /// Who would answer, and why: the same order as the pipeline's.

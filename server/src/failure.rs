@@ -27,6 +27,15 @@ pub enum Failure {
     /// `template` could not make its records.
     #[error("plugin/template: {0}")]
     Template(String),
+    /// What a `rewrite` makes of the name is none.
+    #[error("plugin/rewrite: {0:?} is not a name")]
+    NameAfterRewrite(String),
+    /// An answer needs another that the client may not have.
+    #[error("plugin/acl: a name that the answer leads to is dropped")]
+    Dropped,
+    /// One query leads to too many others.
+    #[error("the answer leads to more than {0} other names")]
+    TooManyNames(usize),
     /// The upstreams.
     #[error(transparent)]
     Forward(#[from] forwarder::Failure),
@@ -47,6 +56,9 @@ impl Failure {
             | Self::NoHost
             | Self::NoPattern
             | Self::Template(_)
+            | Self::NameAfterRewrite(_)
+            | Self::Dropped
+            | Self::TooManyNames(_)
             | Self::Overload
             | Self::Panic => Rcode::SERVFAIL,
             // The client asks somebody else at once; a full table is our own trouble.
@@ -68,6 +80,9 @@ impl Failure {
             | Self::NoHost
             | Self::NoPattern
             | Self::Template(_)
+            | Self::NameAfterRewrite(_)
+            | Self::Dropped
+            | Self::TooManyNames(_)
             | Self::Overload
             | Self::Panic => Some(Ede { code: 0, text: "" }),
             Self::Forward(failure) => Some(forward_ede(failure)),

@@ -33,6 +33,11 @@ fn watch(running: &Weak<Running>) {
             }
         }
         let (shared, house) = (&running.shared, running.house.load_full());
+        for kept in shared.lasting.all() {
+            if let Some(look) = kept.look(now, logger) {
+                next = next.min(look);
+            }
+        }
         if let Some(look) = shared.followed.look(shared, &house, now, Duration::ZERO, logger) {
             next = next.min(look);
         }

@@ -23,6 +23,8 @@ use crate::observe::counters::{Tally, ZoneLabels, ZoneRegistry, ZoneSet};
 use crate::observe::{ErrorLog, LogRules, Logger};
 use crate::pipeline::Pipeline;
 use crate::plugin::hosts::HostsRegistry;
+use crate::plugin::lasting::Lasting;
+use crate::plugin::table;
 use crate::route::Route;
 use crate::setup::args::Result;
 use crate::setup::{AdminAddress, BlockSpec, ReloadSpec, SetupError, Spec, TimeoutsSpec};
@@ -43,6 +45,8 @@ pub struct Shared {
     pub environment: Environment,
     /// All zones' counters.
     pub zones: Arc<ZoneRegistry>,
+    /// What plugins keep.
+    pub lasting: Lasting,
     /// What is counted of templates.
     pub templates: crate::plugin::template::TemplateRegistry,
     /// The name by which this process asks itself whether it serves.
@@ -213,7 +217,7 @@ impl House {
             let block = &blocks[index];
             let server = server_label(planned.address);
             let counters = spec.blocks[index].prometheus.map(|_| {
-                let plugin = plugin_label(&block.directives);
+                let plugin = table::named_by_metrics(&block.directives);
                 let cache_zones = spec.blocks[index]
                     .cache
                     .as_ref()
@@ -407,24 +411,6 @@ fn host_text(address: SocketAddr) -> String {
 /// Zones as the label `zones` has them.
 pub(crate) fn zones_label(zones: &[Name]) -> String {
     zones.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
-}
-
-/// CoreDNS names the plugin right below prometheus in its chain, whoever answers.
-fn plugin_label(directives: &[&'static str]) -> &'static str {
-    const NO_HANDLER: &[&str] = &[
-        "root",
-        "timeouts",
-        "multisocket",
-        "reload",
-        "nsid",
-        "bufsize",
-        "bind",
-        "debug",
-        "ready",
-        "health",
-        "prometheus",
-    ];
-    directives.iter().copied().find(|name| !NO_HANDLER.contains(name)).unwrap_or_default()
 }
 
 fn unique(addresses: impl Iterator<Item = AdminAddress>) -> Vec<AdminAddress> {

@@ -1,7 +1,7 @@
 //! A query's life in one server block, on one page.
 //!
 //! ```text
-//! sources { template, hosts, loop } -> cache -> forward -> whoami
+//! steps { rewrite, acl, header, minimal } -> sources { template, hosts, loop } -> cache -> forward -> whoami
 //! ```
 //! The order is that of CoreDNS's plugin.cfg, except that what memory knows comes before the cache, which wraps only
 //! what is dialled: a cached copy can never hide a newer entry. Which rooms a block has is decided when it is built.
@@ -15,16 +15,18 @@ use forwarder::Chain;
 use wire::{Name, Query, Reply};
 
 use crate::failure::Failure;
-use crate::house::Shared;
+use crate::house::{Shared, server_label};
 use crate::observe::counters::Tally;
 use crate::plugin::hosts::Hosts;
+use crate::plugin::step::{BuildContext, Step};
 use crate::plugin::template::Templates;
-use crate::plugin::{Lookup, Moment, loops, whoami};
+use crate::plugin::{Lookup, Moment, loops, table, whoami};
 use crate::setup::BlockSpec;
 use crate::setup::args::Result;
 
 /// The rooms of one server block.
 pub struct Pipeline {
+    steps: Box<[Arc<dyn Step>]>,
     sources: Vec<Source>,
     dial: Option<Dial>,
     whoami: bool,
@@ -99,8 +101,12 @@ impl Pipeline {
                 policy,
             }),
         });
-        let last = spec.directives.iter().copied().rfind(|name| !WITHOUT_HANDLER.contains(name));
-        Ok(Self { sources, dial, whoami: spec.whoami, last })
+        let servers: Vec<String> = addresses.iter().map(|address| server_label(*address)).collect();
+        let place = BuildContext { lasting: &shared.lasting, servers: &servers };
+        let steps = spec.steps.iter().map(|step| step.build(&place)).collect();
+        // A block without handlers refuses everything.
+        let last = table::handlers(&spec.directives).next_back();
+        Ok(Self { steps, sources, dial, whoami: spec.whoami, last })
     }
 
     /// Answers from memory, or says what is to be done. Allocates nothing, waits for nobody.
@@ -170,6 +176,12 @@ impl Pipeline {
         Now::Failed(self.nobody())
     }
 
+    /// What acts around the sources, from the outside to the inside.
+    #[inline]
+    pub fn steps(&self) -> &[Arc<dyn Step>] {
+        &self.steps
+    }
+
     /// Why a query fails that nobody in the block has answered.
     pub fn nobody(&self) -> Failure {
         self.last.map_or(Failure::NoPlugin, Failure::NoNextPlugin)
@@ -221,10 +233,6 @@ impl CacheRoom {
         self.policy.covers(name).then_some(self)
     }
 }
-
-/// Directives that put no plugin into CoreDNS's chain: a block that has no others refuses everything.
-pub(crate) const WITHOUT_HANDLER: &[&str] =
-    &["bind", "debug", "health", "multisocket", "ready", "reload", "root", "timeouts"];
 
 /// The same block keeps its answers over a reload: what counts are its zones and where it listens.
 fn identity(spec: &BlockSpec, addresses: &[SocketAddr]) -> String {

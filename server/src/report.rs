@@ -10,7 +10,7 @@ use crate::clock;
 use crate::control::Reloads;
 use crate::observe::collector::Build;
 use crate::observe::{Collector, Distribution, Families, Source, names};
-use crate::pipeline::WITHOUT_HANDLER;
+use crate::plugin::table;
 use crate::running::Running;
 
 /// Everything that /metrics tells.
@@ -51,6 +51,9 @@ impl Source for Rooms {
         caches(&running, into);
         forward(&running, into);
         templates(&running, into);
+        for kept in running.shared.lasting.all() {
+            kept.collect(into);
+        }
         crate::keeping::collect(&running, into);
         self.reloads(&running, into);
     }
@@ -73,8 +76,7 @@ fn plugins(running: &Running, into: &mut Families) {
             continue;
         }
         let name = zone.zone.to_string();
-        let directives = zone.block.directives.iter();
-        for plugin in directives.filter(|name| !WITHOUT_HANDLER.contains(name)) {
+        for plugin in table::handlers(&zone.block.directives) {
             let labels = [("server", zone.server.as_str()), ("zone", &name), ("view", ""), ("name", plugin)];
             into.gauge(names::PLUGIN_ENABLED, &labels, 1.0);
         }

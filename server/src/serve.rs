@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 
 use wire::{Class, Ede, Flags, Gate, HeldQuery, Name, Owner, Query, RType, Rcode, Reply, Section};
 
+use crate::evaluation::{self, End, Evaluation, Found, Outer};
 use crate::failure::Failure;
-use crate::follow::{Follow, Found, Outer};
 use crate::house::{Listener, ServedZone};
 use crate::observe::counters::{Counted, Proto, Tally};
 use crate::observe::{LineRing, LogEntry};
 use crate::pipeline::Now;
 use crate::plugin::Moment;
+use crate::plugin::step::{Inward, Sought, Step};
 
 /// What becomes of a packet. Where there is a reply, the outcome that [`serve`] was given tells how the query ended.
 pub enum Served<'h, 'g, 'p> {
@@ -31,8 +32,8 @@ pub enum Served<'h, 'g, 'p> {
         /// How long until a stale answer will do.
         patience: Option<Duration>,
     },
-    /// An upstream must be asked where a CNAME leads: for the client, or, where there is a reply in the buffer, for the
-    /// next one.
+    /// An upstream must be asked for something that the answer needs: for the client, or, where there is a reply in the
+    /// buffer, for the next one.
     Follow {
         /// Whether there is a reply.
         replied: bool,
@@ -41,7 +42,7 @@ pub enum Served<'h, 'g, 'p> {
     },
 }
 
-/// What an upstream is to be asked where a CNAME leads.
+/// What an upstream is to be asked for an evaluation.
 pub struct Asked<'h> {
     /// The query.
     pub query: HeldQuery,
@@ -51,12 +52,19 @@ pub struct Asked<'h> {
     pub patience: Option<Duration>,
     /// The client's own query; `None` for a refresh.
     pub outer: Option<Box<Outer>>,
+    /// How many evaluations of other names it stands in; 0 for the client's own.
+    pub depth: usize,
 }
 
 impl<'h> Asked<'h> {
     /// A query that nobody waits for yet.
-    pub fn new(query: &Query<'_>, zone: &'h Arc<ServedZone>, patience: Option<Duration>) -> Box<Self> {
-        Box::new(Self { query: query.hold(), zone, patience, outer: None })
+    pub fn new(
+        query: &Query<'_>,
+        zone: &'h Arc<ServedZone>,
+        patience: Option<Duration>,
+        depth: usize,
+    ) -> Box<Self> {
+        Box::new(Self { query: query.hold(), zone, patience, outer: None, depth })
     }
 }
 
@@ -163,6 +171,9 @@ pub fn serve<'h, 'g, 'p>(
             return Served::Reply;
         }
     };
+    if !zone.block.pipeline.steps().is_empty() && steps_act(zone, query, moment) {
+        return evaluate(listener, zone, query, moment, room, Vec::new(), out, outcome);
+    }
     let mut reply = Reply::start(out, query);
     let failure = match zone.block.pipeline.answer_now(moment, query, &mut reply, zone.tally(moment.writer)) {
         Now::Answered => None,
@@ -171,7 +182,10 @@ pub fn serve<'h, 'g, 'p>(
             return Served::ReplyAndRefresh(query, zone);
         }
         Now::Ask(patience) => return Served::Ask { query, zone, patience },
-        Now::Follow => return follow(listener, zone, query, moment, room, reply, outcome),
+        Now::Follow => {
+            let found = vec![Found::of_reply(zone, query, &reply, true)];
+            return evaluate(listener, zone, query, moment, room, found, out, outcome);
+        }
         Now::Failed(failure) => {
             fail(&mut reply, &failure);
             Some(failure)
@@ -181,37 +195,44 @@ pub fn serve<'h, 'g, 'p>(
     Served::Reply
 }
 
-/// Follows the CNAMEs of a reply, as far as memory can.
+/// Whether a step of the block does anything with this query, which is counted here.
+#[cold]
+#[inline(never)]
+fn steps_act(zone: &ServedZone, query: &Query<'_>, moment: &Moment<'_>) -> bool {
+    let mut sought = Sought::new(query, &zone.server, true);
+    let passes = |step: &Arc<dyn Step>| matches!(step.inward(&mut sought, moment), Inward::Pass);
+    !(zone.block.pipeline.steps().iter().all(passes) && sought.is_as_asked())
+}
+
+/// Puts an answer together from what it needs, as far as memory has it.
 ///
 /// Out of line: few queries come here, and all others would carry its frame.
 #[cold]
 #[inline(never)]
-fn follow<'h, 'g, 'p>(
+#[allow(clippy::too_many_arguments, reason = "what `serve` was given, and what was found already")]
+fn evaluate<'h, 'g, 'p>(
     listener: &'h Listener,
     zone: &'h Arc<ServedZone>,
     query: &Query<'_>,
     moment: &Moment<'_>,
     room: Room,
-    mut reply: Reply<'_>,
+    found: Vec<Arc<Found>>,
+    out: &mut Vec<u8>,
     outcome: &mut Outcome,
 ) -> Served<'h, 'g, 'p> {
-    let made = Found::new(query.name, &reply, true);
-    let mut follow = Follow::new(&listener.route, moment, Vec::new());
-    match follow.complete(query, &made) {
-        Ok(whole) => {
-            whole.write(&mut reply);
-            finish(zone, query, &mut reply, room, None, outcome);
-            match follow.refresh {
+    let mut evaluation = Evaluation::new(&listener.route, moment, query, found);
+    match evaluation.run(zone) {
+        Ok(End::Told(message, failure)) => {
+            let mut reply = Reply::start(out, query);
+            evaluation::write(&message, query, &mut reply);
+            finish(zone, query, &mut reply, room, failure, outcome);
+            match evaluation.refresh {
                 Some(asked) => Served::Follow { replied: true, asked },
                 None => Served::Reply,
             }
         }
-        Err(mut asked) => {
-            let (route, found) = (listener.route.clone(), follow.found);
-            let outer = Outer { query: query.hold(), zone: zone.clone(), route, made, found };
-            asked.outer = Some(Box::new(outer));
-            Served::Follow { replied: false, asked }
-        }
+        Ok(End::Silence) => Served::Nothing,
+        Err(asked) => Served::Follow { replied: false, asked: evaluation.wait(zone, asked) },
     }
 }
 

@@ -15,8 +15,8 @@ use wire::{Answer, Flags, HeldQuery, OptionBytes, Query, Rcode, Reply};
 use super::inbox::{Client, Inner, Waiter};
 use super::socket::OpenSocket;
 use super::upstreams::Upstreams;
+use crate::evaluation::{self, End, Evaluation, Found, Outer};
 use crate::failure::Failure;
-use crate::follow::{Follow, Found, Outer};
 use crate::house::Block;
 use crate::observe::LineRing;
 use crate::observe::counters::Proto;
@@ -283,22 +283,31 @@ impl Desk {
         let earlier = earlier_is_better
             && room(&waiter.zone.block, &query)
                 .is_some_and(|room| room.partition.serve_stale(&room.policy, &query, now, &mut reply));
-        if earlier {
-            waiter.zone.tally(self.index).add(|zone| &zone.cache_stale);
-        } else {
-            match came {
-                Ok(answer) => reply.push_answer(answer),
-                Err(failure) => serve::tell(&waiter.zone, failure, &query, now),
+        let found = match (earlier, came) {
+            (true, _) => {
+                waiter.zone.tally(self.index).add(|zone| &zone.cache_stale);
+                Found::of_reply(&waiter.zone, &query, &reply, false)
             }
-        }
-        inner.outer.found.push(Found::new(query.name, &reply, false));
+            (false, Ok(answer)) => {
+                push_answer(&mut reply, &query, answer);
+                Found::of_reply(&waiter.zone, &query, &reply, false)
+            }
+            (false, Err(failure)) => {
+                // That of the client's own query is told with its end.
+                if !inner.outer.own {
+                    serve::tell(&waiter.zone, failure, &query, now);
+                }
+                Found::new(&waiter.zone, &query, Err(failure.clone()), false)
+            }
+        };
+        inner.outer.found.push(found);
         self.resume(inner, waiter.started, now);
         None
     }
 
-    /// Goes on with a client's query, now that more is known of its inner lookups.
+    /// Goes on with a client's query, now that more is known of what its answer needs.
     fn resume(&mut self, inner: Inner, started: Instant, now: Instant) {
-        let Inner { outer: Outer { query, zone, route, made, found }, client } = inner;
+        let Inner { outer: Outer { query: held, zone, route, found, .. }, client } = inner;
         let (peer, server, proto) = match &client {
             Client::Udp { socket: (_, address), peer, local } => {
                 let server = local.map_or(*address, |local| (local.address, address.port()).into());
@@ -309,21 +318,23 @@ impl Desk {
         };
         let tables = Tables::default();
         let moment = Moment { now, client: peer, server, proto, writer: self.index, tables: &tables };
-        let mut follow = Follow::new(&route, &moment, found);
-        follow.patience = forwarder::DEADLINE.saturating_sub(now.saturating_duration_since(started));
-        let whole = follow.complete(&query.query(), &made);
-        if let Some(refresh) = follow.refresh.take() {
+        let query = held.query();
+        let mut evaluation = Evaluation::new(&route, &moment, &query, found);
+        evaluation.patience = forwarder::DEADLINE.saturating_sub(now.saturating_duration_since(started));
+        let end = evaluation.run(&zone);
+        if let Some(refresh) = evaluation.refresh.take() {
             self.inner.push(Waiter::of(*refresh, Client::Nobody, now));
         }
-        match whole {
-            Ok(whole) => {
-                let query = query.query();
+        match end {
+            Ok(End::Told(message, failure)) => {
                 let waiter = Waiter::new(&query, &zone, client, started);
-                self.deliver(&waiter, &query, None, now, |reply, _| whole.write(reply));
+                self.deliver(&waiter, &query, failure, now, |reply, query| {
+                    evaluation::write(&message, query, reply);
+                });
             }
-            Err(mut asked) => {
-                let (route, made, found) = (route.clone(), made.clone(), follow.found);
-                asked.outer = Some(Box::new(Outer { query, zone, route, made, found }));
+            Ok(End::Silence) => {}
+            Err(asked) => {
+                let asked = evaluation.wait(&zone, asked);
                 self.inner.push(Waiter::of(*asked, client, started));
             }
         }
@@ -408,18 +419,21 @@ impl Desk {
 
     /// Answers a waiter with what an upstream said.
     fn answer(&mut self, waiter: Waiter, same: &Query<'_>, answer: &Answer, now: Instant) {
-        self.deliver(&waiter, same, None, now, |reply, query| {
-            reply.push_answer(answer);
-            if let (Some(subnet), Some(asked)) =
-                (answer.subnet, query.edns.as_ref().and_then(|edns| edns.client_subnet))
-            {
-                reply.options.push_subnet(asked, subnet.scope());
-            }
-            // RFC 6840, section 5.8: AD only for those who understand it.
-            if !query.dnssec_ok() && !query.flags.has(Flags::AD) {
-                reply.flags &= !Flags::AD;
-            }
-        });
+        self.deliver(&waiter, same, None, now, |reply, query| push_answer(reply, query, answer));
+    }
+}
+
+/// Writes what an upstream said to this client.
+fn push_answer(reply: &mut Reply<'_>, query: &Query<'_>, answer: &Answer) {
+    reply.push_answer(answer);
+    if let (Some(subnet), Some(asked)) =
+        (answer.subnet, query.edns.as_ref().and_then(|edns| edns.client_subnet))
+    {
+        reply.options.push_subnet(asked, subnet.scope());
+    }
+    // RFC 6840, section 5.8: AD only for those who understand it.
+    if !query.dnssec_ok() && !query.flags.has(Flags::AD) {
+        reply.flags &= !Flags::AD;
     }
 }
 

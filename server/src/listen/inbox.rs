@@ -14,7 +14,7 @@ use wire::{Asker, HeldQuery, Query};
 
 use super::mailbox::Mailbox;
 use super::stream_reply::StreamReply;
-use crate::follow::Outer;
+use crate::evaluation::Outer;
 use crate::house::{House, ServedZone};
 use crate::serve::Asked;
 
@@ -191,7 +191,7 @@ impl Waiter {
         client: Client,
         started: Instant,
     ) -> (HeldQuery, Self, Option<Duration>) {
-        let Asked { query, zone, patience, outer } = asked;
+        let Asked { query, zone, patience, outer, .. } = asked;
         let client = match outer {
             Some(outer) => Client::Inner(Box::new(Inner { outer: *outer, client })),
             None => client,
@@ -225,9 +225,9 @@ pub enum Client {
     Inner(Box<Inner>),
 }
 
-/// A client's query that waits for an inner lookup.
+/// A client's query that waits for something that its answer needs.
 pub struct Inner {
-    /// The query, and what is known of its inner lookups.
+    /// The query, and what is known so far.
     pub outer: Outer,
     /// Who gets the reply.
     pub client: Client,

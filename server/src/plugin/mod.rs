@@ -1,7 +1,10 @@
-//! The plugins that are small enough for one file each: they look a query up and write a reply.
+//! The plugins: one table of all ([`table`]), what acts around the sources ([`step`]), what answers from memory.
 
 pub mod hosts;
+pub mod lasting;
 pub mod loops;
+pub mod step;
+pub(crate) mod table;
 pub mod template;
 pub mod whoami;
 

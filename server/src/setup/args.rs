@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use corefile::{Directive, Located, Location, Word, go};
+use regex::Regex;
 use wire::Name;
 
 use super::SetupError;
@@ -85,6 +86,13 @@ impl<'d> Args<'d> {
         let word = self.required()?;
         duration(self.plugin, word, what)
     }
+}
+
+/// Reads a directive that stands once and has neither arguments nor properties.
+pub(crate) fn bare(plugin: &'static str, directives: &[&Directive]) -> Result<()> {
+    let directive = once(plugin, directives)?;
+    no_block(plugin, directive)?;
+    Args::new(plugin, directive, "no argument").end()
 }
 
 /// A property without arguments.
@@ -180,6 +188,19 @@ pub(crate) fn once<'d>(plugin: &'static str, directives: &[&'d Directive]) -> Re
     }
 }
 
+/// A regular expression of Go's syntax; what this crate's engine does not take is an error that says so.
+pub(crate) fn regex(plugin: &'static str, word: &Word) -> Result<Regex> {
+    if word.text.len() > LONGEST_PATTERN {
+        let error = format!("it has more than {LONGEST_PATTERN} octets");
+        return Err(Located::new(&word.at, SetupError::Pattern { plugin, error }));
+    }
+    Regex::new(&word.text).map_err(|error| {
+        let text = error.to_string();
+        let last = text.lines().last().unwrap_or_default().trim().trim_start_matches("error: ").to_owned();
+        Located::new(&word.at, SetupError::Pattern { plugin, error: last })
+    })
+}
+
 /// A path as CoreDNS reads it: relative ones start at `root`.
 pub(crate) fn path(root: Option<&Path>, text: &str) -> PathBuf {
     match root {
@@ -187,3 +208,6 @@ pub(crate) fn path(root: Option<&Path>, text: &str) -> PathBuf {
         None => PathBuf::from(text),
     }
 }
+
+/// As in CoreDNS: octets of a pattern.
+const LONGEST_PATTERN: usize = 10_000;

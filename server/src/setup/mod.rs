@@ -6,13 +6,14 @@
 pub(crate) mod args;
 mod bind;
 mod cache;
-pub(crate) mod directives;
 mod error;
 mod forward;
 mod hosts;
 mod observe;
 mod small;
 mod template;
+
+use std::sync::Arc;
 
 use corefile::{Corefile, Directive, Located, Location, Scheme};
 use wire::Name;
@@ -30,6 +31,8 @@ pub use observe::{
 pub use small::TimeoutsSpec;
 pub use template::{Record, TemplateSpec};
 
+use crate::plugin::step::{StepSpec, Written};
+use crate::plugin::table::{self, Kind, PLUGINS};
 use args::{Args, Result, no_block, zone_text};
 
 /// A whole Corefile.
@@ -80,6 +83,8 @@ pub struct BlockSpec {
     pub reload: Option<ReloadSpec>,
     /// Every `template`, in file order.
     pub template: Vec<TemplateSpec>,
+    /// What acts around the sources, in the order in which it does.
+    pub steps: Vec<Arc<dyn StepSpec>>,
     /// `timeouts`.
     pub timeouts: Option<TimeoutsSpec>,
     /// Whether `whoami` stands here.
@@ -169,31 +174,42 @@ fn read_block(block: &corefile::ServerBlock, default_port: u16) -> Result<BlockS
     let root = present(&all("root"), small::parse_root)?;
     Ok(BlockSpec {
         at: block.at.clone(),
-        directives: directives::ORDER
-            .iter()
-            .map(|(name, _)| *name)
-            .filter(|name| !all(name).is_empty())
-            .collect(),
+        directives: PLUGINS.iter().map(|plugin| plugin.name).filter(|name| !all(name).is_empty()).collect(),
         bind: bind::parse(&all("bind"))?,
         bufsize: present(&all("bufsize"), small::parse_bufsize)?,
         cache: present(&all("cache"), |d| cache::parse(d, &own))?,
-        debug: present(&all("debug"), |d| small::parse_bare("debug", d))?.is_some(),
+        debug: present(&all("debug"), |d| args::bare("debug", d))?.is_some(),
         errors: present(&all("errors"), observe::parse_errors)?,
         forward: forward::parse(&all("forward"), root.as_deref())?,
         health: present(&all("health"), observe::parse_health)?,
         hosts: present(&all("hosts"), |d| hosts::parse(d, &own, root.as_deref()))?,
         log: observe::parse_log(&all("log"))?,
-        detect_loop: present(&all("loop"), |d| small::parse_bare("loop", d))?.is_some(),
+        detect_loop: present(&all("loop"), |d| args::bare("loop", d))?.is_some(),
         multisocket: present(&all("multisocket"), small::parse_multisocket)?,
         nsid: present(&all("nsid"), small::parse_nsid)?,
         prometheus: present(&all("prometheus"), observe::parse_prometheus)?,
         ready: present(&all("ready"), observe::parse_ready)?,
         reload: present(&all("reload"), observe::parse_reload)?,
+        steps: steps(&block.directives, Written { zones: &own, root: root.as_deref() })?,
         template: template::parse(&all("template"), &own)?,
         timeouts: present(&all("timeouts"), small::parse_timeouts)?,
-        whoami: present(&all("whoami"), |d| small::parse_bare("whoami", d))?.is_some(),
+        whoami: present(&all("whoami"), |d| args::bare("whoami", d))?.is_some(),
         zones,
     })
+}
+
+/// What acts around the sources, in the table's order.
+fn steps(directives: &[Directive], written: Written<'_>) -> Result<Vec<Arc<dyn StepSpec>>> {
+    let mut steps = Vec::new();
+    for plugin in PLUGINS {
+        let Kind::Step(read) = plugin.kind else { continue };
+        let own: Vec<&Directive> =
+            directives.iter().filter(|directive| directive.name.text == plugin.name).collect();
+        if !own.is_empty() {
+            steps.push(read(&own, written)?);
+        }
+    }
+    Ok(steps)
 }
 
 fn present<T>(
@@ -205,12 +221,12 @@ fn present<T>(
 
 fn known(directive: &Directive) -> Result<()> {
     let found = &directive.name.text;
-    let error = match directives::ORDER.iter().find(|(name, _)| name == found) {
-        Some((_, true)) => return Ok(()),
-        Some((name, false)) => SetupError::NotBuilt(name),
+    let error = match table::find(found) {
+        Some(plugin) if plugin.is_here() => return Ok(()),
+        Some(plugin) => SetupError::NotBuilt(plugin.name),
         None => SetupError::UnknownDirective {
             found: found.clone(),
-            nearest: corefile::nearest(found, directives::ORDER.iter().map(|(name, _)| *name)),
+            nearest: corefile::nearest(found, PLUGINS.iter().map(|plugin| plugin.name)),
         },
     };
     Err(Located::new(&directive.name.at, error))
@@ -287,11 +303,11 @@ mod tests {
     #[test]
     fn every_directive_is_read_or_said_to_be_missing() {
         let names: Vec<&str> = SHORTEST.iter().filter_map(|line| line.split(' ').next()).collect();
-        assert_eq!(names, directives::built());
+        assert_eq!(names, table::here());
         for line in SHORTEST {
             assert_eq!(good(line).directives, [line.split(' ').next().unwrap()]);
         }
-        for (name, _) in directives::ORDER.iter().filter(|(_, built)| !built) {
+        for name in PLUGINS.iter().filter(|plugin| !plugin.is_here()).map(|plugin| plugin.name) {
             let error = format!(
                 "2:1: the directive `{name}` of CoreDNS is not built yet; remove it, or keep CoreDNS for this server block"
             );
@@ -334,7 +350,7 @@ mod tests {
     fn directives_take_effect_in_the_order_of_coredns() {
         let lines: Vec<&str> = SHORTEST.iter().rev().copied().collect();
         let order: Vec<&str> =
-            directives::ORDER.iter().filter(|(_, built)| *built).map(|(name, _)| *name).collect();
+            PLUGINS.iter().filter(|plugin| plugin.is_here()).map(|plugin| plugin.name).collect();
         assert_eq!(good(&lines.join("\n")).directives, order);
     }
 

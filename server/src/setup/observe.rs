@@ -8,8 +8,7 @@ use regex::Regex;
 use wire::Name;
 
 use super::SetupError;
-use super::args::{Args, Result, bad, duration, flag, no_block, once, unknown_property, zones_or};
-use super::template::pattern;
+use super::args::{Args, Result, bad, duration, flag, no_block, once, regex, unknown_property, zones_or};
 
 /// One line of `log`: which queries are logged, and how.
 #[derive(Debug, Clone)]
@@ -129,7 +128,7 @@ pub(crate) fn parse_errors(directives: &[&Directive]) -> Result<ErrorsSpec> {
             "consolidate" => {
                 let mut args = Args::new(PLUGIN, property, "DURATION REGEXP [LEVEL] [show_first]");
                 let period = args.duration("a duration such as 5m")?;
-                let pattern = pattern(PLUGIN, args.required()?)?;
+                let pattern = regex(PLUGIN, args.required()?)?;
                 let (mut level, mut show_first) = (Level::Error, false);
                 for word in args.rest() {
                     match word.text.as_str() {

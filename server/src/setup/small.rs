@@ -8,14 +8,6 @@ use corefile::{Directive, Located};
 use super::SetupError;
 use super::args::{Args, Result, bad, duration_or_seconds, no_block, number, once, unknown_property};
 
-/// Reads a directive that has neither arguments nor properties.
-pub(crate) fn parse_bare(plugin: &'static str, directives: &[&Directive]) -> Result<bool> {
-    let directive = once(plugin, directives)?;
-    no_block(plugin, directive)?;
-    Args::new(plugin, directive, "no argument").end()?;
-    Ok(true)
-}
-
 /// `root PATH`: where relative paths of this block start.
 pub(crate) fn parse_root(directives: &[&Directive]) -> Result<PathBuf> {
     let directive = once("root", directives)?;

@@ -7,7 +7,7 @@ use gotemplate::{Schema, Template};
 use regex::Regex;
 use wire::{Class, Name, RType, Rcode};
 
-use super::args::{Args, Result, bad, no_block, number, unknown_property, zones_or};
+use super::args::{Args, Result, bad, no_block, number, regex, unknown_property, zones_or};
 use super::{Fallthrough, SetupError};
 use crate::plugin::template::{Expression, is_free};
 
@@ -86,7 +86,7 @@ fn parse_one(directive: &Directive, own_zones: &[Name]) -> Result<TemplateSpec> 
             "match" => {
                 no_block(PLUGIN, property)?;
                 for word in Args::new(PLUGIN, property, "a regular expression").some()? {
-                    spec.patterns.push(pattern(PLUGIN, word)?);
+                    spec.patterns.push(regex(PLUGIN, word)?);
                 }
             }
             "var" => {
@@ -172,22 +172,6 @@ fn expression(words: &[Word], vars: &[String]) -> Result<Expression> {
         Located::new(&at, SetupError::Expression(error))
     })
 }
-
-/// A regular expression of Go's syntax; what this crate's engine does not take is an error that says so.
-pub(crate) fn pattern(plugin: &'static str, word: &Word) -> Result<Regex> {
-    if word.text.len() > LONGEST_PATTERN {
-        let error = format!("it has more than {LONGEST_PATTERN} octets");
-        return Err(Located::new(&word.at, SetupError::Pattern { plugin, error }));
-    }
-    Regex::new(&word.text).map_err(|error| {
-        let text = error.to_string();
-        let last = text.lines().last().unwrap_or_default().trim().trim_start_matches("error: ").to_owned();
-        Located::new(&word.at, SetupError::Pattern { plugin, error: last })
-    })
-}
-
-/// As in CoreDNS: octets of a pattern.
-const LONGEST_PATTERN: usize = 10_000;
 
 #[cfg(test)]
 mod tests;

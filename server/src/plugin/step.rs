@@ -1,0 +1,284 @@
+//! Plugins that act around the sources: on the way in on what is sought, on the way back on what is told.
+//!
+//! ```text
+//! asked -> step -> step -> sources, cache, upstreams
+//!    told <- back <- back <-'
+//! ```
+//! A block has them in plugin.cfg's order, and most blocks have none. What a step does for one query it does again, from
+//! the start, each time more is known: it must come to the same, and keeps nothing but counters.
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use wire::{Class, Flags, Message, Name, Query, RType};
+
+use super::Moment;
+use super::lasting::Lasting;
+use crate::failure::Failure;
+
+/// A plugin's directives in one server block, read and checked.
+pub trait StepSpec: std::fmt::Debug + Send + Sync {
+    /// The step of that block.
+    fn build(&self, place: &BuildContext<'_>) -> Arc<dyn Step>;
+}
+
+/// What a directive may need to know of its server block to be read.
+#[derive(Debug, Clone, Copy)]
+pub struct Written<'c> {
+    /// The block's zones.
+    pub zones: &'c [Name],
+    /// Where relative paths start.
+    pub root: Option<&'c Path>,
+}
+
+/// What a step may need to be built.
+pub struct BuildContext<'c> {
+    /// What outlives configurations, each by its type.
+    pub lasting: &'c Lasting,
+    /// The servers of the block, as `dns://ADDRESS:PORT`.
+    pub servers: &'c [String],
+}
+
+/// A plugin that acts around the sources.
+pub trait Step: std::fmt::Debug + Send + Sync {
+    /// On the way in: changes what is sought, ends the query, or lets it pass.
+    fn inward<'s>(&'s self, sought: &mut Sought<'_>, moment: &Moment<'_>) -> Inward<'s>;
+
+    /// What the step does with such a query, for `explain`: `None` where it does nothing. It changes what is sought as it
+    /// would for a client.
+    fn explain(&self, sought: &mut Sought<'_>, client: Option<IpAddr>) -> Option<String>;
+}
+
+/// What became of a query on its way in.
+#[derive(Debug)]
+pub enum Inward<'s> {
+    /// It goes on; on the way back nothing is to be done.
+    Pass,
+    /// It goes on, and its answer comes by again.
+    Back(Box<dyn Back + 's>),
+    /// It is answered here; steps above see the answer on the way back.
+    Answer(Box<Message>),
+    /// It has no answer, and why.
+    Fail(Failure),
+    /// Nobody is answered.
+    Silence,
+}
+
+/// What a step does with an answer on the way back: with failures, too, which are messages without records.
+pub trait Back: std::fmt::Debug {
+    /// Changes the answer; what others would answer comes from `wishes`.
+    fn back(
+        &self,
+        sought: &Sought<'_>,
+        moment: &Moment<'_>,
+        told: &mut Message,
+        wishes: &mut dyn Wishes,
+    ) -> Told;
+}
+
+/// How a step left an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    /// It goes on.
+    Done,
+    /// A wish is not known yet: the whole query comes again when it is.
+    Waits,
+}
+
+/// Answers that an answer needs.
+pub trait Wishes {
+    /// What the server answers to the client for `name`, `rtype` and `class`: routed, and through the whole way of the
+    /// block that it leads to. What is forbidden to the client is forbidden to its wishes. `None` where an upstream must
+    /// be asked first: then say [`Told::Waits`].
+    fn wish(&mut self, name: &Name, rtype: RType, class: Class) -> Option<Wish>;
+}
+
+/// What a wish came to. One that failed is never an empty NOERROR.
+#[derive(Debug, Clone)]
+pub enum Wish {
+    /// An answer of whatever rcode.
+    Answer(Message),
+    /// None, and why.
+    Failed(Failure),
+}
+
+/// What is sought for a client's query: at first what the client asked.
+///
+/// Sources answer it, cache and flights are keyed by it, and upstreams are sent it. What the client asked is echoed to it.
+pub struct Sought<'q> {
+    asked: &'q Query<'q>,
+    /// The server that was asked, as `dns://ADDRESS:PORT`.
+    pub server: &'q str,
+    /// Whether it is a client's query, seen for the first time: what comes again, or is an answer's need, is not counted.
+    pub counts: bool,
+    /// As [`Query::question`], where it is another than the client's.
+    question: Option<Box<[u8]>>,
+    name: Name,
+    rtype: RType,
+    class: Class,
+    flags: Flags,
+}
+
+impl<'q> Sought<'q> {
+    /// What was asked, as it came.
+    pub fn new(asked: &'q Query<'q>, server: &'q str, counts: bool) -> Self {
+        let Query { name, rtype, class, flags, .. } = *asked;
+        Self { asked, server, counts, question: None, name, rtype, class, flags }
+    }
+
+    /// What the client asked.
+    pub fn asked(&self) -> &'q Query<'q> {
+        self.asked
+    }
+
+    /// The name sought.
+    pub fn name(&self) -> &Name {
+        &self.name
+    }
+
+    /// The type sought.
+    pub fn rtype(&self) -> RType {
+        self.rtype
+    }
+
+    /// The class sought.
+    pub fn class(&self) -> Class {
+        self.class
+    }
+
+    /// The header flags that an upstream gets: RD, AA and RA count.
+    pub fn flags(&self) -> Flags {
+        self.flags
+    }
+
+    /// Whether it is what the client asked.
+    pub fn is_as_asked(&self) -> bool {
+        self.question.is_none() && self.flags == self.asked.flags
+    }
+
+    /// Seeks another name.
+    pub fn set_name(&mut self, name: Name) {
+        self.name = name;
+        self.spell();
+    }
+
+    /// Seeks another type.
+    pub fn set_rtype(&mut self, rtype: RType) {
+        self.rtype = rtype;
+        self.spell();
+    }
+
+    /// Seeks another class.
+    pub fn set_class(&mut self, class: Class) {
+        self.class = class;
+        self.spell();
+    }
+
+    /// Gives the upstream other header flags.
+    pub fn set_flags(&mut self, flags: Flags) {
+        self.flags = flags;
+    }
+
+    /// The query as sources, cache and upstreams see it.
+    pub fn query(&self) -> Query<'_> {
+        let mut query = *self.asked;
+        query.question = self.question.as_deref().unwrap_or(self.asked.question);
+        (query.name, query.rtype, query.class, query.flags) = (self.name, self.rtype, self.class, self.flags);
+        query
+    }
+
+    fn spell(&mut self) {
+        let same =
+            (self.name, self.rtype, self.class) == (self.asked.name, self.asked.rtype, self.asked.class);
+        self.question =
+            (!same).then(|| crate::evaluation::question(&self.name, self.rtype, self.class).into());
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    //! One step and the answer below it, for tables of rows.
+
+    use super::*;
+    use crate::plugin::hosts::Tables;
+    use std::collections::HashMap;
+    use wire::{Gate, HEADER, Rr, Section, accept};
+
+    /// Answers of others by name and type; what is not there is not known yet.
+    #[derive(Default)]
+    pub(crate) struct Others(pub(crate) HashMap<(Name, RType), Wish>, pub(crate) Vec<String>);
+
+    impl Wishes for Others {
+        fn wish(&mut self, name: &Name, rtype: RType, _class: Class) -> Option<Wish> {
+            self.1.push(format!("{name} {rtype}"));
+            self.0.get(&(*name, rtype)).cloned()
+        }
+    }
+
+    /// What `parse` makes of the directives in these lines, the first of which is the Corefile's second; or what is wrong.
+    pub(crate) fn read<T>(
+        lines: &str,
+        parse: impl FnOnce(&[&corefile::Directive]) -> crate::setup::args::Result<T>,
+    ) -> Result<T, String> {
+        let text = format!(". {{\n{lines}\n}}\n");
+        let nowhere = Path::new("/nowhere");
+        let corefile = corefile::read_text("Corefile", text.as_bytes(), nowhere, &|_| None).unwrap();
+        let directives: Vec<_> = corefile.blocks[0].directives.iter().collect();
+        parse(&directives).map_err(|error| format!("{error:#}"))
+    }
+
+    /// A query as dig sends it.
+    pub(crate) fn packet(name: &str, rtype: RType) -> Vec<u8> {
+        let mut packet = vec![0; HEADER];
+        packet[1] = 7;
+        packet[2] = 1;
+        packet[5] = 1;
+        packet.extend_from_slice(Name::from_text(name).unwrap().as_wire());
+        packet.extend_from_slice(&rtype.0.to_be_bytes());
+        packet.extend_from_slice(&Class::IN.0.to_be_bytes());
+        packet
+    }
+
+    /// What `step` makes of a query from `client` where `below` answers: what was sought, and what the client is told.
+    pub(crate) fn through(
+        step: &dyn Step,
+        client: &str,
+        packet: &[u8],
+        below: impl FnOnce(&Sought<'_>) -> Message,
+        others: &mut Others,
+    ) -> (String, Option<Message>) {
+        let Gate::Pass(query) = accept(packet) else { panic!("refused") };
+        let client = client.parse().unwrap();
+        let tables = Tables::default();
+        let moment = Moment {
+            now: crate::clock::now(),
+            client: std::net::SocketAddr::new(client, 4321),
+            server: "127.0.0.1:53".parse().unwrap(),
+            proto: crate::observe::counters::Proto::Udp,
+            writer: 0,
+            tables: &tables,
+        };
+        let mut sought = Sought::new(&query, "dns://:53", true);
+        let inward = step.inward(&mut sought, &moment);
+        let what = format!("{} {}", sought.name(), sought.rtype());
+        let told = match inward {
+            Inward::Pass => Some(below(&sought)),
+            Inward::Answer(message) => Some(*message),
+            Inward::Back(back) => {
+                let mut told = below(&sought);
+                match back.back(&sought, &moment, &mut told, others) {
+                    Told::Done => Some(told),
+                    Told::Waits => None,
+                }
+            }
+            Inward::Fail(_) | Inward::Silence => None,
+        };
+        (what, told)
+    }
+
+    /// An address record of the answer section.
+    pub(crate) fn a(name: &str, ttl: u32, address: [u8; 4]) -> Rr {
+        Rr::new(Section::Answer, &Name::from_text(name).unwrap(), RType::A, ttl, &address)
+    }
+}
