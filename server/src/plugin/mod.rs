@@ -3,6 +3,7 @@
 pub mod hosts;
 pub mod lasting;
 pub mod loops;
+pub mod minimal;
 pub mod step;
 pub(crate) mod table;
 pub mod template;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use corefile::Directive;
 
 use super::step::{StepSpec, Written};
+use super::minimal;
 use crate::setup::args::Result;
 
 /// One row.
@@ -101,7 +102,7 @@ pub(crate) static PLUGINS: &[Plugin] = &[
     absent("header"),
     absent("dnssec"),
     absent("tls"),
-    absent("minimal"),
+    step("minimal", minimal::read),
     own("template"),
     absent("transfer"),
     absent("dynupdate"),

@@ -289,6 +289,7 @@ mod tests {
         "hosts",
         "log",
         "loop",
+        "minimal",
         "multisocket",
         "nsid",
         "prometheus",
