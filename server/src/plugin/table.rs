@@ -6,7 +6,7 @@ use std::sync::Arc;
 use corefile::Directive;
 
 use super::step::{StepSpec, Written};
-use super::minimal;
+use super::{header, minimal};
 use crate::setup::args::Result;
 
 /// One row.
@@ -99,7 +99,7 @@ pub(crate) static PLUGINS: &[Plugin] = &[
     absent("autopath"),
     absent("acl"),
     own("cache"),
-    absent("header"),
+    step("header", header::read),
     absent("dnssec"),
     absent("tls"),
     step("minimal", minimal::read),

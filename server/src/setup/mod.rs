@@ -285,6 +285,7 @@ mod tests {
         "debug",
         "errors",
         "forward . 192.0.2.53",
+        "header {\nresponse set aa\n}",
         "health",
         "hosts",
         "log",
