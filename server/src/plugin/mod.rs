@@ -1,5 +1,6 @@
 //! The plugins: one table of all ([`table`]), what acts around the sources ([`step`]), what answers from memory.
 
+pub mod acl;
 pub mod header;
 pub mod hosts;
 pub mod lasting;

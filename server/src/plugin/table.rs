@@ -6,7 +6,7 @@ use std::sync::Arc;
 use corefile::Directive;
 
 use super::step::{StepSpec, Written};
-use super::{header, minimal};
+use super::{acl, header, minimal};
 use crate::setup::args::Result;
 
 /// One row.
@@ -97,7 +97,7 @@ pub(crate) static PLUGINS: &[Plugin] = &[
     absent("tsig"),
     absent("rewrite"),
     absent("autopath"),
-    absent("acl"),
+    step("acl", acl::read),
     own("cache"),
     step("header", header::read),
     absent("dnssec"),

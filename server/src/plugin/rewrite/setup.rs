@@ -1,0 +1,318 @@
+//! From words to rules.
+
+use corefile::{Directive, Located, Word};
+use std::sync::Arc;
+
+use regex::Regex;
+use wire::{Name, Rcode};
+
+use super::answer::{NameMap, text_map};
+use super::cname::Cname;
+use super::pattern::{Pattern, Replacement};
+use super::{AnswerRule, Field, NameRule, Rewrite, Rule, Ttls};
+use crate::plugin::step::{StepSpec, Written};
+use crate::setup::SetupError;
+use crate::setup::args::{Result, bad};
+
+/// Reads every `rewrite` of a server block.
+pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn StepSpec>> {
+    let rules = directives.iter().map(|directive| rule(directive)).collect::<Result<_>>()?;
+    Ok(Arc::new(Rewrite { rules }))
+}
+
+/// The words of a rule, taken from the left. What stands in braces behind fewer than two words belongs to it.
+struct Words<'d> {
+    directive: &'d Directive,
+    words: Vec<&'d Word>,
+    next: usize,
+}
+
+impl<'d> Words<'d> {
+    fn new(directive: &'d Directive) -> Self {
+        let mut words: Vec<&Word> = directive.args.iter().collect();
+        if words.len() < 2 {
+            for property in directive.body.iter().flatten() {
+                words.push(&property.name);
+                words.extend(&property.args);
+            }
+        }
+        Self { directive, words, next: 0 }
+    }
+
+    fn left(&self) -> usize {
+        self.words.len() - self.next
+    }
+
+    fn peek(&self) -> Option<&'d Word> {
+        self.words.get(self.next).copied()
+    }
+
+    fn take(&mut self, expected: &'static str) -> Result<&'d Word> {
+        let Some(word) = self.peek() else {
+            let word = self.directive.name.text.clone();
+            let error = SetupError::MissingArgument { plugin: PLUGIN, word, expected };
+            return Err(Located::new(&self.directive.name.at, error));
+        };
+        self.next += 1;
+        Ok(word)
+    }
+
+    fn end(&self, expected: &'static str) -> Result<()> {
+        let Some(word) = self.peek() else { return Ok(()) };
+        let (found, name) = (word.text.clone(), self.directive.name.text.clone());
+        Err(Located::new(&word.at, SetupError::ExtraArgument { plugin: PLUGIN, word: name, found, expected }))
+    }
+
+    /// Takes the word that names how names are compared, if it does.
+    fn kind(&mut self) -> Option<Kind> {
+        let word = self.peek()?;
+        let (_, kind) = KINDS.iter().find(|(name, _)| word.text.eq_ignore_ascii_case(name))?;
+        self.next += 1;
+        Some(*kind)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Exact,
+    Prefix,
+    Suffix,
+    Substring,
+    Regex,
+}
+
+fn rule(directive: &Directive) -> Result<Rule> {
+    let mut words = Words::new(directive);
+    let text = words.words.iter().map(|word| word.text.as_str()).collect::<Vec<_>>().join(" ");
+    let mut field = words.take(RULE)?;
+    let stop = !field.text.eq_ignore_ascii_case("continue");
+    if !stop || field.text.eq_ignore_ascii_case("stop") {
+        field = words.take(RULE)?;
+    }
+    let field = match field.text.to_ascii_lowercase().as_str() {
+        "name" => name(&mut words)?,
+        "type" => pair(&mut words, TYPES, |text| text.parse().ok(), "a type, such as AAAA", Field::Type)?,
+        "class" => pair(&mut words, CLASSES, |text| text.parse().ok(), "a class, such as IN", Field::Class)?,
+        "edns0" => return Err(not_built(field, "edns0")),
+        "ttl" => {
+            let pattern = pattern(&mut words, 1, TTL, full)?;
+            let ttls = words.take(TTL)?;
+            words.end(TTL)?;
+            Field::Ttl(
+                pattern,
+                Ttls::read(&ttls.text)
+                    .ok_or_else(|| bad(PLUGIN, ttls, "seconds: N, MIN-MAX, MIN- or -MAX"))?,
+            )
+        }
+        "rcode" => {
+            let pattern = pattern(&mut words, 2, RCODE, full)?;
+            let [from, to] = [rcode(words.take(RCODE)?)?, rcode(words.take(RCODE)?)?];
+            words.end(RCODE)?;
+            Field::Rcode(pattern, from, to)
+        }
+        "cname" => cname(&mut words)?,
+        "answer" => {
+            return Err(bad(
+                PLUGIN,
+                field,
+                "a rule: answers are rewritten by a `name` rule with `answer` behind it",
+            ));
+        }
+        _ => return Err(bad(PLUGIN, field, "a rule: name, type, class, edns0, ttl, rcode or cname")),
+    };
+    Ok(Rule { stop, text, field })
+}
+
+fn not_built(word: &Word, property: &'static str) -> Located<SetupError> {
+    Located::new(&word.at, SetupError::PropertyNotBuilt { plugin: PLUGIN, property })
+}
+
+fn pair<T>(
+    words: &mut Words<'_>,
+    expected: &'static str,
+    parse: impl Fn(&str) -> Option<T>,
+    what: &'static str,
+    field: impl Fn(T, T) -> Field,
+) -> Result<Field> {
+    let mut one = || {
+        let word = words.take(expected)?;
+        parse(&word.text).ok_or_else(|| bad(PLUGIN, word, what))
+    };
+    let (from, to) = (one()?, one()?);
+    words.end(expected)?;
+    Ok(field(from, to))
+}
+
+/// `[KIND] FROM TO [answer ...]`
+fn name(words: &mut Words<'_>) -> Result<Field> {
+    // With two words no kind is named, whatever they are.
+    let kind = if words.left() == 2 { Kind::Exact } else { words.kind().ok_or_else(|| wrong_kind(words))? };
+    let (from, to) = (words.take(NAME)?, words.take(NAME)?);
+    let pattern = one_pattern(kind, from, full)?;
+    let replacement = replacement(&pattern, to, full)?;
+    let mut rule = NameRule { pattern, to: replacement, auto: kind == Kind::Exact, answers: Vec::new() };
+    if words.peek().is_some_and(|word| word.text == "metadata") {
+        let word = words.take(NAME)?;
+        return Err(not_built(word, "metadata"));
+    }
+    let (mut auto, mut named) = (false, None);
+    let mut last_answer = None;
+    while let Some(word) = words.peek() {
+        if word.text == "answer" {
+            words.take(ANSWER)?;
+            last_answer = Some(word);
+        } else if last_answer.is_none() {
+            return Err(bad(PLUGIN, word, "`answer`"));
+        }
+        let what = words.take(ANSWER)?;
+        let (owners, values) = match what.text.as_str() {
+            "auto" => {
+                auto = true;
+                continue;
+            }
+            "name" => (true, false),
+            "value" => (false, true),
+            _ => return Err(bad(PLUGIN, what, "`auto`, `name FROM TO` or `value FROM TO`")),
+        };
+        let from = regex(words.take(ANSWER)?)?;
+        let to = groups(words.take(ANSWER)?, &from)?;
+        named = named.or(owners.then_some(what));
+        rule.answers.push(AnswerRule { owners, values, map: text_map(from, to) });
+    }
+    if let (true, Some(word)) = (auto, named) {
+        let rule = "`answer auto` and `answer name` exclude each other; keep one";
+        return Err(Located::new(&word.at, SetupError::Order { plugin: PLUGIN, rule }));
+    }
+    match (kind, auto) {
+        (Kind::Exact, _) => {}
+        // The way back of a suffix is the suffix: names beside the one that was sought find it, too.
+        (Kind::Suffix, true) => {
+            let map = NameMap::Text(Pattern::Suffix(full(&to.text)), Replacement::plain(full(&from.text)));
+            rule.answers.insert(0, AnswerRule { owners: true, values: true, map });
+        }
+        (_, auto) => rule.auto = auto,
+    }
+    Ok(Field::Name(rule))
+}
+
+/// `[KIND] NAME` before `behind` more words.
+fn pattern(
+    words: &mut Words<'_>,
+    behind: usize,
+    expected: &'static str,
+    part: fn(&str) -> String,
+) -> Result<Pattern> {
+    let kind = match words.left().cmp(&(behind + 2)) {
+        std::cmp::Ordering::Less => Kind::Exact,
+        _ => words.kind().ok_or_else(|| wrong_kind(words))?,
+    };
+    one_pattern(kind, words.take(expected)?, part)
+}
+
+/// `[KIND] FROM TO`
+fn cname(words: &mut Words<'_>) -> Result<Field> {
+    // Targets are compared with parts as they are written; elsewhere a part ends in a dot, whatever part it is.
+    let pattern = pattern(words, 1, CNAME, str::to_ascii_lowercase)?;
+    let to = words.take(CNAME)?;
+    words.end(CNAME)?;
+    let to = replacement(&pattern, to, str::to_ascii_lowercase)?;
+    Ok(Field::Cname(Cname { pattern, to }))
+}
+
+fn wrong_kind(words: &Words<'_>) -> Located<SetupError> {
+    match words.peek() {
+        Some(word) => bad(PLUGIN, word, "exact, prefix, suffix, substring or regex"),
+        None => {
+            let word = words.directive.name.text.clone();
+            let error = SetupError::MissingArgument { plugin: PLUGIN, word, expected: NAME };
+            Located::new(&words.directive.name.at, error)
+        }
+    }
+}
+
+/// `part` is how a part of a name is brought to the form that it is compared in.
+fn one_pattern(kind: Kind, from: &Word, part: fn(&str) -> String) -> Result<Pattern> {
+    Ok(match kind {
+        Kind::Exact => Pattern::Exact(exact(from)?),
+        Kind::Prefix => Pattern::Prefix(part(&from.text)),
+        Kind::Suffix => Pattern::Suffix(part(&from.text)),
+        Kind::Substring => Pattern::Substring(part(&from.text)),
+        Kind::Regex => Pattern::Regex(regex(from)?),
+    })
+}
+
+/// What a name that fits becomes.
+fn replacement(pattern: &Pattern, to: &Word, part: fn(&str) -> String) -> Result<Replacement> {
+    match pattern {
+        Pattern::Exact(_) => exact(to).map(Replacement::plain),
+        Pattern::Prefix(_) | Pattern::Suffix(_) | Pattern::Substring(_) => {
+            Ok(Replacement::plain(part(&to.text)))
+        }
+        Pattern::Regex(regex) => groups(to, regex),
+    }
+}
+
+/// A whole name as the names that it is compared with are written.
+fn exact(word: &Word) -> Result<String> {
+    let name = Name::from_text(&word.text);
+    name.map(|name| name.to_string())
+        .map_err(|error| Located::new(&word.at, SetupError::Zone { found: word.text.clone(), error }))
+}
+
+/// Lower-case, with a final dot.
+fn full(text: &str) -> String {
+    let mut text = text.to_ascii_lowercase();
+    if !text.ends_with('.') {
+        text.push('.');
+    }
+    text
+}
+
+fn regex(word: &Word) -> Result<Regex> {
+    crate::setup::args::regex(PLUGIN, word)
+}
+
+fn groups(to: &Word, regex: &Regex) -> Result<Replacement> {
+    Replacement::with_groups(&full(&to.text), regex.captures_len() - 1)
+        .ok_or_else(|| bad(PLUGIN, to, "a replacement: its pattern has no such group"))
+}
+
+fn rcode(word: &Word) -> Result<Rcode> {
+    let number = word.text.parse().ok().filter(|code| *code <= 23).map(Rcode);
+    number
+        .or_else(|| word.text.parse().ok())
+        .ok_or_else(|| bad(PLUGIN, word, "an rcode, such as NXDOMAIN or 3"))
+}
+
+impl Ttls {
+    /// `N`, `MIN-MAX`, `MIN-` or `-MAX`.
+    fn read(text: &str) -> Option<Self> {
+        let Some((least, most)) = text.split_once('-') else {
+            let ttl = text.parse().ok()?;
+            return Some(Self { least: ttl, most: ttl });
+        };
+        if least.is_empty() && most.is_empty() {
+            return None;
+        }
+        let bound = |text: &str, none| if text.is_empty() { Some(none) } else { text.parse().ok() };
+        let ttls = Self { least: bound(least, 0)?, most: bound(most, i32::MAX as u32)? };
+        (ttls.least <= ttls.most).then_some(ttls)
+    }
+}
+
+const PLUGIN: &str = "rewrite";
+const KINDS: [(&str, Kind); 5] = [
+    ("exact", Kind::Exact),
+    ("prefix", Kind::Prefix),
+    ("suffix", Kind::Suffix),
+    ("substring", Kind::Substring),
+    ("regex", Kind::Regex),
+];
+const RULE: &str = "[continue|stop] and a rule: name, type, class, edns0, ttl, rcode or cname";
+const NAME: &str = "name [exact|prefix|suffix|substring|regex] FROM TO [answer ...]";
+const ANSWER: &str = "answer auto, answer name FROM TO or answer value FROM TO";
+const TYPES: &str = "type FROM TO";
+const CLASSES: &str = "class FROM TO";
+const TTL: &str = "ttl [exact|prefix|suffix|substring|regex] NAME SECONDS|MIN-MAX";
+const RCODE: &str = "rcode [exact|prefix|suffix|substring|regex] NAME FROM TO";
+const CNAME: &str = "cname [exact|prefix|suffix|substring|regex] FROM TO";
