@@ -4,6 +4,7 @@ pub mod acl;
 pub mod header;
 pub mod hosts;
 pub mod lasting;
+pub mod loadbalance;
 pub mod loops;
 pub mod minimal;
 pub mod step;

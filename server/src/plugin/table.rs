@@ -6,7 +6,7 @@ use std::sync::Arc;
 use corefile::Directive;
 
 use super::step::{StepSpec, Written};
-use super::{acl, header, minimal};
+use super::{acl, header, loadbalance, minimal};
 use crate::setup::args::Result;
 
 /// One row.
@@ -93,7 +93,7 @@ pub(crate) static PLUGINS: &[Plugin] = &[
     absent("siit"),
     absent("any"),
     absent("chaos"),
-    absent("loadbalance"),
+    step("loadbalance", loadbalance::read),
     absent("tsig"),
     absent("rewrite"),
     absent("autopath"),

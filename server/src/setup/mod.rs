@@ -289,6 +289,7 @@ mod tests {
         "header {\nresponse set aa\n}",
         "health",
         "hosts",
+        "loadbalance",
         "log",
         "loop",
         "minimal",
