@@ -7,6 +7,7 @@ pub mod lasting;
 pub mod loadbalance;
 pub mod loops;
 pub mod minimal;
+pub mod rewrite;
 pub mod step;
 pub(crate) mod table;
 pub mod template;

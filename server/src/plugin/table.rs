@@ -6,7 +6,7 @@ use std::sync::Arc;
 use corefile::Directive;
 
 use super::step::{StepSpec, Written};
-use super::{acl, header, loadbalance, minimal};
+use super::{acl, header, loadbalance, minimal, rewrite};
 use crate::setup::args::Result;
 
 /// One row.
@@ -95,7 +95,7 @@ pub(crate) static PLUGINS: &[Plugin] = &[
     absent("chaos"),
     step("loadbalance", loadbalance::read),
     absent("tsig"),
-    absent("rewrite"),
+    step("rewrite", rewrite::read),
     absent("autopath"),
     step("acl", acl::read),
     own("cache"),

@@ -298,6 +298,7 @@ mod tests {
         "prometheus",
         "ready",
         "reload",
+        "rewrite type ANY HINFO",
         "root /etc",
         "template ANY ANY",
         "timeouts {\nread 2s\n}",
@@ -338,7 +339,7 @@ mod tests {
         for line in SHORTEST {
             let name = line.split(' ').next().unwrap();
             let twice = block(&format!("{line}\n{line}"));
-            if ["acl", "bind", "forward", "log", "template"].contains(&name) {
+            if ["acl", "bind", "forward", "log", "rewrite", "template"].contains(&name) {
                 assert!(twice.is_ok(), "{line}");
             } else {
                 let second = 3 + line.matches('\n').count();

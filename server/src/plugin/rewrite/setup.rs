@@ -175,7 +175,7 @@ fn name(words: &mut Words<'_>) -> Result<Field> {
             _ => return Err(bad(PLUGIN, what, "`auto`, `name FROM TO` or `value FROM TO`")),
         };
         let from = regex(words.take(ANSWER)?)?;
-        let to = groups(words.take(ANSWER)?, &from)?;
+        let to = groups(words.take(ANSWER)?, &from, full)?;
         named = named.or(owners.then_some(what));
         rule.answers.push(AnswerRule { owners, values, map: text_map(from, to) });
     }
@@ -248,7 +248,7 @@ fn replacement(pattern: &Pattern, to: &Word, part: fn(&str) -> String) -> Result
         Pattern::Prefix(_) | Pattern::Suffix(_) | Pattern::Substring(_) => {
             Ok(Replacement::plain(part(&to.text)))
         }
-        Pattern::Regex(regex) => groups(to, regex),
+        Pattern::Regex(regex) => groups(to, regex, part),
     }
 }
 
@@ -272,8 +272,8 @@ fn regex(word: &Word) -> Result<Regex> {
     crate::setup::args::regex(PLUGIN, word)
 }
 
-fn groups(to: &Word, regex: &Regex) -> Result<Replacement> {
-    Replacement::with_groups(&full(&to.text), regex.captures_len() - 1)
+fn groups(to: &Word, regex: &Regex, part: fn(&str) -> String) -> Result<Replacement> {
+    Replacement::with_groups(&part(&to.text), regex.captures_len() - 1)
         .ok_or_else(|| bad(PLUGIN, to, "a replacement: its pattern has no such group"))
 }
 
