@@ -2,6 +2,7 @@
 
 mod admin;
 mod answers;
+mod around;
 mod cache;
 mod hosts;
 mod log;

@@ -1,0 +1,177 @@
+//! `rewrite`, `acl`, `header`, `minimal`, `loadbalance`: what is sought, and what is told of it.
+
+use std::time::Duration;
+
+use tests::{Action, Ask, Asked, Dns, Metrics, Says, Upstream, ask, fresh_ip};
+
+const NS: &str = "example. 300 IN NS ns.example.";
+const GLUE: &str = "ns.example. 300 IN A 192.0.2.53";
+
+/// `cname-X` leads to `X`, `servfail` fails; all others have an address, a name server and glue.
+fn upstream(asked: &Asked) -> Action {
+    if asked.name.starts_with("servfail") {
+        return Action::Reply(Says::rcode(2));
+    }
+    let answer = match asked.name.strip_prefix("cname-") {
+        Some(target) => format!("{0} 300 IN CNAME {target}\n{target} 300 IN A 192.0.2.9\n", asked.name),
+        None => format!("{} 300 IN A 192.0.2.1\n", asked.name),
+    };
+    Action::Reply(Says::answer(&answer).authority(NS).additional(GLUE))
+}
+
+/// A server with these directives before a cache and the upstream.
+fn dns(directives: &str) -> (Dns, Upstream) {
+    let upstream = Upstream::start(fresh_ip(), upstream);
+    let dns = Dns::start(&format!("{directives}\ncache 30\nforward . {}", upstream.word()));
+    (dns, upstream)
+}
+
+fn asked(upstream: &Upstream) -> Vec<String> {
+    upstream.asked().iter().map(|asked| format!("{} {}", asked.name, asked.rtype)).collect()
+}
+
+#[test]
+fn what_is_sought_goes_to_the_upstream_and_what_was_asked_comes_back() {
+    for (rule, name, rtype, sought, told) in [
+        ("name old.example new.example", "Old.Example", "A", "new.example. 1", "Old.Example. A 192.0.2.1"),
+        ("name prefix ftp. www.", "ftp.a.example", "A", "www.a.example. 1", "www.a.example. A 192.0.2.1"),
+        (
+            "name suffix .old.example .a.much.longer.new.example answer auto",
+            "x.old.example",
+            "A",
+            "x.a.much.longer.new.example. 1",
+            "x.old.example. A 192.0.2.1",
+        ),
+        (
+            "name regex (.*)\\.old\\.example\\.$ {1}.new.example answer name (.*)\\.new\\.example\\.$ {1}.old.example",
+            "x.old.example",
+            "A",
+            "x.new.example. 1",
+            "x.old.example. A 192.0.2.1",
+        ),
+        ("name regex (.*)\\.old {1}.new", "x.old", "A", "x.new. 1", "x.new. A 192.0.2.1"),
+        ("type AAAA A", "x.example", "AAAA", "x.example. 1", "x.example. A 192.0.2.1"),
+        ("ttl exact x.example 5-7", "x.example", "A", "x.example. 1", "x.example. A 192.0.2.1"),
+    ] {
+        let (dns, upstream) = dns(&format!("rewrite {rule}"));
+        // The second is out of the cache.
+        for turn in 0..2 {
+            let reply = Ask::new(name, rtype).of(dns.at);
+            assert_eq!(
+                reply.question.as_ref().map(|question| question.name.clone()),
+                Some(name.to_owned() + "."),
+                "{rule}"
+            );
+            let rr = &reply.answers[0];
+            assert_eq!(format!("{} {} {}", rr.name, "A", rr.data), told, "{rule}, turn {turn}");
+            if rule.starts_with("ttl") {
+                assert!((5..=7).contains(&rr.ttl), "{rr}");
+            }
+        }
+        assert_eq!(asked(&upstream), [sought], "{rule}");
+    }
+}
+
+#[test]
+fn a_failure_is_told_with_its_reason_and_may_be_given_another_rcode() {
+    let (dns, _upstream) = dns("errors\nrewrite rcode suffix example SERVFAIL NXDOMAIN\nminimal");
+    assert_eq!(ask(dns.at, "servfail.example", "A").status(), "NXDOMAIN");
+    assert_eq!(ask(dns.at, "x.example", "A").status(), "NOERROR");
+    let dns = Dns::start("errors\nminimal\nforward . 127.0.0.1:1");
+    let reply = Ask::new("x.example", "A").edns(1232).of(dns.at);
+    assert_eq!(reply.status(), "SERVFAIL");
+    assert_eq!(reply.extended_error().map(|(code, _)| code), Some(23), "a network error");
+}
+
+#[test]
+fn the_target_of_an_alias_is_another_and_its_answer_stands_behind_it() {
+    let (dns, upstream) = dns("rewrite cname exact there.example. here.example.");
+    for _ in 0..2 {
+        let reply = ask(dns.at, "cname-there.example", "A");
+        assert_eq!(reply.short(), ["192.0.2.1", "here.example."]);
+    }
+    assert_eq!(asked(&upstream), ["cname-there.example. 1", "here.example. 1"], "each once, then the cache");
+}
+
+#[test]
+fn an_alias_that_leads_round_in_circles_ends() {
+    let (dns, upstream) = dns("rewrite cname regex (.*) cname-{1}");
+    let reply = ask(dns.at, "cname-x.example", "A");
+    assert_eq!(reply.status(), "SERVFAIL");
+    assert!(asked(&upstream).len() <= 10, "{:?}", asked(&upstream));
+}
+
+#[test]
+fn who_may_not_ask_may_not_be_led_there_either() {
+    let (dns, upstream) =
+        dns("acl secret.example {\nblock\n}\nrewrite cname exact there.example. secret.example.");
+    let reply = ask(dns.at, "cname-there.example", "A");
+    assert_eq!((reply.status(), reply.short()), ("REFUSED", vec!["secret.example."]));
+    assert_eq!(asked(&upstream), ["cname-there.example. 1"]);
+}
+
+#[test]
+fn rules_decide_from_top_to_bottom_who_is_answered() {
+    let ip = fresh_ip();
+    let upstream = Upstream::start(fresh_ip(), upstream);
+    let dns = Dns::start_on(
+        ip,
+        &format!(
+            "prometheus {ip}:9153\nforward . {}\nacl {{\nallow net 127.0.0.0/8 type A\nfilter type AAAA\nblock type TXT net 192.0.2.0/24\ndrop type MX\nblock\n}}",
+            upstream.word(),
+        ),
+    );
+    for (rtype, status, ede) in
+        [("A", "NOERROR", None), ("AAAA", "NOERROR", Some(17)), ("TXT", "REFUSED", Some(15))]
+    {
+        let reply = Ask::new("x.example", rtype).edns(1232).of(dns.at);
+        assert_eq!(reply.status(), status, "{rtype}");
+        assert_eq!(reply.extended_error().map(|(code, _)| code), ede, "{rtype}");
+        assert_eq!(reply.answers.len(), usize::from(rtype == "A"), "{rtype}");
+    }
+    let dropped = Ask::new("x.example", "MX").timeout(Duration::from_millis(300)).try_of(dns.at);
+    assert!(dropped.is_err(), "nobody is answered");
+    assert_eq!(asked(&upstream), ["x.example. 1"]);
+    let metrics = Metrics::of((ip, 9153).into());
+    for (what, count) in [("allowed", 1.0), ("filtered", 1.0), ("blocked", 1.0), ("dropped", 1.0)] {
+        assert_eq!(metrics.count(&format!("coredns_acl_{what}_requests_total"), &[]), count, "{what}");
+    }
+}
+
+#[test]
+fn flags_are_set_and_cleared_on_both_ways() {
+    let (dns, upstream) = dns("header {\nquery clear rd\nresponse set aa\nresponse clear ra rd\n}");
+    for _ in 0..2 {
+        let reply = ask(dns.at, "x.example", "A");
+        assert_eq!(reply.flag_names(), "qr aa");
+    }
+    assert!(upstream.asked().iter().all(|asked| asked.bytes[2] & 1 == 0), "RD is not sent");
+}
+
+#[test]
+fn a_positive_answer_is_minimal_and_a_denial_is_whole() {
+    let (dns, _upstream) = dns("minimal");
+    for _ in 0..2 {
+        let reply = ask(dns.at, "x.example", "A");
+        assert_eq!((reply.answers.len(), reply.authorities.len(), reply.additionals.len()), (1, 0, 0));
+    }
+}
+
+#[test]
+fn addresses_take_turns_or_come_by_weight_or_nearest_first() {
+    let hosts: String = (1..=4).map(|n| format!("192.0.2.{n} x.example\n")).collect();
+    let first = |dns: &Dns| ask(dns.at, "x.example", "A").answers[0].data.clone();
+    let dns_with = |policy: &str| Dns::start(&format!("loadbalance {policy}\nhosts {{\n{hosts}}}"));
+    let dns = dns_with("round_robin");
+    let seen: std::collections::BTreeSet<String> = (0..100).map(|_| first(&dns)).collect();
+    assert_eq!(seen.len(), 4, "{seen:?}");
+    let directory = tests::tempdir();
+    let file = directory.path().join("weights");
+    std::fs::write(&file, "x.example\n192.0.2.3 255\n").unwrap();
+    let dns = dns_with(&format!("weighted {} {{\nreload 1s\n}}", file.display()));
+    dns.server.wait_for_log("Successfully reloaded weight file", Duration::from_secs(5));
+    let heavy = (0..100).filter(|_| first(&dns) == "192.0.2.3").count();
+    assert!(heavy > 80, "{heavy} of 100 with a weight of 255 to 3");
+    let dns = dns_with("round_robin {\nprefer 192.0.2.2/32\n}");
+    assert!((0..20).all(|_| first(&dns) == "192.0.2.2"));
+}
