@@ -85,7 +85,7 @@ impl Found {
 /// How an evaluation ends.
 pub enum End {
     /// The client is told this; the failure, if there is one, is what was found below the steps.
-    Told(Message, Option<Failure>),
+    Told(Box<Message>, Option<Failure>),
     /// The client is told nothing.
     Silence,
 }
@@ -149,11 +149,11 @@ impl<'h, 'a> Evaluation<'h, 'a> {
                 Inward::Back(back) => backs.push(back),
                 Inward::Answer(mut message) => {
                     message.flags |= query.flags.0 & Flags::RD;
-                    ended = Some((*message, None));
+                    ended = Some((message, None));
                     break;
                 }
                 Inward::Fail(failure) => {
-                    ended = Some((failed(query, &failure), Some(failure)));
+                    ended = Some((Box::new(failed(query, &failure)), Some(failure)));
                     break;
                 }
                 Inward::Silence => return Ok(End::Silence),
@@ -178,7 +178,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         &mut self,
         zone: &'h Arc<ServedZone>,
         query: &Query<'_>,
-    ) -> Result<(Message, Option<Failure>), Box<Asked<'h>>> {
+    ) -> Result<(Box<Message>, Option<Failure>), Box<Asked<'h>>> {
         let known = self.found.iter().find(|found| found.is_of(zone, query)).cloned();
         let found = match known {
             Some(found) => found,
@@ -188,11 +188,12 @@ impl<'h, 'a> Evaluation<'h, 'a> {
                 found
             }
         };
-        match &found.told {
-            Ok(message) if found.follow => Ok((self.follow(query, message)?, None)),
-            Ok(message) => Ok((message.clone(), None)),
-            Err(failure) => Ok((failed(query, failure), Some(failure.clone()))),
-        }
+        let (message, failure) = match &found.told {
+            Ok(message) if found.follow => (self.follow(query, message)?, None),
+            Ok(message) => (message.clone(), None),
+            Err(failure) => (failed(query, failure), Some(failure.clone())),
+        };
+        Ok((Box::new(message), failure))
     }
 
     fn look_up(

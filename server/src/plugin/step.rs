@@ -98,7 +98,7 @@ pub trait Wishes {
 #[derive(Debug, Clone)]
 pub enum Wish {
     /// An answer of whatever rcode.
-    Answer(Message),
+    Answer(Box<Message>),
     /// None, and why.
     Failed(Failure),
 }

@@ -103,6 +103,25 @@ pub(crate) const ALLOWED: &[Allowed] = &[
         },
     },
     Allowed {
+        name: "OPT of acl",
+        stands: "`acl`: the OPT of what is blocked or filtered",
+        counted_alike: true,
+        matches: |case, difference| {
+            let told = theirs(case).option(15).is_some_and(|ede| matches!(ede, [0, 15 | 17]));
+            case.text().contains("acl") && told && matches!(difference.what, "opt" | "opt do")
+        },
+    },
+    Allowed {
+        name: "case of names turned back",
+        stands: "`rewrite`: names are turned back whatever case",
+        counted_alike: true,
+        matches: |case, difference| {
+            case.text().contains("rewrite name")
+                && difference.what == "answer"
+                && case.query.what.starts_with("mixed")
+        },
+    },
+    Allowed {
         name: "client subnets that are not repeated",
         stands: "answers to a query with a client subnet that do not",
         counted_alike: false,

@@ -6,7 +6,7 @@ use crate::battery::{full, hosts, short, two_opt, udp};
 use crate::exchange::Query;
 use crate::run::Setup;
 
-/// The Corefiles that exist in the world, with addresses of this machine in the place of theirs. `kubernetes` and `loadbalance`, which are not built, are left out of kubeadm's.
+/// The Corefiles that exist in the world, with addresses of this machine in the place of theirs. `kubernetes`, which is not built, is left out of kubeadm's, and so is `loadbalance`, whose order is random.
 pub(crate) fn world() -> Vec<Setup> {
     let aks = fixtures::AKS.replace("168.63.129.16", "@UP@").replace("10.0.0.10", "@UP2@");
     let aks = aks.replace("169.254.10.10", "@IP@").replace("169.254.10.11", "@IP2@");
@@ -109,6 +109,25 @@ fn templates() -> Vec<Query> {
 
 /// Directives in a block of the root zone.
 const ROWS: &[&str] = &[
+    "minimal\nforward . @UP@",
+    "minimal\nwhoami",
+    "minimal\nhosts @DIR@/hosts {\nfallthrough\n}\ncache\nforward . @UP@",
+    "header {\nresponse set aa\nresponse clear ra\n}\nforward . @UP@",
+    "header {\nquery clear rd\nresponse set ra\n}\nhosts @DIR@/hosts {\nfallthrough\n}\nforward . @UP@",
+    "acl k {\nblock type A\nfilter type TXT MX\nallow net 10.0.0.0/8\n}\nforward . @UP@",
+    "acl {\nallow type A AAAA net 127.0.0.0/8\nblock\n}\nhosts @DIR@/hosts {\nfallthrough\n}\nforward . @UP@",
+    "acl {\nfilter net 127.0.0.0/8\n}\nwhoami",
+    "rewrite name suffix .k .t answer auto\nforward . @UP@",
+    "rewrite name suffix .k .t\ncache\nforward . @UP@",
+    "rewrite name regex (.*)[.]k[.]$ {1}.t answer name (.*)[.]t[.]$ {1}.k answer value (.*)[.]t[.]$ {1}.k\nforward . @UP@",
+    "rewrite name substring k t answer auto\nforward . @UP@",
+    "rewrite name prefix a b answer auto\nforward . @UP@",
+    "rewrite continue type AAAA A\nrewrite ttl suffix . 5-20\nforward . @UP@",
+    "rewrite type ANY HINFO\nrewrite class CH IN\nforward . @UP@",
+    "rewrite ttl regex .* 30-\nforward . @UP@",
+    "rewrite rcode regex .* NXDOMAIN NOERROR\nforward . @UP@",
+    "rewrite rcode regex .* SERVFAIL REFUSED\nhosts @DIR@/hosts",
+    "rewrite cname suffix k t\nforward . @UP@",
     "errors\nlog\nforward . @UP@",
     "debug\nroot @DIR@\nforward . @UP@",
     "bufsize\nforward . @UP@",

@@ -78,6 +78,23 @@ pub(crate) const MOVED: &[AllowedMove] = &[
         },
     },
     AllowedMove {
+        name: "types as asked",
+        stands: "Log, metrics and `errors` name what the client asked",
+        matches: |setup, moved| {
+            let rewritten = setup.block_of(&moved.series).contains("rewrite ");
+            let typed = moved.series.starts_with("coredns_dns_requests_total");
+            rewritten && typed && setup.block_of(&moved.series).contains("type ")
+        },
+    },
+    AllowedMove {
+        name: "who answered with a rewritten rcode",
+        stands: "`coredns_dns_responses_total` names no plugin for an rcode that `rewrite` wrote",
+        matches: |setup, moved| {
+            let named = moved.series.starts_with("coredns_dns_responses_total");
+            named && setup.block_of(&moved.series).contains("rewrite rcode")
+        },
+    },
+    AllowedMove {
         name: "memory in the cache, counted",
         stands: "answers of template, hosts and whoami are never kept",
         matches: |setup, moved| {

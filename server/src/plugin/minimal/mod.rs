@@ -70,9 +70,9 @@ mod tests {
         for (what, rcode, records, left) in [
             ("an answer", Rcode::NOERROR, vec![answer.clone(), ns.clone(), glue.clone()], 1),
             ("whoami's", Rcode::NOERROR, vec![glue.clone()], 0),
-            ("a referral", Rcode::NOERROR, vec![ns.clone(), glue.clone()], 2),
+            ("a referral", Rcode::NOERROR, vec![ns, glue.clone()], 2),
             ("no data", Rcode::NOERROR, vec![soa.clone(), glue.clone()], 2),
-            ("an alias of no name", Rcode::NXDOMAIN, vec![answer.clone(), soa.clone()], 2),
+            ("an alias of no name", Rcode::NXDOMAIN, vec![answer, soa], 2),
             ("a failure", Rcode::SERVFAIL, vec![glue], 1),
         ] {
             let told = Message { rcode, records, ..Message::default() };

@@ -9,16 +9,24 @@ use super::pattern::{Pattern, Replacement};
 #[derive(Debug, Clone)]
 pub(super) enum NameMap {
     /// A name and those below it become another and those below that.
-    Zone { from: Name, to: Name },
+    Zone(Box<Turned>),
     /// A suffix of the text, or a regular expression.
     Text(Pattern, Replacement),
+}
+
+/// What was sought, and what was asked.
+#[derive(Debug, Clone)]
+pub(super) struct Turned {
+    pub(super) from: Name,
+    pub(super) to: Name,
 }
 
 impl NameMap {
     /// `None` where the name stays, or would be none.
     fn map(&self, name: &Name) -> Option<Name> {
         match self {
-            Self::Zone { from, to } => {
+            Self::Zone(turned) => {
+                let Turned { from, to } = &**turned;
                 let below = name
                     .as_wire()
                     .len()

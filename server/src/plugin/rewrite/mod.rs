@@ -18,7 +18,7 @@ use wire::{Class, Message, Name, RType, Rcode};
 use super::Moment;
 use super::step::{Back, BuildContext, Inward, Sought, Step, StepSpec, Told, Wishes};
 use crate::failure::Failure;
-use answer::NameMap;
+use answer::{NameMap, Turned};
 use cname::Cname;
 use pattern::{Pattern, Replacement};
 
@@ -148,7 +148,7 @@ impl NameRule {
         let name = Name::from_text(&after).map_err(|_| Failure::NameAfterRewrite(after))?;
         sought.set_name(name);
         if self.auto {
-            reversals.push(Reversal::Names(NameMap::Zone { from: name, to: before }));
+            reversals.push(Reversal::Names(NameMap::Zone(Box::new(Turned { from: name, to: before }))));
         }
         reversals.extend(self.answers.iter().map(Reversal::Answer));
         Ok(true)

@@ -176,7 +176,7 @@ fn name(words: &mut Words<'_>) -> Result<Field> {
         };
         let from = regex(words.take(ANSWER)?)?;
         let to = groups(words.take(ANSWER)?, &from, full)?;
-        named = named.or(owners.then_some(what));
+        named = named.or_else(|| owners.then_some(what));
         rule.answers.push(AnswerRule { owners, values, map: text_map(from, to) });
     }
     if let (true, Some(word)) = (auto, named) {
