@@ -164,6 +164,9 @@ impl<'h, 'a> Evaluation<'h, 'a> {
             None => self.below(zone, &sought.query())?,
         };
         for back in backs.iter().rev() {
+            if failure.is_some() && !back.sees_failures() {
+                continue;
+            }
             if back.back(&sought, self.moment, &mut message, self) == Told::Waits
                 && let Some(asked) = self.missing.take()
             {

@@ -65,8 +65,13 @@ pub enum Inward<'s> {
     Silence,
 }
 
-/// What a step does with an answer on the way back: with failures, too, which are messages without records.
+/// What a step does with an answer on the way back.
 pub trait Back: std::fmt::Debug {
+    /// Whether it acts on failures, too, which are messages without records.
+    fn sees_failures(&self) -> bool {
+        false
+    }
+
     /// Changes the answer; what others would answer comes from `wishes`.
     fn back(
         &self,

@@ -114,6 +114,9 @@ impl Block {
             let id = format!("nsid node{}", self.dice.below(100));
             self.lines.push(id);
         }
+        if self.dice.one_in(3) {
+            self.steps();
+        }
         if self.dice.one_in(2) {
             self.cache();
         }
@@ -132,10 +135,49 @@ impl Block {
         // In what order they stand makes no difference.
         for at in (1..self.lines.len()).rev() {
             let other = self.dice.below(at as u64 + 1) as usize;
-            let repeats = |line: &str| line.starts_with("forward") || line.starts_with("template");
+            let repeats =
+                |line: &str| ["forward", "template", "rewrite"].iter().any(|name| line.starts_with(name));
             if !repeats(&self.lines[at]) && !repeats(&self.lines[other]) {
                 self.lines.swap(at, other);
             }
+        }
+    }
+
+    /// What acts around the sources.
+    fn steps(&mut self) {
+        let zone = self.zone.clone();
+        if self.dice.one_in(3) {
+            self.lines.push("minimal".to_owned());
+        }
+        if self.dice.one_in(4) {
+            let rule = *self.dice.of(&["set aa", "clear aa", "set ra", "clear ra", "set aa ra"]);
+            self.push("header", &[format!("response {rule}")]);
+        }
+        if self.dice.one_in(3) {
+            let of = *self.dice.of(&["", "k.", "x.k."]);
+            let rules = [
+                "block type MX",
+                "filter type AAAA TXT",
+                "allow type A net 127.0.0.0/8",
+                "block net 192.0.2.0/24",
+            ];
+            let rules: Vec<String> =
+                (0..1 + self.dice.below(3)).map(|_| (*self.dice.of(&rules)).to_owned()).collect();
+            self.push(&format!("acl {of}{zone}"), &rules);
+        }
+        for _ in 0..self.dice.below(3) {
+            let rules = [
+                format!("rewrite name suffix .k.{zone} .t.{zone} answer auto"),
+                format!("rewrite continue name suffix .x.k.{zone} .k.{zone} answer auto"),
+                format!("rewrite name exact a.k.{zone} cname.t.{zone}"),
+                format!("rewrite name regex (.*)[.]t[.]{zone}[.]$ {{1}}.k.{zone} answer auto"),
+                format!("rewrite cname suffix .k.{zone} .t.{zone}"),
+                "rewrite continue ttl suffix . 7-70".to_owned(),
+                "rewrite rcode suffix . NXDOMAIN NOERROR".to_owned(),
+                "rewrite type MX TXT".to_owned(),
+            ];
+            let rule = self.dice.of(&rules).clone();
+            self.lines.push(rule);
         }
     }
 

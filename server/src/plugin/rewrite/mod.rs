@@ -170,6 +170,10 @@ enum Reversal<'s> {
 }
 
 impl Back for Reversals<'_> {
+    fn sees_failures(&self) -> bool {
+        true
+    }
+
     fn back(&self, sought: &Sought<'_>, _: &Moment<'_>, told: &mut Message, wishes: &mut dyn Wishes) -> Told {
         for reversal in self.0.iter().rev() {
             match reversal {
