@@ -3,6 +3,7 @@
 mod commands;
 mod example;
 mod lists;
+mod plugins;
 mod units;
 
 use std::fs;
