@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use rand::Rng;
+use readfile::{Look, ReadError};
 use wire::{Name, Rr};
 
 use super::address;
@@ -32,6 +33,7 @@ pub(super) struct WeightFiles(Mutex<Vec<Followed>>);
 #[derive(Debug)]
 struct Followed {
     weights: Weak<Weights>,
+    look: Look<Result<Vec<u8>, ReadError>>,
     text: Option<Vec<u8>>,
     failed: bool,
     next: Option<Instant>,
@@ -72,7 +74,8 @@ impl WeightFiles {
         }
         let weights = Arc::new(Weights { file: file.to_owned(), reload, current: ArcSwap::default() });
         let weak = Arc::downgrade(&weights);
-        files.push(Followed { weights: weak, text: None, failed: false, next: Some(crate::clock::now()) });
+        let next = Some(crate::clock::now());
+        files.push(Followed { weights: weak, look: Look::default(), text: None, failed: false, next });
         weights
     }
 }
@@ -84,17 +87,24 @@ impl Keeps for WeightFiles {
         files.retain(|followed| followed.weights.strong_count() > 0);
         for followed in files.iter_mut().filter(|followed| followed.next.is_some_and(|next| next <= now)) {
             let Some(weights) = followed.weights.upgrade() else { continue };
-            followed.look(&weights, logger);
-            followed.next = (!weights.reload.is_zero()).then(|| now + weights.reload.max(LEAST_RELOAD));
+            let file = weights.file.clone();
+            followed.look.begin(&weights.file, now, move || readfile::read(&file, LARGEST));
+            if let Some(came) = followed.look.take(now, Duration::ZERO) {
+                let read = came.and_then(|read| read).map_err(|error| error.to_string());
+                followed.apply(read, &weights, logger);
+            }
+            followed.next = match followed.look.goes_on() {
+                true => Some(followed.look.again(now)),
+                false => (!weights.reload.is_zero()).then(|| now + weights.reload.max(LEAST_RELOAD)),
+            };
         }
         files.iter().filter_map(|followed| followed.next).min()
     }
 }
 
 impl Followed {
-    fn look(&mut self, weights: &Weights, logger: &Logger) {
+    fn apply(&mut self, read: Result<Vec<u8>, String>, weights: &Weights, logger: &Logger) {
         let file = weights.file.display();
-        let read = readfile::read_in_time(&weights.file, LARGEST).map_err(|error| error.to_string());
         let outcome = match read {
             Ok(text) if self.text.as_ref() == Some(&text) => return,
             Ok(text) => {
