@@ -322,3 +322,6 @@ pub(crate) fn write(message: &Message, query: &Query<'_>, reply: &mut Reply<'_>)
 
 /// CNAMEs and wishes that are followed for one client's query, wherever they stand.
 const MOST: usize = 8;
+
+#[cfg(test)]
+mod tests;

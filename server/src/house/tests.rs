@@ -7,6 +7,7 @@ use crate::observe::logger::tests::Paper;
 use crate::origin::{Draft, Origin};
 use crate::plugin::Moment;
 use crate::plugin::hosts::Tables;
+use crate::plugin::step::StepSpec;
 use crate::serve::{self, Room, Served};
 use hickory_proto::op::Message;
 use std::time::Instant;
@@ -28,6 +29,16 @@ impl Scene {
         Self::build(corefile).unwrap_or_else(|error| panic!("{error}"))
     }
 
+    /// A house whose first block has one more step, the outermost.
+    pub(crate) fn with_step(corefile: &str, step: Arc<dyn StepSpec>) -> Self {
+        let mut scene = Self::new(corefile);
+        let more = |spec: &mut Spec| spec.blocks[0].steps.insert(0, step);
+        scene.house =
+            Self::read_with(corefile, &scene.shared, more).unwrap_or_else(|error| panic!("{error}"));
+        scene.house.look_at_files(&scene.shared, scene.now, &scene.shared.logger);
+        scene
+    }
+
     /// The first line of the error where the house cannot be built.
     pub(crate) fn build(corefile: &str) -> std::result::Result<Self, String> {
         let runtime = Builder::new_current_thread().build().unwrap();
@@ -41,8 +52,17 @@ impl Scene {
     }
 
     fn read(corefile: &str, shared: &Shared) -> std::result::Result<House, String> {
+        Self::read_with(corefile, shared, |_| {})
+    }
+
+    fn read_with(
+        corefile: &str,
+        shared: &Shared,
+        change: impl FnOnce(&mut Spec),
+    ) -> std::result::Result<House, String> {
         let origin = Origin::Text(corefile.into());
-        let draft = Draft::read(&origin, 53).map_err(|error| format!("{error:#}"))?;
+        let mut draft = Draft::read(&origin, 53).map_err(|error| format!("{error:#}"))?;
+        change(&mut draft.spec);
         let addresses = |name: &str| match name {
             "eth0" => Ok(vec!["192.0.2.10:0".parse().unwrap(), "[2001:db8::10]:0".parse().unwrap()]),
             name => Err(node::NodeError::InterfaceAbsent { name: name.to_owned() }),

@@ -277,3 +277,62 @@ const METRICS: [Metric; 4] = [
     Metric { name: "coredns_acl_filtered_requests_total", help: "Counter of DNS requests being filtered." },
     Metric { name: "coredns_acl_dropped_requests_total", help: "Counter of DNS requests being dropped." },
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plugin::step::testing::read;
+
+    const OWN: &[Name] = &[Name::ROOT];
+
+    /// Who decides about a query: `ACTION` and the zone, or nothing.
+    fn decided(lines: &str, name: &str, rtype: RType, client: &str) -> String {
+        let spec = read(lines, |directives| AclSpec::read(directives, OWN)).unwrap();
+        let found = spec.find(&Name::from_text(name).unwrap(), rtype, client.parse().unwrap());
+        found.map_or_else(|| "-".to_owned(), |(zone, rule)| format!("{rule} in {zone}"))
+    }
+
+    #[test]
+    fn the_first_rule_that_fits_decides() {
+        let lists = "acl example.org sub.example.org {\nallow type A net 192.0.2.0/24 2001:db8::1\nblock type A *\nfilter net 198.51.100.9\n}\nacl {\ndrop type MX TYPE65 net *\n}";
+        for (name, rtype, client, expected) in [
+            (
+                "example.org",
+                RType::A,
+                "192.0.2.9",
+                "allow type A net 192.0.2.0/24 2001:db8::1/128 in example.org.",
+            ),
+            (
+                "a.sub.example.org",
+                RType::A,
+                "2001:db8::1",
+                "allow type A net 192.0.2.0/24 2001:db8::1/128 in sub.example.org.",
+            ),
+            ("example.org", RType::A, "203.0.113.1", "block in example.org."),
+            ("example.org", RType::TXT, "192.0.2.9", "block in example.org."),
+            ("example.net", RType::MX, "192.0.2.9", "drop type MX HTTPS in ."),
+            ("example.net", RType::A, "192.0.2.9", "-"),
+        ] {
+            assert_eq!(decided(lists, name, rtype, client), expected, "{name} {rtype} {client}");
+        }
+    }
+
+    #[test]
+    fn bad_words_are_told_at_their_place() {
+        for (rule, error) in [
+            ("deny", "3:1: plugin/acl: unknown property \"deny\"; expected allow, block, drop, filter"),
+            ("block typ A", "3:7: plugin/acl: \"typ\" is not `type` or `net`"),
+            ("block type", "3:7: plugin/acl: \"type\" is not a section: types or `*` must follow"),
+            ("block net type A", "3:7: plugin/acl: \"net\" is not a section: networks or `*` must follow"),
+            ("block type QUAD", "3:12: plugin/acl: \"QUAD\" is not a type, such as AAAA, or `*`"),
+            (
+                "block net 10.0.0.0/33",
+                "3:11: plugin/acl: \"10.0.0.0/33\" is not a network, such as 10.0.0.0/8 or 2001:db8::1, or `*`",
+            ),
+        ] {
+            let lines = format!("acl {{\n{rule}\n}}");
+            let found = read(&lines, |directives| AclSpec::read(directives, OWN)).unwrap_err();
+            assert_eq!(found, format!("Corefile:{error}"), "{rule}");
+        }
+    }
+}

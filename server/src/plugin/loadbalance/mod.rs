@@ -182,3 +182,71 @@ fn address(rr: &Rr) -> Option<IpAddr> {
 const PLUGIN: &str = "loadbalance";
 /// How often a file of weights is looked at unless told otherwise.
 const RELOAD: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plugin::step::testing::{Others, a, packet, read, through};
+    use wire::Name;
+
+    fn spec(lines: &str) -> std::result::Result<LoadbalanceSpec, String> {
+        read(lines, |directives| LoadbalanceSpec::read(directives, Some(Path::new("/srv"))))
+    }
+
+    #[test]
+    fn policies_and_networks_are_read() {
+        let weighted = |seconds| Policy::Weighted {
+            file: PathBuf::from("/srv/w"),
+            reload: Duration::from_secs(seconds),
+        };
+        for (lines, policy) in [
+            ("loadbalance", Policy::RoundRobin),
+            ("loadbalance round_robin", Policy::RoundRobin),
+            ("loadbalance weighted w", weighted(30)),
+            ("loadbalance weighted w {\nreload 0s\n}", weighted(0)),
+            ("loadbalance weighted w {\nreload 2m\nprefer 10.0.0.0/8\n}", weighted(120)),
+        ] {
+            assert_eq!(spec(lines).unwrap().policy, policy, "{lines}");
+        }
+        for (lines, error) in [
+            (
+                "loadbalance best",
+                "2:13: plugin/loadbalance: \"best\" is not a policy: round_robin or weighted",
+            ),
+            (
+                "loadbalance weighted",
+                "2:1: plugin/loadbalance: `loadbalance` wants [round_robin | weighted FILE]",
+            ),
+            (
+                "loadbalance {\nreload 1s\n}",
+                "3:1: plugin/loadbalance: unknown property \"reload\"; expected prefer",
+            ),
+            (
+                "loadbalance {\nprefer 10.0.0.1\n}",
+                "3:8: plugin/loadbalance: \"10.0.0.1\" is not a network, such as 10.0.0.0/8",
+            ),
+        ] {
+            assert_eq!(spec(lines).unwrap_err(), format!("Corefile:{error}"), "{lines}");
+        }
+    }
+
+    #[test]
+    fn aliases_come_first_and_near_addresses_before_others() {
+        let step = Loadbalance {
+            spec: spec("loadbalance {\nprefer 192.0.2.4/32 192.0.2.2/32\n}").unwrap(),
+            weights: None,
+        };
+        let alias = Rr::new(Section::Answer, &Name::ROOT, RType::CNAME, 1, b"\x01x\0");
+        let mut records: Vec<Rr> = (1..=4).map(|last| a("x", 1, [192, 0, 2, last])).collect();
+        records.push(alias);
+        let message = Message { records, ..Message::default() };
+        let asked = packet("x", RType::A);
+        for _ in 0..20 {
+            let told =
+                through(&step, "192.0.2.9", &asked, |_| message.clone(), &mut Others::default()).1.unwrap();
+            let last: Vec<u8> = told.records.iter().map(|rr| rr.data[rr.data.len() - 1]).collect();
+            assert_eq!((told.records[0].rtype, &last[1..3]), (RType::CNAME, &[4, 2][..]));
+            assert_eq!(told.records.len(), 5);
+        }
+    }
+}

@@ -48,13 +48,15 @@ impl<'d> Words<'d> {
     }
 
     fn take(&mut self, expected: &'static str) -> Result<&'d Word> {
-        let Some(word) = self.peek() else {
-            let word = self.directive.name.text.clone();
-            let error = SetupError::MissingArgument { plugin: PLUGIN, word, expected };
-            return Err(Located::new(&self.directive.name.at, error));
-        };
+        let Some(word) = self.peek() else { return Err(self.missing(expected)) };
         self.next += 1;
         Ok(word)
+    }
+
+    fn missing(&self, expected: &'static str) -> Located<SetupError> {
+        let word = self.directive.name.text.clone();
+        let error = SetupError::MissingArgument { plugin: PLUGIN, word, expected };
+        Located::new(&self.directive.name.at, error)
     }
 
     fn end(&self, expected: &'static str) -> Result<()> {
@@ -146,7 +148,11 @@ fn pair<T>(
 /// `[KIND] FROM TO [answer ...]`
 fn name(words: &mut Words<'_>) -> Result<Field> {
     // With two words no kind is named, whatever they are.
-    let kind = if words.left() == 2 { Kind::Exact } else { words.kind().ok_or_else(|| wrong_kind(words))? };
+    let kind = match words.left() {
+        0 | 1 => return Err(words.missing(NAME)),
+        2 => Kind::Exact,
+        _ => words.kind().ok_or_else(|| wrong_kind(words))?,
+    };
     let (from, to) = (words.take(NAME)?, words.take(NAME)?);
     let pattern = one_pattern(kind, from, full)?;
     let replacement = replacement(&pattern, to, full)?;
@@ -222,11 +228,7 @@ fn cname(words: &mut Words<'_>) -> Result<Field> {
 fn wrong_kind(words: &Words<'_>) -> Located<SetupError> {
     match words.peek() {
         Some(word) => bad(PLUGIN, word, "exact, prefix, suffix, substring or regex"),
-        None => {
-            let word = words.directive.name.text.clone();
-            let error = SetupError::MissingArgument { plugin: PLUGIN, word, expected: NAME };
-            Located::new(&words.directive.name.at, error)
-        }
+        None => words.missing(NAME),
     }
 }
 
@@ -316,3 +318,94 @@ const CLASSES: &str = "class FROM TO";
 const TTL: &str = "ttl [exact|prefix|suffix|substring|regex] NAME SECONDS|MIN-MAX";
 const RCODE: &str = "rcode [exact|prefix|suffix|substring|regex] NAME FROM TO";
 const CNAME: &str = "cname [exact|prefix|suffix|substring|regex] FROM TO";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plugin::step::testing::read as read_lines;
+
+    fn rules(lines: &str) -> std::result::Result<Vec<Rule>, String> {
+        read_lines(lines, |directives| directives.iter().map(|directive| rule(directive)).collect())
+    }
+
+    #[test]
+    fn every_rule_is_read_in_every_form() {
+        for line in [
+            "name a b",
+            "name exact a.example b.example",
+            "stop name prefix a b answer auto",
+            "continue name suffix .a .b answer auto answer value (.*)[.]b {1}.a",
+            "name substring a b answer name a b answer name c d",
+            "name regex (.*)-(x) {2}-{1} answer auto",
+            "NAME Regex a b",
+            "type AAAA A",
+            "type TYPE65400 A",
+            "class CH IN",
+            "ttl a 30",
+            "ttl exact a 30-60",
+            "ttl suffix a -60",
+            "ttl regex .* 30-",
+            "rcode a SERVFAIL NXDOMAIN",
+            "rcode regex .* 2 3",
+            "cname a b",
+            "cname regex (.*)a {1}b",
+            "{\nname exact a b\n}",
+            "continue {\nttl regex .*\n30-60\n}",
+        ] {
+            assert_eq!(rules(&format!("rewrite {line}")).map(|rules| rules.len()), Ok(1), "{line}");
+        }
+    }
+
+    #[test]
+    fn bad_words_are_told_at_their_place() {
+        for (line, error) in [
+            (
+                "",
+                "1: plugin/rewrite: `rewrite` wants [continue|stop] and a rule: name, type, class, edns0, ttl, rcode or cname",
+            ),
+            (
+                "nam a b",
+                "9: plugin/rewrite: \"nam\" is not a rule: name, type, class, edns0, ttl, rcode or cname",
+            ),
+            (
+                "answer name a b",
+                "9: plugin/rewrite: \"answer\" is not a rule: answers are rewritten by a `name` rule with `answer` behind it",
+            ),
+            (
+                "name a",
+                "1: plugin/rewrite: `rewrite` wants name [exact|prefix|suffix|substring|regex] FROM TO [answer ...]",
+            ),
+            (
+                "name glob a b",
+                "14: plugin/rewrite: \"glob\" is not exact, prefix, suffix, substring or regex",
+            ),
+            ("name regex ( b", "20: plugin/rewrite: the regular expression cannot be used: unclosed group"),
+            (
+                "name regex a {1}",
+                "22: plugin/rewrite: \"{1}\" is not a replacement: its pattern has no such group",
+            ),
+            ("name exact a b c d", "24: plugin/rewrite: \"c\" is not `answer`"),
+            (
+                "name exact a b answer",
+                "1: plugin/rewrite: `rewrite` wants answer auto, answer name FROM TO or answer value FROM TO",
+            ),
+            (
+                "name suffix a b answer auto answer name a b",
+                "44: plugin/rewrite: `answer auto` and `answer name` exclude each other; keep one",
+            ),
+            ("type A QUAD", "16: plugin/rewrite: \"QUAD\" is not a type, such as AAAA"),
+            ("type A", "1: plugin/rewrite: `rewrite` wants type FROM TO"),
+            ("ttl a never", "15: plugin/rewrite: \"never\" is not seconds: N, MIN-MAX, MIN- or -MAX"),
+            ("ttl a 60-30", "15: plugin/rewrite: \"60-30\" is not seconds: N, MIN-MAX, MIN- or -MAX"),
+            ("rcode a SERVFAIL NONE", "26: plugin/rewrite: \"NONE\" is not an rcode, such as NXDOMAIN or 3"),
+            (
+                "edns0 local set 0xffee 0x61",
+                "9: plugin/rewrite: the property `edns0` of CoreDNS is not built yet; remove it, or keep CoreDNS for this server block",
+            ),
+        ] {
+            let line = format!("rewrite {line}");
+            let found = rules(line.trim_end()).err().unwrap_or_else(|| panic!("{line:?} is taken"));
+            assert_eq!(found, format!("Corefile:2:{error}"), "{line:?}");
+        }
+    }
+}
