@@ -213,7 +213,11 @@ impl<'h, 'a> Evaluation<'h, 'a> {
             Now::Follow => follow = true,
             // One is enough: the next client's query finds the others as old.
             Now::Refresh => {
-                self.refresh.get_or_insert_with(|| Asked::new(query, zone, None, self.depth));
+                self.refresh.get_or_insert_with(|| {
+                    let asked = *Asked::new(query, zone, None, self.depth);
+                    // What is kept is for all: asked for one subnet it would not be.
+                    Box::new(Asked { query: asked.query.without_subnet(), ..asked })
+                });
             }
             Now::Ask(_) if self.patience.is_zero() => {
                 let failure = Failure::Forward(forwarder::Failure::Patience);

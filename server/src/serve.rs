@@ -17,8 +17,10 @@ use crate::plugin::step::{Inward, Sought, Step};
 
 /// What becomes of a packet. Where there is a reply, the outcome that [`serve`] was given tells how the query ended.
 pub enum Served<'h, 'g, 'p> {
-    /// Silence.
+    /// Nothing that a client would send: it is told nothing, and a connection that brings it is ended.
     Nothing,
+    /// A client that is told nothing.
+    Silence,
     /// The reply is in the buffer.
     Reply,
     /// The reply is in the buffer, and an upstream is to be asked for the next one.
@@ -231,7 +233,7 @@ fn evaluate<'h, 'g, 'p>(
                 None => Served::Reply,
             }
         }
-        Ok(End::Silence) => Served::Nothing,
+        Ok(End::Silence) => Served::Silence,
         Err(asked) => Served::Follow { replied: false, asked: evaluation.wait(zone, asked) },
     }
 }

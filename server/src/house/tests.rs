@@ -94,7 +94,7 @@ impl Scene {
         let gate = accept(packet);
         let mut outcome = serve::Outcome::OPEN;
         match serve::serve(self.listener(at), &gate, &moment, self.room, &mut out, &mut outcome) {
-            Served::Nothing => Sent::Nothing,
+            Served::Nothing | Served::Silence => Sent::Nothing,
             Served::Ask { patience, .. } => Sent::Ask(patience),
             Served::Follow { replied: false, asked } => Sent::Ask(asked.patience),
             Served::Reply | Served::ReplyAndRefresh(..) | Served::Follow { replied: true, .. } => {

@@ -390,6 +390,10 @@ impl Connection {
         match serve::serve(listener, &gate, &moment, Room::Stream, out, &mut outcome) {
             // Whoever sends responses or scraps here is no client.
             Served::Nothing => return false,
+            Served::Silence => {
+                out.clear();
+                return true;
+            }
             Served::Ask { query, zone, patience } => {
                 out.clear();
                 let waiter = Waiter::new(query, zone, Client::Stream(self.way_back()), now);

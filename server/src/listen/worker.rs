@@ -278,7 +278,7 @@ impl Worker {
                 serve::serve(listener, read, moment, Room::Datagram, out, counted)
             });
             match served {
-                Some(Served::Nothing) => {}
+                Some(Served::Nothing | Served::Silence) => {}
                 Some(Served::Reply) => socket.replies.commit(&datagram.peer, datagram.local),
                 Some(Served::ReplyAndRefresh(query, zone)) => {
                     socket.replies.commit(&datagram.peer, datagram.local);

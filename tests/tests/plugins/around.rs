@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tests::{Action, Ask, Asked, Dns, Metrics, Says, Upstream, ask, fresh_ip};
+use tests::{Action, Ask, Asked, Connection, Dns, Metrics, Says, Upstream, ask, fresh_ip};
 
 const NS: &str = "example. 300 IN NS ns.example.";
 const GLUE: &str = "ns.example. 300 IN A 192.0.2.53";
@@ -131,9 +131,15 @@ fn rules_decide_from_top_to_bottom_who_is_answered() {
     }
     let dropped = Ask::new("x.example", "MX").timeout(Duration::from_millis(300)).try_of(dns.at);
     assert!(dropped.is_err(), "nobody is answered");
+    let mut stream = Connection::open(dns.at, Duration::from_secs(5)).unwrap();
+    for _ in 0..100 {
+        stream.send(&Ask::new("x.example", "MX").bytes()).unwrap();
+    }
+    stream.send(&Ask::new("x.example", "TXT").bytes()).unwrap();
+    assert_eq!(stream.message().unwrap().rcode(), 5, "the connection goes on");
     assert_eq!(asked(&upstream), ["x.example. 1"]);
     let metrics = Metrics::of((ip, 9153).into());
-    for (what, count) in [("allowed", 1.0), ("filtered", 1.0), ("blocked", 1.0), ("dropped", 1.0)] {
+    for (what, count) in [("allowed", 1.0), ("filtered", 1.0), ("blocked", 2.0), ("dropped", 101.0)] {
         assert_eq!(metrics.count(&format!("coredns_acl_{what}_requests_total"), &[]), count, "{what}");
     }
 }
