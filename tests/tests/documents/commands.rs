@@ -21,13 +21,17 @@ fn corefiles_in_documents_can_be_served() {
             count += 1;
         }
     }
-    assert!(count > 1, "{count} Corefiles in the documents");
+    assert!(count > 2, "{count} Corefiles in the documents");
 }
 
 #[test]
 fn what_the_documents_say_without_a_server_is_what_is_said() {
     let shell = Shell::new();
-    let steps: Vec<Step> = steps().into_iter().filter(|step| step.is_about_a_corefile()).collect();
+    let steps: Vec<Step> = steps();
+    for document in ["README.md", "docs/command-line.md", "docs/node-resolver.md"] {
+        assert!(steps.iter().any(|step| step.document == document), "{document} has no command");
+    }
+    let steps: Vec<Step> = steps.into_iter().filter(Step::is_about_a_corefile).collect();
     assert!(steps.len() > 5, "{} commands in the documents", steps.len());
     for step in steps {
         assert_eq!(shell.says(&step.command), step.said, "{}: {}", step.document, step.command);
@@ -35,9 +39,9 @@ fn what_the_documents_say_without_a_server_is_what_is_said() {
 }
 
 #[test]
-fn the_commands_of_the_readme_serve() {
+fn the_commands_of_the_documents_serve() {
     isolated(|| {
-        let test = "the_commands_of_the_readme_serve";
+        let test = "the_commands_of_the_documents_serve";
         fs::create_dir_all("/etc/localdns").unwrap();
         fs::write("/etc/localdns/hosts", "").unwrap();
         let shell = Shell::new();

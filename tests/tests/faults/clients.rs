@@ -12,7 +12,7 @@ use tests::{
 
 use super::good;
 
-/// The README's bound.
+/// The bound of docs/limits.md.
 const CONNECTIONS: usize = 1_024;
 
 #[test]

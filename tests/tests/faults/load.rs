@@ -198,7 +198,7 @@ fn soak(length: Duration, most: u32) {
     println!("{reloads} reloads, {rate:.0} a second or {most}, {drops:?} dropped by the kernel: {tally:?}");
     tally.assert_clean();
     server.wait_for_lines("Reloading complete", reloads as usize, Duration::from_secs(5));
-    // Sockets to upstreams come and go; the bound is that of the README: 64 for each worker.
+    // Sockets to upstreams come and go; the bound is that of docs/limits.md: 64 for each worker.
     assert!(server.fds() <= fds + 128, "{fds} -> {} descriptors", server.fds());
     assert!(server.rss_kb() < rss + (48 << 10), "{rss} -> {} KiB", server.rss_kb());
     assert_eq!(drops, Some(0.0));

@@ -81,7 +81,7 @@ fn a_scraper_beside_idle_connections_that_come_again_gets_its_page_each_time() {
 /// More than have a seat: they never have peace.
 const IDLE: usize = 140;
 const SCRAPES: usize = 5;
-/// The README's bound.
+/// The bound of docs/limits.md.
 const SEATS: usize = 128;
 
 fn sit(page: SocketAddr, sent: &str) -> std::io::Result<TcpStream> {

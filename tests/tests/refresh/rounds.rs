@@ -118,7 +118,7 @@ fn ten_thousand_names_are_asked_in_rounds_of_15_s_with_few_sockets() {
     );
     // 64 lookups with four sockets each, and the server's own.
     assert!(most <= at_rest + 64 * 4 + 64, "{most} descriptors, {at_rest} before");
-    // What the README says of each.
+    // What docs/limits.md says of each.
     assert!(node.server.rss_kb() <= without + 10_000 * 8, "{} KiB, {without} before", node.server.rss_kb());
     let metrics = node.server.metrics((node.at.ip(), 9153).into());
     let took = metrics.value("localdns_refresh_last_round_duration_seconds", &[]).unwrap();
