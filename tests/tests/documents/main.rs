@@ -16,12 +16,19 @@ use tests::{binary, output, tempdir};
 /// Every document, by its path.
 fn documents() -> Vec<(String, String)> {
     let mut paths: Vec<PathBuf> = Vec::new();
-    for folder in ["", "docs"] {
+    for folder in ["", "docs", "docs/plugins"] {
         let entries = fs::read_dir(root().join(folder)).expect("the folder is there");
         paths.extend(
             entries.map(|entry| Path::new(folder).join(entry.expect("a folder can be read").file_name())),
         );
     }
+    let plugins = fs::read_dir(root().join("server/src/plugin")).expect("plugins have a folder");
+    let page = |name| Path::new("server/src/plugin").join(name).join("README.md");
+    paths.extend(
+        plugins
+            .map(|entry| page(entry.expect("a folder can be read").file_name()))
+            .filter(|page| root().join(page).exists()),
+    );
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
     paths.sort();
     assert!(paths.len() > 4, "{paths:?}");

@@ -1,24 +1,36 @@
-//! The pages of plugins: every part is there, every example starts and serves, every fragment is taken.
+//! The pages of plugins: every part is there, every example starts and serves, every property is shown, alone and whole.
 
 use std::fs;
 
-use tests::{Ask, Options, Server, fresh_ip};
+use tests::{Ask, Options, Server, assert_contains, fresh_ip, output, tempdir};
 
-use super::{check, read, root, stderr};
+use super::{PATIENCE, check, localdns, read, root, stderr};
 
-/// Name and page of each plugin that has a folder of its own.
+/// Name and page of each plugin: beside its code where it has a folder of its own, else below docs.
 fn pages() -> Vec<(String, String)> {
-    let folder = root().join("server/src/plugin");
-    let mut pages: Vec<(String, String)> = fs::read_dir(&folder)
-        .expect("plugins have a folder")
-        .filter_map(|entry| {
-            let name = entry.expect("a folder can be read").file_name().to_string_lossy().into_owned();
-            let page = format!("server/src/plugin/{name}/README.md");
-            root().join(&page).exists().then(|| (name, read(&page)))
-        })
+    let names = |folder: &str| -> Vec<String> {
+        let entries = fs::read_dir(root().join(folder)).expect("plugins have a folder");
+        let name = |entry: std::io::Result<fs::DirEntry>| entry.expect("a folder can be read").file_name();
+        entries.map(|entry| name(entry).to_string_lossy().into_owned()).collect()
+    };
+    let mut pages: Vec<(String, String)> = names("server/src/plugin")
+        .into_iter()
+        .map(|name| (format!("server/src/plugin/{name}/README.md"), name))
+        .filter(|(page, _)| root().join(page).exists())
+        .map(|(page, name)| (name, read(&page)))
         .collect();
+    pages.extend(names("docs/plugins").into_iter().filter_map(|file| {
+        let name = file.strip_suffix(".md").filter(|name| *name != "README")?;
+        Some((name.to_owned(), read(&format!("docs/plugins/{file}"))))
+    }));
     pages.sort();
     pages
+}
+
+/// The directives that the binary serves.
+fn served() -> Vec<String> {
+    let served = output(localdns(&["-plugins"]), PATIENCE);
+    String::from_utf8_lossy(&served.stdout).lines().map(str::to_owned).collect()
 }
 
 /// What stands between `~~~ corefile` and `~~~`.
@@ -26,11 +38,58 @@ fn corefiles(page: &str) -> impl Iterator<Item = &str> {
     page.split("~~~ corefile\n").skip(1).filter_map(|rest| rest.split("~~~").next())
 }
 
+/// Those that are whole.
+fn examples(page: &str) -> impl Iterator<Item = &str> {
+    corefiles(page).filter(|text| text.starts_with(".:1053 {\n"))
+}
+
+/// Where a property stands in an example, and the others of its directive.
+struct Property<'e> {
+    word: &'e str,
+    line: usize,
+    others: Vec<usize>,
+}
+
+/// The properties of the directives of that name.
+fn properties<'e>(example: &'e str, name: &str) -> Vec<Property<'e>> {
+    let mut found: Vec<Property<'e>> = Vec::new();
+    let mut open: Vec<&str> = Vec::new();
+    let mut first = 0;
+    for (line, text) in example.lines().enumerate() {
+        let word = text.split_whitespace().next().unwrap_or_default();
+        if word == "}" {
+            if open.len() == 2 {
+                let lines: Vec<usize> = found[first..].iter().map(|property| property.line).collect();
+                for property in &mut found[first..] {
+                    property.others = lines.iter().copied().filter(|line| *line != property.line).collect();
+                }
+            }
+            open.pop();
+            continue;
+        }
+        if open.len() == 2 && open[1] == name {
+            found.push(Property { word, line, others: Vec::new() });
+        }
+        if text.ends_with('{') {
+            open.push(word);
+            first = found.len();
+        }
+    }
+    found
+}
+
+/// Whether one property is refused without the other.
+fn needs(property: &str, other: &str) -> bool {
+    let pairs = [("serve_stale_policy", "serve_stale"), ("answer", "match"), ("answer", "var")];
+    pairs.contains(&(property, other))
+}
+
 #[test]
-fn every_page_has_its_parts_and_is_named_in_the_program() {
+fn every_page_has_its_parts_and_every_directive_has_a_page() {
     let pages = pages();
-    assert!(pages.len() >= 5, "{pages:?}");
-    for (name, page) in pages {
+    let names: Vec<&String> = pages.iter().map(|(name, _)| name).collect();
+    assert_eq!(names, served().iter().collect::<Vec<_>>());
+    for (name, page) in &pages {
         let headings: Vec<&str> = page.lines().filter(|line| line.starts_with('#')).collect();
         let title = format!("# {name}");
         let parts = [
@@ -48,20 +107,88 @@ fn every_page_has_its_parts_and_is_named_in_the_program() {
 }
 
 #[test]
+fn the_index_has_every_plugin_in_the_order_of_the_table() {
+    let index = read("docs/plugins/README.md");
+    let rows = index.lines().filter_map(|line| line.strip_prefix("| [")?.split(']').next());
+    let rows: Vec<String> = rows.map(str::to_owned).collect();
+    let table = read("server/src/plugin/table.rs");
+    let place = |name: &String| {
+        table.find(&format!("(\"{name}\"")).unwrap_or_else(|| panic!("the table does not have {name}"))
+    };
+    assert!(rows.is_sorted_by_key(place), "{rows:?}");
+    let mut sorted = rows;
+    sorted.sort();
+    assert_eq!(sorted, served());
+}
+
+#[test]
 fn every_example_of_a_page_starts_and_answers() {
     for (name, page) in pages() {
-        let whole = corefiles(&page).filter(|example| example.starts_with(".:1053 {\n"));
         let mut started = 0;
-        for example in whole {
-            let ip = fresh_ip();
-            let corefile = example.replacen("{\n", &format!("{{\n    bind {ip}\n    whoami\n"), 1);
-            let corefile = corefile.replace(" . 192.0.2.53", " upstream.example 192.0.2.53");
-            let _server = Server::start_with(&corefile, Options::default());
+        for example in examples(&page) {
+            let shown = |line: &str| line.split_whitespace().next() == Some(&name);
+            assert!(example.lines().any(shown), "{name}: {example}");
+            let directory = tempdir();
+            let (ip, silent) = (fresh_ip(), fresh_ip());
+            let whoami = if name == "whoami" { "" } else { "    whoami\n" };
+            let corefile = example
+                .replacen("{\n", &format!("{{\n    bind {ip}\n{whoami}"), 1)
+                .replace(" . 192.0.2.53", " upstream.example 192.0.2.53")
+                // Nobody outside is asked, and nothing of the machine's is written.
+                .replace("192.0.2.53", &silent.to_string())
+                .replace("192.0.2.54", &fresh_ip().to_string())
+                .replace("169.254.10.10", &ip.to_string())
+                .replace("/etc/localdns", &directory.path().to_string_lossy());
+            let server = Server::start_with(&corefile, Options::default().args(["-status", ""]));
             let reply = Ask::new("www.example.org", "A").of((ip, 1053).into());
-            assert!(["NOERROR", "REFUSED"].contains(&reply.status()), "{name}: {example}");
+            let status = reply.status();
+            assert!(["NOERROR", "REFUSED"].contains(&status), "{name}: {example}\n{}", server.log_text());
             started += 1;
         }
         assert!(started > 0, "{name} has no example");
+    }
+}
+
+#[test]
+fn every_property_of_an_example_can_stand_alone_and_is_read() {
+    let mut count = 0;
+    for (name, page) in pages() {
+        for example in examples(&page) {
+            let lines: Vec<&str> = example.lines().collect();
+            for property in properties(example, &name) {
+                let mut alone = lines.clone();
+                for other in &property.others {
+                    let word = lines[*other].split_whitespace().next().unwrap_or_default();
+                    if !needs(property.word, word) {
+                        alone[*other] = "";
+                    }
+                }
+                let checked = check(&alone.join("\n"));
+                assert!(checked.status.success(), "{name}: {}: {}", property.word, stderr(&checked));
+                // It is read, not passed over: a misspelt one is refused where it stands.
+                let broken = format!("zz{}", alone[property.line].trim_start());
+                alone[property.line] = &broken;
+                assert_contains!(stderr(&check(&alone.join("\n"))), format!(":{}:1: ", property.line + 1));
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 60, "{count} properties in the examples");
+}
+
+#[test]
+fn every_property_stands_in_an_example() {
+    let pages = pages();
+    for (name, words) in PROPERTIES {
+        let (_, page) = pages.iter().find(|(page, _)| page == name).expect("it has a page");
+        let shown: Vec<&str> = examples(page)
+            .flat_map(|example| properties(example, name))
+            .map(|property| property.word)
+            .collect();
+        for word in *words {
+            assert!(shown.contains(word), "no example of {name} has {word}");
+            assert!(page.contains(&format!("`{word}")), "the page of {name} does not say what {word} is");
+        }
     }
 }
 
@@ -72,8 +199,81 @@ fn every_fragment_of_a_page_without_placeholders_is_taken() {
             if fragment.contains(|c: char| c.is_ascii_uppercase()) {
                 continue;
             }
-            let output = check(&format!(". {{\n{fragment}\nwhoami\n}}\n"));
+            let whoami = if name == "whoami" { "" } else { "whoami" };
+            let output = check(&format!(". {{\n{fragment}\n{whoami}\n}}\n"));
             assert!(output.status.success(), "{name}: {fragment}: {}", stderr(&output));
         }
     }
 }
+
+/// The properties that CoreDNS's documents list and that are served.
+const PROPERTIES: &[(&str, &[&str])] = &[
+    ("acl", &["allow", "block", "filter"]),
+    ("bind", &["except"]),
+    (
+        "cache",
+        &[
+            "denial",
+            "disable",
+            "keepttl",
+            "prefetch",
+            "serve_stale",
+            "serve_stale_policy",
+            "servfail",
+            "success",
+        ],
+    ),
+    ("errors", &["consolidate", "stacktrace"]),
+    (
+        "forward",
+        &[
+            "except",
+            "expire",
+            "failfast_all_unhealthy_upstreams",
+            "failover",
+            "force_tcp",
+            "health_check",
+            "max_age",
+            "max_concurrent",
+            "max_connect_attempts",
+            "max_fails",
+            "max_idle_conns",
+            "next",
+            "next_on_nodata",
+            "policy",
+            "prefer_udp",
+            "read_timeout",
+            "resolver",
+            "source_address",
+            "tls",
+            "tls_servername",
+        ],
+    ),
+    ("header", &["query", "response"]),
+    ("health", &["lameduck"]),
+    (
+        "hosts",
+        &[
+            "fallthrough",
+            "fallthrough_unsupported",
+            "max_age",
+            "no_reverse",
+            "refresh",
+            "refresh_family",
+            "refresh_interval",
+            "refresh_sinkhole",
+            "refresh_via",
+            "reload",
+            "ttl",
+        ],
+    ),
+    ("loadbalance", &["prefer", "reload"]),
+    ("log", &["class"]),
+    ("prometheus", &["runtime_metrics"]),
+    ("ready", &["monitor"]),
+    (
+        "template",
+        &["additional", "answer", "authority", "ederror", "expr", "fallthrough", "match", "rcode", "var"],
+    ),
+    ("timeouts", &["idle", "maxtcpqueries", "read", "write"]),
+];
