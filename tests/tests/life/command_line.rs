@@ -3,13 +3,12 @@
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV6};
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use tests::{
     Action, Ask, Asked, Metrics, Options, Server, Upstream, add_address, ask, assert_contains, binary,
-    eventually, fixtures, fresh_ip, isolated, port, run, skip, tempdir,
+    eventually, fixtures, fresh_ip, isolated, port, run, tempdir,
 };
 
 use super::{Killed, localdns, text};
@@ -245,34 +244,6 @@ fn explain_and_check_send_no_packet() {
             (resolver > 1 && named > 1 && numbered > 1).then_some(())
         });
     });
-}
-
-#[test]
-fn the_example_corefile_runs_as_it_is_and_with_every_directive_of_its_comments() {
-    let test = "the_example_corefile_runs_as_it_is_and_with_every_directive_of_its_comments";
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("Corefile.example");
-    let Ok(example) = fs::read_to_string(path) else {
-        return skip(test, "there is no Corefile.example");
-    };
-    // A directive in a comment stands right behind its `#`; a sentence has a blank between.
-    let directive = |line: &str| {
-        line.trim_start().strip_prefix('#').is_some_and(|rest| rest.starts_with(|c: char| !c.is_whitespace()))
-    };
-    let all: Vec<String> = example
-        .lines()
-        .map(|line| if directive(line) { line.replacen('#', "", 1) } else { line.to_owned() })
-        .collect();
-    assert!(
-        example.lines().filter(|line| directive(line)).count() > 10,
-        "the example's comments hold directives"
-    );
-    for corefile in [&example, &all.join("\n")] {
-        let ip = fresh_ip();
-        let options =
-            Options::default().env("LOCALDNS_ADDRESS", &ip.to_string()).env("LOCALDNS_PORT", "5399");
-        let _server = Server::start_with(corefile, options);
-        Ask::new("a.example", "A").timeout(Duration::from_secs(8)).of((ip, 5399).into());
-    }
 }
 
 #[test]
