@@ -456,6 +456,7 @@ impl Shared {
             environment: keeping::Environment::default(),
             zones: Arc::default(),
             lasting: crate::plugin::lasting::Lasting::default(),
+            held: Arc::default(),
             templates: crate::plugin::template::TemplateRegistry::default(),
             probe: crate::watchdog::probe_name(),
             handle: handle.clone(),

@@ -10,9 +10,10 @@
 //! `errors`.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use wire::{Class, Flags, HeldQuery, Message, Name, Query, RType, Reply, Section};
+use wire::{Class, Flags, HeldQuery, Message, Name, Packed, Query, RType, Rcode, Reply, Section};
 
 use crate::failure::Failure;
 use crate::house::ServedZone;
@@ -34,6 +35,25 @@ pub struct Outer {
     pub found: Vec<Arc<Found>>,
     /// Whether its own answer is waited for, and not one that this needs.
     pub own: bool,
+    /// The octets of what was found.
+    _held: Held,
+}
+
+/// Octets that evaluations hold while they wait; all of them share one count.
+struct Held(Arc<AtomicUsize>, usize);
+
+impl Held {
+    /// `None` where there is no room for them.
+    fn take(of_all: &Arc<AtomicUsize>, octets: usize) -> Option<Self> {
+        let held = Self(of_all.clone(), octets);
+        (of_all.fetch_add(octets, Relaxed) + octets <= MOST_HELD).then_some(held)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.fetch_sub(self.1, Relaxed);
+    }
 }
 
 /// What one lookup below the steps came to.
@@ -43,7 +63,7 @@ pub struct Found {
     rtype: RType,
     class: Class,
     recursion_desired: bool,
-    told: Result<Message, Failure>,
+    told: Result<Packed, Failure>,
     /// Whether its CNAMEs are to be followed.
     follow: bool,
 }
@@ -53,7 +73,7 @@ impl Found {
     pub fn new(
         zone: &ServedZone,
         query: &Query<'_>,
-        told: Result<Message, Failure>,
+        told: Result<Packed, Failure>,
         follow: bool,
     ) -> Arc<Self> {
         Arc::new(Self {
@@ -69,9 +89,11 @@ impl Found {
 
     /// Keeps what `reply` says, which was started for `query`.
     pub fn of_reply(zone: &ServedZone, query: &Query<'_>, reply: &Reply<'_>, follow: bool) -> Arc<Self> {
-        // Whoever wrote it wrote records that can be read.
-        let told = Message::read(query, reply).map_err(|_| Failure::Panic);
-        Self::new(zone, query, told, follow)
+        Self::new(zone, query, Ok(Packed::new(query, reply)), follow)
+    }
+
+    fn octets(&self) -> usize {
+        size_of::<Self>() + self.told.as_ref().map_or(0, Packed::octets)
     }
 
     fn is_of(&self, zone: &ServedZone, query: &Query<'_>) -> bool {
@@ -131,11 +153,17 @@ impl<'h, 'a> Evaluation<'h, 'a> {
     }
 
     /// What a client that waits is kept with, until an upstream has answered.
-    pub fn wait(self, zone: &Arc<ServedZone>, mut asked: Box<Asked<'h>>) -> Box<Asked<'h>> {
+    ///
+    /// # Errors
+    /// Where those that wait hold too much already.
+    pub fn wait(self, zone: &Arc<ServedZone>, mut asked: Box<Asked<'h>>) -> Result<Box<Asked<'h>>, Failure> {
         let (query, route) = (self.query.hold(), self.route.clone());
         let own = asked.depth == 0;
-        asked.outer = Some(Box::new(Outer { query, zone: zone.clone(), route, found: self.found, own }));
-        asked
+        let octets = self.found.iter().map(|found| found.octets()).sum();
+        let _held = Held::take(&zone.block.held, octets).ok_or(Failure::Overload)?;
+        asked.outer =
+            Some(Box::new(Outer { query, zone: zone.clone(), route, found: self.found, own, _held }));
+        Ok(asked)
     }
 
     fn evaluate(&mut self, zone: &'h Arc<ServedZone>, query: &Query<'_>) -> Result<End, Box<Asked<'h>>> {
@@ -191,10 +219,13 @@ impl<'h, 'a> Evaluation<'h, 'a> {
                 found
             }
         };
-        let (message, failure) = match &found.told {
-            Ok(message) if found.follow => (self.follow(query, message)?, None),
-            Ok(message) => (message.clone(), None),
-            Err(failure) => (failed(query, failure), Some(failure.clone())),
+        // Whoever wrote it wrote records that can be read.
+        let told = found.told.as_ref().map_err(Clone::clone);
+        let told = told.and_then(|packed| packed.message().map_err(|_| Failure::Panic));
+        let (message, failure) = match told {
+            Ok(message) if found.follow => (self.follow(query, &message)?, None),
+            Ok(message) => (message, None),
+            Err(failure) => (failed(query, &failure), Some(failure)),
         };
         Ok((Box::new(message), failure))
     }
@@ -312,18 +343,14 @@ pub(crate) fn question(name: &Name, rtype: RType, class: Class) -> Vec<u8> {
 /// Writes what a client is told.
 pub(crate) fn write(message: &Message, query: &Query<'_>, reply: &mut Reply<'_>) {
     if message.write(query, reply).is_err() {
-        // No message has room for all of it: what fits is told, and that there was more.
-        let mut cut = message.clone();
-        while cut.records.pop().is_some() {
-            cut.records.truncate(cut.records.len() / 2);
-            if cut.write(query, reply).is_ok() {
-                break;
-            }
-        }
-        reply.flags |= Flags::TC;
+        // A record that cannot be read again: nobody here writes one.
+        reply.clear();
+        reply.rcode = Rcode::SERVFAIL;
     }
 }
 
+/// Octets that all evaluations which wait may hold together.
+const MOST_HELD: usize = 8 << 20;
 /// CNAMEs and wishes that are followed for one client's query, wherever they stand.
 const MOST: usize = 8;
 

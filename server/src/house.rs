@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
@@ -47,6 +47,8 @@ pub struct Shared {
     pub zones: Arc<ZoneRegistry>,
     /// What plugins keep.
     pub lasting: Lasting,
+    /// Octets that evaluations which wait hold.
+    pub held: Arc<AtomicUsize>,
     /// What is counted of templates.
     pub templates: crate::plugin::template::TemplateRegistry,
     /// The name by which this process asks itself whether it serves.
@@ -134,6 +136,8 @@ pub struct Block {
     pub first_server: String,
     /// What answers.
     pub pipeline: Pipeline,
+    /// Octets that evaluations which wait hold; those of all blocks.
+    pub held: Arc<AtomicUsize>,
     /// The identifier sent to those who ask for it.
     pub nsid: Option<Box<[u8]>>,
     /// The largest UDP reply.
@@ -360,6 +364,7 @@ fn build_block(
         first_zone: spec.zones.first().map_or(Name::ROOT, |(zone, ..)| *zone),
         first_server: addresses.first().map(|&address| server_label(address)).unwrap_or_default(),
         pipeline: Pipeline::build(spec, shared, addresses, ours)?,
+        held: shared.held.clone(),
         nsid: spec.nsid.as_ref().map(|data| data.clone().unwrap_or_else(host_name).into_bytes().into()),
         bufsize: usize::from(spec.bufsize.unwrap_or(wire::UDP_SIZE)),
         log: (!spec.log.is_empty()).then(|| LogRules::new(spec.log.clone(), shared.logger.format())),

@@ -13,7 +13,7 @@ use crate::observe::counters::{Counted, Proto, Tally};
 use crate::observe::{LineRing, LogEntry};
 use crate::pipeline::Now;
 use crate::plugin::Moment;
-use crate::plugin::step::{Inward, Sought, Step};
+use crate::plugin::step::{Inward, Sought};
 
 /// What becomes of a packet. Where there is a reply, the outcome that [`serve`] was given tells how the query ended.
 pub enum Served<'h, 'g, 'p> {
@@ -202,8 +202,16 @@ pub fn serve<'h, 'g, 'p>(
 #[inline(never)]
 fn steps_act(zone: &ServedZone, query: &Query<'_>, moment: &Moment<'_>) -> bool {
     let mut sought = Sought::new(query, &zone.server, true);
-    let passes = |step: &Arc<dyn Step>| matches!(step.inward(&mut sought, moment), Inward::Pass);
-    !(zone.block.pipeline.steps().iter().all(passes) && sought.is_as_asked())
+    let mut acts = false;
+    for step in zone.block.pipeline.steps() {
+        match step.inward(&mut sought, moment) {
+            Inward::Pass => {}
+            // Those behind it count as well.
+            Inward::Back(_) => acts = true,
+            Inward::Answer(_) | Inward::Fail(_) | Inward::Silence => return true,
+        }
+    }
+    acts || !sought.is_as_asked()
 }
 
 /// Puts an answer together from what it needs, as far as memory has it.
@@ -234,7 +242,15 @@ fn evaluate<'h, 'g, 'p>(
             }
         }
         Ok(End::Silence) => Served::Silence,
-        Err(asked) => Served::Follow { replied: false, asked: evaluation.wait(zone, asked) },
+        Err(asked) => match evaluation.wait(zone, asked) {
+            Ok(asked) => Served::Follow { replied: false, asked },
+            Err(failure) => {
+                let mut reply = Reply::start(out, query);
+                fail(&mut reply, &failure);
+                finish(zone, query, &mut reply, room, Some(failure), outcome);
+                Served::Reply
+            }
+        },
     }
 }
 

@@ -143,7 +143,7 @@ impl Scene {
         let out = &mut self.out;
         match serve::serve(listener, &gate, &moment, Room::Datagram, out, &mut outcome) {
             Served::Reply | Served::ReplyAndRefresh(..) => {}
-            Served::Nothing | Served::Ask { .. } | Served::Follow { .. } => return None,
+            Served::Nothing | Served::Silence | Served::Ask { .. } | Served::Follow { .. } => return None,
         }
         let seen =
             Seen { client: self.client, local: Some(AT), proto: Proto::Udp, nanos: 1234, now: self.now };

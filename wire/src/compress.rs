@@ -52,7 +52,7 @@ impl<'b> Merge<'b> {
     /// [`Malformed`] where the question has no name.
     pub fn new(question: &'b [u8], body: &'b mut Vec<u8>) -> Result<Self, Malformed> {
         body.clear();
-        let mut writer = Writer::new(HEADER + question.len(), body);
+        let mut writer = Writer { gives_up: true, ..Writer::new(HEADER + question.len(), body) };
         writer.remember_question(&RawName::read(question, 0)?);
         Ok(Self { question, writer, counts: [0; 3] })
     }
@@ -60,9 +60,13 @@ impl<'b> Merge<'b> {
     /// Appends `record` of `message` to `section`; sections must come in order.
     ///
     /// # Errors
-    /// [`Malformed`] where it cannot be read, or where a message has no more room.
+    /// [`Malformed`] where it cannot be read, or where a message has no more room: what was there before stands.
     pub fn push(&mut self, section: Section, message: &[u8], record: &Record) -> Result<(), Malformed> {
-        self.writer.record(message, self.question, record)?;
+        let before = self.writer.body.len();
+        if let Err(error) = self.writer.record(message, self.question, record) {
+            self.writer.body.truncate(before);
+            return Err(error);
+        }
         self.counts[section as usize] += 1;
         Ok(())
     }
@@ -93,16 +97,31 @@ struct Writer<'b> {
     work: u32,
     /// No pointer is written.
     spelled_out: bool,
+    /// Where looking takes too long names are written out, but for the question's.
+    gives_up: bool,
 }
 
 impl<'b> Writer<'b> {
     fn new(base: usize, body: &'b mut Vec<u8>) -> Self {
         let none = [0; CANDIDATES];
-        Self { base, body, candidates: none, marks: none, known: 0, work: MOST_WORK, spelled_out: false }
+        Self {
+            base,
+            body,
+            candidates: none,
+            marks: none,
+            known: 0,
+            work: MOST_WORK,
+            spelled_out: false,
+            gives_up: false,
+        }
     }
 
     fn spend(&mut self, labels: u32) -> Result<(), Malformed> {
-        self.work = self.work.checked_sub(labels).ok_or(Malformed::Work)?;
+        match self.work.checked_sub(labels) {
+            Some(left) => self.work = left,
+            None if self.gives_up => self.work = 0,
+            None => return Err(Malformed::Work),
+        }
         Ok(())
     }
 
@@ -154,6 +173,10 @@ impl<'b> Writer<'b> {
         self.spend(name.steps)?;
         let start = self.base + self.body.len();
         let compress = compress && !self.spelled_out;
+        if compress && name.is(question) {
+            self.body.extend_from_slice(&[0xc0, HEADER as u8]);
+            return Ok(());
+        }
         for (offset, suffix) in name.suffixes() {
             let mark = mark(suffix);
             if compress && let Some(candidate) = self.find(suffix, mark, question)? {
@@ -170,6 +193,9 @@ impl<'b> Writer<'b> {
 
     /// Where `suffix` stands already.
     fn find(&mut self, suffix: &[u8], mark: u16, question: &[u8]) -> Result<Option<u16>, Malformed> {
+        if self.work == 0 && self.gives_up {
+            return Ok(None);
+        }
         // Marks are compared several at once.
         self.spend(self.known as u32 / 8)?;
         for at in 0..self.known {
@@ -232,6 +258,12 @@ impl RawName {
             Ok(())
         })?;
         Ok(name)
+    }
+
+    /// Whether it is the name of this question.
+    fn is(&self, question: &[u8]) -> bool {
+        let own = &self.octets[..self.len];
+        question.len() == self.len + 5 && question[..self.len].eq_ignore_ascii_case(own)
     }
 
     /// Each suffix but the root, with its offset in the name.

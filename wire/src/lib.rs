@@ -25,7 +25,7 @@ pub use answer::Answer;
 pub use compress::Merge;
 pub use edns::{Ede, Edns, OPTION_CLIENT_SUBNET, OPTION_EDE, OPTION_NSID, OptionBytes, UDP_SIZE};
 pub use gate::{Gate, Refusal, accept, accept_truncated};
-pub use message::{Message, Rr};
+pub use message::{Message, Packed, Rr};
 pub use name::{MAX_NAME, Name, NameError};
 pub use numbers::{Class, Flags, Opcode, RType, Rcode};
 pub use query::{Asker, HeldQuery, Query, write_upstream_query};

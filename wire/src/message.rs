@@ -88,31 +88,34 @@ impl Message {
     /// # Errors
     /// [`Malformed`] where its records cannot be read.
     pub fn read(query: &Query<'_>, reply: &Reply<'_>) -> Result<Self, Malformed> {
-        let octets = reply.octets();
-        let records = Records::new(octets, HEADER + query.question.len(), reply.counts())
-            .map(|record| Rr::read(octets, &record?))
-            .collect::<Result<_, _>>()?;
-        let echoed = query.flags.0 & Flags::RD & !reply.dropped_flags;
-        Ok(Self { rcode: reply.rcode, flags: reply.flags | echoed, records, options: reply.options })
+        Packed::new(query, reply).message()
     }
 
-    /// Puts this in place of what `reply`, which was started for `query`, says.
+    /// Puts this in place of what `reply`, which was started for `query`, says. What no message has room for is left out,
+    /// from the end, and TC says so.
     ///
     /// # Errors
-    /// [`Malformed::Long`] where a message has no room for it; the reply is empty then.
+    /// [`Malformed`] where a record is none; the reply is empty then.
     pub fn write(&self, query: &Query<'_>, reply: &mut Reply<'_>) -> Result<(), Malformed> {
         reply.clear();
         let (mut body, mut plain) = (Vec::new(), Vec::new());
         let mut merge = Merge::new(query.question, &mut body)?;
-        for section in [Section::Answer, Section::Authority, Section::Additional] {
+        let mut cut = 0;
+        'records: for section in [Section::Answer, Section::Authority, Section::Additional] {
             for rr in self.section(section) {
                 plain.clear();
                 rr.write(&mut plain)?;
-                merge.push(section, &plain, &first(&plain)?)?;
+                match merge.push(section, &plain, &first(&plain)?) {
+                    Err(Malformed::Long) => {
+                        cut = if section == Section::Additional { 0 } else { Flags::TC };
+                        break 'records;
+                    }
+                    pushed => pushed?,
+                }
             }
         }
         let counts = merge.counts();
-        (reply.rcode, reply.flags, reply.options) = (self.rcode, self.flags, self.options);
+        (reply.rcode, reply.flags, reply.options) = (self.rcode, self.flags | cut, self.options);
         reply.dropped_flags = !self.flags & Flags::RD;
         reply.push_ready(&body, counts);
         Ok(())
@@ -121,6 +124,51 @@ impl Message {
     /// The records of one section.
     pub fn section(&self, section: Section) -> impl Iterator<Item = &Rr> {
         self.records.iter().filter(move |rr| rr.section == section)
+    }
+}
+
+/// What a reply says, as it was written: what is kept where it is not looked into for a while.
+#[derive(Clone, Debug)]
+pub struct Packed {
+    /// Header, question, records.
+    octets: Box<[u8]>,
+    start: usize,
+    counts: [u16; 3],
+    rcode: Rcode,
+    flags: u16,
+    options: Box<[u8]>,
+}
+
+impl Packed {
+    /// What `reply`, which was started for `query`, says.
+    pub fn new(query: &Query<'_>, reply: &Reply<'_>) -> Self {
+        let echoed = query.flags.0 & Flags::RD & !reply.dropped_flags;
+        Self {
+            octets: reply.octets().into(),
+            start: HEADER + query.question.len(),
+            counts: reply.counts(),
+            rcode: reply.rcode,
+            flags: reply.flags | echoed,
+            options: reply.options.as_bytes().into(),
+        }
+    }
+
+    /// The same, taken apart.
+    ///
+    /// # Errors
+    /// [`Malformed`] where its records cannot be read.
+    pub fn message(&self) -> Result<Message, Malformed> {
+        let records = Records::new(&self.octets, self.start, self.counts)
+            .map(|record| Rr::read(&self.octets, &record?))
+            .collect::<Result<_, _>>()?;
+        let mut options = OptionBytes::EMPTY;
+        options.extend_encoded(&self.options);
+        Ok(Message { rcode: self.rcode, flags: self.flags, records, options })
+    }
+
+    /// How much memory it takes.
+    pub fn octets(&self) -> usize {
+        self.octets.len() + self.options.len()
     }
 }
 
@@ -201,14 +249,39 @@ mod tests {
     }
 
     #[test]
-    fn what_no_message_has_room_for_is_an_error_and_leaves_an_empty_reply() {
+    fn what_no_message_has_room_for_is_left_out_from_the_end() {
         let owner = Name::from_text("txt.example.org").unwrap();
-        let rr = Rr::new(Section::Answer, &owner, RType::TXT, 1, &[0; 40_000]);
-        let message = Message { records: vec![rr.clone(), rr], ..Message::default() };
-        with_reply(ASKED, |query, reply| {
-            assert_eq!(message.write(query, reply), Err(Malformed::Long));
-            assert_eq!(reply.counts(), [0; 3]);
-            assert!(reply.body_mut().is_empty());
+        let of = |section, length| Rr::new(section, &owner, RType::TXT, 1, &vec![0; length]);
+        for (records, counts, flags) in [
+            (vec![of(Section::Answer, 40_000), of(Section::Answer, 40_000)], [1, 0, 0], Flags::TC),
+            (vec![of(Section::Answer, 40_000), of(Section::Additional, 40_000)], [1, 0, 0], 0),
+            (vec![of(Section::Answer, 40_000), of(Section::Additional, 20_000)], [1, 0, 1], 0),
+        ] {
+            let message = Message { records, ..Message::default() };
+            with_reply(ASKED, |query, reply| {
+                message.write(query, reply).unwrap();
+                assert_eq!((reply.counts(), reply.flags), (counts, flags));
+                assert_eq!(reply.records().count(), counts.iter().map(|&count| usize::from(count)).sum());
+            });
+        }
+    }
+
+    #[test]
+    fn many_records_of_a_deep_name_all_come_back() {
+        let question = [&[1, b'a'].repeat(32)[..], b"\x03org\0\0\x0c\0\x01"].concat();
+        let packet = [&ASKED[..HEADER], &question].concat();
+        let owner = Name::from_wire(&question[..question.len() - 4]).unwrap();
+        let records: Vec<_> = (0..1_000_u16)
+            .map(|n| {
+                let target = Name::from_text(&format!("host-{n}.some.where.example.org")).unwrap();
+                Rr::new(Section::Answer, &owner, RType::PTR, 1, target.as_wire())
+            })
+            .collect();
+        let message = Message { records, ..Message::default() };
+        with_reply(&packet, |query, reply| {
+            message.write(query, reply).unwrap();
+            assert_eq!((reply.counts(), reply.flags), ([1_000, 0, 0], 0));
+            assert_eq!(Message::read(query, reply).unwrap().records, message.records);
         });
     }
 

@@ -117,9 +117,10 @@ fn what_an_upstream_said_is_found_by_all_that_it_was_asked_for() {
     let zone = listener.route.find(&query).unwrap();
     let said = |rtype| {
         let query = Query { rtype, ..query };
-        let mut message = Message::empty(&query, wire::Rcode::NXDOMAIN);
-        message.flags |= Flags::RA;
-        Found::new(zone, &query, Ok(message), false)
+        let mut octets = Vec::new();
+        let mut reply = Reply::start(&mut octets, &query);
+        (reply.rcode, reply.flags) = (Rcode::NXDOMAIN, Flags::RA);
+        Found::of_reply(zone, &query, &reply, false)
     };
     let tables = crate::plugin::hosts::Tables::default();
     let moment = Moment {
@@ -135,4 +136,41 @@ fn what_an_upstream_said_is_found_by_all_that_it_was_asked_for() {
         let end = evaluation.run(zone);
         assert_eq!(end.as_ref().is_err_and(|asked| asked.query.question() == query.question), asks);
     }
+}
+
+#[test]
+fn what_waits_may_hold_so_much_together_and_gives_it_back() {
+    let scene = scene(CACHE, &[]);
+    let listener = &scene.house.listeners[&AT.parse().unwrap()];
+    let packet = crate::house::tests::packet("far.example.org", RType::A, None);
+    let wire::Gate::Pass(query) = wire::accept(&packet) else { panic!("refused") };
+    let zone = listener.route.find(&query).unwrap();
+    let mut octets = Vec::new();
+    let mut reply = Reply::start(&mut octets, &query);
+    reply.push(Section::Answer, wire::Owner::Question, RType::TXT, Class::IN, 1, &[0; 60_000]);
+    let found = Found::of_reply(zone, &query, &reply, false);
+    let tables = crate::plugin::hosts::Tables::default();
+    let moment = Moment {
+        now: scene.now,
+        client: "192.0.2.200:1".parse().unwrap(),
+        server: AT.parse().unwrap(),
+        proto: crate::observe::counters::Proto::Udp,
+        writer: 0,
+        tables: &tables,
+    };
+    let wait = || {
+        let evaluation = Evaluation::new(&listener.route, &moment, &query, vec![found.clone()]);
+        evaluation.wait(zone, Asked::new(&query, zone, None, 0))
+    };
+    let mut waiting = Vec::new();
+    while let Ok(asked) = wait() {
+        waiting.push(asked);
+        assert!(waiting.len() * 60_000 <= MOST_HELD);
+    }
+    assert!((waiting.len() + 2) * 60_000 > MOST_HELD, "{}", waiting.len());
+    assert!(matches!(wait(), Err(Failure::Overload)));
+    waiting.pop();
+    assert!(wait().is_ok());
+    drop(waiting);
+    assert_eq!(scene.shared.held.load(Relaxed), 0);
 }

@@ -333,10 +333,14 @@ impl Desk {
                 });
             }
             Ok(End::Silence) => {}
-            Err(asked) => {
-                let asked = evaluation.wait(&zone, asked);
-                self.inner.push(Waiter::of(*asked, client, started));
-            }
+            Err(asked) => match evaluation.wait(&zone, asked) {
+                Ok(asked) => self.inner.push(Waiter::of(*asked, client, started)),
+                Err(failure) => {
+                    let waiter = Waiter::new(&query, &zone, client, started);
+                    let told = failure.clone();
+                    self.deliver(&waiter, &query, Some(failure), now, |reply, _| serve::fail(reply, &told));
+                }
+            },
         }
     }
 

@@ -117,7 +117,7 @@ fn rules_decide_from_top_to_bottom_who_is_answered() {
     let dns = Dns::start_on(
         ip,
         &format!(
-            "prometheus {ip}:9153\nforward . {}\nacl {{\nallow net 127.0.0.0/8 type A\nfilter type AAAA\nblock type TXT net 192.0.2.0/24\ndrop type MX\nblock\n}}",
+            "prometheus {ip}:9153\nloadbalance\nrewrite continue ttl regex .* 5-\nforward . {}\nacl {{\nallow net 127.0.0.0/8 type A\nfilter type AAAA\nblock type TXT net 192.0.2.0/24\ndrop type MX\nblock\n}}",
             upstream.word(),
         ),
     );

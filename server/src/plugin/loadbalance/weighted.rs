@@ -24,7 +24,7 @@ pub(super) struct Weights {
     current: ArcSwap<Table>,
 }
 
-type Table = HashMap<Name, Vec<(IpAddr, u8)>>;
+type Table = HashMap<Name, HashMap<IpAddr, u8>>;
 
 /// Every file of weights that a server block follows.
 #[derive(Debug, Default)]
@@ -48,12 +48,12 @@ impl Weights {
         let table = self.current.load();
         let weight = |rr: &Rr| {
             let of_name = table.get(&rr.name()).zip(address(rr));
-            let found = of_name.and_then(|(known, ip)| known.iter().find(|(known, _)| *known == ip));
-            found.map_or(1, |(_, weight)| u32::from(*weight))
+            of_name.and_then(|(known, ip)| known.get(&ip)).map_or(1, |weight| u32::from(*weight))
         };
-        let sum = addresses.iter().map(weight).sum();
+        let weights: Vec<u32> = addresses.iter().map(weight).collect();
+        let sum = weights.iter().sum();
         let mut left = random.random_range(0..sum);
-        let drawn = addresses.iter().position(|rr| match left.checked_sub(weight(rr)) {
+        let drawn = weights.iter().position(|weight| match left.checked_sub(*weight) {
             Some(rest) => {
                 left = rest;
                 false
@@ -72,7 +72,11 @@ impl WeightFiles {
         if let Some(weights) = files.iter().filter_map(|followed| followed.weights.upgrade()).find(same) {
             return weights;
         }
-        let weights = Arc::new(Weights { file: file.to_owned(), reload, current: ArcSwap::default() });
+        // Another reload of the same file goes on with what is known of it.
+        let of_file = |weights: &Arc<Weights>| weights.file == file;
+        let known = files.iter().filter_map(|followed| followed.weights.upgrade()).find(of_file);
+        let current = known.map(|known| known.current.load_full()).unwrap_or_default();
+        let weights = Arc::new(Weights { file: file.to_owned(), reload, current: ArcSwap::from(current) });
         let weak = Arc::downgrade(&weights);
         let next = Some(crate::clock::now());
         files.push(Followed { weights: weak, look: Look::default(), text: None, failed: false, next });
@@ -106,7 +110,10 @@ impl Followed {
     fn apply(&mut self, read: Result<Vec<u8>, String>, weights: &Weights, logger: &Logger) {
         let file = weights.file.display();
         let outcome = match read {
-            Ok(text) if self.text.as_ref() == Some(&text) => return,
+            Ok(text) if self.text.as_ref() == Some(&text) => {
+                self.failed = false;
+                return;
+            }
             Ok(text) => {
                 let table = parse(&String::from_utf8_lossy(&text));
                 self.text = Some(text);
@@ -156,7 +163,7 @@ fn parse(text: &str) -> Result<Table, String> {
                 let weight = weight.parse().ok().filter(|weight| *weight > 0);
                 let weight = weight.ok_or_else(|| format!("line {line}: a weight is 1 to 255"))?;
                 let owner = name.ok_or_else(|| format!("line {line}: no name stands before this address"))?;
-                table.entry(owner).or_default().push((ip, weight));
+                table.entry(owner).or_default().insert(ip, weight);
             }
             _ => return Err(format!("line {line}: expected NAME, or ADDRESS WEIGHT")),
         }
@@ -178,7 +185,7 @@ mod tests {
         let table = parse("# weights\nwww.example.org\n192.0.2.1 3\n 2001:db8::1\t1\n\nWWW.example.org.\n192.0.2.2 255\nb\n").unwrap();
         let www = &table[&Name::from_text("www.example.org").unwrap()];
         assert_eq!(www.len(), 3);
-        assert_eq!(www[2], ("192.0.2.2".parse().unwrap(), 255));
+        assert_eq!(www[&"192.0.2.2".parse::<IpAddr>().unwrap()], 255);
         for (text, error) in [
             ("192.0.2.1 3\n", "line 1: no name stands before this address"),
             ("a\n192.0.2.1\n", "line 2: 192.0.2.1 has no weight; expected ADDRESS WEIGHT"),

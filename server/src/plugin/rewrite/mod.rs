@@ -108,7 +108,8 @@ impl Step for Rewrite {
                 break;
             }
         }
-        (!told.is_empty()).then(|| format!("{} seek {} {}", told.join(", "), sought.name(), sought.rtype()))
+        (!told.is_empty())
+            .then(|| format!("{}: {} {} is sought", told.join(", "), sought.name(), sought.rtype()))
     }
 }
 
