@@ -255,8 +255,10 @@ impl<'h, 'a> Evaluation<'h, 'a> {
                 return Ok(Found::new(zone, query, Err(failure), false));
             }
             Now::Ask(patience) => {
-                let patience = patience.map_or(self.patience, |patience| patience.min(self.patience));
-                return Err(Asked::new(query, zone, Some(patience), self.depth));
+                // Whoever has all the time is told by the upstreams why it was not enough.
+                let left = Some(self.patience).filter(|&left| left < forwarder::DEADLINE);
+                let patience = patience.into_iter().chain(left).min();
+                return Err(Asked::new(query, zone, patience, self.depth));
             }
             Now::Failed(failure) => {
                 if self.depth > 0 {

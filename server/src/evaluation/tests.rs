@@ -101,7 +101,7 @@ fn a_wish_is_answered_from_what_is_stale_and_that_is_fetched_again() {
          other {{\nbind 127.0.0.1\n{CACHE}\n}}\n"
     );
     let mut scene = Scene::with_step(&corefile, Arc::new(Wants(vec!["x.other"])));
-    assert_eq!(scene.ask(AT, "a.example.org", RType::A), "forward, 4.8s");
+    assert_eq!(scene.ask(AT, "a.example.org", RType::A), "forward");
     scene.keep(AT, "x.other", RType::A, &["x.other 20 A 192.0.2.9"]);
     scene.now += Duration::from_secs(60);
     let told = scene.ask(AT, "a.example.org", RType::A);

@@ -84,6 +84,19 @@ fn a_failure_is_told_with_its_reason_and_may_be_given_another_rcode() {
 }
 
 #[test]
+fn a_silent_upstream_is_told_as_without_steps() {
+    let silent = Upstream::start(fresh_ip(), |_| Action::Silent);
+    let told = |steps: &str| {
+        let dns = Dns::start(&format!("errors\n{steps}\nforward . {}", silent.word()));
+        let reply = Ask::new("x.example", "A").edns(1232).timeout(Duration::from_secs(7)).of(dns.at);
+        let line = dns.server.wait_for_log("plugin/errors: 2 x.example. A: ", Duration::from_secs(5));
+        let why = line.split("x.example. A: ").nth(1).expect("it was waited for").to_owned();
+        (reply.status(), reply.extended_error(), why.replace(|c: char| c.is_ascii_digit(), ""))
+    };
+    assert_eq!(told("minimal"), told(""));
+}
+
+#[test]
 fn the_target_of_an_alias_is_another_and_its_answer_stands_behind_it() {
     let (dns, upstream) = dns("rewrite cname exact there.example. here.example.");
     for _ in 0..2 {
