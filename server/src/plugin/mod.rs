@@ -1,4 +1,4 @@
-//! The plugins: one table of all ([`table`]), what acts around the sources ([`step`]), what answers from memory.
+//! The plugins: one table of all, what acts around the sources ([`step`]), what answers from memory.
 
 pub mod acl;
 pub mod header;
