@@ -79,18 +79,19 @@ impl Open {
     }
 
     /// Who gives way to a newcomer from this address: of the address with most connections first, the one whose client
-    /// has kept us waiting for longest. Where all are owed answers, one of an address that has more than half of all,
-    /// unless the newcomer is of the same.
+    /// has kept us waiting for longest. Where all are owed answers, one of an address that has more than half of all.
+    /// To a newcomer of such an address only its own give way, those that are owed nothing.
     fn gives_way(&mut self, newcomer: IpAddr) -> Option<(Waits, u64)> {
+        let (most, greedy) = *self.by_number.last()?;
+        let over_half = most > MAX_CONNECTIONS / 2;
         for (_, address) in self.by_number.iter().rev() {
             let waits = |place: &Place| place.waits().0 != Waits::Busy;
-            if let Some(victim) = longest_waiting(self.from.get_mut(address)?, &mut self.places, waits) {
-                return Some(victim);
+            let victim = longest_waiting(self.from.get_mut(address)?, &mut self.places, waits);
+            if victim.is_some() || (over_half && greedy == newcomer) {
+                return victim;
             }
         }
-        let (most, address) = self.by_number.last()?;
-        let over_half = *most > MAX_CONNECTIONS / 2 && *address != newcomer;
-        let oldest = || self.from.get(address)?.waiting.iter().map(|&(_, key)| key).min();
+        let oldest = || self.from.get(&greedy)?.waiting.iter().map(|&(_, key)| key).min();
         over_half.then(oldest)?.map(|key| (Waits::Busy, key))
     }
 
@@ -305,16 +306,20 @@ mod tests {
     #[test]
     fn an_address_that_is_owed_answers_on_more_than_half_of_all_gives_way_to_others_alone() {
         let connections = Connections::default();
-        let all = fill(&connections, |n| from(if n <= MAX_CONNECTIONS / 2 { 1 } else { 2 }));
+        let all = fill(&connections, |n| from(if n <= MAX_CONNECTIONS / 2 + 1 { 1 } else { 2 }));
         for place in &all {
             place.set_waits(Waits::Busy, 1);
         }
         assert!(connections.enter(from(1), 9_000).is_none());
         let new = connections.enter(from(3), 9_000).unwrap();
-        new.set_waits(Waits::Busy, 9_000);
         assert!(all[0].is_cut());
+        // Whoever gave way comes again at once, and finds the other before it has said anything.
+        assert!(connections.enter(from(1), 9_000).is_none());
+        assert!(!new.is_cut());
+        new.set_waits(Waits::Busy, 9_000);
+        connections.enter(from(3), 9_000).unwrap().set_waits(Waits::Busy, 9_000);
         assert!(connections.enter(from(3), 9_000).is_none(), "nobody has more than half");
-        assert_eq!((evicted(&connections), connections.refused.get()), (vec![1, 0, 0, 0], 2));
+        assert_eq!((evicted(&connections), connections.refused.get()), (vec![2, 0, 0, 0], 3));
         connections.expect_own(7);
         let own = SocketAddr::from(([127, 0, 0, 3], 7));
         assert!(connections.enter(own, 9_000).is_some(), "our own probe needs no place");
