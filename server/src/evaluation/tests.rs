@@ -1,9 +1,11 @@
 //! Wishes, by a step that exists here alone: it puts the addresses of other names behind every answer.
 
 use std::net::IpAddr;
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::*;
 use crate::house::tests::Scene;
+use crate::plugin::hosts::Tables;
 use crate::plugin::step::{Back, BuildContext, Step, StepSpec};
 
 const AT: &str = "127.0.0.1:53";
@@ -122,15 +124,8 @@ fn what_an_upstream_said_is_found_by_all_that_it_was_asked_for() {
         (reply.rcode, reply.flags) = (Rcode::NXDOMAIN, Flags::RA);
         Found::of_reply(zone, &query, &reply, false)
     };
-    let tables = crate::plugin::hosts::Tables::default();
-    let moment = Moment {
-        now: scene.now,
-        client: "192.0.2.200:1".parse().unwrap(),
-        server: AT.parse().unwrap(),
-        proto: crate::observe::counters::Proto::Udp,
-        writer: 0,
-        tables: &tables,
-    };
+    let tables = Tables::default();
+    let moment = scene.moment(AT, &tables);
     for (found, asks) in [(vec![], true), (vec![said(RType::AAAA)], true), (vec![said(RType::A)], false)] {
         let mut evaluation = Evaluation::new(&listener.route, &moment, &query, found);
         let end = evaluation.run(zone);
@@ -149,15 +144,8 @@ fn what_waits_may_hold_so_much_together_and_gives_it_back() {
     let mut reply = Reply::start(&mut octets, &query);
     reply.push(Section::Answer, wire::Owner::Question, RType::TXT, Class::IN, 1, &[0; 60_000]);
     let found = Found::of_reply(zone, &query, &reply, false);
-    let tables = crate::plugin::hosts::Tables::default();
-    let moment = Moment {
-        now: scene.now,
-        client: "192.0.2.200:1".parse().unwrap(),
-        server: AT.parse().unwrap(),
-        proto: crate::observe::counters::Proto::Udp,
-        writer: 0,
-        tables: &tables,
-    };
+    let tables = Tables::default();
+    let moment = scene.moment(AT, &tables);
     let wait = || {
         let evaluation = Evaluation::new(&listener.route, &moment, &query, vec![found.clone()]);
         evaluation.wait(zone, Asked::new(&query, zone, None, 0))

@@ -80,16 +80,16 @@ impl Scene {
         &self.house.listeners[&at.parse::<SocketAddr>().unwrap()]
     }
 
+    /// What a plugin knows of a client's query to a listen address.
+    pub(crate) fn moment<'b>(&self, at: &str, tables: &'b Tables) -> Moment<'b> {
+        let (client, server) = ("192.0.2.200:40000".parse().unwrap(), at.parse().unwrap());
+        Moment { now: self.now, client, server, proto: Proto::Udp, writer: 0, tables }
+    }
+
     /// Sends a packet to a listen address.
     pub(crate) fn send(&self, at: &str, packet: &[u8]) -> Sent {
-        let moment = Moment {
-            now: self.now,
-            client: "192.0.2.200:40000".parse().unwrap(),
-            server: at.parse().unwrap(),
-            proto: Proto::Udp,
-            writer: 0,
-            tables: &Tables::default(),
-        };
+        let tables = Tables::default();
+        let moment = self.moment(at, &tables);
         let mut out = b"left over".to_vec();
         let gate = accept(packet);
         let mut outcome = serve::Outcome::OPEN;
