@@ -10,12 +10,12 @@
 //! `errors`.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use wire::{Class, Flags, HeldQuery, Message, Name, Packed, Query, RType, Rcode, Reply, Section};
 
 use crate::failure::Failure;
+use crate::held::Held;
 use crate::house::ServedZone;
 use crate::pipeline::Now;
 use crate::plugin::Moment;
@@ -37,23 +37,6 @@ pub struct Outer {
     pub own: bool,
     /// The octets of what was found.
     _held: Held,
-}
-
-/// Octets that evaluations hold while they wait; all of them share one count.
-struct Held(Arc<AtomicUsize>, usize);
-
-impl Held {
-    /// `None` where there is no room for them.
-    fn take(of_all: &Arc<AtomicUsize>, octets: usize) -> Option<Self> {
-        let held = Self(of_all.clone(), octets);
-        (of_all.fetch_add(octets, Relaxed) + octets <= MOST_HELD).then_some(held)
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.0.fetch_sub(self.1, Relaxed);
-    }
 }
 
 /// What one lookup below the steps came to.
@@ -160,7 +143,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         let (query, route) = (self.query.hold(), self.route.clone());
         let own = asked.depth == 0;
         let octets = self.found.iter().map(|found| found.octets()).sum();
-        let _held = Held::take(&zone.block.held, octets).ok_or(Failure::Overload)?;
+        let _held = Held::take(&zone.block.held, octets, MOST_HELD).ok_or(Failure::Overload)?;
         asked.outer =
             Some(Box::new(Outer { query, zone: zone.clone(), route, found: self.found, own, _held }));
         Ok(asked)

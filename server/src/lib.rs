@@ -15,6 +15,7 @@ pub mod evaluation;
 mod explain;
 pub mod failure;
 mod files;
+pub mod held;
 pub mod house;
 pub mod keeping;
 pub mod listen;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
 use forwarder::{ExchangeError, ExchangeId, Fair, Transport, Who};
@@ -15,6 +15,7 @@ use wire::{Asker, HeldQuery, Query};
 use super::mailbox::Mailbox;
 use super::stream_reply::StreamReply;
 use crate::evaluation::Outer;
+use crate::held::Held;
 use crate::house::{House, ServedZone};
 use crate::serve::Asked;
 
@@ -43,8 +44,8 @@ pub enum Letter {
         id: ExchangeId,
         /// The reply, without its length prefix.
         result: Result<Vec<u8>, ExchangeError>,
-        /// The reply's octets, as they are counted.
-        held: Held,
+        /// The reply's octets, as they are counted until the worker has seen to it.
+        held: Option<Held>,
     },
     /// A socket to serve from now on: the nth of its address.
     Open(SocketAddr, usize, ListenSocket),
@@ -108,9 +109,8 @@ impl Inbox {
     /// What became of an exchange over TCP or TLS. A reply beyond the octets that may wait is lost, and that is told.
     pub fn exchanged(&self, id: ExchangeId, mut result: Result<Vec<u8>, ExchangeError>) {
         let octets = result.as_ref().map_or(0, Vec::len);
-        let mut held = Held { of: self.results.clone(), octets };
-        if held.of.fetch_add(octets, Relaxed) + octets > RESULT_OCTETS {
-            held = Held { of: self.results.clone(), octets: 0 };
+        let held = Held::take(&self.results, octets, RESULT_OCTETS);
+        if held.is_none() {
             result = Err(ExchangeError::NoRoom);
         }
         self.letters.post(Letter::Exchanged { id, result, held });
@@ -142,18 +142,6 @@ pub struct AskPlace {
 impl Drop for AskPlace {
     fn drop(&mut self) {
         self.of.give_back(self.who);
-    }
-}
-
-/// The octets of a reply that waits for a worker, until that has seen to it.
-pub struct Held {
-    of: Arc<AtomicUsize>,
-    octets: usize,
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.of.fetch_sub(self.octets, Relaxed);
     }
 }
 
@@ -260,6 +248,8 @@ impl Client {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering::Relaxed;
+
     use super::*;
 
     fn id(n: u64) -> ExchangeId {
