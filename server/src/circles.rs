@@ -13,8 +13,8 @@ use corefile::{Located, Location};
 use forwarder::Group;
 use wire::Name;
 
-use crate::dial::is_ours;
 use crate::house::{House, Listener, ServedZone};
+use crate::plugin::forward::is_ours;
 use crate::setup::args::Result;
 use crate::setup::{ForwardSpec, SetupError, Spec, Target};
 

@@ -351,7 +351,7 @@ impl Server {
 
     fn detect_loops(&self) {
         let house = self.running.house.load_full();
-        crate::loopcheck::start(&self.handle, &house, &self.running);
+        crate::plugin::r#loop::check::start(&self.handle, &house, &self.running);
     }
 
     /// Stops as CoreDNS does: /ready ends, `lameduck` goes by in full service, then what is in flight is answered.
@@ -451,7 +451,7 @@ impl Shared {
             cache: cache::Cache::new(cache_bytes, start),
             upstreams,
             forward: Arc::default(),
-            followed: crate::dial::Followed::default(),
+            followed: crate::plugin::forward::Followed::default(),
             hosts: crate::plugin::hosts::HostsRegistry::default(),
             environment: keeping::Environment::default(),
             zones: Arc::default(),

@@ -38,7 +38,7 @@ pub struct Shared {
     /// What is counted of `forward`.
     pub forward: Arc<forwarder::GroupMetrics>,
     /// Files of upstreams that are followed.
-    pub followed: crate::dial::Followed,
+    pub followed: crate::plugin::forward::Followed,
     /// All hosts tables.
     pub hosts: HostsRegistry,
     /// What the environment says about names to keep.

@@ -10,7 +10,6 @@ mod circles;
 pub mod cli;
 pub mod clock;
 pub mod control;
-mod dial;
 pub mod evaluation;
 mod explain;
 pub mod failure;
@@ -19,10 +18,8 @@ pub mod held;
 pub mod house;
 pub mod keeping;
 pub mod listen;
-mod loopcheck;
 #[cfg(test)]
 mod mishap;
-mod names;
 pub mod node_resolver;
 pub mod observe;
 pub mod origin;

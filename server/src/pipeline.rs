@@ -20,7 +20,7 @@ use crate::observe::counters::Tally;
 use crate::plugin::hosts::Hosts;
 use crate::plugin::step::{BuildContext, Step};
 use crate::plugin::template::Templates;
-use crate::plugin::{Lookup, Moment, loops, table, whoami};
+use crate::plugin::{Lookup, Moment, r#loop, table, whoami};
 use crate::setup::BlockSpec;
 use crate::setup::args::Result;
 
@@ -38,7 +38,7 @@ pub struct Pipeline {
 enum Source {
     Template(Templates),
     Hosts(Hosts),
-    Loop(Arc<loops::Watch>),
+    Loop(Arc<r#loop::Watch>),
 }
 
 /// Asking somebody else, and remembering what they said.
@@ -90,9 +90,9 @@ impl Pipeline {
         if let Some(hosts) = &spec.hosts {
             sources.push(Source::Hosts(shared.hosts.hosts(hosts)));
         }
-        let chain = crate::dial::chain(&spec.forward, shared, ours)?;
+        let chain = crate::plugin::forward::chain(&spec.forward, shared, ours)?;
         if spec.detect_loop && chain.is_some() {
-            sources.push(Source::Loop(Arc::new(loops::Watch::new(spec.zone_names()))));
+            sources.push(Source::Loop(Arc::new(r#loop::Watch::new(spec.zone_names()))));
         }
         let dial = chain.map(|chain| Dial {
             chain,
@@ -198,7 +198,7 @@ impl Pipeline {
     }
 
     /// What `loop` watches for, if the block has it.
-    pub fn loop_watch(&self) -> Option<&Arc<loops::Watch>> {
+    pub fn loop_watch(&self) -> Option<&Arc<r#loop::Watch>> {
         self.sources.iter().find_map(|source| match source {
             Source::Loop(watch) => Some(watch),
             _ => None,

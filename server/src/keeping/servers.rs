@@ -5,8 +5,8 @@ use std::path::Path;
 
 use wire::Name;
 
-use crate::dial::{is_ours, read_list, read_resolv_conf};
 use crate::house::House;
+use crate::plugin::forward::{is_ours, read_list, read_resolv_conf};
 
 /// The servers to ask, in order: `via`, else those of /etc/localdns/upstream-dns, else the upstreams of the first server
 /// block that forwards the root zone. TLS upstreams and our own addresses are left out; a source that has nobody else

@@ -1,11 +1,14 @@
 //! The plugins: one table of all, what acts around the sources ([`step`]), what answers from memory.
 
 pub mod acl;
+pub(crate) mod bind;
+pub(crate) mod cache;
+pub mod forward;
 pub mod header;
 pub mod hosts;
 pub mod lasting;
 pub mod loadbalance;
-pub mod loops;
+pub mod r#loop;
 pub mod minimal;
 pub mod rewrite;
 pub mod step;

@@ -4,35 +4,30 @@
 //! the data means for the machine (interfaces, host names, files) is looked up when the house is built.
 
 pub(crate) mod args;
-mod bind;
-mod cache;
 mod error;
-mod forward;
-mod hosts;
 mod observe;
 mod small;
-mod template;
 
 use std::sync::Arc;
 
 use corefile::{Corefile, Directive, Located, Location, Scheme};
 use wire::Name;
 
-pub use bind::BindSpec;
-pub use cache::CacheSpec;
 pub use error::SetupError;
-pub(crate) use forward::FILE_INTERVAL;
-pub use forward::{ForwardSpec, Target, TlsFiles};
-pub use hosts::{HostsSpec, RefreshSpec};
 pub use observe::{
     AdminAddress, Classes, Consolidate, ErrorsSpec, HealthSpec, Level, LogRule, PrometheusSpec, ReadySpec,
     ReloadSpec,
 };
 pub use small::TimeoutsSpec;
-pub use template::{Record, TemplateSpec};
 
+pub use crate::plugin::bind::BindSpec;
+pub use crate::plugin::cache::CacheSpec;
+pub use crate::plugin::forward::setup::{ForwardSpec, Target, TlsFiles};
+pub use crate::plugin::hosts::setup::{HostsSpec, RefreshSpec};
 use crate::plugin::step::{StepSpec, Written};
 use crate::plugin::table::{self, Kind, PLUGINS};
+pub use crate::plugin::template::setup::{Record, TemplateSpec};
+use crate::plugin::{bind, cache, forward, hosts, template};
 use args::{Args, Result, no_block, zone_text};
 
 /// A whole Corefile.
@@ -101,7 +96,7 @@ impl BlockSpec {
 /// `fallthrough [ZONES...]`: for which names the next plugin is asked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Fallthrough {
-    zones: Vec<Name>,
+    pub(crate) zones: Vec<Name>,
 }
 
 impl Fallthrough {
@@ -110,11 +105,11 @@ impl Fallthrough {
         self.zones.iter().any(|zone| name.is_within(zone))
     }
 
-    fn is_written(&self) -> bool {
+    pub(crate) fn is_written(&self) -> bool {
         !self.zones.is_empty()
     }
 
-    fn add(&mut self, plugin: &'static str, property: &Directive) -> Result<()> {
+    pub(crate) fn add(&mut self, plugin: &'static str, property: &Directive) -> Result<()> {
         no_block(plugin, property)?;
         let words = Args::new(plugin, property, "[ZONES...]").rest();
         self.zones = args::zones_or(words, &[Name::ROOT])?;
@@ -180,9 +175,9 @@ fn read_block(block: &corefile::ServerBlock, default_port: u16) -> Result<BlockS
         cache: present(&all("cache"), |d| cache::parse(d, &own))?,
         debug: present(&all("debug"), |d| args::bare("debug", d))?.is_some(),
         errors: present(&all("errors"), observe::parse_errors)?,
-        forward: forward::parse(&all("forward"), root.as_deref())?,
+        forward: forward::setup::parse(&all("forward"), root.as_deref())?,
         health: present(&all("health"), observe::parse_health)?,
-        hosts: present(&all("hosts"), |d| hosts::parse(d, &own, root.as_deref()))?,
+        hosts: present(&all("hosts"), |d| hosts::setup::parse(d, &own, root.as_deref()))?,
         log: observe::parse_log(&all("log"))?,
         detect_loop: present(&all("loop"), |d| args::bare("loop", d))?.is_some(),
         multisocket: present(&all("multisocket"), small::parse_multisocket)?,
@@ -191,7 +186,7 @@ fn read_block(block: &corefile::ServerBlock, default_port: u16) -> Result<BlockS
         ready: present(&all("ready"), observe::parse_ready)?,
         reload: present(&all("reload"), observe::parse_reload)?,
         steps: steps(&block.directives, Written { zones: &own, root: root.as_deref() })?,
-        template: template::parse(&all("template"), &own)?,
+        template: template::setup::parse(&all("template"), &own)?,
         timeouts: present(&all("timeouts"), small::parse_timeouts)?,
         whoami: present(&all("whoami"), |d| args::bare("whoami", d))?.is_some(),
         zones,
@@ -233,34 +228,34 @@ fn known(directive: &Directive) -> Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::path::Path;
 
     /// The meaning of a Corefile, or the first line of what is wrong with it.
-    pub(super) fn spec(text: &str) -> std::result::Result<Spec, String> {
+    pub(crate) fn spec(text: &str) -> std::result::Result<Spec, String> {
         let corefile = corefile::read_text("Corefile", text.as_bytes(), Path::new("/nowhere"), &|_| None);
         let corefile = corefile.map_err(|error| format!("{error:#}"))?;
         Spec::read(&corefile, 53).map_err(|error| format!("{error:#}"))
     }
 
     /// The meaning of a server block with these lines, the first of which is the Corefile's second.
-    pub(super) fn block(lines: &str) -> std::result::Result<BlockSpec, String> {
+    pub(crate) fn block(lines: &str) -> std::result::Result<BlockSpec, String> {
         spec(&format!(". {{\n{lines}\n}}\n")).map(|mut spec| spec.blocks.remove(0))
     }
 
     /// The same where nothing is wrong.
-    pub(super) fn good(lines: &str) -> BlockSpec {
+    pub(crate) fn good(lines: &str) -> BlockSpec {
         block(lines).unwrap_or_else(|error| panic!("{lines:?}: {error}"))
     }
 
     /// `directive` with one property, which then is the Corefile's third line.
-    pub(super) fn with(directive: &str, property: &str) -> String {
+    pub(crate) fn with(directive: &str, property: &str) -> String {
         format!("{directive} {{\n{property}\n}}")
     }
 
     /// Each row is the lines of a server block, and what is wrong with them behind `Corefile:`.
-    pub(super) fn refused(rows: &[(&str, &str)]) {
+    pub(crate) fn refused(rows: &[(&str, &str)]) {
         for (lines, expected) in rows {
             match block(lines) {
                 Ok(_) => panic!("{lines:?} is taken"),
@@ -270,7 +265,7 @@ mod tests {
     }
 
     /// Each row is a property of `directive`, and what is wrong with it behind `Corefile:3:`.
-    pub(super) fn refused_properties(directive: &str, rows: &[(&str, &str)]) {
+    pub(crate) fn refused_properties(directive: &str, rows: &[(&str, &str)]) {
         for (property, expected) in rows {
             let (lines, expected) = (with(directive, property), format!("3:{expected}"));
             refused(&[(&lines, &expected)]);

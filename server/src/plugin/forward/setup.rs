@@ -8,8 +8,8 @@ use corefile::{Directive, Located, Location, Word};
 use forwarder::{GroupSpec, MAX_UPSTREAMS, Policy};
 use wire::{Name, Rcode};
 
-use super::SetupError;
-use super::args::{Args, Result, bad, duration, flag, path, unknown_property, zones_or};
+use crate::setup::SetupError;
+use crate::setup::args::{Args, Result, bad, duration, flag, path, unknown_property, zones_or};
 
 const PLUGIN: &str = "forward";
 const PROPERTIES: &[&str] = &[
@@ -150,7 +150,7 @@ fn read_property(property: &Directive, root: Option<&Path>, spec: &mut ForwardSp
             while let Some(word) = args.optional() {
                 match word.text.as_str() {
                     "no_rec" => group.health.recursion = false,
-                    "domain" => group.health.domain = super::args::zone(args.required()?)?,
+                    "domain" => group.health.domain = crate::setup::args::zone(args.required()?)?,
                     _ => return Err(bad(PLUGIN, word, "`no_rec` or `domain FQDN`")),
                 }
             }
@@ -276,7 +276,7 @@ fn target(word: &Word, root: Option<&Path>) -> Result<Target> {
         ),
         None => (rest, port),
     };
-    let name = super::args::zone_text(host, &word.at)?;
+    let name = crate::setup::args::zone_text(host, &word.at)?;
     // Somebody's typing error in an address is no host name: a top-level domain is never all digits (RFC 3696, section 2).
     if host
         .trim_end_matches('.')

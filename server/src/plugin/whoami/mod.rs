@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use wire::{Flags, Name, Owner, Query, RType, Reply, Section};
 
-use super::{Lookup, Moment};
+use crate::plugin::{Lookup, Moment};
 
 /// Any name and type: NOERROR without an answer; the client's address and, as an SRV record of `_udp` or `_tcp` below
 /// the name, its port stand in the additional section with TTL 0.

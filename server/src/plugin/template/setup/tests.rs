@@ -1,7 +1,7 @@
 //! What `template` says, and what is wrong with it.
 
-use super::super::tests::{good, refused, refused_properties, with};
 use super::*;
+use crate::setup::tests::{good, refused, refused_properties, with};
 
 /// Class, type, zones, patterns and everything else that a template says.
 fn shown(lines: &str) -> String {

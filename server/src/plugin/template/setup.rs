@@ -7,9 +7,9 @@ use gotemplate::{Schema, Template};
 use regex::Regex;
 use wire::{Class, Name, RType, Rcode};
 
-use super::args::{Args, Result, bad, no_block, number, regex, unknown_property, zones_or};
-use super::{Fallthrough, SetupError};
-use crate::plugin::template::{Expression, is_free};
+use super::{Expression, is_free};
+use crate::setup::args::{Args, Result, bad, no_block, number, regex, unknown_property, zones_or};
+use crate::setup::{Fallthrough, SetupError};
 
 const PLUGIN: &str = "template";
 const PROPERTIES: &[&str] =
@@ -116,7 +116,7 @@ fn parse_one(directive: &Directive, own_zones: &[Name]) -> Result<TemplateSpec> 
         spec.patterns.extend(Regex::new(".*"));
     }
     let groups: Vec<&str> = spec.patterns.iter().flat_map(|regex| regex.capture_names().flatten()).collect();
-    let schema = crate::plugin::template::schema(&groups, &names);
+    let schema = super::schema(&groups, &names);
     for property in directive.body.iter().flatten() {
         match property.name.text.as_str() {
             "match" | "var" | "expr" => {}

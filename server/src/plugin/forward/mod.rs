@@ -1,5 +1,8 @@
 //! From `forward` directives to upstreams: addresses, files, host names, certificates.
 
+mod names;
+pub(crate) mod setup;
+
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,10 +15,11 @@ use wire::Name;
 
 use crate::circles::Search;
 use crate::house::{Block, House, Shared};
-use crate::names::{Kept, Names, News};
 use crate::observe::Logger;
+use crate::setup::SetupError;
 use crate::setup::args::Result;
-use crate::setup::{ForwardSpec, SetupError, Target};
+use names::{Kept, Names, News};
+use setup::{ForwardSpec, Target};
 
 /// The stanzas of a block, ready to be asked; `None` without any.
 ///
@@ -197,7 +201,7 @@ impl Followed {
         files.follows.retain(|follow| follow.group.strong_count() > 0);
         let begin = files.due.is_none_or(|due| due <= now);
         if begin {
-            files.due = Some(now + crate::setup::FILE_INTERVAL);
+            files.due = Some(now + setup::FILE_INTERVAL);
         }
         let mut next = files.due?;
         for follow in &mut files.follows {
@@ -364,7 +368,7 @@ mod tests {
             }
             scene.now += Duration::from_secs(5);
             let next = look_at(&scene);
-            assert_eq!(next, Some(scene.now + crate::setup::FILE_INTERVAL));
+            assert_eq!(next, Some(scene.now + setup::FILE_INTERVAL));
             (asked(&scene).join(" "), scene.paper.read(&scene.shared.logger))
         };
         let changed = "192.0.2.3:53 192.0.2.9:53";

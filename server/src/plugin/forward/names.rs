@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use tokio::task::{JoinSet, spawn_blocking};
 use wire::Name;
 
-use crate::setup::{ForwardSpec, Target};
+use super::setup::{ForwardSpec, Target};
 
 /// A name, and the servers that are asked for it, as the Corefile names them: without any, those of the system, whoever they
 /// are then.
@@ -180,7 +180,7 @@ async fn look_up(wanted: HashSet<Wanted>, ours: Vec<SocketAddr>) -> HashMap<Want
 
 /// Blocks, where a disk does.
 fn systems_servers() -> Vec<SocketAddr> {
-    crate::dial::read_resolv_conf(Path::new("/etc/resolv.conf")).unwrap_or_default()
+    super::read_resolv_conf(Path::new("/etc/resolv.conf")).unwrap_or_default()
 }
 
 fn sorted(addresses: &Addresses) -> Vec<std::net::IpAddr> {

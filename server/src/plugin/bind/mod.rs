@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use corefile::{Directive, Located, Word};
 
-use super::SetupError;
-use super::args::{Args, Result, unknown_property};
+use crate::setup::SetupError;
+use crate::setup::args::{Args, Result, unknown_property};
 
 const PLUGIN: &str = "bind";
 
@@ -91,8 +91,8 @@ fn address(text: &str) -> Option<SocketAddr> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{good, refused, refused_properties};
     use super::*;
+    use crate::setup::tests::{good, refused, refused_properties};
 
     fn addresses_of(name: &str) -> std::result::Result<Vec<SocketAddr>, node::NodeError> {
         match name {

@@ -4,13 +4,15 @@
 //! in at one of our own listeners, the upstream leads back here: it is taken out of its stanza and that is said. Nothing that comes
 //! from the network can end the process.
 
+pub(crate) mod check;
+
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use wire::{Name, Query, RType};
 
-use super::Lookup;
+use crate::plugin::Lookup;
 
 /// What one block watches for.
 #[derive(Debug)]

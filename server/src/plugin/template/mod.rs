@@ -1,6 +1,7 @@
 //! `template`: answers made from patterns and Go templates.
 
 mod expression;
+pub(crate) mod setup;
 mod var;
 
 use std::fmt::Write as _;
@@ -11,13 +12,13 @@ use gotemplate::{Fields, List, Map, Schema, Value};
 use regex::{Captures, Regex};
 use wire::{Class, Flags, Name, Query, RType, Rcode, Reply, Section};
 
-use super::{Lookup, Moment};
 use crate::failure::Failure;
 use crate::observe::counters::{Counter, Proto};
-use crate::setup::{Record, TemplateSpec};
+use crate::plugin::{Lookup, Moment};
 use crate::text::NameText;
 use crate::zonetext;
 pub use expression::{Expression, ExpressionError, Facts, is_free};
+use setup::{Record, TemplateSpec};
 use var::{Entries, Var};
 
 /// Every `template` of a server block, in file order.

@@ -8,8 +8,10 @@ use corefile::{Directive, Located};
 use refresh::{Families, MAX_SERVERS};
 use wire::Name;
 
-use super::args::{Args, Result, bad, duration, flag, no_block, once, path, unknown_property, zones_or};
-use super::{Fallthrough, SetupError};
+use crate::setup::args::{
+    Args, Result, bad, duration, flag, no_block, once, path, unknown_property, zones_or,
+};
+use crate::setup::{Fallthrough, SetupError};
 
 const PLUGIN: &str = "hosts";
 const PROPERTIES: &[&str] = &[
@@ -205,8 +207,8 @@ const INTERVAL: &str = "a duration of at least 5s";
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{good, refused, refused_properties, with};
     use super::*;
+    use crate::setup::tests::{good, refused, refused_properties, with};
 
     /// What a row makes different from the bare directive.
     type Change = fn(&mut HostsSpec);

@@ -1,6 +1,7 @@
 //! `hosts`: a table of names in memory, built aside from a file and swapped in whole.
 
 mod file;
+pub(crate) mod setup;
 
 use std::cell::{RefCell, RefMut};
 use std::fmt;
@@ -16,13 +17,13 @@ use wire::{Class, Flags, Query, RType, Reply};
 
 pub(crate) use self::file::read_file;
 use self::file::{Looked, Stamp, look_at};
-use super::Lookup;
+use self::setup::HostsSpec;
 use crate::clock;
 use crate::keeping::{Kept, KeptRegistry};
 use crate::observe::Logger;
 use crate::observe::counters::Tally;
 use crate::pace;
-use crate::setup::HostsSpec;
+use crate::plugin::Lookup;
 
 /// One block's view of a table.
 pub struct Hosts {

@@ -6,8 +6,8 @@ use ::cache::{Mode, Policy, Prefetch, Stale, Store};
 use corefile::{Directive, Located, Word};
 use wire::Name;
 
-use super::SetupError;
-use super::args::{Args, Result, bad, duration, flag, number, once, unknown_property, zones_or};
+use crate::setup::SetupError;
+use crate::setup::args::{Args, Result, bad, duration, flag, number, once, unknown_property, zones_or};
 
 const PLUGIN: &str = "cache";
 const PROPERTIES: &[&str] =
@@ -168,8 +168,8 @@ const RECHECK: &str = "a duration of at most 5m";
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{good, refused, refused_properties, with};
     use super::*;
+    use crate::setup::tests::{good, refused, refused_properties, with};
 
     /// What a row makes different from the bare directive.
     type Change = fn(&mut Policy);
