@@ -6,23 +6,15 @@ use tests::{Ask, Options, Server, assert_contains, fresh_ip, output, tempdir};
 
 use super::{PATIENCE, check, localdns, read, root, stderr};
 
-/// Name and page of each plugin: beside its code where it has a folder of its own, else below docs.
+/// Name and page of each plugin, in its folder.
 fn pages() -> Vec<(String, String)> {
-    let names = |folder: &str| -> Vec<String> {
-        let entries = fs::read_dir(root().join(folder)).expect("plugins have a folder");
-        let name = |entry: std::io::Result<fs::DirEntry>| entry.expect("a folder can be read").file_name();
-        entries.map(|entry| name(entry).to_string_lossy().into_owned()).collect()
-    };
-    let mut pages: Vec<(String, String)> = names("server/src/plugin")
-        .into_iter()
+    let entries = fs::read_dir(root().join("server/src/plugin")).expect("plugins have a folder");
+    let mut pages: Vec<(String, String)> = entries
+        .map(|entry| entry.expect("a folder can be read").file_name().to_string_lossy().into_owned())
         .map(|name| (format!("server/src/plugin/{name}/README.md"), name))
         .filter(|(page, _)| root().join(page).exists())
         .map(|(page, name)| (name, read(&page)))
         .collect();
-    pages.extend(names("docs/plugins").into_iter().filter_map(|file| {
-        let name = file.strip_suffix(".md").filter(|name| *name != "README")?;
-        Some((name.to_owned(), read(&format!("docs/plugins/{file}"))))
-    }));
     pages.sort();
     pages
 }
