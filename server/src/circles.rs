@@ -10,9 +10,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use corefile::{Located, Location};
-use forwarder::Group;
+use forwarder::{Group, Upstream};
 use wire::Name;
 
+use crate::endpoint::{Endpoint, Transport};
 use crate::house::{House, Listener, ServedZone};
 use crate::plugin::forward::is_ours;
 use crate::setup::args::Result;
@@ -27,7 +28,7 @@ pub(crate) fn refuse(spec: &Spec, house: &House) -> Result<()> {
     for block in &house.blocks {
         let Some(dial) = block.pipeline.dial() else { continue };
         for (forward, group) in spec.blocks[block.index].forward.iter().zip(dial.chain.groups()) {
-            for upstream in plain(group) {
+            for upstream in endpoints(group) {
                 if search.leads_back(block.index, &forward.group.from, upstream) {
                     return Err(Located::new(place(forward, upstream), SetupError::Circle { upstream }));
                 }
@@ -40,28 +41,28 @@ pub(crate) fn refuse(spec: &Spec, house: &House) -> Result<()> {
 /// What is looked for, and what was found already: the steps grow with blocks and upstreams, not with their product, where
 /// upstreams are others' servers.
 pub(crate) struct Search<'h> {
-    listeners: &'h BTreeMap<SocketAddr, Listener>,
+    listeners: &'h BTreeMap<Endpoint, Listener>,
     /// Where each block serves which zones.
     homes: HashMap<usize, Vec<Home<'h>>>,
     /// Who hears what is sent to an address: to know that the machine is asked for its addresses.
-    heard: HashMap<SocketAddr, Option<(SocketAddr, &'h Listener)>>,
+    heard: HashMap<Endpoint, Option<(Endpoint, &'h Listener)>>,
 }
 
-type Home<'h> = (SocketAddr, &'h ServedZone);
+type Home<'h> = (Endpoint, &'h ServedZone);
 
 impl<'h> Search<'h> {
     pub(crate) fn new(house: &'h House) -> Self {
         let mut homes: HashMap<usize, Vec<Home<'h>>> = HashMap::new();
-        for (address, listener) in &house.listeners {
+        for (endpoint, listener) in &house.listeners {
             for zone in listener.route.zones() {
-                homes.entry(zone.block.index).or_default().push((*address, zone));
+                homes.entry(zone.block.index).or_default().push((*endpoint, zone));
             }
         }
         Self { listeners: &house.listeners, homes, heard: HashMap::new() }
     }
 
     /// Whether names below `from` that this block sends to `upstream` come to the same endpoint and zone again.
-    pub(crate) fn leads_back(&mut self, block: usize, from: &Name, upstream: SocketAddr) -> bool {
+    pub(crate) fn leads_back(&mut self, block: usize, from: &Name, upstream: Endpoint) -> bool {
         // Nobody of ours hears most upstreams, whatever the name.
         if self.listener_at(upstream).is_none() {
             return false;
@@ -74,12 +75,12 @@ impl<'h> Search<'h> {
         })
     }
 
-    fn comes_back(&mut self, home: Home<'h>, name: &Name, upstream: SocketAddr) -> bool {
+    fn comes_back(&mut self, home: Home<'h>, name: &Name, upstream: Endpoint) -> bool {
         let (mut seen, mut next) = (HashSet::new(), vec![upstream]);
         while let Some(upstream) = next.pop() {
-            let Some((address, listener)) = self.listener_at(upstream) else { continue };
+            let Some((endpoint, listener)) = self.listener_at(upstream) else { continue };
             let Some(zone) = listener.route.longest(name) else { continue };
-            if (address, zone.index) == (home.0, home.1.index) {
+            if (endpoint, zone.index) == (home.0, home.1.index) {
                 return true;
             }
             if !seen.insert(zone.index) {
@@ -87,7 +88,7 @@ impl<'h> Search<'h> {
             }
             let Some(dial) = zone.block.pipeline.dial() else { continue };
             if let Some(group) = dial.chain.groups().iter().find(|group| group.matches(name)) {
-                next.extend(plain(group));
+                next.extend(endpoints(group));
             }
         }
         false
@@ -95,30 +96,38 @@ impl<'h> Search<'h> {
 
     /// Who hears what is sent there: a socket of exactly this address comes before one of all, and of those the one of its
     /// family first.
-    fn listener_at(&mut self, at: SocketAddr) -> Option<(SocketAddr, &'h Listener)> {
-        if let Some(known) = self.heard.get(&at) {
+    fn listener_at(&mut self, endpoint: Endpoint) -> Option<(Endpoint, &'h Listener)> {
+        if let Some(known) = self.heard.get(&endpoint) {
             return *known;
         }
-        let wildcard = |ip: IpAddr| self.listeners.get_key_value(&SocketAddr::new(ip, at.port()));
+        let Endpoint { transport, address: at } = endpoint;
+        let on = |ip: IpAddr| Endpoint { transport, address: SocketAddr::new(ip, at.port()) };
+        let wildcard = |ip: IpAddr| self.listeners.get_key_value(&on(ip));
         // With whatever scope: those of one address and port stand beside each other.
-        let own = self.listeners.range(SocketAddr::new(at.ip(), at.port())..).next();
-        let exact = self.listeners.get_key_value(&at);
-        let exact = exact.or_else(|| own.filter(|(own, _)| (own.ip(), own.port()) == (at.ip(), at.port())));
+        let own = self.listeners.range(on(at.ip())..).next();
+        let exact = self.listeners.get_key_value(&endpoint);
+        let same = |own: &Endpoint| (own.address.ip(), own.address.port()) == (at.ip(), at.port());
+        let exact = exact.or_else(|| own.filter(|(own, _)| own.transport == transport && same(own)));
         let all: [IpAddr; 2] = match at {
             SocketAddr::V4(_) => [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()],
             SocketAddr::V6(_) => [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()],
         };
-        let of_all = || all.into_iter().find_map(wildcard).filter(|(own, _)| is_ours(at, &[**own]));
-        let found = exact.or_else(of_all).map(|(address, listener)| (*address, listener));
-        self.heard.insert(at, found);
+        let of_all = || all.into_iter().find_map(wildcard).filter(|(own, _)| is_ours(at, &[own.address]));
+        let found = exact.or_else(of_all).map(|(endpoint, listener)| (*endpoint, listener));
+        self.heard.insert(endpoint, found);
         found
     }
 }
 
-/// Where a stanza asks without TLS.
-fn plain(group: &Group) -> Vec<SocketAddr> {
-    let upstreams = group.upstreams();
-    upstreams.iter().filter(|upstream| upstream.tls().is_none()).map(|upstream| upstream.address()).collect()
+/// Where a stanza asks.
+fn endpoints(group: &Group) -> Vec<Endpoint> {
+    group.upstreams().iter().map(|upstream| endpoint(upstream)).collect()
+}
+
+/// Where an upstream is asked.
+pub(crate) fn endpoint(upstream: &Upstream) -> Endpoint {
+    let transport = if upstream.tls().is_some() { Transport::Tls } else { Transport::Dns };
+    Endpoint { transport, address: upstream.address() }
 }
 
 fn deeper<'n>(one: &'n Name, other: &'n Name) -> Option<&'n Name> {
@@ -130,11 +139,10 @@ fn deeper<'n>(one: &'n Name, other: &'n Name) -> Option<&'n Name> {
 }
 
 /// The word that the upstream came from.
-fn place(forward: &ForwardSpec, upstream: SocketAddr) -> &Location {
-    let written = forward
-        .targets
-        .iter()
-        .find(|(target, _)| matches!(target, Target::Address { address, .. } if *address == upstream));
+fn place(forward: &ForwardSpec, upstream: Endpoint) -> &Location {
+    let written = forward.targets.iter().find(
+        |(target, _)| matches!(target, Target::Address { address, .. } if *address == upstream.address),
+    );
     let found = || forward.targets.iter().find(|(target, _)| !matches!(target, Target::Address { .. }));
     written.or_else(found).map_or(&forward.at, |(_, at)| at)
 }

@@ -254,8 +254,8 @@ impl Server {
 
     fn serve_next(&mut self, Next { draft, house }: Next) -> Result<(), StartError> {
         let running = self.running.clone();
-        let addresses = house.listeners.keys().copied();
-        let bound = self.ports.bind(addresses, house.sockets, self.workers.len(), &self.handle)?;
+        let endpoints = house.listeners.keys().copied();
+        let bound = self.ports.bind(endpoints, house.sockets, self.workers.len(), &self.handle)?;
         let prepared = self.admin.prepare(plan(&house.admin))?;
         for warning in &draft.warnings {
             running.logger.warning(None, warning);
@@ -264,7 +264,7 @@ impl Server {
         let house = Arc::new(house);
         let old = running.house.load_full();
         // Told before the swap: whoever sees the new house finds there what is to become of a socket that it does not know.
-        self.ports.close_others(|address| house.listeners.contains_key(address), &old, &running);
+        self.ports.close_others(|endpoint| house.listeners.contains_key(endpoint), &old, &running);
         running.house.store(house.clone());
         self.ports.open(bound, &running, &self.handle);
         self.watch_addresses();

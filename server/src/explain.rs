@@ -25,11 +25,11 @@ pub fn explain(house: &House, wish: &Explain) -> Result<String, String> {
         size: wire::HEADER + question.len(),
     };
     let mut text = String::new();
-    for (address, listener) in &house.listeners {
-        if wish.address.is_some_and(|wanted| wanted != address.ip()) {
+    for (endpoint, listener) in &house.listeners {
+        if wish.address.is_some_and(|wanted| wanted != endpoint.address.ip()) {
             continue;
         }
-        let _ = writeln!(text, "{} {} @{address}: {}", wish.name, wish.rtype, one(listener, &query));
+        let _ = writeln!(text, "{} {} @{endpoint}: {}", wish.name, wish.rtype, one(listener, &query));
     }
     match (text.is_empty(), wish.address) {
         (false, _) => Ok(text),

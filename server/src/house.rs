@@ -17,6 +17,7 @@ use corefile::{Located, Location};
 use wire::{Flags, Name, OPTION_NSID, Query, Reply};
 
 use crate::circles;
+use crate::endpoint::{Endpoint, Transport, host_text};
 use crate::keeping::{self, Environment};
 use crate::listen::SourcePorts;
 use crate::observe::counters::{Tally, ZoneLabels, ZoneRegistry, ZoneSet};
@@ -27,7 +28,7 @@ use crate::plugin::lasting::Lasting;
 use crate::plugin::table;
 use crate::route::Route;
 use crate::setup::args::Result;
-use crate::setup::{AdminAddress, BlockSpec, ReloadSpec, SetupError, Spec, TimeoutsSpec};
+use crate::setup::{AdminAddress, BlockSpec, Key, ReloadSpec, SetupError, Spec, TimeoutsSpec};
 
 /// What outlives every configuration.
 pub struct Shared {
@@ -67,8 +68,8 @@ pub struct Shared {
 
 /// One configuration, ready to serve.
 pub struct House {
-    /// Every listen address with the zones served there, sorted.
-    pub listeners: BTreeMap<SocketAddr, Listener>,
+    /// Every endpoint with the zones served there, sorted.
+    pub listeners: BTreeMap<Endpoint, Listener>,
     /// Every server block, in file order.
     pub blocks: Vec<Arc<Block>>,
     /// Every served zone, by its index.
@@ -100,7 +101,7 @@ pub struct AdminPlan {
     pub metrics: Vec<AdminAddress>,
 }
 
-/// One listen address.
+/// One endpoint.
 pub struct Listener {
     /// Which zone answers; a query that must wait for an inner lookup keeps it.
     pub route: Arc<Route>,
@@ -132,7 +133,7 @@ pub struct Block {
     pub directives: Vec<&'static str>,
     /// The first of its zones.
     pub first_zone: Name,
-    /// Its first listen address, as `dns://ADDRESS:PORT`.
+    /// Its first endpoint, as [`Endpoint::label`].
     pub first_server: String,
     /// What answers.
     pub pipeline: Pipeline,
@@ -148,7 +149,7 @@ pub struct Block {
     pub errors: Option<Arc<ErrorLog>>,
 }
 
-/// One zone of one block on one listen address.
+/// One zone of one block on one endpoint.
 pub struct ServedZone {
     /// Its place in [`House::zones`].
     pub index: usize,
@@ -156,7 +157,7 @@ pub struct ServedZone {
     pub zone: Name,
     /// The block that serves it.
     pub block: Arc<Block>,
-    /// `dns://ADDRESS:PORT`.
+    /// The endpoint, as [`Endpoint::label`].
     pub server: String,
     /// What is counted, if the block has `prometheus`.
     pub counters: Option<ZoneSet>,
@@ -203,23 +204,26 @@ impl House {
     /// What cannot be served, at the word that says so.
     pub fn build(spec: &Spec, shared: &Shared, addresses_of: AddressesOf<'_>) -> Result<Self> {
         let plan = plan_listeners(spec, addresses_of)?;
-        let ours: Vec<SocketAddr> = plan.values().flatten().map(|planned| planned.address).collect();
+        // Who is asked for a name that we look up is asked over plain DNS.
+        let plain = |planned: &&Planned| planned.endpoint.transport == Transport::Dns;
+        let ours: Vec<SocketAddr> =
+            plan.values().flatten().filter(plain).map(|planned| planned.endpoint.address).collect();
         if shared.resolve_names {
             let stanzas = spec.blocks.iter().flat_map(|block| &block.forward);
             shared.followed.names.look_up(stanzas, &ours, &shared.handle);
         }
         let mut blocks = Vec::new();
         for (index, block) in spec.blocks.iter().enumerate() {
-            let addresses: Vec<SocketAddr> = plan[&index].iter().map(|planned| planned.address).collect();
-            blocks.push(Arc::new(build_block(index, block, shared, &addresses, &ours)?));
+            let endpoints: Vec<Endpoint> = plan[&index].iter().map(|planned| planned.endpoint).collect();
+            blocks.push(Arc::new(build_block(index, block, shared, &endpoints, &ours)?));
         }
         let mut zones = Vec::new();
-        let mut by_address: BTreeMap<SocketAddr, Vec<Arc<ServedZone>>> = BTreeMap::new();
+        let mut by_endpoint: BTreeMap<Endpoint, Vec<Arc<ServedZone>>> = BTreeMap::new();
         for (index, planned) in
             plan.iter().flat_map(|(index, planned)| planned.iter().map(move |p| (*index, p)))
         {
             let block = &blocks[index];
-            let server = server_label(planned.address);
+            let server = planned.endpoint.label();
             let counters = spec.blocks[index].prometheus.map(|_| {
                 let plugin = table::named_by_metrics(&block.directives);
                 let cache_zones = spec.blocks[index]
@@ -243,11 +247,11 @@ impl House {
                 counters,
             });
             zones.push(zone.clone());
-            by_address.entry(planned.address).or_default().push(zone);
+            by_endpoint.entry(planned.endpoint).or_default().push(zone);
         }
-        let listeners = by_address
+        let listeners = by_endpoint
             .into_iter()
-            .map(|(address, zones)| (address, listener(address, zones, spec, shared)))
+            .map(|(endpoint, zones)| (endpoint, listener(endpoint, zones, spec, shared)))
             .collect();
         let admin = AdminPlan {
             health: unique(spec.blocks.iter().filter_map(|block| block.health.map(|health| health.address))),
@@ -283,12 +287,18 @@ impl House {
             .zones
             .iter()
             .map(|zone| {
-                let address = zone.server.trim_start_matches("dns://");
+                let server = &zone.server;
+                // CoreDNS names no transport where it is plain DNS.
+                let address = server.strip_prefix("dns://").unwrap_or(server);
+                let (transport, address) = match address.split_once("://") {
+                    Some((transport, address)) => (format!("{transport}://"), address),
+                    None => (String::new(), address),
+                };
                 let line = match address.rsplit_once(':') {
-                    Some(("", port)) => format!("{}:{port}", zone.zone),
+                    Some(("", port)) => format!("{transport}{}:{port}", zone.zone),
                     Some((host, port)) => {
                         let host = host.trim_start_matches('[').trim_end_matches(']');
-                        format!("{}:{port} on {host}", zone.zone)
+                        format!("{transport}{}:{port} on {host}", zone.zone)
                     }
                     None => zone.zone.to_string(),
                 };
@@ -302,17 +312,17 @@ impl House {
     }
 }
 
-/// One zone on one address, before its block is built.
+/// One zone on one endpoint, before its block is built.
 struct Planned {
-    address: SocketAddr,
+    endpoint: Endpoint,
     zone: Name,
 }
 
-/// Which block serves which zone on which address, and that none is served twice.
+/// Which block serves which zone on which endpoint, and that none is served twice.
 fn plan_listeners(spec: &Spec, addresses_of: AddressesOf<'_>) -> Result<BTreeMap<usize, Vec<Planned>>> {
     let mut plan: BTreeMap<usize, Vec<Planned>> = BTreeMap::new();
-    let mut seen: HashMap<(SocketAddr, Name), &Location> = HashMap::new();
-    let mut bound: HashMap<(Name, u16), (bool, &Location)> = HashMap::new();
+    let mut seen: HashMap<(Endpoint, Name), &Location> = HashMap::new();
+    let mut bound: HashMap<(Name, Transport, u16), (bool, &Location)> = HashMap::new();
     for (index, block) in spec.blocks.iter().enumerate() {
         let bind = block.bind.addresses(addresses_of)?;
         let hosts: Vec<SocketAddr> = if block.bind.targets.is_empty() {
@@ -321,12 +331,13 @@ fn plan_listeners(spec: &Spec, addresses_of: AddressesOf<'_>) -> Result<BTreeMap
             bind
         };
         let planned = plan.entry(index).or_default();
-        for (zone, port, at) in &block.zones {
+        for Key { zone, transport, port, at } in &block.keys {
+            let scheme = transport.name();
             let is_bound = !block.bind.targets.is_empty();
-            let (first_bound, first_at) = *bound.entry((*zone, *port)).or_insert((is_bound, at));
+            let (first_bound, first_at) = *bound.entry((*zone, *transport, *port)).or_insert((is_bound, at));
             if first_bound != is_bound {
                 let error = SetupError::Overlap {
-                    server: format!("dns://{zone}:{port}"),
+                    server: format!("{scheme}://{zone}:{port}"),
                     first: first_at.to_string(),
                 };
                 return Err(Located::new(at, error));
@@ -334,15 +345,16 @@ fn plan_listeners(spec: &Spec, addresses_of: AddressesOf<'_>) -> Result<BTreeMap
             for host in &hosts {
                 let mut address = *host;
                 address.set_port(*port);
-                if let Some(first) = seen.insert((address, *zone), at) {
+                let endpoint = Endpoint { transport: *transport, address };
+                if let Some(first) = seen.insert((endpoint, *zone), at) {
                     let on = if is_bound { format!(" on {}", host_text(address)) } else { String::new() };
                     let error = SetupError::AlreadyDefined {
-                        server: format!("dns://{zone}:{port}{on}"),
+                        server: format!("{scheme}://{zone}:{port}{on}"),
                         first: first.to_string(),
                     };
                     return Err(Located::new(at, error));
                 }
-                planned.push(Planned { address, zone: *zone });
+                planned.push(Planned { endpoint, zone: *zone });
             }
         }
     }
@@ -353,7 +365,7 @@ fn build_block(
     index: usize,
     spec: &BlockSpec,
     shared: &Shared,
-    addresses: &[SocketAddr],
+    endpoints: &[Endpoint],
     ours: &[SocketAddr],
 ) -> Result<Block> {
     Ok(Block {
@@ -361,9 +373,9 @@ fn build_block(
         id: shared.next_block.fetch_add(1, Relaxed),
         at: spec.at.clone(),
         directives: spec.directives.clone(),
-        first_zone: spec.zones.first().map_or(Name::ROOT, |(zone, ..)| *zone),
-        first_server: addresses.first().map(|&address| server_label(address)).unwrap_or_default(),
-        pipeline: Pipeline::build(spec, shared, addresses, ours)?,
+        first_zone: spec.keys.first().map_or(Name::ROOT, |key| key.zone),
+        first_server: endpoints.first().map(Endpoint::label).unwrap_or_default(),
+        pipeline: Pipeline::build(spec, shared, endpoints, ours)?,
         held: shared.held.clone(),
         nsid: spec.nsid.as_ref().map(|data| data.clone().unwrap_or_else(host_name).into_bytes().into()),
         bufsize: usize::from(spec.bufsize.unwrap_or(wire::UDP_SIZE)),
@@ -372,12 +384,12 @@ fn build_block(
     })
 }
 
-fn listener(address: SocketAddr, zones: Vec<Arc<ServedZone>>, spec: &Spec, shared: &Shared) -> Listener {
+fn listener(endpoint: Endpoint, zones: Vec<Arc<ServedZone>>, spec: &Spec, shared: &Shared) -> Listener {
     let blocks: Vec<&BlockSpec> = zones.iter().map(|zone| &spec.blocks[zone.block.index]).collect();
     let timeouts = blocks.iter().find_map(|block| block.timeouts).unwrap_or_default();
     let dropped = blocks.iter().any(|block| block.prometheus.is_some()).then(|| {
         let labels = ZoneLabels {
-            server: server_label(address),
+            server: endpoint.label(),
             zone: "dropped".to_owned(),
             cache_zones: String::new(),
             plugin: "",
@@ -391,26 +403,6 @@ fn listener(address: SocketAddr, zones: Vec<Arc<ServedZone>>, spec: &Spec, share
 pub(crate) fn sockets(spec: &Spec) -> usize {
     let said = spec.blocks.iter().find_map(|block| block.multisocket).flatten();
     said.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from).min(MAX_DEFAULT_SOCKETS))
-}
-
-/// `dns://ADDRESS:PORT`; the wildcard of either family is `dns://:PORT`.
-pub(crate) fn server_label(address: SocketAddr) -> String {
-    match address.ip().is_unspecified() {
-        true => format!("dns://:{}", address.port()),
-        false if address.is_ipv6() => format!("dns://[{}]:{}", host_text(address), address.port()),
-        false => format!("dns://{address}"),
-    }
-}
-
-/// The address without its port; a link-local one of IPv6 with its interface, as `fe80::1%eth0`.
-fn host_text(address: SocketAddr) -> String {
-    match address {
-        SocketAddr::V6(v6) if v6.scope_id() != 0 => {
-            let link = node::link_name(v6.scope_id()).unwrap_or_else(|| v6.scope_id().to_string());
-            format!("{}%{link}", v6.ip())
-        }
-        _ => address.ip().to_string(),
-    }
 }
 
 /// Zones as the label `zones` has them.

@@ -10,6 +10,7 @@ mod circles;
 pub mod cli;
 pub mod clock;
 pub mod control;
+pub mod endpoint;
 pub mod evaluation;
 mod explain;
 pub mod failure;

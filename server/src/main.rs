@@ -295,7 +295,7 @@ fn check(flags: &Flags) -> Result<ExitCode, String> {
     let blocks = count(house.blocks.len(), "server block");
     let zones: std::collections::BTreeSet<_> = house.zones.iter().map(|zone| zone.zone).collect();
     let zones = count(zones.len(), "zone");
-    let place = if house.listeners.keys().all(|address| address.ip().is_unspecified()) {
+    let place = if house.listeners.keys().all(|endpoint| endpoint.address.ip().is_unspecified()) {
         "every address".to_owned()
     } else {
         let addresses = house.listeners.len();

@@ -14,8 +14,9 @@ use cache::{Kind, Partition, Policy};
 use forwarder::Chain;
 use wire::{Name, Query, Reply};
 
+use crate::endpoint::Endpoint;
 use crate::failure::Failure;
-use crate::house::{Shared, server_label};
+use crate::house::Shared;
 use crate::observe::counters::Tally;
 use crate::plugin::hosts::Hosts;
 use crate::plugin::step::{BuildContext, Step};
@@ -79,12 +80,12 @@ impl Pipeline {
     pub fn build(
         spec: &BlockSpec,
         shared: &Shared,
-        addresses: &[SocketAddr],
+        endpoints: &[Endpoint],
         ours: &[SocketAddr],
     ) -> Result<Self> {
         let mut sources = Vec::new();
         if !spec.template.is_empty() {
-            let counters = |template: &_| shared.templates.counters(addresses, template);
+            let counters = |template: &_| shared.templates.counters(endpoints, template);
             sources.push(Source::Template(Templates::new(spec.template.clone(), counters)));
         }
         if let Some(hosts) = &spec.hosts {
@@ -97,11 +98,11 @@ impl Pipeline {
         let dial = chain.map(|chain| Dial {
             chain,
             cache: spec.cache.clone().map(|policy| CacheRoom {
-                partition: shared.cache.partition(&identity(spec, addresses)),
+                partition: shared.cache.partition(&identity(spec, endpoints)),
                 policy,
             }),
         });
-        let servers: Vec<String> = addresses.iter().map(|address| server_label(*address)).collect();
+        let servers: Vec<String> = endpoints.iter().map(Endpoint::label).collect();
         let place = BuildContext { lasting: &shared.lasting, servers: &servers };
         let steps = spec.steps.iter().map(|step| step.build(&place)).collect();
         // A block without handlers refuses everything.
@@ -235,14 +236,14 @@ impl CacheRoom {
 }
 
 /// The same block keeps its answers over a reload: what counts are its zones and where it listens.
-fn identity(spec: &BlockSpec, addresses: &[SocketAddr]) -> String {
+fn identity(spec: &BlockSpec, endpoints: &[Endpoint]) -> String {
     use std::fmt::Write as _;
     let mut identity = String::new();
-    for (zone, port, _) in &spec.zones {
-        let _ = write!(identity, "{zone}:{port} ");
+    for key in &spec.keys {
+        let _ = write!(identity, "{}:{} ", key.zone, key.port);
     }
-    for address in addresses {
-        let _ = write!(identity, "{address} ");
+    for endpoint in endpoints {
+        let _ = write!(identity, "{endpoint} ");
     }
     identity
 }

@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use wire::{Class, Flags, Name, RType};
 
+use crate::endpoint::{Endpoint, Transport};
 use crate::running::Running;
 
 /// A name that nobody outside can guess: a query for it in class CH is answered before anything else and is neither
@@ -72,18 +73,18 @@ async fn probe(running: &Arc<Running>) -> Result<(), String> {
     let mut asked = JoinSet::new();
     // Those after them are given no client.
     let readers = running.inboxes.len().min(house.sockets);
-    for &address in house.listeners.keys() {
+    for &endpoint in house.listeners.keys().filter(|endpoint| endpoint.transport == Transport::Dns) {
         let (running, query, places) = (running.clone(), query.clone(), places.clone());
         asked.spawn(async move {
             let _place = places.acquire_owned().await;
-            udp(&running, address, readers, &query, until).await
+            udp(&running, endpoint, readers, &query, until).await
         });
     }
     while let Some(answered) = asked.join_next().await {
         answered.map_err(|error| error.to_string())??;
     }
-    for &address in house.listeners.keys() {
-        stream(running, address, &query, until).await?;
+    for &endpoint in house.listeners.keys() {
+        stream(running, endpoint, &query, until).await?;
     }
     Ok(())
 }
@@ -91,13 +92,13 @@ async fn probe(running: &Arc<Running>) -> Result<(), String> {
 /// Asks from one fresh port after another: the kernel spreads ports over the first `workers`, who read this address.
 async fn udp(
     running: &Running,
-    address: SocketAddr,
+    endpoint: Endpoint,
     workers: usize,
     query: &[u8],
     until: Instant,
 ) -> Result<(), String> {
-    let target = reachable(address);
-    let taken = || (0..workers).map(move |worker| running.taken.count(address, worker));
+    let target = reachable(endpoint.address);
+    let taken = || (0..workers).map(move |worker| running.taken.count(endpoint, worker));
     let before: Vec<u64> = taken().collect();
     let mut answered = vec![false; workers];
     while Instant::now() < until {
@@ -123,9 +124,9 @@ async fn udp(
 }
 
 /// Asks over TCP; a connection that nobody answers in time is lost like a datagram.
-async fn stream(running: &Running, address: SocketAddr, query: &[u8], until: Instant) -> Result<(), String> {
-    let target = reachable(address);
-    let taken = || running.taken.count(address, running.inboxes.len());
+async fn stream(running: &Running, endpoint: Endpoint, query: &[u8], until: Instant) -> Result<(), String> {
+    let target = reachable(endpoint.address);
+    let taken = || running.taken.count(endpoint, running.inboxes.len());
     let before = taken();
     while Instant::now() < until {
         match timeout_at(until.min(Instant::now() + ONE_STREAM), tcp(target, query, running)).await {

@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use allocation_counter::measure;
+use server::endpoint::Endpoint;
 use server::house::{House, Shared};
 use server::observe::counters::Proto;
 use server::observe::{Format, LineRing, Logger};
@@ -104,7 +105,7 @@ impl Scene {
     /// Keeps an upstream's answer to the query in `packet`: one record per address, none is a denial.
     fn keep(&self, packet: &[u8], ttl: u32, addresses: &[[u8; 4]]) {
         let query = query(packet);
-        let zone = self.house.listeners[&AT].route.find(&query).unwrap();
+        let zone = self.house.listeners[&Endpoint::dns(AT)].route.find(&query).unwrap();
         let room = zone.block.pipeline.dial().unwrap().cache.as_ref().unwrap();
         let mut reply = packet[..12].to_vec();
         reply[2] |= 0x80;
@@ -137,7 +138,7 @@ impl Scene {
     fn ask(&mut self, packet: &[u8]) -> Option<Outcome> {
         let (now, client, tables) = (self.now, self.client, Tables::default());
         let moment = Moment { now, client, server: client, proto: Proto::Udp, writer: 0, tables: &tables };
-        let listener = &self.house.listeners[&AT];
+        let listener = &self.house.listeners[&Endpoint::dns(AT)];
         let gate = accept(packet);
         let mut outcome = Outcome::OPEN;
         let out = &mut self.out;

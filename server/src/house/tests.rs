@@ -77,7 +77,7 @@ impl Scene {
     }
 
     fn listener(&self, at: &str) -> &Listener {
-        &self.house.listeners[&at.parse::<SocketAddr>().unwrap()]
+        &self.house.listeners[&at.parse::<Endpoint>().unwrap()]
     }
 
     /// What a plugin knows of a client's query to a listen address.

@@ -12,7 +12,8 @@ use crate::plugin::forward::{is_ours, read_list, read_resolv_conf};
 /// block that forwards the root zone. TLS upstreams and our own addresses are left out; a source that has nobody else
 /// gives way to the next. Blocks while a file is read.
 pub(super) fn servers(via: &[SocketAddr], house: Option<&House>) -> Vec<SocketAddr> {
-    let ours: Vec<SocketAddr> = house.iter().flat_map(|house| house.listeners.keys().copied()).collect();
+    let ours: Vec<SocketAddr> =
+        house.iter().flat_map(|house| house.listeners.keys()).map(|endpoint| endpoint.address).collect();
     let usable = |server: &SocketAddr| !is_ours(*server, &ours) && !is_node_local(server.ip());
     let first = |servers: Vec<SocketAddr>| {
         let servers: Vec<_> = servers.into_iter().filter(usable).collect();

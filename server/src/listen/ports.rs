@@ -1,4 +1,4 @@
-//! Which addresses are bound: the workers' UDP sockets and the TCP listener of each.
+//! Which endpoints are bound: the workers' UDP sockets, where it has some, and the TCP listener of each.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 
 use super::inbox::Letter;
 use super::tcp;
+use crate::endpoint::{self, Endpoint};
 use crate::house::House;
 use crate::running::Running;
 
@@ -55,14 +56,14 @@ pub enum BindError {
     },
 }
 
-/// The bound addresses of a running server.
+/// The bound endpoints of a running server.
 #[derive(Default)]
 pub struct Ports {
     /// UDP sockets of each address that clients' queries go to. The first is the first worker's, and so on round them all.
     sockets: usize,
-    tcp: BTreeMap<SocketAddr, JoinHandle<()>>,
-    /// Those that we added to the machine, now or in an earlier life.
-    added: BTreeMap<SocketAddr, Added>,
+    listeners: BTreeMap<Endpoint, JoinHandle<()>>,
+    /// Those whose address we added to the machine, now or in an earlier life.
+    added: BTreeMap<Endpoint, Added>,
 }
 
 /// An address that is put back when somebody takes it away.
@@ -75,37 +76,39 @@ struct Added {
 
 /// Sockets bound for a configuration that is not served yet; dropping it unbinds them.
 pub struct Bound {
-    new: Vec<BoundAddress>,
+    new: Vec<BoundEndpoint>,
     /// How many sockets each address has then.
     sockets: usize,
     /// What the addresses lack that are bound already.
     more: Vec<(SocketAddr, usize, ListenSocket)>,
 }
 
-struct BoundAddress {
-    address: SocketAddr,
+struct BoundEndpoint {
+    endpoint: Endpoint,
+    /// None where nobody asks over UDP.
     sockets: Vec<ListenSocket>,
     listener: std::net::TcpListener,
     added: Option<Added>,
 }
 
 impl Ports {
-    /// Binds what `addresses` has and this does not: UDP `sockets` times, TCP once.
+    /// Binds what `endpoints` has and this does not: UDP `sockets` times, TCP once.
     ///
     /// # Errors
-    /// The first address that cannot be bound; then nothing new is bound.
+    /// The first endpoint that cannot be bound; then nothing new is bound.
     pub fn bind(
         &self,
-        addresses: impl Iterator<Item = SocketAddr>,
+        endpoints: impl Iterator<Item = Endpoint>,
         sockets: usize,
         workers: usize,
         handle: &Handle,
     ) -> Result<Bound, BindError> {
-        let mut new: Vec<BoundAddress> = Vec::new();
+        let mut new: Vec<BoundEndpoint> = Vec::new();
         let mut more = Vec::new();
-        for address in addresses {
-            if self.tcp.contains_key(&address) {
-                for nth in self.sockets.max(workers)..sockets {
+        for endpoint in endpoints {
+            let address = endpoint.address;
+            if self.listeners.contains_key(&endpoint) {
+                for nth in (self.sockets.max(workers)..sockets).filter(|_| has_udp(endpoint)) {
                     let bound =
                         ListenSocket::bind_beside(node::with_link(address), &ListenOptions::default());
                     let bound = bound.map_err(|error| explain(address, Transport::Udp, error))?;
@@ -117,9 +120,9 @@ impl Ports {
                 }
                 continue;
             }
-            let own = self.tcp.keys().copied().chain(new.iter().map(|bound| bound.address));
-            let beside = own.into_iter().any(|own| overlap(own, address));
-            match bind_one(address, sockets, workers, beside, handle) {
+            let own = self.listeners.keys().copied().chain(new.iter().map(|bound| bound.endpoint));
+            let beside = own.into_iter().any(|own| overlap(own.address, address));
+            match bind_one(endpoint, sockets, workers, beside, handle) {
                 Ok(bound) => new.push(bound),
                 // A machine without IPv6 serves IPv4 alone; an address asked for by name must be there.
                 Err(BindError::Other { error, .. })
@@ -130,7 +133,7 @@ impl Ports {
         Ok(Bound { new, sockets, more })
     }
 
-    /// Gives new sockets to the workers and to the TCP side, and takes from the workers those that are too many.
+    /// Gives new sockets to the workers and new listeners to the stream side, and takes from the workers those that are too many.
     pub fn open(&mut self, bound: Bound, running: &Arc<Running>, handle: &Handle) {
         let post = |nth: usize, letter| running.inboxes[nth % running.inboxes.len()].post(letter);
         for (address, nth, socket) in bound.more {
@@ -138,37 +141,35 @@ impl Ports {
         }
         let before = std::mem::replace(&mut self.sockets, bound.sockets);
         let keep = self.sockets;
-        for &address in self.tcp.keys().filter(|_| before != keep) {
+        for &Endpoint { address, .. } in self.listeners.keys().filter(|own| before != keep && has_udp(**own))
+        {
             post(0, Letter::Spread(address, keep));
             for nth in keep.max(running.inboxes.len())..before {
                 post(nth, Letter::Fewer { address, nth, keep });
             }
         }
-        for BoundAddress { address, sockets, listener, added } in bound.new {
+        for BoundEndpoint { endpoint, sockets, listener, added } in bound.new {
             if let Some(added) = added {
-                self.added.insert(address, added);
+                self.added.insert(endpoint, added);
             }
             for (nth, socket) in sockets.into_iter().enumerate() {
-                post(nth, Letter::Open(address, nth, socket));
+                post(nth, Letter::Open(endpoint.address, nth, socket));
             }
-            let task = handle.spawn(tcp::accept(listener, address, running.clone()));
-            self.tcp.insert(address, task);
+            let task = handle.spawn(tcp::accept(listener, endpoint, running.clone()));
+            self.listeners.insert(endpoint, task);
         }
     }
 
-    /// Closes every address that `keep` does not name; what waits there is served by `old`.
-    pub fn close_others(&mut self, keep: impl Fn(&SocketAddr) -> bool, old: &Arc<House>, running: &Running) {
-        self.tcp.retain(|address, task| {
-            let stays = keep(address);
+    /// Closes every endpoint that `keep` does not name; what waits there is served by `old`.
+    pub fn close_others(&mut self, keep: impl Fn(&Endpoint) -> bool, old: &Arc<House>, running: &Running) {
+        self.listeners.retain(|endpoint, task| {
+            let stays = keep(endpoint);
             if !stays {
-                task.abort();
-                for inbox in &running.inboxes {
-                    inbox.post(Letter::Close(*address, old.clone()));
-                }
+                close(*endpoint, task, old, running);
             }
             stays
         });
-        self.added.retain(|address, _| keep(address));
+        self.added.retain(|endpoint, _| keep(endpoint));
     }
 
     /// Whether there is an address to watch over.
@@ -184,11 +185,12 @@ impl Ports {
         let mut all_there = true;
         let mut anew = Vec::new();
         let workers = running.inboxes.len();
-        for (address, added) in &mut self.added {
+        for (endpoint, added) in &mut self.added {
+            let address = endpoint.address;
             if node::has_address(address.ip()) {
                 continue;
             }
-            let link = match handle.block_on(add(*address)) {
+            let link = match handle.block_on(add(address)) {
                 Ok(node::Added::AddedTo { link }) => link,
                 Ok(node::Added::AlreadyThere { .. }) => continue,
                 Err(error) => {
@@ -203,19 +205,16 @@ impl Ports {
             added.told = false;
             let text = format!("{} was taken from this machine; it is back, on {link}", address.ip());
             running.logger.warning(None, &text);
-            if scope_id(node::with_link(*address)) != added.scope_id {
-                match bind_one(*address, self.sockets, workers, false, handle) {
+            if scope_id(node::with_link(address)) != added.scope_id {
+                match bind_one(*endpoint, self.sockets, workers, false, handle) {
                     Ok(bound) => anew.push(bound),
                     Err(error) => running.logger.error(None, &error.to_string()),
                 }
             }
         }
         for bound in anew {
-            if let Some(task) = self.tcp.remove(&bound.address) {
-                task.abort();
-            }
-            for inbox in &running.inboxes {
-                inbox.post(Letter::Close(bound.address, running.house.load_full()));
+            if let Some(task) = self.listeners.remove(&bound.endpoint) {
+                close(bound.endpoint, &task, &running.house.load_full(), running);
             }
             let bound = Bound { new: vec![bound], sockets: self.sockets, more: Vec::new() };
             self.open(bound, running, handle);
@@ -226,11 +225,12 @@ impl Ports {
     /// As [`Self::put_back`], and for every address that a start would add: a reload promises what a start does. What it
     /// cannot add is told, and its sockets stay.
     pub fn put_back_all(&mut self, running: &Arc<Running>, handle: &Handle) -> bool {
-        for address in self.tcp.keys().filter(|address| !address.ip().is_unspecified()) {
-            if !self.added.contains_key(address) && !node::has_address(address.ip()) {
+        for endpoint in self.listeners.keys().filter(|own| !own.address.ip().is_unspecified()) {
+            let address = endpoint.address;
+            if !self.added.contains_key(endpoint) && !node::has_address(address.ip()) {
                 if is_link_local(address.ip()) {
-                    let scope_id = scope_id(*address);
-                    self.added.insert(*address, Added { scope_id, told: false });
+                    let scope_id = scope_id(address);
+                    self.added.insert(*endpoint, Added { scope_id, told: false });
                 } else {
                     let text = format!("no interface has {} any more: nobody is served there", address.ip());
                     running.logger.warning(None, &text);
@@ -242,33 +242,26 @@ impl Ports {
 
     /// Takes no more TCP connections; those that are open go on.
     pub fn stop_accepting(&mut self) {
-        for task in self.tcp.values() {
+        for task in self.listeners.values() {
             task.abort();
         }
     }
-
-    /// The addresses bound.
-    pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
-        self.tcp.keys().copied()
-    }
 }
 
-/// Binds an address; of its sockets each worker has one at least to send by, and clients' queries go to `count` of them.
+/// Binds an endpoint; of its UDP sockets each worker has one at least to send by, and clients' queries go to `count` of
+/// them.
 fn bind_one(
-    address: SocketAddr,
+    endpoint: Endpoint,
     count: usize,
     workers: usize,
     beside: bool,
     handle: &Handle,
-) -> Result<BoundAddress, BindError> {
-    let options = ListenOptions::default();
-    let bind = || {
-        let bind = if beside { ListenSocket::bind_beside } else { ListenSocket::bind_first };
-        bind(node::with_link(address), &options)
-    };
+) -> Result<BoundEndpoint, BindError> {
+    let address = endpoint.address;
+    let bind = || bind_sockets(endpoint, count, workers, beside);
     let mut ours = is_link_local(address.ip()) && node::link_of(address.ip()).as_deref() == Some(node::LINK);
-    let first = match bind() {
-        Err(error) if is_absent(address, &error) => {
+    let (sockets, listener) = match bind() {
+        Err((_, error)) if is_absent(address, &error) => {
             let added = handle.block_on(add(address));
             let added = added.map_err(|error| BindError::Absent { address, error })?;
             ours |= matches!(added, node::Added::AddedTo { .. });
@@ -276,34 +269,58 @@ fn bind_one(
         }
         result => result,
     }
-    .map_err(|error| explain(address, Transport::Udp, error))?;
-    let mut sockets = vec![first];
-    for _ in 1..count.max(workers) {
-        let sibling = sockets[0].bind_sibling();
-        sockets.push(sibling.map_err(|error| explain(address, Transport::Udp, error))?);
-    }
-    if count < workers {
-        let spread = sockets[0].spread_over(count as u32);
-        spread.map_err(|error| explain(address, Transport::Udp, error))?;
-    }
-    let listener = sockets::tcp_listener(node::with_link(address), TCP_BACKLOG, !beside)
-        .and_then(|listener| {
-            // Connections inherit them. The kernel doubles the numbers, and lets what nobody reads grow to megabytes without.
-            let socket = socket2::SockRef::from(&listener);
-            socket.set_send_buffer_size(TCP_SEND_BYTES)?;
-            socket.set_recv_buffer_size(TCP_RECEIVE_BYTES)?;
-            Ok(listener)
-        })
-        .map_err(|error| explain(address, Transport::Tcp, error))?;
+    .map_err(|(transport, error)| explain(address, transport, error))?;
     let scope_id = scope_id(node::with_link(address));
-    Ok(BoundAddress { address, sockets, listener, added: ours.then_some(Added { scope_id, told: false }) })
+    Ok(BoundEndpoint { endpoint, sockets, listener, added: ours.then_some(Added { scope_id, told: false }) })
 }
 
-/// Whether one of two addresses is every address, and the port is the same: two blocks, one with `bind` and one without.
+fn bind_sockets(
+    endpoint: Endpoint,
+    count: usize,
+    workers: usize,
+    beside: bool,
+) -> Result<(Vec<ListenSocket>, std::net::TcpListener), (Transport, io::Error)> {
+    let (address, options) = (node::with_link(endpoint.address), ListenOptions::default());
+    let mut sockets = Vec::new();
+    if has_udp(endpoint) {
+        let bind = if beside { ListenSocket::bind_beside } else { ListenSocket::bind_first };
+        let udp = |error| (Transport::Udp, error);
+        sockets.push(bind(address, &options).map_err(udp)?);
+        for _ in 1..count.max(workers) {
+            sockets.push(sockets[0].bind_sibling().map_err(udp)?);
+        }
+        if count < workers {
+            sockets[0].spread_over(count as u32).map_err(udp)?;
+        }
+    }
+    let tcp = |error| (Transport::Tcp, error);
+    let listener = sockets::tcp_listener(address, TCP_BACKLOG, !beside).map_err(tcp)?;
+    // Connections inherit them. The kernel doubles the numbers, and lets what nobody reads grow to megabytes without.
+    let socket = socket2::SockRef::from(&listener);
+    socket.set_send_buffer_size(TCP_SEND_BYTES).map_err(tcp)?;
+    socket.set_recv_buffer_size(TCP_RECEIVE_BYTES).map_err(tcp)?;
+    Ok((sockets, listener))
+}
+
+/// Ends a listener. Its UDP sockets are read to their ends, and what is there is served by `house`.
+fn close(endpoint: Endpoint, task: &JoinHandle<()>, house: &Arc<House>, running: &Running) {
+    task.abort();
+    for inbox in running.inboxes.iter().filter(|_| has_udp(endpoint)) {
+        inbox.post(Letter::Close(endpoint.address, house.clone()));
+    }
+}
+
+/// Whether the workers serve it over UDP.
+fn has_udp(endpoint: Endpoint) -> bool {
+    endpoint.transport == endpoint::Transport::Dns
+}
+
+/// Whether both want connections to the same address and port: one listens everywhere, or one takes the other's place, as
+/// where a reload changes the transport.
 fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     one.port() == other.port()
         && one.is_ipv4() == other.is_ipv4()
-        && (one.ip().is_unspecified() || other.ip().is_unspecified())
+        && (one.ip() == other.ip() || one.ip().is_unspecified() || other.ip().is_unspecified())
 }
 
 fn scope_id(address: SocketAddr) -> u32 {

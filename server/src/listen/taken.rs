@@ -1,16 +1,16 @@
 //! What was taken off each listen socket: proof that somebody reads it, where our own probes find no room in it.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::endpoint::Endpoint;
 use crate::observe::counters::Counter;
 
-/// How often something was taken, by listen address and whoever takes it: a worker from its UDP socket, and, as if it
-/// were one worker more, the TCP side from its listener. An address that is closed keeps its count.
+/// How often something was taken, by endpoint and whoever takes it: a worker from its UDP socket, and, as if it
+/// were one worker more, the TCP side from its listener. One that is closed keeps its count.
 #[derive(Debug, Default)]
 pub struct Taken {
-    sockets: Mutex<HashMap<(SocketAddr, usize), Arc<Takes>>>,
+    sockets: Mutex<HashMap<(Endpoint, usize), Arc<Takes>>>,
 }
 
 /// Batches taken off one socket, or connections. On a cache line of its own, for its one writer is in a hurry.
@@ -28,16 +28,16 @@ impl Takes {
 
 impl Taken {
     /// The counter of this socket, made on first use.
-    pub fn socket(&self, address: SocketAddr, taker: usize) -> Arc<Takes> {
-        self.sockets().entry((address, taker)).or_default().clone()
+    pub fn socket(&self, endpoint: Endpoint, taker: usize) -> Arc<Takes> {
+        self.sockets().entry((endpoint, taker)).or_default().clone()
     }
 
     /// How often this socket was taken from.
-    pub fn count(&self, address: SocketAddr, taker: usize) -> u64 {
-        self.sockets().get(&(address, taker)).map_or(0, |takes| takes.0.get())
+    pub fn count(&self, endpoint: Endpoint, taker: usize) -> u64 {
+        self.sockets().get(&(endpoint, taker)).map_or(0, |takes| takes.0.get())
     }
 
-    fn sockets(&self) -> MutexGuard<'_, HashMap<(SocketAddr, usize), Arc<Takes>>> {
+    fn sockets(&self) -> MutexGuard<'_, HashMap<(Endpoint, usize), Arc<Takes>>> {
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

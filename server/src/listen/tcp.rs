@@ -17,6 +17,7 @@ use super::inbox::{Client, Waiter};
 use super::place::{Place, Waits};
 use super::stream_reply::StreamReply;
 use crate::clock;
+use crate::endpoint::Endpoint;
 use crate::failure::Failure;
 use crate::observe::counters::Proto;
 use crate::plugin::Moment;
@@ -25,13 +26,13 @@ use crate::running::Running;
 use crate::serve::{self, Outcome, Room, Seen, Served};
 use crate::setup::TimeoutsSpec;
 
-/// Accepts connections on one address until it is aborted.
-pub(super) async fn accept(listener: std::net::TcpListener, address: SocketAddr, running: Arc<Running>) {
+/// Accepts connections on one endpoint until it is aborted.
+pub(super) async fn accept(listener: std::net::TcpListener, endpoint: Endpoint, running: Arc<Running>) {
     let listener = match TcpListener::from_std(listener) {
         Ok(listener) => listener,
-        Err(error) => return running.fatal(&format!("cannot serve {address} (tcp): {error}")),
+        Err(error) => return running.fatal(&format!("cannot serve {endpoint} (tcp): {error}")),
     };
-    let taken = running.taken.socket(address, running.inboxes.len());
+    let taken = running.taken.socket(endpoint, running.inboxes.len());
     // It was raised at the start; where it cannot be told, running out of them does.
     let limit = sockets::raise_open_files_limit().map_or(u64::MAX, |(_, limit)| limit);
     loop {
@@ -44,8 +45,8 @@ pub(super) async fn accept(listener: std::net::TcpListener, address: SocketAddr,
                 let Some(place) = running.connections.enter(peer, running.since_start_ms(now)) else {
                     continue;
                 };
-                let local = stream.local_addr().unwrap_or(address);
-                let connection = Connection::new(address, local, peer, running.clone(), place, stream, now);
+                let local = stream.local_addr().unwrap_or(endpoint.address);
+                let connection = Connection::new(endpoint, local, peer, running.clone(), place, stream, now);
                 tokio::spawn(connection.serve());
                 if last {
                     running.connections.make_room();
@@ -53,7 +54,7 @@ pub(super) async fn accept(listener: std::net::TcpListener, address: SocketAddr,
                 }
             }
             Err(error) => {
-                running.io_error("accept", address, &error, clock::now());
+                running.io_error("accept", endpoint.address, &error, clock::now());
                 // EMFILE, ENFILE: descriptors are short.
                 if matches!(error.raw_os_error(), Some(24 | 23)) {
                     running.connections.make_room();
@@ -65,8 +66,8 @@ pub(super) async fn accept(listener: std::net::TcpListener, address: SocketAddr,
 }
 
 struct Connection {
-    /// The listen address.
-    address: SocketAddr,
+    /// Where it came in.
+    endpoint: Endpoint,
     /// The address the client asked.
     local: SocketAddr,
     peer: SocketAddr,
@@ -119,7 +120,7 @@ impl Drop for Connection {
 
 impl Connection {
     fn new(
-        address: SocketAddr,
+        endpoint: Endpoint,
         local: SocketAddr,
         peer: SocketAddr,
         running: Arc<Running>,
@@ -128,7 +129,7 @@ impl Connection {
         now: Instant,
     ) -> Self {
         Self {
-            address,
+            endpoint,
             local,
             peer,
             running,
@@ -149,7 +150,7 @@ impl Connection {
     async fn serve(mut self) {
         // Replies are small and must not wait for each other's ACK.
         let _ = self.stream.set_nodelay(true);
-        let limits = match self.running.house.load().listeners.get(&self.address) {
+        let limits = match self.running.house.load().listeners.get(&self.endpoint) {
             Some(listener) => listener.timeouts,
             None => return,
         };
@@ -381,7 +382,7 @@ impl Connection {
     fn try_query(&self, message: &[u8], whole: bool, out: &mut Vec<u8>) -> bool {
         let now = clock::now();
         let house = self.running.house.load();
-        let Some(listener) = house.listeners.get(&self.address) else { return false };
+        let Some(listener) = house.listeners.get(&self.endpoint) else { return false };
         let tables = Tables::default();
         let (client, server, writer) = (self.peer, self.local, self.running.inboxes.len());
         let moment = Moment { now, client, server, proto: Proto::Tcp, writer, tables: &tables };

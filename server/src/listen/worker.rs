@@ -26,6 +26,7 @@ use super::desk::Desk;
 use super::inbox::{A_TURN, Client, Letter, Waiter};
 use super::socket::OpenSocket;
 use crate::clock;
+use crate::endpoint::Endpoint;
 use crate::failure::Failure;
 use crate::house::{House, ServedZone};
 use crate::observe::counters::Proto;
@@ -256,7 +257,7 @@ impl Worker {
     fn serve_batch(&mut self, house: &House, place: usize, now: Instant) -> bool {
         let Some(socket) = self.desk.socket(place) else { return true };
         let address = socket.address;
-        let Some(listener) = house.listeners.get(&address) else { return false };
+        let Some(listener) = house.listeners.get(&Endpoint::dns(address)) else { return false };
         let (mut gate, tables) = (Gate::Drop, Tables::default());
         for outcome in &mut self.outcomes[..self.received.len()] {
             outcome.counted = false;
@@ -346,7 +347,7 @@ impl Worker {
         let nanos = now.saturating_duration_since(began).as_nanos() as u64;
         let Some(socket) = self.desk.socket(place) else { return };
         let address = socket.address;
-        let Some(listener) = house.listeners.get(&address) else { return };
+        let Some(listener) = house.listeners.get(&Endpoint::dns(address)) else { return };
         let mut served = self.outcomes.iter().enumerate().take(self.received.len());
         let mut observe = || {
             for (index, outcome) in &mut served {

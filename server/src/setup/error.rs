@@ -197,8 +197,8 @@ pub enum SetupError {
         "plugin/forward: the upstream {upstream} is this server itself and leads back to this block: queries would go round in circles; name another one"
     )]
     Circle {
-        /// The address.
-        upstream: SocketAddr,
+        /// Where it is asked.
+        upstream: crate::endpoint::Endpoint,
     },
     /// A file of upstreams without one.
     #[error("plugin/forward: no nameserver in {0}; expected lines such as `nameserver 192.0.2.53`")]

@@ -20,6 +20,7 @@ pub use observe::{
 };
 pub use small::TimeoutsSpec;
 
+use crate::endpoint::Transport;
 pub use crate::plugin::bind::BindSpec;
 pub use crate::plugin::cache::CacheSpec;
 pub use crate::plugin::forward::setup::{ForwardSpec, Target, TlsFiles};
@@ -42,8 +43,8 @@ pub struct Spec {
 pub struct BlockSpec {
     /// Where its first key stands.
     pub at: Location,
-    /// Its zones with their ports, in file order.
-    pub zones: Vec<(Name, u16, Location)>,
+    /// Its keys, one for each zone, in file order.
+    pub keys: Vec<Key>,
     /// The directives it has, in the order in which they take effect.
     pub directives: Vec<&'static str>,
     /// `bind`; empty means every address.
@@ -89,8 +90,21 @@ pub struct BlockSpec {
 impl BlockSpec {
     /// The zones without ports.
     pub fn zone_names(&self) -> Vec<Name> {
-        self.zones.iter().map(|(zone, ..)| *zone).collect()
+        self.keys.iter().map(|key| key.zone).collect()
     }
+}
+
+/// A zone, and where it is served.
+#[derive(Debug, Clone)]
+pub struct Key {
+    /// The zone.
+    pub zone: Name,
+    /// How clients ask.
+    pub transport: Transport,
+    /// At which port.
+    pub port: u16,
+    /// Where it stands.
+    pub at: Location,
 }
 
 /// `fallthrough [ZONES...]`: for which names the next plugin is asked.
@@ -138,7 +152,7 @@ impl Spec {
 }
 
 fn read_block(block: &corefile::ServerBlock, default_port: u16) -> Result<BlockSpec> {
-    let mut zones = Vec::new();
+    let mut keys = Vec::new();
     for key in &block.keys {
         let scheme = match key.scheme {
             Scheme::Dns => None,
@@ -152,11 +166,12 @@ fn read_block(block: &corefile::ServerBlock, default_port: u16) -> Result<BlockS
             return Err(Located::new(&key.written.at, SetupError::SchemeNotBuilt(scheme)));
         }
         for zone in &key.zones {
-            zones.push((
-                zone_text(zone, &key.written.at)?,
-                key.port.unwrap_or(default_port),
-                key.written.at.clone(),
-            ));
+            keys.push(Key {
+                zone: zone_text(zone, &key.written.at)?,
+                transport: Transport::Dns,
+                port: key.port.unwrap_or(default_port),
+                at: key.written.at.clone(),
+            });
         }
     }
     for directive in &block.directives {
@@ -165,7 +180,7 @@ fn read_block(block: &corefile::ServerBlock, default_port: u16) -> Result<BlockS
     let all = |name: &str| -> Vec<&Directive> {
         block.directives.iter().filter(|directive| directive.name.text == name).collect()
     };
-    let own: Vec<Name> = zones.iter().map(|(zone, ..)| *zone).collect();
+    let own: Vec<Name> = keys.iter().map(|key| key.zone).collect();
     let root = present(&all("root"), small::parse_root)?;
     Ok(BlockSpec {
         at: block.at.clone(),
@@ -189,7 +204,7 @@ fn read_block(block: &corefile::ServerBlock, default_port: u16) -> Result<BlockS
         template: template::setup::parse(&all("template"), &own)?,
         timeouts: present(&all("timeouts"), small::parse_timeouts)?,
         whoami: present(&all("whoami"), |d| args::bare("whoami", d))?.is_some(),
-        zones,
+        keys,
     })
 }
 
@@ -371,8 +386,8 @@ pub(crate) mod tests {
             let text = format!("{key} {{\nwhoami\n}}\n");
             let corefile =
                 corefile::read_text("Corefile", text.as_bytes(), Path::new("/"), &|_| None).unwrap();
-            let zones = &Spec::read(&corefile, port).unwrap().blocks[0].zones;
-            let zones: Vec<String> = zones.iter().map(|(zone, port, _)| format!("{zone} {port}")).collect();
+            let keys = &Spec::read(&corefile, port).unwrap().blocks[0].keys;
+            let zones: Vec<String> = keys.iter().map(|key| format!("{} {}", key.zone, key.port)).collect();
             assert_eq!(zones.join(", "), expected, "{key}");
         }
     }

@@ -9,6 +9,7 @@ use sockets::{Epoll, Interest, ListenSocket};
 use super::super::socket::{Last, OpenSocket};
 use super::super::worker::LISTEN;
 use super::Desk;
+use crate::endpoint::Endpoint;
 use crate::house::House;
 
 impl Desk {
@@ -29,7 +30,7 @@ impl Desk {
         socket: ListenSocket,
         epoll: &Epoll,
     ) -> io::Result<()> {
-        let taken = self.running.taken.socket(address, self.index);
+        let taken = self.running.taken.socket(Endpoint::dns(address), self.index);
         self.adopt(OpenSocket::new(address, nth, socket, taken), epoll)
     }
 

@@ -13,7 +13,8 @@ use forwarder::{Chain, Group, ResolveError, TlsSettings, TlsSpec, Upstream};
 use readfile::Look;
 use wire::Name;
 
-use crate::circles::Search;
+use crate::circles::{self, Search};
+use crate::endpoint::Endpoint;
 use crate::house::{Block, House, Shared};
 use crate::observe::Logger;
 use crate::setup::SetupError;
@@ -261,15 +262,15 @@ impl Follow {
     }
 
     /// The first of these that leads back to the stanza.
-    fn circle(&self, group: &Group, house: &House, upstreams: &[Arc<Upstream>]) -> Option<SocketAddr> {
+    fn circle(&self, group: &Group, house: &House, upstreams: &[Arc<Upstream>]) -> Option<Endpoint> {
         let owns = |block: &&Arc<Block>| {
             let groups = block.pipeline.dial().map(|dial| dial.chain.groups()).unwrap_or_default();
             groups.iter().any(|own| std::ptr::eq(&**own, group))
         };
         let block = house.blocks.iter().find(owns)?.index;
-        let mut addresses = upstreams.iter().map(|upstream| upstream.address());
+        let mut endpoints = upstreams.iter().map(|upstream| circles::endpoint(upstream));
         let mut search = Search::new(house);
-        addresses.find(|address| search.leads_back(block, &self.spec.group.from, *address))
+        endpoints.find(|endpoint| search.leads_back(block, &self.spec.group.from, *endpoint))
     }
 }
 

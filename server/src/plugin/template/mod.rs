@@ -12,6 +12,7 @@ use gotemplate::{Fields, List, Map, Schema, Value};
 use regex::{Captures, Regex};
 use wire::{Class, Flags, Name, Query, RType, Rcode, Reply, Section};
 
+use crate::endpoint::Endpoint;
 use crate::failure::Failure;
 use crate::observe::counters::{Counter, Proto};
 use crate::plugin::{Lookup, Moment};
@@ -431,10 +432,10 @@ pub struct TemplateLabels {
 
 impl TemplateRegistry {
     /// The counters of the template, made on first use.
-    pub fn counters(&self, addresses: &[SocketAddr], spec: &TemplateSpec) -> Arc<TemplateCounters> {
+    pub fn counters(&self, endpoints: &[Endpoint], spec: &TemplateSpec) -> Arc<TemplateCounters> {
         let records = spec.answer.iter().chain(&spec.authority).chain(&spec.additional);
         let labels = TemplateLabels {
-            server: addresses.first().map(|&address| crate::house::server_label(address)).unwrap_or_default(),
+            server: endpoints.first().map(Endpoint::label).unwrap_or_default(),
             zone: spec.zones.first().map(ToString::to_string).unwrap_or_default(),
             class: spec.class.to_string(),
             rtype: spec.rtype.to_string(),
