@@ -18,7 +18,6 @@ mod group;
 pub mod health;
 mod machine;
 mod metrics;
-pub mod native;
 mod policy;
 pub mod resolv_conf;
 mod resolve;

@@ -6,7 +6,7 @@ use std::time;
 
 use wire::Rcode;
 
-use crate::native::{Native, NativeCounts};
+use histogram::{Native, NativeCounts};
 
 /// Upper bounds of [`Duration`]'s buckets in seconds, as CoreDNS has them: 0.25 ms, doubled 15 times; +Inf follows.
 pub const DURATION_BUCKETS: [f64; 16] = {

@@ -1,6 +1,6 @@
 //! Models of what threads do to each other: waker, letter box, flight registry and log ring.
 //!
-//! The files of `sockets` and `server` themselves are compiled here a second time, with loom's atomics, locks and counted
+//! The files of `sockets`, `observe` and `server` themselves are compiled here a second time, with loom's atomics, locks and counted
 //! pointers where theirs say `crate::sync`. The tests run a few steps of them in every order that so many preemptions allow,
 //! with every value that a weak memory may show. Loom knows no load that sees a later store: what only such a load would
 //! break is not found here.
@@ -15,7 +15,7 @@ pub mod flights;
 pub mod mailbox;
 #[path = "../../sockets/src/pending.rs"]
 mod pending;
-#[path = "../../server/src/observe/ring.rs"]
+#[path = "../../observe/src/ring.rs"]
 pub mod ring;
 
 mod sync {

@@ -8,7 +8,6 @@
 pub mod admin;
 mod circles;
 pub mod cli;
-pub mod clock;
 pub mod control;
 pub mod endpoint;
 pub mod evaluation;
@@ -22,7 +21,6 @@ pub mod listen;
 #[cfg(test)]
 mod mishap;
 pub mod node_resolver;
-pub mod observe;
 pub mod origin;
 mod pace;
 pub mod pipeline;
@@ -38,4 +36,6 @@ mod text;
 mod watchdog;
 mod zonetext;
 
+pub use clock;
 pub use explain::explain;
+pub use observe;

@@ -1,5 +1,5 @@
 //! What threads share by. Files whose steps are modelled (`models/`) take it from here; there, loom's stands in this place.
 
-pub(crate) use std::sync::{Arc, Mutex, MutexGuard, PoisonError, atomic};
+pub(crate) use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub(crate) use sockets::Waker;

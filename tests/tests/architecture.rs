@@ -15,7 +15,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("node", &[]),
     ("hostsfile", &["readfile", "wire"]),
     ("cache", &["wire"]),
-    ("forwarder", &["readfile", "wire"]),
+    ("clock", &[]),
+    ("histogram", &[]),
+    ("forwarder", &["histogram", "readfile", "wire"]),
+    ("observe", &["clock", "corefile", "histogram", "wire"]),
     ("kubernetes", &["wire"]),
     ("refresh", &["wire", "hostsfile"]),
 ];
@@ -79,10 +82,10 @@ fn the_wall_clock_is_read_for_what_is_printed_and_what_files_say_alone() {
     let readers = [
         // The Date of the admin pages.
         "server/src/admin/connection.rs",
-        "server/src/clock.rs",
-        "server/src/observe/json.rs",
-        "server/src/observe/log.rs",
-        "server/src/observe/logger.rs",
+        "clock/src/lib.rs",
+        "observe/src/json.rs",
+        "observe/src/log.rs",
+        "observe/src/logger.rs",
         // When a file was written: `coredns_hosts_reload_timestamp_seconds`.
         "server/src/plugin/hosts/file.rs",
         // When the entries of a hosts file were learned, for the process that reads it next.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use std::{io, iter};
 
 use corefile::go::format_duration;
-use forwarder::native::{Native, NativeCounts};
+use histogram::{Native, NativeCounts};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -141,7 +141,8 @@ const SLOW: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::logger::{Format, tests::Paper};
+    use crate::observe::logger::Format;
+    use crate::observe::paper::Paper;
     use tokio::net::TcpListener;
     use tokio::runtime;
 

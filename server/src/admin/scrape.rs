@@ -173,7 +173,7 @@ mod tests {
     use super::*;
     use crate::observe::Metric;
     use crate::observe::logger::Format;
-    use crate::observe::logger::tests::Paper;
+    use crate::observe::paper::Paper;
 
     /// Less than three pages.
     const UNREAD: usize = 80;

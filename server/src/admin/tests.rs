@@ -11,7 +11,7 @@ use tokio::runtime::Runtime;
 use super::connection::Patience;
 use super::seats::CONNECTIONS;
 use super::*;
-use crate::observe::logger::tests::Paper;
+use crate::observe::paper::Paper;
 use crate::observe::{Families, Format, Logger, Metric, Source};
 use crate::setup::AdminAddress;
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::observe::Format;
 use crate::observe::counters::Proto;
-use crate::observe::logger::tests::Paper;
+use crate::observe::paper::Paper;
 use crate::origin::{Draft, Origin};
 use crate::plugin::Moment;
 use crate::plugin::hosts::Tables;
@@ -43,7 +43,7 @@ impl Scene {
     pub(crate) fn build(corefile: &str) -> std::result::Result<Self, String> {
         let runtime = Builder::new_current_thread().build().unwrap();
         let (logger, paper) = Paper::logger(Format::Text);
-        let now = crate::clock::now();
+        let now = clock::now();
         let (mut shared, _probes) = Shared::new(1 << 20, 1, runtime.handle(), logger, now);
         shared.resolve_names = false;
         let house = Self::read(corefile, &shared)?;

@@ -54,7 +54,7 @@ impl Desk {
             upstreams: Upstreams::new(),
             refused: Vec::new(),
             lines,
-            now: crate::clock::now(),
+            now: clock::now(),
             scratch: Vec::new(),
             inner: Vec::new(),
         }

@@ -21,7 +21,7 @@ use crate::clock;
 use crate::control::Server;
 use crate::keeping::Environment;
 use crate::mishap::{HALTED, SICK, turns};
-use crate::observe::logger::tests::Paper;
+use crate::observe::paper::Paper;
 use crate::observe::{Format, Logger};
 use crate::origin::Origin;
 use crate::running::Running;

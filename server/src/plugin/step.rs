@@ -257,10 +257,10 @@ pub(crate) mod testing {
         let client = client.parse().unwrap();
         let tables = Tables::default();
         let moment = Moment {
-            now: crate::clock::now(),
+            now: clock::now(),
             client: std::net::SocketAddr::new(client, 4321),
             server: "127.0.0.1:53".parse().unwrap(),
-            proto: crate::observe::counters::Proto::Udp,
+            proto: observe::counters::Proto::Udp,
             writer: 0,
             tables: &tables,
         };

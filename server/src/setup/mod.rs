@@ -14,10 +14,10 @@ use corefile::{Corefile, Directive, Located, Location, Scheme};
 use wire::Name;
 
 pub use error::SetupError;
-pub use observe::{
-    AdminAddress, Classes, Consolidate, ErrorsSpec, HealthSpec, Level, LogRule, PrometheusSpec, ReadySpec,
-    ReloadSpec,
-};
+pub use self::observe::{AdminAddress, HealthSpec, PrometheusSpec, ReadySpec, ReloadSpec};
+pub use ::observe::errors::{Consolidate, ErrorsSpec};
+pub use ::observe::log::{Classes, LogRule};
+pub use ::observe::logger::Level;
 pub use small::TimeoutsSpec;
 
 use crate::endpoint::Transport;

@@ -4,33 +4,13 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use corefile::{Directive, Located};
-use regex::Regex;
+use observe::errors::{Consolidate, ErrorsSpec};
+use observe::log::{Classes, LogRule};
+use observe::logger::Level;
 use wire::Name;
 
 use super::SetupError;
 use super::args::{Args, Result, bad, duration, flag, no_block, once, regex, unknown_property, zones_or};
-
-/// One line of `log`: which queries are logged, and how.
-#[derive(Debug, Clone)]
-pub struct LogRule {
-    /// Names within this zone.
-    pub zone: Name,
-    /// CoreDNS's format text, `{common}` and `{combined}` already replaced.
-    pub format: String,
-    /// Which outcomes.
-    pub classes: Classes,
-}
-
-/// Classes of outcomes that `log` tells apart.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Classes {
-    /// NOERROR with an answer or a delegation, and everything else that is none of the others.
-    pub success: bool,
-    /// NXDOMAIN and NODATA.
-    pub denial: bool,
-    /// SERVFAIL, NOTIMP, REFUSED and other rcodes.
-    pub error: bool,
-}
 
 /// CoreDNS's `{common}` format, the default.
 pub(crate) const COMMON: &str = r#"{remote}:{port} - {>id} "{type} {class} {name} {proto} {size} {>do} {>bufsize}" {rcode} {>rflags} {rsize} {duration}"#;
@@ -72,39 +52,6 @@ pub(crate) fn parse_log(directives: &[&Directive]) -> Result<Vec<LogRule>> {
         }
     }
     Ok(rules)
-}
-
-/// What `errors` says.
-#[derive(Debug, Clone, Default)]
-pub struct ErrorsSpec {
-    /// Patterns whose errors are counted and printed once in a while; the first that matches decides.
-    pub consolidate: Vec<Consolidate>,
-}
-
-/// One `consolidate`.
-#[derive(Debug, Clone)]
-pub struct Consolidate {
-    /// How long errors are counted before they are printed.
-    pub period: Duration,
-    /// Which errors.
-    pub pattern: Regex,
-    /// At which level they are printed.
-    pub level: Level,
-    /// Whether the first one is printed at once.
-    pub show_first: bool,
-}
-
-/// A log level, as CoreDNS prints it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Level {
-    /// `[DEBUG]`.
-    Debug,
-    /// `[INFO]`.
-    Info,
-    /// `[WARNING]`.
-    Warning,
-    /// `[ERROR]`.
-    Error,
 }
 
 /// Reads the one `errors` of a server block.

@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_name_is_due_when_its_ttl_is_over_and_soon_after_a_failure() {
-        let now = crate::clock::now();
+        let now = clock::now();
         let wanted = (Name::from_text("dns.example").unwrap(), vec!["192.0.2.53:53".parse().unwrap()]);
         let mut kept = Kept {
             names: vec![(wanted.clone(), addresses(&["192.0.2.1", "192.0.2.2"], 60))],

@@ -78,7 +78,7 @@ impl WeightFiles {
         let current = known.map(|known| known.current.load_full()).unwrap_or_default();
         let weights = Arc::new(Weights { file: file.to_owned(), reload, current: ArcSwap::from(current) });
         let weak = Arc::downgrade(&weights);
-        let next = Some(crate::clock::now());
+        let next = Some(clock::now());
         files.push(Followed { weights: weak, look: Look::default(), text: None, failed: false, next });
         weights
     }

@@ -19,8 +19,8 @@ pub fn lookup(moment: &Moment<'_>, query: &Query<'_>, reply: &mut Reply<'_>) -> 
         }
     }
     let label: &[u8] = match moment.proto {
-        crate::observe::counters::Proto::Udp => b"\x04_udp",
-        crate::observe::counters::Proto::Tcp => b"\x04_tcp",
+        observe::counters::Proto::Udp => b"\x04_udp",
+        observe::counters::Proto::Tcp => b"\x04_tcp",
     };
     // A name too long for one more label has no SRV owner.
     if label.len() + query.name.as_wire().len() <= wire::MAX_NAME {
@@ -55,9 +55,9 @@ mod tests {
         ] {
             let moment = Moment {
                 server: "127.0.0.1:53".parse().unwrap(),
-                now: crate::clock::now(),
+                now: clock::now(),
                 client: client.parse().unwrap(),
-                proto: crate::observe::counters::Proto::Udp,
+                proto: observe::counters::Proto::Udp,
                 writer: 0,
                 tables: &Tables::default(),
             };

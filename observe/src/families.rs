@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use forwarder::native::NativeCounts;
+use histogram::NativeCounts;
 
 /// Who has metrics to add. Called for every page, from a thread that serves nobody; no waiting all the same.
 pub trait Source: Send + Sync {

@@ -1,6 +1,6 @@
 //! The zones' counters as CoreDNS's families of `prometheus` and `cache`, and our own of `hosts`.
 
-use forwarder::native::NativeCounts;
+use histogram::NativeCounts;
 
 use super::counters::{
     Counter, DURATIONS, Histogram, NativeCounters, NativeSums, Proto, RCODES, SIZES, TYPES, ZoneCounters,

@@ -18,7 +18,10 @@ mod json;
 pub mod log;
 pub mod logger;
 pub mod names;
+#[doc(hidden)]
+pub mod paper;
 pub mod ring;
+mod sync;
 mod text;
 mod writer;
 mod zones;

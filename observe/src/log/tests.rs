@@ -1,7 +1,7 @@
 //! Log formats, and what they make of a query.
 
 use super::*;
-use crate::observe::logger::tests::Paper;
+use crate::paper::Paper;
 use std::time::{Duration, UNIX_EPOCH};
 
 const COMMON: &str = r#"{remote}:{port} - {>id} "{type} {class} {name} {proto} {size} {>do} {>bufsize}" {rcode} {>rflags} {rsize} {duration}"#;

@@ -4,11 +4,31 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use corefile::go::format_duration;
+use regex::Regex;
 use wire::{Name, RType};
 
-use super::logger::Logger;
+use super::logger::{Level, Logger};
 use super::text::{push_name, push_number, push_type};
-use crate::setup::{Consolidate, ErrorsSpec, Level};
+
+/// What `errors` says.
+#[derive(Debug, Clone, Default)]
+pub struct ErrorsSpec {
+    /// Patterns whose errors are counted and printed once in a while; the first that matches decides.
+    pub consolidate: Vec<Consolidate>,
+}
+
+/// One `consolidate`.
+#[derive(Debug, Clone)]
+pub struct Consolidate {
+    /// How long errors are counted before they are printed.
+    pub period: Duration,
+    /// Which errors.
+    pub pattern: Regex,
+    /// At which level they are printed.
+    pub level: Level,
+    /// Whether the first one is printed at once.
+    pub show_first: bool,
+}
 
 /// The errors of a server block; any thread may report.
 #[derive(Debug)]
@@ -118,9 +138,7 @@ const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock;
-    use crate::observe::logger::{Format, tests::Paper};
-    use regex::Regex;
+    use crate::{logger::Format, paper::Paper};
 
     struct Scene {
         errors: ErrorLog,

@@ -11,8 +11,28 @@ use super::logger::{Format, LineRing, begin_json};
 use super::text::{
     push_bracketed, push_class, push_ip, push_name, push_number, push_rcode, push_seconds, push_type,
 };
-use crate::clock;
-use crate::setup::{Classes, LogRule};
+
+/// One line of `log`: which queries are logged, and how.
+#[derive(Debug, Clone)]
+pub struct LogRule {
+    /// Names within this zone.
+    pub zone: Name,
+    /// CoreDNS's format text, `{common}` and `{combined}` already replaced.
+    pub format: String,
+    /// Which outcomes.
+    pub classes: Classes,
+}
+
+/// Classes of outcomes that `log` tells apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Classes {
+    /// NOERROR with an answer or a delegation, and everything else that is none of the others.
+    pub success: bool,
+    /// NXDOMAIN and NODATA.
+    pub denial: bool,
+    /// SERVFAIL, NOTIMP, REFUSED and other rcodes.
+    pub error: bool,
+}
 
 /// A query and what became of it, as far as a line tells it.
 #[derive(Debug, Clone, Copy)]

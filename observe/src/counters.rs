@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use forwarder::native::{Native, NativeCounts};
+use histogram::{Native, NativeCounts};
 use wire::{RType, Rcode};
 
 /// A number that only grows.

@@ -19,8 +19,6 @@ use std::time::{Duration, SystemTime};
 use super::json;
 use super::ring::{self, Consumer, Producer};
 use super::writer::Writer;
-use crate::clock;
-use crate::setup::Level;
 
 /// How lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -30,6 +28,19 @@ pub enum Format {
     Text,
     /// One JSON object a line: `time`, `level`, `msg` and, from a plugin, `plugin`.
     Json,
+}
+
+/// A log level, as CoreDNS prints it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Level {
+    /// `[DEBUG]`.
+    Debug,
+    /// `[INFO]`.
+    Info,
+    /// `[WARNING]`.
+    Warning,
+    /// `[ERROR]`.
+    Error,
 }
 
 /// A handle of the process log; clones write to the same one.
@@ -312,45 +323,9 @@ static GLOBAL: OnceLock<Logger> = OnceLock::new();
 /// Bound of the lines that wait outside the rings, in octets.
 pub(super) const QUEUE_BYTES: usize = 256 * 1024;
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
-    use std::mem;
-
-    /// What a log wrote, for tests of this room.
-    #[derive(Debug, Clone, Default)]
-    pub(crate) struct Paper(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for Paper {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            lock(&self.0).extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    impl Paper {
-        /// A log on paper.
-        pub(crate) fn logger(format: Format) -> (Logger, Self) {
-            let paper = Self::default();
-            (Logger::start(format, paper.clone()).unwrap(), paper)
-        }
-
-        /// What has been written so far.
-        pub(crate) fn text(&self) -> String {
-            String::from_utf8_lossy(&lock(&self.0)).into_owned()
-        }
-
-        /// What was written, once the log is flushed.
-        pub(crate) fn read(&self, logger: &Logger) -> String {
-            assert!(logger.flush(PATIENCE));
-            String::from_utf8(mem::take(&mut *lock(&self.0))).unwrap()
-        }
-    }
-
-    pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+    use crate::paper::{PATIENCE, Paper};
 
     #[test]
     fn lines_read_as_coredns_prints_them() {

@@ -77,9 +77,9 @@ impl fmt::Debug for Collector {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::counters::{Counted, Proto, ZoneLabels};
-    use crate::observe::families::{Distribution, Metric};
-    use crate::observe::logger::{Format, tests::Paper};
+    use crate::counters::{Counted, Proto, ZoneLabels};
+    use crate::families::{Distribution, Metric};
+    use crate::{logger::Format, paper::Paper};
     use wire::{RType, Rcode};
 
     const BUILD: Build = Build { version: "0.1.0", revision: "", compiler: "rustc 1.95" };

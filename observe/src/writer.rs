@@ -105,8 +105,8 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
-    use crate::observe::logger::tests::{PATIENCE, Paper};
-    use crate::observe::logger::{Format, Logger, QUEUE_BYTES};
+    use crate::logger::{Format, Logger, QUEUE_BYTES};
+    use crate::paper::{PATIENCE, Paper};
 
     /// Takes nothing until it is told to.
     struct Stalled(mpsc::Receiver<()>, Paper);

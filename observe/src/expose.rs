@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use forwarder::native::{NativeCounts, SCHEMA, ZERO_THRESHOLD};
+use histogram::{NativeCounts, SCHEMA, ZERO_THRESHOLD};
 
 use super::families::{Families, Family, Kind, Labels, Sample};
 
@@ -276,7 +276,7 @@ fn octets(out: &mut Vec<u8>, field: u8, value: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::families::{Distribution, Metric};
+    use crate::families::{Distribution, Metric};
 
     const COUNT: Metric = Metric { name: "a_total", help: "A \"quoted\" \\ help." };
     const GAUGE: Metric = Metric { name: "b", help: "B." };

@@ -1,0 +1,51 @@
+//! A log that is read back: where tests, in this crate and above it, have what was logged written to.
+
+use std::io::{self, Write};
+use std::mem;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::logger::{Format, Logger, lock};
+
+/// What a log wrote.
+#[derive(Debug, Clone, Default)]
+pub struct Paper(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Paper {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        lock(&self.0).extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Paper {
+    /// A log on paper.
+    ///
+    /// # Panics
+    /// No thread can be started.
+    pub fn logger(format: Format) -> (Logger, Self) {
+        let paper = Self::default();
+        (Logger::start(format, paper.clone()).expect("a thread for the log"), paper)
+    }
+
+    /// What has been written so far.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&lock(&self.0)).into_owned()
+    }
+
+    /// What was written, once the log is flushed.
+    ///
+    /// # Panics
+    /// It is not, within [`PATIENCE`].
+    pub fn read(&self, logger: &Logger) -> String {
+        assert!(logger.flush(PATIENCE), "the log is written");
+        String::from_utf8_lossy(&mem::take(&mut *lock(&self.0))).into_owned()
+    }
+}
+
+/// How long tests wait for the log.
+pub const PATIENCE: Duration = Duration::from_secs(10);
