@@ -5,7 +5,6 @@
 //! ```
 //! One direction, each room entered once. ARCHITECTURE.md draws the house.
 
-pub mod admin;
 mod circles;
 pub mod cli;
 pub mod control;
@@ -36,6 +35,7 @@ mod text;
 mod watchdog;
 mod zonetext;
 
+pub use admin;
 pub use clock;
 pub use explain::explain;
 pub use observe;

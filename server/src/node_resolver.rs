@@ -29,10 +29,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::admin::{AdminServer, Content, Plan as AdminPlan, Process};
 use crate::clock;
 use crate::control::LAST_LINES;
 use crate::observe::{Families, Format, Logger, Source as _};
+use admin::{AdminServer, Content, Plan as AdminPlan, Process};
 use counters::Counters;
 use plan::{Outcomes, Plan, Rules, Verdict, plan};
 use services::{Looked, Service, Services, ServicesFile};
@@ -73,7 +73,7 @@ pub enum RunError {
     Hosts(#[from] PublishError),
     /// The address for metrics.
     #[error(transparent)]
-    Metrics(#[from] crate::admin::AdminError),
+    Metrics(#[from] admin::AdminError),
     /// Threads, signals, standard output.
     #[error(transparent)]
     Io(#[from] std::io::Error),
@@ -99,7 +99,7 @@ struct NodeResolver {
     services: Services,
     servers: Vec<std::net::SocketAddr>,
     interval: Duration,
-    metrics: Option<crate::setup::AdminAddress>,
+    metrics: Option<admin::AdminAddress>,
     counters: Arc<Counters>,
     logger: Logger,
     /// What was said of each service last.

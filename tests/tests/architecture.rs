@@ -18,6 +18,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("clock", &[]),
     ("histogram", &[]),
     ("forwarder", &["histogram", "readfile", "wire"]),
+    ("admin", &["clock", "corefile", "histogram", "node", "observe"]),
     ("observe", &["clock", "corefile", "histogram", "wire"]),
     ("kubernetes", &["wire"]),
     ("refresh", &["wire", "hostsfile"]),
@@ -81,7 +82,7 @@ fn every_room_has_its_place_in_the_design() {
 fn the_wall_clock_is_read_for_what_is_printed_and_what_files_say_alone() {
     let readers = [
         // The Date of the admin pages.
-        "server/src/admin/connection.rs",
+        "admin/src/connection.rs",
         "clock/src/lib.rs",
         "observe/src/json.rs",
         "observe/src/log.rs",

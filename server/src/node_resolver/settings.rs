@@ -11,7 +11,7 @@ use thiserror::Error;
 use super::network::Network;
 use super::plan::Rules;
 use super::services::{self, Services, is_label};
-use crate::setup::AdminAddress;
+use admin::AdminAddress;
 
 /// What was asked for, unchecked.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -13,11 +13,12 @@ use std::sync::Arc;
 use corefile::{Corefile, Directive, Located, Location, Scheme};
 use wire::Name;
 
-pub use error::SetupError;
-pub use self::observe::{AdminAddress, HealthSpec, PrometheusSpec, ReadySpec, ReloadSpec};
+pub use self::observe::{HealthSpec, PrometheusSpec, ReadySpec, ReloadSpec};
+pub use ::admin::AdminAddress;
 pub use ::observe::errors::{Consolidate, ErrorsSpec};
 pub use ::observe::log::{Classes, LogRule};
 pub use ::observe::logger::Level;
+pub use error::SetupError;
 pub use small::TimeoutsSpec;
 
 use crate::endpoint::Transport;

@@ -199,7 +199,6 @@ const PACE: Duration = Duration::from_millis(10);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock;
 
     fn ip(last: u8) -> IpAddr {
         [127, 0, 0, last].into()

@@ -11,9 +11,9 @@ use tokio::runtime::Runtime;
 use super::connection::Patience;
 use super::seats::CONNECTIONS;
 use super::*;
-use crate::observe::paper::Paper;
-use crate::observe::{Families, Format, Logger, Metric, Source};
-use crate::setup::AdminAddress;
+use crate::AdminAddress;
+use observe::paper::Paper;
+use observe::{Families, Format, Logger, Metric, Source};
 
 struct Scene {
     server: AdminServer,

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::observe::{Families, Metric, Source, names};
+use observe::{Families, Metric, Source, names};
 
 /// Reads `/proc` at every scrape; what cannot be read is left out.
 #[derive(Debug, Clone, Copy, Default)]

@@ -21,8 +21,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::negotiate::Wanted;
 use super::seats::Seat;
-use crate::clock;
-use crate::observe::{Families, Form, Logger};
+use observe::{Families, Form, Logger};
 
 /// Where pages are ordered.
 #[derive(Debug, Clone)]
@@ -171,9 +170,9 @@ mod tests {
     use hyper::header::{ACCEPT, ACCEPT_ENCODING};
 
     use super::*;
-    use crate::observe::Metric;
-    use crate::observe::logger::Format;
-    use crate::observe::paper::Paper;
+    use observe::Metric;
+    use observe::logger::Format;
+    use observe::paper::Paper;
 
     /// Less than three pages.
     const UNREAD: usize = 80;

@@ -24,8 +24,7 @@ use super::scrape::Scrapes;
 use super::seats::Seat;
 use super::server::{NotReady, Pages};
 use super::watched::Watched;
-use crate::clock;
-use crate::observe::Logger;
+use observe::Logger;
 
 /// What every connection of a listener shares.
 pub(super) struct Site {

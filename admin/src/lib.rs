@@ -8,6 +8,7 @@
 //! moment from who serves queries. It is handed what the pages say as plain functions and knows
 //! no plugin, no zone and no configuration snapshot.
 
+mod address;
 mod connection;
 mod listen;
 mod negotiate;
@@ -18,6 +19,7 @@ mod seats;
 mod server;
 mod watched;
 
+pub use address::AdminAddress;
 pub use listen::AdminError;
 pub use probe::HealthProbe;
 pub use process::Process;

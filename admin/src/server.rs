@@ -17,9 +17,8 @@ use super::listen::{AdminError, listen};
 use super::probe::HealthProbe;
 use super::scrape::Scrapes;
 use super::seats::Seats;
-use crate::clock;
-use crate::observe::{Families, Logger};
-use crate::setup::AdminAddress;
+use crate::AdminAddress;
+use observe::{Families, Logger};
 
 /// What the pages say.
 pub struct Content {

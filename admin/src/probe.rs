@@ -11,9 +11,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use crate::clock;
-use crate::observe::counters::{Counter, Histogram};
-use crate::observe::{Distribution, Families, Logger, Source, names};
+use observe::counters::{Counter, Histogram};
+use observe::{Distribution, Families, Logger, Source, names};
 
 /// How long our own `/health` took, over all addresses that have it.
 #[derive(Debug)]
@@ -141,8 +140,8 @@ const SLOW: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::logger::Format;
-    use crate::observe::paper::Paper;
+    use observe::logger::Format;
+    use observe::paper::Paper;
     use tokio::net::TcpListener;
     use tokio::runtime;
 

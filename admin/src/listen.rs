@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener};
 use socket2::{Domain, Protocol, Socket, Type};
 use thiserror::Error;
 
-use crate::setup::AdminAddress;
+use crate::AdminAddress;
 
 /// Why an admin address cannot be served.
 #[derive(Debug, Error)]

@@ -10,7 +10,6 @@ use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
 use super::seats::Seat;
-use crate::clock;
 
 /// The stream of one connection.
 pub(super) struct Watched<'s> {

@@ -1,0 +1,42 @@
+//! Where an admin page is served. Knows no HTTP.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// `HOST:PORT` of an admin listener; no host means every address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AdminAddress {
+    /// The address, if one is named.
+    pub host: Option<IpAddr>,
+    /// The port.
+    pub port: u16,
+}
+
+impl AdminAddress {
+    /// Every address.
+    pub fn everywhere(port: u16) -> Self {
+        Self { host: None, port }
+    }
+
+    /// Reads `ADDRESS:PORT`; without an address it is everywhere, without a port on one that the kernel chooses, as in CoreDNS.
+    pub fn from_text(text: &str) -> Option<Self> {
+        let (host, port) = text.rsplit_once(':')?;
+        let port = if port.is_empty() { 0 } else { port.parse().ok()? };
+        let host = match host {
+            "" => None,
+            "localhost" => Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+            host => Some(host.trim_start_matches('[').trim_end_matches(']').parse().ok()?),
+        };
+        Some(Self { host, port })
+    }
+
+    /// The addresses to listen on: the one named, or IPv6 and IPv4 wildcards.
+    pub fn sockets(&self) -> Vec<SocketAddr> {
+        match self.host {
+            Some(host) => vec![SocketAddr::new(host, self.port)],
+            None => vec![
+                SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), self.port),
+                SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), self.port),
+            ],
+        }
+    }
+}
