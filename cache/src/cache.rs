@@ -9,7 +9,7 @@ use foldhash::fast::RandomState;
 use wire::Query;
 
 use crate::Partition;
-use crate::entry::{CD, DO, Key};
+use crate::entry::{ADDED, CD, DO, Key};
 use crate::shard::Shard;
 
 /// All server blocks' answers; a handle, cheap to clone.
@@ -127,14 +127,19 @@ impl Shared {
     pub(crate) fn key<'q>(&self, partition: u32, query: &'q Query<'_>) -> (Key<'q>, usize) {
         let dnssec_ok = if query.dnssec_ok() { DO } else { 0 };
         let checking_disabled = if query.flags.has(wire::Flags::CD) { CD } else { 0 };
-        let bits = dnssec_ok | checking_disabled;
+        let mut bits = dnssec_ok | checking_disabled;
+        let added = query.added.octets();
         let (rtype, class) = (query.rtype.0, query.class.0);
         let mut hasher = self.hash.build_hasher();
         hasher.write(query.name.as_wire());
         hasher.write_u64(u64::from(partition) << 32 | u64::from(rtype) << 16 | u64::from(class));
+        if !added.is_empty() {
+            bits |= ADDED;
+            hasher.write(added);
+        }
         hasher.write_u8(bits);
         let hash = hasher.finish();
-        let key = Key { partition, hash: hash as u32, name: &query.name, rtype, class, bits };
+        let key = Key { partition, hash: hash as u32, name: &query.name, rtype, class, bits, added };
         (key, (hash >> 32) as usize & (self.count() - 1))
     }
 

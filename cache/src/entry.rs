@@ -15,13 +15,15 @@ pub(crate) struct Key<'q> {
     pub(crate) name: &'q Name,
     pub(crate) rtype: u16,
     pub(crate) class: u16,
-    /// [`DO`] and [`CD`].
+    /// [`DO`], [`CD`] and [`ADDED`].
     pub(crate) bits: u8,
+    /// What was written for upstreams.
+    pub(crate) added: &'q [u8],
 }
 
 /// A kept answer. Times are milliseconds; those of 32 bits count from `stored` and stop at 49 days.
 pub(crate) struct Entry {
-    /// The name, the positions of the TTLs, the EDE options, the records.
+    /// The name, what was written, the positions of the TTLs, the EDE options, the records.
     data: Data,
     /// When it was stored, counted from the cache's start.
     stored: u64,
@@ -80,12 +82,20 @@ impl Entry {
             return None;
         }
         let name = key.name.as_wire();
-        let size = name.len() + 2 * records + answer.ede.len() + answer.body.len();
+        let added_len = u16::try_from(key.added.len()).ok()?.to_ne_bytes();
+        let added = [&added_len[..], key.added];
+        let added = if key.bits & ADDED == 0 { [&[][..]; 2] } else { added };
+        let added_size = added[0].len() + added[1].len();
+        let size = name.len() + added_size + 2 * records + answer.ede.len() + answer.body.len();
         let data = Data::new(size, |to| {
             let (name_to, to) = to.split_at_mut(name.len());
+            let (added_to, to) = to.split_at_mut(added_size);
             let (positions_to, to) = to.split_at_mut(2 * records);
             let (ede_to, body_to) = to.split_at_mut(answer.ede.len());
             name_to.copy_from_slice(name);
+            let (length_to, added_to) = added_to.split_at_mut(added[0].len());
+            length_to.copy_from_slice(added[0]);
+            added_to.copy_from_slice(added[1]);
             for (to, position) in positions_to.as_chunks_mut().0.iter_mut().zip(&answer.ttls) {
                 *to = position.to_ne_bytes();
             }
@@ -119,8 +129,17 @@ impl Entry {
     pub(crate) fn is(&self, key: &Key<'_>) -> bool {
         self.hash == key.hash
             && self.partition == key.partition
-            && (self.rtype, self.class, self.bits & (DO | CD)) == (key.rtype, key.class, key.bits)
+            && (self.rtype, self.class, self.bits & (DO | CD | ADDED)) == (key.rtype, key.class, key.bits)
             && self.data.as_slice().get(..usize::from(self.name_len)) == Some(key.name.as_wire())
+            && (key.bits & ADDED == 0 || self.added() == key.added)
+    }
+
+    /// What was written for upstreams.
+    #[cold]
+    fn added(&self) -> &[u8] {
+        let rest = self.data.as_slice().get(usize::from(self.name_len)..).unwrap_or_default();
+        let Some((length, rest)) = rest.split_first_chunk::<2>() else { return &[] };
+        rest.get(..usize::from(u16::from_ne_bytes(*length))).unwrap_or_default()
     }
 
     #[inline]
@@ -235,7 +254,11 @@ impl Entry {
         reply.rcode = self.rcode;
         reply.flags = if sees_ad { self.flags.0 } else { self.flags.0 & !Flags::AD };
         let records = self.counts.iter().map(|&count| usize::from(count)).sum::<usize>();
-        let rest = self.data.as_slice().get(usize::from(self.name_len)..).unwrap_or_default();
+        let mut start = usize::from(self.name_len);
+        if self.bits & ADDED != 0 {
+            start += 2 + self.added().len();
+        }
+        let rest = self.data.as_slice().get(start..).unwrap_or_default();
         let Some((positions, rest)) = rest.split_at_checked(2 * records) else { return };
         let Some((ede, body)) = rest.split_at_checked(usize::from(self.ede_len)) else { return };
         let before = reply.body_mut().len();
@@ -284,6 +307,8 @@ const DENIAL: u8 = 4;
 const FAILURE: u8 = 8;
 const VISITED: u8 = 16;
 const CLAIMED: u8 = 32;
+/// Something was written into the query for upstreams.
+pub(crate) const ADDED: u8 = 64;
 
 /// An answer is kept for 30 days at most, whatever its TTLs say.
 const MAX_LIFE: u32 = 30 * 86_400_000;
@@ -305,7 +330,7 @@ mod tests {
     fn equal_hashes_do_not_make_equal_keys() {
         let name = Name::from_text("www.example.org.").unwrap();
         let other = Name::from_text("ftp.example.org.").unwrap();
-        let key = Key { partition: 1, hash: 7, name: &name, rtype: 1, class: 1, bits: 0 };
+        let key = Key { partition: 1, hash: 7, name: &name, rtype: 1, class: 1, bits: 0, added: &[] };
         let answer = Ask::new("www.example.org", RType::A).addresses(&[60]);
         let entry = Entry::new(key, &answer, 0, Duration::from_secs(60), Kind::Denial, false).unwrap();
         for (same, key) in [
@@ -318,8 +343,20 @@ mod tests {
             (false, Key { class: 3, ..key }),
             (false, Key { bits: DO, ..key }),
             (false, Key { bits: CD, ..key }),
+            (false, Key { bits: ADDED, added: b"\0\0", ..key }),
         ] {
             assert_eq!(entry.is(&key), same, "{} {}", key.name, key.rtype);
+        }
+        let key = Key { bits: ADDED, added: b"\0\0\xff\xee\0\x01a", ..key };
+        let entry = Entry::new(key, &answer, 0, Duration::from_secs(60), Kind::Denial, false).unwrap();
+        for (same, key) in [
+            (true, key),
+            (false, Key { bits: 0, added: &[], ..key }),
+            (false, Key { added: b"\0\0\xff\xee\0\x01b", ..key }),
+            (false, Key { added: b"\0\0\xff\xee\0\x02ab", ..key }),
+            (false, Key { added: b"\0\0", ..key }),
+        ] {
+            assert_eq!(entry.is(&key), same, "{:?}", key.added);
         }
     }
 
@@ -327,7 +364,7 @@ mod tests {
     fn parts_that_do_not_fit_each_other_are_refused() {
         let ask = Ask::new("www.example.org", RType::A);
         let query = ask.query();
-        let key = Key { partition: 1, hash: 7, name: &query.name, rtype: 1, class: 1, bits: 0 };
+        let key = Key { partition: 1, hash: 7, name: &query.name, rtype: 1, class: 1, bits: 0, added: &[] };
         let pack = |answer: &Answer| {
             Entry::new(key, answer, 0, Duration::from_secs(60), Kind::Success, false).is_some()
         };

@@ -23,6 +23,7 @@ pub fn explain(house: &House, wish: &Explain) -> Result<String, String> {
         class: Class::IN,
         edns: None,
         size: wire::HEADER + question.len(),
+        added: wire::Added::NOTHING,
     };
     let mut text = String::new();
     for (endpoint, listener) in &house.listeners {

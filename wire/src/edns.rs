@@ -27,6 +27,8 @@ pub struct Edns<'p> {
     pub nsid: bool,
     /// The client subnet option's data, if it was sent.
     pub client_subnet: Option<&'p [u8]>,
+    /// All options as they were sent; those of another version, or of a query that was kept, are not known.
+    pub options: &'p [u8],
 }
 
 impl<'p> Edns<'p> {
@@ -39,10 +41,12 @@ impl<'p> Edns<'p> {
             dnssec_ok: ttl as u16 & DO != 0,
             nsid: false,
             client_subnet: None,
+            options: &[],
         };
         if edns.version != 0 {
             return Some(edns);
         }
+        edns.options = data;
         for option in options(data) {
             let (code, value) = option?;
             match code {
@@ -61,7 +65,7 @@ impl<'p> Edns<'p> {
 }
 
 /// The options of an OPT record; a `None` item where they do not add up, after which there are no more.
-pub(crate) fn options(data: &[u8]) -> impl Iterator<Item = Option<(u16, &[u8])>> {
+pub fn options(data: &[u8]) -> impl Iterator<Item = Option<(u16, &[u8])>> {
     let mut rest = data;
     std::iter::from_fn(move || {
         if rest.is_empty() {
@@ -78,9 +82,11 @@ pub(crate) fn options(data: &[u8]) -> impl Iterator<Item = Option<(u16, &[u8])>>
     })
 }
 
+/// Whether this is a client subnet as a query has it.
+///
 /// RFC 7871, sections 6 and 7.1.2: the family is known and the prefix fits it, a query's scope is 0, the address has just
 /// the octets that the prefix needs, and no bit beyond it is set.
-fn client_subnet_holds(value: &[u8]) -> bool {
+pub fn client_subnet_holds(value: &[u8]) -> bool {
     let [0, family, source, 0, address @ ..] = value else { return false };
     let longest = match family {
         // Who wants no part of it, and has no address to say so with (`dig +subnet=0`).
@@ -186,6 +192,15 @@ impl OptionBytes {
         let Some(room) = self.octets.get_mut(start..end) else { return };
         room.copy_from_slice(encoded);
         self.len = end as u8;
+    }
+
+    /// Takes out every option of a code.
+    pub fn remove(&mut self, code: u16) {
+        let old = *self;
+        *self = Self::EMPTY;
+        for (other, value) in options(old.as_bytes()).flatten().filter(|(other, _)| *other != code) {
+            self.push(other, value);
+        }
     }
 
     /// Adds an Extended DNS Error.

@@ -8,6 +8,7 @@
 //! Nothing here does I/O, reads a clock or knows a plugin. Everything takes bytes that a stranger chose: each function
 //! returns an error for what it cannot read, and none panics.
 
+mod added;
 mod answer;
 mod compress;
 mod edns;
@@ -21,9 +22,13 @@ mod reply;
 mod shape;
 mod subnet;
 
+pub use added::{Added, push_option};
 pub use answer::Answer;
 pub use compress::Merge;
-pub use edns::{Ede, Edns, OPTION_CLIENT_SUBNET, OPTION_EDE, OPTION_NSID, OptionBytes, UDP_SIZE};
+pub use edns::{
+    Ede, Edns, OPTION_CLIENT_SUBNET, OPTION_EDE, OPTION_NSID, OptionBytes, UDP_SIZE, client_subnet_holds,
+    options,
+};
 pub use gate::{Gate, Refusal, accept, accept_truncated};
 pub use message::{Message, Packed, Rr};
 pub use name::{MAX_NAME, Name, NameError};

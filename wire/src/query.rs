@@ -1,5 +1,6 @@
 //! A client's query, borrowed from its packet, and what is kept of it while an upstream is asked.
 
+use crate::added::{Added, FLAGS};
 use crate::edns::{opt_length, write_opt};
 use crate::{Class, Edns, Flags, HEADER, Name, OPTION_CLIENT_SUBNET, OptionBytes, RType, Rcode};
 
@@ -22,6 +23,8 @@ pub struct Query<'p> {
     pub edns: Option<Edns<'p>>,
     /// The length of the whole packet in octets, as metrics and log report it.
     pub size: usize,
+    /// What was written for upstreams here; nothing in what a client sent.
+    pub added: Added<'p>,
 }
 
 impl Query<'_> {
@@ -35,6 +38,7 @@ impl Query<'_> {
         class: Class(0),
         edns: None,
         size: 0,
+        added: Added::NOTHING,
     };
 
     /// Whether the client set DO.
@@ -60,12 +64,12 @@ impl Query<'_> {
                 (sent.len() as u8, octets)
             }),
             question: match self.question.len() {
-                len @ 0..=SHORT => {
+                len @ 0..=SHORT if self.added.is_nothing() => {
                     let mut octets = [0; SHORT];
                     octets[..len].copy_from_slice(self.question);
                     Question::Short(len as u8, octets)
                 }
-                _ => Question::Long(self.question.into()),
+                len => Question::Long(len as u16, [self.question, self.added.octets()].concat().into()),
             },
         }
     }
@@ -83,7 +87,7 @@ impl Query<'_> {
     }
 }
 
-/// A query apart from its packet: 160 octets, and a box for a question of more than 118.
+/// A query apart from its packet: 160 octets, and a box for a question of more than 118, or with something written.
 #[derive(Clone)]
 pub struct HeldQuery {
     asker: Asker,
@@ -94,7 +98,8 @@ pub struct HeldQuery {
 #[derive(Clone)]
 enum Question {
     Short(u8, [u8; SHORT]),
-    Long(Box<[u8]>),
+    /// The question's length; behind it what was written.
+    Long(u16, Box<[u8]>),
 }
 
 /// What one of several queries that ask the same has of its own; 14 octets.
@@ -122,6 +127,7 @@ impl Asker {
                 dnssec_ok: self.dnssec_ok,
                 nsid: self.nsid,
                 client_subnet: same.edns.and_then(|edns| edns.client_subnet),
+                options: &[],
             }),
             size: usize::from(self.size),
             ..*same
@@ -150,14 +156,30 @@ impl HeldQuery {
                 dnssec_ok,
                 nsid,
                 client_subnet: self.subnet.as_ref().map(|(len, octets)| &octets[..usize::from(*len)]),
+                options: &[],
             }),
             size: usize::from(size),
+            added: self.added(),
         }
     }
 
-    /// The same without client subnet.
+    /// The same, whoever asks: without the client's own subnet.
+    pub fn for_all(mut self) -> Self {
+        if !self.added().has_subnet() {
+            self.subnet = None;
+        }
+        self
+    }
+
+    /// The same without client subnet, wherever it came from.
     pub fn without_subnet(mut self) -> Self {
         self.subnet = None;
+        let added = self.added();
+        if added.has_subnet() {
+            let octets = added.without_subnet();
+            let query = Query { added: Added(&octets), ..self.query() };
+            self = query.hold();
+        }
         self
     }
 
@@ -170,27 +192,42 @@ impl HeldQuery {
     pub fn question(&self) -> &[u8] {
         match &self.question {
             Question::Short(len, octets) => &octets[..usize::from(*len)],
-            Question::Long(octets) => octets,
+            Question::Long(len, octets) => &octets[..usize::from(*len)],
+        }
+    }
+
+    fn added(&self) -> Added<'_> {
+        match &self.question {
+            Question::Short(..) => Added::NOTHING,
+            Question::Long(len, octets) => Added(&octets[usize::from(*len)..]),
         }
     }
 }
 
 /// Appends the query that an upstream gets: our id, the client's question, RD and CD, AD always set so that the
-/// reply's AD means something (RFC 6840, section 5.7), and an OPT of our own with the client's DO and client subnet.
+/// reply's AD means something (RFC 6840, section 5.7), and an OPT of our own with the client's DO and client subnet; what
+/// was written here goes with it.
 ///
 /// Every other option concerns one hop only and stays where it was (RFC 6891, section 6.1.1; RFC 7873, section 5).
 pub fn write_upstream_query(out: &mut Vec<u8>, id: u16, query: &Query<'_>) {
-    let flags = (query.flags.0 & (Flags::RD | Flags::CD)) | Flags::AD;
-    out.reserve(HEADER + query.question.len() + opt_length(&[]) + 24);
+    let flags = (query.flags.0 & (Flags::RD | Flags::CD)) | Flags::AD | query.added.flags();
+    out.reserve(HEADER + query.question.len() + opt_length(query.added.octets()) + 24);
     out.extend_from_slice(&id.to_be_bytes());
     out.extend_from_slice(&flags.to_be_bytes());
     out.extend_from_slice(&[0, 1, 0, 0, 0, 0, 0, 1]);
     out.extend_from_slice(query.question);
-    let mut options = OptionBytes::EMPTY;
-    if let Some(subnet) = query.edns.and_then(|edns| edns.client_subnet) {
-        options.push(OPTION_CLIENT_SUBNET, subnet);
+    let mut subnet = OptionBytes::EMPTY;
+    if let Some(sent) = query.edns.and_then(|edns| edns.client_subnet) {
+        subnet.push(OPTION_CLIENT_SUBNET, sent);
     }
-    write_opt(out, Rcode::NOERROR, query.dnssec_ok(), options.as_bytes());
+    if query.added.is_nothing() {
+        write_opt(out, Rcode::NOERROR, query.dnssec_ok(), subnet.as_bytes());
+    } else {
+        // A subnet among them is the query's; where that is not to be sent, this is not.
+        let mut options = query.added.without_subnet().split_off(FLAGS);
+        options.extend_from_slice(subnet.as_bytes());
+        write_opt(out, Rcode::NOERROR, query.dnssec_ok(), &options);
+    }
 }
 
 /// Octets of a question that a held query has in place: names of up to 114 octets, which is nearly all of them.

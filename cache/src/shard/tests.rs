@@ -22,7 +22,15 @@ fn entry(ask: &Ask, number: u32, partition: u32, size: usize, now: u64) -> Entry
 }
 
 fn key<'q>(query: &'q wire::Query<'_>, number: u32, partition: u32) -> Key<'q> {
-    Key { partition, hash: number / 3, name: &query.name, rtype: query.rtype.0, class: 1, bits: 0 }
+    Key {
+        partition,
+        hash: number / 3,
+        name: &query.name,
+        rtype: query.rtype.0,
+        class: 1,
+        bits: 0,
+        added: &[],
+    }
 }
 
 /// Every entry is found, stands in the ring of its partition and kind and in no other, and is counted once.

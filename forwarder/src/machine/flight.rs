@@ -259,7 +259,10 @@ impl<W> Flight<W> {
         ours.len() == theirs.len()
             && ours[split..] == theirs[split..]
             && ours[..split].eq_ignore_ascii_case(&theirs[..split])
-            && (self.bits & SUBNET == 0 || subnet(&self.held.0.query()) == subnet(query))
+            && (self.bits & (SUBNET | ADDED) == 0 || {
+                let held = self.held.0.query();
+                subnet(&held) == subnet(query) && held.added == query.added
+            })
     }
 }
 
@@ -276,7 +279,7 @@ pub(super) enum Pick {
     None,
 }
 
-/// The part of a flight's key that is neither name, type, class nor client subnet.
+/// The part of a flight's key that is neither name, type, class, client subnet nor written here.
 pub(super) fn key_bits(query: &Query<'_>, tcp: bool) -> u8 {
     let mut bits = 0;
     for (bit, set) in [
@@ -285,6 +288,7 @@ pub(super) fn key_bits(query: &Query<'_>, tcp: bool) -> u8 {
         (DNSSEC_OK, query.dnssec_ok()),
         (TCP, tcp),
         (SUBNET, subnet(query).is_some()),
+        (ADDED, !query.added.is_nothing()),
     ] {
         if set {
             bits |= bit;
@@ -301,6 +305,9 @@ pub(super) fn key_hash(block: u64, query: &Query<'_>, bits: u8, hasher: &impl Bu
     state.write(query.name.as_wire());
     if let Some(subnet) = subnet(query) {
         subnet.hash(&mut state);
+    }
+    if bits & ADDED != 0 {
+        query.added.hash(&mut state);
     }
     state.finish()
 }
@@ -328,5 +335,7 @@ pub(super) const TCP: u8 = 0x08;
 pub(super) const SUBNET: u8 = 0x10;
 /// In a flight's bits, and no part of its key: the client's subnet stays out of what is sent from now on.
 pub(super) const BARE: u8 = 0x20;
+/// In a flight's bits: something was written for upstreams.
+pub(super) const ADDED: u8 = 0x40;
 /// In a flight's bits: DO.
 pub(super) const DNSSEC_OK: u8 = 0x04;

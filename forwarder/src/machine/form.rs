@@ -1,22 +1,22 @@
 //! What of EDNS a query to an upstream carries, what its reply says of that, and for whom the reply is.
 //!
-//! A query goes out with the client's subnet, if there is one, then with our own OPT, then with none: each refusal takes
-//! one step (RFC 6891, section 6.2.2 and section 7). Only a refusal of our own OPT says anything about an upstream: what a
-//! client put into its options is its own affair.
+//! A query goes out with the client's subnet and what was written for upstreams, if there is any, then with our own OPT,
+//! then with none: each refusal takes one step (RFC 6891, section 6.2.2 and section 7). Only a refusal of our own OPT says
+//! anything about an upstream: what a client or a Corefile put into its options is their own affair.
 
 use std::time::Instant;
 
-use wire::{HEADER, Rcode, write_upstream_query};
+use wire::{Added, HEADER, Rcode, write_upstream_query};
 
 use super::advance::Try;
-use super::flight::{Attempt, BARE, DNSSEC_OK, Flight, Open, SUBNET};
+use super::flight::{ADDED, Attempt, BARE, DNSSEC_OK, Flight, Open, SUBNET};
 use super::{Forwarder, Outside};
 use crate::Upstream;
 
 /// What of EDNS one attempt carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// Our OPT, and the client's subnet in it where it has one.
+    /// Our OPT, and in it the client's subnet and what was written, where there are any.
     Whole,
     /// Our OPT alone.
     Bare,
@@ -33,11 +33,22 @@ impl<W> Flight<W> {
         self.bits & SUBNET != 0
     }
 
+    /// Whether there is more than our own OPT to send.
+    fn has_options(&self) -> bool {
+        self.bits & (SUBNET | ADDED) != 0
+    }
+
+    /// Whether the answer may be another one without OPT: then silence alone is no reason to send none.
+    pub(super) fn needs_edns(&self) -> bool {
+        self.bits & (DNSSEC_OK | ADDED) != 0
+    }
+
     /// What the query to that upstream is to carry: what is asked for, or less where the upstream takes no more.
     pub(super) fn form(&self, now: Instant, upstream: u8, asked: Form) -> Form {
         let edns = self.upstream(upstream).edns();
-        let shy = self.shy >> upstream & 1 == 1 && !edns.takes_lately(now);
-        if asked == Form::Plain || shy || edns.asks_plain(now, self.dnssec_ok()) {
+        let refused = self.bits & ADDED == 0 || self.said >> upstream & 1 == 1;
+        let shy = self.shy >> upstream & 1 == 1 && refused && !edns.takes_lately(now);
+        if asked == Form::Plain || shy || edns.asks_plain(now, self.needs_edns()) {
             Form::Plain
         } else if self.bits & BARE != 0 {
             Form::Bare
@@ -51,6 +62,9 @@ impl<W> Flight<W> {
         let mut query = self.held.0.query();
         if let (true, Some(edns)) = (form != Form::Whole, &mut query.edns) {
             edns.client_subnet = None;
+        }
+        if form != Form::Whole {
+            query.added = Added::NOTHING;
         }
         message.clear();
         write_upstream_query(message, 0, &query);
@@ -69,7 +83,7 @@ impl<W> Flight<W> {
             let plain = |other: &Attempt| {
                 other.open == Open::Waiting && other.upstream == attempt.upstream && other.form == Form::Plain
             };
-            !self.dnssec_ok()
+            !self.needs_edns()
                 && attempt.form != Form::Plain
                 && !self.upstream(attempt.upstream).edns().takes_lately(now)
                 && !self.attempts.iter().any(plain)
@@ -124,7 +138,7 @@ impl<W> Forwarder<W> {
         outside: &mut impl Outside<W>,
     ) -> bool {
         let flight = &mut self.table[slot];
-        let form = if attempt.form == Form::Whole && flight.has_subnet() {
+        let form = if attempt.form == Form::Whole && flight.has_options() {
             Form::Bare
         } else {
             flight.shy |= 1 << attempt.upstream;
@@ -179,12 +193,15 @@ impl<W> Forwarder<W> {
     pub(super) fn mark(&mut self, slot: u32, form: Form) {
         let flight = &self.table[slot];
         let sent = form == Form::Whole && flight.has_subnet();
+        // Whoever shares a subnet that was written here finds the answer by it, and nobody else.
+        let own = flight.has_subnet() && !flight.held.0.query().added.has_subnet();
         // RFC 7871, section 7.3.1: an answer with a scope is for that part of the network. Section 7.3 would have one without
         // the option taken as one with scope 0; then a forger need not repeat anything (section 11.2), so here only what
         // repeats the subnet is for everybody.
         let for_all = match self.answer.subnet {
-            Some(subnet) => subnet.scope() == 0 && (sent || !flight.has_subnet()),
-            None => !flight.has_subnet(),
+            Some(subnet) if own || !sent => subnet.scope() == 0 && (sent || !flight.has_subnet()),
+            Some(_) => true,
+            None => !own,
         };
         // What was asked without the client's DO is no answer to the next who wants DNSSEC.
         self.answer.for_one = !for_all || (flight.dnssec_ok() && form == Form::Plain);

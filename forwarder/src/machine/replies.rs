@@ -71,7 +71,7 @@ impl<W> Forwarder<W> {
         let attempt = flight.attempts[place];
         if flight.state == State::Flying && attempt.way == Way::Udp {
             let doubtful = attempt.form != Form::Plain
-                && !flight.dnssec_ok()
+                && !flight.needs_edns()
                 && !flight.upstreams[usize::from(attempt.upstream)].edns().takes_lately(now);
             self.close(slot, place, outside);
             let this = Try { form: Form::Plain, ..Try::new(attempt.upstream) };
