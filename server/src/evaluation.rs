@@ -12,7 +12,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use wire::{Class, Flags, HeldQuery, Message, Name, Packed, Query, RType, Rcode, Reply, Section};
+use wire::{
+    Class, Flags, HeldQuery, Message, Name, OPTION_CLIENT_SUBNET, Packed, Query, RType, Rcode, Reply, Section,
+};
 
 use crate::failure::Failure;
 use crate::held::Held;
@@ -35,6 +37,8 @@ pub struct Outer {
     pub found: Vec<Arc<Found>>,
     /// Whether its own answer is waited for, and not one that this needs.
     pub own: bool,
+    /// The client's EDNS options, as it sent them.
+    pub options: Box<[u8]>,
     /// The octets of what was found.
     _held: Held,
 }
@@ -46,6 +50,7 @@ pub struct Found {
     rtype: RType,
     class: Class,
     recursion_desired: bool,
+    added: Box<[u8]>,
     told: Result<Packed, Failure>,
     /// Whether its CNAMEs are to be followed.
     follow: bool,
@@ -65,6 +70,7 @@ impl Found {
             rtype: query.rtype,
             class: query.class,
             recursion_desired: query.flags.has(Flags::RD),
+            added: query.added.octets().into(),
             told,
             follow,
         })
@@ -76,7 +82,7 @@ impl Found {
     }
 
     fn octets(&self) -> usize {
-        size_of::<Self>() + self.told.as_ref().map_or(0, Packed::octets)
+        size_of::<Self>() + self.added.len() + self.told.as_ref().map_or(0, Packed::octets)
     }
 
     fn is_of(&self, zone: &ServedZone, query: &Query<'_>) -> bool {
@@ -84,6 +90,7 @@ impl Found {
             && self.name == query.name
             && (self.rtype, self.class) == (query.rtype, query.class)
             && self.recursion_desired == query.flags.has(Flags::RD)
+            && *self.added == *query.added.octets()
     }
 }
 
@@ -142,10 +149,18 @@ impl<'h, 'a> Evaluation<'h, 'a> {
     pub fn wait(self, zone: &Arc<ServedZone>, mut asked: Box<Asked<'h>>) -> Result<Box<Asked<'h>>, Failure> {
         let (query, route) = (self.query.hold(), self.route.clone());
         let own = asked.depth == 0;
-        let octets = self.found.iter().map(|found| found.octets()).sum();
+        let options: Box<[u8]> = self.query.edns.map_or(&[][..], |edns| edns.options).into();
+        let octets = self.found.iter().map(|found| found.octets()).sum::<usize>() + options.len();
         let _held = Held::take(&zone.block.held, octets, MOST_HELD).ok_or(Failure::Overload)?;
-        asked.outer =
-            Some(Box::new(Outer { query, zone: zone.clone(), route, found: self.found, own, _held }));
+        asked.outer = Some(Box::new(Outer {
+            query,
+            zone: zone.clone(),
+            route,
+            found: self.found,
+            own,
+            options,
+            _held,
+        }));
         Ok(asked)
     }
 
@@ -205,11 +220,15 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         // Whoever wrote it wrote records that can be read.
         let told = found.told.as_ref().map_err(Clone::clone);
         let told = told.and_then(|packed| packed.message().map_err(|_| Failure::Panic));
-        let (message, failure) = match told {
+        let (mut message, failure) = match told {
             Ok(message) if found.follow => (self.follow(query, &message)?, None),
             Ok(message) => (message, None),
             Err(failure) => (failed(query, &failure), Some(failure)),
         };
+        if query.added.has_subnet() {
+            // It is none that the client sent (RFC 7871, section 7.2.1).
+            message.options.remove(OPTION_CLIENT_SUBNET);
+        }
         Ok((Box::new(message), failure))
     }
 
@@ -230,7 +249,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
                 self.refresh.get_or_insert_with(|| {
                     let asked = *Asked::new(query, zone, None, self.depth);
                     // What is kept is for all: asked for one subnet it would not be.
-                    Box::new(Asked { query: asked.query.without_subnet(), ..asked })
+                    Box::new(Asked { query: asked.query.for_all(), ..asked })
                 });
             }
             Now::Ask(_) if self.patience.is_zero() => {

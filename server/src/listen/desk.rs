@@ -307,7 +307,7 @@ impl Desk {
 
     /// Goes on with a client's query, now that more is known of what its answer needs.
     fn resume(&mut self, inner: Inner, started: Instant, now: Instant) {
-        let Inner { outer: Outer { query: held, zone, route, found, .. }, client } = inner;
+        let Inner { outer: Outer { query: held, zone, route, found, options, .. }, client } = inner;
         let (peer, server, proto) = match &client {
             Client::Udp { socket: (_, address), peer, local } => {
                 let server = local.map_or(*address, |local| (local.address, address.port()).into());
@@ -318,7 +318,10 @@ impl Desk {
         };
         let tables = Tables::default();
         let moment = Moment { now, client: peer, server, proto, writer: self.index, tables: &tables };
-        let query = held.query();
+        let mut query = held.query();
+        if let Some(edns) = &mut query.edns {
+            edns.options = &options;
+        }
         let mut evaluation = Evaluation::new(&route, &moment, &query, found);
         evaluation.patience = forwarder::DEADLINE.saturating_sub(now.saturating_duration_since(started));
         let end = evaluation.run(&zone);

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use wire::{Class, Flags, Message, Name, Query, RType};
+use wire::{Added, Class, Flags, Message, Name, OPTION_CLIENT_SUBNET, Query, RType, options, push_option};
 
 use super::Moment;
 use super::lasting::Lasting;
@@ -123,13 +123,42 @@ pub struct Sought<'q> {
     rtype: RType,
     class: Class,
     flags: Flags,
+    /// EDNS options for upstreams besides client subnets, as in an OPT record.
+    options: Vec<u8>,
+    /// Codes of which `options` has what upstreams get; of others they get nothing.
+    known: Vec<u16>,
+    subnet: Subnet,
+    /// All that is for upstreams alone, as [`Added`] has it.
+    added: Vec<u8>,
+}
+
+/// Which client subnet upstreams get.
+#[derive(Debug, PartialEq, Eq)]
+enum Subnet {
+    /// The client's own, if it sent one.
+    Own,
+    None,
+    Written(Vec<u8>),
 }
 
 impl<'q> Sought<'q> {
     /// What was asked, as it came.
     pub fn new(asked: &'q Query<'q>, server: &'q str, counts: bool) -> Self {
-        let Query { name, rtype, class, flags, .. } = *asked;
-        Self { asked, server, counts, question: None, name, rtype, class, flags }
+        let Query { name, rtype, class, .. } = *asked;
+        Self {
+            asked,
+            server,
+            counts,
+            question: None,
+            name,
+            rtype,
+            class,
+            flags: own_flags(asked),
+            options: Vec::new(),
+            known: Vec::new(),
+            subnet: Subnet::Own,
+            added: Vec::new(),
+        }
     }
 
     /// What the client asked.
@@ -152,14 +181,17 @@ impl<'q> Sought<'q> {
         self.class
     }
 
-    /// The header flags that an upstream gets: RD, AA and RA count.
+    /// The header flags that an upstream gets: RD, AA and RA count. Of the client's own it is RD alone.
     pub fn flags(&self) -> Flags {
         self.flags
     }
 
     /// Whether it is what the client asked.
     pub fn is_as_asked(&self) -> bool {
-        self.question.is_none() && self.flags == self.asked.flags
+        self.question.is_none()
+            && self.flags == own_flags(self.asked)
+            && self.added.is_empty()
+            && self.subnet == Subnet::Own
     }
 
     /// Seeks another name.
@@ -183,6 +215,101 @@ impl<'q> Sought<'q> {
     /// Gives the upstream other header flags.
     pub fn set_flags(&mut self, flags: Flags) {
         self.flags = flags;
+        self.write();
+    }
+
+    /// The name sought as text, in the client's spelling where it is what the client asked.
+    pub fn spelled(&self) -> String {
+        let mut text = self.name.to_string().into_bytes();
+        let question = self.question.as_deref().unwrap_or(self.asked.question);
+        let (mut at, mut label) = (0, 0);
+        for octet in question.iter().take(self.name.as_wire().len().saturating_sub(1)) {
+            let Some(place) = text.get_mut(at) else { break };
+            match (label, *place) {
+                (0, _) => {
+                    label = *octet;
+                    // Every label but the first has a dot before it.
+                    at += usize::from(at > 0);
+                    continue;
+                }
+                (_, b'\\') => at += if text.get(at + 1).is_some_and(u8::is_ascii_digit) { 4 } else { 2 },
+                _ => {
+                    *place = *octet;
+                    at += 1;
+                }
+            }
+            label -= 1;
+        }
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
+    /// The client subnet that upstreams get.
+    pub fn subnet(&self) -> Option<&[u8]> {
+        match &self.subnet {
+            Subnet::Own => self.asked.edns.and_then(|edns| edns.client_subnet),
+            Subnet::None => None,
+            Subnet::Written(value) => Some(value),
+        }
+    }
+
+    /// Gives upstreams another client subnet, or none.
+    pub fn set_subnet(&mut self, value: Option<Vec<u8>>) {
+        self.subnet = value.map_or(Subnet::None, Subnet::Written);
+        self.write();
+    }
+
+    /// The first option of that code that upstreams get. From the first question after a code on they get the client's own
+    /// option of it; all others of the client concern one hop only.
+    pub fn option(&mut self, code: u16) -> Option<&[u8]> {
+        if !self.known.contains(&code) {
+            self.known.push(code);
+            let sent = self.asked.edns.map_or(&[][..], |edns| edns.options);
+            for (_, value) in options(sent).flatten().filter(|(other, _)| *other == code) {
+                if self.options.len() + 4 + value.len() <= MOST_OPTIONS {
+                    push_option(&mut self.options, code, value);
+                }
+            }
+            self.write();
+        }
+        let mut all = options(&self.options).flatten();
+        all.find(|(other, _)| *other == code).map(|(_, value)| value)
+    }
+
+    /// Gives upstreams an option in place of the first of its code, or one more; false, and nothing changed, where there
+    /// is no room for it.
+    pub fn set_option(&mut self, code: u16, value: &[u8]) -> bool {
+        self.option(code);
+        let (mut with, mut there) = (Vec::new(), false);
+        for (other, old) in options(&self.options).flatten() {
+            let is_it = other == code && !there;
+            push_option(&mut with, other, if is_it { value } else { old });
+            there |= is_it;
+        }
+        if !there {
+            push_option(&mut with, code, value);
+        }
+        let fits = with.len() <= MOST_OPTIONS;
+        if fits {
+            self.options = with;
+            self.write();
+        }
+        fits
+    }
+
+    /// Gives upstreams no option of that code.
+    pub fn remove_options(&mut self, code: u16) {
+        self.option(code);
+        let mut rest = Vec::new();
+        for (other, value) in options(&self.options).flatten().filter(|(other, _)| *other != code) {
+            push_option(&mut rest, other, value);
+        }
+        self.options = rest;
+        self.write();
+    }
+
+    /// The options that upstreams get besides a client subnet.
+    pub fn options(&self) -> impl Iterator<Item = (u16, &[u8])> {
+        options(&self.options).flatten()
     }
 
     /// The query as sources, cache and upstreams see it.
@@ -190,7 +317,28 @@ impl<'q> Sought<'q> {
         let mut query = *self.asked;
         query.question = self.question.as_deref().unwrap_or(self.asked.question);
         (query.name, query.rtype, query.class, query.flags) = (self.name, self.rtype, self.class, self.flags);
+        query.added = Added::new(&self.added);
+        if self.subnet != Subnet::Own {
+            // A client without EDNS may have a subnet written for it.
+            let plain = || wire::Edns {
+                udp_size: 512,
+                version: 0,
+                dnssec_ok: false,
+                nsid: false,
+                client_subnet: None,
+                options: &[],
+            };
+            query.edns.get_or_insert_with(plain).client_subnet = self.subnet();
+        }
         query
+    }
+
+    fn write(&mut self) {
+        let mut all = self.options.clone();
+        if let Subnet::Written(value) = &self.subnet {
+            push_option(&mut all, OPTION_CLIENT_SUBNET, value);
+        }
+        self.added = Added::encode(self.flags.0, &all);
     }
 
     fn spell(&mut self) {
@@ -200,6 +348,14 @@ impl<'q> Sought<'q> {
             (!same).then(|| crate::evaluation::question(&self.name, self.rtype, self.class).into());
     }
 }
+
+/// The client's header flags but for AA and RA, which mean nothing in a query.
+fn own_flags(asked: &Query<'_>) -> Flags {
+    Flags(asked.flags.0 & !(Flags::AA | Flags::RA))
+}
+
+/// Octets of options that are written into one query for upstreams.
+const MOST_OPTIONS: usize = 4_096;
 
 #[cfg(test)]
 pub(crate) mod testing {

@@ -6,6 +6,7 @@ mod around;
 mod cache;
 mod hosts;
 mod log;
+mod options;
 mod scrape;
 mod template;
 

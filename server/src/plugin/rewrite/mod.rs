@@ -7,6 +7,7 @@
 
 mod answer;
 mod cname;
+mod edns0;
 mod pattern;
 mod setup;
 
@@ -20,12 +21,15 @@ use super::step::{Back, BuildContext, Inward, Sought, Step, StepSpec, Told, Wish
 use crate::failure::Failure;
 use answer::{NameMap, Turned};
 use cname::Cname;
+use edns0::{Edns0, Undo};
 use pattern::{Pattern, Replacement};
 
 /// Every rule of a server block, in file order.
 #[derive(Debug, Clone)]
 pub struct Rewrite {
     rules: Vec<Rule>,
+    /// The options that rules are about.
+    codes: Vec<u16>,
 }
 
 /// One `rewrite`.
@@ -47,6 +51,7 @@ enum Field {
     Ttl(Pattern, Ttls),
     Rcode(Pattern, Rcode, Rcode),
     Cname(Cname),
+    Edns0(Edns0),
 }
 
 /// `name`.
@@ -84,22 +89,23 @@ impl StepSpec for Rewrite {
 }
 
 impl Step for Rewrite {
-    fn inward<'s>(&'s self, sought: &mut Sought<'_>, _: &Moment<'_>) -> Inward<'s> {
-        let mut reversals = Vec::new();
+    fn inward<'s>(&'s self, sought: &mut Sought<'_>, moment: &Moment<'_>) -> Inward<'s> {
+        let mut reversals = Reversals { codes: &self.codes, ..Reversals::default() };
         for rule in &self.rules {
-            match rule.apply(sought, &mut reversals) {
+            match rule.apply(sought, Some(moment), &mut reversals) {
                 Ok(true) if rule.stop => break,
                 Ok(_) => {}
                 Err(failure) => return Inward::Fail(failure),
             }
         }
-        if reversals.is_empty() { Inward::Pass } else { Inward::Back(Box::new(Reversals(reversals))) }
+        let tells = sought.asked().edns.is_some() && sought.options().next().is_some();
+        if reversals.all.is_empty() && !tells { Inward::Pass } else { Inward::Back(Box::new(reversals)) }
     }
 
     fn explain(&self, sought: &mut Sought<'_>, _: Option<IpAddr>) -> Option<String> {
         let mut told = Vec::new();
         for rule in &self.rules {
-            match rule.apply(sought, &mut Vec::new()) {
+            match rule.apply(sought, None, &mut Reversals::default()) {
                 Ok(true) => told.push(format!("`rewrite {}`", rule.text)),
                 Ok(false) => continue,
                 Err(failure) => told.push(failure.to_string()),
@@ -114,25 +120,30 @@ impl Step for Rewrite {
 }
 
 impl Rule {
-    /// Whether it fitted.
+    /// Whether it fitted. Without a moment, options are left alone.
     fn apply<'s>(
         &'s self,
         sought: &mut Sought<'_>,
-        reversals: &mut Vec<Reversal<'s>>,
+        moment: Option<&Moment<'_>>,
+        reversals: &mut Reversals<'s>,
     ) -> Result<bool, Failure> {
+        let Reversals { all, undo, .. } = reversals;
         match &self.field {
-            Field::Name(rule) => return rule.apply(sought, reversals),
+            Field::Name(rule) => return rule.apply(sought, all),
+            Field::Edns0(rule) => {
+                return Ok(moment.is_none_or(|moment| rule.apply(sought, moment, undo)));
+            }
             Field::Type(from, to) if sought.rtype() == *from => sought.set_rtype(*to),
             Field::Class(from, to) if sought.class() == *from => sought.set_class(*to),
             Field::Type(..) | Field::Class(..) => return Ok(false),
             Field::Ttl(pattern, ttls) if pattern.fits(&sought.name().to_string()) => {
-                reversals.push(Reversal::Ttl(*ttls));
+                all.push(Reversal::Ttl(*ttls));
             }
             Field::Rcode(pattern, from, to) if pattern.fits(&sought.name().to_string()) => {
-                reversals.push(Reversal::Rcode(*from, *to));
+                all.push(Reversal::Rcode(*from, *to));
             }
             Field::Ttl(..) | Field::Rcode(..) => return Ok(false),
-            Field::Cname(rule) => reversals.push(Reversal::Cname(rule)),
+            Field::Cname(rule) => all.push(Reversal::Cname(rule)),
         }
         Ok(true)
     }
@@ -157,8 +168,13 @@ impl NameRule {
 }
 
 /// What is to be done with the answer, in the order of the rules.
-#[derive(Debug)]
-struct Reversals<'s>(Vec<Reversal<'s>>);
+#[derive(Debug, Default)]
+struct Reversals<'s> {
+    all: Vec<Reversal<'s>>,
+    codes: &'s [u16],
+    /// Of what is told of options.
+    undo: Vec<Undo>,
+}
 
 #[derive(Debug)]
 enum Reversal<'s> {
@@ -176,7 +192,7 @@ impl Back for Reversals<'_> {
     }
 
     fn back(&self, sought: &Sought<'_>, _: &Moment<'_>, told: &mut Message, wishes: &mut dyn Wishes) -> Told {
-        for reversal in self.0.iter().rev() {
+        for reversal in self.all.iter().rev() {
             match reversal {
                 Reversal::Names(map) => answer::apply(told, map, true, true),
                 Reversal::Answer(rule) => answer::apply(told, &rule.map, rule.owners, rule.values),
@@ -192,6 +208,7 @@ impl Back for Reversals<'_> {
                 }
             }
         }
+        edns0::tell(self.codes, &self.undo, sought, told);
         Told::Done
     }
 }

@@ -4,10 +4,11 @@ use corefile::{Directive, Located, Word};
 use std::sync::Arc;
 
 use regex::Regex;
-use wire::{Name, Rcode};
+use wire::{Name, OPTION_CLIENT_SUBNET, OPTION_NSID, Rcode, client_subnet_holds};
 
 use super::answer::{NameMap, text_map};
 use super::cname::Cname;
+use super::edns0::{Action, Data, Edns0};
 use super::pattern::{Pattern, Replacement};
 use super::{AnswerRule, Field, NameRule, Rewrite, Rule, Ttls};
 use crate::plugin::step::{StepSpec, Written};
@@ -16,8 +17,10 @@ use crate::setup::args::{Result, bad};
 
 /// Reads every `rewrite` of a server block.
 pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn StepSpec>> {
-    let rules = directives.iter().map(|directive| rule(directive)).collect::<Result<_>>()?;
-    Ok(Arc::new(Rewrite { rules }))
+    let rules = directives.iter().map(|directive| rule(directive)).collect::<Result<Vec<_>>>()?;
+    let code = |rule: &Rule| if let Field::Edns0(rule) = &rule.field { Some(rule.code) } else { None };
+    let codes = rules.iter().filter_map(code).collect();
+    Ok(Arc::new(Rewrite { rules, codes }))
 }
 
 /// The words of a rule, taken from the left. What stands in braces behind fewer than two words belongs to it.
@@ -95,7 +98,7 @@ fn rule(directive: &Directive) -> Result<Rule> {
         "name" => name(&mut words)?,
         "type" => pair(&mut words, TYPES, |text| text.parse().ok(), "a type, such as AAAA", Field::Type)?,
         "class" => pair(&mut words, CLASSES, |text| text.parse().ok(), "a class, such as IN", Field::Class)?,
-        "edns0" => return Err(not_built(field, "edns0")),
+        "edns0" => Field::Edns0(edns0(&mut words)?),
         "ttl" => {
             let pattern = pattern(&mut words, 1, TTL, full)?;
             let ttls = words.take(TTL)?;
@@ -199,6 +202,83 @@ fn name(words: &mut Words<'_>) -> Result<Field> {
         (_, auto) => rule.auto = auto,
     }
     Ok(Field::Name(rule))
+}
+
+/// `local|nsid|subnet set|append|replace|unset ... [revert]`
+fn edns0(words: &mut Words<'_>) -> Result<Edns0> {
+    let (kind, word) = (words.take(EDNS0)?, words.take(EDNS0)?);
+    let action = match word.text.to_ascii_lowercase().as_str() {
+        "set" => Action::Set,
+        "append" => Action::Append,
+        "replace" => Action::Replace,
+        "unset" => Action::Unset,
+        _ => return Err(bad(PLUGIN, word, "set, append, replace or unset")),
+    };
+    let unset = action == Action::Unset;
+    let (code, data) = match kind.text.to_ascii_lowercase().as_str() {
+        "local" => {
+            let word = words.take(LOCAL)?;
+            let code = code(&word.text).ok_or_else(|| bad(PLUGIN, word, "a code from 0 to 65535"))?;
+            (code, if unset { Data::Fixed(Vec::new()) } else { data(words.take(LOCAL)?, code)? })
+        }
+        "nsid" => (OPTION_NSID, Data::Fixed(Vec::new())),
+        "subnet" if unset => (OPTION_CLIENT_SUBNET, Data::Subnet(0, 0)),
+        "subnet" => {
+            let mut bits = |most: u16, what| {
+                let word = words.take(SUBNET)?;
+                let bits = code(&word.text).filter(|bits| *bits <= most);
+                bits.map(|bits| bits as u8).ok_or_else(|| bad(PLUGIN, word, what))
+            };
+            let (v4, v6) = (bits(32, "bits of an IPv4 address")?, bits(128, "bits of an IPv6 address")?);
+            (OPTION_CLIENT_SUBNET, Data::Subnet(v4, v6))
+        }
+        _ => return Err(bad(PLUGIN, kind, "local, nsid or subnet")),
+    };
+    let revert = !unset && words.peek().is_some_and(|word| word.text == "revert");
+    if revert {
+        words.take(EDNS0)?;
+    }
+    words.end(EDNS0)?;
+    Ok(Edns0 { code, action, data, revert })
+}
+
+/// A number as Go writes them.
+fn code(text: &str) -> Option<u16> {
+    let lower = text.to_ascii_lowercase();
+    for (prefix, radix) in [("0x", 16), ("0b", 2), ("0o", 8), ("0", 8)] {
+        if let Some(digits) = lower.strip_prefix(prefix).filter(|digits| !digits.is_empty()) {
+            return u16::from_str_radix(digits, radix).ok().filter(|_| !digits.starts_with('+'));
+        }
+    }
+    text.parse().ok().filter(|_| !text.starts_with('+'))
+}
+
+/// What `local` puts into an option: octets in hexadecimal, text, or a variable.
+fn data(word: &Word, code: u16) -> Result<Data> {
+    let text = word.text.as_str();
+    let variable = text.strip_prefix('{').and_then(|text| text.strip_suffix('}'));
+    let data = match (variable, text.strip_prefix("0x")) {
+        (Some(variable), _) => match VARIABLES.iter().find(|(name, _)| *name == variable) {
+            Some((_, data)) => data.clone(),
+            None => return Err(bad(PLUGIN, word, VARIABLE)),
+        },
+        (None, Some(digits)) => Data::Fixed(hex(digits).ok_or_else(|| bad(PLUGIN, word, HEX))?),
+        (None, None) => Data::Fixed(text.into()),
+    };
+    match &data {
+        Data::Fixed(octets) if octets.len() > MOST_DATA => Err(bad(PLUGIN, word, "1,024 octets at most")),
+        Data::Fixed(octets) if code != OPTION_CLIENT_SUBNET || client_subnet_holds(octets) => Ok(data),
+        _ if code == OPTION_CLIENT_SUBNET => Err(bad(PLUGIN, word, "a client subnet; write `subnet`")),
+        _ => Ok(data),
+    }
+}
+
+/// Octets of hexadecimal digits.
+fn hex(digits: &str) -> Option<Vec<u8>> {
+    let digit = |octet: u8| char::from(octet).to_digit(16).map(|digit| digit as u8);
+    let (pairs, rest) = digits.as_bytes().as_chunks::<2>();
+    rest.is_empty().then_some(())?;
+    pairs.iter().map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?)).collect()
 }
 
 /// `[KIND] NAME` before `behind` more words.
@@ -317,6 +397,23 @@ const TYPES: &str = "type FROM TO";
 const CLASSES: &str = "class FROM TO";
 const TTL: &str = "ttl [exact|prefix|suffix|substring|regex] NAME SECONDS|MIN-MAX";
 const RCODE: &str = "rcode [exact|prefix|suffix|substring|regex] NAME FROM TO";
+const EDNS0: &str = "edns0 local|nsid|subnet set|append|replace|unset ... [revert]";
+const LOCAL: &str = "edns0 local set|append|replace CODE DATA [revert], or edns0 local unset CODE";
+const SUBNET: &str = "edns0 subnet set|append|replace BITS4 BITS6 [revert], or edns0 subnet unset";
+const VARIABLE: &str =
+    "a variable: {qname}, {qtype}, {client_ip}, {client_port}, {protocol}, {server_ip} or {server_port}";
+const HEX: &str = "octets in hexadecimal, such as 0x61626364";
+const VARIABLES: [(&str, Data); 7] = [
+    ("qname", Data::Qname),
+    ("qtype", Data::Qtype),
+    ("client_ip", Data::ClientIp),
+    ("client_port", Data::ClientPort),
+    ("protocol", Data::Protocol),
+    ("server_ip", Data::ServerIp),
+    ("server_port", Data::ServerPort),
+];
+/// Octets that one option may have.
+const MOST_DATA: usize = 1_024;
 const CNAME: &str = "cname [exact|prefix|suffix|substring|regex] FROM TO";
 
 #[cfg(test)]
@@ -349,6 +446,15 @@ mod tests {
             "rcode regex .* 2 3",
             "cname a b",
             "cname regex (.*)a {1}b",
+            "edns0 local set 0xffee 0x61626364",
+            "continue edns0 LOCAL Append 65518 {client_ip} revert",
+            "edns0 local replace 017 text",
+            "edns0 local unset 0xffee",
+            "edns0 local set 8 0x00011800c00002",
+            "edns0 nsid unset",
+            "edns0 nsid set revert",
+            "edns0 subnet set 24 56",
+            "edns0 subnet unset",
             "{\nname exact a b\n}",
             "continue {\nttl regex .*\n30-60\n}",
         ] {
@@ -399,8 +505,29 @@ mod tests {
             ("ttl a 60-30", "15: plugin/rewrite: \"60-30\" is not seconds: N, MIN-MAX, MIN- or -MAX"),
             ("rcode a SERVFAIL NONE", "26: plugin/rewrite: \"NONE\" is not an rcode, such as NXDOMAIN or 3"),
             (
-                "edns0 local set 0xffee 0x61",
-                "9: plugin/rewrite: the property `edns0` of CoreDNS is not built yet; remove it, or keep CoreDNS for this server block",
+                "edns0 local",
+                "1: plugin/rewrite: `rewrite` wants edns0 local|nsid|subnet set|append|replace|unset ... [revert]",
+            ),
+            ("edns0 cookie set", "15: plugin/rewrite: \"cookie\" is not local, nsid or subnet"),
+            ("edns0 local add 1 a", "21: plugin/rewrite: \"add\" is not set, append, replace or unset"),
+            ("edns0 local set 0xfffff a", "25: plugin/rewrite: \"0xfffff\" is not a code from 0 to 65535"),
+            (
+                "edns0 local set 0xffee",
+                "1: plugin/rewrite: `rewrite` wants edns0 local set|append|replace CODE DATA [revert], or edns0 local unset CODE",
+            ),
+            (
+                "edns0 local set 1 0x616",
+                "27: plugin/rewrite: \"0x616\" is not octets in hexadecimal, such as 0x61626364",
+            ),
+            (
+                "edns0 local set 8 0x0001",
+                "27: plugin/rewrite: \"0x0001\" is not a client subnet; write `subnet`",
+            ),
+            ("edns0 subnet set 33 56", "26: plugin/rewrite: \"33\" is not bits of an IPv4 address"),
+            ("edns0 subnet set 24 129", "29: plugin/rewrite: \"129\" is not bits of an IPv6 address"),
+            (
+                "edns0 nsid set x",
+                "24: plugin/rewrite: unexpected argument \"x\"; `rewrite` wants edns0 local|nsid|subnet set|append|replace|unset ... [revert]",
             ),
         ] {
             let line = format!("rewrite {line}");
