@@ -320,6 +320,8 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 static GLOBAL: OnceLock<Logger> = OnceLock::new();
 
+/// How long whoever reads the log has for the last lines of a process.
+pub const LAST_LINES: Duration = Duration::from_millis(500);
 /// Bound of the lines that wait outside the rings, in octets.
 pub(super) const QUEUE_BYTES: usize = 256 * 1024;
 #[cfg(test)]

@@ -24,11 +24,9 @@ pub enum NameError {
 pub fn add(names: &mut Vec<Name>, word: &str) -> Result<(), NameError> {
     match word.strip_prefix('@') {
         Some(list) => {
-            let (_, list) = LISTS
-                .iter()
-                .find(|(name, _)| *name == list)
-                .ok_or_else(|| NameError::List(word.to_owned()))?;
-            list.iter().try_for_each(|name| push(names, name))
+            let mut lines = lines().skip_while(|line| line.strip_prefix('@') != Some(list));
+            lines.next().ok_or_else(|| NameError::List(word.to_owned()))?;
+            lines.take_while(|line| !line.starts_with('@')).try_for_each(|name| push(names, name))
         }
         None => push(names, word),
     }
@@ -54,49 +52,18 @@ fn push(names: &mut Vec<Name>, word: &str) -> Result<(), NameError> {
 }
 
 fn lists() -> String {
-    LISTS.iter().map(|(name, _)| format!("@{name}")).collect::<Vec<_>>().join(", ")
+    lines().filter(|line| line.starts_with('@')).collect::<Vec<_>>().join(", ")
+}
+
+fn lines() -> impl Iterator<Item = &'static str> {
+    LISTS.lines().filter(|line| !line.is_empty() && !line.starts_with('#'))
 }
 
 /// Names kept for one hosts file.
 pub const MAX_NAMES: usize = 10_000;
 
-/// What a node of each cloud cannot do without: images, packages, sign-in and the cloud's own interface.
-const LISTS: &[(&str, &[&str])] = &[
-    (
-        "azure-public",
-        &[
-            "acs-mirror.azureedge.net",
-            "eastus.data.mcr.microsoft.com",
-            "login.microsoftonline.com",
-            "management.azure.com",
-            "mcr.microsoft.com",
-            "packages.aks.azure.com",
-            "packages.microsoft.com",
-        ],
-    ),
-    (
-        "azure-usgov",
-        &[
-            "acs-mirror.azureedge.net",
-            "login.microsoftonline.us",
-            "management.usgovcloudapi.net",
-            "mcr.microsoft.com",
-            "packages.aks.azure.com",
-            "packages.microsoft.com",
-        ],
-    ),
-    (
-        "azure-china",
-        &[
-            "acs-mirror.azureedge.net",
-            "login.partner.microsoftonline.cn",
-            "management.chinacloudapi.cn",
-            "mcr.azk8s.cn",
-            "mcr.azure.cn",
-            "packages.microsoft.com",
-        ],
-    ),
-];
+/// The lists, each a line with its name behind `@`, then its names.
+const LISTS: &str = include_str!("../data/clouds");
 
 #[cfg(test)]
 mod tests {
@@ -114,6 +81,10 @@ mod tests {
         for word in ["", ".", "a..b", "a b", "a/b", "*.a", "192.0.2.1", "::1", "a\\.b", "a#b", "ä.example"] {
             assert_eq!(names(&[word]), Err(NameError::Host(word.to_owned())));
         }
+        for list in lines().filter(|line| line.starts_with('@')) {
+            assert!(names(&[list]).is_ok_and(|count| count > 0), "every line of {list} is a host name");
+        }
+        assert_eq!(names(&["@"]), Err(NameError::List("@".to_owned())));
         let error = names(&["@azure"]).unwrap_err().to_string();
         assert_eq!(error, "there is no list \"@azure\"; there are @azure-public, @azure-usgov, @azure-china");
     }

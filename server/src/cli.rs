@@ -10,7 +10,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use wire::{Name, RType};
 
 use crate::keeping::{DEFAULT_SOCKET, Environment, Once};
-use crate::node_resolver::{DEFAULT_MARKER, Request};
+use node_resolver::Request;
 
 /// What the command line asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,7 +101,7 @@ pub fn parse(
             Ok(Wish::Status(sub.get_one("status").cloned().unwrap_or_else(|| DEFAULT_SOCKET.into())))
         }
         Some(("explain", sub)) => Ok(Wish::Explain(flags(sub, env)?, Box::new(explain(sub)?))),
-        Some(("node-resolver", sub)) => Ok(Wish::NodeResolver(Box::new(request(sub, env)))),
+        Some(("node-resolver", sub)) => Ok(Wish::NodeResolver(Box::new(Request::read(sub, env)))),
         _ => Ok(Wish::Serve(flags(&matches, env)?)),
     }
 }
@@ -213,34 +213,7 @@ fn command() -> Command {
                     .help("Unix socket of the server [default: /run/localdns.sock]"),
             ),
         )
-        .subcommand(node_resolver())
-}
-
-fn node_resolver() -> Command {
-    let file = |name: &'static str| {
-        Arg::new(name).long(name).value_name("FILE").value_parser(value_parser!(PathBuf))
-    };
-    Command::new("node-resolver")
-        .about("Keep the addresses of Kubernetes services in this node's /etc/hosts")
-        .args_override_self(true)
-        .after_help(
-            "Environment:\n  \
-             SERVICES        name.namespace.svc between commas, blanks or newlines, at most 20\n  \
-             NAMESERVER      The cluster's DNS service: an address or several, each with a port or not; required\n  \
-             CLUSTER_DOMAIN  The cluster's domain [default: cluster.local]\n  \
-             SERVICE_CIDRS   Networks that services have their addresses from; others are left out",
-        )
-        .arg(flag("once", "Do one round and end: exit code 0, or 1 if the file cannot be changed"))
-        .arg(flag("remove", "Take our lines out of the file and end"))
-        .arg(file("hosts-file").default_value("/etc/hosts").help("File whose lines with our marker are ours"))
-        .arg(file("services-file").help("List of services in place of SERVICES, read again when it changes"))
-        .arg(Arg::new("marker").long("marker").value_name("TEXT").default_value(DEFAULT_MARKER).help(
-            "Comment that makes a line ours",
-        ))
-        .arg(Arg::new("interval").long("interval").value_name("SECONDS").default_value("60")
-            .value_parser(value_parser!(u16).range(1..=3600)).help("Longest time from round to round, 1 to 3600"))
-        .arg(Arg::new("metrics").long("metrics").value_name("ADDRESS:PORT").help("Serve /metrics here [default: nowhere]"))
-        .arg(log_format())
+        .subcommand(node_resolver::command(flag, log_format()))
 }
 
 fn log_format() -> Arg {
@@ -296,25 +269,6 @@ fn flags(matches: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -> Result<F
         status: matches.try_get_one("status").ok().flatten().cloned(),
         environment: Environment::read(env),
     })
-}
-
-fn request(matches: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -> Request {
-    let is_set = |name: &str| matches.get_one(name).copied().unwrap_or(false);
-    let text = |name: &str| matches.get_one::<String>(name).cloned();
-    Request {
-        once: is_set("once"),
-        remove: is_set("remove"),
-        hosts_file: matches.get_one("hosts-file").cloned().unwrap_or_default(),
-        services_file: matches.get_one("services-file").cloned(),
-        marker: text("marker").unwrap_or_default(),
-        interval_seconds: matches.get_one("interval").copied().unwrap_or(60),
-        metrics: text("metrics"),
-        json: text("log-format").is_some_and(|format| format == "json"),
-        services: env("SERVICES"),
-        nameserver: env("NAMESERVER"),
-        cluster_domain: env("CLUSTER_DOMAIN"),
-        service_cidrs: env("SERVICE_CIDRS"),
-    }
 }
 
 fn explain(matches: &ArgMatches) -> Result<Explain, String> {

@@ -25,6 +25,7 @@ use crate::house::{self, AdminPlan, House, Shared};
 use crate::keeping::{self, StatusSocket};
 use crate::listen::{BindError, Letter, Ports};
 use crate::observe::counters::Counter;
+use crate::observe::logger::LAST_LINES;
 use crate::observe::{Collector, Logger};
 use crate::origin::{self, Draft, Origin};
 use crate::report;
@@ -474,7 +475,5 @@ const LEFT_TO_ANOTHER: &str = "systemd started another process than this one: RE
      a script that is nothing but this server's start has to exec it";
 /// How long TCP clients have for their last replies.
 const LAST_REPLIES: Duration = Duration::from_millis(500);
-/// How long the log's reader has for the last lines.
-pub const LAST_LINES: Duration = Duration::from_millis(500);
 /// How soon an address that could not be put back is tried again.
 const PUT_BACK_AGAIN: Duration = Duration::from_secs(1);

@@ -19,7 +19,6 @@ pub mod keeping;
 pub mod listen;
 #[cfg(test)]
 mod mishap;
-pub mod node_resolver;
 pub mod origin;
 mod pace;
 pub mod pipeline;

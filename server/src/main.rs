@@ -14,9 +14,10 @@ use rand::Rng as _;
 use rustix::fs::OFlags;
 use server::cli::{self, Flags, Wish};
 use server::clock;
-use server::control::{LAST_LINES, Next, Server, StartError};
+use server::control::{Next, Server, StartError};
 use server::house::{House, Shared};
 use server::keeping;
+use server::observe::logger::LAST_LINES;
 use server::observe::{Format, Logger, json_line};
 use server::origin::{Draft, Origin};
 use server::setup::ReloadSpec;
@@ -49,9 +50,7 @@ fn main() -> ExitCode {
         Wish::Serve(flags) => serve(&flags, start),
         Wish::Check(flags) => check(&flags),
         Wish::Explain(flags, wish) => explain(&flags, &wish),
-        Wish::NodeResolver(request) => {
-            server::node_resolver::run(&request).map_err(|error| error.to_string())
-        }
+        Wish::NodeResolver(request) => node_resolver::run(&request).map_err(|error| error.to_string()),
         Wish::Refresh(flags, wish) => refresh(&flags, &wish),
         Wish::Status(path) => keeping::print(&path).map(|table| {
             let _ = std::io::stdout().write_all(table.as_bytes());

@@ -19,6 +19,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("histogram", &[]),
     ("forwarder", &["histogram", "readfile", "wire"]),
     ("admin", &["clock", "corefile", "histogram", "node", "observe"]),
+    ("node-resolver", &["admin", "clock", "hostsfile", "observe", "readfile", "refresh", "wire"]),
     ("observe", &["clock", "corefile", "histogram", "wire"]),
     ("kubernetes", &["wire"]),
     ("refresh", &["wire", "hostsfile"]),

@@ -8,8 +8,7 @@ use hostsfile::managed::Written;
 use refresh::Outcome;
 
 use super::plan::{Outcomes, Plan};
-use crate::clock;
-use crate::observe::{Families, Source, names};
+use observe::{Families, Source, names};
 
 /// Written after each round, read at each scrape.
 #[derive(Debug, Default)]

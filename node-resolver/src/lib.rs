@@ -7,8 +7,8 @@
 //! For programs that read /etc/hosts and cannot ask the cluster, such as the container runtime that pulls from the image
 //! registry. The hosts file is the only state: what stands there is what is kept while nobody answers. Serves no query.
 
+mod cli;
 mod counters;
-mod network;
 mod plan;
 mod services;
 mod settings;
@@ -29,15 +29,15 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::clock;
-use crate::control::LAST_LINES;
-use crate::observe::{Families, Format, Logger, Source as _};
 use admin::{AdminServer, Content, Plan as AdminPlan, Process};
 use counters::Counters;
+use observe::logger::LAST_LINES;
+use observe::{Families, Format, Logger, Source as _};
 use plan::{Outcomes, Plan, Rules, Verdict, plan};
 use services::{Looked, Service, Services, ServicesFile};
 use settings::Settings;
 
+pub use cli::command;
 pub use settings::{Request, SettingsError};
 
 /// Runs until SIGTERM or SIGINT; for one round, or only to remove our lines, where that is asked for.

@@ -5,9 +5,9 @@ use std::fmt;
 use std::net::IpAddr;
 
 use hostsfile::managed::Entry;
+use ipnet::IpNet;
 use refresh::{Family, LookupError, Outcome};
 
-use super::network::Network;
 use super::services::Service;
 
 /// What came of each lookup; one that is missing has failed.
@@ -19,7 +19,7 @@ pub(crate) struct Rules {
     /// The cluster's domain, without final dot.
     pub(crate) domain: Box<str>,
     /// Where services have their addresses from; none at all: it is not known.
-    pub(crate) networks: Vec<Network>,
+    pub(crate) networks: Vec<IpNet>,
 }
 
 /// What our lines are to be, and why.
@@ -177,7 +177,7 @@ impl Rules {
     /// Whether a service may have this address.
     fn admit(&self, address: IpAddr) -> bool {
         refresh::usable(address, &[]).is_ok()
-            && (self.networks.is_empty() || self.networks.iter().any(|network| network.contains(address)))
+            && (self.networks.is_empty() || self.networks.iter().any(|network| network.contains(&address)))
     }
 }
 

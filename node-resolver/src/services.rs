@@ -46,7 +46,7 @@ pub(crate) fn is_label(text: &str) -> bool {
     inner && (1..=63).contains(&text.len()) && !text.starts_with('-') && !text.ends_with('-')
 }
 
-/// The services, the image registry always among them.
+/// The services; those that are always kept are among them.
 #[derive(Debug)]
 pub(crate) struct Services {
     names: BTreeSet<Service>,
@@ -162,10 +162,10 @@ fn read_text(path: &Path, text: io::Result<Vec<u8>>) -> Result<BTreeSet<Service>
     read(&path.display().to_string(), &without_comments.join("\n"))
 }
 
-/// Names between commas, blanks and newlines; the image registry besides.
+/// Names between commas, blanks and newlines; those that are always kept besides.
 fn read(source: &str, text: &str) -> Result<BTreeSet<Service>, SettingsError> {
-    let registry = Service(REGISTRY.into());
-    let mut names = BTreeSet::from([registry]);
+    let mut names: BTreeSet<Service> = ALWAYS.lines().filter_map(Service::read).collect();
+    let most = names.len() + MAX_SERVICES;
     for (number, line) in text.lines().enumerate() {
         let mut column = 1;
         for word in line.split(|c: char| c == ',' || c.is_ascii_whitespace()) {
@@ -179,7 +179,7 @@ fn read(source: &str, text: &str) -> Result<BTreeSet<Service>, SettingsError> {
                 return Err(SettingsError::Service { place, word: shown() });
             };
             names.insert(service);
-            if names.len() > MAX_SERVICES + 1 {
+            if names.len() > most {
                 return Err(SettingsError::TooManyServices { place, word: shown() });
             }
         }
@@ -187,11 +187,16 @@ fn read(source: &str, text: &str) -> Result<BTreeSet<Service>, SettingsError> {
     Ok(names)
 }
 
+/// The names that are always kept, as text.
+pub(crate) fn always() -> String {
+    ALWAYS.lines().filter(|line| Service::read(line).is_some()).collect::<Vec<_>>().join(", ")
+}
+
 /// The variable that lists services.
 pub(crate) const VARIABLE: &str = "SERVICES";
-/// Always there: without it a node pulls no image of its own cluster.
-pub(crate) const REGISTRY: &str = "image-registry.openshift-image-registry.svc";
-/// Besides the registry.
+/// What is kept whatever the variable or the file says, a name a line.
+const ALWAYS: &str = include_str!("../data/services");
+/// Besides those that are always kept.
 pub(crate) const MAX_SERVICES: usize = 20;
 /// The longest list in bytes.
 pub(crate) const MAX_BYTES: u64 = 64 << 10;
@@ -204,7 +209,7 @@ mod tests {
 
     fn names(text: &str) -> Result<Vec<String>, String> {
         let services = Services::from_text("SERVICES", text).map_err(|error| error.to_string())?;
-        Ok(services.names().iter().map(Service::to_string).filter(|name| name != REGISTRY).collect())
+        Ok(services.names().iter().map(Service::to_string).filter(|name| *name != always()).collect())
     }
 
     #[test]
@@ -215,7 +220,7 @@ mod tests {
             ("a.n.svc,,b.n.svc\n c.n.svc", &["a.n.svc", "b.n.svc", "c.n.svc"]),
             ("b.n.svc\r\na.n.svc,a.n.svc", &["a.n.svc", "b.n.svc"]),
             ("1a-b.0.svc", &["1a-b.0.svc"]),
-            (REGISTRY, &[]),
+            (&always(), &[]),
         ] {
             assert_eq!(names(text).unwrap(), want, "{text:?}");
         }
@@ -252,7 +257,7 @@ mod tests {
     fn twenty_services_are_enough() {
         let list = |count: usize| (0..count).map(|n| format!("s{n}.n.svc ")).collect::<String>();
         assert_eq!(names(&list(20)).unwrap().len(), 20);
-        assert_eq!(names(&format!("{}{}{REGISTRY}", list(20), list(20))).unwrap().len(), 20);
+        assert_eq!(names(&format!("{}{}{}", list(20), list(20), always())).unwrap().len(), 20);
         let told = names(&list(21)).unwrap_err();
         assert!(told.contains("\"s20.n.svc\" is one too many") && told.contains("20 services"), "{told}");
     }

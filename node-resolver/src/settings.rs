@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use hostsfile::managed::{File, Marker, MarkerError};
+use ipnet::IpNet;
 use thiserror::Error;
 
-use super::network::Network;
 use super::plan::Rules;
 use super::services::{self, Services, is_label};
 use admin::AdminAddress;
@@ -79,7 +79,7 @@ pub enum SettingsError {
     #[error(
         "{place}: {word:?} is one too many: at most {} services besides {}",
         services::MAX_SERVICES,
-        services::REGISTRY
+        services::always()
     )]
     TooManyServices {
         /// Where it stands: `file:line:column`.
@@ -131,8 +131,8 @@ impl Settings {
             rules: Rules {
                 domain: domain(request.cluster_domain.as_deref().unwrap_or_default())?,
                 networks: words(request.service_cidrs.as_deref().unwrap_or_default())
-                    .map(|word| word.parse().map_err(|()| SettingsError::Network(word.to_owned())))
-                    .collect::<Result<Vec<Network>, _>>()?,
+                    .map(|word| word.parse().map_err(|_| SettingsError::Network(word.to_owned())))
+                    .collect::<Result<Vec<IpNet>, _>>()?,
             },
             interval: Duration::from_secs(request.interval_seconds.into()),
             metrics: request.metrics.as_deref().map(metrics).transpose()?,

@@ -1,0 +1,57 @@
+//! The command line of `localdns node-resolver`.
+
+use std::path::PathBuf;
+
+use clap::{Arg, ArgMatches, Command, value_parser};
+
+use super::{DEFAULT_MARKER, Request};
+
+/// The subcommand. How flags are read that are on or off, and `-log-format`, are as in the others: they are handed in.
+pub fn command(flag: impl Fn(&'static str, &'static str) -> Arg, log_format: Arg) -> Command {
+    let file = |name: &'static str| {
+        Arg::new(name).long(name).value_name("FILE").value_parser(value_parser!(PathBuf))
+    };
+    Command::new("node-resolver")
+        .about("Keep the addresses of Kubernetes services in this node's /etc/hosts")
+        .args_override_self(true)
+        .after_help(
+            "Environment:\n  \
+             SERVICES        name.namespace.svc between commas, blanks or newlines, at most 20\n  \
+             NAMESERVER      The cluster's DNS service: an address or several, each with a port or not; required\n  \
+             CLUSTER_DOMAIN  The cluster's domain [default: cluster.local]\n  \
+             SERVICE_CIDRS   Networks that services have their addresses from; others are left out",
+        )
+        .arg(flag("once", "Do one round and end: exit code 0, or 1 if the file cannot be changed"))
+        .arg(flag("remove", "Take our lines out of the file and end"))
+        .arg(file("hosts-file").default_value("/etc/hosts").help("File whose lines with our marker are ours"))
+        .arg(file("services-file").help("List of services in place of SERVICES, read again when it changes"))
+        .arg(Arg::new("marker").long("marker").value_name("TEXT").default_value(DEFAULT_MARKER).help(
+            "Comment that makes a line ours",
+        ))
+        .arg(Arg::new("interval").long("interval").value_name("SECONDS").default_value("60")
+            .value_parser(value_parser!(u16).range(1..=3600)).help("Longest time from round to round, 1 to 3600"))
+        .arg(Arg::new("metrics").long("metrics").value_name("ADDRESS:PORT").help("Serve /metrics here [default: nowhere]"))
+        .arg(log_format)
+}
+
+impl Request {
+    /// What was typed, and what the environment says.
+    pub fn read(matches: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -> Self {
+        let is_set = |name: &str| matches.get_one(name).copied().unwrap_or(false);
+        let text = |name: &str| matches.get_one::<String>(name).cloned();
+        Self {
+            once: is_set("once"),
+            remove: is_set("remove"),
+            hosts_file: matches.get_one("hosts-file").cloned().unwrap_or_default(),
+            services_file: matches.get_one("services-file").cloned(),
+            marker: text("marker").unwrap_or_default(),
+            interval_seconds: matches.get_one("interval").copied().unwrap_or(60),
+            metrics: text("metrics"),
+            json: text("log-format").is_some_and(|format| format == "json"),
+            services: env("SERVICES"),
+            nameserver: env("NAMESERVER"),
+            cluster_domain: env("CLUSTER_DOMAIN"),
+            service_cidrs: env("SERVICE_CIDRS"),
+        }
+    }
+}
