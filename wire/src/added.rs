@@ -104,7 +104,7 @@ mod tests {
     fn what_is_written_goes_to_the_upstream_and_survives_being_held() {
         let Gate::Pass(query) = accept(PACKET) else { panic!("refused") };
         let own = vec![0, 1, 24, 0, 192, 0, 2];
-        assert_eq!(sent(&query), (0x0120, vec![(8, own.clone())]));
+        assert_eq!(sent(&query), (0x0120, vec![(8, own)]));
         let mut options = Vec::new();
         push_option(&mut options, 0xffee, b"abcd");
         push_option(&mut options, 8, SUBNET);

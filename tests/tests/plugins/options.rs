@@ -28,43 +28,49 @@ fn dns(directives: &str, script: fn(&Asked) -> Action) -> (Dns, Upstream) {
 
 #[test]
 fn options_go_to_the_upstream_and_are_told_to_who_has_edns() {
-    let own = (LOCAL, b"own".to_vec());
+    let own = || vec![(LOCAL, b"own".to_vec())];
     let local = |data: &[u8]| vec![(LOCAL, data.to_vec())];
-    let rows: &[(&str, &[(u16, Vec<u8>)], Options, Options)] = &[
-        ("edns0 local set 0xffee 0x61626364", &[], local(b"abcd"), local(b"abcd")),
-        ("edns0 local set 65518 abcd", &[own.clone()], local(b"abcd"), local(b"abcd")),
-        ("edns0 local set 0xffee abcd revert", &[], local(b"abcd"), vec![]),
-        ("edns0 local set 0xffee abcd revert", &[own.clone()], local(b"abcd"), local(b"own")),
+    // The rule, the client's own options, what the upstream gets, what the client is told.
+    let rows: &[(&str, Options, Options, Options)] = &[
+        ("edns0 local set 0xffee 0x61626364", vec![], local(b"abcd"), local(b"abcd")),
+        ("edns0 local set 65518 abcd", own(), local(b"abcd"), local(b"abcd")),
+        ("edns0 local set 0xffee abcd revert", vec![], local(b"abcd"), vec![]),
+        ("edns0 local set 0xffee abcd revert", own(), local(b"abcd"), local(b"own")),
         (
             "continue {\nedns0 local set 0xffee abcd\n}\nrewrite edns0 local replace 0xffee bcde revert",
-            &[],
+            vec![],
             local(b"bcde"),
             local(b"abcd"),
         ),
-        ("edns0 local replace 0xffee abcd", &[], vec![], vec![]),
-        ("edns0 local replace 0xffee abcd", &[own.clone()], local(b"abcd"), local(b"abcd")),
-        ("edns0 local append 0xffee abcd", &[own.clone()], local(b"own"), local(b"own")),
+        ("edns0 local replace 0xffee abcd", vec![], vec![], vec![]),
+        ("edns0 local replace 0xffee abcd", own(), local(b"abcd"), local(b"abcd")),
+        ("edns0 local append 0xffee abcd", own(), local(b"own"), local(b"own")),
         (
             "edns0 local append 0xffef abcd",
-            &[own.clone()],
+            own(),
             vec![(0xffef, b"abcd".to_vec())],
             vec![(0xffef, b"abcd".to_vec())],
         ),
-        ("edns0 local unset 0xffee", &[own.clone()], vec![], vec![]),
-        ("edns0 local set 0xffee {qname}", &[], local(b"X.example."), local(b"X.example.")),
-        ("edns0 local set 0xffee {qtype}", &[], local(&[0, 1]), local(&[0, 1])),
-        ("edns0 local set 0xffee {client_ip}", &[], local(&[127, 0, 0, 1]), local(&[127, 0, 0, 1])),
-        ("edns0 local set 0xffee {protocol}", &[], local(b"udp"), local(b"udp")),
-        ("edns0 nsid set", &[], vec![(3, vec![])], vec![]),
-        ("edns0 subnet set 8 56", &[], vec![(8, vec![0, 1, 8, 0, 127])], vec![]),
-        ("edns0 subnet append 8 56", &[(8, vec![0, 1, 8, 0, 10])], vec![(8, vec![0, 1, 8, 0, 10])], vec![]),
-        ("edns0 subnet replace 8 56", &[], vec![], vec![]),
-        ("edns0 subnet unset", &[(8, vec![0, 1, 8, 0, 10])], vec![], vec![]),
+        ("edns0 local unset 0xffee", own(), vec![], vec![]),
+        ("edns0 local set 0xffee {qname}", vec![], local(b"X.example."), local(b"X.example.")),
+        ("edns0 local set 0xffee {qtype}", vec![], local(&[0, 1]), local(&[0, 1])),
+        ("edns0 local set 0xffee {client_ip}", vec![], local(&[127, 0, 0, 1]), local(&[127, 0, 0, 1])),
+        ("edns0 local set 0xffee {protocol}", vec![], local(b"udp"), local(b"udp")),
+        ("edns0 nsid set", vec![], vec![(3, vec![])], vec![]),
+        ("edns0 subnet set 8 56", vec![], vec![(8, vec![0, 1, 8, 0, 127])], vec![]),
+        (
+            "edns0 subnet append 8 56",
+            vec![(8, vec![0, 1, 8, 0, 10])],
+            vec![(8, vec![0, 1, 8, 0, 10])],
+            vec![],
+        ),
+        ("edns0 subnet replace 8 56", vec![], vec![], vec![]),
+        ("edns0 subnet unset", vec![(8, vec![0, 1, 8, 0, 10])], vec![], vec![]),
     ];
     for (rule, own, sent, told) in rows {
         let (dns, upstream) = dns(&format!("rewrite {rule}"), by_option);
         let mut query = Ask::new("X.example", "A").edns(1232);
-        for (code, data) in *own {
+        for (code, data) in own {
             query = query.option(*code, data);
         }
         for turn in 0..2 {
