@@ -4,95 +4,29 @@
 //! ```text
 //! evaluate(query, found) -> told | silence | what must be asked first
 //! ```
-//! Nothing is resumed in the middle. Where an upstream must be asked the client's query waits; when the answer is there it
-//! is kept as a [`Found`], and the query is evaluated again from the start. A lookup that another answer needs (a `CNAME`
+//! Nothing is resumed in the middle. Where upstreams must be asked, all that are known to be needed are asked at once, and
+//! the client's query waits; when the last of them has answered, what they said is kept as a [`Found`] each, and the query
+//! is evaluated again from the start. A lookup that another answer needs (a `CNAME`
 //! of a template, a wish of a step) takes the whole way of a query, but nobody counts or logs it; why one failed is told by
 //! `errors`.
+
+mod found;
+mod outer;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use wire::{
-    Class, Flags, HeldQuery, Message, Name, OPTION_CLIENT_SUBNET, Packed, Query, RType, Rcode, Reply, Section,
-};
+use wire::{Class, Flags, Message, Name, OPTION_CLIENT_SUBNET, Query, RType, Rcode, Reply, Section};
 
 use crate::failure::Failure;
-use crate::held::Held;
 use crate::house::ServedZone;
 use crate::pipeline::Now;
 use crate::plugin::Moment;
 use crate::plugin::step::{Inward, Sought, Told, Wish, Wishes};
 use crate::route::Route;
-use crate::serve::Asked;
 
-/// A client's query that waits for an upstream.
-pub struct Outer {
-    /// The query.
-    pub query: HeldQuery,
-    /// The zone that answers it.
-    pub zone: Arc<ServedZone>,
-    /// The zones of the address that it came to.
-    pub route: Arc<Route>,
-    /// What its lookups came to so far.
-    pub found: Vec<Arc<Found>>,
-    /// Whether its own answer is waited for, and not one that this needs.
-    pub own: bool,
-    /// The client's EDNS options, as it sent them.
-    pub options: Box<[u8]>,
-    /// The octets of what was found.
-    _held: Held,
-}
-
-/// What one lookup below the steps came to.
-pub struct Found {
-    block: u64,
-    name: Name,
-    rtype: RType,
-    class: Class,
-    recursion_desired: bool,
-    added: Box<[u8]>,
-    told: Result<Packed, Failure>,
-    /// Whether its CNAMEs are to be followed.
-    follow: bool,
-}
-
-impl Found {
-    /// Keeps what a block tells below its steps.
-    pub fn new(
-        zone: &ServedZone,
-        query: &Query<'_>,
-        told: Result<Packed, Failure>,
-        follow: bool,
-    ) -> Arc<Self> {
-        Arc::new(Self {
-            block: zone.block.id,
-            name: query.name,
-            rtype: query.rtype,
-            class: query.class,
-            recursion_desired: query.flags.has(Flags::RD),
-            added: query.added.octets().into(),
-            told,
-            follow,
-        })
-    }
-
-    /// Keeps what `reply` says, which was started for `query`.
-    pub fn of_reply(zone: &ServedZone, query: &Query<'_>, reply: &Reply<'_>, follow: bool) -> Arc<Self> {
-        Self::new(zone, query, Ok(Packed::new(query, reply)), follow)
-    }
-
-    fn octets(&self) -> usize {
-        size_of::<Self>() + self.added.len() + self.told.as_ref().map_or(0, Packed::octets)
-    }
-
-    fn is_of(&self, zone: &ServedZone, query: &Query<'_>) -> bool {
-        self.block == zone.block.id
-            && self.name == query.name
-            && (self.rtype, self.class) == (query.rtype, query.class)
-            && self.recursion_desired == query.flags.has(Flags::RD)
-            && *self.added == *query.added.octets()
-    }
-}
+pub use found::Found;
+pub use outer::{Asked, Outer, Waits};
 
 /// How an evaluation ends.
 pub enum End {
@@ -108,71 +42,128 @@ pub struct Evaluation<'h, 'a> {
     moment: &'a Moment<'a>,
     query: &'a Query<'a>,
     /// What is known already.
-    pub found: Vec<Arc<Found>>,
-    /// How many more CNAMEs and wishes are followed.
+    found: Vec<Arc<Found>>,
+    /// How many wishes have led to upstreams.
+    asked: usize,
+    /// How many more wishes are looked at.
     left: usize,
     /// How many evaluations of other names this one stands in.
     depth: usize,
+    /// The wishes so far, each once.
+    wishes: Vec<(Key, Known)>,
+    /// The step that may wish now: a block's nth.
+    at: Option<(&'h Arc<ServedZone>, usize)>,
     /// How long an upstream may take; zero asks none.
     pub patience: Duration,
     /// A cached answer on the way that is to be fetched again.
-    pub refresh: Option<Box<Asked<'h>>>,
+    refresh: Option<Asked<'h>>,
     /// What must be asked first.
-    missing: Option<Box<Asked<'h>>>,
+    missing: Vec<Asked<'h>>,
+}
+
+/// Upstreams must be asked first: see [`Evaluation::wait`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Missing;
+
+/// What a wish is found again by.
+#[derive(PartialEq, Eq)]
+struct Key {
+    entry: Entry,
+    name: Name,
+    rtype: RType,
+    class: Class,
+    added: Box<[u8]>,
+}
+
+/// Where a wish begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Entry {
+    /// As a client's query does: with the route.
+    Top,
+    /// At a step of a block, by the block's number.
+    Step(u64, usize),
+}
+
+/// What is known of a wish.
+enum Known {
+    /// It is looked at now: whoever wishes for it again leads round in circles.
+    Open,
+    /// Upstreams must be asked for it.
+    Missing,
+    Came(Wish),
 }
 
 impl<'h, 'a> Evaluation<'h, 'a> {
-    /// That of a query whose lookups came to `found` so far.
+    /// That of a query whose lookups came to `found` so far, of which upstreams were asked for `asked` wishes.
     pub fn new(
         route: &'h Arc<Route>,
         moment: &'a Moment<'a>,
         query: &'a Query<'a>,
         found: Vec<Arc<Found>>,
+        asked: usize,
     ) -> Self {
-        let patience = forwarder::DEADLINE;
-        Self { route, moment, query, found, left: MOST, depth: 0, patience, refresh: None, missing: None }
+        Self {
+            route,
+            moment,
+            query,
+            found,
+            asked,
+            left: MOST_WISHES,
+            depth: 0,
+            wishes: Vec::new(),
+            at: None,
+            patience: forwarder::DEADLINE,
+            refresh: None,
+            missing: Vec::new(),
+        }
     }
 
     /// What the client is told.
     ///
     /// # Errors
-    /// An upstream must be asked first.
-    pub fn run(&mut self, zone: &'h Arc<ServedZone>) -> Result<End, Box<Asked<'h>>> {
-        self.left = MOST;
-        self.evaluate(zone, self.query)
+    /// Upstreams must be asked first.
+    pub fn run(&mut self, zone: &'h Arc<ServedZone>) -> Result<End, Missing> {
+        let Query { name, rtype, class, .. } = *self.query;
+        let own = Key { entry: Entry::Top, name, rtype, class, added: Box::default() };
+        self.wishes.push((own, Known::Open));
+        self.evaluate(zone, self.query, 0)
     }
 
-    /// What a client that waits is kept with, until an upstream has answered.
+    /// What must be asked, and what the client's query is kept with until all of it has come.
     ///
     /// # Errors
     /// Where those that wait hold too much already.
-    pub fn wait(self, zone: &Arc<ServedZone>, mut asked: Box<Asked<'h>>) -> Result<Box<Asked<'h>>, Failure> {
-        let (query, route) = (self.query.hold(), self.route.clone());
-        let own = asked.depth == 0;
-        let options: Box<[u8]> = self.query.edns.map_or(&[][..], |edns| edns.options).into();
-        let octets = self.found.iter().map(|found| found.octets()).sum::<usize>() + options.len();
-        let _held = Held::take(&zone.block.held, octets, MOST_HELD).ok_or(Failure::Overload)?;
-        asked.outer = Some(Box::new(Outer {
-            query,
-            zone: zone.clone(),
-            route,
-            found: self.found,
-            own,
-            options,
-            _held,
-        }));
-        Ok(asked)
+    pub fn wait(self, zone: &Arc<ServedZone>) -> Result<Box<Waits<'h>>, Failure> {
+        let outer = Outer::new(self.query, zone, self.route, self.found, self.asked)?;
+        Ok(Box::new(Waits { asked: self.missing, outer: Some(outer) }))
     }
 
-    fn evaluate(&mut self, zone: &'h Arc<ServedZone>, query: &Query<'_>) -> Result<End, Box<Asked<'h>>> {
+    /// A cached answer on the way that is to be fetched again.
+    pub fn refresh(&mut self) -> Option<Box<Waits<'h>>> {
+        let asked = self.refresh.take()?;
+        Some(Box::new(Waits { asked: vec![asked], outer: None }))
+    }
+
+    /// Goes through the steps of a block from the nth on, down to its sources and back.
+    fn evaluate(
+        &mut self,
+        zone: &'h Arc<ServedZone>,
+        query: &Query<'_>,
+        from: usize,
+    ) -> Result<End, Missing> {
         let steps = zone.block.pipeline.steps();
         let mut sought = Sought::new(query, &zone.server, false);
         let mut backs = Vec::new();
         let mut ended = None;
-        for step in steps {
-            match step.inward(&mut sought, self.moment) {
-                Inward::Pass => {}
-                Inward::Back(back) => backs.push(back),
+        for (index, step) in steps.iter().enumerate().skip(from) {
+            let mut inward = step.inward(&mut sought, self.moment);
+            while let Inward::Needs(needs) = inward {
+                self.at = Some((zone, index));
+                inward = needs.go_on(&mut sought, self.moment, self).ok_or(Missing)?;
+            }
+            match inward {
+                Inward::Pass | Inward::Needs(_) => {}
+                Inward::Back(back) => backs.push((index, back)),
                 Inward::Answer(mut message) => {
                     message.flags |= query.flags.0 & Flags::RD;
                     ended = Some((message, None));
@@ -189,14 +180,14 @@ impl<'h, 'a> Evaluation<'h, 'a> {
             Some(ended) => ended,
             None => self.below(zone, &sought.query())?,
         };
-        for back in backs.iter().rev() {
+        for (index, back) in backs.iter().rev() {
             if failure.is_some() && !back.sees_failures() {
                 continue;
             }
-            if back.back(&sought, self.moment, &mut message, self) == Told::Waits
-                && let Some(asked) = self.missing.take()
+            self.at = Some((zone, *index));
+            if back.back(&sought, self.moment, &mut message, self) == Told::Waits && !self.missing.is_empty()
             {
-                return Err(asked);
+                return Err(Missing);
             }
         }
         Ok(End::Told(message, failure))
@@ -207,7 +198,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         &mut self,
         zone: &'h Arc<ServedZone>,
         query: &Query<'_>,
-    ) -> Result<(Box<Message>, Option<Failure>), Box<Asked<'h>>> {
+    ) -> Result<(Box<Message>, Option<Failure>), Missing> {
         let known = self.found.iter().find(|found| found.is_of(zone, query)).cloned();
         let found = match known {
             Some(found) => found,
@@ -232,11 +223,10 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         Ok((Box::new(message), failure))
     }
 
-    fn look_up(
-        &mut self,
-        zone: &'h Arc<ServedZone>,
-        query: &Query<'_>,
-    ) -> Result<Arc<Found>, Box<Asked<'h>>> {
+    fn look_up(&mut self, zone: &'h Arc<ServedZone>, query: &Query<'_>) -> Result<Arc<Found>, Missing> {
+        if self.missing.iter().any(|asked| asked.is_for(zone, query)) {
+            return Err(Missing);
+        }
         let mut octets = Vec::new();
         let mut reply = Reply::start(&mut octets, query);
         let tally = zone.tally(self.moment.writer);
@@ -247,20 +237,25 @@ impl<'h, 'a> Evaluation<'h, 'a> {
             // One is enough: the next client's query finds the others as old.
             Now::Refresh => {
                 self.refresh.get_or_insert_with(|| {
-                    let asked = *Asked::new(query, zone, None, self.depth);
+                    let asked = Asked::new(query, zone, None, self.depth == 0);
                     // What is kept is for all: asked for one subnet it would not be.
-                    Box::new(Asked { query: asked.query.for_all(), ..asked })
+                    Asked { query: asked.query.for_all(), ..asked }
                 });
             }
             Now::Ask(_) if self.patience.is_zero() => {
                 let failure = Failure::Forward(forwarder::Failure::Patience);
                 return Ok(Found::new(zone, query, Err(failure), false));
             }
+            Now::Ask(_) if self.depth > 0 && self.asked == MOST_ASKED => {
+                return Ok(Found::new(zone, query, Err(Failure::TooManyNames(MOST_ASKED)), false));
+            }
             Now::Ask(patience) => {
                 // Whoever has all the time is told by the upstreams why it was not enough.
                 let left = Some(self.patience).filter(|&left| left < forwarder::DEADLINE);
                 let patience = patience.into_iter().chain(left).min();
-                return Err(Asked::new(query, zone, patience, self.depth));
+                self.asked += usize::from(self.depth > 0);
+                self.missing.push(Asked::new(query, zone, patience, self.depth == 0));
+                return Err(Missing);
             }
             Now::Failed(failure) => {
                 if self.depth > 0 {
@@ -274,56 +269,76 @@ impl<'h, 'a> Evaluation<'h, 'a> {
 
     /// Puts behind each CNAME of the answer section what the server answers for its target. A target that has no answer
     /// adds nothing: the CNAME stands alone, as in CoreDNS.
-    fn follow(&mut self, query: &Query<'_>, made: &Message) -> Result<Message, Box<Asked<'h>>> {
+    fn follow(&mut self, query: &Query<'_>, made: &Message) -> Result<Message, Missing> {
         let mut whole = Message { records: Vec::with_capacity(made.records.len() + 2), ..made.clone() };
+        let mut missing = false;
         for rr in &made.records {
             whole.records.push(rr.clone());
             if rr.section != Section::Answer || rr.rtype != RType::CNAME {
                 continue;
             }
             let Some(target) = rr.target() else { continue };
-            match self.wish_for(&target, query.rtype, Class::IN)? {
-                Wish::Answer(answer) => {
+            match self.wish(&target, query.rtype, Class::IN) {
+                Some(Wish::Answer(answer)) => {
                     whole.flags |= answer.flags & Flags::TC;
                     whole.records.extend(answer.section(Section::Answer).cloned());
                 }
-                Wish::Failed(_) => {}
+                Some(Wish::Failed(_)) => {}
+                // The others are asked for meanwhile.
+                None => missing = true,
             }
         }
-        Ok(whole)
+        if missing { Err(Missing) } else { Ok(whole) }
     }
 
-    fn wish_for(&mut self, name: &Name, rtype: RType, class: Class) -> Result<Wish, Box<Asked<'h>>> {
+    /// What a wish comes to, `None` where upstreams must be asked first; `from` is where in a block it begins, else it is
+    /// routed.
+    fn come_to(&mut self, from: Option<(&'h Arc<ServedZone>, usize)>, query: &Query<'_>) -> Option<Wish> {
+        let entry = from.map_or(Entry::Top, |(zone, step)| Entry::Step(zone.block.id, step));
+        let Query { name, rtype, class, .. } = *query;
+        let key = Key { entry, name, rtype, class, added: query.added.octets().into() };
+        if let Some((_, known)) = self.wishes.iter().find(|(other, _)| *other == key) {
+            return match known {
+                Known::Open => Some(Wish::Failed(Failure::Circle)),
+                Known::Missing => None,
+                Known::Came(wish) => Some(wish.clone()),
+            };
+        }
         let Some(left) = self.left.checked_sub(1) else {
-            return Ok(Wish::Failed(Failure::TooManyNames(MOST)));
+            return Some(Wish::Failed(Failure::TooManyNames(MOST_WISHES)));
         };
         self.left = left;
-        let question = question(name, rtype, class);
-        let query = Query { question: &question, name: *name, rtype, class, ..*self.query };
-        let zone = match self.route.find(&query) {
-            Ok(zone) => zone,
-            Err(failure) => return Ok(Wish::Failed(failure)),
-        };
+        let (place, at) = (self.wishes.len(), self.at);
+        self.wishes.push((key, Known::Open));
         self.depth += 1;
-        let end = self.evaluate(zone, &query);
+        let end = match from.map_or_else(|| self.route.find(query).map(|zone| (zone, 0)), Ok) {
+            Ok((zone, step)) => self.evaluate(zone, query, step),
+            Err(failure) => Ok(End::Told(Box::default(), Some(failure))),
+        };
         self.depth -= 1;
-        Ok(match end? {
-            End::Told(message, None) => Wish::Answer(message),
-            End::Told(_, Some(failure)) => Wish::Failed(failure),
-            End::Silence => Wish::Failed(Failure::Dropped),
-        })
+        self.at = at;
+        let wish = match end {
+            Ok(End::Told(message, None)) => Some(Wish::Answer(message)),
+            Ok(End::Told(_, Some(failure))) => Some(Wish::Failed(failure)),
+            Ok(End::Silence) => Some(Wish::Failed(Failure::Dropped)),
+            Err(Missing) => None,
+        };
+        self.wishes[place].1 = wish.clone().map_or(Known::Missing, Known::Came);
+        wish
     }
 }
 
 impl Wishes for Evaluation<'_, '_> {
     fn wish(&mut self, name: &Name, rtype: RType, class: Class) -> Option<Wish> {
-        match self.wish_for(name, rtype, class) {
-            Ok(wish) => Some(wish),
-            Err(asked) => {
-                self.missing.get_or_insert(asked);
-                None
-            }
-        }
+        let question = question(name, rtype, class);
+        self.come_to(None, &Query { question: &question, name: *name, rtype, class, ..*self.query })
+    }
+
+    fn wish_below(&mut self, sought: &Sought<'_>, name: &Name, rtype: RType, class: Class) -> Option<Wish> {
+        let (zone, step) = self.at?;
+        let question = question(name, rtype, class);
+        let query = Query { question: &question, name: *name, rtype, class, ..sought.query() };
+        self.come_to(Some((zone, step + 1)), &query)
     }
 }
 
@@ -353,10 +368,10 @@ pub(crate) fn write(message: &Message, query: &Query<'_>, reply: &mut Reply<'_>)
     }
 }
 
-/// Octets that all evaluations which wait may hold together.
-const MOST_HELD: usize = 8 << 20;
-/// CNAMEs and wishes that are followed for one client's query, wherever they stand.
-const MOST: usize = 8;
+/// Wishes and CNAMEs for which upstreams are asked, for one client's query, wherever they stand.
+const MOST_ASKED: usize = 8;
+/// Wishes and CNAMEs that are looked at for one client's query; what memory knows of them costs no more than this.
+const MOST_WISHES: usize = 32;
 
 #[cfg(test)]
 mod tests;

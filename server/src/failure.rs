@@ -36,6 +36,9 @@ pub enum Failure {
     /// One query leads to too many others.
     #[error("the answer leads to more than {0} other names")]
     TooManyNames(usize),
+    /// An answer needs itself.
+    #[error("the answer leads round in circles")]
+    Circle,
     /// The upstreams.
     #[error(transparent)]
     Forward(#[from] forwarder::Failure),
@@ -59,6 +62,7 @@ impl Failure {
             | Self::NameAfterRewrite(_)
             | Self::Dropped
             | Self::TooManyNames(_)
+            | Self::Circle
             | Self::Overload
             | Self::Panic => Rcode::SERVFAIL,
             // The client asks somebody else at once; a full table is our own trouble.
@@ -83,6 +87,7 @@ impl Failure {
             | Self::NameAfterRewrite(_)
             | Self::Dropped
             | Self::TooManyNames(_)
+            | Self::Circle
             | Self::Overload
             | Self::Panic => Some(Ede { code: 0, text: "" }),
             Self::Forward(failure) => Some(forward_ede(failure)),

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use wire::{Class, Ede, Flags, Gate, HeldQuery, Name, Owner, Query, RType, Rcode, Reply, Section};
+use wire::{Class, Ede, Flags, Gate, Name, Owner, Query, RType, Rcode, Reply, Section};
 
-use crate::evaluation::{self, End, Evaluation, Found, Outer};
+use crate::evaluation::{self, End, Evaluation, Found, Missing, Waits};
 use crate::failure::Failure;
 use crate::house::{Listener, ServedZone};
 use crate::observe::counters::{Counted, Proto, Tally};
@@ -34,40 +34,14 @@ pub enum Served<'h, 'g, 'p> {
         /// How long until a stale answer will do.
         patience: Option<Duration>,
     },
-    /// An upstream must be asked for something that the answer needs: for the client, or, where there is a reply in the
-    /// buffer, for the next one.
+    /// Upstreams must be asked for what the answer needs: for the client, or, where there is a reply in the buffer, for the
+    /// next one.
     Follow {
         /// Whether there is a reply.
         replied: bool,
         /// What to ask.
-        asked: Box<Asked<'h>>,
+        waits: Box<Waits<'h>>,
     },
-}
-
-/// What an upstream is to be asked for an evaluation.
-pub struct Asked<'h> {
-    /// The query.
-    pub query: HeldQuery,
-    /// The zone that asks.
-    pub zone: &'h Arc<ServedZone>,
-    /// How long the client waits at most, until a stale answer will do.
-    pub patience: Option<Duration>,
-    /// The client's own query; `None` for a refresh.
-    pub outer: Option<Box<Outer>>,
-    /// How many evaluations of other names it stands in; 0 for the client's own.
-    pub depth: usize,
-}
-
-impl<'h> Asked<'h> {
-    /// A query that nobody waits for yet.
-    pub fn new(
-        query: &Query<'_>,
-        zone: &'h Arc<ServedZone>,
-        patience: Option<Duration>,
-        depth: usize,
-    ) -> Box<Self> {
-        Box::new(Self { query: query.hold(), zone, patience, outer: None, depth })
-    }
 }
 
 /// How a query ended, for those who observe it after the reply is sent.
@@ -207,7 +181,7 @@ fn steps_act(zone: &ServedZone, query: &Query<'_>, moment: &Moment<'_>) -> bool 
         match step.inward(&mut sought, moment) {
             Inward::Pass => {}
             // Those behind it count as well.
-            Inward::Back(_) => acts = true,
+            Inward::Back(_) | Inward::Needs(_) => acts = true,
             Inward::Answer(_) | Inward::Fail(_) | Inward::Silence => return true,
         }
     }
@@ -230,20 +204,20 @@ fn evaluate<'h, 'g, 'p>(
     out: &mut Vec<u8>,
     outcome: &mut Outcome,
 ) -> Served<'h, 'g, 'p> {
-    let mut evaluation = Evaluation::new(&listener.route, moment, query, found);
+    let mut evaluation = Evaluation::new(&listener.route, moment, query, found, 0);
     match evaluation.run(zone) {
         Ok(End::Told(message, failure)) => {
             let mut reply = Reply::start(out, query);
             evaluation::write(&message, query, &mut reply);
             finish(zone, query, &mut reply, room, failure, outcome);
-            match evaluation.refresh {
-                Some(asked) => Served::Follow { replied: true, asked },
+            match evaluation.refresh() {
+                Some(waits) => Served::Follow { replied: true, waits },
                 None => Served::Reply,
             }
         }
         Ok(End::Silence) => Served::Silence,
-        Err(asked) => match evaluation.wait(zone, asked) {
-            Ok(asked) => Served::Follow { replied: false, asked },
+        Err(Missing) => match evaluation.wait(zone) {
+            Ok(waits) => Served::Follow { replied: false, waits },
             Err(failure) => {
                 let mut reply = Reply::start(out, query);
                 fail(&mut reply, &failure);

@@ -96,7 +96,7 @@ impl Scene {
         match serve::serve(self.listener(at), &gate, &moment, self.room, &mut out, &mut outcome) {
             Served::Nothing | Served::Silence => Sent::Nothing,
             Served::Ask { patience, .. } => Sent::Ask(patience),
-            Served::Follow { replied: false, asked } => Sent::Ask(asked.patience),
+            Served::Follow { replied: false, waits } => Sent::Ask(waits.asked[0].patience),
             Served::Reply | Served::ReplyAndRefresh(..) | Served::Follow { replied: true, .. } => {
                 let message = Message::from_vec(&out).expect("every reply can be read");
                 Sent::Reply(Box::new((message, out, outcome)))

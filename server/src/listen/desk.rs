@@ -12,10 +12,11 @@ use forwarder::{Ask, Finished, Forwarder, NotSent, SocketId};
 use sockets::Epoll;
 use wire::{Answer, Flags, HeldQuery, OptionBytes, Query, Rcode, Reply};
 
-use super::inbox::{Client, Inner, Waiter};
+use super::inbox::{Client, Waiter};
+use super::pending::Inner;
 use super::socket::OpenSocket;
 use super::upstreams::Upstreams;
-use crate::evaluation::{self, End, Evaluation, Found, Outer};
+use crate::evaluation::{self, End, Evaluation, Found, Missing, Outer};
 use crate::failure::Failure;
 use crate::house::Block;
 use crate::observe::LineRing;
@@ -273,8 +274,8 @@ impl Desk {
         earlier_is_better: bool,
         now: Instant,
     ) -> Option<Waiter> {
-        let mut inner = match std::mem::replace(&mut waiter.client, Client::Nobody) {
-            Client::Inner(inner) => *inner,
+        let share = match std::mem::replace(&mut waiter.client, Client::Nobody) {
+            Client::Inner(share) => share,
             client => return Some(Waiter { client, ..waiter }),
         };
         let query = waiter.query(same);
@@ -294,20 +295,22 @@ impl Desk {
             }
             (false, Err(failure)) => {
                 // That of the client's own query is told with its end.
-                if !inner.outer.own {
+                if !share.own {
                     serve::tell(&waiter.zone, failure, &query, now);
                 }
                 Found::new(&waiter.zone, &query, Err(failure.clone()), false)
             }
         };
-        inner.outer.found.push(found);
-        self.resume(inner, waiter.started, now);
+        if let Some(inner) = share.came(found) {
+            self.resume(inner, waiter.started, now);
+        }
         None
     }
 
     /// Goes on with a client's query, now that more is known of what its answer needs.
     fn resume(&mut self, inner: Inner, started: Instant, now: Instant) {
-        let Inner { outer: Outer { query: held, zone, route, found, options, .. }, client } = inner;
+        let Inner { outer, client } = inner;
+        let Outer { query: held, options, zone, route, found, asked, .. } = *outer;
         let (peer, server, proto) = match &client {
             Client::Udp { socket: (_, address), peer, local } => {
                 let server = local.map_or(*address, |local| (local.address, address.port()).into());
@@ -322,11 +325,11 @@ impl Desk {
         if let Some(edns) = &mut query.edns {
             edns.options = &options;
         }
-        let mut evaluation = Evaluation::new(&route, &moment, &query, found);
+        let mut evaluation = Evaluation::new(&route, &moment, &query, found, asked);
         evaluation.patience = forwarder::DEADLINE.saturating_sub(now.saturating_duration_since(started));
         let end = evaluation.run(&zone);
-        if let Some(refresh) = evaluation.refresh.take() {
-            self.inner.push(Waiter::of(*refresh, Client::Nobody, now));
+        if let Some(refresh) = evaluation.refresh() {
+            self.inner.extend(Waiter::all(*refresh, Client::Nobody, now));
         }
         match end {
             Ok(End::Told(message, failure)) => {
@@ -336,8 +339,8 @@ impl Desk {
                 });
             }
             Ok(End::Silence) => {}
-            Err(asked) => match evaluation.wait(&zone, asked) {
-                Ok(asked) => self.inner.push(Waiter::of(*asked, client, started)),
+            Err(Missing) => match evaluation.wait(&zone) {
+                Ok(waits) => self.inner.extend(Waiter::all(*waits, client, started)),
                 Err(failure) => {
                     let waiter = Waiter::new(&query, &zone, client, started);
                     let told = failure.clone();

@@ -13,11 +13,12 @@ use tokio::sync::mpsc;
 use wire::{Asker, HeldQuery, Query};
 
 use super::mailbox::Mailbox;
+use super::pending::{Inner, Share};
 use super::stream_reply::StreamReply;
-use crate::evaluation::Outer;
+use crate::evaluation::{Asked, Found, Waits};
+use crate::failure::Failure;
 use crate::held::Held;
 use crate::house::{House, ServedZone};
-use crate::serve::Asked;
 
 /// Something for a worker to do.
 #[allow(
@@ -173,19 +174,34 @@ impl Waiter {
         Self { asker: query.asker(), spelled: None, zone: zone.clone(), client, started }
     }
 
-    /// Who waits for an inner lookup: what to ask, and for how long.
-    pub(super) fn of(
-        asked: Asked<'_>,
+    /// Who waits for inner lookups: what to ask, and for how long.
+    pub(super) fn all(
+        waits: Waits<'_>,
         client: Client,
         started: Instant,
-    ) -> (HeldQuery, Self, Option<Duration>) {
-        let Asked { query, zone, patience, outer, .. } = asked;
-        let client = match outer {
-            Some(outer) => Client::Inner(Box::new(Inner { outer: *outer, client })),
-            None => client,
+    ) -> impl Iterator<Item = (HeldQuery, Self, Option<Duration>)> {
+        let Waits { asked, outer } = waits;
+        let mut clients = match outer {
+            Some(outer) => Share::all(Inner { outer, client }, &asked),
+            None => vec![client],
         };
-        let waiter = Self::new(&query.query(), zone, client, started);
-        (query, waiter, patience)
+        clients.reverse();
+        asked.into_iter().filter_map(move |Asked { query, zone, patience, .. }| {
+            let waiter = Self::new(&query.query(), zone, clients.pop()?, started);
+            Some((query, waiter, patience))
+        })
+    }
+
+    /// Whom to tell, and of which query, that there is no room for this one; `None` where others are waited for, the last of
+    /// which goes on.
+    pub(super) fn without_room(self, query: HeldQuery) -> Option<(HeldQuery, Client)> {
+        match self.client {
+            Client::Inner(share) => {
+                let failed = Found::new(&self.zone, &query.query(), Err(Failure::Overload), false);
+                share.came(failed).map(|inner| (inner.outer.query, inner.client))
+            }
+            client => Some((query, client)),
+        }
     }
 
     /// The client's query; `same` is what is kept for all.
@@ -210,15 +226,7 @@ pub enum Client {
     /// Nobody: a prefetch or the refresh of a stale answer.
     Nobody,
     /// A query of a client that needs this answer for its own.
-    Inner(Box<Inner>),
-}
-
-/// A client's query that waits for something that its answer needs.
-pub struct Inner {
-    /// The query, and what is known so far.
-    pub outer: Outer,
-    /// Who gets the reply.
-    pub client: Client,
+    Inner(Share),
 }
 
 impl Client {
@@ -232,7 +240,7 @@ impl Client {
             Self::Udp { peer, .. } => bits(peer),
             Self::Stream(stream) => bits(&stream.peer),
             Self::Nobody => 0,
-            Self::Inner(inner) => inner.client.number(),
+            Self::Inner(share) => share.number(),
         }
     }
 
@@ -241,7 +249,7 @@ impl Client {
         match self {
             Self::Stream(_) => Transport::Tcp,
             Self::Udp { .. } | Self::Nobody => Transport::Udp,
-            Self::Inner(inner) => inner.client.transport(),
+            Self::Inner(share) => share.transport(),
         }
     }
 }

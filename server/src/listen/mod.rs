@@ -12,6 +12,7 @@ mod flight_key;
 mod flights;
 mod inbox;
 mod mailbox;
+mod pending;
 mod place;
 mod ports;
 mod socket;

@@ -406,15 +406,15 @@ impl Connection {
                 let refresh = query.hold().without_subnet();
                 self.post(refresh, Waiter::new(query, zone, Client::Nobody, now), None);
             }
-            Served::Follow { replied: false, asked } => {
-                out.clear();
-                let (query, waiter, patience) = Waiter::of(*asked, Client::Stream(self.way_back()), now);
-                self.post(query, waiter, patience);
-                return true;
-            }
-            Served::Follow { replied: true, asked } => {
-                let (query, waiter, patience) = Waiter::of(*asked, Client::Nobody, now);
-                self.post(query, waiter, patience);
+            Served::Follow { replied, waits } => {
+                let client = if replied { Client::Nobody } else { Client::Stream(self.way_back()) };
+                for (query, waiter, patience) in Waiter::all(*waits, client, now) {
+                    self.post(query, waiter, patience);
+                }
+                if !replied {
+                    out.clear();
+                    return true;
+                }
             }
             Served::Reply => {}
         }
@@ -449,10 +449,7 @@ impl Connection {
             self.running.flights.release(key, worker);
             self.running.shed.add_shared(1);
             let mut reply = Vec::new();
-            let (query, client) = match waiter.client {
-                Client::Inner(inner) => (inner.outer.query, inner.client),
-                client => (query, client),
-            };
+            let Some((query, client)) = waiter.without_room(query) else { return };
             if let Client::Stream(stream) = client {
                 serve::bare_reply(&query.query(), &Failure::Overload, &mut reply);
                 stream.send(&reply);

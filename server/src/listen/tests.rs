@@ -123,6 +123,19 @@ fn a_forwarder_that_panics_is_not_used_again_and_whoever_waits_in_it_is_told() {
 }
 
 #[test]
+fn a_query_that_waits_for_two_others_is_told_where_the_forwarder_that_asks_them_panics() {
+    let answer = |target: &str| format!("answer \"{{{{ .Name }}}} 60 IN CNAME {target}.example.\"");
+    let template = format!("template IN A two {{\n{}\n{}\n}}", answer("silent-one"), answer("silent-two"));
+    let scene = Scene::with(1, "", &template);
+    let client = scene.client();
+    client.send(&packet("both.two")).unwrap();
+    scene.wait("both at the upstream", || scene.asked("silent-one") && scene.asked("silent-two"));
+    assert_eq!(scene.ask("panic-send.example"), Some(SERVFAIL));
+    // Two aliases that lead nowhere.
+    assert_eq!((rcode(&client), scene.counted()), (Some(NOERROR), (1, 0)));
+}
+
+#[test]
 fn an_upstreams_reply_that_panics_costs_its_own_query_alone() {
     let scene = Scene::start(1, "max_concurrent 2");
     // Others are in flight meanwhile, and stay there.

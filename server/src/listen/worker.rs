@@ -295,7 +295,7 @@ impl Worker {
                     };
                     self.misses.push((query.hold(), Waiter::new(query, zone, client, now), patience));
                 }
-                Some(Served::Follow { replied, asked }) => {
+                Some(Served::Follow { replied, waits }) => {
                     let client = if replied {
                         socket.replies.commit(&datagram.peer, datagram.local);
                         Client::Nobody
@@ -306,7 +306,7 @@ impl Worker {
                             local: datagram.local,
                         }
                     };
-                    self.misses.push(Waiter::of(*asked, client, now));
+                    self.misses.extend(Waiter::all(*waits, client, now));
                 }
                 None => {
                     outcome.counted = false;

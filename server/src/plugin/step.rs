@@ -63,6 +63,19 @@ pub enum Inward<'s> {
     Fail(Failure),
     /// Nobody is answered.
     Silence,
+    /// That depends on what others would answer.
+    Needs(Box<dyn Needs<'s> + 's>),
+}
+
+/// What a step does on the way in once it knows what others would answer.
+pub trait Needs<'s>: std::fmt::Debug {
+    /// Goes on; `None` where a wish is not known yet: the whole query comes again when it is.
+    fn go_on(
+        &self,
+        sought: &mut Sought<'_>,
+        moment: &Moment<'_>,
+        wishes: &mut dyn Wishes,
+    ) -> Option<Inward<'s>>;
 }
 
 /// What a step does with an answer on the way back.
@@ -91,12 +104,15 @@ pub enum Told {
     Waits,
 }
 
-/// Answers that an answer needs.
+/// Answers that an answer needs. Who needs several wishes for all of them before it waits: they are asked for at once.
 pub trait Wishes {
     /// What the server answers to the client for `name`, `rtype` and `class`: routed, and through the whole way of the
     /// block that it leads to. What is forbidden to the client is forbidden to its wishes. `None` where an upstream must
     /// be asked first: then say [`Told::Waits`].
     fn wish(&mut self, name: &Name, rtype: RType, class: Class) -> Option<Wish>;
+
+    /// What this block has for it below the step that wishes: not routed again, with the options and flags of `sought`.
+    fn wish_below(&mut self, sought: &Sought<'_>, name: &Name, rtype: RType, class: Class) -> Option<Wish>;
 }
 
 /// What a wish came to. One that failed is never an empty NOERROR.
@@ -142,10 +158,10 @@ enum Subnet {
 }
 
 impl<'q> Sought<'q> {
-    /// What was asked, as it came.
+    /// What was asked, as it came; with what was added to it, where it comes from a step above.
     pub fn new(asked: &'q Query<'q>, server: &'q str, counts: bool) -> Self {
-        let Query { name, rtype, class, .. } = *asked;
-        Self {
+        let Query { name, rtype, class, added, .. } = *asked;
+        let mut sought = Self {
             asked,
             server,
             counts,
@@ -158,6 +174,24 @@ impl<'q> Sought<'q> {
             known: Vec::new(),
             subnet: Subnet::Own,
             added: Vec::new(),
+        };
+        if !added.is_nothing() {
+            sought.take_over(added);
+        }
+        sought
+    }
+
+    #[cold]
+    fn take_over(&mut self, added: Added<'_>) {
+        self.flags.0 |= added.flags();
+        self.added = added.octets().into();
+        for (code, value) in added.options() {
+            if code == OPTION_CLIENT_SUBNET {
+                self.subnet = Subnet::Written(value.into());
+            } else {
+                self.known.push(code);
+                push_option(&mut self.options, code, value);
+            }
         }
     }
 
@@ -375,6 +409,10 @@ pub(crate) mod testing {
             self.1.push(format!("{name} {rtype}"));
             self.0.get(&(*name, rtype)).cloned()
         }
+
+        fn wish_below(&mut self, _: &Sought<'_>, name: &Name, rtype: RType, class: Class) -> Option<Wish> {
+            self.wish(name, rtype, class)
+        }
     }
 
     /// What `parse` makes of the directives in these lines, the first of which is the Corefile's second; or what is wrong.
@@ -433,7 +471,7 @@ pub(crate) mod testing {
                     Told::Waits => None,
                 }
             }
-            Inward::Fail(_) | Inward::Silence => None,
+            Inward::Fail(_) | Inward::Silence | Inward::Needs(_) => None,
         };
         (what, told)
     }

@@ -107,6 +107,31 @@ fn the_target_of_an_alias_is_another_and_its_answer_stands_behind_it() {
 }
 
 #[test]
+fn two_targets_of_one_answer_are_asked_for_before_either_has_come() {
+    for workers in [1, 2] {
+        let seen = std::sync::Mutex::new(std::collections::BTreeSet::new());
+        let upstream = Upstream::start(fresh_ip(), move |asked| {
+            let mut seen = seen.lock().unwrap();
+            seen.insert(asked.name.clone());
+            // Nobody is answered before both were asked.
+            if seen.len() < 2 { Action::Silent } else { upstream(asked) }
+        });
+        let target = |name: &str| format!("answer \"{{{{ .Name }}}} 60 IN CNAME {name}.far.\"");
+        let dns = Dns::start(&format!(
+            "multisocket {workers}\ntemplate IN A two {{\n{}\n{}\n}}\nforward . {}",
+            target("one"),
+            target("other"),
+            upstream.word()
+        ));
+        for name in ["a.two", "b.two"] {
+            let reply = ask(dns.at, name, "A");
+            let told = ["192.0.2.1", "192.0.2.1", "one.far.", "other.far."];
+            assert_eq!((reply.status(), reply.short()), ("NOERROR", told.to_vec()));
+        }
+    }
+}
+
+#[test]
 fn an_alias_that_leads_round_in_circles_ends() {
     let (dns, upstream) = dns("rewrite cname regex (.*) cname-{1}");
     let reply = ask(dns.at, "cname-x.example", "A");

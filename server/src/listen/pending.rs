@@ -1,0 +1,127 @@
+//! A client's query that waits for several answers, which may come to several workers: the last one goes on with it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use forwarder::Transport;
+
+use super::inbox::Client;
+use crate::evaluation::{Asked, Found, Outer};
+
+/// A client's query that waits for what its answer needs.
+pub(super) struct Inner {
+    /// The query, and what is known so far.
+    pub outer: Box<Outer>,
+    /// Who gets the reply.
+    pub client: Client,
+}
+
+/// One of the answers that a query waits for.
+pub struct Share {
+    of: Arc<Pending>,
+    /// Whether it is that of the client's own query.
+    pub own: bool,
+    came: bool,
+}
+
+struct Pending {
+    /// The client's.
+    number: u128,
+    transport: Transport,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// How many have not come.
+    waits: usize,
+    inner: Option<Inner>,
+}
+
+impl Share {
+    /// One client for each of `asked`; all of them are `inner`.
+    pub(super) fn all(inner: Inner, asked: &[Asked<'_>]) -> Vec<Client> {
+        let (number, transport) = (inner.client.number(), inner.client.transport());
+        let state = Mutex::new(State { waits: asked.len(), inner: Some(inner) });
+        let of = Arc::new(Pending { number, transport, state });
+        let share = |asked: &Asked<'_>| Client::Inner(Self { of: of.clone(), own: asked.own, came: false });
+        asked.iter().map(share).collect()
+    }
+
+    /// What it came to; the query, if it was the last.
+    pub(super) fn came(mut self, found: Arc<Found>) -> Option<Inner> {
+        self.came = true;
+        let mut state = self.state();
+        state.waits -= 1;
+        if let Some(inner) = &mut state.inner {
+            inner.outer.add(found);
+        }
+        if state.waits == 0 { state.inner.take() } else { None }
+    }
+
+    /// The client's address as a number.
+    pub(super) fn number(&self) -> u128 {
+        self.of.number
+    }
+
+    /// The transport by which the client's query came in.
+    pub(super) fn transport(&self) -> Transport {
+        self.of.transport
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.of.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Share {
+    /// A worker that is lost with all that it held must not leave the others waiting.
+    fn drop(&mut self) {
+        if !self.came {
+            self.state().waits -= 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering::Relaxed;
+
+    use super::*;
+    use crate::evaluation::{Evaluation, Waits};
+    use crate::failure::Failure;
+    use crate::house::tests::{Scene, packet};
+    use crate::plugin::hosts::Tables;
+    use wire::RType;
+
+    #[test]
+    fn the_last_answer_goes_on_with_the_query_whoever_is_lost() {
+        const AT: &str = "127.0.0.1:53";
+        let scene = Scene::new(
+            ". {\nbind 127.0.0.1\ntemplate IN A t {\nanswer \"t 1 IN CNAME x.u\"\nanswer \"t 1 IN CNAME y.u\"\nanswer \"t 1 IN CNAME z.u\"\n}\nforward . 192.0.2.53\n}\n",
+        );
+        let listener = &scene.house.listeners[&AT.parse().unwrap()];
+        let packet = packet("t", RType::A, None);
+        let wire::Gate::Pass(query) = wire::accept(&packet) else { panic!("refused") };
+        let (zone, tables) = (listener.route.find(&query).unwrap(), Tables::default());
+        let moment = scene.moment(AT, &tables);
+        for lost in [[false, false, false], [true, false, false], [false, true, false], [true, true, false]] {
+            let mut evaluation = Evaluation::new(&listener.route, &moment, &query, Vec::new(), 0);
+            assert!(evaluation.run(zone).is_err());
+            let waits = evaluation.wait(zone).unwrap_or_else(|failure| panic!("{failure}"));
+            let Waits { asked, outer } = *waits;
+            let inner = Inner { outer: outer.unwrap(), client: Client::Nobody };
+            let shares = Share::all(inner, &asked);
+            assert_eq!(shares.len(), 3);
+            let mut ends = Vec::new();
+            for ((client, asked), lost) in shares.into_iter().zip(&asked).zip(lost) {
+                let Client::Inner(share) = client else { panic!("not a share") };
+                let found = Found::new(asked.zone, &asked.query.query(), Err(Failure::Panic), false);
+                ends.push(if lost { None } else { share.came(found) });
+            }
+            let came = lost.iter().filter(|lost| !**lost).count();
+            assert!(ends[..2].iter().all(Option::is_none), "{lost:?}");
+            // The template's own answer was found first.
+            assert_eq!(ends.pop().flatten().map(|inner| inner.outer.found.len()), Some(1 + came), "{lost:?}");
+        }
+        assert_eq!(scene.shared.held.load(Relaxed), 0);
+    }
+}
