@@ -3,33 +3,39 @@
 //! Nothing is opened, bound or resolved here; [`Spec::read`] can be called for a file that is only to be checked. What
 //! the data means for the machine (interfaces, host names, files) is looked up when the house is built.
 
+mod admin_address;
 pub(crate) mod args;
 mod error;
-mod observe;
-mod small;
 
 use std::sync::Arc;
 
 use corefile::{Corefile, Directive, Located, Location, Scheme};
 use wire::Name;
 
-pub use self::observe::{HealthSpec, PrometheusSpec, ReadySpec, ReloadSpec};
 pub use ::admin::AdminAddress;
 pub use ::observe::errors::{Consolidate, ErrorsSpec};
 pub use ::observe::log::{Classes, LogRule};
 pub use ::observe::logger::Level;
+pub(crate) use admin_address::admin_address;
 pub use error::SetupError;
-pub use small::TimeoutsSpec;
 
 use crate::endpoint::Transport;
 pub use crate::plugin::bind::BindSpec;
 pub use crate::plugin::cache::CacheSpec;
 pub use crate::plugin::forward::setup::{ForwardSpec, Target, TlsFiles};
+pub use crate::plugin::health::HealthSpec;
 pub use crate::plugin::hosts::setup::{HostsSpec, RefreshSpec};
+pub use crate::plugin::prometheus::PrometheusSpec;
+pub use crate::plugin::ready::ReadySpec;
+pub use crate::plugin::reload::ReloadSpec;
 use crate::plugin::step::{StepSpec, Written};
 use crate::plugin::table::{self, Kind, PLUGINS};
 pub use crate::plugin::template::setup::{Record, TemplateSpec};
-use crate::plugin::{bind, cache, forward, hosts, template};
+pub use crate::plugin::timeouts::TimeoutsSpec;
+use crate::plugin::{
+    bind, bufsize, cache, errors, forward, health, hosts, log, multisocket, nsid, prometheus, ready, reload,
+    root, template, timeouts,
+};
 use args::{Args, Result, no_block, zone_text};
 
 /// A whole Corefile.
@@ -182,28 +188,28 @@ fn read_block(block: &corefile::ServerBlock, default_port: u16) -> Result<BlockS
         block.directives.iter().filter(|directive| directive.name.text == name).collect()
     };
     let own: Vec<Name> = keys.iter().map(|key| key.zone).collect();
-    let root = present(&all("root"), small::parse_root)?;
+    let root = present(&all("root"), root::parse)?;
     Ok(BlockSpec {
         at: block.at.clone(),
         directives: PLUGINS.iter().map(|plugin| plugin.name).filter(|name| !all(name).is_empty()).collect(),
         bind: bind::parse(&all("bind"))?,
-        bufsize: present(&all("bufsize"), small::parse_bufsize)?,
+        bufsize: present(&all("bufsize"), bufsize::parse)?,
         cache: present(&all("cache"), |d| cache::parse(d, &own))?,
         debug: present(&all("debug"), |d| args::bare("debug", d))?.is_some(),
-        errors: present(&all("errors"), observe::parse_errors)?,
+        errors: present(&all("errors"), errors::parse)?,
         forward: forward::setup::parse(&all("forward"), root.as_deref())?,
-        health: present(&all("health"), observe::parse_health)?,
+        health: present(&all("health"), health::parse)?,
         hosts: present(&all("hosts"), |d| hosts::setup::parse(d, &own, root.as_deref()))?,
-        log: observe::parse_log(&all("log"))?,
+        log: log::parse(&all("log"))?,
         detect_loop: present(&all("loop"), |d| args::bare("loop", d))?.is_some(),
-        multisocket: present(&all("multisocket"), small::parse_multisocket)?,
-        nsid: present(&all("nsid"), small::parse_nsid)?,
-        prometheus: present(&all("prometheus"), observe::parse_prometheus)?,
-        ready: present(&all("ready"), observe::parse_ready)?,
-        reload: present(&all("reload"), observe::parse_reload)?,
+        multisocket: present(&all("multisocket"), multisocket::parse)?,
+        nsid: present(&all("nsid"), nsid::parse)?,
+        prometheus: present(&all("prometheus"), prometheus::parse)?,
+        ready: present(&all("ready"), ready::parse)?,
+        reload: present(&all("reload"), reload::parse)?,
         steps: steps(&block.directives, Written { zones: &own, root: root.as_deref() })?,
         template: template::setup::parse(&all("template"), &own)?,
-        timeouts: present(&all("timeouts"), small::parse_timeouts)?,
+        timeouts: present(&all("timeouts"), timeouts::parse)?,
         whoami: present(&all("whoami"), |d| args::bare("whoami", d))?.is_some(),
         keys,
     })
@@ -343,6 +349,23 @@ pub(crate) mod tests {
                 "2:1: unknown directive \"nothinglikeit\"; `localdns -plugins` lists those that are served",
             ),
         ]);
+    }
+
+    #[test]
+    fn words_without_arguments_take_none() {
+        for (name, set) in [
+            ("debug", (true, false, false)),
+            ("loop", (false, true, false)),
+            ("whoami", (false, false, true)),
+        ] {
+            let block = good(name);
+            assert_eq!((block.debug, block.detect_loop, block.whoami), set);
+            let column = name.len() + 2;
+            let extra =
+                format!("2:{column}: plugin/{name}: unexpected argument \"x\"; `{name}` wants no argument");
+            let body = format!("2:1: plugin/{name}: `{name}` has no sub-block; remove the braces");
+            refused(&[(&format!("{name} x"), &extra), (&with(name, "x"), &body)]);
+        }
     }
 
     #[test]

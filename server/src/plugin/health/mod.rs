@@ -1,0 +1,56 @@
+//! `health`: where it is told that the process lives, and how long it goes on after SIGTERM.
+
+use std::time::Duration;
+
+use corefile::Directive;
+
+use crate::setup::args::{Args, Result, once, unknown_property};
+use crate::setup::{AdminAddress, admin_address};
+
+/// What `health` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HealthSpec {
+    /// Where /health is served; default every address, port 8080.
+    pub address: AdminAddress,
+    /// How long everything goes on after SIGTERM; default 0.
+    pub lameduck: Duration,
+}
+
+/// Reads the one `health` of a server block.
+pub(crate) fn parse(directives: &[&Directive]) -> Result<HealthSpec> {
+    const PLUGIN: &str = "health";
+    let directive = once(PLUGIN, directives)?;
+    let address = admin_address(PLUGIN, directive, AdminAddress::everywhere(8080))?;
+    let mut spec = HealthSpec { address, lameduck: Duration::ZERO };
+    for property in directive.body.iter().flatten() {
+        match property.name.text.as_str() {
+            "lameduck" => {
+                let mut args = Args::new(PLUGIN, property, "a duration");
+                spec.lameduck = args.duration("a duration such as 5s")?;
+                args.end()?;
+            }
+            _ => return Err(unknown_property(PLUGIN, property, &["lameduck"])),
+        }
+    }
+    Ok(spec)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::setup::tests::{good, refused_properties, with};
+
+    #[test]
+    fn properties_are_read() {
+        let lameduck = good(&with("health", "lameduck 5s")).health.unwrap().lameduck;
+        assert_eq!(lameduck, Duration::from_secs(5));
+        refused_properties(
+            "health",
+            &[
+                ("lameduck", "1: plugin/health: `lameduck` wants a duration"),
+                ("lameduck 5", "10: plugin/health: \"5\" is not a duration such as 5s"),
+                ("lame 5s", "1: plugin/health: unknown property \"lame\"; expected lameduck"),
+            ],
+        );
+    }
+}
