@@ -15,9 +15,9 @@ use wire::Name;
 
 use crate::endpoint::{Endpoint, Transport};
 use crate::house::{House, Listener, ServedZone};
-use crate::plugin::forward::is_ours;
+use crate::plugin::forward::{ForwardSpec, ForwardSpecs, Target, is_ours};
 use crate::setup::args::Result;
-use crate::setup::{ForwardSpec, SetupError, Spec, Target};
+use crate::setup::{SetupError, Spec};
 
 /// Refuses the first upstream of `spec` that leads back.
 ///
@@ -27,7 +27,8 @@ pub(crate) fn refuse(spec: &Spec, house: &House) -> Result<()> {
     let mut search = Search::new(house);
     for block in &house.blocks {
         let Some(dial) = block.pipeline.dial() else { continue };
-        for (forward, group) in spec.blocks[block.index].forward.iter().zip(dial.chain.groups()) {
+        let Some(forward) = spec.blocks[block.index].get::<ForwardSpecs>() else { continue };
+        for (forward, group) in forward.stanzas.iter().zip(dial.chain.groups()) {
             for upstream in endpoints(group) {
                 if search.leads_back(block.index, &forward.group.from, upstream) {
                     return Err(Located::new(place(forward, upstream), SetupError::Circle { upstream }));

@@ -28,6 +28,7 @@ use crate::observe::counters::Counter;
 use crate::observe::logger::LAST_LINES;
 use crate::observe::{Collector, Logger};
 use crate::origin::{self, Draft, Origin};
+use crate::plugin::lasting::Lasting;
 use crate::report;
 use crate::running::Running;
 use crate::setup::SetupError;
@@ -447,18 +448,18 @@ impl Shared {
         logger: Logger,
         start: Instant,
     ) -> (Self, forwarder::ProbeRequests) {
+        let lasting = Lasting::default();
         let (upstreams, probes) = forwarder::Registry::new(start);
         let shared = Self {
             cache: cache::Cache::new(cache_bytes, start),
             upstreams,
             forward: Arc::default(),
             followed: crate::plugin::forward::Followed::default(),
-            hosts: crate::plugin::hosts::HostsRegistry::default(),
+            hosts: lasting.get(),
             environment: keeping::Environment::default(),
             zones: Arc::default(),
-            lasting: crate::plugin::lasting::Lasting::default(),
+            lasting,
             held: Arc::default(),
-            templates: crate::plugin::template::TemplateRegistry::default(),
             probe: crate::watchdog::probe_name(),
             handle: handle.clone(),
             resolve_names: true,

@@ -2,12 +2,11 @@
 
 use std::fmt::Write as _;
 
-use wire::{Class, Flags, Name, Query};
+use wire::{Class, Flags, Query};
 
 use crate::cli::Explain;
-use crate::house::{House, Listener, ServedZone};
+use crate::house::{House, Listener};
 use crate::plugin::step::Sought;
-use crate::plugin::template::Verdict;
 
 /// One line for each listen address, or for the one asked.
 pub fn explain(house: &House, wish: &Explain) -> Result<String, String> {
@@ -48,83 +47,15 @@ fn one(listener: &Listener, query: &Query<'_>) -> String {
     let steps = zone.block.pipeline.steps().iter();
     let around: String =
         steps.filter_map(|step| step.explain(&mut sought, None)).map(|text| text + "; ").collect();
-    let (who, why) = plugin(zone, &sought.query());
+    let (who, why) = zone.block.pipeline.explain(&sought.query(), &zone.zone);
     format!("block {} ({}), {who}: {around}{why}", zone.zone, zone.block.at)
-}
-
-/// Who would answer, and why: the same order as the pipeline's.
-fn plugin(zone: &ServedZone, query: &Query<'_>) -> (&'static str, String) {
-    let pipeline = &zone.block.pipeline;
-    let name = &query.name;
-    let mut passed = String::new();
-    if let Some(templates) = pipeline.templates() {
-        match templates.explain(query) {
-            Some(Verdict::Matches { template, pattern }) => {
-                let conditions = if template.conditions.is_empty() { "" } else { ", if each `expr` is true" };
-                return ("template", format!("`template {template}` matches by {pattern:?}{conditions}"));
-            }
-            Some(Verdict::NoPattern { template }) => {
-                return (
-                    "template",
-                    format!(
-                        "SERVFAIL: no pattern of `template {template}` matches and it does not fall through"
-                    ),
-                );
-            }
-            None => passed.push_str("no template matches; "),
-        }
-    }
-    if let Some(hosts) = pipeline.hosts() {
-        let spec = hosts.table().spec();
-        let file = spec.file.display();
-        match hosts.table().knows(name, query.rtype) {
-            Some(true) => return ("hosts", format!("{passed}{file} has {} for it", query.rtype)),
-            Some(false) if !hosts.goes_on(query) => {
-                return ("hosts", format!("{passed}NODATA: {file} knows the name, but no {}", query.rtype));
-            }
-            Some(false) => {}
-            None => {
-                let within = spec.zones.iter().any(|zone| name.is_within(zone));
-                if within && query.rtype != wire::RType::PTR && !spec.fallthrough.through(name) {
-                    return (
-                        "hosts",
-                        format!(
-                            "{passed}SERVFAIL: {file} does not know the name, and `fallthrough` is not written"
-                        ),
-                    );
-                }
-                let _ = write!(passed, "not in {file}; ");
-            }
-        }
-    }
-    if let Some(dial) = pipeline.dial()
-        && let Some(group) = dial.chain.groups().iter().find(|group| group.matches(name))
-    {
-        let upstreams: Vec<String> =
-            group.upstreams().iter().map(|upstream| upstream.address().to_string()).collect();
-        let cached = match dial.cache.as_ref().and_then(|room| room.covering(name)) {
-            Some(_) => "cache, else forward",
-            None => "forward",
-        };
-        let from = &group.spec().from;
-        return (cached, format!("{passed}`forward {from}` asks {}", upstreams.join(", ")));
-    }
-    if pipeline.ends_in_whoami() {
-        return ("whoami", format!("{passed}it answers every name"));
-    }
-    let rcode = pipeline.nobody().rcode();
-    ("nobody", format!("{passed}{rcode}: no plugin of the block answers {}", below(name, &zone.zone)))
-}
-
-fn below(name: &Name, zone: &Name) -> String {
-    if name == zone { "the zone's own name".to_owned() } else { format!("names below {zone}") }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::house::tests::Scene;
-    use wire::RType;
+    use wire::{Name, RType};
 
     const COREFILE: &str = r#".:53 {
     bind 127.0.0.1 127.0.0.2

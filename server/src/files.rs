@@ -27,11 +27,6 @@ fn watch(running: &Weak<Running>) {
         let now = clock::now();
         let logger = &running.logger;
         let mut next = now + SWEEP_INTERVAL;
-        for table in running.shared.hosts.all() {
-            if let Some(look) = table.glance(now, logger) {
-                next = next.min(look);
-            }
-        }
         let (shared, house) = (&running.shared, running.house.load_full());
         for kept in shared.lasting.all() {
             if let Some(look) = kept.look(now, logger) {

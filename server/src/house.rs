@@ -25,10 +25,16 @@ use crate::observe::{ErrorLog, LogRules, Logger};
 use crate::pipeline::Pipeline;
 use crate::plugin::hosts::HostsRegistry;
 use crate::plugin::lasting::Lasting;
+use crate::plugin::spec::PluginSpec;
 use crate::plugin::table;
+use crate::plugin::{
+    bind::BindSpec, bufsize::BufsizeSpec, cache::CacheSpec, debug::DebugSpec, errors::ErrorsSpec,
+    forward::ForwardSpecs, health::HealthSpec, log::LogSpec, multisocket::MultisocketSpec, nsid::NsidSpec,
+    prometheus::PrometheusSpec, ready::ReadySpec, reload::ReloadSpec, timeouts::TimeoutsSpec,
+};
 use crate::route::Route;
 use crate::setup::args::Result;
-use crate::setup::{AdminAddress, BlockSpec, Key, ReloadSpec, SetupError, Spec, TimeoutsSpec};
+use crate::setup::{AdminAddress, BlockSpec, Key, SetupError, Spec};
 
 /// What outlives every configuration.
 pub struct Shared {
@@ -41,7 +47,7 @@ pub struct Shared {
     /// Files of upstreams that are followed.
     pub followed: crate::plugin::forward::Followed,
     /// All hosts tables.
-    pub hosts: HostsRegistry,
+    pub hosts: Arc<HostsRegistry>,
     /// What the environment says about names to keep.
     pub environment: Environment,
     /// All zones' counters.
@@ -50,8 +56,6 @@ pub struct Shared {
     pub lasting: Lasting,
     /// Octets that evaluations which wait hold.
     pub held: Arc<AtomicUsize>,
-    /// What is counted of templates.
-    pub templates: crate::plugin::template::TemplateRegistry,
     /// The name by which this process asks itself whether it serves.
     pub probe: Name,
     /// The runtime that looks names up.
@@ -209,7 +213,11 @@ impl House {
         let ours: Vec<SocketAddr> =
             plan.values().flatten().filter(plain).map(|planned| planned.endpoint.address).collect();
         if shared.resolve_names {
-            let stanzas = spec.blocks.iter().flat_map(|block| &block.forward);
+            let stanzas = spec
+                .blocks
+                .iter()
+                .filter_map(|block| block.get::<ForwardSpecs>())
+                .flat_map(|forward| &forward.stanzas);
             shared.followed.names.look_up(stanzas, &ours, &shared.handle);
         }
         let mut blocks = Vec::new();
@@ -224,12 +232,11 @@ impl House {
         {
             let block = &blocks[index];
             let server = planned.endpoint.label();
-            let counters = spec.blocks[index].prometheus.map(|_| {
+            let counters = spec.blocks[index].get::<PrometheusSpec>().map(|_| {
                 let plugin = table::named_by_metrics(&block.directives);
                 let cache_zones = spec.blocks[index]
-                    .cache
-                    .as_ref()
-                    .map(|policy| zones_label(&policy.zones))
+                    .get()
+                    .map(|policy: &CacheSpec| zones_label(&policy.zones))
                     .unwrap_or_default();
                 let labels = ZoneLabels {
                     server: server.clone(),
@@ -254,26 +261,19 @@ impl House {
             .map(|(endpoint, zones)| (endpoint, listener(endpoint, zones, spec, shared)))
             .collect();
         let admin = AdminPlan {
-            health: unique(spec.blocks.iter().filter_map(|block| block.health.map(|health| health.address))),
-            ready: unique(spec.blocks.iter().filter_map(|block| block.ready.map(|ready| ready.address))),
-            metrics: unique(
-                spec.blocks.iter().filter_map(|block| block.prometheus.map(|metrics| metrics.address)),
-            ),
+            health: unique(said(spec).map(|health: &HealthSpec| health.address)),
+            ready: unique(said(spec).map(|ready: &ReadySpec| ready.address)),
+            metrics: unique(said(spec).map(|metrics: &PrometheusSpec| metrics.address)),
         };
         let house = Self {
             listeners,
             blocks,
             zones,
             sockets: sockets(spec),
-            reload: spec.blocks.iter().find_map(|block| block.reload),
-            lameduck: spec
-                .blocks
-                .iter()
-                .filter_map(|b| b.health.map(|h| h.lameduck))
-                .max()
-                .unwrap_or_default(),
+            reload: said(spec).next().copied(),
+            lameduck: said(spec).map(|health: &HealthSpec| health.lameduck).max().unwrap_or_default(),
             admin,
-            debug: spec.blocks.iter().any(|block| block.debug),
+            debug: said::<DebugSpec>(spec).next().is_some(),
             keep: keeping::plan(spec, &shared.environment),
             source_ports: SourcePorts::read(),
         };
@@ -324,16 +324,13 @@ fn plan_listeners(spec: &Spec, addresses_of: AddressesOf<'_>) -> Result<BTreeMap
     let mut seen: HashMap<(Endpoint, Name), &Location> = HashMap::new();
     let mut bound: HashMap<(Name, Transport, u16), (bool, &Location)> = HashMap::new();
     for (index, block) in spec.blocks.iter().enumerate() {
-        let bind = block.bind.addresses(addresses_of)?;
-        let hosts: Vec<SocketAddr> = if block.bind.targets.is_empty() {
-            vec![(Ipv4Addr::UNSPECIFIED, 0).into(), (Ipv6Addr::UNSPECIFIED, 0).into()]
-        } else {
-            bind
-        };
+        let bind = block.get::<BindSpec>().map(|bind| bind.addresses(addresses_of)).transpose()?;
+        let is_bound = bind.is_some();
+        let hosts = bind
+            .unwrap_or_else(|| vec![(Ipv4Addr::UNSPECIFIED, 0).into(), (Ipv6Addr::UNSPECIFIED, 0).into()]);
         let planned = plan.entry(index).or_default();
         for Key { zone, transport, port, at } in &block.keys {
             let scheme = transport.name();
-            let is_bound = !block.bind.targets.is_empty();
             let (first_bound, first_at) = *bound.entry((*zone, *transport, *port)).or_insert((is_bound, at));
             if first_bound != is_bound {
                 let error = SetupError::Overlap {
@@ -361,6 +358,11 @@ fn plan_listeners(spec: &Spec, addresses_of: AddressesOf<'_>) -> Result<BTreeMap
     Ok(plan)
 }
 
+/// What every block says that has such a directive, in file order.
+fn said<T: PluginSpec>(spec: &Spec) -> impl Iterator<Item = &T> {
+    spec.blocks.iter().filter_map(|block| block.get())
+}
+
 fn build_block(
     index: usize,
     spec: &BlockSpec,
@@ -372,22 +374,26 @@ fn build_block(
         index,
         id: shared.next_block.fetch_add(1, Relaxed),
         at: spec.at.clone(),
-        directives: spec.directives.clone(),
+        directives: spec.directives(),
         first_zone: spec.keys.first().map_or(Name::ROOT, |key| key.zone),
         first_server: endpoints.first().map(Endpoint::label).unwrap_or_default(),
         pipeline: Pipeline::build(spec, shared, endpoints, ours)?,
         held: shared.held.clone(),
-        nsid: spec.nsid.as_ref().map(|data| data.clone().unwrap_or_else(host_name).into_bytes().into()),
-        bufsize: usize::from(spec.bufsize.unwrap_or(wire::UDP_SIZE)),
-        log: (!spec.log.is_empty()).then(|| LogRules::new(spec.log.clone(), shared.logger.format())),
-        errors: spec.errors.clone().map(|errors| Arc::new(ErrorLog::new(errors, shared.logger.clone()))),
+        nsid: spec
+            .get()
+            .map(|nsid: &NsidSpec| nsid.data.clone().unwrap_or_else(host_name).into_bytes().into()),
+        bufsize: spec.get().map_or(wire::UDP_SIZE, |bufsize: &BufsizeSpec| bufsize.octets).into(),
+        log: spec.get().map(|log: &LogSpec| LogRules::new(log.rules.clone(), shared.logger.format())),
+        errors: spec
+            .get()
+            .map(|errors: &ErrorsSpec| Arc::new(ErrorLog::new(errors.clone(), shared.logger.clone()))),
     })
 }
 
 fn listener(endpoint: Endpoint, zones: Vec<Arc<ServedZone>>, spec: &Spec, shared: &Shared) -> Listener {
     let blocks: Vec<&BlockSpec> = zones.iter().map(|zone| &spec.blocks[zone.block.index]).collect();
-    let timeouts = blocks.iter().find_map(|block| block.timeouts).unwrap_or_default();
-    let dropped = blocks.iter().any(|block| block.prometheus.is_some()).then(|| {
+    let timeouts = blocks.iter().find_map(|block| block.get()).copied().unwrap_or_default();
+    let dropped = blocks.iter().any(|block| block.get::<PrometheusSpec>().is_some()).then(|| {
         let labels = ZoneLabels {
             server: endpoint.label(),
             zone: "dropped".to_owned(),
@@ -401,7 +407,7 @@ fn listener(endpoint: Endpoint, zones: Vec<Arc<ServedZone>>, spec: &Spec, shared
 
 /// How many UDP sockets each address of a configuration has: what `multisocket` says, else one for each core.
 pub(crate) fn sockets(spec: &Spec) -> usize {
-    let said = spec.blocks.iter().find_map(|block| block.multisocket).flatten();
+    let said = said(spec).next().and_then(|multisocket: &MultisocketSpec| multisocket.sockets);
     said.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from).min(MAX_DEFAULT_SOCKETS))
 }
 

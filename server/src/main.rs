@@ -20,7 +20,7 @@ use server::keeping;
 use server::observe::logger::LAST_LINES;
 use server::observe::{Format, Logger, json_line};
 use server::origin::{Draft, Origin};
-use server::setup::ReloadSpec;
+use server::plugin::reload::ReloadSpec;
 use server::signals::{Asked, Life, Signals};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;

@@ -6,6 +6,7 @@
 //! The order is that of CoreDNS's plugin.cfg, except that what memory knows comes before the cache, which wraps only
 //! what is dialled: a cached copy can never hide a newer entry. Which rooms a block has is decided when it is built.
 
+use std::any::Any;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,28 +19,29 @@ use crate::endpoint::Endpoint;
 use crate::failure::Failure;
 use crate::house::Shared;
 use crate::observe::counters::Tally;
-use crate::plugin::hosts::Hosts;
-use crate::plugin::step::{BuildContext, Step};
-use crate::plugin::template::Templates;
-use crate::plugin::{Lookup, Moment, r#loop, table, whoami};
+use crate::plugin::cache::CacheSpec;
+use crate::plugin::spec::{BuildContext, Explained, Role, Source};
+use crate::plugin::step::Step;
+use crate::plugin::{Lookup, Moment, table};
 use crate::setup::BlockSpec;
 use crate::setup::args::Result;
 
 /// The rooms of one server block.
 pub struct Pipeline {
     steps: Box<[Arc<dyn Step>]>,
-    sources: Vec<Source>,
+    /// What answers from memory, before the cache.
+    sources: Box<[Named]>,
     dial: Option<Dial>,
-    whoami: bool,
+    /// What answers where nobody else did.
+    tail: Box<[Named]>,
     /// The last plugin of the block that sees queries, for the error when nobody answered.
     last: Option<&'static str>,
 }
 
-/// What answers from memory.
-enum Source {
-    Template(Templates),
-    Hosts(Hosts),
-    Loop(Arc<r#loop::Watch>),
+/// A source, and its directive.
+struct Named {
+    name: &'static str,
+    source: Box<dyn Source>,
 }
 
 /// Asking somebody else, and remembering what they said.
@@ -83,31 +85,31 @@ impl Pipeline {
         endpoints: &[Endpoint],
         ours: &[SocketAddr],
     ) -> Result<Self> {
-        let mut sources = Vec::new();
-        if !spec.template.is_empty() {
-            let counters = |template: &_| shared.templates.counters(endpoints, template);
-            sources.push(Source::Template(Templates::new(spec.template.clone(), counters)));
-        }
-        if let Some(hosts) = &spec.hosts {
-            sources.push(Source::Hosts(shared.hosts.hosts(hosts)));
-        }
-        let chain = crate::plugin::forward::chain(&spec.forward, shared, ours)?;
-        if spec.detect_loop && chain.is_some() {
-            sources.push(Source::Loop(Arc::new(r#loop::Watch::new(spec.zone_names()))));
-        }
-        let dial = chain.map(|chain| Dial {
-            chain,
-            cache: spec.cache.clone().map(|policy| CacheRoom {
-                partition: shared.cache.partition(&identity(spec, endpoints)),
-                policy,
-            }),
-        });
         let servers: Vec<String> = endpoints.iter().map(Endpoint::label).collect();
-        let place = BuildContext { lasting: &shared.lasting, servers: &servers };
-        let steps = spec.steps.iter().map(|step| step.build(&place)).collect();
+        let zones = spec.zone_names();
+        let context = BuildContext { lasting: &shared.lasting, servers: &servers, zones: &zones };
+        let (mut steps, mut sources, mut tail) = (Vec::new(), Vec::new(), Vec::new());
+        for (name, role) in &spec.plugins {
+            match role {
+                Role::Step(step) => steps.push(step.build(&context)),
+                Role::Source(source) => sources.push(Named { name, source: source.build(&context) }),
+                Role::Tail(source) => tail.push(Named { name, source: source.build(&context) }),
+                Role::Dial(_) | Role::Envelope(_) | Role::Setting(_) => {}
+            }
+        }
+        let dial = match spec.get() {
+            None => None,
+            Some(forward) => Some(Dial {
+                chain: crate::plugin::forward::chain(forward, shared, ours)?,
+                cache: spec.get().map(|policy: &CacheSpec| CacheRoom {
+                    partition: shared.cache.partition(&identity(spec, endpoints)),
+                    policy: policy.clone(),
+                }),
+            }),
+        };
         // A block without handlers refuses everything.
-        let last = table::handlers(&spec.directives).next_back();
-        Ok(Self { steps, sources, dial, whoami: spec.whoami, last })
+        let last = table::handlers(&spec.directives()).next_back();
+        Ok(Self { steps: steps.into(), sources: sources.into(), dial, tail: tail.into(), last })
     }
 
     /// Answers from memory, or says what is to be done. Allocates nothing, waits for nobody.
@@ -119,13 +121,8 @@ impl Pipeline {
         reply: &mut Reply<'_>,
         tally: Tally<'_>,
     ) -> Now {
-        for source in &self.sources {
-            let lookup = match source {
-                Source::Template(templates) => templates.lookup(moment, query, reply),
-                Source::Hosts(hosts) => hosts.lookup(moment.tables, query, reply, tally),
-                Source::Loop(watch) => watch.lookup(query),
-            };
-            match lookup {
+        for Named { source, .. } in &self.sources {
+            match source.lookup(moment, query, reply, tally) {
                 Lookup::Answer => return Now::Answered,
                 Lookup::Follow => return Now::Follow,
                 Lookup::Pass => {}
@@ -170,9 +167,13 @@ impl Pipeline {
                 return Now::Ask(patience);
             }
         }
-        if self.whoami {
-            whoami::lookup(moment, query, reply);
-            return Now::Answered;
+        for Named { source, .. } in &self.tail {
+            match source.lookup(moment, query, reply, tally) {
+                Lookup::Answer => return Now::Answered,
+                Lookup::Follow => return Now::Follow,
+                Lookup::Pass => {}
+                Lookup::Fail(failure) => return Now::Failed(failure),
+            }
         }
         Now::Failed(self.nobody())
     }
@@ -198,34 +199,45 @@ impl Pipeline {
         self.dial.is_some()
     }
 
-    /// What `loop` watches for, if the block has it.
-    pub fn loop_watch(&self) -> Option<&Arc<r#loop::Watch>> {
-        self.sources.iter().find_map(|source| match source {
-            Source::Loop(watch) => Some(watch),
-            _ => None,
-        })
+    /// The source of this type, if the block has it.
+    pub fn source<S: Source>(&self) -> Option<&S> {
+        self.sources.iter().find_map(|named| (&*named.source as &dyn Any).downcast_ref())
     }
 
-    /// The hosts table, if the block has one.
-    pub fn hosts(&self) -> Option<&Hosts> {
-        self.sources.iter().find_map(|source| match source {
-            Source::Hosts(hosts) => Some(hosts),
-            _ => None,
-        })
+    /// Which plugin would end such a query, and why: in the order in which they are asked.
+    pub(crate) fn explain(&self, query: &Query<'_>, zone: &Name) -> (&'static str, String) {
+        let mut passed = String::new();
+        if let Some(end) = ends(&self.sources, query, &mut passed) {
+            return end;
+        }
+        if let Some(dial) = &self.dial
+            && let Some(why) = crate::plugin::forward::explain(&dial.chain, &query.name)
+        {
+            let kept = dial.cache.as_ref().and_then(|room| room.covering(&query.name));
+            return (if kept.is_some() { "cache, else forward" } else { "forward" }, passed + &why);
+        }
+        if let Some(end) = ends(&self.tail, query, &mut passed) {
+            return end;
+        }
+        let names = if query.name == *zone {
+            "the zone's own name".to_owned()
+        } else {
+            format!("names below {zone}")
+        };
+        ("nobody", format!("{passed}{}: no plugin of the block answers {names}", self.nobody().rcode()))
     }
+}
 
-    /// The templates, if the block has any.
-    pub fn templates(&self) -> Option<&Templates> {
-        self.sources.iter().find_map(|source| match source {
-            Source::Template(templates) => Some(templates),
-            _ => None,
-        })
+/// The first of these at which a query ends; what the others before it say is added.
+fn ends(sources: &[Named], query: &Query<'_>, passed: &mut String) -> Option<(&'static str, String)> {
+    for Named { name, source } in sources {
+        match source.explain(query) {
+            Explained::Ends(why) => return Some((name, format!("{passed}{why}"))),
+            Explained::Passes(Some(why)) => *passed += &(why + "; "),
+            Explained::Passes(None) => {}
+        }
     }
-
-    /// Whether whoami stands at the end.
-    pub fn ends_in_whoami(&self) -> bool {
-        self.whoami
-    }
+    None
 }
 
 impl CacheRoom {

@@ -47,10 +47,8 @@ impl Source for Rooms {
         into.gauge(names::STREAM_BYTES, &[], running.connections.octets() as f64);
         into.gauge(names::CACHE_BYTES, &[], running.shared.cache.bytes() as f64);
         plugins(&running, into);
-        hosts(&running, into);
         caches(&running, into);
         forward(&running, into);
-        templates(&running, into);
         for kept in running.shared.lasting.all() {
             kept.collect(into);
         }
@@ -80,20 +78,6 @@ fn plugins(running: &Running, into: &mut Families) {
             let labels = [("server", zone.server.as_str()), ("zone", &name), ("view", ""), ("name", plugin)];
             into.gauge(names::PLUGIN_ENABLED, &labels, 1.0);
         }
-    }
-}
-
-fn hosts(running: &Running, into: &mut Families) {
-    for table in running.shared.hosts.all() {
-        let file = table.spec().file.display().to_string();
-        let labels = [("hostsfile", file.as_str())];
-        into.gauge(names::HOSTS_ENTRIES, &labels, table.entries() as f64);
-        let modified = table.modified_ms();
-        if modified > 0 {
-            into.gauge(names::HOSTS_RELOAD_TIMESTAMP, &[], modified as f64 / 1000.0);
-        }
-        let age = clock::now().saturating_duration_since(table.built());
-        into.gauge(names::HOSTS_TABLE_AGE, &labels, age.as_secs_f64());
     }
 }
 
@@ -156,37 +140,5 @@ fn forward(running: &Running, into: &mut Families) {
         into.counter(names::FORWARD_HEDGES, &to, metrics.hedges.value() as f64);
         into.counter(names::FORWARD_UNMATCHED_REPLIES, &to, metrics.unmatched.value() as f64);
         into.counter(names::FORWARD_LATE_REPLIES, &to, metrics.late.value() as f64);
-    }
-}
-
-fn templates(running: &Running, into: &mut Families) {
-    for (labels, counters) in running.shared.templates.all() {
-        let shared = [
-            ("server", labels.server.as_str()),
-            ("zone", &labels.zone),
-            ("view", ""),
-            ("class", &labels.class),
-            ("type", &labels.rtype),
-        ];
-        if counters.matches.get() > 0 {
-            into.counter(names::TEMPLATE_MATCHES, &shared, counters.matches.get() as f64);
-        }
-        let full = [
-            shared[0],
-            shared[1],
-            shared[2],
-            shared[3],
-            shared[4],
-            ("section", ""),
-            ("template", &labels.template),
-        ];
-        for (metric, count) in [
-            (names::TEMPLATE_FAILURES, counters.template_failures.get()),
-            (names::TEMPLATE_RR_FAILURES, counters.rr_failures.get()),
-        ] {
-            if count > 0 {
-                into.counter(metric, &full, count as f64);
-            }
-        }
     }
 }

@@ -7,7 +7,7 @@ use crate::observe::paper::Paper;
 use crate::origin::{Draft, Origin};
 use crate::plugin::Moment;
 use crate::plugin::hosts::Tables;
-use crate::plugin::step::StepSpec;
+use crate::plugin::spec::{Role, StepSpec};
 use crate::serve::{self, Room, Served};
 use hickory_proto::op::Message;
 use std::time::Instant;
@@ -32,7 +32,7 @@ impl Scene {
     /// A house whose first block has one more step, the outermost.
     pub(crate) fn with_step(corefile: &str, step: Arc<dyn StepSpec>) -> Self {
         let mut scene = Self::new(corefile);
-        let more = |spec: &mut Spec| spec.blocks[0].steps.insert(0, step);
+        let more = |spec: &mut Spec| spec.blocks[0].plugins.insert(0, ("step", Role::Step(step)));
         scene.house =
             Self::read_with(corefile, &scene.shared, more).unwrap_or_else(|error| panic!("{error}"));
         scene.house.look_at_files(&scene.shared, scene.now, &scene.shared.logger);

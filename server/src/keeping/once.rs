@@ -10,8 +10,9 @@ use tokio::runtime::Handle;
 use super::{Environment, Plan, driver, plan, reading, servers};
 use crate::clock;
 use crate::house::House;
+use crate::plugin::hosts::RefreshSpec;
 use crate::plugin::hosts::read_file;
-use crate::setup::{RefreshSpec, Spec};
+use crate::setup::Spec;
 
 /// What `refresh --once` is asked to do.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

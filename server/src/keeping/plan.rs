@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use refresh::{Schedule, Settings};
 
 use super::Environment;
-use crate::setup::{HostsSpec, RefreshSpec, Spec};
+use crate::plugin::hosts::{HostsSpec, RefreshSpec};
+use crate::setup::Spec;
 
 /// What is to be kept in one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,7 +28,7 @@ pub struct Plan {
 /// that has any. The environment's names go into the first file that is not the system's own.
 pub fn plan(spec: &Spec, environment: &Environment) -> Vec<Plan> {
     let mut plans: Vec<Plan> = Vec::new();
-    let hosts = || spec.blocks.iter().filter_map(|block| block.hosts.as_ref());
+    let hosts = || spec.blocks.iter().filter_map(|block| block.get::<HostsSpec>());
     let own = hosts().map(|hosts| &hosts.file).find(|file| *file != Path::new(SYSTEM));
     for HostsSpec { file, .. } in hosts() {
         if plans.iter().any(|plan| plan.file == *file) {

@@ -22,9 +22,9 @@ use crate::failure::Failure;
 use crate::observe::counters::Proto;
 use crate::plugin::Moment;
 use crate::plugin::hosts::Tables;
+use crate::plugin::timeouts::TimeoutsSpec;
 use crate::running::Running;
 use crate::serve::{self, Outcome, Room, Seen, Served};
-use crate::setup::TimeoutsSpec;
 
 /// Accepts connections on one endpoint until it is aborted.
 pub(super) async fn accept(listener: std::net::TcpListener, endpoint: Endpoint, running: Arc<Running>) {

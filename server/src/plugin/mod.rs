@@ -1,30 +1,32 @@
 //! The plugins: one table of all, what acts around the sources ([`step`]), what answers from memory.
 
 pub mod acl;
-pub(crate) mod bind;
-pub(crate) mod bufsize;
-pub(crate) mod cache;
-pub(crate) mod errors;
+pub mod bind;
+pub mod bufsize;
+pub mod cache;
+pub mod debug;
+pub mod errors;
 pub mod forward;
 pub mod header;
-pub(crate) mod health;
+pub mod health;
 pub mod hosts;
 pub mod lasting;
 pub mod loadbalance;
-pub(crate) mod log;
+pub mod log;
 pub mod r#loop;
 pub mod minimal;
-pub(crate) mod multisocket;
-pub(crate) mod nsid;
-pub(crate) mod prometheus;
-pub(crate) mod ready;
-pub(crate) mod reload;
+pub mod multisocket;
+pub mod nsid;
+pub mod prometheus;
+pub mod ready;
+pub mod reload;
 pub mod rewrite;
-pub(crate) mod root;
+pub mod root;
+pub mod spec;
 pub mod step;
 pub(crate) mod table;
 pub mod template;
-pub(crate) mod timeouts;
+pub mod timeouts;
 pub mod whoami;
 
 use std::net::SocketAddr;

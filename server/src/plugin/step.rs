@@ -8,37 +8,12 @@
 //! the start, each time more is known: it must come to the same, and keeps nothing but counters.
 
 use std::net::IpAddr;
-use std::path::Path;
-use std::sync::Arc;
 
 use wire::{Added, Class, Flags, Message, Name, OPTION_CLIENT_SUBNET, Query, RType, options, push_option};
 
 use super::Moment;
-use super::lasting::Lasting;
+pub use super::spec::{BuildContext, StepSpec, Written};
 use crate::failure::Failure;
-
-/// A plugin's directives in one server block, read and checked.
-pub trait StepSpec: std::fmt::Debug + Send + Sync {
-    /// The step of that block.
-    fn build(&self, place: &BuildContext<'_>) -> Arc<dyn Step>;
-}
-
-/// What a directive may need to know of its server block to be read.
-#[derive(Debug, Clone, Copy)]
-pub struct Written<'c> {
-    /// The block's zones.
-    pub zones: &'c [Name],
-    /// Where relative paths start.
-    pub root: Option<&'c Path>,
-}
-
-/// What a step may need to be built.
-pub struct BuildContext<'c> {
-    /// What outlives configurations, each by its type.
-    pub lasting: &'c Lasting,
-    /// The servers of the block, as `dns://ADDRESS:PORT`.
-    pub servers: &'c [String],
-}
 
 /// A plugin that acts around the sources.
 pub trait Step: std::fmt::Debug + Send + Sync {
@@ -421,7 +396,7 @@ pub(crate) mod testing {
         parse: impl FnOnce(&[&corefile::Directive]) -> crate::setup::args::Result<T>,
     ) -> Result<T, String> {
         let text = format!(". {{\n{lines}\n}}\n");
-        let nowhere = Path::new("/nowhere");
+        let nowhere = std::path::Path::new("/nowhere");
         let corefile = corefile::read_text("Corefile", text.as_bytes(), nowhere, &|_| None).unwrap();
         let directives: Vec<_> = corefile.blocks[0].directives.iter().collect();
         parse(&directives).map_err(|error| format!("{error:#}"))

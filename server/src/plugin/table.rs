@@ -5,8 +5,11 @@ use std::sync::Arc;
 
 use corefile::Directive;
 
-use super::step::{StepSpec, Written};
-use super::{acl, header, loadbalance, minimal, rewrite};
+use super::spec::{PluginSpec, Role, SourceSpec, StepSpec, Written};
+use super::{
+    acl, bind, bufsize, cache, debug, errors, forward, header, health, hosts, loadbalance, log, r#loop,
+    minimal, multisocket, nsid, prometheus, ready, reload, rewrite, root, template, timeouts, whoami,
+};
 use crate::setup::args::Result;
 
 /// One row.
@@ -17,21 +20,27 @@ pub(crate) struct Plugin {
     pub(crate) kind: Kind,
 }
 
-/// What a plugin is to a server block.
+/// What a plugin is to a server block, and who reads its directives there.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Kind {
     /// Nothing yet.
     Absent,
     /// A setting; CoreDNS puts no handler into its chain for it.
-    Setting,
-    /// A handler that the block knows by its own field.
-    Own,
+    Setting(Read<dyn PluginSpec>),
+    /// A handler that every query and reply of the block passes: the block knows it by a field.
+    Envelope(Read<dyn PluginSpec>),
     /// A handler around the sources.
-    Step(ReadStep),
+    Step(Read<dyn StepSpec>),
+    /// A handler that answers from memory.
+    Source(Read<dyn SourceSpec>),
+    /// A handler of what is asked of others.
+    Dial(Read<dyn PluginSpec>),
+    /// A handler that answers where nobody else did.
+    Tail(Read<dyn SourceSpec>),
 }
 
 /// Reads every directive of one name in a server block; there is at least one.
-pub(crate) type ReadStep = fn(&[&Directive], Written<'_>) -> Result<Arc<dyn StepSpec>>;
+pub(crate) type Read<S> = fn(&[&Directive], Written<'_>) -> Result<Arc<S>>;
 
 impl Plugin {
     /// Whether it is here.
@@ -41,7 +50,29 @@ impl Plugin {
 
     /// Whether CoreDNS has a handler for it.
     fn has_handler(&self) -> bool {
-        matches!(self.kind, Kind::Own | Kind::Step(_))
+        !matches!(self.kind, Kind::Absent | Kind::Setting(_))
+    }
+
+    /// Reads its directives in a server block; nothing where there are none.
+    ///
+    /// # Errors
+    /// What is wrong with them, at its word.
+    pub(crate) fn read(&self, block: &[Directive], written: Written<'_>) -> Result<Option<Role>> {
+        let own: Vec<&Directive> =
+            block.iter().filter(|directive| directive.name.text == self.name).collect();
+        if own.is_empty() {
+            return Ok(None);
+        }
+        let role = match self.kind {
+            Kind::Absent => return Ok(None),
+            Kind::Setting(read) => Role::Setting(read(&own, written)?),
+            Kind::Envelope(read) => Role::Envelope(read(&own, written)?),
+            Kind::Step(read) => Role::Step(read(&own, written)?),
+            Kind::Source(read) => Role::Source(read(&own, written)?),
+            Kind::Dial(read) => Role::Dial(read(&own, written)?),
+            Kind::Tail(read) => Role::Tail(read(&own, written)?),
+        };
+        Ok(Some(role))
     }
 }
 
@@ -49,21 +80,33 @@ const fn absent(name: &'static str) -> Plugin {
     Plugin { name, kind: Kind::Absent }
 }
 
-const fn setting(name: &'static str) -> Plugin {
-    Plugin { name, kind: Kind::Setting }
+const fn setting(name: &'static str, read: Read<dyn PluginSpec>) -> Plugin {
+    Plugin { name, kind: Kind::Setting(read) }
 }
 
-const fn own(name: &'static str) -> Plugin {
-    Plugin { name, kind: Kind::Own }
+const fn envelope(name: &'static str, read: Read<dyn PluginSpec>) -> Plugin {
+    Plugin { name, kind: Kind::Envelope(read) }
 }
 
-const fn step(name: &'static str, read: ReadStep) -> Plugin {
+const fn step(name: &'static str, read: Read<dyn StepSpec>) -> Plugin {
     Plugin { name, kind: Kind::Step(read) }
+}
+
+const fn source(name: &'static str, read: Read<dyn SourceSpec>) -> Plugin {
+    Plugin { name, kind: Kind::Source(read) }
+}
+
+const fn dial(name: &'static str, read: Read<dyn PluginSpec>) -> Plugin {
+    Plugin { name, kind: Kind::Dial(read) }
+}
+
+const fn tail(name: &'static str, read: Read<dyn SourceSpec>) -> Plugin {
+    Plugin { name, kind: Kind::Tail(read) }
 }
 
 /// The table.
 pub(crate) static PLUGINS: &[Plugin] = &[
-    setting("root"),
+    setting("root", root::read),
     absent("metadata"),
     absent("geoip"),
     absent("cancel"),
@@ -72,21 +115,21 @@ pub(crate) static PLUGINS: &[Plugin] = &[
     absent("grpc_server"),
     absent("https"),
     absent("https3"),
-    setting("timeouts"),
-    setting("multisocket"),
-    setting("reload"),
-    own("nsid"),
-    own("bufsize"),
-    setting("bind"),
-    setting("debug"),
+    setting("timeouts", timeouts::read),
+    setting("multisocket", multisocket::read),
+    setting("reload", reload::read),
+    envelope("nsid", nsid::read),
+    envelope("bufsize", bufsize::read),
+    setting("bind", bind::read),
+    setting("debug", debug::read),
     absent("trace"),
-    setting("ready"),
-    setting("health"),
+    setting("ready", ready::read),
+    setting("health", health::read),
     absent("pprof"),
     absent("shed"),
-    own("prometheus"),
-    own("errors"),
-    own("log"),
+    envelope("prometheus", prometheus::read),
+    envelope("errors", errors::read),
+    envelope("log", log::read),
     absent("dnstap"),
     absent("local"),
     absent("dns64"),
@@ -98,15 +141,15 @@ pub(crate) static PLUGINS: &[Plugin] = &[
     step("rewrite", rewrite::read),
     absent("autopath"),
     step("acl", acl::read),
-    own("cache"),
+    dial("cache", cache::read),
     step("header", header::read),
     absent("dnssec"),
     absent("tls"),
     step("minimal", minimal::read),
-    own("template"),
+    source("template", template::read),
     absent("transfer"),
     absent("dynupdate"),
-    own("hosts"),
+    source("hosts", hosts::read),
     absent("route53"),
     absent("azure"),
     absent("clouddns"),
@@ -116,11 +159,11 @@ pub(crate) static PLUGINS: &[Plugin] = &[
     absent("auto"),
     absent("secondary"),
     absent("etcd"),
-    own("loop"),
-    own("forward"),
+    source("loop", r#loop::read),
+    dial("forward", forward::read),
     absent("grpc"),
     absent("erratic"),
-    own("whoami"),
+    tail("whoami", whoami::read),
     absent("on"),
     absent("sign"),
     absent("view"),

@@ -24,6 +24,7 @@ pub(crate) fn admin_address(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plugin::{health::HealthSpec, prometheus::PrometheusSpec, ready::ReadySpec};
     use crate::setup::tests::{good, refused};
 
     #[test]
@@ -40,9 +41,9 @@ mod tests {
             ("[::1]:1", "[::1]:1", "[::1]:1", "[::1]:1"),
         ] {
             let block = good(&format!("health {argument}\nready {argument}\nprometheus {argument}"));
-            assert_eq!(shown(block.health.unwrap().address), health, "{argument}");
-            assert_eq!(shown(block.ready.unwrap().address), ready, "{argument}");
-            assert_eq!(shown(block.prometheus.unwrap().address), prometheus, "{argument}");
+            assert_eq!(shown(block.get::<HealthSpec>().unwrap().address), health, "{argument}");
+            assert_eq!(shown(block.get::<ReadySpec>().unwrap().address), ready, "{argument}");
+            assert_eq!(shown(block.get::<PrometheusSpec>().unwrap().address), prometheus, "{argument}");
         }
         const ADDRESS: &str = "is not ADDRESS:PORT, such as :9153 or 127.0.0.1:9153";
         for plugin in ["health", "ready", "prometheus"] {

@@ -7,35 +7,18 @@ mod admin_address;
 pub(crate) mod args;
 mod error;
 
-use std::sync::Arc;
+use std::path::PathBuf;
 
 use corefile::{Corefile, Directive, Located, Location, Scheme};
 use wire::Name;
 
 pub use ::admin::AdminAddress;
-pub use ::observe::errors::{Consolidate, ErrorsSpec};
-pub use ::observe::log::{Classes, LogRule};
-pub use ::observe::logger::Level;
 pub(crate) use admin_address::admin_address;
 pub use error::SetupError;
 
 use crate::endpoint::Transport;
-pub use crate::plugin::bind::BindSpec;
-pub use crate::plugin::cache::CacheSpec;
-pub use crate::plugin::forward::setup::{ForwardSpec, Target, TlsFiles};
-pub use crate::plugin::health::HealthSpec;
-pub use crate::plugin::hosts::setup::{HostsSpec, RefreshSpec};
-pub use crate::plugin::prometheus::PrometheusSpec;
-pub use crate::plugin::ready::ReadySpec;
-pub use crate::plugin::reload::ReloadSpec;
-use crate::plugin::step::{StepSpec, Written};
-use crate::plugin::table::{self, Kind, PLUGINS};
-pub use crate::plugin::template::setup::{Record, TemplateSpec};
-pub use crate::plugin::timeouts::TimeoutsSpec;
-use crate::plugin::{
-    bind, bufsize, cache, errors, forward, health, hosts, log, multisocket, nsid, prometheus, ready, reload,
-    root, template, timeouts,
-};
+use crate::plugin::spec::{PluginSpec, Role, Written};
+use crate::plugin::table::{self, PLUGINS};
 use args::{Args, Result, no_block, zone_text};
 
 /// A whole Corefile.
@@ -52,49 +35,21 @@ pub struct BlockSpec {
     pub at: Location,
     /// Its keys, one for each zone, in file order.
     pub keys: Vec<Key>,
-    /// The directives it has, in the order in which they take effect.
-    pub directives: Vec<&'static str>,
-    /// `bind`; empty means every address.
-    pub bind: BindSpec,
-    /// `bufsize`, in octets.
-    pub bufsize: Option<u16>,
-    /// `cache`.
-    pub cache: Option<CacheSpec>,
-    /// Whether `debug` stands here.
-    pub debug: bool,
-    /// `errors`.
-    pub errors: Option<ErrorsSpec>,
-    /// Every `forward`, in file order.
-    pub forward: Vec<ForwardSpec>,
-    /// `health`.
-    pub health: Option<HealthSpec>,
-    /// `hosts`.
-    pub hosts: Option<HostsSpec>,
-    /// Every `log`.
-    pub log: Vec<LogRule>,
-    /// Whether `loop` stands here.
-    pub detect_loop: bool,
-    /// `multisocket`: `None` if absent, `Some(None)` without a number.
-    pub multisocket: Option<Option<usize>>,
-    /// `nsid`: `None` if absent, `Some(None)` without data.
-    pub nsid: Option<Option<String>>,
-    /// `prometheus`.
-    pub prometheus: Option<PrometheusSpec>,
-    /// `ready`.
-    pub ready: Option<ReadySpec>,
-    /// `reload`.
-    pub reload: Option<ReloadSpec>,
-    /// Every `template`, in file order.
-    pub template: Vec<TemplateSpec>,
-    /// What acts around the sources, in the order in which it does.
-    pub steps: Vec<Arc<dyn StepSpec>>,
-    /// `timeouts`.
-    pub timeouts: Option<TimeoutsSpec>,
-    /// Whether `whoami` stands here.
-    pub whoami: bool,
+    /// What its directives say, in the order in which they take effect.
+    pub plugins: Vec<(&'static str, Role)>,
 }
 
 impl BlockSpec {
+    /// What a plugin's directives say, found by the type that it has for that; `None` where they do not stand here.
+    pub fn get<T: PluginSpec>(&self) -> Option<&T> {
+        self.plugins.iter().find_map(|(_, role)| role.get())
+    }
+
+    /// The directives it has, in the order in which they take effect.
+    pub fn directives(&self) -> Vec<&'static str> {
+        self.plugins.iter().map(|(name, _)| *name).collect()
+    }
+
     /// The zones without ports.
     pub fn zone_names(&self) -> Vec<Name> {
         self.keys.iter().map(|key| key.zone).collect()
@@ -113,6 +68,10 @@ pub struct Key {
     /// Where it stands.
     pub at: Location,
 }
+
+/// `root PATH`: where relative paths of a block start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Root(pub PathBuf);
 
 /// `fallthrough [ZONES...]`: for which names the next plugin is asked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -184,56 +143,16 @@ fn read_block(block: &corefile::ServerBlock, default_port: u16) -> Result<BlockS
     for directive in &block.directives {
         known(directive)?;
     }
-    let all = |name: &str| -> Vec<&Directive> {
-        block.directives.iter().filter(|directive| directive.name.text == name).collect()
-    };
-    let own: Vec<Name> = keys.iter().map(|key| key.zone).collect();
-    let root = present(&all("root"), root::parse)?;
-    Ok(BlockSpec {
-        at: block.at.clone(),
-        directives: PLUGINS.iter().map(|plugin| plugin.name).filter(|name| !all(name).is_empty()).collect(),
-        bind: bind::parse(&all("bind"))?,
-        bufsize: present(&all("bufsize"), bufsize::parse)?,
-        cache: present(&all("cache"), |d| cache::parse(d, &own))?,
-        debug: present(&all("debug"), |d| args::bare("debug", d))?.is_some(),
-        errors: present(&all("errors"), errors::parse)?,
-        forward: forward::setup::parse(&all("forward"), root.as_deref())?,
-        health: present(&all("health"), health::parse)?,
-        hosts: present(&all("hosts"), |d| hosts::setup::parse(d, &own, root.as_deref()))?,
-        log: log::parse(&all("log"))?,
-        detect_loop: present(&all("loop"), |d| args::bare("loop", d))?.is_some(),
-        multisocket: present(&all("multisocket"), multisocket::parse)?,
-        nsid: present(&all("nsid"), nsid::parse)?,
-        prometheus: present(&all("prometheus"), prometheus::parse)?,
-        ready: present(&all("ready"), ready::parse)?,
-        reload: present(&all("reload"), reload::parse)?,
-        steps: steps(&block.directives, Written { zones: &own, root: root.as_deref() })?,
-        template: template::setup::parse(&all("template"), &own)?,
-        timeouts: present(&all("timeouts"), timeouts::parse)?,
-        whoami: present(&all("whoami"), |d| args::bare("whoami", d))?.is_some(),
-        keys,
-    })
-}
-
-/// What acts around the sources, in the table's order.
-fn steps(directives: &[Directive], written: Written<'_>) -> Result<Vec<Arc<dyn StepSpec>>> {
-    let mut steps = Vec::new();
+    let zones: Vec<Name> = keys.iter().map(|key| key.zone).collect();
+    let mut read = BlockSpec { at: block.at.clone(), keys, plugins: Vec::new() };
     for plugin in PLUGINS {
-        let Kind::Step(read) = plugin.kind else { continue };
-        let own: Vec<&Directive> =
-            directives.iter().filter(|directive| directive.name.text == plugin.name).collect();
-        if !own.is_empty() {
-            steps.push(read(&own, written)?);
+        // `root` is the first of all.
+        let written = Written { zones: &zones, root: read.get().map(|Root(path)| path.as_path()) };
+        if let Some(role) = plugin.read(&block.directives, written)? {
+            read.plugins.push((plugin.name, role));
         }
     }
-    Ok(steps)
-}
-
-fn present<T>(
-    directives: &[&Directive],
-    parse: impl FnOnce(&[&Directive]) -> Result<T>,
-) -> Result<Option<T>> {
-    if directives.is_empty() { Ok(None) } else { parse(directives).map(Some) }
+    Ok(read)
 }
 
 fn known(directive: &Directive) -> Result<()> {
@@ -252,6 +171,7 @@ fn known(directive: &Directive) -> Result<()> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::plugin::hosts::HostsSpec;
     use std::path::Path;
 
     /// The meaning of a Corefile, or the first line of what is wrong with it.
@@ -269,6 +189,11 @@ pub(crate) mod tests {
     /// The same where nothing is wrong.
     pub(crate) fn good(lines: &str) -> BlockSpec {
         block(lines).unwrap_or_else(|error| panic!("{lines:?}: {error}"))
+    }
+
+    /// What one plugin is told by these lines, none of which is wrong.
+    pub(crate) fn said<T: PluginSpec + Clone>(lines: &str) -> Option<T> {
+        good(lines).get::<T>().cloned()
     }
 
     /// `directive` with one property, which then is the Corefile's third line.
@@ -327,7 +252,7 @@ pub(crate) mod tests {
         let names: Vec<&str> = SHORTEST.iter().filter_map(|line| line.split(' ').next()).collect();
         assert_eq!(names, table::here());
         for line in SHORTEST {
-            assert_eq!(good(line).directives, [line.split(' ').next().unwrap()]);
+            assert_eq!(good(line).directives(), [line.split(' ').next().unwrap()]);
         }
         for name in PLUGINS.iter().filter(|plugin| !plugin.is_here()).map(|plugin| plugin.name) {
             let error = format!(
@@ -352,14 +277,17 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn relative_paths_start_at_root() {
+        for (line, file) in
+            [("hosts h", "h"), ("hosts h\nroot /srv", "/srv/h"), ("root /srv\nhosts /etc/h", "/etc/h")]
+        {
+            assert_eq!(said::<HostsSpec>(line).unwrap().file, PathBuf::from(file), "{line}");
+        }
+    }
+
+    #[test]
     fn words_without_arguments_take_none() {
-        for (name, set) in [
-            ("debug", (true, false, false)),
-            ("loop", (false, true, false)),
-            ("whoami", (false, false, true)),
-        ] {
-            let block = good(name);
-            assert_eq!((block.debug, block.detect_loop, block.whoami), set);
+        for name in ["debug", "loop", "minimal", "whoami"] {
             let column = name.len() + 2;
             let extra =
                 format!("2:{column}: plugin/{name}: unexpected argument \"x\"; `{name}` wants no argument");
@@ -390,7 +318,7 @@ pub(crate) mod tests {
         let lines: Vec<&str> = SHORTEST.iter().rev().copied().collect();
         let order: Vec<&str> =
             PLUGINS.iter().filter(|plugin| plugin.is_here()).map(|plugin| plugin.name).collect();
-        assert_eq!(good(&lines.join("\n")).directives, order);
+        assert_eq!(good(&lines.join("\n")).directives(), order);
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! `bind`: which addresses a server block listens on.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::sync::Arc;
 
 use corefile::{Directive, Located, Word};
 
+use crate::plugin::spec::{PluginSpec, Written};
 use crate::setup::SetupError;
 use crate::setup::args::{Args, Result, unknown_property};
 
@@ -19,7 +21,7 @@ pub struct BindSpec {
 }
 
 /// Reads every `bind` of one server block; repeats add up.
-pub(crate) fn parse(directives: &[&Directive]) -> Result<BindSpec> {
+pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn PluginSpec>> {
     let mut spec = BindSpec::default();
     for directive in directives {
         spec.targets.extend_from_slice(Args::new(PLUGIN, directive, "an address or interface").some()?);
@@ -33,7 +35,7 @@ pub(crate) fn parse(directives: &[&Directive]) -> Result<BindSpec> {
             }
         }
     }
-    Ok(spec)
+    Ok(Arc::new(spec))
 }
 
 impl BindSpec {
@@ -92,7 +94,7 @@ fn address(text: &str) -> Option<SocketAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::setup::tests::{good, refused, refused_properties};
+    use crate::setup::tests::{refused, refused_properties, said};
 
     fn addresses_of(name: &str) -> std::result::Result<Vec<SocketAddr>, node::NodeError> {
         match name {
@@ -104,7 +106,7 @@ mod tests {
     }
 
     fn addresses(lines: &str) -> std::result::Result<String, String> {
-        match good(lines).bind.addresses(&addresses_of) {
+        match said::<BindSpec>(lines).unwrap_or_default().addresses(&addresses_of) {
             Ok(found) => {
                 let found: Vec<String> = found.iter().map(ToString::to_string).collect();
                 Ok(found

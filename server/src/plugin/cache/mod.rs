@@ -1,11 +1,13 @@
 //! `cache`: what is kept of upstreams' answers, and for how long.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ::cache::{Mode, Policy, Prefetch, Stale, Store};
 use corefile::{Directive, Located, Word};
 use wire::Name;
 
+use crate::plugin::spec::{PluginSpec, Written};
 use crate::setup::SetupError;
 use crate::setup::args::{Args, Result, bad, duration, flag, number, once, unknown_property, zones_or};
 
@@ -18,7 +20,7 @@ const TTL: &str = "a TTL in seconds, above 0";
 pub type CacheSpec = Policy;
 
 /// Reads the one `cache` of a server block.
-pub(crate) fn parse(directives: &[&Directive], own_zones: &[Name]) -> Result<CacheSpec> {
+pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Arc<dyn PluginSpec>> {
     let directive = once(PLUGIN, directives)?;
     let mut policy = Policy::default();
     let mut words = directive.args.as_slice();
@@ -31,7 +33,7 @@ pub(crate) fn parse(directives: &[&Directive], own_zones: &[Name]) -> Result<Cac
         words = rest;
     }
     refuse_duration(words)?;
-    policy.zones = zones_or(words, own_zones)?;
+    policy.zones = zones_or(words, written.zones)?;
     let mut policy_at = None;
     for property in directive.body.iter().flatten() {
         let mut args = Args::new(PLUGIN, property, expected(&property.name.text));
@@ -79,7 +81,7 @@ pub(crate) fn parse(directives: &[&Directive], own_zones: &[Name]) -> Result<Cac
             .ok_or_else(|| Located::new(at, SetupError::Order { plugin: PLUGIN, rule }))?;
         stale.prefer_positive = true;
     }
-    Ok(policy)
+    Ok(Arc::new(policy))
 }
 
 /// `cache 3600s` reads as a zone in CoreDNS and so switches the cache off for everything else, in silence.
@@ -169,7 +171,7 @@ const RECHECK: &str = "a duration of at most 5m";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::setup::tests::{good, refused, refused_properties, with};
+    use crate::setup::tests::{refused, refused_properties, said, with};
 
     /// What a row makes different from the bare directive.
     type Change = fn(&mut Policy);
@@ -244,7 +246,7 @@ mod tests {
         for (lines, change) in rows {
             let mut expected = Policy { zones: vec![Name::ROOT], ..Policy::default() };
             change(&mut expected);
-            assert_eq!(good(lines).cache, Some(expected), "{lines}");
+            assert_eq!(said(lines), Some(expected), "{lines}");
         }
     }
 

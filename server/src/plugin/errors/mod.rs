@@ -1,13 +1,17 @@
 //! `errors`: why queries fail, and which of it is told once in a while.
 
+use std::sync::Arc;
+
 use corefile::Directive;
-use observe::errors::{Consolidate, ErrorsSpec};
+use observe::errors::Consolidate;
+pub use observe::errors::ErrorsSpec;
 use observe::logger::Level;
 
+use crate::plugin::spec::{PluginSpec, Written};
 use crate::setup::args::{Args, Result, bad, flag, once, regex, unknown_property};
 
 /// Reads the one `errors` of a server block.
-pub(crate) fn parse(directives: &[&Directive]) -> Result<ErrorsSpec> {
+pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn PluginSpec>> {
     const PLUGIN: &str = "errors";
     let directive = once(PLUGIN, directives)?;
     let mut args = Args::new(PLUGIN, directive, "no argument");
@@ -50,22 +54,21 @@ pub(crate) fn parse(directives: &[&Directive]) -> Result<ErrorsSpec> {
             _ => return Err(unknown_property(PLUGIN, property, &["consolidate", "stacktrace"])),
         }
     }
-    Ok(spec)
+    Ok(Arc::new(spec))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::setup::tests::{good, refused, refused_properties};
+    use crate::setup::tests::{refused, refused_properties, said};
 
     #[test]
     fn errors_are_consolidated_by_pattern() {
         for lines in ["errors", "errors stdout", "errors {\nstacktrace\n}"] {
-            assert!(good(lines).errors.unwrap().consolidate.is_empty(), "{lines}");
+            assert!(said::<ErrorsSpec>(lines).unwrap().consolidate.is_empty(), "{lines}");
         }
         let lines = "errors {\nconsolidate 5m \".* i/o timeout$\" warning\nconsolidate 30s ^x show_first\n}";
-        let found: Vec<_> = good(lines)
-            .errors
+        let found: Vec<_> = said::<ErrorsSpec>(lines)
             .unwrap()
             .consolidate
             .into_iter()

@@ -1,7 +1,7 @@
 //! From `forward` directives to upstreams: addresses, files, host names, certificates.
 
 mod names;
-pub(crate) mod setup;
+mod setup;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -20,23 +20,25 @@ use crate::observe::Logger;
 use crate::setup::SetupError;
 use crate::setup::args::Result;
 use names::{Kept, Names, News};
-use setup::{ForwardSpec, Target};
+pub(crate) use setup::read;
+pub use setup::{ForwardSpec, ForwardSpecs, Target, TlsFiles};
 
-/// The stanzas of a block, ready to be asked; `None` without any.
+/// The stanzas of a block, ready to be asked.
 ///
 /// # Errors
 /// At the target or property that cannot be used. `ours`, this server's own addresses, are not asked for the names of
 /// upstreams.
-pub(crate) fn chain(
-    specs: &[ForwardSpec],
-    shared: &Shared,
-    ours: &[SocketAddr],
-) -> Result<Option<Arc<Chain>>> {
-    if specs.is_empty() {
-        return Ok(None);
-    }
-    let groups = specs.iter().map(|spec| group(spec, shared, ours)).collect::<Result<Vec<_>>>()?;
-    Ok(Some(Arc::new(Chain::new(groups))))
+pub(crate) fn chain(spec: &ForwardSpecs, shared: &Shared, ours: &[SocketAddr]) -> Result<Arc<Chain>> {
+    let groups = spec.stanzas.iter().map(|spec| group(spec, shared, ours)).collect::<Result<Vec<_>>>()?;
+    Ok(Arc::new(Chain::new(groups)))
+}
+
+/// Whom the block asks for such a name, for `explain`.
+pub(crate) fn explain(chain: &Chain, name: &Name) -> Option<String> {
+    let group = chain.groups().iter().find(|group| group.matches(name))?;
+    let upstreams: Vec<String> =
+        group.upstreams().iter().map(|upstream| upstream.address().to_string()).collect();
+    Some(format!("`forward {}` asks {}", group.spec().from, upstreams.join(", ")))
 }
 
 fn group(spec: &ForwardSpec, shared: &Shared, ours: &[SocketAddr]) -> Result<Arc<Group>> {

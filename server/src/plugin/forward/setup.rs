@@ -2,12 +2,14 @@
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use corefile::{Directive, Located, Location, Word};
 use forwarder::{GroupSpec, MAX_UPSTREAMS, Policy};
 use wire::{Name, Rcode};
 
+use crate::plugin::spec::{PluginSpec, Written};
 use crate::setup::SetupError;
 use crate::setup::args::{Args, Result, bad, duration, flag, path, unknown_property, zones_or};
 
@@ -35,6 +37,13 @@ const PROPERTIES: &[&str] = &[
     "tls",
     "tls_servername",
 ];
+
+/// What every `forward` of a server block says.
+#[derive(Debug, Clone)]
+pub struct ForwardSpecs {
+    /// In file order; the first that takes a name is asked.
+    pub stanzas: Vec<ForwardSpec>,
+}
 
 /// What one `forward` directive says.
 #[derive(Debug, Clone)]
@@ -91,11 +100,13 @@ pub struct TlsFiles {
 }
 
 /// Reads every `forward` of a server block, in file order.
-pub(crate) fn parse(directives: &[&Directive], root: Option<&Path>) -> Result<Vec<ForwardSpec>> {
-    directives.iter().map(|directive| parse_one(directive, root)).collect()
+pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Arc<dyn PluginSpec>> {
+    let stanzas =
+        directives.iter().map(|directive| stanza(directive, written.root)).collect::<Result<_>>()?;
+    Ok(Arc::new(ForwardSpecs { stanzas }))
 }
 
-fn parse_one(directive: &Directive, root: Option<&Path>) -> Result<ForwardSpec> {
+fn stanza(directive: &Directive, root: Option<&Path>) -> Result<ForwardSpec> {
     let mut args = Args::new(PLUGIN, directive, "FROM TO...");
     let from_word = args.required()?;
     let from = zones_or(std::slice::from_ref(from_word), &[])?;

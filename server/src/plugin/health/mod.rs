@@ -1,9 +1,11 @@
 //! `health`: where it is told that the process lives, and how long it goes on after SIGTERM.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use corefile::Directive;
 
+use crate::plugin::spec::{PluginSpec, Written};
 use crate::setup::args::{Args, Result, once, unknown_property};
 use crate::setup::{AdminAddress, admin_address};
 
@@ -17,7 +19,7 @@ pub struct HealthSpec {
 }
 
 /// Reads the one `health` of a server block.
-pub(crate) fn parse(directives: &[&Directive]) -> Result<HealthSpec> {
+pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn PluginSpec>> {
     const PLUGIN: &str = "health";
     let directive = once(PLUGIN, directives)?;
     let address = admin_address(PLUGIN, directive, AdminAddress::everywhere(8080))?;
@@ -32,17 +34,17 @@ pub(crate) fn parse(directives: &[&Directive]) -> Result<HealthSpec> {
             _ => return Err(unknown_property(PLUGIN, property, &["lameduck"])),
         }
     }
-    Ok(spec)
+    Ok(Arc::new(spec))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::setup::tests::{good, refused_properties, with};
+    use crate::setup::tests::{refused_properties, said, with};
 
     #[test]
     fn properties_are_read() {
-        let lameduck = good(&with("health", "lameduck 5s")).health.unwrap().lameduck;
+        let lameduck = said::<HealthSpec>(&with("health", "lameduck 5s")).unwrap().lameduck;
         assert_eq!(lameduck, Duration::from_secs(5));
         refused_properties(
             "health",

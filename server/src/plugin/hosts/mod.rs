@@ -1,7 +1,7 @@
 //! `hosts`: a table of names in memory, built aside from a file and swapped in whole.
 
 mod file;
-pub(crate) mod setup;
+mod setup;
 
 use std::cell::{RefCell, RefMut};
 use std::fmt;
@@ -11,19 +11,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, Guard};
-use hostsfile::{Found, Options, Report, Source, Table};
+use hostsfile::{Found, Options, Report, Table};
 use readfile::{Look, PATIENCE};
 use wire::{Class, Flags, Query, RType, Reply};
 
 pub(crate) use self::file::read_file;
 use self::file::{Looked, Stamp, look_at};
-use self::setup::HostsSpec;
+pub(crate) use self::setup::read;
+pub use self::setup::{HostsSpec, RefreshSpec};
 use crate::clock;
 use crate::keeping::{Kept, KeptRegistry};
-use crate::observe::Logger;
 use crate::observe::counters::Tally;
+use crate::observe::{Families, Logger, names};
 use crate::pace;
-use crate::plugin::Lookup;
+use crate::plugin::lasting::Keeps;
+use crate::plugin::spec::{BuildContext, Explained, Source, SourceSpec};
+use crate::plugin::{Lookup, Moment};
 
 /// One block's view of a table.
 pub struct Hosts {
@@ -105,12 +108,18 @@ impl fmt::Debug for Tables {
     }
 }
 
-impl Hosts {
+impl SourceSpec for HostsSpec {
+    fn build(&self, context: &BuildContext<'_>) -> Box<dyn Source> {
+        Box::new(context.lasting.get::<HostsRegistry>().hosts(self))
+    }
+}
+
+impl Source for Hosts {
     /// Names answer A, AAAA and PTR; another type of a known name is NODATA.
     #[inline]
-    pub fn lookup(
+    fn lookup(
         &self,
-        tables: &Tables,
+        moment: &Moment<'_>,
         query: &Query<'_>,
         reply: &mut Reply<'_>,
         tally: Tally<'_>,
@@ -118,7 +127,7 @@ impl Hosts {
         if query.class != Class::IN {
             return Lookup::Pass;
         }
-        let table = tables.table(&self.table);
+        let table = moment.tables.table(&self.table);
         match table.lookup(&query.name, query.rtype) {
             Found::Ready { body, count } => {
                 reply.flags = Flags::AA;
@@ -148,6 +157,49 @@ impl Hosts {
         }
     }
 
+    fn explain(&self, query: &Query<'_>) -> Explained {
+        let (spec, name) = (self.table.spec(), &query.name);
+        let file = spec.file.display();
+        match self.table.knows(name, query.rtype) {
+            Some(true) => Explained::Ends(format!("{file} has {} for it", query.rtype)),
+            Some(false) if !self.goes_on(query) => {
+                Explained::Ends(format!("NODATA: {file} knows the name, but no {}", query.rtype))
+            }
+            Some(false) => Explained::Passes(None),
+            None => {
+                let within = spec.zones.iter().any(|zone| name.is_within(zone));
+                if within && query.rtype != RType::PTR && !spec.fallthrough.through(name) {
+                    return Explained::Ends(format!(
+                        "SERVFAIL: {file} does not know the name, and `fallthrough` is not written"
+                    ));
+                }
+                Explained::Passes(Some(format!("not in {file}")))
+            }
+        }
+    }
+}
+
+impl Keeps for HostsRegistry {
+    fn collect(&self, into: &mut Families) {
+        for table in self.all() {
+            let file = table.spec().file.display().to_string();
+            let labels = [("hostsfile", file.as_str())];
+            into.gauge(names::HOSTS_ENTRIES, &labels, table.entries() as f64);
+            let modified = table.modified_ms();
+            if modified > 0 {
+                into.gauge(names::HOSTS_RELOAD_TIMESTAMP, &[], modified as f64 / 1000.0);
+            }
+            let age = clock::now().saturating_duration_since(table.built());
+            into.gauge(names::HOSTS_TABLE_AGE, &labels, age.as_secs_f64());
+        }
+    }
+
+    fn look(&self, now: Instant, logger: &Logger) -> Option<Instant> {
+        self.all().iter().filter_map(|table| table.glance(now, logger)).min()
+    }
+}
+
+impl Hosts {
     /// Whether a known name's unsupported type is for the next plugin.
     pub(crate) fn goes_on(&self, query: &Query<'_>) -> bool {
         let supported = matches!(query.rtype, RType::A | RType::AAAA | RType::PTR);
@@ -373,8 +425,10 @@ impl HostsTable {
 
     fn build(&self, text: &[u8]) -> (Table, Report) {
         let name = self.spec.file.display().to_string();
-        let sources =
-            [Source { name: &name, text }, Source { name: "Corefile", text: self.spec.inline.as_bytes() }];
+        let sources = [
+            hostsfile::Source { name: &name, text },
+            hostsfile::Source { name: "Corefile", text: self.spec.inline.as_bytes() },
+        ];
         Table::build_resting(&sources, &self.options(), &mut pace::step)
     }
 

@@ -2,12 +2,14 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use corefile::{Directive, Located};
 use refresh::{Families, MAX_SERVERS};
 use wire::Name;
 
+use crate::plugin::spec::{SourceSpec, Written};
 use crate::setup::args::{
     Args, Result, bad, duration, flag, no_block, once, path, unknown_property, zones_or,
 };
@@ -86,11 +88,11 @@ impl HostsSpec {
 }
 
 /// Reads the one `hosts` of a server block.
-pub(crate) fn parse(directives: &[&Directive], own_zones: &[Name], root: Option<&Path>) -> Result<HostsSpec> {
+pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Arc<dyn SourceSpec>> {
     let directive = once(PLUGIN, directives)?;
     let mut args = Args::new(PLUGIN, directive, "[FILE [ZONES...]]");
-    let file = path(root, args.optional().map_or("/etc/hosts", |word| &word.text));
-    let mut spec = HostsSpec::bare(file, zones_or(args.rest(), own_zones)?);
+    let file = path(written.root, args.optional().map_or("/etc/hosts", |word| &word.text));
+    let mut spec = HostsSpec::bare(file, zones_or(args.rest(), written.zones)?);
     for property in directive.body.iter().flatten() {
         let word = property.name.text.as_str();
         match word {
@@ -132,7 +134,7 @@ pub(crate) fn parse(directives: &[&Directive], own_zones: &[Name], root: Option<
             _ => return Err(unknown_property(PLUGIN, property, PROPERTIES)),
         }
     }
-    Ok(spec)
+    Ok(Arc::new(spec))
 }
 
 fn read_refresh(property: &Directive, spec: &mut RefreshSpec) -> Result<()> {
@@ -208,7 +210,7 @@ const INTERVAL: &str = "a duration of at least 5s";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::setup::tests::{good, refused, refused_properties, with};
+    use crate::setup::tests::{refused, refused_properties, said, with};
 
     /// What a row makes different from the bare directive.
     type Change = fn(&mut HostsSpec);
@@ -281,7 +283,7 @@ mod tests {
         for (lines, change) in rows {
             let mut expected = bare();
             change(&mut expected);
-            assert_eq!(good(lines).hosts, Some(expected), "{lines}");
+            assert_eq!(said(lines), Some(expected), "{lines}");
         }
     }
 

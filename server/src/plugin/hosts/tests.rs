@@ -59,7 +59,7 @@ impl Followed {
     }
 
     fn table(&self) -> Arc<HostsTable> {
-        self.scene.house.blocks[0].pipeline.hosts().unwrap().table().clone()
+        self.scene.house.blocks[0].pipeline.source::<Hosts>().unwrap().table().clone()
     }
 
     fn log(&self) -> String {
@@ -76,8 +76,9 @@ fn a_batch_keeps_the_table_that_it_found_and_mistakes_it_for_no_other() {
     let last = |file: &Followed, tables: &Tables| {
         let mut out = Vec::new();
         let mut reply = Reply::start(&mut out, &query);
-        let hosts = file.scene.house.blocks[0].pipeline.hosts().unwrap();
-        let found = hosts.lookup(tables, &query, &mut reply, Tally::new(None, 0));
+        let hosts = file.scene.house.blocks[0].pipeline.source::<Hosts>().unwrap();
+        let moment = file.scene.moment(AT, tables);
+        let found = hosts.lookup(&moment, &query, &mut reply, Tally::new(None, 0));
         assert!(matches!(found, Lookup::Answer), "{found:?}");
         reply.octets()[reply.octets().len() - 1]
     };
@@ -311,7 +312,7 @@ fn equal_directives_share_a_table_and_reloads_keep_it() {
     };
     let mut scene = Scene::new(&hosts("c. {\nbind 127.0.0.1\nhosts /nowhere/h . {\nttl 6\n}\n}\n"));
     let table = |scene: &Scene, block: usize| {
-        Arc::downgrade(scene.house.blocks[block].pipeline.hosts().unwrap().table())
+        Arc::downgrade(scene.house.blocks[block].pipeline.source::<Hosts>().unwrap().table())
     };
     let (first, third) = (table(&scene, 0), table(&scene, 2));
     assert!(first.ptr_eq(&table(&scene, 1)) && !first.ptr_eq(&third));

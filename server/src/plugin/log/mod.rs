@@ -1,18 +1,28 @@
 //! `log`: which queries are logged, and how.
 
+use std::sync::Arc;
+
 use corefile::Directive;
 use observe::log::{Classes, LogRule};
 use wire::Name;
 
+use crate::plugin::spec::{PluginSpec, Written};
 use crate::setup::args::{Args, Result, bad, unknown_property, zones_or};
+
+/// What every `log` of a server block says.
+#[derive(Debug, Clone)]
+pub struct LogSpec {
+    /// In file order; the first whose zone holds a name decides.
+    pub rules: Vec<LogRule>,
+}
 
 /// CoreDNS's `{common}` format, the default.
 pub(crate) const COMMON: &str = r#"{remote}:{port} - {>id} "{type} {class} {name} {proto} {size} {>do} {>bufsize}" {rcode} {>rflags} {rsize} {duration}"#;
 /// CoreDNS's `{combined}` format.
 pub(crate) const COMBINED: &str = r#"{remote}:{port} - {>id} "{type} {class} {name} {proto} {size} {>do} {>bufsize}" {rcode} {>rflags} {rsize} {duration} "{>opcode}""#;
 
-/// Reads every `log` of a server block; the first rule whose zone holds a name decides.
-pub(crate) fn parse(directives: &[&Directive]) -> Result<Vec<LogRule>> {
+/// Reads every `log` of a server block.
+pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn PluginSpec>> {
     const PLUGIN: &str = "log";
     let mut rules = Vec::new();
     for directive in directives {
@@ -45,20 +55,20 @@ pub(crate) fn parse(directives: &[&Directive]) -> Result<Vec<LogRule>> {
             rules.push(LogRule { zone, format: format.clone(), classes });
         }
     }
-    Ok(rules)
+    Ok(Arc::new(LogSpec { rules }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::setup::tests::{good, refused, refused_properties};
+    use crate::setup::tests::{refused, refused_properties, said};
 
     const ALL: Classes = Classes { success: true, denial: true, error: true };
 
     #[test]
     fn log_lines_become_rules_in_file_order() {
         let rules = |lines: &str| -> Vec<(String, String, Classes)> {
-            let rules = good(lines).log.into_iter();
+            let rules = said::<LogSpec>(lines).map(|spec| spec.rules).unwrap_or_default().into_iter();
             rules.map(|rule| (rule.zone.to_string(), rule.format, rule.classes)).collect()
         };
         let rule = |zone: &str, format: &str, classes| (zone.to_owned(), format.to_owned(), classes);

@@ -10,6 +10,7 @@ use tokio::net::UdpSocket;
 use tokio::runtime::Handle;
 use wire::{Flags, Name};
 
+use super::Watch;
 use crate::house::{Block, House};
 use crate::observe::Logger;
 use crate::running::Running;
@@ -17,7 +18,7 @@ use crate::running::Running;
 /// Probes in the background; what is found is logged and, for a loop, the upstream is taken out of its stanza while it lasts.
 pub(crate) fn start(handle: &Handle, house: &House, running: &Arc<Running>) {
     for block in &house.blocks {
-        if block.pipeline.loop_watch().is_some() {
+        if block.pipeline.forwards() && block.pipeline.source::<Watch>().is_some() {
             handle.spawn(watch(block.clone(), Arc::downgrade(running)));
         }
     }
@@ -33,7 +34,7 @@ struct Stanza {
 }
 
 async fn watch(block: Arc<Block>, running: Weak<Running>) {
-    let (Some(watch), Some(dial)) = (block.pipeline.loop_watch(), block.pipeline.dial()) else { return };
+    let (Some(watch), Some(dial)) = (block.pipeline.source::<Watch>(), block.pipeline.dial()) else { return };
     let Some(zone) = watch.zones().first().copied() else { return };
     let mut stanzas: Vec<Stanza> = dial.chain.groups().iter().map(Stanza::new).collect();
     loop {

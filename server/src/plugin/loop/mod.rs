@@ -6,13 +6,32 @@
 
 pub(crate) mod check;
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use wire::{Name, Query, RType};
+use corefile::Directive;
+use wire::{Name, Query, RType, Reply};
 
-use crate::plugin::Lookup;
+use crate::observe::counters::Tally;
+use crate::plugin::spec::{BuildContext, Explained, Source, SourceSpec, Written};
+use crate::plugin::{Lookup, Moment};
+use crate::setup::args::{Result, bare};
+
+/// Stands in a block: its upstreams are probed.
+#[derive(Debug, Clone, Copy)]
+pub struct LoopSpec;
+
+/// Reads the one `loop` of a server block.
+pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn SourceSpec>> {
+    bare("loop", directives)?;
+    Ok(Arc::new(LoopSpec))
+}
+
+impl SourceSpec for LoopSpec {
+    fn build(&self, context: &BuildContext<'_>) -> Box<dyn Source> {
+        Box::new(Watch::new(context.zones.to_vec()))
+    }
+}
 
 /// What one block watches for.
 #[derive(Debug)]
@@ -53,15 +72,6 @@ impl Watch {
         std::mem::take(&mut *self.seen.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Passes every query on, noting ours.
-    #[inline]
-    pub fn lookup(&self, query: &Query<'_>) -> Lookup {
-        if query.rtype == RType::HINFO && self.watching.load(Relaxed) {
-            self.notice(query);
-        }
-        Lookup::Pass
-    }
-
     #[cold]
     fn notice(&self, query: &Query<'_>) {
         let probes = self.probes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -71,5 +81,20 @@ impl Watch {
                 seen.push(*upstream);
             }
         }
+    }
+}
+
+impl Source for Watch {
+    /// Passes every query on, noting ours.
+    #[inline]
+    fn lookup(&self, _: &Moment<'_>, query: &Query<'_>, _: &mut Reply<'_>, _: Tally<'_>) -> Lookup {
+        if query.rtype == RType::HINFO && self.watching.load(Relaxed) {
+            self.notice(query);
+        }
+        Lookup::Pass
+    }
+
+    fn explain(&self, _: &Query<'_>) -> Explained {
+        Explained::Passes(None)
     }
 }

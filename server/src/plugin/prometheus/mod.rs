@@ -1,9 +1,11 @@
 //! `prometheus`: where metrics are told.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 
 use corefile::{Directive, Located};
 
+use crate::plugin::spec::{PluginSpec, Written};
 use crate::setup::args::{Args, Result, once, unknown_property};
 use crate::setup::{AdminAddress, SetupError, admin_address};
 
@@ -15,7 +17,7 @@ pub struct PrometheusSpec {
 }
 
 /// Reads the one `prometheus` of a server block.
-pub(crate) fn parse(directives: &[&Directive]) -> Result<PrometheusSpec> {
+pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn PluginSpec>> {
     const PLUGIN: &str = "prometheus";
     let directive = once(PLUGIN, directives)?;
     let default = AdminAddress { host: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)), port: 9153 };
@@ -35,16 +37,17 @@ pub(crate) fn parse(directives: &[&Directive]) -> Result<PrometheusSpec> {
             _ => return Err(unknown_property(PLUGIN, property, &["runtime_metrics", "tls"])),
         }
     }
-    Ok(PrometheusSpec { address })
+    Ok(Arc::new(PrometheusSpec { address }))
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::setup::tests::{good, refused_properties, with};
+    use super::*;
+    use crate::setup::tests::{refused_properties, said, with};
 
     #[test]
     fn properties_are_read() {
-        assert!(good(&with("prometheus", "runtime_metrics go_gc go_memory")).prometheus.is_some());
+        assert!(said::<PrometheusSpec>(&with("prometheus", "runtime_metrics go_gc go_memory")).is_some());
         refused_properties(
             "prometheus",
             &[

@@ -1,7 +1,10 @@
 //! `ready`: where it is told whether the server can serve.
 
+use std::sync::Arc;
+
 use corefile::Directive;
 
+use crate::plugin::spec::{PluginSpec, Written};
 use crate::setup::args::{Args, Result, bad, once, unknown_property};
 use crate::setup::{AdminAddress, admin_address};
 
@@ -15,7 +18,7 @@ pub struct ReadySpec {
 }
 
 /// Reads the one `ready` of a server block.
-pub(crate) fn parse(directives: &[&Directive]) -> Result<ReadySpec> {
+pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn PluginSpec>> {
     const PLUGIN: &str = "ready";
     let directive = once(PLUGIN, directives)?;
     let address = admin_address(PLUGIN, directive, AdminAddress::everywhere(8181))?;
@@ -35,12 +38,13 @@ pub(crate) fn parse(directives: &[&Directive]) -> Result<ReadySpec> {
             _ => return Err(unknown_property(PLUGIN, property, &["monitor"])),
         }
     }
-    Ok(spec)
+    Ok(Arc::new(spec))
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::setup::tests::{good, refused_properties, with};
+    use super::*;
+    use crate::setup::tests::{refused_properties, said, with};
 
     #[test]
     fn properties_are_read() {
@@ -49,7 +53,7 @@ mod tests {
             (with("ready", "monitor until-ready"), false),
             (with("ready", "monitor continuously"), true),
         ] {
-            assert_eq!(good(&lines).ready.unwrap().continuously, continuously, "{lines}");
+            assert_eq!(said::<ReadySpec>(&lines).unwrap().continuously, continuously, "{lines}");
         }
         refused_properties(
             "ready",

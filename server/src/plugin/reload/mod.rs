@@ -1,9 +1,11 @@
 //! `reload`: how often the Corefile is looked at.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use corefile::Directive;
 
+use crate::plugin::spec::{PluginSpec, Written};
 use crate::setup::args::{Args, Result, bad, duration, no_block, once};
 
 /// What `reload` says.
@@ -16,7 +18,7 @@ pub struct ReloadSpec {
 }
 
 /// Reads the one `reload` of a server block.
-pub(crate) fn parse(directives: &[&Directive]) -> Result<ReloadSpec> {
+pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn PluginSpec>> {
     const PLUGIN: &str = "reload";
     let directive = once(PLUGIN, directives)?;
     no_block(PLUGIN, directive)?;
@@ -36,13 +38,13 @@ pub(crate) fn parse(directives: &[&Directive]) -> Result<ReloadSpec> {
         }
     }
     args.end()?;
-    Ok(ReloadSpec { interval, jitter: jitter.min(interval / 2) })
+    Ok(Arc::new(ReloadSpec { interval, jitter: jitter.min(interval / 2) }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::setup::tests::{good, refused};
+    use crate::setup::tests::{refused, said};
 
     #[test]
     fn reload_has_an_interval_and_a_jitter() {
@@ -55,7 +57,7 @@ mod tests {
             ("reload 10s 9s", 10, 5000),
         ] {
             let (interval, jitter) = (Duration::from_secs(interval), Duration::from_millis(jitter_ms));
-            assert_eq!(good(line).reload, Some(ReloadSpec { interval, jitter }), "{line}");
+            assert_eq!(said(line), Some(ReloadSpec { interval, jitter }), "{line}");
         }
         refused(&[
             ("reload 1s", "2:8: plugin/reload: \"1s\" is not a duration of at least 2s"),

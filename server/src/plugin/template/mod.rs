@@ -1,7 +1,7 @@
 //! `template`: answers made from patterns and Go templates.
 
 mod expression;
-pub(crate) mod setup;
+mod setup;
 mod var;
 
 use std::fmt::Write as _;
@@ -12,14 +12,17 @@ use gotemplate::{Fields, List, Map, Schema, Value};
 use regex::{Captures, Regex};
 use wire::{Class, Flags, Name, Query, RType, Rcode, Reply, Section};
 
-use crate::endpoint::Endpoint;
 use crate::failure::Failure;
-use crate::observe::counters::{Counter, Proto};
+use crate::observe::counters::{Counter, Proto, Tally};
+use crate::observe::{Families, names};
+use crate::plugin::lasting::Keeps;
+use crate::plugin::spec::{BuildContext, Explained, Source, SourceSpec};
 use crate::plugin::{Lookup, Moment};
 use crate::text::NameText;
 use crate::zonetext;
 pub use expression::{Expression, ExpressionError, Facts, is_free};
-use setup::{Record, TemplateSpec};
+pub(crate) use setup::read;
+pub use setup::{Record, TemplateSpec, TemplateSpecs};
 use var::{Entries, Var};
 
 /// Every `template` of a server block, in file order.
@@ -60,12 +63,20 @@ impl Templates {
         };
         Self { templates: specs.into_iter().map(one).collect() }
     }
+}
 
-    /// Asks one template after another; the first whose zone, class, type and pattern match answers.
-    ///
-    /// Out of line: what a template may name would be made ready for every query of a block without one, too.
-    #[inline(never)]
-    pub fn lookup(&self, moment: &Moment<'_>, query: &Query<'_>, reply: &mut Reply<'_>) -> Lookup {
+impl SourceSpec for TemplateSpecs {
+    fn build(&self, context: &BuildContext<'_>) -> Box<dyn Source> {
+        let registry = context.lasting.get::<TemplateRegistry>();
+        Box::new(Templates::new(self.templates.clone(), |template| {
+            registry.counters(context.servers, template)
+        }))
+    }
+}
+
+impl Source for Templates {
+    #[inline]
+    fn lookup(&self, moment: &Moment<'_>, query: &Query<'_>, reply: &mut Reply<'_>, _: Tally<'_>) -> Lookup {
         let mut text = None;
         for one in &self.templates {
             let spec = &one.spec;
@@ -93,36 +104,25 @@ impl Templates {
         }
         Lookup::Pass
     }
-}
 
-/// What one template says to a query, for `explain`.
-pub(crate) enum Verdict<'t> {
-    /// It answers.
-    Matches {
-        /// The directive's arguments.
-        template: &'t TemplateSpec,
-        /// The pattern that matched.
-        pattern: &'t str,
-    },
-    /// Its zone, class and type fit, no pattern does, and it does not fall through.
-    NoPattern {
-        /// The directive's arguments.
-        template: &'t TemplateSpec,
-    },
-}
-
-impl Templates {
-    /// Which template would end the query's way, if any.
-    pub(crate) fn explain(&self, query: &Query<'_>) -> Option<Verdict<'_>> {
+    fn explain(&self, query: &Query<'_>) -> Explained {
         let mut text = NameText::new();
         let name = text.of(&query.name);
-        self.templates.iter().map(|one| &one.spec).filter(|spec| spec.zone_of(query).is_some()).find_map(
-            |template| match template.patterns.iter().find(|regex| regex.is_match(name)) {
-                Some(regex) => Some(Verdict::Matches { template, pattern: regex.as_str() }),
-                None if template.fallthrough.through(&query.name) => None,
-                None => Some(Verdict::NoPattern { template }),
-            },
-        )
+        for template in
+            self.templates.iter().map(|one| &one.spec).filter(|spec| spec.zone_of(query).is_some())
+        {
+            if let Some(regex) = template.patterns.iter().find(|regex| regex.is_match(name)) {
+                let pattern = regex.as_str();
+                let conditions = if template.conditions.is_empty() { "" } else { ", if each `expr` is true" };
+                return Explained::Ends(format!("`template {template}` matches by {pattern:?}{conditions}"));
+            }
+            if !template.fallthrough.through(&query.name) {
+                return Explained::Ends(format!(
+                    "SERVFAIL: no pattern of `template {template}` matches and it does not fall through"
+                ));
+            }
+        }
+        Explained::Passes(Some("no template matches".to_owned()))
     }
 }
 
@@ -430,12 +430,39 @@ pub struct TemplateLabels {
     pub template: String,
 }
 
+impl Keeps for TemplateRegistry {
+    fn collect(&self, into: &mut Families) {
+        for (labels, counters) in self.all() {
+            let shared = [
+                ("server", labels.server.as_str()),
+                ("zone", &labels.zone),
+                ("view", ""),
+                ("class", &labels.class),
+                ("type", &labels.rtype),
+            ];
+            if counters.matches.get() > 0 {
+                into.counter(names::TEMPLATE_MATCHES, &shared, counters.matches.get() as f64);
+            }
+            let [server, zone, view, class, rtype] = shared;
+            let full = [server, zone, view, class, rtype, ("section", ""), ("template", &labels.template)];
+            for (metric, count) in [
+                (names::TEMPLATE_FAILURES, counters.template_failures.get()),
+                (names::TEMPLATE_RR_FAILURES, counters.rr_failures.get()),
+            ] {
+                if count > 0 {
+                    into.counter(metric, &full, count as f64);
+                }
+            }
+        }
+    }
+}
+
 impl TemplateRegistry {
     /// The counters of the template, made on first use.
-    pub fn counters(&self, endpoints: &[Endpoint], spec: &TemplateSpec) -> Arc<TemplateCounters> {
+    pub fn counters(&self, servers: &[String], spec: &TemplateSpec) -> Arc<TemplateCounters> {
         let records = spec.answer.iter().chain(&spec.authority).chain(&spec.additional);
         let labels = TemplateLabels {
-            server: endpoints.first().map(Endpoint::label).unwrap_or_default(),
+            server: servers.first().cloned().unwrap_or_default(),
             zone: spec.zones.first().map(ToString::to_string).unwrap_or_default(),
             class: spec.class.to_string(),
             rtype: spec.rtype.to_string(),

@@ -8,12 +8,20 @@ use regex::Regex;
 use wire::{Class, Name, RType, Rcode};
 
 use super::{Expression, is_free};
+use crate::plugin::spec::{SourceSpec, Written};
 use crate::setup::args::{Args, Result, bad, no_block, number, regex, unknown_property, zones_or};
 use crate::setup::{Fallthrough, SetupError};
 
 const PLUGIN: &str = "template";
 const PROPERTIES: &[&str] =
     &["additional", "answer", "authority", "ederror", "fallthrough", "match", "rcode", "var", "expr"];
+
+/// What every `template` of a server block says.
+#[derive(Debug, Clone)]
+pub struct TemplateSpecs {
+    /// In file order.
+    pub templates: Vec<TemplateSpec>,
+}
 
 /// What one `template` directive says.
 #[derive(Debug, Clone)]
@@ -54,11 +62,13 @@ pub struct Record {
 }
 
 /// Reads every `template` of a server block, in file order.
-pub(crate) fn parse(directives: &[&Directive], own_zones: &[Name]) -> Result<Vec<TemplateSpec>> {
-    directives.iter().map(|directive| parse_one(directive, own_zones)).collect()
+pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Arc<dyn SourceSpec>> {
+    let templates =
+        directives.iter().map(|directive| template(directive, written.zones)).collect::<Result<_>>()?;
+    Ok(Arc::new(TemplateSpecs { templates }))
 }
 
-fn parse_one(directive: &Directive, own_zones: &[Name]) -> Result<TemplateSpec> {
+fn template(directive: &Directive, own_zones: &[Name]) -> Result<TemplateSpec> {
     let mut args = Args::new(PLUGIN, directive, "CLASS TYPE [ZONE...]");
     let class_word = args.required()?;
     let class = class_word.text.parse().map_err(|_| bad(PLUGIN, class_word, "a class such as IN or ANY"))?;

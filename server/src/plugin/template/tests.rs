@@ -1,5 +1,6 @@
 //! `template` asked without a socket.
 
+use super::TemplateRegistry;
 use crate::failure::Failure;
 use crate::house::tests::{Scene, Sent, packet};
 use wire::{RType, Rcode};
@@ -131,7 +132,7 @@ fn a_template_that_makes_no_record_fails_and_is_counted() {
         assert_eq!(reply.2.rcode, if failed { Rcode::SERVFAIL } else { Rcode::NOERROR }, "{record}");
         assert_eq!(matches!(reply.2.failure.as_deref(), Some(Failure::Template(_))), failed, "{record}");
         assert_eq!(reply.0.answers.len(), usize::from(!failed), "{record}");
-        let (labels, counters) = scene.shared.templates.all().remove(0);
+        let (labels, counters) = scene.shared.lasting.get::<TemplateRegistry>().all().remove(0);
         assert_eq!((labels.server.as_str(), labels.zone.as_str()), ("dns://127.0.0.1:53", "example.org."));
         let counts = [counters.matches.get(), counters.template_failures.get(), counters.rr_failures.get()];
         assert_eq!(counts, [1, template_failures, rr_failures], "{record}");
@@ -155,6 +156,6 @@ fn counters_outlive_a_reload() {
     scene.ask(AT, "a", RType::A);
     scene.reload(corefile);
     scene.ask(AT, "a", RType::A);
-    let all = scene.shared.templates.all();
+    let all = scene.shared.lasting.get::<TemplateRegistry>().all();
     assert_eq!((all.len(), all[0].1.matches.get()), (1, 2));
 }

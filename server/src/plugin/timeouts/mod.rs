@@ -1,9 +1,11 @@
 //! `timeouts`: how long TCP clients may take.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use corefile::{Directive, Located};
 
+use crate::plugin::spec::{PluginSpec, Written};
 use crate::setup::SetupError;
 use crate::setup::args::{Args, Result, bad, duration_or_seconds, number, once, unknown_property};
 
@@ -28,7 +30,7 @@ impl Default for TimeoutsSpec {
 }
 
 /// Reads the one `timeouts` of a server block.
-pub(crate) fn parse(directives: &[&Directive]) -> Result<TimeoutsSpec> {
+pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn PluginSpec>> {
     const PLUGIN: &str = "timeouts";
     const EXPECTED: &str = "a duration of 1s to 24h";
     const QUERIES: &str = "a number of queries above 0, or -1 for no bound";
@@ -66,13 +68,13 @@ pub(crate) fn parse(directives: &[&Directive]) -> Result<TimeoutsSpec> {
         let rule = "`timeouts` wants at least one of idle, maxtcpqueries, read and write; or remove it";
         return Err(Located::new(&directive.name.at, SetupError::Order { plugin: PLUGIN, rule }));
     }
-    Ok(spec)
+    Ok(Arc::new(spec))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::setup::tests::{good, refused, refused_properties, with};
+    use crate::setup::tests::{refused, refused_properties, said, with};
 
     #[test]
     fn timeouts_are_durations_or_seconds() {
@@ -86,7 +88,7 @@ mod tests {
             ("maxtcpqueries 5", TimeoutsSpec { queries: Some(5), ..default }),
             ("maxtcpqueries -1", default),
         ] {
-            assert_eq!(good(&with("timeouts", property)).timeouts, Some(expected), "{property}");
+            assert_eq!(said(&with("timeouts", property)), Some(expected), "{property}");
         }
         refused(&[(
             "timeouts",

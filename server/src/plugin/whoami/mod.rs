@@ -1,14 +1,47 @@
 //! `whoami`: tells clients their own address.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
+use corefile::Directive;
 use wire::{Flags, Name, Owner, Query, RType, Reply, Section};
 
+use crate::observe::counters::{Proto, Tally};
+use crate::plugin::spec::{BuildContext, Explained, Source, SourceSpec, Written};
 use crate::plugin::{Lookup, Moment};
+use crate::setup::args::{Result, bare};
+
+/// The source, and that it stands in a block; it has nothing to set.
+#[derive(Debug, Clone, Copy)]
+pub struct Whoami;
+
+/// Reads the one `whoami` of a server block.
+pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn SourceSpec>> {
+    bare("whoami", directives)?;
+    Ok(Arc::new(Whoami))
+}
+
+impl SourceSpec for Whoami {
+    fn build(&self, _: &BuildContext<'_>) -> Box<dyn Source> {
+        Box::new(*self)
+    }
+}
+
+impl Source for Whoami {
+    #[inline]
+    fn lookup(&self, moment: &Moment<'_>, query: &Query<'_>, reply: &mut Reply<'_>, _: Tally<'_>) -> Lookup {
+        answer(moment, query, reply);
+        Lookup::Answer
+    }
+
+    fn explain(&self, _: &Query<'_>) -> Explained {
+        Explained::Ends("it answers every name".to_owned())
+    }
+}
 
 /// Any name and type: NOERROR without an answer; the client's address and, as an SRV record of `_udp` or `_tcp` below
 /// the name, its port stand in the additional section with TTL 0.
-pub fn lookup(moment: &Moment<'_>, query: &Query<'_>, reply: &mut Reply<'_>) -> Lookup {
+fn answer(moment: &Moment<'_>, query: &Query<'_>, reply: &mut Reply<'_>) {
     reply.flags = Flags::AA;
     match moment.client.ip() {
         IpAddr::V4(address) => {
@@ -19,8 +52,8 @@ pub fn lookup(moment: &Moment<'_>, query: &Query<'_>, reply: &mut Reply<'_>) -> 
         }
     }
     let label: &[u8] = match moment.proto {
-        observe::counters::Proto::Udp => b"\x04_udp",
-        observe::counters::Proto::Tcp => b"\x04_tcp",
+        Proto::Udp => b"\x04_udp",
+        Proto::Tcp => b"\x04_tcp",
     };
     // A name too long for one more label has no SRV owner.
     if label.len() + query.name.as_wire().len() <= wire::MAX_NAME {
@@ -33,7 +66,6 @@ pub fn lookup(moment: &Moment<'_>, query: &Query<'_>, reply: &mut Reply<'_>) -> 
         data[6..].copy_from_slice(root);
         reply.push(Section::Additional, Owner::Name(&owner), RType::SRV, query.class, 0, &data);
     }
-    Lookup::Answer
 }
 
 #[cfg(test)]
@@ -57,13 +89,13 @@ mod tests {
                 server: "127.0.0.1:53".parse().unwrap(),
                 now: clock::now(),
                 client: client.parse().unwrap(),
-                proto: observe::counters::Proto::Udp,
+                proto: Proto::Udp,
                 writer: 0,
                 tables: &Tables::default(),
             };
             let mut out = Vec::new();
             let mut reply = Reply::start(&mut out, &query);
-            assert!(matches!(lookup(&moment, &query, &mut reply), Lookup::Answer));
+            answer(&moment, &query, &mut reply);
             assert_eq!(reply.counts(), [0, 0, 2]);
             let body = reply.body_mut();
             assert_eq!(&body[..expected.len()], expected);

@@ -1,7 +1,7 @@
 //! Rows of Corefile text: what each word of `forward` means, and what is said where it is wrong.
 
 use super::*;
-use crate::setup::tests::{block, good, refused, refused_properties, with};
+use crate::setup::tests::{block, refused, refused_properties, said, with};
 use forwarder::{ConnectionLimits, HealthCheck};
 
 /// What a row makes different from the bare directive.
@@ -13,6 +13,10 @@ fn name(text: &str) -> Name {
 
 fn address(text: &str) -> SocketAddr {
     text.parse().unwrap()
+}
+
+fn stanzas(lines: &str) -> Vec<ForwardSpec> {
+    said::<ForwardSpecs>(lines).unwrap().stanzas
 }
 
 /// Everything that a directive says but where it stands.
@@ -50,22 +54,22 @@ fn upstreams_are_addresses_files_or_host_names() {
         ("dns://dns.example.org", host("dns.example.org", 53, false)),
         ("tls://dns.example.org", host("dns.example.org", 853, true)),
     ] {
-        let spec = good(&format!("forward . {word}")).forward.remove(0);
+        let spec = stanzas(&format!("forward . {word}")).remove(0);
         assert_eq!(spec.targets[0].0, expected, "{word}");
     }
 }
 
 #[test]
 fn stanzas_keep_their_order_and_zones() {
-    let block = good(
+    let found = stanzas(
         "forward Lab.example.org 192.0.2.1 192.0.2.2\nforward 10.0.0.0/24 192.0.2.3\nforward . 192.0.2.4",
     );
-    let stanzas: Vec<(String, usize)> =
-        block.forward.iter().map(|spec| (spec.group.from.to_string(), spec.targets.len())).collect();
+    let found: Vec<(String, usize)> =
+        found.iter().map(|spec| (spec.group.from.to_string(), spec.targets.len())).collect();
     let expected = [("lab.example.org.", 2), ("0.0.10.in-addr.arpa.", 1), (".", 1)];
-    assert_eq!(stanzas, expected.map(|(zone, count)| (zone.to_owned(), count)));
+    assert_eq!(found, expected.map(|(zone, count)| (zone.to_owned(), count)));
     let fifteen = "192.0.2.1 ".repeat(15);
-    assert_eq!(good(&format!("forward . {fifteen}")).forward[0].targets.len(), 15);
+    assert_eq!(stanzas(&format!("forward . {fifteen}"))[0].targets.len(), 15);
     assert_eq!(
         block_error(&format!("forward . {fifteen}192.0.2.2")),
         "Corefile:2:161: plugin/forward: at most 15 upstreams can stand in one `forward`"
@@ -129,11 +133,11 @@ fn properties_change_what_they_name_and_nothing_else() {
             s.resolvers = vec![address("192.0.2.8:53"), address("192.0.2.9:54")];
         }),
     ];
-    assert_eq!(good("forward . 192.0.2.1").forward[0].group.read_timeout, seconds(2));
+    assert_eq!(stanzas("forward . 192.0.2.1")[0].group.read_timeout, seconds(2));
     for (property, change) in rows {
-        let mut expected = good("forward . 192.0.2.1").forward.remove(0);
+        let mut expected = stanzas("forward . 192.0.2.1").remove(0);
         change(&mut expected);
-        let found = good(&with("forward . 192.0.2.1", property)).forward.remove(0);
+        let found = stanzas(&with("forward . 192.0.2.1", property)).remove(0);
         assert_eq!(shown(&found), shown(&expected), "{property}");
     }
 }

@@ -1,11 +1,11 @@
 //! What `template` says, and what is wrong with it.
 
 use super::*;
-use crate::setup::tests::{good, refused, refused_properties, with};
+use crate::setup::tests::{refused, refused_properties, said, with};
 
 /// Class, type, zones, patterns and everything else that a template says.
 fn shown(lines: &str) -> String {
-    let spec = good(lines).template.remove(0);
+    let spec = said::<TemplateSpecs>(lines).unwrap().templates.remove(0);
     let records = |records: &[Record]| records.iter().map(|r| r.text.clone()).collect::<Vec<_>>();
     format!(
         "{} {} {:?} {:?} {:?} {:?} {:?} {} {:?} {}",
