@@ -1,4 +1,7 @@
-//! The plugins: one table of all, what acts around the sources ([`step`]), what answers from memory.
+//! The plugins, a folder each: setup, handler, counters, line of `explain`, tests and page. No folder imports another's.
+//!
+//! [`table`] has a row for each, [`spec`] says how its directives are read and built, [`step`] is what acts around the
+//! sources, [`lasting`] what is kept over reloads.
 
 pub mod acl;
 pub mod bind;
@@ -34,6 +37,7 @@ use std::time::Instant;
 
 use crate::failure::Failure;
 use crate::observe::counters::Proto;
+pub use hosts::Tables;
 
 /// Who asks, how and when: what a plugin may know besides the query.
 #[derive(Debug, Clone, Copy)]
@@ -49,7 +53,7 @@ pub struct Moment<'b> {
     /// Which thread counts the query.
     pub writer: usize,
     /// What the batch has found of the hosts tables so far.
-    pub tables: &'b hosts::Tables,
+    pub tables: &'b Tables,
 }
 
 /// What became of a query in one plugin.

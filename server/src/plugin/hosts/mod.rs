@@ -1,6 +1,7 @@
 //! `hosts`: a table of names in memory, built aside from a file and swapped in whole.
 
 mod file;
+mod registry;
 mod setup;
 
 use std::cell::{RefCell, RefMut};
@@ -17,14 +18,14 @@ use wire::{Class, Flags, Query, RType, Reply};
 
 pub(crate) use self::file::read_file;
 use self::file::{Looked, Stamp, look_at};
+pub use self::registry::HostsRegistry;
 pub(crate) use self::setup::read;
 pub use self::setup::{HostsSpec, RefreshSpec};
 use crate::clock;
 use crate::keeping::{Kept, KeptRegistry};
+use crate::observe::Logger;
 use crate::observe::counters::Tally;
-use crate::observe::{Families, Logger, names};
 use crate::pace;
-use crate::plugin::lasting::Keeps;
 use crate::plugin::spec::{BuildContext, Explained, Source, SourceSpec};
 use crate::plugin::{Lookup, Moment};
 
@@ -69,14 +70,6 @@ struct State {
     again: bool,
     /// The text that serves, if somebody keeps its names.
     kept_text: Option<Arc<[u8]>>,
-}
-
-/// Every hosts table, found by what its directive says.
-#[derive(Default)]
-pub struct HostsRegistry {
-    tables: Mutex<Vec<Arc<HostsTable>>>,
-    /// The files whose names are kept.
-    pub kept: Arc<KeptRegistry>,
 }
 
 /// The hosts table that a batch of queries found last, for the others of the batch.
@@ -176,26 +169,6 @@ impl Source for Hosts {
                 Explained::Passes(Some(format!("not in {file}")))
             }
         }
-    }
-}
-
-impl Keeps for HostsRegistry {
-    fn collect(&self, into: &mut Families) {
-        for table in self.all() {
-            let file = table.spec().file.display().to_string();
-            let labels = [("hostsfile", file.as_str())];
-            into.gauge(names::HOSTS_ENTRIES, &labels, table.entries() as f64);
-            let modified = table.modified_ms();
-            if modified > 0 {
-                into.gauge(names::HOSTS_RELOAD_TIMESTAMP, &[], modified as f64 / 1000.0);
-            }
-            let age = clock::now().saturating_duration_since(table.built());
-            into.gauge(names::HOSTS_TABLE_AGE, &labels, age.as_secs_f64());
-        }
-    }
-
-    fn look(&self, now: Instant, logger: &Logger) -> Option<Instant> {
-        self.all().iter().filter_map(|table| table.glance(now, logger)).min()
     }
 }
 
@@ -456,43 +429,6 @@ impl HostsTable {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl HostsRegistry {
-    /// The table of a directive: the one that serves already, or a new one that has read its file.
-    pub fn hosts(&self, spec: &HostsSpec) -> Hosts {
-        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
-        // Only the registry holds what no house needs any more.
-        tables.retain(|table| Arc::strong_count(table) > 1 || table.spec == *spec);
-        if let Some(table) = tables.iter().find(|table| table.spec == *spec) {
-            // CoreDNS reads every file anew with the Corefile.
-            let mut state = table.state();
-            (state.again, state.next_look) = (true, None);
-            drop(state);
-            return Hosts { table: table.clone() };
-        }
-        let mut table = HostsTable {
-            spec: spec.clone(),
-            current: ArcSwap::from_pointee(Table::empty()),
-            inline_entries: 0,
-            modified_ms: AtomicU64::new(0),
-            made: clock::now(),
-            built_ns: AtomicU64::new(0),
-            state: Mutex::new(State { again: true, ..State::default() }),
-            kept: self.kept.clone(),
-        };
-        let (inline, _) = table.build(&[]);
-        table.inline_entries = inline.entries();
-        table.current.store(Arc::new(inline));
-        let table = Arc::new(table);
-        tables.push(table.clone());
-        Hosts { table }
-    }
-
-    /// Every table in use.
-    pub fn all(&self) -> Vec<Arc<HostsTable>> {
-        self.tables.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 

@@ -71,7 +71,7 @@ fn answer(moment: &Moment<'_>, query: &Query<'_>, reply: &mut Reply<'_>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plugin::hosts::Tables;
+    use crate::plugin::Tables;
     use wire::{Gate, accept};
 
     #[test]
