@@ -36,17 +36,54 @@ impl Added {
     }
 }
 
-/// Sees to it that `ip` is an address of this machine: a link-local one (169.254.0.0/16, fe80::/10) is added when
-/// it is absent, on a link of our own, with scope host and as its only network. Any other must be there already.
+/// Which addresses are ours to add.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ours {
+    /// Link-local ones: 169.254.0.0/16, fe80::/10.
+    #[default]
+    LinkLocal,
+    /// Whatever the configuration names: a service's address, too. Not those of fe80::/10, which pods cannot reach.
+    Named,
+}
+
+impl Ours {
+    /// Whether this address is.
+    pub fn includes(self, ip: IpAddr) -> bool {
+        let is_other = ip.is_unspecified() || ip.is_loopback() || ip.is_multicast();
+        match (self, ip) {
+            (Self::LinkLocal, IpAddr::V4(ip)) => ip.is_link_local(),
+            (Self::LinkLocal, IpAddr::V6(ip)) => ip.is_unicast_link_local(),
+            (Self::Named, IpAddr::V4(_)) => !is_other,
+            (Self::Named, IpAddr::V6(ip)) => !is_other && !ip.is_unicast_link_local(),
+        }
+    }
+}
+
+/// Sees to it that `ip` is an address of this machine: one that is `ours` to add is added when it is absent, on a link of
+/// our own, with scope host and as its only network. Any other must be there already.
 ///
 /// Asking again, or from two processes at once, changes nothing. The address is left in place at exit: as long as
 /// it is there a restart costs its clients nothing, and the kernel refuses at once what would else wait.
 ///
 /// # Errors
-/// [`NodeError::AddressAbsent`] for an absent address that is not link-local; [`NodeError::NotPermitted`], with
+/// [`NodeError::AddressAbsent`] for an absent address that is not ours to add; [`NodeError::NotPermitted`], with
 /// the commands that do it by hand, without CAP_NET_ADMIN; [`NodeError::Add`] for what else the kernel says.
-pub async fn ensure_address(ip: IpAddr) -> Result<Added, NodeError> {
-    add_unless_there(ip, &[LinkDummy::new(LINK).build(), LinkBridge::new(LINK).build()]).await
+pub async fn ensure_address(ip: IpAddr, ours: Ours) -> Result<Added, NodeError> {
+    add_unless_there(ip, ours, &[LinkDummy::new(LINK).build(), LinkBridge::new(LINK).build()]).await
+}
+
+/// Takes our link away with all its addresses; false where it is not there.
+///
+/// # Errors
+/// What the kernel says.
+pub async fn remove_link() -> Result<bool, NodeError> {
+    let Ok(index) = if_nametoindex(LINK) else { return Ok(false) };
+    let failed = |source| NodeError::RemoveLink { source };
+    let (connection, handle, _) = new_connection().map_err(failed)?;
+    let connection = tokio::spawn(connection);
+    let removed = handle.link().del(index).execute().await.map_err(reason).map_err(failed);
+    connection.abort();
+    removed.map(|()| true)
 }
 
 /// The name of the link that carries our addresses: a dummy or, where the kernel has none, a bridge without ports.
@@ -63,15 +100,11 @@ pub(crate) fn commands(ip: &IpAddr) -> String {
     )
 }
 
-async fn add_unless_there(ip: IpAddr, kinds: &[LinkMessage]) -> Result<Added, NodeError> {
+async fn add_unless_there(ip: IpAddr, ours: Ours, kinds: &[LinkMessage]) -> Result<Added, NodeError> {
     if let Some(interface) = holder_of_address(&interfaces()?, ip) {
         return Ok(Added::AlreadyThere { link: interface.name.clone() });
     }
-    let link_local = match ip {
-        IpAddr::V4(ip) => ip.is_link_local(),
-        IpAddr::V6(ip) => ip.is_unicast_link_local(),
-    };
-    if !link_local {
+    if !ours.includes(ip) {
         return Err(NodeError::AddressAbsent { address: ip });
     }
     let failed = |action| {
@@ -150,7 +183,7 @@ mod tests {
     #[tokio::test]
     async fn an_address_of_the_machine_is_left_alone() -> Result<(), NodeError> {
         for ip in ["127.0.0.1", "127.0.0.53"] {
-            let added = ensure_address(ip.parse().expect("an address")).await?;
+            let added = ensure_address(ip.parse().expect("an address"), Ours::LinkLocal).await?;
             assert_eq!(added, Added::AlreadyThere { link: "lo".to_owned() });
             assert_eq!(added.link(), "lo");
         }
@@ -162,7 +195,8 @@ mod tests {
         for ip in
             ["192.0.2.7", "2001:db8::7", "0.0.0.0", "::", "224.0.0.251", "ff02::fb", "::ffff:169.254.1.1"]
         {
-            let error = ensure_address(ip.parse().expect("an address")).await.expect_err("absent");
+            let error =
+                ensure_address(ip.parse().expect("an address"), Ours::LinkLocal).await.expect_err("absent");
             assert_eq!(error.to_string(), format!("address {ip} is on no interface of this machine"));
         }
     }
@@ -178,8 +212,11 @@ mod tests {
         for ip in ["169.254.10.10", "169.254.10.11", "fe80::a:a"] {
             let ip: IpAddr = ip.parse().expect("an address");
             assert!(!has_address(ip));
-            assert_eq!(ensure_address(ip).await?, Added::AddedTo { link: LINK.to_owned() });
-            assert_eq!(ensure_address(ip).await?, Added::AlreadyThere { link: LINK.to_owned() });
+            assert_eq!(ensure_address(ip, Ours::LinkLocal).await?, Added::AddedTo { link: LINK.to_owned() });
+            assert_eq!(
+                ensure_address(ip, Ours::LinkLocal).await?,
+                Added::AlreadyThere { link: LINK.to_owned() }
+            );
             assert!(has_address(ip));
 
             let address = addresses_of(LINK)?.into_iter().find(|own| own.ip == ip).expect("it was added");
@@ -208,7 +245,8 @@ mod tests {
             return Ok(());
         }
         let ip: IpAddr = "169.254.10.10".parse().expect("an address");
-        let (one, other) = tokio::join!(ensure_address(ip), ensure_address(ip));
+        let (one, other) =
+            tokio::join!(ensure_address(ip, Ours::LinkLocal), ensure_address(ip, Ours::LinkLocal));
         assert_eq!((one?.link(), other?.link()), (LINK, LINK));
         assert_eq!(addresses_of(LINK)?.iter().filter(|own| own.ip == ip).count(), 1);
         Ok(())
@@ -222,8 +260,14 @@ mod tests {
         for ip in ["169.254.10.10", "fe80::a:a"] {
             let ip: IpAddr = ip.parse().expect("an address");
             let kinds = [unknown(), LinkBridge::new(LINK).build()];
-            assert_eq!(add_unless_there(ip, &kinds).await?, Added::AddedTo { link: LINK.to_owned() });
-            assert_eq!(ensure_address(ip).await?, Added::AlreadyThere { link: LINK.to_owned() });
+            assert_eq!(
+                add_unless_there(ip, Ours::LinkLocal, &kinds).await?,
+                Added::AddedTo { link: LINK.to_owned() }
+            );
+            assert_eq!(
+                ensure_address(ip, Ours::LinkLocal).await?,
+                Added::AlreadyThere { link: LINK.to_owned() }
+            );
             let address = addresses_of(LINK)?.into_iter().find(|own| own.ip == ip).expect("it was added");
             UdpSocket::bind(address.socket_addr(53)).expect("can be bound");
         }
@@ -246,7 +290,7 @@ mod tests {
         }
         for ip in ["169.254.10.10", "fe80::a:a"] {
             let ip: IpAddr = ip.parse().expect("an address");
-            let added = add_unless_there(ip, &[unknown()]).await?;
+            let added = add_unless_there(ip, Ours::LinkLocal, &[unknown()]).await?;
             assert_eq!(added, Added::AddedTo { link: "lo".to_owned() });
             let address = addresses_of("lo")?.into_iter().find(|own| own.ip == ip).expect("it was added");
             UdpSocket::bind(address.socket_addr(53)).expect("can be bound");
@@ -274,7 +318,9 @@ mod tests {
             ),
         ];
         for (ip, message) in rows {
-            let error = ensure_address(ip.parse().expect("an address")).await.expect_err("not permitted");
+            let error = ensure_address(ip.parse().expect("an address"), Ours::LinkLocal)
+                .await
+                .expect_err("not permitted");
             assert_eq!(error.to_string(), message);
         }
     }

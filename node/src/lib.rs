@@ -7,17 +7,21 @@
 mod address;
 mod holder;
 mod interface;
+mod nft;
+mod rules;
 mod systemd;
 mod watch;
 
 use std::io;
 use std::net::IpAddr;
 
-pub use address::{Added, LINK, ensure_address};
+pub use address::{Added, LINK, Ours, ensure_address, remove_link};
 pub use holder::{Holder, Transport, holder_of};
 pub use interface::{
     Address, Interface, addresses_of, has_address, interfaces, link_index, link_name, link_of, with_link,
 };
+pub use nft::NftError;
+pub use rules::{Leases, Listener, Rules, Seen, TABLE, WayOut};
 pub use systemd::Notifier;
 pub use watch::watch_removals;
 
@@ -51,6 +55,12 @@ pub enum NodeError {
         address: IpAddr,
         /// What we were doing, such as `set link up`.
         action: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The kernel refused to take our link away.
+    #[error("cannot remove the link {}: {source}", address::LINK)]
+    RemoveLink {
         /// What the kernel said.
         source: io::Error,
     },

@@ -1,6 +1,5 @@
 //! Hears of addresses that are taken from the machine.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
 use rtnetlink::packet_core::NetlinkPayload;
@@ -9,11 +8,13 @@ use rtnetlink::packet_route::address::AddressAttribute;
 use rtnetlink::{MulticastGroup, new_multicast_connection};
 use tokio::time::sleep;
 
-/// Calls `gone` when a link-local address was taken away, and where one may have been: at first, when the kernel had no room
+use crate::Ours;
+
+/// Calls `gone` when an address that may be ours was taken away, and where one may have been: at first, when the kernel had no room
 /// for its messages, and every second while it sends none. The address of a link that goes is taken away, too.
 ///
 /// Never ends; it is dropped.
-pub async fn watch_removals(gone: impl Fn()) {
+pub async fn watch_removals(ours: Ours, gone: impl Fn()) {
     let groups = [MulticastGroup::Ipv4Ifaddr, MulticastGroup::Ipv6Ifaddr];
     loop {
         if let Ok((connection, _handle, mut messages)) = new_multicast_connection(&groups) {
@@ -22,7 +23,7 @@ pub async fn watch_removals(gone: impl Fn()) {
             while let Ok((message, _)) = messages.recv().await {
                 match message.payload {
                     NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelAddress(message))
-                        if message.attributes.iter().any(is_link_local) =>
+                        if message.attributes.iter().any(|attribute| is_ours(ours, attribute)) =>
                     {
                         gone();
                     }
@@ -47,14 +48,9 @@ impl Drop for Connection {
 }
 
 /// IPv4 has its own address in IFA_LOCAL, IPv6 in IFA_ADDRESS.
-fn is_link_local(attribute: &AddressAttribute) -> bool {
+fn is_ours(ours: Ours, attribute: &AddressAttribute) -> bool {
     match attribute {
-        AddressAttribute::Address(IpAddr::V4(ip)) | AddressAttribute::Local(IpAddr::V4(ip)) => {
-            ip.is_link_local()
-        }
-        AddressAttribute::Address(IpAddr::V6(ip)) | AddressAttribute::Local(IpAddr::V6(ip)) => {
-            ip.is_unicast_link_local()
-        }
+        AddressAttribute::Address(ip) | AddressAttribute::Local(ip) => ours.includes(*ip),
         _ => false,
     }
 }

@@ -108,6 +108,12 @@ metrics! {
     HOSTS_TABLE_AGE = "localdns_hosts_table_age_seconds" "Time since the hosts table was last built.";
     /// Counter {server}.
     KERNEL_DROPS = "localdns_kernel_drops_total" "Counter of datagrams that the kernel dropped because a receive buffer was full.";
+    /// Gauge {address}.
+    LEASE_HELD = "localdns_lease_held" "1 while queries to this address come to this server, 0 while they go elsewhere.";
+    /// Counter {address}.
+    LEASES_LOST = "localdns_leases_lost_total" "Counter of leases that ended while this server lived.";
+    /// Counter.
+    RULES_PUT_BACK = "localdns_rules_put_back_total" "Counter of times that somebody had removed the rules and they were put back.";
     /// Counter.
     LOG_LINES_DROPPED = "localdns_log_lines_dropped_total" "Counter of log lines that were lost because nobody read them in time.";
     /// Gauge.

@@ -12,6 +12,10 @@ use wire::{Name, RType};
 use crate::keeping::{DEFAULT_SOCKET, Environment, Once};
 use node_resolver::Request;
 
+use crate::node_run::Settings;
+
+mod node;
+
 /// What the command line asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wish {
@@ -25,10 +29,25 @@ pub enum Wish {
     Explain(Flags, Box<Explain>),
     /// Keep services in the node's hosts file.
     NodeResolver(Box<Request>),
+    /// Serve, and see to it that the node's DNS does not die with us; or one part of that.
+    Node(NodeCommand, Flags, Settings),
+    /// Take away what that put there.
+    NodeDown,
     /// Refresh a hosts file once.
     Refresh(Flags, Once),
     /// Print what a running server says at this socket.
     Status(PathBuf),
+}
+
+/// `node COMMAND`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodeCommand {
+    /// Serve.
+    Run,
+    /// Put addresses and rules there.
+    Up,
+    /// Say what there is of them, as JSON if so.
+    Status(bool),
 }
 
 /// The flags that all ways to run share.
@@ -101,6 +120,7 @@ pub fn parse(
             Ok(Wish::Status(sub.get_one("status").cloned().unwrap_or_else(|| DEFAULT_SOCKET.into())))
         }
         Some(("explain", sub)) => Ok(Wish::Explain(flags(sub, env)?, Box::new(explain(sub)?))),
+        Some(("node", sub)) => node::read(sub, env),
         Some(("node-resolver", sub)) => Ok(Wish::NodeResolver(Box::new(Request::read(sub, env)))),
         _ => Ok(Wish::Serve(flags(&matches, env)?)),
     }
@@ -129,9 +149,9 @@ fn plugins() -> String {
     text
 }
 
-fn command() -> Command {
-    let shared = |command: Command| {
-        command
+/// The flags of whatever reads a Corefile.
+fn shared(command: Command) -> Command {
+    command
             .arg(Arg::new("conf").long("conf").value_name("FILE").value_parser(value_parser!(PathBuf)).help(
                 "Corefile to load; `stdin` reads standard input [default: ./Corefile, else `.:53 { whoami log }`]",
             ))
@@ -143,15 +163,11 @@ fn command() -> Command {
             .arg(Arg::new("cache-bytes").long("cache-bytes").value_name("BYTES").value_parser(value_parser!(u64).range(CACHE_BYTES)).help(
                 "Bytes that all server blocks' caches share, 1 MiB to 4 GiB; also LOCALDNS_CACHE_BYTES [default: 67108864]",
             ))
-    };
-    let serve = shared(Command::new("localdns"))
-        .bin_name("localdns")
-        .no_binary_name(true)
-        // Go takes the last of several.
-        .args_override_self(true)
-        .disable_version_flag(true)
-        .about("A DNS server for Kubernetes nodes that reads CoreDNS's Corefile")
-        .args_conflicts_with_subcommands(true)
+}
+
+/// The flags of whatever serves.
+fn served(command: Command) -> Command {
+    shared(command)
         .arg(
             Arg::new("pidfile")
                 .long("pidfile")
@@ -167,6 +183,17 @@ fn command() -> Command {
                 .help("Unix socket of /status, '' for none [default: /run/localdns.sock where names are refreshed]"),
         )
         .arg(flag("quiet", "Print neither zones nor version at start"))
+}
+
+fn command() -> Command {
+    let serve = served(Command::new("localdns"))
+        .bin_name("localdns")
+        .no_binary_name(true)
+        // Go takes the last of several.
+        .args_override_self(true)
+        .disable_version_flag(true)
+        .about("A DNS server for Kubernetes nodes that reads CoreDNS's Corefile")
+        .args_conflicts_with_subcommands(true)
         .arg(flag("version", "Print the version and end"))
         .arg(flag("plugins", "Print the directives that are served and end"));
     serve
@@ -213,6 +240,7 @@ fn command() -> Command {
                     .help("Unix socket of the server [default: /run/localdns.sock]"),
             ),
         )
+        .subcommand(node::command())
         .subcommand(node_resolver::command(flag, log_format()))
 }
 
@@ -358,12 +386,16 @@ fn wanted(flag: &str) -> String {
         "marker" => "a TEXT".to_owned(),
         "conf" | "pidfile" | "hosts" | "hosts-file" | "services-file" => "a FILE".to_owned(),
         "status" => "a PATH".to_owned(),
+        "rules" => "nft or none".to_owned(),
+        "lease" => "a duration such as 600ms, 200ms to 10s, or off".to_owned(),
+        "probe-mark" => "a number, 1 to 4294967295, as 0x6c646e73".to_owned(),
+        "at-stop" => "way-out or clean".to_owned(),
         _ => "true or false".to_owned(),
     }
 }
 
 /// What can be asked for beside serving.
-const COMMANDS: [&str; 5] = ["check", "explain", "node-resolver", "refresh", "status"];
+const COMMANDS: [&str; 6] = ["check", "explain", "node", "node-resolver", "refresh", "status"];
 
 /// What all caches may hold together: least and most bytes.
 const CACHE_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=4 << 30;

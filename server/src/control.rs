@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use corefile::Located;
 use forwarder::{Deliver, ExchangeError, ExchangeId, Streams};
-use node::Notifier;
+use node::{Notifier, Ours};
 use thiserror::Error;
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 
 use crate::admin::{AdminError, AdminServer, AdminThread, Content, Plan};
 use crate::cli::Flags;
@@ -24,6 +24,7 @@ use crate::clock;
 use crate::house::{self, AdminPlan, House, Shared};
 use crate::keeping::{self, StatusSocket};
 use crate::listen::{BindError, Letter, Ports};
+use crate::node_run::{Keeper, Settings};
 use crate::observe::counters::Counter;
 use crate::observe::logger::LAST_LINES;
 use crate::observe::{Collector, Logger};
@@ -94,6 +95,8 @@ pub struct Server {
     watching: bool,
     /// What will tell it again.
     putting_back: Option<tokio::task::JoinHandle<()>>,
+    /// Who keeps queries to our addresses here.
+    keeper: Option<Keeper>,
 }
 
 /// What is told of reloads.
@@ -112,6 +115,7 @@ impl Server {
     /// [`StartError`].
     pub fn start(
         flags: &Flags,
+        node: Option<Settings>,
         origin: Origin,
         handle: &Handle,
         logger: Logger,
@@ -123,6 +127,7 @@ impl Server {
             logger.warning(None, warning);
         }
         let workers = house::sockets(&draft.spec);
+        let ours = if node.is_some() { Ours::Named } else { Ours::LinkLocal };
         let (mut shared, probes) = Shared::new(flags.cache_bytes, workers + 1, handle, logger.clone(), start);
         shared.environment = flags.environment.clone();
         for warning in &shared.environment.warnings {
@@ -138,7 +143,7 @@ impl Server {
         let running = Arc::new(running);
         let _ = mailer.0.set(Arc::downgrade(&running));
 
-        let mut ports = Ports::default();
+        let mut ports = Ports::new(ours);
         let house = running.house.load_full();
         let bound = ports.bind(house.listeners.keys().copied(), house.sockets, workers, handle)?;
         let reloads = Arc::new(Reloads { hash: draft.hash.into(), ..Reloads::default() });
@@ -175,12 +180,21 @@ impl Server {
             address_gone: Arc::default(),
             watching: false,
             putting_back: None,
+            keeper: None,
         };
         server.watch_addresses();
         server.serve_status();
         server.settle();
         server.detect_loops();
-        handle.spawn(crate::watchdog::run(Arc::downgrade(&server.running), server.notifier.clone()));
+        // READY waits for rules, where there are to be any.
+        let (in_place, ready) = watch::channel(node.is_none());
+        if let Some(settings) = node {
+            let keeper = Keeper::start(&server.running, settings, in_place).map_err(StartError::Machine)?;
+            let _ = server.running.leased.set(keeper.state().clone());
+            server.keeper = Some(keeper);
+        }
+        let running = Arc::downgrade(&server.running);
+        handle.spawn(crate::watchdog::run(running, server.notifier.clone(), ready));
         Ok(server)
     }
 
@@ -315,7 +329,7 @@ impl Server {
         }
         self.watching = true;
         let gone = self.address_gone.clone();
-        self.handle.spawn(node::watch_removals(move || gone.notify_one()));
+        self.handle.spawn(node::watch_removals(self.ports.ours(), move || gone.notify_one()));
     }
 
     /// Waits until every worker has done the letters posted so far, so that what they replaced is dropped here.
@@ -361,6 +375,11 @@ impl Server {
         // systemd is not there, or hears it: nothing depends on it.
         let _ = self.notifier.stopping();
         self.admin.stop_ready();
+        if let Some(keeper) = self.keeper.take() {
+            keeper.stop();
+            // Who asked before, or keeps asking over a flow that the kernel knows, is still answered.
+            self.handle.block_on(async { tokio::time::sleep(LAST_CLIENTS).await });
+        }
         let lameduck = self.running.house.load().lameduck;
         if !lameduck.is_zero() {
             self.running.logger.info(
@@ -474,6 +493,8 @@ impl Shared {
 
 const LEFT_TO_ANOTHER: &str = "systemd started another process than this one: READY is left to it; \
      a script that is nothing but this server's start has to exec it";
+/// How long those are answered whose queries still come here when they are sent elsewhere.
+const LAST_CLIENTS: Duration = Duration::from_secs(5);
 /// How long TCP clients have for their last replies.
 const LAST_REPLIES: Duration = Duration::from_millis(500);
 /// How soon an address that could not be put back is tried again.

@@ -19,6 +19,7 @@ pub mod keeping;
 pub mod listen;
 #[cfg(test)]
 mod mishap;
+pub mod node_run;
 pub mod origin;
 mod pace;
 pub mod pipeline;

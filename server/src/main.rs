@@ -12,11 +12,12 @@ use std::time::Duration;
 
 use rand::Rng as _;
 use rustix::fs::OFlags;
-use server::cli::{self, Flags, Wish};
+use server::cli::{self, Flags, NodeCommand, Wish};
 use server::clock;
 use server::control::{Next, Server, StartError};
 use server::house::{House, Shared};
 use server::keeping;
+use server::node_run::{self, Settings};
 use server::observe::logger::LAST_LINES;
 use server::observe::{Format, Logger, json_line};
 use server::origin::{Draft, Origin};
@@ -47,7 +48,13 @@ fn main() -> ExitCode {
             let _ = std::io::stdout().write_all(text.as_bytes());
             return ExitCode::SUCCESS;
         }
-        Wish::Serve(flags) => serve(&flags, start),
+        Wish::Serve(flags) => serve(&flags, None, start),
+        Wish::Node(NodeCommand::Run, flags, settings) => serve(&flags, Some(settings), start),
+        Wish::NodeDown => node_run::down().map(|text| {
+            let _ = std::io::stdout().write_all(text.as_bytes());
+            ExitCode::SUCCESS
+        }),
+        Wish::Node(command, flags, settings) => node(command, &flags, &settings),
         Wish::Check(flags) => check(&flags),
         Wish::Explain(flags, wish) => explain(&flags, &wish),
         Wish::NodeResolver(request) => node_resolver::run(&request).map_err(|error| error.to_string()),
@@ -69,7 +76,7 @@ fn fail(error: &dyn std::fmt::Display, json: bool) -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn serve(flags: &Flags, start: std::time::Instant) -> Result<ExitCode, String> {
+fn serve(flags: &Flags, node: Option<Settings>, start: std::time::Instant) -> Result<ExitCode, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let signals = Signals::new().map_err(|error| text(&error))?;
     let format = if flags.json { Format::Json } else { Format::Text };
@@ -82,7 +89,7 @@ fn serve(flags: &Flags, start: std::time::Instant) -> Result<ExitCode, String> {
     let limits = sockets::raise_open_files_limit();
     let runtime = runtime().map_err(|error| text(&error))?;
     let (fatal, mut fatal_messages) = mpsc::unbounded_channel();
-    let mut server = Server::start(flags, origin, runtime.handle(), logger.clone(), fatal, start)
+    let mut server = Server::start(flags, node, origin, runtime.handle(), logger.clone(), fatal, start)
         .map_err(|error| text(&error))?;
     life.serves(server.running());
     if let Err(error) = limits {
@@ -286,6 +293,23 @@ async fn next_event(
             }
         }
     }
+}
+
+fn node(command: NodeCommand, flags: &Flags, settings: &Settings) -> Result<ExitCode, String> {
+    let mut code = ExitCode::SUCCESS;
+    let text = match command {
+        NodeCommand::Up => node_run::up(&build(flags)?.1, settings)?,
+        NodeCommand::Status(json) => {
+            let report = node_run::Report::of(&build(flags)?.1, settings);
+            if !report.is_well() {
+                code = ExitCode::FAILURE;
+            }
+            if json { format!("{}\n", report.json()) } else { report.text() }
+        }
+        NodeCommand::Run => String::new(),
+    };
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    Ok(code)
 }
 
 fn check(flags: &Flags) -> Result<ExitCode, String> {

@@ -53,6 +53,9 @@ impl Source for Rooms {
             kept.collect(into);
         }
         crate::keeping::collect(&running, into);
+        if let Some(leased) = running.leased.get() {
+            leased.collect(into);
+        }
         self.reloads(&running, into);
     }
 }

@@ -5,13 +5,14 @@ use std::io;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 
 use crate::house::{House, Shared};
 use crate::listen::{Connections, FlightRegistry, Inbox, Taken};
+use crate::node_run::Leased;
 use crate::observe::LineRing;
 use crate::observe::counters::Counter;
 use crate::observe::logger::Logger;
@@ -47,6 +48,8 @@ pub struct Running {
     pub kernel_drops: Counter,
     /// Replies given up because the kernel took no more.
     pub send_drops: Counter,
+    /// The leases of our addresses, where we keep any.
+    pub leased: OnceLock<Arc<Leased>>,
     /// When the process began.
     pub start: Instant,
     /// Log lines of all TCP clients: a ring for each would be memory that follows load.
@@ -85,6 +88,7 @@ impl Running {
             shed: Counter::default(),
             kernel_drops: Counter::default(),
             send_drops: Counter::default(),
+            leased: OnceLock::new(),
             start,
             errors: Mutex::default(),
             fatal,

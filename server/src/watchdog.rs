@@ -5,19 +5,22 @@
 //! whoever took anything off that socket since the round began has answered it. A worker that hangs takes nothing.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use node::Notifier;
 use rand::Rng as _;
+use socket2::SockRef;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, UdpSocket};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use wire::{Class, Flags, Name, RType};
 
 use crate::endpoint::{Endpoint, Transport};
+use crate::listen::Prober;
 use crate::running::Running;
 
 /// A name that nobody outside can guess: a query for it in class CH is answered before anything else and is neither
@@ -28,8 +31,14 @@ pub(crate) fn probe_name() -> Name {
     Name::from_text(&format!("{:016x}.{:016x}.probe.localdns.", secret[0], secret[1])).unwrap_or(Name::ROOT)
 }
 
-/// Says READY once every address answers, then pings as long as all of them do; returns only with the server.
-pub(crate) async fn run(running: Weak<Running>, notifier: Arc<Notifier>) {
+/// Says READY once every address answers and what else is to be there is in place, then pings as long as all of them do; returns only with the server.
+pub(crate) async fn run(
+    running: Weak<Running>,
+    notifier: Arc<Notifier>,
+    mut in_place: watch::Receiver<bool>,
+) {
+    // An end of the sender is the end of the server.
+    let _ = in_place.wait_for(|in_place| *in_place).await;
     let mut ready = false;
     loop {
         let Some(server) = running.upgrade() else { return };
@@ -77,24 +86,51 @@ async fn probe(running: &Arc<Running>) -> Result<(), String> {
         let (running, query, places) = (running.clone(), query.clone(), places.clone());
         asked.spawn(async move {
             let _place = places.acquire_owned().await;
-            udp(&running, endpoint, readers, &query, until).await
+            udp(&running, endpoint, readers, &query, &Manner::WATCHDOG, until).await
         });
     }
     while let Some(answered) = asked.join_next().await {
         answered.map_err(|error| error.to_string())??;
     }
     for &endpoint in house.listeners.keys() {
-        stream(running, endpoint, &query, until).await?;
+        stream(running, endpoint, &query, &Manner::WATCHDOG, until).await?;
     }
     Ok(())
 }
 
+/// How an endpoint is asked.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Manner {
+    /// Who asks.
+    pub(crate) prober: Prober,
+    /// The mark of its packets.
+    pub(crate) mark: Option<u32>,
+    /// How long one datagram may take before the next goes out from another port.
+    pub(crate) one_probe: Duration,
+    /// How long a connection may take before the next is tried.
+    pub(crate) one_stream: Duration,
+}
+
+impl Manner {
+    const WATCHDOG: Self = Self {
+        prober: Prober::Watchdog,
+        mark: None,
+        one_probe: Duration::from_millis(250),
+        one_stream: Duration::from_millis(500),
+    };
+
+    fn mark(&self, socket: &impl AsFd) -> std::io::Result<()> {
+        self.mark.map_or(Ok(()), |mark| SockRef::from(socket).set_mark(mark))
+    }
+}
+
 /// Asks from one fresh port after another: the kernel spreads ports over the first `workers`, who read this address.
-async fn udp(
+pub(crate) async fn udp(
     running: &Running,
     endpoint: Endpoint,
     workers: usize,
     query: &[u8],
+    manner: &Manner,
     until: Instant,
 ) -> Result<(), String> {
     let target = reachable(endpoint.address);
@@ -102,7 +138,7 @@ async fn udp(
     let before: Vec<u64> = taken().collect();
     let mut answered = vec![false; workers];
     while Instant::now() < until {
-        match timeout(ONE_PROBE, ask(target, query)).await {
+        match timeout(manner.one_probe, ask(target, query, manner)).await {
             Ok(Ok(worker)) if worker < workers => answered[worker] = true,
             lost => {
                 for (answered, (now, before)) in answered.iter_mut().zip(taken().zip(&before)) {
@@ -124,12 +160,19 @@ async fn udp(
 }
 
 /// Asks over TCP; a connection that nobody answers in time is lost like a datagram.
-async fn stream(running: &Running, endpoint: Endpoint, query: &[u8], until: Instant) -> Result<(), String> {
+pub(crate) async fn stream(
+    running: &Running,
+    endpoint: Endpoint,
+    query: &[u8],
+    manner: &Manner,
+    until: Instant,
+) -> Result<(), String> {
     let target = reachable(endpoint.address);
     let taken = || running.taken.count(endpoint, running.inboxes.len());
     let before = taken();
     while Instant::now() < until {
-        match timeout_at(until.min(Instant::now() + ONE_STREAM), tcp(target, query, running)).await {
+        let late = until.min(Instant::now() + manner.one_stream);
+        match timeout_at(late, tcp(target, query, running, manner)).await {
             Ok(Ok(())) => return Ok(()),
             // Ours has a place of its own, but not in the kernel's queue.
             Err(_) if taken() != before => return Ok(()),
@@ -140,8 +183,9 @@ async fn stream(running: &Running, endpoint: Endpoint, query: &[u8], until: Inst
     Err(format!("{target} does not answer over TCP"))
 }
 
-async fn ask(target: SocketAddr, query: &[u8]) -> std::io::Result<usize> {
+async fn ask(target: SocketAddr, query: &[u8], manner: &Manner) -> std::io::Result<usize> {
     let socket = UdpSocket::bind((any(target), 0)).await?;
+    manner.mark(&socket)?;
     socket.connect(target).await?;
     socket.send(query).await?;
     let mut reply = [0; 512];
@@ -150,10 +194,11 @@ async fn ask(target: SocketAddr, query: &[u8]) -> std::io::Result<usize> {
     Ok(reply[..length].last_chunk().map_or(usize::MAX, |number| usize::from(u16::from_be_bytes(*number))))
 }
 
-async fn tcp(target: SocketAddr, query: &[u8], running: &Running) -> std::io::Result<()> {
+async fn tcp(target: SocketAddr, query: &[u8], running: &Running, manner: &Manner) -> std::io::Result<()> {
     let socket = if target.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    manner.mark(&socket)?;
     socket.bind((any(target), 0).into())?;
-    running.connections.expect_own(socket.local_addr()?.port());
+    running.connections.expect_own(manner.prober, socket.local_addr()?.port());
     let mut stream = socket.connect(target).await?;
     let mut frame = (query.len() as u16).to_be_bytes().to_vec();
     frame.extend_from_slice(query);
@@ -167,7 +212,7 @@ fn any(target: SocketAddr) -> IpAddr {
     if target.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
 }
 
-fn query(name: &Name) -> Vec<u8> {
+pub(crate) fn query(name: &Name) -> Vec<u8> {
     let mut query = vec![0, 1];
     query.extend_from_slice(&Flags::RD.to_be_bytes());
     query.extend_from_slice(&[0, 1, 0, 0, 0, 0, 0, 0]);
@@ -189,10 +234,6 @@ fn reachable(address: SocketAddr) -> SocketAddr {
 const RETRY: Duration = Duration::from_millis(100);
 /// How long all addresses and workers may take together.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long one datagram may take before the next goes out from another port.
-const ONE_PROBE: Duration = Duration::from_millis(250);
-/// How long a connection may take before the next is tried.
-const ONE_STREAM: Duration = Duration::from_millis(500);
 const REFUSED_PAUSE: Duration = Duration::from_millis(10);
 /// Addresses asked at the same time.
 const AT_ONCE: usize = 64;

@@ -22,6 +22,7 @@ use crate::place::{publish, tempdir};
 /// How a server is started, beside its Corefile.
 #[derive(Debug, Default, Clone)]
 pub struct Options {
+    subcommand: &'static [&'static str],
     args: Vec<OsString>,
     env: Vec<(String, String)>,
     exports: Vec<String>,
@@ -36,6 +37,11 @@ impl Options {
     pub fn args<const N: usize>(mut self, args: [&str; N]) -> Self {
         self.args.extend(args.map(Into::into));
         self
+    }
+
+    /// What it does instead of serving alone, in front of all arguments.
+    pub fn subcommand(self, subcommand: &'static [&'static str]) -> Self {
+        Self { subcommand, ..self }
     }
 
     /// A variable of its environment.
@@ -393,6 +399,7 @@ fn command(directory: &Path, options: &Options) -> Command {
         command.args(["-c", &format!("{prepare}exec \"$@\""), "sh"]).arg(binary());
         command
     };
+    command.args(options.subcommand);
     command.arg("-conf").arg(directory.join("Corefile")).arg("-pidfile").arg(directory.join("pid"));
     command.args(&options.args);
     command.current_dir(options.cwd.as_deref().unwrap_or(directory));

@@ -21,11 +21,20 @@ pub struct Connections {
     budget: Arc<Budget>,
     /// Somebody left.
     left: Notify,
-    /// The source port of our own next connection, or 0.
-    own: AtomicU16,
+    /// The source port of the next connection of our own, or 0, for each who asks us.
+    own: [AtomicU16; 2],
     evicted: [Counter; Waits::ALL.len()],
     /// New connections closed at once, since no other could give way.
     pub refused: Counter,
+}
+
+/// Who asks this server whether it serves, one connection at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Prober {
+    /// For systemd.
+    Watchdog,
+    /// For the leases of our addresses.
+    Lease,
 }
 
 #[derive(Default)]
@@ -133,14 +142,15 @@ fn longest_waiting(
 impl Connections {
     /// The next connection from this port is our own probe, which needs no place: whether we serve must not depend on how
     /// many clients there are.
-    pub fn expect_own(&self, port: u16) {
-        self.own.store(port, Relaxed);
+    pub fn expect_own(&self, prober: Prober, port: u16) {
+        self.own[prober as usize].store(port, Relaxed);
     }
 
     /// A place for one more connection, if need be that of another; `None` where nobody gives way. It waits for its first
     /// message from `now` on.
     pub(super) fn enter(&self, peer: SocketAddr, now: u64) -> Option<Arc<Place>> {
-        if peer.port() != 0 && self.own.compare_exchange(peer.port(), 0, Relaxed, Relaxed).is_ok() {
+        let is_own = |own: &AtomicU16| own.compare_exchange(peer.port(), 0, Relaxed, Relaxed).is_ok();
+        if peer.port() != 0 && self.own.iter().any(is_own) {
             return Some(Arc::new(Place::new(OWN, peer.ip(), now, self.budget.clone(), Arc::default())));
         }
         let mut open = self.open();
@@ -320,7 +330,8 @@ mod tests {
         connections.enter(from(3), 9_000).unwrap().set_waits(Waits::Busy, 9_000);
         assert!(connections.enter(from(3), 9_000).is_none(), "nobody has more than half");
         assert_eq!((evicted(&connections), connections.refused.get()), (vec![2, 0, 0, 0], 3));
-        connections.expect_own(7);
+        connections.expect_own(Prober::Watchdog, 8);
+        connections.expect_own(Prober::Lease, 7);
         let own = SocketAddr::from(([127, 0, 0, 3], 7));
         assert!(connections.enter(own, 9_000).is_some(), "our own probe needs no place");
         assert!(connections.enter(own, 9_000).is_none(), "once only");

@@ -23,7 +23,7 @@ mod tcp;
 mod upstreams;
 mod worker;
 
-pub use connections::Connections;
+pub use connections::{Connections, Prober};
 pub use flights::FlightRegistry;
 pub use inbox::{Client, Inbox, Letter, Waiter};
 pub use mailbox::Mailbox;

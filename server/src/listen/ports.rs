@@ -5,7 +5,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use node::{Transport, holder_of};
+use node::{Ours, Transport, holder_of};
 use rustix::io::Errno;
 use sockets::{ListenOptions, ListenSocket};
 use thiserror::Error;
@@ -57,13 +57,14 @@ pub enum BindError {
 }
 
 /// The bound endpoints of a running server.
-#[derive(Default)]
 pub struct Ports {
     /// UDP sockets of each address that clients' queries go to. The first is the first worker's, and so on round them all.
     sockets: usize,
     listeners: BTreeMap<Endpoint, JoinHandle<()>>,
     /// Those whose address we added to the machine, now or in an earlier life.
     added: BTreeMap<Endpoint, Added>,
+    /// Which are ours to add.
+    ours: Ours,
 }
 
 /// An address that is put back when somebody takes it away.
@@ -92,6 +93,11 @@ struct BoundEndpoint {
 }
 
 impl Ports {
+    /// Nothing is bound yet.
+    pub fn new(ours: Ours) -> Self {
+        Self { sockets: 0, listeners: BTreeMap::new(), added: BTreeMap::new(), ours }
+    }
+
     /// Binds what `endpoints` has and this does not: UDP `sockets` times, TCP once.
     ///
     /// # Errors
@@ -122,7 +128,7 @@ impl Ports {
             }
             let own = self.listeners.keys().copied().chain(new.iter().map(|bound| bound.endpoint));
             let beside = own.into_iter().any(|own| overlap(own.address, address));
-            match bind_one(endpoint, sockets, workers, beside, handle) {
+            match bind_one(endpoint, sockets, workers, beside, self.ours, handle) {
                 Ok(bound) => new.push(bound),
                 // A machine without IPv6 serves IPv4 alone; an address asked for by name must be there.
                 Err(BindError::Other { error, .. })
@@ -190,7 +196,7 @@ impl Ports {
             if node::has_address(address.ip()) {
                 continue;
             }
-            let link = match handle.block_on(add(address)) {
+            let link = match handle.block_on(add(address, self.ours)) {
                 Ok(node::Added::AddedTo { link }) => link,
                 Ok(node::Added::AlreadyThere { .. }) => continue,
                 Err(error) => {
@@ -206,7 +212,7 @@ impl Ports {
             let text = format!("{} was taken from this machine; it is back, on {link}", address.ip());
             running.logger.warning(None, &text);
             if scope_id(node::with_link(address)) != added.scope_id {
-                match bind_one(*endpoint, self.sockets, workers, false, handle) {
+                match bind_one(*endpoint, self.sockets, workers, false, self.ours, handle) {
                     Ok(bound) => anew.push(bound),
                     Err(error) => running.logger.error(None, &error.to_string()),
                 }
@@ -228,7 +234,7 @@ impl Ports {
         for endpoint in self.listeners.keys().filter(|own| !own.address.ip().is_unspecified()) {
             let address = endpoint.address;
             if !self.added.contains_key(endpoint) && !node::has_address(address.ip()) {
-                if is_link_local(address.ip()) {
+                if self.ours.includes(address.ip()) {
                     let scope_id = scope_id(address);
                     self.added.insert(*endpoint, Added { scope_id, told: false });
                 } else {
@@ -238,6 +244,11 @@ impl Ports {
             }
         }
         self.put_back(running, handle)
+    }
+
+    /// Which addresses are ours to add.
+    pub fn ours(&self) -> Ours {
+        self.ours
     }
 
     /// Takes no more TCP connections; those that are open go on.
@@ -255,14 +266,15 @@ fn bind_one(
     count: usize,
     workers: usize,
     beside: bool,
+    whose: Ours,
     handle: &Handle,
 ) -> Result<BoundEndpoint, BindError> {
     let address = endpoint.address;
     let bind = || bind_sockets(endpoint, count, workers, beside);
-    let mut ours = is_link_local(address.ip()) && node::link_of(address.ip()).as_deref() == Some(node::LINK);
+    let mut ours = whose.includes(address.ip()) && node::link_of(address.ip()).as_deref() == Some(node::LINK);
     let (sockets, listener) = match bind() {
         Err((_, error)) if is_absent(address, &error) => {
-            let added = handle.block_on(add(address));
+            let added = handle.block_on(add(address, whose));
             let added = added.map_err(|error| BindError::Absent { address, error })?;
             ours |= matches!(added, node::Added::AddedTo { .. });
             bind()
@@ -330,14 +342,6 @@ fn scope_id(address: SocketAddr) -> u32 {
     }
 }
 
-/// Whether it is of the kind that we add (169.254.0.0/16, fe80::/10).
-fn is_link_local(ip: IpAddr) -> bool {
-    match ip {
-        IpAddr::V4(ip) => ip.is_link_local(),
-        IpAddr::V6(ip) => ip.is_unicast_link_local(),
-    }
-}
-
 /// Whether the kernel says that nobody has this address: to a link-local IPv6 one without an interface it says EINVAL.
 fn is_absent(address: SocketAddr, error: &io::Error) -> bool {
     let linkless =
@@ -347,13 +351,13 @@ fn is_absent(address: SocketAddr, error: &io::Error) -> bool {
 }
 
 /// Adds the address to the machine, if it is one that we add; never to an interface that `bind` names.
-async fn add(address: SocketAddr) -> Result<node::Added, node::NodeError> {
+async fn add(address: SocketAddr, ours: Ours) -> Result<node::Added, node::NodeError> {
     match address {
         SocketAddr::V6(v6) if v6.scope_id() != 0 => {
             let link = node::link_name(v6.scope_id()).unwrap_or_else(|| v6.scope_id().to_string());
             Err(node::NodeError::AddressElsewhere { address: address.ip(), link })
         }
-        _ => node::ensure_address(address.ip()).await,
+        _ => node::ensure_address(address.ip(), ours).await,
     }
 }
 

@@ -379,7 +379,7 @@ impl Scene {
                 let origin = Origin::File(file);
                 let start = clock::now();
                 let server =
-                    Server::start(&flags(), origin, RUNTIME.handle(), logger, fatal.clone(), start).ok()?;
+                    Server::start(&flags(), None, origin, RUNTIME.handle(), logger, fatal.clone(), start).ok()?;
                 Some((at, corefile, server))
             })
             .unwrap();

@@ -10,23 +10,38 @@ use super::{PATIENCE, localdns, read, stderr};
 
 #[test]
 fn the_unit_is_what_the_readme_says() {
-    let unit = read("deploy/localdns.service");
+    is_as_it_should_be("localdns", UNIT);
+}
+
+#[test]
+fn the_nodes_unit_is_the_servers_but_for_its_command() {
+    let command = "/usr/local/bin/localdns node run -conf /etc/localdns/Corefile -pidfile /run/localdns.pid";
+    let changed = |row: &(&'static str, &'static str, &'static str)| match row.1 {
+        "ExecStart" => ("Service", "ExecStart", command),
+        _ => *row,
+    };
+    let rows: Vec<_> = UNIT.iter().map(changed).collect();
+    is_as_it_should_be("localdns-node", &rows);
+}
+
+fn is_as_it_should_be(name: &str, rows: &[(&str, &str, &str)]) {
+    let unit = read(&format!("deploy/{name}.service"));
     let settings = settings(&unit);
-    for (section, key, value) in UNIT {
+    for (section, key, value) in rows {
         assert_eq!(settings.get(&(*section, *key)).map(Vec::as_slice), Some(&[*value][..]), "{key}");
     }
-    let test = "the_unit_is_what_the_readme_says";
-    if !tool(test, "systemd-analyze") {
+    if !tool(name, "systemd-analyze") {
         return;
     }
     let directory = tempdir();
-    let path = directory.path().join("localdns.service");
-    fs::write(&path, unit.replace("/usr/local/bin/localdns", &binary().to_string_lossy())).unwrap();
+    let path = directory.path().join(format!("{name}.service"));
+    let unit = unit.replace("/usr/local/bin/localdns", &binary().to_string_lossy());
+    fs::write(&path, unit).expect("the directory is writable");
     let mut command = Command::new("systemd-analyze");
     command.args(["verify", "--man=no"]).arg(&path);
     let verified = output(command, PATIENCE);
     let said = stderr(&verified);
-    assert!(verified.status.success() && !said.contains("localdns.service:"), "{said}");
+    assert!(verified.status.success() && !said.contains(&format!("{name}.service:")), "{said}");
 }
 
 #[test]

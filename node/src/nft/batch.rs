@@ -1,0 +1,298 @@
+//! One transaction: all of it counts at the same moment, or none.
+
+use std::io;
+
+use netlink_packet_netfilter::nftables::{
+    ChainAttribute, ChainMessage, DataAttribute, ExpressionAttribute, Hook, InetHookNumber, ListAttribute,
+    NfTablesMessage, RuleAttribute, RuleMessage, SetAttribute, SetElementAttribute, SetElementList,
+    SetElementMessage, SetFlags, SetMessage, TableAttribute, TableFlags, TableMessage,
+};
+use netlink_packet_netfilter::none::ControlMessage;
+use netlink_packet_netfilter::{
+    NetfilterHeader, NetfilterMessage, NetfilterMessageInner, NetfilterProtoFamily,
+};
+use nix::errno::Errno;
+use rtnetlink::packet_core::{
+    NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
+};
+use rtnetlink::sys::Socket as NetlinkSocket;
+use rtnetlink::sys::constants::NETLINK_NETFILTER;
+
+use super::NftError;
+
+/// A statement of a rule.
+pub(crate) type Statement = ListAttribute<ExpressionAttribute>;
+
+/// What the kernel is asked to do, in order.
+#[derive(Default)]
+pub(crate) struct Batch {
+    messages: Vec<NetlinkMessage<NetfilterMessage>>,
+    /// What each does, for errors.
+    actions: Vec<String>,
+    sets: u32,
+}
+
+/// A chain, and where it hooks in.
+pub(crate) struct Chain {
+    pub(crate) name: &'static str,
+    /// Its type, hook and priority; `None` for one that others jump to.
+    pub(crate) hook: Option<(&'static str, InetHookNumber, i32)>,
+}
+
+/// A named set.
+pub(crate) struct Set {
+    pub(crate) name: &'static str,
+    /// What `nft` calls the type of its elements, as a number, and how many octets these have.
+    pub(crate) key: (u32, u32),
+    pub(crate) flags: SetFlags,
+    /// Those that it has from the start.
+    pub(crate) elements: Vec<Vec<u8>>,
+}
+
+impl Batch {
+    fn push(&mut self, action: String, flags: u16, message: NfTablesMessage) {
+        let header = NetfilterHeader::new(NetfilterProtoFamily::Inet, 0, 0);
+        let mut message = NetlinkMessage::from(NetfilterMessage::new(header, message));
+        message.header.flags = NLM_F_REQUEST | flags;
+        self.messages.push(message);
+        self.actions.push(action);
+    }
+
+    /// Adds a table, which is there afterwards, whether it was before or not.
+    pub(crate) fn add_table(&mut self, table: &str, flags: TableFlags) {
+        let attributes = vec![TableAttribute::Name(table.to_owned()), TableAttribute::Flags(flags)];
+        let message = NfTablesMessage::NewTable(TableMessage { attributes });
+        self.push(format!("add table {table}"), NLM_F_CREATE, message);
+    }
+
+    /// An empty table, whatever was there.
+    pub(crate) fn renew_table(&mut self, table: &str) {
+        self.add_table(table, TableFlags::empty());
+        self.delete_table(table);
+        self.add_table(table, TableFlags::empty());
+    }
+
+    /// Deletes a table, which must be there.
+    pub(crate) fn delete_table(&mut self, table: &str) {
+        let attributes = vec![TableAttribute::Name(table.to_owned())];
+        let message = NfTablesMessage::DeleteTable(TableMessage { attributes });
+        self.push(format!("delete table {table}"), 0, message);
+    }
+
+    /// Adds a chain; its policy is to accept.
+    pub(crate) fn add_chain(&mut self, table: &str, chain: &Chain) {
+        let mut attributes =
+            vec![ChainAttribute::Table(table.to_owned()), ChainAttribute::Name(chain.name.to_owned())];
+        if let Some((kind, hook, priority)) = chain.hook {
+            let hook = vec![Hook::Number(hook.into()), Hook::Priority(priority.cast_unsigned())];
+            attributes.extend([ChainAttribute::Type(kind.to_owned()), ChainAttribute::Hook(hook)]);
+        }
+        let message = NfTablesMessage::NewChain(ChainMessage { attributes });
+        self.push(format!("add chain {}", chain.name), NLM_F_CREATE, message);
+    }
+
+    /// Adds a set with its elements.
+    pub(crate) fn add_set(&mut self, table: &str, set: &Set) {
+        self.sets += 1;
+        let attributes = vec![
+            SetAttribute::Table(table.to_owned()),
+            SetAttribute::Name(set.name.to_owned()),
+            SetAttribute::Flags(set.flags),
+            SetAttribute::KeyType(set.key.0),
+            SetAttribute::KeyLen(set.key.1),
+            SetAttribute::Id(self.sets),
+        ];
+        let message = NfTablesMessage::NewSet(SetMessage { attributes });
+        self.push(format!("add set {}", set.name), NLM_F_CREATE, message);
+        if !set.elements.is_empty() {
+            self.add_elements(table, set.name, &set.elements, None);
+        }
+    }
+
+    /// Adds elements that live so many milliseconds, or as long as the set.
+    pub(crate) fn add_elements(&mut self, table: &str, set: &str, keys: &[Vec<u8>], ttl_ms: Option<u64>) {
+        let message = NfTablesMessage::NewSetElement(elements(table, set, keys, ttl_ms));
+        self.push(format!("add elements to {set}"), NLM_F_CREATE, message);
+    }
+
+    /// Deletes elements, which must be there.
+    pub(crate) fn delete_elements(&mut self, table: &str, set: &str, keys: &[Vec<u8>]) {
+        let message = NfTablesMessage::DeleteSetElement(elements(table, set, keys, None));
+        self.push(format!("delete elements of {set}"), 0, message);
+    }
+
+    /// Adds a rule behind those of its chain.
+    pub(crate) fn add_rule(
+        &mut self,
+        table: &str,
+        chain: &str,
+        statements: impl IntoIterator<Item = Vec<Statement>>,
+    ) {
+        let attributes = vec![
+            RuleAttribute::Table(table.to_owned()),
+            RuleAttribute::Chain(chain.to_owned()),
+            RuleAttribute::Expressions(statements.into_iter().flatten().collect()),
+        ];
+        let message = NfTablesMessage::NewRule(RuleMessage { attributes });
+        self.push(format!("add rule {chain}"), NLM_F_CREATE | NLM_F_APPEND, message);
+    }
+}
+
+fn elements(table: &str, set: &str, keys: &[Vec<u8>], ttl_ms: Option<u64>) -> SetElementMessage {
+    let element = |key: &Vec<u8>| {
+        let key = SetElementAttribute::Key(DataAttribute::Value(key.clone()));
+        ListAttribute::Element([key].into_iter().chain(ttl_ms.map(SetElementAttribute::Timeout)).collect())
+    };
+    SetElementMessage {
+        attributes: vec![
+            SetElementList::Table(table.to_owned()),
+            SetElementList::Set(set.to_owned()),
+            SetElementList::Elements(keys.iter().map(element).collect()),
+        ],
+    }
+}
+
+/// A netlink socket to nftables. It is closed in programs that this process starts; tables that it owns go with it.
+pub(crate) struct Socket {
+    socket: NetlinkSocket,
+    sequence: u32,
+}
+
+impl Socket {
+    pub(crate) fn open() -> Result<Self, NftError> {
+        let open = || {
+            let mut socket = NetlinkSocket::new(NETLINK_NETFILTER)?;
+            socket.bind_auto()?;
+            // Acknowledgements without what they acknowledge.
+            socket.set_cap_ack(true)?;
+            Ok(socket)
+        };
+        let socket = open().map_err(|error| refused("open netlink", error))?;
+        Ok(Self { socket, sequence: 0 })
+    }
+
+    /// Carries out a transaction.
+    pub(crate) fn commit(&mut self, batch: Batch) -> Result<(), NftError> {
+        let Batch { mut messages, actions, .. } = batch;
+        let Some(last) = messages.last_mut() else { return Ok(()) };
+        // One acknowledgement, of the last; what fails before it is told anyway.
+        last.header.flags |= NLM_F_ACK;
+        let begin = self.sequence.wrapping_add(1);
+        let control = |message| {
+            let header = NetfilterHeader::new(NetfilterProtoFamily::Unspec, 0, SUBSYSTEM);
+            let mut message = NetlinkMessage::from(NetfilterMessage::new(header, message));
+            message.header.flags = NLM_F_REQUEST;
+            message
+        };
+        let whole = [control(ControlMessage::BatchBegin)]
+            .into_iter()
+            .chain(messages)
+            .chain([control(ControlMessage::BatchEnd)]);
+        let mut bytes = Vec::new();
+        for mut message in whole {
+            self.sequence = self.sequence.wrapping_add(1);
+            message.header.sequence_number = self.sequence;
+            message.finalize();
+            let at = bytes.len();
+            bytes.resize(at + message.buffer_len(), 0);
+            message.serialize(&mut bytes[at..]);
+        }
+        let last = self.sequence.wrapping_sub(1);
+        self.drain();
+        self.socket.send(&bytes, 0).map_err(|error| refused("send a transaction", error))?;
+        // The kernel has carried it out, or not, when `send` returns: all that it says is here.
+        loop {
+            let bytes = self.receive().map_err(|error| refused("hear of a transaction", error))?;
+            for message in parts(&bytes) {
+                let NetlinkPayload::Error(told) = message.payload else { continue };
+                let number = message.header.sequence_number;
+                if told.code.is_some() {
+                    let action = number.wrapping_sub(begin).wrapping_sub(1);
+                    let action = actions.get(action as usize).map_or("commit", String::as_str);
+                    return Err(refused(action, told.to_io()));
+                }
+                if number == last {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// The names of all tables of both families.
+    pub(crate) fn tables(&mut self) -> Result<Vec<String>, NftError> {
+        let failed = |error| refused("list tables", error);
+        self.sequence = self.sequence.wrapping_add(1);
+        let header = NetfilterHeader::new(NetfilterProtoFamily::Inet, 0, 0);
+        let wanted = NfTablesMessage::GetTable(TableMessage { attributes: Vec::new() });
+        let mut message = NetlinkMessage::from(NetfilterMessage::new(header, wanted));
+        message.header.flags = NLM_F_REQUEST | NLM_F_DUMP;
+        message.header.sequence_number = self.sequence;
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        self.drain();
+        self.socket.send(&bytes, 0).map_err(failed)?;
+        let mut tables = Vec::new();
+        loop {
+            let bytes = self.receive().map_err(failed)?;
+            for message in parts(&bytes) {
+                match message.payload {
+                    NetlinkPayload::Done(_) => return Ok(tables),
+                    NetlinkPayload::Error(told) if told.code.is_some() => return Err(failed(told.to_io())),
+                    NetlinkPayload::InnerMessage(message) => tables.extend(name_of_table(message)),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn receive(&self) -> io::Result<Vec<u8>> {
+        self.socket.recv_from_full().map(|(bytes, _)| bytes)
+    }
+
+    /// Forgets what is left of an answer.
+    fn drain(&self) {
+        let mut scrap = vec![0; 64 << 10];
+        while self.socket.recv(&mut scrap.as_mut_slice(), MSG_DONTWAIT).is_ok() {}
+    }
+}
+
+/// The messages of one datagram; what cannot be read ends it.
+fn parts(bytes: &[u8]) -> impl Iterator<Item = NetlinkMessage<NetfilterMessage>> {
+    let mut left = bytes;
+    std::iter::from_fn(move || {
+        let message = NetlinkMessage::<NetfilterMessage>::deserialize(left).ok()?;
+        let length = (message.header.length as usize).max(NLMSG_HEADER).next_multiple_of(4);
+        left = left.get(length..).unwrap_or_default();
+        Some(message)
+    })
+}
+
+fn name_of_table(message: NetfilterMessage) -> Option<String> {
+    let NetfilterMessageInner::NfTables(NfTablesMessage::NewTable(table)) = message.inner else {
+        return None;
+    };
+    table.attributes.into_iter().find_map(|attribute| match attribute {
+        TableAttribute::Name(name) => Some(name),
+        _ => None,
+    })
+}
+
+fn refused(action: &str, source: io::Error) -> NftError {
+    let action = action.to_owned();
+    match source.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::EPERM) => NftError::NotPermitted,
+        Some(
+            Errno::EOPNOTSUPP
+            | Errno::EPROTONOSUPPORT
+            | Errno::EAFNOSUPPORT
+            | Errno::ENOENT
+            | Errno::ENOPROTOOPT,
+        ) => NftError::NotSupported { action, source },
+        _ => NftError::Refused { action, source },
+    }
+}
+
+const SUBSYSTEM: u16 = 10;
+const NLMSG_HEADER: usize = 16;
+const MSG_DONTWAIT: i32 = 0x40;

@@ -1,0 +1,324 @@
+//! The rules that keep a node's DNS alive: two nftables tables.
+//!
+//! One stays when the server dies: queries to our addresses that nobody takes are given a new destination, the listener's
+//! way out, before conntrack, so that a ClusterIP still gets kube-proxy's own DNAT behind it; answers get their source back.
+//!
+//! The other is owned by the server's netlink socket: the kernel drops it when the process ends, however it ends. In it are
+//! the leases: while an address has one, and a socket of this machine takes queries to it, they are taken here, without
+//! conntrack. Only a server that has answered its own probes renews them, so that a hang is seen when the lease ends.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use netlink_packet_netfilter::nftables::InetHookNumber::{LocalIn, LocalOut, PostRouting, PreRouting};
+use netlink_packet_netfilter::nftables::{SetFlags, TableFlags};
+
+use crate::nft::{
+    Batch, Chain, End, Family, NftError, Set, Socket, TRANSPORT_KEY, TRANSPORTS, accept, address_in,
+    address_is, destination_is_ours, dns, family_is, from_this_machine, has_socket, is_reply, jump, mark_is,
+    masquerade, not_translated, notrack, octets, set_address, set_zone, untracked, zone_is,
+};
+
+/// An address that clients ask.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listener {
+    /// The address; the port is 53.
+    pub address: IpAddr,
+    /// Who answers while nobody does here. A ClusterIP has none of its own: kube-proxy sends it to the cluster's DNS.
+    pub way_out: Option<WayOut>,
+}
+
+/// Who answers while nobody does here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WayOut {
+    /// An address of the listener's family; the port is 53.
+    pub target: IpAddr,
+    /// Whether pods' addresses are hidden from it, where nobody (kube-proxy, for a ClusterIP) gave it yet another address:
+    /// who did sees to that as well.
+    pub masquerade: bool,
+}
+
+/// The table that stays.
+pub struct Rules {
+    socket: Socket,
+}
+
+impl Rules {
+    /// Opens a way to the kernel; changes nothing.
+    ///
+    /// # Errors
+    /// Where the kernel has no netlink for nftables.
+    pub fn open() -> Result<Self, NftError> {
+        Ok(Self { socket: Socket::open()? })
+    }
+
+    /// Puts the table there, in one transaction: in place of one of its name, whoever made it.
+    ///
+    /// # Errors
+    /// Where the kernel refuses; then all is as it was.
+    pub fn put(&mut self, listeners: &[Listener]) -> Result<(), NftError> {
+        let mut batch = Batch::default();
+        batch.renew_table(TABLE);
+        transports(&mut batch, TABLE);
+        for family in Family::BOTH {
+            let ours =
+                listeners.iter().map(|listener| listener.address).filter(|ip| Family::of(*ip) == family);
+            let ours = ours.map(octets).collect();
+            let set = |name, flags, elements| Set { name, key: family.key(), flags, elements };
+            batch.add_set(TABLE, &set(name("ours", family), SetFlags::empty(), ours));
+            batch.add_set(TABLE, &set(name("planned", family), SetFlags::Timeout, Vec::new()));
+        }
+        for chain in [
+            Chain { name: "away", hook: None },
+            Chain { name: "answer", hook: None },
+            Chain { name: "prerouting", hook: Some(("filter", PreRouting, RAW)) },
+            // A new destination is routed anew.
+            Chain { name: "output", hook: Some(("route", LocalOut, RAW)) },
+            Chain { name: "natpost", hook: Some(("nat", PostRouting, SRCNAT - 1)) },
+            Chain { name: "postrouting", hook: Some(("filter", PostRouting, LAST)) },
+            Chain { name: "input", hook: Some(("filter", LocalIn, LAST)) },
+        ] {
+            batch.add_chain(TABLE, &chain);
+        }
+        let mut rule = |chain, statements: Vec<Vec<_>>| batch.add_rule(TABLE, chain, statements);
+        // The machine's own are judged in `output`.
+        rule("prerouting", vec![from_this_machine(), accept()]);
+        rule("prerouting", vec![untracked(), accept()]);
+        for family in Family::BOTH {
+            let planned = address_in(End::Destination, family, name("planned", family));
+            let asked = [planned, dns(End::Destination), destination_is_ours()];
+            rule("prerouting", [&asked[..], &[has_socket(), notrack(), accept()]].concat());
+            // Our answers never make an entry, lease or not: a late one would, the wrong way round.
+            let ours = address_in(End::Source, family, name("ours", family));
+            rule("output", vec![ours, dns(End::Source), notrack(), accept()]);
+        }
+        rule("prerouting", vec![dns(End::Destination), jump("away")]);
+        rule("output", vec![untracked(), accept()]);
+        for family in Family::BOTH {
+            let planned = address_in(End::Destination, family, name("planned", family));
+            rule("output", vec![planned, dns(End::Destination), destination_is_ours(), notrack(), accept()]);
+        }
+        rule("output", vec![dns(End::Destination), jump("away")]);
+        for (listener, zone) in with_zones(listeners) {
+            let family = Family::of(listener.address);
+            // Its own conntrack zone: no flow meets another listener's entries, or any older than these rules.
+            let mut away = vec![address_is(End::Destination, listener.address), set_zone(zone)];
+            if let Some(way_out) = &listener.way_out {
+                away.push(set_address(End::Destination, way_out.target));
+                let back = set_address(End::Source, listener.address);
+                rule("answer", vec![family_is(family), zone_is(zone), back]);
+            }
+            away.push(accept());
+            rule("away", away);
+            // The machine's own query has the listener's address as its source.
+            let ours = address_in(End::Source, family, name("ours", family));
+            rule("natpost", vec![zone_is(zone), ours, masquerade()]);
+            if listener.way_out.as_ref().is_some_and(|way_out| way_out.masquerade) {
+                rule("natpost", vec![zone_is(zone), not_translated(), masquerade()]);
+            }
+        }
+        for chain in ["postrouting", "input"] {
+            rule(chain, vec![is_reply(), dns(End::Source), jump("answer")]);
+        }
+        self.socket.commit(batch)
+    }
+
+    /// Whether the table is there.
+    ///
+    /// # Errors
+    /// Where the kernel does not say.
+    pub fn are_there(&mut self) -> Result<bool, NftError> {
+        Ok(self.socket.tables()?.iter().any(|table| table == TABLE))
+    }
+
+    /// The processes that have a table of leases.
+    ///
+    /// # Errors
+    /// Where the kernel does not say.
+    pub fn holders(&mut self) -> Result<Vec<u32>, NftError> {
+        let pid = |table: String| table.strip_prefix(TABLE)?.strip_prefix("-lease-")?.parse().ok();
+        Ok(self.socket.tables()?.into_iter().filter_map(pid).collect())
+    }
+
+    /// Keeps queries to these addresses in their sockets' queues for so long, although nobody has a lease: the next
+    /// process is about to take them over.
+    ///
+    /// # Errors
+    /// Where the table is not there, or the kernel refuses.
+    pub fn plan_restart(&mut self, addresses: &[IpAddr], lasts: Duration) -> Result<(), NftError> {
+        let mut batch = Batch::default();
+        renew(&mut batch, TABLE, "planned", addresses, Some(lasts));
+        self.socket.commit(batch)
+    }
+
+    /// Takes the table away, if it is there.
+    ///
+    /// # Errors
+    /// Where the kernel refuses.
+    pub fn remove(&mut self) -> Result<(), NftError> {
+        let mut batch = Batch::default();
+        batch.add_table(TABLE, TableFlags::empty());
+        batch.delete_table(TABLE);
+        self.socket.commit(batch)
+    }
+}
+
+/// The table of the leases, which goes when this value does, or the process.
+pub struct Leases {
+    socket: Socket,
+    table: String,
+    seen: Seen,
+}
+
+/// How the kernel sees that nobody serves any more, besides a lease that ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seen {
+    /// It drops the table with the process (Linux 5.12).
+    pub by_owner: bool,
+    /// It looks for a socket that takes the query (Linux 4.10, with `nft_socket`); it does so for pods alone.
+    pub by_socket: bool,
+}
+
+impl Leases {
+    /// Makes the table; no address has a lease yet. `mark` is the SO_MARK of our own probes, which are let through to us
+    /// without one. Where the kernel lacks a part, the rest does it: [`Leases::seen`].
+    ///
+    /// # Errors
+    /// Where the kernel refuses all of it.
+    pub fn open(mark: u32) -> Result<Self, NftError> {
+        let mut tried = Err(NftError::NotPermitted);
+        for (by_owner, by_socket) in [(true, true), (true, false), (false, true), (false, false)] {
+            tried = Self::open_as(mark, Seen { by_owner, by_socket });
+            match &tried {
+                Err(NftError::NotSupported { .. } | NftError::Refused { .. }) => {}
+                _ => return tried,
+            }
+        }
+        tried
+    }
+
+    /// As [`Leases::open`], with these parts and no others.
+    ///
+    /// # Errors
+    /// Where the kernel refuses one.
+    pub fn open_as(mark: u32, seen: Seen) -> Result<Self, NftError> {
+        let mut socket = Socket::open()?;
+        // Old and new process overlap: each has its own. One that has no owner outlives its process, and is the next one's.
+        let table = match seen.by_owner {
+            true => format!("{TABLE}-lease-{}", std::process::id()),
+            false => format!("{TABLE}-lease"),
+        };
+        let mut batch = Batch::default();
+        match seen.by_owner {
+            true => batch.add_table(&table, TableFlags::Owner),
+            false => batch.renew_table(&table),
+        }
+        transports(&mut batch, &table);
+        for family in Family::BOTH {
+            let (name, flags) = (name("lease", family), SetFlags::Timeout);
+            batch.add_set(&table, &Set { name, key: family.key(), flags, elements: Vec::new() });
+        }
+        batch.add_chain(&table, &Chain { name: "prerouting", hook: Some(("filter", PreRouting, RAW - 10)) });
+        batch.add_chain(&table, &Chain { name: "output", hook: Some(("filter", LocalOut, RAW - 10)) });
+        batch.add_rule(&table, "output", [mark_is(mark), notrack(), accept()]);
+        for family in Family::BOTH {
+            let mut leased = vec![
+                address_in(End::Destination, family, name("lease", family)),
+                dns(End::Destination),
+                destination_is_ours(),
+            ];
+            batch.add_rule(&table, "output", [&leased[..], &[notrack()]].concat());
+            if seen.by_socket {
+                leased.push(has_socket());
+            }
+            batch.add_rule(&table, "prerouting", [&leased[..], &[notrack()]].concat());
+        }
+        socket.commit(batch)?;
+        Ok(Self { socket, table, seen })
+    }
+
+    /// How the kernel sees that this process serves no more.
+    pub fn seen(&self) -> Seen {
+        self.seen
+    }
+
+    /// Takes all leases back, and the table: from now on queries go the listeners' way out.
+    ///
+    /// # Errors
+    /// Where the kernel refuses.
+    pub fn give_up(mut self) -> Result<(), NftError> {
+        let mut batch = Batch::default();
+        batch.delete_table(&self.table);
+        self.socket.commit(batch)
+    }
+
+    /// Gives these addresses a lease that ends so long from now, or with the table.
+    ///
+    /// # Errors
+    /// Where the kernel refuses.
+    pub fn renew(&mut self, addresses: &[IpAddr], lasts: Option<Duration>) -> Result<(), NftError> {
+        let mut batch = Batch::default();
+        renew(&mut batch, &self.table, "lease", addresses, lasts);
+        self.socket.commit(batch)
+    }
+}
+
+/// In three steps: a plain add does not make an element that is there live longer.
+fn renew(batch: &mut Batch, table: &str, sets: &str, addresses: &[IpAddr], lasts: Option<Duration>) {
+    let lasts = lasts.map(|lasts| u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX));
+    for family in Family::BOTH {
+        let keys: Vec<_> =
+            addresses.iter().copied().filter(|ip| Family::of(*ip) == family).map(octets).collect();
+        if !keys.is_empty() {
+            let set = name(sets, family);
+            batch.add_elements(table, set, &keys, lasts);
+            batch.delete_elements(table, set, &keys);
+            batch.add_elements(table, set, &keys, lasts);
+        }
+    }
+}
+
+/// Each listener with a conntrack zone of its own: the same each time, whatever other listeners there are, save where two
+/// addresses come to the same number.
+fn with_zones(listeners: &[Listener]) -> Vec<(&Listener, u16)> {
+    let mut taken = Vec::with_capacity(listeners.len());
+    for listener in listeners {
+        let hash = octets(listener.address)
+            .iter()
+            .fold(0u16, |hash, octet| hash.rotate_left(5).wrapping_mul(31).wrapping_add(u16::from(*octet)));
+        let free = |zone: &u16| taken.iter().all(|(_, other)| other != zone);
+        let zone =
+            (0..ZONES).map(|n| FIRST_ZONE + (hash % ZONES + n) % ZONES).find(free).unwrap_or(FIRST_ZONE);
+        taken.push((listener, zone));
+    }
+    taken
+}
+
+fn transports(batch: &mut Batch, table: &str) {
+    let elements = vec![vec![TCP], vec![UDP]];
+    batch.add_set(table, &Set { name: TRANSPORTS, key: TRANSPORT_KEY, flags: SetFlags::empty(), elements });
+}
+
+fn name(kind: &str, family: Family) -> &'static str {
+    match (kind, family) {
+        ("ours", Family::V4) => "ours4",
+        ("ours", Family::V6) => "ours6",
+        ("planned", Family::V4) => "planned4",
+        ("planned", Family::V6) => "planned6",
+        (_, Family::V4) => "lease4",
+        (_, Family::V6) => "lease6",
+    }
+}
+
+/// The table's name.
+pub const TABLE: &str = "localdns";
+/// Our conntrack zones, of 65,535.
+const FIRST_ZONE: u16 = 21_504;
+const ZONES: u16 = 512;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+/// Before conntrack.
+const RAW: i32 = -300;
+const SRCNAT: i32 = 100;
+/// Behind all that translates addresses.
+const LAST: i32 = 300;

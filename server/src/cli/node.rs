@@ -1,0 +1,110 @@
+//! `localdns node`: its commands and flags.
+
+use std::time::Duration;
+
+use clap::builder::PossibleValuesParser;
+use clap::{Arg, ArgMatches, Command};
+
+use super::{NodeCommand, Wish, flag, flags, served, shared};
+use crate::node_run::{AtStop, RuleSet, Settings};
+
+pub(super) fn command() -> Command {
+    Command::new("node")
+        .about("Serve a node's DNS, and see to it that it does not go dark when this server dies")
+        .subcommand_required(true)
+        .args_override_self(true)
+        .subcommand(settings(served(Command::new("run"))).about(
+            "Serve; once every address has answered, put the rules in place and keep queries here by leases",
+        ))
+        .subcommand(settings(shared(Command::new("up"))).about(
+            "Put the Corefile's addresses and the rules there that send its clients to an upstream while nobody serves",
+        ))
+        .subcommand(Command::new("down").about("Take addresses and rules away"))
+        .subcommand(
+            settings(shared(Command::new("status")))
+                .about("Say what there is of addresses, rules and leases: exit code 0 where all is well, else 1")
+                .arg(flag("json", "Print one JSON object")),
+        )
+}
+
+fn settings(command: Command) -> Command {
+    command
+        .arg(
+            Arg::new("rules")
+                .long("rules")
+                .value_name("SET")
+                .default_value("nft")
+                .value_parser(PossibleValuesParser::new(["nft", "none"]))
+                .help("Who changes the firewall: nft, in tables of our own, or none"),
+        )
+        .arg(
+            Arg::new("lease")
+                .long("lease")
+                .value_name("DURATION")
+                .default_value("600ms")
+                .value_parser(lease)
+                .help("How long queries still come to a server that hangs, 200ms to 10s; off: as long as its process lives"),
+        )
+        .arg(
+            Arg::new("probe-mark")
+                .long("probe-mark")
+                .value_name("N")
+                .default_value("0x6c646e73")
+                .value_parser(mark)
+                .help("SO_MARK of the server's own probes; another program's packets must not carry it"),
+        )
+        .arg(
+            flag("masquerade", "Hide pods' addresses from upstreams that are no Service")
+                .default_value("true")
+                .hide_default_value(false),
+        )
+        .arg(
+            Arg::new("at-stop")
+                .long("at-stop")
+                .value_name("WHAT")
+                .default_value("way-out")
+                .value_parser(PossibleValuesParser::new(["way-out", "clean"]))
+                .help("What a stop leaves: way-out, addresses and rules, so that clients get to an upstream; or nothing: clean"),
+        )
+}
+
+pub(super) fn read(matches: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -> Result<Wish, String> {
+    let (command, sub) = match matches.subcommand() {
+        Some(("run", sub)) => (NodeCommand::Run, sub),
+        Some(("up", sub)) => (NodeCommand::Up, sub),
+        Some(("status", sub)) => (NodeCommand::Status(sub.get_one("json").copied().unwrap_or(false)), sub),
+        Some(("down", _)) => return Ok(Wish::NodeDown),
+        _ => return Err("`node` wants a command: run, up, down or status".to_owned()),
+    };
+    let text = |name: &str| sub.get_one::<String>(name).map(String::as_str);
+    let settings = Settings {
+        rules: if text("rules") == Some("none") { RuleSet::None } else { RuleSet::Nft },
+        lease: sub.get_one::<Option<Duration>>("lease").copied().flatten(),
+        mark: sub.get_one("probe-mark").copied().unwrap_or_default(),
+        masquerade: sub.get_one("masquerade").copied().unwrap_or(true),
+        at_stop: if text("at-stop") == Some("clean") { AtStop::Clean } else { AtStop::WayOut },
+    };
+    Ok(Wish::Node(command, flags(sub, env)?, settings))
+}
+
+fn lease(text: &str) -> Result<Option<Duration>, String> {
+    if text == "off" {
+        return Ok(None);
+    }
+    let lease = corefile::go::parse_duration(text).map_err(|error| error.to_string())?;
+    match LEASES.contains(&lease) {
+        true => Ok(Some(lease)),
+        false => Err("out of range".to_owned()),
+    }
+}
+
+fn mark(text: &str) -> Result<u32, String> {
+    let number = match text.strip_prefix("0x") {
+        Some(hex) => u32::from_str_radix(hex, 16),
+        None => text.parse(),
+    };
+    number.ok().filter(|mark| *mark != 0).ok_or_else(|| "no mark".to_owned())
+}
+
+/// What a lease may last.
+const LEASES: std::ops::RangeInclusive<Duration> = Duration::from_millis(200)..=Duration::from_secs(10);

@@ -1,0 +1,306 @@
+//! Renews the leases of our addresses as long as they are answered, and keeps the rules in place, on a thread that serves
+//! nobody.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use node::{Leases, Listener, Rules};
+use observe::{Families, names};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, timeout};
+
+use super::{AtStop, RuleSet, Settings, listeners};
+use crate::endpoint::Endpoint;
+use crate::house::House;
+use crate::listen::Prober;
+use crate::running::Running;
+use crate::watchdog::{self, Manner};
+
+/// What keeps the leases; it ends with its value.
+pub struct Keeper {
+    stop: mpsc::UnboundedSender<()>,
+    thread: JoinHandle<()>,
+    state: Arc<Leased>,
+}
+
+/// What is known of the leases.
+#[derive(Debug, Default)]
+pub struct Leased {
+    addresses: Mutex<BTreeMap<IpAddr, Lease>>,
+    /// Times that the rules were gone, and put back.
+    put_back: AtomicU64,
+}
+
+/// One address.
+#[derive(Debug, Clone, Default)]
+struct Lease {
+    /// Whether queries come to us.
+    held: bool,
+    /// How often it ended while we lived.
+    lost: u64,
+    /// When it ends, if nobody renews it.
+    ends: Option<Instant>,
+}
+
+impl Leased {
+    fn addresses(&self) -> MutexGuard<'_, BTreeMap<IpAddr, Lease>> {
+        self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What /metrics tells of them.
+    pub(crate) fn collect(&self, into: &mut Families) {
+        for (ip, lease) in self.addresses().iter() {
+            let ip = ip.to_string();
+            let labels = [("address", ip.as_str())];
+            into.gauge(names::LEASE_HELD, &labels, f64::from(u8::from(lease.held)));
+            into.counter(names::LEASES_LOST, &labels, lease.lost as f64);
+        }
+        into.counter(names::RULES_PUT_BACK, &[], self.put_back.load(Relaxed) as f64);
+    }
+}
+
+impl Keeper {
+    /// Starts the thread; `ready` is told when every address has answered and the rules are in place.
+    ///
+    /// # Errors
+    /// What the kernel says to a thread.
+    pub fn start(
+        running: &Arc<Running>,
+        settings: Settings,
+        ready: watch::Sender<bool>,
+    ) -> std::io::Result<Self> {
+        let (stop, stopped) = mpsc::unbounded_channel();
+        let state = Arc::new(Leased::default());
+        let worker = Worker {
+            running: Arc::downgrade(running),
+            settings,
+            ready,
+            stopped,
+            state: state.clone(),
+            rules: None,
+            leases: None,
+            put: None,
+            told: Vec::new(),
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let thread = std::thread::Builder::new().name("lease".to_owned());
+        let thread = thread.spawn(move || runtime.block_on(worker.run()))?;
+        Ok(Self { stop, thread, state })
+    }
+
+    /// What is known of the leases.
+    pub fn state(&self) -> &Arc<Leased> {
+        &self.state
+    }
+
+    /// Gives the leases back, and takes the rules away where a stop is to leave nothing. From now on no query comes to us
+    /// that is not on its way already.
+    pub fn stop(self) {
+        let _ = self.stop.send(());
+        let _ = self.thread.join();
+    }
+}
+
+struct Worker {
+    running: Weak<Running>,
+    settings: Settings,
+    ready: watch::Sender<bool>,
+    stopped: mpsc::UnboundedReceiver<()>,
+    state: Arc<Leased>,
+    rules: Option<Rules>,
+    leases: Option<Leases>,
+    /// The rules as they were put there.
+    put: Option<Vec<Listener>>,
+    /// What was said last, so that it is not said again.
+    told: Vec<String>,
+}
+
+impl Worker {
+    async fn run(mut self) {
+        loop {
+            let Some(running) = self.running.upgrade() else { return };
+            self.round(&running).await;
+            drop(running);
+            if timeout(self.pause(), self.stopped.recv()).await.is_ok() {
+                return self.stop();
+            }
+        }
+    }
+
+    /// A third of the lease, so that one round may fail.
+    fn pause(&self) -> Duration {
+        self.settings.lease.map_or(WITHOUT_LEASE, |lease| lease / 3)
+    }
+
+    async fn round(&mut self, running: &Arc<Running>) {
+        let house = running.house.load_full();
+        let (listeners, mut notes) = listeners(&house, self.settings.masquerade);
+        // First of all, for without it our probes may be sent away.
+        if let Err(error) = self.open_leases() {
+            notes.push(format!("there are no leases, and a death of this server goes unseen: {error}"));
+        }
+        notes.extend(self.leases.as_ref().map(Leases::seen).and_then(|seen| match (seen.by_owner, seen.by_socket) {
+            (false, _) => Some("this kernel keeps our tables when we die (it is older than 5.12): a death is seen when the leases end".to_owned()),
+            (true, false) => Some("this kernel cannot match sockets (nft_socket): one that we close while we live is seen when its lease ends".to_owned()),
+            (true, true) => None,
+        }));
+        let silent = self.probe(running, &house, &listeners).await;
+        let answered = |listener: &Listener| silent.iter().all(|(ip, _)| *ip != listener.address);
+        // Nobody is sent to a server that has not answered yet.
+        if silent.is_empty() || self.put.is_some() {
+            match self.keep(&listeners) {
+                Ok(()) => {
+                    let good: Vec<_> =
+                        listeners.iter().filter(|one| answered(one)).map(|one| one.address).collect();
+                    match self.renew(&good) {
+                        Ok(()) => drop(self.ready.send_replace(true)),
+                        Err(error) => notes.push(format!("leases cannot be renewed: {error}")),
+                    }
+                }
+                Err(error) => notes.push(format!("the rules cannot be put in place: {error}")),
+            }
+        }
+        if self.put.is_none() {
+            notes.extend(silent.iter().map(|(_, why)| format!("no rules yet: {why}")));
+        }
+        self.note(running, &listeners, &silent);
+        for note in &notes {
+            if !self.told.contains(note) {
+                running.logger.warning(Some("node"), note);
+            }
+        }
+        self.told = notes;
+    }
+
+    /// Who did not answer, and why.
+    async fn probe(
+        &self,
+        running: &Arc<Running>,
+        house: &House,
+        listeners: &[Listener],
+    ) -> Vec<(IpAddr, String)> {
+        let patience = self.settings.lease.map_or(PATIENCE, |lease| lease / 2);
+        let until = Instant::now() + patience;
+        let manner = Manner {
+            prober: Prober::Lease,
+            mark: Some(self.settings.mark),
+            one_probe: patience / 4,
+            one_stream: patience / 3,
+        };
+        let query: Arc<[u8]> = watchdog::query(&running.shared.probe).into();
+        let readers = running.inboxes.len().min(house.sockets);
+        let mut asked = tokio::task::JoinSet::new();
+        for address in listeners.iter().map(|listener| listener.address) {
+            let (running, query) = (running.clone(), query.clone());
+            asked.spawn(async move {
+                let endpoint = Endpoint::dns((address, super::DNS_PORT).into());
+                (address, watchdog::udp(&running, endpoint, readers, &query, &manner, until).await)
+            });
+        }
+        let mut silent = Vec::new();
+        let mut answered = Vec::new();
+        while let Some(Ok((address, outcome))) = asked.join_next().await {
+            match outcome {
+                Ok(()) => answered.push(address),
+                Err(why) => silent.push((address, why)),
+            }
+        }
+        for address in answered {
+            let endpoint = Endpoint::dns((address, super::DNS_PORT).into());
+            if let Err(why) = watchdog::stream(running, endpoint, &query, &manner, until).await {
+                silent.push((address, why));
+            }
+        }
+        silent
+    }
+
+    /// Sees to it that the rules are those of now.
+    fn keep(&mut self, listeners: &[Listener]) -> Result<(), node::NftError> {
+        if self.settings.rules == RuleSet::None {
+            self.put = Some(listeners.to_vec());
+            return Ok(());
+        }
+        if self.rules.is_none() {
+            self.rules = Some(Rules::open()?);
+        }
+        let Some(rules) = &mut self.rules else { return Ok(()) };
+        let there = rules.are_there()?;
+        let same = self.put.as_deref() == Some(listeners);
+        if !there || !same {
+            rules.put(listeners)?;
+            if !there && self.put.is_some() {
+                self.state.put_back.fetch_add(1, Relaxed);
+            }
+            self.put = Some(listeners.to_vec());
+        }
+        Ok(())
+    }
+
+    fn open_leases(&mut self) -> Result<(), node::NftError> {
+        if self.settings.rules == RuleSet::None || self.leases.is_some() {
+            return Ok(());
+        }
+        let leases = Leases::open(self.settings.mark)?;
+        if !leases.seen().by_owner {
+            // They would outlive us.
+            self.settings.lease.get_or_insert(Settings::LEASE);
+        }
+        self.leases = Some(leases);
+        Ok(())
+    }
+
+    fn renew(&mut self, addresses: &[IpAddr]) -> Result<(), node::NftError> {
+        let Some(leases) = &mut self.leases else { return Ok(()) };
+        leases.renew(addresses, self.settings.lease)?;
+        let ends = Instant::now() + self.settings.lease.unwrap_or(OPEN_ENDED);
+        let mut states = self.state.addresses();
+        for address in addresses {
+            states.entry(*address).or_default().ends = Some(ends);
+        }
+        Ok(())
+    }
+
+    /// Tells of leases that ended, and of those that are held again.
+    fn note(&self, running: &Running, listeners: &[Listener], silent: &[(IpAddr, String)]) {
+        let now = Instant::now();
+        let mut states = self.state.addresses();
+        states.retain(|ip, _| listeners.iter().any(|listener| listener.address == *ip));
+        for listener in listeners {
+            let ip = listener.address;
+            let state = states.entry(ip).or_default();
+            let held = state.ends.is_some_and(|ends| now < ends);
+            match (state.held, held) {
+                (true, false) => {
+                    state.lost += 1;
+                    let why = silent.iter().find(|(address, _)| *address == ip);
+                    let why = why.map_or("a round took too long", |(_, why)| why);
+                    running.logger.error(Some("node"), &format!("the lease of {ip} ended: {why}"));
+                }
+                (false, true) => running.logger.info(Some("node"), &format!("queries to {ip} come here")),
+                _ => {}
+            }
+            state.held = held;
+        }
+    }
+
+    fn stop(mut self) {
+        if let Some(leases) = self.leases.take() {
+            // They end by themselves where the kernel does not take them back.
+            let _ = leases.give_up();
+        }
+        if let (AtStop::Clean, Some(rules)) = (self.settings.at_stop, &mut self.rules) {
+            let _ = rules.remove();
+        }
+    }
+}
+
+/// A lease that ends with its table.
+const OPEN_ENDED: Duration = Duration::from_secs(u32::MAX as u64);
+/// How often the rules are looked at where there are no leases.
+const WITHOUT_LEASE: Duration = Duration::from_secs(1);
+/// How long a round may take there.
+const PATIENCE: Duration = Duration::from_secs(2);

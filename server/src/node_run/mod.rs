@@ -1,0 +1,172 @@
+//! `localdns node`: the server with what keeps a node's DNS alive when it dies. Rules send the queries that nobody takes
+//! to an upstream; while we answer, a lease keeps them here.
+//!
+//! ```text
+//! run     serve, and renew the lease of each address that answers our probes
+//! up      links and rules alone        down   take both away        status   what there is of it
+//! ```
+//! The rules are crate `node`'s; here is who writes them when, and with which addresses.
+
+mod lease;
+mod report;
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use node::{Listener, Ours, Rules, WayOut};
+use wire::Name;
+
+pub use lease::{Keeper, Leased};
+pub use report::Report;
+
+use crate::endpoint::Transport;
+use crate::house::House;
+
+/// How a node's DNS is kept alive: the flags of `localdns node`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// `-rules`.
+    pub rules: RuleSet,
+    /// `-lease`: how long a hang may last before queries go elsewhere; `None` for as long as the process lives.
+    pub lease: Option<Duration>,
+    /// `-probe-mark`: the SO_MARK of our own probes.
+    pub mark: u32,
+    /// `-masquerade`: whether pods' addresses are hidden from upstreams that nobody translates.
+    pub masquerade: bool,
+    /// `-at-stop`.
+    pub at_stop: AtStop,
+}
+
+/// Who changes the firewall.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RuleSet {
+    /// We do, in tables of our own.
+    Nft,
+    /// Nobody.
+    None,
+}
+
+/// What a stop leaves behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AtStop {
+    /// Addresses and rules: whoever has our address in its resolv.conf is answered by the upstream.
+    WayOut,
+    /// Nothing.
+    Clean,
+}
+
+/// Our addresses, each with its way out; and what is wrong with those that have none.
+pub(crate) fn listeners(house: &House, masquerade: bool) -> (Vec<Listener>, Vec<String>) {
+    let (mut listeners, mut notes) = (Vec::new(), Vec::new());
+    for (endpoint, listener) in &house.listeners {
+        let (ip, port) = (endpoint.address.ip(), endpoint.address.port());
+        if endpoint.transport != Transport::Dns || port != DNS_PORT {
+            continue;
+        }
+        if ip.is_unspecified() || ip.is_loopback() {
+            notes.push(format!(
+                "{ip} is no address that rules can be about; `bind` names those that clients ask"
+            ));
+            continue;
+        }
+        let way_out = listener.route.zone(&Name::ROOT).and_then(|zone| {
+            let chain = &zone.block.pipeline.dial()?.chain;
+            way_out(chain, ip, |target| house.listeners.keys().any(|ours| ours.address.ip() == target))
+        });
+        if way_out.is_none() && is_link_local(ip) {
+            notes.push(format!(
+                "{ip} has no way out: its `forward .` names no upstream of its family at port {DNS_PORT}, in plain DNS"
+            ));
+        }
+        // A ClusterIP is somebody's already: kube-proxy sends what we do not take to the cluster's DNS.
+        let way_out = way_out.filter(|_| is_link_local(ip)).map(|target| WayOut { target, masquerade });
+        listeners.push(Listener { address: ip, way_out });
+    }
+    (listeners, notes)
+}
+
+/// The first upstream of `forward .` that is up; the first of all where none is.
+fn way_out(chain: &forwarder::Chain, ip: IpAddr, is_ours: impl Fn(IpAddr) -> bool) -> Option<IpAddr> {
+    let group = chain.groups().iter().find(|group| group.matches(&Name::ROOT))?;
+    let upstreams = group.upstreams();
+    let mut usable = upstreams.iter().filter(|upstream| {
+        let address = upstream.address();
+        let target = address.ip();
+        upstream.tls().is_none()
+            && address.port() == DNS_PORT
+            && target.is_ipv4() == ip.is_ipv4()
+            && !target.is_loopback()
+            && !is_ours(target)
+    });
+    let first = usable.clone().next()?;
+    let up = usable.find(|upstream| !upstream.is_down(forwarder::Path::Udp, group.spec().max_fails));
+    Some(up.unwrap_or(first).address().ip())
+}
+
+fn is_link_local(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        // A node's private address for this, as fd10::10; those of fe80::/10 cannot be reached from pods.
+        IpAddr::V6(ip) => ip.is_unicast_link_local() || ip.is_unique_local(),
+    }
+}
+
+/// Puts the rules there that stay, for the addresses of a house that need not serve.
+///
+/// # Errors
+/// What the kernel refuses.
+pub fn up(house: &House, settings: &Settings) -> Result<String, String> {
+    let (listeners, notes) = listeners(house, settings.masquerade);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    let mut told = String::new();
+    for Listener { address, .. } in &listeners {
+        let added = runtime
+            .block_on(node::ensure_address(*address, Ours::Named))
+            .map_err(|error| error.to_string())?;
+        told += &format!("{address} is on {}\n", added.link());
+    }
+    if settings.rules == RuleSet::Nft {
+        let mut rules = Rules::open().map_err(|error| error.to_string())?;
+        rules.put(&listeners).map_err(|error| error.to_string())?;
+        for Listener { address, way_out } in &listeners {
+            told += &match way_out {
+                Some(way_out) => format!("{address} goes to {} while nobody answers here\n", way_out.target),
+                None => format!("{address} goes where others send it while nobody answers here\n"),
+            };
+        }
+    }
+    for note in notes {
+        told += &format!("{note}\n");
+    }
+    Ok(told)
+}
+
+/// Takes away what `up` and `run` put there.
+///
+/// # Errors
+/// What the kernel refuses, or which server still keeps it.
+pub fn down() -> Result<String, String> {
+    let mut rules = Rules::open().map_err(|error| error.to_string())?;
+    let holders = rules.holders().map_err(|error| error.to_string())?;
+    if let Some(pid) = holders.first() {
+        return Err(format!(
+            "the server of process {pid} serves, and would put the rules back: stop it first, as with systemctl stop"
+        ));
+    }
+    let there = rules.are_there().map_err(|error| error.to_string())?;
+    rules.remove().map_err(|error| error.to_string())?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    let link = runtime.block_on(node::remove_link()).map_err(|error| error.to_string())?;
+    let rules = if there { "the rules are gone" } else { "there were no rules" };
+    let link = if link { "with its addresses is gone" } else { "was not there" };
+    Ok(format!("{rules}; the link {} {link}\n", node::LINK))
+}
+
+const DNS_PORT: u16 = 53;
+
+impl Settings {
+    /// What `-lease` is unless said.
+    pub const LEASE: Duration = Duration::from_millis(600);
+}

@@ -1,0 +1,168 @@
+//! A node with a pod and upstreams, in network namespaces of the test's own.
+
+use std::fs::File;
+use std::net::{IpAddr, SocketAddr};
+use std::thread::{JoinHandle, Scope, ScopedJoinHandle};
+use std::time::Duration;
+
+use nix::sched::{CloneFlags, setns};
+use tests::{Action, Ask, Options, Says, Server, Upstream, eventually, run};
+
+/// The namespace of the pod, and of the upstreams.
+pub(crate) const POD: &str = "pod";
+const OUTSIDE: &str = "outside";
+/// Who answered, by the address that it gives.
+pub(crate) const US: &str = "192.0.2.1";
+pub(crate) const CLUSTER: &str = "192.0.2.2";
+pub(crate) const PLAIN: &str = "192.0.2.3";
+pub(crate) const NAME: &str = "who.test";
+
+/// The machine: this namespace is the node's.
+pub(crate) struct Lab {
+    _upstreams: Vec<Upstream>,
+}
+
+impl Lab {
+    /// Links, routes, upstreams and a kube-proxy that sends 10.96.0.10 and 10.96.0.20 to the cluster's DNS. Only within
+    /// [`tests::isolated`].
+    pub(crate) fn new() -> Self {
+        run("mount", &["-t", "tmpfs", "tmpfs", "/run"]);
+        for (file, text) in [
+            ("/proc/sys/net/ipv6/conf/all/accept_dad", "0"),
+            ("/proc/sys/net/ipv6/conf/default/accept_dad", "0"),
+        ] {
+            std::fs::write(file, text).expect("the namespace is ours");
+        }
+        for (name, net) in [(POD, 1), (OUTSIDE, 2)] {
+            run("sh", &["-ec", &wire(name, net)]);
+        }
+        for address in ["10.3.0.2/32", "fd03::2/128"] {
+            run("ip", &["-n", OUTSIDE, "addr", "add", address, "dev", "lo"]);
+        }
+        // Nobody out there knows these.
+        for net in ["10.96.0.0/16", "169.254.0.0/16", "fd10::/64"] {
+            run("ip", &["-n", OUTSIDE, "route", "add", "blackhole", net]);
+        }
+        run("ip", &["route", "add", "default", "via", "10.2.0.2"]);
+        run("ip", &["route", "add", "default", "via", "fd02::2"]);
+        for file in ["/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding"] {
+            std::fs::write(file, "1").expect("the namespace is ours");
+        }
+        run("nft", &[KUBE_PROXY]);
+        let upstream = |ip: &str, who: &'static str| {
+            let address = SocketAddr::from((ip.parse::<IpAddr>().expect("an address"), 53));
+            within(OUTSIDE, move || {
+                let answer = format!("{NAME}. 5 IN A {who}\n");
+                Upstream::at(address, move |_| Action::Reply(Says::answer(&answer)))
+            })
+            .join()
+            .expect("an upstream starts")
+        };
+        let upstreams =
+            vec![upstream("10.2.0.2", CLUSTER), upstream("10.3.0.2", PLAIN), upstream("fd03::2", PLAIN)];
+        // Neighbours are found before anything is measured.
+        for ip in ["10.2.0.2", "10.3.0.2", "fd03::2"] {
+            let address = SocketAddr::from((ip.parse::<IpAddr>().expect("an address"), 53));
+            for place in [None, Some(POD)] {
+                let reached = move || {
+                    let ask = Ask::new(NAME, "A").timeout(Duration::from_millis(250));
+                    eventually("an upstream is reached", Duration::from_secs(5), || ask.try_of(address).ok());
+                };
+                match place {
+                    Some(place) => within(place, reached).join().expect("it is reached"),
+                    None => reached(),
+                }
+            }
+        }
+        Self { _upstreams: upstreams }
+    }
+
+    /// The server, with the node's addresses.
+    pub(crate) fn serve(&self, more: &[&'static str]) -> Server {
+        let mut options = Options::default().subcommand(&["node", "run"]);
+        for word in more {
+            options = options.args([*word]);
+        }
+        Server::start_with(COREFILE, options)
+    }
+}
+
+/// Runs `work` on a thread in a namespace.
+pub(crate) fn within<T: Send + 'static>(
+    namespace: &'static str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> JoinHandle<T> {
+    std::thread::spawn(move || {
+        enter(namespace);
+        work()
+    })
+}
+
+/// As [`within`], for a scope.
+pub(crate) fn within_scope<'s, T: Send + 's>(
+    scope: &'s Scope<'s, '_>,
+    namespace: Option<&'static str>,
+    work: impl FnOnce() -> T + Send + 's,
+) -> ScopedJoinHandle<'s, T> {
+    scope.spawn(move || {
+        if let Some(namespace) = namespace {
+            enter(namespace);
+        }
+        work()
+    })
+}
+
+fn enter(namespace: &str) {
+    let file = File::open(format!("/run/netns/{namespace}")).expect("the namespace was made");
+    setns(file, CloneFlags::CLONE_NEWNET).expect("root may enter it");
+}
+
+/// A veth to a namespace, whose default route leads through the node.
+fn wire(name: &str, net: u8) -> String {
+    format!(
+        "ip netns add {name}
+         ip link add v{net} type veth peer name e0 netns {name}
+         ip link set v{net} up
+         ip addr add 10.{net}.0.1/24 dev v{net}
+         ip addr add fd0{net}::1/64 dev v{net} nodad
+         ip netns exec {name} sh -c 'for f in all default; do echo 0 > /proc/sys/net/ipv6/conf/$f/accept_dad; done'
+         ip -n {name} link set lo up
+         ip -n {name} link set e0 up
+         ip -n {name} addr add 10.{net}.0.2/24 dev e0
+         ip -n {name} addr add fd0{net}::2/64 dev e0 nodad
+         ip -n {name} route add default via 10.{net}.0.1
+         ip -n {name} route add default via fd0{net}::1"
+    )
+}
+
+const COREFILE: &str = "
+.:53 {
+    bind 169.254.10.10 10.96.0.20
+    hosts {
+        192.0.2.1 who.test
+        ttl 5
+    }
+    forward . 10.96.0.10
+}
+.:53 {
+    bind 169.254.10.11 fd10::11
+    hosts {
+        192.0.2.1 who.test
+        ttl 5
+    }
+    forward . 10.3.0.2 fd03::2
+}
+";
+/// As kube-proxy's nftables mode does it, for two services.
+const KUBE_PROXY: &str = "
+table ip kube-proxy {
+    chain services {
+        ip daddr { 10.96.0.10, 10.96.0.20 } meta l4proto { tcp, udp } th dport 53 dnat to 10.2.0.2
+    }
+    chain prerouting { type nat hook prerouting priority -100; jump services; }
+    chain output { type nat hook output priority -100; jump services; }
+    chain postrouting {
+        type nat hook postrouting priority 100;
+        ct status dnat ip saddr != 10.1.0.0/24 masquerade
+    }
+}";

@@ -1,0 +1,5 @@
+//! The machine around the server: rules and leases, as the kernel, `nft` and clients see them.
+
+mod lab;
+mod never_dark;
+mod rules;

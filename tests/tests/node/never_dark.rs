@@ -1,0 +1,257 @@
+//! A server that dies, hangs or loses an address, and clients that go on asking: somebody answers.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::{scope, sleep};
+use std::time::{Duration, Instant};
+
+use tests::{Ask, Server, ask, eventually, isolated, now, run, signal, tell, tool};
+
+use super::lab::{CLUSTER, Lab, NAME, PLAIN, POD, US, within_scope};
+
+#[test]
+fn somebody_answers_when_the_server_dies_hangs_or_loses_an_address() {
+    isolated(|| {
+        if !tool("never dark", "nft") {
+            return;
+        }
+        let lab = Lab::new();
+        let seen = Seen::default();
+        scope(|scope| {
+            for (index, cell) in CELLS.iter().enumerate() {
+                let seen = &seen;
+                within_scope(scope, cell.place, move || seen.keep_asking(index));
+            }
+            // Whatever comes of it, the clients end.
+            let _over = Over(&seen.over);
+            trial(&lab, &seen);
+        });
+    });
+}
+
+#[test]
+fn what_a_stranger_takes_away_comes_back() {
+    isolated(|| {
+        if !tool("never dark", "nft") {
+            return;
+        }
+        let lab = Lab::new();
+        let server = lab.serve(&[]);
+        server.wait_for_log("queries to fd10::11 come here", Duration::from_secs(10));
+        let rules = || run("nft", &["list", "tables", "inet"]).contains("table inet localdns\n");
+        assert!(rules());
+        run("nft", &["delete", "table", "inet", "localdns"]);
+        eventually("the rules are back", Duration::from_secs(2), || rules().then_some(()));
+        run("ip", &["addr", "del", "10.96.0.20/32", "dev", "localdns"]);
+        let back = || run("ip", &["addr", "show", "to", "10.96.0.20"]).contains("localdns");
+        eventually("the address is back", Duration::from_secs(2), || back().then_some(()));
+        let listed = status(&server, 0);
+        assert!(
+            listed.contains("address   10.96.0.20  on localdns, no way out of its own, answers"),
+            "{listed}"
+        );
+        assert!(
+            listed.contains("address   169.254.10.11  on localdns, way out 10.3.0.2, answers"),
+            "{listed}"
+        );
+    });
+}
+
+#[test]
+fn a_clean_stop_and_down_leave_nothing_and_up_leaves_the_way_out() {
+    isolated(|| {
+        if !tool("never dark", "nft") {
+            return;
+        }
+        let lab = Lab::new();
+        let mut server = lab.serve(&["-at-stop", "clean", "-lease", "off"]);
+        server.wait_for_log("queries to fd10::11 come here", Duration::from_secs(10));
+        let refused = node(&server, &["down"], 1);
+        assert!(refused.contains(&format!("the server of process {} serves", server.pid())), "{refused}");
+        signal(server.pid(), "TERM");
+        assert!(server.wait(Duration::from_secs(10)).success());
+        assert_eq!(run("nft", &["list", "tables", "inet"]), "");
+        for _ in 0..2 {
+            let up = node(&server, &["up"], 0);
+            assert!(up.contains("169.254.10.11 goes to 10.3.0.2 while nobody answers here"), "{up}");
+        }
+        let seen = ask(("169.254.10.11".parse::<IpAddr>().expect("an address"), 53).into(), NAME, "A");
+        assert_eq!(seen.short(), [PLAIN]);
+        let listed = status(&server, 1);
+        assert!(
+            listed.contains("leases    nobody has one: queries go the way out; start the server"),
+            "{listed}"
+        );
+        assert_eq!(
+            node(&server, &["down"], 0),
+            "the rules are gone; the link localdns with its addresses is gone\n"
+        );
+        assert_eq!(node(&server, &["down"], 0), "there were no rules; the link localdns was not there\n");
+    });
+}
+
+fn status(server: &Server, code: i32) -> String {
+    node(server, &["status"], code)
+}
+
+/// `localdns node`, with the server's Corefile where it takes one; what it prints on either stream.
+fn node(server: &Server, words: &[&str], code: i32) -> String {
+    let mut command = std::process::Command::new(tests::binary());
+    command.arg("node").args(words);
+    if words != ["down"] {
+        command.arg("-conf").arg(server.path("Corefile"));
+    }
+    let output = tests::output(command, Duration::from_secs(20));
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{text}");
+    text.into_owned()
+}
+
+fn trial(lab: &Lab, seen: &Seen) {
+    let mut server = lab.serve(&[]);
+    seen.until("the server starts", |_| US);
+    let answered = seen.event("kill -9", || signal(server.pid(), "KILL"), |cell| cell.upstream);
+    told("kill -9", &answered);
+    server = lab.serve(&[]);
+    seen.until("it returns", |_| US);
+    let answered = seen.event("SIGSTOP", || signal(server.pid(), "STOP"), |cell| cell.upstream);
+    told("SIGSTOP", &answered);
+    let answered = seen.event("SIGCONT", || signal(server.pid(), "CONT"), |_| US);
+    told("SIGCONT", &answered);
+    assert_eq!(conntrack(), 0, "queries that come here make no entries");
+    stop(&mut server, seen);
+    assert_eq!(run("nft", &["list", "tables", "inet"]), "table inet localdns\n");
+}
+
+fn stop(server: &mut Server, seen: &Seen) {
+    signal(server.pid(), "TERM");
+    seen.until("it stops", |cell| cell.upstream);
+    assert!(server.wait(Duration::from_secs(10)).success());
+}
+
+/// Entries for DNS that conntrack has. Those of the way out are gone, or older than what is looked at.
+fn conntrack() -> usize {
+    if !tool("conntrack entries", "conntrack") {
+        return 0;
+    }
+    run("conntrack", &["-F"]);
+    sleep(Duration::from_millis(300));
+    let listed = run("conntrack", &["-L"]) + &run("conntrack", &["-L", "-f", "ipv6"]);
+    // Our own queries to upstreams aside.
+    listed.lines().filter(|line| line.contains("dport=53") && !line.contains("dst=10.3.0.2")).count()
+}
+
+/// One kind of client.
+struct Cell {
+    place: Option<&'static str>,
+    tcp: bool,
+    server: &'static str,
+    upstream: &'static str,
+}
+
+const fn cell(place: Option<&'static str>, tcp: bool, server: &'static str, upstream: &'static str) -> Cell {
+    Cell { place, tcp, server, upstream }
+}
+
+static CELLS: &[Cell] = &[
+    cell(Some(POD), false, "169.254.10.10", CLUSTER),
+    cell(Some(POD), false, "169.254.10.11", PLAIN),
+    cell(Some(POD), false, "fd10::11", PLAIN),
+    cell(Some(POD), false, "10.96.0.20", CLUSTER),
+    cell(Some(POD), true, "169.254.10.10", CLUSTER),
+    cell(Some(POD), true, "169.254.10.11", PLAIN),
+    cell(Some(POD), true, "fd10::11", PLAIN),
+    cell(Some(POD), true, "10.96.0.20", CLUSTER),
+    cell(None, false, "169.254.10.10", CLUSTER),
+    cell(None, false, "169.254.10.11", PLAIN),
+    cell(None, false, "fd10::11", PLAIN),
+    cell(None, false, "10.96.0.20", CLUSTER),
+    cell(None, true, "169.254.10.10", CLUSTER),
+    cell(None, true, "169.254.10.11", PLAIN),
+    cell(None, true, "fd10::11", PLAIN),
+    cell(None, true, "10.96.0.20", CLUSTER),
+];
+
+struct Over<'s>(&'s AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+/// Who answers in each cell: since when, the last time, and who.
+struct Seen {
+    last: Vec<Mutex<Option<(Instant, Instant, String)>>>,
+    over: AtomicBool,
+}
+
+impl Default for Seen {
+    fn default() -> Self {
+        Self { last: CELLS.iter().map(|_| Mutex::default()).collect(), over: AtomicBool::new(false) }
+    }
+}
+
+impl Seen {
+    fn keep_asking(&self, index: usize) {
+        let cell = &CELLS[index];
+        let ip: IpAddr = cell.server.parse().expect("an address");
+        let server = SocketAddr::from((ip, 53));
+        while !self.over.load(Relaxed) {
+            let ask = Ask::new(NAME, "A").timeout(Duration::from_millis(250));
+            let asked = now();
+            let reply = if cell.tcp { ask.tcp() } else { ask }.try_of(server);
+            if let Some(who) = reply.ok().and_then(|reply| Some((*reply.short().first()?).to_owned())) {
+                let mut last = self.last[index].lock().expect("nobody panics with it");
+                let since = last.as_ref().filter(|(.., before)| *before == who).map_or(asked, |last| last.0);
+                *last = Some((since, asked, who));
+            }
+            sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Waits until every cell is answered by whom it should be; how long after `since` its first such query was asked.
+    fn all(&self, what: &str, since: Instant, who: impl Fn(&Cell) -> &'static str) -> Vec<Duration> {
+        CELLS
+            .iter()
+            .zip(&self.last)
+            .map(|(cell, last)| {
+                let place = cell.place.unwrap_or("host");
+                let transport = if cell.tcp { "TCP" } else { "UDP" };
+                let what = format!("{what}: {place} over {transport} at {}", cell.server);
+                eventually(&what, Duration::from_secs(8), || {
+                    let last = last.lock().expect("nobody panics with it").clone()?;
+                    (last.1 >= since && last.2 == who(cell)).then(|| last.0.saturating_duration_since(since))
+                })
+            })
+            .collect()
+    }
+
+    fn until(&self, what: &str, who: impl Fn(&Cell) -> &'static str) {
+        self.all(what, now(), who);
+    }
+
+    fn event(
+        &self,
+        what: &str,
+        happens: impl FnOnce(),
+        who: impl Fn(&Cell) -> &'static str,
+    ) -> Vec<Duration> {
+        happens();
+        self.all(what, now(), who)
+    }
+}
+
+fn told(what: &str, after: &[Duration]) {
+    let (longest, cell) = after.iter().zip(CELLS).max_by_key(|(after, _)| **after).expect("there are cells");
+    let place = cell.place.unwrap_or("host");
+    let transport = if cell.tcp { "TCP" } else { "UDP" };
+    let mut sorted = after.to_vec();
+    sorted.sort_unstable();
+    let middle = sorted[sorted.len() / 2];
+    tell(&format!(
+        "measured: {what}: the right one answers after {middle:.1?}, at most {longest:.1?} ({place} over {transport} at {})",
+        cell.server
+    ));
+}

@@ -1,0 +1,119 @@
+//! The two nftables tables, as `nft` reads them.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use node::{Leases, Listener, NftError, Rules, Seen, WayOut};
+use tests::{isolated, run, tool};
+
+#[test]
+fn the_table_that_stays_reads_as_it_was_meant_and_goes_without_a_trace() {
+    isolated(|| {
+        if !tool("rules", "nft") {
+            return;
+        }
+        let mut rules = Rules::open().unwrap();
+        assert!(!rules.are_there().unwrap());
+        rules.put(&[]).unwrap();
+        for _ in 0..2 {
+            rules.put(&listeners()).unwrap();
+        }
+        assert!(rules.are_there().unwrap());
+        rules.plan_restart(&addresses(), Duration::from_secs(2)).unwrap();
+        rules.plan_restart(&addresses(), Duration::from_secs(2)).unwrap();
+        assert_eq!(listed("localdns"), STAYS);
+        for _ in 0..2 {
+            rules.remove().unwrap();
+        }
+        assert_eq!(run("nft", &["list", "ruleset"]), "");
+        assert!(matches!(rules.plan_restart(&addresses(), LASTS), Err(NftError::NotSupported { .. })));
+    });
+}
+
+#[test]
+fn the_table_of_the_leases_goes_with_its_owner_and_survives_a_stranger() {
+    isolated(|| {
+        if !tool("rules", "nft") {
+            return;
+        }
+        let mut leases = Leases::open(MARK).unwrap();
+        let table = format!("localdns-lease-{}", std::process::id());
+        assert_eq!(leases.seen(), Seen { by_owner: true, by_socket: true });
+        assert_eq!(Rules::open().unwrap().holders().unwrap(), [std::process::id()]);
+        for _ in 0..2 {
+            leases.renew(&addresses(), Some(LASTS)).unwrap();
+        }
+        assert_eq!(listed(&table), LEASES);
+        run("nft", &["flush", "ruleset"]);
+        assert_eq!(listed(&table), LEASES, "it is not theirs");
+        assert!(Leases::open(MARK).is_err(), "one for each process");
+        drop(leases);
+        assert_eq!(run("nft", &["list", "ruleset"]), "");
+        let mut leases = Leases::open(MARK).unwrap();
+        leases.renew(&addresses(), Some(LASTS)).unwrap();
+        leases.renew(&addresses(), None).unwrap();
+        let open_ended = run("nft", &["list", "set", "inet", &table, "lease6"]);
+        assert!(open_ended.contains("elements = { fd10::11 }"), "{open_ended}");
+        leases.give_up().unwrap();
+        assert_eq!(run("nft", &["list", "ruleset"]), "");
+    });
+}
+
+#[test]
+fn an_older_kernel_s_table_is_the_next_process_s_to_replace() {
+    isolated(|| {
+        if !tool("rules", "nft") {
+            return;
+        }
+        let mut leases = Leases::open_as(MARK, Seen { by_owner: false, by_socket: false }).unwrap();
+        leases.renew(&addresses(), Some(LASTS)).unwrap();
+        let expected = LEASES.replace(" socket transparent 0", "").replace("\tflags owner\n\n", "");
+        assert_eq!(listed("localdns-lease"), expected);
+        drop(leases);
+        let next = Leases::open_as(MARK, Seen { by_owner: false, by_socket: true }).unwrap();
+        assert!(!listed("localdns-lease").contains("elements = { 10.96.0.20"), "nobody has a lease yet");
+        next.give_up().unwrap();
+        assert_eq!(run("nft", &["list", "ruleset"]), "");
+    });
+}
+
+/// A table without its name, the name of its owner and what an element has left to live.
+fn listed(table: &str) -> String {
+    let text = run("nft", &["list", "table", "inet", table]);
+    let text = text.split_once('\n').map_or("", |(_, text)| text);
+    text.split_inclusive([' ', '\n'])
+        .scan(false, |skip, word| {
+            let now = std::mem::replace(skip, word == "expires ");
+            Some(if now { if word.ends_with(", ") { ", " } else { "" } } else { word })
+        })
+        .filter(|word| *word != "expires ")
+        .collect::<String>()
+        .replace(" ,", ",")
+        // Newer ones know the names.
+        .replace("{ tcp, udp }", "{ 6, 17 }")
+}
+
+fn listeners() -> Vec<Listener> {
+    [
+        ("169.254.10.10", Some(("10.96.0.10", false))),
+        ("fd10::11", Some(("fd03::2", true))),
+        ("10.96.0.20", None),
+    ]
+    .into_iter()
+    .map(|(address, way_out)| Listener {
+        address: address.parse().expect("an address"),
+        way_out: way_out
+            .map(|(target, masquerade)| WayOut { target: target.parse().expect("an address"), masquerade }),
+    })
+    .collect()
+}
+
+fn addresses() -> Vec<IpAddr> {
+    listeners().iter().map(|listener| listener.address).collect()
+}
+
+const MARK: u32 = 0x6c64_6e73;
+const LASTS: Duration = Duration::from_secs(1);
+/// As nft 1.0.6 prints them.
+const STAYS: &str = include_str!("../../fixtures/stays.nft");
+const LEASES: &str = include_str!("../../fixtures/leases.nft");
