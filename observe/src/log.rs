@@ -71,6 +71,8 @@ pub struct LogEntry<'q> {
     pub answers: u16,
     /// Whether the reply's authority section holds an SOA.
     pub soa: bool,
+    /// The upstream that was asked for it, if one was.
+    pub upstream: Option<SocketAddr>,
 }
 
 impl LogEntry<'_> {
@@ -85,6 +87,20 @@ impl LogEntry<'_> {
             Rcode::NOERROR => Outcome::Success,
             Rcode::NXDOMAIN if self.answers == 0 => Outcome::Denial,
             _ => Outcome::Error,
+        }
+    }
+
+    /// The label `log/type`: CoreDNS's word for the reply, but for referrals, which are not looked for.
+    fn kind(&self) -> &'static str {
+        let transfer = matches!(self.rtype, RType::AXFR | RType::IXFR);
+        match (self.opcode, self.rcode) {
+            (Opcode::UPDATE, _) => "UPDATE",
+            (opcode, _) if transfer || opcode == Opcode::NOTIFY => "META",
+            (_, Rcode::NOERROR) if self.answers == 0 && self.soa => "NODATA",
+            (_, Rcode::NOERROR) => "NOERROR",
+            (_, Rcode::NXDOMAIN) if self.answers == 0 => "NXDOMAIN",
+            (_, Rcode::SERVFAIL | Rcode::NOTIMP) if self.answers == 0 => "SERVERERROR",
+            _ => "OTHERERROR",
         }
     }
 
@@ -109,6 +125,15 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// The label `log/class`.
+    fn label(self) -> &'static str {
+        match self {
+            Self::Success => "success",
+            Self::Denial => "denial",
+            Self::Error => "error",
+        }
+    }
+
     fn is_in(self, classes: Classes) -> bool {
         match self {
             Self::Success => classes.success,
@@ -132,12 +157,12 @@ struct Rule {
 }
 
 impl LogRules {
-    /// Compiles the rules, in file order.
-    pub fn new(rules: Vec<LogRule>, format: Format) -> Self {
+    /// Compiles the rules, in file order; `labels`: whether the block has `metadata`.
+    pub fn new(rules: Vec<LogRule>, format: Format, labels: bool) -> Self {
         let compile = |rule: LogRule| Rule {
             zone: rule.zone,
             classes: rule.classes,
-            format: LogFormat::new(&rule.format, format),
+            format: LogFormat::new(&rule.format, format, labels),
         };
         Self { rules: rules.into_iter().map(compile).collect() }
     }
@@ -192,11 +217,17 @@ enum Part {
     Rsize,
     Duration,
     Flags,
+    /// `forward/upstream`
+    Upstream,
+    /// `log/type`
+    Kind,
+    /// `log/class`
+    Outcome,
 }
 
 impl Part {
-    /// What `{..}` stands for, braces included; metadata is never there and reads `-`.
-    fn of(placeholder: &str) -> Option<Self> {
+    /// What `{..}` stands for, braces included; a label that nobody knows reads `-`.
+    fn of(placeholder: &str, labels: bool) -> Option<Self> {
         Some(match placeholder {
             "{type}" => Self::Type,
             "{name}" => Self::Name,
@@ -214,7 +245,10 @@ impl Part {
             "{rsize}" => Self::Rsize,
             "{duration}" => Self::Duration,
             "{>rflags}" => Self::Flags,
-            metadata if metadata.starts_with("{/") => Self::Literal(Box::from(*b"-")),
+            "{/forward/upstream}" if labels => Self::Upstream,
+            "{/log/type}" if labels => Self::Kind,
+            "{/log/class}" if labels => Self::Outcome,
+            label if label.starts_with("{/") => Self::Literal(Box::from(*b"-")),
             _ => return None,
         })
     }
@@ -223,7 +257,7 @@ impl Part {
 impl LogFormat {
     /// Compiles CoreDNS's format text. What stands in braces and is no placeholder is printed as it is; of nested braces
     /// the inner ones are looked at.
-    pub fn new(text: &str, format: Format) -> Self {
+    pub fn new(text: &str, format: Format, labels: bool) -> Self {
         let mut parts = Vec::new();
         let mut literal = String::new();
         if format == Format::Text {
@@ -233,7 +267,7 @@ impl LogFormat {
         while let Some(close) = rest.find('}') {
             let (before, after) = rest.split_at(close + 1);
             let open = before.rfind('{').unwrap_or(before.len());
-            match Part::of(&before[open..]) {
+            match Part::of(&before[open..], labels) {
                 Some(Part::Literal(octets)) => {
                     literal.push_str(&before[..open]);
                     literal.push_str(&String::from_utf8_lossy(&octets));
@@ -292,6 +326,12 @@ impl LogFormat {
                     line.push(b's');
                 }
                 Part::Flags => push_flags(line, entry.flags),
+                Part::Upstream => match entry.upstream {
+                    Some(upstream) => line.extend_from_slice(upstream.to_string().as_bytes()),
+                    None => line.push(b'-'),
+                },
+                Part::Kind => line.extend_from_slice(entry.kind().as_bytes()),
+                Part::Outcome => line.extend_from_slice(entry.outcome().label().as_bytes()),
             }
         }
     }

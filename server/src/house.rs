@@ -29,8 +29,9 @@ use crate::plugin::spec::PluginSpec;
 use crate::plugin::table;
 use crate::plugin::{
     bind::BindSpec, bufsize::BufsizeSpec, cache::CacheSpec, debug::DebugSpec, errors::ErrorsSpec,
-    forward::ForwardSpecs, health::HealthSpec, log::LogSpec, multisocket::MultisocketSpec, nsid::NsidSpec,
-    prometheus::PrometheusSpec, ready::ReadySpec, reload::ReloadSpec, timeouts::TimeoutsSpec,
+    forward::ForwardSpecs, health::HealthSpec, log::LogSpec, metadata::MetadataSpec,
+    multisocket::MultisocketSpec, nsid::NsidSpec, prometheus::PrometheusSpec, ready::ReadySpec,
+    reload::ReloadSpec, timeouts::TimeoutsSpec,
 };
 use crate::route::Route;
 use crate::setup::args::Result;
@@ -370,6 +371,7 @@ fn build_block(
     endpoints: &[Endpoint],
     ours: &[SocketAddr],
 ) -> Result<Block> {
+    let labels = spec.get::<MetadataSpec>().is_some();
     Ok(Block {
         index,
         id: shared.next_block.fetch_add(1, Relaxed),
@@ -383,7 +385,7 @@ fn build_block(
             .get()
             .map(|nsid: &NsidSpec| nsid.data.clone().unwrap_or_else(host_name).into_bytes().into()),
         bufsize: spec.get().map_or(wire::UDP_SIZE, |bufsize: &BufsizeSpec| bufsize.octets).into(),
-        log: spec.get().map(|log: &LogSpec| LogRules::new(log.rules.clone(), shared.logger.format())),
+        log: spec.get().map(|log: &LogSpec| LogRules::new(log.rules.clone(), shared.logger.format(), labels)),
         errors: spec
             .get()
             .map(|errors: &ErrorsSpec| Arc::new(ErrorLog::new(errors.clone(), shared.logger.clone()))),

@@ -365,6 +365,7 @@ fn entry<'s>(query: &'s Query<'_>, outcome: &Outcome, seen: &Seen) -> LogEntry<'
         nanos: seen.nanos,
         answers: outcome.answers,
         soa: outcome.soa,
+        upstream: seen.upstream,
     }
 }
 
@@ -381,6 +382,8 @@ pub struct Seen {
     pub nanos: u64,
     /// The time now.
     pub now: Instant,
+    /// The upstream that was asked for the answer, if one was.
+    pub upstream: Option<SocketAddr>,
 }
 
 #[cfg(test)]

@@ -146,8 +146,14 @@ impl Scene {
             Served::Reply | Served::ReplyAndRefresh(..) => {}
             Served::Nothing | Served::Silence | Served::Ask { .. } | Served::Follow { .. } => return None,
         }
-        let seen =
-            Seen { client: self.client, local: Some(AT), proto: Proto::Udp, nanos: 1234, now: self.now };
+        let seen = Seen {
+            client: self.client,
+            local: Some(AT),
+            proto: Proto::Udp,
+            nanos: 1234,
+            now: self.now,
+            upstream: None,
+        };
         match outcome.zone {
             Some(index) => {
                 let zone = &self.house.zones[index as usize];

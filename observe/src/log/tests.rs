@@ -30,12 +30,13 @@ fn entry(name: &Name) -> LogEntry<'_> {
         nanos: 37_990_251,
         answers: 1,
         soa: false,
+        upstream: None,
     }
 }
 
 fn rendered(format: &str, entry: &LogEntry<'_>) -> String {
     let mut line = Vec::new();
-    LogFormat::new(format, Format::Text).render(entry, &mut line);
+    LogFormat::new(format, Format::Text, true).render(entry, &mut line);
     String::from_utf8(line).unwrap()
 }
 
@@ -126,6 +127,7 @@ fn the_first_rule_whose_zone_holds_the_name_decides() {
     let rules = LogRules::new(
         vec![rule("a.org", "one", errors), rule("org", "two", ALL), rule("a.org", "three", ALL)],
         Format::Text,
+        true,
     );
     let (logger, paper) = Paper::logger(Format::Text);
     let mut ring = logger.ring(4096);
@@ -148,7 +150,7 @@ fn json_lines_carry_the_fields_of_coredns() {
     let query = LogEntry { client: "[::1]:5".parse().unwrap(), ..entry(&odd) };
     let mut line = Vec::new();
     let at = UNIX_EPOCH + Duration::new(1_795_248_408, 366_387_750);
-    LogFormat::new("{name} {type}", Format::Json).render_json(&query, at, &mut line);
+    LogFormat::new("{name} {type}", Format::Json, true).render_json(&query, at, &mut line);
     let line = String::from_utf8(line).unwrap();
     assert_eq!(
         line,
@@ -157,4 +159,26 @@ fn json_lines_carry_the_fields_of_coredns() {
             + "\n"
     );
     assert!(serde_json::from_str::<serde_json::Value>(&line).is_ok());
+}
+
+#[test]
+fn labels_are_told_where_the_block_has_them() {
+    let example = name("example.org");
+    let format = "{name} {/forward/upstream} {/log/type} {/log/class} {/other/label}";
+    let up = LogEntry { upstream: Some("192.0.2.53:53".parse().unwrap()), ..entry(&example) };
+    for (query, expected) in [
+        (up, "192.0.2.53:53 NOERROR success -"),
+        (entry(&example), "- NOERROR success -"),
+        (LogEntry { answers: 0, soa: true, ..up }, "192.0.2.53:53 NODATA denial -"),
+        (LogEntry { answers: 0, rcode: Rcode::NXDOMAIN, ..up }, "192.0.2.53:53 NXDOMAIN denial -"),
+        (LogEntry { answers: 0, rcode: Rcode::SERVFAIL, ..up }, "192.0.2.53:53 SERVERERROR error -"),
+        (LogEntry { answers: 0, rcode: Rcode::REFUSED, ..up }, "192.0.2.53:53 OTHERERROR error -"),
+        (LogEntry { rcode: Rcode::NXDOMAIN, ..up }, "192.0.2.53:53 OTHERERROR error -"),
+        (LogEntry { rtype: RType::AXFR, ..up }, "192.0.2.53:53 META error -"),
+    ] {
+        assert_eq!(rendered(format, &query), format!("[INFO] example.org. {expected}\n"));
+    }
+    let mut line = Vec::new();
+    LogFormat::new(format, Format::Text, false).render(&up, &mut line);
+    assert_eq!(line, b"[INFO] example.org. - - - -\n");
 }

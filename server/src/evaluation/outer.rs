@@ -1,5 +1,6 @@
 //! A client's query that waits, and what upstreams are to be asked for it.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +26,8 @@ pub struct Outer {
     pub found: Vec<Arc<Found>>,
     /// How many wishes upstreams were asked for.
     pub asked: usize,
+    /// The upstream that was asked last.
+    pub upstream: Option<SocketAddr>,
     /// The octets of what was found.
     held: Vec<Held>,
 }
@@ -43,7 +46,7 @@ impl Outer {
         let octets = found.iter().map(|found| found.octets()).sum::<usize>() + options.len();
         let held = vec![Held::take(&zone.block.held, octets, MOST_HELD).ok_or(Failure::Overload)?];
         let (zone, route) = (zone.clone(), route.clone());
-        Ok(Box::new(Self { query: query.hold(), options, zone, route, found, asked, held }))
+        Ok(Box::new(Self { query: query.hold(), options, zone, route, found, asked, upstream: None, held }))
     }
 
     /// Keeps what one more lookup came to; where all that wait hold too much already, that it failed.

@@ -4,6 +4,7 @@ mod effects;
 mod listeners;
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -41,6 +42,8 @@ pub(super) struct Desk {
     pub(super) now: Instant,
     /// A reply to a TCP client, before it is sent.
     scratch: Vec<u8>,
+    /// The upstream whose answer, or failure, is told now.
+    upstream: Option<SocketAddr>,
     /// Inner lookups to begin when the forwarder is free again.
     inner: Vec<(HeldQuery, Waiter, Option<Duration>)>,
 }
@@ -57,6 +60,7 @@ impl Desk {
             lines,
             now: clock::now(),
             scratch: Vec::new(),
+            upstream: None,
             inner: Vec::new(),
         }
     }
@@ -230,7 +234,7 @@ impl Desk {
             }
         };
         let nanos = now.saturating_duration_since(waiter.started).as_nanos() as u64;
-        let seen = Seen { client, local: Some(local), proto, nanos, now };
+        let seen = Seen { client, local: Some(local), proto, nanos, now, upstream: self.upstream };
         serve::count(zone.tally(self.index), &outcome, proto, client.is_ipv6(), nanos);
         // The reply stands, whatever becomes of its line; others wait for the same.
         self.running.guarded(|| serve::log(zone, &outcome, &seen, &query, &mut self.lines));
@@ -301,7 +305,7 @@ impl Desk {
                 Found::new(&waiter.zone, &query, Err(failure.clone()), false)
             }
         };
-        if let Some(inner) = share.came(found) {
+        if let Some(inner) = share.came(found, self.upstream) {
             self.resume(inner, waiter.started, now);
         }
         None
@@ -310,7 +314,7 @@ impl Desk {
     /// Goes on with a client's query, now that more is known of what its answer needs.
     fn resume(&mut self, inner: Inner, started: Instant, now: Instant) {
         let Inner { outer, client } = inner;
-        let Outer { query: held, options, zone, route, found, asked, .. } = *outer;
+        let Outer { query: held, options, zone, route, found, asked, upstream, .. } = *outer;
         let (peer, server, proto) = match &client {
             Client::Udp { socket: (_, address), peer, local } => {
                 let server = local.map_or(*address, |local| (local.address, address.port()).into());
@@ -328,6 +332,7 @@ impl Desk {
         let mut evaluation = Evaluation::new(&route, &moment, &query, found, asked);
         evaluation.patience = forwarder::DEADLINE.saturating_sub(now.saturating_duration_since(started));
         let end = evaluation.run(&zone);
+        let told = std::mem::replace(&mut self.upstream, upstream);
         if let Some(refresh) = evaluation.refresh() {
             self.inner.extend(Waiter::all(*refresh, Client::Nobody, now));
         }
@@ -340,7 +345,10 @@ impl Desk {
             }
             Ok(End::Silence) => {}
             Err(Missing) => match evaluation.wait(&zone) {
-                Ok(waits) => self.inner.extend(Waiter::all(*waits, client, started)),
+                Ok(mut waits) => {
+                    waits.outer.iter_mut().for_each(|outer| outer.upstream = upstream);
+                    self.inner.extend(Waiter::all(*waits, client, started));
+                }
                 Err(failure) => {
                     let waiter = Waiter::new(&query, &zone, client, started);
                     let told = failure.clone();
@@ -348,6 +356,7 @@ impl Desk {
                 }
             },
         }
+        self.upstream = told;
     }
 
     /// Keeps the SERVFAIL of an upstream that did not answer, as long as `servfail` says, so that it is left in peace;
@@ -379,8 +388,14 @@ impl Desk {
 
     /// Keeps what came of a query, and tells everybody who waits for it.
     fn tell(&mut self, flight: Finished<'_, Waiter>) {
+        self.tell_all(flight);
+        self.upstream = None;
+    }
+
+    fn tell_all(&mut self, flight: Finished<'_, Waiter>) {
         let now = self.now;
-        let Finished { mut waiters, outcome, query, block, context: key, .. } = flight;
+        let Finished { mut waiters, outcome, query, block, context: key, upstream, .. } = flight;
+        self.upstream = upstream.map(|upstream| upstream.address());
         let first = waiters.next();
         let over = !matches!(outcome, Err(forwarder::Failure::Patience));
         if over && workers_share(&self.running) {

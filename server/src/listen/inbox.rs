@@ -198,7 +198,7 @@ impl Waiter {
         match self.client {
             Client::Inner(share) => {
                 let failed = Found::new(&self.zone, &query.query(), Err(Failure::Overload), false);
-                share.came(failed).map(|inner| (inner.outer.query, inner.client))
+                share.came(failed, None).map(|inner| (inner.outer.query, inner.client))
             }
             client => Some((query, client)),
         }

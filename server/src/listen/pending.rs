@@ -1,5 +1,6 @@
 //! A client's query that waits for several answers, which may come to several workers: the last one goes on with it.
 
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forwarder::Transport;
@@ -46,13 +47,14 @@ impl Share {
         asked.iter().map(share).collect()
     }
 
-    /// What it came to; the query, if it was the last.
-    pub(super) fn came(mut self, found: Arc<Found>) -> Option<Inner> {
+    /// What it came to, and by which upstream; the query, if it was the last.
+    pub(super) fn came(mut self, found: Arc<Found>, upstream: Option<SocketAddr>) -> Option<Inner> {
         self.came = true;
         let mut state = self.state();
         state.waits -= 1;
         if let Some(inner) = &mut state.inner {
             inner.outer.add(found);
+            inner.outer.upstream = upstream.or(inner.outer.upstream);
         }
         if state.waits == 0 { state.inner.take() } else { None }
     }
@@ -115,7 +117,7 @@ mod tests {
             for ((client, asked), lost) in shares.into_iter().zip(&asked).zip(lost) {
                 let Client::Inner(share) = client else { panic!("not a share") };
                 let found = Found::new(asked.zone, &asked.query.query(), Err(Failure::Panic), false);
-                ends.push(if lost { None } else { share.came(found) });
+                ends.push(if lost { None } else { share.came(found, None) });
             }
             let came = lost.iter().filter(|lost| !**lost).count();
             assert!(ends[..2].iter().all(Option::is_none), "{lost:?}");

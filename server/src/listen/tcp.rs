@@ -423,7 +423,14 @@ impl Connection {
         }
         let done = clock::now();
         let nanos = done.saturating_duration_since(now).as_nanos() as u64;
-        let seen = Seen { client: self.peer, local: Some(self.local), proto: Proto::Tcp, nanos, now: done };
+        let seen = Seen {
+            client: self.peer,
+            local: Some(self.local),
+            proto: Proto::Tcp,
+            nanos,
+            now: done,
+            upstream: None,
+        };
         let zone = outcome.zone.and_then(|index| house.zones.get(index as usize));
         let tally = zone.map_or_else(|| listener.dropped_tally(writer), |zone| zone.tally(writer));
         serve::count(tally, &outcome, Proto::Tcp, self.peer.is_ipv6(), nanos);

@@ -363,7 +363,14 @@ impl Worker {
                 let Some(zone) = zone.filter(logged) else { continue };
                 let datagram = self.received.get(index);
                 let local = datagram.local.map_or(address, |local| (local.address, address.port()).into());
-                let seen = Seen { client: datagram.peer, local: Some(local), proto: Proto::Udp, nanos, now };
+                let seen = Seen {
+                    client: datagram.peer,
+                    local: Some(local),
+                    proto: Proto::Udp,
+                    nanos,
+                    now,
+                    upstream: None,
+                };
                 if let Gate::Pass(query) = accept(datagram.bytes) {
                     #[cfg(test)]
                     crate::mishap::at("reread", &query.name);

@@ -8,7 +8,8 @@ use corefile::Directive;
 use super::spec::{PluginSpec, Role, SourceSpec, StepSpec, Written};
 use super::{
     acl, bind, bufsize, cache, debug, errors, forward, header, health, hosts, loadbalance, log, r#loop,
-    minimal, multisocket, nsid, prometheus, ready, reload, rewrite, root, template, timeouts, whoami,
+    metadata, minimal, multisocket, nsid, prometheus, ready, reload, rewrite, root, template, timeouts,
+    whoami,
 };
 use crate::setup::args::Result;
 
@@ -107,7 +108,7 @@ const fn tail(name: &'static str, read: Read<dyn SourceSpec>) -> Plugin {
 /// The table.
 pub(crate) static PLUGINS: &[Plugin] = &[
     setting("root", root::read),
-    absent("metadata"),
+    envelope("metadata", metadata::read),
     absent("geoip"),
     absent("cancel"),
     absent("proxyproto"),

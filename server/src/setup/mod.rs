@@ -234,6 +234,7 @@ pub(crate) mod tests {
         "loadbalance",
         "log",
         "loop",
+        "metadata",
         "minimal",
         "multisocket",
         "nsid",

@@ -158,3 +158,24 @@ fn flags_that_header_sets_reach_the_upstream_and_a_clients_do_not() {
     tests::exchange_udp(dns.at, &query, Duration::from_secs(5)).unwrap();
     assert_eq!(flags(&upstream), 0);
 }
+
+#[test]
+fn labels_are_logged_where_metadata_stands_and_fit_no_rule_before_they_are_known() {
+    let upstream = Upstream::start(fresh_ip(), by_option);
+    let rules = "rewrite continue edns0 local set 0xffee {forward/upstream}\nrewrite name regex (.*)[.]old[.]$ {1}.{forward/upstream} metadata";
+    let log = "log . \"{name} by {/forward/upstream} {/log/type} {/log/class} {/no/label}\"";
+    let template = "template IN A t {\nanswer \"{{ .Name }} 60 IN CNAME a.far.\"\nanswer \"{{ .Name }} 60 IN CNAME b.far.\"\n}";
+    for metadata in ["metadata", "metadata example.org", ""] {
+        let forward = format!("cache\nforward . {}", upstream.word());
+        let dns = Dns::start(&format!("{metadata}\n{rules}\n{log}\n{template}\n{forward}"));
+        let known = format!("by {} NOERROR success -", upstream.address());
+        let hit = "by - NOERROR success -";
+        for (name, with) in [("x.old", &known[..]), ("x.old", hit), ("y.t", &known), ("y.t", hit)] {
+            ask(dns.at, name, "A");
+            let expected = if metadata.is_empty() { "by - - - -" } else { with };
+            dns.server.wait_for_log(&format!("{name}. {expected}"), Duration::from_secs(5));
+        }
+        assert!(upstream.asked_for("x.old.").iter().all(|asked| options(asked).is_empty()), "no rule fitted");
+        upstream.forget();
+    }
+}

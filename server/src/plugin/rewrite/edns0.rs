@@ -40,6 +40,8 @@ pub(super) enum Data {
     Protocol,
     ServerIp,
     ServerPort,
+    /// A label of `metadata`. None is known before the sources are asked, by what is here: the rule does not fit.
+    Label,
     /// So many bits of the client's address, IPv4 and IPv6 (RFC 7871).
     Subnet(u8, u8),
 }
@@ -105,6 +107,7 @@ impl Data {
             Self::ServerIp => octets(server.ip()),
             Self::ServerPort => server.port().to_be_bytes().into(),
             Self::Subnet(v4, v6) => subnet(client.ip(), *v4, *v6),
+            Self::Label => return None,
         })
     }
 }

@@ -2,6 +2,8 @@
 
 use regex::Regex;
 
+use crate::plugin::label::is_label;
+
 /// Which names a rule is for.
 #[derive(Debug, Clone)]
 pub(super) enum Pattern {
@@ -22,6 +24,8 @@ enum Part {
     Text(String),
     /// A group of the regular expression; 0 is all of the match.
     Group(usize),
+    /// A label of `metadata`. None is known before the sources are asked, by what is here: nothing is replaced.
+    Label,
 }
 
 impl Pattern {
@@ -44,12 +48,13 @@ impl Pattern {
             Self::Substring(from) => {
                 name.contains(from.as_str()).then(|| name.replace(from.as_str(), &to.text()))
             }
-            Self::Regex(regex) => regex.captures(name).map(|groups| {
+            Self::Regex(regex) => regex.captures(name).and_then(|groups| {
                 let group = |number: usize| groups.get(number).map_or("", |group| group.as_str());
                 to.0.iter()
                     .map(|part| match part {
-                        Part::Text(text) => text.as_str(),
-                        Part::Group(number) => group(*number),
+                        Part::Text(text) => Some(text.as_str()),
+                        Part::Group(number) => Some(group(*number)),
+                        Part::Label => None,
                     })
                     .collect()
             }),
@@ -88,12 +93,32 @@ impl Replacement {
         Some(Self(parts))
     }
 
+    /// As `with_groups`, and `{plugin/name}` stands for a label; `None` where anything else is in braces.
+    pub(super) fn with_labels(text: &str, groups: usize) -> Option<Self> {
+        let mut parts = Vec::new();
+        let mut rest = text;
+        while let Some((before, after)) = rest.split_once('{') {
+            let (inside, behind) = after.split_once('}')?;
+            parts.push(Part::Text(before.to_ascii_lowercase()));
+            parts.push(match inside.parse() {
+                Ok(number) if number <= groups => Part::Group(number),
+                Ok(_) => return None,
+                Err(_) if is_label(inside) && !inside.contains('{') => Part::Label,
+                Err(_) => return None,
+            });
+            rest = behind;
+        }
+        parts.push(Part::Text(rest.to_ascii_lowercase()));
+        let closed = |part: &Part| !matches!(part, Part::Text(text) if text.contains('}'));
+        parts.iter().all(closed).then_some(Self(parts))
+    }
+
     fn text(&self) -> String {
         self.0
             .iter()
             .map(|part| match part {
                 Part::Text(text) => text.as_str(),
-                Part::Group(_) => "",
+                Part::Group(_) | Part::Label => "",
             })
             .collect()
     }

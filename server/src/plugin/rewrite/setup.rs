@@ -11,6 +11,7 @@ use super::cname::Cname;
 use super::edns0::{Action, Data, Edns0};
 use super::pattern::{Pattern, Replacement};
 use super::{AnswerRule, Field, NameRule, Rewrite, Rule, Ttls};
+use crate::plugin::label::is_label;
 use crate::plugin::step::{StepSpec, Written};
 use crate::setup::SetupError;
 use crate::setup::args::{Result, bad};
@@ -128,10 +129,6 @@ fn rule(directive: &Directive) -> Result<Rule> {
     Ok(Rule { stop, text, field })
 }
 
-fn not_built(word: &Word, property: &'static str) -> Located<SetupError> {
-    Located::new(&word.at, SetupError::PropertyNotBuilt { plugin: PLUGIN, property })
-}
-
 fn pair<T>(
     words: &mut Words<'_>,
     expected: &'static str,
@@ -158,12 +155,19 @@ fn name(words: &mut Words<'_>) -> Result<Field> {
     };
     let (from, to) = (words.take(NAME)?, words.take(NAME)?);
     let pattern = one_pattern(kind, from, full)?;
-    let replacement = replacement(&pattern, to, full)?;
+    let labels = words.peek().filter(|word| word.text == "metadata");
+    let replacement = match (labels, &pattern) {
+        (None, _) => replacement(&pattern, to, full)?,
+        (Some(_), Pattern::Regex(regex)) => {
+            words.take(NAME)?;
+            // A final dot, and labels in their case.
+            let text = if to.text.ends_with('.') { to.text.clone() } else { format!("{}.", to.text) };
+            Replacement::with_labels(&text, regex.captures_len() - 1)
+                .ok_or_else(|| bad(PLUGIN, to, LABELS))?
+        }
+        (Some(word), _) => return Err(bad(PLUGIN, word, "`answer`; `metadata` is for `regex` alone")),
+    };
     let mut rule = NameRule { pattern, to: replacement, auto: kind == Kind::Exact, answers: Vec::new() };
-    if words.peek().is_some_and(|word| word.text == "metadata") {
-        let word = words.take(NAME)?;
-        return Err(not_built(word, "metadata"));
-    }
     let (mut auto, mut named) = (false, None);
     let mut last_answer = None;
     while let Some(word) = words.peek() {
@@ -260,6 +264,7 @@ fn data(word: &Word, code: u16) -> Result<Data> {
     let data = match (variable, text.strip_prefix("0x")) {
         (Some(variable), _) => match VARIABLES.iter().find(|(name, _)| *name == variable) {
             Some((_, data)) => data.clone(),
+            None if is_label(variable) => Data::Label,
             None => return Err(bad(PLUGIN, word, VARIABLE)),
         },
         (None, Some(digits)) => Data::Fixed(hex(digits).ok_or_else(|| bad(PLUGIN, word, HEX))?),
@@ -391,7 +396,7 @@ const KINDS: [(&str, Kind); 5] = [
     ("regex", Kind::Regex),
 ];
 const RULE: &str = "[continue|stop] and a rule: name, type, class, edns0, ttl, rcode or cname";
-const NAME: &str = "name [exact|prefix|suffix|substring|regex] FROM TO [answer ...]";
+const NAME: &str = "name [exact|prefix|suffix|substring|regex] FROM TO [metadata] [answer ...]";
 const ANSWER: &str = "answer auto, answer name FROM TO or answer value FROM TO";
 const TYPES: &str = "type FROM TO";
 const CLASSES: &str = "class FROM TO";
@@ -400,8 +405,8 @@ const RCODE: &str = "rcode [exact|prefix|suffix|substring|regex] NAME FROM TO";
 const EDNS0: &str = "edns0 local|nsid|subnet set|append|replace|unset ... [revert]";
 const LOCAL: &str = "edns0 local set|append|replace CODE DATA [revert], or edns0 local unset CODE";
 const SUBNET: &str = "edns0 subnet set|append|replace BITS4 BITS6 [revert], or edns0 subnet unset";
-const VARIABLE: &str =
-    "a variable: {qname}, {qtype}, {client_ip}, {client_port}, {protocol}, {server_ip} or {server_port}";
+const VARIABLE: &str = "a variable: {qname}, {qtype}, {client_ip}, {client_port}, {protocol}, {server_ip}, {server_port} or {plugin/label}";
+const LABELS: &str = "a replacement of groups such as {1} and labels such as {plugin/label}";
 const HEX: &str = "octets in hexadecimal, such as 0x61626364";
 const VARIABLES: [(&str, Data); 7] = [
     ("qname", Data::Qname),
@@ -452,6 +457,8 @@ mod tests {
             "edns0 local unset 0xffee",
             "edns0 local set 8 0x00011800c00002",
             "edns0 nsid unset",
+            "edns0 local set 0xffee {kubernetes/client-namespace}",
+            "name regex ^([^.]+)[.]example[.]$ {1}.{kubernetes/client-namespace}.svc metadata answer auto",
             "edns0 nsid set revert",
             "edns0 subnet set 24 56",
             "edns0 subnet unset",
@@ -479,7 +486,7 @@ mod tests {
             ),
             (
                 "name a",
-                "1: plugin/rewrite: `rewrite` wants name [exact|prefix|suffix|substring|regex] FROM TO [answer ...]",
+                "1: plugin/rewrite: `rewrite` wants name [exact|prefix|suffix|substring|regex] FROM TO [metadata] [answer ...]",
             ),
             (
                 "name glob a b",
@@ -489,6 +496,22 @@ mod tests {
             (
                 "name regex a {1}",
                 "22: plugin/rewrite: \"{1}\" is not a replacement: its pattern has no such group",
+            ),
+            (
+                "name exact a b metadata",
+                "24: plugin/rewrite: \"metadata\" is not `answer`; `metadata` is for `regex` alone",
+            ),
+            (
+                "name regex a {label} metadata",
+                "22: plugin/rewrite: \"{label}\" is not a replacement of groups such as {1} and labels such as {plugin/label}",
+            ),
+            (
+                "name regex a {1}.b metadata",
+                "22: plugin/rewrite: \"{1}.b\" is not a replacement of groups such as {1} and labels such as {plugin/label}",
+            ),
+            (
+                "edns0 local set 1 {client}",
+                "27: plugin/rewrite: \"{client}\" is not a variable: {qname}, {qtype}, {client_ip}, {client_port}, {protocol}, {server_ip}, {server_port} or {plugin/label}",
             ),
             ("name exact a b c d", "24: plugin/rewrite: \"c\" is not `answer`"),
             (
