@@ -115,6 +115,76 @@ fn the_wall_clock_is_read_for_what_is_printed_and_what_files_say_alone() {
     }
 }
 
+/// A plugin is a folder, a row of the table and a `mod` line: what it shares with another stands above both.
+#[test]
+fn no_plugin_imports_another_and_each_that_is_served_has_a_folder_with_its_page() {
+    let plugins = repository().join("server/src/plugin");
+    let folders: BTreeSet<String> = std::fs::read_dir(&plugins)
+        .expect("plugins have a folder")
+        .map(|entry| entry.expect("an entry can be read").path())
+        .filter(|path| path.is_dir())
+        .filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()))
+        .collect();
+    for folder in &folders {
+        for file in sources_in(&plugins.join(folder)) {
+            let Ok(text) = std::fs::read_to_string(&file) else { continue };
+            let others: Vec<_> =
+                imported(&text).into_iter().filter(|name| name != folder && folders.contains(name)).collect();
+            assert!(others.is_empty(), "{} imports {others:?}", file.display());
+        }
+    }
+    let table = std::fs::read_to_string(plugins.join("table.rs")).expect("the table is text");
+    let rows = table.split_once("static PLUGINS").expect("it has rows").1.lines();
+    let served: BTreeSet<String> = rows
+        .filter(|row| !row.trim_start().starts_with("absent("))
+        .filter_map(|row| Some(row.split_once("(\"")?.1.split_once('"')?.0.to_owned()))
+        .collect();
+    assert_eq!(served, folders, "a folder for each row, and a row for each folder");
+    for folder in &folders {
+        assert!(plugins.join(folder).join("README.md").exists(), "{folder} has no page");
+    }
+    for (text, names) in [
+        ("use crate::plugin::hosts::Tables;", vec!["hosts"]),
+        ("use crate::plugin::{Lookup, r#loop::{Watch, hosts}, cache};", vec!["Lookup", "loop", "cache"]),
+        ("use super::{acl, step::Step};", vec!["acl", "step"]),
+        ("    super::super::cache::CacheSpec", vec!["super", "cache"]),
+    ] {
+        assert_eq!(imported(text), names, "{text}");
+    }
+}
+
+/// The names right behind `plugin::` and `super::`, in braces or not.
+fn imported(text: &str) -> Vec<String> {
+    let starts = ["plugin::", "super::"].into_iter().flat_map(|word| text.match_indices(word));
+    let mut starts: Vec<&str> = starts.map(|(at, word)| &text[at + word.len()..]).collect();
+    starts.sort_by_key(|rest| std::cmp::Reverse(rest.len()));
+    let name = |text: &str| {
+        let text = text.trim_start().trim_start_matches("r#");
+        text.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect::<String>()
+    };
+    let mut names = Vec::new();
+    for rest in starts {
+        let Some(group) = rest.strip_prefix('{') else {
+            names.push(name(rest));
+            continue;
+        };
+        let (mut depth, mut first) = (0, true);
+        for (at, c) in group.char_indices() {
+            if depth == 0 && (first || c == ',') {
+                names.push(name(&group[at + usize::from(c == ',')..]));
+            }
+            first = false;
+            match c {
+                '{' => depth += 1,
+                '}' if depth == 0 => break,
+                '}' => depth -= 1,
+                _ => {}
+            }
+        }
+    }
+    names
+}
+
 fn sources_in(directory: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(directory).expect("a package has sources");
     let paths = entries.map(|entry| entry.expect("an entry can be read").path());
@@ -137,6 +207,10 @@ fn metadata() -> Metadata {
         .no_deps()
         .exec()
         .expect("cargo describes the workspace")
+}
+
+fn repository() -> PathBuf {
+    metadata().workspace_root.into_std_path_buf()
 }
 
 fn manifest(directory: &Path) -> String {
