@@ -18,6 +18,7 @@ mod group;
 pub mod health;
 mod machine;
 mod metrics;
+pub mod pem;
 mod policy;
 pub mod resolv_conf;
 mod resolve;

@@ -27,11 +27,12 @@ use crate::plugin::hosts::HostsRegistry;
 use crate::plugin::lasting::Lasting;
 use crate::plugin::spec::PluginSpec;
 use crate::plugin::table;
+use crate::plugin::tls::{Certificates, ServerTls};
 use crate::plugin::{
     bind::BindSpec, bufsize::BufsizeSpec, cache::CacheSpec, debug::DebugSpec, errors::ErrorsSpec,
     forward::ForwardSpecs, health::HealthSpec, log::LogSpec, metadata::MetadataSpec,
     multisocket::MultisocketSpec, nsid::NsidSpec, prometheus::PrometheusSpec, ready::ReadySpec,
-    reload::ReloadSpec, timeouts::TimeoutsSpec,
+    reload::ReloadSpec, timeouts::TimeoutsSpec, tls::TlsSpec,
 };
 use crate::route::Route;
 use crate::setup::args::Result;
@@ -114,6 +115,8 @@ pub struct Listener {
     pub dropped: Option<ZoneSet>,
     /// TCP limits; the first block that has `timeouts` decides for its address.
     pub timeouts: TimeoutsSpec,
+    /// What connections are encrypted with; none where they are not.
+    pub tls: Option<Arc<ServerTls>>,
     /// The name by which this process asks itself whether it serves.
     pub probe: Name,
 }
@@ -227,6 +230,7 @@ impl House {
             blocks.push(Arc::new(build_block(index, block, shared, &endpoints, &ours)?));
         }
         let mut zones = Vec::new();
+        let tls = certificates(spec, shared)?;
         let mut by_endpoint: BTreeMap<Endpoint, Vec<Arc<ServedZone>>> = BTreeMap::new();
         for (index, planned) in
             plan.iter().flat_map(|(index, planned)| planned.iter().map(move |p| (*index, p)))
@@ -259,8 +263,8 @@ impl House {
         }
         let listeners = by_endpoint
             .into_iter()
-            .map(|(endpoint, zones)| (endpoint, listener(endpoint, zones, spec, shared)))
-            .collect();
+            .map(|(endpoint, zones)| Ok((endpoint, listener(endpoint, zones, spec, &tls, shared)?)))
+            .collect::<Result<_>>()?;
         let admin = AdminPlan {
             health: unique(said(spec).map(|health: &HealthSpec| health.address)),
             ready: unique(said(spec).map(|ready: &ReadySpec| ready.address)),
@@ -323,6 +327,7 @@ struct Planned {
 fn plan_listeners(spec: &Spec, addresses_of: AddressesOf<'_>) -> Result<BTreeMap<usize, Vec<Planned>>> {
     let mut plan: BTreeMap<usize, Vec<Planned>> = BTreeMap::new();
     let mut seen: HashMap<(Endpoint, Name), &Location> = HashMap::new();
+    let mut carried: HashMap<SocketAddr, (Transport, &Location)> = HashMap::new();
     let mut bound: HashMap<(Name, Transport, u16), (bool, &Location)> = HashMap::new();
     for (index, block) in spec.blocks.iter().enumerate() {
         let bind = block.get::<BindSpec>().map(|bind| bind.addresses(addresses_of)).transpose()?;
@@ -344,6 +349,12 @@ fn plan_listeners(spec: &Spec, addresses_of: AddressesOf<'_>) -> Result<BTreeMap
                 let mut address = *host;
                 address.set_port(*port);
                 let endpoint = Endpoint { transport: *transport, address };
+                let (carries, first) = *carried.entry(address).or_insert((*transport, at));
+                if carries != *transport {
+                    let server = format!("{scheme}://{zone}:{port}");
+                    let error = SetupError::TransportConflict { server, first: first.to_string() };
+                    return Err(Located::new(at, error));
+                }
                 if let Some(first) = seen.insert((endpoint, *zone), at) {
                     let on = if is_bound { format!(" on {}", host_text(address)) } else { String::new() };
                     let error = SetupError::AlreadyDefined {
@@ -392,7 +403,55 @@ fn build_block(
     })
 }
 
-fn listener(endpoint: Endpoint, zones: Vec<Arc<ServedZone>>, spec: &Spec, shared: &Shared) -> Listener {
+/// What each block's `tls` says, with what stands in its files.
+fn certificates(spec: &Spec, shared: &Shared) -> Result<HashMap<usize, Arc<ServerTls>>> {
+    let all = shared.lasting.get::<Certificates>();
+    let read = |(index, block): (usize, &BlockSpec)| {
+        let tls = block.get::<TlsSpec>()?;
+        let (now, serves) = (clock::now(), shared.resolve_names);
+        let loaded = all.load(&tls.settings, serves, now, &shared.logger);
+        Some(
+            loaded
+                .map(|loaded| (index, loaded))
+                .map_err(|error| Located::new(&tls.at, SetupError::Tls { plugin: "tls", error })),
+        )
+    };
+    spec.blocks.iter().enumerate().filter_map(read).collect()
+}
+
+/// What a listener of TLS uses: all of its blocks must say the same.
+fn shared_tls(
+    zones: &[Arc<ServedZone>],
+    spec: &Spec,
+    tls: &HashMap<usize, Arc<ServerTls>>,
+) -> Result<Option<Arc<ServerTls>>> {
+    let of = |zone: &Arc<ServedZone>| Some((zone.clone(), tls.get(&zone.block.index)?.clone()));
+    let mut each = zones.iter().filter_map(of);
+    let Some((first_zone, first)) = each.next() else { return Ok(None) };
+    for (zone, other) in each {
+        if let Some(why) = first.differs_from(&other) {
+            let at = |zone: &ServedZone| spec.blocks[zone.block.index].get::<TlsSpec>().map(|tls| &tls.at);
+            let (at, first) =
+                (at(&zone).unwrap_or(&zone.block.at), at(&first_zone).unwrap_or(&zone.block.at));
+            let port = zone.server.rsplit(':').next().unwrap_or_default();
+            let server = format!("tls://{}:{port}", zone.zone);
+            return Err(Located::new(at, SetupError::TlsConflict { server, first: first.to_string(), why }));
+        }
+    }
+    Ok(Some(first))
+}
+
+fn listener(
+    endpoint: Endpoint,
+    zones: Vec<Arc<ServedZone>>,
+    spec: &Spec,
+    tls: &HashMap<usize, Arc<ServerTls>>,
+    shared: &Shared,
+) -> Result<Listener> {
+    let tls = match endpoint.transport {
+        Transport::Dns => None,
+        Transport::Tls => shared_tls(&zones, spec, tls)?,
+    };
     let blocks: Vec<&BlockSpec> = zones.iter().map(|zone| &spec.blocks[zone.block.index]).collect();
     let timeouts = blocks.iter().find_map(|block| block.get()).copied().unwrap_or_default();
     let dropped = blocks.iter().any(|block| block.get::<PrometheusSpec>().is_some()).then(|| {
@@ -404,7 +463,7 @@ fn listener(endpoint: Endpoint, zones: Vec<Arc<ServedZone>>, spec: &Spec, shared
         };
         shared.zones.zone(&labels, shared.writers)
     });
-    Listener { route: Arc::new(Route::new(zones)), dropped, timeouts, probe: shared.probe }
+    Ok(Listener { route: Arc::new(Route::new(zones)), dropped, timeouts, tls, probe: shared.probe })
 }
 
 /// How many UDP sockets each address of a configuration has: what `multisocket` says, else one for each core.

@@ -1,5 +1,5 @@
 //! Tells systemd that we serve, by asking ourselves: over UDP until every worker has answered, and over TCP, on every
-//! listen address. A server that does not answer does not ping, whatever its timers do.
+//! endpoint; one of TLS must begin the handshake, whomever it lets in then. A server that does not answer does not ping, whatever its timers do.
 //!
 //! A flood leaves our own queries no room in a socket, and must not get a server killed that serves: where one is lost,
 //! whoever took anything off that socket since the round began has answered it. A worker that hangs takes nothing.
@@ -11,9 +11,11 @@ use std::time::Duration;
 
 use node::Notifier;
 use rand::Rng as _;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpSocket, UdpSocket};
+use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -172,7 +174,13 @@ pub(crate) async fn stream(
     let before = taken();
     while Instant::now() < until {
         let late = until.min(Instant::now() + manner.one_stream);
-        match timeout_at(late, tcp(target, query, running, manner)).await {
+        let asked = async {
+            match endpoint.transport {
+                Transport::Dns => tcp(target, query, running, manner).await,
+                Transport::Tls => hello(target, running, manner).await,
+            }
+        };
+        match timeout_at(late, asked).await {
             Ok(Ok(())) => return Ok(()),
             // Ours has a place of its own, but not in the kernel's queue.
             Err(_) if taken() != before => return Ok(()),
@@ -180,7 +188,10 @@ pub(crate) async fn stream(
             Err(_) => {}
         }
     }
-    Err(format!("{target} does not answer over TCP"))
+    Err(format!(
+        "{target} does not answer over {}",
+        if endpoint.transport == Transport::Tls { "TLS" } else { "TCP" }
+    ))
 }
 
 async fn ask(target: SocketAddr, query: &[u8], manner: &Manner) -> std::io::Result<usize> {
@@ -194,12 +205,34 @@ async fn ask(target: SocketAddr, query: &[u8], manner: &Manner) -> std::io::Resu
     Ok(reply[..length].last_chunk().map_or(usize::MAX, |number| usize::from(u16::from_be_bytes(*number))))
 }
 
-async fn tcp(target: SocketAddr, query: &[u8], running: &Running, manner: &Manner) -> std::io::Result<()> {
+async fn connect(target: SocketAddr, running: &Running, manner: &Manner) -> std::io::Result<TcpStream> {
     let socket = if target.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     manner.mark(&socket)?;
     socket.bind((any(target), 0).into())?;
     running.connections.expect_own(manner.prober, socket.local_addr()?.port());
-    let mut stream = socket.connect(target).await?;
+    socket.connect(target).await
+}
+
+/// Says hello and waits for the first record of the answer: nothing is proven, nothing is asked.
+async fn hello(target: SocketAddr, running: &Running, manner: &Manner) -> std::io::Result<()> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let config = config.map_err(std::io::Error::other)?;
+    let config = config.with_root_certificates(RootCertStore::empty()).with_no_client_auth();
+    let mut client = ClientConnection::new(Arc::new(config), ServerName::from(target.ip()))
+        .map_err(std::io::Error::other)?;
+    let mut hello = Vec::new();
+    client.write_tls(&mut hello)?;
+    let mut stream = connect(target, running, manner).await?;
+    stream.write_all(&hello).await?;
+    match stream.read_u8().await? {
+        HANDSHAKE => Ok(()),
+        other => Err(std::io::Error::other(format!("record of type {other}"))),
+    }
+}
+
+async fn tcp(target: SocketAddr, query: &[u8], running: &Running, manner: &Manner) -> std::io::Result<()> {
+    let mut stream = connect(target, running, manner).await?;
     let mut frame = (query.len() as u16).to_be_bytes().to_vec();
     frame.extend_from_slice(query);
     stream.write_all(&frame).await?;
@@ -230,6 +263,8 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     }
 }
 
+/// The type of a TLS record (RFC 8446, section 5.1).
+const HANDSHAKE: u8 = 22;
 /// How soon after a probe that nobody answered the next one goes out.
 const RETRY: Duration = Duration::from_millis(100);
 /// How long all addresses and workers may take together.

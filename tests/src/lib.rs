@@ -46,7 +46,7 @@ pub use place::{free_port, fresh_ip, may_open, port, privileged, publish, tempdi
 pub use records::{record, rtype_name, rtype_number};
 pub use server::{Options, Server, output, signal};
 pub use stream::{Stream, Tally};
-pub use tcp::Connection;
+pub use tcp::{Connection, TlsClient};
 pub use upstream::{Action, Asked, Authority, Says, Transport, Upstream};
 
 /// Asserts that what `$found` holds contains `$part`, and shows it when not.

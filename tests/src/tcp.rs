@@ -1,18 +1,70 @@
-//! Queries over one TCP connection, many in flight (RFC 7766).
+//! Queries over one TCP or TLS connection, many in flight (RFC 7766, RFC 7858).
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use socket2::{Domain, Socket, Type};
 
 use crate::message::Message;
 
-/// A client's TCP connection.
+/// What a TLS client trusts, shows and expects.
+#[derive(Debug, Clone)]
+pub struct TlsClient {
+    /// Whom it trusts, and what it shows.
+    pub config: Arc<ClientConfig>,
+    /// The name that the server must prove.
+    pub name: ServerName<'static>,
+}
+
+/// A client's TCP or TLS connection.
 #[derive(Debug)]
 pub struct Connection {
-    stream: TcpStream,
+    stream: Stream,
+}
+
+#[derive(Debug)]
+enum Stream {
+    Plain(TcpStream),
+    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
+}
+
+impl Stream {
+    fn socket(&self) -> &TcpStream {
+        match self {
+            Self::Plain(socket) => socket,
+            Self::Tls(tls) => &tls.sock,
+        }
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        match self {
+            Self::Plain(socket) => socket.read(buffer),
+            Self::Tls(tls) => tls.read(buffer),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, octets: &[u8]) -> std::io::Result<usize> {
+        match self {
+            Self::Plain(socket) => socket.write(octets),
+            Self::Tls(tls) => tls.write(octets),
+        }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        match self {
+            Self::Plain(socket) => socket.flush(),
+            Self::Tls(tls) => tls.flush(),
+        }
+    }
 }
 
 impl Connection {
@@ -22,6 +74,38 @@ impl Connection {
     /// The socket's.
     pub fn open(server: SocketAddr, timeout: Duration) -> Result<Self> {
         Self::ready(TcpStream::connect_timeout(&server, timeout).context("connect")?, timeout)
+    }
+
+    /// As [`Self::open`], and shakes hands.
+    ///
+    /// # Errors
+    /// The socket's, or what either side has against the other. With TLS 1.3 the server's verdict on a client comes later.
+    pub fn open_tls(server: SocketAddr, client: &TlsClient, timeout: Duration) -> Result<Self> {
+        let Stream::Plain(socket) = Self::open(server, timeout)?.stream else { unreachable!("it is plain") };
+        Self::encrypt(socket, client)
+    }
+
+    /// The same over a socket that is connected already.
+    ///
+    /// # Errors
+    /// As [`Self::open_tls`].
+    pub fn encrypt(mut socket: TcpStream, client: &TlsClient) -> Result<Self> {
+        let mut tls = ClientConnection::new(client.config.clone(), client.name.clone())?;
+        while tls.is_handshaking() {
+            tls.complete_io(&mut socket).context("handshake")?;
+        }
+        Ok(Self { stream: Stream::Tls(Box::new(StreamOwned::new(tls, socket))) })
+    }
+
+    /// The certificate that the server showed, and the protocol that was agreed upon.
+    ///
+    /// # Panics
+    /// Where it is no TLS.
+    pub fn shown(&self) -> (Vec<u8>, Option<Vec<u8>>) {
+        let Stream::Tls(tls) = &self.stream else { panic!("nothing is shown over plain TCP") };
+        let certificate = tls.conn.peer_certificates().and_then(|chain| chain.first());
+        let certificate = certificate.map(|certificate| certificate.to_vec()).unwrap_or_default();
+        (certificate, tls.conn.alpn_protocol().map(<[u8]>::to_vec))
     }
 
     /// As [`Self::open`], from this address.
@@ -39,7 +123,7 @@ impl Connection {
         stream.set_read_timeout(Some(timeout))?;
         stream.set_write_timeout(Some(timeout))?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream })
+        Ok(Self { stream: Stream::Plain(stream) })
     }
 
     /// The client's own port.
@@ -47,7 +131,7 @@ impl Connection {
     /// # Panics
     /// Never: a connected socket has an address.
     pub fn port(&self) -> u16 {
-        self.stream.local_addr().expect("a connected socket has an address").port()
+        self.stream.socket().local_addr().expect("a connected socket has an address").port()
     }
 
     /// Sends one message behind its length.
@@ -64,7 +148,8 @@ impl Connection {
     /// # Errors
     /// The socket's.
     pub fn send_octets(&mut self, octets: &[u8]) -> Result<()> {
-        Ok(self.stream.write_all(octets)?)
+        self.stream.write_all(octets)?;
+        Ok(self.stream.flush()?)
     }
 
     /// Says that nothing more will be sent; replies still come.
@@ -72,7 +157,11 @@ impl Connection {
     /// # Errors
     /// The socket's.
     pub fn finish(&mut self) -> Result<()> {
-        Ok(self.stream.shutdown(Shutdown::Write)?)
+        if let Stream::Tls(tls) = &mut self.stream {
+            tls.conn.send_close_notify();
+            tls.flush()?;
+        }
+        Ok(self.stream.socket().shutdown(Shutdown::Write)?)
     }
 
     /// The next message's octets.

@@ -1,15 +1,13 @@
 //! What `tls` and `tls_servername` say, turned into settings for connections. ring is the one provider.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
 
-use crate::TlsError;
+use crate::{TlsError, pem};
 
 /// `tls [CERT KEY] [CA]` and `tls_servername NAME`, or the name behind `%` of an upstream.
 #[derive(Clone, Debug, Default)]
@@ -39,23 +37,17 @@ impl TlsSettings {
     /// [`TlsError`], with the file.
     pub fn load(spec: &TlsSpec) -> Result<Self, TlsError> {
         let mut files = [Vec::new(), Vec::new(), Vec::new()];
-        let mut roots = RootCertStore::empty();
-        match &spec.authority {
+        let roots = match &spec.authority {
             Some(path) => {
-                files[2] = read(path)?;
-                for certificate in certificates(path, &files[2])? {
-                    roots.add(certificate).map_err(|_| TlsError::Certificate(path.clone()))?;
-                }
+                files[2] = pem::read(path)?;
+                pem::roots(path, &files[2])?
             }
             None => {
-                // A system's store may hold some that rustls does not take; the others serve. None at all shows as
-                // UnknownIssuer at the first handshake.
-                let mut system = system_certificates()?;
-                system.sort_unstable_by(|one, other| one.as_ref().cmp(other.as_ref()));
-                files[2] = digest(&system);
-                roots.add_parsable_certificates(system);
+                let (roots, digest) = pem::system_roots()?;
+                files[2] = digest;
+                roots
             }
-        }
+        };
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
@@ -63,12 +55,10 @@ impl TlsSettings {
         let config = match &spec.client {
             None => builder.with_no_client_auth(),
             Some((certificate, key)) => {
-                files[0] = read(certificate)?;
-                files[1] = read(key)?;
-                let chain = certificates(certificate, &files[0])?;
-                let private =
-                    PrivateKeyDer::from_pem_slice(&files[1]).map_err(|_| TlsError::Key(key.clone()))?;
-                builder.with_client_auth_cert(chain, private)?
+                files[0] = pem::read(certificate)?;
+                files[1] = pem::read(key)?;
+                let chain = pem::certificates(certificate, &files[0])?;
+                builder.with_client_auth_cert(chain, pem::private_key(key, &files[1])?)?
             }
         };
         let settings = Self { config: Arc::new(config), server_name: None, files: Arc::new(files) };
@@ -113,35 +103,3 @@ impl std::fmt::Debug for TlsSettings {
         f.debug_struct("TlsSettings").field("server_name", &self.server_name).finish_non_exhaustive()
     }
 }
-
-/// Eight octets that tell two lists of certificates apart. Nobody who could choose them needs to.
-fn digest(certificates: &[CertificateDer<'_>]) -> Vec<u8> {
-    let mut hasher = DefaultHasher::new();
-    for certificate in certificates {
-        certificate.as_ref().hash(&mut hasher);
-    }
-    hasher.finish().to_be_bytes().into()
-}
-
-/// Those of the system, or what the environment names in their place. Their library opens whatever it finds there.
-fn system_certificates() -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let named = ["SSL_CERT_FILE", "SSL_CERT_DIR"].into_iter().find_map(std::env::var_os);
-    let path = named.map_or_else(|| PathBuf::from("/etc/ssl/certs"), PathBuf::from);
-    readfile::within(&path, readfile::PATIENCE, || rustls_native_certs::load_native_certs().certs)
-        .map_err(|error| TlsError::File { path, error: error.into() })
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
-    readfile::read_in_time(path, MAX_BYTES)
-        .map_err(|error| TlsError::File { path: path.to_owned(), error: error.into() })
-}
-
-fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let certificates: Vec<_> = CertificateDer::pem_slice_iter(pem)
-        .collect::<Result<_, _>>()
-        .map_err(|_| TlsError::Certificate(path.to_owned()))?;
-    if certificates.is_empty() { Err(TlsError::Certificate(path.to_owned())) } else { Ok(certificates) }
-}
-
-/// A key, a chain, or the authorities of a whole system, which are some 300 kB.
-const MAX_BYTES: u64 = 16 << 20;

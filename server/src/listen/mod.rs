@@ -1,4 +1,4 @@
-//! Where packets come in and go out: the workers' UDP sockets and the TCP side.
+//! Where packets come in and go out: the workers' UDP sockets and the stream side, TCP and TLS.
 //!
 //! ```text
 //! recvmmsg -> serve -> sendmmsg                      a hit: one batch in, one batch out
@@ -6,6 +6,7 @@
 //!               '-> inbox <- tcp, upstream streams   what tokio's threads have for a worker
 //! ```
 
+mod accept;
 mod connections;
 mod desk;
 mod flight_key;
@@ -15,11 +16,13 @@ mod mailbox;
 mod pending;
 mod place;
 mod ports;
+mod scratch;
 mod socket;
 mod source_ports;
 mod stream_reply;
 mod taken;
 mod tcp;
+mod tls;
 mod upstreams;
 mod worker;
 

@@ -12,8 +12,8 @@ use thiserror::Error;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
+use super::accept;
 use super::inbox::Letter;
-use super::tcp;
 use crate::endpoint::{self, Endpoint};
 use crate::house::House;
 use crate::running::Running;
@@ -161,7 +161,7 @@ impl Ports {
             for (nth, socket) in sockets.into_iter().enumerate() {
                 post(nth, Letter::Open(endpoint.address, nth, socket));
             }
-            let task = handle.spawn(tcp::accept(listener, endpoint, running.clone()));
+            let task = handle.spawn(accept::accept(listener, endpoint, running.clone()));
             self.listeners.insert(endpoint, task);
         }
     }

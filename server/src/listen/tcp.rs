@@ -1,21 +1,21 @@
-//! TCP clients (RFC 7766): pipelined, answered out of order, bounded in number, time, octets and queries in flight.
+//! TCP and TLS clients (RFC 7766, RFC 7858): pipelined, answered out of order, bounded in number, time, octets and queries in flight.
 //!
 //! One task serves a connection, turn by turn: it writes what waits, and only when the kernel has taken all of it does it
 //! read and answer more. So a client that does not read is not read from.
 
-use std::cell::RefCell;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use wire::{Gate, HeldQuery, accept as gate, accept_truncated};
 
 use super::inbox::{Client, Waiter};
 use super::place::{Place, Waits};
+use super::scratch::{SCRATCH, Scratch, TOGETHER};
 use super::stream_reply::StreamReply;
+use super::tls::Tls;
 use crate::clock;
 use crate::endpoint::Endpoint;
 use crate::failure::Failure;
@@ -26,46 +26,8 @@ use crate::plugin::timeouts::TimeoutsSpec;
 use crate::running::Running;
 use crate::serve::{self, Outcome, Room, Seen, Served};
 
-/// Accepts connections on one endpoint until it is aborted.
-pub(super) async fn accept(listener: std::net::TcpListener, endpoint: Endpoint, running: Arc<Running>) {
-    let listener = match TcpListener::from_std(listener) {
-        Ok(listener) => listener,
-        Err(error) => return running.fatal(&format!("cannot serve {endpoint} (tcp): {error}")),
-    };
-    let taken = running.taken.socket(endpoint, running.inboxes.len());
-    // It was raised at the start; where it cannot be told, running out of them does.
-    let limit = sockets::raise_open_files_limit().map_or(u64::MAX, |(_, limit)| limit);
-    loop {
-        match listener.accept().await {
-            Ok((stream, peer)) => {
-                taken.note();
-                // The kernel gives the lowest number that is free: a high one says that few are left.
-                let last = stream.as_raw_fd() as u64 + RESERVED >= limit;
-                let now = clock::now();
-                let Some(place) = running.connections.enter(peer, running.since_start_ms(now)) else {
-                    continue;
-                };
-                let local = stream.local_addr().unwrap_or(endpoint.address);
-                let connection = Connection::new(endpoint, local, peer, running.clone(), place, stream, now);
-                tokio::spawn(connection.serve());
-                if last {
-                    running.connections.make_room();
-                    tokio::time::sleep(CLOSING).await;
-                }
-            }
-            Err(error) => {
-                running.io_error("accept", endpoint.address, &error, clock::now());
-                // EMFILE, ENFILE: descriptors are short.
-                if matches!(error.raw_os_error(), Some(24 | 23)) {
-                    running.connections.make_room();
-                }
-                tokio::time::sleep(CLOSING).await;
-            }
-        }
-    }
-}
-
-struct Connection {
+/// One client's connection.
+pub(super) struct Connection {
     /// Where it came in.
     endpoint: Endpoint,
     /// The address the client asked.
@@ -74,9 +36,11 @@ struct Connection {
     running: Arc<Running>,
     place: Arc<Place>,
     stream: TcpStream,
+    /// Where messages are encrypted.
+    tls: Option<Box<Tls>>,
     /// What has come and is not served: whole messages while the client does not read, else the start of one.
     came: Vec<u8>,
-    /// When its first octet came.
+    /// When its first octet came, or that of its first record.
     came_at: Instant,
     /// Octets still to come of a message that is too long and answered already: they are thrown away.
     rest: usize,
@@ -119,7 +83,7 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    fn new(
+    pub(super) fn new(
         endpoint: Endpoint,
         local: SocketAddr,
         peer: SocketAddr,
@@ -135,6 +99,7 @@ impl Connection {
             running,
             place,
             stream,
+            tls: None,
             came: Vec::new(),
             came_at: now,
             rest: 0,
@@ -147,11 +112,17 @@ impl Connection {
         }
     }
 
-    async fn serve(mut self) {
+    pub(super) async fn serve(mut self) {
         // Replies are small and must not wait for each other's ACK.
         let _ = self.stream.set_nodelay(true);
         let limits = match self.running.house.load().listeners.get(&self.endpoint) {
-            Some(listener) => listener.timeouts,
+            Some(listener) => {
+                if let Some(tls) = &listener.tls {
+                    let Ok(tls) = Tls::new(tls.config()) else { return };
+                    self.tls = Some(Box::new(tls));
+                }
+                listener.timeouts
+            }
             None => return,
         };
         self.left = limits.queries.unwrap_or(u32::MAX);
@@ -162,12 +133,24 @@ impl Connection {
             match turn {
                 Some(Turn::Again) => tokio::task::yield_now().await,
                 Some(Turn::Wait(pause)) => self.pause(pause).await,
-                Some(Turn::End) | None => return,
+                Some(Turn::End) => return self.close(),
+                None => return,
                 Some(Turn::Abort) => {
                     // An RST: octets that nobody reads must not stay in the kernel for minutes.
                     let _ = socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
                     return;
                 }
+            }
+        }
+    }
+
+    /// Tells a TLS client that this is the end, as far as the kernel takes it.
+    fn close(mut self) {
+        if let (Some(tls), true) = (&mut self.tls, self.unsent.is_empty()) {
+            let mut octets = Vec::new();
+            if tls.close(&mut octets).is_ok() {
+                // Who does not read that sees the end of the connection.
+                let _ = self.stream.try_write(&octets);
             }
         }
     }
@@ -210,7 +193,7 @@ impl Connection {
                 self.serve_what_came(scratch, now);
             }
             if !scratch.replies.is_empty() {
-                if self.write(&scratch.replies, now).is_err() {
+                if self.write(scratch, now).is_err() {
                     return Turn::End;
                 }
                 scratch.shrink();
@@ -229,8 +212,11 @@ impl Connection {
                 Ok(0) => self.ending = true,
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let half = !self.came.is_empty() || self.rest > 0;
+                    let tls = self.tls.as_deref();
+                    let half = !self.came.is_empty() || self.rest > 0 || tls.is_some_and(Tls::is_half);
                     let (since, limit) = match (half, self.served_once(limits)) {
+                        // The whole handshake has the time of one message.
+                        _ if tls.is_some_and(Tls::is_new) => (self.served_at, limits.read),
                         (true, _) => (self.came_at, limits.read),
                         (false, true) => (self.served_at, limits.idle),
                         (false, false) => (self.served_at, limits.read),
@@ -260,7 +246,8 @@ impl Connection {
     /// Tells what is waited for, and counts what is held meanwhile.
     fn rest(&mut self, waits: Waits, since: Instant, limit: Option<Duration>) -> Turn {
         self.place.set_waits(waits, self.running.since_start_ms(since));
-        let held = self.came.capacity() + self.unsent.capacity();
+        let held =
+            self.came.capacity() + self.unsent.capacity() + self.tls.as_ref().map_or(0, |tls| tls.held());
         if held != self.place.held_by_task() {
             let connections = &self.running.connections;
             if !connections.find_room(&self.place, |limit| self.place.hold(held, limit)) {
@@ -289,9 +276,17 @@ impl Connection {
         Ok(true)
     }
 
-    /// Offers the kernel replies, and keeps what it does not take.
-    fn write(&mut self, replies: &[u8], now: Instant) -> io::Result<()> {
-        let mut rest = replies;
+    /// Offers the kernel replies, encrypted where they have to be.
+    fn write(&mut self, scratch: &mut Scratch, now: Instant) -> io::Result<()> {
+        let Some(tls) = &mut self.tls else { return self.offer(&scratch.replies, now) };
+        scratch.sealed.clear();
+        tls.seal(&scratch.replies, &mut scratch.sealed).map_err(|_| io::ErrorKind::ConnectionAborted)?;
+        self.offer(&scratch.sealed, now)
+    }
+
+    /// Offers the kernel octets, and keeps what it does not take.
+    fn offer(&mut self, octets: &[u8], now: Instant) -> io::Result<()> {
+        let mut rest = octets;
         while !rest.is_empty() {
             match self.stream.try_write(rest) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -306,12 +301,40 @@ impl Connection {
 
     /// Reads once: behind the start of a message, as many octets as came. 0 is the end of the stream.
     fn read(&mut self, scratch: &mut Scratch, now: Instant) -> io::Result<usize> {
+        if self.tls.as_ref().is_some_and(|tls| tls.is_finished()) {
+            return Ok(0);
+        }
         let count = self.stream.try_read(&mut scratch.came)?;
+        let Some(tls) = &mut self.tls else {
+            self.keep(&scratch.came[..count], now);
+            return Ok(count);
+        };
+        if count > 0 && self.came.is_empty() && !tls.is_half() {
+            self.came_at = now;
+        }
+        scratch.plain.clear();
+        scratch.sealed.clear();
+        let opened = match count {
+            0 => Ok(()),
+            _ => tls.open(&scratch.came[..count], &mut scratch.plain, &mut scratch.sealed),
+        };
+        self.keep(&scratch.plain, now);
+        // What the handshake says, or why it ends.
+        if !scratch.sealed.is_empty() {
+            self.offer(&scratch.sealed, now)?;
+        }
+        opened.map_err(|_| io::ErrorKind::ConnectionAborted)?;
+        Ok(count)
+    }
+
+    /// Keeps octets of messages until they are served.
+    fn keep(&mut self, came: &[u8], now: Instant) {
+        let count = came.len();
         let thrown = count.min(self.rest);
         self.rest -= thrown;
-        let came = &scratch.came[thrown..count];
+        let came = &came[thrown..];
         if came.is_empty() {
-            return Ok(count);
+            return;
         }
         if self.came.is_empty() {
             self.came_at = now;
@@ -321,7 +344,6 @@ impl Connection {
             self.came.reserve_exact(came.len().max(self.came.len()));
         }
         self.came.extend_from_slice(came);
-        Ok(count)
     }
 
     /// Serves messages that have come whole, until enough replies are together or too many queries in flight.
@@ -465,38 +487,9 @@ impl Connection {
     }
 }
 
-/// What one thread needs for as long as a turn of one connection takes.
-struct Scratch {
-    came: Box<[u8]>,
-    reply: Vec<u8>,
-    replies: Vec<u8>,
-}
-
-impl Scratch {
-    /// Gives back what replies of uncommon size have made it.
-    fn shrink(&mut self) {
-        self.replies.clear();
-        self.replies.shrink_to(4 * TOGETHER);
-    }
-}
-
-thread_local! {
-    static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch {
-        came: vec![0; 8192].into(),
-        reply: Vec::new(),
-        replies: Vec::new(),
-    });
-}
-
-/// Descriptors that connections of clients leave to upstreams, files and pages.
-const RESERVED: u64 = 16;
-/// What a connection that gives way may take to close.
-const CLOSING: Duration = Duration::from_millis(50);
 /// As much of a message is read; what is longer is a format error, as over UDP.
 const MESSAGE_BYTES: usize = 4096;
 /// Queries that one connection may have in flight; more wait unread.
 const IN_FLIGHT: u32 = 64;
-/// Octets of replies that leave together; while the kernel does not take them, nothing more is read.
-const TOGETHER: usize = 16 * 1024;
 /// How often one connection writes and reads before it is others' turn.
 const ROUNDS: usize = 8;

@@ -32,6 +32,7 @@ pub mod step;
 pub(crate) mod table;
 pub mod template;
 pub mod timeouts;
+pub mod tls;
 pub mod whoami;
 
 use std::net::SocketAddr;

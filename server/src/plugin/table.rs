@@ -8,7 +8,7 @@ use corefile::Directive;
 use super::spec::{PluginSpec, Role, SourceSpec, StepSpec, Written};
 use super::{
     acl, bind, bufsize, cache, debug, errors, forward, header, health, hosts, loadbalance, log, r#loop,
-    metadata, minimal, multisocket, nsid, prometheus, ready, reload, rewrite, root, template, timeouts,
+    metadata, minimal, multisocket, nsid, prometheus, ready, reload, rewrite, root, template, timeouts, tls,
     whoami,
 };
 use crate::setup::args::Result;
@@ -145,7 +145,7 @@ pub(crate) static PLUGINS: &[Plugin] = &[
     dial("cache", cache::read),
     step("header", header::read),
     absent("dnssec"),
-    absent("tls"),
+    setting("tls", tls::read),
     step("minimal", minimal::read),
     source("template", template::read),
     absent("transfer"),

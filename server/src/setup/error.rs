@@ -38,7 +38,7 @@ pub enum SetupError {
         property: &'static str,
     },
     /// A scheme of CoreDNS that is not here.
-    #[error("the scheme {0:?} is not built yet; only dns:// is served")]
+    #[error("the scheme {0:?} is not built yet; only dns:// and tls:// are served")]
     SchemeNotBuilt(&'static str),
     /// A transport to upstreams that is not here.
     #[error("plugin/forward: upstreams over {0} are not built yet; name one by IP[:PORT] or tls://IP[:PORT]")]
@@ -146,6 +146,33 @@ pub enum SetupError {
         /// Where the other stands.
         first: String,
     },
+    /// TLS endpoints of two blocks on one listener that do not say the same.
+    #[error(
+        "cannot serve {server} - conflicting TLS configuration with the `tls` at {first}: {why}; write the same in both, or give each a `bind` of its own"
+    )]
+    TlsConflict {
+        /// As `tls://zone:port`.
+        server: String,
+        /// Where the other stands.
+        first: String,
+        /// What differs.
+        why: &'static str,
+    },
+    /// Two transports that want the same connections.
+    #[error(
+        "cannot serve {server} - connections to that address and port go to the server block at {first}, which has another transport; choose another port or address"
+    )]
+    TransportConflict {
+        /// As `tls://zone:port`.
+        server: String,
+        /// Where the other stands.
+        first: String,
+    },
+    /// A TLS endpoint without a certificate.
+    #[error(
+        "{0:?} wants `tls CERT KEY` in this server block: without it nothing would be encrypted; add it, or serve dns://"
+    )]
+    NoCertificate(String),
     /// A zone that is no domain name.
     #[error("{found:?} is not a zone: {error}")]
     Zone {

@@ -19,6 +19,7 @@ pub use error::SetupError;
 use crate::endpoint::Transport;
 use crate::plugin::spec::{PluginSpec, Role, Written};
 use crate::plugin::table::{self, PLUGINS};
+use crate::plugin::tls::TlsSpec;
 use args::{Args, Result, no_block, zone_text};
 
 /// A whole Corefile.
@@ -120,21 +121,19 @@ impl Spec {
 fn read_block(block: &corefile::ServerBlock, default_port: u16) -> Result<BlockSpec> {
     let mut keys = Vec::new();
     for key in &block.keys {
-        let scheme = match key.scheme {
-            Scheme::Dns => None,
-            Scheme::Tls => Some("tls://"),
-            Scheme::Grpc => Some("grpc://"),
-            Scheme::Https => Some("https://"),
-            Scheme::Https3 => Some("https3://"),
-            Scheme::Quic => Some("quic://"),
-        };
-        if let Some(scheme) = scheme {
-            return Err(Located::new(&key.written.at, SetupError::SchemeNotBuilt(scheme)));
+        let (transport, default_port) = match key.scheme {
+            Scheme::Dns => Ok((Transport::Dns, default_port)),
+            Scheme::Tls => Ok((Transport::Tls, TLS_PORT)),
+            Scheme::Grpc => Err("grpc://"),
+            Scheme::Https => Err("https://"),
+            Scheme::Https3 => Err("https3://"),
+            Scheme::Quic => Err("quic://"),
         }
+        .map_err(|scheme| Located::new(&key.written.at, SetupError::SchemeNotBuilt(scheme)))?;
         for zone in &key.zones {
             keys.push(Key {
                 zone: zone_text(zone, &key.written.at)?,
-                transport: Transport::Dns,
+                transport,
                 port: key.port.unwrap_or(default_port),
                 at: key.written.at.clone(),
             });
@@ -152,6 +151,11 @@ fn read_block(block: &corefile::ServerBlock, default_port: u16) -> Result<BlockS
             read.plugins.push((plugin.name, role));
         }
     }
+    let encrypted = block.keys.iter().find(|key| key.scheme == Scheme::Tls);
+    if let (Some(key), None) = (encrypted, read.get::<TlsSpec>()) {
+        let error = SetupError::NoCertificate(key.written.text.clone());
+        return Err(Located::new(&key.written.at, error));
+    }
     Ok(read)
 }
 
@@ -167,6 +171,9 @@ fn known(directive: &Directive) -> Result<()> {
     };
     Err(Located::new(&directive.name.at, error))
 }
+
+/// As in CoreDNS, whatever `-dns.port` says.
+const TLS_PORT: u16 = 853;
 
 #[cfg(test)]
 pub(crate) mod tests {
@@ -245,6 +252,7 @@ pub(crate) mod tests {
         "root /etc",
         "template ANY ANY",
         "timeouts {\nread 2s\n}",
+        "tls cert.pem key.pem",
         "whoami",
     ];
 
@@ -335,12 +343,20 @@ pub(crate) mod tests {
             ("10.0.0.0/24", 53, "0.0.10.in-addr.arpa. 53"),
             ("10.0.0.0/15:54", 53, "0.10.in-addr.arpa. 54, 1.10.in-addr.arpa. 54"),
             ("2001:db8::/32", 53, "8.b.d.0.1.0.0.2.ip6.arpa. 53"),
+            ("tls://.", 53, ". tls 853"),
+            ("tls://a.org:5553 .", 54, "a.org. tls 5553, . 54"),
         ] {
-            let text = format!("{key} {{\nwhoami\n}}\n");
+            let text = format!("{key} {{\nwhoami\ntls cert key\n}}\n");
             let corefile =
                 corefile::read_text("Corefile", text.as_bytes(), Path::new("/"), &|_| None).unwrap();
             let keys = &Spec::read(&corefile, port).unwrap().blocks[0].keys;
-            let zones: Vec<String> = keys.iter().map(|key| format!("{} {}", key.zone, key.port)).collect();
+            let zones: Vec<String> = keys
+                .iter()
+                .map(|key| match key.transport {
+                    Transport::Dns => format!("{} {}", key.zone, key.port),
+                    Transport::Tls => format!("{} tls {}", key.zone, key.port),
+                })
+                .collect();
             assert_eq!(zones.join(", "), expected, "{key}");
         }
     }
@@ -352,24 +368,24 @@ pub(crate) mod tests {
             ("# nothing\n", "Corefile: the Corefile holds no server block; expected at least `. { ... }`"),
             ("a..b {\nwhoami\n}\n", "Corefile:1:1: the zone `a..b` has an empty label"),
             (
-                "tls://. {\nwhoami\n}\n",
-                "Corefile:1:1: the scheme \"tls://\" is not built yet; only dns:// is served",
+                ". tls://.:5553 {\nwhoami\n}\n",
+                "Corefile:1:3: \"tls://.:5553\" wants `tls CERT KEY` in this server block: without it nothing would be encrypted; add it, or serve dns://",
             ),
             (
                 ". grpc://. {\nwhoami\n}\n",
-                "Corefile:1:3: the scheme \"grpc://\" is not built yet; only dns:// is served",
+                "Corefile:1:3: the scheme \"grpc://\" is not built yet; only dns:// and tls:// are served",
             ),
             (
                 "https://.:443 {\nwhoami\n}\n",
-                "Corefile:1:1: the scheme \"https://\" is not built yet; only dns:// is served",
+                "Corefile:1:1: the scheme \"https://\" is not built yet; only dns:// and tls:// are served",
             ),
             (
                 "https3://. {\nwhoami\n}\n",
-                "Corefile:1:1: the scheme \"https3://\" is not built yet; only dns:// is served",
+                "Corefile:1:1: the scheme \"https3://\" is not built yet; only dns:// and tls:// are served",
             ),
             (
                 "quic://. {\nwhoami\n}\n",
-                "Corefile:1:1: the scheme \"quic://\" is not built yet; only dns:// is served",
+                "Corefile:1:1: the scheme \"quic://\" is not built yet; only dns:// and tls:// are served",
             ),
         ] {
             assert_eq!(spec(text).err().as_deref(), Some(error), "{text:?}");

@@ -1,12 +1,17 @@
-//! Certificates for TLS upstreams.
+//! Certificates for TLS upstreams, for our own TLS endpoints, and for their clients.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, date_time_ymd};
-use rustls::ServerConfig;
-use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use rcgen::{
+    BasicConstraints, Certificate, CertificateParams, CertifiedIssuer, IsCa, KeyPair, date_time_ymd,
+};
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+
+use crate::place::publish;
+use crate::tcp::TlsClient;
 
 /// A certificate authority of one test.
 pub struct Authority {
@@ -33,6 +38,46 @@ impl Authority {
         let path = directory.join("ca.pem");
         std::fs::write(&path, self.issuer.pem()).expect("the test's directory is writable");
         path
+    }
+
+    /// Writes a certificate for `host` (a name or an address), and its key: `cert.pem` and `key.pem`, each in one step.
+    ///
+    /// # Panics
+    /// When the directory cannot be written.
+    pub fn certify(&self, directory: &Path, host: &str) {
+        let (certificate, key) = self.signed(host);
+        publish(&directory.join("cert.pem"), certificate.pem());
+        publish(&directory.join("key.pem"), key.serialize_pem());
+    }
+
+    /// A client that trusts this authority alone and expects a server to be `host`. It shows a certificate of `shows`.
+    ///
+    /// # Panics
+    /// Where `host` is no name.
+    pub fn client(&self, host: &str, shows: Option<&Self>) -> TlsClient {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.issuer.der().clone()).expect("its own certificate is good");
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("ring knows the default versions")
+            .with_root_certificates(roots);
+        let config = match shows.map(|shows| shows.signed("client.example")) {
+            Some((certificate, key)) => {
+                let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+                let config = builder.with_client_auth_cert(vec![certificate.der().clone()], key);
+                config.expect("key and certificate belong together")
+            }
+            None => builder.with_no_client_auth(),
+        };
+        let name = ServerName::try_from(host.to_owned()).expect("a test's host name is a name");
+        TlsClient { config: Arc::new(config), name }
+    }
+
+    fn signed(&self, host: &str) -> (Certificate, KeyPair) {
+        let key = KeyPair::generate().expect("keys can be made");
+        let params = CertificateParams::new(vec![host.to_owned()]).expect("a test's host name is a name");
+        (params.signed_by(&key, &self.issuer).expect("a certificate can be signed"), key)
     }
 
     /// What a server for `host` (a name or an address) presents; if `expired`, since 2020 in vain.

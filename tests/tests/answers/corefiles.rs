@@ -49,6 +49,17 @@ pub(crate) fn properties() -> Vec<Setup> {
         setup("whoami", block("whoami"), [full("."), two_opt(".")].concat()),
         setup("zone", "example.org:@PORT@ {\nbind @IP@\nforward . @UP@\n}\n".to_owned(), full("example.org")),
     ];
+    // Those of CoreDNS's page on `tls`, and its options.
+    for (tls, directives) in [
+        ("tls cert.pem key.pem ca.pem", "forward . @DIR@/resolv.conf"),
+        ("tls cert.pem key.pem {\nclient_auth request\n}", "cache\nforward . @UP@"),
+        ("tls cert.pem key.pem ca.pem {\nclient_auth verify_if_given\n}", "whoami"),
+    ] {
+        let text = format!("tls://.:@PORT@ {{\nbind @IP@\nroot @DIR@\n{tls}\n{directives}\n}}\n");
+        // What no datagram of CoreDNS's carries is refused here over any transport.
+        let queries = full(".").into_iter().filter(|query| query.what != "oversize 4097").collect();
+        setups.push(setup(tls, text, queries));
+    }
     for directives in ROWS {
         let queries = [short("."), hosts(), templates()].concat();
         setups.push(setup(directives, block(directives), queries));

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tests::{Connection, now};
+use tests::{Connection, TlsClient, now};
 
 /// What is sent, the same to both.
 #[derive(Debug, Clone)]
@@ -33,9 +33,12 @@ pub(crate) struct Seen {
     pub(crate) port: u16,
 }
 
-/// Sends the query to both, and waits for both.
-pub(crate) fn ask_both(query: &Query, servers: [SocketAddr; 2]) -> [Seen; 2] {
-    if query.tcp { servers.map(|server| over_tcp(query, server)) } else { over_udp(query, servers) }
+/// Sends the query to both, and waits for both; over TLS where there is a client for that.
+pub(crate) fn ask_both(query: &Query, servers: [SocketAddr; 2], tls: Option<&TlsClient>) -> [Seen; 2] {
+    match query.tcp || tls.is_some() {
+        true => servers.map(|server| over_stream(query, server, tls)),
+        false => over_udp(query, servers),
+    }
 }
 
 /// From one port, so that both see the same client.
@@ -71,10 +74,13 @@ fn over_udp(query: &Query, servers: [SocketAddr; 2]) -> [Seen; 2] {
 }
 
 /// Replies are awaited until there is one for each message, or the end of the connection or of the time.
-fn over_tcp(query: &Query, server: SocketAddr) -> Seen {
+fn over_stream(query: &Query, server: SocketAddr, tls: Option<&TlsClient>) -> Seen {
     let patience = if query.quiet { SILENCE } else { PATIENCE };
-    let mut connection =
-        Connection::open(server, patience).unwrap_or_else(|error| panic!("{server}: {error:#}"));
+    let connection = match tls {
+        Some(client) => Connection::open_tls(server, client, patience),
+        None => Connection::open(server, patience),
+    };
+    let mut connection = connection.unwrap_or_else(|error| panic!("{server}: {error:#}"));
     let port = connection.port();
     for message in &query.messages {
         // The server may have ended the connection over an earlier message.

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 
-use tests::{Server, Upstream, fresh_ip, port, tempdir};
+use tests::{Authority, Server, Upstream, fresh_ip, port, tempdir};
 
 use crate::allowed::{self, Tally};
 use crate::coredns::CoreDns;
@@ -14,7 +14,7 @@ use crate::exchange::{Query, Seen, ask_both};
 use crate::metrics;
 use crate::zone;
 
-/// A Corefile, in which `@IP@` and `@IP2@` are listen addresses, `@UP@` and `@UP2@` upstreams, `@PORT@` the port, and `@DIR@` a directory with hosts files.
+/// A Corefile, in which `@IP@` and `@IP2@` are listen addresses, `@UP@` and `@UP2@` upstreams, `@PORT@` the port, and `@DIR@` a directory with hosts files and a certificate. Where it has a TLS endpoint every query goes to that.
 #[derive(Debug, Clone)]
 pub(crate) struct Setup {
     /// What it is there for.
@@ -47,6 +47,10 @@ pub(crate) fn run(program: &Path, setup: &Setup, tally: &mut Tally) -> Vec<Strin
     // As `nameserver` lines have no port, the upstream is where the default one leads.
     let list = format!("nameserver {}\n", upstreams[0].address().ip());
     std::fs::write(directory.path().join("resolv.conf"), list).expect("the test's directory is writable");
+    let authority = Authority::new();
+    authority.certify(directory.path(), "dns.example");
+    authority.write(directory.path());
+    let tls = setup.text.contains("tls://").then(|| authority.client("dns.example", None));
     let ips = [[fresh_ip(), fresh_ip()], [fresh_ip(), fresh_ip()]];
     let text = |ips: [Ipv4Addr; 2]| {
         setup
@@ -70,7 +74,7 @@ pub(crate) fn run(program: &Path, setup: &Setup, tally: &mut Tally) -> Vec<Strin
         }
         for (query, clean) in setup.queries.iter().zip(&mut clean).filter(|(_, clean)| pass < 3 || **clean) {
             let servers = [0, 1].map(|n| SocketAddr::from((ips[n][query.listener], port())));
-            let seen = ask_both(query, servers);
+            let seen = ask_both(query, servers, tls.as_ref());
             tally.queries += 1;
             *clean &= judge(setup, query, pass, &seen, tally, &mut unlisted);
         }

@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use tests::{Ask, Options, Server, assert_contains, fresh_ip, output, tempdir};
+use tempfile::TempDir;
+use tests::{Ask, Authority, Options, Server, assert_contains, fresh_ip, output, tempdir};
 
 use super::{PATIENCE, check, localdns, read, root, stderr};
 
@@ -32,7 +33,7 @@ fn corefiles(page: &str) -> impl Iterator<Item = &str> {
 
 /// Those that are whole.
 fn examples(page: &str) -> impl Iterator<Item = &str> {
-    corefiles(page).filter(|text| text.starts_with(".:1053 {\n"))
+    corefiles(page).filter(|text| text.starts_with(".:1053 "))
 }
 
 /// Where a property stands in an example, and the others of its directive.
@@ -120,7 +121,7 @@ fn every_example_of_a_page_starts_and_answers() {
         for example in examples(&page) {
             let shown = |line: &str| line.split_whitespace().next() == Some(&name);
             assert!(example.lines().any(shown), "{name}: {example}");
-            let directory = tempdir();
+            let directory = certified();
             let (ip, silent) = (fresh_ip(), fresh_ip());
             let whoami = if name == "whoami" { "" } else { "    whoami\n" };
             let corefile = example
@@ -143,11 +144,15 @@ fn every_example_of_a_page_starts_and_answers() {
 
 #[test]
 fn every_property_of_an_example_can_stand_alone_and_is_read() {
+    let directory = certified();
+    let here = directory.path().to_string_lossy();
     let mut count = 0;
     for (name, page) in pages() {
         for example in examples(&page) {
+            let example =
+                if name == "tls" { example.replace("/etc/localdns", &here) } else { example.to_owned() };
             let lines: Vec<&str> = example.lines().collect();
-            for property in properties(example, &name) {
+            for property in properties(&example, &name) {
                 let mut alone = lines.clone();
                 for other in &property.others {
                     let word = lines[*other].split_whitespace().next().unwrap_or_default();
@@ -196,6 +201,14 @@ fn every_fragment_of_a_page_without_placeholders_is_taken() {
             assert!(output.status.success(), "{name}: {fragment}: {}", stderr(&output));
         }
     }
+}
+
+/// A directory with a certificate, its key and its authority.
+fn certified() -> TempDir {
+    let (directory, authority) = (tempdir(), Authority::new());
+    authority.certify(directory.path(), "dns.example");
+    authority.write(directory.path());
+    directory
 }
 
 /// The properties that CoreDNS's documents list and that are served.
@@ -268,4 +281,5 @@ const PROPERTIES: &[(&str, &[&str])] = &[
         &["additional", "answer", "authority", "ederror", "expr", "fallthrough", "match", "rcode", "var"],
     ),
     ("timeouts", &["idle", "maxtcpqueries", "read", "write"]),
+    ("tls", &["client_auth", "keylog"]),
 ];

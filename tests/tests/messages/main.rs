@@ -5,9 +5,10 @@ mod streams;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::time::Duration;
 
+use tempfile::TempDir;
 use tests::{
-    Action, Ask, Asked, Connection, Message, Says, Server, Transport, Upstream, ask, eventually,
-    exchange_udp, free_port, fresh_ip, header, port,
+    Action, Ask, Asked, Authority, Connection, Message, Says, Server, TlsClient, Transport, Upstream, ask,
+    eventually, exchange_udp, free_port, fresh_ip, header, port, tempdir,
 };
 
 #[test]
@@ -60,12 +61,13 @@ fn broken_and_foreign_messages_get_the_rcode_that_operators_expect() {
     for (what, flags, counts, parts, rcode) in rows {
         let mut octets = header(0x1234, flags, counts);
         parts.iter().for_each(|part| octets.extend(*part));
-        let mut connection = Connection::open(dns.at, Duration::from_secs(2)).unwrap();
-        connection.send(&octets).unwrap();
         let udp = exchange_udp(dns.at, &octets, Duration::from_secs(2))
             .unwrap_or_else(|error| panic!("{what}: {error:#}"));
-        let tcp = connection.receive().unwrap_or_else(|error| panic!("{what} over TCP: {error:#}"));
-        for reply in [udp, tcp] {
+        let [tcp, tls] = dns.connections(Duration::from_secs(2)).map(|mut connection| {
+            connection.send(&octets).unwrap();
+            connection.receive().unwrap_or_else(|error| panic!("{what} over a stream: {error:#}"))
+        });
+        for reply in [udp, tcp, tls] {
             let message = Message::decode(&reply).unwrap_or_else(|error| panic!("{what}: {error:#}"));
             assert_eq!((message.id, message.rcode()), (0x1234, rcode), "{what}");
             assert_eq!(
@@ -383,8 +385,11 @@ fn bufsize_lowers_what_a_client_may_get() {
 /// A server with a name in every kind of source.
 struct Dns {
     at: SocketAddr,
+    tls: SocketAddr,
+    client: TlsClient,
     server: Server,
     upstream: Upstream,
+    _files: TempDir,
 }
 
 impl Dns {
@@ -392,12 +397,29 @@ impl Dns {
         let (ip, port) = (fresh_ip(), port());
         let upstream = Upstream::start(fresh_ip(), good);
         let hosts: String = (0..100).map(|n| format!("192.0.2.{n} many.hosts.example\n")).collect();
+        let (files, authority) = (tempdir(), Authority::new());
+        authority.certify(files.path(), "dns.example");
         let text = format!(
-            ".:{port} {{\nbind {ip}\nhosts {{\n192.0.2.80 www.hosts.example\n{hosts}fallthrough\n}}\n\
+            ".:{port} tls://.:{} {{\nbind {ip}\nroot {}\ntls cert.pem key.pem\nhosts {{\n192.0.2.80 www.hosts.example\n{hosts}fallthrough\n}}\n\
              template ANY ANY template {{\nrcode NXDOMAIN\n}}\ncache\nforward . {}\n}}\n",
+            port + 1,
+            files.path().display(),
             upstream.word()
         );
-        Self { at: (ip, port).into(), server: Server::start(&text), upstream }
+        Self {
+            at: (ip, port).into(),
+            tls: (ip, port + 1).into(),
+            client: authority.client("dns.example", None),
+            server: Server::start(&text),
+            upstream,
+            _files: files,
+        }
+    }
+
+    /// A connection over TCP, and one over TLS.
+    fn connections(&self, timeout: Duration) -> [Connection; 2] {
+        [Connection::open(self.at, timeout), Connection::open_tls(self.tls, &self.client, timeout)]
+            .map(|connection| connection.expect("the server takes connections"))
     }
 
     fn assert_serves(&self) {

@@ -11,54 +11,61 @@ use super::{Dns, good};
 #[test]
 fn a_hundred_queries_on_one_connection_are_all_answered() {
     let dns = Dns::start();
-    let mut connection = Connection::open(dns.at, Duration::from_secs(5)).unwrap();
-    for id in 0..100 {
-        let name = ["www.hosts.example".to_owned(), format!("n{id}.example")][usize::from(id % 2)].clone();
-        connection.send(&Ask::new(&name, "A").id(id).bytes()).unwrap();
+    for mut connection in dns.connections(Duration::from_secs(5)) {
+        for id in 0..100 {
+            let name =
+                ["www.hosts.example".to_owned(), format!("n{id}.example")][usize::from(id % 2)].clone();
+            connection.send(&Ask::new(&name, "A").id(id).bytes()).unwrap();
+        }
+        let mut ids: Vec<u16> = (0..100).map(|_| connection.message().unwrap().id).collect();
+        ids.sort_unstable();
+        assert_eq!(ids, (0..100).collect::<Vec<_>>());
     }
-    let mut ids: Vec<u16> = (0..100).map(|_| connection.message().unwrap().id).collect();
-    ids.sort_unstable();
-    assert_eq!(ids, (0..100).collect::<Vec<_>>());
 }
 
 #[test]
 fn a_slow_answer_does_not_hold_up_the_next_on_its_connection() {
     let dns = Dns::start();
     dns.upstream.answer_by(|asked| good(asked).after(Duration::from_millis(700)));
-    let mut connection = Connection::open(dns.at, Duration::from_secs(3)).unwrap();
-    connection.send(&Ask::new("slow.example", "A").id(1).bytes()).unwrap();
-    connection.send(&Ask::new("www.hosts.example", "A").id(2).bytes()).unwrap();
-    assert_eq!([connection.message().unwrap().id, connection.message().unwrap().id], [2, 1]);
+    for (mut connection, slow) in dns.connections(Duration::from_secs(3)).into_iter().zip(["slow", "slower"])
+    {
+        connection.send(&Ask::new(&format!("{slow}.example"), "A").id(1).bytes()).unwrap();
+        connection.send(&Ask::new("www.hosts.example", "A").id(2).bytes()).unwrap();
+        assert_eq!([connection.message().unwrap().id, connection.message().unwrap().id], [2, 1]);
+    }
 }
 
 #[test]
 fn a_client_that_finished_sending_still_gets_its_answers() {
     let dns = Dns::start();
     dns.upstream.answer_by(|asked| good(asked).after(Duration::from_millis(200)));
-    let mut connection = Connection::open(dns.at, Duration::from_secs(3)).unwrap();
-    connection.send(&Ask::new("slow.example", "A").id(1).bytes()).unwrap();
-    connection.send(&Ask::new("www.hosts.example", "A").id(2).bytes()).unwrap();
-    connection.finish().unwrap();
-    let mut ids = [connection.message().unwrap().id, connection.message().unwrap().id];
-    ids.sort_unstable();
-    assert_eq!(ids, [1, 2]);
-    assert!(connection.is_closed_by_peer());
+    for (mut connection, slow) in dns.connections(Duration::from_secs(3)).into_iter().zip(["slow", "slower"])
+    {
+        connection.send(&Ask::new(&format!("{slow}.example"), "A").id(1).bytes()).unwrap();
+        connection.send(&Ask::new("www.hosts.example", "A").id(2).bytes()).unwrap();
+        connection.finish().unwrap();
+        let mut ids = [connection.message().unwrap().id, connection.message().unwrap().id];
+        ids.sort_unstable();
+        assert_eq!(ids, [1, 2]);
+        assert!(connection.is_closed_by_peer());
+    }
 }
 
 #[test]
 fn a_query_may_come_octet_by_octet_and_many_in_one_segment() {
     let dns = Dns::start();
-    let mut connection = Connection::open(dns.at, Duration::from_secs(3)).unwrap();
     let query = Ask::new("www.hosts.example", "A").id(7).bytes();
     let framed = [&u16::try_from(query.len()).unwrap().to_be_bytes()[..], &query].concat();
-    for octet in &framed {
-        connection.send_octets(&[*octet]).unwrap();
-        sleep(Duration::from_millis(2));
-    }
-    assert_eq!(connection.message().unwrap().id, 7);
-    connection.send_octets(&framed.repeat(20)).unwrap();
-    for _ in 0..20 {
+    for mut connection in dns.connections(Duration::from_secs(3)) {
+        for octet in &framed {
+            connection.send_octets(&[*octet]).unwrap();
+            sleep(Duration::from_millis(2));
+        }
         assert_eq!(connection.message().unwrap().id, 7);
+        connection.send_octets(&framed.repeat(20)).unwrap();
+        for _ in 0..20 {
+            assert_eq!(connection.message().unwrap().id, 7);
+        }
     }
 }
 

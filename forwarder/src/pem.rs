@@ -1,0 +1,81 @@
+//! Certificates and keys in PEM form, from files and from the system: for upstreams here, and for whoever else speaks TLS.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+
+use rustls::RootCertStore;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+use crate::TlsError;
+
+/// Reads a file, in time.
+///
+/// # Errors
+/// [`TlsError::File`].
+pub fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
+    readfile::read_in_time(path, MOST_BYTES)
+        .map_err(|error| TlsError::File { path: path.to_owned(), error: error.into() })
+}
+
+/// The certificates in a file's content, at least one.
+///
+/// # Errors
+/// [`TlsError::Certificate`].
+pub fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let certificates: Vec<_> = CertificateDer::pem_slice_iter(pem)
+        .collect::<Result<_, _>>()
+        .map_err(|_| TlsError::Certificate(path.to_owned()))?;
+    if certificates.is_empty() { Err(TlsError::Certificate(path.to_owned())) } else { Ok(certificates) }
+}
+
+/// The private key in a file's content.
+///
+/// # Errors
+/// [`TlsError::Key`].
+pub fn private_key(path: &Path, pem: &[u8]) -> Result<PrivateKeyDer<'static>, TlsError> {
+    PrivateKeyDer::from_pem_slice(pem).map_err(|_| TlsError::Key(path.to_owned()))
+}
+
+/// The authorities in a file's content.
+///
+/// # Errors
+/// [`TlsError::Certificate`].
+pub fn roots(path: &Path, pem: &[u8]) -> Result<RootCertStore, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(path, pem)? {
+        roots.add(certificate).map_err(|_| TlsError::Certificate(path.to_owned()))?;
+    }
+    Ok(roots)
+}
+
+/// The authorities of the system, or what the environment names in their place, with octets that tell two such lists apart.
+///
+/// # Errors
+/// [`TlsError::File`] where they cannot be read in time: their library opens whatever it finds there.
+pub fn system_roots() -> Result<(RootCertStore, Vec<u8>), TlsError> {
+    let named = ["SSL_CERT_FILE", "SSL_CERT_DIR"].into_iter().find_map(std::env::var_os);
+    let path = named.map_or_else(|| PathBuf::from("/etc/ssl/certs"), PathBuf::from);
+    let mut system =
+        readfile::within(&path, readfile::PATIENCE, || rustls_native_certs::load_native_certs().certs)
+            .map_err(|error| TlsError::File { path, error: error.into() })?;
+    system.sort_unstable_by(|one, other| one.as_ref().cmp(other.as_ref()));
+    let digest = digest(&system);
+    let mut roots = RootCertStore::empty();
+    // A system's store may hold some that rustls does not take; the others serve. None at all shows as UnknownIssuer at the
+    // first handshake.
+    roots.add_parsable_certificates(system);
+    Ok((roots, digest))
+}
+
+/// Eight octets that tell two lists of certificates apart. Nobody who could choose them needs to.
+fn digest(certificates: &[CertificateDer<'_>]) -> Vec<u8> {
+    let mut hasher = DefaultHasher::new();
+    for certificate in certificates {
+        certificate.as_ref().hash(&mut hasher);
+    }
+    hasher.finish().to_be_bytes().into()
+}
+
+/// A key, a chain, or the authorities of a whole system, which are some 300 kB.
+pub const MOST_BYTES: u64 = 16 << 20;

@@ -1,0 +1,36 @@
+//! Room that the connections of one thread share, turn by turn.
+
+use std::cell::RefCell;
+
+/// What one thread needs for as long as a turn of one connection takes.
+pub(super) struct Scratch {
+    pub(super) came: Box<[u8]>,
+    /// What came, decrypted, and what leaves, encrypted.
+    pub(super) plain: Vec<u8>,
+    pub(super) sealed: Vec<u8>,
+    pub(super) reply: Vec<u8>,
+    pub(super) replies: Vec<u8>,
+}
+
+impl Scratch {
+    /// Gives back what replies of uncommon size have made it.
+    pub(super) fn shrink(&mut self) {
+        self.replies.clear();
+        self.replies.shrink_to(4 * TOGETHER);
+        self.sealed.clear();
+        self.sealed.shrink_to(4 * TOGETHER);
+    }
+}
+
+thread_local! {
+    pub(super) static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch {
+        came: vec![0; 8192].into(),
+        plain: Vec::new(),
+        sealed: Vec::new(),
+        reply: Vec::new(),
+        replies: Vec::new(),
+    });
+}
+
+/// Octets of replies that leave together; while the kernel does not take them, nothing more is read.
+pub(super) const TOGETHER: usize = 16 * 1024;

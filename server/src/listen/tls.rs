@@ -1,0 +1,206 @@
+//! TLS on a client's connection: records of the socket in, the client's octets out, and back. No I/O: who reads and writes
+//! the socket drives it. What rustls would keep of records that have not come whole is kept here, and counted.
+
+use std::sync::Arc;
+
+use rustls::ServerConfig;
+use rustls::server::UnbufferedServerConnection;
+use rustls::unbuffered::{
+    ConnectionState, EncodeError, EncryptError, InsufficientSizeError, UnbufferedStatus,
+};
+
+/// One connection's TLS.
+pub(super) struct Tls {
+    connection: UnbufferedServerConnection,
+    /// Records, or messages of the handshake, that have not come whole.
+    came: Vec<u8>,
+    progress: Progress,
+    /// Octets of the client's certificates, which are kept.
+    certificates: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    /// Nothing has come.
+    New,
+    Handshake,
+    Established,
+    /// The client has said that it sends no more.
+    Finished,
+}
+
+/// The client broke the protocol, or is not let in; what it is told was written.
+#[derive(Debug)]
+pub(super) struct Broken;
+
+impl Tls {
+    pub(super) fn new(config: Arc<ServerConfig>) -> Result<Self, Broken> {
+        let connection = UnbufferedServerConnection::new(config).map_err(|_| Broken)?;
+        Ok(Self { connection, came: Vec::new(), progress: Progress::New, certificates: 0 })
+    }
+
+    /// Takes octets of the socket. What the client says goes to the end of `plain`, what TLS itself has to say to the end of
+    /// `out`.
+    pub(super) fn open(
+        &mut self,
+        octets: &[u8],
+        plain: &mut Vec<u8>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Broken> {
+        if self.progress == Progress::New {
+            self.progress = Progress::Handshake;
+        }
+        let mut came = std::mem::take(&mut self.came);
+        came.reserve_exact(octets.len());
+        came.extend_from_slice(octets);
+        let (mut from, mut result) = (0, Ok(()));
+        loop {
+            let UnbufferedStatus { mut discard, state, .. } =
+                self.connection.process_tls_records(&mut came[from..]);
+            let goes_on = match state {
+                Ok(ConnectionState::ReadTraffic(mut traffic)) => {
+                    while let Some(Ok(record)) = traffic.next_record() {
+                        plain.extend_from_slice(record.payload);
+                        discard += record.discard;
+                    }
+                    true
+                }
+                Ok(ConnectionState::EncodeTlsData(mut data)) => {
+                    grow(out, |room| match data.encode(room) {
+                        Err(EncodeError::InsufficientSize(more)) => Err(Some(more)),
+                        other => other.map_err(|_| None),
+                    })?;
+                    true
+                }
+                Ok(ConnectionState::TransmitTlsData(data)) => {
+                    data.done();
+                    true
+                }
+                Ok(ConnectionState::PeerClosed) => {
+                    self.progress = Progress::Finished;
+                    true
+                }
+                Ok(ConnectionState::WriteTraffic(_)) => {
+                    if self.progress == Progress::Handshake {
+                        self.progress = Progress::Established;
+                    }
+                    false
+                }
+                Ok(_) => false,
+                // Once more, for the alert that tells the client why.
+                Err(_) => std::mem::replace(&mut result, Err(Broken)).is_ok(),
+            };
+            from += discard;
+            if !goes_on {
+                break;
+            }
+        }
+        if self.progress == Progress::Finished || result.is_err() {
+            came = Vec::new();
+        } else if from > 0 {
+            came = came[from..].to_vec();
+        }
+        self.came = came;
+        if self.certificates == 0
+            && let Some(certificates) = self.connection.peer_certificates()
+        {
+            self.certificates = certificates.iter().map(|certificate| certificate.len()).sum();
+        }
+        result
+    }
+
+    /// Encrypts what the client is told, to the end of `out`.
+    pub(super) fn seal(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
+        self.write(out, |traffic, room| traffic.encrypt(plain, room))
+    }
+
+    /// Tells the client that nothing more comes.
+    pub(super) fn close(&mut self, out: &mut Vec<u8>) -> Result<(), Broken> {
+        self.write(out, |traffic, room| traffic.queue_close_notify(room))
+    }
+
+    fn write(
+        &mut self,
+        out: &mut Vec<u8>,
+        mut write: impl FnMut(&mut WriteTraffic<'_>, &mut [u8]) -> Result<usize, EncryptError>,
+    ) -> Result<(), Broken> {
+        loop {
+            let UnbufferedStatus { discard, state, .. } = self.connection.process_tls_records(&mut self.came);
+            let written = match state {
+                Ok(ConnectionState::EncodeTlsData(mut data)) => {
+                    grow(out, |room| match data.encode(room) {
+                        Err(EncodeError::InsufficientSize(more)) => Err(Some(more)),
+                        other => other.map_err(|_| None),
+                    })?;
+                    false
+                }
+                Ok(ConnectionState::TransmitTlsData(data)) => {
+                    data.done();
+                    false
+                }
+                Ok(ConnectionState::WriteTraffic(mut traffic)) => {
+                    grow(out, |room| match write(&mut traffic, room) {
+                        Err(EncryptError::InsufficientSize(more)) => Err(Some(more)),
+                        other => other.map_err(|_| None),
+                    })?;
+                    true
+                }
+                // The handshake is not over, or the connection is.
+                _ => return Err(Broken),
+            };
+            self.came.drain(..discard);
+            if written {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Whether the client has begun to speak and messages cannot be exchanged yet.
+    pub(super) fn is_in_handshake(&self) -> bool {
+        self.progress == Progress::Handshake
+    }
+
+    /// Whether messages cannot be exchanged yet.
+    pub(super) fn is_new(&self) -> bool {
+        matches!(self.progress, Progress::New | Progress::Handshake)
+    }
+
+    /// Whether part of a record has come.
+    pub(super) fn is_half(&self) -> bool {
+        self.is_in_handshake() || !self.came.is_empty()
+    }
+
+    /// Whether the client sends no more.
+    pub(super) fn is_finished(&self) -> bool {
+        self.progress == Progress::Finished
+    }
+
+    /// Octets that the client makes us hold, beside what every connection has.
+    pub(super) fn held(&self) -> usize {
+        self.came.capacity() + self.certificates
+    }
+}
+
+type WriteTraffic<'c> = rustls::unbuffered::WriteTraffic<'c, rustls::server::ServerConnectionData>;
+
+/// Has `write` write to the end of `out`, with as much room as it needs.
+fn grow(
+    out: &mut Vec<u8>,
+    mut write: impl FnMut(&mut [u8]) -> Result<usize, Option<InsufficientSizeError>>,
+) -> Result<(), Broken> {
+    let (start, mut room) = (out.len(), 0);
+    loop {
+        out.resize(start + room, 0);
+        match write(&mut out[start..]) {
+            Ok(written) => {
+                out.truncate(start + written);
+                return Ok(());
+            }
+            Err(Some(more)) if more.required_size > room => room = more.required_size,
+            Err(_) => {
+                out.truncate(start);
+                return Err(Broken);
+            }
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! `client_auth`: which certificates of clients are asked for, and which are good.
+
+use std::sync::Arc;
+
+use forwarder::TlsError;
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
+
+/// What is asked of clients: the values of Go's `tls.ClientAuthType`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClientAuth {
+    /// Nothing.
+    NoCert,
+    /// A certificate, of whomever, if they have one.
+    Request,
+    /// A certificate, of whomever.
+    Require,
+    /// A good certificate, if they send one.
+    VerifyIfGiven,
+    /// A good certificate.
+    RequireAndVerify,
+}
+
+impl ClientAuth {
+    /// What belongs behind `client_auth`.
+    pub(super) const EXPECTED: &str = "nocert, request, require, verify_if_given or require_and_verify";
+
+    pub(super) fn read(word: &str) -> Option<Self> {
+        Some(match word {
+            "nocert" => Self::NoCert,
+            "request" => Self::Request,
+            "require" => Self::Require,
+            "verify_if_given" => Self::VerifyIfGiven,
+            "require_and_verify" => Self::RequireAndVerify,
+            _ => return None,
+        })
+    }
+
+    /// Whether certificates are held against authorities.
+    pub(super) fn verifies(self) -> bool {
+        matches!(self, Self::VerifyIfGiven | Self::RequireAndVerify)
+    }
+
+    /// What judges clients, where something is asked of them. `roots` are told to clients whoever is let in.
+    pub(super) fn verifier(
+        self,
+        roots: Option<Arc<RootCertStore>>,
+        provider: &Arc<CryptoProvider>,
+    ) -> Result<Option<Arc<dyn ClientCertVerifier>>, TlsError> {
+        let any = |required| -> Arc<dyn ClientCertVerifier> {
+            let subjects = roots.as_ref().map(|roots| roots.subjects()).unwrap_or_default();
+            Arc::new(Anybody { required, subjects, provider: provider.clone() })
+        };
+        Ok(Some(match self {
+            Self::NoCert => return Ok(None),
+            Self::Request => any(false),
+            Self::Require => any(true),
+            Self::VerifyIfGiven | Self::RequireAndVerify => {
+                let roots = roots.clone().unwrap_or_else(|| Arc::new(RootCertStore::empty()));
+                let builder = WebPkiClientVerifier::builder_with_provider(roots, provider.clone());
+                let builder = match self {
+                    Self::VerifyIfGiven => builder.allow_unauthenticated(),
+                    _ => builder,
+                };
+                builder.build().map_err(|error| Error::General(error.to_string()))?
+            }
+        }))
+    }
+}
+
+/// Takes any certificate of which the client has the key.
+#[derive(Debug)]
+struct Anybody {
+    required: bool,
+    subjects: Vec<DistinguishedName>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ClientCertVerifier for Anybody {
+    fn client_auth_mandatory(&self) -> bool {
+        self.required
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &self.subjects
+    }
+
+    fn verify_client_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}

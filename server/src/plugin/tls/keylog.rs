@@ -1,0 +1,63 @@
+//! `keylog FILE`: the secrets of connections, for who decrypts a recording of them.
+
+use std::fmt::Write as _;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread;
+
+use rustix::fs::OFlags;
+
+/// The file, written by a thread of its own: a disk that hangs costs lines, and no client waits for it.
+#[derive(Debug)]
+pub(super) struct KeyLogFile {
+    lines: SyncSender<String>,
+}
+
+impl KeyLogFile {
+    /// Opens the file, makes it where it is absent, for its owner alone, and goes on at its end.
+    ///
+    /// # Errors
+    /// What the system says, or that it is no regular file.
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        // A pipe is opened without waiting for its reader.
+        let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits();
+        let mut options = OpenOptions::new();
+        let file = options.append(true).create(true).mode(0o600).custom_flags(flags as i32).open(path)?;
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "expected a file"));
+        }
+        let (lines, receiver) = sync_channel::<String>(LINES);
+        thread::Builder::new().name("keylog".to_owned()).spawn(move || write(file, &receiver))?;
+        Ok(Self { lines })
+    }
+}
+
+fn write(mut file: File, lines: &std::sync::mpsc::Receiver<String>) {
+    for line in lines {
+        // A line that is lost is one connection that cannot be read later.
+        let _ = file.write_all(line.as_bytes());
+    }
+}
+
+impl rustls::KeyLog for KeyLogFile {
+    fn log(&self, label: &str, client_random: &[u8], secret: &[u8]) {
+        let mut line = format!("{label} ");
+        let hex = |line: &mut String, octets: &[u8]| {
+            for octet in octets {
+                let _ = write!(line, "{octet:02x}");
+            }
+        };
+        hex(&mut line, client_random);
+        line.push(' ');
+        hex(&mut line, secret);
+        line.push('\n');
+        // Where the disk does not keep up, the newest lines are lost.
+        let _ = self.lines.try_send(line);
+    }
+}
+
+/// Lines that may wait, some 200 octets each.
+const LINES: usize = 4096;

@@ -1,0 +1,247 @@
+//! DNS over TLS as clients see it (RFC 7858): what is shown, who is let in, what is counted, what a crowd may take.
+
+mod clients;
+mod limits;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tests::{
+    Ask, Authority, Connection, Metrics, Options, Server, TlsClient, ask, assert_contains, eventually,
+    fresh_ip, port, tempdir,
+};
+
+const PATIENCE: Duration = Duration::from_secs(5);
+const HOST: &str = "dns.example";
+
+/// A server with one TLS endpoint, and whoever signed its certificate.
+struct Dot {
+    at: SocketAddr,
+    authority: Authority,
+    files: TempDir,
+    server: Server,
+}
+
+impl Dot {
+    /// `options` stand in the braces of `tls`, `directives` below it; `@IP@` is the server's address.
+    fn start(ca: &str, options: &str, directives: &str) -> Self {
+        let (ip, authority, files) = (fresh_ip(), Authority::new(), tempdir());
+        authority.certify(files.path(), HOST);
+        authority.write(files.path());
+        let text = Self::corefile(ip, &files, ca, options, directives);
+        Self { at: (ip, port()).into(), authority, server: Server::start(&text), files }
+    }
+
+    fn corefile(ip: Ipv4Addr, files: &TempDir, ca: &str, options: &str, directives: &str) -> String {
+        let (port, files) = (port(), files.path().display());
+        let tls = format!("root {files}\ntls cert.pem key.pem {ca} {{\n{options}\n}}");
+        format!("tls://.:{port} {{\nbind {ip}\n{tls}\n{}\n}}\n", directives.replace("@IP@", &ip.to_string()))
+    }
+
+    fn client(&self) -> TlsClient {
+        self.authority.client(HOST, None)
+    }
+
+    fn open(&self, client: &TlsClient) -> anyhow::Result<Connection> {
+        Connection::open_tls(self.at, client, PATIENCE)
+    }
+}
+
+/// One query and its rcode.
+fn rcode(connection: &mut Connection) -> anyhow::Result<u16> {
+    connection.send(&Ask::new("a.example", "A").bytes())?;
+    Ok(connection.message()?.rcode())
+}
+
+#[test]
+fn queries_over_tls_are_answered_counted_and_logged_as_coredns_does() {
+    let dot = Dot::start("", "", "whoami\nprometheus @IP@:9153\nlog");
+    let mut connection = dot.open(&dot.client()).unwrap();
+    assert_eq!(rcode(&mut connection).unwrap(), 0);
+    assert_eq!(connection.shown().1, None, "nobody asked for a protocol");
+    let metrics = Metrics::after_queries((dot.at.ip(), 9153).into(), 1);
+    let server = format!("tls://{}", dot.at);
+    let labels = [("server", &server[..]), ("proto", "tcp"), ("zone", "."), ("family", "1"), ("type", "A")];
+    assert_eq!(metrics.count("coredns_dns_requests_total", &labels), 1.0);
+    dot.server.wait_for_log(&format!("{} - ", connection.port()), PATIENCE);
+    assert_contains!(dot.server.log_text(), "A IN a.example. tcp ");
+    assert_contains!(dot.server.log_text(), format!("tls://.:{} on {}", port(), dot.at.ip()));
+    // Nothing is served in the clear.
+    assert!(Ask::new("a.example", "A").timeout(Duration::from_millis(300)).try_of(dot.at).is_err());
+    let mut plain = Connection::open(dot.at, PATIENCE).unwrap();
+    plain.send(&Ask::new("a.example", "A").bytes()).unwrap();
+    assert!(plain.is_closed_by_peer());
+}
+
+#[test]
+fn the_protocol_dot_is_agreed_upon_and_no_other() {
+    let dot = Dot::start("", "", "whoami");
+    for (offered, agreed) in [
+        (vec![b"dot".to_vec()], true),
+        (vec![b"h2".to_vec(), b"dot".to_vec()], true),
+        (vec![b"h2".to_vec()], false),
+    ] {
+        let mut client = dot.client();
+        let mut config = (*client.config).clone();
+        config.alpn_protocols = offered.clone();
+        client.config = config.into();
+        match dot.open(&client) {
+            Ok(connection) => {
+                assert!(agreed, "{offered:?}");
+                assert_eq!(connection.shown().1, Some(b"dot".to_vec()));
+            }
+            Err(error) => assert!(!agreed, "{offered:?}: {error:#}"),
+        }
+    }
+}
+
+#[test]
+fn client_auth_lets_in_whom_coredns_lets_in() {
+    let (friend, stranger) = (Authority::new(), Authority::new());
+    // Whether a client without a certificate, with a stranger's and with a friend's is served.
+    for (word, served) in [
+        ("nocert", [true, true, true]),
+        ("request", [true, true, true]),
+        ("require", [false, true, true]),
+        ("verify_if_given", [true, false, true]),
+        ("require_and_verify", [false, false, true]),
+    ] {
+        let (ip, files) = (fresh_ip(), tempdir());
+        friend.certify(files.path(), HOST);
+        friend.write(files.path());
+        let options = format!("client_auth {word}");
+        let _server = Server::start(&Dot::corefile(ip, &files, "ca.pem", &options, "whoami"));
+        for (shows, served) in [None, Some(&stranger), Some(&friend)].into_iter().zip(served) {
+            let client = friend.client(HOST, shows);
+            let asked = Connection::open_tls((ip, port()).into(), &client, PATIENCE);
+            let told = asked.and_then(|mut connection| rcode(&mut connection));
+            assert_eq!(told.is_ok(), served, "{word}, {shows:?}: {told:?}");
+        }
+    }
+}
+
+#[test]
+fn a_new_certificate_is_shown_to_new_connections_and_old_ones_stay() {
+    let dot = Dot::start("", "", "whoami\ntimeouts {\nidle 1m\n}");
+    let mut old = dot.open(&dot.client()).unwrap();
+    rcode(&mut old).unwrap();
+    // A key without its certificate changes nothing, and is told.
+    let other = tempdir();
+    dot.authority.certify(other.path(), HOST);
+    std::fs::rename(other.path().join("key.pem"), dot.files.path().join("key.pem")).unwrap();
+    dot.server.wait_for_log("what they held serves on", Duration::from_secs(20));
+    let mut between = dot.open(&dot.client()).unwrap();
+    assert_eq!(between.shown().0, old.shown().0);
+    rcode(&mut between).unwrap();
+    std::fs::rename(other.path().join("cert.pem"), dot.files.path().join("cert.pem")).unwrap();
+    dot.server.wait_for_log("plugin/tls: Successfully reloaded", Duration::from_secs(20));
+    let mut new = dot.open(&dot.client()).unwrap();
+    assert_ne!(new.shown().0, old.shown().0);
+    for connection in [&mut old, &mut between, &mut new] {
+        assert_eq!(rcode(connection).unwrap(), 0, "no connection is lost");
+    }
+}
+
+#[test]
+fn a_reload_keeps_connections_and_sockets_and_may_change_the_transport() {
+    let dot = Dot::start("", "", "whoami");
+    let mut old = dot.open(&dot.client()).unwrap();
+    let std::net::IpAddr::V4(ip) = dot.at.ip() else { unreachable!() };
+    dot.server.write_corefile(&Dot::corefile(ip, &dot.files, "", "", "whoami\nnsid x"));
+    dot.server.signal("USR1");
+    dot.server.wait_for_log("Reloading complete", PATIENCE);
+    assert_eq!(rcode(&mut old).unwrap(), 0);
+    dot.server.write_corefile(&format!(".:{} {{\nbind {ip}\nwhoami\n}}\n", port()));
+    dot.server.signal("USR1");
+    dot.server.wait_for_lines("Reloading complete", 2, PATIENCE);
+    assert_eq!(ask(dot.at, "a.example", "A").status(), "NOERROR");
+    assert_eq!(Ask::new("a.example", "A").tcp().of(dot.at).status(), "NOERROR");
+    // What is there without files of its own is refused, and the old configuration serves.
+    std::fs::remove_file(dot.files.path().join("key.pem")).unwrap();
+    dot.server.write_corefile(&Dot::corefile(ip, &dot.files, "", "", "whoami"));
+    dot.server.signal("USR1");
+    dot.server.wait_for_log("Restart failed", PATIENCE);
+    assert_contains!(dot.server.log_text(), "key.pem: No such file or directory");
+    assert_eq!(ask(dot.at, "a.example", "A").status(), "NOERROR");
+}
+
+#[test]
+fn what_cannot_be_served_is_told_at_its_word() {
+    let (one, two) = (tempdir(), tempdir());
+    Authority::new().certify(one.path(), HOST);
+    Authority::new().certify(two.path(), HOST);
+    let (ip, port) = (fresh_ip(), port());
+    let block =
+        |key: &str, directives: &str| format!("{key}:{port} {{\nbind {ip}\n{directives}\nwhoami\n}}\n");
+    let tls = |files: &TempDir| {
+        let file = |name: &str| files.path().join(name).display().to_string();
+        format!("tls {} {}", file("cert.pem"), file("key.pem"))
+    };
+    let absent = one.path().join("no.pem").display().to_string();
+    let here = |files: &TempDir, name: &str| files.path().join(name).display().to_string();
+    for (text, error) in [
+        (
+            block("tls://.", ""),
+            format!("Corefile:1:1: \"tls://.:{port}\" wants `tls CERT KEY` in this server block"),
+        ),
+        (
+            block("tls://.", &format!("tls {absent} {absent}")),
+            format!("Corefile:3:1: plugin/tls: {absent}: No such file or directory"),
+        ),
+        (
+            block("tls://.", &format!("tls {} {}", here(&one, "key.pem"), here(&one, "key.pem"))),
+            format!("Corefile:3:1: plugin/tls: {}: no valid certificate", here(&one, "key.pem")),
+        ),
+        (
+            block("tls://.", &format!("tls {} {}", here(&one, "cert.pem"), here(&two, "key.pem"))),
+            "Corefile:3:1: plugin/tls: keys may not be consistent".to_owned(),
+        ),
+        (
+            block("tls://a.example", &tls(&one)) + &block("tls://b.example", &tls(&two)),
+            format!(
+                "Corefile:8:1: cannot serve tls://b.example.:{port} - conflicting TLS configuration with the `tls` at @Corefile:3:1: the certificates differ"
+            ),
+        ),
+        (
+            block("tls://a.example", &tls(&one))
+                + &block("tls://b.example", &(tls(&one) + " {\nclient_auth request\n}")),
+            format!(
+                "Corefile:8:1: cannot serve tls://b.example.:{port} - conflicting TLS configuration with the `tls` at @Corefile:3:1: `client_auth` differs"
+            ),
+        ),
+        (
+            block(".", "") + &block("tls://.", &tls(&one)),
+            format!(
+                "Corefile:6:1: cannot serve tls://.:{port} - connections to that address and port go to the server block at @Corefile:1:1"
+            ),
+        ),
+    ] {
+        let said = Server::expect_failure(&text, Options::default());
+        let said =
+            String::from_utf8_lossy(&said.stderr).into_owned() + &String::from_utf8_lossy(&said.stdout);
+        // Between the two stands the directory.
+        for part in error.split('@') {
+            assert_contains!(said, part);
+        }
+    }
+    // The same twice is no conflict.
+    let both = block("tls://a.example", &tls(&one)) + &block("tls://b.example", &tls(&one));
+    drop(Server::start(&both));
+}
+
+#[test]
+fn the_secrets_of_connections_are_written_where_keylog_says() {
+    let dot = Dot::start("", "keylog secrets", "whoami");
+    rcode(&mut dot.open(&dot.client()).unwrap()).unwrap();
+    let file = dot.files.path().join("secrets");
+    dot.server.wait_for_log("plugin/tls: Writing TLS Key Log to", PATIENCE);
+    eventually("a line for each secret", PATIENCE, || {
+        let text = std::fs::read_to_string(&file).ok()?;
+        let labels: Vec<&str> = text.lines().filter_map(|line| line.split(' ').next()).collect();
+        let wanted = ["SERVER_TRAFFIC_SECRET_0", "CLIENT_TRAFFIC_SECRET_0"];
+        wanted.iter().all(|label| labels.contains(label)).then_some(())
+    });
+    use std::os::unix::fs::PermissionsExt as _;
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+}
