@@ -1,5 +1,7 @@
 //! The one place that reads clocks; everything else is handed the time.
 
+pub mod pace;
+
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// The monotonic clock.

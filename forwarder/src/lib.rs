@@ -20,7 +20,6 @@ mod machine;
 mod metrics;
 pub mod pem;
 mod policy;
-pub mod resolv_conf;
 mod resolve;
 mod streams;
 mod upstream;

@@ -115,6 +115,15 @@ pub fn has_address(ip: IpAddr) -> bool {
     interfaces().is_ok_and(|interfaces| holder_of_address(&interfaces, ip).is_some())
 }
 
+/// Whether what is sent to `to` comes to one of these listeners; a wildcard has every address of this machine.
+pub fn leads_to(to: SocketAddr, listeners: &[SocketAddr]) -> bool {
+    listeners.iter().any(|own| {
+        own.port() == to.port()
+            && (own.ip() == to.ip()
+                || (own.ip().is_unspecified() && (to.ip().is_unspecified() || has_address(to.ip()))))
+    })
+}
+
 /// The name of the interface that `ip` is local on.
 pub fn link_of(ip: IpAddr) -> Option<String> {
     interfaces().ok().and_then(|all| holder_of_address(&all, ip).map(|found| found.name.clone()))

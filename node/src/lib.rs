@@ -8,6 +8,7 @@ mod address;
 mod holder;
 mod interface;
 mod nft;
+mod resolv_conf;
 mod rules;
 mod systemd;
 mod watch;
@@ -18,9 +19,11 @@ use std::net::IpAddr;
 pub use address::{Added, LINK, Ours, ensure_address, remove_link};
 pub use holder::{Holder, Transport, holder_of};
 pub use interface::{
-    Address, Interface, addresses_of, has_address, interfaces, link_index, link_name, link_of, with_link,
+    Address, Interface, addresses_of, has_address, interfaces, leads_to, link_index, link_name, link_of,
+    with_link,
 };
 pub use nft::NftError;
+pub use resolv_conf::{MAX_NAME_SERVERS, name_servers};
 pub use rules::{Leases, Listener, Rules, Seen, TABLE, WayOut};
 pub use systemd::Notifier;
 pub use watch::watch_removals;

@@ -5,6 +5,8 @@
 //! such work on a thread that serves nobody else, and goes on without it; a [`Look`] asks for what came of it from time to
 //! time. Knows no format.
 
+mod stamp;
+
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read as _};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
@@ -15,6 +17,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
+
+pub use stamp::{Looked, Stamp, look_at, read_whole};
 
 /// Why a file was not read.
 #[derive(Debug, thiserror::Error)]

@@ -15,7 +15,7 @@ use wire::Name;
 
 use crate::endpoint::{Endpoint, Transport};
 use crate::house::{House, Listener, ServedZone};
-use crate::plugin::forward::{ForwardSpec, ForwardSpecs, Target, is_ours};
+use crate::plugin::forward::{ForwardSpec, ForwardSpecs, Target};
 use crate::setup::args::Result;
 use crate::setup::{SetupError, Spec};
 
@@ -113,7 +113,8 @@ impl<'h> Search<'h> {
             SocketAddr::V4(_) => [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()],
             SocketAddr::V6(_) => [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()],
         };
-        let of_all = || all.into_iter().find_map(wildcard).filter(|(own, _)| is_ours(at, &[own.address]));
+        let of_all =
+            || all.into_iter().find_map(wildcard).filter(|(own, _)| node::leads_to(at, &[own.address]));
         let found = exact.or_else(of_all).map(|(endpoint, listener)| (*endpoint, listener));
         self.heard.insert(endpoint, found);
         found

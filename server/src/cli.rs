@@ -9,8 +9,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use wire::{Name, RType};
 
-use crate::keeping::{DEFAULT_SOCKET, Environment, Once};
 use node_resolver::Request;
+use refresher::{DEFAULT_SOCKET, Environment, Once};
 
 use crate::node_run::Settings;
 

@@ -22,7 +22,6 @@ use crate::admin::{AdminError, AdminServer, AdminThread, Content, Plan};
 use crate::cli::Flags;
 use crate::clock;
 use crate::house::{self, AdminPlan, House, Shared};
-use crate::keeping::{self, StatusSocket};
 use crate::listen::{BindError, Letter, Ports};
 use crate::node_run::{Keeper, Settings};
 use crate::observe::counters::Counter;
@@ -33,6 +32,7 @@ use crate::plugin::lasting::Lasting;
 use crate::report;
 use crate::running::Running;
 use crate::setup::SetupError;
+use refresher::StatusSocket;
 
 /// Why a configuration is not served.
 #[derive(Debug, Error)]
@@ -350,12 +350,12 @@ impl Server {
         let path = match &self.status_path {
             Some(path) => path,
             None if running.house.load().keep.is_empty() => return,
-            None => Path::new(keeping::DEFAULT_SOCKET),
+            None => Path::new(refresher::DEFAULT_SOCKET),
         };
         if self.status.is_some() || path.as_os_str().is_empty() {
             return;
         }
-        match keeping::listen(path, running) {
+        match refresher::listen(path, running) {
             Ok(socket) => self.status = Some(socket),
             Err(error) => {
                 running
@@ -475,7 +475,7 @@ impl Shared {
             forward: Arc::default(),
             followed: crate::plugin::forward::Followed::default(),
             hosts: lasting.get(),
-            environment: keeping::Environment::default(),
+            environment: refresher::Environment::default(),
             zones: Arc::default(),
             lasting,
             held: Arc::default(),

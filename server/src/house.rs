@@ -18,7 +18,6 @@ use wire::{Flags, Name, OPTION_NSID, Query, Reply};
 
 use crate::circles;
 use crate::endpoint::{Endpoint, Transport, host_text};
-use crate::keeping::{self, Environment};
 use crate::listen::SourcePorts;
 use crate::observe::counters::{Tally, ZoneLabels, ZoneRegistry, ZoneSet};
 use crate::observe::{ErrorLog, LogRules, Logger};
@@ -37,6 +36,7 @@ use crate::plugin::{
 use crate::route::Route;
 use crate::setup::args::Result;
 use crate::setup::{AdminAddress, BlockSpec, Key, SetupError, Spec};
+use refresher::Environment;
 
 /// What outlives every configuration.
 pub struct Shared {
@@ -91,7 +91,7 @@ pub struct House {
     /// Whether `debug` stands anywhere.
     pub debug: bool,
     /// Hosts files whose names are kept.
-    pub keep: Vec<keeping::Plan>,
+    pub keep: Vec<refresher::Plan>,
     /// Ports that upstreams are asked from; read with each configuration.
     pub source_ports: SourcePorts,
 }
@@ -279,7 +279,7 @@ impl House {
             lameduck: said(spec).map(|health: &HealthSpec| health.lameduck).max().unwrap_or_default(),
             admin,
             debug: said::<DebugSpec>(spec).next().is_some(),
-            keep: keeping::plan(spec, &shared.environment),
+            keep: crate::refreshing::plans(spec, &shared.environment),
             source_ports: SourcePorts::read(),
         };
         circles::refuse(spec, &house)?;

@@ -15,15 +15,14 @@ pub mod failure;
 mod files;
 pub mod held;
 pub mod house;
-pub mod keeping;
 pub mod listen;
 #[cfg(test)]
 mod mishap;
 pub mod node_run;
 pub mod origin;
-mod pace;
 pub mod pipeline;
 pub mod plugin;
+pub mod refreshing;
 mod report;
 pub mod route;
 pub mod running;
@@ -37,5 +36,6 @@ mod zonetext;
 
 pub use admin;
 pub use clock;
+pub(crate) use clock::pace;
 pub use explain::explain;
 pub use observe;

@@ -16,12 +16,12 @@ use server::cli::{self, Flags, NodeCommand, Wish};
 use server::clock;
 use server::control::{Next, Server, StartError};
 use server::house::{House, Shared};
-use server::keeping;
 use server::node_run::{self, Settings};
 use server::observe::logger::LAST_LINES;
 use server::observe::{Format, Logger, json_line};
 use server::origin::{Draft, Origin};
 use server::plugin::reload::ReloadSpec;
+use server::refreshing;
 use server::signals::{Asked, Life, Signals};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
@@ -58,8 +58,8 @@ fn main() -> ExitCode {
         Wish::Check(flags) => check(&flags),
         Wish::Explain(flags, wish) => explain(&flags, &wish),
         Wish::NodeResolver(request) => node_resolver::run(&request).map_err(|error| error.to_string()),
-        Wish::Refresh(flags, wish) => refresh(&flags, &wish),
-        Wish::Status(path) => keeping::print(&path).map(|table| {
+        Wish::Refresh(flags, wish) => refresh_once(&flags, &wish),
+        Wish::Status(path) => refresher::print(&path).map(|table| {
             let _ = std::io::stdout().write_all(table.as_bytes());
             ExitCode::SUCCESS
         }),
@@ -338,17 +338,17 @@ fn explain(flags: &Flags, wish: &cli::Explain) -> Result<ExitCode, String> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn refresh(flags: &Flags, wish: &keeping::Once) -> Result<ExitCode, String> {
+fn refresh_once(flags: &Flags, wish: &refresher::Once) -> Result<ExitCode, String> {
     for warning in &flags.environment.warnings {
         eprintln!("localdns: warning: {warning}");
     }
     let origin = Origin::find(flags).map_err(|error| error.to_string())?;
     let (text, told) = if matches!(origin, Origin::Default) {
         let runtime = runtime().map_err(|error| error.to_string())?;
-        keeping::once(wish, &flags.environment, None, runtime.handle())?
+        refreshing::once(wish, &flags.environment, None, runtime.handle())?
     } else {
         let (draft, house, runtime) = build(flags)?;
-        keeping::once(wish, &flags.environment, Some((&draft.spec, &house)), runtime.handle())?
+        refreshing::once(wish, &flags.environment, Some((&draft.spec, &house)), runtime.handle())?
     };
     eprint!("{told}");
     let _ = std::io::stdout().write_all(&text);

@@ -52,10 +52,10 @@ impl Source for Rooms {
         for kept in running.shared.lasting.all() {
             kept.collect(into);
         }
-        crate::keeping::collect(&running, into);
         if let Some(leased) = running.leased.get() {
             leased.collect(into);
         }
+        refresher::collect(&running.shared.hosts.kept, into);
         self.reloads(&running, into);
     }
 }

@@ -20,6 +20,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("forwarder", &["histogram", "readfile", "wire"]),
     ("admin", &["clock", "corefile", "histogram", "node", "observe"]),
     ("node-resolver", &["admin", "clock", "hostsfile", "observe", "readfile", "refresh", "wire"]),
+    ("refresher", &["clock", "corefile", "hostsfile", "node", "observe", "readfile", "refresh", "wire"]),
     ("observe", &["clock", "corefile", "histogram", "wire"]),
     ("kubernetes", &["wire"]),
     ("refresh", &["wire", "hostsfile"]),
@@ -88,10 +89,10 @@ fn the_wall_clock_is_read_for_what_is_printed_and_what_files_say_alone() {
         "observe/src/json.rs",
         "observe/src/log.rs",
         "observe/src/logger.rs",
-        // When a file was written: `coredns_hosts_reload_timestamp_seconds`.
-        "server/src/plugin/hosts/file.rs",
         // When the entries of a hosts file were learned, for the process that reads it next.
-        "server/src/keeping/mod.rs",
+        "refresher/src/lib.rs",
+        // How old the file is that it reads.
+        "server/src/plugin/hosts/mod.rs",
     ];
     let metadata = metadata();
     let root = metadata.workspace_root.as_std_path();

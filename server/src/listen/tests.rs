@@ -19,12 +19,12 @@ use super::inbox::ASKS;
 use crate::cli::Flags as CommandLine;
 use crate::clock;
 use crate::control::Server;
-use crate::keeping::Environment;
 use crate::mishap::{HALTED, SICK, turns};
 use crate::observe::paper::Paper;
 use crate::observe::{Format, Logger};
 use crate::origin::Origin;
 use crate::running::Running;
+use refresher::Environment;
 
 const NOERROR: u8 = 0;
 const SERVFAIL: u8 = 2;

@@ -291,22 +291,12 @@ pub(crate) fn read_resolv_conf(path: &Path) -> std::io::Result<Vec<SocketAddr>> 
 
 fn resolv_conf(text: Vec<u8>) -> std::io::Result<Vec<SocketAddr>> {
     let text = String::from_utf8(text).map_err(|_| std::io::ErrorKind::InvalidData)?;
-    Ok(forwarder::resolv_conf::parse(&text, node::link_index))
+    Ok(node::name_servers(&text))
 }
 
 /// A list of servers.
 pub(crate) fn read_list(path: &Path) -> std::io::Result<Vec<u8>> {
     Ok(readfile::read_in_time(path, MAX_LIST)?)
-}
-
-/// Whether queries to `upstream` would come back to one of `ours`; a wildcard has every local address.
-pub(crate) fn is_ours(upstream: SocketAddr, ours: &[SocketAddr]) -> bool {
-    ours.iter().any(|own| {
-        own.port() == upstream.port()
-            && (own.ip() == upstream.ip()
-                || (own.ip().is_unspecified()
-                    && (upstream.ip().is_unspecified() || node::has_address(upstream.ip()))))
-    })
 }
 
 /// A resolv.conf has some hundred octets.

@@ -1,6 +1,5 @@
 //! `hosts`: a table of names in memory, built aside from a file and swapped in whole.
 
-mod file;
 mod registry;
 mod setup;
 
@@ -13,16 +12,14 @@ use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, Guard};
 use hostsfile::{Found, Options, Report, Table};
-use readfile::{Look, PATIENCE};
+use readfile::{Look, Looked, PATIENCE, Stamp, look_at};
+use refresher::{Kept, KeptRegistry, MAX_FILE};
 use wire::{Class, Flags, Query, RType, Reply};
 
-pub(crate) use self::file::read_file;
-use self::file::{Looked, Stamp, look_at};
 pub use self::registry::HostsRegistry;
+pub use self::setup::HostsSpec;
 pub(crate) use self::setup::read;
-pub use self::setup::{HostsSpec, RefreshSpec};
 use crate::clock;
-use crate::keeping::{Kept, KeptRegistry};
 use crate::observe::Logger;
 use crate::observe::counters::Tally;
 use crate::pace;
@@ -266,7 +263,7 @@ impl HostsTable {
                 return Some(next);
             }
             let (of, seen, rests) = (self.spec.file.clone(), state.seen, pace::rests());
-            let look = move || look_at(&of, seen);
+            let look = move || look_at(&of, seen, MAX_FILE, pace::rest);
             let work = move || if rests { pace::with_rests(look) } else { look() };
             state.since = self.kept.find(&self.spec.file).map(|kept| kept.learned());
             state.look.begin(&self.spec.file, now, work);
@@ -339,7 +336,7 @@ impl HostsTable {
         state.missing_reported = false;
         if let Some(kept) = kept.as_ref().filter(|_| state.kept_text.as_deref() == Some(&*text)) {
             // What we wrote, and serve: no second table of it.
-            return match kept.read(since, &text, stamp.age(), now) {
+            return match kept.read(since, &text, stamp.age(clock::wall_ms()), now) {
                 Some(served) => {
                     self.serve_text(state, served);
                     self.saw(state, stamp);
@@ -358,7 +355,7 @@ impl HostsTable {
             state.doubted = Some(stamp);
             return false;
         }
-        match kept.map(|kept| kept.read(since, &text, stamp.age(), now)) {
+        match kept.map(|kept| kept.read(since, &text, stamp.age(clock::wall_ms()), now)) {
             Some(None) => {
                 state.overtaken = true;
                 return false;

@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use hostsfile::Table;
+use refresher::{Kept, KeptRegistry};
 
 use super::{Hosts, HostsSpec, HostsTable, State};
 use crate::clock;
-use crate::keeping::KeptRegistry;
 use crate::observe::{Families, Logger, names};
 use crate::plugin::lasting::Keeps;
 
@@ -50,6 +50,15 @@ impl HostsRegistry {
         let table = Arc::new(table);
         tables.push(table.clone());
         Hosts { table }
+    }
+
+    /// Has every table of this file serve what is known of its names now.
+    pub fn serve(&self, kept: &Kept) {
+        for table in self.all() {
+            if table.spec().file == kept.file() {
+                table.serve(kept);
+            }
+        }
     }
 
     /// Every table in use.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use corefile::{Directive, Located};
 use refresh::{Families, MAX_SERVERS};
+use refresher::RefreshSpec;
 use wire::Name;
 
 use crate::plugin::spec::{SourceSpec, Written};
@@ -51,23 +52,6 @@ pub struct HostsSpec {
     pub inline: String,
     /// Which names of the file are kept true, and how.
     pub refresh: RefreshSpec,
-}
-
-/// The properties of `hosts` that keep names true.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct RefreshSpec {
-    /// `refresh NAME...`: the names, each once; `@LIST` stands for a cloud's.
-    pub names: Vec<Name>,
-    /// `refresh_interval D [jitter D]`: at least 5 s.
-    pub interval: Option<(Duration, Option<Duration>)>,
-    /// `refresh_via ADDRESS...`: whom to ask, in order; at most 15.
-    pub via: Vec<SocketAddr>,
-    /// `refresh_family`.
-    pub families: Families,
-    /// `max_age`: how old an entry may become without a good answer; 0 and absent mean for ever.
-    pub max_age: Option<Duration>,
-    /// `refresh_sinkhole ADDRESS...`: addresses that stand for "blocked".
-    pub sinkholes: Vec<IpAddr>,
 }
 
 impl HostsSpec {

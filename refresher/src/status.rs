@@ -21,10 +21,8 @@ use tokio::net::UnixListener;
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 
-use super::{Kept, RESULTS};
-use crate::clock;
-use crate::observe::{Families, names};
-use crate::running::Running;
+use super::{Kept, KeptRegistry, RESULTS, Server};
+use observe::{Families, names};
 
 /// The socket while it listens; it goes with its value.
 #[derive(Debug)]
@@ -44,8 +42,8 @@ impl Drop for StatusSocket {
 ///
 /// # Errors
 /// What the system says; or another process listens there.
-pub fn listen(path: &Path, running: &Arc<Running>) -> io::Result<StatusSocket> {
-    let _runtime = running.shared.handle.enter();
+pub fn listen(path: &Path, running: &Arc<impl Server>) -> io::Result<StatusSocket> {
+    let _runtime = running.runtime().enter();
     let listener = match UnixListener::bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse && UnixStream::connect(path).is_err() => {
             std::fs::remove_file(path)?;
@@ -54,11 +52,11 @@ pub fn listen(path: &Path, running: &Arc<Running>) -> io::Result<StatusSocket> {
         listener => listener?,
     };
     std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
-    let accepting = running.shared.handle.spawn(accept(listener, Arc::downgrade(running))).abort_handle();
+    let accepting = running.runtime().spawn(accept(listener, Arc::downgrade(running))).abort_handle();
     Ok(StatusSocket { path: path.to_owned(), accepting })
 }
 
-async fn accept(listener: UnixListener, running: Weak<Running>) {
+async fn accept(listener: UnixListener, running: Weak<impl Server>) {
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         // The semaphore is never closed.
@@ -70,7 +68,8 @@ async fn accept(listener: UnixListener, running: Weak<Running>) {
         let running = running.clone();
         tokio::spawn(async move {
             let service = service_fn(|request: Request<Incoming>| {
-                let body = (request.uri().path() == "/status").then(|| running.upgrade().map(|r| report(&r)));
+                let body =
+                    (request.uri().path() == "/status").then(|| running.upgrade().map(|r| report(r.kept())));
                 async { Ok::<_, Infallible>(response(body.flatten())) }
             });
             let connection = hyper::server::conn::http1::Builder::new()
@@ -99,8 +98,8 @@ fn response(body: Option<Value>) -> Response<Full<Bytes>> {
 }
 
 /// What /status says.
-fn report(running: &Running) -> Value {
-    let files: Vec<_> = running.shared.hosts.kept.all().iter().map(|kept| kept.report()).collect();
+fn report(kept: &KeptRegistry) -> Value {
+    let files: Vec<_> = kept.all().iter().map(|kept| kept.report()).collect();
     json!({ "version": env!("CARGO_PKG_VERSION"), "pid": std::process::id(), "refresh": files })
 }
 
@@ -147,9 +146,9 @@ fn entry(question: &Question, entry: &Entry, now: std::time::Instant) -> Value {
 }
 
 /// Adds what is known of every kept name to the metrics.
-pub(crate) fn collect(running: &Running, into: &mut Families) {
+pub fn collect(kept: &KeptRegistry, into: &mut Families) {
     let now = clock::now();
-    for kept in running.shared.hosts.kept.all() {
+    for kept in kept.all() {
         let file = kept.file.display().to_string();
         let hostsfile = ("hostsfile", file.as_str());
         let state = kept.state();

@@ -3,18 +3,21 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
-use wire::Name;
-
-use crate::house::House;
-use crate::plugin::forward::{is_ours, read_list, read_resolv_conf};
+/// What a server's configuration says of whom to ask.
+#[derive(Debug, Clone, Default)]
+pub struct Upstreams {
+    /// Where it listens: it is never asked itself.
+    pub ours: Vec<SocketAddr>,
+    /// Where the first of its blocks that forwards the root zone sends queries, in the clear.
+    pub forwarded: Vec<SocketAddr>,
+}
 
 /// The servers to ask, in order: `via`, else those of /etc/localdns/upstream-dns, else the upstreams of the first server
 /// block that forwards the root zone. TLS upstreams and our own addresses are left out; a source that has nobody else
 /// gives way to the next. Blocks while a file is read.
-pub(super) fn servers(via: &[SocketAddr], house: Option<&House>) -> Vec<SocketAddr> {
-    let ours: Vec<SocketAddr> =
-        house.iter().flat_map(|house| house.listeners.keys()).map(|endpoint| endpoint.address).collect();
-    let usable = |server: &SocketAddr| !is_ours(*server, &ours) && !is_node_local(server.ip());
+pub(super) fn servers(via: &[SocketAddr], upstreams: &Upstreams) -> Vec<SocketAddr> {
+    let usable =
+        |server: &SocketAddr| !node::leads_to(*server, &upstreams.ours) && !is_node_local(server.ip());
     let first = |servers: Vec<SocketAddr>| {
         let servers: Vec<_> = servers.into_iter().filter(usable).collect();
         (!servers.is_empty()).then_some(servers)
@@ -22,16 +25,17 @@ pub(super) fn servers(via: &[SocketAddr], house: Option<&House>) -> Vec<SocketAd
     if !via.is_empty() {
         return first(via.to_vec()).unwrap_or_default();
     }
-    let text = read_list(Path::new(LIST)).unwrap_or_default();
+    let text = readfile::read_in_time(Path::new(LIST), MAX_LIST).unwrap_or_default();
     first(listed(&String::from_utf8_lossy(&text)))
-        .or_else(|| house.and_then(|house| first(forwarded(house))))
+        .or_else(|| first(upstreams.forwarded.clone()))
         .unwrap_or_default()
 }
 
 /// The system's own resolvers, without ourselves.
-pub(super) fn system(house: Option<&House>) -> Vec<SocketAddr> {
-    let servers = read_resolv_conf(Path::new("/etc/resolv.conf")).unwrap_or_default();
-    if servers.is_empty() { Vec::new() } else { self::servers(&servers, house) }
+pub(super) fn system(upstreams: &Upstreams) -> Vec<SocketAddr> {
+    let text = readfile::read_in_time(Path::new("/etc/resolv.conf"), MAX_LIST).unwrap_or_default();
+    let servers = node::name_servers(&String::from_utf8_lossy(&text));
+    if servers.is_empty() { Vec::new() } else { self::servers(&servers, upstreams) }
 }
 
 /// The addresses of a list between blanks; what is no address is passed over.
@@ -49,14 +53,6 @@ fn listed(text: &str) -> Vec<SocketAddr> {
     servers
 }
 
-fn forwarded(house: &House) -> Vec<SocketAddr> {
-    let root = house.zones.iter().filter(|zone| zone.zone == Name::ROOT);
-    let Some(dial) = root.filter_map(|zone| zone.block.pipeline.dial()).next() else { return Vec::new() };
-    let groups = dial.chain.groups().iter().filter(|group| group.matches(&Name::ROOT));
-    let upstreams = groups.flat_map(|group| group.upstreams().to_vec());
-    upstreams.filter(|upstream| upstream.tls().is_none()).map(|upstream| upstream.address()).collect()
-}
-
 /// A link-local address that this node has: a server there is ours, or leads to us, even if it is not running now.
 fn is_node_local(ip: IpAddr) -> bool {
     let link_local = match ip {
@@ -68,17 +64,12 @@ fn is_node_local(ip: IpAddr) -> bool {
 
 /// What the node's own set-up found in the lease, space-joined.
 const LIST: &str = "/etc/localdns/upstream-dns";
+/// A list of servers has some hundred octets.
+const MAX_LIST: u64 = 1 << 20;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::house::tests::Scene;
-
-    fn asked(corefile: &str, via: &[&str]) -> Vec<String> {
-        let scene = Scene::new(corefile);
-        let via: Vec<_> = via.iter().map(|text| text.parse().unwrap()).collect();
-        servers(&via, Some(&scene.house)).iter().map(ToString::to_string).collect()
-    }
 
     #[test]
     fn a_list_may_hold_anything() {
@@ -99,19 +90,18 @@ mod tests {
     }
 
     #[test]
-    fn the_first_root_block_says_whom_and_it_is_never_us() {
-        let corefile = "a. {\nbind 127.0.0.1\nforward . 192.0.2.9\n}\n\
-                        . {\nbind 127.0.0.1\nforward . 192.0.2.1 tls://192.0.2.2 192.0.2.3:54\n}\n\
-                        . {\nbind 127.0.0.2\nforward . 192.0.2.8\n}\n";
-        assert_eq!(asked(corefile, &[]), ["192.0.2.1:53", "192.0.2.3:54"]);
+    fn nobody_asks_himself() {
+        let at = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let asked = |ours: &str, via: &[&str]| {
+            let upstreams =
+                Upstreams { ours: vec![at(ours)], forwarded: vec![at("192.0.2.9:53"), at("127.0.0.1:53")] };
+            let via: Vec<_> = via.iter().map(|text| at(text)).collect();
+            servers(&via, &upstreams).iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
         let via = ["127.0.0.1:53", "192.0.2.7:53", "127.0.0.2:53", "127.0.0.2:54"];
-        assert_eq!(asked(corefile, &via), ["192.0.2.7:53", "127.0.0.2:54"]);
-        assert_eq!(asked(corefile, &["127.0.0.1:53"]), [""; 0], "what is written is meant");
-        assert_eq!(asked("a. {\nbind 127.0.0.1\nforward . 192.0.2.9\n}\n", &[]), [""; 0]);
-        assert_eq!(
-            asked(". {\nforward . 192.0.2.9\n}\n", &["127.0.0.1:53"]),
-            [""; 0],
-            "a wildcard is every address"
-        );
+        assert_eq!(asked("127.0.0.1:53", &via), ["192.0.2.7:53", "127.0.0.2:53", "127.0.0.2:54"]);
+        assert_eq!(asked("127.0.0.1:53", &["127.0.0.1:53"]), [""; 0], "what is written is meant");
+        assert_eq!(asked("0.0.0.0:53", &["127.0.0.1:53"]), [""; 0], "a wildcard is every address");
+        assert_eq!(asked("127.0.0.1:53", &[]), ["192.0.2.9:53"]);
     }
 }

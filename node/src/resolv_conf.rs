@@ -1,14 +1,18 @@
-//! The `nameserver` lines of a resolv.conf, as `forward . /etc/resolv.conf` needs them. Reads text, not files.
+//! The `nameserver` lines of a resolv.conf. Reads text, not files.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-use crate::MAX_UPSTREAMS;
+use super::link_index;
 
-/// The name servers of `text`, port 53, in order, without repetitions, at most [`MAX_UPSTREAMS`].
+/// The name servers of `text`, port 53, in order, without repetitions, at most [`MAX_NAME_SERVERS`].
 ///
 /// Every other line, and an address that is none, is passed over, as resolvers do. An IPv6 scope that is a name is looked
-/// up with `scope`; where that knows no such interface the line is passed over.
-pub fn parse(text: &str, scope: impl Fn(&str) -> Option<u32>) -> Vec<SocketAddr> {
+/// up; where there is no such interface the line is passed over.
+pub fn name_servers(text: &str) -> Vec<SocketAddr> {
+    parse(text, link_index)
+}
+
+fn parse(text: &str, scope: impl Fn(&str) -> Option<u32>) -> Vec<SocketAddr> {
     let mut servers = Vec::new();
     for line in text.lines() {
         let mut words = line.split_ascii_whitespace();
@@ -19,7 +23,7 @@ pub fn parse(text: &str, scope: impl Fn(&str) -> Option<u32>) -> Vec<SocketAddr>
         if let Some(server) = server.filter(|server| !servers.contains(server)) {
             servers.push(server);
         }
-        if servers.len() == MAX_UPSTREAMS {
+        if servers.len() == MAX_NAME_SERVERS {
             break;
         }
     }
@@ -33,6 +37,9 @@ fn address(word: &str, scope: impl Fn(&str) -> Option<u32>) -> Option<SocketAddr
     let index = zone.parse().ok().or_else(|| scope(zone))?;
     Some(SocketAddrV6::new(address.parse::<Ipv6Addr>().ok()?, 53, 0, index).into())
 }
+
+/// As many as a `forward` may have.
+pub const MAX_NAME_SERVERS: usize = 15;
 
 #[cfg(test)]
 mod tests {
@@ -65,6 +72,6 @@ mod tests {
     #[test]
     fn a_long_list_ends_at_fifteen() {
         let text: String = (0..100).map(|at| format!("nameserver 192.0.2.{at}\n")).collect();
-        assert_eq!(parsed(&text).len(), MAX_UPSTREAMS);
+        assert_eq!(parsed(&text).len(), MAX_NAME_SERVERS);
     }
 }

@@ -7,12 +7,7 @@ use hostsfile::PublishError;
 use refresh::{Keeper, Outcome, Question, Settings};
 use tokio::runtime::Handle;
 
-use super::{Environment, Plan, driver, plan, reading, servers};
-use crate::clock;
-use crate::house::House;
-use crate::plugin::hosts::RefreshSpec;
-use crate::plugin::hosts::read_file;
-use crate::setup::Spec;
+use super::{Environment, Plan, RefreshSpec, Upstreams, driver, plan, read_file, reading, servers};
 
 /// What `refresh --once` is asked to do.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -25,24 +20,24 @@ pub struct Once {
 
 /// Does one round and publishes what came of it; what to print on standard output and on standard error.
 ///
-/// Names that fail keep what the file says; where all fail, or there is no name, the file is not touched.
+/// `plans` and `upstreams` are those of the Corefile; without one there are none. Names that fail keep what the file says; where all fail, or there is no name, the file is not touched.
 ///
 /// # Errors
 /// The file can be read or written no better than this says.
 pub fn once(
     wish: &Once,
     environment: &Environment,
-    corefile: Option<(&Spec, &House)>,
+    plans: Vec<Plan>,
+    upstreams: &Upstreams,
     runtime: &Handle,
 ) -> Result<(Vec<u8>, String), String> {
-    let Plan { file, settings, via, .. } = chosen(wish, environment, corefile.map(|(spec, _)| spec));
+    let Plan { file, settings, via, .. } = chosen(wish, environment, plans);
     if settings.names.is_empty() {
         return Ok((Vec::new(), "there is no name to refresh\n".to_owned()));
     }
-    let house = corefile.map(|(_, house)| house);
-    let mut servers = servers::servers(&via, house);
+    let mut servers = servers::servers(&via, upstreams);
     if servers.is_empty() {
-        servers = servers::system(house);
+        servers = servers::system(upstreams);
     }
     let mut outcomes = None;
     for _ in 0..TRIES {
@@ -81,8 +76,7 @@ pub fn once(
 }
 
 /// The plan of the file that is meant, or one made of the environment alone.
-fn chosen(wish: &Once, environment: &Environment, spec: Option<&Spec>) -> Plan {
-    let mut plans = spec.map(|spec| plan(spec, environment)).unwrap_or_default();
+fn chosen(wish: &Once, environment: &Environment, mut plans: Vec<Plan>) -> Plan {
     let at = plans.iter().position(|plan| wish.hosts.as_ref() == Some(&plan.file)).unwrap_or(0);
     let mut plan = if plans.is_empty() {
         let settings = plan::settings(&RefreshSpec::default(), environment);

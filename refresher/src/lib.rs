@@ -1,9 +1,10 @@
-//! Hosts files whose names are kept true: the room between the crate `refresh`, hosts tables, files and the network.
+//! Hosts files whose names are kept true: the machine's side of the crate `refresh`.
 //!
 //! ```text
 //! Corefile, environment -> plan -> Kept, one for each file -> driver: servers -> lookups -> tables -> file
-//! hosts file -> HostsTable::look -> Kept::read -> the text that is served
+//! hosts file -> a table looks -> Kept::read -> the text that is served
 //! ```
+//! It knows the server that it works for as a [`Server`]: whose tables serve a text, and whom it would ask.
 //!
 //! Nothing of it is on a query's way: what is learned becomes a table that is swapped in whole, as a changed file does.
 
@@ -26,15 +27,29 @@ use tokio::task::AbortHandle;
 
 pub use environment::Environment;
 pub use once::{Once, once};
-pub use plan::{Plan, plan};
-pub(crate) use status::collect;
-pub use status::{DEFAULT_SOCKET, StatusSocket, listen, print};
+pub use plan::{Plan, RefreshSpec, plan};
+pub use servers::Upstreams;
+pub use status::{DEFAULT_SOCKET, StatusSocket, collect, listen, print};
 
-use crate::clock;
-use crate::observe::Logger;
-use crate::pace;
-use crate::plugin::hosts::{HostsRegistry, read_file};
-use crate::running::Running;
+use clock::pace;
+use observe::Logger;
+use tokio::runtime::Handle;
+
+/// The server that names are kept for.
+pub trait Server: Send + Sync + 'static {
+    /// Has every table of this file serve [`Kept::text`].
+    fn serve(&self, kept: &Kept);
+    /// Whom it asks, and where it listens.
+    fn upstreams(&self) -> Upstreams;
+    /// The files whose names it keeps.
+    fn kept(&self) -> &KeptRegistry;
+    /// What the environment says.
+    fn environment(&self) -> &Environment;
+    /// Where rounds run.
+    fn runtime(&self) -> &Handle;
+    /// The process's log.
+    fn logger(&self) -> &Logger;
+}
 
 /// One hosts file whose names are kept true, however many server blocks read it.
 #[derive(Debug)]
@@ -121,15 +136,15 @@ impl KeptRegistry {
     }
 
     /// Keeps what `plans` say from now on, and nothing else.
-    pub fn apply(&self, plans: &[Plan], running: &Arc<Running>) {
+    pub fn apply<S: Server>(&self, plans: &[Plan], running: &Arc<S>) {
         let now = clock::now();
-        self.prepare(plans, &running.shared.environment, now);
+        self.prepare(plans, running.environment(), now);
         self.lock().retain(|kept| {
             let stays = plans.iter().any(|plan| plan.file == kept.file);
             if !stays {
                 kept.stop();
                 let message = format!("the names of {} are refreshed no more", kept.file.display());
-                running.logger.info(Some("hosts"), &message);
+                running.logger().info(Some("hosts"), &message);
             }
             stays
         });
@@ -168,6 +183,11 @@ impl Kept {
         }
     }
 
+    /// The file.
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
     /// How often something was learned or written so far.
     pub fn learned(&self) -> u64 {
         self.state().learned
@@ -191,7 +211,7 @@ impl Kept {
         self.state().keeper.text()
     }
 
-    fn follow(self: &Arc<Self>, plan: Plan, running: &Arc<Running>, now: Instant) {
+    fn follow<S: Server>(self: &Arc<Self>, plan: Plan, running: &Arc<S>, now: Instant) {
         let changed = {
             let mut state = self.state();
             let changed = state.plan != plan;
@@ -203,18 +223,18 @@ impl Kept {
                     file.display(),
                     format_duration(settings.schedule.interval())
                 );
-                running.logger.info(Some("hosts"), &message);
+                running.logger().info(Some("hosts"), &message);
             }
             state.keeper.set(plan.settings.clone(), reading(now));
             state.plan = plan;
             if state.driver.is_none() {
                 let driver = driver::run(self.clone(), Arc::downgrade(running));
-                state.driver = Some(running.shared.handle.spawn(driver).abort_handle());
+                state.driver = Some(running.runtime().spawn(driver).abort_handle());
             }
             changed
         };
         if changed {
-            self.serve(&running.shared.hosts);
+            running.serve(self);
             self.woken.notify_one();
         }
     }
@@ -227,12 +247,12 @@ impl Kept {
 
     /// Takes what came of a round so far: memory first, then the file. Blocks while the disk does. Returns how many names
     /// and families were answered, and how many failed.
-    fn finish(
+    pub fn finish(
         &self,
         began: Instant,
         outcomes: Vec<(Question, Outcome)>,
         draw: f64,
-        running: &Weak<Running>,
+        running: &Weak<impl Server>,
     ) -> (usize, usize) {
         let Some(running) = running.upgrade() else { return (0, 0) };
         // What another program wrote since the last look is older than these answers.
@@ -242,8 +262,8 @@ impl Kept {
             state.learned += 1;
             state.keeper.finish(began, outcomes, reading(clock::now()), draw)
         };
-        self.tell(&round, &running);
-        self.publish(caught, &running);
+        self.tell(&round, &*running);
+        self.publish(caught, &*running);
         (round.answered, round.failed)
     }
 
@@ -299,13 +319,13 @@ impl Kept {
     }
 
     /// Tries again to write what could not be written.
-    fn publish_again(&self, running: &Running) {
+    fn publish_again(&self, running: &impl Server) {
         self.state().publish_again = None;
         self.publish(self.catch_up(), running);
     }
 
     /// Lets go of what is too old.
-    fn expire(&self, running: &Running) {
+    fn expire(&self, running: &impl Server) {
         let changes = self.state().keeper.expire(reading(clock::now()));
         if !changes.is_empty() {
             self.tell(&Round { changes, ..Round::default() }, running);
@@ -313,11 +333,11 @@ impl Kept {
         }
     }
 
-    fn tell(&self, round: &Round, running: &Running) {
+    fn tell(&self, round: &Round, running: &impl Server) {
         if round.changes.is_empty() {
             return;
         }
-        self.serve(&running.shared.hosts);
+        running.serve(self);
         for change in &round.changes {
             let list = |addresses: &[std::net::IpAddr]| {
                 addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
@@ -331,16 +351,7 @@ impl Kept {
                 }
                 _ => format!("{name} is {}, was {}", list(&change.after), list(&change.before)),
             };
-            running.logger.info(Some("hosts"), &line);
-        }
-    }
-
-    /// Has every table of this file serve what is known now.
-    fn serve(&self, hosts: &HostsRegistry) {
-        for table in hosts.all() {
-            if table.spec().file == self.file {
-                table.serve(self);
-            }
+            running.logger().info(Some("hosts"), &line);
         }
     }
 
@@ -366,15 +377,15 @@ impl Kept {
     }
 
     /// Writes the file, if memory has what it has not. What cannot be written stays in memory, and is tried again.
-    fn publish(&self, caught: io::Result<Caught>, running: &Running) {
+    fn publish(&self, caught: io::Result<Caught>, running: &impl Server) {
         match caught {
             Ok(Caught::Known) => {}
             // The tables do not look by themselves where `reload` is 0.
-            Ok(Caught::New) => self.serve(&running.shared.hosts),
+            Ok(Caught::New) => running.serve(self),
             Ok(Caught::Torn) => return self.state().publish_again = Some(clock::now() + CATCH_UP_AGAIN),
             Err(error) => {
                 let error = format!("cannot read {}: {error}", self.file.display());
-                return self.cannot_publish(error, &running.logger);
+                return self.cannot_publish(error, running.logger());
             }
         }
         let (text, base) = {
@@ -398,9 +409,9 @@ impl Kept {
                 state.keeper.hurry(soon);
                 state.publish_again = (!matches!(caught, Ok(Caught::New))).then_some(soon);
                 drop(state);
-                self.serve(&running.shared.hosts);
+                running.serve(self);
             }
-            Err(error) => self.cannot_publish(error.to_string(), &running.logger),
+            Err(error) => self.cannot_publish(error.to_string(), running.logger()),
         }
     }
 
@@ -419,6 +430,18 @@ impl Kept {
     }
 }
 
+/// A hosts file's text, and how long ago it was written.
+fn read_file(path: &Path) -> io::Result<(Vec<u8>, Duration)> {
+    let rests = pace::rests();
+    let rest = move || {
+        if rests {
+            pace::rest()
+        }
+    };
+    let (text, stamp) = readfile::read_whole(path, MAX_FILE, rest)?;
+    Ok((text, stamp.age(clock::wall_ms())))
+}
+
 fn reading(now: Instant) -> Clock {
     Clock { now, wall: clock::wall_ms() / 1000 }
 }
@@ -429,58 +452,7 @@ const PUBLISH_AGAIN: Duration = Duration::from_secs(30);
 /// How long another program has to finish what it writes.
 const CATCH_UP_AGAIN: Duration = Duration::from_secs(5);
 
+/// The longest hosts file, in octets: more than the pairs that a table has room for.
+pub const MAX_FILE: u64 = 256 << 20;
 /// What is shipped are some names.
 const MAX_SHIPPED: u64 = 16 << 20;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::house::tests::Scene;
-    use crate::origin::{Draft, Origin};
-    use std::fs;
-
-    #[test]
-    fn what_we_wrote_ourselves_is_not_built_a_second_time() {
-        let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("hosts");
-        let corefile = format!(". {{\nbind 127.0.0.1\nhosts {} {{\nrefresh a\n}}\n}}\n", file.display());
-        let scene = Scene::new(&corefile);
-        let draft = Draft::read(&Origin::Text(corefile.into()), 53).unwrap();
-        let (hosts, mut now) = (&scene.shared.hosts, scene.now);
-        let environment = Environment::default();
-        hosts.kept.prepare(&plan(&draft.spec, &environment), &environment, now);
-        let kept = hosts.kept.find(&file).unwrap();
-        let table = hosts.all().pop().unwrap();
-        let mut look = |text: Option<&str>| {
-            if let Some(text) = text {
-                fs::write(&file, text).unwrap();
-            }
-            let before = table.built();
-            now += Duration::from_secs(5);
-            table.look(now, &scene.shared.logger);
-            table.built() > before
-        };
-        assert!(look(Some("192.0.2.9 canary\n")));
-        assert!(!look(None));
-        let text = {
-            let mut state = kept.state();
-            let questions = state.keeper.begin(scene.now);
-            let answer = Outcome::Addresses { addresses: vec!["192.0.2.1".parse().unwrap()], ttl: 60 };
-            let outcomes = vec![(questions[0], answer)];
-            state.keeper.finish(scene.now, outcomes, reading(scene.now), 0.0);
-            state.keeper.to_publish().unwrap()
-        };
-        kept.serve(hosts);
-        hostsfile::publish(&file, Some(b"192.0.2.9 canary\n"), &text).unwrap();
-        kept.state().keeper.published(text, scene.now);
-        assert!(!look(None), "it is served already");
-        assert_eq!(scene.ask("127.0.0.1:53", "a", wire::RType::A), "NOERROR aa; a. 3600 IN A 192.0.2.1");
-        assert!(look(Some("192.0.2.8 canary\n")), "what somebody else wrote is built");
-        // What was read before something was learned is older than that.
-        let since = kept.learned();
-        let read = |since| kept.read(since, b"192.0.2.7 canary\n", Duration::ZERO, scene.now);
-        assert!(read(since).is_some());
-        kept.state().learned += 1;
-        assert!(read(since).is_none() && read(since + 1).is_some());
-    }
-}

@@ -7,13 +7,11 @@ use refresh::{LookupError, Outcome, Question, Resolver};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout_at};
 
-use super::{Kept, servers};
-use crate::clock;
-use crate::pace;
-use crate::running::Running;
+use super::{Kept, Server, servers};
+use clock::pace;
 
 /// Refreshes until the server ends, or nobody wants it any more.
-pub(super) async fn run(kept: Arc<Kept>, running: Weak<Running>) {
+pub(super) async fn run<S: Server>(kept: Arc<Kept>, running: Weak<S>) {
     let mut warned = false;
     loop {
         let wait = kept.next(clock::now());
@@ -27,8 +25,8 @@ pub(super) async fn run(kept: Arc<Kept>, running: Weak<Running>) {
         let asked = if questions.is_empty() {
             Vec::new()
         } else {
-            let house = server.house.load_full();
-            let find = move || servers::servers(&via, Some(&house));
+            let upstreams = server.upstreams();
+            let find = move || servers::servers(&via, &upstreams);
             // The list of servers may be on a disk that hangs. It fails only where the runtime ends.
             tokio::task::spawn_blocking(find).await.unwrap_or_default()
         };
@@ -38,7 +36,7 @@ pub(super) async fn run(kept: Arc<Kept>, running: Weak<Running>) {
                 let message = format!(
                     "there is no server to refresh the names of {file} with, other than this one: name one with refresh_via"
                 );
-                server.logger.warning(Some("hosts"), &message);
+                server.logger().warning(Some("hosts"), &message);
             }
             warned = asked.is_empty();
         }
@@ -49,12 +47,12 @@ pub(super) async fn run(kept: Arc<Kept>, running: Weak<Running>) {
         let (kept_too, running_too) = (kept.clone(), running.clone());
         blocking(move || {
             let Some(server) = running_too.upgrade() else { return };
-            kept_too.expire(&server);
+            kept_too.expire(&*server);
             if publish {
-                kept_too.publish_again(&server);
+                kept_too.publish_again(&*server);
             }
             if !questions.is_empty() {
-                kept_too.over(began, answered, failed, asked, &server.logger);
+                kept_too.over(began, answered, failed, asked, server.logger());
             }
         })
         .await;
@@ -65,7 +63,7 @@ pub(super) async fn run(kept: Arc<Kept>, running: Weak<Running>) {
 /// Returns how many names and families were answered, and how many failed.
 async fn take(
     kept: &Arc<Kept>,
-    running: &Weak<Running>,
+    running: &Weak<impl Server>,
     began: Instant,
     mut outcomes: mpsc::UnboundedReceiver<(Question, Outcome)>,
 ) -> (usize, usize) {
@@ -111,7 +109,7 @@ impl Kept {
     }
 
     /// What to ask now, whom the Corefile names, and whether the file is to be tried again.
-    fn begin(&self, now: Instant) -> (Vec<Question>, Vec<std::net::SocketAddr>, bool) {
+    pub fn begin(&self, now: Instant) -> (Vec<Question>, Vec<std::net::SocketAddr>, bool) {
         let mut state = self.state();
         let publish = state.publish_again.is_some_and(|again| again <= now);
         (state.keeper.begin(now), state.plan.via.clone(), publish)

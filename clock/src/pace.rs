@@ -7,10 +7,8 @@ use std::cell::RefCell;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::clock;
-
 /// Does `work` with rests: those of [`step`] and [`rest`].
-pub(crate) fn with_rests<T>(work: impl FnOnce() -> T) -> T {
+pub fn with_rests<T>(work: impl FnOnce() -> T) -> T {
     let before = PACE.replace(Some(Pace::new()));
     let done = work();
     PACE.set(before);
@@ -18,18 +16,18 @@ pub(crate) fn with_rests<T>(work: impl FnOnce() -> T) -> T {
 }
 
 /// Whether this thread rests: work that it gives to another does, too.
-pub(crate) fn rests() -> bool {
+pub fn rests() -> bool {
     PACE.with_borrow(Option::is_some)
 }
 
 /// After every small step of long work: rests, if it is time to and this thread does.
 #[inline]
-pub(crate) fn step() {
+pub fn step() {
     PACE.with_borrow_mut(|pace| pace.iter_mut().for_each(Pace::step));
 }
 
 /// The same, after a step that takes a while.
-pub(crate) fn rest() {
+pub fn rest() {
     PACE.with_borrow_mut(|pace| pace.iter_mut().for_each(Pace::rest));
 }
 
@@ -47,7 +45,7 @@ struct Pace {
 impl Pace {
     /// Begins with work.
     fn new() -> Self {
-        Self { steps: 0, began: clock::now(), turn: TURN }
+        Self { steps: 0, began: crate::now(), turn: TURN }
     }
 
     fn step(&mut self) {
@@ -59,12 +57,12 @@ impl Pace {
 
     /// Where others keep the processor meanwhile, the next turn is as long as that rest was, so that it gets its share.
     fn rest(&mut self) {
-        let now = clock::now();
+        let now = crate::now();
         if now.saturating_duration_since(self.began) < self.turn {
             return;
         }
         thread::sleep(REST);
-        self.began = clock::now();
+        self.began = crate::now();
         self.turn = self.began.saturating_duration_since(now).clamp(TURN, LONGEST_TURN);
     }
 }

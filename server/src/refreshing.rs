@@ -1,0 +1,78 @@
+//! This server, as the crate `refresher` sees it: the files that `hosts` directives name, the tables that serve them, and
+//! whom it asks.
+
+use std::net::SocketAddr;
+
+use refresher::{Environment, Kept, KeptRegistry, Once, Plan, Server, Upstreams};
+use tokio::runtime::Handle;
+use wire::Name;
+
+use crate::house::House;
+use crate::observe::Logger;
+use crate::plugin::hosts::HostsSpec;
+use crate::running::Running;
+use crate::setup::Spec;
+
+/// What is to be kept: the Corefile's properties and the environment in one.
+pub fn plans(spec: &Spec, environment: &Environment) -> Vec<Plan> {
+    let hosts = spec.blocks.iter().filter_map(|block| block.get::<HostsSpec>());
+    let hosts: Vec<_> = hosts.map(|hosts| (hosts.file.as_path(), &hosts.refresh)).collect();
+    refresher::plan(&hosts, environment)
+}
+
+/// Does one round without a server, as [`refresher::once`].
+///
+/// # Errors
+/// One line.
+pub fn once(
+    wish: &Once,
+    environment: &Environment,
+    corefile: Option<(&Spec, &House)>,
+    runtime: &Handle,
+) -> Result<(Vec<u8>, String), String> {
+    let (plans, upstreams) =
+        corefile.map(|(spec, house)| (plans(spec, environment), upstreams(house))).unwrap_or_default();
+    refresher::once(wish, environment, plans, &upstreams, runtime)
+}
+
+fn upstreams(house: &House) -> Upstreams {
+    let ours = house.listeners.keys().map(|endpoint| endpoint.address).collect();
+    Upstreams { ours, forwarded: forwarded(house) }
+}
+
+fn forwarded(house: &House) -> Vec<SocketAddr> {
+    let root = house.zones.iter().filter(|zone| zone.zone == Name::ROOT);
+    let Some(dial) = root.filter_map(|zone| zone.block.pipeline.dial()).next() else { return Vec::new() };
+    let groups = dial.chain.groups().iter().filter(|group| group.matches(&Name::ROOT));
+    let upstreams = groups.flat_map(|group| group.upstreams().to_vec());
+    upstreams.filter(|upstream| upstream.tls().is_none()).map(|upstream| upstream.address()).collect()
+}
+
+impl Server for Running {
+    fn serve(&self, kept: &Kept) {
+        self.shared.hosts.serve(kept);
+    }
+
+    fn upstreams(&self) -> Upstreams {
+        upstreams(&self.house.load())
+    }
+
+    fn kept(&self) -> &KeptRegistry {
+        &self.shared.hosts.kept
+    }
+
+    fn environment(&self) -> &Environment {
+        &self.shared.environment
+    }
+
+    fn runtime(&self) -> &Handle {
+        &self.shared.handle
+    }
+
+    fn logger(&self) -> &Logger {
+        &self.logger
+    }
+}
+
+#[cfg(test)]
+mod tests;
