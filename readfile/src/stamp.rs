@@ -76,8 +76,8 @@ impl Stamp {
     }
 
     /// How long ago it was written, by a wall clock in milliseconds since 1970.
-    pub fn age(&self, wall_ms: u64) -> Duration {
-        Duration::from_millis(wall_ms.saturating_sub(self.modified_ms()))
+    pub fn age(&self, now_ms: u64) -> Duration {
+        Duration::from_millis(now_ms.saturating_sub(self.modified_ms()))
     }
 }
 

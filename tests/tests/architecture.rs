@@ -1,6 +1,6 @@
 //! The arrows between the rooms, as the design draws them, and the one room that may be unsafe.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use cargo_metadata::{Metadata, MetadataCommand, Package};
@@ -24,6 +24,41 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("observe", &["clock", "corefile", "histogram", "wire"]),
     ("kubernetes", &["wire"]),
     ("refresh", &["wire", "hostsfile"]),
+];
+/// The most lines that a crate has without its tests, and who has more as yet.
+const MOST_LINES: usize = 8_000;
+/// The plugins and a query's way are one crate as long as its modules import each other in [`CIRCLES`].
+const LARGER: &[(&str, usize)] = &[("server", 17_000)];
+/// The most lines of a file without its tests, and which have more as yet.
+const MOST_LINES_OF_A_FILE: usize = 500;
+const LONGER: &[&str] = &[
+    "benches/src/workload.rs",
+    "hostsfile/src/table.rs",
+    "server/src/control.rs",
+    "server/src/listen/tcp.rs",
+    "server/src/listen/worker.rs",
+    "server/src/plugin/rewrite/setup.rs",
+];
+/// Modules at the top of the server crate that import each other, directly or through others; nothing may be added.
+const CIRCLES: &[&[&str]] = &[
+    // `house` and `running` are both what is served and who builds it: what a query needs of them is to come apart.
+    &[
+        "circles",
+        "evaluation",
+        "house",
+        "listen",
+        "node_run",
+        "pipeline",
+        "plugin",
+        "refreshing",
+        "route",
+        "running",
+        "serve",
+        "setup",
+        "watchdog",
+    ],
+    // A report tells what the control knows of reloads, and the control makes the report.
+    &["control", "report"],
 ];
 /// Above the house: they may import all of it.
 const ABOVE: &[&str] = &["server", "tests", "benches", "fuzz", "models"];
@@ -184,6 +219,89 @@ fn imported(text: &str) -> Vec<String> {
         }
     }
     names
+}
+
+#[test]
+fn crates_and_files_stay_small() {
+    let metadata = metadata();
+    let root = metadata.workspace_root.as_std_path();
+    for package in metadata.workspace_packages() {
+        let name = package.name.as_str();
+        let sources = package.manifest_path.parent().expect("a manifest lies in a directory").join("src");
+        let mut lines = 0;
+        for file in sources_in(sources.as_std_path()) {
+            let place = file.strip_prefix(root).expect("sources lie in the workspace").to_string_lossy();
+            if is_test(&place) || !place.ends_with(".rs") {
+                continue;
+            }
+            let text = std::fs::read_to_string(&file).expect("a source is text");
+            let length = without_tests(&text).lines().count();
+            assert!(
+                length <= MOST_LINES_OF_A_FILE || LONGER.contains(&&*place),
+                "{place} has {length} lines"
+            );
+            lines += length;
+        }
+        let most = LARGER.iter().find(|(larger, _)| *larger == name).map_or(MOST_LINES, |(_, most)| *most);
+        assert!(lines <= most, "{name} has {lines} lines without tests, at most {most} are meant");
+    }
+}
+
+#[test]
+fn modules_of_the_server_import_each_other_only_where_that_is_known() {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../server/src");
+    let mut reach: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for file in sources_in(&sources) {
+        let place = file.strip_prefix(&sources).expect("it lies there");
+        if is_test(&place.to_string_lossy()) {
+            continue;
+        }
+        let first = place.iter().next().expect("it has a name").to_string_lossy();
+        let module = first.trim_end_matches(".rs").to_owned();
+        let text = std::fs::read_to_string(&file).expect("a source is text");
+        let code: Vec<&str> =
+            without_tests(&text).lines().filter(|line| !line.trim_start().starts_with("//")).collect();
+        let imports = code.join("\n");
+        let imports = imports.split("crate::").skip(1).map(|rest| {
+            let end = rest.find(|c: char| !c.is_ascii_lowercase() && c != '_').unwrap_or(rest.len());
+            rest[..end].to_owned()
+        });
+        reach.entry(module).or_default().extend(imports);
+    }
+    let modules: BTreeSet<String> = reach.keys().cloned().collect();
+    assert!(modules.len() > 10 && reach["pipeline"].contains("plugin"), "imports are found: {reach:?}");
+    reach.values_mut().for_each(|imports| imports.retain(|import| modules.contains(import)));
+    // As many rounds as a way may be long.
+    for _ in 0..modules.len() {
+        let before = reach.clone();
+        for imports in reach.values_mut() {
+            let further: Vec<_> = imports.iter().flat_map(|import| before[import].clone()).collect();
+            imports.extend(further);
+        }
+    }
+    for (module, imports) in &reach {
+        for other in imports.iter().filter(|other| *other != module && reach[*other].contains(module)) {
+            let known =
+                CIRCLES.iter().any(|circle| circle.contains(&&**module) && circle.contains(&&**other));
+            assert!(known, "{module} and {other} import each other, maybe through others");
+        }
+    }
+    for module in CIRCLES.iter().copied().flatten() {
+        assert!(
+            reach.get(*module).is_some_and(|imports| imports.contains(*module)),
+            "{module} left its circle"
+        );
+    }
+}
+
+/// Whether a file of this path in the workspace holds tests alone.
+fn is_test(place: &str) -> bool {
+    place.ends_with("tests.rs") || place.contains("/tests/")
+}
+
+/// A source up to the module of its tests.
+fn without_tests(text: &str) -> &str {
+    text.find("#[cfg(test)]\nmod tests").map_or(text, |end| &text[..end])
 }
 
 fn sources_in(directory: &Path) -> Vec<PathBuf> {
