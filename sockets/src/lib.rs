@@ -9,6 +9,8 @@ mod epoll;
 #[cfg(miri)]
 mod kernel;
 mod listen;
+#[cfg(all(target_arch = "x86_64", any(test, target_env = "musl")))]
+mod octets;
 mod outgoing;
 mod pending;
 mod received;
