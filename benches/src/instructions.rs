@@ -155,14 +155,14 @@ const BUDGETS: [(&str, u64); 8] = [
     // Lines in the table cost a lookup nothing.
     ("hosts-100k", HOSTS),
     // As production has it: a hosts table is asked first.
-    ("cache", 2460),
-    ("cache-alone", 2125),
-    ("nxdomain", 1540),
-    ("whoami", 1475),
-    ("log", 5130),
+    ("cache", 1775),
+    ("cache-alone", 1620),
+    ("nxdomain", 1200),
+    ("whoami", 1245),
+    ("log", 4570),
     ("miss", 12_340),
 ];
-const HOSTS: u64 = 1775;
+const HOSTS: u64 = 1220;
 const FEW: u64 = 2_000;
 const MANY: u64 = 22_000;
 const OUTSTANDING: usize = 64;

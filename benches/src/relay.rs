@@ -42,7 +42,7 @@ pub fn relay(
             idle = false;
             queries.clear();
             for datagram in received.iter().filter(|datagram| datagram.bytes.len() >= HEADER) {
-                let id = flights.depart(from, datagram.peer, datagram.bytes);
+                let id = flights.depart(from, datagram.peer.address(), datagram.bytes);
                 queries.push(|out| {
                     out.extend_from_slice(&id.to_be_bytes());
                     out.extend_from_slice(&datagram.bytes[2..]);
@@ -61,7 +61,7 @@ pub fn relay(
                 let Some(reply) = batch.slot() else { continue };
                 reply.extend_from_slice(&flight.id);
                 reply.extend_from_slice(&datagram.bytes[2..]);
-                batch.commit(&flight.peer, None);
+                batch.commit(&flight.peer.into(), None);
             }
             for (listener, batch) in listeners.sockets.iter().zip(&mut replies) {
                 if !batch.is_empty() {

@@ -37,7 +37,7 @@ pub fn serve(
             for datagram in received.iter().filter(|datagram| datagram.peer.port() != 0) {
                 let Some(reply) = replies.slot() else { break };
                 if answer(datagram.bytes, reply) {
-                    replies.commit(&datagram.peer, datagram.local);
+                    replies.commit(datagram.peer, datagram.local);
                 }
             }
             socket.send(&mut replies);

@@ -1,12 +1,10 @@
 //! The whole cache: its shards, its partitions and its bound.
 
-use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
-use foldhash::fast::RandomState;
-use wire::Query;
+use wire::{Query, hash_of, hash_with};
 
 use crate::Partition;
 use crate::entry::{ADDED, CD, DO, Key};
@@ -34,13 +32,7 @@ impl Cache {
         // One to two mebibytes each: what grows or is copied under a lock stays small, however large the cache.
         let count = 1usize << (bytes / SHARD_BYTES).ilog2();
         let shards = (0..count).map(|_| Lock(Mutex::new(Shard::new(bytes / count)))).collect();
-        let shared = Shared {
-            start,
-            hash: RandomState::default(),
-            shards,
-            holders: Mutex::new(Vec::new()),
-            cursor: AtomicUsize::new(0),
-        };
+        let shared = Shared { start, shards, holders: Mutex::new(Vec::new()), cursor: AtomicUsize::new(0) };
         Self { shared: Arc::new(shared) }
     }
 
@@ -98,7 +90,6 @@ impl Cache {
 /// What the cache's handle and its partitions share.
 pub(crate) struct Shared {
     start: Instant,
-    hash: RandomState,
     shards: Box<[Lock]>,
     /// By number of partition; `None` once its answers are gone.
     holders: Mutex<Vec<Option<Holder>>>,
@@ -130,15 +121,13 @@ impl Shared {
         let mut bits = dnssec_ok | checking_disabled;
         let added = query.added.octets();
         let (rtype, class) = (query.rtype.0, query.class.0);
-        let mut hasher = self.hash.build_hasher();
-        hasher.write(query.name.as_wire());
-        hasher.write_u64(u64::from(partition) << 32 | u64::from(rtype) << 16 | u64::from(class));
+        let rest = u64::from(partition) << 32 | u64::from(rtype) << 16 | u64::from(class);
+        let mut hash = query.name.hash_code();
         if !added.is_empty() {
             bits |= ADDED;
-            hasher.write(added);
+            hash = hash_with(hash, hash_of(added));
         }
-        hasher.write_u8(bits);
-        let hash = hasher.finish();
+        let hash = hash_with(hash ^ u64::from(bits), rest);
         let key = Key { partition, hash: hash as u32, name: &query.name, rtype, class, bits, added };
         (key, (hash >> 32) as usize & (self.count() - 1))
     }

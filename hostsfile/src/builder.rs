@@ -5,15 +5,16 @@ use std::net::IpAddr;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
-use wire::{Class, HEADER, MAX_NAME, Name, RType};
+use wire::{Class, HEADER, MAX_NAME, Name, RType, hash_of};
 
-use crate::table::{A_RECORD, AAAA_RECORD, ENTRY_HEADER, RECORD_HEADER, Table, hash};
+use crate::table::{A_RECORD, AAAA_RECORD, ENTRY_HEADER, RECORD_HEADER, Table};
 use crate::{LineError, Options, parse};
 
 /// Pairs of name and address as they come, each once; numbers instead of names and addresses.
 pub(crate) struct Builder<'o> {
     options: &'o Options,
     max_pairs: usize,
+    /// Of pairs.
     hasher: RandomState,
     /// The wire forms of all names, one behind the other.
     octets: Vec<u8>,
@@ -116,8 +117,8 @@ impl<'o> Builder<'o> {
         self.entries += 1 + usize::from(reverse);
         let name_number = self.name_number(name);
         let hash = match address {
-            IpAddr::V4(v4) => hash(&self.hasher, &v4.octets()),
-            IpAddr::V6(v6) => hash(&self.hasher, &v6.octets()),
+            IpAddr::V4(v4) => hash_of(&v4.octets()),
+            IpAddr::V6(v6) => hash_of(&v6.octets()),
         };
         let known_address = self.find_address(hash, address);
         if known_address.is_some_and(|address_number| self.has_pair(name_number, address_number)) {
@@ -142,7 +143,7 @@ impl<'o> Builder<'o> {
     /// The number of a name, a new one if need be.
     fn name_number(&mut self, name: &Name) -> u32 {
         let wire = name.as_wire();
-        let hash = hash(&self.hasher, wire);
+        let hash = hash_of(wire);
         let (names, octets) = (&self.names, &self.octets);
         if let Some(&number) = self.name_numbers.find(hash, |&n| names[n as usize].wire(octets) == wire) {
             return number;
@@ -203,7 +204,7 @@ impl<'o> Builder<'o> {
         }
         let mut arena = Vec::with_capacity(most);
         // The same hashes serve again.
-        let mut table = Table { hasher: self.hasher, ..Table::empty() };
+        let mut table = Table::empty();
         table.names = HashTable::with_capacity(self.names.len() - wildcards);
         table.wildcards = HashTable::with_capacity(wildcards);
         table.addresses = HashTable::with_capacity(addresses);
@@ -212,10 +213,10 @@ impl<'o> Builder<'o> {
             rest();
             let (key, numbers) = (row.key(&self.octets), [row.a.count, row.aaaa.count]);
             if is_wildcard(row.wire(&self.octets)) {
-                let hash = hash(&table.hasher, key);
-                start_entry(&mut arena, &mut table.wildcards, &table.hasher, hash, numbers, key);
+                let hash = hash_of(key);
+                start_entry(&mut arena, &mut table.wildcards, hash, numbers, key);
             } else {
-                start_entry(&mut arena, &mut table.names, &table.hasher, row.hash, numbers, key);
+                start_entry(&mut arena, &mut table.names, row.hash, numbers, key);
             }
             row.a.lay_out(&mut arena);
             row.aaaa.lay_out(&mut arena);
@@ -223,8 +224,7 @@ impl<'o> Builder<'o> {
         for row in self.addresses.iter_mut().filter(|row| row.ptr.count > 0) {
             rest();
             let (index, numbers) = (&mut table.addresses, [row.ptr.count, row.ptr.octets]);
-            let mut start =
-                |key: &[u8]| start_entry(&mut arena, index, &table.hasher, row.hash, numbers, key);
+            let mut start = |key: &[u8]| start_entry(&mut arena, index, row.hash, numbers, key);
             match row.address {
                 IpAddr::V4(address) => start(&address.octets()),
                 IpAddr::V6(address) => start(&address.octets()),
@@ -307,20 +307,13 @@ impl Set {
 }
 
 /// Writes an entry up to its key and puts it into its index; `hash` is the key's.
-fn start_entry(
-    arena: &mut Vec<u8>,
-    index: &mut HashTable<u32>,
-    hasher: &RandomState,
-    hash: u64,
-    numbers: [u16; 2],
-    key: &[u8],
-) {
+fn start_entry(arena: &mut Vec<u8>, index: &mut HashTable<u32>, hash: u64, numbers: [u16; 2], key: &[u8]) {
     // MAX_PAIRS keeps the arena below 4 GiB.
     let at = arena.len() as u32;
     let [[a, b], [c, d]] = numbers.map(u16::to_be_bytes);
     arena.extend_from_slice(&[a, b, c, d, key.len() as u8]);
     arena.extend_from_slice(key);
-    index.insert_unique(hash, at, |&at| crate::table::hash(hasher, entry_key(arena, at)));
+    index.insert_unique(hash, at, |&at| hash_of(entry_key(arena, at)));
 }
 
 /// The key of the entry at `at`.

@@ -1,12 +1,10 @@
 //! The index: what a question finds. Knows how entries lie in memory, not what a hosts text looks like.
 
-use std::hash::{BuildHasher, Hasher};
 use std::net::IpAddr;
 
-use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use memchr::memchr_iter;
-use wire::{Name, RType};
+use wire::{Name, RType, hash_of};
 
 use crate::builder::{Builder, MAX_PAIRS};
 use crate::{Options, Report, Source, reverse};
@@ -25,7 +23,6 @@ pub struct Table {
     pub(crate) names: HashTable<u32>,
     pub(crate) wildcards: HashTable<u32>,
     pub(crate) addresses: HashTable<u32>,
-    pub(crate) hasher: RandomState,
     pub(crate) entries: usize,
 }
 
@@ -84,7 +81,6 @@ impl Table {
             names: HashTable::new(),
             wildcards: HashTable::new(),
             addresses: HashTable::new(),
-            hasher: RandomState::default(),
             entries: 0,
         }
     }
@@ -98,12 +94,12 @@ impl Table {
         if rtype == RType::PTR {
             return self.reverse(name).unwrap_or(Found::Absent);
         }
-        let exact = self.find(&self.names, name.as_wire());
+        let exact = self.find(&self.names, name.as_wire(), name.hash_code());
         if let Some(ready) = exact.as_ref().and_then(|entry| entry.set(rtype)) {
             return ready;
         }
         let below = if self.wildcards.is_empty() { None } else { name.suffixes().nth(1) };
-        let wildcard = below.and_then(|key| self.find(&self.wildcards, key));
+        let wildcard = below.and_then(|key| self.find(&self.wildcards, key, hash_of(key)));
         if let Some(ready) = wildcard.as_ref().and_then(|entry| entry.set(rtype)) {
             return ready;
         }
@@ -124,17 +120,16 @@ impl Table {
 
     fn reverse(&self, name: &Name) -> Option<Found<'_>> {
         let entry = match reverse::address(name)? {
-            IpAddr::V4(address) => self.find(&self.addresses, &address.octets()),
-            IpAddr::V6(address) => self.find(&self.addresses, &address.octets()),
+            IpAddr::V4(address) => self.find(&self.addresses, &address.octets(), hash_of(&address.octets())),
+            IpAddr::V6(address) => self.find(&self.addresses, &address.octets(), hash_of(&address.octets())),
         }?;
         let [count, octets] = entry.numbers;
         Some(Found::Ready { body: entry.bodies.get(..usize::from(octets))?, count })
     }
 
     #[inline]
-    fn find(&self, index: &HashTable<u32>, key: &[u8]) -> Option<Entry<'_>> {
-        let at = index
-            .find(hash(&self.hasher, key), |&at| self.entry(at).is_some_and(|entry| entry.key == key))?;
+    fn find(&self, index: &HashTable<u32>, key: &[u8], hash: u64) -> Option<Entry<'_>> {
+        let at = index.find(hash, |&at| self.entry(at).is_some_and(|entry| entry.key == key))?;
         self.entry(*at)
     }
 
@@ -181,14 +176,6 @@ fn expected_pairs(text: &[u8]) -> usize {
 const BEGINNING: usize = 64 << 10;
 /// Octets of a short line with a pair, such as `10.0.0.1 ab`.
 const SHORT_LINE: usize = 12;
-
-/// The hash of a key.
-#[inline]
-pub(crate) fn hash(state: &RandomState, key: &[u8]) -> u64 {
-    let mut hasher = state.build_hasher();
-    hasher.write(key);
-    hasher.finish()
-}
 
 /// Octets of an entry before its key.
 pub(crate) const ENTRY_HEADER: usize = 5;

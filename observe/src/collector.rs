@@ -100,8 +100,6 @@ mod tests {
             dnssec_ok: false,
             rcode: Rcode::NOERROR,
             failed: false,
-            request_size: 40,
-            response_size: 60,
             nanos: 300_000,
         }
     }
@@ -133,8 +131,9 @@ mod tests {
             plugin: "errors",
         };
         let set = zones.zone(&labels, 2);
-        set[0].count(&query(), false);
-        set[1].count(&query(), true);
+        let sizes = |request, response| [[request, response]].into_iter();
+        set[0].count(&query(), sizes(40, 60), false);
+        set[1].count(&query(), sizes(40, 60), true);
         set[1].count(
             &Counted {
                 proto: Proto::Tcp,
@@ -143,10 +142,9 @@ mod tests {
                 dnssec_ok: true,
                 rcode: Rcode::NXDOMAIN,
                 failed: true,
-                response_size: 70_000,
                 nanos: 9_000_000_000,
-                ..query()
             },
+            sizes(40, 65_000),
             true,
         );
         set[0].cache_requests.add(3);
@@ -172,7 +170,7 @@ mod tests {
             format!("coredns_dns_request_duration_seconds_bucket{{{zone},le=\"+Inf\"}} 3"),
             format!("coredns_dns_request_duration_seconds_sum{{{zone}}} 9.0006"),
             format!("coredns_dns_response_size_bytes_bucket{{proto=\"tcp\",{zone},le=\"64000\"}} 0"),
-            format!("coredns_dns_response_size_bytes_sum{{proto=\"tcp\",{zone}}} 70000"),
+            format!("coredns_dns_response_size_bytes_sum{{proto=\"tcp\",{zone}}} 65000"),
             format!("coredns_dns_request_size_bytes_count{{proto=\"udp\",{zone}}} 2"),
             "coredns_cache_requests_total{server=\"dns://127.0.0.1:53\",view=\"\",zones=\"example.org.\"} 3".to_owned(),
             "coredns_cache_hits_total{server=\"dns://127.0.0.1:53\",type=\"denial\",view=\"\",zones=\"example.org.\"} 2".to_owned(),

@@ -33,6 +33,33 @@ impl Counter {
     }
 }
 
+/// A number that each thread adds to on a cache line of its own; the last one is for those that share it.
+#[derive(Debug)]
+pub struct PerThread(Box<[Line]>);
+
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Line(Counter);
+
+impl PerThread {
+    /// Zero, for so many threads.
+    pub fn new(threads: usize) -> Self {
+        Self((0..threads).map(|_| Line::default()).collect())
+    }
+
+    /// Adds one for thread `writer`.
+    #[inline]
+    pub fn add(&self, writer: usize) {
+        let Some(Line(counter)) = self.0.get(writer) else { return };
+        if writer + 1 == self.0.len() { counter.add_shared(1) } else { counter.add(1) }
+    }
+
+    /// The sum.
+    pub fn get(&self) -> u64 {
+        self.0.iter().map(|line| line.0.get()).sum()
+    }
+}
+
 /// Transport and family of a client, as the labels `proto` and `family` tell them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Proto {
@@ -121,11 +148,42 @@ impl<const N: usize> Histogram<N> {
         self.buckets.iter().chain([&self.above]).any(|bucket| bucket.get() > 0)
     }
 
+    /// Notes one value so many times.
     #[inline]
-    fn observe(&self, bounds: &[u64; N], value: u64, add: impl Fn(&Counter, u64)) {
+    fn observe(&self, bounds: &[u64; N], value: u64, times: u64, add: impl Fn(&Counter, u64)) {
         let at = bounds.iter().position(|&bound| value <= bound);
-        add(at.map_or(&self.above, |at| &self.buckets[at]), 1);
-        add(&self.sum, value);
+        add(at.map_or(&self.above, |at| &self.buckets[at]), times);
+        add(&self.sum, value * times);
+    }
+
+    /// Notes values. Neighbours of one bucket, which nearly all are, are added up first.
+    #[inline]
+    fn observe_all(
+        &self,
+        bounds: &[u64; N],
+        values: impl Iterator<Item = u64>,
+        add: impl Fn(&Counter, u64) + Copy,
+    ) {
+        let (mut bucket, mut first, mut last) = (&self.above, 1, 0);
+        let (mut times, mut sum) = (0, 0);
+        for value in values {
+            if value < first || value > last {
+                if times > 0 {
+                    add(bucket, times);
+                }
+                let at = bounds.iter().position(|&bound| value <= bound);
+                bucket = at.map_or(&self.above, |at| &self.buckets[at]);
+                first = at.unwrap_or(N).checked_sub(1).map_or(0, |below| bounds[below] + 1);
+                last = at.map_or(u64::MAX, |at| bounds[at]);
+                times = 0;
+            }
+            times += 1;
+            sum += value;
+        }
+        if times > 0 {
+            add(bucket, times);
+            add(&self.sum, sum);
+        }
     }
 }
 
@@ -189,7 +247,7 @@ pub struct NativeSums {
     pub response_sizes: [NativeCounts; 2],
 }
 
-/// One query's end, as it is counted.
+/// How queries ended, as they are counted; their sizes, which may differ, aside.
 #[derive(Debug, Clone, Copy)]
 pub struct Counted {
     /// The client's transport.
@@ -204,45 +262,55 @@ pub struct Counted {
     pub rcode: Rcode,
     /// Whether it says that no plugin had an answer.
     pub failed: bool,
-    /// Octets of the query.
-    pub request_size: usize,
-    /// Octets of the reply.
-    pub response_size: usize,
     /// From receipt to reply, in nanoseconds.
     pub nanos: u64,
 }
 
 impl ZoneCounters {
-    /// Counts one query with its reply. `shared`: other threads write these counters, too.
+    /// Counts queries that ended alike, each by the octets of query and reply. `shared`: other threads write these
+    /// counters, too.
     #[inline]
-    pub fn count(&self, counted: &Counted, shared: bool) {
+    pub fn count(
+        &self,
+        counted: &Counted,
+        sizes: impl ExactSizeIterator<Item = [u16; 2]> + Clone,
+        shared: bool,
+    ) {
         if shared {
-            self.count_with(counted, Counter::add_shared)
+            self.count_with(counted, sizes.clone(), Counter::add_shared)
         } else {
-            self.count_with(counted, Counter::add)
+            self.count_with(counted, sizes.clone(), Counter::add)
         }
         if let Some(native) = self.native.get() {
-            native.count(counted, shared);
+            native.count(counted, sizes, shared);
         }
     }
 
     #[inline]
-    fn count_with(&self, counted: &Counted, add: impl Fn(&Counter, u64) + Copy) {
+    fn count_with(
+        &self,
+        counted: &Counted,
+        sizes: impl ExactSizeIterator<Item = [u16; 2]> + Clone,
+        add: impl Fn(&Counter, u64) + Copy,
+    ) {
+        let queries = sizes.len() as u64;
         let proto = counted.proto as usize;
         let rtype = match counted.rtype {
             RType::A => 0,
             RType::AAAA => 1,
             other => TYPES.iter().position(|(rtype, _)| *rtype == other).unwrap_or(TYPES.len()),
         };
-        add(&self.requests[proto][usize::from(counted.ipv6)][rtype], 1);
+        add(&self.requests[proto][usize::from(counted.ipv6)][rtype], queries);
         if counted.dnssec_ok {
-            add(&self.dnssec_ok, 1);
+            add(&self.dnssec_ok, queries);
         }
         let responses = if counted.failed { &self.failures } else { &self.responses };
-        add(&responses[usize::from(counted.rcode.0).min(RCODES - 1)], 1);
-        self.durations.observe(&DURATIONS, counted.nanos, add);
-        self.request_sizes[proto].observe(&SIZES, counted.request_size as u64, add);
-        self.response_sizes[proto].observe(&SIZES, counted.response_size as u64, add);
+        add(&responses[usize::from(counted.rcode.0).min(RCODES - 1)], queries);
+        self.durations.observe(&DURATIONS, counted.nanos, queries, add);
+        let requests = sizes.clone().map(|[request, _]| request.into());
+        self.request_sizes[proto].observe_all(&SIZES, requests, add);
+        let responses = sizes.map(|[_, response]| response.into());
+        self.response_sizes[proto].observe_all(&SIZES, responses, add);
     }
 }
 
@@ -268,11 +336,13 @@ impl NativeCounters {
     }
 
     #[cold]
-    fn count(&self, counted: &Counted, shared: bool) {
+    fn count(&self, counted: &Counted, sizes: impl Iterator<Item = [u16; 2]>, shared: bool) {
         let proto = counted.proto as usize;
-        self.durations.observe(counted.nanos as f64 / 1e9, shared);
-        self.request_sizes[proto].observe(counted.request_size as f64, shared);
-        self.response_sizes[proto].observe(counted.response_size as f64, shared);
+        for [request, response] in sizes {
+            self.durations.observe(counted.nanos as f64 / 1e9, shared);
+            self.request_sizes[proto].observe(request.into(), shared);
+            self.response_sizes[proto].observe(response.into(), shared);
+        }
     }
 }
 
@@ -309,11 +379,11 @@ impl<'z> Tally<'z> {
         if self.shared { counter(counters).add_shared(1) } else { counter(counters).add(1) }
     }
 
-    /// Counts one query with its reply.
+    /// Counts queries that ended alike, each by the octets of query and reply.
     #[inline]
-    pub fn count(&self, counted: &Counted) {
+    pub fn count(&self, counted: &Counted, sizes: impl ExactSizeIterator<Item = [u16; 2]> + Clone) {
         if let Some(counters) = self.counters {
-            counters.count(counted, self.shared);
+            counters.count(counted, sizes, self.shared);
         }
     }
 }
@@ -356,5 +426,36 @@ impl ZoneRegistry {
         let mut all: Vec<_> = zones.iter().map(|(labels, set)| (labels.clone(), set.clone())).collect();
         all.sort_by(|a, b| a.0.cmp(&b.0));
         all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_that_ended_alike_count_as_each_by_itself() {
+        let counted = Counted {
+            proto: Proto::Tcp,
+            ipv6: true,
+            rtype: RType::AAAA,
+            dnssec_ok: true,
+            rcode: Rcode::NXDOMAIN,
+            failed: false,
+            nanos: 700_000,
+        };
+        for shared in [false, true] {
+            let (together, alone) = (ZoneCounters::default(), ZoneCounters::default());
+            let sizes = [0, 1, 100, 100, 101, 99, 512, 511, 64_000, 64_001, 65_535, 65_535, 0, 40, 0]
+                .map(|size| [size, 65_535 - size]);
+            together.count(&counted, sizes.into_iter(), shared);
+            for size in sizes {
+                alone.count(&counted, [size].into_iter(), shared);
+            }
+            assert_eq!(format!("{together:?}"), format!("{alone:?}"));
+            let sum: u64 = sizes.iter().map(|[request, _]| u64::from(*request)).sum();
+            assert_eq!(together.request_sizes[1].sum.get(), sum);
+            assert_eq!(together.durations.buckets[2].get(), sizes.len() as u64);
+        }
     }
 }

@@ -20,9 +20,9 @@ use wire::{Class, Flags, Message, Name, OPTION_CLIENT_SUBNET, Query, RType, Rcod
 
 use crate::failure::Failure;
 use crate::house::ServedZone;
-use crate::pipeline::Now;
-use crate::plugin::Moment;
+use crate::plugin::hosts::Tables;
 use crate::plugin::step::{Inward, Sought, Told, Wish, Wishes};
+use crate::plugin::{Lookup, Moment};
 use crate::route::Route;
 
 pub use found::Found;
@@ -40,6 +40,7 @@ pub enum End {
 pub struct Evaluation<'h, 'a> {
     route: &'h Arc<Route>,
     moment: &'a Moment<'a>,
+    tables: &'a mut Tables<'h>,
     query: &'a Query<'a>,
     /// What is known already.
     found: Vec<Arc<Found>>,
@@ -98,6 +99,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
     pub fn new(
         route: &'h Arc<Route>,
         moment: &'a Moment<'a>,
+        tables: &'a mut Tables<'h>,
         query: &'a Query<'a>,
         found: Vec<Arc<Found>>,
         asked: usize,
@@ -105,6 +107,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         Self {
             route,
             moment,
+            tables,
             query,
             found,
             asked,
@@ -231,25 +234,22 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         let mut reply = Reply::start(&mut octets, query);
         let tally = zone.tally(self.moment.writer);
         let mut follow = false;
-        match zone.block.pipeline.answer_now(self.moment, query, &mut reply, tally) {
-            Now::Answered => {}
-            Now::Follow => follow = true,
+        match zone.block.pipeline.answer_now(self.moment, self.tables, query, &mut reply, tally) {
+            Lookup::Answer => {}
+            Lookup::Follow => follow = true,
             // One is enough: the next client's query finds the others as old.
-            Now::Refresh => {
-                self.refresh.get_or_insert_with(|| {
-                    let asked = Asked::new(query, zone, None, self.depth == 0);
-                    // What is kept is for all: asked for one subnet it would not be.
-                    Asked { query: asked.query.for_all(), ..asked }
-                });
+            Lookup::Refresh => {
+                let own = self.depth == 0;
+                self.refresh.get_or_insert_with(|| Asked::for_next(query, zone, own));
             }
-            Now::Ask(_) if self.patience.is_zero() => {
+            Lookup::Ask(_) if self.patience.is_zero() => {
                 let failure = Failure::Forward(forwarder::Failure::Patience);
                 return Ok(Found::new(zone, query, Err(failure), false));
             }
-            Now::Ask(_) if self.depth > 0 && self.asked == MOST_ASKED => {
+            Lookup::Ask(_) if self.depth > 0 && self.asked == MOST_ASKED => {
                 return Ok(Found::new(zone, query, Err(Failure::TooManyNames(MOST_ASKED)), false));
             }
-            Now::Ask(patience) => {
+            Lookup::Ask(patience) => {
                 // Whoever has all the time is told by the upstreams why it was not enough.
                 let left = Some(self.patience).filter(|&left| left < forwarder::DEADLINE);
                 let patience = patience.into_iter().chain(left).min();
@@ -257,14 +257,17 @@ impl<'h, 'a> Evaluation<'h, 'a> {
                 self.missing.push(Asked::new(query, zone, patience, self.depth == 0));
                 return Err(Missing);
             }
-            Now::Failed(failure) => {
-                if self.depth > 0 {
-                    crate::serve::tell(zone, &failure, query, self.moment.now);
-                }
-                return Ok(Found::new(zone, query, Err(failure), false));
-            }
+            Lookup::Pass => return Ok(self.failed(zone, query, zone.block.pipeline.nobody())),
+            Lookup::Fail(failure) => return Ok(self.failed(zone, query, failure)),
         }
         Ok(Found::of_reply(zone, query, &reply, follow))
+    }
+
+    fn failed(&self, zone: &ServedZone, query: &Query<'_>, failure: Failure) -> Arc<Found> {
+        if self.depth > 0 {
+            crate::serve::tell(zone, &failure, query, self.moment.now);
+        }
+        Found::new(zone, query, Err(failure), false)
     }
 
     /// Puts behind each CNAME of the answer section what the server answers for its target. A target that has no answer

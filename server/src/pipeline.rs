@@ -9,7 +9,7 @@
 use std::any::Any;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::Instant;
 
 use cache::{Kind, Partition, Policy};
 use forwarder::Chain;
@@ -20,6 +20,7 @@ use crate::failure::Failure;
 use crate::house::Shared;
 use crate::observe::counters::Tally;
 use crate::plugin::cache::CacheSpec;
+use crate::plugin::hosts::Tables;
 use crate::plugin::spec::{BuildContext, Explained, Role, Source};
 use crate::plugin::step::Step;
 use crate::plugin::{Lookup, Moment, table};
@@ -60,20 +61,6 @@ pub struct CacheRoom {
     pub policy: Policy,
 }
 
-/// What a query came to without waiting.
-pub enum Now {
-    /// The reply is written.
-    Answered,
-    /// The reply is written, and CNAMEs in its answer section are to be followed through the server.
-    Follow,
-    /// The reply is written, and an upstream is to be asked for the next one.
-    Refresh,
-    /// An upstream must be asked; the client waits at most this long, then takes a stale answer.
-    Ask(Option<Duration>),
-    /// There is no answer.
-    Failed(Failure),
-}
-
 impl Pipeline {
     /// The rooms that `spec` asks for.
     ///
@@ -87,7 +74,12 @@ impl Pipeline {
     ) -> Result<Self> {
         let servers: Vec<String> = endpoints.iter().map(Endpoint::label).collect();
         let zones = spec.zone_names();
-        let context = BuildContext { lasting: &shared.lasting, servers: &servers, zones: &zones };
+        let context = BuildContext {
+            lasting: &shared.lasting,
+            servers: &servers,
+            zones: &zones,
+            threads: shared.writers,
+        };
         let (mut steps, mut sources, mut tail) = (Vec::new(), Vec::new(), Vec::new());
         for (name, role) in &spec.plugins {
             match role {
@@ -112,70 +104,36 @@ impl Pipeline {
         Ok(Self { steps: steps.into(), sources: sources.into(), dial, tail: tail.into(), last })
     }
 
-    /// Answers from memory, or says what is to be done. Allocates nothing, waits for nobody.
+    /// Answers from memory, or says what is to be done; [`Lookup::Pass`] where nobody in the block has an answer. Allocates
+    /// nothing, waits for nobody.
     #[inline]
-    pub fn answer_now(
-        &self,
+    pub fn answer_now<'h>(
+        &'h self,
         moment: &Moment<'_>,
+        tables: &mut Tables<'h>,
         query: &Query<'_>,
         reply: &mut Reply<'_>,
         tally: Tally<'_>,
-    ) -> Now {
+    ) -> Lookup {
         for Named { source, .. } in &self.sources {
-            match source.lookup(moment, query, reply, tally) {
-                Lookup::Answer => return Now::Answered,
-                Lookup::Follow => return Now::Follow,
+            match source.lookup(moment, tables, query, reply, tally) {
                 Lookup::Pass => {}
-                Lookup::Fail(failure) => return Now::Failed(failure),
+                found => return found,
             }
         }
         if let Some(dial) = &self.dial {
-            let mut patience = None;
-            if let Some(room) = dial.cache.as_ref().filter(|room| room.policy.covers(&query.name)) {
-                tally.add(|zone| &zone.cache_requests);
-                let lookup = room.partition.lookup(&room.policy, query, moment.now, reply);
-                let kind = match lookup {
-                    cache::Lookup::Miss => None,
-                    cache::Lookup::Verify { wait } => {
-                        patience = Some(wait);
-                        None
-                    }
-                    cache::Lookup::Hit { kind } | cache::Lookup::Prefetch { kind } => Some(kind),
-                    cache::Lookup::Stale { kind, .. } => {
-                        tally.add(|zone| &zone.cache_stale);
-                        Some(kind)
-                    }
-                };
-                match kind {
-                    Some(Kind::Success) => tally.add(|zone| &zone.cache_hits[0]),
-                    Some(Kind::Denial) => tally.add(|zone| &zone.cache_hits[1]),
-                    None => tally.add(|zone| &zone.cache_misses),
-                }
-                match lookup {
-                    cache::Lookup::Hit { .. } | cache::Lookup::Stale { refresh: false, .. } => {
-                        return Now::Answered;
-                    }
-                    cache::Lookup::Prefetch { .. } => {
-                        tally.add(|zone| &zone.cache_prefetches);
-                        return Now::Refresh;
-                    }
-                    cache::Lookup::Stale { refresh: true, .. } => return Now::Refresh,
-                    cache::Lookup::Miss | cache::Lookup::Verify { .. } => {}
-                }
-            }
-            if dial.chain.matches(&query.name) {
-                return Now::Ask(patience);
+            match dial.lookup(moment.now, query, reply, tally) {
+                Lookup::Pass => {}
+                found => return found,
             }
         }
         for Named { source, .. } in &self.tail {
-            match source.lookup(moment, query, reply, tally) {
-                Lookup::Answer => return Now::Answered,
-                Lookup::Follow => return Now::Follow,
+            match source.lookup(moment, tables, query, reply, tally) {
                 Lookup::Pass => {}
-                Lookup::Fail(failure) => return Now::Failed(failure),
+                found => return found,
             }
         }
-        Now::Failed(self.nobody())
+        Lookup::Pass
     }
 
     /// What acts around the sources, from the outside to the inside.
@@ -238,6 +196,41 @@ fn ends(sources: &[Named], query: &Query<'_>, passed: &mut String) -> Option<(&'
         }
     }
     None
+}
+
+impl Dial {
+    /// Looks into the cache; where it has no answer, an upstream is to be asked.
+    #[inline]
+    fn lookup(&self, now: Instant, query: &Query<'_>, reply: &mut Reply<'_>, tally: Tally<'_>) -> Lookup {
+        let mut patience = None;
+        if let Some(room) = self.cache.as_ref().filter(|room| room.policy.covers(&query.name)) {
+            tally.add(|zone| &zone.cache_requests);
+            let hit = |kind| match kind {
+                Kind::Success => tally.add(|zone| &zone.cache_hits[0]),
+                Kind::Denial => tally.add(|zone| &zone.cache_hits[1]),
+            };
+            match room.partition.lookup(&room.policy, query, now, reply) {
+                cache::Lookup::Hit { kind } => {
+                    hit(kind);
+                    return Lookup::Answer;
+                }
+                cache::Lookup::Prefetch { kind } => {
+                    hit(kind);
+                    tally.add(|zone| &zone.cache_prefetches);
+                    return Lookup::Refresh;
+                }
+                cache::Lookup::Stale { kind, refresh } => {
+                    hit(kind);
+                    tally.add(|zone| &zone.cache_stale);
+                    return if refresh { Lookup::Refresh } else { Lookup::Answer };
+                }
+                cache::Lookup::Verify { wait } => patience = Some(wait),
+                cache::Lookup::Miss => {}
+            }
+            tally.add(|zone| &zone.cache_misses);
+        }
+        if self.chain.matches(&query.name) { Lookup::Ask(patience) } else { Lookup::Pass }
+    }
 }
 
 impl CacheRoom {

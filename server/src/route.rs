@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use foldhash::fast::RandomState;
 use hashbrown::HashTable;
-use std::hash::BuildHasher as _;
-use wire::{Class, Name, Query, RType};
+use wire::{Class, Name, Query, RType, hash_of};
 
 use crate::failure::Failure;
 use crate::house::ServedZone;
@@ -16,7 +14,6 @@ pub struct Route {
     /// The root stands by itself: most addresses serve nothing else, and nothing must be hashed to find it.
     root: Option<Arc<ServedZone>>,
     zones: HashTable<Arc<ServedZone>>,
-    hasher: RandomState,
     /// Bit n: some zone below the root has n labels (127 stands for more, too). Lengths without a zone cost no lookup.
     lengths: u128,
     /// Whether classes other than IN pass: some block on this address forwards.
@@ -34,9 +31,8 @@ impl Route {
                 continue;
             }
             route.lengths |= bit(zone.zone.label_count());
-            let hasher = &route.hasher;
-            let hash = hasher.hash_one(zone.zone.as_wire());
-            route.zones.insert_unique(hash, zone, |zone| hasher.hash_one(zone.zone.as_wire()));
+            let hash = zone.zone.hash_code();
+            route.zones.insert_unique(hash, zone, |zone| zone.zone.hash_code());
         }
         route
     }
@@ -87,7 +83,7 @@ impl Route {
     }
 
     fn exact(&self, wire: &[u8]) -> Option<&Arc<ServedZone>> {
-        self.zones.find(self.hasher.hash_one(wire), |zone| zone.zone.as_wire() == wire)
+        self.zones.find(hash_of(wire), |zone| zone.zone.as_wire() == wire)
     }
 }
 

@@ -18,6 +18,11 @@ use crate::observe::counters::Counter;
 use crate::observe::logger::Logger;
 use crate::observe::ring::DEFAULT_BYTES;
 
+/// When a worker last began a turn; on a cache line of its own, for it is written at every turn.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub struct Heartbeat(pub AtomicU64);
+
 /// What every thread of a running server may use.
 pub struct Running {
     /// The configuration that serves now.
@@ -27,7 +32,7 @@ pub struct Running {
     /// Each worker's letter box.
     pub inboxes: Vec<Inbox>,
     /// When each worker last began a turn, in milliseconds since the start.
-    pub heartbeats: Vec<AtomicU64>,
+    pub heartbeats: Vec<Heartbeat>,
     /// What was taken off each listen socket.
     pub taken: Taken,
     /// Upstreams over TCP and TLS.
@@ -76,7 +81,7 @@ impl Running {
             house: ArcSwap::from_pointee(house),
             shared,
             inboxes: (0..workers).map(|_| Inbox::new()).collect::<io::Result<_>>()?,
-            heartbeats: (0..workers).map(|_| AtomicU64::new(0)).collect(),
+            heartbeats: (0..workers).map(|_| Heartbeat::default()).collect(),
             taken: Taken::default(),
             streams,
             flights: FlightRegistry::new(),
@@ -107,7 +112,7 @@ impl Running {
 
     /// How long ago the worker that is furthest behind began a turn.
     pub fn slowest_worker(&self, now: Instant) -> Duration {
-        let oldest = self.heartbeats.iter().map(|beat| beat.load(Relaxed)).min().unwrap_or_default();
+        let oldest = self.heartbeats.iter().map(|beat| beat.0.load(Relaxed)).min().unwrap_or_default();
         Duration::from_millis(self.since_start_ms(now).saturating_sub(oldest))
     }
 

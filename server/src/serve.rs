@@ -2,37 +2,34 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use wire::{Class, Ede, Flags, Gate, Name, Owner, Query, RType, Rcode, Reply, Section};
 
-use crate::evaluation::{self, End, Evaluation, Found, Missing, Waits};
+use crate::evaluation::{self, Asked, End, Evaluation, Found, Missing, Waits};
 use crate::failure::Failure;
 use crate::house::{Listener, ServedZone};
 use crate::observe::counters::{Counted, Proto, Tally};
 use crate::observe::{LineRing, LogEntry};
-use crate::pipeline::Now;
-use crate::plugin::Moment;
+use crate::plugin::hosts::Tables;
 use crate::plugin::step::{Inward, Sought};
+use crate::plugin::{Lookup, Moment};
 
 /// What becomes of a packet. Where there is a reply, the outcome that [`serve`] was given tells how the query ended.
-pub enum Served<'h, 'g, 'p> {
+#[allow(clippy::large_enum_variant, reason = "only a miss is large, and a box would cost it an allocation")]
+pub enum Served<'h> {
     /// Nothing that a client would send: it is told nothing, and a connection that brings it is ended.
     Nothing,
     /// A client that is told nothing.
     Silence,
     /// The reply is in the buffer.
     Reply,
-    /// The reply is in the buffer, and an upstream is to be asked for the next one.
-    ReplyAndRefresh(&'g Query<'p>, &'h Arc<ServedZone>),
-    /// An upstream must be asked; the client waits at most `patience` for it.
+    /// An upstream must be asked: for the client, or, where the reply is in the buffer, for the next one.
     Ask {
+        /// Whether there is a reply.
+        replied: bool,
         /// What to ask.
-        query: &'g Query<'p>,
-        /// Which zone asks.
-        zone: &'h Arc<ServedZone>,
-        /// How long until a stale answer will do.
-        patience: Option<Duration>,
+        asked: Asked<'h>,
     },
     /// Upstreams must be asked for what the answer needs: for the client, or, where there is a reply in the buffer, for the
     /// next one.
@@ -72,6 +69,17 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// Whether it is counted as the other one is, sizes aside.
+    #[inline]
+    pub fn is_like(&self, other: &Self) -> bool {
+        self.zone == other.zone
+            && self.rtype == other.rtype
+            && self.rcode == other.rcode
+            && self.counted == other.counted
+            && self.dnssec_ok == other.dnssec_ok
+            && self.failure.is_some() == other.failure.is_some()
+    }
+
     /// A query that has not ended, and is not counted.
     pub const OPEN: Self = Self {
         zone: None,
@@ -111,14 +119,15 @@ impl Room {
 /// Takes a packet through gate, route and pipeline, and writes its reply to `out`, and how it ended to `outcome`, if memory
 /// has an answer.
 #[inline]
-pub fn serve<'h, 'g, 'p>(
+pub fn serve<'h>(
     listener: &'h Listener,
-    gate: &'g Gate<'p>,
+    gate: &Gate<'_>,
     moment: &Moment<'_>,
+    tables: &mut Tables<'h>,
     room: Room,
     out: &mut Vec<u8>,
     outcome: &mut Outcome,
-) -> Served<'h, 'g, 'p> {
+) -> Served<'h> {
     let query = match gate {
         Gate::Pass(query) => query,
         Gate::Drop => return Served::Nothing,
@@ -148,27 +157,34 @@ pub fn serve<'h, 'g, 'p>(
         }
     };
     if !zone.block.pipeline.steps().is_empty() && steps_act(zone, query, moment) {
-        return evaluate(listener, zone, query, moment, room, Vec::new(), out, outcome);
+        return evaluate(listener, zone, query, moment, tables, room, Vec::new(), out, outcome);
     }
     let mut reply = Reply::start(out, query);
-    let failure = match zone.block.pipeline.answer_now(moment, query, &mut reply, zone.tally(moment.writer)) {
-        Now::Answered => None,
-        Now::Refresh => {
+    let pipeline = &zone.block.pipeline;
+    let failure = match pipeline.answer_now(moment, tables, query, &mut reply, zone.tally(moment.writer)) {
+        Lookup::Answer => None,
+        Lookup::Refresh => {
             finish(zone, query, &mut reply, room, None, outcome);
-            return Served::ReplyAndRefresh(query, zone);
+            return Served::Ask { replied: true, asked: Asked::for_next(query, zone, true) };
         }
-        Now::Ask(patience) => return Served::Ask { query, zone, patience },
-        Now::Follow => {
+        Lookup::Ask(patience) => {
+            return Served::Ask { replied: false, asked: Asked::new(query, zone, patience, true) };
+        }
+        Lookup::Follow => {
             let found = vec![Found::of_reply(zone, query, &reply, true)];
-            return evaluate(listener, zone, query, moment, room, found, out, outcome);
+            return evaluate(listener, zone, query, moment, tables, room, found, out, outcome);
         }
-        Now::Failed(failure) => {
-            fail(&mut reply, &failure);
-            Some(failure)
-        }
+        Lookup::Pass => Some(refuse(&mut reply, pipeline.nobody())),
+        Lookup::Fail(failure) => Some(refuse(&mut reply, failure)),
     };
     finish(zone, query, &mut reply, room, failure, outcome);
     Served::Reply
+}
+
+#[cold]
+fn refuse(reply: &mut Reply<'_>, failure: Failure) -> Failure {
+    fail(reply, &failure);
+    failure
 }
 
 /// Whether a step of the block does anything with this query, which is counted here.
@@ -194,17 +210,18 @@ fn steps_act(zone: &ServedZone, query: &Query<'_>, moment: &Moment<'_>) -> bool 
 #[cold]
 #[inline(never)]
 #[allow(clippy::too_many_arguments, reason = "what `serve` was given, and what was found already")]
-fn evaluate<'h, 'g, 'p>(
+fn evaluate<'h>(
     listener: &'h Listener,
     zone: &'h Arc<ServedZone>,
     query: &Query<'_>,
     moment: &Moment<'_>,
+    tables: &mut Tables<'h>,
     room: Room,
     found: Vec<Arc<Found>>,
     out: &mut Vec<u8>,
     outcome: &mut Outcome,
-) -> Served<'h, 'g, 'p> {
-    let mut evaluation = Evaluation::new(&listener.route, moment, query, found, 0);
+) -> Served<'h> {
+    let mut evaluation = Evaluation::new(&listener.route, moment, tables, query, found, 0);
     match evaluation.run(zone) {
         Ok(End::Told(message, failure)) => {
             let mut reply = Reply::start(out, query);
@@ -310,20 +327,21 @@ pub fn bare_reply(query: &Query<'_>, failure: &Failure, out: &mut Vec<u8>) {
     reply.finish(query, usize::from(wire::UDP_SIZE));
 }
 
-/// Counts a query's end, `nanos` after its receipt: after the reply is sent, and without any way back.
+/// Counts how queries of one zone ended, which are alike but in their sizes, `nanos` after their receipt: after the replies
+/// are sent, and without any way back.
 #[inline]
-pub fn count(tally: Tally<'_>, outcome: &Outcome, proto: Proto, ipv6: bool, nanos: u64) {
-    tally.count(&Counted {
+pub fn count(tally: Tally<'_>, alike: &[Outcome], proto: Proto, ipv6: bool, nanos: u64) {
+    let Some(first) = alike.first() else { return };
+    let counted = Counted {
         proto,
         ipv6,
-        rtype: outcome.rtype,
-        dnssec_ok: outcome.dnssec_ok,
-        rcode: outcome.rcode,
-        failed: outcome.failure.is_some(),
-        request_size: outcome.request_size.into(),
-        response_size: outcome.response_size.into(),
+        rtype: first.rtype,
+        dnssec_ok: first.dnssec_ok,
+        rcode: first.rcode,
+        failed: first.failure.is_some(),
         nanos,
-    });
+    };
+    tally.count(&counted, alike.iter().map(|outcome| [outcome.request_size, outcome.response_size]));
 }
 
 /// Logs a query's end, and its failure, where its block asks for that.

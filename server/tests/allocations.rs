@@ -136,16 +136,18 @@ impl Scene {
 
     /// One packet's way as a worker takes it: serve, count, log.
     fn ask(&mut self, packet: &[u8]) -> Option<Outcome> {
-        let (now, client, tables) = (self.now, self.client, Tables::default());
-        let moment = Moment { now, client, server: client, proto: Proto::Udp, writer: 0, tables: &tables };
+        let client = self.client.into();
+        let moment = Moment::new(self.now, &client, self.client, Proto::Udp, 0);
+        let mut tables = Tables::default();
         let listener = &self.house.listeners[&Endpoint::dns(AT)];
         let gate = accept(packet);
         let mut outcome = Outcome::OPEN;
         let out = &mut self.out;
-        match serve::serve(listener, &gate, &moment, Room::Datagram, out, &mut outcome) {
-            Served::Reply | Served::ReplyAndRefresh(..) => {}
+        match serve::serve(listener, &gate, &moment, &mut tables, Room::Datagram, out, &mut outcome) {
+            Served::Reply | Served::Ask { replied: true, .. } | Served::Follow { replied: true, .. } => {}
             Served::Nothing | Served::Silence | Served::Ask { .. } | Served::Follow { .. } => return None,
         }
+        let alike = std::slice::from_ref(&outcome);
         let seen = Seen {
             client: self.client,
             local: Some(AT),
@@ -157,16 +159,12 @@ impl Scene {
         match outcome.zone {
             Some(index) => {
                 let zone = &self.house.zones[index as usize];
-                serve::count(zone.tally(0), &outcome, seen.proto, self.client.is_ipv6(), seen.nanos);
+                serve::count(zone.tally(0), alike, seen.proto, self.client.is_ipv6(), seen.nanos);
                 serve::log(zone, &outcome, &seen, &query(packet), &mut self.lines);
             }
-            None => serve::count(
-                listener.dropped_tally(0),
-                &outcome,
-                seen.proto,
-                self.client.is_ipv6(),
-                seen.nanos,
-            ),
+            None => {
+                serve::count(listener.dropped_tally(0), alike, seen.proto, self.client.is_ipv6(), seen.nanos);
+            }
         }
         Some(outcome)
     }

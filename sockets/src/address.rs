@@ -1,5 +1,6 @@
 //! The kernel's forms of addresses and control messages. No socket is touched here.
 
+use std::fmt;
 use std::mem::{size_of, zeroed};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
@@ -30,10 +31,9 @@ impl Name {
         unsafe { zeroed() }
     }
 
-    /// The kernel's form of `addr` and how many bytes of it count.
-    pub(crate) fn new(addr: &SocketAddr) -> (Self, socklen_t) {
+    fn new(addr: &SocketAddr) -> Self {
         let mut name = Self::empty();
-        let bytes = match addr {
+        match addr {
             SocketAddr::V4(addr) => {
                 name.v4 = sockaddr_in {
                     sin_family: libc::AF_INET as _,
@@ -41,7 +41,6 @@ impl Name {
                     sin_addr: v4_to_kernel(*addr.ip()),
                     sin_zero: [0; 8],
                 };
-                size_of::<sockaddr_in>()
             }
             SocketAddr::V6(addr) => {
                 name.v6 = sockaddr_in6 {
@@ -51,16 +50,46 @@ impl Name {
                     sin6_addr: v6_to_kernel(*addr.ip()),
                     sin6_scope_id: addr.scope_id(),
                 };
-                size_of::<sockaddr_in6>()
             }
-        };
-        (name, bytes as socklen_t)
+        }
+        name
+    }
+}
+
+/// Who sent a datagram, as the kernel wrote it: read as an address only where somebody asks for that.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub struct Peer(pub(crate) Name);
+
+impl Peer {
+    /// Its port; 0, at which nobody can be answered, also when the kernel wrote no address.
+    #[inline]
+    pub fn port(&self) -> u16 {
+        // SAFETY: all bytes were zeroed at birth, and every field is plain integers: any field may be read.
+        let (family, v4) = unsafe { (self.0.family, self.0.v4) };
+        match c_int::from(family) {
+            // The port stands at the same place in both.
+            libc::AF_INET | libc::AF_INET6 => u16::from_be(v4.sin_port),
+            _ => 0,
+        }
     }
 
-    /// The address held; `0.0.0.0:0`, which nobody can be answered at, when the kernel wrote none.
-    pub(crate) fn socket_addr(&self) -> SocketAddr {
+    /// How many bytes of it count.
+    #[inline]
+    pub(crate) fn length(&self) -> socklen_t {
+        // SAFETY: as above.
+        let bytes = match c_int::from(unsafe { self.0.family }) {
+            libc::AF_INET6 => size_of::<sockaddr_in6>(),
+            _ => size_of::<sockaddr_in>(),
+        };
+        bytes as socklen_t
+    }
+
+    /// The address; `0.0.0.0:0` when the kernel wrote none.
+    pub fn address(&self) -> SocketAddr {
+        let name = &self.0;
         // SAFETY: all bytes were zeroed at birth, and every field is plain integers: any field may be read.
-        let (family, v4, v6) = unsafe { (self.family, self.v4, self.v6) };
+        let (family, v4, v6) = unsafe { (name.family, name.v4, name.v6) };
         match c_int::from(family) {
             libc::AF_INET => SocketAddrV4::new(v4_from_kernel(v4.sin_addr), u16::from_be(v4.sin_port)).into(),
             libc::AF_INET6 => SocketAddrV6::new(
@@ -72,6 +101,18 @@ impl Name {
             .into(),
             _ => SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0).into(),
         }
+    }
+}
+
+impl From<SocketAddr> for Peer {
+    fn from(address: SocketAddr) -> Self {
+        Self(Name::new(&address))
+    }
+}
+
+impl fmt::Debug for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.address().fmt(f)
     }
 }
 
@@ -131,7 +172,18 @@ impl Control {
 ///
 /// # Safety
 /// As for [`control_message`].
+#[inline]
 pub(crate) unsafe fn local_of(header: &msghdr) -> Option<Local> {
+    if header.msg_controllen == 0 {
+        return None;
+    }
+    // SAFETY: the caller's promise is passed on.
+    unsafe { local_in(header) }
+}
+
+/// # Safety
+/// As for [`control_message`].
+unsafe fn local_in(header: &msghdr) -> Option<Local> {
     // SAFETY: the caller's promise is passed on.
     if let Some(info) = unsafe { control_message::<in_pktinfo>(header, libc::IPPROTO_IP, libc::IP_PKTINFO) } {
         // `ipi_spec_dst`, not `ipi_addr`: for a broadcast it is the address that may be answered from.
@@ -194,11 +246,12 @@ mod tests {
     fn an_address_survives_the_kernel_form() {
         for text in ["127.0.0.5:53", "0.0.0.0:0", "[::1]:53", "[fe80::1%7]:5353", "[2001:db8::1]:65535"] {
             let addr: SocketAddr = text.parse().expect("a socket address");
-            let (name, bytes) = Name::new(&addr);
-            assert_eq!(name.socket_addr(), addr);
-            assert_eq!(bytes, if addr.is_ipv4() { 16 } else { 28 }, "{text}");
+            let peer = Peer::from(addr);
+            assert_eq!((peer.address(), peer.port()), (addr, addr.port()));
+            assert_eq!(peer.length(), if addr.is_ipv4() { 16 } else { 28 }, "{text}");
         }
-        assert_eq!(Name::empty().socket_addr(), "0.0.0.0:0".parse().expect("a socket address"));
+        let nobody = Peer(Name::empty());
+        assert_eq!((nobody.address(), nobody.port()), ("0.0.0.0:0".parse().expect("a socket address"), 0));
     }
 
     #[test]

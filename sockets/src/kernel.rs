@@ -130,7 +130,7 @@ mod tests {
             assert_eq!(received.fill(stdin.as_fd()).unwrap(), 3);
             let arrived = rows.iter().filter(|(_, _, bytes)| *bytes != b"forged");
             for (datagram, (peer, local, bytes)) in received.iter().zip(arrived) {
-                assert_eq!(datagram.peer, peer.parse::<SocketAddr>().unwrap());
+                assert_eq!(datagram.peer.address(), peer.parse::<SocketAddr>().unwrap());
                 assert_eq!(datagram.local, *local);
                 assert_eq!(datagram.bytes, &bytes[..bytes.len().min(8)]);
                 assert_eq!(datagram.truncated, bytes.len() > 8);

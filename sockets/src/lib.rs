@@ -18,7 +18,7 @@ mod sync;
 mod system;
 mod upstream;
 
-pub use address::Local;
+pub use address::{Local, Peer};
 pub use epoll::{Epoll, Event, Events, Interest, Waker};
 pub use listen::{ListenOptions, ListenSocket, tcp_listener};
 pub use outgoing::{Outgoing, Sent};

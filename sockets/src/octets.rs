@@ -120,8 +120,10 @@ pub(crate) unsafe fn copy(to: *mut u8, from: *const u8, length: usize) {
         }
         #[cfg(not(miri))]
         if length >= LONG {
-            asm!("rep movsb", inout("rcx") length => _, inout("rdi") to => _, inout("rsi") from => _,
+            let (to_end, last) = (to.add(length - 8), from.add(length - 8).cast::<u64>().read_unaligned());
+            asm!("rep movsq", inout("rcx") length / 8 => _, inout("rdi") to => _, inout("rsi") from => _,
                 options(nostack, preserves_flags));
+            to_end.cast::<u64>().write_unaligned(last);
             return;
         }
         let last = length - 64;
@@ -170,7 +172,8 @@ pub(crate) unsafe fn fill(to: *mut u8, value: u8, length: usize) {
         if length >= 16 {
             #[cfg(not(miri))]
             if length >= LONG {
-                asm!("rep stosb", inout("rcx") length => _, inout("rdi") to => _, in("al") value,
+                to.add(length - 8).cast::<u64>().write_unaligned(word);
+                asm!("rep stosq", inout("rcx") length / 8 => _, inout("rdi") to => _, in("rax") word,
                     options(nostack, preserves_flags));
                 return;
             }

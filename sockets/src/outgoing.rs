@@ -4,9 +4,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use libc::{iovec, mmsghdr, socklen_t};
+use libc::{iovec, mmsghdr};
 
-use crate::address::{Control, Local, Name, empty_message};
+use crate::address::{Control, Local, Name, Peer, empty_message};
 
 /// A batch of replies, each with where it goes. All memory but the slots' own bytes is taken in
 /// [`Outgoing::new`]; a slot keeps what it grew to, up to a bound.
@@ -18,10 +18,10 @@ pub struct Outgoing {
     slots: Vec<Vec<u8>>,
     /// Most octets that a slot keeps.
     kept_bytes: usize,
-    names: Vec<Name>,
-    name_lens: Vec<socklen_t>,
+    /// These three are written by way of pointers alone once `headers` point to them: another borrow, such as an index
+    /// makes, would end what the earlier pointers may be used for (Stacked Borrows), although the addresses are the same.
+    peers: Vec<Peer>,
     controls: Vec<Control>,
-    control_lens: Vec<usize>,
     slices: Vec<iovec>,
     headers: Vec<mmsghdr>,
 }
@@ -31,16 +31,26 @@ impl Outgoing {
     /// has beyond `kept_bytes` it gives back when its reply is complete.
     pub fn new(slots: usize, slot_bytes: usize, kept_bytes: usize) -> Self {
         let slots = slots.max(1);
+        let mut peers = vec![Peer(Name::empty()); slots];
+        let mut slices = vec![iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; slots];
+        let (first_peer, first_slice) = (peers.as_mut_ptr(), slices.as_mut_ptr());
+        let headers = (0..slots)
+            .map(|index| {
+                let mut header = empty_message();
+                header.msg_hdr.msg_name = first_peer.wrapping_add(index).cast();
+                header.msg_hdr.msg_iov = first_slice.wrapping_add(index);
+                header.msg_hdr.msg_iovlen = 1;
+                header
+            })
+            .collect();
         Self {
             count: 0,
             kept_bytes,
             slots: (0..slots).map(|_| Vec::with_capacity(slot_bytes)).collect(),
-            names: vec![Name::empty(); slots],
-            name_lens: vec![0; slots],
+            peers,
             controls: vec![Control::empty(); slots],
-            control_lens: vec![0; slots],
-            slices: vec![iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; slots],
-            headers: vec![empty_message(); slots],
+            slices,
+            headers,
         }
     }
 
@@ -69,19 +79,32 @@ impl Outgoing {
 
     /// Adds what was written into [`Outgoing::slot`] as a reply to `peer`, from `local` where one is given.
     /// Without a slot taken before it adds an empty datagram; on a full batch it does nothing.
-    #[inline]
-    pub fn commit(&mut self, peer: &SocketAddr, local: Option<Local>) {
+    #[inline(always)]
+    pub fn commit(&mut self, peer: &Peer, local: Option<Local>) {
         let index = self.count;
-        let Some(slot) = self.slots.get_mut(index) else { return };
+        let (Some(slot), Some(header)) = (self.slots.get_mut(index), self.headers.get_mut(index)) else {
+            return;
+        };
         // A large answer is written whole before it is cut to what the client takes.
         if slot.capacity() > self.kept_bytes {
             slot.shrink_to(self.kept_bytes);
         }
-        (self.names[index], self.name_lens[index]) = Name::new(peer);
-        self.control_lens[index] = match &local {
-            Some(local) => self.controls[index].write_source(local),
-            None => 0,
-        };
+        let header = &mut header.msg_hdr;
+        // SAFETY: there are as many peers, slices and controls as slots, and `self` is borrowed for writing.
+        unsafe {
+            self.peers.as_mut_ptr().add(index).write(*peer);
+            let slice = iovec { iov_base: slot.as_mut_ptr().cast(), iov_len: slot.len() };
+            self.slices.as_mut_ptr().add(index).write(slice);
+            (header.msg_control, header.msg_controllen) = match &local {
+                None => (std::ptr::null_mut(), 0),
+                Some(local) => {
+                    let control = self.controls.as_mut_ptr().add(index);
+                    let length = (*control).write_source(local);
+                    (control.cast(), length as _)
+                }
+            };
+        }
+        header.msg_namelen = peer.length();
         self.count += 1;
     }
 
@@ -89,7 +112,7 @@ impl Outgoing {
     pub fn push_copy(&mut self, peer: &SocketAddr, local: Option<Local>, bytes: &[u8]) -> bool {
         let Some(slot) = self.slot() else { return false };
         slot.extend_from_slice(bytes);
-        self.commit(peer, local);
+        self.commit(&(*peer).into(), local);
         true
     }
 
@@ -105,27 +128,9 @@ impl Outgoing {
     /// wait saves it much. More than one would make the clients of every other address wait for this one.
     pub(crate) fn send(&mut self, socket: BorrowedFd<'_>) -> Sent {
         let count = self.count;
-        for (slice, slot) in self.slices.iter_mut().zip(&mut self.slots[..count]) {
-            *slice = iovec { iov_base: slot.as_mut_ptr().cast(), iov_len: slot.len() };
-        }
-        // Taken once: another borrow of a vector, such as an index makes, would end what an earlier pointer into it
-        // may be used for (Stacked Borrows), although the addresses are the same.
-        let (names, slices) = (self.names.as_mut_ptr(), self.slices.as_mut_ptr());
-        let controls = self.controls.as_mut_ptr();
-        for (index, header) in self.headers[..count].iter_mut().enumerate() {
-            let header = &mut header.msg_hdr;
-            header.msg_name = names.wrapping_add(index).cast();
-            header.msg_namelen = self.name_lens[index];
-            header.msg_iov = slices.wrapping_add(index);
-            header.msg_iovlen = 1;
-            header.msg_control = match self.control_lens[index] {
-                0 => std::ptr::null_mut(),
-                _ => controls.wrapping_add(index).cast(),
-            };
-            header.msg_controllen = self.control_lens[index] as _;
-        }
         let (mut refused, mut waited, mut first_error) = (0, false, None);
-        // SAFETY: the headers were just pointed at names, controls and slots of ours, which stay put meanwhile.
+        // SAFETY: the headers of what was committed point to peers, controls and slots of ours, which stay put meanwhile: a
+        // slot is handed out again only when the batch is empty.
         let sent = unsafe {
             send_messages(socket, &mut self.headers[..count], |_, error| {
                 let full = error.kind() == io::ErrorKind::WouldBlock;
@@ -149,8 +154,7 @@ impl Outgoing {
     }
 }
 
-// SAFETY: the raw pointers in slices and headers are written before each use and lead only into vectors that the
-// same value owns.
+// SAFETY: the raw pointers in slices and headers lead only into vectors that the same value owns.
 unsafe impl Send for Outgoing {}
 
 /// What became of a batch.
@@ -245,7 +249,8 @@ mod tests {
     fn a_slot_that_grew_gives_back_what_is_beyond_the_bound_and_keeps_the_rest() {
         let (slots, slot_bytes, kept_bytes) = (3, 100, 1_000);
         let mut replies = Outgoing::new(slots, slot_bytes, kept_bytes);
-        let peer = SocketAddr::from(([127, 0, 0, 1], 9));
+        let address = SocketAddr::from(([127, 0, 0, 1], 9));
+        let peer = Peer::from(address);
         for (written, left) in [(50_000, 400), (900, 900), (5_000, 2_000)] {
             let slot = replies.slot().unwrap();
             slot.resize(written, 7);
@@ -260,7 +265,7 @@ mod tests {
         assert!(replies.slots.iter().zip([400, 900, 2_000]).all(|(slot, left)| slot[..] == vec![7; left]));
         replies.clear();
         let before = replies.slots[1].as_ptr();
-        replies.push_copy(&peer, None, b"first");
+        replies.push_copy(&address, None, b"first");
         replies.slot().unwrap().resize(kept_bytes - 100, 8);
         assert_eq!(replies.slots[1].as_ptr(), before, "what fits takes no memory again");
     }

@@ -1,13 +1,12 @@
 //! The reused batch of datagrams that a socket fills.
 
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::null_mut;
 
 use libc::{iovec, mmsghdr};
 
-use crate::address::{CONTROL_BYTES, Control, Local, Name, control_message, empty_message, local_of};
+use crate::address::{CONTROL_BYTES, Control, Local, Name, Peer, control_message, empty_message, local_of};
 
 /// A batch of received datagrams. All memory is taken in [`Received::new`]; one batch may serve many sockets in
 /// turn, each `receive` forgets the datagrams of the one before.
@@ -17,7 +16,7 @@ pub struct Received {
     /// From one slot's first octet to the next one's.
     stride: usize,
     bytes: Vec<u8>,
-    names: Vec<Name>,
+    peers: Vec<Peer>,
     /// Read and written through `headers` only, as the slices.
     _controls: Vec<Control>,
     _slices: Vec<iovec>,
@@ -32,18 +31,18 @@ impl Received {
         let (slots, slot_bytes) = (slots.max(1), slot_bytes.max(1));
         let stride = (slot_bytes.div_ceil(CACHE_LINE) | 1) * CACHE_LINE;
         let mut bytes = vec![0u8; slots * stride];
-        let mut names = vec![Name::empty(); slots];
+        let mut peers = vec![Peer(Name::empty()); slots];
         let mut controls = vec![Control::empty(); slots];
         let first_byte = bytes.as_mut_ptr();
         let mut slices: Vec<_> = (0..slots)
             .map(|i| iovec { iov_base: first_byte.wrapping_add(i * stride).cast(), iov_len: slot_bytes })
             .collect();
-        let (first_name, first_slice) = (names.as_mut_ptr(), slices.as_mut_ptr());
+        let (first_peer, first_slice) = (peers.as_mut_ptr(), slices.as_mut_ptr());
         let first_control = controls.as_mut_ptr();
         let headers = (0..slots)
             .map(|i| {
                 let mut header = empty_message();
-                header.msg_hdr.msg_name = first_name.wrapping_add(i).cast();
+                header.msg_hdr.msg_name = first_peer.wrapping_add(i).cast();
                 header.msg_hdr.msg_iov = first_slice.wrapping_add(i);
                 header.msg_hdr.msg_iovlen = 1;
                 header.msg_hdr.msg_control = first_control.wrapping_add(i).cast();
@@ -51,7 +50,7 @@ impl Received {
                 header
             })
             .collect();
-        Self { count: 0, slot_bytes, stride, bytes, names, _controls: controls, _slices: slices, headers }
+        Self { count: 0, slot_bytes, stride, bytes, peers, _controls: controls, _slices: slices, headers }
     }
 
     /// Number of datagrams held.
@@ -73,14 +72,14 @@ impl Received {
     ///
     /// # Panics
     /// As a slice does, when `index` is not below [`Received::len`].
-    #[inline]
+    #[inline(always)]
     pub fn get(&self, index: usize) -> Datagram<'_> {
         let header = &self.headers[..self.count][index];
         let start = index * self.stride;
         let len = (header.msg_len as usize).min(self.slot_bytes);
         Datagram {
             bytes: &self.bytes[start..start + len],
-            peer: self.names[index].socket_addr(),
+            peer: &self.peers[index],
             // SAFETY: the kernel filled this header, its control buffer is ours, and `self` is borrowed.
             local: unsafe { local_of(&header.msg_hdr) },
             truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
@@ -159,7 +158,7 @@ pub struct Datagram<'a> {
     /// What arrived, at most a slot long.
     pub bytes: &'a [u8],
     /// Who sent it. Port 0 is possible, from forgers: such a peer cannot be answered.
-    pub peer: SocketAddr,
+    pub peer: &'a Peer,
     /// Where it was sent to; only sockets bound to a wildcard address report it.
     pub local: Option<Local>,
     /// The datagram was longer than its slot and lost its end.

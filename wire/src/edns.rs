@@ -133,10 +133,12 @@ impl Ede {
 }
 
 /// Options gathered for a reply's OPT, inline: at most 255 octets, what does not fit is left out whole.
-#[derive(Clone, Copy)]
+///
+/// Nearly all replies have none, and pay for no octet.
+#[derive(Clone, Copy, Default)]
 pub struct OptionBytes {
     len: u8,
-    octets: [u8; 255],
+    octets: Option<[u8; 255]>,
 }
 
 impl std::fmt::Debug for OptionBytes {
@@ -145,19 +147,17 @@ impl std::fmt::Debug for OptionBytes {
     }
 }
 
-impl Default for OptionBytes {
-    fn default() -> Self {
-        Self::EMPTY
-    }
-}
-
 impl OptionBytes {
     /// No options.
-    pub const EMPTY: Self = Self { len: 0, octets: [0; 255] };
+    #[inline]
+    pub fn none() -> Self {
+        Self { len: 0, octets: None }
+    }
 
     /// The options as they stand in an OPT record.
+    #[inline]
     pub fn as_bytes(&self) -> &[u8] {
-        &self.octets[..usize::from(self.len)]
+        self.octets.as_ref().map_or(&[], |octets| &octets[..usize::from(self.len)])
     }
 
     /// Whether there are none.
@@ -167,13 +167,19 @@ impl OptionBytes {
 
     /// Adds one option, or leaves it out where it does not fit.
     pub fn push(&mut self, code: u16, value: &[u8]) {
-        let start = usize::from(self.len);
-        let end = start + 4 + value.len();
-        let Some(room) = self.octets.get_mut(start..end) else { return };
+        let Some(room) = self.room(4 + value.len()) else { return };
         room[..2].copy_from_slice(&code.to_be_bytes());
         room[2..4].copy_from_slice(&(value.len() as u16).to_be_bytes());
         room[4..].copy_from_slice(value);
+    }
+
+    /// So many octets more, if there is room.
+    fn room(&mut self, more: usize) -> Option<&mut [u8]> {
+        let start = usize::from(self.len);
+        let end = start + more;
+        let room = self.octets.get_or_insert([0; 255]).get_mut(start..end)?;
         self.len = end as u8;
+        Some(room)
     }
 
     /// Adds the client subnet that was `asked` for, and for which part of the network the answer is (RFC 7871, section 7.2.1).
@@ -187,17 +193,18 @@ impl OptionBytes {
 
     /// Adds options that are encoded already, all or none.
     pub fn extend_encoded(&mut self, encoded: &[u8]) {
-        let start = usize::from(self.len);
-        let end = start + encoded.len();
-        let Some(room) = self.octets.get_mut(start..end) else { return };
-        room.copy_from_slice(encoded);
-        self.len = end as u8;
+        if encoded.is_empty() {
+            return;
+        }
+        if let Some(room) = self.room(encoded.len()) {
+            room.copy_from_slice(encoded);
+        }
     }
 
     /// Takes out every option of a code.
     pub fn remove(&mut self, code: u16) {
         let old = *self;
-        *self = Self::EMPTY;
+        *self = Self::none();
         for (other, value) in options(old.as_bytes()).flatten().filter(|(other, _)| *other != code) {
             self.push(other, value);
         }

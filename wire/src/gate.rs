@@ -103,32 +103,36 @@ fn fill<'p>(query: &mut Query<'p>, packet: &'p [u8]) -> Result<(), Option<Refusa
     let header = packet.first_chunk::<HEADER>().ok_or(None)?;
     let number = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
     let (id, flags) = (number(0), Flags(number(2)));
-    if flags.has(Flags::QR) {
-        return Err(None);
-    }
     let refuse = |rcode, question| Err(Some(Refusal { id, flags, rcode, question, opt: opt_of(packet) }));
-    match flags.opcode() {
-        Opcode::QUERY | Opcode::NOTIFY => {}
-        _ => return refuse(Rcode::NOTIMP, None),
+    // A query of opcode 0 has none of these bits.
+    if flags.0 & (Flags::QR | 0x7800) != 0 {
+        if flags.has(Flags::QR) {
+            return Err(None);
+        }
+        if flags.opcode() != Opcode::NOTIFY {
+            return refuse(Rcode::NOTIMP, None);
+        }
     }
-    let [questions, answers, authorities, additionals] = [number(4), number(6), number(8), number(10)];
-    if questions != 1 || answers > 1 || authorities > 1 || additionals > 2 {
+    let counts = [number(6), number(8), number(10)];
+    if number(4) != 1 || counts[0] > 1 || counts[1] > 1 || counts[2] > 2 {
         return refuse(Rcode::FORMERR, None);
     }
     let Ok(name_end) = query.name.fill_plain(packet, HEADER) else { return refuse(Rcode::FORMERR, None) };
     let end = name_end + 4;
     let Some(question) = packet.get(HEADER..end) else { return refuse(Rcode::FORMERR, None) };
-    let (Some(rtype), Some(class)) = (read_u16(packet, name_end), read_u16(packet, name_end + 2)) else {
+    let Some(&[type_high, type_low, class_high, class_low]) = question.last_chunk() else {
         return refuse(Rcode::FORMERR, None);
     };
+    let rtype = u16::from_be_bytes([type_high, type_low]);
+    let class = u16::from_be_bytes([class_high, class_low]);
     if flags.opcode() == Opcode::NOTIFY {
         return refuse(Rcode::REFUSED, Some(question));
     }
     (query.id, query.flags, query.size) = (id, flags, packet.len());
     (query.question, query.rtype, query.class) = (question, RType(rtype), Class(class));
     query.edns = None;
-    if answers + authorities + additionals > 0 {
-        let Some(found) = read_edns(packet, end, [answers, authorities, additionals]) else {
+    if counts != [0; 3] {
+        let Some(found) = read_edns(packet, end, counts) else {
             return refuse(Rcode::FORMERR, Some(question));
         };
         query.edns = found;

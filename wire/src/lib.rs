@@ -13,6 +13,7 @@ mod answer;
 mod compress;
 mod edns;
 mod gate;
+mod hash;
 mod message;
 mod name;
 mod numbers;
@@ -30,6 +31,7 @@ pub use edns::{
     options,
 };
 pub use gate::{Gate, Refusal, accept, accept_truncated};
+pub use hash::{hash_of, hash_with};
 pub use message::{Message, Packed, Rr};
 pub use name::{MAX_NAME, Name, NameError};
 pub use numbers::{Class, Flags, Opcode, RType, Rcode};

@@ -161,7 +161,7 @@ impl Packed {
         let records = Records::new(&self.octets, self.start, self.counts)
             .map(|record| Rr::read(&self.octets, &record?))
             .collect::<Result<_, _>>()?;
-        let mut options = OptionBytes::EMPTY;
+        let mut options = OptionBytes::none();
         options.extend_encoded(&self.options);
         Ok(Message { rcode: self.rcode, flags: self.flags, records, options })
     }

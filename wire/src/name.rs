@@ -3,6 +3,8 @@
 use std::fmt::{self, Write as _};
 use std::hash::{Hash, Hasher};
 
+use crate::hash::{copy_lowered, hash_of};
+
 /// Longest name in octets, length octets and the root included (RFC 1035, section 2.3.4).
 pub const MAX_NAME: usize = 255;
 /// The longest label, in octets (RFC 1035, section 2.3.4).
@@ -13,6 +15,8 @@ const MAX_LABEL: usize = 63;
 /// Inline, so that reading a query's name allocates nothing; tables keep [`Name::as_wire`] in a box.
 #[derive(Clone, Copy)]
 pub struct Name {
+    /// As [`hash_of`] has it, where it came with reading the name; 0 elsewhere.
+    hash: u64,
     len: u8,
     /// The root's not counted.
     labels: u8,
@@ -40,7 +44,7 @@ pub enum NameError {
 
 impl Name {
     /// The root, `.`.
-    pub const ROOT: Self = Self { len: 1, labels: 0, octets: [0; MAX_NAME] };
+    pub const ROOT: Self = Self { hash: 0, len: 1, labels: 0, octets: [0; MAX_NAME] };
 
     /// Reads the uncompressed name at `at`, as it must stand in a question, and returns where it ends.
     ///
@@ -74,7 +78,7 @@ impl Name {
             labels += 1;
         }
         let wire = rest.get(..end).ok_or(NameError::Short)?;
-        copy_lowered(&mut self.octets[..end], wire);
+        self.hash = copy_lowered(&mut self.octets[..end], wire);
         self.len = end as u8;
         self.labels = labels;
         Ok(at + end)
@@ -143,6 +147,7 @@ impl Name {
         // Where the text has no final dot, an octet for the root follows.
         let room = self.octets[1..MAX_NAME - 1].get_mut(..text.len())?;
         copy_lowered(room, text);
+        self.hash = 0;
         let mut labels = 0;
         let mut start = 0; // of the label's length octet
         for (at, &octet) in (1..).zip(text) {
@@ -239,6 +244,15 @@ impl Name {
         &self.octets[..usize::from(self.len)]
     }
 
+    /// [`hash_of`] its wire form: read with the name where that came from a packet.
+    #[inline]
+    pub fn hash_code(&self) -> u64 {
+        match self.hash {
+            0 => hash_of(self.as_wire()),
+            hash => hash,
+        }
+    }
+
     /// The name and each of its parents, longest first, the root last; each in wire form.
     #[inline]
     pub fn suffixes(&self) -> impl Iterator<Item = &[u8]> {
@@ -268,6 +282,9 @@ impl Name {
     /// Whether this name is `zone` or stands below it.
     #[inline]
     pub fn is_within(&self, zone: &Self) -> bool {
+        if zone.len == 1 {
+            return true;
+        }
         let (name, zone) = (self.as_wire(), zone.as_wire());
         let Some(above) = name.len().checked_sub(zone.len()) else { return false };
         let mut at = 0;
@@ -283,36 +300,6 @@ impl Name {
         suffixes.next();
         suffixes.next().and_then(|wire| Self::from_wire(wire).ok())
     }
-}
-
-/// Copies a name in lower case. Length octets are at most 63, below 'A' (65): they stay as they are.
-///
-/// In pieces of one register, each read from the packet, not from what was copied: the processor would wait for the copy.
-#[inline]
-fn copy_lowered(to: &mut [u8], wire: &[u8]) {
-    if !in_pieces::<16>(to, wire) && !in_pieces::<8>(to, wire) {
-        for (to, from) in to.iter_mut().zip(wire) {
-            *to = from.to_ascii_lowercase();
-        }
-    }
-}
-
-/// Copies by `N` octets, the last piece together with octets of the one before it; false where there are fewer.
-#[inline]
-fn in_pieces<const N: usize>(to: &mut [u8], wire: &[u8]) -> bool {
-    let lowered = |piece: &[u8; N]| {
-        let mut piece = *piece;
-        piece.make_ascii_lowercase();
-        piece
-    };
-    let (Some(last), Some(_)) = (wire.last_chunk(), to.first_chunk::<N>()) else { return false };
-    for (to, from) in to.as_chunks_mut().0.iter_mut().zip(wire.as_chunks().0) {
-        *to = lowered(from);
-    }
-    if let Some(to) = to.last_chunk_mut() {
-        *to = lowered(last);
-    }
-    true
 }
 
 /// Visits the labels of the (possibly compressed) name at `at`; returns where it ends in the message, and how many labels

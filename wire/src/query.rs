@@ -163,6 +163,11 @@ impl HeldQuery {
         }
     }
 
+    /// What tells the query from others that ask the same.
+    pub fn asker(&self) -> Asker {
+        self.asker
+    }
+
     /// The same, whoever asks: without the client's own subnet.
     pub fn for_all(mut self) -> Self {
         if !self.added().has_subnet() {
@@ -216,7 +221,7 @@ pub fn write_upstream_query(out: &mut Vec<u8>, id: u16, query: &Query<'_>) {
     out.extend_from_slice(&flags.to_be_bytes());
     out.extend_from_slice(&[0, 1, 0, 0, 0, 0, 0, 1]);
     out.extend_from_slice(query.question);
-    let mut subnet = OptionBytes::EMPTY;
+    let mut subnet = OptionBytes::none();
     if let Some(sent) = query.edns.and_then(|edns| edns.client_subnet) {
         subnet.push(OPTION_CLIENT_SUBNET, sent);
     }

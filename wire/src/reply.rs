@@ -46,7 +46,7 @@ impl<'b> Reply<'b> {
             flags: 0,
             dropped_flags: 0,
             counts: [0; 3],
-            options: OptionBytes::EMPTY,
+            options: OptionBytes::none(),
         }
     }
 
@@ -57,7 +57,7 @@ impl<'b> Reply<'b> {
         self.flags = 0;
         self.dropped_flags = 0;
         self.counts = [0; 3];
-        self.options = OptionBytes::EMPTY;
+        self.options = OptionBytes::none();
     }
 
     /// Appends records that are encoded already, their pointers counting from the start of the message.

@@ -87,6 +87,13 @@ impl<'h> Asked<'h> {
         Self { query: query.hold(), zone, patience, own }
     }
 
+    /// A query whose answer is for those who ask next: what is kept is for all, and asked for one client's subnet it would
+    /// not be.
+    pub fn for_next(query: &Query<'_>, zone: &'h Arc<ServedZone>, own: bool) -> Self {
+        let asked = Self::new(query, zone, None, own);
+        Self { query: asked.query.for_all(), ..asked }
+    }
+
     pub(super) fn is_for(&self, zone: &ServedZone, query: &Query<'_>) -> bool {
         let ours = self.query.query();
         self.zone.block.id == zone.block.id

@@ -130,10 +130,11 @@ fn what_an_upstream_said_is_found_by_all_that_it_was_asked_for() {
         (reply.rcode, reply.flags) = (Rcode::NXDOMAIN, Flags::RA);
         Found::of_reply(zone, &query, &reply, false)
     };
-    let tables = Tables::default();
-    let moment = scene.moment(AT, &tables);
+    let client = crate::house::tests::client();
+    let moment = scene.moment(AT, &client);
     for (found, asks) in [(vec![], true), (vec![said(RType::AAAA)], true), (vec![said(RType::A)], false)] {
-        let mut evaluation = Evaluation::new(&listener.route, &moment, &query, found, 0);
+        let mut tables = Tables::default();
+        let mut evaluation = Evaluation::new(&listener.route, &moment, &mut tables, &query, found, 0);
         let end = evaluation.run(zone);
         assert_eq!(end.is_err(), asks);
         if asks {
@@ -154,10 +155,11 @@ fn what_waits_may_hold_so_much_together_and_gives_it_back() {
     let mut reply = Reply::start(&mut octets, &query);
     reply.push(Section::Answer, wire::Owner::Question, RType::TXT, Class::IN, 1, &[0; 60_000]);
     let found = Found::of_reply(zone, &query, &reply, false);
-    let tables = Tables::default();
-    let moment = scene.moment(AT, &tables);
+    let client = crate::house::tests::client();
+    let moment = scene.moment(AT, &client);
     let wait = || {
-        let evaluation = Evaluation::new(&listener.route, &moment, &query, vec![found.clone()], 0);
+        let (mut tables, found) = (Tables::default(), vec![found.clone()]);
+        let evaluation = Evaluation::new(&listener.route, &moment, &mut tables, &query, found, 0);
         evaluation.wait(zone)
     };
     let mut waiting = Vec::new();
@@ -190,11 +192,11 @@ fn rounds(
     let packet = crate::house::tests::packet(name, RType::A, None);
     let wire::Gate::Pass(query) = wire::accept(&packet) else { panic!("refused") };
     let zone = listener.route.find(&query).unwrap();
-    let tables = Tables::default();
-    let moment = scene.moment(AT, &tables);
+    let client = crate::house::tests::client();
+    let (mut tables, moment) = (Tables::default(), scene.moment(AT, &client));
     let (mut found, mut asked, mut rounds) = (Vec::new(), 0, Vec::new());
     loop {
-        let mut evaluation = Evaluation::new(&listener.route, &moment, &query, found, asked);
+        let mut evaluation = Evaluation::new(&listener.route, &moment, &mut tables, &query, found, asked);
         match evaluation.run(zone) {
             Ok(End::Silence) => return (rounds, "silence".to_owned()),
             Ok(End::Told(message, _)) => {
@@ -292,9 +294,10 @@ fn what_begins_below_the_step_is_neither_routed_nor_seen_by_it_again() {
     let listener = &scene.house.listeners[&AT.parse().unwrap()];
     let packet = crate::house::tests::packet("a.example.org", RType::A, None);
     let wire::Gate::Pass(query) = wire::accept(&packet) else { panic!("refused") };
-    let (zone, tables) = (listener.route.find(&query).unwrap(), Tables::default());
-    let moment = scene.moment(AT, &tables);
-    let mut evaluation = Evaluation::new(&listener.route, &moment, &query, Vec::new(), 0);
+    let (zone, mut tables) = (listener.route.find(&query).unwrap(), Tables::default());
+    let client = crate::house::tests::client();
+    let moment = scene.moment(AT, &client);
+    let mut evaluation = Evaluation::new(&listener.route, &moment, &mut tables, &query, Vec::new(), 0);
     assert!(evaluation.run(zone).is_err());
     assert_eq!(evaluation.missing[0].zone.block.index, 0);
 }

@@ -10,6 +10,7 @@ use crate::plugin::hosts::Tables;
 use crate::plugin::spec::{Role, StepSpec};
 use crate::serve::{self, Room, Served};
 use hickory_proto::op::Message;
+use sockets::Peer;
 use std::time::Instant;
 use tokio::runtime::{Builder, Runtime};
 use wire::{Answer, Gate, RType, Rcode, accept};
@@ -81,23 +82,24 @@ impl Scene {
     }
 
     /// What a plugin knows of a client's query to a listen address.
-    pub(crate) fn moment<'b>(&self, at: &str, tables: &'b Tables) -> Moment<'b> {
-        let (client, server) = ("192.0.2.200:40000".parse().unwrap(), at.parse().unwrap());
-        Moment { now: self.now, client, server, proto: Proto::Udp, writer: 0, tables }
+    pub(crate) fn moment<'b>(&self, at: &str, client: &'b Peer) -> Moment<'b> {
+        Moment::new(self.now, client, at.parse().unwrap(), Proto::Udp, 0)
     }
 
     /// Sends a packet to a listen address.
     pub(crate) fn send(&self, at: &str, packet: &[u8]) -> Sent {
-        let tables = Tables::default();
-        let moment = self.moment(at, &tables);
+        let client = client();
+        let moment = self.moment(at, &client);
+        let mut tables = Tables::default();
         let mut out = b"left over".to_vec();
         let gate = accept(packet);
         let mut outcome = serve::Outcome::OPEN;
-        match serve::serve(self.listener(at), &gate, &moment, self.room, &mut out, &mut outcome) {
+        let listener = self.listener(at);
+        match serve::serve(listener, &gate, &moment, &mut tables, self.room, &mut out, &mut outcome) {
             Served::Nothing | Served::Silence => Sent::Nothing,
-            Served::Ask { patience, .. } => Sent::Ask(patience),
+            Served::Ask { replied: false, asked } => Sent::Ask(asked.patience),
             Served::Follow { replied: false, waits } => Sent::Ask(waits.asked[0].patience),
-            Served::Reply | Served::ReplyAndRefresh(..) | Served::Follow { replied: true, .. } => {
+            Served::Reply | Served::Ask { replied: true, .. } | Served::Follow { replied: true, .. } => {
                 let message = Message::from_vec(&out).expect("every reply can be read");
                 Sent::Reply(Box::new((message, out, outcome)))
             }
@@ -135,6 +137,11 @@ impl Scene {
         let stored = room.partition.store(&room.policy, &query, &mut answer, self.now);
         assert!(matches!(stored, cache::Stored::Kept(_)), "{name}: {stored:?}");
     }
+}
+
+/// Who asks.
+pub(crate) fn client() -> Peer {
+    SocketAddr::from(([192, 0, 2, 200], 40_000)).into()
 }
 
 /// What came back for a packet.

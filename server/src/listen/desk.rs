@@ -5,6 +5,7 @@ mod listeners;
 
 use std::io;
 use std::net::SocketAddr;
+use std::slice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -219,7 +220,7 @@ impl Desk {
                     return false;
                 }
                 serve::finish(zone, &query, &mut reply, Room::Datagram, failure, &mut outcome);
-                open.replies.commit(peer, *local);
+                open.replies.commit(&(*peer).into(), *local);
                 let local = local.map_or(*address, |local| (local.address, address.port()).into());
                 (Proto::Udp, *peer, local)
             }
@@ -235,7 +236,7 @@ impl Desk {
         };
         let nanos = now.saturating_duration_since(waiter.started).as_nanos() as u64;
         let seen = Seen { client, local: Some(local), proto, nanos, now, upstream: self.upstream };
-        serve::count(zone.tally(self.index), &outcome, proto, client.is_ipv6(), nanos);
+        serve::count(zone.tally(self.index), slice::from_ref(&outcome), proto, client.is_ipv6(), nanos);
         // The reply stands, whatever becomes of its line; others wait for the same.
         self.running.guarded(|| serve::log(zone, &outcome, &seen, &query, &mut self.lines));
         true
@@ -323,13 +324,13 @@ impl Desk {
             Client::Stream(stream) => (stream.peer, stream.local, Proto::Tcp),
             Client::Nobody | Client::Inner(_) => return,
         };
-        let tables = Tables::default();
-        let moment = Moment { now, client: peer, server, proto, writer: self.index, tables: &tables };
-        let mut query = held.query();
+        let peer = peer.into();
+        let moment = Moment::new(now, &peer, server, proto, self.index);
+        let (mut tables, mut query) = (Tables::default(), held.query());
         if let Some(edns) = &mut query.edns {
             edns.options = &options;
         }
-        let mut evaluation = Evaluation::new(&route, &moment, &query, found, asked);
+        let mut evaluation = Evaluation::new(&route, &moment, &mut tables, &query, found, asked);
         evaluation.patience = forwarder::DEADLINE.saturating_sub(now.saturating_duration_since(started));
         let end = evaluation.run(&zone);
         let told = std::mem::replace(&mut self.upstream, upstream);
@@ -373,7 +374,7 @@ impl Desk {
             return;
         }
         if let Some(room) = room(&waiter.zone.block, query) {
-            let mut options = OptionBytes::EMPTY;
+            let mut options = OptionBytes::none();
             failure.ede().into_iter().for_each(|ede| options.push_ede(ede));
             let ede = options.as_bytes().to_vec();
             let mut answer = Answer { rcode: Rcode::SERVFAIL, ede, ..Answer::default() };

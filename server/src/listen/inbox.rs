@@ -174,6 +174,17 @@ impl Waiter {
         Self { asker: query.asker(), spelled: None, zone: zone.clone(), client, started }
     }
 
+    /// Who waits for this: what to ask, and for how long.
+    pub(super) fn one(
+        asked: Asked<'_>,
+        client: Client,
+        started: Instant,
+    ) -> (HeldQuery, Self, Option<Duration>) {
+        let Asked { query, zone, patience, .. } = asked;
+        let waiter = Self { asker: query.asker(), spelled: None, zone: zone.clone(), client, started };
+        (query, waiter, patience)
+    }
+
     /// Who waits for inner lookups: what to ask, and for how long.
     pub(super) fn all(
         waits: Waits<'_>,
@@ -186,10 +197,7 @@ impl Waiter {
             None => vec![client],
         };
         clients.reverse();
-        asked.into_iter().filter_map(move |Asked { query, zone, patience, .. }| {
-            let waiter = Self::new(&query.query(), zone, clients.pop()?, started);
-            Some((query, waiter, patience))
-        })
+        asked.into_iter().filter_map(move |asked| Some(Self::one(asked, clients.pop()?, started)))
     }
 
     /// Whom to tell, and of which query, that there is no room for this one; `None` where others are waited for, the last of

@@ -103,10 +103,12 @@ mod tests {
         let listener = &scene.house.listeners[&AT.parse().unwrap()];
         let packet = packet("t", RType::A, None);
         let wire::Gate::Pass(query) = wire::accept(&packet) else { panic!("refused") };
-        let (zone, tables) = (listener.route.find(&query).unwrap(), Tables::default());
-        let moment = scene.moment(AT, &tables);
+        let (zone, client) = (listener.route.find(&query).unwrap(), crate::house::tests::client());
+        let moment = scene.moment(AT, &client);
         for lost in [[false, false, false], [true, false, false], [false, true, false], [true, true, false]] {
-            let mut evaluation = Evaluation::new(&listener.route, &moment, &query, Vec::new(), 0);
+            let mut tables = Tables::default();
+            let mut evaluation =
+                Evaluation::new(&listener.route, &moment, &mut tables, &query, Vec::new(), 0);
             assert!(evaluation.run(zone).is_err());
             let waits = evaluation.wait(zone).unwrap_or_else(|failure| panic!("{failure}"));
             let Waits { asked, outer } = *waits;

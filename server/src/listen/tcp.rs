@@ -5,6 +5,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::slice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -405,28 +406,27 @@ impl Connection {
         let now = clock::now();
         let house = self.running.house.load();
         let Some(listener) = house.listeners.get(&self.endpoint) else { return false };
-        let tables = Tables::default();
-        let (client, server, writer) = (self.peer, self.local, self.running.inboxes.len());
-        let moment = Moment { now, client, server, proto: Proto::Tcp, writer, tables: &tables };
+        let (client, writer) = (self.peer.into(), self.running.inboxes.len());
+        let moment = Moment::new(now, &client, self.local, Proto::Tcp, writer);
+        let mut tables = Tables::default();
         let mut outcome = Outcome::OPEN;
         let gate = if whole { gate(message) } else { accept_truncated(message) };
-        match serve::serve(listener, &gate, &moment, Room::Stream, out, &mut outcome) {
+        match serve::serve(listener, &gate, &moment, &mut tables, Room::Stream, out, &mut outcome) {
             // Whoever sends responses or scraps here is no client.
             Served::Nothing => return false,
             Served::Silence => {
                 out.clear();
                 return true;
             }
-            Served::Ask { query, zone, patience } => {
+            Served::Ask { replied: false, asked } => {
                 out.clear();
-                let waiter = Waiter::new(query, zone, Client::Stream(self.way_back()), now);
-                self.post(query.hold(), waiter, patience);
+                let (query, waiter, patience) = Waiter::one(asked, Client::Stream(self.way_back()), now);
+                self.post(query, waiter, patience);
                 return true;
             }
-            Served::ReplyAndRefresh(query, zone) => {
-                // What is kept is for all: asked for one subnet it would not be.
-                let refresh = query.hold().without_subnet();
-                self.post(refresh, Waiter::new(query, zone, Client::Nobody, now), None);
+            Served::Ask { replied: true, asked } => {
+                let (query, waiter, patience) = Waiter::one(asked, Client::Nobody, now);
+                self.post(query, waiter, patience);
             }
             Served::Follow { replied, waits } => {
                 let client = if replied { Client::Nobody } else { Client::Stream(self.way_back()) };
@@ -455,7 +455,7 @@ impl Connection {
         };
         let zone = outcome.zone.and_then(|index| house.zones.get(index as usize));
         let tally = zone.map_or_else(|| listener.dropped_tally(writer), |zone| zone.tally(writer));
-        serve::count(tally, &outcome, Proto::Tcp, self.peer.is_ipv6(), nanos);
+        serve::count(tally, slice::from_ref(&outcome), Proto::Tcp, self.peer.is_ipv6(), nanos);
         if let (Some(zone), Gate::Pass(query)) = (zone, &gate)
             && (zone.block.log.is_some() || outcome.failure.is_some())
         {

@@ -16,7 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use forwarder::{Forwarder, Limits};
-use sockets::{BATCH, Datagram, Epoll, Events, Interest, Received};
+use sockets::{BATCH, Datagram, Epoll, Events, Interest, Outgoing, Peer, Received};
 use tokio::sync::mpsc;
 use wire::{Gate, HeldQuery, accept, accept_truncated};
 
@@ -28,7 +28,7 @@ use super::socket::OpenSocket;
 use crate::clock;
 use crate::endpoint::Endpoint;
 use crate::failure::Failure;
-use crate::house::{House, ServedZone};
+use crate::house::{House, Listener, ServedZone};
 use crate::observe::counters::Proto;
 use crate::plugin::Moment;
 use crate::plugin::hosts::Tables;
@@ -155,7 +155,7 @@ impl Worker {
             crate::mishap::each_turn(self.running.shared.probe);
             let now = clock::now();
             self.desk.now = now;
-            self.running.heartbeats[self.index].store(self.running.since_start_ms(now), Relaxed);
+            self.running.heartbeats[self.index].0.store(self.running.since_start_ms(now), Relaxed);
             if count > 0 {
                 for event in events.iter() {
                     match event.token {
@@ -258,76 +258,26 @@ impl Worker {
         let Some(socket) = self.desk.socket(place) else { return true };
         let address = socket.address;
         let Some(listener) = house.listeners.get(&Endpoint::dns(address)) else { return false };
-        let (mut gate, tables) = (Gate::Drop, Tables::default());
-        for outcome in &mut self.outcomes[..self.received.len()] {
-            outcome.counted = false;
+        let mut batch = Batch {
+            listener,
+            received: &self.received,
+            replies: &mut socket.replies,
+            outcomes: &mut self.outcomes,
+            misses: &mut self.misses,
+            place: place as u16,
+            address,
+            now,
+            writer: self.index,
+            begun: 0,
+        };
+        // A panic costs the packet that was begun last; the others go on.
+        while self.running.guarded(|| batch.serve()).is_none() {
+            // Read again: where that was what panicked, there is nothing to say.
+            self.running.guarded(|| batch.fail());
         }
-        for index in 0..self.received.len() {
-            let datagram = self.received.get(index);
-            let outcome = &mut self.outcomes[index];
-            // Nobody can be answered at port 0: such a source is forged.
-            if datagram.peer.port() == 0 {
-                continue;
-            }
-            let server = datagram.local.map_or(address, |local| (local.address, address.port()).into());
-            let (client, proto, writer) = (datagram.peer, Proto::Udp, self.index);
-            let moment = Moment { now, client, server, proto, writer, tables: &tables };
-            let Some(out) = socket.replies.slot() else { break };
-            let (read, moment, counted) = (&mut gate, &moment, &mut *outcome);
-            let served = self.running.guarded(move || {
-                look_over(read, &datagram);
-                serve::serve(listener, read, moment, Room::Datagram, out, counted)
-            });
-            match served {
-                Some(Served::Nothing | Served::Silence) => {}
-                Some(Served::Reply) => socket.replies.commit(&datagram.peer, datagram.local),
-                Some(Served::ReplyAndRefresh(query, zone)) => {
-                    socket.replies.commit(&datagram.peer, datagram.local);
-                    // What is kept is for all: asked for one subnet it would not be.
-                    let waiter = Waiter::new(query, zone, Client::Nobody, now);
-                    self.misses.push((query.hold().without_subnet(), waiter, None));
-                }
-                Some(Served::Ask { query, zone, patience }) => {
-                    let client = Client::Udp {
-                        socket: (place as u16, address),
-                        peer: datagram.peer,
-                        local: datagram.local,
-                    };
-                    self.misses.push((query.hold(), Waiter::new(query, zone, client, now), patience));
-                }
-                Some(Served::Follow { replied, waits }) => {
-                    let client = if replied {
-                        socket.replies.commit(&datagram.peer, datagram.local);
-                        Client::Nobody
-                    } else {
-                        Client::Udp {
-                            socket: (place as u16, address),
-                            peer: datagram.peer,
-                            local: datagram.local,
-                        }
-                    };
-                    self.misses.extend(Waiter::all(*waits, client, now));
-                }
-                None => {
-                    outcome.counted = false;
-                    gate = Gate::Drop;
-                    let Some(out) = socket.replies.slot() else { break };
-                    // Read again: where that was what panicked, there is nothing to say.
-                    let told = self.running.guarded(|| {
-                        look_over(&mut gate, &datagram);
-                        let Gate::Pass(query) = &gate else { return false };
-                        serve::bare_reply(query, &Failure::Panic, out);
-                        true
-                    });
-                    if told == Some(true) {
-                        socket.replies.commit(&datagram.peer, datagram.local);
-                    }
-                    gate = Gate::Drop;
-                }
-            }
-        }
+        let begun = batch.begun;
         socket.send(&self.running, now);
-        self.observe(house, place, now);
+        self.observe(house, place, begun, now);
         // First come, first asked.
         let mut misses = std::mem::take(&mut self.misses);
         for (query, waiter, patience) in misses.drain(..) {
@@ -341,30 +291,37 @@ impl Worker {
         true
     }
 
-    /// Counts and logs this batch, after it was sent.
-    fn observe(&mut self, house: &House, place: usize, began: Instant) {
+    /// Counts and logs the first `count` of this batch, after it was sent: those that ended alike together.
+    fn observe(&mut self, house: &House, place: usize, count: usize, began: Instant) {
         let now = clock::now();
         let nanos = now.saturating_duration_since(began).as_nanos() as u64;
         let Some(socket) = self.desk.socket(place) else { return };
         let address = socket.address;
         let Some(listener) = house.listeners.get(&Endpoint::dns(address)) else { return };
-        let mut served = self.outcomes.iter().enumerate().take(self.received.len());
-        let mut observe = || {
+        let zone_of = |outcome: &Outcome| outcome.zone.and_then(|index| house.zones.get(index as usize));
+        let outcomes = &self.outcomes[..count];
+        let mut logged = false;
+        for alike in outcomes.chunk_by(|one, next| one.is_like(next)) {
+            let Some(first) = alike.first().filter(|first| first.counted) else { continue };
+            let zone = zone_of(first);
+            let tally =
+                zone.map_or_else(|| listener.dropped_tally(self.index), |zone| zone.tally(self.index));
+            // A socket has clients of one family only.
+            serve::count(tally, alike, Proto::Udp, address.is_ipv6(), nanos);
+            logged |= zone.is_some_and(|zone| is_logged(zone, first));
+        }
+        if !logged {
+            return;
+        }
+        let mut served = outcomes.iter().enumerate();
+        let mut log = || {
             for (index, outcome) in &mut served {
-                if !outcome.counted {
-                    continue;
-                }
-                let zone = outcome.zone.and_then(|index| house.zones.get(index as usize));
-                let tally =
-                    zone.map_or_else(|| listener.dropped_tally(self.index), |zone| zone.tally(self.index));
-                // A socket has clients of one family only.
-                serve::count(tally, outcome, Proto::Udp, address.is_ipv6(), nanos);
-                let logged = |zone: &&Arc<ServedZone>| zone.block.log.is_some() || outcome.failure.is_some();
-                let Some(zone) = zone.filter(logged) else { continue };
+                let zone = zone_of(outcome).filter(|zone| outcome.counted && is_logged(zone, outcome));
+                let Some(zone) = zone else { continue };
                 let datagram = self.received.get(index);
                 let local = datagram.local.map_or(address, |local| (local.address, address.port()).into());
                 let seen = Seen {
-                    client: datagram.peer,
+                    client: datagram.peer.address(),
                     local: Some(local),
                     proto: Proto::Udp,
                     nanos,
@@ -379,7 +336,7 @@ impl Worker {
             }
         };
         // One guard for all of them: after a panic, which costs a line, it goes on with the next.
-        while self.running.guarded(&mut observe).is_none() {}
+        while self.running.guarded(&mut log).is_none() {}
     }
 
     fn read_letters(&mut self, now: Instant) {
@@ -473,6 +430,85 @@ impl Worker {
             if self.upstream_received.len() < self.upstream_received.capacity() {
                 return;
             }
+        }
+    }
+}
+
+/// Whether a line may be due for a query that ended so.
+fn is_logged(zone: &ServedZone, outcome: &Outcome) -> bool {
+    zone.block.log.is_some() || outcome.failure.is_some()
+}
+
+/// The datagrams that one call took from a listen socket, on their way to replies.
+struct Batch<'b, 'h> {
+    listener: &'h Listener,
+    received: &'b Received,
+    replies: &'b mut Outgoing,
+    outcomes: &'b mut [Outcome],
+    misses: &'b mut Vec<(HeldQuery, Waiter, Option<Duration>)>,
+    place: u16,
+    address: SocketAddr,
+    now: Instant,
+    writer: usize,
+    /// How many were begun.
+    begun: usize,
+}
+
+impl Batch<'_, '_> {
+    /// Answers what memory knows of those that were not begun.
+    fn serve(&mut self) {
+        let Self { listener, now, address, place, .. } = *self;
+        let (mut gate, mut tables) = (Gate::Drop, Tables::default());
+        let client = |datagram: &Datagram<'_>, replied| match replied {
+            true => Client::Nobody,
+            false => {
+                Client::Udp { socket: (place, address), peer: datagram.peer.address(), local: datagram.local }
+            }
+        };
+        let nobody = Peer::from(address);
+        let mut moment = Moment::new(now, &nobody, address, Proto::Udp, self.writer);
+        for index in self.begun..self.received.len() {
+            self.begun = index + 1;
+            let datagram = self.received.get(index);
+            let outcome = &mut self.outcomes[index];
+            outcome.counted = false;
+            // Nobody can be answered at port 0: such a source is forged.
+            if datagram.peer.port() == 0 {
+                continue;
+            }
+            moment.take_up(datagram.peer, datagram.local);
+            let Some(out) = self.replies.slot() else { break };
+            look_over(&mut gate, &datagram);
+            match serve::serve(listener, &gate, &moment, &mut tables, Room::Datagram, out, outcome) {
+                Served::Nothing | Served::Silence => {}
+                Served::Reply => self.replies.commit(datagram.peer, datagram.local),
+                Served::Ask { replied, asked } => {
+                    self.misses.push(Waiter::one(asked, client(&datagram, replied), now));
+                    if replied {
+                        self.replies.commit(datagram.peer, datagram.local);
+                    }
+                }
+                Served::Follow { replied, waits } => {
+                    self.misses.extend(Waiter::all(*waits, client(&datagram, replied), now));
+                    if replied {
+                        self.replies.commit(datagram.peer, datagram.local);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Answers the packet that was begun last with SERVFAIL, if it can be read.
+    #[cold]
+    fn fail(&mut self) {
+        let Some(last) = self.begun.checked_sub(1) else { return };
+        self.outcomes[last].counted = false;
+        let datagram = self.received.get(last);
+        let mut gate = Gate::Drop;
+        look_over(&mut gate, &datagram);
+        if let (Gate::Pass(query), Some(out)) = (&gate, self.replies.slot()) {
+            serve::bare_reply(query, &Failure::Panic, out);
+            self.replies.commit(datagram.peer, datagram.local);
         }
     }
 }

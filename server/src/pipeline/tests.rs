@@ -1,6 +1,7 @@
 //! The pipeline asked without a socket.
 
-use super::*;
+use std::time::Duration;
+
 use crate::house::tests::{Scene, Sent, packet};
 use wire::RType;
 

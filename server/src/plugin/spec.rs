@@ -9,7 +9,7 @@ use wire::{Name, Query, Reply};
 
 use super::lasting::Lasting;
 use super::step::Step;
-use super::{Lookup, Moment};
+use super::{Lookup, Moment, Tables};
 use crate::observe::counters::Tally;
 
 /// A plugin's directives in one server block, read and checked. Who knows the type finds it in its block by it.
@@ -46,6 +46,8 @@ pub struct BuildContext<'c> {
     pub servers: &'c [String],
     /// The zones of the block.
     pub zones: &'c [Name],
+    /// How many threads count: every worker and, last, the stream side.
+    pub threads: usize,
 }
 
 /// What a plugin is to its server block.
@@ -79,10 +81,11 @@ impl Role {
 
 /// What answers from memory, without waiting for anybody.
 pub trait Source: Any + Send + Sync {
-    /// Answers, fails or lets the query pass.
-    fn lookup(
-        &self,
+    /// Answers, fails or lets the query pass. `tables` is what the batch has found of the hosts tables so far.
+    fn lookup<'h>(
+        &'h self,
         moment: &Moment<'_>,
+        tables: &mut Tables<'h>,
         query: &Query<'_>,
         reply: &mut Reply<'_>,
         tally: Tally<'_>,

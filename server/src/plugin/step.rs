@@ -371,7 +371,6 @@ pub(crate) mod testing {
     //! One step and the answer below it, for tables of rows.
 
     use super::*;
-    use crate::plugin::hosts::Tables;
     use std::collections::HashMap;
     use wire::{Gate, HEADER, Rr, Section, accept};
 
@@ -423,16 +422,10 @@ pub(crate) mod testing {
         others: &mut Others,
     ) -> (String, Option<Message>) {
         let Gate::Pass(query) = accept(packet) else { panic!("refused") };
-        let client = client.parse().unwrap();
-        let tables = Tables::default();
-        let moment = Moment {
-            now: clock::now(),
-            client: std::net::SocketAddr::new(client, 4321),
-            server: "127.0.0.1:53".parse().unwrap(),
-            proto: observe::counters::Proto::Udp,
-            writer: 0,
-            tables: &tables,
-        };
+        let client = std::net::SocketAddr::new(client.parse().unwrap(), 4321).into();
+        let server = "127.0.0.1:53".parse().unwrap();
+        let proto = observe::counters::Proto::Udp;
+        let moment = Moment::new(clock::now(), &client, server, proto, 0);
         let mut sought = Sought::new(&query, "dns://:53", true);
         let inward = step.inward(&mut sought, &moment);
         let what = format!("{} {}", sought.name(), sought.rtype());

@@ -1,5 +1,7 @@
 //! A packet's way, without a socket.
 
+use std::time::Duration;
+
 use super::*;
 use crate::house::tests::{Scene, Sent, packet};
 
@@ -155,7 +157,7 @@ fn observers_see_what_was_sent() {
         let (_, outcome) = reply(&scene, &packet);
         let Gate::Pass(query) = wire::accept(&packet) else { panic!("refused") };
         let zone = &scene.house.zones[outcome.zone.unwrap() as usize];
-        count(zone.tally(0), &outcome, seen.proto, seen.client.is_ipv6(), seen.nanos);
+        count(zone.tally(0), std::slice::from_ref(&outcome), seen.proto, seen.client.is_ipv6(), seen.nanos);
         log(zone, &outcome, &seen, &query, &mut lines);
         let mut told: Vec<String> =
             scene.paper.read(&scene.shared.logger).lines().map(|line| format!("{line}\n")).collect();

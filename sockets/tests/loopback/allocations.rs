@@ -30,7 +30,7 @@ fn receiving_and_sending_take_no_memory() -> io::Result<()> {
         let mut handled = server.receive(&mut batch)?;
         for datagram in batch.iter() {
             replies.slot().expect("as many slots as datagrams").extend_from_slice(datagram.bytes);
-            replies.commit(&datagram.peer, datagram.local);
+            replies.commit(datagram.peer, datagram.local);
         }
         // A reply that the kernel refuses takes no memory either.
         replies.push_copy(&SocketAddr::from(([127, 0, 0, 1], 0)), None, b"refused");

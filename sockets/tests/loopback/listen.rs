@@ -26,7 +26,7 @@ fn a_batch_makes_the_round_trip() -> io::Result<()> {
                 assert!(reply.is_empty());
                 reply.extend_from_slice(datagram.bytes);
                 reply.extend_from_slice(b", answered");
-                replies.commit(&datagram.peer, datagram.local);
+                replies.commit(datagram.peer, datagram.local);
             }
             assert_eq!(replies.len(), batch.len());
             let sent = server.send(&mut replies);
@@ -76,7 +76,7 @@ fn an_uncommitted_slot_is_handed_out_again_empty() -> io::Result<()> {
     let mut replies = Outgoing::new(2, 512, 4096);
     replies.slot().expect("free").extend_from_slice(b"thought better of");
     replies.slot().expect("free").extend_from_slice(b"said");
-    replies.commit(&client.local_addr()?, None);
+    replies.commit(&client.local_addr()?.into(), None);
     assert_eq!(replies.len(), 1);
     assert_eq!(server.send(&mut replies).sent, 1);
     assert_eq!(hear(&client)?, b"said");
@@ -96,7 +96,7 @@ fn a_datagram_longer_than_its_slot_is_cut_and_marked() -> io::Result<()> {
         assert_eq!(server.receive(&mut batch)?, 1);
         let datagram = batch.get(0);
         assert_eq!((datagram.bytes.len(), datagram.truncated), (kept, truncated), "{bytes} bytes");
-        assert_eq!(datagram.peer, client.local_addr()?);
+        assert_eq!(datagram.peer.address(), client.local_addr()?);
     }
     Ok(())
 }
@@ -118,7 +118,7 @@ fn a_wildcard_answers_from_the_address_asked() -> io::Result<()> {
             assert_eq!(server.receive(&mut batch)?, 1);
             let datagram = batch.get(0);
             assert_eq!(datagram.local.map(|local| local.address), Some(address));
-            replies.push_copy(&datagram.peer, datagram.local, b"the one you asked");
+            replies.push_copy(&datagram.peer.address(), datagram.local, b"the one you asked");
             assert_eq!(server.send(&mut replies).sent, 1);
             assert_eq!(hear(&client)?, b"the one you asked");
         }

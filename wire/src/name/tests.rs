@@ -65,6 +65,36 @@ fn a_name_of_any_length_is_read_in_lower_case() {
 }
 
 #[test]
+fn a_name_has_one_hash_however_it_came() {
+    let mut hashes = std::collections::HashSet::new();
+    for length in 1..=253usize {
+        let text: String = (0..length)
+            .map(|at| if at % 50 == 49 { '.' } else { (b'a' + (at % 26) as u8) as char })
+            .collect();
+        let Some(name) = Name::from_text(&text).ok().filter(|_| !text.ends_with('.')) else { continue };
+        let (upper, _) = Name::read_plain(&name.as_wire().to_ascii_uppercase(), 0).unwrap();
+        let compressed = Name::read(name.as_wire(), 0).unwrap().0;
+        for same in [upper, compressed, Name::from_wire(name.as_wire()).unwrap()] {
+            assert_eq!(same, name, "{text}");
+            assert_eq!(same.hash_code(), hash_of(name.as_wire()), "{text}");
+        }
+        // Read in place of another name, by text and by octets.
+        let mut again = upper;
+        again.fill_text(b"other.example").unwrap();
+        assert_eq!(again.hash_code(), hash_of(again.as_wire()));
+        assert!(hashes.insert(name.hash_code()), "{text}");
+        // Each octet counts.
+        for at in (0..length).filter(|&at| text.as_bytes()[at] != b'.') {
+            let mut other = text.clone().into_bytes();
+            other[at] = b'_';
+            let other = Name::from_text(std::str::from_utf8(&other).unwrap()).unwrap();
+            assert_ne!(other.hash_code(), name.hash_code(), "{other}");
+        }
+    }
+    assert!(hashes.len() > 240);
+}
+
+#[test]
 fn a_name_of_255_octets_is_the_longest() {
     let longest = format!("{}{}", "abcdefg.".repeat(31), "abcde.");
     assert_eq!(Name::from_text(&longest).unwrap().as_wire().len(), 255);

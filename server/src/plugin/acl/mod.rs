@@ -215,7 +215,7 @@ impl Acl {
 
 impl Step for Acl {
     fn inward<'s>(&'s self, sought: &mut Sought<'_>, moment: &Moment<'_>) -> Inward<'s> {
-        let client = moment.client.ip().to_canonical();
+        let client = moment.client().ip().to_canonical();
         let found = self.spec.find(sought.name(), sought.rtype(), client);
         let action = found.map_or(Action::Allow, |(_, rule)| rule.action);
         if sought.counts {

@@ -3,9 +3,9 @@
 mod registry;
 mod setup;
 
-use std::cell::{RefCell, RefMut};
 use std::fmt;
 use std::io;
+use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
@@ -72,27 +72,21 @@ struct State {
 /// The hosts table that a batch of queries found last, for the others of the batch.
 ///
 /// To fetch a table takes two locked instructions, and those cost more than their own time: the processor begins with
-/// nothing behind them while it waits for memory with what stands before. A batch belongs to one house, which keeps its
-/// tables: none of them can come to stand at another's address.
+/// nothing behind them while it waits for memory with what stands before.
 #[derive(Default)]
-pub struct Tables(RefCell<Option<Held>>);
+pub struct Tables<'h>(Option<(&'h HostsTable, Guard<Arc<Table>>)>);
 
-/// A table, and whose it is.
-type Held = (*const HostsTable, Guard<Arc<Table>>);
-
-impl Tables {
+impl<'h> Tables<'h> {
     #[inline]
-    fn table(&self, of: &Arc<HostsTable>) -> RefMut<'_, Guard<Arc<Table>>> {
-        let at = Arc::as_ptr(of);
-        let mut found = self.0.borrow_mut();
-        if found.as_ref().is_some_and(|(of, _)| *of != at) {
-            *found = None;
+    fn table(&mut self, of: &'h HostsTable) -> &Table {
+        if self.0.as_ref().is_some_and(|(known, _)| !ptr::eq(*known, of)) {
+            self.0 = None;
         }
-        RefMut::map(found, |found| &mut found.get_or_insert_with(|| (at, of.current.load())).1)
+        &self.0.get_or_insert_with(|| (of, of.current.load())).1
     }
 }
 
-impl fmt::Debug for Tables {
+impl fmt::Debug for Tables<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tables").finish_non_exhaustive()
     }
@@ -107,9 +101,10 @@ impl SourceSpec for HostsSpec {
 impl Source for Hosts {
     /// Names answer A, AAAA and PTR; another type of a known name is NODATA.
     #[inline]
-    fn lookup(
-        &self,
-        moment: &Moment<'_>,
+    fn lookup<'h>(
+        &'h self,
+        _: &Moment<'_>,
+        tables: &mut Tables<'h>,
         query: &Query<'_>,
         reply: &mut Reply<'_>,
         tally: Tally<'_>,
@@ -117,7 +112,7 @@ impl Source for Hosts {
         if query.class != Class::IN {
             return Lookup::Pass;
         }
-        let table = moment.tables.table(&self.table);
+        let table = tables.table(&self.table);
         match table.lookup(&query.name, query.rtype) {
             Found::Ready { body, count } => {
                 reply.flags = Flags::AA;

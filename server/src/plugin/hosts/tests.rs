@@ -1,7 +1,9 @@
 //! A hosts table that follows its file, at times that only the test moves.
 
 use super::*;
+use crate::house::Block;
 use crate::house::tests::Scene;
+use crate::observe::counters::Proto;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use tempfile::TempDir;
@@ -73,20 +75,23 @@ fn a_batch_keeps_the_table_that_it_found_and_mistakes_it_for_no_other() {
         (Followed::new(Some("192.0.2.1 a\n"), ""), Followed::new(Some("192.0.2.9 a\n"), ""));
     let packet = crate::house::tests::packet("a", RType::A, None);
     let wire::Gate::Pass(query) = wire::accept(&packet) else { panic!("refused") };
-    let last = |file: &Followed, tables: &Tables| {
+    fn last<'h>(block: &'h Block, query: &Query<'_>, tables: &mut Tables<'h>) -> u8 {
         let mut out = Vec::new();
-        let mut reply = Reply::start(&mut out, &query);
-        let hosts = file.scene.house.blocks[0].pipeline.source::<Hosts>().unwrap();
-        let moment = file.scene.moment(AT, tables);
-        let found = hosts.lookup(&moment, &query, &mut reply, Tally::new(None, 0));
+        let mut reply = Reply::start(&mut out, query);
+        let hosts = block.pipeline.source::<Hosts>().unwrap();
+        let client = crate::house::tests::client();
+        let moment = Moment::new(clock::now(), &client, AT.parse().unwrap(), Proto::Udp, 0);
+        let found = hosts.lookup(&moment, tables, query, &mut reply, Tally::new(None, 0));
         assert!(matches!(found, Lookup::Answer), "{found:?}");
         reply.octets()[reply.octets().len() - 1]
-    };
-    let batch = Tables::default();
-    assert_eq!([&one, &other, &one, &one].map(|file| last(file, &batch)), [1, 9, 1, 1]);
+    }
+    let [first, second] = [&one, &other].map(|file| file.scene.house.blocks[0].clone());
+    let mut batch = Tables::default();
+    let answers = [&first, &second, &first, &first].map(|block| last(block, &query, &mut batch));
+    assert_eq!(answers, [1, 9, 1, 1]);
     one.write("192.0.2.2 a\n");
     one.look();
-    assert_eq!((last(&one, &batch), last(&one, &Tables::default())), (1, 2));
+    assert_eq!((last(&first, &query, &mut batch), last(&first, &query, &mut Tables::default())), (1, 2));
 }
 
 #[test]

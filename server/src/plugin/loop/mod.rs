@@ -14,7 +14,7 @@ use wire::{Name, Query, RType, Reply};
 
 use crate::observe::counters::Tally;
 use crate::plugin::spec::{BuildContext, Explained, Source, SourceSpec, Written};
-use crate::plugin::{Lookup, Moment};
+use crate::plugin::{Lookup, Moment, Tables};
 use crate::setup::args::{Result, bare};
 
 /// Stands in a block: its upstreams are probed.
@@ -87,7 +87,14 @@ impl Watch {
 impl Source for Watch {
     /// Passes every query on, noting ours.
     #[inline]
-    fn lookup(&self, _: &Moment<'_>, query: &Query<'_>, _: &mut Reply<'_>, _: Tally<'_>) -> Lookup {
+    fn lookup<'h>(
+        &'h self,
+        _: &Moment<'_>,
+        _: &mut Tables<'h>,
+        query: &Query<'_>,
+        _: &mut Reply<'_>,
+        _: Tally<'_>,
+    ) -> Lookup {
         if query.rtype == RType::HINFO && self.watching.load(Relaxed) {
             self.notice(query);
         }

@@ -96,7 +96,7 @@ impl Edns0 {
 
 impl Data {
     fn value(&self, sought: &Sought<'_>, moment: &Moment<'_>) -> Option<Vec<u8>> {
-        let (client, server) = (moment.client, moment.server);
+        let (client, server) = (moment.client(), moment.server());
         Some(match self {
             Self::Fixed(data) => data.clone(),
             Self::Qname => sought.spelled().into_bytes(),

@@ -13,11 +13,11 @@ use regex::{Captures, Regex};
 use wire::{Class, Flags, Name, Query, RType, Rcode, Reply, Section};
 
 use crate::failure::Failure;
-use crate::observe::counters::{Counter, Proto, Tally};
+use crate::observe::counters::{Counter, PerThread, Proto, Tally};
 use crate::observe::{Families, names};
 use crate::plugin::lasting::Keeps;
 use crate::plugin::spec::{BuildContext, Explained, Source, SourceSpec};
-use crate::plugin::{Lookup, Moment};
+use crate::plugin::{Lookup, Moment, Tables};
 use crate::text::NameText;
 use crate::zonetext;
 pub use expression::{Expression, ExpressionError, Facts, is_free};
@@ -42,10 +42,10 @@ struct One {
 }
 
 /// What is counted of one template.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct TemplateCounters {
     /// Queries that matched.
-    pub matches: Counter,
+    pub matches: PerThread,
     /// Templates that could not be rendered.
     pub template_failures: Counter,
     /// Rendered texts that are no record.
@@ -69,20 +69,27 @@ impl SourceSpec for TemplateSpecs {
     fn build(&self, context: &BuildContext<'_>) -> Box<dyn Source> {
         let registry = context.lasting.get::<TemplateRegistry>();
         Box::new(Templates::new(self.templates.clone(), |template| {
-            registry.counters(context.servers, template)
+            registry.counters(context.servers, template, context.threads)
         }))
     }
 }
 
 impl Source for Templates {
     #[inline]
-    fn lookup(&self, moment: &Moment<'_>, query: &Query<'_>, reply: &mut Reply<'_>, _: Tally<'_>) -> Lookup {
+    fn lookup<'h>(
+        &'h self,
+        moment: &Moment<'_>,
+        _: &mut Tables<'h>,
+        query: &Query<'_>,
+        reply: &mut Reply<'_>,
+        _: Tally<'_>,
+    ) -> Lookup {
         let mut text = None;
         for one in &self.templates {
             let spec = &one.spec;
             let Some(zone) = spec.zone_of(query) else { continue };
             if one.same_for_all {
-                one.counters.matches.add_shared(1);
+                one.counters.matches.add(moment.writer);
                 one.begin(reply);
                 return Lookup::Answer;
             }
@@ -99,7 +106,7 @@ impl Source for Templates {
                 Ok(None) => return Lookup::Fail(Failure::NoPattern),
                 Err(error) => return Lookup::Fail(Failure::Template(error)),
             };
-            one.counters.matches.add_shared(1);
+            one.counters.matches.add(moment.writer);
             return one.answer(moment, query, zone, regex, name, vars, reply);
         }
         Lookup::Pass
@@ -195,7 +202,7 @@ fn facts(moment: &Moment<'_>, query: &Query<'_>, name: &str) -> Facts {
         Proto::Udp => query.udp_limit() as i64,
         Proto::Tcp => i64::from(u16::MAX),
     };
-    let (client, server) = (moment.client, moment.server);
+    let (client, server) = (moment.client(), moment.server());
     let ip = |address: SocketAddr| address.ip().to_canonical().to_string();
     Facts::new([
         ("type", query.rtype.to_string().into()),
@@ -337,7 +344,7 @@ impl Fields for Data<'_> {
             "Var" => Value::Map(&self.vars),
             "Class" => Value::Text(self.class.to_string().into()),
             "Type" => Value::Text(self.rtype.to_string().into()),
-            "Remote" => Value::Text(self.moment.client.ip().to_string().into()),
+            "Remote" => Value::Text(self.moment.client().ip().to_string().into()),
             "Question" => Value::Fields(self),
             "Message" => Value::Fields(self),
             // The parts of Question and Message, which are this same query.
@@ -458,8 +465,8 @@ impl Keeps for TemplateRegistry {
 }
 
 impl TemplateRegistry {
-    /// The counters of the template, made on first use.
-    pub fn counters(&self, servers: &[String], spec: &TemplateSpec) -> Arc<TemplateCounters> {
+    /// The counters of the template, made on first use for `threads` writers.
+    pub fn counters(&self, servers: &[String], spec: &TemplateSpec, threads: usize) -> Arc<TemplateCounters> {
         let records = spec.answer.iter().chain(&spec.authority).chain(&spec.additional);
         let labels = TemplateLabels {
             server: servers.first().cloned().unwrap_or_default(),
@@ -472,7 +479,11 @@ impl TemplateRegistry {
         if let Some((_, counters)) = templates.iter().find(|(known, _)| *known == labels) {
             return counters.clone();
         }
-        let counters = Arc::new(TemplateCounters::default());
+        let counters = Arc::new(TemplateCounters {
+            matches: PerThread::new(threads),
+            template_failures: Counter::default(),
+            rr_failures: Counter::default(),
+        });
         templates.push((labels, counters.clone()));
         counters
     }

@@ -8,7 +8,7 @@ use wire::{Flags, Name, Owner, Query, RType, Reply, Section};
 
 use crate::observe::counters::{Proto, Tally};
 use crate::plugin::spec::{BuildContext, Explained, Source, SourceSpec, Written};
-use crate::plugin::{Lookup, Moment};
+use crate::plugin::{Lookup, Moment, Tables};
 use crate::setup::args::{Result, bare};
 
 /// The source, and that it stands in a block; it has nothing to set.
@@ -29,7 +29,14 @@ impl SourceSpec for Whoami {
 
 impl Source for Whoami {
     #[inline]
-    fn lookup(&self, moment: &Moment<'_>, query: &Query<'_>, reply: &mut Reply<'_>, _: Tally<'_>) -> Lookup {
+    fn lookup<'h>(
+        &'h self,
+        moment: &Moment<'_>,
+        _: &mut Tables<'h>,
+        query: &Query<'_>,
+        reply: &mut Reply<'_>,
+        _: Tally<'_>,
+    ) -> Lookup {
         answer(moment, query, reply);
         Lookup::Answer
     }
@@ -43,7 +50,8 @@ impl Source for Whoami {
 /// the name, its port stand in the additional section with TTL 0.
 fn answer(moment: &Moment<'_>, query: &Query<'_>, reply: &mut Reply<'_>) {
     reply.flags = Flags::AA;
-    match moment.client.ip() {
+    let client = moment.client();
+    match client.ip() {
         IpAddr::V4(address) => {
             reply.push(Section::Additional, Owner::Question, RType::A, query.class, 0, &address.octets());
         }
@@ -61,7 +69,7 @@ fn answer(moment: &Moment<'_>, query: &Query<'_>, reply: &mut Reply<'_>) {
         owner[..5].copy_from_slice(label);
         owner[5..].copy_from_slice(&[0xc0, wire::HEADER as u8]);
         let mut data = [0; 7];
-        data[4..6].copy_from_slice(&moment.client.port().to_be_bytes());
+        data[4..6].copy_from_slice(&client.port().to_be_bytes());
         let root = Name::ROOT.as_wire();
         data[6..].copy_from_slice(root);
         reply.push(Section::Additional, Owner::Name(&owner), RType::SRV, query.class, 0, &data);
@@ -71,7 +79,6 @@ fn answer(moment: &Moment<'_>, query: &Query<'_>, reply: &mut Reply<'_>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plugin::Tables;
     use wire::{Gate, accept};
 
     #[test]
@@ -85,14 +92,9 @@ mod tests {
                 b"\xc0\x0c\0\x1c\0\x01\0\0\0\0\0\x10\x20\x01\x0d\xb8\0\0\0\0\0\0\0\0\0\0\0\x07",
             ),
         ] {
-            let moment = Moment {
-                server: "127.0.0.1:53".parse().unwrap(),
-                now: clock::now(),
-                client: client.parse().unwrap(),
-                proto: Proto::Udp,
-                writer: 0,
-                tables: &Tables::default(),
-            };
+            let client = client.parse::<std::net::SocketAddr>().unwrap().into();
+            let server = "127.0.0.1:53".parse().unwrap();
+            let moment = Moment::new(clock::now(), &client, server, Proto::Udp, 0);
             let mut out = Vec::new();
             let mut reply = Reply::start(&mut out, &query);
             answer(&moment, &query, &mut reply);
