@@ -28,7 +28,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 /// The most lines that a crate has without its tests, and who has more as yet.
 const MOST_LINES: usize = 8_000;
 /// The plugins and a query's way are one crate as long as its modules import each other in [`CIRCLES`].
-const LARGER: &[(&str, usize)] = &[("server", 17_000)];
+const LARGER: &[(&str, usize)] = &[("server", 17_700)];
 /// The most lines of a file without its tests, and which have more as yet.
 const MOST_LINES_OF_A_FILE: usize = 500;
 const LONGER: &[&str] = &[
