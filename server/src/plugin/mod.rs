@@ -1,6 +1,6 @@
 //! The plugins, a folder each: setup, handler, counters, line of `explain`, tests and page. No folder imports another's.
 //!
-//! [`table`] has a row for each, [`spec`] says how its directives are read and built, [`step`] is what acts around the
+//! `table` has a row for each, [`spec`] says how its directives are read and built, [`step`] is what acts around the
 //! sources, [`lasting`] what is kept over reloads.
 
 pub mod acl;
