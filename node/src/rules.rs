@@ -186,15 +186,13 @@ impl Leases {
     /// # Errors
     /// Where the kernel refuses all of it.
     pub fn open(mark: u32) -> Result<Self, NftError> {
-        let mut tried = Err(NftError::NotPermitted);
-        for (by_owner, by_socket) in [(true, true), (true, false), (false, true), (false, false)] {
-            tried = Self::open_as(mark, Seen { by_owner, by_socket });
-            match &tried {
+        for (by_owner, by_socket) in [(true, true), (true, false), (false, true)] {
+            match Self::open_as(mark, Seen { by_owner, by_socket }) {
                 Err(NftError::NotSupported { .. } | NftError::Refused { .. }) => {}
-                _ => return tried,
+                tried => return tried,
             }
         }
-        tried
+        Self::open_as(mark, Seen { by_owner: false, by_socket: false })
     }
 
     /// As [`Leases::open`], with these parts and no others.

@@ -281,7 +281,7 @@ fn name_of_table(message: NetfilterMessage) -> Option<String> {
 fn refused(action: &str, source: io::Error) -> NftError {
     let action = action.to_owned();
     match source.raw_os_error().map(Errno::from_raw) {
-        Some(Errno::EPERM) => NftError::NotPermitted,
+        Some(Errno::EPERM) => NftError::NotPermitted { action },
         Some(
             Errno::EOPNOTSUPP
             | Errno::EPROTONOSUPPORT

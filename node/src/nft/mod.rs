@@ -11,9 +11,14 @@ use std::io;
 /// What went wrong between us and nftables.
 #[derive(Debug, thiserror::Error)]
 pub enum NftError {
-    /// No CAP_NET_ADMIN.
-    #[error("no permission to change nftables (CAP_NET_ADMIN)")]
-    NotPermitted,
+    /// No CAP_NET_ADMIN, or a table of this name that another process owns.
+    #[error(
+        "{action}: no permission: it takes CAP_NET_ADMIN, and no table of this name that another process owns"
+    )]
+    NotPermitted {
+        /// What we were doing, such as `add table localdns`.
+        action: String,
+    },
     /// The kernel has no nftables, or lacks a part of it that the rules need.
     #[error("this kernel has no nftables, or not all that the rules need ({action}): {source}")]
     NotSupported {
@@ -21,12 +26,6 @@ pub enum NftError {
         action: String,
         /// What the kernel said.
         source: io::Error,
-    },
-    /// A table of this name is another process's.
-    #[error("the nftables table {table} belongs to another process")]
-    Owned {
-        /// Its name.
-        table: String,
     },
     /// The kernel refused for another reason.
     #[error("nftables: {action}: {source}")]

@@ -150,19 +150,21 @@ impl Worker {
         }));
         let silent = self.probe(running, &house, &listeners).await;
         let answered = |listener: &Listener| silent.iter().all(|(ip, _)| *ip != listener.address);
-        // Nobody is sent to a server that has not answered yet.
-        if silent.is_empty() || self.put.is_some() {
-            match self.keep(&listeners) {
-                Ok(()) => {
-                    let good: Vec<_> =
-                        listeners.iter().filter(|one| answered(one)).map(|one| one.address).collect();
-                    match self.renew(&good) {
-                        Ok(()) => drop(self.ready.send_replace(true)),
-                        Err(error) => notes.push(format!("leases cannot be renewed: {error}")),
-                    }
-                }
-                Err(error) => notes.push(format!("the rules cannot be put in place: {error}")),
-            }
+        // Nobody is sent away, and nobody here, before there is somebody who answers.
+        if (silent.is_empty() || self.put.is_some())
+            && let Err(error) = self.keep(&listeners)
+        {
+            notes.push(format!(
+                "the rules cannot be put in place, and clients are dark when this server dies: {error}"
+            ));
+        }
+        let good: Vec<_> = listeners.iter().filter(|one| answered(one)).map(|one| one.address).collect();
+        if let Err(error) = self.renew(&good) {
+            notes.push(format!("leases cannot be renewed: {error}"));
+        }
+        // What the kernel does not give is told, and no reason not to serve.
+        if silent.is_empty() {
+            self.ready.send_replace(true);
         }
         if self.put.is_none() {
             notes.extend(silent.iter().map(|(_, why)| format!("no rules yet: {why}")));
@@ -170,7 +172,7 @@ impl Worker {
         self.note(running, &listeners, &silent);
         for note in &notes {
             if !self.told.contains(note) {
-                running.logger.warning(Some("node"), note);
+                running.logger.warning(None, &format!("node: {note}"));
             }
         }
         self.told = notes;
@@ -278,9 +280,9 @@ impl Worker {
                     state.lost += 1;
                     let why = silent.iter().find(|(address, _)| *address == ip);
                     let why = why.map_or("a round took too long", |(_, why)| why);
-                    running.logger.error(Some("node"), &format!("the lease of {ip} ended: {why}"));
+                    running.logger.error(None, &format!("node: the lease of {ip} ended: {why}"));
                 }
-                (false, true) => running.logger.info(Some("node"), &format!("queries to {ip} come here")),
+                (false, true) => running.logger.info(None, &format!("node: queries to {ip} come here")),
                 _ => {}
             }
             state.held = held;

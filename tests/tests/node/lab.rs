@@ -79,11 +79,13 @@ impl Lab {
 
     /// The server, with the node's addresses.
     pub(crate) fn serve(&self, more: &[&'static str]) -> Server {
-        let mut options = Options::default().subcommand(&["node", "run"]);
-        for word in more {
-            options = options.args([*word]);
-        }
-        Server::start_with(COREFILE, options)
+        self.serve_with(|options| more.iter().fold(options, |options, word| options.args([*word])))
+    }
+
+    /// The same, started otherwise.
+    #[allow(clippy::unused_self, reason = "without the machine it serves nobody")]
+    pub(crate) fn serve_with(&self, how: impl FnOnce(Options) -> Options) -> Server {
+        Server::start_with(COREFILE, how(Options::default().subcommand(&["node", "run"])))
     }
 }
 

@@ -1,12 +1,15 @@
 //! A server that dies, hangs or loses an address, and clients that go on asking: somebody answers.
 
+use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::net::UnixDatagram;
+use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
-use tests::{Ask, Server, ask, eventually, isolated, now, run, signal, tell, tool};
+use tests::{Ask, Server, ask, eventually, isolated, now, run, signal, tell, tempdir, tool};
 
 use super::lab::{CLUSTER, Lab, NAME, PLAIN, POD, US, within_scope};
 
@@ -91,13 +94,56 @@ fn a_clean_stop_and_down_leave_nothing_and_up_leaves_the_way_out() {
     });
 }
 
+#[test]
+fn a_table_of_our_name_that_another_process_owns_is_told_and_the_server_serves_and_is_ready() {
+    isolated(|| {
+        if !tool("never dark", "nft") {
+            return;
+        }
+        let lab = Lab::new();
+        // The table is theirs for as long as their netlink socket is open.
+        let mut other = Command::new("nft")
+            .arg("-i")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("nft starts");
+        let mut typed = other.stdin.take().expect("it is piped");
+        typed.write_all(b"add table inet localdns { flags owner; }\n").expect("it reads");
+        let owned = || run("nft", &["list", "tables", "inet"]).contains("localdns").then_some(());
+        eventually("the other's table", Duration::from_secs(5), owned);
+        let directory = tempdir();
+        let told = UnixDatagram::bind(directory.path().join("notify")).expect("the directory is ours");
+        told.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout can be set");
+        let server = lab.serve_with(|options| {
+            options
+                .env("NOTIFY_SOCKET", &directory.path().join("notify").to_string_lossy())
+                .export("SYSTEMD_EXEC_PID", "$$")
+        });
+        let mut message = [0; 512];
+        let length = told.recv(&mut message).expect("READY comes");
+        assert!(String::from_utf8_lossy(&message[..length]).contains("READY=1"));
+        server.wait_for_log(
+            "the rules cannot be put in place, and clients are dark when this server dies: add table localdns: no permission: \
+             it takes CAP_NET_ADMIN, and no table of this name that another process owns",
+            Duration::from_secs(5),
+        );
+        let server = SocketAddr::from(("10.96.0.20".parse::<IpAddr>().expect("an address"), 53));
+        assert_eq!(ask(server, NAME, "A").short(), [US]);
+        drop(typed);
+        other.wait().expect("it ends");
+        let ours = || run("nft", &["list", "ruleset"]).contains("chain away").then_some(());
+        eventually("our rules", Duration::from_secs(5), ours);
+    });
+}
+
 fn status(server: &Server, code: i32) -> String {
     node(server, &["status"], code)
 }
 
 /// `localdns node`, with the server's Corefile where it takes one; what it prints on either stream.
 fn node(server: &Server, words: &[&str], code: i32) -> String {
-    let mut command = std::process::Command::new(tests::binary());
+    let mut command = Command::new(tests::binary());
     command.arg("node").args(words);
     if words != ["down"] {
         command.arg("-conf").arg(server.path("Corefile"));
