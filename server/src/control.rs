@@ -494,7 +494,7 @@ impl Shared {
 const LEFT_TO_ANOTHER: &str = "systemd started another process than this one: READY is left to it; \
      a script that is nothing but this server's start has to exec it";
 /// How long those are answered whose queries still come here when they are sent elsewhere.
-const LAST_CLIENTS: Duration = Duration::from_secs(5);
+pub(crate) const LAST_CLIENTS: Duration = Duration::from_secs(5);
 /// How long TCP clients have for their last replies.
 const LAST_REPLIES: Duration = Duration::from_millis(500);
 /// How soon an address that could not be put back is tried again.

@@ -9,6 +9,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
+use crate::control::LAST_CLIENTS;
 use crate::observe::Logger;
 use crate::running::Running;
 
@@ -174,8 +175,10 @@ impl Life {
         sleep(START).await;
         if let Some(running) = self.serving.get().and_then(Weak::upgrade) {
             let lameduck = running.house.load().lameduck;
+            // Whoever still asks, where clients are sent elsewhere first.
+            let last = running.leased.get().map_or(Duration::ZERO, |_| LAST_CLIENTS);
             drop(running);
-            sleep(lameduck + STOP - START).await;
+            sleep(lameduck + last + STOP - START).await;
         }
     }
 

@@ -174,6 +174,7 @@ fn stop(server: &mut Server, seen: &Seen) {
     signal(server.pid(), "TERM");
     seen.until("it stops", |cell| cell.upstream);
     assert!(server.wait(Duration::from_secs(10)).success());
+    assert!(!server.log_text().contains("given up"), "{}", server.log_text());
 }
 
 /// Entries for DNS that conntrack has. Those of the way out are gone, or older than what is looked at.
