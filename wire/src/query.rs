@@ -139,17 +139,14 @@ impl HeldQuery {
     /// The query as it was.
     pub fn query(&self) -> Query<'_> {
         let question = self.question();
-        // The gate read this question before: it cannot fail now.
-        let (name, end) = Name::read_plain(question, 0).unwrap_or((Name::ROOT, 1));
-        let number = |at: usize| crate::read_u16(question, at).unwrap_or_default();
         let Asker { id, flags, size, udp_size, dnssec_ok, nsid } = self.asker;
-        Query {
+        let mut query = Query {
             id,
             flags,
             question,
-            name,
-            rtype: RType(number(end)),
-            class: Class(number(end + 2)),
+            name: Name::ROOT,
+            rtype: RType(0),
+            class: Class(0),
             edns: udp_size.map(|udp_size| Edns {
                 udp_size,
                 version: 0,
@@ -160,7 +157,12 @@ impl HeldQuery {
             }),
             size: usize::from(size),
             added: self.added(),
-        }
+        };
+        // Read in its place: a name is large. The gate read this question before, so it cannot fail now.
+        let end = query.name.fill_plain(question, 0).unwrap_or(1);
+        let number = |at: usize| crate::read_u16(question, at).unwrap_or_default();
+        (query.rtype, query.class) = (RType(number(end)), Class(number(end + 2)));
+        query
     }
 
     /// What tells the query from others that ask the same.
