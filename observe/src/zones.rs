@@ -20,11 +20,12 @@ pub(super) fn collect(zones: &[(ZoneLabels, ZoneSet)], into: &mut Families) {
     }
 }
 
-/// The native histograms of a zone's threads. They are kept from the first time on, while there is room; without, they are
-/// as fine as the classic ones.
+/// The native histograms of a zone's threads. They are kept from the first time on that any of them has counted, while there is
+/// room; without, they are as fine as the classic ones.
 fn native(set: &[ZoneCounters], room: &mut usize) -> NativeSums {
     let mut sums = NativeSums::default();
-    for counters in set.iter().filter(|counters| counters.durations.is_used()) {
+    let used = set.iter().any(|counters| counters.durations.is_used());
+    for counters in set.iter().filter(|_| used) {
         let made = || Box::new(NativeCounters::of(counters));
         match counters.native.get() {
             Some(native) => native.add_to(&mut sums),
@@ -171,3 +172,34 @@ fn counted(into: &mut Families, metric: Metric, labels: &[(&'static str, &str)],
 /// Zones and threads with native histograms of their own: 5 MiB of them.
 const MOST_NATIVE: usize = 512;
 const PROTOS: [Proto; 2] = [Proto::Udp, Proto::Tcp];
+
+#[cfg(test)]
+mod tests {
+    use wire::RType;
+
+    use super::*;
+    use crate::counters::{Counted, Proto};
+
+    #[test]
+    fn a_thread_that_counts_first_after_the_first_page_counts_finely_at_once() {
+        let set: Vec<ZoneCounters> = (0..3).map(|_| ZoneCounters::default()).collect();
+        let counted = Counted {
+            proto: Proto::Udp,
+            ipv6: false,
+            rtype: RType::A,
+            dnssec_ok: false,
+            rcode: Rcode::NOERROR,
+            failed: false,
+            nanos: 700_000,
+        };
+        let mut room = 8;
+        assert_eq!((native(&set, &mut room).request_sizes[0].total(), room), (0, 8), "nobody has counted");
+        set[0].count(&counted, [[27, 27]].into_iter(), false);
+        assert_eq!((native(&set, &mut room).request_sizes[0].total(), room), (1, 5));
+        set[1].count(&counted, [[27, 27]].into_iter(), false);
+        let sizes = &native(&set, &mut room).request_sizes[0];
+        // At most 100 octets, as far as the classic buckets know; and at most 2 to the power of 77/16, which is 28.1.
+        assert!(sizes.buckets.keys().eq([&77, &107]), "{sizes:?}");
+        assert_eq!(room, 5);
+    }
+}
