@@ -297,7 +297,7 @@ mod called {
     /// # Safety
     /// As C has it.
     #[unsafe(no_mangle)]
-    pub unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, length: usize) -> *mut u8 {
+    pub(super) unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, length: usize) -> *mut u8 {
         // SAFETY: the caller's promise is passed on.
         unsafe { super::copy(to, from, length) };
         to
@@ -306,7 +306,7 @@ mod called {
     /// # Safety
     /// As C has it.
     #[unsafe(no_mangle)]
-    pub unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, length: usize) -> *mut u8 {
+    pub(super) unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, length: usize) -> *mut u8 {
         // SAFETY: the caller's promise is passed on.
         unsafe { super::copy_overlapping(to, from, length) };
         to
@@ -315,7 +315,7 @@ mod called {
     /// # Safety
     /// As C has it.
     #[unsafe(no_mangle)]
-    pub unsafe extern "C" fn memset(to: *mut u8, value: i32, length: usize) -> *mut u8 {
+    pub(super) unsafe extern "C" fn memset(to: *mut u8, value: i32, length: usize) -> *mut u8 {
         // SAFETY: the caller's promise is passed on.
         unsafe { super::fill(to, value as u8, length) };
         to
@@ -324,7 +324,7 @@ mod called {
     /// # Safety
     /// As C has it.
     #[unsafe(no_mangle)]
-    pub unsafe extern "C" fn memcmp(one: *const u8, other: *const u8, length: usize) -> i32 {
+    pub(super) unsafe extern "C" fn memcmp(one: *const u8, other: *const u8, length: usize) -> i32 {
         // SAFETY: the caller's promise is passed on.
         unsafe { super::compare(one, other, length) }
     }
@@ -332,7 +332,7 @@ mod called {
     /// # Safety
     /// As C has it.
     #[unsafe(no_mangle)]
-    pub unsafe extern "C" fn bcmp(one: *const u8, other: *const u8, length: usize) -> i32 {
+    pub(super) unsafe extern "C" fn bcmp(one: *const u8, other: *const u8, length: usize) -> i32 {
         // SAFETY: the caller's promise is passed on.
         unsafe { i32::from(super::differ(one, other, length)) }
     }
