@@ -3,6 +3,7 @@
 mod commands;
 mod example;
 mod lists;
+mod monitoring;
 mod plugins;
 mod units;
 

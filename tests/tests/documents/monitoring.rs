@@ -1,0 +1,88 @@
+//! The dashboard and the alert rules: they can be loaded, fire when they should, and look at what the server exposes.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use serde_json::Value;
+use tests::{output, tool};
+
+use super::{PATIENCE, read, root};
+
+/// What Prometheus itself adds.
+const OF_PROMETHEUS: &[&str] = &["up"];
+
+#[test]
+fn alert_rules_can_be_loaded_and_fire_when_they_should() {
+    if !tool("alert_rules_can_be_loaded_and_fire_when_they_should", "promtool") {
+        return;
+    }
+    for args in [["check", "rules", "alerts.yaml"], ["test", "rules", "alerts_test.yaml"]] {
+        let mut promtool = Command::new("promtool");
+        promtool.args(args).current_dir(root().join("deploy/monitoring"));
+        let output = output(promtool, PATIENCE);
+        assert!(output.status.success(), "{args:?}: {output:?}");
+    }
+}
+
+#[test]
+fn every_alert_has_a_case_in_which_it_fires() {
+    let (rules, cases) = (read("deploy/monitoring/alerts.yaml"), read("deploy/monitoring/alerts_test.yaml"));
+    let alerts: Vec<&str> = rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
+    assert!(alerts.len() > 10, "{alerts:?}");
+    for alert in alerts {
+        assert!(cases.contains(&format!("alertname=\"{alert}\"")), "{alert}");
+    }
+}
+
+#[test]
+fn what_dashboard_and_alerts_look_at_is_exposed() {
+    let names = read("observe/src/names.rs");
+    let dashboard = dashboard();
+    let looked_at: BTreeSet<String> = expressions(&dashboard)
+        .chain(read("deploy/monitoring/alerts.yaml").lines().map(str::to_owned))
+        .flat_map(|text| metrics(&text).collect::<Vec<_>>())
+        .collect();
+    assert!(looked_at.len() > 30, "{looked_at:?}");
+    for metric in looked_at {
+        let family = ["_bucket", "_sum", "_count"].iter().find_map(|part| metric.strip_suffix(part));
+        let exposed = |name: &str| names.contains(&format!("\"{name}\""));
+        assert!(exposed(&metric) || family.is_some_and(exposed), "{metric}");
+    }
+}
+
+#[test]
+fn panels_of_the_dashboard_have_titles_and_do_not_overlap() {
+    let dashboard = dashboard();
+    let panels = dashboard["panels"].as_array().expect("it has panels");
+    let mut cells = BTreeSet::new();
+    for panel in panels {
+        assert!(panel["title"].as_str().is_some_and(|title| !title.is_empty()), "{panel}");
+        let place = |key: &str| panel["gridPos"][key].as_u64().expect("a panel has its place");
+        for cell in (place("y")..place("y") + place("h"))
+            .flat_map(|y| (place("x")..place("x") + place("w")).map(move |x| (x, y)))
+        {
+            assert!(cell.0 < 24 && cells.insert(cell), "{}: {cell:?}", panel["title"]);
+        }
+    }
+}
+
+fn dashboard() -> Value {
+    serde_json::from_str(&read("deploy/monitoring/grafana-dashboard.json")).expect("the dashboard is JSON")
+}
+
+fn expressions(dashboard: &Value) -> impl Iterator<Item = String> {
+    let panels = dashboard["panels"].as_array().expect("it has panels");
+    let targets = panels.iter().filter_map(|panel| panel["targets"].as_array()).flatten();
+    targets.map(|target| target["expr"].as_str().expect("a target has its expression").to_owned())
+}
+
+/// The names of metrics in an expression: words of ours, of CoreDNS and of the process.
+fn metrics(expression: &str) -> impl Iterator<Item = String> {
+    expression
+        .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+        .filter(|word| {
+            let ours = ["coredns_", "localdns_", "process_"].iter().any(|start| word.starts_with(start));
+            ours && !OF_PROMETHEUS.contains(word)
+        })
+        .map(str::to_owned)
+}
