@@ -185,7 +185,8 @@ fn served(command: Command) -> Command {
         .arg(flag("quiet", "Print neither zones nor version at start"))
 }
 
-fn command() -> Command {
+/// The whole command line, as clap knows it.
+pub fn command() -> Command {
     let serve = served(Command::new("localdns"))
         .bin_name("localdns")
         .no_binary_name(true)
