@@ -8,13 +8,14 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 
 use corefile::{Located, Location};
 use forwarder::{Group, Upstream};
 use wire::Name;
 
 use crate::endpoint::{Endpoint, Transport};
-use crate::house::{House, Listener, ServedZone};
+use crate::house::{Block, House, Listener, ServedZone};
 use crate::plugin::forward::{ForwardSpec, ForwardSpecs, Target};
 use crate::setup::args::Result;
 use crate::setup::{SetupError, Spec};
@@ -39,9 +40,21 @@ pub(crate) fn refuse(spec: &Spec, house: &House) -> Result<()> {
     Ok(())
 }
 
+/// The first of these upstreams that leads back to the stanza that would ask them.
+pub(crate) fn back_to(house: &House, stanza: &Group, upstreams: &[Arc<Upstream>]) -> Option<Endpoint> {
+    let owns = |block: &&Arc<Block>| {
+        let groups = block.pipeline.dial().map(|dial| dial.chain.groups()).unwrap_or_default();
+        groups.iter().any(|own| std::ptr::eq(&**own, stanza))
+    };
+    let block = house.blocks.iter().find(owns)?.index;
+    let mut search = Search::new(house);
+    let mut endpoints = upstreams.iter().map(|upstream| endpoint(upstream));
+    endpoints.find(|endpoint| search.leads_back(block, &stanza.spec().from, *endpoint))
+}
+
 /// What is looked for, and what was found already: the steps grow with blocks and upstreams, not with their product, where
 /// upstreams are others' servers.
-pub(crate) struct Search<'h> {
+struct Search<'h> {
     listeners: &'h BTreeMap<Endpoint, Listener>,
     /// Where each block serves which zones.
     homes: HashMap<usize, Vec<Home<'h>>>,
@@ -52,7 +65,7 @@ pub(crate) struct Search<'h> {
 type Home<'h> = (Endpoint, &'h ServedZone);
 
 impl<'h> Search<'h> {
-    pub(crate) fn new(house: &'h House) -> Self {
+    fn new(house: &'h House) -> Self {
         let mut homes: HashMap<usize, Vec<Home<'h>>> = HashMap::new();
         for (endpoint, listener) in &house.listeners {
             for zone in listener.route.zones() {
@@ -63,7 +76,7 @@ impl<'h> Search<'h> {
     }
 
     /// Whether names below `from` that this block sends to `upstream` come to the same endpoint and zone again.
-    pub(crate) fn leads_back(&mut self, block: usize, from: &Name, upstream: Endpoint) -> bool {
+    fn leads_back(&mut self, block: usize, from: &Name, upstream: Endpoint) -> bool {
         // Nobody of ours hears most upstreams, whatever the name.
         if self.listener_at(upstream).is_none() {
             return false;
@@ -127,7 +140,7 @@ fn endpoints(group: &Group) -> Vec<Endpoint> {
 }
 
 /// Where an upstream is asked.
-pub(crate) fn endpoint(upstream: &Upstream) -> Endpoint {
+fn endpoint(upstream: &Upstream) -> Endpoint {
     let transport = if upstream.tls().is_some() { Transport::Tls } else { Transport::Dns };
     Endpoint { transport, address: upstream.address() }
 }

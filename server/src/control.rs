@@ -29,6 +29,7 @@ use crate::observe::logger::LAST_LINES;
 use crate::observe::{Collector, Logger};
 use crate::origin::{self, Draft, Origin};
 use crate::plugin::lasting::Lasting;
+use crate::plugin::r#loop::{self, Watch};
 use crate::report;
 use crate::running::Running;
 use crate::setup::SetupError;
@@ -367,7 +368,13 @@ impl Server {
 
     fn detect_loops(&self) {
         let house = self.running.house.load_full();
-        crate::plugin::r#loop::check::start(&self.handle, &house, &self.running);
+        for block in &house.blocks {
+            if let (Some(watch), Some(dial)) = (block.pipeline.source::<Watch>(), block.pipeline.dial()) {
+                let (chain, server) = (dial.chain.clone(), Arc::downgrade(&self.running));
+                let logger = self.running.logger.clone();
+                self.handle.spawn(r#loop::probe(watch.clone(), chain, server, logger));
+            }
+        }
     }
 
     /// Stops as CoreDNS does: /ready ends, `lameduck` goes by in full service, then what is in flight is answered.

@@ -20,8 +20,8 @@ use wire::{Class, Flags, Message, Name, OPTION_CLIENT_SUBNET, Query, RType, Rcod
 
 use crate::failure::Failure;
 use crate::house::ServedZone;
-use crate::plugin::hosts::Tables;
-use crate::plugin::step::{Inward, Sought, Told, Wish, Wishes};
+use crate::plugin::Tables;
+use crate::plugin::step::{Inward, Sought, Told, Wish, Wishes, question};
 use crate::plugin::{Lookup, Moment};
 use crate::route::Route;
 
@@ -352,14 +352,6 @@ fn failed(query: &Query<'_>, failure: &Failure) -> Message {
         message.options.push_ede(ede);
     }
     message
-}
-
-/// A question as it is sent.
-pub(crate) fn question(name: &Name, rtype: RType, class: Class) -> Vec<u8> {
-    let mut question = name.as_wire().to_vec();
-    question.extend_from_slice(&rtype.0.to_be_bytes());
-    question.extend_from_slice(&class.0.to_be_bytes());
-    question
 }
 
 /// Writes what a client is told.

@@ -6,13 +6,11 @@ use wire::{Class, Flags, Query};
 
 use crate::cli::Explain;
 use crate::house::{House, Listener};
-use crate::plugin::step::Sought;
+use crate::plugin::step::{Sought, question};
 
 /// One line for each listen address, or for the one asked.
 pub fn explain(house: &House, wish: &Explain) -> Result<String, String> {
-    let mut question = wish.name.as_wire().to_vec();
-    question.extend_from_slice(&wish.rtype.0.to_be_bytes());
-    question.extend_from_slice(&Class::IN.0.to_be_bytes());
+    let question = question(&wish.name, wish.rtype, Class::IN);
     let query = Query {
         id: 0,
         flags: Flags(Flags::RD),

@@ -6,8 +6,10 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
+use crate::circles;
 use crate::clock;
 use crate::pace;
+use crate::plugin::forward::LeadsBack;
 use crate::running::Running;
 
 /// Starts the thread; it ends with the server.
@@ -28,12 +30,13 @@ fn watch(running: &Weak<Running>) {
         let logger = &running.logger;
         let mut next = now + SWEEP_INTERVAL;
         let (shared, house) = (&running.shared, running.house.load_full());
+        let leads_back: LeadsBack<'_> = &|group, upstreams| circles::back_to(&house, group, upstreams);
         for kept in shared.lasting.all() {
             if let Some(look) = kept.look(now, logger) {
                 next = next.min(look);
             }
         }
-        if let Some(look) = shared.followed.look(shared, &house, now, Duration::ZERO, logger) {
+        if let Some(look) = shared.followed.look(shared.forward(), leads_back, now, Duration::ZERO, logger) {
             next = next.min(look);
         }
         shared.cache.sweep(now, SWEEP_BUDGET);

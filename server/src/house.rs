@@ -28,10 +28,22 @@ use crate::plugin::spec::PluginSpec;
 use crate::plugin::table;
 use crate::plugin::tls::{Certificates, ServerTls};
 use crate::plugin::{
-    bind::BindSpec, bufsize::BufsizeSpec, cache::CacheSpec, debug::DebugSpec, errors::ErrorsSpec,
-    forward::ForwardSpecs, health::HealthSpec, log::LogSpec, metadata::MetadataSpec,
-    multisocket::MultisocketSpec, nsid::NsidSpec, prometheus::PrometheusSpec, ready::ReadySpec,
-    reload::ReloadSpec, timeouts::TimeoutsSpec, tls::TlsSpec,
+    bind::BindSpec,
+    bufsize::BufsizeSpec,
+    cache::CacheSpec,
+    debug::DebugSpec,
+    errors::ErrorsSpec,
+    forward::{self, ForwardSpecs},
+    health::HealthSpec,
+    log::LogSpec,
+    metadata::MetadataSpec,
+    multisocket::MultisocketSpec,
+    nsid::NsidSpec,
+    prometheus::PrometheusSpec,
+    ready::ReadySpec,
+    reload::ReloadSpec,
+    timeouts::TimeoutsSpec,
+    tls::TlsSpec,
 };
 use crate::route::Route;
 use crate::setup::args::Result;
@@ -47,7 +59,7 @@ pub struct Shared {
     /// What is counted of `forward`.
     pub forward: Arc<forwarder::GroupMetrics>,
     /// Files of upstreams that are followed.
-    pub followed: crate::plugin::forward::Followed,
+    pub followed: forward::Followed,
     /// All hosts tables.
     pub hosts: Arc<HostsRegistry>,
     /// What the environment says about names to keep.
@@ -70,6 +82,19 @@ pub struct Shared {
     pub next_block: AtomicU64,
     /// How many threads count: every worker and, last, the stream side.
     pub writers: usize,
+}
+
+impl Shared {
+    /// What `forward` is built with.
+    pub fn forward(&self) -> forward::Shared<'_> {
+        forward::Shared {
+            upstreams: &self.upstreams,
+            forward: &self.forward,
+            followed: &self.followed,
+            handle: &self.handle,
+            resolve_names: self.resolve_names,
+        }
+    }
 }
 
 /// One configuration, ready to serve.
@@ -222,7 +247,7 @@ impl House {
                 .iter()
                 .filter_map(|block| block.get::<ForwardSpecs>())
                 .flat_map(|forward| &forward.stanzas);
-            shared.followed.names.look_up(stanzas, &ours, &shared.handle);
+            shared.followed.look_up(stanzas, &ours, &shared.handle);
         }
         let mut blocks = Vec::new();
         for (index, block) in spec.blocks.iter().enumerate() {

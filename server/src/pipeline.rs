@@ -19,8 +19,8 @@ use crate::endpoint::Endpoint;
 use crate::failure::Failure;
 use crate::house::Shared;
 use crate::observe::counters::Tally;
+use crate::plugin::Tables;
 use crate::plugin::cache::CacheSpec;
-use crate::plugin::hosts::Tables;
 use crate::plugin::spec::{BuildContext, Explained, Role, Source};
 use crate::plugin::step::Step;
 use crate::plugin::{Lookup, Moment, table};
@@ -92,7 +92,7 @@ impl Pipeline {
         let dial = match spec.get() {
             None => None,
             Some(forward) => Some(Dial {
-                chain: crate::plugin::forward::chain(forward, shared, ours)?,
+                chain: crate::plugin::forward::chain(forward, shared.forward(), ours)?,
                 cache: spec.get().map(|policy: &CacheSpec| CacheRoom {
                     partition: shared.cache.partition(&identity(spec, endpoints)),
                     policy: policy.clone(),

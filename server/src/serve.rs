@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::house::{Listener, ServedZone};
 use crate::observe::counters::{Counted, Proto, Tally};
 use crate::observe::{LineRing, LogEntry};
-use crate::plugin::hosts::Tables;
+use crate::plugin::Tables;
 use crate::plugin::step::{Inward, Sought};
 use crate::plugin::{Lookup, Moment};
 

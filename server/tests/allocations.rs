@@ -12,7 +12,7 @@ use server::observe::counters::Proto;
 use server::observe::{Format, LineRing, Logger};
 use server::origin::{Draft, Origin};
 use server::plugin::Moment;
-use server::plugin::hosts::Tables;
+use server::plugin::Tables;
 use server::serve::{self, Outcome, Room, Seen, Served};
 use wire::{Answer, Flags, Gate, Query, accept};
 

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::outer::MOST_HELD;
 use super::*;
 use crate::house::tests::Scene;
-use crate::plugin::hosts::Tables;
+use crate::plugin::Tables;
 use crate::plugin::step::{Back, BuildContext, Step, StepSpec};
 
 const AT: &str = "127.0.0.1:53";

@@ -6,7 +6,7 @@ use crate::observe::counters::Proto;
 use crate::observe::paper::Paper;
 use crate::origin::{Draft, Origin};
 use crate::plugin::Moment;
-use crate::plugin::hosts::Tables;
+use crate::plugin::Tables;
 use crate::plugin::spec::{Role, StepSpec};
 use crate::serve::{self, Room, Served};
 use hickory_proto::op::Message;

@@ -25,7 +25,7 @@ use crate::observe::LineRing;
 use crate::observe::counters::Proto;
 use crate::pipeline::CacheRoom;
 use crate::plugin::Moment;
-use crate::plugin::hosts::Tables;
+use crate::plugin::Tables;
 use crate::running::Running;
 use crate::serve::{self, Outcome, Room, Seen};
 

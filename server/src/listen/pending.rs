@@ -91,7 +91,7 @@ mod tests {
     use crate::evaluation::{Evaluation, Waits};
     use crate::failure::Failure;
     use crate::house::tests::{Scene, packet};
-    use crate::plugin::hosts::Tables;
+    use crate::plugin::Tables;
     use wire::RType;
 
     #[test]

@@ -22,7 +22,7 @@ use crate::endpoint::Endpoint;
 use crate::failure::Failure;
 use crate::observe::counters::Proto;
 use crate::plugin::Moment;
-use crate::plugin::hosts::Tables;
+use crate::plugin::Tables;
 use crate::plugin::timeouts::TimeoutsSpec;
 use crate::running::Running;
 use crate::serve::{self, Outcome, Room, Seen, Served};

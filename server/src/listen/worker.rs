@@ -31,7 +31,7 @@ use crate::failure::Failure;
 use crate::house::{House, Listener, ServedZone};
 use crate::observe::counters::Proto;
 use crate::plugin::Moment;
-use crate::plugin::hosts::Tables;
+use crate::plugin::Tables;
 use crate::running::Running;
 use crate::serve::{self, Outcome, Room, Seen, Served};
 

@@ -30,6 +30,7 @@ pub mod root;
 pub mod spec;
 pub mod step;
 pub(crate) mod table;
+mod tables;
 pub mod template;
 pub mod timeouts;
 pub mod tls;
@@ -42,7 +43,7 @@ use sockets::{Local, Peer};
 
 use crate::failure::Failure;
 use crate::observe::counters::Proto;
-pub use hosts::Tables;
+pub use tables::Tables;
 
 /// Who asks, how and when: what a plugin may know besides the query.
 #[derive(Debug, Clone, Copy)]

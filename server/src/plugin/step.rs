@@ -353,9 +353,16 @@ impl<'q> Sought<'q> {
     fn spell(&mut self) {
         let same =
             (self.name, self.rtype, self.class) == (self.asked.name, self.asked.rtype, self.asked.class);
-        self.question =
-            (!same).then(|| crate::evaluation::question(&self.name, self.rtype, self.class).into());
+        self.question = (!same).then(|| question(&self.name, self.rtype, self.class).into());
     }
+}
+
+/// A question as it is sent.
+pub fn question(name: &Name, rtype: RType, class: Class) -> Vec<u8> {
+    let mut question = name.as_wire().to_vec();
+    question.extend_from_slice(&rtype.0.to_be_bytes());
+    question.extend_from_slice(&class.0.to_be_bytes());
+    question
 }
 
 /// The client's header flags but for AA and RA, which mean nothing in a query.

@@ -192,12 +192,14 @@ pub enum SetupError {
         /// Why, on one line.
         error: String,
     },
-    /// A Go template.
-    #[error("plugin/template: {0}")]
-    Template(#[from] gotemplate::ParseError),
-    /// An expression.
-    #[error("plugin/template: {0}")]
-    Expression(#[from] crate::plugin::template::ExpressionError),
+    /// What only one plugin knows to be wrong.
+    #[error("plugin/{plugin}: {error}")]
+    Own {
+        /// The directive.
+        plugin: &'static str,
+        /// Why.
+        error: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// A file that a directive names.
     #[error("plugin/{plugin}: cannot read {path}: {error}; name a file that this user can read")]
     File {
@@ -216,9 +218,6 @@ pub enum SetupError {
         /// Why.
         error: forwarder::TlsError,
     },
-    /// A name that cannot be kept true.
-    #[error("plugin/hosts: {0}")]
-    RefreshName(refresh::names::NameError),
     /// A forward target that is one of our own listeners, and leads back.
     #[error(
         "plugin/forward: the upstream {upstream} is this server itself and leads back to this block: queries would go round in circles; name another one"

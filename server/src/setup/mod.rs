@@ -7,8 +7,6 @@ mod admin_address;
 pub(crate) mod args;
 mod error;
 
-use std::path::PathBuf;
-
 use corefile::{Corefile, Directive, Located, Location, Scheme};
 use wire::Name;
 
@@ -17,6 +15,7 @@ pub(crate) use admin_address::admin_address;
 pub use error::SetupError;
 
 use crate::endpoint::Transport;
+use crate::plugin::root::Root;
 use crate::plugin::spec::{PluginSpec, Role, Written};
 use crate::plugin::table::{self, PLUGINS};
 use crate::plugin::tls::TlsSpec;
@@ -69,10 +68,6 @@ pub struct Key {
     /// Where it stands.
     pub at: Location,
 }
-
-/// `root PATH`: where relative paths of a block start.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Root(pub PathBuf);
 
 /// `fallthrough [ZONES...]`: for which names the next plugin is asked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -179,7 +174,7 @@ const TLS_PORT: u16 = 853;
 pub(crate) mod tests {
     use super::*;
     use crate::plugin::hosts::HostsSpec;
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
 
     /// The meaning of a Corefile, or the first line of what is wrong with it.
     pub(crate) fn spec(text: &str) -> std::result::Result<Spec, String> {

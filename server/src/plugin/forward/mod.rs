@@ -13,9 +13,7 @@ use forwarder::{Chain, Group, ResolveError, TlsSettings, TlsSpec, Upstream};
 use readfile::Look;
 use wire::Name;
 
-use crate::circles::{self, Search};
 use crate::endpoint::Endpoint;
-use crate::house::{Block, House, Shared};
 use crate::observe::Logger;
 use crate::setup::SetupError;
 use crate::setup::args::Result;
@@ -23,12 +21,30 @@ use names::{Kept, Names, News};
 pub(crate) use setup::read;
 pub use setup::{ForwardSpec, ForwardSpecs, Target, TlsFiles};
 
+/// What stanzas are built with, of what outlives configurations.
+#[derive(Clone, Copy)]
+pub struct Shared<'s> {
+    /// All upstreams, their health and connections.
+    pub upstreams: &'s forwarder::Registry,
+    /// What is counted of all stanzas.
+    pub forward: &'s Arc<forwarder::GroupMetrics>,
+    /// Files and names of upstreams that are followed.
+    pub followed: &'s Followed,
+    /// The runtime that looks names up.
+    pub handle: &'s tokio::runtime::Handle,
+    /// Whether host names among upstreams are looked up; not where nothing will be asked.
+    pub resolve_names: bool,
+}
+
+/// Who knows which of these upstreams, if any, sends a stanza's queries back to it: whoever has the whole configuration.
+pub type LeadsBack<'s> = &'s dyn Fn(&Group, &[Arc<Upstream>]) -> Option<Endpoint>;
+
 /// The stanzas of a block, ready to be asked.
 ///
 /// # Errors
 /// At the target or property that cannot be used. `ours`, this server's own addresses, are not asked for the names of
 /// upstreams.
-pub(crate) fn chain(spec: &ForwardSpecs, shared: &Shared, ours: &[SocketAddr]) -> Result<Arc<Chain>> {
+pub(crate) fn chain(spec: &ForwardSpecs, shared: Shared<'_>, ours: &[SocketAddr]) -> Result<Arc<Chain>> {
     let groups = spec.stanzas.iter().map(|spec| group(spec, shared, ours)).collect::<Result<Vec<_>>>()?;
     Ok(Arc::new(Chain::new(groups)))
 }
@@ -41,7 +57,7 @@ pub(crate) fn explain(chain: &Chain, name: &Name) -> Option<String> {
     Some(format!("`forward {}` asks {}", group.spec().from, upstreams.join(", ")))
 }
 
-fn group(spec: &ForwardSpec, shared: &Shared, ours: &[SocketAddr]) -> Result<Arc<Group>> {
+fn group(spec: &ForwardSpec, shared: Shared<'_>, ours: &[SocketAddr]) -> Result<Arc<Group>> {
     let resolver = Resolver { spec, shared, lists: &[] };
     let upstreams = resolver.upstreams()?;
     let group = Group::new(spec.group.clone(), upstreams, shared.forward.clone()).map_err(|_| {
@@ -58,7 +74,7 @@ fn group(spec: &ForwardSpec, shared: &Shared, ours: &[SocketAddr]) -> Result<Arc
 
 struct Resolver<'s> {
     spec: &'s ForwardSpec,
-    shared: &'s Shared,
+    shared: Shared<'s>,
     /// Files that are read already.
     lists: &'s [List],
 }
@@ -147,7 +163,7 @@ impl Resolver<'_> {
 #[derive(Default)]
 pub struct Followed {
     files: Mutex<Files>,
-    pub(crate) names: Names,
+    names: Names,
 }
 
 #[derive(Default)]
@@ -173,6 +189,17 @@ struct List {
 }
 
 impl Followed {
+    /// Looks up every host name among the upstreams of these stanzas, at most 4 s for all, in place of what was known
+    /// before. `ours` are not asked.
+    pub fn look_up<'s>(
+        &self,
+        stanzas: impl Iterator<Item = &'s ForwardSpec>,
+        ours: &[SocketAddr],
+        handle: &tokio::runtime::Handle,
+    ) {
+        self.names.look_up(stanzas, ours, handle);
+    }
+
     fn follow(&self, spec: ForwardSpec, ours: Vec<SocketAddr>, group: &Arc<Group>) {
         let list = |path: &Path| {
             let text = read_list(path).unwrap_or_default();
@@ -188,14 +215,14 @@ impl Followed {
     }
 
     /// Looks at every file and at names whose time is over, and says when it will be the next time; `None` for never. What
-    /// changed gives its stanza a new list. A file that is gone, has no nameserver or names one that leads back here in
-    /// `house` changes nothing, and that is said.
+    /// changed gives its stanza a new list. A file that is gone, has no nameserver or names one that leads back here
+    /// changes nothing, and that is said.
     ///
     /// Each file is waited for, for at most `patience`; what one that takes longer says is for the next time.
     pub fn look(
         &self,
-        shared: &Shared,
-        house: &House,
+        shared: Shared<'_>,
+        leads_back: LeadsBack<'_>,
         now: Instant,
         patience: Duration,
         logger: &Logger,
@@ -209,13 +236,13 @@ impl Followed {
         let mut next = files.due?;
         for follow in &mut files.follows {
             let Some(group) = follow.group.upgrade() else { continue };
-            let news = follow.names.look(now, &follow.ours, &shared.handle);
+            let news = follow.names.look(now, &follow.ours, shared.handle);
             if let News::Failed(error) = &news {
                 logger.error(Some("forward"), &format!("upstreams stay as they were: {error}"));
             }
             if follow.changed(begin, now, patience) || news == News::Changed {
                 follow.names.publish(&self.names);
-                follow.apply(&group, shared, house, logger);
+                follow.apply(&group, shared, leads_back, logger);
             }
             for list in follow.lists.iter().filter(|list| list.look.goes_on()) {
                 next = next.min(list.look.again(now));
@@ -247,10 +274,10 @@ impl Follow {
         changed
     }
 
-    fn apply(&self, group: &Group, shared: &Shared, house: &House, logger: &Logger) {
+    fn apply(&self, group: &Group, shared: Shared<'_>, leads_back: LeadsBack<'_>, logger: &Logger) {
         let resolver = Resolver { spec: &self.spec, shared, lists: &self.lists };
         let outcome = resolver.upstreams().map_err(|error| format!("{error:#}")).and_then(|upstreams| {
-            if let Some(upstream) = self.circle(group, house, &upstreams) {
+            if let Some(upstream) = leads_back(group, &upstreams) {
                 return Err(SetupError::Circle { upstream }.to_string());
             }
             let addresses: Vec<String> =
@@ -261,18 +288,6 @@ impl Follow {
             Ok(addresses) => logger.info(Some("forward"), &format!("upstreams changed: {addresses}")),
             Err(error) => logger.error(Some("forward"), &format!("upstreams stay as they were: {error}")),
         }
-    }
-
-    /// The first of these that leads back to the stanza.
-    fn circle(&self, group: &Group, house: &House, upstreams: &[Arc<Upstream>]) -> Option<Endpoint> {
-        let owns = |block: &&Arc<Block>| {
-            let groups = block.pipeline.dial().map(|dial| dial.chain.groups()).unwrap_or_default();
-            groups.iter().any(|own| std::ptr::eq(&**own, group))
-        };
-        let block = house.blocks.iter().find(owns)?.index;
-        let mut endpoints = upstreams.iter().map(|upstream| circles::endpoint(upstream));
-        let mut search = Search::new(house);
-        endpoints.find(|endpoint| search.leads_back(block, &self.spec.group.from, *endpoint))
     }
 }
 
@@ -305,6 +320,7 @@ const MAX_LIST: u64 = 1 << 20;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::circles;
     use crate::house::tests::Scene;
     use std::fs;
     use tempfile::TempDir;
@@ -316,7 +332,13 @@ mod tests {
 
     fn look_at(scene: &Scene) -> Option<Instant> {
         let shared = &scene.shared;
-        shared.followed.look(shared, &scene.house, scene.now, readfile::PATIENCE, &shared.logger)
+        shared.followed.look(
+            shared.forward(),
+            &|group, upstreams| circles::back_to(&scene.house, group, upstreams),
+            scene.now,
+            readfile::PATIENCE,
+            &shared.logger,
+        )
     }
 
     fn corefile(upstreams: &str) -> String {

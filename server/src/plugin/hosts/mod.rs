@@ -3,14 +3,12 @@
 mod registry;
 mod setup;
 
-use std::fmt;
 use std::io;
-use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use arc_swap::{ArcSwap, Guard};
+use arc_swap::ArcSwap;
 use hostsfile::{Found, Options, Report, Table};
 use readfile::{Look, Looked, PATIENCE, Stamp, look_at};
 use refresher::{Kept, KeptRegistry, MAX_FILE};
@@ -24,7 +22,7 @@ use crate::observe::Logger;
 use crate::observe::counters::Tally;
 use crate::pace;
 use crate::plugin::spec::{BuildContext, Explained, Source, SourceSpec};
-use crate::plugin::{Lookup, Moment};
+use crate::plugin::{Lookup, Moment, Tables};
 
 /// One block's view of a table.
 pub struct Hosts {
@@ -69,29 +67,6 @@ struct State {
     kept_text: Option<Arc<[u8]>>,
 }
 
-/// The hosts table that a batch of queries found last, for the others of the batch.
-///
-/// To fetch a table takes two locked instructions, and those cost more than their own time: the processor begins with
-/// nothing behind them while it waits for memory with what stands before.
-#[derive(Default)]
-pub struct Tables<'h>(Option<(&'h HostsTable, Guard<Arc<Table>>)>);
-
-impl<'h> Tables<'h> {
-    #[inline]
-    fn table(&mut self, of: &'h HostsTable) -> &Table {
-        if self.0.as_ref().is_some_and(|(known, _)| !ptr::eq(*known, of)) {
-            self.0 = None;
-        }
-        &self.0.get_or_insert_with(|| (of, of.current.load())).1
-    }
-}
-
-impl fmt::Debug for Tables<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tables").finish_non_exhaustive()
-    }
-}
-
 impl SourceSpec for HostsSpec {
     fn build(&self, context: &BuildContext<'_>) -> Box<dyn Source> {
         Box::new(context.lasting.get::<HostsRegistry>().hosts(self))
@@ -112,7 +87,7 @@ impl Source for Hosts {
         if query.class != Class::IN {
             return Lookup::Pass;
         }
-        let table = tables.table(&self.table);
+        let table = tables.table(&self.table.current);
         match table.lookup(&query.name, query.rtype) {
             Found::Ready { body, count } => {
                 reply.flags = Flags::AA;

@@ -126,8 +126,9 @@ fn read_refresh(property: &Directive, spec: &mut RefreshSpec) -> Result<()> {
     match property.name.text.as_str() {
         "refresh" => {
             for word in Args::new(PLUGIN, property, "at least one name or list").some()? {
-                refresh::names::add(&mut spec.names, &word.text)
-                    .map_err(|error| Located::new(&word.at, SetupError::RefreshName(error)))?;
+                refresh::names::add(&mut spec.names, &word.text).map_err(|error| {
+                    Located::new(&word.at, SetupError::Own { plugin: PLUGIN, error: error.into() })
+                })?;
             }
         }
         "refresh_family" => {

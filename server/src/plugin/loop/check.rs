@@ -4,39 +4,19 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use forwarder::{Group, Upstream};
+use forwarder::{Chain, Group, Upstream};
 use rand::Rng as _;
 use tokio::net::UdpSocket;
-use tokio::runtime::Handle;
 use wire::{Flags, Name};
 
 use super::Watch;
-use crate::house::{Block, House};
 use crate::observe::Logger;
-use crate::running::Running;
 
-/// Probes in the background; what is found is logged and, for a loop, the upstream is taken out of its stanza while it lasts.
-pub(crate) fn start(handle: &Handle, house: &House, running: &Arc<Running>) {
-    for block in &house.blocks {
-        if block.pipeline.forwards() && block.pipeline.source::<Watch>().is_some() {
-            handle.spawn(watch(block.clone(), Arc::downgrade(running)));
-        }
-    }
-}
-
-/// What a stanza's Corefile says, and which of it was found to lead back here.
-struct Stanza {
-    group: Arc<Group>,
-    upstreams: Arc<Vec<Arc<Upstream>>>,
-    looping: Vec<bool>,
-    /// Rounds in a row in which nothing came back from it.
-    clean: Vec<u32>,
-}
-
-async fn watch(block: Arc<Block>, running: Weak<Running>) {
-    let (Some(watch), Some(dial)) = (block.pipeline.source::<Watch>(), block.pipeline.dial()) else { return };
+/// Probes a block's upstreams as long as `server` lives; what is found is logged and, for a loop, the upstream is taken out
+/// of its stanza while it lasts.
+pub async fn probe(watch: Watch, chain: Arc<Chain>, server: Weak<impl Send + Sync>, logger: Logger) {
     let Some(zone) = watch.zones().first().copied() else { return };
-    let mut stanzas: Vec<Stanza> = dial.chain.groups().iter().map(Stanza::new).collect();
+    let mut stanzas: Vec<Stanza> = chain.groups().iter().map(Stanza::new).collect();
     loop {
         let mut probes = Vec::new();
         let mut targets = Vec::new();
@@ -57,16 +37,17 @@ async fn watch(block: Arc<Block>, running: Weak<Running>) {
             tokio::time::sleep(pause).await;
         }
         let seen = watch.stop();
-        let Some(running) = running.upgrade() else { return };
+        if server.strong_count() == 0 {
+            return;
+        }
         let (mut first, mut anew) = (0, false);
         for stanza in &mut stanzas {
             let count = stanza.upstreams.len();
             let seen: Vec<bool> = (first..first + count).map(|index| seen.contains(&index)).collect();
             first += count;
             let looping = stanza.judge(&seen);
-            anew |= stanza.apply(looping, &zone, &running.logger);
+            anew |= stanza.apply(looping, &zone, &logger);
         }
-        drop(running);
         if anew {
             continue;
         }
@@ -75,6 +56,15 @@ async fn watch(block: Arc<Block>, running: Weak<Running>) {
         }
         tokio::time::sleep(AGAIN).await;
     }
+}
+
+/// What a stanza's Corefile says, and which of it was found to lead back here.
+struct Stanza {
+    group: Arc<Group>,
+    upstreams: Arc<Vec<Arc<Upstream>>>,
+    looping: Vec<bool>,
+    /// Rounds in a row in which nothing came back from it.
+    clean: Vec<u32>,
 }
 
 impl Stanza {

@@ -4,7 +4,7 @@
 //! in at one of our own listeners, the upstream leads back here: it is taken out of its stanza and that is said. Nothing that comes
 //! from the network can end the process.
 
-pub(crate) mod check;
+mod check;
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,6 +16,7 @@ use crate::observe::counters::Tally;
 use crate::plugin::spec::{BuildContext, Explained, Source, SourceSpec, Written};
 use crate::plugin::{Lookup, Moment, Tables};
 use crate::setup::args::{Result, bare};
+pub use check::probe;
 
 /// Stands in a block: its upstreams are probed.
 #[derive(Debug, Clone, Copy)]
@@ -33,20 +34,26 @@ impl SourceSpec for LoopSpec {
     }
 }
 
-/// What one block watches for.
-#[derive(Debug)]
+/// What one block watches for; whoever has a copy sees the same.
+#[derive(Debug, Clone)]
 pub struct Watch {
-    zones: Vec<Name>,
+    zones: Arc<[Name]>,
+    seen: Arc<Seen>,
+}
+
+/// What is watched for, and what came.
+#[derive(Debug, Default)]
+struct Seen {
     /// Names that were asked of upstreams and are still watched for; with the place in the list of the upstream asked.
     probes: Mutex<Vec<(Name, usize)>>,
     watching: AtomicBool,
-    seen: Mutex<Vec<usize>>,
+    upstreams: Mutex<Vec<usize>>,
 }
 
 impl Watch {
     /// Watches for nothing yet.
     pub fn new(zones: Vec<Name>) -> Self {
-        Self { zones, probes: Mutex::default(), watching: AtomicBool::new(false), seen: Mutex::default() }
+        Self { zones: zones.into(), seen: Arc::default() }
     }
 
     /// The zones whose queries would go round in circles.
@@ -56,27 +63,27 @@ impl Watch {
 
     /// From now on the names in `probes` mean that the upstream with that number leads back here.
     pub fn start(&self, probes: Vec<(Name, usize)>) {
-        *self.probes.lock().unwrap_or_else(PoisonError::into_inner) = probes;
-        self.watching.store(true, Relaxed);
+        *self.seen.probes.lock().unwrap_or_else(PoisonError::into_inner) = probes;
+        self.seen.watching.store(true, Relaxed);
     }
 
     /// Whether this upstream was seen to lead back here since [`Watch::start`].
     pub fn has_seen(&self, upstream: usize) -> bool {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).contains(&upstream)
+        self.seen.upstreams.lock().unwrap_or_else(PoisonError::into_inner).contains(&upstream)
     }
 
     /// Stops watching and tells which upstreams lead back here.
     pub fn stop(&self) -> Vec<usize> {
-        self.watching.store(false, Relaxed);
-        self.probes.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        std::mem::take(&mut *self.seen.lock().unwrap_or_else(PoisonError::into_inner))
+        self.seen.watching.store(false, Relaxed);
+        self.seen.probes.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        std::mem::take(&mut *self.seen.upstreams.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     #[cold]
     fn notice(&self, query: &Query<'_>) {
-        let probes = self.probes.lock().unwrap_or_else(PoisonError::into_inner);
+        let probes = self.seen.probes.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, upstream)) = probes.iter().find(|(name, _)| *name == query.name) {
-            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut seen = self.seen.upstreams.lock().unwrap_or_else(PoisonError::into_inner);
             if !seen.contains(upstream) {
                 seen.push(*upstream);
             }
@@ -95,7 +102,7 @@ impl Source for Watch {
         _: &mut Reply<'_>,
         _: Tally<'_>,
     ) -> Lookup {
-        if query.rtype == RType::HINFO && self.watching.load(Relaxed) {
+        if query.rtype == RType::HINFO && self.seen.watching.load(Relaxed) {
             self.notice(query);
         }
         Lookup::Pass

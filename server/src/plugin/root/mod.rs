@@ -6,8 +6,11 @@ use std::sync::Arc;
 use corefile::Directive;
 
 use crate::plugin::spec::{PluginSpec, Written};
-use crate::setup::Root;
 use crate::setup::args::{Args, Result, no_block, once};
+
+/// `root PATH`: where relative paths of a block start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Root(pub PathBuf);
 
 /// Reads the one `root PATH` of a server block.
 pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn PluginSpec>> {

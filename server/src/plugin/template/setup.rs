@@ -160,8 +160,9 @@ fn template(directive: &Directive, own_zones: &[Name]) -> Result<TemplateSpec> {
 fn records(property: &Directive, schema: &Schema, into: &mut Vec<Record>) -> Result<()> {
     no_block(PLUGIN, property)?;
     for word in Args::new(PLUGIN, property, "a record as a template").some()? {
-        let template = Template::parse(&word.text, schema)
-            .map_err(|error| Located::new(&word.at, SetupError::Template(error)))?;
+        let template = Template::parse(&word.text, schema).map_err(|error| {
+            Located::new(&word.at, SetupError::Own { plugin: PLUGIN, error: error.into() })
+        })?;
         into.push(Record { text: word.text.clone(), template: Arc::new(template) });
     }
     Ok(())
@@ -179,7 +180,7 @@ fn expression(words: &[Word], vars: &[String]) -> Result<Expression> {
         let at = word
             .or_else(|| words.last())
             .map_or_else(|| Location::file_only("Corefile"), |word| word.at.clone());
-        Located::new(&at, SetupError::Expression(error))
+        Located::new(&at, SetupError::Own { plugin: PLUGIN, error: error.into() })
     })
 }
 
