@@ -10,6 +10,7 @@ mod interface;
 mod nft;
 mod resolv_conf;
 mod rules;
+mod source_ports;
 mod systemd;
 mod watch;
 
@@ -25,6 +26,7 @@ pub use interface::{
 pub use nft::NftError;
 pub use resolv_conf::{MAX_NAME_SERVERS, name_servers};
 pub use rules::{Leases, Listener, Rules, Seen, TABLE, WayOut};
+pub use source_ports::SourcePorts;
 pub use systemd::Notifier;
 pub use watch::watch_removals;
 

@@ -1,7 +1,6 @@
 //! The command line: CoreDNS's flags, read as Go reads them, and our subcommands.
 
 use std::ffi::OsString;
-use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::builder::{OsStringValueParser, PossibleValuesParser, TypedValueParser as _};
@@ -13,6 +12,7 @@ use node_resolver::Request;
 use refresher::{DEFAULT_SOCKET, Environment, Once};
 
 use crate::node_run::Settings;
+use configuration::Explain;
 
 mod node;
 
@@ -69,17 +69,6 @@ pub struct Flags {
     pub status: Option<PathBuf>,
     /// What the environment says about names to refresh.
     pub environment: Environment,
-}
-
-/// `explain NAME [TYPE] [@ADDRESS]`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Explain {
-    /// The name asked for.
-    pub name: Name,
-    /// The type asked for; default A.
-    pub rtype: RType,
-    /// The listen address asked; every one where none is named.
-    pub address: Option<IpAddr>,
 }
 
 /// Reads a command line without the program's name.
@@ -142,7 +131,7 @@ pub fn version() -> String {
 /// What `-plugins` prints.
 fn plugins() -> String {
     let mut text = String::new();
-    for name in crate::plugin::table::here() {
+    for name in plugins::table::here() {
         text.push_str(name);
         text.push('\n');
     }

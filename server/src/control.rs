@@ -6,7 +6,6 @@
 //! ```
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -18,21 +17,19 @@ use thiserror::Error;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, watch};
 
-use crate::admin::{AdminError, AdminServer, AdminThread, Content, Plan};
 use crate::cli::Flags;
-use crate::clock;
-use crate::house::{self, AdminPlan, House, Shared};
 use crate::listen::{BindError, Letter, Ports};
 use crate::node_run::{Keeper, Settings};
-use crate::observe::counters::Counter;
-use crate::observe::logger::LAST_LINES;
-use crate::observe::{Collector, Logger};
 use crate::origin::{self, Draft, Origin};
-use crate::plugin::lasting::Lasting;
-use crate::plugin::r#loop::{self, Watch};
 use crate::report;
 use crate::running::Running;
-use crate::setup::SetupError;
+use admin::{AdminError, AdminServer, AdminThread, Content, Plan};
+use configuration::{AdminPlan, House, Shared};
+use observe::counters::Counter;
+use observe::logger::LAST_LINES;
+use observe::{Collector, Logger};
+use plugin::SetupError;
+use plugins::r#loop::{self, Watch};
 use refresher::StatusSocket;
 
 /// Why a configuration is not served.
@@ -127,7 +124,7 @@ impl Server {
         for warning in &draft.warnings {
             logger.warning(None, warning);
         }
-        let workers = house::sockets(&draft.spec);
+        let workers = configuration::sockets(&draft.spec);
         let ours = if node.is_some() { Ours::Named } else { Ours::LinkLocal };
         let (mut shared, probes) = Shared::new(flags.cache_bytes, workers + 1, handle, logger.clone(), start);
         shared.environment = flags.environment.clone();
@@ -447,55 +444,6 @@ fn admin_server(
     let admin = AdminServer::new(handle.clone(), content, logger);
     let _ = collector.set(report::collector(running, reloads, admin.health_probe()));
     admin
-}
-
-impl House {
-    /// Reads every file that has not been read yet: the first answer must not come before the first table.
-    pub fn look_at_files(&self, shared: &Shared, now: Instant, logger: &Logger) {
-        shared.hosts.kept.prepare(&self.keep, &shared.environment, now);
-        let tables = shared.hosts.all();
-        // All are read at once: of those that hang none waits for another.
-        for table in &tables {
-            table.glance(now, logger);
-        }
-        let began = clock::now();
-        for table in &tables {
-            table.look_for(now, readfile::PATIENCE.saturating_sub(clock::now() - began), logger);
-        }
-    }
-}
-
-impl Shared {
-    /// What a process starts with, and the probes that upstreams will ask for.
-    pub fn new(
-        cache_bytes: usize,
-        writers: usize,
-        handle: &Handle,
-        logger: Logger,
-        start: Instant,
-    ) -> (Self, forwarder::ProbeRequests) {
-        let lasting = Lasting::default();
-        let (upstreams, probes) = forwarder::Registry::new(start);
-        let shared = Self {
-            cache: cache::Cache::new(cache_bytes, start),
-            upstreams,
-            forward: Arc::default(),
-            followed: crate::plugin::forward::Followed::default(),
-            hosts: lasting.get(),
-            environment: refresher::Environment::default(),
-            zones: Arc::default(),
-            lasting,
-            held: Arc::default(),
-            probe: crate::watchdog::probe_name(),
-            handle: handle.clone(),
-            resolve_names: true,
-            logger,
-            next_block: AtomicU64::new(0),
-            writers,
-        };
-        shared.next_block.store(1, Relaxed);
-        (shared, probes)
-    }
 }
 
 const LEFT_TO_ANOTHER: &str = "systemd started another process than this one: READY is left to it; \

@@ -6,11 +6,9 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-use crate::circles;
-use crate::clock;
-use crate::pace;
-use crate::plugin::forward::LeadsBack;
 use crate::running::Running;
+use clock::pace;
+use plugins::forward::LeadsBack;
 
 /// Starts the thread; it ends with the server.
 ///
@@ -30,7 +28,7 @@ fn watch(running: &Weak<Running>) {
         let logger = &running.logger;
         let mut next = now + SWEEP_INTERVAL;
         let (shared, house) = (&running.shared, running.house.load_full());
-        let leads_back: LeadsBack<'_> = &|group, upstreams| circles::back_to(&house, group, upstreams);
+        let leads_back: LeadsBack<'_> = &|group, upstreams| configuration::back_to(&house, group, upstreams);
         for kept in shared.lasting.all() {
             if let Some(look) = kept.look(now, logger) {
                 next = next.min(look);

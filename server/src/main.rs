@@ -10,17 +10,16 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use configuration::{Explain, House, Shared};
+use observe::logger::LAST_LINES;
+use observe::{Format, Logger, json_line};
+use plugins::reload::ReloadSpec;
 use rand::Rng as _;
 use rustix::fs::OFlags;
 use server::cli::{self, Flags, NodeCommand, Wish};
-use server::clock;
 use server::control::{Next, Server, StartError};
-use server::house::{House, Shared};
 use server::node_run::{self, Settings};
-use server::observe::logger::LAST_LINES;
-use server::observe::{Format, Logger, json_line};
 use server::origin::{Draft, Origin};
-use server::plugin::reload::ReloadSpec;
 use server::refreshing;
 use server::signals::{Asked, Life, Signals};
 use tokio::runtime::{Builder, Runtime};
@@ -332,9 +331,9 @@ fn check(flags: &Flags) -> Result<ExitCode, String> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn explain(flags: &Flags, wish: &cli::Explain) -> Result<ExitCode, String> {
+fn explain(flags: &Flags, wish: &Explain) -> Result<ExitCode, String> {
     let (_, house, _runtime) = build(flags)?;
-    print!("{}", server::explain(&house, wish)?);
+    print!("{}", configuration::explain(&house, wish)?);
     Ok(ExitCode::SUCCESS)
 }
 

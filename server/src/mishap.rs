@@ -13,6 +13,13 @@ pub(crate) fn at(place: &str, name: &Name) {
     }
 }
 
+/// Panics if that is what a query that is served asks for.
+pub(crate) fn packet(gate: &Gate<'_>) {
+    if let Gate::Pass(query) = gate {
+        at("packet", &query.name);
+    }
+}
+
 /// Panics if that is what the name that `message` asks for asks for; at `second` where it comes there for the second time.
 pub(crate) fn within(message: &[u8], place: &str, second: &str) {
     let Gate::Pass(query) = accept(message) else { return };

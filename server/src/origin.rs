@@ -10,7 +10,7 @@ use sha2::{Digest, Sha512};
 use thiserror::Error;
 
 use crate::cli::Flags;
-use crate::setup::{SetupError, Spec};
+use plugin::{SetupError, Spec};
 
 /// Where the configuration comes from.
 #[derive(Debug, Clone)]
@@ -132,7 +132,7 @@ impl Draft {
     fn of(corefile: &Corefile, dns_port: u16) -> Result<Self, Box<Located<SetupError>>> {
         let hash = hash(corefile);
         let warnings = corefile.warnings.iter().map(|warning| format!("{warning:#}")).collect();
-        let spec = Spec::read(corefile, dns_port).map_err(Box::new)?;
+        let spec = plugins::setup::read(corefile, dns_port).map_err(Box::new)?;
         Ok(Self { spec, hash, warnings })
     }
 }

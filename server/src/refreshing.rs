@@ -3,22 +3,14 @@
 
 use std::net::SocketAddr;
 
-use refresher::{Environment, Kept, KeptRegistry, Once, Plan, Server, Upstreams};
+use refresher::{Environment, Kept, KeptRegistry, Once, Server, Upstreams};
 use tokio::runtime::Handle;
 use wire::Name;
 
-use crate::house::House;
-use crate::observe::Logger;
-use crate::plugin::hosts::HostsSpec;
 use crate::running::Running;
-use crate::setup::Spec;
-
-/// What is to be kept: the Corefile's properties and the environment in one.
-pub fn plans(spec: &Spec, environment: &Environment) -> Vec<Plan> {
-    let hosts = spec.blocks.iter().filter_map(|block| block.get::<HostsSpec>());
-    let hosts: Vec<_> = hosts.map(|hosts| (hosts.file.as_path(), &hosts.refresh)).collect();
-    refresher::plan(&hosts, environment)
-}
+use configuration::House;
+use observe::Logger;
+use plugin::Spec;
 
 /// Does one round without a server, as [`refresher::once`].
 ///
@@ -30,8 +22,9 @@ pub fn once(
     corefile: Option<(&Spec, &House)>,
     runtime: &Handle,
 ) -> Result<(Vec<u8>, String), String> {
-    let (plans, upstreams) =
-        corefile.map(|(spec, house)| (plans(spec, environment), upstreams(house))).unwrap_or_default();
+    let (plans, upstreams) = corefile
+        .map(|(spec, house)| (configuration::plans(spec, environment), upstreams(house)))
+        .unwrap_or_default();
     refresher::once(wish, environment, plans, &upstreams, runtime)
 }
 

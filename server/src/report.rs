@@ -5,13 +5,12 @@ use std::sync::{Arc, Weak};
 use cache::Kind;
 use forwarder::{DURATION_BUCKETS, Proto};
 
-use crate::admin::{HealthProbe, Process};
-use crate::clock;
 use crate::control::Reloads;
-use crate::observe::collector::Build;
-use crate::observe::{Collector, Distribution, Families, Source, names};
-use crate::plugin::table;
 use crate::running::Running;
+use admin::{HealthProbe, Process};
+use observe::collector::Build;
+use observe::{Collector, Distribution, Families, Source, names};
+use plugins::table;
 
 /// Everything that /metrics tells.
 pub(crate) fn collector(
@@ -94,7 +93,7 @@ fn caches(running: &Running, into: &mut Families) {
         {
             continue;
         }
-        let zones = crate::house::zones_label(&room.policy.zones);
+        let zones = configuration::zones_label(&room.policy.zones);
         let (server, zones, view) =
             (("server", zone.server.as_str()), ("zones", zones.as_str()), ("view", ""));
         for kind in Kind::ALL {

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 
-use crate::house::{House, Shared};
 use crate::listen::{Connections, FlightRegistry, Inbox, Taken};
 use crate::node_run::Leased;
-use crate::observe::LineRing;
-use crate::observe::counters::Counter;
-use crate::observe::logger::Logger;
-use crate::observe::ring::DEFAULT_BYTES;
+use configuration::{House, Shared};
+use observe::LineRing;
+use observe::counters::Counter;
+use observe::logger::Logger;
+use observe::ring::DEFAULT_BYTES;
 
 /// When a worker last began a turn; on a cache line of its own, for it is written at every turn.
 #[derive(Debug, Default)]

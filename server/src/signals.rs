@@ -10,8 +10,8 @@ use tokio::sync::mpsc;
 use tokio::time::sleep;
 
 use crate::control::LAST_CLIENTS;
-use crate::observe::Logger;
 use crate::running::Running;
+use observe::Logger;
 
 /// What a signal asks of the main thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

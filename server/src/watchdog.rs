@@ -10,7 +10,6 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use node::Notifier;
-use rand::Rng as _;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use socket2::SockRef;
@@ -21,17 +20,9 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use wire::{Class, Flags, Name, RType};
 
-use crate::endpoint::{Endpoint, Transport};
 use crate::listen::Prober;
 use crate::running::Running;
-
-/// A name that nobody outside can guess: a query for it in class CH is answered before anything else and is neither
-/// counted nor logged nor forwarded.
-pub(crate) fn probe_name() -> Name {
-    let secret: [u64; 2] = rand::rng().random();
-    // Letters, digits and dots: it is always a name.
-    Name::from_text(&format!("{:016x}.{:016x}.probe.localdns.", secret[0], secret[1])).unwrap_or(Name::ROOT)
-}
+use plugin::endpoint::{Endpoint, Transport};
 
 /// Says READY once every address answers and what else is to be there is in place, then pings as long as all of them do; returns only with the server.
 pub(crate) async fn run(

@@ -7,9 +7,8 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 
 use super::tcp::Connection;
-use crate::clock;
-use crate::endpoint::Endpoint;
 use crate::running::Running;
+use plugin::endpoint::Endpoint;
 
 /// Accepts connections on one endpoint until it is aborted.
 pub(super) async fn accept(listener: std::net::TcpListener, endpoint: Endpoint, running: Arc<Running>) {

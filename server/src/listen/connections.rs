@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::place::{BUDGET_BYTES, Budget, Place, Waits};
-use crate::observe::counters::Counter;
+use observe::counters::Counter;
 
 /// Every open connection of a client.
 #[derive(Default)]

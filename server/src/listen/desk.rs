@@ -18,16 +18,16 @@ use super::inbox::{Client, Waiter};
 use super::pending::Inner;
 use super::socket::OpenSocket;
 use super::upstreams::Upstreams;
-use crate::evaluation::{self, End, Evaluation, Found, Missing, Outer};
-use crate::failure::Failure;
-use crate::house::Block;
-use crate::observe::LineRing;
-use crate::observe::counters::Proto;
-use crate::pipeline::CacheRoom;
-use crate::plugin::Moment;
-use crate::plugin::Tables;
 use crate::running::Running;
-use crate::serve::{self, Outcome, Room, Seen};
+use observe::LineRing;
+use observe::counters::Proto;
+use plugin::Moment;
+use plugin::Tables;
+use plugin::failure::Failure;
+use query::Block;
+use query::evaluation::{self, End, Evaluation, Found, Missing, Outer};
+use query::pipeline::CacheRoom;
+use query::serve::{self, Outcome, Room, Seen};
 
 /// What a worker writes to.
 pub(super) struct Desk {
@@ -238,7 +238,11 @@ impl Desk {
         let seen = Seen { client, local: Some(local), proto, nanos, now, upstream: self.upstream };
         serve::count(zone.tally(self.index), slice::from_ref(&outcome), proto, client.is_ipv6(), nanos);
         // The reply stands, whatever becomes of its line; others wait for the same.
-        self.running.guarded(|| serve::log(zone, &outcome, &seen, &query, &mut self.lines));
+        self.running.guarded(|| {
+            #[cfg(test)]
+            crate::mishap::at("log", &query.name);
+            serve::log(zone, &outcome, &seen, &query, &mut self.lines);
+        });
         true
     }
 
@@ -301,7 +305,7 @@ impl Desk {
             (false, Err(failure)) => {
                 // That of the client's own query is told with its end.
                 if !share.own {
-                    serve::tell(&waiter.zone, failure, &query, now);
+                    waiter.zone.tell(failure, &query, now);
                 }
                 Found::new(&waiter.zone, &query, Err(failure.clone()), false)
             }

@@ -7,7 +7,7 @@ use wire::{HeldQuery, Query};
 
 use super::flights::FlightRegistry;
 use super::inbox::Waiter;
-use crate::house::Block;
+use query::Block;
 
 impl FlightRegistry {
     /// The hash of a query of that block: equal where a forwarder would let it join the other's flight.

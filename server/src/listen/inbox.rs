@@ -15,10 +15,11 @@ use wire::{Asker, HeldQuery, Query};
 use super::mailbox::Mailbox;
 use super::pending::{Inner, Share};
 use super::stream_reply::StreamReply;
-use crate::evaluation::{Asked, Found, Waits};
-use crate::failure::Failure;
-use crate::held::Held;
-use crate::house::{House, ServedZone};
+use configuration::House;
+use plugin::failure::Failure;
+use query::ServedZone;
+use query::evaluation::{Asked, Found, Waits};
+use query::held::Held;
 
 /// Something for a worker to do.
 #[allow(

@@ -18,7 +18,7 @@ mod place;
 mod ports;
 mod scratch;
 mod socket;
-mod source_ports;
+
 mod stream_reply;
 mod taken;
 mod tcp;
@@ -31,7 +31,7 @@ pub use flights::FlightRegistry;
 pub use inbox::{Client, Inbox, Letter, Waiter};
 pub use mailbox::Mailbox;
 pub use ports::{BindError, Ports};
-pub use source_ports::SourcePorts;
+
 pub use stream_reply::StreamReply;
 pub use taken::Taken;
 pub use worker::spawn;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use forwarder::Transport;
 
 use super::inbox::Client;
-use crate::evaluation::{Asked, Found, Outer};
+use query::evaluation::{Asked, Found, Outer};
 
 /// A client's query that waits for what its answer needs.
 pub(super) struct Inner {
@@ -88,10 +88,10 @@ mod tests {
     use std::sync::atomic::Ordering::Relaxed;
 
     use super::*;
-    use crate::evaluation::{Evaluation, Waits};
-    use crate::failure::Failure;
-    use crate::house::tests::{Scene, packet};
-    use crate::plugin::Tables;
+    use plugin::Tables;
+    use plugin::failure::Failure;
+    use query::evaluation::{Evaluation, Waits};
+    use scene::{Scene, packet};
     use wire::RType;
 
     #[test]
@@ -103,12 +103,12 @@ mod tests {
         let listener = &scene.house.listeners[&AT.parse().unwrap()];
         let packet = packet("t", RType::A, None);
         let wire::Gate::Pass(query) = wire::accept(&packet) else { panic!("refused") };
-        let (zone, client) = (listener.route.find(&query).unwrap(), crate::house::tests::client());
+        let (zone, client) = (listener.served.route.find(&query).unwrap(), scene::client());
         let moment = scene.moment(AT, &client);
         for lost in [[false, false, false], [true, false, false], [false, true, false], [true, true, false]] {
             let mut tables = Tables::default();
             let mut evaluation =
-                Evaluation::new(&listener.route, &moment, &mut tables, &query, Vec::new(), 0);
+                Evaluation::new(&listener.served.route, &moment, &mut tables, &query, Vec::new(), 0);
             assert!(evaluation.run(zone).is_err());
             let waits = evaluation.wait(zone).unwrap_or_else(|failure| panic!("{failure}"));
             let Waits { asked, outer } = *waits;

@@ -14,9 +14,9 @@ use tokio::task::JoinHandle;
 
 use super::accept;
 use super::inbox::Letter;
-use crate::endpoint::{self, Endpoint};
-use crate::house::House;
 use crate::running::Running;
+use configuration::House;
+use plugin::endpoint::{self, Endpoint};
 
 /// Why an address cannot be served; each says what to do about it.
 #[derive(Debug, Error)]

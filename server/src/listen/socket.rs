@@ -7,8 +7,8 @@ use std::time::Instant;
 use sockets::{BATCH, ListenSocket, Outgoing};
 
 use super::taken::Takes;
-use crate::house::House;
 use crate::running::Running;
+use configuration::House;
 
 /// One listen socket with the replies that wait to leave by it.
 pub(super) struct OpenSocket {

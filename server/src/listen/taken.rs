@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::endpoint::Endpoint;
-use crate::observe::counters::Counter;
+use observe::counters::Counter;
+use plugin::endpoint::Endpoint;
 
 /// How often something was taken, by endpoint and whoever takes it: a worker from its UDP socket, and, as if it
 /// were one worker more, the TCP side from its listener. One that is closed keeps its count.

@@ -17,15 +17,14 @@ use super::place::{Place, Waits};
 use super::scratch::{SCRATCH, Scratch, TOGETHER};
 use super::stream_reply::StreamReply;
 use super::tls::Tls;
-use crate::clock;
-use crate::endpoint::Endpoint;
-use crate::failure::Failure;
-use crate::observe::counters::Proto;
-use crate::plugin::Moment;
-use crate::plugin::Tables;
-use crate::plugin::timeouts::TimeoutsSpec;
 use crate::running::Running;
-use crate::serve::{self, Outcome, Room, Seen, Served};
+use observe::counters::Proto;
+use plugin::Moment;
+use plugin::Tables;
+use plugin::endpoint::Endpoint;
+use plugin::failure::Failure;
+use plugins::timeouts::TimeoutsSpec;
+use query::serve::{self, Outcome, Room, Seen, Served};
 
 /// One client's connection.
 pub(super) struct Connection {
@@ -411,7 +410,9 @@ impl Connection {
         let mut tables = Tables::default();
         let mut outcome = Outcome::OPEN;
         let gate = if whole { gate(message) } else { accept_truncated(message) };
-        match serve::serve(listener, &gate, &moment, &mut tables, Room::Stream, out, &mut outcome) {
+        #[cfg(test)]
+        crate::mishap::packet(&gate);
+        match serve::serve(&listener.served, &gate, &moment, &mut tables, Room::Stream, out, &mut outcome) {
             // Whoever sends responses or scraps here is no client.
             Served::Nothing => return false,
             Served::Silence => {
@@ -454,13 +455,17 @@ impl Connection {
             upstream: None,
         };
         let zone = outcome.zone.and_then(|index| house.zones.get(index as usize));
-        let tally = zone.map_or_else(|| listener.dropped_tally(writer), |zone| zone.tally(writer));
+        let tally = zone.map_or_else(|| listener.served.dropped_tally(writer), |zone| zone.tally(writer));
         serve::count(tally, slice::from_ref(&outcome), Proto::Tcp, self.peer.is_ipv6(), nanos);
         if let (Some(zone), Gate::Pass(query)) = (zone, &gate)
             && (zone.block.log.is_some() || outcome.failure.is_some())
         {
             // The reply stands, whatever becomes of its line.
-            self.running.guarded(|| serve::log(zone, &outcome, &seen, query, &mut self.running.tcp_lines()));
+            self.running.guarded(|| {
+                #[cfg(test)]
+                crate::mishap::at("log", &query.name);
+                serve::log(zone, &outcome, &seen, query, &mut self.running.tcp_lines());
+            });
         }
         true
     }

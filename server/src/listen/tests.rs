@@ -17,13 +17,12 @@ use wire::{Flags, Name, RType};
 use super::Letter;
 use super::inbox::ASKS;
 use crate::cli::Flags as CommandLine;
-use crate::clock;
 use crate::control::Server;
 use crate::mishap::{HALTED, SICK, turns};
-use crate::observe::paper::Paper;
-use crate::observe::{Format, Logger};
 use crate::origin::Origin;
 use crate::running::Running;
+use observe::paper::Paper;
+use observe::{Format, Logger};
 use refresher::Environment;
 
 const NOERROR: u8 = 0;

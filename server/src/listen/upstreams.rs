@@ -7,8 +7,8 @@ use forwarder::{SocketId, Upstream};
 use rand::rngs::ThreadRng;
 use sockets::{Epoll, Interest, Received, UpstreamSocket};
 
-use super::source_ports::SourcePorts;
 use super::worker::UPSTREAM;
+use node::SourcePorts;
 
 /// Sockets by the forwarder's ids, and one batch of queries.
 pub(super) struct Upstreams {

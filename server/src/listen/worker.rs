@@ -25,15 +25,15 @@ use pause::Pause;
 use super::desk::Desk;
 use super::inbox::{A_TURN, Client, Letter, Waiter};
 use super::socket::OpenSocket;
-use crate::clock;
-use crate::endpoint::Endpoint;
-use crate::failure::Failure;
-use crate::house::{House, Listener, ServedZone};
-use crate::observe::counters::Proto;
-use crate::plugin::Moment;
-use crate::plugin::Tables;
 use crate::running::Running;
-use crate::serve::{self, Outcome, Room, Seen, Served};
+use configuration::{House, Listener};
+use observe::counters::Proto;
+use plugin::Moment;
+use plugin::Tables;
+use plugin::endpoint::Endpoint;
+use plugin::failure::Failure;
+use query::ServedZone;
+use query::serve::{self, Outcome, Room, Seen, Served};
 
 /// Starts the thread of worker `index`.
 ///
@@ -305,7 +305,7 @@ impl Worker {
             let Some(first) = alike.first().filter(|first| first.counted) else { continue };
             let zone = zone_of(first);
             let tally =
-                zone.map_or_else(|| listener.dropped_tally(self.index), |zone| zone.tally(self.index));
+                zone.map_or_else(|| listener.served.dropped_tally(self.index), |zone| zone.tally(self.index));
             // A socket has clients of one family only.
             serve::count(tally, alike, Proto::Udp, address.is_ipv6(), nanos);
             logged |= zone.is_some_and(|zone| is_logged(zone, first));
@@ -330,7 +330,7 @@ impl Worker {
                 };
                 if let Gate::Pass(query) = accept(datagram.bytes) {
                     #[cfg(test)]
-                    crate::mishap::at("reread", &query.name);
+                    ["reread", "log"].iter().for_each(|place| crate::mishap::at(place, &query.name));
                     serve::log(zone, outcome, &seen, &query, &mut self.desk.lines);
                 }
             }
@@ -479,7 +479,9 @@ impl Batch<'_, '_> {
             moment.take_up(datagram.peer, datagram.local);
             let Some(out) = self.replies.slot() else { break };
             look_over(&mut gate, &datagram);
-            match serve::serve(listener, &gate, &moment, &mut tables, Room::Datagram, out, outcome) {
+            #[cfg(test)]
+            crate::mishap::packet(&gate);
+            match serve::serve(&listener.served, &gate, &moment, &mut tables, Room::Datagram, out, outcome) {
                 Served::Nothing | Served::Silence => {}
                 Served::Reply => self.replies.commit(datagram.peer, datagram.local),
                 Served::Ask { replied, asked } => {

@@ -14,11 +14,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
 
 use super::{AtStop, RuleSet, Settings, listeners};
-use crate::endpoint::Endpoint;
-use crate::house::House;
 use crate::listen::Prober;
 use crate::running::Running;
 use crate::watchdog::{self, Manner};
+use configuration::House;
+use plugin::endpoint::Endpoint;
 
 /// What keeps the leases; it ends with its value.
 pub struct Keeper {

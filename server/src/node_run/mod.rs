@@ -19,8 +19,8 @@ use wire::Name;
 pub use lease::{Keeper, Leased};
 pub use report::Report;
 
-use crate::endpoint::Transport;
-use crate::house::House;
+use configuration::House;
+use plugin::endpoint::Transport;
 
 /// How a node's DNS is kept alive: the flags of `localdns node`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,7 +69,7 @@ pub(crate) fn listeners(house: &House, masquerade: bool) -> (Vec<Listener>, Vec<
             ));
             continue;
         }
-        let way_out = listener.route.zone(&Name::ROOT).and_then(|zone| {
+        let way_out = listener.served.route.zone(&Name::ROOT).and_then(|zone| {
             let chain = &zone.block.pipeline.dial()?.chain;
             way_out(chain, ip, |target| house.listeners.keys().any(|ours| ours.address.ip() == target))
         });

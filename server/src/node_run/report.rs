@@ -7,7 +7,7 @@ use node::Rules;
 use serde_json::{Value, json};
 
 use super::{DNS_PORT, Settings, listeners};
-use crate::house::House;
+use configuration::House;
 
 /// `localdns node status`.
 #[derive(Debug)]

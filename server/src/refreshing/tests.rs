@@ -1,8 +1,10 @@
 //! What a Corefile wants kept, and what is done with what was learned.
 
 use super::*;
-use crate::house::tests::Scene;
 use crate::origin::{Draft, Origin};
+use configuration::plans;
+use refresher::Plan;
+use scene::Scene;
 use std::fs;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};

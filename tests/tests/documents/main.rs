@@ -23,8 +23,8 @@ fn documents() -> Vec<(String, String)> {
             entries.map(|entry| Path::new(folder).join(entry.expect("a folder can be read").file_name())),
         );
     }
-    let plugins = fs::read_dir(root().join("server/src/plugin")).expect("plugins have a folder");
-    let page = |name| Path::new("server/src/plugin").join(name).join("README.md");
+    let plugins = fs::read_dir(root().join("plugins/src")).expect("plugins have a folder");
+    let page = |name| Path::new("plugins/src").join(name).join("README.md");
     paths.extend(
         plugins
             .map(|entry| page(entry.expect("a folder can be read").file_name()))

@@ -9,10 +9,10 @@ use super::{PATIENCE, check, localdns, read, root, stderr};
 
 /// Name and page of each plugin, in its folder.
 fn pages() -> Vec<(String, String)> {
-    let entries = fs::read_dir(root().join("server/src/plugin")).expect("plugins have a folder");
+    let entries = fs::read_dir(root().join("plugins/src")).expect("plugins have a folder");
     let mut pages: Vec<(String, String)> = entries
         .map(|entry| entry.expect("a folder can be read").file_name().to_string_lossy().into_owned())
-        .map(|name| (format!("server/src/plugin/{name}/README.md"), name))
+        .map(|name| (format!("plugins/src/{name}/README.md"), name))
         .filter(|(page, _)| root().join(page).exists())
         .map(|(page, name)| (name, read(&page)))
         .collect();
@@ -104,7 +104,7 @@ fn the_index_has_every_plugin_in_the_order_of_the_table() {
     let index = read("docs/plugins/README.md");
     let rows = index.lines().filter_map(|line| line.strip_prefix("| [")?.split(']').next());
     let rows: Vec<String> = rows.map(str::to_owned).collect();
-    let table = read("server/src/plugin/table.rs");
+    let table = read("plugins/src/table.rs");
     let place = |name: &String| {
         table.find(&format!("(\"{name}\"")).unwrap_or_else(|| panic!("the table does not have {name}"))
     };

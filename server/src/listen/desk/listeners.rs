@@ -9,8 +9,8 @@ use sockets::{Epoll, Interest, ListenSocket};
 use super::super::socket::{Last, OpenSocket};
 use super::super::worker::LISTEN;
 use super::Desk;
-use crate::endpoint::Endpoint;
-use crate::house::House;
+use configuration::House;
+use plugin::endpoint::Endpoint;
 
 impl Desk {
     /// How many places for listen sockets there are, some perhaps empty.

@@ -1,0 +1,107 @@
+//! The house: a configuration ready to serve, as plain data.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use admin::AdminAddress;
+use node::SourcePorts;
+use observe::Logger;
+use plugin::endpoint::Endpoint;
+use plugins::reload::ReloadSpec;
+use plugins::timeouts::TimeoutsSpec;
+use plugins::tls::ServerTls;
+use query::{Block, ServedEndpoint, ServedZone};
+
+use crate::shared::Shared;
+
+/// One configuration, ready to serve.
+pub struct House {
+    /// Every endpoint with the zones served there, sorted.
+    pub listeners: BTreeMap<Endpoint, Listener>,
+    /// Every server block, in file order.
+    pub blocks: Vec<Arc<Block>>,
+    /// Every served zone, by its index.
+    pub zones: Vec<Arc<ServedZone>>,
+    /// How many UDP sockets each address has: what `multisocket` says.
+    pub sockets: usize,
+    /// `reload`, the first that stands in the file.
+    pub reload: Option<ReloadSpec>,
+    /// How long to go on after SIGTERM: the longest `lameduck`.
+    pub lameduck: Duration,
+    /// Admin listeners.
+    pub admin: AdminPlan,
+    /// Whether `debug` stands anywhere.
+    pub debug: bool,
+    /// Hosts files whose names are kept.
+    pub keep: Vec<refresher::Plan>,
+    /// Ports that upstreams are asked from; read with each configuration.
+    pub source_ports: SourcePorts,
+}
+
+/// Where /health, /ready and /metrics are served.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AdminPlan {
+    /// `health`.
+    pub health: Vec<AdminAddress>,
+    /// `ready`.
+    pub ready: Vec<AdminAddress>,
+    /// `prometheus`.
+    pub metrics: Vec<AdminAddress>,
+}
+
+/// One endpoint.
+pub struct Listener {
+    /// Its zones.
+    pub served: ServedEndpoint,
+    /// TCP limits; the first block that has `timeouts` decides for its address.
+    pub timeouts: TimeoutsSpec,
+    /// What connections are encrypted with; none where they are not.
+    pub tls: Option<Arc<ServerTls>>,
+}
+
+impl House {
+    /// Reads every file that has not been read yet: the first answer must not come before the first table.
+    pub fn look_at_files(&self, shared: &Shared, now: Instant, logger: &Logger) {
+        shared.hosts.kept.prepare(&self.keep, &shared.environment, now);
+        let tables = shared.hosts.all();
+        // All are read at once: of those that hang none waits for another.
+        for table in &tables {
+            table.glance(now, logger);
+        }
+        let began = clock::now();
+        for table in &tables {
+            table.look_for(now, readfile::PATIENCE.saturating_sub(clock::now() - began), logger);
+        }
+    }
+
+    /// The lines that CoreDNS prints at start: `ZONE:PORT` and, where bound, ` on ADDRESS`.
+    pub fn banner(&self) -> Vec<String> {
+        let mut lines: Vec<(&str, String)> = self
+            .zones
+            .iter()
+            .map(|zone| {
+                let server = &zone.server;
+                // CoreDNS names no transport where it is plain DNS.
+                let address = server.strip_prefix("dns://").unwrap_or(server);
+                let (transport, address) = match address.split_once("://") {
+                    Some((transport, address)) => (format!("{transport}://"), address),
+                    None => (String::new(), address),
+                };
+                let line = match address.rsplit_once(':') {
+                    Some(("", port)) => format!("{transport}{}:{port}", zone.zone),
+                    Some((host, port)) => {
+                        let host = host.trim_start_matches('[').trim_end_matches(']');
+                        format!("{transport}{}:{port} on {host}", zone.zone)
+                    }
+                    None => zone.zone.to_string(),
+                };
+                (address, line)
+            })
+            .collect();
+        // CoreDNS sorts the zones of each address, and the addresses not at all.
+        lines.sort();
+        lines.dedup();
+        lines.into_iter().map(|(_, line)| line).collect()
+    }
+}

@@ -1,0 +1,19 @@
+//! A Corefile made ready to serve, built aside and swapped in whole.
+//!
+//! ```text
+//! Spec -> addresses -> blocks with their pipelines -> a route for each listen address
+//! ```
+//! Nothing here binds a socket. What must outlive a reload (cache, upstreams' health, hosts tables, counters) comes from
+//! [`Shared`] and is found again by its identity.
+
+mod build;
+mod circles;
+mod explain;
+mod house;
+mod shared;
+
+pub use build::{AddressesOf, plans, sockets, zones_label};
+pub use circles::back_to;
+pub use explain::{Explain, explain};
+pub use house::{AdminPlan, House, Listener};
+pub use shared::Shared;

@@ -1,0 +1,103 @@
+//! What outlives every configuration.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::Instant;
+
+use observe::Logger;
+use observe::counters::ZoneRegistry;
+use plugin::lasting::Lasting;
+use plugins::forward;
+use plugins::hosts::HostsRegistry;
+use rand::Rng as _;
+use refresher::Environment;
+use tokio::runtime::Handle;
+use wire::Name;
+
+/// What outlives every configuration.
+pub struct Shared {
+    /// All blocks' answers.
+    pub cache: cache::Cache,
+    /// All upstreams, their health and connections.
+    pub upstreams: forwarder::Registry,
+    /// What is counted of `forward`.
+    pub forward: Arc<forwarder::GroupMetrics>,
+    /// Files of upstreams that are followed.
+    pub followed: forward::Followed,
+    /// All hosts tables.
+    pub hosts: Arc<HostsRegistry>,
+    /// What the environment says about names to keep.
+    pub environment: Environment,
+    /// All zones' counters.
+    pub zones: Arc<ZoneRegistry>,
+    /// What plugins keep.
+    pub lasting: Lasting,
+    /// Octets that evaluations which wait hold.
+    pub held: Arc<AtomicUsize>,
+    /// The name by which this process asks itself whether it serves.
+    pub probe: Name,
+    /// The runtime that looks names up.
+    pub handle: Handle,
+    /// Whether host names among upstreams are looked up; not where nothing will be asked.
+    pub resolve_names: bool,
+    /// The process's log.
+    pub logger: Logger,
+    /// The number of the next block.
+    pub next_block: AtomicU64,
+    /// How many threads count: every worker and, last, the stream side.
+    pub writers: usize,
+}
+
+impl Shared {
+    /// What `forward` is built with.
+    pub fn forward(&self) -> forward::Shared<'_> {
+        forward::Shared {
+            upstreams: &self.upstreams,
+            forward: &self.forward,
+            followed: &self.followed,
+            handle: &self.handle,
+            resolve_names: self.resolve_names,
+        }
+    }
+}
+
+impl Shared {
+    /// What a process starts with, and the probes that upstreams will ask for.
+    pub fn new(
+        cache_bytes: usize,
+        writers: usize,
+        handle: &Handle,
+        logger: Logger,
+        start: Instant,
+    ) -> (Self, forwarder::ProbeRequests) {
+        let lasting = Lasting::default();
+        let (upstreams, probes) = forwarder::Registry::new(start);
+        let shared = Self {
+            cache: cache::Cache::new(cache_bytes, start),
+            upstreams,
+            forward: Arc::default(),
+            followed: forward::Followed::default(),
+            hosts: lasting.get(),
+            environment: Environment::default(),
+            zones: Arc::default(),
+            lasting,
+            held: Arc::default(),
+            probe: probe_name(),
+            handle: handle.clone(),
+            resolve_names: true,
+            logger,
+            next_block: AtomicU64::new(0),
+            writers,
+        };
+        shared.next_block.store(1, Relaxed);
+        (shared, probes)
+    }
+}
+
+/// A name that nobody outside can guess: a query for it in class CH is answered before anything else and is neither
+/// counted nor logged nor forwarded.
+fn probe_name() -> Name {
+    let secret: [u64; 2] = rand::rng().random();
+    // Letters, digits and dots: it is always a name.
+    Name::from_text(&format!("{:016x}.{:016x}.probe.localdns.", secret[0], secret[1])).unwrap_or(Name::ROOT)
+}

@@ -1,0 +1,171 @@
+//! What `explain` says.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use configuration::{Explain, explain};
+use scene::Scene;
+use wire::{Name, RType};
+
+const COREFILE: &str = r#".:53 {
+bind 127.0.0.1 127.0.0.2
+template ANY ANY denied.example.org {
+    match "^[a-z]+\.denied"
+    rcode NXDOMAIN
+    fallthrough
+}
+template IN A strict.example.org {
+    match ^only
+}
+hosts /nowhere/h {
+    192.0.2.1 web.example.org
+    fallthrough example.org
+}
+cache example.org
+forward example.org 192.0.2.53 192.0.2.54:5353
+forward arpa 192.0.2.55
+}
+sub.example.org {
+bind 127.0.0.1
+whoami
+}
+"#;
+
+fn told(name: &str, rtype: RType, address: &str) -> String {
+    let wish =
+        Explain { name: Name::from_text(name).unwrap(), rtype, address: Some(address.parse().unwrap()) };
+    explain(&Scene::new(COREFILE).house, &wish).unwrap_or_else(|error| error)
+}
+
+#[test]
+fn the_block_the_plugin_and_the_reason_are_told() {
+    let root = "block . (stdin:1:1), ";
+    for (name, rtype, expected) in [
+        (
+            "a.denied.example.org",
+            RType::A,
+            format!(
+                "{root}template: `template ANY ANY denied.example.org. NXDOMAIN` matches by \"^[a-z]+\\\\.denied\""
+            ),
+        ),
+        (
+            "1.denied.example.org",
+            RType::A,
+            format!(
+                "{root}cache, else forward: no template matches; not in /nowhere/h; `forward example.org.` asks 192.0.2.53:53, 192.0.2.54:5353"
+            ),
+        ),
+        (
+            "x.strict.example.org",
+            RType::A,
+            format!(
+                "{root}template: SERVFAIL: no pattern of `template IN A strict.example.org.` matches and it does not fall through"
+            ),
+        ),
+        ("web.example.org", RType::A, format!("{root}hosts: no template matches; /nowhere/h has A for it")),
+        (
+            "WEB.Example.org",
+            RType::AAAA,
+            format!("{root}hosts: no template matches; NODATA: /nowhere/h knows the name, but no AAAA"),
+        ),
+        (
+            "nope.example.net",
+            RType::A,
+            format!(
+                "{root}hosts: no template matches; SERVFAIL: /nowhere/h does not know the name, and `fallthrough` is not written"
+            ),
+        ),
+        (
+            "1.2.0.192.in-addr.arpa",
+            RType::PTR,
+            format!("{root}hosts: no template matches; /nowhere/h has PTR for it"),
+        ),
+        (
+            "9.2.0.192.in-addr.arpa",
+            RType::PTR,
+            format!(
+                "{root}forward: no template matches; not in /nowhere/h; `forward arpa.` asks 192.0.2.55:53"
+            ),
+        ),
+        (
+            "x.sub.example.org",
+            RType::TXT,
+            "block sub.example.org. (stdin:19:1), whoami: it answers every name".to_owned(),
+        ),
+    ] {
+        let name_shown = Name::from_text(name).unwrap();
+        assert_eq!(
+            told(name, rtype, "127.0.0.1"),
+            format!("{name_shown} {rtype} @127.0.0.1:53: {expected}\n")
+        );
+    }
+}
+
+#[test]
+fn nobody_is_an_answer_too() {
+    let scene = Scene::new(
+        "example.org {\nbind 127.0.0.1\nforward example.org 192.0.2.53 {\nexcept a.example.org\n}\n}\n",
+    );
+    for (name, expected) in [
+        (
+            "x.a.example.org",
+            "block example.org. (stdin:1:1), nobody: SERVFAIL: no plugin of the block answers names below example.org.",
+        ),
+        ("example.net", "REFUSED: no server block serves this name"),
+    ] {
+        let wish = Explain { name: Name::from_text(name).unwrap(), rtype: RType::A, address: None };
+        let told = explain(&scene.house, &wish).unwrap();
+        assert_eq!(told, format!("{name}. A @127.0.0.1:53: {expected}\n"));
+    }
+}
+
+#[test]
+fn every_address_is_told_unless_one_is_named() {
+    let scene = Scene::new(COREFILE);
+    let mut wish =
+        Explain { name: Name::from_text("x.sub.example.org").unwrap(), rtype: RType::A, address: None };
+    let all = explain(&scene.house, &wish).unwrap();
+    let starts: Vec<&str> = all.lines().filter_map(|line| line.split(", ").next()).collect();
+    assert_eq!(
+        starts,
+        [
+            "x.sub.example.org. A @127.0.0.1:53: block sub.example.org. (stdin:19:1)",
+            "x.sub.example.org. A @127.0.0.2:53: block . (stdin:1:1)",
+        ]
+    );
+    wish.address = Some("127.0.0.9".parse().unwrap());
+    assert_eq!(explain(&scene.house, &wish), Err("nothing listens on 127.0.0.9".to_owned()));
+}
+
+/// Explain and the pipeline must not drift apart.
+#[test]
+fn what_is_told_is_what_is_answered() {
+    let scene = Scene::new(COREFILE);
+    for name in [
+        "a.denied.example.org",
+        "1.denied.example.org",
+        "x.strict.example.org",
+        "only.strict.example.org",
+        "web.example.org",
+        "nope.example.net",
+        "nope.example.org",
+        "1.2.0.192.in-addr.arpa",
+        "9.2.0.192.in-addr.arpa",
+        "x.sub.example.org",
+    ] {
+        for rtype in [RType::A, RType::AAAA, RType::TXT, RType::PTR] {
+            let answer = scene.ask("127.0.0.1:53", name, rtype);
+            let told = told(name, rtype, "127.0.0.1");
+            let expected = match answer.as_str() {
+                "forward" => "forward: ",
+                "SERVFAIL" => "SERVFAIL: ",
+                "NXDOMAIN aa" => " NXDOMAIN` matches",
+                "NOERROR aa" if told.contains("template: ") => "` matches by",
+                "NOERROR aa" => ": NODATA: ",
+                reply if reply.contains("additional") => "whoami: ",
+                _ => " has ",
+            };
+            let told = told.replace("hosts: no template matches; ", "hosts: ");
+            assert!(told.contains(expected), "{name} {rtype}: {answer}, but {told}");
+        }
+    }
+}

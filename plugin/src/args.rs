@@ -1,0 +1,249 @@
+//! Reading the arguments of directives and properties, each error at its word.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use corefile::{Directive, Located, Location, Word, go};
+use regex::Regex;
+use wire::Name;
+
+use crate::SetupError;
+
+/// What was read, or what is wrong and where.
+pub type Result<T> = std::result::Result<T, Located<SetupError>>;
+
+/// The arguments of one directive or property, taken from the left.
+pub struct Args<'d> {
+    plugin: &'static str,
+    directive: &'d Directive,
+    next: usize,
+    expected: &'static str,
+}
+
+impl<'d> Args<'d> {
+    /// `expected` completes "wants ..." in every error.
+    pub fn new(plugin: &'static str, directive: &'d Directive, expected: &'static str) -> Self {
+        Self { plugin, directive, next: 0, expected }
+    }
+
+    /// The next argument, if there is one.
+    pub fn optional(&mut self) -> Option<&'d Word> {
+        let word = self.directive.args.get(self.next)?;
+        self.next += 1;
+        Some(word)
+    }
+
+    /// The next argument.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn required(&mut self) -> Result<&'d Word> {
+        self.optional().ok_or_else(|| {
+            Located::new(
+                &self.directive.name.at,
+                SetupError::MissingArgument {
+                    plugin: self.plugin,
+                    word: self.directive.name.text.clone(),
+                    expected: self.expected,
+                },
+            )
+        })
+    }
+
+    /// The arguments not taken yet.
+    pub fn rest(&mut self) -> &'d [Word] {
+        let rest = &self.directive.args[self.next..];
+        self.next = self.directive.args.len();
+        rest
+    }
+
+    /// The arguments not taken yet.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn some(&mut self) -> Result<&'d [Word]> {
+        if self.next >= self.directive.args.len() {
+            self.required()?;
+        }
+        Ok(self.rest())
+    }
+
+    /// Nothing may be left.
+    pub fn end(&mut self) -> Result<()> {
+        let Some(word) = self.optional() else { return Ok(()) };
+        Err(Located::new(
+            &word.at,
+            SetupError::ExtraArgument {
+                plugin: self.plugin,
+                word: self.directive.name.text.clone(),
+                found: word.text.clone(),
+                expected: self.expected,
+            },
+        ))
+    }
+
+    /// The next argument, as a number of `range`; `what` is what is expected.
+    ///
+    /// # Errors
+    /// There is none, or it is no such number.
+    pub fn number<T: FromStr + PartialOrd>(
+        &mut self,
+        range: std::ops::RangeInclusive<T>,
+        what: &'static str,
+    ) -> Result<T> {
+        let word = self.required()?;
+        number(self.plugin, word, range, what)
+    }
+
+    /// The next argument, as a Go duration of 0 or more; `what` is what is expected.
+    ///
+    /// # Errors
+    /// There is none, or it is no duration.
+    pub fn duration(&mut self, what: &'static str) -> Result<Duration> {
+        let word = self.required()?;
+        duration(self.plugin, word, what)
+    }
+}
+
+/// Reads a directive that stands once and has neither arguments nor properties.
+pub fn bare(plugin: &'static str, directives: &[&Directive]) -> Result<()> {
+    let directive = once(plugin, directives)?;
+    no_block(plugin, directive)?;
+    Args::new(plugin, directive, "no argument").end()
+}
+
+/// A property without arguments.
+pub fn flag(plugin: &'static str, property: &Directive) -> Result<bool> {
+    no_block(plugin, property)?;
+    Args::new(plugin, property, "no argument").end()?;
+    Ok(true)
+}
+
+/// A word that is not what is expected.
+pub fn bad(plugin: &'static str, word: &Word, expected: &'static str) -> Located<SetupError> {
+    Located::new(&word.at, SetupError::BadValue { plugin, found: word.text.clone(), expected })
+}
+
+/// A number of `range`; `what` is what is expected.
+///
+/// # Errors
+/// It is none.
+pub fn number<T: FromStr + PartialOrd>(
+    plugin: &'static str,
+    word: &Word,
+    range: std::ops::RangeInclusive<T>,
+    what: &'static str,
+) -> Result<T> {
+    let text = word.text.strip_prefix('+').unwrap_or(&word.text);
+    text.parse().ok().filter(|value| range.contains(value)).ok_or_else(|| bad(plugin, word, what))
+}
+
+/// A Go duration of 0 or more.
+pub fn duration(plugin: &'static str, word: &Word, what: &'static str) -> Result<Duration> {
+    go::parse_duration(&word.text).map_err(|_| bad(plugin, word, what))
+}
+
+/// A Go duration, or a bare number of seconds, as several directives take it.
+pub fn duration_or_seconds(plugin: &'static str, word: &Word, what: &'static str) -> Result<Duration> {
+    match word.text.parse::<u32>() {
+        Ok(seconds) => Ok(Duration::from_secs(seconds.into())),
+        Err(_) => duration(plugin, word, what),
+    }
+}
+
+/// A name as a zone.
+///
+/// # Errors
+/// It is none.
+pub fn zone(word: &Word) -> Result<Name> {
+    zone_text(&word.text, &word.at)
+}
+
+/// A text at that place as a zone.
+///
+/// # Errors
+/// It is none.
+pub fn zone_text(text: &str, at: &Location) -> Result<Name> {
+    Name::from_text(text)
+        .map_err(|error| Located::new(at, SetupError::Zone { found: text.to_owned(), error }))
+}
+
+/// Zones as arguments, each perhaps a network (CIDR); the server block's own where none is written.
+pub fn zones_or(words: &[Word], own: &[Name]) -> Result<Vec<Name>> {
+    if words.is_empty() {
+        return Ok(own.to_vec());
+    }
+    let mut zones = Vec::new();
+    for word in words {
+        match corefile::zones_of(&word.text) {
+            Ok(texts) => {
+                for text in texts {
+                    zones.push(zone_text(&text, &word.at)?);
+                }
+            }
+            Err(error) => return Err(Located::new(&word.at, error.into())),
+        }
+    }
+    Ok(zones)
+}
+
+/// Refuses a sub-block.
+///
+/// # Errors
+/// There is one.
+pub fn no_block(plugin: &'static str, directive: &Directive) -> Result<()> {
+    match directive.body {
+        None => Ok(()),
+        Some(_) => Err(Located::new(
+            &directive.name.at,
+            SetupError::UnexpectedBlock { plugin, word: directive.name.text.clone() },
+        )),
+    }
+}
+
+/// A property that is none of those that are `known`.
+pub fn unknown_property(
+    plugin: &'static str,
+    property: &Directive,
+    known: &[&'static str],
+) -> Located<SetupError> {
+    let found = property.name.text.clone();
+    let nearest = corefile::nearest(&found, known.iter().copied());
+    Located::new(
+        &property.name.at,
+        SetupError::UnknownProperty { plugin, found, nearest, known: known.into() },
+    )
+}
+
+/// The one directive of its kind in a block.
+pub fn once<'d>(plugin: &'static str, directives: &[&'d Directive]) -> Result<&'d Directive> {
+    match directives {
+        [] | [_] => Ok(directives[0]),
+        [_, second, ..] => Err(Located::new(&second.name.at, SetupError::OnlyOnce(plugin))),
+    }
+}
+
+/// A regular expression of Go's syntax; what this crate's engine does not take is an error that says so.
+pub fn regex(plugin: &'static str, word: &Word) -> Result<Regex> {
+    if word.text.len() > LONGEST_PATTERN {
+        let error = format!("it has more than {LONGEST_PATTERN} octets");
+        return Err(Located::new(&word.at, SetupError::Pattern { plugin, error }));
+    }
+    Regex::new(&word.text).map_err(|error| {
+        let text = error.to_string();
+        let last = text.lines().last().unwrap_or_default().trim().trim_start_matches("error: ").to_owned();
+        Located::new(&word.at, SetupError::Pattern { plugin, error: last })
+    })
+}
+
+/// A path as CoreDNS reads it: relative ones start at `root`.
+pub fn path(root: Option<&Path>, text: &str) -> PathBuf {
+    match root {
+        Some(root) => root.join(text),
+        None => PathBuf::from(text),
+    }
+}
+
+/// As in CoreDNS: octets of a pattern.
+const LONGEST_PATTERN: usize = 10_000;

@@ -1,0 +1,107 @@
+//! Where clients reach this server: a transport and an address.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::str::FromStr;
+
+/// How DNS messages travel between clients and a listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Transport {
+    /// Plain DNS over UDP and TCP.
+    Dns,
+    /// DNS over TLS (RFC 7858).
+    Tls,
+}
+
+impl Transport {
+    /// As the scheme of a server block's key and the label `server` have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Dns => "dns",
+            Self::Tls => "tls",
+        }
+    }
+}
+
+/// One listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Endpoint {
+    /// How.
+    pub transport: Transport,
+    /// Where.
+    pub address: SocketAddr,
+}
+
+impl Endpoint {
+    /// Plain DNS at this address.
+    #[inline]
+    pub fn dns(address: SocketAddr) -> Self {
+        Self { transport: Transport::Dns, address }
+    }
+
+    /// The label `server`: `TRANSPORT://ADDRESS:PORT`; the wildcard of either family has no address.
+    pub fn label(&self) -> String {
+        let (transport, address) = (self.transport.name(), self.address);
+        match address.ip().is_unspecified() {
+            true => format!("{transport}://:{}", address.port()),
+            false if address.is_ipv6() => {
+                format!("{transport}://[{}]:{}", host_text(address), address.port())
+            }
+            false => format!("{transport}://{address}"),
+        }
+    }
+}
+
+/// The address without its port; a link-local one of IPv6 with its interface, as `fe80::1%eth0`.
+pub fn host_text(address: SocketAddr) -> String {
+    match address {
+        SocketAddr::V6(v6) if v6.scope_id() != 0 => {
+            let link = node::link_name(v6.scope_id()).unwrap_or_else(|| v6.scope_id().to_string());
+            format!("{}%{link}", v6.ip())
+        }
+        _ => address.ip().to_string(),
+    }
+}
+
+/// The address, with the transport in front where that is not plain DNS.
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.transport {
+            Transport::Dns => self.address.fmt(f),
+            Transport::Tls => write!(f, "tls://{}", self.address),
+        }
+    }
+}
+
+impl FromStr for Endpoint {
+    type Err = std::net::AddrParseError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (transport, address) = match text.strip_prefix("tls://") {
+            Some(address) => (Transport::Tls, address),
+            None => (Transport::Dns, text),
+        };
+        Ok(Self { transport, address: address.parse()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_those_of_coredns() {
+        for (endpoint, label) in [
+            ("127.0.0.1:53", "dns://127.0.0.1:53"),
+            ("0.0.0.0:53", "dns://:53"),
+            ("[::]:5300", "dns://:5300"),
+            ("tls://0.0.0.0:853", "tls://:853"),
+            ("tls://192.0.2.1:853", "tls://192.0.2.1:853"),
+            ("tls://[2001:db8::1]:853", "tls://[2001:db8::1]:853"),
+            ("tls://[fe80::1%1]:853", "tls://[fe80::1%lo]:853"),
+        ] {
+            let parsed: Endpoint = endpoint.parse().unwrap();
+            assert_eq!((parsed.label(), parsed.to_string()), (label.to_owned(), endpoint.to_owned()));
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! What a plugin is to a server block: how its directives are read, what is built of them, and what it may know of a query.
+//!
+//! ```text
+//! directives -> args -> spec (plain data, or an error) -> step | source
+//! ```
+//! A plugin knows this crate and no other plugin; who builds blocks and who serves queries know plugins by it.
+
+pub mod args;
+mod block;
+pub mod endpoint;
+mod error;
+pub mod failure;
+pub mod label;
+pub mod lasting;
+mod lookup;
+pub mod spec;
+pub mod step;
+mod tables;
+
+pub use block::{BlockSpec, Fallthrough, Key, Spec};
+pub use error::SetupError;
+pub use lookup::{Lookup, Moment};
+pub use tables::Tables;

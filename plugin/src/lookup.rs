@@ -1,0 +1,64 @@
+//! What a plugin may know of a query besides the query, and what it may say to it.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use observe::counters::Proto;
+use sockets::{Local, Peer};
+
+use crate::failure::Failure;
+
+/// Who asks, how and when: what a plugin may know besides the query.
+#[derive(Debug, Clone, Copy)]
+pub struct Moment<'b> {
+    /// When the batch that the query came in was taken up.
+    pub now: Instant,
+    /// The client's transport.
+    pub proto: Proto,
+    /// Which thread counts the query.
+    pub writer: usize,
+    client: &'b Peer,
+    /// Where the listener stands, and what the client asked where that stands for many addresses.
+    listener: SocketAddr,
+    local: Option<Local>,
+}
+
+impl<'b> Moment<'b> {
+    /// That of a query from `client` to the address `server`.
+    pub fn new(now: Instant, client: &'b Peer, server: SocketAddr, proto: Proto, writer: usize) -> Self {
+        Self { now, proto, writer, client, listener: server, local: None }
+    }
+
+    /// The same for another query of the batch.
+    #[inline]
+    pub fn take_up(&mut self, client: &'b Peer, local: Option<Local>) {
+        (self.client, self.local) = (client, local);
+    }
+
+    /// The client.
+    pub fn client(&self) -> SocketAddr {
+        self.client.address()
+    }
+
+    /// The address it asked.
+    pub fn server(&self) -> SocketAddr {
+        self.local.map_or(self.listener, |local| (local.address, self.listener.port()).into())
+    }
+}
+
+/// What became of a query without waiting: in one plugin, and in all of a block's.
+#[derive(Debug)]
+pub enum Lookup {
+    /// The reply is written.
+    Answer,
+    /// The reply is written, and CNAMEs in its answer section are to be followed.
+    Follow,
+    /// The reply is written, and an upstream is to be asked for the next one.
+    Refresh,
+    /// Not mine: the next plugin is asked; the reply is as it was.
+    Pass,
+    /// An upstream must be asked; the client waits at most this long, then takes a stale answer.
+    Ask(Option<Duration>),
+    /// Mine, but there is no answer.
+    Fail(Failure),
+}

@@ -1,0 +1,105 @@
+//! What a plugin's directives say to one server block: read from the Corefile as plain data, and built when the block is.
+
+use std::any::Any;
+use std::fmt::Debug;
+use std::path::Path;
+use std::sync::Arc;
+
+use observe::counters::Tally;
+use wire::{Name, Query, Reply};
+
+use crate::lasting::Lasting;
+use crate::step::Step;
+use crate::{Lookup, Moment, Tables};
+
+/// A plugin's directives in one server block, read and checked. Who knows the type finds it in its block by it.
+pub trait PluginSpec: Any + Debug + Send + Sync {}
+
+impl<T: Any + Debug + Send + Sync> PluginSpec for T {}
+
+/// That of a plugin around the sources.
+pub trait StepSpec: PluginSpec {
+    /// The step of that block.
+    fn build(&self, context: &BuildContext<'_>) -> Arc<dyn Step>;
+}
+
+/// That of a plugin that answers from memory.
+pub trait SourceSpec: PluginSpec {
+    /// The source of that block.
+    fn build(&self, context: &BuildContext<'_>) -> Box<dyn Source>;
+}
+
+/// What a directive may need to know of its server block to be read.
+#[derive(Debug, Clone, Copy)]
+pub struct Written<'c> {
+    /// The block's zones.
+    pub zones: &'c [Name],
+    /// Where relative paths start.
+    pub root: Option<&'c Path>,
+}
+
+/// What a plugin may need to be built.
+pub struct BuildContext<'c> {
+    /// What outlives configurations, each by its type.
+    pub lasting: &'c Lasting,
+    /// The servers of the block, as `dns://ADDRESS:PORT`.
+    pub servers: &'c [String],
+    /// The zones of the block.
+    pub zones: &'c [Name],
+    /// How many threads count: every worker and, last, the stream side.
+    pub threads: usize,
+}
+
+/// What a plugin is to its server block.
+#[derive(Debug, Clone)]
+pub enum Role {
+    /// A setting, read by who needs it.
+    Setting(Arc<dyn PluginSpec>),
+    /// What every query and reply of the block passes, whoever answers.
+    Envelope(Arc<dyn PluginSpec>),
+    /// A step around the sources.
+    Step(Arc<dyn StepSpec>),
+    /// What answers from memory, before the cache.
+    Source(Arc<dyn SourceSpec>),
+    /// Asking others, and keeping what they said.
+    Dial(Arc<dyn PluginSpec>),
+    /// What answers where nobody else did.
+    Tail(Arc<dyn SourceSpec>),
+}
+
+impl Role {
+    /// What was read, if it is of this type.
+    pub fn get<T: PluginSpec>(&self) -> Option<&T> {
+        let spec: &dyn Any = match self {
+            Self::Setting(spec) | Self::Envelope(spec) | Self::Dial(spec) => &**spec,
+            Self::Step(spec) => &**spec,
+            Self::Source(spec) | Self::Tail(spec) => &**spec,
+        };
+        spec.downcast_ref()
+    }
+}
+
+/// What answers from memory, without waiting for anybody.
+pub trait Source: Any + Send + Sync {
+    /// Answers, fails or lets the query pass. `tables` is what the batch has found of the hosts tables so far.
+    fn lookup<'h>(
+        &'h self,
+        moment: &Moment<'_>,
+        tables: &mut Tables<'h>,
+        query: &Query<'_>,
+        reply: &mut Reply<'_>,
+        tally: Tally<'_>,
+    ) -> Lookup;
+
+    /// What becomes of such a query here, for `explain`.
+    fn explain(&self, query: &Query<'_>) -> Explained;
+}
+
+/// What `explain` says of a query at one plugin.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Explained {
+    /// It ends here, and how.
+    Ends(String),
+    /// It goes on; why, where there is something to say.
+    Passes(Option<String>),
+}

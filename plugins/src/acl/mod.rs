@@ -1,0 +1,339 @@
+//! `acl`: who may ask for what.
+//!
+//! ```text
+//! each `acl` whose zones hold the name -> its rules from top to bottom -> the first that fits decides
+//! ```
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use corefile::{Directive, Word};
+use ipnet::IpNet;
+use wire::{Ede, Message, Name, RType, Rcode};
+
+use observe::counters::Counter;
+use observe::{Families, Metric};
+use plugin::Moment;
+use plugin::args::{Args, Result, bad, unknown_property, zones_or};
+use plugin::lasting::Keeps;
+use plugin::spec::{BuildContext, StepSpec, Written};
+use plugin::step::{Inward, Sought, Step};
+
+/// What every `acl` of a server block says, in file order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct AclSpec(Vec<List>);
+
+/// One `acl`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct List {
+    zones: Vec<Name>,
+    rules: Vec<Rule>,
+}
+
+/// `ACTION [type QTYPE...] [net SOURCE...]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Rule {
+    action: Action,
+    /// Empty means every type.
+    types: Vec<RType>,
+    /// Empty means every client.
+    sources: Vec<IpNet>,
+}
+
+/// What is done with a query.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Action {
+    Allow,
+    Block,
+    Filter,
+    Drop,
+}
+
+impl AclSpec {
+    /// Reads every `acl` of a server block; without zones an `acl` is for the block's `own`.
+    fn read(directives: &[&Directive], own: &[Name]) -> Result<Self> {
+        let list = |directive: &&Directive| {
+            let words = Args::new(PLUGIN, directive, "[ZONES...]").rest();
+            let rules = directive.body.iter().flatten().map(Rule::read).collect::<Result<_>>()?;
+            Ok(List { zones: zones_or(words, own)?, rules })
+        };
+        directives.iter().map(list).collect::<Result<_>>().map(Self)
+    }
+
+    /// The list and the rule that decide, with the zone of the list that holds the name.
+    fn find(&self, name: &Name, rtype: RType, client: IpAddr) -> Option<(&Name, &Rule)> {
+        self.0.iter().find_map(|list| {
+            // The longest, as the metrics name it.
+            let zone = list
+                .zones
+                .iter()
+                .filter(|zone| name.is_within(zone))
+                .max_by_key(|zone| zone.label_count())?;
+            list.rules.iter().find(|rule| rule.fits(rtype, client)).map(|rule| (zone, rule))
+        })
+    }
+}
+
+impl Rule {
+    fn read(property: &Directive) -> Result<Self> {
+        let action = match property.name.text.to_ascii_lowercase().as_str() {
+            "allow" => Action::Allow,
+            "block" => Action::Block,
+            "filter" => Action::Filter,
+            "drop" => Action::Drop,
+            _ => return Err(unknown_property(PLUGIN, property, &["allow", "block", "drop", "filter"])),
+        };
+        let mut rule = Self { action, types: Vec::new(), sources: Vec::new() };
+        let mut args = Args::new(PLUGIN, property, "[type QTYPE...] [net SOURCE...]");
+        let mut rest = args.rest();
+        let is_section =
+            |word: &Word| word.text.eq_ignore_ascii_case("type") || word.text.eq_ignore_ascii_case("net");
+        while let [section, words @ ..] = rest {
+            if !is_section(section) {
+                return Err(bad(PLUGIN, section, "`type` or `net`"));
+            }
+            let (values, later) = words.split_at(words.iter().take_while(|word| !is_section(word)).count());
+            rest = later;
+            let types = section.text.eq_ignore_ascii_case("type");
+            if values.is_empty() {
+                let wanted = if types {
+                    "a section: types or `*` must follow"
+                } else {
+                    "a section: networks or `*` must follow"
+                };
+                return Err(bad(PLUGIN, section, wanted));
+            }
+            // From `*` on the section is for all.
+            let all = values.iter().any(|word| word.text == "*");
+            for word in values.iter().take_while(|word| word.text != "*") {
+                if types {
+                    rule.types.push(
+                        word.text
+                            .parse()
+                            .ok()
+                            .ok_or_else(|| bad(PLUGIN, word, "a type, such as AAAA, or `*`"))?,
+                    );
+                } else {
+                    rule.sources.push(network(word)?);
+                }
+            }
+            if all {
+                if types { rule.types.clear() } else { rule.sources.clear() }
+            }
+        }
+        Ok(rule)
+    }
+
+    fn fits(&self, rtype: RType, client: IpAddr) -> bool {
+        (self.types.is_empty() || self.types.contains(&rtype))
+            && (self.sources.is_empty() || self.sources.iter().any(|source| source.contains(&client)))
+    }
+}
+
+/// `ADDRESS[/LENGTH]`.
+fn network(word: &Word) -> Result<IpNet> {
+    let text = &word.text;
+    let read = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+    read.map_err(|_| bad(PLUGIN, word, "a network, such as 10.0.0.0/8 or 2001:db8::1, or `*`"))
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.action {
+            Action::Allow => "allow",
+            Action::Block => "block",
+            Action::Filter => "filter",
+            Action::Drop => "drop",
+        })?;
+        for (section, mut values) in [
+            ("type", self.types.iter().map(ToString::to_string).collect::<Vec<_>>().into_iter()),
+            ("net", self.sources.iter().map(ToString::to_string).collect::<Vec<_>>().into_iter()),
+        ] {
+            if let Some(first) = values.next() {
+                write!(f, " {section} {first}")?;
+                values.try_for_each(|value| write!(f, " {value}"))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads every `acl` of a server block.
+pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Arc<dyn StepSpec>> {
+    Ok(Arc::new(AclSpec::read(directives, written.zones)?))
+}
+
+impl StepSpec for AclSpec {
+    fn build(&self, context: &BuildContext<'_>) -> Arc<dyn Step> {
+        let registry: Arc<AclCounters> = context.lasting.get();
+        let zones = || self.0.iter().flat_map(|list| &list.zones);
+        let of = |action, server: &String, zone: Option<&Name>| registry.counter(action, server, zone);
+        let counters = context.servers.iter().map(|server| ServerCounters {
+            server: server.clone(),
+            allowed: of(Action::Allow, server, None),
+            by_zone: zones()
+                .map(|zone| {
+                    let refused = [Action::Block, Action::Filter, Action::Drop];
+                    (*zone, refused.map(|action| of(action, server, Some(zone))))
+                })
+                .collect(),
+        });
+        Arc::new(Acl { spec: self.clone(), counters: counters.collect() })
+    }
+}
+
+/// The step of one server block.
+#[derive(Debug)]
+struct Acl {
+    spec: AclSpec,
+    counters: Vec<ServerCounters>,
+}
+
+/// Where the queries to one server are counted.
+#[derive(Debug)]
+struct ServerCounters {
+    server: String,
+    allowed: Arc<Counter>,
+    /// Blocked, filtered and dropped, by the zone of the list.
+    by_zone: HashMap<Name, [Arc<Counter>; 3]>,
+}
+
+impl Acl {
+    fn count(&self, server: &str, action: Action, zone: Option<&Name>) {
+        let Some(counters) = self.counters.iter().find(|counters| counters.server == server) else { return };
+        let refused = zone.and_then(|zone| counters.by_zone.get(zone));
+        let counter = match (action, refused) {
+            (Action::Allow, _) | (_, None) => &counters.allowed,
+            (Action::Block, Some([blocked, ..])) => blocked,
+            (Action::Filter, Some([_, filtered, _])) => filtered,
+            (Action::Drop, Some([.., dropped])) => dropped,
+        };
+        counter.add_shared(1);
+    }
+}
+
+impl Step for Acl {
+    fn inward<'s>(&'s self, sought: &mut Sought<'_>, moment: &Moment<'_>) -> Inward<'s> {
+        let client = moment.client().ip().to_canonical();
+        let found = self.spec.find(sought.name(), sought.rtype(), client);
+        let action = found.map_or(Action::Allow, |(_, rule)| rule.action);
+        if sought.counts {
+            self.count(sought.server, action, found.map(|(zone, _)| zone));
+        }
+        let (rcode, ede) = match action {
+            Action::Allow => return Inward::Pass,
+            Action::Drop => return Inward::Silence,
+            Action::Block => (Rcode::REFUSED, Ede::BLOCKED),
+            Action::Filter => (Rcode::NOERROR, Ede::FILTERED),
+        };
+        let mut told = Message { rcode, ..Message::default() };
+        told.options.push_ede(ede);
+        Inward::Answer(Box::new(told))
+    }
+
+    fn explain(&self, sought: &mut Sought<'_>, client: Option<IpAddr>) -> Option<String> {
+        let Some(client) = client else {
+            return Some("what `acl` says depends on the client".to_owned());
+        };
+        let (zone, rule) = self.spec.find(sought.name(), sought.rtype(), client)?;
+        Some(format!("`{rule}` of `acl {zone}` fits {client}"))
+    }
+}
+
+/// What is counted of every `acl`, for as long as the process lives.
+#[derive(Debug, Default)]
+struct AclCounters(Mutex<BTreeMap<Labels, Arc<Counter>>>);
+
+/// What was done, the server, the zone of the list.
+type Labels = (usize, String, String);
+
+impl AclCounters {
+    fn counter(&self, action: Action, server: &str, zone: Option<&Name>) -> Arc<Counter> {
+        let zone = zone.map(ToString::to_string).unwrap_or_default();
+        let mut counters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        counters.entry((action as usize, server.to_owned(), zone)).or_default().clone()
+    }
+}
+
+impl Keeps for AclCounters {
+    fn collect(&self, into: &mut Families) {
+        for ((action, server, zone), counter) in &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            let labels = [("server", server.as_str()), ("view", ""), ("zone", zone.as_str())];
+            let labels = if *action == Action::Allow as usize { &labels[..2] } else { &labels };
+            // As in CoreDNS, what never was is not told.
+            if counter.get() > 0 {
+                into.counter(METRICS[*action], labels, counter.get() as f64);
+            }
+        }
+    }
+}
+
+const PLUGIN: &str = "acl";
+/// By action.
+const METRICS: [Metric; 4] = [
+    Metric { name: "coredns_acl_allowed_requests_total", help: "Counter of DNS requests being allowed." },
+    Metric { name: "coredns_acl_blocked_requests_total", help: "Counter of DNS requests being blocked." },
+    Metric { name: "coredns_acl_filtered_requests_total", help: "Counter of DNS requests being filtered." },
+    Metric { name: "coredns_acl_dropped_requests_total", help: "Counter of DNS requests being dropped." },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::read;
+
+    const OWN: &[Name] = &[Name::ROOT];
+
+    /// Who decides about a query: `ACTION` and the zone, or nothing.
+    fn decided(lines: &str, name: &str, rtype: RType, client: &str) -> String {
+        let spec = read(lines, |directives| AclSpec::read(directives, OWN)).unwrap();
+        let found = spec.find(&Name::from_text(name).unwrap(), rtype, client.parse().unwrap());
+        found.map_or_else(|| "-".to_owned(), |(zone, rule)| format!("{rule} in {zone}"))
+    }
+
+    #[test]
+    fn the_first_rule_that_fits_decides() {
+        let lists = "acl example.org sub.example.org {\nallow type A net 192.0.2.0/24 2001:db8::1\nblock type A *\nfilter net 198.51.100.9\n}\nacl {\ndrop type MX TYPE65 net *\n}";
+        for (name, rtype, client, expected) in [
+            (
+                "example.org",
+                RType::A,
+                "192.0.2.9",
+                "allow type A net 192.0.2.0/24 2001:db8::1/128 in example.org.",
+            ),
+            (
+                "a.sub.example.org",
+                RType::A,
+                "2001:db8::1",
+                "allow type A net 192.0.2.0/24 2001:db8::1/128 in sub.example.org.",
+            ),
+            ("example.org", RType::A, "203.0.113.1", "block in example.org."),
+            ("example.org", RType::TXT, "192.0.2.9", "block in example.org."),
+            ("example.net", RType::MX, "192.0.2.9", "drop type MX HTTPS in ."),
+            ("example.net", RType::A, "192.0.2.9", "-"),
+        ] {
+            assert_eq!(decided(lists, name, rtype, client), expected, "{name} {rtype} {client}");
+        }
+    }
+
+    #[test]
+    fn bad_words_are_told_at_their_place() {
+        for (rule, error) in [
+            ("deny", "3:1: plugin/acl: unknown property \"deny\"; expected allow, block, drop, filter"),
+            ("block typ A", "3:7: plugin/acl: \"typ\" is not `type` or `net`"),
+            ("block type", "3:7: plugin/acl: \"type\" is not a section: types or `*` must follow"),
+            ("block net type A", "3:7: plugin/acl: \"net\" is not a section: networks or `*` must follow"),
+            ("block type QUAD", "3:12: plugin/acl: \"QUAD\" is not a type, such as AAAA, or `*`"),
+            (
+                "block net 10.0.0.0/33",
+                "3:11: plugin/acl: \"10.0.0.0/33\" is not a network, such as 10.0.0.0/8 or 2001:db8::1, or `*`",
+            ),
+        ] {
+            let lines = format!("acl {{\n{rule}\n}}");
+            let found = read(&lines, |directives| AclSpec::read(directives, OWN)).unwrap_err();
+            assert_eq!(found, format!("Corefile:{error}"), "{rule}");
+        }
+    }
+}

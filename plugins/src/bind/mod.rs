@@ -1,0 +1,171 @@
+//! `bind`: which addresses a server block listens on.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::sync::Arc;
+
+use corefile::{Directive, Located, Word};
+
+use plugin::SetupError;
+use plugin::args::{Args, Result, unknown_property};
+use plugin::spec::{PluginSpec, Written};
+
+const PLUGIN: &str = "bind";
+
+/// Addresses and interfaces as written; interfaces are looked up when the listeners are planned.
+#[derive(Debug, Default, Clone)]
+pub struct BindSpec {
+    /// IP addresses, `fe80::1%LINK` among them, or interface names, in file order.
+    pub targets: Vec<Word>,
+    /// Addresses, or interfaces with all of theirs, that are left out.
+    pub except: Vec<Word>,
+}
+
+/// Reads every `bind` of one server block; repeats add up.
+pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn PluginSpec>> {
+    let mut spec = BindSpec::default();
+    for directive in directives {
+        spec.targets.extend_from_slice(Args::new(PLUGIN, directive, "an address or interface").some()?);
+        for property in directive.body.iter().flatten() {
+            match property.name.text.as_str() {
+                "except" => {
+                    spec.except
+                        .extend_from_slice(Args::new(PLUGIN, property, "an address or interface").some()?);
+                }
+                _ => return Err(unknown_property(PLUGIN, property, &["except"])),
+            }
+        }
+    }
+    Ok(Arc::new(spec))
+}
+
+impl BindSpec {
+    /// The addresses meant, interfaces expanded by `addresses_of`, each once and in order; their ports are 0. A link-local
+    /// IPv6 address has its interface where that was named, or stands for it.
+    ///
+    /// # Errors
+    /// At the word whose interface does not exist or has no address; at the first where `except` leaves none.
+    pub fn addresses(
+        &self,
+        addresses_of: &dyn Fn(&str) -> std::result::Result<Vec<SocketAddr>, node::NodeError>,
+    ) -> Result<Vec<SocketAddr>> {
+        let expand = |words: &[Word]| -> Result<Vec<SocketAddr>> {
+            let mut addresses = Vec::new();
+            for word in words {
+                match address(&word.text) {
+                    Some(address) => addresses.push(address),
+                    None => addresses.extend(
+                        addresses_of(&word.text).map_err(|error| Located::new(&word.at, error.into()))?,
+                    ),
+                }
+            }
+            Ok(addresses)
+        };
+        let except = expand(&self.except)?;
+        let left_out = |address: SocketAddr| {
+            except.contains(&address) || except.contains(&SocketAddr::new(address.ip(), 0))
+        };
+        let mut addresses: Vec<SocketAddr> = Vec::new();
+        for address in expand(&self.targets)? {
+            if !left_out(address) && !addresses.contains(&address) {
+                addresses.push(address);
+            }
+        }
+        if let (Some(first), true) = (self.targets.first(), addresses.is_empty()) {
+            let rule = match except.is_empty() {
+                true => "the interface has no address to listen on; give it one, or name an IP address",
+                false => "`except` leaves no address to listen on; leave one",
+            };
+            return Err(Located::new(&first.at, SetupError::Order { plugin: PLUGIN, rule }));
+        }
+        Ok(addresses)
+    }
+}
+
+/// `IP`, or `fe80::1%LINK` with the name or the index of an interface of this machine.
+fn address(text: &str) -> Option<SocketAddr> {
+    let Some((ip, link)) = text.split_once('%') else {
+        return text.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, 0));
+    };
+    let ip = ip.parse::<Ipv6Addr>().ok().filter(Ipv6Addr::is_unicast_link_local)?;
+    let index = link.parse().ok().or_else(|| node::link_index(link))?;
+    Some(SocketAddrV6::new(ip, 0, 0, index).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::setup::tests::{refused, refused_properties, said};
+
+    fn addresses_of(name: &str) -> std::result::Result<Vec<SocketAddr>, node::NodeError> {
+        match name {
+            "eth0" => Ok(vec!["10.0.0.1:0".parse().unwrap(), "[fe80::1%7]:0".parse().unwrap()]),
+            "bare0" => Ok(Vec::new()),
+            "lo" => Ok(vec!["127.0.0.1:0".parse().unwrap(), "[::1]:0".parse().unwrap()]),
+            _ => Err(node::NodeError::InterfaceAbsent { name: name.to_owned() }),
+        }
+    }
+
+    fn addresses(lines: &str) -> std::result::Result<String, String> {
+        match said::<BindSpec>(lines).unwrap_or_default().addresses(&addresses_of) {
+            Ok(found) => {
+                let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+                Ok(found
+                    .iter()
+                    .map(|address| address.strip_suffix(":0").unwrap())
+                    .collect::<Vec<_>>()
+                    .join(" "))
+            }
+            Err(error) => Err(format!("{error:#}")),
+        }
+    }
+
+    #[test]
+    fn addresses_and_interfaces_add_up_each_once() {
+        for (lines, expected) in [
+            ("whoami", ""),
+            ("bind 127.0.0.1", "127.0.0.1"),
+            ("bind ::1 127.0.0.1", "[::1] 127.0.0.1"),
+            ("bind eth0", "10.0.0.1 [fe80::1%7]"),
+            ("bind 10.0.0.1 eth0 10.0.0.1", "10.0.0.1 [fe80::1%7]"),
+            ("bind 127.0.0.1\nbind eth0", "127.0.0.1 10.0.0.1 [fe80::1%7]"),
+            ("bind fe80::2 FE80::2%9 fe80::2%lo", "[fe80::2] [fe80::2%9] [fe80::2%1]"),
+            ("bind fe80::1%7 eth0", "[fe80::1%7] 10.0.0.1"),
+            ("bind eth0 {\nexcept fe80::1%8\n}", "10.0.0.1 [fe80::1%7]"),
+            ("bind eth0 {\nexcept fe80::1%7\n}", "10.0.0.1"),
+            ("bind eth0 {\nexcept fe80::1\n}", "10.0.0.1"),
+            ("bind eth0 lo {\nexcept lo\nexcept fe80::1 192.0.2.1\n}", "10.0.0.1"),
+            ("bind eth0 {\nexcept 10.0.0.1\n}\nbind lo", "[fe80::1%7] 127.0.0.1 [::1]"),
+        ] {
+            assert_eq!(addresses(lines), Ok(expected.to_owned()), "{lines}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_bound_is_told_at_its_word() {
+        for (lines, error) in [
+            ("bind eth9", "2:6: plugin/bind: no interface \"eth9\""),
+            ("bind lo eth9", "2:9: plugin/bind: no interface \"eth9\""),
+            ("bind lo {\nexcept eth9\n}", "3:8: plugin/bind: no interface \"eth9\""),
+            ("bind 1.2.3", "2:6: plugin/bind: no interface \"1.2.3\""),
+            ("bind fe80::1%eth9", "2:6: plugin/bind: no interface \"fe80::1%eth9\""),
+            ("bind ::1%lo", "2:6: plugin/bind: no interface \"::1%lo\""),
+        ] {
+            let mend = " on this machine; name one that `ip link` lists, or an IP address";
+            assert_eq!(addresses(lines), Err(format!("Corefile:{error}{mend}")), "{lines}");
+        }
+        for (lines, error) in [
+            ("bind lo {\nexcept lo\n}", "`except` leaves no address to listen on; leave one"),
+            ("bind bare0", "the interface has no address to listen on; give it one, or name an IP address"),
+        ] {
+            assert_eq!(addresses(lines), Err(format!("Corefile:2:6: plugin/bind: {error}")), "{lines}");
+        }
+        refused(&[("bind", "2:1: plugin/bind: `bind` wants an address or interface")]);
+        refused_properties(
+            "bind lo",
+            &[
+                ("except", "1: plugin/bind: `except` wants an address or interface"),
+                ("exept lo", "1: plugin/bind: unknown property \"exept\"; did you mean `except`?"),
+            ],
+        );
+    }
+}

@@ -1,0 +1,56 @@
+//! `bufsize`: the largest reply over UDP.
+
+use std::sync::Arc;
+
+use corefile::Directive;
+
+use plugin::args::{Args, Result, no_block, number, once};
+use plugin::spec::{PluginSpec, Written};
+
+/// What `bufsize [SIZE]` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BufsizeSpec {
+    /// The largest UDP reply; default 1232, 512 to 4096.
+    pub octets: u16,
+}
+
+/// Reads the one `bufsize` of a server block.
+pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn PluginSpec>> {
+    let directive = once("bufsize", directives)?;
+    no_block("bufsize", directive)?;
+    let mut args = Args::new("bufsize", directive, "[SIZE], 512 to 4096 octets");
+    let octets = match args.optional() {
+        Some(word) => number("bufsize", word, 512..=4096, "a size of 512 to 4096 octets")?,
+        None => wire::UDP_SIZE,
+    };
+    args.end()?;
+    Ok(Arc::new(BufsizeSpec { octets }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::setup::tests::{refused, said};
+
+    #[test]
+    fn a_size_is_512_to_4096_octets() {
+        assert_eq!(said::<BufsizeSpec>(""), None);
+        for (line, octets) in
+            [("bufsize", 1232), ("bufsize 512", 512), ("bufsize 4096", 4096), ("bufsize +600", 600)]
+        {
+            assert_eq!(said(line), Some(BufsizeSpec { octets }), "{line}");
+        }
+        refused(&[
+            ("bufsize 511", "2:9: plugin/bufsize: \"511\" is not a size of 512 to 4096 octets"),
+            ("bufsize 4097", "2:9: plugin/bufsize: \"4097\" is not a size of 512 to 4096 octets"),
+            ("bufsize -600", "2:9: plugin/bufsize: \"-600\" is not a size of 512 to 4096 octets"),
+            ("bufsize 99999", "2:9: plugin/bufsize: \"99999\" is not a size of 512 to 4096 octets"),
+            ("bufsize 1k", "2:9: plugin/bufsize: \"1k\" is not a size of 512 to 4096 octets"),
+            (
+                "bufsize 512 513",
+                "2:13: plugin/bufsize: unexpected argument \"513\"; `bufsize` wants [SIZE], 512 to 4096 octets",
+            ),
+            ("bufsize {\nx\n}", "2:1: plugin/bufsize: `bufsize` has no sub-block; remove the braces"),
+        ]);
+    }
+}

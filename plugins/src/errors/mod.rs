@@ -1,0 +1,116 @@
+//! `errors`: why queries fail, and which of it is told once in a while.
+
+use std::sync::Arc;
+
+use corefile::Directive;
+use observe::errors::Consolidate;
+pub use observe::errors::ErrorsSpec;
+use observe::logger::Level;
+
+use plugin::args::{Args, Result, bad, flag, once, regex, unknown_property};
+use plugin::spec::{PluginSpec, Written};
+
+/// Reads the one `errors` of a server block.
+pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn PluginSpec>> {
+    const PLUGIN: &str = "errors";
+    let directive = once(PLUGIN, directives)?;
+    let mut args = Args::new(PLUGIN, directive, "no argument");
+    // CoreDNS takes `errors stdout` from old files and means the same.
+    if let Some(word) = args.optional()
+        && word.text != "stdout"
+    {
+        return Err(bad(PLUGIN, word, "`stdout`, the only destination"));
+    }
+    args.end()?;
+    let mut spec = ErrorsSpec::default();
+    for property in directive.body.iter().flatten() {
+        match property.name.text.as_str() {
+            "stacktrace" => {
+                flag(PLUGIN, property)?;
+            }
+            "consolidate" => {
+                let mut args = Args::new(PLUGIN, property, "DURATION REGEXP [LEVEL] [show_first]");
+                let period = args.duration("a duration such as 5m")?;
+                let pattern = regex(PLUGIN, args.required()?)?;
+                let (mut level, mut show_first) = (Level::Error, false);
+                for word in args.rest() {
+                    match word.text.as_str() {
+                        "debug" => level = Level::Debug,
+                        "info" => level = Level::Info,
+                        "warning" => level = Level::Warning,
+                        "error" => level = Level::Error,
+                        "show_first" => show_first = true,
+                        _ => {
+                            return Err(bad(
+                                PLUGIN,
+                                word,
+                                "a level (debug, info, warning, error) or show_first",
+                            ));
+                        }
+                    }
+                }
+                spec.consolidate.push(Consolidate { period, pattern, level, show_first });
+            }
+            _ => return Err(unknown_property(PLUGIN, property, &["consolidate", "stacktrace"])),
+        }
+    }
+    Ok(Arc::new(spec))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::setup::tests::{refused, refused_properties, said};
+
+    #[test]
+    fn errors_are_consolidated_by_pattern() {
+        for lines in ["errors", "errors stdout", "errors {\nstacktrace\n}"] {
+            assert!(said::<ErrorsSpec>(lines).unwrap().consolidate.is_empty(), "{lines}");
+        }
+        let lines = "errors {\nconsolidate 5m \".* i/o timeout$\" warning\nconsolidate 30s ^x show_first\n}";
+        let found: Vec<_> = said::<ErrorsSpec>(lines)
+            .unwrap()
+            .consolidate
+            .into_iter()
+            .map(|c| (c.period.as_secs(), c.pattern.as_str().to_owned(), c.level, c.show_first))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                (300, ".* i/o timeout$".to_owned(), Level::Warning, false),
+                (30, "^x".to_owned(), Level::Error, true)
+            ]
+        );
+        refused(&[
+            ("errors stderr", "2:8: plugin/errors: \"stderr\" is not `stdout`, the only destination"),
+            ("errors stdout x", "2:15: plugin/errors: unexpected argument \"x\"; `errors` wants no argument"),
+        ]);
+        refused_properties(
+            "errors",
+            &[
+                ("consolidate", "1: plugin/errors: `consolidate` wants DURATION REGEXP [LEVEL] [show_first]"),
+                ("consolidate 5 x", "13: plugin/errors: \"5\" is not a duration such as 5m"),
+                (
+                    "consolidate 5m",
+                    "1: plugin/errors: `consolidate` wants DURATION REGEXP [LEVEL] [show_first]",
+                ),
+                (
+                    "consolidate 5m x loud",
+                    "18: plugin/errors: \"loud\" is not a level (debug, info, warning, error) or show_first",
+                ),
+                (
+                    "consolidate 5m (",
+                    "16: plugin/errors: the regular expression cannot be used: unclosed group",
+                ),
+                (
+                    "stacktrace on",
+                    "12: plugin/errors: unexpected argument \"on\"; `stacktrace` wants no argument",
+                ),
+                (
+                    "consolidat 5m x",
+                    "1: plugin/errors: unknown property \"consolidat\"; did you mean `consolidate`?",
+                ),
+            ],
+        );
+    }
+}

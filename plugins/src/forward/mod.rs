@@ -1,0 +1,310 @@
+//! From `forward` directives to upstreams: addresses, files, host names, certificates.
+
+mod names;
+mod setup;
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use corefile::{Located, Location};
+use forwarder::{Chain, Group, ResolveError, TlsSettings, TlsSpec, Upstream};
+use readfile::Look;
+use wire::Name;
+
+use names::{Kept, Names, News};
+use observe::Logger;
+use plugin::SetupError;
+use plugin::args::Result;
+use plugin::endpoint::Endpoint;
+pub(crate) use setup::read;
+pub use setup::{FILE_INTERVAL, ForwardSpec, ForwardSpecs, Target, TlsFiles};
+
+/// What stanzas are built with, of what outlives configurations.
+#[derive(Clone, Copy)]
+pub struct Shared<'s> {
+    /// All upstreams, their health and connections.
+    pub upstreams: &'s forwarder::Registry,
+    /// What is counted of all stanzas.
+    pub forward: &'s Arc<forwarder::GroupMetrics>,
+    /// Files and names of upstreams that are followed.
+    pub followed: &'s Followed,
+    /// The runtime that looks names up.
+    pub handle: &'s tokio::runtime::Handle,
+    /// Whether host names among upstreams are looked up; not where nothing will be asked.
+    pub resolve_names: bool,
+}
+
+/// Who knows which of these upstreams, if any, sends a stanza's queries back to it: whoever has the whole configuration.
+pub type LeadsBack<'s> = &'s dyn Fn(&Group, &[Arc<Upstream>]) -> Option<Endpoint>;
+
+/// The stanzas of a block, ready to be asked.
+///
+/// # Errors
+/// At the target or property that cannot be used. `ours`, this server's own addresses, are not asked for the names of
+/// upstreams.
+pub fn chain(spec: &ForwardSpecs, shared: Shared<'_>, ours: &[SocketAddr]) -> Result<Arc<Chain>> {
+    let groups = spec.stanzas.iter().map(|spec| group(spec, shared, ours)).collect::<Result<Vec<_>>>()?;
+    Ok(Arc::new(Chain::new(groups)))
+}
+
+fn group(spec: &ForwardSpec, shared: Shared<'_>, ours: &[SocketAddr]) -> Result<Arc<Group>> {
+    let resolver = Resolver { spec, shared, lists: &[] };
+    let upstreams = resolver.upstreams()?;
+    let group = Group::new(spec.group.clone(), upstreams, shared.forward.clone()).map_err(|_| {
+        let rule = "at most 15 upstreams can stand in one `forward`";
+        Located::new(&spec.at, SetupError::Order { plugin: "forward", rule })
+    })?;
+    let group = Arc::new(group);
+    let may_change = |target: &Target| matches!(target, Target::File(_) | Target::Host { .. });
+    if spec.targets.iter().any(|(target, _)| may_change(target)) {
+        shared.followed.follow(spec.clone(), ours.to_vec(), &group);
+    }
+    Ok(group)
+}
+
+struct Resolver<'s> {
+    spec: &'s ForwardSpec,
+    shared: Shared<'s>,
+    /// Files that are read already.
+    lists: &'s [List],
+}
+
+impl Resolver<'_> {
+    /// Every target's upstreams, in written order, each once.
+    fn upstreams(&self) -> Result<Vec<Arc<Upstream>>> {
+        let mut upstreams: Vec<Arc<Upstream>> = Vec::new();
+        for (target, at) in &self.spec.targets {
+            for (address, tls) in self.addresses(target, at)? {
+                let source = self.spec.source;
+                if let Some(source_address) = source.filter(|source| source.is_ipv4() != address.is_ipv4()) {
+                    return Err(Located::new(
+                        at,
+                        SetupError::SourceFamily { upstream: address, source_address },
+                    ));
+                }
+                let upstream = self.shared.upstreams.upstream(address, tls, source);
+                if !upstreams.iter().any(|known| Arc::ptr_eq(known, &upstream)) {
+                    upstreams.push(upstream);
+                }
+            }
+        }
+        Ok(upstreams)
+    }
+
+    fn addresses(
+        &self,
+        target: &Target,
+        at: &Location,
+    ) -> Result<Vec<(SocketAddr, Option<Arc<TlsSettings>>)>> {
+        match target {
+            Target::Address { address, tls, server_name } => {
+                let settings = tls.then(|| self.tls(server_name.as_deref(), at)).transpose()?;
+                Ok(vec![(*address, settings)])
+            }
+            Target::File(path) => {
+                let text = match self.lists.iter().find(|list| list.path == *path) {
+                    Some(list) => Ok(list.text.clone()),
+                    None => read_list(path),
+                };
+                let addresses = text.and_then(resolv_conf).map_err(|error| {
+                    Located::new(at, SetupError::File { plugin: "forward", path: path.clone(), error })
+                })?;
+                if addresses.is_empty() {
+                    return Err(Located::new(at, SetupError::NoNameservers(path.clone())));
+                }
+                Ok(addresses.into_iter().map(|address| (address, None)).collect())
+            }
+            Target::Host { .. } if !self.shared.resolve_names => Ok(Vec::new()),
+            Target::Host { name, port, tls } => {
+                let found = self.resolve(name).map_err(|error| {
+                    Located::new(at, SetupError::Unresolved { name: name.to_string(), error })
+                })?;
+                let mut addresses = Vec::new();
+                for ip in found {
+                    let address = SocketAddr::new(ip, *port);
+                    let text = name.to_string();
+                    let server_name = text.trim_end_matches('.');
+                    let settings = tls.then(|| self.tls(Some(server_name), at)).transpose()?;
+                    addresses.push((address, settings));
+                }
+                Ok(addresses)
+            }
+        }
+    }
+
+    /// The addresses of a host name, as they were found with all others of the configuration.
+    fn resolve(&self, name: &Name) -> std::result::Result<Vec<IpAddr>, Box<ResolveError>> {
+        let found = self.shared.followed.names.find(&(*name, self.spec.resolvers.clone()));
+        found.unwrap_or_else(|| Err(Box::new(ResolveError::NoServer(*name)))).map(|found| found.addresses)
+    }
+
+    fn tls(&self, server_name: Option<&str>, at: &Location) -> Result<Arc<TlsSettings>> {
+        let files = self.spec.tls.clone().unwrap_or_default();
+        let name = self.spec.tls_servername.as_deref().or(server_name);
+        let spec =
+            TlsSpec { client: files.client, authority: files.ca, server_name: name.map(str::to_owned) };
+        let settings = TlsSettings::load(&spec)
+            .map_err(|error| Located::new(at, SetupError::Tls { plugin: "forward", error }))?;
+        Ok(Arc::new(settings))
+    }
+}
+
+/// Files and names of upstreams that are followed while their stanzas are in use.
+#[derive(Default)]
+pub struct Followed {
+    files: Mutex<Files>,
+    names: Names,
+}
+
+#[derive(Default)]
+struct Files {
+    follows: Vec<Follow>,
+    /// When all are looked at again.
+    due: Option<Instant>,
+}
+
+struct Follow {
+    spec: ForwardSpec,
+    ours: Vec<SocketAddr>,
+    group: std::sync::Weak<Group>,
+    lists: Vec<List>,
+    names: Kept,
+}
+
+/// A file of upstreams as it was seen last.
+struct List {
+    path: PathBuf,
+    text: Vec<u8>,
+    look: Look<std::io::Result<Vec<u8>>>,
+}
+
+impl Followed {
+    /// Looks up every host name among the upstreams of these stanzas, at most 4 s for all, in place of what was known
+    /// before. `ours` are not asked.
+    pub fn look_up<'s>(
+        &self,
+        stanzas: impl Iterator<Item = &'s ForwardSpec>,
+        ours: &[SocketAddr],
+        handle: &tokio::runtime::Handle,
+    ) {
+        self.names.look_up(stanzas, ours, handle);
+    }
+
+    fn follow(&self, spec: ForwardSpec, ours: Vec<SocketAddr>, group: &Arc<Group>) {
+        let list = |path: &Path| {
+            let text = read_list(path).unwrap_or_default();
+            List { path: path.to_owned(), text, look: Look::default() }
+        };
+        let lists: Vec<_> = spec.files().map(list).collect();
+        let names = Kept::new(&spec, &self.names);
+        if lists.is_empty() && names.is_empty() {
+            return;
+        }
+        let follow = Follow { spec, ours, group: Arc::downgrade(group), lists, names };
+        self.files().follows.push(follow);
+    }
+
+    /// Looks at every file and at names whose time is over, and says when it will be the next time; `None` for never. What
+    /// changed gives its stanza a new list. A file that is gone, has no nameserver or names one that leads back here
+    /// changes nothing, and that is said.
+    ///
+    /// Each file is waited for, for at most `patience`; what one that takes longer says is for the next time.
+    pub fn look(
+        &self,
+        shared: Shared<'_>,
+        leads_back: LeadsBack<'_>,
+        now: Instant,
+        patience: Duration,
+        logger: &Logger,
+    ) -> Option<Instant> {
+        let mut files = self.files();
+        files.follows.retain(|follow| follow.group.strong_count() > 0);
+        let begin = files.due.is_none_or(|due| due <= now);
+        if begin {
+            files.due = Some(now + FILE_INTERVAL);
+        }
+        let mut next = files.due?;
+        for follow in &mut files.follows {
+            let Some(group) = follow.group.upgrade() else { continue };
+            let news = follow.names.look(now, &follow.ours, shared.handle);
+            if let News::Failed(error) = &news {
+                logger.error(Some("forward"), &format!("upstreams stay as they were: {error}"));
+            }
+            if follow.changed(begin, now, patience) || news == News::Changed {
+                follow.names.publish(&self.names);
+                follow.apply(&group, shared, leads_back, logger);
+            }
+            for list in follow.lists.iter().filter(|list| list.look.goes_on()) {
+                next = next.min(list.look.again(now));
+            }
+        }
+        (!files.follows.is_empty()).then_some(next)
+    }
+
+    fn files(&self) -> MutexGuard<'_, Files> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Follow {
+    fn changed(&mut self, begin: bool, now: Instant, patience: Duration) -> bool {
+        let mut changed = false;
+        for List { path, text, look } in &mut self.lists {
+            if begin {
+                let of = path.clone();
+                look.begin(path, now, move || Ok(readfile::read(&of, MAX_LIST)?));
+            }
+            if let Some(Ok(Ok(found))) = look.take(now, patience)
+                && found != *text
+            {
+                *text = found;
+                changed = true;
+            }
+        }
+        changed
+    }
+
+    fn apply(&self, group: &Group, shared: Shared<'_>, leads_back: LeadsBack<'_>, logger: &Logger) {
+        let resolver = Resolver { spec: &self.spec, shared, lists: &self.lists };
+        let outcome = resolver.upstreams().map_err(|error| format!("{error:#}")).and_then(|upstreams| {
+            if let Some(upstream) = leads_back(group, &upstreams) {
+                return Err(SetupError::Circle { upstream }.to_string());
+            }
+            let addresses: Vec<String> =
+                upstreams.iter().map(|upstream| upstream.address().to_string()).collect();
+            group.set_upstreams(upstreams).map(|()| addresses.join(" ")).map_err(|error| error.to_string())
+        });
+        match outcome {
+            Ok(addresses) => logger.info(Some("forward"), &format!("upstreams changed: {addresses}")),
+            Err(error) => logger.error(Some("forward"), &format!("upstreams stay as they were: {error}")),
+        }
+    }
+}
+
+impl ForwardSpec {
+    fn files(&self) -> impl Iterator<Item = &Path> {
+        self.targets.iter().filter_map(|(target, _)| match target {
+            Target::File(path) => Some(path.as_path()),
+            _ => None,
+        })
+    }
+}
+
+pub(crate) fn read_resolv_conf(path: &Path) -> std::io::Result<Vec<SocketAddr>> {
+    read_list(path).and_then(resolv_conf)
+}
+
+fn resolv_conf(text: Vec<u8>) -> std::io::Result<Vec<SocketAddr>> {
+    let text = String::from_utf8(text).map_err(|_| std::io::ErrorKind::InvalidData)?;
+    Ok(node::name_servers(&text))
+}
+
+/// A list of servers.
+pub(crate) fn read_list(path: &Path) -> std::io::Result<Vec<u8>> {
+    Ok(readfile::read_in_time(path, MAX_LIST)?)
+}
+
+/// A resolv.conf has some hundred octets.
+const MAX_LIST: u64 = 1 << 20;

@@ -1,0 +1,339 @@
+//! `forward`: upstreams, and how they are asked.
+
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use corefile::{Directive, Located, Location, Word};
+use forwarder::{GroupSpec, MAX_UPSTREAMS, Policy};
+use wire::{Name, Rcode};
+
+use plugin::SetupError;
+use plugin::args::{Args, Result, bad, duration, flag, path, unknown_property, zones_or};
+use plugin::spec::{PluginSpec, Written};
+
+const PLUGIN: &str = "forward";
+const PROPERTIES: &[&str] = &[
+    "doh_method",
+    "except",
+    "expire",
+    "failfast_all_unhealthy_upstreams",
+    "failover",
+    "force_tcp",
+    "health_check",
+    "max_age",
+    "max_concurrent",
+    "max_connect_attempts",
+    "max_fails",
+    "max_idle_conns",
+    "next",
+    "next_on_nodata",
+    "policy",
+    "prefer_udp",
+    "read_timeout",
+    "resolver",
+    "source_address",
+    "tls",
+    "tls_servername",
+];
+
+/// What every `forward` of a server block says.
+#[derive(Debug, Clone)]
+pub struct ForwardSpecs {
+    /// In file order; the first that takes a name is asked.
+    pub stanzas: Vec<ForwardSpec>,
+}
+
+/// What one `forward` directive says.
+#[derive(Debug, Clone)]
+pub struct ForwardSpec {
+    /// Where the directive stands.
+    pub at: Location,
+    /// What the upstreams' state machine needs to know.
+    pub group: GroupSpec,
+    /// Whom to ask, in file order; at most 15.
+    pub targets: Vec<(Target, Location)>,
+    /// `tls [CERT KEY] [CA]`: files, in the meaning that their number gives them.
+    pub tls: Option<TlsFiles>,
+    /// `tls_servername`.
+    pub tls_servername: Option<String>,
+    /// `source_address`: where all queries come from; the kernel's choice where it is absent.
+    pub source: Option<IpAddr>,
+    /// `resolver`: who is asked for host names among the targets; the system's where empty.
+    pub resolvers: Vec<SocketAddr>,
+}
+
+/// One target.
+#[allow(clippy::large_enum_variant, reason = "a configuration has a handful of them")]
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// An address.
+    Address {
+        /// Where.
+        address: SocketAddr,
+        /// Whether TLS is spoken there.
+        tls: bool,
+        /// The name behind `%`, for TLS.
+        server_name: Option<String>,
+    },
+    /// A file with `nameserver` lines, followed when it changes.
+    File(PathBuf),
+    /// A host name, resolved when the configuration is built.
+    Host {
+        /// The name, absolute.
+        name: Name,
+        /// Its port.
+        port: u16,
+        /// Whether TLS is spoken there.
+        tls: bool,
+    },
+}
+
+/// The files of `tls`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// Our certificate and its key.
+    pub client: Option<(PathBuf, PathBuf)>,
+    /// Whom to trust instead of the system's authorities.
+    pub ca: Option<PathBuf>,
+}
+
+/// Reads every `forward` of a server block, in file order.
+pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Arc<dyn PluginSpec>> {
+    let stanzas =
+        directives.iter().map(|directive| stanza(directive, written.root)).collect::<Result<_>>()?;
+    Ok(Arc::new(ForwardSpecs { stanzas }))
+}
+
+fn stanza(directive: &Directive, root: Option<&Path>) -> Result<ForwardSpec> {
+    let mut args = Args::new(PLUGIN, directive, "FROM TO...");
+    let from_word = args.required()?;
+    let from = zones_or(std::slice::from_ref(from_word), &[])?;
+    let mut spec = ForwardSpec {
+        at: directive.name.at.clone(),
+        // CoreDNS takes the first zone of a network that needs several.
+        group: GroupSpec { from: from.first().copied().unwrap_or(Name::ROOT), ..GroupSpec::default() },
+        targets: Vec::new(),
+        tls: None,
+        tls_servername: None,
+        source: None,
+        resolvers: Vec::new(),
+    };
+    for word in args.some()? {
+        spec.targets.push((target(word, root)?, word.at.clone()));
+    }
+    if let Some((_, at)) = spec.targets.get(MAX_UPSTREAMS) {
+        let rule = "at most 15 upstreams can stand in one `forward`";
+        return Err(Located::new(at, SetupError::Order { plugin: PLUGIN, rule }));
+    }
+    for property in directive.body.iter().flatten() {
+        read_property(property, root, &mut spec)?;
+    }
+    let connections = &spec.group.connections;
+    if !connections.max_age.is_zero() && connections.max_age < connections.expire {
+        let rule = "`max_age` must not be shorter than `expire`, 10s unless written";
+        return Err(Located::new(&directive.name.at, SetupError::Order { plugin: PLUGIN, rule }));
+    }
+    let named = spec
+        .targets
+        .iter()
+        .find(|(target, _)| matches!(target, Target::Address { server_name: Some(_), .. }));
+    if let (Some((_, at)), Some(_)) = (named, &spec.tls_servername) {
+        let (first, second) = ("tls_servername", "a server name behind %");
+        return Err(Located::new(at, SetupError::Exclusive { plugin: PLUGIN, first, second }));
+    }
+    Ok(spec)
+}
+
+fn read_property(property: &Directive, root: Option<&Path>, spec: &mut ForwardSpec) -> Result<()> {
+    let group = &mut spec.group;
+    let mut args = Args::new(PLUGIN, property, expected(&property.name.text));
+    match property.name.text.as_str() {
+        "except" => group.except.extend(zones_or(args.some()?, &[])?),
+        "max_fails" => group.max_fails = args.number(0..=u32::MAX, "a number of failed probes")?,
+        "max_connect_attempts" => {
+            group.max_connect_attempts =
+                Some(args.number(0..=u32::MAX, "a number of attempts, 0 for no limit")?);
+        }
+        "health_check" => {
+            group.health.interval = args.duration("a duration such as 500ms")?;
+            while let Some(word) = args.optional() {
+                match word.text.as_str() {
+                    "no_rec" => group.health.recursion = false,
+                    "domain" => group.health.domain = plugin::args::zone(args.required()?)?,
+                    _ => return Err(bad(PLUGIN, word, "`no_rec` or `domain FQDN`")),
+                }
+            }
+        }
+        "force_tcp" => group.force_tcp = flag(PLUGIN, property)?,
+        "prefer_udp" => group.prefer_udp = flag(PLUGIN, property)?,
+        "tls" => {
+            let file = |word: &Word| path(root, &word.text);
+            let words = args.rest();
+            spec.tls = Some(match words {
+                [] => TlsFiles::default(),
+                [ca] => TlsFiles { client: None, ca: Some(file(ca)) },
+                [cert, key] => TlsFiles { client: Some((file(cert), file(key))), ca: None },
+                [cert, key, ca] => TlsFiles { client: Some((file(cert), file(key))), ca: Some(file(ca)) },
+                [_, _, _, extra, ..] => {
+                    return Err(bad(PLUGIN, extra, "expected here: `tls [CERT KEY] [CA]`"));
+                }
+            });
+        }
+        "tls_servername" => spec.tls_servername = Some(args.required()?.text.clone()),
+        "expire" => group.connections.expire = args.duration("a duration such as 10s")?,
+        "max_age" => group.connections.max_age = args.duration("a duration such as 1m, 0 for no limit")?,
+        "max_idle_conns" => {
+            group.connections.max_idle =
+                args.number(0..=u32::MAX, "a number of connections, 0 for no limit")?;
+        }
+        "read_timeout" => {
+            let word = args.required()?;
+            group.read_timeout = duration(PLUGIN, word, "a duration above 0")?;
+            if group.read_timeout.is_zero() {
+                return Err(bad(PLUGIN, word, "a duration above 0"));
+            }
+        }
+        "policy" => {
+            let word = args.required()?;
+            group.policy = match word.text.as_str() {
+                "random" => Policy::Random,
+                "round_robin" => Policy::RoundRobin,
+                "sequential" => Policy::Sequential,
+                _ => return Err(bad(PLUGIN, word, "a policy: random, round_robin or sequential")),
+            };
+        }
+        "max_concurrent" => {
+            group.max_concurrent = args.number(0..=u32::MAX, "a number of queries, 0 for no limit")?
+        }
+        "next" => group.next = rcodes(args.some()?)?,
+        "next_on_nodata" => group.next_on_nodata = flag(PLUGIN, property)?,
+        "failfast_all_unhealthy_upstreams" => group.failfast = flag(PLUGIN, property)?,
+        "failover" => {
+            let words = args.some()?;
+            group.failover = rcodes(words)?;
+            if let Some(at) = group.failover.iter().position(|rcode| *rcode == Rcode::NOERROR) {
+                return Err(bad(PLUGIN, &words[at], "an rcode that can fail over; NOERROR is an answer"));
+            }
+        }
+        "resolver" => {
+            for word in args.some()? {
+                let address = socket_address(&word.text, 53);
+                spec.resolvers.push(address.ok_or_else(|| bad(PLUGIN, word, "IP or IP:PORT of a resolver"))?);
+            }
+        }
+        "source_address" => {
+            let word = args.required()?;
+            let source: Option<IpAddr> = word.text.parse().ok();
+            spec.source = Some(source.ok_or_else(|| bad(PLUGIN, word, "an IP address"))?.to_canonical());
+        }
+        "doh_method" => {
+            let error = SetupError::PropertyNotBuilt { plugin: PLUGIN, property: "doh_method" };
+            return Err(Located::new(&property.name.at, error));
+        }
+        _ => return Err(unknown_property(PLUGIN, property, PROPERTIES)),
+    }
+    args.end()
+}
+
+fn rcodes(words: &[Word]) -> Result<Vec<Rcode>> {
+    words
+        .iter()
+        .map(|word| word.text.parse().map_err(|_| bad(PLUGIN, word, "an rcode such as SERVFAIL")))
+        .collect()
+}
+
+/// `IP[:PORT]`, a file, `tls://IP[%NAME][:PORT]`, or a host name.
+fn target(word: &Word, root: Option<&Path>) -> Result<Target> {
+    let text = word.text.as_str();
+    let (scheme, rest) = text.split_once("://").unwrap_or(("dns", text));
+    let tls = match scheme {
+        "dns" => false,
+        "tls" => true,
+        "https" => return Err(Located::new(&word.at, SetupError::UpstreamNotBuilt("https://"))),
+        "quic" => return Err(Located::new(&word.at, SetupError::UpstreamNotBuilt("quic://"))),
+        _ => return Err(bad(PLUGIN, word, "an upstream: IP[:PORT], tls://IP[:PORT], a file or a host name")),
+    };
+    let port = if tls { 853 } else { 53 };
+    // `IP%NAME:PORT` names a TLS server; `fe80::1%eth0` a link.
+    if tls && let Some((host, name)) = rest.split_once('%') {
+        let (name, port) = match name.rsplit_once(':') {
+            Some((name, digits)) => {
+                (name, port_number(digits).ok_or_else(|| bad(PLUGIN, word, "IP%NAME[:PORT]"))?)
+            }
+            None => (name, port),
+        };
+        let host: IpAddr = host.parse().map_err(|_| bad(PLUGIN, word, "IP%NAME[:PORT]"))?;
+        let address = SocketAddr::new(host, port);
+        return Ok(Target::Address { address, tls, server_name: Some(name.to_owned()) });
+    }
+    if let Some(address) = socket_address(rest, port) {
+        return Ok(Target::Address { address, tls, server_name: None });
+    }
+    if rest.contains('%') {
+        return Err(bad(PLUGIN, word, "an address on an interface of this machine"));
+    }
+    let file = path(root, rest);
+    if scheme == "dns" && !text.contains("://") && (rest.contains('/') || file.is_file()) {
+        return Ok(Target::File(file));
+    }
+    let (host, port) = match rest.rsplit_once(':') {
+        Some((host, digits)) => (
+            host,
+            port_number(digits).ok_or_else(|| {
+                bad(PLUGIN, word, "an upstream: a port of 1 to 65535 belongs behind the last colon")
+            })?,
+        ),
+        None => (rest, port),
+    };
+    let name = plugin::args::zone_text(host, &word.at)?;
+    // Somebody's typing error in an address is no host name: a top-level domain is never all digits (RFC 3696, section 2).
+    if host
+        .trim_end_matches('.')
+        .split('.')
+        .next_back()
+        .is_some_and(|label| label.bytes().all(|byte| byte.is_ascii_digit()))
+    {
+        return Err(bad(PLUGIN, word, "an upstream: IP[:PORT], tls://IP[:PORT], a file or a host name"));
+    }
+    Ok(Target::Host { name, port, tls })
+}
+
+fn socket_address(text: &str, port: u16) -> Option<SocketAddr> {
+    if let Ok(address) = text.parse::<SocketAddr>() {
+        return (address.port() > 0).then_some(address);
+    }
+    let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
+    if let Some((host, link)) = bare.split_once('%') {
+        let index = link.parse().ok().or_else(|| node::link_index(link))?;
+        return Some(SocketAddrV6::new(host.parse().ok()?, port, 0, index).into());
+    }
+    bare.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, port))
+}
+
+fn port_number(digits: &str) -> Option<u16> {
+    digits.parse().ok().filter(|port| *port > 0)
+}
+
+fn expected(property: &str) -> &'static str {
+    match property {
+        "except" => "NAMES...",
+        "max_fails" | "max_idle_conns" | "max_concurrent" | "max_connect_attempts" => "a number",
+        "health_check" => "DURATION [no_rec] [domain FQDN]",
+        "tls" => "[CERT KEY] [CA]",
+        "tls_servername" => "NAME",
+        "expire" | "max_age" | "read_timeout" => "DURATION",
+        "policy" => "random, round_robin or sequential",
+        "next" | "failover" => "RCODES...",
+        "resolver" => "IP[:PORT]...",
+        "source_address" => "IP",
+        _ => "no argument",
+    }
+}
+
+/// How often a file of upstreams is looked at.
+pub const FILE_INTERVAL: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,409 @@
+//! `hosts`: a table of names in memory, built aside from a file and swapped in whole.
+
+mod registry;
+mod setup;
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use hostsfile::{Found, Options, Report, Table};
+use readfile::{Look, Looked, PATIENCE, Stamp, look_at};
+use refresher::{Kept, KeptRegistry, MAX_FILE};
+use wire::{Class, Flags, Query, RType, Reply};
+
+pub use self::registry::HostsRegistry;
+pub use self::setup::HostsSpec;
+pub(crate) use self::setup::read;
+use clock::pace;
+use observe::Logger;
+use observe::counters::Tally;
+use plugin::spec::{BuildContext, Explained, Source, SourceSpec};
+use plugin::{Lookup, Moment, Tables};
+
+/// One block's view of a table.
+pub struct Hosts {
+    table: Arc<HostsTable>,
+}
+
+/// A table that follows its file; blocks with equal directives share one.
+pub struct HostsTable {
+    spec: HostsSpec,
+    current: ArcSwap<Table>,
+    /// How many entries the lines in the Corefile have.
+    inline_entries: usize,
+    /// The file's modification time in milliseconds since 1970; 0 before it was read.
+    modified_ms: AtomicU64,
+    made: Instant,
+    /// When the table that serves was built, in nanoseconds since this was made.
+    built_ns: AtomicU64,
+    state: Mutex<State>,
+    /// Who knows more about a file than it says.
+    kept: Arc<KeptRegistry>,
+}
+
+/// What the one reader of the file remembers.
+#[derive(Default)]
+struct State {
+    /// The look that goes on.
+    look: Look<io::Result<Looked>>,
+    /// What had been learned of kept names when it began.
+    since: Option<u64>,
+    /// What it found is older than what was learned meanwhile.
+    overtaken: bool,
+    seen: Option<Stamp>,
+    /// A change that looks like a write in progress: taken only if the next look finds the same.
+    doubted: Option<Stamp>,
+    next_look: Option<Instant>,
+    /// Replaced tables, dropped here and not by a worker that was still reading.
+    replaced: Vec<Arc<Table>>,
+    missing_reported: bool,
+    /// A new configuration wants the file to be looked at once, whatever `reload` says.
+    again: bool,
+    /// The text that serves, if somebody keeps its names.
+    kept_text: Option<Arc<[u8]>>,
+}
+
+impl SourceSpec for HostsSpec {
+    fn build(&self, context: &BuildContext<'_>) -> Box<dyn Source> {
+        Box::new(context.lasting.get::<HostsRegistry>().hosts(self))
+    }
+}
+
+impl Source for Hosts {
+    /// Names answer A, AAAA and PTR; another type of a known name is NODATA.
+    #[inline]
+    fn lookup<'h>(
+        &'h self,
+        _: &Moment<'_>,
+        tables: &mut Tables<'h>,
+        query: &Query<'_>,
+        reply: &mut Reply<'_>,
+        tally: Tally<'_>,
+    ) -> Lookup {
+        if query.class != Class::IN {
+            return Lookup::Pass;
+        }
+        let table = tables.table(&self.table.current);
+        match table.lookup(&query.name, query.rtype) {
+            Found::Ready { body, count } => {
+                reply.flags = Flags::AA;
+                reply.push_ready(body, [count, 0, 0]);
+                tally.add(|zone| &zone.hosts_hits);
+                Lookup::Answer
+            }
+            Found::NoData if self.goes_on(query) => Lookup::Pass,
+            Found::NoData => {
+                reply.flags = Flags::AA;
+                tally.add(|zone| &zone.hosts_hits);
+                Lookup::Answer
+            }
+            Found::Absent => {
+                let spec = &self.table.spec;
+                if !spec.zones.iter().any(|zone| query.name.is_within(zone)) {
+                    return Lookup::Pass;
+                }
+                tally.add(|zone| &zone.hosts_misses);
+                if query.rtype == RType::PTR || spec.fallthrough.through(&query.name) {
+                    Lookup::Pass
+                } else {
+                    // As CoreDNS: there is no SOA to deny the name with.
+                    Lookup::Fail(plugin::failure::Failure::NoHost)
+                }
+            }
+        }
+    }
+
+    fn explain(&self, query: &Query<'_>) -> Explained {
+        let (spec, name) = (self.table.spec(), &query.name);
+        let file = spec.file.display();
+        match self.table.knows(name, query.rtype) {
+            Some(true) => Explained::Ends(format!("{file} has {} for it", query.rtype)),
+            Some(false) if !self.goes_on(query) => {
+                Explained::Ends(format!("NODATA: {file} knows the name, but no {}", query.rtype))
+            }
+            Some(false) => Explained::Passes(None),
+            None => {
+                let within = spec.zones.iter().any(|zone| name.is_within(zone));
+                if within && query.rtype != RType::PTR && !spec.fallthrough.through(name) {
+                    return Explained::Ends(format!(
+                        "SERVFAIL: {file} does not know the name, and `fallthrough` is not written"
+                    ));
+                }
+                Explained::Passes(Some(format!("not in {file}")))
+            }
+        }
+    }
+}
+
+impl Hosts {
+    /// Whether a known name's unsupported type is for the next plugin.
+    pub(crate) fn goes_on(&self, query: &Query<'_>) -> bool {
+        let supported = matches!(query.rtype, RType::A | RType::AAAA | RType::PTR);
+        self.table.spec.fallthrough_unsupported
+            && !supported
+            && self.table.spec.fallthrough.through(&query.name)
+    }
+
+    /// The table behind it.
+    pub fn table(&self) -> &Arc<HostsTable> {
+        &self.table
+    }
+}
+
+impl HostsTable {
+    /// What the directive says.
+    pub fn spec(&self) -> &HostsSpec {
+        &self.spec
+    }
+
+    /// The table that serves.
+    pub fn current(&self) -> Arc<Table> {
+        self.current.load_full()
+    }
+
+    /// The entries served now, names and addresses counted as CoreDNS does.
+    pub fn entries(&self) -> usize {
+        self.current.load().entries()
+    }
+
+    /// The file's modification time in milliseconds since 1970, 0 if it was never read.
+    pub fn modified_ms(&self) -> u64 {
+        self.modified_ms.load(Relaxed)
+    }
+
+    /// When the table that serves was built.
+    pub fn built(&self) -> Instant {
+        self.made + Duration::from_nanos(self.built_ns.load(Relaxed))
+    }
+
+    /// Whether the table knows the name, for `explain`.
+    pub fn knows(&self, name: &wire::Name, rtype: RType) -> Option<bool> {
+        match self.current.load().lookup(name, rtype) {
+            Found::Ready { .. } => Some(true),
+            Found::NoData => Some(false),
+            Found::Absent => None,
+        }
+    }
+
+    /// Looks at the file if it is time to, and says when it will be the next time; `None` for never. Waits for a disk, for
+    /// at most [`PATIENCE`].
+    ///
+    /// A file that is gone, cannot be read or is being written leaves the table as it is: a change that would lose every
+    /// name, or whose last line has no end, is believed only when the next look finds it unchanged.
+    pub fn look(&self, now: Instant, logger: &Logger) -> Option<Instant> {
+        self.look_for(now, PATIENCE, logger)
+    }
+
+    /// As [`Self::look`], for one who has not so much patience left.
+    pub fn look_for(&self, now: Instant, patience: Duration, logger: &Logger) -> Option<Instant> {
+        let mut state = self.state();
+        let next = self.look_at(&mut state, now, patience, logger);
+        match state.look.goes_on() && patience < PATIENCE {
+            true => self.look_at(&mut state, now + PATIENCE, Duration::ZERO, logger),
+            false => next,
+        }
+    }
+
+    /// As [`Self::look`], and waits for nobody: what a look that goes on finds is for the next time.
+    pub fn glance(&self, now: Instant, logger: &Logger) -> Option<Instant> {
+        match self.state.try_lock() {
+            Ok(mut state) => self.look_at(&mut state, now, Duration::ZERO, logger),
+            // A reload waits for its disk, or refreshed names are published.
+            Err(TryLockError::WouldBlock) => Some(now + BUSY),
+            Err(TryLockError::Poisoned(state)) => {
+                self.look_at(&mut state.into_inner(), now, Duration::ZERO, logger)
+            }
+        }
+    }
+
+    fn look_at(
+        &self,
+        state: &mut State,
+        now: Instant,
+        patience: Duration,
+        logger: &Logger,
+    ) -> Option<Instant> {
+        state.replaced.retain(|table| Arc::strong_count(table) > 1);
+        if !state.look.goes_on() {
+            if self.spec.reload.is_zero() && !state.again {
+                return None;
+            }
+            if let Some(next) = state.next_look
+                && now < next
+            {
+                return Some(next);
+            }
+            let (of, seen, rests) = (self.spec.file.clone(), state.seen, pace::rests());
+            let look = move || look_at(&of, seen, MAX_FILE, pace::rest);
+            let work = move || if rests { pace::with_rests(look) } else { look() };
+            state.since = self.kept.find(&self.spec.file).map(|kept| kept.learned());
+            state.look.begin(&self.spec.file, now, work);
+        }
+        let Some(found) = state.look.take(now, patience) else { return Some(state.look.again(now)) };
+        let whole = self.took(state, found.map_err(Into::into).flatten(), now, logger);
+        if state.look.goes_on() {
+            return Some(state.look.again(now));
+        }
+        state.again = !whole;
+        if std::mem::take(&mut state.overtaken) {
+            state.next_look = None;
+            return Some(now + BUSY);
+        }
+        let interval = match self.spec.reload {
+            Duration::ZERO if !state.again => return None,
+            Duration::ZERO => AGAIN,
+            reload => reload.max(Duration::from_millis(100)),
+        };
+        state.next_look = Some(now + interval);
+        state.next_look
+    }
+
+    /// Takes what was found, if it is another file than the one seen last; false where somebody seems to be writing it.
+    fn took(&self, state: &mut State, found: io::Result<Looked>, now: Instant, logger: &Logger) -> bool {
+        let file = &self.spec.file;
+        let kept = self.kept.find(file);
+        if !state.look.goes_on() && kept.as_ref().map(|kept| kept.learned()) != state.since {
+            state.overtaken = true;
+            return false;
+        }
+        let since = state.since.unwrap_or_default();
+        let (text, stamp) = match found {
+            Ok(Looked::Text(text, stamp)) => (text, stamp),
+            Ok(Looked::Same) => {
+                state.doubted = None;
+                return true;
+            }
+            Ok(Looked::Busy) => {
+                state.doubted = None;
+                return false;
+            }
+            Err(error) => {
+                if std::mem::replace(&mut state.missing_reported, true) {
+                    return true;
+                }
+                let file = file.display();
+                match kept.filter(|_| error.kind() == io::ErrorKind::NotFound) {
+                    Some(kept) => {
+                        logger.info(
+                            Some("hosts"),
+                            &format!(
+                                "{file} does not exist; its names are refreshed, and it is written then"
+                            ),
+                        );
+                        self.serve_text(state, kept.missing(now));
+                    }
+                    None => {
+                        let outcome = match self.entries() > self.inline_entries {
+                            true => "the entries stay",
+                            false => "it has no entries, and is looked at again",
+                        };
+                        let message = format!("Cannot read {file}: {error}; {outcome}");
+                        logger.warning(Some("hosts"), &message);
+                    }
+                }
+                return true;
+            }
+        };
+        state.missing_reported = false;
+        if let Some(kept) = kept.as_ref().filter(|_| state.kept_text.as_deref() == Some(&*text)) {
+            // What we wrote, and serve: no second table of it.
+            return match kept.read(since, &text, stamp.age(clock::wall_ms()), now) {
+                Some(served) => {
+                    self.serve_text(state, served);
+                    self.saw(state, stamp);
+                    true
+                }
+                None => {
+                    state.overtaken = true;
+                    false
+                }
+            };
+        }
+        let (table, report) = self.build(&text);
+        let emptied = table.entries() == self.inline_entries && self.entries() > self.inline_entries;
+        let doubtful = state.seen.is_some() && (emptied || text.last().is_some_and(|&last| last != b'\n'));
+        if doubtful && state.doubted != Some(stamp) {
+            state.doubted = Some(stamp);
+            return false;
+        }
+        match kept.map(|kept| kept.read(since, &text, stamp.age(clock::wall_ms()), now)) {
+            Some(None) => {
+                state.overtaken = true;
+                return false;
+            }
+            Some(Some(served)) if *served != *text => self.serve_text(state, served),
+            served => {
+                state.kept_text = served.flatten();
+                self.swap(state, table);
+            }
+        }
+        self.saw(state, stamp);
+        self.report(&report, logger);
+        true
+    }
+
+    fn saw(&self, state: &mut State, stamp: Stamp) {
+        state.doubted = None;
+        state.seen = Some(stamp);
+        self.modified_ms.store(stamp.modified_ms(), Relaxed);
+    }
+
+    /// Serves what is known of the names of its file now.
+    pub fn serve(&self, kept: &Kept) {
+        let mut state = self.state();
+        self.serve_text(&mut state, kept.text());
+    }
+
+    fn serve_text(&self, state: &mut State, text: Arc<[u8]>) {
+        if state.kept_text.as_ref().is_some_and(|served| Arc::ptr_eq(served, &text) || *served == text) {
+            return;
+        }
+        // What is bad about it was told when the file was read.
+        let (table, _) = self.build(&text);
+        state.kept_text = Some(text);
+        self.swap(state, table);
+    }
+
+    fn build(&self, text: &[u8]) -> (Table, Report) {
+        let name = self.spec.file.display().to_string();
+        let sources = [
+            hostsfile::Source { name: &name, text },
+            hostsfile::Source { name: "Corefile", text: self.spec.inline.as_bytes() },
+        ];
+        Table::build_resting(&sources, &self.options(), &mut pace::step)
+    }
+
+    fn options(&self) -> Options {
+        Options { ttl: self.spec.ttl, zones: self.spec.zones.clone(), reverse: self.spec.reverse }
+    }
+
+    fn swap(&self, state: &mut State, table: Table) {
+        state.replaced.push(self.current.swap(Arc::new(table)));
+        self.built_ns.store(clock::now().duration_since(self.made).as_nanos() as u64, Relaxed);
+    }
+
+    fn report(&self, report: &Report, logger: &Logger) {
+        for line in &report.bad_lines {
+            logger.error(
+                Some("hosts"),
+                &format!("Hosts file {:?}, line {}: {}", &*line.source, line.line, line.error),
+            );
+        }
+        if report.bad_count > report.bad_lines.len() {
+            let more = report.bad_count - report.bad_lines.len();
+            logger.error(Some("hosts"), &format!("Hosts file {:?}: {more} more bad lines", self.spec.file));
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How long a file that is being written is given where `reload` sets no time.
+const AGAIN: Duration = Duration::from_secs(5);
+/// When a table is looked at again that somebody else looks at now.
+const BUSY: Duration = Duration::from_millis(100);

@@ -1,0 +1,87 @@
+//! Every hosts table: found again by its directive, counted, and looked at when its time has come.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use arc_swap::ArcSwap;
+use hostsfile::Table;
+use refresher::{Kept, KeptRegistry};
+
+use super::{Hosts, HostsSpec, HostsTable, State};
+use observe::{Families, Logger, names};
+use plugin::lasting::Keeps;
+
+/// Every hosts table, found by what its directive says.
+#[derive(Default)]
+pub struct HostsRegistry {
+    tables: Mutex<Vec<Arc<HostsTable>>>,
+    /// The files whose names are kept.
+    pub kept: Arc<KeptRegistry>,
+}
+
+impl HostsRegistry {
+    /// The table of a directive: the one that serves already, or a new one that has read its file.
+    pub fn hosts(&self, spec: &HostsSpec) -> Hosts {
+        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        // Only the registry holds what no house needs any more.
+        tables.retain(|table| Arc::strong_count(table) > 1 || table.spec == *spec);
+        if let Some(table) = tables.iter().find(|table| table.spec == *spec) {
+            // CoreDNS reads every file anew with the Corefile.
+            let mut state = table.state();
+            (state.again, state.next_look) = (true, None);
+            drop(state);
+            return Hosts { table: table.clone() };
+        }
+        let mut table = HostsTable {
+            spec: spec.clone(),
+            current: ArcSwap::from_pointee(Table::empty()),
+            inline_entries: 0,
+            modified_ms: AtomicU64::new(0),
+            made: clock::now(),
+            built_ns: AtomicU64::new(0),
+            state: Mutex::new(State { again: true, ..State::default() }),
+            kept: self.kept.clone(),
+        };
+        let (inline, _) = table.build(&[]);
+        table.inline_entries = inline.entries();
+        table.current.store(Arc::new(inline));
+        let table = Arc::new(table);
+        tables.push(table.clone());
+        Hosts { table }
+    }
+
+    /// Has every table of this file serve what is known of its names now.
+    pub fn serve(&self, kept: &Kept) {
+        for table in self.all() {
+            if table.spec().file == kept.file() {
+                table.serve(kept);
+            }
+        }
+    }
+
+    /// Every table in use.
+    pub fn all(&self) -> Vec<Arc<HostsTable>> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Keeps for HostsRegistry {
+    fn collect(&self, into: &mut Families) {
+        for table in self.all() {
+            let file = table.spec().file.display().to_string();
+            let labels = [("hostsfile", file.as_str())];
+            into.gauge(names::HOSTS_ENTRIES, &labels, table.entries() as f64);
+            let modified = table.modified_ms();
+            if modified > 0 {
+                into.gauge(names::HOSTS_RELOAD_TIMESTAMP, &[], modified as f64 / 1000.0);
+            }
+            let age = clock::now().saturating_duration_since(table.built());
+            into.gauge(names::HOSTS_TABLE_AGE, &labels, age.as_secs_f64());
+        }
+    }
+
+    fn look(&self, now: Instant, logger: &Logger) -> Option<Instant> {
+        self.all().iter().filter_map(|table| table.glance(now, logger)).min()
+    }
+}

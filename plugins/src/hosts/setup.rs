@@ -1,0 +1,337 @@
+//! `hosts`: answers from a hosts file and from lines in the Corefile.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use corefile::{Directive, Located};
+use refresh::{Families, MAX_SERVERS};
+use refresher::RefreshSpec;
+use wire::Name;
+
+use plugin::args::{Args, Result, bad, duration, flag, no_block, once, path, unknown_property, zones_or};
+use plugin::spec::{SourceSpec, Written};
+use plugin::{Fallthrough, SetupError};
+
+const PLUGIN: &str = "hosts";
+const PROPERTIES: &[&str] = &[
+    "fallthrough",
+    "fallthrough_unsupported",
+    "max_age",
+    "no_reverse",
+    "refresh",
+    "refresh_family",
+    "refresh_interval",
+    "refresh_sinkhole",
+    "refresh_via",
+    "reload",
+    "ttl",
+];
+
+/// What one `hosts` directive says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostsSpec {
+    /// The file; default /etc/hosts.
+    pub file: PathBuf,
+    /// Only names within these zones are answered; default the server block's.
+    pub zones: Vec<Name>,
+    /// Seconds; default 3600, 1 to 65535.
+    pub ttl: u32,
+    /// How often the file is looked at; default 5 s, 0 never again.
+    pub reload: Duration,
+    /// Whether addresses answer PTR; off with `no_reverse`.
+    pub reverse: bool,
+    /// Names of these zones that the table does not know go on.
+    pub fallthrough: Fallthrough,
+    /// Whether types other than A, AAAA and PTR of a known name go on, too.
+    pub fallthrough_unsupported: bool,
+    /// The lines written in the Corefile.
+    pub inline: String,
+    /// Which names of the file are kept true, and how.
+    pub refresh: RefreshSpec,
+}
+
+impl HostsSpec {
+    /// The directive without properties.
+    fn bare(file: PathBuf, zones: Vec<Name>) -> Self {
+        Self {
+            file,
+            zones,
+            ttl: 3600,
+            reload: Duration::from_secs(5),
+            reverse: true,
+            fallthrough: Fallthrough::default(),
+            fallthrough_unsupported: false,
+            inline: String::new(),
+            refresh: RefreshSpec::default(),
+        }
+    }
+}
+
+/// Reads the one `hosts` of a server block.
+pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Arc<dyn SourceSpec>> {
+    let directive = once(PLUGIN, directives)?;
+    let mut args = Args::new(PLUGIN, directive, "[FILE [ZONES...]]");
+    let file = path(written.root, args.optional().map_or("/etc/hosts", |word| &word.text));
+    let mut spec = HostsSpec::bare(file, zones_or(args.rest(), written.zones)?);
+    for property in directive.body.iter().flatten() {
+        let word = property.name.text.as_str();
+        match word {
+            "fallthrough" => spec.fallthrough.add(PLUGIN, property)?,
+            "fallthrough_unsupported" => spec.fallthrough_unsupported = flag(PLUGIN, property)?,
+            "no_reverse" => spec.reverse = !flag(PLUGIN, property)?,
+            "ttl" => {
+                let mut args = Args::new(PLUGIN, property, "a TTL in seconds, 1 to 65535");
+                spec.ttl = args.number(1..=65535, "a TTL in seconds, 1 to 65535")?;
+                args.end()?;
+            }
+            "reload" => {
+                let mut args = Args::new(PLUGIN, property, "a duration, 0 for never");
+                spec.reload = args.duration("a duration such as 5s, 0 for never")?;
+                args.end()?;
+            }
+            "max_age" | "refresh" | "refresh_family" | "refresh_interval" | "refresh_sinkhole"
+            | "refresh_via" => {
+                read_refresh(property, &mut spec.refresh)?;
+                if word == "refresh" && spec.file == Path::new("/etc/hosts") {
+                    let rule = "names are not refreshed in /etc/hosts, which is the system's; name a file of their own";
+                    return Err(Located::new(&property.name.at, SetupError::Order { plugin: PLUGIN, rule }));
+                }
+            }
+            address if address.split('%').next().is_some_and(|a| a.parse::<IpAddr>().is_ok()) => {
+                no_block(PLUGIN, property)?;
+                if spec.fallthrough.is_written() {
+                    let rule = "lines with addresses must stand before `fallthrough`";
+                    return Err(Located::new(&property.name.at, SetupError::Order { plugin: PLUGIN, rule }));
+                }
+                let names = Args::new(PLUGIN, property, "at least one name behind the address").some()?;
+                spec.inline.push_str(address);
+                for name in names {
+                    spec.inline.push(' ');
+                    spec.inline.push_str(&name.text);
+                }
+                spec.inline.push('\n');
+            }
+            _ => return Err(unknown_property(PLUGIN, property, PROPERTIES)),
+        }
+    }
+    Ok(Arc::new(spec))
+}
+
+fn read_refresh(property: &Directive, spec: &mut RefreshSpec) -> Result<()> {
+    no_block(PLUGIN, property)?;
+    match property.name.text.as_str() {
+        "refresh" => {
+            for word in Args::new(PLUGIN, property, "at least one name or list").some()? {
+                refresh::names::add(&mut spec.names, &word.text).map_err(|error| {
+                    Located::new(&word.at, SetupError::Own { plugin: PLUGIN, error: error.into() })
+                })?;
+            }
+        }
+        "refresh_family" => {
+            let mut args = Args::new(PLUGIN, property, FAMILIES);
+            let word = args.required()?;
+            spec.families = match word.text.as_str() {
+                "both" => Families::Both,
+                "prefer_ipv6" => Families::PreferIpv6,
+                "prefer_ipv4" => Families::PreferIpv4,
+                "ipv4" => Families::Ipv4,
+                "ipv6" => Families::Ipv6,
+                _ => return Err(bad(PLUGIN, word, FAMILIES)),
+            };
+            args.end()?;
+        }
+        "refresh_interval" => {
+            let mut args =
+                Args::new(PLUGIN, property, "a duration of at least 5s, and then `jitter` and a duration");
+            let word = args.required()?;
+            let interval = duration(PLUGIN, word, INTERVAL)?;
+            if interval < refresh::LEAST_INTERVAL {
+                return Err(bad(PLUGIN, word, INTERVAL));
+            }
+            let jitter = match args.optional() {
+                None => None,
+                Some(word) if word.text == "jitter" => Some(args.duration("a duration such as 60s")?),
+                Some(word) => return Err(bad(PLUGIN, word, "`jitter`")),
+            };
+            args.end()?;
+            spec.interval = Some((interval, jitter));
+        }
+        "max_age" => {
+            let mut args = Args::new(PLUGIN, property, "a duration, 0 for no limit");
+            let max_age = args.duration("a duration such as 24h, 0 for no limit")?;
+            args.end()?;
+            spec.max_age = Some(max_age).filter(|max_age| !max_age.is_zero());
+        }
+        "refresh_sinkhole" => {
+            for word in Args::new(PLUGIN, property, "at least one IP address").some()? {
+                let address = word.text.parse().map_err(|_| bad(PLUGIN, word, "an IP address"))?;
+                spec.sinkholes.push(address);
+            }
+        }
+        _ => {
+            for word in Args::new(PLUGIN, property, "at least one IP address").some()? {
+                let text = word.text.as_str();
+                let address =
+                    text.parse().or_else(|_| text.parse().map(|ip: IpAddr| SocketAddr::new(ip, 53)));
+                let address = address.map_err(|_| bad(PLUGIN, word, "an IP address, perhaps with a port"))?;
+                if spec.via.len() == MAX_SERVERS {
+                    let rule = "at most 15 servers can stand in `refresh_via`";
+                    return Err(Located::new(&word.at, SetupError::Order { plugin: PLUGIN, rule }));
+                }
+                spec.via.push(address);
+            }
+        }
+    }
+    Ok(())
+}
+
+const FAMILIES: &str = "both, prefer_ipv6, prefer_ipv4, ipv4 or ipv6";
+const INTERVAL: &str = "a duration of at least 5s";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::setup::tests::{refused, refused_properties, said, with};
+
+    /// What a row makes different from the bare directive.
+    type Change = fn(&mut HostsSpec);
+
+    fn name(text: &str) -> Name {
+        Name::from_text(text).unwrap()
+    }
+
+    fn bare() -> HostsSpec {
+        HostsSpec::bare("/etc/hosts".into(), vec![Name::ROOT])
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_coredns() {
+        let HostsSpec { ttl, reload, reverse, .. } = bare();
+        assert_eq!((ttl, reload, reverse), (3600, Duration::from_secs(5), true));
+    }
+
+    #[test]
+    fn arguments_and_properties_change_what_they_name_and_nothing_else() {
+        let rows: &[(String, Change)] = &[
+            ("hosts".into(), |_| {}),
+            ("hosts /run/h".into(), |s| s.file = "/run/h".into()),
+            ("hosts /run/h a.org 10.0.0.0/24".into(), |s| {
+                s.file = "/run/h".into();
+                s.zones = vec![name("a.org"), name("0.0.10.in-addr.arpa")];
+            }),
+            (with("hosts", "ttl 1"), |s| s.ttl = 1),
+            (with("hosts", "ttl 65535"), |s| s.ttl = 65_535),
+            (with("hosts", "reload 0"), |s| s.reload = Duration::ZERO),
+            (with("hosts", "reload 1m30s"), |s| s.reload = Duration::from_secs(90)),
+            (with("hosts", "no_reverse"), |s| s.reverse = false),
+            (with("hosts", "fallthrough"), |s| s.fallthrough.zones = vec![Name::ROOT]),
+            (with("hosts", "fallthrough a.org b.org"), |s| {
+                s.fallthrough.zones = vec![name("a.org"), name("b.org")];
+            }),
+            (with("hosts", "fallthrough_unsupported"), |s| s.fallthrough_unsupported = true),
+            (with("hosts", "192.0.2.1 a.org b.org\n2001:db8::1 a.org\nfallthrough"), |s| {
+                s.inline = "192.0.2.1 a.org b.org\n2001:db8::1 a.org\n".into();
+                s.fallthrough.zones = vec![Name::ROOT];
+            }),
+            (with("hosts /run/h", "refresh b.org A.org.\nrefresh a.org c.org"), |s| {
+                s.file = "/run/h".into();
+                s.refresh.names = vec![name("b.org"), name("a.org"), name("c.org")];
+            }),
+            (with("hosts /run/h", "refresh @azure-china"), |s| {
+                s.file = "/run/h".into();
+                let mut names = Vec::new();
+                refresh::names::add(&mut names, "@azure-china").unwrap();
+                s.refresh.names = names;
+            }),
+            (with("hosts", "refresh_interval 10m"), |s| {
+                s.refresh.interval = Some((Duration::from_secs(600), None));
+            }),
+            (with("hosts", "refresh_interval 5s jitter 0"), |s| {
+                s.refresh.interval = Some((Duration::from_secs(5), Some(Duration::ZERO)));
+            }),
+            (with("hosts", "refresh_via 192.0.2.53 192.0.2.54:54 2001:db8::53"), |s| {
+                let via = ["192.0.2.53:53", "192.0.2.54:54", "[2001:db8::53]:53"];
+                s.refresh.via = via.map(|text| text.parse().unwrap()).to_vec();
+            }),
+            (with("hosts", "refresh_family prefer_ipv4"), |s| s.refresh.families = Families::PreferIpv4),
+            (with("hosts", "max_age 24h"), |s| s.refresh.max_age = Some(Duration::from_secs(86_400))),
+            (with("hosts", "max_age 0"), |_| {}),
+            (with("hosts", "refresh_sinkhole 192.0.2.66 ::66"), |s| {
+                s.refresh.sinkholes = vec!["192.0.2.66".parse().unwrap(), "::66".parse().unwrap()];
+            }),
+            (with("hosts", "fe80::1%eth0 a.org"), |s| s.inline = "fe80::1%eth0 a.org\n".into()),
+        ];
+        for (lines, change) in rows {
+            let mut expected = bare();
+            change(&mut expected);
+            assert_eq!(said(lines), Some(expected), "{lines}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_at_its_word() {
+        refused(&[("hosts /etc/hosts a..b", "2:18: the zone `a..b` has an empty label")]);
+        refused_properties(
+            "hosts",
+            &[
+                ("ttl", "1: plugin/hosts: `ttl` wants a TTL in seconds, 1 to 65535"),
+                ("ttl 0", "5: plugin/hosts: \"0\" is not a TTL in seconds, 1 to 65535"),
+                ("ttl 65536", "5: plugin/hosts: \"65536\" is not a TTL in seconds, 1 to 65535"),
+                ("ttl 5s", "5: plugin/hosts: \"5s\" is not a TTL in seconds, 1 to 65535"),
+                (
+                    "ttl 5 6",
+                    "7: plugin/hosts: unexpected argument \"6\"; `ttl` wants a TTL in seconds, 1 to 65535",
+                ),
+                ("reload", "1: plugin/hosts: `reload` wants a duration, 0 for never"),
+                ("reload 5", "8: plugin/hosts: \"5\" is not a duration such as 5s, 0 for never"),
+                ("reload -5s", "8: plugin/hosts: \"-5s\" is not a duration such as 5s, 0 for never"),
+                (
+                    "no_reverse yes",
+                    "12: plugin/hosts: unexpected argument \"yes\"; `no_reverse` wants no argument",
+                ),
+                ("fallthrough a..b", "13: the zone `a..b` has an empty label"),
+                ("fallthrough {\nx\n}", "1: plugin/hosts: `fallthrough` has no sub-block; remove the braces"),
+                ("192.0.2.1", "1: plugin/hosts: `192.0.2.1` wants at least one name behind the address"),
+                ("fallthru", "1: plugin/hosts: unknown property \"fallthru\"; did you mean `fallthrough`?"),
+                ("refresh", "1: plugin/hosts: `refresh` wants at least one name or list"),
+                (
+                    "refresh a..b",
+                    "9: plugin/hosts: \"a..b\" is not a host name: letters, digits, `-` and `_` in labels of 1 to 63",
+                ),
+                (
+                    "refresh @azure",
+                    "9: plugin/hosts: there is no list \"@azure\"; there are @azure-public, @azure-usgov, @azure-china",
+                ),
+                (
+                    "refresh a.org",
+                    "1: plugin/hosts: names are not refreshed in /etc/hosts, which is the system's; name a file of their own",
+                ),
+                ("refresh_interval 4s", "18: plugin/hosts: \"4s\" is not a duration of at least 5s"),
+                ("refresh_interval 5s 5s", "21: plugin/hosts: \"5s\" is not `jitter`"),
+                (
+                    "refresh_via dns.org",
+                    "13: plugin/hosts: \"dns.org\" is not an IP address, perhaps with a port",
+                ),
+                (
+                    "refresh_family inet",
+                    "16: plugin/hosts: \"inet\" is not both, prefer_ipv6, prefer_ipv4, ipv4 or ipv6",
+                ),
+                ("max_age x", "9: plugin/hosts: \"x\" is not a duration such as 24h, 0 for no limit"),
+                ("refresh_sinkhole x", "18: plugin/hosts: \"x\" is not an IP address"),
+                (
+                    "192.0.2.256 a",
+                    &format!(
+                        "1: plugin/hosts: unknown property \"192.0.2.256\"; expected {}",
+                        PROPERTIES.join(", ")
+                    ),
+                ),
+            ],
+        );
+        refused(&[(
+            "hosts {\nttl 5\nfallthrough\n192.0.2.1 a\n}",
+            "5:1: plugin/hosts: lines with addresses must stand before `fallthrough`",
+        )]);
+    }
+}

@@ -1,0 +1,38 @@
+//! The plugins, a folder each: setup, handler, counters, line of `explain`, tests and page. No folder imports another's.
+//!
+//! [`table`] has a row for each, in the order in which they act; [`setup`] reads a Corefile by it.
+
+mod admin_address;
+pub mod setup;
+pub mod table;
+#[cfg(test)]
+mod testing;
+mod text;
+pub mod zonetext;
+
+pub mod acl;
+pub mod bind;
+pub mod bufsize;
+pub mod cache;
+pub mod debug;
+pub mod errors;
+pub mod forward;
+pub mod header;
+pub mod health;
+pub mod hosts;
+pub mod loadbalance;
+pub mod log;
+pub mod r#loop;
+pub mod metadata;
+pub mod minimal;
+pub mod multisocket;
+pub mod nsid;
+pub mod prometheus;
+pub mod ready;
+pub mod reload;
+pub mod rewrite;
+pub mod root;
+pub mod template;
+pub mod timeouts;
+pub mod tls;
+pub mod whoami;

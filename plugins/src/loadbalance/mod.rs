@@ -1,0 +1,253 @@
+//! `loadbalance`: in which order addresses are told.
+
+mod weighted;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use corefile::Directive;
+use ipnet::IpNet;
+use rand::seq::SliceRandom as _;
+use wire::{Message, RType, Rcode, Rr, Section};
+
+use plugin::Moment;
+use plugin::args::{Args, Result, bad, once, path, unknown_property};
+use plugin::spec::{BuildContext, StepSpec, Written};
+use plugin::step::{Back, Inward, Sought, Step, Told, Wishes};
+use weighted::{WeightFiles, Weights};
+
+/// What `loadbalance` says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct LoadbalanceSpec {
+    policy: Policy,
+    /// Networks whose addresses come first, in this order.
+    prefer: Vec<IpNet>,
+}
+
+/// How an order is found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Policy {
+    /// At random.
+    RoundRobin,
+    /// One is drawn by weight to be the first; `reload` says how often the file is looked at, never if it is 0.
+    Weighted { file: PathBuf, reload: Duration },
+}
+
+/// Reads the one `loadbalance` of a server block.
+pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Arc<dyn StepSpec>> {
+    Ok(Arc::new(LoadbalanceSpec::read(directives, written.root)?))
+}
+
+impl StepSpec for LoadbalanceSpec {
+    fn build(&self, context: &BuildContext<'_>) -> Arc<dyn Step> {
+        let weights = match &self.policy {
+            Policy::RoundRobin => None,
+            Policy::Weighted { file, reload } => {
+                Some(context.lasting.get::<WeightFiles>().follow(file, *reload))
+            }
+        };
+        Arc::new(Loadbalance { spec: self.clone(), weights })
+    }
+}
+
+impl LoadbalanceSpec {
+    /// Reads the one `loadbalance` of a server block.
+    fn read(directives: &[&Directive], root: Option<&Path>) -> Result<Self> {
+        let directive = once(PLUGIN, directives)?;
+        let mut args = Args::new(PLUGIN, directive, "[round_robin | weighted FILE]");
+        let mut policy = match args.optional() {
+            None => Policy::RoundRobin,
+            Some(word) => match word.text.as_str() {
+                "round_robin" => Policy::RoundRobin,
+                "weighted" => Policy::Weighted { file: path(root, &args.required()?.text), reload: RELOAD },
+                _ => return Err(bad(PLUGIN, word, "a policy: round_robin or weighted")),
+            },
+        };
+        args.end()?;
+        let mut prefer = Vec::new();
+        for property in directive.body.iter().flatten() {
+            match (property.name.text.as_str(), &mut policy) {
+                ("prefer", _) => {
+                    for word in Args::new(PLUGIN, property, "networks, such as 10.0.0.0/8").some()? {
+                        let network =
+                            word.text.parse().map_err(|_| bad(PLUGIN, word, "a network, such as 10.0.0.0/8"));
+                        prefer.push(network?);
+                    }
+                }
+                ("reload", Policy::Weighted { reload, .. }) => {
+                    let mut args = Args::new(PLUGIN, property, "a duration such as 30s; 0s for never");
+                    *reload = args.duration("a duration such as 30s; 0s for never")?;
+                    args.end()?;
+                }
+                (_, Policy::RoundRobin) => return Err(unknown_property(PLUGIN, property, &["prefer"])),
+                _ => return Err(unknown_property(PLUGIN, property, &["prefer", "reload"])),
+            }
+        }
+        Ok(Self { policy, prefer })
+    }
+}
+
+/// The step of one server block.
+#[derive(Debug)]
+struct Loadbalance {
+    spec: LoadbalanceSpec,
+    /// Of `weighted`.
+    weights: Option<Arc<Weights>>,
+}
+
+impl Step for Loadbalance {
+    fn inward<'s>(&'s self, _: &mut Sought<'_>, _: &Moment<'_>) -> Inward<'s> {
+        Inward::Back(Box::new(self))
+    }
+
+    fn explain(&self, _: &mut Sought<'_>, _: Option<IpAddr>) -> Option<String> {
+        Some(match &self.spec.policy {
+            Policy::RoundRobin => "addresses are told in random order".to_owned(),
+            Policy::Weighted { file, .. } => {
+                format!("the first address is drawn by the weights in {}", file.display())
+            }
+        })
+    }
+}
+
+impl Back for &Loadbalance {
+    fn back(&self, sought: &Sought<'_>, _: &Moment<'_>, told: &mut Message, _: &mut dyn Wishes) -> Told {
+        let asked = sought.asked().rtype;
+        if told.rcode != Rcode::NOERROR || matches!(asked, RType::AXFR | RType::IXFR) {
+            return Told::Done;
+        }
+        let mut random = rand::rng();
+        match &self.weights {
+            None => {
+                for section in [Section::Answer, Section::Authority, Section::Additional] {
+                    arrange(told, section, |addresses, mx| {
+                        addresses.shuffle(&mut random);
+                        mx.shuffle(&mut random);
+                    });
+                }
+            }
+            Some(weights) if matches!(asked, RType::A | RType::AAAA | RType::SRV) => {
+                for section in [Section::Answer, Section::Additional] {
+                    arrange(told, section, |addresses, _| weights.draw(addresses, &mut random));
+                }
+            }
+            Some(_) => {}
+        }
+        if !self.spec.prefer.is_empty() {
+            let rank = |rr: &Rr| {
+                let address = address(rr);
+                self.spec
+                    .prefer
+                    .iter()
+                    .position(|network| address.is_some_and(|address| network.contains(&address)))
+            };
+            for section in [Section::Answer, Section::Additional] {
+                arrange(told, section, |addresses, _| {
+                    addresses.sort_by_key(|rr| rank(rr).unwrap_or(usize::MAX))
+                });
+            }
+        }
+        Told::Done
+    }
+}
+
+/// Brings a section into the order aliases, others, addresses, mail exchangers, the last two as `order` leaves them.
+fn arrange(told: &mut Message, section: Section, order: impl FnOnce(&mut [Rr], &mut [Rr])) {
+    let Some(start) = told.records.iter().position(|rr| rr.section == section) else { return };
+    let count = told.section(section).count();
+    let records = &mut told.records[start..start + count];
+    let place = |rr: &Rr| match rr.rtype {
+        RType::CNAME => 0,
+        RType::A | RType::AAAA => 2,
+        RType::MX => 3,
+        _ => 1,
+    };
+    records.sort_by_key(place);
+    let addresses = records.partition_point(|rr| place(rr) < 2);
+    let mx = records.partition_point(|rr| place(rr) < 3);
+    let (before, mx) = records.split_at_mut(mx);
+    order(&mut before[addresses..], mx);
+}
+
+/// The address in a record.
+fn address(rr: &Rr) -> Option<IpAddr> {
+    match rr.rtype {
+        RType::A => <[u8; 4]>::try_from(&*rr.data).ok().map(|octets| Ipv4Addr::from(octets).into()),
+        RType::AAAA => <[u8; 16]>::try_from(&*rr.data).ok().map(|octets| Ipv6Addr::from(octets).into()),
+        _ => None,
+    }
+}
+
+const PLUGIN: &str = "loadbalance";
+/// How often a file of weights is looked at unless told otherwise.
+const RELOAD: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Others, a, packet, read, through};
+    use wire::Name;
+
+    fn spec(lines: &str) -> std::result::Result<LoadbalanceSpec, String> {
+        read(lines, |directives| LoadbalanceSpec::read(directives, Some(Path::new("/srv"))))
+    }
+
+    #[test]
+    fn policies_and_networks_are_read() {
+        let weighted = |seconds| Policy::Weighted {
+            file: PathBuf::from("/srv/w"),
+            reload: Duration::from_secs(seconds),
+        };
+        for (lines, policy) in [
+            ("loadbalance", Policy::RoundRobin),
+            ("loadbalance round_robin", Policy::RoundRobin),
+            ("loadbalance weighted w", weighted(30)),
+            ("loadbalance weighted w {\nreload 0s\n}", weighted(0)),
+            ("loadbalance weighted w {\nreload 2m\nprefer 10.0.0.0/8\n}", weighted(120)),
+        ] {
+            assert_eq!(spec(lines).unwrap().policy, policy, "{lines}");
+        }
+        for (lines, error) in [
+            (
+                "loadbalance best",
+                "2:13: plugin/loadbalance: \"best\" is not a policy: round_robin or weighted",
+            ),
+            (
+                "loadbalance weighted",
+                "2:1: plugin/loadbalance: `loadbalance` wants [round_robin | weighted FILE]",
+            ),
+            (
+                "loadbalance {\nreload 1s\n}",
+                "3:1: plugin/loadbalance: unknown property \"reload\"; expected prefer",
+            ),
+            (
+                "loadbalance {\nprefer 10.0.0.1\n}",
+                "3:8: plugin/loadbalance: \"10.0.0.1\" is not a network, such as 10.0.0.0/8",
+            ),
+        ] {
+            assert_eq!(spec(lines).unwrap_err(), format!("Corefile:{error}"), "{lines}");
+        }
+    }
+
+    #[test]
+    fn aliases_come_first_and_near_addresses_before_others() {
+        let step = Loadbalance {
+            spec: spec("loadbalance {\nprefer 192.0.2.4/32 192.0.2.2/32\n}").unwrap(),
+            weights: None,
+        };
+        let alias = Rr::new(Section::Answer, &Name::ROOT, RType::CNAME, 1, b"\x01x\0");
+        let mut records: Vec<Rr> = (1..=4).map(|last| a("x", 1, [192, 0, 2, last])).collect();
+        records.push(alias);
+        let message = Message { records, ..Message::default() };
+        let asked = packet("x", RType::A);
+        for _ in 0..20 {
+            let told =
+                through(&step, "192.0.2.9", &asked, |_| message.clone(), &mut Others::default()).1.unwrap();
+            let last: Vec<u8> = told.records.iter().map(|rr| rr.data[rr.data.len() - 1]).collect();
+            assert_eq!((told.records[0].rtype, &last[1..3]), (RType::CNAME, &[4, 2][..]));
+            assert_eq!(told.records.len(), 5);
+        }
+    }
+}

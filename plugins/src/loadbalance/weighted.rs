@@ -1,0 +1,200 @@
+//! `loadbalance weighted FILE`: addresses with weights, by name.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use rand::Rng;
+use readfile::{Look, ReadError};
+use wire::{Name, Rr};
+
+use super::address;
+use observe::Logger;
+use plugin::lasting::Keeps;
+
+/// One file's weights, as they are now.
+#[derive(Debug)]
+pub(super) struct Weights {
+    file: PathBuf,
+    /// Zero: the file is read once.
+    reload: Duration,
+    current: ArcSwap<Table>,
+}
+
+type Table = HashMap<Name, HashMap<IpAddr, u8>>;
+
+/// Every file of weights that a server block follows.
+#[derive(Debug, Default)]
+pub(super) struct WeightFiles(Mutex<Vec<Followed>>);
+
+#[derive(Debug)]
+struct Followed {
+    weights: Weak<Weights>,
+    look: Look<Result<Vec<u8>, ReadError>>,
+    text: Option<Vec<u8>>,
+    failed: bool,
+    next: Option<Instant>,
+}
+
+impl Weights {
+    /// Draws one of the addresses by weight and puts it first. An address that the file does not have weighs 1.
+    pub(super) fn draw(&self, addresses: &mut [Rr], random: &mut impl Rng) {
+        if addresses.len() < 2 {
+            return;
+        }
+        let table = self.current.load();
+        let weight = |rr: &Rr| {
+            let of_name = table.get(&rr.name()).zip(address(rr));
+            of_name.and_then(|(known, ip)| known.get(&ip)).map_or(1, |weight| u32::from(*weight))
+        };
+        let weights: Vec<u32> = addresses.iter().map(weight).collect();
+        let sum = weights.iter().sum();
+        let mut left = random.random_range(0..sum);
+        let drawn = weights.iter().position(|weight| match left.checked_sub(*weight) {
+            Some(rest) => {
+                left = rest;
+                false
+            }
+            None => true,
+        });
+        addresses.swap(0, drawn.unwrap_or(0));
+    }
+}
+
+impl WeightFiles {
+    /// The weights of `file`, read at the next look.
+    pub(super) fn follow(&self, file: &Path, reload: Duration) -> Arc<Weights> {
+        let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = |weights: &Arc<Weights>| weights.file == file && weights.reload == reload;
+        if let Some(weights) = files.iter().filter_map(|followed| followed.weights.upgrade()).find(same) {
+            return weights;
+        }
+        // Another reload of the same file goes on with what is known of it.
+        let of_file = |weights: &Arc<Weights>| weights.file == file;
+        let known = files.iter().filter_map(|followed| followed.weights.upgrade()).find(of_file);
+        let current = known.map(|known| known.current.load_full()).unwrap_or_default();
+        let weights = Arc::new(Weights { file: file.to_owned(), reload, current: ArcSwap::from(current) });
+        let weak = Arc::downgrade(&weights);
+        let next = Some(clock::now());
+        files.push(Followed { weights: weak, look: Look::default(), text: None, failed: false, next });
+        weights
+    }
+}
+
+impl Keeps for WeightFiles {
+    /// A file that cannot be read, or has a bad line, changes nothing, and that is said once.
+    fn look(&self, now: Instant, logger: &Logger) -> Option<Instant> {
+        let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        files.retain(|followed| followed.weights.strong_count() > 0);
+        for followed in files.iter_mut().filter(|followed| followed.next.is_some_and(|next| next <= now)) {
+            let Some(weights) = followed.weights.upgrade() else { continue };
+            let file = weights.file.clone();
+            followed.look.begin(&weights.file, now, move || readfile::read(&file, LARGEST));
+            if let Some(came) = followed.look.take(now, Duration::ZERO) {
+                let read = came.and_then(|read| read).map_err(|error| error.to_string());
+                followed.apply(read, &weights, logger);
+            }
+            followed.next = match followed.look.goes_on() {
+                true => Some(followed.look.again(now)),
+                false => (!weights.reload.is_zero()).then(|| now + weights.reload.max(LEAST_RELOAD)),
+            };
+        }
+        files.iter().filter_map(|followed| followed.next).min()
+    }
+}
+
+impl Followed {
+    fn apply(&mut self, read: Result<Vec<u8>, String>, weights: &Weights, logger: &Logger) {
+        let file = weights.file.display();
+        let outcome = match read {
+            Ok(text) if self.text.as_ref() == Some(&text) => {
+                self.failed = false;
+                return;
+            }
+            Ok(text) => {
+                let table = parse(&String::from_utf8_lossy(&text));
+                self.text = Some(text);
+                table
+            }
+            Err(error) => Err(error),
+        };
+        match outcome {
+            Ok(table) => {
+                self.failed = false;
+                weights.current.store(Arc::new(table));
+                logger.info(Some("loadbalance"), &format!("Successfully reloaded weight file {file}"));
+            }
+            Err(error) if !std::mem::replace(&mut self.failed, true) => {
+                logger.error(
+                    Some("loadbalance"),
+                    &format!("cannot use the weight file {file}: {error}; the weights stay"),
+                );
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+/// Reads `NAME` lines, each followed by lines `ADDRESS WEIGHT`, 1 to 255; `#` begins a comment line.
+fn parse(text: &str) -> Result<Table, String> {
+    let mut table = Table::default();
+    let mut name = None;
+    for (line, text) in (1..).zip(text.lines()) {
+        let text = text.trim();
+        if text.is_empty() || text.starts_with('#') {
+            continue;
+        }
+        match text.split_whitespace().collect::<Vec<_>>()[..] {
+            [word] => {
+                if word.parse::<IpAddr>().is_ok() {
+                    return Err(format!("line {line}: {word} has no weight; expected ADDRESS WEIGHT"));
+                }
+                let owner =
+                    Name::from_text(word).map_err(|error| format!("line {line}: {word:?}: {error}"))?;
+                table.entry(owner).or_default();
+                name = Some(owner);
+            }
+            [address, weight] => {
+                let ip =
+                    address.parse().map_err(|_| format!("line {line}: {address:?} is not an address"))?;
+                let weight = weight.parse().ok().filter(|weight| *weight > 0);
+                let weight = weight.ok_or_else(|| format!("line {line}: a weight is 1 to 255"))?;
+                let owner = name.ok_or_else(|| format!("line {line}: no name stands before this address"))?;
+                table.entry(owner).or_default().insert(ip, weight);
+            }
+            _ => return Err(format!("line {line}: expected NAME, or ADDRESS WEIGHT")),
+        }
+    }
+    Ok(table)
+}
+
+/// Octets of a file.
+const LARGEST: u64 = 1 << 20;
+/// More often nobody looks.
+const LEAST_RELOAD: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_names_weights_or_the_line_that_does_not() {
+        let table = parse("# weights\nwww.example.org\n192.0.2.1 3\n 2001:db8::1\t1\n\nWWW.example.org.\n192.0.2.2 255\nb\n").unwrap();
+        let www = &table[&Name::from_text("www.example.org").unwrap()];
+        assert_eq!(www.len(), 3);
+        assert_eq!(www[&"192.0.2.2".parse::<IpAddr>().unwrap()], 255);
+        for (text, error) in [
+            ("192.0.2.1 3\n", "line 1: no name stands before this address"),
+            ("a\n192.0.2.1\n", "line 2: 192.0.2.1 has no weight; expected ADDRESS WEIGHT"),
+            ("a\n\n192.0.2.1 0\n", "line 3: a weight is 1 to 255"),
+            ("a\n192.0.2.1 256\n", "line 2: a weight is 1 to 255"),
+            ("a\n192.0.2 1\n", "line 2: \"192.0.2\" is not an address"),
+            ("a b c\n", "line 1: expected NAME, or ADDRESS WEIGHT"),
+        ] {
+            assert_eq!(parse(text), Err(error.to_owned()), "{text:?}");
+        }
+    }
+}

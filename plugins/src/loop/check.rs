@@ -1,0 +1,214 @@
+//! Asks every upstream of a block with `loop` whether it leads back here.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use forwarder::{Chain, Group, Upstream};
+use rand::Rng as _;
+use tokio::net::UdpSocket;
+use wire::{Flags, Name};
+
+use super::Watch;
+use observe::Logger;
+
+/// Probes a block's upstreams as long as `server` lives; what is found is logged and, for a loop, the upstream is taken out
+/// of its stanza while it lasts.
+pub async fn probe(watch: Watch, chain: Arc<Chain>, server: Weak<impl Send + Sync>, logger: Logger) {
+    let Some(zone) = watch.zones().first().copied() else { return };
+    let mut stanzas: Vec<Stanza> = chain.groups().iter().map(Stanza::new).collect();
+    loop {
+        let mut probes = Vec::new();
+        let mut targets = Vec::new();
+        for upstream in stanzas.iter().flat_map(|stanza| stanza.upstreams.iter()) {
+            let Some(name) = probe_name(&zone) else { return };
+            probes.push((name, targets.len()));
+            targets.push(upstream.clone());
+        }
+        watch.start(probes.clone());
+        // A datagram may be lost, here or on its way back.
+        for pause in PAUSES {
+            for (name, index) in &probes {
+                // Over TLS a loop would need our own certificate. A probe that cannot be sent finds nothing.
+                if targets[*index].tls().is_none() && !watch.has_seen(*index) {
+                    let _ = send(&targets[*index], name).await;
+                }
+            }
+            tokio::time::sleep(pause).await;
+        }
+        let seen = watch.stop();
+        if server.strong_count() == 0 {
+            return;
+        }
+        let (mut first, mut anew) = (0, false);
+        for stanza in &mut stanzas {
+            let count = stanza.upstreams.len();
+            let seen: Vec<bool> = (first..first + count).map(|index| seen.contains(&index)).collect();
+            first += count;
+            let looping = stanza.judge(&seen);
+            anew |= stanza.apply(looping, &zone, &logger);
+        }
+        if anew {
+            continue;
+        }
+        if seen.is_empty() && !stanzas.iter().any(|stanza| stanza.looping.contains(&true)) {
+            return;
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+/// What a stanza's Corefile says, and which of it was found to lead back here.
+struct Stanza {
+    group: Arc<Group>,
+    upstreams: Arc<Vec<Arc<Upstream>>>,
+    looping: Vec<bool>,
+    /// Rounds in a row in which nothing came back from it.
+    clean: Vec<u32>,
+}
+
+impl Stanza {
+    fn new(group: &Arc<Group>) -> Self {
+        let upstreams = group.upstreams();
+        let count = upstreams.len();
+        Self { group: group.clone(), upstreams, looping: vec![false; count], clean: vec![0; count] }
+    }
+
+    /// Which upstreams lead back here after a round in which that was `seen` of some: one is out as soon as it was seen,
+    /// and in again after a few rounds in which it was not, for a probe that is lost is no proof.
+    fn judge(&mut self, seen: &[bool]) -> Vec<bool> {
+        for (clean, seen) in self.clean.iter_mut().zip(seen) {
+            *clean = if *seen { 0 } else { clean.saturating_add(1) };
+        }
+        let still = self.looping.iter().zip(&self.clean).map(|(was, clean)| *was && *clean < CLEAN_ROUNDS);
+        seen.iter().zip(still).map(|(seen, still)| *seen || still).collect()
+    }
+
+    /// Whether the stanza still asks whom it was left with.
+    fn is_ours(&self) -> bool {
+        let left = self.upstreams.iter().zip(&self.looping).filter(|(_, looping)| !**looping);
+        let now = self.group.upstreams();
+        left.clone().count() == now.len()
+            && left.zip(now.iter()).all(|((ours, _), theirs)| Arc::ptr_eq(ours, theirs))
+    }
+
+    /// Takes upstreams that lead back here out of the stanza, and puts back those that no longer do. `true`: a followed
+    /// file or name has given it other upstreams meanwhile, and they are to be looked at.
+    fn apply(&mut self, looping: Vec<bool>, zone: &Name, logger: &Logger) -> bool {
+        if !self.is_ours() {
+            *self = Self::new(&self.group);
+            return true;
+        }
+        if looping == self.looping {
+            return false;
+        }
+        for (upstream, (was, is)) in self.upstreams.iter().zip(self.looping.iter().zip(&looping)) {
+            let address = upstream.address();
+            match (was, is) {
+                (false, true) => logger.error(
+                    Some("loop"),
+                    &format!(
+                        "Loop (127.0.0.1 -> {address}) detected for zone {:?}: the upstream {address} sends our queries \
+                         back to us; it is not asked while it does",
+                        zone.to_string()
+                    ),
+                ),
+                (true, false) => {
+                    logger.info(Some("loop"), &format!("the upstream {address} no longer sends our queries back"));
+                }
+                _ => {}
+            }
+        }
+        let keep = self.upstreams.iter().zip(&looping).filter(|(_, looping)| !**looping);
+        if self.group.set_upstreams(keep.map(|(upstream, _)| upstream.clone()).collect()).is_ok() {
+            self.looping = looping;
+        }
+        false
+    }
+}
+
+/// `<random>.<random>.ZONE`, as CoreDNS's; 128 bits that nobody outside can guess.
+fn probe_name(zone: &Name) -> Option<Name> {
+    let [first, second]: [u64; 2] = rand::rng().random();
+    let zone = zone.to_string();
+    Name::from_text(&format!("{first}.{second}.{}", zone.trim_start_matches('.'))).ok()
+}
+
+async fn send(upstream: &Upstream, name: &Name) -> std::io::Result<()> {
+    let address = upstream.address();
+    let source = upstream.source().unwrap_or_else(|| match address {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    });
+    let socket = UdpSocket::bind((source, 0)).await?;
+    socket.connect(address).await?;
+    let mut query = Vec::with_capacity(64);
+    query.extend_from_slice(&rand::rng().random::<u16>().to_be_bytes());
+    query.extend_from_slice(&Flags::RD.to_be_bytes());
+    query.extend_from_slice(&[0, 1, 0, 0, 0, 0, 0, 0]);
+    query.extend_from_slice(name.as_wire());
+    query.extend_from_slice(&wire::RType::HINFO.0.to_be_bytes());
+    query.extend_from_slice(&wire::Class::IN.0.to_be_bytes());
+    socket.send(&query).await.map(drop)
+}
+
+/// A probe is sent once for each of these, and listened for as long; 2 s after the last one an upstream that has sent
+/// nothing back has an answer's worth of delay.
+const PAUSES: [Duration; 3] =
+    [Duration::from_millis(500), Duration::from_millis(500), Duration::from_secs(2)];
+/// How long until an upstream that leads back here is tried again.
+const AGAIN: Duration = Duration::from_secs(10);
+/// Rounds without anything coming back after which it is asked again: three probes each, so nine were lost or none.
+const CLEAN_ROUNDS: u32 = 3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use scene::Scene;
+
+    #[test]
+    fn upstreams_that_a_file_brings_are_looked_at_whatever_those_before_do() {
+        let scene = Scene::new(". {\nbind 127.0.0.1\nforward . 192.0.2.1 192.0.2.2\n}\n");
+        let dial = scene.house.blocks[0].pipeline.dial().unwrap();
+        let mut stanza = Stanza::new(&dial.chain.groups()[0]);
+        let looked_at =
+            |stanza: &Stanza| stanza.upstreams.iter().map(|of| of.address().to_string()).collect::<Vec<_>>();
+        let logger = &scene.shared.logger;
+        assert!(!stanza.apply(vec![true, false], &Name::ROOT, logger));
+        assert_eq!(stanza.group.upstreams().len(), 1, "the first is not asked while it leads back");
+        assert!(!stanza.apply(vec![true, false], &Name::ROOT, logger));
+        let new = scene.shared.upstreams.upstream("192.0.2.3:53".parse().unwrap(), None, None);
+        stanza.group.set_upstreams(vec![new]).unwrap();
+        // The old one leads back as before; the new one may do so as well.
+        assert!(stanza.apply(vec![true, false], &Name::ROOT, logger));
+        assert_eq!(
+            (looked_at(&stanza), &stanza.looping[..]),
+            (vec!["192.0.2.3:53".to_owned()], &[false][..])
+        );
+    }
+
+    #[test]
+    fn an_upstream_goes_at_once_and_comes_back_after_three_clean_rounds() {
+        let spec = forwarder::GroupSpec::default();
+        let group = Arc::new(Group::new(spec, Vec::new(), Arc::default()).unwrap());
+        let mut stanza = Stanza { looping: vec![false; 2], clean: vec![0; 2], ..Stanza::new(&group) };
+        let mut round = |first, second| {
+            stanza.looping = stanza.judge(&[first, second]);
+            [stanza.looping[0], stanza.looping[1]]
+        };
+        for (first, second, out) in [
+            (false, false, [false, false]),
+            (true, false, [true, false]),
+            (false, false, [true, false]),
+            (false, true, [true, true]),
+            // One probe of six came back after all: from here on anew.
+            (true, false, [true, true]),
+            (false, false, [true, true]),
+            (false, false, [true, false]),
+            (false, false, [false, false]),
+            (false, false, [false, false]),
+        ] {
+            assert_eq!(round(first, second), out);
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! `loop`: notices that an upstream sends our own queries back to us.
+//!
+//! At start, and again after each reload, every upstream is asked for a name that nobody can guess. If that query comes
+//! in at one of our own listeners, the upstream leads back here: it is taken out of its stanza and that is said. Nothing that comes
+//! from the network can end the process.
+
+mod check;
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use corefile::Directive;
+use wire::{Name, Query, RType, Reply};
+
+pub use check::probe;
+use observe::counters::Tally;
+use plugin::args::{Result, bare};
+use plugin::spec::{BuildContext, Explained, Source, SourceSpec, Written};
+use plugin::{Lookup, Moment, Tables};
+
+/// Stands in a block: its upstreams are probed.
+#[derive(Debug, Clone, Copy)]
+pub struct LoopSpec;
+
+/// Reads the one `loop` of a server block.
+pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn SourceSpec>> {
+    bare("loop", directives)?;
+    Ok(Arc::new(LoopSpec))
+}
+
+impl SourceSpec for LoopSpec {
+    fn build(&self, context: &BuildContext<'_>) -> Box<dyn Source> {
+        Box::new(Watch::new(context.zones.to_vec()))
+    }
+}
+
+/// What one block watches for; whoever has a copy sees the same.
+#[derive(Debug, Clone)]
+pub struct Watch {
+    zones: Arc<[Name]>,
+    seen: Arc<Seen>,
+}
+
+/// What is watched for, and what came.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Names that were asked of upstreams and are still watched for; with the place in the list of the upstream asked.
+    probes: Mutex<Vec<(Name, usize)>>,
+    watching: AtomicBool,
+    upstreams: Mutex<Vec<usize>>,
+}
+
+impl Watch {
+    /// Watches for nothing yet.
+    pub fn new(zones: Vec<Name>) -> Self {
+        Self { zones: zones.into(), seen: Arc::default() }
+    }
+
+    /// The zones whose queries would go round in circles.
+    pub fn zones(&self) -> &[Name] {
+        &self.zones
+    }
+
+    /// From now on the names in `probes` mean that the upstream with that number leads back here.
+    pub fn start(&self, probes: Vec<(Name, usize)>) {
+        *self.seen.probes.lock().unwrap_or_else(PoisonError::into_inner) = probes;
+        self.seen.watching.store(true, Relaxed);
+    }
+
+    /// Whether this upstream was seen to lead back here since [`Watch::start`].
+    pub fn has_seen(&self, upstream: usize) -> bool {
+        self.seen.upstreams.lock().unwrap_or_else(PoisonError::into_inner).contains(&upstream)
+    }
+
+    /// Stops watching and tells which upstreams lead back here.
+    pub fn stop(&self) -> Vec<usize> {
+        self.seen.watching.store(false, Relaxed);
+        self.seen.probes.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        std::mem::take(&mut *self.seen.upstreams.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    #[cold]
+    fn notice(&self, query: &Query<'_>) {
+        let probes = self.seen.probes.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, upstream)) = probes.iter().find(|(name, _)| *name == query.name) {
+            let mut seen = self.seen.upstreams.lock().unwrap_or_else(PoisonError::into_inner);
+            if !seen.contains(upstream) {
+                seen.push(*upstream);
+            }
+        }
+    }
+}
+
+impl Source for Watch {
+    /// Passes every query on, noting ours.
+    #[inline]
+    fn lookup<'h>(
+        &'h self,
+        _: &Moment<'_>,
+        _: &mut Tables<'h>,
+        query: &Query<'_>,
+        _: &mut Reply<'_>,
+        _: Tally<'_>,
+    ) -> Lookup {
+        if query.rtype == RType::HINFO && self.seen.watching.load(Relaxed) {
+            self.notice(query);
+        }
+        Lookup::Pass
+    }
+
+    fn explain(&self, _: &Query<'_>) -> Explained {
+        Explained::Passes(None)
+    }
+}

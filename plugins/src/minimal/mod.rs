@@ -1,0 +1,86 @@
+//! `minimal`: a positive answer without authority and additional section.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use corefile::Directive;
+use wire::{Message, RType, Rcode, Section};
+
+use plugin::Moment;
+use plugin::args::{Result, bare};
+use plugin::spec::{BuildContext, StepSpec, Written};
+use plugin::step::{Back, Inward, Sought, Step, Told, Wishes};
+
+/// The step; it has nothing to set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Minimal;
+
+/// Reads the one `minimal` of a server block.
+pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn StepSpec>> {
+    bare("minimal", directives)?;
+    Ok(Arc::new(Minimal))
+}
+
+impl StepSpec for Minimal {
+    fn build(&self, _: &BuildContext<'_>) -> Arc<dyn Step> {
+        Arc::new(Self)
+    }
+}
+
+impl Step for Minimal {
+    fn inward<'s>(&'s self, _: &mut Sought<'_>, _: &Moment<'_>) -> Inward<'s> {
+        Inward::Back(Box::new(Self))
+    }
+
+    fn explain(&self, _: &mut Sought<'_>, _: Option<IpAddr>) -> Option<String> {
+        Some("positive answers lose their authority and additional section".to_owned())
+    }
+}
+
+impl Back for Minimal {
+    fn back(&self, _: &Sought<'_>, _: &Moment<'_>, told: &mut Message, _: &mut dyn Wishes) -> Told {
+        if is_positive(told) {
+            told.records.retain(|rr| rr.section == Section::Answer);
+        }
+        Told::Done
+    }
+}
+
+/// Whether it is neither a denial, nor a failure, nor a referral (RFC 1034, section 4.3.1; RFC 2308, section 2).
+fn is_positive(told: &Message) -> bool {
+    if told.rcode != Rcode::NOERROR {
+        return false;
+    }
+    let authority = |rtype| told.section(Section::Authority).any(|rr| rr.rtype == rtype);
+    told.section(Section::Answer).next().is_some() || !(authority(RType::SOA) || authority(RType::NS))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Others, a, packet, through};
+    use wire::{Name, Rr};
+
+    #[test]
+    fn positive_answers_alone_lose_what_nobody_asked_for() {
+        let at = |section, rtype| Rr { section, rtype, ..a("ns.example.org", 5, [192, 0, 2, 53]) };
+        let answer = a("www.example.org", 5, [192, 0, 2, 1]);
+        let ns = at(Section::Authority, RType::NS);
+        let soa = Rr::new(Section::Authority, &Name::ROOT, RType::SOA, 5, &[0; 22]);
+        let glue = at(Section::Additional, RType::A);
+        for (what, rcode, records, left) in [
+            ("an answer", Rcode::NOERROR, vec![answer.clone(), ns.clone(), glue.clone()], 1),
+            ("whoami's", Rcode::NOERROR, vec![glue.clone()], 0),
+            ("a referral", Rcode::NOERROR, vec![ns, glue.clone()], 2),
+            ("no data", Rcode::NOERROR, vec![soa.clone(), glue.clone()], 2),
+            ("an alias of no name", Rcode::NXDOMAIN, vec![answer, soa], 2),
+            ("a failure", Rcode::SERVFAIL, vec![glue], 1),
+        ] {
+            let told = Message { rcode, records, ..Message::default() };
+            let asked = packet("www.example.org", RType::A);
+            let (sought, told) = through(&Minimal, "192.0.2.9", &asked, |_| told, &mut Others::default());
+            assert_eq!(sought, "www.example.org. A");
+            assert_eq!(told.unwrap().records.len(), left, "{what}");
+        }
+    }
+}

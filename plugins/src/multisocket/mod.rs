@@ -1,0 +1,53 @@
+//! `multisocket`: how many sockets an address is served by.
+
+use std::sync::Arc;
+
+use corefile::Directive;
+
+use plugin::args::{Args, Result, no_block, number, once};
+use plugin::spec::{PluginSpec, Written};
+
+/// What `multisocket [N]` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MultisocketSpec {
+    /// How many, 1 to 1024; one for each core where no number stands.
+    pub sockets: Option<usize>,
+}
+
+/// Reads the one `multisocket` of a server block.
+pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn PluginSpec>> {
+    let directive = once("multisocket", directives)?;
+    no_block("multisocket", directive)?;
+    let mut args = Args::new("multisocket", directive, "[N], 1 to 1024 workers");
+    let sockets = match args.optional() {
+        Some(word) => Some(number("multisocket", word, 1..=1024, "a number of 1 to 1024 workers")?),
+        None => None,
+    };
+    args.end()?;
+    Ok(Arc::new(MultisocketSpec { sockets }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::setup::tests::{refused, said};
+
+    #[test]
+    fn a_number_is_1_to_1024() {
+        assert_eq!(said::<MultisocketSpec>(""), None);
+        for (line, sockets) in
+            [("multisocket", None), ("multisocket 1", Some(1)), ("multisocket 1024", Some(1024))]
+        {
+            assert_eq!(said(line), Some(MultisocketSpec { sockets }), "{line}");
+        }
+        refused(&[
+            ("multisocket 0", "2:13: plugin/multisocket: \"0\" is not a number of 1 to 1024 workers"),
+            ("multisocket 1025", "2:13: plugin/multisocket: \"1025\" is not a number of 1 to 1024 workers"),
+            ("multisocket all", "2:13: plugin/multisocket: \"all\" is not a number of 1 to 1024 workers"),
+            (
+                "multisocket 1 2",
+                "2:15: plugin/multisocket: unexpected argument \"2\"; `multisocket` wants [N], 1 to 1024 workers",
+            ),
+        ]);
+    }
+}

@@ -1,0 +1,59 @@
+//! `nsid`: the server's name, for clients that ask for it (RFC 5001).
+
+use std::sync::Arc;
+
+use corefile::Directive;
+
+use plugin::args::{Result, bad, no_block, once};
+use plugin::spec::{PluginSpec, Written};
+
+/// What `nsid [DATA]` says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NsidSpec {
+    /// The identifier as it travels; `None` means the host's name.
+    pub data: Option<String>,
+}
+
+/// Reads the one `nsid` of a server block.
+pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn PluginSpec>> {
+    let directive = once("nsid", directives)?;
+    no_block("nsid", directive)?;
+    let words: Vec<&str> = directive.args.iter().map(|word| word.text.as_str()).collect();
+    if words.is_empty() {
+        return Ok(Arc::new(NsidSpec { data: None }));
+    }
+    let data = words.join(" ");
+    // It must fit one OPT beside an Extended DNS Error.
+    if data.len() > 128 {
+        return Err(bad("nsid", &directive.args[0], "an identifier of at most 128 octets"));
+    }
+    Ok(Arc::new(NsidSpec { data: Some(data) }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::setup::tests::{refused, said};
+
+    #[test]
+    fn an_identifier_has_128_octets_at_most() {
+        let longest = "a".repeat(128);
+        for (line, data) in [
+            ("nsid".to_owned(), None),
+            ("nsid node-1".to_owned(), Some("node-1")),
+            ("nsid node  1".to_owned(), Some("node 1")),
+            ("nsid \"node  1\"".to_owned(), Some("node  1")),
+            (format!("nsid {longest}"), Some(longest.as_str())),
+        ] {
+            let data = data.map(str::to_owned);
+            assert_eq!(said(&line), Some(NsidSpec { data }), "{line}");
+        }
+        let too_long = "a".repeat(129);
+        let long_line = format!("nsid {too_long}");
+        let long_error = format!("2:6: plugin/nsid: {too_long:?} is not an identifier of at most 128 octets");
+        refused(&[
+            (&long_line, &long_error),
+            ("nsid a {\nx\n}", "2:1: plugin/nsid: `nsid` has no sub-block; remove the braces"),
+        ]);
+    }
+}

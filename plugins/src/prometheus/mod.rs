@@ -1,0 +1,67 @@
+//! `prometheus`: where metrics are told.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use corefile::{Directive, Located};
+
+use crate::admin_address::admin_address;
+use admin::AdminAddress;
+use plugin::SetupError;
+use plugin::args::{Args, Result, once, unknown_property};
+use plugin::spec::{PluginSpec, Written};
+
+/// What `prometheus` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PrometheusSpec {
+    /// Where /metrics is served; default localhost, port 9153.
+    pub address: AdminAddress,
+}
+
+/// Reads the one `prometheus` of a server block.
+pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn PluginSpec>> {
+    const PLUGIN: &str = "prometheus";
+    let directive = once(PLUGIN, directives)?;
+    let default = AdminAddress { host: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)), port: 9153 };
+    let address = admin_address(PLUGIN, directive, default)?;
+    for property in directive.body.iter().flatten() {
+        match property.name.text.as_str() {
+            // Go's runtime has no counterpart here: there is nothing to choose.
+            "runtime_metrics" => {
+                Args::new(PLUGIN, property, "the names of Go's runtime metrics").rest();
+            }
+            "tls" => {
+                return Err(Located::new(
+                    &property.name.at,
+                    SetupError::PropertyNotBuilt { plugin: PLUGIN, property: "tls" },
+                ));
+            }
+            _ => return Err(unknown_property(PLUGIN, property, &["runtime_metrics", "tls"])),
+        }
+    }
+    Ok(Arc::new(PrometheusSpec { address }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::setup::tests::{refused_properties, said, with};
+
+    #[test]
+    fn properties_are_read() {
+        assert!(said::<PrometheusSpec>(&with("prometheus", "runtime_metrics go_gc go_memory")).is_some());
+        refused_properties(
+            "prometheus",
+            &[
+                (
+                    "tls web.yml",
+                    "1: plugin/prometheus: the property `tls` of CoreDNS is not built yet; remove it, or keep CoreDNS for this server block",
+                ),
+                (
+                    "runtime_metric x",
+                    "1: plugin/prometheus: unknown property \"runtime_metric\"; did you mean `runtime_metrics`?",
+                ),
+            ],
+        );
+    }
+}

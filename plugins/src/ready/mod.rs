@@ -1,0 +1,68 @@
+//! `ready`: where it is told whether the server can serve.
+
+use std::sync::Arc;
+
+use corefile::Directive;
+
+use crate::admin_address::admin_address;
+use admin::AdminAddress;
+use plugin::args::{Args, Result, bad, once, unknown_property};
+use plugin::spec::{PluginSpec, Written};
+
+/// What `ready` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadySpec {
+    /// Where /ready is served; default every address, port 8181.
+    pub address: AdminAddress,
+    /// Whether a plugin that was ready once is asked again.
+    pub continuously: bool,
+}
+
+/// Reads the one `ready` of a server block.
+pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn PluginSpec>> {
+    const PLUGIN: &str = "ready";
+    let directive = once(PLUGIN, directives)?;
+    let address = admin_address(PLUGIN, directive, AdminAddress::everywhere(8181))?;
+    let mut spec = ReadySpec { address, continuously: false };
+    for property in directive.body.iter().flatten() {
+        match property.name.text.as_str() {
+            "monitor" => {
+                let mut args = Args::new(PLUGIN, property, "until-ready or continuously");
+                let word = args.required()?;
+                spec.continuously = match word.text.as_str() {
+                    "continuously" => true,
+                    "until-ready" => false,
+                    _ => return Err(bad(PLUGIN, word, "until-ready or continuously")),
+                };
+                args.end()?;
+            }
+            _ => return Err(unknown_property(PLUGIN, property, &["monitor"])),
+        }
+    }
+    Ok(Arc::new(spec))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::setup::tests::{refused_properties, said, with};
+
+    #[test]
+    fn properties_are_read() {
+        for (lines, continuously) in [
+            ("ready".to_owned(), false),
+            (with("ready", "monitor until-ready"), false),
+            (with("ready", "monitor continuously"), true),
+        ] {
+            assert_eq!(said::<ReadySpec>(&lines).unwrap().continuously, continuously, "{lines}");
+        }
+        refused_properties(
+            "ready",
+            &[
+                ("monitor", "1: plugin/ready: `monitor` wants until-ready or continuously"),
+                ("monitor never", "9: plugin/ready: \"never\" is not until-ready or continuously"),
+                ("moniter never", "1: plugin/ready: unknown property \"moniter\"; did you mean `monitor`?"),
+            ],
+        );
+    }
+}

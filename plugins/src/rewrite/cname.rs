@@ -1,0 +1,51 @@
+//! `rewrite cname`: another target of an alias, and the answers of that.
+
+use wire::{Flags, Message, Name, RType, Section};
+
+use super::pattern::{Pattern, Replacement};
+use plugin::step::{Sought, Told, Wish, Wishes};
+
+/// Which targets become which.
+#[derive(Debug, Clone)]
+pub(super) struct Cname {
+    pub(super) pattern: Pattern,
+    pub(super) to: Replacement,
+}
+
+impl Cname {
+    /// Puts the new target in place of the first that fits, and what is answered for it in place of all that follows.
+    ///
+    /// One target in one answer: a chain that leads through rewritten targets again and again asks for each once.
+    pub(super) fn apply(&self, sought: &Sought<'_>, told: &mut Message, wishes: &mut dyn Wishes) -> Told {
+        let found = told.records.iter().enumerate().find_map(|(at, rr)| {
+            let is_alias = rr.section == Section::Answer && rr.rtype == RType::CNAME;
+            let target = is_alias.then(|| Name::from_wire(&rr.data).ok()).flatten()?;
+            let to = self.pattern.replace(&target.to_string(), &self.to)?;
+            Name::from_text(&to).ok().filter(|to| *to != target).map(|to| (at, to))
+        });
+        let Some((at, to)) = found else { return Told::Done };
+        let Some(wish) = wishes.wish(&to, sought.rtype(), sought.class()) else { return Told::Waits };
+        told.records[at].data = to.as_wire().into();
+        let mut place = 0;
+        told.records.retain(|rr| {
+            place += 1;
+            rr.section != Section::Answer || (place <= at + 1 && rr.rtype == RType::CNAME)
+        });
+        match wish {
+            Wish::Answer(answer) => {
+                // The rcode is that of the end of the chain (RFC 6604, section 3).
+                told.rcode = answer.rcode;
+                told.flags = (told.flags & !Flags::TC) | (answer.flags & Flags::TC);
+                let end = told.section(Section::Answer).count();
+                told.records.splice(end..end, answer.section(Section::Answer).cloned());
+            }
+            Wish::Failed(failure) => {
+                told.rcode = failure.rcode();
+                if let Some(ede) = failure.ede() {
+                    told.options.push_ede(ede);
+                }
+            }
+        }
+        Told::Done
+    }
+}

@@ -1,0 +1,174 @@
+//! `rewrite edns0`: options that upstreams get, and what clients see of them.
+
+use std::net::IpAddr;
+
+use wire::{Message, OPTION_CLIENT_SUBNET, OPTION_NSID};
+
+use plugin::Moment;
+use plugin::step::Sought;
+
+/// One rule.
+#[derive(Debug, Clone)]
+pub(super) struct Edns0 {
+    pub(super) code: u16,
+    pub(super) action: Action,
+    /// What stands in the option; unused by `unset`.
+    pub(super) data: Data,
+    /// Whether clients see nothing of it.
+    pub(super) revert: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Action {
+    /// Changes an option that is there, or adds one.
+    Set,
+    /// Adds an option where there is none.
+    Append,
+    /// Changes an option that is there.
+    Replace,
+    /// Takes it out.
+    Unset,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Data {
+    Fixed(Vec<u8>),
+    Qname,
+    Qtype,
+    ClientIp,
+    ClientPort,
+    Protocol,
+    ServerIp,
+    ServerPort,
+    /// A label of `metadata`. None is known before the sources are asked, by what is here: the rule does not fit.
+    Label,
+    /// So many bits of the client's address, IPv4 and IPv6 (RFC 7871).
+    Subnet(u8, u8),
+}
+
+/// How a change is undone for clients.
+#[derive(Debug)]
+pub(super) enum Undo {
+    /// The option was added.
+    Added(u16),
+    /// It had this data.
+    Was(u16, Vec<u8>),
+}
+
+impl Edns0 {
+    /// Whether it fitted; what is to be undone goes to `undo`.
+    pub(super) fn apply(&self, sought: &mut Sought<'_>, moment: &Moment<'_>, undo: &mut Vec<Undo>) -> bool {
+        if self.code == OPTION_CLIENT_SUBNET {
+            return self.apply_subnet(sought, moment);
+        }
+        if self.action == Action::Unset {
+            sought.remove_options(self.code);
+            return true;
+        }
+        let old = sought.option(self.code).map(<[u8]>::to_vec);
+        let fits = match self.action {
+            Action::Append => old.is_none(),
+            Action::Replace => old.is_some(),
+            Action::Set | Action::Unset => true,
+        };
+        let done =
+            fits && self.data.value(sought, moment).is_some_and(|data| sought.set_option(self.code, &data));
+        if done && self.revert {
+            undo.push(old.map_or(Undo::Added(self.code), |old| Undo::Was(self.code, old)));
+        }
+        done
+    }
+
+    /// Clients see a subnet only where it is their own: there is nothing to undo.
+    fn apply_subnet(&self, sought: &mut Sought<'_>, moment: &Moment<'_>) -> bool {
+        let fits = match self.action {
+            Action::Append => sought.subnet().is_none(),
+            Action::Replace => sought.subnet().is_some(),
+            Action::Set | Action::Unset => true,
+        };
+        if fits {
+            let value = if self.action == Action::Unset { None } else { self.data.value(sought, moment) };
+            sought.set_subnet(value);
+        }
+        fits
+    }
+}
+
+impl Data {
+    fn value(&self, sought: &Sought<'_>, moment: &Moment<'_>) -> Option<Vec<u8>> {
+        let (client, server) = (moment.client(), moment.server());
+        Some(match self {
+            Self::Fixed(data) => data.clone(),
+            Self::Qname => sought.spelled().into_bytes(),
+            Self::Qtype => sought.rtype().0.to_be_bytes().into(),
+            Self::ClientIp => octets(client.ip()),
+            Self::ClientPort => client.port().to_be_bytes().into(),
+            Self::Protocol => moment.proto.label().into(),
+            Self::ServerIp => octets(server.ip()),
+            Self::ServerPort => server.port().to_be_bytes().into(),
+            Self::Subnet(v4, v6) => subnet(client.ip(), *v4, *v6),
+            Self::Label => return None,
+        })
+    }
+}
+
+/// Puts the options that were written into what a client with EDNS is told, less what is undone, as CoreDNS does with
+/// those that a rule names.
+pub(super) fn tell(codes: &[u16], undo: &[Undo], sought: &Sought<'_>, told: &mut Message) {
+    if sought.asked().edns.is_none() {
+        return;
+    }
+    let known = |code: &u16| codes.contains(code) && ![OPTION_NSID, OPTION_CLIENT_SUBNET].contains(code);
+    let mut left: Vec<(u16, &[u8])> = sought.options().filter(|(code, _)| known(code)).collect();
+    for undo in undo.iter().rev() {
+        let (Undo::Added(code) | Undo::Was(code, _)) = undo;
+        let Some(at) = left.iter().position(|(other, _)| other == code) else { continue };
+        match undo {
+            Undo::Added(_) => drop(left.remove(at)),
+            Undo::Was(_, old) => left[at].1 = old,
+        }
+    }
+    for (code, value) in left {
+        told.options.push(code, value);
+    }
+}
+
+fn octets(address: IpAddr) -> Vec<u8> {
+    match address.to_canonical() {
+        IpAddr::V4(address) => address.octets().into(),
+        IpAddr::V6(address) => address.octets().into(),
+    }
+}
+
+/// A client subnet option (RFC 7871, section 6): the address has the octets that its prefix needs, and no bit beyond it.
+fn subnet(client: IpAddr, v4: u8, v6: u8) -> Vec<u8> {
+    let mut address = octets(client);
+    let (family, bits) = if address.len() == 4 { (1, v4) } else { (2, v6) };
+    address.truncate(usize::from(bits.div_ceil(8)));
+    if let (Some(last), rest @ 1..) = (address.last_mut(), bits % 8) {
+        *last &= 0xff << (8 - rest);
+    }
+    [&[0, family, bits, 0], &address[..]].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::client_subnet_holds;
+
+    #[test]
+    fn a_subnet_has_the_octets_and_bits_of_its_prefix() {
+        for (client, v4, v6, option) in [
+            ("192.0.2.201", 24, 56, &[0, 1, 24, 0, 192, 0, 2][..]),
+            ("192.0.2.201", 26, 56, &[0, 1, 26, 0, 192, 0, 2, 192]),
+            ("192.0.2.201", 0, 0, &[0, 1, 0, 0]),
+            ("192.0.2.201", 32, 0, &[0, 1, 32, 0, 192, 0, 2, 201]),
+            ("::ffff:192.0.2.201", 8, 56, &[0, 1, 8, 0, 192]),
+            ("2001:db8:12:34ff::1", 24, 52, &[0, 2, 52, 0, 0x20, 1, 0xd, 0xb8, 0, 0x12, 0x30]),
+        ] {
+            let made = subnet(client.parse().unwrap(), v4, v6);
+            assert_eq!(made, option, "{client} {v4} {v6}");
+            assert!(client_subnet_holds(&made));
+        }
+    }
+}

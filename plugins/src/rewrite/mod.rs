@@ -1,0 +1,215 @@
+//! `rewrite`: what is sought in place of what was asked, and what is told of it.
+//!
+//! ```text
+//! in:   rule -> rule -> ...      each may change name, type, class or EDNS options; the first that `stop`s is the last
+//! back: ... <- reversal <- reversal   of the rules that fitted, the last one first
+//! ```
+
+mod answer;
+mod cname;
+mod edns0;
+mod pattern;
+mod setup;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use wire::{Class, Message, Name, RType, Rcode};
+
+use answer::{NameMap, Turned};
+use cname::Cname;
+use edns0::{Edns0, Undo};
+use pattern::{Pattern, Replacement};
+use plugin::Moment;
+use plugin::failure::Failure;
+use plugin::spec::{BuildContext, StepSpec};
+use plugin::step::{Back, Inward, Sought, Step, Told, Wishes};
+
+/// Every rule of a server block, in file order.
+#[derive(Debug, Clone)]
+pub struct Rewrite {
+    rules: Vec<Rule>,
+    /// The options that rules are about.
+    codes: Vec<u16>,
+}
+
+/// One `rewrite`.
+#[derive(Debug, Clone)]
+struct Rule {
+    /// Whether no further rule is looked at where this one fits.
+    stop: bool,
+    /// As written, for `explain`.
+    text: String,
+    field: Field,
+}
+
+/// What a rule is about.
+#[derive(Debug, Clone)]
+enum Field {
+    Name(NameRule),
+    Type(RType, RType),
+    Class(Class, Class),
+    Ttl(Pattern, Ttls),
+    Rcode(Pattern, Rcode, Rcode),
+    Cname(Cname),
+    Edns0(Edns0),
+}
+
+/// `name`.
+#[derive(Debug, Clone)]
+struct NameRule {
+    pattern: Pattern,
+    to: Replacement,
+    /// Whether names in the answer are mapped back from what was sought to what was asked.
+    auto: bool,
+    /// What else is done with names in the answer.
+    answers: Vec<AnswerRule>,
+}
+
+/// `answer name` and `answer value`, and the way back of a suffix.
+#[derive(Debug, Clone)]
+struct AnswerRule {
+    owners: bool,
+    values: bool,
+    map: NameMap,
+}
+
+/// Bounds of `ttl`, in seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Ttls {
+    least: u32,
+    most: u32,
+}
+
+pub(crate) use setup::read;
+
+impl StepSpec for Rewrite {
+    fn build(&self, _: &BuildContext<'_>) -> Arc<dyn Step> {
+        Arc::new(self.clone())
+    }
+}
+
+impl Step for Rewrite {
+    fn inward<'s>(&'s self, sought: &mut Sought<'_>, moment: &Moment<'_>) -> Inward<'s> {
+        let mut reversals = Reversals { codes: &self.codes, ..Reversals::default() };
+        for rule in &self.rules {
+            match rule.apply(sought, Some(moment), &mut reversals) {
+                Ok(true) if rule.stop => break,
+                Ok(_) => {}
+                Err(failure) => return Inward::Fail(failure),
+            }
+        }
+        let tells = sought.asked().edns.is_some() && sought.options().next().is_some();
+        if reversals.all.is_empty() && !tells { Inward::Pass } else { Inward::Back(Box::new(reversals)) }
+    }
+
+    fn explain(&self, sought: &mut Sought<'_>, _: Option<IpAddr>) -> Option<String> {
+        let mut told = Vec::new();
+        for rule in &self.rules {
+            match rule.apply(sought, None, &mut Reversals::default()) {
+                Ok(true) => told.push(format!("`rewrite {}`", rule.text)),
+                Ok(false) => continue,
+                Err(failure) => told.push(failure.to_string()),
+            }
+            if rule.stop {
+                break;
+            }
+        }
+        (!told.is_empty())
+            .then(|| format!("{}: {} {} is sought", told.join(", "), sought.name(), sought.rtype()))
+    }
+}
+
+impl Rule {
+    /// Whether it fitted. Without a moment, options are left alone.
+    fn apply<'s>(
+        &'s self,
+        sought: &mut Sought<'_>,
+        moment: Option<&Moment<'_>>,
+        reversals: &mut Reversals<'s>,
+    ) -> Result<bool, Failure> {
+        let Reversals { all, undo, .. } = reversals;
+        match &self.field {
+            Field::Name(rule) => return rule.apply(sought, all),
+            Field::Edns0(rule) => {
+                return Ok(moment.is_none_or(|moment| rule.apply(sought, moment, undo)));
+            }
+            Field::Type(from, to) if sought.rtype() == *from => sought.set_rtype(*to),
+            Field::Class(from, to) if sought.class() == *from => sought.set_class(*to),
+            Field::Type(..) | Field::Class(..) => return Ok(false),
+            Field::Ttl(pattern, ttls) if pattern.fits(&sought.name().to_string()) => {
+                all.push(Reversal::Ttl(*ttls));
+            }
+            Field::Rcode(pattern, from, to) if pattern.fits(&sought.name().to_string()) => {
+                all.push(Reversal::Rcode(*from, *to));
+            }
+            Field::Ttl(..) | Field::Rcode(..) => return Ok(false),
+            Field::Cname(rule) => all.push(Reversal::Cname(rule)),
+        }
+        Ok(true)
+    }
+}
+
+impl NameRule {
+    fn apply<'s>(
+        &'s self,
+        sought: &mut Sought<'_>,
+        reversals: &mut Vec<Reversal<'s>>,
+    ) -> Result<bool, Failure> {
+        let before = *sought.name();
+        let Some(after) = self.pattern.replace(&before.to_string(), &self.to) else { return Ok(false) };
+        let name = Name::from_text(&after).map_err(|_| Failure::NameAfterRewrite(after))?;
+        sought.set_name(name);
+        if self.auto {
+            reversals.push(Reversal::Names(NameMap::Zone(Box::new(Turned { from: name, to: before }))));
+        }
+        reversals.extend(self.answers.iter().map(Reversal::Answer));
+        Ok(true)
+    }
+}
+
+/// What is to be done with the answer, in the order of the rules.
+#[derive(Debug, Default)]
+struct Reversals<'s> {
+    all: Vec<Reversal<'s>>,
+    codes: &'s [u16],
+    /// Of what is told of options.
+    undo: Vec<Undo>,
+}
+
+#[derive(Debug)]
+enum Reversal<'s> {
+    /// Owners and values.
+    Names(NameMap),
+    Answer(&'s AnswerRule),
+    Ttl(Ttls),
+    Rcode(Rcode, Rcode),
+    Cname(&'s Cname),
+}
+
+impl Back for Reversals<'_> {
+    fn sees_failures(&self) -> bool {
+        true
+    }
+
+    fn back(&self, sought: &Sought<'_>, _: &Moment<'_>, told: &mut Message, wishes: &mut dyn Wishes) -> Told {
+        for reversal in self.all.iter().rev() {
+            match reversal {
+                Reversal::Names(map) => answer::apply(told, map, true, true),
+                Reversal::Answer(rule) => answer::apply(told, &rule.map, rule.owners, rule.values),
+                Reversal::Ttl(Ttls { least, most }) => {
+                    told.records.iter_mut().for_each(|rr| rr.ttl = rr.ttl.clamp(*least, *most));
+                }
+                Reversal::Rcode(from, to) if told.rcode == *from => told.rcode = *to,
+                Reversal::Rcode(..) => {}
+                Reversal::Cname(rule) => {
+                    if rule.apply(sought, told, wishes) == Told::Waits {
+                        return Told::Waits;
+                    }
+                }
+            }
+        }
+        edns0::tell(self.codes, &self.undo, sought, told);
+        Told::Done
+    }
+}

@@ -1,0 +1,561 @@
+//! From words to rules.
+
+use corefile::{Directive, Located, Word};
+use std::sync::Arc;
+
+use regex::Regex;
+use wire::{Name, OPTION_CLIENT_SUBNET, OPTION_NSID, Rcode, client_subnet_holds};
+
+use super::answer::{NameMap, text_map};
+use super::cname::Cname;
+use super::edns0::{Action, Data, Edns0};
+use super::pattern::{Pattern, Replacement};
+use super::{AnswerRule, Field, NameRule, Rewrite, Rule, Ttls};
+use plugin::SetupError;
+use plugin::args::{Result, bad};
+use plugin::label::is_label;
+use plugin::spec::{StepSpec, Written};
+
+/// Reads every `rewrite` of a server block.
+pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn StepSpec>> {
+    let rules = directives.iter().map(|directive| rule(directive)).collect::<Result<Vec<_>>>()?;
+    let code = |rule: &Rule| if let Field::Edns0(rule) = &rule.field { Some(rule.code) } else { None };
+    let codes = rules.iter().filter_map(code).collect();
+    Ok(Arc::new(Rewrite { rules, codes }))
+}
+
+/// The words of a rule, taken from the left. What stands in braces behind fewer than two words belongs to it.
+struct Words<'d> {
+    directive: &'d Directive,
+    words: Vec<&'d Word>,
+    next: usize,
+}
+
+impl<'d> Words<'d> {
+    fn new(directive: &'d Directive) -> Self {
+        let mut words: Vec<&Word> = directive.args.iter().collect();
+        if words.len() < 2 {
+            for property in directive.body.iter().flatten() {
+                words.push(&property.name);
+                words.extend(&property.args);
+            }
+        }
+        Self { directive, words, next: 0 }
+    }
+
+    fn left(&self) -> usize {
+        self.words.len() - self.next
+    }
+
+    fn peek(&self) -> Option<&'d Word> {
+        self.words.get(self.next).copied()
+    }
+
+    fn take(&mut self, expected: &'static str) -> Result<&'d Word> {
+        let Some(word) = self.peek() else { return Err(self.missing(expected)) };
+        self.next += 1;
+        Ok(word)
+    }
+
+    fn missing(&self, expected: &'static str) -> Located<SetupError> {
+        let word = self.directive.name.text.clone();
+        let error = SetupError::MissingArgument { plugin: PLUGIN, word, expected };
+        Located::new(&self.directive.name.at, error)
+    }
+
+    fn end(&self, expected: &'static str) -> Result<()> {
+        let Some(word) = self.peek() else { return Ok(()) };
+        let (found, name) = (word.text.clone(), self.directive.name.text.clone());
+        Err(Located::new(&word.at, SetupError::ExtraArgument { plugin: PLUGIN, word: name, found, expected }))
+    }
+
+    /// Takes the word that names how names are compared, if it does.
+    fn kind(&mut self) -> Option<Kind> {
+        let word = self.peek()?;
+        let (_, kind) = KINDS.iter().find(|(name, _)| word.text.eq_ignore_ascii_case(name))?;
+        self.next += 1;
+        Some(*kind)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Exact,
+    Prefix,
+    Suffix,
+    Substring,
+    Regex,
+}
+
+fn rule(directive: &Directive) -> Result<Rule> {
+    let mut words = Words::new(directive);
+    let text = words.words.iter().map(|word| word.text.as_str()).collect::<Vec<_>>().join(" ");
+    let mut field = words.take(RULE)?;
+    let stop = !field.text.eq_ignore_ascii_case("continue");
+    if !stop || field.text.eq_ignore_ascii_case("stop") {
+        field = words.take(RULE)?;
+    }
+    let field = match field.text.to_ascii_lowercase().as_str() {
+        "name" => name(&mut words)?,
+        "type" => pair(&mut words, TYPES, |text| text.parse().ok(), "a type, such as AAAA", Field::Type)?,
+        "class" => pair(&mut words, CLASSES, |text| text.parse().ok(), "a class, such as IN", Field::Class)?,
+        "edns0" => Field::Edns0(edns0(&mut words)?),
+        "ttl" => {
+            let pattern = pattern(&mut words, 1, TTL, full)?;
+            let ttls = words.take(TTL)?;
+            words.end(TTL)?;
+            Field::Ttl(
+                pattern,
+                Ttls::read(&ttls.text)
+                    .ok_or_else(|| bad(PLUGIN, ttls, "seconds: N, MIN-MAX, MIN- or -MAX"))?,
+            )
+        }
+        "rcode" => {
+            let pattern = pattern(&mut words, 2, RCODE, full)?;
+            let [from, to] = [rcode(words.take(RCODE)?)?, rcode(words.take(RCODE)?)?];
+            words.end(RCODE)?;
+            Field::Rcode(pattern, from, to)
+        }
+        "cname" => cname(&mut words)?,
+        "answer" => {
+            return Err(bad(
+                PLUGIN,
+                field,
+                "a rule: answers are rewritten by a `name` rule with `answer` behind it",
+            ));
+        }
+        _ => return Err(bad(PLUGIN, field, "a rule: name, type, class, edns0, ttl, rcode or cname")),
+    };
+    Ok(Rule { stop, text, field })
+}
+
+fn pair<T>(
+    words: &mut Words<'_>,
+    expected: &'static str,
+    parse: impl Fn(&str) -> Option<T>,
+    what: &'static str,
+    field: impl Fn(T, T) -> Field,
+) -> Result<Field> {
+    let mut one = || {
+        let word = words.take(expected)?;
+        parse(&word.text).ok_or_else(|| bad(PLUGIN, word, what))
+    };
+    let (from, to) = (one()?, one()?);
+    words.end(expected)?;
+    Ok(field(from, to))
+}
+
+/// `[KIND] FROM TO [answer ...]`
+fn name(words: &mut Words<'_>) -> Result<Field> {
+    // With two words no kind is named, whatever they are.
+    let kind = match words.left() {
+        0 | 1 => return Err(words.missing(NAME)),
+        2 => Kind::Exact,
+        _ => words.kind().ok_or_else(|| wrong_kind(words))?,
+    };
+    let (from, to) = (words.take(NAME)?, words.take(NAME)?);
+    let pattern = one_pattern(kind, from, full)?;
+    let labels = words.peek().filter(|word| word.text == "metadata");
+    let replacement = match (labels, &pattern) {
+        (None, _) => replacement(&pattern, to, full)?,
+        (Some(_), Pattern::Regex(regex)) => {
+            words.take(NAME)?;
+            // A final dot, and labels in their case.
+            let text = if to.text.ends_with('.') { to.text.clone() } else { format!("{}.", to.text) };
+            Replacement::with_labels(&text, regex.captures_len() - 1)
+                .ok_or_else(|| bad(PLUGIN, to, LABELS))?
+        }
+        (Some(word), _) => return Err(bad(PLUGIN, word, "`answer`; `metadata` is for `regex` alone")),
+    };
+    let mut rule = NameRule { pattern, to: replacement, auto: kind == Kind::Exact, answers: Vec::new() };
+    let (mut auto, mut named) = (false, None);
+    let mut last_answer = None;
+    while let Some(word) = words.peek() {
+        if word.text == "answer" {
+            words.take(ANSWER)?;
+            last_answer = Some(word);
+        } else if last_answer.is_none() {
+            return Err(bad(PLUGIN, word, "`answer`"));
+        }
+        let what = words.take(ANSWER)?;
+        let (owners, values) = match what.text.as_str() {
+            "auto" => {
+                auto = true;
+                continue;
+            }
+            "name" => (true, false),
+            "value" => (false, true),
+            _ => return Err(bad(PLUGIN, what, "`auto`, `name FROM TO` or `value FROM TO`")),
+        };
+        let from = regex(words.take(ANSWER)?)?;
+        let to = groups(words.take(ANSWER)?, &from, full)?;
+        named = named.or_else(|| owners.then_some(what));
+        rule.answers.push(AnswerRule { owners, values, map: text_map(from, to) });
+    }
+    if let (true, Some(word)) = (auto, named) {
+        let rule = "`answer auto` and `answer name` exclude each other; keep one";
+        return Err(Located::new(&word.at, SetupError::Order { plugin: PLUGIN, rule }));
+    }
+    match (kind, auto) {
+        (Kind::Exact, _) => {}
+        // The way back of a suffix is the suffix: names beside the one that was sought find it, too.
+        (Kind::Suffix, true) => {
+            let map = NameMap::Text(Pattern::Suffix(full(&to.text)), Replacement::plain(full(&from.text)));
+            rule.answers.insert(0, AnswerRule { owners: true, values: true, map });
+        }
+        (_, auto) => rule.auto = auto,
+    }
+    Ok(Field::Name(rule))
+}
+
+/// `local|nsid|subnet set|append|replace|unset ... [revert]`
+fn edns0(words: &mut Words<'_>) -> Result<Edns0> {
+    let (kind, word) = (words.take(EDNS0)?, words.take(EDNS0)?);
+    let action = match word.text.to_ascii_lowercase().as_str() {
+        "set" => Action::Set,
+        "append" => Action::Append,
+        "replace" => Action::Replace,
+        "unset" => Action::Unset,
+        _ => return Err(bad(PLUGIN, word, "set, append, replace or unset")),
+    };
+    let unset = action == Action::Unset;
+    let (code, data) = match kind.text.to_ascii_lowercase().as_str() {
+        "local" => {
+            let word = words.take(LOCAL)?;
+            let code = code(&word.text).ok_or_else(|| bad(PLUGIN, word, "a code from 0 to 65535"))?;
+            (code, if unset { Data::Fixed(Vec::new()) } else { data(words.take(LOCAL)?, code)? })
+        }
+        "nsid" => (OPTION_NSID, Data::Fixed(Vec::new())),
+        "subnet" if unset => (OPTION_CLIENT_SUBNET, Data::Subnet(0, 0)),
+        "subnet" => {
+            let mut bits = |most: u16, what| {
+                let word = words.take(SUBNET)?;
+                let bits = code(&word.text).filter(|bits| *bits <= most);
+                bits.map(|bits| bits as u8).ok_or_else(|| bad(PLUGIN, word, what))
+            };
+            let (v4, v6) = (bits(32, "bits of an IPv4 address")?, bits(128, "bits of an IPv6 address")?);
+            (OPTION_CLIENT_SUBNET, Data::Subnet(v4, v6))
+        }
+        _ => return Err(bad(PLUGIN, kind, "local, nsid or subnet")),
+    };
+    let revert = !unset && words.peek().is_some_and(|word| word.text == "revert");
+    if revert {
+        words.take(EDNS0)?;
+    }
+    words.end(EDNS0)?;
+    Ok(Edns0 { code, action, data, revert })
+}
+
+/// A number as Go writes them.
+fn code(text: &str) -> Option<u16> {
+    let lower = text.to_ascii_lowercase();
+    for (prefix, radix) in [("0x", 16), ("0b", 2), ("0o", 8), ("0", 8)] {
+        if let Some(digits) = lower.strip_prefix(prefix).filter(|digits| !digits.is_empty()) {
+            return u16::from_str_radix(digits, radix).ok().filter(|_| !digits.starts_with('+'));
+        }
+    }
+    text.parse().ok().filter(|_| !text.starts_with('+'))
+}
+
+/// What `local` puts into an option: octets in hexadecimal, text, or a variable.
+fn data(word: &Word, code: u16) -> Result<Data> {
+    let text = word.text.as_str();
+    let variable = text.strip_prefix('{').and_then(|text| text.strip_suffix('}'));
+    let data = match (variable, text.strip_prefix("0x")) {
+        (Some(variable), _) => match VARIABLES.iter().find(|(name, _)| *name == variable) {
+            Some((_, data)) => data.clone(),
+            None if is_label(variable) => Data::Label,
+            None => return Err(bad(PLUGIN, word, VARIABLE)),
+        },
+        (None, Some(digits)) => Data::Fixed(hex(digits).ok_or_else(|| bad(PLUGIN, word, HEX))?),
+        (None, None) => Data::Fixed(text.into()),
+    };
+    match &data {
+        Data::Fixed(octets) if octets.len() > MOST_DATA => Err(bad(PLUGIN, word, "1,024 octets at most")),
+        Data::Fixed(octets) if code != OPTION_CLIENT_SUBNET || client_subnet_holds(octets) => Ok(data),
+        _ if code == OPTION_CLIENT_SUBNET => Err(bad(PLUGIN, word, "a client subnet; write `subnet`")),
+        _ => Ok(data),
+    }
+}
+
+/// Octets of hexadecimal digits.
+fn hex(digits: &str) -> Option<Vec<u8>> {
+    let digit = |octet: u8| char::from(octet).to_digit(16).map(|digit| digit as u8);
+    let (pairs, rest) = digits.as_bytes().as_chunks::<2>();
+    rest.is_empty().then_some(())?;
+    pairs.iter().map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?)).collect()
+}
+
+/// `[KIND] NAME` before `behind` more words.
+fn pattern(
+    words: &mut Words<'_>,
+    behind: usize,
+    expected: &'static str,
+    part: fn(&str) -> String,
+) -> Result<Pattern> {
+    let kind = match words.left().cmp(&(behind + 2)) {
+        std::cmp::Ordering::Less => Kind::Exact,
+        _ => words.kind().ok_or_else(|| wrong_kind(words))?,
+    };
+    one_pattern(kind, words.take(expected)?, part)
+}
+
+/// `[KIND] FROM TO`
+fn cname(words: &mut Words<'_>) -> Result<Field> {
+    // Targets are compared with parts as they are written; elsewhere a part ends in a dot, whatever part it is.
+    let pattern = pattern(words, 1, CNAME, str::to_ascii_lowercase)?;
+    let to = words.take(CNAME)?;
+    words.end(CNAME)?;
+    let to = replacement(&pattern, to, str::to_ascii_lowercase)?;
+    Ok(Field::Cname(Cname { pattern, to }))
+}
+
+fn wrong_kind(words: &Words<'_>) -> Located<SetupError> {
+    match words.peek() {
+        Some(word) => bad(PLUGIN, word, "exact, prefix, suffix, substring or regex"),
+        None => words.missing(NAME),
+    }
+}
+
+/// `part` is how a part of a name is brought to the form that it is compared in.
+fn one_pattern(kind: Kind, from: &Word, part: fn(&str) -> String) -> Result<Pattern> {
+    Ok(match kind {
+        Kind::Exact => Pattern::Exact(exact(from)?),
+        Kind::Prefix => Pattern::Prefix(part(&from.text)),
+        Kind::Suffix => Pattern::Suffix(part(&from.text)),
+        Kind::Substring => Pattern::Substring(part(&from.text)),
+        Kind::Regex => Pattern::Regex(regex(from)?),
+    })
+}
+
+/// What a name that fits becomes.
+fn replacement(pattern: &Pattern, to: &Word, part: fn(&str) -> String) -> Result<Replacement> {
+    match pattern {
+        Pattern::Exact(_) => exact(to).map(Replacement::plain),
+        Pattern::Prefix(_) | Pattern::Suffix(_) | Pattern::Substring(_) => {
+            Ok(Replacement::plain(part(&to.text)))
+        }
+        Pattern::Regex(regex) => groups(to, regex, part),
+    }
+}
+
+/// A whole name as the names that it is compared with are written.
+fn exact(word: &Word) -> Result<String> {
+    let name = Name::from_text(&word.text);
+    name.map(|name| name.to_string())
+        .map_err(|error| Located::new(&word.at, SetupError::Zone { found: word.text.clone(), error }))
+}
+
+/// Lower-case, with a final dot.
+fn full(text: &str) -> String {
+    let mut text = text.to_ascii_lowercase();
+    if !text.ends_with('.') {
+        text.push('.');
+    }
+    text
+}
+
+fn regex(word: &Word) -> Result<Regex> {
+    plugin::args::regex(PLUGIN, word)
+}
+
+fn groups(to: &Word, regex: &Regex, part: fn(&str) -> String) -> Result<Replacement> {
+    Replacement::with_groups(&part(&to.text), regex.captures_len() - 1)
+        .ok_or_else(|| bad(PLUGIN, to, "a replacement: its pattern has no such group"))
+}
+
+fn rcode(word: &Word) -> Result<Rcode> {
+    let number = word.text.parse().ok().filter(|code| *code <= 23).map(Rcode);
+    number
+        .or_else(|| word.text.parse().ok())
+        .ok_or_else(|| bad(PLUGIN, word, "an rcode, such as NXDOMAIN or 3"))
+}
+
+impl Ttls {
+    /// `N`, `MIN-MAX`, `MIN-` or `-MAX`.
+    fn read(text: &str) -> Option<Self> {
+        let Some((least, most)) = text.split_once('-') else {
+            let ttl = text.parse().ok()?;
+            return Some(Self { least: ttl, most: ttl });
+        };
+        if least.is_empty() && most.is_empty() {
+            return None;
+        }
+        let bound = |text: &str, none| if text.is_empty() { Some(none) } else { text.parse().ok() };
+        let ttls = Self { least: bound(least, 0)?, most: bound(most, i32::MAX as u32)? };
+        (ttls.least <= ttls.most).then_some(ttls)
+    }
+}
+
+const PLUGIN: &str = "rewrite";
+const KINDS: [(&str, Kind); 5] = [
+    ("exact", Kind::Exact),
+    ("prefix", Kind::Prefix),
+    ("suffix", Kind::Suffix),
+    ("substring", Kind::Substring),
+    ("regex", Kind::Regex),
+];
+const RULE: &str = "[continue|stop] and a rule: name, type, class, edns0, ttl, rcode or cname";
+const NAME: &str = "name [exact|prefix|suffix|substring|regex] FROM TO [metadata] [answer ...]";
+const ANSWER: &str = "answer auto, answer name FROM TO or answer value FROM TO";
+const TYPES: &str = "type FROM TO";
+const CLASSES: &str = "class FROM TO";
+const TTL: &str = "ttl [exact|prefix|suffix|substring|regex] NAME SECONDS|MIN-MAX";
+const RCODE: &str = "rcode [exact|prefix|suffix|substring|regex] NAME FROM TO";
+const EDNS0: &str = "edns0 local|nsid|subnet set|append|replace|unset ... [revert]";
+const LOCAL: &str = "edns0 local set|append|replace CODE DATA [revert], or edns0 local unset CODE";
+const SUBNET: &str = "edns0 subnet set|append|replace BITS4 BITS6 [revert], or edns0 subnet unset";
+const VARIABLE: &str = "a variable: {qname}, {qtype}, {client_ip}, {client_port}, {protocol}, {server_ip}, {server_port} or {plugin/label}";
+const LABELS: &str = "a replacement of groups such as {1} and labels such as {plugin/label}";
+const HEX: &str = "octets in hexadecimal, such as 0x61626364";
+const VARIABLES: [(&str, Data); 7] = [
+    ("qname", Data::Qname),
+    ("qtype", Data::Qtype),
+    ("client_ip", Data::ClientIp),
+    ("client_port", Data::ClientPort),
+    ("protocol", Data::Protocol),
+    ("server_ip", Data::ServerIp),
+    ("server_port", Data::ServerPort),
+];
+/// Octets that one option may have.
+const MOST_DATA: usize = 1_024;
+const CNAME: &str = "cname [exact|prefix|suffix|substring|regex] FROM TO";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::read as read_lines;
+
+    fn rules(lines: &str) -> std::result::Result<Vec<Rule>, String> {
+        read_lines(lines, |directives| directives.iter().map(|directive| rule(directive)).collect())
+    }
+
+    #[test]
+    fn every_rule_is_read_in_every_form() {
+        for line in [
+            "name a b",
+            "name exact a.example b.example",
+            "stop name prefix a b answer auto",
+            "continue name suffix .a .b answer auto answer value (.*)[.]b {1}.a",
+            "name substring a b answer name a b answer name c d",
+            "name regex (.*)-(x) {2}-{1} answer auto",
+            "NAME Regex a b",
+            "type AAAA A",
+            "type TYPE65400 A",
+            "class CH IN",
+            "ttl a 30",
+            "ttl exact a 30-60",
+            "ttl suffix a -60",
+            "ttl regex .* 30-",
+            "rcode a SERVFAIL NXDOMAIN",
+            "rcode regex .* 2 3",
+            "cname a b",
+            "cname regex (.*)a {1}b",
+            "edns0 local set 0xffee 0x61626364",
+            "continue edns0 LOCAL Append 65518 {client_ip} revert",
+            "edns0 local replace 017 text",
+            "edns0 local unset 0xffee",
+            "edns0 local set 8 0x00011800c00002",
+            "edns0 nsid unset",
+            "edns0 local set 0xffee {kubernetes/client-namespace}",
+            "name regex ^([^.]+)[.]example[.]$ {1}.{kubernetes/client-namespace}.svc metadata answer auto",
+            "edns0 nsid set revert",
+            "edns0 subnet set 24 56",
+            "edns0 subnet unset",
+            "{\nname exact a b\n}",
+            "continue {\nttl regex .*\n30-60\n}",
+        ] {
+            assert_eq!(rules(&format!("rewrite {line}")).map(|rules| rules.len()), Ok(1), "{line}");
+        }
+    }
+
+    #[test]
+    fn bad_words_are_told_at_their_place() {
+        for (line, error) in [
+            (
+                "",
+                "1: plugin/rewrite: `rewrite` wants [continue|stop] and a rule: name, type, class, edns0, ttl, rcode or cname",
+            ),
+            (
+                "nam a b",
+                "9: plugin/rewrite: \"nam\" is not a rule: name, type, class, edns0, ttl, rcode or cname",
+            ),
+            (
+                "answer name a b",
+                "9: plugin/rewrite: \"answer\" is not a rule: answers are rewritten by a `name` rule with `answer` behind it",
+            ),
+            (
+                "name a",
+                "1: plugin/rewrite: `rewrite` wants name [exact|prefix|suffix|substring|regex] FROM TO [metadata] [answer ...]",
+            ),
+            (
+                "name glob a b",
+                "14: plugin/rewrite: \"glob\" is not exact, prefix, suffix, substring or regex",
+            ),
+            ("name regex ( b", "20: plugin/rewrite: the regular expression cannot be used: unclosed group"),
+            (
+                "name regex a {1}",
+                "22: plugin/rewrite: \"{1}\" is not a replacement: its pattern has no such group",
+            ),
+            (
+                "name exact a b metadata",
+                "24: plugin/rewrite: \"metadata\" is not `answer`; `metadata` is for `regex` alone",
+            ),
+            (
+                "name regex a {label} metadata",
+                "22: plugin/rewrite: \"{label}\" is not a replacement of groups such as {1} and labels such as {plugin/label}",
+            ),
+            (
+                "name regex a {1}.b metadata",
+                "22: plugin/rewrite: \"{1}.b\" is not a replacement of groups such as {1} and labels such as {plugin/label}",
+            ),
+            (
+                "edns0 local set 1 {client}",
+                "27: plugin/rewrite: \"{client}\" is not a variable: {qname}, {qtype}, {client_ip}, {client_port}, {protocol}, {server_ip}, {server_port} or {plugin/label}",
+            ),
+            ("name exact a b c d", "24: plugin/rewrite: \"c\" is not `answer`"),
+            (
+                "name exact a b answer",
+                "1: plugin/rewrite: `rewrite` wants answer auto, answer name FROM TO or answer value FROM TO",
+            ),
+            (
+                "name suffix a b answer auto answer name a b",
+                "44: plugin/rewrite: `answer auto` and `answer name` exclude each other; keep one",
+            ),
+            ("type A QUAD", "16: plugin/rewrite: \"QUAD\" is not a type, such as AAAA"),
+            ("type A", "1: plugin/rewrite: `rewrite` wants type FROM TO"),
+            ("ttl a never", "15: plugin/rewrite: \"never\" is not seconds: N, MIN-MAX, MIN- or -MAX"),
+            ("ttl a 60-30", "15: plugin/rewrite: \"60-30\" is not seconds: N, MIN-MAX, MIN- or -MAX"),
+            ("rcode a SERVFAIL NONE", "26: plugin/rewrite: \"NONE\" is not an rcode, such as NXDOMAIN or 3"),
+            (
+                "edns0 local",
+                "1: plugin/rewrite: `rewrite` wants edns0 local|nsid|subnet set|append|replace|unset ... [revert]",
+            ),
+            ("edns0 cookie set", "15: plugin/rewrite: \"cookie\" is not local, nsid or subnet"),
+            ("edns0 local add 1 a", "21: plugin/rewrite: \"add\" is not set, append, replace or unset"),
+            ("edns0 local set 0xfffff a", "25: plugin/rewrite: \"0xfffff\" is not a code from 0 to 65535"),
+            (
+                "edns0 local set 0xffee",
+                "1: plugin/rewrite: `rewrite` wants edns0 local set|append|replace CODE DATA [revert], or edns0 local unset CODE",
+            ),
+            (
+                "edns0 local set 1 0x616",
+                "27: plugin/rewrite: \"0x616\" is not octets in hexadecimal, such as 0x61626364",
+            ),
+            (
+                "edns0 local set 8 0x0001",
+                "27: plugin/rewrite: \"0x0001\" is not a client subnet; write `subnet`",
+            ),
+            ("edns0 subnet set 33 56", "26: plugin/rewrite: \"33\" is not bits of an IPv4 address"),
+            ("edns0 subnet set 24 129", "29: plugin/rewrite: \"129\" is not bits of an IPv6 address"),
+            (
+                "edns0 nsid set x",
+                "24: plugin/rewrite: unexpected argument \"x\"; `rewrite` wants edns0 local|nsid|subnet set|append|replace|unset ... [revert]",
+            ),
+        ] {
+            let line = format!("rewrite {line}");
+            let found = rules(line.trim_end()).err().unwrap_or_else(|| panic!("{line:?} is taken"));
+            assert_eq!(found, format!("Corefile:2:{error}"), "{line:?}");
+        }
+    }
+}

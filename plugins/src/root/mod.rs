@@ -1,0 +1,36 @@
+//! `root`: where relative paths of a server block start.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use corefile::Directive;
+
+use plugin::args::{Args, Result, no_block, once};
+use plugin::spec::{PluginSpec, Written};
+
+/// `root PATH`: where relative paths of a block start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Root(pub PathBuf);
+
+/// Reads the one `root PATH` of a server block.
+pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn PluginSpec>> {
+    let directive = once("root", directives)?;
+    no_block("root", directive)?;
+    let mut args = Args::new("root", directive, "a directory");
+    let path = PathBuf::from(&args.required()?.text);
+    args.end()?;
+    Ok(Arc::new(Root(path)))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::setup::tests::refused;
+
+    #[test]
+    fn a_directory_is_named() {
+        refused(&[
+            ("root", "2:1: plugin/root: `root` wants a directory"),
+            ("root /a /b", "2:9: plugin/root: unexpected argument \"/b\"; `root` wants a directory"),
+        ]);
+    }
+}

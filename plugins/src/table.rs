@@ -1,0 +1,197 @@
+//! Every plugin of CoreDNS 1.15.0, one row each, in the order of its plugin.cfg: in which they act on a query, whatever
+//! their order in the Corefile, and back again on its answer.
+
+use std::sync::Arc;
+
+use corefile::Directive;
+
+use crate::{
+    acl, bind, bufsize, cache, debug, errors, forward, header, health, hosts, loadbalance, log, r#loop,
+    metadata, minimal, multisocket, nsid, prometheus, ready, reload, rewrite, root, template, timeouts, tls,
+    whoami,
+};
+use plugin::args::Result;
+use plugin::spec::{PluginSpec, Role, SourceSpec, StepSpec, Written};
+
+/// One row.
+#[derive(Debug)]
+pub struct Plugin {
+    /// The directive.
+    pub name: &'static str,
+    /// What it is to a server block.
+    pub kind: Kind,
+}
+
+/// What a plugin is to a server block, and who reads its directives there.
+#[derive(Debug, Clone, Copy)]
+pub enum Kind {
+    /// Nothing yet.
+    Absent,
+    /// A setting; CoreDNS puts no handler into its chain for it.
+    Setting(Read<dyn PluginSpec>),
+    /// A handler that every query and reply of the block passes: the block knows it by a field.
+    Envelope(Read<dyn PluginSpec>),
+    /// A handler around the sources.
+    Step(Read<dyn StepSpec>),
+    /// A handler that answers from memory.
+    Source(Read<dyn SourceSpec>),
+    /// A handler of what is asked of others.
+    Dial(Read<dyn PluginSpec>),
+    /// A handler that answers where nobody else did.
+    Tail(Read<dyn SourceSpec>),
+}
+
+/// Reads every directive of one name in a server block; there is at least one.
+pub type Read<S> = fn(&[&Directive], Written<'_>) -> Result<Arc<S>>;
+
+impl Plugin {
+    /// Whether it is here.
+    pub fn is_here(&self) -> bool {
+        !matches!(self.kind, Kind::Absent)
+    }
+
+    /// Whether CoreDNS has a handler for it.
+    fn has_handler(&self) -> bool {
+        !matches!(self.kind, Kind::Absent | Kind::Setting(_))
+    }
+
+    /// Reads its directives in a server block; nothing where there are none.
+    ///
+    /// # Errors
+    /// What is wrong with them, at its word.
+    pub fn read(&self, block: &[Directive], written: Written<'_>) -> Result<Option<Role>> {
+        let own: Vec<&Directive> =
+            block.iter().filter(|directive| directive.name.text == self.name).collect();
+        if own.is_empty() {
+            return Ok(None);
+        }
+        let role = match self.kind {
+            Kind::Absent => return Ok(None),
+            Kind::Setting(read) => Role::Setting(read(&own, written)?),
+            Kind::Envelope(read) => Role::Envelope(read(&own, written)?),
+            Kind::Step(read) => Role::Step(read(&own, written)?),
+            Kind::Source(read) => Role::Source(read(&own, written)?),
+            Kind::Dial(read) => Role::Dial(read(&own, written)?),
+            Kind::Tail(read) => Role::Tail(read(&own, written)?),
+        };
+        Ok(Some(role))
+    }
+}
+
+const fn absent(name: &'static str) -> Plugin {
+    Plugin { name, kind: Kind::Absent }
+}
+
+const fn setting(name: &'static str, read: Read<dyn PluginSpec>) -> Plugin {
+    Plugin { name, kind: Kind::Setting(read) }
+}
+
+const fn envelope(name: &'static str, read: Read<dyn PluginSpec>) -> Plugin {
+    Plugin { name, kind: Kind::Envelope(read) }
+}
+
+const fn step(name: &'static str, read: Read<dyn StepSpec>) -> Plugin {
+    Plugin { name, kind: Kind::Step(read) }
+}
+
+const fn source(name: &'static str, read: Read<dyn SourceSpec>) -> Plugin {
+    Plugin { name, kind: Kind::Source(read) }
+}
+
+const fn dial(name: &'static str, read: Read<dyn PluginSpec>) -> Plugin {
+    Plugin { name, kind: Kind::Dial(read) }
+}
+
+const fn tail(name: &'static str, read: Read<dyn SourceSpec>) -> Plugin {
+    Plugin { name, kind: Kind::Tail(read) }
+}
+
+/// The table.
+pub static PLUGINS: &[Plugin] = &[
+    setting("root", root::read),
+    envelope("metadata", metadata::read),
+    absent("geoip"),
+    absent("cancel"),
+    absent("proxyproto"),
+    absent("quic"),
+    absent("grpc_server"),
+    absent("https"),
+    absent("https3"),
+    setting("timeouts", timeouts::read),
+    setting("multisocket", multisocket::read),
+    setting("reload", reload::read),
+    envelope("nsid", nsid::read),
+    envelope("bufsize", bufsize::read),
+    setting("bind", bind::read),
+    setting("debug", debug::read),
+    absent("trace"),
+    setting("ready", ready::read),
+    setting("health", health::read),
+    absent("pprof"),
+    absent("shed"),
+    envelope("prometheus", prometheus::read),
+    envelope("errors", errors::read),
+    envelope("log", log::read),
+    absent("dnstap"),
+    absent("local"),
+    absent("dns64"),
+    absent("siit"),
+    absent("any"),
+    absent("chaos"),
+    step("loadbalance", loadbalance::read),
+    absent("tsig"),
+    step("rewrite", rewrite::read),
+    absent("autopath"),
+    step("acl", acl::read),
+    dial("cache", cache::read),
+    step("header", header::read),
+    absent("dnssec"),
+    setting("tls", tls::read),
+    step("minimal", minimal::read),
+    source("template", template::read),
+    absent("transfer"),
+    absent("dynupdate"),
+    source("hosts", hosts::read),
+    absent("route53"),
+    absent("azure"),
+    absent("clouddns"),
+    absent("k8s_external"),
+    absent("kubernetes"),
+    absent("file"),
+    absent("auto"),
+    absent("secondary"),
+    absent("etcd"),
+    source("loop", r#loop::read),
+    dial("forward", forward::read),
+    absent("grpc"),
+    absent("erratic"),
+    tail("whoami", whoami::read),
+    absent("on"),
+    absent("sign"),
+    absent("view"),
+    absent("nomad"),
+];
+
+/// The row of a directive.
+pub fn find(name: &str) -> Option<&'static Plugin> {
+    PLUGINS.iter().find(|plugin| plugin.name == name)
+}
+
+/// The directives that are here, in alphabetical order, as `-plugins` lists them.
+pub fn here() -> Vec<&'static str> {
+    let mut names: Vec<_> =
+        PLUGINS.iter().filter(|plugin| plugin.is_here()).map(|plugin| plugin.name).collect();
+    names.sort_unstable();
+    names
+}
+
+/// Of a block's directives, in the table's order, those that CoreDNS has handlers for.
+pub fn handlers(directives: &[&'static str]) -> impl DoubleEndedIterator<Item = &'static str> {
+    directives.iter().copied().filter(|name| find(name).is_some_and(Plugin::has_handler))
+}
+
+/// The handler that CoreDNS's metrics name for a block, whoever answers: the one right below `prometheus`.
+pub fn named_by_metrics(directives: &[&'static str]) -> &'static str {
+    let place = |name: &str| PLUGINS.iter().position(|plugin| plugin.name == name);
+    handlers(directives).find(|name| place(name) > place("prometheus")).unwrap_or_default()
+}

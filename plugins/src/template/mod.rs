@@ -1,0 +1,495 @@
+//! `template`: answers made from patterns and Go templates.
+
+mod expression;
+mod setup;
+mod var;
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use gotemplate::{Fields, List, Map, Schema, Value};
+use regex::{Captures, Regex};
+use wire::{Class, Flags, Name, Query, RType, Rcode, Reply, Section};
+
+use crate::text::NameText;
+use crate::zonetext;
+pub use expression::{Expression, ExpressionError, Facts, is_free};
+use observe::counters::{Counter, PerThread, Proto, Tally};
+use observe::{Families, names};
+use plugin::failure::Failure;
+use plugin::lasting::Keeps;
+use plugin::spec::{BuildContext, Explained, Source, SourceSpec};
+use plugin::{Lookup, Moment, Tables};
+pub(crate) use setup::read;
+pub use setup::{Record, TemplateSpec, TemplateSpecs};
+use var::{Entries, Var};
+
+/// Every `template` of a server block, in file order.
+#[derive(Debug)]
+pub struct Templates {
+    templates: Vec<One>,
+}
+
+#[derive(Debug)]
+struct One {
+    spec: TemplateSpec,
+    counters: Arc<TemplateCounters>,
+    /// The Extended DNS Error as an option carries it: code and text (RFC 8914, section 2).
+    ede: Option<Box<[u8]>>,
+    /// Every name of its zones has the same answer, without records: nothing is to be read in the name.
+    same_for_all: bool,
+}
+
+/// What is counted of one template.
+#[derive(Debug)]
+pub struct TemplateCounters {
+    /// Queries that matched.
+    pub matches: PerThread,
+    /// Templates that could not be rendered.
+    pub template_failures: Counter,
+    /// Rendered texts that are no record.
+    pub rr_failures: Counter,
+}
+
+impl Templates {
+    /// Ready to answer; the counters outlive a reload.
+    pub fn new(specs: Vec<TemplateSpec>, counters: impl Fn(&TemplateSpec) -> Arc<TemplateCounters>) -> Self {
+        let one = |spec: TemplateSpec| One {
+            counters: counters(&spec),
+            ede: spec.ede.as_ref().map(|(code, text)| [&code.to_be_bytes(), text.as_bytes()].concat().into()),
+            same_for_all: spec.has_no_records() && spec.takes_every_name(),
+            spec,
+        };
+        Self { templates: specs.into_iter().map(one).collect() }
+    }
+}
+
+impl SourceSpec for TemplateSpecs {
+    fn build(&self, context: &BuildContext<'_>) -> Box<dyn Source> {
+        let registry = context.lasting.get::<TemplateRegistry>();
+        Box::new(Templates::new(self.templates.clone(), |template| {
+            registry.counters(context.servers, template, context.threads)
+        }))
+    }
+}
+
+impl Source for Templates {
+    #[inline]
+    fn lookup<'h>(
+        &'h self,
+        moment: &Moment<'_>,
+        _: &mut Tables<'h>,
+        query: &Query<'_>,
+        reply: &mut Reply<'_>,
+        _: Tally<'_>,
+    ) -> Lookup {
+        let mut text = None;
+        for one in &self.templates {
+            let spec = &one.spec;
+            let Some(zone) = spec.zone_of(query) else { continue };
+            if one.same_for_all {
+                one.counters.matches.add(moment.writer);
+                one.begin(reply);
+                return Lookup::Answer;
+            }
+            let name = text.get_or_insert_with(NameText::new).of(&query.name);
+            let Some(regex) = spec.patterns.iter().find(|regex| regex.is_match(name)) else {
+                if spec.fallthrough.through(&query.name) {
+                    continue;
+                }
+                return Lookup::Fail(Failure::NoPattern);
+            };
+            let vars = match spec.evaluate(moment, query, regex, name) {
+                Ok(Some(vars)) => vars,
+                Ok(None) if spec.fallthrough.through(&query.name) => continue,
+                Ok(None) => return Lookup::Fail(Failure::NoPattern),
+                Err(error) => return Lookup::Fail(Failure::Template(error)),
+            };
+            one.counters.matches.add(moment.writer);
+            return one.answer(moment, query, zone, regex, name, vars, reply);
+        }
+        Lookup::Pass
+    }
+
+    fn explain(&self, query: &Query<'_>) -> Explained {
+        let mut text = NameText::new();
+        let name = text.of(&query.name);
+        for template in
+            self.templates.iter().map(|one| &one.spec).filter(|spec| spec.zone_of(query).is_some())
+        {
+            if let Some(regex) = template.patterns.iter().find(|regex| regex.is_match(name)) {
+                let pattern = regex.as_str();
+                let conditions = if template.conditions.is_empty() { "" } else { ", if each `expr` is true" };
+                return Explained::Ends(format!("`template {template}` matches by {pattern:?}{conditions}"));
+            }
+            if !template.fallthrough.through(&query.name) {
+                return Explained::Ends(format!(
+                    "SERVFAIL: no pattern of `template {template}` matches and it does not fall through"
+                ));
+            }
+        }
+        Explained::Passes(Some("no template matches".to_owned()))
+    }
+}
+
+impl TemplateSpec {
+    /// The longest of its zones that holds the name, if class and type fit, too.
+    fn zone_of(&self, query: &Query<'_>) -> Option<&Name> {
+        let class = query.class == Class::ANY || self.class == Class::ANY || self.class == query.class;
+        let rtype = query.rtype == RType::ANY || self.rtype == RType::ANY || self.rtype == query.rtype;
+        if !class || !rtype {
+            return None;
+        }
+        let zones = self.zones.iter().filter(|zone| query.name.is_within(zone));
+        zones.max_by_key(|zone| zone.as_wire().len())
+    }
+
+    /// Whether there is nothing to render: for a failure, CoreDNS renders nothing either.
+    fn has_no_records(&self) -> bool {
+        self.rcode == Rcode::SERVFAIL
+            || self.answer.is_empty() && self.authority.is_empty() && self.additional.is_empty()
+    }
+
+    /// Whether neither a pattern nor an expression looks at the query.
+    fn takes_every_name(&self) -> bool {
+        let bare = self.vars.is_empty() && self.conditions.is_empty();
+        bare && self.patterns.first().is_some_and(|regex| regex.as_str() == ".*")
+    }
+}
+
+impl TemplateSpec {
+    /// The values of its `var`s, if every `expr` holds; nothing where one does not.
+    ///
+    /// # Errors
+    /// Why an expression has no value.
+    fn evaluate(
+        &self,
+        moment: &Moment<'_>,
+        query: &Query<'_>,
+        regex: &Regex,
+        name: &str,
+    ) -> Result<Option<Entries>, String> {
+        if self.vars.is_empty() && self.conditions.is_empty() {
+            return Ok(Some(Entries::default()));
+        }
+        let mut facts = facts(moment, query, name);
+        for (index, group) in regex.captures(name).iter().flat_map(Captures::iter).enumerate() {
+            let text = group.map_or("", |group| group.as_str());
+            facts.add_group(&index.to_string(), text);
+            if let Some(group) = regex.capture_names().nth(index).flatten() {
+                facts.add_group(group, text);
+            }
+        }
+        let mut vars = Vec::new();
+        for (name, expression) in &self.vars {
+            let value = expression.run(&facts)?;
+            vars.push((name.clone(), Var::new(&value)));
+            facts.add_var(name, value);
+        }
+        for condition in &self.conditions {
+            if !matches!(condition.run(&facts)?, expr::Value::Bool(true)) {
+                return Ok(None);
+            }
+        }
+        Ok(Some(vars.into_iter().collect()))
+    }
+}
+
+/// What expressions may ask about a query, as CoreDNS tells it.
+fn facts(moment: &Moment<'_>, query: &Query<'_>, name: &str) -> Facts {
+    let bufsize = match moment.proto {
+        Proto::Udp => query.udp_limit() as i64,
+        Proto::Tcp => i64::from(u16::MAX),
+    };
+    let (client, server) = (moment.client(), moment.server());
+    let ip = |address: SocketAddr| address.ip().to_canonical().to_string();
+    Facts::new([
+        ("type", query.rtype.to_string().into()),
+        ("name", name.into()),
+        ("class", query.class.to_string().into()),
+        ("proto", moment.proto.label().into()),
+        ("size", (query.size as i64).into()),
+        ("client_ip", ip(client).into()),
+        ("port", client.port().to_string().into()),
+        ("id", i64::from(query.id).into()),
+        ("opcode", 0_i64.into()),
+        ("do", query.dnssec_ok().into()),
+        ("bufsize", bufsize.into()),
+        ("server_ip", ip(server).into()),
+        ("server_port", server.port().to_string().into()),
+    ])
+}
+
+impl One {
+    /// What every answer of this template has: rcode, AA, Extended DNS Error.
+    fn begin(&self, reply: &mut Reply<'_>) {
+        reply.rcode = self.spec.rcode;
+        // A failure has no authority.
+        reply.flags = if self.spec.rcode == Rcode::SERVFAIL { 0 } else { Flags::AA };
+        if let Some(ede) = &self.ede {
+            reply.options.push(wire::OPTION_EDE, ede);
+        }
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "all of them are what the templates may name")]
+    fn answer(
+        &self,
+        moment: &Moment<'_>,
+        query: &Query<'_>,
+        zone: &Name,
+        regex: &Regex,
+        name: &str,
+        vars: Entries,
+        reply: &mut Reply<'_>,
+    ) -> Lookup {
+        let spec = &self.spec;
+        self.begin(reply);
+        if spec.has_no_records() {
+            return Lookup::Answer;
+        }
+        let Some(captures) = regex.captures(name) else { return Lookup::Fail(Failure::NoPattern) };
+        let class = if query.class == Class::ANY { spec.class } else { query.class };
+        let rtype = if query.rtype == RType::ANY { spec.rtype } else { query.rtype };
+        let (zone, groups) = (zone.to_string(), Groups { regex, captures });
+        let data = Data { moment, query, zone, regex, name, class, rtype, groups, vars };
+        let sections = [
+            (&spec.answer, Section::Answer),
+            (&spec.authority, Section::Authority),
+            (&spec.additional, Section::Additional),
+        ];
+        let mut records = zonetext::Records::new(query.question);
+        let mut text = String::new();
+        for (templates, section) in sections {
+            for record in templates {
+                text.clear();
+                if let Err(error) = record.template.render(&data, &mut text) {
+                    self.counters.template_failures.add_shared(1);
+                    return Lookup::Fail(Failure::Template(error.to_string()));
+                }
+                if let Err(error) = records.push(section, &text) {
+                    self.counters.rr_failures.add_shared(1);
+                    return Lookup::Fail(Failure::Template(error.to_string()));
+                }
+            }
+        }
+        let (body, counts) = records.finish();
+        reply.push_ready(&body, counts);
+        let is_cname =
+            |record: wire::Record| record.section == Section::Answer && record.rtype == RType::CNAME;
+        match query.rtype {
+            RType::A | RType::AAAA if reply.records().any(is_cname) => Lookup::Follow,
+            _ => Lookup::Answer,
+        }
+    }
+}
+
+/// The fields that a record of `template` may name; `groups` are the names of its patterns' groups, `vars` those of its
+/// variables.
+pub(crate) fn schema(groups: &[&str], vars: &[String]) -> Schema {
+    let numbered = (0..=99).map(|number| number.to_string());
+    let question =
+        Schema::fields([("Name", Schema::Scalar), ("Qtype", Schema::Scalar), ("Qclass", Schema::Scalar)]);
+    let groups = groups.iter().map(|group| (*group).to_owned()).chain(numbered);
+    let message = Schema::fields([
+        ("Id", Schema::Scalar),
+        ("RecursionDesired", Schema::Scalar),
+        ("CheckingDisabled", Schema::Scalar),
+        ("AuthenticatedData", Schema::Scalar),
+        ("Question", Schema::list(question.clone())),
+    ]);
+    Schema::fields([
+        ("Zone", Schema::Scalar),
+        ("Name", Schema::Scalar),
+        ("Regex", Schema::Scalar),
+        ("Match", Schema::list(Schema::Scalar)),
+        ("Group", Schema::map(groups, Schema::Scalar)),
+        ("Var", Schema::map(vars, Schema::Any)),
+        ("Class", Schema::Scalar),
+        ("Type", Schema::Scalar),
+        ("Remote", Schema::Scalar),
+        ("Question", question),
+        ("Message", message),
+        ("Meta", Schema::Method),
+    ])
+}
+
+/// A template's data: what the query says, as text.
+struct Data<'a> {
+    moment: &'a Moment<'a>,
+    query: &'a Query<'a>,
+    /// The query's, or the template's where the query is for any; likewise the type.
+    class: Class,
+    rtype: RType,
+    zone: String,
+    regex: &'a Regex,
+    name: &'a str,
+    groups: Groups<'a>,
+    vars: Entries,
+}
+
+struct Groups<'a> {
+    regex: &'a Regex,
+    captures: Captures<'a>,
+}
+
+impl Fields for Data<'_> {
+    fn field(&self, name: &str) -> Option<Value<'_>> {
+        Some(match name {
+            "Zone" => Value::Text(self.zone.as_str().into()),
+            "Name" => Value::Text(self.name.into()),
+            "Regex" => Value::Text(self.regex.as_str().into()),
+            "Match" => Value::list(&self.groups),
+            "Group" => Value::Map(&self.groups),
+            "Var" => Value::Map(&self.vars),
+            "Class" => Value::Text(self.class.to_string().into()),
+            "Type" => Value::Text(self.rtype.to_string().into()),
+            "Remote" => Value::Text(self.moment.client().ip().to_string().into()),
+            "Question" => Value::Fields(self),
+            "Message" => Value::Fields(self),
+            // The parts of Question and Message, which are this same query.
+            "Qtype" => Value::Uint16(self.query.rtype.0),
+            "Qclass" => Value::Uint16(self.query.class.0),
+            "Id" => Value::Uint16(self.query.id),
+            "RecursionDesired" => Value::Bool(self.query.flags.has(Flags::RD)),
+            "CheckingDisabled" => Value::Bool(self.query.flags.has(Flags::CD)),
+            "AuthenticatedData" => Value::Bool(self.query.flags.has(Flags::AD)),
+            _ => return None,
+        })
+    }
+
+    /// There are no metadata: as CoreDNS without its `metadata` directive, every label is empty.
+    fn call(&self, name: &str, _label: &str) -> Option<Value<'_>> {
+        (name == "Meta").then(|| Value::Text("".into()))
+    }
+}
+
+impl List for Groups<'_> {
+    fn count(&self) -> usize {
+        self.captures.len()
+    }
+
+    fn get(&self, index: usize) -> Option<Value<'_>> {
+        (index < self.captures.len())
+            .then(|| Value::Text(self.captures.get(index).map_or("", |m| m.as_str()).into()))
+    }
+}
+
+impl Map for Groups<'_> {
+    fn get(&self, key: &str) -> Option<Value<'_>> {
+        let group = match key.parse::<usize>() {
+            Ok(index) if index < self.captures.len() => self.captures.get(index),
+            Ok(_) => return None,
+            Err(_) if self.regex.capture_names().flatten().any(|name| name == key) => self.captures.name(key),
+            Err(_) => return None,
+        };
+        Some(Value::Text(group.map_or("", |m| m.as_str()).into()))
+    }
+
+    fn keys(&self) -> Vec<&str> {
+        self.regex.capture_names().flatten().collect()
+    }
+
+    fn absent(&self) -> Value<'_> {
+        Value::Text("".into())
+    }
+}
+
+impl Record {
+    /// The labels `section` and `template` of the failure metrics.
+    pub fn label(&self) -> &str {
+        &self.text
+    }
+}
+
+impl std::fmt::Display for TemplateSpec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.class, self.rtype)?;
+        for zone in &self.zones {
+            f.write_char(' ')?;
+            write!(f, "{zone}")?;
+        }
+        if self.rcode != Rcode::NOERROR {
+            write!(f, " {}", self.rcode)?;
+        }
+        Ok(())
+    }
+}
+
+/// The counters of every template, kept over reloads.
+#[derive(Debug, Default)]
+pub struct TemplateRegistry {
+    templates: std::sync::Mutex<Vec<(TemplateLabels, Arc<TemplateCounters>)>>,
+}
+
+/// What the metrics of one template are labelled with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TemplateLabels {
+    /// `dns://ADDRESS:PORT` of the block's first address.
+    pub server: String,
+    /// The template's first zone.
+    pub zone: String,
+    /// Its class.
+    pub class: String,
+    /// Its type.
+    pub rtype: String,
+    /// All of its record texts, to tell templates apart.
+    pub template: String,
+}
+
+impl Keeps for TemplateRegistry {
+    fn collect(&self, into: &mut Families) {
+        for (labels, counters) in self.all() {
+            let shared = [
+                ("server", labels.server.as_str()),
+                ("zone", &labels.zone),
+                ("view", ""),
+                ("class", &labels.class),
+                ("type", &labels.rtype),
+            ];
+            if counters.matches.get() > 0 {
+                into.counter(names::TEMPLATE_MATCHES, &shared, counters.matches.get() as f64);
+            }
+            let [server, zone, view, class, rtype] = shared;
+            let full = [server, zone, view, class, rtype, ("section", ""), ("template", &labels.template)];
+            for (metric, count) in [
+                (names::TEMPLATE_FAILURES, counters.template_failures.get()),
+                (names::TEMPLATE_RR_FAILURES, counters.rr_failures.get()),
+            ] {
+                if count > 0 {
+                    into.counter(metric, &full, count as f64);
+                }
+            }
+        }
+    }
+}
+
+impl TemplateRegistry {
+    /// The counters of the template, made on first use for `threads` writers.
+    pub fn counters(&self, servers: &[String], spec: &TemplateSpec, threads: usize) -> Arc<TemplateCounters> {
+        let records = spec.answer.iter().chain(&spec.authority).chain(&spec.additional);
+        let labels = TemplateLabels {
+            server: servers.first().cloned().unwrap_or_default(),
+            zone: spec.zones.first().map(ToString::to_string).unwrap_or_default(),
+            class: spec.class.to_string(),
+            rtype: spec.rtype.to_string(),
+            template: records.map(|record| record.text.as_str()).collect::<Vec<_>>().join("; "),
+        };
+        let mut templates = self.templates.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some((_, counters)) = templates.iter().find(|(known, _)| *known == labels) {
+            return counters.clone();
+        }
+        let counters = Arc::new(TemplateCounters {
+            matches: PerThread::new(threads),
+            template_failures: Counter::default(),
+            rr_failures: Counter::default(),
+        });
+        templates.push((labels, counters.clone()));
+        counters
+    }
+
+    /// Every template seen since the start.
+    pub fn all(&self) -> Vec<(TemplateLabels, Arc<TemplateCounters>)> {
+        self.templates.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+}

@@ -1,0 +1,188 @@
+//! `template`: answers made from patterns.
+
+use std::sync::Arc;
+
+use corefile::{Directive, Located, Location, Word};
+use gotemplate::{Schema, Template};
+use regex::Regex;
+use wire::{Class, Name, RType, Rcode};
+
+use super::{Expression, is_free};
+use plugin::args::{Args, Result, bad, no_block, number, regex, unknown_property, zones_or};
+use plugin::spec::{SourceSpec, Written};
+use plugin::{Fallthrough, SetupError};
+
+const PLUGIN: &str = "template";
+const PROPERTIES: &[&str] =
+    &["additional", "answer", "authority", "ederror", "fallthrough", "match", "rcode", "var", "expr"];
+
+/// What every `template` of a server block says.
+#[derive(Debug, Clone)]
+pub struct TemplateSpecs {
+    /// In file order.
+    pub templates: Vec<TemplateSpec>,
+}
+
+/// What one `template` directive says.
+#[derive(Debug, Clone)]
+pub struct TemplateSpec {
+    /// The class it answers; ANY for every one.
+    pub class: Class,
+    /// The type it answers; ANY for every one.
+    pub rtype: RType,
+    /// Only names within these zones; default the server block's.
+    pub zones: Vec<Name>,
+    /// At least one must match the lower-cased name; default `.*`.
+    pub patterns: Vec<Regex>,
+    /// `var`: names and expressions, each of which may use those before it.
+    pub vars: Vec<(String, Expression)>,
+    /// `expr`: all must be true.
+    pub conditions: Vec<Expression>,
+    /// Records of the answer section.
+    pub answer: Vec<Record>,
+    /// Records of the authority section.
+    pub authority: Vec<Record>,
+    /// Records of the additional section.
+    pub additional: Vec<Record>,
+    /// The rcode of what is answered; default NOERROR.
+    pub rcode: Rcode,
+    /// An Extended DNS Error to add.
+    pub ede: Option<(u16, String)>,
+    /// Where a name that no pattern matches goes on.
+    pub fallthrough: Fallthrough,
+}
+
+/// One record to be made.
+#[derive(Debug, Clone)]
+pub struct Record {
+    /// As written, for metrics.
+    pub text: String,
+    /// Compiled.
+    pub template: Arc<Template>,
+}
+
+/// Reads every `template` of a server block, in file order.
+pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Arc<dyn SourceSpec>> {
+    let templates =
+        directives.iter().map(|directive| template(directive, written.zones)).collect::<Result<_>>()?;
+    Ok(Arc::new(TemplateSpecs { templates }))
+}
+
+fn template(directive: &Directive, own_zones: &[Name]) -> Result<TemplateSpec> {
+    let mut args = Args::new(PLUGIN, directive, "CLASS TYPE [ZONE...]");
+    let class_word = args.required()?;
+    let class = class_word.text.parse().map_err(|_| bad(PLUGIN, class_word, "a class such as IN or ANY"))?;
+    let type_word = args.required()?;
+    let rtype =
+        type_word.text.parse().map_err(|_| bad(PLUGIN, type_word, "a record type such as A or ANY"))?;
+    let mut spec = TemplateSpec {
+        class,
+        rtype,
+        zones: zones_or(args.rest(), own_zones)?,
+        patterns: Vec::new(),
+        vars: Vec::new(),
+        conditions: Vec::new(),
+        answer: Vec::new(),
+        authority: Vec::new(),
+        additional: Vec::new(),
+        rcode: Rcode::NOERROR,
+        ede: None,
+        fallthrough: Fallthrough::default(),
+    };
+    // Named groups and variables are fields of the templates: they come first, wherever they stand.
+    let mut names = Vec::new();
+    for property in directive.body.iter().flatten() {
+        match property.name.text.as_str() {
+            "match" => {
+                no_block(PLUGIN, property)?;
+                for word in Args::new(PLUGIN, property, "a regular expression").some()? {
+                    spec.patterns.push(regex(PLUGIN, word)?);
+                }
+            }
+            "var" => {
+                no_block(PLUGIN, property)?;
+                let mut args = Args::new(PLUGIN, property, "a name and an expression");
+                let name = args.required()?;
+                if !is_free(&name.text) {
+                    return Err(bad(
+                        PLUGIN,
+                        name,
+                        "a name for a variable: letters, digits and _, and no word of the language",
+                    ));
+                }
+                let expression = expression(args.some()?, &names)?;
+                names.push(name.text.clone());
+                spec.vars.push((name.text.clone(), expression));
+            }
+            "expr" => {
+                no_block(PLUGIN, property)?;
+                let words = Args::new(PLUGIN, property, "an expression").some()?;
+                spec.conditions.push(expression(words, &names)?);
+            }
+            _ => {}
+        }
+    }
+    if spec.patterns.is_empty() {
+        spec.patterns.extend(Regex::new(".*"));
+    }
+    let groups: Vec<&str> = spec.patterns.iter().flat_map(|regex| regex.capture_names().flatten()).collect();
+    let schema = super::schema(&groups, &names);
+    for property in directive.body.iter().flatten() {
+        match property.name.text.as_str() {
+            "match" | "var" | "expr" => {}
+            "answer" => records(property, &schema, &mut spec.answer)?,
+            "authority" => records(property, &schema, &mut spec.authority)?,
+            "additional" => records(property, &schema, &mut spec.additional)?,
+            "rcode" => {
+                let mut args = Args::new(PLUGIN, property, "an rcode such as NXDOMAIN");
+                let word = args.required()?;
+                spec.rcode = word.text.parse().map_err(|_| bad(PLUGIN, word, "an rcode such as NXDOMAIN"))?;
+                args.end()?;
+            }
+            "ederror" => {
+                let mut args =
+                    Args::new(PLUGIN, property, "an Extended DNS Error code and, if wanted, a text");
+                let code =
+                    number(PLUGIN, args.required()?, 0..=u16::MAX, "an Extended DNS Error code, 0 to 65535")?;
+                let text = args.optional().map(|word| word.text.clone()).unwrap_or_default();
+                args.end()?;
+                spec.ede = Some((code, text));
+            }
+            "fallthrough" => spec.fallthrough.add(PLUGIN, property)?,
+            // What older Corefiles still say: CoreDNS, too, takes it and does nothing.
+            "upstream" => no_block(PLUGIN, property)?,
+            _ => return Err(unknown_property(PLUGIN, property, PROPERTIES)),
+        }
+    }
+    Ok(spec)
+}
+
+fn records(property: &Directive, schema: &Schema, into: &mut Vec<Record>) -> Result<()> {
+    no_block(PLUGIN, property)?;
+    for word in Args::new(PLUGIN, property, "a record as a template").some()? {
+        let template = Template::parse(&word.text, schema).map_err(|error| {
+            Located::new(&word.at, SetupError::Own { plugin: PLUGIN, error: error.into() })
+        })?;
+        into.push(Record { text: word.text.clone(), template: Arc::new(template) });
+    }
+    Ok(())
+}
+
+/// An expression of several words, as CoreDNS joins them; an error stands at the word that it lies in.
+fn expression(words: &[Word], vars: &[String]) -> Result<Expression> {
+    let texts: Vec<&str> = words.iter().map(|word| word.text.as_str()).collect();
+    Expression::compile(&texts.join(" "), vars).map_err(|(position, error)| {
+        let mut end = 0;
+        let word = words.iter().find(|word| {
+            end += word.text.len() + 1;
+            position < end
+        });
+        let at = word
+            .or_else(|| words.last())
+            .map_or_else(|| Location::file_only("Corefile"), |word| word.at.clone());
+        Located::new(&at, SetupError::Own { plugin: PLUGIN, error: error.into() })
+    })
+}
+
+#[cfg(test)]
+mod tests;

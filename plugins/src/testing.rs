@@ -1,0 +1,82 @@
+//! One step and the answer below it, for tables of rows.
+
+use std::collections::HashMap;
+
+use plugin::Moment;
+use plugin::step::{Inward, Sought, Step, Told, Wish, Wishes};
+use wire::{Class, Gate, HEADER, Message, Name, RType, Rr, Section, accept};
+
+/// Answers of others by name and type; what is not there is not known yet.
+#[derive(Default)]
+pub(crate) struct Others(pub(crate) HashMap<(Name, RType), Wish>, pub(crate) Vec<String>);
+
+impl Wishes for Others {
+    fn wish(&mut self, name: &Name, rtype: RType, _class: Class) -> Option<Wish> {
+        self.1.push(format!("{name} {rtype}"));
+        self.0.get(&(*name, rtype)).cloned()
+    }
+
+    fn wish_below(&mut self, _: &Sought<'_>, name: &Name, rtype: RType, class: Class) -> Option<Wish> {
+        self.wish(name, rtype, class)
+    }
+}
+
+/// What `parse` makes of the directives in these lines, the first of which is the Corefile's second; or what is wrong.
+pub(crate) fn read<T>(
+    lines: &str,
+    parse: impl FnOnce(&[&corefile::Directive]) -> plugin::args::Result<T>,
+) -> Result<T, String> {
+    let text = format!(". {{\n{lines}\n}}\n");
+    let nowhere = std::path::Path::new("/nowhere");
+    let corefile = corefile::read_text("Corefile", text.as_bytes(), nowhere, &|_| None).unwrap();
+    let directives: Vec<_> = corefile.blocks[0].directives.iter().collect();
+    parse(&directives).map_err(|error| format!("{error:#}"))
+}
+
+/// A query as dig sends it.
+pub(crate) fn packet(name: &str, rtype: RType) -> Vec<u8> {
+    let mut packet = vec![0; HEADER];
+    packet[1] = 7;
+    packet[2] = 1;
+    packet[5] = 1;
+    packet.extend_from_slice(Name::from_text(name).unwrap().as_wire());
+    packet.extend_from_slice(&rtype.0.to_be_bytes());
+    packet.extend_from_slice(&Class::IN.0.to_be_bytes());
+    packet
+}
+
+/// What `step` makes of a query from `client` where `below` answers: what was sought, and what the client is told.
+pub(crate) fn through(
+    step: &dyn Step,
+    client: &str,
+    packet: &[u8],
+    below: impl FnOnce(&Sought<'_>) -> Message,
+    others: &mut Others,
+) -> (String, Option<Message>) {
+    let Gate::Pass(query) = accept(packet) else { panic!("refused") };
+    let client = std::net::SocketAddr::new(client.parse().unwrap(), 4321).into();
+    let server = "127.0.0.1:53".parse().unwrap();
+    let proto = observe::counters::Proto::Udp;
+    let moment = Moment::new(clock::now(), &client, server, proto, 0);
+    let mut sought = Sought::new(&query, "dns://:53", true);
+    let inward = step.inward(&mut sought, &moment);
+    let what = format!("{} {}", sought.name(), sought.rtype());
+    let told = match inward {
+        Inward::Pass => Some(below(&sought)),
+        Inward::Answer(message) => Some(*message),
+        Inward::Back(back) => {
+            let mut told = below(&sought);
+            match back.back(&sought, &moment, &mut told, others) {
+                Told::Done => Some(told),
+                Told::Waits => None,
+            }
+        }
+        Inward::Fail(_) | Inward::Silence | Inward::Needs(_) => None,
+    };
+    (what, told)
+}
+
+/// An address record of the answer section.
+pub(crate) fn a(name: &str, ttl: u32, address: [u8; 4]) -> Rr {
+    Rr::new(Section::Answer, &Name::from_text(name).unwrap(), RType::A, ttl, &address)
+}

@@ -1,0 +1,244 @@
+//! The files of `tls`, read when a configuration is built and again when they change: connections that stand keep what they
+//! began with, new ones get what is new.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use forwarder::{TlsError, pem};
+use readfile::{Look, ReadError};
+use rustls::server::NoServerSessionStorage;
+use rustls::{RootCertStore, ServerConfig};
+
+use super::keylog::KeyLogFile;
+use super::{PLUGIN, Settings};
+use observe::Logger;
+use plugin::lasting::Keeps;
+
+/// What TLS endpoints of one server block use.
+pub struct ServerTls {
+    settings: Settings,
+    keylog: Option<Arc<KeyLogFile>>,
+    current: ArcSwap<Loaded>,
+}
+
+struct Loaded {
+    files: Files,
+    roots: Option<Arc<RootCertStore>>,
+    config: Arc<ServerConfig>,
+}
+
+/// What the files hold: certificate, key, authority. Where no authority is named, octets that tell the system's apart.
+type Files = [Vec<u8>; 3];
+
+impl ServerTls {
+    fn load(settings: &Settings, write_keylog: bool) -> Result<Self, TlsError> {
+        let mut files = [pem::read(&settings.certificate)?, pem::read(&settings.key)?, Vec::new()];
+        let mut roots = None;
+        if let Some(path) = &settings.authority {
+            files[2] = pem::read(path)?;
+        } else if settings.client_auth.verifies() {
+            let (system, digest) = pem::system_roots()?;
+            (files[2], roots) = (digest, Some(Arc::new(system)));
+        }
+        let keylog = match &settings.keylog {
+            Some(path) if write_keylog => {
+                let open = || KeyLogFile::open(path);
+                Some(Arc::new(open().map_err(|error| TlsError::File { path: path.clone(), error })?))
+            }
+            _ => None,
+        };
+        let loaded = Loaded::new(settings, files, roots, keylog.as_ref())?;
+        Ok(Self { settings: settings.clone(), keylog, current: ArcSwap::from_pointee(loaded) })
+    }
+
+    /// What a connection that begins now uses.
+    pub fn config(&self) -> Arc<ServerConfig> {
+        self.current.load().config.clone()
+    }
+
+    /// Why two blocks cannot share a listener, where they cannot.
+    pub fn differs_from(&self, other: &Self) -> Option<&'static str> {
+        let (one, two) = (self.current.load(), other.current.load());
+        if self.settings.client_auth != other.settings.client_auth {
+            Some("`client_auth` differs")
+        } else if one.files[2] != two.files[2] {
+            Some("the authorities differ")
+        } else if one.files[..2] != two.files[..2] {
+            Some("the certificates differ")
+        } else if self.settings.keylog != other.settings.keylog {
+            Some("`keylog` differs")
+        } else {
+            None
+        }
+    }
+}
+
+impl Loaded {
+    fn new(
+        settings: &Settings,
+        files: Files,
+        system: Option<Arc<RootCertStore>>,
+        keylog: Option<&Arc<KeyLogFile>>,
+    ) -> Result<Self, TlsError> {
+        let roots = match &settings.authority {
+            Some(path) => Some(Arc::new(pem::roots(path, &files[2])?)),
+            None => system,
+        };
+        let chain = pem::certificates(&settings.certificate, &files[0])?;
+        let key = pem::private_key(&settings.key, &files[1])?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let verifier = settings.client_auth.verifier(roots.clone(), &provider)?;
+        let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+        let builder = match verifier {
+            Some(verifier) => builder.with_client_cert_verifier(verifier),
+            None => builder.with_no_client_auth(),
+        };
+        let mut config = builder.with_single_cert(chain, key)?;
+        config.alpn_protocols = vec![b"dot".to_vec()];
+        // Sessions are the clients' to keep (RFC 5077), under a key that ends with these files: whom another authority or
+        // another rule would not let in does not come in by an old ticket.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.ticketer = rustls::crypto::ring::Ticketer::new()?;
+        config.send_tls13_tickets = 1;
+        if let Some(keylog) = keylog {
+            config.key_log = keylog.clone();
+        }
+        Ok(Self { files, roots, config: Arc::new(config) })
+    }
+}
+
+impl std::fmt::Debug for ServerTls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ServerTls").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+/// The files of every `tls` that serves.
+#[derive(Default)]
+pub struct Certificates(Mutex<Vec<Followed>>);
+
+struct Followed {
+    tls: Weak<ServerTls>,
+    look: Look<Result<Vec<Vec<u8>>, ReadError>>,
+    next: Instant,
+    /// Looks in a row that found what cannot be used.
+    failed: u32,
+}
+
+impl Certificates {
+    /// What the directive says, with the files as they are now: what serves already where nothing has changed, sessions
+    /// included. `serves`: not where it is only looked at.
+    ///
+    /// # Errors
+    /// [`TlsError`], with the file.
+    pub fn load(
+        &self,
+        settings: &Settings,
+        serves: bool,
+        now: Instant,
+        logger: &Logger,
+    ) -> Result<Arc<ServerTls>, TlsError> {
+        let same = |known: &Arc<ServerTls>| known.settings == *settings;
+        let known = self.lock().iter().filter_map(|followed| followed.tls.upgrade()).find(same);
+        // What serves writes its secrets already.
+        let found = ServerTls::load(settings, serves && known.is_none())?;
+        if let Some(known) = known {
+            let found = found.current.load_full();
+            if known.current.load().files != found.files {
+                known.replace(found.files.clone(), found.roots.clone())?;
+                told(logger, settings);
+            }
+            return Ok(known);
+        }
+        if let (Some(path), true) = (&settings.keylog, serves) {
+            logger.warning(Some(PLUGIN), &format!("Writing TLS Key Log to {:?}", path.display().to_string()));
+        }
+        let found = Arc::new(found);
+        let (tls, next) = (Arc::downgrade(&found), now + INTERVAL);
+        self.lock().push(Followed { tls, look: Look::default(), next, failed: 0 });
+        Ok(found)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Followed>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ServerTls {
+    fn replace(&self, files: Files, system: Option<Arc<RootCertStore>>) -> Result<(), TlsError> {
+        let loaded = Loaded::new(&self.settings, files, system, self.keylog.as_ref())?;
+        self.current.store(Arc::new(loaded));
+        Ok(())
+    }
+}
+
+impl Keeps for Certificates {
+    /// Files that cannot be read, or do not belong together, change nothing. That is told once, and not at the first look:
+    /// who replaces a certificate and its key does so one after the other.
+    fn look(&self, now: Instant, logger: &Logger) -> Option<Instant> {
+        let mut all = self.lock();
+        all.retain(|followed| followed.tls.strong_count() > 0);
+        for followed in all.iter_mut().filter(|followed| followed.next <= now) {
+            let Some(tls) = followed.tls.upgrade() else { continue };
+            let settings = &tls.settings;
+            let mut paths = vec![settings.certificate.clone(), settings.key.clone()];
+            paths.extend(settings.authority.clone());
+            let read = move || paths.iter().map(|path| readfile::read(path, pem::MOST_BYTES)).collect();
+            followed.look.begin(&settings.certificate, now, read);
+            if let Some(came) = followed.look.take(now, Duration::ZERO) {
+                followed.apply(came.and_then(|read| read), &tls, logger);
+            }
+            followed.next = match followed.look.goes_on() {
+                true => followed.look.again(now),
+                false => now + INTERVAL,
+            };
+        }
+        all.iter().map(|followed| followed.next).min()
+    }
+}
+
+impl Followed {
+    fn apply(&mut self, read: Result<Vec<Vec<u8>>, ReadError>, tls: &ServerTls, logger: &Logger) {
+        let changed = read.map_err(|error| error.to_string()).and_then(|read| {
+            let current = tls.current.load_full();
+            if current.files.iter().zip(&read).all(|(known, read)| known == read) {
+                return Ok(false);
+            }
+            let mut files = current.files.clone();
+            files.iter_mut().zip(read).for_each(|(file, read)| *file = read);
+            // Those of the system are read with each configuration.
+            let system = current.roots.clone();
+            tls.replace(files, system).map(|()| true).map_err(|error| error.to_string())
+        });
+        match changed {
+            Ok(changed) => {
+                self.failed = 0;
+                if changed {
+                    told(logger, &tls.settings);
+                }
+            }
+            Err(error) => {
+                self.failed += 1;
+                if self.failed == TOLD_AT {
+                    let file = tls.settings.certificate.display();
+                    logger.error(
+                        Some(PLUGIN),
+                        &format!("cannot use the files of {file}: {error}; what they held serves on"),
+                    );
+                }
+            }
+        }
+    }
+}
+
+fn told(logger: &Logger, settings: &Settings) {
+    let file = Path::display(&settings.certificate);
+    logger.info(Some(PLUGIN), &format!("Successfully reloaded {file} with its key"));
+}
+
+/// How often the files are looked at.
+const INTERVAL: Duration = Duration::from_secs(5);
+/// The look that tells of what cannot be used.
+const TOLD_AT: u32 = 2;

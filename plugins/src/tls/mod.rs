@@ -1,0 +1,149 @@
+//! `tls CERT KEY [CA]`: what the TLS endpoints of a server block show to clients, and which clients they let in.
+
+mod client_auth;
+mod files;
+mod keylog;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use corefile::{Directive, Located, Location};
+
+use plugin::SetupError;
+use plugin::args::{Args, Result, bad, no_block, once, path, unknown_property};
+use plugin::spec::{PluginSpec, Written};
+
+pub use client_auth::ClientAuth;
+pub use files::{Certificates, ServerTls};
+
+const PLUGIN: &str = "tls";
+
+/// The directive as it is read; no file is opened.
+#[derive(Debug, Clone)]
+pub struct TlsSpec {
+    /// Where it stands.
+    pub at: Location,
+    /// What it says.
+    pub settings: Settings,
+}
+
+/// What `tls` says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// The certificate with its chain.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// Whose certificates of clients are good; `None`: those of the system's authorities.
+    pub authority: Option<PathBuf>,
+    /// What is asked of clients.
+    pub client_auth: ClientAuth,
+    /// Where secrets are written for who decrypts a recording.
+    pub keylog: Option<PathBuf>,
+}
+
+/// Reads the one `tls` of a server block.
+pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Arc<dyn PluginSpec>> {
+    let root = written.root;
+    let directive = once(PLUGIN, directives)?;
+    let acme = directive.body.iter().flatten().find(|property| property.name.text == "acme");
+    if let (Some(property), true) = (acme, directive.args.is_empty()) {
+        let error = SetupError::PropertyNotBuilt { plugin: PLUGIN, property: "acme" };
+        return Err(Located::new(&property.name.at, error));
+    }
+    let mut args = Args::new(PLUGIN, directive, "CERT KEY [CA]");
+    let certificate = path(root, &args.required()?.text);
+    let key = path(root, &args.required()?.text);
+    let authority = args.optional().map(|word| path(root, &word.text));
+    args.end()?;
+    let mut settings =
+        Settings { certificate, key, authority, client_auth: ClientAuth::NoCert, keylog: None };
+    for property in directive.body.iter().flatten() {
+        no_block(PLUGIN, property)?;
+        match property.name.text.as_str() {
+            "client_auth" => {
+                let mut args = Args::new(PLUGIN, property, ClientAuth::EXPECTED);
+                let word = args.required()?;
+                settings.client_auth =
+                    ClientAuth::read(&word.text).ok_or_else(|| bad(PLUGIN, word, ClientAuth::EXPECTED))?;
+                args.end()?;
+            }
+            "keylog" => {
+                let mut args = Args::new(PLUGIN, property, "a file");
+                settings.keylog = Some(path(root, &args.required()?.text));
+                args.end()?;
+            }
+            _ => return Err(unknown_property(PLUGIN, property, &["client_auth", "keylog"])),
+        }
+    }
+    Ok(Arc::new(TlsSpec { at: directive.name.at.clone(), settings }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::setup::tests::{refused, refused_properties, said};
+
+    #[test]
+    fn files_stand_below_root_and_options_have_their_defaults() {
+        let read = |lines: &str| said::<TlsSpec>(lines).unwrap().settings;
+        let plain = read("tls a.pem /b.pem");
+        assert_eq!(
+            plain,
+            Settings {
+                certificate: "a.pem".into(),
+                key: "/b.pem".into(),
+                authority: None,
+                client_auth: ClientAuth::NoCert,
+                keylog: None
+            }
+        );
+        let all = read("root /r\ntls a.pem /b.pem c.pem {\nclient_auth require\nkeylog k\n}");
+        let paths: [&Path; 2] = [&all.certificate, &all.key];
+        assert_eq!(paths, [Path::new("/r/a.pem"), Path::new("/b.pem")]);
+        assert_eq!((all.authority, all.keylog), (Some("/r/c.pem".into()), Some("/r/k".into())));
+        for (word, expected) in [
+            ("nocert", ClientAuth::NoCert),
+            ("request", ClientAuth::Request),
+            ("require", ClientAuth::Require),
+            ("verify_if_given", ClientAuth::VerifyIfGiven),
+            ("require_and_verify", ClientAuth::RequireAndVerify),
+        ] {
+            assert_eq!(read(&format!("tls a b {{\nclient_auth {word}\n}}")).client_auth, expected);
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_at_its_word() {
+        refused(&[
+            ("tls", "2:1: plugin/tls: `tls` wants CERT KEY [CA]"),
+            ("tls a", "2:1: plugin/tls: `tls` wants CERT KEY [CA]"),
+            ("tls a b c d", "2:11: plugin/tls: unexpected argument \"d\"; `tls` wants CERT KEY [CA]"),
+            (
+                "tls {\nacme dns.example.org\n}",
+                "3:1: plugin/tls: the property `acme` of CoreDNS is not built yet; remove it, or keep CoreDNS for this server block",
+            ),
+        ]);
+        refused_properties(
+            "tls a b",
+            &[
+                (
+                    "client_auth",
+                    "1: plugin/tls: `client_auth` wants nocert, request, require, verify_if_given or require_and_verify",
+                ),
+                (
+                    "client_auth none",
+                    "13: plugin/tls: \"none\" is not nocert, request, require, verify_if_given or require_and_verify",
+                ),
+                ("keylog", "1: plugin/tls: `keylog` wants a file"),
+                ("keylog a b", "10: plugin/tls: unexpected argument \"b\"; `keylog` wants a file"),
+                (
+                    "client_aut nocert",
+                    "1: plugin/tls: unknown property \"client_aut\"; did you mean `client_auth`?",
+                ),
+            ],
+        );
+    }
+}

@@ -1,0 +1,110 @@
+//! `whoami`: tells clients their own address.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use corefile::Directive;
+use wire::{Flags, Name, Owner, Query, RType, Reply, Section};
+
+use observe::counters::{Proto, Tally};
+use plugin::args::{Result, bare};
+use plugin::spec::{BuildContext, Explained, Source, SourceSpec, Written};
+use plugin::{Lookup, Moment, Tables};
+
+/// The source, and that it stands in a block; it has nothing to set.
+#[derive(Debug, Clone, Copy)]
+pub struct Whoami;
+
+/// Reads the one `whoami` of a server block.
+pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn SourceSpec>> {
+    bare("whoami", directives)?;
+    Ok(Arc::new(Whoami))
+}
+
+impl SourceSpec for Whoami {
+    fn build(&self, _: &BuildContext<'_>) -> Box<dyn Source> {
+        Box::new(*self)
+    }
+}
+
+impl Source for Whoami {
+    #[inline]
+    fn lookup<'h>(
+        &'h self,
+        moment: &Moment<'_>,
+        _: &mut Tables<'h>,
+        query: &Query<'_>,
+        reply: &mut Reply<'_>,
+        _: Tally<'_>,
+    ) -> Lookup {
+        answer(moment, query, reply);
+        Lookup::Answer
+    }
+
+    fn explain(&self, _: &Query<'_>) -> Explained {
+        Explained::Ends("it answers every name".to_owned())
+    }
+}
+
+/// Any name and type: NOERROR without an answer; the client's address and, as an SRV record of `_udp` or `_tcp` below
+/// the name, its port stand in the additional section with TTL 0.
+fn answer(moment: &Moment<'_>, query: &Query<'_>, reply: &mut Reply<'_>) {
+    reply.flags = Flags::AA;
+    let client = moment.client();
+    match client.ip() {
+        IpAddr::V4(address) => {
+            reply.push(Section::Additional, Owner::Question, RType::A, query.class, 0, &address.octets());
+        }
+        IpAddr::V6(address) => {
+            reply.push(Section::Additional, Owner::Question, RType::AAAA, query.class, 0, &address.octets());
+        }
+    }
+    let label: &[u8] = match moment.proto {
+        Proto::Udp => b"\x04_udp",
+        Proto::Tcp => b"\x04_tcp",
+    };
+    // A name too long for one more label has no SRV owner.
+    if label.len() + query.name.as_wire().len() <= wire::MAX_NAME {
+        let mut owner = [0; 7];
+        owner[..5].copy_from_slice(label);
+        owner[5..].copy_from_slice(&[0xc0, wire::HEADER as u8]);
+        let mut data = [0; 7];
+        data[4..6].copy_from_slice(&client.port().to_be_bytes());
+        let root = Name::ROOT.as_wire();
+        data[6..].copy_from_slice(root);
+        reply.push(Section::Additional, Owner::Name(&owner), RType::SRV, query.class, 0, &data);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::{Gate, accept};
+
+    #[test]
+    fn the_client_sees_itself() {
+        let packet = b"\0\x01\x01\0\0\x01\0\0\0\0\0\0\x07eXample\x03org\0\0\x01\0\x01";
+        let Gate::Pass(query) = accept(packet) else { panic!("refused") };
+        for (client, expected) in [
+            ("192.0.2.7:4321", &b"\xc0\x0c\0\x01\0\x01\0\0\0\0\0\x04\xc0\0\x02\x07"[..]),
+            (
+                "[2001:db8::7]:4321",
+                b"\xc0\x0c\0\x1c\0\x01\0\0\0\0\0\x10\x20\x01\x0d\xb8\0\0\0\0\0\0\0\0\0\0\0\x07",
+            ),
+        ] {
+            let client = client.parse::<std::net::SocketAddr>().unwrap().into();
+            let server = "127.0.0.1:53".parse().unwrap();
+            let moment = Moment::new(clock::now(), &client, server, Proto::Udp, 0);
+            let mut out = Vec::new();
+            let mut reply = Reply::start(&mut out, &query);
+            answer(&moment, &query, &mut reply);
+            assert_eq!(reply.counts(), [0, 0, 2]);
+            let body = reply.body_mut();
+            assert_eq!(&body[..expected.len()], expected);
+            assert_eq!(
+                &body[expected.len()..],
+                b"\x04_udp\xc0\x0c\0\x21\0\x01\0\0\0\0\0\x07\0\0\0\0\x10\xe1\0"
+            );
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Upstreams of `forward` as the machine has them.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::time::{Duration, Instant};
+
+use scene::Scene;
+use std::fs;
+use tempfile::TempDir;
+
+fn asked(scene: &Scene) -> Vec<String> {
+    let groups = scene.house.blocks[0].pipeline.dial().unwrap().chain.groups().to_vec();
+    groups.iter().flat_map(|group| group.upstreams().to_vec()).map(|u| u.address().to_string()).collect()
+}
+
+fn look_at(scene: &Scene) -> Option<Instant> {
+    let shared = &scene.shared;
+    shared.followed.look(
+        shared.forward(),
+        &|group, upstreams| configuration::back_to(&scene.house, group, upstreams),
+        scene.now,
+        readfile::PATIENCE,
+        &shared.logger,
+    )
+}
+
+fn corefile(upstreams: &str) -> String {
+    format!(". {{\nbind 127.0.0.1\nforward . {upstreams}\n}}\n")
+}
+
+#[test]
+fn upstreams_are_asked_in_written_order_each_once() {
+    let scene = Scene::new(&corefile("192.0.2.2 192.0.2.1:53 192.0.2.2:53 tls://192.0.2.2:53"));
+    assert_eq!(asked(&scene), ["192.0.2.2:53", "192.0.2.1:53", "192.0.2.2:53"]);
+}
+
+#[test]
+fn what_the_machine_does_not_have_is_told_at_its_word() {
+    let dir = TempDir::new().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    fs::write(path("none"), "search example.org\n").unwrap();
+    fs::write(path("bad.pem"), "no certificate\n").unwrap();
+    for (upstreams, error) in [
+        (path("absent"), format!("stdin:3:11: plugin/forward: cannot read {}: ", path("absent"))),
+        (path("none"), format!("stdin:3:11: plugin/forward: no nameserver in {}", path("none"))),
+        (
+            format!("192.0.2.1 tls://192.0.2.1 {{\ntls {}\n}}", path("bad.pem")),
+            "stdin:3:21: plugin/forward: ".to_owned(),
+        ),
+    ] {
+        let found = Scene::build(&corefile(&upstreams)).err().unwrap_or_default();
+        assert!(found.starts_with(&error), "{upstreams}: {found}");
+    }
+}
+
+#[test]
+fn a_file_of_upstreams_is_followed() {
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("resolv.conf");
+    fs::write(&file, "nameserver 192.0.2.1\nnameserver 192.0.2.2\n").unwrap();
+    let mut scene = Scene::new(&corefile(&format!("{} 192.0.2.9", file.display())));
+    let mut look = |text: Option<&str>| {
+        match text {
+            Some(text) => fs::write(&file, text).unwrap(),
+            None => fs::remove_file(&file).unwrap(),
+        }
+        scene.now += Duration::from_secs(5);
+        let next = look_at(&scene);
+        assert_eq!(next, Some(scene.now + plugins::forward::FILE_INTERVAL));
+        (asked(&scene).join(" "), scene.paper.read(&scene.shared.logger))
+    };
+    let changed = "192.0.2.3:53 192.0.2.9:53";
+    let stay = "[ERROR] plugin/forward: upstreams stay as they were: stdin:3:11: plugin/forward: ";
+    for (text, upstreams, told) in [
+        (
+            Some("nameserver 192.0.2.1\nnameserver 192.0.2.2\n"),
+            "192.0.2.1:53 192.0.2.2:53 192.0.2.9:53",
+            String::new(),
+        ),
+        (
+            Some("nameserver 192.0.2.3\n"),
+            changed,
+            format!("[INFO] plugin/forward: upstreams changed: {changed}\n"),
+        ),
+        (
+            Some("# half written"),
+            changed,
+            format!(
+                "{stay}no nameserver in {}; expected lines such as `nameserver 192.0.2.53`\n",
+                file.display()
+            ),
+        ),
+        (Some("# half written"), changed, String::new()),
+        (
+            Some("nameserver 127.0.0.1\n"),
+            changed,
+            "[ERROR] plugin/forward: upstreams stay as they were: plugin/forward: the upstream 127.0.0.1:53 is this server itself and leads back to this block: queries would go round in circles; name another one\n".to_owned(),
+        ),
+        (None, changed, String::new()),
+        (
+            Some("nameserver 192.0.2.4\n"),
+            "192.0.2.4:53 192.0.2.9:53",
+            "[INFO] plugin/forward: upstreams changed: 192.0.2.4:53 192.0.2.9:53\n".to_owned(),
+        ),
+    ] {
+        assert_eq!(look(text), (upstreams.to_owned(), told), "{text:?}");
+    }
+}
+
+#[test]
+fn a_file_that_no_block_names_any_more_is_let_go() {
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("resolv.conf");
+    fs::write(&file, "nameserver 192.0.2.1\n").unwrap();
+    let mut scene = Scene::new(&corefile(&file.display().to_string()));
+    scene.reload(&corefile("192.0.2.1"));
+    assert_eq!(look_at(&scene), None);
+}

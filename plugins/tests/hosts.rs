@@ -1,0 +1,338 @@
+//! A hosts table that follows its file, at times that only the test moves.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use observe::counters::Proto;
+use observe::counters::Tally;
+use plugin::spec::Source as _;
+use plugin::{Lookup, Moment, Tables};
+use plugins::hosts::{Hosts, HostsTable};
+use query::Block;
+use scene::Scene;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use tempfile::TempDir;
+use wire::{Query, RType, Reply};
+
+const AT: &str = "127.0.0.1:53";
+
+/// A hosts file in a directory of its own, and a server that follows it every 5 s.
+struct Followed {
+    scene: Scene,
+    file: std::path::PathBuf,
+    _dir: TempDir,
+}
+
+impl Followed {
+    fn new(text: Option<&str>, properties: &str) -> Self {
+        let dir = TempDir::new().unwrap();
+        let file = dir.path().join("hosts");
+        if let Some(text) = text {
+            fs::write(&file, text).unwrap();
+        }
+        let scene =
+            Scene::new(&format!(". {{\nbind 127.0.0.1\nhosts {} {{\n{properties}\n}}\n}}\n", file.display()));
+        Self { scene, file, _dir: dir }
+    }
+
+    /// Writes the file, unlike before even where the clock of the file system stands still.
+    fn write(&self, text: &str) {
+        let before = fs::metadata(&self.file).and_then(|data| data.modified());
+        fs::write(&self.file, text).unwrap();
+        let after = before.map_or_else(|_| clock::wall(), |at| at + Duration::from_secs(1));
+        self.touch(after);
+    }
+
+    fn touch(&self, at: std::time::SystemTime) {
+        fs::File::options().append(true).open(&self.file).unwrap().set_modified(at).unwrap();
+    }
+
+    /// Lets the next look come; the addresses of `a` that are served then.
+    fn look(&mut self) -> String {
+        self.scene.now += Duration::from_secs(5);
+        let table = self.table();
+        let next = table.look(self.scene.now, &self.scene.shared.logger);
+        assert_eq!(next, Some(self.scene.now + Duration::from_secs(5)));
+        self.a()
+    }
+
+    fn a(&self) -> String {
+        let reply = self.scene.ask(AT, "a", RType::A);
+        reply
+            .split("; ")
+            .skip(1)
+            .filter_map(|record| record.split(' ').next_back())
+            .collect::<Vec<_>>()
+            .join(" ")
+    }
+
+    fn table(&self) -> Arc<HostsTable> {
+        self.scene.house.blocks[0].pipeline.source::<Hosts>().unwrap().table().clone()
+    }
+
+    fn log(&self) -> String {
+        self.scene.paper.read(&self.scene.shared.logger)
+    }
+}
+
+#[test]
+fn a_batch_keeps_the_table_that_it_found_and_mistakes_it_for_no_other() {
+    let (mut one, other) =
+        (Followed::new(Some("192.0.2.1 a\n"), ""), Followed::new(Some("192.0.2.9 a\n"), ""));
+    let packet = scene::packet("a", RType::A, None);
+    let wire::Gate::Pass(query) = wire::accept(&packet) else { panic!("refused") };
+    fn last<'h>(block: &'h Block, query: &Query<'_>, tables: &mut Tables<'h>) -> u8 {
+        let mut out = Vec::new();
+        let mut reply = Reply::start(&mut out, query);
+        let hosts = block.pipeline.source::<Hosts>().unwrap();
+        let client = scene::client();
+        let moment = Moment::new(clock::now(), &client, AT.parse().unwrap(), Proto::Udp, 0);
+        let found = hosts.lookup(&moment, tables, query, &mut reply, Tally::new(None, 0));
+        assert!(matches!(found, Lookup::Answer), "{found:?}");
+        reply.octets()[reply.octets().len() - 1]
+    }
+    let [first, second] = [&one, &other].map(|file| file.scene.house.blocks[0].clone());
+    let mut batch = Tables::default();
+    let answers = [&first, &second, &first, &first].map(|block| last(block, &query, &mut batch));
+    assert_eq!(answers, [1, 9, 1, 1]);
+    one.write("192.0.2.2 a\n");
+    one.look();
+    assert_eq!((last(&first, &query, &mut batch), last(&first, &query, &mut Tables::default())), (1, 2));
+}
+
+#[test]
+fn a_change_is_served_from_the_next_look_on() {
+    let mut file = Followed::new(Some("192.0.2.1 a\n"), "");
+    assert_eq!(file.a(), "192.0.2.1");
+    file.write("192.0.2.2 a\n192.0.2.3 a\n");
+    assert_eq!(file.a(), "192.0.2.1");
+    let early = file.scene.now + Duration::from_millis(4999);
+    let next = file.table().look(early, &file.scene.shared.logger);
+    assert_eq!((next, file.a()), (Some(file.scene.now + Duration::from_secs(5)), "192.0.2.1".into()));
+    assert_eq!(file.look(), "192.0.2.2 192.0.2.3");
+    let modified = fs::metadata(&file.file).unwrap().modified().unwrap();
+    assert_eq!(
+        u128::from(file.table().modified_ms()),
+        modified.duration_since(std::time::UNIX_EPOCH).unwrap().as_millis()
+    );
+}
+
+#[test]
+fn a_renamed_file_is_a_change_even_with_the_same_time_and_size() {
+    let mut file = Followed::new(Some("192.0.2.1 a\n"), "");
+    let modified = fs::metadata(&file.file).unwrap().modified().unwrap();
+    let other = file.file.with_extension("new");
+    fs::write(&other, "192.0.2.2 a\n").unwrap();
+    fs::File::options().append(true).open(&other).unwrap().set_modified(modified).unwrap();
+    fs::rename(&other, &file.file).unwrap();
+    assert_eq!(file.look(), "192.0.2.2");
+}
+
+#[test]
+fn a_deleted_file_keeps_its_entries_and_is_told_once() {
+    let mut file = Followed::new(Some("192.0.2.1 a\n"), "");
+    fs::remove_file(&file.file).unwrap();
+    assert_eq!(file.log(), "");
+    for _ in 0..3 {
+        assert_eq!(file.look(), "192.0.2.1");
+    }
+    let told = format!(
+        "[WARNING] plugin/hosts: Cannot read {}: No such file or directory (os error 2); the entries stay\n",
+        file.file.display()
+    );
+    assert_eq!(file.log(), told);
+    file.write("192.0.2.2 a\n");
+    assert_eq!(file.look(), "192.0.2.2");
+    fs::remove_file(&file.file).unwrap();
+    assert_eq!(file.look(), "192.0.2.2");
+    assert_eq!(file.log(), told);
+}
+
+#[test]
+fn an_emptied_file_is_believed_at_the_second_look() {
+    for properties in ["", "192.0.2.9 inline"] {
+        for emptied in ["", "# nothing\n", "\n\n", "no address\n"] {
+            let mut file = Followed::new(Some("192.0.2.1 a\n"), properties);
+            file.write(emptied);
+            assert_eq!(file.look(), "192.0.2.1", "{properties:?} {emptied:?}");
+            assert_eq!(file.look(), "", "{properties:?} {emptied:?}");
+        }
+    }
+}
+
+#[test]
+fn an_emptied_file_that_is_filled_meanwhile_never_empties_the_table() {
+    let mut file = Followed::new(Some("192.0.2.1 a\n"), "");
+    file.write("");
+    assert_eq!(file.look(), "192.0.2.1");
+    file.write("192.0.2.2 a\n");
+    assert_eq!(file.look(), "192.0.2.2");
+    // What was doubted is forgotten: the next emptying is doubted anew.
+    file.write("");
+    assert_eq!(file.look(), "192.0.2.2");
+}
+
+#[test]
+fn a_file_whose_last_line_has_no_end_is_believed_at_the_second_look() {
+    let mut file = Followed::new(Some("192.0.2.1 a\n"), "");
+    file.write("192.0.2.2 a\n192.0.2.3 a.exam");
+    assert_eq!(file.look(), "192.0.2.1");
+    // Somebody is still writing.
+    file.write("192.0.2.2 a\n192.0.2.3 a.example.o");
+    assert_eq!(file.look(), "192.0.2.1");
+    file.write("192.0.2.2 a\n192.0.2.3 a");
+    assert_eq!(file.look(), "192.0.2.1");
+    assert_eq!(file.look(), "192.0.2.2 192.0.2.3");
+    // The first table has nothing to lose.
+    assert_eq!(Followed::new(Some("192.0.2.1 a"), "").a(), "192.0.2.1");
+}
+
+#[test]
+fn a_touched_file_is_read_again_and_serves_the_same() {
+    let mut file = Followed::new(Some("192.0.2.1 a\n"), "");
+    let later = fs::metadata(&file.file).unwrap().modified().unwrap() + Duration::from_secs(60);
+    let before = file.table().modified_ms();
+    file.touch(later);
+    assert_eq!(file.look(), "192.0.2.1");
+    assert_eq!(file.table().modified_ms(), before + 60_000);
+    assert_eq!(file.log(), "");
+}
+
+#[test]
+fn an_unchanged_file_is_not_read_again() {
+    let mut file = Followed::new(Some("192.0.2.1 a\nbad\n"), "");
+    let table = file.table();
+    let first = table.current();
+    assert!(file.log().contains("line 2"));
+    file.look();
+    assert!(Arc::ptr_eq(&first, &table.current()));
+    assert_eq!(file.log(), "");
+}
+
+#[test]
+fn a_file_missing_at_the_start_is_told_and_served_once_it_comes() {
+    let mut file = Followed::new(None, "192.0.2.9 inline");
+    assert!(file.log().starts_with("[WARNING] plugin/hosts: Cannot read "));
+    assert_eq!((file.a(), file.table().modified_ms()), (String::new(), 0));
+    assert_eq!(file.scene.ask(AT, "inline", RType::A), "NOERROR aa; inline. 3600 IN A 192.0.2.9");
+    assert_eq!(file.look(), "");
+    file.write("192.0.2.1 a\n");
+    assert_eq!(file.look(), "192.0.2.1");
+    assert_eq!(file.scene.ask(AT, "inline", RType::A), "NOERROR aa; inline. 3600 IN A 192.0.2.9");
+}
+
+#[test]
+fn without_reload_the_file_is_read_once() {
+    let mut file = Followed::new(Some("192.0.2.1 a\n"), "reload 0");
+    file.write("192.0.2.2 a\n");
+    file.scene.now += Duration::from_secs(3600);
+    assert_eq!(file.table().look(file.scene.now, &file.scene.shared.logger), None);
+    assert_eq!(file.a(), "192.0.2.1");
+}
+
+#[test]
+fn without_reload_the_file_is_read_again_with_the_corefile() {
+    let mut file = Followed::new(Some("192.0.2.1 a\n"), "reload 0");
+    let corefile = format!(". {{\nbind 127.0.0.1\nhosts {} {{\nreload 0\n}}\n}}\n", file.file.display());
+    file.write("192.0.2.2 a\n");
+    file.scene.reload(&corefile);
+    assert_eq!(file.a(), "192.0.2.2");
+    // Somebody is writing: it is looked at until it stays the same.
+    file.write("192.0.2.3 a\n192.0");
+    file.scene.reload(&corefile);
+    assert_eq!(file.a(), "192.0.2.2");
+    file.write("192.0.2.3 a\n192.0.2.4 a\n");
+    file.scene.now += Duration::from_secs(5);
+    assert_eq!(file.table().look(file.scene.now, &file.scene.shared.logger), None);
+    assert_eq!(file.a(), "192.0.2.3 192.0.2.4");
+}
+
+#[test]
+fn a_file_that_is_missing_is_looked_for_as_often_as_any_other_is_looked_at() {
+    for (properties, interval) in [("", Some(5)), ("reload 30s", Some(30)), ("reload 0", None)] {
+        let file = Followed::new(None, properties);
+        let now = file.scene.now + Duration::from_secs(60);
+        let next = file.table().look(now, &file.scene.shared.logger);
+        assert_eq!(next, interval.map(|seconds| now + Duration::from_secs(seconds)), "{properties:?}");
+    }
+}
+
+#[test]
+fn a_rewrite_of_the_same_size_and_time_is_seen() {
+    let mut file = Followed::new(Some("192.0.2.1 a\n"), "");
+    let modified = fs::metadata(&file.file).unwrap().modified().unwrap();
+    let changed = || fs::metadata(&file.file).map(|data| (data.ctime(), data.ctime_nsec())).unwrap();
+    let before = changed();
+    // The file system's clock goes by ticks.
+    while changed() == before {
+        fs::write(&file.file, "192.0.2.2 a\n").unwrap();
+        file.touch(modified);
+    }
+    assert_eq!(file.look(), "192.0.2.2");
+}
+
+#[test]
+fn bad_and_huge_lines_are_skipped_and_told() {
+    let huge = format!("192.0.2.7 {}\n192.0.2.1 {} a\n", "b ".repeat(100_000), "x".repeat(2000));
+    let mut text = format!("nonsense a\n{huge}192.0.2.2\n");
+    let file = Followed::new(Some(&text), "");
+    let name = file.file.display().to_string();
+    assert_eq!(file.a(), "192.0.2.1");
+    assert_eq!(
+        file.log(),
+        format!(
+            "[ERROR] plugin/hosts: Hosts file {name:?}, line 1: not an IP address, dropping the line\n\
+             [ERROR] plugin/hosts: Hosts file {name:?}, line 3: name longer than 1024 bytes, dropping the name\n\
+             [ERROR] plugin/hosts: Hosts file {name:?}, line 4: an address without a name\n"
+        )
+    );
+    text = "x y\n".repeat(25) + "192.0.2.1 a\n";
+    let file = Followed::new(Some(&text), "");
+    assert_eq!(file.a(), "192.0.2.1");
+    let log = file.log();
+    assert_eq!(log.lines().count(), 11);
+    assert!(log.ends_with(&format!("Hosts file {:?}: 15 more bad lines\n", file.file)), "{log}");
+}
+
+#[test]
+fn a_directory_a_pipe_or_a_device_in_its_place_keeps_the_entries() {
+    let mut file = Followed::new(Some("192.0.2.1 a\n"), "");
+    fs::remove_file(&file.file).unwrap();
+    fs::create_dir(&file.file).unwrap();
+    assert_eq!(file.look(), "192.0.2.1");
+    assert!(file.log().contains("expected a file, found a directory"));
+    let mut file = Followed::new(Some("192.0.2.1 a\n"), "");
+    fs::remove_file(&file.file).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(&file.file).status().unwrap();
+    assert!(made.success());
+    assert_eq!(file.look(), "192.0.2.1", "nobody waits for who never writes");
+    assert!(file.log().contains("expected a file, found a pipe"));
+    let mut file = Followed::new(Some("192.0.2.1 a\n"), "");
+    fs::remove_file(&file.file).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", &file.file).unwrap();
+    assert_eq!(file.look(), "192.0.2.1", "nobody reads what has no end");
+    assert!(file.log().contains("expected a file, found a device"));
+}
+
+#[test]
+fn equal_directives_share_a_table_and_reloads_keep_it() {
+    let hosts = |extra: &str| {
+        format!(
+            "a. {{\nbind 127.0.0.1\nhosts /nowhere/h . {{\nttl 5\n}}\n}}\nb. {{\nbind 127.0.0.1\nhosts /nowhere/h . {{\nttl 5\n}}\n}}\n{extra}"
+        )
+    };
+    let mut scene = Scene::new(&hosts("c. {\nbind 127.0.0.1\nhosts /nowhere/h . {\nttl 6\n}\n}\n"));
+    let table = |scene: &Scene, block: usize| {
+        Arc::downgrade(scene.house.blocks[block].pipeline.source::<Hosts>().unwrap().table())
+    };
+    let (first, third) = (table(&scene, 0), table(&scene, 2));
+    assert!(first.ptr_eq(&table(&scene, 1)) && !first.ptr_eq(&third));
+    scene.reload(&hosts(""));
+    assert!(first.ptr_eq(&table(&scene, 0)));
+    // Who is no longer named is dropped at the next building.
+    scene.reload(&hosts(""));
+    assert_eq!((first.strong_count() > 0, third.strong_count()), (true, 0));
+}

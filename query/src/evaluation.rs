@@ -1,0 +1,369 @@
+//! One query's answer, put together from what it needs: the way in through the steps, what stands below them, what that
+//! leads to, and the way back.
+//!
+//! ```text
+//! evaluate(query, found) -> told | silence | what must be asked first
+//! ```
+//! Nothing is resumed in the middle. Where upstreams must be asked, all that are known to be needed are asked at once, and
+//! the client's query waits; when the last of them has answered, what they said is kept as a [`Found`] each, and the query
+//! is evaluated again from the start. A lookup that another answer needs (a `CNAME`
+//! of a template, a wish of a step) takes the whole way of a query, but nobody counts or logs it; why one failed is told by
+//! `errors`.
+
+mod found;
+mod outer;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use wire::{Class, Flags, Message, Name, OPTION_CLIENT_SUBNET, Query, RType, Rcode, Reply, Section};
+
+use crate::ServedZone;
+use crate::route::Route;
+use plugin::Tables;
+use plugin::failure::Failure;
+use plugin::step::{Inward, Sought, Told, Wish, Wishes, question};
+use plugin::{Lookup, Moment};
+
+pub use found::Found;
+pub use outer::{Asked, MOST_HELD, Outer, Waits};
+
+/// How an evaluation ends.
+pub enum End {
+    /// The client is told this; the failure, if there is one, is what was found below the steps.
+    Told(Box<Message>, Option<Failure>),
+    /// The client is told nothing.
+    Silence,
+}
+
+/// The evaluation of one client's query.
+pub struct Evaluation<'h, 'a> {
+    route: &'h Arc<Route>,
+    moment: &'a Moment<'a>,
+    tables: &'a mut Tables<'h>,
+    query: &'a Query<'a>,
+    /// What is known already.
+    found: Vec<Arc<Found>>,
+    /// How many wishes have led to upstreams.
+    asked: usize,
+    /// How many more wishes are looked at.
+    left: usize,
+    /// How many evaluations of other names this one stands in.
+    depth: usize,
+    /// The wishes so far, each once.
+    wishes: Vec<(Key, Known)>,
+    /// The step that may wish now: a block's nth.
+    at: Option<(&'h Arc<ServedZone>, usize)>,
+    /// How long an upstream may take; zero asks none.
+    pub patience: Duration,
+    /// A cached answer on the way that is to be fetched again.
+    refresh: Option<Asked<'h>>,
+    /// What must be asked first.
+    missing: Vec<Asked<'h>>,
+}
+
+/// Upstreams must be asked first: see [`Evaluation::wait`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Missing;
+
+/// What a wish is found again by.
+#[derive(PartialEq, Eq)]
+struct Key {
+    entry: Entry,
+    name: Name,
+    rtype: RType,
+    class: Class,
+    added: Box<[u8]>,
+}
+
+/// Where a wish begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Entry {
+    /// As a client's query does: with the route.
+    Top,
+    /// At a step of a block, by the block's number.
+    Step(u64, usize),
+}
+
+/// What is known of a wish.
+enum Known {
+    /// It is looked at now: whoever wishes for it again leads round in circles.
+    Open,
+    /// Upstreams must be asked for it.
+    Missing,
+    Came(Wish),
+}
+
+impl<'h, 'a> Evaluation<'h, 'a> {
+    /// That of a query whose lookups came to `found` so far, of which upstreams were asked for `asked` wishes.
+    pub fn new(
+        route: &'h Arc<Route>,
+        moment: &'a Moment<'a>,
+        tables: &'a mut Tables<'h>,
+        query: &'a Query<'a>,
+        found: Vec<Arc<Found>>,
+        asked: usize,
+    ) -> Self {
+        Self {
+            route,
+            moment,
+            tables,
+            query,
+            found,
+            asked,
+            left: MOST_WISHES,
+            depth: 0,
+            wishes: Vec::new(),
+            at: None,
+            patience: forwarder::DEADLINE,
+            refresh: None,
+            missing: Vec::new(),
+        }
+    }
+
+    /// What the client is told.
+    ///
+    /// # Errors
+    /// Upstreams must be asked first.
+    pub fn run(&mut self, zone: &'h Arc<ServedZone>) -> Result<End, Missing> {
+        let Query { name, rtype, class, .. } = *self.query;
+        let own = Key { entry: Entry::Top, name, rtype, class, added: Box::default() };
+        self.wishes.push((own, Known::Open));
+        self.evaluate(zone, self.query, 0)
+    }
+
+    /// What must be asked, and what the client's query is kept with until all of it has come.
+    ///
+    /// # Errors
+    /// Where those that wait hold too much already.
+    pub fn wait(self, zone: &Arc<ServedZone>) -> Result<Box<Waits<'h>>, Failure> {
+        let outer = Outer::new(self.query, zone, self.route, self.found, self.asked)?;
+        Ok(Box::new(Waits { asked: self.missing, outer: Some(outer) }))
+    }
+
+    /// A cached answer on the way that is to be fetched again.
+    pub fn refresh(&mut self) -> Option<Box<Waits<'h>>> {
+        let asked = self.refresh.take()?;
+        Some(Box::new(Waits { asked: vec![asked], outer: None }))
+    }
+
+    /// Goes through the steps of a block from the nth on, down to its sources and back.
+    fn evaluate(
+        &mut self,
+        zone: &'h Arc<ServedZone>,
+        query: &Query<'_>,
+        from: usize,
+    ) -> Result<End, Missing> {
+        let steps = zone.block.pipeline.steps();
+        let mut sought = Sought::new(query, &zone.server, false);
+        let mut backs = Vec::new();
+        let mut ended = None;
+        for (index, step) in steps.iter().enumerate().skip(from) {
+            let mut inward = step.inward(&mut sought, self.moment);
+            while let Inward::Needs(needs) = inward {
+                self.at = Some((zone, index));
+                inward = needs.go_on(&mut sought, self.moment, self).ok_or(Missing)?;
+            }
+            match inward {
+                Inward::Pass | Inward::Needs(_) => {}
+                Inward::Back(back) => backs.push((index, back)),
+                Inward::Answer(mut message) => {
+                    message.flags |= query.flags.0 & Flags::RD;
+                    ended = Some((message, None));
+                    break;
+                }
+                Inward::Fail(failure) => {
+                    ended = Some((Box::new(failed(query, &failure)), Some(failure)));
+                    break;
+                }
+                Inward::Silence => return Ok(End::Silence),
+            }
+        }
+        let (mut message, failure) = match ended {
+            Some(ended) => ended,
+            None => self.below(zone, &sought.query())?,
+        };
+        for (index, back) in backs.iter().rev() {
+            if failure.is_some() && !back.sees_failures() {
+                continue;
+            }
+            self.at = Some((zone, *index));
+            if back.back(&sought, self.moment, &mut message, self) == Told::Waits && !self.missing.is_empty()
+            {
+                return Err(Missing);
+            }
+        }
+        Ok(End::Told(message, failure))
+    }
+
+    /// What the block tells below its steps, with the CNAMEs that a template made followed.
+    fn below(
+        &mut self,
+        zone: &'h Arc<ServedZone>,
+        query: &Query<'_>,
+    ) -> Result<(Box<Message>, Option<Failure>), Missing> {
+        let known = self.found.iter().find(|found| found.is_of(zone, query)).cloned();
+        let found = match known {
+            Some(found) => found,
+            None => {
+                let found = self.look_up(zone, query)?;
+                self.found.push(found.clone());
+                found
+            }
+        };
+        // Whoever wrote it wrote records that can be read.
+        let told = found.told.as_ref().map_err(Clone::clone);
+        let told = told.and_then(|packed| packed.message().map_err(|_| Failure::Panic));
+        let (mut message, failure) = match told {
+            Ok(message) if found.follow => (self.follow(query, &message)?, None),
+            Ok(message) => (message, None),
+            Err(failure) => (failed(query, &failure), Some(failure)),
+        };
+        if query.added.has_subnet() {
+            // It is none that the client sent (RFC 7871, section 7.2.1).
+            message.options.remove(OPTION_CLIENT_SUBNET);
+        }
+        Ok((Box::new(message), failure))
+    }
+
+    fn look_up(&mut self, zone: &'h Arc<ServedZone>, query: &Query<'_>) -> Result<Arc<Found>, Missing> {
+        if self.missing.iter().any(|asked| asked.is_for(zone, query)) {
+            return Err(Missing);
+        }
+        let mut octets = Vec::new();
+        let mut reply = Reply::start(&mut octets, query);
+        let tally = zone.tally(self.moment.writer);
+        let mut follow = false;
+        match zone.block.pipeline.answer_now(self.moment, self.tables, query, &mut reply, tally) {
+            Lookup::Answer => {}
+            Lookup::Follow => follow = true,
+            // One is enough: the next client's query finds the others as old.
+            Lookup::Refresh => {
+                let own = self.depth == 0;
+                self.refresh.get_or_insert_with(|| Asked::for_next(query, zone, own));
+            }
+            Lookup::Ask(_) if self.patience.is_zero() => {
+                let failure = Failure::Forward(forwarder::Failure::Patience);
+                return Ok(Found::new(zone, query, Err(failure), false));
+            }
+            Lookup::Ask(_) if self.depth > 0 && self.asked == MOST_ASKED => {
+                return Ok(Found::new(zone, query, Err(Failure::TooManyNames(MOST_ASKED)), false));
+            }
+            Lookup::Ask(patience) => {
+                // Whoever has all the time is told by the upstreams why it was not enough.
+                let left = Some(self.patience).filter(|&left| left < forwarder::DEADLINE);
+                let patience = patience.into_iter().chain(left).min();
+                self.asked += usize::from(self.depth > 0);
+                self.missing.push(Asked::new(query, zone, patience, self.depth == 0));
+                return Err(Missing);
+            }
+            Lookup::Pass => return Ok(self.failed(zone, query, zone.block.pipeline.nobody())),
+            Lookup::Fail(failure) => return Ok(self.failed(zone, query, failure)),
+        }
+        Ok(Found::of_reply(zone, query, &reply, follow))
+    }
+
+    fn failed(&self, zone: &ServedZone, query: &Query<'_>, failure: Failure) -> Arc<Found> {
+        if self.depth > 0 {
+            zone.tell(&failure, query, self.moment.now);
+        }
+        Found::new(zone, query, Err(failure), false)
+    }
+
+    /// Puts behind each CNAME of the answer section what the server answers for its target. A target that has no answer
+    /// adds nothing: the CNAME stands alone, as in CoreDNS.
+    fn follow(&mut self, query: &Query<'_>, made: &Message) -> Result<Message, Missing> {
+        let mut whole = Message { records: Vec::with_capacity(made.records.len() + 2), ..made.clone() };
+        let mut missing = false;
+        for rr in &made.records {
+            whole.records.push(rr.clone());
+            if rr.section != Section::Answer || rr.rtype != RType::CNAME {
+                continue;
+            }
+            let Some(target) = rr.target() else { continue };
+            match self.wish(&target, query.rtype, Class::IN) {
+                Some(Wish::Answer(answer)) => {
+                    whole.flags |= answer.flags & Flags::TC;
+                    whole.records.extend(answer.section(Section::Answer).cloned());
+                }
+                Some(Wish::Failed(_)) => {}
+                // The others are asked for meanwhile.
+                None => missing = true,
+            }
+        }
+        if missing { Err(Missing) } else { Ok(whole) }
+    }
+
+    /// What a wish comes to, `None` where upstreams must be asked first; `from` is where in a block it begins, else it is
+    /// routed.
+    fn come_to(&mut self, from: Option<(&'h Arc<ServedZone>, usize)>, query: &Query<'_>) -> Option<Wish> {
+        let entry = from.map_or(Entry::Top, |(zone, step)| Entry::Step(zone.block.id, step));
+        let Query { name, rtype, class, .. } = *query;
+        let key = Key { entry, name, rtype, class, added: query.added.octets().into() };
+        if let Some((_, known)) = self.wishes.iter().find(|(other, _)| *other == key) {
+            return match known {
+                Known::Open => Some(Wish::Failed(Failure::Circle)),
+                Known::Missing => None,
+                Known::Came(wish) => Some(wish.clone()),
+            };
+        }
+        let Some(left) = self.left.checked_sub(1) else {
+            return Some(Wish::Failed(Failure::TooManyNames(MOST_WISHES)));
+        };
+        self.left = left;
+        let (place, at) = (self.wishes.len(), self.at);
+        self.wishes.push((key, Known::Open));
+        self.depth += 1;
+        let end = match from.map_or_else(|| self.route.find(query).map(|zone| (zone, 0)), Ok) {
+            Ok((zone, step)) => self.evaluate(zone, query, step),
+            Err(failure) => Ok(End::Told(Box::default(), Some(failure))),
+        };
+        self.depth -= 1;
+        self.at = at;
+        let wish = match end {
+            Ok(End::Told(message, None)) => Some(Wish::Answer(message)),
+            Ok(End::Told(_, Some(failure))) => Some(Wish::Failed(failure)),
+            Ok(End::Silence) => Some(Wish::Failed(Failure::Dropped)),
+            Err(Missing) => None,
+        };
+        self.wishes[place].1 = wish.clone().map_or(Known::Missing, Known::Came);
+        wish
+    }
+}
+
+impl Wishes for Evaluation<'_, '_> {
+    fn wish(&mut self, name: &Name, rtype: RType, class: Class) -> Option<Wish> {
+        let question = question(name, rtype, class);
+        self.come_to(None, &Query { question: &question, name: *name, rtype, class, ..*self.query })
+    }
+
+    fn wish_below(&mut self, sought: &Sought<'_>, name: &Name, rtype: RType, class: Class) -> Option<Wish> {
+        let (zone, step) = self.at?;
+        let question = question(name, rtype, class);
+        let query = Query { question: &question, name: *name, rtype, class, ..sought.query() };
+        self.come_to(Some((zone, step + 1)), &query)
+    }
+}
+
+/// What a client is told of a failure.
+fn failed(query: &Query<'_>, failure: &Failure) -> Message {
+    let mut message = Message::empty(query, failure.rcode());
+    if let Some(ede) = failure.ede() {
+        message.options.push_ede(ede);
+    }
+    message
+}
+
+/// Writes what a client is told.
+pub fn write(message: &Message, query: &Query<'_>, reply: &mut Reply<'_>) {
+    if message.write(query, reply).is_err() {
+        // A record that cannot be read again: nobody here writes one.
+        reply.clear();
+        reply.rcode = Rcode::SERVFAIL;
+    }
+}
+
+/// Wishes and CNAMEs for which upstreams are asked, for one client's query, wherever they stand.
+const MOST_ASKED: usize = 8;
+/// Wishes and CNAMEs that are looked at for one client's query; what memory knows of them costs no more than this.
+const MOST_WISHES: usize = 32;

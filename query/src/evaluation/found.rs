@@ -1,0 +1,66 @@
+//! What one lookup below the steps came to.
+
+use std::sync::Arc;
+
+use wire::{Class, Flags, Name, Packed, Query, RType, Reply};
+
+use crate::ServedZone;
+use plugin::failure::Failure;
+
+/// What one lookup below the steps came to.
+#[derive(Clone)]
+pub struct Found {
+    block: u64,
+    name: Name,
+    rtype: RType,
+    class: Class,
+    recursion_desired: bool,
+    added: Box<[u8]>,
+    /// What upstreams, or memory, said of it.
+    pub told: Result<Packed, Failure>,
+    /// Whether its CNAMEs are to be followed.
+    pub(super) follow: bool,
+}
+
+impl Found {
+    /// Keeps what a block tells below its steps.
+    pub fn new(
+        zone: &ServedZone,
+        query: &Query<'_>,
+        told: Result<Packed, Failure>,
+        follow: bool,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            block: zone.block.id,
+            name: query.name,
+            rtype: query.rtype,
+            class: query.class,
+            recursion_desired: query.flags.has(Flags::RD),
+            added: query.added.octets().into(),
+            told,
+            follow,
+        })
+    }
+
+    /// Keeps what `reply` says, which was started for `query`.
+    pub fn of_reply(zone: &ServedZone, query: &Query<'_>, reply: &Reply<'_>, follow: bool) -> Arc<Self> {
+        Self::new(zone, query, Ok(Packed::new(query, reply)), follow)
+    }
+
+    /// The same lookup, of which nobody had room to keep what it came to.
+    pub(super) fn lost(&self) -> Arc<Self> {
+        Arc::new(Self { told: Err(Failure::Overload), added: self.added.clone(), follow: false, ..*self })
+    }
+
+    pub(super) fn octets(&self) -> usize {
+        size_of::<Self>() + self.added.len() + self.told.as_ref().map_or(0, Packed::octets)
+    }
+
+    pub(super) fn is_of(&self, zone: &ServedZone, query: &Query<'_>) -> bool {
+        self.block == zone.block.id
+            && self.name == query.name
+            && (self.rtype, self.class) == (query.rtype, query.class)
+            && self.recursion_desired == query.flags.has(Flags::RD)
+            && *self.added == *query.added.octets()
+    }
+}

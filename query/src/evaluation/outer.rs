@@ -1,0 +1,108 @@
+//! A client's query that waits, and what upstreams are to be asked for it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use wire::{Flags, HeldQuery, Query};
+
+use super::Found;
+use crate::ServedZone;
+use crate::held::Held;
+use crate::route::Route;
+use plugin::failure::Failure;
+
+/// A client's query that waits for upstreams.
+pub struct Outer {
+    /// The query.
+    pub query: HeldQuery,
+    /// The client's EDNS options, as it sent them.
+    pub options: Box<[u8]>,
+    /// The zone that answers it.
+    pub zone: Arc<ServedZone>,
+    /// The zones of the address that it came to.
+    pub route: Arc<Route>,
+    /// What its lookups came to so far.
+    pub found: Vec<Arc<Found>>,
+    /// How many wishes upstreams were asked for.
+    pub asked: usize,
+    /// The upstream that was asked last.
+    pub upstream: Option<SocketAddr>,
+    /// The octets of what was found.
+    held: Vec<Held>,
+}
+
+impl Outer {
+    /// # Errors
+    /// Where those that wait hold too much already.
+    pub(super) fn new(
+        query: &Query<'_>,
+        zone: &Arc<ServedZone>,
+        route: &Arc<Route>,
+        found: Vec<Arc<Found>>,
+        asked: usize,
+    ) -> Result<Box<Self>, Failure> {
+        let options: Box<[u8]> = query.edns.map_or(&[][..], |edns| edns.options).into();
+        let octets = found.iter().map(|found| found.octets()).sum::<usize>() + options.len();
+        let held = vec![Held::take(&zone.block.held, octets, MOST_HELD).ok_or(Failure::Overload)?];
+        let (zone, route) = (zone.clone(), route.clone());
+        Ok(Box::new(Self { query: query.hold(), options, zone, route, found, asked, upstream: None, held }))
+    }
+
+    /// Keeps what one more lookup came to; where all that wait hold too much already, that it failed.
+    pub fn add(&mut self, found: Arc<Found>) {
+        match Held::take(&self.zone.block.held, found.octets(), MOST_HELD) {
+            Some(held) => {
+                self.held.push(held);
+                self.found.push(found);
+            }
+            None => self.found.push(found.lost()),
+        }
+    }
+}
+
+/// What must be asked before an evaluation can go on.
+pub struct Waits<'h> {
+    /// All of it.
+    pub asked: Vec<Asked<'h>>,
+    /// The client's own query; `None` where nobody waits: a refresh.
+    pub outer: Option<Box<Outer>>,
+}
+
+/// What an upstream is to be asked for an evaluation.
+pub struct Asked<'h> {
+    /// The query.
+    pub query: HeldQuery,
+    /// The zone that asks.
+    pub zone: &'h Arc<ServedZone>,
+    /// How long the client waits at most, until a stale answer will do.
+    pub patience: Option<Duration>,
+    /// Whether it is the client's own, and not one that its answer needs.
+    pub own: bool,
+}
+
+impl<'h> Asked<'h> {
+    /// A query that nobody waits for yet.
+    pub fn new(query: &Query<'_>, zone: &'h Arc<ServedZone>, patience: Option<Duration>, own: bool) -> Self {
+        Self { query: query.hold(), zone, patience, own }
+    }
+
+    /// A query whose answer is for those who ask next: what is kept is for all, and asked for one client's subnet it would
+    /// not be.
+    pub fn for_next(query: &Query<'_>, zone: &'h Arc<ServedZone>, own: bool) -> Self {
+        let asked = Self::new(query, zone, None, own);
+        Self { query: asked.query.for_all(), ..asked }
+    }
+
+    pub(super) fn is_for(&self, zone: &ServedZone, query: &Query<'_>) -> bool {
+        let ours = self.query.query();
+        self.zone.block.id == zone.block.id
+            && ours.name == query.name
+            && (ours.rtype, ours.class) == (query.rtype, query.class)
+            && ours.flags.has(Flags::RD) == query.flags.has(Flags::RD)
+            && ours.added == query.added
+    }
+}
+
+/// Octets that all evaluations which wait may hold together.
+pub const MOST_HELD: usize = 8 << 20;

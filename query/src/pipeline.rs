@@ -1,0 +1,214 @@
+//! A query's life in one server block, on one page.
+//!
+//! ```text
+//! steps { rewrite, acl, header, minimal } -> sources { template, hosts, loop } -> cache -> forward -> whoami
+//! ```
+//! The order is that of CoreDNS's plugin.cfg, except that what memory knows comes before the cache, which wraps only
+//! what is dialled: a cached copy can never hide a newer entry. Which rooms a block has is decided when it is built.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::time::Instant;
+
+use cache::{Kind, Partition, Policy};
+use forwarder::Chain;
+use wire::{Name, Query, Reply};
+
+use observe::counters::Tally;
+use plugin::Tables;
+use plugin::failure::Failure;
+use plugin::spec::{Explained, Source};
+use plugin::step::Step;
+use plugin::{Lookup, Moment};
+
+/// The rooms of one server block.
+pub struct Pipeline {
+    steps: Box<[Arc<dyn Step>]>,
+    /// What answers from memory, before the cache.
+    sources: Box<[Named]>,
+    dial: Option<Dial>,
+    /// What answers where nobody else did.
+    tail: Box<[Named]>,
+    /// The last plugin of the block that sees queries, for the error when nobody answered.
+    last: Option<&'static str>,
+}
+
+/// A source, and its directive.
+pub struct Named {
+    /// The directive.
+    pub name: &'static str,
+    /// What answers.
+    pub source: Box<dyn Source>,
+}
+
+/// Asking somebody else, and remembering what they said.
+pub struct Dial {
+    /// What is remembered.
+    pub cache: Option<CacheRoom>,
+    /// Whom to ask.
+    pub chain: Arc<Chain>,
+}
+
+/// A block's part of the cache.
+pub struct CacheRoom {
+    /// Where its answers are.
+    pub partition: Arc<Partition>,
+    /// How long they live.
+    pub policy: Policy,
+}
+
+impl Pipeline {
+    /// What acts and answers in one block. `last` is the last of its plugins that sees queries.
+    pub fn new(
+        steps: Vec<Arc<dyn Step>>,
+        sources: Vec<Named>,
+        dial: Option<Dial>,
+        tail: Vec<Named>,
+        last: Option<&'static str>,
+    ) -> Self {
+        Self { steps: steps.into(), sources: sources.into(), dial, tail: tail.into(), last }
+    }
+
+    /// Answers from memory, or says what is to be done; [`Lookup::Pass`] where nobody in the block has an answer. Allocates
+    /// nothing, waits for nobody.
+    #[inline]
+    pub fn answer_now<'h>(
+        &'h self,
+        moment: &Moment<'_>,
+        tables: &mut Tables<'h>,
+        query: &Query<'_>,
+        reply: &mut Reply<'_>,
+        tally: Tally<'_>,
+    ) -> Lookup {
+        for Named { source, .. } in &self.sources {
+            match source.lookup(moment, tables, query, reply, tally) {
+                Lookup::Pass => {}
+                found => return found,
+            }
+        }
+        if let Some(dial) = &self.dial {
+            match dial.lookup(moment.now, query, reply, tally) {
+                Lookup::Pass => {}
+                found => return found,
+            }
+        }
+        for Named { source, .. } in &self.tail {
+            match source.lookup(moment, tables, query, reply, tally) {
+                Lookup::Pass => {}
+                found => return found,
+            }
+        }
+        Lookup::Pass
+    }
+
+    /// What acts around the sources, from the outside to the inside.
+    #[inline]
+    pub fn steps(&self) -> &[Arc<dyn Step>] {
+        &self.steps
+    }
+
+    /// Why a query fails that nobody in the block has answered.
+    pub fn nobody(&self) -> Failure {
+        self.last.map_or(Failure::NoPlugin, Failure::NoNextPlugin)
+    }
+
+    /// The room that asks upstreams, if there is one.
+    pub fn dial(&self) -> Option<&Dial> {
+        self.dial.as_ref()
+    }
+
+    /// Whether this block asks upstreams.
+    pub fn forwards(&self) -> bool {
+        self.dial.is_some()
+    }
+
+    /// The source of this type, if the block has it.
+    pub fn source<S: Source>(&self) -> Option<&S> {
+        self.sources.iter().find_map(|named| (&*named.source as &dyn Any).downcast_ref())
+    }
+
+    /// Which plugin would end such a query, and why: in the order in which they are asked.
+    pub fn explain(&self, query: &Query<'_>, zone: &Name) -> (&'static str, String) {
+        let mut passed = String::new();
+        if let Some(end) = ends(&self.sources, query, &mut passed) {
+            return end;
+        }
+        if let Some(dial) = &self.dial
+            && let Some(why) = dial.explain(&query.name)
+        {
+            let kept = dial.cache.as_ref().and_then(|room| room.covering(&query.name));
+            return (if kept.is_some() { "cache, else forward" } else { "forward" }, passed + &why);
+        }
+        if let Some(end) = ends(&self.tail, query, &mut passed) {
+            return end;
+        }
+        let names = if query.name == *zone {
+            "the zone's own name".to_owned()
+        } else {
+            format!("names below {zone}")
+        };
+        ("nobody", format!("{passed}{}: no plugin of the block answers {names}", self.nobody().rcode()))
+    }
+}
+
+/// The first of these at which a query ends; what the others before it say is added.
+fn ends(sources: &[Named], query: &Query<'_>, passed: &mut String) -> Option<(&'static str, String)> {
+    for Named { name, source } in sources {
+        match source.explain(query) {
+            Explained::Ends(why) => return Some((name, format!("{passed}{why}"))),
+            Explained::Passes(Some(why)) => *passed += &(why + "; "),
+            Explained::Passes(None) => {}
+        }
+    }
+    None
+}
+
+impl Dial {
+    /// Whom the block asks for such a name.
+    fn explain(&self, name: &Name) -> Option<String> {
+        let group = self.chain.groups().iter().find(|group| group.matches(name))?;
+        let upstreams: Vec<String> =
+            group.upstreams().iter().map(|upstream| upstream.address().to_string()).collect();
+        Some(format!("`forward {}` asks {}", group.spec().from, upstreams.join(", ")))
+    }
+
+    /// Looks into the cache; where it has no answer, an upstream is to be asked.
+    #[inline]
+    fn lookup(&self, now: Instant, query: &Query<'_>, reply: &mut Reply<'_>, tally: Tally<'_>) -> Lookup {
+        let mut patience = None;
+        if let Some(room) = self.cache.as_ref().filter(|room| room.policy.covers(&query.name)) {
+            tally.add(|zone| &zone.cache_requests);
+            let hit = |kind| match kind {
+                Kind::Success => tally.add(|zone| &zone.cache_hits[0]),
+                Kind::Denial => tally.add(|zone| &zone.cache_hits[1]),
+            };
+            match room.partition.lookup(&room.policy, query, now, reply) {
+                cache::Lookup::Hit { kind } => {
+                    hit(kind);
+                    return Lookup::Answer;
+                }
+                cache::Lookup::Prefetch { kind } => {
+                    hit(kind);
+                    tally.add(|zone| &zone.cache_prefetches);
+                    return Lookup::Refresh;
+                }
+                cache::Lookup::Stale { kind, refresh } => {
+                    hit(kind);
+                    tally.add(|zone| &zone.cache_stale);
+                    return if refresh { Lookup::Refresh } else { Lookup::Answer };
+                }
+                cache::Lookup::Verify { wait } => patience = Some(wait),
+                cache::Lookup::Miss => {}
+            }
+            tally.add(|zone| &zone.cache_misses);
+        }
+        if self.chain.matches(&query.name) { Lookup::Ask(patience) } else { Lookup::Pass }
+    }
+}
+
+impl CacheRoom {
+    /// The room, if it keeps answers to `name`.
+    pub fn covering(&self, name: &Name) -> Option<&Self> {
+        self.policy.covers(name).then_some(self)
+    }
+}

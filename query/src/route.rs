@@ -1,0 +1,92 @@
+//! Which server block answers a query: by the address it came to and the longest zone that holds its name.
+
+use std::sync::Arc;
+
+use hashbrown::HashTable;
+use wire::{Class, Name, Query, RType, hash_of};
+
+use crate::ServedZone;
+use plugin::failure::Failure;
+
+/// The zones served on one listen address.
+#[derive(Debug, Default)]
+pub struct Route {
+    /// The root stands by itself: most addresses serve nothing else, and nothing must be hashed to find it.
+    root: Option<Arc<ServedZone>>,
+    zones: HashTable<Arc<ServedZone>>,
+    /// Bit n: some zone below the root has n labels (127 stands for more, too). Lengths without a zone cost no lookup.
+    lengths: u128,
+    /// Whether classes other than IN pass: some block on this address forwards.
+    other_classes: bool,
+}
+
+impl Route {
+    /// The zones of one address; each at most once.
+    pub fn new(zones: impl IntoIterator<Item = Arc<ServedZone>>) -> Self {
+        let mut route = Self::default();
+        for zone in zones {
+            route.other_classes |= zone.block.pipeline.forwards();
+            if zone.zone == Name::ROOT {
+                route.root = Some(zone);
+                continue;
+            }
+            route.lengths |= bit(zone.zone.label_count());
+            let hash = zone.zone.hash_code();
+            route.zones.insert_unique(hash, zone, |zone| zone.zone.hash_code());
+        }
+        route
+    }
+
+    /// The zone that answers.
+    ///
+    /// A DS question is the parent's to answer (RFC 4035, section 3.1.4.1), if the parent is served here, too. The root does
+    /// not count as one: beside it a stub's names, which no public parent knows, would leave by the root's upstreams.
+    ///
+    /// # Errors
+    /// [`Failure::NoZone`] and [`Failure::Class`].
+    #[inline]
+    pub fn find(&self, query: &Query<'_>) -> Result<&Arc<ServedZone>, Failure> {
+        if query.class != Class::IN && !self.other_classes {
+            return Err(Failure::Class);
+        }
+        let mut own = None;
+        if self.lengths != 0 {
+            let mut left = query.name.label_count();
+            for suffix in query.name.suffixes().take(left) {
+                if self.lengths & bit(left) != 0
+                    && let Some(found) = self.exact(suffix)
+                {
+                    if query.rtype != RType::DS || suffix.len() < query.name.as_wire().len() {
+                        return Ok(found);
+                    }
+                    own = Some(found);
+                }
+                left -= 1;
+            }
+        }
+        own.or(self.root.as_ref()).ok_or(Failure::NoZone)
+    }
+
+    /// The longest zone that holds the name.
+    pub fn longest(&self, name: &Name) -> Option<&Arc<ServedZone>> {
+        name.suffixes().find_map(|suffix| self.exact(suffix)).or(self.root.as_ref())
+    }
+
+    /// Every zone served here.
+    pub fn zones(&self) -> impl Iterator<Item = &Arc<ServedZone>> {
+        self.root.iter().chain(&self.zones)
+    }
+
+    /// The zone of exactly this name.
+    pub fn zone(&self, name: &Name) -> Option<&Arc<ServedZone>> {
+        if *name == Name::ROOT { self.root.as_ref() } else { self.exact(name.as_wire()) }
+    }
+
+    fn exact(&self, wire: &[u8]) -> Option<&Arc<ServedZone>> {
+        self.zones.find(hash_of(wire), |zone| zone.zone.as_wire() == wire)
+    }
+}
+
+fn bit(labels: usize) -> u128 {
+    1 << labels.min(127)
+}

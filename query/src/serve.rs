@@ -1,0 +1,413 @@
+//! One packet's way from the gate to its reply, the same for every transport.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use wire::{Class, Ede, Flags, Gate, Name, Owner, Query, RType, Rcode, Reply, Section};
+
+use crate::ServedZone;
+use crate::evaluation::{self, Asked, End, Evaluation, Found, Missing, Waits};
+use crate::route::Route;
+use observe::counters::{Counted, Proto, Tally, ZoneSet};
+use observe::{LineRing, LogEntry};
+use plugin::Tables;
+use plugin::failure::Failure;
+use plugin::step::{Inward, Sought};
+use plugin::{Lookup, Moment};
+
+/// The zones of one endpoint.
+pub struct ServedEndpoint {
+    /// Which zone answers; a query that must wait for an inner lookup keeps it.
+    pub route: Arc<Route>,
+    /// What is counted of queries that no zone answers; only where some block has `prometheus`.
+    pub dropped: Option<ZoneSet>,
+    /// The name by which this process asks itself whether it serves.
+    pub probe: Name,
+}
+
+impl ServedEndpoint {
+    /// Where thread `writer` counts queries that no zone answers.
+    #[inline]
+    pub fn dropped_tally(&self, writer: usize) -> Tally<'_> {
+        Tally::new(self.dropped.as_deref(), writer)
+    }
+}
+
+/// What becomes of a packet. Where there is a reply, the outcome that [`serve`] was given tells how the query ended.
+#[allow(clippy::large_enum_variant, reason = "only a miss is large, and a box would cost it an allocation")]
+pub enum Served<'h> {
+    /// Nothing that a client would send: it is told nothing, and a connection that brings it is ended.
+    Nothing,
+    /// A client that is told nothing.
+    Silence,
+    /// The reply is in the buffer.
+    Reply,
+    /// An upstream must be asked: for the client, or, where the reply is in the buffer, for the next one.
+    Ask {
+        /// Whether there is a reply.
+        replied: bool,
+        /// What to ask.
+        asked: Asked<'h>,
+    },
+    /// Upstreams must be asked for what the answer needs: for the client, or, where there is a reply in the buffer, for the
+    /// next one.
+    Follow {
+        /// Whether there is a reply.
+        replied: bool,
+        /// What to ask.
+        waits: Box<Waits<'h>>,
+    },
+}
+
+/// How a query ended, for those who observe it after the reply is sent.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// Which zone answered, by its index in the house; `None` where no zone did.
+    pub zone: Option<u32>,
+    /// Whether metrics count it: BADVERS, FORMERR and NOTIMP never reach a server block.
+    pub counted: bool,
+    /// The type asked for.
+    pub rtype: RType,
+    /// Whether the client set DO.
+    pub dnssec_ok: bool,
+    /// The rcode sent.
+    pub rcode: Rcode,
+    /// The flags sent.
+    pub flags: Flags,
+    /// How many records the answer section has.
+    pub answers: u16,
+    /// Whether the authority section has an SOA; looked at only where queries are logged.
+    pub soa: bool,
+    /// Octets of the query; no transport carries more than these have room for.
+    pub request_size: u16,
+    /// Octets of the reply.
+    pub response_size: u16,
+    /// Why there was no answer.
+    pub failure: Option<Box<Failure>>,
+}
+
+impl Outcome {
+    /// Whether it is counted as the other one is, sizes aside.
+    #[inline]
+    pub fn is_like(&self, other: &Self) -> bool {
+        self.zone == other.zone
+            && self.rtype == other.rtype
+            && self.rcode == other.rcode
+            && self.counted == other.counted
+            && self.dnssec_ok == other.dnssec_ok
+            && self.failure.is_some() == other.failure.is_some()
+    }
+
+    /// A query that has not ended, and is not counted.
+    pub const OPEN: Self = Self {
+        zone: None,
+        counted: false,
+        rtype: RType(0),
+        dnssec_ok: false,
+        rcode: Rcode::NOERROR,
+        flags: Flags(0),
+        answers: 0,
+        soa: false,
+        request_size: 0,
+        response_size: 0,
+        failure: None,
+    };
+}
+
+/// How large a reply may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Room {
+    /// One datagram, as the client and the block allow.
+    Datagram,
+    /// One message of a stream: 65,535 octets.
+    Stream,
+}
+
+impl Room {
+    /// In octets, for this query and zone.
+    #[inline]
+    pub fn limit(self, zone: &ServedZone, query: &Query<'_>) -> usize {
+        match self {
+            Self::Datagram => zone.udp_limit(query),
+            Self::Stream => usize::from(u16::MAX),
+        }
+    }
+}
+
+/// Takes a packet through gate, route and pipeline, and writes its reply to `out`, and how it ended to `outcome`, if memory
+/// has an answer.
+#[inline]
+pub fn serve<'h>(
+    endpoint: &'h ServedEndpoint,
+    gate: &Gate<'_>,
+    moment: &Moment<'_>,
+    tables: &mut Tables<'h>,
+    room: Room,
+    out: &mut Vec<u8>,
+    outcome: &mut Outcome,
+) -> Served<'h> {
+    let query = match gate {
+        Gate::Pass(query) => query,
+        Gate::Drop => return Served::Nothing,
+        Gate::Refuse(refusal) => {
+            refusal.write(out);
+            *outcome = Outcome {
+                rcode: refusal.rcode,
+                flags: refusal.flags,
+                response_size: out.len() as u16,
+                ..Outcome::OPEN
+            };
+            return Served::Reply;
+        }
+    };
+    if query.class == Class::CH && query.name == endpoint.probe {
+        own_probe(query, moment.writer, out);
+        *outcome = Outcome::OPEN;
+        return Served::Reply;
+    }
+    let zone = match endpoint.route.find(query) {
+        Ok(zone) => zone,
+        Err(failure) => {
+            *outcome = no_zone(query, failure, room, out);
+            return Served::Reply;
+        }
+    };
+    if !zone.block.pipeline.steps().is_empty() && steps_act(zone, query, moment) {
+        return evaluate(endpoint, zone, query, moment, tables, room, Vec::new(), out, outcome);
+    }
+    let mut reply = Reply::start(out, query);
+    let pipeline = &zone.block.pipeline;
+    let failure = match pipeline.answer_now(moment, tables, query, &mut reply, zone.tally(moment.writer)) {
+        Lookup::Answer => None,
+        Lookup::Refresh => {
+            finish(zone, query, &mut reply, room, None, outcome);
+            return Served::Ask { replied: true, asked: Asked::for_next(query, zone, true) };
+        }
+        Lookup::Ask(patience) => {
+            return Served::Ask { replied: false, asked: Asked::new(query, zone, patience, true) };
+        }
+        Lookup::Follow => {
+            let found = vec![Found::of_reply(zone, query, &reply, true)];
+            return evaluate(endpoint, zone, query, moment, tables, room, found, out, outcome);
+        }
+        Lookup::Pass => Some(refuse(&mut reply, pipeline.nobody())),
+        Lookup::Fail(failure) => Some(refuse(&mut reply, failure)),
+    };
+    finish(zone, query, &mut reply, room, failure, outcome);
+    Served::Reply
+}
+
+#[cold]
+fn refuse(reply: &mut Reply<'_>, failure: Failure) -> Failure {
+    fail(reply, &failure);
+    failure
+}
+
+/// Whether a step of the block does anything with this query, which is counted here.
+#[cold]
+#[inline(never)]
+fn steps_act(zone: &ServedZone, query: &Query<'_>, moment: &Moment<'_>) -> bool {
+    let mut sought = Sought::new(query, &zone.server, true);
+    let mut acts = false;
+    for step in zone.block.pipeline.steps() {
+        match step.inward(&mut sought, moment) {
+            Inward::Pass => {}
+            // Those behind it count as well.
+            Inward::Back(_) | Inward::Needs(_) => acts = true,
+            Inward::Answer(_) | Inward::Fail(_) | Inward::Silence => return true,
+        }
+    }
+    acts || !sought.is_as_asked()
+}
+
+/// Puts an answer together from what it needs, as far as memory has it.
+///
+/// Out of line: few queries come here, and all others would carry its frame.
+#[cold]
+#[inline(never)]
+#[allow(clippy::too_many_arguments, reason = "what `serve` was given, and what was found already")]
+fn evaluate<'h>(
+    endpoint: &'h ServedEndpoint,
+    zone: &'h Arc<ServedZone>,
+    query: &Query<'_>,
+    moment: &Moment<'_>,
+    tables: &mut Tables<'h>,
+    room: Room,
+    found: Vec<Arc<Found>>,
+    out: &mut Vec<u8>,
+    outcome: &mut Outcome,
+) -> Served<'h> {
+    let mut evaluation = Evaluation::new(&endpoint.route, moment, tables, query, found, 0);
+    match evaluation.run(zone) {
+        Ok(End::Told(message, failure)) => {
+            let mut reply = Reply::start(out, query);
+            evaluation::write(&message, query, &mut reply);
+            finish(zone, query, &mut reply, room, failure, outcome);
+            match evaluation.refresh() {
+                Some(waits) => Served::Follow { replied: true, waits },
+                None => Served::Reply,
+            }
+        }
+        Ok(End::Silence) => Served::Silence,
+        Err(Missing) => match evaluation.wait(zone) {
+            Ok(waits) => Served::Follow { replied: false, waits },
+            Err(failure) => {
+                let mut reply = Reply::start(out, query);
+                fail(&mut reply, &failure);
+                finish(zone, query, &mut reply, room, Some(failure), outcome);
+                Served::Reply
+            }
+        },
+    }
+}
+
+/// Empties a reply and says in it why there is no answer.
+pub fn fail(reply: &mut Reply<'_>, failure: &Failure) {
+    reply.clear();
+    reply.rcode = failure.rcode();
+    if let Some(ede) = failure.ede() {
+        reply.options.push_ede(ede);
+    }
+}
+
+/// Completes a reply and writes to `outcome` how the query ended: in its place, for what is moved right after it was written
+/// is waited for.
+#[inline]
+pub fn finish(
+    zone: &ServedZone,
+    query: &Query<'_>,
+    reply: &mut Reply<'_>,
+    room: Room,
+    failure: Option<Failure>,
+    outcome: &mut Outcome,
+) {
+    let (rcode, answers) = (reply.rcode, reply.counts()[0]);
+    // Without an OPT there is no room for the upper bits of an rcode (RFC 6891, section 6.1.3).
+    if query.edns.is_none() && rcode.0 > 15 {
+        reply.rcode = Rcode::SERVFAIL;
+    }
+    let soa =
+        zone.block.log.is_some() && answers == 0 && reply.records().any(|record| record.rtype == RType::SOA);
+    let (flags, response_size) = zone.finish(query, reply, room.limit(zone, query));
+    *outcome = Outcome {
+        zone: Some(zone.index as u32),
+        counted: true,
+        rtype: query.rtype,
+        dnssec_ok: query.dnssec_ok(),
+        rcode,
+        flags,
+        answers,
+        soa,
+        request_size: query.size as u16,
+        response_size: response_size as u16,
+        failure: failure.map(Box::new),
+    };
+}
+
+/// Answers the watchdog, uncounted: which thread this is, as the last two octets of a TXT record.
+#[cold]
+fn own_probe(query: &Query<'_>, writer: usize, out: &mut Vec<u8>) {
+    let mut reply = Reply::start(out, query);
+    let [high, low] = (writer as u16).to_be_bytes();
+    reply.push(Section::Answer, Owner::Question, RType::TXT, Class::CH, 0, &[2, high, low]);
+    reply.finish(query, query.udp_limit());
+}
+
+#[cold]
+fn no_zone(query: &Query<'_>, failure: Failure, room: Room, out: &mut Vec<u8>) -> Outcome {
+    let mut reply = Reply::start(out, query);
+    reply.rcode = failure.rcode();
+    reply.options.push_ede(failure.ede().unwrap_or(Ede::NOT_AUTHORITATIVE));
+    let rcode = reply.rcode;
+    let limit = match room {
+        Room::Datagram => query.udp_limit().min(usize::from(wire::UDP_SIZE)),
+        Room::Stream => usize::from(u16::MAX),
+    };
+    let (flags, response_size) = reply.finish(query, limit);
+    Outcome {
+        counted: true,
+        rtype: query.rtype,
+        dnssec_ok: query.dnssec_ok(),
+        rcode,
+        flags,
+        request_size: query.size as u16,
+        response_size: response_size as u16,
+        ..Outcome::OPEN
+    }
+}
+
+/// A reply without records to a query that was held: what a client gets when its packet met a bug of ours.
+pub fn bare_reply(query: &Query<'_>, failure: &Failure, out: &mut Vec<u8>) {
+    let mut reply = Reply::start(out, query);
+    fail(&mut reply, failure);
+    reply.finish(query, usize::from(wire::UDP_SIZE));
+}
+
+/// Counts how queries of one zone ended, which are alike but in their sizes, `nanos` after their receipt: after the replies
+/// are sent, and without any way back.
+#[inline]
+pub fn count(tally: Tally<'_>, alike: &[Outcome], proto: Proto, ipv6: bool, nanos: u64) {
+    let Some(first) = alike.first() else { return };
+    let counted = Counted {
+        proto,
+        ipv6,
+        rtype: first.rtype,
+        dnssec_ok: first.dnssec_ok,
+        rcode: first.rcode,
+        failed: first.failure.is_some(),
+        nanos,
+    };
+    tally.count(&counted, alike.iter().map(|outcome| [outcome.request_size, outcome.response_size]));
+}
+
+/// Logs a query's end, and its failure, where its block asks for that.
+pub fn log(zone: &ServedZone, outcome: &Outcome, seen: &Seen, query: &Query<'_>, lines: &mut LineRing) {
+    if let Some(failure) = &outcome.failure {
+        zone.tell(failure, query, seen.now);
+    }
+    if let Some(rules) = &zone.block.log {
+        rules.log(&entry(query, outcome, seen), lines);
+    }
+}
+
+fn entry<'s>(query: &'s Query<'_>, outcome: &Outcome, seen: &Seen) -> LogEntry<'s> {
+    let name: &Name = &query.name;
+    LogEntry {
+        client: seen.client,
+        local: seen.local,
+        proto: seen.proto,
+        id: query.id,
+        opcode: query.flags.opcode(),
+        name,
+        rtype: query.rtype,
+        class: query.class,
+        size: query.size,
+        dnssec_ok: query.dnssec_ok(),
+        bufsize: query.udp_limit() as u16,
+        rcode: outcome.rcode,
+        flags: outcome.flags,
+        rsize: outcome.response_size.into(),
+        nanos: seen.nanos,
+        answers: outcome.answers,
+        soa: outcome.soa,
+        upstream: seen.upstream,
+    }
+}
+
+/// What observers know of a query besides its outcome.
+#[derive(Debug, Clone, Copy)]
+pub struct Seen {
+    /// The client.
+    pub client: SocketAddr,
+    /// The address asked, where known.
+    pub local: Option<SocketAddr>,
+    /// The client's transport.
+    pub proto: Proto,
+    /// From receipt to reply.
+    pub nanos: u64,
+    /// The time now.
+    pub now: Instant,
+    /// The upstream that was asked for the answer, if one was.
+    pub upstream: Option<SocketAddr>,
+}

@@ -1,0 +1,277 @@
+//! A query that memory can answer allocates nothing: not for its reply, its metrics or its log line.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use allocation_counter::measure;
+use configuration::{House, Shared};
+use observe::counters::Proto;
+use observe::{Format, LineRing, Logger};
+use plugin::endpoint::Endpoint;
+use plugin::{Moment, Tables};
+use query::serve::{self, Outcome, Room, Seen, Served};
+use wire::{Answer, Flags, Gate, Query, accept};
+
+/// Every plugin that answers from memory, with metrics and log.
+const COREFILE: &str = r#"
+. {
+    bind 127.0.0.1
+    log
+    errors
+    prometheus
+    nsid node-1
+    bufsize 1232
+    template ANY ANY denied.example.org {
+        match "^[a-z]+\.denied\.example\.org\.$"
+        rcode NXDOMAIN
+        ederror 15 "blocked here"
+        fallthrough
+    }
+    hosts /nowhere/hosts {
+        192.0.2.1 web.example.org www.example.org
+        2001:db8::1 web.example.org
+        192.0.2.9 only4.example.org
+        192.0.2.5 *.wild.example.org
+        fallthrough
+    }
+    cache 3600 {
+        serve_stale 1h immediate
+        prefetch 5 1m 10%
+    }
+    loop
+    forward . 192.0.2.53
+}
+whoami.example.org {
+    bind 127.0.0.1
+    log
+    prometheus
+    nsid node-1
+    whoami
+}
+logged.example.org {
+    bind 127.0.0.1
+    log . "{combined} {proto} {local} {>do}" {
+        class denial success
+    }
+    hosts /nowhere/hosts {
+        192.0.2.1 a.logged.example.org
+    }
+}
+plain.example.org {
+    bind 127.0.0.1
+    hosts /nowhere/hosts {
+        192.0.2.1 a.plain.example.org
+    }
+}
+"#;
+
+const QUERIES: usize = 1000;
+const AT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 53);
+
+#[allow(clippy::disallowed_methods, reason = "the one start from which all times are counted")]
+fn start() -> Instant {
+    Instant::now()
+}
+
+/// A house whose queries come as packets and whose replies go nowhere.
+struct Scene {
+    house: House,
+    _shared: Shared,
+    lines: LineRing,
+    out: Vec<u8>,
+    now: Instant,
+    client: SocketAddr,
+    _runtime: tokio::runtime::Runtime,
+}
+
+impl Scene {
+    fn new(format: Format) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let logger = Logger::start(format, std::io::sink()).unwrap();
+        let now = start();
+        let (shared, _probes) = Shared::new(1 << 20, 2, runtime.handle(), logger.clone(), now);
+        let spec = scene::spec(COREFILE).unwrap_or_else(|error| panic!("{error}"));
+        let house = House::build(&spec, &shared, &|_| Ok(Vec::new())).unwrap_or_else(|e| panic!("{e}"));
+        let lines = logger.ring(1 << 20);
+        let out = Vec::with_capacity(1500);
+        let client = SocketAddr::from(([192, 0, 2, 200], 40_000));
+        Self { house, _shared: shared, lines, out, now, client, _runtime: runtime }
+    }
+
+    /// Keeps an upstream's answer to the query in `packet`: one record per address, none is a denial.
+    fn keep(&self, packet: &[u8], ttl: u32, addresses: &[[u8; 4]]) {
+        let query = query(packet);
+        let zone = self.house.listeners[&Endpoint::dns(AT)].served.route.find(&query).unwrap();
+        let room = zone.block.pipeline.dial().unwrap().cache.as_ref().unwrap();
+        let mut reply = packet[..12].to_vec();
+        reply[2] |= 0x80;
+        reply.extend_from_slice(query.question);
+        reply[11] = 0;
+        for address in addresses {
+            reply[7] += 1;
+            reply.extend_from_slice(b"\xc0\x0c\0\x01\0\x01");
+            reply.extend_from_slice(&ttl.to_be_bytes());
+            reply.extend_from_slice(b"\0\x04");
+            reply.extend_from_slice(address);
+        }
+        if addresses.is_empty() {
+            reply[3] |= 3;
+            reply[9] = 1;
+            reply.extend_from_slice(b"\0\0\x06\0\x01");
+            reply.extend_from_slice(&ttl.to_be_bytes());
+            reply.extend_from_slice(b"\0\x16\0\0");
+            for _ in 0..5 {
+                reply.extend_from_slice(&ttl.to_be_bytes());
+            }
+        }
+        let mut answer = Answer::default();
+        answer.read(&reply, query.question).unwrap();
+        let kept = room.partition.store(&room.policy, &query, &mut answer, self.now);
+        assert!(matches!(kept, cache::Stored::Kept(_)), "{kept:?}");
+    }
+
+    /// One packet's way as a worker takes it: serve, count, log.
+    fn ask(&mut self, packet: &[u8]) -> Option<Outcome> {
+        let client = self.client.into();
+        let moment = Moment::new(self.now, &client, self.client, Proto::Udp, 0);
+        let mut tables = Tables::default();
+        let listener = &self.house.listeners[&Endpoint::dns(AT)].served;
+        let gate = accept(packet);
+        let mut outcome = Outcome::OPEN;
+        let out = &mut self.out;
+        match serve::serve(listener, &gate, &moment, &mut tables, Room::Datagram, out, &mut outcome) {
+            Served::Reply | Served::Ask { replied: true, .. } | Served::Follow { replied: true, .. } => {}
+            Served::Nothing | Served::Silence | Served::Ask { .. } | Served::Follow { .. } => return None,
+        }
+        let alike = std::slice::from_ref(&outcome);
+        let seen = Seen {
+            client: self.client,
+            local: Some(AT),
+            proto: Proto::Udp,
+            nanos: 1234,
+            now: self.now,
+            upstream: None,
+        };
+        match outcome.zone {
+            Some(index) => {
+                let zone = &self.house.zones[index as usize];
+                serve::count(zone.tally(0), alike, seen.proto, self.client.is_ipv6(), seen.nanos);
+                serve::log(zone, &outcome, &seen, &query(packet), &mut self.lines);
+            }
+            None => {
+                serve::count(listener.dropped_tally(0), alike, seen.proto, self.client.is_ipv6(), seen.nanos);
+            }
+        }
+        Some(outcome)
+    }
+}
+
+fn query(packet: &[u8]) -> Query<'_> {
+    let Gate::Pass(query) = accept(packet) else { panic!("refused") };
+    query
+}
+
+/// A query as clients send it; with an OPT that asks for NSID and sets DO if `edns`.
+fn packet(name: &str, rtype: wire::RType, edns: bool) -> Vec<u8> {
+    let mut packet = b"\x12\x34".to_vec();
+    packet.extend_from_slice(&Flags::RD.to_be_bytes());
+    packet.extend_from_slice(&[0, 1, 0, 0, 0, 0, 0, u8::from(edns)]);
+    packet.extend_from_slice(wire::Name::from_text(name).unwrap().as_wire());
+    packet.extend_from_slice(&rtype.0.to_be_bytes());
+    packet.extend_from_slice(&[0, 1]);
+    if edns {
+        packet.extend_from_slice(b"\0\0\x29\x10\0\0\0\x80\0\0\x04\0\x03\0\0");
+    }
+    packet
+}
+
+/// Name, type, rcode, records in the answer section.
+const HITS: &[(&str, wire::RType, wire::Rcode, u16)] = &[
+    ("WEB.example.org", wire::RType::A, wire::Rcode::NOERROR, 1),
+    ("web.example.org", wire::RType::AAAA, wire::Rcode::NOERROR, 1),
+    ("x.wild.example.org", wire::RType::A, wire::Rcode::NOERROR, 1),
+    ("1.2.0.192.in-addr.arpa", wire::RType::PTR, wire::Rcode::NOERROR, 2),
+    ("only4.example.org", wire::RType::AAAA, wire::Rcode::NOERROR, 0),
+    ("web.example.org", wire::RType::TXT, wire::Rcode::NOERROR, 0),
+    ("x.denied.example.org", wire::RType::A, wire::Rcode::NXDOMAIN, 0),
+    ("any.whoami.example.org", wire::RType::A, wire::Rcode::NOERROR, 0),
+    ("a.logged.example.org", wire::RType::A, wire::Rcode::NOERROR, 1),
+    ("a.logged.example.org", wire::RType::AAAA, wire::Rcode::NOERROR, 0),
+    ("a.plain.example.org", wire::RType::A, wire::Rcode::NOERROR, 1),
+    ("kept.example.org", wire::RType::A, wire::Rcode::NOERROR, 3),
+    ("gone.example.org", wire::RType::A, wire::Rcode::NXDOMAIN, 0),
+];
+
+fn nothing_is_allocated(scene: &mut Scene, packet: &[u8], expected: (wire::Rcode, u16), what: &str) {
+    for _ in 0..10 {
+        let outcome = scene.ask(packet).unwrap_or_else(|| panic!("{what}: memory has no answer"));
+        assert_eq!((outcome.rcode, outcome.answers), expected, "{what}");
+    }
+    let mut answered = 0;
+    let counted = measure(|| {
+        for _ in 0..QUERIES {
+            answered += usize::from(scene.ask(packet).is_some());
+        }
+    });
+    assert_eq!(answered, QUERIES, "{what}: queries answered");
+    assert_eq!(counted.count_total, 0, "{what}: allocations in {QUERIES} queries");
+}
+
+#[test]
+fn a_hit_allocates_nothing_whoever_answers_and_whatever_is_logged() {
+    for format in [Format::Text, Format::Json] {
+        let mut scene = Scene::new(format);
+        scene.keep(&packet("kept.example.org", wire::RType::A, false), 300, &[[192, 0, 2, 7]; 3]);
+        scene.keep(&packet("kept.example.org", wire::RType::A, true), 300, &[[192, 0, 2, 7]; 3]);
+        scene.keep(&packet("gone.example.org", wire::RType::A, false), 300, &[]);
+        scene.keep(&packet("gone.example.org", wire::RType::A, true), 300, &[]);
+        for (name, rtype, rcode, answers) in HITS {
+            for edns in [false, true] {
+                let what = format!("{name} {rtype}, EDNS and NSID {edns}, {format:?}");
+                let packet = packet(name, *rtype, edns);
+                nothing_is_allocated(&mut scene, &packet, (*rcode, *answers), &what);
+                let nsid = scene.out.windows(6).any(|window| window == b"node-1");
+                assert_eq!(
+                    nsid,
+                    edns && !name.ends_with("logged.example.org") && !name.ends_with("plain.example.org")
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn an_expired_answer_and_one_to_be_fetched_anew_allocate_nothing() {
+    let mut scene = Scene::new(Format::Text);
+    let kept = packet("kept.example.org", wire::RType::A, false);
+    scene.keep(&kept, 300, &[[192, 0, 2, 7]]);
+    for (later, what) in [(280, "soon to end"), (600, "expired")] {
+        scene.now += Duration::from_secs(later);
+        nothing_is_allocated(&mut scene, &kept, (wire::Rcode::NOERROR, 1), what);
+    }
+}
+
+#[test]
+fn what_no_server_block_sees_allocates_nothing() {
+    let mut scene = Scene::new(Format::Text);
+    let mut notify = packet("web.example.org", wire::RType::SOA, false);
+    notify[2] |= 0x20;
+    nothing_is_allocated(&mut scene, &notify, (wire::Rcode::REFUSED, 0), "NOTIFY");
+    let mut two_questions = packet("web.example.org", wire::RType::A, true);
+    two_questions[5] = 2;
+    nothing_is_allocated(&mut scene, &two_questions, (wire::Rcode::FORMERR, 0), "two questions");
+    let silent = measure(|| {
+        for _ in 0..QUERIES {
+            assert!(scene.ask(b"short").is_none());
+        }
+    });
+    assert_eq!(silent.count_total, 0);
+}
+
+#[test]
+fn the_counter_counts() {
+    let one = measure(|| drop(std::hint::black_box(Box::new(std::hint::black_box(7)))));
+    assert_eq!(one.count_total, 1);
+}

@@ -1,0 +1,380 @@
+//! Wishes, by a step that exists here alone: it puts the addresses of other names behind every answer.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use plugin::Moment;
+use plugin::failure::Failure;
+use plugin::step::{Inward, Sought, Told, Wish, Wishes};
+use query::evaluation::{End, Evaluation, Found, MOST_HELD, Missing, Waits};
+use std::net::IpAddr;
+use std::sync::atomic::Ordering::Relaxed;
+use wire::{Class, Flags, Message, Name, Query, RType, Rcode, Reply, Section};
+
+use plugin::Tables;
+use plugin::spec::{BuildContext, StepSpec};
+use plugin::step::{Back, Step};
+use scene::Scene;
+
+const AT: &str = "127.0.0.1:53";
+
+/// Wants addresses of these names, routed or from below itself.
+#[derive(Debug, Clone)]
+struct Wants(Vec<&'static str>, bool);
+
+impl StepSpec for Wants {
+    fn build(&self, _: &BuildContext<'_>) -> Arc<dyn Step> {
+        Arc::new(self.clone())
+    }
+}
+
+impl Step for Wants {
+    fn inward<'s>(&'s self, _: &mut Sought<'_>, _: &Moment<'_>) -> Inward<'s> {
+        Inward::Back(Box::new(self))
+    }
+
+    fn explain(&self, _: &mut Sought<'_>, _: Option<IpAddr>) -> Option<String> {
+        None
+    }
+}
+
+impl Back for &Wants {
+    fn back(&self, sought: &Sought<'_>, _: &Moment<'_>, told: &mut Message, wishes: &mut dyn Wishes) -> Told {
+        let mut waits = false;
+        for name in &self.0 {
+            let name = Name::from_text(name).unwrap();
+            let wish = match self.1 {
+                true => wishes.wish_below(sought, &name, RType::A, Class::IN),
+                false => wishes.wish(&name, RType::A, Class::IN),
+            };
+            match wish {
+                None => waits = true,
+                Some(Wish::Answer(answer)) => {
+                    told.rcode = answer.rcode;
+                    told.records.extend(answer.section(Section::Answer).cloned());
+                }
+                Some(Wish::Failed(failure)) => {
+                    told.rcode = failure.rcode();
+                    told.options.push_ede(failure.ede().unwrap());
+                }
+            }
+        }
+        if waits { Told::Waits } else { Told::Done }
+    }
+}
+
+fn scene(directives: &str, wants: &[&'static str]) -> Scene {
+    let hosts = "hosts /nowhere/h {\n192.0.2.1 a.example.org\n192.0.2.2 b.example.org\nfallthrough org\n}";
+    let corefile = format!(". {{\nbind 127.0.0.1\n{directives}\n{hosts}\n}}\n");
+    Scene::with_step(&corefile, Arc::new(Wants(wants.to_vec(), false)))
+}
+
+const CACHE: &str = "cache 30 {\nserve_stale 1h immediate\n}\nforward . 192.0.2.53";
+
+#[test]
+fn one_answer_needs_two_others() {
+    let scene = scene("whoami", &["b.example.org", "a.example.org"]);
+    // The wishes come back through the same step: each brings what it wants in turn, until there were enough.
+    let told = scene.ask(AT, "a.example.org", RType::A);
+    assert!(told.starts_with("SERVFAIL"), "it wants itself: {told}");
+    let scene = scene_of_two("");
+    assert_eq!(
+        scene.ask(AT, "a.example.org", RType::A),
+        "NOERROR aa; a.example.org. 3600 IN A 192.0.2.1; x.other. 3600 IN A 192.0.2.7; y.other. 3600 IN A 192.0.2.8"
+    );
+}
+
+/// Two blocks, the first of which wants names of the second.
+fn scene_of_two(second: &str) -> Scene {
+    let corefile = format!(
+        ". {{\nbind 127.0.0.1\nhosts /nowhere/h {{\n192.0.2.1 a.example.org\n}}\n}}\n\
+         other {{\nbind 127.0.0.1\n{second}\nhosts /nowhere/o {{\n192.0.2.7 x.other\n192.0.2.8 y.other\nfallthrough\n}}\n}}\n"
+    );
+    Scene::with_step(&corefile, Arc::new(Wants(vec!["x.other", "y.other"], false)))
+}
+
+#[test]
+fn what_is_forbidden_to_the_client_is_forbidden_to_its_wishes() {
+    let scene = scene_of_two("acl {\nblock\n}");
+    assert_eq!(scene.ask(AT, "a.example.org", RType::A), "REFUSED aa; a.example.org. 3600 IN A 192.0.2.1");
+    let scene = scene_of_two("acl {\ndrop\n}");
+    assert_eq!(scene.ask(AT, "a.example.org", RType::A), "SERVFAIL aa; a.example.org. 3600 IN A 192.0.2.1");
+}
+
+#[test]
+fn a_wish_that_fails_is_no_empty_answer() {
+    let corefile = ". {\nbind 127.0.0.1\nhosts /nowhere/h {\n192.0.2.1 a.example.org\n}\n}\n";
+    let scene = Scene::with_step(corefile, Arc::new(Wants(vec!["missing.example.org"], false)));
+    let told = scene.ask(AT, "a.example.org", RType::A);
+    assert!(told.starts_with("SERVFAIL"), "{told}");
+}
+
+#[test]
+fn a_wish_is_answered_from_what_is_stale_and_that_is_fetched_again() {
+    let corefile = format!(
+        ". {{\nbind 127.0.0.1\nhosts /nowhere/h {{\n192.0.2.1 a.example.org\n}}\n}}\n\
+         other {{\nbind 127.0.0.1\n{CACHE}\n}}\n"
+    );
+    let mut scene = Scene::with_step(&corefile, Arc::new(Wants(vec!["x.other"], false)));
+    assert_eq!(scene.ask(AT, "a.example.org", RType::A), "forward");
+    scene.keep(AT, "x.other", RType::A, &["x.other 20 A 192.0.2.9"]);
+    scene.now += Duration::from_secs(60);
+    let told = scene.ask(AT, "a.example.org", RType::A);
+    assert_eq!(told, "NOERROR aa; a.example.org. 3600 IN A 192.0.2.1; x.other. 0 IN A 192.0.2.9");
+}
+
+#[test]
+fn what_an_upstream_said_is_found_by_all_that_it_was_asked_for() {
+    let scene = scene(CACHE, &["b.example.org"]);
+    let listener = &scene.house.listeners[&AT.parse().unwrap()];
+    let packet = scene::packet("far.example.org", RType::A, None);
+    let wire::Gate::Pass(query) = wire::accept(&packet) else { panic!("refused") };
+    let zone = listener.served.route.find(&query).unwrap();
+    let said = |rtype| {
+        let query = Query { rtype, ..query };
+        let mut octets = Vec::new();
+        let mut reply = Reply::start(&mut octets, &query);
+        (reply.rcode, reply.flags) = (Rcode::NXDOMAIN, Flags::RA);
+        Found::of_reply(zone, &query, &reply, false)
+    };
+    let client = scene::client();
+    let moment = scene.moment(AT, &client);
+    for (found, asks) in [(vec![], true), (vec![said(RType::AAAA)], true), (vec![said(RType::A)], false)] {
+        let mut tables = Tables::default();
+        let mut evaluation = Evaluation::new(&listener.served.route, &moment, &mut tables, &query, found, 0);
+        let end = evaluation.run(zone);
+        assert_eq!(end.is_err(), asks);
+        if asks {
+            let waits = evaluation.wait(zone).unwrap_or_else(|failure| panic!("{failure}"));
+            assert_eq!(waits.asked[0].query.question(), query.question);
+        }
+    }
+}
+
+#[test]
+fn what_waits_may_hold_so_much_together_and_gives_it_back() {
+    let scene = scene(CACHE, &[]);
+    let listener = &scene.house.listeners[&AT.parse().unwrap()];
+    let packet = scene::packet("far.example.org", RType::A, None);
+    let wire::Gate::Pass(query) = wire::accept(&packet) else { panic!("refused") };
+    let zone = listener.served.route.find(&query).unwrap();
+    let mut octets = Vec::new();
+    let mut reply = Reply::start(&mut octets, &query);
+    reply.push(Section::Answer, wire::Owner::Question, RType::TXT, Class::IN, 1, &[0; 60_000]);
+    let found = Found::of_reply(zone, &query, &reply, false);
+    let client = scene::client();
+    let moment = scene.moment(AT, &client);
+    let wait = || {
+        let (mut tables, found) = (Tables::default(), vec![found.clone()]);
+        let evaluation = Evaluation::new(&listener.served.route, &moment, &mut tables, &query, found, 0);
+        evaluation.wait(zone)
+    };
+    let mut waiting = Vec::new();
+    while let Ok(asked) = wait() {
+        waiting.push(asked);
+        assert!(waiting.len() * 60_000 <= MOST_HELD);
+    }
+    assert!((waiting.len() + 2) * 60_000 > MOST_HELD, "{}", waiting.len());
+    assert!(matches!(wait(), Err(Failure::Overload)));
+    // What comes to one that waits is bounded with them: it is kept as failed.
+    let outer = waiting[0].outer.as_mut().unwrap();
+    outer.add(found.clone());
+    assert!(matches!(outer.found[1].told, Err(Failure::Overload)));
+    drop(waiting.pop());
+    assert!(wait().is_ok());
+    waiting[0].outer.as_mut().unwrap().add(found.clone());
+    assert!(waiting[0].outer.as_ref().unwrap().found[2].told.is_ok());
+    drop(waiting);
+    assert_eq!(scene.shared.held.load(Relaxed), 0);
+}
+
+/// A query on its way as a worker takes it: the names that are asked for at once, round by round, and what is told in the
+/// end. `said` is what an upstream says to a name: the last octet of its address, or how it failed.
+fn rounds(
+    scene: &Scene,
+    name: &str,
+    said: impl Fn(&str) -> Result<u8, Failure>,
+) -> (Vec<Vec<String>>, String) {
+    let listener = &scene.house.listeners[&AT.parse().unwrap()];
+    let packet = scene::packet(name, RType::A, None);
+    let wire::Gate::Pass(query) = wire::accept(&packet) else { panic!("refused") };
+    let zone = listener.served.route.find(&query).unwrap();
+    let client = scene::client();
+    let (mut tables, moment) = (Tables::default(), scene.moment(AT, &client));
+    let (mut found, mut asked, mut rounds) = (Vec::new(), 0, Vec::new());
+    loop {
+        let mut evaluation =
+            Evaluation::new(&listener.served.route, &moment, &mut tables, &query, found, asked);
+        match evaluation.run(zone) {
+            Ok(End::Silence) => return (rounds, "silence".to_owned()),
+            Ok(End::Told(message, _)) => {
+                let last = |rr: &wire::Rr| rr.data.last().map(ToString::to_string);
+                let answers: Vec<_> = message.section(Section::Answer).filter_map(last).collect();
+                return (rounds, format!("{} {}", message.rcode, answers.join(" ")));
+            }
+            Err(Missing) => {}
+        }
+        let Waits { asked: now, outer } =
+            *evaluation.wait(zone).unwrap_or_else(|failure| panic!("{failure}"));
+        let mut outer = outer.unwrap();
+        rounds.push(now.iter().map(|asked| asked.query.query().name.to_string()).collect());
+        // They come in another order than they were asked.
+        for asked in now.iter().rev() {
+            let query = asked.query.query();
+            let mut octets = Vec::new();
+            let mut reply = Reply::start(&mut octets, &query);
+            outer.add(match said(&query.name.to_string()) {
+                Ok(last) => {
+                    let owner = wire::Owner::Question;
+                    reply.push(Section::Answer, owner, RType::A, Class::IN, 60, &[192, 0, 2, last]);
+                    Found::of_reply(asked.zone, &query, &reply, false)
+                }
+                Err(failure) => Found::new(asked.zone, &query, Err(failure), false),
+            });
+        }
+        (found, asked) = (outer.found, outer.asked);
+    }
+}
+
+/// A first block that wants names, and a second one that asks upstreams for `other`.
+fn scene_that_asks(wants: Vec<&'static str>, below: bool) -> Scene {
+    let corefile = ". {\nbind 127.0.0.1\nhosts /nowhere/h {\n192.0.2.1 a.example.org\n192.0.2.2 b.example.org\nfallthrough\n}\nforward . 192.0.2.53\n}\n\
+                    other {\nbind 127.0.0.1\nforward . 192.0.2.54\n}\n";
+    Scene::with_step(corefile, Arc::new(Wants(wants, below)))
+}
+
+fn octet(name: &str) -> Result<u8, Failure> {
+    match name.split('.').next() {
+        Some("fails") => Err(Failure::Forward(forwarder::Failure::NoUpstream)),
+        Some(label) => Ok(label.len() as u8),
+        None => Ok(0),
+    }
+}
+
+#[test]
+fn several_wishes_are_asked_for_at_once() {
+    let names = |names: &[&str]| names.iter().map(|name| format!("{name}.")).collect::<Vec<_>>();
+    for (name, wants, asked, told) in [
+        (
+            "a.example.org",
+            vec!["x.other", "yy.other"],
+            vec![names(&["x.other", "yy.other"])],
+            "NOERROR 1 1 2",
+        ),
+        (
+            "far.example.org",
+            vec!["x.other", "yy.other"],
+            vec![names(&["far.example.org"]), names(&["x.other", "yy.other"])],
+            "NOERROR 3 1 2",
+        ),
+        // Each once, and what memory knows is asked for nowhere.
+        (
+            "a.example.org",
+            vec!["x.other", "b.example.org", "x.other"],
+            vec![names(&["x.other"])],
+            "NOERROR 1 1 2 1 1 1",
+        ),
+        // One that fails ends nothing: it is there, and the others are.
+        (
+            "a.example.org",
+            vec!["fails.other", "x.other"],
+            vec![names(&["fails.other", "x.other"])],
+            "NOERROR 1 1",
+        ),
+        (
+            "a.example.org",
+            vec!["x.other", "fails.other"],
+            vec![names(&["x.other", "fails.other"])],
+            "SERVFAIL 1 1",
+        ),
+    ] {
+        let scene = scene_that_asks(wants.clone(), false);
+        assert_eq!(rounds(&scene, name, octet), (asked, told.to_owned()), "{name} {wants:?}");
+    }
+}
+
+#[test]
+fn what_begins_below_the_step_is_neither_routed_nor_seen_by_it_again() {
+    let scene = scene_that_asks(vec!["b.example.org", "xyz.other"], true);
+    let (asked, told) = rounds(&scene, "a.example.org", octet);
+    assert_eq!((asked, told.as_str()), (vec![vec!["xyz.other.".to_owned()]], "NOERROR 1 2 3"));
+    // The first block asks, not the one that serves the name.
+    let listener = &scene.house.listeners[&AT.parse().unwrap()];
+    let packet = scene::packet("a.example.org", RType::A, None);
+    let wire::Gate::Pass(query) = wire::accept(&packet) else { panic!("refused") };
+    let (zone, mut tables) = (listener.served.route.find(&query).unwrap(), Tables::default());
+    let client = scene::client();
+    let moment = scene.moment(AT, &client);
+    let mut evaluation = Evaluation::new(&listener.served.route, &moment, &mut tables, &query, Vec::new(), 0);
+    assert!(evaluation.run(zone).is_err());
+    assert_eq!(
+        evaluation.wait(zone).unwrap_or_else(|failure| panic!("{failure}")).asked[0].zone.block.index,
+        0
+    );
+}
+
+#[test]
+fn eight_are_asked_for_and_thirty_two_are_looked_at() {
+    let leak =
+        |names: Vec<String>| names.into_iter().map(|name| &*name.leak()).collect::<Vec<&'static str>>();
+    let scene = scene_that_asks(leak((0..10).map(|n| format!("n{n}.other")).collect()), false);
+    let (asked, told) = rounds(&scene, "a.example.org", octet);
+    assert_eq!(asked.iter().map(Vec::len).collect::<Vec<_>>(), [8]);
+    assert_eq!(told, "SERVFAIL 1 2 2 2 2 2 2 2 2");
+    let names: Vec<String> = (0..40).map(|n| format!("n{n}.example.org")).collect();
+    let lines: String = names.iter().map(|name| format!("192.0.2.9 {name}\n")).collect();
+    let corefile = format!(". {{\nbind 127.0.0.1\nhosts /nowhere/h {{\n192.0.2.1 a\n{lines}}}\n}}\n");
+    let scene = Scene::with_step(&corefile, Arc::new(Wants(leak(names), true)));
+    let (asked, told) = rounds(&scene, "a", octet);
+    assert!(asked.is_empty());
+    assert_eq!(told.matches(" 9").count(), 32, "{told}");
+    assert!(told.starts_with("SERVFAIL"));
+}
+
+/// Seeks the first of these names that has an address: on the way in.
+#[derive(Debug, Clone)]
+struct Seeks(Vec<&'static str>);
+
+impl StepSpec for Seeks {
+    fn build(&self, _: &BuildContext<'_>) -> Arc<dyn Step> {
+        Arc::new(self.clone())
+    }
+}
+
+impl Step for Seeks {
+    fn inward<'s>(&'s self, _: &mut Sought<'_>, _: &Moment<'_>) -> Inward<'s> {
+        Inward::Needs(Box::new(self))
+    }
+
+    fn explain(&self, _: &mut Sought<'_>, _: Option<IpAddr>) -> Option<String> {
+        None
+    }
+}
+
+impl<'s> plugin::step::Needs<'s> for &'s Seeks {
+    fn go_on(&self, sought: &mut Sought<'_>, _: &Moment<'_>, wishes: &mut dyn Wishes) -> Option<Inward<'s>> {
+        let names: Vec<Name> = self.0.iter().map(|name| Name::from_text(name).unwrap()).collect();
+        let came: Vec<_> =
+            names.iter().map(|name| wishes.wish_below(sought, name, RType::A, Class::IN)).collect();
+        for (name, wish) in names.into_iter().zip(came) {
+            if let Wish::Answer(answer) = wish?
+                && answer.section(Section::Answer).next().is_some()
+            {
+                sought.set_name(name);
+                break;
+            }
+        }
+        Some(Inward::Pass)
+    }
+}
+
+#[test]
+fn a_step_may_wish_on_the_way_in() {
+    let corefile = ". {\nbind 127.0.0.1\nforward . 192.0.2.53\n}\n";
+    let scene = Scene::with_step(corefile, Arc::new(Seeks(vec!["fails.a", "here.b", "there.c"])));
+    let (asked, told) = rounds(&scene, "short", octet);
+    let expected = [["fails.a.", "here.b.", "there.c."].map(str::to_owned).to_vec()];
+    assert_eq!((asked, told.as_str()), (expected.to_vec(), "NOERROR 4"), "what was found is asked for once");
+}

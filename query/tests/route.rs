@@ -1,0 +1,165 @@
+//! Which zone answers.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use plugin::failure::Failure;
+use proptest::prelude::*;
+use query::route::Route;
+use scene::{Scene, packet};
+use wire::{Class, Gate, Name, RType, accept};
+
+/// Blocks that serve `zones` on one address each; `forwards` names those with a forward.
+fn scene(blocks: &[(&str, &str)]) -> Scene {
+    let text: String = blocks.iter().map(|(key, lines)| format!("{key} {{\n{lines}\n}}\n")).collect();
+    Scene::new(&text)
+}
+
+fn found(route: &Route, name: &str, rtype: RType, class: Class) -> String {
+    let mut packet = packet(name, rtype, None);
+    let end = packet.len();
+    packet[end - 2..].copy_from_slice(&class.0.to_be_bytes());
+    let Gate::Pass(query) = accept(&packet) else { panic!("refused") };
+    let found = route.find(&query);
+    if rtype != RType::DS && class == Class::IN {
+        let longest = route.longest(&query.name).map(|zone| zone.index);
+        assert_eq!(longest, found.as_ref().ok().map(|zone| zone.index), "{name}");
+    }
+    match found {
+        Ok(zone) => zone.zone.to_string(),
+        Err(failure) => failure.to_string(),
+    }
+}
+
+fn route<'s>(scene: &'s Scene, at: &str) -> &'s Route {
+    &scene.house.listeners[&at.parse().unwrap()].served.route
+}
+
+#[test]
+fn the_longest_zone_that_holds_the_name_answers() {
+    const HERE: &str = "bind 127.0.0.1\nwhoami";
+    let scene = scene(&[
+        ("example.org", HERE),
+        ("a.b.example.org", HERE),
+        ("com", HERE),
+        ("10.in-addr.arpa", HERE),
+        ("x\\.y.example.net", HERE),
+    ]);
+    let none = Failure::NoZone.to_string();
+    for (name, zone) in [
+        ("example.org", "example.org."),
+        ("EXAMPLE.Org", "example.org."),
+        ("b.example.org", "example.org."),
+        ("a.b.example.org", "a.b.example.org."),
+        ("x.a.B.example.org", "a.b.example.org."),
+        ("aa.b.example.org", "example.org."),
+        ("notexample.org", &none),
+        ("example.org.com", "com."),
+        ("org", &none),
+        ("", &none),
+        ("1.0.0.10.in-addr.arpa", "10.in-addr.arpa."),
+        ("y.example.net", &none),
+    ] {
+        assert_eq!(found(route(&scene, "127.0.0.1:53"), name, RType::A, Class::IN), zone, "{name}");
+    }
+}
+
+#[test]
+fn ds_is_asked_of_the_parent_if_that_is_served() {
+    const HERE: &str = "bind 127.0.0.1\nwhoami";
+    let scene = scene(&[("example.org", HERE), ("sub.example.org", HERE), ("example.net", HERE)]);
+    for (name, rtype, zone) in [
+        ("sub.example.org", RType::DS, "example.org."),
+        ("sub.example.org", RType::A, "sub.example.org."),
+        ("x.sub.example.org", RType::DS, "sub.example.org."),
+        ("example.net", RType::DS, "example.net."),
+        ("example.org", RType::DS, "example.org."),
+    ] {
+        assert_eq!(found(route(&scene, "127.0.0.1:53"), name, rtype, Class::IN), zone, "{name} {rtype}");
+    }
+    let root = self::scene(&[(".", HERE), ("example.org", HERE)]);
+    for (name, zone) in
+        [("example.org", "example.org."), ("", "."), ("a.example.org", "example.org."), ("org", ".")]
+    {
+        assert_eq!(found(route(&root, "127.0.0.1:53"), name, RType::DS, Class::IN), zone, "{name}");
+    }
+}
+
+#[test]
+fn each_address_has_zones_of_its_own() {
+    let scene = scene(&[
+        (".", "bind 127.0.0.1\nwhoami"),
+        (".", "bind 127.0.0.2\nwhoami"),
+        ("example.org", "bind 127.0.0.2\nwhoami"),
+        ("example.org:54", "bind 127.0.0.1\nwhoami"),
+    ]);
+    let none = Failure::NoZone.to_string();
+    for (at, name, zone, block) in [
+        ("127.0.0.1:53", "example.org", ".", 0),
+        ("127.0.0.2:53", "example.org", "example.org.", 2),
+        ("127.0.0.2:53", "example.com", ".", 1),
+        ("127.0.0.1:54", "a.example.org", "example.org.", 3),
+        ("127.0.0.1:54", "example.com", none.as_str(), 9),
+    ] {
+        assert_eq!(found(route(&scene, at), name, RType::A, Class::IN), zone, "{name} at {at}");
+        let served = Name::from_text(zone).ok().and_then(|zone| route(&scene, at).zone(&zone));
+        assert_eq!(served.map_or(9, |zone| zone.block.index), block, "{name} at {at}");
+    }
+    assert_eq!(route(&scene, "127.0.0.2:53").zones().count(), 2);
+}
+
+#[test]
+fn other_classes_pass_only_where_some_block_of_the_address_forwards() {
+    let scene = scene(&[
+        ("example.org", "bind 127.0.0.1 127.0.0.2\nwhoami"),
+        (".", "bind 127.0.0.2\nforward . 192.0.2.53"),
+    ]);
+    let refused = Failure::Class.to_string();
+    for (at, class, zone) in [
+        ("127.0.0.1:53", Class::IN, "example.org."),
+        ("127.0.0.1:53", Class::CH, &refused),
+        ("127.0.0.1:53", Class::ANY, &refused),
+        ("127.0.0.2:53", Class::CH, "example.org."),
+        ("127.0.0.2:53", Class::ANY, "example.org."),
+    ] {
+        assert_eq!(found(route(&scene, at), "example.org", RType::A, class), zone, "{class} at {at}");
+    }
+    assert_eq!(Failure::Class.rcode(), wire::Rcode::REFUSED);
+}
+
+#[test]
+fn names_of_every_length_find_their_zone() {
+    let labels = vec!["a"; 127];
+    let deepest = labels.join(".");
+    let scene = scene(&[
+        (".", "bind 127.0.0.1\nwhoami"),
+        (&deepest, "bind 127.0.0.1\nwhoami"),
+        (&labels[1..].join("."), "bind 127.0.0.1\nwhoami"),
+    ]);
+    for (count, zone) in [(127, 127), (126, 126), (125, 0), (1, 0)] {
+        let zone = if zone == 0 { ".".to_owned() } else { labels[..zone].join(".") + "." };
+        let name = labels[..count].join(".");
+        assert_eq!(found(route(&scene, "127.0.0.1:53"), &name, RType::A, Class::IN), zone, "{count}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// The model: of all zones that the name lies within, the one with most labels.
+    #[test]
+    fn the_route_is_the_longest_match_of_a_search_through_all_zones(
+        zones in prop::collection::btree_set("([ab]\\.){0,4}[ab]", 1..40),
+        names in prop::collection::vec("([abc]\\.){0,5}[abc]", 1..40),
+    ) {
+        let blocks: Vec<(&str, &str)> =
+            zones.iter().map(|zone| (zone.as_str(), "bind 127.0.0.1\nwhoami")).collect();
+        let scene = scene(&blocks);
+        for name in &names {
+            let asked = Name::from_text(name).unwrap();
+            let zones = zones.iter().map(|zone| Name::from_text(zone).unwrap());
+            let longest = zones.filter(|zone| asked.is_within(zone)).max_by_key(Name::label_count);
+            let expected = longest.map_or_else(|| Failure::NoZone.to_string(), |zone| zone.to_string());
+            prop_assert_eq!(found(route(&scene, "127.0.0.1:53"), name, RType::A, Class::IN), expected);
+        }
+    }
+}

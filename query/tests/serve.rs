@@ -1,0 +1,174 @@
+//! A packet's way, without a socket.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use observe::counters::Proto;
+use query::serve::{Outcome, Room, Seen, count, log};
+use std::time::Duration;
+use wire::{Gate, RType, Rcode};
+
+use scene::{Scene, Sent, packet};
+
+const AT: &str = "127.0.0.1:53";
+const NSID: &[u8] = b"\0\x03\0\0";
+
+fn reply(scene: &Scene, packet: &[u8]) -> (Vec<u8>, Outcome) {
+    match scene.send(AT, packet) {
+        Sent::Reply(reply) => (reply.1, reply.2),
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn what_the_gate_stops_reaches_no_server_block() {
+    let scene = Scene::new(". {\nbind 127.0.0.1\nprometheus\nwhoami\n}\n");
+    let query = packet("a.example.org", RType::A, None);
+    let with = |at: usize, octet: u8| {
+        let mut packet = query.clone();
+        packet[at] = octet;
+        packet
+    };
+    for (sent, expected) in [
+        (query[..11].to_vec(), "nothing"),
+        (with(2, 0x81), "nothing"),
+        (with(2, 0x29), "NOTIMP"),
+        (with(2, 0x21), "REFUSED"),
+        (with(5, 0), "FORMERR"),
+        (with(5, 2), "FORMERR"),
+        (query[..20].to_vec(), "FORMERR"),
+        (packet("a.example.org", RType::AXFR, None), "REFUSED"),
+    ] {
+        let back = scene.send(AT, &sent);
+        assert_eq!(back.to_string(), expected, "{sent:?}");
+        if let Sent::Reply(reply) = &back {
+            assert_eq!((reply.2.counted, reply.2.zone), (false, None), "{sent:?}");
+        }
+    }
+}
+
+#[test]
+fn a_name_of_no_zone_is_refused_with_the_reason_for_those_who_understand_it() {
+    let scene = Scene::new("example.org {\nbind 127.0.0.1\nprometheus\nwhoami\n}\n");
+    for (options, ends) in [(None, &b"\0\x01\0\x01"[..]), (Some(&[][..]), b"\0\0\0\x06\0\x0f\0\x02\0\x14")] {
+        let (bytes, outcome) = reply(&scene, &packet("example.net", RType::A, options));
+        assert!(bytes.ends_with(ends), "{bytes:?}");
+        assert_eq!((outcome.rcode, outcome.zone, outcome.counted), (Rcode::REFUSED, None, true));
+    }
+}
+
+#[test]
+fn the_identifier_goes_to_those_who_ask_for_it() {
+    let scene = Scene::new(". {\nbind 127.0.0.1\nnsid node-1\nwhoami\n}\nb. {\nbind 127.0.0.1\nwhoami\n}\n");
+    for (name, options, expected) in
+        [("a", Some(NSID), true), ("a", Some(&[][..]), false), ("a", None, false), ("b", Some(NSID), false)]
+    {
+        let (bytes, _) = reply(&scene, &packet(name, RType::A, options));
+        assert_eq!(bytes.ends_with(b"\0\x03\0\x06node-1"), expected, "{name} {options:?}");
+    }
+}
+
+#[test]
+fn the_reply_fits_what_client_and_block_allow() {
+    let names: String = (0..90).map(|last| format!("192.0.2.{last} many.example.org\n")).collect();
+    let corefile =
+        |bufsize: &str| format!(". {{\nbind 127.0.0.1\n{bufsize}\nhosts /nowhere/h {{\n{names}}}\n}}\n");
+    let with_size = |size: u16| {
+        let mut packet = packet("many.example.org", RType::A, Some(&[]));
+        let at = packet.len() - 8;
+        packet[at..at + 2].copy_from_slice(&size.to_be_bytes());
+        packet
+    };
+    let plain = packet("many.example.org", RType::A, None);
+    let full = 12 + 22 + 90 * 16;
+    for (bufsize, room, packet, limit) in [
+        ("", Room::Datagram, plain.clone(), 512),
+        ("", Room::Datagram, with_size(0), 512),
+        ("", Room::Datagram, with_size(700), 700),
+        ("", Room::Datagram, with_size(4096), 1232),
+        ("bufsize 4096", Room::Datagram, with_size(4096), 4096),
+        ("bufsize 4096", Room::Datagram, with_size(1232), 1232),
+        ("bufsize 512", Room::Datagram, with_size(4096), 512),
+        ("bufsize 4096", Room::Datagram, plain.clone(), 512),
+        ("", Room::Stream, plain.clone(), 65_535),
+        ("bufsize 512", Room::Stream, with_size(512), 65_535),
+    ] {
+        let mut scene = Scene::new(&corefile(bufsize));
+        scene.room = room;
+        let opt = if packet.len() > plain.len() { 11 } else { 0 };
+        let sent = scene.send(AT, &packet);
+        let Sent::Reply(reply) = &sent else { panic!("no reply") };
+        let what = format!("{bufsize:?} {room:?} {limit}");
+        assert_eq!(usize::from(reply.2.response_size), reply.1.len(), "{what}");
+        if limit >= full + opt {
+            assert_eq!((reply.1.len(), reply.0.answers.len()), (full + opt, 90), "{what}");
+            assert!(!reply.0.truncation, "{what}");
+        } else {
+            assert!(reply.1.len() <= limit && reply.1.len() + 16 > limit, "{what}: {}", reply.1.len());
+            assert!(reply.0.truncation && reply.0.answers.len() < 90, "{what}");
+            assert_eq!(reply.0.edns.is_some(), opt > 0, "{what}");
+        }
+    }
+}
+
+#[test]
+fn without_an_opt_an_rcode_above_15_is_servfail() {
+    let scene = Scene::new(". {\nbind 127.0.0.1\ntemplate ANY ANY {\nrcode BADCOOKIE\n}\n}\n");
+    for (options, sent) in [(None, "SERVFAIL aa"), (Some(&[][..]), "BADCOOKIE aa")] {
+        let reply = scene.send(AT, &packet("a", RType::A, options));
+        let message = reply.message();
+        let rcode = u16::from(message.response_code);
+        assert_eq!(format!("{} aa", Rcode(rcode)), sent);
+        // Observers are told what was meant.
+        let Sent::Reply(reply) = &reply else { panic!("no reply") };
+        assert_eq!(reply.2.rcode, Rcode::BADCOOKIE);
+    }
+}
+
+#[test]
+fn a_failure_leaves_nothing_of_what_was_written_before() {
+    let scene = Scene::new(
+        ". {\nbind 127.0.0.1\nerrors\ntemplate ANY ANY {\nanswer \"a. A 192.0.2.1\" \"bad\"\nederror 15 x\n}\n}\n",
+    );
+    let sent = scene.send(AT, &packet("a", RType::A, Some(&[])));
+    assert_eq!(sent.to_string(), "SERVFAIL");
+    let Sent::Reply(reply) = &sent else { panic!("no reply") };
+    assert!(reply.1.ends_with(b"\0\x0f\0\x02\0\0"), "{:?}", reply.1);
+}
+
+#[test]
+fn observers_see_what_was_sent() {
+    let mut scene = Scene::new(
+        ". {\nbind 127.0.0.1\nlog\nerrors\nprometheus\nhosts /nowhere/h {\n192.0.2.1 a\nfallthrough c\n}\n}\n",
+    );
+    scene.now += Duration::from_secs(1);
+    // The hosts file that is not there.
+    assert!(scene.paper.read(&scene.shared.logger).starts_with("[WARNING] plugin/hosts: Cannot read"));
+    let client = "192.0.2.200:40000".parse().unwrap();
+    let seen =
+        Seen { client, local: None, proto: Proto::Udp, nanos: 1_500_000, now: scene.now, upstream: None };
+    let mut lines = scene.shared.logger.ring(4096);
+    for (name, line) in [
+        ("a", "[INFO] 192.0.2.200:40000 - 4660 \"A IN a. udp 19 false 512\" NOERROR qr,aa,rd 35 0.0015s\n"),
+        // That a name is not among the hosts is no error, as in CoreDNS.
+        ("b", "[INFO] 192.0.2.200:40000 - 4660 \"A IN b. udp 19 false 512\" SERVFAIL qr,rd 19 0.0015s\n"),
+        (
+            "c",
+            "[ERROR] plugin/errors: 2 c. A: plugin/hosts: no next plugin found\n\
+             [INFO] 192.0.2.200:40000 - 4660 \"A IN c. udp 19 false 512\" SERVFAIL qr,rd 19 0.0015s\n",
+        ),
+    ] {
+        let packet = packet(name, RType::A, None);
+        let (_, outcome) = reply(&scene, &packet);
+        let Gate::Pass(query) = wire::accept(&packet) else { panic!("refused") };
+        let zone = &scene.house.zones[outcome.zone.unwrap() as usize];
+        count(zone.tally(0), std::slice::from_ref(&outcome), seen.proto, seen.client.is_ipv6(), seen.nanos);
+        log(zone, &outcome, &seen, &query, &mut lines);
+        let mut told: Vec<String> =
+            scene.paper.read(&scene.shared.logger).lines().map(|line| format!("{line}\n")).collect();
+        told.sort();
+        assert_eq!(told.concat(), line);
+    }
+    let zone = &scene.house.zones[0].counters.as_ref().unwrap()[0];
+    let requests: u64 = zone.requests.iter().flatten().flatten().map(|counter| counter.get()).sum();
+    assert_eq!(requests, 3);
+}

@@ -1,0 +1,233 @@
+//! A configuration asked without a socket, for the tests of every room that it goes through.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use configuration::{House, Listener, Shared};
+use hickory_proto::op::Message;
+use observe::Format;
+use observe::counters::Proto;
+use observe::paper::Paper;
+use plugin::endpoint::Endpoint;
+use plugin::spec::{Role, StepSpec};
+use plugin::{Moment, Spec, Tables};
+use query::serve::{self, Room, Served};
+use sockets::Peer;
+use tokio::runtime::{Builder, Runtime};
+use wire::{Answer, Gate, RType, Rcode, accept};
+
+/// A house built from a Corefile, asked without a socket, at a time that only the test moves.
+pub struct Scene {
+    /// The configuration that serves.
+    pub house: House,
+    /// What outlives it.
+    pub shared: Shared,
+    /// What is logged.
+    pub paper: Paper,
+    /// What the test says the time is.
+    pub now: Instant,
+    /// How clients ask.
+    pub room: Room,
+    _runtime: Runtime,
+}
+
+impl Scene {
+    /// What this Corefile says.
+    ///
+    /// # Panics
+    /// If it cannot be built.
+    pub fn new(corefile: &str) -> Self {
+        Self::build(corefile).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// A house whose first block has one more step, the outermost.
+    pub fn with_step(corefile: &str, step: Arc<dyn StepSpec>) -> Self {
+        let mut scene = Self::new(corefile);
+        let more = |spec: &mut Spec| spec.blocks[0].plugins.insert(0, ("step", Role::Step(step)));
+        scene.house =
+            Self::read_with(corefile, &scene.shared, more).unwrap_or_else(|error| panic!("{error}"));
+        scene.house.look_at_files(&scene.shared, scene.now, &scene.shared.logger);
+        scene
+    }
+
+    /// The same, or the first line of the error where it cannot be built.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn build(corefile: &str) -> Result<Self, String> {
+        let runtime = Builder::new_current_thread().build().unwrap();
+        let (logger, paper) = Paper::logger(Format::Text);
+        let now = clock::now();
+        let (mut shared, _probes) = Shared::new(1 << 20, 1, runtime.handle(), logger, now);
+        shared.resolve_names = false;
+        let house = Self::read(corefile, &shared)?;
+        house.look_at_files(&shared, now, &shared.logger);
+        Ok(Self { house, shared, paper, now, room: Room::Datagram, _runtime: runtime })
+    }
+
+    fn read(corefile: &str, shared: &Shared) -> Result<House, String> {
+        Self::read_with(corefile, shared, |_| {})
+    }
+
+    fn read_with(corefile: &str, shared: &Shared, change: impl FnOnce(&mut Spec)) -> Result<House, String> {
+        let mut spec = spec(corefile)?;
+        change(&mut spec);
+        let addresses = |name: &str| match name {
+            "eth0" => Ok(vec!["192.0.2.10:0".parse().unwrap(), "[2001:db8::10]:0".parse().unwrap()]),
+            name => Err(node::NodeError::InterfaceAbsent { name: name.to_owned() }),
+        };
+        House::build(&spec, shared, &addresses).map_err(|error| format!("{error:#}"))
+    }
+
+    /// Serves another Corefile, as a reload does.
+    pub fn reload(&mut self, corefile: &str) {
+        self.house = Self::read(corefile, &self.shared).unwrap_or_else(|error| panic!("{error}"));
+        self.house.look_at_files(&self.shared, self.now, &self.shared.logger);
+    }
+
+    fn listener(&self, at: &str) -> &Listener {
+        &self.house.listeners[&at.parse::<Endpoint>().unwrap()]
+    }
+
+    /// What a plugin knows of a client's query to a listen address.
+    pub fn moment<'b>(&self, at: &str, client: &'b Peer) -> Moment<'b> {
+        Moment::new(self.now, client, at.parse().unwrap(), Proto::Udp, 0)
+    }
+
+    /// Sends a packet to a listen address.
+    pub fn send(&self, at: &str, packet: &[u8]) -> Sent {
+        let client = client();
+        let moment = self.moment(at, &client);
+        let mut tables = Tables::default();
+        let mut out = b"left over".to_vec();
+        let gate = accept(packet);
+        let mut outcome = serve::Outcome::OPEN;
+        let listener = self.listener(at);
+        match serve::serve(&listener.served, &gate, &moment, &mut tables, self.room, &mut out, &mut outcome) {
+            Served::Nothing | Served::Silence => Sent::Nothing,
+            Served::Ask { replied: false, asked } => Sent::Ask(asked.patience),
+            Served::Follow { replied: false, waits } => Sent::Ask(waits.asked[0].patience),
+            Served::Reply | Served::Ask { replied: true, .. } | Served::Follow { replied: true, .. } => {
+                let message = Message::from_vec(&out).expect("every reply can be read");
+                Sent::Reply(Box::new((message, out, outcome)))
+            }
+        }
+    }
+
+    /// Asks for a name and tells the reply as one line; `forward` and the patience where an upstream is to be asked.
+    pub fn ask(&self, at: &str, name: &str, rtype: RType) -> String {
+        self.send(at, &packet(name, rtype, None)).to_string()
+    }
+
+    /// Has an upstream answer with these records, as `name ttl A address`; none of them is NXDOMAIN with an SOA.
+    pub fn keep(&self, at: &str, name: &str, rtype: RType, records: &[&str]) {
+        let packet = packet(name, rtype, None);
+        let Gate::Pass(query) = accept(&packet) else { panic!("refused") };
+        let zone = self.listener(at).served.route.find(&query).unwrap();
+        let room = zone.block.pipeline.dial().unwrap().cache.as_ref().unwrap();
+        let mut made = plugins::zonetext::Records::new(query.question);
+        for record in records {
+            made.push(wire::Section::Answer, record).unwrap();
+        }
+        if records.is_empty() {
+            made.push(wire::Section::Authority, "example.org. 60 IN SOA ns. admin. 1 2 3 4 60").unwrap();
+        }
+        let (body, counts) = made.finish();
+        let mut reply = packet[..4].to_vec();
+        reply[2] |= 0x80;
+        reply[3] |= if records.is_empty() { 3 } else { 0 };
+        reply.extend_from_slice(&[0, 1]);
+        reply.extend(counts.iter().flat_map(|count| count.to_be_bytes()));
+        reply.extend_from_slice(query.question);
+        reply.extend_from_slice(&body);
+        let mut answer = Answer::default();
+        answer.read(&reply, query.question).unwrap();
+        let stored = room.partition.store(&room.policy, &query, &mut answer, self.now);
+        assert!(matches!(stored, cache::Stored::Kept(_)), "{name}: {stored:?}");
+    }
+}
+
+/// What a Corefile says; the first line of what is wrong with it.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn spec(corefile: &str) -> Result<Spec, String> {
+    let read = corefile::read_text("stdin", corefile.as_bytes(), Path::new("."), &|_| None);
+    let read = read.map_err(|error| format!("{error:#}"))?;
+    plugins::setup::read(&read, 53).map_err(|error| format!("{error:#}"))
+}
+
+/// Who asks.
+pub fn client() -> Peer {
+    SocketAddr::from(([192, 0, 2, 200], 40_000)).into()
+}
+
+/// What came back for a packet.
+pub enum Sent {
+    /// No reply.
+    Nothing,
+    /// The reply, its octets, and what is counted of it.
+    Reply(Box<(Message, Vec<u8>, serve::Outcome)>),
+    /// An upstream is to be asked; the client waits so long for it.
+    Ask(Option<Duration>),
+}
+
+impl Sent {
+    /// The reply.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn message(&self) -> &Message {
+        match self {
+            Self::Reply(reply) => &reply.0,
+            _ => panic!("no reply"),
+        }
+    }
+}
+
+impl std::fmt::Display for Sent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let message = match self {
+            Self::Nothing => return f.write_str("nothing"),
+            Self::Ask(None) => return f.write_str("forward"),
+            Self::Ask(Some(patience)) => return write!(f, "forward, {patience:?}"),
+            Self::Reply(reply) => &reply.0,
+        };
+        write!(f, "{}", Rcode(message.response_code.into()))?;
+        f.write_str(if message.authoritative { " aa" } else { "" })?;
+        f.write_str(if message.truncation { " tc" } else { "" })?;
+        for (section, records) in [
+            ("", &message.answers),
+            (" authority", &message.authorities),
+            (" additional", &message.additionals),
+        ] {
+            for record in records {
+                write!(f, ";{section} {record}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A query with RD; with the data of an OPT record, if there is one.
+pub fn packet(name: &str, rtype: RType, options: Option<&[u8]>) -> Vec<u8> {
+    let mut packet = b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0".to_vec();
+    for label in name.split('.').filter(|label| !label.is_empty()) {
+        packet.push(label.len() as u8);
+        packet.extend_from_slice(label.as_bytes());
+    }
+    packet.push(0);
+    packet.extend_from_slice(&rtype.0.to_be_bytes());
+    packet.extend_from_slice(&[0, 1]);
+    if let Some(options) = options {
+        packet[11] = 1;
+        packet.extend_from_slice(b"\0\0\x29\x10\0\0\0\0\0");
+        packet.extend_from_slice(&(options.len() as u16).to_be_bytes());
+        packet.extend_from_slice(options);
+    }
+    packet
+}
