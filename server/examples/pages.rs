@@ -66,7 +66,10 @@ fn section(title: &str, rows: &[(&str, &str)]) -> Roff {
 const SECTIONS: &[(&str, &[(&str, &str)])] = &[
     (
         "FLAGS AS IN GO",
-        &[("-flag and --flag are the same", "A value follows as =VALUE or as the next argument. -p is -dns.port.")],
+        &[(
+            "-flag and --flag are the same",
+            "A value follows as =VALUE or as the next argument. -p is -dns.port.",
+        )],
     ),
     (
         "SIGNALS",
@@ -98,7 +101,10 @@ const SECTIONS: &[(&str, &[(&str, &str)])] = &[
             ("/etc/localdns/hosts", "Critical names, with the addresses that were last good."),
             ("/etc/localdns/environment", "LOCALDNS_CRITICAL_FQDNS and other variables of the units."),
             ("/run/localdns.sock", "Where status is told."),
-            ("/usr/share/doc/localdns", "A page for each directive, metrics, limits, and what differs from CoreDNS."),
+            (
+                "/usr/share/doc/localdns",
+                "A page for each directive, metrics, limits, and what differs from CoreDNS.",
+            ),
         ],
     ),
 ];

@@ -158,7 +158,7 @@ fn assert_no_complaint(systemd: &Systemd, unit: &str) {
 
 /// A systemd with the shipped units: init of a process tree of its own, in control groups of its own. It shares the
 /// test's network and `/etc`, and ends with its value.
-struct Systemd {
+pub(super) struct Systemd {
     _unshare: Killed,
     pid: u32,
     _directory: TempDir,
@@ -167,7 +167,7 @@ struct Systemd {
 
 impl Systemd {
     /// `None`, and a word on why, where there can be none.
-    fn boot(test: &str) -> Option<Self> {
+    pub(super) fn boot(test: &str) -> Option<Self> {
         if !Path::new(SYSTEMD).exists() {
             lacking(test, "systemd", "systemd is not installed");
             return None;
@@ -230,7 +230,7 @@ impl Systemd {
     }
 
     /// A program beside the units.
-    fn inside(&self, program: &str) -> Command {
+    pub(super) fn inside(&self, program: &str) -> Command {
         let mut command = Command::new("nsenter");
         command.args([
             "--target",
@@ -246,7 +246,7 @@ impl Systemd {
         command
     }
 
-    fn ctl(&self, args: &[&str]) {
+    pub(super) fn ctl(&self, args: &[&str]) {
         let mut command = self.inside("systemctl");
         command.args(args);
         let done = output(command, Duration::from_secs(60));
@@ -255,7 +255,7 @@ impl Systemd {
     }
 
     /// Properties of a unit, sorted by name.
-    fn show(&self, unit: &str, properties: &str) -> Vec<String> {
+    pub(super) fn show(&self, unit: &str, properties: &str) -> Vec<String> {
         let mut command = self.inside("systemctl");
         command.args(["show", unit, "--property", properties]);
         let mut lines: Vec<String> =
@@ -264,7 +264,7 @@ impl Systemd {
         lines.iter().filter_map(|line| Some(line.split_once('=')?.1.to_owned())).collect()
     }
 
-    fn main_pid(&self, unit: &str) -> String {
+    pub(super) fn main_pid(&self, unit: &str) -> String {
         self.show(unit, "MainPID").concat()
     }
 
