@@ -87,12 +87,13 @@ impl Source for Templates {
         let mut text = None;
         for one in &self.templates {
             let spec = &one.spec;
-            let Some(zone) = spec.zone_of(query) else { continue };
-            if one.same_for_all {
+            let fits = one.same_for_all && spec.is_for(query.class, query.rtype);
+            if fits && spec.zones.iter().any(|zone| query.name.is_within(zone)) {
                 one.counters.matches.add(moment.writer);
                 one.begin(reply);
                 return Lookup::Answer;
             }
+            let Some(zone) = spec.zone_of(query) else { continue };
             let name = text.get_or_insert_with(NameText::new).of(&query.name);
             let Some(regex) = spec.patterns.iter().find(|regex| regex.is_match(name)) else {
                 if spec.fallthrough.through(&query.name) {
@@ -136,13 +137,18 @@ impl Source for Templates {
 impl TemplateSpec {
     /// The longest of its zones that holds the name, if class and type fit, too.
     fn zone_of(&self, query: &Query<'_>) -> Option<&Name> {
-        let class = query.class == Class::ANY || self.class == Class::ANY || self.class == query.class;
-        let rtype = query.rtype == RType::ANY || self.rtype == RType::ANY || self.rtype == query.rtype;
-        if !class || !rtype {
+        if !self.is_for(query.class, query.rtype) {
             return None;
         }
         let zones = self.zones.iter().filter(|zone| query.name.is_within(zone));
         zones.max_by_key(|zone| zone.as_wire().len())
+    }
+
+    /// Whether class and type fit.
+    #[inline]
+    fn is_for(&self, class: Class, rtype: RType) -> bool {
+        (class == Class::ANY || self.class == Class::ANY || self.class == class)
+            && (rtype == RType::ANY || self.rtype == RType::ANY || self.rtype == rtype)
     }
 
     /// Whether there is nothing to render: for a failure, CoreDNS renders nothing either.

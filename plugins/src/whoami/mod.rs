@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use corefile::Directive;
-use wire::{Flags, Name, Owner, Query, RType, Reply, Section};
+use wire::{Class, Flags, Query, RType, Reply};
 
 use observe::counters::{Proto, Tally};
 use plugin::args::{Result, bare};
@@ -51,30 +51,54 @@ impl Source for Whoami {
 fn answer(moment: &Moment<'_>, query: &Query<'_>, reply: &mut Reply<'_>) {
     reply.flags = Flags::AA;
     let client = moment.client();
+    let mut records = Records { octets: [0; MOST], len: 0 };
     match client.ip() {
-        IpAddr::V4(address) => {
-            reply.push(Section::Additional, Owner::Question, RType::A, query.class, 0, &address.octets());
-        }
-        IpAddr::V6(address) => {
-            reply.push(Section::Additional, Owner::Question, RType::AAAA, query.class, 0, &address.octets());
-        }
+        IpAddr::V4(address) => records.push(&[], RType::A, query.class, &address.octets()),
+        IpAddr::V6(address) => records.push(&[], RType::AAAA, query.class, &address.octets()),
     }
-    let label: &[u8] = match moment.proto {
+    let label: &[u8; 5] = match moment.proto {
         Proto::Udp => b"\x04_udp",
         Proto::Tcp => b"\x04_tcp",
     };
+    let mut count = 1;
     // A name too long for one more label has no SRV owner.
     if label.len() + query.name.as_wire().len() <= wire::MAX_NAME {
-        let mut owner = [0; 7];
-        owner[..5].copy_from_slice(label);
-        owner[5..].copy_from_slice(&[0xc0, wire::HEADER as u8]);
-        let mut data = [0; 7];
-        data[4..6].copy_from_slice(&client.port().to_be_bytes());
-        let root = Name::ROOT.as_wire();
-        data[6..].copy_from_slice(root);
-        reply.push(Section::Additional, Owner::Name(&owner), RType::SRV, query.class, 0, &data);
+        let [high, low] = client.port().to_be_bytes();
+        // Priority and weight 0, the root as target.
+        records.push(label, RType::SRV, query.class, &[0, 0, 0, 0, high, low, 0]);
+        count += 1;
+    }
+    reply.push_ready(&records.octets[..records.len], [0, 0, count]);
+}
+
+/// Both records on the stack: they go into the reply as one slice.
+struct Records {
+    octets: [u8; MOST],
+    len: usize,
+}
+
+impl Records {
+    /// A record with TTL 0, its owner the question's name below `labels`.
+    #[inline]
+    fn push(&mut self, labels: &[u8], rtype: RType, class: Class, data: &[u8]) {
+        self.put(labels);
+        self.put(&[0xc0, wire::HEADER as u8]);
+        self.put(&rtype.0.to_be_bytes());
+        self.put(&class.0.to_be_bytes());
+        self.put(&[0; 4]);
+        self.put(&(data.len() as u16).to_be_bytes());
+        self.put(data);
+    }
+
+    #[inline]
+    fn put(&mut self, octets: &[u8]) {
+        self.octets[self.len..][..octets.len()].copy_from_slice(octets);
+        self.len += octets.len();
     }
 }
+
+/// An AAAA record and an SRV record.
+const MOST: usize = (12 + 16) + (5 + 12 + 7);
 
 #[cfg(test)]
 mod tests {
