@@ -3,28 +3,21 @@
 //! One task serves a connection, turn by turn: it writes what waits, and only when the kernel has taken all of it does it
 //! read and answer more. So a client that does not read is not read from.
 
+mod message;
+
 use std::io;
 use std::net::SocketAddr;
-use std::slice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::net::TcpStream;
-use wire::{Gate, HeldQuery, accept as gate, accept_truncated};
 
-use super::inbox::{Client, Waiter};
 use super::place::{Place, Waits};
 use super::scratch::{SCRATCH, Scratch, TOGETHER};
-use super::stream_reply::StreamReply;
 use super::tls::Tls;
 use crate::running::Running;
-use observe::counters::Proto;
-use plugin::Moment;
-use plugin::Tables;
 use plugin::endpoint::Endpoint;
-use plugin::failure::Failure;
 use plugins::timeouts::TimeoutsSpec;
-use query::serve::{self, Outcome, Room, Seen, Served};
 
 /// One client's connection.
 pub(super) struct Connection {
@@ -380,114 +373,6 @@ impl Connection {
         }
         if at > 0 && self.rest > 0 {
             self.came_at = now;
-        }
-    }
-
-    /// Serves one message, or the start of one that is too long: its reply, if there is one already, is in `out` afterwards. False where the connection is not
-    /// worth keeping.
-    fn query(&self, message: &[u8], whole: bool, out: &mut Vec<u8>) -> bool {
-        out.clear();
-        let running = &*self.running;
-        if let Some(goes_on) = running.guarded(|| self.try_query(message, whole, out)) {
-            return goes_on;
-        }
-        out.clear();
-        // Read again: where that was what panicked, there is nothing to say.
-        let told = running.guarded(|| {
-            let Gate::Pass(query) = gate(message) else { return false };
-            serve::bare_reply(&query, &Failure::Panic, out);
-            true
-        });
-        told == Some(true)
-    }
-
-    fn try_query(&self, message: &[u8], whole: bool, out: &mut Vec<u8>) -> bool {
-        let now = clock::now();
-        let house = self.running.house.load();
-        let Some(listener) = house.listeners.get(&self.endpoint) else { return false };
-        let (client, writer) = (self.peer.into(), self.running.inboxes.len());
-        let moment = Moment::new(now, &client, self.local, Proto::Tcp, writer);
-        let mut tables = Tables::default();
-        let mut outcome = Outcome::OPEN;
-        let gate = if whole { gate(message) } else { accept_truncated(message) };
-        #[cfg(test)]
-        crate::mishap::packet(&gate);
-        match serve::serve(&listener.served, &gate, &moment, &mut tables, Room::Stream, out, &mut outcome) {
-            // Whoever sends responses or scraps here is no client.
-            Served::Nothing => return false,
-            Served::Silence => {
-                out.clear();
-                return true;
-            }
-            Served::Ask { replied: false, asked } => {
-                out.clear();
-                let (query, waiter, patience) = Waiter::one(asked, Client::Stream(self.way_back()), now);
-                self.post(query, waiter, patience);
-                return true;
-            }
-            Served::Ask { replied: true, asked } => {
-                let (query, waiter, patience) = Waiter::one(asked, Client::Nobody, now);
-                self.post(query, waiter, patience);
-            }
-            Served::Follow { replied, waits } => {
-                let client = if replied { Client::Nobody } else { Client::Stream(self.way_back()) };
-                for (query, waiter, patience) in Waiter::all(*waits, client, now) {
-                    self.post(query, waiter, patience);
-                }
-                if !replied {
-                    out.clear();
-                    return true;
-                }
-            }
-            Served::Reply => {}
-        }
-        if !outcome.counted {
-            return true;
-        }
-        let done = clock::now();
-        let nanos = done.saturating_duration_since(now).as_nanos() as u64;
-        let seen = Seen {
-            client: self.peer,
-            local: Some(self.local),
-            proto: Proto::Tcp,
-            nanos,
-            now: done,
-            upstream: None,
-        };
-        let zone = outcome.zone.and_then(|index| house.zones.get(index as usize));
-        let tally = zone.map_or_else(|| listener.served.dropped_tally(writer), |zone| zone.tally(writer));
-        serve::count(tally, slice::from_ref(&outcome), Proto::Tcp, self.peer.is_ipv6(), nanos);
-        if let (Some(zone), Gate::Pass(query)) = (zone, &gate)
-            && (zone.block.log.is_some() || outcome.failure.is_some())
-        {
-            // The reply stands, whatever becomes of its line.
-            self.running.guarded(|| {
-                #[cfg(test)]
-                crate::mishap::at("log", &query.name);
-                serve::log(zone, &outcome, &seen, query, &mut self.running.tcp_lines());
-            });
-        }
-        true
-    }
-
-    fn way_back(&self) -> StreamReply {
-        StreamReply::new(&self.running.connections, &self.place, self.peer, self.local)
-    }
-
-    /// Hands a miss to the worker that has the same query in flight, else to the one that its key chooses.
-    fn post(&self, query: HeldQuery, waiter: Waiter, patience: Option<Duration>) {
-        let inboxes = &self.running.inboxes;
-        let (worker, key) = self.running.flights.place(&query, &waiter, None, inboxes.len());
-        if let Some((query, waiter)) = inboxes[worker].ask(query, waiter, patience, key) {
-            // Where that worker has it in flight already, all that is lost is that others join it.
-            self.running.flights.release(key, worker);
-            self.running.shed.add_shared(1);
-            let mut reply = Vec::new();
-            let Some((query, client)) = waiter.without_room(query) else { return };
-            if let Client::Stream(stream) = client {
-                serve::bare_reply(&query.query(), &Failure::Overload, &mut reply);
-                stream.send(&reply);
-            }
         }
     }
 }
