@@ -70,7 +70,7 @@ pub fn echo(query: &[u8], reply: &mut Vec<u8>) -> bool {
 #[inline]
 pub fn upstream(query: &[u8], reply: &mut Vec<u8>) -> bool {
     let query = match accept(query) {
-        Gate::Drop => return false,
+        Gate::Drop | Gate::Zone(_) => return false,
         Gate::Refuse(refusal) => {
             refusal.write(reply);
             return true;

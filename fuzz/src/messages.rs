@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use cache::{Cache, Lookup, Policy, Stale, Stored};
 use hickory_proto::op::Message;
-use wire::{Answer, Class, Flags, Gate, HEADER, Owner, Query, RType, Rcode, Reply, Section, accept};
+use wire::{
+    Answer, Class, Flags, Gate, HEADER, Owner, Query, RType, Rcode, Reply, Section, ZoneRequest, accept,
+};
 
 /// Any packet is dropped, refused with a reply that fits, or passed with its question as it came.
 pub fn packet_gate(packet: &[u8]) {
@@ -37,14 +39,19 @@ pub fn packet_gate(packet: &[u8]) {
             assert_eq!(held.query().question, query.question);
             assert_eq!(held.query().name, query.name);
         }
+        Gate::Zone(request) => {
+            assert_eq!(request.query.hold().question(), request.query.question);
+            assert!(request.serial().is_none() || request.query.rtype == RType::IXFR);
+        }
     }
 }
 
 /// What both can read, hickory-proto and we read alike; what it takes for a plain query, we do not refuse as malformed.
 pub fn differential(packet: &[u8]) {
     let Ok(theirs) = Message::from_vec(packet) else { return };
-    match accept(packet) {
-        Gate::Pass(query) => {
+    let gate = accept(packet);
+    match &gate {
+        Gate::Pass(query) | Gate::Zone(ZoneRequest { query, .. }) => {
             assert_eq!(theirs.queries.len(), 1);
             let question = &theirs.queries[0];
             assert_eq!(u16::from(question.query_type()), query.rtype.0);
@@ -218,7 +225,7 @@ fn asked_and_told(octets: &[u8]) -> (Vec<u8>, Vec<u8>) {
 fn passed(packet: &[u8]) -> Query<'_> {
     match accept(packet) {
         Gate::Pass(query) => query,
-        Gate::Drop | Gate::Refuse(_) => panic!("the gate takes our own query"),
+        _ => panic!("the gate takes our own query"),
     }
 }
 

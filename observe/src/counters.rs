@@ -273,7 +273,7 @@ impl ZoneCounters {
     pub fn count(
         &self,
         counted: &Counted,
-        sizes: impl ExactSizeIterator<Item = [u16; 2]> + Clone,
+        sizes: impl ExactSizeIterator<Item = [u32; 2]> + Clone,
         shared: bool,
     ) {
         if shared {
@@ -290,7 +290,7 @@ impl ZoneCounters {
     fn count_with(
         &self,
         counted: &Counted,
-        sizes: impl ExactSizeIterator<Item = [u16; 2]> + Clone,
+        sizes: impl ExactSizeIterator<Item = [u32; 2]> + Clone,
         add: impl Fn(&Counter, u64) + Copy,
     ) {
         let queries = sizes.len() as u64;
@@ -336,7 +336,7 @@ impl NativeCounters {
     }
 
     #[cold]
-    fn count(&self, counted: &Counted, sizes: impl Iterator<Item = [u16; 2]>, shared: bool) {
+    fn count(&self, counted: &Counted, sizes: impl Iterator<Item = [u32; 2]>, shared: bool) {
         let proto = counted.proto as usize;
         for [request, response] in sizes {
             self.durations.observe(counted.nanos as f64 / 1e9, shared);
@@ -381,7 +381,7 @@ impl<'z> Tally<'z> {
 
     /// Counts queries that ended alike, each by the octets of query and reply.
     #[inline]
-    pub fn count(&self, counted: &Counted, sizes: impl ExactSizeIterator<Item = [u16; 2]> + Clone) {
+    pub fn count(&self, counted: &Counted, sizes: impl ExactSizeIterator<Item = [u32; 2]> + Clone) {
         if let Some(counters) = self.counters {
             counters.count(counted, sizes, self.shared);
         }
@@ -447,7 +447,7 @@ mod tests {
         for shared in [false, true] {
             let (together, alone) = (ZoneCounters::default(), ZoneCounters::default());
             let sizes = [0, 1, 100, 100, 101, 99, 512, 511, 64_000, 64_001, 65_535, 65_535, 0, 40, 0]
-                .map(|size| [size, 65_535 - size]);
+                .map(|size: u32| [size, 65_535 - size]);
             together.count(&counted, sizes.into_iter(), shared);
             for size in sizes {
                 alone.count(&counted, [size].into_iter(), shared);

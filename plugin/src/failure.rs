@@ -39,6 +39,18 @@ pub enum Failure {
     /// An answer needs itself.
     #[error("the answer leads round in circles")]
     Circle,
+    /// A transfer or a NOTIFY, and no plugin of the zone takes it.
+    #[error("no plugin of the server block takes it")]
+    NotTaken,
+    /// An UPDATE, and no plugin of the zone takes any.
+    #[error("no plugin of the server block takes updates")]
+    NoUpdate,
+    /// More transfers at a time than there is room for.
+    #[error("too many transfers at a time")]
+    Transfers,
+    /// A transfer that did not come to its end: the client went away, or took too long.
+    #[error("transfer cut off after {0} octets")]
+    CutOff(u64),
     /// The upstreams.
     #[error(transparent)]
     Forward(#[from] forwarder::Failure),
@@ -54,7 +66,8 @@ impl Failure {
     /// What the header says.
     pub fn rcode(&self) -> Rcode {
         match self {
-            Self::NoZone | Self::Class | Self::NoPlugin => Rcode::REFUSED,
+            Self::NoZone | Self::Class | Self::NoPlugin | Self::NotTaken => Rcode::REFUSED,
+            Self::NoUpdate => Rcode::NOTIMP,
             Self::NoNextPlugin(_)
             | Self::NoHost
             | Self::NoPattern
@@ -63,6 +76,8 @@ impl Failure {
             | Self::Dropped
             | Self::TooManyNames(_)
             | Self::Circle
+            | Self::Transfers
+            | Self::CutOff(_)
             | Self::Overload
             | Self::Panic => Rcode::SERVFAIL,
             // The client asks somebody else at once; a full table is our own trouble.
@@ -73,13 +88,15 @@ impl Failure {
 
     /// Whether `errors` tells it: CoreDNS's plugins answer SERVFAIL without an error where a name is merely not theirs.
     pub fn is_error(&self) -> bool {
-        !matches!(self, Self::NoHost | Self::NoPattern)
+        !matches!(self, Self::NoHost | Self::NoPattern | Self::NotTaken | Self::NoUpdate)
     }
 
     /// What a client with EDNS is told besides (RFC 8914).
     pub fn ede(&self) -> Option<Ede> {
         match self {
             Self::NoZone | Self::Class | Self::NoPlugin => Some(Ede::NOT_AUTHORITATIVE),
+            Self::NotTaken | Self::NoUpdate => Some(Ede::NOT_SUPPORTED),
+            Self::Transfers => Some(Ede { code: 0, text: "too many transfers at a time" }),
             Self::NoNextPlugin(_)
             | Self::NoHost
             | Self::NoPattern
@@ -88,6 +105,7 @@ impl Failure {
             | Self::Dropped
             | Self::TooManyNames(_)
             | Self::Circle
+            | Self::CutOff(_)
             | Self::Overload
             | Self::Panic => Some(Ede { code: 0, text: "" }),
             Self::Forward(failure) => Some(forward_ede(failure)),

@@ -13,6 +13,7 @@ pub mod failure;
 pub mod label;
 pub mod lasting;
 mod lookup;
+pub mod messages;
 pub mod spec;
 pub mod step;
 mod tables;

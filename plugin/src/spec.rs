@@ -6,9 +6,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use observe::counters::Tally;
-use wire::{Name, Query, Reply};
+use wire::{Name, Query, Reply, ZoneRequest};
 
 use crate::lasting::Lasting;
+use crate::messages::OfZone;
 use crate::step::Step;
 use crate::{Lookup, Moment, Tables};
 
@@ -90,6 +91,11 @@ pub trait Source: Any + Send + Sync {
         reply: &mut Reply<'_>,
         tally: Tally<'_>,
     ) -> Lookup;
+
+    /// Takes a request for a zone as a whole, or lets it pass, as most sources do. AXFR comes over streams alone.
+    fn of_zone(&self, _request: &ZoneRequest<'_>, _moment: &Moment<'_>, _reply: &mut Reply<'_>) -> OfZone {
+        OfZone::Pass
+    }
 
     /// What becomes of such a query here, for `explain`.
     fn explain(&self, query: &Query<'_>) -> Explained;

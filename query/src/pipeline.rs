@@ -12,11 +12,12 @@ use std::time::Instant;
 
 use cache::{Kind, Partition, Policy};
 use forwarder::Chain;
-use wire::{Name, Query, Reply};
+use wire::{Name, Query, Reply, ZoneRequest};
 
 use observe::counters::Tally;
 use plugin::Tables;
 use plugin::failure::Failure;
+use plugin::messages::OfZone;
 use plugin::spec::{Explained, Source};
 use plugin::step::Step;
 use plugin::{Lookup, Moment};
@@ -99,6 +100,17 @@ impl Pipeline {
             }
         }
         Lookup::Pass
+    }
+
+    /// What the first source does that takes a request for a zone; nobody else is asked, an upstream least of all.
+    pub fn of_zone(&self, request: &ZoneRequest<'_>, moment: &Moment<'_>, reply: &mut Reply<'_>) -> OfZone {
+        for Named { source, .. } in self.sources.iter().chain(&self.tail) {
+            match source.of_zone(request, moment, reply) {
+                OfZone::Pass => {}
+                found => return found,
+            }
+        }
+        OfZone::Pass
     }
 
     /// What acts around the sources, from the outside to the inside.

@@ -34,6 +34,11 @@ impl ServedEndpoint {
     }
 }
 
+mod of_zone;
+mod streaming;
+
+pub use streaming::{Broken, Streaming};
+
 /// What becomes of a packet. Where there is a reply, the outcome that [`serve`] was given tells how the query ended.
 #[allow(clippy::large_enum_variant, reason = "only a miss is large, and a box would cost it an allocation")]
 pub enum Served<'h> {
@@ -58,6 +63,8 @@ pub enum Served<'h> {
         /// What to ask.
         waits: Box<Waits<'h>>,
     },
+    /// A transfer, of which nothing is written and nothing counted yet: message after message. Over streams only.
+    Stream(Box<Streaming>),
 }
 
 /// How a query ended, for those who observe it after the reply is sent.
@@ -149,6 +156,7 @@ pub fn serve<'h>(
 ) -> Served<'h> {
     let query = match gate {
         Gate::Pass(query) => query,
+        Gate::Zone(request) => return of_zone::serve(endpoint, request, moment, tables, room, out, outcome),
         Gate::Drop => return Served::Nothing,
         Gate::Refuse(refusal) => {
             refusal.write(out);
@@ -358,7 +366,10 @@ pub fn count(tally: Tally<'_>, alike: &[Outcome], proto: Proto, ipv6: bool, nano
         failed: first.failure.is_some(),
         nanos,
     };
-    tally.count(&counted, alike.iter().map(|outcome| [outcome.request_size, outcome.response_size]));
+    tally.count(
+        &counted,
+        alike.iter().map(|outcome| [outcome.request_size.into(), outcome.response_size.into()]),
+    );
 }
 
 /// Logs a query's end, and its failure, where its block asks for that.

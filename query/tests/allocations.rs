@@ -143,7 +143,13 @@ impl Scene {
         let out = &mut self.out;
         match serve::serve(listener, &gate, &moment, &mut tables, Room::Datagram, out, &mut outcome) {
             Served::Reply | Served::Ask { replied: true, .. } | Served::Follow { replied: true, .. } => {}
-            Served::Nothing | Served::Silence | Served::Ask { .. } | Served::Follow { .. } => return None,
+            Served::Nothing
+            | Served::Silence
+            | Served::Stream(_)
+            | Served::Ask { .. }
+            | Served::Follow { .. } => {
+                return None;
+            }
         }
         let alike = std::slice::from_ref(&outcome);
         let seen = Seen {
@@ -256,9 +262,9 @@ fn an_expired_answer_and_one_to_be_fetched_anew_allocate_nothing() {
 #[test]
 fn what_no_server_block_sees_allocates_nothing() {
     let mut scene = Scene::new(Format::Text);
-    let mut notify = packet("web.example.org", wire::RType::SOA, false);
-    notify[2] |= 0x20;
-    nothing_is_allocated(&mut scene, &notify, (wire::Rcode::REFUSED, 0), "NOTIFY");
+    let mut status = packet("web.example.org", wire::RType::SOA, false);
+    status[2] |= 0x10;
+    nothing_is_allocated(&mut scene, &status, (wire::Rcode::NOTIMP, 0), "STATUS");
     let mut two_questions = packet("web.example.org", wire::RType::A, true);
     two_questions[5] = 2;
     nothing_is_allocated(&mut scene, &two_questions, (wire::Rcode::FORMERR, 0), "two questions");

@@ -31,12 +31,10 @@ fn what_the_gate_stops_reaches_no_server_block() {
     for (sent, expected) in [
         (query[..11].to_vec(), "nothing"),
         (with(2, 0x81), "nothing"),
-        (with(2, 0x29), "NOTIMP"),
-        (with(2, 0x21), "REFUSED"),
+        (with(2, 0x11), "NOTIMP"),
         (with(5, 0), "FORMERR"),
         (with(5, 2), "FORMERR"),
         (query[..20].to_vec(), "FORMERR"),
-        (packet("a.example.org", RType::AXFR, None), "REFUSED"),
     ] {
         let back = scene.send(AT, &sent);
         assert_eq!(back.to_string(), expected, "{sent:?}");
@@ -44,6 +42,56 @@ fn what_the_gate_stops_reaches_no_server_block() {
             assert_eq!((reply.2.counted, reply.2.zone), (false, None), "{sent:?}");
         }
     }
+}
+
+#[test]
+fn what_concerns_a_zone_is_refused_by_its_server_block_and_asked_of_nobody() {
+    const COREFILE: &str = "example.org {\nbind 127.0.0.1\nprometheus\ntemplate ANY ANY {\nrcode NOERROR\n}\nforward . 192.0.2.53\n}\n";
+    let with_opcode = |opcode: u8, name: &str| {
+        let mut packet = packet(name, RType::SOA, Some(&[]));
+        packet[2] |= opcode << 3;
+        packet
+    };
+    let of = |rtype| packet("a.example.org", rtype, Some(&[]));
+    let elsewhere = packet("example.net", RType::AXFR, None);
+    for room in [Room::Datagram, Room::Stream] {
+        let mut scene = Scene::new(COREFILE);
+        scene.room = room;
+        for (what, sent, rcode, zone, ede) in [
+            ("AXFR", of(RType::AXFR), Rcode::REFUSED, Some(0), Some(21)),
+            ("IXFR", of(RType::IXFR), Rcode::REFUSED, Some(0), Some(21)),
+            ("NOTIFY", with_opcode(4, "a.example.org"), Rcode::REFUSED, Some(0), Some(21)),
+            ("UPDATE", with_opcode(5, "a.example.org"), Rcode::NOTIMP, Some(0), None),
+            ("AXFR of no zone", elsewhere.clone(), Rcode::REFUSED, None, None),
+            ("UPDATE of no zone", with_opcode(5, "example.net"), Rcode::NOTIMP, None, None),
+        ] {
+            let (bytes, outcome) = reply(&scene, &sent);
+            assert_eq!((outcome.rcode, outcome.zone, outcome.counted), (rcode, zone, true), "{what}");
+            assert_eq!(outcome.response_size as usize, bytes.len(), "{what}");
+            assert_eq!(bytes[2] & 0xf8, 0x80 | sent[2] & 0x78, "{what}: QR and the opcode come back");
+            let told = bytes.windows(6).find_map(|at| at.strip_prefix(b"\0\x0f\0\x02\0")?.first());
+            assert_eq!(told.copied(), ede, "{what}");
+            // Nobody logs it as an error: whoever likes can ask it.
+            assert!(outcome.failure.is_none_or(|failure| zone.is_none() || !failure.is_error()), "{what}");
+        }
+    }
+}
+
+#[test]
+fn steps_may_end_what_concerns_a_zone_and_turn_nothing_else_into_it() {
+    let steps = "rewrite name exact old.example.org new.example.org\n\
+                 acl example.org {\ndrop type IXFR net *\nfilter type AXFR net 192.0.2.0/24\n}";
+    let scene = Scene::new(&format!("example.org {{\nbind 127.0.0.1\n{steps}\nforward . 192.0.2.53\n}}\n"));
+    for (name, rtype, expected) in [
+        ("example.org", RType::IXFR, "nothing"),
+        ("example.org", RType::AXFR, "NOERROR"),
+        ("old.example.org", RType::AXFR, "NOERROR"),
+    ] {
+        assert_eq!(scene.ask(AT, name, rtype), expected, "{name} {rtype}");
+    }
+    let mut notify = packet("old.example.org", RType::SOA, None);
+    notify[2] |= 0x20;
+    assert_eq!(scene.send(AT, &notify).to_string(), "REFUSED");
 }
 
 #[test]

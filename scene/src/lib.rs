@@ -108,7 +108,7 @@ impl Scene {
         let mut outcome = serve::Outcome::OPEN;
         let listener = self.listener(at);
         match serve::serve(&listener.served, &gate, &moment, &mut tables, self.room, &mut out, &mut outcome) {
-            Served::Nothing | Served::Silence => Sent::Nothing,
+            Served::Nothing | Served::Silence | Served::Stream(_) => Sent::Nothing,
             Served::Ask { replied: false, asked } => Sent::Ask(asked.patience),
             Served::Follow { replied: false, waits } => Sent::Ask(waits.asked[0].patience),
             Served::Reply | Served::Ask { replied: true, .. } | Served::Follow { replied: true, .. } => {

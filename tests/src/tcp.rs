@@ -119,7 +119,11 @@ impl Connection {
         Self::ready(socket.into(), timeout)
     }
 
-    fn ready(stream: TcpStream, timeout: Duration) -> Result<Self> {
+    /// As [`Self::open`], over a socket that is connected already.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub fn ready(stream: TcpStream, timeout: Duration) -> Result<Self> {
         stream.set_read_timeout(Some(timeout))?;
         stream.set_write_timeout(Some(timeout))?;
         stream.set_nodelay(true)?;

@@ -121,6 +121,8 @@ impl Ede {
     pub const STALE_NXDOMAIN: Self = Self { code: 19, text: "" };
     /// 20: no server block answers for this name.
     pub const NOT_AUTHORITATIVE: Self = Self { code: 20, text: "" };
+    /// 21: nothing here does what was asked for.
+    pub const NOT_SUPPORTED: Self = Self { code: 21, text: "" };
     /// 22: no upstream answered in time.
     pub const NO_REACHABLE_AUTHORITY: Self = Self { code: 22, text: "" };
     /// 23: the network refused us.

@@ -5,7 +5,7 @@
 
 use crate::edns::{DO, write_opt};
 use crate::records::{self, Section};
-use crate::{Class, Edns, Flags, HEADER, Opcode, Query, RType, Rcode, name, read_u16, read_u32};
+use crate::{Class, Edns, Flags, HEADER, Opcode, Query, RType, Rcode, ZoneRequest, name, read_u16, read_u32};
 
 /// What becomes of a packet.
 #[allow(
@@ -19,6 +19,8 @@ pub enum Gate<'p> {
     Refuse(Refusal<'p>),
     /// A query for the server blocks.
     Pass(Query<'p>),
+    /// What concerns a zone as a whole (AXFR, IXFR, NOTIFY, UPDATE), for the server block of that zone.
+    Zone(ZoneRequest<'p>),
 }
 
 /// A reply without content: header, perhaps the question, perhaps our OPT.
@@ -63,11 +65,12 @@ impl Refusal<'_> {
 /// Looks a packet over.
 ///
 /// - shorter than a header, or QR=1: dropped in silence
-/// - opcode other than QUERY and NOTIFY: NOTIMP; NOTIFY: REFUSED, for there is no secondary zone (RFC 1996, section 3.10)
+/// - opcode other than QUERY, NOTIFY and UPDATE, and an UPDATE that cannot be read: NOTIMP
 /// - QDCOUNT other than 1 (RFC 9619), ANCOUNT or NSCOUNT above 1, ARCOUNT above 2, a body that cannot be read, two OPT
 ///   records (RFC 6891, section 6.1.1): FORMERR
 /// - EDNS version other than 0: BADVERS (RFC 6891, section 6.1.3)
-/// - AXFR and IXFR, which are never forwarded, and OPT as a type: REFUSED and FORMERR
+/// - OPT as a type: FORMERR
+/// - AXFR, IXFR, NOTIFY and UPDATE, which concern a zone and are never forwarded: [`Gate::Zone`]
 ///
 /// Whatever is refused, a query with an OPT gets one back (RFC 6891, section 6.1.1).
 pub fn accept(packet: &[u8]) -> Gate<'_> {
@@ -91,30 +94,66 @@ impl<'p> Gate<'p> {
         };
         match settled {
             Ok(()) => {}
-            Err(None) => *self = Self::Drop,
-            Err(Some(refusal)) => *self = Self::Refuse(refusal),
+            Err(Other::Drop) => *self = Self::Drop,
+            Err(Other::Refuse(refusal)) => *self = Self::Refuse(refusal),
+            Err(Other::Zone) => self.turn_to_zone(packet),
+        }
+    }
+
+    /// The query or the request for a zone that passed.
+    #[inline]
+    pub fn query(&self) -> Option<&Query<'p>> {
+        match self {
+            Self::Pass(query) => Some(query),
+            Self::Zone(request) => Some(&request.query),
+            Self::Drop | Self::Refuse(_) => None,
+        }
+    }
+
+    #[cold]
+    fn turn_to_zone(&mut self, message: &'p [u8]) {
+        if let Self::Pass(query) = self {
+            *self = Self::Zone(ZoneRequest { query: *query, message });
         }
     }
 }
 
-/// Reads a query; else the refusal that its sender gets, if any.
+/// What is no query for the plugins.
+enum Other<'p> {
+    Drop,
+    Refuse(Refusal<'p>),
+    /// It concerns a zone, and was read.
+    Zone,
+}
+
+/// Reads a query; else what it is.
 #[inline]
-fn fill<'p>(query: &mut Query<'p>, packet: &'p [u8]) -> Result<(), Option<Refusal<'p>>> {
-    let header = packet.first_chunk::<HEADER>().ok_or(None)?;
+fn fill<'p>(query: &mut Query<'p>, packet: &'p [u8]) -> Result<(), Other<'p>> {
+    let header = packet.first_chunk::<HEADER>().ok_or(Other::Drop)?;
     let number = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
     let (id, flags) = (number(0), Flags(number(2)));
-    let refuse = |rcode, question| Err(Some(Refusal { id, flags, rcode, question, opt: opt_of(packet) }));
+    let refuse = |rcode, question: Option<&'p [u8]>| {
+        let opt = opt_of(packet);
+        let refusal = match flags.opcode() {
+            // As if it were not known at all.
+            Opcode::UPDATE => Refusal { id, flags, rcode: Rcode::NOTIMP, question: None, opt },
+            _ => Refusal { id, flags, rcode, question, opt },
+        };
+        Err(Other::Refuse(refusal))
+    };
     // A query of opcode 0 has none of these bits.
     if flags.0 & (Flags::QR | 0x7800) != 0 {
         if flags.has(Flags::QR) {
-            return Err(None);
+            return Err(Other::Drop);
         }
-        if flags.opcode() != Opcode::NOTIFY {
+        if !matches!(flags.opcode(), Opcode::NOTIFY | Opcode::UPDATE) {
             return refuse(Rcode::NOTIMP, None);
         }
     }
     let counts = [number(6), number(8), number(10)];
-    if number(4) != 1 || counts[0] > 1 || counts[1] > 1 || counts[2] > 2 {
+    let many = counts[0] > 1 || counts[1] > 1 || counts[2] > 2;
+    // An UPDATE may have any number of each (RFC 2136, section 2).
+    if number(4) != 1 || (many && flags.opcode() != Opcode::UPDATE) {
         return refuse(Rcode::FORMERR, None);
     }
     let Ok(name_end) = query.name.fill_plain(packet, HEADER) else { return refuse(Rcode::FORMERR, None) };
@@ -125,9 +164,6 @@ fn fill<'p>(query: &mut Query<'p>, packet: &'p [u8]) -> Result<(), Option<Refusa
     };
     let rtype = u16::from_be_bytes([type_high, type_low]);
     let class = u16::from_be_bytes([class_high, class_low]);
-    if flags.opcode() == Opcode::NOTIFY {
-        return refuse(Rcode::REFUSED, Some(question));
-    }
     (query.id, query.flags, query.size) = (id, flags, packet.len());
     (query.question, query.rtype, query.class) = (question, RType(rtype), Class(class));
     query.edns = None;
@@ -137,16 +173,13 @@ fn fill<'p>(query: &mut Query<'p>, packet: &'p [u8]) -> Result<(), Option<Refusa
         };
         query.edns = found;
     }
-    let answer = |rcode| {
-        let opt = query.edns.map(|edns: Edns<'_>| edns.dnssec_ok);
-        Err(Some(Refusal { id, flags, rcode, question: Some(question), opt }))
-    };
     if query.edns.is_some_and(|edns| edns.version != 0) {
-        return answer(Rcode::BADVERS);
+        return refuse(Rcode::BADVERS, Some(question));
     }
     match query.rtype {
-        RType::AXFR | RType::IXFR => answer(Rcode::REFUSED),
-        RType::OPT => answer(Rcode::FORMERR),
+        _ if flags.0 & 0x7800 != 0 => Err(Other::Zone),
+        RType::AXFR | RType::IXFR => Err(Other::Zone),
+        RType::OPT => refuse(Rcode::FORMERR, Some(question)),
         _ => Ok(()),
     }
 }
@@ -154,7 +187,8 @@ fn fill<'p>(query: &mut Query<'p>, packet: &'p [u8]) -> Result<(), Option<Refusa
 /// Looks over a packet of which the end was lost because it did not fit the receive buffer: FORMERR at best.
 pub fn accept_truncated(packet: &[u8]) -> Gate<'_> {
     match accept(packet) {
-        Gate::Pass(Query { id, flags, question, edns, .. }) => {
+        Gate::Pass(Query { id, flags, question, edns, .. })
+        | Gate::Zone(ZoneRequest { query: Query { id, flags, question, edns, .. }, .. }) => {
             let opt = edns.map(|edns| edns.dnssec_ok);
             Gate::Refuse(Refusal { id, flags, rcode: Rcode::FORMERR, question: Some(question), opt })
         }
@@ -223,6 +257,10 @@ mod tests {
         match accept(packet) {
             Gate::Drop => "drop".into(),
             Gate::Pass(query) => format!("pass {} {}", query.name, query.rtype),
+            Gate::Zone(ZoneRequest { query, .. }) => {
+                let (opcode, opt) = (query.flags.opcode(), query.edns.is_some());
+                format!("zone {} {opcode} {}{}", query.name, query.rtype, if opt { " OPT" } else { "" })
+            }
             Gate::Refuse(refusal) => {
                 let mut out = Vec::new();
                 refusal.write(&mut out);
@@ -250,9 +288,27 @@ mod tests {
             ),
             ("a short header", b"\x12\x34\0\0\0".to_vec(), "drop"),
             ("a response", packet(0x8000, [1, 0, 0, 0], &[QUESTION]), "drop"),
-            ("UPDATE", packet(0x2800, [1, 0, 0, 0], &[QUESTION]), "NOTIMP 12"),
+            ("UPDATE", packet(0x2800, [1, 0, 0, 0], &[QUESTION]), "zone example.org. UPDATE A"),
+            (
+                "UPDATE of many records",
+                packet(0x2800, [1, 2, 2, 3], &[QUESTION, &address.repeat(6), opt]),
+                "zone example.org. UPDATE A OPT",
+            ),
+            ("UPDATE of two zones", packet(0x2800, [2, 0, 0, 0], &[QUESTION, QUESTION]), "NOTIMP 12"),
+            ("UPDATE cut short", packet(0x2800, [1, 0, 1, 0], &[QUESTION]), "NOTIMP 12"),
+            ("UPDATE with EDNS 1", packet(0x2800, [1, 0, 0, 1], &[QUESTION, opt_v1]), "NOTIMP 23"),
+            ("STATUS", packet(0x1000, [1, 0, 0, 0], &[QUESTION]), "NOTIMP 12"),
+            ("STATUS with OPT", packet(0x1000, [1, 0, 0, 1], &[QUESTION, opt]), "NOTIMP 23"),
             ("opcode 15", packet(0x7800, [0, 0, 0, 0], &[]), "NOTIMP 12"),
-            ("NOTIFY", packet(0x2000, [1, 0, 0, 0], &[QUESTION]), "REFUSED 29"),
+            ("NOTIFY", packet(0x2000, [1, 0, 0, 0], &[QUESTION]), "zone example.org. NOTIFY A"),
+            (
+                "NOTIFY with an answer",
+                packet(0x2400, [1, 1, 0, 0], &[QUESTION, address]),
+                "zone example.org. NOTIFY A",
+            ),
+            ("NOTIFY with two", packet(0x2400, [1, 2, 0, 0], &[QUESTION, address, address]), "FORMERR 12"),
+            ("NOTIFY cut short", packet(0x2400, [1, 1, 0, 0], &[QUESTION]), "FORMERR 29"),
+            ("NOTIFY with EDNS 1", packet(0x2400, [1, 0, 0, 1], &[QUESTION, opt_v1]), "BADVERS 40"),
             ("no question", packet(0x0100, [0, 0, 0, 0], &[]), "FORMERR 12"),
             ("two questions", packet(0x0100, [2, 0, 0, 0], &[QUESTION, QUESTION]), "FORMERR 12"),
             ("two answers", packet(0x0100, [1, 2, 0, 0], &[QUESTION]), "FORMERR 12"),
@@ -265,8 +321,16 @@ mod tests {
                 packet(0x0100, [1, 0, 0, 1], &[QUESTION, opt_ecs_bad]),
                 "FORMERR 40",
             ),
-            ("UPDATE with OPT", packet(0x2800, [1, 0, 0, 1], &[QUESTION, opt]), "NOTIMP 23"),
-            ("NOTIFY with OPT", packet(0x2000, [1, 0, 0, 1], &[QUESTION, opt]), "REFUSED 40"),
+            (
+                "UPDATE with OPT",
+                packet(0x2800, [1, 0, 0, 1], &[QUESTION, opt]),
+                "zone example.org. UPDATE A OPT",
+            ),
+            (
+                "NOTIFY with OPT",
+                packet(0x2000, [1, 0, 0, 1], &[QUESTION, opt]),
+                "zone example.org. NOTIFY A OPT",
+            ),
             (
                 "two questions with OPT",
                 packet(0x0100, [2, 0, 0, 1], &[QUESTION, QUESTION, opt]),
@@ -284,7 +348,8 @@ mod tests {
                 "BADVERS 40",
             ),
             ("EDNS 1", packet(0x0100, [1, 0, 0, 1], &[QUESTION, opt_v1]), "BADVERS 40"),
-            ("AXFR", packet(0x0000, [1, 0, 0, 0], &[axfr]), "REFUSED 29"),
+            ("AXFR", packet(0x0000, [1, 0, 0, 0], &[axfr]), "zone example.org. QUERY AXFR"),
+            ("AXFR with EDNS 1", packet(0x0000, [1, 0, 0, 1], &[axfr, opt_v1]), "BADVERS 40"),
             ("a pointer in the question", packet(0x0100, [1, 0, 0, 0], &[pointer]), "FORMERR 12"),
             ("a question cut short", packet(0x0100, [1, 0, 0, 0], &[&QUESTION[..14]]), "FORMERR 12"),
         ] {
@@ -323,6 +388,7 @@ mod tests {
                     assert!(passes, "{what}");
                     assert_eq!(query.edns.and_then(|edns| edns.client_subnet), Some(option), "{what}");
                 }
+                Gate::Zone(_) => panic!("{what}"),
                 Gate::Refuse(refusal) => {
                     assert!(!passes, "{what}");
                     assert_eq!((refusal.rcode, refusal.opt), (Rcode::FORMERR, Some(true)), "{what}");
@@ -365,6 +431,12 @@ mod tests {
                 let mut out = Vec::new();
                 refusal.write(&mut out);
                 format!("{out:?}")
+            }
+            Gate::Zone(ZoneRequest { query, message }) => {
+                format!(
+                    "zone {} {} {:?} {:?} {message:?}",
+                    query.id, query.flags.0, query.question, query.edns
+                )
             }
             Gate::Pass(query) => format!(
                 "{} {} {:?} {} {} {} {:?} {}",
@@ -422,7 +494,9 @@ mod tests {
             let mut bytes = packet(flags & 0x7fff, counts, &[QUESTION, &head, &data]);
             bytes.truncate(bytes.len() - cut);
             match accept(&bytes) {
-                Gate::Pass(query) => prop_assert!(query.hold().question() == QUESTION),
+                Gate::Pass(query) | Gate::Zone(ZoneRequest { query, .. }) => {
+                    prop_assert!(query.hold().question() == QUESTION);
+                }
                 Gate::Refuse(refusal) => {
                     let mut out = Vec::new();
                     refusal.write(&mut out);

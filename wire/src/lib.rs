@@ -22,6 +22,7 @@ mod records;
 mod reply;
 mod shape;
 mod subnet;
+mod zone_request;
 
 pub use added::{Added, push_option};
 pub use answer::Answer;
@@ -39,6 +40,7 @@ pub use query::{Asker, HeldQuery, Query, write_upstream_query};
 pub use records::{Malformed, Record, Records, Section};
 pub use reply::{Owner, Reply};
 pub use subnet::Subnet;
+pub use zone_request::ZoneRequest;
 
 /// Length of a message header in octets (RFC 1035, section 4.1.1).
 pub const HEADER: usize = 12;

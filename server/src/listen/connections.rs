@@ -12,6 +12,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::place::{BUDGET_BYTES, Budget, Place, Waits};
+use super::transfers::Transfers;
 use observe::counters::Counter;
 
 /// Every open connection of a client.
@@ -24,6 +25,8 @@ pub struct Connections {
     /// The source port of the next connection of our own, or 0, for each who asks us.
     own: [AtomicU16; 2],
     evicted: [Counter; Waits::ALL.len()],
+    /// Transfers that run.
+    pub(super) transfers: Arc<Transfers>,
     /// New connections closed at once, since no other could give way.
     pub refused: Counter,
 }

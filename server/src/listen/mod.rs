@@ -23,6 +23,7 @@ mod stream_reply;
 mod taken;
 mod tcp;
 mod tls;
+mod transfers;
 mod upstreams;
 mod worker;
 

@@ -13,6 +13,14 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
+    /// Puts the reply, if there is one, behind those that leave, its length in front.
+    pub(super) fn send_reply(&mut self) {
+        if let (Ok(length), false) = (u16::try_from(self.reply.len()), self.reply.is_empty()) {
+            self.replies.extend_from_slice(&length.to_be_bytes());
+            self.replies.extend_from_slice(&self.reply);
+        }
+    }
+
     /// Gives back what replies of uncommon size have made it.
     pub(super) fn shrink(&mut self) {
         self.replies.clear();

@@ -4,6 +4,7 @@
 //! read and answer more. So a client that does not read is not read from.
 
 mod message;
+mod transfer;
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,6 +19,7 @@ use super::tls::Tls;
 use crate::running::Running;
 use plugin::endpoint::Endpoint;
 use plugins::timeouts::TimeoutsSpec;
+use transfer::Transfer;
 
 /// One client's connection.
 pub(super) struct Connection {
@@ -44,6 +46,8 @@ pub(super) struct Connection {
     sent: usize,
     /// When they were first offered.
     unsent_since: Instant,
+    /// A transfer that is not sent to its end. Nothing more is read meanwhile.
+    transfer: Option<Box<Transfer>>,
     /// Queries that it may still bring.
     left: u32,
     /// No more is read; what is in flight is still answered (RFC 7766, section 6.2.4).
@@ -70,6 +74,7 @@ enum Turn {
 
 impl Drop for Connection {
     fn drop(&mut self) {
+        self.end_transfer(clock::now());
         self.place.close();
         self.running.connections.leave(&self.place);
     }
@@ -100,6 +105,7 @@ impl Connection {
             unsent: Vec::new(),
             sent: 0,
             unsent_since: now,
+            transfer: None,
             left: u32::MAX,
             ending: false,
         }
@@ -182,8 +188,12 @@ impl Connection {
             }
             scratch.replies.clear();
             self.place.take(&mut scratch.replies);
-            if scratch.replies.is_empty() {
+            if scratch.replies.is_empty() && self.transfer.is_none() {
                 self.serve_what_came(scratch, now);
+            }
+            // What is owed from before it goes first.
+            if scratch.replies.is_empty() && self.transfer.is_some() && self.go_on(scratch, now).is_err() {
+                return Turn::Abort;
             }
             if !scratch.replies.is_empty() {
                 if self.write(scratch, now).is_err() {
@@ -241,6 +251,7 @@ impl Connection {
         self.place.set_waits(waits, self.running.since_start_ms(since));
         let held =
             self.came.capacity() + self.unsent.capacity() + self.tls.as_ref().map_or(0, |tls| tls.held());
+        let held = held + self.transfer.as_ref().map_or(0, |transfer| transfer.held());
         if held != self.place.held_by_task() {
             let connections = &self.running.connections;
             if !connections.find_room(&self.place, |limit| self.place.hold(held, limit)) {
@@ -343,7 +354,12 @@ impl Connection {
     fn serve_what_came(&mut self, scratch: &mut Scratch, now: Instant) {
         let came = std::mem::take(&mut self.came);
         let mut at = 0;
-        while !self.ending && scratch.replies.len() < TOGETHER && self.place.in_flight() < IN_FLIGHT {
+        let mut transfer = None;
+        while !self.ending
+            && transfer.is_none()
+            && scratch.replies.len() < TOGETHER
+            && self.place.in_flight() < IN_FLIGHT
+        {
             let Some((length, rest)) = came[at..].split_first_chunk::<2>() else { break };
             let length = usize::from(u16::from_be_bytes(*length));
             let Some(message) = rest.get(..length.min(MESSAGE_BYTES)) else { break };
@@ -354,12 +370,10 @@ impl Connection {
             self.rest -= thrown;
             at += 2 + message.len() + thrown;
             self.left -= 1;
-            self.ending = !self.query(message, whole, &mut scratch.reply) || self.left == 0;
-            if let (Ok(length), false) = (u16::try_from(scratch.reply.len()), scratch.reply.is_empty()) {
-                scratch.replies.extend_from_slice(&length.to_be_bytes());
-                scratch.replies.extend_from_slice(&scratch.reply);
-            }
+            self.ending = !self.query(message, whole, &mut scratch.reply, &mut transfer) || self.left == 0;
+            scratch.send_reply();
         }
+        self.transfer = transfer;
         match at {
             0 => self.came = came,
             _ if !self.ending && at < came.len() => {

@@ -328,10 +328,10 @@ impl Worker {
                     now,
                     upstream: None,
                 };
-                if let Gate::Pass(query) = accept(datagram.bytes) {
+                if let Some(query) = accept(datagram.bytes).query() {
                     #[cfg(test)]
                     ["reread", "log"].iter().for_each(|place| crate::mishap::at(place, &query.name));
-                    serve::log(zone, outcome, &seen, &query, &mut self.desk.lines);
+                    serve::log(zone, outcome, &seen, query, &mut self.desk.lines);
                 }
             }
         };
@@ -482,7 +482,8 @@ impl Batch<'_, '_> {
             #[cfg(test)]
             crate::mishap::packet(&gate);
             match serve::serve(&listener.served, &gate, &moment, &mut tables, Room::Datagram, out, outcome) {
-                Served::Nothing | Served::Silence => {}
+                // Over UDP there is no transfer.
+                Served::Nothing | Served::Silence | Served::Stream(_) => {}
                 Served::Reply => self.replies.commit(datagram.peer, datagram.local),
                 Served::Ask { replied, asked } => {
                     self.misses.push(Waiter::one(asked, client(&datagram, replied), now));
@@ -508,7 +509,7 @@ impl Batch<'_, '_> {
         let datagram = self.received.get(last);
         let mut gate = Gate::Drop;
         look_over(&mut gate, &datagram);
-        if let (Gate::Pass(query), Some(out)) = (&gate, self.replies.slot()) {
+        if let (Some(query), Some(out)) = (gate.query(), self.replies.slot()) {
             serve::bare_reply(query, &Failure::Panic, out);
             self.replies.commit(datagram.peer, datagram.local);
         }

@@ -457,7 +457,7 @@ impl Case<'_> {
         self.message.get(2..4).map_or(0, |octets| u16::from_be_bytes([octets[0], octets[1]]))
     }
 
-    fn opcode(&self) -> u16 {
+    pub(crate) fn opcode(&self) -> u16 {
         self.flags() >> 11 & 0xf
     }
 

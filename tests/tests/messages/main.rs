@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use tests::{
-    Action, Ask, Asked, Authority, Connection, Message, Says, Server, TlsClient, Transport, Upstream, ask,
-    eventually, exchange_udp, free_port, fresh_ip, header, port, tempdir,
+    Action, Ask, Asked, Authority, Connection, Message, Metrics, Says, Server, TlsClient, Transport,
+    Upstream, ask, eventually, exchange_udp, free_port, fresh_ip, header, port, tempdir,
 };
 
 #[test]
@@ -153,6 +153,40 @@ fn zone_transfers_are_refused_and_never_forwarded() {
         }
     }
     assert_eq!(dns.upstream.total(), 0);
+}
+
+#[test]
+fn what_concerns_a_zone_is_logged_and_counted_by_its_server_block() {
+    let ip = fresh_ip();
+    let at = SocketAddr::from((ip, port()));
+    let block =
+        format!("bind {ip}\nlog\nerrors\nprometheus {ip}:9153\nacl {{\ndrop type IXFR net *\n}}\nwhoami");
+    let server = Server::start(&format!("example:{} {{\n{block}\n}}", port()));
+    for (rtype, opcode, status, rsize) in
+        [("AXFR", 0, "REFUSED", 25), ("SOA", 4, "REFUSED", 25), ("SOA", 5, "NOTIMP", 12)]
+    {
+        let query = Ask::new("example", rtype).opcode(opcode).rd(false);
+        for (query, proto, size) in [(query.clone(), "udp", 512), (query.clone().tcp(), "tcp", 65_535)] {
+            assert_eq!(query.of(at).status(), status, "{query:?}");
+            let line = format!("\"{rtype} IN example. {proto} 25 false {size}\" {status} qr {rsize} ");
+            server.wait_for_log(&line, Duration::from_secs(5));
+        }
+    }
+    let dropped = Ask::new("example", "IXFR").timeout(Duration::from_millis(300));
+    assert!(dropped.try_of(at).is_err());
+    let metrics = Metrics::after_queries((ip, 9153).into(), 6);
+    let zone = ("zone", "example.");
+    for (rtype, count) in [("AXFR", 2.0), ("SOA", 4.0)] {
+        let udp_and_tcp = ["udp", "tcp"].map(|proto| {
+            metrics.count("coredns_dns_requests_total", &[zone, ("type", rtype), ("proto", proto)])
+        });
+        assert_eq!(udp_and_tcp, [count / 2.0; 2], "{rtype}");
+    }
+    for (rcode, count) in [("REFUSED", 4.0), ("NOTIMP", 2.0)] {
+        let labels = [zone, ("rcode", rcode), ("plugin", "")];
+        assert_eq!(metrics.count("coredns_dns_responses_total", &labels), count, "{rcode}");
+    }
+    assert!(!server.log_text().contains("[ERROR]"), "{}", server.log_text());
 }
 
 #[test]

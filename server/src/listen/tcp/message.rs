@@ -1,13 +1,14 @@
-//! One message of a client's connection: served at once, or handed to a worker.
+//! One message of a client's connection: served at once, handed to a worker, or the beginning of a transfer.
 
 use std::slice;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use wire::{Gate, HeldQuery, accept as gate, accept_truncated};
+use wire::{HeldQuery, accept as gate, accept_truncated};
 
 use super::super::inbox::{Client, Waiter};
 use super::super::stream_reply::StreamReply;
 use super::Connection;
+use super::transfer::Transfer;
 use observe::counters::Proto;
 use plugin::Moment;
 use plugin::Tables;
@@ -17,23 +18,36 @@ use query::serve::{self, Outcome, Room, Seen, Served};
 impl Connection {
     /// Serves one message, or the start of one that is too long: its reply, if there is one already, is in `out` afterwards. False where the connection is not
     /// worth keeping.
-    pub(super) fn query(&self, message: &[u8], whole: bool, out: &mut Vec<u8>) -> bool {
+    pub(super) fn query(
+        &self,
+        message: &[u8],
+        whole: bool,
+        out: &mut Vec<u8>,
+        transfer: &mut Option<Box<Transfer>>,
+    ) -> bool {
         out.clear();
         let running = &*self.running;
-        if let Some(goes_on) = running.guarded(|| self.try_query(message, whole, out)) {
+        if let Some(goes_on) = running.guarded(|| self.try_query(message, whole, out, transfer)) {
             return goes_on;
         }
         out.clear();
         // Read again: where that was what panicked, there is nothing to say.
         let told = running.guarded(|| {
-            let Gate::Pass(query) = gate(message) else { return false };
-            serve::bare_reply(&query, &Failure::Panic, out);
+            let gate = gate(message);
+            let Some(query) = gate.query() else { return false };
+            serve::bare_reply(query, &Failure::Panic, out);
             true
         });
         told == Some(true)
     }
 
-    fn try_query(&self, message: &[u8], whole: bool, out: &mut Vec<u8>) -> bool {
+    fn try_query(
+        &self,
+        message: &[u8],
+        whole: bool,
+        out: &mut Vec<u8>,
+        transfer: &mut Option<Box<Transfer>>,
+    ) -> bool {
         let now = clock::now();
         let house = self.running.house.load();
         let Some(listener) = house.listeners.get(&self.endpoint) else { return false };
@@ -71,6 +85,14 @@ impl Connection {
                     return true;
                 }
             }
+            Served::Stream(streaming) => match self.running.connections.transfers.enter(self.peer.ip()) {
+                Some(seat) => {
+                    out.clear();
+                    *transfer = Some(Transfer::new(*streaming, seat, now));
+                    return true;
+                }
+                None => streaming.refuse(Failure::Transfers, out, &mut outcome),
+            },
             Served::Reply => {}
         }
         if !outcome.counted {
@@ -78,18 +100,11 @@ impl Connection {
         }
         let done = clock::now();
         let nanos = done.saturating_duration_since(now).as_nanos() as u64;
-        let seen = Seen {
-            client: self.peer,
-            local: Some(self.local),
-            proto: Proto::Tcp,
-            nanos,
-            now: done,
-            upstream: None,
-        };
+        let seen = self.seen(nanos, done);
         let zone = outcome.zone.and_then(|index| house.zones.get(index as usize));
         let tally = zone.map_or_else(|| listener.served.dropped_tally(writer), |zone| zone.tally(writer));
         serve::count(tally, slice::from_ref(&outcome), Proto::Tcp, self.peer.is_ipv6(), nanos);
-        if let (Some(zone), Gate::Pass(query)) = (zone, &gate)
+        if let (Some(zone), Some(query)) = (zone, gate.query())
             && (zone.block.log.is_some() || outcome.failure.is_some())
         {
             // The reply stands, whatever becomes of its line.
@@ -100,6 +115,12 @@ impl Connection {
             });
         }
         true
+    }
+
+    /// What observers know of a query that has ended.
+    pub(super) fn seen(&self, nanos: u64, now: Instant) -> Seen {
+        let (client, local) = (self.peer, Some(self.local));
+        Seen { client, local, proto: Proto::Tcp, nanos, now, upstream: None }
     }
 
     fn way_back(&self) -> StreamReply {

@@ -1,0 +1,115 @@
+//! A request for a zone as a whole (AXFR, IXFR, NOTIFY, UPDATE): to the sources of its block that take it, else refused.
+
+use wire::{Class, Flags, Opcode, Query, RType, Rcode, Refusal, Reply, ZoneRequest};
+
+use super::{Found, Outcome, Room, Served, ServedEndpoint, Streaming, evaluate, finish, no_zone, refuse};
+use crate::ServedZone;
+use plugin::failure::Failure;
+use plugin::messages::{OfZone, StreamMessage};
+use plugin::step::{Inward, Sought};
+use plugin::{Moment, Tables};
+
+/// Takes such a request through route, steps and sources.
+#[cold]
+#[inline(never)]
+pub(super) fn serve<'h>(
+    endpoint: &'h ServedEndpoint,
+    request: &ZoneRequest<'_>,
+    moment: &Moment<'_>,
+    tables: &mut Tables<'h>,
+    room: Room,
+    out: &mut Vec<u8>,
+    outcome: &mut Outcome,
+) -> Served<'h> {
+    let query = &request.query;
+    let zone = match endpoint.route.find(query) {
+        Ok(zone) => zone,
+        Err(_) if is_update(query) => {
+            *outcome = no_update(query, out);
+            return Served::Reply;
+        }
+        Err(failure) => {
+            *outcome = no_zone(query, failure, room, out);
+            return Served::Reply;
+        }
+    };
+    let at_steps = at_steps(zone, query, moment);
+    if at_steps == AtSteps::Ends {
+        // What is below the steps is not asked, whatever becomes of them the second time.
+        let found = vec![Found::new(zone, query, Err(Failure::NotTaken), false)];
+        return evaluate(endpoint, zone, query, moment, tables, room, found, out, outcome);
+    }
+    // RFC 5936, section 4.2: "AXFR sessions over UDP transport are not defined."
+    let is_lost = query.rtype == RType::AXFR && room == Room::Datagram && request.is_transfer();
+    let mut reply = Reply::start(out, query);
+    let taken = if at_steps == AtSteps::Passes && !is_lost && query.class == Class::IN {
+        zone.block.pipeline.of_zone(request, moment, &mut reply)
+    } else {
+        OfZone::Pass
+    };
+    let failure = match taken {
+        OfZone::Answer => None,
+        OfZone::Stream(messages) if room == Room::Stream => {
+            return Served::Stream(Box::new(Streaming::new(zone, query, messages)));
+        }
+        OfZone::Stream(mut messages) => {
+            messages.next(&mut StreamMessage::new(&mut reply, &query.name, 0, 1));
+            (reply.counts()[0] == 0).then(|| refuse(&mut reply, Failure::CutOff(0)))
+        }
+        OfZone::Fail(failure) => Some(refuse(&mut reply, failure)),
+        OfZone::Pass if is_update(query) => {
+            *outcome = Outcome { zone: Some(zone.index as u32), ..no_update(query, out) };
+            return Served::Reply;
+        }
+        OfZone::Pass => Some(refuse(&mut reply, Failure::NotTaken)),
+    };
+    finish(zone, query, &mut reply, room, failure, outcome);
+    Served::Reply
+}
+
+/// What the steps of a block do with a request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum AtSteps {
+    Passes,
+    /// It ends at one of them.
+    Ends,
+    /// One of them seeks another name, type or class: what it lets pass is not what was asked.
+    Turns,
+}
+
+/// Takes a request through the steps, which count it here.
+fn at_steps(zone: &ServedZone, query: &Query<'_>, moment: &Moment<'_>) -> AtSteps {
+    let mut sought = Sought::new(query, &zone.server, true);
+    for step in zone.block.pipeline.steps() {
+        match step.inward(&mut sought, moment) {
+            Inward::Pass | Inward::Back(_) => {}
+            Inward::Answer(_) | Inward::Fail(_) | Inward::Silence => return AtSteps::Ends,
+            // It would be sought under more than one name.
+            Inward::Needs(_) => return AtSteps::Turns,
+        }
+    }
+    let same = (*sought.name(), sought.rtype(), sought.class()) == (query.name, query.rtype, query.class);
+    if same { AtSteps::Passes } else { AtSteps::Turns }
+}
+
+fn is_update(query: &Query<'_>) -> bool {
+    query.flags.opcode() == Opcode::UPDATE
+}
+
+/// NOTIMP, and as everywhere without a question.
+fn no_update(query: &Query<'_>, out: &mut Vec<u8>) -> Outcome {
+    let Query { id, flags, rtype, edns, size, .. } = *query;
+    let opt = edns.map(|edns| edns.dnssec_ok);
+    Refusal { id, flags, rcode: Rcode::NOTIMP, question: None, opt }.write(out);
+    Outcome {
+        counted: true,
+        rtype,
+        dnssec_ok: query.dnssec_ok(),
+        rcode: Rcode::NOTIMP,
+        flags: Flags(out.get(2..4).map_or(0, |flags| u16::from_be_bytes([flags[0], flags[1]]))),
+        request_size: size as u16,
+        response_size: out.len() as u16,
+        failure: Some(Box::new(Failure::NoUpdate)),
+        ..Outcome::OPEN
+    }
+}

@@ -1,0 +1,102 @@
+//! A transfer on its way to one client: message after message, as its connection asks for them.
+
+use std::iter;
+use std::sync::Arc;
+
+use wire::{Flags, HeldQuery, Query, Rcode, Reply};
+
+use super::{Counted, LogEntry, Outcome, Room, Seen, entry, fail, finish};
+use crate::ServedZone;
+use observe::LineRing;
+use plugin::failure::Failure;
+use plugin::messages::{Messages, Next, StreamMessage};
+
+/// A transfer that a source answers. Its block and its snapshot are those of when it was asked for, over reloads.
+pub struct Streaming {
+    zone: Arc<ServedZone>,
+    query: HeldQuery,
+    messages: Box<dyn Messages>,
+    /// Octets of messages so far, and header flags of the last one.
+    octets: u64,
+    flags: Flags,
+    answers: u16,
+    ended: bool,
+}
+
+/// The source says that there is more, and has nothing: a bug. What the client has is not the zone.
+#[derive(Debug)]
+pub struct Broken;
+
+impl Streaming {
+    pub(super) fn new(zone: &Arc<ServedZone>, query: &Query<'_>, messages: Box<dyn Messages>) -> Self {
+        let (zone, query) = (zone.clone(), query.hold());
+        Self { zone, query, messages, octets: 0, flags: Flags(0), answers: 0, ended: false }
+    }
+
+    /// Writes the next message to `out`, at most 65,535 octets.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn next(&mut self, out: &mut Vec<u8>) -> Result<Next, Broken> {
+        let query = self.query.query();
+        let mut reply = Reply::start(out, &query);
+        let opt = OPT_BYTES + self.zone.block.nsid.as_ref().map_or(0, |nsid| nsid.len());
+        let mut message = StreamMessage::new(&mut reply, &query.name, opt, u16::MAX);
+        let next = self.messages.next(&mut message);
+        let answers = reply.counts()[0];
+        if answers == 0 {
+            return Err(Broken);
+        }
+        let limit = Room::Stream.limit(&self.zone, &query);
+        let (flags, octets) = self.zone.finish(&query, &mut reply, limit);
+        self.octets += octets as u64;
+        (self.flags, self.answers) = (flags, self.answers.saturating_add(answers));
+        self.ended = next == Next::End;
+        Ok(next)
+    }
+
+    /// Octets that it holds beside the snapshot, which it shares.
+    pub fn held(&self) -> usize {
+        size_of::<Self>() + size_of_val(&*self.messages)
+    }
+
+    /// Says to the client, in place of all messages, why there are none.
+    pub fn refuse(&self, failure: Failure, out: &mut Vec<u8>, outcome: &mut Outcome) {
+        let query = self.query.query();
+        let mut reply = Reply::start(out, &query);
+        fail(&mut reply, &failure);
+        finish(&self.zone, &query, &mut reply, Room::Stream, Some(failure), outcome);
+    }
+
+    /// Counts the transfer as one reply, by thread `writer`.
+    pub fn count(&self, seen: &Seen, writer: usize) {
+        let query = self.query.query();
+        let counted = Counted {
+            proto: seen.proto,
+            ipv6: seen.client.is_ipv6(),
+            rtype: query.rtype,
+            dnssec_ok: query.dnssec_ok(),
+            rcode: Rcode::NOERROR,
+            failed: !self.ended,
+            nanos: seen.nanos,
+        };
+        let octets = u32::try_from(self.octets).unwrap_or(u32::MAX);
+        self.zone.tally(writer).count(&counted, iter::once([query.size as u32, octets]));
+    }
+
+    /// Logs it as one reply, and that it did not come to its end, where its block asks for that.
+    pub fn log(&self, seen: &Seen, lines: &mut LineRing) {
+        let query = self.query.query();
+        if !self.ended {
+            self.zone.tell(&Failure::CutOff(self.octets), &query, seen.now);
+        }
+        if let Some(rules) = &self.zone.block.log {
+            let outcome = Outcome { flags: self.flags, answers: self.answers, ..Outcome::OPEN };
+            let rsize = self.octets as usize;
+            rules.log(&LogEntry { rsize, ..entry(&query, &outcome, seen) }, lines);
+        }
+    }
+}
+
+/// An OPT record, and the head of the identifier in it.
+const OPT_BYTES: usize = 15;

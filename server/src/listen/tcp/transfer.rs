@@ -1,0 +1,58 @@
+//! A transfer on a client's connection: the next message when the kernel has all before it.
+
+use std::time::Instant;
+
+use super::super::place::Waits;
+use super::super::scratch::Scratch;
+use super::super::transfers::Seat;
+use super::Connection;
+use plugin::messages::Next;
+use query::serve::{Broken, Streaming};
+
+/// A transfer that is not sent to its end.
+pub(super) struct Transfer {
+    streaming: Streaming,
+    /// Its place among all.
+    _seat: Seat,
+    began: Instant,
+}
+
+impl Transfer {
+    pub(super) fn new(streaming: Streaming, seat: Seat, began: Instant) -> Box<Self> {
+        Box::new(Self { streaming, _seat: seat, began })
+    }
+
+    /// Octets that it holds.
+    pub(super) fn held(&self) -> usize {
+        size_of::<Seat>() + self.streaming.held()
+    }
+}
+
+impl Connection {
+    /// Puts the next message of the transfer to what leaves.
+    ///
+    /// # Errors
+    /// Where it cannot go on: the client must not take what it has for the zone.
+    pub(super) fn go_on(&mut self, scratch: &mut Scratch, now: Instant) -> Result<(), Broken> {
+        let Some(transfer) = &mut self.transfer else { return Ok(()) };
+        // It has read all before: we keep it waiting, not it us.
+        self.place.set_waits(Waits::Busy, self.running.since_start_ms(now));
+        let next = transfer.streaming.next(&mut scratch.reply)?;
+        scratch.send_reply();
+        if next == Next::End {
+            self.end_transfer(now);
+            // It was we who kept the client's next query waiting.
+            (self.served_at, self.came_at) = (now, now);
+        }
+        Ok(())
+    }
+
+    /// Counts and logs the transfer, if there is one: as one reply, when all of it is written or nothing more will be.
+    pub(super) fn end_transfer(&mut self, now: Instant) {
+        let Some(transfer) = self.transfer.take() else { return };
+        let nanos = now.saturating_duration_since(transfer.began).as_nanos() as u64;
+        let seen = self.seen(nanos, now);
+        transfer.streaming.count(&seen, self.running.inboxes.len());
+        self.running.guarded(|| transfer.streaming.log(&seen, &mut self.running.tcp_lines()));
+    }
+}

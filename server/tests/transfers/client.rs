@@ -1,0 +1,104 @@
+//! A client that reads transfers, as slowly as a test wants, and checks every record.
+
+use std::net::{SocketAddr, TcpStream};
+
+use socket2::{Domain, Socket, Type};
+use testkit::{Ask, Connection};
+use wire::{HEADER, Name, RType, Records, Section};
+
+use super::zone::owner;
+
+/// What has come of a transfer.
+#[derive(Debug, Default)]
+pub(crate) struct Came {
+    pub(crate) rcode: u16,
+    /// Records that are no SOA.
+    pub(crate) records: u32,
+    /// Of each SOA.
+    pub(crate) serials: Vec<u32>,
+    pub(crate) octets: usize,
+}
+
+impl Came {
+    /// What one message says.
+    pub(crate) fn of(message: &[u8]) -> Self {
+        let mut came = Self::default();
+        came.add(message);
+        came
+    }
+
+    fn add(&mut self, message: &[u8]) {
+        let number = |at: usize| u16::from_be_bytes([message[at], message[at + 1]]);
+        self.rcode = number(2) & 15;
+        self.octets += message.len();
+        let start = if number(4) == 0 { HEADER } else { Name::read(message, HEADER).unwrap().1 + 4 };
+        for record in Records::new(message, start, [number(6), number(8), number(10)]) {
+            let record = record.unwrap();
+            if record.section != Section::Answer {
+                continue;
+            }
+            let data = record.data(message);
+            if record.rtype == RType::SOA {
+                let numbers = data.len() - 20;
+                self.serials.push(u32::from_be_bytes(data[numbers..numbers + 4].try_into().unwrap()));
+                continue;
+            }
+            self.records += 1;
+            assert_eq!(Name::read(message, record.owner).unwrap().0, owner(self.records));
+            match record.rtype {
+                RType::A => assert_eq!(data, self.records.to_be_bytes()),
+                _ => assert_eq!((record.rtype, data.len()), (RType::TXT, 60_000)),
+            }
+        }
+    }
+}
+
+/// One who reads a transfer.
+pub(crate) struct Reader {
+    id: u16,
+    expected: u32,
+    came: Came,
+}
+
+impl Reader {
+    /// One that expects so many records between the SOAs.
+    pub(crate) fn new(id: u16, expected: u32) -> Self {
+        Self { id, expected, came: Came::default() }
+    }
+
+    /// Reads one message; whether that was the last.
+    pub(crate) fn step(&mut self, client: &mut Connection) -> bool {
+        let message = client.receive().unwrap();
+        assert_eq!(message[..2], self.id.to_be_bytes());
+        assert_eq!(message[2] & 0x84, 0x84, "a reply of who is the authority");
+        let before = self.came.records;
+        self.came.add(&message);
+        assert!(message.len() <= 16 * 1024 || self.came.records - before <= 1, "{}", message.len());
+        assert_eq!(self.came.rcode, 0);
+        self.came.serials.len() == 2 && self.came.records == self.expected
+    }
+
+    /// Reads to the end.
+    pub(crate) fn read(mut self, client: &mut Connection) -> Came {
+        while !self.step(client) {}
+        self.came
+    }
+}
+
+/// A connection of which the kernel keeps little that is not read.
+pub(crate) fn narrow(server: SocketAddr) -> TcpStream {
+    let socket = Socket::new(Domain::for_address(server), Type::STREAM, None).unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    socket.connect(&server.into()).unwrap();
+    socket.into()
+}
+
+/// An IXFR of `example` from a client that has this version (RFC 1995, section 3).
+pub(crate) fn ixfr(serial: u32) -> Vec<u8> {
+    let mut message = Ask::new("example", "IXFR").bytes();
+    message[9] = 1;
+    message.extend_from_slice(b"\xc0\x0c\0\x06\0\x01\0\0\0\0\0\x16\0\0");
+    message.extend_from_slice(&serial.to_be_bytes());
+    message.extend_from_slice(&[0; 16]);
+    message
+}

@@ -1,0 +1,138 @@
+//! A zone of many records, and a source that transfers it: what a plugin of zones would be.
+
+use std::sync::{Arc, Mutex};
+
+use observe::counters::Tally;
+use plugin::Tables;
+use plugin::failure::Failure;
+use plugin::messages::{Messages, Next, OfZone, StreamMessage};
+use plugin::spec::{BuildContext, Explained, Source, SourceSpec};
+use plugin::{Lookup, Moment};
+use wire::{Name, Opcode, Query, RType, Reply, Section, ZoneRequest};
+
+/// A zone as it is at one time: so many records below its SOA.
+#[derive(Debug)]
+pub(crate) struct Zone {
+    pub(crate) serial: u32,
+    pub(crate) records: u32,
+}
+
+/// What is written in the Corefile of a plugin that has it; and the source.
+#[derive(Debug, Clone)]
+pub(crate) struct Zones(pub(crate) Arc<Mutex<Arc<Zone>>>);
+
+impl Zones {
+    pub(crate) fn new(records: u32) -> Self {
+        Self(Arc::new(Mutex::new(Arc::new(Zone { serial: 1, records }))))
+    }
+
+    /// The zone as it is now.
+    pub(crate) fn now(&self) -> Arc<Zone> {
+        self.0.lock().unwrap().clone()
+    }
+
+    /// Another zone from now on.
+    pub(crate) fn change(&self, records: u32) {
+        let mut zone = self.0.lock().unwrap();
+        *zone = Arc::new(Zone { serial: zone.serial + 1, records });
+    }
+}
+
+impl SourceSpec for Zones {
+    fn build(&self, _: &BuildContext<'_>) -> Box<dyn Source> {
+        Box::new(self.clone())
+    }
+}
+
+impl Source for Zones {
+    fn lookup<'h>(
+        &'h self,
+        _: &Moment<'_>,
+        _: &mut Tables<'h>,
+        _: &Query<'_>,
+        _: &mut Reply<'_>,
+        _: Tally<'_>,
+    ) -> Lookup {
+        Lookup::Pass
+    }
+
+    fn of_zone(&self, request: &ZoneRequest<'_>, _: &Moment<'_>, reply: &mut Reply<'_>) -> OfZone {
+        let query = &request.query;
+        match query.name.to_string().as_str() {
+            "example." => {}
+            "failing.example." => return OfZone::Fail(Failure::Circle),
+            "broken.example." => return OfZone::Stream(Box::new(Broken(0))),
+            "panicking.example." => return OfZone::Stream(Box::new(Broken(1))),
+            _ => return OfZone::Pass,
+        }
+        let zone = self.now();
+        if query.flags.opcode() == Opcode::NOTIFY {
+            let soa = soa(zone.serial);
+            reply.push(Section::Answer, wire::Owner::Question, RType::SOA, query.class, 60, &soa);
+            return OfZone::Answer;
+        }
+        if !request.is_transfer() {
+            return OfZone::Pass;
+        }
+        let newest = request.serial() == Some(zone.serial);
+        OfZone::Stream(Box::new(Walk { apex: query.name, next: 0, newest, zone }))
+    }
+
+    fn explain(&self, _: &Query<'_>) -> Explained {
+        Explained::Passes(None)
+    }
+}
+
+/// The zone, from its SOA to its SOA, or the SOA alone.
+struct Walk {
+    zone: Arc<Zone>,
+    apex: Name,
+    next: u32,
+    newest: bool,
+}
+
+impl Messages for Walk {
+    fn next(&mut self, message: &mut StreamMessage<'_, '_>) -> Next {
+        let last = if self.newest { 0 } else { self.zone.records + 1 };
+        while self.next <= last {
+            let pushed = if self.next == 0 || self.next == self.zone.records + 1 {
+                message.push(&self.apex, RType::SOA, 60, &soa(self.zone.serial))
+            } else if self.next.is_multiple_of(10_000) {
+                // One that fills a message, and more than most have.
+                message.push(&owner(self.next), RType::TXT, 60, &[0; 60_000])
+            } else {
+                message.push(&owner(self.next), RType::A, 60, &self.next.to_be_bytes())
+            };
+            if pushed.is_err() {
+                return Next::More;
+            }
+            self.next += 1;
+        }
+        Next::End
+    }
+}
+
+/// A source with a bug: it has more, and says nothing; or panics.
+struct Broken(u32);
+
+impl Messages for Broken {
+    fn next(&mut self, message: &mut StreamMessage<'_, '_>) -> Next {
+        if self.0 > 1 {
+            std::panic::resume_unwind(Box::new("on demand"));
+        }
+        if self.0 == 1 {
+            message.push(&owner(1), RType::TXT, 60, &[0; 60_000]).unwrap();
+            self.0 = 2;
+        }
+        Next::More
+    }
+}
+
+/// The nth record's.
+pub(crate) fn owner(n: u32) -> Name {
+    Name::from_text(&format!("r{n}.sub.example")).unwrap()
+}
+
+fn soa(serial: u32) -> Vec<u8> {
+    [&[0, 0][..], &serial.to_be_bytes(), &[0; 16]].concat()
+}
