@@ -1,6 +1,6 @@
 //! Models of what threads do to each other: waker, letter box, flight registry and log ring.
 //!
-//! The files of `sockets`, `observe` and `server` themselves are compiled here a second time, with loom's atomics, locks and counted
+//! The files of `sockets`, `observe` and `listen` themselves are compiled here a second time, with loom's atomics, locks and counted
 //! pointers where theirs say `crate::sync`. The tests run a few steps of them in every order that so many preemptions allow,
 //! with every value that a weak memory may show. Loom knows no load that sees a later store: what only such a load would
 //! break is not found here.
@@ -8,10 +8,10 @@
 //! Beside that only the descriptor of a waker is made up: a counter that orders nothing, for a thread must not rely on what a
 //! system call happens to order.
 
-#[path = "../../server/src/listen/flights.rs"]
+#[path = "../../listen/src/flights.rs"]
 #[allow(dead_code, reason = "what hashes a query is not modelled")]
 pub mod flights;
-#[path = "../../server/src/listen/mailbox.rs"]
+#[path = "../../listen/src/mailbox.rs"]
 pub mod mailbox;
 #[path = "../../sockets/src/pending.rs"]
 mod pending;

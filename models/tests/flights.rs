@@ -1,6 +1,6 @@
 //! Equal misses of two workers: each is answered once, nobody takes another's claim, and none is left.
 //!
-//! The desk's steps (`server/src/listen/desk.rs`) are written down here once more; registry and letter boxes are its own.
+//! The desk's steps (`listen/src/desk.rs`) are written down here once more; registry and letter boxes are its own.
 
 use std::collections::VecDeque;
 

@@ -6,26 +6,27 @@
 //! ```
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use corefile::Located;
-use forwarder::{Deliver, ExchangeError, ExchangeId, Streams};
+use forwarder::Streams;
 use node::{Notifier, Ours};
 use thiserror::Error;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, watch};
 
 use crate::cli::Flags;
-use crate::listen::{BindError, Letter, Ports};
 use crate::node_run::{Keeper, Settings};
 use crate::origin::{self, Draft, Origin};
-use crate::report;
-use crate::running::Running;
+use crate::refreshing::Refreshed;
+use crate::reloads::Reloads;
+use crate::report::{self, Told};
 use admin::{AdminError, AdminServer, AdminThread, Content, Plan};
 use configuration::{AdminPlan, House, Shared};
-use observe::counters::Counter;
+use listen::Running;
+use listen::{BindError, Mailer, Ports};
 use observe::logger::LAST_LINES;
 use observe::{Collector, Logger};
 use plugin::SetupError;
@@ -55,28 +56,11 @@ pub struct Next {
     house: House,
 }
 
-/// What tokio's threads bring to a worker.
-pub struct Mailer(std::sync::OnceLock<std::sync::Weak<Running>>);
-
-impl Mailer {
-    /// Delivers nothing until the server runs.
-    pub fn new() -> Arc<Self> {
-        Arc::new(Self(std::sync::OnceLock::new()))
-    }
-}
-
-impl Deliver for Mailer {
-    fn deliver(&self, worker: usize, id: ExchangeId, result: Result<Vec<u8>, ExchangeError>) {
-        let running = self.0.get().and_then(std::sync::Weak::upgrade);
-        if let Some(inbox) = running.as_ref().and_then(|running| running.inboxes.get(worker)) {
-            inbox.exchanged(id, result);
-        }
-    }
-}
-
 /// A server that serves.
 pub struct Server {
     running: Arc<Running>,
+    /// The same, for the names that it keeps.
+    refreshed: Arc<Refreshed>,
     ports: Ports,
     admin: AdminServer,
     _admin_thread: AdminThread,
@@ -95,15 +79,6 @@ pub struct Server {
     putting_back: Option<tokio::task::JoinHandle<()>>,
     /// Who keeps queries to our addresses here.
     keeper: Option<Keeper>,
-}
-
-/// What is told of reloads.
-#[derive(Debug, Default)]
-pub struct Reloads {
-    /// Reloads that failed.
-    pub failed: Counter,
-    /// The SHA-512 of the configuration that serves.
-    pub hash: std::sync::Mutex<String>,
 }
 
 impl Server {
@@ -139,31 +114,36 @@ impl Server {
         let running = Running::new(house, shared, workers, streams, logger.clone(), fatal, start)
             .map_err(StartError::Machine)?;
         let running = Arc::new(running);
-        let _ = mailer.0.set(Arc::downgrade(&running));
+        mailer.serves(&running);
 
         let mut ports = Ports::new(ours);
         let house = running.house.load_full();
         let bound = ports.bind(house.listeners.keys().copied(), house.sockets, workers, handle)?;
         let reloads = Arc::new(Reloads { hash: draft.hash.into(), ..Reloads::default() });
         let admin_thread = AdminThread::start().map_err(StartError::Machine)?;
-        let admin = admin_server(&running, &reloads, admin_thread.handle(), logger.clone());
+        let leased = Arc::<OnceLock<_>>::default();
+        let told =
+            Told { running: Arc::downgrade(&running), reloads: reloads.clone(), leased: leased.clone() };
+        let admin = admin_server(&running, told, admin_thread.handle(), logger.clone());
         let prepared = admin.prepare(plan(&house.admin))?;
 
         let mut threads = Vec::with_capacity(workers);
         for index in 0..workers {
-            threads.push(crate::listen::spawn(running.clone(), index).map_err(StartError::Machine)?);
+            threads.push(listen::spawn(running.clone(), index).map_err(StartError::Machine)?);
         }
         ports.open(bound, &running, handle);
         admin.commit(prepared);
         logger.set_debug(house.debug);
         crate::files::spawn(&running).map_err(StartError::Machine)?;
-        running.shared.hosts.kept.apply(&house.keep, &running);
+        let refreshed = Arc::new(Refreshed(running.clone()));
+        running.shared.hosts.kept.apply(&house.keep, &refreshed);
         let notifier = Arc::new(Notifier::from_environment());
         if notifier.leaves_it_to_another() {
             logger.info(None, LEFT_TO_ANOTHER);
         }
         let mut server = Self {
             running,
+            refreshed,
             ports,
             admin,
             _admin_thread: admin_thread,
@@ -182,13 +162,13 @@ impl Server {
         };
         server.watch_addresses();
         server.serve_status();
-        server.settle();
+        server.running.settle(handle);
         server.detect_loops();
         // READY waits for rules, where there are to be any.
         let (in_place, ready) = watch::channel(node.is_none());
         if let Some(settings) = node {
             let keeper = Keeper::start(&server.running, settings, in_place).map_err(StartError::Machine)?;
-            let _ = server.running.leased.set(keeper.state().clone());
+            let _ = leased.set(keeper.state().clone());
             server.keeper = Some(keeper);
         }
         let running = Arc::downgrade(&server.running);
@@ -199,6 +179,11 @@ impl Server {
     /// What the running server shares.
     pub fn running(&self) -> &Arc<Running> {
         &self.running
+    }
+
+    /// How long a stop goes on answering those whose queries still come here when they are sent elsewhere.
+    pub fn last_clients(&self) -> Duration {
+        self.keeper.as_ref().map_or(Duration::ZERO, |_| LAST_CLIENTS)
     }
 
     /// Says that a reload begins, and what its slow part is: reading, looking up, building, on a thread that may wait for
@@ -276,11 +261,7 @@ impl Server {
         }
         // From here on nothing can fail.
         let house = Arc::new(house);
-        let old = running.house.load_full();
-        // Told before the swap: whoever sees the new house finds there what is to become of a socket that it does not know.
-        self.ports.close_others(|endpoint| house.listeners.contains_key(endpoint), &old, &running);
-        running.house.store(house.clone());
-        self.ports.open(bound, &running, &self.handle);
+        let old = self.ports.swap(house.clone(), bound, &running, &self.handle);
         self.watch_addresses();
         if !self.ports.put_back_all(&running, &self.handle) {
             self.put_back_again();
@@ -288,9 +269,9 @@ impl Server {
         self.admin.commit(prepared);
         running.logger.set_debug(house.debug);
         *self.reloads.hash.lock().unwrap_or_else(PoisonError::into_inner) = draft.hash;
-        running.shared.hosts.kept.apply(&house.keep, &running);
+        running.shared.hosts.kept.apply(&house.keep, &self.refreshed);
         self.serve_status();
-        self.settle();
+        self.running.settle(&self.handle);
         drop(old);
         self.detect_loops();
         self.tell_hash();
@@ -330,18 +311,6 @@ impl Server {
         self.handle.spawn(node::watch_removals(self.ports.ours(), move || gone.notify_one()));
     }
 
-    /// Waits until every worker has done the letters posted so far, so that what they replaced is dropped here.
-    fn settle(&mut self) {
-        let (sender, mut receiver) = mpsc::channel(1);
-        for inbox in &self.running.inboxes {
-            inbox.post(Letter::Mark(sender.clone()));
-        }
-        drop(sender);
-        // A worker that hangs must not hold up a reload for ever.
-        let done = async { tokio::time::timeout(Duration::from_secs(2), receiver.recv()).await };
-        let _ = self.handle.block_on(done);
-    }
-
     /// Serves /status where it is asked for, or where names are kept; once it listens it stays.
     fn serve_status(&mut self) {
         let running = &self.running;
@@ -353,7 +322,7 @@ impl Server {
         if self.status.is_some() || path.as_os_str().is_empty() {
             return;
         }
-        match refresher::listen(path, running) {
+        match refresher::listen(path, &self.refreshed) {
             Ok(socket) => self.status = Some(socket),
             Err(error) => {
                 running
@@ -394,14 +363,7 @@ impl Server {
             self.handle.block_on(async { tokio::time::sleep(lameduck).await });
         }
         self.ports.stop_accepting();
-        for inbox in &self.running.inboxes {
-            inbox.post(Letter::Stop);
-        }
-        for worker in self.workers.drain(..) {
-            let _ = worker.join();
-        }
-        // Replies that workers have just handed over still have to be written.
-        self.handle.block_on(self.running.connections.drain(LAST_REPLIES));
+        self.running.end(self.workers.drain(..), &self.handle);
         self.running.logger.flush(LAST_LINES);
     }
 }
@@ -428,13 +390,8 @@ fn plan(admin: &AdminPlan) -> Plan {
     plan
 }
 
-fn admin_server(
-    running: &Arc<Running>,
-    reloads: &Arc<Reloads>,
-    handle: &Handle,
-    logger: Logger,
-) -> AdminServer {
-    let collector: Arc<std::sync::OnceLock<Collector>> = Arc::default();
+fn admin_server(running: &Running, told: Told, handle: &Handle, logger: Logger) -> AdminServer {
+    let collector: Arc<OnceLock<Collector>> = Arc::default();
     let scraped = collector.clone();
     let content = Content {
         metrics: Box::new(move |native| scraped.get().map(|from| from.families(native)).unwrap_or_default()),
@@ -442,15 +399,13 @@ fn admin_server(
         not_ready: Box::new(Vec::new),
     };
     let admin = AdminServer::new(handle.clone(), content, logger);
-    let _ = collector.set(report::collector(running, reloads, admin.health_probe()));
+    let _ = collector.set(report::collector(running, told, admin.health_probe()));
     admin
 }
 
 const LEFT_TO_ANOTHER: &str = "systemd started another process than this one: READY is left to it; \
      a script that is nothing but this server's start has to exec it";
 /// How long those are answered whose queries still come here when they are sent elsewhere.
-pub(crate) const LAST_CLIENTS: Duration = Duration::from_secs(5);
-/// How long TCP clients have for their last replies.
-const LAST_REPLIES: Duration = Duration::from_millis(500);
+const LAST_CLIENTS: Duration = Duration::from_secs(5);
 /// How soon an address that could not be put back is tried again.
 const PUT_BACK_AGAIN: Duration = Duration::from_secs(1);

@@ -6,8 +6,8 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-use crate::running::Running;
 use clock::pace;
+use listen::Running;
 use plugins::forward::LeadsBack;
 
 /// Starts the thread; it ends with the server.

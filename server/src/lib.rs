@@ -8,14 +8,10 @@
 pub mod cli;
 pub mod control;
 mod files;
-pub mod listen;
-#[cfg(test)]
-mod mishap;
 pub mod node_run;
 pub mod origin;
 pub mod refreshing;
+mod reloads;
 mod report;
-pub mod running;
 pub mod signals;
-mod sync;
 mod watchdog;

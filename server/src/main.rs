@@ -90,7 +90,7 @@ fn serve(flags: &Flags, node: Option<Settings>, start: std::time::Instant) -> Re
     let (fatal, mut fatal_messages) = mpsc::unbounded_channel();
     let mut server = Server::start(flags, node, origin, runtime.handle(), logger.clone(), fatal, start)
         .map_err(|error| text(&error))?;
-    life.serves(server.running());
+    life.serves(server.running(), server.last_clients());
     if let Err(error) = limits {
         logger.warning(None, &format!("cannot raise the number of open files: {error}"));
     }

@@ -2,13 +2,14 @@
 //! whom it asks.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use refresher::{Environment, Kept, KeptRegistry, Once, Server, Upstreams};
 use tokio::runtime::Handle;
 use wire::Name;
 
-use crate::running::Running;
 use configuration::House;
+use listen::Running;
 use observe::Logger;
 use plugin::Spec;
 
@@ -41,29 +42,32 @@ fn forwarded(house: &House) -> Vec<SocketAddr> {
     upstreams.filter(|upstream| upstream.tls().is_none()).map(|upstream| upstream.address()).collect()
 }
 
-impl Server for Running {
+/// This server, to whoever keeps its names true.
+pub struct Refreshed(pub Arc<Running>);
+
+impl Server for Refreshed {
     fn serve(&self, kept: &Kept) {
-        self.shared.hosts.serve(kept);
+        self.0.shared.hosts.serve(kept);
     }
 
     fn upstreams(&self) -> Upstreams {
-        upstreams(&self.house.load())
+        upstreams(&self.0.house.load())
     }
 
     fn kept(&self) -> &KeptRegistry {
-        &self.shared.hosts.kept
+        &self.0.shared.hosts.kept
     }
 
     fn environment(&self) -> &Environment {
-        &self.shared.environment
+        &self.0.shared.environment
     }
 
     fn runtime(&self) -> &Handle {
-        &self.shared.handle
+        &self.0.shared.handle
     }
 
     fn logger(&self) -> &Logger {
-        &self.logger
+        &self.0.logger
     }
 }
 

@@ -1,36 +1,36 @@
 //! What the rooms count, as metric families: read at the moment of a scrape.
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use cache::Kind;
 use forwarder::{DURATION_BUCKETS, Proto};
 
-use crate::control::Reloads;
-use crate::running::Running;
+use crate::node_run::Leased;
+use crate::reloads::Reloads;
 use admin::{HealthProbe, Process};
+use listen::Running;
 use observe::collector::Build;
 use observe::{Collector, Distribution, Families, Source, names};
 use plugins::table;
 
 /// Everything that /metrics tells.
-pub(crate) fn collector(
-    running: &Arc<Running>,
-    reloads: &Arc<Reloads>,
-    health: Arc<HealthProbe>,
-) -> Collector {
+pub(crate) fn collector(running: &Running, told: Told, health: Arc<HealthProbe>) -> Collector {
     let build = Build { version: env!("CARGO_PKG_VERSION"), revision: "", compiler: "rust" };
     Collector::new(running.shared.zones.clone(), running.logger.clone(), build)
-        .with(Arc::new(Rooms { running: Arc::downgrade(running), reloads: reloads.clone() }))
+        .with(Arc::new(told))
         .with(health)
         .with(Arc::new(Process))
 }
 
-struct Rooms {
-    running: Weak<Running>,
-    reloads: Arc<Reloads>,
+/// Of whom /metrics tells.
+pub(crate) struct Told {
+    pub(crate) running: Weak<Running>,
+    pub(crate) reloads: Arc<Reloads>,
+    /// The leases of our addresses, where we keep any.
+    pub(crate) leased: Arc<OnceLock<Arc<Leased>>>,
 }
 
-impl Source for Rooms {
+impl Source for Told {
     fn collect(&self, into: &mut Families) {
         let Some(running) = self.running.upgrade() else { return };
         into.counter(names::PANICS, &[], running.panics.get() as f64);
@@ -51,7 +51,7 @@ impl Source for Rooms {
         for kept in running.shared.lasting.all() {
             kept.collect(into);
         }
-        if let Some(leased) = running.leased.get() {
+        if let Some(leased) = self.leased.get() {
             leased.collect(into);
         }
         refresher::collect(&running.shared.hosts.kept, into);
@@ -59,7 +59,7 @@ impl Source for Rooms {
     }
 }
 
-impl Rooms {
+impl Told {
     fn reloads(&self, running: &Running, into: &mut Families) {
         if running.house.load().reload.is_none() {
             return;

@@ -9,8 +9,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
-use crate::control::LAST_CLIENTS;
-use crate::running::Running;
+use listen::Running;
 use observe::Logger;
 
 /// What a signal asks of the main thread.
@@ -123,7 +122,7 @@ impl Heard {
 pub struct Life {
     logger: Logger,
     pidfile: Mutex<Pidfile>,
-    serving: OnceLock<Weak<Running>>,
+    serving: OnceLock<(Weak<Running>, Duration)>,
 }
 
 enum Pidfile {
@@ -139,9 +138,10 @@ impl Life {
         Arc::new(Self { logger, pidfile, serving: OnceLock::new() })
     }
 
-    /// From now on there are clients: an end takes the time that they need.
-    pub fn serves(&self, running: &Arc<Running>) {
-        let _ = self.serving.set(Arc::downgrade(running));
+    /// From now on there are clients: an end takes the time that they need, and `last` more for whoever still asks where
+    /// clients are sent elsewhere first.
+    pub fn serves(&self, running: &Arc<Running>, last: Duration) {
+        let _ = self.serving.set((Arc::downgrade(running), last));
     }
 
     /// Writes the pidfile, if one was asked for and the process does not end.
@@ -173,12 +173,12 @@ impl Life {
     /// Until a stop has taken too long; while nothing is served yet there is nothing to wait for.
     async fn patience(&self) {
         sleep(START).await;
-        if let Some(running) = self.serving.get().and_then(Weak::upgrade) {
+        if let Some((running, last)) = self.serving.get()
+            && let Some(running) = running.upgrade()
+        {
             let lameduck = running.house.load().lameduck;
-            // Whoever still asks, where clients are sent elsewhere first.
-            let last = running.leased.get().map_or(Duration::ZERO, |_| LAST_CLIENTS);
             drop(running);
-            sleep(lameduck + last + STOP - START).await;
+            sleep(lameduck + *last + STOP - START).await;
         }
     }
 

@@ -20,8 +20,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use wire::{Class, Flags, Name, RType};
 
-use crate::listen::Prober;
-use crate::running::Running;
+use listen::Prober;
+use listen::Running;
 use plugin::endpoint::{Endpoint, Transport};
 
 /// Says READY once every address answers and what else is to be there is in place, then pings as long as all of them do; returns only with the server.

@@ -14,10 +14,10 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
 
 use super::{AtStop, RuleSet, Settings, listeners};
-use crate::listen::Prober;
-use crate::running::Running;
 use crate::watchdog::{self, Manner};
 use configuration::House;
+use listen::Prober;
+use listen::Running;
 use plugin::endpoint::Endpoint;
 
 /// What keeps the leases; it ends with its value.

@@ -12,13 +12,13 @@ use std::thread;
 use std::time::Duration;
 
 use configuration::House;
+use listen::Running;
 use observe::paper::Paper;
 use observe::{Format, Logger};
 use plugin::spec::Role;
 use server::cli::Flags;
 use server::control::{Server, addresses_of};
 use server::origin::{Draft, Origin};
-use server::running::Running;
 use testkit::{Ask, Authority, Connection, TlsClient, eventually, exchange_udp, fresh_ip, port, tempdir};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;

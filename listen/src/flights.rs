@@ -13,7 +13,7 @@ const SHARDS: usize = 64;
 /// A hash that two different queries share only sends one of them to the other's worker, where it is served as well.
 pub struct FlightRegistry {
     shards: Vec<Mutex<HashMap<u64, u16, FixedState>>>,
-    pub(super) hasher: RandomState,
+    pub(crate) hasher: RandomState,
 }
 
 impl FlightRegistry {

@@ -11,7 +11,7 @@ use crate::running::Running;
 use plugin::endpoint::Endpoint;
 
 /// Accepts connections on one endpoint until it is aborted.
-pub(super) async fn accept(listener: std::net::TcpListener, endpoint: Endpoint, running: Arc<Running>) {
+pub(crate) async fn accept(listener: std::net::TcpListener, endpoint: Endpoint, running: Arc<Running>) {
     let listener = match TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => return running.fatal(&format!("cannot serve {endpoint} (tcp): {error}")),

@@ -5,13 +5,15 @@ use std::io;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
 
-use crate::listen::{Connections, FlightRegistry, Inbox, Taken};
-use crate::node_run::Leased;
+use crate::{Connections, FlightRegistry, Inbox, Letter, Taken};
 use configuration::{House, Shared};
 use observe::LineRing;
 use observe::counters::Counter;
@@ -53,14 +55,12 @@ pub struct Running {
     pub kernel_drops: Counter,
     /// Replies given up because the kernel took no more.
     pub send_drops: Counter,
-    /// The leases of our addresses, where we keep any.
-    pub leased: OnceLock<Arc<Leased>>,
     /// When the process began.
     pub start: Instant,
     /// Log lines of all TCP clients: a ring for each would be memory that follows load.
     tcp_lines: Mutex<LineRing>,
     errors: Mutex<HashMap<(&'static str, SocketAddr), Instant>>,
-    fatal: tokio::sync::mpsc::UnboundedSender<String>,
+    fatal: mpsc::UnboundedSender<String>,
 }
 
 impl Running {
@@ -74,7 +74,7 @@ impl Running {
         workers: usize,
         streams: forwarder::Streams,
         logger: Logger,
-        fatal: tokio::sync::mpsc::UnboundedSender<String>,
+        fatal: mpsc::UnboundedSender<String>,
         start: Instant,
     ) -> io::Result<Self> {
         Ok(Self {
@@ -93,7 +93,6 @@ impl Running {
             shed: Counter::default(),
             kernel_drops: Counter::default(),
             send_drops: Counter::default(),
-            leased: OnceLock::new(),
             start,
             errors: Mutex::default(),
             fatal,
@@ -137,9 +136,36 @@ impl Running {
         self.logger.error(None, &format!("{what} on {address}: {error}"));
     }
 
+    /// Waits until every worker has done the letters posted so far, so that what they replaced is dropped here.
+    pub fn settle(&self, handle: &Handle) {
+        let (sender, mut receiver) = mpsc::channel(1);
+        for inbox in &self.inboxes {
+            inbox.post(Letter::Mark(sender.clone()));
+        }
+        drop(sender);
+        // A worker that hangs must not hold up a reload for ever.
+        let done = async { tokio::time::timeout(Duration::from_secs(2), receiver.recv()).await };
+        let _ = handle.block_on(done);
+    }
+
+    /// Ends once what is in flight is answered.
+    pub fn end(&self, workers: impl Iterator<Item = JoinHandle<()>>, handle: &Handle) {
+        for inbox in &self.inboxes {
+            inbox.post(Letter::Stop);
+        }
+        for worker in workers {
+            let _ = worker.join();
+        }
+        // Replies that workers have just handed over still have to be written.
+        handle.block_on(self.connections.drain(LAST_REPLIES));
+    }
+
     /// Ends the process with an error: nothing can be served any more.
     pub fn fatal(&self, message: &str) {
         // Nobody listens only if the process ends already.
         let _ = self.fatal.send(message.to_owned());
     }
 }
+
+/// How long TCP clients have for their last replies.
+const LAST_REPLIES: Duration = Duration::from_millis(500);

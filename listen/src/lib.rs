@@ -13,16 +13,21 @@ mod flight_key;
 mod flights;
 mod inbox;
 mod mailbox;
+mod mailer;
+#[cfg(test)]
+mod mishap;
 mod pending;
 mod place;
 mod ports;
+mod running;
 mod scratch;
 mod socket;
-
 mod stream_reply;
+mod sync;
 mod taken;
 mod tcp;
 mod tls;
+mod token;
 mod transfers;
 mod upstreams;
 mod worker;
@@ -31,8 +36,9 @@ pub use connections::{Connections, Prober};
 pub use flights::FlightRegistry;
 pub use inbox::{Client, Inbox, Letter, Waiter};
 pub use mailbox::Mailbox;
-pub use ports::{BindError, Ports};
-
+pub use mailer::Mailer;
+pub use ports::{BindError, Bound, Ports};
+pub use running::{Heartbeat, Running};
 pub use stream_reply::StreamReply;
 pub use taken::Taken;
 pub use worker::spawn;

@@ -7,23 +7,23 @@ use std::sync::Arc;
 use sockets::{Epoll, Interest, ListenSocket};
 
 use super::super::socket::{Last, OpenSocket};
-use super::super::worker::LISTEN;
+use super::super::token::LISTEN;
 use super::Desk;
 use configuration::House;
 use plugin::endpoint::Endpoint;
 
 impl Desk {
     /// How many places for listen sockets there are, some perhaps empty.
-    pub(in crate::listen) fn places(&self) -> usize {
+    pub(crate) fn places(&self) -> usize {
         self.sockets.len()
     }
 
     #[inline]
-    pub(in crate::listen) fn socket(&mut self, place: usize) -> Option<&mut OpenSocket> {
+    pub(crate) fn socket(&mut self, place: usize) -> Option<&mut OpenSocket> {
         self.sockets.get_mut(place)?.as_mut()
     }
 
-    pub(in crate::listen) fn open_listener(
+    pub(crate) fn open_listener(
         &mut self,
         address: SocketAddr,
         nth: usize,
@@ -34,7 +34,7 @@ impl Desk {
         self.adopt(OpenSocket::new(address, nth, socket, taken), epoll)
     }
 
-    pub(in crate::listen) fn adopt(&mut self, socket: OpenSocket, epoll: &Epoll) -> io::Result<()> {
+    pub(crate) fn adopt(&mut self, socket: OpenSocket, epoll: &Epoll) -> io::Result<()> {
         let place = self.sockets.iter().position(Option::is_none).unwrap_or(self.sockets.len());
         epoll.add(&socket.socket, LISTEN | place as u64, Interest::Readable)?;
         if place == self.sockets.len() {
@@ -45,7 +45,7 @@ impl Desk {
     }
 
     /// Has the sockets of an address closed that there are now, once they are read to their ends.
-    pub(in crate::listen) fn close_listener(&mut self, address: SocketAddr, house: &Arc<House>) {
+    pub(crate) fn close_listener(&mut self, address: SocketAddr, house: &Arc<House>) {
         self.sockets
             .iter_mut()
             .flatten()
@@ -55,23 +55,23 @@ impl Desk {
 
     /// Of a socket that is to be closed: what serves one more batch of it, if there may be one.
     #[inline]
-    pub(in crate::listen) fn last(&mut self, place: usize) -> Option<Option<Arc<House>>> {
+    pub(crate) fn last(&mut self, place: usize) -> Option<Option<Arc<House>>> {
         self.socket(place)?.last.as_mut().map(Last::house)
     }
 
     /// Whether a socket is read to its end.
-    pub(in crate::listen) fn is_closing(&self) -> bool {
+    pub(crate) fn is_closing(&self) -> bool {
         self.sockets.iter().flatten().any(|open| open.last.is_some())
     }
 
     /// Where the nth socket of an address is.
-    pub(in crate::listen) fn place_of(&self, address: SocketAddr, nth: usize) -> Option<usize> {
+    pub(crate) fn place_of(&self, address: SocketAddr, nth: usize) -> Option<usize> {
         let is_it = |open: &OpenSocket| open.address == address && open.nth == nth && open.last.is_none();
         self.sockets.iter().position(|open| open.as_ref().is_some_and(is_it))
     }
 
     /// Has the kernel give clients to so many sockets of this one's address, the first.
-    pub(in crate::listen) fn spread(&mut self, place: usize, over: usize) {
+    pub(crate) fn spread(&mut self, place: usize, over: usize) {
         let (now, running) = (self.now, self.running.clone());
         if let Some(open) = self.socket(place)
             && let Err(error) = open.socket.spread_over(over as u32)
@@ -81,7 +81,7 @@ impl Desk {
         }
     }
 
-    pub(in crate::listen) fn close(&mut self, place: usize, epoll: &Epoll) {
+    pub(crate) fn close(&mut self, place: usize, epoll: &Epoll) {
         if let Some(mut open) = self.sockets.get_mut(place).and_then(Option::take) {
             open.send(&self.running, self.now);
             let _ = epoll.remove(&open.socket);
@@ -89,7 +89,7 @@ impl Desk {
     }
 
     /// The listen sockets, for the loop that comes after this one.
-    pub(in crate::listen) fn into_sockets(self) -> Vec<OpenSocket> {
+    pub(crate) fn into_sockets(self) -> Vec<OpenSocket> {
         self.sockets.into_iter().flatten().collect()
     }
 }

@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::{Arc, LazyLock, Mutex};
@@ -14,16 +13,14 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use wire::{Flags, Name, RType};
 
-use super::Letter;
 use super::inbox::ASKS;
-use crate::cli::Flags as CommandLine;
-use crate::control::Server;
+use super::{BindError, Letter, Mailer, Ports, Running};
 use crate::mishap::{HALTED, SICK, turns};
-use crate::origin::Origin;
-use crate::running::Running;
+use configuration::{House, Shared};
+use forwarder::Streams;
+use node::Ours;
 use observe::paper::Paper;
 use observe::{Format, Logger};
-use refresher::Environment;
 
 const NOERROR: u8 = 0;
 const SERVFAIL: u8 = 2;
@@ -282,13 +279,10 @@ fn what_waits_at_an_address_that_a_reload_closes_is_answered_a_batch_in_each_tur
     }
     scene.wait("the worker's next turn", || turns(&probe) > before);
     let mut server = scene.server.take().unwrap();
-    scene.write("");
+    let corefile = scene.corefile("");
     let house = scene.running.house.load_full();
     thread::scope(|scope| {
-        let reload = scope.spawn(|| {
-            let next = server.begin_reload(None)();
-            server.finish_reload(next, None);
-        });
+        let reload = scope.spawn(|| server.reload(&corefile));
         scene.wait("the new house", || !Arc::ptr_eq(&house, &scene.running.house.load()));
         HALTED.lock().unwrap().retain(|halted| *halted != probe);
         for n in 0..batches * BATCH {
@@ -297,7 +291,6 @@ fn what_waits_at_an_address_that_a_reload_closes_is_answered_a_batch_in_each_tur
         reload.join().unwrap();
     });
     assert!(turns(&probe) - before >= batches as u64, "no turn takes more than one batch of it");
-    scene.wait("the line", || scene.logged("Reloading complete"));
     // Closed, once the reload is complete: the address is free.
     drop(UdpSocket::bind(closing).unwrap());
     assert_eq!(scene.ask("good.example"), Some(NOERROR));
@@ -344,8 +337,7 @@ struct Scene {
     at: SocketAddr,
     asked: Arc<Mutex<Vec<Vec<u8>>>>,
     paper: Paper,
-    dir: tempfile::TempDir,
-    corefile: String,
+    first: String,
     _fatal: mpsc::UnboundedReceiver<String>,
 }
 
@@ -363,32 +355,26 @@ impl Scene {
         let (fatal, fatal_messages) = mpsc::unbounded_channel();
         let paper = Paper::default();
         // The port is free, or somebody took it meanwhile.
-        let dir = tempfile::tempdir().unwrap();
-        let (at, corefile, server) = (0..10)
+        let (at, first, server) = (0..10)
             .find_map(|_| {
                 let at = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-                let corefile = format!(
+                let first = format!(
                     ".:{} {{\nbind {}\nmultisocket {workers}\nforward . {to} {{\nprefer_udp\n{properties}\n}}\n",
                     at.port(),
                     at.ip()
                 );
-                let file = dir.path().join("Corefile");
-                fs::write(&file, format!("{corefile}{directives}\n}}\n")).unwrap();
                 let logger = Logger::start(Format::Text, paper.clone()).unwrap();
-                let origin = Origin::File(file);
-                let start = clock::now();
-                let server =
-                    Server::start(&flags(), None, origin, RUNTIME.handle(), logger, fatal.clone(), start).ok()?;
-                Some((at, corefile, server))
+                let server = Server::start(&format!("{first}{directives}\n}}\n"), logger, fatal.clone()).ok()?;
+                Some((at, first, server))
             })
             .unwrap();
-        let running = server.running().clone();
-        Self { server: Some(server), running, at, asked, paper, dir, corefile, _fatal: fatal_messages }
+        let running = server.running.clone();
+        Self { server: Some(server), running, at, asked, paper, first, _fatal: fatal_messages }
     }
 
-    /// Writes the Corefile anew, with these directives.
-    fn write(&self, directives: &str) {
-        fs::write(self.dir.path().join("Corefile"), format!("{}{directives}\n}}\n", self.corefile)).unwrap();
+    /// Its Corefile with these directives.
+    fn corefile(&self, directives: &str) -> String {
+        format!("{}{directives}\n}}\n", self.first)
     }
 
     fn client(&self) -> UdpSocket {
@@ -448,6 +434,53 @@ impl Scene {
     }
 }
 
+/// What listens and its workers, without pages, files and signals.
+struct Server {
+    running: Arc<Running>,
+    ports: Ports,
+    workers: Vec<thread::JoinHandle<()>>,
+}
+
+impl Server {
+    fn start(
+        corefile: &str,
+        logger: Logger,
+        fatal: mpsc::UnboundedSender<String>,
+    ) -> Result<Self, BindError> {
+        let (handle, start) = (RUNTIME.handle(), clock::now());
+        let spec = scene::spec(corefile).unwrap();
+        let workers = configuration::sockets(&spec);
+        let (shared, _) = Shared::new(1 << 20, workers + 1, handle, logger.clone(), start);
+        let house = House::build(&spec, &shared, &|_| Ok(Vec::new())).unwrap();
+        let mailer = Mailer::new();
+        let streams = Streams::new(handle.clone(), mailer.clone());
+        let running = Arc::new(Running::new(house, shared, workers, streams, logger, fatal, start).unwrap());
+        mailer.serves(&running);
+        let mut ports = Ports::new(Ours::LinkLocal);
+        let house = running.house.load_full();
+        let bound = ports.bind(house.listeners.keys().copied(), house.sockets, workers, handle)?;
+        let workers = (0..workers).map(|index| crate::spawn(running.clone(), index).unwrap()).collect();
+        ports.open(bound, &running, handle);
+        running.settle(handle);
+        Ok(Self { running, ports, workers })
+    }
+
+    fn reload(&mut self, corefile: &str) {
+        let (handle, running) = (RUNTIME.handle(), &self.running);
+        let spec = scene::spec(corefile).unwrap();
+        let house = House::build(&spec, &running.shared, &|_| Ok(Vec::new())).unwrap();
+        let endpoints = house.listeners.keys().copied();
+        let bound = self.ports.bind(endpoints, house.sockets, self.workers.len(), handle).unwrap();
+        self.ports.swap(Arc::new(house), bound, running, handle);
+        running.settle(handle);
+    }
+
+    fn stop(mut self) {
+        self.ports.stop_accepting();
+        self.running.end(self.workers.drain(..), RUNTIME.handle());
+    }
+}
+
 /// The mock upstream: an address for every name, but those that begin with `silent`.
 fn answer(socket: &UdpSocket, asked: &Mutex<Vec<Vec<u8>>>) {
     let mut query = [0; 4096];
@@ -482,19 +515,6 @@ fn packet(name: &str) -> Vec<u8> {
     packet.extend_from_slice(&RType::A.0.to_be_bytes());
     packet.extend_from_slice(&[0, 1]);
     packet
-}
-
-fn flags() -> CommandLine {
-    CommandLine {
-        conf: None,
-        dns_port: 53,
-        pidfile: None,
-        quiet: true,
-        json: false,
-        cache_bytes: 1 << 20,
-        status: None,
-        environment: Environment::default(),
-    }
 }
 
 /// Servers of this process are not all stopped: what serves them must outlive every test.

@@ -4,6 +4,7 @@
 //! forwarder, then sees to upstream replies, letters from other threads and timers. It blocks, in epoll, only when every
 //! listen socket was empty.
 
+mod batch;
 mod pause;
 
 use std::collections::VecDeque;
@@ -16,24 +17,23 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use forwarder::{Forwarder, Limits};
-use sockets::{BATCH, Datagram, Epoll, Events, Interest, Outgoing, Peer, Received};
+use sockets::{BATCH, Epoll, Events, Interest, Received};
 use tokio::sync::mpsc;
-use wire::{Gate, HeldQuery, accept, accept_truncated};
+use wire::{HeldQuery, accept};
 
+use batch::Batch;
 use pause::Pause;
 
 use super::desk::Desk;
-use super::inbox::{A_TURN, Client, Letter, Waiter};
+use super::inbox::{A_TURN, Letter, Waiter};
 use super::socket::OpenSocket;
+use super::token::{INBOX, UPSTREAM};
 use crate::running::Running;
-use configuration::{House, Listener};
+use configuration::House;
 use observe::counters::Proto;
-use plugin::Moment;
-use plugin::Tables;
 use plugin::endpoint::Endpoint;
-use plugin::failure::Failure;
 use query::ServedZone;
-use query::serve::{self, Outcome, Room, Seen, Served};
+use query::serve::{self, Outcome, Seen};
 
 /// Starts the thread of worker `index`.
 ///
@@ -438,102 +438,6 @@ impl Worker {
 fn is_logged(zone: &ServedZone, outcome: &Outcome) -> bool {
     zone.block.log.is_some() || outcome.failure.is_some()
 }
-
-/// The datagrams that one call took from a listen socket, on their way to replies.
-struct Batch<'b, 'h> {
-    listener: &'h Listener,
-    received: &'b Received,
-    replies: &'b mut Outgoing,
-    outcomes: &'b mut [Outcome],
-    misses: &'b mut Vec<(HeldQuery, Waiter, Option<Duration>)>,
-    place: u16,
-    address: SocketAddr,
-    now: Instant,
-    writer: usize,
-    /// How many were begun.
-    begun: usize,
-}
-
-impl Batch<'_, '_> {
-    /// Answers what memory knows of those that were not begun.
-    fn serve(&mut self) {
-        let Self { listener, now, address, place, .. } = *self;
-        let (mut gate, mut tables) = (Gate::Drop, Tables::default());
-        let client = |datagram: &Datagram<'_>, replied| match replied {
-            true => Client::Nobody,
-            false => {
-                Client::Udp { socket: (place, address), peer: datagram.peer.address(), local: datagram.local }
-            }
-        };
-        let nobody = Peer::from(address);
-        let mut moment = Moment::new(now, &nobody, address, Proto::Udp, self.writer);
-        for index in self.begun..self.received.len() {
-            self.begun = index + 1;
-            let datagram = self.received.get(index);
-            let outcome = &mut self.outcomes[index];
-            outcome.counted = false;
-            // Nobody can be answered at port 0: such a source is forged.
-            if datagram.peer.port() == 0 {
-                continue;
-            }
-            moment.take_up(datagram.peer, datagram.local);
-            let Some(out) = self.replies.slot() else { break };
-            look_over(&mut gate, &datagram);
-            #[cfg(test)]
-            crate::mishap::packet(&gate);
-            match serve::serve(&listener.served, &gate, &moment, &mut tables, Room::Datagram, out, outcome) {
-                // Over UDP there is no transfer.
-                Served::Nothing | Served::Silence | Served::Stream(_) => {}
-                Served::Reply => self.replies.commit(datagram.peer, datagram.local),
-                Served::Ask { replied, asked } => {
-                    self.misses.push(Waiter::one(asked, client(&datagram, replied), now));
-                    if replied {
-                        self.replies.commit(datagram.peer, datagram.local);
-                    }
-                }
-                Served::Follow { replied, waits } => {
-                    self.misses.extend(Waiter::all(*waits, client(&datagram, replied), now));
-                    if replied {
-                        self.replies.commit(datagram.peer, datagram.local);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Answers the packet that was begun last with SERVFAIL, if it can be read.
-    #[cold]
-    fn fail(&mut self) {
-        let Some(last) = self.begun.checked_sub(1) else { return };
-        self.outcomes[last].counted = false;
-        let datagram = self.received.get(last);
-        let mut gate = Gate::Drop;
-        look_over(&mut gate, &datagram);
-        if let (Some(query), Some(out)) = (gate.query(), self.replies.slot()) {
-            serve::bare_reply(query, &Failure::Panic, out);
-            self.replies.commit(datagram.peer, datagram.local);
-        }
-    }
-}
-
-/// The gate, for a datagram.
-#[inline]
-fn look_over<'p>(gate: &mut Gate<'p>, datagram: &Datagram<'p>) {
-    if datagram.truncated {
-        *gate = accept_truncated(datagram.bytes);
-    } else {
-        gate.read(datagram.bytes);
-    }
-    #[cfg(test)]
-    if let Gate::Pass(query) = gate {
-        crate::mishap::at("gate", &query.name);
-    }
-}
-
-/// Epoll tokens: the inbox, upstream sockets by their place, listen sockets.
-pub(super) const INBOX: u64 = u64::MAX;
-pub(super) const UPSTREAM: u64 = 1 << 32;
-pub(super) const LISTEN: u64 = 1 << 33;
 
 /// Room for a client's datagram; what is longer is a format error.
 const CLIENT_BYTES: usize = 4096;

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 /// What a connection waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Waits {
+pub(crate) enum Waits {
     /// For us: its client is owed an answer.
     Busy,
     /// For its client's next query.
@@ -21,10 +21,10 @@ pub(super) enum Waits {
 }
 
 impl Waits {
-    pub(super) const ALL: [Self; 4] = [Self::Busy, Self::Idle, Self::Half, Self::Unread];
+    pub(crate) const ALL: [Self; 4] = [Self::Busy, Self::Idle, Self::Half, Self::Unread];
 
     /// As the metrics have it.
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Busy => "busy",
             Self::Idle => "idle",
@@ -35,10 +35,10 @@ impl Waits {
 }
 
 /// One connection's place.
-pub(super) struct Place {
-    pub(super) key: u64,
+pub(crate) struct Place {
+    pub(crate) key: u64,
     /// The client's.
-    pub(super) address: IpAddr,
+    pub(crate) address: IpAddr,
     budget: Arc<Budget>,
     /// What all connections of the address hold.
     of_address: Arc<AtomicUsize>,
@@ -67,7 +67,7 @@ struct Outbox {
 
 impl Place {
     /// The place of a connection that waits for its first message from `now` on: milliseconds since the start.
-    pub(super) fn new(
+    pub(crate) fn new(
         key: u64,
         address: IpAddr,
         now: u64,
@@ -92,18 +92,18 @@ impl Place {
     }
 
     /// What it waits for from now on, and since when.
-    pub(super) fn set_waits(&self, waits: Waits, since: u64) {
+    pub(crate) fn set_waits(&self, waits: Waits, since: u64) {
         self.waits.store(since << 2 | waits as u64, Relaxed);
     }
 
     /// What it waits for, and since when.
-    pub(super) fn waits(&self) -> (Waits, u64) {
+    pub(crate) fn waits(&self) -> (Waits, u64) {
         let waits = self.waits.load(Relaxed);
         (Waits::ALL[(waits & 3) as usize], waits >> 2)
     }
 
     /// Takes what the workers have for the client. Its octets are those of the task from now on, which counts them.
-    pub(super) fn take(&self, into: &mut Vec<u8>) {
+    pub(crate) fn take(&self, into: &mut Vec<u8>) {
         let mut outbox = self.outbox();
         if !outbox.octets.is_empty() {
             let octets = std::mem::take(&mut outbox.octets);
@@ -114,29 +114,29 @@ impl Place {
     }
 
     /// Whether there is nothing from workers, now or later.
-    pub(super) fn is_owed_nothing(&self) -> bool {
+    pub(crate) fn is_owed_nothing(&self) -> bool {
         // In this order: a worker puts the reply in before the query ends.
         self.in_flight() == 0 && self.outbox().octets.is_empty()
     }
 
     /// One more query goes to a worker.
-    pub(super) fn send_query(&self) {
+    pub(crate) fn send_query(&self) {
         self.in_flight.fetch_add(1, AcqRel);
     }
 
     /// A worker is done with a query.
-    pub(super) fn end_query(&self) {
+    pub(crate) fn end_query(&self) {
         self.in_flight.fetch_sub(1, AcqRel);
         self.wake.notify_one();
     }
 
     /// Queries that workers have.
-    pub(super) fn in_flight(&self) -> u32 {
+    pub(crate) fn in_flight(&self) -> u32 {
         self.in_flight.load(Acquire)
     }
 
     /// Counts the octets that its task holds; false where there is no room for them within so many of all connections.
-    pub(super) fn hold(&self, octets: usize, limit: usize) -> bool {
+    pub(crate) fn hold(&self, octets: usize, limit: usize) -> bool {
         let outbox = self.outbox();
         let before = self.of_task.load(Relaxed);
         if outbox.closed || (octets > before && !self.reserve(octets - before, limit)) {
@@ -149,22 +149,22 @@ impl Place {
     }
 
     /// Octets that its task holds, as it told.
-    pub(super) fn held_by_task(&self) -> usize {
+    pub(crate) fn held_by_task(&self) -> usize {
         self.of_task.load(Relaxed)
     }
 
     /// Octets that it makes us hold.
-    pub(super) fn held(&self) -> usize {
+    pub(crate) fn held(&self) -> usize {
         self.held_by_task() + self.of_outbox.load(Relaxed)
     }
 
     /// Whether the budget is nearly used up.
-    pub(super) fn is_short(&self) -> bool {
+    pub(crate) fn is_short(&self) -> bool {
         self.budget.is_short()
     }
 
     /// Ends the connection: its place, or what it holds, is needed, or there is no room for what it is owed.
-    pub(super) fn cut(&self) {
+    pub(crate) fn cut(&self) {
         self.end.store(CUT, Relaxed);
         let mut outbox = self.outbox();
         self.forget(&mut outbox);
@@ -178,18 +178,18 @@ impl Place {
     }
 
     /// Ends the connection, which is idle: the server stops.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         self.end.fetch_max(ENDS, Relaxed);
         self.wake.notify_one();
     }
 
     /// Whether it is to end.
-    pub(super) fn ends(&self) -> bool {
+    pub(crate) fn ends(&self) -> bool {
         self.end.load(Relaxed) == ENDS
     }
 
     /// The end, by its task: takes no more replies, and gives back what is held.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         let mut outbox = self.outbox();
         self.forget(&mut outbox);
         let held = self.of_task.swap(0, Relaxed);
@@ -206,18 +206,18 @@ impl Place {
     }
 
     /// Whether the connection is to end at once.
-    pub(super) fn is_cut(&self) -> bool {
+    pub(crate) fn is_cut(&self) -> bool {
         self.end.load(Relaxed) == CUT
     }
 
     /// Waits for [`Place::cut`], a reply or the end of a query in flight.
-    pub(super) async fn woken(&self) {
+    pub(crate) async fn woken(&self) {
         self.wake.notified().await;
     }
 
     /// Puts a reply in, its length in front; false where there is no room for it within so many of all connections. A
     /// connection that is gone loses it.
-    pub(super) fn push(&self, reply: &[u8], length: u16, limit: usize) -> bool {
+    pub(crate) fn push(&self, reply: &[u8], length: u16, limit: usize) -> bool {
         let mut outbox = self.outbox();
         if outbox.closed {
             return true;
@@ -257,7 +257,7 @@ impl Place {
 
 /// The octets that all connections may hold together.
 #[derive(Default)]
-pub(super) struct Budget {
+pub(crate) struct Budget {
     held: AtomicUsize,
     /// What of that belongs to connections that end.
     leaving: AtomicUsize,
@@ -265,12 +265,12 @@ pub(super) struct Budget {
 
 impl Budget {
     /// What is held.
-    pub(super) fn held(&self) -> usize {
+    pub(crate) fn held(&self) -> usize {
         self.held.load(Relaxed)
     }
 
     /// Whether somebody must give way before others find no room.
-    pub(super) fn is_short(&self) -> bool {
+    pub(crate) fn is_short(&self) -> bool {
         self.held().saturating_sub(self.leaving.load(Relaxed)) > BUDGET_BYTES / 4 * 3
     }
 
@@ -293,4 +293,4 @@ const CUT: u8 = 2;
 /// Octets that all TCP connections may hold together: of messages that have not come whole, and of replies that nobody has
 /// read. AKS gives a node's DNS 128 MiB, of which a full cache takes 64; clients that read need none of it for longer than
 /// a moment, since a reply is first given to the kernel.
-pub(super) const BUDGET_BYTES: usize = 8 << 20;
+pub(crate) const BUDGET_BYTES: usize = 8 << 20;

@@ -11,40 +11,40 @@ use crate::running::Running;
 use configuration::House;
 
 /// One listen socket with the replies that wait to leave by it.
-pub(super) struct OpenSocket {
+pub(crate) struct OpenSocket {
     /// As the configuration has it: without the interface that a link-local address was found on.
-    pub(super) address: SocketAddr,
+    pub(crate) address: SocketAddr,
     /// Its number among all workers' sockets of the address.
-    pub(super) nth: usize,
-    pub(super) socket: ListenSocket,
-    pub(super) replies: Outgoing,
+    pub(crate) nth: usize,
+    pub(crate) socket: ListenSocket,
+    pub(crate) replies: Outgoing,
     /// Counts the batches taken off it.
-    pub(super) taken: Arc<Takes>,
+    pub(crate) taken: Arc<Takes>,
     /// It is read to its end, a batch in each turn, and closed.
-    pub(super) last: Option<Last>,
+    pub(crate) last: Option<Last>,
     kernel_drops: u32,
     new_drops: u64,
 }
 
 /// What a socket that is to be closed may still bring, and the configuration that serves it.
-pub(super) struct Last {
+pub(crate) struct Last {
     batches: u32,
     house: Arc<House>,
 }
 
 impl OpenSocket {
-    pub(super) fn new(address: SocketAddr, nth: usize, socket: ListenSocket, taken: Arc<Takes>) -> Self {
+    pub(crate) fn new(address: SocketAddr, nth: usize, socket: ListenSocket, taken: Arc<Takes>) -> Self {
         let replies = Outgoing::new(BATCH, REPLY_BYTES, MOST_REPLY_BYTES);
         Self { address, nth, socket, replies, taken, last: None, kernel_drops: 0, new_drops: 0 }
     }
 
     /// Has it closed once it is read to its end.
-    pub(super) fn end(&mut self, house: &Arc<House>) {
+    pub(crate) fn end(&mut self, house: &Arc<House>) {
         self.last.get_or_insert_with(|| Last { batches: LAST_BATCHES, house: house.clone() });
     }
 
     /// Notes the kernel's counter of datagrams that found no room.
-    pub(super) fn note_kernel_drops(&mut self, counter: Option<u32>) {
+    pub(crate) fn note_kernel_drops(&mut self, counter: Option<u32>) {
         if let Some(counter) = counter {
             self.new_drops += u64::from(counter.wrapping_sub(self.kernel_drops));
             self.kernel_drops = counter;
@@ -52,7 +52,7 @@ impl OpenSocket {
     }
 
     /// Sends the batch; what the kernel does not take is dropped and counted, as the client will ask again.
-    pub(super) fn send(&mut self, running: &Running, now: Instant) {
+    pub(crate) fn send(&mut self, running: &Running, now: Instant) {
         if self.new_drops > 0 {
             running.kernel_drops.add_shared(std::mem::take(&mut self.new_drops));
         }
@@ -69,7 +69,7 @@ impl OpenSocket {
 
 impl Last {
     /// What serves one more batch; `None` where it brought as many as may be: a flood must not keep it open.
-    pub(super) fn house(&mut self) -> Option<Arc<House>> {
+    pub(crate) fn house(&mut self) -> Option<Arc<House>> {
         self.batches = self.batches.checked_sub(1)?;
         Some(self.house.clone())
     }

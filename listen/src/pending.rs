@@ -5,50 +5,48 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forwarder::Transport;
 
-use super::inbox::Client;
 use query::evaluation::{Asked, Found, Outer};
 
 /// A client's query that waits for what its answer needs.
-pub(super) struct Inner {
+pub(crate) struct Inner<C> {
     /// The query, and what is known so far.
     pub outer: Box<Outer>,
     /// Who gets the reply.
-    pub client: Client,
+    pub client: C,
 }
 
 /// One of the answers that a query waits for.
-pub struct Share {
-    of: Arc<Pending>,
+pub struct Share<C> {
+    of: Arc<Pending<C>>,
     /// Whether it is that of the client's own query.
     pub own: bool,
     came: bool,
 }
 
-struct Pending {
+struct Pending<C> {
     /// The client's.
     number: u128,
     transport: Transport,
-    state: Mutex<State>,
+    state: Mutex<State<C>>,
 }
 
-struct State {
+struct State<C> {
     /// How many have not come.
     waits: usize,
-    inner: Option<Inner>,
+    inner: Option<Inner<C>>,
 }
 
-impl Share {
-    /// One client for each of `asked`; all of them are `inner`.
-    pub(super) fn all(inner: Inner, asked: &[Asked<'_>]) -> Vec<Client> {
-        let (number, transport) = (inner.client.number(), inner.client.transport());
+impl<C> Share<C> {
+    /// One for each of `asked`; all of them are `inner`, whose client has this number and transport.
+    pub(crate) fn all(inner: Inner<C>, number: u128, transport: Transport, asked: &[Asked<'_>]) -> Vec<Self> {
         let state = Mutex::new(State { waits: asked.len(), inner: Some(inner) });
         let of = Arc::new(Pending { number, transport, state });
-        let share = |asked: &Asked<'_>| Client::Inner(Self { of: of.clone(), own: asked.own, came: false });
+        let share = |asked: &Asked<'_>| Self { of: of.clone(), own: asked.own, came: false };
         asked.iter().map(share).collect()
     }
 
     /// What it came to, and by which upstream; the query, if it was the last.
-    pub(super) fn came(mut self, found: Arc<Found>, upstream: Option<SocketAddr>) -> Option<Inner> {
+    pub(crate) fn came(mut self, found: Arc<Found>, upstream: Option<SocketAddr>) -> Option<Inner<C>> {
         self.came = true;
         let mut state = self.state();
         state.waits -= 1;
@@ -60,21 +58,21 @@ impl Share {
     }
 
     /// The client's address as a number.
-    pub(super) fn number(&self) -> u128 {
+    pub(crate) fn number(&self) -> u128 {
         self.of.number
     }
 
     /// The transport by which the client's query came in.
-    pub(super) fn transport(&self) -> Transport {
+    pub(crate) fn transport(&self) -> Transport {
         self.of.transport
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, State<C>> {
         self.of.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Share {
+impl<C> Drop for Share<C> {
     /// A worker that is lost with all that it held must not leave the others waiting.
     fn drop(&mut self) {
         if !self.came {
@@ -112,12 +110,11 @@ mod tests {
             assert!(evaluation.run(zone).is_err());
             let waits = evaluation.wait(zone).unwrap_or_else(|failure| panic!("{failure}"));
             let Waits { asked, outer } = *waits;
-            let inner = Inner { outer: outer.unwrap(), client: Client::Nobody };
-            let shares = Share::all(inner, &asked);
+            let inner = Inner { outer: outer.unwrap(), client: () };
+            let shares = Share::all(inner, 0, Transport::Udp, &asked);
             assert_eq!(shares.len(), 3);
             let mut ends = Vec::new();
-            for ((client, asked), lost) in shares.into_iter().zip(&asked).zip(lost) {
-                let Client::Inner(share) = client else { panic!("not a share") };
+            for ((share, asked), lost) in shares.into_iter().zip(&asked).zip(lost) {
                 let found = Found::new(asked.zone, &asked.query.query(), Err(Failure::Panic), false);
                 ends.push(if lost { None } else { share.came(found, None) });
             }

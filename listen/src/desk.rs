@@ -30,17 +30,17 @@ use query::pipeline::CacheRoom;
 use query::serve::{self, Outcome, Room, Seen};
 
 /// What a worker writes to.
-pub(super) struct Desk {
+pub(crate) struct Desk {
     index: usize,
     running: Arc<Running>,
     sockets: Vec<Option<OpenSocket>>,
-    pub(super) upstreams: Upstreams,
+    pub(crate) upstreams: Upstreams,
     /// What the forwarder must hear of when it is free again: errors of sockets, and of single queries on them.
     refused: Vec<(SocketId, Option<u16>, io::Error)>,
     /// Log lines.
-    pub(super) lines: LineRing,
+    pub(crate) lines: LineRing,
     /// The time of this turn.
-    pub(super) now: Instant,
+    pub(crate) now: Instant,
     /// A reply to a TCP client, before it is sent.
     scratch: Vec<u8>,
     /// The upstream whose answer, or failure, is told now.
@@ -50,7 +50,7 @@ pub(super) struct Desk {
 }
 
 impl Desk {
-    pub(super) fn new(running: Arc<Running>, index: usize) -> Self {
+    pub(crate) fn new(running: Arc<Running>, index: usize) -> Self {
         let lines = running.logger.ring(LOG_RING_BYTES);
         Self {
             index,
@@ -67,7 +67,7 @@ impl Desk {
     }
 
     /// Hands a miss to whoever has the same query in flight: this worker's forwarder, or another worker.
-    pub(super) fn ask(
+    pub(crate) fn ask(
         &mut self,
         forwarder: &mut Forwarder<Waiter>,
         now: Instant,
@@ -90,7 +90,7 @@ impl Desk {
     }
 
     /// Hands a miss to this worker's forwarder.
-    pub(super) fn ask_here(
+    pub(crate) fn ask_here(
         &mut self,
         forwarder: &mut Forwarder<Waiter>,
         now: Instant,
@@ -128,7 +128,7 @@ impl Desk {
     }
 
     /// Sends what has gathered for upstreams, and tells the forwarder what the network refused.
-    pub(super) fn flush(&mut self, epoll: &Epoll, forwarder: &mut Forwarder<Waiter>, now: Instant) {
+    pub(crate) fn flush(&mut self, epoll: &Epoll, forwarder: &mut Forwarder<Waiter>, now: Instant) {
         loop {
             // Each client's query begins a bounded number of these.
             while let Some((query, waiter, patience)) = self.inner.pop() {
@@ -150,14 +150,14 @@ impl Desk {
     }
 
     /// Sends what has gathered for clients.
-    pub(super) fn send_replies(&mut self, now: Instant) {
+    pub(crate) fn send_replies(&mut self, now: Instant) {
         for socket in self.sockets.iter_mut().flatten() {
             socket.send(&self.running, now);
         }
     }
 
     /// Tells everybody who waits in a forwarder that panicked, and forgets its sockets with what was to be sent on them.
-    pub(super) fn abandon(&mut self, broken: Forwarder<Waiter>, now: Instant) {
+    pub(crate) fn abandon(&mut self, broken: Forwarder<Waiter>, now: Instant) {
         self.upstreams = Upstreams::new();
         self.refused.clear();
         let running = self.running.clone();
@@ -317,7 +317,7 @@ impl Desk {
     }
 
     /// Goes on with a client's query, now that more is known of what its answer needs.
-    fn resume(&mut self, inner: Inner, started: Instant, now: Instant) {
+    fn resume(&mut self, inner: Inner<Client>, started: Instant, now: Instant) {
         let Inner { outer, client } = inner;
         let Outer { query: held, options, zone, route, found, asked, upstream, .. } = *outer;
         let (peer, server, proto) = match &client {

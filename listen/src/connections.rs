@@ -151,7 +151,7 @@ impl Connections {
 
     /// A place for one more connection, if need be that of another; `None` where nobody gives way. It waits for its first
     /// message from `now` on.
-    pub(super) fn enter(&self, peer: SocketAddr, now: u64) -> Option<Arc<Place>> {
+    pub(crate) fn enter(&self, peer: SocketAddr, now: u64) -> Option<Arc<Place>> {
         let is_own = |own: &AtomicU16| own.compare_exchange(peer.port(), 0, Relaxed, Relaxed).is_ok();
         if peer.port() != 0 && self.own.iter().any(is_own) {
             return Some(Arc::new(Place::new(OWN, peer.ip(), now, self.budget.clone(), Arc::default())));
@@ -168,13 +168,13 @@ impl Connections {
     }
 
     /// Gives a place back.
-    pub(super) fn leave(&self, place: &Place) {
+    pub(crate) fn leave(&self, place: &Place) {
         self.open().remove(place.key);
         self.left.notify_waiters();
     }
 
     /// Closes a connection whose client keeps us waiting: descriptors are short.
-    pub(super) fn make_room(&self) {
+    pub(crate) fn make_room(&self) {
         let mut open = self.open();
         let nobody = IpAddr::from([0; 4]);
         let victim = open.gives_way(nobody);
@@ -182,7 +182,7 @@ impl Connections {
     }
 
     /// Closes connections that hold octets until there is room again for those of others.
-    pub(super) fn relieve(&self) {
+    pub(crate) fn relieve(&self) {
         // What they hold comes back when their tasks see the end, and is counted as leaving until then.
         while self.budget.is_short() {
             let mut open = self.open();
@@ -196,7 +196,7 @@ impl Connections {
     /// Finds room for octets of this connection, which `fits` takes within so many of all. Where there is none, the
     /// address that holds most gives way, this connection at once if that is its own: false. What others hold until their
     /// tasks see the end is no reason to turn it away.
-    pub(super) fn find_room(&self, place: &Place, mut fits: impl FnMut(usize) -> bool) -> bool {
+    pub(crate) fn find_room(&self, place: &Place, mut fits: impl FnMut(usize) -> bool) -> bool {
         if fits(BUDGET_BYTES) {
             return true;
         }

@@ -92,7 +92,7 @@ impl Inbox {
     }
 
     /// A query that an upstream must answer. Gives back what finds no room, since so many of this client wait already.
-    pub(super) fn ask(
+    pub(crate) fn ask(
         &self,
         query: HeldQuery,
         waiter: Waiter,
@@ -119,18 +119,18 @@ impl Inbox {
     }
 
     /// Moves up to `most` letters to the end of `into`, and is read again at once where more wait.
-    pub(super) fn take(&self, into: &mut VecDeque<Letter>, most: usize) {
+    pub(crate) fn take(&self, into: &mut VecDeque<Letter>, most: usize) {
         self.letters.take(into, most);
     }
 
     /// How many queries wait.
     #[cfg(test)]
-    pub(super) fn asks(&self) -> u32 {
+    pub(crate) fn asks(&self) -> u32 {
         self.asks.taken()
     }
 
     /// What wakes the reader: it belongs into its epoll.
-    pub(super) fn waker(&self) -> &Waker {
+    pub(crate) fn waker(&self) -> &Waker {
         self.letters.waker()
     }
 }
@@ -149,11 +149,11 @@ impl Drop for AskPlace {
 
 /// Queries of one client that may wait in a worker's letter box, some 500 octets each, and a quarter more of all together:
 /// a worker does with as many in some milliseconds.
-pub(super) const ASKS: u32 = 4_096;
+pub(crate) const ASKS: u32 = 4_096;
 /// Octets of replies over TCP and TLS that may wait in a worker's letter box.
 const RESULT_OCTETS: usize = 2 << 20;
 /// Letters that a worker reads in one turn: its own clients must not wait for more.
-pub(super) const A_TURN: usize = 256;
+pub(crate) const A_TURN: usize = 256;
 
 /// One client of a query in flight; the query itself is kept once for all of them.
 pub struct Waiter {
@@ -176,7 +176,7 @@ impl Waiter {
     }
 
     /// Who waits for this: what to ask, and for how long.
-    pub(super) fn one(
+    pub(crate) fn one(
         asked: Asked<'_>,
         client: Client,
         started: Instant,
@@ -187,14 +187,18 @@ impl Waiter {
     }
 
     /// Who waits for inner lookups: what to ask, and for how long.
-    pub(super) fn all(
+    pub(crate) fn all(
         waits: Waits<'_>,
         client: Client,
         started: Instant,
     ) -> impl Iterator<Item = (HeldQuery, Self, Option<Duration>)> {
         let Waits { asked, outer } = waits;
         let mut clients = match outer {
-            Some(outer) => Share::all(Inner { outer, client }, &asked),
+            Some(outer) => {
+                let (number, transport) = (client.number(), client.transport());
+                let shares = Share::all(Inner { outer, client }, number, transport, &asked);
+                shares.into_iter().map(Client::Inner).collect()
+            }
             None => vec![client],
         };
         clients.reverse();
@@ -203,7 +207,7 @@ impl Waiter {
 
     /// Whom to tell, and of which query, that there is no room for this one; `None` where others are waited for, the last of
     /// which goes on.
-    pub(super) fn without_room(self, query: HeldQuery) -> Option<(HeldQuery, Client)> {
+    pub(crate) fn without_room(self, query: HeldQuery) -> Option<(HeldQuery, Client)> {
         match self.client {
             Client::Inner(share) => {
                 let failed = Found::new(&self.zone, &query.query(), Err(Failure::Overload), false);
@@ -235,12 +239,12 @@ pub enum Client {
     /// Nobody: a prefetch or the refresh of a stale answer.
     Nobody,
     /// A query of a client that needs this answer for its own.
-    Inner(Share),
+    Inner(Share<Self>),
 }
 
 impl Client {
     /// Its address as a number; 0 for nobody.
-    pub(super) fn number(&self) -> u128 {
+    pub(crate) fn number(&self) -> u128 {
         let bits = |peer: &SocketAddr| match peer.ip() {
             IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
             IpAddr::V6(ip) => ip.to_bits(),
@@ -254,7 +258,7 @@ impl Client {
     }
 
     /// The transport by which the query came in.
-    pub(super) fn transport(&self) -> Transport {
+    pub(crate) fn transport(&self) -> Transport {
         match self {
             Self::Stream(_) => Transport::Tcp,
             Self::Udp { .. } | Self::Nobody => Transport::Udp,

@@ -166,8 +166,24 @@ impl Ports {
         }
     }
 
+    /// Serves another configuration, whose endpoints are bound, and gives back the one that served.
+    pub fn swap(
+        &mut self,
+        house: Arc<House>,
+        bound: Bound,
+        running: &Arc<Running>,
+        handle: &Handle,
+    ) -> Arc<House> {
+        let old = running.house.load_full();
+        // Told before the swap: whoever sees the new house finds there what is to become of a socket that it does not know.
+        self.close_others(|endpoint| house.listeners.contains_key(endpoint), &old, running);
+        running.house.store(house);
+        self.open(bound, running, handle);
+        old
+    }
+
     /// Closes every endpoint that `keep` does not name; what waits there is served by `old`.
-    pub fn close_others(&mut self, keep: impl Fn(&Endpoint) -> bool, old: &Arc<House>, running: &Running) {
+    fn close_others(&mut self, keep: impl Fn(&Endpoint) -> bool, old: &Arc<House>, running: &Running) {
         self.listeners.retain(|endpoint, task| {
             let stays = keep(endpoint);
             if !stays {

@@ -10,7 +10,7 @@ use rustls::unbuffered::{
 };
 
 /// One connection's TLS.
-pub(super) struct Tls {
+pub(crate) struct Tls {
     connection: UnbufferedServerConnection,
     /// Records, or messages of the handshake, that have not come whole.
     came: Vec<u8>,
@@ -31,17 +31,17 @@ enum Progress {
 
 /// The client broke the protocol, or is not let in; what it is told was written.
 #[derive(Debug)]
-pub(super) struct Broken;
+pub(crate) struct Broken;
 
 impl Tls {
-    pub(super) fn new(config: Arc<ServerConfig>) -> Result<Self, Broken> {
+    pub(crate) fn new(config: Arc<ServerConfig>) -> Result<Self, Broken> {
         let connection = UnbufferedServerConnection::new(config).map_err(|_| Broken)?;
         Ok(Self { connection, came: Vec::new(), progress: Progress::New, certificates: 0 })
     }
 
     /// Takes octets of the socket. What the client says goes to the end of `plain`, what TLS itself has to say to the end of
     /// `out`.
-    pub(super) fn open(
+    pub(crate) fn open(
         &mut self,
         octets: &[u8],
         plain: &mut Vec<u8>,
@@ -110,12 +110,12 @@ impl Tls {
     }
 
     /// Encrypts what the client is told, to the end of `out`.
-    pub(super) fn seal(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
+    pub(crate) fn seal(&mut self, plain: &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
         self.write(out, |traffic, room| traffic.encrypt(plain, room))
     }
 
     /// Tells the client that nothing more comes.
-    pub(super) fn close(&mut self, out: &mut Vec<u8>) -> Result<(), Broken> {
+    pub(crate) fn close(&mut self, out: &mut Vec<u8>) -> Result<(), Broken> {
         self.write(out, |traffic, room| traffic.queue_close_notify(room))
     }
 
@@ -156,27 +156,27 @@ impl Tls {
     }
 
     /// Whether the client has begun to speak and messages cannot be exchanged yet.
-    pub(super) fn is_in_handshake(&self) -> bool {
+    pub(crate) fn is_in_handshake(&self) -> bool {
         self.progress == Progress::Handshake
     }
 
     /// Whether messages cannot be exchanged yet.
-    pub(super) fn is_new(&self) -> bool {
+    pub(crate) fn is_new(&self) -> bool {
         matches!(self.progress, Progress::New | Progress::Handshake)
     }
 
     /// Whether part of a record has come.
-    pub(super) fn is_half(&self) -> bool {
+    pub(crate) fn is_half(&self) -> bool {
         self.is_in_handshake() || !self.came.is_empty()
     }
 
     /// Whether the client sends no more.
-    pub(super) fn is_finished(&self) -> bool {
+    pub(crate) fn is_finished(&self) -> bool {
         self.progress == Progress::Finished
     }
 
     /// Octets that the client makes us hold, beside what every connection has.
-    pub(super) fn held(&self) -> usize {
+    pub(crate) fn held(&self) -> usize {
         self.came.capacity() + self.certificates
     }
 }

@@ -19,7 +19,7 @@ pub struct StreamReply {
 
 impl StreamReply {
     /// One more query in flight.
-    pub(super) fn new(
+    pub(crate) fn new(
         connections: &Arc<Connections>,
         place: &Arc<Place>,
         peer: SocketAddr,
@@ -31,7 +31,7 @@ impl StreamReply {
 
     /// Sends a reply, its length in front. A connection that is gone loses it; where octets run out, the connection that
     /// gives way may be its own.
-    pub(super) fn send(&self, reply: &[u8]) {
+    pub(crate) fn send(&self, reply: &[u8]) {
         if let Ok(length) = u16::try_from(reply.len()) {
             self.connections.find_room(&self.place, |limit| self.place.push(reply, length, limit));
         }

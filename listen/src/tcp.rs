@@ -22,7 +22,7 @@ use plugins::timeouts::TimeoutsSpec;
 use transfer::Transfer;
 
 /// One client's connection.
-pub(super) struct Connection {
+pub(crate) struct Connection {
     /// Where it came in.
     endpoint: Endpoint,
     /// The address the client asked.
@@ -81,7 +81,7 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    pub(super) fn new(
+    pub(crate) fn new(
         endpoint: Endpoint,
         local: SocketAddr,
         peer: SocketAddr,
@@ -111,7 +111,7 @@ impl Connection {
         }
     }
 
-    pub(super) async fn serve(mut self) {
+    pub(crate) async fn serve(mut self) {
         // Replies are small and must not wait for each other's ACK.
         let _ = self.stream.set_nodelay(true);
         let limits = match self.running.house.load().listeners.get(&self.endpoint) {

@@ -3,13 +3,13 @@
 use std::cell::RefCell;
 
 /// What one thread needs for as long as a turn of one connection takes.
-pub(super) struct Scratch {
-    pub(super) came: Box<[u8]>,
+pub(crate) struct Scratch {
+    pub(crate) came: Box<[u8]>,
     /// What came, decrypted, and what leaves, encrypted.
-    pub(super) plain: Vec<u8>,
-    pub(super) sealed: Vec<u8>,
-    pub(super) reply: Vec<u8>,
-    pub(super) replies: Vec<u8>,
+    pub(crate) plain: Vec<u8>,
+    pub(crate) sealed: Vec<u8>,
+    pub(crate) reply: Vec<u8>,
+    pub(crate) replies: Vec<u8>,
 }
 
 impl Scratch {
@@ -22,7 +22,7 @@ impl Scratch {
     }
 
     /// Gives back what replies of uncommon size have made it.
-    pub(super) fn shrink(&mut self) {
+    pub(crate) fn shrink(&mut self) {
         self.replies.clear();
         self.replies.shrink_to(4 * TOGETHER);
         self.sealed.clear();
@@ -31,7 +31,7 @@ impl Scratch {
 }
 
 thread_local! {
-    pub(super) static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch {
+    pub(crate) static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch {
         came: vec![0; 8192].into(),
         plain: Vec::new(),
         sealed: Vec::new(),
@@ -41,4 +41,4 @@ thread_local! {
 }
 
 /// Octets of replies that leave together; while the kernel does not take them, nothing more is read.
-pub(super) const TOGETHER: usize = 16 * 1024;
+pub(crate) const TOGETHER: usize = 16 * 1024;

@@ -7,11 +7,11 @@ use forwarder::{SocketId, Upstream};
 use rand::rngs::ThreadRng;
 use sockets::{Epoll, Interest, Received, UpstreamSocket};
 
-use super::worker::UPSTREAM;
+use super::token::UPSTREAM;
 use node::SourcePorts;
 
 /// Sockets by the forwarder's ids, and one batch of queries.
-pub(super) struct Upstreams {
+pub(crate) struct Upstreams {
     sockets: Vec<Option<(SocketId, UpstreamSocket)>>,
     /// Sockets opened since the last flush: epoll is told then.
     opened: Vec<SocketId>,
@@ -27,7 +27,7 @@ struct Queued {
 }
 
 impl Upstreams {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             sockets: Vec::new(),
             opened: Vec::new(),
@@ -38,7 +38,7 @@ impl Upstreams {
     }
 
     /// Connects a socket to `upstream` from one of `ports` that nobody can guess, and tells its own address.
-    pub(super) fn open(
+    pub(crate) fn open(
         &mut self,
         id: SocketId,
         upstream: &Upstream,
@@ -57,21 +57,21 @@ impl Upstreams {
     }
 
     /// Closes a socket; the kernel forgets it for epoll, too.
-    pub(super) fn close(&mut self, id: SocketId) {
+    pub(crate) fn close(&mut self, id: SocketId) {
         if let Some(place) = self.sockets.get_mut(id.index()) {
             place.take_if(|(open, _)| *open == id);
         }
     }
 
     /// Puts a query into the next batch.
-    pub(super) fn queue(&mut self, socket: SocketId, query: &[u8]) {
+    pub(crate) fn queue(&mut self, socket: SocketId, query: &[u8]) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(query);
         self.queue.push(Queued { socket, start, end: self.bytes.len() });
     }
 
     /// Takes what has arrived on the socket at `place`.
-    pub(super) fn receive(
+    pub(crate) fn receive(
         &self,
         place: usize,
         batch: &mut Received,
@@ -82,7 +82,7 @@ impl Upstreams {
 
     /// Registers new sockets and sends every queued query, those of one socket in one call; `failed` is told what the
     /// network refused, and with its id each query that did not leave.
-    pub(super) fn flush(&mut self, epoll: &Epoll, mut failed: impl FnMut(SocketId, Option<u16>, io::Error)) {
+    pub(crate) fn flush(&mut self, epoll: &Epoll, mut failed: impl FnMut(SocketId, Option<u16>, io::Error)) {
         for id in self.opened.drain(..) {
             if let Some(Some((open, socket))) = self.sockets.get(id.index())
                 && *open == id

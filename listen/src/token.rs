@@ -1,0 +1,8 @@
+//! Epoll tokens.
+
+/// The inbox.
+pub(crate) const INBOX: u64 = u64::MAX;
+/// An upstream's socket, by its place.
+pub(crate) const UPSTREAM: u64 = 1 << 32;
+/// A listen socket, by its place.
+pub(crate) const LISTEN: u64 = 1 << 33;

@@ -1,0 +1,105 @@
+//! One batch of datagrams, from packets to replies.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use configuration::Listener;
+use observe::counters::Proto;
+use plugin::failure::Failure;
+use plugin::{Moment, Tables};
+use query::serve::{self, Outcome, Room, Served};
+use sockets::{Datagram, Outgoing, Peer, Received};
+use wire::{Gate, HeldQuery, accept_truncated};
+
+use crate::inbox::{Client, Waiter};
+
+/// The datagrams that one call took from a listen socket, on their way to replies.
+pub(super) struct Batch<'b, 'h> {
+    pub(super) listener: &'h Listener,
+    pub(super) received: &'b Received,
+    pub(super) replies: &'b mut Outgoing,
+    pub(super) outcomes: &'b mut [Outcome],
+    pub(super) misses: &'b mut Vec<(HeldQuery, Waiter, Option<Duration>)>,
+    pub(super) place: u16,
+    pub(super) address: SocketAddr,
+    pub(super) now: Instant,
+    pub(super) writer: usize,
+    /// How many were begun.
+    pub(super) begun: usize,
+}
+
+impl Batch<'_, '_> {
+    /// Answers what memory knows of those that were not begun.
+    pub(super) fn serve(&mut self) {
+        let Self { listener, now, address, place, .. } = *self;
+        let (mut gate, mut tables) = (Gate::Drop, Tables::default());
+        let client = |datagram: &Datagram<'_>, replied| match replied {
+            true => Client::Nobody,
+            false => {
+                Client::Udp { socket: (place, address), peer: datagram.peer.address(), local: datagram.local }
+            }
+        };
+        let nobody = Peer::from(address);
+        let mut moment = Moment::new(now, &nobody, address, Proto::Udp, self.writer);
+        for index in self.begun..self.received.len() {
+            self.begun = index + 1;
+            let datagram = self.received.get(index);
+            let outcome = &mut self.outcomes[index];
+            outcome.counted = false;
+            // Nobody can be answered at port 0: such a source is forged.
+            if datagram.peer.port() == 0 {
+                continue;
+            }
+            moment.take_up(datagram.peer, datagram.local);
+            let Some(out) = self.replies.slot() else { break };
+            look_over(&mut gate, &datagram);
+            #[cfg(test)]
+            crate::mishap::packet(&gate);
+            match serve::serve(&listener.served, &gate, &moment, &mut tables, Room::Datagram, out, outcome) {
+                // Over UDP there is no transfer.
+                Served::Nothing | Served::Silence | Served::Stream(_) => {}
+                Served::Reply => self.replies.commit(datagram.peer, datagram.local),
+                Served::Ask { replied, asked } => {
+                    self.misses.push(Waiter::one(asked, client(&datagram, replied), now));
+                    if replied {
+                        self.replies.commit(datagram.peer, datagram.local);
+                    }
+                }
+                Served::Follow { replied, waits } => {
+                    self.misses.extend(Waiter::all(*waits, client(&datagram, replied), now));
+                    if replied {
+                        self.replies.commit(datagram.peer, datagram.local);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Answers the packet that was begun last with SERVFAIL, if it can be read.
+    #[cold]
+    pub(super) fn fail(&mut self) {
+        let Some(last) = self.begun.checked_sub(1) else { return };
+        self.outcomes[last].counted = false;
+        let datagram = self.received.get(last);
+        let mut gate = Gate::Drop;
+        look_over(&mut gate, &datagram);
+        if let (Some(query), Some(out)) = (gate.query(), self.replies.slot()) {
+            serve::bare_reply(query, &Failure::Panic, out);
+            self.replies.commit(datagram.peer, datagram.local);
+        }
+    }
+}
+
+/// The gate, for a datagram.
+#[inline]
+fn look_over<'p>(gate: &mut Gate<'p>, datagram: &Datagram<'p>) {
+    if datagram.truncated {
+        *gate = accept_truncated(datagram.bytes);
+    } else {
+        gate.read(datagram.bytes);
+    }
+    #[cfg(test)]
+    if let Gate::Pass(query) = gate {
+        crate::mishap::at("gate", &query.name);
+    }
+}
