@@ -12,8 +12,7 @@ use gotemplate::{Fields, List, Map, Schema, Value};
 use regex::{Captures, Regex};
 use wire::{Class, Flags, Name, Query, RType, Rcode, Reply, Section};
 
-use crate::text::NameText;
-use crate::zonetext;
+use crate::{text::NameText, zonetext};
 pub use expression::{Expression, ExpressionError, Facts, is_free};
 use observe::counters::{Counter, PerThread, Proto, Tally};
 use observe::{Families, names};
