@@ -96,7 +96,8 @@ impl ListenSocket {
 
     /// Has the kernel give clients to the first `count` sockets of this address, in the order in which they were bound, at
     /// random. What waits in the others can still be taken, and they can still send. Whoever is bound later is given
-    /// nothing before this is called again; the order stays while none of the first is closed.
+    /// nothing before this is called again; the order stays while none of the first is closed. A kernel that cannot do it
+    /// spreads them by its own hash, over all.
     ///
     /// # Errors
     /// `InvalidInput` while the address has had one socket alone, and what the kernel says else.
@@ -120,7 +121,10 @@ impl ListenSocket {
                 size_of_val(&program) as libc::socklen_t,
             )
         };
-        if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        match done {
+            0 => Ok(()),
+            _ => known(Err(io::Error::last_os_error())),
+        }
     }
 
     /// Takes the datagrams that wait, at most a batch, without blocking. `Ok(0)`: none waits. Allocates nothing.
@@ -142,7 +146,7 @@ impl ListenSocket {
         let local_addr = socket.local_addr()?.as_socket().filter(|addr| addr.port() != 0);
         let local_addr = local_addr.ok_or(io::ErrorKind::InvalidInput)?;
         set_receive_buffer(&socket, options.receive_buffer_bytes)?;
-        set_option(&socket, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1)?;
+        known(set_option(&socket, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1))?;
         // Only a wildcard needs to be told where a datagram went: elsewhere the bound address is the answer.
         match local_addr {
             SocketAddr::V4(addr) if addr.ip().is_unspecified() => {
@@ -225,6 +229,12 @@ pub(crate) fn set_option(
         )
     };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Whatever came of an option, unless the kernel (or a sandbox in its place) does not know it: counting what it drops and
+/// choosing among sockets at random are wanted, not needed.
+fn known(done: io::Result<()>) -> io::Result<()> {
+    done.or_else(|error| if error.raw_os_error() == Some(libc::ENOPROTOOPT) { Ok(()) } else { Err(error) })
 }
 
 fn new_socket(addr: SocketAddr, kind: Type, protocol: Protocol) -> io::Result<Socket> {

@@ -147,6 +147,33 @@ fn the_image_has_one_layer_with_one_program_that_serves() {
     });
 }
 
+/// `LOCALDNS_ARM64` names the binary; it runs under qemu where the processor is another one.
+#[test]
+fn the_arm64_binary_answers_over_udp_and_tcp() {
+    isolated(|| {
+        let test = "the_arm64_binary_answers_over_udp_and_tcp";
+        let Some(binary) = std::env::var_os("LOCALDNS_ARM64") else {
+            return skip(test, "LOCALDNS_ARM64 does not say where `deploy/build-static aarch64` put it");
+        };
+        if !tool(test, "qemu-aarch64") {
+            return;
+        }
+        let place = tempdir();
+        let corefile = place.path().join("Corefile");
+        let text = ".:53 {\nbind 127.0.0.1\nhosts {\n192.0.2.1 a.example\n}\n}\n";
+        fs::write(&corefile, text).expect("the directory is ours");
+        let mut server = Command::new("qemu-aarch64");
+        server.arg(binary).arg("-conf").arg(&corefile).stdout(Stdio::null());
+        let _server = Killed(server.spawn().expect("qemu is there"));
+        let at: SocketAddr = "127.0.0.1:53".parse().expect("it is an address");
+        eventually("an answer", PATIENCE, || {
+            let reply = Ask::new("a.example", "A").timeout(Duration::from_millis(500)).try_of(at).ok()?;
+            (reply.short() == ["192.0.2.1"]).then_some(())
+        });
+        assert_eq!(Ask::new("a.example", "A").tcp().of(at).short(), ["192.0.2.1"]);
+    });
+}
+
 /// Where the packages are, if anywhere.
 fn packages(test: &str) -> Option<PathBuf> {
     let packages = std::env::var_os("LOCALDNS_PACKAGES").map(PathBuf::from);
