@@ -34,6 +34,7 @@ pub(crate) struct Desk {
     index: usize,
     running: Arc<Running>,
     sockets: Vec<Option<OpenSocket>>,
+    parked: bool,
     pub(crate) upstreams: Upstreams,
     /// What the forwarder must hear of when it is free again: errors of sockets, and of single queries on them.
     refused: Vec<(SocketId, Option<u16>, io::Error)>,
@@ -56,6 +57,7 @@ impl Desk {
             index,
             running,
             sockets: Vec::new(),
+            parked: false,
             upstreams: Upstreams::new(),
             refused: Vec::new(),
             lines,

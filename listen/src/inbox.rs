@@ -66,6 +66,8 @@ pub enum Letter {
     Close(SocketAddr, Arc<House>),
     /// A round trip: the sender is dropped once every letter before this one is done, and what that closes is closed.
     Mark(mpsc::Sender<()>),
+    /// Whether listen sockets are left to another process, unread. They stay open, to send by.
+    Park(bool),
     /// The end.
     Stop,
 }

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use handover::{Inherited, Place, Shelf};
 use node::{Ours, Transport, holder_of};
 use rustix::io::Errno;
 use sockets::{ListenOptions, ListenSocket};
@@ -65,6 +67,10 @@ pub struct Ports {
     added: BTreeMap<Endpoint, Added>,
     /// Which are ours to add.
     ours: Ours,
+    /// What an earlier process left; what no endpoint of the first configuration takes is closed then.
+    inherited: Inherited,
+    /// What the next one is left.
+    shelf: Shelf,
 }
 
 /// An address that is put back when somebody takes it away.
@@ -88,14 +94,23 @@ struct BoundEndpoint {
     endpoint: Endpoint,
     /// None where nobody asks over UDP.
     sockets: Vec<ListenSocket>,
+    /// How many of them an earlier process bound, and clients are given to until it is opened.
+    inherited: usize,
     listener: std::net::TcpListener,
     added: Option<Added>,
 }
 
 impl Ports {
-    /// Nothing is bound yet.
-    pub fn new(ours: Ours) -> Self {
-        Self { sockets: 0, listeners: BTreeMap::new(), added: BTreeMap::new(), ours }
+    /// Nothing is bound yet, but what an earlier process left.
+    pub fn new(ours: Ours, inherited: Inherited) -> Self {
+        Self {
+            sockets: 0,
+            listeners: BTreeMap::new(),
+            added: BTreeMap::new(),
+            ours,
+            inherited,
+            shelf: Shelf::new(),
+        }
     }
 
     /// Binds what `endpoints` has and this does not: UDP `sockets` times, TCP once.
@@ -103,7 +118,7 @@ impl Ports {
     /// # Errors
     /// The first endpoint that cannot be bound; then nothing new is bound.
     pub fn bind(
-        &self,
+        &mut self,
         endpoints: impl Iterator<Item = Endpoint>,
         sockets: usize,
         workers: usize,
@@ -128,7 +143,8 @@ impl Ports {
             }
             let own = self.listeners.keys().copied().chain(new.iter().map(|bound| bound.endpoint));
             let beside = own.into_iter().any(|own| overlap(own.address, address));
-            match bind_one(endpoint, sockets, workers, beside, self.ours, handle) {
+            let wanted = Wanted { endpoint, count: sockets, workers, beside };
+            match bind_one(wanted, self.ours, &mut self.inherited, handle) {
                 Ok(bound) => new.push(bound),
                 // A machine without IPv6 serves IPv4 alone; an address asked for by name must be there.
                 Err(BindError::Other { error, .. })
@@ -143,6 +159,7 @@ impl Ports {
     pub fn open(&mut self, bound: Bound, running: &Arc<Running>, handle: &Handle) {
         let post = |nth: usize, letter| running.inboxes[nth % running.inboxes.len()].post(letter);
         for (address, nth, socket) in bound.more {
+            self.keep(Place::Udp(node::with_link(address), nth), &socket, running);
             post(nth, Letter::Open(address, nth, socket));
         }
         let before = std::mem::replace(&mut self.sockets, bound.sockets);
@@ -151,15 +168,29 @@ impl Ports {
         {
             post(0, Letter::Spread(address, keep));
             for nth in keep.max(running.inboxes.len())..before {
+                self.shelf.take_away(Place::Udp(node::with_link(address), nth));
                 post(nth, Letter::Fewer { address, nth, keep });
             }
         }
-        for BoundEndpoint { endpoint, sockets, listener, added } in bound.new {
+        for BoundEndpoint { endpoint, sockets, inherited, listener, added } in bound.new {
             if let Some(added) = added {
                 self.added.insert(endpoint, added);
             }
+            let (address, bound) = (endpoint.address, node::with_link(endpoint.address));
+            let most = keep.max(running.inboxes.len());
+            self.keep(Place::Tcp(bound), &listener, running);
             for (nth, socket) in sockets.into_iter().enumerate() {
-                post(nth, Letter::Open(endpoint.address, nth, socket));
+                if nth < most {
+                    self.keep(Place::Udp(bound, nth), &socket, running);
+                }
+                post(nth, Letter::Open(address, nth, socket));
+                // More than we have workers: read to their ends.
+                if nth >= most {
+                    post(nth, Letter::Fewer { address, nth, keep });
+                }
+            }
+            if inherited > 0 && inherited != keep {
+                post(0, Letter::Spread(address, keep));
             }
             let task = handle.spawn(accept::accept(listener, endpoint, running.clone()));
             self.listeners.insert(endpoint, task);
@@ -187,6 +218,7 @@ impl Ports {
         self.listeners.retain(|endpoint, task| {
             let stays = keep(endpoint);
             if !stays {
+                self.shelf.clear(node::with_link(endpoint.address));
                 close(*endpoint, task, old, running);
             }
             stays
@@ -228,7 +260,8 @@ impl Ports {
             let text = format!("{} was taken from this machine; it is back, on {link}", address.ip());
             running.logger.warning(None, &text);
             if scope_id(node::with_link(address)) != added.scope_id {
-                match bind_one(*endpoint, self.sockets, workers, false, self.ours, handle) {
+                let wanted = Wanted { endpoint: *endpoint, count: self.sockets, workers, beside: false };
+                match bind_one(wanted, self.ours, &mut Inherited::default(), handle) {
                     Ok(bound) => anew.push(bound),
                     Err(error) => running.logger.error(None, &error.to_string()),
                 }
@@ -236,6 +269,7 @@ impl Ports {
         }
         for bound in anew {
             if let Some(task) = self.listeners.remove(&bound.endpoint) {
+                self.shelf.clear(node::with_link(bound.endpoint.address));
                 close(bound.endpoint, &task, &running.house.load_full(), running);
             }
             let bound = Bound { new: vec![bound], sockets: self.sockets, more: Vec::new() };
@@ -267,6 +301,28 @@ impl Ports {
         self.ours
     }
 
+    /// Has the service manager keep the sockets for its next process, and nothing else.
+    pub fn offer(&mut self, notifier: &node::Notifier) {
+        self.shelf.offer(std::mem::take(&mut self.inherited), notifier);
+    }
+
+    /// Has the service manager keep nothing.
+    pub fn withdraw(&mut self, notifier: &node::Notifier) {
+        handover::forget(std::mem::take(&mut self.inherited), notifier);
+    }
+
+    /// Whether the next process gets the sockets, and what waits in them.
+    pub fn are_left(&self) -> bool {
+        self.shelf.is_offered()
+    }
+
+    /// Keeps a copy of a socket for the next process. Where there is no room for one, that binds its own.
+    fn keep(&mut self, place: Place, socket: &impl AsFd, running: &Running) {
+        if let Err(error) = self.shelf.put(place, socket) {
+            running.logger.warning(None, &format!("a restart will lose what waits in a socket: {error}"));
+        }
+    }
+
     /// Takes no more TCP connections; those that are open go on.
     pub fn stop_accepting(&mut self) {
         for task in self.listeners.values() {
@@ -275,59 +331,80 @@ impl Ports {
     }
 }
 
-/// Binds an endpoint; of its UDP sockets each worker has one at least to send by, and clients' queries go to `count` of
-/// them.
-fn bind_one(
+/// An endpoint to be bound. Of its UDP sockets each worker has one at least to send by, and clients' queries go to `count`
+/// of them.
+#[derive(Clone, Copy)]
+struct Wanted {
     endpoint: Endpoint,
     count: usize,
     workers: usize,
+    /// Whether another of ours overlaps it.
     beside: bool,
+}
+
+/// Binds an endpoint, or takes over what an earlier process bound.
+fn bind_one(
+    wanted: Wanted,
     whose: Ours,
+    inherited: &mut Inherited,
     handle: &Handle,
 ) -> Result<BoundEndpoint, BindError> {
-    let address = endpoint.address;
-    let bind = || bind_sockets(endpoint, count, workers, beside);
+    let address = wanted.endpoint.address;
     let mut ours = whose.includes(address.ip()) && node::link_of(address.ip()).as_deref() == Some(node::LINK);
-    let (sockets, listener) = match bind() {
+    let mut bound = match bind_sockets(wanted, inherited) {
         Err((_, error)) if is_absent(address, &error) => {
             let added = handle.block_on(add(address, whose));
             let added = added.map_err(|error| BindError::Absent { address, error })?;
             ours |= matches!(added, node::Added::AddedTo { .. });
-            bind()
+            bind_sockets(wanted, inherited)
         }
         result => result,
     }
     .map_err(|(transport, error)| explain(address, transport, error))?;
     let scope_id = scope_id(node::with_link(address));
-    Ok(BoundEndpoint { endpoint, sockets, listener, added: ours.then_some(Added { scope_id, told: false }) })
+    bound.added = ours.then_some(Added { scope_id, told: false });
+    Ok(bound)
 }
 
-fn bind_sockets(
-    endpoint: Endpoint,
-    count: usize,
-    workers: usize,
-    beside: bool,
-) -> Result<(Vec<ListenSocket>, std::net::TcpListener), (Transport, io::Error)> {
+fn bind_sockets(wanted: Wanted, left: &mut Inherited) -> Result<BoundEndpoint, (Transport, io::Error)> {
+    let Wanted { endpoint, count, workers, beside } = wanted;
     let (address, options) = (node::with_link(endpoint.address), ListenOptions::default());
-    let mut sockets = Vec::new();
+    let (mut sockets, mut inherited) = (Vec::new(), 0);
     if has_udp(endpoint) {
         let bind = if beside { ListenSocket::bind_beside } else { ListenSocket::bind_first };
         let udp = |error| (Transport::Udp, error);
-        sockets.push(bind(address, &options).map_err(udp)?);
-        for _ in 1..count.max(workers) {
-            sockets.push(sockets[0].bind_sibling().map_err(udp)?);
+        for descriptor in left.udp(address) {
+            sockets.push(ListenSocket::from_owned_fd(descriptor, &options).map_err(udp)?);
         }
-        if count < workers {
+        inherited = sockets.len();
+        if sockets.is_empty() {
+            sockets.push(bind(address, &options).map_err(udp)?);
+        }
+        while sockets.len() < count.max(workers) {
+            sockets.push(sockets[0].bind_sibling().map_err(udp)?);
+            if inherited > 0 {
+                // Nobody reads it yet.
+                sockets[0].spread_over(inherited as u32).map_err(udp)?;
+            }
+        }
+        if count == inherited && count == sockets.len() && count > 1 {
+            // The earlier process may have had fewer. Where the kernel does not know how, they are spread all the same.
+            let _ = sockets[0].spread_by_client();
+        } else if inherited == 0 && count < workers {
             sockets[0].spread_over(count as u32).map_err(udp)?;
         }
     }
     let tcp = |error| (Transport::Tcp, error);
-    let listener = sockets::tcp_listener(address, TCP_BACKLOG, !beside).map_err(tcp)?;
+    let listener = match left.tcp(address) {
+        Some(descriptor) => std::net::TcpListener::from(descriptor),
+        None => sockets::tcp_listener(address, TCP_BACKLOG, !beside).map_err(tcp)?,
+    };
+    listener.set_nonblocking(true).map_err(tcp)?;
     // Connections inherit them. The kernel doubles the numbers, and lets what nobody reads grow to megabytes without.
     let socket = socket2::SockRef::from(&listener);
     socket.set_send_buffer_size(TCP_SEND_BYTES).map_err(tcp)?;
     socket.set_recv_buffer_size(TCP_RECEIVE_BYTES).map_err(tcp)?;
-    Ok((sockets, listener))
+    Ok(BoundEndpoint { endpoint, sockets, inherited, listener, added: None })
 }
 
 /// Ends a listener. Its UDP sockets are read to their ends, and what is there is served by `house`.

@@ -148,6 +148,13 @@ impl Running {
         let _ = handle.block_on(done);
     }
 
+    /// Leaves the listen sockets unread, for another process, or has them read again.
+    pub fn park(&self, parked: bool) {
+        for inbox in &self.inboxes {
+            inbox.post(Letter::Park(parked));
+        }
+    }
+
     /// Ends once what is in flight is answered.
     pub fn end(&self, workers: impl Iterator<Item = JoinHandle<()>>, handle: &Handle) {
         for inbox in &self.inboxes {

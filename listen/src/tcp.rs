@@ -177,7 +177,6 @@ impl Connection {
             if self.place.is_cut() {
                 return Turn::Abort;
             }
-            self.ending |= self.place.ends();
             if !self.unsent.is_empty() {
                 match self.write_unsent() {
                     Ok(true) => {}
@@ -214,6 +213,14 @@ impl Connection {
             match self.read(scratch, now) {
                 Ok(0) => self.ending = true,
                 Ok(_) => {}
+                // What came before the end is answered; who has just come is about to ask.
+                Err(error)
+                    if error.kind() == io::ErrorKind::WouldBlock
+                        && self.place.ends()
+                        && (self.served_once(limits) || now >= self.served_at + FIRST_QUERY) =>
+                {
+                    self.ending = true;
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let tls = self.tls.as_deref();
                     let half = !self.came.is_empty() || self.rest > 0 || tls.is_some_and(Tls::is_half);
@@ -395,5 +402,7 @@ impl Connection {
 const MESSAGE_BYTES: usize = 4096;
 /// Queries that one connection may have in flight; more wait unread.
 const IN_FLIGHT: u32 = 64;
+/// How long a new connection may take to its first query once the server ends.
+const FIRST_QUERY: Duration = Duration::from_millis(300);
 /// How often one connection writes and reads before it is others' turn.
 const ROUNDS: usize = 8;

@@ -81,6 +81,7 @@ struct Kept {
     sockets: Vec<OpenSocket>,
     /// Those not read yet: among them may be a socket, or the end.
     letters: VecDeque<Letter>,
+    parked: bool,
     drain_until: Option<Instant>,
 }
 
@@ -115,6 +116,7 @@ impl Worker {
         for socket in kept.sockets {
             desk.adopt(socket, &epoll)?;
         }
+        desk.park(kept.parked, &epoll)?;
         Ok(Self {
             index,
             running: running.clone(),
@@ -135,7 +137,8 @@ impl Worker {
 
     /// Drops everything else.
     fn into_kept(self) -> Kept {
-        Kept { sockets: self.desk.into_sockets(), letters: self.letters, drain_until: self.drain_until }
+        let (parked, drain_until) = (self.desk.is_parked(), self.drain_until);
+        Kept { sockets: self.desk.into_sockets(), letters: self.letters, parked, drain_until }
     }
 
     fn run(&mut self) {
@@ -172,7 +175,7 @@ impl Worker {
             let house = self.running.house.load();
             for place in 0..self.desk.places() {
                 busy |= match self.desk.last(place) {
-                    None => self.serve_socket(&house, place, now),
+                    None => !self.desk.is_parked() && self.serve_socket(&house, place, now),
                     Some(last) => self.serve_last(last, place, now),
                 };
             }
@@ -372,6 +375,11 @@ impl Worker {
                 Letter::Close(address, house) => self.desk.close_listener(address, &house),
                 Letter::Mark(sender) if self.desk.is_closing() => self.marks.push(sender),
                 Letter::Mark(sender) => drop(sender),
+                Letter::Park(parked) => {
+                    if let Err(error) = self.desk.park(parked, &self.epoll) {
+                        self.running.fatal(&format!("worker {}: epoll: {error}", self.index));
+                    }
+                }
                 Letter::Stop => self.drain_until = Some(now + DRAIN),
             }
         }

@@ -31,6 +31,11 @@ impl Notifier {
         Self { ours, watchdog_interval }
     }
 
+    /// Whether this process speaks for the service, if there is a manager.
+    pub fn is_ours(&self) -> bool {
+        self.ours
+    }
+
     /// Whether there is a manager that is told nothing, since it started another process than this one.
     pub fn leaves_it_to_another(&self) -> bool {
         !self.ours && std::env::var_os("NOTIFY_SOCKET").is_some()

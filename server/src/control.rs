@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use corefile::Located;
 use forwarder::Streams;
+use handover::Inherited;
 use node::{Notifier, Ours};
 use thiserror::Error;
 use tokio::runtime::Handle;
@@ -116,7 +117,8 @@ impl Server {
         let running = Arc::new(running);
         mailer.serves(&running);
 
-        let mut ports = Ports::new(ours);
+        let env = |name: &str| std::env::var(name).ok();
+        let mut ports = Ports::new(ours, Inherited::from_manager(&env));
         let house = running.house.load_full();
         let bound = ports.bind(house.listeners.keys().copied(), house.sockets, workers, handle)?;
         let reloads = Arc::new(Reloads { hash: draft.hash.into(), ..Reloads::default() });
@@ -140,6 +142,12 @@ impl Server {
         let notifier = Arc::new(Notifier::from_environment());
         if notifier.leaves_it_to_another() {
             logger.info(None, LEFT_TO_ANOTHER);
+        }
+        if node.is_none() {
+            ports.offer(&notifier);
+        } else {
+            // A socket that is open somewhere would hide our death from rules that look for one.
+            ports.withdraw(&notifier);
         }
         let mut server = Self {
             running,
@@ -352,6 +360,7 @@ impl Server {
             keeper.stop();
             // Who asked before, or keeps asking over a flow that the kernel knows, is still answered.
             self.handle.block_on(async { tokio::time::sleep(LAST_CLIENTS).await });
+            self.ports.offer(&self.notifier);
         }
         let lameduck = self.running.house.load().lameduck;
         if !lameduck.is_zero() {
@@ -363,6 +372,9 @@ impl Server {
             self.handle.block_on(async { tokio::time::sleep(lameduck).await });
         }
         self.ports.stop_accepting();
+        if self.ports.are_left() {
+            self.running.park(true);
+        }
         self.running.end(self.workers.drain(..), &self.handle);
         self.running.logger.flush(LAST_LINES);
     }

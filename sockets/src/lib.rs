@@ -6,6 +6,7 @@
 
 mod address;
 mod epoll;
+mod inherited;
 #[cfg(miri)]
 mod kernel;
 mod listen;
@@ -20,6 +21,7 @@ mod upstream;
 
 pub use address::{Local, Peer};
 pub use epoll::{Epoll, Event, Events, Interest, Waker};
+pub use inherited::inherited;
 pub use listen::{ListenOptions, ListenSocket, tcp_listener};
 pub use outgoing::{Outgoing, Sent};
 pub use received::{Datagram, Received};

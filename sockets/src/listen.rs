@@ -127,6 +127,19 @@ impl ListenSocket {
         }
     }
 
+    /// Has the kernel give clients to all sockets of this address by a hash of their address and port, as it does before
+    /// [`Self::spread_over`].
+    ///
+    /// # Errors
+    /// What the kernel says; Linux 5.3 and later can.
+    pub fn spread_by_client(&self) -> io::Result<()> {
+        match set_option(&self.socket, libc::SOL_SOCKET, SO_DETACH_REUSEPORT_BPF, 0) {
+            // There was no other rule.
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            done => done,
+        }
+    }
+
     /// Takes the datagrams that wait, at most a batch, without blocking. `Ok(0)`: none waits. Allocates nothing.
     ///
     /// # Errors
@@ -247,5 +260,7 @@ fn new_socket(addr: SocketAddr, kind: Type, protocol: Protocol) -> io::Result<So
     Ok(socket)
 }
 
+/// Which `libc` lacks (asm-generic/socket.h).
+const SO_DETACH_REUSEPORT_BPF: libc::c_int = 68;
 /// The accumulator is what a filter returns (linux/bpf_common.h).
 const BPF_A: u32 = 0x10;

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -30,6 +31,8 @@ pub struct Options {
     doors: Vec<PathBuf>,
     files: Option<String>,
     reader: bool,
+    /// Numbers of descriptors, from 3 on in the program.
+    inherits: Vec<Arc<OwnedFd>>,
 }
 
 impl Options {
@@ -76,6 +79,12 @@ impl Options {
     /// Its standard output is read by a process of its own, which [`Server::signal_reader`] can stop.
     pub fn reader(self) -> Self {
         Self { reader: true, ..self }
+    }
+
+    /// Descriptors that it is given, from number 3 on. They must be numbered 100 or more here, and open over an exec: to be
+    /// used within [`crate::isolated()`] alone, where no other test starts programs.
+    pub fn inherits(self, inherits: Vec<Arc<OwnedFd>>) -> Self {
+        Self { inherits, ..self }
     }
 
     /// Its working directory; the directory of the Corefile unless said.
@@ -391,11 +400,16 @@ fn command(directory: &Path, options: &Options) -> Command {
     // The shell prepares, and becomes the program: whatever that takes is counted in its group.
     let enter = options.doors.iter().map(|door| format!("echo 0 > '{}' && ", door.display()));
     let limit = options.files.iter().map(|most| format!("ulimit {most} && "));
-    let prepare: String = enter.chain(limit).chain(options.exports.iter().cloned()).collect();
+    let given = options.inherits.iter().enumerate().map(|(nth, descriptor)| {
+        let (number, here) = (3 + nth, descriptor.as_raw_fd());
+        format!("exec {number}<&{here} {here}<&- && ")
+    });
+    let prepare: String = enter.chain(limit).chain(options.exports.iter().cloned()).chain(given).collect();
     let mut command = if prepare.is_empty() {
         Command::new(binary())
     } else {
-        let mut command = Command::new("sh");
+        // Of the two only bash knows descriptors beyond 9.
+        let mut command = Command::new(if options.inherits.is_empty() { "sh" } else { "bash" });
         command.args(["-c", &format!("{prepare}exec \"$@\""), "sh"]).arg(binary());
         command
     };

@@ -34,6 +34,27 @@ impl Desk {
         self.adopt(OpenSocket::new(address, nth, socket, taken), epoll)
     }
 
+    /// Leaves the listen sockets to another process, or reads them again; those that are to be closed are read to their ends.
+    pub(crate) fn park(&mut self, parked: bool, epoll: &Epoll) -> io::Result<()> {
+        if std::mem::replace(&mut self.parked, parked) == parked {
+            return Ok(());
+        }
+        for (place, open) in self.sockets.iter().enumerate() {
+            let Some(open) = open.as_ref().filter(|open| open.last.is_none()) else { continue };
+            match parked {
+                true => epoll.remove(&open.socket)?,
+                false => epoll.add(&open.socket, LISTEN | place as u64, Interest::Readable)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the listen sockets are another process's to read.
+    #[inline]
+    pub(crate) fn is_parked(&self) -> bool {
+        self.parked
+    }
+
     pub(crate) fn adopt(&mut self, socket: OpenSocket, epoll: &Epoll) -> io::Result<()> {
         let place = self.sockets.iter().position(Option::is_none).unwrap_or(self.sockets.len());
         epoll.add(&socket.socket, LISTEN | place as u64, Interest::Readable)?;

@@ -1,0 +1,153 @@
+//! What a process was left by the one before.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::net::sockopt::socket_type;
+use rustix::net::{SocketType, getsockname};
+
+/// Descriptors, each with the name that the one before gave it.
+#[derive(Debug, Default)]
+pub struct Inherited {
+    sockets: Vec<Socket>,
+    /// What is of no use here.
+    rest: Vec<String>,
+}
+
+#[derive(Debug)]
+struct Socket {
+    name: String,
+    kind: SocketType,
+    address: SocketAddr,
+    descriptor: OwnedFd,
+}
+
+impl Inherited {
+    /// What the service manager has for this process (`LISTEN_PID`, `LISTEN_FDS`, `LISTEN_FDNAMES`); to be asked once, before
+    /// anything else is opened.
+    pub fn from_manager(variable: &dyn Fn(&str) -> Option<String>) -> Self {
+        let number = |name: &str| variable(name)?.parse::<u32>().ok();
+        if number("LISTEN_PID") != Some(std::process::id()) {
+            return Self::default();
+        }
+        let descriptors = sockets::inherited(FIRST, number("LISTEN_FDS").unwrap_or(0).min(MOST));
+        let names = variable("LISTEN_FDNAMES").unwrap_or_default();
+        let names = names.split(':').map(str::to_owned).chain(std::iter::repeat(String::new()));
+        names.zip(descriptors).filter_map(|(name, descriptor)| Some((name, descriptor?))).collect()
+    }
+
+    /// Whether there was anything.
+    pub fn is_empty(&self) -> bool {
+        self.sockets.is_empty() && self.rest.is_empty()
+    }
+
+    /// Takes the UDP sockets of an address, in the order in which the kernel counts them.
+    pub fn udp(&mut self, address: SocketAddr) -> Vec<OwnedFd> {
+        let mut sockets = self.take(SocketType::DGRAM, address);
+        // What has no number comes last, as it came.
+        sockets.sort_by_key(|socket| nth(&socket.name));
+        sockets.into_iter().map(|socket| socket.descriptor).collect()
+    }
+
+    /// Takes the listener of an address.
+    pub fn tcp(&mut self, address: SocketAddr) -> Option<OwnedFd> {
+        self.take(SocketType::STREAM, address).pop().map(|socket| socket.descriptor)
+    }
+
+    /// Closes what nobody took, and returns the names of all that was not put back under a name of its own: they mean
+    /// nothing any more.
+    pub(crate) fn into_rest(self) -> Vec<String> {
+        self.sockets.into_iter().map(|socket| socket.name).chain(self.rest).collect()
+    }
+
+    fn take(&mut self, kind: SocketType, address: SocketAddr) -> Vec<Socket> {
+        let taken = self.sockets.extract_if(.., |socket| socket.kind == kind && socket.address == address);
+        let taken: Vec<_> = taken.collect();
+        self.rest.extend(taken.iter().map(|socket| socket.name.clone()));
+        taken
+    }
+}
+
+impl FromIterator<(String, OwnedFd)> for Inherited {
+    /// Descriptors that are no sockets of ours are closed.
+    fn from_iter<I: IntoIterator<Item = (String, OwnedFd)>>(descriptors: I) -> Self {
+        let mut inherited = Self::default();
+        for (name, descriptor) in descriptors {
+            match looked_at(&descriptor) {
+                Ok((kind, address)) => {
+                    inherited.sockets.push(Socket { name, kind, address, descriptor });
+                }
+                Err(_) => inherited.rest.push(name),
+            }
+        }
+        inherited
+    }
+}
+
+fn looked_at(descriptor: &OwnedFd) -> io::Result<(SocketType, SocketAddr)> {
+    let kind = socket_type(descriptor.as_fd())?;
+    let address = SocketAddr::try_from(getsockname(descriptor.as_fd())?)?;
+    Ok((kind, address))
+}
+
+fn nth(name: &str) -> usize {
+    let number = name.strip_prefix("udp-").and_then(|rest| rest.split('-').next()?.parse().ok());
+    number.unwrap_or(usize::MAX)
+}
+
+/// The first descriptor that the manager gives (SD_LISTEN_FDS_START).
+const FIRST: i32 = 3;
+/// More than any unit of ours stores.
+const MOST: u32 = 4096;
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, UdpSocket};
+
+    use super::*;
+
+    #[test]
+    fn sockets_are_taken_by_what_they_are_in_the_order_of_their_numbers() {
+        let udp: Vec<_> = (0..3).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
+        let at = udp[0].local_addr().unwrap();
+        let tcp = TcpListener::bind(at).unwrap();
+        let file: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
+        let copy = |socket: &UdpSocket| OwnedFd::from(socket.try_clone().unwrap());
+        let mut inherited: Inherited = [
+            ("udp-10-x".to_owned(), copy(&udp[0])),
+            ("stored".to_owned(), copy(&udp[0])),
+            ("udp-2-x".to_owned(), copy(&udp[0])),
+            ("udp-0-y".to_owned(), copy(&udp[1])),
+            ("tcp-x".to_owned(), tcp.into()),
+            ("file".to_owned(), file),
+        ]
+        .into_iter()
+        .collect();
+        assert_eq!(inherited.udp(at).len(), 3);
+        assert_eq!(inherited.udp(at).len(), 0, "each is taken once");
+        assert!(inherited.tcp(at).is_some() && inherited.tcp(at).is_none());
+        let mut rest = inherited.into_rest();
+        rest.sort();
+        assert_eq!(rest, ["file", "stored", "tcp-x", "udp-0-y", "udp-10-x", "udp-2-x"]);
+        for (name, number) in
+            [("udp-2-53-127.0.0.1", 2), ("udp-12", 12), ("udp-", usize::MAX), ("tcp-1", usize::MAX)]
+        {
+            assert_eq!(nth(name), number, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_another_process_was_left_is_not_ours() {
+        let of = |pid: &'static str| {
+            move |name: &str| match name {
+                "LISTEN_PID" => Some(pid.to_owned()),
+                "LISTEN_FDS" => Some("9".to_owned()),
+                _ => None,
+            }
+        };
+        for pid in ["1", "", "x"] {
+            assert!(Inherited::from_manager(&of(pid)).is_empty(), "{pid}");
+        }
+    }
+}

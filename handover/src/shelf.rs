@@ -1,0 +1,87 @@
+//! What a server has for its successor.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use crate::manager::Manager;
+use crate::{Inherited, Place};
+
+/// Copies of a server's listening sockets; in the service manager's store, too, once it was [offered](Self::offer).
+#[derive(Debug, Default)]
+pub struct Shelf {
+    places: BTreeMap<Place, OwnedFd>,
+    manager: Option<Manager>,
+}
+
+impl Shelf {
+    /// Nothing is on it yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Puts a copy of a socket there.
+    ///
+    /// # Errors
+    /// Where there are no more descriptors.
+    pub fn put(&mut self, place: Place, socket: impl AsFd) -> io::Result<()> {
+        let copy = socket.as_fd().try_clone_to_owned()?;
+        tell(&mut self.manager, |manager| manager.keep(&place.name(), copy.as_fd()));
+        self.places.insert(place, copy);
+        Ok(())
+    }
+
+    /// Takes all away that is bound to an address.
+    pub fn clear(&mut self, address: SocketAddr) {
+        let places: Vec<_> = self.places.keys().copied().collect();
+        for place in places.into_iter().filter(|place| place.address() == address) {
+            self.take_away(place);
+        }
+    }
+
+    /// Takes one away.
+    pub fn take_away(&mut self, place: Place) {
+        if self.places.remove(&place).is_some() {
+            tell(&mut self.manager, |manager| manager.forget(&place.name()));
+        }
+    }
+
+    /// Has the service manager keep all of it, now and later, for whomever it starts next, and no longer what was left by an
+    /// earlier process and has no place here.
+    pub fn offer(&mut self, inherited: Inherited, notifier: &node::Notifier) {
+        self.manager = Manager::find(notifier);
+        let names: Vec<_> = self.places.keys().map(|place| place.name()).collect();
+        for name in inherited.into_rest().iter().filter(|name| !names.contains(name)) {
+            tell(&mut self.manager, |manager| manager.forget(name));
+        }
+        for (place, copy) in &self.places {
+            tell(&mut self.manager, |manager| manager.keep(&place.name(), copy.as_fd()));
+        }
+    }
+
+    /// Whether the service manager keeps it.
+    pub fn is_offered(&self) -> bool {
+        self.manager.is_some()
+    }
+
+    /// Everything, by name.
+    pub fn all(&self) -> Vec<(String, BorrowedFd<'_>)> {
+        self.places.iter().map(|(place, copy)| (place.name(), copy.as_fd())).collect()
+    }
+}
+
+/// A manager that does not take a message is not asked again: nothing is lost but what a restart would have kept.
+fn tell(manager: &mut Option<Manager>, what: impl FnOnce(&Manager) -> io::Result<()>) {
+    if manager.as_ref().is_some_and(|manager| what(manager).is_err()) {
+        *manager = None;
+    }
+}
+
+/// Has the service manager close all that it keeps.
+pub fn forget(inherited: Inherited, notifier: &node::Notifier) {
+    let mut manager = Manager::find(notifier);
+    for name in inherited.into_rest() {
+        tell(&mut manager, |manager| manager.forget(&name));
+    }
+}

@@ -1,0 +1,137 @@
+//! Stands for systemd: hears what a service says of itself, and keeps descriptors for its next process.
+
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixDatagram;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use rustix::fs::fstat;
+use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use tempfile::TempDir;
+
+use crate::clock::eventually;
+use crate::lock::lock;
+use crate::place::tempdir;
+use crate::server::Options;
+
+/// A service manager of one service, whose `FileDescriptorStoreMax` is large.
+#[derive(Debug)]
+pub struct Manager {
+    directory: TempDir,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    said: Vec<String>,
+    stored: Vec<(String, Arc<OwnedFd>)>,
+}
+
+impl Manager {
+    /// Listens until the test ends.
+    ///
+    /// # Panics
+    /// Where there is no place for its socket.
+    pub fn new() -> Self {
+        let directory = tempdir();
+        let socket = UnixDatagram::bind(directory.path().join("notify")).expect("the directory is ours");
+        let state = Arc::new(Mutex::new(State::default()));
+        let hears = Arc::clone(&state);
+        thread::spawn(move || while hear(&socket, &hears).is_some() {});
+        Self { directory, state }
+    }
+
+    /// A process of the service: it is given what is stored, and may say so.
+    ///
+    /// # Panics
+    /// Where there are no more descriptors.
+    pub fn options(&self) -> Options {
+        let state = lock(&self.state);
+        let names: Vec<_> = state.stored.iter().map(|(name, _)| name.as_str()).collect();
+        let given = state.stored.iter().map(|(_, descriptor)| {
+            let copy = fcntl_dupfd_cloexec(descriptor, 100).expect("there are more descriptors");
+            fcntl_setfd(&copy, FdFlags::empty()).expect("it is ours");
+            Arc::new(copy)
+        });
+        Options::default()
+            .env("NOTIFY_SOCKET", &self.directory.path().join("notify").to_string_lossy())
+            .env("LISTEN_FDS", &names.len().to_string())
+            .env("LISTEN_FDNAMES", &names.join(":"))
+            .export("SYSTEMD_EXEC_PID", "$$")
+            .export("LISTEN_PID", "$$")
+            .inherits(given.collect())
+    }
+
+    /// The names of what is stored, sorted.
+    pub fn stored(&self) -> Vec<String> {
+        let mut names: Vec<_> = lock(&self.state).stored.iter().map(|(name, _)| name.clone()).collect();
+        names.sort();
+        names
+    }
+
+    /// Waits until that is stored, and nothing else.
+    ///
+    /// # Panics
+    /// When it does not come to be in time.
+    pub fn wait_for_stored(&self, wanted: &[String], patience: Duration) {
+        let what = format!("{wanted:?} in the store, which has {:?} at first", self.stored());
+        eventually(&what, patience, || (self.stored() == wanted).then_some(()));
+    }
+
+    /// Waits until a message has come that contains `part`, as many times as `n` says, from the beginning.
+    ///
+    /// # Panics
+    /// When they do not come in time.
+    pub fn wait_for(&self, part: &str, n: usize, patience: Duration) {
+        eventually(&format!("{n} times {part}"), patience, || (self.said(part) >= n).then_some(()));
+    }
+
+    /// How many messages contain `part`.
+    pub fn said(&self, part: &str) -> usize {
+        lock(&self.state).said.iter().filter(|said| said.contains(part)).count()
+    }
+}
+
+impl Default for Manager {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Hears one message; `None` at the end of the test.
+fn hear(socket: &UnixDatagram, state: &Mutex<State>) -> Option<()> {
+    let mut text = [0; 4096];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = recvmsg(socket, &mut [IoSliceMut::new(&mut text)], &mut control, RecvFlags::CMSG_CLOEXEC);
+    let length = received.ok()?.bytes;
+    let mut descriptors: Vec<OwnedFd> = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            descriptors.extend(rights);
+        }
+    }
+    let said = String::from_utf8_lossy(&text[..length]).into_owned();
+    let value = |key: &str| said.lines().find_map(|line| line.strip_prefix(key)).map(str::to_owned);
+    let name = value("FDNAME=").unwrap_or_else(|| "stored".to_owned());
+    let mut state = lock(state);
+    if value("FDSTOREREMOVE=").is_some() {
+        state.stored.retain(|(stored, _)| *stored != name);
+    } else if value("FDSTORE=").is_some() {
+        for descriptor in descriptors {
+            let inode = |one: &OwnedFd| fstat(one.as_fd()).map(|stat| (stat.st_dev, stat.st_ino)).ok();
+            // The same once more changes nothing.
+            if state.stored.iter().all(|(_, stored)| inode(stored) != inode(&descriptor)) {
+                // The newest first, as systemd has it.
+                state.stored.insert(0, (name.clone(), Arc::new(descriptor)));
+            }
+        }
+    }
+    // BARRIER=1: the descriptor that came with it is closed by now.
+    state.said.push(said);
+    Some(())
+}

@@ -1,0 +1,4 @@
+//! Restarts and upgrades under load: no query is lost, none is answered wrongly.
+
+mod clients;
+mod store;

@@ -1,0 +1,99 @@
+//! Through systemd's store of descriptors: `systemctl restart`.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tests::{Action, Manager, Server, Upstream, eventually, isolated, tool};
+
+use crate::clients::{Clients, LOCAL, REMOTE};
+
+const AT: &str = "127.0.0.1:53";
+
+fn corefile(sockets: usize, upstream: &Upstream) -> String {
+    format!(
+        ".:53 {{\nbind 127.0.0.1\nmultisocket {sockets}\nhosts {{\n{LOCAL} x.example\nfallthrough\n}}\nforward . {}\n}}\n",
+        upstream.word()
+    )
+}
+
+fn upstream() -> Upstream {
+    Upstream::start("127.0.0.53".parse().expect("an address"), |asked| {
+        Action::answer(&format!("{} 300 IN A {REMOTE}", asked.name)).after(Duration::from_millis(20))
+    })
+}
+
+/// What the store holds of one address with so many sockets.
+fn names(sockets: usize) -> Vec<String> {
+    let mut names: Vec<_> = (0..sockets).map(|nth| format!("udp-{nth}-53-127.0.0.1")).collect();
+    names.insert(0, "tcp-53-127.0.0.1".to_owned());
+    names
+}
+
+#[test]
+fn no_query_is_lost_over_five_restarts() {
+    isolated(|| {
+        if !tool("no_query_is_lost_over_five_restarts", "bash") {
+            return;
+        }
+        restarts(&[2, 2, 2, 2, 2, 2]);
+    });
+}
+
+#[test]
+fn a_restart_to_another_number_of_sockets_loses_nothing_either() {
+    isolated(|| {
+        if !tool("a_restart_to_another_number_of_sockets_loses_nothing_either", "bash") {
+            return;
+        }
+        restarts(&[2, 4, 1, 3, 2]);
+    });
+}
+
+/// A process after another, each with so many sockets.
+fn restarts(sockets: &[usize]) {
+    let (manager, upstream, at) = (Manager::new(), upstream(), AT.parse::<SocketAddr>().expect("an address"));
+    let mut server = Server::start_with(&corefile(sockets[0], &upstream), manager.options());
+    manager.wait_for("READY=1", 1, PATIENCE);
+    let clients = Clients::start(at);
+    for (restart, &next) in sockets.iter().enumerate().skip(1) {
+        let sent = clients.sent();
+        eventually("a few hundred queries", PATIENCE, || (clients.sent() >= sent + 300).then_some(()));
+        assert!(server.stop().success());
+        server = Server::start_with(&corefile(next, &upstream), manager.options());
+        manager.wait_for("READY=1", restart + 1, PATIENCE);
+        manager.wait_for_stored(&names(next), PATIENCE);
+    }
+    let sent = clients.sent();
+    eventually("a few hundred queries more", PATIENCE, || (clients.sent() >= sent + 300).then_some(()));
+    clients.finish();
+    assert!(server.stop().success());
+}
+
+#[test]
+fn what_the_next_configuration_does_not_name_leaves_the_store() {
+    isolated(|| {
+        if !tool("what_the_next_configuration_does_not_name_leaves_the_store", "bash") {
+            return;
+        }
+        let (manager, upstream) = (Manager::new(), upstream());
+        let two = corefile(2, &upstream).replace("bind 127.0.0.1", "bind 127.0.0.1 127.0.0.2");
+        let mut server = Server::start_with(&two, manager.options());
+        let mut both = names(2);
+        both.extend(both.clone().iter().map(|name| name.replace("127.0.0.1", "127.0.0.2")));
+        both.sort();
+        manager.wait_for_stored(&both, PATIENCE);
+        // A reload, too.
+        server.write_corefile(&corefile(2, &upstream));
+        server.signal("USR1");
+        manager.wait_for_stored(&names(2), PATIENCE);
+        server.write_corefile(&two);
+        server.signal("USR1");
+        manager.wait_for_stored(&both, PATIENCE);
+        assert!(server.stop().success());
+        let mut server = Server::start_with(&corefile(2, &upstream), manager.options());
+        manager.wait_for_stored(&names(2), PATIENCE);
+        assert!(server.stop().success());
+    });
+}
+
+const PATIENCE: Duration = Duration::from_secs(10);
