@@ -7,6 +7,7 @@
 //! and octets that one process says to the next; it must not know DNS, the Corefile or the query path.
 
 mod inherited;
+mod link;
 mod manager;
 mod message;
 mod shelf;
@@ -14,6 +15,8 @@ mod shelf;
 use std::net::SocketAddr;
 
 pub use inherited::Inherited;
+pub use link::{Door, Giver, Taker, pair};
+pub use manager::succeed;
 pub use shelf::{Shelf, forget};
 
 /// What a descriptor is.

@@ -2,11 +2,14 @@
 //! FDSTORE=1, `FileDescriptorStoreMax` of the unit).
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::message;
 
@@ -40,6 +43,25 @@ impl Manager {
     /// Has what bears this name closed there.
     pub(crate) fn forget(&self, name: &str) -> io::Result<()> {
         message::send(&self.socket, format!("FDSTOREREMOVE=1\nFDNAME={name}\n").as_bytes(), &[])
+    }
+}
+
+/// Says which process speaks for the service from now on, and waits until the manager has heard it: what comes from that
+/// process afterwards counts. Nothing where there is no manager.
+///
+/// # Errors
+/// Where the manager does not listen.
+pub fn succeed(notifier: &node::Notifier, successor: u32) -> io::Result<()> {
+    let Some(manager) = Manager::find(notifier) else { return Ok(()) };
+    message::send(&manager.socket, format!("MAINPID={successor}\n").as_bytes(), &[])?;
+    let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
+    message::send(&manager.socket, b"BARRIER=1\n", &[theirs.as_fd()])?;
+    drop(theirs);
+    // It closes its end when it has read everything before.
+    let mut ends = [PollFd::new(&ours, PollFlags::empty())];
+    match poll(&mut ends, Some(&Timespec { tv_sec: 5, tv_nsec: 0 }))? {
+        0 => Err(io::ErrorKind::TimedOut.into()),
+        _ => Ok(()),
     }
 }
 

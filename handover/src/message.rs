@@ -13,7 +13,7 @@ use rustix::net::{
 /// The most descriptors that go with one message; the kernel takes 253 (SCM_MAX_FD).
 pub(crate) const MOST: usize = 64;
 /// The longest message.
-pub(crate) const LONGEST: usize = 32 * 1024;
+const LONGEST: usize = 32 * 1024;
 
 /// Sends one message with at most [`MOST`] descriptors.
 pub(crate) fn send(to: impl AsFd, text: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {

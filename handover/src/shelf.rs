@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use crate::manager::Manager;
 use crate::{Inherited, Place};
@@ -65,9 +65,17 @@ impl Shelf {
         self.manager.is_some()
     }
 
-    /// Everything, by name.
-    pub fn all(&self) -> Vec<(String, BorrowedFd<'_>)> {
-        self.places.iter().map(|(place, copy)| (place.name(), copy.as_fd())).collect()
+    /// Copies of everything, by name.
+    ///
+    /// # Errors
+    /// Where there are no more descriptors.
+    pub fn all(&self) -> io::Result<Vec<(String, OwnedFd)>> {
+        self.places.iter().map(|(place, copy)| Ok((place.name(), copy.try_clone()?))).collect()
+    }
+
+    /// A copy of what is there.
+    pub fn copy(&self, place: Place) -> Option<OwnedFd> {
+        self.places.get(&place)?.try_clone().ok()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use handover::{Inherited, Place, Shelf};
@@ -309,6 +309,33 @@ impl Ports {
     /// Has the service manager keep nothing.
     pub fn withdraw(&mut self, notifier: &node::Notifier) {
         handover::forget(std::mem::take(&mut self.inherited), notifier);
+    }
+
+    /// Copies of all sockets, for another process.
+    ///
+    /// # Errors
+    /// Where there are no more descriptors.
+    pub fn copies(&self) -> io::Result<Vec<(String, OwnedFd)>> {
+        self.shelf.all()
+    }
+
+    /// Takes TCP connections again.
+    pub fn accept_again(&mut self, running: &Arc<Running>, handle: &Handle) {
+        for (endpoint, task) in &mut self.listeners {
+            match self.shelf.copy(Place::Tcp(node::with_link(endpoint.address))) {
+                Some(listener) => {
+                    *task = handle.spawn(accept::accept(listener.into(), *endpoint, running.clone()));
+                }
+                None => running.fatal(&format!("cannot serve {endpoint} (tcp) again")),
+            }
+        }
+    }
+
+    /// Lets go of all of it; what workers have goes with them.
+    pub fn drop_all(&mut self) {
+        self.stop_accepting();
+        self.shelf = Shelf::new();
+        self.added.clear();
     }
 
     /// Whether the next process gets the sockets, and what waits in them.

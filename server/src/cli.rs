@@ -67,6 +67,10 @@ pub struct Flags {
     pub cache_bytes: usize,
     /// `-status`: the unix socket of /status; empty for none, default /run/localdns.sock where names are refreshed.
     pub status: Option<PathBuf>,
+    /// `-handover`: the unix socket by which another process takes over, or this one from another.
+    pub handover: Option<PathBuf>,
+    /// `-after-handover wait`: a process whose sockets were taken over stays, idle.
+    pub stays: bool,
     /// What the environment says about names to refresh.
     pub environment: Environment,
 }
@@ -170,6 +174,21 @@ fn served(command: Command) -> Command {
                 .value_name("PATH")
                 .value_parser(OsStringValueParser::new().map(PathBuf::from))
                 .help("Unix socket of /status, '' for none [default: /run/localdns.sock where names are refreshed]"),
+        )
+        .arg(
+            Arg::new("handover")
+                .long("handover")
+                .value_name("PATH")
+                .value_parser(value_parser!(PathBuf))
+                .help("Unix socket by which another process takes this one's sockets over, or this one another's"),
+        )
+        .arg(
+            Arg::new("after-handover")
+                .long("after-handover")
+                .value_name("WHAT")
+                .default_value("exit")
+                .value_parser(PossibleValuesParser::new(["exit", "wait"]))
+                .help("What a process does whose sockets were taken over: exit, or wait for its end, as a container has to"),
         )
         .arg(flag("quiet", "Print neither zones nor version at start"))
 }
@@ -285,6 +304,12 @@ fn flags(matches: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -> Result<F
         json: matches.get_one::<String>("log-format").is_some_and(|format| format == "json"),
         cache_bytes: cache_bytes.unwrap_or(cache::Cache::DEFAULT_BYTES),
         status: matches.try_get_one("status").ok().flatten().cloned(),
+        handover: matches.try_get_one("handover").ok().flatten().cloned(),
+        stays: matches
+            .try_get_one::<String>("after-handover")
+            .ok()
+            .flatten()
+            .is_some_and(|what| what == "wait"),
         environment: Environment::read(env),
     })
 }

@@ -5,6 +5,8 @@
 //! stop: /ready ends -> lameduck -> workers drain -> the end
 //! ```
 
+mod succession;
+
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::thread::JoinHandle;
@@ -24,6 +26,7 @@ use crate::origin::{self, Draft, Origin};
 use crate::refreshing::Refreshed;
 use crate::reloads::Reloads;
 use crate::report::{self, Told};
+use crate::succession::Steps;
 use admin::{AdminError, AdminServer, AdminThread, Content, Plan};
 use configuration::{AdminPlan, House, Shared};
 use listen::Running;
@@ -33,6 +36,9 @@ use observe::{Collector, Logger};
 use plugin::SetupError;
 use plugins::r#loop::{self, Watch};
 use refresher::StatusSocket;
+
+pub use succession::After;
+use succession::Succession;
 
 /// Why a configuration is not served.
 #[derive(Debug, Error)]
@@ -46,6 +52,9 @@ pub enum StartError {
     /// The address of `health`.
     #[error(transparent)]
     Admin(#[from] AdminError),
+    /// Who serves where this process is to.
+    #[error("cannot take over from the process that serves: {0}; stop it first, or leave -handover out")]
+    Predecessor(std::io::Error),
     /// Something that the machine does not give: a thread, a file descriptor.
     #[error("cannot start: {0}")]
     Machine(std::io::Error),
@@ -80,6 +89,16 @@ pub struct Server {
     putting_back: Option<tokio::task::JoinHandle<()>>,
     /// Who keeps queries to our addresses here.
     keeper: Option<Keeper>,
+    /// The processes before and after this one.
+    succession: Succession,
+}
+
+/// Who hears what the server's threads have for the main thread.
+pub struct Senders {
+    /// What it cannot go on without.
+    pub fatal: mpsc::UnboundedSender<String>,
+    /// What comes to pass between this process and another.
+    pub steps: Steps,
 }
 
 impl Server {
@@ -93,9 +112,16 @@ impl Server {
         origin: Origin,
         handle: &Handle,
         logger: Logger,
-        fatal: mpsc::UnboundedSender<String>,
+        told: Senders,
         start: Instant,
     ) -> Result<Self, StartError> {
+        let env = |name: &str| std::env::var(name).ok();
+        let taker =
+            crate::succession::predecessor(flags.handover.as_deref()).map_err(StartError::Predecessor)?;
+        let inherited = match &taker {
+            Some(taker) => taker.sockets().map_err(StartError::Predecessor)?,
+            None => Inherited::from_manager(&env),
+        };
         let draft = Draft::first(&origin, flags.dns_port)?;
         for warning in &draft.warnings {
             logger.warning(None, warning);
@@ -112,13 +138,12 @@ impl Server {
         let mailer = Mailer::new();
         let streams = Streams::new(handle.clone(), mailer.clone());
         handle.spawn(forwarder::health::run(probes));
-        let running = Running::new(house, shared, workers, streams, logger.clone(), fatal, start)
+        let running = Running::new(house, shared, workers, streams, logger.clone(), told.fatal, start)
             .map_err(StartError::Machine)?;
         let running = Arc::new(running);
         mailer.serves(&running);
 
-        let env = |name: &str| std::env::var(name).ok();
-        let mut ports = Ports::new(ours, Inherited::from_manager(&env));
+        let mut ports = Ports::new(ours, inherited);
         let house = running.house.load_full();
         let bound = ports.bind(house.listeners.keys().copied(), house.sockets, workers, handle)?;
         let reloads = Arc::new(Reloads { hash: draft.hash.into(), ..Reloads::default() });
@@ -128,6 +153,9 @@ impl Server {
             Told { running: Arc::downgrade(&running), reloads: reloads.clone(), leased: leased.clone() };
         let admin = admin_server(&running, told, admin_thread.handle(), logger.clone());
         let prepared = admin.prepare(plan(&house.admin))?;
+        if let Some(taker) = &taker {
+            taker.ready().map_err(StartError::Predecessor)?;
+        }
 
         let mut threads = Vec::with_capacity(workers);
         for index in 0..workers {
@@ -142,12 +170,6 @@ impl Server {
         let notifier = Arc::new(Notifier::from_environment());
         if notifier.leaves_it_to_another() {
             logger.info(None, LEFT_TO_ANOTHER);
-        }
-        if node.is_none() {
-            ports.offer(&notifier);
-        } else {
-            // A socket that is open somewhere would hide our death from rules that look for one.
-            ports.withdraw(&notifier);
         }
         let mut server = Self {
             running,
@@ -167,6 +189,7 @@ impl Server {
             watching: false,
             putting_back: None,
             keeper: None,
+            succession: Succession::new(told.steps.clone(), taker, flags),
         };
         server.watch_addresses();
         server.serve_status();
@@ -180,7 +203,7 @@ impl Server {
             server.keeper = Some(keeper);
         }
         let running = Arc::downgrade(&server.running);
-        handle.spawn(crate::watchdog::run(running, server.notifier.clone(), ready));
+        handle.spawn(crate::watchdog::run(running, server.notifier.clone(), ready, told.steps));
         Ok(server)
     }
 
@@ -353,6 +376,10 @@ impl Server {
 
     /// Stops as CoreDNS does: /ready ends, `lameduck` goes by in full service, then what is in flight is answered.
     pub fn stop(mut self) {
+        // Another process has taken all over.
+        if self.succession.gone {
+            return;
+        }
         // systemd is not there, or hears it: nothing depends on it.
         let _ = self.notifier.stopping();
         self.admin.stop_ready();
@@ -375,8 +402,13 @@ impl Server {
         if self.ports.are_left() {
             self.running.park(true);
         }
-        self.running.end(self.workers.drain(..), &self.handle);
+        self.answer_the_last();
         self.running.logger.flush(LAST_LINES);
+    }
+
+    /// Ends the workers once what is in flight is answered.
+    fn answer_the_last(&mut self) {
+        self.running.end(self.workers.drain(..), &self.handle);
     }
 }
 

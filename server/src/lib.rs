@@ -14,4 +14,5 @@ pub mod refreshing;
 mod reloads;
 mod report;
 pub mod signals;
+pub mod succession;
 mod watchdog;

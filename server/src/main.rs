@@ -17,11 +17,12 @@ use plugins::reload::ReloadSpec;
 use rand::Rng as _;
 use rustix::fs::OFlags;
 use server::cli::{self, Flags, NodeCommand, Wish};
-use server::control::{Next, Server, StartError};
+use server::control::{After, Next, Senders, Server, StartError};
 use server::node_run::{self, Settings};
 use server::origin::{Draft, Origin};
 use server::refreshing;
 use server::signals::{Asked, Life, Signals};
+use server::succession::Step;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
@@ -82,28 +83,24 @@ fn serve(flags: &Flags, node: Option<Settings>, start: std::time::Instant) -> Re
     let logger = Logger::stdout(format).map_err(|error| text(&error))?;
     logger.install();
     let life = Life::new(logger.clone(), flags.pidfile.clone());
-    let (asked, mut heard) = mpsc::unbounded_channel();
+    let (asked, heard) = mpsc::unbounded_channel();
     signals.hear(life.clone(), asked).map_err(|error| text(&error))?;
     let origin = Origin::find(flags).map_err(|error| text(&error))?;
     let limits = sockets::raise_open_files_limit();
     let runtime = runtime().map_err(|error| text(&error))?;
-    let (fatal, mut fatal_messages) = mpsc::unbounded_channel();
-    let mut server = Server::start(flags, node, origin, runtime.handle(), logger.clone(), fatal, start)
+    let ((fatal, fatal_messages), (steps, steps_heard)) =
+        (mpsc::unbounded_channel(), mpsc::unbounded_channel());
+    let mut hears = Hears { asked: heard, fatal: fatal_messages, steps: steps_heard };
+    let told = Senders { fatal, steps };
+    let mut server = Server::start(flags, node, origin, runtime.handle(), logger.clone(), told, start)
         .map_err(|error| text(&error))?;
     life.serves(server.running(), server.last_clients());
     if let Err(error) = limits {
         logger.warning(None, &format!("cannot raise the number of open files: {error}"));
     }
-    life.write_pidfile(|path| {
-        // Aside: a signal that comes to a thread which waits for a disk is not heard.
-        let of = path.to_owned();
-        let written =
-            readfile::within(path, PIDFILE, move || write_pidfile(&of)).map_err(Into::into).flatten();
-        written.map_err(|error: std::io::Error| {
-            let mend = "name a file where this user may write, or leave -pidfile out";
-            format!("cannot write the pidfile {}: {error}; {mend}", path.display())
-        })
-    })?;
+    if !server.is_beside_another() {
+        say_pid(&life)?;
+    }
     if !flags.quiet {
         let house = server.running().house.load_full();
         for line in house.banner() {
@@ -116,8 +113,23 @@ fn serve(flags: &Flags, node: Option<Settings>, start: std::time::Instant) -> Re
     }
     let mut aside = Aside::new();
     let code = loop {
-        match runtime.block_on(next_event(&server, &mut heard, &mut fatal_messages, &mut aside)) {
+        match runtime.block_on(next_event(&server, &mut hears, &mut aside)) {
+            Event::Reload(signal) if server.is_beside_another() => aside.put_off(signal),
             Event::Reload(signal) => aside.reload(&mut server, signal),
+            Event::Upgrade => server.upgrade(),
+            Event::Step(step) => match server.step(step) {
+                Ok(After::Goes) if server.is_beside_another() => {}
+                Ok(After::Goes) => aside.reloaded(&mut server),
+                Ok(After::TookOver) => {
+                    say_pid(&life)?;
+                    aside.reloaded(&mut server);
+                }
+                Ok(After::Ends) => break ExitCode::SUCCESS,
+                Err(error) => {
+                    logger.flush(LAST_LINES);
+                    break fail(&error, flags.json);
+                }
+            },
             Event::Reloaded(next) => {
                 server.finish_reload(*next, aside.signal);
                 aside.reloaded(&mut server);
@@ -141,11 +153,27 @@ fn serve(flags: &Flags, node: Option<Settings>, start: std::time::Instant) -> Re
     Ok(code)
 }
 
+/// Writes the pidfile, if one was asked for.
+fn say_pid(life: &Life) -> Result<(), String> {
+    life.write_pidfile(|path| {
+        // Aside: a signal that comes to a thread which waits for a disk is not heard.
+        let of = path.to_owned();
+        let written =
+            readfile::within(path, PIDFILE, move || write_pidfile(&of)).map_err(Into::into).flatten();
+        written.map_err(|error: std::io::Error| {
+            let mend = "name a file where this user may write, or leave -pidfile out";
+            format!("cannot write the pidfile {}: {error}; {mend}", path.display())
+        })
+    })
+}
+
 enum Event {
     /// By which signal, if not by a changed file.
     Reload(Option<&'static str>),
     Reloaded(Box<Result<Next, StartError>>),
     AddressGone,
+    Upgrade,
+    Step(Step),
     Stop,
     Quit,
     Fatal(String),
@@ -205,6 +233,12 @@ impl Aside {
         }
     }
 
+    /// Not while two processes have the sockets.
+    fn put_off(&mut self, signal: Option<&'static str>) {
+        self.again = signal.or(self.again);
+        self.last_seen.clear();
+    }
+
     fn look(&mut self, server: &Server) {
         if !self.busy {
             let work = server.look();
@@ -253,13 +287,15 @@ impl Aside {
     }
 }
 
+/// What the main thread listens to.
+struct Hears {
+    asked: mpsc::UnboundedReceiver<Asked>,
+    fatal: mpsc::UnboundedReceiver<String>,
+    steps: mpsc::UnboundedReceiver<Step>,
+}
+
 /// Waits for a signal, for the Corefile to change, for a reload's end, or for bad news.
-async fn next_event(
-    server: &Server,
-    heard: &mut mpsc::UnboundedReceiver<Asked>,
-    fatal: &mut mpsc::UnboundedReceiver<String>,
-    aside: &mut Aside,
-) -> Event {
+async fn next_event(server: &Server, hears: &mut Hears, aside: &mut Aside) -> Event {
     loop {
         let reload = server.running().house.load().reload;
         let at = aside.look_at(reload);
@@ -270,13 +306,15 @@ async fn next_event(
             }
         };
         tokio::select! {
-            Some(asked) = heard.recv() => return match asked {
+            Some(asked) = hears.asked.recv() => return match asked {
+                Asked::Upgrade => Event::Upgrade,
                 Asked::Reload(signal) => Event::Reload(Some(signal)),
                 Asked::Stop => Event::Stop,
                 Asked::Quit => Event::Quit,
             },
             () = server.address_gone() => return Event::AddressGone,
-            message = fatal.recv() => return Event::Fatal(message.unwrap_or_default()),
+            Some(step) = hears.steps.recv() => return Event::Step(step),
+            message = hears.fatal.recv() => return Event::Fatal(message.unwrap_or_default()),
             done = aside.next() => match done {
                 Done::Reload(next) => return Event::Reloaded(next),
                 Done::Look(found) => {

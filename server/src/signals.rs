@@ -17,6 +17,8 @@ use observe::Logger;
 pub enum Asked {
     /// SIGHUP, SIGUSR1: which.
     Reload(&'static str),
+    /// SIGUSR2: another process of this program takes over.
+    Upgrade,
     /// SIGTERM, SIGINT: the queries in flight are answered first.
     Stop,
     /// SIGQUIT: they are not.
@@ -31,7 +33,6 @@ pub struct Signals {
     quit: Signal,
     hangup: Signal,
     user1: Signal,
-    /// CoreDNS replaces its binary on it; here it means nothing, and must not end the process.
     user2: Signal,
 }
 
@@ -94,7 +95,7 @@ impl Heard {
                 }
                 _ = self.hangup.recv() => self.ask(Asked::Reload("SIGHUP")),
                 _ = self.user1.recv() => self.ask(Asked::Reload("SIGUSR1")),
-                _ = self.user2.recv() => {}
+                _ = self.user2.recv() => self.ask(Asked::Upgrade),
             }
         };
         life.logger.info(None, told);

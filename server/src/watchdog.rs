@@ -15,11 +15,12 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use wire::{Class, Flags, Name, RType};
 
+use crate::succession::{Step, Steps};
 use listen::Prober;
 use listen::Running;
 use plugin::endpoint::{Endpoint, Transport};
@@ -29,6 +30,7 @@ pub(crate) async fn run(
     running: Weak<Running>,
     notifier: Arc<Notifier>,
     mut in_place: watch::Receiver<bool>,
+    steps: Steps,
 ) {
     // An end of the sender is the end of the server.
     let _ = in_place.wait_for(|in_place| *in_place).await;
@@ -47,6 +49,11 @@ pub(crate) async fn run(
             Ok(()) if ready => notify(&server, "ping", notifier.ping()),
             Ok(()) => {
                 ready = true;
+                let (may, told) = oneshot::channel();
+                // Without an answer this process ends.
+                if steps.send(Step::Settled(may)).is_err() || told.await.is_err() {
+                    return;
+                }
                 notify(&server, "READY", notifier.ready());
             }
             Err(silent) if ready => server.logger.error(None, &format!("watchdog: no ping, {silent}")),

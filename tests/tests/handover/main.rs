@@ -1,4 +1,6 @@
 //! Restarts and upgrades under load: no query is lost, none is answered wrongly.
 
 mod clients;
+mod place;
 mod store;
+mod upgrade;

@@ -1,33 +1,11 @@
 //! Through systemd's store of descriptors: `systemctl restart`.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
-use tests::{Action, Manager, Server, Upstream, eventually, isolated, tool};
+use tests::{Manager, Server, eventually, isolated, tool};
 
-use crate::clients::{Clients, LOCAL, REMOTE};
-
-const AT: &str = "127.0.0.1:53";
-
-fn corefile(sockets: usize, upstream: &Upstream) -> String {
-    format!(
-        ".:53 {{\nbind 127.0.0.1\nmultisocket {sockets}\nhosts {{\n{LOCAL} x.example\nfallthrough\n}}\nforward . {}\n}}\n",
-        upstream.word()
-    )
-}
-
-fn upstream() -> Upstream {
-    Upstream::start("127.0.0.53".parse().expect("an address"), |asked| {
-        Action::answer(&format!("{} 300 IN A {REMOTE}", asked.name)).after(Duration::from_millis(20))
-    })
-}
-
-/// What the store holds of one address with so many sockets.
-fn names(sockets: usize) -> Vec<String> {
-    let mut names: Vec<_> = (0..sockets).map(|nth| format!("udp-{nth}-53-127.0.0.1")).collect();
-    names.insert(0, "tcp-53-127.0.0.1".to_owned());
-    names
-}
+use crate::clients::Clients;
+use crate::place::{AT, PATIENCE, corefile, names, upstream};
 
 #[test]
 fn no_query_is_lost_over_five_restarts() {
@@ -95,5 +73,3 @@ fn what_the_next_configuration_does_not_name_leaves_the_store() {
         assert!(server.stop().success());
     });
 }
-
-const PATIENCE: Duration = Duration::from_secs(10);

@@ -1,0 +1,292 @@
+//! From one process to the next, over a unix socket.
+//!
+//! ```text
+//! the one that serves                 the one that starts
+//!   sockets, some in each message  ->
+//!                                  <- ready      it has read its configuration, and bound what it was not given
+//!   yours                          ->            nobody reads the sockets any more: what comes meanwhile waits in them
+//!                                  <- serving    it answers on every address
+//!   done                           ->            it speaks for the service
+//! ```
+//! Whatever fails before `serving`, the first one goes on as before.
+
+use std::fs::Permissions;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
+    socketpair,
+};
+
+use crate::{Inherited, message};
+
+/// The side of the one that serves.
+#[derive(Debug)]
+pub struct Giver(OwnedFd);
+
+/// The side of the one that starts.
+#[derive(Debug)]
+pub struct Taker(OwnedFd);
+
+/// Where successors come to.
+#[derive(Debug)]
+pub struct Door(OwnedFd);
+
+impl Door {
+    /// Opens it at a path, for this user and root alone; one that stands there and leads to nobody is replaced.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let socket = unix()?;
+        bind(&socket, &SocketAddrUnix::new(path)?)?;
+        std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
+        listen(&socket, 1)?;
+        Ok(Self(socket))
+    }
+
+    /// Waits for a successor; whoever may not take over is sent away.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn wait(&self) -> io::Result<Giver> {
+        loop {
+            let socket = accept_with(&self.0, SocketFlags::CLOEXEC)?;
+            let user = socket_peercred(&socket)?.uid;
+            if user.is_root() || user == rustix::process::geteuid() {
+                return Ok(Giver(socket));
+            }
+        }
+    }
+}
+
+/// Both ends at once: the other one is a child's standard input.
+///
+/// # Errors
+/// What the kernel says.
+pub fn pair() -> io::Result<(Giver, OwnedFd)> {
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    Ok((Giver(ours), theirs))
+}
+
+impl Giver {
+    /// Gives copies of sockets, by name.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn give(&self, sockets: &[(String, OwnedFd)]) -> io::Result<()> {
+        set_socket_timeout(&self.0, Timeout::Send, Some(STEP))?;
+        for some in sockets.chunks(message::MOST) {
+            let names: Vec<_> = some.iter().map(|(name, _)| name.as_str()).collect();
+            let descriptors: Vec<_> = some.iter().map(|(_, descriptor)| descriptor.as_fd()).collect();
+            self.say(&format!("{SOCKETS}{}", names.join("\n")), &descriptors)?;
+        }
+        self.say(ALL, &[])
+    }
+
+    /// Waits until the successor is ready to take over.
+    ///
+    /// # Errors
+    /// Where it is gone, or takes longer than a start may.
+    pub fn ready(&self) -> io::Result<()> {
+        expect(&self.0, READY, START)
+    }
+
+    /// Says that nobody here reads the sockets any more, and waits until the successor answers on them.
+    ///
+    /// # Errors
+    /// Where it is gone, or does not in time: then they are ours again.
+    pub fn yours(&self) -> io::Result<()> {
+        self.say(YOURS, &[])?;
+        expect(&self.0, SERVING, STEP)
+    }
+
+    /// Tells the successor that it speaks for the service now.
+    ///
+    /// # Errors
+    /// Where it is gone.
+    pub fn done(self) -> io::Result<()> {
+        self.say(DONE, &[])
+    }
+
+    fn say(&self, text: &str, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        message::send(&self.0, text.as_bytes(), descriptors)
+    }
+}
+
+impl Taker {
+    /// Finds who serves at a path; `None` where nobody does.
+    ///
+    /// # Errors
+    /// What the kernel says else.
+    pub fn find(path: &Path) -> io::Result<Option<Self>> {
+        let socket = unix()?;
+        match connect(&socket, &SocketAddrUnix::new(path)?).map_err(io::Error::from) {
+            Ok(()) => {}
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) =>
+            {
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        }
+        let user = socket_peercred(&socket)?.uid;
+        match user.is_root() || user == rustix::process::geteuid() {
+            true => Ok(Some(Self(socket))),
+            false => Err(io::ErrorKind::PermissionDenied.into()),
+        }
+    }
+
+    /// The parent's end of a [`pair`], which is standard input; that leads nowhere afterwards.
+    ///
+    /// # Errors
+    /// Where it is no such socket.
+    pub fn of_parent() -> io::Result<Self> {
+        let socket = rustix::stdio::stdin().try_clone_to_owned()?;
+        let nowhere = std::fs::File::open("/dev/null")?;
+        rustix::stdio::dup2_stdin(&nowhere)?;
+        Ok(Self(socket))
+    }
+
+    /// Takes the sockets.
+    ///
+    /// # Errors
+    /// Where what comes is not what a server of ours says.
+    pub fn sockets(&self) -> io::Result<Inherited> {
+        set_socket_timeout(&self.0, Timeout::Recv, Some(STEP))?;
+        let mut sockets = Vec::new();
+        while sockets.len() < MOST {
+            let (text, descriptors) = message::receive(&self.0)?;
+            if text == ALL.as_bytes() {
+                return Ok(sockets.into_iter().collect());
+            }
+            let text = String::from_utf8(text).map_err(|_| io::ErrorKind::InvalidData)?;
+            let names = text.strip_prefix(SOCKETS).ok_or(io::ErrorKind::InvalidData)?;
+            let names: Vec<_> = names.split('\n').map(str::to_owned).collect();
+            if names.len() != descriptors.len() {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+            sockets.extend(names.into_iter().zip(descriptors));
+        }
+        Err(io::ErrorKind::InvalidData.into())
+    }
+
+    /// Says that this process can serve, and waits until it is to: nobody else reads the sockets from then on.
+    ///
+    /// # Errors
+    /// Where the other one is gone, or does not answer.
+    pub fn ready(&self) -> io::Result<()> {
+        message::send(&self.0, READY.as_bytes(), &[])?;
+        expect(&self.0, YOURS, STEP)
+    }
+
+    /// Says that this process serves, and waits until it speaks for the service.
+    ///
+    /// # Errors
+    /// Where the other one is gone: then there is nobody else who could.
+    pub fn serving(self) -> io::Result<()> {
+        message::send(&self.0, SERVING.as_bytes(), &[])?;
+        expect(&self.0, DONE, STEP)
+    }
+}
+
+fn unix() -> io::Result<OwnedFd> {
+    Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+}
+
+fn expect(socket: &OwnedFd, word: &str, patience: Duration) -> io::Result<()> {
+    set_socket_timeout(socket, Timeout::Recv, Some(patience))?;
+    let (text, _) = message::receive(socket)?;
+    match text {
+        text if text == word.as_bytes() => Ok(()),
+        text if text.is_empty() => Err(io::ErrorKind::UnexpectedEof.into()),
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+/// The number is that of this way to speak.
+const SOCKETS: &str = "localdns 1: sockets\n";
+const ALL: &str = "localdns 1: all";
+const READY: &str = "ready";
+const YOURS: &str = "yours";
+const SERVING: &str = "serving";
+const DONE: &str = "done";
+/// How long a successor may take to read its configuration and to build what serves it.
+const START: Duration = Duration::from_secs(60);
+/// How long each other step may take.
+const STEP: Duration = Duration::from_secs(5);
+/// More than any server has.
+const MOST: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn sockets_go_over_with_what_waits_in_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("door");
+        assert!(Taker::find(&path).unwrap().is_none());
+        let door = Door::open(&path).unwrap();
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let at = socket.local_addr().unwrap();
+        let all: Vec<_> =
+            (0..130).map(|n| (format!("udp-{n}"), OwnedFd::from(socket.try_clone().unwrap()))).collect();
+        socket.send_to(b"waits", at).unwrap();
+        let giving = thread::spawn(move || {
+            let giver = door.wait().unwrap();
+            giver.give(&all).unwrap();
+            giver.ready().unwrap();
+            giver.yours().unwrap();
+            giver.done().unwrap();
+        });
+        let taker = Taker::find(&path).unwrap().expect("somebody serves");
+        let mut inherited = taker.sockets().unwrap();
+        taker.ready().unwrap();
+        taker.serving().unwrap();
+        giving.join().unwrap();
+        let sockets = inherited.udp(at);
+        assert_eq!(sockets.len(), 130);
+        let first = UdpSocket::from(sockets.into_iter().next().unwrap());
+        let mut buffer = [0; 16];
+        assert_eq!(first.recv(&mut buffer).unwrap(), 5);
+        // The door that nobody opens is no obstacle.
+        assert!(Taker::find(&path).unwrap().is_none());
+        drop(Door::open(&path).unwrap());
+    }
+
+    #[test]
+    fn what_is_no_server_of_ours_is_refused() {
+        let file = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+        let rows: [(&[u8], &[BorrowedFd<'_>]); 5] = [
+            (b"", &[]),
+            (b"localdns 2: sockets\nudp-0", &[file.as_fd()]),
+            (b"localdns 1: sockets\nudp-0\nudp-1", &[file.as_fd()]),
+            (b"localdns 1: sockets\n\xff", &[file.as_fd()]),
+            (b"yours", &[]),
+        ];
+        for (text, descriptors) in rows {
+            let (giver, theirs) = pair().unwrap();
+            message::send(&giver.0, text, descriptors).unwrap();
+            assert!(Taker(theirs).sockets().is_err(), "{text:?}");
+        }
+        // Gone at each step.
+        for gone in [Giver::ready as fn(&Giver) -> io::Result<()>, Giver::yours] {
+            let (giver, theirs) = pair().unwrap();
+            drop(theirs);
+            assert!(gone(&giver).is_err());
+        }
+    }
+}

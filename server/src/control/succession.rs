@@ -1,0 +1,169 @@
+//! A server that leaves its sockets to another process, or takes over another's.
+
+use std::path::PathBuf;
+use std::process::Child;
+
+use handover::{Giver, Taker};
+use observe::logger::LAST_LINES;
+
+use super::Server;
+use crate::cli::Flags;
+
+use crate::origin::Origin;
+use crate::succession::{self, Step, Steps};
+
+/// What this process has to do with the one before and the one after.
+pub(super) struct Succession {
+    pub(super) steps: Steps,
+    /// Who is to be told that this process serves.
+    pub(super) taker: Option<Taker>,
+    /// Where the next one comes to.
+    pub(super) door: Option<PathBuf>,
+    /// Whether there is one that is not ready yet, or has not failed.
+    pub(super) under_way: bool,
+    /// Whether nobody here reads the sockets.
+    parked: bool,
+    /// Whether another process has them for good.
+    pub(super) gone: bool,
+    /// Whether this process stays then.
+    stays: bool,
+}
+
+impl Succession {
+    pub(super) fn new(steps: Steps, taker: Option<Taker>, flags: &Flags) -> Self {
+        let (door, stays) = (flags.handover.clone(), flags.stays);
+        Self { steps, taker, door, under_way: false, parked: false, gone: false, stays }
+    }
+}
+
+impl Server {
+    /// Whether another process still speaks for the service, or does again.
+    pub fn is_beside_another(&self) -> bool {
+        self.succession.taker.is_some() || self.succession.under_way || self.succession.gone
+    }
+
+    /// Starts the program's file as it is now, to take this process's place (SIGUSR2).
+    pub fn upgrade(&mut self) {
+        let logger = self.running.logger.clone();
+        logger.info(None, "SIGUSR2: Upgrading");
+        let started = match (&self.origin, std::process::id()) {
+            _ if self.succession.under_way => Err("another upgrade is under way".to_owned()),
+            (Origin::Text(_), _) => Err("the Corefile came by a pipe, which a successor has not".to_owned()),
+            (_, 1) => Err("the first process of a container cannot be replaced: start a container beside it, with -handover".to_owned()),
+            _ => succession::start_again().map_err(|error| error.to_string()),
+        };
+        match started {
+            Ok((giver, child)) => self.hand_over(giver, Some(child)),
+            Err(error) => logger.error(None, &format!("SIGUSR2: upgrading: {error}")),
+        }
+    }
+
+    fn hand_over(&mut self, giver: Giver, child: Option<Child>) {
+        let begun = self
+            .ports
+            .copies()
+            .and_then(|sockets| succession::hand_over(giver, sockets, child, self.succession.steps.clone()));
+        match begun {
+            Ok(()) => self.succession.under_way = true,
+            Err(error) => self.running.logger.error(None, &format!("cannot hand the sockets over: {error}")),
+        }
+    }
+
+    /// Does what a step asks for.
+    ///
+    /// # Errors
+    /// Where this process cannot take over.
+    pub fn step(&mut self, step: Step) -> Result<After, String> {
+        match step {
+            Step::Settled(may_say_so) => {
+                let took_over = self.settled()?;
+                let _ = may_say_so.send(());
+                return Ok(if took_over { After::TookOver } else { After::Goes });
+            }
+            // One at a time: it is told by the end of its line.
+            Step::Came(giver) if self.is_beside_another() => drop(giver),
+            Step::Came(giver) => {
+                self.running.logger.info(None, "another process takes over");
+                self.hand_over(giver, None);
+            }
+            Step::Ready(left) => {
+                self.park(true);
+                let _ = left.send(());
+            }
+            Step::Serving { giver, child } => return Ok(self.leave(giver, child)),
+            Step::Failed(error) => {
+                self.succession.under_way = false;
+                self.park(false);
+                let text = format!("the next process does not serve, this one goes on: {error}");
+                self.running.logger.error(None, &text);
+            }
+        }
+        Ok(After::Goes)
+    }
+
+    /// Once every address has answered; whether that is where another process answered before.
+    fn settled(&mut self) -> Result<bool, String> {
+        let took_over = self.succession.taker.is_some();
+        if let Some(taker) = self.succession.taker.take() {
+            let gone = "the process whose sockets were taken over does not let go of them";
+            taker.serving().map_err(|error| format!("{gone}: {error}"))?;
+            self.serve_status();
+        }
+        match self.keeper {
+            None => self.ports.offer(&self.notifier),
+            // A socket that is open somewhere would hide our death from rules that look for one.
+            Some(_) => self.ports.withdraw(&self.notifier),
+        }
+        if let Some(path) = &self.succession.door
+            && let Err(error) = succession::open_door(path, self.succession.steps.clone())
+        {
+            let text = format!("nobody can take over at {}: {error}", path.display());
+            self.running.logger.warning(None, &text);
+        }
+        Ok(took_over)
+    }
+
+    /// Leaves the sockets unread for another process, or reads them again.
+    fn park(&mut self, parked: bool) {
+        if std::mem::replace(&mut self.succession.parked, parked) == parked {
+            return;
+        }
+        if parked {
+            self.status = None;
+            self.ports.stop_accepting();
+        } else {
+            self.ports.accept_again(&self.running, &self.handle);
+            self.serve_status();
+        }
+        self.running.park(parked);
+        self.running.settle(&self.handle);
+    }
+
+    /// Lets the next process speak for the service, and answers what is in flight.
+    fn leave(&mut self, giver: Giver, child: Option<u32>) -> After {
+        let logger = self.running.logger.clone();
+        if let Some(child) = child
+            && let Err(error) = handover::succeed(&self.notifier, child)
+        {
+            logger.error(None, &format!("cannot tell systemd of process {child}: {error}"));
+        }
+        let _ = giver.done();
+        self.succession.gone = true;
+        self.answer_the_last();
+        self.ports.drop_all();
+        logger.info(None, "Upgrade finished: another process serves");
+        logger.flush(LAST_LINES);
+        if self.succession.stays { After::Goes } else { After::Ends }
+    }
+}
+
+/// What becomes of this process after a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum After {
+    /// It goes on.
+    Goes,
+    /// It serves in another one's place.
+    TookOver,
+    /// Another one serves.
+    Ends,
+}

@@ -1,0 +1,126 @@
+//! The next process, which takes this one's place: who it is, and how far it is. What is done about it is the control's.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::{Child, Command};
+use std::sync::mpsc as std_mpsc;
+
+use handover::{Door, Giver, Taker};
+use tokio::sync::{mpsc, oneshot};
+
+/// What comes to pass between this process and another, for the main thread to act upon.
+pub enum Step {
+    /// This process answers on every address for the first time; it says so once it is told that it may.
+    Settled(oneshot::Sender<()>),
+    /// Somebody wants to take over.
+    Came(Giver),
+    /// It is ready: nobody here is to read the sockets from the moment on that this is answered.
+    Ready(std_mpsc::Sender<()>),
+    /// It serves, and waits to be told that it speaks for the service.
+    Serving {
+        /// The line to it.
+        giver: Giver,
+        /// Its process id, where we started it.
+        child: Option<u32>,
+    },
+    /// It does not come to serve.
+    Failed(io::Error),
+}
+
+/// How steps come to the main thread.
+pub type Steps = mpsc::UnboundedSender<Step>;
+
+/// Finds who serves where this process is to: whoever started it for that, or whoever is behind the door.
+///
+/// # Errors
+/// Where there is somebody, and nothing can be said to them.
+pub fn predecessor(door: Option<&Path>) -> io::Result<Option<Taker>> {
+    match door {
+        _ if std::env::var(STARTED).is_ok_and(|by| by.parse() == Ok(std::os::unix::process::parent_id())) => {
+            Taker::of_parent().map(Some)
+        }
+        Some(path) => Taker::find(path),
+        None => Ok(None),
+    }
+}
+
+/// Starts this program once more, with the same arguments, to take over by standard input. The file of its name is started,
+/// whatever it is by now.
+///
+/// # Errors
+/// What the kernel says.
+pub fn start_again() -> io::Result<(Giver, Child)> {
+    let (giver, theirs) = handover::pair()?;
+    let mut arguments = std::env::args_os();
+    let program = arguments.next().ok_or(io::ErrorKind::NotFound)?;
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(theirs).env(STARTED, std::process::id().to_string());
+    // They speak of this process.
+    for name in ["SYSTEMD_EXEC_PID", "WATCHDOG_PID", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"] {
+        command.env_remove(name);
+    }
+    Ok((giver, command.spawn()?))
+}
+
+/// Sees to it, on a thread of its own, that a successor gets these sockets; one that we started ends where it does not come
+/// to serve.
+///
+/// # Errors
+/// What the kernel says to a thread.
+pub fn hand_over(
+    giver: Giver,
+    sockets: Vec<(String, OwnedFd)>,
+    mut child: Option<Child>,
+    steps: Steps,
+) -> io::Result<()> {
+    let thread = std::thread::Builder::new().name("successor".to_owned());
+    let work = move || {
+        let step = match until_it_serves(&giver, sockets, &steps) {
+            Ok(()) => Step::Serving { giver, child: child.map(|child| child.id()) },
+            Err(error) => {
+                // Its end of the line first: it ends by itself where it can.
+                drop(giver);
+                if let Some(child) = &mut child {
+                    let _ = child.kill();
+                    let _ = child.wait();
+                }
+                Step::Failed(error)
+            }
+        };
+        let _ = steps.send(step);
+    };
+    thread.spawn(work).map(drop)
+}
+
+fn until_it_serves(giver: &Giver, sockets: Vec<(String, OwnedFd)>, steps: &Steps) -> io::Result<()> {
+    giver.give(&sockets)?;
+    drop(sockets);
+    giver.ready()?;
+    let (left, is_left) = std_mpsc::channel();
+    let gone = || io::Error::from(io::ErrorKind::Interrupted);
+    steps.send(Step::Ready(left)).map_err(|_| gone())?;
+    is_left.recv().map_err(|_| gone())?;
+    giver.yours()
+}
+
+/// Waits behind a door for whoever wants to take over, as long as this process lives.
+///
+/// # Errors
+/// Where there can be no door.
+pub fn open_door(path: &Path, steps: Steps) -> io::Result<()> {
+    let door = Door::open(path)?;
+    let thread = std::thread::Builder::new().name("door".to_owned());
+    let wait = move || {
+        while let Ok(giver) = door.wait() {
+            if steps.send(Step::Came(giver)).is_err() {
+                break;
+            }
+        }
+    };
+    thread.spawn(wait).map(drop)
+}
+
+/// The process that started this one to take its place; it has the same name where systemd's side of it is read
+/// (`node::Notifier`).
+const STARTED: &str = "LOCALDNS_PREDECESSOR";
