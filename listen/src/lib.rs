@@ -7,6 +7,7 @@
 //! ```
 
 mod accept;
+mod bind;
 mod connections;
 mod desk;
 mod flight_key;
@@ -32,12 +33,13 @@ mod transfers;
 mod upstreams;
 mod worker;
 
+pub use bind::BindError;
 pub use connections::{Connections, Prober};
 pub use flights::FlightRegistry;
 pub use inbox::{Client, Inbox, Letter, Waiter};
 pub use mailbox::Mailbox;
 pub use mailer::Mailer;
-pub use ports::{BindError, Bound, Ports};
+pub use ports::{Bound, Ports};
 pub use running::{Heartbeat, Running};
 pub use stream_reply::StreamReply;
 pub use taken::Taken;

@@ -7,56 +7,19 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use handover::{Inherited, Place, Shelf};
-use node::{Ours, Transport, holder_of};
-use rustix::io::Errno;
+use node::{Ours, Transport};
 use sockets::{ListenOptions, ListenSocket};
-use thiserror::Error;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 use super::accept;
+use super::bind::{
+    Added, BindError, BoundEndpoint, Wanted, add, bind_one, explain, has_udp, is_family_absent, scope_id,
+};
 use super::inbox::Letter;
 use crate::running::Running;
 use configuration::House;
-use plugin::endpoint::{self, Endpoint};
-
-/// Why an address cannot be served; each says what to do about it.
-#[derive(Debug, Error)]
-pub enum BindError {
-    /// Somebody has it.
-    #[error("cannot listen on {address} ({transport}): it is in use{}; stop that process or choose another address", by(.holder))]
-    InUse {
-        /// The address.
-        address: SocketAddr,
-        /// `udp` or `tcp`.
-        transport: &'static str,
-        /// Who has it, where that can be told.
-        holder: Option<String>,
-    },
-    /// A port below 1024 without the right to it.
-    #[error(
-        "cannot listen on {0}: no permission; run as root, give the binary CAP_NET_BIND_SERVICE, or choose a port above 1023"
-    )]
-    NotPermitted(SocketAddr),
-    /// No interface has it.
-    #[error("cannot listen on {address}: {error}{}", mend(.error))]
-    Absent {
-        /// The address.
-        address: SocketAddr,
-        /// Why it could not be added.
-        error: node::NodeError,
-    },
-    /// Anything else.
-    #[error("cannot listen on {address} ({transport}): {error}")]
-    Other {
-        /// The address.
-        address: SocketAddr,
-        /// `udp` or `tcp`.
-        transport: &'static str,
-        /// What the kernel says.
-        error: io::Error,
-    },
-}
+use plugin::endpoint::Endpoint;
 
 /// The bound endpoints of a running server.
 pub struct Ports {
@@ -73,14 +36,6 @@ pub struct Ports {
     shelf: Shelf,
 }
 
-/// An address that is put back when somebody takes it away.
-struct Added {
-    /// The interface that its sockets are bound to, where the address means nothing without it (link-local IPv6), else 0.
-    scope_id: u32,
-    /// Whether it was told that it cannot be put back.
-    told: bool,
-}
-
 /// Sockets bound for a configuration that is not served yet; dropping it unbinds them.
 pub struct Bound {
     new: Vec<BoundEndpoint>,
@@ -88,16 +43,6 @@ pub struct Bound {
     sockets: usize,
     /// What the addresses lack that are bound already.
     more: Vec<(SocketAddr, usize, ListenSocket)>,
-}
-
-struct BoundEndpoint {
-    endpoint: Endpoint,
-    /// None where nobody asks over UDP.
-    sockets: Vec<ListenSocket>,
-    /// How many of them an earlier process bound, and clients are given to until it is opened.
-    inherited: usize,
-    listener: std::net::TcpListener,
-    added: Option<Added>,
 }
 
 impl Ports {
@@ -358,93 +303,12 @@ impl Ports {
     }
 }
 
-/// An endpoint to be bound. Of its UDP sockets each worker has one at least to send by, and clients' queries go to `count`
-/// of them.
-#[derive(Clone, Copy)]
-struct Wanted {
-    endpoint: Endpoint,
-    count: usize,
-    workers: usize,
-    /// Whether another of ours overlaps it.
-    beside: bool,
-}
-
-/// Binds an endpoint, or takes over what an earlier process bound.
-fn bind_one(
-    wanted: Wanted,
-    whose: Ours,
-    inherited: &mut Inherited,
-    handle: &Handle,
-) -> Result<BoundEndpoint, BindError> {
-    let address = wanted.endpoint.address;
-    let mut ours = whose.includes(address.ip()) && node::link_of(address.ip()).as_deref() == Some(node::LINK);
-    let mut bound = match bind_sockets(wanted, inherited) {
-        Err((_, error)) if is_absent(address, &error) => {
-            let added = handle.block_on(add(address, whose));
-            let added = added.map_err(|error| BindError::Absent { address, error })?;
-            ours |= matches!(added, node::Added::AddedTo { .. });
-            bind_sockets(wanted, inherited)
-        }
-        result => result,
-    }
-    .map_err(|(transport, error)| explain(address, transport, error))?;
-    let scope_id = scope_id(node::with_link(address));
-    bound.added = ours.then_some(Added { scope_id, told: false });
-    Ok(bound)
-}
-
-fn bind_sockets(wanted: Wanted, left: &mut Inherited) -> Result<BoundEndpoint, (Transport, io::Error)> {
-    let Wanted { endpoint, count, workers, beside } = wanted;
-    let (address, options) = (node::with_link(endpoint.address), ListenOptions::default());
-    let (mut sockets, mut inherited) = (Vec::new(), 0);
-    if has_udp(endpoint) {
-        let bind = if beside { ListenSocket::bind_beside } else { ListenSocket::bind_first };
-        let udp = |error| (Transport::Udp, error);
-        for descriptor in left.udp(address) {
-            sockets.push(ListenSocket::from_owned_fd(descriptor, &options).map_err(udp)?);
-        }
-        inherited = sockets.len();
-        if sockets.is_empty() {
-            sockets.push(bind(address, &options).map_err(udp)?);
-        }
-        while sockets.len() < count.max(workers) {
-            sockets.push(sockets[0].bind_sibling().map_err(udp)?);
-            if inherited > 0 {
-                // Nobody reads it yet.
-                sockets[0].spread_over(inherited as u32).map_err(udp)?;
-            }
-        }
-        if count == inherited && count == sockets.len() && count > 1 {
-            // The earlier process may have had fewer. Where the kernel does not know how, they are spread all the same.
-            let _ = sockets[0].spread_by_client();
-        } else if inherited == 0 && count < workers {
-            sockets[0].spread_over(count as u32).map_err(udp)?;
-        }
-    }
-    let tcp = |error| (Transport::Tcp, error);
-    let listener = match left.tcp(address) {
-        Some(descriptor) => std::net::TcpListener::from(descriptor),
-        None => sockets::tcp_listener(address, TCP_BACKLOG, !beside).map_err(tcp)?,
-    };
-    listener.set_nonblocking(true).map_err(tcp)?;
-    // Connections inherit them. The kernel doubles the numbers, and lets what nobody reads grow to megabytes without.
-    let socket = socket2::SockRef::from(&listener);
-    socket.set_send_buffer_size(TCP_SEND_BYTES).map_err(tcp)?;
-    socket.set_recv_buffer_size(TCP_RECEIVE_BYTES).map_err(tcp)?;
-    Ok(BoundEndpoint { endpoint, sockets, inherited, listener, added: None })
-}
-
 /// Ends a listener. Its UDP sockets are read to their ends, and what is there is served by `house`.
 fn close(endpoint: Endpoint, task: &JoinHandle<()>, house: &Arc<House>, running: &Running) {
     task.abort();
     for inbox in running.inboxes.iter().filter(|_| has_udp(endpoint)) {
         inbox.post(Letter::Close(endpoint.address, house.clone()));
     }
-}
-
-/// Whether the workers serve it over UDP.
-fn has_udp(endpoint: Endpoint) -> bool {
-    endpoint.transport == endpoint::Transport::Dns
 }
 
 /// Whether both want connections to the same address and port: one listens everywhere, or one takes the other's place, as
@@ -454,76 +318,3 @@ fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
         && one.is_ipv4() == other.is_ipv4()
         && (one.ip() == other.ip() || one.ip().is_unspecified() || other.ip().is_unspecified())
 }
-
-fn scope_id(address: SocketAddr) -> u32 {
-    match address {
-        SocketAddr::V4(_) => 0,
-        SocketAddr::V6(v6) => v6.scope_id(),
-    }
-}
-
-/// Whether the kernel says that nobody has this address: to a link-local IPv6 one without an interface it says EINVAL.
-fn is_absent(address: SocketAddr, error: &io::Error) -> bool {
-    let linkless =
-        matches!(address, SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() && v6.scope_id() == 0);
-    error.kind() == io::ErrorKind::AddrNotAvailable
-        || (linkless && error.kind() == io::ErrorKind::InvalidInput)
-}
-
-/// Adds the address to the machine, if it is one that we add; never to an interface that `bind` names.
-async fn add(address: SocketAddr, ours: Ours) -> Result<node::Added, node::NodeError> {
-    match address {
-        SocketAddr::V6(v6) if v6.scope_id() != 0 => {
-            let link = node::link_name(v6.scope_id()).unwrap_or_else(|| v6.scope_id().to_string());
-            Err(node::NodeError::AddressElsewhere { address: address.ip(), link })
-        }
-        _ => node::ensure_address(address.ip(), ours).await,
-    }
-}
-
-fn explain(address: SocketAddr, transport: Transport, error: io::Error) -> BindError {
-    let name = match transport {
-        Transport::Udp => "udp",
-        Transport::Tcp => "tcp",
-    };
-    match error.kind() {
-        io::ErrorKind::AddrInUse => BindError::InUse {
-            address,
-            transport: name,
-            holder: holder_of(address, transport).map(|holder| holder.to_string()),
-        },
-        io::ErrorKind::PermissionDenied => BindError::NotPermitted(address),
-        _ => BindError::Other { address, transport: name, error },
-    }
-}
-
-fn is_family_absent(error: &io::Error) -> bool {
-    matches!(Errno::from_io_error(error), Some(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL))
-}
-
-fn by(holder: &Option<String>) -> String {
-    holder.as_ref().map(|holder| format!(" by {holder}")).unwrap_or_default()
-}
-
-/// What else there is to do about an absent address; the other errors say it themselves.
-fn mend(error: &node::NodeError) -> String {
-    match error {
-        node::NodeError::AddressAbsent { address } => {
-            format!("; run: ip address add {address} dev lo, or change `bind`")
-        }
-        node::NodeError::AddressElsewhere { address, link } => {
-            format!("; run: ip address add {address}/64 dev {link}, or change `bind`")
-        }
-        node::NodeError::NotPermitted { .. } => String::new(),
-        _ => "; change `bind`, or put the address on an interface of this machine".to_owned(),
-    }
-}
-
-/// What the kernel may hold for one TCP client that does not read, before it is doubled: 1,024 of them take 32 MiB at most.
-const TCP_SEND_BYTES: usize = 16 * 1024;
-/// What it may hold of what one sent and we have not read, before it is doubled. Pipelined queries came in as fast as with
-/// 128 KiB: 1.03 of that rate over 4 connections, 0.91 and 0.99 over one, medians of 12 rounds whose noise is as large.
-const TCP_RECEIVE_BYTES: usize = 16 * 1024;
-/// Connections that may wait to be accepted: as many as Linux lets by default (`net.core.somaxconn`). What a crowd that
-/// comes again and again leaves no room for is tried again by its client after a second.
-const TCP_BACKLOG: u32 = 4096;

@@ -112,7 +112,7 @@ impl Server {
         origin: Origin,
         handle: &Handle,
         logger: Logger,
-        told: Senders,
+        senders: Senders,
         start: Instant,
     ) -> Result<Self, StartError> {
         let env = |name: &str| std::env::var(name).ok();
@@ -138,7 +138,7 @@ impl Server {
         let mailer = Mailer::new();
         let streams = Streams::new(handle.clone(), mailer.clone());
         handle.spawn(forwarder::health::run(probes));
-        let running = Running::new(house, shared, workers, streams, logger.clone(), told.fatal, start)
+        let running = Running::new(house, shared, workers, streams, logger.clone(), senders.fatal, start)
             .map_err(StartError::Machine)?;
         let running = Arc::new(running);
         mailer.serves(&running);
@@ -189,7 +189,7 @@ impl Server {
             watching: false,
             putting_back: None,
             keeper: None,
-            succession: Succession::new(told.steps.clone(), taker, flags),
+            succession: Succession::new(senders.steps.clone(), taker, flags),
         };
         server.watch_addresses();
         server.serve_status();
@@ -203,7 +203,7 @@ impl Server {
             server.keeper = Some(keeper);
         }
         let running = Arc::downgrade(&server.running);
-        handle.spawn(crate::watchdog::run(running, server.notifier.clone(), ready, told.steps));
+        handle.spawn(crate::watchdog::run(running, server.notifier.clone(), ready, senders.steps));
         Ok(server)
     }
 
