@@ -7,6 +7,7 @@ use std::time::Instant;
 use wire::{Query, hash_of, hash_with};
 
 use crate::Partition;
+use crate::dump::Writer;
 use crate::entry::{ADDED, CD, DO, Key};
 use crate::shard::Shard;
 
@@ -53,6 +54,27 @@ impl Cache {
             None => holders.push(Some(holder)),
         }
         partition
+    }
+
+    /// Copies answers for another process's cache, those first that were used of late: `most_bytes` at the most. It reads
+    /// them with [`crate::Dump::read`].
+    pub fn dump(&self, now: Instant, most_bytes: usize) -> Vec<u8> {
+        let now = self.shared.milliseconds(now);
+        let identities: Vec<_> = {
+            let holders = self.shared.holders();
+            holders.iter().map(|holder| holder.as_ref().map_or("".into(), |of| of.identity.clone())).collect()
+        };
+        let mut writer = Writer::new(identities.iter().map(|identity: &Box<str>| &**identity), most_bytes);
+        for used in [true, false] {
+            for at in 0..self.shared.count() {
+                let mut from = 0;
+                // A few at a time: others wait for the lock.
+                while let Some(next) = self.shared.lock(at).copy(from, AT_ONCE, used, now, &mut writer) {
+                    from = next;
+                }
+            }
+        }
+        writer.finish()
     }
 
     /// Bytes of heap in use, the allocator's rounding included; never over the bound but for the moment in which one of
@@ -110,7 +132,7 @@ impl Shared {
     #[inline]
     pub(crate) fn milliseconds(&self, now: Instant) -> u64 {
         let passed = now.saturating_duration_since(self.start);
-        passed.as_secs() * 1000 + u64::from(passed.subsec_millis())
+        BEFORE + passed.as_secs() * 1000 + u64::from(passed.subsec_millis())
     }
 
     /// The key of a query and the number of its shard: one hash for both.
@@ -120,15 +142,29 @@ impl Shared {
         let checking_disabled = if query.flags.has(wire::Flags::CD) { CD } else { 0 };
         let mut bits = dnssec_ok | checking_disabled;
         let added = query.added.octets();
-        let (rtype, class) = (query.rtype.0, query.class.0);
-        let rest = u64::from(partition) << 32 | u64::from(rtype) << 16 | u64::from(class);
-        let mut hash = query.name.hash_code();
         if !added.is_empty() {
             bits |= ADDED;
+        }
+        self.key_of(partition, &query.name, (query.rtype.0, query.class.0), bits, added)
+    }
+
+    /// The key of a name, type and class with these bits, and the number of its shard.
+    #[inline]
+    pub(crate) fn key_of<'q>(
+        &self,
+        partition: u32,
+        name: &'q wire::Name,
+        (rtype, class): (u16, u16),
+        bits: u8,
+        added: &'q [u8],
+    ) -> (Key<'q>, usize) {
+        let rest = u64::from(partition) << 32 | u64::from(rtype) << 16 | u64::from(class);
+        let mut hash = name.hash_code();
+        if !added.is_empty() {
             hash = hash_with(hash, hash_of(added));
         }
         let hash = hash_with(hash ^ u64::from(bits), rest);
-        let key = Key { partition, hash: hash as u32, name: &query.name, rtype, class, bits, added };
+        let key = Key { partition, hash: hash as u32, name, rtype, class, bits, added };
         (key, (hash >> 32) as usize & (self.count() - 1))
     }
 
@@ -140,6 +176,11 @@ impl Shared {
     pub(crate) fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
         // A panic that was caught elsewhere must not make the cache useless: what it holds is plain data.
         self.shards[shard].0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The identity of a partition.
+    pub(crate) fn identity(&self, partition: u32) -> Option<Box<str>> {
+        Some(self.holders().get(partition as usize)?.as_ref()?.identity.clone())
     }
 
     /// Takes all of a partition's answers out, then frees its number.
@@ -156,6 +197,9 @@ impl Shared {
         self.holders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+/// Answers of an earlier process are older than this one; they are at most so many milliseconds old.
+const BEFORE: u64 = 1 << 40;
 
 /// The least that one shard's bound is.
 const SHARD_BYTES: usize = 1 << 20;

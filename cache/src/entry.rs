@@ -49,6 +49,55 @@ pub(crate) struct Entry {
     failures: u8,
 }
 
+/// All of an entry but its octets, for another process; `age` is in milliseconds, the other times as in the entry.
+pub(crate) struct Carried {
+    pub(crate) age: u64,
+    pub(crate) life: u32,
+    pub(crate) last_seen: u32,
+    pub(crate) seen: u16,
+    pub(crate) rtype: u16,
+    pub(crate) class: u16,
+    pub(crate) rcode: u16,
+    pub(crate) flags: u16,
+    pub(crate) counts: [u16; 3],
+    pub(crate) name_len: u8,
+    pub(crate) ede_len: u8,
+    pub(crate) bits: u8,
+    pub(crate) failures: u8,
+}
+
+impl Carried {
+    /// What was written for upstreams, in an entry's octets.
+    pub(crate) fn added<'d>(&self, data: &'d [u8]) -> Option<&'d [u8]> {
+        if self.bits & ADDED == 0 {
+            return Some(&[]);
+        }
+        let (length, rest) = data.get(usize::from(self.name_len)..)?.split_first_chunk::<2>()?;
+        rest.get(..usize::from(u16::from_ne_bytes(*length)))
+    }
+
+    /// Whether the parts fit each other: the name, what was written, the positions of TTLs, each within the records, and the
+    /// EDE options.
+    pub(crate) fn fits(&self, data: &[u8]) -> bool {
+        let Some(added) = self.added(data) else { return false };
+        let records = self.counts.iter().map(|&count| usize::from(count)).sum::<usize>();
+        let added = if self.bits & ADDED == 0 { 0 } else { 2 + added.len() };
+        let rest = data.get(usize::from(self.name_len) + added..);
+        let Some((positions, rest)) = rest.and_then(|rest| rest.split_at_checked(2 * records)) else {
+            return false;
+        };
+        let Some(body) = rest.get(usize::from(self.ede_len)..) else { return false };
+        let within = |position: &[u8; 2]| usize::from(u16::from_ne_bytes(*position)) + 4 <= body.len();
+        self.bits & !(DO | CD | DENIAL | FAILURE | VISITED | ADDED) == 0
+            && positions.as_chunks::<2>().0.iter().all(within)
+    }
+
+    /// The bits of the key.
+    pub(crate) fn key_bits(&self) -> u8 {
+        self.bits & (DO | CD | ADDED)
+    }
+}
+
 /// How an entry stands to the time of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
@@ -125,6 +174,49 @@ impl Entry {
         })
     }
 
+    /// What goes to another process.
+    pub(crate) fn carry(&self, now: u64) -> (Carried, &[u8]) {
+        let carried = Carried {
+            age: now.saturating_sub(self.stored),
+            life: self.life,
+            last_seen: self.last_seen,
+            seen: self.seen,
+            rtype: self.rtype,
+            class: self.class,
+            rcode: self.rcode.0,
+            flags: self.flags.0,
+            counts: self.counts,
+            name_len: self.name_len,
+            ede_len: self.ede_len,
+            bits: self.bits & !CLAIMED,
+            failures: self.failures,
+        };
+        (carried, self.data.as_slice())
+    }
+
+    /// What came from another process, as old as it says and `since` more. Nobody is refreshing it here.
+    pub(crate) fn carried(carried: &Carried, partition: u32, hash: u32, data: Data, now: u64) -> Self {
+        Self {
+            data,
+            stored: now.saturating_sub(carried.age),
+            life: carried.life.min(MAX_LIFE),
+            retry: 0,
+            last_seen: carried.last_seen,
+            seen: carried.seen,
+            partition,
+            hash,
+            rtype: carried.rtype,
+            class: carried.class,
+            rcode: Rcode(carried.rcode),
+            flags: Flags(carried.flags),
+            counts: carried.counts,
+            name_len: carried.name_len,
+            ede_len: carried.ede_len,
+            bits: carried.bits & !CLAIMED,
+            failures: carried.failures,
+        }
+    }
+
     #[inline]
     pub(crate) fn is(&self, key: &Key<'_>) -> bool {
         self.hash == key.hash
@@ -181,6 +273,11 @@ impl Entry {
     #[inline]
     pub(crate) fn visit(&mut self) {
         self.bits |= VISITED;
+    }
+
+    /// Whether it was used since that was last forgotten.
+    pub(crate) fn is_used(&self) -> bool {
+        self.bits & VISITED != 0
     }
 
     /// Whether it was used since this was last asked.

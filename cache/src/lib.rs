@@ -15,6 +15,7 @@
 
 mod cache;
 mod data;
+mod dump;
 mod entry;
 mod index;
 mod partition;
@@ -28,5 +29,6 @@ mod support;
 mod tests;
 
 pub use cache::Cache;
+pub use dump::Dump;
 pub use partition::{Lookup, Partition, Stored};
 pub use policy::{DEFAULT_CAPACITY, Kind, Mode, Policy, Prefetch, STALE_TTL, Stale, Store, VERIFY_WAIT};

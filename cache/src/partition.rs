@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use wire::{Answer, Flags, Query, Reply};
+use wire::{Answer, Flags, Name, Query, Reply};
 
 use crate::cache::Shared;
-use crate::entry::{Entry, State, Ttls};
+use crate::dump::{Dump, data};
+use crate::entry::{Carried, Entry, State, Ttls};
 use crate::rules::{Verdict, judge};
 use crate::shard::Tally;
 use crate::{Kind, Mode, Policy, STALE_TTL, VERIFY_WAIT};
@@ -220,6 +221,40 @@ impl Partition {
         if let Some((_, entry)) = shard.find(&key) {
             entry.note_failure(now, policy.stale.as_ref());
         }
+    }
+
+    /// Takes over the answers that another process had for the same block, `since` after they were copied; returns how many.
+    /// What is known here already is newer, and what the policy would not keep stays out.
+    pub fn warm(&self, policy: &Policy, dump: &Dump<'_>, since: Duration, now: Instant) -> usize {
+        let now = self.shared.milliseconds(now);
+        self.tally.set_window(window(policy));
+        let Some(identity) = self.shared.identity(self.number) else { return 0 };
+        let since = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+        let mut taken = 0;
+        for (mut carried, name, octets) in dump.of(&identity) {
+            carried.age = carried.age.saturating_add(since);
+            taken += usize::from(self.take_over(policy, &carried, &name, octets, now));
+        }
+        taken
+    }
+
+    fn take_over(&self, policy: &Policy, carried: &Carried, name: &Name, octets: &[u8], now: u64) -> bool {
+        let Some(added) = carried.added(octets) else { return false };
+        let kinds = (carried.rtype, carried.class);
+        let (key, at) = self.shared.key_of(self.number, name, kinds, carried.key_bits(), added);
+        let entry = Entry::carried(carried, self.number, key.hash, data(octets), now);
+        let kind = entry.kind();
+        if !policy.covers(name)
+            || !policy.keeps(kind, name)
+            || entry.state(now, window(policy)) == State::Dead
+            || !entry.is(&key)
+        {
+            return false;
+        }
+        let mut shard = self.shared.lock(at);
+        shard.find(&key).is_none()
+            && self.tally.reserve(kind, policy.store(kind).capacity)
+            && shard.insert(&self.tally, entry, now)
     }
 
     /// How many answers of that kind are kept: `coredns_cache_entries`.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::Kind;
+use crate::dump::Writer;
 use crate::entry::{Entry, Key, State};
 use crate::index::Index;
 use crate::slab::Slab;
@@ -185,6 +186,25 @@ impl Shard {
         self.cursor = if done { 0 } else { at };
         self.give_back();
         Swept { looked_at, freed, done }
+    }
+
+    /// Copies entries, of `count` from a place on, that were used or were not; where the next ones are, if there are more.
+    pub(crate) fn copy(
+        &self,
+        from: usize,
+        count: usize,
+        used: bool,
+        now: u64,
+        to: &mut Writer,
+    ) -> Option<usize> {
+        let end = from.saturating_add(count).min(self.slots.len());
+        for at in from..end {
+            let entry = &self.slots[at].entry;
+            if entry.is_used() == used && !self.is_dead(at, now) && !to.push(entry, now) {
+                return None;
+            }
+        }
+        (end < self.slots.len()).then_some(end)
     }
 
     /// A shard without entries keeps what the next one would take, since answers come and go; not when it is tidied up.

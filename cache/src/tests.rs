@@ -2,5 +2,6 @@
 
 mod load;
 mod model;
+mod over;
 mod scenarios;
 mod stale;

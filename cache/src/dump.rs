@@ -1,0 +1,168 @@
+//! Answers on their way to another process's cache.
+//!
+//! ```text
+//! number of identities | each: length, text | records: partition, times, key, answer
+//! ```
+//! Integers are little-endian. Ages count from the moment of the dump. What is read may come from anywhere: it is refused where
+//! its parts do not fit each other, and nothing in it is trusted to be more than octets of answers.
+
+use std::ops::Range;
+
+use wire::Name;
+
+use crate::data::Data;
+use crate::entry::{Carried, Entry};
+
+/// A dump that was read whole.
+pub struct Dump<'d> {
+    octets: &'d [u8],
+    identities: Vec<&'d str>,
+    /// Each record's partition, and where the record stands behind that.
+    records: Vec<(u16, Range<usize>)>,
+}
+
+impl<'d> Dump<'d> {
+    /// Reads a dump; `None` where it is cut off, or none.
+    pub fn read(octets: &'d [u8]) -> Option<Self> {
+        let mut rest = Rest { octets, at: 0 };
+        let count = rest.u16()?;
+        let mut identities = Vec::new();
+        for _ in 0..count {
+            let length = rest.u16()?;
+            identities.push(std::str::from_utf8(rest.take(length.into())?).ok()?);
+        }
+        let mut records = Vec::new();
+        while rest.at < octets.len() {
+            let partition = rest.u16().filter(|partition| usize::from(*partition) < identities.len())?;
+            let begin = rest.at;
+            record(&mut rest)?;
+            records.push((partition, begin..rest.at));
+        }
+        Some(Self { octets, identities, records })
+    }
+
+    /// The answers of a block.
+    pub(crate) fn of<'s>(
+        &'s self,
+        identity: &str,
+    ) -> impl Iterator<Item = (Carried, Name, &'d [u8])> + use<'s, 'd> {
+        let number = self.identities.iter().position(|known| *known == identity);
+        let own = self.records.iter().filter(move |(partition, _)| Some(usize::from(*partition)) == number);
+        own.filter_map(|(_, range)| {
+            record(&mut Rest { octets: self.octets.get(..range.end)?, at: range.start })
+        })
+    }
+}
+
+/// A dump under construction: `most` octets at the most.
+pub(crate) struct Writer {
+    octets: Vec<u8>,
+    most: usize,
+}
+
+impl Writer {
+    pub(crate) fn new<'i>(identities: impl ExactSizeIterator<Item = &'i str>, most: usize) -> Self {
+        let mut octets = u16::try_from(identities.len()).unwrap_or(u16::MAX).to_le_bytes().to_vec();
+        for identity in identities.take(u16::MAX.into()) {
+            // One that is longer is found by nobody.
+            let text = identity.get(..u16::MAX.into()).unwrap_or(identity);
+            octets.extend_from_slice(&(text.len() as u16).to_le_bytes());
+            octets.extend_from_slice(text.as_bytes());
+        }
+        Self { octets, most }
+    }
+
+    /// Adds an entry; false where there is no more room.
+    pub(crate) fn push(&mut self, entry: &Entry, now: u64) -> bool {
+        let Ok(partition) = u16::try_from(entry.partition) else { return true };
+        let (carried, data) = entry.carry(now);
+        if self.octets.len() + RECORD + data.len() > self.most {
+            return false;
+        }
+        let Carried { age, life, last_seen, seen, rtype, class, rcode, flags, counts, .. } = carried;
+        let to = &mut self.octets;
+        to.extend_from_slice(&partition.to_le_bytes());
+        to.extend_from_slice(&age.to_le_bytes());
+        for word in [life, last_seen] {
+            to.extend_from_slice(&word.to_le_bytes());
+        }
+        for word in [seen, rtype, class, rcode, flags].into_iter().chain(counts) {
+            to.extend_from_slice(&word.to_le_bytes());
+        }
+        to.extend_from_slice(&[carried.name_len, carried.ede_len, carried.bits, carried.failures]);
+        to.extend_from_slice(&(data.len() as u32).to_le_bytes());
+        to.extend_from_slice(data);
+        true
+    }
+
+    pub(crate) fn finish(self) -> Vec<u8> {
+        self.octets
+    }
+}
+
+/// Reads what stands behind a record's partition.
+fn record<'d>(rest: &mut Rest<'d>) -> Option<(Carried, Name, &'d [u8])> {
+    let carried = Carried {
+        age: rest.u64()?,
+        life: rest.u32()?,
+        last_seen: rest.u32()?,
+        seen: rest.u16()?,
+        rtype: rest.u16()?,
+        class: rest.u16()?,
+        rcode: rest.u16()?,
+        flags: rest.u16()?,
+        counts: [rest.u16()?, rest.u16()?, rest.u16()?],
+        name_len: rest.u8()?,
+        ede_len: rest.u8()?,
+        bits: rest.u8()?,
+        failures: rest.u8()?,
+    };
+    let length = rest.u32()?;
+    let data = rest.take(usize::try_from(length).ok()?)?;
+    let name = Name::from_wire(data.get(..carried.name_len.into())?).ok()?;
+    carried.fits(data).then_some((carried, name, data))
+}
+
+/// The octets not read yet.
+struct Rest<'d> {
+    octets: &'d [u8],
+    at: usize,
+}
+
+impl<'d> Rest<'d> {
+    fn take(&mut self, count: usize) -> Option<&'d [u8]> {
+        let end = self.at.checked_add(count)?;
+        let taken = self.octets.get(self.at..end)?;
+        self.at = end;
+        Some(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.take(N)?.first_chunk().copied()
+    }
+
+    fn u8(&mut self) -> Option<u8> {
+        self.array().map(u8::from_le_bytes)
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+}
+
+/// The octets of one, as an entry keeps them.
+pub(crate) fn data(octets: &[u8]) -> Data {
+    Data::new(octets.len(), |to| to.copy_from_slice(octets))
+}
+
+/// Octets of a record without its data: the partition, 8 of the age, 2 and 8 words of 4 and 2, 4 of lengths and bits, the
+/// length.
+const RECORD: usize = 2 + 8 + 2 * 4 + 8 * 2 + 4 + 4;
