@@ -2,13 +2,19 @@
 
 pub mod pace;
 
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The monotonic clock.
 #[inline]
 #[allow(clippy::disallowed_methods, reason = "this is the one reader")]
 pub fn now() -> Instant {
     Instant::now()
+}
+
+/// The time since the machine's boot, with what it slept: the same for all of its processes.
+pub fn since_boot() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::new(now.tv_sec.try_into().unwrap_or(0), now.tv_nsec.try_into().unwrap_or(0))
 }
 
 /// The wall clock, for what is printed or published.

@@ -7,10 +7,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::net::sockopt::socket_type;
 use rustix::net::{SocketType, getsockname};
 
+use crate::WARM;
+
 /// Descriptors, each with the name that the one before gave it.
 #[derive(Debug, Default)]
 pub struct Inherited {
     sockets: Vec<Socket>,
+    warm: Option<OwnedFd>,
     /// What is of no use here.
     rest: Vec<String>,
 }
@@ -55,6 +58,11 @@ impl Inherited {
         self.take(SocketType::STREAM, address).pop().map(|socket| socket.descriptor)
     }
 
+    /// Takes what the one before knew.
+    pub fn warm(&mut self) -> Option<OwnedFd> {
+        self.warm.take()
+    }
+
     /// Closes what nobody took, and returns the names of all that was not put back under a name of its own: they mean
     /// nothing any more.
     pub(crate) fn into_rest(self) -> Vec<String> {
@@ -74,6 +82,12 @@ impl FromIterator<(String, OwnedFd)> for Inherited {
     fn from_iter<I: IntoIterator<Item = (String, OwnedFd)>>(descriptors: I) -> Self {
         let mut inherited = Self::default();
         for (name, descriptor) in descriptors {
+            if name == WARM {
+                // The newest comes first.
+                inherited.warm.get_or_insert(descriptor);
+                inherited.rest.push(name);
+                continue;
+            }
             match looked_at(&descriptor) {
                 Ok((kind, address)) => {
                     inherited.sockets.push(Socket { name, kind, address, descriptor });

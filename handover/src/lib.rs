@@ -9,6 +9,7 @@
 mod inherited;
 mod link;
 mod manager;
+pub mod memory;
 mod message;
 mod shelf;
 
@@ -27,6 +28,9 @@ pub enum Place {
     /// A listener for streams.
     Tcp(SocketAddr),
 }
+
+/// The name of what is known ([`memory`]).
+const WARM: &str = "warm";
 
 impl Place {
     fn address(self) -> SocketAddr {

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use crate::manager::Manager;
-use crate::{Inherited, Place};
+use crate::{Inherited, Place, WARM};
 
 /// Copies of a server's listening sockets; in the service manager's store, too, once it was [offered](Self::offer).
 #[derive(Debug, Default)]
@@ -65,12 +65,18 @@ impl Shelf {
         self.manager.is_some()
     }
 
-    /// Copies of everything, by name.
+    /// Has the service manager keep what this process knows, too, in its last moments.
+    pub fn leave(&mut self, warm: OwnedFd) {
+        tell(&mut self.manager, |manager| manager.keep(WARM, warm.as_fd()));
+    }
+
+    /// Copies of everything, by name, with what this process knows.
     ///
     /// # Errors
     /// Where there are no more descriptors.
-    pub fn all(&self) -> io::Result<Vec<(String, OwnedFd)>> {
-        self.places.iter().map(|(place, copy)| Ok((place.name(), copy.try_clone()?))).collect()
+    pub fn all(&self, warm: Option<OwnedFd>) -> io::Result<Vec<(String, OwnedFd)>> {
+        let sockets = self.places.iter().map(|(place, copy)| Ok((place.name(), copy.try_clone()?)));
+        warm.into_iter().map(|warm| Ok((WARM.to_owned(), warm))).chain(sockets).collect()
     }
 
     /// A copy of what is there.

@@ -256,12 +256,19 @@ impl Ports {
         handover::forget(std::mem::take(&mut self.inherited), notifier);
     }
 
-    /// Copies of all sockets, for another process.
+    /// Has the service manager keep what this process knows, with the sockets.
+    pub fn leave(&mut self, warm: Option<OwnedFd>) {
+        if let Some(warm) = warm {
+            self.shelf.leave(warm);
+        }
+    }
+
+    /// Copies of all sockets, for another process, and what this one knows.
     ///
     /// # Errors
     /// Where there are no more descriptors.
-    pub fn copies(&self) -> io::Result<Vec<(String, OwnedFd)>> {
-        self.shelf.all()
+    pub fn copies(&self, warm: Option<OwnedFd>) -> io::Result<Vec<(String, OwnedFd)>> {
+        self.shelf.all(warm)
     }
 
     /// Takes TCP connections again.

@@ -27,6 +27,7 @@ use crate::refreshing::Refreshed;
 use crate::reloads::Reloads;
 use crate::report::{self, Told};
 use crate::succession::Steps;
+use crate::warm;
 use admin::{AdminError, AdminServer, AdminThread, Content, Plan};
 use configuration::{AdminPlan, House, Shared};
 use listen::Running;
@@ -118,7 +119,7 @@ impl Server {
         let env = |name: &str| std::env::var(name).ok();
         let taker =
             crate::succession::predecessor(flags.handover.as_deref()).map_err(StartError::Predecessor)?;
-        let inherited = match &taker {
+        let mut inherited = match &taker {
             Some(taker) => taker.sockets().map_err(StartError::Predecessor)?,
             None => Inherited::from_manager(&env),
         };
@@ -143,8 +144,11 @@ impl Server {
         let running = Arc::new(running);
         mailer.serves(&running);
 
-        let mut ports = Ports::new(ours, inherited);
         let house = running.house.load_full();
+        if let Some(left) = inherited.warm() {
+            warm::take(&house, &running, left);
+        }
+        let mut ports = Ports::new(ours, inherited);
         let bound = ports.bind(house.listeners.keys().copied(), house.sockets, workers, handle)?;
         let reloads = Arc::new(Reloads { hash: draft.hash.into(), ..Reloads::default() });
         let admin_thread = AdminThread::start().map_err(StartError::Machine)?;
@@ -400,6 +404,7 @@ impl Server {
         }
         self.ports.stop_accepting();
         if self.ports.are_left() {
+            self.ports.leave(warm::leave(&self.running));
             self.running.park(true);
         }
         self.answer_the_last();

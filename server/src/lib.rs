@@ -15,4 +15,5 @@ mod reloads;
 mod report;
 pub mod signals;
 pub mod succession;
+mod warm;
 mod watchdog;

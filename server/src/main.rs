@@ -120,8 +120,9 @@ fn serve(flags: &Flags, node: Option<Settings>, start: std::time::Instant) -> Re
             Event::Step(step) => match server.step(step) {
                 Ok(After::Goes) if server.is_beside_another() => {}
                 Ok(After::Goes) => aside.reloaded(&mut server),
-                Ok(After::TookOver) => {
+                Ok(After::TookOver(ready)) => {
                     say_pid(&life)?;
+                    let _ = ready.send(());
                     aside.reloaded(&mut server);
                 }
                 Ok(After::Ends) => break ExitCode::SUCCESS,

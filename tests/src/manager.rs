@@ -66,6 +66,11 @@ impl Manager {
             .inherits(given.collect())
     }
 
+    /// Stores a descriptor, as an earlier process might have.
+    pub fn store(&self, name: &str, descriptor: OwnedFd) {
+        lock(&self.state).stored.push((name.to_owned(), Arc::new(descriptor)));
+    }
+
     /// The names of what is stored, sorted.
     pub fn stored(&self) -> Vec<String> {
         let mut names: Vec<_> = lock(&self.state).stored.iter().map(|(name, _)| name.clone()).collect();

@@ -6,11 +6,14 @@ use std::process::Child;
 use handover::{Giver, Taker};
 use observe::logger::LAST_LINES;
 
+use tokio::sync::oneshot;
+
 use super::Server;
 use crate::cli::Flags;
 
 use crate::origin::Origin;
 use crate::succession::{self, Step, Steps};
+use crate::warm;
 
 /// What this process has to do with the one before and the one after.
 pub(super) struct Succession {
@@ -61,7 +64,7 @@ impl Server {
     fn hand_over(&mut self, giver: Giver, child: Option<Child>) {
         let begun = self
             .ports
-            .copies()
+            .copies(warm::leave(&self.running))
             .and_then(|sockets| succession::hand_over(giver, sockets, child, self.succession.steps.clone()));
         match begun {
             Ok(()) => self.succession.under_way = true,
@@ -76,9 +79,10 @@ impl Server {
     pub fn step(&mut self, step: Step) -> Result<After, String> {
         match step {
             Step::Settled(may_say_so) => {
-                let took_over = self.settled()?;
+                if self.settled()? {
+                    return Ok(After::TookOver(may_say_so));
+                }
                 let _ = may_say_so.send(());
-                return Ok(if took_over { After::TookOver } else { After::Goes });
             }
             // One at a time: it is told by the end of its line.
             Step::Came(giver) if self.is_beside_another() => drop(giver),
@@ -158,12 +162,12 @@ impl Server {
 }
 
 /// What becomes of this process after a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum After {
     /// It goes on.
     Goes,
-    /// It serves in another one's place.
-    TookOver,
+    /// It serves in another one's place, and is ready once it is told that it may say so.
+    TookOver(oneshot::Sender<()>),
     /// Another one serves.
     Ends,
 }

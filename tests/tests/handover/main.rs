@@ -4,3 +4,4 @@ mod clients;
 mod place;
 mod store;
 mod upgrade;
+mod warm;

@@ -125,7 +125,7 @@ fn at() -> SocketAddr {
 }
 
 /// The process that its pidfile names.
-fn pid_of(server: &Server) -> u32 {
+pub(crate) fn pid_of(server: &Server) -> u32 {
     eventually("a pidfile", PATIENCE, || fs::read_to_string(server.path("pid")).ok()?.trim().parse().ok())
 }
 

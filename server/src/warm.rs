@@ -1,0 +1,33 @@
+//! A warm start: what the cache knows goes over to the next process.
+
+use std::os::fd::OwnedFd;
+
+use configuration::House;
+use handover::memory;
+use listen::Running;
+
+/// Copies the answers of the cache for the next process; what fails is told, for that one starts cold then.
+pub(crate) fn leave(running: &Running) -> Option<OwnedFd> {
+    let answers = running.shared.cache.dump(clock::now(), memory::MOST_OCTETS);
+    let left = memory::seal(&answers, clock::since_boot());
+    let told =
+        |error| running.logger.warning(None, &format!("the next process starts without answers: {error}"));
+    left.map_err(told).ok()
+}
+
+/// Takes over the answers that the process before left for the blocks of this house.
+pub(crate) fn take(house: &House, running: &Running, left: OwnedFd) {
+    let logger = &running.logger;
+    let refused = |why: &str| {
+        logger.warning(None, &format!("the cache starts empty, what was left does not read: {why}"))
+    };
+    let (octets, since) = match memory::unseal(left, clock::since_boot()) {
+        Ok(read) => read,
+        Err(error) => return refused(&error.to_string()),
+    };
+    let Some(dump) = cache::Dump::read(&octets) else { return refused("it is cut off") };
+    let now = clock::now();
+    let rooms = house.blocks.iter().filter_map(|block| block.pipeline.dial()?.cache.as_ref());
+    let taken: usize = rooms.map(|room| room.partition.warm(&room.policy, &dump, since, now)).sum();
+    logger.info(None, &format!("the cache starts with {taken} answers of the process before"));
+}
