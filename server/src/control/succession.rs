@@ -132,6 +132,10 @@ impl Server {
         if std::mem::replace(&mut self.succession.parked, parked) == parked {
             return;
         }
+        // Queries are kept here before nobody reads them.
+        if let Some(keeper) = self.keeper.as_ref().filter(|_| parked) {
+            keeper.hold();
+        }
         if parked {
             self.status = None;
             self.ports.stop_accepting();
@@ -141,6 +145,9 @@ impl Server {
         }
         self.running.park(parked);
         self.running.settle(&self.handle);
+        if let Some(keeper) = self.keeper.as_ref().filter(|_| !parked) {
+            keeper.resume();
+        }
     }
 
     /// Lets the next process speak for the service, and answers what is in flight.
@@ -153,6 +160,9 @@ impl Server {
         }
         let _ = giver.done();
         self.succession.gone = true;
+        if let Some(keeper) = self.keeper.take() {
+            keeper.leave();
+        }
         self.answer_the_last();
         self.ports.drop_all();
         logger.info(None, "Upgrade finished: another process serves");

@@ -1,9 +1,12 @@
 //! Renews the leases of our addresses as long as they are answered, and keeps the rules in place, on a thread that serves
 //! nobody.
 
+mod hold;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc as std_mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -22,9 +25,20 @@ use plugin::endpoint::Endpoint;
 
 /// What keeps the leases; it ends with its value.
 pub struct Keeper {
-    stop: mpsc::UnboundedSender<()>,
+    stop: mpsc::UnboundedSender<Told>,
     thread: JoinHandle<()>,
     state: Arc<Leased>,
+}
+
+/// What the thread is told.
+enum Told {
+    Stop,
+    /// Another process is about to answer; the sender hears that queries are kept until it does.
+    Hold(std_mpsc::Sender<()>),
+    /// It does not: this one goes on.
+    Resume,
+    /// It does.
+    Leave,
 }
 
 /// What is known of the leases.
@@ -100,7 +114,26 @@ impl Keeper {
     /// Gives the leases back, and takes the rules away where a stop is to leave nothing. From now on no query comes to us
     /// that is not on its way already.
     pub fn stop(self) {
-        let _ = self.stop.send(());
+        let _ = self.stop.send(Told::Stop);
+        let _ = self.thread.join();
+    }
+
+    /// Keeps queries in the sockets' queues while nobody reads those.
+    pub fn hold(&self) {
+        let (sender, is_held) = std_mpsc::channel();
+        let _ = self.stop.send(Told::Hold(sender));
+        // A round is under way, at the most; without an answer the leases still last for a while.
+        let _ = is_held.recv_timeout(ROUND);
+    }
+
+    /// Goes on as before.
+    pub fn resume(&self) {
+        let _ = self.stop.send(Told::Resume);
+    }
+
+    /// Gives the leases back, and leaves the rules to another process.
+    pub fn leave(self) {
+        let _ = self.stop.send(Told::Leave);
         let _ = self.thread.join();
     }
 }
@@ -109,7 +142,7 @@ struct Worker {
     running: Weak<Running>,
     settings: Settings,
     ready: watch::Sender<bool>,
-    stopped: mpsc::UnboundedReceiver<()>,
+    stopped: mpsc::UnboundedReceiver<Told>,
     state: Arc<Leased>,
     rules: Option<Rules>,
     leases: Option<Leases>,
@@ -125,8 +158,15 @@ impl Worker {
             let Some(running) = self.running.upgrade() else { return };
             self.round(&running).await;
             drop(running);
-            if timeout(self.pause(), self.stopped.recv()).await.is_ok() {
-                return self.stop();
+            match timeout(self.pause(), self.stopped.recv()).await {
+                Err(_) | Ok(Some(Told::Resume)) => {}
+                Ok(Some(Told::Hold(held))) => {
+                    if !self.hold(held).await {
+                        return;
+                    }
+                }
+                Ok(Some(Told::Leave)) => return,
+                Ok(Some(Told::Stop) | None) => return self.stop(),
             }
         }
     }
@@ -150,17 +190,18 @@ impl Worker {
         }));
         let silent = self.probe(running, &house, &listeners).await;
         let answered = |listener: &Listener| silent.iter().all(|(ip, _)| *ip != listener.address);
-        // Nobody is sent away, and nobody here, before there is somebody who answers.
+        let good: Vec<_> = listeners.iter().filter(|one| answered(one)).map(|one| one.address).collect();
+        // Before the rules, which forget what an earlier process planned.
+        if let Err(error) = self.renew(&good) {
+            notes.push(format!("leases cannot be renewed: {error}"));
+        }
+        // Nobody is sent away before there is somebody who answers.
         if (silent.is_empty() || self.put.is_some())
             && let Err(error) = self.keep(&listeners)
         {
             notes.push(format!(
                 "the rules cannot be put in place, and clients are dark when this server dies: {error}"
             ));
-        }
-        let good: Vec<_> = listeners.iter().filter(|one| answered(one)).map(|one| one.address).collect();
-        if let Err(error) = self.renew(&good) {
-            notes.push(format!("leases cannot be renewed: {error}"));
         }
         // What the kernel does not give is told, and no reason not to serve.
         if silent.is_empty() {
@@ -289,7 +330,7 @@ impl Worker {
         }
     }
 
-    fn stop(mut self) {
+    fn stop(&mut self) {
         if let Some(leases) = self.leases.take() {
             // They end by themselves where the kernel does not take them back.
             let _ = leases.give_up();
@@ -306,3 +347,5 @@ const OPEN_ENDED: Duration = Duration::from_secs(u32::MAX as u64);
 const WITHOUT_LEASE: Duration = Duration::from_secs(1);
 /// How long a round may take there.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a round may take with its changes to the rules.
+const ROUND: Duration = Duration::from_secs(3);

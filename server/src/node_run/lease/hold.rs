@@ -1,0 +1,54 @@
+//! Leases while another process takes over: queries wait in the sockets' queues until it answers.
+
+use std::net::IpAddr;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout};
+
+use super::{Told, Worker};
+
+impl Worker {
+    /// Keeps queries here, although nobody reads them, until this process has them again (true) or another one has them for
+    /// good.
+    pub(super) async fn hold(&mut self, held: Sender<()>) -> bool {
+        self.stretch();
+        // Nobody waits for it only where that took too long.
+        let _ = held.send(());
+        loop {
+            match timeout(HELD / 4, self.stopped.recv()).await {
+                Err(_) => self.stretch(),
+                Ok(Some(Told::Resume)) => return true,
+                // It has leases of its own by now.
+                Ok(Some(Told::Leave) | None) => {
+                    let _ = self.leases.take().map(node::Leases::give_up);
+                    return false;
+                }
+                Ok(Some(Told::Hold(held))) => {
+                    let _ = held.send(());
+                }
+                Ok(Some(Told::Stop)) => {
+                    self.stop();
+                    return false;
+                }
+            }
+        }
+    }
+
+    /// In the table that stays, too: that of the leases goes with this process.
+    fn stretch(&mut self) {
+        let addresses: Vec<IpAddr> = self.put.iter().flatten().map(|listener| listener.address).collect();
+        // The other process may be changing the table this moment; one of both is enough.
+        if let Some(rules) = &mut self.rules {
+            let _ = rules.plan_restart(&addresses, HELD);
+        }
+        if let Some(leases) = &mut self.leases {
+            let _ = leases.renew(&addresses, Some(HELD));
+        }
+        let ends = Instant::now() + HELD;
+        self.state.addresses().values_mut().for_each(|lease| lease.ends = Some(ends));
+    }
+}
+
+/// How long nobody need answer while one process takes over from another.
+const HELD: Duration = Duration::from_secs(2);
