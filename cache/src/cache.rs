@@ -60,11 +60,11 @@ impl Cache {
     /// them with [`crate::Dump::read`].
     pub fn dump(&self, now: Instant, most_bytes: usize) -> Vec<u8> {
         let now = self.shared.milliseconds(now);
-        let identities: Vec<_> = {
+        let mut writer = {
             let holders = self.shared.holders();
-            holders.iter().map(|holder| holder.as_ref().map_or("".into(), |of| of.identity.clone())).collect()
+            let identities = holders.iter().map(|holder| holder.as_ref().map_or("", |of| &of.identity));
+            Writer::new(identities, most_bytes)
         };
-        let mut writer = Writer::new(identities.iter().map(|identity: &Box<str>| &**identity), most_bytes);
         for used in [true, false] {
             for at in 0..self.shared.count() {
                 let mut from = 0;

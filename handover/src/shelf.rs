@@ -34,9 +34,8 @@ impl Shelf {
 
     /// Takes all away that is bound to an address.
     pub fn clear(&mut self, address: SocketAddr) {
-        let places: Vec<_> = self.places.keys().copied().collect();
-        for place in places.into_iter().filter(|place| place.address() == address) {
-            self.take_away(place);
+        for (place, _) in self.places.extract_if(.., |place, _| place.address() == address) {
+            tell(&mut self.manager, |manager| manager.forget(&place.name()));
         }
     }
 

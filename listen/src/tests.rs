@@ -456,7 +456,7 @@ impl Server {
         let streams = Streams::new(handle.clone(), mailer.clone());
         let running = Arc::new(Running::new(house, shared, workers, streams, logger, fatal, start).unwrap());
         mailer.serves(&running);
-        let mut ports = Ports::new(Ours::LinkLocal);
+        let mut ports = Ports::new(Ours::LinkLocal, handover::Inherited::default());
         let house = running.house.load_full();
         let bound = ports.bind(house.listeners.keys().copied(), house.sockets, workers, handle)?;
         let workers = (0..workers).map(|index| crate::spawn(running.clone(), index).unwrap()).collect();

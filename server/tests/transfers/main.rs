@@ -17,7 +17,7 @@ use observe::paper::Paper;
 use observe::{Format, Logger};
 use plugin::spec::Role;
 use server::cli::Flags;
-use server::control::{Server, addresses_of};
+use server::control::{Senders, Server, addresses_of};
 use server::origin::{Draft, Origin};
 use testkit::{Ask, Authority, Connection, TlsClient, eventually, exchange_udp, fresh_ip, port, tempdir};
 use tokio::runtime::Runtime;
@@ -57,8 +57,9 @@ impl Scene {
         let paper = Paper::default();
         let logger = Logger::start(Format::Text, paper.clone()).unwrap();
         let origin = Origin::Text(corefile.clone());
+        let told = Senders { fatal, steps: mpsc::unbounded_channel().0 };
         let server =
-            Server::start(&flags(), None, origin, RUNTIME.handle(), logger, fatal, clock::now()).unwrap();
+            Server::start(&flags(), None, origin, RUNTIME.handle(), logger, told, clock::now()).unwrap();
         let scene = Self {
             running: server.running().clone(),
             server: Some(server),
@@ -278,6 +279,8 @@ fn flags() -> Flags {
         json: false,
         cache_bytes: 1 << 20,
         status: None,
+        handover: None,
+        stays: false,
         environment: Default::default(),
     }
 }
