@@ -22,7 +22,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("node-resolver", &["admin", "clock", "hostsfile", "observe", "readfile", "refresh", "wire"]),
     ("refresher", &["clock", "corefile", "hostsfile", "node", "observe", "readfile", "refresh", "wire"]),
     ("observe", &["clock", "corefile", "histogram", "wire"]),
-    ("kubernetes", &["wire"]),
+    ("kubernetes", &["readfile", "wire"]),
     ("plugin", &["corefile", "forwarder", "hostsfile", "node", "observe", "sockets", "wire"]),
     (
         "plugins",

@@ -1,0 +1,12 @@
+//! A cluster's objects, as its API tells them, and what the cluster's zone answers of them.
+//!
+//! The one crate that knows the Kubernetes API: the rest of the house sees compact records ([`objects`]) or an index of
+//! answers. What follows the API hands each object over as it is decoded ([`Sink`]) and keeps none.
+
+pub mod objects;
+pub mod selector;
+pub mod settings;
+
+pub use objects::{Key, Kind, Object, Sink};
+pub use selector::Selector;
+pub use settings::{Access, ClientFiles, Lost, PodsWanted, Settings, Wants};
