@@ -3,10 +3,13 @@
 //! The one crate that knows the Kubernetes API: the rest of the house sees compact records ([`objects`]) or an index of
 //! answers. What follows the API hands each object over as it is decoded ([`Sink`]) and keeps none.
 
+pub mod decode;
 pub mod objects;
 pub mod selector;
 pub mod settings;
+mod watch;
 
-pub use objects::{Key, Kind, Object, Sink};
+pub use objects::{Asked, Key, Kind, Object, Sink};
 pub use selector::Selector;
-pub use settings::{Access, ClientFiles, Lost, PodsWanted, Settings, Wants};
+pub use settings::{Access, ClientFiles, Lost, PodsWanted, SERVICE_ACCOUNT, Settings, Wants};
+pub use watch::{Following, follow};

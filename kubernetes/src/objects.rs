@@ -237,4 +237,25 @@ pub trait Sink: Send {
     fn following(&mut self, kind: Kind);
     /// No changes come until `following`. It is tried again meanwhile; called for each failure.
     fn lost(&mut self, kind: Kind, why: &crate::Lost);
+    /// An object that makes no sense came and was left out; what was known of it stays.
+    fn unreadable(&mut self, kind: Kind) {
+        let _ = kind;
+    }
+    /// A request was answered, or failed: for the metrics of the API's client.
+    fn asked(&mut self, asked: &Asked<'_>) {
+        let _ = asked;
+    }
+}
+
+/// A request to the API.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    /// Host and port.
+    pub host: &'a str,
+    /// The reply's status; `None` if none came.
+    pub status: Option<u16>,
+    /// Until the reply's head. Of a watch, that is until it begins.
+    pub took: Duration,
+    /// A watch, and no list.
+    pub watch: bool,
 }

@@ -136,6 +136,12 @@ pub enum Lost {
     /// Nothing came for this long.
     #[error("nothing came for {} s", .0.as_secs())]
     Silent(Duration),
+    /// What was heard last is too old for the API to go on from; all is listed again.
+    #[error("the API has forgotten what was heard last: {0}")]
+    Expired(Box<str>),
+    /// Older things after newer ones; all is listed again.
+    #[error("version {0} after {1}")]
+    Disorder(Box<str>, Box<str>),
     /// What came is no reply of an API.
     #[error("the reply makes no sense: {0}")]
     Nonsense(Box<str>),

@@ -1,0 +1,217 @@
+//! Follows the API on a thread of its own, a stream for each kind, until it is told to stop.
+//!
+//! What is asked and what replies mean is [`Follower`]'s, which is handed the time; here are the thread, the connections and
+//! the sleep in between. The sink is called from that thread alone.
+
+mod access;
+mod ask;
+mod backoff;
+mod connection;
+mod follower;
+mod kubeconfig;
+
+use std::cell::RefCell;
+use std::io;
+use std::rc::Rc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use http_body_util::BodyExt as _;
+use hyper::header::CONTENT_TYPE;
+use tokio::sync::oneshot;
+use tokio::task::{JoinSet, LocalSet};
+use tokio::time::{sleep_until, timeout_at};
+
+use crate::objects::{Asked, Kind, Sink};
+use crate::settings::{Lost, Settings, Wants};
+
+use access::Api;
+use ask::Ask;
+use connection::{Connection, broken};
+use follower::{Follower, Next, Rest};
+
+/// An API that is followed until this is dropped.
+pub struct Following {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Begins to follow.
+///
+/// # Errors
+/// What the system says to one more thread.
+pub fn follow(settings: Settings, sink: Box<dyn Sink>) -> io::Result<Following> {
+    let (stop, stopped) = oneshot::channel();
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(4).build()?;
+    let thread = thread::Builder::new().name("kubernetes".to_owned()).spawn(move || {
+        let all = LocalSet::new();
+        all.block_on(&runtime, async {
+            tokio::select! {
+                () = everything(settings, sink) => {}
+                _ = stopped => {}
+            }
+        });
+        drop(all);
+        // A read of a file that hangs is left behind.
+        runtime.shutdown_background();
+    })?;
+    Ok(Following { stop: Some(stop), thread: Some(thread) })
+}
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Wants {
+    /// The kinds that are followed.
+    pub fn kinds(&self) -> impl Iterator<Item = Kind> {
+        let wanted = |kind: &Kind| match kind {
+            Kind::Service | Kind::Namespace => true,
+            Kind::Slice => self.endpoints,
+            Kind::Pod => self.pods.is_some(),
+            Kind::ServiceImport => self.imports,
+        };
+        Kind::ALL.into_iter().filter(wanted)
+    }
+}
+
+struct Shared {
+    settings: Settings,
+    wants: Rc<Wants>,
+    sink: RefCell<Box<dyn Sink>>,
+}
+
+async fn everything(settings: Settings, sink: Box<dyn Sink>) {
+    let wants = Rc::new(settings.wants.clone());
+    let shared = Rc::new(Shared { settings, wants: wants.clone(), sink: RefCell::new(sink) });
+    let mut streams = JoinSet::new();
+    let begin = |streams: &mut JoinSet<_>, kind| {
+        let shared = shared.clone();
+        streams.spawn_local(async move { shared.follow(kind).await })
+    };
+    let mut kinds: Vec<_> = wants.kinds().map(|kind| (begin(&mut streams, kind).id(), kind)).collect();
+    // A stream ends by a panic alone, and begins anew.
+    while let Some(ended) = streams.join_next_with_id().await {
+        let id = ended.map_or_else(|error| error.id(), |(id, ())| id);
+        let Some(place) = kinds.iter().position(|(known, _)| *known == id) else { continue };
+        let kind = kinds[place].1;
+        shared.sink.borrow_mut().lost(kind, &Lost::Nonsense("a panic while it was read".into()));
+        tokio::time::sleep(AFTER_PANIC).await;
+        kinds[place].0 = begin(&mut streams, kind).id();
+    }
+}
+
+/// What a kind's stream keeps between requests.
+#[derive(Default)]
+struct Link {
+    connection: Option<Connection>,
+    /// The header that says who asks, and when it was read.
+    who: Option<(Instant, Option<Box<str>>)>,
+}
+
+impl Shared {
+    fn now(&self) -> Instant {
+        (self.settings.now)()
+    }
+
+    async fn follow(&self, kind: Kind) {
+        let mut follower = Follower::new(kind, self.wants.clone(), rand::random);
+        let mut link = Link::default();
+        loop {
+            match follower.next(self.now()) {
+                Next::Wait(until) => sleep_until(until.into()).await,
+                Next::Ask(ask) => {
+                    if let Err(why) = self.exchange(&mut follower, &mut link, &ask).await {
+                        link = Link::default();
+                        follower.failed(self.now(), &why, &mut **self.sink.borrow_mut());
+                    }
+                }
+            }
+        }
+    }
+
+    /// One request and its reply, to its end.
+    async fn exchange(&self, follower: &mut Follower, link: &mut Link, ask: &Ask) -> Result<(), Lost> {
+        self.prepare(link).await?;
+        let (Some(connection), Some((_, who))) = (&mut link.connection, &link.who) else { return Ok(()) };
+        let asked = self.now();
+        let deadline = follower.deadline(asked).into();
+        let sent = timeout_at(deadline, connection.send(ask, who.as_deref())).await;
+        let status =
+            sent.as_ref().ok().and_then(|sent| sent.as_ref().ok()).map(|reply| reply.status().as_u16());
+        self.sink.borrow_mut().asked(&Asked {
+            host: &connection.api.authority,
+            status,
+            took: self.now().saturating_duration_since(asked),
+            watch: ask.watch,
+        });
+        let Ok(reply) = sent else {
+            return Err(follower.silent(self.now(), asked).unwrap_or(Lost::Silent(Duration::ZERO)));
+        };
+        let (head, mut body) = reply?.into_parts();
+        let form = head.headers.get(CONTENT_TYPE).and_then(|form| form.to_str().ok()).unwrap_or_default();
+        follower.head(self.now(), head.status.as_u16(), form, &mut **self.sink.borrow_mut())?;
+        loop {
+            let came = timeout_at(follower.deadline(asked).into(), body.frame()).await;
+            let now = self.now();
+            let sink = &mut **self.sink.borrow_mut();
+            match came {
+                Ok(Some(Ok(frame))) => {
+                    let Some(bytes) = frame.data_ref() else { continue };
+                    if follower.body(now, bytes, sink)? == Rest::Unwanted {
+                        link.connection = None;
+                        return follower.end(now, sink);
+                    }
+                }
+                Ok(Some(Err(error))) => return Err(broken(&connection.api, &error)),
+                Ok(None) => return follower.end(now, sink),
+                Err(_) => {
+                    let why = follower.silent(now, asked);
+                    link.connection = None;
+                    return why.map_or(Ok(()), Err);
+                }
+            }
+        }
+    }
+
+    /// A connection that takes a request, and a token that is not old.
+    async fn prepare(&self, link: &mut Link) -> Result<(), Lost> {
+        if let Some(connection) = &mut link.connection
+            && !connection.is_open().await
+        {
+            link.connection = None;
+        }
+        if link.connection.is_none() {
+            let access = self.settings.access.clone();
+            link.connection = Some(Connection::open(aside(move || Api::find(&access)).await?).await?);
+            link.who = None;
+        }
+        let now = self.now();
+        let old = |read: &Instant| now.saturating_duration_since(*read) >= TOKEN_IS_OLD;
+        if let Some(connection) = &link.connection
+            && link.who.as_ref().is_none_or(|(read, _)| old(read))
+        {
+            let credentials = connection.api.credentials.clone();
+            link.who = Some((now, aside(move || credentials.header()).await?));
+        }
+        Ok(())
+    }
+}
+
+/// Reads files where nobody waits for it but whoever asked.
+async fn aside<T: Send + 'static>(
+    read: impl FnOnce() -> Result<T, Lost> + Send + 'static,
+) -> Result<T, Lost> {
+    let done = tokio::task::spawn_blocking(read).await;
+    done.unwrap_or_else(|error| Err(access::lost("the configuration", &error.to_string())))
+}
+
+/// As client-go.
+const TOKEN_IS_OLD: Duration = Duration::from_secs(10);
+const AFTER_PANIC: Duration = Duration::from_secs(1);
