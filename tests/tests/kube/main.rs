@@ -1,0 +1,4 @@
+//! The crate `kubernetes` beside APIs: the real one, and one that does as it is told.
+
+mod real;
+mod seen;
