@@ -76,7 +76,7 @@ pub struct Status {
 }
 
 /// What makes a stream unreadable.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// Fewer octets than announced.
     #[error("a length beyond the end")]
@@ -97,8 +97,14 @@ pub enum Malformed {
     #[error("the end in the midst of an object")]
     Unfinished,
     /// What the reader of JSON says.
-    #[error(transparent)]
-    Json(#[from] serde_json::Error),
+    #[error("{0}")]
+    Json(Box<str>),
+}
+
+impl From<serde_json::Error> for Malformed {
+    fn from(error: serde_json::Error) -> Self {
+        Self::Json(error.to_string().into())
+    }
 }
 
 /// Reads one reply.

@@ -17,7 +17,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use http_body_util::BodyExt as _;
-use hyper::header::CONTENT_TYPE;
+use hyper::header::{CONTENT_TYPE, RETRY_AFTER};
 use tokio::sync::oneshot;
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{sleep_until, timeout_at};
@@ -155,8 +155,10 @@ impl Shared {
             return Err(follower.silent(self.now(), asked).unwrap_or(Lost::Silent(Duration::ZERO)));
         };
         let (head, mut body) = reply?.into_parts();
-        let form = head.headers.get(CONTENT_TYPE).and_then(|form| form.to_str().ok()).unwrap_or_default();
-        follower.head(self.now(), head.status.as_u16(), form, &mut **self.sink.borrow_mut())?;
+        let header = |name| head.headers.get(name).and_then(|value| value.to_str().ok());
+        let (form, again) = (header(CONTENT_TYPE), header(RETRY_AFTER).and_then(|after| after.parse().ok()));
+        let (now, status, form) = (self.now(), head.status.as_u16(), form.unwrap_or_default());
+        follower.head(now, status, form, again, &mut **self.sink.borrow_mut())?;
         loop {
             let came = timeout_at(follower.deadline(asked).into(), body.frame()).await;
             let now = self.now();

@@ -7,6 +7,7 @@
 //! - [`binary()`] builds the program once per process; [`Server`] runs it on a Corefile and reads its log, metrics, descriptors.
 //! - [`Ask`] sends one query and decodes the reply; [`Connection`] pipelines over TCP, a [`Crowd`] of them means harm; [`Stream`] keeps a steady load and counts what is lost.
 //! - [`Upstream`] answers over UDP, TCP or TLS as a closure says, and remembers what it was asked.
+//! - [`kube::Cluster`] is a real Kubernetes API without a cluster; [`kube::Api`] one that does as a closure says.
 //! - [`fresh_ip`] gives every test an address of its own; [`isolated()`] gives a test a network and an `/etc` of its own; what is below a [`Hang`] hangs.
 //!
 //! This room must not know how the program works inside: it imports none of its crates. It panics where a test should fail.
@@ -22,7 +23,7 @@ pub mod fixtures;
 mod flood;
 mod hang;
 mod isolated;
-mod kube;
+pub mod kube;
 mod lock;
 mod message;
 mod place;
@@ -42,7 +43,6 @@ pub use dns::Dns;
 pub use flood::flood;
 pub use hang::Hang;
 pub use isolated::{add_address, isolated, isolated_for, lacking, run, skip, tell, tool};
-pub use kube::Cluster;
 pub use message::{Edns, Message, Question, Record, header, question_end};
 pub use place::{free_port, fresh_ip, may_open, port, privileged, publish, tempdir};
 pub use records::{record, rtype_name, rtype_number};

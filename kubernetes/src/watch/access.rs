@@ -53,6 +53,16 @@ pub(super) struct Client {
     pub(super) key: (Box<str>, Vec<u8>),
 }
 
+impl Access {
+    /// Whether all is there that is needed to ask, the API itself aside. Reads files: it may take a while.
+    ///
+    /// # Errors
+    /// [`Lost::Access`].
+    pub fn check(&self) -> Result<(), Lost> {
+        Api::find(self)?.credentials.header().map(drop)
+    }
+}
+
 impl Api {
     /// Reads files: it may take a while.
     ///
@@ -99,7 +109,8 @@ impl Api {
         let wrong = || lost(url, "expected HOST or HOST:PORT");
         let parsed: hyper::http::uri::Authority = authority.parse().map_err(|_| wrong())?;
         let possible = prefix.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#".contains(&byte));
-        if parsed.host().is_empty() || authority.contains('@') || !possible {
+        let odd_port = parsed.port_u16().is_none() && authority.len() > parsed.host().len();
+        if parsed.host().is_empty() || authority.contains('@') || odd_port || !possible {
             return Err(wrong());
         }
         let host = parsed.host().trim_start_matches('[').trim_end_matches(']').to_owned();

@@ -155,6 +155,7 @@ impl Follower {
         now: Instant,
         status: u16,
         content_type: &str,
+        retry_after_s: Option<u64>,
         sink: &mut dyn Sink,
     ) -> Result<(), Lost> {
         let form = form(content_type);
@@ -183,7 +184,15 @@ impl Follower {
             reply.content = Content::Objects { reader: Reader::new(self.kind, form, shape), what };
         }
         self.reply = Some(reply);
+        self.come_again(now, retry_after_s);
         Ok(())
+    }
+
+    /// When the API wants to be asked again.
+    fn come_again(&mut self, now: Instant, after_s: Option<u64>) {
+        if let Some(seconds) = after_s.filter(|seconds| *seconds > 0) {
+            self.not_before = Some(now + Duration::from_secs(seconds).min(MOST_WAIT));
+        }
     }
 
     /// Some of a reply's body.
@@ -373,9 +382,7 @@ impl Follower {
     fn refused(&mut self, now: Instant, code: u16, status: Status) -> Lost {
         let watch = self.phase == Phase::Watch || self.phase == Phase::Start && self.watch_lists;
         let Status { reason, message, causes, retry_after_s, .. } = status;
-        if retry_after_s > 0 {
-            self.not_before = Some(now + Duration::from_secs(retry_after_s).min(MOST_WAIT));
-        }
+        self.come_again(now, Some(retry_after_s));
         let ahead = causes.iter().any(|cause| &**cause == "ResourceVersionTooLarge");
         let message = message_of(&message, &reason);
         match code {

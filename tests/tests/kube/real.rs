@@ -4,7 +4,8 @@ use kubernetes::objects::{Endpoint, ExternalAddress, Port, Protocol, Service, Ta
 use kubernetes::{
     Access, ClientFiles, Following, Key, Kind, Object, PodsWanted, Selector, Settings, Wants, follow,
 };
-use tests::{Cluster, isolated, now};
+use tests::kube::Cluster;
+use tests::{isolated, now};
 
 use super::seen::{Seen, Store};
 
@@ -107,7 +108,10 @@ fn assert_filled(store: &Store) {
     };
     assert_eq!(*slice.endpoints, [first, endpoint("172.17.0.255")]);
     let Some(Object::Pod(pod)) = store.get(Kind::Pod, "t1", "pod-1") else { panic!("no pod") };
-    assert_eq!(*pod.addresses, ["172.17.0.254", "fd00:17::1"].map(|ip| ip.parse::<std::net::IpAddr>().unwrap()));
+    assert_eq!(
+        *pod.addresses,
+        ["172.17.0.254", "fd00:17::1"].map(|ip| ip.parse::<std::net::IpAddr>().unwrap())
+    );
     assert!(pod.running && !pod.host_network && !pod.terminating, "{pod:?}");
     assert_eq!(*pod.labels, [("app".into(), "web".into())]);
     assert!(store.get(Kind::Namespace, "", "t1").is_some() && store.get(Kind::Namespace, "", "t2").is_some());
