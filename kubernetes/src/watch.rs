@@ -138,7 +138,13 @@ impl Shared {
 
     /// One request and its reply, to its end.
     async fn exchange(&self, follower: &mut Follower, link: &mut Link, ask: &Ask) -> Result<(), Lost> {
-        self.prepare(link).await?;
+        if let Err(why) = self.prepare(link).await {
+            if let Lost::Connection { address, .. } = &why {
+                let asked = Asked { host: address, status: None, took: Duration::ZERO, watch: ask.watch };
+                self.sink.borrow_mut().asked(&asked);
+            }
+            return Err(why);
+        }
         let (Some(connection), Some((_, who))) = (&mut link.connection, &link.who) else { return Ok(()) };
         let asked = self.now();
         let deadline = follower.deadline(asked).into();

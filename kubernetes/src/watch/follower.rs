@@ -177,9 +177,13 @@ impl Follower {
                 sink.begin(self.kind);
             }
             let shape = if what == What::Page { Shape::List } else { Shape::Watch };
-            if what == What::Watch {
-                reply.follow(now);
-                sink.following(self.kind);
+            match what {
+                What::Page => {}
+                What::WatchList => reply.patience.end = Some(now + LONGEST_LIST),
+                What::Watch => {
+                    reply.patience = Patience::of_watch(now);
+                    sink.following(self.kind);
+                }
             }
             reply.content = Content::Objects { reader: Reader::new(self.kind, form, shape), what };
         }
@@ -427,12 +431,6 @@ impl From<Lost> for Failure {
     }
 }
 
-impl Reply {
-    fn follow(&mut self, now: Instant) {
-        self.patience = Patience::of_watch(now);
-    }
-}
-
 impl Patience {
     /// Of a watch from when changes come: its server ends it, and sends bookmarks meanwhile, one a minute.
     fn of_watch(now: Instant) -> Self {
@@ -460,6 +458,8 @@ const PAGE: &str = "100";
 const SHORTEST_WATCH: Duration = Duration::from_secs(290);
 /// For a reply's head, and in the midst of a list.
 const SILENCE: Duration = Duration::from_secs(30);
+/// For a list that comes as the beginning of a watch: one that lasts longer may be a watch that knows of no list.
+const LONGEST_LIST: Duration = Duration::from_secs(120);
 /// Two bookmarks that did not come, and half a minute.
 const SILENCE_OF_WATCH: Duration = Duration::from_secs(150);
 /// A watch that ends before, with nothing told, is not repeated at once.

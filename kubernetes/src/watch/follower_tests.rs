@@ -258,6 +258,17 @@ fn silence_has_its_bounds() {
     script.ask();
     script.head(200);
     script.told();
+    // A watch that knows of no list may be a lively one.
+    let mut lively = Script::new();
+    lively.ask();
+    lively.head(200);
+    for version in 0..119 {
+        lively.pass(second);
+        lively.body(&event("ADDED", "a", version));
+    }
+    assert_eq!(lively.silence(), second);
+    lively.wait();
+    assert_eq!(lively.ask(), "limit=100");
     assert_eq!(script.silence(), 150 * second, "a watch without bookmarks");
     assert!(script.told().is_empty(), "which is no loss yet");
     assert_eq!(script.ask(), watch_from("10"));

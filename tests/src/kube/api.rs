@@ -170,7 +170,7 @@ impl Api {
                 if of.over.load(Ordering::Acquire) {
                     break;
                 }
-                let Ok(second) = stream.try_clone() else { continue };
+                let (Ok(()), Ok(second)) = (stream.set_nodelay(true), stream.try_clone()) else { continue };
                 lock(&of.connections).push(second);
                 let of = of.clone();
                 thread::spawn(move || of.serve(stream));

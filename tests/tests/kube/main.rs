@@ -2,3 +2,4 @@
 
 mod real;
 mod seen;
+mod told;

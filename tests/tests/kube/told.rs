@@ -1,0 +1,484 @@
+//! An API that does as it is told: every fault that one has, and what is kept meanwhile.
+
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use kubernetes::objects::{ExternalAddress, Target};
+use kubernetes::{Access, Following, Kind, Object, PodsWanted, Settings, Wants, follow};
+use serde_json::{Value, json};
+use tests::kube::{Api, Form, Reply, Request};
+use tests::{eventually, now, publish, tempdir};
+
+use super::seen::Seen;
+
+const SERVICES: &str = "/api/v1/services";
+const BOTH: [Form; 2] = [Form::Json, Form::Protobuf];
+
+fn service(name: &str, version: u64, ip: &str) -> Value {
+    json!({
+        "metadata": {"name": name, "namespace": "default", "resourceVersion": version.to_string()},
+        "spec": {"clusterIP": ip, "clusterIPs": [ip], "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]},
+    })
+}
+
+/// Ends the list that a watch begins with.
+fn listed(form: Form, kind: &str, version: u64) -> Vec<u8> {
+    let annotations = json!({"k8s.io/initial-events-end": "true"});
+    let metadata = json!({"resourceVersion": version.to_string(), "annotations": annotations});
+    form.event("BOOKMARK", kind, &json!({ "metadata": metadata }))
+}
+
+fn added(form: Form, name: &str, version: u64) -> Vec<u8> {
+    form.event("ADDED", "Service", &service(name, version, "10.96.0.1"))
+}
+
+fn expired(form: Form) -> Vec<u8> {
+    let status =
+        json!({"status": "Failure", "code": 410, "reason": "Expired", "message": "too old resource version"});
+    form.event("ERROR", "Status", &status)
+}
+
+/// Kinds that a test is not about: nothing is there, and nothing happens.
+fn quiet(form: Form, request: &Request) -> Reply {
+    let kind = match request.path.rsplit('/').next() {
+        Some("services") => "Service",
+        Some("endpointslices") => "EndpointSlice",
+        Some("pods") => "Pod",
+        _ => "Namespace",
+    };
+    match (request.is_watch_list(), request.is_watch()) {
+        (true, _) => Reply::watch(form).octets(listed(form, kind, 1)).stall(),
+        (false, true) => Reply::watch(form).stall(),
+        (false, false) => Reply::list(form, kind, "1", "", &[]),
+    }
+}
+
+/// An API whose services are as `script` says.
+fn services(form: Form, script: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> Api {
+    Api::start(move |request| if request.path == SERVICES { script(request) } else { quiet(form, request) })
+}
+
+fn start(access: Access, wants: Wants) -> (Seen, Following) {
+    let seen = Seen::default();
+    let following =
+        follow(Settings { access, wants, now }, Box::new(seen.clone())).expect("a thread can be had");
+    (seen, following)
+}
+
+fn endpoint(api: &Api) -> Access {
+    Access::Endpoint { url: api.url().into(), tls: None }
+}
+
+/// The names of the services that are kept.
+fn names(seen: &Seen) -> Vec<String> {
+    let store = seen.store();
+    let names =
+        store.objects.keys().filter(|(kind, _)| *kind == Kind::Service).map(|(_, key)| key.name.to_string());
+    names.collect()
+}
+
+fn until_names(seen: &Seen, wanted: &[&str]) {
+    eventually(&format!("{wanted:?}"), Duration::from_secs(30), || (names(seen) == wanted).then_some(()));
+}
+
+/// The resource versions that watches of services began from.
+fn begun(api: &Api) -> Vec<String> {
+    let watches = api.requests().into_iter().filter(|request| request.path == SERVICES && request.is_watch());
+    watches.map(|request| request.parameter("resourceVersion").to_owned()).collect()
+}
+
+#[test]
+fn what_is_said_is_kept_the_same_from_both_forms() {
+    let slice = json!({
+        "metadata": {"name": "web-1", "namespace": "default", "resourceVersion": "3", "labels": {
+            "kubernetes.io/service-name": "web", "other": "x",
+            "multicluster.kubernetes.io/service-name": "web", "multicluster.kubernetes.io/source-cluster": "c1"}},
+        "addressType": "IPv6",
+        "ports": [{"name": "", "protocol": "UDP", "port": 53}, {"name": "all"}, {"name": "odd", "protocol": "X", "port": 1},
+            {"name": "large", "protocol": "TCP", "port": 65536}],
+        "endpoints": [
+            {"addresses": ["fd00::1", "nonsense", "::ffff:192.0.2.1"], "conditions": {"ready": true}, "hostname": "a",
+             "zone": "Zone-A", "nodeName": "n", "targetRef": {"kind": "Pod", "name": "pod-1"}, "hints": {"forZones": [{"name": "z"}]}},
+            {"addresses": ["fd00::2"], "conditions": {"ready": false}},
+            {"addresses": ["fd00::3"], "conditions": {"serving": true}, "targetRef": {"name": "p".repeat(64)}},
+            {"addresses": ["fd00::4"]}],
+    });
+    let pods = [
+        json!({"metadata": {"name": "host", "namespace": "default", "resourceVersion": "4",
+                "deletionTimestamp": "2026-11-23T13:42:25Z", "labels": {"app": "a", "tier": "b"}},
+            "spec": {"hostNetwork": true, "nodeName": "n"},
+            "status": {"phase": "Running", "podIP": "192.0.2.9", "podIPs": [{"ip": "192.0.2.9"}, {"ip": "fd00::9"}]}}),
+        json!({"metadata": {"name": "young", "namespace": "default", "resourceVersion": "5"},
+            "spec": {}, "status": {"phase": "Pending"}}),
+    ];
+    let mut balanced = service("balanced", 6, "10.96.0.6");
+    balanced["spec"]["externalIPs"] = json!(["192.0.2.1", "none"]);
+    balanced["status"] =
+        json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.2"}, {"hostname": "lb.example"}, {}]}});
+    let services = [
+        balanced,
+        service("headless", 7, "None"),
+        json!({
+            "metadata": {"name": "ext", "namespace": "default", "resourceVersion": "8"},
+            "spec": {"type": "ExternalName", "externalName": "example.net"},
+        }),
+    ];
+    let kept = BOTH.map(|form| {
+        let (slice, pods, services) = (slice.clone(), pods.clone(), services.clone());
+        let api = Api::start(move |request| {
+            let objects = match &*request.path {
+                SERVICES => ("Service", &services[..]),
+                "/api/v1/pods" => ("Pod", &pods[..]),
+                "/api/v1/namespaces" => return quiet(form, request),
+                _ => ("EndpointSlice", std::slice::from_ref(&slice)),
+            };
+            let events = objects.1.iter().flat_map(|object| form.event("ADDED", objects.0, object)).collect();
+            Reply::watch(form).octets(events).octets(listed(form, objects.0, 10)).stall()
+        });
+        let wants = Wants {
+            endpoints: true,
+            pod_names: true,
+            zones: true,
+            imports: false,
+            pods: Some(PodsWanted { node: None, labels: vec!["tier".into(), "none".into()] }),
+            ..Wants::default()
+        };
+        let (seen, _following) = start(endpoint(&api), wants);
+        seen.until_following(&[Kind::Service, Kind::Slice, Kind::Pod]);
+        let objects = std::mem::take(&mut seen.store().objects);
+        assert!(seen.store().lost.is_empty() && seen.store().unreadable == 0, "{:?}", seen.store().lost);
+        objects.into_values().collect::<Vec<_>>()
+    });
+    assert_eq!(kept[0], kept[1]);
+    let text = format!("{:#?}", kept[0]);
+    for (part, times) in [
+        ("fd00::1", 1),
+        ("192.0.2.1", 2),
+        ("fd00::2", 0),
+        ("fd00::3", 1),
+        ("pod-1", 2),
+        ("zone-a", 2),
+        ("ppp", 0),
+        ("tier", 1),
+        ("odd", 0),
+        ("large", 0),
+    ] {
+        assert_eq!(text.matches(part).count(), times, "{part} in {text}");
+    }
+    let Some(Object::Service(balanced)) = kept[0].first() else { panic!("{text}") };
+    let external = [
+        ExternalAddress::Ip("192.0.2.1".parse().unwrap()),
+        ExternalAddress::Ip("192.0.2.2".parse().unwrap()),
+        ExternalAddress::Name("lb.example".into()),
+    ];
+    assert_eq!(*balanced.external, external);
+}
+
+#[test]
+fn lists_come_in_pages_where_they_do_not_come_as_watches() {
+    for form in BOTH {
+        let api = services(form, move |request| match (request.is_watch_list(), request.is_watch()) {
+            (true, _) => Reply::failure(form, 422, "Invalid"),
+            (_, true) => Reply::watch(form).octets(added(form, "late", 11)).stall(),
+            _ => match request.parameter("continue") {
+                "" => Reply::list(
+                    form,
+                    "Service",
+                    "10",
+                    "p 2",
+                    &[service("a", 3, "None"), service("b", 4, "None")],
+                ),
+                // One octet at a time, in the midst of everything.
+                "p 2" => Reply::new(200, form.content_type(false)).dribble(form.list(
+                    "Service",
+                    "10",
+                    "",
+                    &[service("c", 5, "None")],
+                )),
+                other => panic!("{other}"),
+            },
+        });
+        let (seen, _following) = start(endpoint(&api), Wants::default());
+        until_names(&seen, &["a", "b", "c", "late"]);
+        assert_eq!(begun(&api), ["", "10"]);
+        let lists =
+            api.requests().into_iter().filter(|request| request.path == SERVICES && !request.is_watch());
+        assert!(lists.into_iter().all(|request| request.parameter("limit") == "100"));
+    }
+}
+
+#[test]
+fn a_watch_that_breaks_goes_on_where_it_was_and_nothing_is_listed_again() {
+    for form in BOTH {
+        let api = services(form, move |request| {
+            let torn = |name, version| {
+                let mut event = added(form, name, version);
+                event.truncate(event.len() / 2);
+                event
+            };
+            match request.earlier {
+                0 => Reply::watch(form)
+                    .dribble(added(form, "a", 3))
+                    .octets(listed(form, "Service", 10))
+                    .octets(torn("x", 11))
+                    .cut(),
+                // Half an event, and an end that looks whole.
+                1 => Reply::watch(form).octets(added(form, "b", 12)).octets(torn("x", 13)),
+                _ => Reply::watch(form).octets(added(form, "c", 14)).stall(),
+            }
+        });
+        let (seen, _following) = start(endpoint(&api), Wants::default());
+        until_names(&seen, &["a", "b", "c"]);
+        assert_eq!(begun(&api), ["", "10", "12"]);
+        assert_eq!(seen.store().lists[&Kind::Service], 1);
+    }
+}
+
+#[test]
+fn what_is_too_old_is_listed_again_while_what_was_known_stays() {
+    for form in BOTH {
+        let (sender, receiver) = channel();
+        let receiver = Mutex::new(Some(receiver));
+        let api = services(form, move |request| match request.earlier {
+            0 => {
+                let first = [added(form, "a", 3), added(form, "b", 4), listed(form, "Service", 10)].concat();
+                Reply::watch(form).octets(first).octets(expired(form))
+            }
+            1 => Reply::watch(form)
+                .octets(added(form, "b", 4))
+                .live(receiver.lock().unwrap().take().expect("once"))
+                .octets(listed(form, "Service", 20))
+                .stall(),
+            _ => Reply::failure(form, 500, "no more"),
+        });
+        let (seen, _following) = start(endpoint(&api), Wants::default());
+        seen.until("the second list", |store| store.events >= 3);
+        assert_eq!(names(&seen), ["a", "b"], "the second list is not whole");
+        sender.send(added(form, "c", 12)).unwrap();
+        until_names(&seen, &["a", "b", "c"]);
+        drop(sender);
+        until_names(&seen, &["b", "c"]);
+        assert_eq!(begun(&api), ["", ""]);
+    }
+}
+
+#[test]
+fn events_twice_and_out_of_order_end_as_the_api_has_it() {
+    for form in BOTH {
+        let api = services(form, move |request| {
+            let gone = form.event("DELETED", "Service", &service("a", 12, "None"));
+            match request.earlier {
+                0 => {
+                    let twice = [added(form, "a", 11), added(form, "a", 11), gone.clone(), gone];
+                    // Would bring back what is gone, if it were believed.
+                    Reply::watch(form)
+                        .octets(listed(form, "Service", 10))
+                        .octets(twice.concat())
+                        .octets(added(form, "a", 11))
+                        .stall()
+                }
+                _ => Reply::watch(form)
+                    .octets(added(form, "b", 13))
+                    .octets(listed(form, "Service", 13))
+                    .stall(),
+            }
+        });
+        let (seen, _following) = start(endpoint(&api), Wants::default());
+        until_names(&seen, &["b"]);
+        assert_eq!(seen.store().lost.first().map(|(_, why)| &**why), Some("version 11 after 12"));
+    }
+}
+
+#[test]
+fn nonsense_is_left_out_or_asked_for_again_and_ends_nothing() {
+    let broken: [(Form, Vec<u8>); 7] = [
+        (Form::Protobuf, vec![0xff; 64]),
+        (Form::Protobuf, vec![0, 0, 0, 3, 1, 2, 3]),
+        (Form::Protobuf, [&[0, 0, 0, 8][..], b"\x0a\x05ADDED\xff"].concat()),
+        (Form::Json, b"<html>\n".to_vec()),
+        (Form::Json, b"{\"type\":\"ADDED\"}\n".to_vec()),
+        (Form::Json, [&b"{\"type\":\"ADDED\",\"object\":"[..], &vec![b'['; 200_000], b"\n"].concat()),
+        (Form::Json, vec![0xff, b'\n']),
+    ];
+    for (form, octets) in broken {
+        let api = services(form, move |request| match request.earlier {
+            0 => Reply::watch(form).octets(octets.clone()).stall(),
+            1 => Reply::new(200, "text/html").octets(b"<html>".to_vec()),
+            2 => Reply::new(500, "text/html").octets(vec![b'x'; 1 << 20]),
+            _ => Reply::watch(form)
+                .octets(form.event("ADDED", "Service", &json!({"metadata": {"name": "nowhere"}})))
+                .octets(form.event("WHAT", "Service", &service("what", 3, "None")))
+                .octets(added(form, "a", 4))
+                .octets(listed(form, "Service", 10))
+                .stall(),
+        });
+        let (seen, _following) = start(endpoint(&api), Wants::default());
+        until_names(&seen, &["a"]);
+        let store = seen.store();
+        assert_eq!(store.unreadable, 2);
+        let services: Vec<_> = store.lost.iter().filter(|(kind, _)| *kind == Kind::Service).collect();
+        assert_eq!(services.len(), 3, "{services:?}");
+        assert!(services[0].1.starts_with("the reply makes no sense: "), "{services:?}");
+        assert_eq!(services[1].1, "the reply makes no sense: text/html");
+    }
+}
+
+#[test]
+fn a_token_is_read_again_when_the_api_knows_it_no_more() {
+    let directory = tempdir();
+    let token = directory.path().join("token");
+    publish(&token, "one");
+    let valid = Arc::new(Mutex::new("one"));
+    let of = valid.clone();
+    let api = services(Form::Protobuf, move |request| {
+        let who = request.headers.get("authorization").map_or("", String::as_str);
+        if who != format!("Bearer {}", of.lock().unwrap()) {
+            return Reply::failure(Form::Protobuf, 401, "Unauthorized");
+        }
+        let first = [added(Form::Protobuf, "a", 3), listed(Form::Protobuf, "Service", 10)].concat();
+        if request.is_watch_list() {
+            Reply::watch(Form::Protobuf).octets(first).stall()
+        } else {
+            Reply::watch(Form::Protobuf).octets(added(Form::Protobuf, "b", 11)).stall()
+        }
+    });
+    let file = directory.path().join("config");
+    let config = json!({
+        "current-context": "c",
+        "clusters": [{"name": "k", "cluster": {"server": api.url()}}],
+        "users": [{"name": "u", "user": {"tokenFile": "token"}}],
+        "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+    });
+    publish(&file, config.to_string());
+    let (seen, _following) = start(Access::Kubeconfig { file, context: None }, Wants::default());
+    until_names(&seen, &["a"]);
+    *valid.lock().unwrap() = "two";
+    api.cut();
+    let refused = "the API does not accept who asks: told to: Unauthorized";
+    seen.until("the refusal", |store| store.lost.iter().any(|(_, why)| why == refused));
+    publish(&token, "two");
+    until_names(&seen, &["a", "b"]);
+    assert_eq!(seen.store().lists[&Kind::Service], 1);
+}
+
+#[test]
+fn rights_that_come_late_and_an_api_that_is_busy_are_waited_for() {
+    let api = services(Form::Protobuf, |request| match request.earlier {
+        0 | 1 => Reply::failure(Form::Protobuf, 403, "Forbidden"),
+        2 => Reply::new(429, "text/plain").header("Retry-After", "1").octets(b"Too many requests".to_vec()),
+        3 => Reply::failure(Form::Json, 503, "ServiceUnavailable"),
+        _ => Reply::watch(Form::Protobuf)
+            .octets([added(Form::Protobuf, "a", 3), listed(Form::Protobuf, "Service", 10)].concat())
+            .stall(),
+    });
+    let began = now();
+    let (seen, _following) = start(endpoint(&api), Wants::default());
+    until_names(&seen, &["a"]);
+    assert!(now() - began >= Duration::from_secs(1), "it said when to come again");
+    let lost: Vec<_> = seen.store().lost.iter().map(|(_, why)| why.clone()).collect();
+    let forbidden =
+        "may not watch services: told to: Forbidden; does the account have the role of system:coredns?";
+    assert_eq!(
+        lost,
+        [forbidden, forbidden, "429 from the API: ", "503 from the API: told to: ServiceUnavailable"]
+    );
+}
+
+#[test]
+fn an_api_that_is_not_there_yet_or_no_more_is_waited_for() {
+    let address = {
+        let api = Api::start(|request| quiet(Form::Json, request));
+        api.address()
+    };
+    let (seen, following) =
+        start(Access::Endpoint { url: format!("http://{address}").into(), tls: None }, Wants::default());
+    let refused = format!("{address}: Connection refused (os error 111)");
+    seen.until("the refusal", |store| store.lost.iter().any(|(_, why)| *why == refused));
+    let api = Api::start_at(address, |request| quiet(Form::Json, request));
+    seen.until_following(&[Kind::Service, Kind::Namespace]);
+    // It is left at once, also in the midst of a reply.
+    let began = now();
+    drop(following);
+    assert!(now() - began < Duration::from_secs(2));
+    drop(api);
+}
+
+#[test]
+fn a_hundred_thousand_events_in_one_go_are_kept_in_order() {
+    const EVENTS: u64 = 100_000;
+    for form in BOTH {
+        let (sender, receiver) = channel::<Vec<u8>>();
+        let receiver = Mutex::new(Some(receiver));
+        let api = services(form, move |_| match receiver.lock().unwrap().take() {
+            Some(parts) => Reply::watch(form).octets(listed(form, "Service", 1)).live(parts),
+            None => Reply::failure(form, 500, "once is enough"),
+        });
+        let (seen, _following) = start(endpoint(&api), Wants::default());
+        seen.until_following(&[Kind::Service]);
+        send_events(&sender, form, EVENTS);
+        seen.until("all of them", |store| store.events as u64 == EVENTS);
+        let store = seen.store();
+        assert_eq!(store.count(Kind::Service), 1_000);
+        // Of each of the 1,000 the last counts.
+        for (at, object) in store.objects.values().enumerate() {
+            let Object::Service(service) = object else { continue };
+            let number: u64 = service.key.name[1..].parse().unwrap();
+            let wanted = EVENTS - 1_000 + number;
+            assert_eq!(service.ports[0].port, Some((wanted / 2) as u16), "{at}: {}", service.key);
+        }
+        assert!(store.lost.is_empty(), "{:?}", store.lost);
+    }
+}
+
+fn send_events(sender: &Sender<Vec<u8>>, form: Form, events: u64) {
+    for batch in 0..events / 1_000 {
+        let event = |number: u64| {
+            let mut object = service(&format!("s{:03}", number % 1_000), number + 2, "10.96.0.1");
+            object["spec"]["ports"][0]["port"] = (number / 2).into();
+            form.event("MODIFIED", "Service", &object)
+        };
+        let octets: Vec<u8> = (batch * 1_000..(batch + 1) * 1_000).flat_map(event).collect();
+        sender.send(octets).expect("the API reads on");
+    }
+}
+
+#[test]
+fn imports_and_what_other_clusters_export_come_in_json() {
+    let exported = json!({
+        "metadata": {"name": "web-c1", "namespace": "default", "resourceVersion": "3", "labels": {
+            "multicluster.kubernetes.io/service-name": "web", "multicluster.kubernetes.io/source-cluster": "c1"}},
+        "addressType": "IPv4", "endpoints": [{"addresses": ["192.0.2.1"]}], "ports": null,
+    });
+    let imports = [
+        json!({"metadata": {"name": "web", "namespace": "default", "resourceVersion": "4"},
+            "spec": {"type": "ClusterSetIP", "ips": ["10.42.0.1"], "ports": [{"port": 80, "protocol": "TCP", "name": "http"}]}}),
+        json!({"metadata": {"name": "db", "namespace": "default", "resourceVersion": "5"}, "spec": {"type": "Headless"}}),
+    ];
+    let api = Api::start(move |request| {
+        let (kind, objects, form) = match &*request.path {
+            "/apis/multicluster.x-k8s.io/v1alpha1/serviceimports" => {
+                ("ServiceImport", &imports[..], Form::Json)
+            }
+            "/apis/discovery.k8s.io/v1/endpointslices" => {
+                ("EndpointSlice", std::slice::from_ref(&exported), Form::Protobuf)
+            }
+            _ => return quiet(Form::Protobuf, request),
+        };
+        let events = objects.iter().flat_map(|object| form.event("ADDED", kind, object)).collect();
+        Reply::watch(form).octets(events).octets(listed(form, kind, 10)).stall()
+    });
+    let wants = Wants { endpoints: true, imports: true, ..Wants::default() };
+    let (seen, _following) = start(endpoint(&api), wants);
+    seen.until_following(&[Kind::ServiceImport, Kind::Slice]);
+    let store = seen.store();
+    let Some(Object::Slice(slice)) = store.get(Kind::Slice, "default", "web-c1") else { panic!("no slice") };
+    let import = slice.import.as_ref().map(|import| (&*import.service, &*import.cluster));
+    assert_eq!((&*slice.service, import, slice.endpoints.len()), ("", Some(("web", "c1")), 1));
+    let target = |name| match store.get(Kind::ServiceImport, "default", name) {
+        Some(Object::ServiceImport(import)) => (import.target.clone(), import.ports.len()),
+        found => panic!("{name}: {found:?}"),
+    };
+    assert_eq!(target("web"), (Target::ClusterIps(["10.42.0.1".parse().unwrap()].into()), 1));
+    assert_eq!(target("db"), (Target::Headless, 0));
+}
