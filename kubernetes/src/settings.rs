@@ -12,8 +12,21 @@ pub struct Settings {
     pub access: Access,
     /// What is asked.
     pub wants: Wants,
+    /// How fast.
+    pub pace: Pace,
     /// The monotonic clock.
     pub now: fn() -> Instant,
+}
+
+/// How fast the API is asked, all kinds together: as fast as it answers unless this says otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Pace {
+    /// Requests in a second, over time: `apiserver_qps`. Zero or less is no bound.
+    pub per_second: f64,
+    /// Requests at once, before that counts: `apiserver_burst`. At least one.
+    pub burst: u32,
+    /// Requests that wait for the head of their reply at one time: `apiserver_max_inflight`. Zero is no bound.
+    pub in_flight: usize,
 }
 
 /// Where the API is, and who asks it.

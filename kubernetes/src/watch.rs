@@ -9,6 +9,7 @@ mod backoff;
 mod connection;
 mod follower;
 mod kubeconfig;
+mod pace;
 
 use std::cell::RefCell;
 use std::io;
@@ -18,17 +19,18 @@ use std::time::{Duration, Instant};
 
 use http_body_util::BodyExt as _;
 use hyper::header::{CONTENT_TYPE, RETRY_AFTER};
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 use tokio::task::{JoinSet, LocalSet};
 use tokio::time::{sleep_until, timeout_at};
 
 use crate::objects::{Asked, Kind, Sink};
-use crate::settings::{Lost, Settings, Wants};
+use crate::settings::{Lost, Pace, Settings, Wants};
 
 use access::Api;
 use ask::Ask;
 use connection::{Connection, broken};
 use follower::{Follower, Next, Rest};
+use pace::Bucket;
 
 /// An API that is followed until this is dropped.
 pub struct Following {
@@ -84,12 +86,22 @@ impl Wants {
 struct Shared {
     settings: Settings,
     wants: Rc<Wants>,
+    bucket: RefCell<Bucket>,
+    in_flight: Semaphore,
     sink: RefCell<Box<dyn Sink>>,
 }
 
 async fn everything(settings: Settings, sink: Box<dyn Sink>) {
     let wants = Rc::new(settings.wants.clone());
-    let shared = Rc::new(Shared { settings, wants: wants.clone(), sink: RefCell::new(sink) });
+    let Pace { per_second, burst, in_flight } = settings.pace;
+    let most = if in_flight == 0 { Semaphore::MAX_PERMITS } else { in_flight.min(Semaphore::MAX_PERMITS) };
+    let shared = Rc::new(Shared {
+        bucket: RefCell::new(Bucket::new(per_second, burst, (settings.now)())),
+        in_flight: Semaphore::new(most),
+        settings,
+        wants: wants.clone(),
+        sink: RefCell::new(sink),
+    });
     let mut streams = JoinSet::new();
     let begin = |streams: &mut JoinSet<_>, kind| {
         let shared = shared.clone();
@@ -136,6 +148,15 @@ impl Shared {
         }
     }
 
+    /// Waits for this request's turn.
+    async fn turn(&self) -> Option<SemaphorePermit<'_>> {
+        loop {
+            let Err(until) = self.bucket.borrow_mut().take(self.now()) else { break };
+            sleep_until(until.into()).await;
+        }
+        self.in_flight.acquire().await.ok()
+    }
+
     /// One request and its reply, to its end.
     async fn exchange(&self, follower: &mut Follower, link: &mut Link, ask: &Ask) -> Result<(), Lost> {
         if let Err(why) = self.prepare(link).await {
@@ -146,9 +167,11 @@ impl Shared {
             return Err(why);
         }
         let (Some(connection), Some((_, who))) = (&mut link.connection, &link.who) else { return Ok(()) };
+        let turn = self.turn().await;
         let asked = self.now();
         let deadline = follower.deadline(asked).into();
         let sent = timeout_at(deadline, connection.send(ask, who.as_deref())).await;
+        drop(turn);
         let status =
             sent.as_ref().ok().and_then(|sent| sent.as_ref().ok()).map(|reply| reply.status().as_u16());
         self.sink.borrow_mut().asked(&Asked {

@@ -2,7 +2,7 @@
 
 use kubernetes::objects::{Endpoint, ExternalAddress, Port, Protocol, Service, Target};
 use kubernetes::{
-    Access, ClientFiles, Following, Key, Kind, Object, PodsWanted, Selector, Settings, Wants, follow,
+    Access, ClientFiles, Following, Key, Kind, Object, Pace, PodsWanted, Selector, Settings, Wants, follow,
 };
 use tests::kube::Cluster;
 use tests::{isolated, now};
@@ -23,8 +23,8 @@ fn wants() -> Wants {
 
 fn start(access: Access, wants: Wants) -> (Seen, Following) {
     let seen = Seen::default();
-    let following =
-        follow(Settings { access, wants, now }, Box::new(seen.clone())).expect("a thread can be had");
+    let following = follow(Settings { access, wants, pace: Pace::default(), now }, Box::new(seen.clone()))
+        .expect("a thread can be had");
     (seen, following)
 }
 

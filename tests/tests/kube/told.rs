@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kubernetes::objects::{ExternalAddress, Target};
-use kubernetes::{Access, Following, Kind, Object, PodsWanted, Settings, Wants, follow};
+use kubernetes::{Access, Following, Kind, Object, Pace, PodsWanted, Settings, Wants, follow};
 use serde_json::{Value, json};
 use tests::kube::{Api, Form, Reply, Request};
 use tests::{eventually, now, publish, tempdir};
@@ -61,8 +61,8 @@ fn services(form: Form, script: impl Fn(&Request) -> Reply + Send + Sync + 'stat
 
 fn start(access: Access, wants: Wants) -> (Seen, Following) {
     let seen = Seen::default();
-    let following =
-        follow(Settings { access, wants, now }, Box::new(seen.clone())).expect("a thread can be had");
+    let following = follow(Settings { access, wants, pace: Pace::default(), now }, Box::new(seen.clone()))
+        .expect("a thread can be had");
     (seen, following)
 }
 
@@ -481,4 +481,26 @@ fn imports_and_what_other_clusters_export_come_in_json() {
     };
     assert_eq!(target("web"), (Target::ClusterIps(["10.42.0.1".parse().unwrap()].into()), 1));
     assert_eq!(target("db"), (Target::Headless, 0));
+}
+
+#[test]
+fn the_api_is_asked_no_faster_than_it_is_told_and_no_more_at_once() {
+    // Ten pages at 20 a second, two of them at once.
+    let api = services(Form::Json, |request| {
+        let page = request.parameter("continue").parse().unwrap_or(0);
+        match (request.is_watch_list(), request.is_watch(), page) {
+            (true, _, _) => Reply::failure(Form::Json, 422, "Invalid"),
+            (_, true, _) => Reply::watch(Form::Json).stall(),
+            (_, _, 10) => Reply::list(Form::Json, "Service", "10", "", &[service("a", 3, "None")]),
+            (_, _, page) => Reply::list(Form::Json, "Service", "10", &(page + 1).to_string(), &[]),
+        }
+    });
+    let seen = Seen::default();
+    let pace = Pace { per_second: 20.0, burst: 2, in_flight: 1 };
+    let settings = Settings { access: endpoint(&api), wants: Wants::default(), pace, now };
+    let began = now();
+    let _following = follow(settings, Box::new(seen.clone())).expect("a thread can be had");
+    until_names(&seen, &["a"]);
+    // Of the services alone twelve requests, of which two are free.
+    assert!(now() - began >= Duration::from_millis(500), "{:?}", now() - began);
 }
