@@ -38,19 +38,21 @@ pub(super) enum Credentials {
     TokenFile(PathBuf),
 }
 
-/// A client's part of TLS, in PEM form.
+/// Text in PEM form, and which file or field it comes from, for errors.
+pub(super) type Named = (Box<str>, Vec<u8>);
+
+/// A client's part of TLS.
 #[derive(Default)]
 pub(super) struct Pem {
-    /// Which file or field each comes from, for errors.
-    pub(super) authority: Option<(Box<str>, Vec<u8>)>,
+    pub(super) authority: Option<Named>,
     pub(super) client: Option<Client>,
     /// The name that the API's certificate must have, if it is not the host's.
     pub(super) server_name: Option<Box<str>>,
 }
 
 pub(super) struct Client {
-    pub(super) certificate: (Box<str>, Vec<u8>),
-    pub(super) key: (Box<str>, Vec<u8>),
+    pub(super) certificate: Named,
+    pub(super) key: Named,
 }
 
 impl Access {
@@ -196,7 +198,7 @@ impl Pem {
     }
 }
 
-fn certificates((name, pem): &(Box<str>, Vec<u8>)) -> Result<Vec<CertificateDer<'static>>, Lost> {
+fn certificates((name, pem): &Named) -> Result<Vec<CertificateDer<'static>>, Lost> {
     let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let read = read.ok().filter(|read| !read.is_empty());
     read.ok_or_else(|| lost(name, "expected certificates in PEM form"))

@@ -471,5 +471,4 @@ const MOST_WAIT_TO_CONNECT: Duration = Duration::from_secs(10);
 const MOST_REFUSAL: usize = 64 << 10;
 
 #[cfg(test)]
-#[path = "follower_tests.rs"]
 mod tests;

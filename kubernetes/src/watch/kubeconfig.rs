@@ -1,12 +1,12 @@
 //! A kubeconfig: which cluster a context means, and who asks it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use yaml_rust2::{Yaml, YamlLoader};
 
 use crate::settings::Lost;
 
-use super::access::{Api, Client, Credentials, Pem, file, lost, name_of};
+use super::access::{Api, Client, Credentials, Named, Pem, file, lost, name_of};
 
 /// The API of a context, or of the current one.
 ///
@@ -70,7 +70,7 @@ impl Config<'_> {
     }
 
     /// What `WORD-data` holds, or the file that `WORD` names.
-    fn pem(&self, of: &Yaml, word: &str) -> Result<Option<(Box<str>, Vec<u8>)>, Lost> {
+    fn pem(&self, of: &Yaml, word: &str) -> Result<Option<Named>, Lost> {
         let place = || format!("{}: {word}", self.path.display()).into_boxed_str();
         if let Some(data) = of[&*format!("{word}-data")].as_str() {
             let octets: Vec<u8> = data.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
@@ -101,8 +101,8 @@ impl Config<'_> {
     }
 
     /// Paths are meant from where the file is.
-    fn beside(&self, path: &str) -> std::path::PathBuf {
-        self.path.parent().unwrap_or(Path::new("")).join(path)
+    fn beside(&self, path: &str) -> PathBuf {
+        self.path.parent().unwrap_or_else(|| Path::new("")).join(path)
     }
 
     fn wrong(&self, cause: &str) -> Lost {

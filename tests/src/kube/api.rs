@@ -241,7 +241,7 @@ impl Shared {
                 Part::Live(parts) => parts.iter().try_for_each(|octets| chunk(stream, &octets))?,
                 // Until the client or the test ends the connection.
                 Part::Stall => {
-                    return stream.read(&mut [0]).and(Err(io::ErrorKind::ConnectionAborted.into()));
+                    return stream.read(&mut [0]).and_then(|_| Err(io::ErrorKind::ConnectionAborted.into()));
                 }
                 Part::Cut => return Err(io::ErrorKind::ConnectionAborted.into()),
             }

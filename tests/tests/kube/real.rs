@@ -1,5 +1,7 @@
 //! The real API: what it says is what is kept, by every way in, and after it was gone.
 
+use std::net::IpAddr;
+
 use kubernetes::objects::{Endpoint, ExternalAddress, Port, Protocol, Service, Target};
 use kubernetes::{
     Access, ClientFiles, Following, Key, Kind, Object, Pace, PodsWanted, Selector, Settings, Wants, follow,
@@ -79,14 +81,18 @@ fn pod(name: &str, node: &str) -> String {
     )
 }
 
+fn ip(text: &str) -> IpAddr {
+    text.parse().expect("an address")
+}
+
 fn assert_filled(store: &Store) {
     let key = |name: &str| Key { namespace: "t1".into(), name: name.into() };
     let port = |name: &str, protocol, port| Port { name: name.into(), protocol, port: Some(port) };
     let web = Service {
         key: key("web"),
-        target: Target::ClusterIps(["10.96.0.100", "fd00:10:96::64"].map(|ip| ip.parse().unwrap()).into()),
+        target: Target::ClusterIps(["10.96.0.100", "fd00:10:96::64"].map(ip).into()),
         ports: [port("http", Protocol::Tcp, 80), port("dns", Protocol::Udp, 53)].into(),
-        external: [ExternalAddress::Ip("192.0.2.7".parse().unwrap())].into(),
+        external: [ExternalAddress::Ip(ip("192.0.2.7"))].into(),
     };
     assert_eq!(store.get(Kind::Service, "t1", "web"), Some(&Object::Service(web)));
     let target = |name| match store.get(Kind::Service, "t1", name) {
@@ -98,8 +104,7 @@ fn assert_filled(store: &Store) {
     let Some(Object::Slice(slice)) = store.get(Kind::Slice, "t1", "hl-1") else { panic!("no slice") };
     assert_eq!((&*slice.service, slice.changed.map(|at| at.0.as_secs())), ("hl", Some(1_795_441_345)));
     assert_eq!(*slice.ports, [port("c", Protocol::Udp, 1234)]);
-    let endpoint =
-        |address: &str| Endpoint { address: address.parse().unwrap(), hostname: None, pod: None, zone: None };
+    let endpoint = |address: &str| Endpoint { address: ip(address), hostname: None, pod: None, zone: None };
     let first = Endpoint {
         hostname: Some("h1".into()),
         pod: Some("pod-1".into()),
@@ -108,10 +113,7 @@ fn assert_filled(store: &Store) {
     };
     assert_eq!(*slice.endpoints, [first, endpoint("172.17.0.255")]);
     let Some(Object::Pod(pod)) = store.get(Kind::Pod, "t1", "pod-1") else { panic!("no pod") };
-    assert_eq!(
-        *pod.addresses,
-        ["172.17.0.254", "fd00:17::1"].map(|ip| ip.parse::<std::net::IpAddr>().unwrap())
-    );
+    assert_eq!(*pod.addresses, ["172.17.0.254", "fd00:17::1"].map(ip));
     assert!(pod.running && !pod.host_network && !pod.terminating, "{pod:?}");
     assert_eq!(*pod.labels, [("app".into(), "web".into())]);
     assert!(store.get(Kind::Namespace, "", "t1").is_some() && store.get(Kind::Namespace, "", "t2").is_some());

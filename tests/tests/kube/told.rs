@@ -4,18 +4,17 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kubernetes::objects::{ExternalAddress, Target};
-use kubernetes::{Access, Following, Kind, Object, Pace, PodsWanted, Settings, Wants, follow};
+use kubernetes::{Access, Following, Kind, Object, Pace, Settings, Wants, follow};
 use serde_json::{Value, json};
 use tests::kube::{Api, Form, Reply, Request};
 use tests::{eventually, now, publish, tempdir};
 
 use super::seen::Seen;
 
-const SERVICES: &str = "/api/v1/services";
-const BOTH: [Form; 2] = [Form::Json, Form::Protobuf];
+pub(super) const SERVICES: &str = "/api/v1/services";
+pub(super) const BOTH: [Form; 2] = [Form::Json, Form::Protobuf];
 
-fn service(name: &str, version: u64, ip: &str) -> Value {
+pub(super) fn service(name: &str, version: u64, ip: &str) -> Value {
     json!({
         "metadata": {"name": name, "namespace": "default", "resourceVersion": version.to_string()},
         "spec": {"clusterIP": ip, "clusterIPs": [ip], "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]},
@@ -23,7 +22,7 @@ fn service(name: &str, version: u64, ip: &str) -> Value {
 }
 
 /// Ends the list that a watch begins with.
-fn listed(form: Form, kind: &str, version: u64) -> Vec<u8> {
+pub(super) fn listed(form: Form, kind: &str, version: u64) -> Vec<u8> {
     let annotations = json!({"k8s.io/initial-events-end": "true"});
     let metadata = json!({"resourceVersion": version.to_string(), "annotations": annotations});
     form.event("BOOKMARK", kind, &json!({ "metadata": metadata }))
@@ -40,7 +39,7 @@ fn expired(form: Form) -> Vec<u8> {
 }
 
 /// Kinds that a test is not about: nothing is there, and nothing happens.
-fn quiet(form: Form, request: &Request) -> Reply {
+pub(super) fn quiet(form: Form, request: &Request) -> Reply {
     let kind = match request.path.rsplit('/').next() {
         Some("services") => "Service",
         Some("endpointslices") => "EndpointSlice",
@@ -59,14 +58,14 @@ fn services(form: Form, script: impl Fn(&Request) -> Reply + Send + Sync + 'stat
     Api::start(move |request| if request.path == SERVICES { script(request) } else { quiet(form, request) })
 }
 
-fn start(access: Access, wants: Wants) -> (Seen, Following) {
+pub(super) fn start(access: Access, wants: Wants) -> (Seen, Following) {
     let seen = Seen::default();
     let following = follow(Settings { access, wants, pace: Pace::default(), now }, Box::new(seen.clone()))
         .expect("a thread can be had");
     (seen, following)
 }
 
-fn endpoint(api: &Api) -> Access {
+pub(super) fn endpoint(api: &Api) -> Access {
     Access::Endpoint { url: api.url().into(), tls: None }
 }
 
@@ -86,93 +85,6 @@ fn until_names(seen: &Seen, wanted: &[&str]) {
 fn begun(api: &Api) -> Vec<String> {
     let watches = api.requests().into_iter().filter(|request| request.path == SERVICES && request.is_watch());
     watches.map(|request| request.parameter("resourceVersion").to_owned()).collect()
-}
-
-#[test]
-fn what_is_said_is_kept_the_same_from_both_forms() {
-    let slice = json!({
-        "metadata": {"name": "web-1", "namespace": "default", "resourceVersion": "3", "labels": {
-            "kubernetes.io/service-name": "web", "other": "x",
-            "multicluster.kubernetes.io/service-name": "web", "multicluster.kubernetes.io/source-cluster": "c1"}},
-        "addressType": "IPv6",
-        "ports": [{"name": "", "protocol": "UDP", "port": 53}, {"name": "all"}, {"name": "odd", "protocol": "X", "port": 1},
-            {"name": "large", "protocol": "TCP", "port": 65536}],
-        "endpoints": [
-            {"addresses": ["fd00::1", "nonsense", "::ffff:192.0.2.1"], "conditions": {"ready": true}, "hostname": "a",
-             "zone": "Zone-A", "nodeName": "n", "targetRef": {"kind": "Pod", "name": "pod-1"}, "hints": {"forZones": [{"name": "z"}]}},
-            {"addresses": ["fd00::2"], "conditions": {"ready": false}},
-            {"addresses": ["fd00::3"], "conditions": {"serving": true}, "targetRef": {"name": "p".repeat(64)}},
-            {"addresses": ["fd00::4"]}],
-    });
-    let pods = [
-        json!({"metadata": {"name": "host", "namespace": "default", "resourceVersion": "4",
-                "deletionTimestamp": "2026-11-23T13:42:25Z", "labels": {"app": "a", "tier": "b"}},
-            "spec": {"hostNetwork": true, "nodeName": "n"},
-            "status": {"phase": "Running", "podIP": "192.0.2.9", "podIPs": [{"ip": "192.0.2.9"}, {"ip": "fd00::9"}]}}),
-        json!({"metadata": {"name": "young", "namespace": "default", "resourceVersion": "5"},
-            "spec": {}, "status": {"phase": "Pending"}}),
-    ];
-    let mut balanced = service("balanced", 6, "10.96.0.6");
-    balanced["spec"]["externalIPs"] = json!(["192.0.2.1", "none"]);
-    balanced["status"] =
-        json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.2"}, {"hostname": "lb.example"}, {}]}});
-    let services = [
-        balanced,
-        service("headless", 7, "None"),
-        json!({
-            "metadata": {"name": "ext", "namespace": "default", "resourceVersion": "8"},
-            "spec": {"type": "ExternalName", "externalName": "example.net"},
-        }),
-    ];
-    let kept = BOTH.map(|form| {
-        let (slice, pods, services) = (slice.clone(), pods.clone(), services.clone());
-        let api = Api::start(move |request| {
-            let objects = match &*request.path {
-                SERVICES => ("Service", &services[..]),
-                "/api/v1/pods" => ("Pod", &pods[..]),
-                "/api/v1/namespaces" => return quiet(form, request),
-                _ => ("EndpointSlice", std::slice::from_ref(&slice)),
-            };
-            let events = objects.1.iter().flat_map(|object| form.event("ADDED", objects.0, object)).collect();
-            Reply::watch(form).octets(events).octets(listed(form, objects.0, 10)).stall()
-        });
-        let wants = Wants {
-            endpoints: true,
-            pod_names: true,
-            zones: true,
-            imports: false,
-            pods: Some(PodsWanted { node: None, labels: vec!["tier".into(), "none".into()] }),
-            ..Wants::default()
-        };
-        let (seen, _following) = start(endpoint(&api), wants);
-        seen.until_following(&[Kind::Service, Kind::Slice, Kind::Pod]);
-        let objects = std::mem::take(&mut seen.store().objects);
-        assert!(seen.store().lost.is_empty() && seen.store().unreadable == 0, "{:?}", seen.store().lost);
-        objects.into_values().collect::<Vec<_>>()
-    });
-    assert_eq!(kept[0], kept[1]);
-    let text = format!("{:#?}", kept[0]);
-    for (part, times) in [
-        ("fd00::1", 1),
-        ("192.0.2.1", 2),
-        ("fd00::2", 0),
-        ("fd00::3", 1),
-        ("pod-1", 2),
-        ("zone-a", 2),
-        ("ppp", 0),
-        ("tier", 1),
-        ("odd", 0),
-        ("large", 0),
-    ] {
-        assert_eq!(text.matches(part).count(), times, "{part} in {text}");
-    }
-    let Some(Object::Service(balanced)) = kept[0].first() else { panic!("{text}") };
-    let external = [
-        ExternalAddress::Ip("192.0.2.1".parse().unwrap()),
-        ExternalAddress::Ip("192.0.2.2".parse().unwrap()),
-        ExternalAddress::Name("lb.example".into()),
-    ];
-    assert_eq!(*balanced.external, external);
 }
 
 #[test]
@@ -441,46 +353,6 @@ fn send_events(sender: &Sender<Vec<u8>>, form: Form, events: u64) {
         let octets: Vec<u8> = (batch * 1_000..(batch + 1) * 1_000).flat_map(event).collect();
         sender.send(octets).expect("the API reads on");
     }
-}
-
-#[test]
-fn imports_and_what_other_clusters_export_come_in_json() {
-    let exported = json!({
-        "metadata": {"name": "web-c1", "namespace": "default", "resourceVersion": "3", "labels": {
-            "multicluster.kubernetes.io/service-name": "web", "multicluster.kubernetes.io/source-cluster": "c1"}},
-        "addressType": "IPv4", "endpoints": [{"addresses": ["192.0.2.1"]}], "ports": null,
-    });
-    let imports = [
-        json!({"metadata": {"name": "web", "namespace": "default", "resourceVersion": "4"},
-            "spec": {"type": "ClusterSetIP", "ips": ["10.42.0.1"], "ports": [{"port": 80, "protocol": "TCP", "name": "http"}]}}),
-        json!({"metadata": {"name": "db", "namespace": "default", "resourceVersion": "5"}, "spec": {"type": "Headless"}}),
-    ];
-    let api = Api::start(move |request| {
-        let (kind, objects, form) = match &*request.path {
-            "/apis/multicluster.x-k8s.io/v1alpha1/serviceimports" => {
-                ("ServiceImport", &imports[..], Form::Json)
-            }
-            "/apis/discovery.k8s.io/v1/endpointslices" => {
-                ("EndpointSlice", std::slice::from_ref(&exported), Form::Protobuf)
-            }
-            _ => return quiet(Form::Protobuf, request),
-        };
-        let events = objects.iter().flat_map(|object| form.event("ADDED", kind, object)).collect();
-        Reply::watch(form).octets(events).octets(listed(form, kind, 10)).stall()
-    });
-    let wants = Wants { endpoints: true, imports: true, ..Wants::default() };
-    let (seen, _following) = start(endpoint(&api), wants);
-    seen.until_following(&[Kind::ServiceImport, Kind::Slice]);
-    let store = seen.store();
-    let Some(Object::Slice(slice)) = store.get(Kind::Slice, "default", "web-c1") else { panic!("no slice") };
-    let import = slice.import.as_ref().map(|import| (&*import.service, &*import.cluster));
-    assert_eq!((&*slice.service, import, slice.endpoints.len()), ("", Some(("web", "c1")), 1));
-    let target = |name| match store.get(Kind::ServiceImport, "default", name) {
-        Some(Object::ServiceImport(import)) => (import.target.clone(), import.ports.len()),
-        found => panic!("{name}: {found:?}"),
-    };
-    assert_eq!(target("web"), (Target::ClusterIps(["10.42.0.1".parse().unwrap()].into()), 1));
-    assert_eq!(target("db"), (Target::Headless, 0));
 }
 
 #[test]
