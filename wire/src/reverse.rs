@@ -16,6 +16,11 @@ pub fn address(name: &Name) -> Option<IpAddr> {
     ipv6(wire.strip_suffix(IP6_ARPA)?).map(|address| IpAddr::V6(address).to_canonical())
 }
 
+/// Whether a name is within `in-addr.arpa` or `ip6.arpa`.
+pub fn is_reverse(name: &Name) -> bool {
+    name.suffixes().any(|suffix| suffix == IN_ADDR_ARPA || suffix == IP6_ARPA)
+}
+
 /// Four labels of decimal digits, the last octet first.
 fn ipv4(mut labels: &[u8]) -> Option<Ipv4Addr> {
     let mut octets = [0; 4];
