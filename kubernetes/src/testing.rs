@@ -12,7 +12,7 @@ use crate::objects::{
     Slice, Target,
 };
 use crate::settings::{PodsWanted, Wants};
-use crate::{Answered, Pods, Responder, Rules};
+use crate::{Answered, Responder, Rules};
 
 /// An index, its writer, and who answers of it.
 pub(crate) struct Cluster {
@@ -27,7 +27,7 @@ impl Cluster {
         let index = Arc::new(Index::new(wants));
         let now = || SinceEpoch(Duration::from_secs(SERIAL));
         let writer = Writer::new(index.clone(), wants, now, Box::new(()));
-        Self { index, writer, responder: Responder::new(rules).unwrap() }
+        Self { index, writer, responder: Responder::new(rules) }
     }
 
     /// The same with these objects, and all that is followed known.
@@ -155,16 +155,7 @@ pub(crate) fn everything() -> Wants {
 
 /// Rules of these zones, with CoreDNS's defaults.
 pub(crate) fn rules(zones: &str) -> Rules {
-    Rules {
-        zones: zones.split(' ').map(|zone| Name::from_text(zone).unwrap()).collect(),
-        multicluster: Vec::new(),
-        ttl: 5,
-        pods: Pods::Disabled,
-        namespaces: Default::default(),
-        zonal: false,
-        ignore_empty: false,
-        own: Vec::new(),
-    }
+    Rules::of(zones.split(' ').map(|zone| Name::from_text(zone).unwrap()).collect())
 }
 
 /// `NAMESPACE/NAME`.

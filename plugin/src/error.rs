@@ -118,6 +118,22 @@ pub enum SetupError {
         /// The other.
         second: &'static str,
     },
+    /// A label selector.
+    #[error("plugin/{plugin}: the label selector cannot be used: {error}")]
+    Selector {
+        /// The directive.
+        plugin: &'static str,
+        /// Why.
+        error: String,
+    },
+    /// A zone that a property names and its directive does not.
+    #[error("plugin/{plugin}: {zone} is none of the directive's zones; name it there, too")]
+    ForeignZone {
+        /// The directive.
+        plugin: &'static str,
+        /// The zone.
+        zone: String,
+    },
     /// A property that must come earlier or later.
     #[error("plugin/{plugin}: {rule}")]
     Order {

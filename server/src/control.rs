@@ -6,6 +6,7 @@
 //! ```
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -108,6 +109,7 @@ impl Server {
         }
         let house = House::build(&draft.spec, &shared, &addresses_of).map_err(Box::new)?;
         house.look_at_files(&shared, start, &logger);
+        shared.lasting.all().iter().for_each(|kept| kept.begin(&logger));
         let mailer = Mailer::new();
         let streams = Streams::new(handle.clone(), mailer.clone());
         handle.spawn(forwarder::health::run(probes));
@@ -203,6 +205,7 @@ impl Server {
             let draft = Draft::read(&origin, dns_port)?;
             let house = House::build(&draft.spec, &running.shared, &addresses_of).map_err(Box::new)?;
             house.look_at_files(&running.shared, clock::now(), &running.logger);
+            running.shared.lasting.all().iter().for_each(|kept| kept.begin(&running.logger));
             Ok(Next { draft, house })
         }
     }
@@ -390,17 +393,32 @@ fn plan(admin: &AdminPlan) -> Plan {
     plan
 }
 
-fn admin_server(running: &Running, told: Told, handle: &Handle, logger: Logger) -> AdminServer {
+fn admin_server(running: &Arc<Running>, told: Told, handle: &Handle, logger: Logger) -> AdminServer {
     let collector: Arc<OnceLock<Collector>> = Arc::default();
     let scraped = collector.clone();
     let content = Content {
         metrics: Box::new(move |native| scraped.get().map(|from| from.families(native)).unwrap_or_default()),
-        // Every plugin that is here is ready as soon as it is built.
-        not_ready: Box::new(Vec::new),
+        not_ready: Box::new(not_ready(running)),
     };
     let admin = AdminServer::new(handle.clone(), content, logger);
     let _ = collector.set(report::collector(running, told, admin.health_probe()));
     admin
+}
+
+/// Which plugins cannot answer yet. Who has been ready once stays so, where no block says `monitor continuously`.
+fn not_ready(running: &Arc<Running>) -> impl Fn() -> Vec<&'static str> + Send + Sync + use<> {
+    let (running, was_ready) = (Arc::downgrade(running), AtomicBool::new(false));
+    move || {
+        let Some(running) = running.upgrade() else { return Vec::new() };
+        let again = running.house.load().asks_ready_again;
+        if was_ready.load(Relaxed) && !again {
+            return Vec::new();
+        }
+        let missing: Vec<_> =
+            running.shared.lasting.all().iter().filter_map(|kept| kept.not_ready()).collect();
+        was_ready.store(missing.is_empty(), Relaxed);
+        missing
+    }
 }
 
 const LEFT_TO_ANOTHER: &str = "systemd started another process than this one: READY is left to it; \

@@ -200,13 +200,13 @@ impl Srv<'_, '_> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Order {
+pub(super) enum Order {
     Label,
     Address,
 }
 
 /// The endpoints that a name means.
-fn chosen<'s>(
+pub(super) fn chosen<'s>(
     service: &'s Service,
     below: &'s Below<'_>,
     order: Order,

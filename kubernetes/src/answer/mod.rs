@@ -7,6 +7,7 @@
 
 mod apex;
 mod endpoints;
+mod explain;
 mod name;
 mod pod;
 mod reverse;
@@ -107,13 +108,13 @@ struct Question<'a> {
 }
 
 impl Responder {
-    /// `None` where no zone is for names: all are reverse ones.
-    pub fn new(rules: Rules) -> Option<Self> {
+    /// One of `rules.zones` is none of those that addresses have.
+    pub fn new(rules: Rules) -> Self {
         let zones: Box<[Zone]> =
             rules.zones.iter().map(|name| Zone { name: *name, grammar: rules.grammar(name) }).collect();
-        let primary = zones.iter().find(|zone| zone.grammar.is_some())?.name;
+        let primary = zones.iter().find(|zone| zone.grammar.is_some()).map_or(Name::ROOT, |zone| zone.name);
         let clusterset = rules.multicluster.first().copied();
-        Some(Self { rules, zones, primary, clusterset })
+        Self { rules, zones, primary, clusterset }
     }
 
     /// The rules.
@@ -280,6 +281,20 @@ impl Responder {
 }
 
 impl Rules {
+    /// CoreDNS's defaults.
+    pub fn of(zones: Vec<Name>) -> Self {
+        Self {
+            zones,
+            multicluster: Vec::new(),
+            ttl: 5,
+            pods: Pods::Disabled,
+            namespaces: HashSet::new(),
+            zonal: false,
+            ignore_empty: false,
+            own: Vec::new(),
+        }
+    }
+
     fn grammar(&self, zone: &Name) -> Option<Grammar> {
         if wire::reverse::is_reverse(zone) {
             return None;

@@ -6,7 +6,7 @@ use wire::{Class, MAX_NAME, Name, Owner, RType, Reply, Section};
 
 use super::{Found, Question, Responder};
 use crate::index::{Directory, Service};
-use crate::objects::{Kind, Target};
+use crate::objects::Kind;
 
 impl Responder {
     pub(super) fn in_reverse_zone(&self, question: &Question<'_>, reply: &mut Reply<'_>) -> Found {
@@ -51,7 +51,7 @@ impl Responder {
         let all = all.chain(
             imports.iter().flat_map(|(imports, zone)| imports.iter().map(move |import| (import, zone))),
         );
-        let owner = all.clone().find(|(service, _)| owns(service, address));
+        let owner = all.clone().find(|(service, _)| service.owns(address));
         if let Some((service, zone)) = owner {
             return Ok(name(&[], service, zone).into_iter().collect());
         }
@@ -75,10 +75,6 @@ impl Responder {
         let namespace = &service.namespace;
         self.rules.namespaces.is_empty() || self.shows(&namespace.name) && namespace.is_known()
     }
-}
-
-fn owns(service: &Service, address: IpAddr) -> bool {
-    matches!(service.target(), Some(Target::ClusterIps(own)) if own.contains(&address))
 }
 
 /// A service's name, or that of an endpoint below it; `None` where it is too long to be one.

@@ -15,7 +15,7 @@ mod writer;
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Acquire, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering::Acquire, Ordering::Relaxed};
 
 use wire::hash_of;
 
@@ -41,6 +41,8 @@ pub struct Index {
     known: AtomicU8,
     /// When something changed last, in seconds since 1970, as serials have it.
     serial: AtomicU32,
+    /// How many objects of each kind there are.
+    counts: [AtomicUsize; Kind::ALL.len()],
 }
 
 /// Kinds that are followed, and of which no list has been whole yet.
@@ -56,21 +58,15 @@ pub(crate) struct Directory {
 impl Index {
     /// Nothing known yet of what `wants` says.
     pub fn new(wants: &Wants) -> Self {
-        let kinds = [
-            (Kind::Service, true),
-            (Kind::Slice, wants.endpoints),
-            (Kind::Namespace, true),
-            (Kind::Pod, wants.pods.is_some()),
-            (Kind::ServiceImport, wants.imports),
-        ];
         Self {
             services: Directory::new(BUCKETS),
             imports: Directory::new(if wants.imports { BUCKETS } else { 1 }),
             namespaces: Buckets::new(FEW_BUCKETS),
             pods: Buckets::new(if wants.pods.is_some() { BUCKETS } else { 1 }),
-            wanted: kinds.into_iter().filter(|(_, wanted)| *wanted).fold(0, |all, (kind, _)| all | bit(kind)),
+            wanted: wants.kinds().fold(0, |all, kind| all | bit(kind)),
             known: AtomicU8::new(0),
             serial: AtomicU32::new(0),
+            counts: Default::default(),
         }
     }
 
@@ -79,6 +75,11 @@ impl Index {
     #[inline]
     pub fn unknown(&self) -> Unknown {
         Unknown(self.wanted & !self.known.load(Acquire))
+    }
+
+    /// How many objects of a kind are known.
+    pub fn count(&self, kind: Kind) -> usize {
+        self.counts[kind as usize].load(Relaxed)
     }
 
     /// The serial of its zones.

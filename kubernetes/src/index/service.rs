@@ -101,6 +101,11 @@ impl Service {
         }
     }
 
+    /// Whether an address is its own, and none of an endpoint.
+    pub(crate) fn owns(&self, address: IpAddr) -> bool {
+        matches!(self.target(), Some(Target::ClusterIps(own)) if own.contains(&address))
+    }
+
     pub(crate) fn ports(&self) -> &[Port] {
         self.object.as_ref().map_or(&[], |object| &object.ports)
     }

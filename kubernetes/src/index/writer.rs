@@ -9,7 +9,7 @@ use wire::hash_of;
 
 use super::service::{Namespace, Naming, Service};
 use super::{Directory, Index, bit, hash_of_address, key};
-use crate::objects::{self, Key, Kind, Object, Pod, SinceEpoch, Sink, Slice, Target};
+use crate::objects::{self, Asked, Key, Kind, Object, Pod, SinceEpoch, Sink, Slice, Target};
 use crate::settings::{Lost, Wants};
 
 /// The one who changes an index.
@@ -40,6 +40,9 @@ pub trait Watcher: Send {
     /// A change of endpoints can be asked for; when what caused it happened.
     fn programmed(&mut self, _headless: bool, _cause: SinceEpoch) {}
 
+    /// Something was heard of an object.
+    fn heard(&mut self) {}
+
     /// Every object of a kind is known.
     fn complete(&mut self, _kind: Kind) {}
 
@@ -48,6 +51,12 @@ pub trait Watcher: Send {
 
     /// No changes come until `following`.
     fn lost(&mut self, _kind: Kind, _why: &Lost) {}
+
+    /// An object that makes no sense was left out.
+    fn unreadable(&mut self, _kind: Kind) {}
+
+    /// A request came to its end.
+    fn asked(&mut self, _asked: &Asked<'_>) {}
 }
 
 /// Nobody.
@@ -102,6 +111,11 @@ impl Writer {
             Some(last) => *last = list,
             None => _ = seen.insert(key.clone(), list),
         }
+    }
+
+    fn tell_count(&mut self, kind: Kind) {
+        self.index.counts[kind as usize].store(self.seen[kind as usize].len(), Relaxed);
+        self.watcher.heard();
     }
 
     fn set_object(&mut self, which: Which, of: &Key, object: Option<objects::Service>) {
@@ -262,14 +276,16 @@ impl Sink for Writer {
     }
 
     fn apply(&mut self, object: Object) {
-        let key = key_of(&object);
-        self.see(object.kind(), &key);
-        self.set(object.kind(), &key, Some(object));
+        let (kind, key) = (object.kind(), key_of(&object));
+        self.see(kind, &key);
+        self.set(kind, &key, Some(object));
+        self.tell_count(kind);
     }
 
     fn delete(&mut self, kind: Kind, key: Key) {
         self.seen[kind as usize].remove(&key);
         self.set(kind, &key, None);
+        self.tell_count(kind);
     }
 
     fn complete(&mut self, kind: Kind) {
@@ -282,6 +298,7 @@ impl Sink for Writer {
         for key in gone.into_keys() {
             self.set(kind, &key, None);
         }
+        self.tell_count(kind);
         self.index.known.fetch_or(bit(kind), Release);
         self.watcher.complete(kind);
     }
@@ -292,6 +309,14 @@ impl Sink for Writer {
 
     fn lost(&mut self, kind: Kind, why: &Lost) {
         self.watcher.lost(kind, why);
+    }
+
+    fn unreadable(&mut self, kind: Kind) {
+        self.watcher.unreadable(kind);
+    }
+
+    fn asked(&mut self, asked: &Asked<'_>) {
+        self.watcher.asked(asked);
     }
 }
 
