@@ -3,4 +3,5 @@
 mod real;
 mod said;
 mod seen;
+mod served;
 mod told;
