@@ -166,3 +166,6 @@ fn bit(kind: Kind) -> u8 {
 const BUCKETS: usize = 4_096;
 /// Of namespaces.
 const FEW_BUCKETS: usize = 256;
+
+#[cfg(test)]
+mod tests;

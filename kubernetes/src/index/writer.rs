@@ -374,3 +374,12 @@ fn answer_alike(one: &Slice, other: &Slice) -> bool {
 fn namespace_of(name: &[u8]) -> &[u8] {
     name.first().and_then(|length| name.get(usize::from(*length) + 2..)).unwrap_or_default()
 }
+
+#[cfg(test)]
+impl Writer {
+    /// Whether every object is forgotten.
+    pub(super) fn holds_nothing(&self) -> bool {
+        let seen = self.seen.iter().all(HashMap::is_empty);
+        seen && self.slices.is_empty() && self.pods.is_empty() && self.namespaces.is_empty()
+    }
+}
