@@ -332,7 +332,8 @@ impl Directory {
             let (address, entry) = match (left.peek(), come.peek()) {
                 (None, None) => break,
                 (Some(one), Some(other)) if one == other => {
-                    (left.next(), come.next());
+                    left.next();
+                    come.next();
                     continue;
                 }
                 (Some(one), other) if other.is_none_or(|other| one < other) => (**one, None),
