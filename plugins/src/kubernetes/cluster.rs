@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use ::kubernetes::index::Watcher;
 use ::kubernetes::objects::{Asked, SinceEpoch};
-use ::kubernetes::{Access, Following, Index, Kind, Lost, Settings, Wants, Writer, follow};
+use ::kubernetes::{Access, Following, Index, Kind, Lost, Pace, Settings, Wants, Writer, follow};
 
 use super::metrics::Metrics;
 use observe::Logger;
@@ -20,8 +20,8 @@ pub(super) struct Cluster {
     shared: Arc<Shared>,
     /// From the start of a configuration on that serves.
     following: Mutex<Option<Following>>,
-    /// How long a start waits for it.
-    startup_timeout: Mutex<Duration>,
+    /// How long a start waits for it, and how fast it is asked.
+    start: Mutex<(Duration, Pace)>,
 }
 
 /// What the follower's thread shares with those who ask.
@@ -50,7 +50,7 @@ impl Cluster {
     pub(super) fn new(access: Access, wants: Wants, metrics: Arc<Metrics>) -> Self {
         let index = Arc::new(Index::new(&wants));
         let shared = Arc::new(Shared { index, metrics, told: Mutex::default(), known: Condvar::new() });
-        Self { access, wants, shared, following: Mutex::default(), startup_timeout: Mutex::default() }
+        Self { access, wants, shared, following: Mutex::default(), start: Mutex::default() }
     }
 
     #[inline]
@@ -69,10 +69,10 @@ impl Cluster {
         (told.heard, told.lost.iter().copied().collect())
     }
 
-    /// A start waits for it at least so long.
-    pub(super) fn wait_at_least(&self, timeout: Duration) {
-        let mut longest = self.startup_timeout.lock().unwrap_or_else(PoisonError::into_inner);
-        *longest = timeout.max(*longest);
+    /// A start waits for it at least so long, and asks it so fast.
+    pub(super) fn start_with(&self, timeout: Duration, pace: Pace) {
+        let mut start = self.start.lock().unwrap_or_else(PoisonError::into_inner);
+        *start = (timeout.max(start.0), pace);
     }
 
     /// Begins to follow the API, unless that is done; when a start is to go on without all being known, if it is to wait.
@@ -87,9 +87,9 @@ impl Cluster {
         let watcher = Teller { shared: self.shared.clone(), logger: logger.clone() };
         let now = || SinceEpoch(Duration::from_millis(clock::wall_ms()));
         let writer = Writer::new(self.shared.index.clone(), &self.wants, now, Box::new(watcher));
-        let settings = Settings { access: self.access.clone(), wants: self.wants.clone(), now: clock::now };
-        *following = Some(follow(settings, Box::new(writer))?);
-        let timeout = *self.startup_timeout.lock().unwrap_or_else(PoisonError::into_inner);
+        let (timeout, pace) = *self.start.lock().unwrap_or_else(PoisonError::into_inner);
+        let (access, wants) = (self.access.clone(), self.wants.clone());
+        *following = Some(follow(Settings { access, wants, pace, now: clock::now }, Box::new(writer))?);
         Ok(Some(clock::now() + timeout))
     }
 

@@ -27,7 +27,7 @@ impl ClusterRegistry {
             clusters.push(new.clone());
             new
         });
-        cluster.wait_at_least(spec.startup_timeout);
+        cluster.start_with(spec.startup_timeout, spec.pace);
         cluster
     }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::kubernetes::{Access, ClientFiles, Pods, PodsWanted, Rules, SERVICE_ACCOUNT, Selector, Wants};
+use ::kubernetes::{Access, ClientFiles, Pace, Pods, PodsWanted, Rules, SERVICE_ACCOUNT, Selector, Wants};
 use corefile::{Directive, Located, Word};
 
 use plugin::args::{Args, Result, bad, flag, no_block, once, path, unknown_property, zones_or};
@@ -46,8 +46,8 @@ pub struct KubernetesSpec {
     pub fallthrough: Fallthrough,
     /// How long a start waits until all is known; default 5 s.
     pub startup_timeout: Duration,
-    /// A second `endpoint`, which is not used.
-    pub unused_endpoint: bool,
+    /// How fast the API is asked; default as fast as it answers.
+    pub pace: Pace,
 }
 
 /// Where properties stand that others exclude.
@@ -91,7 +91,7 @@ impl KubernetesSpec {
             rules: Rules::of(zones),
             fallthrough: Fallthrough::default(),
             startup_timeout: Duration::from_secs(5),
-            unused_endpoint: false,
+            pace: Pace::default(),
         }
     }
 }
@@ -145,8 +145,10 @@ fn read_property<'d>(
             places.namespace_labels = Some(&property.name);
         }
         "multicluster" => places.multicluster = Some(property),
-        "apiserver_qps" | "apiserver_burst" | "apiserver_max_inflight" => read_limit(property)?,
-        "endpoint" | "tls" | "kubeconfig" => read_access(property, root, spec, places)?,
+        "apiserver_qps" | "apiserver_burst" | "apiserver_max_inflight" => {
+            read_pace(property, &mut spec.pace)?
+        }
+        "endpoint" | "tls" | "kubeconfig" => read_access(property, root, places)?,
         _ => return Err(unknown_property(PLUGIN, property, PROPERTIES)),
     }
     Ok(())
@@ -166,18 +168,12 @@ fn read_pods(property: &Directive, spec: &mut KubernetesSpec) -> Result<()> {
     args.end()
 }
 
-fn read_access<'d>(
-    property: &'d Directive,
-    root: Option<&Path>,
-    spec: &mut KubernetesSpec,
-    places: &mut Places<'d>,
-) -> Result<()> {
+fn read_access<'d>(property: &'d Directive, root: Option<&Path>, places: &mut Places<'d>) -> Result<()> {
     match property.name.text.as_str() {
         "endpoint" => {
             let words = Args::new(PLUGIN, property, "the URL of the API").some()?;
-            places.endpoint = words.first();
             // As in CoreDNS, several may stand there, and the first one is asked.
-            spec.unused_endpoint = words.len() > 1;
+            places.endpoint = words.first();
         }
         "tls" => {
             let mut args = Args::new(PLUGIN, property, "CERT KEY CACERT, three files");
@@ -201,14 +197,19 @@ fn read_access<'d>(
     Ok(())
 }
 
-/// Bounds of CoreDNS's client. Ours has one request for each kind under way, and asks again ever more slowly.
-fn read_limit(property: &Directive) -> Result<()> {
+/// The bounds of client-go: a burst of 10 where only a rate is set.
+fn read_pace(property: &Directive, pace: &mut Pace) -> Result<()> {
     const LIMIT: &str = "a number of 0 or more";
     let mut args = Args::new(PLUGIN, property, LIMIT);
-    if property.name.text == "apiserver_qps" {
-        args.number(0.0..=f64::from(f32::MAX), LIMIT)?;
-    } else {
-        args.number(0..=i64::MAX, LIMIT)?;
+    match property.name.text.as_str() {
+        "apiserver_qps" => {
+            pace.per_second = args.number(0.0..=f64::from(f32::MAX), LIMIT)?;
+            pace.burst = pace.burst.max(10);
+        }
+        "apiserver_burst" => {
+            pace.burst = u32::try_from(args.number(0..=i64::MAX, LIMIT)?).unwrap_or(u32::MAX)
+        }
+        _ => pace.in_flight = usize::try_from(args.number(0..=i64::MAX, LIMIT)?).unwrap_or(usize::MAX),
     }
     args.end()
 }

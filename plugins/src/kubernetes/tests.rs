@@ -1,6 +1,6 @@
 use super::*;
 use crate::setup::tests::{refused, refused_properties, said, with};
-use ::kubernetes::{Access, ClientFiles, Pods, PodsWanted, Selector};
+use ::kubernetes::{Access, ClientFiles, Pace, Pods, PodsWanted, Selector};
 use std::time::Duration;
 use wire::Name;
 
@@ -54,7 +54,6 @@ fn arguments_and_properties_change_what_they_name_and_nothing_else() {
         }),
         ("endpoint http://a http://b", |s| {
             s.access = Access::Endpoint { url: "http://a".into(), tls: None };
-            s.unused_endpoint = true;
         }),
         ("tls cert /k ca\nendpoint https://a", |s| {
             let [certificate, key, authority] = ["cert", "/k", "ca"].map(Into::into);
@@ -66,7 +65,10 @@ fn arguments_and_properties_change_what_they_name_and_nothing_else() {
         ("endpoint http://a\nkubeconfig /run/k dev", |s| {
             s.access = Access::Kubeconfig { file: "/run/k".into(), context: Some("dev".into()) };
         }),
-        ("apiserver_qps 0.5\napiserver_burst 10\napiserver_max_inflight 0", |_| {}),
+        ("apiserver_qps 0.5", |s| s.pace = Pace { per_second: 0.5, burst: 10, in_flight: 0 }),
+        ("apiserver_qps 50\napiserver_burst 100\napiserver_max_inflight 4", |s| {
+            s.pace = Pace { per_second: 50.0, burst: 100, in_flight: 4 };
+        }),
     ];
     let directive = "kubernetes cluster.local clusterset.local in-addr.arpa";
     let bare: KubernetesSpec = said(directive).unwrap();
