@@ -12,6 +12,9 @@ use netlink_packet_netfilter::{
     NetfilterHeader, NetfilterMessage, NetfilterMessageInner, NetfilterProtoFamily,
 };
 use nix::errno::Errno;
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::ReceiveTimeout;
+use nix::sys::time::TimeVal;
 use rtnetlink::packet_core::{
     NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
 };
@@ -155,6 +158,7 @@ fn elements(table: &str, set: &str, keys: &[Vec<u8>], ttl_ms: Option<u64>) -> Se
 /// A netlink socket to nftables. It is closed in programs that this process starts; tables that it owns go with it.
 pub(crate) struct Socket {
     socket: NetlinkSocket,
+    port: u32,
     sequence: u32,
 }
 
@@ -162,13 +166,19 @@ impl Socket {
     pub(crate) fn open() -> Result<Self, NftError> {
         let open = || {
             let mut socket = NetlinkSocket::new(NETLINK_NETFILTER)?;
-            socket.bind_auto()?;
+            let port = socket.bind_auto()?.port_number();
             // Acknowledgements without what they acknowledge.
             socket.set_cap_ack(true)?;
-            Ok(socket)
+            setsockopt(&socket, ReceiveTimeout, &PATIENCE)?;
+            Ok((socket, port))
         };
-        let socket = open().map_err(|error| refused("open netlink", error))?;
-        Ok(Self { socket, sequence: 0 })
+        let (socket, port) = open().map_err(|error| refused("open netlink", error))?;
+        Ok(Self { socket, port, sequence: 0 })
+    }
+
+    /// Its address, which no other socket of this network has.
+    pub(crate) fn port(&self) -> u32 {
+        self.port
     }
 
     /// Carries out a transaction.
@@ -247,7 +257,11 @@ impl Socket {
     }
 
     fn receive(&self) -> io::Result<Vec<u8>> {
-        self.socket.recv_from_full().map(|(bytes, _)| bytes)
+        let received = self.socket.recv_from_full().map(|(bytes, _)| bytes);
+        received.map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => io::Error::new(io::ErrorKind::TimedOut, Mute),
+            _ => error,
+        })
     }
 
     /// Forgets what is left of an answer.
@@ -293,6 +307,26 @@ fn refused(action: &str, source: io::Error) -> NftError {
     }
 }
 
+/// Nothing came within [`PATIENCE`].
+#[derive(Debug, thiserror::Error)]
+#[error("the kernel said nothing within 2 s")]
+struct Mute;
+
+const PATIENCE: TimeVal = TimeVal::new(2, 0);
 const SUBSYSTEM: u16 = 10;
 const NLMSG_HEADER: usize = 16;
 const MSG_DONTWAIT: i32 = 0x40;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_that_acknowledges_nothing_is_an_error_with_its_cause() {
+        let socket = Socket::open().expect("a netlink socket takes no privilege");
+        setsockopt(&socket.socket, ReceiveTimeout, &TimeVal::new(0, 1000)).expect("it can be set");
+        let error = socket.receive().expect_err("nothing was asked");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert_eq!(error.to_string(), "the kernel said nothing within 2 s");
+    }
+}
