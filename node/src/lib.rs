@@ -7,7 +7,10 @@
 mod address;
 mod holder;
 mod interface;
+mod iptables;
 mod nft;
+mod orders;
+mod program;
 mod resolv_conf;
 mod rules;
 mod source_ports;
@@ -23,7 +26,9 @@ pub use interface::{
     Address, Interface, addresses_of, has_address, interfaces, leads_to, link_index, link_name, link_of,
     with_link,
 };
+pub use iptables::remove_scripts_rules;
 pub use nft::NftError;
+pub use orders::{Order, Orders, Running};
 pub use resolv_conf::{MAX_NAME_SERVERS, name_servers};
 pub use rules::{Leases, Listener, Rules, Seen, TABLE, WayOut};
 pub use source_ports::SourcePorts;

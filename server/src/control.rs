@@ -266,7 +266,8 @@ impl Server {
         let house = Arc::new(house);
         let old = self.ports.swap(house.clone(), bound, &running, &self.handle);
         self.watch_addresses();
-        if !self.ports.put_back_all(&running, &self.handle) {
+        let kept = running.leased.get().is_none_or(|leased| !leased.is_let_go());
+        if kept && !self.ports.put_back_all(&running, &self.handle) {
             self.put_back_again();
         }
         self.admin.commit(prepared);
@@ -288,6 +289,9 @@ impl Server {
 
     /// Puts back the addresses that we added and somebody took away.
     pub fn put_back_addresses(&mut self) {
+        if self.running.leased.get().is_some_and(|leased| leased.is_let_go()) {
+            return;
+        }
         if !self.ports.put_back(&self.running, &self.handle) {
             self.put_back_again();
         }
@@ -351,8 +355,9 @@ impl Server {
         // systemd is not there, or hears it: nothing depends on it.
         let _ = self.notifier.stopping();
         self.admin.stop_ready();
+        let mut clean = false;
         if let Some(keeper) = self.keeper.take() {
-            keeper.stop();
+            clean = keeper.stop();
             // Who asked before, or keeps asking over a flow that the kernel knows, is still answered.
             self.handle.block_on(async { tokio::time::sleep(LAST_CLIENTS).await });
         }
@@ -367,6 +372,9 @@ impl Server {
         }
         self.ports.stop_accepting();
         self.running.end(self.workers.drain(..), &self.handle);
+        if clean && let Err(error) = self.handle.block_on(node::remove_link()) {
+            self.running.logger.warning(None, &format!("node: {error}; `localdns node down` tries again"));
+        }
         self.running.logger.flush(LAST_LINES);
     }
 }

@@ -49,10 +49,11 @@ fn main() -> ExitCode {
         }
         Wish::Serve(flags) => serve(&flags, None, start),
         Wish::Node(NodeCommand::Run, flags, settings) => serve(&flags, Some(settings), start),
-        Wish::NodeDown => node_run::down().map(|text| {
-            let _ = std::io::stdout().write_all(text.as_bytes());
-            ExitCode::SUCCESS
-        }),
+        Wish::NodeDown => {
+            let down = node_run::down();
+            let _ = std::io::stdout().write_all(down.text().as_bytes());
+            down.left().map_or(Ok(ExitCode::SUCCESS), Err)
+        }
         Wish::Node(command, flags, settings) => node(command, &flags, &settings),
         Wish::Check(flags) => check(&flags),
         Wish::Explain(flags, wish) => explain(&flags, &wish),

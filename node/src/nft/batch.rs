@@ -8,9 +8,7 @@ use netlink_packet_netfilter::nftables::{
     SetElementMessage, SetFlags, SetMessage, TableAttribute, TableFlags, TableMessage,
 };
 use netlink_packet_netfilter::none::ControlMessage;
-use netlink_packet_netfilter::{
-    NetfilterHeader, NetfilterMessage, NetfilterMessageInner, NetfilterProtoFamily,
-};
+use netlink_packet_netfilter::{NetfilterHeader, NetfilterMessage, NetfilterProtoFamily};
 use nix::errno::Errno;
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::ReceiveTimeout;
@@ -228,12 +226,14 @@ impl Socket {
         }
     }
 
-    /// The names of all tables of both families.
-    pub(crate) fn tables(&mut self) -> Result<Vec<String>, NftError> {
-        let failed = |error| refused("list tables", error);
+    /// What the kernel lists.
+    pub(super) fn dump(
+        &mut self,
+        family: NetfilterProtoFamily,
+        wanted: NfTablesMessage,
+    ) -> io::Result<Vec<NetfilterMessage>> {
         self.sequence = self.sequence.wrapping_add(1);
-        let header = NetfilterHeader::new(NetfilterProtoFamily::Inet, 0, 0);
-        let wanted = NfTablesMessage::GetTable(TableMessage { attributes: Vec::new() });
+        let header = NetfilterHeader::new(family, 0, 0);
         let mut message = NetlinkMessage::from(NetfilterMessage::new(header, wanted));
         message.header.flags = NLM_F_REQUEST | NLM_F_DUMP;
         message.header.sequence_number = self.sequence;
@@ -241,15 +241,15 @@ impl Socket {
         let mut bytes = vec![0; message.buffer_len()];
         message.serialize(&mut bytes);
         self.drain();
-        self.socket.send(&bytes, 0).map_err(failed)?;
-        let mut tables = Vec::new();
+        self.socket.send(&bytes, 0)?;
+        let mut listed = Vec::new();
         loop {
-            let bytes = self.receive().map_err(failed)?;
+            let bytes = self.receive()?;
             for message in parts(&bytes) {
                 match message.payload {
-                    NetlinkPayload::Done(_) => return Ok(tables),
-                    NetlinkPayload::Error(told) if told.code.is_some() => return Err(failed(told.to_io())),
-                    NetlinkPayload::InnerMessage(message) => tables.extend(name_of_table(message)),
+                    NetlinkPayload::Done(_) => return Ok(listed),
+                    NetlinkPayload::Error(told) if told.code.is_some() => return Err(told.to_io()),
+                    NetlinkPayload::InnerMessage(message) => listed.push(message),
                     _ => {}
                 }
             }
@@ -282,17 +282,7 @@ fn parts(bytes: &[u8]) -> impl Iterator<Item = NetlinkMessage<NetfilterMessage>>
     })
 }
 
-fn name_of_table(message: NetfilterMessage) -> Option<String> {
-    let NetfilterMessageInner::NfTables(NfTablesMessage::NewTable(table)) = message.inner else {
-        return None;
-    };
-    table.attributes.into_iter().find_map(|attribute| match attribute {
-        TableAttribute::Name(name) => Some(name),
-        _ => None,
-    })
-}
-
-fn refused(action: &str, source: io::Error) -> NftError {
+pub(super) fn refused(action: &str, source: io::Error) -> NftError {
     let action = action.to_owned();
     match source.raw_os_error().map(Errno::from_raw) {
         Some(Errno::EPERM) => NftError::NotPermitted { action },

@@ -1,6 +1,7 @@
 //! nftables over netlink: one transaction at a time, without a program of its own and without the lock of iptables.
 
 mod batch;
+mod listing;
 mod statement;
 
 pub(crate) use batch::{Batch, Chain, Set, Socket};

@@ -62,9 +62,8 @@ fn settings(command: Command) -> Command {
             Arg::new("at-stop")
                 .long("at-stop")
                 .value_name("WHAT")
-                .default_value("way-out")
                 .value_parser(PossibleValuesParser::new(["way-out", "clean"]))
-                .help("What a stop leaves: way-out, addresses and rules, so that clients get to an upstream; or nothing: clean"),
+                .help("What a stop leaves: way-out, addresses and rules, so that clients get to an upstream; or nothing: clean [default: way-out with -rules nft, else clean]"),
         )
 }
 
@@ -77,12 +76,18 @@ pub(super) fn read(matches: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -
         _ => return Err("`node` wants a command: run, up, down or status".to_owned()),
     };
     let text = |name: &str| sub.get_one::<String>(name).map(String::as_str);
+    let rules = if text("rules") == Some("none") { RuleSet::None } else { RuleSet::Nft };
     let settings = Settings {
-        rules: if text("rules") == Some("none") { RuleSet::None } else { RuleSet::Nft },
+        rules,
         lease: sub.get_one::<Option<Duration>>("lease").copied().flatten(),
         mark: sub.get_one("probe-mark").copied().unwrap_or_default(),
         masquerade: sub.get_one("masquerade").copied().unwrap_or(true),
-        at_stop: if text("at-stop") == Some("clean") { AtStop::Clean } else { AtStop::WayOut },
+        at_stop: match text("at-stop") {
+            Some("clean") => AtStop::Clean,
+            // Addresses without rules have no way out: who still asks them had better hear of an error.
+            None if rules == RuleSet::None => AtStop::Clean,
+            _ => AtStop::WayOut,
+        },
     };
     Ok(Wish::Node(command, flags(sub, env)?, settings))
 }

@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use node::{Leases, Listener, Rules};
+use node::{Leases, Listener, Order, Orders, Rules};
 use observe::{Families, names};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
@@ -22,9 +22,17 @@ use plugin::endpoint::Endpoint;
 
 /// What keeps the leases; it ends with its value.
 pub struct Keeper {
-    stop: mpsc::UnboundedSender<()>,
+    tell: mpsc::UnboundedSender<Told>,
     thread: JoinHandle<()>,
     state: Arc<Leased>,
+    at_stop: AtStop,
+}
+
+/// What the thread is told.
+enum Told {
+    Stop,
+    /// By a command beside us.
+    Order(Order),
 }
 
 /// What is known of the leases.
@@ -33,6 +41,8 @@ pub struct Leased {
     addresses: Mutex<BTreeMap<IpAddr, Lease>>,
     /// Times that the rules were gone, and put back.
     put_back: AtomicU64,
+    /// Whether `node down` has taken all away, and nothing is put back.
+    let_go: AtomicBool,
 }
 
 /// One address.
@@ -49,6 +59,11 @@ struct Lease {
 impl Leased {
     fn addresses(&self) -> MutexGuard<'_, BTreeMap<IpAddr, Lease>> {
         self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether links, addresses and rules are no longer ours to put back.
+    pub(crate) fn is_let_go(&self) -> bool {
+        self.let_go.load(Relaxed)
     }
 
     /// What /metrics tells of them.
@@ -73,23 +88,28 @@ impl Keeper {
         settings: Settings,
         ready: watch::Sender<bool>,
     ) -> std::io::Result<Self> {
-        let (stop, stopped) = mpsc::unbounded_channel();
+        let (tell, told) = mpsc::unbounded_channel();
         let state = Arc::new(Leased::default());
+        let at_stop = settings.at_stop;
         let worker = Worker {
             running: Arc::downgrade(running),
             settings,
             ready,
-            stopped,
+            told,
             state: state.clone(),
             rules: None,
             leases: None,
             put: None,
-            told: Vec::new(),
+            noted: Vec::new(),
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let thread = std::thread::Builder::new().name("lease".to_owned());
         let thread = thread.spawn(move || runtime.block_on(worker.run()))?;
-        Ok(Self { stop, thread, state })
+        if let Err(error) = hear_orders(tell.clone()) {
+            let note = "node: `localdns node down` cannot tell this server to let go; stop it before";
+            running.logger.warning(None, &format!("{note}: {error}"));
+        }
+        Ok(Self { tell, thread, state, at_stop })
     }
 
     /// What is known of the leases.
@@ -98,35 +118,80 @@ impl Keeper {
     }
 
     /// Gives the leases back, and takes the rules away where a stop is to leave nothing. From now on no query comes to us
-    /// that is not on its way already.
-    pub fn stop(self) {
-        let _ = self.stop.send(());
+    /// that is not on its way already. Says whether the link is to go, too, when the last client is answered.
+    pub fn stop(self) -> bool {
+        let _ = self.tell.send(Told::Stop);
         let _ = self.thread.join();
+        self.at_stop == AtStop::Clean
     }
+}
+
+/// Hears commands on a thread that ends with the process, or with the last of who would obey.
+fn hear_orders(tell: mpsc::UnboundedSender<Told>) -> std::io::Result<()> {
+    let orders = Orders::listen()?;
+    let thread = std::thread::Builder::new().name("orders".to_owned());
+    let hear = move || {
+        while let Ok(order) = orders.next() {
+            if tell.send(Told::Order(order)).is_err() {
+                break;
+            }
+        }
+    };
+    thread.spawn(hear).map(drop)
 }
 
 struct Worker {
     running: Weak<Running>,
     settings: Settings,
     ready: watch::Sender<bool>,
-    stopped: mpsc::UnboundedReceiver<()>,
+    told: mpsc::UnboundedReceiver<Told>,
     state: Arc<Leased>,
     rules: Option<Rules>,
     leases: Option<Leases>,
     /// The rules as they were put there.
     put: Option<Vec<Listener>>,
     /// What was said last, so that it is not said again.
-    told: Vec<String>,
+    noted: Vec<String>,
 }
 
 impl Worker {
     async fn run(mut self) {
         loop {
             let Some(running) = self.running.upgrade() else { return };
-            self.round(&running).await;
+            if !self.state.is_let_go() {
+                self.round(&running).await;
+            }
             drop(running);
-            if timeout(self.pause(), self.stopped.recv()).await.is_ok() {
-                return self.stop();
+            match timeout(self.pause(), self.told.recv()).await {
+                Ok(Some(Told::Order(order))) => self.obey(order),
+                Ok(Some(Told::Stop) | None) => return self.stop(),
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn obey(&mut self, order: Order) {
+        match order.word.as_str() {
+            "down" => order.answer(&self.let_go()),
+            other => order.answer(&format!("unknown order {other:?}")),
+        }
+    }
+
+    /// Keeps nothing any more, until the next start.
+    fn let_go(&mut self) -> String {
+        self.state.let_go.store(true, Relaxed);
+        let pid = std::process::id();
+        let given_up = self.leases.take().map_or(Ok(()), Leases::give_up);
+        self.state.addresses().values_mut().for_each(|lease| lease.held = false);
+        if let Some(running) = self.running.upgrade() {
+            let note =
+                "node: `node down` was asked for: addresses and rules are not kept any more, until a restart";
+            running.logger.warning(None, note);
+        }
+        match given_up {
+            Ok(()) => format!("the server of process {pid} keeps nothing any more\n"),
+            Err(error) => {
+                format!("the server of process {pid} keeps nothing any more, but has its leases: {error}\n")
             }
         }
     }
@@ -171,11 +236,11 @@ impl Worker {
         }
         self.note(running, &listeners, &silent);
         for note in &notes {
-            if !self.told.contains(note) {
+            if !self.noted.contains(note) {
                 running.logger.warning(None, &format!("node: {note}"));
             }
         }
-        self.told = notes;
+        self.noted = notes;
     }
 
     /// Who did not answer, and why.
@@ -290,12 +355,13 @@ impl Worker {
     }
 
     fn stop(mut self) {
+        // First: without a lease the rules would send away who is still answered here.
+        if let (AtStop::Clean, Some(rules)) = (self.settings.at_stop, &mut self.rules) {
+            let _ = rules.remove();
+        }
         if let Some(leases) = self.leases.take() {
             // They end by themselves where the kernel does not take them back.
             let _ = leases.give_up();
-        }
-        if let (AtStop::Clean, Some(rules)) = (self.settings.at_stop, &mut self.rules) {
-            let _ = rules.remove();
         }
     }
 }

@@ -7,6 +7,7 @@
 //! ```
 //! The rules are crate `node`'s; here is who writes them when, and with which addresses.
 
+mod down;
 mod lease;
 mod report;
 
@@ -16,6 +17,7 @@ use std::time::Duration;
 use node::{Listener, Ours, Rules, WayOut};
 use wire::Name;
 
+pub use down::down;
 pub use lease::{Keeper, Leased};
 pub use report::Report;
 
@@ -140,28 +142,6 @@ pub fn up(house: &House, settings: &Settings) -> Result<String, String> {
         told += &format!("{note}\n");
     }
     Ok(told)
-}
-
-/// Takes away what `up` and `run` put there.
-///
-/// # Errors
-/// What the kernel refuses, or which server still keeps it.
-pub fn down() -> Result<String, String> {
-    let mut rules = Rules::open().map_err(|error| error.to_string())?;
-    let holders = rules.holders().map_err(|error| error.to_string())?;
-    if let Some(pid) = holders.first() {
-        return Err(format!(
-            "the server of process {pid} serves, and would put the rules back: stop it first, as with systemctl stop"
-        ));
-    }
-    let there = rules.are_there().map_err(|error| error.to_string())?;
-    rules.remove().map_err(|error| error.to_string())?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| error.to_string())?;
-    let link = runtime.block_on(node::remove_link()).map_err(|error| error.to_string())?;
-    let rules = if there { "the rules are gone" } else { "there were no rules" };
-    let link = if link { "with its addresses is gone" } else { "was not there" };
-    Ok(format!("{rules}; the link {} {link}\n", node::LINK))
 }
 
 const DNS_PORT: u16 = 53;

@@ -3,3 +3,4 @@
 mod lab;
 mod never_dark;
 mod rules;
+mod up_and_down;
