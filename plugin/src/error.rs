@@ -245,6 +245,12 @@ pub enum SetupError {
     /// A file of upstreams without one.
     #[error("plugin/forward: no nameserver in {0}; expected lines such as `nameserver 192.0.2.53`")]
     NoNameservers(PathBuf),
+    /// The environment file that is to hold the Corefile.
+    #[error("cannot be read: {0}; name a file that this user can read, or a Corefile with -conf")]
+    EnvironmentFile(#[source] std::io::Error),
+    /// What it holds.
+    #[error(transparent)]
+    Environment(#[from] node::VariantError),
     /// A host name that does not resolve.
     #[error("plugin/forward: cannot resolve {name}: {error}; name the upstream by its address")]
     Unresolved {

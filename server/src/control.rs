@@ -19,7 +19,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, watch};
 
 use crate::cli::Flags;
-use crate::node_run::{Keeper, Settings};
+use crate::node_run::{Discovery, Keeper, Settings};
 use crate::origin::{self, Draft, Origin};
 use crate::refreshing::Refreshed;
 use crate::reloads::Reloads;
@@ -46,6 +46,9 @@ pub enum StartError {
     /// The address of `health`.
     #[error(transparent)]
     Admin(#[from] AdminError),
+    /// There are no servers that upstreams stand for.
+    #[error("{0}")]
+    NoUpstreams(String),
     /// Something that the machine does not give: a thread, a file descriptor.
     #[error("cannot start: {0}")]
     Machine(std::io::Error),
@@ -103,6 +106,9 @@ impl Server {
         let workers = configuration::sockets(&draft.spec);
         let ours = if node.is_some() { Ours::Named } else { Ours::LinkLocal };
         let (mut shared, probes) = Shared::new(flags.cache_bytes, workers + 1, handle, logger.clone(), start);
+        let discovery = node.as_ref().map(|settings| Discovery::first(&settings.upstreams, &draft.spec));
+        let discovery = discovery.transpose().map_err(StartError::NoUpstreams)?;
+        shared.node_upstreams = discovery.as_ref().map(|discovery| discovery.upstreams().clone());
         shared.environment = flags.environment.clone();
         for warning in &shared.environment.warnings {
             logger.warning(Some("hosts"), warning);
@@ -168,8 +174,10 @@ impl Server {
         server.detect_loops();
         // READY waits for rules, where there are to be any.
         let (in_place, ready) = watch::channel(node.is_none());
-        if let Some(settings) = node {
-            let keeper = Keeper::start(&server.running, settings, in_place).map_err(StartError::Machine)?;
+        if let (Some(settings), Some(discovery)) = (node, discovery) {
+            let origin = server.origin.clone();
+            let keeper = Keeper::start(&server.running, settings, (origin, discovery), in_place);
+            let keeper = keeper.map_err(StartError::Machine)?;
             let _ = leased.set(keeper.state().clone());
             server.keeper = Some(keeper);
         }
@@ -266,8 +274,7 @@ impl Server {
         let house = Arc::new(house);
         let old = self.ports.swap(house.clone(), bound, &running, &self.handle);
         self.watch_addresses();
-        let kept = running.leased.get().is_none_or(|leased| !leased.is_let_go());
-        if kept && !self.ports.put_back_all(&running, &self.handle) {
+        if !self.is_let_go() && !self.ports.put_back_all(&running, &self.handle) {
             self.put_back_again();
         }
         self.admin.commit(prepared);
@@ -289,12 +296,17 @@ impl Server {
 
     /// Puts back the addresses that we added and somebody took away.
     pub fn put_back_addresses(&mut self) {
-        if self.running.leased.get().is_some_and(|leased| leased.is_let_go()) {
+        if self.is_let_go() {
             return;
         }
         if !self.ports.put_back(&self.running, &self.handle) {
             self.put_back_again();
         }
+    }
+
+    /// Whether `node down` has taken away what would be put back.
+    fn is_let_go(&self) -> bool {
+        self.keeper.as_ref().is_some_and(|keeper| keeper.state().is_let_go())
     }
 
     fn put_back_again(&mut self) {

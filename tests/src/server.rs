@@ -30,6 +30,7 @@ pub struct Options {
     doors: Vec<PathBuf>,
     files: Option<String>,
     reader: bool,
+    without_corefile: bool,
 }
 
 impl Options {
@@ -76,6 +77,11 @@ impl Options {
     /// Its standard output is read by a process of its own, which [`Server::signal_reader`] can stop.
     pub fn reader(self) -> Self {
         Self { reader: true, ..self }
+    }
+
+    /// Its Corefile comes from elsewhere: there is no `-conf`.
+    pub fn without_corefile(self) -> Self {
+        Self { without_corefile: true, ..self }
     }
 
     /// Its working directory; the directory of the Corefile unless said.
@@ -400,7 +406,10 @@ fn command(directory: &Path, options: &Options) -> Command {
         command
     };
     command.args(options.subcommand);
-    command.arg("-conf").arg(directory.join("Corefile")).arg("-pidfile").arg(directory.join("pid"));
+    if !options.without_corefile {
+        command.arg("-conf").arg(directory.join("Corefile"));
+    }
+    command.arg("-pidfile").arg(directory.join("pid"));
     command.args(&options.args);
     command.current_dir(options.cwd.as_deref().unwrap_or(directory));
     for name in [

@@ -1,9 +1,11 @@
 //! `localdns node`: its commands and flags.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
+use ::node::HostResolver;
 use clap::builder::PossibleValuesParser;
-use clap::{Arg, ArgMatches, Command};
+use clap::{Arg, ArgMatches, Command, value_parser};
 
 use super::{NodeCommand, Wish, flag, flags, served, shared};
 use crate::node_run::{AtStop, RuleSet, Settings};
@@ -30,12 +32,28 @@ pub(super) fn command() -> Command {
 fn settings(command: Command) -> Command {
     command
         .arg(
+            file("upstreams", "resolv.conf of the node's network, followed: whom the Corefile's 168.63.129.16 stands for")
+                .default_value(Settings::UPSTREAMS),
+        )
+        .arg(
+            file("environment", "AKS's environment file, which holds the Corefile, in place of -conf")
+                .conflicts_with("conf"),
+        )
+        .arg(
             Arg::new("rules")
                 .long("rules")
                 .value_name("SET")
                 .default_value("nft")
                 .value_parser(PossibleValuesParser::new(["nft", "none"]))
                 .help("Who changes the firewall: nft, in tables of our own, or none"),
+        )
+        .arg(
+            Arg::new("host-resolver")
+                .long("host-resolver")
+                .value_name("WHO")
+                .default_value("networkd")
+                .value_parser(PossibleValuesParser::new(["networkd", "resolved", "resolv.conf", "none"]))
+                .help("Who is told that this machine's own lookups come here: networkd, resolved, resolv.conf, or none"),
         )
         .arg(
             Arg::new("lease")
@@ -67,6 +85,10 @@ fn settings(command: Command) -> Command {
         )
 }
 
+fn file(name: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).long(name).value_name("FILE").value_parser(value_parser!(PathBuf)).help(help)
+}
+
 pub(super) fn read(matches: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -> Result<Wish, String> {
     let (command, sub) = match matches.subcommand() {
         Some(("run", sub)) => (NodeCommand::Run, sub),
@@ -88,6 +110,14 @@ pub(super) fn read(matches: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -
             None if rules == RuleSet::None => AtStop::Clean,
             _ => AtStop::WayOut,
         },
+        upstreams: sub.get_one("upstreams").cloned().unwrap_or_else(|| Settings::UPSTREAMS.into()),
+        host_resolver: match text("host-resolver") {
+            Some("none") => HostResolver::None,
+            Some("resolved") => HostResolver::Resolved,
+            Some("resolv.conf") => HostResolver::ResolvConf,
+            _ => HostResolver::Networkd,
+        },
+        environment: sub.get_one("environment").cloned(),
     };
     Ok(Wish::Node(command, flags(sub, env)?, settings))
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use node::{NftError, Rules, Running};
+use node::{HostResolver, NftError, Rules, Running};
 
 /// What is gone, and what is left.
 #[derive(Debug, Default)]
@@ -21,6 +21,14 @@ pub fn down() -> Down {
                 down.leaves(format!("the server of process {} does not let go", server.pid), &error)
             }
         }
+    }
+    let (files, failed) = HostResolver::take_back();
+    down.gone.extend(files.iter().map(|file| match file.ends_with("resolv.conf") {
+        true => format!("{} is as it was", file.display()),
+        false => format!("{} is gone", file.display()),
+    }));
+    for error in failed {
+        down.leaves("this machine's own lookups".to_owned(), &error);
     }
     match rules() {
         Ok((there, holders)) => {

@@ -13,7 +13,10 @@ use observe::{Families, names};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
 
-use super::{AtStop, RuleSet, Settings, listeners};
+use super::discovery::{self, Discovery, Found, ListOrigin};
+use super::host::{Host, State};
+use super::{AtStop, RuleSet, Settings, listeners, written};
+use crate::origin::Origin;
 use crate::watchdog::{self, Manner};
 use configuration::House;
 use listen::Prober;
@@ -86,12 +89,15 @@ impl Keeper {
     pub fn start(
         running: &Arc<Running>,
         settings: Settings,
+        (origin, discovery): (Origin, Discovery),
         ready: watch::Sender<bool>,
     ) -> std::io::Result<Self> {
         let (tell, told) = mpsc::unbounded_channel();
         let state = Arc::new(Leased::default());
         let at_stop = settings.at_stop;
+        let host = Host::new(settings.host_resolver, settings.upstreams.clone());
         let worker = Worker {
+            host,
             running: Arc::downgrade(running),
             settings,
             ready,
@@ -101,6 +107,10 @@ impl Keeper {
             leases: None,
             put: None,
             noted: Vec::new(),
+            origin,
+            discovery,
+            written: None,
+            failed_to_write: Arc::default(),
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let thread = std::thread::Builder::new().name("lease".to_owned());
@@ -141,6 +151,7 @@ fn hear_orders(tell: mpsc::UnboundedSender<Told>) -> std::io::Result<()> {
 }
 
 struct Worker {
+    host: Host,
     running: Weak<Running>,
     settings: Settings,
     ready: watch::Sender<bool>,
@@ -152,6 +163,12 @@ struct Worker {
     put: Option<Vec<Listener>>,
     /// What was said last, so that it is not said again.
     noted: Vec<String>,
+    origin: Origin,
+    discovery: Discovery,
+    /// For which configuration and list the files for others were written.
+    written: Option<(usize, u64)>,
+    /// Which of them could not be.
+    failed_to_write: Arc<Mutex<Vec<String>>>,
 }
 
 impl Worker {
@@ -163,25 +180,26 @@ impl Worker {
             }
             drop(running);
             match timeout(self.pause(), self.told.recv()).await {
-                Ok(Some(Told::Order(order))) => self.obey(order),
-                Ok(Some(Told::Stop) | None) => return self.stop(),
+                Ok(Some(Told::Order(order))) => self.obey(order).await,
+                Ok(Some(Told::Stop) | None) => return self.stop().await,
                 Err(_) => {}
             }
         }
     }
 
-    fn obey(&mut self, order: Order) {
+    async fn obey(&mut self, order: Order) {
         match order.word.as_str() {
-            "down" => order.answer(&self.let_go()),
+            "down" => order.answer(&self.let_go().await),
             other => order.answer(&format!("unknown order {other:?}")),
         }
     }
 
     /// Keeps nothing any more, until the next start.
-    fn let_go(&mut self) -> String {
+    async fn let_go(&mut self) -> String {
         self.state.let_go.store(true, Relaxed);
         let pid = std::process::id();
         let given_up = self.leases.take().map_or(Ok(()), Leases::give_up);
+        let _ = self.host.take_back().await;
         self.state.addresses().values_mut().for_each(|lease| lease.held = false);
         if let Some(running) = self.running.upgrade() {
             let note =
@@ -203,7 +221,9 @@ impl Worker {
 
     async fn round(&mut self, running: &Arc<Running>) {
         let house = running.house.load_full();
+        self.follow(running, &house);
         let (listeners, mut notes) = listeners(&house, self.settings.masquerade);
+        notes.extend(self.failed_to_write.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned());
         // First of all, for without it our probes may be sent away.
         if let Err(error) = self.open_leases() {
             notes.push(format!("there are no leases, and a death of this server goes unseen: {error}"));
@@ -227,8 +247,12 @@ impl Worker {
         if let Err(error) = self.renew(&good) {
             notes.push(format!("leases cannot be renewed: {error}"));
         }
-        // What the kernel does not give is told, and no reason not to serve.
-        if silent.is_empty() {
+        let ended = silent.is_empty() && self.put.is_some() && self.host.goes_on(&listeners).await;
+        if let State::Failed(why) = self.host.state() {
+            notes.push(format!("this machine's own lookups do not come here: {why}"));
+        }
+        // What the kernel or networkd does not give is told, and no reason not to serve.
+        if silent.is_empty() && (ended || self.put.is_none()) {
             self.ready.send_replace(true);
         }
         if self.put.is_none() {
@@ -241,6 +265,48 @@ impl Worker {
             }
         }
         self.noted = notes;
+    }
+
+    /// Sees to it that upstreams are those of the node's network as it is now, and that others can read who they are.
+    fn follow(&mut self, running: &Running, house: &Arc<House>) {
+        let own =
+            |ip| house.listeners.keys().any(|own| own.address.ip() == ip) || discovery::is_on_our_link(ip);
+        let first = self.written.is_none();
+        let logger = &running.logger;
+        match self.discovery.look(clock::now(), &own) {
+            Found::Changed => {
+                logger.info(None, &format!("node: {}", discovery::told(self.discovery.upstreams())));
+            }
+            Found::Wrong(wrong) if self.discovery.origin() != ListOrigin::Nowhere => {
+                logger.warning(
+                    None,
+                    &format!("node: {wrong}: {} as before", discovery::told(self.discovery.upstreams())),
+                );
+            }
+            Found::Wrong(_) => {}
+            Found::Nothing if first && self.discovery.origin() == ListOrigin::Kept => {
+                let wrong = self.discovery.wrong().unwrap_or_default();
+                logger.warning(
+                    None,
+                    &format!(
+                        "node: {wrong}: {}, as {} has them",
+                        discovery::told(self.discovery.upstreams()),
+                        discovery::KEPT
+                    ),
+                );
+            }
+            Found::Nothing => {}
+        }
+        let of = (Arc::as_ptr(house) as usize, self.discovery.upstreams().changes());
+        if self.written != Some(of) {
+            self.written = Some(of);
+            let (origin, list) = (self.origin.clone(), self.discovery.upstreams().list());
+            let failed = self.failed_to_write.clone();
+            tokio::task::spawn_blocking(move || {
+                let told = written::write(&origin, &list);
+                *failed.lock().unwrap_or_else(PoisonError::into_inner) = told;
+            });
+        }
     }
 
     /// Who did not answer, and why.
@@ -354,7 +420,7 @@ impl Worker {
         }
     }
 
-    fn stop(mut self) {
+    async fn stop(mut self) {
         // First: without a lease the rules would send away who is still answered here.
         if let (AtStop::Clean, Some(rules)) = (self.settings.at_stop, &mut self.rules) {
             let _ = rules.remove();
@@ -362,6 +428,13 @@ impl Worker {
         if let Some(leases) = self.leases.take() {
             // They end by themselves where the kernel does not take them back.
             let _ = leases.give_up();
+        }
+        let failed = self.host.take_back().await;
+        if let Some(running) = self.running.upgrade() {
+            for error in failed {
+                let mend = "`localdns node down` tries again";
+                running.logger.warning(None, &format!("node: this machine still asks us: {error}; {mend}"));
+            }
         }
     }
 }

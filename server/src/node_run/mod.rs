@@ -7,20 +7,26 @@
 //! ```
 //! The rules are crate `node`'s; here is who writes them when, and with which addresses.
 
+mod discovery;
 mod down;
+mod host;
 mod lease;
 mod report;
+mod written;
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use node::{Listener, Ours, Rules, WayOut};
+use node::{HostResolver, Listener, Ours, Rules, WayOut};
 use wire::Name;
 
+pub use discovery::{Discovery, upstreams_now};
 pub use down::down;
 pub use lease::{Keeper, Leased};
 pub use report::Report;
 
+use crate::control::StartError;
 use configuration::House;
 use plugin::endpoint::Transport;
 
@@ -37,6 +43,12 @@ pub struct Settings {
     pub masquerade: bool,
     /// `-at-stop`.
     pub at_stop: AtStop,
+    /// `-upstreams`: the resolv.conf of the servers that 168.63.129.16 stands for.
+    pub upstreams: PathBuf,
+    /// `-host-resolver`: who is told that the machine itself asks us.
+    pub host_resolver: HostResolver,
+    /// `-environment`: AKS's file, which holds the Corefile.
+    pub environment: Option<PathBuf>,
 }
 
 /// Who changes the firewall.
@@ -144,9 +156,21 @@ pub fn up(house: &House, settings: &Settings) -> Result<String, String> {
     Ok(told)
 }
 
+/// The exit code of a server that could not start, as production's script has them.
+pub fn exit_code(error: &StartError) -> u8 {
+    match error {
+        StartError::Corefile(_) => 217,
+        StartError::Bind(_) | StartError::Admin(_) | StartError::NoUpstreams(_) | StartError::Machine(_) => {
+            216
+        }
+    }
+}
+
 const DNS_PORT: u16 = 53;
 
 impl Settings {
+    /// What `-upstreams` is unless said.
+    pub const UPSTREAMS: &str = "/run/systemd/resolve/resolv.conf";
     /// What `-lease` is unless said.
     pub const LEASE: Duration = Duration::from_millis(600);
 }
