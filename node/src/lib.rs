@@ -10,7 +10,9 @@ mod holder;
 mod host_resolver;
 mod interface;
 mod iptables;
+mod jobs;
 mod nft;
+mod obstacle;
 mod orders;
 mod program;
 mod resolv_conf;
@@ -32,7 +34,9 @@ pub use interface::{
     with_link,
 };
 pub use iptables::remove_scripts_rules;
+pub use jobs::Job;
 pub use nft::NftError;
+pub use obstacle::Obstacle;
 pub use orders::{Order, Orders, Running};
 pub use resolv_conf::{MAX_NAME_SERVERS, name_servers};
 pub use rules::{Leases, Listener, Rules, Seen, TABLE, WayOut};

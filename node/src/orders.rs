@@ -76,6 +76,7 @@ impl Order {
     pub fn answer(&self, text: &str) {
         // Who has gone does not want to know.
         let _ = (&self.stream).write_all(text.as_bytes());
+        let _ = self.stream.shutdown(std::net::Shutdown::Write);
     }
 }
 
@@ -89,10 +90,10 @@ impl Running {
     /// Says a word, and returns what comes of it.
     ///
     /// # Errors
-    /// It is gone, hears nobody, or nothing comes within 15 s.
-    pub fn tell(&self, word: &str) -> io::Result<String> {
+    /// It is gone, hears nobody, or nothing comes within `patience`.
+    pub fn tell(&self, word: &str, patience: Duration) -> io::Result<String> {
         let mut stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(&self.name)?)?;
-        stream.set_read_timeout(Some(ANSWER))?;
+        stream.set_read_timeout(Some(patience))?;
         stream.set_write_timeout(Some(WORD))?;
         stream.write_all(format!("{word}\n").as_bytes())?;
         let mut answer = String::new();
@@ -122,8 +123,6 @@ const LISTENS: u32 = 0x1_0000;
 /// How long who asks may take to say what.
 const WORD: Duration = Duration::from_secs(1);
 const LONGEST_WORD: u64 = 64;
-/// How long a server may take to do it.
-const ANSWER: Duration = Duration::from_secs(15);
 const LONGEST_ANSWER: u64 = 1 << 20;
 
 #[cfg(test)]
@@ -138,15 +137,20 @@ mod tests {
         };
         let found = here();
         assert_eq!(found.len(), 2, "{found:?}");
-        let asked = found[0].clone();
-        let heard = std::thread::spawn(move || asked.tell("status"));
-        let order = servers[0].next().expect("a word");
-        assert_eq!(order.word, "status");
-        order.answer("well");
-        assert_eq!(heard.join().expect("no panic").expect("an answer"), "well");
+        let asks =
+            found.clone().into_iter().map(|asked| std::thread::spawn(move || asked.tell("status", WORD)));
+        let asks: Vec<_> = asks.collect();
+        for server in &servers {
+            let order = server.next().expect("a word");
+            assert_eq!(order.word, "status");
+            order.answer("well");
+        }
+        for ask in asks {
+            assert_eq!(ask.join().expect("no panic").expect("an answer"), "well");
+        }
         drop(servers);
         assert!(here().is_empty());
-        assert!(found[0].tell("status").is_err());
+        assert!(found[0].tell("status", WORD).is_err());
     }
 
     #[test]

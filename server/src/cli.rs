@@ -33,6 +33,8 @@ pub enum Wish {
     Node(NodeCommand, Flags, Settings),
     /// Take away what that put there.
     NodeDown,
+    /// Give the machine its own lookups back, if the unit is stopped.
+    NodeStopped,
     /// Refresh a hosts file once.
     Refresh(Flags, Once),
     /// Print what a running server says at this socket.

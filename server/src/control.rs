@@ -19,7 +19,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, watch};
 
 use crate::cli::Flags;
-use crate::node_run::{Discovery, Keeper, Settings};
+use crate::node_run::{Discovery, Ended, Keeper, Settings};
 use crate::origin::{self, Draft, Origin};
 use crate::refreshing::Refreshed;
 use crate::reloads::Reloads;
@@ -367,9 +367,8 @@ impl Server {
         // systemd is not there, or hears it: nothing depends on it.
         let _ = self.notifier.stopping();
         self.admin.stop_ready();
-        let mut clean = false;
-        if let Some(keeper) = self.keeper.take() {
-            clean = keeper.stop();
+        let ended = self.keeper.take().map(Keeper::stop);
+        if ended.is_some_and(|ended| ended != Ended::Restart) {
             // Who asked before, or keeps asking over a flow that the kernel knows, is still answered.
             self.handle.block_on(async { tokio::time::sleep(LAST_CLIENTS).await });
         }
@@ -384,7 +383,9 @@ impl Server {
         }
         self.ports.stop_accepting();
         self.running.end(self.workers.drain(..), &self.handle);
-        if clean && let Err(error) = self.handle.block_on(node::remove_link()) {
+        if ended == Some(Ended::Clean)
+            && let Err(error) = self.handle.block_on(node::remove_link())
+        {
             self.running.logger.warning(None, &format!("node: {error}; `localdns node down` tries again"));
         }
         self.running.logger.flush(LAST_LINES);

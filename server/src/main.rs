@@ -50,6 +50,10 @@ fn main() -> ExitCode {
         }
         Wish::Serve(flags) => serve(&flags, None, start),
         Wish::Node(NodeCommand::Run, flags, settings) => serve(&flags, Some(settings), start),
+        Wish::NodeStopped => {
+            let _ = std::io::stdout().write_all(node_run::stopped().as_bytes());
+            Ok(ExitCode::SUCCESS)
+        }
         Wish::NodeDown => {
             let down = node_run::down();
             let _ = std::io::stdout().write_all(down.text().as_bytes());

@@ -5,6 +5,7 @@ mod listing;
 mod statement;
 
 pub(crate) use batch::{Batch, Chain, Set, Socket};
+pub(crate) use listing::BaseChain;
 pub(crate) use statement::*;
 
 use std::io;

@@ -21,7 +21,12 @@ pub(super) fn command() -> Command {
         .subcommand(settings(shared(Command::new("up"))).about(
             "Put the Corefile's addresses and the rules there that send its clients to an upstream while nobody serves",
         ))
-        .subcommand(Command::new("down").about("Take addresses and rules away"))
+        .subcommand(Command::new("down").about(
+            "Take everything away: addresses, rules, this machine's own lookups, and what AKS's script left",
+        ))
+        .subcommand(Command::new("stopped").about(
+            "For ExecStopPost: give this machine its own lookups back where the unit is stopped, not before a start",
+        ))
         .subcommand(
             settings(shared(Command::new("status")))
                 .about("Say what there is of addresses, rules and leases: exit code 0 where all is well, else 1")
@@ -95,7 +100,8 @@ pub(super) fn read(matches: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -
         Some(("up", sub)) => (NodeCommand::Up, sub),
         Some(("status", sub)) => (NodeCommand::Status(sub.get_one("json").copied().unwrap_or(false)), sub),
         Some(("down", _)) => return Ok(Wish::NodeDown),
-        _ => return Err("`node` wants a command: run, up, down or status".to_owned()),
+        Some(("stopped", _)) => return Ok(Wish::NodeStopped),
+        _ => return Err("`node` wants a command: run, up, down, status or stopped".to_owned()),
     };
     let text = |name: &str| sub.get_one::<String>(name).map(String::as_str);
     let rules = if text("rules") == Some("none") { RuleSet::None } else { RuleSet::Nft };

@@ -1,8 +1,9 @@
 //! `localdns node down`: what `up`, `run` or the script before us put there is taken away, whoever of them still lives.
 
 use std::fmt::Display;
+use std::time::Duration;
 
-use node::{HostResolver, NftError, Rules, Running};
+use node::{HostResolver, Job, NftError, Rules, Running};
 
 /// What is gone, and what is left.
 #[derive(Debug, Default)]
@@ -15,7 +16,7 @@ pub struct Down {
 pub fn down() -> Down {
     let mut down = Down::default();
     for server in Running::all() {
-        match server.tell("down") {
+        match server.tell("down", PATIENCE) {
             Ok(said) => down.gone.push(said.trim_end().to_owned()),
             Err(error) => {
                 down.leaves(format!("the server of process {} does not let go", server.pid), &error)
@@ -58,6 +59,20 @@ pub fn down() -> Down {
     down
 }
 
+/// What the unit runs when its server has ended: gives this machine its own lookups back where the unit is stopped, and the
+/// server, killed, did not. Before a start, an automatic one too, they stay.
+pub fn stopped() -> String {
+    if Job::now() != Job::Stop {
+        return "a start follows: nothing is given back\n".to_owned();
+    }
+    let (files, failed) = HostResolver::take_back();
+    let files =
+        files.iter().map(|file| format!("{}: this machine's own lookups are given back\n", file.display()));
+    let failed =
+        failed.iter().map(|error| format!("this machine still asks us: {error}; run localdns node down\n"));
+    files.chain(failed).collect()
+}
+
 /// Takes the table that stays away; whether it was there, and who still has leases.
 fn rules() -> Result<(bool, Vec<u32>), NftError> {
     let mut rules = Rules::open()?;
@@ -67,6 +82,9 @@ fn rules() -> Result<(bool, Vec<u32>), NftError> {
     }
     Ok((there, rules.holders()?))
 }
+
+/// How long a server may take to let go: networkd is told meanwhile.
+const PATIENCE: Duration = Duration::from_secs(15);
 
 impl Down {
     fn leaves(&mut self, what: String, why: &dyn Display) {

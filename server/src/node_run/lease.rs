@@ -1,20 +1,21 @@
 //! Renews the leases of our addresses as long as they are answered, and keeps the rules in place, on a thread that serves
 //! nobody.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::path::Path;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use node::{Leases, Listener, Order, Orders, Rules};
-use observe::{Families, names};
+use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
 
 use super::discovery::{self, Discovery, Found, ListOrigin};
 use super::host::{Host, State};
+use super::leased::Leased;
 use super::{AtStop, RuleSet, Settings, listeners, written};
 use crate::origin::Origin;
 use crate::watchdog::{self, Manner};
@@ -31,54 +32,22 @@ pub struct Keeper {
     at_stop: AtStop,
 }
 
+/// What an end leaves to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// The next process is on its way: rules and the machine's own lookups stay, and nobody is waited for.
+    Restart,
+    /// Who still asks is to be answered.
+    WayOut,
+    /// And then the link goes, too.
+    Clean,
+}
+
 /// What the thread is told.
 enum Told {
-    Stop,
+    Stop(Ended),
     /// By a command beside us.
     Order(Order),
-}
-
-/// What is known of the leases.
-#[derive(Debug, Default)]
-pub struct Leased {
-    addresses: Mutex<BTreeMap<IpAddr, Lease>>,
-    /// Times that the rules were gone, and put back.
-    put_back: AtomicU64,
-    /// Whether `node down` has taken all away, and nothing is put back.
-    let_go: AtomicBool,
-}
-
-/// One address.
-#[derive(Debug, Clone, Default)]
-struct Lease {
-    /// Whether queries come to us.
-    held: bool,
-    /// How often it ended while we lived.
-    lost: u64,
-    /// When it ends, if nobody renews it.
-    ends: Option<Instant>,
-}
-
-impl Leased {
-    fn addresses(&self) -> MutexGuard<'_, BTreeMap<IpAddr, Lease>> {
-        self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether links, addresses and rules are no longer ours to put back.
-    pub(crate) fn is_let_go(&self) -> bool {
-        self.let_go.load(Relaxed)
-    }
-
-    /// What /metrics tells of them.
-    pub(crate) fn collect(&self, into: &mut Families) {
-        for (ip, lease) in self.addresses().iter() {
-            let ip = ip.to_string();
-            let labels = [("address", ip.as_str())];
-            into.gauge(names::LEASE_HELD, &labels, f64::from(u8::from(lease.held)));
-            into.counter(names::LEASES_LOST, &labels, lease.lost as f64);
-        }
-        into.counter(names::RULES_PUT_BACK, &[], self.put_back.load(Relaxed) as f64);
-    }
 }
 
 impl Keeper {
@@ -127,13 +96,31 @@ impl Keeper {
         &self.state
     }
 
-    /// Gives the leases back, and takes the rules away where a stop is to leave nothing. From now on no query comes to us
-    /// that is not on its way already. Says whether the link is to go, too, when the last client is answered.
-    pub fn stop(self) -> bool {
-        let _ = self.tell.send(Told::Stop);
+    /// Gives the leases back and, unless the next process is on its way, the machine's own lookups; takes the rules away where
+    /// a stop is to leave nothing. From now on no query comes to us that is not on its way already.
+    pub fn stop(self) -> Ended {
+        let ended = match (node::Job::now(), self.at_stop) {
+            (node::Job::Restart, _) => Ended::Restart,
+            (_, AtStop::WayOut) => Ended::WayOut,
+            (_, AtStop::Clean) => Ended::Clean,
+        };
+        let _ = self.tell.send(Told::Stop(ended));
         let _ = self.thread.join();
-        self.at_stop == AtStop::Clean
+        ended
     }
+}
+
+/// A killed script's: they keep queries from the way out.
+fn remove_scripts_rules(running: &Running) {
+    let logger = running.logger.clone();
+    tokio::task::spawn_blocking(move || match node::remove_scripts_rules() {
+        Ok(0) => {}
+        Ok(rules) => logger.info(None, &format!("node: {rules} rules of AKS's script are gone")),
+        Err(error) => {
+            let note = "node: rules of AKS's script may be left, with which nobody gets the way out (iptables -t raw -S)";
+            logger.warning(None, &format!("{note}: {error}"));
+        }
+    });
 }
 
 /// Hears commands on a thread that ends with the process, or with the last of who would obey.
@@ -173,6 +160,11 @@ struct Worker {
 
 impl Worker {
     async fn run(mut self) {
+        if self.settings.rules == RuleSet::Nft
+            && let Some(running) = self.running.upgrade()
+        {
+            remove_scripts_rules(&running);
+        }
         loop {
             let Some(running) = self.running.upgrade() else { return };
             if !self.state.is_let_go() {
@@ -181,7 +173,8 @@ impl Worker {
             drop(running);
             match timeout(self.pause(), self.told.recv()).await {
                 Ok(Some(Told::Order(order))) => self.obey(order).await,
-                Ok(Some(Told::Stop) | None) => return self.stop().await,
+                Ok(Some(Told::Stop(ended))) => return self.stop(ended).await,
+                Ok(None) => return,
                 Err(_) => {}
             }
         }
@@ -190,8 +183,40 @@ impl Worker {
     async fn obey(&mut self, order: Order) {
         match order.word.as_str() {
             "down" => order.answer(&self.let_go().await),
+            "status" => order.answer(&self.status().to_string()),
             other => order.answer(&format!("unknown order {other:?}")),
         }
+    }
+
+    /// What this server knows of itself, for `node status`.
+    fn status(&self) -> Value {
+        let now = Instant::now();
+        let addresses: Vec<_> =
+            self.state.addresses().iter().map(|(ip, lease)| lease.status(*ip, now)).collect();
+        let list = self.discovery.upstreams().list();
+        let (lookups, lookups_error) = match self.host.state() {
+            State::NotYet => (None, Some("not yet: it waits until every address answers")),
+            State::Put(path) => (path.as_ref(), None),
+            State::Failed(why) => (None, Some(why.as_str())),
+        };
+        json!({
+            "pid": std::process::id(),
+            "let_go": self.state.is_let_go(),
+            "lease_ms": self.settings.lease.map(|lease| lease.as_millis()),
+            "seen_by_owner": self.leases.as_ref().map(|leases| leases.seen().by_owner),
+            "seen_by_socket": self.leases.as_ref().map(|leases| leases.seen().by_socket),
+            "addresses": addresses,
+            "upstreams": list.iter().map(|server| server.ip()).collect::<Vec<_>>(),
+            "upstreams_from": match self.discovery.origin() {
+                ListOrigin::Nowhere => None,
+                ListOrigin::File => Some(self.settings.upstreams.as_path()),
+                ListOrigin::Kept => Some(Path::new(discovery::KEPT)),
+            },
+            "upstreams_error": self.discovery.wrong(),
+            "host_resolver": lookups,
+            "host_resolver_error": lookups_error,
+            "notes": self.noted,
+        })
     }
 
     /// Keeps nothing any more, until the next start.
@@ -417,17 +442,22 @@ impl Worker {
                 _ => {}
             }
             state.held = held;
+            state.silent = silent.iter().find(|(address, _)| *address == ip).map(|(_, why)| why.clone());
+            state.probed = Some(now);
         }
     }
 
-    async fn stop(mut self) {
+    async fn stop(mut self, ended: Ended) {
         // First: without a lease the rules would send away who is still answered here.
-        if let (AtStop::Clean, Some(rules)) = (self.settings.at_stop, &mut self.rules) {
+        if let (Ended::Clean, Some(rules)) = (ended, &mut self.rules) {
             let _ = rules.remove();
         }
         if let Some(leases) = self.leases.take() {
             // They end by themselves where the kernel does not take them back.
             let _ = leases.give_up();
+        }
+        if ended == Ended::Restart {
+            return;
         }
         let failed = self.host.take_back().await;
         if let Some(running) = self.running.upgrade() {

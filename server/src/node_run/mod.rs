@@ -11,20 +11,24 @@ mod discovery;
 mod down;
 mod host;
 mod lease;
+mod leased;
 mod report;
+mod up;
 mod written;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use node::{HostResolver, Listener, Ours, Rules, WayOut};
+use node::{HostResolver, Listener, WayOut};
 use wire::Name;
 
 pub use discovery::{Discovery, upstreams_now};
-pub use down::down;
-pub use lease::{Keeper, Leased};
+pub use down::{down, stopped};
+pub use lease::{Ended, Keeper};
+pub use leased::Leased;
 pub use report::Report;
+pub use up::up;
 
 use crate::control::StartError;
 use configuration::House;
@@ -123,37 +127,6 @@ fn is_link_local(ip: IpAddr) -> bool {
         // A node's private address for this, as fd10::10; those of fe80::/10 cannot be reached from pods.
         IpAddr::V6(ip) => ip.is_unicast_link_local() || ip.is_unique_local(),
     }
-}
-
-/// Puts the rules there that stay, for the addresses of a house that need not serve.
-///
-/// # Errors
-/// What the kernel refuses.
-pub fn up(house: &House, settings: &Settings) -> Result<String, String> {
-    let (listeners, notes) = listeners(house, settings.masquerade);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| error.to_string())?;
-    let mut told = String::new();
-    for Listener { address, .. } in &listeners {
-        let added = runtime
-            .block_on(node::ensure_address(*address, Ours::Named))
-            .map_err(|error| error.to_string())?;
-        told += &format!("{address} is on {}\n", added.link());
-    }
-    if settings.rules == RuleSet::Nft {
-        let mut rules = Rules::open().map_err(|error| error.to_string())?;
-        rules.put(&listeners).map_err(|error| error.to_string())?;
-        for Listener { address, way_out } in &listeners {
-            told += &match way_out {
-                Some(way_out) => format!("{address} goes to {} while nobody answers here\n", way_out.target),
-                None => format!("{address} goes where others send it while nobody answers here\n"),
-            };
-        }
-    }
-    for note in notes {
-        told += &format!("{note}\n");
-    }
-    Ok(told)
 }
 
 /// The exit code of a server that could not start, as production's script has them.

@@ -4,5 +4,6 @@ mod host_resolver;
 mod lab;
 mod never_dark;
 mod rules;
+mod status;
 mod up_and_down;
 mod upstreams;
