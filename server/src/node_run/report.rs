@@ -63,6 +63,7 @@ impl Report {
     pub fn is_well(&self) -> bool {
         self.rules == Ok(true)
             && !self.holders.is_empty()
+            && self.servers.iter().all(Result::is_ok)
             && self.addresses.iter().all(|address| address.link.is_some() && address.answers)
     }
 
