@@ -60,7 +60,7 @@ fn value(text: &str, key: &str) -> Option<String> {
         let quoted = ['"', '\''].iter().find_map(|quote| value.strip_prefix(*quote)?.strip_suffix(*quote));
         (name.trim_end() == key).then(|| quoted.unwrap_or(value).to_owned())
     };
-    text.lines().filter_map(assigned).last()
+    text.lines().filter_map(assigned).next_back()
 }
 
 #[cfg(test)]
@@ -77,7 +77,7 @@ mod tests {
         let all = [LEGACY, BASE, HOSTS, WANTED].concat();
         for (text, file, corefile) in [
             (all.clone(), true, "with"),
-            (all.clone(), false, "base"),
+            (all, false, "base"),
             ([LEGACY, BASE, HOSTS, "SHOULD_ENABLE_HOSTS_PLUGIN=false\n"].concat(), true, "base"),
             ([LEGACY, HOSTS].concat(), true, "legacy"),
             ([LEGACY, WANTED].concat(), true, "legacy"),

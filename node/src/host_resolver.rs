@@ -270,7 +270,7 @@ fn write(path: &Path, text: &str) -> Result<()> {
     let failed = |source| HostResolverError::File { path: path.to_owned(), source };
     let aside = path.with_extension("new");
     let written = || {
-        let directory = path.parent().unwrap_or(Path::new("/"));
+        let directory = path.parent().unwrap_or_else(|| Path::new("/"));
         fs::create_dir_all(directory)?;
         fs::set_permissions(directory, fs::Permissions::from_mode(0o755))?;
         fs::write(&aside, text)?;

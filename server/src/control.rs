@@ -54,6 +54,16 @@ pub enum StartError {
     Machine(std::io::Error),
 }
 
+impl StartError {
+    /// The exit code of a `node run` that could not start, as production's script has them.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Corefile(_) => 217,
+            Self::Bind(_) | Self::Admin(_) | Self::NoUpstreams(_) | Self::Machine(_) => 216,
+        }
+    }
+}
+
 /// A configuration that is built and not bound.
 pub struct Next {
     draft: Draft,
@@ -176,7 +186,8 @@ impl Server {
         let (in_place, ready) = watch::channel(node.is_none());
         if let (Some(settings), Some(discovery)) = (node, discovery) {
             let origin = server.origin.clone();
-            let keeper = Keeper::start(&server.running, settings, (origin, discovery), in_place);
+            let read = Arc::new(move || Some((origin.text().ok()?, origin.read().ok()?)));
+            let keeper = Keeper::start(&server.running, settings, (read, discovery), in_place);
             let keeper = keeper.map_err(StartError::Machine)?;
             let _ = leased.set(keeper.state().clone());
             server.keeper = Some(keeper);

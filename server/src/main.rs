@@ -113,10 +113,7 @@ fn serve(flags: &Flags, node: Option<Settings>, start: std::time::Instant) -> Re
     let runtime = runtime().map_err(|error| text(&error))?;
     let (fatal, mut fatal_messages) = mpsc::unbounded_channel();
     let mut server = Server::start(flags, node, origin, runtime.handle(), logger.clone(), fatal, start)
-        .map_err(|error| Failure {
-            code: if of_node { node_run::exit_code(&error) } else { 1 },
-            text: text(&error),
-        })?;
+        .map_err(|error| Failure { code: if of_node { error.exit_code() } else { 1 }, text: text(&error) })?;
     life.serves(server.running(), server.last_clients());
     if let Err(error) = limits {
         logger.warning(None, &format!("cannot raise the number of open files: {error}"));

@@ -16,8 +16,8 @@ use tokio::time::{Instant, timeout};
 use super::discovery::{self, Discovery, Found, ListOrigin};
 use super::host::{Host, State};
 use super::leased::Leased;
-use super::{AtStop, RuleSet, Settings, listeners, written};
-use crate::origin::Origin;
+use super::written::{self, ReadCorefile};
+use super::{AtStop, RuleSet, Settings, listeners};
 use crate::watchdog::{self, Manner};
 use configuration::House;
 use listen::Prober;
@@ -58,7 +58,7 @@ impl Keeper {
     pub fn start(
         running: &Arc<Running>,
         settings: Settings,
-        (origin, discovery): (Origin, Discovery),
+        (read, discovery): (Arc<ReadCorefile>, Discovery),
         ready: watch::Sender<bool>,
     ) -> std::io::Result<Self> {
         let (tell, told) = mpsc::unbounded_channel();
@@ -76,7 +76,7 @@ impl Keeper {
             leases: None,
             put: None,
             noted: Vec::new(),
-            origin,
+            read,
             discovery,
             written: None,
             failed_to_write: Arc::default(),
@@ -150,7 +150,7 @@ struct Worker {
     put: Option<Vec<Listener>>,
     /// What was said last, so that it is not said again.
     noted: Vec<String>,
-    origin: Origin,
+    read: Arc<ReadCorefile>,
     discovery: Discovery,
     /// For which configuration and list the files for others were written.
     written: Option<(usize, u64)>,
@@ -325,10 +325,10 @@ impl Worker {
         let of = (Arc::as_ptr(house) as usize, self.discovery.upstreams().changes());
         if self.written != Some(of) {
             self.written = Some(of);
-            let (origin, list) = (self.origin.clone(), self.discovery.upstreams().list());
+            let (read, list) = (self.read.clone(), self.discovery.upstreams().list());
             let failed = self.failed_to_write.clone();
             tokio::task::spawn_blocking(move || {
-                let told = written::write(&origin, &list);
+                let told = written::write(&*read, &list);
                 *failed.lock().unwrap_or_else(PoisonError::into_inner) = told;
             });
         }

@@ -30,7 +30,6 @@ pub use leased::Leased;
 pub use report::Report;
 pub use up::up;
 
-use crate::control::StartError;
 use configuration::House;
 use plugin::endpoint::Transport;
 
@@ -126,16 +125,6 @@ fn is_link_local(ip: IpAddr) -> bool {
         IpAddr::V4(ip) => ip.is_link_local(),
         // A node's private address for this, as fd10::10; those of fe80::/10 cannot be reached from pods.
         IpAddr::V6(ip) => ip.is_unicast_link_local() || ip.is_unique_local(),
-    }
-}
-
-/// The exit code of a server that could not start, as production's script has them.
-pub fn exit_code(error: &StartError) -> u8 {
-    match error {
-        StartError::Corefile(_) => 217,
-        StartError::Bind(_) | StartError::Admin(_) | StartError::NoUpstreams(_) | StartError::Machine(_) => {
-            216
-        }
     }
 }
 

@@ -9,10 +9,12 @@ use corefile::{Corefile, Directive, Word};
 use node::{ListText, WIRE_SERVER};
 
 use super::discovery::KEPT;
-use crate::origin::Origin;
+
+/// What reads the Corefile as it is now: its text, and what that says. It may wait for a disk.
+pub(crate) type ReadCorefile = dyn Fn() -> Option<(String, Corefile)> + Send + Sync;
 
 /// Writes those whose directory there is, each whole or not at all; what failed, with what mends it.
-pub(crate) fn write(origin: &Origin, upstreams: &[SocketAddr]) -> Vec<String> {
+pub(crate) fn write(read: &ReadCorefile, upstreams: &[SocketAddr]) -> Vec<String> {
     let mut failed = Vec::new();
     let mut put = |path: &str, text: &str| {
         let path = Path::new(path);
@@ -28,7 +30,7 @@ pub(crate) fn write(origin: &Origin, upstreams: &[SocketAddr]) -> Vec<String> {
         put(KEPT, &format!("{}\n", ListText(upstreams)));
     }
     if Path::new(DIRECTORY).is_dir()
-        && let (Ok(text), Ok(corefile)) = (origin.text(), origin.read())
+        && let Some((text, corefile)) = read()
     {
         put(&format!("{DIRECTORY}/updated.localdns.corefile"), &updated(&text, &corefile, upstreams));
         put(&format!("{DIRECTORY}/forward_ips.prom"), &forward_ips(&corefile, upstreams));
@@ -112,7 +114,7 @@ fn rows<'c>(corefile: &'c Corefile, listener: IpAddr, upstreams: &[SocketAddr]) 
         let binds =
             named("bind").flat_map(|bind| &bind.args).filter_map(|word| word.text.parse::<IpAddr>().ok());
         // Of a block that has both the last counts, there as here.
-        if binds.filter(|ip| PRODUCTION.contains(ip)).last() != Some(listener) {
+        if binds.filter(|ip| PRODUCTION.contains(ip)).next_back() != Some(listener) {
             continue;
         }
         let Some(key) = block.keys.first() else { continue };
