@@ -111,10 +111,10 @@ fn rows<'c>(corefile: &'c Corefile, listener: IpAddr, upstreams: &[SocketAddr]) 
     let mut rows = Vec::new();
     for block in &corefile.blocks {
         let named = |name: &'static str| block.directives.iter().filter(move |one| one.name.text == name);
-        let binds =
+        let mut binds =
             named("bind").flat_map(|bind| &bind.args).filter_map(|word| word.text.parse::<IpAddr>().ok());
         // Of a block that has both the last counts, there as here.
-        if binds.filter(|ip| PRODUCTION.contains(ip)).next_back() != Some(listener) {
+        if binds.rfind(|ip| PRODUCTION.contains(ip)) != Some(listener) {
             continue;
         }
         let Some(key) = block.keys.first() else { continue };

@@ -130,7 +130,7 @@ fn the_corefile_of_the_environment_file_is_served_and_217_where_there_is_none() 
                 encoded("192.0.2.11")
             )
         };
-        publish(&file, &variants("true"));
+        publish(&file, variants("true"));
         let server = Server::start_with("", options().without_corefile().args(["-environment", name]));
         assert_eq!(asked(), ["192.0.2.10"], "there is no hosts file");
         fs::write("/etc/localdns/hosts", "").expect("the test's own");
@@ -138,7 +138,7 @@ fn the_corefile_of_the_environment_file_is_served_and_217_where_there_is_none() 
         eventually("the variant with hosts", Duration::from_secs(5), || {
             (asked() == ["192.0.2.11"]).then_some(())
         });
-        publish(&file, &variants("false"));
+        publish(&file, variants("false"));
         server.signal("HUP");
         eventually("the base", Duration::from_secs(5), || (asked() == ["192.0.2.10"]).then_some(()));
         publish(&file, "LOCALDNS_COREFILE_BASE=%\n");
