@@ -127,6 +127,7 @@ impl House {
             lameduck: said(spec).map(|health: &HealthSpec| health.lameduck).max().unwrap_or_default(),
             admin,
             debug: said::<DebugSpec>(spec).next().is_some(),
+            asks_ready_again: said(spec).any(|ready: &ReadySpec| ready.continuously),
             keep: plans(spec, &shared.environment),
             source_ports: SourcePorts::read(),
         };

@@ -33,6 +33,8 @@ pub struct House {
     pub admin: AdminPlan,
     /// Whether `debug` stands anywhere.
     pub debug: bool,
+    /// Whether plugins that were ready once are asked again.
+    pub asks_ready_again: bool,
     /// Hosts files whose names are kept.
     pub keep: Vec<refresher::Plan>,
     /// Ports that upstreams are asked from; read with each configuration.

@@ -22,6 +22,8 @@ pub struct Shared {
     pub upstreams: forwarder::Registry,
     /// What is counted of `forward`.
     pub forward: Arc<forwarder::GroupMetrics>,
+    /// Whom 168.63.129.16 stands for among upstreams, where it stands for the servers of the node's network.
+    pub node_upstreams: Option<Arc<node::Upstreams>>,
     /// Files of upstreams that are followed.
     pub followed: forward::Followed,
     /// All hosts tables.
@@ -54,6 +56,7 @@ impl Shared {
         forward::Shared {
             upstreams: &self.upstreams,
             forward: &self.forward,
+            node_upstreams: self.node_upstreams.as_deref(),
             followed: &self.followed,
             handle: &self.handle,
             resolve_names: self.resolve_names,
@@ -76,6 +79,7 @@ impl Shared {
             cache: cache::Cache::new(cache_bytes, start),
             upstreams,
             forward: Arc::default(),
+            node_upstreams: None,
             followed: forward::Followed::default(),
             hosts: lasting.get(),
             environment: Environment::default(),

@@ -1,12 +1,14 @@
 //! What may be thrown at the rooms that read strangers' octets: one function for each, which panics when a promise is
 //! broken. `cargo fuzz` runs them for hours with its own mutations, a test for seconds with plain ones.
 
+mod cluster;
 mod messages;
 mod mutate;
 mod texts;
 
 use std::time::Instant;
 
+pub use cluster::kubernetes_api;
 pub use messages::{cache_entry, differential, packet_gate, upstream_reply};
 pub use mutate::Mutator;
 pub use texts::{corefile, hosts_file};
@@ -15,13 +17,14 @@ pub use texts::{corefile, hosts_file};
 pub type Target = fn(&[u8]);
 
 /// Every target under the name that its seeds and its fuzzer have.
-pub const TARGETS: [(&str, Target); 6] = [
+pub const TARGETS: [(&str, Target); 7] = [
     ("packet_gate", packet_gate),
     ("differential", differential),
     ("upstream_reply", upstream_reply),
     ("cache_entry", cache_entry),
     ("corefile", corefile),
     ("hosts_file", hosts_file),
+    ("kubernetes_api", kubernetes_api),
 ];
 
 /// Some instant; only differences matter.

@@ -18,7 +18,6 @@ mod model;
 pub mod parse;
 mod publish;
 mod report;
-mod reverse;
 mod table;
 
 pub use publish::{PublishError, Step, publish};

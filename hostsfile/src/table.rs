@@ -4,10 +4,10 @@ use std::net::IpAddr;
 
 use hashbrown::HashTable;
 use memchr::memchr_iter;
-use wire::{Name, RType, hash_of};
+use wire::{Name, RType, hash_of, reverse};
 
 use crate::builder::{Builder, MAX_PAIRS};
-use crate::{Options, Report, Source, reverse};
+use crate::{Options, Report, Source};
 
 /// Names and addresses with their answers, encoded once; never changes.
 ///

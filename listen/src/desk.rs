@@ -25,7 +25,7 @@ use plugin::Moment;
 use plugin::Tables;
 use plugin::failure::Failure;
 use query::Block;
-use query::evaluation::{self, End, Evaluation, Found, Missing, Outer};
+use query::evaluation::{self, End, Evaluation, Follow, Found, Missing, Outer};
 use query::pipeline::CacheRoom;
 use query::serve::{self, Outcome, Room, Seen};
 
@@ -298,18 +298,18 @@ impl Desk {
         let found = match (earlier, came) {
             (true, _) => {
                 waiter.zone.tally(self.index).add(|zone| &zone.cache_stale);
-                Found::of_reply(&waiter.zone, &query, &reply, false)
+                Found::of_reply(&waiter.zone, &query, &reply, Follow::No)
             }
             (false, Ok(answer)) => {
                 push_answer(&mut reply, &query, answer);
-                Found::of_reply(&waiter.zone, &query, &reply, false)
+                Found::of_reply(&waiter.zone, &query, &reply, Follow::No)
             }
             (false, Err(failure)) => {
                 // That of the client's own query is told with its end.
                 if !share.own {
                     waiter.zone.tell(failure, &query, now);
                 }
-                Found::new(&waiter.zone, &query, Err(failure.clone()), false)
+                Found::new(&waiter.zone, &query, Err(failure.clone()), Follow::No)
             }
         };
         if let Some(inner) = share.came(found, self.upstream) {

@@ -18,7 +18,7 @@ use super::stream_reply::StreamReply;
 use configuration::House;
 use plugin::failure::Failure;
 use query::ServedZone;
-use query::evaluation::{Asked, Found, Waits};
+use query::evaluation::{Asked, Follow, Found, Waits};
 use query::held::Held;
 
 /// Something for a worker to do.
@@ -212,7 +212,7 @@ impl Waiter {
     pub(crate) fn without_room(self, query: HeldQuery) -> Option<(HeldQuery, Client)> {
         match self.client {
             Client::Inner(share) => {
-                let failed = Found::new(&self.zone, &query.query(), Err(Failure::Overload), false);
+                let failed = Found::new(&self.zone, &query.query(), Err(Failure::Overload), Follow::No);
                 share.came(failed, None).map(|inner| (inner.outer.query, inner.client))
             }
             client => Some((query, client)),

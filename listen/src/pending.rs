@@ -88,7 +88,7 @@ mod tests {
     use super::*;
     use plugin::Tables;
     use plugin::failure::Failure;
-    use query::evaluation::{Evaluation, Waits};
+    use query::evaluation::{Evaluation, Follow, Waits};
     use scene::{Scene, packet};
     use wire::RType;
 
@@ -115,7 +115,7 @@ mod tests {
             assert_eq!(shares.len(), 3);
             let mut ends = Vec::new();
             for ((share, asked), lost) in shares.into_iter().zip(&asked).zip(lost) {
-                let found = Found::new(asked.zone, &asked.query.query(), Err(Failure::Panic), false);
+                let found = Found::new(asked.zone, &asked.query.query(), Err(Failure::Panic), Follow::No);
                 ends.push(if lost { None } else { share.came(found, None) });
             }
             let came = lost.iter().filter(|lost| !**lost).count();

@@ -3,9 +3,10 @@
 use std::io;
 use std::net::IpAddr;
 
+use futures_util::TryStreamExt as _;
 use nix::errno::Errno;
 use nix::net::if_::if_nametoindex;
-use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, AddressScope};
+use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, AddressProtocol, AddressScope};
 use rtnetlink::packet_route::link::LinkMessage;
 use rtnetlink::{Handle, LinkBridge, LinkDummy, LinkUnspec, new_connection};
 
@@ -72,22 +73,57 @@ pub async fn ensure_address(ip: IpAddr, ours: Ours) -> Result<Added, NodeError> 
     add_unless_there(ip, ours, &[LinkDummy::new(LINK).build(), LinkBridge::new(LINK).build()]).await
 }
 
-/// Takes our link away with all its addresses; false where it is not there.
+/// Takes our link away with all its addresses, and those that we added to the loopback interface where the kernel can make
+/// no such link; false where there was neither.
 ///
 /// # Errors
 /// What the kernel says.
 pub async fn remove_link() -> Result<bool, NodeError> {
-    let Ok(index) = if_nametoindex(LINK) else { return Ok(false) };
     let failed = |source| NodeError::RemoveLink { source };
     let (connection, handle, _) = new_connection().map_err(failed)?;
     let connection = tokio::spawn(connection);
-    let removed = handle.link().del(index).execute().await.map_err(reason).map_err(failed);
+    let removed = async {
+        let mut removed = false;
+        if let Ok(index) = if_nametoindex(LINK) {
+            handle.link().del(index).execute().await.map_err(reason)?;
+            removed = true;
+        }
+        let loopback = if_nametoindex("lo").unwrap_or_default();
+        let mut listed = handle.address().get().set_link_index_filter(loopback).execute();
+        while let Some(message) = listed.try_next().await.map_err(reason)? {
+            if message.header.index == loopback && message.attributes.iter().any(is_mark) {
+                handle.address().del(message).execute().await.map_err(reason)?;
+                removed = true;
+            }
+        }
+        Ok(removed)
+    }
+    .await;
     connection.abort();
-    removed.map(|()| true)
+    removed.map_err(failed)
+}
+
+/// Says that we added an address: in IPv4's label, in IPv6's protocol (Linux 5.18; older ones pass it over).
+fn mark(ip: IpAddr) -> AddressAttribute {
+    match ip {
+        IpAddr::V4(_) => AddressAttribute::Label(LABEL.to_owned()),
+        IpAddr::V6(_) => AddressAttribute::Protocol(PROTOCOL),
+    }
+}
+
+fn is_mark(attribute: &AddressAttribute) -> bool {
+    match attribute {
+        AddressAttribute::Label(label) => label == LABEL,
+        AddressAttribute::Protocol(protocol) => *protocol == PROTOCOL,
+        _ => false,
+    }
 }
 
 /// The name of the link that carries our addresses: a dummy or, where the kernel has none, a bridge without ports.
 pub const LINK: &str = "localdns";
+/// Of an address of ours on the loopback interface.
+const LABEL: &str = "lo:localdns";
+const PROTOCOL: AddressProtocol = AddressProtocol::Other(0x6c);
 
 /// What an administrator types to do the same.
 pub(crate) fn commands(ip: &IpAddr) -> String {
@@ -123,7 +159,7 @@ async fn add_unless_there(ip: IpAddr, ours: Ours, kinds: &[LinkMessage]) -> Resu
         // Up first: on a link that is down an IPv6 address stays tentative, and cannot be bound.
         let up = handle.link().set(LinkUnspec::new_with_index(index).up().build()).execute().await;
         up.map_err(reason).map_err(failed("set link up"))?;
-        add_to(&handle, index, ip).await.map_err(failed("add address"))?;
+        add_to(&handle, index, ip, link != LINK).await.map_err(failed("add address"))?;
         Ok(Added::AddedTo { link: link.to_owned() })
     }
     .await;
@@ -147,7 +183,7 @@ async fn our_link(handle: &Handle, kinds: &[LinkMessage]) -> Result<&'static str
     Ok("lo")
 }
 
-async fn add_to(handle: &Handle, index: u32, ip: IpAddr) -> Result<(), io::Error> {
+async fn add_to(handle: &Handle, index: u32, ip: IpAddr, marked: bool) -> Result<(), io::Error> {
     let prefix_bits = if ip.is_ipv4() { 32 } else { 128 };
     let mut request = handle.address().add(index, ip, prefix_bits);
     let message = request.message_mut();
@@ -155,6 +191,9 @@ async fn add_to(handle: &Handle, index: u32, ip: IpAddr) -> Result<(), io::Error
     if ip.is_ipv6() {
         // Nobody else is on this link: without the search for duplicates the address can be bound at once.
         message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
+    }
+    if marked {
+        message.attributes.push(mark(ip));
     }
     match request.execute().await.map_err(reason) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -295,6 +334,12 @@ mod tests {
             let address = addresses_of("lo")?.into_iter().find(|own| own.ip == ip).expect("it was added");
             UdpSocket::bind(address.socket_addr(53)).expect("can be bound");
         }
+        let ip = |words: &[&str]| Command::new("ip").args(words).status().expect("ip runs");
+        assert!(ip(&["address", "add", "169.254.99.99/32", "dev", "lo"]).success());
+        assert!(remove_link().await?);
+        let left = addresses_of("lo")?.into_iter().filter(|own| !own.ip.is_loopback());
+        assert_eq!(left.map(|own| own.ip.to_string()).collect::<Vec<_>>(), ["169.254.99.99"]);
+        assert!(!remove_link().await?);
         Ok(())
     }
 

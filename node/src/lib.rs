@@ -5,29 +5,44 @@
 //! socket that clients use, and imports no other room.
 
 mod address;
+mod environment;
 mod holder;
+mod host_resolver;
 mod interface;
+mod iptables;
+mod jobs;
 mod nft;
+mod obstacle;
+mod orders;
+mod program;
 mod resolv_conf;
 mod rules;
 mod source_ports;
 mod systemd;
+mod upstreams;
 mod watch;
 
 use std::io;
 use std::net::IpAddr;
 
 pub use address::{Added, LINK, Ours, ensure_address, remove_link};
+pub use environment::{VariantError, corefile_of};
 pub use holder::{Holder, Transport, holder_of};
+pub use host_resolver::{HostResolver, HostResolverError};
 pub use interface::{
     Address, Interface, addresses_of, has_address, interfaces, leads_to, link_index, link_name, link_of,
     with_link,
 };
+pub use iptables::remove_scripts_rules;
+pub use jobs::Job;
 pub use nft::NftError;
+pub use obstacle::Obstacle;
+pub use orders::{Order, Orders, Running};
 pub use resolv_conf::{MAX_NAME_SERVERS, name_servers};
 pub use rules::{Leases, Listener, Rules, Seen, TABLE, WayOut};
 pub use source_ports::SourcePorts;
 pub use systemd::Notifier;
+pub use upstreams::{ListText, Upstreams, Usable, WIRE_SERVER};
 pub use watch::watch_removals;
 
 /// What went wrong between us and the machine.

@@ -136,7 +136,10 @@ impl Rules {
     /// # Errors
     /// Where the kernel does not say.
     pub fn holders(&mut self) -> Result<Vec<u32>, NftError> {
-        let pid = |table: String| table.strip_prefix(TABLE)?.strip_prefix("-lease-")?.parse().ok();
+        let pid = |table: String| {
+            let owner = table.strip_prefix(TABLE)?.strip_prefix("-lease-")?;
+            owner.split_once('-')?.0.parse().ok()
+        };
         Ok(self.socket.tables()?.into_iter().filter_map(pid).collect())
     }
 
@@ -201,9 +204,10 @@ impl Leases {
     /// Where the kernel refuses one.
     pub fn open_as(mark: u32, seen: Seen) -> Result<Self, NftError> {
         let mut socket = Socket::open()?;
-        // Old and new process overlap: each has its own. One that has no owner outlives its process, and is the next one's.
+        // Old and new process overlap: each has its own, also where both are the first process of a container. One that has
+        // no owner outlives its process, and is the next one's.
         let table = match seen.by_owner {
-            true => format!("{TABLE}-lease-{}", std::process::id()),
+            true => format!("{TABLE}-lease-{}-{}", std::process::id(), socket.port()),
             false => format!("{TABLE}-lease"),
         };
         let mut batch = Batch::default();
@@ -238,6 +242,11 @@ impl Leases {
     /// How the kernel sees that this process serves no more.
     pub fn seen(&self) -> Seen {
         self.seen
+    }
+
+    /// The table's name.
+    pub fn table(&self) -> &str {
+        &self.table
     }
 
     /// Takes all leases back, and the table: from now on queries go the listeners' way out.

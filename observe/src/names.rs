@@ -146,6 +146,20 @@ metrics! {
     NODE_RESOLVER_AGE = "localdns_node_resolver_age_seconds" "Time since the hosts file was last known to be right.";
     /// Gauge {service, verdict}; verdict: absent, alias, defined_by_others, headless, kept, known, refused.
     NODE_RESOLVER_LINES = "localdns_node_resolver_lines" "Lines that a service has in the hosts file.";
+    /// Histogram {service_kind}; service_kind: cluster_ip, headless_with_selector.
+    KUBERNETES_PROGRAMMING_DURATION = "coredns_kubernetes_dns_programming_duration_seconds" "Histogram of the time (in seconds) it took to program a dns instance.";
+    /// Histogram {verb, host}.
+    KUBERNETES_REQUEST_DURATION = "coredns_kubernetes_rest_client_request_duration_seconds" "Request latency in seconds. Broken down by verb and host.";
+    /// Counter {code, method, host}.
+    KUBERNETES_REQUESTS = "coredns_kubernetes_rest_client_requests_total" "Number of HTTP requests, partitioned by status code, method, and host.";
+    /// Gauge {cluster, kind}; kind: services, endpointslices, namespaces, pods, serviceimports.
+    KUBERNETES_OBJECTS = "localdns_kubernetes_objects" "Objects of a cluster that are known.";
+    /// Gauge {cluster, kind}.
+    KUBERNETES_FOLLOWED = "localdns_kubernetes_followed" "1 while changes of these objects are heard from the API, 0 while they are not.";
+    /// Gauge {cluster}.
+    KUBERNETES_EVENT_AGE = "localdns_kubernetes_event_age_seconds" "Time since an object was last heard of from the API.";
+    /// Counter {kind}.
+    KUBERNETES_UNREADABLE = "localdns_kubernetes_unreadable_total" "Counter of objects from the API that made no sense and were left out.";
     /// Gauge.
     CACHE_BYTES = "localdns_cache_bytes" "Memory held by the cache of all server blocks.";
 

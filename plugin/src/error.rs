@@ -118,6 +118,22 @@ pub enum SetupError {
         /// The other.
         second: &'static str,
     },
+    /// A label selector.
+    #[error("plugin/{plugin}: the label selector cannot be used: {error}")]
+    Selector {
+        /// The directive.
+        plugin: &'static str,
+        /// Why.
+        error: String,
+    },
+    /// A zone that a property names and its directive does not.
+    #[error("plugin/{plugin}: {zone} is none of the directive's zones; name it there, too")]
+    ForeignZone {
+        /// The directive.
+        plugin: &'static str,
+        /// The zone.
+        zone: String,
+    },
     /// A property that must come earlier or later.
     #[error("plugin/{plugin}: {rule}")]
     Order {
@@ -229,6 +245,12 @@ pub enum SetupError {
     /// A file of upstreams without one.
     #[error("plugin/forward: no nameserver in {0}; expected lines such as `nameserver 192.0.2.53`")]
     NoNameservers(PathBuf),
+    /// The environment file that is to hold the Corefile.
+    #[error("cannot be read: {0}; name a file that this user can read, or a Corefile with -conf")]
+    EnvironmentFile(#[source] std::io::Error),
+    /// What it holds.
+    #[error(transparent)]
+    Environment(#[from] node::VariantError),
     /// A host name that does not resolve.
     #[error("plugin/forward: cannot resolve {name}: {error}; name the upstream by its address")]
     Unresolved {

@@ -27,6 +27,12 @@ pub enum Failure {
     /// `template` could not make its records.
     #[error("plugin/template: {0}")]
     Template(String),
+    /// Objects of a cluster decide, and are not known yet.
+    #[error("plugin/kubernetes: {0} are not known yet")]
+    ClusterUnknown(&'static str),
+    /// What a name leads to has no answer, as whoever was asked for it said.
+    #[error("the name that it leads to has no answer: {0}")]
+    Target(Rcode),
     /// What a `rewrite` makes of the name is none.
     #[error("plugin/rewrite: {0:?} is not a name")]
     NameAfterRewrite(String),
@@ -72,6 +78,8 @@ impl Failure {
             | Self::NoHost
             | Self::NoPattern
             | Self::Template(_)
+            | Self::ClusterUnknown(_)
+            | Self::Target(_)
             | Self::NameAfterRewrite(_)
             | Self::Dropped
             | Self::TooManyNames(_)
@@ -88,19 +96,24 @@ impl Failure {
 
     /// Whether `errors` tells it: CoreDNS's plugins answer SERVFAIL without an error where a name is merely not theirs.
     pub fn is_error(&self) -> bool {
-        !matches!(self, Self::NoHost | Self::NoPattern | Self::NotTaken | Self::NoUpdate)
+        !matches!(
+            self,
+            Self::NoHost | Self::NoPattern | Self::NotTaken | Self::NoUpdate | Self::ClusterUnknown(_)
+        )
     }
 
     /// What a client with EDNS is told besides (RFC 8914).
     pub fn ede(&self) -> Option<Ede> {
         match self {
             Self::NoZone | Self::Class | Self::NoPlugin => Some(Ede::NOT_AUTHORITATIVE),
+            Self::ClusterUnknown(_) => Some(Ede::NOT_READY),
             Self::NotTaken | Self::NoUpdate => Some(Ede::NOT_SUPPORTED),
             Self::Transfers => Some(Ede { code: 0, text: "too many transfers at a time" }),
             Self::NoNextPlugin(_)
             | Self::NoHost
             | Self::NoPattern
             | Self::Template(_)
+            | Self::Target(_)
             | Self::NameAfterRewrite(_)
             | Self::Dropped
             | Self::TooManyNames(_)

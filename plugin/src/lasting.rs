@@ -12,6 +12,15 @@ pub trait Keeps: Any + Send + Sync {
     /// Adds what is counted.
     fn collect(&self, _into: &mut Families) {}
 
+    /// Begins what takes time until it can answer, for a configuration that is about to serve, and waits for it as long as
+    /// that says.
+    fn begin(&self, _logger: &Logger) {}
+
+    /// The plugin that cannot answer yet, if there is one.
+    fn not_ready(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Looks at files whose time has come, and says when the next one's does.
     fn look(&self, _now: Instant, _logger: &Logger) -> Option<Instant> {
         None

@@ -53,6 +53,8 @@ pub enum Lookup {
     Answer,
     /// The reply is written, and CNAMEs in its answer section are to be followed.
     Follow,
+    /// The same, and where one leads to no answer there is none at all.
+    FollowOrFail,
     /// The reply is written, and an upstream is to be asked for the next one.
     Refresh,
     /// Not mine: the next plugin is asked; the reply is as it was.

@@ -20,6 +20,7 @@ pub mod forward;
 pub mod header;
 pub mod health;
 pub mod hosts;
+pub mod kubernetes;
 pub mod loadbalance;
 pub mod log;
 pub mod r#loop;

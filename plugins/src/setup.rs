@@ -150,6 +150,7 @@ pub(crate) mod tests {
         "header {\nresponse set aa\n}",
         "health",
         "hosts",
+        "kubernetes",
         "loadbalance",
         "log",
         "loop",

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use corefile::Directive;
 
 use crate::{
-    acl, bind, bufsize, cache, debug, errors, forward, header, health, hosts, loadbalance, log, r#loop,
-    metadata, minimal, multisocket, nsid, prometheus, ready, reload, rewrite, root, template, timeouts, tls,
-    whoami,
+    acl, bind, bufsize, cache, debug, errors, forward, header, health, hosts, kubernetes, loadbalance, log,
+    r#loop, metadata, minimal, multisocket, nsid, prometheus, ready, reload, rewrite, root, template,
+    timeouts, tls, whoami,
 };
 use plugin::args::Result;
 use plugin::spec::{PluginSpec, Role, SourceSpec, StepSpec, Written};
@@ -156,7 +156,7 @@ pub static PLUGINS: &[Plugin] = &[
     absent("azure"),
     absent("clouddns"),
     absent("k8s_external"),
-    absent("kubernetes"),
+    source("kubernetes", kubernetes::read),
     absent("file"),
     absent("auto"),
     absent("secondary"),

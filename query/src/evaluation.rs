@@ -25,7 +25,7 @@ use plugin::failure::Failure;
 use plugin::step::{Inward, Sought, Told, Wish, Wishes, question};
 use plugin::{Lookup, Moment};
 
-pub use found::Found;
+pub use found::{Follow, Found};
 pub use outer::{Asked, MOST_HELD, Outer, Waits};
 
 /// How an evaluation ends.
@@ -215,8 +215,11 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         let told = found.told.as_ref().map_err(Clone::clone);
         let told = told.and_then(|packed| packed.message().map_err(|_| Failure::Panic));
         let (mut message, failure) = match told {
-            Ok(message) if found.follow => (self.follow(query, &message)?, None),
-            Ok(message) => (message, None),
+            Ok(message) if found.follow == Follow::No => (message, None),
+            Ok(message) => match self.follow(query, &message, found.follow)? {
+                Ok(whole) => (whole, None),
+                Err(failure) => (failed(query, &failure), Some(failure)),
+            },
             Err(failure) => (failed(query, &failure), Some(failure)),
         };
         if query.added.has_subnet() {
@@ -233,10 +236,11 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         let mut octets = Vec::new();
         let mut reply = Reply::start(&mut octets, query);
         let tally = zone.tally(self.moment.writer);
-        let mut follow = false;
+        let mut follow = Follow::No;
         match zone.block.pipeline.answer_now(self.moment, self.tables, query, &mut reply, tally) {
             Lookup::Answer => {}
-            Lookup::Follow => follow = true,
+            Lookup::Follow => follow = Follow::Yes,
+            Lookup::FollowOrFail => follow = Follow::OrFail,
             // One is enough: the next client's query finds the others as old.
             Lookup::Refresh => {
                 let own = self.depth == 0;
@@ -244,10 +248,10 @@ impl<'h, 'a> Evaluation<'h, 'a> {
             }
             Lookup::Ask(_) if self.patience.is_zero() => {
                 let failure = Failure::Forward(forwarder::Failure::Patience);
-                return Ok(Found::new(zone, query, Err(failure), false));
+                return Ok(Found::new(zone, query, Err(failure), Follow::No));
             }
             Lookup::Ask(_) if self.depth > 0 && self.asked == MOST_ASKED => {
-                return Ok(Found::new(zone, query, Err(Failure::TooManyNames(MOST_ASKED)), false));
+                return Ok(Found::new(zone, query, Err(Failure::TooManyNames(MOST_ASKED)), Follow::No));
             }
             Lookup::Ask(patience) => {
                 // Whoever has all the time is told by the upstreams why it was not enough.
@@ -267,14 +271,19 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         if self.depth > 0 {
             zone.tell(&failure, query, self.moment.now);
         }
-        Found::new(zone, query, Err(failure), false)
+        Found::new(zone, query, Err(failure), Follow::No)
     }
 
     /// Puts behind each CNAME of the answer section what the server answers for its target. A target that has no answer
-    /// adds nothing: the CNAME stands alone, as in CoreDNS.
-    fn follow(&mut self, query: &Query<'_>, made: &Message) -> Result<Message, Missing> {
+    /// adds nothing, and the CNAME stands alone, as in CoreDNS; or it is why there is no answer at all.
+    fn follow(
+        &mut self,
+        query: &Query<'_>,
+        made: &Message,
+        follow: Follow,
+    ) -> Result<Result<Message, Failure>, Missing> {
         let mut whole = Message { records: Vec::with_capacity(made.records.len() + 2), ..made.clone() };
-        let mut missing = false;
+        let (mut missing, mut failed) = (false, None);
         for rr in &made.records {
             whole.records.push(rr.clone());
             if rr.section != Section::Answer || rr.rtype != RType::CNAME {
@@ -283,15 +292,22 @@ impl<'h, 'a> Evaluation<'h, 'a> {
             let Some(target) = rr.target() else { continue };
             match self.wish(&target, query.rtype, Class::IN) {
                 Some(Wish::Answer(answer)) => {
+                    if !matches!(answer.rcode, Rcode::NOERROR | Rcode::NXDOMAIN) {
+                        failed = Some(Failure::Target(answer.rcode));
+                    }
                     whole.flags |= answer.flags & Flags::TC;
                     whole.records.extend(answer.section(Section::Answer).cloned());
                 }
-                Some(Wish::Failed(_)) => {}
+                Some(Wish::Failed(failure)) => failed = Some(failure),
                 // The others are asked for meanwhile.
                 None => missing = true,
             }
         }
-        if missing { Err(Missing) } else { Ok(whole) }
+        match failed.filter(|_| follow == Follow::OrFail) {
+            _ if missing => Err(Missing),
+            Some(failure) => Ok(Err(failure)),
+            None => Ok(Ok(whole)),
+        }
     }
 
     /// What a wish comes to, `None` where upstreams must be asked first; `from` is where in a block it begins, else it is

@@ -7,7 +7,7 @@ use std::time::Instant;
 use wire::{Class, Ede, Flags, Gate, Name, Owner, Query, RType, Rcode, Reply, Section};
 
 use crate::ServedZone;
-use crate::evaluation::{self, Asked, End, Evaluation, Found, Missing, Waits};
+use crate::evaluation::{self, Asked, End, Evaluation, Follow, Found, Missing, Waits};
 use crate::route::Route;
 use observe::counters::{Counted, Proto, Tally, ZoneSet};
 use observe::{LineRing, LogEntry};
@@ -195,8 +195,9 @@ pub fn serve<'h>(
         Lookup::Ask(patience) => {
             return Served::Ask { replied: false, asked: Asked::new(query, zone, patience, true) };
         }
-        Lookup::Follow => {
-            let found = vec![Found::of_reply(zone, query, &reply, true)];
+        follow @ (Lookup::Follow | Lookup::FollowOrFail) => {
+            let follow = if matches!(follow, Lookup::Follow) { Follow::Yes } else { Follow::OrFail };
+            let found = vec![Found::of_reply(zone, query, &reply, follow)];
             return evaluate(endpoint, zone, query, moment, tables, room, found, out, outcome);
         }
         Lookup::Pass => Some(refuse(&mut reply, pipeline.nobody())),

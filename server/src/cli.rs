@@ -33,6 +33,8 @@ pub enum Wish {
     Node(NodeCommand, Flags, Settings),
     /// Take away what that put there.
     NodeDown,
+    /// Give the machine its own lookups back, if the unit is stopped.
+    NodeStopped,
     /// Refresh a hosts file once.
     Refresh(Flags, Once),
     /// Print what a running server says at this socket.
@@ -399,9 +401,12 @@ fn wanted(flag: &str) -> String {
         "interval" => "a number of seconds, 1 to 3600".to_owned(),
         "metrics" => "an ADDRESS:PORT".to_owned(),
         "marker" => "a TEXT".to_owned(),
-        "conf" | "pidfile" | "hosts" | "hosts-file" | "services-file" => "a FILE".to_owned(),
+        "conf" | "pidfile" | "hosts" | "hosts-file" | "services-file" | "upstreams" | "environment" => {
+            "a FILE".to_owned()
+        }
         "status" => "a PATH".to_owned(),
         "rules" => "nft or none".to_owned(),
+        "host-resolver" => "networkd, resolved, resolv.conf or none".to_owned(),
         "lease" => "a duration such as 600ms, 200ms to 10s, or off".to_owned(),
         "probe-mark" => "a number, 1 to 4294967295, as 0x6c646e73".to_owned(),
         "at-stop" => "way-out or clean".to_owned(),

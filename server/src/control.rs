@@ -5,9 +5,11 @@
 //! stop: /ready ends -> lameduck -> workers drain -> the end
 //! ```
 
+mod stop;
 mod succession;
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -21,7 +23,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, watch};
 
 use crate::cli::Flags;
-use crate::node_run::{Keeper, Settings};
+use crate::node_run::{Discovery, Keeper, Settings};
 use crate::origin::{self, Draft, Origin};
 use crate::refreshing::Refreshed;
 use crate::reloads::Reloads;
@@ -56,9 +58,26 @@ pub enum StartError {
     /// Who serves where this process is to.
     #[error("cannot take over from the process that serves: {0}; stop it first, or leave -handover out")]
     Predecessor(std::io::Error),
+    /// There are no servers that upstreams stand for.
+    #[error("{0}")]
+    NoUpstreams(String),
     /// Something that the machine does not give: a thread, a file descriptor.
     #[error("cannot start: {0}")]
     Machine(std::io::Error),
+}
+
+impl StartError {
+    /// The exit code of a `node run` that could not start, as production's script has them.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Corefile(_) => 217,
+            Self::Bind(_)
+            | Self::Admin(_)
+            | Self::NoUpstreams(_)
+            | Self::Predecessor(_)
+            | Self::Machine(_) => 216,
+        }
+    }
 }
 
 /// A configuration that is built and not bound.
@@ -130,12 +149,16 @@ impl Server {
         let workers = configuration::sockets(&draft.spec);
         let ours = if node.is_some() { Ours::Named } else { Ours::LinkLocal };
         let (mut shared, probes) = Shared::new(flags.cache_bytes, workers + 1, handle, logger.clone(), start);
+        let discovery = node.as_ref().map(|settings| Discovery::first(&settings.upstreams, &draft.spec));
+        let discovery = discovery.transpose().map_err(StartError::NoUpstreams)?;
+        shared.node_upstreams = discovery.as_ref().map(|discovery| discovery.upstreams().clone());
         shared.environment = flags.environment.clone();
         for warning in &shared.environment.warnings {
             logger.warning(Some("hosts"), warning);
         }
         let house = House::build(&draft.spec, &shared, &addresses_of).map_err(Box::new)?;
         house.look_at_files(&shared, start, &logger);
+        shared.lasting.all().iter().for_each(|kept| kept.begin(&logger));
         let mailer = Mailer::new();
         let streams = Streams::new(handle.clone(), mailer.clone());
         handle.spawn(forwarder::health::run(probes));
@@ -201,8 +224,11 @@ impl Server {
         server.detect_loops();
         // READY waits for rules, where there are to be any.
         let (in_place, ready) = watch::channel(node.is_none());
-        if let Some(settings) = node {
-            let keeper = Keeper::start(&server.running, settings, in_place).map_err(StartError::Machine)?;
+        if let (Some(settings), Some(discovery)) = (node, discovery) {
+            let origin = server.origin.clone();
+            let read = Arc::new(move || Some((origin.text().ok()?, origin.read().ok()?)));
+            let keeper = Keeper::start(&server.running, settings, (read, discovery), in_place);
+            let keeper = keeper.map_err(StartError::Machine)?;
             let _ = leased.set(keeper.state().clone());
             server.keeper = Some(keeper);
         }
@@ -238,6 +264,7 @@ impl Server {
             let draft = Draft::read(&origin, dns_port)?;
             let house = House::build(&draft.spec, &running.shared, &addresses_of).map_err(Box::new)?;
             house.look_at_files(&running.shared, clock::now(), &running.logger);
+            running.shared.lasting.all().iter().for_each(|kept| kept.begin(&running.logger));
             Ok(Next { draft, house })
         }
     }
@@ -298,7 +325,7 @@ impl Server {
         let house = Arc::new(house);
         let old = self.ports.swap(house.clone(), bound, &running, &self.handle);
         self.watch_addresses();
-        if !self.ports.put_back_all(&running, &self.handle) {
+        if !self.is_let_go() && !self.ports.put_back_all(&running, &self.handle) {
             self.put_back_again();
         }
         self.admin.commit(prepared);
@@ -320,9 +347,17 @@ impl Server {
 
     /// Puts back the addresses that we added and somebody took away.
     pub fn put_back_addresses(&mut self) {
+        if self.is_let_go() {
+            return;
+        }
         if !self.ports.put_back(&self.running, &self.handle) {
             self.put_back_again();
         }
+    }
+
+    /// Whether `node down` has taken away what would be put back.
+    fn is_let_go(&self) -> bool {
+        self.keeper.as_ref().is_some_and(|keeper| keeper.state().is_let_go())
     }
 
     fn put_back_again(&mut self) {
@@ -377,44 +412,6 @@ impl Server {
             }
         }
     }
-
-    /// Stops as CoreDNS does: /ready ends, `lameduck` goes by in full service, then what is in flight is answered.
-    pub fn stop(mut self) {
-        // Another process has taken all over.
-        if self.succession.gone {
-            return;
-        }
-        // systemd is not there, or hears it: nothing depends on it.
-        let _ = self.notifier.stopping();
-        self.admin.stop_ready();
-        if let Some(keeper) = self.keeper.take() {
-            keeper.stop();
-            // Who asked before, or keeps asking over a flow that the kernel knows, is still answered.
-            self.handle.block_on(async { tokio::time::sleep(LAST_CLIENTS).await });
-            self.ports.offer(&self.notifier);
-        }
-        let lameduck = self.running.house.load().lameduck;
-        if !lameduck.is_zero() {
-            self.running.logger.info(
-                Some("health"),
-                &format!("Going into lameduck mode for {}", corefile::go::format_duration(lameduck)),
-            );
-            // The timer belongs to the runtime: it is made inside.
-            self.handle.block_on(async { tokio::time::sleep(lameduck).await });
-        }
-        self.ports.stop_accepting();
-        if self.ports.are_left() {
-            self.ports.leave(warm::leave(&self.running));
-            self.running.park(true);
-        }
-        self.answer_the_last();
-        self.running.logger.flush(LAST_LINES);
-    }
-
-    /// Ends the workers once what is in flight is answered.
-    fn answer_the_last(&mut self) {
-        self.running.end(self.workers.drain(..), &self.handle);
-    }
 }
 
 /// The addresses of an interface, as `bind` names it; their ports are 0.
@@ -439,17 +436,32 @@ fn plan(admin: &AdminPlan) -> Plan {
     plan
 }
 
-fn admin_server(running: &Running, told: Told, handle: &Handle, logger: Logger) -> AdminServer {
+fn admin_server(running: &Arc<Running>, told: Told, handle: &Handle, logger: Logger) -> AdminServer {
     let collector: Arc<OnceLock<Collector>> = Arc::default();
     let scraped = collector.clone();
     let content = Content {
         metrics: Box::new(move |native| scraped.get().map(|from| from.families(native)).unwrap_or_default()),
-        // Every plugin that is here is ready as soon as it is built.
-        not_ready: Box::new(Vec::new),
+        not_ready: Box::new(not_ready(running)),
     };
     let admin = AdminServer::new(handle.clone(), content, logger);
     let _ = collector.set(report::collector(running, told, admin.health_probe()));
     admin
+}
+
+/// Which plugins cannot answer yet. Who has been ready once stays so, where no block says `monitor continuously`.
+fn not_ready(running: &Arc<Running>) -> impl Fn() -> Vec<&'static str> + Send + Sync + use<> {
+    let (running, was_ready) = (Arc::downgrade(running), AtomicBool::new(false));
+    move || {
+        let Some(running) = running.upgrade() else { return Vec::new() };
+        let again = running.house.load().asks_ready_again;
+        if was_ready.load(Relaxed) && !again {
+            return Vec::new();
+        }
+        let missing: Vec<_> =
+            running.shared.lasting.all().iter().filter_map(|kept| kept.not_ready()).collect();
+        was_ready.store(missing.is_empty(), Relaxed);
+        missing
+    }
 }
 
 const LEFT_TO_ANOTHER: &str = "systemd started another process than this one: READY is left to it; \

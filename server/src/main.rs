@@ -1,7 +1,8 @@
 //! The program `localdns`: reads its command line, then serves, checks or explains.
 //!
 //! Exit codes: 0 after SIGTERM, SIGINT or SIGQUIT and after a check that passed; 1 where the command line, the Corefile
-//! or an address cannot be used, or the server cannot go on; 2 after a second SIGINT.
+//! or an address cannot be used, or the server cannot go on; 2 after a second SIGINT. Of `node run`: 217 where its Corefile
+//! cannot be had or used, 216 where it cannot start for another reason.
 
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -50,21 +51,43 @@ fn main() -> ExitCode {
         }
         Wish::Serve(flags) => serve(&flags, None, start),
         Wish::Node(NodeCommand::Run, flags, settings) => serve(&flags, Some(settings), start),
-        Wish::NodeDown => node_run::down().map(|text| {
-            let _ = std::io::stdout().write_all(text.as_bytes());
-            ExitCode::SUCCESS
-        }),
+        Wish::NodeStopped => {
+            let _ = std::io::stdout().write_all(node_run::stopped().as_bytes());
+            Ok(ExitCode::SUCCESS)
+        }
+        Wish::NodeDown => {
+            let down = node_run::down();
+            let _ = std::io::stdout().write_all(down.text().as_bytes());
+            down.left().map_or(Ok(ExitCode::SUCCESS), |left| Err(left.into()))
+        }
         Wish::Node(command, flags, settings) => node(command, &flags, &settings),
         Wish::Check(flags) => check(&flags),
         Wish::Explain(flags, wish) => explain(&flags, &wish),
-        Wish::NodeResolver(request) => node_resolver::run(&request).map_err(|error| error.to_string()),
+        Wish::NodeResolver(request) => node_resolver::run(&request).map_err(|error| error.to_string().into()),
         Wish::Refresh(flags, wish) => refresh_once(&flags, &wish),
-        Wish::Status(path) => refresher::print(&path).map(|table| {
-            let _ = std::io::stdout().write_all(table.as_bytes());
-            ExitCode::SUCCESS
-        }),
+        Wish::Status(path) => refresher::print(&path)
+            .map(|table| {
+                let _ = std::io::stdout().write_all(table.as_bytes());
+                ExitCode::SUCCESS
+            })
+            .map_err(Failure::from),
     };
-    outcome.unwrap_or_else(|error| fail(&error, json))
+    outcome.unwrap_or_else(|failure| {
+        fail(&failure.text, json);
+        ExitCode::from(failure.code)
+    })
+}
+
+/// Why there is nothing more to do, and the exit code.
+struct Failure {
+    text: String,
+    code: u8,
+}
+
+impl From<String> for Failure {
+    fn from(text: String) -> Self {
+        Self { text, code: 1 }
+    }
 }
 
 fn fail(error: &dyn std::fmt::Display, json: bool) -> ExitCode {
@@ -76,7 +99,7 @@ fn fail(error: &dyn std::fmt::Display, json: bool) -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn serve(flags: &Flags, node: Option<Settings>, start: std::time::Instant) -> Result<ExitCode, String> {
+fn serve(flags: &Flags, node: Option<Settings>, start: std::time::Instant) -> Result<ExitCode, Failure> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let signals = Signals::new().map_err(|error| text(&error))?;
     let format = if flags.json { Format::Json } else { Format::Text };
@@ -85,7 +108,8 @@ fn serve(flags: &Flags, node: Option<Settings>, start: std::time::Instant) -> Re
     let life = Life::new(logger.clone(), flags.pidfile.clone());
     let (asked, heard) = mpsc::unbounded_channel();
     signals.hear(life.clone(), asked).map_err(|error| text(&error))?;
-    let origin = Origin::find(flags).map_err(|error| text(&error))?;
+    let of_node = node.is_some();
+    let origin = origin(flags, node.as_ref())?;
     let limits = sockets::raise_open_files_limit();
     let runtime = runtime().map_err(|error| text(&error))?;
     let ((fatal, fatal_messages), (steps, steps_heard)) =
@@ -93,7 +117,7 @@ fn serve(flags: &Flags, node: Option<Settings>, start: std::time::Instant) -> Re
     let mut hears = Hears { asked: heard, fatal: fatal_messages, steps: steps_heard };
     let told = Senders { fatal, steps };
     let mut server = Server::start(flags, node, origin, runtime.handle(), logger.clone(), told, start)
-        .map_err(|error| text(&error))?;
+        .map_err(|error| Failure { code: if of_node { error.exit_code() } else { 1 }, text: text(&error) })?;
     life.serves(server.running(), server.last_clients());
     if let Err(error) = limits {
         logger.warning(None, &format!("cannot raise the number of open files: {error}"));
@@ -333,12 +357,12 @@ async fn next_event(server: &Server, hears: &mut Hears, aside: &mut Aside) -> Ev
     }
 }
 
-fn node(command: NodeCommand, flags: &Flags, settings: &Settings) -> Result<ExitCode, String> {
+fn node(command: NodeCommand, flags: &Flags, settings: &Settings) -> Result<ExitCode, Failure> {
     let mut code = ExitCode::SUCCESS;
     let text = match command {
-        NodeCommand::Up => node_run::up(&build(flags)?.1, settings)?,
+        NodeCommand::Up => node_run::up(&build_of(flags, Some(settings))?.1, settings)?,
         NodeCommand::Status(json) => {
-            let report = node_run::Report::of(&build(flags)?.1, settings);
+            let report = node_run::Report::of(&build_of(flags, Some(settings))?.1, settings);
             if !report.is_well() {
                 code = ExitCode::FAILURE;
             }
@@ -350,7 +374,7 @@ fn node(command: NodeCommand, flags: &Flags, settings: &Settings) -> Result<Exit
     Ok(code)
 }
 
-fn check(flags: &Flags) -> Result<ExitCode, String> {
+fn check(flags: &Flags) -> Result<ExitCode, Failure> {
     let (_, house, _runtime) = build(flags)?;
     let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
     let blocks = count(house.blocks.len(), "server block");
@@ -370,13 +394,13 @@ fn check(flags: &Flags) -> Result<ExitCode, String> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn explain(flags: &Flags, wish: &Explain) -> Result<ExitCode, String> {
+fn explain(flags: &Flags, wish: &Explain) -> Result<ExitCode, Failure> {
     let (_, house, _runtime) = build(flags)?;
     print!("{}", configuration::explain(&house, wish)?);
     Ok(ExitCode::SUCCESS)
 }
 
-fn refresh_once(flags: &Flags, wish: &refresher::Once) -> Result<ExitCode, String> {
+fn refresh_once(flags: &Flags, wish: &refresher::Once) -> Result<ExitCode, Failure> {
     for warning in &flags.environment.warnings {
         eprintln!("localdns: warning: {warning}");
     }
@@ -422,7 +446,18 @@ impl Write for Unrepeated {
 
 /// Builds a house that nobody will serve.
 fn build(flags: &Flags) -> Result<(Draft, House, Runtime), String> {
-    let origin = Origin::find(flags).map_err(|error| error.to_string())?;
+    build_of(flags, None)
+}
+
+fn origin(flags: &Flags, node: Option<&Settings>) -> Result<Origin, String> {
+    match node.and_then(|settings| settings.environment.clone()) {
+        Some(path) => Ok(Origin::Environment(path)),
+        None => Origin::find(flags).map_err(|error| error.to_string()),
+    }
+}
+
+fn build_of(flags: &Flags, node: Option<&Settings>) -> Result<(Draft, House, Runtime), String> {
+    let origin = origin(flags, node)?;
     let draft = Draft::first(&origin, flags.dns_port).map_err(|error| error.to_string())?;
     for warning in &draft.warnings {
         eprintln!("localdns: warning: {warning}");
@@ -432,6 +467,7 @@ fn build(flags: &Flags) -> Result<(Draft, House, Runtime), String> {
     let (mut shared, _probes) =
         Shared::new(flags.cache_bytes, 1, runtime.handle(), logger.clone(), clock::now());
     shared.resolve_names = false;
+    shared.node_upstreams = node.map(|settings| node_run::upstreams_now(&settings.upstreams, &draft.spec));
     shared.environment = flags.environment.clone();
     let house = House::build(&draft.spec, &shared, &server::control::addresses_of)
         .map_err(|error| error.to_string())?;

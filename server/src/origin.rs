@@ -19,6 +19,8 @@ pub enum Origin {
     File(PathBuf),
     /// Standard input or a pipe, read once.
     Text(Vec<u8>),
+    /// The environment file of AKS LocalDNS, which holds Corefiles; read again at each reload.
+    Environment(PathBuf),
     /// No Corefile: `whoami` and `log` on the default port.
     Default,
 }
@@ -66,6 +68,22 @@ impl Origin {
         }
     }
 
+    /// The text of the Corefile as it is now, without what it imports.
+    ///
+    /// # Errors
+    /// The file.
+    pub(crate) fn text(&self) -> std::io::Result<String> {
+        let bytes = match self {
+            Self::File(path) => readfile::read_in_time(path, MAX_STDIN)?,
+            Self::Text(text) => text.clone(),
+            Self::Environment(path) => {
+                from_environment(path).map_err(std::io::Error::other).map(|(_, text)| text)?
+            }
+            Self::Default => DEFAULT.to_vec(),
+        };
+        String::from_utf8(bytes).map_err(|_| std::io::ErrorKind::InvalidData.into())
+    }
+
     /// The Corefile as it is now.
     ///
     /// # Errors
@@ -84,12 +102,24 @@ impl Origin {
                 })
             }
             Self::Text(text) => corefile::read_text("stdin", text, Path::new("."), &env),
-            Self::Default => {
-                corefile::read_text("Corefile", b". {\n whoami\n log\n}\n", Path::new("."), &env)
+            Self::Environment(path) => {
+                let of_file =
+                    |error| Box::new(Located::new(&Location::file_only(&path.display().to_string()), error));
+                let (key, text) = from_environment(path).map_err(of_file)?;
+                let name = format!("{key} of {}", path.display());
+                corefile::read_text(&name, &text, Path::new("."), &env)
             }
+            Self::Default => corefile::read_text("Corefile", DEFAULT, Path::new("."), &env),
         }
         .map_err(|error| Box::new(error.map(SetupError::from)))
     }
+}
+
+/// The Corefile that an environment file means, and the key that has it.
+fn from_environment(path: &Path) -> Result<(&'static str, Vec<u8>), SetupError> {
+    let text = readfile::read_in_time(path, MAX_STDIN)
+        .map_err(|error| SetupError::EnvironmentFile(std::io::Error::from(error)))?;
+    Ok(node::corefile_of(&String::from_utf8_lossy(&text), Path::new(HOSTS_FILE).is_file())?)
 }
 
 /// A configuration that is read and has its meaning; nothing of it is built.
@@ -146,6 +176,10 @@ pub(crate) fn hash(corefile: &Corefile) -> String {
     sha.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// What is served without a Corefile.
+const DEFAULT: &[u8] = b". {\n whoami\n log\n}\n";
+/// The hosts file of AKS LocalDNS, without which its Corefile with hosts is not meant.
+const HOSTS_FILE: &str = "/etc/localdns/hosts";
 /// What is read of standard input or a pipe, and one octet more: what is longer is refused as a file is.
 const MAX_STDIN: u64 = 16 << 20;
 /// How long a Corefile may take with all that it imports.

@@ -8,6 +8,7 @@
 //! - [`Ask`] sends one query and decodes the reply; [`Connection`] pipelines over TCP, a [`Crowd`] of them means harm; [`Stream`] keeps a steady load and counts what is lost.
 //! - [`Upstream`] answers over UDP, TCP or TLS as a closure says, and remembers what it was asked.
 //! - [`Manager`] stands for systemd: it is told READY, and keeps descriptors for the next process.
+//! - [`kube::Cluster`] is a real Kubernetes API without a cluster; [`kube::Api`] one that does as a closure says.
 //! - [`fresh_ip`] gives every test an address of its own; [`isolated()`] gives a test a network and an `/etc` of its own; what is below a [`Hang`] hangs.
 //!
 //! This room must not know how the program works inside: it imports none of its crates. It panics where a test should fail.
@@ -23,6 +24,7 @@ pub mod fixtures;
 mod flood;
 mod hang;
 mod isolated;
+pub mod kube;
 mod lock;
 mod manager;
 mod message;

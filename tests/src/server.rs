@@ -33,6 +33,7 @@ pub struct Options {
     reader: bool,
     /// Numbers of descriptors, from 3 on in the program.
     inherits: Vec<Arc<OwnedFd>>,
+    without_corefile: bool,
 }
 
 impl Options {
@@ -85,6 +86,11 @@ impl Options {
     /// used within [`crate::isolated()`] alone, where no other test starts programs.
     pub fn inherits(self, inherits: Vec<Arc<OwnedFd>>) -> Self {
         Self { inherits, ..self }
+    }
+
+    /// Its Corefile comes from elsewhere: there is no `-conf`.
+    pub fn without_corefile(self) -> Self {
+        Self { without_corefile: true, ..self }
     }
 
     /// Its working directory; the directory of the Corefile unless said.
@@ -414,7 +420,10 @@ fn command(directory: &Path, options: &Options) -> Command {
         command
     };
     command.args(options.subcommand);
-    command.arg("-conf").arg(directory.join("Corefile")).arg("-pidfile").arg(directory.join("pid"));
+    if !options.without_corefile {
+        command.arg("-conf").arg(directory.join("Corefile"));
+    }
+    command.arg("-pidfile").arg(directory.join("pid"));
     command.args(&options.args);
     command.current_dir(options.cwd.as_deref().unwrap_or(directory));
     for name in [

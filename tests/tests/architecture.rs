@@ -23,7 +23,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("node-resolver", &["admin", "clock", "hostsfile", "observe", "readfile", "refresh", "wire"]),
     ("refresher", &["clock", "corefile", "hostsfile", "node", "observe", "readfile", "refresh", "wire"]),
     ("observe", &["clock", "corefile", "histogram", "wire"]),
-    ("kubernetes", &["wire"]),
+    ("kubernetes", &["readfile", "wire"]),
     ("plugin", &["corefile", "forwarder", "hostsfile", "node", "observe", "sockets", "wire"]),
     (
         "plugins",
@@ -34,7 +34,9 @@ const ARROWS: &[(&str, &[&str])] = &[
             "corefile",
             "forwarder",
             "gotemplate",
+            "histogram",
             "hostsfile",
+            "kubernetes",
             "node",
             "observe",
             "plugin",
@@ -157,6 +159,8 @@ fn the_wall_clock_is_read_for_what_is_printed_and_what_files_say_alone() {
         "refresher/src/lib.rs",
         // How old the file is that it reads.
         "plugins/src/hosts/mod.rs",
+        // When a change of endpoints happened is told by another machine's clock, and serials are made of the time.
+        "plugins/src/kubernetes/cluster.rs",
     ];
     let metadata = metadata();
     let root = metadata.workspace_root.as_std_path();

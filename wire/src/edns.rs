@@ -113,6 +113,8 @@ pub struct Ede {
 impl Ede {
     /// 3: expired data after the upstream failed.
     pub const STALE_ANSWER: Self = Self { code: 3, text: "" };
+    /// 14: what decides about the answer is not known yet.
+    pub const NOT_READY: Self = Self { code: 14, text: "" };
     /// 15: a policy of ours forbids the answer.
     pub const BLOCKED: Self = Self { code: 15, text: "" };
     /// 17: a policy of ours leaves the answer empty.

@@ -20,6 +20,7 @@ mod numbers;
 mod query;
 mod records;
 mod reply;
+pub mod reverse;
 mod shape;
 mod subnet;
 mod zone_request;

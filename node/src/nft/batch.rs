@@ -8,10 +8,11 @@ use netlink_packet_netfilter::nftables::{
     SetElementMessage, SetFlags, SetMessage, TableAttribute, TableFlags, TableMessage,
 };
 use netlink_packet_netfilter::none::ControlMessage;
-use netlink_packet_netfilter::{
-    NetfilterHeader, NetfilterMessage, NetfilterMessageInner, NetfilterProtoFamily,
-};
+use netlink_packet_netfilter::{NetfilterHeader, NetfilterMessage, NetfilterProtoFamily};
 use nix::errno::Errno;
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::ReceiveTimeout;
+use nix::sys::time::TimeVal;
 use rtnetlink::packet_core::{
     NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
 };
@@ -155,6 +156,7 @@ fn elements(table: &str, set: &str, keys: &[Vec<u8>], ttl_ms: Option<u64>) -> Se
 /// A netlink socket to nftables. It is closed in programs that this process starts; tables that it owns go with it.
 pub(crate) struct Socket {
     socket: NetlinkSocket,
+    port: u32,
     sequence: u32,
 }
 
@@ -162,13 +164,19 @@ impl Socket {
     pub(crate) fn open() -> Result<Self, NftError> {
         let open = || {
             let mut socket = NetlinkSocket::new(NETLINK_NETFILTER)?;
-            socket.bind_auto()?;
+            let port = socket.bind_auto()?.port_number();
             // Acknowledgements without what they acknowledge.
             socket.set_cap_ack(true)?;
-            Ok(socket)
+            setsockopt(&socket, ReceiveTimeout, &PATIENCE)?;
+            Ok((socket, port))
         };
-        let socket = open().map_err(|error| refused("open netlink", error))?;
-        Ok(Self { socket, sequence: 0 })
+        let (socket, port) = open().map_err(|error| refused("open netlink", error))?;
+        Ok(Self { socket, port, sequence: 0 })
+    }
+
+    /// Its address, which no other socket of this network has.
+    pub(crate) fn port(&self) -> u32 {
+        self.port
     }
 
     /// Carries out a transaction.
@@ -218,12 +226,14 @@ impl Socket {
         }
     }
 
-    /// The names of all tables of both families.
-    pub(crate) fn tables(&mut self) -> Result<Vec<String>, NftError> {
-        let failed = |error| refused("list tables", error);
+    /// What the kernel lists.
+    pub(super) fn dump(
+        &mut self,
+        family: NetfilterProtoFamily,
+        wanted: NfTablesMessage,
+    ) -> io::Result<Vec<NetfilterMessage>> {
         self.sequence = self.sequence.wrapping_add(1);
-        let header = NetfilterHeader::new(NetfilterProtoFamily::Inet, 0, 0);
-        let wanted = NfTablesMessage::GetTable(TableMessage { attributes: Vec::new() });
+        let header = NetfilterHeader::new(family, 0, 0);
         let mut message = NetlinkMessage::from(NetfilterMessage::new(header, wanted));
         message.header.flags = NLM_F_REQUEST | NLM_F_DUMP;
         message.header.sequence_number = self.sequence;
@@ -231,15 +241,15 @@ impl Socket {
         let mut bytes = vec![0; message.buffer_len()];
         message.serialize(&mut bytes);
         self.drain();
-        self.socket.send(&bytes, 0).map_err(failed)?;
-        let mut tables = Vec::new();
+        self.socket.send(&bytes, 0)?;
+        let mut listed = Vec::new();
         loop {
-            let bytes = self.receive().map_err(failed)?;
+            let bytes = self.receive()?;
             for message in parts(&bytes) {
                 match message.payload {
-                    NetlinkPayload::Done(_) => return Ok(tables),
-                    NetlinkPayload::Error(told) if told.code.is_some() => return Err(failed(told.to_io())),
-                    NetlinkPayload::InnerMessage(message) => tables.extend(name_of_table(message)),
+                    NetlinkPayload::Done(_) => return Ok(listed),
+                    NetlinkPayload::Error(told) if told.code.is_some() => return Err(told.to_io()),
+                    NetlinkPayload::InnerMessage(message) => listed.push(message),
                     _ => {}
                 }
             }
@@ -247,7 +257,11 @@ impl Socket {
     }
 
     fn receive(&self) -> io::Result<Vec<u8>> {
-        self.socket.recv_from_full().map(|(bytes, _)| bytes)
+        let received = self.socket.recv_from_full().map(|(bytes, _)| bytes);
+        received.map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => io::Error::new(io::ErrorKind::TimedOut, Mute),
+            _ => error,
+        })
     }
 
     /// Forgets what is left of an answer.
@@ -268,17 +282,7 @@ fn parts(bytes: &[u8]) -> impl Iterator<Item = NetlinkMessage<NetfilterMessage>>
     })
 }
 
-fn name_of_table(message: NetfilterMessage) -> Option<String> {
-    let NetfilterMessageInner::NfTables(NfTablesMessage::NewTable(table)) = message.inner else {
-        return None;
-    };
-    table.attributes.into_iter().find_map(|attribute| match attribute {
-        TableAttribute::Name(name) => Some(name),
-        _ => None,
-    })
-}
-
-fn refused(action: &str, source: io::Error) -> NftError {
+pub(super) fn refused(action: &str, source: io::Error) -> NftError {
     let action = action.to_owned();
     match source.raw_os_error().map(Errno::from_raw) {
         Some(Errno::EPERM) => NftError::NotPermitted { action },
@@ -293,6 +297,26 @@ fn refused(action: &str, source: io::Error) -> NftError {
     }
 }
 
+/// Nothing came within [`PATIENCE`].
+#[derive(Debug, thiserror::Error)]
+#[error("the kernel said nothing within 2 s")]
+struct Mute;
+
+const PATIENCE: TimeVal = TimeVal::new(2, 0);
 const SUBSYSTEM: u16 = 10;
 const NLMSG_HEADER: usize = 16;
 const MSG_DONTWAIT: i32 = 0x40;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_that_acknowledges_nothing_is_an_error_with_its_cause() {
+        let socket = Socket::open().expect("a netlink socket takes no privilege");
+        setsockopt(&socket.socket, ReceiveTimeout, &TimeVal::new(0, 1000)).expect("it can be set");
+        let error = socket.receive().expect_err("nothing was asked");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert_eq!(error.to_string(), "the kernel said nothing within 2 s");
+    }
+}

@@ -28,6 +28,8 @@ pub struct Shared<'s> {
     pub upstreams: &'s forwarder::Registry,
     /// What is counted of all stanzas.
     pub forward: &'s Arc<forwarder::GroupMetrics>,
+    /// Whom 168.63.129.16 stands for, where it stands for the servers of the node's network.
+    pub node_upstreams: Option<&'s node::Upstreams>,
     /// Files and names of upstreams that are followed.
     pub followed: &'s Followed,
     /// The runtime that looks names up.
@@ -51,6 +53,8 @@ pub fn chain(spec: &ForwardSpecs, shared: Shared<'_>, ours: &[SocketAddr]) -> Re
 
 fn group(spec: &ForwardSpec, shared: Shared<'_>, ours: &[SocketAddr]) -> Result<Arc<Group>> {
     let resolver = Resolver { spec, shared, lists: &[] };
+    // Before the list is read: what changes meanwhile is seen by the next look.
+    let changes = resolver.of_node().map(node::Upstreams::changes);
     let upstreams = resolver.upstreams()?;
     let group = Group::new(spec.group.clone(), upstreams, shared.forward.clone()).map_err(|_| {
         let rule = "at most 15 upstreams can stand in one `forward`";
@@ -58,8 +62,8 @@ fn group(spec: &ForwardSpec, shared: Shared<'_>, ours: &[SocketAddr]) -> Result<
     })?;
     let group = Arc::new(group);
     let may_change = |target: &Target| matches!(target, Target::File(_) | Target::Host { .. });
-    if spec.targets.iter().any(|(target, _)| may_change(target)) {
-        shared.followed.follow(spec.clone(), ours.to_vec(), &group);
+    if changes.is_some() || spec.targets.iter().any(|(target, _)| may_change(target)) {
+        shared.followed.follow(spec.clone(), ours.to_vec(), &group, changes);
     }
     Ok(group)
 }
@@ -72,6 +76,12 @@ struct Resolver<'s> {
 }
 
 impl Resolver<'_> {
+    /// The servers of the node's network, where a target stands for them.
+    fn of_node(&self) -> Option<&node::Upstreams> {
+        let upstreams = self.shared.node_upstreams?;
+        self.spec.targets.iter().any(|(target, _)| target.port_of_node().is_some()).then_some(upstreams)
+    }
+
     /// Every target's upstreams, in written order, each once.
     fn upstreams(&self) -> Result<Vec<Arc<Upstream>>> {
         let mut upstreams: Vec<Arc<Upstream>> = Vec::new();
@@ -98,6 +108,12 @@ impl Resolver<'_> {
         target: &Target,
         at: &Location,
     ) -> Result<Vec<(SocketAddr, Option<Arc<TlsSettings>>)>> {
+        if let (Some(port), Some(upstreams)) = (target.port_of_node(), self.shared.node_upstreams)
+            && let list = upstreams.list()
+            && !list.is_empty()
+        {
+            return Ok(list.iter().map(|server| (with_port(*server, port), None)).collect());
+        }
         match target {
             Target::Address { address, tls, server_name } => {
                 let settings = tls.then(|| self.tls(server_name.as_deref(), at)).transpose()?;
@@ -171,6 +187,8 @@ struct Follow {
     group: std::sync::Weak<Group>,
     lists: Vec<List>,
     names: Kept,
+    /// How often the servers of the node's network had changed, where a target stands for them.
+    of_node: Option<u64>,
 }
 
 /// A file of upstreams as it was seen last.
@@ -192,17 +210,17 @@ impl Followed {
         self.names.look_up(stanzas, ours, handle);
     }
 
-    fn follow(&self, spec: ForwardSpec, ours: Vec<SocketAddr>, group: &Arc<Group>) {
+    fn follow(&self, spec: ForwardSpec, ours: Vec<SocketAddr>, group: &Arc<Group>, of_node: Option<u64>) {
         let list = |path: &Path| {
             let text = read_list(path).unwrap_or_default();
             List { path: path.to_owned(), text, look: Look::default() }
         };
         let lists: Vec<_> = spec.files().map(list).collect();
         let names = Kept::new(&spec, &self.names);
-        if lists.is_empty() && names.is_empty() {
+        if lists.is_empty() && names.is_empty() && of_node.is_none() {
             return;
         }
-        let follow = Follow { spec, ours, group: Arc::downgrade(group), lists, names };
+        let follow = Follow { spec, ours, group: Arc::downgrade(group), lists, names, of_node };
         self.files().follows.push(follow);
     }
 
@@ -232,7 +250,8 @@ impl Followed {
             if let News::Failed(error) = &news {
                 logger.error(Some("forward"), &format!("upstreams stay as they were: {error}"));
             }
-            if follow.changed(begin, now, patience) || news == News::Changed {
+            let of_node = follow.node_changed(shared);
+            if follow.changed(begin, now, patience) || of_node || news == News::Changed {
                 follow.names.publish(&self.names);
                 follow.apply(&group, shared, leads_back, logger);
             }
@@ -249,6 +268,12 @@ impl Followed {
 }
 
 impl Follow {
+    fn node_changed(&mut self, shared: Shared<'_>) -> bool {
+        let (Some(seen), Some(upstreams)) = (&mut self.of_node, shared.node_upstreams) else { return false };
+        let changes = upstreams.changes();
+        std::mem::replace(seen, changes) != changes
+    }
+
     fn changed(&mut self, begin: bool, now: Instant, patience: Duration) -> bool {
         let mut changed = false;
         for List { path, text, look } in &mut self.lists {
@@ -281,6 +306,24 @@ impl Follow {
             Err(error) => logger.error(Some("forward"), &format!("upstreams stay as they were: {error}")),
         }
     }
+}
+
+impl Target {
+    /// The port at which it stands for the servers of the node's network, where those are known.
+    pub fn port_of_node(&self) -> Option<u16> {
+        match self {
+            Self::Address { address, tls: false, .. } if address.ip() == node::WIRE_SERVER => {
+                Some(address.port())
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The same server, its link too, at another port.
+fn with_port(mut server: SocketAddr, port: u16) -> SocketAddr {
+    server.set_port(port);
+    server
 }
 
 impl ForwardSpec {

@@ -18,8 +18,19 @@ pub struct Found {
     added: Box<[u8]>,
     /// What upstreams, or memory, said of it.
     pub told: Result<Packed, Failure>,
-    /// Whether its CNAMEs are to be followed.
-    pub(super) follow: bool,
+    /// What becomes of its CNAMEs.
+    pub(super) follow: Follow,
+}
+
+/// What becomes of the CNAMEs of an answer section.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Follow {
+    /// They stand as they are.
+    No,
+    /// What is answered for their targets comes behind them, if anything is.
+    Yes,
+    /// The same, and where a target has no answer there is none at all.
+    OrFail,
 }
 
 impl Found {
@@ -28,7 +39,7 @@ impl Found {
         zone: &ServedZone,
         query: &Query<'_>,
         told: Result<Packed, Failure>,
-        follow: bool,
+        follow: Follow,
     ) -> Arc<Self> {
         Arc::new(Self {
             block: zone.block.id,
@@ -43,13 +54,18 @@ impl Found {
     }
 
     /// Keeps what `reply` says, which was started for `query`.
-    pub fn of_reply(zone: &ServedZone, query: &Query<'_>, reply: &Reply<'_>, follow: bool) -> Arc<Self> {
+    pub fn of_reply(zone: &ServedZone, query: &Query<'_>, reply: &Reply<'_>, follow: Follow) -> Arc<Self> {
         Self::new(zone, query, Ok(Packed::new(query, reply)), follow)
     }
 
     /// The same lookup, of which nobody had room to keep what it came to.
     pub(super) fn lost(&self) -> Arc<Self> {
-        Arc::new(Self { told: Err(Failure::Overload), added: self.added.clone(), follow: false, ..*self })
+        Arc::new(Self {
+            told: Err(Failure::Overload),
+            added: self.added.clone(),
+            follow: Follow::No,
+            ..*self
+        })
     }
 
     pub(super) fn octets(&self) -> usize {

@@ -2,7 +2,9 @@
 
 use wire::{Class, Flags, Opcode, Query, RType, Rcode, Refusal, Reply, ZoneRequest};
 
-use super::{Found, Outcome, Room, Served, ServedEndpoint, Streaming, evaluate, finish, no_zone, refuse};
+use super::{
+    Follow, Found, Outcome, Room, Served, ServedEndpoint, Streaming, evaluate, finish, no_zone, refuse,
+};
 use crate::ServedZone;
 use plugin::failure::Failure;
 use plugin::messages::{OfZone, StreamMessage};
@@ -36,7 +38,7 @@ pub(super) fn serve<'h>(
     let at_steps = at_steps(zone, query, moment);
     if at_steps == AtSteps::Ends {
         // What is below the steps is not asked, whatever becomes of them the second time.
-        let found = vec![Found::new(zone, query, Err(Failure::NotTaken), false)];
+        let found = vec![Found::new(zone, query, Err(Failure::NotTaken), Follow::No)];
         return evaluate(endpoint, zone, query, moment, tables, room, found, out, outcome);
     }
     // RFC 5936, section 4.2: "AXFR sessions over UDP transport are not defined."

@@ -1,9 +1,11 @@
 //! `localdns node`: its commands and flags.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
+use ::node::HostResolver;
 use clap::builder::PossibleValuesParser;
-use clap::{Arg, ArgMatches, Command};
+use clap::{Arg, ArgMatches, Command, value_parser};
 
 use super::{NodeCommand, Wish, flag, flags, served, shared};
 use crate::node_run::{AtStop, RuleSet, Settings};
@@ -19,7 +21,12 @@ pub(super) fn command() -> Command {
         .subcommand(settings(shared(Command::new("up"))).about(
             "Put the Corefile's addresses and the rules there that send its clients to an upstream while nobody serves",
         ))
-        .subcommand(Command::new("down").about("Take addresses and rules away"))
+        .subcommand(Command::new("down").about(
+            "Take everything away: addresses, rules, this machine's own lookups, and what AKS's script left",
+        ))
+        .subcommand(Command::new("stopped").about(
+            "For ExecStopPost: give this machine its own lookups back where the unit is stopped, not before a start",
+        ))
         .subcommand(
             settings(shared(Command::new("status")))
                 .about("Say what there is of addresses, rules and leases: exit code 0 where all is well, else 1")
@@ -30,12 +37,28 @@ pub(super) fn command() -> Command {
 fn settings(command: Command) -> Command {
     command
         .arg(
+            file("upstreams", "resolv.conf of the node's network, followed: whom the Corefile's 168.63.129.16 stands for")
+                .default_value(Settings::UPSTREAMS),
+        )
+        .arg(
+            file("environment", "AKS's environment file, which holds the Corefile, in place of -conf")
+                .conflicts_with("conf"),
+        )
+        .arg(
             Arg::new("rules")
                 .long("rules")
                 .value_name("SET")
                 .default_value("nft")
                 .value_parser(PossibleValuesParser::new(["nft", "none"]))
                 .help("Who changes the firewall: nft, in tables of our own, or none"),
+        )
+        .arg(
+            Arg::new("host-resolver")
+                .long("host-resolver")
+                .value_name("WHO")
+                .default_value("networkd")
+                .value_parser(PossibleValuesParser::new(["networkd", "resolved", "resolv.conf", "none"]))
+                .help("Who is told that this machine's own lookups come here: networkd, resolved, resolv.conf, or none"),
         )
         .arg(
             Arg::new("lease")
@@ -62,10 +85,13 @@ fn settings(command: Command) -> Command {
             Arg::new("at-stop")
                 .long("at-stop")
                 .value_name("WHAT")
-                .default_value("way-out")
                 .value_parser(PossibleValuesParser::new(["way-out", "clean"]))
-                .help("What a stop leaves: way-out, addresses and rules, so that clients get to an upstream; or nothing: clean"),
+                .help("What a stop leaves: way-out, addresses and rules, so that clients get to an upstream; or nothing: clean [default: way-out with -rules nft, else clean]"),
         )
+}
+
+fn file(name: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).long(name).value_name("FILE").value_parser(value_parser!(PathBuf)).help(help)
 }
 
 pub(super) fn read(matches: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -> Result<Wish, String> {
@@ -74,15 +100,30 @@ pub(super) fn read(matches: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -
         Some(("up", sub)) => (NodeCommand::Up, sub),
         Some(("status", sub)) => (NodeCommand::Status(sub.get_one("json").copied().unwrap_or(false)), sub),
         Some(("down", _)) => return Ok(Wish::NodeDown),
-        _ => return Err("`node` wants a command: run, up, down or status".to_owned()),
+        Some(("stopped", _)) => return Ok(Wish::NodeStopped),
+        _ => return Err("`node` wants a command: run, up, down, status or stopped".to_owned()),
     };
     let text = |name: &str| sub.get_one::<String>(name).map(String::as_str);
+    let rules = if text("rules") == Some("none") { RuleSet::None } else { RuleSet::Nft };
     let settings = Settings {
-        rules: if text("rules") == Some("none") { RuleSet::None } else { RuleSet::Nft },
+        rules,
         lease: sub.get_one::<Option<Duration>>("lease").copied().flatten(),
         mark: sub.get_one("probe-mark").copied().unwrap_or_default(),
         masquerade: sub.get_one("masquerade").copied().unwrap_or(true),
-        at_stop: if text("at-stop") == Some("clean") { AtStop::Clean } else { AtStop::WayOut },
+        at_stop: match text("at-stop") {
+            Some("clean") => AtStop::Clean,
+            // Addresses without rules have no way out: who still asks them had better hear of an error.
+            None if rules == RuleSet::None => AtStop::Clean,
+            _ => AtStop::WayOut,
+        },
+        upstreams: sub.get_one("upstreams").cloned().unwrap_or_else(|| Settings::UPSTREAMS.into()),
+        host_resolver: match text("host-resolver") {
+            Some("none") => HostResolver::None,
+            Some("resolved") => HostResolver::Resolved,
+            Some("resolv.conf") => HostResolver::ResolvConf,
+            _ => HostResolver::Networkd,
+        },
+        environment: sub.get_one("environment").cloned(),
     };
     Ok(Wish::Node(command, flags(sub, env)?, settings))
 }

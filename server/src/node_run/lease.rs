@@ -2,20 +2,23 @@
 //! nobody.
 
 mod hold;
+mod orders;
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc as std_mpsc;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use node::{Leases, Listener, Rules};
-use observe::{Families, names};
+use node::{Leases, Listener, Order, Orders, Rules};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
 
+use super::discovery::{self, Discovery, Found, ListOrigin};
+use super::host::{Host, State};
+use super::leased::Leased;
+use super::written::{self, ReadCorefile};
 use super::{AtStop, RuleSet, Settings, listeners};
 use crate::watchdog::{self, Manner};
 use configuration::House;
@@ -25,56 +28,34 @@ use plugin::endpoint::Endpoint;
 
 /// What keeps the leases; it ends with its value.
 pub struct Keeper {
-    stop: mpsc::UnboundedSender<Told>,
+    tell: mpsc::UnboundedSender<Told>,
     thread: JoinHandle<()>,
     state: Arc<Leased>,
+    at_stop: AtStop,
+}
+
+/// What an end leaves to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// The next process is on its way: rules and the machine's own lookups stay, and nobody is waited for.
+    Restart,
+    /// Who still asks is to be answered.
+    WayOut,
+    /// And then the link goes, too.
+    Clean,
 }
 
 /// What the thread is told.
 enum Told {
-    Stop,
+    Stop(Ended),
+    /// By a command beside us.
+    Order(Order),
     /// Another process is about to answer; the sender hears that queries are kept until it does.
     Hold(std_mpsc::Sender<()>),
     /// It does not: this one goes on.
     Resume,
     /// It does.
     Leave,
-}
-
-/// What is known of the leases.
-#[derive(Debug, Default)]
-pub struct Leased {
-    addresses: Mutex<BTreeMap<IpAddr, Lease>>,
-    /// Times that the rules were gone, and put back.
-    put_back: AtomicU64,
-}
-
-/// One address.
-#[derive(Debug, Clone, Default)]
-struct Lease {
-    /// Whether queries come to us.
-    held: bool,
-    /// How often it ended while we lived.
-    lost: u64,
-    /// When it ends, if nobody renews it.
-    ends: Option<Instant>,
-}
-
-impl Leased {
-    fn addresses(&self) -> MutexGuard<'_, BTreeMap<IpAddr, Lease>> {
-        self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What /metrics tells of them.
-    pub(crate) fn collect(&self, into: &mut Families) {
-        for (ip, lease) in self.addresses().iter() {
-            let ip = ip.to_string();
-            let labels = [("address", ip.as_str())];
-            into.gauge(names::LEASE_HELD, &labels, f64::from(u8::from(lease.held)));
-            into.counter(names::LEASES_LOST, &labels, lease.lost as f64);
-        }
-        into.counter(names::RULES_PUT_BACK, &[], self.put_back.load(Relaxed) as f64);
-    }
 }
 
 impl Keeper {
@@ -85,25 +66,37 @@ impl Keeper {
     pub fn start(
         running: &Arc<Running>,
         settings: Settings,
+        (read, discovery): (Arc<ReadCorefile>, Discovery),
         ready: watch::Sender<bool>,
     ) -> std::io::Result<Self> {
-        let (stop, stopped) = mpsc::unbounded_channel();
+        let (tell, told) = mpsc::unbounded_channel();
         let state = Arc::new(Leased::default());
+        let at_stop = settings.at_stop;
+        let host = Host::new(settings.host_resolver, settings.upstreams.clone());
         let worker = Worker {
+            host,
             running: Arc::downgrade(running),
             settings,
             ready,
-            stopped,
+            told,
             state: state.clone(),
             rules: None,
             leases: None,
             put: None,
-            told: Vec::new(),
+            noted: Vec::new(),
+            read,
+            discovery,
+            written: None,
+            failed_to_write: Arc::default(),
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let thread = std::thread::Builder::new().name("lease".to_owned());
         let thread = thread.spawn(move || runtime.block_on(worker.run()))?;
-        Ok(Self { stop, thread, state })
+        if let Err(error) = hear_orders(tell.clone()) {
+            let note = "node: `localdns node down` cannot tell this server to let go; stop it before";
+            running.logger.warning(None, &format!("{note}: {error}"));
+        }
+        Ok(Self { tell, thread, state, at_stop })
     }
 
     /// What is known of the leases.
@@ -111,62 +104,113 @@ impl Keeper {
         &self.state
     }
 
-    /// Gives the leases back, and takes the rules away where a stop is to leave nothing. From now on no query comes to us
-    /// that is not on its way already.
-    pub fn stop(self) {
-        let _ = self.stop.send(Told::Stop);
+    /// What an end is, as systemd and the command line say.
+    pub fn ended(&self) -> Ended {
+        match (node::Job::now(), self.at_stop) {
+            (node::Job::Restart, _) => Ended::Restart,
+            (_, AtStop::WayOut) => Ended::WayOut,
+            (_, AtStop::Clean) => Ended::Clean,
+        }
+    }
+
+    /// Gives the leases back and, unless the next process is on its way, the machine's own lookups; takes the rules away where
+    /// a stop is to leave nothing. From now on no query comes to us that is not on its way already.
+    pub fn stop(self, ended: Ended) {
+        let _ = self.tell.send(Told::Stop(ended));
         let _ = self.thread.join();
     }
 
     /// Keeps queries in the sockets' queues while nobody reads those.
     pub fn hold(&self) {
         let (sender, is_held) = std_mpsc::channel();
-        let _ = self.stop.send(Told::Hold(sender));
+        let _ = self.tell.send(Told::Hold(sender));
         // A round is under way, at the most; without an answer the leases still last for a while.
         let _ = is_held.recv_timeout(ROUND);
     }
 
     /// Goes on as before.
     pub fn resume(&self) {
-        let _ = self.stop.send(Told::Resume);
+        let _ = self.tell.send(Told::Resume);
     }
 
     /// Gives the leases back, and leaves the rules to another process.
     pub fn leave(self) {
-        let _ = self.stop.send(Told::Leave);
+        let _ = self.tell.send(Told::Leave);
         let _ = self.thread.join();
     }
 }
 
+/// A killed script's: they keep queries from the way out.
+fn remove_scripts_rules(running: &Running) {
+    let logger = running.logger.clone();
+    tokio::task::spawn_blocking(move || match node::remove_scripts_rules() {
+        Ok(0) => {}
+        Ok(rules) => logger.info(None, &format!("node: {rules} rules of AKS's script are gone")),
+        Err(error) => {
+            let note = "node: rules of AKS's script may be left, with which nobody gets the way out (iptables -t raw -S)";
+            logger.warning(None, &format!("{note}: {error}"));
+        }
+    });
+}
+
+/// Hears commands on a thread that ends with the process, or with the last of who would obey.
+fn hear_orders(tell: mpsc::UnboundedSender<Told>) -> std::io::Result<()> {
+    let orders = Orders::listen()?;
+    let thread = std::thread::Builder::new().name("orders".to_owned());
+    let hear = move || {
+        while let Ok(order) = orders.next() {
+            if tell.send(Told::Order(order)).is_err() {
+                break;
+            }
+        }
+    };
+    thread.spawn(hear).map(drop)
+}
+
 struct Worker {
+    host: Host,
     running: Weak<Running>,
     settings: Settings,
     ready: watch::Sender<bool>,
-    stopped: mpsc::UnboundedReceiver<Told>,
+    told: mpsc::UnboundedReceiver<Told>,
     state: Arc<Leased>,
     rules: Option<Rules>,
     leases: Option<Leases>,
     /// The rules as they were put there.
     put: Option<Vec<Listener>>,
     /// What was said last, so that it is not said again.
-    told: Vec<String>,
+    noted: Vec<String>,
+    read: Arc<ReadCorefile>,
+    discovery: Discovery,
+    /// For which configuration and list the files for others were written.
+    written: Option<(usize, u64)>,
+    /// Which of them could not be.
+    failed_to_write: Arc<Mutex<Vec<String>>>,
 }
 
 impl Worker {
     async fn run(mut self) {
+        if self.settings.rules == RuleSet::Nft
+            && let Some(running) = self.running.upgrade()
+        {
+            remove_scripts_rules(&running);
+        }
         loop {
             let Some(running) = self.running.upgrade() else { return };
-            self.round(&running).await;
+            if !self.state.is_let_go() {
+                self.round(&running).await;
+            }
             drop(running);
-            match timeout(self.pause(), self.stopped.recv()).await {
-                Err(_) | Ok(Some(Told::Resume)) => {}
+            match timeout(self.pause(), self.told.recv()).await {
+                Ok(Some(Told::Order(order))) => self.obey(order).await,
+                Ok(Some(Told::Stop(ended))) => return self.stop(ended).await,
                 Ok(Some(Told::Hold(held))) => {
                     if !self.hold(held).await {
                         return;
                     }
                 }
-                Ok(Some(Told::Leave)) => return,
-                Ok(Some(Told::Stop) | None) => return self.stop(),
+                Ok(Some(Told::Leave) | None) => return,
+                Ok(Some(Told::Resume)) | Err(_) => {}
             }
         }
     }
@@ -178,7 +222,9 @@ impl Worker {
 
     async fn round(&mut self, running: &Arc<Running>) {
         let house = running.house.load_full();
+        self.follow(running, &house);
         let (listeners, mut notes) = listeners(&house, self.settings.masquerade);
+        notes.extend(self.failed_to_write.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned());
         // First of all, for without it our probes may be sent away.
         if let Err(error) = self.open_leases() {
             notes.push(format!("there are no leases, and a death of this server goes unseen: {error}"));
@@ -203,8 +249,12 @@ impl Worker {
                 "the rules cannot be put in place, and clients are dark when this server dies: {error}"
             ));
         }
-        // What the kernel does not give is told, and no reason not to serve.
-        if silent.is_empty() {
+        let ended = silent.is_empty() && self.put.is_some() && self.host.goes_on(&listeners).await;
+        if let State::Failed(why) = self.host.state() {
+            notes.push(format!("this machine's own lookups do not come here: {why}"));
+        }
+        // What the kernel or networkd does not give is told, and no reason not to serve.
+        if silent.is_empty() && (ended || self.put.is_none()) {
             self.ready.send_replace(true);
         }
         if self.put.is_none() {
@@ -212,11 +262,53 @@ impl Worker {
         }
         self.note(running, &listeners, &silent);
         for note in &notes {
-            if !self.told.contains(note) {
+            if !self.noted.contains(note) {
                 running.logger.warning(None, &format!("node: {note}"));
             }
         }
-        self.told = notes;
+        self.noted = notes;
+    }
+
+    /// Sees to it that upstreams are those of the node's network as it is now, and that others can read who they are.
+    fn follow(&mut self, running: &Running, house: &Arc<House>) {
+        let own =
+            |ip| house.listeners.keys().any(|own| own.address.ip() == ip) || discovery::is_on_our_link(ip);
+        let first = self.written.is_none();
+        let logger = &running.logger;
+        match self.discovery.look(clock::now(), &own) {
+            Found::Changed => {
+                logger.info(None, &format!("node: {}", discovery::told(self.discovery.upstreams())));
+            }
+            Found::Wrong(wrong) if self.discovery.origin() != ListOrigin::Nowhere => {
+                logger.warning(
+                    None,
+                    &format!("node: {wrong}: {} as before", discovery::told(self.discovery.upstreams())),
+                );
+            }
+            Found::Wrong(_) => {}
+            Found::Nothing if first && self.discovery.origin() == ListOrigin::Kept => {
+                let wrong = self.discovery.wrong().unwrap_or_default();
+                logger.warning(
+                    None,
+                    &format!(
+                        "node: {wrong}: {}, as {} has them",
+                        discovery::told(self.discovery.upstreams()),
+                        discovery::KEPT
+                    ),
+                );
+            }
+            Found::Nothing => {}
+        }
+        let of = (Arc::as_ptr(house) as usize, self.discovery.upstreams().changes());
+        if self.written != Some(of) {
+            self.written = Some(of);
+            let (read, list) = (self.read.clone(), self.discovery.upstreams().list());
+            let failed = self.failed_to_write.clone();
+            tokio::task::spawn_blocking(move || {
+                let told = written::write(&*read, &list);
+                *failed.lock().unwrap_or_else(PoisonError::into_inner) = told;
+            });
+        }
     }
 
     /// Who did not answer, and why.
@@ -327,16 +419,29 @@ impl Worker {
                 _ => {}
             }
             state.held = held;
+            state.silent = silent.iter().find(|(address, _)| *address == ip).map(|(_, why)| why.clone());
+            state.probed = Some(now);
         }
     }
 
-    fn stop(&mut self) {
+    async fn stop(&mut self, ended: Ended) {
+        // First: without a lease the rules would send away who is still answered here.
+        if let (Ended::Clean, Some(rules)) = (ended, &mut self.rules) {
+            let _ = rules.remove();
+        }
         if let Some(leases) = self.leases.take() {
             // They end by themselves where the kernel does not take them back.
             let _ = leases.give_up();
         }
-        if let (AtStop::Clean, Some(rules)) = (self.settings.at_stop, &mut self.rules) {
-            let _ = rules.remove();
+        if ended == Ended::Restart {
+            return;
+        }
+        let failed = self.host.take_back().await;
+        if let Some(running) = self.running.upgrade() {
+            for error in failed {
+                let mend = "`localdns node down` tries again";
+                running.logger.warning(None, &format!("node: this machine still asks us: {error}; {mend}"));
+            }
         }
     }
 }

@@ -7,17 +7,28 @@
 //! ```
 //! The rules are crate `node`'s; here is who writes them when, and with which addresses.
 
+mod discovery;
+mod down;
+mod host;
 mod lease;
+mod leased;
 mod report;
+mod up;
+mod written;
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use node::{Listener, Ours, Rules, WayOut};
+use node::{HostResolver, Listener, WayOut};
 use wire::Name;
 
-pub use lease::{Keeper, Leased};
+pub use discovery::{Discovery, upstreams_now};
+pub use down::{down, stopped};
+pub use lease::{Ended, Keeper};
+pub use leased::Leased;
 pub use report::Report;
+pub use up::up;
 
 use configuration::House;
 use plugin::endpoint::Transport;
@@ -35,6 +46,12 @@ pub struct Settings {
     pub masquerade: bool,
     /// `-at-stop`.
     pub at_stop: AtStop,
+    /// `-upstreams`: the resolv.conf of the servers that 168.63.129.16 stands for.
+    pub upstreams: PathBuf,
+    /// `-host-resolver`: who is told that the machine itself asks us.
+    pub host_resolver: HostResolver,
+    /// `-environment`: AKS's file, which holds the Corefile.
+    pub environment: Option<PathBuf>,
 }
 
 /// Who changes the firewall.
@@ -111,62 +128,11 @@ fn is_link_local(ip: IpAddr) -> bool {
     }
 }
 
-/// Puts the rules there that stay, for the addresses of a house that need not serve.
-///
-/// # Errors
-/// What the kernel refuses.
-pub fn up(house: &House, settings: &Settings) -> Result<String, String> {
-    let (listeners, notes) = listeners(house, settings.masquerade);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| error.to_string())?;
-    let mut told = String::new();
-    for Listener { address, .. } in &listeners {
-        let added = runtime
-            .block_on(node::ensure_address(*address, Ours::Named))
-            .map_err(|error| error.to_string())?;
-        told += &format!("{address} is on {}\n", added.link());
-    }
-    if settings.rules == RuleSet::Nft {
-        let mut rules = Rules::open().map_err(|error| error.to_string())?;
-        rules.put(&listeners).map_err(|error| error.to_string())?;
-        for Listener { address, way_out } in &listeners {
-            told += &match way_out {
-                Some(way_out) => format!("{address} goes to {} while nobody answers here\n", way_out.target),
-                None => format!("{address} goes where others send it while nobody answers here\n"),
-            };
-        }
-    }
-    for note in notes {
-        told += &format!("{note}\n");
-    }
-    Ok(told)
-}
-
-/// Takes away what `up` and `run` put there.
-///
-/// # Errors
-/// What the kernel refuses, or which server still keeps it.
-pub fn down() -> Result<String, String> {
-    let mut rules = Rules::open().map_err(|error| error.to_string())?;
-    let holders = rules.holders().map_err(|error| error.to_string())?;
-    if let Some(pid) = holders.first() {
-        return Err(format!(
-            "the server of process {pid} serves, and would put the rules back: stop it first, as with systemctl stop"
-        ));
-    }
-    let there = rules.are_there().map_err(|error| error.to_string())?;
-    rules.remove().map_err(|error| error.to_string())?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| error.to_string())?;
-    let link = runtime.block_on(node::remove_link()).map_err(|error| error.to_string())?;
-    let rules = if there { "the rules are gone" } else { "there were no rules" };
-    let link = if link { "with its addresses is gone" } else { "was not there" };
-    Ok(format!("{rules}; the link {} {link}\n", node::LINK))
-}
-
 const DNS_PORT: u16 = 53;
 
 impl Settings {
+    /// What `-upstreams` is unless said.
+    pub const UPSTREAMS: &str = "/run/systemd/resolve/resolv.conf";
     /// What `-lease` is unless said.
     pub const LEASE: Duration = Duration::from_millis(600);
 }

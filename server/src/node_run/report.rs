@@ -1,9 +1,10 @@
 //! What there is of the rules, leases and addresses, in words and as JSON.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use node::Rules;
+use node::{HostResolver, NftError, Obstacle, Rules, Running};
 use serde_json::{Value, json};
 
 use super::{DNS_PORT, Settings, listeners};
@@ -15,6 +16,11 @@ pub struct Report {
     rules: Result<bool, String>,
     holders: Vec<u32>,
     addresses: Vec<Address>,
+    /// What each server of this network says of itself, or why it says nothing.
+    servers: Vec<Result<Value, String>>,
+    /// Files by which this machine's own lookups are turned.
+    host_resolver: Vec<PathBuf>,
+    obstacles: Result<Vec<Obstacle>, NftError>,
     notes: Vec<String>,
 }
 
@@ -31,6 +37,7 @@ impl Report {
     /// Looks at the machine.
     pub fn of(house: &House, settings: &Settings) -> Self {
         let (listeners, notes) = listeners(house, settings.masquerade);
+        let obstacles = Obstacle::all(&listeners);
         let (rules, holders) = match Rules::open() {
             Ok(mut rules) => {
                 let holders = rules.holders().unwrap_or_default();
@@ -47,13 +54,16 @@ impl Report {
                 answers: answers(listener.address),
             })
             .collect();
-        Self { rules, holders, addresses, notes }
+        let servers = Running::all().iter().map(ask).collect();
+        let host_resolver = HostResolver::stands();
+        Self { rules, holders, addresses, servers, host_resolver, obstacles, notes }
     }
 
     /// Whether all is as it should be while a server runs.
     pub fn is_well(&self) -> bool {
         self.rules == Ok(true)
             && !self.holders.is_empty()
+            && self.servers.iter().all(Result::is_ok)
             && self.addresses.iter().all(|address| address.link.is_some() && address.answers)
     }
 
@@ -76,6 +86,14 @@ impl Report {
             "rules_error": self.rules.as_ref().err(),
             "lease_holders": self.holders,
             "addresses": addresses,
+            "servers": self.servers.iter().map(|said| match said {
+                Ok(said) => said.clone(),
+                Err(error) => json!({ "error": error }),
+            }).collect::<Vec<_>>(),
+            "host_resolver": self.host_resolver,
+            "obstacles": self.obstacles.iter().flatten().map(|one| {
+                json!({ "chain": one.chain, "way": one.way, "mend": one.mend })
+            }).collect::<Vec<_>>(),
             "notes": self.notes,
             "well": self.is_well(),
         })
@@ -110,15 +128,82 @@ impl Report {
             let answers = if address.answers { "answers" } else { "does not answer" };
             text += &format!("address   {}  {link}, {way_out}, {answers}\n", address.ip);
         }
+        text += &self.servers_text();
+        for path in &self.host_resolver {
+            text += &format!("lookups   of this machine come here, by {}\n", path.display());
+        }
+        match &self.obstacles {
+            Ok(obstacles) => {
+                for Obstacle { chain, way, mend } in obstacles {
+                    text += &format!(
+                        "firewall  {chain} drops what its rules do not accept, on the way {way}; if ours is none of them: {mend}\n"
+                    );
+                }
+            }
+            Err(error) => text += &format!("firewall  {error}\n"),
+        }
         for note in &self.notes {
             text += &format!("note      {note}\n");
         }
         text
     }
+
+    fn servers_text(&self) -> String {
+        let mut text = String::new();
+        for said in &self.servers {
+            match said {
+                Ok(said) => text += &server_text(said),
+                Err(error) => text += &format!("server    {error}\n"),
+            }
+        }
+        text
+    }
+}
+
+/// What a server says of itself; its objects are ours, and of its version.
+fn ask(server: &Running) -> Result<Value, String> {
+    let unheard = |error: &dyn std::fmt::Display| {
+        format!("process {} does not say how it is: {error}; if it hangs, restart it", server.pid)
+    };
+    let said = server.tell("status", PATIENCE).map_err(|error| unheard(&error))?;
+    serde_json::from_str(&said).map_err(|error| unheard(&error))
+}
+
+fn server_text(said: &Value) -> String {
+    let word = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let pid = word(&said["pid"]);
+    if said["let_go"] == true {
+        return format!("server    process {pid} keeps nothing, since `node down`; restart it\n");
+    }
+    let mut text = match said["lease_ms"].as_u64() {
+        Some(ms) => format!("server    process {pid}, leases of {ms} ms\n"),
+        None => format!("server    process {pid}, leases as long as it lives\n"),
+    };
+    for address in said["addresses"].as_array().into_iter().flatten() {
+        let (ip, lost) = (word(&address["address"]), word(&address["lost"]));
+        let held = if address["held"] == true { "held" } else { "not held" };
+        let probe = match (address["probe_error"].as_str(), address["probed_ms_ago"].as_u64()) {
+            (Some(error), _) => format!("the last probe failed: {error}"),
+            (None, Some(ms)) => format!("answered a probe {ms} ms ago"),
+            (None, None) => "not probed yet".to_owned(),
+        };
+        text += &format!("lease     {ip}  {held}, lost {lost} times, {probe}\n");
+    }
+    let upstreams: Vec<_> = said["upstreams"].as_array().into_iter().flatten().map(word).collect();
+    if let Some(from) = said["upstreams_from"].as_str() {
+        text += &format!("upstreams {} from {from}\n", upstreams.join(" "));
+    }
+    if let Some(error) = said["upstreams_error"].as_str() {
+        text += &format!("upstreams {error}\n");
+    }
+    if let Some(error) = said["host_resolver_error"].as_str() {
+        text += &format!("lookups   of this machine do not come here: {error}\n");
+    }
+    text
 }
 
 /// Asks for the root's name servers, as `dig . NS @ADDRESS`: whoever says anything answers.
-fn answers(ip: IpAddr) -> bool {
+pub(super) fn answers(ip: IpAddr) -> bool {
     let asked = || -> std::io::Result<()> {
         let any: IpAddr = if ip.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
         let socket = UdpSocket::bind((any, 0))?;

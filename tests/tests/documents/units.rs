@@ -16,12 +16,27 @@ fn the_unit_is_what_the_readme_says() {
 #[test]
 fn the_nodes_unit_is_the_servers_but_for_its_command() {
     let command = "/usr/local/bin/localdns node run -conf /etc/localdns/Corefile -pidfile /run/localdns.pid";
+    let written = "/run -/etc/localdns -/opt/azure/containers/localdns";
     let changed = |row: &(&'static str, &'static str, &'static str)| match row.1 {
         "ExecStart" => ("Service", "ExecStart", command),
+        "ReadWritePaths" => ("Service", "ReadWritePaths", written),
         _ => *row,
     };
     let rows: Vec<_> = UNIT.iter().map(changed).collect();
     is_as_it_should_be("localdns-node", &rows);
+}
+
+#[test]
+fn the_unit_without_a_server_puts_the_way_out_there_and_may_do_nothing_else() {
+    let rows = [
+        ("Service", "ExecStart", "/usr/local/bin/localdns node up -conf /etc/localdns/Corefile"),
+        ("Service", "Type", "oneshot"),
+        ("Service", "RemainAfterExit", "yes"),
+        ("Service", "CapabilityBoundingSet", "CAP_NET_ADMIN"),
+        ("Service", "ProtectSystem", "strict"),
+        ("Install", "WantedBy", "multi-user.target"),
+    ];
+    is_as_it_should_be("localdns-node-up", &rows);
 }
 
 fn is_as_it_should_be(name: &str, rows: &[(&str, &str, &str)]) {

@@ -69,6 +69,73 @@ fn the_unit_serves_reloads_comes_back_after_a_kill_and_a_stop_and_ends() {
 }
 
 #[test]
+fn a_restart_of_the_nodes_unit_is_no_stop_and_its_stop_leaves_the_way_out() {
+    isolated(|| {
+        let test = "a_restart_of_the_nodes_unit_is_no_stop_and_its_stop_leaves_the_way_out";
+        if !tool(test, "nft") {
+            return;
+        }
+        let Some(systemd) = Systemd::boot(test) else { return };
+        let hosts = "hosts {\n192.0.2.1 a.example\n}";
+        let corefile = format!(".:53 {{\nbind 169.254.10.10\n{hosts}\nforward . 192.0.2.53\n}}");
+        fs::write("/etc/localdns/Corefile", corefile).unwrap();
+        let at: SocketAddr = "169.254.10.10:53".parse().unwrap();
+        let tables = || run("nft", &["list", "tables", "inet"]);
+        // What networkd would have been told, had there been one.
+        let shell = |script: &str| {
+            let mut command = systemd.inside("sh");
+            command.args(["-ec", script]);
+            output(command, PATIENCE).status.success()
+        };
+        let drop_in = || shell(&format!("test -e {DROP_IN}"));
+        systemd.ctl(&["start", "localdns-node-up"]);
+        assert_eq!(tables(), "table inet localdns\n");
+        systemd.ctl(&["start", "localdns-node"]);
+        assert_eq!(Ask::new("a.example", "A").of(at).short(), ["192.0.2.1"]);
+        assert!(shell(&format!("mkdir -p $(dirname {DROP_IN}); touch {DROP_IN}")));
+
+        let began = tests::now();
+        systemd.ctl(&["restart", "localdns-node"]);
+        assert!(
+            began.elapsed() < Duration::from_secs(4),
+            "a restart waits for nobody: {:?}",
+            began.elapsed()
+        );
+        assert_eq!(Ask::new("a.example", "A").of(at).short(), ["192.0.2.1"]);
+        assert!(drop_in(), "a restart gives nothing back");
+        systemd.ctl(&["kill", "--kill-who=main", "--signal=KILL", "localdns-node"]);
+        systemd.restarts("localdns-node", 1);
+        assert!(drop_in(), "before an automatic restart nothing is given back");
+        assert_contains!(systemd.log("localdns-node"), "a start follows: nothing is given back");
+
+        systemd.more("localdns-node", "[Service]\nKillSignal=SIGKILL\n");
+        let mut stop = systemd.inside("systemctl");
+        stop.args(["stop", "localdns-node"]);
+        output(stop, PATIENCE);
+        assert!(!drop_in(), "killed in a stop, it has the unit give it back");
+        eventually("its word on it", PATIENCE, || {
+            systemd.log("localdns-node").contains("this machine's own lookups are given back").then_some(())
+        });
+
+        fs::remove_file(Path::new(UNITS).join("localdns-node.service.d/more.conf")).unwrap();
+        systemd.ctl(&["daemon-reload"]);
+        systemd.ctl(&["start", "localdns-node"]);
+        assert!(shell(&format!("mkdir -p $(dirname {DROP_IN}); touch {DROP_IN}")));
+        let began = tests::now();
+        systemd.ctl(&["stop", "localdns-node"]);
+        let took = began.elapsed();
+        assert!((5.0..7.0).contains(&took.as_secs_f64()), "5 s for who still asks: {took:?}");
+        assert!(!drop_in());
+        assert_eq!(tables(), "table inet localdns\n");
+        let end = systemd.show("localdns-node", "ActiveState,Result,ExecMainStatus");
+        assert_eq!(end, ["inactive", "0", "success"]);
+        for unit in ["localdns-node", "localdns-node-up"] {
+            assert_no_complaint(&systemd, unit);
+        }
+    });
+}
+
+#[test]
 fn a_script_that_starts_the_server_is_ready_when_it_says_so() {
     isolated(|| {
         let Some(systemd) = Systemd::boot("a_script_that_starts_the_server_is_ready_when_it_says_so") else {
@@ -317,11 +384,14 @@ fn child(unshare: &Child) -> Option<u32> {
 }
 
 const OURS: &str = "the test has an /etc of its own";
+const DROP_IN: &str = "/run/systemd/network/10-netplan-eth0.network.d/70-localdns.conf";
 const SYSTEMD: &str = "/lib/systemd/systemd";
 /// The only place where this systemd looks for units: of the machine's own it has those of the journal.
 const UNITS: &str = "/etc/systemd/system";
 const SHIPPED: &[&str] = &[
     "localdns.service",
+    "localdns-node.service",
+    "localdns-node-up.service",
     "localdns-refresh.service",
     "localdns-refresh.timer",
     "localdns-node-resolver.service",

@@ -1,6 +1,10 @@
 //! The machine around the server: rules and leases, as the kernel, `nft` and clients see them.
 
+mod host_resolver;
 mod lab;
 mod never_dark;
 mod rules;
+mod status;
+mod up_and_down;
 mod upgrade;
+mod upstreams;

@@ -62,39 +62,6 @@ fn what_a_stranger_takes_away_comes_back() {
 }
 
 #[test]
-fn a_clean_stop_and_down_leave_nothing_and_up_leaves_the_way_out() {
-    isolated(|| {
-        if !tool("never dark", "nft") {
-            return;
-        }
-        let lab = Lab::new();
-        let mut server = lab.serve(&["-at-stop", "clean", "-lease", "off"]);
-        server.wait_for_log("queries to fd10::11 come here", Duration::from_secs(10));
-        let refused = node(&server, &["down"], 1);
-        assert!(refused.contains(&format!("the server of process {} serves", server.pid())), "{refused}");
-        signal(server.pid(), "TERM");
-        assert!(server.wait(Duration::from_secs(10)).success());
-        assert_eq!(run("nft", &["list", "tables", "inet"]), "");
-        for _ in 0..2 {
-            let up = node(&server, &["up"], 0);
-            assert!(up.contains("169.254.10.11 goes to 10.3.0.2 while nobody answers here"), "{up}");
-        }
-        let seen = ask(("169.254.10.11".parse::<IpAddr>().expect("an address"), 53).into(), NAME, "A");
-        assert_eq!(seen.short(), [PLAIN]);
-        let listed = status(&server, 1);
-        assert!(
-            listed.contains("leases    nobody has one: queries go the way out; start the server"),
-            "{listed}"
-        );
-        assert_eq!(
-            node(&server, &["down"], 0),
-            "the rules are gone; the link localdns with its addresses is gone\n"
-        );
-        assert_eq!(node(&server, &["down"], 0), "there were no rules; the link localdns was not there\n");
-    });
-}
-
-#[test]
 fn a_table_of_our_name_that_another_process_owns_is_told_and_the_server_serves_and_is_ready() {
     isolated(|| {
         if !tool("never dark", "nft") {
@@ -137,12 +104,12 @@ fn a_table_of_our_name_that_another_process_owns_is_told_and_the_server_serves_a
     });
 }
 
-fn status(server: &Server, code: i32) -> String {
+pub(crate) fn status(server: &Server, code: i32) -> String {
     node(server, &["status"], code)
 }
 
 /// `localdns node`, with the server's Corefile where it takes one; what it prints on either stream.
-fn node(server: &Server, words: &[&str], code: i32) -> String {
+pub(crate) fn node(server: &Server, words: &[&str], code: i32) -> String {
     let mut command = Command::new(tests::binary());
     command.arg("node").args(words);
     if words != ["down"] {

@@ -37,7 +37,8 @@ fn the_table_of_the_leases_goes_with_its_owner_and_survives_a_stranger() {
             return;
         }
         let mut leases = Leases::open(MARK).unwrap();
-        let table = format!("localdns-lease-{}", std::process::id());
+        let table = leases.table().to_owned();
+        assert!(table.starts_with(&format!("localdns-lease-{}-", std::process::id())), "{table}");
         assert_eq!(leases.seen(), Seen { by_owner: true, by_socket: true });
         assert_eq!(Rules::open().unwrap().holders().unwrap(), [std::process::id()]);
         for _ in 0..2 {
@@ -46,7 +47,6 @@ fn the_table_of_the_leases_goes_with_its_owner_and_survives_a_stranger() {
         assert_eq!(listed(&table), LEASES);
         run("nft", &["flush", "ruleset"]);
         assert_eq!(listed(&table), LEASES, "it is not theirs");
-        assert!(Leases::open(MARK).is_err(), "one for each process");
         drop(leases);
         assert_eq!(run("nft", &["list", "ruleset"]), "");
         let mut leases = Leases::open(MARK).unwrap();
@@ -56,6 +56,27 @@ fn the_table_of_the_leases_goes_with_its_owner_and_survives_a_stranger() {
         assert!(open_ended.contains("elements = { fd10::11 }"), "{open_ended}");
         leases.give_up().unwrap();
         assert_eq!(run("nft", &["list", "ruleset"]), "");
+    });
+}
+
+#[test]
+fn two_leases_at_once_stand_beside_each_other() {
+    isolated(|| {
+        if !tool("rules", "nft") {
+            return;
+        }
+        // Two containers of one network are both process 1.
+        let mut both = [Leases::open(MARK).unwrap(), Leases::open(MARK).unwrap()];
+        assert_ne!(both[0].table(), both[1].table());
+        assert_eq!(Rules::open().unwrap().holders().unwrap(), [std::process::id(); 2]);
+        for leases in &mut both {
+            leases.renew(&addresses(), Some(LASTS)).unwrap();
+            assert_eq!(listed(leases.table()), LEASES);
+        }
+        let [one, other] = both;
+        drop(one);
+        assert_eq!(Rules::open().unwrap().holders().unwrap(), [std::process::id()]);
+        assert_eq!(listed(other.table()), LEASES);
     });
 }
 

@@ -16,7 +16,7 @@ impl Worker {
         // Nobody waits for it only where that took too long.
         let _ = held.send(());
         loop {
-            match timeout(HELD / 4, self.stopped.recv()).await {
+            match timeout(HELD / 4, self.told.recv()).await {
                 Err(_) => self.stretch(),
                 Ok(Some(Told::Resume)) => return true,
                 // It has leases of its own by now.
@@ -25,10 +25,12 @@ impl Worker {
                     return false;
                 }
                 Ok(Some(Told::Hold(held))) => {
+                    self.stretch();
                     let _ = held.send(());
                 }
-                Ok(Some(Told::Stop)) => {
-                    self.stop();
+                Ok(Some(Told::Order(order))) => order.answer("another process takes over: ask it\n"),
+                Ok(Some(Told::Stop(ended))) => {
+                    self.stop(ended).await;
                     return false;
                 }
             }

@@ -1,19 +1,24 @@
-//! Reverse names to addresses. Knows no table.
+//! Reverse names to addresses.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use wire::Name;
+use crate::Name;
 
 /// The address that a name below `in-addr.arpa` (RFC 1035, section 3.5) or `ip6.arpa` (RFC 3596, section 2.5) stands for.
 ///
 /// An IPv4-mapped address is the IPv4 address. `None` for every other name, those above and below an address included.
 #[inline]
-pub(crate) fn address(name: &Name) -> Option<IpAddr> {
+pub fn address(name: &Name) -> Option<IpAddr> {
     let wire = name.as_wire();
     if let Some(labels) = wire.strip_suffix(IN_ADDR_ARPA) {
         return ipv4(labels).map(IpAddr::V4);
     }
     ipv6(wire.strip_suffix(IP6_ARPA)?).map(|address| IpAddr::V6(address).to_canonical())
+}
+
+/// Whether a name is within `in-addr.arpa` or `ip6.arpa`.
+pub fn is_reverse(name: &Name) -> bool {
+    name.suffixes().any(|suffix| suffix == IN_ADDR_ARPA || suffix == IP6_ARPA)
 }
 
 /// Four labels of decimal digits, the last octet first.

@@ -1,0 +1,43 @@
+//! What a cluster's API says.
+
+use kubernetes::decode::{Event, Form, Malformed, Reader, Shape, status};
+use kubernetes::{Kind, Object, PodsWanted, Wants};
+
+/// A list or a watch is read to records, or told off; however it comes in pieces, the same is read. The first octet says of
+/// which kind, in which form and shape.
+pub fn kubernetes_api(octets: &[u8]) {
+    let Some((first, octets)) = octets.split_first() else { return };
+    let kind = Kind::ALL[usize::from(first & 7) % Kind::ALL.len()];
+    let form = if first & 8 == 0 { Form::Json } else { Form::Protobuf };
+    let shape = if first & 16 == 0 { Shape::List } else { Shape::Watch };
+    let whole = read(kind, form, shape, octets, octets.len().max(1));
+    for piece in [1, 7] {
+        assert_eq!(read(kind, form, shape, octets, piece), whole, "in pieces of {piece}");
+    }
+    for (_, event) in &whole.0 {
+        if let Event::Applied(Object::Slice(slice)) = event {
+            assert!(slice.endpoints.len() + slice.ports.len() <= octets.len(), "more than there was");
+        }
+    }
+    if let Ok(status) = status(form, octets) {
+        assert!(status.message.len() <= octets.len());
+    }
+}
+
+type Told = (Vec<(String, Event)>, Result<(), Malformed>);
+
+fn read(kind: Kind, form: Form, shape: Shape, octets: &[u8], piece: usize) -> Told {
+    let wants = Wants {
+        endpoints: true,
+        pod_names: true,
+        zones: true,
+        imports: true,
+        pods: Some(PodsWanted { node: None, labels: vec!["app".into()] }),
+        ..Wants::default()
+    };
+    let (mut reader, mut events) = (Reader::new(kind, form, shape), Vec::new());
+    let mut tell = |version: &str, event| events.push((version.to_owned(), event));
+    let pushed = octets.chunks(piece).try_for_each(|piece| reader.push(piece, &wants, &mut tell));
+    let read = pushed.and_then(|()| reader.end(&wants, &mut tell));
+    (events, read)
+}

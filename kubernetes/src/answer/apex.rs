@@ -1,0 +1,164 @@
+//! What stands at the zones themselves: SOA, NS, the version of the schema.
+
+use std::net::IpAddr;
+
+use wire::{Class, Flags, HEADER, Name, Owner, Query, RType, Rcode, Reply, Section};
+
+use super::{Found, Grammar, Question, Responder};
+use crate::index::Index;
+use crate::objects::Target;
+
+impl Responder {
+    pub(super) fn at_apex(&self, question: &Question<'_>, reply: &mut Reply<'_>) -> Found {
+        match question.query.rtype {
+            RType::SOA => {
+                self.soa(question.index, &question.zone.name, question.query, Section::Answer, reply);
+                Found::Written
+            }
+            RType::NS => self.name_servers(question, reply),
+            _ => Found::NoData,
+        }
+    }
+
+    /// A reply without records: the zone's SOA says for how long (RFC 2308, section 3).
+    pub(super) fn negative(
+        &self,
+        index: &Index,
+        zone: usize,
+        query: &Query<'_>,
+        rcode: Rcode,
+        reply: &mut Reply<'_>,
+    ) {
+        reply.rcode = rcode;
+        reply.flags = Flags::AA;
+        if let Some(zone) = self.zones.get(zone) {
+            self.soa(index, &zone.name, query, Section::Authority, reply);
+        }
+    }
+
+    /// Names are pointers into the question, which ends in the zone: it is in the client's case.
+    fn soa(&self, index: &Index, zone: &Name, query: &Query<'_>, section: Section, reply: &mut Reply<'_>) {
+        let zone_at = HEADER + query.name.as_wire().len() - zone.as_wire().len();
+        let pointer = (0xc000 | zone_at as u16).to_be_bytes();
+        let ttl = self.rules.ttl;
+        let numbers = [index.serial(), REFRESH, RETRY, EXPIRE, ttl].map(u32::to_be_bytes);
+        let mut data = [0; SOA_DATA];
+        let parts: [&[u8]; 5] =
+            [b"\x02ns\x03dns", &pointer, b"\x0ahostmaster", &pointer, numbers.as_flattened()];
+        let mut at = 0;
+        for part in parts {
+            data[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        }
+        reply.push(section, Owner::Name(&pointer), RType::SOA, Class::IN, ttl.min(SOA_TTL), &data);
+    }
+
+    pub(super) fn version(&self, grammar: Grammar, reply: &mut Reply<'_>) -> Found {
+        // That of the multi-cluster specification is another one (KEP-1645).
+        let version = if grammar.multicluster { b"\x051.0.0" } else { b"\x051.1.0" };
+        reply.push(Section::Answer, Owner::Question, RType::TXT, Class::IN, VERSION_TTL, version);
+        Found::Written
+    }
+
+    /// `ns.dns`: the addresses of the zone's servers.
+    pub(super) fn name_server(&self, question: &Question<'_>, reply: &mut Reply<'_>) -> Found {
+        let mut found = Found::NoData;
+        let mut addresses: Vec<IpAddr> =
+            self.servers(question).into_iter().map(|(_, address)| address).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        for address in addresses {
+            if push_address(
+                reply,
+                Section::Answer,
+                Owner::Question,
+                Some(question.query.rtype),
+                self.rules.ttl,
+                address,
+            ) {
+                found = Found::Written;
+            }
+        }
+        found
+    }
+
+    fn name_servers(&self, question: &Question<'_>, reply: &mut Reply<'_>) -> Found {
+        let servers = self.servers(question);
+        let mut names: Vec<&[u8]> = servers.iter().map(|(name, _)| &**name).collect();
+        names.dedup();
+        for name in &names {
+            reply.push(Section::Answer, Owner::Question, RType::NS, Class::IN, self.rules.ttl, name);
+        }
+        for (name, address) in &servers {
+            push_address(reply, Section::Additional, Owner::Name(name), None, self.rules.ttl, *address);
+        }
+        if servers.is_empty() { Found::NoData } else { Found::Written }
+    }
+
+    /// The zone's servers, in order and each once: the services that this one is an endpoint of, else itself.
+    fn servers(&self, question: &Question<'_>) -> Vec<(Vec<u8>, IpAddr)> {
+        // Names below a reverse zone would lead to nothing.
+        let zone = question.zone.grammar.map_or(&self.primary, |_| &question.zone.name);
+        let mut servers = Vec::new();
+        let mut is_endpoint = false;
+        for own in &self.rules.own {
+            for service in question.index.services.of_address(*own) {
+                let name = [&service.key, &b"\x03svc"[..], zone.as_wire()].concat();
+                for slice in service.of_address(*own).map(|at| at.slice) {
+                    is_endpoint = true;
+                    match service.target() {
+                        Some(Target::ClusterIps(addresses)) => {
+                            servers.extend(addresses.iter().map(|address| (name.clone(), *address)));
+                        }
+                        Some(Target::Headless) => servers.extend(slice.endpoints.iter().map(|endpoint| {
+                            let label = service.label(endpoint);
+                            let name = [&[label.octets().len() as u8], label.octets(), &name].concat();
+                            (name, endpoint.address)
+                        })),
+                        Some(Target::ExternalName(_)) | None => {}
+                    }
+                }
+            }
+        }
+        if !is_endpoint {
+            let name = [&b"\x02ns\x03dns"[..], zone.as_wire()].concat();
+            servers = self.rules.own.iter().map(|address| (name.clone(), *address)).collect();
+        }
+        // A long namespace below a long zone is no name.
+        servers.retain(|(name, _)| name.len() <= wire::MAX_NAME);
+        servers.sort();
+        servers.dedup();
+        servers
+    }
+}
+
+/// Writes an address record, if it is of the type asked for.
+pub(super) fn push_address(
+    reply: &mut Reply<'_>,
+    section: Section,
+    owner: Owner<'_>,
+    only: Option<RType>,
+    ttl: u32,
+    address: IpAddr,
+) -> bool {
+    let rtype = if address.is_ipv4() { RType::A } else { RType::AAAA };
+    let is_asked = only.is_none_or(|only| only == rtype);
+    if is_asked {
+        match address {
+            IpAddr::V4(address) => reply.push(section, owner, rtype, Class::IN, ttl, &address.octets()),
+            IpAddr::V6(address) => reply.push(section, owner, rtype, Class::IN, ttl, &address.octets()),
+        }
+    }
+    is_asked
+}
+
+/// Seconds, as CoreDNS has them.
+const REFRESH: u32 = 7_200;
+const RETRY: u32 = 1_800;
+const EXPIRE: u32 = 86_400;
+/// The longest TTL of an SOA record, in seconds.
+const SOA_TTL: u32 = 300;
+/// Of the version, in seconds.
+const VERSION_TTL: u32 = 28_800;
+/// Octets of an SOA's data: two names that end in pointers, five numbers.
+const SOA_DATA: usize = 9 + 13 + 20;

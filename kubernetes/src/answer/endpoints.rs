@@ -1,0 +1,239 @@
+//! What is composed of services and endpoints when it is asked for: addresses of some of them, and SRV.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+
+use wire::{Class, HEADER, MAX_NAME, Owner, RType, Reply, Section};
+
+use super::apex::push_address;
+use super::name::{Below, Topology};
+use super::{Found, Question, Responder};
+use crate::index::{At, Service};
+use crate::objects::Port;
+
+impl Responder {
+    /// A service with addresses of its own.
+    pub(super) fn cluster_ips(
+        &self,
+        question: &Question<'_>,
+        below: &Below<'_>,
+        service: &Service,
+        addresses: &[IpAddr],
+        reply: &mut Reply<'_>,
+    ) -> Found {
+        if !below.means_any(service.ports()) {
+            return Found::NoName;
+        }
+        match question.query.rtype {
+            RType::A | RType::AAAA => self.ready(question, service, reply),
+            RType::SRV => {
+                let ports = || service.ports().iter().filter(|port| below.means(port));
+                let mut srv = self.srv(question, below, ports().count() * addresses.len(), reply);
+                if !addresses.is_empty() {
+                    ports().for_each(|port| srv.push(&[], port));
+                }
+                addresses.iter().for_each(|address| srv.push_address(&[], *address));
+                srv.end()
+            }
+            _ => Found::NoData,
+        }
+    }
+
+    /// Endpoints of a service: all of them, those of a label, at a port, in a zone.
+    pub(super) fn endpoints(
+        &self,
+        question: &Question<'_>,
+        below: &Below<'_>,
+        service: &Service,
+        reply: &mut Reply<'_>,
+    ) -> Found {
+        let mut below = *below;
+        if chosen(service, &below, Order::Address).next().is_none() {
+            match below.topology {
+                Some(Topology { prefer: true, .. }) => below.topology = None,
+                Some(Topology { prefer: false, .. }) => return Found::NoData,
+                None => return Found::NoName,
+            }
+        }
+        match question.query.rtype {
+            RType::A | RType::AAAA => self.endpoint_addresses(question, &below, service, reply),
+            RType::SRV => self.endpoint_srv(question, &below, service, reply),
+            _ => Found::NoData,
+        }
+    }
+
+    fn endpoint_addresses(
+        &self,
+        question: &Question<'_>,
+        below: &Below<'_>,
+        service: &Service,
+        reply: &mut Reply<'_>,
+    ) -> Found {
+        let (mut last, mut found) = (None, Found::NoData);
+        for at in chosen(service, below, Order::Address) {
+            let address = at.endpoint.address;
+            // Those of one address stand together.
+            if last.replace(address) == Some(address) {
+                continue;
+            }
+            let only = Some(question.query.rtype);
+            if push_address(reply, Section::Answer, Owner::Question, only, self.rules.ttl, address) {
+                found = Found::Written;
+            }
+            if reply.octets().len() > question.room {
+                break;
+            }
+        }
+        found
+    }
+
+    fn endpoint_srv(
+        &self,
+        question: &Question<'_>,
+        below: &Below<'_>,
+        service: &Service,
+        reply: &mut Reply<'_>,
+    ) -> Found {
+        // One without ports counts, too (as in CoreDNS).
+        let weight_of = |at: At<'_>| at.slice.ports.iter().filter(|port| below.means(port)).count().max(1);
+        let count = chosen(service, below, Order::Label).map(weight_of).sum();
+        let mut srv = self.srv(question, below, count, reply);
+        let mut target = Vec::new();
+        for at in chosen(service, below, Order::Label) {
+            name_endpoint(&mut target, service, at);
+            at.slice.ports.iter().filter(|port| below.means(port)).for_each(|port| srv.push(&target, port));
+            if srv.is_full() {
+                return srv.end();
+            }
+        }
+        let mut last = (Vec::new(), None);
+        for at in chosen(service, below, Order::Label) {
+            name_endpoint(&mut target, service, at);
+            let own = (target.clone(), Some(at.endpoint.address));
+            let has_port = at.slice.ports.iter().any(|port| port.port.is_some() && below.means(port));
+            if own != last && has_port {
+                srv.push_address(&target, at.endpoint.address);
+            }
+            last = own;
+            if srv.is_full() {
+                break;
+            }
+        }
+        srv.end()
+    }
+
+    fn srv<'r, 'o>(
+        &self,
+        question: &Question<'r>,
+        below: &Below<'_>,
+        count: usize,
+        reply: &'r mut Reply<'o>,
+    ) -> Srv<'r, 'o> {
+        let end = question.query.name.as_wire().len();
+        Srv {
+            // In the client's case, as the question has it.
+            service: question.query.question.get(below.at..end).unwrap_or_default(),
+            pointer: (0xc000 | (HEADER + below.at) as u16).to_be_bytes(),
+            ttl: self.rules.ttl,
+            // All have the same share of 100, and each has some.
+            weight: (100 / count.max(1)).max(1) as u16,
+            room: question.room,
+            target: Vec::new(),
+            ports: HashSet::new(),
+            is_written: false,
+            reply,
+        }
+    }
+}
+
+/// SRV records, and the addresses of their targets behind them.
+struct Srv<'r, 'o> {
+    reply: &'r mut Reply<'o>,
+    /// The service's whole name.
+    service: &'r [u8],
+    /// The same as a pointer into the question.
+    pointer: [u8; 2],
+    ttl: u32,
+    weight: u16,
+    room: usize,
+    /// The last target and the ports that are written of it.
+    target: Vec<u8>,
+    ports: HashSet<u16>,
+    is_written: bool,
+}
+
+impl Srv<'_, '_> {
+    /// One for a target, given by its labels below the service.
+    fn push(&mut self, below: &[u8], port: &Port) {
+        // Endpoints of a target stand together.
+        if self.target != below {
+            self.ports.clear();
+            self.target = below.to_vec();
+        }
+        let Some(number) = port.port.filter(|number| self.ports.insert(*number)) else { return };
+        if below.len() + self.service.len() > MAX_NAME {
+            return;
+        }
+        let numbers = [PRIORITY, self.weight, number].map(u16::to_be_bytes);
+        // Without compression (RFC 2782).
+        let data = [numbers.as_flattened(), below, self.service].concat();
+        self.reply.push(Section::Answer, Owner::Question, RType::SRV, Class::IN, self.ttl, &data);
+        self.is_written = true;
+    }
+
+    /// The address of a target.
+    fn push_address(&mut self, below: &[u8], address: IpAddr) {
+        if self.is_written && below.len() + self.service.len() <= MAX_NAME {
+            let owner = [below, &self.pointer].concat();
+            push_address(self.reply, Section::Additional, Owner::Name(&owner), None, self.ttl, address);
+        }
+    }
+
+    /// Whether the reply will be cut.
+    fn is_full(&self) -> bool {
+        self.reply.octets().len() > self.room
+    }
+
+    fn end(self) -> Found {
+        if self.is_written { Found::Written } else { Found::NoData }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Order {
+    Label,
+    Address,
+}
+
+/// The endpoints that a name means.
+pub(super) fn chosen<'s>(
+    service: &'s Service,
+    below: &'s Below<'_>,
+    order: Order,
+) -> Box<dyn Iterator<Item = At<'s>> + 's> {
+    let all: Box<dyn Iterator<Item = At<'s>>> = match (below.endpoint, order) {
+        (Some(label), _) => Box::new(service.of_label(label)),
+        (None, Order::Label) => Box::new(service.by_label()),
+        (None, Order::Address) => Box::new(service.by_address()),
+    };
+    Box::new(all.filter(|at| {
+        let in_zone =
+            |topology: Topology<'_>| at.endpoint.zone.as_deref().is_some_and(|zone| topology.holds(zone));
+        let of_cluster = |cluster: &[u8]| service.cluster(*at).eq_ignore_ascii_case(cluster);
+        below.topology.is_none_or(in_zone)
+            && below.cluster.is_none_or(of_cluster)
+            && below.means_any(&at.slice.ports)
+    }))
+}
+
+/// The labels of an endpoint below its service.
+fn name_endpoint(name: &mut Vec<u8>, service: &Service, at: At<'_>) {
+    let label = service.label(at.endpoint);
+    name.clear();
+    for label in [label.octets(), service.cluster(at)].into_iter().filter(|label| !label.is_empty()) {
+        name.push(label.len() as u8);
+        name.extend_from_slice(label);
+    }
+}
+
+const PRIORITY: u16 = 0;

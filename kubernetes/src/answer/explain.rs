@@ -1,0 +1,112 @@
+//! Which objects decide about an answer, in words.
+
+use std::net::IpAddr;
+
+use wire::{Name, Query};
+
+use super::endpoints::{Order, chosen};
+use super::name::{self, Asked, Below};
+use super::{Grammar, Pods, Responder};
+use crate::index::{At, Index, Service, in_bucket};
+use crate::objects::Target;
+
+impl Responder {
+    /// What the cluster has for such a query: its services, slices and endpoints by name.
+    pub fn explain(&self, index: &Index, query: &Query<'_>) -> String {
+        let Some((_, zone)) = self.zone_of(&query.name) else { return "in none of its zones".to_owned() };
+        let Some(grammar) = zone.grammar else { return self.explain_reverse(index, &query.name) };
+        match name::read(&query.name, &zone.name, grammar) {
+            Asked::Apex | Asked::Above | Asked::Version | Asked::NameServer => {
+                "it is there in every cluster".to_owned()
+            }
+            Asked::Namespace(name) => match index.has_namespace(name) && self.shows(name) {
+                true => format!("namespace {}", text(name)),
+                false => format!("there is no namespace {}", text(name)),
+            },
+            Asked::Pod { namespace, .. } => match self.rules.pods {
+                Pods::Disabled => "`pods disabled`: no pod has a name".to_owned(),
+                Pods::Insecure => format!("`pods insecure`: any address, in namespace {}", text(namespace)),
+                Pods::Verified => {
+                    format!(
+                        "`pods verified`: a pod of namespace {} with that address decides",
+                        text(namespace)
+                    )
+                }
+            },
+            Asked::Service(below) => self.explain_service(index, grammar, &below),
+            Asked::Nothing => "no name below a cluster's zone is of this form".to_owned(),
+        }
+    }
+
+    fn explain_service(&self, index: &Index, grammar: Grammar, below: &Below<'_>) -> String {
+        let directory = if grammar.multicluster { &index.imports } else { &index.services };
+        let what = if grammar.multicluster { "service import" } else { "service" };
+        let bucket = directory.bucket(below.key);
+        let found = in_bucket(&bucket, below.key).filter(|_| self.shows(below.namespace));
+        let found = found.and_then(|service| Some((service, service.object.as_ref()?)));
+        let Some((service, object)) = found else {
+            let name = below.key.get(1..).and_then(|key| key.get(..key.len() - below.namespace.len() - 1));
+            return format!(
+                "there is no {what} {}/{}",
+                text(below.namespace),
+                text(name.unwrap_or_default())
+            );
+        };
+        let of = format!("{what} {}", object.key);
+        if !service.namespace.is_known() {
+            return format!("the namespace of {of} is not among those that are followed");
+        }
+        match &object.target {
+            Target::ExternalName(to) => format!("{of} is the external name {to:?}"),
+            Target::ClusterIps(addresses) if below.endpoint.is_none() => match below.means_any(&object.ports)
+            {
+                true => format!("{of} has {}", list(addresses.iter().map(IpAddr::to_string))),
+                false => format!("{of} has no such port"),
+            },
+            Target::ClusterIps(_) | Target::Headless => {
+                let endpoints = list(chosen(service, below, Order::Label).map(endpoint));
+                match endpoints.is_empty() {
+                    true => format!("{of} has no such ready endpoint"),
+                    false => format!("{of}: {endpoints}"),
+                }
+            }
+        }
+    }
+
+    fn explain_reverse(&self, index: &Index, name: &Name) -> String {
+        let Some(address) = wire::reverse::address(name) else { return "it is no whole address".to_owned() };
+        let services = index.services.of_address(address);
+        let of = |service: &Service| match &service.object {
+            Some(object) => format!("service {}", object.key),
+            None => "a service that is not there".to_owned(),
+        };
+        if let Some(owner) = services.iter().find(|service| service.owns(address)) {
+            return format!("{} has {address}", of(owner));
+        }
+        let all = services.iter().flat_map(|service| {
+            service.of_address(address).map(|at| format!("{} of {}", endpoint(at), of(service)))
+        });
+        let words = list(all);
+        if words.is_empty() { format!("no service and no endpoint has {address}") } else { words }
+    }
+}
+
+fn endpoint(at: At<'_>) -> String {
+    format!("endpoint {} of slice {}", at.endpoint.address, at.slice.key)
+}
+
+/// The first of them, and how many more there are.
+fn list(all: impl Iterator<Item = String>) -> String {
+    let all: Vec<String> = all.collect();
+    let shown = all.iter().take(MOST_SHOWN).cloned().collect::<Vec<_>>().join(", ");
+    match all.len().saturating_sub(MOST_SHOWN) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+fn text(label: &[u8]) -> String {
+    String::from_utf8_lossy(label).into_owned()
+}
+
+const MOST_SHOWN: usize = 4;

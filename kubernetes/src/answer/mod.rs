@@ -1,0 +1,346 @@
+//! What a cluster's zones answer of what the index has found.
+//!
+//! ```text
+//! question -> zone -> shape of the name -> index -> records | NODATA | no such name | not known yet
+//! ```
+//! A and AAAA of services are copied as they lie ready, without allocation; all else is composed when it is asked for.
+
+mod apex;
+mod endpoints;
+mod explain;
+mod name;
+mod pod;
+mod reverse;
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+
+use wire::{Class, Flags, Name, Owner, Query, RType, Rcode, Reply, Section};
+
+use self::name::{Asked, Below, Grammar};
+use crate::index::{Directory, Index, Service, Unknown, in_bucket};
+use crate::objects::{Kind, Port, Protocol, Target};
+
+/// How a cluster's zones are answered: what a `kubernetes` directive says, but for what is followed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rules {
+    /// The zones, reverse ones among them. The first that is none of those is where addresses lead back to.
+    pub zones: Vec<Name>,
+    /// Those of `zones` that are of a set of clusters: `multicluster`.
+    pub multicluster: Vec<Name>,
+    /// TTL of every record in seconds, 0 to 3600.
+    pub ttl: u32,
+    /// Which names of pods there are.
+    pub pods: Pods,
+    /// Namespaces that are shown; all of them where it is empty.
+    pub namespaces: HashSet<Box<str>>,
+    /// Names for one zone of the cluster's topology: `zonal`.
+    pub zonal: bool,
+    /// `ignore empty_service`: services without ready endpoints are not there.
+    pub ignore_empty: bool,
+    /// Addresses at which this server is asked.
+    pub own: Vec<IpAddr>,
+}
+
+/// Which names of pods there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Pods {
+    /// None.
+    #[default]
+    Disabled,
+    /// One for every address, in every namespace that there is.
+    Insecure,
+    /// Those of the addresses that pods have.
+    Verified,
+}
+
+/// What became of a question.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answered {
+    /// It is for none of the zones.
+    NotMine,
+    /// The reply is written.
+    Written,
+    /// A CNAME is written, and what it leads to belongs behind it.
+    Follow,
+    /// There is no such name in this zone, by its number: [`Responder::deny`] says so.
+    NoName(usize),
+    /// That depends on objects of this kind, which are not known yet.
+    Unknown(Kind),
+}
+
+/// What was found of a name in a zone.
+enum Found {
+    Written,
+    Follow,
+    /// The name is there, without such records.
+    NoData,
+    NoName,
+    Unknown(Kind),
+}
+
+/// Answers by rules.
+#[derive(Debug)]
+pub struct Responder {
+    rules: Rules,
+    zones: Box<[Zone]>,
+    /// Where addresses lead back to.
+    primary: Name,
+    /// Where those of imports do.
+    clusterset: Option<Name>,
+}
+
+#[derive(Debug)]
+struct Zone {
+    name: Name,
+    /// None for a reverse zone.
+    grammar: Option<Grammar>,
+}
+
+/// A question in one of the zones.
+struct Question<'a> {
+    index: &'a Index,
+    query: &'a Query<'a>,
+    zone: &'a Zone,
+    unknown: Unknown,
+    /// Octets that the reply may have, or more.
+    room: usize,
+}
+
+impl Responder {
+    /// One of `rules.zones` is none of those that addresses have.
+    pub fn new(rules: Rules) -> Self {
+        let zones: Box<[Zone]> =
+            rules.zones.iter().map(|name| Zone { name: *name, grammar: rules.grammar(name) }).collect();
+        let primary = zones.iter().find(|zone| zone.grammar.is_some()).map_or(Name::ROOT, |zone| zone.name);
+        let clusterset = rules.multicluster.first().copied();
+        Self { rules, zones, primary, clusterset }
+    }
+
+    /// The rules.
+    pub fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// Answers a question of class IN; `room` is the most octets that the reply may have.
+    #[inline]
+    pub fn answer(&self, index: &Index, query: &Query<'_>, room: usize, reply: &mut Reply<'_>) -> Answered {
+        let Some((number, zone)) = self.zone_of(&query.name) else { return Answered::NotMine };
+        let question = Question { index, query, zone, unknown: index.unknown(), room };
+        match self.find(&question, reply) {
+            Found::Written => {
+                reply.flags = Flags::AA;
+                Answered::Written
+            }
+            Found::Follow => {
+                reply.flags = Flags::AA;
+                Answered::Follow
+            }
+            Found::NoData => {
+                self.negative(index, number, query, Rcode::NOERROR, reply);
+                Answered::Written
+            }
+            Found::NoName => Answered::NoName(number),
+            Found::Unknown(kind) => Answered::Unknown(kind),
+        }
+    }
+
+    /// Says that there is no such name.
+    pub fn deny(&self, index: &Index, zone: usize, query: &Query<'_>, reply: &mut Reply<'_>) {
+        self.negative(index, zone, query, Rcode::NXDOMAIN, reply);
+    }
+
+    /// The longest zone that holds the name.
+    #[inline]
+    fn zone_of(&self, name: &Name) -> Option<(usize, &Zone)> {
+        let zones = self.zones.iter().enumerate().filter(|(_, zone)| name.is_within(&zone.name));
+        zones.max_by_key(|(_, zone)| zone.name.as_wire().len())
+    }
+
+    #[inline]
+    fn find(&self, question: &Question<'_>, reply: &mut Reply<'_>) -> Found {
+        let Question { query, zone, .. } = question;
+        let Some(grammar) = zone.grammar else { return self.in_reverse_zone(question, reply) };
+        let asked = name::read(&query.name, &zone.name, grammar);
+        if let Asked::Service(below) = &asked
+            && query.rtype != RType::SOA
+        {
+            return self.service(question, grammar, below, reply);
+        }
+        match asked {
+            Asked::Apex => self.at_apex(question, reply),
+            // As in CoreDNS: the SOA of whatever is below the apex is NODATA.
+            _ if query.rtype == RType::SOA => Found::NoData,
+            Asked::Version if query.rtype == RType::TXT => self.version(grammar, reply),
+            Asked::Above | Asked::Version => Found::NoData,
+            Asked::NameServer => self.name_server(question, reply),
+            Asked::Namespace(name) => self.namespace(question, name),
+            Asked::Pod { address, namespace } => self.pod(question, address, namespace, reply),
+            Asked::Service(_) | Asked::Nothing => Found::NoName,
+        }
+    }
+
+    /// Whether a namespace is shown, if the cluster has it; its name in lower case.
+    #[inline]
+    fn shows(&self, namespace: &[u8]) -> bool {
+        let only = &self.rules.namespaces;
+        only.is_empty() || str::from_utf8(namespace).is_ok_and(|name| only.contains(name))
+    }
+
+    fn namespace(&self, question: &Question<'_>, name: &[u8]) -> Found {
+        if !self.shows(name) {
+            Found::NoName
+        } else if question.index.has_namespace(name) {
+            Found::NoData
+        } else {
+            question.absent(&[Kind::Namespace])
+        }
+    }
+
+    #[inline]
+    fn service(
+        &self,
+        question: &Question<'_>,
+        grammar: Grammar,
+        below: &Below<'_>,
+        reply: &mut Reply<'_>,
+    ) -> Found {
+        if !self.shows(below.namespace) {
+            return Found::NoName;
+        }
+        let directory = question.directory(grammar);
+        let kinds: &[Kind] = match grammar.multicluster {
+            true => &[Kind::ServiceImport, Kind::Slice, Kind::Namespace],
+            false => &[Kind::Service, Kind::Slice, Kind::Namespace],
+        };
+        let bucket = directory.bucket(below.key);
+        let service = in_bucket(&bucket, below.key).filter(|service| service.namespace.is_known());
+        let found = service.and_then(|service| Some((service, service.target()?)));
+        let Some((service, target)) = found else { return question.absent(kinds) };
+        if below.topology.is_some() && *target != Target::Headless {
+            return Found::NoName;
+        }
+        match target {
+            Target::ExternalName(to) => self.external_name(question, below, to, reply),
+            Target::ClusterIps(_) if self.rules.ignore_empty && !service.has_endpoints() => {
+                question.absent(&[Kind::Slice])
+            }
+            Target::ClusterIps(addresses) if below.endpoint.is_none() => {
+                self.cluster_ips(question, below, service, addresses, reply)
+            }
+            Target::ClusterIps(_) | Target::Headless => {
+                if let Some(kind) = question.unknown.first_of(&[Kind::Slice]) {
+                    return Found::Unknown(kind);
+                }
+                if below.is_bare() && matches!(question.query.rtype, RType::A | RType::AAAA) {
+                    if service.has_endpoints() { self.ready(question, service, reply) } else { Found::NoName }
+                } else {
+                    self.endpoints(question, below, service, reply)
+                }
+            }
+        }
+    }
+
+    /// The address records of a service's own name.
+    #[inline]
+    fn ready(&self, question: &Question<'_>, service: &Service, reply: &mut Reply<'_>) -> Found {
+        let (rtype, body) = (question.query.rtype, service.ready(question.query.rtype));
+        let octets = if rtype == RType::A { A_RECORD } else { AAAA_RECORD };
+        // One more than there is room for, so that the reply is cut and says so.
+        let count = (body.len() / octets).min(question.room / octets + 1);
+        if count == 0 {
+            return Found::NoData;
+        }
+        reply.push_ready(&body[..count * octets], [count as u16, 0, 0]);
+        let ttl = self.rules.ttl.to_be_bytes();
+        for record in reply.body_mut().chunks_exact_mut(octets) {
+            record[TTL_AT..TTL_AT + 4].copy_from_slice(&ttl);
+        }
+        Found::Written
+    }
+
+    fn external_name(
+        &self,
+        question: &Question<'_>,
+        below: &Below<'_>,
+        to: &str,
+        reply: &mut Reply<'_>,
+    ) -> Found {
+        // An address is no name that a CNAME could lead to.
+        let target = Name::from_text(to).ok().filter(|_| below.is_bare() && to.parse::<IpAddr>().is_err());
+        let Some(target) = target.filter(|target| *target != Name::ROOT) else { return Found::NoName };
+        match question.query.rtype {
+            RType::A | RType::AAAA | RType::CNAME => {
+                let data = target.as_wire();
+                reply.push(Section::Answer, Owner::Question, RType::CNAME, Class::IN, self.rules.ttl, data);
+                if question.query.rtype == RType::CNAME { Found::Written } else { Found::Follow }
+            }
+            _ => Found::NoData,
+        }
+    }
+}
+
+impl Rules {
+    /// CoreDNS's defaults.
+    pub fn of(zones: Vec<Name>) -> Self {
+        Self {
+            zones,
+            multicluster: Vec::new(),
+            ttl: 5,
+            pods: Pods::Disabled,
+            namespaces: HashSet::new(),
+            zonal: false,
+            ignore_empty: false,
+            own: Vec::new(),
+        }
+    }
+
+    fn grammar(&self, zone: &Name) -> Option<Grammar> {
+        if wire::reverse::is_reverse(zone) {
+            return None;
+        }
+        Some(Grammar { multicluster: self.multicluster.contains(zone), zonal: self.zonal })
+    }
+}
+
+impl Question<'_> {
+    fn directory(&self, grammar: Grammar) -> &Directory {
+        if grammar.multicluster { &self.index.imports } else { &self.index.services }
+    }
+
+    /// What is not found is not there, if all of these kinds are known.
+    fn absent(&self, kinds: &[Kind]) -> Found {
+        self.unknown.first_of(kinds).map_or(Found::NoName, Found::Unknown)
+    }
+}
+
+impl Below<'_> {
+    /// Whether a port is meant.
+    fn means(&self, port: &Port) -> bool {
+        let protocol: &[u8] = match port.protocol {
+            Protocol::Tcp => b"tcp",
+            Protocol::Udp => b"udp",
+            Protocol::Sctp => b"sctp",
+        };
+        (self.port.is_empty() || port.name.as_bytes().eq_ignore_ascii_case(self.port))
+            && (self.protocol.is_empty() || protocol == self.protocol)
+    }
+
+    /// Whether something at these ports is meant: without any port, it is there by its address alone.
+    fn means_any(&self, ports: &[Port]) -> bool {
+        match ports {
+            [] => self.port.is_empty() && self.protocol.is_empty(),
+            ports => ports.iter().any(|port| self.means(port)),
+        }
+    }
+}
+
+/// Octets of an A record whose owner is a pointer.
+const A_RECORD: usize = 16;
+/// Of an AAAA record.
+const AAAA_RECORD: usize = 28;
+/// Where such a record has its TTL.
+const TTL_AT: usize = 6;
+
+#[cfg(test)]
+mod tests;

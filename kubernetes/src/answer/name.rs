@@ -1,0 +1,252 @@
+//! What a name in a cluster's zone stands for.
+
+use wire::Name;
+
+/// What is asked for, by the shape of its name alone; labels are in lower case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asked<'n> {
+    /// The zone itself.
+    Apex,
+    /// `svc` or `pod`.
+    Above,
+    /// `dns-version`.
+    Version,
+    /// `ns.dns`.
+    NameServer,
+    /// `NAMESPACE.svc` or `NAMESPACE.pod`.
+    Namespace(&'n [u8]),
+    /// A service, or what stands below it.
+    Service(Below<'n>),
+    /// `ADDRESS.NAMESPACE.pod`, whatever stands below it.
+    Pod {
+        /// With dashes.
+        address: &'n [u8],
+        namespace: &'n [u8],
+    },
+    /// No name that a cluster can have.
+    Nothing,
+}
+
+/// A service, and which of its endpoints and ports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Below<'n> {
+    /// As the index finds services.
+    pub(crate) key: &'n [u8],
+    /// Where that stands in the name.
+    pub(crate) at: usize,
+    pub(crate) namespace: &'n [u8],
+    /// An endpoint's own label.
+    pub(crate) endpoint: Option<&'n [u8]>,
+    /// The cluster that it is of.
+    pub(crate) cluster: Option<&'n [u8]>,
+    /// Those without their underscore; empty means any.
+    pub(crate) port: &'n [u8],
+    pub(crate) protocol: &'n [u8],
+    pub(crate) topology: Option<Topology<'n>>,
+}
+
+impl Below<'_> {
+    /// Whether it is the service itself.
+    #[inline]
+    pub(crate) fn is_bare(&self) -> bool {
+        self.endpoint.is_none() && self.topology.is_none() && self.port.is_empty() && self.protocol.is_empty()
+    }
+}
+
+/// Endpoints of one zone of the cluster's topology.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Topology<'n> {
+    /// Labels in wire form, whose texts with dots between them are the zone.
+    pub(crate) zone: &'n [u8],
+    /// All endpoints where the zone has none.
+    pub(crate) prefer: bool,
+}
+
+/// What may stand below a zone besides what always may.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Grammar {
+    /// It is one of a set of clusters.
+    pub(crate) multicluster: bool,
+    /// Names for one zone of the topology.
+    pub(crate) zonal: bool,
+}
+
+/// What `name`, which is within `zone`, asks for.
+#[inline]
+pub(crate) fn read<'n>(name: &'n Name, zone: &Name, grammar: Grammar) -> Asked<'n> {
+    let wire = name.as_wire();
+    let count = name.label_count() - zone.label_count();
+    // Of the labels next to the zone, that next to it first.
+    let (mut at, mut starts) = (0, [0; LABELS]);
+    for left in (0..count).rev() {
+        if let Some(start) = starts.get_mut(left) {
+            *start = at;
+        }
+        at += 1 + usize::from(wire[at]);
+    }
+    let label = |number: usize| {
+        let start = starts[number];
+        &wire[start + 1..start + 1 + usize::from(wire[start])]
+    };
+    let is_pod = match (count, if count > 0 { label(0) } else { b"" }) {
+        (0, _) => return Asked::Apex,
+        (1, b"svc" | b"pod") => return Asked::Above,
+        (1, b"dns-version") => return Asked::Version,
+        (2, b"dns") if label(1) == b"ns" => return Asked::NameServer,
+        (2, b"svc" | b"pod") => return Asked::Namespace(label(1)),
+        (_, b"svc") => false,
+        (_, b"pod") => true,
+        _ => return Asked::Nothing,
+    };
+    let bare =
+        Below { key: &wire[starts[2]..starts[0]], at: starts[2], namespace: label(1), ..Below::default() };
+    let below = match count {
+        3 => Some(bare),
+        4 => Some(Below { endpoint: Some(label(3)), ..bare }),
+        5 if grammar.multicluster && !is_port(label(3)) && !is_port(label(4)) => {
+            Some(Below { cluster: Some(label(3)), endpoint: Some(label(4)), ..bare })
+        }
+        5 => Some(Below { protocol: bare_label(label(3)), port: bare_label(label(4)), ..bare }),
+        _ if is_pod || !grammar.zonal || grammar.multicluster || label(3) != b"_zone" => None,
+        _ => {
+            let prefer = match label(4) {
+                b"pin" => Some(false),
+                b"prefer" => Some(true),
+                _ => None,
+            };
+            let zone = &wire[..starts[4]];
+            prefer.map(|prefer| Below { topology: Some(Topology { zone, prefer }), ..bare })
+        }
+    };
+    match below {
+        Some(_) if is_pod => Asked::Pod { address: label(2), namespace: label(1) },
+        Some(below) => Asked::Service(below),
+        None => Asked::Nothing,
+    }
+}
+
+impl Topology<'_> {
+    /// Whether an endpoint is in it; its zone in lower case.
+    pub(crate) fn holds(&self, zone: &str) -> bool {
+        let (mut labels, mut rest) = (self.zone, zone.as_bytes());
+        while let Some((&length, after)) = labels.split_first() {
+            let Some((label, after)) = after.split_at_checked(usize::from(length)) else { return false };
+            let Some(left) = rest.strip_prefix(label) else { return false };
+            labels = after;
+            rest = match (labels.is_empty(), left.strip_prefix(b".")) {
+                (true, _) => left,
+                (false, Some(left)) => left,
+                (false, None) => return false,
+            };
+        }
+        rest.is_empty()
+    }
+}
+
+fn is_port(label: &[u8]) -> bool {
+    label.starts_with(b"_")
+}
+
+/// The underscore may be left out (as in CoreDNS).
+fn bare_label(label: &[u8]) -> &[u8] {
+    label.strip_prefix(b"_").unwrap_or(label)
+}
+
+/// Labels next to the zone that say something.
+const LABELS: usize = 5;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_what_its_labels_next_to_the_zone_say() {
+        let plain = Grammar::default();
+        let zonal = Grammar { zonal: true, ..plain };
+        let clusterset = Grammar { multicluster: true, ..zonal };
+        let rows: &[(&str, Grammar, &str)] = &[
+            ("", plain, "apex"),
+            ("svc", plain, "above"),
+            ("pod", plain, "above"),
+            ("dns-version", plain, "version"),
+            ("x.dns-version", plain, "nothing"),
+            ("ns.dns", plain, "name server"),
+            ("x.ns.dns", plain, "nothing"),
+            ("dns", plain, "nothing"),
+            ("t1", plain, "nothing"),
+            ("web.t1", plain, "nothing"),
+            ("t1.svc", plain, "namespace t1"),
+            ("t1.pod", plain, "namespace t1"),
+            ("web.t1.svc", plain, "web.t1 - - - -"),
+            ("h1.web.t1.svc", plain, "web.t1 h1 - - -"),
+            ("_http._tcp.web.t1.svc", plain, "web.t1 - - http tcp"),
+            ("http.tcp.web.t1.svc", plain, "web.t1 - - http tcp"),
+            ("h1.one.web.t1.svc", clusterset, "web.t1 h1 one - -"),
+            ("_http.tcp.web.t1.svc", clusterset, "web.t1 - - http tcp"),
+            ("x._http._tcp.web.t1.svc", plain, "nothing"),
+            ("a.pin._zone.web.t1.svc", plain, "nothing"),
+            ("a.pin._zone.web.t1.svc", zonal, "web.t1 - - - - pin a"),
+            ("a.b.prefer._zone.web.t1.svc", zonal, "web.t1 - - - - prefer a.b"),
+            ("a.other._zone.web.t1.svc", zonal, "nothing"),
+            ("a.pin._zones.web.t1.svc", zonal, "nothing"),
+            ("a.pin._zone.web.t1.svc", clusterset, "nothing"),
+            ("a.pin._zone.web.t1.pod", zonal, "nothing"),
+            ("1-2-3-4.t1.pod", plain, "pod 1-2-3-4 t1"),
+            ("a.b.1-2-3-4.t1.pod", plain, "pod 1-2-3-4 t1"),
+            ("a.b.c.1-2-3-4.t1.pod", plain, "nothing"),
+        ];
+        for zone in [".", "cluster.local", "a.b.c.d.e.f"] {
+            for (below, grammar, expected) in rows {
+                let text = format!("{below}.{zone}");
+                let text = if below.is_empty() { zone.to_owned() } else { text.replace("..", ".") };
+                let (name, zone) = (Name::from_text(&text).unwrap(), Name::from_text(zone).unwrap());
+                assert_eq!(words(read(&name, &zone, *grammar)), *expected, "{text}");
+            }
+        }
+    }
+
+    fn words(asked: Asked<'_>) -> String {
+        let text = |octets: &[u8]| String::from_utf8(octets.to_vec()).unwrap();
+        let or_dash = |octets: &[u8]| if octets.is_empty() { "-".to_owned() } else { text(octets) };
+        match asked {
+            Asked::Apex => "apex".to_owned(),
+            Asked::Above => "above".to_owned(),
+            Asked::Version => "version".to_owned(),
+            Asked::NameServer => "name server".to_owned(),
+            Asked::Nothing => "nothing".to_owned(),
+            Asked::Namespace(name) => format!("namespace {}", text(name)),
+            Asked::Pod { address, namespace } => format!("pod {} {}", text(address), text(namespace)),
+            Asked::Service(below) => {
+                let Below { key, endpoint, cluster, port, protocol, topology, .. } = below;
+                let key = Name::from_wire(&[key, b"\0"].concat()).unwrap().to_string();
+                let [endpoint, cluster] = [endpoint, cluster].map(|label| or_dash(label.unwrap_or_default()));
+                let (port, protocol) = (or_dash(port), or_dash(protocol));
+                let topology = topology.map(|Topology { zone, prefer }| {
+                    let zone = Name::from_wire(&[zone, b"\0"].concat()).unwrap().to_string();
+                    format!(" {} {}", if prefer { "prefer" } else { "pin" }, zone.trim_end_matches('.'))
+                });
+                let key = key.trim_end_matches('.');
+                format!("{key} {endpoint} {cluster} {port} {protocol}{}", topology.unwrap_or_default())
+            }
+        }
+    }
+
+    #[test]
+    fn a_topology_is_compared_as_text() {
+        for (labels, zone, holds) in [
+            ("a", "a", true),
+            ("a", "b", false),
+            ("a", "a.b", false),
+            ("a.b", "a.b", true),
+            ("a.b", "a", false),
+            ("a.b", "ab", false),
+            ("a", "", false),
+            ("us-west-2a", "us-west-2a", true),
+        ] {
+            let name = Name::from_text(labels).unwrap();
+            let wire = name.as_wire();
+            let topology = Topology { zone: &wire[..wire.len() - 1], prefer: false };
+            assert_eq!(topology.holds(zone), holds, "{labels} {zone}");
+        }
+    }
+}

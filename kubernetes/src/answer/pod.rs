@@ -1,0 +1,48 @@
+//! Names of pods: their addresses with dashes.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use wire::{Owner, Reply, Section};
+
+use super::apex::push_address;
+use super::{Found, Pods, Question, Responder};
+use crate::objects::Kind;
+
+impl Responder {
+    pub(super) fn pod(
+        &self,
+        question: &Question<'_>,
+        dashed: &[u8],
+        namespace: &[u8],
+        reply: &mut Reply<'_>,
+    ) -> Found {
+        if self.rules.pods == Pods::Disabled || !self.shows(namespace) {
+            return Found::NoName;
+        }
+        let Some(address) = address(dashed) else { return Found::NoName };
+        if !question.index.has_namespace(namespace) {
+            return question.absent(&[Kind::Namespace]);
+        }
+        if self.rules.pods == Pods::Verified {
+            let pods = question.index.pods(address);
+            if !pods.iter().any(|pod| pod.key.namespace.as_bytes().eq_ignore_ascii_case(namespace)) {
+                return question.absent(&[Kind::Pod]);
+            }
+        }
+        let only = Some(question.query.rtype);
+        match push_address(reply, Section::Answer, Owner::Question, only, self.rules.ttl, address) {
+            true => Found::Written,
+            false => Found::NoData,
+        }
+    }
+}
+
+/// Three single dashes are an IPv4 address, all else is to be an IPv6 one.
+fn address(dashed: &[u8]) -> Option<IpAddr> {
+    let text = str::from_utf8(dashed).ok()?;
+    if text.matches('-').count() == 3 && !text.contains("--") {
+        return text.replace('-', ".").parse::<Ipv4Addr>().ok().map(IpAddr::V4);
+    }
+    let address = text.replace('-', ":").parse::<Ipv6Addr>().ok()?;
+    Some(IpAddr::V6(address).to_canonical())
+}

@@ -1,0 +1,85 @@
+//! From addresses back to names.
+
+use std::net::IpAddr;
+
+use wire::{Class, MAX_NAME, Name, Owner, RType, Reply, Section};
+
+use super::{Found, Question, Responder};
+use crate::index::{Directory, Service};
+use crate::objects::Kind;
+
+impl Responder {
+    pub(super) fn in_reverse_zone(&self, question: &Question<'_>, reply: &mut Reply<'_>) -> Found {
+        let query = question.query;
+        if query.name == question.zone.name {
+            return self.at_apex(question, reply);
+        }
+        if query.rtype == RType::SOA {
+            return Found::NoData;
+        }
+        let Some(address) = wire::reverse::address(&query.name) else { return Found::NoName };
+        let names = match self.names_of(question, address) {
+            Ok(names) => names,
+            Err(kind) => return Found::Unknown(kind),
+        };
+        if names.is_empty() {
+            return question.absent(&[Kind::Service, Kind::Slice, Kind::ServiceImport]);
+        }
+        // The type never decides whether there is a name.
+        if query.rtype != RType::PTR {
+            return Found::NoData;
+        }
+        for name in names {
+            reply.push(Section::Answer, Owner::Question, RType::PTR, Class::IN, self.rules.ttl, &name);
+            if reply.octets().len() > question.room {
+                break;
+            }
+        }
+        Found::Written
+    }
+
+    /// The service that has the address, else every endpoint that has it.
+    fn names_of(&self, question: &Question<'_>, address: IpAddr) -> Result<Vec<Vec<u8>>, Kind> {
+        let of = |directory: &Directory| {
+            let mut services = directory.of_address(address);
+            services.retain(|service| self.shows_reverse(service));
+            services
+        };
+        let services = of(&question.index.services);
+        let imports = self.clusterset.map(|zone| (of(&question.index.imports), zone));
+        let all = services.iter().map(|service| (service, &self.primary));
+        let all = all.chain(
+            imports.iter().flat_map(|(imports, zone)| imports.iter().map(move |import| (import, zone))),
+        );
+        let owner = all.clone().find(|(service, _)| service.owns(address));
+        if let Some((service, zone)) = owner {
+            return Ok(name(&[], service, zone).into_iter().collect());
+        }
+        if let Some(kind) = question.unknown.first_of(&[Kind::Slice]) {
+            return Err(kind);
+        }
+        let mut names = Vec::new();
+        for service in &services {
+            for at in service.of_address(address) {
+                let label = service.label(at.endpoint);
+                names.extend(name(label.octets(), service, &self.primary));
+            }
+        }
+        names.sort_unstable();
+        names.dedup();
+        Ok(names)
+    }
+
+    /// As in CoreDNS, it is only asked for the namespace where some are chosen.
+    fn shows_reverse(&self, service: &Service) -> bool {
+        let namespace = &service.namespace;
+        self.rules.namespaces.is_empty() || self.shows(&namespace.name) && namespace.is_known()
+    }
+}
+
+/// A service's name, or that of an endpoint below it; `None` where it is too long to be one.
+fn name(label: &[u8], service: &Service, zone: &Name) -> Option<Vec<u8>> {
+    let length: &[u8] = if label.is_empty() { &[] } else { &[label.len() as u8] };
+    let name = [length, label, &service.key, b"\x03svc", zone.as_wire()].concat();
+    (name.len() <= MAX_NAME).then_some(name)
+}

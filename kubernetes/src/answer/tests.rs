@@ -1,0 +1,533 @@
+use super::*;
+use crate::objects::Object;
+use crate::settings::Wants;
+use crate::testing::*;
+
+fn check(cluster: &Cluster, rows: &[(&str, &str)]) {
+    for (question, expected) in rows {
+        assert_eq!(cluster.ask(question), *expected, "{question}");
+    }
+}
+
+/// The fixture that facts about CoreDNS are written down with.
+fn objects() -> Vec<Object> {
+    vec![
+        namespace("t1"),
+        namespace("t2"),
+        namespace("bare"),
+        service("t1/web", "10.96.0.100 fd00:96::64", "http:80/tcp https:443/tcp"),
+        slice("t1/web-a", "web", "172.17.0.9#web-0", "http:8080/tcp https:8443/tcp"),
+        service("t1/v4", "10.96.0.101", "dns:53/udp dns-tcp:53/tcp"),
+        service("t1/v6", "fd00:96::65", ":80/tcp"),
+        service("t1/portless", "10.96.0.102", ""),
+        service("t1/pending", "", "http:80/tcp"),
+        service("t1/hl", "None", "c:1234/udp"),
+        slice("t1/hl-a", "hl", "172.17.0.254=h1@a 172.17.0.255@b", "c:1234/udp"),
+        slice("t1/hl-b", "hl", "fd00:17::1=h3@corp.example.com", "c:1234/udp"),
+        service("t1/dup", "None", "c:1234/udp"),
+        slice("t1/dup-a", "dup", "172.17.1.1=same 172.17.1.2=same 172.17.1.1=same", "c:1234/udp d:1235/tcp"),
+        slice("t1/dup-b", "dup", "172.17.1.1=same", "c:1234/udp d:1235/tcp"),
+        service("t1/bare", "None", ""),
+        slice("t1/bare-a", "bare", "172.17.2.1", ""),
+        service("t1/none", "None", "c:1234/udp"),
+        service("t1/ext", "to example.net", "http:80/tcp"),
+        service("t1/ext-ip", "to 192.0.2.1x", ""),
+        service("t2/web", "10.96.0.200", "http:80/tcp"),
+        slice("t2/two", "web", "172.17.0.9=shared", "http:8080/tcp"),
+        slice("t2/lost", "gone", "172.17.3.1", "http:80/tcp"),
+    ]
+}
+
+fn cluster(change: impl FnOnce(&mut Wants, &mut Rules)) -> Cluster {
+    let mut rules = rules("cluster.local in-addr.arpa ip6.arpa");
+    let mut wants = Wants { endpoints: true, ..Wants::default() };
+    change(&mut wants, &mut rules);
+    Cluster::of(&wants, rules, objects())
+}
+
+const NODATA: &str = "NODATA cluster.local.";
+const NXDOMAIN: &str = "NXDOMAIN cluster.local.";
+
+#[test]
+fn services_answer_by_their_addresses() {
+    check(
+        &cluster(|_, _| {}),
+        &[
+            ("web.t1.svc.cluster.local A", "A 10.96.0.100"),
+            ("WEB.T1.svc.Cluster.Local A", "A 10.96.0.100"),
+            ("web.t1.svc.cluster.local AAAA", "AAAA fd00:96::64"),
+            ("v4.t1.svc.cluster.local AAAA", NODATA),
+            ("v6.t1.svc.cluster.local A", NODATA),
+            ("v6.t1.svc.cluster.local AAAA", "AAAA fd00:96::65"),
+            ("portless.t1.svc.cluster.local A", "A 10.96.0.102"),
+            ("pending.t1.svc.cluster.local A", NODATA),
+            ("pending.t1.svc.cluster.local SRV", NODATA),
+            ("_http._tcp.web.t1.svc.cluster.local A", "A 10.96.0.100"),
+            ("http.tcp.web.t1.svc.cluster.local A", "A 10.96.0.100"),
+            ("_nope._tcp.web.t1.svc.cluster.local A", NXDOMAIN),
+            ("_http._udp.web.t1.svc.cluster.local A", NXDOMAIN),
+            ("_http._tcp.portless.t1.svc.cluster.local A", NXDOMAIN),
+            ("other.t1.svc.cluster.local A", NXDOMAIN),
+            ("web.t3.svc.cluster.local A", NXDOMAIN),
+            ("web.t1.cluster.local A", NXDOMAIN),
+            ("x._http._tcp.web.t1.svc.cluster.local A", NXDOMAIN),
+            // Endpoints of a service that has addresses have names, too.
+            ("172-17-0-9.web.t1.svc.cluster.local A", "A 172.17.0.9"),
+            ("172-17-0-9.web.t1.svc.cluster.local AAAA", NODATA),
+            ("web-0.web.t1.svc.cluster.local A", NXDOMAIN),
+            ("shared.web.t2.svc.cluster.local A", "A 172.17.0.9"),
+            // Only a slice names it.
+            ("gone.t2.svc.cluster.local A", NXDOMAIN),
+            ("172-17-3-1.gone.t2.svc.cluster.local A", NXDOMAIN),
+            ("web.t1.svc.example.org A", "not mine"),
+        ],
+    );
+}
+
+#[test]
+fn srv_records_share_the_weight_and_bring_addresses() {
+    let h1 = "h1.hl.t1.svc.cluster.local.";
+    check(
+        &cluster(|_, _| {}),
+        &[
+            (
+                "_http._tcp.web.t1.svc.cluster.local SRV",
+                "SRV 0 50 80 web.t1.svc.cluster.local., + web.t1.svc.cluster.local. A 10.96.0.100, \
+                 + web.t1.svc.cluster.local. AAAA fd00:96::64",
+            ),
+            (
+                "web.t1.svc.cluster.local SRV",
+                "SRV 0 25 80 web.t1.svc.cluster.local., SRV 0 25 443 web.t1.svc.cluster.local., \
+                 + A 10.96.0.100, + AAAA fd00:96::64",
+            ),
+            // One number, two protocols: one record.
+            ("v4.t1.svc.cluster.local SRV", "SRV 0 50 53 v4.t1.svc.cluster.local., + A 10.96.0.101"),
+            (
+                "_dns._udp.v4.t1.svc.cluster.local SRV",
+                "SRV 0 100 53 v4.t1.svc.cluster.local., + v4.t1.svc.cluster.local. A 10.96.0.101",
+            ),
+            ("v6.t1.svc.cluster.local SRV", "SRV 0 100 80 v6.t1.svc.cluster.local., + AAAA fd00:96::65"),
+            ("portless.t1.svc.cluster.local SRV", NODATA),
+            ("_nope._tcp.web.t1.svc.cluster.local SRV", NXDOMAIN),
+            (
+                "_c._udp.hl.t1.svc.cluster.local SRV",
+                "SRV 0 33 1234 172-17-0-255.hl.t1.svc.cluster.local., SRV 0 33 1234 h1.hl.t1.svc.cluster.local., \
+                 SRV 0 33 1234 h3.hl.t1.svc.cluster.local., + 172-17-0-255.hl.t1.svc.cluster.local. A 172.17.0.255, \
+                 + h1.hl.t1.svc.cluster.local. A 172.17.0.254, + h3.hl.t1.svc.cluster.local. AAAA fd00:17::1",
+            ),
+            ("h1.hl.t1.svc.cluster.local SRV", &format!("SRV 0 100 1234 {h1}, + A 172.17.0.254")),
+            (
+                "dup.t1.svc.cluster.local SRV",
+                "SRV 0 12 1234 same.dup.t1.svc.cluster.local., SRV 0 12 1235 same.dup.t1.svc.cluster.local., \
+                 + same.dup.t1.svc.cluster.local. A 172.17.1.1, + same.dup.t1.svc.cluster.local. A 172.17.1.2",
+            ),
+            ("bare.t1.svc.cluster.local SRV", NODATA),
+            ("none.t1.svc.cluster.local SRV", NXDOMAIN),
+            ("ext.t1.svc.cluster.local SRV", NODATA),
+        ],
+    );
+}
+
+#[test]
+fn headless_services_answer_by_their_endpoints() {
+    check(
+        &cluster(|_, _| {}),
+        &[
+            ("hl.t1.svc.cluster.local A", "A 172.17.0.254, A 172.17.0.255"),
+            ("hl.t1.svc.cluster.local AAAA", "AAAA fd00:17::1"),
+            ("h1.hl.t1.svc.cluster.local A", "A 172.17.0.254"),
+            ("H1.hl.t1.svc.cluster.local A", "A 172.17.0.254"),
+            ("h1.hl.t1.svc.cluster.local AAAA", NODATA),
+            ("172-17-0-255.hl.t1.svc.cluster.local A", "A 172.17.0.255"),
+            ("172-17-0-254.hl.t1.svc.cluster.local A", NXDOMAIN),
+            ("h2.hl.t1.svc.cluster.local A", NXDOMAIN),
+            ("_c._udp.hl.t1.svc.cluster.local A", "A 172.17.0.254, A 172.17.0.255"),
+            ("_c._tcp.hl.t1.svc.cluster.local A", NXDOMAIN),
+            ("dup.t1.svc.cluster.local A", "A 172.17.1.1, A 172.17.1.2"),
+            ("same.dup.t1.svc.cluster.local A", "A 172.17.1.1, A 172.17.1.2"),
+            ("bare.t1.svc.cluster.local A", "A 172.17.2.1"),
+            ("172-17-2-1.bare.t1.svc.cluster.local A", "A 172.17.2.1"),
+            ("none.t1.svc.cluster.local A", NXDOMAIN),
+            ("none.t1.svc.cluster.local MX", NXDOMAIN),
+            ("a.pin._zone.hl.t1.svc.cluster.local A", NXDOMAIN),
+        ],
+    );
+}
+
+#[test]
+fn an_external_name_is_a_cname() {
+    let rows = [
+        ("ext.t1.svc.cluster.local A", "CNAME example.net. ..."),
+        ("ext.t1.svc.cluster.local AAAA", "CNAME example.net. ..."),
+        ("ext.t1.svc.cluster.local CNAME", "CNAME example.net."),
+        ("ext.t1.svc.cluster.local TXT", NODATA),
+        ("x.ext.t1.svc.cluster.local A", NXDOMAIN),
+        ("_http._tcp.ext.t1.svc.cluster.local SRV", NXDOMAIN),
+        ("web.t1.svc.cluster.local CNAME", NODATA),
+    ];
+    check(&cluster(|_, _| {}), &rows);
+    for no_name in ["192.0.2.1", "fd00::1", "", ".", "a..b", &"x.".repeat(128)] {
+        let mut cluster = cluster(|_, _| {});
+        let Object::Service(mut service) = service("t1/ext", "None", "") else { unreachable!("a service") };
+        service.target = Target::ExternalName(no_name.into());
+        crate::Sink::apply(&mut cluster.writer, Object::Service(service));
+        check(
+            &cluster,
+            &[("ext.t1.svc.cluster.local A", NXDOMAIN), ("ext.t1.svc.cluster.local CNAME", NXDOMAIN)],
+        );
+    }
+}
+
+#[test]
+fn the_type_never_decides_whether_there_is_a_name() {
+    let cluster = cluster(|_, _| {});
+    for name in
+        ["", "svc.", "pod.", "t1.svc.", "bare.svc.", "t1.pod.", "ns.dns.", "dns-version.", "web.t1.svc."]
+    {
+        for rtype in ["MX", "HTTPS", "ANY", "PTR", "CNAME"] {
+            check(&cluster, &[(&format!("{name}cluster.local {rtype}"), NODATA)]);
+        }
+    }
+    for name in ["t3.svc.", "t3.pod.", "dns.", "x.", "x.dns-version.", "x.svc.x.", "1-2-3-4.t1.pod."] {
+        for rtype in ["A", "AAAA", "TXT", "NS", "SRV", "PTR", "CNAME", "MX", "ANY"] {
+            check(&cluster, &[(&format!("{name}cluster.local {rtype}"), NXDOMAIN)]);
+        }
+    }
+    // As in CoreDNS: but for SOA.
+    for name in ["x.", "web.t1.svc.", "other.t1.svc.", "x.x.x.x.x.x."] {
+        check(&cluster, &[(&format!("{name}cluster.local SOA"), NODATA)]);
+    }
+}
+
+#[test]
+fn the_apex_has_soa_ns_and_the_version() {
+    let soa = "SOA ns.dns.cluster.local. hostmaster.cluster.local. 1700000000 7200 1800 86400 5";
+    let own =
+        cluster(|_, rules| rules.own = vec!["192.0.2.10".parse().unwrap(), "2001:db8::10".parse().unwrap()]);
+    check(
+        &own,
+        &[
+            ("cluster.local SOA", soa),
+            ("Cluster.Local A", NODATA),
+            ("cluster.local TXT", NODATA),
+            ("dns-version.cluster.local TXT", "28800 TXT \"1.1.0\""),
+            ("ns.dns.cluster.local A", "A 192.0.2.10"),
+            ("ns.dns.cluster.local AAAA", "AAAA 2001:db8::10"),
+            (
+                "cluster.local NS",
+                "NS ns.dns.cluster.local., + ns.dns.cluster.local. A 192.0.2.10, \
+                 + ns.dns.cluster.local. AAAA 2001:db8::10",
+            ),
+            ("svc.cluster.local NS", NODATA),
+            (
+                "in-addr.arpa NS",
+                "NS ns.dns.cluster.local., + ns.dns.cluster.local. A 192.0.2.10, \
+                 + ns.dns.cluster.local. AAAA 2001:db8::10",
+            ),
+        ],
+    );
+    // A server that services lead to is called by these.
+    let served =
+        cluster(|_, rules| rules.own = vec!["172.17.0.9".parse().unwrap(), "172.17.0.254".parse().unwrap()]);
+    check(
+        &served,
+        &[
+            (
+                "cluster.local NS",
+                "NS h1.hl.t1.svc.cluster.local., NS web.t1.svc.cluster.local., NS web.t2.svc.cluster.local., \
+                 NS 172-17-0-255.hl.t1.svc.cluster.local., + h1.hl.t1.svc.cluster.local. A 172.17.0.254, \
+                 + web.t1.svc.cluster.local. A 10.96.0.100, + web.t1.svc.cluster.local. AAAA fd00:96::64, \
+                 + web.t2.svc.cluster.local. A 10.96.0.200, \
+                 + 172-17-0-255.hl.t1.svc.cluster.local. A 172.17.0.255",
+            ),
+            ("ns.dns.cluster.local AAAA", "AAAA fd00:96::64"),
+        ],
+    );
+    check(&cluster(|_, _| {}), &[("cluster.local NS", NODATA), ("ns.dns.cluster.local A", NODATA)]);
+    check(
+        &cluster(|_, rules| rules.ttl = 3600),
+        &[("x.cluster.local A", NXDOMAIN), ("web.t1.svc.cluster.local A", "A 10.96.0.100")],
+    );
+}
+
+#[test]
+fn addresses_lead_back_to_services_and_then_to_endpoints() {
+    let arpa = "NXDOMAIN in-addr.arpa.";
+    let rows = [
+        ("100.0.96.10.in-addr.arpa PTR", "PTR web.t1.svc.cluster.local."),
+        ("254.0.17.172.in-addr.arpa PTR", "PTR h1.hl.t1.svc.cluster.local."),
+        ("255.0.17.172.in-addr.arpa PTR", "PTR 172-17-0-255.hl.t1.svc.cluster.local."),
+        (
+            "9.0.17.172.in-addr.arpa PTR",
+            "PTR shared.web.t2.svc.cluster.local., PTR 172-17-0-9.web.t1.svc.cluster.local.",
+        ),
+        ("1.1.17.172.in-addr.arpa PTR", "PTR same.dup.t1.svc.cluster.local."),
+        ("1.3.17.172.in-addr.arpa PTR", "PTR 172-17-3-1.gone.t2.svc.cluster.local."),
+        (
+            "4.6.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.6.9.0.0.0.0.d.f.ip6.arpa PTR",
+            "PTR web.t1.svc.cluster.local.",
+        ),
+        ("100.0.96.10.in-addr.arpa A", "NODATA in-addr.arpa."),
+        ("in-addr.arpa PTR", "NODATA in-addr.arpa."),
+        ("99.0.96.10.in-addr.arpa PTR", arpa),
+        ("96.10.in-addr.arpa PTR", arpa),
+        ("svc1.t1.svc.10.in-addr.arpa A", arpa),
+        ("99.0.96.10.in-addr.arpa SOA", "NODATA in-addr.arpa."),
+        ("x.ip6.arpa PTR", "NXDOMAIN ip6.arpa."),
+        ("web.t1.svc.cluster.local PTR", NODATA),
+        ("100.0.96.10.cluster.local PTR", NXDOMAIN),
+    ];
+    check(&cluster(|_, _| {}), &rows);
+}
+
+#[test]
+fn only_chosen_namespaces_are_shown() {
+    let chosen = cluster(|_, rules| rules.namespaces = ["t1", "t9"].map(Into::into).into());
+    check(
+        &chosen,
+        &[
+            ("web.t1.svc.cluster.local A", "A 10.96.0.100"),
+            ("t1.svc.cluster.local A", NODATA),
+            ("web.t2.svc.cluster.local A", NXDOMAIN),
+            ("t2.svc.cluster.local A", NXDOMAIN),
+            ("t9.svc.cluster.local A", NXDOMAIN),
+            ("200.0.96.10.in-addr.arpa PTR", "NXDOMAIN in-addr.arpa."),
+            ("9.0.17.172.in-addr.arpa PTR", "PTR 172-17-0-9.web.t1.svc.cluster.local."),
+        ],
+    );
+}
+
+#[test]
+fn pods_are_named_as_it_is_configured() {
+    let row = |cluster: &Cluster, question: &str, expected: &str| {
+        assert_eq!(cluster.ask(question), expected, "{question}");
+    };
+    let insecure = cluster(|_, rules| rules.pods = Pods::Insecure);
+    for (question, expected) in [
+        ("1-2-3-4.t1.pod.cluster.local A", "A 1.2.3.4"),
+        ("1-2-3-4.t1.pod.cluster.local AAAA", NODATA),
+        ("x.1-2-3-4.t1.pod.cluster.local A", "A 1.2.3.4"),
+        ("fd00--1.t1.pod.cluster.local AAAA", "AAAA fd00::1"),
+        ("1--4-5.t1.pod.cluster.local AAAA", "AAAA 1::4:5"),
+        ("1-2-3-4.t3.pod.cluster.local A", NXDOMAIN),
+        ("1-2-3-256.t1.pod.cluster.local A", NXDOMAIN),
+        ("1-2-3.t1.pod.cluster.local A", NXDOMAIN),
+        ("web.t1.pod.cluster.local A", NXDOMAIN),
+    ] {
+        row(&insecure, question, expected);
+    }
+    let mut verified = cluster(|wants, rules| {
+        wants.pods = Some(Default::default());
+        rules.pods = Pods::Verified;
+    });
+    for object in [pod("t1/a", "172.17.0.9 fd00::9"), pod("t3/a", "172.17.0.10")] {
+        crate::Sink::apply(&mut verified.writer, object);
+    }
+    for (question, expected) in [
+        ("172-17-0-9.t1.pod.cluster.local A", "A 172.17.0.9"),
+        ("fd00--9.t1.pod.cluster.local AAAA", "AAAA fd00::9"),
+        ("172-17-0-9.t2.pod.cluster.local A", NXDOMAIN),
+        ("172-17-0-10.t3.pod.cluster.local A", NXDOMAIN),
+        ("172-17-0-11.t1.pod.cluster.local A", NXDOMAIN),
+    ] {
+        row(&verified, question, expected);
+    }
+    row(&cluster(|_, _| {}), "172-17-0-9.t1.pod.cluster.local A", NXDOMAIN);
+}
+
+#[test]
+fn options_change_what_they_name() {
+    let by_pod = cluster(|wants, _| wants.pod_names = true);
+    check(
+        &by_pod,
+        &[
+            ("web-0.web.t1.svc.cluster.local A", "A 172.17.0.9"),
+            ("172-17-0-9.web.t1.svc.cluster.local A", NXDOMAIN),
+            (
+                "9.0.17.172.in-addr.arpa PTR",
+                "PTR web-0.web.t1.svc.cluster.local., PTR shared.web.t2.svc.cluster.local.",
+            ),
+        ],
+    );
+    let ignoring = cluster(|_, rules| rules.ignore_empty = true);
+    check(
+        &ignoring,
+        &[
+            ("web.t1.svc.cluster.local A", "A 10.96.0.100"),
+            ("v4.t1.svc.cluster.local A", NXDOMAIN),
+            ("v4.t1.svc.cluster.local SRV", NXDOMAIN),
+            ("ext.t1.svc.cluster.local CNAME", "CNAME example.net."),
+        ],
+    );
+    let never = cluster(|_, rules| rules.ttl = 0);
+    check(&never, &[("web.t1.svc.cluster.local A", "A 10.96.0.100"), ("x.cluster.local A", NXDOMAIN)]);
+    let mut without = Cluster::new(&Wants::default(), rules("cluster.local"));
+    without.list(objects().into_iter().filter(|object| !matches!(object, Object::Slice(_))));
+    check(
+        &without,
+        &[
+            ("web.t1.svc.cluster.local A", "A 10.96.0.100"),
+            ("hl.t1.svc.cluster.local A", NXDOMAIN),
+            ("172-17-0-9.web.t1.svc.cluster.local A", NXDOMAIN),
+        ],
+    );
+}
+
+#[test]
+fn zonal_names_are_for_the_endpoints_of_a_zone() {
+    let zonal = cluster(|wants, rules| {
+        wants.zones = true;
+        rules.zonal = true;
+    });
+    check(
+        &zonal,
+        &[
+            ("a.pin._zone.hl.t1.svc.cluster.local A", "A 172.17.0.254"),
+            ("A.pin._zone.hl.t1.svc.cluster.local A", "A 172.17.0.254"),
+            ("a.pin._zone.hl.t1.svc.cluster.local AAAA", NODATA),
+            ("c.pin._zone.hl.t1.svc.cluster.local A", NODATA),
+            ("c.pin._zone.hl.t1.svc.cluster.local TXT", NODATA),
+            ("c.prefer._zone.hl.t1.svc.cluster.local A", "A 172.17.0.254, A 172.17.0.255"),
+            ("b.prefer._zone.hl.t1.svc.cluster.local A", "A 172.17.0.255"),
+            ("corp.example.com.pin._zone.hl.t1.svc.cluster.local AAAA", "AAAA fd00:17::1"),
+            ("c.pin._zone.none.t1.svc.cluster.local A", NODATA),
+            ("c.prefer._zone.none.t1.svc.cluster.local A", NODATA),
+            ("a.pin._zone.web.t1.svc.cluster.local A", NXDOMAIN),
+            ("a.pin._zone.ext.t1.svc.cluster.local A", NXDOMAIN),
+            ("a.pin._zone.gone.t1.svc.cluster.local A", NXDOMAIN),
+            ("a.other._zone.hl.t1.svc.cluster.local A", NXDOMAIN),
+            (
+                "b.pin._zone.hl.t1.svc.cluster.local SRV",
+                "SRV 0 100 1234 172-17-0-255.hl.t1.svc.cluster.local., \
+                 + 172-17-0-255.hl.t1.svc.cluster.local. A 172.17.0.255",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn a_set_of_clusters_has_services_of_its_own() {
+    let mut rules = rules("cluster.local clusterset.local in-addr.arpa");
+    rules.multicluster = vec![Name::from_text("clusterset.local").unwrap()];
+    let mut objects = objects();
+    objects.extend([
+        import("t1/web", "10.112.0.1", "http:80/tcp"),
+        import("t1/hl", "None", "c:1234/udp"),
+        imported("t1/hl-one", "hl", "one", "172.18.0.1=h1", "c:1234/udp"),
+        imported("t1/hl-two", "hl", "two", "172.19.0.1=h1 172.19.0.2", "c:1234/udp"),
+    ]);
+    let cluster = Cluster::of(&everything(), rules, objects);
+    let nxdomain = "NXDOMAIN clusterset.local.";
+    check(
+        &cluster,
+        &[
+            ("dns-version.clusterset.local TXT", "28800 TXT \"1.0.0\""),
+            ("dns-version.cluster.local TXT", "28800 TXT \"1.1.0\""),
+            ("web.t1.svc.clusterset.local A", "A 10.112.0.1"),
+            ("web.t1.svc.cluster.local A", "A 10.96.0.100"),
+            ("v4.t1.svc.clusterset.local A", nxdomain),
+            ("hl.t1.svc.clusterset.local A", "A 172.18.0.1, A 172.19.0.1, A 172.19.0.2"),
+            ("h1.one.hl.t1.svc.clusterset.local A", "A 172.18.0.1"),
+            ("h1.two.hl.t1.svc.clusterset.local A", "A 172.19.0.1"),
+            ("172-19-0-2.two.hl.t1.svc.clusterset.local A", "A 172.19.0.2"),
+            ("h1.three.hl.t1.svc.clusterset.local A", nxdomain),
+            ("h1.hl.t1.svc.cluster.local A", "A 172.17.0.254"),
+            (
+                "_c._udp.hl.t1.svc.clusterset.local SRV",
+                "SRV 0 33 1234 172-19-0-2.two.hl.t1.svc.clusterset.local., \
+                 SRV 0 33 1234 h1.one.hl.t1.svc.clusterset.local., SRV 0 33 1234 h1.two.hl.t1.svc.clusterset.local., \
+                 + 172-19-0-2.two.hl.t1.svc.clusterset.local. A 172.19.0.2, \
+                 + h1.one.hl.t1.svc.clusterset.local. A 172.18.0.1, + h1.two.hl.t1.svc.clusterset.local. A 172.19.0.1",
+            ),
+            ("1.0.112.10.in-addr.arpa PTR", "PTR web.t1.svc.clusterset.local."),
+        ],
+    );
+}
+
+#[test]
+fn a_reply_has_one_record_more_than_fit_at_most() {
+    let endpoints: Vec<String> =
+        (0..1000).map(|number| format!("10.0.{}.{}", number / 250, number % 250)).collect();
+    let mut objects = vec![namespace("t1"), service("t1/big", "None", "")];
+    for slice_of in 0..6 {
+        let endpoints = endpoints.join(" ").replace("10.0.", &format!("10.{slice_of}."));
+        objects.push(slice(&format!("t1/{slice_of}"), "big", &endpoints, "http:80/tcp"));
+    }
+    let cluster =
+        Cluster::of(&Wants { endpoints: true, ..Wants::default() }, rules("cluster.local"), objects);
+    for question in [
+        "big.t1.svc.cluster.local A",
+        "big.t1.svc.cluster.local SRV",
+        "_http._tcp.big.t1.svc.cluster.local A",
+    ] {
+        for room in [512, 1232, 65_535] {
+            let (words, cut) = cluster.ask_within(question, room);
+            assert!(cut, "{question} in {room}");
+            assert!(words.len() < room * 8, "{question} in {room}: {}", words.len());
+        }
+    }
+}
+
+#[test]
+fn what_is_not_known_yet_is_neither_answered_nor_denied() {
+    let mut rules = rules("cluster.local in-addr.arpa ip6.arpa");
+    rules.pods = Pods::Verified;
+    let mut cluster = Cluster::new(&everything(), rules);
+    let sure = [
+        ("cluster.local A", NODATA),
+        ("svc.cluster.local A", NODATA),
+        ("x.svc.cluster.local SOA", NODATA),
+        ("dns-version.cluster.local TXT", "28800 TXT \"1.1.0\""),
+        ("x.cluster.local A", NXDOMAIN),
+        ("x.in-addr.arpa PTR", "NXDOMAIN in-addr.arpa."),
+    ];
+    let mut zeros = cluster.index.serial();
+    assert_eq!(zeros, 0);
+    check(&cluster, &sure);
+    check(
+        &cluster,
+        &[
+            ("t1.svc.cluster.local A", "namespaces are not known"),
+            ("web.t1.svc.cluster.local A", "services are not known"),
+            ("1-2-3-4.t1.pod.cluster.local A", "namespaces are not known"),
+            ("100.0.96.10.in-addr.arpa PTR", "endpointslices are not known"),
+        ],
+    );
+    let complete = |cluster: &mut Cluster, kind: Kind| {
+        crate::Sink::begin(&mut cluster.writer, kind);
+        let own = objects().into_iter().filter(|object| object.kind() == kind);
+        own.for_each(|object| crate::Sink::apply(&mut cluster.writer, object));
+        crate::Sink::complete(&mut cluster.writer, kind);
+    };
+    complete(&mut cluster, Kind::Service);
+    // Whether the namespace is there is not known.
+    check(&cluster, &[("web.t1.svc.cluster.local A", "endpointslices are not known")]);
+    complete(&mut cluster, Kind::Namespace);
+    check(&cluster, &sure[3..]);
+    check(
+        &cluster,
+        &[
+            ("web.t1.svc.cluster.local A", "A 10.96.0.100"),
+            ("100.0.96.10.in-addr.arpa PTR", "PTR web.t1.svc.cluster.local."),
+            ("254.0.17.172.in-addr.arpa PTR", "endpointslices are not known"),
+            ("hl.t1.svc.cluster.local A", "endpointslices are not known"),
+            ("h1.web.t1.svc.cluster.local A", "endpointslices are not known"),
+            ("other.t1.svc.cluster.local A", "endpointslices are not known"),
+            ("t3.svc.cluster.local A", NXDOMAIN),
+            ("1-2-3-4.t1.pod.cluster.local A", "pods are not known"),
+        ],
+    );
+    complete(&mut cluster, Kind::Slice);
+    complete(&mut cluster, Kind::Pod);
+    zeros = cluster.index.serial();
+    assert_eq!(u64::from(zeros), SERIAL);
+    check(
+        &cluster,
+        &[
+            ("hl.t1.svc.cluster.local A", "A 172.17.0.254, A 172.17.0.255"),
+            ("other.t1.svc.cluster.local A", NXDOMAIN),
+            ("1-2-3-4.t1.pod.cluster.local A", NXDOMAIN),
+        ],
+    );
+    assert_eq!(cluster.index.unknown().kinds().collect::<Vec<_>>(), [Kind::ServiceImport]);
+}

@@ -1,0 +1,266 @@
+//! Objects in the API's protobuf form. The numbers are those of the `generated.proto` files of k8s.io/api 0.37 and
+//! k8s.io/apimachinery 0.37, which never change.
+
+use std::borrow::Cow;
+
+use crate::objects::Kind;
+
+use super::protobuf::{Fields, Value};
+use super::views::{EndpointView, Meta, PodView, PortView, ServiceView, Text, View};
+use super::{Malformed, Status};
+
+/// An object: its metadata is field 1, whatever its kind.
+pub(super) fn object(kind: Kind, message: &[u8]) -> Result<(Meta<'_>, View<'_>), Malformed> {
+    let (mut meta, mut view) = (Meta::default(), View::empty(kind));
+    for field in Fields::of(message) {
+        match (field?, &mut view) {
+            ((1, value), _) => meta = self::meta(value.bytes()?)?,
+            ((2, value), View::Service(service)) => spec_of_service(value.bytes()?, service)?,
+            ((3, value), View::Service(service)) => status_of_service(value.bytes()?, service)?,
+            ((2, value), View::Slice(slice)) => slice.endpoints.push(endpoint(value.bytes()?)?),
+            ((3, value), View::Slice(slice)) => slice.ports.push(port(value.bytes()?)?),
+            ((2, value), View::Pod(pod)) => spec_of_pod(value.bytes()?, pod)?,
+            ((3, value), View::Pod(pod)) => status_of_pod(value.bytes()?, pod)?,
+            // Imports are custom resources, which the API has as JSON alone.
+            (
+                _,
+                View::ServiceImport(_) | View::Service(_) | View::Slice(_) | View::Pod(_) | View::Namespace,
+            ) => {}
+        }
+    }
+    Ok((meta, view))
+}
+
+fn meta(message: &[u8]) -> Result<Meta<'_>, Malformed> {
+    let mut meta = Meta::default();
+    for field in Fields::of(message) {
+        match field? {
+            (1, value) => meta.name = text(value)?,
+            (3, value) => meta.namespace = text(value)?,
+            (6, value) => meta.version = text(value)?,
+            // A time that is none has no fields.
+            (9, value) => meta.terminating = !value.bytes()?.is_empty(),
+            (11, value) => meta.labels.push(pair(value.bytes()?)?),
+            (12, value) => meta.annotations.push(pair(value.bytes()?)?),
+            _ => {}
+        }
+    }
+    Ok(meta)
+}
+
+fn spec_of_service<'a>(message: &'a [u8], service: &mut ServiceView<'a>) -> Result<(), Malformed> {
+    for field in Fields::of(message) {
+        match field? {
+            (1, value) => service.ports.push(port(value.bytes()?)?),
+            (3, value) => service.cluster_ip = text(value)?,
+            (4, value) => service.kind = text(value)?,
+            (5, value) => service.external_ips.push(text(value)?),
+            (10, value) => service.external_name = text(value)?,
+            (18, value) => service.cluster_ips.push(text(value)?),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Field 1 is the load balancer's, whose field 1 are its addresses and names.
+fn status_of_service<'a>(message: &'a [u8], service: &mut ServiceView<'a>) -> Result<(), Malformed> {
+    for balancer in messages(message, 1) {
+        for ingress in messages(balancer?, 1) {
+            let (mut address, mut name) = (Text::default(), Text::default());
+            for field in Fields::of(ingress?) {
+                match field? {
+                    (1, value) => address = text(value)?,
+                    (2, value) => name = text(value)?,
+                    _ => {}
+                }
+            }
+            service.ingress.push((address, name));
+        }
+    }
+    Ok(())
+}
+
+/// Of a service or of a slice: the three fields have the same numbers.
+fn port(message: &[u8]) -> Result<PortView<'_>, Malformed> {
+    let mut port = PortView::default();
+    for field in Fields::of(message) {
+        match field? {
+            (1, value) => port.name = text(value)?,
+            (2, value) => port.protocol = text(value)?,
+            (3, value) => port.port = Some(value.number()?.cast_signed()),
+            _ => {}
+        }
+    }
+    Ok(port)
+}
+
+fn endpoint(message: &[u8]) -> Result<EndpointView<'_>, Malformed> {
+    let mut endpoint = EndpointView::default();
+    for field in Fields::of(message) {
+        match field? {
+            (1, value) => endpoint.addresses.push(text(value)?),
+            (2, value) => endpoint.ready = ready(value.bytes()?)?,
+            (3, value) => endpoint.hostname = text(value)?,
+            (4, value) => endpoint.pod = name_of_reference(value.bytes()?)?,
+            (7, value) => endpoint.zone = text(value)?,
+            _ => {}
+        }
+    }
+    Ok(endpoint)
+}
+
+fn ready(conditions: &[u8]) -> Result<Option<bool>, Malformed> {
+    let mut ready = None;
+    for field in Fields::of(conditions) {
+        if let (1, value) = field? {
+            ready = Some(value.truth()?);
+        }
+    }
+    Ok(ready)
+}
+
+fn name_of_reference(message: &[u8]) -> Result<Text<'_>, Malformed> {
+    let mut name = Text::default();
+    for field in Fields::of(message) {
+        if let (3, value) = field? {
+            name = text(value)?;
+        }
+    }
+    Ok(name)
+}
+
+fn spec_of_pod(message: &[u8], pod: &mut PodView<'_>) -> Result<(), Malformed> {
+    for field in Fields::of(message) {
+        if let (11, value) = field? {
+            pod.host_network = value.truth()?;
+        }
+    }
+    Ok(())
+}
+
+fn status_of_pod<'a>(message: &'a [u8], pod: &mut PodView<'a>) -> Result<(), Malformed> {
+    for field in Fields::of(message) {
+        match field? {
+            (1, value) => pod.phase = text(value)?,
+            (12, value) => {
+                for field in Fields::of(value.bytes()?) {
+                    if let (1, value) = field? {
+                        pod.addresses.push(text(value)?);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Resource version and token for the next page.
+pub(super) fn list_meta(message: &[u8]) -> Result<(Text<'_>, Text<'_>), Malformed> {
+    let (mut version, mut next) = (Text::default(), Text::default());
+    for field in Fields::of(message) {
+        match field? {
+            (2, value) => version = text(value)?,
+            (3, value) => next = text(value)?,
+            _ => {}
+        }
+    }
+    Ok((version, next))
+}
+
+/// A failure as the API tells it.
+pub(super) fn status(message: &[u8]) -> Result<Status, Malformed> {
+    let mut status = Status::default();
+    for field in Fields::of(message) {
+        match field? {
+            (3, value) => status.message = value.text()?.into(),
+            (4, value) => status.reason = value.text()?.into(),
+            (5, value) => details(value.bytes()?, &mut status)?,
+            (6, value) => status.code = u16::try_from(value.number()?).unwrap_or_default(),
+            _ => {}
+        }
+    }
+    Ok(status)
+}
+
+fn details(message: &[u8], status: &mut Status) -> Result<(), Malformed> {
+    for field in Fields::of(message) {
+        match field? {
+            (4, value) => {
+                for field in Fields::of(value.bytes()?) {
+                    if let (1, value) = field? {
+                        status.causes.push(value.text()?.into());
+                    }
+                }
+            }
+            (5, value) => status.retry_after_s = value.number()?,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// The envelope's content (runtime.Unknown), behind [`MAGIC`]: kind, and the object's own octets.
+pub(super) fn envelope(bytes: &[u8]) -> Result<(&str, &[u8]), Malformed> {
+    let (mut kind, mut raw) = ("", &[][..]);
+    for field in Fields::of(bytes.strip_prefix(MAGIC).ok_or(Malformed::Envelope)?) {
+        match field? {
+            (1, value) => {
+                for field in Fields::of(value.bytes()?) {
+                    if let (2, value) = field? {
+                        kind = value.text()?;
+                    }
+                }
+            }
+            (2, value) => raw = value.bytes()?,
+            _ => {}
+        }
+    }
+    Ok((kind, raw))
+}
+
+/// What a frame of a watch says (WatchEvent): the event's type, and the object in its envelope.
+pub(super) fn event(frame: &[u8]) -> Result<(&str, &[u8]), Malformed> {
+    let (mut kind, mut object) = ("", &[][..]);
+    for field in Fields::of(frame) {
+        match field? {
+            (1, value) => kind = value.text()?,
+            (2, value) => {
+                for raw in messages(value.bytes()?, 1) {
+                    object = raw?;
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok((kind, object))
+}
+
+/// The fields of that number, each a message.
+fn messages(message: &[u8], number: u32) -> impl Iterator<Item = Result<&[u8], Malformed>> {
+    Fields::of(message).filter_map(move |field| match field {
+        Ok((found, value)) if found == number => Some(value.bytes()),
+        Ok(_) => None,
+        Err(error) => Some(Err(error)),
+    })
+}
+
+fn pair(message: &[u8]) -> Result<(Text<'_>, Text<'_>), Malformed> {
+    let (mut key, mut found) = (Text::default(), Text::default());
+    for field in Fields::of(message) {
+        match field? {
+            (1, value) => key = text(value)?,
+            (2, value) => found = text(value)?,
+            _ => {}
+        }
+    }
+    Ok((key, found))
+}
+
+fn text(value: Value<'_>) -> Result<Text<'_>, Malformed> {
+    value.text().map(Cow::Borrowed)
+}
+
+/// What every object in this form begins with.
+pub(super) const MAGIC: &[u8] = b"k8s\0";

@@ -1,0 +1,53 @@
+//! A hash table in buckets, each replaced whole: a change costs its own bucket, and no reader waits for it.
+
+use std::sync::Arc;
+
+use arc_swap::{ArcSwapOption, Guard};
+
+/// Entries by hash. Read by many threads at once, changed by one.
+pub(crate) struct Buckets<T> {
+    buckets: Box<[ArcSwapOption<Box<[T]>>]>,
+}
+
+/// A bucket as it was when it was looked at.
+pub(crate) type Bucket<T> = Guard<Option<Arc<Box<[T]>>>>;
+
+impl<T: Clone> Buckets<T> {
+    /// Without entries; `count` is a power of two.
+    pub(crate) fn new(count: usize) -> Self {
+        Self { buckets: (0..count).map(|_| ArcSwapOption::empty()).collect() }
+    }
+
+    /// Where entries of this hash are, if there are any.
+    #[inline]
+    pub(crate) fn of(&self, hash: u64) -> Bucket<T> {
+        self.place(hash).load()
+    }
+
+    /// Puts an entry in place of the one that `is` is true of, or beside the others; `None` takes it away.
+    pub(crate) fn set(&self, hash: u64, is: impl Fn(&T) -> bool, entry: Option<T>) {
+        let place = self.place(hash);
+        let old = place.load();
+        let others = old.iter().flat_map(|bucket| bucket.iter()).filter(|entry| !is(entry));
+        let new: Box<[T]> = others.cloned().chain(entry).collect();
+        place.store((!new.is_empty()).then(|| Arc::new(new)));
+    }
+
+    #[inline]
+    fn place(&self, hash: u64) -> &ArcSwapOption<Box<[T]>> {
+        // A power of two: no place is outside.
+        &self.buckets[hash as usize & (self.buckets.len() - 1)]
+    }
+}
+
+#[cfg(test)]
+impl<T: Clone> Buckets<T> {
+    /// Every entry, in no order.
+    pub(crate) fn all(&self) -> Vec<T> {
+        self.buckets
+            .iter()
+            .filter_map(|bucket| bucket.load_full())
+            .flat_map(|bucket| bucket.to_vec())
+            .collect()
+    }
+}

@@ -1,0 +1,114 @@
+//! Labels of names below the zone, in wire form and lower case.
+
+use std::fmt::Write as _;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::objects::Endpoint;
+
+/// One label, without its length octet.
+#[derive(Clone, Copy)]
+pub(crate) struct Label {
+    length: u8,
+    octets: [u8; LONGEST],
+}
+
+impl Label {
+    /// What an endpoint is called below its service: its host name, else, where it is so configured, its pod's name, else its
+    /// address with dashes.
+    pub(crate) fn of(endpoint: &Endpoint, pod_names: bool) -> Self {
+        let pod = endpoint.pod.as_deref().filter(|_| pod_names);
+        let named = endpoint.hostname.as_deref().and_then(Self::from_text);
+        named.or_else(|| pod.and_then(Self::from_text)).unwrap_or_else(|| Self::dashed(endpoint.address))
+    }
+
+    /// `10-0-0-1`, `fd00--1`; what would end in a dash ends in `-0`.
+    fn dashed(address: IpAddr) -> Self {
+        let mut label = Self { length: 0, octets: [0; LONGEST] };
+        // The longest address has 45 characters.
+        let _ = write!(label, "{address}");
+        for octet in &mut label.octets[..usize::from(label.length)] {
+            if matches!(*octet, b'.' | b':') {
+                *octet = b'-';
+            }
+        }
+        if label.octets().last() == Some(&b'-') {
+            let _ = label.write_char('0');
+        }
+        label
+    }
+
+    /// `None` where the text can be no label.
+    fn from_text(text: &str) -> Option<Self> {
+        let mut label = Self { length: 0, octets: [0; LONGEST] };
+        label.write_str(text).ok().filter(|()| !text.is_empty())?;
+        label.octets.make_ascii_lowercase();
+        Some(label)
+    }
+
+    pub(crate) fn octets(&self) -> &[u8] {
+        &self.octets[..usize::from(self.length)]
+    }
+}
+
+impl std::fmt::Write for Label {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        let (start, end) = (usize::from(self.length), usize::from(self.length) + text.len());
+        self.octets.get_mut(start..end).ok_or(std::fmt::Error)?.copy_from_slice(text.as_bytes());
+        self.length = end as u8;
+        Ok(())
+    }
+}
+
+/// Name and namespace as labels in wire form, as a service is found by; `None` where one of them can be no label.
+pub(crate) fn key(name: &str, namespace: &str) -> Option<Arc<[u8]>> {
+    let mut key = Vec::with_capacity(2 + name.len() + namespace.len());
+    for label in [name, namespace] {
+        if label.is_empty() || label.len() > LONGEST {
+            return None;
+        }
+        key.push(label.len() as u8);
+        key.extend(label.bytes().map(|octet| octet.to_ascii_lowercase()));
+    }
+    Some(key.into())
+}
+
+/// Octets of a label (RFC 1035, section 2.3.4).
+pub(crate) const LONGEST: usize = 63;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_is_called_by_the_first_name_that_it_has() {
+        let long = "x".repeat(64);
+        for (hostname, pod, address, plain, by_pod) in [
+            (None, None, "172.17.0.255", "172-17-0-255", "172-17-0-255"),
+            (None, Some("web-0"), "172.17.0.255", "172-17-0-255", "web-0"),
+            (Some("H1"), Some("web-0"), "172.17.0.255", "h1", "h1"),
+            (Some(""), Some(""), "fd00:17::1", "fd00-17--1", "fd00-17--1"),
+            (Some(&long[..63]), None, "::", &long[..63], &long[..63]),
+            (Some(&long[..]), Some(&long[..]), "fd00::", "fd00--0", "fd00--0"),
+            (None, None, "1:2:3:4:5:6:7:8", "1-2-3-4-5-6-7-8", "1-2-3-4-5-6-7-8"),
+        ] {
+            let endpoint = Endpoint {
+                address: address.parse().unwrap(),
+                hostname: hostname.map(Into::into),
+                pod: pod.map(Into::into),
+                zone: None,
+            };
+            for (pod_names, label) in [(false, plain), (true, by_pod)] {
+                assert_eq!(Label::of(&endpoint, pod_names).octets(), label.as_bytes(), "{endpoint:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_service_is_found_by_two_labels() {
+        assert_eq!(key("Web", "t1").as_deref(), Some(&b"\x03web\x02t1"[..]));
+        for (name, namespace) in [("", "t1"), ("web", ""), (&"x".repeat(64), "t1")] {
+            assert!(key(name, namespace).is_none(), "{name} {namespace}");
+        }
+    }
+}

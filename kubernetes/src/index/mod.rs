@@ -1,0 +1,171 @@
+//! The index: what questions in a cluster's zone find. Written by the one who follows the API, read by every worker at once,
+//! none of whom waits.
+//!
+//! ```text
+//! (namespace, service) -> bucket -> service with its endpoints, A and AAAA answers ready
+//! address              -> bucket -> names of services, looked up as above
+//! namespace, pod       -> bucket
+//! ```
+//! A change of one object costs its service, and the buckets that this and the addresses that came or went lie in.
+
+mod buckets;
+mod label;
+mod service;
+mod writer;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering::Acquire, Ordering::Relaxed};
+
+use wire::hash_of;
+
+use crate::objects::{Kind, Pod};
+use crate::settings::Wants;
+use buckets::{Bucket, Buckets};
+
+pub(crate) use label::key;
+pub(crate) use service::{At, Namespace, Service};
+pub use writer::{Now, Watcher, Writer};
+
+/// What is known of a cluster.
+pub struct Index {
+    /// Services of the cluster.
+    pub(crate) services: Directory,
+    /// Those of a set of clusters.
+    pub(crate) imports: Directory,
+    namespaces: Buckets<Arc<Namespace>>,
+    pods: Buckets<(IpAddr, Arc<Pod>)>,
+    /// Which kinds are followed, a bit for each.
+    wanted: u8,
+    /// Those of which a list has been whole once.
+    known: AtomicU8,
+    /// When something changed last, in seconds since 1970, as serials have it.
+    serial: AtomicU32,
+    /// How many objects of each kind there are.
+    counts: [AtomicUsize; Kind::ALL.len()],
+}
+
+/// Kinds that are followed, and of which no list has been whole yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unknown(u8);
+
+/// Services by name, and by the addresses that lead back to them.
+pub(crate) struct Directory {
+    by_name: Buckets<Arc<Service>>,
+    by_address: Buckets<(IpAddr, Arc<[u8]>)>,
+}
+
+impl Index {
+    /// Nothing known yet of what `wants` says.
+    pub fn new(wants: &Wants) -> Self {
+        Self {
+            services: Directory::new(BUCKETS),
+            imports: Directory::new(if wants.imports { BUCKETS } else { 1 }),
+            namespaces: Buckets::new(FEW_BUCKETS),
+            pods: Buckets::new(if wants.pods.is_some() { BUCKETS } else { 1 }),
+            wanted: wants.kinds().fold(0, |all, kind| all | bit(kind)),
+            known: AtomicU8::new(0),
+            serial: AtomicU32::new(0),
+            counts: Default::default(),
+        }
+    }
+
+    /// What is not known yet. To be asked for before anything is looked up: what is not found then, though everything was
+    /// known before, is not there.
+    #[inline]
+    pub fn unknown(&self) -> Unknown {
+        Unknown(self.wanted & !self.known.load(Acquire))
+    }
+
+    /// How many objects of a kind are known.
+    pub fn count(&self, kind: Kind) -> usize {
+        self.counts[kind as usize].load(Relaxed)
+    }
+
+    /// The serial of its zones.
+    pub fn serial(&self) -> u32 {
+        self.serial.load(Relaxed)
+    }
+
+    /// Whether the API has this namespace; `name` in lower case.
+    pub(crate) fn has_namespace(&self, name: &[u8]) -> bool {
+        let bucket = self.namespaces.of(hash_of(name));
+        bucket.iter().flat_map(|bucket| bucket.iter()).any(|namespace| *namespace.name == *name)
+    }
+
+    /// The pods of an address.
+    pub(crate) fn pods(&self, address: IpAddr) -> Vec<Arc<Pod>> {
+        let bucket = self.pods.of(hash_of_address(address));
+        let all = bucket.iter().flat_map(|bucket| bucket.iter());
+        all.filter(|(other, _)| *other == address).map(|(_, pod)| pod.clone()).collect()
+    }
+}
+
+impl Unknown {
+    /// Whether every kind has been known once: from then on answers are whole, and stay so while the API is not heard.
+    #[inline]
+    pub fn is_nothing(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The kinds.
+    pub fn kinds(self) -> impl Iterator<Item = Kind> {
+        Kind::ALL.into_iter().filter(move |kind| self.0 & bit(*kind) != 0)
+    }
+
+    /// The first of these kinds that is among them.
+    pub(crate) fn first_of(self, kinds: &[Kind]) -> Option<Kind> {
+        self.kinds().find(|kind| kinds.contains(kind))
+    }
+}
+
+impl Directory {
+    fn new(count: usize) -> Self {
+        Self { by_name: Buckets::new(count), by_address: Buckets::new(count) }
+    }
+
+    /// The bucket of a name, in which [`in_bucket`] finds its service.
+    #[inline]
+    pub(crate) fn bucket(&self, key: &[u8]) -> Bucket<Arc<Service>> {
+        self.by_name.of(hash_of(key))
+    }
+
+    fn get(&self, key: &[u8]) -> Option<Arc<Service>> {
+        in_bucket(&self.bucket(key), key).cloned()
+    }
+
+    /// The services that an address leads back to, by name.
+    pub(crate) fn of_address(&self, address: IpAddr) -> Vec<Arc<Service>> {
+        let bucket = self.by_address.of(hash_of_address(address));
+        let all = bucket.iter().flat_map(|bucket| bucket.iter());
+        let names = all.filter(|(other, _)| *other == address).map(|(_, key)| key);
+        let mut services: Vec<_> = names.filter_map(|key| self.get(key)).collect();
+        services.sort_by(|one, other| one.key.cmp(&other.key));
+        services
+    }
+}
+
+/// The service of this name.
+#[inline]
+pub(crate) fn in_bucket<'b>(bucket: &'b Bucket<Arc<Service>>, key: &[u8]) -> Option<&'b Arc<Service>> {
+    bucket.as_ref()?.iter().find(|service| *service.key == *key)
+}
+
+fn hash_of_address(address: IpAddr) -> u64 {
+    match address {
+        IpAddr::V4(address) => hash_of(&address.octets()),
+        IpAddr::V6(address) => hash_of(&address.octets()),
+    }
+}
+
+fn bit(kind: Kind) -> u8 {
+    1 << kind as u8
+}
+
+/// Of services, addresses and pods: with 100,000 endpoints, 25 in each.
+const BUCKETS: usize = 4_096;
+/// Of namespaces.
+const FEW_BUCKETS: usize = 256;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,227 @@
+//! What is known of one service: its object, its slices, and the answers at its own name, ready to send.
+
+use std::net::IpAddr;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use wire::{Class, RType};
+
+use crate::objects::{self, Endpoint, Port, Slice, Target};
+
+use super::label::{LONGEST, Label};
+
+/// A service by its name, as queries find it. Never changes: a change is another one in its place.
+pub(crate) struct Service {
+    /// Name and namespace as labels in wire form, lower-case, without the root's.
+    pub(crate) key: Arc<[u8]>,
+    pub(crate) namespace: Arc<Namespace>,
+    /// None where only slices name it.
+    pub(crate) object: Option<Arc<objects::Service>>,
+    pub(crate) slices: Box<[Arc<Slice>]>,
+    /// Every endpoint, by label, those of one label by address.
+    by_label: Box<[Place]>,
+    /// Every endpoint, by address.
+    by_address: Box<[Place]>,
+    /// The A and AAAA answers at its name: records as they are sent, each owner a pointer to the question, TTL 0.
+    a: Box<[u8]>,
+    aaaa: Box<[u8]>,
+    naming: Naming,
+}
+
+/// What endpoints are called.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Naming {
+    /// After their pods, where they have no host name.
+    pub(crate) pods: bool,
+    /// With their cluster behind it: those of imports.
+    pub(crate) clusters: bool,
+}
+
+/// A namespace that services lie in.
+pub(crate) struct Namespace {
+    /// In lower case.
+    pub(crate) name: Box<[u8]>,
+    /// Whether the API has it among those that are followed.
+    pub(crate) is_known: AtomicBool,
+}
+
+impl Namespace {
+    #[inline]
+    pub(crate) fn is_known(&self) -> bool {
+        self.is_known.load(Relaxed)
+    }
+}
+
+/// An endpoint of a service: which slice's, and which of it.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    slice: u16,
+    endpoint: u16,
+}
+
+/// An endpoint with the slice that it is in.
+#[derive(Clone, Copy)]
+pub(crate) struct At<'s> {
+    pub(crate) slice: &'s Arc<Slice>,
+    pub(crate) endpoint: &'s Endpoint,
+}
+
+impl Service {
+    /// Puts together what queries find.
+    pub(crate) fn new(
+        key: Arc<[u8]>,
+        namespace: Arc<Namespace>,
+        object: Option<Arc<objects::Service>>,
+        slices: Box<[Arc<Slice>]>,
+        naming: Naming,
+    ) -> Self {
+        let (by_label, by_address) = orders(&slices, naming);
+        let (a, aaaa) = (Box::default(), Box::default());
+        let mut service = Self { key, namespace, object, slices, by_label, by_address, a, aaaa, naming };
+        let addresses = service.own_addresses();
+        service.a = records(addresses.iter().filter(|address| address.is_ipv4()));
+        service.aaaa = records(addresses.iter().filter(|address| address.is_ipv6()));
+        service
+    }
+
+    /// What its name leads to; `None` where only slices name it.
+    #[inline]
+    pub(crate) fn target(&self) -> Option<&Target> {
+        self.object.as_ref().map(|object| &object.target)
+    }
+
+    /// The records at its own name.
+    #[inline]
+    pub(crate) fn ready(&self, rtype: RType) -> &[u8] {
+        match rtype {
+            RType::A => &self.a,
+            RType::AAAA => &self.aaaa,
+            _ => &[],
+        }
+    }
+
+    /// Whether an address is its own, and none of an endpoint.
+    pub(crate) fn owns(&self, address: IpAddr) -> bool {
+        matches!(self.target(), Some(Target::ClusterIps(own)) if own.contains(&address))
+    }
+
+    pub(crate) fn ports(&self) -> &[Port] {
+        self.object.as_ref().map_or(&[], |object| &object.ports)
+    }
+
+    pub(crate) fn has_endpoints(&self) -> bool {
+        !self.by_address.is_empty()
+    }
+
+    /// The label of one of its endpoints.
+    pub(crate) fn label(&self, endpoint: &Endpoint) -> Label {
+        Label::of(endpoint, self.naming.pods)
+    }
+
+    /// The cluster of one of an import's endpoints; empty where it is of none, or can be no label.
+    pub(crate) fn cluster<'s>(&self, at: At<'s>) -> &'s [u8] {
+        let import = at.slice.import.as_ref().filter(|_| self.naming.clusters);
+        import
+            .map(|import| import.cluster.as_bytes())
+            .filter(|cluster| cluster.len() <= LONGEST)
+            .unwrap_or_default()
+    }
+
+    /// Its endpoints by label.
+    pub(crate) fn by_label(&self) -> impl Iterator<Item = At<'_>> {
+        self.by_label.iter().map(|place| self.at(*place))
+    }
+
+    /// Its endpoints by address; several may have one.
+    pub(crate) fn by_address(&self) -> impl Iterator<Item = At<'_>> {
+        self.by_address.iter().map(|place| self.at(*place))
+    }
+
+    /// Its endpoints of this label, by address.
+    pub(crate) fn of_label(&self, label: &[u8]) -> impl Iterator<Item = At<'_>> {
+        let of = |place: &Place| self.label(self.at(*place).endpoint);
+        let start = self.by_label.partition_point(|place| *of(place).octets() < *label);
+        let end = self.by_label.partition_point(|place| *of(place).octets() <= *label);
+        self.places(&self.by_label, start..end)
+    }
+
+    /// Its endpoints of this address.
+    pub(crate) fn of_address(&self, address: IpAddr) -> impl Iterator<Item = At<'_>> {
+        let start = self.by_address.partition_point(|place| self.at(*place).endpoint.address < address);
+        let end = self.by_address.partition_point(|place| self.at(*place).endpoint.address <= address);
+        self.places(&self.by_address, start..end)
+    }
+
+    /// Every address that leads back to it, in order and each once.
+    pub(crate) fn addresses(&self) -> Vec<IpAddr> {
+        let mut addresses: Vec<IpAddr> = self.by_address().map(|at| at.endpoint.address).collect();
+        if let Some(Target::ClusterIps(own)) = self.target() {
+            addresses.extend(own);
+            addresses.sort_unstable();
+        }
+        addresses.dedup();
+        addresses
+    }
+
+    /// The addresses at its own name, each once.
+    fn own_addresses(&self) -> Vec<IpAddr> {
+        let mut addresses = match self.target() {
+            Some(Target::ClusterIps(own)) => own.to_vec(),
+            Some(Target::Headless) => self.by_address().map(|at| at.endpoint.address).collect(),
+            Some(Target::ExternalName(_)) | None => Vec::new(),
+        };
+        let mut seen = std::collections::HashSet::new();
+        addresses.retain(|address| seen.insert(*address));
+        addresses
+    }
+
+    fn places<'s>(&'s self, order: &'s [Place], range: Range<usize>) -> impl Iterator<Item = At<'s>> {
+        order.get(range).into_iter().flatten().map(|place| self.at(*place))
+    }
+
+    fn at(&self, place: Place) -> At<'_> {
+        // Places are made of these slices.
+        let slice = &self.slices[usize::from(place.slice)];
+        At { slice, endpoint: &slice.endpoints[usize::from(place.endpoint)] }
+    }
+}
+
+/// Every endpoint of these slices by label, and by address.
+fn orders(slices: &[Arc<Slice>], naming: Naming) -> (Box<[Place]>, Box<[Place]>) {
+    let mut all: Vec<(Label, IpAddr, Place)> = Vec::new();
+    for (slice, index) in slices.iter().zip(0..u16::MAX) {
+        for (endpoint, number) in slice.endpoints.iter().zip(0..u16::MAX) {
+            let place = Place { slice: index, endpoint: number };
+            all.push((Label::of(endpoint, naming.pods), endpoint.address, place));
+        }
+    }
+    all.sort_by(|one, other| (one.0.octets(), one.1).cmp(&(other.0.octets(), other.1)));
+    let by_label = all.iter().map(|(.., place)| *place).collect();
+    all.sort_by_key(|(_, address, _)| *address);
+    (by_label, all.iter().map(|(.., place)| *place).collect())
+}
+
+/// Address records as they are sent; where they fit no message, one more than fit, so that the reply is cut and says so.
+fn records<'a>(addresses: impl Iterator<Item = &'a IpAddr>) -> Box<[u8]> {
+    let mut body = Vec::new();
+    for address in addresses {
+        if body.len() > usize::from(u16::MAX) {
+            break;
+        }
+        match address {
+            IpAddr::V4(address) => record(&mut body, RType::A, &address.octets()),
+            IpAddr::V6(address) => record(&mut body, RType::AAAA, &address.octets()),
+        }
+    }
+    body.into()
+}
+
+fn record(body: &mut Vec<u8>, rtype: RType, data: &[u8]) {
+    body.extend_from_slice(&[0xc0, wire::HEADER as u8]);
+    body.extend_from_slice(&rtype.0.to_be_bytes());
+    body.extend_from_slice(&Class::IN.0.to_be_bytes());
+    body.extend_from_slice(&[0; 4]);
+    body.extend_from_slice(&(data.len() as u16).to_be_bytes());
+    body.extend_from_slice(data);
+}

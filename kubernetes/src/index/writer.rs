@@ -1,0 +1,386 @@
+//! Puts what the API tells into the index.
+
+use std::collections::HashMap;
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::Release};
+
+use wire::hash_of;
+
+use super::service::{Namespace, Naming, Service};
+use super::{Directory, Index, bit, hash_of_address, key};
+use crate::objects::{self, Asked, Key, Kind, Object, Pod, SinceEpoch, Sink, Slice, Target};
+use crate::settings::{Lost, Wants};
+
+/// The one who changes an index.
+pub struct Writer {
+    index: Arc<Index>,
+    pod_names: bool,
+    /// The time as other machines have it: serials are made of it.
+    now: Now,
+    watcher: Box<dyn Watcher>,
+    /// Of each kind, in which of its lists each object was seen last.
+    seen: [HashMap<Key, u32>; Kind::ALL.len()],
+    /// How many lists of each kind have begun.
+    lists: [u32; Kind::ALL.len()],
+    /// Kinds of which a list is coming.
+    listing: u8,
+    /// Of which service and of which import each slice is.
+    slices: HashMap<Key, Named>,
+    pods: HashMap<Key, Arc<Pod>>,
+    /// Those that the API has and those that services lie in, with how many lie there.
+    namespaces: HashMap<Box<[u8]>, (Arc<Namespace>, usize)>,
+}
+
+/// Reads the wall clock.
+pub type Now = fn() -> SinceEpoch;
+
+/// Who hears what becomes of an index.
+pub trait Watcher: Send {
+    /// A change of endpoints can be asked for; when what caused it happened.
+    fn programmed(&mut self, _headless: bool, _cause: SinceEpoch) {}
+
+    /// Something was heard of an object.
+    fn heard(&mut self) {}
+
+    /// Every object of a kind is known.
+    fn complete(&mut self, _kind: Kind) {}
+
+    /// Changes come from now on.
+    fn following(&mut self, _kind: Kind) {}
+
+    /// No changes come until `following`.
+    fn lost(&mut self, _kind: Kind, _why: &Lost) {}
+
+    /// An object that makes no sense was left out.
+    fn unreadable(&mut self, _kind: Kind) {}
+
+    /// A request came to its end.
+    fn asked(&mut self, _asked: &Asked<'_>) {}
+}
+
+/// Nobody.
+impl Watcher for () {}
+
+/// The names of what a slice is of: a service, an import.
+type Named = [Option<Arc<[u8]>>; 2];
+
+#[derive(Clone, Copy)]
+enum Which {
+    Services,
+    Imports,
+}
+
+impl Which {
+    const ALL: [Self; 2] = [Self::Services, Self::Imports];
+
+    fn of(self, index: &Index) -> &Directory {
+        match self {
+            Self::Services => &index.services,
+            Self::Imports => &index.imports,
+        }
+    }
+}
+
+impl Writer {
+    /// The writer of `index`: it has no other.
+    pub fn new(index: Arc<Index>, wants: &Wants, now: Now, watcher: Box<dyn Watcher>) -> Self {
+        Self {
+            index,
+            pod_names: wants.pod_names,
+            now,
+            watcher,
+            seen: Default::default(),
+            lists: [0; Kind::ALL.len()],
+            listing: 0,
+            slices: HashMap::new(),
+            pods: HashMap::new(),
+            namespaces: HashMap::new(),
+        }
+    }
+
+    fn changed(&self) {
+        // Seconds since 1970 fit until 2106; serials wrap around (RFC 1982).
+        self.index.serial.store((self.now)().0.as_secs() as u32, Relaxed);
+    }
+
+    fn see(&mut self, kind: Kind, key: &Key) {
+        let list = self.lists[kind as usize];
+        let seen = &mut self.seen[kind as usize];
+        match seen.get_mut(key) {
+            Some(last) => *last = list,
+            None => _ = seen.insert(key.clone(), list),
+        }
+    }
+
+    fn tell_count(&mut self, kind: Kind) {
+        self.index.counts[kind as usize].store(self.seen[kind as usize].len(), Relaxed);
+        self.watcher.heard();
+    }
+
+    fn set_object(&mut self, which: Which, of: &Key, object: Option<objects::Service>) {
+        let Some(name) = key(&of.name, &of.namespace) else { return };
+        let old = which.of(&self.index).get(&name);
+        let slices = match &old {
+            Some(old) if old.object.as_deref() == object.as_ref() => return,
+            Some(old) => old.slices.clone(),
+            None => Box::default(),
+        };
+        self.put(which, name, old, object.map(Arc::new), slices);
+    }
+
+    fn set_slice(&mut self, of: &Key, slice: Option<Slice>) {
+        let slice = slice.map(Arc::new);
+        let new = slice.as_deref().map(names_of).unwrap_or_default();
+        let old = match slice {
+            Some(_) => self.slices.insert(of.clone(), new.clone()),
+            None => self.slices.remove(of),
+        };
+        for ((which, old), new) in Which::ALL.into_iter().zip(old.unwrap_or_default()).zip(new) {
+            if let Some(left) = old.filter(|old| new.as_ref() != Some(old)) {
+                self.set_slice_of(which, left, of, None);
+            }
+            if let Some(new) = new {
+                self.set_slice_of(which, new, of, slice.clone());
+            }
+        }
+    }
+
+    fn set_slice_of(&mut self, which: Which, name: Arc<[u8]>, of: &Key, slice: Option<Arc<Slice>>) {
+        let old = which.of(&self.index).get(&name);
+        let slices = old.as_ref().map(|old| &*old.slices).unwrap_or_default();
+        let is_it = |other: &&Arc<Slice>| other.key.name == of.name;
+        let known = slices.iter().find(is_it);
+        if known.zip(slice.as_ref()).is_some_and(|(known, slice)| answer_alike(known, slice)) {
+            return;
+        }
+        let slices = slices.iter().filter(|other| !is_it(other)).cloned().chain(slice).collect();
+        let object = old.as_ref().and_then(|old| old.object.clone());
+        self.put(which, name, old, object, slices);
+    }
+
+    /// Puts a service in place of the one that was; nothing where neither object nor slice is left.
+    fn put(
+        &mut self,
+        which: Which,
+        name: Arc<[u8]>,
+        old: Option<Arc<Service>>,
+        object: Option<Arc<objects::Service>>,
+        slices: Box<[Arc<Slice>]>,
+    ) {
+        let name = old.as_ref().map_or(name, |old| old.key.clone());
+        let is_left = object.is_some() || !slices.is_empty();
+        let namespace = self.lie_in(namespace_of(&name), old.is_some(), is_left);
+        let naming = Naming { pods: self.pod_names, clusters: matches!(which, Which::Imports) };
+        let new = is_left.then(|| Arc::new(Service::new(name.clone(), namespace, object, slices, naming)));
+        which.of(&self.index).replace(&name, old.as_deref(), new);
+        self.changed();
+    }
+
+    /// The namespace of a service that did or did not lie there, and will or will not.
+    fn lie_in(&mut self, name: &[u8], before: bool, after: bool) -> Arc<Namespace> {
+        let (namespace, services) = self.namespace(name);
+        *services = *services + usize::from(after) - usize::from(before);
+        let namespace = namespace.clone();
+        self.forget(&namespace);
+        namespace
+    }
+
+    fn namespace(&mut self, name: &[u8]) -> &mut (Arc<Namespace>, usize) {
+        self.namespaces.entry(name.into()).or_insert_with(|| {
+            (Arc::new(Namespace { name: name.into(), is_known: AtomicBool::new(false) }), 0)
+        })
+    }
+
+    /// Forgets a namespace that the API does not have and nothing lies in.
+    fn forget(&mut self, namespace: &Namespace) {
+        if !namespace.is_known()
+            && self.namespaces.get(&namespace.name).is_some_and(|(_, services)| *services == 0)
+        {
+            self.namespaces.remove(&namespace.name);
+        }
+    }
+
+    fn set_namespace(&mut self, name: &str, is_known: bool) {
+        let name = name.to_ascii_lowercase();
+        let namespace = self.namespace(name.as_bytes()).0.clone();
+        if namespace.is_known.swap(is_known, Relaxed) != is_known {
+            let entry = is_known.then(|| namespace.clone());
+            let is_it = |other: &Arc<Namespace>| other.name == namespace.name;
+            self.index.namespaces.set(hash_of(&namespace.name), is_it, entry);
+            self.changed();
+        }
+        self.forget(&namespace);
+    }
+
+    fn set_pod(&mut self, of: &Key, pod: Option<Pod>) {
+        let pod = pod.map(Arc::new);
+        let old = match &pod {
+            Some(pod) => self.pods.insert(of.clone(), pod.clone()),
+            None => self.pods.remove(of),
+        };
+        if old == pod {
+            return;
+        }
+        let addresses =
+            |pod: &Option<Arc<Pod>>| pod.iter().flat_map(|pod| pod.addresses.to_vec()).collect::<Vec<_>>();
+        let (before, after) = (addresses(&old), addresses(&pod));
+        for address in before.iter().chain(&after) {
+            let entry = pod.as_ref().filter(|_| after.contains(address)).map(|pod| (*address, pod.clone()));
+            let is_it = |(other, pod): &(_, Arc<Pod>)| other == address && pod.key == *of;
+            self.index.pods.set(hash_of_address(*address), is_it, entry);
+        }
+        if before != after {
+            self.changed();
+        }
+    }
+
+    /// Says since when a change of endpoints was to come here, if that is told.
+    fn tell_programmed(&mut self, of: &Key, cause: Option<SinceEpoch>) {
+        let Some(cause) = cause.filter(|_| self.listing & bit(Kind::Slice) == 0) else { return };
+        let Some([Some(name), _]) = self.slices.get(of) else { return };
+        let service = self.index.services.get(name);
+        if let Some(target) = service.as_ref().and_then(|service| service.target()) {
+            self.watcher.programmed(*target == Target::Headless, cause);
+        }
+    }
+
+    fn set(&mut self, kind: Kind, key: &Key, object: Option<Object>) {
+        match (kind, object) {
+            (_, Some(Object::Service(service))) => self.set_object(Which::Services, key, Some(service)),
+            (_, Some(Object::ServiceImport(import))) => {
+                let objects::ServiceImport { key: own, target, ports } = import;
+                let service = objects::Service { key: own, target, ports, external: Box::default() };
+                self.set_object(Which::Imports, key, Some(service));
+            }
+            (_, Some(Object::Slice(slice))) => {
+                let cause = slice.changed;
+                self.set_slice(key, Some(slice));
+                self.tell_programmed(key, cause);
+            }
+            (_, Some(Object::Namespace(name))) => self.set_namespace(&name, true),
+            (_, Some(Object::Pod(pod))) => self.set_pod(key, Some(pod)),
+            (Kind::Service, None) => self.set_object(Which::Services, key, None),
+            (Kind::ServiceImport, None) => self.set_object(Which::Imports, key, None),
+            (Kind::Slice, None) => self.set_slice(key, None),
+            (Kind::Namespace, None) => self.set_namespace(&key.name, false),
+            (Kind::Pod, None) => self.set_pod(key, None),
+        }
+    }
+}
+
+impl Sink for Writer {
+    fn begin(&mut self, kind: Kind) {
+        self.lists[kind as usize] = self.lists[kind as usize].wrapping_add(1);
+        self.listing |= bit(kind);
+    }
+
+    fn apply(&mut self, object: Object) {
+        let (kind, key) = (object.kind(), key_of(&object));
+        self.see(kind, &key);
+        self.set(kind, &key, Some(object));
+        self.tell_count(kind);
+    }
+
+    fn delete(&mut self, kind: Kind, key: Key) {
+        self.seen[kind as usize].remove(&key);
+        self.set(kind, &key, None);
+        self.tell_count(kind);
+    }
+
+    fn complete(&mut self, kind: Kind) {
+        self.listing &= !bit(kind);
+        let list = self.lists[kind as usize];
+        let seen = mem::take(&mut self.seen[kind as usize]);
+        let (left, gone): (HashMap<_, _>, HashMap<_, _>) =
+            seen.into_iter().partition(|(_, last)| *last == list);
+        self.seen[kind as usize] = left;
+        for key in gone.into_keys() {
+            self.set(kind, &key, None);
+        }
+        self.tell_count(kind);
+        self.index.known.fetch_or(bit(kind), Release);
+        self.watcher.complete(kind);
+    }
+
+    fn following(&mut self, kind: Kind) {
+        self.watcher.following(kind);
+    }
+
+    fn lost(&mut self, kind: Kind, why: &Lost) {
+        self.watcher.lost(kind, why);
+    }
+
+    fn unreadable(&mut self, kind: Kind) {
+        self.watcher.unreadable(kind);
+    }
+
+    fn asked(&mut self, asked: &Asked<'_>) {
+        self.watcher.asked(asked);
+    }
+}
+
+impl Directory {
+    /// Puts a service in place of the one that was, and lets the addresses lead to it that are its own now.
+    fn replace(&self, name: &Arc<[u8]>, old: Option<&Service>, new: Option<Arc<Service>>) {
+        let before = old.map(Service::addresses).unwrap_or_default();
+        let after = new.as_deref().map(Service::addresses).unwrap_or_default();
+        self.by_name.set(hash_of(name), |service| service.key == *name, new);
+        let (mut left, mut come) = (before.iter().peekable(), after.iter().peekable());
+        // Both are in order, and most are in both.
+        loop {
+            let (address, entry) = match (left.peek(), come.peek()) {
+                (None, None) => break,
+                (Some(one), Some(other)) if one == other => {
+                    left.next();
+                    come.next();
+                    continue;
+                }
+                (Some(one), other) if other.is_none_or(|other| one < other) => (**one, None),
+                (_, Some(other)) => (**other, Some((**other, name.clone()))),
+                (Some(one), None) => (**one, None),
+            };
+            match entry {
+                Some(_) => come.next(),
+                None => left.next(),
+            };
+            let is_it = |(other, of): &(_, Arc<[u8]>)| *other == address && of == name;
+            self.by_address.set(hash_of_address(address), is_it, entry);
+        }
+    }
+}
+
+fn key_of(object: &Object) -> Key {
+    match object {
+        Object::Service(service) => service.key.clone(),
+        Object::Slice(slice) => slice.key.clone(),
+        Object::Namespace(name) => Key { namespace: Box::default(), name: name.clone() },
+        Object::Pod(pod) => pod.key.clone(),
+        Object::ServiceImport(import) => import.key.clone(),
+    }
+}
+
+fn names_of(slice: &Slice) -> Named {
+    let namespace = &slice.key.namespace;
+    let import = slice.import.as_ref().and_then(|import| key(&import.service, namespace));
+    [key(&slice.service, namespace), import]
+}
+
+/// Whether one may stand for the other: when it was changed is in no answer.
+fn answer_alike(one: &Slice, other: &Slice) -> bool {
+    one.endpoints == other.endpoints && one.ports == other.ports && one.import == other.import
+}
+
+/// The second label of a service's name.
+fn namespace_of(name: &[u8]) -> &[u8] {
+    name.first().and_then(|length| name.get(usize::from(*length) + 2..)).unwrap_or_default()
+}
+
+#[cfg(test)]
+impl Writer {
+    /// Whether every object is forgotten.
+    pub(super) fn holds_nothing(&self) -> bool {
+        let seen = self.seen.iter().all(HashMap::is_empty);
+        seen && self.slices.is_empty() && self.pods.is_empty() && self.namespaces.is_empty()
+    }
+}

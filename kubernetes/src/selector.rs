@@ -1,0 +1,201 @@
+//! A label selector, as `labels` and `namespace_labels` have it: `app=web,tier in (a, b),!legacy`.
+//!
+//! The API selects; what is read here is whether it will understand, so that a mistake has its place in the Corefile.
+
+use std::fmt;
+
+/// What labels have to be, in the API's own form.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Selector(Box<str>);
+
+/// What is wrong with a selector.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SelectorError {
+    /// Something else stands where a key or a value is expected.
+    #[error("expected {expected}, found {found:?}")]
+    Expected {
+        /// What.
+        expected: &'static str,
+        /// What stands there.
+        found: String,
+    },
+    /// A key or a value that no label can have.
+    #[error("{0:?} is no {1} of a label")]
+    Impossible(String, &'static str),
+}
+
+impl Selector {
+    /// Reads a selector.
+    ///
+    /// # Errors
+    /// What the API would refuse.
+    pub fn parse(text: &str) -> Result<Self, SelectorError> {
+        let mut reader = Reader { rest: text };
+        let mut requirements = Vec::new();
+        loop {
+            requirements.push(reader.requirement()?);
+            match reader.next() {
+                "" => break,
+                "," => {}
+                found => return Err(expected("`,`", found)),
+            }
+        }
+        Ok(Self(requirements.join(",").into()))
+    }
+
+    /// As the API reads it.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+struct Reader<'a> {
+    rest: &'a str,
+}
+
+impl<'a> Reader<'a> {
+    /// The next word or sign; empty at the end.
+    fn next(&mut self) -> &'a str {
+        self.rest = self.rest.trim_start();
+        let sign = ["!=", "==", "=", "!", ",", "(", ")"].into_iter().find(|sign| self.rest.starts_with(sign));
+        let word = || self.rest.find(|c: char| c.is_whitespace() || "=!,()".contains(c));
+        let end = sign.map_or_else(|| word().unwrap_or(self.rest.len()), str::len);
+        let (next, rest) = self.rest.split_at(end);
+        self.rest = rest;
+        next
+    }
+
+    fn peek(&self) -> &'a str {
+        Reader { rest: self.rest }.next()
+    }
+
+    /// One of `key`, `!key`, `key = value`, `key != value`, `key in (a, b)`, `key notin (a, b)`.
+    fn requirement(&mut self) -> Result<String, SelectorError> {
+        if self.peek() == "!" {
+            self.next();
+            return Ok(format!("!{}", self.key()?));
+        }
+        let key = self.key()?;
+        match self.peek() {
+            "" | "," => Ok(key.to_owned()),
+            sign @ ("=" | "==" | "!=") => {
+                self.next();
+                Ok(format!("{key}{}{}", if sign == "!=" { "!=" } else { "=" }, self.value()?))
+            }
+            word @ ("in" | "notin") => {
+                self.next();
+                Ok(format!("{key} {word} ({})", self.values()?.join(",")))
+            }
+            found => Err(expected("one of `,`, `=`, `!=`, `in` and `notin`", found)),
+        }
+    }
+
+    fn values(&mut self) -> Result<Vec<&'a str>, SelectorError> {
+        match self.next() {
+            "(" => {}
+            found => return Err(expected("`(`", found)),
+        }
+        let mut values = Vec::new();
+        loop {
+            values.push(self.value()?);
+            match self.next() {
+                "," => {}
+                ")" => return Ok(values),
+                found => return Err(expected("`,` or `)`", found)),
+            }
+        }
+    }
+
+    fn key(&mut self) -> Result<&'a str, SelectorError> {
+        let key = self.next();
+        if key.is_empty() || "=!,()".contains(key) || key == "==" || key == "!=" {
+            return Err(expected("a label's key", key));
+        }
+        let (prefix, name) = key.rsplit_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
+        let possible = !name.is_empty() && is_part(name) && prefix.is_none_or(is_subdomain);
+        if possible { Ok(key) } else { Err(SelectorError::Impossible(key.to_owned(), "key")) }
+    }
+
+    /// May be empty: `key=` is one that has no value.
+    fn value(&mut self) -> Result<&'a str, SelectorError> {
+        if matches!(self.peek(), "" | "," | ")") {
+            return Ok("");
+        }
+        let value = self.next();
+        if is_part(value) { Ok(value) } else { Err(SelectorError::Impossible(value.to_owned(), "value")) }
+    }
+}
+
+/// Letters, digits, and inside of it `-`, `_` and `.`, at most 63.
+fn is_part(text: &str) -> bool {
+    let inner = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let outer = |c: char| c.is_ascii_alphanumeric();
+    text.len() <= 63 && text.chars().all(inner) && text.starts_with(outer) && text.ends_with(outer)
+}
+
+/// A DNS name in lower case, at most 253 octets.
+fn is_subdomain(text: &str) -> bool {
+    let label = |label: &str| {
+        let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        !label.is_empty() && label.chars().all(inner) && !label.starts_with('-') && !label.ends_with('-')
+    };
+    text.len() <= 253 && text.split('.').all(label)
+}
+
+fn expected(expected: &'static str, found: &str) -> SelectorError {
+    SelectorError::Expected { expected, found: found.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn selectors_are_read_as_the_api_reads_them() {
+        for (text, read) in [
+            (
+                "environment in (production, qa),application in (nginx)",
+                "environment in (production,qa),application in (nginx)",
+            ),
+            ("app=web", "app=web"),
+            (" app == web , tier!=front", "app=web,tier!=front"),
+            ("istio, !legacy", "istio,!legacy"),
+            ("kubernetes.io/metadata.name notin ( a ,b)", "kubernetes.io/metadata.name notin (a,b)"),
+            ("empty=", "empty="),
+            ("in=notin", "in=notin"),
+        ] {
+            assert_eq!(
+                Selector::parse(text).map(|selector| selector.to_string()),
+                Ok(read.to_owned()),
+                "{text}"
+            );
+        }
+        for (text, error) in [
+            ("", "expected a label's key, found \"\""),
+            ("app=web,", "expected a label's key, found \"\""),
+            ("a b", "expected one of `,`, `=`, `!=`, `in` and `notin`, found \"b\""),
+            ("a in b", "expected `(`, found \"b\""),
+            ("a in (b", "expected `,` or `)`, found \"\""),
+            ("-a", "\"-a\" is no key of a label"),
+            ("A.B/c", "\"A.B/c\" is no key of a label"),
+            ("a=ü", "\"ü\" is no value of a label"),
+            ("!", "expected a label's key, found \"\""),
+            ("a=b c", "expected `,`, found \"c\""),
+            ("a==(", "\"(\" is no value of a label"),
+        ] {
+            assert_eq!(
+                Selector::parse(text).map_err(|error| error.to_string()),
+                Err(error.to_owned()),
+                "{text}"
+            );
+        }
+        let long = "x".repeat(64);
+        assert!(Selector::parse(&long).is_err() && Selector::parse(&format!("a={long}")).is_err());
+    }
+}

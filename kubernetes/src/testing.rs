@@ -1,0 +1,256 @@
+//! Clusters for tests: objects in a few words, and what is answered of them in as few.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use wire::{Gate, HEADER, Message, Name, RType, Rcode, Reply, Rr, Section, accept};
+
+use crate::index::{Index, Writer};
+use crate::objects::{
+    Endpoint, Imported, Key, Kind, Object, Pod, Port, Protocol, Service, ServiceImport, SinceEpoch, Sink,
+    Slice, Target,
+};
+use crate::settings::{PodsWanted, Wants};
+use crate::{Answered, Responder, Rules};
+
+/// An index, its writer, and who answers of it.
+pub(crate) struct Cluster {
+    pub(crate) index: Arc<Index>,
+    pub(crate) writer: Writer,
+    pub(crate) responder: Responder,
+}
+
+impl Cluster {
+    /// Nothing known yet.
+    pub(crate) fn new(wants: &Wants, rules: Rules) -> Self {
+        let index = Arc::new(Index::new(wants));
+        let now = || SinceEpoch(Duration::from_secs(SERIAL));
+        let writer = Writer::new(index.clone(), wants, now, Box::new(()));
+        Self { index, writer, responder: Responder::new(rules) }
+    }
+
+    /// The same with these objects, and all that is followed known.
+    pub(crate) fn of(wants: &Wants, rules: Rules, objects: impl IntoIterator<Item = Object>) -> Self {
+        let mut cluster = Self::new(wants, rules);
+        cluster.list(objects);
+        cluster
+    }
+
+    /// A list of all kinds that are followed.
+    pub(crate) fn list(&mut self, objects: impl IntoIterator<Item = Object>) {
+        Kind::ALL.into_iter().for_each(|kind| self.writer.begin(kind));
+        objects.into_iter().for_each(|object| self.writer.apply(object));
+        Kind::ALL.into_iter().for_each(|kind| self.writer.complete(kind));
+    }
+
+    /// What is answered, in words.
+    pub(crate) fn ask(&self, question: &str) -> String {
+        self.ask_within(question, 65_535).0
+    }
+
+    /// The same of a reply that may have so many octets, and whether it was cut.
+    pub(crate) fn ask_within(&self, question: &str, room: usize) -> (String, bool) {
+        let (name, rtype) = question.split_once(' ').unwrap();
+        let rtype = rtype_of(rtype);
+        let packet = packet(name, rtype);
+        let Gate::Pass(query) = accept(&packet) else { panic!("{question} is refused") };
+        let mut octets = Vec::new();
+        let mut reply = Reply::start(&mut octets, &query);
+        let answered = self.responder.answer(&self.index, &query, room, &mut reply);
+        match answered {
+            Answered::NotMine => return ("not mine".to_owned(), false),
+            Answered::Unknown(kind) => return (format!("{kind} are not known"), false),
+            Answered::NoName(zone) => self.responder.deny(&self.index, zone, &query, &mut reply),
+            Answered::Written | Answered::Follow => {}
+        }
+        let message = Message::read(&query, &reply).unwrap();
+        let (flags, _) = reply.finish(&query, room);
+        assert!(flags.has(wire::Flags::AA), "{question}");
+        let mut words = self.words(&message, &query.name);
+        if answered == Answered::Follow {
+            words += " ...";
+        }
+        (words, flags.has(wire::Flags::TC))
+    }
+
+    fn words(&self, message: &Message, name: &Name) -> String {
+        let ttl = self.responder.rules().ttl;
+        let answers = message.section(Section::Answer).map(|rr| record(rr, name, ttl));
+        let mut words = answers.collect::<Vec<_>>();
+        words.extend(message.section(Section::Additional).map(|rr| format!("+ {}", record(rr, name, ttl))));
+        for rr in message.section(Section::Authority) {
+            let soa = record(rr, &rr.name(), ttl.min(300));
+            let zone = rr.name().to_string();
+            let zone = if zone == "." { "" } else { &zone };
+            let expected = format!("SOA ns.dns.{zone} hostmaster.{zone} {SERIAL} 7200 1800 86400 {ttl}");
+            let serial = self.index.serial();
+            assert_eq!(soa, expected.replace(&SERIAL.to_string(), &serial.to_string()));
+            let what = if message.rcode == Rcode::NXDOMAIN { "NXDOMAIN" } else { "NODATA" };
+            words.push(format!("{what} {}", rr.name()));
+        }
+        words.join(", ")
+    }
+}
+
+fn record(rr: &Rr, name: &Name, ttl: u32) -> String {
+    let mut words = if rr.name() == *name { String::new() } else { format!("{} ", rr.name()) };
+    if rr.ttl != ttl {
+        words += &format!("{} ", rr.ttl);
+    }
+    let name_at = |at: usize| Name::read_plain(&rr.data, at).unwrap();
+    let number = |at: usize| u16::from_be_bytes([rr.data[at], rr.data[at + 1]]);
+    let data = match rr.rtype {
+        RType::A => Ipv4Addr::from(<[u8; 4]>::try_from(&*rr.data).unwrap()).to_string(),
+        RType::AAAA => Ipv6Addr::from(<[u8; 16]>::try_from(&*rr.data).unwrap()).to_string(),
+        RType::SRV => format!("{} {} {} {}", number(0), number(2), number(4), name_at(6).0),
+        RType::TXT => format!("{:?}", str::from_utf8(&rr.data[1..]).unwrap()),
+        RType::SOA => {
+            let (first, at) = name_at(0);
+            let (second, at) = name_at(at);
+            let numbers =
+                rr.data[at..].chunks_exact(4).map(|four| u32::from_be_bytes(four.try_into().unwrap()));
+            numbers.fold(format!("{first} {second}"), |words, number| format!("{words} {number}"))
+        }
+        _ => name_at(0).0.to_string(),
+    };
+    format!("{words}{} {data}", rr.rtype)
+}
+
+fn packet(name: &str, rtype: RType) -> Vec<u8> {
+    let mut packet = vec![0; HEADER];
+    packet[5] = 1;
+    for label in name.split('.').filter(|label| !label.is_empty()) {
+        packet.push(label.len() as u8);
+        packet.extend_from_slice(label.as_bytes());
+    }
+    packet.push(0);
+    packet.extend_from_slice(&rtype.0.to_be_bytes());
+    packet.extend_from_slice(&wire::Class::IN.0.to_be_bytes());
+    packet
+}
+
+fn rtype_of(text: &str) -> RType {
+    let all = [
+        RType::A,
+        RType::AAAA,
+        RType::SRV,
+        RType::TXT,
+        RType::SOA,
+        RType::NS,
+        RType::CNAME,
+        RType::PTR,
+        RType::MX,
+        RType::ANY,
+        RType::HTTPS,
+    ];
+    all.into_iter().find(|rtype| rtype.to_string() == text).unwrap()
+}
+
+/// What is followed where everything may be asked for.
+pub(crate) fn everything() -> Wants {
+    let pods = Some(PodsWanted::default());
+    Wants { endpoints: true, zones: true, imports: true, pods, ..Wants::default() }
+}
+
+/// Rules of these zones, with CoreDNS's defaults.
+pub(crate) fn rules(zones: &str) -> Rules {
+    Rules::of(zones.split(' ').map(|zone| Name::from_text(zone).unwrap()).collect())
+}
+
+/// `NAMESPACE/NAME`.
+pub(crate) fn key(text: &str) -> Key {
+    let (namespace, name) = text.split_once('/').unwrap_or(("", text));
+    Key { namespace: namespace.into(), name: name.into() }
+}
+
+pub(crate) fn namespace(name: &str) -> Object {
+    Object::Namespace(name.into())
+}
+
+/// `10.0.0.1 fd00::1`, `None`, or a name that is external. Ports as `http:80/tcp`, `:53/udp`, `x:-/tcp`.
+pub(crate) fn service(at: &str, target: &str, ports: &str) -> Object {
+    Object::Service(Service {
+        key: key(at),
+        target: self::target(target),
+        ports: self::ports(ports),
+        external: [].into(),
+    })
+}
+
+pub(crate) fn import(at: &str, target: &str, ports: &str) -> Object {
+    Object::ServiceImport(ServiceImport {
+        key: key(at),
+        target: self::target(target),
+        ports: self::ports(ports),
+    })
+}
+
+/// Of `NAMESPACE/SLICE`; endpoints as `10.0.0.1`, `10.0.0.1=hostname`, `10.0.0.1#pod`, `10.0.0.1@zone`.
+pub(crate) fn slice(at: &str, of: &str, endpoints: &str, ports: &str) -> Object {
+    let endpoints = endpoints.split_whitespace().map(|text| {
+        let end = text.find(['=', '#', '@']).unwrap_or(text.len());
+        let part = |sign: char| {
+            let (_, rest) = text[end..].split_once(sign)?;
+            Some(&rest[..rest.find(['=', '#', '@']).unwrap_or(rest.len())])
+        };
+        Endpoint {
+            address: text[..end].parse().unwrap(),
+            hostname: part('=').map(Into::into),
+            pod: part('#').map(Into::into),
+            zone: part('@').map(Into::into),
+        }
+    });
+    Object::Slice(Slice {
+        key: key(at),
+        service: of.into(),
+        import: None,
+        endpoints: endpoints.collect(),
+        ports: self::ports(ports),
+        changed: None,
+    })
+}
+
+/// The same, exported by a cluster.
+pub(crate) fn imported(at: &str, of: &str, cluster: &str, endpoints: &str, ports: &str) -> Object {
+    let Object::Slice(slice) = slice(at, "", endpoints, ports) else { unreachable!("a slice") };
+    let import = Some(Box::new(Imported { service: of.into(), cluster: cluster.into() }));
+    Object::Slice(Slice { import, ..slice })
+}
+
+pub(crate) fn pod(at: &str, addresses: &str) -> Object {
+    Object::Pod(Pod {
+        key: key(at),
+        addresses: addresses.split_whitespace().map(|text| text.parse().unwrap()).collect(),
+        host_network: false,
+        running: true,
+        terminating: false,
+        labels: [].into(),
+    })
+}
+
+fn target(text: &str) -> Target {
+    let addresses: Result<Vec<IpAddr>, _> = text.split_whitespace().map(str::parse).collect();
+    match addresses {
+        _ if text == "None" => Target::Headless,
+        Ok(addresses) => Target::ClusterIps(addresses.into()),
+        Err(_) => Target::ExternalName(text.trim_start_matches("to ").into()),
+    }
+}
+
+fn ports(text: &str) -> Box<[Port]> {
+    let one = |text: &str| {
+        let (name, rest) = text.split_once(':').unwrap();
+        let (port, protocol) = rest.split_once('/').unwrap();
+        let protocol = match protocol {
+            "udp" => Protocol::Udp,
+            "sctp" => Protocol::Sctp,
+            _ => Protocol::Tcp,
+        };
+        Port { name: name.into(), protocol, port: port.parse().ok() }
+    };
+    text.split_whitespace().map(one).collect()
+}
+
+/// When everything changes here.
+pub(crate) const SERIAL: u64 = 1_700_000_000;

@@ -1,0 +1,248 @@
+//! Follows the API on a thread of its own, a stream for each kind, until it is told to stop.
+//!
+//! What is asked and what replies mean is [`Follower`]'s, which is handed the time; here are the thread, the connections and
+//! the sleep in between. The sink is called from that thread alone.
+
+mod access;
+mod ask;
+mod backoff;
+mod connection;
+mod follower;
+mod kubeconfig;
+mod pace;
+
+use std::cell::RefCell;
+use std::io;
+use std::rc::Rc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use http_body_util::BodyExt as _;
+use hyper::header::{CONTENT_TYPE, RETRY_AFTER};
+use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
+use tokio::task::{JoinSet, LocalSet};
+use tokio::time::{sleep_until, timeout_at};
+
+use crate::objects::{Asked, Kind, Sink};
+use crate::settings::{Lost, Pace, Settings, Wants};
+
+use access::Api;
+use ask::Ask;
+use connection::{Connection, broken};
+use follower::{Follower, Next, Rest};
+use pace::Bucket;
+
+/// An API that is followed until this is dropped.
+pub struct Following {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Begins to follow.
+///
+/// # Errors
+/// What the system says to one more thread.
+pub fn follow(settings: Settings, sink: Box<dyn Sink>) -> io::Result<Following> {
+    let (stop, stopped) = oneshot::channel();
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(4).build()?;
+    let thread = thread::Builder::new().name("kubernetes".to_owned()).spawn(move || {
+        let all = LocalSet::new();
+        all.block_on(&runtime, async {
+            tokio::select! {
+                () = everything(settings, sink) => {}
+                _ = stopped => {}
+            }
+        });
+        drop(all);
+        // A read of a file that hangs is left behind.
+        runtime.shutdown_background();
+    })?;
+    Ok(Following { stop: Some(stop), thread: Some(thread) })
+}
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Wants {
+    /// The kinds that are followed.
+    pub fn kinds(&self) -> impl Iterator<Item = Kind> {
+        let wanted = |kind: &Kind| match kind {
+            Kind::Service | Kind::Namespace => true,
+            Kind::Slice => self.endpoints,
+            Kind::Pod => self.pods.is_some(),
+            Kind::ServiceImport => self.imports,
+        };
+        Kind::ALL.into_iter().filter(wanted)
+    }
+}
+
+struct Shared {
+    settings: Settings,
+    wants: Rc<Wants>,
+    bucket: RefCell<Bucket>,
+    in_flight: Semaphore,
+    sink: RefCell<Box<dyn Sink>>,
+}
+
+async fn everything(settings: Settings, sink: Box<dyn Sink>) {
+    let wants = Rc::new(settings.wants.clone());
+    let Pace { per_second, burst, in_flight } = settings.pace;
+    let most = if in_flight == 0 { Semaphore::MAX_PERMITS } else { in_flight.min(Semaphore::MAX_PERMITS) };
+    let shared = Rc::new(Shared {
+        bucket: RefCell::new(Bucket::new(per_second, burst, (settings.now)())),
+        in_flight: Semaphore::new(most),
+        settings,
+        wants: wants.clone(),
+        sink: RefCell::new(sink),
+    });
+    let mut streams = JoinSet::new();
+    let begin = |streams: &mut JoinSet<_>, kind| {
+        let shared = shared.clone();
+        streams.spawn_local(async move { shared.follow(kind).await })
+    };
+    let mut kinds: Vec<_> = wants.kinds().map(|kind| (begin(&mut streams, kind).id(), kind)).collect();
+    // A stream ends by a panic alone, and begins anew.
+    while let Some(ended) = streams.join_next_with_id().await {
+        let id = ended.map_or_else(|error| error.id(), |(id, ())| id);
+        let Some(place) = kinds.iter().position(|(known, _)| *known == id) else { continue };
+        let kind = kinds[place].1;
+        shared.sink.borrow_mut().lost(kind, &Lost::Nonsense("a panic while it was read".into()));
+        tokio::time::sleep(AFTER_PANIC).await;
+        kinds[place].0 = begin(&mut streams, kind).id();
+    }
+}
+
+/// What a kind's stream keeps between requests.
+#[derive(Default)]
+struct Link {
+    connection: Option<Connection>,
+    /// The header that says who asks, and when it was read.
+    who: Option<(Instant, Option<Box<str>>)>,
+}
+
+impl Shared {
+    fn now(&self) -> Instant {
+        (self.settings.now)()
+    }
+
+    async fn follow(&self, kind: Kind) {
+        let mut follower = Follower::new(kind, self.wants.clone(), rand::random);
+        let mut link = Link::default();
+        loop {
+            match follower.next(self.now()) {
+                Next::Wait(until) => sleep_until(until.into()).await,
+                Next::Ask(ask) => {
+                    if let Err(why) = self.exchange(&mut follower, &mut link, &ask).await {
+                        link = Link::default();
+                        follower.failed(self.now(), &why, &mut **self.sink.borrow_mut());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits for this request's turn.
+    async fn turn(&self) -> Option<SemaphorePermit<'_>> {
+        loop {
+            let Err(until) = self.bucket.borrow_mut().take(self.now()) else { break };
+            sleep_until(until.into()).await;
+        }
+        self.in_flight.acquire().await.ok()
+    }
+
+    /// One request and its reply, to its end.
+    async fn exchange(&self, follower: &mut Follower, link: &mut Link, ask: &Ask) -> Result<(), Lost> {
+        if let Err(why) = self.prepare(link).await {
+            if let Lost::Connection { address, .. } = &why {
+                let asked = Asked { host: address, status: None, took: Duration::ZERO, watch: ask.watch };
+                self.sink.borrow_mut().asked(&asked);
+            }
+            return Err(why);
+        }
+        let (Some(connection), Some((_, who))) = (&mut link.connection, &link.who) else { return Ok(()) };
+        let turn = self.turn().await;
+        let asked = self.now();
+        let deadline = follower.deadline(asked).into();
+        let sent = timeout_at(deadline, connection.send(ask, who.as_deref())).await;
+        drop(turn);
+        let status =
+            sent.as_ref().ok().and_then(|sent| sent.as_ref().ok()).map(|reply| reply.status().as_u16());
+        self.sink.borrow_mut().asked(&Asked {
+            host: &connection.api.authority,
+            status,
+            took: self.now().saturating_duration_since(asked),
+            watch: ask.watch,
+        });
+        let Ok(reply) = sent else {
+            return Err(follower.silent(self.now(), asked).unwrap_or(Lost::Silent(Duration::ZERO)));
+        };
+        let (head, mut body) = reply?.into_parts();
+        let header = |name| head.headers.get(name).and_then(|value| value.to_str().ok());
+        let (form, again) = (header(CONTENT_TYPE), header(RETRY_AFTER).and_then(|after| after.parse().ok()));
+        let (now, status, form) = (self.now(), head.status.as_u16(), form.unwrap_or_default());
+        follower.head(now, status, form, again, &mut **self.sink.borrow_mut())?;
+        loop {
+            let came = timeout_at(follower.deadline(asked).into(), body.frame()).await;
+            let now = self.now();
+            let sink = &mut **self.sink.borrow_mut();
+            match came {
+                Ok(Some(Ok(frame))) => {
+                    let Some(bytes) = frame.data_ref() else { continue };
+                    if follower.body(now, bytes, sink)? == Rest::Unwanted {
+                        link.connection = None;
+                        return follower.end(now, sink);
+                    }
+                }
+                Ok(Some(Err(error))) => return Err(broken(&connection.api, &error)),
+                Ok(None) => return follower.end(now, sink),
+                Err(_) => {
+                    let why = follower.silent(now, asked);
+                    link.connection = None;
+                    return why.map_or(Ok(()), Err);
+                }
+            }
+        }
+    }
+
+    /// A connection that takes a request, and a token that is not old.
+    async fn prepare(&self, link: &mut Link) -> Result<(), Lost> {
+        if let Some(connection) = &mut link.connection
+            && !connection.is_open().await
+        {
+            link.connection = None;
+        }
+        if link.connection.is_none() {
+            let access = self.settings.access.clone();
+            link.connection = Some(Connection::open(aside(move || Api::find(&access)).await?).await?);
+            link.who = None;
+        }
+        let now = self.now();
+        let old = |read: &Instant| now.saturating_duration_since(*read) >= TOKEN_IS_OLD;
+        if let Some(connection) = &link.connection
+            && link.who.as_ref().is_none_or(|(read, _)| old(read))
+        {
+            let credentials = connection.api.credentials.clone();
+            link.who = Some((now, aside(move || credentials.header()).await?));
+        }
+        Ok(())
+    }
+}
+
+/// Reads files where nobody waits for it but whoever asked.
+async fn aside<T: Send + 'static>(
+    read: impl FnOnce() -> Result<T, Lost> + Send + 'static,
+) -> Result<T, Lost> {
+    let done = tokio::task::spawn_blocking(read).await;
+    done.unwrap_or_else(|error| Err(access::lost("the configuration", &error.to_string())))
+}
+
+/// As client-go.
+const TOKEN_IS_OLD: Duration = Duration::from_secs(10);
+const AFTER_PANIC: Duration = Duration::from_secs(1);

@@ -1,0 +1,285 @@
+//! Where the API is and who asks it, from what a pod finds, from the Corefile or from a kubeconfig.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::ClientConfig;
+use rustls::RootCertStore;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+
+use crate::settings::{Access, ClientFiles, Lost};
+
+use super::kubeconfig;
+
+/// An API, and how to speak to it.
+pub(super) struct Api {
+    /// To connect to: a name or an address, without brackets.
+    pub(super) host: String,
+    pub(super) port: u16,
+    /// As requests and metrics name it.
+    pub(super) authority: String,
+    /// What stands before the API's own paths.
+    pub(super) prefix: String,
+    /// How it proves itself, and we; `None` for plain HTTP.
+    pub(super) tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
+    pub(super) credentials: Credentials,
+}
+
+/// What a request says of who asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Credentials {
+    /// Nothing; a client certificate may say it.
+    None,
+    /// The header's value as it stands.
+    Fixed(Box<str>),
+    /// A token in a file, which is replaced before it ends.
+    TokenFile(PathBuf),
+}
+
+/// Text in PEM form, and which file or field it comes from, for errors.
+pub(super) type Named = (Box<str>, Vec<u8>);
+
+/// A client's part of TLS.
+#[derive(Default)]
+pub(super) struct Pem {
+    pub(super) authority: Option<Named>,
+    pub(super) client: Option<Client>,
+    /// The name that the API's certificate must have, if it is not the host's.
+    pub(super) server_name: Option<Box<str>>,
+}
+
+pub(super) struct Client {
+    pub(super) certificate: Named,
+    pub(super) key: Named,
+}
+
+impl Access {
+    /// Whether all is there that is needed to ask, the API itself aside. Reads files: it may take a while.
+    ///
+    /// # Errors
+    /// [`Lost::Access`].
+    pub fn check(&self) -> Result<(), Lost> {
+        Api::find(self)?.credentials.header().map(drop)
+    }
+}
+
+impl Api {
+    /// Reads files: it may take a while.
+    ///
+    /// # Errors
+    /// [`Lost::Access`].
+    pub(super) fn find(access: &Access) -> Result<Self, Lost> {
+        match access {
+            Access::InCluster(account) => Self::in_cluster(account, |name| env::var(name).ok()),
+            Access::Endpoint { url, tls: None } => Self::at(url, Pem::default(), Credentials::None),
+            Access::Endpoint { url, tls: Some(files) } => Self::at(url, files.read()?, Credentials::None),
+            Access::Kubeconfig { file, context } => kubeconfig::read(file, context.as_deref()),
+        }
+    }
+
+    fn in_cluster(account: &Path, variable: impl Fn(&str) -> Option<String>) -> Result<Self, Lost> {
+        let set = |name: &str| {
+            let found = variable(name).filter(|value| !value.is_empty());
+            found.ok_or_else(|| {
+                lost(name, "not set: not in a pod? Name the API by `endpoint` or `kubeconfig`")
+            })
+        };
+        let (host, port) = (set("KUBERNETES_SERVICE_HOST")?, set("KUBERNETES_SERVICE_PORT")?);
+        let host = if host.contains(':') { format!("[{host}]") } else { host };
+        let authority = account.join("ca.crt");
+        let pem = Pem { authority: Some((name_of(&authority), file(&authority)?)), ..Pem::default() };
+        Self::at(&format!("https://{host}:{port}"), pem, Credentials::TokenFile(account.join("token")))
+    }
+
+    /// # Errors
+    /// [`Lost::Access`], if the URL or what TLS needs is none.
+    pub(super) fn at(url: &str, pem: Pem, credentials: Credentials) -> Result<Self, Lost> {
+        let (scheme, rest) = match url.split_once("://") {
+            Some((scheme, rest)) => (scheme, rest),
+            // As client-go has it.
+            None if pem.authority.is_some() || pem.client.is_some() => ("https", url),
+            None => ("http", url),
+        };
+        let default = match scheme {
+            "https" => 443,
+            "http" => 80,
+            _ => return Err(lost(url, "expected http:// or https://")),
+        };
+        let (authority, prefix) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
+        let wrong = || lost(url, "expected HOST or HOST:PORT");
+        let parsed: hyper::http::uri::Authority = authority.parse().map_err(|_| wrong())?;
+        let possible = prefix.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#".contains(&byte));
+        let odd_port = parsed.port_u16().is_none() && authority.len() > parsed.host().len();
+        if parsed.host().is_empty() || authority.contains('@') || odd_port || !possible {
+            return Err(wrong());
+        }
+        let host = parsed.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+        let tls = if scheme == "https" { Some(pem.settings(&host)?) } else { None };
+        Ok(Self {
+            host,
+            port: parsed.port_u16().unwrap_or(default),
+            authority: authority.to_owned(),
+            prefix: prefix.trim_end_matches('/').to_owned(),
+            tls,
+            credentials,
+        })
+    }
+}
+
+impl Credentials {
+    /// The header's value; a token's file is read anew, and may take a while.
+    ///
+    /// # Errors
+    /// [`Lost::Access`].
+    pub(super) fn header(&self) -> Result<Option<Box<str>>, Lost> {
+        match self {
+            Self::None => Ok(None),
+            Self::Fixed(value) => Ok(Some(value.clone())),
+            Self::TokenFile(path) => {
+                let text = String::from_utf8(file(path)?).unwrap_or_default();
+                let token = text.trim();
+                let possible = !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic());
+                let header = possible.then(|| format!("Bearer {token}").into());
+                header.map(Some).ok_or_else(|| lost(&name_of(path), "expected a token"))
+            }
+        }
+    }
+}
+
+impl ClientFiles {
+    fn read(&self) -> Result<Pem, Lost> {
+        let read = |path: &Path| Ok((name_of(path), file(path)?));
+        Ok(Pem {
+            authority: Some(read(&self.authority)?),
+            client: Some(Client { certificate: read(&self.certificate)?, key: read(&self.key)? }),
+            server_name: None,
+        })
+    }
+}
+
+impl Pem {
+    fn settings(self, host: &str) -> Result<(Arc<ClientConfig>, ServerName<'static>), Lost> {
+        let name = self.server_name.as_deref().unwrap_or(host).to_owned();
+        let name = ServerName::try_from(name.clone()).map_err(|_| lost(&name, "no name of a TLS server"))?;
+        let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| lost("TLS", &error.to_string()))?
+            .with_root_certificates(self.roots()?);
+        let config = match self.client {
+            None => builder.with_no_client_auth(),
+            Some(Client { certificate, key }) => {
+                let chain = certificates(&certificate)?;
+                let private = PrivateKeyDer::from_pem_slice(&key.1)
+                    .map_err(|_| lost(&key.0, "expected a private key in PEM form"))?;
+                builder
+                    .with_client_auth_cert(chain, private)
+                    .map_err(|error| lost(&certificate.0, &error.to_string()))?
+            }
+        };
+        Ok((Arc::new(config), name))
+    }
+
+    fn roots(&self) -> Result<RootCertStore, Lost> {
+        let mut roots = RootCertStore::empty();
+        match &self.authority {
+            Some(authority) => {
+                let (added, _) = roots.add_parsable_certificates(certificates(authority)?);
+                if added == 0 {
+                    return Err(lost(&authority.0, "expected an authority's certificate"));
+                }
+            }
+            None => {
+                roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            }
+        }
+        Ok(roots)
+    }
+}
+
+fn certificates((name, pem): &Named) -> Result<Vec<CertificateDer<'static>>, Lost> {
+    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    let read = read.ok().filter(|read| !read.is_empty());
+    read.ok_or_else(|| lost(name, "expected certificates in PEM form"))
+}
+
+/// A file's content.
+pub(super) fn file(path: &Path) -> Result<Vec<u8>, Lost> {
+    readfile::read_in_time(path, MOST_FILE).map_err(|error| lost(&name_of(path), &error.to_string()))
+}
+
+pub(super) fn name_of(path: &Path) -> Box<str> {
+    path.to_string_lossy().into()
+}
+
+pub(super) fn lost(file: &str, cause: &str) -> Lost {
+    Lost::Access { file: file.into(), cause: cause.into() }
+}
+
+/// Tokens, certificates and kubeconfigs have some kB.
+const MOST_FILE: u64 = 4 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_url_says_where_the_api_is() {
+        for (url, host, port, authority, prefix) in [
+            ("http://localhost:8080", "localhost", 8080, "localhost:8080", ""),
+            (
+                "https://[fd00::1]:6443/k8s/clusters/c-1/",
+                "fd00::1",
+                6443,
+                "[fd00::1]:6443",
+                "/k8s/clusters/c-1",
+            ),
+            ("10.0.0.1:6443", "10.0.0.1", 6443, "10.0.0.1:6443", ""),
+            ("https://api.example.com/", "api.example.com", 443, "api.example.com", ""),
+            ("http://api", "api", 80, "api", ""),
+        ] {
+            let api = Api::at(url, Pem::default(), Credentials::None).unwrap();
+            let found = (&*api.host, api.port, &*api.authority, &*api.prefix, api.tls.is_some());
+            assert_eq!(found, (host, port, authority, prefix, url.starts_with("https")), "{url}");
+        }
+        for url in
+            ["", "https://", "ftp://api", "http://user@api", "http://a b", "http://api/?x", "http://api:x"]
+        {
+            assert!(Api::at(url, Pem::default(), Credentials::None).is_err(), "{url}");
+        }
+    }
+
+    #[test]
+    fn what_a_pod_lacks_is_named() {
+        let account = tempfile::tempdir().unwrap();
+        let found = |host: &'static str| {
+            let variable =
+                move |name: &str| Some(if name.ends_with("HOST") { host } else { "443" }.to_owned());
+            Api::in_cluster(account.path(), variable)
+                .map(|api| api.authority)
+                .map_err(|lost| lost.to_string())
+        };
+        assert_eq!(
+            found("").unwrap_err(),
+            "KUBERNETES_SERVICE_HOST: not set: not in a pod? Name the API by `endpoint` or `kubeconfig`"
+        );
+        let authority = account.path().join("ca.crt");
+        assert!(found("10.96.0.1").unwrap_err().starts_with(&*name_of(&authority)));
+        std::fs::write(&authority, "none").unwrap();
+        assert!(found("10.96.0.1").unwrap_err().ends_with("expected certificates in PEM form"));
+        let pem = rcgen::generate_simple_self_signed(["api".to_owned()]).unwrap().cert.pem();
+        std::fs::write(&authority, pem).unwrap();
+        assert_eq!(found("10.96.0.1").unwrap(), "10.96.0.1:443");
+        assert_eq!(found("fd00::1").unwrap(), "[fd00::1]:443");
+        let token = account.path().join("token");
+        let header = || Credentials::TokenFile(token.clone()).header();
+        assert!(header().is_err());
+        for (text, value) in
+            [("one\n", Some("Bearer one")), ("two", Some("Bearer two")), (" \n", None), ("a b", None)]
+        {
+            std::fs::write(&token, text).unwrap();
+            assert_eq!(header().ok().flatten().as_deref(), value, "{text}");
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! A connection to the API: TCP, TLS, HTTP/1.1, and one request at a time.
+
+use std::error::Error;
+use std::time::Duration;
+
+use http_body_util::Empty;
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1::{Builder, SendRequest};
+use hyper::header::{ACCEPT, AUTHORIZATION, HOST, HeaderValue, USER_AGENT};
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+use crate::settings::Lost;
+
+use super::access::{Api, lost};
+use super::ask::Ask;
+
+/// A connection that stands until it is dropped.
+pub(super) struct Connection {
+    pub(super) api: Api,
+    sender: SendRequest<Empty<Bytes>>,
+    task: AbortHandle,
+}
+
+impl Connection {
+    /// # Errors
+    /// [`Lost::Connection`].
+    pub(super) async fn open(api: Api) -> Result<Self, Lost> {
+        let opened = timeout(PATIENCE, Self::connect(&api)).await;
+        let (sender, task) = opened.unwrap_or_else(|_| Err(Lost::Silent(PATIENCE)))?;
+        Ok(Self { api, sender, task })
+    }
+
+    async fn connect(api: &Api) -> Result<(SendRequest<Empty<Bytes>>, AbortHandle), Lost> {
+        let stream = TcpStream::connect((&*api.host, api.port)).await.map_err(|error| broken(api, &error))?;
+        settle(&stream).map_err(|error| broken(api, &error))?;
+        match &api.tls {
+            None => speak(api, stream).await,
+            Some((config, name)) => {
+                let connector = TlsConnector::from(config.clone());
+                let stream = connector.connect(name.clone(), stream).await;
+                speak(api, stream.map_err(|error| broken(api, &error))?).await
+            }
+        }
+    }
+
+    /// Whether it takes another request.
+    pub(super) async fn is_open(&mut self) -> bool {
+        matches!(timeout(PATIENCE, self.sender.ready()).await, Ok(Ok(())))
+    }
+
+    /// Sends a request and waits for the head of its reply.
+    ///
+    /// # Errors
+    /// [`Lost::Connection`], or [`Lost::Access`] if the header is none.
+    pub(super) async fn send(&mut self, ask: &Ask, who: Option<&str>) -> Result<Response<Incoming>, Lost> {
+        let path = format!("{}{}", self.api.prefix, ask.path);
+        let mut request = Request::get(path).header(HOST, &self.api.authority).header(ACCEPT, ask.accept);
+        request = request.header(USER_AGENT, concat!("localdns/", env!("CARGO_PKG_VERSION")));
+        if let Some(who) = who {
+            let mut value =
+                HeaderValue::from_str(who).map_err(|_| lost("the token", "no text of a header"))?;
+            value.set_sensitive(true);
+            request = request.header(AUTHORIZATION, value);
+        }
+        let request =
+            request.body(Empty::new()).map_err(|error| lost(&self.api.authority, &error.to_string()))?;
+        self.sender.send_request(request).await.map_err(|error| broken(&self.api, &error))
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// A peer that is gone without a word is noticed within a minute, also where nothing is to be sent.
+fn settle(stream: &TcpStream) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    let socket = SockRef::from(stream);
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE).with_retries(3);
+    socket.set_tcp_keepalive(&keepalive)?;
+    socket.set_tcp_user_timeout(Some(2 * KEEPALIVE))
+}
+
+async fn speak(
+    api: &Api,
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+) -> Result<(SendRequest<Empty<Bytes>>, AbortHandle), Lost> {
+    let handshake = Builder::new().max_buf_size(READ_AT_ONCE).handshake(TokioIo::new(stream)).await;
+    let (sender, connection) = handshake.map_err(|error| broken(api, &error))?;
+    // What it ends with is told to whoever reads the reply.
+    let task = tokio::spawn(async move {
+        let _ = connection.await;
+    });
+    Ok((sender, task.abort_handle()))
+}
+
+/// What broke, with its causes: hyper and rustls say the most of it in the last.
+pub(super) fn broken(api: &Api, error: &(dyn Error + 'static)) -> Lost {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    Lost::Connection { address: api.authority.as_str().into(), cause: text.into() }
+}
+
+/// To connect, TLS included.
+const PATIENCE: Duration = Duration::from_secs(10);
+const KEEPALIVE: Duration = Duration::from_secs(10);
+const READ_AT_ONCE: usize = 64 << 10;

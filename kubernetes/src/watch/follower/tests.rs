@@ -1,0 +1,387 @@
+use super::*;
+use crate::objects::{Key, Object};
+
+/// Tells the sink's calls, one a line.
+#[derive(Default)]
+struct Told(Vec<String>);
+
+impl Sink for Told {
+    fn begin(&mut self, _: Kind) {
+        self.0.push("begin".into());
+    }
+    fn apply(&mut self, object: Object) {
+        let Object::Namespace(name) = object else { panic!("{object:?}") };
+        self.0.push(format!("+{name}"));
+    }
+    fn delete(&mut self, _: Kind, key: Key) {
+        self.0.push(format!("-{key}"));
+    }
+    fn complete(&mut self, _: Kind) {
+        self.0.push("complete".into());
+    }
+    fn following(&mut self, _: Kind) {
+        self.0.push("following".into());
+    }
+    fn lost(&mut self, _: Kind, why: &Lost) {
+        self.0.push(format!("lost: {why}"));
+    }
+    fn unreadable(&mut self, _: Kind) {
+        self.0.push("unreadable".into());
+    }
+}
+
+/// A follower of namespaces, its sink, and a clock that the test moves.
+struct Script {
+    follower: Follower,
+    told: Told,
+    now: Instant,
+    asked: Instant,
+}
+
+impl Script {
+    fn new() -> Self {
+        #[allow(clippy::disallowed_methods, reason = "some moment to begin with")]
+        let now = Instant::now();
+        let follower = Follower::new(Kind::Namespace, Rc::new(Wants::default()), || 0.5);
+        Self { follower, told: Told::default(), now, asked: now }
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now += time;
+    }
+
+    /// The parameters of what is asked now.
+    fn ask(&mut self) -> String {
+        self.asked = self.now;
+        match self.follower.next(self.now) {
+            Next::Ask(ask) => ask.path.split_once('?').unwrap().1.to_owned(),
+            Next::Wait(until) => panic!("waits {:?}", until - self.now),
+        }
+    }
+
+    /// How long it waits, and passes that time.
+    fn wait(&mut self) -> Duration {
+        match self.follower.next(self.now) {
+            Next::Ask(ask) => panic!("asks {ask:?}"),
+            Next::Wait(until) => {
+                let wait = until - self.now;
+                self.now = until;
+                wait
+            }
+        }
+    }
+
+    fn head(&mut self, status: u16) {
+        self.follower.head(self.now, status, "application/json", None, &mut self.told).unwrap();
+    }
+
+    fn body(&mut self, text: &str) {
+        if let Err(why) = self.follower.body(self.now, text.as_bytes(), &mut self.told) {
+            self.follower.failed(self.now, &why, &mut self.told);
+        }
+    }
+
+    fn end(&mut self) {
+        if let Err(why) = self.follower.end(self.now, &mut self.told) {
+            self.follower.failed(self.now, &why, &mut self.told);
+        }
+    }
+
+    /// Nothing comes until its patience ends; how long that took.
+    fn silence(&mut self) -> Duration {
+        let heard = self.now;
+        self.now = self.follower.deadline(self.asked);
+        if let Some(why) = self.follower.silent(self.now, self.asked) {
+            self.follower.failed(self.now, &why, &mut self.told);
+        }
+        self.now - heard
+    }
+
+    fn told(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.told.0)
+    }
+
+    /// Listed by a watch up to version 10, and followed.
+    fn follow(&mut self) {
+        assert_eq!(self.ask(), WATCH_LIST);
+        self.head(200);
+        self.body(&(event("ADDED", "a", 3) + &event("ADDED", "b", 7) + &listed(10)));
+        assert_eq!(self.told(), ["begin", "+a", "+b", "complete", "following"]);
+    }
+}
+
+const WATCH_LIST: &str = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&watch=true&allowWatchBookmarks=true&timeoutSeconds=435";
+
+fn watch_from(version: &str) -> String {
+    format!("resourceVersion={version}&watch=true&allowWatchBookmarks=true&timeoutSeconds=435")
+}
+
+fn event(kind: &str, name: &str, version: u64) -> String {
+    format!(
+        "{{\"type\":\"{kind}\",\"object\":{{\"metadata\":{{\"name\":\"{name}\",\"resourceVersion\":\"{version}\"}}}}}}\n"
+    )
+}
+
+fn listed(version: u64) -> String {
+    format!(
+        "{{\"type\":\"BOOKMARK\",\"object\":{{\"metadata\":{{\"resourceVersion\":\"{version}\",\"annotations\":{{\"k8s.io/initial-events-end\":\"true\"}}}}}}}}\n"
+    )
+}
+
+fn failure(code: u16, cause: &str) -> String {
+    format!(
+        "{{\"kind\":\"Status\",\"code\":{code},\"message\":\"no\",\"details\":{{\"causes\":[{{\"reason\":\"{cause}\"}}]}}}}"
+    )
+}
+
+fn page(names: &[&str], version: &str, next: &str) -> String {
+    let items: Vec<_> =
+        names.iter().map(|name| format!("{{\"metadata\":{{\"name\":\"{name}\"}}}}")).collect();
+    format!(
+        "{{\"kind\":\"NamespaceList\",\"metadata\":{{\"resourceVersion\":\"{version}\",\"continue\":\"{next}\"}},\"items\":[{}]}}",
+        items.join(",")
+    )
+}
+
+const MS: Duration = Duration::from_millis(1);
+
+#[test]
+fn a_watch_that_begins_with_a_list_goes_on_from_where_it_came_to() {
+    let mut script = Script::new();
+    script.follow();
+    script.body(&(event("MODIFIED", "a", 11) + &event("DELETED", "b", 12)));
+    script.body(&event("BOOKMARK", "", 40));
+    assert_eq!(script.told(), ["+a", "-b"]);
+    script.pass(Duration::from_secs(300));
+    script.end();
+    assert_eq!(script.ask(), watch_from("40"));
+    script.head(200);
+    assert_eq!(script.told(), ["following"]);
+    // Ends in the midst of an event: what was whole counts.
+    script.body(&(event("ADDED", "c", 41) + "{\"type\":"));
+    script.pass(Duration::from_secs(60));
+    script.end();
+    assert_eq!(script.told(), ["+c", "lost: the reply makes no sense: the end in the midst of an object"]);
+    assert_eq!(script.wait(), 200 * MS);
+    assert_eq!(script.ask(), watch_from("41"));
+}
+
+#[test]
+fn pages_are_asked_for_where_lists_come_as_no_watch() {
+    let mut script = Script::new();
+    assert_eq!(script.ask(), WATCH_LIST);
+    script.head(422);
+    script.body(&failure(422, "FieldValueForbidden"));
+    script.end();
+    assert_eq!(script.told(), ["lost: 422 from the API: no"]);
+    script.wait();
+    assert_eq!(script.ask(), "limit=100");
+    script.head(200);
+    script.body(&page(&["a", "b"], "10", "t/1=="));
+    assert!(script.told() == ["begin"], "a page of JSON is read when it is whole");
+    script.end();
+    assert_eq!(script.ask(), "limit=100&continue=t%2F1%3D%3D");
+    script.head(200);
+    script.body(&page(&["c"], "10", "t2")[..20]);
+    // It breaks off, and is asked for again: what came before is not.
+    script.follower.failed(script.now, &Lost::Silent(MS), &mut script.told);
+    script.wait();
+    assert_eq!(script.ask(), "limit=100&continue=t%2F1%3D%3D");
+    script.head(200);
+    script.body(&page(&["c"], "10", ""));
+    script.end();
+    assert_eq!(script.told(), ["+a", "+b", "lost: nothing came for 0 s", "+c", "complete"]);
+    assert_eq!(script.ask(), watch_from("10"));
+
+    // The token is too old: the list begins anew, in pages as before.
+    script.head(410);
+    script.body(&failure(410, ""));
+    script.end();
+    script.wait();
+    assert_eq!(script.ask(), "limit=100");
+    script.head(200);
+    script.body(&page(&["a"], "20", "t"));
+    script.end();
+    assert_eq!(script.ask(), "limit=100&continue=t");
+    script.head(410);
+    script.end();
+    script.wait();
+    assert_eq!(script.ask(), "limit=100");
+}
+
+#[test]
+fn what_the_api_has_forgotten_and_what_goes_backwards_is_listed_anew() {
+    let gone = "{\"type\":\"ERROR\",\"object\":{\"kind\":\"Status\",\"code\":410,\"reason\":\"Expired\",\"message\":\"too old\\nby far\"}}\n";
+    let ahead = format!("{{\"type\":\"ERROR\",\"object\":{}}}\n", failure(504, "ResourceVersionTooLarge"));
+    for (said, why) in [
+        (gone, "lost: the API has forgotten what was heard last: too old by far"),
+        (&*ahead, "lost: the API has forgotten what was heard last: no"),
+        (&*event("MODIFIED", "a", 9), "lost: version 9 after 10"),
+    ] {
+        let mut script = Script::new();
+        script.follow();
+        script.body(said);
+        assert_eq!(script.told(), [why]);
+        assert_eq!(script.wait(), 200 * MS);
+        assert_eq!(script.ask(), WATCH_LIST);
+        script.head(200);
+        script.body(&(event("ADDED", "a", 9) + &listed(9)));
+        assert_eq!(script.told(), ["begin", "+a", "complete", "following"]);
+    }
+    // Versions that are no numbers are believed, and equal ones are.
+    let mut script = Script::new();
+    script.follow();
+    script.body(&(event("MODIFIED", "a", 10) + &event("MODIFIED", "a", 10).replace("\"10\"", "\"x1\"")));
+    script.body(&event("MODIFIED", "a", 1));
+    assert_eq!(script.told(), ["+a", "+a", "+a"]);
+}
+
+#[test]
+fn silence_has_its_bounds() {
+    let second = Duration::from_secs(1);
+    let mut script = Script::new();
+    script.ask();
+    assert_eq!(script.silence(), 30 * second, "no head");
+    assert_eq!(script.told(), ["lost: nothing came for 30 s"]);
+    script.wait();
+    assert_eq!(script.ask(), WATCH_LIST, "an API that is slow may know such lists");
+    script.head(200);
+    script.body(&event("ADDED", "a", 3));
+    script.pass(29 * second);
+    script.body(&event("ADDED", "b", 7));
+    assert_eq!(script.silence(), 30 * second, "the list does not end");
+    script.wait();
+    assert_eq!(script.ask(), "limit=100", "an API that goes on as any watch does not");
+    script.head(200);
+    script.body(&page(&["a"], "10", ""));
+    script.end();
+    script.ask();
+    script.head(200);
+    script.told();
+    // A watch that knows of no list may be a lively one.
+    let mut lively = Script::new();
+    lively.ask();
+    lively.head(200);
+    for version in 0..119 {
+        lively.pass(second);
+        lively.body(&event("ADDED", "a", version));
+    }
+    assert_eq!(lively.silence(), second);
+    lively.wait();
+    assert_eq!(lively.ask(), "limit=100");
+    assert_eq!(script.silence(), 150 * second, "a watch without bookmarks");
+    assert!(script.told().is_empty(), "which is no loss yet");
+    assert_eq!(script.ask(), watch_from("10"));
+    script.head(200);
+    // One that talks for ever is ended, too: another server may be there by now.
+    let began = script.now;
+    while script.follower.deadline(script.asked) > script.now + 60 * second {
+        script.pass(60 * second);
+        script.body(&event("BOOKMARK", "", 10));
+    }
+    script.silence();
+    assert_eq!(script.now - began, 610 * second);
+    assert_eq!(script.ask(), watch_from("10"));
+}
+
+#[test]
+fn refusals_are_named_and_waits_double() {
+    for (status, why) in [
+        (401, "lost: the API does not accept who asks: no"),
+        (403, "lost: may not watch namespaces: no; does the account have the role of system:coredns?"),
+        (404, "lost: the API has no namespaces: no; is its CRD installed?"),
+        (500, "lost: 500 from the API: no"),
+    ] {
+        let mut script = Script::new();
+        let waits: Vec<_> = (0..9)
+            .map(|_| {
+                assert_eq!(script.ask(), WATCH_LIST);
+                script.head(status);
+                script.body(&failure(status, ""));
+                script.end();
+                assert_eq!(script.told(), [why]);
+                script.wait().as_millis()
+            })
+            .collect();
+        assert_eq!(waits, [200, 400, 800, 1_600, 3_200, 6_400, 12_800, 25_600, 30_000]);
+        // What is served for long begins anew.
+        script.follow();
+        script.pass(Duration::from_secs(30));
+        script.follower.failed(script.now, &Lost::Silent(MS), &mut script.told);
+        assert_eq!(script.wait(), 200 * MS);
+    }
+    // An API that is busy says when to come again, in the reply or in its head; what it says is no longer than our own bound.
+    for (header, body, wait) in [(None, 7, 7), (Some(9), 0, 9), (Some(9_000), 0, 30), (None, u64::MAX, 30)] {
+        let mut script = Script::new();
+        script.ask();
+        let form = if body == 0 { "text/plain" } else { "application/json" };
+        script.follower.head(script.now, 429, form, header, &mut script.told).unwrap();
+        script.body(&format!("{{\"details\":{{\"retryAfterSeconds\":{body}}}}}"));
+        script.end();
+        assert_eq!(script.wait(), Duration::from_secs(wait));
+    }
+}
+
+#[test]
+fn an_api_that_speaks_nonsense_is_asked_again_later_and_again_later() {
+    let mut script = Script::new();
+    script.ask();
+    let refused = script.follower.head(script.now, 200, "text/html", None, &mut script.told);
+    assert_eq!(refused.unwrap_err().to_string(), "the reply makes no sense: text/html");
+    for said in ["<html>\n", "{}\n", "\u{1}\n", "{\"type\":\"ADDED\",\"object\":3}\n", "[1]\n"] {
+        let mut script = Script::new();
+        for wait in [200, 400] {
+            script.ask();
+            script.head(200);
+            script.body(said);
+            script.end();
+            assert_eq!(script.wait(), wait * MS, "{said}");
+        }
+    }
+    // Objects that are none are left out, and what follows them is not.
+    let mut script = Script::new();
+    script.follow();
+    let odd = "{\"type\":\"ADDED\",\"object\":{\"metadata\":{\"name\":3}}}\n";
+    script.body(
+        &(odd.to_owned() + &event("ADDED", "", 11) + &event("DELETED", "", 12) + &event("WHAT", "x", 13)),
+    );
+    script.body(&(event("ADDED", "c", 14) + "\n"));
+    assert_eq!(script.told(), ["unreadable", "unreadable", "unreadable", "unreadable", "+c"]);
+    // A watch that ends at once is not asked for at once; nor is a list that has no version.
+    script.pass(Duration::from_secs(60));
+    script.end();
+    script.ask();
+    script.head(200);
+    script.end();
+    assert_eq!(script.told(), ["following", "lost: the reply makes no sense: a watch ended at once"]);
+    script.wait();
+    let mut script = Script::new();
+    script.ask();
+    script.head(200);
+    script.body(&listed(0).replace("\"0\"", "\"\""));
+    assert_eq!(script.told(), ["begin", "lost: the reply makes no sense: a list without a resource version"]);
+    // An endless refusal is read no further than it may say something.
+    let mut script = Script::new();
+    script.ask();
+    script.head(500);
+    let rest =
+        |script: &mut Script| script.follower.body(script.now, &[b' '; 40_000], &mut script.told).unwrap();
+    assert_eq!((rest(&mut script), rest(&mut script)), (Rest::Wanted, Rest::Unwanted));
+}
+
+#[test]
+fn an_api_without_protobuf_is_asked_for_json() {
+    let mut script = Script::new();
+    let accepts = |script: &mut Script| match script.follower.next(script.now) {
+        Next::Ask(ask) => ask.accept,
+        Next::Wait(_) => panic!("waits"),
+    };
+    assert_eq!(
+        accepts(&mut script),
+        "application/vnd.kubernetes.protobuf;stream=watch,application/json;stream=watch"
+    );
+    script.head(406);
+    script.end();
+    script.wait();
+    assert_eq!(accepts(&mut script), "application/json");
+}

@@ -1,0 +1,178 @@
+//! A kubeconfig: which cluster a context means, and who asks it.
+
+use std::path::{Path, PathBuf};
+
+use yaml_rust2::{Yaml, YamlLoader};
+
+use crate::settings::Lost;
+
+use super::access::{Api, Client, Credentials, Named, Pem, file, lost, name_of};
+
+/// The API of a context, or of the current one.
+///
+/// # Errors
+/// [`Lost::Access`] with the file, and what it lacks.
+pub(super) fn read(path: &Path, context: Option<&str>) -> Result<Api, Lost> {
+    let config = Config { path, yaml: load(path)? };
+    let current = config.yaml["current-context"].as_str();
+    let context = context.or(current).filter(|context| !context.is_empty());
+    let context = context.ok_or_else(|| config.wrong("no current-context; name one"))?;
+    let context = config.named("contexts", "context", context)?;
+    let name = |what: &str| {
+        let name = context[what].as_str();
+        name.ok_or_else(|| config.wrong(&format!("its context has no {what}")))
+    };
+    let cluster = config.named("clusters", "cluster", name("cluster")?)?;
+    let user = config.named("users", "user", name("user")?)?;
+    let server = cluster["server"].as_str().ok_or_else(|| config.wrong("its cluster has no server"))?;
+    for (of, word) in [(cluster, "proxy-url"), (user, "exec"), (user, "auth-provider")] {
+        if !of[word].is_badvalue() {
+            return Err(config.wrong(&format!("{word} is not supported; use a token or a certificate")));
+        }
+    }
+    if cluster["insecure-skip-tls-verify"].as_bool() == Some(true) {
+        return Err(
+            config.wrong("insecure-skip-tls-verify is not supported; name the API's certificate-authority")
+        );
+    }
+    let client = match (config.pem(user, "client-certificate")?, config.pem(user, "client-key")?) {
+        (None, None) => None,
+        (Some(certificate), Some(key)) => Some(Client { certificate, key }),
+        (None, Some(_)) => return Err(config.wrong("a client-key without its client-certificate")),
+        (Some(_), None) => return Err(config.wrong("a client-certificate without its client-key")),
+    };
+    let pem = Pem {
+        authority: config.pem(cluster, "certificate-authority")?,
+        client,
+        server_name: cluster["tls-server-name"].as_str().map(Into::into),
+    };
+    Api::at(server, pem, config.credentials(user))
+}
+
+fn load(path: &Path) -> Result<Yaml, Lost> {
+    let wrong = |cause: &str| lost(&name_of(path), cause);
+    let text = String::from_utf8(file(path)?).map_err(|_| wrong("expected YAML, found no text"))?;
+    let documents = YamlLoader::load_from_str(&text).map_err(|error| wrong(&error.to_string()))?;
+    documents.into_iter().next().ok_or_else(|| wrong("expected a kubeconfig, found nothing"))
+}
+
+struct Config<'a> {
+    path: &'a Path,
+    yaml: Yaml,
+}
+
+impl Config<'_> {
+    /// The entry of that name in one of the three lists.
+    fn named(&self, list: &str, what: &str, name: &str) -> Result<&Yaml, Lost> {
+        let entries = self.yaml[list].as_vec().map_or(&[][..], Vec::as_slice);
+        let entry = entries.iter().find(|entry| entry["name"].as_str() == Some(name));
+        entry.map(|entry| &entry[what]).ok_or_else(|| self.wrong(&format!("no {what} {name:?}")))
+    }
+
+    /// What `WORD-data` holds, or the file that `WORD` names.
+    fn pem(&self, of: &Yaml, word: &str) -> Result<Option<Named>, Lost> {
+        let place = || format!("{}: {word}", self.path.display()).into_boxed_str();
+        if let Some(data) = of[&*format!("{word}-data")].as_str() {
+            let octets: Vec<u8> = data.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
+            let decoded = data_encoding::BASE64.decode(&octets);
+            let decoded = decoded.map_err(|_| self.wrong(&format!("{word}-data is no base64")))?;
+            return Ok(Some((place(), decoded)));
+        }
+        let Some(path) = of[word].as_str() else { return Ok(None) };
+        let path = self.beside(path);
+        Ok(Some((name_of(&path), file(&path)?)))
+    }
+
+    fn credentials(&self, user: &Yaml) -> Credentials {
+        let text = |word: &str| user[word].as_str().filter(|text| !text.is_empty());
+        if let Some(path) = text("tokenFile") {
+            return Credentials::TokenFile(self.beside(path));
+        }
+        if let Some(token) = text("token") {
+            return Credentials::Fixed(format!("Bearer {token}").into());
+        }
+        match (text("username"), text("password")) {
+            (Some(name), Some(password)) => {
+                let pair = data_encoding::BASE64.encode(format!("{name}:{password}").as_bytes());
+                Credentials::Fixed(format!("Basic {pair}").into())
+            }
+            _ => Credentials::None,
+        }
+    }
+
+    /// Paths are meant from where the file is.
+    fn beside(&self, path: &str) -> PathBuf {
+        self.path.parent().unwrap_or_else(|| Path::new("")).join(path)
+    }
+
+    fn wrong(&self, cause: &str) -> Lost {
+        lost(&name_of(self.path), cause)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONFIG: &str = "
+apiVersion: v1
+kind: Config
+current-context: there
+clusters:
+- {name: near, cluster: {server: 'http://127.0.0.1:1'}}
+- {name: far, cluster: {server: 'https://api.example.com:6443', certificate-authority: ca.crt, tls-server-name: kubernetes}}
+- {name: lax, cluster: {server: 'https://api', insecure-skip-tls-verify: true}}
+- {name: none}
+users:
+- {name: token, user: {token: abc}}
+- {name: file, user: {tokenFile: token}}
+- {name: basic, user: {username: a, password: b}}
+- {name: run, user: {exec: {command: aws}}}
+- {name: half, user: {client-key-data: AA==}}
+- {name: odd, user: {client-key-data: '!'}}
+contexts:
+- {name: there, context: {cluster: near, user: token}}
+- {name: away, context: {cluster: far, user: file}}
+- {name: basic, context: {cluster: near, user: basic}}
+- {name: run, context: {cluster: near, user: run}}
+- {name: half, context: {cluster: near, user: half}}
+- {name: odd, context: {cluster: near, user: odd}}
+- {name: lax, context: {cluster: lax, user: token}}
+- {name: none, context: {cluster: none, user: token}}
+- {name: lost, context: {cluster: nowhere, user: token}}
+- {name: empty}
+";
+
+    #[test]
+    fn a_context_says_where_and_who() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("config");
+        std::fs::write(&path, CONFIG).unwrap();
+        let pem = rcgen::generate_simple_self_signed(["api".to_owned()]).unwrap().cert.pem();
+        std::fs::write(directory.path().join("ca.crt"), pem).unwrap();
+        let found = |context: Option<&str>| {
+            read(&path, context).map(|api| (api.authority, api.credentials)).map_err(|lost| lost.to_string())
+        };
+        let near = || "127.0.0.1:1".to_owned();
+        assert_eq!(found(None), Ok((near(), Credentials::Fixed("Bearer abc".into()))));
+        assert_eq!(found(Some("basic")), Ok((near(), Credentials::Fixed("Basic YTpi".into()))));
+        let token = Credentials::TokenFile(directory.path().join("token"));
+        assert_eq!(found(Some("away")), Ok(("api.example.com:6443".to_owned(), token)));
+        for (context, cause) in [
+            ("run", "exec is not supported; use a token or a certificate"),
+            ("half", "a client-key without its client-certificate"),
+            ("odd", "client-key-data is no base64"),
+            ("lax", "insecure-skip-tls-verify is not supported; name the API's certificate-authority"),
+            ("none", "its cluster has no server"),
+            ("lost", "no cluster \"nowhere\""),
+            ("empty", "its context has no cluster"),
+            ("nobody", "no context \"nobody\""),
+        ] {
+            assert_eq!(found(Some(context)), Err(format!("{}: {cause}", path.display())), "{context}");
+        }
+        for text in ["", "[", "\u{1}", "a: [", "current-context: 3", "- 1"] {
+            std::fs::write(&path, text).unwrap();
+            assert!(found(None).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! The environment file of AKS LocalDNS, and which of its Corefiles is meant. Reads text, not files.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+/// Why there is no Corefile in an environment file.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum VariantError {
+    /// None of the keys has a value.
+    #[error(
+        "no Corefile: none of LOCALDNS_COREFILE_WITH_HOSTS (with SHOULD_ENABLE_HOSTS_PLUGIN=true and a hosts file), \
+         LOCALDNS_COREFILE_BASE and LOCALDNS_BASE64_ENCODED_COREFILE has a value; write one, or name a Corefile with -conf"
+    )]
+    None,
+    /// The value is no base64.
+    #[error("{key} is not base64: {error}; write what `base64 -w0 Corefile` prints")]
+    Encoding {
+        /// The key.
+        key: &'static str,
+        /// What is wrong with it.
+        error: base64::DecodeError,
+    },
+    /// The value is an empty Corefile.
+    #[error("{key} is an empty Corefile; write what `base64 -w0 Corefile` prints")]
+    Empty {
+        /// The key.
+        key: &'static str,
+    },
+}
+
+/// The Corefile that the text of an environment file means, and its key: with the hosts plugin where that is wanted and its
+/// file is there, else the base, else that of older images.
+///
+/// # Errors
+/// [`VariantError`].
+pub fn corefile_of(text: &str, hosts_file_is_there: bool) -> Result<(&'static str, Vec<u8>), VariantError> {
+    let with_hosts =
+        value(text, "SHOULD_ENABLE_HOSTS_PLUGIN").as_deref() == Some("true") && hosts_file_is_there;
+    let keys = [
+        with_hosts.then_some("LOCALDNS_COREFILE_WITH_HOSTS"),
+        Some("LOCALDNS_COREFILE_BASE"),
+        Some("LOCALDNS_BASE64_ENCODED_COREFILE"),
+    ];
+    let mut found = keys.into_iter().flatten().filter_map(|key| Some((key, value(text, key)?)));
+    let (key, encoded) = found.find(|(_, value)| !value.is_empty()).ok_or(VariantError::None)?;
+    let encoded: String = encoded.split_ascii_whitespace().collect();
+    let decoded = STANDARD.decode(encoded).map_err(|error| VariantError::Encoding { key, error })?;
+    match decoded.trim_ascii().is_empty() {
+        true => Err(VariantError::Empty { key }),
+        false => Ok((key, decoded)),
+    }
+}
+
+/// The value of the last assignment of `key`, as systemd reads such a file: a line each, comments begin with `#` or `;`, a
+/// value may stand in quotes.
+fn value(text: &str, key: &str) -> Option<String> {
+    let assigned = |line: &str| {
+        let (name, value) = line.trim().split_once('=')?;
+        let value = value.trim();
+        let quoted = ['"', '\''].iter().find_map(|quote| value.strip_prefix(*quote)?.strip_suffix(*quote));
+        (name.trim_end() == key).then(|| quoted.unwrap_or(value).to_owned())
+    };
+    text.lines().filter_map(assigned).next_back()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOSTS: &str = "LOCALDNS_COREFILE_WITH_HOSTS=d2l0aA==\n";
+    const BASE: &str = "LOCALDNS_COREFILE_BASE=\"YmFzZQ==\"\n";
+    const LEGACY: &str = "LOCALDNS_BASE64_ENCODED_COREFILE=bGVnYWN5\n";
+    const WANTED: &str = "SHOULD_ENABLE_HOSTS_PLUGIN=true\n";
+
+    #[test]
+    fn the_variant_with_hosts_comes_first_then_the_base_then_the_legacy_one() {
+        let all = [LEGACY, BASE, HOSTS, WANTED].concat();
+        for (text, file, corefile) in [
+            (all.clone(), true, "with"),
+            (all, false, "base"),
+            ([LEGACY, BASE, HOSTS, "SHOULD_ENABLE_HOSTS_PLUGIN=false\n"].concat(), true, "base"),
+            ([LEGACY, HOSTS].concat(), true, "legacy"),
+            ([LEGACY, WANTED].concat(), true, "legacy"),
+            ([LEGACY, "LOCALDNS_COREFILE_BASE=\n"].concat(), true, "legacy"),
+            (
+                "  LOCALDNS_COREFILE_BASE = 'YmFz ZQ==' \n#LOCALDNS_COREFILE_BASE=xx\n".to_owned(),
+                false,
+                "base",
+            ),
+            (["LOCALDNS_COREFILE_BASE=xx\n", BASE].concat(), false, "base"),
+        ] {
+            let found = corefile_of(&text, file).map(|(_, found)| String::from_utf8(found).expect("text"));
+            assert_eq!(found.as_deref(), Ok(corefile), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_corefile_is_told_by_its_key() {
+        for text in ["", "SHOULD_ENABLE_HOSTS_PLUGIN=true", HOSTS, "LOCALDNS_COREFILE_BASE"] {
+            assert_eq!(corefile_of(text, false), Err(VariantError::None), "{text}");
+        }
+        for (value, error) in [
+            ("!", "LOCALDNS_COREFILE_BASE is not base64: "),
+            ("YmFzZQ", "LOCALDNS_COREFILE_BASE is not base64: "),
+            ("Cg==", "LOCALDNS_COREFILE_BASE is an empty Corefile; write what `base64 -w0 Corefile` prints"),
+        ] {
+            let told =
+                corefile_of(&format!("LOCALDNS_COREFILE_BASE={value}"), false).expect_err("no Corefile");
+            assert!(told.to_string().starts_with(error), "{value}: {told}");
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! Points the machine's own lookups at the server, and gives them back: a drop-in for systemd-networkd, as AKS's script writes
+//! it, or for systemd-resolved; or /etc/resolv.conf. It waits for programs: it belongs on a thread that serves nobody.
+
+use std::fs;
+use std::io;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
+use crate::program::run;
+use crate::{Usable, WIRE_SERVER, link_of};
+
+/// Who is told whom the machine asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HostResolver {
+    /// systemd-networkd, for the link that leads to the network's servers.
+    Networkd,
+    /// systemd-resolved.
+    Resolved,
+    /// /etc/resolv.conf, where it is a file of its own.
+    ResolvConf,
+    /// Nobody.
+    None,
+}
+
+/// Why the machine's lookups were not turned.
+#[derive(Debug, thiserror::Error)]
+pub enum HostResolverError {
+    /// networkd does not run.
+    #[error(
+        "systemd-networkd does not run here, so that nobody points this machine's own lookups at us; \
+         choose another -host-resolver, or none"
+    )]
+    NoNetworkd,
+    /// There is no route to the network's servers.
+    #[error(
+        "no link leads to {WIRE_SERVER} or to the network's first server, whose configuration would be changed"
+    )]
+    NoUplink,
+    /// networkd does not say which file the link is configured by.
+    #[error(
+        "networkd has no .network file for {link}; give it one, or choose another -host-resolver, or none"
+    )]
+    NoNetworkFile {
+        /// The link.
+        link: String,
+    },
+    /// /etc/resolv.conf is somebody else's file.
+    #[error("{RESOLV_CONF} leads to {}, which its owner writes; use -host-resolver networkd or resolved", .0.display())]
+    SomebodyElses(PathBuf),
+    /// A file.
+    #[error("{}: {source}", .path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A program.
+    #[error("{0}")]
+    Program(#[source] io::Error),
+    /// The change did not take effect in time.
+    #[error("{} is written, and after 10 s {what}", .path.display())]
+    Unsettled {
+        /// The drop-in.
+        path: PathBuf,
+        /// What is still to come.
+        what: &'static str,
+    },
+}
+
+type Result<T> = std::result::Result<T, HostResolverError>;
+
+impl HostResolver {
+    /// Points the machine at `server`, and waits until that counts; does nothing where it is so already. `upstreams` is the
+    /// resolv.conf that the network's servers stand in; `go_on` ends the waiting, and keeps it from beginning.
+    ///
+    /// # Errors
+    /// [`HostResolverError`]; nothing is changed then, save where it is [`HostResolverError::Unsettled`].
+    pub fn put(self, server: IpAddr, upstreams: &Path, go_on: &AtomicBool) -> Result<Option<PathBuf>> {
+        match self {
+            Self::Networkd => put_networkd(server, upstreams, go_on).map(Some),
+            Self::Resolved => put_resolved(server).map(Some),
+            Self::ResolvConf => put_resolv_conf(server).map(Some),
+            Self::None => Ok(None),
+        }
+    }
+
+    /// Gives the machine's lookups back, whichever of these had them, a killed predecessor's and AKS's script's too. The
+    /// files that are gone, or back; and what went wrong.
+    pub fn take_back() -> (Vec<PathBuf>, Vec<HostResolverError>) {
+        let (mut gone, mut failed) = (Vec::new(), Vec::new());
+        for (files, tell) in [
+            (networkd_drop_ins(), &["networkctl", "reload"][..]),
+            (resolved_drop_ins(), &RELOAD_RESOLVED[..]),
+        ] {
+            let mut removed = false;
+            for path in files {
+                match fs::remove_file(&path) {
+                    Ok(()) => {
+                        removed = true;
+                        // Others' drop-ins may be beside it.
+                        let _ = path.parent().map(fs::remove_dir);
+                        gone.push(path);
+                    }
+                    Err(source) => failed.push(HostResolverError::File { path, source }),
+                }
+            }
+            if removed && let Err(error) = run(tell[0], &tell[1..], "") {
+                failed.push(HostResolverError::Program(error));
+            }
+        }
+        match restore_resolv_conf() {
+            Ok(false) => {}
+            Ok(true) => gone.push(RESOLV_CONF.into()),
+            Err(error) => failed.push(error),
+        }
+        (gone, failed)
+    }
+
+    /// The files by which the machine's lookups are turned now.
+    pub fn stands() -> Vec<PathBuf> {
+        let saved = Path::new(SAVED).exists().then(|| RESOLV_CONF.into());
+        networkd_drop_ins().into_iter().chain(resolved_drop_ins()).chain(saved).collect()
+    }
+}
+
+fn put_networkd(server: IpAddr, upstreams: &Path, go_on: &AtomicBool) -> Result<PathBuf> {
+    if !Path::new(NETWORKD_STATE).is_dir() {
+        return Err(HostResolverError::NoNetworkd);
+    }
+    let link = uplink(upstreams).ok_or(HostResolverError::NoUplink)?;
+    let file = field(&status_of(&link)?, "NetworkFile");
+    let file = file.filter(|file| Path::new(file).is_file());
+    let name = file.as_deref().and_then(|file| Path::new(file).file_name()?.to_str());
+    let name = name.ok_or_else(|| HostResolverError::NoNetworkFile { link: link.clone() })?;
+    let path = Path::new(NETWORKD_DIRECTORY).join(format!("{name}.d")).join(DROP_IN);
+    let text = format!(
+        "# Set DNS server to localdns cluster listernerIP.\n[Network]\nDNS={server}\n\n\
+         # Disable DNS provided by DHCP to ensure local DNS is used.\n[DHCP]\nUseDNS=false\n"
+    );
+    if !go_on.load(Relaxed) || fs::read_to_string(&path).is_ok_and(|there| there == text) {
+        return Ok(path);
+    }
+    write(&path, &text)?;
+    if let Err(error) = run("networkctl", &["reload"], "") {
+        let _ = fs::remove_file(&path);
+        return Err(HostResolverError::Program(error));
+    }
+    settle(&path, &link, server, upstreams, go_on)
+}
+
+/// Waits until networkd is through, and the resolv.conf that comes of it names the server: before, a lookup may meet the
+/// moment in which there is none.
+fn settle(path: &Path, link: &str, server: IpAddr, upstreams: &Path, go_on: &AtomicBool) -> Result<PathBuf> {
+    let mut what = "";
+    for _ in 0..SETTLED_TRIES {
+        what = match fs::read_to_string(upstreams) {
+            Ok(text) if !names(&text, server) => "the machine's resolv.conf does not name us yet",
+            _ if field(&status_of(link)?, "AdministrativeState").as_deref() != Some("configured") => {
+                "networkd has not configured its link yet"
+            }
+            _ => return Ok(path.to_owned()),
+        };
+        if !go_on.load(Relaxed) {
+            return Ok(path.to_owned());
+        }
+        thread::sleep(SETTLED_AGAIN);
+    }
+    Err(HostResolverError::Unsettled { path: path.to_owned(), what })
+}
+
+fn names(resolv_conf: &str, server: IpAddr) -> bool {
+    let is_ours = |ip| ip == server;
+    Usable::of_resolv_conf(resolv_conf, &is_ours).left_out.contains(&server)
+}
+
+/// The link over which the network's servers are reached.
+fn uplink(upstreams: &Path) -> Option<String> {
+    let text = fs::read_to_string(upstreams).unwrap_or_default();
+    let servers = Usable::of_resolv_conf(&text, &|_| false).servers;
+    let fallback = servers.first().copied();
+    [Some(SocketAddr::new(WIRE_SERVER, 53)), fallback].into_iter().flatten().find_map(|server| {
+        // Connecting a datagram socket sends nothing: the kernel looks the route up.
+        let any: IpAddr = if server.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
+        let socket = UdpSocket::bind((any, 0)).ok()?;
+        socket.connect(server).ok()?;
+        link_of(socket.local_addr().ok()?.ip()).filter(|link| link != "lo" && link != crate::LINK)
+    })
+}
+
+fn status_of(link: &str) -> Result<String> {
+    run("networkctl", &["--json=short", "status", link], "").map_err(HostResolverError::Program)
+}
+
+/// A text of the object that `networkctl` prints.
+fn field(json: &str, name: &str) -> Option<String> {
+    let object: serde_json::Value = serde_json::from_str(json).ok()?;
+    object.get(name)?.as_str().map(str::to_owned)
+}
+
+fn put_resolved(server: IpAddr) -> Result<PathBuf> {
+    let path = Path::new(RESOLVED_DIRECTORY).join(DROP_IN);
+    let text = format!("# Lookups of this machine go to localdns.\n[Resolve]\nDNS={server}\nDomains=~.\n");
+    if fs::read_to_string(&path).is_ok_and(|there| there == text) {
+        return Ok(path);
+    }
+    write(&path, &text)?;
+    if let Err(error) = run(RELOAD_RESOLVED[0], &RELOAD_RESOLVED[1..], "") {
+        let _ = fs::remove_file(&path);
+        return Err(HostResolverError::Program(error));
+    }
+    Ok(path)
+}
+
+/// In its place, for it may be mounted by itself; what it held is kept beside our other files.
+fn put_resolv_conf(server: IpAddr) -> Result<PathBuf> {
+    let path = PathBuf::from(RESOLV_CONF);
+    let failed = |source| HostResolverError::File { path: path.clone(), source };
+    if let Ok(target) = fs::read_link(&path) {
+        return Err(HostResolverError::SomebodyElses(target));
+    }
+    let text = fs::read_to_string(&path).map_err(failed)?;
+    if names(&text, server) {
+        return Ok(path);
+    }
+    let is_server = |line: &&str| line.split_ascii_whitespace().next() == Some("nameserver");
+    let others: String =
+        text.lines().filter(|line| !is_server(line)).map(|line| format!("{line}\n")).collect();
+    write(Path::new(SAVED), &text)?;
+    if let Err(source) = fs::write(&path, format!("nameserver {server}\n{others}")) {
+        // Cut off, it would name nobody.
+        let _ = fs::write(&path, &text);
+        let _ = fs::remove_file(SAVED);
+        return Err(failed(source));
+    }
+    Ok(path)
+}
+
+fn restore_resolv_conf() -> Result<bool> {
+    let Ok(text) = fs::read_to_string(SAVED) else { return Ok(false) };
+    let failed = |source| HostResolverError::File { path: RESOLV_CONF.into(), source };
+    fs::write(RESOLV_CONF, text).map_err(failed)?;
+    fs::remove_file(SAVED).map_err(failed)?;
+    Ok(true)
+}
+
+fn networkd_drop_ins() -> Vec<PathBuf> {
+    let directories = fs::read_dir(NETWORKD_DIRECTORY).into_iter().flatten().flatten();
+    let mut found: Vec<_> = directories
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|end| end == "d"))
+        .map(|path| path.join(DROP_IN))
+        .filter(|path| path.is_file())
+        .collect();
+    found.sort();
+    found
+}
+
+fn resolved_drop_ins() -> Vec<PathBuf> {
+    let path = Path::new(RESOLVED_DIRECTORY).join(DROP_IN);
+    if path.is_file() { vec![path] } else { Vec::new() }
+}
+
+/// A whole file, or none; others may read it.
+fn write(path: &Path, text: &str) -> Result<()> {
+    let failed = |source| HostResolverError::File { path: path.to_owned(), source };
+    let aside = path.with_extension("new");
+    let written = || {
+        let directory = path.parent().unwrap_or_else(|| Path::new("/"));
+        fs::create_dir_all(directory)?;
+        fs::set_permissions(directory, fs::Permissions::from_mode(0o755))?;
+        fs::write(&aside, text)?;
+        fs::set_permissions(&aside, fs::Permissions::from_mode(0o644))?;
+        fs::rename(&aside, path)
+    };
+    written().map_err(|source| {
+        let _ = fs::remove_file(&aside);
+        failed(source)
+    })
+}
+
+/// What AKS's script calls it, too.
+const DROP_IN: &str = "70-localdns.conf";
+const NETWORKD_DIRECTORY: &str = "/run/systemd/network";
+const NETWORKD_STATE: &str = "/run/systemd/netif";
+const RESOLVED_DIRECTORY: &str = "/run/systemd/resolved.conf.d";
+const RELOAD_RESOLVED: [&str; 3] = ["systemctl", "try-reload-or-restart", "systemd-resolved.service"];
+const RESOLV_CONF: &str = "/etc/resolv.conf";
+/// What /etc/resolv.conf held.
+const SAVED: &str = "/run/localdns/resolv.conf";
+/// 10 s in all.
+const SETTLED_TRIES: u32 = 100;
+const SETTLED_AGAIN: Duration = Duration::from_millis(100);

@@ -1,0 +1,166 @@
+//! Words between a server and the commands beside it: an abstract unix socket, which belongs to the network as links and rules
+//! do, whatever file systems its programs see. Only root, or who runs the server, is heard.
+
+use std::io::{self, BufRead as _, BufReader, Read, Write as _};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::time::Duration;
+
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+
+/// Where a server hears.
+pub struct Orders(UnixListener);
+
+/// A word that came, and who waits for what comes of it.
+pub struct Order {
+    /// What is asked for.
+    pub word: String,
+    stream: UnixStream,
+}
+
+/// A server of this network.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Running {
+    /// Its process, in its own namespace of processes.
+    pub pid: u32,
+    name: String,
+}
+
+impl Orders {
+    /// Begins to listen.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn listen() -> io::Result<Self> {
+        let pid = std::process::id();
+        let mut refused = io::Error::from(io::ErrorKind::AddrInUse);
+        // The first process of each of several containers has the same number.
+        for n in 0..SAME_PID {
+            let name = SocketAddr::from_abstract_name(format!("{PREFIX}{pid}-{n}"))?;
+            match UnixListener::bind_addr(&name) {
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => refused = error,
+                bound => return bound.map(Self),
+            }
+        }
+        Err(refused)
+    }
+
+    /// Waits for a word; whoever may not ask, or says none in time, is passed over.
+    ///
+    /// # Errors
+    /// What the kernel says to the listener.
+    pub fn next(&self) -> io::Result<Order> {
+        loop {
+            let (stream, _) = self.0.accept()?;
+            if let Ok(order) = hear(stream) {
+                return Ok(order);
+            }
+        }
+    }
+}
+
+fn hear(stream: UnixStream) -> io::Result<Order> {
+    let of = getsockopt(&stream, PeerCredentials)?.uid();
+    if of != 0 && of != nix::unistd::geteuid().as_raw() {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    stream.set_read_timeout(Some(WORD))?;
+    stream.set_write_timeout(Some(WORD))?;
+    let mut word = String::new();
+    BufReader::new((&stream).take(LONGEST_WORD)).read_line(&mut word)?;
+    Ok(Order { word: word.trim_end().to_owned(), stream })
+}
+
+impl Order {
+    /// Says what came of it.
+    pub fn answer(&self, text: &str) {
+        // Who has gone does not want to know.
+        let _ = (&self.stream).write_all(text.as_bytes());
+        let _ = self.stream.shutdown(std::net::Shutdown::Write);
+    }
+}
+
+impl Running {
+    /// Every server that hears words here.
+    pub fn all() -> Vec<Self> {
+        let table = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+        parse(&table)
+    }
+
+    /// Says a word, and returns what comes of it.
+    ///
+    /// # Errors
+    /// It is gone, hears nobody, or nothing comes within `patience`.
+    pub fn tell(&self, word: &str, patience: Duration) -> io::Result<String> {
+        let mut stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(&self.name)?)?;
+        stream.set_read_timeout(Some(patience))?;
+        stream.set_write_timeout(Some(WORD))?;
+        stream.write_all(format!("{word}\n").as_bytes())?;
+        let mut answer = String::new();
+        stream.take(LONGEST_ANSWER).read_to_string(&mut answer)?;
+        match answer.is_empty() {
+            true => Err(io::Error::other("it hung up")),
+            false => Ok(answer),
+        }
+    }
+}
+
+/// The lines of /proc/net/unix that are listeners (flag 0x10000) of our name: the last column, behind an `@`.
+fn parse(table: &str) -> Vec<Running> {
+    let running = |line: &str| {
+        let words: Vec<_> = line.split_ascii_whitespace().collect();
+        let name = words.get(7)?.strip_prefix('@')?;
+        let listens = u32::from_str_radix(words.get(3)?, 16).ok()? & LISTENS != 0;
+        let pid = name.strip_prefix(PREFIX)?.split_once('-')?.0.parse().ok()?;
+        listens.then(|| Running { pid, name: name.to_owned() })
+    };
+    table.lines().filter_map(running).collect()
+}
+
+const PREFIX: &str = "localdns-node-";
+const SAME_PID: u32 = 16;
+const LISTENS: u32 = 0x1_0000;
+/// How long who asks may take to say what.
+const WORD: Duration = Duration::from_secs(1);
+const LONGEST_WORD: u64 = 64;
+const LONGEST_ANSWER: u64 = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_is_heard_and_answered_among_several_servers_of_one_process() {
+        let servers = [Orders::listen().expect("bound"), Orders::listen().expect("bound")];
+        let here = || {
+            Running::all().into_iter().filter(|running| running.pid == std::process::id()).collect::<Vec<_>>()
+        };
+        let found = here();
+        assert_eq!(found.len(), 2, "{found:?}");
+        let asks =
+            found.clone().into_iter().map(|asked| std::thread::spawn(move || asked.tell("status", WORD)));
+        let asks: Vec<_> = asks.collect();
+        for server in &servers {
+            let order = server.next().expect("a word");
+            assert_eq!(order.word, "status");
+            order.answer("well");
+        }
+        for ask in asks {
+            assert_eq!(ask.join().expect("no panic").expect("an answer"), "well");
+        }
+        drop(servers);
+        assert!(here().is_empty());
+        assert!(found[0].tell("status", WORD).is_err());
+    }
+
+    #[test]
+    fn only_listeners_of_our_name_are_found() {
+        let table = "Num       RefCount Protocol Flags    Type St Inode Path\n\
+            0: 00000002 00000000 00010000 0001 01 1 @localdns-node-4711-0\n\
+            0: 00000003 00000000 00000000 0001 03 2 @localdns-node-4711-0\n\
+            0: 00000002 00000000 00010000 0001 01 3 @localdns-node-me-0\n\
+            0: 00000002 00000000 00010000 0001 01 4 /run/localdns-node-1-0\n\
+            0: 00000002 00000000 00010000 0001 01 5\n";
+        assert_eq!(parse(table), [Running { pid: 4711, name: "localdns-node-4711-0".to_owned() }]);
+    }
+}

@@ -1,0 +1,82 @@
+//! Programs of the machine that are run for what no call of the kernel does: networkctl, iptables.
+
+use std::ffi::OsStr;
+use std::io::{self, Read, Write as _};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+/// Runs a program to its end, for at most [`PATIENCE`], and returns what it printed, at most [`MOST`] octets of it.
+///
+/// # Errors
+/// It is not there, fails, or takes longer: then it is ended.
+pub(crate) fn run(program: &str, args: &[&str], input: &str) -> io::Result<String> {
+    run_within(OsStr::new(program), args, input, PATIENCE)
+}
+
+fn run_within(program: &OsStr, args: &[&str], input: &str, patience: Duration) -> io::Result<String> {
+    let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", program.display()));
+    let mut command = Command::new(program);
+    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(named)?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // Some kilobytes at most: a pipe has room. Who does not read them fails by itself.
+        let _ = stdin.write_all(input.as_bytes());
+    }
+    let out = child.stdout.take().map(aside);
+    let err = child.stderr.take().map(aside);
+    let status = ended(&mut child, patience).map_err(named)?;
+    let text = |reader: Option<thread::JoinHandle<String>>| {
+        reader.and_then(|reader| reader.join().ok()).unwrap_or_default()
+    };
+    let (out, err) = (text(out), text(err));
+    match status.success() {
+        true => Ok(out),
+        false => Err(named(io::Error::other(format!("{status}: {}", err.trim().replace('\n', "; "))))),
+    }
+}
+
+fn ended(child: &mut Child, patience: Duration) -> io::Result<std::process::ExitStatus> {
+    for _ in 0..patience.as_millis() / LOOK.as_millis() {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        thread::sleep(LOOK);
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+    Err(io::Error::new(io::ErrorKind::TimedOut, format!("no end within {patience:?}")))
+}
+
+fn aside(pipe: impl Read + Send + 'static) -> thread::JoinHandle<String> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // What is cut off is not waited for: whoever writes on has a pipe without a reader.
+        let _ = pipe.take(MOST).read_to_end(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+/// How long a program may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(5);
+const MOST: u64 = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_is_not_there_fails_or_hangs_is_an_error_with_its_name() {
+        let sh = OsStr::new("sh");
+        let run = |script: &str| run_within(sh, &["-c", script], "heard", Duration::from_millis(300));
+        assert_eq!(run("cat; echo said").unwrap(), "heardsaid\n");
+        assert_eq!(
+            run("echo one >&2; echo two >&2; exit 3").unwrap_err().to_string(),
+            "sh: exit status: 3: one; two"
+        );
+        assert_eq!(run("exec sleep 60").unwrap_err().to_string(), "sh: no end within 300ms");
+        let absent = run_within(OsStr::new("no-such-program"), &[], "", PATIENCE).unwrap_err();
+        assert_eq!(absent.kind(), io::ErrorKind::NotFound);
+    }
+}

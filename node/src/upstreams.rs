@@ -1,0 +1,158 @@
+//! The servers that this node was told to ask: which of a list can be asked, and the list that counts now. Reads text, not
+//! files.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use crate::resolv_conf::{MAX_NAME_SERVERS, name_servers};
+
+/// Whom a Corefile means that forwards to [`WIRE_SERVER`]; replaced as a whole while queries are answered.
+#[derive(Debug)]
+pub struct Upstreams {
+    list: RwLock<Arc<[SocketAddr]>>,
+    changes: AtomicU64,
+}
+
+impl Upstreams {
+    /// These, for a start.
+    pub fn new(list: &[SocketAddr]) -> Self {
+        Self { list: RwLock::new(list.into()), changes: AtomicU64::new(0) }
+    }
+
+    /// Who they are now, port 53 each.
+    pub fn list(&self) -> Arc<[SocketAddr]> {
+        self.list.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Others from now on; false where they are the same.
+    pub fn set(&self, list: &[SocketAddr]) -> bool {
+        let mut held = self.list.write().unwrap_or_else(PoisonError::into_inner);
+        if **held == *list {
+            return false;
+        }
+        *held = list.into();
+        self.changes.fetch_add(1, Relaxed);
+        true
+    }
+
+    /// How often they have changed.
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Relaxed)
+    }
+}
+
+/// What comes of a resolv.conf, or of a list with blanks between addresses: those that can be asked, in order, each once.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Usable {
+    /// Who can be.
+    pub servers: Vec<SocketAddr>,
+    /// Who cannot: ourselves, a stub on the loopback interface, what is no server's address.
+    pub left_out: Vec<IpAddr>,
+}
+
+impl Usable {
+    /// Of a resolv.conf; `is_ours` are the addresses that this server answers at.
+    pub fn of_resolv_conf(text: &str, is_ours: &dyn Fn(IpAddr) -> bool) -> Self {
+        Self::of(name_servers(text), is_ours)
+    }
+
+    /// Of what [`ListText`] writes.
+    pub fn of_list(text: &str, is_ours: &dyn Fn(IpAddr) -> bool) -> Self {
+        let addresses = text.split_ascii_whitespace().filter_map(|word| word.parse::<IpAddr>().ok());
+        let servers: Vec<_> = addresses.map(|ip| SocketAddr::new(ip, 53)).take(MAX_NAME_SERVERS).collect();
+        Self::of(servers, is_ours)
+    }
+
+    fn of(servers: Vec<SocketAddr>, is_ours: &dyn Fn(IpAddr) -> bool) -> Self {
+        let mut usable = Self::default();
+        for server in servers {
+            let ip = server.ip().to_canonical();
+            match can_be_asked(ip) && !is_ours(ip) {
+                true if usable.servers.contains(&server) => {}
+                true => usable.servers.push(server),
+                false => usable.left_out.push(ip),
+            }
+        }
+        usable
+    }
+}
+
+fn can_be_asked(ip: IpAddr) -> bool {
+    let is_no_host = ip.is_unspecified() || ip.is_loopback() || ip.is_multicast();
+    !is_no_host && ip != Ipv4Addr::BROADCAST && !PRODUCTION.contains(&ip)
+}
+
+/// A list as AKS's script writes it: addresses with blanks between them.
+#[derive(Debug)]
+pub struct ListText<'l>(pub &'l [SocketAddr]);
+
+impl fmt::Display for ListText<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, server) in self.0.iter().enumerate() {
+            let space = if index == 0 { "" } else { " " };
+            write!(out, "{space}{}", server.ip())?;
+        }
+        Ok(())
+    }
+}
+
+/// Azure's own resolver (its "wire server"): in a Corefile it stands for the servers of the node's network.
+pub const WIRE_SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16));
+/// The addresses that AKS LocalDNS answers at: whoever names them as upstreams means us.
+const PRODUCTION: [IpAddr; 2] =
+    [IpAddr::V4(Ipv4Addr::new(169, 254, 10, 10)), IpAddr::V4(Ipv4Addr::new(169, 254, 10, 11))];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ours(ip: IpAddr) -> bool {
+        ip == IpAddr::from([10, 96, 0, 20])
+    }
+
+    #[test]
+    fn who_cannot_be_asked_is_left_out() {
+        for (text, servers, left_out) in [
+            ("", "", &[][..]),
+            ("nameserver 10.0.0.4\nnameserver fd00::4\nnameserver 10.0.0.4\n", "10.0.0.4 fd00::4", &[]),
+            ("nameserver 169.254.10.10\nnameserver 10.0.0.1\n", "10.0.0.1", &["169.254.10.10"]),
+            (
+                "nameserver 127.0.0.53\nnameserver 10.96.0.20\nnameserver ::1\nnameserver 0.0.0.0\nnameserver ff02::fb\n",
+                "",
+                &["127.0.0.53", "10.96.0.20", "::1", "0.0.0.0", "ff02::fb"],
+            ),
+            (
+                "nameserver ::ffff:127.0.0.53\nnameserver 169.254.169.253\n",
+                "169.254.169.253",
+                &["127.0.0.53"],
+            ),
+            ("nameserver 168.63.129.16\n", "168.63.129.16", &[]),
+        ] {
+            let usable = Usable::of_resolv_conf(text, &ours);
+            assert_eq!(ListText(&usable.servers).to_string(), servers, "{text:?}");
+            let out: Vec<_> = usable.left_out.iter().map(ToString::to_string).collect();
+            assert_eq!(out, left_out, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_list_reads_as_it_was_written_and_no_word_is_trusted() {
+        let list = Usable::of_list("10.0.0.4 fd00::4\n", &ours).servers;
+        assert_eq!(ListText(&list).to_string(), "10.0.0.4 fd00::4");
+        assert_eq!(Usable::of_list(&ListText(&list).to_string(), &ours).servers, list);
+        assert_eq!(Usable::of_list("so 10.0.0 \"\" 169.254.10.11", &ours).servers, []);
+        let long: String = (0..100).map(|at| format!("192.0.2.{at} ")).collect();
+        assert_eq!(Usable::of_list(&long, &ours).servers.len(), MAX_NAME_SERVERS);
+    }
+
+    #[test]
+    fn only_another_list_is_a_change() {
+        let list = |text| Usable::of_list(text, &ours).servers;
+        let upstreams = Upstreams::new(&list("10.0.0.4"));
+        assert!(!upstreams.set(&list("10.0.0.4")));
+        assert!(upstreams.set(&list("10.0.0.5 10.0.0.4")));
+        assert_eq!((upstreams.changes(), upstreams.list().len()), (1, 2));
+    }
+}

@@ -1,0 +1,186 @@
+//! One cluster: its index, who follows its API, and what is told of that.
+
+use std::collections::HashSet;
+use std::io;
+use std::mem::{Discriminant, discriminant};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ::kubernetes::index::Watcher;
+use ::kubernetes::objects::{Asked, SinceEpoch};
+use ::kubernetes::{Access, Following, Index, Kind, Lost, Pace, Settings, Wants, Writer, follow};
+
+use super::metrics::Metrics;
+use observe::Logger;
+
+/// A cluster that is followed; blocks whose directives follow the same share one.
+pub(super) struct Cluster {
+    pub(super) access: Access,
+    pub(super) wants: Wants,
+    shared: Arc<Shared>,
+    /// From the start of a configuration on that serves.
+    following: Mutex<Option<Following>>,
+    /// How long a start waits for it, and how fast it is asked.
+    start: Mutex<(Duration, Pace)>,
+}
+
+/// What the follower's thread shares with those who ask.
+struct Shared {
+    index: Arc<Index>,
+    metrics: Arc<Metrics>,
+    told: Mutex<Told>,
+    /// Rings when a kind is known.
+    known: Condvar,
+}
+
+/// What was heard of each kind, and what the log has of it.
+#[derive(Default)]
+struct Told {
+    /// Kinds that are not followed just now, though they were, or were tried.
+    lost: HashSet<Kind>,
+    /// Causes that are told already: once until all is followed again.
+    causes: HashSet<(Discriminant<Lost>, Option<Kind>)>,
+    unreadable: HashSet<Kind>,
+    /// When something was heard last.
+    heard: Option<Instant>,
+}
+
+impl Cluster {
+    /// Not followed yet.
+    pub(super) fn new(access: Access, wants: Wants, metrics: Arc<Metrics>) -> Self {
+        let index = Arc::new(Index::new(&wants));
+        let shared = Arc::new(Shared { index, metrics, told: Mutex::default(), known: Condvar::new() });
+        Self { access, wants, shared, following: Mutex::default(), start: Mutex::default() }
+    }
+
+    #[inline]
+    pub(super) fn index(&self) -> &Index {
+        &self.shared.index
+    }
+
+    /// Whether all has been known once.
+    pub(super) fn is_known(&self) -> bool {
+        self.index().unknown().is_nothing()
+    }
+
+    /// When something was heard last, and which kinds are not followed just now.
+    pub(super) fn heard(&self) -> (Option<Instant>, Vec<Kind>) {
+        let told = self.shared.told();
+        (told.heard, told.lost.iter().copied().collect())
+    }
+
+    /// A start waits for it at least so long, and asks it so fast.
+    pub(super) fn start_with(&self, timeout: Duration, pace: Pace) {
+        let mut start = self.start.lock().unwrap_or_else(PoisonError::into_inner);
+        *start = (timeout.max(start.0), pace);
+    }
+
+    /// Begins to follow the API, unless that is done; when a start is to go on without all being known, if it is to wait.
+    ///
+    /// # Errors
+    /// What the system says to one more thread.
+    pub(super) fn begin(&self, logger: &Logger) -> io::Result<Option<Instant>> {
+        let mut following = self.following.lock().unwrap_or_else(PoisonError::into_inner);
+        if following.is_some() {
+            return Ok(None);
+        }
+        let watcher = Teller { shared: self.shared.clone(), logger: logger.clone() };
+        let now = || SinceEpoch(Duration::from_millis(clock::wall_ms()));
+        let writer = Writer::new(self.shared.index.clone(), &self.wants, now, Box::new(watcher));
+        let (timeout, pace) = *self.start.lock().unwrap_or_else(PoisonError::into_inner);
+        let (access, wants) = (self.access.clone(), self.wants.clone());
+        *following = Some(follow(Settings { access, wants, pace, now: clock::now }, Box::new(writer))?);
+        Ok(Some(clock::now() + timeout))
+    }
+
+    /// Waits until all is known, but not longer than until `end`.
+    pub(super) fn wait_until(&self, end: Instant, logger: &Logger) {
+        let mut told = self.shared.told();
+        let mut is_told = false;
+        while !self.is_known() {
+            let left = end.saturating_duration_since(clock::now());
+            if left.is_zero() {
+                logger.warning(Some("kubernetes"), "starting server with unsynced Kubernetes API");
+                return;
+            }
+            let patience = if is_told { left } else { left.min(TELL_AFTER) };
+            let (guard, timeout) =
+                self.shared.known.wait_timeout(told, patience).unwrap_or_else(PoisonError::into_inner);
+            told = guard;
+            if timeout.timed_out() && !is_told {
+                logger.info(Some("kubernetes"), "waiting for Kubernetes API before starting server");
+                is_told = true;
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Tells the log, the metrics and those who wait.
+struct Teller {
+    shared: Arc<Shared>,
+    logger: Logger,
+}
+
+impl Watcher for Teller {
+    fn programmed(&mut self, headless: bool, cause: SinceEpoch) {
+        let now = Duration::from_millis(clock::wall_ms());
+        self.shared.metrics.programmed(headless, now.saturating_sub(cause.0));
+    }
+
+    fn heard(&mut self) {
+        self.shared.told().heard = Some(clock::now());
+    }
+
+    fn complete(&mut self, _: Kind) {
+        // Under the lock: who is about to wait hears it.
+        let _told = self.shared.told();
+        self.shared.known.notify_all();
+    }
+
+    fn following(&mut self, kind: Kind) {
+        let mut told = self.shared.told();
+        if told.lost.remove(&kind) && told.lost.is_empty() && !told.causes.is_empty() {
+            told.causes.clear();
+            self.logger.info(Some("kubernetes"), "the Kubernetes API is followed again");
+        }
+    }
+
+    fn lost(&mut self, kind: Kind, why: &Lost) {
+        // That all is listed again is nobody's trouble.
+        if matches!(why, Lost::Expired(_) | Lost::Disorder(..)) {
+            return;
+        }
+        let mut told = self.shared.told();
+        told.lost.insert(kind);
+        let of_kind = matches!(why, Lost::Forbidden { .. } | Lost::Unknown { .. }).then_some(kind);
+        if !told.causes.insert((discriminant(why), of_kind)) {
+            return;
+        }
+        let meanwhile = match self.shared.index.unknown().is_nothing() {
+            true => "answers stay as they are until it is heard again",
+            false => "names that depend on it are SERVFAIL until then",
+        };
+        self.logger.warning(Some("kubernetes"), &format!("Cannot follow {kind}: {why}; {meanwhile}"));
+    }
+
+    fn unreadable(&mut self, kind: Kind) {
+        self.shared.metrics.unreadable(kind);
+        if self.shared.told().unreadable.insert(kind) {
+            let line = format!("Some of the {kind} that the API tells make no sense, and are left out");
+            self.logger.warning(Some("kubernetes"), &line);
+        }
+    }
+
+    fn asked(&mut self, asked: &Asked<'_>) {
+        self.shared.metrics.asked(asked);
+    }
+}
+
+/// When it is told that a start waits.
+const TELL_AFTER: Duration = Duration::from_millis(500);

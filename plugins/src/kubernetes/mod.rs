@@ -1,0 +1,120 @@
+//! `kubernetes`: a cluster's zone, answered from an index of what its API tells.
+
+mod cluster;
+mod metrics;
+mod registry;
+mod setup;
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use ::kubernetes::{Answered, Responder, Rules};
+use wire::{Class, Query, Reply};
+
+pub use self::registry::ClusterRegistry;
+pub use self::setup::KubernetesSpec;
+pub(crate) use self::setup::read;
+use cluster::Cluster;
+use observe::counters::{Proto, Tally};
+use plugin::Fallthrough;
+use plugin::failure::Failure;
+use plugin::spec::{BuildContext, Explained, Source, SourceSpec};
+use plugin::{Lookup, Moment, Tables};
+
+/// One block's view of a cluster.
+pub struct Kubernetes {
+    cluster: Arc<Cluster>,
+    responder: Responder,
+    fallthrough: Fallthrough,
+}
+
+impl SourceSpec for KubernetesSpec {
+    fn build(&self, context: &BuildContext<'_>) -> Box<dyn Source> {
+        let rules = Rules { own: own_addresses(context.servers), ..self.rules.clone() };
+        Box::new(Kubernetes {
+            cluster: context.lasting.get::<ClusterRegistry>().cluster(self),
+            responder: Responder::new(rules),
+            fallthrough: self.fallthrough.clone(),
+        })
+    }
+}
+
+impl Source for Kubernetes {
+    #[inline]
+    fn lookup<'h>(
+        &'h self,
+        moment: &Moment<'_>,
+        _: &mut Tables<'h>,
+        query: &Query<'_>,
+        reply: &mut Reply<'_>,
+        _: Tally<'_>,
+    ) -> Lookup {
+        if query.class != Class::IN {
+            return Lookup::Pass;
+        }
+        let room = match moment.proto {
+            Proto::Udp => query.udp_limit(),
+            Proto::Tcp => usize::from(u16::MAX),
+        };
+        let index = self.cluster.index();
+        match self.responder.answer(index, query, room, reply) {
+            Answered::NotMine => Lookup::Pass,
+            Answered::Written => Lookup::Answer,
+            Answered::Follow => Lookup::FollowOrFail,
+            Answered::NoName(_) if self.fallthrough.through(&query.name) => Lookup::Pass,
+            Answered::NoName(zone) => {
+                self.responder.deny(index, zone, query, reply);
+                Lookup::Answer
+            }
+            // Whoever is asked next knows less: `fallthrough` is for names that are not there.
+            Answered::Unknown(kind) => Lookup::Fail(Failure::ClusterUnknown(kind.resource())),
+        }
+    }
+
+    fn explain(&self, query: &Query<'_>) -> Explained {
+        if query.class != Class::IN {
+            return Explained::Passes(None);
+        }
+        let mut octets = Vec::new();
+        let mut reply = Reply::start(&mut octets, query);
+        let index = self.cluster.index();
+        let why = self.responder.explain(index, query);
+        match self.responder.answer(index, query, usize::from(u16::MAX), &mut reply) {
+            Answered::NotMine => Explained::Passes(None),
+            Answered::Written | Answered::Follow => Explained::Ends(why),
+            Answered::NoName(_) if self.fallthrough.through(&query.name) => Explained::Passes(Some(why)),
+            Answered::NoName(_) => Explained::Ends(format!("NXDOMAIN: {why}")),
+            Answered::Unknown(kind) => {
+                Explained::Ends(format!("what the cluster has decides: its {kind} are not known here"))
+            }
+        }
+    }
+}
+
+/// The addresses at which these servers are asked, for NS records: no loopback ones.
+fn own_addresses(servers: &[String]) -> Vec<IpAddr> {
+    let mut own = Vec::new();
+    for server in servers {
+        let (_, address) = server.split_once("://").unwrap_or_default();
+        match address.parse::<SocketAddr>() {
+            Ok(address) => own.push(address.ip()),
+            // Bound to every address.
+            Err(_) => {
+                let all = node::interfaces().unwrap_or_default();
+                own.extend(all.iter().flat_map(|interface| &interface.addresses).map(|address| address.ip));
+            }
+        }
+    }
+    own.retain(|address| !address.is_loopback() && !is_link_local(*address));
+    own.sort_unstable();
+    own.dedup();
+    own
+}
+
+/// One that is another's on the next link.
+fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
+}
+
+#[cfg(test)]
+mod tests;

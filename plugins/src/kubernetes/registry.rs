@@ -1,0 +1,93 @@
+//! Every cluster: found again by what is followed of it, counted, and begun to be followed when a configuration starts.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use super::KubernetesSpec;
+use super::cluster::Cluster;
+use super::metrics::Metrics;
+use observe::{Families, Logger, names};
+use plugin::lasting::Keeps;
+
+/// Every cluster that blocks answer of.
+#[derive(Default)]
+pub struct ClusterRegistry {
+    clusters: Mutex<Vec<Arc<Cluster>>>,
+    metrics: Arc<Metrics>,
+}
+
+impl ClusterRegistry {
+    /// The cluster of a directive: the one that is followed already, or a new one.
+    pub(super) fn cluster(&self, spec: &KubernetesSpec) -> Arc<Cluster> {
+        let mut clusters = self.clusters();
+        let is_it = |cluster: &Arc<Cluster>| cluster.access == spec.access && cluster.wants == spec.wants;
+        let known = clusters.iter().find(|cluster| is_it(cluster)).cloned();
+        let cluster = known.unwrap_or_else(|| {
+            let new = Arc::new(Cluster::new(spec.access.clone(), spec.wants.clone(), self.metrics.clone()));
+            clusters.push(new.clone());
+            new
+        });
+        cluster.start_with(spec.startup_timeout, spec.pace);
+        cluster
+    }
+
+    fn clusters(&self) -> MutexGuard<'_, Vec<Arc<Cluster>>> {
+        self.clusters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Keeps for ClusterRegistry {
+    fn collect(&self, into: &mut Families) {
+        let clusters = self.clusters().clone();
+        self.metrics.collect(into);
+        let now = clock::now();
+        for (number, cluster) in clusters.iter().enumerate() {
+            let number = number.to_string();
+            let (heard, lost) = cluster.heard();
+            for kind in cluster.wants.kinds() {
+                let labels = [("cluster", number.as_str()), ("kind", kind.resource())];
+                into.gauge(names::KUBERNETES_OBJECTS, &labels, cluster.index().count(kind) as f64);
+                let followed = if lost.contains(&kind) { 0.0 } else { 1.0 };
+                into.gauge(names::KUBERNETES_FOLLOWED, &labels, followed);
+            }
+            if let Some(heard) = heard {
+                let age = now.saturating_duration_since(heard).as_secs_f64();
+                into.gauge(names::KUBERNETES_EVENT_AGE, &[("cluster", number.as_str())], age);
+            }
+        }
+    }
+
+    fn look(&self, _: Instant, _: &Logger) -> Option<Instant> {
+        // Only the registry holds what no house needs any more; whoever follows it is stopped outside of the lock.
+        let unused: Vec<_> =
+            self.clusters().extract_if(.., |cluster| Arc::strong_count(cluster) == 1).collect();
+        drop(unused);
+        None
+    }
+
+    fn begin(&self, logger: &Logger) {
+        let clusters = self.clusters().clone();
+        let mut waits = Vec::new();
+        for cluster in &clusters {
+            match cluster.begin(logger) {
+                Ok(end) => waits.extend(end.map(|end| (cluster, end))),
+                Err(error) => {
+                    let line =
+                        format!("Cannot follow the Kubernetes API: {error}; give this process more threads");
+                    logger.error(Some("kubernetes"), &line);
+                }
+            }
+        }
+        for (cluster, end) in waits {
+            cluster.wait_until(end, logger);
+        }
+    }
+
+    fn not_ready(&self) -> Option<&'static str> {
+        let clusters = self.clusters();
+        clusters
+            .iter()
+            .any(|cluster| Arc::strong_count(cluster) > 1 && !cluster.is_known())
+            .then_some("kubernetes")
+    }
+}

@@ -1,0 +1,257 @@
+//! What a `kubernetes` directive says.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::kubernetes::{Access, ClientFiles, Pace, Pods, PodsWanted, Rules, SERVICE_ACCOUNT, Selector, Wants};
+use corefile::{Directive, Located, Word};
+
+use plugin::args::{Args, Result, bad, flag, no_block, once, path, unknown_property, zones_or};
+use plugin::spec::{SourceSpec, Written};
+use plugin::{Fallthrough, SetupError};
+
+const PLUGIN: &str = "kubernetes";
+const PROPERTIES: &[&str] = &[
+    "apiserver_burst",
+    "apiserver_max_inflight",
+    "apiserver_qps",
+    "endpoint",
+    "endpoint_pod_names",
+    "fallthrough",
+    "ignore",
+    "kubeconfig",
+    "labels",
+    "multicluster",
+    "namespace_labels",
+    "namespaces",
+    "noendpoints",
+    "pods",
+    "startup_timeout",
+    "tls",
+    "ttl",
+    "zonal",
+];
+
+/// What one `kubernetes` directive says.
+#[derive(Debug, Clone, PartialEq)]
+pub struct KubernetesSpec {
+    /// Where the API is, and who asks.
+    pub access: Access,
+    /// What is followed there.
+    pub wants: Wants,
+    /// How it is answered; the server's own addresses come when it is built.
+    pub rules: Rules,
+    /// Names of these zones that the cluster does not have go on.
+    pub fallthrough: Fallthrough,
+    /// How long a start waits until all is known; default 5 s.
+    pub startup_timeout: Duration,
+    /// How fast the API is asked; default as fast as it answers.
+    pub pace: Pace,
+}
+
+/// Where properties stand that others exclude.
+#[derive(Default)]
+struct Places<'d> {
+    endpoint: Option<&'d Word>,
+    tls: Option<ClientFiles>,
+    kubeconfig: Option<Access>,
+    namespaces: Option<&'d Word>,
+    namespace_labels: Option<&'d Word>,
+    noendpoints: Option<&'d Word>,
+    zonal: Option<&'d Word>,
+    /// With the words that name them.
+    multicluster: Option<&'d Directive>,
+}
+
+/// Reads the one `kubernetes` of a server block.
+pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Arc<dyn SourceSpec>> {
+    let directive = once(PLUGIN, directives)?;
+    let zones = zones_or(Args::new(PLUGIN, directive, "[ZONES...]").rest(), written.zones)?;
+    if zones.iter().all(wire::reverse::is_reverse) {
+        let rule = "one zone at least has to be for names, such as cluster.local: addresses lead back to it";
+        return Err(Located::new(&directive.name.at, SetupError::Order { plugin: PLUGIN, rule }));
+    }
+    let mut spec = KubernetesSpec::bare(zones);
+    let mut places = Places::default();
+    for property in directive.body.iter().flatten() {
+        no_block(PLUGIN, property)?;
+        read_property(property, written.root, &mut spec, &mut places)?;
+    }
+    places.check(&mut spec)?;
+    Ok(Arc::new(spec))
+}
+
+impl KubernetesSpec {
+    /// The directive without properties.
+    fn bare(zones: Vec<wire::Name>) -> Self {
+        Self {
+            access: Access::InCluster(SERVICE_ACCOUNT.into()),
+            wants: Wants { endpoints: true, ..Wants::default() },
+            rules: Rules::of(zones),
+            fallthrough: Fallthrough::default(),
+            startup_timeout: Duration::from_secs(5),
+            pace: Pace::default(),
+        }
+    }
+}
+
+fn read_property<'d>(
+    property: &'d Directive,
+    root: Option<&Path>,
+    spec: &mut KubernetesSpec,
+    places: &mut Places<'d>,
+) -> Result<()> {
+    match property.name.text.as_str() {
+        "fallthrough" => spec.fallthrough.add(PLUGIN, property)?,
+        "pods" => read_pods(property, spec)?,
+        "endpoint_pod_names" => spec.wants.pod_names = flag(PLUGIN, property)?,
+        "noendpoints" => {
+            spec.wants.endpoints = !flag(PLUGIN, property)?;
+            places.noendpoints = Some(&property.name);
+        }
+        "zonal" => {
+            spec.rules.zonal = flag(PLUGIN, property)?;
+            spec.wants.zones = true;
+            places.zonal = Some(&property.name);
+        }
+        "ignore" => {
+            let mut args = Args::new(PLUGIN, property, "empty_service");
+            let word = args.required()?;
+            if word.text != "empty_service" {
+                return Err(bad(PLUGIN, word, "empty_service"));
+            }
+            args.end()?;
+            spec.rules.ignore_empty = true;
+        }
+        "ttl" => {
+            let mut args = Args::new(PLUGIN, property, TTL);
+            spec.rules.ttl = args.number(0..=3600, TTL)?;
+            args.end()?;
+        }
+        "startup_timeout" => {
+            let mut args = Args::new(PLUGIN, property, "a duration such as 5s, 0 not to wait");
+            spec.startup_timeout = args.duration("a duration such as 5s, 0 not to wait")?;
+            args.end()?;
+        }
+        "namespaces" => {
+            let words = Args::new(PLUGIN, property, "at least one namespace").some()?;
+            spec.rules.namespaces.extend(words.iter().map(|word| word.text.as_str().into()));
+            places.namespaces = Some(&property.name);
+        }
+        "labels" => spec.wants.labels = Some(selector(property)?),
+        "namespace_labels" => {
+            spec.wants.namespace_labels = Some(selector(property)?);
+            places.namespace_labels = Some(&property.name);
+        }
+        "multicluster" => places.multicluster = Some(property),
+        "apiserver_qps" | "apiserver_burst" | "apiserver_max_inflight" => {
+            read_pace(property, &mut spec.pace)?
+        }
+        "endpoint" | "tls" | "kubeconfig" => read_access(property, root, places)?,
+        _ => return Err(unknown_property(PLUGIN, property, PROPERTIES)),
+    }
+    Ok(())
+}
+
+fn read_pods(property: &Directive, spec: &mut KubernetesSpec) -> Result<()> {
+    const MODES: &str = "disabled, insecure or verified";
+    let mut args = Args::new(PLUGIN, property, MODES);
+    let word = args.required()?;
+    spec.rules.pods = match word.text.as_str() {
+        "disabled" => Pods::Disabled,
+        "insecure" => Pods::Insecure,
+        "verified" => Pods::Verified,
+        _ => return Err(bad(PLUGIN, word, MODES)),
+    };
+    spec.wants.pods = (spec.rules.pods == Pods::Verified).then(PodsWanted::default);
+    args.end()
+}
+
+fn read_access<'d>(property: &'d Directive, root: Option<&Path>, places: &mut Places<'d>) -> Result<()> {
+    match property.name.text.as_str() {
+        "endpoint" => {
+            let words = Args::new(PLUGIN, property, "the URL of the API").some()?;
+            // As in CoreDNS, several may stand there, and the first one is asked.
+            places.endpoint = words.first();
+        }
+        "tls" => {
+            let mut args = Args::new(PLUGIN, property, "CERT KEY CACERT, three files");
+            let [certificate, key, authority] = [args.required()?, args.required()?, args.required()?];
+            args.end()?;
+            let file = |word: &Word| path(root, &word.text);
+            places.tls = Some(ClientFiles {
+                certificate: file(certificate),
+                key: file(key),
+                authority: file(authority),
+            });
+        }
+        _ => {
+            let mut args = Args::new(PLUGIN, property, "KUBECONFIG [CONTEXT]");
+            let file = path(root, &args.required()?.text);
+            let context = args.optional().map(|word| word.text.as_str().into());
+            args.end()?;
+            places.kubeconfig = Some(Access::Kubeconfig { file, context });
+        }
+    }
+    Ok(())
+}
+
+/// The bounds of client-go: a burst of 10 where only a rate is set.
+fn read_pace(property: &Directive, pace: &mut Pace) -> Result<()> {
+    const LIMIT: &str = "a number of 0 or more";
+    let mut args = Args::new(PLUGIN, property, LIMIT);
+    match property.name.text.as_str() {
+        "apiserver_qps" => {
+            pace.per_second = args.number(0.0..=f64::from(f32::MAX), LIMIT)?;
+            pace.burst = pace.burst.max(10);
+        }
+        "apiserver_burst" => {
+            pace.burst = u32::try_from(args.number(0..=i64::MAX, LIMIT)?).unwrap_or(u32::MAX)
+        }
+        _ => pace.in_flight = usize::try_from(args.number(0..=i64::MAX, LIMIT)?).unwrap_or(usize::MAX),
+    }
+    args.end()
+}
+
+fn selector(property: &Directive) -> Result<Selector> {
+    let words = Args::new(PLUGIN, property, "a label selector such as app=web,tier!=test").some()?;
+    let text = words.iter().map(|word| word.text.as_str()).collect::<Vec<_>>().join(" ");
+    let at = words.first().map_or(&property.name.at, |word| &word.at);
+    Selector::parse(&text)
+        .map_err(|error| Located::new(at, SetupError::Selector { plugin: PLUGIN, error: error.to_string() }))
+}
+
+impl Places<'_> {
+    /// What only the whole directive shows.
+    fn check(self, spec: &mut KubernetesSpec) -> Result<()> {
+        let exclusive =
+            |first: Option<&Word>, second: Option<&Word>, names: [&'static str; 2]| match (first, second) {
+                (Some(_), Some(word)) => {
+                    let [first, second] = names;
+                    Err(Located::new(&word.at, SetupError::Exclusive { plugin: PLUGIN, first, second }))
+                }
+                _ => Ok(()),
+            };
+        exclusive(self.namespaces, self.namespace_labels, ["namespaces", "namespace_labels"])?;
+        exclusive(self.noendpoints, self.zonal, ["noendpoints", "zonal"])?;
+        if let Some(property) = self.multicluster {
+            spec.rules.multicluster = zones_or(&property.args, &[])?;
+            spec.wants.imports = !spec.rules.multicluster.is_empty();
+            if let Some(zone) = spec.rules.multicluster.iter().find(|zone| !spec.rules.zones.contains(zone)) {
+                let error = SetupError::ForeignZone { plugin: PLUGIN, zone: zone.to_string() };
+                return Err(Located::new(&property.name.at, error));
+            }
+        }
+        spec.wants.namespaces = spec.rules.namespaces.iter().cloned().collect();
+        spec.wants.namespaces.sort();
+        if let Some(access) = self.kubeconfig {
+            spec.access = access;
+        } else if let Some(word) = self.endpoint {
+            spec.access = Access::Endpoint { url: word.text.as_str().into(), tls: self.tls };
+        }
+        Ok(())
+    }
+}
+
+const TTL: &str = "a TTL in seconds, 0 to 3600";

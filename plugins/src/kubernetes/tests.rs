@@ -1,0 +1,176 @@
+use super::*;
+use crate::setup::tests::{refused, refused_properties, said, with};
+use ::kubernetes::{Access, ClientFiles, Pace, Pods, PodsWanted, Selector};
+use std::time::Duration;
+use wire::Name;
+
+/// What a row makes different from the bare directive.
+type Change = fn(&mut KubernetesSpec);
+
+fn name(text: &str) -> Name {
+    Name::from_text(text).unwrap()
+}
+
+#[test]
+fn arguments_and_properties_change_what_they_name_and_nothing_else() {
+    let rows: &[(&str, Change)] = &[
+        ("ttl 0", |s| s.rules.ttl = 0),
+        ("ttl 3600", |s| s.rules.ttl = 3600),
+        ("pods disabled", |_| {}),
+        ("pods insecure", |s| s.rules.pods = Pods::Insecure),
+        ("pods verified", |s| {
+            s.rules.pods = Pods::Verified;
+            s.wants.pods = Some(PodsWanted::default());
+        }),
+        ("endpoint_pod_names", |s| s.wants.pod_names = true),
+        ("noendpoints", |s| s.wants.endpoints = false),
+        ("zonal", |s| {
+            s.wants.zones = true;
+            s.rules.zonal = true;
+        }),
+        ("ignore empty_service", |s| s.rules.ignore_empty = true),
+        ("fallthrough", |s| s.fallthrough.zones = vec![Name::ROOT]),
+        ("fallthrough in-addr.arpa ip6.arpa", |s| {
+            s.fallthrough.zones = vec![name("in-addr.arpa"), name("ip6.arpa")];
+        }),
+        ("startup_timeout 1m", |s| s.startup_timeout = Duration::from_secs(60)),
+        ("namespaces b a\nnamespaces c", |s| {
+            s.rules.namespaces = ["a", "b", "c"].map(Into::into).into();
+            s.wants.namespaces = ["a", "b", "c"].map(Into::into).into();
+        }),
+        ("labels environment in (staging, qa),application=nginx", |s| {
+            s.wants.labels = Selector::parse("environment in (staging,qa),application=nginx").ok();
+        }),
+        ("namespace_labels istio-injection=enabled", |s| {
+            s.wants.namespace_labels = Selector::parse("istio-injection=enabled").ok();
+        }),
+        ("multicluster clusterset.local", |s| {
+            s.rules.multicluster = vec![name("clusterset.local")];
+            s.wants.imports = true;
+        }),
+        ("multicluster", |_| {}),
+        ("endpoint https://192.0.2.1:6443", |s| {
+            s.access = Access::Endpoint { url: "https://192.0.2.1:6443".into(), tls: None };
+        }),
+        ("endpoint http://a http://b", |s| {
+            s.access = Access::Endpoint { url: "http://a".into(), tls: None };
+        }),
+        ("tls cert /k ca\nendpoint https://a", |s| {
+            let [certificate, key, authority] = ["cert", "/k", "ca"].map(Into::into);
+            let tls = Some(ClientFiles { certificate, key, authority });
+            s.access = Access::Endpoint { url: "https://a".into(), tls };
+        }),
+        ("tls cert key ca", |_| {}),
+        ("kubeconfig /run/k", |s| s.access = Access::Kubeconfig { file: "/run/k".into(), context: None }),
+        ("endpoint http://a\nkubeconfig /run/k dev", |s| {
+            s.access = Access::Kubeconfig { file: "/run/k".into(), context: Some("dev".into()) };
+        }),
+        ("apiserver_qps 0.5", |s| s.pace = Pace { per_second: 0.5, burst: 10, in_flight: 0 }),
+        ("apiserver_qps 50\napiserver_burst 100\napiserver_max_inflight 4", |s| {
+            s.pace = Pace { per_second: 50.0, burst: 100, in_flight: 4 };
+        }),
+    ];
+    let directive = "kubernetes cluster.local clusterset.local in-addr.arpa";
+    let bare: KubernetesSpec = said(directive).unwrap();
+    assert_eq!((bare.rules.ttl, bare.startup_timeout), (5, Duration::from_secs(5)));
+    for (properties, change) in rows {
+        let mut expected = bare.clone();
+        change(&mut expected);
+        assert_eq!(said(&with(directive, properties)), Some(expected), "{properties}");
+    }
+    let zones = |lines: &str| said::<KubernetesSpec>(lines).unwrap().rules.zones;
+    assert_eq!(zones("kubernetes"), [Name::ROOT]);
+    assert_eq!(
+        zones("kubernetes cluster.local 10.96.0.0/16 fd00::/16"),
+        [name("cluster.local"), name("96.10.in-addr.arpa"), name("0.0.d.f.ip6.arpa")]
+    );
+}
+
+#[test]
+fn what_is_wrong_is_told_at_its_word() {
+    refused(&[
+        (
+            "kubernetes in-addr.arpa 10.0.0.0/8",
+            "2:1: plugin/kubernetes: one zone at least has to be for names, such as cluster.local: addresses lead back to it",
+        ),
+        ("kubernetes a..b", "2:12: the zone `a..b` has an empty label"),
+    ]);
+    refused_properties(
+        "kubernetes",
+        &[
+            ("pods", "1: plugin/kubernetes: `pods` wants disabled, insecure or verified"),
+            ("pods all", "6: plugin/kubernetes: \"all\" is not disabled, insecure or verified"),
+            (
+                "pods verified insecure",
+                "15: plugin/kubernetes: unexpected argument \"insecure\"; `pods` wants disabled, insecure or verified",
+            ),
+            (
+                "endpoint_pod_names x",
+                "20: plugin/kubernetes: unexpected argument \"x\"; `endpoint_pod_names` wants no argument",
+            ),
+            (
+                "noendpoints x",
+                "13: plugin/kubernetes: unexpected argument \"x\"; `noendpoints` wants no argument",
+            ),
+            ("zonal x", "7: plugin/kubernetes: unexpected argument \"x\"; `zonal` wants no argument"),
+            ("ttl", "1: plugin/kubernetes: `ttl` wants a TTL in seconds, 0 to 3600"),
+            ("ttl 3601", "5: plugin/kubernetes: \"3601\" is not a TTL in seconds, 0 to 3600"),
+            ("ttl -1", "5: plugin/kubernetes: \"-1\" is not a TTL in seconds, 0 to 3600"),
+            ("ignore", "1: plugin/kubernetes: `ignore` wants empty_service"),
+            ("ignore x", "8: plugin/kubernetes: \"x\" is not empty_service"),
+            ("namespaces", "1: plugin/kubernetes: `namespaces` wants at least one namespace"),
+            ("labels", "1: plugin/kubernetes: `labels` wants a label selector such as app=web,tier!=test"),
+            (
+                "labels app in web",
+                "8: plugin/kubernetes: the label selector cannot be used: expected `(`, found \"web\"",
+            ),
+            (
+                "namespace_labels a b",
+                "18: plugin/kubernetes: the label selector cannot be used: expected one of `,`, `=`, `!=`, `in` and `notin`, found \"b\"",
+            ),
+            (
+                "multicluster clusterset.local",
+                "1: plugin/kubernetes: clusterset.local. is none of the directive's zones; name it there, too",
+            ),
+            ("endpoint", "1: plugin/kubernetes: `endpoint` wants the URL of the API"),
+            ("tls a b", "1: plugin/kubernetes: `tls` wants CERT KEY CACERT, three files"),
+            (
+                "tls a b c d",
+                "11: plugin/kubernetes: unexpected argument \"d\"; `tls` wants CERT KEY CACERT, three files",
+            ),
+            ("kubeconfig", "1: plugin/kubernetes: `kubeconfig` wants KUBECONFIG [CONTEXT]"),
+            (
+                "kubeconfig a b c",
+                "16: plugin/kubernetes: unexpected argument \"c\"; `kubeconfig` wants KUBECONFIG [CONTEXT]",
+            ),
+            ("startup_timeout 5", "17: plugin/kubernetes: \"5\" is not a duration such as 5s, 0 not to wait"),
+            ("apiserver_qps -1", "15: plugin/kubernetes: \"-1\" is not a number of 0 or more"),
+            ("apiserver_burst 1.5", "17: plugin/kubernetes: \"1.5\" is not a number of 0 or more"),
+            ("apiserver_max_inflight x", "24: plugin/kubernetes: \"x\" is not a number of 0 or more"),
+            ("pods insecure {\nx\n}", "1: plugin/kubernetes: `pods` has no sub-block; remove the braces"),
+            (
+                "name_spaces a",
+                "1: plugin/kubernetes: unknown property \"name_spaces\"; did you mean `namespaces`?",
+            ),
+        ],
+    );
+    refused(&[(
+        "kubernetes {\nnoendpoints\nzonal\n}",
+        "4:1: plugin/kubernetes: `noendpoints` and `zonal` exclude each other; keep one",
+    )]);
+    refused(&[(
+        "kubernetes {\nnamespaces a\nnamespace_labels a=b\n}",
+        "4:1: plugin/kubernetes: `namespaces` and `namespace_labels` exclude each other; keep one",
+    )]);
+}
+
+#[test]
+fn a_server_is_called_by_the_addresses_that_it_is_bound_to() {
+    let own = |servers: &[&str]| {
+        own_addresses(&servers.iter().map(|server| (*server).to_owned()).collect::<Vec<_>>())
+    };
+    let servers =
+        ["dns://192.0.2.1:53", "tls://[2001:db8::1]:853", "dns://127.0.0.1:53", "dns://[fe80::1]:53"];
+    assert_eq!(own(&servers), ["192.0.2.1".parse::<IpAddr>().unwrap(), "2001:db8::1".parse().unwrap()]);
+    assert!(own(&["dns://:53"]).iter().all(|address| !address.is_loopback()));
+}

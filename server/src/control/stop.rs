@@ -1,0 +1,68 @@
+//! The end: clients go elsewhere, or wait for the next process; what is in flight is answered.
+
+use super::{LAST_CLIENTS, LAST_LINES, Server, warm};
+use crate::node_run::{Ended, Keeper};
+
+impl Server {
+    /// Stops as CoreDNS does: /ready ends, `lameduck` goes by in full service, then what is in flight is answered.
+    pub fn stop(mut self) {
+        // Another process has taken all over.
+        if self.succession.gone {
+            return;
+        }
+        // systemd is not there, or hears it: nothing depends on it.
+        let _ = self.notifier.stopping();
+        self.admin.stop_ready();
+        let (ended, held) = self.let_go();
+        let lameduck = self.running.house.load().lameduck;
+        if !lameduck.is_zero() {
+            self.running.logger.info(
+                Some("health"),
+                &format!("Going into lameduck mode for {}", corefile::go::format_duration(lameduck)),
+            );
+            // The timer belongs to the runtime: it is made inside.
+            self.handle.block_on(async { tokio::time::sleep(lameduck).await });
+        }
+        self.ports.stop_accepting();
+        if self.ports.are_left() {
+            self.ports.leave(warm::leave(&self.running));
+            self.running.park(true);
+        }
+        self.answer_the_last();
+        if let Some(keeper) = held {
+            // For the next process, from now on.
+            keeper.hold();
+        }
+        if ended == Some(Ended::Clean)
+            && let Err(error) = self.handle.block_on(node::remove_link())
+        {
+            self.running.logger.warning(None, &format!("node: {error}; `localdns node down` tries again"));
+        }
+        self.running.logger.flush(LAST_LINES);
+    }
+
+    /// Sends this node's clients elsewhere, and answers who still asks. On a restart, where the sockets outlive this process, they
+    /// go nowhere: what keeps them is returned.
+    fn let_go(&mut self) -> (Option<Ended>, Option<Keeper>) {
+        let Some(keeper) = self.keeper.take() else { return (None, None) };
+        let ended = keeper.ended();
+        if ended == Ended::Restart {
+            self.ports.offer(&self.notifier);
+            if self.ports.are_left() {
+                keeper.hold();
+                return (Some(ended), Some(keeper));
+            }
+        }
+        keeper.stop(ended);
+        if ended != Ended::Restart {
+            // Who asked before, or keeps asking over a flow that the kernel knows, is still answered.
+            self.handle.block_on(async { tokio::time::sleep(LAST_CLIENTS).await });
+        }
+        (Some(ended), None)
+    }
+
+    /// Ends the workers once what is in flight is answered.
+    pub(super) fn answer_the_last(&mut self) {
+        self.running.end(self.workers.drain(..), &self.handle);
+    }
+}

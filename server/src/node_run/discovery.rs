@@ -1,0 +1,205 @@
+//! Whom the Corefile's 168.63.129.16 stands for: the servers that the node was given by its network, read from a resolv.conf,
+//! followed, and kept where it says nothing usable.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use node::{ListText, Upstreams, Usable, WIRE_SERVER};
+use readfile::Look;
+
+use plugin::Spec;
+use plugins::bind::BindSpec;
+use plugins::forward::ForwardSpecs;
+
+/// The list, and where it came from.
+pub struct Discovery {
+    upstreams: Arc<Upstreams>,
+    file: PathBuf,
+    origin: ListOrigin,
+    look: Look<std::io::Result<Vec<u8>>>,
+    due: Option<Instant>,
+    /// What is wrong with the file, as it was told last.
+    wrong: Option<String>,
+}
+
+/// Where the list that counts came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ListOrigin {
+    /// Nobody needs one, and there was none.
+    Nowhere,
+    /// The file.
+    File,
+    /// [`KEPT`], which held the last good one.
+    Kept,
+}
+
+/// What a look at the file found.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    Nothing,
+    /// Other servers, which count from now on.
+    Changed,
+    /// It says nothing usable: what was known stands.
+    Wrong(String),
+}
+
+impl Discovery {
+    /// Reads the list for the first time; where the Corefile needs one and there is none yet, again and again for 5 s.
+    ///
+    /// # Errors
+    /// Where one is needed, and neither the file has one nor any was kept.
+    pub fn first(file: &Path, spec: &Spec) -> Result<Self, String> {
+        let own = Own::of(spec);
+        let mut tries = if is_needed(spec) { TRIES } else { 1 };
+        loop {
+            let (list, origin, wrong) = look_at(file, &|ip| own.has(ip));
+            tries -= 1;
+            if tries > 0 && list.is_empty() {
+                thread::sleep(AGAIN);
+                continue;
+            }
+            if let (true, Some(wrong)) = (list.is_empty() && is_needed(spec), &wrong) {
+                return Err(format!(
+                    "{WIRE_SERVER} stands for the servers of the node's network, and there are none: {wrong}, and {KEPT} has none of \
+                     an earlier start; let the network's manager write {}, name another file with -upstreams, or the \
+                     servers in the Corefile",
+                    file.display()
+                ));
+            }
+            let upstreams = Arc::new(Upstreams::new(&list));
+            let wrong = wrong.filter(|_| is_needed(spec));
+            return Ok(Self {
+                upstreams,
+                file: file.to_owned(),
+                origin,
+                look: Look::default(),
+                due: None,
+                wrong,
+            });
+        }
+    }
+
+    /// The list, for whoever asks its servers.
+    pub fn upstreams(&self) -> &Arc<Upstreams> {
+        &self.upstreams
+    }
+
+    /// Where the list came from.
+    pub(crate) fn origin(&self) -> ListOrigin {
+        self.origin
+    }
+
+    /// What was wrong with the file when it was last read.
+    pub(crate) fn wrong(&self) -> Option<&str> {
+        self.wrong.as_deref()
+    }
+
+    /// Looks at the file once a second, and waits for no disk.
+    pub(crate) fn look(&mut self, now: Instant, is_ours: &dyn Fn(IpAddr) -> bool) -> Found {
+        if self.due.is_none_or(|due| due <= now) {
+            self.due = Some(now + EVERY);
+            let of = self.file.clone();
+            self.look.begin(&self.file, now, move || Ok(readfile::read(&of, MOST)?));
+        }
+        let text = match self.look.take(now, Duration::ZERO) {
+            None => return Found::Nothing,
+            Some(read) => read.map_err(std::io::Error::from).flatten(),
+        };
+        match usable(&self.file, text, is_ours) {
+            Ok(list) => {
+                (self.origin, self.wrong) = (ListOrigin::File, None);
+                if self.upstreams.set(&list) { Found::Changed } else { Found::Nothing }
+            }
+            Err(wrong) if self.wrong.as_ref() == Some(&wrong) => Found::Nothing,
+            Err(wrong) => {
+                self.wrong = Some(wrong.clone());
+                Found::Wrong(wrong)
+            }
+        }
+    }
+}
+
+/// The servers that count for a command beside the server, which waits for nobody.
+pub fn upstreams_now(file: &Path, spec: &Spec) -> Arc<Upstreams> {
+    let own = Own::of(spec);
+    Arc::new(Upstreams::new(&look_at(file, &|ip| own.has(ip)).0))
+}
+
+fn look_at(
+    file: &Path,
+    is_ours: &dyn Fn(IpAddr) -> bool,
+) -> (Vec<std::net::SocketAddr>, ListOrigin, Option<String>) {
+    let text = readfile::read_in_time(file, MOST).map_err(std::io::Error::from);
+    let wrong = match usable(file, text, is_ours) {
+        Ok(list) => return (list, ListOrigin::File, None),
+        Err(wrong) => wrong,
+    };
+    let kept = readfile::read_in_time(Path::new(KEPT), MOST).unwrap_or_default();
+    let kept = Usable::of_list(&String::from_utf8_lossy(&kept), is_ours).servers;
+    let origin = if kept.is_empty() { ListOrigin::Nowhere } else { ListOrigin::Kept };
+    (kept, origin, Some(wrong))
+}
+
+/// The servers of the file that can be asked; or why there are none.
+fn usable(
+    file: &Path,
+    text: std::io::Result<Vec<u8>>,
+    is_ours: &dyn Fn(IpAddr) -> bool,
+) -> Result<Vec<std::net::SocketAddr>, String> {
+    let text = text.map_err(|error| format!("{}: {error}", file.display()))?;
+    let usable = Usable::of_resolv_conf(&String::from_utf8_lossy(&text), is_ours);
+    if !usable.servers.is_empty() {
+        return Ok(usable.servers);
+    }
+    let left_out: Vec<_> = usable.left_out.iter().map(ToString::to_string).collect();
+    Err(match left_out.is_empty() {
+        true => format!("{} has no nameserver", file.display()),
+        false => format!("{} names nobody but this node ({})", file.display(), left_out.join(" ")),
+    })
+}
+
+/// Whether a `forward` asks the address that stands for these servers.
+fn is_needed(spec: &Spec) -> bool {
+    let stanzas = spec.blocks.iter().filter_map(|block| block.get::<ForwardSpecs>());
+    let mut targets = stanzas.flat_map(|specs| &specs.stanzas).flat_map(|stanza| &stanza.targets);
+    targets.any(|(target, _)| target.port_of_node().is_some())
+}
+
+/// The addresses that we answer at, before anything is bound.
+struct Own(Vec<IpAddr>);
+
+impl Own {
+    fn of(spec: &Spec) -> Self {
+        let binds = spec.blocks.iter().filter_map(|block| block.get::<BindSpec>());
+        let words = binds.flat_map(|bind| &bind.targets);
+        Self(words.filter_map(|word| word.text.parse().ok()).collect())
+    }
+
+    fn has(&self, ip: IpAddr) -> bool {
+        self.0.contains(&ip) || is_on_our_link(ip)
+    }
+}
+
+/// Whether the link that we made has this address.
+pub(crate) fn is_on_our_link(ip: IpAddr) -> bool {
+    node::link_of(ip).is_some_and(|link| link == node::LINK)
+}
+
+/// The list as production's script writes it for those who look names up past us; ours from one start to the next.
+pub(crate) const KEPT: &str = "/etc/localdns/upstream-dns";
+
+/// One line for the log.
+pub(crate) fn told(list: &Upstreams) -> String {
+    format!("{WIRE_SERVER} stands for {}", ListText(&list.list()))
+}
+
+/// A resolv.conf has some hundred octets.
+const MOST: u64 = 1 << 20;
+/// How often the file is looked at.
+const EVERY: Duration = Duration::from_secs(1);
+/// Of a start that needs the list: how often it looks for one, and how soon again. A boot's network may be on its way.
+const TRIES: u32 = 20;
+const AGAIN: Duration = Duration::from_millis(250);

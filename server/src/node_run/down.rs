@@ -1,0 +1,103 @@
+//! `localdns node down`: what `up`, `run` or the script before us put there is taken away, whoever of them still lives.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use node::{HostResolver, Job, NftError, Rules, Running};
+
+/// What is gone, and what is left.
+#[derive(Debug, Default)]
+pub struct Down {
+    gone: Vec<String>,
+    left: Vec<String>,
+}
+
+/// Takes everything away; what cannot be is named, and keeps nothing else from going.
+pub fn down() -> Down {
+    let mut down = Down::default();
+    for server in Running::all() {
+        match server.tell("down", PATIENCE) {
+            Ok(said) => down.gone.push(said.trim_end().to_owned()),
+            Err(error) => {
+                down.leaves(format!("the server of process {} does not let go", server.pid), &error)
+            }
+        }
+    }
+    let (files, failed) = HostResolver::take_back();
+    down.gone.extend(files.iter().map(|file| match file.ends_with("resolv.conf") {
+        true => format!("{} is as it was", file.display()),
+        false => format!("{} is gone", file.display()),
+    }));
+    for error in failed {
+        down.leaves("this machine's own lookups".to_owned(), &error);
+    }
+    match rules() {
+        Ok((there, holders)) => {
+            let told = if there { "the rules are gone" } else { "there were no rules" };
+            down.gone.push(told.to_owned());
+            for pid in holders {
+                let cause = "it serves on, and would put them back: stop it, as with systemctl stop";
+                down.leaves(format!("the leases of process {pid}"), &cause);
+            }
+        }
+        Err(error) => down.leaves("the rules".to_owned(), &error),
+    }
+    match node::remove_scripts_rules() {
+        Ok(0) => {}
+        Ok(rules) => down.gone.push(format!("{rules} rules of AKS's script are gone")),
+        Err(error) => down.leaves("the rules of AKS's script (iptables -t raw -S)".to_owned(), &error),
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let link = runtime
+        .map_err(|error| error.to_string())
+        .and_then(|runtime| runtime.block_on(node::remove_link()).map_err(|error| error.to_string()));
+    match link {
+        Ok(true) => down.gone.push(format!("the link {} with its addresses is gone", node::LINK)),
+        Ok(false) => down.gone.push(format!("the link {} was not there", node::LINK)),
+        Err(error) => down.leaves(format!("the link {}", node::LINK), &error),
+    }
+    down
+}
+
+/// What the unit runs when its server has ended: gives this machine its own lookups back where the unit is stopped, and the
+/// server, killed, did not. Before a start, an automatic one too, they stay.
+pub fn stopped() -> String {
+    if Job::now() != Job::Stop {
+        return "a start follows: nothing is given back\n".to_owned();
+    }
+    let (files, failed) = HostResolver::take_back();
+    let files =
+        files.iter().map(|file| format!("{}: this machine's own lookups are given back\n", file.display()));
+    let failed =
+        failed.iter().map(|error| format!("this machine still asks us: {error}; run localdns node down\n"));
+    files.chain(failed).collect()
+}
+
+/// Takes the table that stays away; whether it was there, and who still has leases.
+fn rules() -> Result<(bool, Vec<u32>), NftError> {
+    let mut rules = Rules::open()?;
+    let there = rules.are_there()?;
+    if there {
+        rules.remove()?;
+    }
+    Ok((there, rules.holders()?))
+}
+
+/// How long a server may take to let go: networkd is told meanwhile.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+impl Down {
+    fn leaves(&mut self, what: String, why: &dyn Display) {
+        self.left.push(format!("{what}: {why}"));
+    }
+
+    /// What is gone, a line each.
+    pub fn text(&self) -> String {
+        self.gone.iter().map(|line| format!("{line}\n")).collect()
+    }
+
+    /// What is left, and why; `None` where nothing is.
+    pub fn left(&self) -> Option<String> {
+        (!self.left.is_empty()).then(|| format!("left: {}", self.left.join("; left: ")))
+    }
+}

@@ -1,0 +1,73 @@
+//! What commands beside this server tell it, and ask of it.
+
+use std::path::Path;
+use std::sync::atomic::Ordering::Relaxed;
+
+use node::{Leases, Order};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::Worker;
+use crate::node_run::discovery::{self, ListOrigin};
+use crate::node_run::host::State;
+
+impl Worker {
+    pub(super) async fn obey(&mut self, order: Order) {
+        match order.word.as_str() {
+            "down" => order.answer(&self.let_go().await),
+            "status" => order.answer(&self.status().to_string()),
+            other => order.answer(&format!("unknown order {other:?}")),
+        }
+    }
+
+    /// What this server knows of itself, for `node status`.
+    fn status(&self) -> Value {
+        let now = Instant::now();
+        let addresses: Vec<_> =
+            self.state.addresses().iter().map(|(ip, lease)| lease.status(*ip, now)).collect();
+        let list = self.discovery.upstreams().list();
+        let (lookups, lookups_error) = match self.host.state() {
+            State::NotYet => (None, Some("not yet: it waits until every address answers")),
+            State::Put(path) => (path.as_ref(), None),
+            State::Failed(why) => (None, Some(why.as_str())),
+        };
+        json!({
+            "pid": std::process::id(),
+            "let_go": self.state.is_let_go(),
+            "lease_ms": self.settings.lease.map(|lease| lease.as_millis()),
+            "seen_by_owner": self.leases.as_ref().map(|leases| leases.seen().by_owner),
+            "seen_by_socket": self.leases.as_ref().map(|leases| leases.seen().by_socket),
+            "addresses": addresses,
+            "upstreams": list.iter().map(|server| server.ip()).collect::<Vec<_>>(),
+            "upstreams_from": match self.discovery.origin() {
+                ListOrigin::Nowhere => None,
+                ListOrigin::File => Some(self.settings.upstreams.as_path()),
+                ListOrigin::Kept => Some(Path::new(discovery::KEPT)),
+            },
+            "upstreams_error": self.discovery.wrong(),
+            "host_resolver": lookups,
+            "host_resolver_error": lookups_error,
+            "notes": self.noted,
+        })
+    }
+
+    /// Keeps nothing any more, until the next start.
+    async fn let_go(&mut self) -> String {
+        self.state.let_go.store(true, Relaxed);
+        let pid = std::process::id();
+        let given_up = self.leases.take().map_or(Ok(()), Leases::give_up);
+        let _ = self.host.take_back().await;
+        self.state.addresses().values_mut().for_each(|lease| lease.held = false);
+        if let Some(running) = self.running.upgrade() {
+            let note =
+                "node: `node down` was asked for: addresses and rules are not kept any more, until a restart";
+            running.logger.warning(None, note);
+        }
+        match given_up {
+            Ok(()) => format!("the server of process {pid} keeps nothing any more\n"),
+            Err(error) => {
+                format!("the server of process {pid} keeps nothing any more, but has its leases: {error}\n")
+            }
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Files that production's script leaves for others: the Corefile as it is served, the addresses it forwards to as metrics,
+//! and the servers of the node's network.
+
+use std::fmt::Write as _;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+
+use corefile::{Corefile, Directive, Word};
+use node::{ListText, WIRE_SERVER};
+
+use super::discovery::KEPT;
+
+/// What reads the Corefile as it is now: its text, and what that says. It may wait for a disk.
+pub(crate) type ReadCorefile = dyn Fn() -> Option<(String, Corefile)> + Send + Sync;
+
+/// Writes those whose directory there is, each whole or not at all; what failed, with what mends it.
+pub(crate) fn write(read: &ReadCorefile, upstreams: &[SocketAddr]) -> Vec<String> {
+    let mut failed = Vec::new();
+    let mut put = |path: &str, text: &str| {
+        let path = Path::new(path);
+        if path.parent().is_some_and(Path::is_dir)
+            && let Err(error) = hostsfile::publish(path, None, text.as_bytes())
+        {
+            failed.push(format!(
+                "{error}; it is for others, and we serve without it: give it room, and this service leave to write (ReadWritePaths)"
+            ));
+        }
+    };
+    if !upstreams.is_empty() {
+        put(KEPT, &format!("{}\n", ListText(upstreams)));
+    }
+    if Path::new(DIRECTORY).is_dir()
+        && let Some((text, corefile)) = read()
+    {
+        put(&format!("{DIRECTORY}/updated.localdns.corefile"), &updated(&text, &corefile, upstreams));
+        put(&format!("{DIRECTORY}/forward_ips.prom"), &forward_ips(&corefile, upstreams));
+    }
+    failed
+}
+
+/// The Corefile's text with the servers in place of the address that stands for them, wherever `forward` asks it; what it
+/// imports stays as it is.
+fn updated(text: &str, corefile: &Corefile, upstreams: &[SocketAddr]) -> String {
+    let mut lines: Vec<String> = text.split('\n').map(str::to_owned).collect();
+    if upstreams.is_empty() {
+        return text.to_owned();
+    }
+    let mut words: Vec<&Word> = forwards(corefile).flat_map(|forward| forward.args.iter().skip(1)).collect();
+    // From the last to the first, so that columns stay true.
+    words.sort_by_key(|word| std::cmp::Reverse((word.at.line, word.at.column)));
+    for word in words {
+        let Some(port) = port_of(word) else { continue };
+        let index = (word.at.line as usize).saturating_sub(1);
+        let Some(line) = lines.get_mut(index) else { continue };
+        let column = (word.at.column as usize).saturating_sub(1);
+        let Some((at, _)) = line.char_indices().nth(column) else { continue };
+        // What stands in another file, or came of a variable, is not here.
+        if line[at..].starts_with(&word.text) {
+            line.replace_range(at..at + word.text.len(), &words_for(upstreams, port));
+        }
+    }
+    lines.join("\n")
+}
+
+/// The port of a word that stands for the servers.
+fn port_of(word: &Word) -> Option<Option<u16>> {
+    if word.text.parse() == Ok(WIRE_SERVER) {
+        return Some(None);
+    }
+    let address: SocketAddr = word.text.parse().ok()?;
+    (address.ip() == WIRE_SERVER).then_some(Some(address.port()))
+}
+
+fn words_for(upstreams: &[SocketAddr], port: Option<u16>) -> String {
+    match port {
+        None => ListText(upstreams).to_string(),
+        Some(port) => {
+            let words: Vec<_> =
+                upstreams.iter().map(|server| SocketAddr::new(server.ip(), port).to_string()).collect();
+            words.join(" ")
+        }
+    }
+}
+
+fn forwards(corefile: &Corefile) -> impl Iterator<Item = &Directive> {
+    corefile.blocks.iter().flat_map(|block| &block.directives).filter(|one| one.name.text == "forward")
+}
+
+/// What the exporter of production serves: whom each block of the node's and of the cluster's address forwards `.` to, in
+/// IPv4.
+fn forward_ips(corefile: &Corefile, upstreams: &[SocketAddr]) -> String {
+    let mut text = String::new();
+    for (kind, name, listener) in
+        [("vnetdns", "VnetDNS", [169, 254, 10, 10]), ("kubedns", "KubeDNS", [169, 254, 10, 11])]
+    {
+        let family = format!("localdns_{kind}_forward_info");
+        let _ = writeln!(text, "# HELP {family} {name} forward plugin IP address from corefile");
+        let _ = writeln!(text, "# TYPE {family} gauge");
+        let rows = rows(corefile, IpAddr::from(listener), upstreams);
+        for (ip, block) in &rows {
+            let _ = writeln!(text, "{family}{{ip=\"{ip}\",block=\"{block}\",status=\"ok\"}} 1");
+        }
+        if rows.is_empty() {
+            let _ = writeln!(text, "{family}{{ip=\"unknown\",block=\"none\",status=\"missing\"}} 0");
+        }
+    }
+    text
+}
+
+fn rows<'c>(corefile: &'c Corefile, listener: IpAddr, upstreams: &[SocketAddr]) -> Vec<(IpAddr, &'c str)> {
+    let mut rows = Vec::new();
+    for block in &corefile.blocks {
+        let named = |name: &'static str| block.directives.iter().filter(move |one| one.name.text == name);
+        let mut binds =
+            named("bind").flat_map(|bind| &bind.args).filter_map(|word| word.text.parse::<IpAddr>().ok());
+        // Of a block that has both the last counts, there as here.
+        if binds.rfind(|ip| PRODUCTION.contains(ip)) != Some(listener) {
+            continue;
+        }
+        let Some(key) = block.keys.first() else { continue };
+        let all =
+            named("forward").filter(|forward| forward.args.first().is_some_and(|from| from.text == "."));
+        for word in all.flat_map(|forward| forward.args.iter().skip(1)) {
+            match port_of(word) {
+                Some(_) if !upstreams.is_empty() => {
+                    rows.extend(upstreams.iter().map(|server| (server.ip(), &*key.written.text)))
+                }
+                _ => rows.extend(word.text.parse().ok().map(|ip| (ip, &*key.written.text))),
+            }
+        }
+    }
+    rows.retain(|(ip, _)| ip.is_ipv4());
+    rows
+}
+
+/// Where production's script keeps its files, and others look for them.
+const DIRECTORY: &str = "/opt/azure/containers/localdns";
+/// The node's address, and the cluster's.
+const PRODUCTION: [IpAddr; 2] = [
+    IpAddr::V4(std::net::Ipv4Addr::new(169, 254, 10, 10)),
+    IpAddr::V4(std::net::Ipv4Addr::new(169, 254, 10, 11)),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "# asks 168.63.129.16\n.:53 {\n  bind 169.254.10.10 # é\n  forward . 168.63.129.16 168.63.129.16:5300 {\n    \
+        max_concurrent 1\n  }\n  template ANY TXT {\n    answer \"168.63.129.16\"\n  }\n}\n\
+        cluster.local:53 {\n  bind 169.254.10.11\n  forward . 10.0.0.10\n  forward a.b 168.63.129.16\n}\n";
+
+    fn servers(text: &str) -> Vec<SocketAddr> {
+        text.split(' ').filter_map(|ip| Some(SocketAddr::new(ip.parse().ok()?, 53))).collect()
+    }
+
+    fn read(text: &str) -> Corefile {
+        corefile::read_text("stdin", text.as_bytes(), Path::new("."), &|_| None).unwrap()
+    }
+
+    #[test]
+    fn only_what_is_asked_is_replaced() {
+        let two = servers("10.0.0.4 fd00::4");
+        let expected = TEXT
+            .replace(
+                "forward . 168.63.129.16 168.63.129.16:5300",
+                "forward . 10.0.0.4 fd00::4 10.0.0.4:5300 [fd00::4]:5300",
+            )
+            .replace("forward a.b 168.63.129.16", "forward a.b 10.0.0.4 fd00::4");
+        assert_eq!(updated(TEXT, &read(TEXT), &two), expected);
+        assert_eq!(updated(TEXT, &read(TEXT), &servers("168.63.129.16")), TEXT);
+        assert_eq!(updated(TEXT, &read(TEXT), &[]), TEXT);
+    }
+
+    #[test]
+    fn each_listener_has_its_addresses_or_says_that_it_has_none() {
+        let told = forward_ips(&read(TEXT), &servers("10.0.0.4 fd00::4"));
+        assert_eq!(
+            told,
+            "# HELP localdns_vnetdns_forward_info VnetDNS forward plugin IP address from corefile\n\
+             # TYPE localdns_vnetdns_forward_info gauge\n\
+             localdns_vnetdns_forward_info{ip=\"10.0.0.4\",block=\".:53\",status=\"ok\"} 1\n\
+             localdns_vnetdns_forward_info{ip=\"10.0.0.4\",block=\".:53\",status=\"ok\"} 1\n\
+             # HELP localdns_kubedns_forward_info KubeDNS forward plugin IP address from corefile\n\
+             # TYPE localdns_kubedns_forward_info gauge\n\
+             localdns_kubedns_forward_info{ip=\"10.0.0.10\",block=\"cluster.local:53\",status=\"ok\"} 1\n"
+        );
+        let none = forward_ips(&read(".:53 {\nwhoami\n}\n"), &[]);
+        assert!(
+            none.contains(
+                "localdns_vnetdns_forward_info{ip=\"unknown\",block=\"none\",status=\"missing\"} 0\n"
+            )
+        );
+    }
+}

@@ -1,0 +1,295 @@
+//! An API that does as it is told: over plain HTTP/1.1, each connection on a thread of its own.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use serde_json::{Value, json};
+
+use super::forms::Form;
+use crate::lock::lock;
+
+/// A request, as a script sees it.
+#[derive(Clone, Debug, Default)]
+pub struct Request {
+    /// Without parameters, such as `/api/v1/services`.
+    pub path: String,
+    /// Decoded.
+    pub parameters: BTreeMap<String, String>,
+    /// By name in lower case.
+    pub headers: BTreeMap<String, String>,
+    /// How many came before it for the same path.
+    pub earlier: usize,
+}
+
+impl Request {
+    /// A parameter, empty where it is not given.
+    pub fn parameter(&self, name: &str) -> &str {
+        self.parameters.get(name).map_or("", String::as_str)
+    }
+
+    /// Whether it asks for a watch.
+    pub fn is_watch(&self) -> bool {
+        self.parameter("watch") == "true"
+    }
+
+    /// Whether it asks for a watch that begins with a list.
+    pub fn is_watch_list(&self) -> bool {
+        self.parameter("sendInitialEvents") == "true"
+    }
+}
+
+/// A reply, of as many parts as it takes.
+pub struct Reply {
+    status: u16,
+    headers: Vec<(&'static str, String)>,
+    parts: Vec<Part>,
+}
+
+enum Part {
+    Octets(Vec<u8>),
+    /// Each octet by itself.
+    Dribble(Vec<u8>),
+    /// Whatever the test sends, until it drops its end.
+    Live(Receiver<Vec<u8>>),
+    /// Nothing more, until the test is over.
+    Stall,
+    /// The connection ends without the reply's end.
+    Cut,
+}
+
+impl Reply {
+    /// Its first line and a content type; what follows is its body.
+    pub fn new(status: u16, content_type: &str) -> Self {
+        Self { status, headers: vec![("Content-Type", content_type.to_owned())], parts: Vec::new() }
+    }
+
+    /// A page of a list of `kind`, such as `Service`.
+    pub fn list(form: Form, kind: &str, version: &str, next: &str, items: &[Value]) -> Self {
+        Self::new(200, form.content_type(false)).octets(form.list(kind, version, next, items))
+    }
+
+    /// A watch.
+    pub fn watch(form: Form) -> Self {
+        Self::new(200, form.content_type(true))
+    }
+
+    /// A failure.
+    pub fn failure(form: Form, code: u16, reason: &str) -> Self {
+        let status = json!({"status": "Failure", "code": code, "reason": reason, "message": format!("told to: {reason}")});
+        Self::new(code, form.content_type(false)).octets(form.status(&status))
+    }
+
+    /// A header more.
+    #[must_use]
+    pub fn header(mut self, name: &'static str, value: &str) -> Self {
+        self.headers.push((name, value.to_owned()));
+        self
+    }
+
+    /// Some of the body.
+    #[must_use]
+    pub fn octets(self, octets: Vec<u8>) -> Self {
+        self.part(Part::Octets(octets))
+    }
+
+    /// Some of the body, octet by octet.
+    #[must_use]
+    pub fn dribble(self, octets: Vec<u8>) -> Self {
+        self.part(Part::Dribble(octets))
+    }
+
+    /// What the test sends from now on.
+    #[must_use]
+    pub fn live(self, parts: Receiver<Vec<u8>>) -> Self {
+        self.part(Part::Live(parts))
+    }
+
+    /// Nothing more comes, and the connection stays.
+    #[must_use]
+    pub fn stall(self) -> Self {
+        self.part(Part::Stall)
+    }
+
+    /// The connection ends before the reply does.
+    #[must_use]
+    pub fn cut(self) -> Self {
+        self.part(Part::Cut)
+    }
+
+    fn part(mut self, part: Part) -> Self {
+        self.parts.push(part);
+        self
+    }
+}
+
+type Script = dyn Fn(&Request) -> Reply + Send + Sync;
+
+/// The API. It ends, with its connections, when it is dropped.
+pub struct Api {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    script: Box<Script>,
+    over: AtomicBool,
+    requests: Mutex<Vec<Request>>,
+    connections: Mutex<Vec<TcpStream>>,
+}
+
+impl Api {
+    /// Listens, and replies as `script` says.
+    ///
+    /// # Panics
+    /// When it cannot.
+    pub fn start(script: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> Self {
+        Self::start_at((crate::fresh_ip(), 0).into(), script)
+    }
+
+    /// As [`Self::start`], where another one was.
+    ///
+    /// # Panics
+    /// When the address is taken.
+    pub fn start_at(address: SocketAddr, script: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind(address).unwrap_or_else(|error| panic!("{address}: {error}"));
+        let address = listener.local_addr().expect("a bound socket has an address");
+        let shared = Arc::new(Shared {
+            script: Box::new(script),
+            over: AtomicBool::new(false),
+            requests: Mutex::default(),
+            connections: Mutex::default(),
+        });
+        let of = shared.clone();
+        thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                if of.over.load(Ordering::Acquire) {
+                    break;
+                }
+                let (Ok(()), Ok(second)) = (stream.set_nodelay(true), stream.try_clone()) else { continue };
+                lock(&of.connections).push(second);
+                let of = of.clone();
+                thread::spawn(move || of.serve(stream));
+            }
+        });
+        Self { address, shared }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// For `endpoint`.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// What it was asked, in order.
+    pub fn requests(&self) -> Vec<Request> {
+        lock(&self.shared.requests).clone()
+    }
+
+    /// Ends the connections that stand.
+    pub fn cut(&self) {
+        for connection in lock(&self.shared.connections).drain(..) {
+            drop(connection.shutdown(Shutdown::Both));
+        }
+    }
+}
+
+impl Drop for Api {
+    fn drop(&mut self) {
+        self.shared.over.store(true, Ordering::Release);
+        // Wakes whoever waits for the next connection.
+        drop(TcpStream::connect(self.address));
+        self.cut();
+    }
+}
+
+impl Shared {
+    /// Requests of one connection, until it ends.
+    fn serve(&self, stream: TcpStream) {
+        let Ok(reading) = stream.try_clone() else { return };
+        let mut reading = BufReader::new(reading);
+        while let Some(mut request) = read(&mut reading) {
+            let mut requests = lock(&self.requests);
+            request.earlier = requests.iter().filter(|earlier| earlier.path == request.path).count();
+            requests.push(request.clone());
+            drop(requests);
+            if self.reply(&stream, (self.script)(&request)).is_err() {
+                break;
+            }
+        }
+        drop(stream.shutdown(Shutdown::Both));
+    }
+
+    fn reply(&self, mut stream: &TcpStream, reply: Reply) -> io::Result<()> {
+        let mut head = format!("HTTP/1.1 {} Told\r\nTransfer-Encoding: chunked\r\n", reply.status);
+        for (name, value) in reply.headers {
+            head += &format!("{name}: {value}\r\n");
+        }
+        stream.write_all((head + "\r\n").as_bytes())?;
+        for part in reply.parts {
+            match part {
+                Part::Octets(octets) => chunk(stream, &octets)?,
+                Part::Dribble(octets) => octets.chunks(1).try_for_each(|octet| chunk(stream, octet))?,
+                Part::Live(parts) => parts.iter().try_for_each(|octets| chunk(stream, &octets))?,
+                // Until the client or the test ends the connection.
+                Part::Stall => {
+                    return stream.read(&mut [0]).and_then(|_| Err(io::ErrorKind::ConnectionAborted.into()));
+                }
+                Part::Cut => return Err(io::ErrorKind::ConnectionAborted.into()),
+            }
+        }
+        stream.write_all(b"0\r\n\r\n")
+    }
+}
+
+fn chunk(mut stream: &TcpStream, octets: &[u8]) -> io::Result<()> {
+    if octets.is_empty() {
+        return Ok(());
+    }
+    stream.write_all(&[format!("{:x}\r\n", octets.len()).as_bytes(), octets, b"\r\n"].concat())
+}
+
+/// A request's head; `None` when the connection has ended.
+fn read(reading: &mut BufReader<TcpStream>) -> Option<Request> {
+    let mut lines = Vec::new();
+    loop {
+        let mut line = String::new();
+        if reading.read_line(&mut line).ok()? == 0 {
+            return None;
+        }
+        match line.trim_end() {
+            "" => break,
+            line => lines.push(line.to_owned()),
+        }
+    }
+    let target = lines.first()?.split(' ').nth(1)?;
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    let headers = lines.iter().skip(1).filter_map(|line| line.split_once(": "));
+    Some(Request {
+        path: path.to_owned(),
+        parameters: pairs.map(|(name, value)| (name.to_owned(), decoded(value))).collect(),
+        headers: headers.map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned())).collect(),
+        earlier: 0,
+    })
+}
+
+fn decoded(text: &str) -> String {
+    let mut octets = Vec::new();
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        let escaped = (*first == b'%').then(|| after.get(..2)).flatten();
+        let value = escaped.and_then(|digits| u8::from_str_radix(str::from_utf8(digits).ok()?, 16).ok());
+        octets.push(value.unwrap_or(*first));
+        rest = if value.is_some() { &after[2..] } else { after };
+    }
+    String::from_utf8_lossy(&octets).into_owned()
+}

@@ -1,0 +1,7 @@
+//! The crate `kubernetes` beside APIs: the real one, and one that does as it is told.
+
+mod real;
+mod said;
+mod seen;
+mod served;
+mod told;

@@ -1,0 +1,107 @@
+//! What a sink was told, as a store of objects would have it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use kubernetes::{Key, Kind, Lost, Object, Sink};
+
+/// A store that tests look into while it is written.
+#[derive(Clone, Default)]
+pub(super) struct Seen(Arc<Mutex<Store>>);
+
+#[derive(Default)]
+pub(super) struct Store {
+    pub(super) objects: BTreeMap<(Kind, Key), Object>,
+    /// Kinds whose list is whole, and how many lists there were.
+    pub(super) lists: BTreeMap<Kind, usize>,
+    pub(super) following: BTreeSet<Kind>,
+    /// What was lost, as text, in order.
+    pub(super) lost: Vec<(Kind, String)>,
+    pub(super) unreadable: usize,
+    pub(super) events: usize,
+    /// What a list that is not whole has applied.
+    listing: BTreeMap<Kind, BTreeSet<Key>>,
+}
+
+impl Seen {
+    pub(super) fn store(&self) -> MutexGuard<'_, Store> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until the store is as `look` wants it.
+    pub(super) fn until(&self, what: &str, look: impl Fn(&Store) -> bool) {
+        tests::eventually(what, Duration::from_secs(30), || look(&self.store()).then_some(()));
+    }
+
+    /// Waits until all of these have been listed and are followed.
+    pub(super) fn until_following(&self, kinds: &[Kind]) {
+        self.until("following", |store| kinds.iter().all(|kind| store.following.contains(kind)));
+    }
+}
+
+impl Store {
+    pub(super) fn get(&self, kind: Kind, namespace: &str, name: &str) -> Option<&Object> {
+        self.objects.get(&(kind, Key { namespace: namespace.into(), name: name.into() }))
+    }
+
+    pub(super) fn count(&self, kind: Kind) -> usize {
+        self.objects.keys().filter(|(of, _)| *of == kind).count()
+    }
+}
+
+fn key(object: &Object) -> Key {
+    match object {
+        Object::Service(service) => service.key.clone(),
+        Object::Slice(slice) => slice.key.clone(),
+        Object::Namespace(name) => Key { namespace: "".into(), name: name.clone() },
+        Object::Pod(pod) => pod.key.clone(),
+        Object::ServiceImport(import) => import.key.clone(),
+    }
+}
+
+impl Sink for Seen {
+    fn begin(&mut self, kind: Kind) {
+        self.store().listing.insert(kind, BTreeSet::new());
+    }
+
+    fn apply(&mut self, object: Object) {
+        let (kind, key) = (object.kind(), key(&object));
+        let mut store = self.store();
+        store.events += 1;
+        if let Some(listed) = store.listing.get_mut(&kind) {
+            listed.insert(key.clone());
+        }
+        store.objects.insert((kind, key), object);
+    }
+
+    fn delete(&mut self, kind: Kind, key: Key) {
+        let mut store = self.store();
+        store.events += 1;
+        if let Some(listed) = store.listing.get_mut(&kind) {
+            listed.remove(&key);
+        }
+        store.objects.remove(&(kind, key));
+    }
+
+    fn complete(&mut self, kind: Kind) {
+        let mut store = self.store();
+        let listed = store.listing.remove(&kind).expect("a list begins before it is whole");
+        store.objects.retain(|(of, key), _| *of != kind || listed.contains(key));
+        *store.lists.entry(kind).or_default() += 1;
+    }
+
+    fn following(&mut self, kind: Kind) {
+        self.store().following.insert(kind);
+    }
+
+    fn lost(&mut self, kind: Kind, why: &Lost) {
+        let mut store = self.store();
+        store.following.remove(&kind);
+        store.lost.push((kind, why.to_string()));
+    }
+
+    fn unreadable(&mut self, _: Kind) {
+        self.store().unreadable += 1;
+    }
+}

@@ -1,0 +1,317 @@
+//! The program with kubeadm's Corefile beside an API that does as it is told.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tests::kube::{Api, Form, Reply, Request};
+use tests::{
+    Action, Ask, Metrics, Says, Server, Upstream, ask, eventually, fixtures, fresh_ip, http_get, isolated,
+};
+
+const SERVICES: &str = "/api/v1/services";
+const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
+const NAMESPACES: &str = "/api/v1/namespaces";
+const FORM: Form = Form::Protobuf;
+
+/// An API whose objects a test changes.
+struct Cluster {
+    api: Api,
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    /// By path.
+    objects: Mutex<BTreeMap<&'static str, Vec<Value>>>,
+    watches: Mutex<Vec<(&'static str, Sender<Vec<u8>>)>>,
+    is_away: AtomicBool,
+    /// Paths of which no watch can go on: what happened meanwhile is forgotten.
+    forgotten: Mutex<Vec<&'static str>>,
+}
+
+impl Cluster {
+    fn start(is_away: bool) -> Self {
+        let shared = Arc::new(Shared { is_away: is_away.into(), ..Shared::default() });
+        for (path, object) in objects() {
+            shared.objects.lock().unwrap().entry(path).or_default().push(object);
+        }
+        let of = shared.clone();
+        Self { api: Api::start(move |request| of.reply(request)), shared }
+    }
+
+    fn comes_back(&self) {
+        self.shared.is_away.store(false, Ordering::Release);
+    }
+
+    fn goes_away(&self) {
+        self.shared.is_away.store(true, Ordering::Release);
+        *self.shared.forgotten.lock().unwrap_or_else(PoisonError::into_inner) =
+            vec![SERVICES, SLICES, NAMESPACES];
+        self.shared.watches.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.api.cut();
+    }
+
+    /// Changes what is there, and says so to those who watch.
+    fn put(&self, path: &'static str, event: &str, object: Value) {
+        let mut objects = self.shared.objects.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = objects.entry(path).or_default();
+        all.retain(|other| other["metadata"]["name"] != object["metadata"]["name"]);
+        if event != "DELETED" {
+            all.push(object.clone());
+        }
+        let told = FORM.event(event, kind(path), &object);
+        let watches = self.shared.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        for (_, watch) in watches.iter().filter(|(of, _)| *of == path) {
+            // One that was cut hears no more.
+            let _ = watch.send(told.clone());
+        }
+    }
+}
+
+impl Shared {
+    fn reply(&self, request: &Request) -> Reply {
+        if self.is_away.load(Ordering::Acquire) {
+            return Reply::failure(FORM, 503, "ServiceUnavailable");
+        }
+        let path = [SERVICES, SLICES, NAMESPACES].into_iter().find(|path| *path == request.path);
+        let Some(path) = path else { return Reply::failure(FORM, 404, "NotFound") };
+        let mut forgotten = self.forgotten.lock().unwrap_or_else(PoisonError::into_inner);
+        if request.is_watch() && !request.is_watch_list() && forgotten.contains(&path) {
+            return Reply::failure(FORM, 410, "Expired");
+        }
+        forgotten.retain(|other| *other != path);
+        let objects = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
+        let items = objects.get(path).cloned().unwrap_or_default();
+        if !request.is_watch() {
+            return Reply::list(FORM, kind(path), "100", "", &items);
+        }
+        let (sender, receiver) = channel();
+        self.watches.lock().unwrap_or_else(PoisonError::into_inner).push((path, sender));
+        let watch = Reply::watch(FORM);
+        let watch = match request.is_watch_list() {
+            true => {
+                let added = items.iter().flat_map(|item| FORM.event("ADDED", kind(path), item)).collect();
+                let annotations = json!({"k8s.io/initial-events-end": "true"});
+                let end = json!({"metadata": {"resourceVersion": "100", "annotations": annotations}});
+                watch.octets(added).octets(FORM.event("BOOKMARK", kind(path), &end))
+            }
+            false => watch,
+        };
+        watch.live(receiver)
+    }
+}
+
+fn kind(path: &str) -> &'static str {
+    match path {
+        SERVICES => "Service",
+        SLICES => "EndpointSlice",
+        _ => "Namespace",
+    }
+}
+
+fn namespace(name: &str) -> Value {
+    json!({"metadata": {"name": name, "resourceVersion": "1"}})
+}
+
+fn service(name: &str, spec: Value) -> Value {
+    json!({"metadata": {"name": name, "namespace": "t1", "resourceVersion": "2"}, "spec": spec})
+}
+
+fn slice(version: u32, ready: &[(&str, &str)]) -> Value {
+    let endpoints: Vec<Value> = ready
+        .iter()
+        .map(|(address, name)| json!({"addresses": [address], "hostname": name, "conditions": {"ready": true}}))
+        .collect();
+    json!({
+        "metadata": {"name": "hl-1", "namespace": "t1", "resourceVersion": version.to_string(), "labels": {"kubernetes.io/service-name": "hl"}, "annotations": {"endpoints.kubernetes.io/last-change-trigger-time": "2026-11-23T13:42:25Z"}},
+        "addressType": "IPv4", "endpoints": endpoints, "ports": [{"name": "c", "protocol": "UDP", "port": 1234}],
+    })
+}
+
+fn objects() -> Vec<(&'static str, Value)> {
+    let ports = json!([{"name": "http", "protocol": "TCP", "port": 80}]);
+    let web =
+        json!({"clusterIP": "10.96.0.100", "clusterIPs": ["10.96.0.100", "fd00:96::64"], "ports": ports});
+    let external = |name: &str| json!({"type": "ExternalName", "externalName": name});
+    vec![
+        (NAMESPACES, namespace("t1")),
+        (SERVICES, service("web", web)),
+        (SERVICES, service("hl", json!({"clusterIP": "None", "clusterIPs": ["None"], "ports": ports}))),
+        (SERVICES, service("ext", external("example.net"))),
+        (SERVICES, service("dark", external("fails.example.net"))),
+        (SERVICES, service("again", external("web.t1.svc.cluster.local"))),
+        (SLICES, slice(3, &[("172.17.0.254", "h1")])),
+    ]
+}
+
+fn upstream() -> Upstream {
+    Upstream::start(fresh_ip(), |asked| match (&*asked.name, asked.rtype) {
+        ("example.net.", 1) => Action::answer("example.net. 60 IN A 192.0.2.80"),
+        (name, _) if name.starts_with("fails.") => Action::rcode(2),
+        _ => Action::Reply(Says::nodata("net. 300 IN SOA ns.net. host.net. 1 7200 900 86400 20")),
+    })
+}
+
+/// kubeadm's Corefile with its API at an address of the test's own.
+fn corefile(at: SocketAddr, api: &Api, upstream: &Upstream) -> String {
+    let endpoint = format!("kubernetes cluster.local in-addr.arpa ip6.arpa {{\n    endpoint {}\n", api.url());
+    let text = fixtures::KUBEADM.replace("kubernetes cluster.local in-addr.arpa ip6.arpa {\n", &endpoint);
+    assert_ne!(text, fixtures::KUBEADM);
+    let text = text.replace(".:53 {", &format!(".:{} {{\nbind {}\n", at.port(), at.ip()));
+    let text = text
+        .replace("/etc/resolv.conf", &upstream.word())
+        .replace("health {", &format!("health {}:8080 {{", at.ip()));
+    text.replace("    ready\n", &format!("    ready {}:8181\n", at.ip()))
+        .replace("prometheus :", &format!("prometheus {}:", at.ip()))
+}
+
+fn ready(at: SocketAddr) -> (u16, String) {
+    http_get((at.ip(), 8181).into(), "/ready").expect("the page is served")
+}
+
+fn until(at: SocketAddr, name: &str, addresses: &[&str]) {
+    eventually(&format!("{name} at {addresses:?}"), Duration::from_secs(30), || {
+        (ask(at, name, "A").short() == addresses).then_some(())
+    });
+}
+
+#[test]
+fn kubeadms_corefile_answers_a_clusters_names_and_follows_their_changes() {
+    let (cluster, upstream) = (Cluster::start(false), upstream());
+    let at = SocketAddr::from((fresh_ip(), tests::port()));
+    let server = Server::start(&corefile(at, &cluster.api, &upstream));
+    // The start waited until all was known.
+    assert_eq!(ready(at), (200, "OK".to_owned()));
+    for (name, rtype, expected) in [
+        ("Web.t1.svc.cluster.local", "A", &["10.96.0.100"][..]),
+        ("web.t1.svc.cluster.local", "AAAA", &["fd00:96::64"]),
+        ("_http._tcp.web.t1.svc.cluster.local", "SRV", &["0 50 80 web.t1.svc.cluster.local."]),
+        ("hl.t1.svc.cluster.local", "A", &["172.17.0.254"]),
+        ("h1.hl.t1.svc.cluster.local", "A", &["172.17.0.254"]),
+        ("100.0.96.10.in-addr.arpa", "PTR", &["web.t1.svc.cluster.local."]),
+        ("254.0.17.172.in-addr.arpa", "PTR", &["h1.hl.t1.svc.cluster.local."]),
+        ("1-2-3-4.t1.pod.cluster.local", "A", &["1.2.3.4"]),
+        ("ext.t1.svc.cluster.local", "A", &["example.net.", "192.0.2.80"]),
+        ("again.t1.svc.cluster.local", "A", &["web.t1.svc.cluster.local.", "10.96.0.100"]),
+        ("example.net", "A", &["192.0.2.80"]),
+    ] {
+        let mut reply = ask(at, name, rtype).short().into_iter().map(str::to_owned).collect::<Vec<_>>();
+        reply.sort();
+        let mut expected = expected.to_vec();
+        expected.sort_unstable();
+        assert_eq!(reply, expected, "{name} {rtype}");
+        assert_eq!(Ask::new(name, rtype).tcp().of(at).status(), "NOERROR", "{name} {rtype} over TCP");
+    }
+    for (name, rtype, status) in [
+        ("other.t1.svc.cluster.local", "A", "NXDOMAIN"),
+        ("web.t2.svc.cluster.local", "A", "NXDOMAIN"),
+        ("web.t1.svc.cluster.local", "MX", "NOERROR"),
+        // The name that it leads to has no answer: neither has it.
+        ("dark.t1.svc.cluster.local", "A", "SERVFAIL"),
+    ] {
+        let reply = ask(at, name, rtype);
+        assert_eq!((reply.status(), reply.short().len()), (status, 0), "{name} {rtype}");
+    }
+    assert!(ask(at, "web.t1.svc.cluster.local", "A").rows()[0].contains(" 30 "), "the TTL of the Corefile");
+    cluster.put(SLICES, "MODIFIED", slice(101, &[("172.17.0.253", "h2")]));
+    until(at, "hl.t1.svc.cluster.local", &["172.17.0.253"]);
+    assert_eq!(ask(at, "h1.hl.t1.svc.cluster.local", "A").status(), "NXDOMAIN");
+    let metrics = Metrics::of((at.ip(), 9153).into());
+    let kind = [("service_kind", "headless_with_selector")];
+    assert_eq!(metrics.value("coredns_kubernetes_dns_programming_duration_seconds_count", &kind), Some(1.0));
+    assert_eq!(metrics.value("localdns_kubernetes_objects", &[("kind", "services")]), Some(5.0));
+    assert!(metrics.count("coredns_kubernetes_rest_client_requests_total", &[("code", "200")]) >= 3.0);
+    drop(server);
+}
+
+#[test]
+fn a_lost_api_changes_no_answer_and_what_went_meanwhile_is_gone_when_it_is_back() {
+    let (cluster, upstream) = (Cluster::start(false), upstream());
+    let at = SocketAddr::from((fresh_ip(), tests::port()));
+    let server = Server::start(&corefile(at, &cluster.api, &upstream));
+    cluster.goes_away();
+    let line = server.wait_for_log("Cannot follow", Duration::from_secs(30));
+    assert!(line.contains("answers stay as they are"), "{line}");
+    cluster.put(SERVICES, "DELETED", service("web", json!({})));
+    cluster.put(SLICES, "MODIFIED", slice(102, &[("172.17.0.252", "h3")]));
+    assert_eq!(ask(at, "web.t1.svc.cluster.local", "A").short(), ["10.96.0.100"]);
+    assert_eq!(ask(at, "hl.t1.svc.cluster.local", "A").short(), ["172.17.0.254"]);
+    assert_eq!(ready(at).0, 200);
+    cluster.comes_back();
+    until(at, "hl.t1.svc.cluster.local", &["172.17.0.252"]);
+    eventually("the deleted service is gone", Duration::from_secs(30), || {
+        (ask(at, "web.t1.svc.cluster.local", "A").status() == "NXDOMAIN").then_some(())
+    });
+    server.wait_for_log("the Kubernetes API is followed again", Duration::from_secs(30));
+    assert_eq!(
+        ask(at, "100.0.96.10.in-addr.arpa", "PTR").status(),
+        "NOERROR",
+        "it falls through to the upstream"
+    );
+}
+
+#[test]
+fn before_all_is_known_names_fail_with_a_reason_and_go_to_nobody() {
+    let (cluster, upstream) = (Cluster::start(true), upstream());
+    let at = SocketAddr::from((fresh_ip(), tests::port()));
+    let text = corefile(at, &cluster.api, &upstream);
+    let server = Server::start(&text.replace("pods insecure", "pods insecure\n    startup_timeout 600ms"));
+    server.wait_for_log("starting server with unsynced Kubernetes API", Duration::from_secs(10));
+    assert_eq!(ready(at), (503, "kubernetes".to_owned()));
+    for (name, rtype) in [
+        ("web.t1.svc.cluster.local", "A"),
+        ("100.0.96.10.in-addr.arpa", "PTR"),
+        ("1-2-3-4.t1.pod.cluster.local", "A"),
+    ] {
+        let reply = Ask::new(name, rtype).edns(1232).of(at);
+        assert_eq!(reply.status(), "SERVFAIL", "{name}");
+        assert_eq!(reply.extended_error().map(|(code, _)| code), Some(14), "{name}");
+    }
+    assert_eq!(ask(at, "example.net", "A").short(), ["192.0.2.80"], "others are served");
+    assert_eq!(ask(at, "cluster.local", "SOA").status(), "NOERROR");
+    cluster.comes_back();
+    until(at, "web.t1.svc.cluster.local", &["10.96.0.100"]);
+    eventually("ready", Duration::from_secs(30), || (ready(at).0 == 200).then_some(()));
+    let asked: Vec<String> = upstream.asked().into_iter().map(|asked| asked.name).collect();
+    assert!(
+        asked.iter().all(|name| !name.contains("cluster.local") && !name.contains("10.in-addr")),
+        "{asked:?}"
+    );
+}
+
+#[test]
+fn kubeadms_corefile_unmodified_starts_without_a_cluster() {
+    isolated(|| {
+        fs::write("/etc/resolv.conf", "nameserver 192.0.2.53\n").unwrap();
+        let at: SocketAddr = ([127, 0, 0, 1], 53).into();
+        let server = Server::start(fixtures::KUBEADM);
+        assert_eq!(
+            http_get(([127, 0, 0, 1], 8181).into(), "/ready").unwrap(),
+            (503, "kubernetes".to_owned())
+        );
+        let reply = Ask::new("web.t1.svc.cluster.local", "A").edns(1232).of(at);
+        assert_eq!((reply.status(), reply.extended_error().map(|(code, _)| code)), ("SERVFAIL", Some(14)));
+        let line = server.wait_for_log("KUBERNETES_SERVICE_HOST", Duration::from_secs(10));
+        assert!(line.contains("Name the API by `endpoint` or `kubeconfig`"), "{line}");
+    });
+}
+
+#[test]
+fn a_reload_that_follows_the_same_keeps_what_is_known() {
+    let (cluster, upstream) = (Cluster::start(false), upstream());
+    let at = SocketAddr::from((fresh_ip(), tests::port()));
+    let text = corefile(at, &cluster.api, &upstream);
+    let server = Server::start(&text);
+    let requests = cluster.api.requests().len();
+    server.write_corefile(&text.replace("ttl 30", "ttl 7"));
+    server.signal("USR1");
+    server.wait_for_log("Reloading complete", Duration::from_secs(10));
+    assert!(ask(at, "web.t1.svc.cluster.local", "A").rows()[0].contains(" 7 "));
+    assert_eq!(cluster.api.requests().len(), requests, "nothing is asked again");
+}

@@ -1,0 +1,378 @@
+//! An API that does as it is told: every fault that one has, and what is kept meanwhile.
+
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use kubernetes::{Access, Following, Kind, Object, Pace, Settings, Wants, follow};
+use serde_json::{Value, json};
+use tests::kube::{Api, Form, Reply, Request};
+use tests::{eventually, now, publish, tempdir};
+
+use super::seen::Seen;
+
+pub(super) const SERVICES: &str = "/api/v1/services";
+pub(super) const BOTH: [Form; 2] = [Form::Json, Form::Protobuf];
+
+pub(super) fn service(name: &str, version: u64, ip: &str) -> Value {
+    json!({
+        "metadata": {"name": name, "namespace": "default", "resourceVersion": version.to_string()},
+        "spec": {"clusterIP": ip, "clusterIPs": [ip], "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]},
+    })
+}
+
+/// Ends the list that a watch begins with.
+pub(super) fn listed(form: Form, kind: &str, version: u64) -> Vec<u8> {
+    let annotations = json!({"k8s.io/initial-events-end": "true"});
+    let metadata = json!({"resourceVersion": version.to_string(), "annotations": annotations});
+    form.event("BOOKMARK", kind, &json!({ "metadata": metadata }))
+}
+
+fn added(form: Form, name: &str, version: u64) -> Vec<u8> {
+    form.event("ADDED", "Service", &service(name, version, "10.96.0.1"))
+}
+
+fn expired(form: Form) -> Vec<u8> {
+    let status =
+        json!({"status": "Failure", "code": 410, "reason": "Expired", "message": "too old resource version"});
+    form.event("ERROR", "Status", &status)
+}
+
+/// Kinds that a test is not about: nothing is there, and nothing happens.
+pub(super) fn quiet(form: Form, request: &Request) -> Reply {
+    let kind = match request.path.rsplit('/').next() {
+        Some("services") => "Service",
+        Some("endpointslices") => "EndpointSlice",
+        Some("pods") => "Pod",
+        _ => "Namespace",
+    };
+    match (request.is_watch_list(), request.is_watch()) {
+        (true, _) => Reply::watch(form).octets(listed(form, kind, 1)).stall(),
+        (false, true) => Reply::watch(form).stall(),
+        (false, false) => Reply::list(form, kind, "1", "", &[]),
+    }
+}
+
+/// An API whose services are as `script` says.
+fn services(form: Form, script: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> Api {
+    Api::start(move |request| if request.path == SERVICES { script(request) } else { quiet(form, request) })
+}
+
+pub(super) fn start(access: Access, wants: Wants) -> (Seen, Following) {
+    let seen = Seen::default();
+    let following = follow(Settings { access, wants, pace: Pace::default(), now }, Box::new(seen.clone()))
+        .expect("a thread can be had");
+    (seen, following)
+}
+
+pub(super) fn endpoint(api: &Api) -> Access {
+    Access::Endpoint { url: api.url().into(), tls: None }
+}
+
+/// The names of the services that are kept.
+fn names(seen: &Seen) -> Vec<String> {
+    let store = seen.store();
+    let names =
+        store.objects.keys().filter(|(kind, _)| *kind == Kind::Service).map(|(_, key)| key.name.to_string());
+    names.collect()
+}
+
+fn until_names(seen: &Seen, wanted: &[&str]) {
+    eventually(&format!("{wanted:?}"), Duration::from_secs(30), || (names(seen) == wanted).then_some(()));
+}
+
+/// The resource versions that watches of services began from.
+fn begun(api: &Api) -> Vec<String> {
+    let watches = api.requests().into_iter().filter(|request| request.path == SERVICES && request.is_watch());
+    watches.map(|request| request.parameter("resourceVersion").to_owned()).collect()
+}
+
+#[test]
+fn lists_come_in_pages_where_they_do_not_come_as_watches() {
+    for form in BOTH {
+        let api = services(form, move |request| match (request.is_watch_list(), request.is_watch()) {
+            (true, _) => Reply::failure(form, 422, "Invalid"),
+            (_, true) => Reply::watch(form).octets(added(form, "late", 11)).stall(),
+            _ => match request.parameter("continue") {
+                "" => Reply::list(
+                    form,
+                    "Service",
+                    "10",
+                    "p 2",
+                    &[service("a", 3, "None"), service("b", 4, "None")],
+                ),
+                // One octet at a time, in the midst of everything.
+                "p 2" => Reply::new(200, form.content_type(false)).dribble(form.list(
+                    "Service",
+                    "10",
+                    "",
+                    &[service("c", 5, "None")],
+                )),
+                other => panic!("{other}"),
+            },
+        });
+        let (seen, _following) = start(endpoint(&api), Wants::default());
+        until_names(&seen, &["a", "b", "c", "late"]);
+        assert_eq!(begun(&api), ["", "10"]);
+        let lists =
+            api.requests().into_iter().filter(|request| request.path == SERVICES && !request.is_watch());
+        assert!(lists.into_iter().all(|request| request.parameter("limit") == "100"));
+    }
+}
+
+#[test]
+fn a_watch_that_breaks_goes_on_where_it_was_and_nothing_is_listed_again() {
+    for form in BOTH {
+        let api = services(form, move |request| {
+            let torn = |name, version| {
+                let mut event = added(form, name, version);
+                event.truncate(event.len() / 2);
+                event
+            };
+            match request.earlier {
+                0 => Reply::watch(form)
+                    .dribble(added(form, "a", 3))
+                    .octets(listed(form, "Service", 10))
+                    .octets(torn("x", 11))
+                    .cut(),
+                // Half an event, and an end that looks whole.
+                1 => Reply::watch(form).octets(added(form, "b", 12)).octets(torn("x", 13)),
+                _ => Reply::watch(form).octets(added(form, "c", 14)).stall(),
+            }
+        });
+        let (seen, _following) = start(endpoint(&api), Wants::default());
+        until_names(&seen, &["a", "b", "c"]);
+        assert_eq!(begun(&api), ["", "10", "12"]);
+        assert_eq!(seen.store().lists[&Kind::Service], 1);
+    }
+}
+
+#[test]
+fn what_is_too_old_is_listed_again_while_what_was_known_stays() {
+    for form in BOTH {
+        let (sender, receiver) = channel();
+        let receiver = Mutex::new(Some(receiver));
+        let api = services(form, move |request| match request.earlier {
+            0 => {
+                let first = [added(form, "a", 3), added(form, "b", 4), listed(form, "Service", 10)].concat();
+                Reply::watch(form).octets(first).octets(expired(form))
+            }
+            1 => Reply::watch(form)
+                .octets(added(form, "b", 4))
+                .live(receiver.lock().unwrap().take().expect("once"))
+                .octets(listed(form, "Service", 20))
+                .stall(),
+            _ => Reply::failure(form, 500, "no more"),
+        });
+        let (seen, _following) = start(endpoint(&api), Wants::default());
+        seen.until("the second list", |store| store.events >= 3);
+        assert_eq!(names(&seen), ["a", "b"], "the second list is not whole");
+        sender.send(added(form, "c", 12)).unwrap();
+        until_names(&seen, &["a", "b", "c"]);
+        drop(sender);
+        until_names(&seen, &["b", "c"]);
+        assert_eq!(begun(&api), ["", ""]);
+    }
+}
+
+#[test]
+fn events_twice_and_out_of_order_end_as_the_api_has_it() {
+    for form in BOTH {
+        let api = services(form, move |request| {
+            let gone = form.event("DELETED", "Service", &service("a", 12, "None"));
+            match request.earlier {
+                0 => {
+                    let twice = [added(form, "a", 11), added(form, "a", 11), gone.clone(), gone];
+                    // Would bring back what is gone, if it were believed.
+                    Reply::watch(form)
+                        .octets(listed(form, "Service", 10))
+                        .octets(twice.concat())
+                        .octets(added(form, "a", 11))
+                        .stall()
+                }
+                _ => Reply::watch(form)
+                    .octets(added(form, "b", 13))
+                    .octets(listed(form, "Service", 13))
+                    .stall(),
+            }
+        });
+        let (seen, _following) = start(endpoint(&api), Wants::default());
+        until_names(&seen, &["b"]);
+        assert_eq!(seen.store().lost.first().map(|(_, why)| &**why), Some("version 11 after 12"));
+    }
+}
+
+#[test]
+fn nonsense_is_left_out_or_asked_for_again_and_ends_nothing() {
+    let broken: [(Form, Vec<u8>); 7] = [
+        (Form::Protobuf, vec![0xff; 64]),
+        (Form::Protobuf, vec![0, 0, 0, 3, 1, 2, 3]),
+        (Form::Protobuf, [&[0, 0, 0, 8][..], b"\x0a\x05ADDED\xff"].concat()),
+        (Form::Json, b"<html>\n".to_vec()),
+        (Form::Json, b"{\"type\":\"ADDED\"}\n".to_vec()),
+        (Form::Json, [&b"{\"type\":\"ADDED\",\"object\":"[..], &vec![b'['; 200_000], b"\n"].concat()),
+        (Form::Json, vec![0xff, b'\n']),
+    ];
+    for (form, octets) in broken {
+        let api = services(form, move |request| match request.earlier {
+            0 => Reply::watch(form).octets(octets.clone()).stall(),
+            1 => Reply::new(200, "text/html").octets(b"<html>".to_vec()),
+            2 => Reply::new(500, "text/html").octets(vec![b'x'; 1 << 20]),
+            _ => Reply::watch(form)
+                .octets(form.event("ADDED", "Service", &json!({"metadata": {"name": "nowhere"}})))
+                .octets(form.event("WHAT", "Service", &service("what", 3, "None")))
+                .octets(added(form, "a", 4))
+                .octets(listed(form, "Service", 10))
+                .stall(),
+        });
+        let (seen, _following) = start(endpoint(&api), Wants::default());
+        until_names(&seen, &["a"]);
+        let store = seen.store();
+        assert_eq!(store.unreadable, 2);
+        let services: Vec<_> = store.lost.iter().filter(|(kind, _)| *kind == Kind::Service).collect();
+        assert_eq!(services.len(), 3, "{services:?}");
+        assert!(services[0].1.starts_with("the reply makes no sense: "), "{services:?}");
+        assert_eq!(services[1].1, "the reply makes no sense: text/html");
+    }
+}
+
+#[test]
+fn a_token_is_read_again_when_the_api_knows_it_no_more() {
+    let directory = tempdir();
+    let token = directory.path().join("token");
+    publish(&token, "one");
+    let valid = Arc::new(Mutex::new("one"));
+    let of = valid.clone();
+    let api = services(Form::Protobuf, move |request| {
+        let who = request.headers.get("authorization").map_or("", String::as_str);
+        if who != format!("Bearer {}", of.lock().unwrap()) {
+            return Reply::failure(Form::Protobuf, 401, "Unauthorized");
+        }
+        let first = [added(Form::Protobuf, "a", 3), listed(Form::Protobuf, "Service", 10)].concat();
+        if request.is_watch_list() {
+            Reply::watch(Form::Protobuf).octets(first).stall()
+        } else {
+            Reply::watch(Form::Protobuf).octets(added(Form::Protobuf, "b", 11)).stall()
+        }
+    });
+    let file = directory.path().join("config");
+    let config = json!({
+        "current-context": "c",
+        "clusters": [{"name": "k", "cluster": {"server": api.url()}}],
+        "users": [{"name": "u", "user": {"tokenFile": "token"}}],
+        "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+    });
+    publish(&file, config.to_string());
+    let (seen, _following) = start(Access::Kubeconfig { file, context: None }, Wants::default());
+    until_names(&seen, &["a"]);
+    *valid.lock().unwrap() = "two";
+    api.cut();
+    let refused = "the API does not accept who asks: told to: Unauthorized";
+    seen.until("the refusal", |store| store.lost.iter().any(|(_, why)| why == refused));
+    publish(&token, "two");
+    until_names(&seen, &["a", "b"]);
+    assert_eq!(seen.store().lists[&Kind::Service], 1);
+}
+
+#[test]
+fn rights_that_come_late_and_an_api_that_is_busy_are_waited_for() {
+    let api = services(Form::Protobuf, |request| match request.earlier {
+        0 | 1 => Reply::failure(Form::Protobuf, 403, "Forbidden"),
+        2 => Reply::new(429, "text/plain").header("Retry-After", "1").octets(b"Too many requests".to_vec()),
+        3 => Reply::failure(Form::Json, 503, "ServiceUnavailable"),
+        _ => Reply::watch(Form::Protobuf)
+            .octets([added(Form::Protobuf, "a", 3), listed(Form::Protobuf, "Service", 10)].concat())
+            .stall(),
+    });
+    let began = now();
+    let (seen, _following) = start(endpoint(&api), Wants::default());
+    until_names(&seen, &["a"]);
+    assert!(now() - began >= Duration::from_secs(1), "it said when to come again");
+    let lost: Vec<_> = seen.store().lost.iter().map(|(_, why)| why.clone()).collect();
+    let forbidden =
+        "may not watch services: told to: Forbidden; does the account have the role of system:coredns?";
+    assert_eq!(
+        lost,
+        [forbidden, forbidden, "429 from the API: ", "503 from the API: told to: ServiceUnavailable"]
+    );
+}
+
+#[test]
+fn an_api_that_is_not_there_yet_or_no_more_is_waited_for() {
+    let address = {
+        let api = Api::start(|request| quiet(Form::Json, request));
+        api.address()
+    };
+    let (seen, following) =
+        start(Access::Endpoint { url: format!("http://{address}").into(), tls: None }, Wants::default());
+    let refused = format!("{address}: Connection refused (os error 111)");
+    seen.until("the refusal", |store| store.lost.iter().any(|(_, why)| *why == refused));
+    let api = Api::start_at(address, |request| quiet(Form::Json, request));
+    seen.until_following(&[Kind::Service, Kind::Namespace]);
+    // It is left at once, also in the midst of a reply.
+    let began = now();
+    drop(following);
+    assert!(now() - began < Duration::from_secs(2));
+    drop(api);
+}
+
+#[test]
+fn a_hundred_thousand_events_in_one_go_are_kept_in_order() {
+    const EVENTS: u64 = 100_000;
+    for form in BOTH {
+        let (sender, receiver) = channel::<Vec<u8>>();
+        let receiver = Mutex::new(Some(receiver));
+        let api = services(form, move |_| match receiver.lock().unwrap().take() {
+            Some(parts) => Reply::watch(form).octets(listed(form, "Service", 1)).live(parts),
+            None => Reply::failure(form, 500, "once is enough"),
+        });
+        let (seen, _following) = start(endpoint(&api), Wants::default());
+        seen.until_following(&[Kind::Service]);
+        send_events(&sender, form, EVENTS);
+        seen.until("all of them", |store| store.events as u64 == EVENTS);
+        let store = seen.store();
+        assert_eq!(store.count(Kind::Service), 1_000);
+        // Of each of the 1,000 the last counts.
+        for (at, object) in store.objects.values().enumerate() {
+            let Object::Service(service) = object else { continue };
+            let number: u64 = service.key.name[1..].parse().unwrap();
+            let wanted = EVENTS - 1_000 + number;
+            assert_eq!(service.ports[0].port, Some((wanted / 2) as u16), "{at}: {}", service.key);
+        }
+        assert!(store.lost.is_empty(), "{:?}", store.lost);
+    }
+}
+
+fn send_events(sender: &Sender<Vec<u8>>, form: Form, events: u64) {
+    for batch in 0..events / 1_000 {
+        let event = |number: u64| {
+            let mut object = service(&format!("s{:03}", number % 1_000), number + 2, "10.96.0.1");
+            object["spec"]["ports"][0]["port"] = (number / 2).into();
+            form.event("MODIFIED", "Service", &object)
+        };
+        let octets: Vec<u8> = (batch * 1_000..(batch + 1) * 1_000).flat_map(event).collect();
+        sender.send(octets).expect("the API reads on");
+    }
+}
+
+#[test]
+fn the_api_is_asked_no_faster_than_it_is_told_and_no_more_at_once() {
+    // Ten pages at 20 a second, two of them at once.
+    let api = services(Form::Json, |request| {
+        let page = request.parameter("continue").parse().unwrap_or(0);
+        match (request.is_watch_list(), request.is_watch(), page) {
+            (true, _, _) => Reply::failure(Form::Json, 422, "Invalid"),
+            (_, true, _) => Reply::watch(Form::Json).stall(),
+            (_, _, 10) => Reply::list(Form::Json, "Service", "10", "", &[service("a", 3, "None")]),
+            (_, _, page) => Reply::list(Form::Json, "Service", "10", &(page + 1).to_string(), &[]),
+        }
+    });
+    let seen = Seen::default();
+    let pace = Pace { per_second: 20.0, burst: 2, in_flight: 1 };
+    let settings = Settings { access: endpoint(&api), wants: Wants::default(), pace, now };
+    let began = now();
+    let _following = follow(settings, Box::new(seen.clone())).expect("a thread can be had");
+    until_names(&seen, &["a"]);
+    // Of the services alone twelve requests, of which two are free.
+    assert!(now() - began >= Duration::from_millis(500), "{:?}", now() - began);
+}

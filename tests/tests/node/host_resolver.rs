@@ -1,0 +1,217 @@
+//! Who this machine itself asks: networkd's drop-in, resolved's, /etc/resolv.conf; and that it is given back.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use tests::{Options, eventually, isolated, run, signal, tempdir, tool};
+
+use super::lab::Lab;
+use super::never_dark::node;
+
+#[test]
+fn networkd_is_told_once_we_answer_and_ready_waits_until_it_is_through() {
+    isolated(|| {
+        if !tool("host resolver", "nft") {
+            return;
+        }
+        let lab = Lab::new();
+        let machine = Machine::new();
+        let directory = tempdir();
+        let told = UnixDatagram::bind(directory.path().join("notify")).expect("the directory is ours");
+        told.set_read_timeout(Some(Duration::from_secs(15))).expect("a timeout can be set");
+        let notify = directory.path().join("notify");
+        let mut server = lab.serve_with(|options| {
+            let options = options.env("NOTIFY_SOCKET", &notify.to_string_lossy());
+            machine.on_path(options.export("SYSTEMD_EXEC_PID", "$$"))
+        });
+        eventually("the drop-in", Duration::from_secs(10), || Path::new(DROP_IN).exists().then_some(()));
+        // It is there, and networkd is not through: the machine's resolv.conf names us, and the link is being configured.
+        machine.resolv_conf("nameserver 169.254.10.10\n");
+        eventually("a look at its state", Duration::from_secs(5), || {
+            (machine.calls("status v2") > 2).then_some(())
+        });
+        told.set_nonblocking(true).expect("it can be set");
+        assert!(told.recv(&mut [0; 64]).is_err(), "READY came before networkd was through");
+        told.set_nonblocking(false).expect("it can be set");
+        machine.state("configured");
+        let mut message = [0; 512];
+        let length = told.recv(&mut message).expect("READY comes");
+        assert!(String::from_utf8_lossy(&message[..length]).contains("READY=1"));
+        assert_eq!(fs::read_to_string(DROP_IN).expect("it is there"), PRODUCTION);
+        assert_eq!(mode(DROP_IN), 0o644);
+        assert_eq!(mode(DIRECTORY), 0o755);
+        assert_eq!(machine.calls("reload"), 1);
+
+        // Killed, it leaves the drop-in, which leads to the way out; its successor finds it.
+        signal(server.pid(), "KILL");
+        server.wait(Duration::from_secs(5));
+        let mut server = lab.serve_with(|options| machine.on_path(options));
+        server.wait_for_log("queries to fd10::11 come here", Duration::from_secs(10));
+        signal(server.pid(), "TERM");
+        eventually("the drop-in goes first", Duration::from_secs(2), || {
+            (!Path::new(DIRECTORY).exists()).then_some(())
+        });
+        assert!(server.is_running(), "and 5 s are left for who still asks");
+        assert!(server.wait(Duration::from_secs(10)).success());
+        assert_eq!(machine.calls("reload"), 2);
+    });
+}
+
+#[test]
+fn down_gives_back_what_a_killed_server_had() {
+    isolated(|| {
+        if !tool("host resolver", "nft") {
+            return;
+        }
+        let lab = Lab::new();
+        let machine = Machine::new();
+        machine.state("configured");
+        for (how, file, text) in [
+            ("networkd", DROP_IN, PRODUCTION),
+            (
+                "resolved",
+                "/run/systemd/resolved.conf.d/70-localdns.conf",
+                "# Lookups of this machine go to localdns.\n[Resolve]\nDNS=169.254.10.10\nDomains=~.\n",
+            ),
+            ("resolv.conf", "/etc/resolv.conf", "nameserver 169.254.10.10\nsearch a.b\n"),
+        ] {
+            fs::write("/etc/resolv.conf", "nameserver 10.2.0.2\nsearch a.b\n").expect("the test's own");
+            machine.resolv_conf("nameserver 169.254.10.10\n");
+            let mut server = lab.serve_with(|options| machine.on_path(options.args(["-host-resolver", how])));
+            eventually(how, Duration::from_secs(10), || {
+                (fs::read_to_string(file).ok()? == text).then_some(())
+            });
+            signal(server.pid(), "KILL");
+            server.wait(Duration::from_secs(5));
+            let said = machine.down();
+            let line = match how {
+                "resolv.conf" => "/etc/resolv.conf is as it was\n".to_owned(),
+                _ => format!("{file} is gone\n"),
+            };
+            assert_eq!(
+                said,
+                format!("{line}the rules are gone\nthe link localdns with its addresses is gone\n"),
+                "{how}"
+            );
+            assert_eq!(
+                fs::read_to_string("/etc/resolv.conf").expect("it is there"),
+                "nameserver 10.2.0.2\nsearch a.b\n"
+            );
+            assert!(!Path::new("/run/systemd/resolved.conf.d").exists());
+            assert!(!Path::new(DIRECTORY).exists());
+        }
+        assert_eq!(machine.calls("try-reload-or-restart systemd-resolved.service"), 2);
+    });
+}
+
+#[test]
+fn what_keeps_the_machine_from_asking_us_is_told_and_the_server_serves() {
+    isolated(|| {
+        if !tool("host resolver", "nft") {
+            return;
+        }
+        let lab = Lab::new();
+        let server = lab.serve(&[]);
+        server.wait_for_log(
+            "this machine's own lookups do not come here: systemd-networkd does not run here",
+            Duration::from_secs(10),
+        );
+        drop(server);
+        let machine = Machine::new();
+        fs::write("/run/fails", "").expect("the test's own");
+        let server = lab.serve_with(|options| machine.on_path(options));
+        server.wait_for_log("networkctl: exit status: 1: no bus", Duration::from_secs(10));
+        assert!(!Path::new(DROP_IN).exists(), "nothing half-applied");
+        node(&server, &["down"], 0);
+        drop(server);
+        fs::remove_file("/etc/resolv.conf").expect("the test's own");
+        run("ln", &["-s", "/run/systemd/resolve/resolv.conf", "/etc/resolv.conf"]);
+        let server = lab.serve(&["-host-resolver", "resolv.conf"]);
+        server.wait_for_log(
+            "/etc/resolv.conf leads to /run/systemd/resolve/resolv.conf, which its owner writes; use -host-resolver networkd or resolved",
+            Duration::from_secs(10),
+        );
+    });
+}
+
+/// A networkd whose link is v2, as `networkctl` shows it, and a `systemctl`: both write down how they were called.
+struct Machine {
+    programs: tempfile::TempDir,
+}
+
+impl Machine {
+    fn new() -> Self {
+        for directory in ["/run/systemd/netif", "/run/systemd/network", "/run/systemd/resolve"] {
+            fs::create_dir_all(directory).expect("the test's own");
+        }
+        fs::write("/run/systemd/network/10-netplan-eth0.network", "[Match]\nName=v2\n")
+            .expect("the test's own");
+        let programs = tempdir();
+        for (name, script) in [("networkctl", NETWORKCTL), ("systemctl", SYSTEMCTL)] {
+            let path = programs.path().join(name);
+            fs::write(&path, script).expect("the test's own");
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("the test's own");
+        }
+        let machine = Self { programs };
+        machine.state("configuring");
+        machine.resolv_conf("nameserver 10.2.0.2\n");
+        machine
+    }
+
+    fn path(&self) -> String {
+        format!("{}:{}", self.programs.path().display(), std::env::var("PATH").expect("there is one"))
+    }
+
+    fn on_path(&self, options: Options) -> Options {
+        options.env("PATH", &self.path())
+    }
+
+    fn state(&self, state: &str) {
+        tests::publish(Path::new("/run/state"), state);
+    }
+
+    fn resolv_conf(&self, text: &str) {
+        tests::publish(Path::new("/run/systemd/resolve/resolv.conf"), text);
+    }
+
+    /// How often a program was called with these words at the end.
+    fn calls(&self, words: &str) -> usize {
+        let calls = fs::read_to_string("/run/calls").unwrap_or_default();
+        calls.lines().filter(|line| line.ends_with(words)).count()
+    }
+
+    fn down(&self) -> String {
+        let mut command = Command::new(tests::binary());
+        command.args(["node", "down"]).env("PATH", self.path());
+        let Output { status, stdout, stderr } = tests::output(command, Duration::from_secs(20));
+        assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
+        String::from_utf8_lossy(&stdout).into_owned()
+    }
+}
+
+fn mode(path: &str) -> u32 {
+    fs::metadata(path).expect("it is there").permissions().mode() & 0o7777
+}
+
+const DIRECTORY: &str = "/run/systemd/network/10-netplan-eth0.network.d";
+const DROP_IN: &str = "/run/systemd/network/10-netplan-eth0.network.d/70-localdns.conf";
+const PRODUCTION: &str = "# Set DNS server to localdns cluster listernerIP.
+[Network]
+DNS=169.254.10.10
+
+# Disable DNS provided by DHCP to ensure local DNS is used.
+[DHCP]
+UseDNS=false
+";
+const NETWORKCTL: &str = r#"#!/bin/sh
+echo "$*" >> /run/calls
+case "$*" in
+reload) if [ -e /run/fails ]; then echo "no bus" >&2; exit 1; fi ;;
+*) printf '{"Name":"v2","NetworkFile":"/run/systemd/network/10-netplan-eth0.network","AdministrativeState":"%s"}' "$(cat /run/state)" ;;
+esac
+"#;
+const SYSTEMCTL: &str = "#!/bin/sh\necho \"$*\" >> /run/calls\n";

@@ -1,0 +1,76 @@
+//! What `node status` says of a node, in words and as JSON.
+
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+use tests::{Server, isolated, run, tool};
+
+use super::lab::Lab;
+use super::never_dark::status;
+
+#[test]
+fn status_says_what_there_is_and_what_mends_what_is_not() {
+    isolated(|| {
+        if !tool("status", "nft") || !tool("status", "iptables") {
+            return;
+        }
+        let lab = Lab::new();
+        fs::create_dir_all("/run/systemd/resolve").expect("the test's own");
+        fs::write("/run/systemd/resolve/resolv.conf", "nameserver 10.2.0.2\n").expect("the test's own");
+        let server = lab.serve(&[]);
+        server.wait_for_log("queries to fd10::11 come here", Duration::from_secs(10));
+        let before = status(&server, 0);
+        assert!(!before.contains("firewall"), "{before}");
+        run("iptables", &["-P", "FORWARD", "DROP"]);
+        run(
+            "nft",
+            &["table inet fw { chain in { type filter hook input priority 0; policy drop; accept; }; }"],
+        );
+        run(
+            "nft",
+            &["table inet fw { chain late { type filter hook output priority 0; policy drop; accept; }; }"],
+        );
+        let said = status(&server, 0);
+        let pid = server.pid();
+        for line in [
+            "rules     in place\n".to_owned(),
+            format!("leases    process {pid}\n"),
+            format!("server    process {pid}, leases of 600 ms\n"),
+            "lease     169.254.10.10  held, lost 0 times, answered a probe ".to_owned(),
+            "upstreams 10.2.0.2 from /run/systemd/resolve/resolv.conf\n".to_owned(),
+            "lookups   of this machine do not come here: systemd-networkd does not run here".to_owned(),
+            "firewall  ip filter FORWARD drops what its rules do not accept, on the way out; if ours is none of them: \
+             iptables -I FORWARD -p udp --dport 53 -j ACCEPT && iptables -I FORWARD -p tcp --dport 53 -j ACCEPT\n"
+                .to_owned(),
+            "firewall  inet fw in drops what its rules do not accept, on the way to us; if ours is none of them: \
+             nft insert rule inet fw in meta l4proto '{ tcp, udp }' th dport 53 accept\n"
+                .to_owned(),
+        ] {
+            assert!(said.contains(&line), "{line}\n{said}");
+        }
+        assert_eq!(said.matches("firewall").count(), 2, "{said}");
+        // What mends it can be typed as it stands.
+        for line in said.lines().filter(|line| line.starts_with("firewall")) {
+            let mend = line.rsplit_once("none of them: ").expect("it says what mends it").1;
+            run("sh", &["-ec", mend]);
+        }
+        let json = json(&server);
+        assert_eq!(json["well"], true, "{json}");
+        assert_eq!(json["servers"][0]["pid"], pid);
+        assert_eq!(json["servers"][0]["addresses"][0]["held"], true, "{json}");
+        assert_eq!(json["servers"][0]["upstreams"][0], "10.2.0.2", "{json}");
+        assert_eq!(json["obstacles"][0]["way"], "out", "{json}");
+        server.signal("STOP");
+        let hung = status(&server, 1);
+        assert!(hung.contains(&format!("server    process {pid} does not say how it is: ")), "{hung}");
+    });
+}
+
+fn json(server: &Server) -> Value {
+    let mut command = Command::new(tests::binary());
+    command.args(["node", "status", "-json", "-conf"]).arg(server.path("Corefile"));
+    let output = tests::output(command, Duration::from_secs(20));
+    serde_json::from_slice(&output.stdout).expect("one object")
+}

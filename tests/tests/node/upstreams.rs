@@ -1,0 +1,238 @@
+//! Whom 168.63.129.16 stands for, who else is told, and the Corefile in AKS's environment file.
+
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use tests::{Ask, Options, Server, eventually, isolated, publish, run, signal, tempdir, tool};
+
+use super::lab::{CLUSTER, Lab, NAME, PLAIN};
+
+#[test]
+fn the_networks_servers_are_asked_followed_kept_and_told() {
+    isolated(|| {
+        if !tool("upstreams", "nft") {
+            return;
+        }
+        let _lab = Lab::new();
+        run("mount", &["-t", "tmpfs", "tmpfs", "/opt"]);
+        fs::create_dir_all(AZURE).expect("the test's own");
+        fs::create_dir_all("/etc/localdns").expect("the test's own");
+        network_says(
+            "nameserver 169.254.10.10\nnameserver 127.0.0.53\nnameserver 10.2.0.2\nnameserver fd03::2\n",
+        );
+        let mut server = serve(&[]);
+        assert_eq!(asked(), [CLUSTER]);
+        let list = "10.2.0.2 fd03::2";
+        let updated = COREFILE.replace("forward . 168.63.129.16", &format!("forward . {list}"));
+        written(&format!("{AZURE}/updated.localdns.corefile"), &updated);
+        written(&format!("{AZURE}/forward_ips.prom"), &PROM.replace("THIS", "10.2.0.2"));
+        written(KEPT, &format!("{list}\n"));
+
+        network_says("nameserver 10.3.0.2\n");
+        eventually("the other server", Duration::from_secs(5), || (asked() == [PLAIN]).then_some(()));
+        written(KEPT, "10.3.0.2\n");
+        written(&format!("{AZURE}/forward_ips.prom"), &PROM.replace("THIS", "10.3.0.2"));
+        assert!(!server.log_text().contains("Reloading"), "{}", server.log_text());
+        server.wait_for_log("node: 168.63.129.16 stands for 10.3.0.2", Duration::from_secs(5));
+
+        for (text, told) in [
+            (
+                "nameserver 169.254.10.10\n",
+                "names nobody but this node (169.254.10.10): 168.63.129.16 stands for 10.3.0.2 as before",
+            ),
+            ("search a.b\n", "has no nameserver: 168.63.129.16 stands for 10.3.0.2 as before"),
+        ] {
+            network_says(text);
+            server.wait_for_log(told, Duration::from_secs(5));
+        }
+        fs::remove_file(RESOLV_CONF).expect("it is there");
+        server.wait_for_log("No such file", Duration::from_secs(5));
+        assert_eq!(asked(), [PLAIN]);
+
+        // A boot whose network says nothing yet, or nothing new because the host asks us.
+        signal(server.pid(), "KILL");
+        server.wait(Duration::from_secs(5));
+        let server = serve(&[]);
+        server.wait_for_log(
+            "stands for 10.3.0.2, as /etc/localdns/upstream-dns has them",
+            Duration::from_secs(5),
+        );
+        assert_eq!(asked(), [PLAIN]);
+        network_says("nameserver 10.2.0.2\n");
+        eventually("the network's word", Duration::from_secs(5), || (asked() == [CLUSTER]).then_some(()));
+    });
+}
+
+#[test]
+fn without_a_server_there_never_was_one_is_216_and_files_stay() {
+    isolated(|| {
+        run("mount", &["-t", "tmpfs", "tmpfs", "/run"]);
+        run("mount", &["-t", "tmpfs", "tmpfs", "/opt"]);
+        fs::create_dir_all(AZURE).expect("the test's own");
+        let updated = format!("{AZURE}/updated.localdns.corefile");
+        fs::write(&updated, "old").expect("the test's own");
+        let directory = tempdir();
+        let corefile = directory.path().join("Corefile");
+        fs::write(&corefile, COREFILE).expect("the test's own");
+        for text in [None, Some("nameserver 169.254.10.11\n"), Some("nameserver so\n")] {
+            match text {
+                Some(text) => network_says(text),
+                None => assert!(!Path::new(RESOLV_CONF).exists()),
+            }
+            let output = end(&["-conf", corefile.to_str().expect("plain")]);
+            assert_eq!(output.status.code(), Some(216), "{text:?}: {output:?}");
+            let told = String::from_utf8_lossy(&output.stderr);
+            assert!(told.starts_with("localdns: 168.63.129.16 stands for the servers of the node's network, and there are none: "), "{told}");
+            assert_eq!(told.lines().count(), 1, "{told}");
+        }
+        assert_eq!(fs::read_to_string(&updated).expect("it is there"), "old");
+        assert!(!run("ip", &["link"]).contains("localdns"), "nothing half-applied");
+    });
+}
+
+#[test]
+fn the_corefile_of_the_environment_file_is_served_and_217_where_there_is_none() {
+    isolated(|| {
+        if !tool("upstreams", "nft") || !tool("upstreams", "base64") {
+            return;
+        }
+        let _lab = Lab::new();
+        fs::create_dir_all("/etc/localdns").expect("the test's own");
+        let directory = tempdir();
+        let file = directory.path().join("environment");
+        let name = file.to_str().expect("plain");
+        for (text, cause) in [
+            ("", "no Corefile: none of LOCALDNS_COREFILE_WITH_HOSTS"),
+            ("LOCALDNS_COREFILE_BASE=%\n", "LOCALDNS_COREFILE_BASE is not base64: "),
+            ("LOCALDNS_COREFILE_BASE=LiB7CiBmb3J3cmFkCn0K\n", "LOCALDNS_COREFILE_BASE of "),
+        ] {
+            fs::write(&file, text).expect("the test's own");
+            let output = end(&["-environment", name]);
+            assert_eq!(output.status.code(), Some(217), "{text:?}: {output:?}");
+            assert!(String::from_utf8_lossy(&output.stderr).contains(cause), "{output:?}");
+        }
+        let absent = end(&["-environment", "/nowhere"]);
+        assert_eq!(absent.status.code(), Some(217), "{absent:?}");
+        let encoded = |answer: &str| {
+            let corefile = format!(".:53 {{\nbind 169.254.10.10\nhosts {{\n{answer} {NAME}\n}}\n}}\n");
+            let path = directory.path().join(answer);
+            fs::write(&path, corefile).expect("the test's own");
+            run("base64", &["-w0", path.to_str().expect("plain")])
+        };
+        let variants = |wanted: &str| {
+            format!(
+                "LOCALDNS_COREFILE_BASE=\"{}\"\nLOCALDNS_COREFILE_WITH_HOSTS=\"{}\"\nSHOULD_ENABLE_HOSTS_PLUGIN={wanted}\n",
+                encoded("192.0.2.10"),
+                encoded("192.0.2.11")
+            )
+        };
+        publish(&file, variants("true"));
+        let server = Server::start_with("", options().without_corefile().args(["-environment", name]));
+        assert_eq!(asked(), ["192.0.2.10"], "there is no hosts file");
+        fs::write("/etc/localdns/hosts", "").expect("the test's own");
+        server.signal("HUP");
+        eventually("the variant with hosts", Duration::from_secs(5), || {
+            (asked() == ["192.0.2.11"]).then_some(())
+        });
+        publish(&file, variants("false"));
+        server.signal("HUP");
+        eventually("the base", Duration::from_secs(5), || (asked() == ["192.0.2.10"]).then_some(()));
+        publish(&file, "LOCALDNS_COREFILE_BASE=%\n");
+        server.signal("HUP");
+        server.wait_for_log("Restart failed: ", Duration::from_secs(5));
+        assert_eq!(asked(), ["192.0.2.10"]);
+    });
+}
+
+#[test]
+fn what_cannot_be_written_is_told_once_and_served_without() {
+    isolated(|| {
+        if !tool("upstreams", "nft") {
+            return;
+        }
+        let _lab = Lab::new();
+        run("mount", &["-t", "tmpfs", "tmpfs", "/opt"]);
+        fs::create_dir_all(AZURE).expect("the test's own");
+        fs::create_dir_all("/etc/localdns").expect("the test's own");
+        run("mount", &["-t", "tmpfs", "-o", "ro", "tmpfs", "/etc/localdns"]);
+        // Its root is the one inode that it may have.
+        run("mount", &["-t", "tmpfs", "-o", "size=4k,nr_inodes=1", "tmpfs", AZURE]);
+        network_says("nameserver 10.2.0.2\n");
+        let server = serve(&[]);
+        assert_eq!(asked(), [CLUSTER]);
+        for (file, cause) in [("/etc/localdns", "Read-only file system"), (AZURE, "No space left on device")]
+        {
+            let line = server.wait_for_log(cause, Duration::from_secs(5));
+            assert!(
+                line.contains(file) && line.contains("give it room, and this service leave to write"),
+                "{line}"
+            );
+        }
+        network_says("nameserver 10.3.0.2\n");
+        eventually("the other server", Duration::from_secs(5), || (asked() == [PLAIN]).then_some(()));
+    });
+}
+
+fn options() -> Options {
+    Options::default().subcommand(&["node", "run"])
+}
+
+fn serve(more: &[&str]) -> Server {
+    let options = more.iter().fold(options(), |options, word| options.args([*word]));
+    let server = Server::start_with(COREFILE, options);
+    server.wait_for_log("queries to 169.254.10.11 come here", Duration::from_secs(10));
+    server
+}
+
+/// `node run` that is to end by itself.
+fn end(flags: &[&str]) -> Output {
+    let mut command = Command::new(tests::binary());
+    command.args(["node", "run"]).args(flags);
+    tests::output(command, Duration::from_secs(20))
+}
+
+fn network_says(text: &str) {
+    fs::create_dir_all("/run/systemd/resolve").expect("the test's own");
+    publish(Path::new(RESOLV_CONF), text);
+}
+
+fn asked() -> Vec<String> {
+    let at: SocketAddr = (IpAddr::from([169, 254, 10, 10]), 53).into();
+    let reply = Ask::new(NAME, "A").timeout(Duration::from_secs(2)).of(at);
+    reply.short().into_iter().map(str::to_owned).collect()
+}
+
+/// Waits until a file says this, with the mode that production gives it.
+fn written(path: &str, text: &str) {
+    eventually(&format!("{path} with {text:?}"), Duration::from_secs(5), || {
+        (fs::read_to_string(path).ok()? == text).then_some(())
+    });
+    assert_eq!(fs::metadata(path).expect("it is there").permissions().mode() & 0o7777, 0o644);
+}
+
+const AZURE: &str = "/opt/azure/containers/localdns";
+const KEPT: &str = "/etc/localdns/upstream-dns";
+const RESOLV_CONF: &str = "/run/systemd/resolve/resolv.conf";
+const COREFILE: &str = "# 168.63.129.16 is the network's
+.:53 {
+    bind 169.254.10.10
+    forward . 168.63.129.16 {
+        policy sequential
+    }
+}
+.:53 {
+    bind 169.254.10.11
+    forward . 10.96.0.10
+}
+";
+const PROM: &str = "# HELP localdns_vnetdns_forward_info VnetDNS forward plugin IP address from corefile
+# TYPE localdns_vnetdns_forward_info gauge
+localdns_vnetdns_forward_info{ip=\"THIS\",block=\".:53\",status=\"ok\"} 1
+# HELP localdns_kubedns_forward_info KubeDNS forward plugin IP address from corefile
+# TYPE localdns_kubedns_forward_info gauge
+localdns_kubedns_forward_info{ip=\"10.96.0.10\",block=\".:53\",status=\"ok\"} 1
+";
