@@ -4,6 +4,8 @@
 //! or an address cannot be used, or the server cannot go on; 2 after a second SIGINT. Of `node run`: 217 where its Corefile
 //! cannot be had or used, 216 where it cannot start for another reason.
 
+mod unrepeated;
+
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,6 +29,7 @@ use server::succession::Step;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
+use unrepeated::Unrepeated;
 
 fn main() -> ExitCode {
     let start = clock::now();
@@ -415,33 +418,6 @@ fn refresh_once(flags: &Flags, wish: &refresher::Once) -> Result<ExitCode, Failu
     eprint!("{told}");
     let _ = std::io::stdout().write_all(&text);
     Ok(ExitCode::SUCCESS)
-}
-
-/// Standard error, each line once: several server blocks may find the same fault in the same file.
-#[derive(Default)]
-struct Unrepeated {
-    line: Vec<u8>,
-    told: std::collections::HashSet<Vec<u8>>,
-}
-
-impl Write for Unrepeated {
-    fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
-        for piece in text.split_inclusive(|octet| *octet == b'\n') {
-            self.line.extend_from_slice(piece);
-            if piece.ends_with(b"\n") {
-                let line = std::mem::take(&mut self.line);
-                if !self.told.contains(&line) {
-                    std::io::stderr().write_all(&line)?;
-                    self.told.insert(line);
-                }
-            }
-        }
-        Ok(text.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        std::io::stderr().flush()
-    }
 }
 
 /// Builds a house that nobody will serve.
