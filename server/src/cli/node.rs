@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ::node::HostResolver;
+use ::node::{HostResolver, Iptables};
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgMatches, Command, value_parser};
 
@@ -49,8 +49,8 @@ fn settings(command: Command) -> Command {
                 .long("rules")
                 .value_name("SET")
                 .default_value("nft")
-                .value_parser(PossibleValuesParser::new(["nft", "none"]))
-                .help("Who changes the firewall: nft, in tables of our own, or none"),
+                .value_parser(PossibleValuesParser::new(["nft", "iptables", "none"]))
+                .help("Who changes the firewall: nft, in tables of our own, with leases; iptables, by AKS's eight rules; or none"),
         )
         .arg(
             Arg::new("host-resolver")
@@ -104,16 +104,20 @@ pub(super) fn read(matches: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -
         _ => return Err("`node` wants a command: run, up, down, status or stopped".to_owned()),
     };
     let text = |name: &str| sub.get_one::<String>(name).map(String::as_str);
-    let rules = if text("rules") == Some("none") { RuleSet::None } else { RuleSet::Nft };
+    let rules = match text("rules") {
+        Some("none") => RuleSet::None,
+        Some("iptables") => RuleSet::Iptables(Iptables::Localdns),
+        _ => RuleSet::Nft,
+    };
     let settings = Settings {
         rules,
-        lease: sub.get_one::<Option<Duration>>("lease").copied().flatten(),
+        lease: sub.get_one::<Option<Duration>>("lease").copied().flatten().filter(|_| rules.has_leases()),
         mark: sub.get_one("probe-mark").copied().unwrap_or_default(),
         masquerade: sub.get_one("masquerade").copied().unwrap_or(true),
         at_stop: match text("at-stop") {
             Some("clean") => AtStop::Clean,
-            // Addresses without rules have no way out: who still asks them had better hear of an error.
-            None if rules == RuleSet::None => AtStop::Clean,
+            // Addresses without leases have no way out: who still asks them had better hear of an error.
+            None if !rules.has_leases() => AtStop::Clean,
             _ => AtStop::WayOut,
         },
         upstreams: sub.get_one("upstreams").cloned().unwrap_or_else(|| Settings::UPSTREAMS.into()),

@@ -42,10 +42,10 @@ pub fn down() -> Down {
         }
         Err(error) => down.leaves("the rules".to_owned(), &error),
     }
-    match node::remove_scripts_rules() {
+    match node::remove_iptables_rules() {
         Ok(0) => {}
-        Ok(rules) => down.gone.push(format!("{rules} rules of AKS's script are gone")),
-        Err(error) => down.leaves("the rules of AKS's script (iptables -t raw -S)".to_owned(), &error),
+        Ok(rules) => down.gone.push(format!("{rules} rules in the tables of iptables are gone")),
+        Err(error) => down.leaves("rules in the tables of iptables (iptables-save)".to_owned(), &error),
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let link = runtime

@@ -17,6 +17,7 @@ use tokio::time::{Instant, timeout};
 
 use super::discovery::{self, Discovery, Found, ListOrigin};
 use super::host::{Host, State};
+use super::iptables::{self, Kept};
 use super::leased::Leased;
 use super::written::{self, ReadCorefile};
 use super::{AtStop, RuleSet, Settings, listeners};
@@ -81,6 +82,7 @@ impl Keeper {
             told,
             state: state.clone(),
             rules: None,
+            iptables: None,
             leases: None,
             put: None,
             noted: Vec::new(),
@@ -140,19 +142,6 @@ impl Keeper {
     }
 }
 
-/// A killed script's: they keep queries from the way out.
-fn remove_scripts_rules(running: &Running) {
-    let logger = running.logger.clone();
-    tokio::task::spawn_blocking(move || match node::remove_scripts_rules() {
-        Ok(0) => {}
-        Ok(rules) => logger.info(None, &format!("node: {rules} rules of AKS's script are gone")),
-        Err(error) => {
-            let note = "node: rules of AKS's script may be left, with which nobody gets the way out (iptables -t raw -S)";
-            logger.warning(None, &format!("{note}: {error}"));
-        }
-    });
-}
-
 /// Hears commands on a thread that ends with the process, or with the last of who would obey.
 fn hear_orders(tell: mpsc::UnboundedSender<Told>) -> std::io::Result<()> {
     let orders = Orders::listen()?;
@@ -175,6 +164,7 @@ struct Worker {
     told: mpsc::UnboundedReceiver<Told>,
     state: Arc<Leased>,
     rules: Option<Rules>,
+    iptables: Option<Kept>,
     leases: Option<Leases>,
     /// The rules as they were put there.
     put: Option<Vec<Listener>>,
@@ -190,10 +180,8 @@ struct Worker {
 
 impl Worker {
     async fn run(mut self) {
-        if self.settings.rules == RuleSet::Nft
-            && let Some(running) = self.running.upgrade()
-        {
-            remove_scripts_rules(&running);
+        if let Some(running) = self.running.upgrade() {
+            self.iptables = iptables::begin(&self.settings, &running.logger);
         }
         loop {
             let Some(running) = self.running.upgrade() else { return };
@@ -243,11 +231,9 @@ impl Worker {
         }
         // Nobody is sent away before there is somebody who answers.
         if (silent.is_empty() || self.put.is_some())
-            && let Err(error) = self.keep(&listeners)
+            && let Err(error) = self.keep(&listeners).await
         {
-            notes.push(format!(
-                "the rules cannot be put in place, and clients are dark when this server dies: {error}"
-            ));
+            notes.push(format!("the rules cannot be put in place, and {error}"));
         }
         let ended = silent.is_empty() && self.put.is_some() && self.host.goes_on(&listeners).await;
         if let State::Failed(why) = self.host.state() {
@@ -354,11 +340,27 @@ impl Worker {
     }
 
     /// Sees to it that the rules are those of now.
-    fn keep(&mut self, listeners: &[Listener]) -> Result<(), node::NftError> {
-        if self.settings.rules == RuleSet::None {
-            self.put = Some(listeners.to_vec());
-            return Ok(());
+    async fn keep(&mut self, listeners: &[Listener]) -> Result<(), String> {
+        match self.settings.rules {
+            RuleSet::Nft => {
+                return self
+                    .keep_tables(listeners)
+                    .map_err(|error| format!("clients are dark when this server dies: {error}"));
+            }
+            RuleSet::Iptables(_) => {
+                let Some(kept) = &mut self.iptables else { return Ok(()) };
+                let put_back = kept.keep(listeners).await;
+                let put_back =
+                    put_back.map_err(|error| format!("each query costs an entry of conntrack: {error}"))?;
+                self.state.put_back.fetch_add(u64::from(put_back), Relaxed);
+            }
+            RuleSet::None => {}
         }
+        self.put = Some(listeners.to_vec());
+        Ok(())
+    }
+
+    fn keep_tables(&mut self, listeners: &[Listener]) -> Result<(), node::NftError> {
         if self.rules.is_none() {
             self.rules = Some(Rules::open()?);
         }
@@ -376,7 +378,7 @@ impl Worker {
     }
 
     fn open_leases(&mut self) -> Result<(), node::NftError> {
-        if self.settings.rules == RuleSet::None || self.leases.is_some() {
+        if !self.settings.rules.has_leases() || self.leases.is_some() {
             return Ok(());
         }
         let leases = Leases::open(self.settings.mark)?;
@@ -428,6 +430,13 @@ impl Worker {
         // First: without a lease the rules would send away who is still answered here.
         if let (Ended::Clean, Some(rules)) = (ended, &mut self.rules) {
             let _ = rules.remove();
+        }
+        if let (Ended::Clean, Some(kept)) = (ended, self.iptables.take())
+            && let Err(error) = kept.remove().await
+            && let Some(running) = self.running.upgrade()
+        {
+            let mend = "`localdns node down` tries again";
+            running.logger.warning(None, &format!("node: rules of iptables are left: {error}; {mend}"));
         }
         if let Some(leases) = self.leases.take() {
             // They end by themselves where the kernel does not take them back.

@@ -10,6 +10,7 @@
 mod discovery;
 mod down;
 mod host;
+mod iptables;
 mod lease;
 mod leased;
 mod report;
@@ -20,7 +21,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use node::{HostResolver, Listener, WayOut};
+use node::{HostResolver, Iptables, Listener, WayOut};
 use wire::Name;
 
 pub use discovery::{Discovery, upstreams_now};
@@ -59,8 +60,17 @@ pub struct Settings {
 pub enum RuleSet {
     /// We do, in tables of our own.
     Nft,
+    /// We do, in the tables of iptables.
+    Iptables(Iptables),
     /// Nobody.
     None,
+}
+
+impl RuleSet {
+    /// Whether queries go elsewhere when we die.
+    pub(crate) fn has_leases(self) -> bool {
+        self == Self::Nft
+    }
 }
 
 /// What a stop leaves behind.

@@ -7,12 +7,14 @@ use std::time::Duration;
 use node::{HostResolver, NftError, Obstacle, Rules, Running};
 use serde_json::{Value, json};
 
-use super::{DNS_PORT, Settings, listeners};
+use super::{DNS_PORT, RuleSet, Settings, iptables, listeners};
 use configuration::House;
 
 /// `localdns node status`.
 #[derive(Debug)]
 pub struct Report {
+    set: RuleSet,
+    /// Whether they are there.
     rules: Result<bool, String>,
     holders: Vec<u32>,
     addresses: Vec<Address>,
@@ -45,6 +47,11 @@ impl Report {
             }
             Err(error) => (Err(error.to_string()), Vec::new()),
         };
+        let rules = match settings.rules {
+            RuleSet::Nft => rules,
+            RuleSet::Iptables(set) => iptables::are_there(set, &listeners).map_err(|error| error.to_string()),
+            RuleSet::None => Ok(true),
+        };
         let addresses = listeners
             .into_iter()
             .map(|listener| Address {
@@ -56,13 +63,13 @@ impl Report {
             .collect();
         let servers = Running::all().iter().map(ask).collect();
         let host_resolver = HostResolver::stands();
-        Self { rules, holders, addresses, servers, host_resolver, obstacles, notes }
+        Self { set: settings.rules, rules, holders, addresses, servers, host_resolver, obstacles, notes }
     }
 
     /// Whether all is as it should be while a server runs.
     pub fn is_well(&self) -> bool {
         self.rules == Ok(true)
-            && !self.holders.is_empty()
+            && (!self.holders.is_empty() || !self.set.has_leases())
             && self.servers.iter().all(Result::is_ok)
             && self.addresses.iter().all(|address| address.link.is_some() && address.answers)
     }
@@ -102,6 +109,10 @@ impl Report {
     /// As a person reads it, with what mends what is wrong.
     pub fn text(&self) -> String {
         let mut text = match &self.rules {
+            Ok(true) if self.set == RuleSet::None => "rules     none, as asked for\n".to_owned(),
+            Ok(false) if !self.set.has_leases() => {
+                "rules     not all; `node run` puts them there once it answers\n".to_owned()
+            }
             Ok(true) => "rules     in place\n".to_owned(),
             Ok(false) => {
                 "rules     none; `localdns node up` puts them there, `node run` does once it answers\n"
@@ -110,6 +121,10 @@ impl Report {
             Err(error) => format!("rules     {error}\n"),
         };
         text += &match self.holders.as_slice() {
+            [] if !self.set.has_leases() => {
+                "leases    none with these rules: when the server dies its clients are dark until it is back; `-rules nft` has them\n"
+                    .to_owned()
+            }
             [] => "leases    nobody has one: queries go the way out; start the server\n".to_owned(),
             pids => {
                 let pids: Vec<_> = pids.iter().map(ToString::to_string).collect();
@@ -175,7 +190,9 @@ fn server_text(said: &Value) -> String {
     if said["let_go"] == true {
         return format!("server    process {pid} keeps nothing, since `node down`; restart it\n");
     }
+    let has_leases = said["has_leases"] != false;
     let mut text = match said["lease_ms"].as_u64() {
+        _ if !has_leases => format!("server    process {pid}, without leases\n"),
         Some(ms) => format!("server    process {pid}, leases of {ms} ms\n"),
         None => format!("server    process {pid}, leases as long as it lives\n"),
     };
@@ -187,7 +204,10 @@ fn server_text(said: &Value) -> String {
             (None, Some(ms)) => format!("answered a probe {ms} ms ago"),
             (None, None) => "not probed yet".to_owned(),
         };
-        text += &format!("lease     {ip}  {held}, lost {lost} times, {probe}\n");
+        text += &match has_leases {
+            true => format!("lease     {ip}  {held}, lost {lost} times, {probe}\n"),
+            false => format!("probe     {ip}  {probe}\n"),
+        };
     }
     let upstreams: Vec<_> = said["upstreams"].as_array().into_iter().flatten().map(word).collect();
     if let Some(from) = said["upstreams_from"].as_str() {

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use node::{HostResolver, Listener, Ours, Rules};
 
-use super::{RuleSet, Settings, host, listeners, report};
+use super::{RuleSet, Settings, host, iptables, listeners, report};
 use configuration::House;
 
 /// Puts links, addresses and the table that stays there; the machine's own lookups come here only where a server answers.
@@ -21,9 +21,11 @@ pub fn up(house: &House, settings: &Settings) -> Result<String, String> {
         let added = runtime.block_on(node::ensure_address(*address, Ours::Named)).map_err(text)?;
         told += &format!("{address} is on {}\n", added.link());
     }
-    if settings.rules == RuleSet::Nft {
-        told += &rules(&listeners)?;
-    }
+    told += &match settings.rules {
+        RuleSet::Nft => rules(&listeners)?,
+        RuleSet::Iptables(set) => iptables::up(set, &listeners).map_err(text)?,
+        RuleSet::None => String::new(),
+    };
     if settings.host_resolver != HostResolver::None {
         told += &host_resolver(&listeners, settings);
     }
@@ -35,10 +37,10 @@ pub fn up(house: &House, settings: &Settings) -> Result<String, String> {
 
 fn rules(listeners: &[Listener]) -> Result<String, String> {
     let mut told = String::new();
-    match node::remove_scripts_rules() {
+    match node::remove_iptables_rules() {
         Ok(0) => {}
-        Ok(rules) => told += &format!("{rules} rules of AKS's script are gone\n"),
-        Err(error) => told += &format!("rules of AKS's script may be left (iptables -t raw -S): {error}\n"),
+        Ok(rules) => told += &format!("{rules} rules in the tables of iptables are gone\n"),
+        Err(error) => told += &format!("rules of iptables may be left (iptables-save): {error}\n"),
     }
     let mut rules = Rules::open().map_err(text)?;
     if let (Some(pid), true) = (rules.holders().map_err(text)?.first(), rules.are_there().map_err(text)?) {

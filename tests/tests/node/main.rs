@@ -1,6 +1,7 @@
 //! The machine around the server: rules and leases, as the kernel, `nft` and clients see them.
 
 mod host_resolver;
+mod iptables;
 mod lab;
 mod never_dark;
 mod rules;

@@ -120,7 +120,7 @@ fn down_takes_what_a_killed_predecessor_and_the_script_left() {
         run("iptables", &["-t", "raw", "-A", "OUTPUT", "-d", "192.0.2.9", "-j", "NOTRACK"]);
         assert_eq!(
             node(&server, &["down"], 0),
-            "the rules are gone\n6 rules of AKS's script are gone\nthe link localdns with its addresses is gone\n"
+            "the rules are gone\n6 rules in the tables of iptables are gone\nthe link localdns with its addresses is gone\n"
         );
         assert!(!run("ip", &["link"]).contains("localdns"));
         assert_eq!(

@@ -1,0 +1,168 @@
+//! Rules in the tables of iptables, for those who look for them there: AKS's script's eight, and node-cache's twelve for each
+//! address. They keep queries from conntrack, and know nothing of a server that dies.
+//!
+//! What is there is read first, and what is missing goes in with one `iptables-restore`, which would put it there again.
+
+mod rule;
+
+use std::io;
+use std::net::IpAddr;
+
+use crate::nft::{Family, Socket};
+use crate::program::run;
+use rule::{Rule, Table};
+
+/// Whose rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Iptables {
+    /// Those of AKS's script.
+    Localdns,
+    /// Those of node-cache, with its health port.
+    NodeCache(u16),
+}
+
+impl Iptables {
+    /// Puts those rules of these addresses there that are missing, and says how many.
+    ///
+    /// # Errors
+    /// Where iptables is not there or fails; then the rules of a family are all as they were.
+    pub fn put(self, addresses: &[IpAddr]) -> io::Result<usize> {
+        let mut put = 0;
+        for family in Family::BOTH {
+            let rules = self.rules(addresses, family);
+            let there = listed(family, &tables(&rules))?;
+            let missing: Vec<_> = rules.into_iter().filter(|rule| !there.contains(rule)).collect();
+            let how = match self {
+                Self::Localdns => "-A",
+                Self::NodeCache(_) => "-I",
+            };
+            restore(family, how, &missing)?;
+            put += missing.len();
+        }
+        Ok(put)
+    }
+
+    /// Whether all rules of these addresses are there.
+    ///
+    /// # Errors
+    /// Where iptables is not there or fails.
+    pub fn are_there(self, addresses: &[IpAddr]) -> io::Result<bool> {
+        for family in Family::BOTH {
+            let rules = self.rules(addresses, family);
+            let there = listed(family, &tables(&rules))?;
+            if rules.iter().any(|rule| !there.contains(rule)) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Takes the rules of these addresses away, each as often as it is there, also those that the script's next version
+    /// has for answers.
+    ///
+    /// # Errors
+    /// Where iptables is not there or fails.
+    pub fn remove(self, addresses: &[IpAddr]) -> io::Result<()> {
+        for family in Family::BOTH {
+            let mut rules = self.rules(addresses, family);
+            rules.extend(of(addresses, family).flat_map(rule::answers));
+            let there = listed(family, &tables(&rules))?;
+            let gone: Vec<_> = there.into_iter().filter(|rule| rules.contains(rule)).collect();
+            restore(family, "-D", &gone)?;
+        }
+        Ok(())
+    }
+
+    fn rules(self, addresses: &[IpAddr], family: Family) -> Vec<Rule> {
+        let of = of(addresses, family);
+        match self {
+            Self::Localdns => of.flat_map(rule::localdns).collect(),
+            Self::NodeCache(health) => of.flat_map(|ip| rule::node_cache(ip, health)).collect(),
+        }
+    }
+}
+
+/// Takes all rules of either kind away, whosever addresses they are about, and says how many there were. Nothing is run where
+/// there is no table for them.
+///
+/// # Errors
+/// Where iptables is not there or fails.
+pub fn remove_iptables_rules() -> io::Result<usize> {
+    let mut removed = 0;
+    for family in Family::BOTH {
+        let tables: Vec<_> = Table::BOTH.into_iter().filter(|table| is_there(family, *table)).collect();
+        let rules = listed(family, &tables)?;
+        let gone: Vec<_> = rules.into_iter().filter(Rule::has_comment_of_ours).collect();
+        restore(family, "-D", &gone)?;
+        removed += gone.len();
+    }
+    Ok(removed)
+}
+
+fn of(addresses: &[IpAddr], family: Family) -> impl Iterator<Item = IpAddr> {
+    addresses.iter().copied().filter(move |ip| Family::of(*ip) == family)
+}
+
+fn tables(rules: &[Rule]) -> Vec<Table> {
+    Table::BOTH.into_iter().filter(|table| rules.iter().any(|rule| rule.table == *table)).collect()
+}
+
+/// Whether a table was ever used: one that is listed is made by that.
+fn is_there(family: Family, table: Table) -> bool {
+    let (names, of) = match family {
+        Family::V4 => ("/proc/net/ip_tables_names", "ip"),
+        Family::V6 => ("/proc/net/ip6_tables_names", "ip6"),
+    };
+    let legacy = std::fs::read_to_string(names).unwrap_or_default();
+    let chains = || Socket::open().and_then(|mut socket| socket.base_chains()).unwrap_or_default();
+    legacy.lines().any(|name| name == table.name())
+        || chains().iter().any(|chain| chain.family == of && chain.table == table.name())
+}
+
+fn listed(family: Family, tables: &[Table]) -> io::Result<Vec<Rule>> {
+    let mut rules = Vec::new();
+    for table in tables {
+        let text = run(program(family), &["-w", LOCK, "-t", table.name(), "-S"], "").map_err(mended)?;
+        rules.extend(text.lines().filter_map(|line| Rule::read(*table, line)));
+    }
+    Ok(rules)
+}
+
+/// Has iptables do this with each rule: all at once in each table.
+fn restore(family: Family, how: &str, rules: &[Rule]) -> io::Result<()> {
+    if rules.is_empty() {
+        return Ok(());
+    }
+    let mut text = String::new();
+    for table in tables(rules) {
+        text += &format!("*{}\n", table.name());
+        for rule in rules.iter().filter(|rule| rule.table == table) {
+            text += &format!("{how} {}\n", rule.text);
+        }
+        text += "COMMIT\n";
+    }
+    let restore = format!("{}-restore", program(family));
+    run(&restore, &["-w", LOCK, "--noflush"], &text).map_err(mended).map(drop)
+}
+
+fn program(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "iptables",
+        Family::V6 => "ip6tables",
+    }
+}
+
+fn mended(error: io::Error) -> io::Error {
+    let mend = match error.kind() {
+        io::ErrorKind::NotFound => "install iptables, or use `-rules nft`",
+        _ if error.to_string().contains("you must be root") => {
+            "iptables-legacy needs CAP_NET_RAW besides CAP_NET_ADMIN, which localdns-node.service has not: add it to \
+             CapabilityBoundingSet and AmbientCapabilities, or use `-rules nft`"
+        }
+        _ => return error,
+    };
+    io::Error::new(error.kind(), format!("{error}; {mend}"))
+}
+
+/// How many seconds to wait for others that change tables.
+const LOCK: &str = "4";

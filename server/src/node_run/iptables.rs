@@ -1,0 +1,132 @@
+//! Rule sets in the tables of iptables: they come once every address has answered, and nobody goes elsewhere when we die.
+
+use std::io;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use node::{Iptables, Leases, Listener, Rules};
+use observe::Logger;
+use tokio::task::spawn_blocking;
+use tokio::time::Instant;
+
+use super::report::answers;
+use super::{RuleSet, Settings};
+
+/// What a server keeps there.
+pub(super) struct Kept {
+    set: Iptables,
+    /// The addresses whose rules were put there.
+    put: Vec<IpAddr>,
+    looked: Option<Instant>,
+    /// Brings our probes here until there are rules: kube-proxy would send those to a service's address elsewhere. No address
+    /// has a lease in it.
+    probes: Option<Leases>,
+}
+
+impl Kept {
+    fn new(set: Iptables, mark: u32, logger: &Logger) -> Self {
+        let probes = Leases::open(mark).map_err(|error| {
+            let note = "node: without nftables no probe comes to a service's address, and no rules come";
+            logger.warning(None, &format!("{note}: {error}"));
+        });
+        Self { set, put: Vec::new(), looked: None, probes: probes.ok() }
+    }
+
+    /// Sees to it that the rules are those of now; says whether some of them had been taken away.
+    pub(super) async fn keep(&mut self, listeners: &[Listener]) -> io::Result<bool> {
+        let now = addresses(listeners);
+        let same = self.put == now;
+        if same && self.looked.is_some_and(|looked| looked.elapsed() < EVERY) {
+            return Ok(false);
+        }
+        self.looked = Some(Instant::now());
+        let set = self.set;
+        let past: Vec<_> = self.put.iter().copied().filter(|ip| !now.contains(ip)).collect();
+        let wanted = now.clone();
+        let added = aside(move || {
+            if !past.is_empty() {
+                set.remove(&past)?;
+            }
+            set.put(&wanted)
+        })
+        .await?;
+        self.put = now;
+        if let Some(probes) = self.probes.take() {
+            // It goes with its owner, and changes nobody's way but our probes'.
+            let _ = probes.give_up();
+        }
+        Ok(same && added > 0)
+    }
+
+    /// Takes them away.
+    pub(super) async fn remove(self) -> io::Result<()> {
+        aside(move || self.set.remove(&self.put)).await
+    }
+}
+
+/// Clears what other rule sets left, and begins to keep ours where it is one of iptables.
+pub(super) fn begin(settings: &Settings, logger: &Logger) -> Option<Kept> {
+    match settings.rules {
+        RuleSet::Nft => remove_left(logger),
+        RuleSet::Iptables(_) | RuleSet::None => remove_tables_left(logger),
+    }
+    match settings.rules {
+        RuleSet::Iptables(set) => Some(Kept::new(set, settings.mark, logger)),
+        RuleSet::Nft | RuleSet::None => None,
+    }
+}
+
+/// Takes a killed script's or server's rules away: they keep queries from the way out.
+fn remove_left(logger: &Logger) {
+    let logger = logger.clone();
+    spawn_blocking(move || match node::remove_iptables_rules() {
+        Ok(0) => {}
+        Ok(rules) => logger.info(None, &format!("node: {rules} rules in the tables of iptables are gone")),
+        Err(error) => {
+            let note =
+                "node: rules of iptables may be left, with which nobody gets the way out (iptables-save)";
+            logger.warning(None, &format!("{note}: {error}"));
+        }
+    });
+}
+
+/// Takes the tables away that a server with other rules left: they would send queries elsewhere.
+fn remove_tables_left(logger: &Logger) {
+    let removed = || {
+        let mut rules = Rules::open()?;
+        match rules.are_there()? && rules.holders()?.is_empty() {
+            true => rules.remove(),
+            false => Ok(()),
+        }
+    };
+    if let Err(error) = removed() {
+        let note = "node: rules of an earlier `-rules nft` may be left, which send queries elsewhere (nft list ruleset)";
+        logger.warning(None, &format!("{note}: {error}"));
+    }
+}
+
+/// Puts the rules there where every address is answered; without that, who asks gets no answer at all.
+pub(super) fn up(set: Iptables, listeners: &[Listener]) -> io::Result<String> {
+    if let Some(silent) = listeners.iter().find(|listener| !answers(listener.address)) {
+        return Ok(format!("no rules: {} does not answer\n", silent.address));
+    }
+    let put = set.put(&addresses(listeners))?;
+    Ok(format!("{put} rules are put there, the others were\n"))
+}
+
+/// Whether the rules are there.
+pub(super) fn are_there(set: Iptables, listeners: &[Listener]) -> io::Result<bool> {
+    set.are_there(&addresses(listeners))
+}
+
+fn addresses(listeners: &[Listener]) -> Vec<IpAddr> {
+    listeners.iter().map(|listener| listener.address).collect()
+}
+
+/// Programs are waited for, and nothing else is kept waiting meanwhile.
+async fn aside<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    spawn_blocking(work).await.unwrap_or_else(|panic| Err(io::Error::other(panic.to_string())))
+}
+
+/// How often they are looked at.
+const EVERY: Duration = Duration::from_secs(2);

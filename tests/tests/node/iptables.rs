@@ -1,0 +1,206 @@
+//! Rule sets in the tables of iptables, in both its forms, as `iptables -S` prints them.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use tests::{Options, Server, eventually, isolated, run, signal, tool};
+
+use super::lab::Lab;
+
+#[test]
+fn the_scripts_eight_come_once_and_go_at_the_end() {
+    isolated(|| {
+        let Some(lab) = lab() else { return };
+        for tools in both() {
+            tools.run("iptables", &["-t", "raw", "-A", "OUTPUT", "-d", "192.0.2.9", "-j", "NOTRACK"]);
+            let others = tools.listed("iptables", "raw");
+            // A version of the script has these, too.
+            for answer in ANSWERS {
+                tools.change("-A", answer);
+            }
+            let expected = sorted(&(rules() + &ANSWERS.join("\n")));
+            let mut server = tools.serve(&lab, "iptables");
+            assert_eq!(tools.settled(&server, 18), expected, "{}", tools.0);
+            let status = tools.node(&server, &["status", "-rules", "iptables"], 0);
+            assert!(status.starts_with("rules     in place\nleases    none with these rules"), "{status}");
+            let up = tools.node(&server, &["up", "-rules", "iptables"], 0);
+            assert!(up.contains("0 rules are put there, the others were"), "{up}");
+            assert_eq!(tools.ours(), expected, "twice in a row changes nothing");
+
+            tools.change("-D", rules().lines().next().expect("there are some"));
+            assert_eq!(tools.ours().len(), 17);
+            assert_eq!(tools.settled(&server, 18), expected, "what was taken away is back");
+
+            signal(server.pid(), "KILL");
+            server.wait(Duration::from_secs(5));
+            assert_eq!(tools.ours(), expected, "a killed server leaves them");
+            tools.change("-D", rules().lines().nth(4).expect("there are some"));
+            let mut server = tools.serve(&lab, "iptables");
+            assert_eq!(tools.settled(&server, 18), expected, "what is there does not come twice");
+            signal(server.pid(), "TERM");
+            assert!(server.wait(Duration::from_secs(15)).success());
+            assert!(tools.ours().is_empty(), "{}", tools.0);
+            assert_eq!(tools.listed("iptables", "raw"), others, "others' stay");
+            assert!(!run("ip", &["link"]).contains("localdns"));
+        }
+    });
+}
+
+#[test]
+fn down_takes_them_from_a_living_server() {
+    isolated(|| {
+        let Some(lab) = lab() else { return };
+        for tools in both() {
+            let server = tools.serve(&lab, "iptables");
+            tools.settled(&server, 16);
+            let told = tools.node(&server, &["down"], 0);
+            assert!(told.contains("16 rules in the tables of iptables are gone"), "{told}");
+            assert!(tools.ours().is_empty(), "{}", tools.0);
+            let up = tools.node(&server, &["up", "-rules", "iptables"], 0);
+            assert!(up.contains(" rules are put there"), "{up}");
+        }
+    });
+}
+
+#[test]
+fn what_iptables_lacks_is_said_with_what_mends_it() {
+    isolated(|| {
+        let Some(lab) = lab() else { return };
+        if !tool("iptables", "setpriv") {
+            return;
+        }
+        let server = Tools("legacy").serve(&lab, "none");
+        let mut command = Command::new("setpriv");
+        command.args(["--bounding-set", "-net_raw", "--"]).arg(tests::binary());
+        let text = Tools("legacy").output(command, &server, &["status", "-rules", "iptables"], 1);
+        assert!(text.contains("iptables-legacy needs CAP_NET_RAW besides CAP_NET_ADMIN"), "{text}");
+        let mut command = Command::new(tests::binary());
+        command.env("PATH", "/nonexistent");
+        let text = Tools("nft").output(command, &server, &["status", "-rules", "iptables"], 1);
+        assert!(text.contains("install iptables, or use `-rules nft`"), "{text}");
+    });
+}
+
+fn lab() -> Option<Lab> {
+    ["/usr/sbin/xtables-nft-multi", "/usr/sbin/xtables-legacy-multi"]
+        .iter()
+        .all(|program| tool("iptables", program))
+        .then(Lab::new)
+}
+
+/// One form of iptables, by the names that everybody calls.
+struct Tools(&'static str);
+
+fn both() -> [Tools; 2] {
+    [Tools("nft"), Tools("legacy")]
+}
+
+impl Tools {
+    /// A PATH with it in front.
+    fn path(&self) -> String {
+        let directory = format!("/run/iptables-{}", self.0);
+        std::fs::create_dir_all(&directory).expect("/run is ours");
+        for name in ["iptables", "iptables-restore", "ip6tables", "ip6tables-restore"] {
+            let link = Path::new(&directory).join(name);
+            if !link.is_symlink() {
+                let program = format!("/usr/sbin/xtables-{}-multi", self.0);
+                std::os::unix::fs::symlink(program, link).expect("/run is ours");
+            }
+        }
+        format!("{directory}:{}", std::env::var("PATH").unwrap_or_default())
+    }
+
+    fn serve(&self, lab: &Lab, rules: &'static str) -> Server {
+        let how = |options: Options| {
+            options.args(["-rules", rules, "-host-resolver", "none"]).env("PATH", &self.path())
+        };
+        lab.serve_with(how)
+    }
+
+    fn run(&self, program: &str, args: &[&str]) -> String {
+        run(&format!("/usr/sbin/{}", program.replacen("tables", &format!("tables-{}", self.0), 1)), args)
+    }
+
+    fn listed(&self, program: &str, table: &str) -> String {
+        self.run(program, &["-t", table, "-S"])
+    }
+
+    /// Does this with an IPv4 rule of the table `raw`, as `iptables -S` prints it.
+    fn change(&self, how: &str, rule: &str) {
+        let (before, rest) = rule.split_once(" \"").expect("it has a comment");
+        let (comment, after) = rest.split_once("\" ").expect("the comment ends");
+        let before = before.split(' ').skip(1);
+        let words = ["-t", "raw", how].into_iter().chain(before).chain([comment]).chain(after.split(' '));
+        self.run("iptables", &words.collect::<Vec<_>>());
+    }
+
+    /// Ours of either family, in order.
+    fn ours(&self) -> Vec<String> {
+        let mut all = String::new();
+        for program in ["iptables", "ip6tables"] {
+            for table in ["raw", "filter"] {
+                all += &self.listed(program, table);
+            }
+        }
+        let mut ours = sorted(&all);
+        ours.retain(|line| COMMENTS.iter().any(|comment| line.contains(comment)));
+        ours
+    }
+
+    /// The rules once there are so many.
+    fn settled(&self, server: &Server, count: usize) -> Vec<String> {
+        let waited = std::panic::catch_unwind(|| {
+            eventually(&format!("{count} rules"), Duration::from_secs(15), || {
+                let ours = self.ours();
+                (ours.len() == count).then_some(ours)
+            })
+        });
+        waited.unwrap_or_else(|_| panic!("{:#?}\n{}", self.ours(), server.log_text()))
+    }
+
+    fn node(&self, server: &Server, words: &[&str], code: i32) -> String {
+        let mut command = Command::new(tests::binary());
+        command.env("PATH", self.path());
+        self.output(command, server, words, code)
+    }
+
+    fn output(&self, mut command: Command, server: &Server, words: &[&str], code: i32) -> String {
+        if command.get_envs().next().is_none() {
+            command.env("PATH", self.path());
+        }
+        command.arg("node").args(words);
+        if words != ["down"] {
+            command.arg("-conf").arg(server.path("Corefile"));
+        }
+        let output = tests::output(command, Duration::from_secs(20));
+        let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{text}");
+        text.into_owned()
+    }
+}
+
+/// Production's for three addresses, and the same for one of IPv6.
+fn rules() -> String {
+    ["10.96.0.20/32", "169.254.10.10/32", "169.254.10.11/32", "fd10::11/128"]
+        .map(|ip| FOUR.replace("IP", ip))
+        .concat()
+}
+
+fn sorted(rules: &str) -> Vec<String> {
+    let mut lines: Vec<_> = rules.lines().map(str::to_owned).collect();
+    lines.sort_unstable();
+    lines
+}
+
+const COMMENTS: [&str; 2] = ["localdns: skip conntrack", "NodeLocal DNS Cache: "];
+const FOUR: &str = "\
+-A PREROUTING -d IP -p tcp -m comment --comment \"localdns: skip conntrack\" -m tcp --dport 53 -j NOTRACK
+-A PREROUTING -d IP -p udp -m comment --comment \"localdns: skip conntrack\" -m udp --dport 53 -j NOTRACK
+-A OUTPUT -d IP -p tcp -m comment --comment \"localdns: skip conntrack\" -m tcp --dport 53 -j NOTRACK
+-A OUTPUT -d IP -p udp -m comment --comment \"localdns: skip conntrack\" -m udp --dport 53 -j NOTRACK
+";
+const ANSWERS: [&str; 2] = [
+    "-A OUTPUT -s 169.254.10.10/32 -p tcp -m comment --comment \"localdns: skip conntrack\" -m tcp --sport 53 -j NOTRACK",
+    "-A OUTPUT -s 169.254.10.10/32 -p udp -m comment --comment \"localdns: skip conntrack\" -m udp --sport 53 -j NOTRACK",
+];
