@@ -395,7 +395,7 @@ fn one_line(error: &clap::Error, typed: &[OsString]) -> String {
 /// What a flag takes.
 fn wanted(flag: &str) -> String {
     match flag {
-        "dns.port" => "a port, 0 to 65535".to_owned(),
+        "dns.port" | "health-port" => "a port, 0 to 65535".to_owned(),
         "log-format" => "text or json".to_owned(),
         "cache-bytes" => format!("a number of bytes, {} to {}", CACHE_BYTES.start(), CACHE_BYTES.end()),
         "interval" => "a number of seconds, 1 to 3600".to_owned(),
@@ -405,7 +405,7 @@ fn wanted(flag: &str) -> String {
             "a FILE".to_owned()
         }
         "status" => "a PATH".to_owned(),
-        "rules" => "nft or none".to_owned(),
+        "rules" => "nft, iptables, node-cache or none".to_owned(),
         "host-resolver" => "networkd, resolved, resolv.conf or none".to_owned(),
         "lease" => "a duration such as 600ms, 200ms to 10s, or off".to_owned(),
         "probe-mark" => "a number, 1 to 4294967295, as 0x6c646e73".to_owned(),

@@ -49,8 +49,16 @@ fn settings(command: Command) -> Command {
                 .long("rules")
                 .value_name("SET")
                 .default_value("nft")
-                .value_parser(PossibleValuesParser::new(["nft", "iptables", "none"]))
-                .help("Who changes the firewall: nft, in tables of our own, with leases; iptables, by AKS's eight rules; or none"),
+                .value_parser(PossibleValuesParser::new(["nft", "iptables", "node-cache", "none"]))
+                .help("Who changes the firewall: nft, in tables of our own, with leases; iptables, by AKS's eight rules; node-cache, by its twelve for each address; or none"),
+        )
+        .arg(
+            Arg::new("health-port")
+                .long("health-port")
+                .value_name("PORT")
+                .default_value("8080")
+                .value_parser(value_parser!(u16))
+                .help("Port of `health`, which -rules node-cache keeps from conntrack, too"),
         )
         .arg(
             Arg::new("host-resolver")
@@ -107,6 +115,10 @@ pub(super) fn read(matches: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -
     let rules = match text("rules") {
         Some("none") => RuleSet::None,
         Some("iptables") => RuleSet::Iptables(Iptables::Localdns),
+        Some("node-cache") => {
+            let health = sub.get_one("health-port").copied().unwrap_or(Settings::HEALTH_PORT);
+            RuleSet::Iptables(Iptables::NodeCache(health))
+        }
         _ => RuleSet::Nft,
     };
     let settings = Settings {

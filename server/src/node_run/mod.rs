@@ -143,6 +143,8 @@ const DNS_PORT: u16 = 53;
 impl Settings {
     /// What `-upstreams` is unless said.
     pub const UPSTREAMS: &str = "/run/systemd/resolve/resolv.conf";
+    /// What `-health-port` is unless said.
+    pub const HEALTH_PORT: u16 = 8080;
     /// What `-lease` is unless said.
     pub const LEASE: Duration = Duration::from_millis(600);
 }

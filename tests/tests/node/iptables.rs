@@ -1,12 +1,13 @@
 //! Rule sets in the tables of iptables, in both its forms, as `iptables -S` prints them.
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use tests::{Options, Server, eventually, isolated, run, signal, tool};
+use tests::{Options, Server, ask, eventually, isolated, run, signal, tool};
 
-use super::lab::Lab;
+use super::lab::{Lab, NAME, POD, US, within};
 
 #[test]
 fn the_scripts_eight_come_once_and_go_at_the_end() {
@@ -43,6 +44,41 @@ fn the_scripts_eight_come_once_and_go_at_the_end() {
             assert!(tools.ours().is_empty(), "{}", tools.0);
             assert_eq!(tools.listed("iptables", "raw"), others, "others' stay");
             assert!(!run("ip", &["link"]).contains("localdns"));
+        }
+    });
+}
+
+#[test]
+fn node_caches_twelve_come_once_for_each_address_and_open_a_closed_firewall() {
+    isolated(|| {
+        let Some(lab) = lab() else { return };
+        for tools in both() {
+            for program in ["iptables", "ip6tables"] {
+                let established =
+                    ["-A", "INPUT", "-m", "conntrack", "--ctstate", "ESTABLISHED", "-j", "ACCEPT"];
+                tools.run(program, &established);
+                tools.run(program, &["-A", "INPUT", "-i", "lo", "-j", "ACCEPT"]);
+                tools.run(program, &["-P", "INPUT", "DROP"]);
+            }
+            tools.run("ip6tables", &["-A", "INPUT", "-p", "ipv6-icmp", "-j", "ACCEPT"]);
+            let expected = sorted(&twelve());
+            let mut server = tools.serve(&lab, "node-cache");
+            assert_eq!(tools.settled(&server, 48), expected, "{}", tools.0);
+            for address in ["169.254.10.10", "10.96.0.20", "169.254.10.11", "fd10::11"] {
+                let asked =
+                    within(POD, move || ask((address.parse::<IpAddr>().unwrap(), 53).into(), NAME, "A"));
+                assert_eq!(asked.join().expect("it is answered").short(), [US], "{address}");
+            }
+            let up = tools.node(&server, &["up", "-rules", "node-cache"], 0);
+            assert!(up.contains("0 rules are put there, the others were"), "{up}");
+            assert_eq!(tools.ours(), expected, "twice in a row changes nothing");
+            signal(server.pid(), "TERM");
+            assert!(server.wait(Duration::from_secs(15)).success());
+            assert!(tools.ours().is_empty(), "{}", tools.0);
+            for program in ["iptables", "ip6tables"] {
+                tools.run(program, &["-P", "INPUT", "ACCEPT"]);
+                tools.run(program, &["-F", "INPUT"]);
+            }
         }
     });
 }
@@ -182,9 +218,12 @@ impl Tools {
 
 /// Production's for three addresses, and the same for one of IPv6.
 fn rules() -> String {
-    ["10.96.0.20/32", "169.254.10.10/32", "169.254.10.11/32", "fd10::11/128"]
-        .map(|ip| FOUR.replace("IP", ip))
-        .concat()
+    ADDRESSES.map(|ip| FOUR.replace("IP", ip)).concat()
+}
+
+/// node-cache's for the same addresses.
+fn twelve() -> String {
+    ADDRESSES.map(|ip| TWELVE.replace("IP", ip)).concat()
 }
 
 fn sorted(rules: &str) -> Vec<String> {
@@ -194,6 +233,21 @@ fn sorted(rules: &str) -> Vec<String> {
 }
 
 const COMMENTS: [&str; 2] = ["localdns: skip conntrack", "NodeLocal DNS Cache: "];
+const ADDRESSES: [&str; 4] = ["10.96.0.20/32", "169.254.10.10/32", "169.254.10.11/32", "fd10::11/128"];
+const TWELVE: &str = "\
+-A PREROUTING -d IP -p tcp -m tcp --dport 53 -m comment --comment \"NodeLocal DNS Cache: skip conntrack\" -j NOTRACK
+-A PREROUTING -d IP -p udp -m udp --dport 53 -m comment --comment \"NodeLocal DNS Cache: skip conntrack\" -j NOTRACK
+-A INPUT -d IP -p tcp -m tcp --dport 53 -m comment --comment \"NodeLocal DNS Cache: allow DNS traffic\" -j ACCEPT
+-A INPUT -d IP -p udp -m udp --dport 53 -m comment --comment \"NodeLocal DNS Cache: allow DNS traffic\" -j ACCEPT
+-A OUTPUT -s IP -p tcp -m tcp --sport 53 -m comment --comment \"NodeLocal DNS Cache: skip conntrack\" -j NOTRACK
+-A OUTPUT -s IP -p udp -m udp --sport 53 -m comment --comment \"NodeLocal DNS Cache: skip conntrack\" -j NOTRACK
+-A OUTPUT -s IP -p tcp -m tcp --sport 53 -m comment --comment \"NodeLocal DNS Cache: allow DNS traffic\" -j ACCEPT
+-A OUTPUT -s IP -p udp -m udp --sport 53 -m comment --comment \"NodeLocal DNS Cache: allow DNS traffic\" -j ACCEPT
+-A OUTPUT -d IP -p tcp -m tcp --dport 53 -m comment --comment \"NodeLocal DNS Cache: skip conntrack\" -j NOTRACK
+-A OUTPUT -d IP -p udp -m udp --dport 53 -m comment --comment \"NodeLocal DNS Cache: skip conntrack\" -j NOTRACK
+-A OUTPUT -d IP -p tcp -m tcp --dport 8080 -m comment --comment \"NodeLocal DNS Cache: skip conntrack\" -j NOTRACK
+-A OUTPUT -s IP -p tcp -m tcp --sport 8080 -m comment --comment \"NodeLocal DNS Cache: skip conntrack\" -j NOTRACK
+";
 const FOUR: &str = "\
 -A PREROUTING -d IP -p tcp -m comment --comment \"localdns: skip conntrack\" -m tcp --dport 53 -j NOTRACK
 -A PREROUTING -d IP -p udp -m comment --comment \"localdns: skip conntrack\" -m udp --dport 53 -j NOTRACK
