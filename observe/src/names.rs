@@ -114,6 +114,8 @@ metrics! {
     LEASES_LOST = "localdns_leases_lost_total" "Counter of leases that ended while this server lived.";
     /// Counter.
     RULES_PUT_BACK = "localdns_rules_put_back_total" "Counter of times that somebody had removed the rules and they were put back.";
+    /// Counter {errortype}.
+    NODECACHE_SETUP_ERRORS = "coredns_nodecache_setup_errors_total" "Counter of errors while the node was set up for node-cache, by kind.";
     /// Counter.
     LOG_LINES_DROPPED = "localdns_log_lines_dropped_total" "Counter of log lines that were lost because nobody read them in time.";
     /// Gauge.

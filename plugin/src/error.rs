@@ -251,6 +251,9 @@ pub enum SetupError {
     /// What it holds.
     #[error(transparent)]
     Environment(#[from] node::VariantError),
+    /// node-cache's template.
+    #[error("{0}")]
+    Template(String),
     /// A host name that does not resolve.
     #[error("plugin/forward: cannot resolve {name}: {error}; name the upstream by its address")]
     Unresolved {

@@ -11,10 +11,13 @@ use wire::{Name, RType};
 use node_resolver::Request;
 use refresher::{DEFAULT_SOCKET, Environment, Once};
 
+use crate::node_cache::Template;
 use crate::node_run::Settings;
+use admin::AdminAddress;
 use configuration::Explain;
 
 mod node;
+mod node_cache;
 
 /// What the command line asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,6 +76,10 @@ pub struct Flags {
     pub handover: Option<PathBuf>,
     /// `-after-handover wait`: a process whose sockets were taken over stays, idle.
     pub stays: bool,
+    /// The template of node-cache, in place of a Corefile.
+    pub template: Option<Template>,
+    /// `-metrics-listen-address`: where /metrics is besides the Corefile's `prometheus`.
+    pub more_metrics: Option<AdminAddress>,
     /// What the environment says about names to refresh.
     pub environment: Environment,
 }
@@ -116,6 +123,7 @@ pub fn parse(
         }
         Some(("explain", sub)) => Ok(Wish::Explain(flags(sub, env)?, Box::new(explain(sub)?))),
         Some(("node", sub)) => node::read(sub, env),
+        Some(("node-cache", sub)) => node_cache::read(sub, env),
         Some(("node-resolver", sub)) => Ok(Wish::NodeResolver(Box::new(Request::read(sub, env)))),
         _ => Ok(Wish::Serve(flags(&matches, env)?)),
     }
@@ -252,6 +260,7 @@ pub fn command() -> Command {
             ),
         )
         .subcommand(node::command())
+        .subcommand(node_cache::command())
         .subcommand(node_resolver::command(flag, log_format()))
 }
 
@@ -312,6 +321,8 @@ fn flags(matches: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -> Result<F
             .ok()
             .flatten()
             .is_some_and(|what| what == "wait"),
+        template: None,
+        more_metrics: None,
         environment: Environment::read(env),
     })
 }
@@ -409,13 +420,16 @@ fn wanted(flag: &str) -> String {
         "host-resolver" => "networkd, resolved, resolv.conf or none".to_owned(),
         "lease" => "a duration such as 600ms, 200ms to 10s, or off".to_owned(),
         "probe-mark" => "a number, 1 to 4294967295, as 0x6c646e73".to_owned(),
+        "localip" => "a list of IP addresses with commas between them".to_owned(),
+        "syncinterval" => "a number of seconds or a duration, as 60 or 60s".to_owned(),
+        "metrics-listen-address" | "prometheus-listen-address" => "an ADDRESS:PORT".to_owned(),
         "at-stop" => "way-out or clean".to_owned(),
         _ => "true or false".to_owned(),
     }
 }
 
 /// What can be asked for beside serving.
-const COMMANDS: [&str; 6] = ["check", "explain", "node", "node-resolver", "refresh", "status"];
+const COMMANDS: [&str; 7] = ["check", "explain", "node", "node-cache", "node-resolver", "refresh", "status"];
 
 /// What all caches may hold together: least and most bytes.
 const CACHE_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=4 << 30;

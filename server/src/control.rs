@@ -30,7 +30,7 @@ use crate::reloads::Reloads;
 use crate::report::{self, Told};
 use crate::succession::Steps;
 use crate::warm;
-use admin::{AdminError, AdminServer, AdminThread, Content, Plan};
+use admin::{AdminAddress, AdminError, AdminServer, AdminThread, Content, Plan};
 use configuration::{AdminPlan, House, Shared};
 use listen::Running;
 use listen::{BindError, Mailer, Ports};
@@ -100,6 +100,8 @@ pub struct Server {
     dns_port: u16,
     reloads: Arc<Reloads>,
     notifier: Arc<Notifier>,
+    /// Where metrics are besides the configuration's.
+    more_metrics: Option<AdminAddress>,
     status_path: Option<PathBuf>,
     status: Option<StatusSocket>,
     /// Told when an address may have been taken from the machine.
@@ -147,7 +149,10 @@ impl Server {
             logger.warning(None, warning);
         }
         let workers = configuration::sockets(&draft.spec);
-        let ours = if node.is_some() { Ours::Named } else { Ours::LinkLocal };
+        let ours = match &node {
+            Some(settings) if settings.adds_addresses => Ours::Named,
+            _ => Ours::LinkLocal,
+        };
         let (mut shared, probes) = Shared::new(flags.cache_bytes, workers + 1, handle, logger.clone(), start);
         let discovery = node.as_ref().map(|settings| Discovery::first(&settings.upstreams, &draft.spec));
         let discovery = discovery.transpose().map_err(StartError::NoUpstreams)?;
@@ -179,7 +184,7 @@ impl Server {
         let told =
             Told { running: Arc::downgrade(&running), reloads: reloads.clone(), leased: leased.clone() };
         let admin = admin_server(&running, told, admin_thread.handle(), logger.clone());
-        let prepared = admin.prepare(plan(&house.admin))?;
+        let prepared = admin.prepare(plan(&house.admin, flags.more_metrics))?;
         if let Some(taker) = &taker {
             taker.ready().map_err(StartError::Predecessor)?;
         }
@@ -210,6 +215,7 @@ impl Server {
             dns_port: flags.dns_port,
             reloads,
             notifier,
+            more_metrics: flags.more_metrics,
             status_path: flags.status.clone(),
             status: None,
             address_gone: Arc::default(),
@@ -226,8 +232,9 @@ impl Server {
         let (in_place, ready) = watch::channel(node.is_none());
         if let (Some(settings), Some(discovery)) = (node, discovery) {
             let origin = server.origin.clone();
+            let filler = origin.filler().cloned();
             let read = Arc::new(move || Some((origin.text().ok()?, origin.read().ok()?)));
-            let keeper = Keeper::start(&server.running, settings, (read, discovery), in_place);
+            let keeper = Keeper::start(&server.running, settings, (read, discovery, filler), in_place);
             let keeper = keeper.map_err(StartError::Machine)?;
             let _ = leased.set(keeper.state().clone());
             server.keeper = Some(keeper);
@@ -317,7 +324,7 @@ impl Server {
         let running = self.running.clone();
         let endpoints = house.listeners.keys().copied();
         let bound = self.ports.bind(endpoints, house.sockets, self.workers.len(), &self.handle)?;
-        let prepared = self.admin.prepare(plan(&house.admin))?;
+        let prepared = self.admin.prepare(plan(&house.admin, self.more_metrics))?;
         for warning in &draft.warnings {
             running.logger.warning(None, warning);
         }
@@ -361,6 +368,9 @@ impl Server {
     }
 
     fn put_back_again(&mut self) {
+        if let Some(keeper) = &self.keeper {
+            keeper.state().count_interface();
+        }
         if self.putting_back.as_ref().is_some_and(|task| !task.is_finished()) {
             return;
         }
@@ -422,9 +432,9 @@ pub fn addresses_of(interface: &str) -> Result<Vec<std::net::SocketAddr>, node::
     Ok(node::addresses_of(interface)?.into_iter().map(|address| address.socket_addr(0)).collect())
 }
 
-fn plan(admin: &AdminPlan) -> Plan {
+fn plan(admin: &AdminPlan, more_metrics: Option<AdminAddress>) -> Plan {
     let mut plan = Plan::default();
-    for address in &admin.metrics {
+    for address in admin.metrics.iter().chain(&more_metrics) {
         plan.metrics(*address);
     }
     for address in &admin.health {

@@ -8,6 +8,7 @@
 pub mod cli;
 pub mod control;
 mod files;
+pub mod node_cache;
 pub mod node_run;
 pub mod origin;
 pub mod refreshing;

@@ -35,7 +35,10 @@ fn main() -> ExitCode {
     let start = clock::now();
     // What is not UTF-8 is refused by its name where it stands, not passed over.
     let env = |name: &str| Some(std::env::var_os(name)?.to_string_lossy().into_owned());
-    let args: Vec<_> = std::env::args_os().skip(1).collect();
+    let mut args: Vec<_> = std::env::args_os().collect();
+    // A binary of that name is called with its flags alone.
+    let called = args.first().map(Path::new).and_then(Path::file_name) == Some("node-cache".as_ref());
+    args.splice(..1.min(args.len()), called.then(|| "node-cache".into()));
     let json = cli::wants_json(&args);
     let wish = match cli::parse(args, &env) {
         Ok(wish) => wish,

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use corefile::{Corefile, Located, Location};
@@ -10,6 +11,7 @@ use sha2::{Digest, Sha512};
 use thiserror::Error;
 
 use crate::cli::Flags;
+use crate::node_cache::Filler;
 use plugin::{SetupError, Spec};
 
 /// Where the configuration comes from.
@@ -21,6 +23,8 @@ pub enum Origin {
     Text(Vec<u8>),
     /// The environment file of AKS LocalDNS, which holds Corefiles; read again at each reload.
     Environment(PathBuf),
+    /// node-cache's template, filled at each reload.
+    Template(Arc<Filler>),
     /// No Corefile: `whoami` and `log` on the default port.
     Default,
 }
@@ -47,6 +51,9 @@ impl Origin {
     /// # Errors
     /// Standard input cannot be read.
     pub fn find(flags: &Flags) -> Result<Self, OriginError> {
+        if let Some(template) = &flags.template {
+            return Ok(Self::Template(Arc::new(Filler::new(template.clone()))));
+        }
         match &flags.conf {
             Some(path) if path == Path::new("stdin") => {
                 let mut text = Vec::new();
@@ -68,6 +75,14 @@ impl Origin {
         }
     }
 
+    /// What fills the template, where there is one.
+    pub(crate) fn filler(&self) -> Option<&Arc<Filler>> {
+        match self {
+            Self::Template(filler) => Some(filler),
+            _ => None,
+        }
+    }
+
     /// The text of the Corefile as it is now, without what it imports.
     ///
     /// # Errors
@@ -79,6 +94,7 @@ impl Origin {
             Self::Environment(path) => {
                 from_environment(path).map_err(std::io::Error::other).map(|(_, text)| text)?
             }
+            Self::Template(filler) => filler.text().map_err(std::io::Error::other)?.into_bytes(),
             Self::Default => DEFAULT.to_vec(),
         };
         String::from_utf8(bytes).map_err(|_| std::io::ErrorKind::InvalidData.into())
@@ -108,6 +124,16 @@ impl Origin {
                 let (key, text) = from_environment(path).map_err(of_file)?;
                 let name = format!("{key} of {}", path.display());
                 corefile::read_text(&name, &text, Path::new("."), &env)
+            }
+            Self::Template(filler) => {
+                let name = filler.base().display().to_string();
+                let text = filler.text().map_err(|error| {
+                    Box::new(Located::new(
+                        &Location::file_only(&name),
+                        SetupError::Template(error.to_string()),
+                    ))
+                })?;
+                corefile::read_text(&name, text.as_bytes(), Path::new("."), &env)
             }
             Self::Default => corefile::read_text("Corefile", DEFAULT, Path::new("."), &env),
         }

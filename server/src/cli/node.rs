@@ -34,7 +34,7 @@ pub(super) fn command() -> Command {
         )
 }
 
-fn settings(command: Command) -> Command {
+pub(super) fn settings(command: Command) -> Command {
     command
         .arg(
             file("upstreams", "resolv.conf of the node's network, followed: whom the Corefile's 168.63.129.16 stands for")
@@ -111,6 +111,11 @@ pub(super) fn read(matches: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -
         Some(("stopped", _)) => return Ok(Wish::NodeStopped),
         _ => return Err("`node` wants a command: run, up, down, status or stopped".to_owned()),
     };
+    Ok(Wish::Node(command, flags(sub, env)?, settings_of(sub)))
+}
+
+/// What the flags of [`settings`] mean.
+pub(super) fn settings_of(sub: &ArgMatches) -> Settings {
     let text = |name: &str| sub.get_one::<String>(name).map(String::as_str);
     let rules = match text("rules") {
         Some("none") => RuleSet::None,
@@ -121,8 +126,10 @@ pub(super) fn read(matches: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -
         }
         _ => RuleSet::Nft,
     };
-    let settings = Settings {
+    Settings {
         rules,
+        way_out: None,
+        adds_addresses: true,
         lease: sub.get_one::<Option<Duration>>("lease").copied().flatten().filter(|_| rules.has_leases()),
         mark: sub.get_one("probe-mark").copied().unwrap_or_default(),
         masquerade: sub.get_one("masquerade").copied().unwrap_or(true),
@@ -140,8 +147,7 @@ pub(super) fn read(matches: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -
             _ => HostResolver::Networkd,
         },
         environment: sub.get_one("environment").cloned(),
-    };
-    Ok(Wish::Node(command, flags(sub, env)?, settings))
+    }
 }
 
 fn lease(text: &str) -> Result<Option<Duration>, String> {

@@ -21,6 +21,7 @@ use super::iptables::{self, Kept};
 use super::leased::Leased;
 use super::written::{self, ReadCorefile};
 use super::{AtStop, RuleSet, Settings, listeners};
+use crate::node_cache::Filler;
 use crate::watchdog::{self, Manner};
 use configuration::House;
 use listen::Prober;
@@ -67,11 +68,11 @@ impl Keeper {
     pub fn start(
         running: &Arc<Running>,
         settings: Settings,
-        (read, discovery): (Arc<ReadCorefile>, Discovery),
+        (read, discovery, filler): (Arc<ReadCorefile>, Discovery, Option<Arc<Filler>>),
         ready: watch::Sender<bool>,
     ) -> std::io::Result<Self> {
         let (tell, told) = mpsc::unbounded_channel();
-        let state = Arc::new(Leased::default());
+        let state = Arc::new(Leased::new(filler));
         let at_stop = settings.at_stop;
         let host = Host::new(settings.host_resolver, settings.upstreams.clone());
         let worker = Worker {
@@ -211,8 +212,9 @@ impl Worker {
     async fn round(&mut self, running: &Arc<Running>) {
         let house = running.house.load_full();
         self.follow(running, &house);
-        let (listeners, mut notes) = listeners(&house, self.settings.masquerade);
+        let (listeners, mut notes) = listeners(&house, &self.settings);
         notes.extend(self.failed_to_write.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned());
+        notes.extend(self.state.configmap_wrong());
         // First of all, for without it our probes may be sent away.
         if let Err(error) = self.open_leases() {
             notes.push(format!("there are no leases, and a death of this server goes unseen: {error}"));
@@ -233,6 +235,7 @@ impl Worker {
         if (silent.is_empty() || self.put.is_some())
             && let Err(error) = self.keep(&listeners).await
         {
+            self.state.count_rules(&error);
             notes.push(format!("the rules cannot be put in place, and {error}"));
         }
         let ended = silent.is_empty() && self.put.is_some() && self.host.goes_on(&listeners).await;

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use observe::{Families, names};
 use serde_json::{Value, json};
 use tokio::time::Instant;
+
+use crate::node_cache::{Filler, SetupError};
 
 /// What is known of the leases.
 #[derive(Debug, Default)]
@@ -15,6 +17,8 @@ pub struct Leased {
     addresses: Mutex<BTreeMap<IpAddr, Lease>>,
     /// Times that the rules were gone, and put back.
     pub(super) put_back: AtomicU64,
+    /// Who counts what goes wrong, for node-cache.
+    filler: Option<Arc<Filler>>,
     /// Whether `node down` has taken all away, and nothing is put back.
     pub(super) let_go: AtomicBool,
 }
@@ -34,6 +38,10 @@ pub(super) struct Lease {
 }
 
 impl Leased {
+    pub(super) fn new(filler: Option<Arc<Filler>>) -> Self {
+        Self { filler, ..Self::default() }
+    }
+
     pub(super) fn addresses(&self) -> MutexGuard<'_, BTreeMap<IpAddr, Lease>> {
         self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -43,6 +51,25 @@ impl Leased {
         self.let_go.load(Relaxed)
     }
 
+    /// What is wrong with the ConfigMap of node-cache.
+    pub(super) fn configmap_wrong(&self) -> Option<String> {
+        self.filler.as_ref()?.wrong()
+    }
+
+    /// Counts an address that was taken away and cannot be put back.
+    pub(crate) fn count_interface(&self) {
+        if let Some(filler) = &self.filler {
+            filler.errors.count(SetupError::InterfaceAdd);
+        }
+    }
+
+    /// Counts what kept rules from their place.
+    pub(super) fn count_rules(&self, error: &str) {
+        if let Some(filler) = &self.filler {
+            filler.errors.count_rules(error);
+        }
+    }
+
     /// What /metrics tells of them.
     pub(crate) fn collect(&self, into: &mut Families) {
         for (ip, lease) in self.addresses().iter() {
@@ -50,6 +77,9 @@ impl Leased {
             let labels = [("address", ip.as_str())];
             into.gauge(names::LEASE_HELD, &labels, f64::from(u8::from(lease.held)));
             into.counter(names::LEASES_LOST, &labels, lease.lost as f64);
+        }
+        if let Some(filler) = &self.filler {
+            filler.errors.collect(into);
         }
         into.counter(names::RULES_PUT_BACK, &[], self.put_back.load(Relaxed) as f64);
     }

@@ -45,6 +45,10 @@ pub struct Settings {
     pub mark: u32,
     /// `-masquerade`: whether pods' addresses are hidden from upstreams that nobody translates.
     pub masquerade: bool,
+    /// Who answers for every link-local address of its family while nobody does here, whatever its listener forwards to.
+    pub way_out: Option<IpAddr>,
+    /// Whether addresses that are missing are added.
+    pub adds_addresses: bool,
     /// `-at-stop`.
     pub at_stop: AtStop,
     /// `-upstreams`: the resolv.conf of the servers that 168.63.129.16 stands for.
@@ -83,7 +87,7 @@ pub enum AtStop {
 }
 
 /// Our addresses, each with its way out; and what is wrong with those that have none.
-pub(crate) fn listeners(house: &House, masquerade: bool) -> (Vec<Listener>, Vec<String>) {
+pub(crate) fn listeners(house: &House, settings: &Settings) -> (Vec<Listener>, Vec<String>) {
     let (mut listeners, mut notes) = (Vec::new(), Vec::new());
     for (endpoint, listener) in &house.listeners {
         let (ip, port) = (endpoint.address.ip(), endpoint.address.port());
@@ -96,17 +100,21 @@ pub(crate) fn listeners(house: &House, masquerade: bool) -> (Vec<Listener>, Vec<
             ));
             continue;
         }
-        let way_out = listener.served.route.zone(&Name::ROOT).and_then(|zone| {
-            let chain = &zone.block.pipeline.dial()?.chain;
+        let given = settings.way_out.filter(|target| target.is_ipv4() == ip.is_ipv4());
+        let forwarded = || {
+            let chain = &listener.served.route.zone(&Name::ROOT)?.block.pipeline.dial()?.chain;
             way_out(chain, ip, |target| house.listeners.keys().any(|ours| ours.address.ip() == target))
-        });
+        };
+        let way_out = given.or_else(forwarded);
         if way_out.is_none() && is_link_local(ip) {
             notes.push(format!(
                 "{ip} has no way out: its `forward .` names no upstream of its family at port {DNS_PORT}, in plain DNS"
             ));
         }
         // A ClusterIP is somebody's already: kube-proxy sends what we do not take to the cluster's DNS.
-        let way_out = way_out.filter(|_| is_link_local(ip)).map(|target| WayOut { target, masquerade });
+        let way_out = way_out.filter(|_| is_link_local(ip));
+        let masquerade = settings.masquerade;
+        let way_out = way_out.map(|target| WayOut { target, masquerade });
         listeners.push(Listener { address: ip, way_out });
     }
     (listeners, notes)

@@ -38,7 +38,7 @@ struct Address {
 impl Report {
     /// Looks at the machine.
     pub fn of(house: &House, settings: &Settings) -> Self {
-        let (listeners, notes) = listeners(house, settings.masquerade);
+        let (listeners, notes) = listeners(house, settings);
         let obstacles = Obstacle::all(&listeners);
         let (rules, holders) = match Rules::open() {
             Ok(mut rules) => {

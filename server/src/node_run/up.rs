@@ -13,7 +13,7 @@ use configuration::House;
 /// # Errors
 /// What the kernel refuses.
 pub fn up(house: &House, settings: &Settings) -> Result<String, String> {
-    let (listeners, notes) = listeners(house, settings.masquerade);
+    let (listeners, notes) = listeners(house, settings);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(text)?;
     let mut told = String::new();

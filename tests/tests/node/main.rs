@@ -4,6 +4,7 @@ mod host_resolver;
 mod iptables;
 mod lab;
 mod never_dark;
+mod node_cache;
 mod rules;
 mod status;
 mod up_and_down;

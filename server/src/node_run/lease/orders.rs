@@ -34,6 +34,7 @@ impl Worker {
         json!({
             "pid": std::process::id(),
             "let_go": self.state.is_let_go(),
+            "has_leases": self.settings.rules.has_leases(),
             "lease_ms": self.settings.lease.map(|lease| lease.as_millis()),
             "seen_by_owner": self.leases.as_ref().map(|leases| leases.seen().by_owner),
             "seen_by_socket": self.leases.as_ref().map(|leases| leases.seen().by_socket),
@@ -56,6 +57,7 @@ impl Worker {
         self.state.let_go.store(true, Relaxed);
         let pid = std::process::id();
         let given_up = self.leases.take().map_or(Ok(()), Leases::give_up);
+        self.iptables = None;
         let _ = self.host.take_back().await;
         self.state.addresses().values_mut().for_each(|lease| lease.held = false);
         if let Some(running) = self.running.upgrade() {

@@ -1,0 +1,137 @@
+//! What the ConfigMap of kube-dns says, as a directory with a file for each key.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+
+/// Its keys that count.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct KubeDns {
+    /// Domains with servers of their own.
+    pub(super) stub_domains: BTreeMap<String, Vec<String>>,
+    /// Whom all else is asked.
+    pub(super) upstreams: Vec<String>,
+}
+
+impl KubeDns {
+    /// Reads a directory; a key that is absent or empty says nothing.
+    pub(super) fn read(directory: &Path) -> Result<Self, String> {
+        if !directory.is_dir() {
+            return Err(format!(
+                "{} is no directory; name that of kube-dns's ConfigMap with -kubednscm",
+                directory.display()
+            ));
+        }
+        let mut read = Self::default();
+        let path = directory.join("stubDomains");
+        if let Some(text) = key(&path)? {
+            let form = "{\"DOMAIN\": [\"ADDRESS\"]}";
+            read.stub_domains = serde_json::from_str(&text).map_err(|error| no_json(&path, form, &error))?;
+        }
+        let path = directory.join("upstreamNameservers");
+        if let Some(text) = key(&path)? {
+            let form = "[\"ADDRESS\"]";
+            read.upstreams = serde_json::from_str(&text).map_err(|error| no_json(&path, form, &error))?;
+        }
+        read.validate().map(|()| read)
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        if self.upstreams.len() > MOST_UPSTREAMS {
+            return Err(format!(
+                "upstreamNameservers has {}, and {MOST_UPSTREAMS} at most",
+                self.upstreams.len()
+            ));
+        }
+        if let Some(server) = self.upstreams.iter().find(|server| !is_server(server)) {
+            return Err(format!("upstreamNameservers: {server:?} is no address with or without a port"));
+        }
+        for (domain, servers) in &self.stub_domains {
+            if !is_domain(domain) {
+                return Err(format!("stubDomains: {domain:?} is no domain in lower case"));
+            }
+            if servers.is_empty() {
+                return Err(format!("stubDomains: {domain} has no servers"));
+            }
+            if let Some(server) = servers.iter().find(|server| !is_server(server)) {
+                return Err(format!(
+                    "stubDomains: {server:?} of {domain} is no address with or without a port"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a key says; `None` where it is absent or empty.
+fn key(path: &Path) -> Result<Option<String>, String> {
+    match readfile::read_in_time(path, LONGEST).map_err(std::io::Error::from) {
+        Ok(bytes) => {
+            Ok(Some(String::from_utf8_lossy(&bytes).trim().to_owned()).filter(|text| !text.is_empty()))
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(format!("{}: {error}", path.display())),
+    }
+}
+
+fn no_json(path: &Path, form: &str, error: &serde_json::Error) -> String {
+    format!("{}: {error}; it is to be {form}", path.display())
+}
+
+fn is_server(text: &str) -> bool {
+    text.parse::<IpAddr>().is_ok() || text.parse::<SocketAddr>().is_ok()
+}
+
+/// A DNS-1123 subdomain.
+fn is_domain(text: &str) -> bool {
+    let inner = |octet: u8| octet.is_ascii_lowercase() || octet.is_ascii_digit() || octet == b'-';
+    let label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.bytes().all(inner)
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    text.len() <= 253 && text.split('.').all(label)
+}
+
+/// As kube-dns has it.
+const MOST_UPSTREAMS: usize = 3;
+/// What a ConfigMap may hold.
+const LONGEST: u64 = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_configmap_counts_whole_or_not_at_all() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let read = |stubs: &str, upstreams: &str| {
+            std::fs::write(directory.path().join("stubDomains"), stubs).expect("written");
+            std::fs::write(directory.path().join("upstreamNameservers"), upstreams).expect("written");
+            KubeDns::read(directory.path())
+        };
+        assert_eq!(read("", " \n"), Ok(KubeDns::default()));
+        let good = read(r#"{"acme.local": ["192.0.2.1", "[2001:db8::1]:5353"]}"#, r#"["192.0.2.2:53"]"#);
+        let good = good.expect("it is right");
+        assert_eq!(good.stub_domains["acme.local"], ["192.0.2.1", "[2001:db8::1]:5353"]);
+        assert_eq!(good.upstreams, ["192.0.2.2:53"]);
+        for (stubs, upstreams, part) in [
+            ("{", "", "it is to be {\"DOMAIN\": [\"ADDRESS\"]}"),
+            ("[]", "", "it is to be"),
+            ("", r#"["1.1.1.1","1.1.1.2","1.1.1.3","1.1.1.4"]"#, "has 4, and 3 at most"),
+            ("", r#"["dns.example"]"#, "\"dns.example\" is no address"),
+            ("", r#"["192.0.2.1:x"]"#, "is no address"),
+            (r#"{"Acme.local": ["192.0.2.1"]}"#, "", "is no domain in lower case"),
+            (r#"{"a..b": ["192.0.2.1"]}"#, "", "is no domain"),
+            (r#"{"x {": ["192.0.2.1"]}"#, "", "is no domain"),
+            (r#"{"acme.local": []}"#, "", "has no servers"),
+            (r#"{"acme.local": ["dns.example"]}"#, "", "of acme.local is no address"),
+        ] {
+            let error = read(stubs, upstreams).expect_err(part);
+            assert!(error.contains(part), "{error}");
+        }
+        assert!(KubeDns::read(&directory.path().join("absent")).is_err());
+    }
+}

@@ -1,0 +1,149 @@
+//! node-cache's Corefile: a template, filled with this node's addresses and with what kube-dns's ConfigMap says.
+//!
+//! It is filled each time that it is read, so that `reload` and signals see what has changed in either.
+
+mod kube_dns;
+mod setup_errors;
+mod template;
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use thiserror::Error;
+
+use kube_dns::KubeDns;
+pub use setup_errors::{SetupError, SetupErrors};
+
+/// The flags of node-cache that make a Corefile.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Template {
+    /// `-basecorefile`.
+    pub base: PathBuf,
+    /// `-kubednscm`: the directory of kube-dns's ConfigMap; without it /etc/kube-dns, if that is there.
+    pub kube_dns: Option<PathBuf>,
+    /// `-localip`.
+    pub local_ips: Vec<IpAddr>,
+    /// The address of the Service of `-upstreamsvc`, if the environment has it.
+    pub cluster_dns: Option<IpAddr>,
+    /// The variable that would have it.
+    pub cluster_dns_variable: String,
+    /// `-dns.port`.
+    pub port: u16,
+    /// `-prometheus-listen-address`.
+    pub prometheus: String,
+    /// `-conf`: where the filled Corefile is written, for those who look.
+    pub written: Option<PathBuf>,
+}
+
+/// Fills a template.
+#[derive(Debug)]
+pub struct Filler {
+    template: Template,
+    last_good: Mutex<KubeDns>,
+    /// What was written last, and what was wrong with the ConfigMap.
+    written: Mutex<String>,
+    wrong: Mutex<Option<String>>,
+    /// What went wrong, for /metrics.
+    pub errors: SetupErrors,
+}
+
+/// Why there is no Corefile.
+#[derive(Debug, Error)]
+pub enum FillError {
+    /// The template.
+    #[error("cannot be read: {0}; name the template with -basecorefile")]
+    Unreadable(#[source] std::io::Error),
+    /// The address of the cluster's DNS is wanted.
+    #[error(
+        "{CLUSTER_DNS} is the address of the Service of -upstreamsvc, and {variable} is not set: it must be of this pod's \
+         namespace, be there before the pod, and the pod must have service links"
+    )]
+    NoClusterDns {
+        /// The variable of the environment.
+        variable: String,
+    },
+    /// A variable that nobody fills.
+    #[error("{name} is filled where the manifest is applied, as with sed, and was not")]
+    Unfilled {
+        /// The variable.
+        name: String,
+    },
+}
+
+impl Filler {
+    /// Reads nothing yet.
+    pub fn new(template: Template) -> Self {
+        Self {
+            template,
+            last_good: Mutex::default(),
+            written: Mutex::default(),
+            wrong: Mutex::default(),
+            errors: SetupErrors::default(),
+        }
+    }
+
+    /// The template's file.
+    pub fn base(&self) -> &Path {
+        &self.template.base
+    }
+
+    /// The Corefile as it is now. A ConfigMap that is wrong leaves the last good one in force.
+    ///
+    /// # Errors
+    /// The template.
+    pub fn text(&self) -> Result<String, FillError> {
+        let base = readfile::read_in_time(&self.template.base, LONGEST)
+            .map_err(|error| FillError::Unreadable(error.into()));
+        let base = base.inspect_err(|_| self.errors.count(SetupError::ConfigMap))?;
+        let filled = template::fill(&String::from_utf8_lossy(&base), &self.template, &self.kube_dns())?;
+        self.write(&filled);
+        Ok(filled)
+    }
+
+    /// What is wrong with the ConfigMap, if something is.
+    pub fn wrong(&self) -> Option<String> {
+        self.wrong.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn kube_dns(&self) -> KubeDns {
+        let mut last_good = self.last_good.lock().unwrap_or_else(PoisonError::into_inner);
+        let directory = self.template.kube_dns.as_deref();
+        let directory = directory.or_else(|| Some(Path::new(KUBE_DNS)).filter(|path| path.exists()));
+        let read = directory.map_or_else(|| Ok(KubeDns::default()), KubeDns::read);
+        let mut wrong = self.wrong.lock().unwrap_or_else(PoisonError::into_inner);
+        match read {
+            Ok(read) => {
+                *last_good = read;
+                *wrong = None;
+            }
+            // Counted once, however often it is read.
+            Err(error) if wrong.as_ref() != Some(&error) => {
+                self.errors.count(SetupError::ConfigMap);
+                *wrong = Some(error);
+            }
+            Err(_) => {}
+        }
+        last_good.clone()
+    }
+
+    fn write(&self, filled: &str) {
+        let Some(path) = &self.template.written else { return };
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        if *written != filled && std::fs::write(path, filled).is_ok() {
+            *written = filled.to_owned();
+        }
+    }
+}
+
+impl Template {
+    /// The variable of the environment that has the address of a Service of the pod's namespace.
+    pub fn variable_of(service: &str) -> String {
+        format!("{}_SERVICE_HOST", service.replace('-', "_").to_uppercase())
+    }
+}
+
+const CLUSTER_DNS: &str = "__PILLAR__CLUSTER__DNS__";
+const KUBE_DNS: &str = "/etc/kube-dns";
+/// What is read of a template.
+const LONGEST: u64 = 1 << 20;

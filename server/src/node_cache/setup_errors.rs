@@ -1,0 +1,44 @@
+//! What went wrong while a node was set up, by node-cache's kinds.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use observe::{Families, names};
+
+/// Counters, one for each kind.
+#[derive(Debug, Default)]
+pub struct SetupErrors([AtomicU64; 5]);
+
+/// A kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetupError {
+    /// Rules of iptables, or ours.
+    Rules,
+    /// Another program holds the lock of iptables.
+    Lock,
+    /// An address cannot be added.
+    InterfaceAdd,
+    /// kube-dns's ConfigMap, or the template.
+    ConfigMap = 4,
+}
+
+impl SetupErrors {
+    /// Counts one.
+    pub fn count(&self, error: SetupError) {
+        self.0[error as usize].fetch_add(1, Relaxed);
+    }
+
+    /// Counts what kept rules from their place.
+    pub fn count_rules(&self, error: &str) {
+        self.count(if error.contains("xtables lock") { SetupError::Lock } else { SetupError::Rules });
+    }
+
+    /// What /metrics tells of them: each kind, those too that never came.
+    pub(crate) fn collect(&self, into: &mut Families) {
+        for (kind, count) in KINDS.into_iter().zip(&self.0) {
+            into.counter(names::NODECACHE_SETUP_ERRORS, &[("errortype", kind)], count.load(Relaxed) as f64);
+        }
+    }
+}
+
+/// In the order of [`SetupError`]; addresses are looked at without an error of its own, `interface_check`.
+const KINDS: [&str; 5] = ["iptables", "iptables_lock", "interface_add", "interface_check", "configmap"];

@@ -1,0 +1,172 @@
+//! `localdns node-cache` on NodeLocal DNSCache's template.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::symlink;
+use std::process::Command;
+use std::time::Duration;
+
+use tests::{Options, Server, ask, eventually, isolated, run, signal, tool};
+
+use super::lab::{CLUSTER, Lab, NAME, PLAIN, US};
+
+#[test]
+fn the_template_is_filled_follows_the_configmap_and_has_a_way_out() {
+    isolated(|| {
+        if !tool("node-cache", "nft") {
+            return;
+        }
+        let _lab = Lab::new();
+        let mut server = serve(&["-localip", "169.254.20.10,10.96.0.20,fd10::11"]);
+        for address in ["169.254.20.10", "fd10::11", "10.96.0.20"] {
+            server.wait_for_log(&format!("queries to {address} come here"), Duration::from_secs(10));
+            assert_eq!(answer(address), US, "{address}");
+        }
+        let filled = std::fs::read_to_string(server.path("Corefile")).expect("it is written");
+        assert!(filled.contains("bind 169.254.20.10 10.96.0.20 fd10::11 \n"), "{filled}");
+        assert!(filled.contains("forward . 10.96.0.10 {") && filled.contains("forward . /etc/resolv.conf\n"));
+        let errors = |port, kind: &str| {
+            let metrics = server.metrics(SocketAddr::from(([127, 0, 0, 1], port)));
+            metrics.value("coredns_nodecache_setup_errors_total", &[("errortype", kind)])
+        };
+        for kind in ["iptables", "iptables_lock", "interface_add", "interface_check", "configmap"] {
+            assert_eq!([errors(9353, kind), errors(9253, kind)], [Some(0.0), Some(0.0)], "{kind}");
+        }
+
+        // Theirs is asked from the next look at the template on.
+        configmap("stubDomains", r#"{"who.test": ["10.3.0.2"]}"#);
+        let patience = Duration::from_secs(20);
+        eventually("the stub domain's server", patience, || (answer("169.254.20.10") == PLAIN).then_some(()));
+        configmap("stubDomains", "{");
+        eventually("the error is counted", patience, || {
+            (errors(9353, "configmap") == Some(1.0)).then_some(())
+        });
+        server.wait_for_log("it is to be", patience);
+        assert_eq!(answer("169.254.20.10"), PLAIN, "the last good one stays");
+        configmap("upstreamNameservers", r#"["10.3.0.2"]"#);
+        configmap("stubDomains", "");
+        eventually("the upstream that is named", patience, || {
+            let filled = std::fs::read_to_string(server.path("Corefile")).ok()?;
+            filled.contains("forward . 10.3.0.2\n").then_some(())
+        });
+        assert_eq!(errors(9353, "configmap"), Some(1.0));
+
+        signal(server.pid(), "KILL");
+        server.wait(Duration::from_secs(5));
+        for address in ["169.254.20.10", "10.96.0.20"] {
+            assert_eq!(answer(address), CLUSTER, "{address}");
+        }
+    });
+}
+
+#[test]
+fn rules_of_iptables_go_at_a_stop_unless_they_are_to_stay() {
+    isolated(|| {
+        if !tool("node-cache", "iptables") || !tool("node-cache", "nft") {
+            return;
+        }
+        let _lab = Lab::new();
+        let count = || run("iptables-save", &[]).matches("NodeLocal DNS Cache: ").count();
+        for (more, left) in [(Some("-skipteardown"), 12), (None, 0)] {
+            let words = ["-localip", "169.254.20.10", "-rules", "node-cache", "-syncinterval", "30ns"];
+            let words: Vec<_> = words.into_iter().chain(more).collect();
+            let mut server = serve(&words);
+            eventually("its rules", Duration::from_secs(15), || (count() == 12).then_some(()));
+            signal(server.pid(), "TERM");
+            assert!(server.wait(Duration::from_secs(15)).success());
+            assert_eq!(count(), left, "{more:?}");
+            assert_eq!(run("ip", &["link"]).contains("localdns"), left > 0, "{more:?}");
+        }
+    });
+}
+
+#[test]
+fn a_binary_called_node_cache_takes_its_flags() {
+    let directory = tests::tempdir();
+    let binary = directory.path().join("node-cache");
+    symlink(tests::binary(), &binary).expect("the directory is ours");
+    let said = |words: &[&str], code| {
+        let mut command = Command::new(&binary);
+        command.args(words);
+        let output = tests::output(command, Duration::from_secs(10));
+        let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{text}");
+        text.into_owned()
+    };
+    assert!(said(&["-version"], 0).starts_with("localdns-"));
+    assert!(said(&["-plugins"], 0).contains("\nforward\n"));
+    for (words, part) in [
+        (&[][..], "`node-cache` wants -localip"),
+        (&["-localip", "10.0.0.1,x"], "-localip \"x\" is not a list of IP addresses"),
+        (&["-localip", "10.0.0.1", "-syncinterval", "0"], "is not a number of seconds or a duration"),
+    ] {
+        let text = said(words, 1);
+        assert!(text.contains(part), "{text}");
+    }
+    let base = directory.path().join("base");
+    let base = base.to_str().expect("its name is text");
+    let words = ["-localip", "169.254.20.10", "-basecorefile", base];
+    assert!(said(&words, 217).contains("name the template with -basecorefile"));
+    std::fs::write(base, ".:53 {\n forward . __PILLAR__CLUSTER__DNS__\n}\n").expect("the directory is ours");
+    let text = said(&words, 217);
+    assert!(text.contains("KUBE_DNS_SERVICE_HOST is not set"), "{text}");
+}
+
+fn serve(words: &[&'static str]) -> Server {
+    std::fs::write("/run/Corefile.base", TEMPLATE).expect("/run is ours");
+    std::fs::create_dir_all("/run/kube-dns").expect("/run is ours");
+    let options = Options::default()
+        .subcommand(&["node-cache"])
+        .args(["-basecorefile", "/run/Corefile.base", "-kubednscm", "/run/kube-dns"])
+        .args(["-upstreamsvc", "kube-dns-upstream"])
+        .env("KUBE_DNS_UPSTREAM_SERVICE_HOST", "10.96.0.10");
+    Server::start_with("", words.iter().fold(options, |options, word| options.args([*word])))
+}
+
+fn configmap(key: &str, text: &str) {
+    std::fs::write(format!("/run/kube-dns/{key}"), text).expect("/run is ours");
+}
+
+fn answer(address: &str) -> String {
+    let address: IpAddr = address.parse().expect("an address");
+    ask((address, 53).into(), NAME, "A").short().concat()
+}
+
+/// The add-on manifest's, with `hosts` to tell who answers, and a shorter `reload`.
+const TEMPLATE: &str = "
+cluster.local:53 {
+    errors
+    cache {
+        success 9984 30
+        denial 9984 5
+    }
+    reload 2s 1s
+    loop
+    bind __PILLAR__LOCAL__DNS__ __PILLAR__DNS__SERVER__
+    forward . __PILLAR__CLUSTER__DNS__ {
+        force_tcp
+    }
+    prometheus :9253
+    health 169.254.20.10:8080
+}
+in-addr.arpa:53 {
+    errors
+    cache 30
+    loop
+    bind __PILLAR__LOCAL__DNS__ __PILLAR__DNS__SERVER__
+    forward . __PILLAR__CLUSTER__DNS__ {
+        force_tcp
+    }
+    prometheus __PROMETHEUS__ENDPOINT__
+}
+.:53 {
+    errors
+    cache 30
+    hosts {
+        192.0.2.1 who.test
+        fallthrough
+    }
+    bind __PILLAR__LOCAL__DNS__ __PILLAR__DNS__SERVER__
+    forward . __PILLAR__UPSTREAM__SERVERS__
+    prometheus :9253
+}
+";
