@@ -122,7 +122,7 @@ impl Back for &Loadbalance {
         match &self.weights {
             None => {
                 for section in [Section::Answer, Section::Authority, Section::Additional] {
-                    arrange(told, section, |addresses, mx| {
+                    arrange(told, section, Rest::First, |addresses, mx| {
                         addresses.shuffle(&mut random);
                         mx.shuffle(&mut random);
                     });
@@ -130,7 +130,7 @@ impl Back for &Loadbalance {
             }
             Some(weights) if matches!(asked, RType::A | RType::AAAA | RType::SRV) => {
                 for section in [Section::Answer, Section::Additional] {
-                    arrange(told, section, |addresses, _| weights.draw(addresses, &mut random));
+                    arrange(told, section, Rest::First, |addresses, _| weights.draw(addresses, &mut random));
                 }
             }
             Some(_) => {}
@@ -144,7 +144,7 @@ impl Back for &Loadbalance {
                     .position(|network| address.is_some_and(|address| network.contains(&address)))
             };
             for section in [Section::Answer, Section::Additional] {
-                arrange(told, section, |addresses, _| {
+                arrange(told, section, Rest::Last, |addresses, _| {
                     addresses.sort_by_key(|rr| rank(rr).unwrap_or(usize::MAX))
                 });
             }
@@ -153,8 +153,17 @@ impl Back for &Loadbalance {
     }
 }
 
-/// Brings a section into the order aliases, others, addresses, mail exchangers, the last two as `order` leaves them.
-fn arrange(told: &mut Message, section: Section, order: impl FnOnce(&mut [Rr], &mut [Rr])) {
+/// Where records stand that are neither aliases nor addresses nor mail exchangers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    /// Behind the aliases.
+    First,
+    /// At the end, where CoreDNS's `prefer` puts them.
+    Last,
+}
+
+/// Brings a section into the order aliases, addresses, mail exchangers, the last two as `order` leaves them.
+fn arrange(told: &mut Message, section: Section, rest: Rest, order: impl FnOnce(&mut [Rr], &mut [Rr])) {
     let Some(start) = told.records.iter().position(|rr| rr.section == section) else { return };
     let count = told.section(section).count();
     let records = &mut told.records[start..start + count];
@@ -162,12 +171,14 @@ fn arrange(told: &mut Message, section: Section, order: impl FnOnce(&mut [Rr], &
         RType::CNAME => 0,
         RType::A | RType::AAAA => 2,
         RType::MX => 3,
-        _ => 1,
+        _ if rest == Rest::First => 1,
+        _ => 4,
     };
     records.sort_by_key(place);
     let addresses = records.partition_point(|rr| place(rr) < 2);
     let mx = records.partition_point(|rr| place(rr) < 3);
-    let (before, mx) = records.split_at_mut(mx);
+    let last = records.partition_point(|rr| place(rr) < 4);
+    let (before, mx) = records[..last].split_at_mut(mx);
     order(&mut before[addresses..], mx);
 }
 
@@ -228,6 +239,23 @@ mod tests {
             ),
         ] {
             assert_eq!(spec(lines).unwrap_err(), format!("Corefile:{error}"), "{lines}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_stands_before_addresses_or_behind_preferred_ones() {
+        let others = [RType::SRV, RType::MX, RType::A, RType::CNAME];
+        let records = others.map(|rtype| Rr::new(Section::Additional, &Name::ROOT, rtype, 1, b"\x01x\0"));
+        let message = Message { records: records.into(), ..Message::default() };
+        for (lines, order) in [
+            ("loadbalance", [RType::CNAME, RType::SRV, RType::A, RType::MX]),
+            ("loadbalance {\nprefer 192.0.2.0/24\n}", [RType::CNAME, RType::A, RType::MX, RType::SRV]),
+        ] {
+            let step = Loadbalance { spec: spec(lines).unwrap(), weights: None };
+            let asked = packet("x", RType::A);
+            let told =
+                through(&step, "192.0.2.9", &asked, |_| message.clone(), &mut Others::default()).1.unwrap();
+            assert_eq!(told.records.iter().map(|rr| rr.rtype).collect::<Vec<_>>(), order, "{lines}");
         }
     }
 

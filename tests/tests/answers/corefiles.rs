@@ -38,16 +38,15 @@ pub(crate) fn world() -> Vec<Setup> {
 
 /// One for each directive and property.
 pub(crate) fn properties() -> Vec<Setup> {
-    let block = |directives: &str| format!(".:@PORT@ {{\nbind @IP@\n{directives}\n}}\n");
-    let setup = |name: &str, text: String, queries| {
-        let text = text.replace("bind @IP@\n", "bind @IP@\nprometheus @IP@:9153\n");
-        Setup { name: name.to_owned(), text, queries, metrics: Some(9153) }
-    };
     let mut setups = vec![
-        setup("forward", block("forward . @UP@"), full(".")),
-        setup("cache", block("cache\nforward . @UP@"), full(".")),
-        setup("whoami", block("whoami"), [full("."), two_opt(".")].concat()),
-        setup("zone", "example.org:@PORT@ {\nbind @IP@\nforward . @UP@\n}\n".to_owned(), full("example.org")),
+        counted("forward", block("forward . @UP@"), full(".")),
+        counted("cache", block("cache\nforward . @UP@"), full(".")),
+        counted("whoami", block("whoami"), [full("."), two_opt(".")].concat()),
+        counted(
+            "zone",
+            "example.org:@PORT@ {\nbind @IP@\nforward . @UP@\n}\n".to_owned(),
+            full("example.org"),
+        ),
     ];
     // Those of CoreDNS's page on `tls`, and its options.
     for (tls, directives) in [
@@ -58,11 +57,11 @@ pub(crate) fn properties() -> Vec<Setup> {
         let text = format!("tls://.:@PORT@ {{\nbind @IP@\nroot @DIR@\n{tls}\n{directives}\n}}\n");
         // What no datagram of CoreDNS's carries is refused here over any transport.
         let queries = full(".").into_iter().filter(|query| query.what != "oversize 4097").collect();
-        setups.push(setup(tls, text, queries));
+        setups.push(counted(tls, text, queries));
     }
     for directives in ROWS {
         let queries = [short("."), hosts(), templates()].concat();
-        setups.push(setup(directives, block(directives), queries));
+        setups.push(counted(directives, block(directives), queries));
     }
     for text in BLOCKS {
         let queries = [
@@ -75,9 +74,20 @@ pub(crate) fn properties() -> Vec<Setup> {
         ]
         .map(short)
         .concat();
-        setups.push(setup(text, (*text).to_owned(), [queries, hosts()].concat()));
+        setups.push(counted(text, (*text).to_owned(), [queries, hosts()].concat()));
     }
     setups
+}
+
+/// Directives in a block of the root zone.
+pub(crate) fn block(directives: &str) -> String {
+    format!(".:@PORT@ {{\nbind @IP@\n{directives}\n}}\n")
+}
+
+/// A setup whose metrics are compared, too.
+pub(crate) fn counted(name: &str, text: String, queries: Vec<Query>) -> Setup {
+    let text = text.replace("bind @IP@\n", "bind @IP@\nprometheus @IP@:9153\n");
+    Setup { name: name.to_owned(), text, queries, metrics: Some(9153) }
 }
 
 /// Names that the templates of AKS are about.

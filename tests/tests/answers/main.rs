@@ -8,6 +8,7 @@ mod counted;
 mod differ;
 mod exchange;
 mod metrics;
+mod pages;
 mod random;
 mod run;
 mod told;
@@ -18,7 +19,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::scope;
 
-use allowed::{ALLOWED, Tally};
+use allowed::Tally;
 use coredns::CoreDns;
 use counted::MOVED;
 use run::Setup;
@@ -32,6 +33,11 @@ fn corefiles_of_the_world_answer_as_in_coredns() {
 #[test]
 fn each_directive_and_property_answers_as_in_coredns() {
     compare("each_directive_and_property_answers_as_in_coredns", &corefiles::properties());
+}
+
+#[test]
+fn blocks_of_coredns_pages_answer_as_in_coredns() {
+    compare("blocks_of_coredns_pages_answer_as_in_coredns", &pages::pages());
 }
 
 #[test]
@@ -78,7 +84,7 @@ fn every_difference_stands_in_the_document_of_differences() {
     let text = std::fs::read_to_string(path).expect("the document is there");
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let text = words(&text);
-    let replies = ALLOWED.iter().map(|allowed| (allowed.name, allowed.stands));
+    let replies = allowed::all().map(|allowed| (allowed.name, allowed.stands));
     let moved = MOVED.iter().map(|allowed| (allowed.name, allowed.stands));
     for (name, stands) in replies.chain(moved).chain(told::listed().map(|stands| ("errors", stands))) {
         assert_eq!(
@@ -123,7 +129,7 @@ fn compare(test: &str, setups: &[Setup]) {
     });
     let (tally, unlisted, once) = found.into_inner().expect("no lane panics while it counts");
     let unseen: Vec<&str> =
-        ALLOWED.iter().map(|allowed| allowed.name).filter(|name| !tally.seen.contains_key(name)).collect();
+        allowed::all().map(|allowed| allowed.name).filter(|name| !tally.seen.contains_key(name)).collect();
     println!("{test}: listed and never seen: {unseen:?}");
     println!("{test}: {} Corefiles, {} queries, differences: {:?}", chosen.len(), tally.queries, tally.seen);
     let told = format!(

@@ -75,6 +75,15 @@ pub(crate) fn answer(asked: &Asked) -> Action {
                 },
             }
         }
+        "my-app" if zone == "com." => Says::answer(
+            "my-app.com. 200 IN CNAME my-app.example.
+my-app.example. 200 IN CNAME my-app.com.cdn.example.net.
+my-app.com.cdn.example.net. 300 IN A 198.51.100.9
+my-app.com.cdn.example.net. 300 IN A 198.51.100.10",
+        ),
+        "heard" if asked.rtype == 16 => {
+            Says::answer(&format!("{name} 300 IN TXT \"heard {}\"", heard(asked)))
+        }
         "dangling" => Says::answer(&format!("{name} 300 IN CNAME elsewhere.test.")),
         "nxcname" => {
             Says::nxdomain(&soa(zone, 60, 30)).answers(&format!("{name} 300 IN CNAME {}", parent("nx")))
@@ -147,6 +156,7 @@ fn records(name: &str, rtype: u16, zone: &str) -> Option<String> {
         "SRV" => format!("{name} 300 IN SRV 1 2 53 {}", name_of("srv")),
         "NS" => format!("{name} 300 IN NS {}", name_of("ns")),
         "SOA" => soa(name, 300, 60),
+        "PTR" if name.starts_with("30.") => format!("{name} 60 IN PTR ftp-us-west-1.service.consul."),
         "PTR" => format!("{name} 300 IN PTR host.example."),
         "HTTPS" => format!("{name} 300 IN HTTPS \\# 3 000100"),
         "DS" => format!("{name} 300 IN DS \\# 8 0102080201020304"),
@@ -155,6 +165,13 @@ fn records(name: &str, rtype: u16, zone: &str) -> Option<String> {
         "ANY" => format!("{name} 300 IN A 198.51.100.1\n{name} 60 IN TXT \"any\""),
         _ => return None,
     })
+}
+
+/// The options that a rewrite may have written.
+fn heard(asked: &Asked) -> String {
+    let options = asked.edns.iter().flat_map(|edns| &edns.options);
+    let written = options.filter(|(code, _)| matches!(code, 3 | 8 | 0xfde9..=0xfffe));
+    written.map(|(code, data)| format!("{code}={data:02x?}")).collect::<Vec<_>>().join(" ")
 }
 
 fn text(name: &str, strings: usize) -> Says {
