@@ -8,6 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::LazyLock;
 
 use expr::{Context, ContextProvider, Environment, Value};
+use pest::error::InputLocation;
 use thiserror::Error;
 
 mod scan;
@@ -70,7 +71,7 @@ impl Expression {
         let compiled = catch_unwind(|| expr::compile(text));
         let program = match compiled {
             Ok(Ok(program)) => program,
-            Ok(Err(error)) => return Err(syntax(text, &error.to_string())),
+            Ok(Err(error)) => return Err(syntax(text, &error)),
             Err(_) => return Err((0, ExpressionError::NotBuilt(text.to_owned()))),
         };
         scan::names(text, vars)?;
@@ -104,17 +105,14 @@ pub fn is_free(name: &str) -> bool {
         && !scan::is_taken(name)
 }
 
-fn syntax(text: &str, error: &str) -> (usize, ExpressionError) {
-    // The parser tells line and column behind an arrow, from 1.
-    let place = error.split("--> ").nth(1).and_then(|rest| rest.split_whitespace().next());
-    let numbers = place.and_then(|place| place.split_once(':'));
-    let (line, column) = numbers
-        .and_then(|(line, column)| Some((line.parse::<usize>().ok()?, column.parse::<usize>().ok()?)))
-        .unwrap_or((1, 1));
-    let start: usize = text.split_inclusive('\n').take(line.saturating_sub(1)).map(str::len).sum();
-    let rest = text.get(start..).unwrap_or_default();
-    let within = rest.char_indices().nth(column.saturating_sub(1)).map_or(rest.len(), |(at, _)| at);
-    let at = start + within;
+fn syntax(text: &str, error: &expr::Error) -> (usize, ExpressionError) {
+    let at = match error {
+        expr::Error::PestError(error) => match error.location {
+            InputLocation::Pos(at) | InputLocation::Span((at, _)) => at,
+        },
+        _ => 0,
+    };
+    let at = text.floor_char_boundary(at);
     match text[at..].trim() {
         "" => (at, ExpressionError::Short),
         rest => (at, ExpressionError::Syntax(rest.chars().take(40).collect())),
