@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use sockets::{BATCH, Events, Interest, Outgoing, Received, UpstreamSocket};
+use sockets::{BATCH, Events, Outgoing, Received, UpstreamSocket};
 use wire::HEADER;
 
 use crate::burst::Burst;
@@ -26,7 +26,7 @@ pub fn relay(
     let listeners = Listeners::bind(listen, core)?;
     let socket = UpstreamSocket::connect(upstream, std::iter::empty(), None)
         .with_context(|| format!("upstream {upstream}"))?;
-    listeners.epoll.add(&socket, u64::MAX, Interest::Readable).context("epoll")?;
+    listeners.epoll.add(&socket, u64::MAX).context("epoll")?;
     let mut flights = Flights::new();
     let mut events = Events::new(16);
     let mut received = Received::new(BATCH, SLOT_BYTES);

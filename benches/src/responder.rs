@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use sockets::{BATCH, Epoll, Events, Interest, ListenOptions, ListenSocket, Outgoing, Received};
+use sockets::{BATCH, Epoll, Events, ListenOptions, ListenSocket, Outgoing, Received};
 use wire::{Class, Flags, Gate, HEADER, RType, accept};
 
 use crate::clock::Clock;
@@ -107,7 +107,7 @@ impl Listeners {
         for addr in listen {
             let socket = ListenSocket::bind_first(*addr, &ListenOptions::default());
             let socket = socket.with_context(|| format!("listen on {addr}"))?;
-            epoll.add(&socket, bound.len() as u64, Interest::Readable).context("epoll")?;
+            epoll.add(&socket, bound.len() as u64).context("epoll")?;
             bound.push(socket);
         }
         Ok(Self { sockets: bound, epoll })

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use forwarder::{SocketId, Upstream};
 use rand::rngs::ThreadRng;
-use sockets::{Epoll, Interest, Received, UpstreamSocket};
+use sockets::{Epoll, Received, UpstreamSocket};
 
 use super::token::UPSTREAM;
 use node::SourcePorts;
@@ -86,7 +86,7 @@ impl Upstreams {
         for id in self.opened.drain(..) {
             if let Some(Some((open, socket))) = self.sockets.get(id.index())
                 && *open == id
-                && let Err(error) = epoll.add(socket, UPSTREAM | id.index() as u64, Interest::Readable)
+                && let Err(error) = epoll.add(socket, UPSTREAM | id.index() as u64)
             {
                 failed(id, None, error);
             }

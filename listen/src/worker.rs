@@ -17,7 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use forwarder::{Forwarder, Limits};
-use sockets::{BATCH, Epoll, Events, Interest, Received};
+use sockets::{BATCH, Epoll, Events, Received};
 use tokio::sync::mpsc;
 use wire::{HeldQuery, accept};
 
@@ -111,7 +111,7 @@ struct Worker {
 impl Worker {
     fn new(running: &Arc<Running>, index: usize, kept: Kept) -> io::Result<Self> {
         let epoll = Epoll::new()?;
-        epoll.add(running.inboxes[index].waker(), INBOX, Interest::Readable)?;
+        epoll.add(running.inboxes[index].waker(), INBOX)?;
         let mut desk = Desk::new(running.clone(), index);
         for socket in kept.sockets {
             desk.adopt(socket, &epoll)?;

@@ -94,11 +94,6 @@ impl Logger {
         self.0.debug.store(on, Ordering::Relaxed);
     }
 
-    /// Prints a line at [`Level::Debug`], if debugging is on.
-    pub fn debug(&self, plugin: Option<&str>, message: &str) {
-        self.log(Level::Debug, plugin, message);
-    }
-
     /// Prints a line at [`Level::Info`].
     pub fn info(&self, plugin: Option<&str>, message: &str) {
         self.log(Level::Info, plugin, message);
@@ -332,13 +327,13 @@ mod tests {
     #[test]
     fn lines_read_as_coredns_prints_them() {
         let (logger, paper) = Paper::logger(Format::Text);
-        logger.debug(None, "unseen");
+        logger.log(Level::Debug, None, "unseen");
         logger.info(None, "Reloading");
         logger.warning(Some("hosts"), "no such file");
         logger.error(Some("errors"), "2 a. A: i/o timeout");
         logger.print(".:53 on 127.0.0.1\n.:53 on ::1\n");
         logger.set_debug(true);
-        logger.debug(Some("cache"), "seen");
+        logger.log(Level::Debug, Some("cache"), "seen");
         assert_eq!(
             paper.read(&logger),
             "[INFO] Reloading\n[WARNING] plugin/hosts: no such file\n[ERROR] plugin/errors: 2 a. A: i/o timeout\n\

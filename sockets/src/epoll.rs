@@ -30,18 +30,13 @@ impl Epoll {
         Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) }, precise: AtomicBool::new(true) })
     }
 
-    /// Adds a descriptor; `token` comes back with its events. It must be removed before the descriptor is given
-    /// to another process; closing it here removes it.
+    /// Adds a descriptor to be read; `token` comes back with its events, errors among them. It must be removed before the
+    /// descriptor is given to another process; closing it here removes it.
     ///
     /// # Errors
     /// `AlreadyExists` when it is in the set; what the kernel says else.
-    pub fn add(&self, fd: &impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
-        let events = match interest {
-            Interest::Readable => libc::EPOLLIN,
-            Interest::Writable => libc::EPOLLOUT,
-            Interest::Both => libc::EPOLLIN | libc::EPOLLOUT,
-        };
-        let mut event = epoll_event { events: events as u32, u64: token };
+    pub fn add(&self, fd: &impl AsFd, token: u64) -> io::Result<()> {
+        let mut event = epoll_event { events: libc::EPOLLIN as u32, u64: token };
         self.control(libc::EPOLL_CTL_ADD, fd, &raw mut event)
     }
 
@@ -122,17 +117,6 @@ impl Epoll {
     }
 }
 
-/// What to wait for. Errors are always reported.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Interest {
-    /// Something can be read.
-    Readable,
-    /// Something can be written.
-    Writable,
-    /// Either.
-    Both,
-}
-
 /// A reused list that [`Epoll::wait`] fills.
 pub struct Events {
     count: usize,
@@ -152,7 +136,6 @@ impl Events {
             Event {
                 token: event.u64,
                 readable: events & libc::EPOLLIN != 0,
-                writable: events & libc::EPOLLOUT != 0,
                 error: events & (libc::EPOLLERR | libc::EPOLLHUP) != 0,
             }
         })
@@ -166,8 +149,6 @@ pub struct Event {
     pub token: u64,
     /// Something can be read.
     pub readable: bool,
-    /// Something can be written.
-    pub writable: bool,
     /// An error waits: reading returns it.
     pub error: bool,
 }
@@ -280,7 +261,7 @@ mod tests {
         for precise in [true, false] {
             let (epoll, mut events) = empty(precise);
             let waker = Waker::new().expect("a waker");
-            epoll.add(&waker, 7, Interest::Readable).expect("added");
+            epoll.add(&waker, 7).expect("added");
             waker.wake();
             assert_eq!(epoll.wait(&mut events, Some(Duration::MAX)).expect("waits"), 1, "precise: {precise}");
         }
@@ -291,14 +272,14 @@ mod tests {
     fn a_wake_up_is_reported_until_drained_and_then_again() {
         let (epoll, mut events) = empty(true);
         let waker = Waker::new().expect("a waker");
-        epoll.add(&waker, 7, Interest::Readable).expect("added");
+        epoll.add(&waker, 7).expect("added");
         for _ in 0..2 {
             waker.wake();
             waker.clone().wake();
             for _ in 0..2 {
                 epoll.wait(&mut events, None).expect("waits");
                 let seen: Vec<_> = events.iter().collect();
-                assert_eq!(seen, [Event { token: 7, readable: true, writable: false, error: false }]);
+                assert_eq!(seen, [Event { token: 7, readable: true, error: false }]);
             }
             waker.drain();
             assert_eq!(epoll.wait(&mut events, Some(Duration::ZERO)).expect("looks only"), 0);
@@ -315,7 +296,7 @@ mod tests {
         const PIECES: u32 = 20_000;
         let (epoll, mut events) = empty(true);
         let waker = Waker::new().expect("a waker");
-        epoll.add(&waker, 0, Interest::Readable).expect("added");
+        epoll.add(&waker, 0).expect("added");
         let (sender, receiver) = mpsc::channel();
         let remote = waker.clone();
         let worker = std::thread::spawn(move || {

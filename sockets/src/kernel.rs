@@ -122,7 +122,8 @@ mod tests {
         // The second time every slot, name and control buffer is used again.
         for _ in 0..2 {
             for (peer, local, bytes) in rows {
-                assert!(outgoing.push_copy(&peer.parse().unwrap(), local, bytes));
+                outgoing.slot().unwrap().extend_from_slice(bytes);
+                outgoing.commit(&peer.parse::<SocketAddr>().unwrap().into(), local);
             }
             assert!(outgoing.is_full());
             let sent = outgoing.send(stdin.as_fd());

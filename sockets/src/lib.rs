@@ -20,7 +20,7 @@ mod system;
 mod upstream;
 
 pub use address::{Local, Peer};
-pub use epoll::{Epoll, Event, Events, Interest, Waker};
+pub use epoll::{Epoll, Event, Events, Waker};
 pub use inherited::inherited;
 pub use listen::{ListenOptions, ListenSocket, tcp_listener};
 pub use outgoing::{Outgoing, Sent};

@@ -1,7 +1,6 @@
 //! The reused batch of replies, and the loop that gives messages to the kernel.
 
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use libc::{iovec, mmsghdr};
@@ -106,14 +105,6 @@ impl Outgoing {
         }
         header.msg_namelen = peer.length();
         self.count += 1;
-    }
-
-    /// Adds a copy of `bytes` as a reply to `peer`. False, and nothing added, when the batch is full.
-    pub fn push_copy(&mut self, peer: &SocketAddr, local: Option<Local>, bytes: &[u8]) -> bool {
-        let Some(slot) = self.slot() else { return false };
-        slot.extend_from_slice(bytes);
-        self.commit(&(*peer).into(), local);
-        true
     }
 
     /// Forgets the replies committed, unsent.
@@ -244,6 +235,7 @@ const SEND_WAIT_MS: libc::c_int = 2;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::SocketAddr;
 
     #[test]
     fn a_slot_that_grew_gives_back_what_is_beyond_the_bound_and_keeps_the_rest() {
@@ -265,7 +257,8 @@ mod tests {
         assert!(replies.slots.iter().zip([400, 900, 2_000]).all(|(slot, left)| slot[..] == vec![7; left]));
         replies.clear();
         let before = replies.slots[1].as_ptr();
-        replies.push_copy(&address, None, b"first");
+        replies.slot().unwrap().extend_from_slice(b"first");
+        replies.commit(&peer, None);
         replies.slot().unwrap().resize(kept_bytes - 100, 8);
         assert_eq!(replies.slots[1].as_ptr(), before, "what fits takes no memory again");
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use sockets::{Epoll, Events, Interest};
+use sockets::{Epoll, Events};
 
 use super::config::Place;
 use super::proc::{Snapshot, Usage, resident_kb};
@@ -343,7 +343,7 @@ pub(crate) fn first_answer(
     socket.connect(target).context("connect")?;
     socket.set_nonblocking(true).context("O_NONBLOCK")?;
     let epoll = Epoll::new().context("epoll")?;
-    epoll.add(&socket, 0, Interest::Readable).context("epoll")?;
+    epoll.add(&socket, 0).context("epoll")?;
     let mut events = Events::new(1);
     let (mut query, mut question, mut reply) = (Vec::new(), Vec::new(), [0; 4096]);
     let asked = workload.draw();

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use sockets::{Epoll, Interest, Received, UpstreamSocket};
+use sockets::{Epoll, Received, UpstreamSocket};
 
 use super::Transport;
 use crate::burst::Burst;
@@ -23,7 +23,7 @@ impl Lane {
             Transport::Udp => {
                 let socket = UpstreamSocket::connect(target, std::iter::empty(), None)
                     .with_context(|| format!("connect to {target}"))?;
-                epoll.add(&socket, 0, Interest::Readable).context("epoll")?;
+                epoll.add(&socket, 0).context("epoll")?;
                 Self::Udp(socket)
             }
             Transport::Tcp => Self::Tcp(Connection::open(target, epoll)?),
@@ -93,7 +93,7 @@ impl Connection {
             .with_context(|| format!("connect to {target} over TCP"))?;
         stream.set_nodelay(true).context("TCP_NODELAY")?;
         stream.set_nonblocking(true).context("O_NONBLOCK")?;
-        epoll.add(&stream, 0, Interest::Readable).context("epoll")?;
+        epoll.add(&stream, 0).context("epoll")?;
         Ok(Self { target, stream, out: Vec::new(), frames: Frames::default(), ended: false })
     }
 

@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use sockets::{Epoll, Interest, ListenSocket};
+use sockets::{Epoll, ListenSocket};
 
 use super::super::socket::{Last, OpenSocket};
 use super::super::token::LISTEN;
@@ -43,7 +43,7 @@ impl Desk {
             let Some(open) = open.as_ref().filter(|open| open.last.is_none()) else { continue };
             match parked {
                 true => epoll.remove(&open.socket)?,
-                false => epoll.add(&open.socket, LISTEN | place as u64, Interest::Readable)?,
+                false => epoll.add(&open.socket, LISTEN | place as u64)?,
             }
         }
         Ok(())
@@ -57,7 +57,7 @@ impl Desk {
 
     pub(crate) fn adopt(&mut self, socket: OpenSocket, epoll: &Epoll) -> io::Result<()> {
         let place = self.sockets.iter().position(Option::is_none).unwrap_or(self.sockets.len());
-        epoll.add(&socket.socket, LISTEN | place as u64, Interest::Readable)?;
+        epoll.add(&socket.socket, LISTEN | place as u64)?;
         if place == self.sockets.len() {
             self.sockets.push(None);
         }

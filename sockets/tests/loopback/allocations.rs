@@ -5,10 +5,8 @@ use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
 
-use crate::support::{PATIENCE, client, wait_for};
-use sockets::{
-    BATCH, Epoll, Events, Interest, ListenOptions, ListenSocket, Outgoing, Received, UpstreamSocket, Waker,
-};
+use crate::support::{PATIENCE, client, reply, wait_for};
+use sockets::{BATCH, Epoll, Events, ListenOptions, ListenSocket, Outgoing, Received, UpstreamSocket, Waker};
 
 #[test]
 fn receiving_and_sending_take_no_memory() -> io::Result<()> {
@@ -17,9 +15,9 @@ fn receiving_and_sending_take_no_memory() -> io::Result<()> {
     let upstream = std::net::UdpSocket::bind("127.0.0.1:0")?;
     let socket = UpstreamSocket::connect(upstream.local_addr()?, std::iter::empty(), None)?;
     let (epoll, mut events, waker) = (Epoll::new()?, Events::new(8), Waker::new()?);
-    epoll.add(&server, 0, Interest::Readable)?;
-    epoll.add(&socket, 1, Interest::Readable)?;
-    epoll.add(&waker, 2, Interest::Readable)?;
+    epoll.add(&server, 0)?;
+    epoll.add(&socket, 1)?;
+    epoll.add(&waker, 2)?;
     let (mut batch, mut replies) = (Received::new(BATCH, 4096), Outgoing::new(BATCH, 512, 4096));
     let mut round = || -> io::Result<usize> {
         for _ in 0..BATCH {
@@ -33,7 +31,7 @@ fn receiving_and_sending_take_no_memory() -> io::Result<()> {
             replies.commit(datagram.peer, datagram.local);
         }
         // A reply that the kernel refuses takes no memory either.
-        replies.push_copy(&SocketAddr::from(([127, 0, 0, 1], 0)), None, b"refused");
+        reply(&mut replies, &SocketAddr::from(([127, 0, 0, 1], 0)), None, b"refused");
         handled += server.send(&mut replies).sent;
         handled += socket.send_batch([[3; 40].as_slice(); BATCH], |_, _| {}).sent;
         handled += socket.receive(&mut batch)?;

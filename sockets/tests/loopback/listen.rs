@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind, Read};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 
-use crate::support::{PATIENCE, client, wait_for};
+use crate::support::{PATIENCE, client, reply, wait_for};
 use sockets::{BATCH, ListenOptions, ListenSocket, Local, Outgoing, Received, tcp_listener};
 
 #[test]
@@ -54,10 +54,10 @@ fn bad_destinations_cost_the_others_nothing() -> io::Result<()> {
                 true => "[::1]:53".parse().expect("the other family"),
                 false => client.local_addr()?,
             };
-            assert!(replies.push_copy(&peer, None, &[i as u8]));
+            assert!(reply(&mut replies, &peer, None, &[i as u8]));
         }
         assert!(replies.is_full());
-        assert!(!replies.push_copy(&server.local_addr(), None, b"one too many"));
+        assert!(!reply(&mut replies, &server.local_addr(), None, b"one too many"));
         assert!(replies.slot().is_none());
         let sent = server.send(&mut replies);
         assert_eq!((sent.sent, sent.refused, sent.dropped), (BATCH - bad.len(), bad.len(), 0), "{bad:?}");
@@ -118,7 +118,7 @@ fn a_wildcard_answers_from_the_address_asked() -> io::Result<()> {
             assert_eq!(server.receive(&mut batch)?, 1);
             let datagram = batch.get(0);
             assert_eq!(datagram.local.map(|local| local.address), Some(address));
-            replies.push_copy(&datagram.peer.address(), datagram.local, b"the one you asked");
+            reply(&mut replies, &datagram.peer.address(), datagram.local, b"the one you asked");
             assert_eq!(server.send(&mut replies).sent, 1);
             assert_eq!(hear(&client)?, b"the one you asked");
         }
@@ -132,8 +132,8 @@ fn an_answer_cannot_leave_from_an_address_that_is_not_ours() -> io::Result<()> {
     let client = client("127.0.0.1", SocketAddr::from(([127, 0, 0, 1], server.local_addr().port())))?;
     let mut replies = Outgoing::new(2, 512, 4096);
     let foreign = Local { address: IpAddr::from([192, 0, 2, 1]), interface: 0 };
-    replies.push_copy(&client.local_addr()?, Some(foreign), b"forged");
-    replies.push_copy(&client.local_addr()?, None, b"honest");
+    reply(&mut replies, &client.local_addr()?, Some(foreign), b"forged");
+    reply(&mut replies, &client.local_addr()?, None, b"honest");
     let sent = server.send(&mut replies);
     assert_eq!((sent.sent, sent.refused), (1, 1), "{sent:?}");
     assert_eq!(hear(&client)?, b"honest");

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use sockets::{Epoll, Event, Events, Interest};
+use sockets::{Epoll, Event, Events, Local, Outgoing};
 
 /// A plain client on `source` that hears `server` only.
 pub(crate) fn client(source: &str, server: SocketAddr) -> io::Result<UdpSocket> {
@@ -13,6 +13,14 @@ pub(crate) fn client(source: &str, server: SocketAddr) -> io::Result<UdpSocket> 
     socket.set_read_timeout(Some(PATIENCE))?;
     socket.connect(server)?;
     Ok(socket)
+}
+
+/// Adds a copy of `bytes` as a reply to `peer`. False, and nothing added, when the batch is full.
+pub(crate) fn reply(replies: &mut Outgoing, peer: &SocketAddr, local: Option<Local>, bytes: &[u8]) -> bool {
+    let Some(slot) = replies.slot() else { return false };
+    slot.extend_from_slice(bytes);
+    replies.commit(&(*peer).into(), local);
+    true
 }
 
 /// Waits until `socket` has something to say.
@@ -24,7 +32,7 @@ pub(crate) fn wait_for(socket: &impl AsFd) -> io::Result<Event> {
 pub(crate) fn events_within(socket: &impl AsFd, timeout: Duration) -> io::Result<Option<Event>> {
     let epoll = Epoll::new()?;
     let mut events = Events::new(1);
-    epoll.add(socket, 0, Interest::Readable)?;
+    epoll.add(socket, 0)?;
     epoll.wait(&mut events, Some(timeout))?;
     Ok(events.iter().next())
 }
