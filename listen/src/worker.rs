@@ -453,7 +453,8 @@ const CLIENT_BYTES: usize = 4096;
 const UPSTREAM_BYTES: usize = 65_535;
 /// How long queries in flight may take once the server stops; upstreams are given up after 4.8 s.
 const DRAIN: Duration = Duration::from_millis(4850);
-/// A worker's turn takes less; the shortest slice that there is. Others on its core cost a query a tick otherwise (4 ms).
+/// The scheduler's time slice that workers ask for: the least that Linux gives (`sched_attr`), and more than a turn takes. A
+/// worker that wakes for a query preempts a thread with a longer slice; it would wait for the next tick (4 ms) otherwise.
 const SLICE: Duration = Duration::from_micros(100);
 /// How long a worker may sleep without a sign of life.
 const HEARTBEAT: Duration = Duration::from_millis(500);

@@ -9,8 +9,8 @@ use hostsfile::Table;
 
 /// The hosts table that a batch of queries found last, for the others of the batch.
 ///
-/// To fetch a table takes two locked instructions, and those cost more than their own time: the processor begins with
-/// nothing behind them while it waits for memory with what stands before.
+/// To fetch a table takes two locked instructions (an `arc-swap` debt taken and paid). Such an instruction is a full memory
+/// barrier: it waits until the store buffer is drained, and later loads wait for it, so it costs more than itself.
 #[derive(Default)]
 pub struct Tables<'h>(Option<(&'h ArcSwap<Table>, Guard<Arc<Table>>)>);
 

@@ -280,8 +280,10 @@ pub fn fail(reply: &mut Reply<'_>, failure: &Failure) {
     }
 }
 
-/// Completes a reply and writes to `outcome` how the query ended: in its place, for what is moved right after it was written
-/// is waited for.
+/// Completes a reply and writes to `outcome` how the query ended.
+///
+/// The outcome is written where its reader finds it. Returned by value it would be copied in wider words than it was just
+/// stored in, and such a load cannot be served from the store buffer (store forwarding): it waits until the stores retire.
 #[inline]
 pub fn finish(
     zone: &ServedZone,

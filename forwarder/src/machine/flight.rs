@@ -70,7 +70,8 @@ pub(super) enum State {
     Late,
 }
 
-/// What few flights need.
+/// State of flights that did not go straight: allocated when the first failure, spare reply or full socket comes, so that
+/// all others stay small.
 #[derive(Debug, Default)]
 pub(super) struct Aside {
     /// The last failure.
