@@ -21,6 +21,7 @@ mod source_ports;
 mod systemd;
 mod upstreams;
 mod watch;
+mod written;
 
 use std::io;
 use std::net::IpAddr;
@@ -44,6 +45,7 @@ pub use source_ports::SourcePorts;
 pub use systemd::Notifier;
 pub use upstreams::{ListText, Upstreams, Usable, WIRE_SERVER};
 pub use watch::watch_removals;
+pub use written::{address, socket_address};
 
 /// What went wrong between us and the machine.
 #[derive(Debug, thiserror::Error)]

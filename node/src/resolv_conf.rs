@@ -1,8 +1,9 @@
 //! The `nameserver` lines of a resolv.conf. Reads text, not files.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::net::SocketAddr;
 
 use super::link_index;
+use super::written::address_by;
 
 /// The name servers of `text`, port 53, in order, without repetitions, at most [`MAX_NAME_SERVERS`].
 ///
@@ -19,7 +20,7 @@ fn parse(text: &str, scope: impl Fn(&str) -> Option<u32>) -> Vec<SocketAddr> {
         if words.next() != Some("nameserver") {
             continue;
         }
-        let server = words.next().and_then(|word| address(word, &scope));
+        let server = words.next().and_then(|word| address_by(word, 53, &scope));
         if let Some(server) = server.filter(|server| !servers.contains(server)) {
             servers.push(server);
         }
@@ -28,14 +29,6 @@ fn parse(text: &str, scope: impl Fn(&str) -> Option<u32>) -> Vec<SocketAddr> {
         }
     }
     servers
-}
-
-fn address(word: &str, scope: impl Fn(&str) -> Option<u32>) -> Option<SocketAddr> {
-    let Some((address, zone)) = word.split_once('%') else {
-        return word.parse::<IpAddr>().ok().map(|address| SocketAddr::new(address, 53));
-    };
-    let index = zone.parse().ok().or_else(|| scope(zone))?;
-    Some(SocketAddrV6::new(address.parse::<Ipv6Addr>().ok()?, 53, 0, index).into())
 }
 
 /// As many as a `forward` may have.

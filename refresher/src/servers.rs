@@ -42,8 +42,7 @@ pub(super) fn system(upstreams: &Upstreams) -> Vec<SocketAddr> {
 fn listed(text: &str) -> Vec<SocketAddr> {
     let mut servers = Vec::new();
     for word in text.split_whitespace() {
-        let server = word.parse().or_else(|_| word.parse().map(|ip: IpAddr| SocketAddr::new(ip, 53)));
-        if let Ok(server) = server
+        if let Some(server) = node::socket_address(word, 53)
             && !servers.contains(&server)
         {
             servers.push(server);

@@ -1,6 +1,6 @@
 //! `bind`: which addresses a server block listens on.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use corefile::{Directive, Located, Word};
@@ -83,12 +83,8 @@ impl BindSpec {
 
 /// `IP`, or `fe80::1%LINK` with the name or the index of an interface of this machine.
 fn address(text: &str) -> Option<SocketAddr> {
-    let Some((ip, link)) = text.split_once('%') else {
-        return text.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, 0));
-    };
-    let ip = ip.parse::<Ipv6Addr>().ok().filter(Ipv6Addr::is_unicast_link_local)?;
-    let index = link.parse().ok().or_else(|| node::link_index(link))?;
-    Some(SocketAddrV6::new(ip, 0, 0, index).into())
+    let link_local = |ip| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    node::address(text, 0).filter(|address| !text.contains('%') || link_local(address.ip()))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! `forward`: upstreams, and how they are asked.
 
-use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -219,7 +219,7 @@ fn read_property(property: &Directive, root: Option<&Path>, spec: &mut ForwardSp
         }
         "resolver" => {
             for word in args.some()? {
-                let address = socket_address(&word.text, 53);
+                let address = node::socket_address(&word.text, 53);
                 spec.resolvers.push(address.ok_or_else(|| bad(PLUGIN, word, "IP or IP:PORT of a resolver"))?);
             }
         }
@@ -268,7 +268,7 @@ fn target(word: &Word, root: Option<&Path>) -> Result<Target> {
         let address = SocketAddr::new(host, port);
         return Ok(Target::Address { address, tls, server_name: Some(name.to_owned()) });
     }
-    if let Some(address) = socket_address(rest, port) {
+    if let Some(address) = node::socket_address(rest, port) {
         return Ok(Target::Address { address, tls, server_name: None });
     }
     if rest.contains('%') {
@@ -298,18 +298,6 @@ fn target(word: &Word, root: Option<&Path>) -> Result<Target> {
         return Err(bad(PLUGIN, word, "an upstream: IP[:PORT], tls://IP[:PORT], a file or a host name"));
     }
     Ok(Target::Host { name, port, tls })
-}
-
-fn socket_address(text: &str, port: u16) -> Option<SocketAddr> {
-    if let Ok(address) = text.parse::<SocketAddr>() {
-        return (address.port() > 0).then_some(address);
-    }
-    let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
-    if let Some((host, link)) = bare.split_once('%') {
-        let index = link.parse().ok().or_else(|| node::link_index(link))?;
-        return Some(SocketAddrV6::new(host.parse().ok()?, port, 0, index).into());
-    }
-    bare.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, port))
 }
 
 fn port_number(digits: &str) -> Option<u16> {

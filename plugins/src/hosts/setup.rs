@@ -1,6 +1,6 @@
 //! `hosts`: answers from a hosts file and from lines in the Corefile.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -172,10 +172,9 @@ fn read_refresh(property: &Directive, spec: &mut RefreshSpec) -> Result<()> {
         }
         _ => {
             for word in Args::new(PLUGIN, property, "at least one IP address").some()? {
-                let text = word.text.as_str();
+                let address = node::socket_address(&word.text, 53);
                 let address =
-                    text.parse().or_else(|_| text.parse().map(|ip: IpAddr| SocketAddr::new(ip, 53)));
-                let address = address.map_err(|_| bad(PLUGIN, word, "an IP address, perhaps with a port"))?;
+                    address.ok_or_else(|| bad(PLUGIN, word, "an IP address, perhaps with a port"))?;
                 if spec.via.len() == MAX_SERVERS {
                     let rule = "at most 15 servers can stand in `refresh_via`";
                     return Err(Located::new(&word.at, SetupError::Order { plugin: PLUGIN, rule }));

@@ -1,0 +1,64 @@
+//! Socket addresses as configurations write them: `IP[:PORT]`. Asks the machine for the index of a link, and for nothing else.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+
+use super::link_index;
+
+/// `IP`, `IP:PORT`, `[IP]` or `[IP]:PORT`; an IPv6 address without a port may name its link as [`address`] has it.
+///
+/// `port` is the one of a text without one. `None` for what is no such text, for port 0 and for a link that is not there.
+pub fn socket_address(text: &str, port: u16) -> Option<SocketAddr> {
+    if let Ok(address) = text.parse::<SocketAddr>() {
+        return (address.port() > 0).then_some(address);
+    }
+    address(text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text), port)
+}
+
+/// `IP`, or `fe80::1%LINK` with the name or the index of an interface of this machine, with that port.
+pub fn address(text: &str, port: u16) -> Option<SocketAddr> {
+    address_by(text, port, link_index)
+}
+
+/// The same; `index` knows links by name.
+pub(crate) fn address_by(text: &str, port: u16, index: impl Fn(&str) -> Option<u32>) -> Option<SocketAddr> {
+    let Some((ip, link)) = text.split_once('%') else {
+        return text.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, port));
+    };
+    let scope = link.parse().ok().or_else(|| index(link))?;
+    Some(SocketAddrV6::new(ip.parse::<Ipv6Addr>().ok()?, port, 0, scope).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_have_ports_and_links_or_not() {
+        for (text, address) in [
+            ("192.0.2.1", Some("192.0.2.1:53")),
+            ("192.0.2.1:5353", Some("192.0.2.1:5353")),
+            ("2001:db8::1", Some("[2001:db8::1]:53")),
+            ("[2001:db8::1]", Some("[2001:db8::1]:53")),
+            ("[2001:db8::1]:5353", Some("[2001:db8::1]:5353")),
+            ("fe80::1%7", Some("[fe80::1%7]:53")),
+            ("[fe80::1%7]", Some("[fe80::1%7]:53")),
+            ("[fe80::1%7]:54", Some("[fe80::1%7]:54")),
+            ("", None),
+            ("192.0.2.256", None),
+            ("192.0.2.1:0", None),
+            ("192.0.2.1:65536", None),
+            ("192.0.2.1%7", None),
+            ("fe80::1%no-such-link", None),
+            ("dns.example:53", None),
+        ] {
+            assert_eq!(
+                socket_address(text, 53).map(|found| found.to_string()).as_deref(),
+                address,
+                "{text:?}"
+            );
+        }
+        assert_eq!(address("192.0.2.1:53", 0), None);
+        let lo = address("fe80::1%lo", 0).expect("every machine has it");
+        assert!(matches!(lo, SocketAddr::V6(lo) if lo.scope_id() > 0), "{lo}");
+    }
+}
