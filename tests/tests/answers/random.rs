@@ -153,6 +153,9 @@ impl Block {
             let rule = *self.dice.of(&["set aa", "clear aa", "set ra", "clear ra", "set aa ra"]);
             self.push("header", &[format!("response {rule}")]);
         }
+        if self.dice.one_in(4) {
+            self.lines.push((*self.dice.of(&["loadbalance", "loadbalance round_robin"])).to_owned());
+        }
         if self.dice.one_in(3) {
             let of = *self.dice.of(&["", "k.", "x.k."]);
             let rules = [
@@ -175,6 +178,9 @@ impl Block {
                 "rewrite continue ttl suffix . 7-70".to_owned(),
                 "rewrite rcode suffix . NXDOMAIN NOERROR".to_owned(),
                 "rewrite type MX TXT".to_owned(),
+                "rewrite continue edns0 local set 0xffee {qtype} revert".to_owned(),
+                "rewrite continue edns0 nsid set".to_owned(),
+                "rewrite edns0 local set 0xffef {qname}".to_owned(),
             ];
             let rule = self.dice.of(&rules).clone();
             self.lines.push(rule);
