@@ -281,6 +281,8 @@ fn flags() -> Flags {
         status: None,
         handover: None,
         stays: false,
+        template: None,
+        more_metrics: None,
         environment: Default::default(),
     }
 }

@@ -25,11 +25,14 @@ struct Cluster {
     shared: Arc<Shared>,
 }
 
+/// A watch that is open: its path, and where its events go.
+type Watch = (&'static str, Sender<Vec<u8>>);
+
 #[derive(Default)]
 struct Shared {
     /// By path.
     objects: Mutex<BTreeMap<&'static str, Vec<Value>>>,
-    watches: Mutex<Vec<(&'static str, Sender<Vec<u8>>)>>,
+    watches: Mutex<Vec<Watch>>,
     is_away: AtomicBool,
     /// Paths of which no watch can go on: what happened meanwhile is forgotten.
     forgotten: Mutex<Vec<&'static str>>,
@@ -39,7 +42,7 @@ impl Cluster {
     fn start(is_away: bool) -> Self {
         let shared = Arc::new(Shared { is_away: is_away.into(), ..Shared::default() });
         for (path, object) in objects() {
-            shared.objects.lock().unwrap().entry(path).or_default().push(object);
+            shared.objects.lock().expect("nobody panicked").entry(path).or_default().push(object);
         }
         let of = shared.clone();
         Self { api: Api::start(move |request| of.reply(request)), shared }
