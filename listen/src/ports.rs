@@ -302,6 +302,14 @@ impl Ports {
         }
     }
 
+    /// Takes no more TCP connections for good: they are refused, unless the next process gets the listeners.
+    pub fn close_listeners(&mut self) {
+        self.stop_accepting();
+        if !self.are_left() {
+            self.shelf = Shelf::new();
+        }
+    }
+
     /// Takes no more TCP connections; those that are open go on.
     pub fn stop_accepting(&mut self) {
         for task in self.listeners.values() {

@@ -476,7 +476,7 @@ impl Server {
     }
 
     fn stop(mut self) {
-        self.ports.stop_accepting();
+        self.ports.close_listeners();
         self.running.end(self.workers.drain(..), RUNTIME.handle());
     }
 }

@@ -158,7 +158,7 @@ fn what_is_wrong_is_told_as_it_was_typed_with_what_is_wanted() {
         (&["-quiet=maybe"], "-quiet \"maybe\" is not true or false; see localdns -help"),
         (
             &["bogus"],
-            "unknown command \"bogus\"; there are check, explain, node, node-resolver, refresh, status; see localdns -help",
+            "unknown command \"bogus\"; there are check, explain, node, node-cache, node-resolver, refresh, status; see localdns -help",
         ),
         (
             &["node-resolver", "-interval", "0"],

@@ -23,7 +23,7 @@ impl Server {
             // The timer belongs to the runtime: it is made inside.
             self.handle.block_on(async { tokio::time::sleep(lameduck).await });
         }
-        self.ports.stop_accepting();
+        self.ports.close_listeners();
         if self.ports.are_left() {
             self.ports.leave(warm::leave(&self.running));
             self.running.park(true);
