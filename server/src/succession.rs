@@ -38,7 +38,13 @@ pub type Steps = mpsc::UnboundedSender<Step>;
 pub fn predecessor(door: Option<&Path>) -> io::Result<Option<Taker>> {
     match door {
         _ if std::env::var(STARTED).is_ok_and(|by| by.parse() == Ok(std::os::unix::process::parent_id())) => {
-            Taker::of_parent().map(Some)
+            match Taker::of_parent() {
+                // It has named us, and keeps its sockets.
+                Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOTSOCK.raw_os_error()) => {
+                    Ok(None)
+                }
+                taken => taken.map(Some),
+            }
         }
         Some(path) => Taker::find(path),
         None => Ok(None),

@@ -49,11 +49,7 @@ fn a_server_block_that_cannot_be_served_is_told_with_cause_and_mend() {
         ("nothinglikeit", "unknown directive \"nothinglikeit\"", "`localdns -plugins` lists"),
         ("cache {\nsucess 5\n}", "unknown property \"sucess\"", "did you mean `success`?"),
         ("cache {\nnothinglikeit\n}", "unknown property \"nothinglikeit\"", "expected denial, disable, "),
-        (
-            "kubernetes cluster.local",
-            "`kubernetes` of CoreDNS is not built yet",
-            "remove it, or keep CoreDNS",
-        ),
+        ("etcd example.org", "`etcd` of CoreDNS is not built yet", "remove it, or keep CoreDNS"),
         ("hosts {\nttl 0\n}", "\"0\" is not", "1 to 65535"),
         ("forward .", "`forward` wants", "TO..."),
         ("whoami\nwhoami", "can only be used once", "remove one"),
@@ -146,7 +142,7 @@ fn bad_corefiles_are_refused_with_place_cause_and_mend() {
         ("gopher://. {\nwhoami\n}", 1, &["gopher"]),
         (". {\nimport nothing-here\n}", 2, &["nothing-here"]),
         (". {\nbind 300.0.0.1\nwhoami\n}", 2, &["300.0.0.1"]),
-        (". {\nkubernetes cluster.local\n}", 2, &["kubernetes"]),
+        (". {\netcd example.org\n}", 2, &["etcd"]),
     ];
     for (corefile, line, words) in rows {
         let output = Server::expect_failure(corefile, Options::default());
