@@ -24,7 +24,7 @@ pub struct Block {
     pub directives: Vec<&'static str>,
     /// The first of its zones.
     pub first_zone: Name,
-    /// Its first endpoint, as [`Endpoint::label`].
+    /// Its first endpoint, as `Endpoint::label`.
     pub first_server: String,
     /// What answers.
     pub pipeline: Pipeline,
@@ -48,7 +48,7 @@ pub struct ServedZone {
     pub zone: Name,
     /// The block that serves it.
     pub block: Arc<Block>,
-    /// The endpoint, as [`Endpoint::label`].
+    /// The endpoint, as `Endpoint::label`.
     pub server: String,
     /// What is counted, if the block has `prometheus`.
     pub counters: Option<ZoneSet>,

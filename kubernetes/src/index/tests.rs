@@ -140,7 +140,7 @@ proptest! {
             (services.by_name.all().len(), services.by_address.all().len(), index.namespaces.all().len())
         };
         prop_assert_eq!(sizes(&cluster), sizes(&plain));
-        for (_, key) in model.keys().cloned().collect::<Vec<_>>() {
+        for (_, key) in model.keys() {
             KINDS.into_iter().for_each(|kind| cluster.writer.delete(kind, key.clone()));
         }
         prop_assert_eq!(sizes(&cluster), (0, 0, 0));
