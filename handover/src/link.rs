@@ -152,6 +152,8 @@ impl Taker {
     /// Where it is no such socket.
     pub fn of_parent() -> io::Result<Self> {
         let socket = rustix::stdio::stdin().try_clone_to_owned()?;
+        // Nothing is taken from whoever has no line to us there.
+        rustix::net::sockopt::socket_type(&socket)?;
         let nowhere = std::fs::File::open("/dev/null")?;
         rustix::stdio::dup2_stdin(&nowhere)?;
         Ok(Self(socket))
