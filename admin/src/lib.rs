@@ -23,7 +23,7 @@ pub use address::AdminAddress;
 pub use listen::AdminError;
 pub use probe::HealthProbe;
 pub use process::Process;
-pub use server::{AdminServer, AdminThread, Content, NotReady, Pages, Plan, Prepared};
+pub use server::{AdminServer, AdminThread, Content, NotReady, Pages, Prepared, ServedPages};
 
 #[cfg(test)]
 mod tests;

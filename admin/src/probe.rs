@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use observe::counters::{Counter, Histogram};
-use observe::{Distribution, Families, Logger, Source, names};
+use observe::{Distribution, Families, Logger, MetricSource, names};
 
 /// How long our own `/health` took, over all addresses that have it.
 #[derive(Debug)]
@@ -75,7 +75,7 @@ impl HealthProbe {
     }
 }
 
-impl Source for HealthProbe {
+impl MetricSource for HealthProbe {
     fn collect(&self, into: &mut Families) {
         let mut counts: Vec<u64> = self.durations.buckets.iter().map(Counter::get).collect();
         counts.push(self.durations.above.get());

@@ -2,13 +2,13 @@
 
 use std::fs;
 
-use observe::{Families, Metric, Source, names};
+use observe::{Families, Metric, MetricSource, names};
 
 /// Reads `/proc` at every scrape; what cannot be read is left out.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Process;
 
-impl Source for Process {
+impl MetricSource for Process {
     fn collect(&self, into: &mut Families) {
         let mut gauge = |metric: Metric, value: Option<f64>| {
             if let Some(value) = value {

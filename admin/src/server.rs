@@ -54,11 +54,11 @@ impl Pages {
 
 /// What a configuration wants served; server blocks that name the same address share it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct ServedPages {
     pages: BTreeMap<AdminAddress, Pages>,
 }
 
-impl Plan {
+impl ServedPages {
     /// Serves `/metrics` here, too.
     pub fn metrics(&mut self, at: AdminAddress) {
         self.pages.entry(at).or_default().metrics = true;
@@ -162,7 +162,7 @@ impl AdminServer {
     ///
     /// # Errors
     /// [`AdminError::Bind`] for an address of `/health`; everything bound here is closed again.
-    pub fn prepare(&self, plan: Plan) -> Result<Prepared, AdminError> {
+    pub fn prepare(&self, plan: ServedPages) -> Result<Prepared, AdminError> {
         let mut prepared = Prepared { pages: plan.pages, bound: BTreeMap::new() };
         let serving = self.serving();
         for (&address, &pages) in prepared.pages.iter().filter(|(address, _)| !serving.contains_key(address))

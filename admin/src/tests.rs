@@ -13,7 +13,7 @@ use super::seats::CONNECTIONS;
 use super::*;
 use crate::AdminAddress;
 use observe::paper::Paper;
-use observe::{Families, Format, Logger, Metric, Source};
+use observe::{Families, Format, Logger, Metric, MetricSource};
 
 struct Scene {
     server: AdminServer,
@@ -57,7 +57,7 @@ impl Scene {
         Self { server, ready, logger, paper, _runtime: runtime }
     }
 
-    fn serve(&self, plan: &Plan) {
+    fn serve(&self, plan: &ServedPages) {
         self.server.commit(self.server.prepare(plan.clone()).unwrap());
     }
 
@@ -72,8 +72,8 @@ fn place(last: u8) -> AdminAddress {
     AdminAddress { host: Some(IpAddr::V4(Ipv4Addr::new(127, 0, 0, last))), port: 0 }
 }
 
-fn everything(at: AdminAddress) -> Plan {
-    let mut plan = Plan::default();
+fn everything(at: AdminAddress) -> ServedPages {
+    let mut plan = ServedPages::default();
     plan.metrics(at);
     plan.health(at);
     plan.ready(at);
@@ -141,7 +141,7 @@ fn pages_read_as_those_of_coredns() {
 #[test]
 fn an_address_has_the_pages_that_were_planned_for_it() {
     let scene = Scene::new();
-    let mut plan = Plan::default();
+    let mut plan = ServedPages::default();
     plan.health(place(1));
     plan.ready(place(2));
     plan.ready(place(2));
@@ -168,7 +168,7 @@ fn a_reload_keeps_sockets_and_connections_of_addresses_that_stay() {
     let mut kept = connect(stays);
     ask_again(&mut kept);
 
-    let mut plan = Plan::default();
+    let mut plan = ServedPages::default();
     plan.health(place(1));
     plan.metrics(place(3));
     let prepared = scene.server.prepare(plan.clone()).unwrap();
@@ -193,7 +193,7 @@ fn a_connection_of_a_removed_address_ends_without_a_reset() {
     scene.serve(&everything(place(1)));
     let mut kept = connect(scene.at(place(1)));
     ask_again(&mut kept);
-    scene.serve(&Plan::default());
+    scene.serve(&ServedPages::default());
     assert_eq!(kept.read(&mut [0; 16]).unwrap(), 0);
     assert!(scene.server.addresses().is_empty());
 }
@@ -204,7 +204,7 @@ fn an_address_in_use_is_fatal_for_health_only() {
     let foreign = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = foreign.local_addr().unwrap().port();
     let taken = AdminAddress { host: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)), port };
-    let mut plan = Plan::default();
+    let mut plan = ServedPages::default();
     plan.metrics(taken);
     plan.ready(taken);
     plan.health(place(1));

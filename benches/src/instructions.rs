@@ -18,9 +18,9 @@ use crate::compare::measure::{UPSTREAM, first_answer, listen, prefill, start_ups
 use crate::compare::namespace::Namespace;
 use crate::compare::process::{Launch, Running};
 use crate::compare::servers::{Kind, Server, find};
-use crate::compare::work::{Source, Work, all, cache_alone};
+use crate::compare::work::{QueriesOf, Work, all, cache_alone};
 use crate::compare::{build, ships};
-use crate::flood::{self, Pace, Plan};
+use crate::flood::{self, FloodPlan, Pace};
 use crate::workload::Workload;
 
 /// What is counted.
@@ -105,7 +105,7 @@ fn one_run(server: &Server, work: &Work, myself: &Path, dir: &Path, queries: u64
     fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
     let mut workload = Workload::new(&work.asks, 1)?;
     let _upstream = match work.source {
-        Source::Upstream(_) => Some(start_upstream(myself, 0)?),
+        QueriesOf::Upstream(_) => Some(start_upstream(myself, 0)?),
         _ => None,
     };
     let listen = listen(0);
@@ -119,7 +119,7 @@ fn one_run(server: &Server, work: &Work, myself: &Path, dir: &Path, queries: u64
     let mut running = Running::start(&valgrind, &[0]).context("valgrind is needed")?;
     first_answer(&mut running, listen[0], &mut workload, Clock::start())?;
     prefill(work, listen, 0)?;
-    let plan = Plan {
+    let plan = FloodPlan {
         // One socket, always as many outstanding: batches are alike from run to run.
         lanes: 1,
         pace: Pace::Closed(OUTSTANDING),
@@ -127,7 +127,7 @@ fn one_run(server: &Server, work: &Work, myself: &Path, dir: &Path, queries: u64
         window: Duration::from_secs(300),
         patience: Duration::from_secs(30),
         queries_max: queries,
-        ..Plan::closed(vec![listen[0]], vec![])
+        ..FloodPlan::closed(vec![listen[0]], vec![])
     };
     let (tally, _) = flood::run(&plan, &workload, |_| {})?;
     if let Some(status) = running.ended() {

@@ -17,7 +17,7 @@ pub enum Expect {
 
 /// What a reply is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Judgement {
     /// What it must be.
     Right,
     /// It answers another question, or cannot be read.
@@ -37,18 +37,18 @@ pub fn reply_id(message: &[u8]) -> Option<u16> {
 
 /// Judges a reply to `question`, which is the name, type and class as they were sent.
 #[inline]
-pub fn judge(reply: &[u8], question: &[u8], expect: Expect) -> Verdict {
-    let Some(header) = reply.first_chunk::<HEADER>() else { return Verdict::WrongQuestion };
+pub fn judge(reply: &[u8], question: &[u8], expect: Expect) -> Judgement {
+    let Some(header) = reply.first_chunk::<HEADER>() else { return Judgement::WrongQuestion };
     let end = HEADER + question.len();
     if header[4..6] != [0, 1] || reply.get(HEADER..end) != Some(question) {
-        return Verdict::WrongQuestion;
+        return Judgement::WrongQuestion;
     }
     let rcode = Rcode(u16::from(header[3] & 0xf));
     let address = match expect {
-        Expect::Reply => return Verdict::Right,
-        Expect::Rcode(wanted) if wanted == rcode => return Verdict::Right,
+        Expect::Reply => return Judgement::Right,
+        Expect::Rcode(wanted) if wanted == rcode => return Judgement::Right,
         Expect::Address(address) if rcode == Rcode::NOERROR => address,
-        Expect::Rcode(_) | Expect::Address(_) => return Verdict::WrongRcode,
+        Expect::Rcode(_) | Expect::Address(_) => return Judgement::WrongRcode,
     };
     let answers = u16::from_be_bytes([header[6], header[7]]);
     let found = Records::new(reply, end, [answers, 0, 0]).map_while(Result::ok).any(|record| {
@@ -56,7 +56,7 @@ pub fn judge(reply: &[u8], question: &[u8], expect: Expect) -> Verdict {
             && record.rtype == RType::A
             && record.data(reply) == address.octets()
     });
-    if found { Verdict::Right } else { Verdict::WrongAddress }
+    if found { Judgement::Right } else { Judgement::WrongAddress }
 }
 
 #[cfg(test)]
@@ -78,18 +78,18 @@ mod tests {
         let alias: &[u8] = b"\xc0\x0c\0\x05\0\x01\0\0\0\x3c\0\x02\xc0\x0c";
         let (right, other) = (Ipv4Addr::new(10, 1, 2, 3), Ipv4Addr::new(10, 1, 2, 4));
         let rows = [
-            (reply(0, 1, &[QUESTION, record]), Expect::Address(right), Verdict::Right),
-            (reply(0, 2, &[QUESTION, alias, record]), Expect::Address(right), Verdict::Right),
-            (reply(0, 1, &[QUESTION, record]), Expect::Address(other), Verdict::WrongAddress),
-            (reply(0, 0, &[QUESTION]), Expect::Address(right), Verdict::WrongAddress),
-            (reply(0, 1, &[QUESTION, &record[..15]]), Expect::Address(right), Verdict::WrongAddress),
-            (reply(2, 1, &[QUESTION, record]), Expect::Address(right), Verdict::WrongRcode),
-            (reply(3, 0, &[QUESTION]), Expect::Rcode(Rcode::NXDOMAIN), Verdict::Right),
-            (reply(0, 0, &[QUESTION]), Expect::Rcode(Rcode::NXDOMAIN), Verdict::WrongRcode),
-            (reply(5, 0, &[QUESTION]), Expect::Reply, Verdict::Right),
-            (reply(0, 0, &[b"\x03wwx\0\0\x01\0\x01"]), Expect::Reply, Verdict::WrongQuestion),
-            (reply(0, 0, &[&QUESTION[..4]]), Expect::Reply, Verdict::WrongQuestion),
-            (vec![0, 7, 0x80], Expect::Reply, Verdict::WrongQuestion),
+            (reply(0, 1, &[QUESTION, record]), Expect::Address(right), Judgement::Right),
+            (reply(0, 2, &[QUESTION, alias, record]), Expect::Address(right), Judgement::Right),
+            (reply(0, 1, &[QUESTION, record]), Expect::Address(other), Judgement::WrongAddress),
+            (reply(0, 0, &[QUESTION]), Expect::Address(right), Judgement::WrongAddress),
+            (reply(0, 1, &[QUESTION, &record[..15]]), Expect::Address(right), Judgement::WrongAddress),
+            (reply(2, 1, &[QUESTION, record]), Expect::Address(right), Judgement::WrongRcode),
+            (reply(3, 0, &[QUESTION]), Expect::Rcode(Rcode::NXDOMAIN), Judgement::Right),
+            (reply(0, 0, &[QUESTION]), Expect::Rcode(Rcode::NXDOMAIN), Judgement::WrongRcode),
+            (reply(5, 0, &[QUESTION]), Expect::Reply, Judgement::Right),
+            (reply(0, 0, &[b"\x03wwx\0\0\x01\0\x01"]), Expect::Reply, Judgement::WrongQuestion),
+            (reply(0, 0, &[&QUESTION[..4]]), Expect::Reply, Judgement::WrongQuestion),
+            (vec![0, 7, 0x80], Expect::Reply, Judgement::WrongQuestion),
         ];
         for (reply, expect, verdict) in rows {
             assert_eq!(judge(&reply, QUESTION, expect), verdict, "{reply:?} {expect:?}");

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use benches::flood::{Pace, Plan, Transport};
+use benches::flood::{FloodPlan, Pace, Transport};
 use benches::workload::{Ask, Workload};
 use benches::{compare, flood, instructions, publish, relay, responder};
 use clap::{Args, Parser, Subcommand};
@@ -127,7 +127,7 @@ impl Flood {
         if self.any_reply {
             workload = workload.unjudged();
         }
-        let plan = Plan {
+        let plan = FloodPlan {
             targets: self.target,
             transport: if self.tcp { Transport::Tcp } else { Transport::Udp },
             lanes: self.sockets,

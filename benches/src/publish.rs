@@ -25,9 +25,9 @@ use crate::compare::namespace::Namespace;
 use crate::compare::proc::Snapshot;
 use crate::compare::process::{Launch, Running};
 use crate::compare::{build, ships};
-use crate::flood::{self, Pace, Plan};
+use crate::flood::{self, FloodPlan, Pace};
 use crate::responder;
-use crate::tally::Tally;
+use crate::tally::RunCounts;
 use crate::workload::{Ask, Kind, Workload};
 
 /// How much is asked, and beside what.
@@ -118,12 +118,12 @@ fn slices(options: &Options, scene: &Scene, localdns: &Path, corefile: &Path) ->
     let mut server = Running::start(&launch, &[options.server_core])?;
     let ask = [Ask { kind: Kind::Hosts(options.lines), weight: 1 }];
     first_answer(&mut server, listen(0)[0], &mut Workload::new(&ask, 1)?, Clock::start())?;
-    let plan = Plan {
+    let plan = FloodPlan {
         pace: Pace::Open(options.rate),
         window: Duration::from_secs(options.seconds),
-        ..Plan::closed(vec![listen(0)[0]], vec![options.load_core])
+        ..FloodPlan::closed(vec![listen(0)[0]], vec![options.load_core])
     };
-    let mut sums = [Tally::default(), Tally::default()];
+    let mut sums = [RunCounts::default(), RunCounts::default()];
     for number in 0..options.queries.div_ceil(options.rate * options.seconds) {
         for (publishing, sum) in [false, true].into_iter().zip(&mut sums) {
             scene.publishing.store(publishing, Relaxed);
@@ -156,11 +156,11 @@ fn slices(options: &Options, scene: &Scene, localdns: &Path, corefile: &Path) ->
 /// One slice that counts; without one an error, for a processor that is taken away for 100 ms is 2 % of a slice.
 fn quiet_slice(
     options: &Options,
-    plan: &Plan,
+    plan: &FloodPlan,
     workload: &Workload,
     server: &mut Running,
     title: &str,
-) -> Result<Tally> {
+) -> Result<RunCounts> {
     for _ in 0..=options.repeats {
         let (clock, before) = (Clock::start(), Snapshot::take()?);
         let (tally, _) = flood::run(plan, workload, |_| {})?;
@@ -294,7 +294,7 @@ fn state(path: &Path) -> State {
     fs::metadata(path).ok().map(|found| (found.ino(), found.mtime(), found.mtime_nsec()))
 }
 
-fn row(title: &str, tally: &Tally) -> String {
+fn row(title: &str, tally: &RunCounts) -> String {
     let [p50, p99, p999, max] = tally.latency_us();
     format!(
         "| {title} | {} | {} | {} | {p50:.0} | {p99:.0} | {p999:.0} | {max:.0} | {:.0} |",

@@ -122,7 +122,7 @@ pub(crate) const LOOK_AT_CLOCK: Duration = Duration::from_millis(100);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::judge::{Expect, Verdict, judge};
+    use crate::judge::{Expect, Judgement, judge};
 
     #[test]
     fn an_echo_flips_one_bit_and_leaves_replies_and_stumps_alone() {
@@ -142,7 +142,7 @@ mod tests {
         let mut reply = Vec::new();
         assert!(upstream(&query, &mut reply));
         let address = address_of(b"\x03www\x05bench\0");
-        assert_eq!(judge(&reply, question, Expect::Address(address)), Verdict::Right);
+        assert_eq!(judge(&reply, question, Expect::Address(address)), Judgement::Right);
         let mut other_type = query.clone();
         let at = other_type.len() - 3;
         other_type[at] = 28;

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::histogram::Histogram;
-use crate::judge::Verdict;
+use crate::judge::Judgement;
 use crate::outstanding::Settled;
 
 /// The part of a run that counts, in nanoseconds of its clock.
@@ -31,7 +31,7 @@ impl Window {
 /// Counts of one run, or of one of its threads. A query belongs to the window in which it was due; `sent` is the sum of
 /// `answered` and `lost`. What must never be (duplicates, strays, wrong replies, errors) is counted over the whole run.
 #[derive(Clone, Debug, Default)]
-pub struct Tally {
+pub struct RunCounts {
     /// Queries due in the window and sent.
     pub sent: u64,
     /// Of these, answered at last.
@@ -63,7 +63,7 @@ pub struct Tally {
     pub latency: Histogram,
 }
 
-impl Tally {
+impl RunCounts {
     /// Counts a query that is sent at `now_ns`.
     #[inline]
     pub fn sent(&mut self, window: Window, due_ns: u64, now_ns: u64) {
@@ -96,7 +96,7 @@ impl Tally {
         window: Window,
         now_ns: u64,
         settled: Settled<Q>,
-        verdict: impl FnOnce(Q) -> Verdict,
+        verdict: impl FnOnce(Q) -> Judgement,
     ) {
         let (query, due_ns) = match settled {
             Settled::First(query, due_ns) => (query, due_ns),
@@ -110,10 +110,10 @@ impl Tally {
             self.latency.record(now_ns.saturating_sub(due_ns));
         }
         match verdict(query) {
-            Verdict::Right => {}
-            Verdict::WrongQuestion => self.wrong_question += 1,
-            Verdict::WrongRcode => self.wrong_rcode += 1,
-            Verdict::WrongAddress => self.wrong_address += 1,
+            Judgement::Right => {}
+            Judgement::WrongQuestion => self.wrong_question += 1,
+            Judgement::WrongRcode => self.wrong_rcode += 1,
+            Judgement::WrongAddress => self.wrong_address += 1,
         }
     }
 
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn a_query_counts_in_the_window_in_which_it_was_due() {
-        let mut tally = Tally::default();
+        let mut tally = RunCounts::default();
         for due_ns in [999, 1_000, 1_999, 2_000] {
             tally.sent(WINDOW, due_ns, due_ns + 50);
             tally.unsent(WINDOW, due_ns);
@@ -197,9 +197,9 @@ mod tests {
 
     #[test]
     fn latency_is_of_the_windows_queries_and_the_rate_of_the_windows_replies() {
-        let mut tally = Tally::default();
+        let mut tally = RunCounts::default();
         for (due_ns, now_ns) in [(900, 950), (900, 1_500), (1_200, 1_260), (1_900, 2_100), (2_000, 2_050)] {
-            tally.reply(WINDOW, now_ns, Settled::First((), due_ns), |()| Verdict::Right);
+            tally.reply(WINDOW, now_ns, Settled::First((), due_ns), |()| Judgement::Right);
         }
         assert_eq!((tally.replies, tally.answered, tally.latency.len()), (2, 2, 2));
         assert_eq!(tally.latency.max_ns(), 200);
@@ -208,15 +208,15 @@ mod tests {
 
     #[test]
     fn every_kind_of_reply_has_its_count() {
-        let mut tally = Tally::default();
+        let mut tally = RunCounts::default();
         let mut reply = |settled, verdict| tally.reply(WINDOW, 1_500, settled, |()| verdict);
-        reply(Settled::First((), 1_400), Verdict::Right);
-        reply(Settled::First((), 1_400), Verdict::WrongQuestion);
-        reply(Settled::First((), 1_400), Verdict::WrongRcode);
-        reply(Settled::First((), 1_400), Verdict::WrongAddress);
-        reply(Settled::Duplicate, Verdict::WrongRcode);
-        reply(Settled::Late, Verdict::WrongRcode);
-        reply(Settled::Stray, Verdict::WrongRcode);
+        reply(Settled::First((), 1_400), Judgement::Right);
+        reply(Settled::First((), 1_400), Judgement::WrongQuestion);
+        reply(Settled::First((), 1_400), Judgement::WrongRcode);
+        reply(Settled::First((), 1_400), Judgement::WrongAddress);
+        reply(Settled::Duplicate, Judgement::WrongRcode);
+        reply(Settled::Late, Judgement::WrongRcode);
+        reply(Settled::Stray, Judgement::WrongRcode);
         let mut sum = tally.clone();
         sum.merge(&tally);
         for (tally, times) in [(tally, 1), (sum, 2)] {

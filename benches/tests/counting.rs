@@ -5,9 +5,9 @@ use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
-use benches::flood::{self, Edge, Pace, Plan, Transport};
+use benches::flood::{self, Edge, FloodPlan, Pace, Transport};
 use benches::responder::upstream;
-use benches::tally::{Tally, Window};
+use benches::tally::{RunCounts, Window};
 use benches::workload::Workload;
 
 #[test]
@@ -121,8 +121,8 @@ fn a_server_that_nobody_runs_loses_every_query_and_the_load_ends() {
 }
 
 /// One lane, no warm-up, 1.5 s of patience, so many queries.
-fn load(target: SocketAddr, transport: Transport, pace: Pace, queries_max: u64) -> (Tally, Window) {
-    let plan = Plan {
+fn load(target: SocketAddr, transport: Transport, pace: Pace, queries_max: u64) -> (RunCounts, Window) {
+    let plan = FloodPlan {
         transport,
         pace,
         lanes: 1,
@@ -130,7 +130,7 @@ fn load(target: SocketAddr, transport: Transport, pace: Pace, queries_max: u64) 
         window: Duration::from_secs(30),
         patience: Duration::from_millis(1500),
         queries_max,
-        ..Plan::closed(vec![target], vec![])
+        ..FloodPlan::closed(vec![target], vec![])
     };
     let workload = Workload::new(&["cached:100".parse().expect("a kind")], 1).expect("a workload");
     let mut edges = Vec::new();

@@ -9,15 +9,15 @@ use wire::{Answer, Flags, Name, Query, Reply};
 use crate::cache::Shared;
 use crate::dump::{Dump, data};
 use crate::entry::{Carried, Entry, State, Ttls};
-use crate::rules::{Verdict, judge};
-use crate::shard::Tally;
+use crate::rules::{Storability, judge};
+use crate::shard::PartitionCounts;
 use crate::{Kind, Mode, Policy, STALE_TTL, VERIFY_WAIT};
 
 /// One server block's answers, apart from those of all other blocks. Lives as long as somebody holds it.
 pub struct Partition {
     shared: Arc<Shared>,
     number: u32,
-    tally: Arc<Tally>,
+    counts: Arc<PartitionCounts>,
     /// The shard that a place is taken from next, where a query's own has none.
     hand: AtomicUsize,
 }
@@ -66,7 +66,7 @@ pub enum Stored {
 
 impl Partition {
     pub(crate) fn new(shared: Arc<Shared>, number: u32) -> Self {
-        Self { shared, number, tally: Arc::default(), hand: AtomicUsize::new(0) }
+        Self { shared, number, counts: Arc::default(), hand: AtomicUsize::new(0) }
     }
 
     /// Looks for an answer to `query` and writes it into `reply`, which must hold the question of `query` and no
@@ -125,15 +125,15 @@ impl Partition {
     /// Failures that we make ourselves, such as the SERVFAIL for an upstream that did not answer, may be stored too.
     pub fn store(&self, policy: &Policy, query: &Query<'_>, answer: &mut Answer, now: Instant) -> Stored {
         let verdict = judge(policy, query, answer);
-        if verdict == Verdict::Aside {
+        if verdict == Storability::Aside {
             return Stored::Passed;
         }
         let now = self.shared.milliseconds(now);
-        self.tally.set_window(window(policy));
+        self.counts.set_window(window(policy));
         let (key, at) = self.shared.key(self.number, query);
         // Allocated before the lock is taken.
         let entry = match verdict {
-            Verdict::Keep { kind, failure, life } => Entry::new(key, answer, now, life, kind, failure),
+            Storability::Keep { kind, failure, life } => Entry::new(key, answer, now, life, kind, failure),
             _ => None,
         };
         let mut shard = self.shared.lock(at);
@@ -143,7 +143,7 @@ impl Partition {
                 known.note_failure(now, policy.stale.as_ref());
                 return Stored::EarlierIsBetter;
             }
-            if verdict == Verdict::Failure {
+            if verdict == Storability::Failure {
                 return Stored::Passed;
             }
             earlier = Some(shard.remove(at));
@@ -154,7 +154,7 @@ impl Partition {
         }
         let kind = entry.kind();
         let capacity = policy.store(kind).capacity;
-        if !self.tally.reserve(kind, capacity) && !shard.take_place(self.number, kind, now) {
+        if !self.counts.reserve(kind, capacity) && !shard.take_place(self.number, kind, now) {
             drop(shard);
             if !self.take_place_elsewhere(at, kind, now) {
                 return Stored::Passed;
@@ -165,7 +165,7 @@ impl Partition {
                 drop(shard.remove(at));
             }
         }
-        if !shard.insert(&self.tally, entry, now) {
+        if !shard.insert(&self.counts, entry, now) {
             return Stored::Passed;
         }
         drop(shard);
@@ -227,7 +227,7 @@ impl Partition {
     /// What is known here already is newer, and what the policy would not keep stays out.
     pub fn warm(&self, policy: &Policy, dump: &Dump<'_>, since: Duration, now: Instant) -> usize {
         let now = self.shared.milliseconds(now);
-        self.tally.set_window(window(policy));
+        self.counts.set_window(window(policy));
         let Some(identity) = self.shared.identity(self.number) else { return 0 };
         let since = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
         let mut taken = 0;
@@ -253,18 +253,18 @@ impl Partition {
         }
         let mut shard = self.shared.lock(at);
         shard.find(&key).is_none()
-            && self.tally.reserve(kind, policy.store(kind).capacity)
-            && shard.insert(&self.tally, entry, now)
+            && self.counts.reserve(kind, policy.store(kind).capacity)
+            && shard.insert(&self.counts, entry, now)
     }
 
     /// How many answers of that kind are kept: `coredns_cache_entries`.
     pub fn entries(&self, kind: Kind) -> usize {
-        self.tally.entries(kind)
+        self.counts.entries(kind)
     }
 
     /// How many answers of that kind went before their time to make room: `coredns_cache_evictions_total`.
     pub fn evictions(&self, kind: Kind) -> u64 {
-        self.tally.evictions(kind)
+        self.counts.evictions(kind)
     }
 
     fn lookup_stale(
@@ -303,7 +303,7 @@ impl Partition {
     /// After a reload with a smaller capacity each store takes a few entries more away than it adds.
     fn shrink(&self, own: usize, kind: Kind, capacity: usize, now: u64) {
         for _ in 0..SHRINK {
-            if self.tally.entries(kind) <= capacity {
+            if self.counts.entries(kind) <= capacity {
                 return;
             }
             let taken = self.take_place_elsewhere(own, kind, now)
@@ -311,7 +311,7 @@ impl Partition {
             if !taken {
                 return;
             }
-            self.tally.release(kind);
+            self.counts.release(kind);
         }
     }
 }
@@ -323,16 +323,16 @@ impl Drop for Partition {
 }
 
 /// Whether `known` must not give way to an answer of that verdict.
-fn outlasts(policy: &Policy, known: &Entry, verdict: Verdict, now: u64) -> bool {
+fn outlasts(policy: &Policy, known: &Entry, verdict: Storability, now: u64) -> bool {
     let usable = !known.is_failure() && known.state(now, window(policy)) != State::Dead;
     let prefers_positive = policy.stale.is_some_and(|stale| stale.prefer_positive);
     usable
         && match verdict {
-            Verdict::Failure | Verdict::Keep { failure: true, .. } => true,
-            Verdict::Fleeting(kind) | Verdict::Keep { kind, .. } => {
+            Storability::Failure | Storability::Keep { failure: true, .. } => true,
+            Storability::Fleeting(kind) | Storability::Keep { kind, .. } => {
                 prefers_positive && kind == Kind::Denial && known.kind() == Kind::Success
             }
-            Verdict::Aside => true,
+            Storability::Aside => true,
         }
 }
 

@@ -8,7 +8,7 @@ use crate::{Kind, Policy, Store};
 
 /// What an upstream's answer means for the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum Storability {
     /// It may be kept for `life`. `failure`: SERVFAIL or NOTIMP, which never stands in the way of anything better.
     Keep { kind: Kind, failure: bool, life: Duration },
     /// It tells the truth but must not be kept: what was kept before holds no longer.
@@ -21,9 +21,9 @@ pub(crate) enum Verdict {
 
 /// Judges `answer` to `query`. TTLs of what could be kept are clamped in place, each record by itself, be keeping it
 /// disabled or not; those of all else are left alone.
-pub(crate) fn judge(policy: &Policy, query: &Query<'_>, answer: &mut Answer) -> Verdict {
+pub(crate) fn judge(policy: &Policy, query: &Query<'_>, answer: &mut Answer) -> Storability {
     if !may_be_kept(query) || !policy.covers(&query.name) {
-        return Verdict::Aside;
+        return Storability::Aside;
     }
     let wanted = |kind| policy.store(kind).capacity > 0 && policy.keeps(kind, &query.name);
     match answer.rcode {
@@ -31,21 +31,21 @@ pub(crate) fn judge(policy: &Policy, query: &Query<'_>, answer: &mut Answer) -> 
         Rcode::SERVFAIL | Rcode::NOTIMP => {
             let life = policy.servfail.min(Policy::MAX_SERVFAIL);
             return if life.is_zero() || answer.for_one || !wanted(Kind::Denial) {
-                Verdict::Failure
+                Storability::Failure
             } else {
-                Verdict::Keep { kind: Kind::Denial, failure: true, life }
+                Storability::Keep { kind: Kind::Denial, failure: true, life }
             };
         }
-        _ => return Verdict::Failure,
+        _ => return Storability::Failure,
     }
     if answer.flags.has(Flags::TC) || answer.for_one {
-        return Verdict::Aside;
+        return Storability::Aside;
     }
     let kind = match shape(query, answer) {
         Shape::Records => Kind::Success,
         Shape::Denial => Kind::Denial,
-        Shape::DenialWithoutSoa => return Verdict::Fleeting(Kind::Denial),
-        Shape::Elsewhere => return Verdict::Aside,
+        Shape::DenialWithoutSoa => return Storability::Fleeting(Kind::Denial),
+        Shape::Elsewhere => return Storability::Aside,
     };
     if kind == Kind::Denial {
         lower_soa(answer);
@@ -53,11 +53,11 @@ pub(crate) fn judge(policy: &Policy, query: &Query<'_>, answer: &mut Answer) -> 
     let Store { max_ttl, min_ttl, .. } = *policy.store(kind);
     answer.clamp_ttls(min_ttl.min(max_ttl), max_ttl);
     if !wanted(kind) {
-        return Verdict::Fleeting(kind);
+        return Storability::Fleeting(kind);
     }
     match answer.records().map(|record| record.ttl).min() {
-        None | Some(0) => Verdict::Fleeting(kind),
-        Some(life) => Verdict::Keep { kind, failure: false, life: Duration::from_secs(life.into()) },
+        None | Some(0) => Storability::Fleeting(kind),
+        Some(life) => Storability::Keep { kind, failure: false, life: Duration::from_secs(life.into()) },
     }
 }
 
@@ -122,8 +122,8 @@ mod tests {
 
     const LIFE: fn(u64) -> Duration = Duration::from_secs;
 
-    fn keep(kind: Kind, seconds: u64) -> Verdict {
-        Verdict::Keep { kind, failure: false, life: LIFE(seconds) }
+    fn keep(kind: Kind, seconds: u64) -> Storability {
+        Storability::Keep { kind, failure: false, life: LIFE(seconds) }
     }
 
     fn store(min_ttl: u32, max_ttl: u32) -> Store {
@@ -141,7 +141,7 @@ mod tests {
             (5, 3600, &[300, 60][..], &[300, 60][..], keep(Kind::Success, 60)),
             (5, 3600, &[1, 86400], &[5, 3600], keep(Kind::Success, 5)),
             (5, 3600, &[0], &[5], keep(Kind::Success, 5)),
-            (0, 3600, &[0, 9], &[0, 9], Verdict::Fleeting(Kind::Success)),
+            (0, 3600, &[0, 9], &[0, 9], Storability::Fleeting(Kind::Success)),
             // RFC 2181, section 8.
             (5, 3600, &[0x8000_0000], &[5], keep(Kind::Success, 5)),
             // The maximum wins.
@@ -176,7 +176,7 @@ mod tests {
         }
         let policy = Policy { denial: store(0, 1800), ..Policy::default() };
         let mut answer = ask.nxdomain(0, 60);
-        assert_eq!(judge(&policy, &ask.query(), &mut answer), Verdict::Fleeting(Kind::Denial));
+        assert_eq!(judge(&policy, &ask.query(), &mut answer), Storability::Fleeting(Kind::Denial));
     }
 
     #[test]
@@ -185,7 +185,7 @@ mod tests {
         let data = soa_data(30);
         let glue = Record(Section::Additional, "ns.example.org.", RType::A, 20, &[192, 0, 2, 2]);
         let denial = |life| keep(Kind::Denial, life);
-        let failure = Verdict::Keep { kind: Kind::Denial, failure: true, life: LIFE(5) };
+        let failure = Storability::Keep { kind: Kind::Denial, failure: true, life: LIFE(5) };
         for (what, rcode, flags, records, verdict) in [
             ("address", Rcode::NOERROR, 0, &[a("www.example.org.", 60)][..], keep(Kind::Success, 60)),
             (
@@ -222,17 +222,17 @@ mod tests {
                 denial(10),
             ),
             // RFC 2308, section 5: without SOA not at all.
-            ("nxdomain, no SOA", Rcode::NXDOMAIN, 0, &[], Verdict::Fleeting(Kind::Denial)),
-            ("nothing", Rcode::NOERROR, 0, &[], Verdict::Fleeting(Kind::Denial)),
-            ("referral", Rcode::NOERROR, 0, &[ns(60)], Verdict::Aside),
-            ("alias to nowhere", Rcode::NOERROR, 0, &[cname("www.example.org.", 60)], Verdict::Aside),
-            ("truncated", Rcode::NOERROR, Flags::TC, &[a("www.example.org.", 60)], Verdict::Aside),
-            ("truncated denial", Rcode::NXDOMAIN, Flags::TC, &[soa(60, &data)], Verdict::Aside),
+            ("nxdomain, no SOA", Rcode::NXDOMAIN, 0, &[], Storability::Fleeting(Kind::Denial)),
+            ("nothing", Rcode::NOERROR, 0, &[], Storability::Fleeting(Kind::Denial)),
+            ("referral", Rcode::NOERROR, 0, &[ns(60)], Storability::Aside),
+            ("alias to nowhere", Rcode::NOERROR, 0, &[cname("www.example.org.", 60)], Storability::Aside),
+            ("truncated", Rcode::NOERROR, Flags::TC, &[a("www.example.org.", 60)], Storability::Aside),
+            ("truncated denial", Rcode::NXDOMAIN, Flags::TC, &[soa(60, &data)], Storability::Aside),
             ("servfail", Rcode::SERVFAIL, 0, &[], failure),
             ("notimp", Rcode::NOTIMP, 0, &[], failure),
-            ("refused", Rcode::REFUSED, 0, &[], Verdict::Failure),
-            ("formerr", Rcode::FORMERR, 0, &[], Verdict::Failure),
-            ("yxdomain", Rcode::YXDOMAIN, 0, &[], Verdict::Failure),
+            ("refused", Rcode::REFUSED, 0, &[], Storability::Failure),
+            ("formerr", Rcode::FORMERR, 0, &[], Storability::Failure),
+            ("yxdomain", Rcode::YXDOMAIN, 0, &[], Storability::Failure),
         ] {
             let mut answer = ask.answer(rcode, flags, records);
             assert_eq!(judge(&Policy::default(), &ask.query(), &mut answer), verdict, "{what}");
@@ -247,11 +247,11 @@ mod tests {
             ("plain", Ask::new(name, RType::A), kept),
             ("DO and CD", Ask::with(name, RType::A, Flags::RD | Flags::CD, true), kept),
             ("chaos", Ask::of_class(name, RType::A, Class::CH, Flags::RD, false), kept),
-            ("no RD", Ask::with(name, RType::A, 0, false), Verdict::Aside),
-            ("class any", Ask::of_class(name, RType::A, Class::ANY, Flags::RD, false), Verdict::Aside),
-            ("class none", Ask::of_class(name, RType::A, Class::NONE, Flags::RD, false), Verdict::Aside),
-            ("any", Ask::new(name, RType::ANY), Verdict::Aside),
-            ("mailb", Ask::new(name, RType::MAILB), Verdict::Aside),
+            ("no RD", Ask::with(name, RType::A, 0, false), Storability::Aside),
+            ("class any", Ask::of_class(name, RType::A, Class::ANY, Flags::RD, false), Storability::Aside),
+            ("class none", Ask::of_class(name, RType::A, Class::NONE, Flags::RD, false), Storability::Aside),
+            ("any", Ask::new(name, RType::ANY), Storability::Aside),
+            ("mailb", Ask::new(name, RType::MAILB), Storability::Aside),
         ] {
             let mut answer = ask.addresses(&[60]);
             assert_eq!(judge(&Policy::default(), &ask.query(), &mut answer), verdict, "{what}");
@@ -262,9 +262,9 @@ mod tests {
     fn what_is_for_one_is_not_for_all() {
         let ask = Ask::new("www.example.org.", RType::A);
         for (mut answer, verdict) in [
-            (ask.addresses(&[60]), Verdict::Aside),
-            (ask.nxdomain(60, 60), Verdict::Aside),
-            (ask.servfail(), Verdict::Failure),
+            (ask.addresses(&[60]), Storability::Aside),
+            (ask.nxdomain(60, 60), Storability::Aside),
+            (ask.servfail(), Storability::Failure),
         ] {
             answer.for_one = true;
             assert_eq!(judge(&Policy::default(), &ask.query(), &mut answer), verdict);
@@ -277,15 +277,15 @@ mod tests {
         let zone = |text| vec![Name::from_text(text).unwrap()];
         let clamped = [5, 60];
         for (policy, verdict, handed_out) in [
-            (Policy { zones: zone("example.com."), ..Policy::default() }, Verdict::Aside, [1, 86400]),
+            (Policy { zones: zone("example.com."), ..Policy::default() }, Storability::Aside, [1, 86400]),
             (
                 Policy { disabled_success: zone("org."), success: store(5, 60), ..Policy::default() },
-                Verdict::Fleeting(Kind::Success),
+                Storability::Fleeting(Kind::Success),
                 clamped,
             ),
             (
                 Policy { success: Store { capacity: 0, ..store(5, 60) }, ..Policy::default() },
-                Verdict::Fleeting(Kind::Success),
+                Storability::Fleeting(Kind::Success),
                 clamped,
             ),
         ] {
@@ -300,11 +300,11 @@ mod tests {
         let ask = Ask::new("www.example.org.", RType::A);
         let root = vec![Name::ROOT];
         for (servfail, disabled, verdict) in [
-            (LIFE(0), vec![], Verdict::Failure),
-            (LIFE(5), root, Verdict::Failure),
-            (LIFE(7), vec![], Verdict::Keep { kind: Kind::Denial, failure: true, life: LIFE(7) }),
+            (LIFE(0), vec![], Storability::Failure),
+            (LIFE(5), root, Storability::Failure),
+            (LIFE(7), vec![], Storability::Keep { kind: Kind::Denial, failure: true, life: LIFE(7) }),
             // RFC 2308, section 7.1.
-            (LIFE(3600), vec![], Verdict::Keep { kind: Kind::Denial, failure: true, life: LIFE(300) }),
+            (LIFE(3600), vec![], Storability::Keep { kind: Kind::Denial, failure: true, life: LIFE(300) }),
         ] {
             let policy = Policy { servfail, disabled_denial: disabled, ..Policy::default() };
             assert_eq!(judge(&policy, &ask.query(), &mut ask.servfail()), verdict, "{servfail:?}");

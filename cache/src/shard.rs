@@ -11,7 +11,7 @@ use crate::slab::Slab;
 
 /// What all shards know of a partition.
 #[derive(Default)]
-pub(crate) struct Tally {
+pub(crate) struct PartitionCounts {
     /// Entries of each kind, those about to be inserted included.
     entries: [AtomicUsize; 2],
     evictions: [AtomicU64; 2],
@@ -19,7 +19,7 @@ pub(crate) struct Tally {
     window: AtomicU64,
 }
 
-impl Tally {
+impl PartitionCounts {
     pub(crate) fn entries(&self, kind: Kind) -> usize {
         self.entries[kind as usize].load(Ordering::Relaxed)
     }
@@ -55,7 +55,7 @@ pub(crate) struct Shard {
     /// Bytes of the entries' own allocations.
     data: usize,
     /// By number of partition.
-    rooms: Vec<Room>,
+    rooms: Vec<PartitionPart>,
     /// Where the next sweep goes on.
     cursor: usize,
 }
@@ -71,8 +71,8 @@ pub(crate) struct Slot {
 
 /// One partition's entries in this shard.
 #[derive(Default)]
-struct Room {
-    tally: Option<Arc<Tally>>,
+struct PartitionPart {
+    counts: Option<Arc<PartitionCounts>>,
     rings: [Ring; 2],
 }
 
@@ -95,7 +95,7 @@ impl Shard {
 
     /// Bytes of heap in use.
     pub(crate) fn bytes(&self) -> usize {
-        let rooms = allocated(self.rooms.capacity() * size_of::<Room>());
+        let rooms = allocated(self.rooms.capacity() * size_of::<PartitionPart>());
         self.data + self.index.bytes() + self.slots.bytes() + rooms
     }
 
@@ -109,20 +109,20 @@ impl Shard {
     /// Takes an entry in for which a place was reserved; false, and the place given back, where there is no room for it.
     ///
     /// Its key must not be here.
-    pub(crate) fn insert(&mut self, tally: &Arc<Tally>, entry: Entry, now: u64) -> bool {
+    pub(crate) fn insert(&mut self, counts: &Arc<PartitionCounts>, entry: Entry, now: u64) -> bool {
         let kind = entry.kind();
         let partition = entry.partition as usize;
         if self.rooms.len() <= partition {
             self.rooms.reserve_exact(partition + 1 - self.rooms.len());
-            self.rooms.resize_with(partition + 1, Room::default);
+            self.rooms.resize_with(partition + 1, PartitionPart::default);
         }
         if !self.make_room(allocated(entry.outside()), now) {
-            tally.release(kind);
+            counts.release(kind);
             return false;
         }
         let room = &mut self.rooms[partition];
-        if !room.tally.as_ref().is_some_and(|known| Arc::ptr_eq(known, tally)) {
-            room.tally = Some(Arc::clone(tally));
+        if !room.counts.as_ref().is_some_and(|known| Arc::ptr_eq(known, counts)) {
+            room.counts = Some(Arc::clone(counts));
         }
         room.rings[kind as usize].bytes += cost(&entry);
         self.data += allocated(entry.outside());
@@ -136,8 +136,8 @@ impl Shard {
     /// Takes an entry out and gives its place back.
     pub(crate) fn remove(&mut self, at: usize) -> Entry {
         let entry = self.take(at);
-        if let Some(tally) = self.rooms.get(entry.partition as usize).and_then(|room| room.tally.as_ref()) {
-            tally.release(entry.kind());
+        if let Some(counts) = self.rooms.get(entry.partition as usize).and_then(|room| room.counts.as_ref()) {
+            counts.release(entry.kind());
         }
         entry
     }
@@ -156,7 +156,7 @@ impl Shard {
         while removed < budget {
             let Some(room) = self.rooms.get_mut(partition as usize) else { break };
             let Some(ring) = room.rings.iter().find(|ring| ring.hand != NONE) else {
-                room.tally = None;
+                room.counts = None;
                 break;
             };
             let at = ring.hand as usize;
@@ -218,7 +218,7 @@ impl Shard {
     /// Evicts until `need` more bytes of data and one more entry fit; false where they cannot.
     fn make_room(&mut self, need: usize, now: u64) -> bool {
         while self.bytes() + need + self.index.growth() + self.slots.growth() > self.bound {
-            let used = |room: &Room| room.rings[0].bytes + room.rings[1].bytes;
+            let used = |room: &PartitionPart| room.rings[0].bytes + room.rings[1].bytes;
             let largest = (0..self.rooms.len()).max_by_key(|&at| used(&self.rooms[at]));
             let Some(partition) = largest.filter(|&at| used(&self.rooms[at]) > 0) else { return false };
             let [success, denial] = &self.rooms[partition].rings;
@@ -248,19 +248,19 @@ impl Shard {
 
     fn is_dead(&self, at: usize, now: u64) -> bool {
         let entry = &self.slots[at].entry;
-        let tally = self.rooms.get(entry.partition as usize).and_then(|room| room.tally.as_ref());
-        let window = tally.map_or(0, |tally| tally.window.load(Ordering::Relaxed));
+        let counts = self.rooms.get(entry.partition as usize).and_then(|room| room.counts.as_ref());
+        let window = counts.map_or(0, |counts| counts.window.load(Ordering::Relaxed));
         entry.state(now, window) == State::Dead
     }
 
     /// An entry that nobody could be served any more is no loss and not counted.
     fn count_eviction(&self, at: usize, now: u64) {
         let entry = &self.slots[at].entry;
-        let tally = self.rooms.get(entry.partition as usize).and_then(|room| room.tally.as_ref());
-        if let Some(tally) = tally
+        let counts = self.rooms.get(entry.partition as usize).and_then(|room| room.counts.as_ref());
+        if let Some(counts) = counts
             && !self.is_dead(at, now)
         {
-            tally.evictions[entry.kind() as usize].fetch_add(1, Ordering::Relaxed);
+            counts.evictions[entry.kind() as usize].fetch_add(1, Ordering::Relaxed);
         }
     }
 

@@ -1,4 +1,4 @@
-//! Builds a house aside.
+//! Builds a configuration aside.
 //!
 //! ```text
 //! Spec -> addresses -> blocks with their pipelines -> a route for each listen address
@@ -40,21 +40,21 @@ use plugins::{
     ready::ReadySpec,
     table,
 };
-use query::pipeline::{CacheRoom, Dial, Named, Pipeline};
+use query::pipeline::{CacheRoom, Forwarding, Named, Pipeline};
 use query::route::Route;
 use query::{Block, ServedEndpoint, ServedZone};
 use refresher::Environment;
 use wire::Name;
 
 use crate::circles;
-use crate::house::{AdminPlan, House, Listener};
+use crate::serving::{AdminPlan, Configuration, Listener};
 use crate::shared::Shared;
 
 /// Looks up what the machine says about a name in `bind`; ports are 0.
 pub type AddressesOf<'a> = &'a dyn Fn(&str) -> std::result::Result<Vec<SocketAddr>, node::NodeError>;
 
-impl House {
-    /// Builds a house from a configuration; nothing that serves now is touched.
+impl Configuration {
+    /// Builds a configuration from a configuration; nothing that serves now is touched.
     ///
     /// # Errors
     /// What cannot be served, at the word that says so.
@@ -118,7 +118,7 @@ impl House {
             ready: unique(said(spec).map(|ready: &ReadySpec| ready.address)),
             metrics: unique(said(spec).map(|metrics: &PrometheusSpec| metrics.address)),
         };
-        let house = Self {
+        let configuration = Self {
             listeners,
             blocks,
             zones,
@@ -131,8 +131,8 @@ impl House {
             keep: plans(spec, &shared.environment),
             source_ports: SourcePorts::read(),
         };
-        circles::refuse(spec, &house)?;
-        Ok(house)
+        circles::refuse(spec, &configuration)?;
+        Ok(configuration)
     }
 }
 
@@ -242,12 +242,12 @@ fn pipeline(
             Role::Step(step) => steps.push(step.build(&context)),
             Role::Source(source) => sources.push(Named { name, source: source.build(&context) }),
             Role::Tail(source) => tail.push(Named { name, source: source.build(&context) }),
-            Role::Dial(_) | Role::Envelope(_) | Role::Setting(_) => {}
+            Role::Forwarding(_) | Role::Envelope(_) | Role::Setting(_) => {}
         }
     }
-    let dial = match spec.get() {
+    let forwarding = match spec.get() {
         None => None,
-        Some(forward) => Some(Dial {
+        Some(forward) => Some(Forwarding {
             chain: forward::chain(forward, shared.forward(), ours)?,
             cache: spec.get().map(|policy: &CacheSpec| CacheRoom {
                 partition: shared.cache.partition(&identity(spec, endpoints)),
@@ -257,7 +257,7 @@ fn pipeline(
     };
     // A block without handlers refuses everything.
     let last = table::handlers(&spec.directives()).next_back();
-    Ok(Pipeline::new(steps, sources, dial, tail, last))
+    Ok(Pipeline::new(steps, sources, forwarding, tail, last))
 }
 
 /// The same block keeps its answers over a reload: what counts are its zones and where it listens.
@@ -274,7 +274,7 @@ fn identity(spec: &BlockSpec, endpoints: &[Endpoint]) -> String {
 }
 
 /// What is to be kept: the Corefile's properties and the environment in one.
-pub fn plans(spec: &Spec, environment: &Environment) -> Vec<refresher::Plan> {
+pub fn plans(spec: &Spec, environment: &Environment) -> Vec<refresher::RefreshPlan> {
     let hosts = spec.blocks.iter().filter_map(|block| block.get::<HostsSpec>());
     let hosts: Vec<_> = hosts.map(|hosts| (hosts.file.as_path(), &hosts.refresh)).collect();
     refresher::plan(&hosts, environment)

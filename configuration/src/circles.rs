@@ -14,7 +14,7 @@ use corefile::{Located, Location};
 use forwarder::{Group, Upstream};
 use wire::Name;
 
-use crate::{House, Listener};
+use crate::{Configuration, Listener};
 use plugin::args::Result;
 use plugin::endpoint::{Endpoint, Transport};
 use plugin::{SetupError, Spec};
@@ -25,12 +25,12 @@ use query::{Block, ServedZone};
 ///
 /// # Errors
 /// [`SetupError::Circle`], at the upstream or at the file or host name that it came from.
-pub(crate) fn refuse(spec: &Spec, house: &House) -> Result<()> {
-    let mut search = Search::new(house);
-    for block in &house.blocks {
-        let Some(dial) = block.pipeline.dial() else { continue };
+pub(crate) fn refuse(spec: &Spec, configuration: &Configuration) -> Result<()> {
+    let mut search = Search::new(configuration);
+    for block in &configuration.blocks {
+        let Some(forwarding) = block.pipeline.forwarding() else { continue };
         let Some(forward) = spec.blocks[block.index].get::<ForwardSpecs>() else { continue };
-        for (forward, group) in forward.stanzas.iter().zip(dial.chain.groups()) {
+        for (forward, group) in forward.stanzas.iter().zip(forwarding.chain.groups()) {
             for upstream in endpoints(group) {
                 if search.leads_back(block.index, &forward.group.from, upstream) {
                     return Err(Located::new(place(forward, upstream), SetupError::Circle { upstream }));
@@ -42,13 +42,18 @@ pub(crate) fn refuse(spec: &Spec, house: &House) -> Result<()> {
 }
 
 /// The first of these upstreams that leads back to the stanza that would ask them.
-pub fn back_to(house: &House, stanza: &Group, upstreams: &[Arc<Upstream>]) -> Option<Endpoint> {
+pub fn back_to(
+    configuration: &Configuration,
+    stanza: &Group,
+    upstreams: &[Arc<Upstream>],
+) -> Option<Endpoint> {
     let owns = |block: &&Arc<Block>| {
-        let groups = block.pipeline.dial().map(|dial| dial.chain.groups()).unwrap_or_default();
+        let groups =
+            block.pipeline.forwarding().map(|forwarding| forwarding.chain.groups()).unwrap_or_default();
         groups.iter().any(|own| std::ptr::eq(&**own, stanza))
     };
-    let block = house.blocks.iter().find(owns)?.index;
-    let mut search = Search::new(house);
+    let block = configuration.blocks.iter().find(owns)?.index;
+    let mut search = Search::new(configuration);
     let mut endpoints = upstreams.iter().map(|upstream| endpoint(upstream));
     endpoints.find(|endpoint| search.leads_back(block, &stanza.spec().from, *endpoint))
 }
@@ -66,14 +71,14 @@ struct Search<'h> {
 type Home<'h> = (Endpoint, &'h ServedZone);
 
 impl<'h> Search<'h> {
-    fn new(house: &'h House) -> Self {
+    fn new(configuration: &'h Configuration) -> Self {
         let mut homes: HashMap<usize, Vec<Home<'h>>> = HashMap::new();
-        for (endpoint, listener) in &house.listeners {
+        for (endpoint, listener) in &configuration.listeners {
             for zone in listener.served.route.zones() {
                 homes.entry(zone.block.index).or_default().push((*endpoint, zone));
             }
         }
-        Self { listeners: &house.listeners, homes, heard: HashMap::new() }
+        Self { listeners: &configuration.listeners, homes, heard: HashMap::new() }
     }
 
     /// Whether names below `from` that this block sends to `upstream` come to the same endpoint and zone again.
@@ -101,8 +106,8 @@ impl<'h> Search<'h> {
             if !seen.insert(zone.index) {
                 continue;
             }
-            let Some(dial) = zone.block.pipeline.dial() else { continue };
-            if let Some(group) = dial.chain.groups().iter().find(|group| group.matches(name)) {
+            let Some(forwarding) = zone.block.pipeline.forwarding() else { continue };
+            if let Some(group) = forwarding.chain.groups().iter().find(|group| group.matches(name)) {
                 next.extend(endpoints(group));
             }
         }

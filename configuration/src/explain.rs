@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use wire::{Class, Flags, Name, Query, RType};
 
-use crate::{House, Listener};
+use crate::{Configuration, Listener};
 use plugin::step::{Sought, question};
 
 /// `explain NAME [TYPE] [@ADDRESS]`.
@@ -23,7 +23,7 @@ pub struct Explain {
 ///
 /// # Errors
 /// Nothing listens there.
-pub fn explain(house: &House, wish: &Explain) -> Result<String, String> {
+pub fn explain(configuration: &Configuration, wish: &Explain) -> Result<String, String> {
     let question = question(&wish.name, wish.rtype, Class::IN);
     let query = Query {
         id: 0,
@@ -37,7 +37,7 @@ pub fn explain(house: &House, wish: &Explain) -> Result<String, String> {
         added: wire::Added::NOTHING,
     };
     let mut text = String::new();
-    for (endpoint, listener) in &house.listeners {
+    for (endpoint, listener) in &configuration.listeners {
         if wish.address.is_some_and(|wanted| wanted != endpoint.address.ip()) {
             continue;
         }

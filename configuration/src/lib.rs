@@ -9,11 +9,11 @@
 mod build;
 mod circles;
 mod explain;
-mod house;
+mod serving;
 mod shared;
 
 pub use build::{AddressesOf, plans, sockets, zones_label};
 pub use circles::back_to;
 pub use explain::{Explain, explain};
-pub use house::{AdminPlan, House, Listener};
+pub use serving::{AdminPlan, Configuration, Listener};
 pub use shared::Shared;

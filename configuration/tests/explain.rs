@@ -33,7 +33,7 @@ whoami
 fn told(name: &str, rtype: RType, address: &str) -> String {
     let wish =
         Explain { name: Name::from_text(name).unwrap(), rtype, address: Some(address.parse().unwrap()) };
-    explain(&Scene::new(COREFILE).house, &wish).unwrap_or_else(|error| error)
+    explain(&Scene::new(COREFILE).configuration, &wish).unwrap_or_else(|error| error)
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn nobody_is_an_answer_too() {
         ("example.net", "REFUSED: no server block serves this name"),
     ] {
         let wish = Explain { name: Name::from_text(name).unwrap(), rtype: RType::A, address: None };
-        let told = explain(&scene.house, &wish).unwrap();
+        let told = explain(&scene.configuration, &wish).unwrap();
         assert_eq!(told, format!("{name}. A @127.0.0.1:53: {expected}\n"));
     }
 }
@@ -123,7 +123,7 @@ fn every_address_is_told_unless_one_is_named() {
     let scene = Scene::new(COREFILE);
     let mut wish =
         Explain { name: Name::from_text("x.sub.example.org").unwrap(), rtype: RType::A, address: None };
-    let all = explain(&scene.house, &wish).unwrap();
+    let all = explain(&scene.configuration, &wish).unwrap();
     let starts: Vec<&str> = all.lines().filter_map(|line| line.split(", ").next()).collect();
     assert_eq!(
         starts,
@@ -133,7 +133,7 @@ fn every_address_is_told_unless_one_is_named() {
         ]
     );
     wish.address = Some("127.0.0.9".parse().unwrap());
-    assert_eq!(explain(&scene.house, &wish), Err("nothing listens on 127.0.0.9".to_owned()));
+    assert_eq!(explain(&scene.configuration, &wish), Err("nothing listens on 127.0.0.9".to_owned()));
 }
 
 /// Explain and the pipeline must not drift apart.

@@ -65,9 +65,12 @@ fn equal_zones_on_different_addresses_or_ports_are_served() {
     let scene = Scene::new(
         ". {\nbind 127.0.0.1\nwhoami\n}\n. {\nbind 127.0.0.2\nwhoami\n}\n.:54 example.org {\nwhoami\n}\n",
     );
-    let listeners: Vec<String> = scene.house.listeners.keys().map(ToString::to_string).collect();
+    let listeners: Vec<String> = scene.configuration.listeners.keys().map(ToString::to_string).collect();
     assert_eq!(listeners, ["0.0.0.0:53", "0.0.0.0:54", "127.0.0.1:53", "127.0.0.2:53", "[::]:53", "[::]:54"]);
-    assert_eq!(scene.house.banner(), [".:53 on 127.0.0.1", ".:53 on 127.0.0.2", "example.org.:53", ".:54"]);
+    assert_eq!(
+        scene.configuration.banner(),
+        [".:53 on 127.0.0.1", ".:53 on 127.0.0.2", "example.org.:53", ".:54"]
+    );
 }
 
 #[test]
@@ -100,16 +103,19 @@ fn what_stands_in_several_blocks_is_gathered() {
         "a. {\nhealth :8080 {\nlameduck 5s\n}\nready\nprometheus :9253\nreload 10s 2s\nwhoami\n}\n\
          b. {\nhealth :8080 {\nlameduck 7s\n}\nready 127.0.0.1:8181\nprometheus :9253\nmultisocket 3\ndebug\nwhoami\n}\n",
     );
-    let house = &scene.house;
+    let configuration = &scene.configuration;
     let ports = |addresses: &[AdminAddress]| -> Vec<String> {
         addresses
             .iter()
             .map(|a| format!("{}:{}", a.host.map_or(String::new(), |h| h.to_string()), a.port))
             .collect()
     };
-    assert_eq!(ports(&house.admin.health), [":8080"]);
-    assert_eq!(ports(&house.admin.ready), [":8181", "127.0.0.1:8181"]);
-    assert_eq!(ports(&house.admin.metrics), [":9253"]);
-    assert_eq!((house.lameduck, house.sockets, house.debug), (Duration::from_secs(7), 3, true));
-    assert_eq!(house.reload.map(|reload| reload.interval), Some(Duration::from_secs(10)));
+    assert_eq!(ports(&configuration.admin.health), [":8080"]);
+    assert_eq!(ports(&configuration.admin.ready), [":8181", "127.0.0.1:8181"]);
+    assert_eq!(ports(&configuration.admin.metrics), [":9253"]);
+    assert_eq!(
+        (configuration.lameduck, configuration.sockets, configuration.debug),
+        (Duration::from_secs(7), 3, true)
+    );
+    assert_eq!(configuration.reload.map(|reload| reload.interval), Some(Duration::from_secs(10)));
 }

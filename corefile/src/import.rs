@@ -10,7 +10,7 @@ use crate::error::{SyntaxError, Warning};
 use crate::glob;
 use crate::lexer::{self, Token};
 use crate::location::{Located, Location};
-use crate::source::{self, Source};
+use crate::source::{self, SourceText};
 use crate::tree::Word;
 
 /// Words in the order in which they count, imports in place of their `import`. The parser says where an import stands.
@@ -62,7 +62,7 @@ impl<'e> Stream<'e> {
     /// What the lexer finds.
     pub(crate) fn open_root(
         &mut self,
-        source: Source,
+        source: SourceText,
         path: Option<&Path>,
     ) -> Result<(), Located<SyntaxError>> {
         let whole = Location::file_only(&source.name);
@@ -195,7 +195,7 @@ impl<'e> Stream<'e> {
         self.budget.take_file().map_err(located)?;
         let bytes = source::read_import(&path).map_err(located)?;
         let dir = path.parent().unwrap_or_else(|| Path::new(""));
-        let source = Source::new(&path.display().to_string(), &bytes, dir).map_err(located)?;
+        let source = SourceText::new(&path.display().to_string(), &bytes, dir).map_err(located)?;
         let origin = Origin::File(identity(&path));
         self.files.insert(path);
         self.push_source(source, origin, import)
@@ -204,7 +204,7 @@ impl<'e> Stream<'e> {
     /// `at` takes the blame for bounds and cycles; errors of the lexer have their own place.
     fn push_source(
         &mut self,
-        source: Source,
+        source: SourceText,
         origin: Origin,
         at: &Location,
     ) -> Result<(), Located<SyntaxError>> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::error::SyntaxError;
 use crate::location::{Located, Location};
-use crate::source::Source;
+use crate::source::SourceText;
 use crate::tree::Word;
 
 /// A word before its variables are replaced.
@@ -40,7 +40,7 @@ impl Token {
 ///
 /// # Errors
 /// An open quote at the end; NUL and broken UTF-8 outside comments.
-pub(crate) fn lex(source: Source, max_words: usize) -> Result<Option<Vec<Token>>, Located<SyntaxError>> {
+pub(crate) fn lex(source: SourceText, max_words: usize) -> Result<Option<Vec<Token>>, Located<SyntaxError>> {
     let source = Arc::new(source);
     let mut lexer = Lexer { source: &source, chars: source.text.chars().peekable(), line: 1, column: 1 };
     let mut tokens = Vec::new();
@@ -56,7 +56,7 @@ pub(crate) fn lex(source: Source, max_words: usize) -> Result<Option<Vec<Token>>
 }
 
 struct Lexer<'s> {
-    source: &'s Arc<Source>,
+    source: &'s Arc<SourceText>,
     chars: Peekable<Chars<'s>>,
     line: u32,
     column: u32,
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     fn lexed(text: &[u8]) -> Result<Vec<Token>, Located<SyntaxError>> {
-        let source = Source::new("Corefile", text, Path::new("")).unwrap();
+        let source = SourceText::new("Corefile", text, Path::new("")).unwrap();
         Ok(lex(source, 1000)?.unwrap())
     }
 

@@ -60,7 +60,7 @@ pub use nearest::nearest;
 pub use tree::{Corefile, Directive, ServerBlock, Word};
 
 use crate::import::Stream;
-use crate::source::Source;
+use crate::source::SourceText;
 
 /// Reads the Corefile at `path` and all that it imports. `env` gives the value of an environment variable.
 ///
@@ -73,7 +73,7 @@ pub fn read_file(
 ) -> Result<Corefile, Located<SyntaxError>> {
     let name = path.display().to_string();
     let base_dir = path.parent().unwrap_or_else(|| Path::new(""));
-    let source = source::read(path).and_then(|bytes| Source::new(&name, &bytes, base_dir));
+    let source = source::read(path).and_then(|bytes| SourceText::new(&name, &bytes, base_dir));
     parse(&name, source, Some(path), env)
 }
 
@@ -88,12 +88,12 @@ pub fn read_text(
     base_dir: &Path,
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<Corefile, Located<SyntaxError>> {
-    parse(name, Source::new(name, text, base_dir), None, env)
+    parse(name, SourceText::new(name, text, base_dir), None, env)
 }
 
 fn parse(
     name: &str,
-    source: Result<Source, SyntaxError>,
+    source: Result<SourceText, SyntaxError>,
     path: Option<&Path>,
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<Corefile, Located<SyntaxError>> {

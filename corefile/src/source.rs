@@ -10,7 +10,7 @@ use crate::error::SyntaxError;
 
 /// One file's text, kept as long as a word points into it.
 #[derive(Debug)]
-pub(crate) struct Source {
+pub(crate) struct SourceText {
     pub(crate) name: Arc<str>,
     /// Without byte order mark. Bytes that are no UTF-8 are U+FFFD here.
     pub(crate) text: String,
@@ -20,7 +20,7 @@ pub(crate) struct Source {
     pub(crate) dir: PathBuf,
 }
 
-impl Source {
+impl SourceText {
     /// # Errors
     /// More than [`MAX_FILE_BYTES`].
     pub(crate) fn new(name: &str, bytes: &[u8], dir: &Path) -> Result<Self, SyntaxError> {

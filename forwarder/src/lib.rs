@@ -1,9 +1,9 @@
 //! Upstreams: policy, health, retries, hedges, single flight. The only room that dials for a client's query.
 //!
 //! ```text
-//! worker:  ask ------------> Forwarder -----> Outside::send      datagrams, sent with the worker's next batch
-//!          datagram, tick -> (no I/O)  -----> Outside::exchange  to Streams, by queue
-//!          exchanged ------>           -----> Outside::finished  the answer or the failure, and who waits for it
+//! worker:  ask ------------> Forwarder -----> Effects::send      datagrams, sent with the worker's next batch
+//!          datagram, tick -> (no I/O)  -----> Effects::exchange  to Streams, by queue
+//!          exchanged ------>           -----> Effects::finished  the answer or the failure, and who waits for it
 //! tokio:   Streams: TCP and TLS connections    health::run: probes of upstreams that failed
 //! ```
 //!
@@ -28,7 +28,7 @@ pub use error::{ExchangeError, Failure, NotSent, TlsError};
 pub use fair::{Fair, Who};
 pub use group::{Chain, ConnectionLimits, Group, GroupError, GroupSpec, HealthCheck, MAX_UPSTREAMS};
 pub use machine::{
-    Ask, DEADLINE, Exchange, ExchangeId, Finished, Forwarder, Limits, Outside, Refused, SocketId, StreamKind,
+    Ask, DEADLINE, Effects, Exchange, ExchangeId, Finished, Forwarder, Limits, Refused, SocketId, StreamKind,
     Transport, Waiters, slot_octets, waiter_octets,
 };
 pub use metrics::{

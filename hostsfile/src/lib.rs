@@ -40,7 +40,7 @@ pub struct Options {
 
 /// One text in the format of hosts(5).
 #[derive(Debug, Clone, Copy)]
-pub struct Source<'t> {
+pub struct HostsText<'t> {
     /// Where the text is from, as the report is to call it.
     pub name: &'t str,
     /// The text; any bytes.

@@ -7,7 +7,7 @@ use memchr::memchr_iter;
 use wire::{Name, RType, hash_of, reverse};
 
 use crate::builder::{Builder, MAX_PAIRS};
-use crate::{Options, Report, Source};
+use crate::{HostsText, Options, Report};
 
 /// Names and addresses with their answers, encoded once; never changes.
 ///
@@ -48,14 +48,14 @@ impl Table {
     ///
     /// Records keep the order of the text; the same name with the same address counts once. What cannot be taken is left
     /// out and told in the report; beyond 4,000,000 pairs of name and address nothing is taken.
-    pub fn build(sources: &[Source<'_>], options: &Options) -> (Self, Report) {
+    pub fn build(sources: &[HostsText<'_>], options: &Options) -> (Self, Report) {
         Self::build_resting(sources, options, &mut || {})
     }
 
     /// The same, calling `rest` at every line and every entry: a large text takes long, and others may be waiting for the
     /// processor.
     pub fn build_resting(
-        sources: &[Source<'_>],
+        sources: &[HostsText<'_>],
         options: &Options,
         rest: &mut dyn FnMut(),
     ) -> (Self, Report) {
@@ -128,28 +128,28 @@ impl Table {
     }
 
     #[inline]
-    fn find(&self, index: &HashTable<u32>, key: &[u8], hash: u64) -> Option<Entry<'_>> {
+    fn find(&self, index: &HashTable<u32>, key: &[u8], hash: u64) -> Option<NameEntry<'_>> {
         let at = index.find(hash, |&at| self.entry(at).is_some_and(|entry| entry.key == key))?;
         self.entry(*at)
     }
 
     #[inline]
-    fn entry(&self, at: u32) -> Option<Entry<'_>> {
+    fn entry(&self, at: u32) -> Option<NameEntry<'_>> {
         let (&[a, b, c, d, length], rest) =
             self.arena.get(at as usize..)?.split_first_chunk::<ENTRY_HEADER>()?;
         let (key, bodies) = rest.split_at_checked(usize::from(length))?;
-        Some(Entry { numbers: [u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])], key, bodies })
+        Some(NameEntry { numbers: [u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])], key, bodies })
     }
 }
 
 /// What stands at an entry's place in the arena; `bodies` runs on to the arena's end.
-struct Entry<'t> {
+struct NameEntry<'t> {
     numbers: [u16; 2],
     key: &'t [u8],
     bodies: &'t [u8],
 }
 
-impl<'t> Entry<'t> {
+impl<'t> NameEntry<'t> {
     /// A name's records of one type; `None` if there are none.
     #[inline]
     fn set(&self, rtype: RType) -> Option<Found<'t>> {
@@ -201,7 +201,7 @@ mod tests {
     }
 
     fn build(text: &str) -> Table {
-        let (table, report) = Table::build(&[Source { name: "hosts", text: text.as_bytes() }], &options());
+        let (table, report) = Table::build(&[HostsText { name: "hosts", text: text.as_bytes() }], &options());
         assert_eq!(report, Report::default(), "{text}");
         table
     }
@@ -233,7 +233,7 @@ mod tests {
     }
 
     fn report(text: &[u8]) -> Vec<(usize, LineError)> {
-        let (_, report) = Table::build(&[Source { name: "hosts", text }], &options());
+        let (_, report) = Table::build(&[HostsText { name: "hosts", text }], &options());
         assert_eq!(report.bad_count, report.bad_lines.len());
         report.bad_lines.into_iter().map(|bad| (bad.line, bad.error)).collect()
     }
@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn a_build_may_rest_at_every_line_and_every_entry() {
         let text = b"192.0.2.1 a\n# no entry\n192.0.2.2 b c\n";
-        let (sources, mut rests) = ([Source { name: "hosts", text }], 0);
+        let (sources, mut rests) = ([HostsText { name: "hosts", text }], 0);
         let options = Options { ttl: 5, zones: vec![Name::ROOT], reverse: true };
         let (table, _) = Table::build_resting(&sources, &options, &mut || rests += 1);
         assert_eq!(table.entries(), 6);
@@ -322,8 +322,8 @@ mod tests {
     #[test]
     fn the_file_comes_before_the_corefile() {
         let sources = [
-            Source { name: "file", text: b"192.0.2.2 a b\n192.0.2.9 *.example" },
-            Source { name: "inline", text: b"192.0.2.1 a\n192.0.2.2 c a\n192.0.2.8 a.example" },
+            HostsText { name: "file", text: b"192.0.2.2 a b\n192.0.2.9 *.example" },
+            HostsText { name: "inline", text: b"192.0.2.1 a\n192.0.2.2 c a\n192.0.2.8 a.example" },
         ];
         let (table, _) = Table::build(&sources, &options());
         assert_eq!(words(&table, "a", RType::A), "192.0.2.2 192.0.2.1");
@@ -335,7 +335,7 @@ mod tests {
     fn names_outside_the_zones_stay_outside() {
         let text = b"192.0.2.1 a.example example notexample a.example.org b.test *.test";
         let options = Options { zones: vec![name("example"), name("b.test")], ..options() };
-        let (table, report) = Table::build(&[Source { name: "hosts", text }], &options);
+        let (table, report) = Table::build(&[HostsText { name: "hosts", text }], &options);
         assert_eq!(report, Report::default());
         assert_eq!(words(&table, "1.2.0.192.in-addr.arpa", RType::PTR), "a.example. example. b.test.");
         assert_eq!(words(&table, "notexample", RType::A), "absent");
@@ -346,7 +346,7 @@ mod tests {
     #[test]
     fn no_reverse_answers_no_ptr_question() {
         let options = Options { reverse: false, ..options() };
-        let (table, _) = Table::build(&[Source { name: "hosts", text: b"192.0.2.1 a" }], &options);
+        let (table, _) = Table::build(&[HostsText { name: "hosts", text: b"192.0.2.1 a" }], &options);
         assert_eq!(words(&table, "1.2.0.192.in-addr.arpa", RType::PTR), "absent");
         assert_eq!(table.entries(), 1);
     }
@@ -399,7 +399,7 @@ mod tests {
             ]
         );
         let (table, report) =
-            Table::build(&[Source { name: "Hosts file \"h\"", text: text.as_bytes() }], &options());
+            Table::build(&[HostsText { name: "Hosts file \"h\"", text: text.as_bytes() }], &options());
         for (qname, want) in
             [("before", "192.0.2.1"), ("after", "192.0.2.1"), ("long", "192.0.2.2"), ("last", "192.0.2.3")]
         {
@@ -415,8 +415,8 @@ mod tests {
     #[test]
     fn only_the_first_ten_bad_lines_are_kept() {
         let sources = [
-            Source { name: "file", text: &b"x\n".repeat(7) },
-            Source { name: "inline", text: &b"x\n".repeat(7) },
+            HostsText { name: "file", text: &b"x\n".repeat(7) },
+            HostsText { name: "inline", text: &b"x\n".repeat(7) },
         ];
         let (_, report) = Table::build(&sources, &options());
         assert_eq!((report.bad_count, report.bad_lines.len()), (14, 10));
@@ -428,7 +428,7 @@ mod tests {
     fn text_that_is_not_utf8_spoils_only_its_own_field() {
         let text = b"192.0.2.1 a \xff b # \xfe\n\xff c\n192.0.2.2 d";
         assert_eq!(report(text), [(1, LineError::Encoding), (2, LineError::Address)]);
-        let (table, _) = Table::build(&[Source { name: "hosts", text }], &options());
+        let (table, _) = Table::build(&[HostsText { name: "hosts", text }], &options());
         assert_eq!(words(&table, "1.2.0.192.in-addr.arpa", RType::PTR), "a. b.");
         assert_eq!(words(&table, "d", RType::A), "192.0.2.2");
     }
@@ -441,7 +441,7 @@ mod tests {
         text += &line(9999, "one");
         let full = 65_253 / 16;
         assert_eq!(report(text.as_bytes()), [(full + 1, LineError::FullSet(RType::A))]);
-        let (table, _) = Table::build(&[Source { name: "hosts", text: text.as_bytes() }], &options());
+        let (table, _) = Table::build(&[HostsText { name: "hosts", text: text.as_bytes() }], &options());
         let Found::Ready { body, count } = table.lookup(&name("many"), RType::A) else { panic!("not found") };
         assert_eq!((usize::from(count), body.len()), (full, full * 16));
         assert_eq!(words(&table, "one", RType::A), "10.0.39.15");
@@ -449,7 +449,7 @@ mod tests {
         let text: String = (0..100_000).map(|n| format!("0.0.0.0 blocked{n:05}.example\n")).collect();
         let full = 65_253 / (12 + 22);
         assert_eq!(report(text.as_bytes()), [(full + 1, LineError::FullSet(RType::PTR))]);
-        let (table, _) = Table::build(&[Source { name: "hosts", text: text.as_bytes() }], &options());
+        let (table, _) = Table::build(&[HostsText { name: "hosts", text: text.as_bytes() }], &options());
         assert_eq!(words(&table, "blocked99999.example", RType::A), "0.0.0.0");
         let Found::Ready { count, .. } = table.lookup(&name("0.0.0.0.in-addr.arpa"), RType::PTR) else {
             panic!("not found")

@@ -1,6 +1,6 @@
 //! A cluster's objects, as its API tells them, and what the cluster's zone answers of them.
 //!
-//! The one crate that knows the Kubernetes API: the rest of the house sees compact records ([`objects`]) or an index of
+//! The one crate that knows the Kubernetes API: the rest sees compact records ([`objects`]) or an index of
 //! answers. What follows the API hands each object over as it is decoded ([`Sink`]) and keeps none.
 
 mod answer;

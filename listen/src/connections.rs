@@ -42,14 +42,14 @@ pub enum Prober {
 
 #[derive(Default)]
 struct Open {
-    places: HashMap<u64, Entry>,
+    places: HashMap<u64, Registered>,
     from: HashMap<IpAddr, Group>,
     /// Addresses by how many connections they have.
     by_number: BTreeSet<(usize, IpAddr)>,
     next: u64,
 }
 
-struct Entry {
+struct Registered {
     place: Arc<Place>,
     /// Since when it waits, as its group has it.
     since: u64,
@@ -67,7 +67,7 @@ struct Group {
 
 impl Open {
     fn remove(&mut self, key: u64) -> Option<Arc<Place>> {
-        let Entry { place, since } = self.places.remove(&key)?;
+        let Registered { place, since } = self.places.remove(&key)?;
         let group = self.from.get_mut(&place.address)?;
         self.by_number.remove(&(group.waiting.len(), place.address));
         group.waiting.remove(&(since, key));
@@ -86,7 +86,7 @@ impl Open {
         group.waiting.insert((now, key));
         self.by_number.insert((group.waiting.len(), peer));
         let place = Arc::new(Place::new(key, peer, now, budget.clone(), group.held.clone()));
-        self.places.insert(key, Entry { place: place.clone(), since: now });
+        self.places.insert(key, Registered { place: place.clone(), since: now });
         place
     }
 
@@ -122,7 +122,7 @@ impl Open {
 /// Of the connections of one address that are meant, the one that waits for longest.
 fn longest_waiting(
     group: &mut Group,
-    places: &mut HashMap<u64, Entry>,
+    places: &mut HashMap<u64, Registered>,
     meant: impl Fn(&Place) -> bool,
 ) -> Option<(Waits, u64)> {
     let mut behind = (0, 0);

@@ -15,10 +15,10 @@ use wire::{Asker, HeldQuery, Query};
 use super::mailbox::Mailbox;
 use super::pending::{Inner, Share};
 use super::stream_reply::StreamReply;
-use configuration::House;
+use configuration::Configuration;
 use plugin::failure::Failure;
 use query::ServedZone;
-use query::evaluation::{Asked, Follow, Found, Waits};
+use query::evaluation::{Asked, Follow, InnerAnswer, Waits};
 use query::held::Held;
 
 /// Something for a worker to do.
@@ -26,7 +26,7 @@ use query::held::Held;
     clippy::large_enum_variant,
     reason = "queries are nearly all of them; a box would cost an allocation each"
 )]
-pub enum Letter {
+pub enum Task {
     /// A query that an upstream must answer, from a TCP client or from a worker that found it in flight here.
     Ask {
         /// What is asked.
@@ -37,7 +37,7 @@ pub enum Letter {
         patience: Option<Duration>,
         /// As in [`super::FlightRegistry`].
         key: u64,
-        /// Its client's place in this letter box.
+        /// Its client's place in this mailbox.
         place: AskPlace,
     },
     /// What became of an exchange over TCP or TLS.
@@ -63,8 +63,8 @@ pub enum Letter {
         keep: usize,
     },
     /// An address to serve no more, and the configuration that serves what waits there.
-    Close(SocketAddr, Arc<House>),
-    /// A round trip: the sender is dropped once every letter before this one is done, and what that closes is closed.
+    Close(SocketAddr, Arc<Configuration>),
+    /// A round trip: the sender is dropped once every task before this one is done, and what that closes is closed.
     Mark(mpsc::Sender<()>),
     /// Whether listen sockets are left to another process, unread. They stay open, to send by.
     Park(bool),
@@ -72,9 +72,9 @@ pub enum Letter {
     Stop,
 }
 
-/// A worker's letter box. What strangers cause is bounded: queries by number, results of exchanges by octets.
+/// A worker's mailbox. What strangers cause is bounded: queries by number, results of exchanges by octets.
 pub struct Inbox {
-    letters: Mailbox<Letter>,
+    tasks: Mailbox<Task>,
     asks: Arc<Fair>,
     results: Arc<AtomicUsize>,
 }
@@ -85,12 +85,12 @@ impl Inbox {
     /// # Errors
     /// What the kernel says to one more file descriptor.
     pub fn new() -> io::Result<Self> {
-        Ok(Self { letters: Mailbox::new()?, asks: Arc::new(Fair::new(ASKS)), results: Arc::default() })
+        Ok(Self { tasks: Mailbox::new()?, asks: Arc::new(Fair::new(ASKS)), results: Arc::default() })
     }
 
-    /// A letter of our own, which always fits.
-    pub fn post(&self, letter: Letter) {
-        self.letters.post(letter);
+    /// A task of our own, which always fits.
+    pub fn post(&self, task: Task) {
+        self.tasks.post(task);
     }
 
     /// A query that an upstream must answer. Gives back what finds no room, since so many of this client wait already.
@@ -106,7 +106,7 @@ impl Inbox {
             return Some((query, waiter));
         }
         let place = AskPlace { of: self.asks.clone(), who };
-        self.letters.post(Letter::Ask { query, waiter, patience, key, place });
+        self.tasks.post(Task::Ask { query, waiter, patience, key, place });
         None
     }
 
@@ -117,12 +117,12 @@ impl Inbox {
         if held.is_none() {
             result = Err(ExchangeError::NoRoom);
         }
-        self.letters.post(Letter::Exchanged { id, result, held });
+        self.tasks.post(Task::Exchanged { id, result, held });
     }
 
-    /// Moves up to `most` letters to the end of `into`, and is read again at once where more wait.
-    pub(crate) fn take(&self, into: &mut VecDeque<Letter>, most: usize) {
-        self.letters.take(into, most);
+    /// Moves up to `most` tasks to the end of `into`, and is read again at once where more wait.
+    pub(crate) fn take(&self, into: &mut VecDeque<Task>, most: usize) {
+        self.tasks.take(into, most);
     }
 
     /// How many queries wait.
@@ -133,7 +133,7 @@ impl Inbox {
 
     /// What wakes the reader: it belongs into its epoll.
     pub(crate) fn waker(&self) -> &Waker {
-        self.letters.waker()
+        self.tasks.waker()
     }
 }
 
@@ -149,10 +149,10 @@ impl Drop for AskPlace {
     }
 }
 
-/// Queries of one client that may wait in a worker's letter box, some 500 octets each, and a quarter more of all together:
+/// Queries of one client that may wait in a worker's mailbox, some 500 octets each, and a quarter more of all together:
 /// a worker does with as many in some milliseconds.
 pub(crate) const ASKS: u32 = 4_096;
-/// Octets of replies over TCP and TLS that may wait in a worker's letter box.
+/// Octets of replies over TCP and TLS that may wait in a worker's mailbox.
 const RESULT_OCTETS: usize = 2 << 20;
 /// Letters that a worker reads in one turn: its own clients must not wait for more.
 pub(crate) const A_TURN: usize = 256;
@@ -212,7 +212,7 @@ impl Waiter {
     pub(crate) fn without_room(self, query: HeldQuery) -> Option<(HeldQuery, Client)> {
         match self.client {
             Client::Inner(share) => {
-                let failed = Found::new(&self.zone, &query.query(), Err(Failure::Overload), Follow::No);
+                let failed = InnerAnswer::new(&self.zone, &query.query(), Err(Failure::Overload), Follow::No);
                 share.came(failed, None).map(|inner| (inner.outer.query, inner.client))
             }
             client => Some((query, client)),
@@ -282,14 +282,14 @@ mod tests {
     #[test]
     fn replies_that_wait_are_bounded_in_octets_and_what_is_lost_is_told_in_their_order() {
         let inbox = Inbox::new().unwrap();
-        let (mut letters, fits) = (VecDeque::new(), RESULT_OCTETS / 60_000);
+        let (mut tasks, fits) = (VecDeque::new(), RESULT_OCTETS / 60_000);
         for _ in 0..2 {
             (0..100).for_each(|n| inbox.exchanged(id(n), Ok(vec![0; 60_000])));
             inbox.exchanged(id(100), Err(ExchangeError::Shutdown));
-            inbox.take(&mut letters, 200);
+            inbox.take(&mut tasks, 200);
             assert!(inbox.results.load(Relaxed) <= RESULT_OCTETS);
             for n in 0..=100 {
-                let Some(Letter::Exchanged { id: which, result, .. }) = letters.pop_front() else {
+                let Some(Task::Exchanged { id: which, result, .. }) = tasks.pop_front() else {
                     panic!("a result for each")
                 };
                 assert_eq!(which, id(n));

@@ -9,14 +9,14 @@
 mod accept;
 mod bind;
 mod connections;
-mod desk;
+#[cfg(test)]
+mod failpoint;
 mod flight_key;
 mod flights;
 mod inbox;
 mod mailbox;
 mod mailer;
-#[cfg(test)]
-mod mishap;
+mod outputs;
 mod pending;
 mod place;
 mod ports;
@@ -36,7 +36,7 @@ mod worker;
 pub use bind::BindError;
 pub use connections::{Connections, Prober};
 pub use flights::FlightRegistry;
-pub use inbox::{Client, Inbox, Letter, Waiter};
+pub use inbox::{Client, Inbox, Task, Waiter};
 pub use mailbox::Mailbox;
 pub use mailer::Mailer;
 pub use ports::{Bound, Ports};

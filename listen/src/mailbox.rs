@@ -5,9 +5,9 @@ use std::io;
 
 use crate::sync::{Mutex, MutexGuard, PoisonError, Waker};
 
-/// A letter box: any thread puts letters in, one is woken and takes them out. Whoever posts bounds what waits.
+/// A mailbox: any thread puts tasks in, one is woken and takes them out. Whoever posts bounds what waits.
 pub struct Mailbox<T> {
-    letters: Mutex<VecDeque<T>>,
+    tasks: Mutex<VecDeque<T>>,
     waker: Waker,
 }
 
@@ -17,33 +17,33 @@ impl<T> Mailbox<T> {
     /// # Errors
     /// What the kernel says to one more file descriptor.
     pub fn new() -> io::Result<Self> {
-        Ok(Self { letters: Mutex::new(VecDeque::new()), waker: Waker::new()? })
+        Ok(Self { tasks: Mutex::new(VecDeque::new()), waker: Waker::new()? })
     }
 
-    /// Puts a letter in and wakes the reader if the box was empty.
-    pub fn post(&self, letter: T) {
-        let mut letters = self.letters();
-        letters.push_back(letter);
-        let was_empty = letters.len() == 1;
-        drop(letters);
+    /// Puts a task in and wakes the reader if the box was empty.
+    pub fn post(&self, task: T) {
+        let mut tasks = self.tasks();
+        tasks.push_back(task);
+        let was_empty = tasks.len() == 1;
+        drop(tasks);
         if was_empty {
             self.waker.wake();
         }
     }
 
-    /// Moves up to `most` letters to the end of `into`. Where more wait, the reader is woken at once for them: nobody else
+    /// Moves up to `most` tasks to the end of `into`. Where more wait, the reader is woken at once for them: nobody else
     /// wakes it while the box is not empty.
     pub fn take(&self, into: &mut VecDeque<T>, most: usize) {
         self.waker.drain();
-        let mut letters = self.letters();
-        let count = letters.len().min(most);
-        into.extend(letters.drain(..count));
-        let left = !letters.is_empty();
+        let mut tasks = self.tasks();
+        let count = tasks.len().min(most);
+        into.extend(tasks.drain(..count));
+        let left = !tasks.is_empty();
         if !left {
             // As large as a crowd once made it, it would stay.
-            letters.shrink_to(most);
+            tasks.shrink_to(most);
         }
-        drop(letters);
+        drop(tasks);
         if left {
             self.waker.wake();
         }
@@ -54,7 +54,7 @@ impl<T> Mailbox<T> {
         &self.waker
     }
 
-    fn letters(&self) -> MutexGuard<'_, VecDeque<T>> {
-        self.letters.lock().unwrap_or_else(PoisonError::into_inner)
+    fn tasks(&self) -> MutexGuard<'_, VecDeque<T>> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

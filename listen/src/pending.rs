@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forwarder::Transport;
 
-use query::evaluation::{Asked, Found, Outer};
+use query::evaluation::{Asked, InnerAnswer, Outer};
 
 /// A client's query that waits for what its answer needs.
 pub(crate) struct Inner<C> {
@@ -46,7 +46,7 @@ impl<C> Share<C> {
     }
 
     /// What it came to, and by which upstream; the query, if it was the last.
-    pub(crate) fn came(mut self, found: Arc<Found>, upstream: Option<SocketAddr>) -> Option<Inner<C>> {
+    pub(crate) fn came(mut self, found: Arc<InnerAnswer>, upstream: Option<SocketAddr>) -> Option<Inner<C>> {
         self.came = true;
         let mut state = self.state();
         state.waits -= 1;
@@ -98,15 +98,15 @@ mod tests {
         let scene = Scene::new(
             ". {\nbind 127.0.0.1\ntemplate IN A t {\nanswer \"t 1 IN CNAME x.u\"\nanswer \"t 1 IN CNAME y.u\"\nanswer \"t 1 IN CNAME z.u\"\n}\nforward . 192.0.2.53\n}\n",
         );
-        let listener = &scene.house.listeners[&AT.parse().unwrap()];
+        let listener = &scene.configuration.listeners[&AT.parse().unwrap()];
         let packet = packet("t", RType::A, None);
         let wire::Gate::Pass(query) = wire::accept(&packet) else { panic!("refused") };
         let (zone, client) = (listener.served.route.find(&query).unwrap(), scene::client());
-        let moment = scene.moment(AT, &client);
+        let context = scene.context(AT, &client);
         for lost in [[false, false, false], [true, false, false], [false, true, false], [true, true, false]] {
             let mut tables = Tables::default();
             let mut evaluation =
-                Evaluation::new(&listener.served.route, &moment, &mut tables, &query, Vec::new(), 0);
+                Evaluation::new(&listener.served.route, &context, &mut tables, &query, Vec::new(), 0);
             assert!(evaluation.run(zone).is_err());
             let waits = evaluation.wait(zone).unwrap_or_else(|failure| panic!("{failure}"));
             let Waits { asked, outer } = *waits;
@@ -115,7 +115,8 @@ mod tests {
             assert_eq!(shares.len(), 3);
             let mut ends = Vec::new();
             for ((share, asked), lost) in shares.into_iter().zip(&asked).zip(lost) {
-                let found = Found::new(asked.zone, &asked.query.query(), Err(Failure::Panic), Follow::No);
+                let found =
+                    InnerAnswer::new(asked.zone, &asked.query.query(), Err(Failure::Panic), Follow::No);
                 ends.push(if lost { None } else { share.came(found, None) });
             }
             let came = lost.iter().filter(|lost| !**lost).count();

@@ -16,9 +16,9 @@ use super::accept;
 use super::bind::{
     Added, BindError, BoundEndpoint, Wanted, add, bind_one, explain, has_udp, is_family_absent, scope_id,
 };
-use super::inbox::Letter;
+use super::inbox::Task;
 use crate::running::Running;
-use configuration::House;
+use configuration::Configuration;
 use plugin::endpoint::Endpoint;
 
 /// The bound endpoints of a running server.
@@ -102,19 +102,19 @@ impl Ports {
 
     /// Gives new sockets to the workers and new listeners to the stream side, and takes from the workers those that are too many.
     pub fn open(&mut self, bound: Bound, running: &Arc<Running>, handle: &Handle) {
-        let post = |nth: usize, letter| running.inboxes[nth % running.inboxes.len()].post(letter);
+        let post = |nth: usize, task| running.inboxes[nth % running.inboxes.len()].post(task);
         for (address, nth, socket) in bound.more {
             self.keep(Place::Udp(node::with_link(address), nth), &socket, running);
-            post(nth, Letter::Open(address, nth, socket));
+            post(nth, Task::Open(address, nth, socket));
         }
         let before = std::mem::replace(&mut self.sockets, bound.sockets);
         let keep = self.sockets;
         for &Endpoint { address, .. } in self.listeners.keys().filter(|own| before != keep && has_udp(**own))
         {
-            post(0, Letter::Spread(address, keep));
+            post(0, Task::Spread(address, keep));
             for nth in keep.max(running.inboxes.len())..before {
                 self.shelf.take_away(Place::Udp(node::with_link(address), nth));
-                post(nth, Letter::Fewer { address, nth, keep });
+                post(nth, Task::Fewer { address, nth, keep });
             }
         }
         for BoundEndpoint { endpoint, sockets, inherited, listener, added } in bound.new {
@@ -128,14 +128,14 @@ impl Ports {
                 if nth < most {
                     self.keep(Place::Udp(bound, nth), &socket, running);
                 }
-                post(nth, Letter::Open(address, nth, socket));
+                post(nth, Task::Open(address, nth, socket));
                 // More than we have workers: read to their ends.
                 if nth >= most {
-                    post(nth, Letter::Fewer { address, nth, keep });
+                    post(nth, Task::Fewer { address, nth, keep });
                 }
             }
             if inherited > 0 && inherited != keep {
-                post(0, Letter::Spread(address, keep));
+                post(0, Task::Spread(address, keep));
             }
             let task = handle.spawn(accept::accept(listener, endpoint, running.clone()));
             self.listeners.insert(endpoint, task);
@@ -145,21 +145,26 @@ impl Ports {
     /// Serves another configuration, whose endpoints are bound, and gives back the one that served.
     pub fn swap(
         &mut self,
-        house: Arc<House>,
+        configuration: Arc<Configuration>,
         bound: Bound,
         running: &Arc<Running>,
         handle: &Handle,
-    ) -> Arc<House> {
-        let old = running.house.load_full();
-        // Told before the swap: whoever sees the new house finds there what is to become of a socket that it does not know.
-        self.close_others(|endpoint| house.listeners.contains_key(endpoint), &old, running);
-        running.house.store(house);
+    ) -> Arc<Configuration> {
+        let old = running.configuration.load_full();
+        // Told before the swap: whoever sees the new configuration finds there what is to become of a socket that it does not know.
+        self.close_others(|endpoint| configuration.listeners.contains_key(endpoint), &old, running);
+        running.configuration.store(configuration);
         self.open(bound, running, handle);
         old
     }
 
     /// Closes every endpoint that `keep` does not name; what waits there is served by `old`.
-    fn close_others(&mut self, keep: impl Fn(&Endpoint) -> bool, old: &Arc<House>, running: &Running) {
+    fn close_others(
+        &mut self,
+        keep: impl Fn(&Endpoint) -> bool,
+        old: &Arc<Configuration>,
+        running: &Running,
+    ) {
         self.listeners.retain(|endpoint, task| {
             let stays = keep(endpoint);
             if !stays {
@@ -215,7 +220,7 @@ impl Ports {
         for bound in anew {
             if let Some(task) = self.listeners.remove(&bound.endpoint) {
                 self.shelf.clear(node::with_link(bound.endpoint.address));
-                close(bound.endpoint, &task, &running.house.load_full(), running);
+                close(bound.endpoint, &task, &running.configuration.load_full(), running);
             }
             let bound = Bound { new: vec![bound], sockets: self.sockets, more: Vec::new() };
             self.open(bound, running, handle);
@@ -318,11 +323,11 @@ impl Ports {
     }
 }
 
-/// Ends a listener. Its UDP sockets are read to their ends, and what is there is served by `house`.
-fn close(endpoint: Endpoint, task: &JoinHandle<()>, house: &Arc<House>, running: &Running) {
+/// Ends a listener. Its UDP sockets are read to their ends, and what is there is served by `configuration`.
+fn close(endpoint: Endpoint, task: &JoinHandle<()>, configuration: &Arc<Configuration>, running: &Running) {
     task.abort();
     for inbox in running.inboxes.iter().filter(|_| has_udp(endpoint)) {
-        inbox.post(Letter::Close(endpoint.address, house.clone()));
+        inbox.post(Task::Close(endpoint.address, configuration.clone()));
     }
 }
 

@@ -13,8 +13,8 @@ use arc_swap::ArcSwap;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
-use crate::{Connections, FlightRegistry, Inbox, Letter, Taken};
-use configuration::{House, Shared};
+use crate::{Connections, FlightRegistry, Inbox, Taken, Task};
+use configuration::{Configuration, Shared};
 use observe::LineRing;
 use observe::counters::Counter;
 use observe::logger::Logger;
@@ -28,10 +28,10 @@ pub struct Heartbeat(pub AtomicU64);
 /// What every thread of a running server may use.
 pub struct Running {
     /// The configuration that serves now.
-    pub house: ArcSwap<House>,
+    pub configuration: ArcSwap<Configuration>,
     /// What outlives it.
     pub shared: Shared,
-    /// Each worker's letter box.
+    /// Each worker's mailbox.
     pub inboxes: Vec<Inbox>,
     /// When each worker last began a turn, in milliseconds since the start.
     pub heartbeats: Vec<Heartbeat>,
@@ -67,9 +67,9 @@ impl Running {
     /// A server that has bound nothing yet; `fatal` hears of what it cannot go on without.
     ///
     /// # Errors
-    /// What the kernel says to the workers' letter boxes.
+    /// What the kernel says to the workers' mailboxes.
     pub fn new(
-        house: House,
+        configuration: Configuration,
         shared: Shared,
         workers: usize,
         streams: forwarder::Streams,
@@ -78,7 +78,7 @@ impl Running {
         start: Instant,
     ) -> io::Result<Self> {
         Ok(Self {
-            house: ArcSwap::from_pointee(house),
+            configuration: ArcSwap::from_pointee(configuration),
             shared,
             inboxes: (0..workers).map(|_| Inbox::new()).collect::<io::Result<_>>()?,
             heartbeats: (0..workers).map(|_| Heartbeat::default()).collect(),
@@ -136,11 +136,11 @@ impl Running {
         self.logger.error(None, &format!("{what} on {address}: {error}"));
     }
 
-    /// Waits until every worker has done the letters posted so far, so that what they replaced is dropped here.
+    /// Waits until every worker has done the tasks posted so far, so that what they replaced is dropped here.
     pub fn settle(&self, handle: &Handle) {
         let (sender, mut receiver) = mpsc::channel(1);
         for inbox in &self.inboxes {
-            inbox.post(Letter::Mark(sender.clone()));
+            inbox.post(Task::Mark(sender.clone()));
         }
         drop(sender);
         // A worker that hangs must not hold up a reload for ever.
@@ -151,14 +151,14 @@ impl Running {
     /// Leaves the listen sockets unread, for another process, or has them read again.
     pub fn park(&self, parked: bool) {
         for inbox in &self.inboxes {
-            inbox.post(Letter::Park(parked));
+            inbox.post(Task::Park(parked));
         }
     }
 
     /// Ends once what is in flight is answered.
     pub fn end(&self, workers: impl Iterator<Item = JoinHandle<()>>, handle: &Handle) {
         for inbox in &self.inboxes {
-            inbox.post(Letter::Stop);
+            inbox.post(Task::Stop);
         }
         for worker in workers {
             let _ = worker.join();

@@ -1,4 +1,4 @@
-//! Room that the connections of one thread share, turn by turn.
+//! SizeLimit that the connections of one thread share, turn by turn.
 
 use std::cell::RefCell;
 

@@ -8,7 +8,7 @@ use sockets::{BATCH, ListenSocket, Outgoing};
 
 use super::taken::Takes;
 use crate::running::Running;
-use configuration::House;
+use configuration::Configuration;
 
 /// One listen socket with the replies that wait to leave by it.
 pub(crate) struct OpenSocket {
@@ -29,7 +29,7 @@ pub(crate) struct OpenSocket {
 /// What a socket that is to be closed may still bring, and the configuration that serves it.
 pub(crate) struct Last {
     batches: u32,
-    house: Arc<House>,
+    configuration: Arc<Configuration>,
 }
 
 impl OpenSocket {
@@ -39,8 +39,8 @@ impl OpenSocket {
     }
 
     /// Has it closed once it is read to its end.
-    pub(crate) fn end(&mut self, house: &Arc<House>) {
-        self.last.get_or_insert_with(|| Last { batches: LAST_BATCHES, house: house.clone() });
+    pub(crate) fn end(&mut self, configuration: &Arc<Configuration>) {
+        self.last.get_or_insert_with(|| Last { batches: LAST_BATCHES, configuration: configuration.clone() });
     }
 
     /// Notes the kernel's counter of datagrams that found no room.
@@ -69,9 +69,9 @@ impl OpenSocket {
 
 impl Last {
     /// What serves one more batch; `None` where it brought as many as may be: a flood must not keep it open.
-    pub(crate) fn house(&mut self) -> Option<Arc<House>> {
+    pub(crate) fn configuration(&mut self) -> Option<Arc<Configuration>> {
         self.batches = self.batches.checked_sub(1)?;
-        Some(self.house.clone())
+        Some(self.configuration.clone())
     }
 }
 

@@ -114,7 +114,7 @@ impl Connection {
     pub(crate) async fn serve(mut self) {
         // Replies are small and must not wait for each other's ACK.
         let _ = self.stream.set_nodelay(true);
-        let limits = match self.running.house.load().listeners.get(&self.endpoint) {
+        let limits = match self.running.configuration.load().listeners.get(&self.endpoint) {
             Some(listener) => {
                 if let Some(tls) = &listener.tls {
                     let Ok(tls) = Tls::new(tls.config()) else { return };

@@ -14,9 +14,9 @@ use tokio::sync::mpsc;
 use wire::{Flags, Name, RType};
 
 use super::inbox::ASKS;
-use super::{BindError, Letter, Mailer, Ports, Running};
-use crate::mishap::{HALTED, SICK, turns};
-use configuration::{House, Shared};
+use super::{BindError, Mailer, Ports, Running, Task};
+use crate::failpoint::{HALTED, SICK, turns};
+use configuration::{Configuration, Shared};
 use forwarder::Streams;
 use node::Ours;
 use observe::paper::Paper;
@@ -184,13 +184,13 @@ fn letters_behind_one_that_panics_are_read() {
     let scene = Scene::start(1, "");
     for n in 1..=20 {
         let mut stream = TcpStream::connect(scene.at).unwrap();
-        let packet = packet(&format!("panic-letter.n{n}.example"));
+        let packet = packet(&format!("panic-task.n{n}.example"));
         stream.write_all(&[&(packet.len() as u16).to_be_bytes()[..], &packet].concat()).unwrap();
         for _ in 0..50 {
             let (sender, mut receiver) = mpsc::channel::<()>(1);
-            scene.running.inboxes[0].post(Letter::Mark(sender));
+            scene.running.inboxes[0].post(Task::Mark(sender));
             let read = async { tokio::time::timeout(PATIENCE, receiver.recv()).await };
-            assert!(RUNTIME.block_on(read).is_ok(), "a letter was lost");
+            assert!(RUNTIME.block_on(read).is_ok(), "a task was lost");
         }
         scene.wait("the restart", || scene.counted() == (n, n));
     }
@@ -238,7 +238,7 @@ fn queries_beyond_what_may_wait_for_a_worker_are_told_so_and_the_others_are_aske
         replies(&octets).len() >= 65 * 64 - ASKS as usize
     });
     assert_eq!(replies(&octets), vec![SERVFAIL; 65 * 64 - ASKS as usize]);
-    // Queries of other clients find room, and our own letters always do.
+    // Queries of other clients find room, and our own tasks always do.
     let other = RUNTIME.block_on(async {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
@@ -250,10 +250,10 @@ fn queries_beyond_what_may_wait_for_a_worker_are_told_so_and_the_others_are_aske
     (&other).write_all(&[&(packet.len() as u16).to_be_bytes()[..], &packet].concat()).unwrap();
     scene.wait("its query among them", || scene.running.inboxes[0].asks() == ASKS + 1);
     let (sender, mut receiver) = mpsc::channel::<()>(1);
-    scene.running.inboxes[0].post(Letter::Mark(sender));
+    scene.running.inboxes[0].post(Task::Mark(sender));
     HALTED.lock().unwrap().retain(|halted| *halted != scene.running.shared.probe);
     let read = async { tokio::time::timeout(PATIENCE, receiver.recv()).await };
-    assert!(RUNTIME.block_on(read).is_ok(), "the letter behind them");
+    assert!(RUNTIME.block_on(read).is_ok(), "the task behind them");
     let mut reply = [0; 6];
     (&other).read_exact(&mut reply).unwrap();
     assert_eq!(reply[5] & 15, NOERROR, "it is asked as soon as the worker goes on");
@@ -280,10 +280,12 @@ fn what_waits_at_an_address_that_a_reload_closes_is_answered_a_batch_in_each_tur
     scene.wait("the worker's next turn", || turns(&probe) > before);
     let mut server = scene.server.take().unwrap();
     let corefile = scene.corefile("");
-    let house = scene.running.house.load_full();
+    let configuration = scene.running.configuration.load_full();
     thread::scope(|scope| {
         let reload = scope.spawn(|| server.reload(&corefile));
-        scene.wait("the new house", || !Arc::ptr_eq(&house, &scene.running.house.load()));
+        scene.wait("the new configuration", || {
+            !Arc::ptr_eq(&configuration, &scene.running.configuration.load())
+        });
         HALTED.lock().unwrap().retain(|halted| *halted != probe);
         for n in 0..batches * BATCH {
             assert_eq!(rcode(&client), Some(NOERROR), "{n}");
@@ -416,8 +418,8 @@ impl Scene {
 
     /// Places taken among `max_concurrent`.
     fn in_flight(&self) -> u32 {
-        let house = self.running.house.load();
-        house.blocks[0].pipeline.dial().unwrap().chain.groups()[0].concurrent()
+        let configuration = self.running.configuration.load();
+        configuration.blocks[0].pipeline.forwarding().unwrap().chain.groups()[0].concurrent()
     }
 
     /// Whether the upstream was asked for a name with this first label.
@@ -451,14 +453,16 @@ impl Server {
         let spec = scene::spec(corefile).unwrap();
         let workers = configuration::sockets(&spec);
         let (shared, _) = Shared::new(1 << 20, workers + 1, handle, logger.clone(), start);
-        let house = House::build(&spec, &shared, &|_| Ok(Vec::new())).unwrap();
+        let configuration = Configuration::build(&spec, &shared, &|_| Ok(Vec::new())).unwrap();
         let mailer = Mailer::new();
         let streams = Streams::new(handle.clone(), mailer.clone());
-        let running = Arc::new(Running::new(house, shared, workers, streams, logger, fatal, start).unwrap());
+        let running =
+            Arc::new(Running::new(configuration, shared, workers, streams, logger, fatal, start).unwrap());
         mailer.serves(&running);
         let mut ports = Ports::new(Ours::LinkLocal, handover::Inherited::default());
-        let house = running.house.load_full();
-        let bound = ports.bind(house.listeners.keys().copied(), house.sockets, workers, handle)?;
+        let configuration = running.configuration.load_full();
+        let bound =
+            ports.bind(configuration.listeners.keys().copied(), configuration.sockets, workers, handle)?;
         let workers = (0..workers).map(|index| crate::spawn(running.clone(), index).unwrap()).collect();
         ports.open(bound, &running, handle);
         running.settle(handle);
@@ -468,10 +472,10 @@ impl Server {
     fn reload(&mut self, corefile: &str) {
         let (handle, running) = (RUNTIME.handle(), &self.running);
         let spec = scene::spec(corefile).unwrap();
-        let house = House::build(&spec, &running.shared, &|_| Ok(Vec::new())).unwrap();
-        let endpoints = house.listeners.keys().copied();
-        let bound = self.ports.bind(endpoints, house.sockets, self.workers.len(), handle).unwrap();
-        self.ports.swap(Arc::new(house), bound, running, handle);
+        let configuration = Configuration::build(&spec, &running.shared, &|_| Ok(Vec::new())).unwrap();
+        let endpoints = configuration.listeners.keys().copied();
+        let bound = self.ports.bind(endpoints, configuration.sockets, self.workers.len(), handle).unwrap();
+        self.ports.swap(Arc::new(configuration), bound, running, handle);
         running.settle(handle);
     }
 

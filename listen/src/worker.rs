@@ -1,7 +1,7 @@
 //! A worker: one thread, one loop, which owns all its queries from receipt to reply.
 //!
 //! Each turn takes a batch from every listen socket, answers what memory knows in the same batch, hands the rest to its
-//! forwarder, then sees to upstream replies, letters from other threads and timers. It blocks, in epoll, only when every
+//! forwarder, then sees to upstream replies, tasks from other threads and timers. It blocks, in epoll, only when every
 //! listen socket was empty.
 
 mod batch;
@@ -24,12 +24,12 @@ use wire::{HeldQuery, accept};
 use batch::Batch;
 use pause::Pause;
 
-use super::desk::Desk;
-use super::inbox::{A_TURN, Letter, Waiter};
+use super::inbox::{A_TURN, Task, Waiter};
+use super::outputs::Outputs;
 use super::socket::OpenSocket;
 use super::token::{INBOX, UPSTREAM};
 use crate::running::Running;
-use configuration::House;
+use configuration::Configuration;
 use observe::counters::Proto;
 use plugin::endpoint::Endpoint;
 use query::ServedZone;
@@ -38,7 +38,7 @@ use query::serve::{self, Outcome, Seen};
 /// Starts the thread of worker `index`.
 ///
 /// A panic in a packet's own handling costs that packet, one in the forwarder the queries in flight there. One anywhere else
-/// ends the loop, not the worker: after a `Pause` it starts again with what `Kept` holds. Its queries in flight are lost,
+/// ends the loop, not the worker: after a `Pause` it starts again with what `Outliving` holds. Its queries in flight are lost,
 /// and what they held is given back.
 ///
 /// # Errors
@@ -47,7 +47,7 @@ pub fn spawn(running: Arc<Running>, index: usize) -> io::Result<thread::JoinHand
     thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
         // Where this is refused it serves all the same.
         let _ = sockets::set_time_slice(SLICE);
-        let (mut kept, mut pause) = (Kept::default(), Pause::default());
+        let (mut kept, mut pause) = (Outliving::default(), Pause::default());
         loop {
             let mut worker = match Worker::new(&running, index, std::mem::take(&mut kept)) {
                 Ok(worker) => worker,
@@ -77,10 +77,10 @@ pub fn spawn(running: Arc<Running>, index: usize) -> io::Result<thread::JoinHand
 
 /// What outlives a loop that panicked.
 #[derive(Default)]
-struct Kept {
+struct Outliving {
     sockets: Vec<OpenSocket>,
     /// Those not read yet: among them may be a socket, or the end.
-    letters: VecDeque<Letter>,
+    tasks: VecDeque<Task>,
     parked: bool,
     drain_until: Option<Instant>,
 }
@@ -90,10 +90,10 @@ struct Worker {
     running: Arc<Running>,
     epoll: Epoll,
     forwarder: Forwarder<Waiter>,
-    desk: Desk,
+    outputs: Outputs,
     received: Received,
     upstream_received: Received,
-    letters: VecDeque<Letter>,
+    tasks: VecDeque<Task>,
     /// How this batch's queries ended, by datagram.
     outcomes: Box<[Outcome]>,
     /// This batch's misses.
@@ -109,23 +109,23 @@ struct Worker {
 }
 
 impl Worker {
-    fn new(running: &Arc<Running>, index: usize, kept: Kept) -> io::Result<Self> {
+    fn new(running: &Arc<Running>, index: usize, kept: Outliving) -> io::Result<Self> {
         let epoll = Epoll::new()?;
         epoll.add(running.inboxes[index].waker(), INBOX)?;
-        let mut desk = Desk::new(running.clone(), index);
+        let mut outputs = Outputs::new(running.clone(), index);
         for socket in kept.sockets {
-            desk.adopt(socket, &epoll)?;
+            outputs.adopt(socket, &epoll)?;
         }
-        desk.park(kept.parked, &epoll)?;
+        outputs.park(kept.parked, &epoll)?;
         Ok(Self {
             index,
             running: running.clone(),
             epoll,
             forwarder: Forwarder::new(Limits::default(), clock::now()),
-            desk,
+            outputs,
             received: Received::new(BATCH, CLIENT_BYTES),
             upstream_received: Received::new(BATCH, UPSTREAM_BYTES),
-            letters: kept.letters,
+            tasks: kept.tasks,
             outcomes: vec![Outcome::OPEN; BATCH].into(),
             misses: Vec::with_capacity(BATCH),
             marks: Vec::new(),
@@ -136,9 +136,9 @@ impl Worker {
     }
 
     /// Drops everything else.
-    fn into_kept(self) -> Kept {
-        let (parked, drain_until) = (self.desk.is_parked(), self.drain_until);
-        Kept { sockets: self.desk.into_sockets(), letters: self.letters, parked, drain_until }
+    fn into_kept(self) -> Outliving {
+        let (parked, drain_until) = (self.outputs.is_parked(), self.drain_until);
+        Outliving { sockets: self.outputs.into_sockets(), tasks: self.tasks, parked, drain_until }
     }
 
     fn run(&mut self) {
@@ -155,9 +155,9 @@ impl Worker {
                 }
             };
             #[cfg(test)]
-            crate::mishap::each_turn(self.running.shared.probe);
+            crate::failpoint::each_turn(self.running.shared.probe);
             let now = clock::now();
-            self.desk.now = now;
+            self.outputs.now = now;
             self.running.heartbeats[self.index].0.store(self.running.since_start_ms(now), Relaxed);
             if count > 0 {
                 for event in events.iter() {
@@ -172,24 +172,24 @@ impl Worker {
                 }
             }
             let mut busy = false;
-            let house = self.running.house.load();
-            for place in 0..self.desk.places() {
-                busy |= match self.desk.last(place) {
-                    None => !self.desk.is_parked() && self.serve_socket(&house, place, now),
+            let configuration = self.running.configuration.load();
+            for place in 0..self.outputs.places() {
+                busy |= match self.outputs.last(place) {
+                    None => !self.outputs.is_parked() && self.serve_socket(&configuration, place, now),
                     Some(last) => self.serve_last(last, place, now),
                 };
             }
-            drop(house);
+            drop(configuration);
             let wake = self.forwarder.next_wake();
             if wake.is_some_and(|wake| wake <= now) {
-                let done = self.running.guarded(|| self.forwarder.tick(now, &mut self.desk));
+                let done = self.running.guarded(|| self.forwarder.tick(now, &mut self.outputs));
                 self.went_well(done, now);
             }
             self.flush(now);
             if let Some(until) = self.drain_until
                 && ((!busy && self.forwarder.in_flight() == 0) || now >= until)
             {
-                let done = self.running.guarded(|| self.forwarder.shutdown(now, &mut self.desk));
+                let done = self.running.guarded(|| self.forwarder.shutdown(now, &mut self.outputs));
                 self.went_well(done, now);
                 self.flush(now);
                 return;
@@ -206,9 +206,9 @@ impl Worker {
 
     /// Sends what has gathered, to upstreams and to clients.
     fn flush(&mut self, now: Instant) {
-        let done = self.running.guarded(|| self.desk.flush(&self.epoll, &mut self.forwarder, now));
+        let done = self.running.guarded(|| self.outputs.flush(&self.epoll, &mut self.forwarder, now));
         self.went_well(done, now);
-        self.desk.send_replies(now);
+        self.outputs.send_replies(now);
     }
 
     /// Whether the forwarder did its work; `None` says that it panicked. What it was about is half done then, and nobody
@@ -217,7 +217,7 @@ impl Worker {
         if done.is_none() {
             let broken = std::mem::replace(&mut self.forwarder, Forwarder::new(Limits::default(), now));
             self.running.flights.release_all(self.index);
-            self.desk.abandon(broken, now);
+            self.outputs.abandon(broken, now);
             self.cut_short = true;
             let index = self.index;
             self.running.logger.error(
@@ -231,8 +231,8 @@ impl Worker {
     }
 
     /// Takes one batch from a listen socket and answers what memory knows; false if the socket was empty.
-    fn serve_socket(&mut self, house: &House, place: usize, now: Instant) -> bool {
-        let Some(socket) = self.desk.socket(place) else { return false };
+    fn serve_socket(&mut self, configuration: &Configuration, place: usize, now: Instant) -> bool {
+        let Some(socket) = self.outputs.socket(place) else { return false };
         let address = socket.address;
         // Replies from upstreams that this turn brought leave first: a whole batch must find room.
         socket.send(&self.running, now);
@@ -245,22 +245,22 @@ impl Worker {
             }
         }
         socket.note_kernel_drops(self.received.kernel_drops());
-        if !self.serve_batch(house, place, now) {
-            // A reload closes it this very moment: the letter is there.
+        if !self.serve_batch(configuration, place, now) {
+            // A reload closes it this very moment: the task is there.
             self.read_letters(now);
-            if let Some(Some(house)) = self.desk.last(place) {
-                self.serve_batch(&house, place, now);
+            if let Some(Some(configuration)) = self.outputs.last(place) {
+                self.serve_batch(&configuration, place, now);
             }
         }
         true
     }
 
-    /// Answers what memory knows of the batch that was taken from a listen socket; false if the house does not know the
+    /// Answers what memory knows of the batch that was taken from a listen socket; false if the configuration does not know the
     /// address.
-    fn serve_batch(&mut self, house: &House, place: usize, now: Instant) -> bool {
-        let Some(socket) = self.desk.socket(place) else { return true };
+    fn serve_batch(&mut self, configuration: &Configuration, place: usize, now: Instant) -> bool {
+        let Some(socket) = self.outputs.socket(place) else { return true };
         let address = socket.address;
-        let Some(listener) = house.listeners.get(&Endpoint::dns(address)) else { return false };
+        let Some(listener) = configuration.listeners.get(&Endpoint::dns(address)) else { return false };
         let mut batch = Batch {
             listener,
             received: &self.received,
@@ -280,14 +280,14 @@ impl Worker {
         }
         let begun = batch.begun;
         socket.send(&self.running, now);
-        self.observe(house, place, begun, now);
+        self.observe(configuration, place, begun, now);
         // First come, first asked.
         let mut misses = std::mem::take(&mut self.misses);
         for (query, waiter, patience) in misses.drain(..) {
             #[cfg(test)]
-            crate::mishap::at("miss", &query.query().name);
+            crate::failpoint::at("miss", &query.query().name);
             let done =
-                self.running.guarded(|| self.desk.ask(&mut self.forwarder, now, query, waiter, patience));
+                self.running.guarded(|| self.outputs.ask(&mut self.forwarder, now, query, waiter, patience));
             self.went_well(done, now);
         }
         self.misses = misses;
@@ -295,22 +295,23 @@ impl Worker {
     }
 
     /// Counts and logs the first `count` of this batch, after it was sent: those that ended alike together.
-    fn observe(&mut self, house: &House, place: usize, count: usize, began: Instant) {
+    fn observe(&mut self, configuration: &Configuration, place: usize, count: usize, began: Instant) {
         let now = clock::now();
         let nanos = now.saturating_duration_since(began).as_nanos() as u64;
-        let Some(socket) = self.desk.socket(place) else { return };
+        let Some(socket) = self.outputs.socket(place) else { return };
         let address = socket.address;
-        let Some(listener) = house.listeners.get(&Endpoint::dns(address)) else { return };
-        let zone_of = |outcome: &Outcome| outcome.zone.and_then(|index| house.zones.get(index as usize));
+        let Some(listener) = configuration.listeners.get(&Endpoint::dns(address)) else { return };
+        let zone_of =
+            |outcome: &Outcome| outcome.zone.and_then(|index| configuration.zones.get(index as usize));
         let outcomes = &self.outcomes[..count];
         let mut logged = false;
         for alike in outcomes.chunk_by(|one, next| one.is_like(next)) {
             let Some(first) = alike.first().filter(|first| first.counted) else { continue };
             let zone = zone_of(first);
-            let tally =
-                zone.map_or_else(|| listener.served.dropped_tally(self.index), |zone| zone.tally(self.index));
+            let counters = zone
+                .map_or_else(|| listener.served.dropped_tally(self.index), |zone| zone.counters(self.index));
             // A socket has clients of one family only.
-            serve::count(tally, alike, Proto::Udp, address.is_ipv6(), nanos);
+            serve::count(counters, alike, Proto::Udp, address.is_ipv6(), nanos);
             logged |= zone.is_some_and(|zone| is_logged(zone, first));
         }
         if !logged {
@@ -333,8 +334,8 @@ impl Worker {
                 };
                 if let Some(query) = accept(datagram.bytes).query() {
                     #[cfg(test)]
-                    ["reread", "log"].iter().for_each(|place| crate::mishap::at(place, &query.name));
-                    serve::log(zone, outcome, &seen, query, &mut self.desk.lines);
+                    ["reread", "log"].iter().for_each(|place| crate::failpoint::at(place, &query.name));
+                    serve::log(zone, outcome, &seen, query, &mut self.outputs.lines);
                 }
             }
         };
@@ -343,66 +344,67 @@ impl Worker {
     }
 
     fn read_letters(&mut self, now: Instant) {
-        let room = A_TURN.saturating_sub(self.letters.len());
-        self.running.inboxes[self.index].take(&mut self.letters, room);
-        while let Some(letter) = self.letters.pop_front() {
-            match letter {
-                Letter::Ask { query, waiter, patience, key, place: _place } => {
+        let room = A_TURN.saturating_sub(self.tasks.len());
+        self.running.inboxes[self.index].take(&mut self.tasks, room);
+        while let Some(task) = self.tasks.pop_front() {
+            match task {
+                Task::Ask { query, waiter, patience, key, place: _place } => {
                     #[cfg(test)]
-                    crate::mishap::at("letter", &query.query().name);
-                    let (forwarder, desk) = (&mut self.forwarder, &mut self.desk);
-                    let done =
-                        self.running.guarded(|| desk.ask_here(forwarder, now, &query, waiter, patience, key));
+                    crate::failpoint::at("task", &query.query().name);
+                    let (forwarder, outputs) = (&mut self.forwarder, &mut self.outputs);
+                    let done = self
+                        .running
+                        .guarded(|| outputs.ask_here(forwarder, now, &query, waiter, patience, key));
                     self.went_well(done, now);
                 }
-                Letter::Exchanged { id, result, held: _held } => {
+                Task::Exchanged { id, result, held: _held } => {
                     let result = result.as_deref().map_err(Clone::clone);
                     let done =
-                        self.running.guarded(|| self.forwarder.exchanged(now, id, result, &mut self.desk));
+                        self.running.guarded(|| self.forwarder.exchanged(now, id, result, &mut self.outputs));
                     self.went_well(done, now);
                 }
-                Letter::Open(address, nth, socket) => {
-                    if let Err(error) = self.desk.open_listener(address, nth, socket, &self.epoll) {
+                Task::Open(address, nth, socket) => {
+                    if let Err(error) = self.outputs.open_listener(address, nth, socket, &self.epoll) {
                         self.running.fatal(&format!("worker {}: epoll: {error}", self.index));
                     }
                 }
-                Letter::Spread(address, over) => {
-                    if let Some(place) = self.desk.place_of(address, 0) {
-                        self.desk.spread(place, over);
+                Task::Spread(address, over) => {
+                    if let Some(place) = self.outputs.place_of(address, 0) {
+                        self.outputs.spread(place, over);
                     }
                 }
-                Letter::Fewer { address, nth, keep } => self.close_one(address, nth, keep),
-                Letter::Close(address, house) => self.desk.close_listener(address, &house),
-                Letter::Mark(sender) if self.desk.is_closing() => self.marks.push(sender),
-                Letter::Mark(sender) => drop(sender),
-                Letter::Park(parked) => {
-                    if let Err(error) = self.desk.park(parked, &self.epoll) {
+                Task::Fewer { address, nth, keep } => self.close_one(address, nth, keep),
+                Task::Close(address, configuration) => self.outputs.close_listener(address, &configuration),
+                Task::Mark(sender) if self.outputs.is_closing() => self.marks.push(sender),
+                Task::Mark(sender) => drop(sender),
+                Task::Park(parked) => {
+                    if let Err(error) = self.outputs.park(parked, &self.epoll) {
                         self.running.fatal(&format!("worker {}: epoll: {error}", self.index));
                     }
                 }
-                Letter::Stop => self.drain_until = Some(now + DRAIN),
+                Task::Stop => self.drain_until = Some(now + DRAIN),
             }
         }
     }
 
     /// Has a socket closed that is too many, once it is read to its end.
     fn close_one(&mut self, address: SocketAddr, nth: usize, keep: usize) {
-        let Some(place) = self.desk.place_of(address, nth) else { return };
+        let Some(place) = self.outputs.place_of(address, nth) else { return };
         // The first worker may not have done it yet. Whoever comes now goes to the others.
-        self.desk.spread(place, keep);
-        if let Some(open) = self.desk.socket(place) {
-            open.end(&self.running.house.load_full());
+        self.outputs.spread(place, keep);
+        if let Some(open) = self.outputs.socket(place) {
+            open.end(&self.running.configuration.load_full());
         }
     }
 
-    /// Takes one batch from a socket that is to be closed; closes it, and says false, where there is none or no house for
+    /// Takes one batch from a socket that is to be closed; closes it, and says false, where there is none or no configuration for
     /// it.
-    fn serve_last(&mut self, house: Option<Arc<House>>, place: usize, now: Instant) -> bool {
-        if house.is_some_and(|house| self.serve_socket(&house, place, now)) {
+    fn serve_last(&mut self, configuration: Option<Arc<Configuration>>, place: usize, now: Instant) -> bool {
+        if configuration.is_some_and(|configuration| self.serve_socket(&configuration, place, now)) {
             return true;
         }
-        self.desk.close(place, &self.epoll);
-        if !self.desk.is_closing() {
+        self.outputs.close(place, &self.epoll);
+        if !self.outputs.is_closing() {
             self.marks.clear();
         }
         false
@@ -411,12 +413,13 @@ impl Worker {
     fn read_upstream(&mut self, now: Instant, place: usize) {
         // A bound per turn: clients must not wait for one upstream's flood.
         for _ in 0..4 {
-            let received = self.desk.upstreams.receive(place, &mut self.upstream_received);
+            let received = self.outputs.upstreams.receive(place, &mut self.upstream_received);
             let id = match received {
                 Some((id, Ok(count))) if count > 0 => id,
                 Some((id, Err(error))) => {
                     let (forwarder, kind) = (&mut self.forwarder, error.kind());
-                    let done = self.running.guarded(|| forwarder.socket_error(now, id, kind, &mut self.desk));
+                    let done =
+                        self.running.guarded(|| forwarder.socket_error(now, id, kind, &mut self.outputs));
                     if !self.went_well(done, now) {
                         return;
                     }
@@ -430,7 +433,7 @@ impl Worker {
                     continue;
                 }
                 let (forwarder, bytes) = (&mut self.forwarder, datagram.bytes);
-                let done = self.running.guarded(|| forwarder.datagram(now, id, bytes, &mut self.desk));
+                let done = self.running.guarded(|| forwarder.datagram(now, id, bytes, &mut self.outputs));
                 if !self.went_well(done, now) {
                     return;
                 }
@@ -447,9 +450,9 @@ fn is_logged(zone: &ServedZone, outcome: &Outcome) -> bool {
     zone.block.log.is_some() || outcome.failure.is_some()
 }
 
-/// Room for a client's datagram; what is longer is a format error.
+/// SizeLimit for a client's datagram; what is longer is a format error.
 const CLIENT_BYTES: usize = 4096;
-/// Room for an upstream's: the longest there is, whatever we announced.
+/// SizeLimit for an upstream's: the longest there is, whatever we announced.
 const UPSTREAM_BYTES: usize = 65_535;
 /// How long queries in flight may take once the server stops; upstreams are given up after 4.8 s.
 const DRAIN: Duration = Duration::from_millis(4850);

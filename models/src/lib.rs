@@ -1,4 +1,4 @@
-//! Models of what threads do to each other: waker, letter box, flight registry and log ring.
+//! Models of what threads do to each other: waker, mailbox, flight registry and log ring.
 //!
 //! The files of `sockets`, `observe` and `listen` themselves are compiled here a second time, with loom's atomics, locks and counted
 //! pointers where theirs say `crate::sync`. The tests run a few steps of them in every order that so many preemptions allow,

@@ -1,6 +1,6 @@
 //! Equal misses of two workers: each is answered once, nobody takes another's claim, and none is left.
 //!
-//! The desk's steps (`listen/src/desk.rs`) are written down here once more; registry and letter boxes are its own.
+//! The steps of a worker's outputs (`listen/src/outputs.rs`) are written down here once more; registry and mailboxes are its own.
 
 use std::collections::VecDeque;
 
@@ -31,7 +31,7 @@ impl World {
         })
     }
 
-    /// `Desk::ask`: whether the flight is this worker's; else its letter lies with the one whose it is.
+    /// `Desk::ask`: whether the flight is this worker's; else its task lies with the one whose it is.
     fn ask(&self, worker: usize) -> bool {
         match self.flights.claim(KEY, worker) {
             Some(other) => {
@@ -50,16 +50,16 @@ impl World {
 
     /// `Worker::read_letters`, where there are any: they make one flight, which nobody has claimed.
     fn read_letters(&self, worker: usize) {
-        let mut letters = VecDeque::new();
+        let mut tasks = VecDeque::new();
         if self.inboxes[worker].waker().is_readable() {
-            self.inboxes[worker].take(&mut letters, usize::MAX);
+            self.inboxes[worker].take(&mut tasks, usize::MAX);
         }
-        if !letters.is_empty() {
-            self.tell(worker, letters.len());
+        if !tasks.is_empty() {
+            self.tell(worker, tasks.len());
         }
     }
 
-    /// When all threads have ended: what is left in the letter boxes is read, for their wakers say so.
+    /// When all threads have ended: what is left in the mailboxes is read, for their wakers say so.
     fn end(&self, asked: usize) {
         self.read_letters(0);
         self.read_letters(1);
@@ -92,7 +92,7 @@ fn each_of_two_equal_misses_is_answered_once() {
 fn a_late_letter_takes_no_claim_from_the_worker_that_has_the_flight() {
     explore(|| {
         let world = World::new();
-        // The first worker has it in flight, and a letter of the second one waits there.
+        // The first worker has it in flight, and a task of the second one waits there.
         assert!(world.ask(0) && !world.ask(1));
         let first = thread::spawn({
             let world = world.clone();
@@ -118,7 +118,7 @@ fn a_worker_that_lost_its_flights_leaves_none_that_others_wait_for() {
         assert!(world.ask(0));
         let lost = thread::spawn({
             let world = world.clone();
-            // Its own query is lost with the loop; its letters are not.
+            // Its own query is lost with the loop; its tasks are not.
             move || {
                 world.flights.release_all(0);
                 world.read_letters(0);
@@ -128,7 +128,7 @@ fn a_worker_that_lost_its_flights_leaves_none_that_others_wait_for() {
             world.tell(1, 1);
         }
         lost.join().unwrap();
-        // The one whose loop ended has nothing in flight, whatever letters it did not read.
+        // The one whose loop ended has nothing in flight, whatever tasks it did not read.
         assert!(world.ask(1), "a claim of lost flights is left");
         world.tell(1, 1);
         world.end(2);

@@ -47,9 +47,9 @@ fn what_was_queued_before_a_wake_up_is_seen_after_it_is_drained() {
 fn every_letter_is_taken_once_in_its_writers_order() {
     explore(|| {
         let inbox = Arc::new(Mailbox::new().unwrap());
-        let writers = [vec![10, 11], vec![20]].map(|letters| {
+        let writers = [vec![10, 11], vec![20]].map(|tasks| {
             let inbox = inbox.clone();
-            thread::spawn(move || letters.into_iter().for_each(|letter| inbox.post(letter)))
+            thread::spawn(move || tasks.into_iter().for_each(|task| inbox.post(task)))
         });
         let mut taken = VecDeque::new();
         let mut turn = || {
@@ -65,9 +65,9 @@ fn every_letter_is_taken_once_in_its_writers_order() {
         for writer in writers {
             writer.join().unwrap();
         }
-        // One for each letter at most, and one that came with nothing.
-        assert!((0..4).any(|_| !turn()), "wake-ups without letters");
-        let of = |writer: i32| taken.iter().copied().filter(move |letter| letter / 10 == writer);
+        // One for each task at most, and one that came with nothing.
+        assert!((0..4).any(|_| !turn()), "wake-ups without tasks");
+        let of = |writer: i32| taken.iter().copied().filter(move |task| task / 10 == writer);
         assert!(of(1).eq([10, 11]) && of(2).eq([20]), "{taken:?}");
     });
 }

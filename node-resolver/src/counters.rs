@@ -5,10 +5,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use hostsfile::managed::Written;
-use refresh::Outcome;
+use refresh::LookupOutcome;
 
-use super::plan::{Outcomes, Plan};
-use observe::{Families, Source, names};
+use super::plan::{Outcomes, WantedLines};
+use observe::{Families, MetricSource, names};
 
 /// Written after each round, read at each scrape.
 #[derive(Debug, Default)]
@@ -35,7 +35,7 @@ impl Counters {
     }
 
     /// Counts what the round did to the file; `None`: it could not be changed.
-    pub(crate) fn wrote(&self, now: Instant, written: Option<Written>, plan: &Plan) {
+    pub(crate) fn wrote(&self, now: Instant, written: Option<Written>, plan: &WantedLines) {
         let mut counts = self.counts();
         let result = match written {
             None => "failed",
@@ -59,7 +59,7 @@ impl Counters {
     }
 }
 
-impl Source for Counters {
+impl MetricSource for Counters {
     fn collect(&self, into: &mut Families) {
         let counts = self.counts();
         into.counter(names::NODE_RESOLVER_ROUNDS, &[], counts.rounds as f64);
@@ -82,11 +82,11 @@ impl Source for Counters {
     }
 }
 
-fn label(outcome: &Outcome) -> &'static str {
+fn label(outcome: &LookupOutcome) -> &'static str {
     match outcome {
-        Outcome::Addresses { .. } => "addresses",
-        Outcome::NoSuchName => "no_such_name",
-        Outcome::NoData => "no_data",
-        Outcome::Failed(_) => "failed",
+        LookupOutcome::Addresses { .. } => "addresses",
+        LookupOutcome::NoSuchName => "no_such_name",
+        LookupOutcome::NoData => "no_data",
+        LookupOutcome::Failed(_) => "failed",
     }
 }

@@ -29,11 +29,11 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use admin::{AdminServer, Content, Plan as AdminPlan, Process};
+use admin::{AdminServer, Content, Process, ServedPages};
 use counters::Counters;
 use observe::logger::LAST_LINES;
-use observe::{Families, Format, Logger, Source as _};
-use plan::{Outcomes, Plan, Rules, Verdict, plan};
+use observe::{Families, Format, Logger, MetricSource as _};
+use plan::{Outcomes, Rules, Verdict, WantedLines, plan};
 use services::{Looked, Service, Services, ServicesFile};
 use settings::Settings;
 
@@ -136,7 +136,7 @@ impl NodeResolver {
         };
         let content = Content { metrics: Box::new(metrics), not_ready: Box::new(Vec::new) };
         let admin = AdminServer::new(runtime.clone(), content, self.logger.clone());
-        let mut plan = AdminPlan::default();
+        let mut plan = ServedPages::default();
         plan.metrics(address);
         admin.commit(admin.prepare(plan)?);
         Ok(Some(admin))
@@ -180,7 +180,7 @@ impl NodeResolver {
         let outcomes = self.look_up().await;
         self.counters.looked_up(&outcomes);
         let names = self.rules.names_of(self.services.names());
-        let (mut before, mut plan_made) = (Vec::new(), Plan::default());
+        let (mut before, mut plan_made) = (Vec::new(), WantedLines::default());
         let written = self.file.update(|text| {
             before = text.entries();
             plan_made =
@@ -238,7 +238,7 @@ impl NodeResolver {
         }
     }
 
-    fn tell_verdicts(&mut self, plan: &Plan) {
+    fn tell_verdicts(&mut self, plan: &WantedLines) {
         self.told.retain(|service, _| plan.verdicts.contains_key(service));
         for (service, verdict) in &plan.verdicts {
             let before = self.told.insert(service.clone(), verdict.clone());

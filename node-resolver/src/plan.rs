@@ -6,12 +6,12 @@ use std::net::IpAddr;
 
 use hostsfile::managed::Entry;
 use ipnet::IpNet;
-use refresh::{Family, LookupError, Outcome};
+use refresh::{Family, LookupError, LookupOutcome};
 
 use super::services::Service;
 
 /// What came of each lookup; one that is missing has failed.
-pub(crate) type Outcomes = HashMap<(Service, Family), Outcome>;
+pub(crate) type Outcomes = HashMap<(Service, Family), LookupOutcome>;
 
 /// What holds for every service.
 #[derive(Debug, Clone)]
@@ -24,7 +24,7 @@ pub(crate) struct Rules {
 
 /// What our lines are to be, and why.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Plan {
+pub(crate) struct WantedLines {
     pub(crate) entries: Vec<Entry>,
     pub(crate) verdicts: BTreeMap<Service, Verdict>,
 }
@@ -80,8 +80,8 @@ pub(crate) fn plan(
     outcomes: &Outcomes,
     standing: &[Entry],
     defined_by_others: &HashMap<String, usize>,
-) -> Plan {
-    let mut plan = Plan::default();
+) -> WantedLines {
+    let mut plan = WantedLines::default();
     for service in services {
         let standing: Vec<IpAddr> = standing
             .iter()
@@ -129,11 +129,11 @@ impl Rules {
             }
         }
         let outcomes = || FAMILIES.iter().filter_map(|family| outcomes.get(&(service.clone(), *family)));
-        if outcomes().any(|outcome| *outcome == Outcome::Failed(LookupError::Alias)) {
+        if outcomes().any(|outcome| *outcome == LookupOutcome::Failed(LookupError::Alias)) {
             return Some(Reason::Alias);
         }
         outcomes().find_map(|outcome| match outcome {
-            Outcome::Addresses { addresses, .. } if self.networks.is_empty() && addresses.len() > 1 => {
+            LookupOutcome::Addresses { addresses, .. } if self.networks.is_empty() && addresses.len() > 1 => {
                 Some(Reason::Headless(addresses.len()))
             }
             _ => None,
@@ -142,20 +142,20 @@ impl Rules {
 
     fn decide(&self, service: &Service, outcomes: &Outcomes, standing: &[IpAddr]) -> (Vec<IpAddr>, Verdict) {
         let of = |family: Family| outcomes.get(&(service.clone(), family));
-        let is_denied = FAMILIES.iter().any(|family| of(*family) == Some(&Outcome::NoSuchName));
+        let is_denied = FAMILIES.iter().any(|family| of(*family) == Some(&LookupOutcome::NoSuchName));
         let (mut entries, mut failure, mut refused) = (Vec::new(), None, None);
         for family in FAMILIES {
             match of(family) {
-                Some(Outcome::Addresses { addresses, .. }) => {
+                Some(LookupOutcome::Addresses { addresses, .. }) => {
                     let (good, bad): (Vec<IpAddr>, Vec<IpAddr>) = addresses
                         .iter()
                         .partition(|address| is_of(**address, family) && self.admit(**address));
                     entries.extend(good);
                     refused = refused.or_else(|| bad.first().copied());
                 }
-                Some(Outcome::NoSuchName | Outcome::NoData) => {}
-                Some(Outcome::Failed(_)) | None if is_denied => {}
-                Some(Outcome::Failed(error)) => {
+                Some(LookupOutcome::NoSuchName | LookupOutcome::NoData) => {}
+                Some(LookupOutcome::Failed(_)) | None if is_denied => {}
+                Some(LookupOutcome::Failed(error)) => {
                     failure = failure.or(Some(*error));
                     entries.extend(standing.iter().filter(|address| is_of(**address, family)));
                 }

@@ -4,24 +4,25 @@ use std::net::IpAddr;
 use hostsfile::managed::{Entry, Marker, Text};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use refresh::{Family, LookupError, Outcome};
+use refresh::{Family, LookupError, LookupOutcome};
 
 use super::DEFAULT_MARKER;
-use super::plan::{FAMILIES, Outcomes, Plan, Reason, Rules, Verdict, plan};
+use super::plan::{FAMILIES, Outcomes, Reason, Rules, Verdict, WantedLines, plan};
 use super::services::Service;
 
 #[test]
 fn an_answer_replaces_a_denial_removes_and_a_failure_keeps() {
-    let (silent, servfail) = (Outcome::Failed(LookupError::Silent), Outcome::Failed(LookupError::Rcode(2)));
+    let (silent, servfail) =
+        (LookupOutcome::Failed(LookupError::Silent), LookupOutcome::Failed(LookupError::Rcode(2)));
     let standing = &["10.96.0.1", "fd00::1"][..];
     for (v4, v6, want, verdict) in [
         (addresses(&["10.96.0.2"]), addresses(&["fd00::2"]), &["10.96.0.2", "fd00::2"][..], Verdict::Known),
-        (addresses(&["10.96.0.2"]), Outcome::NoData, &["10.96.0.2"], Verdict::Known),
-        (Outcome::NoData, Outcome::NoData, &[], Verdict::Absent),
-        (Outcome::NoSuchName, Outcome::NoSuchName, &[], Verdict::Absent),
-        (Outcome::NoSuchName, silent.clone(), &[], Verdict::Absent),
-        (silent.clone(), Outcome::NoSuchName, &[], Verdict::Absent),
-        (Outcome::NoData, silent.clone(), &["fd00::1"], Verdict::Kept(LookupError::Silent)),
+        (addresses(&["10.96.0.2"]), LookupOutcome::NoData, &["10.96.0.2"], Verdict::Known),
+        (LookupOutcome::NoData, LookupOutcome::NoData, &[], Verdict::Absent),
+        (LookupOutcome::NoSuchName, LookupOutcome::NoSuchName, &[], Verdict::Absent),
+        (LookupOutcome::NoSuchName, silent.clone(), &[], Verdict::Absent),
+        (silent.clone(), LookupOutcome::NoSuchName, &[], Verdict::Absent),
+        (LookupOutcome::NoData, silent.clone(), &["fd00::1"], Verdict::Kept(LookupError::Silent)),
         (
             addresses(&["10.96.0.2"]),
             servfail.clone(),
@@ -29,10 +30,10 @@ fn an_answer_replaces_a_denial_removes_and_a_failure_keeps() {
             Verdict::Kept(LookupError::Rcode(2)),
         ),
         (silent.clone(), servfail, standing, Verdict::Kept(LookupError::Silent)),
-        (addresses(&["10.96.0.2"]), Outcome::NoSuchName, &["10.96.0.2"], Verdict::Known),
+        (addresses(&["10.96.0.2"]), LookupOutcome::NoSuchName, &["10.96.0.2"], Verdict::Known),
         (
             addresses(&["10.96.0.2"]),
-            Outcome::Failed(LookupError::Alias),
+            LookupOutcome::Failed(LookupError::Alias),
             &[],
             Verdict::LeftOut(Reason::Alias),
         ),
@@ -66,7 +67,7 @@ fn only_addresses_of_services_enter() {
         let refused = matches!(made.verdicts[&web()], Verdict::LeftOut(Reason::Refused(_)));
         assert_eq!(refused, want.is_empty(), "{:?}", made.verdicts);
     }
-    let failed = || Outcome::Failed(LookupError::Silent);
+    let failed = || LookupOutcome::Failed(LookupError::Silent);
     assert_eq!(of(&one(networks, &["93.184.216.34", "127.0.0.1"], failed(), failed(), "")), [""; 0]);
 }
 
@@ -78,8 +79,8 @@ fn a_name_that_others_define_is_left_out() {
         ("::1 web.t1.svc.cluster.local", Some("web.t1.svc.cluster.local")),
         ("10.0.0.1 web.t1\n10.0.0.1 web.t1.svc.other\n# 10.0.0.1 web.t1.svc\n", None),
     ] {
-        for outcome in [addresses(&["10.96.0.1"]), Outcome::Failed(LookupError::Silent)] {
-            let made = one(&[], &["10.96.0.1"], outcome, Outcome::NoData, text);
+        for outcome in [addresses(&["10.96.0.1"]), LookupOutcome::Failed(LookupError::Silent)] {
+            let made = one(&[], &["10.96.0.1"], outcome, LookupOutcome::NoData, text);
             assert_eq!(of(&made).is_empty(), defined.is_some(), "{text}");
             let reason =
                 defined.map(|name| Verdict::LeftOut(Reason::Defined { name: name.to_owned(), line: 1 }));
@@ -115,16 +116,16 @@ fn came() -> impl Strategy<Value = Came> {
 }
 
 impl Came {
-    fn outcome(self, family: Family) -> Option<Outcome> {
+    fn outcome(self, family: Family) -> Option<LookupOutcome> {
         let texts: Vec<String> = match self {
             Self::One(n) => vec![address(family, n)],
             Self::Two(n) => vec![address(family, n), address(family, n + 1)],
             Self::Loopback if family == Family::Ipv4 => vec!["127.0.0.1".to_owned()],
             Self::Loopback => vec!["::1".to_owned()],
-            Self::Denied => return Some(Outcome::NoSuchName),
-            Self::Empty => return Some(Outcome::NoData),
-            Self::Alias => return Some(Outcome::Failed(LookupError::Alias)),
-            Self::Silent => return Some(Outcome::Failed(LookupError::Silent)),
+            Self::Denied => return Some(LookupOutcome::NoSuchName),
+            Self::Empty => return Some(LookupOutcome::NoData),
+            Self::Alias => return Some(LookupOutcome::Failed(LookupError::Alias)),
+            Self::Silent => return Some(LookupOutcome::Failed(LookupError::Silent)),
             Self::Missing => return None,
         };
         Some(addresses(&texts.iter().map(String::as_str).collect::<Vec<_>>()))
@@ -207,11 +208,11 @@ fn address(family: Family, n: u8) -> String {
     if family == Family::Ipv4 { format!("10.96.0.{}", n + 1) } else { format!("fd00::{}", n + 1) }
 }
 
-fn addresses(texts: &[&str]) -> Outcome {
+fn addresses(texts: &[&str]) -> LookupOutcome {
     if texts.is_empty() {
-        return Outcome::NoData;
+        return LookupOutcome::NoData;
     }
-    Outcome::Addresses { addresses: texts.iter().map(|text| text.parse().unwrap()).collect(), ttl: 30 }
+    LookupOutcome::Addresses { addresses: texts.iter().map(|text| text.parse().unwrap()).collect(), ttl: 30 }
 }
 
 fn rules(networks: &[&str]) -> Rules {
@@ -224,7 +225,13 @@ fn web() -> Service {
 }
 
 /// A round of one service.
-fn one(networks: &[&str], standing: &[&str], v4: Outcome, v6: Outcome, others: &str) -> Plan {
+fn one(
+    networks: &[&str],
+    standing: &[&str],
+    v4: LookupOutcome,
+    v6: LookupOutcome,
+    others: &str,
+) -> WantedLines {
     let entry = |address: &&str| Entry {
         name: "web.t1.svc".into(),
         domain: "cluster.local".into(),
@@ -238,6 +245,6 @@ fn one(networks: &[&str], standing: &[&str], v4: Outcome, v6: Outcome, others: &
     plan(&services, &rules, &outcomes, &standing, &others)
 }
 
-fn of(plan: &Plan) -> Vec<String> {
+fn of(plan: &WantedLines) -> Vec<String> {
     plan.entries.iter().map(|entry| entry.address.to_string()).collect()
 }

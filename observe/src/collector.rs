@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::counters::ZoneRegistry;
-use super::families::{Families, Source};
+use super::families::{Families, MetricSource};
 use super::logger::Logger;
 use super::{names, zones};
 
@@ -13,7 +13,7 @@ pub struct Collector {
     zones: Arc<ZoneRegistry>,
     logger: Logger,
     build: Build,
-    sources: Vec<Arc<dyn Source>>,
+    sources: Vec<Arc<dyn MetricSource>>,
 }
 
 /// The labels of `coredns_build_info`.
@@ -35,7 +35,7 @@ impl Collector {
 
     /// Registers another source, for as long as the process lives.
     #[must_use]
-    pub fn with(mut self, source: Arc<dyn Source>) -> Self {
+    pub fn with(mut self, source: Arc<dyn MetricSource>) -> Self {
         self.sources.push(source);
         self
     }
@@ -186,7 +186,7 @@ mod tests {
 
     struct Fixed(fn(&mut Families));
 
-    impl Source for Fixed {
+    impl MetricSource for Fixed {
         fn collect(&self, into: &mut Families) {
             (self.0)(into);
         }

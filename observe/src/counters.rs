@@ -359,12 +359,12 @@ fn by_bound<const N: usize>(
 
 /// Where one thread counts one zone; nowhere if the zone is not measured.
 #[derive(Debug, Clone, Copy)]
-pub struct Tally<'z> {
+pub struct ThreadCounters<'z> {
     counters: Option<&'z ZoneCounters>,
     shared: bool,
 }
 
-impl<'z> Tally<'z> {
+impl<'z> ThreadCounters<'z> {
     /// The counters of thread `writer`; the last set is written by several threads.
     #[inline]
     pub fn new(set: Option<&'z [ZoneCounters]>, writer: usize) -> Self {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use histogram::NativeCounts;
 
 /// Who has metrics to add. Called for every page, from a thread that serves nobody; no waiting all the same.
-pub trait Source: Send + Sync {
+pub trait MetricSource: Send + Sync {
     /// Adds the samples as they are now.
     fn collect(&self, into: &mut Families);
 }

@@ -29,6 +29,6 @@ mod zones;
 pub use collector::Collector;
 pub use errors::ErrorLog;
 pub use expose::Form;
-pub use families::{Distribution, Families, Metric, Source};
-pub use log::{LogEntry, LogFormat, LogRules, Outcome};
+pub use families::{Distribution, Families, Metric, MetricSource};
+pub use log::{LogClass, LogEntry, LogFormat, LogRules};
 pub use logger::{Format, LineRing, Logger, json_line};

@@ -79,14 +79,14 @@ impl LogEntry<'_> {
     /// What became of the query.
     ///
     /// CoreDNS also calls an answer with an expired signature an error when the client set DO; that is not looked at.
-    pub fn outcome(&self) -> Outcome {
+    pub fn outcome(&self) -> LogClass {
         let transfer = matches!(self.rtype, RType::AXFR | RType::IXFR);
         match self.rcode {
-            _ if transfer || matches!(self.opcode, Opcode::NOTIFY | Opcode::UPDATE) => Outcome::Error,
-            Rcode::NOERROR if self.answers == 0 && self.soa => Outcome::Denial,
-            Rcode::NOERROR => Outcome::Success,
-            Rcode::NXDOMAIN if self.answers == 0 => Outcome::Denial,
-            _ => Outcome::Error,
+            _ if transfer || matches!(self.opcode, Opcode::NOTIFY | Opcode::UPDATE) => LogClass::Error,
+            Rcode::NOERROR if self.answers == 0 && self.soa => LogClass::Denial,
+            Rcode::NOERROR => LogClass::Success,
+            Rcode::NXDOMAIN if self.answers == 0 => LogClass::Denial,
+            _ => LogClass::Error,
         }
     }
 
@@ -115,7 +115,7 @@ impl LogEntry<'_> {
 
 /// What became of a query, as `class` in a Corefile tells it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum LogClass {
     /// An answer, a referral, or an empty NOERROR without SOA.
     Success,
     /// NXDOMAIN and NODATA.
@@ -124,7 +124,7 @@ pub enum Outcome {
     Error,
 }
 
-impl Outcome {
+impl LogClass {
     /// The label `log/class`.
     fn label(self) -> &'static str {
         match self {
@@ -175,7 +175,7 @@ impl LogRules {
     /// How to log this name with this outcome. The first rule whose zone holds the name decides, even if it is not for
     /// this outcome.
     #[inline]
-    pub fn find(&self, name: &Name, outcome: Outcome) -> Option<&LogFormat> {
+    pub fn find(&self, name: &Name, outcome: LogClass) -> Option<&LogFormat> {
         let rule = self.rules.iter().find(|rule| name.is_within(&rule.zone))?;
         outcome.is_in(rule.classes).then_some(&rule.format)
     }
@@ -222,7 +222,7 @@ enum Part {
     /// `log/type`
     Kind,
     /// `log/class`
-    Outcome,
+    LogClass,
 }
 
 impl Part {
@@ -247,7 +247,7 @@ impl Part {
             "{>rflags}" => Self::Flags,
             "{/forward/upstream}" if labels => Self::Upstream,
             "{/log/type}" if labels => Self::Kind,
-            "{/log/class}" if labels => Self::Outcome,
+            "{/log/class}" if labels => Self::LogClass,
             label if label.starts_with("{/") => Self::Literal(Box::from(*b"-")),
             _ => return None,
         })
@@ -331,7 +331,7 @@ impl LogFormat {
                     None => line.push(b'-'),
                 },
                 Part::Kind => line.extend_from_slice(entry.kind().as_bytes()),
-                Part::Outcome => line.extend_from_slice(entry.outcome().label().as_bytes()),
+                Part::LogClass => line.extend_from_slice(entry.outcome().label().as_bytes()),
             }
         }
     }

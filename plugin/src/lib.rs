@@ -20,5 +20,5 @@ mod tables;
 
 pub use block::{BlockSpec, Fallthrough, Key, Spec};
 pub use error::SetupError;
-pub use lookup::{Lookup, Moment};
+pub use lookup::{Lookup, QueryContext};
 pub use tables::Tables;

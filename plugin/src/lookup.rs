@@ -10,7 +10,7 @@ use crate::failure::Failure;
 
 /// Who asks, how and when: what a plugin may know besides the query.
 #[derive(Debug, Clone, Copy)]
-pub struct Moment<'b> {
+pub struct QueryContext<'b> {
     /// When the batch that the query came in was taken up.
     pub now: Instant,
     /// The client's transport.
@@ -23,7 +23,7 @@ pub struct Moment<'b> {
     local: Option<Local>,
 }
 
-impl<'b> Moment<'b> {
+impl<'b> QueryContext<'b> {
     /// That of a query from `client` to the address `server`.
     pub fn new(now: Instant, client: &'b Peer, server: SocketAddr, proto: Proto, writer: usize) -> Self {
         Self { now, proto, writer, client, listener: server, local: None }

@@ -5,13 +5,13 @@ use std::fmt::Debug;
 use std::path::Path;
 use std::sync::Arc;
 
-use observe::counters::Tally;
+use observe::counters::ThreadCounters;
 use wire::{Name, Query, Reply, ZoneRequest};
 
 use crate::lasting::Lasting;
 use crate::messages::OfZone;
 use crate::step::Step;
-use crate::{Lookup, Moment, Tables};
+use crate::{Lookup, QueryContext, Tables};
 
 /// A plugin's directives in one server block, read and checked. Who knows the type finds it in its block by it.
 pub trait PluginSpec: Any + Debug + Send + Sync {}
@@ -63,7 +63,7 @@ pub enum Role {
     /// What answers from memory, before the cache.
     Source(Arc<dyn SourceSpec>),
     /// Asking others, and keeping what they said.
-    Dial(Arc<dyn PluginSpec>),
+    Forwarding(Arc<dyn PluginSpec>),
     /// What answers where nobody else did.
     Tail(Arc<dyn SourceSpec>),
 }
@@ -72,7 +72,7 @@ impl Role {
     /// What was read, if it is of this type.
     pub fn get<T: PluginSpec>(&self) -> Option<&T> {
         let spec: &dyn Any = match self {
-            Self::Setting(spec) | Self::Envelope(spec) | Self::Dial(spec) => &**spec,
+            Self::Setting(spec) | Self::Envelope(spec) | Self::Forwarding(spec) => &**spec,
             Self::Step(spec) => &**spec,
             Self::Source(spec) | Self::Tail(spec) => &**spec,
         };
@@ -85,15 +85,20 @@ pub trait Source: Any + Send + Sync {
     /// Answers, fails or lets the query pass. `tables` is what the batch has found of the hosts tables so far.
     fn lookup<'h>(
         &'h self,
-        moment: &Moment<'_>,
+        context: &QueryContext<'_>,
         tables: &mut Tables<'h>,
         query: &Query<'_>,
         reply: &mut Reply<'_>,
-        tally: Tally<'_>,
+        counters: ThreadCounters<'_>,
     ) -> Lookup;
 
     /// Takes a request for a zone as a whole, or lets it pass, as most sources do. AXFR comes over streams alone.
-    fn of_zone(&self, _request: &ZoneRequest<'_>, _moment: &Moment<'_>, _reply: &mut Reply<'_>) -> OfZone {
+    fn of_zone(
+        &self,
+        _request: &ZoneRequest<'_>,
+        _moment: &QueryContext<'_>,
+        _reply: &mut Reply<'_>,
+    ) -> OfZone {
         OfZone::Pass
     }
 

@@ -11,13 +11,13 @@ use std::net::IpAddr;
 
 use wire::{Added, Class, Flags, Message, Name, OPTION_CLIENT_SUBNET, Query, RType, options, push_option};
 
-use crate::Moment;
+use crate::QueryContext;
 use crate::failure::Failure;
 
 /// A plugin that acts around the sources.
 pub trait Step: std::fmt::Debug + Send + Sync {
     /// On the way in: changes what is sought, ends the query, or lets it pass.
-    fn inward<'s>(&'s self, sought: &mut Sought<'_>, moment: &Moment<'_>) -> Inward<'s>;
+    fn inward<'s>(&'s self, sought: &mut Sought<'_>, context: &QueryContext<'_>) -> Inward<'s>;
 
     /// What the step does with such a query, for `explain`: `None` where it does nothing. It changes what is sought as it
     /// would for a client.
@@ -47,7 +47,7 @@ pub trait Needs<'s>: std::fmt::Debug {
     fn go_on(
         &self,
         sought: &mut Sought<'_>,
-        moment: &Moment<'_>,
+        context: &QueryContext<'_>,
         wishes: &mut dyn Wishes,
     ) -> Option<Inward<'s>>;
 }
@@ -63,7 +63,7 @@ pub trait Back: std::fmt::Debug {
     fn back(
         &self,
         sought: &Sought<'_>,
-        moment: &Moment<'_>,
+        context: &QueryContext<'_>,
         told: &mut Message,
         wishes: &mut dyn Wishes,
     ) -> Told;

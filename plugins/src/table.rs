@@ -36,7 +36,7 @@ pub enum Kind {
     /// A handler that answers from memory.
     Source(Read<dyn SourceSpec>),
     /// A handler of what is asked of others.
-    Dial(Read<dyn PluginSpec>),
+    Forwarding(Read<dyn PluginSpec>),
     /// A handler that answers where nobody else did.
     Tail(Read<dyn SourceSpec>),
 }
@@ -71,7 +71,7 @@ impl Plugin {
             Kind::Envelope(read) => Role::Envelope(read(&own, written)?),
             Kind::Step(read) => Role::Step(read(&own, written)?),
             Kind::Source(read) => Role::Source(read(&own, written)?),
-            Kind::Dial(read) => Role::Dial(read(&own, written)?),
+            Kind::Forwarding(read) => Role::Forwarding(read(&own, written)?),
             Kind::Tail(read) => Role::Tail(read(&own, written)?),
         };
         Ok(Some(role))
@@ -98,8 +98,8 @@ const fn source(name: &'static str, read: Read<dyn SourceSpec>) -> Plugin {
     Plugin { name, kind: Kind::Source(read) }
 }
 
-const fn dial(name: &'static str, read: Read<dyn PluginSpec>) -> Plugin {
-    Plugin { name, kind: Kind::Dial(read) }
+const fn forwarding(name: &'static str, read: Read<dyn PluginSpec>) -> Plugin {
+    Plugin { name, kind: Kind::Forwarding(read) }
 }
 
 const fn tail(name: &'static str, read: Read<dyn SourceSpec>) -> Plugin {
@@ -143,7 +143,7 @@ pub static PLUGINS: &[Plugin] = &[
     step("rewrite", rewrite::read),
     absent("autopath"),
     step("acl", acl::read),
-    dial("cache", cache::read),
+    forwarding("cache", cache::read),
     step("header", header::read),
     absent("dnssec"),
     setting("tls", tls::read),
@@ -162,7 +162,7 @@ pub static PLUGINS: &[Plugin] = &[
     absent("secondary"),
     absent("etcd"),
     source("loop", r#loop::read),
-    dial("forward", forward::read),
+    forwarding("forward", forward::read),
     absent("grpc"),
     absent("erratic"),
     tail("whoami", whoami::read),

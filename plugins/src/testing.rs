@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use plugin::Moment;
+use plugin::QueryContext;
 use plugin::step::{Inward, Sought, Step, Told, Wish, Wishes};
 use wire::{Class, Gate, HEADER, Message, Name, RType, Rr, Section, accept};
 
@@ -57,16 +57,16 @@ pub(crate) fn through(
     let client = std::net::SocketAddr::new(client.parse().unwrap(), 4321).into();
     let server = "127.0.0.1:53".parse().unwrap();
     let proto = observe::counters::Proto::Udp;
-    let moment = Moment::new(clock::now(), &client, server, proto, 0);
+    let context = QueryContext::new(clock::now(), &client, server, proto, 0);
     let mut sought = Sought::new(&query, "dns://:53", true);
-    let inward = step.inward(&mut sought, &moment);
+    let inward = step.inward(&mut sought, &context);
     let what = format!("{} {}", sought.name(), sought.rtype());
     let told = match inward {
         Inward::Pass => Some(below(&sought)),
         Inward::Answer(message) => Some(*message),
         Inward::Back(back) => {
             let mut told = below(&sought);
-            match back.back(&sought, &moment, &mut told, others) {
+            match back.back(&sought, &context, &mut told, others) {
                 Told::Done => Some(told),
                 Told::Waits => None,
             }

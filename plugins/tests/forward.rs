@@ -9,7 +9,7 @@ use std::fs;
 use tempfile::TempDir;
 
 fn asked(scene: &Scene) -> Vec<String> {
-    let groups = scene.house.blocks[0].pipeline.dial().unwrap().chain.groups().to_vec();
+    let groups = scene.configuration.blocks[0].pipeline.forwarding().unwrap().chain.groups().to_vec();
     groups.iter().flat_map(|group| group.upstreams().to_vec()).map(|u| u.address().to_string()).collect()
 }
 
@@ -17,7 +17,7 @@ fn look_at(scene: &Scene) -> Option<Instant> {
     let shared = &scene.shared;
     shared.followed.look(
         shared.forward(),
-        &|group, upstreams| configuration::back_to(&scene.house, group, upstreams),
+        &|group, upstreams| configuration::back_to(&scene.configuration, group, upstreams),
         scene.now,
         readfile::PATIENCE,
         &shared.logger,

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use observe::counters::Proto;
-use observe::counters::Tally;
+use observe::counters::ThreadCounters;
 use plugin::spec::Source as _;
-use plugin::{Lookup, Moment, Tables};
+use plugin::{Lookup, QueryContext, Tables};
 use plugins::hosts::{Hosts, HostsTable};
 use query::Block;
 use scene::Scene;
@@ -70,7 +70,7 @@ impl Followed {
     }
 
     fn table(&self) -> Arc<HostsTable> {
-        self.scene.house.blocks[0].pipeline.source::<Hosts>().unwrap().table().clone()
+        self.scene.configuration.blocks[0].pipeline.source::<Hosts>().unwrap().table().clone()
     }
 
     fn log(&self) -> String {
@@ -89,12 +89,12 @@ fn a_batch_keeps_the_table_that_it_found_and_mistakes_it_for_no_other() {
         let mut reply = Reply::start(&mut out, query);
         let hosts = block.pipeline.source::<Hosts>().unwrap();
         let client = scene::client();
-        let moment = Moment::new(clock::now(), &client, AT.parse().unwrap(), Proto::Udp, 0);
-        let found = hosts.lookup(&moment, tables, query, &mut reply, Tally::new(None, 0));
+        let context = QueryContext::new(clock::now(), &client, AT.parse().unwrap(), Proto::Udp, 0);
+        let found = hosts.lookup(&context, tables, query, &mut reply, ThreadCounters::new(None, 0));
         assert!(matches!(found, Lookup::Answer), "{found:?}");
         reply.octets()[reply.octets().len() - 1]
     }
-    let [first, second] = [&one, &other].map(|file| file.scene.house.blocks[0].clone());
+    let [first, second] = [&one, &other].map(|file| file.scene.configuration.blocks[0].clone());
     let mut batch = Tables::default();
     let answers = [&first, &second, &first, &first].map(|block| last(block, &query, &mut batch));
     assert_eq!(answers, [1, 9, 1, 1]);
@@ -326,7 +326,7 @@ fn equal_directives_share_a_table_and_reloads_keep_it() {
     };
     let mut scene = Scene::new(&hosts("c. {\nbind 127.0.0.1\nhosts /nowhere/h . {\nttl 6\n}\n}\n"));
     let table = |scene: &Scene, block: usize| {
-        Arc::downgrade(scene.house.blocks[block].pipeline.source::<Hosts>().unwrap().table())
+        Arc::downgrade(scene.configuration.blocks[block].pipeline.source::<Hosts>().unwrap().table())
     };
     let (first, third) = (table(&scene, 0), table(&scene, 2));
     assert!(first.ptr_eq(&table(&scene, 1)) && !first.ptr_eq(&third));

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Instant;
 
 use corefile::Location;
-use observe::counters::{Tally, ZoneSet};
+use observe::counters::{ThreadCounters, ZoneSet};
 use observe::{ErrorLog, LogRules};
 use plugin::failure::Failure;
 use wire::{Flags, Name, OPTION_NSID, Query, Reply};
@@ -63,8 +63,8 @@ impl std::fmt::Debug for ServedZone {
 impl ServedZone {
     /// Where thread `writer` counts.
     #[inline]
-    pub fn tally(&self, writer: usize) -> Tally<'_> {
-        Tally::new(self.counters.as_deref(), writer)
+    pub fn counters(&self, writer: usize) -> ThreadCounters<'_> {
+        ThreadCounters::new(self.counters.as_deref(), writer)
     }
 
     /// Completes a reply: identifier, size, header.

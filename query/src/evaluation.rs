@@ -5,7 +5,7 @@
 //! evaluate(query, found) -> told | silence | what must be asked first
 //! ```
 //! Nothing is resumed in the middle. Where upstreams must be asked, all that are known to be needed are asked at once, and
-//! the client's query waits; when the last of them has answered, what they said is kept as a [`Found`] each, and the query
+//! the client's query waits; when the last of them has answered, what they said is kept as a [`InnerAnswer`] each, and the query
 //! is evaluated again from the start. A lookup that another answer needs (a `CNAME`
 //! of a template, a wish of a step) takes the whole way of a query, but nobody counts or logs it; why one failed is told by
 //! `errors`.
@@ -23,9 +23,9 @@ use crate::route::Route;
 use plugin::Tables;
 use plugin::failure::Failure;
 use plugin::step::{Inward, Sought, Told, Wish, Wishes, question};
-use plugin::{Lookup, Moment};
+use plugin::{Lookup, QueryContext};
 
-pub use found::{Follow, Found};
+pub use found::{Follow, InnerAnswer};
 pub use outer::{Asked, MOST_HELD, Outer, Waits};
 
 /// How an evaluation ends.
@@ -39,11 +39,11 @@ pub enum End {
 /// The evaluation of one client's query.
 pub struct Evaluation<'h, 'a> {
     route: &'h Arc<Route>,
-    moment: &'a Moment<'a>,
+    context: &'a QueryContext<'a>,
     tables: &'a mut Tables<'h>,
     query: &'a Query<'a>,
     /// What is known already.
-    found: Vec<Arc<Found>>,
+    found: Vec<Arc<InnerAnswer>>,
     /// How many wishes have led to upstreams.
     asked: usize,
     /// How many more wishes are looked at.
@@ -69,7 +69,7 @@ pub struct Missing;
 /// What a wish is found again by.
 #[derive(PartialEq, Eq)]
 struct Key {
-    entry: Entry,
+    entry: EntryPoint,
     name: Name,
     rtype: RType,
     class: Class,
@@ -78,7 +78,7 @@ struct Key {
 
 /// Where a wish begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Entry {
+enum EntryPoint {
     /// As a client's query does: with the route.
     Top,
     /// At a step of a block, by the block's number.
@@ -98,15 +98,15 @@ impl<'h, 'a> Evaluation<'h, 'a> {
     /// That of a query whose lookups came to `found` so far, of which upstreams were asked for `asked` wishes.
     pub fn new(
         route: &'h Arc<Route>,
-        moment: &'a Moment<'a>,
+        context: &'a QueryContext<'a>,
         tables: &'a mut Tables<'h>,
         query: &'a Query<'a>,
-        found: Vec<Arc<Found>>,
+        found: Vec<Arc<InnerAnswer>>,
         asked: usize,
     ) -> Self {
         Self {
             route,
-            moment,
+            context,
             tables,
             query,
             found,
@@ -127,7 +127,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
     /// Upstreams must be asked first.
     pub fn run(&mut self, zone: &'h Arc<ServedZone>) -> Result<End, Missing> {
         let Query { name, rtype, class, .. } = *self.query;
-        let own = Key { entry: Entry::Top, name, rtype, class, added: Box::default() };
+        let own = Key { entry: EntryPoint::Top, name, rtype, class, added: Box::default() };
         self.wishes.push((own, Known::Open));
         self.evaluate(zone, self.query, 0)
     }
@@ -159,10 +159,10 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         let mut backs = Vec::new();
         let mut ended = None;
         for (index, step) in steps.iter().enumerate().skip(from) {
-            let mut inward = step.inward(&mut sought, self.moment);
+            let mut inward = step.inward(&mut sought, self.context);
             while let Inward::Needs(needs) = inward {
                 self.at = Some((zone, index));
-                inward = needs.go_on(&mut sought, self.moment, self).ok_or(Missing)?;
+                inward = needs.go_on(&mut sought, self.context, self).ok_or(Missing)?;
             }
             match inward {
                 Inward::Pass | Inward::Needs(_) => {}
@@ -188,7 +188,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
                 continue;
             }
             self.at = Some((zone, *index));
-            if back.back(&sought, self.moment, &mut message, self) == Told::Waits && !self.missing.is_empty()
+            if back.back(&sought, self.context, &mut message, self) == Told::Waits && !self.missing.is_empty()
             {
                 return Err(Missing);
             }
@@ -229,15 +229,15 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         Ok((Box::new(message), failure))
     }
 
-    fn look_up(&mut self, zone: &'h Arc<ServedZone>, query: &Query<'_>) -> Result<Arc<Found>, Missing> {
+    fn look_up(&mut self, zone: &'h Arc<ServedZone>, query: &Query<'_>) -> Result<Arc<InnerAnswer>, Missing> {
         if self.missing.iter().any(|asked| asked.is_for(zone, query)) {
             return Err(Missing);
         }
         let mut octets = Vec::new();
         let mut reply = Reply::start(&mut octets, query);
-        let tally = zone.tally(self.moment.writer);
+        let counters = zone.counters(self.context.writer);
         let mut follow = Follow::No;
-        match zone.block.pipeline.answer_now(self.moment, self.tables, query, &mut reply, tally) {
+        match zone.block.pipeline.answer_now(self.context, self.tables, query, &mut reply, counters) {
             Lookup::Answer => {}
             Lookup::Follow => follow = Follow::Yes,
             Lookup::FollowOrFail => follow = Follow::OrFail,
@@ -248,10 +248,10 @@ impl<'h, 'a> Evaluation<'h, 'a> {
             }
             Lookup::Ask(_) if self.patience.is_zero() => {
                 let failure = Failure::Forward(forwarder::Failure::Patience);
-                return Ok(Found::new(zone, query, Err(failure), Follow::No));
+                return Ok(InnerAnswer::new(zone, query, Err(failure), Follow::No));
             }
             Lookup::Ask(_) if self.depth > 0 && self.asked == MOST_ASKED => {
-                return Ok(Found::new(zone, query, Err(Failure::TooManyNames(MOST_ASKED)), Follow::No));
+                return Ok(InnerAnswer::new(zone, query, Err(Failure::TooManyNames(MOST_ASKED)), Follow::No));
             }
             Lookup::Ask(patience) => {
                 // Whoever has all the time is told by the upstreams why it was not enough.
@@ -264,14 +264,14 @@ impl<'h, 'a> Evaluation<'h, 'a> {
             Lookup::Pass => return Ok(self.failed(zone, query, zone.block.pipeline.nobody())),
             Lookup::Fail(failure) => return Ok(self.failed(zone, query, failure)),
         }
-        Ok(Found::of_reply(zone, query, &reply, follow))
+        Ok(InnerAnswer::of_reply(zone, query, &reply, follow))
     }
 
-    fn failed(&self, zone: &ServedZone, query: &Query<'_>, failure: Failure) -> Arc<Found> {
+    fn failed(&self, zone: &ServedZone, query: &Query<'_>, failure: Failure) -> Arc<InnerAnswer> {
         if self.depth > 0 {
-            zone.tell(&failure, query, self.moment.now);
+            zone.tell(&failure, query, self.context.now);
         }
-        Found::new(zone, query, Err(failure), Follow::No)
+        InnerAnswer::new(zone, query, Err(failure), Follow::No)
     }
 
     /// Puts behind each CNAME of the answer section what the server answers for its target. A target that has no answer
@@ -313,7 +313,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
     /// What a wish comes to, `None` where upstreams must be asked first; `from` is where in a block it begins, else it is
     /// routed.
     fn come_to(&mut self, from: Option<(&'h Arc<ServedZone>, usize)>, query: &Query<'_>) -> Option<Wish> {
-        let entry = from.map_or(Entry::Top, |(zone, step)| Entry::Step(zone.block.id, step));
+        let entry = from.map_or(EntryPoint::Top, |(zone, step)| EntryPoint::Step(zone.block.id, step));
         let Query { name, rtype, class, .. } = *query;
         let key = Key { entry, name, rtype, class, added: query.added.octets().into() };
         if let Some((_, known)) = self.wishes.iter().find(|(other, _)| *other == key) {

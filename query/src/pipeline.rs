@@ -14,20 +14,20 @@ use cache::{Kind, Partition, Policy};
 use forwarder::Chain;
 use wire::{Name, Query, Reply, ZoneRequest};
 
-use observe::counters::Tally;
+use observe::counters::ThreadCounters;
 use plugin::Tables;
 use plugin::failure::Failure;
 use plugin::messages::OfZone;
 use plugin::spec::{Explained, Source};
 use plugin::step::Step;
-use plugin::{Lookup, Moment};
+use plugin::{Lookup, QueryContext};
 
 /// The rooms of one server block.
 pub struct Pipeline {
     steps: Box<[Arc<dyn Step>]>,
     /// What answers from memory, before the cache.
     sources: Box<[Named]>,
-    dial: Option<Dial>,
+    forwarding: Option<Forwarding>,
     /// What answers where nobody else did.
     tail: Box<[Named]>,
     /// The last plugin of the block that sees queries, for the error when nobody answered.
@@ -43,7 +43,7 @@ pub struct Named {
 }
 
 /// Asking somebody else, and remembering what they said.
-pub struct Dial {
+pub struct Forwarding {
     /// What is remembered.
     pub cache: Option<CacheRoom>,
     /// Whom to ask.
@@ -63,11 +63,11 @@ impl Pipeline {
     pub fn new(
         steps: Vec<Arc<dyn Step>>,
         sources: Vec<Named>,
-        dial: Option<Dial>,
+        forwarding: Option<Forwarding>,
         tail: Vec<Named>,
         last: Option<&'static str>,
     ) -> Self {
-        Self { steps: steps.into(), sources: sources.into(), dial, tail: tail.into(), last }
+        Self { steps: steps.into(), sources: sources.into(), forwarding, tail: tail.into(), last }
     }
 
     /// Answers from memory, or says what is to be done; [`Lookup::Pass`] where nobody in the block has an answer. Allocates
@@ -75,26 +75,26 @@ impl Pipeline {
     #[inline]
     pub fn answer_now<'h>(
         &'h self,
-        moment: &Moment<'_>,
+        context: &QueryContext<'_>,
         tables: &mut Tables<'h>,
         query: &Query<'_>,
         reply: &mut Reply<'_>,
-        tally: Tally<'_>,
+        counters: ThreadCounters<'_>,
     ) -> Lookup {
         for Named { source, .. } in &self.sources {
-            match source.lookup(moment, tables, query, reply, tally) {
+            match source.lookup(context, tables, query, reply, counters) {
                 Lookup::Pass => {}
                 found => return found,
             }
         }
-        if let Some(dial) = &self.dial {
-            match dial.lookup(moment.now, query, reply, tally) {
+        if let Some(forwarding) = &self.forwarding {
+            match forwarding.lookup(context.now, query, reply, counters) {
                 Lookup::Pass => {}
                 found => return found,
             }
         }
         for Named { source, .. } in &self.tail {
-            match source.lookup(moment, tables, query, reply, tally) {
+            match source.lookup(context, tables, query, reply, counters) {
                 Lookup::Pass => {}
                 found => return found,
             }
@@ -103,9 +103,14 @@ impl Pipeline {
     }
 
     /// What the first source does that takes a request for a zone; nobody else is asked, an upstream least of all.
-    pub fn of_zone(&self, request: &ZoneRequest<'_>, moment: &Moment<'_>, reply: &mut Reply<'_>) -> OfZone {
+    pub fn of_zone(
+        &self,
+        request: &ZoneRequest<'_>,
+        context: &QueryContext<'_>,
+        reply: &mut Reply<'_>,
+    ) -> OfZone {
         for Named { source, .. } in self.sources.iter().chain(&self.tail) {
-            match source.of_zone(request, moment, reply) {
+            match source.of_zone(request, context, reply) {
                 OfZone::Pass => {}
                 found => return found,
             }
@@ -125,13 +130,13 @@ impl Pipeline {
     }
 
     /// The room that asks upstreams, if there is one.
-    pub fn dial(&self) -> Option<&Dial> {
-        self.dial.as_ref()
+    pub fn forwarding(&self) -> Option<&Forwarding> {
+        self.forwarding.as_ref()
     }
 
     /// Whether this block asks upstreams.
     pub fn forwards(&self) -> bool {
-        self.dial.is_some()
+        self.forwarding.is_some()
     }
 
     /// The source of this type, if the block has it.
@@ -145,10 +150,10 @@ impl Pipeline {
         if let Some(end) = ends(&self.sources, query, &mut passed) {
             return end;
         }
-        if let Some(dial) = &self.dial
-            && let Some(why) = dial.explain(&query.name)
+        if let Some(forwarding) = &self.forwarding
+            && let Some(why) = forwarding.explain(&query.name)
         {
-            let kept = dial.cache.as_ref().and_then(|room| room.covering(&query.name));
+            let kept = forwarding.cache.as_ref().and_then(|room| room.covering(&query.name));
             return (if kept.is_some() { "cache, else forward" } else { "forward" }, passed + &why);
         }
         if let Some(end) = ends(&self.tail, query, &mut passed) {
@@ -175,7 +180,7 @@ fn ends(sources: &[Named], query: &Query<'_>, passed: &mut String) -> Option<(&'
     None
 }
 
-impl Dial {
+impl Forwarding {
     /// Whom the block asks for such a name.
     fn explain(&self, name: &Name) -> Option<String> {
         let group = self.chain.groups().iter().find(|group| group.matches(name))?;
@@ -186,13 +191,19 @@ impl Dial {
 
     /// Looks into the cache; where it has no answer, an upstream is to be asked.
     #[inline]
-    fn lookup(&self, now: Instant, query: &Query<'_>, reply: &mut Reply<'_>, tally: Tally<'_>) -> Lookup {
+    fn lookup(
+        &self,
+        now: Instant,
+        query: &Query<'_>,
+        reply: &mut Reply<'_>,
+        counters: ThreadCounters<'_>,
+    ) -> Lookup {
         let mut patience = None;
         if let Some(room) = self.cache.as_ref().filter(|room| room.policy.covers(&query.name)) {
-            tally.add(|zone| &zone.cache_requests);
+            counters.add(|zone| &zone.cache_requests);
             let hit = |kind| match kind {
-                Kind::Success => tally.add(|zone| &zone.cache_hits[0]),
-                Kind::Denial => tally.add(|zone| &zone.cache_hits[1]),
+                Kind::Success => counters.add(|zone| &zone.cache_hits[0]),
+                Kind::Denial => counters.add(|zone| &zone.cache_hits[1]),
             };
             match room.partition.lookup(&room.policy, query, now, reply) {
                 cache::Lookup::Hit { kind } => {
@@ -201,18 +212,18 @@ impl Dial {
                 }
                 cache::Lookup::Prefetch { kind } => {
                     hit(kind);
-                    tally.add(|zone| &zone.cache_prefetches);
+                    counters.add(|zone| &zone.cache_prefetches);
                     return Lookup::Refresh;
                 }
                 cache::Lookup::Stale { kind, refresh } => {
                     hit(kind);
-                    tally.add(|zone| &zone.cache_stale);
+                    counters.add(|zone| &zone.cache_stale);
                     return if refresh { Lookup::Refresh } else { Lookup::Answer };
                 }
                 cache::Lookup::Verify { wait } => patience = Some(wait),
                 cache::Lookup::Miss => {}
             }
-            tally.add(|zone| &zone.cache_misses);
+            counters.add(|zone| &zone.cache_misses);
         }
         if self.chain.matches(&query.name) { Lookup::Ask(patience) } else { Lookup::Pass }
     }

@@ -7,14 +7,14 @@ use std::time::Instant;
 use wire::{Class, Ede, Flags, Gate, Name, Owner, Query, RType, Rcode, Reply, Section};
 
 use crate::ServedZone;
-use crate::evaluation::{self, Asked, End, Evaluation, Follow, Found, Missing, Waits};
+use crate::evaluation::{self, Asked, End, Evaluation, Follow, InnerAnswer, Missing, Waits};
 use crate::route::Route;
-use observe::counters::{Counted, Proto, Tally, ZoneSet};
+use observe::counters::{Counted, Proto, ThreadCounters, ZoneSet};
 use observe::{LineRing, LogEntry};
 use plugin::Tables;
 use plugin::failure::Failure;
 use plugin::step::{Inward, Sought};
-use plugin::{Lookup, Moment};
+use plugin::{Lookup, QueryContext};
 
 /// The zones of one endpoint.
 pub struct ServedEndpoint {
@@ -29,8 +29,8 @@ pub struct ServedEndpoint {
 impl ServedEndpoint {
     /// Where thread `writer` counts queries that no zone answers.
     #[inline]
-    pub fn dropped_tally(&self, writer: usize) -> Tally<'_> {
-        Tally::new(self.dropped.as_deref(), writer)
+    pub fn dropped_tally(&self, writer: usize) -> ThreadCounters<'_> {
+        ThreadCounters::new(self.dropped.as_deref(), writer)
     }
 }
 
@@ -70,7 +70,7 @@ pub enum Served<'h> {
 /// How a query ended, for those who observe it after the reply is sent.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// Which zone answered, by its index in the house; `None` where no zone did.
+    /// Which zone answered, by its index in the configuration; `None` where no zone did.
     pub zone: Option<u32>,
     /// Whether metrics count it: BADVERS, FORMERR and NOTIMP never reach a server block.
     pub counted: bool,
@@ -124,14 +124,14 @@ impl Outcome {
 
 /// How large a reply may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Room {
+pub enum SizeLimit {
     /// One datagram, as the client and the block allow.
     Datagram,
     /// One message of a stream: 65,535 octets.
     Stream,
 }
 
-impl Room {
+impl SizeLimit {
     /// In octets, for this query and zone.
     #[inline]
     pub fn limit(self, zone: &ServedZone, query: &Query<'_>) -> usize {
@@ -148,15 +148,15 @@ impl Room {
 pub fn serve<'h>(
     endpoint: &'h ServedEndpoint,
     gate: &Gate<'_>,
-    moment: &Moment<'_>,
+    context: &QueryContext<'_>,
     tables: &mut Tables<'h>,
-    room: Room,
+    room: SizeLimit,
     out: &mut Vec<u8>,
     outcome: &mut Outcome,
 ) -> Served<'h> {
     let query = match gate {
         Gate::Pass(query) => query,
-        Gate::Zone(request) => return of_zone::serve(endpoint, request, moment, tables, room, out, outcome),
+        Gate::Zone(request) => return of_zone::serve(endpoint, request, context, tables, room, out, outcome),
         Gate::Drop => return Served::Nothing,
         Gate::Refuse(refusal) => {
             refusal.write(out);
@@ -170,7 +170,7 @@ pub fn serve<'h>(
         }
     };
     if query.class == Class::CH && query.name == endpoint.probe {
-        own_probe(query, moment.writer, out);
+        own_probe(query, context.writer, out);
         *outcome = Outcome::OPEN;
         return Served::Reply;
     }
@@ -181,12 +181,13 @@ pub fn serve<'h>(
             return Served::Reply;
         }
     };
-    if !zone.block.pipeline.steps().is_empty() && steps_act(zone, query, moment) {
-        return evaluate(endpoint, zone, query, moment, tables, room, Vec::new(), out, outcome);
+    if !zone.block.pipeline.steps().is_empty() && steps_act(zone, query, context) {
+        return evaluate(endpoint, zone, query, context, tables, room, Vec::new(), out, outcome);
     }
     let mut reply = Reply::start(out, query);
     let pipeline = &zone.block.pipeline;
-    let failure = match pipeline.answer_now(moment, tables, query, &mut reply, zone.tally(moment.writer)) {
+    let failure = match pipeline.answer_now(context, tables, query, &mut reply, zone.counters(context.writer))
+    {
         Lookup::Answer => None,
         Lookup::Refresh => {
             finish(zone, query, &mut reply, room, None, outcome);
@@ -197,8 +198,8 @@ pub fn serve<'h>(
         }
         follow @ (Lookup::Follow | Lookup::FollowOrFail) => {
             let follow = if matches!(follow, Lookup::Follow) { Follow::Yes } else { Follow::OrFail };
-            let found = vec![Found::of_reply(zone, query, &reply, follow)];
-            return evaluate(endpoint, zone, query, moment, tables, room, found, out, outcome);
+            let found = vec![InnerAnswer::of_reply(zone, query, &reply, follow)];
+            return evaluate(endpoint, zone, query, context, tables, room, found, out, outcome);
         }
         Lookup::Pass => Some(refuse(&mut reply, pipeline.nobody())),
         Lookup::Fail(failure) => Some(refuse(&mut reply, failure)),
@@ -216,11 +217,11 @@ fn refuse(reply: &mut Reply<'_>, failure: Failure) -> Failure {
 /// Whether a step of the block does anything with this query, which is counted here.
 #[cold]
 #[inline(never)]
-fn steps_act(zone: &ServedZone, query: &Query<'_>, moment: &Moment<'_>) -> bool {
+fn steps_act(zone: &ServedZone, query: &Query<'_>, context: &QueryContext<'_>) -> bool {
     let mut sought = Sought::new(query, &zone.server, true);
     let mut acts = false;
     for step in zone.block.pipeline.steps() {
-        match step.inward(&mut sought, moment) {
+        match step.inward(&mut sought, context) {
             Inward::Pass => {}
             // Those behind it count as well.
             Inward::Back(_) | Inward::Needs(_) => acts = true,
@@ -240,14 +241,14 @@ fn evaluate<'h>(
     endpoint: &'h ServedEndpoint,
     zone: &'h Arc<ServedZone>,
     query: &Query<'_>,
-    moment: &Moment<'_>,
+    context: &QueryContext<'_>,
     tables: &mut Tables<'h>,
-    room: Room,
-    found: Vec<Arc<Found>>,
+    room: SizeLimit,
+    found: Vec<Arc<InnerAnswer>>,
     out: &mut Vec<u8>,
     outcome: &mut Outcome,
 ) -> Served<'h> {
-    let mut evaluation = Evaluation::new(&endpoint.route, moment, tables, query, found, 0);
+    let mut evaluation = Evaluation::new(&endpoint.route, context, tables, query, found, 0);
     match evaluation.run(zone) {
         Ok(End::Told(message, failure)) => {
             let mut reply = Reply::start(out, query);
@@ -289,7 +290,7 @@ pub fn finish(
     zone: &ServedZone,
     query: &Query<'_>,
     reply: &mut Reply<'_>,
-    room: Room,
+    room: SizeLimit,
     failure: Option<Failure>,
     outcome: &mut Outcome,
 ) {
@@ -326,14 +327,14 @@ fn own_probe(query: &Query<'_>, writer: usize, out: &mut Vec<u8>) {
 }
 
 #[cold]
-fn no_zone(query: &Query<'_>, failure: Failure, room: Room, out: &mut Vec<u8>) -> Outcome {
+fn no_zone(query: &Query<'_>, failure: Failure, room: SizeLimit, out: &mut Vec<u8>) -> Outcome {
     let mut reply = Reply::start(out, query);
     reply.rcode = failure.rcode();
     reply.options.push_ede(failure.ede().unwrap_or(Ede::NOT_AUTHORITATIVE));
     let rcode = reply.rcode;
     let limit = match room {
-        Room::Datagram => query.udp_limit().min(usize::from(wire::UDP_SIZE)),
-        Room::Stream => usize::from(u16::MAX),
+        SizeLimit::Datagram => query.udp_limit().min(usize::from(wire::UDP_SIZE)),
+        SizeLimit::Stream => usize::from(u16::MAX),
     };
     let (flags, response_size) = reply.finish(query, limit);
     Outcome {
@@ -358,7 +359,7 @@ pub fn bare_reply(query: &Query<'_>, failure: &Failure, out: &mut Vec<u8>) {
 /// Counts how queries of one zone ended, which are alike but in their sizes, `nanos` after their receipt: after the replies
 /// are sent, and without any way back.
 #[inline]
-pub fn count(tally: Tally<'_>, alike: &[Outcome], proto: Proto, ipv6: bool, nanos: u64) {
+pub fn count(counters: ThreadCounters<'_>, alike: &[Outcome], proto: Proto, ipv6: bool, nanos: u64) {
     let Some(first) = alike.first() else { return };
     let counted = Counted {
         proto,
@@ -369,7 +370,7 @@ pub fn count(tally: Tally<'_>, alike: &[Outcome], proto: Proto, ipv6: bool, nano
         failed: first.failure.is_some(),
         nanos,
     };
-    tally.count(
+    counters.count(
         &counted,
         alike.iter().map(|outcome| [outcome.request_size.into(), outcome.response_size.into()]),
     );

@@ -6,12 +6,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use allocation_counter::measure;
-use configuration::{House, Shared};
+use configuration::{Configuration, Shared};
 use observe::counters::Proto;
 use observe::{Format, LineRing, Logger};
 use plugin::endpoint::Endpoint;
-use plugin::{Moment, Tables};
-use query::serve::{self, Outcome, Room, Seen, Served};
+use plugin::{QueryContext, Tables};
+use query::serve::{self, Outcome, Seen, Served, SizeLimit};
 use wire::{Answer, Flags, Gate, Query, accept};
 
 /// Every plugin that answers from memory, with metrics and log.
@@ -75,9 +75,9 @@ fn start() -> Instant {
     Instant::now()
 }
 
-/// A house whose queries come as packets and whose replies go nowhere.
+/// A configuration whose queries come as packets and whose replies go nowhere.
 struct Scene {
-    house: House,
+    configuration: Configuration,
     _shared: Shared,
     lines: LineRing,
     out: Vec<u8>,
@@ -93,18 +93,19 @@ impl Scene {
         let now = start();
         let (shared, _probes) = Shared::new(1 << 20, 2, runtime.handle(), logger.clone(), now);
         let spec = scene::spec(COREFILE).unwrap_or_else(|error| panic!("{error}"));
-        let house = House::build(&spec, &shared, &|_| Ok(Vec::new())).unwrap_or_else(|e| panic!("{e}"));
+        let configuration =
+            Configuration::build(&spec, &shared, &|_| Ok(Vec::new())).unwrap_or_else(|e| panic!("{e}"));
         let lines = logger.ring(1 << 20);
         let out = Vec::with_capacity(1500);
         let client = SocketAddr::from(([192, 0, 2, 200], 40_000));
-        Self { house, _shared: shared, lines, out, now, client, _runtime: runtime }
+        Self { configuration, _shared: shared, lines, out, now, client, _runtime: runtime }
     }
 
     /// Keeps an upstream's answer to the query in `packet`: one record per address, none is a denial.
     fn keep(&self, packet: &[u8], ttl: u32, addresses: &[[u8; 4]]) {
         let query = query(packet);
-        let zone = self.house.listeners[&Endpoint::dns(AT)].served.route.find(&query).unwrap();
-        let room = zone.block.pipeline.dial().unwrap().cache.as_ref().unwrap();
+        let zone = self.configuration.listeners[&Endpoint::dns(AT)].served.route.find(&query).unwrap();
+        let room = zone.block.pipeline.forwarding().unwrap().cache.as_ref().unwrap();
         let mut reply = packet[..12].to_vec();
         reply[2] |= 0x80;
         reply.extend_from_slice(query.question);
@@ -135,13 +136,13 @@ impl Scene {
     /// One packet's way as a worker takes it: serve, count, log.
     fn ask(&mut self, packet: &[u8]) -> Option<Outcome> {
         let client = self.client.into();
-        let moment = Moment::new(self.now, &client, self.client, Proto::Udp, 0);
+        let context = QueryContext::new(self.now, &client, self.client, Proto::Udp, 0);
         let mut tables = Tables::default();
-        let listener = &self.house.listeners[&Endpoint::dns(AT)].served;
+        let listener = &self.configuration.listeners[&Endpoint::dns(AT)].served;
         let gate = accept(packet);
         let mut outcome = Outcome::OPEN;
         let out = &mut self.out;
-        match serve::serve(listener, &gate, &moment, &mut tables, Room::Datagram, out, &mut outcome) {
+        match serve::serve(listener, &gate, &context, &mut tables, SizeLimit::Datagram, out, &mut outcome) {
             Served::Reply | Served::Ask { replied: true, .. } | Served::Follow { replied: true, .. } => {}
             Served::Nothing
             | Served::Silence
@@ -162,8 +163,8 @@ impl Scene {
         };
         match outcome.zone {
             Some(index) => {
-                let zone = &self.house.zones[index as usize];
-                serve::count(zone.tally(0), alike, seen.proto, self.client.is_ipv6(), seen.nanos);
+                let zone = &self.configuration.zones[index as usize];
+                serve::count(zone.counters(0), alike, seen.proto, self.client.is_ipv6(), seen.nanos);
                 serve::log(zone, &outcome, &seen, &query(packet), &mut self.lines);
             }
             None => {

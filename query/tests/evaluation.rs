@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use plugin::Moment;
+use plugin::QueryContext;
 use plugin::failure::Failure;
 use plugin::step::{Inward, Sought, Told, Wish, Wishes};
 use query::evaluation::{End, Evaluation, Follow, Found, MOST_HELD, Missing, Waits};
@@ -31,7 +31,7 @@ impl StepSpec for Wants {
 }
 
 impl Step for Wants {
-    fn inward<'s>(&'s self, _: &mut Sought<'_>, _: &Moment<'_>) -> Inward<'s> {
+    fn inward<'s>(&'s self, _: &mut Sought<'_>, _: &QueryContext<'_>) -> Inward<'s> {
         Inward::Back(Box::new(self))
     }
 
@@ -41,7 +41,13 @@ impl Step for Wants {
 }
 
 impl Back for &Wants {
-    fn back(&self, sought: &Sought<'_>, _: &Moment<'_>, told: &mut Message, wishes: &mut dyn Wishes) -> Told {
+    fn back(
+        &self,
+        sought: &Sought<'_>,
+        _: &QueryContext<'_>,
+        told: &mut Message,
+        wishes: &mut dyn Wishes,
+    ) -> Told {
         let mut waits = false;
         for name in &self.0 {
             let name = Name::from_text(name).unwrap();
@@ -128,7 +134,7 @@ fn a_wish_is_answered_from_what_is_stale_and_that_is_fetched_again() {
 #[test]
 fn what_an_upstream_said_is_found_by_all_that_it_was_asked_for() {
     let scene = scene(CACHE, &["b.example.org"]);
-    let listener = &scene.house.listeners[&AT.parse().unwrap()];
+    let listener = &scene.configuration.listeners[&AT.parse().unwrap()];
     let packet = scene::packet("far.example.org", RType::A, None);
     let wire::Gate::Pass(query) = wire::accept(&packet) else { panic!("refused") };
     let zone = listener.served.route.find(&query).unwrap();
@@ -140,10 +146,10 @@ fn what_an_upstream_said_is_found_by_all_that_it_was_asked_for() {
         Found::of_reply(zone, &query, &reply, Follow::No)
     };
     let client = scene::client();
-    let moment = scene.moment(AT, &client);
+    let context = scene.context(AT, &client);
     for (found, asks) in [(vec![], true), (vec![said(RType::AAAA)], true), (vec![said(RType::A)], false)] {
         let mut tables = Tables::default();
-        let mut evaluation = Evaluation::new(&listener.served.route, &moment, &mut tables, &query, found, 0);
+        let mut evaluation = Evaluation::new(&listener.served.route, &context, &mut tables, &query, found, 0);
         let end = evaluation.run(zone);
         assert_eq!(end.is_err(), asks);
         if asks {
@@ -156,7 +162,7 @@ fn what_an_upstream_said_is_found_by_all_that_it_was_asked_for() {
 #[test]
 fn what_waits_may_hold_so_much_together_and_gives_it_back() {
     let scene = scene(CACHE, &[]);
-    let listener = &scene.house.listeners[&AT.parse().unwrap()];
+    let listener = &scene.configuration.listeners[&AT.parse().unwrap()];
     let packet = scene::packet("far.example.org", RType::A, None);
     let wire::Gate::Pass(query) = wire::accept(&packet) else { panic!("refused") };
     let zone = listener.served.route.find(&query).unwrap();
@@ -165,10 +171,10 @@ fn what_waits_may_hold_so_much_together_and_gives_it_back() {
     reply.push(Section::Answer, wire::Owner::Question, RType::TXT, Class::IN, 1, &[0; 60_000]);
     let found = Found::of_reply(zone, &query, &reply, Follow::No);
     let client = scene::client();
-    let moment = scene.moment(AT, &client);
+    let context = scene.context(AT, &client);
     let wait = || {
         let (mut tables, found) = (Tables::default(), vec![found.clone()]);
-        let evaluation = Evaluation::new(&listener.served.route, &moment, &mut tables, &query, found, 0);
+        let evaluation = Evaluation::new(&listener.served.route, &context, &mut tables, &query, found, 0);
         evaluation.wait(zone)
     };
     let mut waiting = Vec::new();
@@ -197,16 +203,16 @@ fn rounds(
     name: &str,
     said: impl Fn(&str) -> Result<u8, Failure>,
 ) -> (Vec<Vec<String>>, String) {
-    let listener = &scene.house.listeners[&AT.parse().unwrap()];
+    let listener = &scene.configuration.listeners[&AT.parse().unwrap()];
     let packet = scene::packet(name, RType::A, None);
     let wire::Gate::Pass(query) = wire::accept(&packet) else { panic!("refused") };
     let zone = listener.served.route.find(&query).unwrap();
     let client = scene::client();
-    let (mut tables, moment) = (Tables::default(), scene.moment(AT, &client));
+    let (mut tables, context) = (Tables::default(), scene.context(AT, &client));
     let (mut found, mut asked, mut rounds) = (Vec::new(), 0, Vec::new());
     loop {
         let mut evaluation =
-            Evaluation::new(&listener.served.route, &moment, &mut tables, &query, found, asked);
+            Evaluation::new(&listener.served.route, &context, &mut tables, &query, found, asked);
         match evaluation.run(zone) {
             Ok(End::Silence) => return (rounds, "silence".to_owned()),
             Ok(End::Told(message, _)) => {
@@ -301,13 +307,14 @@ fn what_begins_below_the_step_is_neither_routed_nor_seen_by_it_again() {
     let (asked, told) = rounds(&scene, "a.example.org", octet);
     assert_eq!((asked, told.as_str()), (vec![vec!["xyz.other.".to_owned()]], "NOERROR 1 2 3"));
     // The first block asks, not the one that serves the name.
-    let listener = &scene.house.listeners[&AT.parse().unwrap()];
+    let listener = &scene.configuration.listeners[&AT.parse().unwrap()];
     let packet = scene::packet("a.example.org", RType::A, None);
     let wire::Gate::Pass(query) = wire::accept(&packet) else { panic!("refused") };
     let (zone, mut tables) = (listener.served.route.find(&query).unwrap(), Tables::default());
     let client = scene::client();
-    let moment = scene.moment(AT, &client);
-    let mut evaluation = Evaluation::new(&listener.served.route, &moment, &mut tables, &query, Vec::new(), 0);
+    let context = scene.context(AT, &client);
+    let mut evaluation =
+        Evaluation::new(&listener.served.route, &context, &mut tables, &query, Vec::new(), 0);
     assert!(evaluation.run(zone).is_err());
     assert_eq!(
         evaluation.wait(zone).unwrap_or_else(|failure| panic!("{failure}")).asked[0].zone.block.index,
@@ -344,7 +351,7 @@ impl StepSpec for Seeks {
 }
 
 impl Step for Seeks {
-    fn inward<'s>(&'s self, _: &mut Sought<'_>, _: &Moment<'_>) -> Inward<'s> {
+    fn inward<'s>(&'s self, _: &mut Sought<'_>, _: &QueryContext<'_>) -> Inward<'s> {
         Inward::Needs(Box::new(self))
     }
 
@@ -354,7 +361,12 @@ impl Step for Seeks {
 }
 
 impl<'s> plugin::step::Needs<'s> for &'s Seeks {
-    fn go_on(&self, sought: &mut Sought<'_>, _: &Moment<'_>, wishes: &mut dyn Wishes) -> Option<Inward<'s>> {
+    fn go_on(
+        &self,
+        sought: &mut Sought<'_>,
+        _: &QueryContext<'_>,
+        wishes: &mut dyn Wishes,
+    ) -> Option<Inward<'s>> {
         let names: Vec<Name> = self.0.iter().map(|name| Name::from_text(name).unwrap()).collect();
         let came: Vec<_> =
             names.iter().map(|name| wishes.wish_below(sought, name, RType::A, Class::IN)).collect();

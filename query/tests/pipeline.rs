@@ -265,7 +265,7 @@ fn what_is_looked_up_is_counted() {
     scene.ask(AT, "www.example.org", RType::AAAA);
     scene.now += Duration::from_secs(400);
     scene.ask(AT, "kept.example.org", RType::A);
-    let zone = &scene.house.zones[0].counters.as_ref().unwrap()[0];
+    let zone = &scene.configuration.zones[0].counters.as_ref().unwrap()[0];
     let counts = [
         ("hosts hits", zone.hosts_hits.get(), 2),
         ("hosts misses", zone.hosts_misses.get(), 5),

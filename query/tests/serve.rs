@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use observe::counters::Proto;
-use query::serve::{Outcome, Room, Seen, count, log};
+use query::serve::{Outcome, Seen, SizeLimit, count, log};
 use std::time::Duration;
 use wire::{Gate, RType, Rcode};
 
@@ -54,7 +54,7 @@ fn what_concerns_a_zone_is_refused_by_its_server_block_and_asked_of_nobody() {
     };
     let of = |rtype| packet("a.example.org", rtype, Some(&[]));
     let elsewhere = packet("example.net", RType::AXFR, None);
-    for room in [Room::Datagram, Room::Stream] {
+    for room in [SizeLimit::Datagram, SizeLimit::Stream] {
         let mut scene = Scene::new(COREFILE);
         scene.room = room;
         for (what, sent, rcode, zone, ede) in [
@@ -129,16 +129,16 @@ fn the_reply_fits_what_client_and_block_allow() {
     let plain = packet("many.example.org", RType::A, None);
     let full = 12 + 22 + 90 * 16;
     for (bufsize, room, packet, limit) in [
-        ("", Room::Datagram, plain.clone(), 512),
-        ("", Room::Datagram, with_size(0), 512),
-        ("", Room::Datagram, with_size(700), 700),
-        ("", Room::Datagram, with_size(4096), 1232),
-        ("bufsize 4096", Room::Datagram, with_size(4096), 4096),
-        ("bufsize 4096", Room::Datagram, with_size(1232), 1232),
-        ("bufsize 512", Room::Datagram, with_size(4096), 512),
-        ("bufsize 4096", Room::Datagram, plain.clone(), 512),
-        ("", Room::Stream, plain.clone(), 65_535),
-        ("bufsize 512", Room::Stream, with_size(512), 65_535),
+        ("", SizeLimit::Datagram, plain.clone(), 512),
+        ("", SizeLimit::Datagram, with_size(0), 512),
+        ("", SizeLimit::Datagram, with_size(700), 700),
+        ("", SizeLimit::Datagram, with_size(4096), 1232),
+        ("bufsize 4096", SizeLimit::Datagram, with_size(4096), 4096),
+        ("bufsize 4096", SizeLimit::Datagram, with_size(1232), 1232),
+        ("bufsize 512", SizeLimit::Datagram, with_size(4096), 512),
+        ("bufsize 4096", SizeLimit::Datagram, plain.clone(), 512),
+        ("", SizeLimit::Stream, plain.clone(), 65_535),
+        ("bufsize 512", SizeLimit::Stream, with_size(512), 65_535),
     ] {
         let mut scene = Scene::new(&corefile(bufsize));
         scene.room = room;
@@ -208,15 +208,21 @@ fn observers_see_what_was_sent() {
         let packet = packet(name, RType::A, None);
         let (_, outcome) = reply(&scene, &packet);
         let Gate::Pass(query) = wire::accept(&packet) else { panic!("refused") };
-        let zone = &scene.house.zones[outcome.zone.unwrap() as usize];
-        count(zone.tally(0), std::slice::from_ref(&outcome), seen.proto, seen.client.is_ipv6(), seen.nanos);
+        let zone = &scene.configuration.zones[outcome.zone.unwrap() as usize];
+        count(
+            zone.counters(0),
+            std::slice::from_ref(&outcome),
+            seen.proto,
+            seen.client.is_ipv6(),
+            seen.nanos,
+        );
         log(zone, &outcome, &seen, &query, &mut lines);
         let mut told: Vec<String> =
             scene.paper.read(&scene.shared.logger).lines().map(|line| format!("{line}\n")).collect();
         told.sort();
         assert_eq!(told.concat(), line);
     }
-    let zone = &scene.house.zones[0].counters.as_ref().unwrap()[0];
+    let zone = &scene.configuration.zones[0].counters.as_ref().unwrap()[0];
     let requests: u64 = zone.requests.iter().flatten().flatten().map(|counter| counter.get()).sum();
     assert_eq!(requests, 3);
 }

@@ -4,11 +4,11 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use crate::address::{self, Refused};
-use crate::lookup::{LookupError, Outcome};
+use crate::lookup::{LookupError, LookupOutcome};
 
 /// Where an entry's addresses are from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
+pub enum Origin {
     /// The file that came with the image.
     Shipped,
     /// The hosts file, as it was found or as another program wrote it.
@@ -36,11 +36,11 @@ pub enum Failure {
 
 /// What is known of one name and family.
 #[derive(Debug, Clone)]
-pub struct Entry {
+pub struct KnownName {
     /// Sorted; none if nothing is known.
     pub addresses: Vec<IpAddr>,
     /// Where they are from.
-    pub source: Source,
+    pub source: Origin,
     /// The TTL of the last good answer in seconds.
     pub ttl: Option<u32>,
     /// Rounds without a good answer since the last one.
@@ -60,12 +60,12 @@ pub struct Entry {
     pub(crate) silences: u32,
 }
 
-impl Entry {
+impl KnownName {
     /// Nothing; it is asked for at once.
     pub(crate) fn unknown(now: Instant) -> Self {
         Self {
             addresses: Vec::new(),
-            source: Source::File,
+            source: Origin::File,
             ttl: None,
             failures: 0,
             all_failures: 0,
@@ -79,7 +79,7 @@ impl Entry {
     }
 
     /// Takes addresses that were known to be good at that time, and so much earlier.
-    pub(crate) fn replace(&mut self, addresses: Vec<IpAddr>, source: Source, good: (Instant, Duration)) {
+    pub(crate) fn replace(&mut self, addresses: Vec<IpAddr>, source: Origin, good: (Instant, Duration)) {
         (self.addresses, self.source, self.good) = (addresses, source, good);
     }
 
@@ -97,7 +97,7 @@ impl Entry {
 
     /// A round brought a good answer.
     pub(crate) fn answered(&mut self, addresses: Vec<IpAddr>, ttl: u32, now: Instant) {
-        self.replace(addresses, Source::Refreshed, (now, Duration::ZERO));
+        self.replace(addresses, Origin::Refreshed, (now, Duration::ZERO));
         (self.ttl, self.failures, self.failure) = (Some(ttl), 0, None);
         (self.heard, self.silences) = (true, 0);
     }
@@ -120,7 +120,7 @@ impl Entry {
     }
 }
 
-impl Source {
+impl Origin {
     /// As metrics, status and the file call it.
     pub fn label(self) -> &'static str {
         match self {
@@ -136,9 +136,9 @@ impl Source {
 }
 
 /// The usable addresses of an outcome.
-pub(crate) fn good(outcome: Outcome, sinkholes: &[IpAddr]) -> Result<(Vec<IpAddr>, u32), Failure> {
+pub(crate) fn good(outcome: LookupOutcome, sinkholes: &[IpAddr]) -> Result<(Vec<IpAddr>, u32), Failure> {
     match outcome {
-        Outcome::Addresses { mut addresses, ttl } => {
+        LookupOutcome::Addresses { mut addresses, ttl } => {
             let mut refused = None;
             addresses.retain(|address| {
                 let verdict = address::usable(*address, sinkholes);
@@ -150,8 +150,8 @@ pub(crate) fn good(outcome: Outcome, sinkholes: &[IpAddr]) -> Result<(Vec<IpAddr
                 _ => Ok((addresses, ttl)),
             }
         }
-        Outcome::NoSuchName => Err(Failure::NoSuchName),
-        Outcome::NoData => Err(Failure::NoData),
-        Outcome::Failed(error) => Err(Failure::Lookup(error)),
+        LookupOutcome::NoSuchName => Err(Failure::NoSuchName),
+        LookupOutcome::NoData => Err(Failure::NoData),
+        LookupOutcome::Failed(error) => Err(Failure::Lookup(error)),
     }
 }

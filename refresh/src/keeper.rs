@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use wire::Name;
 
-use crate::entry::{Entry, Failure, Source, good};
-use crate::lookup::{Family, LookupError, Outcome, Question};
+use crate::entry::{Failure, KnownName, Origin, good};
+use crate::lookup::{Family, LookupError, LookupOutcome, Question};
 use crate::schedule::Schedule;
 use crate::text::{self, Written};
 
@@ -86,7 +86,7 @@ pub struct Round {
 #[derive(Debug)]
 pub struct Keeper {
     settings: Settings,
-    entries: BTreeMap<Question, Entry>,
+    entries: BTreeMap<Question, KnownName>,
     /// The file as it was read or written last.
     base: Arc<[u8]>,
     /// What is served: `base`, overlaid by what was refreshed.
@@ -134,14 +134,14 @@ impl Keeper {
         for name in &settings.names {
             for &family in settings.families.asked() {
                 let question = Question { name: *name, family };
-                let mut entry = known.remove(&question).unwrap_or_else(|| Entry::unknown(clock.now));
+                let mut entry = known.remove(&question).unwrap_or_else(|| KnownName::unknown(clock.now));
                 if rescheduled {
                     entry.due = clock.now;
                 }
                 self.entries.insert(question, entry);
             }
         }
-        self.unpublished |= known.values().any(|entry| entry.source == Source::Refreshed);
+        self.unpublished |= known.values().any(|entry| entry.source == Origin::Refreshed);
         self.settings = settings;
         let is_unknown =
             |question: &Question| self.entries.get(question).is_some_and(|entry| entry.addresses.is_empty());
@@ -195,7 +195,7 @@ impl Keeper {
             };
             let found = text::read(text, is_unknown, self.rest);
             for (question, mut found) in found {
-                found.mark = Some((Source::Shipped, clock.wall));
+                found.mark = Some((Origin::Shipped, clock.wall));
                 self.take(question, found, clock, Duration::ZERO);
             }
             self.render(clock);
@@ -213,7 +213,7 @@ impl Keeper {
     pub fn begin(&mut self, now: Instant) -> Vec<Question> {
         let mut due: Vec<_> = self.entries.iter_mut().filter(|(_, entry)| entry.due <= now).collect();
         due.sort_by_key(|(_, entry)| entry.asked);
-        let ask = |(question, entry): (&Question, &mut Entry)| {
+        let ask = |(question, entry): (&Question, &mut KnownName)| {
             // Were an outcome lost, it would be asked for again.
             entry.due = now + LOST;
             *question
@@ -225,7 +225,7 @@ impl Keeper {
     pub fn finish(
         &mut self,
         began: Instant,
-        outcomes: Vec<(Question, Outcome)>,
+        outcomes: Vec<(Question, LookupOutcome)>,
         clock: Clock,
         draw: f64,
     ) -> Round {
@@ -238,7 +238,7 @@ impl Keeper {
             before.entry(question.name).or_insert_with(|| self.served(&question.name));
             let Some(entry) = self.entries.get_mut(&question) else { continue };
             let schedule = self.settings.schedule;
-            if outcome != Outcome::Failed(LookupError::OutOfTime) {
+            if outcome != LookupOutcome::Failed(LookupError::OutOfTime) {
                 entry.asked = Some(began);
             }
             match good(outcome, &self.settings.sinkholes) {
@@ -320,22 +320,22 @@ impl Keeper {
     }
 
     /// Every name and family with what is known of it, in order.
-    pub fn entries(&self) -> impl Iterator<Item = (&Question, &Entry)> {
+    pub fn entries(&self) -> impl Iterator<Item = (&Question, &KnownName)> {
         self.entries.iter()
     }
 
-    fn take(&mut self, question: Question, found: text::Found, clock: Clock, age: Duration) {
+    fn take(&mut self, question: Question, found: text::FileAddresses, clock: Clock, age: Duration) {
         let (source, age) = match found.mark {
-            Some((Source::Shipped, _)) => (Source::Shipped, Duration::ZERO),
-            Some((_, good)) => (Source::File, Duration::from_secs(clock.wall.saturating_sub(good))),
-            None => (Source::File, age),
+            Some((Origin::Shipped, _)) => (Origin::Shipped, Duration::ZERO),
+            Some((_, good)) => (Origin::File, Duration::from_secs(clock.wall.saturating_sub(good))),
+            None => (Origin::File, age),
         };
         if let Some(entry) = self.entries.get_mut(&question) {
             entry.replace(found.addresses, source, (clock.now, age));
         }
     }
 
-    fn expiry(&self, entry: &Entry) -> Option<Instant> {
+    fn expiry(&self, entry: &KnownName) -> Option<Instant> {
         let max_age = self.settings.max_age.filter(|_| !entry.addresses.is_empty())?;
         entry.aged(max_age)
     }

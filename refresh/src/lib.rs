@@ -16,7 +16,7 @@ mod schedule;
 mod text;
 
 pub use address::{Refused, usable};
-pub use entry::{Entry, Failure, Source};
+pub use entry::{Failure, KnownName, Origin};
 pub use keeper::{Change, Clock, Families, Keeper, Round, Settings};
-pub use lookup::{Family, LookupError, MAX_ADDRESSES, MAX_SERVERS, Outcome, Question, Resolver};
+pub use lookup::{Family, LookupError, LookupOutcome, MAX_ADDRESSES, MAX_SERVERS, Question, Resolver};
 pub use schedule::{LEAST_INTERVAL, Schedule};

@@ -57,7 +57,7 @@ pub struct Question {
 
 /// What a lookup came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
+pub enum LookupOutcome {
     /// At least one address, and at most [`MAX_ADDRESSES`]: of the family that was asked for, sorted, each once.
     Addresses {
         /// The addresses as the server gave them: whether they may be used is for the caller to say.
@@ -145,7 +145,7 @@ impl Resolver {
         self: &Arc<Self>,
         questions: &[Question],
         within: Duration,
-    ) -> Vec<(Question, Outcome)> {
+    ) -> Vec<(Question, LookupOutcome)> {
         let mut outcomes = Vec::with_capacity(questions.len());
         self.round_telling(questions, within, |outcome| outcomes.push(outcome)).await;
         outcomes
@@ -156,7 +156,7 @@ impl Resolver {
         self: &Arc<Self>,
         questions: &[Question],
         within: Duration,
-        mut tell: impl FnMut((Question, Outcome)),
+        mut tell: impl FnMut((Question, LookupOutcome)),
     ) {
         let end = Instant::now() + within;
         let mut tasks = JoinSet::new();
@@ -176,7 +176,7 @@ impl Resolver {
     ///
     /// The first server that knows is believed, be it that the name does not exist. One that fails is passed over, and
     /// asked over TCP once every server was asked over UDP. Takes at most `within`.
-    pub async fn lookup(&self, question: Question, within: Duration) -> Outcome {
+    pub async fn lookup(&self, question: Question, within: Duration) -> LookupOutcome {
         let end = Instant::now() + within;
         let mut last = LookupError::NoServer;
         // Those that were silent before come last; the order stays otherwise.
@@ -211,7 +211,7 @@ impl Resolver {
                 Err(error) => last = error,
             }
         }
-        Outcome::Failed(last)
+        LookupOutcome::Failed(last)
     }
 }
 
@@ -235,7 +235,7 @@ impl Server {
         }
     }
 
-    fn spoke(&self, outcome: Outcome) -> Outcome {
+    fn spoke(&self, outcome: LookupOutcome) -> LookupOutcome {
         self.silent.store(false, Relaxed);
         outcome
     }
@@ -254,19 +254,23 @@ async fn ask(
     question: Question,
     follows_aliases: bool,
     within: Duration,
-) -> Result<Outcome, LookupError> {
+) -> Result<LookupOutcome, LookupError> {
     if within.is_zero() {
         return Err(LookupError::OutOfTime);
     }
     match timeout(within, follow(pool, question, follows_aliases)).await {
         // That it is an alias is known, and no other server need be asked.
-        Ok(Err(LookupError::Alias)) => Ok(Outcome::Failed(LookupError::Alias)),
+        Ok(Err(LookupError::Alias)) => Ok(LookupOutcome::Failed(LookupError::Alias)),
         Ok(outcome) => outcome,
         Err(_) => Err(LookupError::Silent),
     }
 }
 
-async fn follow(pool: &Pool, question: Question, follows_aliases: bool) -> Result<Outcome, LookupError> {
+async fn follow(
+    pool: &Pool,
+    question: Question,
+    follows_aliases: bool,
+) -> Result<LookupOutcome, LookupError> {
     let mut name = HickoryName::from_labels(question.name.labels()).map_err(|_| LookupError::Unreadable)?;
     name.set_fqdn(true);
     let rtype = match question.family {
@@ -280,20 +284,20 @@ async fn follow(pool: &Pool, question: Question, follows_aliases: bool) -> Resul
             Ok(reply) => reply,
             Err(NetError::Dns(DnsError::NoRecordsFound(none))) => {
                 return match none.response_code {
-                    ResponseCode::NXDomain => Ok(Outcome::NoSuchName),
+                    ResponseCode::NXDomain => Ok(LookupOutcome::NoSuchName),
                     // Name servers and no SOA lead elsewhere (RFC 2308, section 2.2).
                     _ if none.ns.is_some() && none.soa.is_none() => Err(LookupError::Referral),
-                    _ => Ok(Outcome::NoData),
+                    _ => Ok(LookupOutcome::NoData),
                 };
             }
             Err(error) => return Err(reason(&error)),
         };
         if let Some(addresses) = chain.read(&reply, question.family)? {
-            return Ok(Outcome::Addresses { addresses, ttl: chain.ttl });
+            return Ok(LookupOutcome::Addresses { addresses, ttl: chain.ttl });
         }
         match reply.response_code {
             // With aliases in the answer the rcode is about the last of them (RFC 6604, section 3).
-            ResponseCode::NXDomain => return Ok(Outcome::NoSuchName),
+            ResponseCode::NXDomain => return Ok(LookupOutcome::NoSuchName),
             ResponseCode::NoError => {}
             other => return Err(LookupError::Rcode(other.into())),
         }
@@ -301,7 +305,7 @@ async fn follow(pool: &Pool, question: Question, follows_aliases: bool) -> Resul
             return Err(LookupError::Unasked);
         }
         if reply.authorities.iter().any(|record| record.record_type() == RecordType::SOA) {
-            return Ok(Outcome::NoData);
+            return Ok(LookupOutcome::NoData);
         }
     }
 }

@@ -19,21 +19,25 @@ use hostsfile::parse;
 use wire::Name;
 
 use crate::Question;
-use crate::entry::Source;
+use crate::entry::Origin;
 use crate::lookup::{Family, MAX_ADDRESSES};
 
 /// What a file says about one name and family.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct FileAddresses {
     /// Sorted, each once.
     pub(crate) addresses: Vec<IpAddr>,
     /// What the section's comment says, if there is one.
-    pub(crate) mark: Option<(Source, u64)>,
+    pub(crate) mark: Option<(Origin, u64)>,
 }
 
 /// The addresses that `text` has for names that are kept. Calls `rest` at every line.
-pub(crate) fn read(text: &[u8], is_kept: impl Fn(&Question) -> bool, rest: fn()) -> HashMap<Question, Found> {
-    let mut found: HashMap<Question, Found> = HashMap::new();
+pub(crate) fn read(
+    text: &[u8],
+    is_kept: impl Fn(&Question) -> bool,
+    rest: fn(),
+) -> HashMap<Question, FileAddresses> {
+    let mut found: HashMap<Question, FileAddresses> = HashMap::new();
     let mut section = false;
     for line in text.split(|&byte| byte == b'\n') {
         rest();
@@ -62,7 +66,7 @@ pub(crate) fn read(text: &[u8], is_kept: impl Fn(&Question) -> bool, rest: fn())
 pub(crate) struct Written<'k> {
     pub(crate) question: Question,
     pub(crate) addresses: &'k [IpAddr],
-    pub(crate) source: Source,
+    pub(crate) source: Origin,
     /// When the addresses were good, in seconds since 1970.
     pub(crate) good: u64,
 }
@@ -175,12 +179,12 @@ fn entry(line: &[u8]) -> Option<(IpAddr, Vec<Name>)> {
 }
 
 /// `# NAME A|AAAA SOURCE SECONDS`.
-fn mark(line: &[u8]) -> Option<(Question, (Source, u64))> {
+fn mark(line: &[u8]) -> Option<(Question, (Origin, u64))> {
     let words = str::from_utf8(line).ok()?.strip_prefix("# ")?;
     let [name, family, source, good] = words.split(' ').collect::<Vec<_>>().try_into().ok()?;
     let family = [Family::Ipv4, Family::Ipv6].into_iter().find(|known| known.rtype() == family)?;
     let question = Question { name: Name::from_text(name).ok()?, family };
-    Some((question, (Source::from_label(source)?, good.parse().ok()?)))
+    Some((question, (Origin::from_label(source)?, good.parse().ok()?)))
 }
 
 /// Whether this is what the script that refreshes a node's hosts file from outside writes above entries it owns, and we
@@ -225,7 +229,7 @@ mod tests {
         let entry = Written {
             question: question("a.example", Family::Ipv4),
             addresses: &addresses,
-            source: Source::Refreshed,
+            source: Origin::Refreshed,
             good: 17,
         };
         String::from_utf8(render(base.as_bytes(), kept, [entry].into_iter(), AT_ONCE)).unwrap()
@@ -282,15 +286,15 @@ mod tests {
     fn what_is_written_is_read_again() {
         let read = |text: &str| read(text.as_bytes(), kept, AT_ONCE);
         let four = question("a.example", Family::Ipv4);
-        let found = Found {
+        let found = FileAddresses {
             addresses: vec!["192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap()],
-            mark: Some((Source::Refreshed, 17)),
+            mark: Some((Origin::Refreshed, 17)),
         };
         assert_eq!(read(SECTION), HashMap::from([(four, found.clone())]));
         // Outside of a section a comment is a comment.
         let bare =
             "# a.example A refreshed 17\n192.0.2.2 a.example\n192.0.2.1 a.example x\n192.0.2.1 a.example\n";
-        assert_eq!(read(bare), HashMap::from([(four, Found { mark: None, ..found })]));
+        assert_eq!(read(bare), HashMap::from([(four, FileAddresses { mark: None, ..found })]));
         for nothing in ["", "192.0.2.1 c.example", "# a.example A refreshed 17", "192.0.2.256 a.example"] {
             assert_eq!(read(nothing), HashMap::new(), "{nothing:?}");
         }
@@ -321,10 +325,10 @@ mod tests {
                     Family::Ipv4 => IpAddr::from([192, 0, 2, last]),
                     Family::Ipv6 => IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, u16::from(last)]),
                 };
-                let mark = Some(([Source::Shipped, Source::File, Source::Refreshed][source], good.into()));
+                let mark = Some(([Origin::Shipped, Origin::File, Origin::Refreshed][source], good.into()));
                 let addresses = lasts.into_iter().map(address).collect();
                 let name = if first { "a.example" } else { "b.example" };
-                wanted.insert(question(name, family), Found { addresses, mark });
+                wanted.insert(question(name, family), FileAddresses { addresses, mark });
             }
             let written = |base: &[u8]| {
                 let entries = wanted.iter().map(|(question, found)| {

@@ -3,15 +3,15 @@
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use refresh::{LookupError, Outcome, Question, Resolver};
+use refresh::{LookupError, LookupOutcome, Question, Resolver};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout_at};
 
-use super::{Kept, Server, servers};
+use super::{RefreshedFile, Server, servers};
 use clock::pace;
 
 /// Refreshes until the server ends, or nobody wants it any more.
-pub(super) async fn run<S: Server>(kept: Arc<Kept>, running: Weak<S>) {
+pub(super) async fn run<S: Server>(kept: Arc<RefreshedFile>, running: Weak<S>) {
     let mut warned = false;
     loop {
         let wait = kept.next(clock::now());
@@ -62,10 +62,10 @@ pub(super) async fn run<S: Server>(kept: Arc<Kept>, running: Weak<S>) {
 /// Takes outcomes as they come, those of a moment together: what is known is served and written while others are silent.
 /// Returns how many names and families were answered, and how many failed.
 async fn take(
-    kept: &Arc<Kept>,
+    kept: &Arc<RefreshedFile>,
     running: &Weak<impl Server>,
     began: Instant,
-    mut outcomes: mpsc::UnboundedReceiver<(Question, Outcome)>,
+    mut outcomes: mpsc::UnboundedReceiver<(Question, LookupOutcome)>,
 ) -> (usize, usize) {
     let (mut answered, mut failed) = (0, 0);
     let draw = rand::random();
@@ -92,15 +92,15 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 pub(super) async fn ask(
     questions: &[Question],
     servers: &[std::net::SocketAddr],
-    mut tell: impl FnMut((Question, Outcome)),
+    mut tell: impl FnMut((Question, LookupOutcome)),
 ) {
     if servers.is_empty() {
-        return questions.iter().for_each(|&q| tell((q, Outcome::Failed(LookupError::NoServer))));
+        return questions.iter().for_each(|&q| tell((q, LookupOutcome::Failed(LookupError::NoServer))));
     }
     Arc::new(Resolver::new(servers)).round_telling(questions, ROUND, tell).await;
 }
 
-impl Kept {
+impl RefreshedFile {
     /// How long nothing is due.
     fn next(&self, now: Instant) -> Duration {
         let state = self.state();

@@ -1,8 +1,8 @@
 //! Hosts files whose names are kept true: the machine's side of the crate `refresh`.
 //!
 //! ```text
-//! Corefile, environment -> plan -> Kept, one for each file -> driver: servers -> lookups -> tables -> file
-//! hosts file -> a table looks -> Kept::read -> the text that is served
+//! Corefile, environment -> plan -> RefreshedFile, one for each file -> driver: servers -> lookups -> tables -> file
+//! hosts file -> a table looks -> RefreshedFile::read -> the text that is served
 //! ```
 //! It knows the server that it works for as a [`Server`]: whose tables serve a text, and whom it would ask.
 //!
@@ -21,13 +21,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use corefile::go::format_duration;
-use refresh::{Clock, Keeper, Outcome, Question, Round};
+use refresh::{Clock, Keeper, LookupOutcome, Question, Round};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 pub use environment::Environment;
 pub use once::{Once, once};
-pub use plan::{Plan, RefreshSpec, plan};
+pub use plan::{RefreshPlan, RefreshSpec, plan};
 pub use servers::Upstreams;
 pub use status::{DEFAULT_SOCKET, StatusSocket, collect, listen, print};
 
@@ -37,12 +37,12 @@ use tokio::runtime::Handle;
 
 /// The server that names are kept for.
 pub trait Server: Send + Sync + 'static {
-    /// Has every table of this file serve [`Kept::text`].
-    fn serve(&self, kept: &Kept);
+    /// Has every table of this file serve [`RefreshedFile::text`].
+    fn serve(&self, kept: &RefreshedFile);
     /// Whom it asks, and where it listens.
     fn upstreams(&self) -> Upstreams;
     /// The files whose names it keeps.
-    fn kept(&self) -> &KeptRegistry;
+    fn kept(&self) -> &RefreshedFiles;
     /// What the environment says.
     fn environment(&self) -> &Environment;
     /// Where rounds run.
@@ -53,7 +53,7 @@ pub trait Server: Send + Sync + 'static {
 
 /// One hosts file whose names are kept true, however many server blocks read it.
 #[derive(Debug)]
-pub struct Kept {
+pub struct RefreshedFile {
     file: PathBuf,
     /// What was shipped for files that do not exist.
     shipped: PathBuf,
@@ -65,7 +65,7 @@ pub struct Kept {
 #[derive(Debug)]
 struct State {
     keeper: Keeper,
-    plan: Plan,
+    plan: RefreshPlan,
     driver: Option<AbortHandle>,
     /// Who was asked in the last round.
     servers: Vec<std::net::SocketAddr>,
@@ -110,33 +110,33 @@ const RESULTS: [&str; 3] = ["ok", "partial", "failed"];
 
 /// Every hosts file that is kept, found by its path.
 #[derive(Debug, Default)]
-pub struct KeptRegistry {
-    kept: Mutex<Vec<Arc<Kept>>>,
+pub struct RefreshedFiles {
+    kept: Mutex<Vec<Arc<RefreshedFile>>>,
 }
 
-impl KeptRegistry {
+impl RefreshedFiles {
     /// The file at `path`, if its names are kept.
-    pub fn find(&self, path: &Path) -> Option<Arc<Kept>> {
+    pub fn find(&self, path: &Path) -> Option<Arc<RefreshedFile>> {
         self.all().into_iter().find(|kept| kept.file == path)
     }
 
     /// Every file in use.
-    pub fn all(&self) -> Vec<Arc<Kept>> {
+    pub fn all(&self) -> Vec<Arc<RefreshedFile>> {
         self.lock().clone()
     }
 
     /// Makes what `plans` need and is not there: a table's first text may depend on it. Nothing is asked yet.
-    pub fn prepare(&self, plans: &[Plan], environment: &Environment, now: Instant) {
+    pub fn prepare(&self, plans: &[RefreshPlan], environment: &Environment, now: Instant) {
         let mut all = self.lock();
         for plan in plans {
             if !all.iter().any(|kept| kept.file == plan.file) {
-                all.push(Arc::new(Kept::new(plan.clone(), environment, now)));
+                all.push(Arc::new(RefreshedFile::new(plan.clone(), environment, now)));
             }
         }
     }
 
     /// Keeps what `plans` say from now on, and nothing else.
-    pub fn apply<S: Server>(&self, plans: &[Plan], running: &Arc<S>) {
+    pub fn apply<S: Server>(&self, plans: &[RefreshPlan], running: &Arc<S>) {
         let now = clock::now();
         self.prepare(plans, running.environment(), now);
         self.lock().retain(|kept| {
@@ -155,13 +155,13 @@ impl KeptRegistry {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Kept>>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<RefreshedFile>>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Kept {
-    fn new(plan: Plan, environment: &Environment, now: Instant) -> Self {
+impl RefreshedFile {
+    fn new(plan: RefreshPlan, environment: &Environment, now: Instant) -> Self {
         let state = State {
             keeper: Keeper::new(plan.settings.clone(), reading(now)).resting(pace::step),
             plan: plan.clone(),
@@ -211,12 +211,12 @@ impl Kept {
         self.state().keeper.text()
     }
 
-    fn follow<S: Server>(self: &Arc<Self>, plan: Plan, running: &Arc<S>, now: Instant) {
+    fn follow<S: Server>(self: &Arc<Self>, plan: RefreshPlan, running: &Arc<S>, now: Instant) {
         let changed = {
             let mut state = self.state();
             let changed = state.plan != plan;
             if changed || state.driver.is_none() {
-                let Plan { file, settings, because, .. } = &plan;
+                let RefreshPlan { file, settings, because, .. } = &plan;
                 let message = format!(
                     "{} names of {} are refreshed every {}, because of {because}",
                     settings.names.len(),
@@ -250,7 +250,7 @@ impl Kept {
     pub fn finish(
         &self,
         began: Instant,
-        outcomes: Vec<(Question, Outcome)>,
+        outcomes: Vec<(Question, LookupOutcome)>,
         draw: f64,
         running: &Weak<impl Server>,
     ) -> (usize, usize) {

@@ -4,10 +4,10 @@ use std::io;
 use std::path::PathBuf;
 
 use hostsfile::PublishError;
-use refresh::{Keeper, Outcome, Question, Settings};
+use refresh::{Keeper, LookupOutcome, Question, Settings};
 use tokio::runtime::Handle;
 
-use super::{Environment, Plan, RefreshSpec, Upstreams, driver, plan, read_file, reading, servers};
+use super::{Environment, RefreshPlan, RefreshSpec, Upstreams, driver, plan, read_file, reading, servers};
 
 /// What `refresh --once` is asked to do.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -27,11 +27,11 @@ pub struct Once {
 pub fn once(
     wish: &Once,
     environment: &Environment,
-    plans: Vec<Plan>,
+    plans: Vec<RefreshPlan>,
     upstreams: &Upstreams,
     runtime: &Handle,
 ) -> Result<(Vec<u8>, String), String> {
-    let Plan { file, settings, via, .. } = chosen(wish, environment, plans);
+    let RefreshPlan { file, settings, via, .. } = chosen(wish, environment, plans);
     if settings.names.is_empty() {
         return Ok((Vec::new(), "there is no name to refresh\n".to_owned()));
     }
@@ -76,12 +76,12 @@ pub fn once(
 }
 
 /// The plan of the file that is meant, or one made of the environment alone.
-fn chosen(wish: &Once, environment: &Environment, mut plans: Vec<Plan>) -> Plan {
+fn chosen(wish: &Once, environment: &Environment, mut plans: Vec<RefreshPlan>) -> RefreshPlan {
     let at = plans.iter().position(|plan| wish.hosts.as_ref() == Some(&plan.file)).unwrap_or(0);
     let mut plan = if plans.is_empty() {
         let settings = plan::settings(&RefreshSpec::default(), environment);
         let settings = Settings { names: environment.names.clone(), ..settings };
-        Plan { file: DEFAULT_HOSTS.into(), settings, via: Vec::new(), because: plan::BY_VARIABLE }
+        RefreshPlan { file: DEFAULT_HOSTS.into(), settings, via: Vec::new(), because: plan::BY_VARIABLE }
     } else {
         plans.swap_remove(at)
     };
@@ -91,11 +91,15 @@ fn chosen(wish: &Once, environment: &Environment, mut plans: Vec<Plan>) -> Plan 
     plan
 }
 
-fn failures(outcomes: &[(Question, Outcome)]) -> String {
-    let line = |(question, outcome): &(Question, Outcome)| match outcome {
-        Outcome::Failed(error) => Some(format!("{} {}: {error}\n", question.name, question.family.rtype())),
-        Outcome::NoSuchName => Some(format!("{} {}: no such name\n", question.name, question.family.rtype())),
-        Outcome::Addresses { .. } | Outcome::NoData => None,
+fn failures(outcomes: &[(Question, LookupOutcome)]) -> String {
+    let line = |(question, outcome): &(Question, LookupOutcome)| match outcome {
+        LookupOutcome::Failed(error) => {
+            Some(format!("{} {}: {error}\n", question.name, question.family.rtype()))
+        }
+        LookupOutcome::NoSuchName => {
+            Some(format!("{} {}: no such name\n", question.name, question.family.rtype()))
+        }
+        LookupOutcome::Addresses { .. } | LookupOutcome::NoData => None,
     };
     outcomes.iter().filter_map(line).collect()
 }

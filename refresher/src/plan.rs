@@ -28,7 +28,7 @@ pub struct RefreshSpec {
 
 /// What is to be kept in one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Plan {
+pub struct RefreshPlan {
     /// The hosts file.
     pub file: PathBuf,
     /// The names, and how they are kept.
@@ -43,8 +43,8 @@ pub struct Plan {
 ///
 /// Server blocks with the same file share one: their names are united, and other properties are those of the first block
 /// that has any. The environment's names go into the first file that is not the system's own.
-pub fn plan(hosts: &[(&Path, &RefreshSpec)], environment: &Environment) -> Vec<Plan> {
-    let mut plans: Vec<Plan> = Vec::new();
+pub fn plan(hosts: &[(&Path, &RefreshSpec)], environment: &Environment) -> Vec<RefreshPlan> {
+    let mut plans: Vec<RefreshPlan> = Vec::new();
     let own = hosts.iter().map(|(file, _)| *file).find(|file| *file != Path::new(SYSTEM));
     for &(file, _) in hosts {
         if plans.iter().any(|plan| plan.file == file) {
@@ -67,7 +67,7 @@ pub fn plan(hosts: &[(&Path, &RefreshSpec)], environment: &Environment) -> Vec<P
         }
         if !settings.names.is_empty() {
             let via = written.map(|written| written.via.clone()).unwrap_or_default();
-            plans.push(Plan { file: file.to_owned(), settings, via, because });
+            plans.push(RefreshPlan { file: file.to_owned(), settings, via, because });
         }
     }
     plans

@@ -15,13 +15,13 @@ use hyper::header::CONTENT_TYPE;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use refresh::{Entry, Family, Question};
+use refresh::{Family, KnownName, Question};
 use serde_json::{Value, json};
 use tokio::net::UnixListener;
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 
-use super::{Kept, KeptRegistry, RESULTS, Server};
+use super::{RESULTS, RefreshedFile, RefreshedFiles, Server};
 use observe::{Families, names};
 
 /// The socket while it listens; it goes with its value.
@@ -98,12 +98,12 @@ fn response(body: Option<Value>) -> Response<Full<Bytes>> {
 }
 
 /// What /status says.
-fn report(kept: &KeptRegistry) -> Value {
+fn report(kept: &RefreshedFiles) -> Value {
     let files: Vec<_> = kept.all().iter().map(|kept| kept.report()).collect();
     json!({ "version": env!("CARGO_PKG_VERSION"), "pid": std::process::id(), "refresh": files })
 }
 
-impl Kept {
+impl RefreshedFile {
     fn report(&self) -> Value {
         let now = clock::now();
         let state = self.state();
@@ -130,7 +130,7 @@ impl Kept {
     }
 }
 
-fn entry(question: &Question, entry: &Entry, now: std::time::Instant) -> Value {
+fn entry(question: &Question, entry: &KnownName, now: std::time::Instant) -> Value {
     let known = !entry.addresses.is_empty();
     json!({
         "name": question.name.to_string().trim_end_matches('.'),
@@ -146,7 +146,7 @@ fn entry(question: &Question, entry: &Entry, now: std::time::Instant) -> Value {
 }
 
 /// Adds what is known of every kept name to the metrics.
-pub fn collect(kept: &KeptRegistry, into: &mut Families) {
+pub fn collect(kept: &RefreshedFiles, into: &mut Families) {
     let now = clock::now();
     for kept in kept.all() {
         let file = kept.file.display().to_string();

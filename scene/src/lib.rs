@@ -7,23 +7,23 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use configuration::{House, Listener, Shared};
+use configuration::{Configuration, Listener, Shared};
 use hickory_proto::op::Message;
 use observe::Format;
 use observe::counters::Proto;
 use observe::paper::Paper;
 use plugin::endpoint::Endpoint;
 use plugin::spec::{Role, StepSpec};
-use plugin::{Moment, Spec, Tables};
-use query::serve::{self, Room, Served};
+use plugin::{QueryContext, Spec, Tables};
+use query::serve::{self, Served, SizeLimit};
 use sockets::Peer;
 use tokio::runtime::{Builder, Runtime};
 use wire::{Answer, Gate, RType, Rcode, accept};
 
-/// A house built from a Corefile, asked without a socket, at a time that only the test moves.
+/// A configuration built from a Corefile, asked without a socket, at a time that only the test moves.
 pub struct Scene {
     /// The configuration that serves.
-    pub house: House,
+    pub configuration: Configuration,
     /// What outlives it.
     pub shared: Shared,
     /// What is logged.
@@ -31,7 +31,7 @@ pub struct Scene {
     /// What the test says the time is.
     pub now: Instant,
     /// How clients ask.
-    pub room: Room,
+    pub room: SizeLimit,
     _runtime: Runtime,
 }
 
@@ -44,13 +44,13 @@ impl Scene {
         Self::build(corefile).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// A house whose first block has one more step, the outermost.
+    /// A configuration whose first block has one more step, the outermost.
     pub fn with_step(corefile: &str, step: Arc<dyn StepSpec>) -> Self {
         let mut scene = Self::new(corefile);
         let more = |spec: &mut Spec| spec.blocks[0].plugins.insert(0, ("step", Role::Step(step)));
-        scene.house =
+        scene.configuration =
             Self::read_with(corefile, &scene.shared, more).unwrap_or_else(|error| panic!("{error}"));
-        scene.house.look_at_files(&scene.shared, scene.now, &scene.shared.logger);
+        scene.configuration.look_at_files(&scene.shared, scene.now, &scene.shared.logger);
         scene
     }
 
@@ -64,50 +64,55 @@ impl Scene {
         let now = clock::now();
         let (mut shared, _probes) = Shared::new(1 << 20, 1, runtime.handle(), logger, now);
         shared.resolve_names = false;
-        let house = Self::read(corefile, &shared)?;
-        house.look_at_files(&shared, now, &shared.logger);
-        Ok(Self { house, shared, paper, now, room: Room::Datagram, _runtime: runtime })
+        let configuration = Self::read(corefile, &shared)?;
+        configuration.look_at_files(&shared, now, &shared.logger);
+        Ok(Self { configuration, shared, paper, now, room: SizeLimit::Datagram, _runtime: runtime })
     }
 
-    fn read(corefile: &str, shared: &Shared) -> Result<House, String> {
+    fn read(corefile: &str, shared: &Shared) -> Result<Configuration, String> {
         Self::read_with(corefile, shared, |_| {})
     }
 
-    fn read_with(corefile: &str, shared: &Shared, change: impl FnOnce(&mut Spec)) -> Result<House, String> {
+    fn read_with(
+        corefile: &str,
+        shared: &Shared,
+        change: impl FnOnce(&mut Spec),
+    ) -> Result<Configuration, String> {
         let mut spec = spec(corefile)?;
         change(&mut spec);
         let addresses = |name: &str| match name {
             "eth0" => Ok(vec!["192.0.2.10:0".parse().unwrap(), "[2001:db8::10]:0".parse().unwrap()]),
             name => Err(node::NodeError::InterfaceAbsent { name: name.to_owned() }),
         };
-        House::build(&spec, shared, &addresses).map_err(|error| format!("{error:#}"))
+        Configuration::build(&spec, shared, &addresses).map_err(|error| format!("{error:#}"))
     }
 
     /// Serves another Corefile, as a reload does.
     pub fn reload(&mut self, corefile: &str) {
-        self.house = Self::read(corefile, &self.shared).unwrap_or_else(|error| panic!("{error}"));
-        self.house.look_at_files(&self.shared, self.now, &self.shared.logger);
+        self.configuration = Self::read(corefile, &self.shared).unwrap_or_else(|error| panic!("{error}"));
+        self.configuration.look_at_files(&self.shared, self.now, &self.shared.logger);
     }
 
     fn listener(&self, at: &str) -> &Listener {
-        &self.house.listeners[&at.parse::<Endpoint>().unwrap()]
+        &self.configuration.listeners[&at.parse::<Endpoint>().unwrap()]
     }
 
     /// What a plugin knows of a client's query to a listen address.
-    pub fn moment<'b>(&self, at: &str, client: &'b Peer) -> Moment<'b> {
-        Moment::new(self.now, client, at.parse().unwrap(), Proto::Udp, 0)
+    pub fn context<'b>(&self, at: &str, client: &'b Peer) -> QueryContext<'b> {
+        QueryContext::new(self.now, client, at.parse().unwrap(), Proto::Udp, 0)
     }
 
     /// Sends a packet to a listen address.
     pub fn send(&self, at: &str, packet: &[u8]) -> Sent {
         let client = client();
-        let moment = self.moment(at, &client);
+        let context = self.context(at, &client);
         let mut tables = Tables::default();
         let mut out = b"left over".to_vec();
         let gate = accept(packet);
         let mut outcome = serve::Outcome::OPEN;
         let listener = self.listener(at);
-        match serve::serve(&listener.served, &gate, &moment, &mut tables, self.room, &mut out, &mut outcome) {
+        match serve::serve(&listener.served, &gate, &context, &mut tables, self.room, &mut out, &mut outcome)
+        {
             Served::Nothing | Served::Silence | Served::Stream(_) => Sent::Nothing,
             Served::Ask { replied: false, asked } => Sent::Ask(asked.patience),
             Served::Follow { replied: false, waits } => Sent::Ask(waits.asked[0].patience),
@@ -128,7 +133,7 @@ impl Scene {
         let packet = packet(name, rtype, None);
         let Gate::Pass(query) = accept(&packet) else { panic!("refused") };
         let zone = self.listener(at).served.route.find(&query).unwrap();
-        let room = zone.block.pipeline.dial().unwrap().cache.as_ref().unwrap();
+        let room = zone.block.pipeline.forwarding().unwrap().cache.as_ref().unwrap();
         let mut made = plugins::zonetext::Records::new(query.question);
         for record in records {
             made.push(wire::Section::Answer, record).unwrap();

@@ -1,7 +1,7 @@
 //! The life of a server: start, reload, stop.
 //!
 //! ```text
-//! read -> build -> bind -> swap          a start, and each reload: what fails leaves the old house standing
+//! read -> build -> bind -> swap          a start, and each reload: what fails leaves the old configuration standing
 //! stop: /ready ends -> lameduck -> workers drain -> the end
 //! ```
 
@@ -30,8 +30,8 @@ use crate::reloads::Reloads;
 use crate::report::{self, Told};
 use crate::succession::Steps;
 use crate::warm;
-use admin::{AdminAddress, AdminError, AdminServer, AdminThread, Content, Plan};
-use configuration::{AdminPlan, House, Shared};
+use admin::{AdminAddress, AdminError, AdminServer, AdminThread, Content, ServedPages};
+use configuration::{AdminPlan, Configuration, Shared};
 use listen::Running;
 use listen::{BindError, Mailer, Ports};
 use observe::logger::LAST_LINES;
@@ -83,7 +83,7 @@ impl StartError {
 /// A configuration that is built and not bound.
 pub struct Next {
     draft: Draft,
-    house: House,
+    configuration: Configuration,
 }
 
 /// A server that serves.
@@ -161,30 +161,32 @@ impl Server {
         for warning in &shared.environment.warnings {
             logger.warning(Some("hosts"), warning);
         }
-        let house = House::build(&draft.spec, &shared, &addresses_of).map_err(Box::new)?;
-        house.look_at_files(&shared, start, &logger);
+        let configuration = Configuration::build(&draft.spec, &shared, &addresses_of).map_err(Box::new)?;
+        configuration.look_at_files(&shared, start, &logger);
         shared.lasting.all().iter().for_each(|kept| kept.begin(&logger));
         let mailer = Mailer::new();
         let streams = Streams::new(handle.clone(), mailer.clone());
         handle.spawn(forwarder::health::run(probes));
-        let running = Running::new(house, shared, workers, streams, logger.clone(), senders.fatal, start)
-            .map_err(StartError::Machine)?;
+        let running =
+            Running::new(configuration, shared, workers, streams, logger.clone(), senders.fatal, start)
+                .map_err(StartError::Machine)?;
         let running = Arc::new(running);
         mailer.serves(&running);
 
-        let house = running.house.load_full();
+        let configuration = running.configuration.load_full();
         if let Some(left) = inherited.warm() {
-            warm::take(&house, &running, left);
+            warm::take(&configuration, &running, left);
         }
         let mut ports = Ports::new(ours, inherited);
-        let bound = ports.bind(house.listeners.keys().copied(), house.sockets, workers, handle)?;
+        let bound =
+            ports.bind(configuration.listeners.keys().copied(), configuration.sockets, workers, handle)?;
         let reloads = Arc::new(Reloads { hash: draft.hash.into(), ..Reloads::default() });
         let admin_thread = AdminThread::start().map_err(StartError::Machine)?;
         let leased = Arc::<OnceLock<_>>::default();
         let told =
             Told { running: Arc::downgrade(&running), reloads: reloads.clone(), leased: leased.clone() };
         let admin = admin_server(&running, told, admin_thread.handle(), logger.clone());
-        let prepared = admin.prepare(plan(&house.admin, flags.more_metrics))?;
+        let prepared = admin.prepare(plan(&configuration.admin, flags.more_metrics))?;
         if let Some(taker) = &taker {
             taker.ready().map_err(StartError::Predecessor)?;
         }
@@ -195,10 +197,10 @@ impl Server {
         }
         ports.open(bound, &running, handle);
         admin.commit(prepared);
-        logger.set_debug(house.debug);
+        logger.set_debug(configuration.debug);
         crate::files::spawn(&running).map_err(StartError::Machine)?;
         let refreshed = Arc::new(Refreshed(running.clone()));
-        running.shared.hosts.kept.apply(&house.keep, &refreshed);
+        running.shared.hosts.kept.apply(&configuration.keep, &refreshed);
         let notifier = Arc::new(Notifier::from_environment());
         if notifier.leaves_it_to_another() {
             logger.info(None, LEFT_TO_ANOTHER);
@@ -269,10 +271,11 @@ impl Server {
         running.logger.info(None, "Reloading");
         move || {
             let draft = Draft::read(&origin, dns_port)?;
-            let house = House::build(&draft.spec, &running.shared, &addresses_of).map_err(Box::new)?;
-            house.look_at_files(&running.shared, clock::now(), &running.logger);
+            let configuration =
+                Configuration::build(&draft.spec, &running.shared, &addresses_of).map_err(Box::new)?;
+            configuration.look_at_files(&running.shared, clock::now(), &running.logger);
             running.shared.lasting.all().iter().for_each(|kept| kept.begin(&running.logger));
-            Ok(Next { draft, house })
+            Ok(Next { draft, configuration })
         }
     }
 
@@ -297,7 +300,7 @@ impl Server {
 
     /// Says which configuration serves, where `reload` is written.
     pub fn tell_hash(&self) {
-        if self.running.house.load().reload.is_some() {
+        if self.running.configuration.load().reload.is_some() {
             let hash = self.reloads.hash.lock().unwrap_or_else(PoisonError::into_inner).clone();
             self.running.logger.info(Some("reload"), &format!("Running configuration SHA512 = {hash}"));
         }
@@ -320,25 +323,25 @@ impl Server {
         changed
     }
 
-    fn serve_next(&mut self, Next { draft, house }: Next) -> Result<(), StartError> {
+    fn serve_next(&mut self, Next { draft, configuration }: Next) -> Result<(), StartError> {
         let running = self.running.clone();
-        let endpoints = house.listeners.keys().copied();
-        let bound = self.ports.bind(endpoints, house.sockets, self.workers.len(), &self.handle)?;
-        let prepared = self.admin.prepare(plan(&house.admin, self.more_metrics))?;
+        let endpoints = configuration.listeners.keys().copied();
+        let bound = self.ports.bind(endpoints, configuration.sockets, self.workers.len(), &self.handle)?;
+        let prepared = self.admin.prepare(plan(&configuration.admin, self.more_metrics))?;
         for warning in &draft.warnings {
             running.logger.warning(None, warning);
         }
         // From here on nothing can fail.
-        let house = Arc::new(house);
-        let old = self.ports.swap(house.clone(), bound, &running, &self.handle);
+        let configuration = Arc::new(configuration);
+        let old = self.ports.swap(configuration.clone(), bound, &running, &self.handle);
         self.watch_addresses();
         if !self.is_let_go() && !self.ports.put_back_all(&running, &self.handle) {
             self.put_back_again();
         }
         self.admin.commit(prepared);
-        running.logger.set_debug(house.debug);
+        running.logger.set_debug(configuration.debug);
         *self.reloads.hash.lock().unwrap_or_else(PoisonError::into_inner) = draft.hash;
-        running.shared.hosts.kept.apply(&house.keep, &self.refreshed);
+        running.shared.hosts.kept.apply(&configuration.keep, &self.refreshed);
         self.serve_status();
         self.running.settle(&self.handle);
         drop(old);
@@ -396,7 +399,7 @@ impl Server {
         let running = &self.running;
         let path = match &self.status_path {
             Some(path) => path,
-            None if running.house.load().keep.is_empty() => return,
+            None if running.configuration.load().keep.is_empty() => return,
             None => Path::new(refresher::DEFAULT_SOCKET),
         };
         if self.status.is_some() || path.as_os_str().is_empty() {
@@ -413,10 +416,12 @@ impl Server {
     }
 
     fn detect_loops(&self) {
-        let house = self.running.house.load_full();
-        for block in &house.blocks {
-            if let (Some(watch), Some(dial)) = (block.pipeline.source::<Watch>(), block.pipeline.dial()) {
-                let (chain, server) = (dial.chain.clone(), Arc::downgrade(&self.running));
+        let configuration = self.running.configuration.load_full();
+        for block in &configuration.blocks {
+            if let (Some(watch), Some(forwarding)) =
+                (block.pipeline.source::<Watch>(), block.pipeline.forwarding())
+            {
+                let (chain, server) = (forwarding.chain.clone(), Arc::downgrade(&self.running));
                 let logger = self.running.logger.clone();
                 self.handle.spawn(r#loop::probe(watch.clone(), chain, server, logger));
             }
@@ -432,8 +437,8 @@ pub fn addresses_of(interface: &str) -> Result<Vec<std::net::SocketAddr>, node::
     Ok(node::addresses_of(interface)?.into_iter().map(|address| address.socket_addr(0)).collect())
 }
 
-fn plan(admin: &AdminPlan, more_metrics: Option<AdminAddress>) -> Plan {
-    let mut plan = Plan::default();
+fn plan(admin: &AdminPlan, more_metrics: Option<AdminAddress>) -> ServedPages {
+    let mut plan = ServedPages::default();
     for address in admin.metrics.iter().chain(&more_metrics) {
         plan.metrics(*address);
     }
@@ -463,7 +468,7 @@ fn not_ready(running: &Arc<Running>) -> impl Fn() -> Vec<&'static str> + Send + 
     let (running, was_ready) = (Arc::downgrade(running), AtomicBool::new(false));
     move || {
         let Some(running) = running.upgrade() else { return Vec::new() };
-        let again = running.house.load().asks_ready_again;
+        let again = running.configuration.load().asks_ready_again;
         if was_ready.load(Relaxed) && !again {
             return Vec::new();
         }

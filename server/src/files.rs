@@ -27,8 +27,9 @@ fn watch(running: &Weak<Running>) {
         let now = clock::now();
         let logger = &running.logger;
         let mut next = now + SWEEP_INTERVAL;
-        let (shared, house) = (&running.shared, running.house.load_full());
-        let leads_back: LeadsBack<'_> = &|group, upstreams| configuration::back_to(&house, group, upstreams);
+        let (shared, configuration) = (&running.shared, running.configuration.load_full());
+        let leads_back: LeadsBack<'_> =
+            &|group, upstreams| configuration::back_to(&configuration, group, upstreams);
         for kept in shared.lasting.all() {
             if let Some(look) = kept.look(now, logger) {
                 next = next.min(look);
@@ -38,12 +39,12 @@ fn watch(running: &Weak<Running>) {
             next = next.min(look);
         }
         shared.cache.sweep(now, SWEEP_BUDGET);
-        for block in &house.blocks {
+        for block in &configuration.blocks {
             if let Some(errors) = &block.errors {
                 errors.flush(now);
             }
         }
-        drop((house, running));
+        drop((configuration, running));
         thread::sleep(next.saturating_duration_since(clock::now()).max(Duration::from_millis(20)));
     }
 }

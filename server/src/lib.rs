@@ -3,7 +3,7 @@
 //! ```text
 //! bytes in -> listen -> gate -> route -> pipeline { template, hosts | cache, forward | whoami } -> finish -> bytes out -> observe
 //! ```
-//! One direction, each room entered once. ARCHITECTURE.md draws the house.
+//! One direction, each room entered once. ARCHITECTURE.md draws the configuration.
 
 pub mod cli;
 pub mod control;

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use configuration::{Explain, House, Shared};
+use configuration::{Configuration, Explain, Shared};
 use observe::logger::LAST_LINES;
 use observe::{Format, Logger, json_line};
 use plugins::reload::ReloadSpec;
@@ -132,8 +132,8 @@ fn serve(flags: &Flags, node: Option<Settings>, start: std::time::Instant) -> Re
         say_pid(&life)?;
     }
     if !flags.quiet {
-        let house = server.running().house.load_full();
-        for line in house.banner() {
+        let configuration = server.running().configuration.load_full();
+        for line in configuration.banner() {
             logger.print(&line);
         }
     }
@@ -328,7 +328,7 @@ struct Hears {
 /// Waits for a signal, for the Corefile to change, for a reload's end, or for bad news.
 async fn next_event(server: &Server, hears: &mut Hears, aside: &mut Aside) -> Event {
     loop {
-        let reload = server.running().house.load().reload;
+        let reload = server.running().configuration.load().reload;
         let at = aside.look_at(reload);
         let next_look = async {
             match at {
@@ -381,15 +381,15 @@ fn node(command: NodeCommand, flags: &Flags, settings: &Settings) -> Result<Exit
 }
 
 fn check(flags: &Flags) -> Result<ExitCode, Failure> {
-    let (_, house, _runtime) = build(flags)?;
+    let (_, configuration, _runtime) = build(flags)?;
     let count = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
-    let blocks = count(house.blocks.len(), "server block");
-    let zones: std::collections::BTreeSet<_> = house.zones.iter().map(|zone| zone.zone).collect();
+    let blocks = count(configuration.blocks.len(), "server block");
+    let zones: std::collections::BTreeSet<_> = configuration.zones.iter().map(|zone| zone.zone).collect();
     let zones = count(zones.len(), "zone");
-    let place = if house.listeners.keys().all(|endpoint| endpoint.address.ip().is_unspecified()) {
+    let place = if configuration.listeners.keys().all(|endpoint| endpoint.address.ip().is_unspecified()) {
         "every address".to_owned()
     } else {
-        let addresses = house.listeners.len();
+        let addresses = configuration.listeners.len();
         format!("{addresses} address{}", if addresses == 1 { "" } else { "es" })
     };
     let what = match flags.conf.is_none() && matches!(Origin::find(flags), Ok(Origin::Default)) {
@@ -401,8 +401,8 @@ fn check(flags: &Flags) -> Result<ExitCode, Failure> {
 }
 
 fn explain(flags: &Flags, wish: &Explain) -> Result<ExitCode, Failure> {
-    let (_, house, _runtime) = build(flags)?;
-    print!("{}", configuration::explain(&house, wish)?);
+    let (_, configuration, _runtime) = build(flags)?;
+    print!("{}", configuration::explain(&configuration, wish)?);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -415,16 +415,16 @@ fn refresh_once(flags: &Flags, wish: &refresher::Once) -> Result<ExitCode, Failu
         let runtime = runtime().map_err(|error| error.to_string())?;
         refreshing::once(wish, &flags.environment, None, runtime.handle())?
     } else {
-        let (draft, house, runtime) = build(flags)?;
-        refreshing::once(wish, &flags.environment, Some((&draft.spec, &house)), runtime.handle())?
+        let (draft, configuration, runtime) = build(flags)?;
+        refreshing::once(wish, &flags.environment, Some((&draft.spec, &configuration)), runtime.handle())?
     };
     eprint!("{told}");
     let _ = std::io::stdout().write_all(&text);
     Ok(ExitCode::SUCCESS)
 }
 
-/// Builds a house that nobody will serve.
-fn build(flags: &Flags) -> Result<(Draft, House, Runtime), String> {
+/// Builds a configuration that nobody will serve.
+fn build(flags: &Flags) -> Result<(Draft, Configuration, Runtime), String> {
     build_of(flags, None)
 }
 
@@ -435,7 +435,7 @@ fn origin(flags: &Flags, node: Option<&Settings>) -> Result<Origin, String> {
     }
 }
 
-fn build_of(flags: &Flags, node: Option<&Settings>) -> Result<(Draft, House, Runtime), String> {
+fn build_of(flags: &Flags, node: Option<&Settings>) -> Result<(Draft, Configuration, Runtime), String> {
     let origin = origin(flags, node)?;
     let draft = Draft::first(&origin, flags.dns_port).map_err(|error| error.to_string())?;
     for warning in &draft.warnings {
@@ -448,12 +448,12 @@ fn build_of(flags: &Flags, node: Option<&Settings>) -> Result<(Draft, House, Run
     shared.resolve_names = false;
     shared.node_upstreams = node.map(|settings| node_run::upstreams_now(&settings.upstreams, &draft.spec));
     shared.environment = flags.environment.clone();
-    let house = House::build(&draft.spec, &shared, &server::control::addresses_of)
+    let configuration = Configuration::build(&draft.spec, &shared, &server::control::addresses_of)
         .map_err(|error| error.to_string())?;
-    house.look_at_files(&shared, clock::now(), &logger);
+    configuration.look_at_files(&shared, clock::now(), &logger);
     // What is wrong with the files is told before the answer, and before the end of the process.
     logger.flush(Duration::from_secs(5));
-    Ok((draft, house, runtime))
+    Ok((draft, configuration, runtime))
 }
 
 fn runtime() -> std::io::Result<Runtime> {

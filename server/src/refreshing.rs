@@ -4,11 +4,11 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use refresher::{Environment, Kept, KeptRegistry, Once, Server, Upstreams};
+use refresher::{Environment, Once, RefreshedFile, RefreshedFiles, Server, Upstreams};
 use tokio::runtime::Handle;
 use wire::Name;
 
-use configuration::House;
+use configuration::Configuration;
 use listen::Running;
 use observe::Logger;
 use plugin::Spec;
@@ -20,24 +20,26 @@ use plugin::Spec;
 pub fn once(
     wish: &Once,
     environment: &Environment,
-    corefile: Option<(&Spec, &House)>,
+    corefile: Option<(&Spec, &Configuration)>,
     runtime: &Handle,
 ) -> Result<(Vec<u8>, String), String> {
     let (plans, upstreams) = corefile
-        .map(|(spec, house)| (configuration::plans(spec, environment), upstreams(house)))
+        .map(|(spec, configuration)| (configuration::plans(spec, environment), upstreams(configuration)))
         .unwrap_or_default();
     refresher::once(wish, environment, plans, &upstreams, runtime)
 }
 
-fn upstreams(house: &House) -> Upstreams {
-    let ours = house.listeners.keys().map(|endpoint| endpoint.address).collect();
-    Upstreams { ours, forwarded: forwarded(house) }
+fn upstreams(configuration: &Configuration) -> Upstreams {
+    let ours = configuration.listeners.keys().map(|endpoint| endpoint.address).collect();
+    Upstreams { ours, forwarded: forwarded(configuration) }
 }
 
-fn forwarded(house: &House) -> Vec<SocketAddr> {
-    let root = house.zones.iter().filter(|zone| zone.zone == Name::ROOT);
-    let Some(dial) = root.filter_map(|zone| zone.block.pipeline.dial()).next() else { return Vec::new() };
-    let groups = dial.chain.groups().iter().filter(|group| group.matches(&Name::ROOT));
+fn forwarded(configuration: &Configuration) -> Vec<SocketAddr> {
+    let root = configuration.zones.iter().filter(|zone| zone.zone == Name::ROOT);
+    let Some(forwarding) = root.filter_map(|zone| zone.block.pipeline.forwarding()).next() else {
+        return Vec::new();
+    };
+    let groups = forwarding.chain.groups().iter().filter(|group| group.matches(&Name::ROOT));
     let upstreams = groups.flat_map(|group| group.upstreams().to_vec());
     upstreams.filter(|upstream| upstream.tls().is_none()).map(|upstream| upstream.address()).collect()
 }
@@ -46,15 +48,15 @@ fn forwarded(house: &House) -> Vec<SocketAddr> {
 pub struct Refreshed(pub Arc<Running>);
 
 impl Server for Refreshed {
-    fn serve(&self, kept: &Kept) {
+    fn serve(&self, kept: &RefreshedFile) {
         self.0.shared.hosts.serve(kept);
     }
 
     fn upstreams(&self) -> Upstreams {
-        upstreams(&self.0.house.load())
+        upstreams(&self.0.configuration.load())
     }
 
-    fn kept(&self) -> &KeptRegistry {
+    fn kept(&self) -> &RefreshedFiles {
         &self.0.shared.hosts.kept
     }
 

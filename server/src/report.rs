@@ -10,7 +10,7 @@ use crate::reloads::Reloads;
 use admin::{HealthProbe, Process};
 use listen::Running;
 use observe::collector::Build;
-use observe::{Collector, Distribution, Families, Source, names};
+use observe::{Collector, Distribution, Families, MetricSource, names};
 use plugins::table;
 
 /// Everything that /metrics tells.
@@ -30,7 +30,7 @@ pub(crate) struct Told {
     pub(crate) leased: Arc<OnceLock<Arc<Leased>>>,
 }
 
-impl Source for Told {
+impl MetricSource for Told {
     fn collect(&self, into: &mut Families) {
         let Some(running) = self.running.upgrade() else { return };
         into.counter(names::PANICS, &[], running.panics.get() as f64);
@@ -61,7 +61,7 @@ impl Source for Told {
 
 impl Told {
     fn reloads(&self, running: &Running, into: &mut Families) {
-        if running.house.load().reload.is_none() {
+        if running.configuration.load().reload.is_none() {
             return;
         }
         into.counter(names::RELOAD_FAILED, &[], self.reloads.failed.get() as f64);
@@ -71,7 +71,7 @@ impl Told {
 }
 
 fn plugins(running: &Running, into: &mut Families) {
-    for zone in &running.house.load().zones {
+    for zone in &running.configuration.load().zones {
         if zone.counters.is_none() {
             continue;
         }
@@ -84,8 +84,11 @@ fn plugins(running: &Running, into: &mut Families) {
 }
 
 fn caches(running: &Running, into: &mut Families) {
-    for zone in &running.house.load().zones {
-        let Some(room) = zone.block.pipeline.dial().and_then(|dial| dial.cache.as_ref()) else { continue };
+    for zone in &running.configuration.load().zones {
+        let Some(room) = zone.block.pipeline.forwarding().and_then(|forwarding| forwarding.cache.as_ref())
+        else {
+            continue;
+        };
         // One partition serves all zones of a block on all its addresses: each is told once, under its first server.
         if zone.counters.is_none()
             || zone.block.first_zone != zone.zone

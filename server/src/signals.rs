@@ -177,7 +177,7 @@ impl Life {
         if let Some((running, last)) = self.serving.get()
             && let Some(running) = running.upgrade()
         {
-            let lameduck = running.house.load().lameduck;
+            let lameduck = running.configuration.load().lameduck;
             drop(running);
             sleep(lameduck + *last + STOP - START).await;
         }

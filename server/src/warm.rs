@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use configuration::House;
+use configuration::Configuration;
 use handover::memory;
 use listen::Running;
 
@@ -15,8 +15,8 @@ pub(crate) fn leave(running: &Running) -> Option<OwnedFd> {
     left.map_err(told).ok()
 }
 
-/// Takes over the answers that the process before left for the blocks of this house.
-pub(crate) fn take(house: &House, running: &Running, left: OwnedFd) {
+/// Takes over the answers that the process before left for the blocks of this configuration.
+pub(crate) fn take(configuration: &Configuration, running: &Running, left: OwnedFd) {
     let logger = &running.logger;
     let refused = |why: &str| {
         logger.warning(None, &format!("the cache starts empty, what was left does not read: {why}"))
@@ -27,7 +27,7 @@ pub(crate) fn take(house: &House, running: &Running, left: OwnedFd) {
     };
     let Some(dump) = cache::Dump::read(&octets) else { return refused("it is cut off") };
     let now = clock::now();
-    let rooms = house.blocks.iter().filter_map(|block| block.pipeline.dial()?.cache.as_ref());
+    let rooms = configuration.blocks.iter().filter_map(|block| block.pipeline.forwarding()?.cache.as_ref());
     let taken: usize = rooms.map(|room| room.partition.warm(&room.policy, &dump, since, now)).sum();
     logger.info(None, &format!("the cache starts with {taken} answers of the process before"));
 }

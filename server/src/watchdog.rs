@@ -75,14 +75,14 @@ fn notify(running: &Running, what: &str, outcome: Result<(), node::NodeError>) {
 /// # Errors
 /// Which address did not answer, or which of its workers.
 async fn probe(running: &Arc<Running>) -> Result<(), String> {
-    let house = running.house.load_full();
+    let configuration = running.configuration.load_full();
     let until = Instant::now() + PATIENCE;
     let query: Arc<[u8]> = query(&running.shared.probe).into();
     let places = Arc::new(Semaphore::new(AT_ONCE));
     let mut asked = JoinSet::new();
     // Those after them are given no client.
-    let readers = running.inboxes.len().min(house.sockets);
-    for &endpoint in house.listeners.keys().filter(|endpoint| endpoint.transport == Transport::Dns) {
+    let readers = running.inboxes.len().min(configuration.sockets);
+    for &endpoint in configuration.listeners.keys().filter(|endpoint| endpoint.transport == Transport::Dns) {
         let (running, query, places) = (running.clone(), query.clone(), places.clone());
         asked.spawn(async move {
             let _place = places.acquire_owned().await;
@@ -92,7 +92,7 @@ async fn probe(running: &Arc<Running>) -> Result<(), String> {
     while let Some(answered) = asked.join_next().await {
         answered.map_err(|error| error.to_string())??;
     }
-    for &endpoint in house.listeners.keys() {
+    for &endpoint in configuration.listeners.keys() {
         stream(running, endpoint, &query, &Manner::WATCHDOG, until).await?;
     }
     Ok(())

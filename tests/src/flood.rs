@@ -9,7 +9,7 @@ use socket2::SockRef;
 use crate::ask::Ask;
 use crate::clock::now;
 use crate::message::Message;
-use crate::stream::Tally;
+use crate::stream::StreamCounts;
 
 /// Sends `count` queries from one port, `window` of them at a time, and waits for their replies, 6 s for each. Query `n` is `query(n)`, and `right`
 /// judges its reply.
@@ -22,13 +22,13 @@ pub fn flood(
     window: usize,
     query: impl Fn(usize) -> Ask,
     right: impl Fn(usize, &Message) -> bool,
-) -> Tally {
+) -> StreamCounts {
     assert!((1..=1_000).contains(&window), "a window of 1 to 1,000");
     let socket = UdpSocket::bind("0.0.0.0:0").expect("a client socket can be made");
     socket.connect(server).expect("a UDP socket always connects");
     socket.set_read_timeout(Some(Duration::from_millis(20))).expect("a timeout can be set");
     SockRef::from(&socket).set_recv_buffer_size(4 << 20).ok();
-    let mut tally = Tally::default();
+    let mut tally = StreamCounts::default();
     let mut out = HashMap::<u16, (usize, Instant)>::new();
     let mut looked = now();
     let mut buffer = [0; 4096];
@@ -60,7 +60,7 @@ pub fn flood(
 fn judge(
     bytes: &[u8],
     out: &mut HashMap<u16, (usize, Instant)>,
-    tally: &mut Tally,
+    tally: &mut StreamCounts,
     right: &impl Fn(usize, &Message) -> bool,
 ) {
     let message = Message::decode(bytes);

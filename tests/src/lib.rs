@@ -50,7 +50,7 @@ pub use message::{Edns, Message, Question, Record, header, question_end};
 pub use place::{free_port, fresh_ip, may_open, port, privileged, publish, tempdir};
 pub use records::{record, rtype_name, rtype_number};
 pub use server::{Options, Server, output, signal};
-pub use stream::{Stream, Tally};
+pub use stream::{Stream, StreamCounts};
 pub use tcp::{Connection, TlsClient};
 pub use upstream::{Action, Asked, Authority, Says, Transport, Upstream};
 

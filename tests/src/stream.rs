@@ -15,7 +15,7 @@ use crate::message::Message;
 
 /// What became of a stream's queries.
 #[derive(Debug, Clone, Default)]
-pub struct Tally {
+pub struct StreamCounts {
     /// Queries sent.
     pub sent: usize,
     /// Queries with a right reply.
@@ -32,7 +32,7 @@ pub struct Tally {
     pub samples: Vec<String>,
 }
 
-impl Tally {
+impl StreamCounts {
     /// Asserts that every query got exactly one right reply.
     ///
     /// # Panics
@@ -88,7 +88,7 @@ impl Stream {
     ///
     /// # Panics
     /// When a check panicked.
-    pub fn finish(self, patience: Duration) -> Tally {
+    pub fn finish(self, patience: Duration) -> StreamCounts {
         let Self { shared, threads: [sender, receiver] } = self;
         shared.stop.store(true, Ordering::Relaxed);
         sender.join().expect("the sender does not panic");
@@ -96,7 +96,7 @@ impl Stream {
         receiver.join().expect("the check does not panic");
         let state = shared.lock();
         let open = state.sent.iter().filter(|query| !query.replied).count();
-        Tally { sent: state.sent.len(), lost: open, ..state.tally.clone() }
+        StreamCounts { sent: state.sent.len(), lost: open, ..state.tally.clone() }
     }
 }
 
@@ -115,7 +115,7 @@ impl Shared {
 #[derive(Default)]
 struct State {
     sent: Vec<Sent>,
-    tally: Tally,
+    tally: StreamCounts,
     until: Option<Instant>,
 }
 

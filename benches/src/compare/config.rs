@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
-use super::work::{Source, Work};
+use super::work::{QueriesOf, Work};
 use crate::names::{Pattern, address_of};
 use crate::workload::HOSTS;
 
@@ -59,11 +59,11 @@ pub fn corefile(work: &Work, place: &Place<'_>) -> String {
     let absent = "    template ANY ANY {\n        rcode NXDOMAIN\n    }\n";
     let block = |zone: &str, rest: &str| format!("{zone}:{} {{\n{common}{rest}}}\n", place.listen[0].port());
     match work.source {
-        Source::Hosts(_) => block(".", &format!("    hosts {}\n", place.file("hosts"))),
-        Source::Absent => block(".", absent),
-        Source::Whoami => block(".", "    whoami\n"),
-        Source::Zones(count) => (0..count).map(|number| block(&zone_name(number), absent)).collect(),
-        Source::Upstream(entries) => {
+        QueriesOf::Hosts(_) => block(".", &format!("    hosts {}\n", place.file("hosts"))),
+        QueriesOf::Absent => block(".", absent),
+        QueriesOf::Whoami => block(".", "    whoami\n"),
+        QueriesOf::Zones(count) => (0..count).map(|number| block(&zone_name(number), absent)).collect(),
+        QueriesOf::Upstream(entries) => {
             let size =
                 entries.map_or(String::new(), |entries| format!(" {{\n        success {entries}\n    }}"));
             let hosts = match work.hosts_in_front {
@@ -97,14 +97,14 @@ pub fn unbound(work: &Work, place: &Place<'_>) -> String {
         });
     }
     match work.source {
-        Source::Absent => text += "    local-zone: \"absent.bench.\" static\n",
-        Source::Zones(count) => {
+        QueriesOf::Absent => text += "    local-zone: \"absent.bench.\" static\n",
+        QueriesOf::Zones(count) => {
             for number in 0..count {
                 line(&mut text, format_args!("    local-zone: \"{}.\" static", zone_name(number)));
             }
         }
-        Source::Hosts(_) | Source::Whoami => {}
-        Source::Upstream(_) => {
+        QueriesOf::Hosts(_) | QueriesOf::Whoami => {}
+        QueriesOf::Upstream(_) => {
             let upstream = place.upstream;
             line(
                 &mut text,
@@ -189,15 +189,15 @@ pub fn dnsdist(work: &Work, place: &Place<'_>) -> String {
     }
     line(&mut text, format_args!("newServer({{address=\"{}\", maxCheckFailures=100}})", place.upstream));
     match work.source {
-        Source::Absent => text += "addAction(\"absent.bench.\", RCodeAction(DNSRCode.NXDOMAIN))\n",
-        Source::Upstream(entries) => {
+        QueriesOf::Absent => text += "addAction(\"absent.bench.\", RCodeAction(DNSRCode.NXDOMAIN))\n",
+        QueriesOf::Upstream(entries) => {
             let entries = entries.unwrap_or(DNSDIST_ENTRIES);
             line(
                 &mut text,
                 format_args!("getPool(\"\"):setCache(newPacketCache({entries}, {{maxTTL=3600}}))"),
             );
         }
-        Source::Hosts(_) | Source::Zones(_) | Source::Whoami => {}
+        QueriesOf::Hosts(_) | QueriesOf::Zones(_) | QueriesOf::Whoami => {}
     }
     text
 }
@@ -225,12 +225,12 @@ pub fn dnsmasq(work: &Work, place: &Place<'_>) -> Vec<String> {
         args.push(format!("--addn-hosts={}", place.file("hosts")));
     }
     match work.source {
-        Source::Absent => args.push("--local=/absent.bench/".to_owned()),
-        Source::Zones(count) => {
+        QueriesOf::Absent => args.push("--local=/absent.bench/".to_owned()),
+        QueriesOf::Zones(count) => {
             args.extend((0..count).map(|number| format!("--local=/{}/", zone_name(number))))
         }
-        Source::Hosts(_) | Source::Whoami => {}
-        Source::Upstream(entries) => {
+        QueriesOf::Hosts(_) | QueriesOf::Whoami => {}
+        QueriesOf::Upstream(entries) => {
             let upstream = place.upstream;
             args.push(format!("--server={}#{}", upstream.ip(), upstream.port()));
             args.push(format!("--cache-size={}", entries.unwrap_or(DNSDIST_ENTRIES)));
@@ -243,9 +243,9 @@ pub fn dnsmasq(work: &Work, place: &Place<'_>) -> Vec<String> {
 fn zones(work: &Work) -> Vec<(String, &'static str)> {
     match work.source {
         _ if work.hosts() > 0 => vec![("hosts.bench".to_owned(), "zone")],
-        Source::Absent => vec![("absent.bench".to_owned(), "empty")],
-        Source::Zones(count) => (0..count).map(|number| (zone_name(number), "empty")).collect(),
-        Source::Hosts(_) | Source::Whoami | Source::Upstream(_) => vec![],
+        QueriesOf::Absent => vec![("absent.bench".to_owned(), "empty")],
+        QueriesOf::Zones(count) => (0..count).map(|number| (zone_name(number), "empty")).collect(),
+        QueriesOf::Hosts(_) | QueriesOf::Whoami | QueriesOf::Upstream(_) => vec![],
     }
 }
 

@@ -12,11 +12,11 @@ use super::config::Place;
 use super::proc::{Snapshot, Usage, resident_kb};
 use super::process::{Launch, Running};
 use super::servers::{Kind, Server};
-use super::work::{Source, Work};
+use super::work::{QueriesOf, Work};
 use crate::clock::Clock;
-use crate::flood::{self, Edge, Pace, Plan};
-use crate::judge::{Verdict, judge};
-use crate::tally::{Tally, Window};
+use crate::flood::{self, Edge, FloodPlan, Pace};
+use crate::judge::{Judgement, judge};
+use crate::tally::{RunCounts, Window};
 use crate::workload::Workload;
 
 /// What all rounds have in common.
@@ -44,7 +44,7 @@ pub struct Bench {
 #[derive(Clone, Debug)]
 pub struct Round {
     /// Counts and latency.
-    pub tally: Tally,
+    pub tally: RunCounts,
     /// The time that counted.
     pub window: Window,
     /// Processor time of the server and of others.
@@ -167,7 +167,7 @@ impl Bench {
     /// The upstream that these need.
     pub(super) fn upstream(&self, entrants: &[(&Work, &Server)]) -> Result<Option<Running>> {
         let needs = |(work, server): &(&Work, &Server)| {
-            matches!(work.source, Source::Upstream(_)) && server.kind != Kind::Echo
+            matches!(work.source, QueriesOf::Upstream(_)) && server.kind != Kind::Echo
         };
         entrants.iter().any(needs).then(|| start_upstream(&self.myself, self.upstream_core)).transpose()
     }
@@ -223,7 +223,7 @@ impl Bench {
         pace: Pace,
         (warmup, window): (Duration, Duration),
     ) -> Result<Look> {
-        let plan = Plan {
+        let plan = FloodPlan {
             transport: work.transport,
             pace,
             warmup,
@@ -231,7 +231,7 @@ impl Bench {
             patience: self.patience,
             // Sleeping costs the exact time of a reply; never sleeping costs whoever shares the core.
             spin: matches!(pace, Pace::Open(_)) && !work.shares_core(),
-            ..Plan::closed(started.listen.to_vec(), self.load_cores.clone())
+            ..FloodPlan::closed(started.listen.to_vec(), self.load_cores.clone())
         };
         let clock = Clock::start();
         let mut edges = Vec::with_capacity(2);
@@ -250,7 +250,7 @@ impl Bench {
 
 /// What one load showed.
 struct Look {
-    tally: Tally,
+    tally: RunCounts,
     window: Window,
     usage: Usage,
     lines: u64,
@@ -283,12 +283,12 @@ pub(crate) fn start_upstream(myself: &Path, core: usize) -> Result<Running> {
 pub(crate) fn prefill(work: &Work, listen: [SocketAddr; 2], core: usize) -> Result<()> {
     let Some(kind) = &work.prefill else { return Ok(()) };
     let all = Workload::in_order(kind)?;
-    let plan = Plan {
+    let plan = FloodPlan {
         pace: Pace::Closed(8),
         warmup: Duration::ZERO,
         window: PREFILL_MAX,
         queries_max: kind.count().into(),
-        ..Plan::closed(listen.to_vec(), vec![core])
+        ..FloodPlan::closed(listen.to_vec(), vec![core])
     };
     let (tally, _) = flood::run(&plan, &all, |_| {})?;
     ensure!(tally.replies > 0, "no reply while the cache was filled");
@@ -306,7 +306,7 @@ impl Started {
 
     /// The sum of these looks at it.
     fn round(&mut self, looks: Vec<Look>) -> Result<Round> {
-        let mut tally = Tally::default();
+        let mut tally = RunCounts::default();
         let (mut until_ns, mut lines) = (0, 0);
         let mut usage = Usage { server: Duration::ZERO, server_user: Duration::ZERO, others: 0.0 };
         for look in &looks {
@@ -358,7 +358,7 @@ pub(crate) fn first_answer(
         }
         match socket.recv(&mut reply) {
             Ok(length) => match judge(&reply[..length], &question, expect) {
-                Verdict::Right => return Ok(()),
+                Judgement::Right => return Ok(()),
                 verdict => seen = Some(verdict),
             },
             // It listens, and has not answered yet: the query waits in its socket.

@@ -357,10 +357,10 @@ mod tests {
     use super::*;
     use crate::compare::proc::Usage;
     use crate::compare::work;
-    use crate::tally::{Tally, Window};
+    use crate::tally::{RunCounts, Window};
 
     fn sample(server: Kind, number: u32, rate: u64, fraction: Option<f64>, disturbed: bool) -> Sample {
-        let mut tally = Tally { replies: rate, answered: rate, lost: 1, ..Tally::default() };
+        let mut tally = RunCounts { replies: rate, answered: rate, lost: 1, ..RunCounts::default() };
         tally.latency.record(100_000);
         let round = Round {
             tally,

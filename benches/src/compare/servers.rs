@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 
 use super::config::{self, Place};
 use super::process::Launch;
-use super::work::{Source, Work};
+use super::work::{QueriesOf, Work};
 use crate::flood::Transport;
 
 /// Which program it is.
@@ -74,8 +74,8 @@ impl Kind {
 
     /// Whether it can do this work at all.
     pub fn takes(self, work: &Work) -> bool {
-        let forwards = matches!(work.source, Source::Upstream(_));
-        let own = matches!(work.source, Source::Whoami);
+        let forwards = matches!(work.source, QueriesOf::Upstream(_));
+        let own = matches!(work.source, QueriesOf::Whoami);
         match self {
             // Their caches are bounded in other units; what is compared is the memory of the same Corefile.
             Self::Echo | Self::Unbound | Self::Dnsdist | Self::Dnsmasq | Self::Named if work.memory => false,
@@ -86,7 +86,7 @@ impl Kind {
             Self::Localdns | Self::Coredns => true,
             Self::Unbound | Self::Named => !own,
             Self::Knot | Self::Nsd => !own && !forwards && !work.log,
-            Self::Dnsdist => (forwards || work.source == Source::Absent) && !work.log,
+            Self::Dnsdist => (forwards || work.source == QueriesOf::Absent) && !work.log,
             Self::Dnsmasq => !own && !work.all_cores,
         }
     }

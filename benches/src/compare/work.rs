@@ -13,7 +13,7 @@ pub struct Work {
     /// What is asked.
     pub asks: Vec<Ask>,
     /// What knows the answers.
-    pub source: Source,
+    pub source: QueriesOf,
     /// Every query is logged.
     pub log: bool,
     /// A hosts table of so many other names is asked first, and passes.
@@ -32,7 +32,7 @@ pub struct Work {
 
 /// What knows the answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum QueriesOf {
     /// So many names in memory: hosts lines, local data or a zone.
     Hosts(u32),
     /// A zone without names: NXDOMAIN.
@@ -46,7 +46,7 @@ pub enum Source {
 }
 
 impl Work {
-    fn new(name: &'static str, title: &'static str, source: Source, asks: &[(Kind, u32)]) -> Self {
+    fn new(name: &'static str, title: &'static str, source: QueriesOf, asks: &[(Kind, u32)]) -> Self {
         let asks = asks.iter().map(|(kind, weight)| Ask { kind: kind.clone(), weight: *weight }).collect();
         Self {
             name,
@@ -66,7 +66,7 @@ impl Work {
     /// How many names a hosts table has, whether they are asked for or in front of those that are.
     pub fn hosts(&self) -> u32 {
         match self.source {
-            Source::Hosts(count) => count,
+            QueriesOf::Hosts(count) => count,
             _ => self.hosts_in_front,
         }
     }
@@ -80,23 +80,29 @@ impl Work {
 
 /// All rows, in the order of the table.
 pub fn all() -> Vec<Work> {
-    let hosts = |name, title, count| Work::new(name, title, Source::Hosts(count), &[(Kind::Hosts(count), 1)]);
+    let hosts =
+        |name, title, count| Work::new(name, title, QueriesOf::Hosts(count), &[(Kind::Hosts(count), 1)]);
     let cached = Kind::Cached(NAMES);
     vec![
         hosts("hosts", "hosts hit, 10,000 names", NAMES),
         hosts("hosts-100k", "hosts hit, 100,000 lines", 100_000),
         Work { hosts_in_front: IN_FRONT, ..cache("cache", "cache hit behind a hosts table, 10,000 names") },
-        Work::new("nxdomain", "NXDOMAIN from template", Source::Absent, &[(Kind::Absent(NAMES), 1)]),
-        Work::new("whoami", "whoami", Source::Whoami, &[(Kind::Whoami, 1)]),
-        Work::new("zones", "NXDOMAIN in 1,000 server blocks", Source::Zones(1000), &[(Kind::Zones(1000), 1)]),
+        Work::new("nxdomain", "NXDOMAIN from template", QueriesOf::Absent, &[(Kind::Absent(NAMES), 1)]),
+        Work::new("whoami", "whoami", QueriesOf::Whoami, &[(Kind::Whoami, 1)]),
+        Work::new(
+            "zones",
+            "NXDOMAIN in 1,000 server blocks",
+            QueriesOf::Zones(1000),
+            &[(Kind::Zones(1000), 1)],
+        ),
         Work { log: true, ..hosts("log", "hosts hit with log", NAMES) },
-        Work::new("miss", "forward miss", Source::Upstream(None), &[(Kind::Miss, 1)]),
+        Work::new("miss", "forward miss", QueriesOf::Upstream(None), &[(Kind::Miss, 1)]),
         Work {
             prefill: Some(cached.clone()),
             ..Work::new(
                 "mix",
                 "95 cache hits to 5 misses",
-                Source::Upstream(Some(ENTRIES)),
+                QueriesOf::Upstream(Some(ENTRIES)),
                 &[(cached, 95), (Kind::Miss, 5)],
             )
         },
@@ -106,7 +112,7 @@ pub fn all() -> Vec<Work> {
             ..Work::new(
                 "cache-1m",
                 "cache hit, 1,000,000 entries",
-                Source::Upstream(Some(MILLION / 4 * 5)),
+                QueriesOf::Upstream(Some(MILLION / 4 * 5)),
                 &[(Kind::Cached(MILLION), 1)],
             )
         },
@@ -124,7 +130,7 @@ pub fn cache_alone() -> Work {
 
 fn cache(name: &'static str, title: &'static str) -> Work {
     let cached = Kind::Cached(NAMES);
-    let source = Source::Upstream(Some(ENTRIES));
+    let source = QueriesOf::Upstream(Some(ENTRIES));
     Work { prefill: Some(cached.clone()), ..Work::new(name, title, source, &[(cached, 1)]) }
 }
 

@@ -6,24 +6,24 @@ use anyhow::{Context, Result, ensure};
 use sockets::{BATCH, Epoll, Events, Received};
 
 use super::lane::Lane;
-use super::{Pace, Plan};
+use super::{FloodPlan, Pace};
 use crate::burst::Burst;
 use crate::clock::Clock;
 use crate::judge::{judge, reply_id};
 use crate::outstanding::Outstanding;
 use crate::schedule::Schedule;
-use crate::tally::{Tally, Window};
+use crate::tally::{RunCounts, Window};
 use crate::workload::{Asked, Workload};
 
 /// Sends from `begin_ns` to the end of the window, then waits for what is outstanding.
 pub(super) fn drive(
-    plan: &Plan,
+    plan: &FloodPlan,
     workload: Workload,
     thread: usize,
     clock: Clock,
     begin_ns: u64,
     window: Window,
-) -> Result<Tally> {
+) -> Result<RunCounts> {
     let mut driver = Driver::new(plan, workload, thread, begin_ns, window)?;
     clock.sleep_until(begin_ns);
     let patience_ns = plan.patience.as_nanos() as u64;
@@ -67,7 +67,7 @@ struct Driver {
     workload: Workload,
     pace: ThreadPace,
     window: Window,
-    tally: Tally,
+    tally: RunCounts,
     received: Received,
     burst: Burst,
     /// Ids in the burst, by position.
@@ -85,7 +85,13 @@ enum ThreadPace {
 }
 
 impl Driver {
-    fn new(plan: &Plan, workload: Workload, thread: usize, begin_ns: u64, window: Window) -> Result<Self> {
+    fn new(
+        plan: &FloodPlan,
+        workload: Workload,
+        thread: usize,
+        begin_ns: u64,
+        window: Window,
+    ) -> Result<Self> {
         let threads = plan.cores.len().max(1) as u64;
         let (pace, ids) = match plan.pace {
             Pace::Closed(outstanding) => {
@@ -115,7 +121,7 @@ impl Driver {
             workload,
             pace,
             window,
-            tally: Tally::default(),
+            tally: RunCounts::default(),
             received: Received::new(BATCH, RECEIVE_BYTES),
             burst: Burst::default(),
             ids: Vec::with_capacity(BATCH),

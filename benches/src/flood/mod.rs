@@ -13,12 +13,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use crate::clock::Clock;
-use crate::tally::{Tally, Window};
+use crate::tally::{RunCounts, Window};
 use crate::workload::Workload;
 
 /// A load: what carries it, how hard, and for how long.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct FloodPlan {
     /// Addresses asked; lanes take them in turn.
     pub targets: Vec<SocketAddr>,
     /// What carries the queries.
@@ -68,7 +68,7 @@ pub enum Edge {
     End,
 }
 
-impl Plan {
+impl FloodPlan {
     /// A closed loop of 4 sockets with 64 outstanding each, 1 s of warm-up, 5 s of window and 1 s of patience.
     pub fn closed(targets: Vec<SocketAddr>, cores: Vec<usize>) -> Self {
         Self {
@@ -104,14 +104,18 @@ impl Plan {
 ///
 /// # Errors
 /// A plan out of bounds, an address that cannot be reached, a core that does not exist.
-pub fn run(plan: &Plan, workload: &Workload, mut at_edge: impl FnMut(Edge)) -> Result<(Tally, Window)> {
+pub fn run(
+    plan: &FloodPlan,
+    workload: &Workload,
+    mut at_edge: impl FnMut(Edge),
+) -> Result<(RunCounts, Window)> {
     plan.check()?;
     let threads = plan.cores.len().max(1);
     let clock = Clock::start();
     let begin = SETUP.as_nanos() as u64;
     let from_ns = begin + plan.warmup.as_nanos() as u64;
     let window = Window { from_ns, until_ns: from_ns + plan.window.as_nanos() as u64 };
-    let mut sum = Tally::default();
+    let mut sum = RunCounts::default();
     std::thread::scope(|scope| -> Result<()> {
         let drivers: Vec<_> = (0..threads)
             .map(|thread| {
@@ -152,9 +156,9 @@ mod tests {
 
     #[test]
     fn a_plan_out_of_bounds_is_refused() {
-        let good = Plan::closed(vec![SocketAddr::from(([127, 0, 0, 1], 53))], vec![]);
+        let good = FloodPlan::closed(vec![SocketAddr::from(([127, 0, 0, 1], 53))], vec![]);
         assert!(good.check().is_ok());
-        let changes: [fn(&mut Plan); 7] = [
+        let changes: [fn(&mut FloodPlan); 7] = [
             |plan| plan.targets.clear(),
             |plan| plan.lanes = 0,
             |plan| plan.pace = Pace::Closed(0),

@@ -34,7 +34,7 @@ fn key<'q>(query: &'q wire::Query<'_>, number: u32, partition: u32) -> Key<'q> {
 }
 
 /// Every entry is found, stands in the ring of its partition and kind and in no other, and is counted once.
-fn check(shard: &Shard, tallies: &[Arc<Tally>]) {
+fn check(shard: &Shard, tallies: &[Arc<PartitionCounts>]) {
     let (mut entries, mut data) = (0, 0);
     for (partition, room) in shard.rooms.iter().enumerate() {
         for kind in KINDS {
@@ -65,10 +65,10 @@ proptest! {
         steps in proptest::collection::vec((0u8..12, 0u32..2, 0u32..300, 0usize..400), 1..700),
     ) {
         let mut shard = Shard::new(64 << 10);
-        let tallies = [Arc::<Tally>::default(), Arc::default()];
+        let tallies = [Arc::<PartitionCounts>::default(), Arc::default()];
         for (now, (step, partition, number, size)) in steps.into_iter().enumerate() {
             let now = now as u64;
-            let tally = &tallies[partition as usize];
+            let counts = &tallies[partition as usize];
             let ask = Ask::new(&format!("host-{number}.example.org"), RType(65_400));
             let query = ask.query();
             let key = key(&query, number, partition);
@@ -79,8 +79,8 @@ proptest! {
             match (step, found) {
                 (0..=8, None) => {
                     let entry = entry(&ask, number, partition, size, now);
-                    prop_assert!(tally.reserve(entry.kind(), usize::MAX));
-                    prop_assert!(shard.insert(tally, entry, now));
+                    prop_assert!(counts.reserve(entry.kind(), usize::MAX));
+                    prop_assert!(shard.insert(counts, entry, now));
                     prop_assert!(shard.find(&key).is_some());
                 }
                 (0..=8, Some(at)) => {
@@ -90,7 +90,7 @@ proptest! {
                 (9, _) => {
                     let kind = KINDS[size % 2];
                     if shard.take_place(partition, kind, now) {
-                        tally.release(kind);
+                        counts.release(kind);
                     }
                 }
                 (10, _) => {

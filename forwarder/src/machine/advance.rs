@@ -4,12 +4,12 @@ use std::time::{Duration, Instant};
 
 use rand::Rng;
 
+use super::effects::{Exchange, Finished};
 use super::flight::{ATTEMPTS, Attempt, NEVER, Open, Pick, State, TCP, Way, silent};
 use super::form::Form;
-use super::outside::{Exchange, Finished};
 use super::ports::Owner;
-use super::timers::Moment;
-use super::{ExchangeId, Forwarder, LATE, Outside, SWEEP, StreamKind};
+use super::timers::MachineTime;
+use super::{Effects, ExchangeId, Forwarder, LATE, SWEEP, StreamKind};
 use crate::{Failure, Path};
 
 /// How one attempt is to be sent.
@@ -32,7 +32,7 @@ impl Try {
 
 impl<W> Forwarder<W> {
     /// Asks the first upstream of the flight's stanza, and now and then a suspect one as well.
-    pub(super) fn begin(&mut self, now: Instant, slot: u32, outside: &mut impl Outside<W>) {
+    pub(super) fn begin(&mut self, now: Instant, slot: u32, outside: &mut impl Effects<W>) {
         let flight = &self.table[slot];
         let group = flight.group();
         let mut order = group.spec().policy.order(flight.upstreams.len(), &group.turns, &mut self.rng);
@@ -51,7 +51,7 @@ impl<W> Forwarder<W> {
 
     /// A suspect is shown a copy of a query now and then: its reply takes the suspicion away, its silence counts, and the
     /// client waits for neither.
-    fn try_suspect(&mut self, now: Instant, slot: u32, outside: &mut impl Outside<W>) {
+    fn try_suspect(&mut self, now: Instant, slot: u32, outside: &mut impl Effects<W>) {
         // The first try may have failed, and the flight be gone with it.
         let Some(flight) = self.table.get(slot).filter(|flight| flight.state == State::Flying) else {
             return;
@@ -70,7 +70,7 @@ impl<W> Forwarder<W> {
     }
 
     /// Asks the next upstream, where one may be asked; gives up where nothing is waited for any more.
-    pub(super) fn try_next(&mut self, now: Instant, slot: u32, outside: &mut impl Outside<W>) {
+    pub(super) fn try_next(&mut self, now: Instant, slot: u32, outside: &mut impl Effects<W>) {
         loop {
             let flight = &mut self.table[slot];
             let (failfast, spare) = (flight.group().spec().failfast, flight.spare());
@@ -123,7 +123,7 @@ impl<W> Forwarder<W> {
     }
 
     /// Sends the query to one upstream; false, with the failure noted, where that cannot be done.
-    pub(super) fn send(&mut self, now: Instant, slot: u32, this: Try, outside: &mut impl Outside<W>) -> bool {
+    pub(super) fn send(&mut self, now: Instant, slot: u32, this: Try, outside: &mut impl Effects<W>) -> bool {
         let at = self.moment(now);
         let Some(place) = self.table[slot].place() else { return false };
         self.close(slot, place, outside);
@@ -176,8 +176,8 @@ impl<W> Forwarder<W> {
                 kind,
                 message: &self.message,
                 limits: flight.group().spec().connections,
-                connect_by: self.epoch + flight.moment(flight.deadline).since(Moment(0)),
-                deadline: self.epoch + flight.started.after(LATE).since(Moment(0)),
+                connect_by: self.epoch + flight.moment(flight.deadline).since(MachineTime(0)),
+                deadline: self.epoch + flight.started.after(LATE).since(MachineTime(0)),
             }),
         }
         if this.hedge {
@@ -189,7 +189,7 @@ impl<W> Forwarder<W> {
 
     /// An upstream has been silent for long enough to ask the next one too, or the same again; or it is time to send again
     /// what could not be sent.
-    fn hedge(&mut self, now: Instant, slot: u32, outside: &mut impl Outside<W>) {
+    fn hedge(&mut self, now: Instant, slot: u32, outside: &mut impl Effects<W>) {
         let at = self.moment(now);
         let flight = &mut self.table[slot];
         flight.hedge_at = NEVER;
@@ -234,7 +234,7 @@ impl<W> Forwarder<W> {
     }
 
     /// Does what is due in one flight.
-    pub(super) fn due(&mut self, now: Instant, slot: u32, outside: &mut impl Outside<W>) {
+    pub(super) fn due(&mut self, now: Instant, slot: u32, outside: &mut impl Effects<W>) {
         let at = self.moment(now);
         let failed = self.count_silence(now, slot);
         let flight = &self.table[slot];
@@ -254,7 +254,7 @@ impl<W> Forwarder<W> {
                 }
             }
             State::Settled => self.end_if_settled(slot, outside),
-            State::Late if Moment(flight.started.0).after(LATE) <= at => self.remove(slot, outside),
+            State::Late if MachineTime(flight.started.0).after(LATE) <= at => self.remove(slot, outside),
             State::Late => {}
         }
         self.rearm(slot);
@@ -304,7 +304,7 @@ impl<W> Forwarder<W> {
         place: usize,
         failure: Failure,
         blames: bool,
-        outside: &mut impl Outside<W>,
+        outside: &mut impl Effects<W>,
     ) {
         let flight = &mut self.table[slot];
         let attempt = flight.attempts[place];
@@ -331,7 +331,7 @@ impl<W> Forwarder<W> {
     }
 
     /// No try is left, or no time: what was kept back is the answer, else the last failure is.
-    pub(super) fn give_up(&mut self, now: Instant, slot: u32, outside: &mut impl Outside<W>) {
+    pub(super) fn give_up(&mut self, now: Instant, slot: u32, outside: &mut impl Effects<W>) {
         let flight = &mut self.table[slot];
         let aside = flight.aside.take().map(|aside| *aside).unwrap_or_default();
         if let Some(spare) = aside.reply
@@ -356,7 +356,7 @@ impl<W> Forwarder<W> {
         now: Instant,
         slot: u32,
         outcome: Result<(u8, Duration), (Failure, Option<u8>)>,
-        outside: &mut impl Outside<W>,
+        outside: &mut impl Effects<W>,
     ) {
         self.table.seal(slot);
         let generation = self.table.generation(slot);
@@ -399,7 +399,7 @@ impl<W> Forwarder<W> {
     }
 
     /// Hands back those whose own patience is over; the flight goes on.
-    fn release_impatient(&mut self, slot: u32, offset: u32, outside: &mut impl Outside<W>) {
+    fn release_impatient(&mut self, slot: u32, offset: u32, outside: &mut impl Effects<W>) {
         let flight = &mut self.table[slot];
         let (waiters, next) = self.waiters.take_impatient(&mut flight.waiters, offset);
         if !waiters.is_empty() {
@@ -429,7 +429,7 @@ impl<W> Forwarder<W> {
     }
 
     /// Makes room by forgetting the flight that has lingered longest; false where none lingers.
-    pub(super) fn evict(&mut self, outside: &mut impl Outside<W>) -> bool {
+    pub(super) fn evict(&mut self, outside: &mut impl Effects<W>) -> bool {
         while let Some((slot, generation)) = self.lingering.pop_front() {
             if self.table.holds(slot, generation) {
                 self.remove(slot, outside);
@@ -439,19 +439,19 @@ impl<W> Forwarder<W> {
         false
     }
 
-    pub(super) fn end_if_settled(&mut self, slot: u32, outside: &mut impl Outside<W>) {
+    pub(super) fn end_if_settled(&mut self, slot: u32, outside: &mut impl Effects<W>) {
         if self.table[slot].waiting() == 0 {
             self.remove(slot, outside);
         }
     }
 
-    pub(super) fn end_if_deaf(&mut self, slot: u32, outside: &mut impl Outside<W>) {
+    pub(super) fn end_if_deaf(&mut self, slot: u32, outside: &mut impl Effects<W>) {
         if !self.table[slot].is_listening() {
             self.remove(slot, outside);
         }
     }
 
-    pub(super) fn remove(&mut self, slot: u32, outside: &mut impl Outside<W>) {
+    pub(super) fn remove(&mut self, slot: u32, outside: &mut impl Effects<W>) {
         for place in 0..ATTEMPTS {
             self.close(slot, place, outside);
         }
@@ -464,7 +464,7 @@ impl<W> Forwarder<W> {
     }
 
     /// Nothing more is expected from an attempt.
-    pub(super) fn close(&mut self, slot: u32, place: usize, outside: &mut impl Outside<W>) {
+    pub(super) fn close(&mut self, slot: u32, place: usize, outside: &mut impl Effects<W>) {
         let attempt = std::mem::replace(&mut self.table[slot].attempts[place], Attempt::FREE);
         if attempt.open != Open::Free && attempt.way == Way::Udp {
             self.ports.release(attempt.socket, attempt.id, outside);

@@ -1,6 +1,6 @@
 //! How many hedges are allowed: 10 % of the queries and 10 a second.
 
-use super::timers::Moment;
+use super::timers::MachineTime;
 
 /// A bucket of hedges, counted in thousandths.
 ///
@@ -9,12 +9,12 @@ use super::timers::Moment;
 #[derive(Debug)]
 pub(super) struct Budget {
     thousandths: u64,
-    filled_at: Moment,
+    filled_at: MachineTime,
 }
 
 impl Budget {
     pub(super) fn new() -> Self {
-        Self { thousandths: 10 * HEDGE, filled_at: Moment(0) }
+        Self { thousandths: 10 * HEDGE, filled_at: MachineTime(0) }
     }
 
     /// A query was sent.
@@ -23,7 +23,7 @@ impl Budget {
     }
 
     /// Takes one hedge, if there is one.
-    pub(super) fn take(&mut self, now: Moment) -> bool {
+    pub(super) fn take(&mut self, now: MachineTime) -> bool {
         let micros = now.0.saturating_sub(self.filled_at.0);
         // Whole thousandths only; the rest counts next time.
         let earned = micros * PER_SECOND / 1_000_000;
@@ -61,7 +61,7 @@ mod tests {
                     queries += 1;
                     budget.earn();
                 }
-                while budget.take(Moment(ms * 1_000)) {
+                while budget.take(MachineTime(ms * 1_000)) {
                     hedges += 1;
                 }
                 assert!(100 * hedges <= 10 * queries + 1_000 + ms, "{hedges} of {queries} after {ms} ms");

@@ -9,7 +9,7 @@ use wire::{Flags, HeldQuery, Query};
 
 use super::form::Form;
 use super::ports::Ports;
-use super::timers::Moment;
+use super::timers::MachineTime;
 use super::waiters::WaiterList;
 use super::{Ask, SocketId, StreamKind};
 use crate::policy::Order;
@@ -26,7 +26,7 @@ pub(super) struct Flight<W> {
     pub(super) block: u64,
     pub(super) context: u64,
     pub(super) hash: u64,
-    pub(super) started: Moment,
+    pub(super) started: MachineTime,
     /// These three in microseconds after `started`.
     pub(super) deadline: u32,
     pub(super) hedge_at: u32,
@@ -159,12 +159,12 @@ impl<W> Flight<W> {
     }
 
     /// Microseconds after the start, as attempts and waits count them.
-    pub(super) fn offset(&self, at: Moment) -> u32 {
+    pub(super) fn offset(&self, at: MachineTime) -> u32 {
         u32::try_from(at.0.saturating_sub(self.started.0)).unwrap_or(NEVER)
     }
 
-    pub(super) fn moment(&self, offset: u32) -> Moment {
-        if offset == NEVER { Moment::NEVER } else { Moment(self.started.0 + u64::from(offset)) }
+    pub(super) fn moment(&self, offset: u32) -> MachineTime {
+        if offset == NEVER { MachineTime::NEVER } else { MachineTime(self.started.0 + u64::from(offset)) }
     }
 
     /// How many attempts wait for a reply and have not failed.

@@ -10,7 +10,7 @@ use wire::{Added, HEADER, Rcode, write_upstream_query};
 
 use super::advance::Try;
 use super::flight::{ADDED, Attempt, BARE, DNSSEC_OK, Flight, Open, SUBNET};
-use super::{Forwarder, Outside};
+use super::{Effects, Forwarder};
 use crate::Upstream;
 
 /// What of EDNS one attempt carries.
@@ -135,7 +135,7 @@ impl<W> Forwarder<W> {
         now: Instant,
         slot: u32,
         attempt: &Attempt,
-        outside: &mut impl Outside<W>,
+        outside: &mut impl Effects<W>,
     ) -> bool {
         let flight = &mut self.table[slot];
         let form = if attempt.form == Form::Whole && flight.has_options() {

@@ -12,9 +12,9 @@
 
 mod advance;
 mod budget;
+mod effects;
 mod flight;
 mod form;
-mod outside;
 mod ports;
 mod replies;
 mod subnets;
@@ -32,7 +32,7 @@ use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng};
 use wire::{Answer, Query};
 
-pub use outside::{Ask, Exchange, ExchangeId, Finished, Outside, Refused, SocketId, StreamKind, Transport};
+pub use effects::{Ask, Effects, Exchange, ExchangeId, Finished, Refused, SocketId, StreamKind, Transport};
 pub use waiters::Waiters;
 
 use crate::{ExchangeError, Failure, Fair, ForwarderMetrics, Upstream, Who};
@@ -41,7 +41,7 @@ use flight::{ATTEMPTS, Attempt, Flight, Held, NEVER, SUBNET, State, key_bits, ke
 use ports::{Owner, Ports};
 use subnets::Subnets;
 use table::Table;
-use timers::{Moment, Timers};
+use timers::{MachineTime, Timers};
 use waiters::{WaiterList, WaiterSlab};
 
 /// What one worker may hold at most.
@@ -91,7 +91,7 @@ pub struct Forwarder<W> {
     lingering: VecDeque<(u32, u32)>,
     linger_limit: usize,
     flying: usize,
-    sweep_at: Moment,
+    sweep_at: MachineTime,
     answer: Answer,
     message: Vec<u8>,
     owners: Vec<Owner>,
@@ -121,7 +121,7 @@ impl<W> Forwarder<W> {
             lingering: VecDeque::new(),
             linger_limit,
             flying: 0,
-            sweep_at: Moment::NEVER,
+            sweep_at: MachineTime::NEVER,
             answer: Answer::default(),
             message: Vec::with_capacity(512),
             owners: Vec::new(),
@@ -134,13 +134,13 @@ impl<W> Forwarder<W> {
     /// # Errors
     /// The waiter and why: [`Failure::NoStanza`], [`Failure::NoUpstream`], [`Failure::NoHealthy`] (with failfast),
     /// [`Failure::MaxConcurrent`], [`Failure::TableFull`], [`Failure::Subnets`] (ask again without the client's subnet).
-    /// After `Ok` the waiter comes back through [`Outside::finished`], once.
+    /// After `Ok` the waiter comes back through [`Effects::finished`], once.
     pub fn ask(
         &mut self,
         now: Instant,
         ask: Ask<'_>,
         mut waiter: W,
-        outside: &mut impl Outside<W>,
+        outside: &mut impl Effects<W>,
     ) -> Result<(), Refused<W>> {
         let refuse = |waiter, failure| Err(Refused { waiter, failure, flies: false });
         let Some(at) = ask.chain.matching(0, &ask.query.name) else {
@@ -151,7 +151,7 @@ impl<W> Forwarder<W> {
         let hash = key_hash(ask.block, ask.query, bits, &self.hasher);
         let who = Who::of(ask.asker);
         let started = self.moment(now);
-        let until = ask.patience.map_or(Moment::NEVER, |patience| started.after(patience));
+        let until = ask.patience.map_or(MachineTime::NEVER, |patience| started.after(patience));
         let patience_at =
             ask.patience.map_or(NEVER, |patience| u32::try_from(patience.as_micros()).unwrap_or(NEVER));
         if let Some(slot) = self.table.find(hash, &ask, bits) {
@@ -235,7 +235,7 @@ impl<W> Forwarder<W> {
     }
 
     /// Takes a datagram that came on one of our sockets. What matches no query there changes nothing.
-    pub fn datagram(&mut self, now: Instant, socket: SocketId, bytes: &[u8], outside: &mut impl Outside<W>) {
+    pub fn datagram(&mut self, now: Instant, socket: SocketId, bytes: &[u8], outside: &mut impl Effects<W>) {
         if self.ports.upstream(socket).is_none() {
             return;
         }
@@ -260,7 +260,7 @@ impl<W> Forwarder<W> {
         now: Instant,
         socket: SocketId,
         error: io::ErrorKind,
-        outside: &mut impl Outside<W>,
+        outside: &mut impl Effects<W>,
     ) {
         let (local, upstream) = (self.ports.local(socket), self.ports.upstream(socket));
         let Some(upstream) = upstream.map(|upstream| upstream.address()) else { return };
@@ -281,7 +281,7 @@ impl<W> Forwarder<W> {
         now: Instant,
         id: ExchangeId,
         result: Result<&[u8], ExchangeError>,
-        outside: &mut impl Outside<W>,
+        outside: &mut impl Effects<W>,
     ) {
         let (slot, generation, serial) = id.parts();
         let Some((slot, at)) = self.resolve(Owner { slot, generation, serial }) else { return };
@@ -299,21 +299,21 @@ impl<W> Forwarder<W> {
     }
 
     /// Does what time asks for: hedges, failures, patience, deadlines, sockets to retire.
-    pub fn tick(&mut self, now: Instant, outside: &mut impl Outside<W>) {
+    pub fn tick(&mut self, now: Instant, outside: &mut impl Effects<W>) {
         let at = self.moment(now);
         while let Some(slot) = self.timers.pop(at) {
             self.due(now, slot, outside);
         }
         if at >= self.sweep_at {
             self.ports.sweep(at, outside);
-            self.sweep_at = if self.ports.open_count() == 0 { Moment::NEVER } else { at.after(SWEEP) };
+            self.sweep_at = if self.ports.open_count() == 0 { MachineTime::NEVER } else { at.after(SWEEP) };
         }
     }
 
     /// When [`Forwarder::tick`] has something to do next.
     pub fn next_wake(&self) -> Option<Instant> {
-        let at = self.timers.next_due().unwrap_or(Moment::NEVER).min(self.sweep_at);
-        (at != Moment::NEVER).then(|| self.epoch + at.since(Moment(0)))
+        let at = self.timers.next_due().unwrap_or(MachineTime::NEVER).min(self.sweep_at);
+        (at != MachineTime::NEVER).then(|| self.epoch + at.since(MachineTime(0)))
     }
 
     /// How many queries somebody waits for.
@@ -338,7 +338,7 @@ impl<W> Forwarder<W> {
 
     /// Hands every waiter back with [`Failure::Shutdown`] and closes every socket. To drain instead, ask no more and go on
     /// until [`Forwarder::in_flight`] is 0.
-    pub fn shutdown(&mut self, now: Instant, outside: &mut impl Outside<W>) {
+    pub fn shutdown(&mut self, now: Instant, outside: &mut impl Effects<W>) {
         for slot in self.table.taken() {
             if self.table[slot].state == State::Flying {
                 self.conclude(now, slot, Err((Failure::Shutdown, None)), outside);
@@ -349,7 +349,7 @@ impl<W> Forwarder<W> {
         }
         self.lingering.clear();
         self.ports.close_all(outside);
-        self.sweep_at = Moment::NEVER;
+        self.sweep_at = MachineTime::NEVER;
     }
 
     /// Takes everybody who waits off a state machine that panicked, and ends it; its sockets and exchanges are the caller's
@@ -363,8 +363,8 @@ impl<W> Forwarder<W> {
         }
     }
 
-    fn moment(&self, now: Instant) -> Moment {
-        Moment(now.saturating_duration_since(self.epoch).as_micros() as u64)
+    fn moment(&self, now: Instant) -> MachineTime {
+        MachineTime(now.saturating_duration_since(self.epoch).as_micros() as u64)
     }
 
     /// The flight and attempt that an owner names, if they still are.

@@ -14,10 +14,10 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use rand::Rng;
 
-use super::timers::Moment;
+use super::timers::MachineTime;
 use super::{Limits, SocketId};
 use crate::metrics::Proto;
-use crate::{NotSent, Outside, Upstream};
+use crate::{Effects, NotSent, Upstream};
 
 /// Whose query an id on a socket is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ struct Port {
     open: bool,
     upstream: Option<Arc<Upstream>>,
     local: SocketAddr,
-    opened: Moment,
+    opened: MachineTime,
     queries: u32,
     /// Datagrams that were no reply to a query of ours.
     unmatched: u8,
@@ -61,7 +61,7 @@ struct Side {
     retiring: VecDeque<SocketId>,
     /// The socket of this batch, when it was chosen, and how many more queries it takes.
     current: u32,
-    chosen: Moment,
+    chosen: MachineTime,
     left: u32,
 }
 
@@ -81,10 +81,10 @@ impl Ports {
     /// Why none can be opened, when there is none.
     pub(super) fn choose<W>(
         &mut self,
-        now: Moment,
+        now: MachineTime,
         upstream: &Arc<Upstream>,
         rng: &mut impl Rng,
-        outside: &mut impl Outside<W>,
+        outside: &mut impl Effects<W>,
     ) -> Result<SocketId, NotSent> {
         let side = self.sides.entry(upstream.id()).or_insert_with(Side::new);
         let reuse = side.left > 0 && side.chosen == now && side.active.contains(&side.current);
@@ -116,7 +116,7 @@ impl Ports {
     }
 
     /// Nothing more is sent on `socket`: its address or its route is gone.
-    pub(super) fn spoiled<W>(&mut self, socket: SocketId, outside: &mut impl Outside<W>) {
+    pub(super) fn spoiled<W>(&mut self, socket: SocketId, outside: &mut impl Effects<W>) {
         let port = self.port(socket).filter(|port| !port.retired);
         if let Some(upstream) = port.and_then(|port| port.upstream.as_ref()).map(|upstream| upstream.id()) {
             self.retire(upstream, socket.index, outside);
@@ -146,7 +146,7 @@ impl Ports {
     /// Notes a datagram that was no reply to any query of the socket. After a few somebody may be guessing at ids, who
     /// knows the port: the socket gets no more queries. Those that are out stay, for a forger must not be able to end them
     /// either.
-    pub(super) fn unmatched<W>(&mut self, socket: SocketId, outside: &mut impl Outside<W>) {
+    pub(super) fn unmatched<W>(&mut self, socket: SocketId, outside: &mut impl Effects<W>) {
         let Some(upstream) = self.upstream(socket) else { return };
         upstream.metrics().unmatched.add_one();
         let upstream = upstream.id();
@@ -174,7 +174,7 @@ impl Ports {
     }
 
     /// Forgets a query; the socket is closed where it was the last of a retired one.
-    pub(super) fn release<W>(&mut self, socket: SocketId, id: u16, outside: &mut impl Outside<W>) {
+    pub(super) fn release<W>(&mut self, socket: SocketId, id: u16, outside: &mut impl Effects<W>) {
         if self.port(socket).is_none() {
             return;
         }
@@ -197,7 +197,7 @@ impl Ports {
     }
 
     /// Retires the sockets that are too old and forgets upstreams without sockets.
-    pub(super) fn sweep<W>(&mut self, now: Moment, outside: &mut impl Outside<W>) {
+    pub(super) fn sweep<W>(&mut self, now: MachineTime, outside: &mut impl Effects<W>) {
         for index in 0..self.ports.len() {
             let port = &self.ports[index];
             let (worn, retired) = (worn(port, now, &self.limits), port.retired);
@@ -214,7 +214,7 @@ impl Ports {
     }
 
     /// Closes everything.
-    pub(super) fn close_all<W>(&mut self, outside: &mut impl Outside<W>) {
+    pub(super) fn close_all<W>(&mut self, outside: &mut impl Effects<W>) {
         for index in 0..self.ports.len() as u32 {
             if self.ports[index as usize].open {
                 self.close(index, outside);
@@ -232,9 +232,9 @@ impl Ports {
 
     fn open<W>(
         &mut self,
-        now: Moment,
+        now: MachineTime,
         upstream: &Arc<Upstream>,
-        outside: &mut impl Outside<W>,
+        outside: &mut impl Effects<W>,
     ) -> Result<u32, NotSent> {
         let index = self.free.pop().unwrap_or_else(|| {
             self.ports.push(Port::vacant());
@@ -264,7 +264,7 @@ impl Ports {
     }
 
     /// No new queries; closed when those that are out are done, or when too many are retiring.
-    fn retire<W>(&mut self, upstream: u32, index: u32, outside: &mut impl Outside<W>) {
+    fn retire<W>(&mut self, upstream: u32, index: u32, outside: &mut impl Effects<W>) {
         let socket = self.id(index);
         let port = &mut self.ports[index as usize];
         port.retired = true;
@@ -286,7 +286,7 @@ impl Ports {
         }
     }
 
-    fn close<W>(&mut self, index: u32, outside: &mut impl Outside<W>) {
+    fn close<W>(&mut self, index: u32, outside: &mut impl Effects<W>) {
         outside.close(self.id(index));
         let port = &mut self.ports[index as usize];
         port.open = false;
@@ -314,7 +314,7 @@ impl Port {
             open: false,
             upstream: None,
             local: SocketAddr::from(([0, 0, 0, 0], 0)),
-            opened: Moment(0),
+            opened: MachineTime(0),
             queries: 0,
             unmatched: 0,
             retired: false,
@@ -326,7 +326,13 @@ impl Port {
 
 impl Side {
     fn new() -> Self {
-        Self { active: Vec::new(), retiring: VecDeque::new(), current: 0, chosen: Moment::NEVER, left: 0 }
+        Self {
+            active: Vec::new(),
+            retiring: VecDeque::new(),
+            current: 0,
+            chosen: MachineTime::NEVER,
+            left: 0,
+        }
     }
 }
 
@@ -337,7 +343,7 @@ fn is_open(ports: &[Port], socket: SocketId) -> bool {
 /// Datagrams that match no query after which a socket gets no more of them: two may be repetitions of a reply, or late.
 const UNMATCHED_MAX: u8 = 3;
 /// Whether a socket has served long enough.
-fn worn(port: &Port, now: Moment, limits: &Limits) -> bool {
+fn worn(port: &Port, now: MachineTime, limits: &Limits) -> bool {
     port.queries >= limits.socket_queries || now.since(port.opened) >= limits.socket_age
 }
 

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use wire::{Flags, Rcode};
 
 use super::advance::Try;
+use super::effects::Finished;
 use super::flight::{ATTEMPTS, Attempt, Flight, NEVER, Open, Spare, State, Way};
 use super::form::Form;
-use super::outside::Finished;
-use super::{Forwarder, Outside};
+use super::{Effects, Forwarder};
 use crate::{Failure, Path};
 
 impl<W> Forwarder<W> {
@@ -19,7 +19,7 @@ impl<W> Forwarder<W> {
         slot: u32,
         place: usize,
         bytes: &[u8],
-        outside: &mut impl Outside<W>,
+        outside: &mut impl Effects<W>,
     ) {
         let at = self.moment(now);
         let flight = &self.table[slot];
@@ -66,7 +66,7 @@ impl<W> Forwarder<W> {
 
     /// The right upstream answered the right question with something that cannot be read. Over UDP it may be cut off:
     /// then TCP is asked, as for a truncated reply.
-    pub(super) fn garbled(&mut self, now: Instant, slot: u32, place: usize, outside: &mut impl Outside<W>) {
+    pub(super) fn garbled(&mut self, now: Instant, slot: u32, place: usize, outside: &mut impl Effects<W>) {
         let flight = &self.table[slot];
         let attempt = flight.attempts[place];
         if flight.state == State::Flying && attempt.way == Way::Udp {
@@ -92,7 +92,7 @@ impl<W> Forwarder<W> {
     }
 
     /// A reply over a connection repeats another subnet than ours: the same is asked without.
-    pub(super) fn strayed(&mut self, now: Instant, slot: u32, place: usize, outside: &mut impl Outside<W>) {
+    pub(super) fn strayed(&mut self, now: Instant, slot: u32, place: usize, outside: &mut impl Effects<W>) {
         let flight = &self.table[slot];
         let attempt = flight.attempts[place];
         let failure = Failure::Garbled(flight.upstreams[usize::from(attempt.upstream)].address());
@@ -113,7 +113,7 @@ impl<W> Forwarder<W> {
         attempt: &Attempt,
         rtt: Duration,
         bytes: &[u8],
-        outside: &mut impl Outside<W>,
+        outside: &mut impl Effects<W>,
     ) {
         let (upstream, sent) = (attempt.upstream, attempt.sent);
         let rcode = self.answer.rcode;
@@ -139,7 +139,7 @@ impl<W> Forwarder<W> {
         upstream: u8,
         rtt: Duration,
         sent: Option<u32>,
-        outside: &mut impl Outside<W>,
+        outside: &mut impl Effects<W>,
     ) {
         if self.hand_over(now, slot, outside) {
             return;
@@ -161,7 +161,7 @@ impl<W> Forwarder<W> {
     }
 
     /// Starts again with the next stanza, where `next` names the rcode in `self.answer` and another stanza matches.
-    fn hand_over(&mut self, now: Instant, slot: u32, outside: &mut impl Outside<W>) -> bool {
+    fn hand_over(&mut self, now: Instant, slot: u32, outside: &mut impl Effects<W>) -> bool {
         let flight = &self.table[slot];
         let spec = flight.group().spec();
         let nodata = self.answer.rcode == Rcode::NOERROR && self.answer.counts[0] == 0;
@@ -207,7 +207,7 @@ impl<W> Forwarder<W> {
         slot: u32,
         upstream: u8,
         rtt: Duration,
-        outside: &mut impl Outside<W>,
+        outside: &mut impl Effects<W>,
     ) {
         let flight = &mut self.table[slot];
         flight.upstreams[usize::from(upstream)].metrics().late.add_one();
@@ -246,7 +246,7 @@ impl<W> Forwarder<W> {
         slot: u32,
         upstream: u8,
         form: Form,
-        outside: &mut impl Outside<W>,
+        outside: &mut impl Effects<W>,
     ) {
         let at = self.moment(now);
         let flight = &mut self.table[slot];

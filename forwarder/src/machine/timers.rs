@@ -4,9 +4,9 @@ use std::time::Duration;
 
 /// Microseconds since the state machine was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Moment(pub(super) u64);
+pub(super) struct MachineTime(pub(super) u64);
 
-impl Moment {
+impl MachineTime {
     /// Later than every other.
     pub(super) const NEVER: Self = Self(u64::MAX);
 
@@ -54,7 +54,7 @@ impl Timers {
     }
 
     /// Sets the timer of `slot`, in place of what it was set to.
-    pub(super) fn arm(&mut self, slot: u32, at: Moment) {
+    pub(super) fn arm(&mut self, slot: u32, at: MachineTime) {
         let tick = at.0.div_ceil(1 << TICK_BITS).clamp(self.next + 1, self.next + SLOTS as u64 - 1);
         let list = (tick % SLOTS as u64) as u32;
         if self.links.len() <= slot as usize {
@@ -97,7 +97,7 @@ impl Timers {
     }
 
     /// A slot whose time has come; its timer is clear afterwards.
-    pub(super) fn pop(&mut self, now: Moment) -> Option<u32> {
+    pub(super) fn pop(&mut self, now: MachineTime) -> Option<u32> {
         let tick = now.0 >> TICK_BITS;
         let due = self.next_filled().filter(|&due| due <= tick);
         let Some(due) = due else {
@@ -111,8 +111,8 @@ impl Timers {
     }
 
     /// When the next timer fires.
-    pub(super) fn next_due(&self) -> Option<Moment> {
-        self.next_filled().map(|tick| Moment(tick << TICK_BITS))
+    pub(super) fn next_due(&self) -> Option<MachineTime> {
+        self.next_filled().map(|tick| MachineTime(tick << TICK_BITS))
     }
 
     fn next_filled(&self) -> Option<u64> {
@@ -151,7 +151,7 @@ mod tests {
     fn timers_fire_in_order_never_early_and_at_most_a_tick_late() {
         let mut timers = Timers::new();
         for (slot, at) in [(0, 300_000), (1, 100_000), (2, 300_001), (3, 16_000_000)] {
-            timers.arm(slot, Moment(at));
+            timers.arm(slot, MachineTime(at));
         }
         timers.disarm(2);
         let mut fired = Vec::new();
@@ -169,12 +169,12 @@ mod tests {
     #[test]
     fn a_timer_armed_while_its_tick_fires_waits_for_the_next_tick() {
         let mut timers = Timers::new();
-        timers.arm(0, Moment(5_000));
-        let now = Moment(8_192);
+        timers.arm(0, MachineTime(5_000));
+        let now = MachineTime(8_192);
         let mut fired = 0;
         while let Some(slot) = timers.pop(now) {
             fired += 1;
-            timers.arm(slot, Moment(0));
+            timers.arm(slot, MachineTime(0));
         }
         assert_eq!(fired, 1);
         assert!(timers.next_due().unwrap() > now);
@@ -183,11 +183,11 @@ mod tests {
     #[test]
     fn a_long_silence_loses_no_timer() {
         let mut timers = Timers::new();
-        timers.arm(7, Moment(1));
-        assert_eq!(timers.pop(Moment(3_600_000_000)), Some(7));
-        assert_eq!(timers.pop(Moment(3_600_000_000)), None);
-        timers.arm(7, Moment(3_600_100_000));
-        assert!(timers.next_due().unwrap() < Moment(3_600_110_000));
+        timers.arm(7, MachineTime(1));
+        assert_eq!(timers.pop(MachineTime(3_600_000_000)), Some(7));
+        assert_eq!(timers.pop(MachineTime(3_600_000_000)), None);
+        timers.arm(7, MachineTime(3_600_100_000));
+        assert!(timers.next_due().unwrap() < MachineTime(3_600_110_000));
     }
 
     proptest! {
@@ -202,11 +202,11 @@ mod tests {
                     timers.disarm(slot);
                     model.remove(&slot);
                 } else {
-                    timers.arm(slot, Moment(now + delay));
+                    timers.arm(slot, MachineTime(now + delay));
                     model.insert(slot, now + delay);
                 }
                 now += pass;
-                while let Some(slot) = timers.pop(Moment(now)) {
+                while let Some(slot) = timers.pop(MachineTime(now)) {
                     let due = model.remove(&slot);
                     prop_assert!(due.is_some_and(|due| due <= now), "{slot} fired early");
                 }

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Forwarder, Outside, SocketId};
+use super::{Effects, Forwarder, SocketId};
 use crate::{Failure, NotSent};
 
 impl<W> Forwarder<W> {
-    /// A datagram with this id, handed to [`Outside::send`], did not leave. Its query goes elsewhere at once, or the same
+    /// A datagram with this id, handed to [`Effects::send`], did not leave. Its query goes elsewhere at once, or the same
     /// way from a new socket after a moment.
     pub fn unsent(
         &mut self,
@@ -14,7 +14,7 @@ impl<W> Forwarder<W> {
         socket: SocketId,
         id: u16,
         error: NotSent,
-        outside: &mut impl Outside<W>,
+        outside: &mut impl Effects<W>,
     ) {
         let (local, upstream) = (self.ports.local(socket), self.ports.upstream(socket));
         let Some(upstream) = upstream.map(|upstream| upstream.address()) else { return };

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forwarder::{
-    Ask, Chain, Exchange, ExchangeError, ExchangeId, Failure, Finished, Forwarder, Group, GroupMetrics,
-    GroupSpec, Limits, NotSent, Outside, Path, ProbeRequests, Registry, SocketId, StreamKind, Transport,
+    Ask, Chain, Effects, Exchange, ExchangeError, ExchangeId, Failure, Finished, Forwarder, Group,
+    GroupMetrics, GroupSpec, Limits, NotSent, Path, ProbeRequests, Registry, SocketId, StreamKind, Transport,
     Upstream,
 };
 use wire::{Gate, Rcode};
@@ -145,7 +145,7 @@ impl Net {
     }
 }
 
-impl Outside<u32> for Net {
+impl Effects<u32> for Net {
     fn open(&mut self, socket: SocketId, upstream: &Arc<Upstream>) -> Result<SocketAddr, NotSent> {
         if let Some(error) = self.unsendable_to(upstream.address()) {
             self.unsent.push((self.now - self.start, upstream.address()));

@@ -4,19 +4,19 @@ use std::net::IpAddr;
 
 use wire::{Class, Flags, HEADER, Name, Owner, Query, RType, Rcode, Reply, Section};
 
-use super::{Found, Grammar, Question, Responder};
+use super::{Grammar, Question, Responder, ZoneAnswer};
 use crate::index::Index;
 use crate::objects::Target;
 
 impl Responder {
-    pub(super) fn at_apex(&self, question: &Question<'_>, reply: &mut Reply<'_>) -> Found {
+    pub(super) fn at_apex(&self, question: &Question<'_>, reply: &mut Reply<'_>) -> ZoneAnswer {
         match question.query.rtype {
             RType::SOA => {
                 self.soa(question.index, &question.zone.name, question.query, Section::Answer, reply);
-                Found::Written
+                ZoneAnswer::Written
             }
             RType::NS => self.name_servers(question, reply),
-            _ => Found::NoData,
+            _ => ZoneAnswer::NoData,
         }
     }
 
@@ -53,16 +53,16 @@ impl Responder {
         reply.push(section, Owner::Name(&pointer), RType::SOA, Class::IN, ttl.min(SOA_TTL), &data);
     }
 
-    pub(super) fn version(&self, grammar: Grammar, reply: &mut Reply<'_>) -> Found {
+    pub(super) fn version(&self, grammar: Grammar, reply: &mut Reply<'_>) -> ZoneAnswer {
         // That of the multi-cluster specification is another one (KEP-1645).
         let version = if grammar.multicluster { b"\x051.0.0" } else { b"\x051.1.0" };
         reply.push(Section::Answer, Owner::Question, RType::TXT, Class::IN, VERSION_TTL, version);
-        Found::Written
+        ZoneAnswer::Written
     }
 
     /// `ns.dns`: the addresses of the zone's servers.
-    pub(super) fn name_server(&self, question: &Question<'_>, reply: &mut Reply<'_>) -> Found {
-        let mut found = Found::NoData;
+    pub(super) fn name_server(&self, question: &Question<'_>, reply: &mut Reply<'_>) -> ZoneAnswer {
+        let mut found = ZoneAnswer::NoData;
         let mut addresses: Vec<IpAddr> =
             self.servers(question).into_iter().map(|(_, address)| address).collect();
         addresses.sort_unstable();
@@ -76,13 +76,13 @@ impl Responder {
                 self.rules.ttl,
                 address,
             ) {
-                found = Found::Written;
+                found = ZoneAnswer::Written;
             }
         }
         found
     }
 
-    fn name_servers(&self, question: &Question<'_>, reply: &mut Reply<'_>) -> Found {
+    fn name_servers(&self, question: &Question<'_>, reply: &mut Reply<'_>) -> ZoneAnswer {
         let servers = self.servers(question);
         let mut names: Vec<&[u8]> = servers.iter().map(|(name, _)| &**name).collect();
         names.dedup();
@@ -92,7 +92,7 @@ impl Responder {
         for (name, address) in &servers {
             push_address(reply, Section::Additional, Owner::Name(name), None, self.rules.ttl, *address);
         }
-        if servers.is_empty() { Found::NoData } else { Found::Written }
+        if servers.is_empty() { ZoneAnswer::NoData } else { ZoneAnswer::Written }
     }
 
     /// The zone's servers, in order and each once: the services that this one is an endpoint of, else itself.

@@ -7,7 +7,7 @@ use wire::{Class, HEADER, MAX_NAME, Owner, RType, Reply, Section};
 
 use super::apex::push_address;
 use super::name::{Below, Topology};
-use super::{Found, Question, Responder};
+use super::{Question, Responder, ZoneAnswer};
 use crate::index::{At, Service};
 use crate::objects::Port;
 
@@ -20,9 +20,9 @@ impl Responder {
         service: &Service,
         addresses: &[IpAddr],
         reply: &mut Reply<'_>,
-    ) -> Found {
+    ) -> ZoneAnswer {
         if !below.means_any(service.ports()) {
-            return Found::NoName;
+            return ZoneAnswer::NoName;
         }
         match question.query.rtype {
             RType::A | RType::AAAA => self.ready(question, service, reply),
@@ -35,7 +35,7 @@ impl Responder {
                 addresses.iter().for_each(|address| srv.push_address(&[], *address));
                 srv.end()
             }
-            _ => Found::NoData,
+            _ => ZoneAnswer::NoData,
         }
     }
 
@@ -46,19 +46,19 @@ impl Responder {
         below: &Below<'_>,
         service: &Service,
         reply: &mut Reply<'_>,
-    ) -> Found {
+    ) -> ZoneAnswer {
         let mut below = *below;
         if chosen(service, &below, Order::Address).next().is_none() {
             match below.topology {
                 Some(Topology { prefer: true, .. }) => below.topology = None,
-                Some(Topology { prefer: false, .. }) => return Found::NoData,
-                None => return Found::NoName,
+                Some(Topology { prefer: false, .. }) => return ZoneAnswer::NoData,
+                None => return ZoneAnswer::NoName,
             }
         }
         match question.query.rtype {
             RType::A | RType::AAAA => self.endpoint_addresses(question, &below, service, reply),
             RType::SRV => self.endpoint_srv(question, &below, service, reply),
-            _ => Found::NoData,
+            _ => ZoneAnswer::NoData,
         }
     }
 
@@ -68,8 +68,8 @@ impl Responder {
         below: &Below<'_>,
         service: &Service,
         reply: &mut Reply<'_>,
-    ) -> Found {
-        let (mut last, mut found) = (None, Found::NoData);
+    ) -> ZoneAnswer {
+        let (mut last, mut found) = (None, ZoneAnswer::NoData);
         for at in chosen(service, below, Order::Address) {
             let address = at.endpoint.address;
             // Those of one address stand together.
@@ -78,7 +78,7 @@ impl Responder {
             }
             let only = Some(question.query.rtype);
             if push_address(reply, Section::Answer, Owner::Question, only, self.rules.ttl, address) {
-                found = Found::Written;
+                found = ZoneAnswer::Written;
             }
             if reply.octets().len() > question.room {
                 break;
@@ -93,7 +93,7 @@ impl Responder {
         below: &Below<'_>,
         service: &Service,
         reply: &mut Reply<'_>,
-    ) -> Found {
+    ) -> ZoneAnswer {
         // One without ports counts, too (as in CoreDNS).
         let weight_of = |at: At<'_>| at.slice.ports.iter().filter(|port| below.means(port)).count().max(1);
         let count = chosen(service, below, Order::Label).map(weight_of).sum();
@@ -194,8 +194,8 @@ impl Srv<'_, '_> {
         self.reply.octets().len() > self.room
     }
 
-    fn end(self) -> Found {
-        if self.is_written { Found::Written } else { Found::NoData }
+    fn end(self) -> ZoneAnswer {
+        if self.is_written { ZoneAnswer::Written } else { ZoneAnswer::NoData }
     }
 }
 

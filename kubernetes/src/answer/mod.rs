@@ -70,7 +70,7 @@ pub enum Answered {
 }
 
 /// What was found of a name in a zone.
-enum Found {
+enum ZoneAnswer {
     Written,
     Follow,
     /// The name is there, without such records.
@@ -128,20 +128,20 @@ impl Responder {
         let Some((number, zone)) = self.zone_of(&query.name) else { return Answered::NotMine };
         let question = Question { index, query, zone, unknown: index.unknown(), room };
         match self.find(&question, reply) {
-            Found::Written => {
+            ZoneAnswer::Written => {
                 reply.flags = Flags::AA;
                 Answered::Written
             }
-            Found::Follow => {
+            ZoneAnswer::Follow => {
                 reply.flags = Flags::AA;
                 Answered::Follow
             }
-            Found::NoData => {
+            ZoneAnswer::NoData => {
                 self.negative(index, number, query, Rcode::NOERROR, reply);
                 Answered::Written
             }
-            Found::NoName => Answered::NoName(number),
-            Found::Unknown(kind) => Answered::Unknown(kind),
+            ZoneAnswer::NoName => Answered::NoName(number),
+            ZoneAnswer::Unknown(kind) => Answered::Unknown(kind),
         }
     }
 
@@ -158,7 +158,7 @@ impl Responder {
     }
 
     #[inline]
-    fn find(&self, question: &Question<'_>, reply: &mut Reply<'_>) -> Found {
+    fn find(&self, question: &Question<'_>, reply: &mut Reply<'_>) -> ZoneAnswer {
         let Question { query, zone, .. } = question;
         let Some(grammar) = zone.grammar else { return self.in_reverse_zone(question, reply) };
         let asked = name::read(&query.name, &zone.name, grammar);
@@ -170,13 +170,13 @@ impl Responder {
         match asked {
             Asked::Apex => self.at_apex(question, reply),
             // As in CoreDNS: the SOA of whatever is below the apex is NODATA.
-            _ if query.rtype == RType::SOA => Found::NoData,
+            _ if query.rtype == RType::SOA => ZoneAnswer::NoData,
             Asked::Version if query.rtype == RType::TXT => self.version(grammar, reply),
-            Asked::Above | Asked::Version => Found::NoData,
+            Asked::Above | Asked::Version => ZoneAnswer::NoData,
             Asked::NameServer => self.name_server(question, reply),
             Asked::Namespace(name) => self.namespace(question, name),
             Asked::Pod { address, namespace } => self.pod(question, address, namespace, reply),
-            Asked::Service(_) | Asked::Nothing => Found::NoName,
+            Asked::Service(_) | Asked::Nothing => ZoneAnswer::NoName,
         }
     }
 
@@ -187,11 +187,11 @@ impl Responder {
         only.is_empty() || str::from_utf8(namespace).is_ok_and(|name| only.contains(name))
     }
 
-    fn namespace(&self, question: &Question<'_>, name: &[u8]) -> Found {
+    fn namespace(&self, question: &Question<'_>, name: &[u8]) -> ZoneAnswer {
         if !self.shows(name) {
-            Found::NoName
+            ZoneAnswer::NoName
         } else if question.index.has_namespace(name) {
-            Found::NoData
+            ZoneAnswer::NoData
         } else {
             question.absent(&[Kind::Namespace])
         }
@@ -204,9 +204,9 @@ impl Responder {
         grammar: Grammar,
         below: &Below<'_>,
         reply: &mut Reply<'_>,
-    ) -> Found {
+    ) -> ZoneAnswer {
         if !self.shows(below.namespace) {
-            return Found::NoName;
+            return ZoneAnswer::NoName;
         }
         let directory = question.directory(grammar);
         let kinds: &[Kind] = match grammar.multicluster {
@@ -218,7 +218,7 @@ impl Responder {
         let found = service.and_then(|service| Some((service, service.target()?)));
         let Some((service, target)) = found else { return question.absent(kinds) };
         if below.topology.is_some() && *target != Target::Headless {
-            return Found::NoName;
+            return ZoneAnswer::NoName;
         }
         match target {
             Target::ExternalName(to) => self.external_name(question, below, to, reply),
@@ -230,10 +230,14 @@ impl Responder {
             }
             Target::ClusterIps(_) | Target::Headless => {
                 if let Some(kind) = question.unknown.first_of(&[Kind::Slice]) {
-                    return Found::Unknown(kind);
+                    return ZoneAnswer::Unknown(kind);
                 }
                 if below.is_bare() && matches!(question.query.rtype, RType::A | RType::AAAA) {
-                    if service.has_endpoints() { self.ready(question, service, reply) } else { Found::NoName }
+                    if service.has_endpoints() {
+                        self.ready(question, service, reply)
+                    } else {
+                        ZoneAnswer::NoName
+                    }
                 } else {
                     self.endpoints(question, below, service, reply)
                 }
@@ -243,20 +247,20 @@ impl Responder {
 
     /// The address records of a service's own name.
     #[inline]
-    fn ready(&self, question: &Question<'_>, service: &Service, reply: &mut Reply<'_>) -> Found {
+    fn ready(&self, question: &Question<'_>, service: &Service, reply: &mut Reply<'_>) -> ZoneAnswer {
         let (rtype, body) = (question.query.rtype, service.ready(question.query.rtype));
         let octets = if rtype == RType::A { A_RECORD } else { AAAA_RECORD };
         // One more than there is room for, so that the reply is cut and says so.
         let count = (body.len() / octets).min(question.room / octets + 1);
         if count == 0 {
-            return Found::NoData;
+            return ZoneAnswer::NoData;
         }
         reply.push_ready(&body[..count * octets], [count as u16, 0, 0]);
         let ttl = self.rules.ttl.to_be_bytes();
         for record in reply.body_mut().chunks_exact_mut(octets) {
             record[TTL_AT..TTL_AT + 4].copy_from_slice(&ttl);
         }
-        Found::Written
+        ZoneAnswer::Written
     }
 
     fn external_name(
@@ -265,17 +269,17 @@ impl Responder {
         below: &Below<'_>,
         to: &str,
         reply: &mut Reply<'_>,
-    ) -> Found {
+    ) -> ZoneAnswer {
         // An address is no name that a CNAME could lead to.
         let target = Name::from_text(to).ok().filter(|_| below.is_bare() && to.parse::<IpAddr>().is_err());
-        let Some(target) = target.filter(|target| *target != Name::ROOT) else { return Found::NoName };
+        let Some(target) = target.filter(|target| *target != Name::ROOT) else { return ZoneAnswer::NoName };
         match question.query.rtype {
             RType::A | RType::AAAA | RType::CNAME => {
                 let data = target.as_wire();
                 reply.push(Section::Answer, Owner::Question, RType::CNAME, Class::IN, self.rules.ttl, data);
-                if question.query.rtype == RType::CNAME { Found::Written } else { Found::Follow }
+                if question.query.rtype == RType::CNAME { ZoneAnswer::Written } else { ZoneAnswer::Follow }
             }
-            _ => Found::NoData,
+            _ => ZoneAnswer::NoData,
         }
     }
 }
@@ -309,8 +313,8 @@ impl Question<'_> {
     }
 
     /// What is not found is not there, if all of these kinds are known.
-    fn absent(&self, kinds: &[Kind]) -> Found {
-        self.unknown.first_of(kinds).map_or(Found::NoName, Found::Unknown)
+    fn absent(&self, kinds: &[Kind]) -> ZoneAnswer {
+        self.unknown.first_of(kinds).map_or(ZoneAnswer::NoName, ZoneAnswer::Unknown)
     }
 }
 

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use wire::{Owner, Reply, Section};
 
 use super::apex::push_address;
-use super::{Found, Pods, Question, Responder};
+use super::{Pods, Question, Responder, ZoneAnswer};
 use crate::objects::Kind;
 
 impl Responder {
@@ -15,11 +15,11 @@ impl Responder {
         dashed: &[u8],
         namespace: &[u8],
         reply: &mut Reply<'_>,
-    ) -> Found {
+    ) -> ZoneAnswer {
         if self.rules.pods == Pods::Disabled || !self.shows(namespace) {
-            return Found::NoName;
+            return ZoneAnswer::NoName;
         }
-        let Some(address) = address(dashed) else { return Found::NoName };
+        let Some(address) = address(dashed) else { return ZoneAnswer::NoName };
         if !question.index.has_namespace(namespace) {
             return question.absent(&[Kind::Namespace]);
         }
@@ -31,8 +31,8 @@ impl Responder {
         }
         let only = Some(question.query.rtype);
         match push_address(reply, Section::Answer, Owner::Question, only, self.rules.ttl, address) {
-            true => Found::Written,
-            false => Found::NoData,
+            true => ZoneAnswer::Written,
+            false => ZoneAnswer::NoData,
         }
     }
 }

@@ -4,30 +4,30 @@ use std::net::IpAddr;
 
 use wire::{Class, MAX_NAME, Name, Owner, RType, Reply, Section};
 
-use super::{Found, Question, Responder};
+use super::{Question, Responder, ZoneAnswer};
 use crate::index::{Directory, Service};
 use crate::objects::Kind;
 
 impl Responder {
-    pub(super) fn in_reverse_zone(&self, question: &Question<'_>, reply: &mut Reply<'_>) -> Found {
+    pub(super) fn in_reverse_zone(&self, question: &Question<'_>, reply: &mut Reply<'_>) -> ZoneAnswer {
         let query = question.query;
         if query.name == question.zone.name {
             return self.at_apex(question, reply);
         }
         if query.rtype == RType::SOA {
-            return Found::NoData;
+            return ZoneAnswer::NoData;
         }
-        let Some(address) = wire::reverse::address(&query.name) else { return Found::NoName };
+        let Some(address) = wire::reverse::address(&query.name) else { return ZoneAnswer::NoName };
         let names = match self.names_of(question, address) {
             Ok(names) => names,
-            Err(kind) => return Found::Unknown(kind),
+            Err(kind) => return ZoneAnswer::Unknown(kind),
         };
         if names.is_empty() {
             return question.absent(&[Kind::Service, Kind::Slice, Kind::ServiceImport]);
         }
         // The type never decides whether there is a name.
         if query.rtype != RType::PTR {
-            return Found::NoData;
+            return ZoneAnswer::NoData;
         }
         for name in names {
             reply.push(Section::Answer, Owner::Question, RType::PTR, Class::IN, self.rules.ttl, &name);
@@ -35,7 +35,7 @@ impl Responder {
                 break;
             }
         }
-        Found::Written
+        ZoneAnswer::Written
     }
 
     /// The service that has the address, else every endpoint that has it.

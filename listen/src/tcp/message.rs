@@ -10,10 +10,10 @@ use super::super::stream_reply::StreamReply;
 use super::Connection;
 use super::transfer::Transfer;
 use observe::counters::Proto;
-use plugin::Moment;
+use plugin::QueryContext;
 use plugin::Tables;
 use plugin::failure::Failure;
-use query::serve::{self, Outcome, Room, Seen, Served};
+use query::serve::{self, Outcome, Seen, Served, SizeLimit};
 
 impl Connection {
     /// Serves one message, or the start of one that is too long: its reply, if there is one already, is in `out` afterwards. False where the connection is not
@@ -49,16 +49,24 @@ impl Connection {
         transfer: &mut Option<Box<Transfer>>,
     ) -> bool {
         let now = clock::now();
-        let house = self.running.house.load();
-        let Some(listener) = house.listeners.get(&self.endpoint) else { return false };
+        let configuration = self.running.configuration.load();
+        let Some(listener) = configuration.listeners.get(&self.endpoint) else { return false };
         let (client, writer) = (self.peer.into(), self.running.inboxes.len());
-        let moment = Moment::new(now, &client, self.local, Proto::Tcp, writer);
+        let context = QueryContext::new(now, &client, self.local, Proto::Tcp, writer);
         let mut tables = Tables::default();
         let mut outcome = Outcome::OPEN;
         let gate = if whole { gate(message) } else { accept_truncated(message) };
         #[cfg(test)]
-        crate::mishap::packet(&gate);
-        match serve::serve(&listener.served, &gate, &moment, &mut tables, Room::Stream, out, &mut outcome) {
+        crate::failpoint::packet(&gate);
+        match serve::serve(
+            &listener.served,
+            &gate,
+            &context,
+            &mut tables,
+            SizeLimit::Stream,
+            out,
+            &mut outcome,
+        ) {
             // Whoever sends responses or scraps here is no client.
             Served::Nothing => return false,
             Served::Silence => {
@@ -101,16 +109,17 @@ impl Connection {
         let done = clock::now();
         let nanos = done.saturating_duration_since(now).as_nanos() as u64;
         let seen = self.seen(nanos, done);
-        let zone = outcome.zone.and_then(|index| house.zones.get(index as usize));
-        let tally = zone.map_or_else(|| listener.served.dropped_tally(writer), |zone| zone.tally(writer));
-        serve::count(tally, slice::from_ref(&outcome), Proto::Tcp, self.peer.is_ipv6(), nanos);
+        let zone = outcome.zone.and_then(|index| configuration.zones.get(index as usize));
+        let counters =
+            zone.map_or_else(|| listener.served.dropped_tally(writer), |zone| zone.counters(writer));
+        serve::count(counters, slice::from_ref(&outcome), Proto::Tcp, self.peer.is_ipv6(), nanos);
         if let (Some(zone), Some(query)) = (zone, gate.query())
             && (zone.block.log.is_some() || outcome.failure.is_some())
         {
             // The reply stands, whatever becomes of its line.
             self.running.guarded(|| {
                 #[cfg(test)]
-                crate::mishap::at("log", &query.name);
+                crate::failpoint::at("log", &query.name);
                 serve::log(zone, &outcome, &seen, query, &mut self.running.tcp_lines());
             });
         }

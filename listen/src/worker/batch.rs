@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use configuration::Listener;
 use observe::counters::Proto;
 use plugin::failure::Failure;
-use plugin::{Moment, Tables};
-use query::serve::{self, Outcome, Room, Served};
+use plugin::{QueryContext, Tables};
+use query::serve::{self, Outcome, Served, SizeLimit};
 use sockets::{Datagram, Outgoing, Peer, Received};
 use wire::{Gate, HeldQuery, accept_truncated};
 
@@ -40,7 +40,7 @@ impl Batch<'_, '_> {
             }
         };
         let nobody = Peer::from(address);
-        let mut moment = Moment::new(now, &nobody, address, Proto::Udp, self.writer);
+        let mut context = QueryContext::new(now, &nobody, address, Proto::Udp, self.writer);
         for index in self.begun..self.received.len() {
             self.begun = index + 1;
             let datagram = self.received.get(index);
@@ -50,12 +50,20 @@ impl Batch<'_, '_> {
             if datagram.peer.port() == 0 {
                 continue;
             }
-            moment.take_up(datagram.peer, datagram.local);
+            context.take_up(datagram.peer, datagram.local);
             let Some(out) = self.replies.slot() else { break };
             look_over(&mut gate, &datagram);
             #[cfg(test)]
-            crate::mishap::packet(&gate);
-            match serve::serve(&listener.served, &gate, &moment, &mut tables, Room::Datagram, out, outcome) {
+            crate::failpoint::packet(&gate);
+            match serve::serve(
+                &listener.served,
+                &gate,
+                &context,
+                &mut tables,
+                SizeLimit::Datagram,
+                out,
+                outcome,
+            ) {
                 // Over UDP there is no transfer.
                 Served::Nothing | Served::Silence | Served::Stream(_) => {}
                 Served::Reply => self.replies.commit(datagram.peer, datagram.local),
@@ -100,6 +108,6 @@ fn look_over<'p>(gate: &mut Gate<'p>, datagram: &Datagram<'p>) {
     }
     #[cfg(test)]
     if let Gate::Pass(query) = gate {
-        crate::mishap::at("gate", &query.name);
+        crate::failpoint::at("gate", &query.name);
     }
 }

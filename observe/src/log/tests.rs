@@ -99,7 +99,7 @@ fn formats_are_read_as_coredns_reads_them() {
 
 #[test]
 fn outcomes_have_coredns_classes() {
-    use Outcome::{Denial, Error, Success};
+    use LogClass::{Denial, Error, Success};
     let example = name("x.y");
     for (rcode, answers, soa, rtype, opcode, outcome) in [
         (Rcode::NOERROR, 1, false, RType::A, Opcode::QUERY, Success),

@@ -15,7 +15,7 @@ use wire::{Ede, Message, Name, RType, Rcode};
 
 use observe::counters::Counter;
 use observe::{Families, Metric};
-use plugin::Moment;
+use plugin::QueryContext;
 use plugin::args::{Args, Result, bad, unknown_property, zones_or};
 use plugin::lasting::Keeps;
 use plugin::spec::{BuildContext, StepSpec, Written};
@@ -215,8 +215,8 @@ impl Acl {
 }
 
 impl Step for Acl {
-    fn inward<'s>(&'s self, sought: &mut Sought<'_>, moment: &Moment<'_>) -> Inward<'s> {
-        let client = moment.client().ip().to_canonical();
+    fn inward<'s>(&'s self, sought: &mut Sought<'_>, context: &QueryContext<'_>) -> Inward<'s> {
+        let client = context.client().ip().to_canonical();
         let found = self.spec.find(sought.name(), sought.rtype(), client);
         let action = found.map_or(Action::Allow, |(_, rule)| rule.action);
         if sought.counts {

@@ -13,7 +13,7 @@ use forwarder::{Chain, Group, ResolveError, TlsSettings, TlsSpec, Upstream};
 use readfile::Look;
 use wire::Name;
 
-use names::{Kept, Names, News};
+use names::{Names, News, ResolvedNames};
 use observe::Logger;
 use plugin::SetupError;
 use plugin::args::Result;
@@ -176,17 +176,17 @@ pub struct Followed {
 
 #[derive(Default)]
 struct Files {
-    follows: Vec<Follow>,
+    follows: Vec<FollowedForward>,
     /// When all are looked at again.
     due: Option<Instant>,
 }
 
-struct Follow {
+struct FollowedForward {
     spec: ForwardSpec,
     ours: Vec<SocketAddr>,
     group: std::sync::Weak<Group>,
     lists: Vec<List>,
-    names: Kept,
+    names: ResolvedNames,
     /// How often the servers of the node's network had changed, where a target stands for them.
     of_node: Option<u64>,
 }
@@ -216,11 +216,11 @@ impl Followed {
             List { path: path.to_owned(), text, look: Look::default() }
         };
         let lists: Vec<_> = spec.files().map(list).collect();
-        let names = Kept::new(&spec, &self.names);
+        let names = ResolvedNames::new(&spec, &self.names);
         if lists.is_empty() && names.is_empty() && of_node.is_none() {
             return;
         }
-        let follow = Follow { spec, ours, group: Arc::downgrade(group), lists, names, of_node };
+        let follow = FollowedForward { spec, ours, group: Arc::downgrade(group), lists, names, of_node };
         self.files().follows.push(follow);
     }
 
@@ -267,7 +267,7 @@ impl Followed {
     }
 }
 
-impl Follow {
+impl FollowedForward {
     fn node_changed(&mut self, shared: Shared<'_>) -> bool {
         let (Some(seen), Some(upstreams)) = (&mut self.of_node, shared.node_upstreams) else { return false };
         let changes = upstreams.changes();

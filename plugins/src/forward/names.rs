@@ -17,12 +17,12 @@ use super::setup::{ForwardSpec, Target};
 /// A name, and the servers that are asked for it, as the Corefile names them: without any, those of the system, whoever they
 /// are then.
 pub(crate) type Wanted = (Name, Vec<SocketAddr>);
-type Outcome = Result<Addresses, Box<ResolveError>>;
+type Resolution = Result<Addresses, Box<ResolveError>>;
 
 /// What the names of the last configuration were found to be.
 #[derive(Default)]
 pub(crate) struct Names {
-    known: Mutex<HashMap<Wanted, Outcome>>,
+    known: Mutex<HashMap<Wanted, Resolution>>,
 }
 
 impl Names {
@@ -42,7 +42,7 @@ impl Names {
     }
 
     /// What was found, if it was looked up; an error is told once.
-    pub(crate) fn find(&self, wanted: &Wanted) -> Option<Outcome> {
+    pub(crate) fn find(&self, wanted: &Wanted) -> Option<Resolution> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         match known.get(wanted)? {
             Ok(addresses) => Some(Ok(addresses.clone())),
@@ -58,13 +58,13 @@ impl Names {
 
 /// The names of a stanza that serves, as they were found last.
 #[derive(Default)]
-pub(crate) struct Kept {
+pub(crate) struct ResolvedNames {
     names: Vec<(Wanted, Addresses)>,
     due: Option<Instant>,
     asking: bool,
     failing: bool,
     /// Where the lookups in the background leave what they found.
-    found: Arc<Mutex<Option<HashMap<Wanted, Outcome>>>>,
+    found: Arc<Mutex<Option<HashMap<Wanted, Resolution>>>>,
 }
 
 /// What is new about the names of a stanza.
@@ -77,7 +77,7 @@ pub(crate) enum News {
     Failed(String),
 }
 
-impl Kept {
+impl ResolvedNames {
     /// The names of this stanza, which have just been looked up.
     pub(crate) fn new(spec: &ForwardSpec, names: &Names) -> Self {
         let found = wanted(spec).filter_map(|wanted| match names.find(&wanted) {
@@ -119,7 +119,7 @@ impl Kept {
         News::Nothing
     }
 
-    fn take(&mut self, now: Instant, mut found: HashMap<Wanted, Outcome>) -> News {
+    fn take(&mut self, now: Instant, mut found: HashMap<Wanted, Resolution>) -> News {
         let (mut changed, mut failed) = (false, None);
         for (wanted, known) in &mut self.names {
             match found.remove(wanted) {
@@ -156,7 +156,7 @@ fn wanted(spec: &ForwardSpec) -> impl Iterator<Item = Wanted> {
     })
 }
 
-async fn look_up(wanted: HashSet<Wanted>, ours: Vec<SocketAddr>) -> HashMap<Wanted, Outcome> {
+async fn look_up(wanted: HashSet<Wanted>, ours: Vec<SocketAddr>) -> HashMap<Wanted, Resolution> {
     let system = match wanted.iter().any(|(_, resolvers)| resolvers.is_empty()) {
         // It fails only where the runtime ends.
         true => spawn_blocking(systems_servers).await.unwrap_or_default(),
@@ -206,11 +206,11 @@ mod tests {
     fn a_name_is_due_when_its_ttl_is_over_and_soon_after_a_failure() {
         let now = clock::now();
         let wanted = (Name::from_text("dns.example").unwrap(), vec!["192.0.2.53:53".parse().unwrap()]);
-        let mut kept = Kept {
+        let mut kept = ResolvedNames {
             names: vec![(wanted.clone(), addresses(&["192.0.2.1", "192.0.2.2"], 60))],
-            ..Kept::default()
+            ..ResolvedNames::default()
         };
-        let mut take = |outcome: Outcome| {
+        let mut take = |outcome: Resolution| {
             let news = kept.take(now, HashMap::from([(wanted.clone(), outcome)]));
             (news, kept.due.unwrap() - now, kept.names[0].1.addresses.len())
         };

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use corefile::{Directive, Located};
 use wire::{Flags, Message};
 
-use plugin::Moment;
+use plugin::QueryContext;
 use plugin::SetupError;
 use plugin::args::{Args, Result, bad, once, unknown_property};
 use plugin::spec::{BuildContext, StepSpec, Written};
@@ -98,7 +98,7 @@ impl Changes {
 }
 
 impl Step for Header {
-    fn inward<'s>(&'s self, sought: &mut Sought<'_>, _: &Moment<'_>) -> Inward<'s> {
+    fn inward<'s>(&'s self, sought: &mut Sought<'_>, _: &QueryContext<'_>) -> Inward<'s> {
         sought.set_flags(Flags(self.query.apply(sought.flags().0)));
         if self.response == Changes::default() { Inward::Pass } else { Inward::Back(Box::new(self.response)) }
     }
@@ -113,7 +113,7 @@ impl Step for Header {
 }
 
 impl Back for Changes {
-    fn back(&self, _: &Sought<'_>, _: &Moment<'_>, told: &mut Message, _: &mut dyn Wishes) -> Told {
+    fn back(&self, _: &Sought<'_>, _: &QueryContext<'_>, told: &mut Message, _: &mut dyn Wishes) -> Told {
         told.flags = self.apply(told.flags);
         Told::Done
     }

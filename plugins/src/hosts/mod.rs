@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use hostsfile::{Found, Options, Report, Table};
 use readfile::{Look, Looked, PATIENCE, Stamp, look_at};
-use refresher::{Kept, KeptRegistry, MAX_FILE};
+use refresher::{MAX_FILE, RefreshedFile, RefreshedFiles};
 use wire::{Class, Flags, Query, RType, Reply};
 
 pub use self::registry::HostsRegistry;
@@ -19,9 +19,9 @@ pub use self::setup::HostsSpec;
 pub(crate) use self::setup::read;
 use clock::pace;
 use observe::Logger;
-use observe::counters::Tally;
+use observe::counters::ThreadCounters;
 use plugin::spec::{BuildContext, Explained, Source, SourceSpec};
-use plugin::{Lookup, Moment, Tables};
+use plugin::{Lookup, QueryContext, Tables};
 
 /// One block's view of a table.
 pub struct Hosts {
@@ -41,7 +41,7 @@ pub struct HostsTable {
     built_ns: AtomicU64,
     state: Mutex<State>,
     /// Who knows more about a file than it says.
-    kept: Arc<KeptRegistry>,
+    kept: Arc<RefreshedFiles>,
 }
 
 /// What the one reader of the file remembers.
@@ -77,11 +77,11 @@ impl Source for Hosts {
     #[inline]
     fn lookup<'h>(
         &'h self,
-        _: &Moment<'_>,
+        _: &QueryContext<'_>,
         tables: &mut Tables<'h>,
         query: &Query<'_>,
         reply: &mut Reply<'_>,
-        tally: Tally<'_>,
+        counters: ThreadCounters<'_>,
     ) -> Lookup {
         if query.class != Class::IN {
             return Lookup::Pass;
@@ -91,13 +91,13 @@ impl Source for Hosts {
             Found::Ready { body, count } => {
                 reply.flags = Flags::AA;
                 reply.push_ready(body, [count, 0, 0]);
-                tally.add(|zone| &zone.hosts_hits);
+                counters.add(|zone| &zone.hosts_hits);
                 Lookup::Answer
             }
             Found::NoData if self.goes_on(query) => Lookup::Pass,
             Found::NoData => {
                 reply.flags = Flags::AA;
-                tally.add(|zone| &zone.hosts_hits);
+                counters.add(|zone| &zone.hosts_hits);
                 Lookup::Answer
             }
             Found::Absent => {
@@ -105,7 +105,7 @@ impl Source for Hosts {
                 if !spec.zones.iter().any(|zone| query.name.is_within(zone)) {
                     return Lookup::Pass;
                 }
-                tally.add(|zone| &zone.hosts_misses);
+                counters.add(|zone| &zone.hosts_misses);
                 if query.rtype == RType::PTR || spec.fallthrough.through(&query.name) {
                     Lookup::Pass
                 } else {
@@ -352,7 +352,7 @@ impl HostsTable {
     }
 
     /// Serves what is known of the names of its file now.
-    pub fn serve(&self, kept: &Kept) {
+    pub fn serve(&self, kept: &RefreshedFile) {
         let mut state = self.state();
         self.serve_text(&mut state, kept.text());
     }
@@ -370,8 +370,8 @@ impl HostsTable {
     fn build(&self, text: &[u8]) -> (Table, Report) {
         let name = self.spec.file.display().to_string();
         let sources = [
-            hostsfile::Source { name: &name, text },
-            hostsfile::Source { name: "Corefile", text: self.spec.inline.as_bytes() },
+            hostsfile::HostsText { name: &name, text },
+            hostsfile::HostsText { name: "Corefile", text: self.spec.inline.as_bytes() },
         ];
         Table::build_resting(&sources, &self.options(), &mut pace::step)
     }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use hostsfile::Table;
-use refresher::{Kept, KeptRegistry};
+use refresher::{RefreshedFile, RefreshedFiles};
 
 use super::{Hosts, HostsSpec, HostsTable, State};
 use observe::{Families, Logger, names};
@@ -17,14 +17,14 @@ use plugin::lasting::Keeps;
 pub struct HostsRegistry {
     tables: Mutex<Vec<Arc<HostsTable>>>,
     /// The files whose names are kept.
-    pub kept: Arc<KeptRegistry>,
+    pub kept: Arc<RefreshedFiles>,
 }
 
 impl HostsRegistry {
     /// The table of a directive: the one that serves already, or a new one that has read its file.
     pub fn hosts(&self, spec: &HostsSpec) -> Hosts {
         let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
-        // Only the registry holds what no house needs any more.
+        // Only the registry holds what no configuration needs any more.
         tables.retain(|table| Arc::strong_count(table) > 1 || table.spec == *spec);
         if let Some(table) = tables.iter().find(|table| table.spec == *spec) {
             // CoreDNS reads every file anew with the Corefile.
@@ -52,7 +52,7 @@ impl HostsRegistry {
     }
 
     /// Has every table of this file serve what is known of its names now.
-    pub fn serve(&self, kept: &Kept) {
+    pub fn serve(&self, kept: &RefreshedFile) {
         for table in self.all() {
             if table.spec().file == kept.file() {
                 table.serve(kept);

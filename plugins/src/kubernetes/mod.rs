@@ -15,11 +15,11 @@ pub use self::registry::ClusterRegistry;
 pub use self::setup::KubernetesSpec;
 pub(crate) use self::setup::read;
 use cluster::Cluster;
-use observe::counters::{Proto, Tally};
+use observe::counters::{Proto, ThreadCounters};
 use plugin::Fallthrough;
 use plugin::failure::Failure;
 use plugin::spec::{BuildContext, Explained, Source, SourceSpec};
-use plugin::{Lookup, Moment, Tables};
+use plugin::{Lookup, QueryContext, Tables};
 
 /// One block's view of a cluster.
 pub struct Kubernetes {
@@ -43,16 +43,16 @@ impl Source for Kubernetes {
     #[inline]
     fn lookup<'h>(
         &'h self,
-        moment: &Moment<'_>,
+        context: &QueryContext<'_>,
         _: &mut Tables<'h>,
         query: &Query<'_>,
         reply: &mut Reply<'_>,
-        _: Tally<'_>,
+        _: ThreadCounters<'_>,
     ) -> Lookup {
         if query.class != Class::IN {
             return Lookup::Pass;
         }
-        let room = match moment.proto {
+        let room = match context.proto {
             Proto::Udp => query.udp_limit(),
             Proto::Tcp => usize::from(u16::MAX),
         };

@@ -58,7 +58,7 @@ impl Keeps for ClusterRegistry {
     }
 
     fn look(&self, _: Instant, _: &Logger) -> Option<Instant> {
-        // Only the registry holds what no house needs any more; whoever follows it is stopped outside of the lock.
+        // Only the registry holds what no configuration needs any more; whoever follows it is stopped outside of the lock.
         let unused: Vec<_> =
             self.clusters().extract_if(.., |cluster| Arc::strong_count(cluster) == 1).collect();
         drop(unused);

@@ -12,7 +12,7 @@ use ipnet::IpNet;
 use rand::seq::SliceRandom as _;
 use wire::{Message, RType, Rcode, Rr, Section};
 
-use plugin::Moment;
+use plugin::QueryContext;
 use plugin::args::{Args, Result, bad, once, path, unknown_property};
 use plugin::spec::{BuildContext, StepSpec, Written};
 use plugin::step::{Back, Inward, Sought, Step, Told, Wishes};
@@ -98,7 +98,7 @@ struct Loadbalance {
 }
 
 impl Step for Loadbalance {
-    fn inward<'s>(&'s self, _: &mut Sought<'_>, _: &Moment<'_>) -> Inward<'s> {
+    fn inward<'s>(&'s self, _: &mut Sought<'_>, _: &QueryContext<'_>) -> Inward<'s> {
         Inward::Back(Box::new(self))
     }
 
@@ -113,7 +113,13 @@ impl Step for Loadbalance {
 }
 
 impl Back for &Loadbalance {
-    fn back(&self, sought: &Sought<'_>, _: &Moment<'_>, told: &mut Message, _: &mut dyn Wishes) -> Told {
+    fn back(
+        &self,
+        sought: &Sought<'_>,
+        _: &QueryContext<'_>,
+        told: &mut Message,
+        _: &mut dyn Wishes,
+    ) -> Told {
         let asked = sought.asked().rtype;
         if told.rcode != Rcode::NOERROR || matches!(asked, RType::AXFR | RType::IXFR) {
             return Told::Done;

@@ -169,8 +169,8 @@ mod tests {
     #[test]
     fn upstreams_that_a_file_brings_are_looked_at_whatever_those_before_do() {
         let scene = Scene::new(". {\nbind 127.0.0.1\nforward . 192.0.2.1 192.0.2.2\n}\n");
-        let dial = scene.house.blocks[0].pipeline.dial().unwrap();
-        let mut stanza = Stanza::new(&dial.chain.groups()[0]);
+        let forwarding = scene.configuration.blocks[0].pipeline.forwarding().unwrap();
+        let mut stanza = Stanza::new(&forwarding.chain.groups()[0]);
         let looked_at =
             |stanza: &Stanza| stanza.upstreams.iter().map(|of| of.address().to_string()).collect::<Vec<_>>();
         let logger = &scene.shared.logger;

@@ -13,10 +13,10 @@ use corefile::Directive;
 use wire::{Name, Query, RType, Reply};
 
 pub use check::probe;
-use observe::counters::Tally;
+use observe::counters::ThreadCounters;
 use plugin::args::{Result, bare};
 use plugin::spec::{BuildContext, Explained, Source, SourceSpec, Written};
-use plugin::{Lookup, Moment, Tables};
+use plugin::{Lookup, QueryContext, Tables};
 
 /// Stands in a block: its upstreams are probed.
 #[derive(Debug, Clone, Copy)]
@@ -96,11 +96,11 @@ impl Source for Watch {
     #[inline]
     fn lookup<'h>(
         &'h self,
-        _: &Moment<'_>,
+        _: &QueryContext<'_>,
         _: &mut Tables<'h>,
         query: &Query<'_>,
         _: &mut Reply<'_>,
-        _: Tally<'_>,
+        _: ThreadCounters<'_>,
     ) -> Lookup {
         if query.rtype == RType::HINFO && self.seen.watching.load(Relaxed) {
             self.notice(query);

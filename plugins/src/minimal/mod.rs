@@ -6,7 +6,7 @@ use std::sync::Arc;
 use corefile::Directive;
 use wire::{Message, RType, Rcode, Section};
 
-use plugin::Moment;
+use plugin::QueryContext;
 use plugin::args::{Result, bare};
 use plugin::spec::{BuildContext, StepSpec, Written};
 use plugin::step::{Back, Inward, Sought, Step, Told, Wishes};
@@ -28,7 +28,7 @@ impl StepSpec for Minimal {
 }
 
 impl Step for Minimal {
-    fn inward<'s>(&'s self, _: &mut Sought<'_>, _: &Moment<'_>) -> Inward<'s> {
+    fn inward<'s>(&'s self, _: &mut Sought<'_>, _: &QueryContext<'_>) -> Inward<'s> {
         Inward::Back(Box::new(Self))
     }
 
@@ -38,7 +38,7 @@ impl Step for Minimal {
 }
 
 impl Back for Minimal {
-    fn back(&self, _: &Sought<'_>, _: &Moment<'_>, told: &mut Message, _: &mut dyn Wishes) -> Told {
+    fn back(&self, _: &Sought<'_>, _: &QueryContext<'_>, told: &mut Message, _: &mut dyn Wishes) -> Told {
         if is_positive(told) {
             told.records.retain(|rr| rr.section == Section::Answer);
         }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use wire::{Message, OPTION_CLIENT_SUBNET, OPTION_NSID};
 
-use plugin::Moment;
+use plugin::QueryContext;
 use plugin::step::Sought;
 
 /// One rule.
@@ -57,9 +57,14 @@ pub(super) enum Undo {
 
 impl Edns0 {
     /// Whether it fitted; what is to be undone goes to `undo`.
-    pub(super) fn apply(&self, sought: &mut Sought<'_>, moment: &Moment<'_>, undo: &mut Vec<Undo>) -> bool {
+    pub(super) fn apply(
+        &self,
+        sought: &mut Sought<'_>,
+        context: &QueryContext<'_>,
+        undo: &mut Vec<Undo>,
+    ) -> bool {
         if self.code == OPTION_CLIENT_SUBNET {
-            return self.apply_subnet(sought, moment);
+            return self.apply_subnet(sought, context);
         }
         if self.action == Action::Unset {
             sought.remove_options(self.code);
@@ -72,7 +77,7 @@ impl Edns0 {
             Action::Set | Action::Unset => true,
         };
         let done =
-            fits && self.data.value(sought, moment).is_some_and(|data| sought.set_option(self.code, &data));
+            fits && self.data.value(sought, context).is_some_and(|data| sought.set_option(self.code, &data));
         if done && self.revert {
             undo.push(old.map_or(Undo::Added(self.code), |old| Undo::Was(self.code, old)));
         }
@@ -80,14 +85,14 @@ impl Edns0 {
     }
 
     /// Clients see a subnet only where it is their own: there is nothing to undo.
-    fn apply_subnet(&self, sought: &mut Sought<'_>, moment: &Moment<'_>) -> bool {
+    fn apply_subnet(&self, sought: &mut Sought<'_>, context: &QueryContext<'_>) -> bool {
         let fits = match self.action {
             Action::Append => sought.subnet().is_none(),
             Action::Replace => sought.subnet().is_some(),
             Action::Set | Action::Unset => true,
         };
         if fits {
-            let value = if self.action == Action::Unset { None } else { self.data.value(sought, moment) };
+            let value = if self.action == Action::Unset { None } else { self.data.value(sought, context) };
             sought.set_subnet(value);
         }
         fits
@@ -95,15 +100,15 @@ impl Edns0 {
 }
 
 impl Data {
-    fn value(&self, sought: &Sought<'_>, moment: &Moment<'_>) -> Option<Vec<u8>> {
-        let (client, server) = (moment.client(), moment.server());
+    fn value(&self, sought: &Sought<'_>, context: &QueryContext<'_>) -> Option<Vec<u8>> {
+        let (client, server) = (context.client(), context.server());
         Some(match self {
             Self::Fixed(data) => data.clone(),
             Self::Qname => sought.spelled().into_bytes(),
             Self::Qtype => sought.rtype().0.to_be_bytes().into(),
             Self::ClientIp => octets(client.ip()),
             Self::ClientPort => client.port().to_be_bytes().into(),
-            Self::Protocol => moment.proto.label().into(),
+            Self::Protocol => context.proto.label().into(),
             Self::ServerIp => octets(server.ip()),
             Self::ServerPort => server.port().to_be_bytes().into(),
             Self::Subnet(v4, v6) => subnet(client.ip(), *v4, *v6),

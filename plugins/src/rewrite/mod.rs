@@ -20,7 +20,7 @@ use answer::{NameMap, Turned};
 use cname::Cname;
 use edns0::{Edns0, Undo};
 use pattern::{Pattern, Replacement};
-use plugin::Moment;
+use plugin::QueryContext;
 use plugin::failure::Failure;
 use plugin::spec::{BuildContext, StepSpec};
 use plugin::step::{Back, Inward, Sought, Step, Told, Wishes};
@@ -90,10 +90,10 @@ impl StepSpec for Rewrite {
 }
 
 impl Step for Rewrite {
-    fn inward<'s>(&'s self, sought: &mut Sought<'_>, moment: &Moment<'_>) -> Inward<'s> {
+    fn inward<'s>(&'s self, sought: &mut Sought<'_>, context: &QueryContext<'_>) -> Inward<'s> {
         let mut reversals = Reversals { codes: &self.codes, ..Reversals::default() };
         for rule in &self.rules {
-            match rule.apply(sought, Some(moment), &mut reversals) {
+            match rule.apply(sought, Some(context), &mut reversals) {
                 Ok(true) if rule.stop => break,
                 Ok(_) => {}
                 Err(failure) => return Inward::Fail(failure),
@@ -125,14 +125,14 @@ impl Rule {
     fn apply<'s>(
         &'s self,
         sought: &mut Sought<'_>,
-        moment: Option<&Moment<'_>>,
+        context: Option<&QueryContext<'_>>,
         reversals: &mut Reversals<'s>,
     ) -> Result<bool, Failure> {
         let Reversals { all, undo, .. } = reversals;
         match &self.field {
             Field::Name(rule) => return rule.apply(sought, all),
             Field::Edns0(rule) => {
-                return Ok(moment.is_none_or(|moment| rule.apply(sought, moment, undo)));
+                return Ok(context.is_none_or(|context| rule.apply(sought, context, undo)));
             }
             Field::Type(from, to) if sought.rtype() == *from => sought.set_rtype(*to),
             Field::Class(from, to) if sought.class() == *from => sought.set_class(*to),
@@ -192,7 +192,13 @@ impl Back for Reversals<'_> {
         true
     }
 
-    fn back(&self, sought: &Sought<'_>, _: &Moment<'_>, told: &mut Message, wishes: &mut dyn Wishes) -> Told {
+    fn back(
+        &self,
+        sought: &Sought<'_>,
+        _: &QueryContext<'_>,
+        told: &mut Message,
+        wishes: &mut dyn Wishes,
+    ) -> Told {
         for reversal in self.all.iter().rev() {
             match reversal {
                 Reversal::Names(map) => answer::apply(told, map, true, true),

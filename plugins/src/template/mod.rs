@@ -14,12 +14,12 @@ use wire::{Class, Flags, Name, Query, RType, Rcode, Reply, Section};
 
 use crate::{text::NameText, zonetext};
 pub use expression::{Expression, ExpressionError, Facts, is_free};
-use observe::counters::{Counter, PerThread, Proto, Tally};
+use observe::counters::{Counter, PerThread, Proto, ThreadCounters};
 use observe::{Families, names};
 use plugin::failure::Failure;
 use plugin::lasting::Keeps;
 use plugin::spec::{BuildContext, Explained, Source, SourceSpec};
-use plugin::{Lookup, Moment, Tables};
+use plugin::{Lookup, QueryContext, Tables};
 pub(crate) use setup::read;
 pub use setup::{Record, TemplateSpec, TemplateSpecs};
 use var::{Entries, Var};
@@ -77,18 +77,18 @@ impl Source for Templates {
     #[inline]
     fn lookup<'h>(
         &'h self,
-        moment: &Moment<'_>,
+        context: &QueryContext<'_>,
         _: &mut Tables<'h>,
         query: &Query<'_>,
         reply: &mut Reply<'_>,
-        _: Tally<'_>,
+        _: ThreadCounters<'_>,
     ) -> Lookup {
         let mut text = None;
         for one in &self.templates {
             let spec = &one.spec;
             let fits = one.same_for_all && spec.is_for(query.class, query.rtype);
             if fits && spec.zones.iter().any(|zone| query.name.is_within(zone)) {
-                one.counters.matches.add(moment.writer);
+                one.counters.matches.add(context.writer);
                 one.begin(reply);
                 return Lookup::Answer;
             }
@@ -100,14 +100,14 @@ impl Source for Templates {
                 }
                 return Lookup::Fail(Failure::NoPattern);
             };
-            let vars = match spec.evaluate(moment, query, regex, name) {
+            let vars = match spec.evaluate(context, query, regex, name) {
                 Ok(Some(vars)) => vars,
                 Ok(None) if spec.fallthrough.through(&query.name) => continue,
                 Ok(None) => return Lookup::Fail(Failure::NoPattern),
                 Err(error) => return Lookup::Fail(Failure::Template(error)),
             };
-            one.counters.matches.add(moment.writer);
-            return one.answer(moment, query, zone, regex, name, vars, reply);
+            one.counters.matches.add(context.writer);
+            return one.answer(context, query, zone, regex, name, vars, reply);
         }
         Lookup::Pass
     }
@@ -170,7 +170,7 @@ impl TemplateSpec {
     /// Why an expression has no value.
     fn evaluate(
         &self,
-        moment: &Moment<'_>,
+        context: &QueryContext<'_>,
         query: &Query<'_>,
         regex: &Regex,
         name: &str,
@@ -178,7 +178,7 @@ impl TemplateSpec {
         if self.vars.is_empty() && self.conditions.is_empty() {
             return Ok(Some(Entries::default()));
         }
-        let mut facts = facts(moment, query, name);
+        let mut facts = facts(context, query, name);
         for (index, group) in regex.captures(name).iter().flat_map(Captures::iter).enumerate() {
             let text = group.map_or("", |group| group.as_str());
             facts.add_group(&index.to_string(), text);
@@ -202,18 +202,18 @@ impl TemplateSpec {
 }
 
 /// What expressions may ask about a query, as CoreDNS tells it.
-fn facts(moment: &Moment<'_>, query: &Query<'_>, name: &str) -> Facts {
-    let bufsize = match moment.proto {
+fn facts(context: &QueryContext<'_>, query: &Query<'_>, name: &str) -> Facts {
+    let bufsize = match context.proto {
         Proto::Udp => query.udp_limit() as i64,
         Proto::Tcp => i64::from(u16::MAX),
     };
-    let (client, server) = (moment.client(), moment.server());
+    let (client, server) = (context.client(), context.server());
     let ip = |address: SocketAddr| address.ip().to_canonical().to_string();
     Facts::new([
         ("type", query.rtype.to_string().into()),
         ("name", name.into()),
         ("class", query.class.to_string().into()),
-        ("proto", moment.proto.label().into()),
+        ("proto", context.proto.label().into()),
         ("size", (query.size as i64).into()),
         ("client_ip", ip(client).into()),
         ("port", client.port().to_string().into()),
@@ -240,7 +240,7 @@ impl One {
     #[allow(clippy::too_many_arguments, reason = "all of them are what the templates may name")]
     fn answer(
         &self,
-        moment: &Moment<'_>,
+        context: &QueryContext<'_>,
         query: &Query<'_>,
         zone: &Name,
         regex: &Regex,
@@ -257,7 +257,7 @@ impl One {
         let class = if query.class == Class::ANY { spec.class } else { query.class };
         let rtype = if query.rtype == RType::ANY { spec.rtype } else { query.rtype };
         let (zone, groups) = (zone.to_string(), Groups { regex, captures });
-        let data = Data { moment, query, zone, regex, name, class, rtype, groups, vars };
+        let data = Data { context, query, zone, regex, name, class, rtype, groups, vars };
         let sections = [
             (&spec.answer, Section::Answer),
             (&spec.authority, Section::Authority),
@@ -321,7 +321,7 @@ pub(crate) fn schema(groups: &[&str], vars: &[String]) -> Schema {
 
 /// A template's data: what the query says, as text.
 struct Data<'a> {
-    moment: &'a Moment<'a>,
+    context: &'a QueryContext<'a>,
     query: &'a Query<'a>,
     /// The query's, or the template's where the query is for any; likewise the type.
     class: Class,
@@ -349,7 +349,7 @@ impl Fields for Data<'_> {
             "Var" => Value::Map(&self.vars),
             "Class" => Value::Text(self.class.to_string().into()),
             "Type" => Value::Text(self.rtype.to_string().into()),
-            "Remote" => Value::Text(self.moment.client().ip().to_string().into()),
+            "Remote" => Value::Text(self.context.client().ip().to_string().into()),
             "Question" => Value::Fields(self),
             "Message" => Value::Fields(self),
             // The parts of Question and Message, which are this same query.

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use corefile::Directive;
 use wire::{Class, Flags, Query, RType, Reply};
 
-use observe::counters::{Proto, Tally};
+use observe::counters::{Proto, ThreadCounters};
 use plugin::args::{Result, bare};
 use plugin::spec::{BuildContext, Explained, Source, SourceSpec, Written};
-use plugin::{Lookup, Moment, Tables};
+use plugin::{Lookup, QueryContext, Tables};
 
 /// The source, and that it stands in a block; it has nothing to set.
 #[derive(Debug, Clone, Copy)]
@@ -31,13 +31,13 @@ impl Source for Whoami {
     #[inline]
     fn lookup<'h>(
         &'h self,
-        moment: &Moment<'_>,
+        context: &QueryContext<'_>,
         _: &mut Tables<'h>,
         query: &Query<'_>,
         reply: &mut Reply<'_>,
-        _: Tally<'_>,
+        _: ThreadCounters<'_>,
     ) -> Lookup {
-        answer(moment, query, reply);
+        answer(context, query, reply);
         Lookup::Answer
     }
 
@@ -48,15 +48,15 @@ impl Source for Whoami {
 
 /// Any name and type: NOERROR without an answer; the client's address and, as an SRV record of `_udp` or `_tcp` below
 /// the name, its port stand in the additional section with TTL 0.
-fn answer(moment: &Moment<'_>, query: &Query<'_>, reply: &mut Reply<'_>) {
+fn answer(context: &QueryContext<'_>, query: &Query<'_>, reply: &mut Reply<'_>) {
     reply.flags = Flags::AA;
-    let client = moment.client();
+    let client = context.client();
     let mut records = Records { octets: [0; MOST], len: 0 };
     match client.ip() {
         IpAddr::V4(address) => records.push(&[], RType::A, query.class, &address.octets()),
         IpAddr::V6(address) => records.push(&[], RType::AAAA, query.class, &address.octets()),
     }
-    let label: &[u8; 5] = match moment.proto {
+    let label: &[u8; 5] = match context.proto {
         Proto::Udp => b"\x04_udp",
         Proto::Tcp => b"\x04_tcp",
     };
@@ -118,10 +118,10 @@ mod tests {
         ] {
             let client = client.parse::<std::net::SocketAddr>().unwrap().into();
             let server = "127.0.0.1:53".parse().unwrap();
-            let moment = Moment::new(clock::now(), &client, server, Proto::Udp, 0);
+            let context = QueryContext::new(clock::now(), &client, server, Proto::Udp, 0);
             let mut out = Vec::new();
             let mut reply = Reply::start(&mut out, &query);
-            answer(&moment, &query, &mut reply);
+            answer(&context, &query, &mut reply);
             assert_eq!(reply.counts(), [0, 0, 2]);
             let body = reply.body_mut();
             assert_eq!(&body[..expected.len()], expected);

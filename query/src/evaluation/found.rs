@@ -9,7 +9,7 @@ use plugin::failure::Failure;
 
 /// What one lookup below the steps came to.
 #[derive(Clone)]
-pub struct Found {
+pub struct InnerAnswer {
     block: u64,
     name: Name,
     rtype: RType,
@@ -33,7 +33,7 @@ pub enum Follow {
     OrFail,
 }
 
-impl Found {
+impl InnerAnswer {
     /// Keeps what a block tells below its steps.
     pub fn new(
         zone: &ServedZone,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use wire::{Flags, HeldQuery, Query};
 
-use super::Found;
+use super::InnerAnswer;
 use crate::ServedZone;
 use crate::held::Held;
 use crate::route::Route;
@@ -23,7 +23,7 @@ pub struct Outer {
     /// The zones of the address that it came to.
     pub route: Arc<Route>,
     /// What its lookups came to so far.
-    pub found: Vec<Arc<Found>>,
+    pub found: Vec<Arc<InnerAnswer>>,
     /// How many wishes upstreams were asked for.
     pub asked: usize,
     /// The upstream that was asked last.
@@ -39,7 +39,7 @@ impl Outer {
         query: &Query<'_>,
         zone: &Arc<ServedZone>,
         route: &Arc<Route>,
-        found: Vec<Arc<Found>>,
+        found: Vec<Arc<InnerAnswer>>,
         asked: usize,
     ) -> Result<Box<Self>, Failure> {
         let options: Box<[u8]> = query.edns.map_or(&[][..], |edns| edns.options).into();
@@ -50,7 +50,7 @@ impl Outer {
     }
 
     /// Keeps what one more lookup came to; where all that wait hold too much already, that it failed.
-    pub fn add(&mut self, found: Arc<Found>) {
+    pub fn add(&mut self, found: Arc<InnerAnswer>) {
         match Held::take(&self.zone.block.held, found.octets(), MOST_HELD) {
             Some(held) => {
                 self.held.push(held);

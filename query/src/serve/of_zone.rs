@@ -3,13 +3,14 @@
 use wire::{Class, Flags, Opcode, Query, RType, Rcode, Refusal, Reply, ZoneRequest};
 
 use super::{
-    Follow, Found, Outcome, Room, Served, ServedEndpoint, Streaming, evaluate, finish, no_zone, refuse,
+    Follow, InnerAnswer, Outcome, Served, ServedEndpoint, SizeLimit, Streaming, evaluate, finish, no_zone,
+    refuse,
 };
 use crate::ServedZone;
 use plugin::failure::Failure;
 use plugin::messages::{OfZone, StreamMessage};
 use plugin::step::{Inward, Sought};
-use plugin::{Moment, Tables};
+use plugin::{QueryContext, Tables};
 
 /// Takes such a request through route, steps and sources.
 #[cold]
@@ -17,9 +18,9 @@ use plugin::{Moment, Tables};
 pub(super) fn serve<'h>(
     endpoint: &'h ServedEndpoint,
     request: &ZoneRequest<'_>,
-    moment: &Moment<'_>,
+    context: &QueryContext<'_>,
     tables: &mut Tables<'h>,
-    room: Room,
+    room: SizeLimit,
     out: &mut Vec<u8>,
     outcome: &mut Outcome,
 ) -> Served<'h> {
@@ -35,23 +36,23 @@ pub(super) fn serve<'h>(
             return Served::Reply;
         }
     };
-    let at_steps = at_steps(zone, query, moment);
+    let at_steps = at_steps(zone, query, context);
     if at_steps == AtSteps::Ends {
         // What is below the steps is not asked, whatever becomes of them the second time.
-        let found = vec![Found::new(zone, query, Err(Failure::NotTaken), Follow::No)];
-        return evaluate(endpoint, zone, query, moment, tables, room, found, out, outcome);
+        let found = vec![InnerAnswer::new(zone, query, Err(Failure::NotTaken), Follow::No)];
+        return evaluate(endpoint, zone, query, context, tables, room, found, out, outcome);
     }
     // RFC 5936, section 4.2: "AXFR sessions over UDP transport are not defined."
-    let is_lost = query.rtype == RType::AXFR && room == Room::Datagram && request.is_transfer();
+    let is_lost = query.rtype == RType::AXFR && room == SizeLimit::Datagram && request.is_transfer();
     let mut reply = Reply::start(out, query);
     let taken = if at_steps == AtSteps::Passes && !is_lost && query.class == Class::IN {
-        zone.block.pipeline.of_zone(request, moment, &mut reply)
+        zone.block.pipeline.of_zone(request, context, &mut reply)
     } else {
         OfZone::Pass
     };
     let failure = match taken {
         OfZone::Answer => None,
-        OfZone::Stream(messages) if room == Room::Stream => {
+        OfZone::Stream(messages) if room == SizeLimit::Stream => {
             return Served::Stream(Box::new(Streaming::new(zone, query, messages)));
         }
         OfZone::Stream(mut messages) => {
@@ -80,10 +81,10 @@ enum AtSteps {
 }
 
 /// Takes a request through the steps, which count it here.
-fn at_steps(zone: &ServedZone, query: &Query<'_>, moment: &Moment<'_>) -> AtSteps {
+fn at_steps(zone: &ServedZone, query: &Query<'_>, context: &QueryContext<'_>) -> AtSteps {
     let mut sought = Sought::new(query, &zone.server, true);
     for step in zone.block.pipeline.steps() {
-        match step.inward(&mut sought, moment) {
+        match step.inward(&mut sought, context) {
             Inward::Pass | Inward::Back(_) => {}
             Inward::Answer(_) | Inward::Fail(_) | Inward::Silence => return AtSteps::Ends,
             // It would be sought under more than one name.

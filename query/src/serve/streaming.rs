@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use wire::{Flags, HeldQuery, Query, Rcode, Reply};
 
-use super::{Counted, LogEntry, Outcome, Room, Seen, entry, fail, finish};
+use super::{Counted, LogEntry, Outcome, Seen, SizeLimit, entry, fail, finish};
 use crate::ServedZone;
 use observe::LineRing;
 use plugin::failure::Failure;
@@ -47,7 +47,7 @@ impl Streaming {
         if answers == 0 {
             return Err(Broken);
         }
-        let limit = Room::Stream.limit(&self.zone, &query);
+        let limit = SizeLimit::Stream.limit(&self.zone, &query);
         let (flags, octets) = self.zone.finish(&query, &mut reply, limit);
         self.octets += octets as u64;
         (self.flags, self.answers) = (flags, self.answers.saturating_add(answers));
@@ -65,7 +65,7 @@ impl Streaming {
         let query = self.query.query();
         let mut reply = Reply::start(out, &query);
         fail(&mut reply, &failure);
-        finish(&self.zone, &query, &mut reply, Room::Stream, Some(failure), outcome);
+        finish(&self.zone, &query, &mut reply, SizeLimit::Stream, Some(failure), outcome);
     }
 
     /// Counts the transfer as one reply, by thread `writer`.
@@ -81,7 +81,7 @@ impl Streaming {
             nanos: seen.nanos,
         };
         let octets = u32::try_from(self.octets).unwrap_or(u32::MAX);
-        self.zone.tally(writer).count(&counted, iter::once([query.size as u32, octets]));
+        self.zone.counters(writer).count(&counted, iter::once([query.size as u32, octets]));
     }
 
     /// Logs it as one reply, and that it did not come to its end, where its block asks for that.

@@ -33,7 +33,7 @@ impl Scene {
     }
 
     /// Finishes a round that takes no time; what `outcome` leaves out stays as it is.
-    fn round(&mut self, outcome: impl Fn(&Question) -> Option<Outcome>) -> Round {
+    fn round(&mut self, outcome: impl Fn(&Question) -> Option<LookupOutcome>) -> Round {
         let questions = self.keeper.begin(self.clock.now);
         let outcomes =
             questions.into_iter().filter_map(|q| outcome(&q).map(|outcome| (q, outcome))).collect();
@@ -76,17 +76,17 @@ fn set(lines: &[&str]) -> BTreeSet<String> {
     lines.iter().map(|&line| line.to_owned()).collect()
 }
 
-fn addresses(texts: &[&str]) -> Option<Outcome> {
+fn addresses(texts: &[&str]) -> Option<LookupOutcome> {
     let mut addresses: Vec<IpAddr> = texts.iter().map(|text| text.parse().unwrap()).collect();
     addresses.sort_unstable();
-    Some(Outcome::Addresses { addresses, ttl: 3600 })
+    Some(LookupOutcome::Addresses { addresses, ttl: 3600 })
 }
 
-fn four(question: &Question, texts: &[&str]) -> Option<Outcome> {
-    if question.family == Family::Ipv4 { addresses(texts) } else { Some(Outcome::NoData) }
+fn four(question: &Question, texts: &[&str]) -> Option<LookupOutcome> {
+    if question.family == Family::Ipv4 { addresses(texts) } else { Some(LookupOutcome::NoData) }
 }
 
-const SERVFAIL: Outcome = Outcome::Failed(LookupError::Rcode(2));
+const SERVFAIL: LookupOutcome = LookupOutcome::Failed(LookupError::Rcode(2));
 
 #[test]
 fn an_answer_replaces_and_everything_else_keeps() {
@@ -97,17 +97,17 @@ fn an_answer_replaces_and_everything_else_keeps() {
     let all = ["192.0.2.1 a.test", "192.0.2.2 a.test", "192.0.2.1 b.test", "192.0.2.2 b.test"];
     assert_eq!(scene.lines(), set(&all));
     for outcome in [
-        Outcome::NoSuchName,
-        Outcome::NoData,
+        LookupOutcome::NoSuchName,
+        LookupOutcome::NoData,
         SERVFAIL,
-        Outcome::Failed(LookupError::Silent),
+        LookupOutcome::Failed(LookupError::Silent),
         addresses(&["127.0.0.1", "169.254.10.10"]).unwrap(),
         addresses(&["::ffff:192.0.2.9"]).unwrap(),
     ] {
         scene.wait(3600);
         let round = scene.round(|_| Some(outcome.clone()));
         // Addresses that are kept against an empty answer have no good one; where none are kept it is one.
-        let answered = if outcome == Outcome::NoData { 2 } else { 0 };
+        let answered = if outcome == LookupOutcome::NoData { 2 } else { 0 };
         assert_eq!(
             (round.answered, round.failed, round.changes),
             (answered, 4 - answered, vec![]),
@@ -184,7 +184,7 @@ fn the_shipped_file_answers_only_where_there_is_no_file() {
     let mut scene = Scene::with(&["a.test", "b.test"]);
     scene.keeper.ship(shipped.as_bytes(), scene.clock);
     assert_eq!(scene.lines(), set(&["192.0.2.7 a.test", "2001:db8::7 a.test"]));
-    assert!(scene.keeper.entries().all(|(_, e)| e.addresses.is_empty() || e.source == Source::Shipped));
+    assert!(scene.keeper.entries().all(|(_, e)| e.addresses.is_empty() || e.source == Origin::Shipped));
     scene.round(|_| Some(SERVFAIL));
     assert_eq!(scene.keeper.to_publish(), None, "what is shipped is not published by itself");
     scene.wait(60);
@@ -203,9 +203,9 @@ fn the_shipped_file_answers_only_where_there_is_no_file() {
         .collect();
     let [a, b] = ["a.test.".to_owned(), "b.test.".to_owned()];
     let expected = [
-        (a.clone(), Family::Ipv4, Source::File),
-        (a, Family::Ipv6, Source::Shipped),
-        (b, Family::Ipv4, Source::File),
+        (a.clone(), Family::Ipv4, Origin::File),
+        (a, Family::Ipv6, Origin::Shipped),
+        (b, Family::Ipv4, Origin::File),
     ];
     assert_eq!(sources, expected);
 
@@ -263,7 +263,7 @@ fn a_preferred_family_hides_the_other_one() {
         let round = scene.round(|q| match (q.name == name("a.test"), q.family) {
             (_, Family::Ipv4) => addresses(&["192.0.2.1"]),
             (true, Family::Ipv6) => addresses(&["2001:db8::1"]),
-            (false, Family::Ipv6) => Some(Outcome::NoData),
+            (false, Family::Ipv6) => Some(LookupOutcome::NoData),
         });
         assert_eq!(scene.lines(), set(told), "{families:?}");
         assert_eq!(round.answered + round.failed, asked, "{families:?}");
@@ -324,7 +324,7 @@ fn a_day_asks_for_each_name_as_often_as_the_schedule_says() {
                 } else {
                     [0x2001u16, 0xdb8, 0, 0, 0, 0, 0, 1].into()
                 }];
-                (q, Outcome::Addresses { addresses, ttl })
+                (q, LookupOutcome::Addresses { addresses, ttl })
             };
             let began = scene.clock.now;
             // A round takes its time, which must not add up.
@@ -345,13 +345,13 @@ fn an_outage_is_noticed_soon_and_not_asked_into_the_ground() {
     let mut scene = Scene::with(&["a.test"]);
     let mut waits = Vec::new();
     for _ in 0..9 {
-        scene.round(|_| Some(Outcome::Failed(LookupError::Silent)));
+        scene.round(|_| Some(LookupOutcome::Failed(LookupError::Silent)));
         waits.push(scene.until_due());
     }
     assert_eq!(waits, [5, 10, 20, 40, 80, 160, 320, 640, 900]);
     scene.round(|q| four(q, &["192.0.2.1"]));
     assert_eq!(scene.until_due(), 900);
-    scene.round(|_| Some(Outcome::Failed(LookupError::Silent)));
+    scene.round(|_| Some(LookupOutcome::Failed(LookupError::Silent)));
     assert_eq!(
         scene.keeper.due().unwrap() - scene.clock.now,
         Duration::from_secs(30),

@@ -107,11 +107,11 @@ fn question(name: &str) -> Question {
     Question { name: Name::from_text(name).unwrap(), family: Family::Ipv4 }
 }
 
-fn four(lasts: &[u8], ttl: u32) -> Outcome {
-    Outcome::Addresses { addresses: lasts.iter().map(|last| [192, 0, 2, *last].into()).collect(), ttl }
+fn four(lasts: &[u8], ttl: u32) -> LookupOutcome {
+    LookupOutcome::Addresses { addresses: lasts.iter().map(|last| [192, 0, 2, *last].into()).collect(), ttl }
 }
 
-async fn outcome(servers: &[&NameServer], name: &str) -> Outcome {
+async fn outcome(servers: &[&NameServer], name: &str) -> LookupOutcome {
     let addresses: Vec<_> = servers.iter().map(|server| server.address).collect();
     Resolver::new(&addresses).lookup(question(name), Duration::from_secs(15)).await
 }
@@ -166,18 +166,18 @@ async fn a_reply_means_what_its_records_and_rcode_say() {
         ("mixed.test", four(&[2], 300)),
         ("old.test", four(&[1], 0)),
         ("noedns.test", four(&[1], 300)),
-        ("no.test", Outcome::NoSuchName),
-        ("gone.test", Outcome::NoSuchName),
-        ("empty.test", Outcome::NoData),
-        ("denied.test", Outcome::NoData),
-        ("to-denied.test", Outcome::NoData),
-        ("lame.test", Outcome::Failed(LookupError::Referral)),
-        ("circle.test", Outcome::Failed(LookupError::Aliases)),
-        ("ping.test", Outcome::Failed(LookupError::Aliases)),
-        ("other.test", Outcome::Failed(LookupError::Unasked)),
-        ("six.test", Outcome::Failed(LookupError::Unasked)),
-        ("refused.test", Outcome::Failed(LookupError::Rcode(5))),
-        ("anything", Outcome::Failed(LookupError::Rcode(2))),
+        ("no.test", LookupOutcome::NoSuchName),
+        ("gone.test", LookupOutcome::NoSuchName),
+        ("empty.test", LookupOutcome::NoData),
+        ("denied.test", LookupOutcome::NoData),
+        ("to-denied.test", LookupOutcome::NoData),
+        ("lame.test", LookupOutcome::Failed(LookupError::Referral)),
+        ("circle.test", LookupOutcome::Failed(LookupError::Aliases)),
+        ("ping.test", LookupOutcome::Failed(LookupError::Aliases)),
+        ("other.test", LookupOutcome::Failed(LookupError::Unasked)),
+        ("six.test", LookupOutcome::Failed(LookupError::Unasked)),
+        ("refused.test", LookupOutcome::Failed(LookupError::Rcode(5))),
+        ("anything", LookupOutcome::Failed(LookupError::Rcode(2))),
     ] {
         assert_eq!(outcome(&[&server], name).await, expected, "{name}");
     }
@@ -192,11 +192,11 @@ async fn aliases_are_not_followed_where_they_are_not_wanted() {
     let resolver = Resolver::new(&[server.address, unused.address]).without_aliases();
     for (name, expected) in [
         ("two.test", four(&[8, 9], 60)),
-        ("no.test", Outcome::NoSuchName),
-        ("alias.test", Outcome::Failed(LookupError::Alias)),
-        ("reversed.test", Outcome::Failed(LookupError::Alias)),
-        ("far.test", Outcome::Failed(LookupError::Alias)),
-        ("circle.test", Outcome::Failed(LookupError::Alias)),
+        ("no.test", LookupOutcome::NoSuchName),
+        ("alias.test", LookupOutcome::Failed(LookupError::Alias)),
+        ("reversed.test", LookupOutcome::Failed(LookupError::Alias)),
+        ("far.test", LookupOutcome::Failed(LookupError::Alias)),
+        ("circle.test", LookupOutcome::Failed(LookupError::Alias)),
     ] {
         assert_eq!(resolver.lookup(question(name), Duration::from_secs(15)).await, expected, "{name}");
     }
@@ -224,10 +224,10 @@ async fn the_first_server_that_knows_is_believed_and_the_rest_is_not_asked() {
     let failing = NameServer::start(|query, _| reply(query, ResponseCode::ServFail, &[])).await;
     let denying = NameServer::start(|query, _| reply(query, ResponseCode::NXDomain, &[])).await;
     let unused = NameServer::start(replies).await;
-    assert_eq!(outcome(&[&failing, &denying, &unused], "two.test").await, Outcome::NoSuchName);
+    assert_eq!(outcome(&[&failing, &denying, &unused], "two.test").await, LookupOutcome::NoSuchName);
     assert_eq!(failing.asked(), [("two.test.".to_owned(), Over::Udp)], "an rcode is an answer of its server");
     assert!(unused.asked().is_empty());
-    assert_eq!(outcome(&[], "two.test").await, Outcome::Failed(LookupError::NoServer));
+    assert_eq!(outcome(&[], "two.test").await, LookupOutcome::Failed(LookupError::NoServer));
 }
 
 #[tokio::test]
@@ -259,7 +259,8 @@ async fn the_time_of_a_round_is_kept_whoever_is_silent() {
     let questions: Vec<_> = (0..CONCURRENT * 3).map(|n| question(&format!("n{n}.test"))).collect();
     let outcomes = resolver.round(&questions, Duration::from_millis(300)).await;
     assert_eq!(outcomes.len(), questions.len());
-    assert!(outcomes.iter().all(|(_, outcome)| matches!(outcome, Outcome::Failed(_))));
-    let late = outcomes.iter().filter(|(_, outcome)| *outcome == Outcome::Failed(LookupError::OutOfTime));
+    assert!(outcomes.iter().all(|(_, outcome)| matches!(outcome, LookupOutcome::Failed(_))));
+    let late =
+        outcomes.iter().filter(|(_, outcome)| *outcome == LookupOutcome::Failed(LookupError::OutOfTime));
     assert!(late.count() >= CONCURRENT, "what was not begun says so");
 }

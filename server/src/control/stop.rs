@@ -14,7 +14,7 @@ impl Server {
         let _ = self.notifier.stopping();
         self.admin.stop_ready();
         let (ended, held) = self.let_go();
-        let lameduck = self.running.house.load().lameduck;
+        let lameduck = self.running.configuration.load().lameduck;
         if !lameduck.is_zero() {
             self.running.logger.info(
                 Some("health"),

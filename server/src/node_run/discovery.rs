@@ -38,7 +38,7 @@ pub(crate) enum ListOrigin {
 
 /// What a look at the file found.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum ListChange {
     Nothing,
     /// Other servers, which count from now on.
     Changed,
@@ -98,25 +98,25 @@ impl Discovery {
     }
 
     /// Looks at the file once a second, and waits for no disk.
-    pub(crate) fn look(&mut self, now: Instant, is_ours: &dyn Fn(IpAddr) -> bool) -> Found {
+    pub(crate) fn look(&mut self, now: Instant, is_ours: &dyn Fn(IpAddr) -> bool) -> ListChange {
         if self.due.is_none_or(|due| due <= now) {
             self.due = Some(now + EVERY);
             let of = self.file.clone();
             self.look.begin(&self.file, now, move || Ok(readfile::read(&of, MOST)?));
         }
         let text = match self.look.take(now, Duration::ZERO) {
-            None => return Found::Nothing,
+            None => return ListChange::Nothing,
             Some(read) => read.map_err(std::io::Error::from).flatten(),
         };
         match usable(&self.file, text, is_ours) {
             Ok(list) => {
                 (self.origin, self.wrong) = (ListOrigin::File, None);
-                if self.upstreams.set(&list) { Found::Changed } else { Found::Nothing }
+                if self.upstreams.set(&list) { ListChange::Changed } else { ListChange::Nothing }
             }
-            Err(wrong) if self.wrong.as_ref() == Some(&wrong) => Found::Nothing,
+            Err(wrong) if self.wrong.as_ref() == Some(&wrong) => ListChange::Nothing,
             Err(wrong) => {
                 self.wrong = Some(wrong.clone());
-                Found::Wrong(wrong)
+                ListChange::Wrong(wrong)
             }
         }
     }

@@ -13,7 +13,7 @@ use super::report::answers;
 use super::{RuleSet, Settings};
 
 /// What a server keeps there.
-pub(super) struct Kept {
+pub(super) struct KeptRules {
     set: Iptables,
     /// The addresses whose rules were put there.
     put: Vec<IpAddr>,
@@ -23,7 +23,7 @@ pub(super) struct Kept {
     probes: Option<Leases>,
 }
 
-impl Kept {
+impl KeptRules {
     fn new(set: Iptables, mark: u32, logger: &Logger) -> Self {
         let probes = Leases::open(mark).map_err(|error| {
             let note = "node: without nftables no probe comes to a service's address, and no rules come";
@@ -65,13 +65,13 @@ impl Kept {
 }
 
 /// Clears what other rule sets left, and begins to keep ours where it is one of iptables.
-pub(super) fn begin(settings: &Settings, logger: &Logger) -> Option<Kept> {
+pub(super) fn begin(settings: &Settings, logger: &Logger) -> Option<KeptRules> {
     match settings.rules {
         RuleSet::Nft => remove_left(logger),
         RuleSet::Iptables(_) | RuleSet::None => remove_tables_left(logger),
     }
     match settings.rules {
-        RuleSet::Iptables(set) => Some(Kept::new(set, settings.mark, logger)),
+        RuleSet::Iptables(set) => Some(KeptRules::new(set, settings.mark, logger)),
         RuleSet::Nft | RuleSet::None => None,
     }
 }

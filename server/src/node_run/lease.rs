@@ -15,15 +15,15 @@ use node::{Leases, Listener, Order, Orders, Rules};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
 
-use super::discovery::{self, Discovery, Found, ListOrigin};
+use super::discovery::{self, Discovery, ListChange, ListOrigin};
 use super::host::{Host, State};
-use super::iptables::{self, Kept};
+use super::iptables::{self, KeptRules};
 use super::leased::Leased;
 use super::written::{self, ReadCorefile};
 use super::{AtStop, RuleSet, Settings, listeners};
 use crate::node_cache::Filler;
 use crate::watchdog::{self, Manner};
-use configuration::House;
+use configuration::Configuration;
 use listen::Prober;
 use listen::Running;
 use plugin::endpoint::Endpoint;
@@ -165,7 +165,7 @@ struct Worker {
     told: mpsc::UnboundedReceiver<Told>,
     state: Arc<Leased>,
     rules: Option<Rules>,
-    iptables: Option<Kept>,
+    iptables: Option<KeptRules>,
     leases: Option<Leases>,
     /// The rules as they were put there.
     put: Option<Vec<Listener>>,
@@ -210,9 +210,9 @@ impl Worker {
     }
 
     async fn round(&mut self, running: &Arc<Running>) {
-        let house = running.house.load_full();
-        self.follow(running, &house);
-        let (listeners, mut notes) = listeners(&house, &self.settings);
+        let configuration = running.configuration.load_full();
+        self.follow(running, &configuration);
+        let (listeners, mut notes) = listeners(&configuration, &self.settings);
         notes.extend(self.failed_to_write.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned());
         notes.extend(self.state.configmap_wrong());
         // First of all, for without it our probes may be sent away.
@@ -224,7 +224,7 @@ impl Worker {
             (true, false) => Some("this kernel cannot match sockets (nft_socket): one that we close while we live is seen when its lease ends".to_owned()),
             (true, true) => None,
         }));
-        let silent = self.probe(running, &house, &listeners).await;
+        let silent = self.probe(running, &configuration, &listeners).await;
         let answered = |listener: &Listener| silent.iter().all(|(ip, _)| *ip != listener.address);
         let good: Vec<_> = listeners.iter().filter(|one| answered(one)).map(|one| one.address).collect();
         // Before the rules, which forget what an earlier process planned.
@@ -259,23 +259,24 @@ impl Worker {
     }
 
     /// Sees to it that upstreams are those of the node's network as it is now, and that others can read who they are.
-    fn follow(&mut self, running: &Running, house: &Arc<House>) {
-        let own =
-            |ip| house.listeners.keys().any(|own| own.address.ip() == ip) || discovery::is_on_our_link(ip);
+    fn follow(&mut self, running: &Running, configuration: &Arc<Configuration>) {
+        let own = |ip| {
+            configuration.listeners.keys().any(|own| own.address.ip() == ip) || discovery::is_on_our_link(ip)
+        };
         let first = self.written.is_none();
         let logger = &running.logger;
         match self.discovery.look(clock::now(), &own) {
-            Found::Changed => {
+            ListChange::Changed => {
                 logger.info(None, &format!("node: {}", discovery::told(self.discovery.upstreams())));
             }
-            Found::Wrong(wrong) if self.discovery.origin() != ListOrigin::Nowhere => {
+            ListChange::Wrong(wrong) if self.discovery.origin() != ListOrigin::Nowhere => {
                 logger.warning(
                     None,
                     &format!("node: {wrong}: {} as before", discovery::told(self.discovery.upstreams())),
                 );
             }
-            Found::Wrong(_) => {}
-            Found::Nothing if first && self.discovery.origin() == ListOrigin::Kept => {
+            ListChange::Wrong(_) => {}
+            ListChange::Nothing if first && self.discovery.origin() == ListOrigin::Kept => {
                 let wrong = self.discovery.wrong().unwrap_or_default();
                 logger.warning(
                     None,
@@ -286,9 +287,9 @@ impl Worker {
                     ),
                 );
             }
-            Found::Nothing => {}
+            ListChange::Nothing => {}
         }
-        let of = (Arc::as_ptr(house) as usize, self.discovery.upstreams().changes());
+        let of = (Arc::as_ptr(configuration) as usize, self.discovery.upstreams().changes());
         if self.written != Some(of) {
             self.written = Some(of);
             let (read, list) = (self.read.clone(), self.discovery.upstreams().list());
@@ -304,7 +305,7 @@ impl Worker {
     async fn probe(
         &self,
         running: &Arc<Running>,
-        house: &House,
+        configuration: &Configuration,
         listeners: &[Listener],
     ) -> Vec<(IpAddr, String)> {
         let patience = self.settings.lease.map_or(PATIENCE, |lease| lease / 2);
@@ -316,7 +317,7 @@ impl Worker {
             one_stream: patience / 3,
         };
         let query: Arc<[u8]> = watchdog::query(&running.shared.probe).into();
-        let readers = running.inboxes.len().min(house.sockets);
+        let readers = running.inboxes.len().min(configuration.sockets);
         let mut asked = tokio::task::JoinSet::new();
         for address in listeners.iter().map(|listener| listener.address) {
             let (running, query) = (running.clone(), query.clone());

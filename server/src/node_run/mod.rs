@@ -31,7 +31,7 @@ pub use leased::Leased;
 pub use report::Report;
 pub use up::up;
 
-use configuration::House;
+use configuration::Configuration;
 use plugin::endpoint::Transport;
 
 /// How a node's DNS is kept alive: the flags of `localdns node`.
@@ -87,9 +87,9 @@ pub enum AtStop {
 }
 
 /// Our addresses, each with its way out; and what is wrong with those that have none.
-pub(crate) fn listeners(house: &House, settings: &Settings) -> (Vec<Listener>, Vec<String>) {
+pub(crate) fn listeners(configuration: &Configuration, settings: &Settings) -> (Vec<Listener>, Vec<String>) {
     let (mut listeners, mut notes) = (Vec::new(), Vec::new());
-    for (endpoint, listener) in &house.listeners {
+    for (endpoint, listener) in &configuration.listeners {
         let (ip, port) = (endpoint.address.ip(), endpoint.address.port());
         if endpoint.transport != Transport::Dns || port != DNS_PORT {
             continue;
@@ -102,8 +102,10 @@ pub(crate) fn listeners(house: &House, settings: &Settings) -> (Vec<Listener>, V
         }
         let given = settings.way_out.filter(|target| target.is_ipv4() == ip.is_ipv4());
         let forwarded = || {
-            let chain = &listener.served.route.zone(&Name::ROOT)?.block.pipeline.dial()?.chain;
-            way_out(chain, ip, |target| house.listeners.keys().any(|ours| ours.address.ip() == target))
+            let chain = &listener.served.route.zone(&Name::ROOT)?.block.pipeline.forwarding()?.chain;
+            way_out(chain, ip, |target| {
+                configuration.listeners.keys().any(|ours| ours.address.ip() == target)
+            })
         };
         let way_out = given.or_else(forwarded);
         if way_out.is_none() && is_link_local(ip) {

@@ -8,7 +8,7 @@ use node::{HostResolver, NftError, Obstacle, Rules, Running};
 use serde_json::{Value, json};
 
 use super::{DNS_PORT, RuleSet, Settings, iptables, listeners};
-use configuration::House;
+use configuration::Configuration;
 
 /// `localdns node status`.
 #[derive(Debug)]
@@ -37,8 +37,8 @@ struct Address {
 
 impl Report {
     /// Looks at the machine.
-    pub fn of(house: &House, settings: &Settings) -> Self {
-        let (listeners, notes) = listeners(house, settings);
+    pub fn of(configuration: &Configuration, settings: &Settings) -> Self {
+        let (listeners, notes) = listeners(configuration, settings);
         let obstacles = Obstacle::all(&listeners);
         let (rules, holders) = match Rules::open() {
             Ok(mut rules) => {

@@ -6,14 +6,14 @@ use std::sync::atomic::AtomicBool;
 use node::{HostResolver, Listener, Ours, Rules};
 
 use super::{RuleSet, Settings, host, iptables, listeners, report};
-use configuration::House;
+use configuration::Configuration;
 
 /// Puts links, addresses and the table that stays there; the machine's own lookups come here only where a server answers.
 ///
 /// # Errors
 /// What the kernel refuses.
-pub fn up(house: &House, settings: &Settings) -> Result<String, String> {
-    let (listeners, notes) = listeners(house, settings);
+pub fn up(configuration: &Configuration, settings: &Settings) -> Result<String, String> {
+    let (listeners, notes) = listeners(configuration, settings);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(text)?;
     let mut told = String::new();

@@ -3,13 +3,13 @@
 use super::*;
 use crate::origin::{Draft, Origin};
 use configuration::plans;
-use refresher::Plan;
+use refresher::RefreshPlan;
 use scene::Scene;
 use std::fs;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use refresh::Outcome;
+use refresh::LookupOutcome;
 
 fn planned(corefile: &str, names: &str, interval: Option<u64>) -> Vec<(String, String, u64)> {
     let environment = Environment {
@@ -18,8 +18,9 @@ fn planned(corefile: &str, names: &str, interval: Option<u64>) -> Vec<(String, S
         ..Environment::default()
     };
     let draft = Draft::read(&Origin::Text(corefile.into()), 53).unwrap();
-    let names =
-        |plan: &Plan| plan.settings.names.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+    let names = |plan: &RefreshPlan| {
+        plan.settings.names.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+    };
     plans(&draft.spec, &environment)
         .iter()
         .map(|plan| {
@@ -75,7 +76,7 @@ fn what_the_corefile_says_goes_before_the_environment() {
 #[test]
 fn the_first_root_block_says_whom_to_ask_and_every_listener_is_ours() {
     let asked = |corefile: &str| {
-        let Upstreams { ours, forwarded } = upstreams(&Scene::new(corefile).house);
+        let Upstreams { ours, forwarded } = upstreams(&Scene::new(corefile).configuration);
         let text = |at: &[SocketAddr]| at.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
         (text(&ours), text(&forwarded))
     };
@@ -94,7 +95,7 @@ struct Serving {
 }
 
 impl Server for Serving {
-    fn serve(&self, kept: &Kept) {
+    fn serve(&self, kept: &RefreshedFile) {
         self.scene.shared.hosts.serve(kept);
     }
 
@@ -102,7 +103,7 @@ impl Server for Serving {
         Upstreams::default()
     }
 
-    fn kept(&self) -> &KeptRegistry {
+    fn kept(&self) -> &RefreshedFiles {
         &self.scene.shared.hosts.kept
     }
 
@@ -143,7 +144,7 @@ fn what_we_wrote_ourselves_is_not_built_a_second_time() {
     assert!(!look(None));
     let learn = |began: Instant, address: &str| {
         let (questions, ..) = kept.begin(began);
-        let outcome = Outcome::Addresses { addresses: vec![address.parse().unwrap()], ttl: 60 };
+        let outcome = LookupOutcome::Addresses { addresses: vec![address.parse().unwrap()], ttl: 60 };
         let of = questions.first().map(|question| (*question, outcome));
         kept.finish(began, of.into_iter().collect(), 0.0, &Arc::downgrade(&server));
     };

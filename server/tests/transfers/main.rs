@@ -11,7 +11,7 @@ use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::Duration;
 
-use configuration::House;
+use configuration::Configuration;
 use listen::Running;
 use observe::paper::Paper;
 use observe::{Format, Logger};
@@ -76,14 +76,14 @@ impl Scene {
         scene
     }
 
-    /// Swaps in a house that was built anew, with the source in each of its blocks.
+    /// Swaps in a configuration that was built anew, with the source in each of its blocks.
     fn reload(&self) {
         let mut draft = Draft::read(&Origin::Text(self.corefile.clone()), 53).unwrap();
         for block in &mut draft.spec.blocks {
             block.plugins.insert(0, ("zones", Role::Source(Arc::new(self.zones.clone()))));
         }
-        let house = House::build(&draft.spec, &self.running.shared, &addresses_of).unwrap();
-        self.running.house.store(Arc::new(house));
+        let configuration = Configuration::build(&draft.spec, &self.running.shared, &addresses_of).unwrap();
+        self.running.configuration.store(Arc::new(configuration));
     }
 
     /// A client of each transport; of what is on its way the kernel holds little.

@@ -2,12 +2,12 @@
 
 use std::sync::{Arc, Mutex};
 
-use observe::counters::Tally;
+use observe::counters::ThreadCounters;
 use plugin::Tables;
 use plugin::failure::Failure;
 use plugin::messages::{Messages, Next, OfZone, StreamMessage};
 use plugin::spec::{BuildContext, Explained, Source, SourceSpec};
-use plugin::{Lookup, Moment};
+use plugin::{Lookup, QueryContext};
 use wire::{Name, Opcode, Query, RType, Reply, Section, ZoneRequest};
 
 /// A zone as it is at one time: so many records below its SOA.
@@ -47,16 +47,16 @@ impl SourceSpec for Zones {
 impl Source for Zones {
     fn lookup<'h>(
         &'h self,
-        _: &Moment<'_>,
+        _: &QueryContext<'_>,
         _: &mut Tables<'h>,
         _: &Query<'_>,
         _: &mut Reply<'_>,
-        _: Tally<'_>,
+        _: ThreadCounters<'_>,
     ) -> Lookup {
         Lookup::Pass
     }
 
-    fn of_zone(&self, request: &ZoneRequest<'_>, _: &Moment<'_>, reply: &mut Reply<'_>) -> OfZone {
+    fn of_zone(&self, request: &ZoneRequest<'_>, _: &QueryContext<'_>, reply: &mut Reply<'_>) -> OfZone {
         let query = &request.query;
         match query.name.to_string().as_str() {
             "example." => {}

@@ -23,14 +23,14 @@ pub(crate) struct Allowed {
 
 /// What was seen over all.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct UseCounts {
     /// Queries sent, each to both.
     pub(crate) queries: usize,
     /// Listed differences by name.
     pub(crate) seen: BTreeMap<&'static str, usize>,
 }
 
-impl Tally {
+impl UseCounts {
     /// Counts a listed difference.
     pub(crate) fn count(&mut self, name: &'static str) {
         *self.seen.entry(name).or_default() += 1;

@@ -19,7 +19,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::scope;
 
-use allowed::Tally;
+use allowed::UseCounts;
 use coredns::CoreDns;
 use counted::MOVED;
 use run::Setup;
@@ -104,17 +104,17 @@ fn compare(test: &str, setups: &[Setup]) {
     let only = std::env::var("ANSWERS_ONLY").unwrap_or_default();
     let chosen: Vec<&Setup> = setups.iter().filter(|setup| setup.name.contains(&only)).collect();
     let next = AtomicUsize::new(0);
-    let found = Mutex::new((Tally::default(), Vec::new(), Vec::new()));
+    let found = Mutex::new((UseCounts::default(), Vec::new(), Vec::new()));
     scope(|scope| {
         for _ in 0..LANES {
             scope.spawn(|| {
                 while let Some(setup) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let mut tally = Tally::default();
+                    let mut tally = UseCounts::default();
                     let unlisted = run::run(&program, setup, &mut tally);
                     let (again, once) = if unlisted.is_empty() {
                         (unlisted, Vec::new())
                     } else {
-                        let second = run::run(&program, setup, &mut Tally::default());
+                        let second = run::run(&program, setup, &mut UseCounts::default());
                         let first = |text: &String| text.lines().next().map(str::to_owned);
                         let second: HashSet<_> = second.iter().map(first).collect();
                         unlisted.into_iter().partition(|text| second.contains(&first(text)))

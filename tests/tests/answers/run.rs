@@ -6,7 +6,7 @@ use std::path::Path;
 
 use tests::{Authority, Message, Record, Server, Upstream, fresh_ip, port, tempdir};
 
-use crate::allowed::{self, Tally};
+use crate::allowed::{self, UseCounts};
 use crate::coredns::CoreDns;
 use crate::counted;
 use crate::differ::{Both, Difference, compare};
@@ -40,7 +40,7 @@ pub(crate) struct Case<'r> {
 }
 
 /// Runs a Corefile and returns what differs without leave, one paragraph each.
-pub(crate) fn run(program: &Path, setup: &Setup, tally: &mut Tally) -> Vec<String> {
+pub(crate) fn run(program: &Path, setup: &Setup, tally: &mut UseCounts) -> Vec<String> {
     let directory = tempdir();
     std::fs::write(directory.path().join("hosts"), HOSTS).expect("the test's directory is writable");
     let upstreams = [Upstream::start(fresh_ip(), zone::answer), Upstream::start(fresh_ip(), zone::answer)];
@@ -104,7 +104,7 @@ fn judge(
     query: &Query,
     pass: usize,
     seen: &[Seen; 2],
-    tally: &mut Tally,
+    tally: &mut UseCounts,
     unlisted: &mut Vec<String>,
 ) -> bool {
     let mut counted_alike = true;

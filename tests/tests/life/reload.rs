@@ -20,7 +20,7 @@ fn signals_end_it_or_reload_it() {
         assert_eq!(server.wait(Duration::from_secs(10)).code(), code, "{signal}");
     }
     for signal in ["USR1", "HUP"] {
-        let dns = House::start("");
+        let dns = Reloaded::start("");
         for last in [2, 3] {
             dns.server.write_corefile(&dns.corefile(last, ""));
             dns.server.signal(signal);
@@ -164,7 +164,7 @@ fn a_second_interrupt_ends_it_at_once() {
 
 #[test]
 fn a_changed_corefile_is_reloaded_by_itself_and_again_after_a_signal() {
-    let mut dns = House::start("reload 2s 0");
+    let mut dns = Reloaded::start("reload 2s 0");
     for (last, signal) in [(2, None), (3, Some("USR1")), (4, None), (5, Some("HUP")), (6, None)] {
         dns.server.write_corefile(&dns.corefile(last, "reload 2s 0"));
         if let Some(signal) = signal {
@@ -178,7 +178,7 @@ fn a_changed_corefile_is_reloaded_by_itself_and_again_after_a_signal() {
 #[test]
 fn a_bad_corefile_leaves_the_old_house_serving() {
     let ip = fresh_ip();
-    let mut dns = House::start(&format!("reload\nprometheus {ip}:9153\nhealth {ip}:8080"));
+    let mut dns = Reloaded::start(&format!("reload\nprometheus {ip}:9153\nhealth {ip}:8080"));
     let bad = [
         ". {\nforwrad\n}".to_owned(),
         format!(".:{} {{\nbind 192.0.2.77\nwhoami\n}}", port()),
@@ -444,17 +444,17 @@ fn a_client_in_flight_is_answered_when_it_ends() {
 }
 
 /// A server whose one name tells which Corefile it runs on.
-struct House {
+struct Reloaded {
     at: SocketAddr,
     server: Server,
 }
 
-impl House {
+impl Reloaded {
     fn start(body: &str) -> Self {
         let at = SocketAddr::from((fresh_ip(), port()));
-        let house = Self { at, server: Server::start(&Self::text(at, 1, body)) };
-        house.sees("192.0.2.1");
-        house
+        let reloaded = Self { at, server: Server::start(&Self::text(at, 1, body)) };
+        reloaded.sees("192.0.2.1");
+        reloaded
     }
 
     fn corefile(&self, last: u8, body: &str) -> String {

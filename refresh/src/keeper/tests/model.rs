@@ -137,15 +137,15 @@ proptest! {
                         Some(match &replies[at] {
                             Reply::Addresses(lasts) => {
                                 let addresses = lasts.iter().map(|last| address(question.family, *last)).collect();
-                                Outcome::Addresses { addresses, ttl: 60 }
+                                LookupOutcome::Addresses { addresses, ttl: 60 }
                             }
-                            Reply::Inside => Outcome::Addresses { addresses: vec![inside(question.family)], ttl: 60 },
+                            Reply::Inside => LookupOutcome::Addresses { addresses: vec![inside(question.family)], ttl: 60 },
                             Reply::Mixed(last) => {
                                 let addresses = vec![inside(question.family), address(question.family, *last)];
-                                Outcome::Addresses { addresses, ttl: 60 }
+                                LookupOutcome::Addresses { addresses, ttl: 60 }
                             }
-                            Reply::NoSuchName => Outcome::NoSuchName,
-                            Reply::NoData => Outcome::NoData,
+                            Reply::NoSuchName => LookupOutcome::NoSuchName,
+                            Reply::NoData => LookupOutcome::NoData,
                             Reply::Failed => SERVFAIL,
                             Reply::Lost => return None,
                         })

@@ -1,4 +1,4 @@
-//! The listen sockets on a worker's desk.
+//! The listen sockets on a worker's outputs.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,11 +8,11 @@ use sockets::{Epoll, ListenSocket};
 
 use super::super::socket::{Last, OpenSocket};
 use super::super::token::LISTEN;
-use super::Desk;
-use configuration::House;
+use super::Outputs;
+use configuration::Configuration;
 use plugin::endpoint::Endpoint;
 
-impl Desk {
+impl Outputs {
     /// How many places for listen sockets there are, some perhaps empty.
     pub(crate) fn places(&self) -> usize {
         self.sockets.len()
@@ -66,18 +66,18 @@ impl Desk {
     }
 
     /// Has the sockets of an address closed that there are now, once they are read to their ends.
-    pub(crate) fn close_listener(&mut self, address: SocketAddr, house: &Arc<House>) {
+    pub(crate) fn close_listener(&mut self, address: SocketAddr, configuration: &Arc<Configuration>) {
         self.sockets
             .iter_mut()
             .flatten()
             .filter(|open| open.address == address)
-            .for_each(|open| open.end(house));
+            .for_each(|open| open.end(configuration));
     }
 
     /// Of a socket that is to be closed: what serves one more batch of it, if there may be one.
     #[inline]
-    pub(crate) fn last(&mut self, place: usize) -> Option<Option<Arc<House>>> {
-        self.socket(place)?.last.as_mut().map(Last::house)
+    pub(crate) fn last(&mut self, place: usize) -> Option<Option<Arc<Configuration>>> {
+        self.socket(place)?.last.as_mut().map(Last::configuration)
     }
 
     /// Whether a socket is read to its end.

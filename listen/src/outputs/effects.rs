@@ -4,15 +4,17 @@ use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use forwarder::{Exchange, Finished, NotSent, Outside, SocketId, Upstream};
+use forwarder::{Effects, Exchange, Finished, NotSent, SocketId, Upstream};
 use wire::Query;
 
-use super::{Desk, Waiter};
+use super::{Outputs, Waiter};
 
-impl Outside<Waiter> for Desk {
+impl Effects<Waiter> for Outputs {
     fn open(&mut self, socket: SocketId, upstream: &Arc<Upstream>) -> Result<SocketAddr, NotSent> {
-        let house = self.running.house.load();
-        self.upstreams.open(socket, upstream, &house.source_ports).map_err(|error| NotSent::from(&error))
+        let configuration = self.running.configuration.load();
+        self.upstreams
+            .open(socket, upstream, &configuration.source_ports)
+            .map_err(|error| NotSent::from(&error))
     }
 
     fn close(&mut self, socket: SocketId) {
@@ -21,13 +23,13 @@ impl Outside<Waiter> for Desk {
 
     fn send(&mut self, socket: SocketId, datagram: &[u8]) {
         #[cfg(test)]
-        crate::mishap::within(datagram, "send", "again");
+        crate::failpoint::within(datagram, "send", "again");
         self.upstreams.queue(socket, datagram);
     }
 
     fn exchange(&mut self, exchange: Exchange<'_>) {
         #[cfg(test)]
-        crate::mishap::within(exchange.message, "exchange", "exchange");
+        crate::failpoint::within(exchange.message, "exchange", "exchange");
         self.running.streams.exchange(self.index, exchange);
     }
 

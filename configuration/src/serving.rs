@@ -1,4 +1,4 @@
-//! The house: a configuration ready to serve, as plain data.
+//! A configuration ready to serve, as plain data.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use query::{Block, ServedEndpoint, ServedZone};
 use crate::shared::Shared;
 
 /// One configuration, ready to serve.
-pub struct House {
+pub struct Configuration {
     /// Every endpoint with the zones served there, sorted.
     pub listeners: BTreeMap<Endpoint, Listener>,
     /// Every server block, in file order.
@@ -36,7 +36,7 @@ pub struct House {
     /// Whether plugins that were ready once are asked again.
     pub asks_ready_again: bool,
     /// Hosts files whose names are kept.
-    pub keep: Vec<refresher::Plan>,
+    pub keep: Vec<refresher::RefreshPlan>,
     /// Ports that upstreams are asked from; read with each configuration.
     pub source_ports: SourcePorts,
 }
@@ -62,7 +62,7 @@ pub struct Listener {
     pub tls: Option<Arc<ServerTls>>,
 }
 
-impl House {
+impl Configuration {
     /// Reads every file that has not been read yet: the first answer must not come before the first table.
     pub fn look_at_files(&self, shared: &Shared, now: Instant, logger: &Logger) {
         shared.hosts.kept.prepare(&self.keep, &shared.environment, now);

@@ -1,4 +1,4 @@
-//! A worker's desk: whose replies go out where, and what its forwarder wants done.
+//! A worker's outputs: whose replies go out where, and what its forwarder wants done.
 
 mod effects;
 mod listeners;
@@ -21,16 +21,16 @@ use super::upstreams::Upstreams;
 use crate::running::Running;
 use observe::LineRing;
 use observe::counters::Proto;
-use plugin::Moment;
+use plugin::QueryContext;
 use plugin::Tables;
 use plugin::failure::Failure;
 use query::Block;
-use query::evaluation::{self, End, Evaluation, Follow, Found, Missing, Outer};
+use query::evaluation::{self, End, Evaluation, Follow, InnerAnswer, Missing, Outer};
 use query::pipeline::CacheRoom;
-use query::serve::{self, Outcome, Room, Seen};
+use query::serve::{self, Outcome, Seen, SizeLimit};
 
 /// What a worker writes to.
-pub(crate) struct Desk {
+pub(crate) struct Outputs {
     index: usize,
     running: Arc<Running>,
     sockets: Vec<Option<OpenSocket>>,
@@ -50,7 +50,7 @@ pub(crate) struct Desk {
     inner: Vec<(HeldQuery, Waiter, Option<Duration>)>,
 }
 
-impl Desk {
+impl Outputs {
     pub(crate) fn new(running: Arc<Running>, index: usize) -> Self {
         let lines = running.logger.ring(LOG_RING_BYTES);
         Self {
@@ -102,10 +102,10 @@ impl Desk {
         key: u64,
     ) {
         let zone = waiter.zone.clone();
-        let Some(dial) = zone.block.pipeline.dial() else { return };
+        let Some(forwarding) = zone.block.pipeline.forwarding() else { return };
         let query = held.query();
         let ask = Ask {
-            chain: &dial.chain,
+            chain: &forwarding.chain,
             query: &query,
             client: waiter.client.transport(),
             block: zone.block.id,
@@ -221,7 +221,7 @@ impl Desk {
                 if !write(&mut reply, &query) {
                     return false;
                 }
-                serve::finish(zone, &query, &mut reply, Room::Datagram, failure, &mut outcome);
+                serve::finish(zone, &query, &mut reply, SizeLimit::Datagram, failure, &mut outcome);
                 open.replies.commit(&(*peer).into(), *local);
                 let local = local.map_or(*address, |local| (local.address, address.port()).into());
                 (Proto::Udp, *peer, local)
@@ -231,18 +231,18 @@ impl Desk {
                 if !write(&mut reply, &query) {
                     return false;
                 }
-                serve::finish(zone, &query, &mut reply, Room::Stream, failure, &mut outcome);
+                serve::finish(zone, &query, &mut reply, SizeLimit::Stream, failure, &mut outcome);
                 stream.send(&self.scratch);
                 (Proto::Tcp, stream.peer, stream.local)
             }
         };
         let nanos = now.saturating_duration_since(waiter.started).as_nanos() as u64;
         let seen = Seen { client, local: Some(local), proto, nanos, now, upstream: self.upstream };
-        serve::count(zone.tally(self.index), slice::from_ref(&outcome), proto, client.is_ipv6(), nanos);
+        serve::count(zone.counters(self.index), slice::from_ref(&outcome), proto, client.is_ipv6(), nanos);
         // The reply stands, whatever becomes of its line; others wait for the same.
         self.running.guarded(|| {
             #[cfg(test)]
-            crate::mishap::at("log", &query.name);
+            crate::failpoint::at("log", &query.name);
             serve::log(zone, &outcome, &seen, &query, &mut self.lines);
         });
         true
@@ -270,7 +270,7 @@ impl Desk {
             found
         });
         if found {
-            waiter.zone.tally(self.index).add(|zone| &zone.cache_stale);
+            waiter.zone.counters(self.index).add(|zone| &zone.cache_stale);
         }
         tried && found
     }
@@ -297,19 +297,19 @@ impl Desk {
                 .is_some_and(|room| room.partition.serve_stale(&room.policy, &query, now, &mut reply));
         let found = match (earlier, came) {
             (true, _) => {
-                waiter.zone.tally(self.index).add(|zone| &zone.cache_stale);
-                Found::of_reply(&waiter.zone, &query, &reply, Follow::No)
+                waiter.zone.counters(self.index).add(|zone| &zone.cache_stale);
+                InnerAnswer::of_reply(&waiter.zone, &query, &reply, Follow::No)
             }
             (false, Ok(answer)) => {
                 push_answer(&mut reply, &query, answer);
-                Found::of_reply(&waiter.zone, &query, &reply, Follow::No)
+                InnerAnswer::of_reply(&waiter.zone, &query, &reply, Follow::No)
             }
             (false, Err(failure)) => {
                 // That of the client's own query is told with its end.
                 if !share.own {
                     waiter.zone.tell(failure, &query, now);
                 }
-                Found::new(&waiter.zone, &query, Err(failure.clone()), Follow::No)
+                InnerAnswer::new(&waiter.zone, &query, Err(failure.clone()), Follow::No)
             }
         };
         if let Some(inner) = share.came(found, self.upstream) {
@@ -331,12 +331,12 @@ impl Desk {
             Client::Nobody | Client::Inner(_) => return,
         };
         let peer = peer.into();
-        let moment = Moment::new(now, &peer, server, proto, self.index);
+        let context = QueryContext::new(now, &peer, server, proto, self.index);
         let (mut tables, mut query) = (Tables::default(), held.query());
         if let Some(edns) = &mut query.edns {
             edns.options = &options;
         }
-        let mut evaluation = Evaluation::new(&route, &moment, &mut tables, &query, found, asked);
+        let mut evaluation = Evaluation::new(&route, &context, &mut tables, &query, found, asked);
         evaluation.patience = forwarder::DEADLINE.saturating_sub(now.saturating_duration_since(started));
         let end = evaluation.run(&zone);
         let told = std::mem::replace(&mut self.upstream, upstream);
@@ -390,7 +390,7 @@ impl Desk {
 
     /// The block with that number, if it still serves.
     fn block(&self, id: u64) -> Option<Arc<Block>> {
-        self.running.house.load().blocks.iter().find(|block| block.id == id).cloned()
+        self.running.configuration.load().blocks.iter().find(|block| block.id == id).cloned()
     }
 
     /// Keeps what came of a query, and tells everybody who waits for it.
@@ -409,7 +409,7 @@ impl Desk {
             self.running.flights.release(key, self.index);
         }
         #[cfg(test)]
-        crate::mishap::at("tell", &query.name);
+        crate::failpoint::at("tell", &query.name);
         match outcome {
             Ok(answer) => {
                 let held = match &first {
@@ -419,7 +419,7 @@ impl Desk {
                 let room = held.as_deref().and_then(|block| room(block, &query));
                 let stored = self.running.guarded(|| {
                     #[cfg(test)]
-                    crate::mishap::at("reply", &query.name);
+                    crate::failpoint::at("reply", &query.name);
                     room.map(|room| room.partition.store(&room.policy, &query, answer, now))
                 });
                 let Some(stored) = stored else {
@@ -471,7 +471,7 @@ fn push_answer(reply: &mut Reply<'_>, query: &Query<'_>, answer: &Answer) {
 
 /// The block's part of the cache, if it keeps answers to this query.
 fn room<'b>(block: &'b Block, query: &Query<'_>) -> Option<&'b CacheRoom> {
-    block.pipeline.dial()?.cache.as_ref()?.covering(&query.name)
+    block.pipeline.forwarding()?.cache.as_ref()?.covering(&query.name)
 }
 
 /// Whether there is another worker that may have the same query in flight.

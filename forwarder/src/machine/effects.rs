@@ -105,7 +105,7 @@ pub struct Exchange<'a> {
 }
 
 /// The effects of the state machine, performed by the worker. None of them may call the state machine again.
-pub trait Outside<W> {
+pub trait Effects<W> {
     /// Connects a UDP socket to the upstream, from a random source port (RFC 5452, section 9.2), and names its local
     /// address.
     ///
