@@ -31,7 +31,7 @@ impl World {
         })
     }
 
-    /// `Desk::ask`: whether the flight is this worker's; else its task lies with the one whose it is.
+    /// `Outputs::ask`: whether the flight is this worker's; else its task lies with the one whose it is.
     fn ask(&self, worker: usize) -> bool {
         match self.flights.claim(KEY, worker) {
             Some(other) => {
@@ -42,7 +42,7 @@ impl World {
         }
     }
 
-    /// `Desk::tell`: the flight is over, and all who joined it are answered.
+    /// `Outputs::tell`: the flight is over, and all who joined it are answered.
     fn tell(&self, worker: usize, waiters: usize) {
         self.flights.release(KEY, worker);
         self.answered.fetch_add(waiters, Ordering::Relaxed);

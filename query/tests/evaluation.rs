@@ -8,7 +8,7 @@ use std::time::Duration;
 use plugin::QueryContext;
 use plugin::failure::Failure;
 use plugin::step::{Inward, Sought, Told, Wish, Wishes};
-use query::evaluation::{End, Evaluation, Follow, Found, MOST_HELD, Missing, Waits};
+use query::evaluation::{End, Evaluation, Follow, InnerAnswer, MOST_HELD, Missing, Waits};
 use std::net::IpAddr;
 use std::sync::atomic::Ordering::Relaxed;
 use wire::{Class, Flags, Message, Name, Query, RType, Rcode, Reply, Section};
@@ -143,7 +143,7 @@ fn what_an_upstream_said_is_found_by_all_that_it_was_asked_for() {
         let mut octets = Vec::new();
         let mut reply = Reply::start(&mut octets, &query);
         (reply.rcode, reply.flags) = (Rcode::NXDOMAIN, Flags::RA);
-        Found::of_reply(zone, &query, &reply, Follow::No)
+        InnerAnswer::of_reply(zone, &query, &reply, Follow::No)
     };
     let client = scene::client();
     let context = scene.context(AT, &client);
@@ -169,7 +169,7 @@ fn what_waits_may_hold_so_much_together_and_gives_it_back() {
     let mut octets = Vec::new();
     let mut reply = Reply::start(&mut octets, &query);
     reply.push(Section::Answer, wire::Owner::Question, RType::TXT, Class::IN, 1, &[0; 60_000]);
-    let found = Found::of_reply(zone, &query, &reply, Follow::No);
+    let found = InnerAnswer::of_reply(zone, &query, &reply, Follow::No);
     let client = scene::client();
     let context = scene.context(AT, &client);
     let wait = || {
@@ -235,9 +235,9 @@ fn rounds(
                 Ok(last) => {
                     let owner = wire::Owner::Question;
                     reply.push(Section::Answer, owner, RType::A, Class::IN, 60, &[192, 0, 2, last]);
-                    Found::of_reply(asked.zone, &query, &reply, Follow::No)
+                    InnerAnswer::of_reply(asked.zone, &query, &reply, Follow::No)
                 }
-                Err(failure) => Found::new(asked.zone, &query, Err(failure), Follow::No),
+                Err(failure) => InnerAnswer::new(asked.zone, &query, Err(failure), Follow::No),
             });
         }
         (found, asked) = (outer.found, outer.asked);
