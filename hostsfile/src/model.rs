@@ -8,7 +8,7 @@ use hickory_proto::rr::RData;
 use proptest::prelude::*;
 use wire::{Flags, Gate, Name, RType, Records, Reply, accept};
 
-use crate::{Found, LineError, Options, Report, HostsText, Table};
+use crate::{Found, HostsText, LineError, Options, Report, Table};
 
 /// A line of hosts text, before it is written.
 #[derive(Debug, Clone)]
