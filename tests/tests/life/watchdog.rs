@@ -14,49 +14,52 @@ use nix::unistd::Pid;
 use tempfile::TempDir;
 use tests::{
     Action, Ask, Metrics, Options, Server, Upstream, eventually, free_port, fresh_ip, isolated, port, run,
-    skip, tempdir, tool,
+    skip, steadily, tempdir, tool,
 };
 
 use super::text;
 
 #[test]
 fn systemd_is_told_when_it_serves_and_when_it_ends() {
-    let notify = Notify::new();
-    let upstream =
-        Upstream::start(fresh_ip(), |asked| Action::answer(&format!("{} 300 IN A 192.0.2.1", asked.name)));
-    let (first, second, port) = place("the IPv6 row of systemd_is_told_when_it_serves_and_when_it_ends");
-    let corefile = format!(
-        ".:{port} {{\nbind {first} {second}\nprometheus {first}:9153\nlog\ncache\nforward . {}\n}}",
-        upstream.word()
-    );
-    let mut server = Server::start_with(&corefile, notify.options(1_000_000));
-    let page = (first, 9153).into();
-    notify.wait_for("READY=1");
-    for n in 0..4 {
-        // Both addresses and both transports have been probed by now, and this client alone is seen.
-        if n > 0 {
-            let ip = [IpAddr::from(first), second][n % 2];
-            let query = Ask::new(&format!("a{n}.example"), "A");
-            let query = if n == 2 { query.tcp() } else { query };
-            assert_eq!(query.of((ip, port).into()).short(), ["192.0.2.1"]);
-        }
-        Metrics::after_queries(page, n);
-        notify.wait_for("WATCHDOG=1");
-        let before = Metrics::of(page);
-        for _ in 0..2 {
+    steadily(|| {
+        let notify = Notify::new();
+        let upstream = Upstream::start(fresh_ip(), |asked| {
+            Action::answer(&format!("{} 300 IN A 192.0.2.1", asked.name))
+        });
+        let (first, second, port) = place("the IPv6 row of systemd_is_told_when_it_serves_and_when_it_ends");
+        let corefile = format!(
+            ".:{port} {{\nbind {first} {second}\nprometheus {first}:9153\nlog\ncache\nforward . {}\n}}",
+            upstream.word()
+        );
+        let mut server = Server::start_with(&corefile, notify.options(1_000_000));
+        let page = (first, 9153).into();
+        notify.wait_for("READY=1");
+        for n in 0..4 {
+            // Both addresses and both transports have been probed by now, and this client alone is seen.
+            if n > 0 {
+                let ip = [IpAddr::from(first), second][n % 2];
+                let query = Ask::new(&format!("a{n}.example"), "A");
+                let query = if n == 2 { query.tcp() } else { query };
+                assert_eq!(query.of((ip, port).into()).short(), ["192.0.2.1"]);
+            }
+            Metrics::after_queries(page, n);
             notify.wait_for("WATCHDOG=1");
+            let before = Metrics::of(page);
+            for _ in 0..2 {
+                notify.wait_for("WATCHDOG=1");
+            }
+            let after = Metrics::of(page);
+            for family in ["coredns_dns_requests_total", "coredns_dns_request_duration_seconds_count"] {
+                assert_eq!(after.count(family, &[]), n as f64, "{family}");
+            }
+            assert_eq!(counted(&after), counted(&before), "probes moved a metric");
+            assert_eq!(upstream.total(), n, "probes went to the upstream");
         }
-        let after = Metrics::of(page);
-        for family in ["coredns_dns_requests_total", "coredns_dns_request_duration_seconds_count"] {
-            assert_eq!(after.count(family, &[]), n as f64, "{family}");
-        }
-        assert_eq!(counted(&after), counted(&before), "probes moved a metric");
-        assert_eq!(upstream.total(), n, "probes went to the upstream");
-    }
-    assert!(server.stop().success());
-    notify.wait_for("STOPPING=1");
-    let lines = server.log_text().matches(" NOERROR ").count();
-    assert_eq!(lines, 3, "its own probes are logged:\n{}", server.log_text());
+        assert!(server.stop().success());
+        notify.wait_for("STOPPING=1");
+        let lines = server.log_text().matches(" NOERROR ").count();
+        assert_eq!(lines, 3, "its own probes are logged:\n{}", server.log_text());
+    });
 }
 
 #[test]
