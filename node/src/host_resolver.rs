@@ -2,7 +2,7 @@
 //! it, or for systemd-resolved; or /etc/resolv.conf. It waits for programs: it belongs on a thread that serves nobody.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -142,12 +142,15 @@ fn put_networkd(server: IpAddr, upstreams: &Path, go_on: &AtomicBool) -> Result<
         "# Set DNS server to localdns cluster listernerIP.\n[Network]\nDNS={server}\n\n\
          # Disable DNS provided by DHCP to ensure local DNS is used.\n[DHCP]\nUseDNS=false\n"
     );
-    if !go_on.load(Relaxed) || fs::read_to_string(&path).is_ok_and(|there| there == text) {
+    // A killed predecessor may have written it, and told nobody.
+    let counts = || fs::read_to_string(upstreams).map_or(true, |text| names(&text, server));
+    let is_there = fs::read_to_string(&path).is_ok_and(|there| there == text);
+    if !go_on.load(Relaxed) || (is_there && counts()) {
         return Ok(path);
     }
     write(&path, &text)?;
     if let Err(error) = run("networkctl", &["reload"], "") {
-        let _ = fs::remove_file(&path);
+        remove(&path);
         return Err(HostResolverError::Program(error));
     }
     settle(&path, &link, server, upstreams, go_on)
@@ -210,7 +213,7 @@ fn put_resolved(server: IpAddr) -> Result<PathBuf> {
     }
     write(&path, &text)?;
     if let Err(error) = run(RELOAD_RESOLVED[0], &RELOAD_RESOLVED[1..], "") {
-        let _ = fs::remove_file(&path);
+        remove(&path);
         return Err(HostResolverError::Program(error));
     }
     Ok(path)
@@ -227,25 +230,52 @@ fn put_resolv_conf(server: IpAddr) -> Result<PathBuf> {
     if names(&text, server) {
         return Ok(path);
     }
-    let is_server = |line: &&str| line.split_ascii_whitespace().next() == Some("nameserver");
-    let others: String =
-        text.lines().filter(|line| !is_server(line)).map(|line| format!("{line}\n")).collect();
     write(Path::new(SAVED), &text)?;
-    if let Err(source) = fs::write(&path, format!("nameserver {server}\n{others}")) {
+    if let Err(source) = rewrite(&path, &turned(&text, server)) {
         // Cut off, it would name nobody.
-        let _ = fs::write(&path, &text);
+        let _ = rewrite(&path, &text);
         let _ = fs::remove_file(SAVED);
         return Err(failed(source));
     }
     Ok(path)
 }
 
+/// A resolv.conf that names us in place of whom it named.
+fn turned(text: &str, server: IpAddr) -> String {
+    let is_server = |line: &&str| line.split_ascii_whitespace().next() == Some("nameserver");
+    let others = text.lines().filter(|line| !is_server(line)).map(|line| format!("{line}\n"));
+    [format!("nameserver {server}\n")].into_iter().chain(others).collect()
+}
+
 fn restore_resolv_conf() -> Result<bool> {
-    let Ok(text) = fs::read_to_string(SAVED) else { return Ok(false) };
+    let Ok(saved) = fs::read_to_string(SAVED) else { return Ok(false) };
     let failed = |source| HostResolverError::File { path: RESOLV_CONF.into(), source };
-    fs::write(RESOLV_CONF, text).map_err(failed)?;
+    let is_ours = is_turned(&fs::read_to_string(RESOLV_CONF).unwrap_or_default(), &saved);
+    // What somebody else made of it meanwhile, a link too, is not ours to undo.
+    if is_ours && fs::read_link(RESOLV_CONF).is_err() {
+        rewrite(Path::new(RESOLV_CONF), &saved).map_err(failed)?;
+    }
     fs::remove_file(SAVED).map_err(failed)?;
-    Ok(true)
+    Ok(is_ours)
+}
+
+fn is_turned(now: &str, saved: &str) -> bool {
+    let server = now.lines().next().and_then(|line| line.strip_prefix("nameserver ")?.parse().ok());
+    server.is_some_and(|server| turned(saved, server) == now)
+}
+
+/// In its place, and cut only once the new text stands: on a full disk, too, it goes on naming somebody.
+fn rewrite(path: &Path, text: &str) -> io::Result<()> {
+    let mut file = fs::OpenOptions::new().write(true).open(path)?;
+    file.write_all(text.as_bytes())?;
+    file.set_len(text.len() as u64)?;
+    file.sync_all()
+}
+
+/// A drop-in, with the directory that was made for it; others' may be beside it.
+fn remove(path: &Path) {
+    let _ = fs::remove_file(path);
+    let _ = path.parent().map(fs::remove_dir);
 }
 
 fn networkd_drop_ins() -> Vec<PathBuf> {
@@ -278,7 +308,7 @@ fn write(path: &Path, text: &str) -> Result<()> {
         fs::rename(&aside, path)
     };
     written().map_err(|source| {
-        let _ = fs::remove_file(&aside);
+        remove(&aside);
         failed(source)
     })
 }
@@ -295,3 +325,38 @@ const SAVED: &str = "/run/localdns/resolv.conf";
 /// 10 s in all.
 const SETTLED_TRIES: u32 = 100;
 const SETTLED_AGAIN: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_somebody_else_made_of_a_resolv_conf_is_not_undone() {
+        let saved = "nameserver 10.2.0.2\nsearch a.b\nnameserver fd00::4\noptions edns0";
+        let ours = turned(saved, [169, 254, 10, 10].into());
+        assert_eq!(ours, "nameserver 169.254.10.10\nsearch a.b\noptions edns0\n");
+        for (now, is_ours) in [
+            (ours.as_str(), true),
+            ("nameserver fd10::10\nsearch a.b\noptions edns0\n", true),
+            (saved, false),
+            ("nameserver 169.254.10.10\n", false),
+            ("nameserver 169.254.10.10\nsearch c.d\noptions edns0\n", false),
+            ("nameserver so\nsearch a.b\noptions edns0\n", false),
+            ("", false),
+        ] {
+            assert_eq!(is_turned(now, saved), is_ours, "{now:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_rewritten_is_never_empty_and_keeps_its_place() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("resolv.conf");
+        fs::write(&path, "a longer text than the next").expect("written");
+        let seen = fs::File::open(&path).expect("there");
+        rewrite(&path, "short").expect("written");
+        assert_eq!(io::read_to_string(seen).expect("read"), "short", "the same file");
+        let error = rewrite(&directory.path().join("absent"), "x").expect_err("it is not made");
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+}

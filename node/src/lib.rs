@@ -40,7 +40,7 @@ pub use nft::NftError;
 pub use obstacle::Obstacle;
 pub use orders::{Order, Orders, Running};
 pub use resolv_conf::{MAX_NAME_SERVERS, name_servers};
-pub use rules::{Leases, Listener, Rules, Seen, TABLE, WayOut};
+pub use rules::{Leases, Listener, Rules, Seen, TABLE, Warrant, WayOut};
 pub use source_ports::SourcePorts;
 pub use systemd::Notifier;
 pub use upstreams::{ListText, Upstreams, Usable, WIRE_SERVER};

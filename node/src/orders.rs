@@ -1,12 +1,15 @@
 //! Words between a server and the commands beside it: an abstract unix socket, which belongs to the network as links and rules
-//! do, whatever file systems its programs see. Only root, or who runs the server, is heard.
+//! do, whatever file systems its programs see. Only root, or who runs either of them, is heard and believed; to let go takes
+//! a [`Warrant`](crate::Warrant) besides, for this network may be that of containers whose root may do nothing to it.
 
 use std::io::{self, BufRead as _, BufReader, Read, Write as _};
+use std::os::fd::AsRawFd as _;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::Duration;
 
-use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket};
 
 /// Where a server hears.
 pub struct Orders(UnixListener);
@@ -60,15 +63,24 @@ impl Orders {
 }
 
 fn hear(stream: UnixStream) -> io::Result<Order> {
-    let of = getsockopt(&stream, PeerCredentials)?.uid();
-    if of != 0 && of != nix::unistd::geteuid().as_raw() {
-        return Err(io::ErrorKind::PermissionDenied.into());
-    }
+    is_trusted(&stream)?;
     stream.set_read_timeout(Some(WORD))?;
     stream.set_write_timeout(Some(WORD))?;
     let mut word = String::new();
-    BufReader::new((&stream).take(LONGEST_WORD)).read_line(&mut word)?;
-    Ok(Order { word: word.trim_end().to_owned(), stream })
+    match BufReader::new((&stream).take(LONGEST_WORD)).read_line(&mut word)? {
+        // Who only wants to know who listens here.
+        0 => Err(io::ErrorKind::UnexpectedEof.into()),
+        _ => Ok(Order { word: word.trim_end().to_owned(), stream }),
+    }
+}
+
+/// Whether the other end is root's, or of whoever runs this process: anybody may take a name like ours.
+fn is_trusted(stream: &UnixStream) -> io::Result<()> {
+    let of = getsockopt(stream, PeerCredentials)?.uid();
+    match of == 0 || of == nix::unistd::geteuid().as_raw() {
+        true => Ok(()),
+        false => Err(io::ErrorKind::PermissionDenied.into()),
+    }
 }
 
 impl Order {
@@ -81,10 +93,25 @@ impl Order {
 }
 
 impl Running {
-    /// Every server that hears words here.
+    /// Every server that hears words here. A socket of our name that is somebody else's is none.
     pub fn all() -> Vec<Self> {
-        let table = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
-        parse(&table)
+        // Another user may have given one a name that is no text.
+        let table = std::fs::read("/proc/net/unix").unwrap_or_default();
+        let mut all = parse(&String::from_utf8_lossy(&table));
+        all.retain(|running| {
+            !matches!(running.connect(), Err(error) if error.kind() == io::ErrorKind::PermissionDenied)
+        });
+        all
+    }
+
+    /// Waits for nobody: who does not take connections while its queue is full is busy.
+    fn connect(&self) -> io::Result<UnixStream> {
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let stream: UnixStream = socket(AddressFamily::Unix, SockType::Stream, flags, None)?.into();
+        connect(stream.as_raw_fd(), &UnixAddr::new_abstract(self.name.as_bytes())?)?;
+        is_trusted(&stream)?;
+        stream.set_nonblocking(false)?;
+        Ok(stream)
     }
 
     /// Says a word, and returns what comes of it.
@@ -92,7 +119,7 @@ impl Running {
     /// # Errors
     /// It is gone, hears nobody, or nothing comes within `patience`.
     pub fn tell(&self, word: &str, patience: Duration) -> io::Result<String> {
-        let mut stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(&self.name)?)?;
+        let mut stream = self.connect()?;
         stream.set_read_timeout(Some(patience))?;
         stream.set_write_timeout(Some(WORD))?;
         stream.write_all(format!("{word}\n").as_bytes())?;

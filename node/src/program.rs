@@ -1,8 +1,9 @@
 //! Programs of the machine that are run for what no call of the kernel does: networkctl, iptables.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Read, Write as _};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
@@ -17,22 +18,38 @@ pub(crate) fn run(program: &str, args: &[&str], input: &str) -> io::Result<Strin
 fn run_within(program: &OsStr, args: &[&str], input: &str, patience: Duration) -> io::Result<String> {
     let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", program.display()));
     let mut command = Command::new(program);
-    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.args(args).env("PATH", path()).env("LC_ALL", "C");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(named)?;
     if let Some(mut stdin) = child.stdin.take() {
-        // Some kilobytes at most: a pipe has room. Who does not read them fails by itself.
-        let _ = stdin.write_all(input.as_bytes());
+        let input = input.as_bytes().to_vec();
+        // Who does not read it fails by itself, or is ended.
+        thread::spawn(move || stdin.write_all(&input));
     }
     let out = child.stdout.take().map(aside);
     let err = child.stderr.take().map(aside);
     let status = ended(&mut child, patience).map_err(named)?;
-    let text = |reader: Option<thread::JoinHandle<String>>| {
-        reader.and_then(|reader| reader.join().ok()).unwrap_or_default()
-    };
-    let (out, err) = (text(out), text(err));
-    match status.success() {
-        true => Ok(out),
-        false => Err(named(io::Error::other(format!("{status}: {}", err.trim().replace('\n', "; "))))),
+    // What it started may have its pipes, and live on.
+    let text = |reader: Option<mpsc::Receiver<String>>| reader?.recv_timeout(LAST_WORDS).ok();
+    let (out, err) = (text(out), text(err).unwrap_or_default());
+    match out {
+        _ if !status.success() => {
+            Err(named(io::Error::other(format!("{status}: {}", err.trim().replace('\n', "; ")))))
+        }
+        Some(out) => Ok(out),
+        None => {
+            Err(named(io::Error::new(io::ErrorKind::TimedOut, "it has ended, and what it prints has not")))
+        }
+    }
+}
+
+/// That of this process, without what depends on where it stands; without any, where the machine's programs are.
+fn path() -> OsString {
+    let own = std::env::var_os("PATH").unwrap_or_default();
+    let directories: Vec<_> = std::env::split_paths(&own).filter(|path| path.is_absolute()).collect();
+    match std::env::join_paths(directories) {
+        Ok(path) if !path.is_empty() => path,
+        _ => "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".into(),
     }
 }
 
@@ -48,17 +65,21 @@ fn ended(child: &mut Child, patience: Duration) -> io::Result<std::process::Exit
     Err(io::Error::new(io::ErrorKind::TimedOut, format!("no end within {patience:?}")))
 }
 
-fn aside(pipe: impl Read + Send + 'static) -> thread::JoinHandle<String> {
+fn aside(pipe: impl Read + Send + 'static) -> mpsc::Receiver<String> {
+    let (sender, read) = mpsc::channel();
     thread::spawn(move || {
         let mut bytes = Vec::new();
         // What is cut off is not waited for: whoever writes on has a pipe without a reader.
         let _ = pipe.take(MOST).read_to_end(&mut bytes);
-        String::from_utf8_lossy(&bytes).into_owned()
-    })
+        let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
+    });
+    read
 }
 
 /// How long a program may take.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// And what it has printed, from its end on.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(5);
 const MOST: u64 = 1 << 20;
 
@@ -76,6 +97,11 @@ mod tests {
             "sh: exit status: 3: one; two"
         );
         assert_eq!(run("exec sleep 60").unwrap_err().to_string(), "sh: no end within 300ms");
+        // What it left behind has its standard output.
+        let left = run("echo said; sleep 5 & exit 0").unwrap_err().to_string();
+        assert_eq!(left, "sh: it has ended, and what it prints has not");
+        let much = run_within(sh, &["-c", "exec sleep 60"], &"x".repeat(1 << 20), Duration::from_millis(300));
+        assert_eq!(much.unwrap_err().to_string(), "sh: no end within 300ms");
         let absent = run_within(OsStr::new("no-such-program"), &[], "", PATIENCE).unwrap_err();
         assert_eq!(absent.kind(), io::ErrorKind::NotFound);
     }

@@ -154,6 +154,14 @@ impl Rules {
         self.socket.commit(batch)
     }
 
+    /// Whether a [`Warrant`] is shown.
+    ///
+    /// # Errors
+    /// Where the kernel does not say.
+    pub fn is_warrant_shown(&mut self) -> Result<bool, NftError> {
+        Ok(self.socket.tables()?.iter().any(|table| table.starts_with(WARRANT)))
+    }
+
     /// Takes the table away, if it is there.
     ///
     /// # Errors
@@ -163,6 +171,46 @@ impl Rules {
         batch.add_table(TABLE, TableFlags::empty());
         batch.delete_table(TABLE);
         self.socket.commit(batch)
+    }
+}
+
+/// Shows servers of this network that somebody asks them to let go who may change it: a table, empty, that only CAP_NET_ADMIN
+/// can make. It goes with its value or, where the kernel knows owners, with the process.
+pub struct Warrant {
+    socket: Socket,
+    table: String,
+}
+
+impl Warrant {
+    /// Shows it.
+    ///
+    /// # Errors
+    /// Without CAP_NET_ADMIN, and where the kernel has no nftables.
+    pub fn show() -> Result<Self, NftError> {
+        let mut socket = Socket::open()?;
+        // A killed one's, of a kernel without owners.
+        for left in socket.tables()?.into_iter().filter(|table| table.starts_with(WARRANT)) {
+            let mut batch = Batch::default();
+            batch.delete_table(&left);
+            let _ = socket.commit(batch);
+        }
+        let table = format!("{WARRANT}{}-{}", std::process::id(), socket.port());
+        let shown = |socket: &mut Socket, flags| {
+            let mut batch = Batch::default();
+            batch.add_table(&table, flags);
+            socket.commit(batch)
+        };
+        shown(&mut socket, TableFlags::Owner).or_else(|_| shown(&mut socket, TableFlags::empty()))?;
+        Ok(Self { socket, table })
+    }
+}
+
+impl Drop for Warrant {
+    fn drop(&mut self) {
+        let mut batch = Batch::default();
+        batch.delete_table(&self.table);
+        // It is owned, and goes in any case; or the next one takes it away.
+        let _ = self.socket.commit(batch);
     }
 }
 
@@ -319,6 +367,8 @@ fn name(kind: &str, family: Family) -> &'static str {
 
 /// The table's name.
 pub const TABLE: &str = "localdns";
+/// How the names of [`Warrant`]s begin.
+const WARRANT: &str = "localdns-down-";
 /// Our conntrack zones, of 65,535.
 const FIRST_ZONE: u16 = 21_504;
 const ZONES: u16 = 512;

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::time::Duration;
 
-use node::{HostResolver, Job, NftError, Rules, Running};
+use node::{HostResolver, Job, NftError, Rules, Running, Warrant};
 
 /// What is gone, and what is left.
 #[derive(Debug, Default)]
@@ -15,14 +15,18 @@ pub struct Down {
 /// Takes everything away; what cannot be is named, and keeps nothing else from going.
 pub fn down() -> Down {
     let mut down = Down::default();
+    // For as long as servers are told. Without nftables they believe root's word.
+    let warrant = Warrant::show();
     for server in Running::all() {
         match server.tell("down", PATIENCE) {
+            Ok(said) if said.starts_with(REFUSED) => down.left.push(said.trim_end().to_owned()),
             Ok(said) => down.gone.push(said.trim_end().to_owned()),
             Err(error) => {
                 down.leaves(format!("the server of process {} does not let go", server.pid), &error)
             }
         }
     }
+    drop(warrant);
     let (files, failed) = HostResolver::take_back();
     down.gone.extend(files.iter().map(|file| match file.ends_with("resolv.conf") {
         true => format!("{} is as it was", file.display()),
@@ -83,6 +87,8 @@ fn rules() -> Result<(bool, Vec<u32>), NftError> {
     Ok((there, rules.holders()?))
 }
 
+/// How a server begins its answer that does not let go.
+pub(super) const REFUSED: &str = "the server keeps all";
 /// How long a server may take to let go: networkd is told meanwhile.
 const PATIENCE: Duration = Duration::from_secs(15);
 

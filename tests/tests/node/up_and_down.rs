@@ -1,6 +1,7 @@
 //! What commands beside a server put there and take away, and what a stop leaves.
 
 use std::net::IpAddr;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use tests::{Ask, Server, ask, isolated, run, signal, tool};
@@ -130,6 +131,45 @@ fn down_takes_what_a_killed_predecessor_and_the_script_left() {
     });
 }
 
+#[test]
+fn a_root_that_may_not_change_the_network_is_not_obeyed_and_another_user_is_not_believed() {
+    isolated(|| {
+        if !tool("up and down", "nft") || !tool("up and down", "setpriv") {
+            return;
+        }
+        let lab = Lab::new();
+        let server = lab.serve(&[]);
+        ready(&server);
+        // As a container's root on the node's network.
+        let mut powerless = Command::new("setpriv");
+        powerless.args(["--bounding-set", "-net_admin", "--inh-caps", "-net_admin"]);
+        powerless.arg(tests::binary()).args(["node", "down"]);
+        let output = tests::output(powerless, PATIENCE);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert!(
+            told.contains("left: the server keeps all: who tells it to let go has no CAP_NET_ADMIN"),
+            "{told}"
+        );
+        assert_eq!(status(&server, 0).lines().next(), Some("rules     in place"));
+        // Anybody may take a name like a server's, in an abstract socket.
+        std::fs::write("/run/Corefile", ".:1053 {\nbind 127.0.0.1\nwhoami\n}\n").expect("the test's own");
+        let mut other = Command::new("setpriv");
+        other.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(tests::binary());
+        other.args(["node", "run", "-rules", "none", "-host-resolver", "none", "-conf", "/run/Corefile"]);
+        let mut other = other.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("setpriv is there");
+        let name = format!("@localdns-node-{}-0", other.id());
+        let listens = || std::fs::read_to_string("/proc/net/unix").ok()?.contains(&name).then_some(());
+        tests::eventually("another user's socket", PATIENCE, listens);
+        let said = status(&server, 0);
+        assert!(!said.contains(&format!("process {}", other.id())), "{said}");
+        let down = node(&server, &["down"], 0);
+        assert!(!down.contains(&format!("process {}", other.id())), "{down}");
+        other.kill().expect("it runs");
+        other.wait().expect("it was started");
+    });
+}
+
 fn ready(server: &Server) {
     server.wait_for_log("queries to fd10::11 come here", Duration::from_secs(10));
 }
@@ -138,6 +178,8 @@ fn nothing_is_there() {
     assert_eq!(run("nft", &["list", "tables", "inet"]), "");
     assert!(!run("ip", &["link"]).contains("localdns"));
 }
+
+const PATIENCE: Duration = Duration::from_secs(20);
 
 fn address(text: &str) -> IpAddr {
     text.parse().expect("an address")
