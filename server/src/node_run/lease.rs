@@ -72,7 +72,7 @@ impl Keeper {
         ready: watch::Sender<bool>,
     ) -> std::io::Result<Self> {
         let (tell, told) = mpsc::unbounded_channel();
-        let state = Arc::new(Leased::new(filler));
+        let state = Arc::new(Leased::new(filler, settings.rules));
         let at_stop = settings.at_stop;
         let host = Host::new(settings.host_resolver, settings.upstreams.clone());
         let worker = Worker {

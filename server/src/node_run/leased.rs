@@ -9,12 +9,15 @@ use observe::{Families, names};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::RuleSet;
 use crate::node_cache::{Filler, SetupError};
 
 /// What is known of the leases.
 #[derive(Debug, Default)]
 pub struct Leased {
     addresses: Mutex<BTreeMap<IpAddr, Lease>>,
+    /// Whether queries go elsewhere when one ends.
+    has_leases: bool,
     /// Times that the rules were gone, and put back.
     pub(super) put_back: AtomicU64,
     /// Who counts what goes wrong, for node-cache.
@@ -38,8 +41,8 @@ pub(super) struct Lease {
 }
 
 impl Leased {
-    pub(super) fn new(filler: Option<Arc<Filler>>) -> Self {
-        Self { filler, ..Self::default() }
+    pub(super) fn new(filler: Option<Arc<Filler>>, rules: RuleSet) -> Self {
+        Self { filler, has_leases: rules.has_leases(), ..Self::default() }
     }
 
     pub(super) fn addresses(&self) -> MutexGuard<'_, BTreeMap<IpAddr, Lease>> {
@@ -72,7 +75,8 @@ impl Leased {
 
     /// What /metrics tells of them.
     pub(crate) fn collect(&self, into: &mut Families) {
-        for (ip, lease) in self.addresses().iter() {
+        // Where there are none by choice, a lease that is not held would be an alarm.
+        for (ip, lease) in self.addresses().iter().filter(|_| self.has_leases) {
             let ip = ip.to_string();
             let labels = [("address", ip.as_str())];
             into.gauge(names::LEASE_HELD, &labels, f64::from(u8::from(lease.held)));
@@ -96,5 +100,33 @@ impl Lease {
             "probed_ms_ago": self.probed.map(ago),
             "probe_error": self.silent,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use node::Iptables;
+    use observe::Form;
+
+    use super::*;
+
+    #[test]
+    fn a_lease_is_told_of_by_rule_sets_that_have_one_and_by_no_others() {
+        for (rules, told) in [
+            (RuleSet::Nft, true),
+            (RuleSet::Iptables(Iptables::Localdns), false),
+            (RuleSet::Iptables(Iptables::NodeCache(8080)), false),
+            (RuleSet::None, false),
+        ] {
+            let leased = Leased::new(None, rules);
+            leased.addresses().insert([169, 254, 10, 10].into(), Lease::default());
+            let mut families = Families::default();
+            leased.collect(&mut families);
+            let page = String::from_utf8(families.encode(Form::Text)).expect("text");
+            let held = "localdns_lease_held{address=\"169.254.10.10\"} 0\n";
+            assert_eq!(page.contains(held), told, "{rules:?}\n{page}");
+            assert_eq!(page.contains("localdns_leases_lost_total{"), told, "{rules:?}\n{page}");
+            assert!(page.contains("localdns_rules_put_back_total 0\n"), "{page}");
+        }
     }
 }
