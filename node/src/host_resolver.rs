@@ -278,6 +278,12 @@ fn remove(path: &Path) {
     let _ = path.parent().map(fs::remove_dir);
 }
 
+/// The names of the .network files that have our drop-in.
+pub(crate) fn turned_networks() -> Vec<String> {
+    let of = |drop_in: PathBuf| Some(drop_in.parent()?.file_stem()?.to_str()?.to_owned());
+    networkd_drop_ins().into_iter().filter_map(of).collect()
+}
+
 fn networkd_drop_ins() -> Vec<PathBuf> {
     let directories = fs::read_dir(NETWORKD_DIRECTORY).into_iter().flatten().flatten();
     let mut found: Vec<_> = directories
@@ -316,7 +322,7 @@ fn write(path: &Path, text: &str) -> Result<()> {
 /// What AKS's script calls it, too.
 const DROP_IN: &str = "70-localdns.conf";
 const NETWORKD_DIRECTORY: &str = "/run/systemd/network";
-const NETWORKD_STATE: &str = "/run/systemd/netif";
+pub(crate) const NETWORKD_STATE: &str = "/run/systemd/netif";
 const RESOLVED_DIRECTORY: &str = "/run/systemd/resolved.conf.d";
 const RELOAD_RESOLVED: [&str; 3] = ["systemctl", "try-reload-or-restart", "systemd-resolved.service"];
 const RESOLV_CONF: &str = "/etc/resolv.conf";

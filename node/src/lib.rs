@@ -5,6 +5,7 @@
 //! socket that clients use, and imports no other room.
 
 mod address;
+mod dhcp;
 mod environment;
 mod holder;
 mod host_resolver;
@@ -27,6 +28,7 @@ use std::io;
 use std::net::IpAddr;
 
 pub use address::{Added, LINK, Ours, ensure_address, remove_link};
+pub use dhcp::{LEASES, dhcp_servers};
 pub use environment::{VariantError, corefile_of};
 pub use holder::{Holder, Transport, holder_of};
 pub use host_resolver::{HostResolver, HostResolverError};

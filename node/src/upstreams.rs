@@ -65,6 +65,17 @@ impl Usable {
         Self::of(servers, is_ours)
     }
 
+    /// These, and behind them those of `others` that are not among them.
+    pub fn and(mut self, others: Self) -> Self {
+        for server in others.servers {
+            if !self.servers.contains(&server) && self.servers.len() < MAX_NAME_SERVERS {
+                self.servers.push(server);
+            }
+        }
+        self.left_out.extend(others.left_out);
+        self
+    }
+
     fn of(servers: Vec<SocketAddr>, is_ours: &dyn Fn(IpAddr) -> bool) -> Self {
         let mut usable = Self::default();
         for server in servers {
@@ -145,6 +156,16 @@ mod tests {
         assert_eq!(Usable::of_list("so 10.0.0 \"\" 169.254.10.11", &ours).servers, []);
         let long: String = (0..100).map(|at| format!("192.0.2.{at} ")).collect();
         assert_eq!(Usable::of_list(&long, &ours).servers.len(), MAX_NAME_SERVERS);
+    }
+
+    #[test]
+    fn two_lists_are_one_without_repetitions_and_within_the_bound() {
+        let list = |text: &str| Usable::of_list(text, &ours);
+        let both = list("10.0.0.4 127.0.0.1 10.0.0.5").and(list("10.0.0.5 10.0.0.6 169.254.10.10"));
+        assert_eq!(ListText(&both.servers).to_string(), "10.0.0.4 10.0.0.5 10.0.0.6");
+        assert_eq!(both.left_out.len(), 2);
+        let long = |net: u8| (0..10).map(|at| format!("192.0.{net}.{at} ")).collect::<String>();
+        assert_eq!(list(&long(1)).and(list(&long(2))).servers.len(), MAX_NAME_SERVERS);
     }
 
     #[test]

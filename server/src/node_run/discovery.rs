@@ -1,5 +1,9 @@
-//! Whom the Corefile's 168.63.129.16 stands for: the servers that the node was given by its network, read from a resolv.conf,
-//! followed, and kept where it says nothing usable.
+//! Whom the Corefile's 168.63.129.16 stands for: the servers that the node was given by its network, followed, and kept where
+//! nothing usable is said.
+//!
+//! ```text
+//! DHCP's, of links whose drop-in is ours and hides them -> the resolv.conf -> where neither has one, the last good list
+//! ```
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -19,7 +23,7 @@ pub struct Discovery {
     upstreams: Arc<Upstreams>,
     file: PathBuf,
     origin: ListOrigin,
-    look: Look<std::io::Result<Vec<u8>>>,
+    look: Look<Said>,
     due: Option<Instant>,
     /// What is wrong with the file, as it was told last.
     wrong: Option<String>,
@@ -32,6 +36,8 @@ pub(crate) enum ListOrigin {
     Nowhere,
     /// The file.
     File,
+    /// DHCP's leases, and the file behind them.
+    Leases,
     /// [`KEPT`], which held the last good one.
     Kept,
 }
@@ -102,15 +108,15 @@ impl Discovery {
         if self.due.is_none_or(|due| due <= now) {
             self.due = Some(now + EVERY);
             let of = self.file.clone();
-            self.look.begin(&self.file, now, move || Ok(readfile::read(&of, MOST)?));
+            self.look.begin(&self.file, now, move || Said::by(readfile::read(&of, MOST)));
         }
-        let text = match self.look.take(now, Duration::ZERO) {
+        let said = match self.look.take(now, Duration::ZERO) {
             None => return ListChange::Nothing,
-            Some(read) => read.map_err(std::io::Error::from).flatten(),
+            Some(said) => said.unwrap_or_else(|error| Said::by(Err(error))),
         };
-        match usable(&self.file, text, is_ours) {
-            Ok(list) => {
-                (self.origin, self.wrong) = (ListOrigin::File, None);
+        match said.usable(&self.file, is_ours) {
+            Ok((list, origin)) => {
+                (self.origin, self.wrong) = (origin, None);
                 if self.upstreams.set(&list) { ListChange::Changed } else { ListChange::Nothing }
             }
             Err(wrong) if self.wrong.as_ref() == Some(&wrong) => ListChange::Nothing,
@@ -132,9 +138,8 @@ fn look_at(
     file: &Path,
     is_ours: &dyn Fn(IpAddr) -> bool,
 ) -> (Vec<std::net::SocketAddr>, ListOrigin, Option<String>) {
-    let text = readfile::read_in_time(file, MOST).map_err(std::io::Error::from);
-    let wrong = match usable(file, text, is_ours) {
-        Ok(list) => return (list, ListOrigin::File, None),
+    let wrong = match Said::by(readfile::read_in_time(file, MOST)).usable(file, is_ours) {
+        Ok((list, origin)) => return (list, origin, None),
         Err(wrong) => wrong,
     };
     let kept = readfile::read_in_time(Path::new(KEPT), MOST).unwrap_or_default();
@@ -143,22 +148,41 @@ fn look_at(
     (kept, origin, Some(wrong))
 }
 
-/// The servers of the file that can be asked; or why there are none.
-fn usable(
-    file: &Path,
-    text: std::io::Result<Vec<u8>>,
-    is_ours: &dyn Fn(IpAddr) -> bool,
-) -> Result<Vec<std::net::SocketAddr>, String> {
-    let text = text.map_err(|error| format!("{}: {error}", file.display()))?;
-    let usable = Usable::of_resolv_conf(&String::from_utf8_lossy(&text), is_ours);
-    if !usable.servers.is_empty() {
-        return Ok(usable.servers);
+/// What the network said of its servers.
+struct Said {
+    resolv_conf: std::io::Result<Vec<u8>>,
+    /// In leases that the resolv.conf is without.
+    leases: String,
+}
+
+impl Said {
+    fn by(resolv_conf: Result<Vec<u8>, readfile::ReadError>) -> Self {
+        Self { resolv_conf: resolv_conf.map_err(std::io::Error::from), leases: node::dhcp_servers() }
     }
-    let left_out: Vec<_> = usable.left_out.iter().map(ToString::to_string).collect();
-    Err(match left_out.is_empty() {
-        true => format!("{} has no nameserver", file.display()),
-        false => format!("{} names nobody but this node ({})", file.display(), left_out.join(" ")),
-    })
+
+    /// The servers that can be asked, and who has the first; or why there are none.
+    fn usable(
+        self,
+        file: &Path,
+        is_ours: &dyn Fn(IpAddr) -> bool,
+    ) -> Result<(Vec<std::net::SocketAddr>, ListOrigin), String> {
+        let leased = Usable::of_list(&self.leases, is_ours);
+        let origin = if leased.servers.is_empty() { ListOrigin::File } else { ListOrigin::Leases };
+        let (named, unread) = match self.resolv_conf {
+            Ok(text) => (Usable::of_resolv_conf(&String::from_utf8_lossy(&text), is_ours), None),
+            Err(error) => (Usable::default(), Some(format!("{}: {error}", file.display()))),
+        };
+        let usable = leased.and(named);
+        if !usable.servers.is_empty() {
+            return Ok((usable.servers, origin));
+        }
+        let left_out: Vec<_> = usable.left_out.iter().map(ToString::to_string).collect();
+        Err(match unread {
+            Some(why) => why,
+            None if left_out.is_empty() => format!("{} has no nameserver", file.display()),
+            None => format!("{} names nobody but this node ({})", file.display(), left_out.join(" ")),
+        })
+    }
 }
 
 /// Whether a `forward` asks the address that stands for these servers.

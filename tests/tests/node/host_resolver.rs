@@ -139,12 +139,12 @@ fn what_keeps_the_machine_from_asking_us_is_told_and_the_server_serves() {
 }
 
 /// A networkd whose link is v2, as `networkctl` shows it, and a `systemctl`: both write down how they were called.
-struct Machine {
+pub(super) struct Machine {
     programs: tempfile::TempDir,
 }
 
 impl Machine {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         for directory in ["/run/systemd/netif", "/run/systemd/network", "/run/systemd/resolve"] {
             fs::create_dir_all(directory).expect("the test's own");
         }
@@ -166,15 +166,15 @@ impl Machine {
         format!("{}:{}", self.programs.path().display(), std::env::var("PATH").expect("there is one"))
     }
 
-    fn on_path(&self, options: Options) -> Options {
+    pub(super) fn on_path(&self, options: Options) -> Options {
         options.env("PATH", &self.path())
     }
 
-    fn state(&self, state: &str) {
+    pub(super) fn state(&self, state: &str) {
         tests::publish(Path::new("/run/state"), state);
     }
 
-    fn resolv_conf(&self, text: &str) {
+    pub(super) fn resolv_conf(&self, text: &str) {
         tests::publish(Path::new("/run/systemd/resolve/resolv.conf"), text);
     }
 
@@ -198,7 +198,7 @@ fn mode(path: &str) -> u32 {
 }
 
 const DIRECTORY: &str = "/run/systemd/network/10-netplan-eth0.network.d";
-const DROP_IN: &str = "/run/systemd/network/10-netplan-eth0.network.d/70-localdns.conf";
+pub(super) const DROP_IN: &str = "/run/systemd/network/10-netplan-eth0.network.d/70-localdns.conf";
 const PRODUCTION: &str = "# Set DNS server to localdns cluster listernerIP.
 [Network]
 DNS=169.254.10.10

@@ -3,6 +3,7 @@
 mod host_resolver;
 mod iptables;
 mod lab;
+mod leases;
 mod never_dark;
 mod node_cache;
 mod rules;

@@ -47,6 +47,7 @@ impl Worker {
             "upstreams": list.iter().map(|server| server.ip()).collect::<Vec<_>>(),
             "upstreams_from": match self.discovery.origin() {
                 ListOrigin::Nowhere => None,
+                ListOrigin::Leases => Some(Path::new(node::LEASES)),
                 ListOrigin::File => Some(self.settings.upstreams.as_path()),
                 ListOrigin::Kept => Some(Path::new(discovery::KEPT)),
             },
