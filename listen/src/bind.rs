@@ -88,7 +88,8 @@ pub(super) fn bind_one(
     handle: &Handle,
 ) -> Result<BoundEndpoint, BindError> {
     let address = wanted.endpoint.address;
-    let mut ours = whose.includes(address.ip()) && node::link_of(address.ip()).as_deref() == Some(node::LINK);
+    let mut ours =
+        whose.includes(address.ip()) && node::link_of(address.ip()).as_deref() == Some(whose.link());
     let mut bound = match bind_sockets(wanted, inherited) {
         Err((_, error)) if is_absent(address, &error) => {
             let added = handle.block_on(add(address, whose));

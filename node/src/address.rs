@@ -6,8 +6,10 @@ use std::net::IpAddr;
 use futures_util::TryStreamExt as _;
 use nix::errno::Errno;
 use nix::net::if_::if_nametoindex;
-use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, AddressProtocol, AddressScope};
-use rtnetlink::packet_route::link::LinkMessage;
+use rtnetlink::packet_route::address::{
+    AddressAttribute, AddressFlags, AddressMessage, AddressProtocol, AddressScope,
+};
+use rtnetlink::packet_route::link::{LinkAttribute, LinkMessage};
 use rtnetlink::{Handle, LinkBridge, LinkDummy, LinkUnspec, new_connection};
 
 use crate::NodeError;
@@ -23,7 +25,7 @@ pub enum Added {
     },
     /// We put it there, and it stays when the process ends.
     AddedTo {
-        /// The interface: [`LINK`], or `lo` on a kernel that can make no such link.
+        /// The interface: that of [`Ours::link`], or `lo` on a kernel that can make no such link.
         link: String,
     },
 }
@@ -43,8 +45,50 @@ pub enum Ours {
     /// Link-local ones: 169.254.0.0/16, fe80::/10.
     #[default]
     LinkLocal,
-    /// Whatever the configuration names: a service's address, too. Not those of fe80::/10, which pods cannot reach.
-    Named,
+    /// Whatever the configuration names: a service's address, too. Not those of fe80::/10, which pods cannot reach. They come
+    /// to this link.
+    Named(LinkName),
+}
+
+/// A name that a network interface can have.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct LinkName {
+    octets: [u8; LONGEST_NAME],
+    length: usize,
+}
+
+impl LinkName {
+    /// One to 15 octets without blanks, slashes and colons; `None` for any other text, and for `.` and `..`.
+    pub fn new(text: &str) -> Option<Self> {
+        let is_none = |c: char| c.is_whitespace() || c.is_control() || c == '/' || c == ':' || c == '%';
+        if text.is_empty() || text.contains(is_none) || text == "." || text == ".." {
+            return None;
+        }
+        let mut octets = [0; LONGEST_NAME];
+        octets.get_mut(..text.len())?.copy_from_slice(text.as_bytes());
+        Some(Self { octets, length: text.len() })
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        match self.octets.get(..self.length).map(str::from_utf8) {
+            Some(Ok(name)) if !name.is_empty() => name,
+            _ => LINK,
+        }
+    }
+}
+
+impl Default for LinkName {
+    /// [`LINK`].
+    fn default() -> Self {
+        Self { octets: [0; LONGEST_NAME], length: 0 }
+    }
+}
+
+impl std::fmt::Debug for LinkName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.as_str().fmt(f)
+    }
 }
 
 impl Ours {
@@ -54,14 +98,22 @@ impl Ours {
         match (self, ip) {
             (Self::LinkLocal, IpAddr::V4(ip)) => ip.is_link_local(),
             (Self::LinkLocal, IpAddr::V6(ip)) => ip.is_unicast_link_local(),
-            (Self::Named, IpAddr::V4(_)) => !is_other,
-            (Self::Named, IpAddr::V6(ip)) => !is_other && !ip.is_unicast_link_local(),
+            (Self::Named(_), IpAddr::V4(_)) => !is_other,
+            (Self::Named(_), IpAddr::V6(ip)) => !is_other && !ip.is_unicast_link_local(),
+        }
+    }
+
+    /// The link that they come to: made if it is not there. One that somebody else made has them besides its own.
+    pub fn link(&self) -> &str {
+        match self {
+            Self::LinkLocal => LINK,
+            Self::Named(link) => link.as_str(),
         }
     }
 }
 
-/// Sees to it that `ip` is an address of this machine: one that is `ours` to add is added when it is absent, on a link of
-/// our own, with scope host and as its only network. Any other must be there already.
+/// Sees to it that `ip` is an address of this machine: one that is `ours` to add is added when it is absent, on the link of
+/// [`Ours::link`], with scope host and as its only network. Any other must be there already.
 ///
 /// Asking again, or from two processes at once, changes nothing. The address is left in place at exit: as long as
 /// it is there a restart costs its clients nothing, and the kernel refuses at once what would else wait.
@@ -70,31 +122,36 @@ impl Ours {
 /// [`NodeError::AddressAbsent`] for an absent address that is not ours to add; [`NodeError::NotPermitted`], with
 /// the commands that do it by hand, without CAP_NET_ADMIN; [`NodeError::Add`] for what else the kernel says.
 pub async fn ensure_address(ip: IpAddr, ours: Ours) -> Result<Added, NodeError> {
-    add_unless_there(ip, ours, &[LinkDummy::new(LINK).build(), LinkBridge::new(LINK).build()]).await
+    let link = ours.link();
+    add_unless_there(ip, ours, &[LinkDummy::new(link).build(), LinkBridge::new(link).build()]).await
 }
 
-/// Takes our link away with all its addresses, and those that we added to the loopback interface where the kernel can make
-/// no such link; false where there was neither.
+/// Takes the links away that we made, whatever their names, with all their addresses; and addresses of ours from others'
+/// links. What is gone, in words: nothing where there was nothing.
 ///
 /// # Errors
 /// What the kernel says.
-pub async fn remove_link() -> Result<bool, NodeError> {
+pub async fn remove_link() -> Result<Vec<String>, NodeError> {
     let failed = |source| NodeError::RemoveLink { source };
     let (connection, handle, _) = new_connection().map_err(failed)?;
     let connection = tokio::spawn(connection);
     let removed = async {
-        let mut removed = false;
-        if let Ok(index) = if_nametoindex(LINK) {
+        let mut removed = Vec::new();
+        for (index, name) in our_links(&handle).await? {
             handle.link().del(index).execute().await.map_err(reason)?;
-            removed = true;
+            removed.push(format!("the link {name} with its addresses"));
         }
-        let loopback = if_nametoindex("lo").unwrap_or_default();
-        let mut listed = handle.address().get().set_link_index_filter(loopback).execute();
+        let mut listed = handle.address().get().execute();
+        let mut marked = Vec::new();
         while let Some(message) = listed.try_next().await.map_err(reason)? {
-            if message.header.index == loopback && message.attributes.iter().any(is_mark) {
-                handle.address().del(message).execute().await.map_err(reason)?;
-                removed = true;
+            if message.attributes.iter().any(is_mark) {
+                marked.push(message);
             }
+        }
+        for message in marked {
+            let link = crate::link_name(message.header.index).unwrap_or_default();
+            removed.push(format!("the address {} on {link}", address_of(&message)));
+            handle.address().del(message).execute().await.map_err(reason)?;
         }
         Ok(removed)
     }
@@ -103,36 +160,69 @@ pub async fn remove_link() -> Result<bool, NodeError> {
     removed.map_err(failed)
 }
 
-/// Says that we added an address: in IPv4's label, in IPv6's protocol (Linux 5.18; older ones pass it over).
-fn mark(ip: IpAddr) -> AddressAttribute {
-    match ip {
-        IpAddr::V4(_) => AddressAttribute::Label(LABEL.to_owned()),
-        IpAddr::V6(_) => AddressAttribute::Protocol(PROTOCOL),
+/// The links that we made, by what stands on them or, of earlier versions, by their name.
+async fn our_links(handle: &Handle) -> Result<Vec<(u32, String)>, io::Error> {
+    let mut found = Vec::new();
+    let mut listed = handle.link().get().execute();
+    while let Some(message) = listed.try_next().await.map_err(reason)? {
+        let (mut name, mut is_ours) = (String::new(), false);
+        for attribute in message.attributes {
+            match attribute {
+                LinkAttribute::IfName(text) => name = text,
+                LinkAttribute::IfAlias(alias) => is_ours = alias == ALIAS,
+                _ => {}
+            }
+        }
+        if is_ours || name == LINK {
+            found.push((message.header.index, name));
+        }
     }
+    Ok(found)
+}
+
+fn address_of(message: &AddressMessage) -> String {
+    let of = |attribute: &AddressAttribute| match attribute {
+        AddressAttribute::Local(ip) | AddressAttribute::Address(ip) => Some(ip.to_string()),
+        _ => None,
+    };
+    message.attributes.iter().find_map(of).unwrap_or_default()
+}
+
+/// Says that we added an address to a link that is not ours: by its protocol (Linux 5.18; older ones pass it over) and, of
+/// IPv4 where the link's name leaves room, by its label.
+fn marks(ip: IpAddr, link: &str) -> Vec<AddressAttribute> {
+    let label = format!("{link}{LABEL}");
+    let label = (ip.is_ipv4() && label.len() <= LONGEST_NAME).then_some(AddressAttribute::Label(label));
+    label.into_iter().chain([AddressAttribute::Protocol(PROTOCOL)]).collect()
 }
 
 fn is_mark(attribute: &AddressAttribute) -> bool {
     match attribute {
-        AddressAttribute::Label(label) => label == LABEL,
+        AddressAttribute::Label(label) => label.ends_with(LABEL),
         AddressAttribute::Protocol(protocol) => *protocol == PROTOCOL,
         _ => false,
     }
 }
 
-/// The name of the link that carries our addresses: a dummy or, where the kernel has none, a bridge without ports.
+/// The name of the link that carries our addresses, unless another is asked for: a dummy or, where the kernel has none, a
+/// bridge without ports.
 pub const LINK: &str = "localdns";
-/// Of an address of ours on the loopback interface.
-const LABEL: &str = "lo:localdns";
+/// What the name of a link may have.
+const LONGEST_NAME: usize = 15;
+/// What stands on a link that we made.
+const ALIAS: &str = "localdns";
+/// How the label of an address of ours ends on a link that we did not make.
+const LABEL: &str = ":localdns";
 const PROTOCOL: AddressProtocol = AddressProtocol::Other(0x6c);
 
 /// What an administrator types to do the same.
-pub(crate) fn commands(ip: &IpAddr) -> String {
+pub(crate) fn commands(ip: &IpAddr, link: &str) -> String {
     let (prefix_bits, more) = match ip {
         IpAddr::V4(_) => (32, "scope host"),
         IpAddr::V6(_) => (128, "nodad"),
     };
     format!(
-        "ip link add {LINK} type dummy && ip addr add {ip}/{prefix_bits} dev {LINK} {more} && ip link set {LINK} up"
+        "ip link add {link} type dummy && ip addr add {ip}/{prefix_bits} dev {link} {more} && ip link set {link} up"
     )
 }
 
@@ -146,7 +236,7 @@ async fn add_unless_there(ip: IpAddr, ours: Ours, kinds: &[LinkMessage]) -> Resu
     let failed = |action| {
         move |source: io::Error| match source.kind() {
             io::ErrorKind::PermissionDenied if source.raw_os_error() == Some(Errno::EPERM as i32) => {
-                NodeError::NotPermitted { address: ip }
+                NodeError::NotPermitted { address: ip, link: ours.link().to_owned() }
             }
             _ => NodeError::Add { address: ip, action, source },
         }
@@ -154,12 +244,19 @@ async fn add_unless_there(ip: IpAddr, ours: Ours, kinds: &[LinkMessage]) -> Resu
     let (connection, handle, _) = new_connection().map_err(failed("open netlink"))?;
     let connection = tokio::spawn(connection);
     let added = async {
-        let link = our_link(&handle, kinds).await.map_err(failed("add link"))?;
+        let (link, made) = our_link(&handle, ours.link(), kinds).await.map_err(failed("add link"))?;
         let index = if_nametoindex(link).map_err(|errno| failed("find link")(errno.into()))?;
-        // Up first: on a link that is down an IPv6 address stays tentative, and cannot be bound.
-        let up = handle.link().set(LinkUnspec::new_with_index(index).up().build()).execute().await;
-        up.map_err(reason).map_err(failed("set link up"))?;
-        add_to(&handle, index, ip, link != LINK).await.map_err(failed("add address"))?;
+        let links = || async { our_links(&handle).await.map_err(failed("list links")) };
+        let is_ours = made || links().await?.iter().any(|(ours, _)| *ours == index);
+        if is_ours {
+            // Up first: on a link that is down an IPv6 address stays tentative, and cannot be bound.
+            let mut up = LinkUnspec::new_with_index(index).up().build();
+            up.attributes.push(LinkAttribute::IfAlias(ALIAS.to_owned()));
+            let up = handle.link().set(up).execute().await;
+            up.map_err(reason).map_err(failed("set link up"))?;
+        }
+        let marks = if is_ours { Vec::new() } else { marks(ip, link) };
+        add_to(&handle, index, ip, marks).await.map_err(failed("add address"))?;
         Ok(Added::AddedTo { link: link.to_owned() })
     }
     .await;
@@ -167,23 +264,34 @@ async fn add_unless_there(ip: IpAddr, ours: Ours, kinds: &[LinkMessage]) -> Resu
     added
 }
 
-/// The name of the link to use: ours, made of the first kind that the kernel knows; else the loopback interface.
-async fn our_link(handle: &Handle, kinds: &[LinkMessage]) -> Result<&'static str, io::Error> {
-    if if_nametoindex(LINK).is_ok() {
-        return Ok(LINK);
+/// The name of the link to use, and whether we have made it: that one, of the first kind that the kernel knows, unless it is
+/// there; else the loopback interface.
+async fn our_link<'n>(
+    handle: &Handle,
+    name: &'n str,
+    kinds: &[LinkMessage],
+) -> Result<(&'n str, bool), io::Error> {
+    if if_nametoindex(name).is_ok() {
+        return Ok((name, false));
     }
     for kind in kinds {
         match handle.link().add(kind.clone()).execute().await.map_err(reason) {
-            Ok(()) => return Ok(LINK),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(LINK),
+            Ok(()) => return Ok((name, true)),
+            // Of one that is started with us.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok((name, true)),
             Err(error) if error.raw_os_error() == Some(Errno::EOPNOTSUPP as i32) => {}
             Err(error) => return Err(error),
         }
     }
-    Ok("lo")
+    Ok(("lo", false))
 }
 
-async fn add_to(handle: &Handle, index: u32, ip: IpAddr, marked: bool) -> Result<(), io::Error> {
+async fn add_to(
+    handle: &Handle,
+    index: u32,
+    ip: IpAddr,
+    marks: Vec<AddressAttribute>,
+) -> Result<(), io::Error> {
     let prefix_bits = if ip.is_ipv4() { 32 } else { 128 };
     let mut request = handle.address().add(index, ip, prefix_bits);
     let message = request.message_mut();
@@ -192,9 +300,7 @@ async fn add_to(handle: &Handle, index: u32, ip: IpAddr, marked: bool) -> Result
         // Nobody else is on this link: without the search for duplicates the address can be bound at once.
         message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
     }
-    if marked {
-        message.attributes.push(mark(ip));
-    }
+    message.attributes.extend(marks);
     match request.execute().await.map_err(reason) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         added => added,
@@ -214,7 +320,7 @@ mod tests {
     use std::net::UdpSocket;
     use std::process::Command;
 
-    use rtnetlink::packet_route::link::{InfoKind, LinkAttribute, LinkInfo};
+    use rtnetlink::packet_route::link::{InfoKind, LinkInfo};
 
     use super::*;
     use crate::{addresses_of, has_address};
@@ -336,11 +442,56 @@ mod tests {
         }
         let ip = |words: &[&str]| Command::new("ip").args(words).status().expect("ip runs");
         assert!(ip(&["address", "add", "169.254.99.99/32", "dev", "lo"]).success());
-        assert!(remove_link().await?);
+        let gone = remove_link().await?;
+        assert_eq!(gone, ["the address 169.254.10.10 on lo", "the address fe80::a:a on lo"]);
         let left = addresses_of("lo")?.into_iter().filter(|own| !own.ip.is_loopback());
         assert_eq!(left.map(|own| own.ip.to_string()).collect::<Vec<_>>(), ["169.254.99.99"]);
-        assert!(!remove_link().await?);
+        assert_eq!(remove_link().await?, [""; 0]);
         Ok(())
+    }
+
+    #[tokio::test]
+    async fn a_link_of_another_name_is_made_and_one_of_somebody_else_stays() -> Result<(), NodeError> {
+        if !inside_namespace("a_link_of_another_name_is_made_and_one_of_somebody_else_stays", &[]) {
+            return Ok(());
+        }
+        let run = |words: &[&str]| Command::new("ip").args(words).status().expect("ip runs").success();
+        assert!(run(&["link", "add", "theirs", "type", "bridge"]));
+        for (link, ip) in [
+            ("nodelocaldns", "169.254.20.10"),
+            ("nodelocaldns", "fd10::10"),
+            ("theirs", "10.96.0.10"),
+            ("theirs", "fd10::11"),
+        ] {
+            let ours = Ours::Named(LinkName::new(link).expect("a name"));
+            let added = ensure_address(ip.parse().expect("an address"), ours).await?;
+            assert_eq!(added, Added::AddedTo { link: link.to_owned() });
+        }
+        assert!(run(&["address", "add", "10.9.9.9/32", "dev", "theirs"]));
+        let up = |name: &str| interfaces().is_ok_and(|all| all.iter().any(|one| one.name == name && one.up));
+        assert!(up("nodelocaldns") && !up("theirs"), "whether theirs is up is for them to say");
+        let gone = remove_link().await?;
+        assert_eq!(
+            gone,
+            [
+                "the link nodelocaldns with its addresses",
+                "the address 10.96.0.10 on theirs",
+                "the address fd10::11 on theirs"
+            ]
+        );
+        let left: Vec<_> = addresses_of("theirs")?.iter().map(|own| own.ip.to_string()).collect();
+        assert_eq!(left, ["10.9.9.9"]);
+        Ok(())
+    }
+
+    #[test]
+    fn only_what_an_interface_can_be_called_is_a_name() {
+        for name in ["lo", "eth0.100", "fifteen-octets-"] {
+            assert_eq!(LinkName::new(name).map(|found| found.as_str().to_owned()).as_deref(), Some(name));
+        }
+        for name in ["", ".", "..", "a b", "a/b", "a:b", "a%d", "sixteen-octets--", "a\n"] {
+            assert_eq!(LinkName::new(name), None, "{name:?}");
+        }
     }
 
     #[tokio::test]

@@ -27,7 +27,7 @@ mod written;
 use std::io;
 use std::net::IpAddr;
 
-pub use address::{Added, LINK, Ours, ensure_address, remove_link};
+pub use address::{Added, LINK, LinkName, Ours, ensure_address, remove_link};
 pub use dhcp::{LEASES, dhcp_servers};
 pub use environment::{VariantError, corefile_of};
 pub use holder::{Holder, Transport, holder_of};
@@ -59,10 +59,12 @@ pub enum NodeError {
         address: IpAddr,
     },
     /// We may not add a link-local address; the message says how to do it by hand.
-    #[error("no permission to add {address} (CAP_NET_ADMIN); run: {}", address::commands(.address))]
+    #[error("no permission to add {address} (CAP_NET_ADMIN); run: {}", address::commands(.address, .link))]
     NotPermitted {
         /// The address asked for.
         address: IpAddr,
+        /// The interface that it would come to.
+        link: String,
     },
     /// An address is not on the interface that was named with it, or the kernel still looks for duplicates of it.
     #[error("address {address} is not on the interface {link:?}, or cannot be used yet")]
@@ -83,7 +85,7 @@ pub enum NodeError {
         source: io::Error,
     },
     /// The kernel refused to take our link away.
-    #[error("cannot remove the link {}: {source}", address::LINK)]
+    #[error("cannot remove the link of our addresses: {source}")]
     RemoveLink {
         /// What the kernel said.
         source: io::Error,

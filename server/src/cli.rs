@@ -94,6 +94,7 @@ pub fn parse(
 ) -> Result<Wish, String> {
     let typed: Vec<OsString> = args.into_iter().collect();
     let args: Vec<OsString> = typed.iter().cloned().map(as_long_flag).collect();
+    let args = node::with_variables(args, env);
     let matches = match command().try_get_matches_from(args) {
         Ok(matches) => matches,
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
@@ -366,12 +367,17 @@ fn one_line(error: &clap::Error, typed: &[OsString]) -> String {
     let (arg, value) = (context(ContextKind::InvalidArg), context(ContextKind::InvalidValue));
     let flag = arg.trim_start_matches('-').split([' ', '[', '=']).next().unwrap_or_default();
     let command = COMMANDS.into_iter().find(|command| typed.iter().any(|word| word == command));
+    let is_typed = node::is_typed(typed, flag) || (flag == "dns.port" && node::is_typed(typed, "p"));
+    let told = match is_typed || command != Some("node") {
+        true => format!("-{flag}"),
+        false => node::variable(flag),
+    };
     let what = match error.kind() {
         ErrorKind::InvalidValue | ErrorKind::ValueValidation if !flag.is_empty() => {
             let wanted = wanted(flag);
             match value.as_str() {
-                "" => format!("-{flag} wants {wanted} behind it"),
-                value => format!("-{flag} {value:?} is not {wanted}"),
+                "" => format!("{told} wants {wanted} behind it"),
+                value => format!("{told} {value:?} is not {wanted}"),
             }
         }
         ErrorKind::UnknownArgument if arg.starts_with('-') => {
@@ -419,6 +425,7 @@ fn wanted(flag: &str) -> String {
         "rules" => "nft, iptables, node-cache or none".to_owned(),
         "host-resolver" => "networkd, resolved, resolv.conf or none".to_owned(),
         "lease" => "a duration such as 600ms, 200ms to 10s, or off".to_owned(),
+        "link" => "the name of an interface, 1 to 15 characters".to_owned(),
         "probe-mark" => "a number, 1 to 4294967295, as 0x6c646e73".to_owned(),
         "localip" => "a list of IP addresses with commas between them".to_owned(),
         "syncinterval" => "a number of seconds or a duration, as 60 or 60s".to_owned(),

@@ -150,7 +150,7 @@ impl Server {
         }
         let workers = configuration::sockets(&draft.spec);
         let ours = match &node {
-            Some(settings) if settings.adds_addresses => Ours::Named,
+            Some(settings) if settings.adds_addresses => Ours::Named(settings.link),
             _ => Ours::LinkLocal,
         };
         let (mut shared, probes) = Shared::new(flags.cache_bytes, workers + 1, handle, logger.clone(), start);

@@ -1,9 +1,10 @@
-//! `localdns node`: its commands and flags.
+//! `localdns node`: its commands and flags, which may stand in the environment, too.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ::node::{HostResolver, Iptables};
+use ::node::{HostResolver, Iptables, LINK, LinkName};
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgMatches, Command, value_parser};
 
@@ -15,10 +16,10 @@ pub(super) fn command() -> Command {
         .about("Serve a node's DNS, and see to it that it does not go dark when this server dies")
         .subcommand_required(true)
         .args_override_self(true)
-        .subcommand(settings(served(Command::new("run"))).about(
+        .subcommand(with_names(settings(served(Command::new("run")))).about(
             "Serve; once every address has answered, put the rules in place and keep queries here by leases",
         ))
-        .subcommand(settings(shared(Command::new("up"))).about(
+        .subcommand(with_names(settings(shared(Command::new("up")))).about(
             "Put the Corefile's addresses and the rules there that send its clients to an upstream while nobody serves",
         ))
         .subcommand(Command::new("down").about(
@@ -28,10 +29,53 @@ pub(super) fn command() -> Command {
             "For ExecStopPost: give this machine its own lookups back where the unit is stopped, not before a start",
         ))
         .subcommand(
-            settings(shared(Command::new("status")))
-                .about("Say what there is of addresses, rules and leases: exit code 0 where all is well, else 1")
-                .arg(flag("json", "Print one JSON object")),
+            with_names(settings(shared(Command::new("status"))).arg(flag("json", "Print one JSON object")))
+                .about("Say what there is of addresses, rules and leases: exit code 0 where all is well, else 1"),
         )
+}
+
+/// The variable of the environment that stands for a flag of `node run`, `up` and `status`.
+pub(super) fn variable(flag: &str) -> String {
+    format!("LOCALDNS_NODE_{}", flag.replace(['-', '.'], "_").to_uppercase())
+}
+
+/// Says in the help of each flag which variable stands for it.
+fn with_names(command: Command) -> Command {
+    command.mut_args(|arg| {
+        let Some(flag) = arg.get_long() else { return arg };
+        let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+        let help = format!("{help} [env: {}]", variable(flag));
+        arg.help(help)
+    })
+}
+
+/// A command line with the flags that the environment has, in front of those that were typed: the last of several counts.
+pub(super) fn with_variables(mut args: Vec<OsString>, env: &dyn Fn(&str) -> Option<String>) -> Vec<OsString> {
+    let ([first, name, ..], node) = (args.as_slice(), command()) else { return args };
+    let Some(sub) = name.to_str().and_then(|name| node.find_subcommand(name)).filter(|_| first == "node")
+    else {
+        return args;
+    };
+    // What was typed takes the place of the other, too.
+    let is_excluded = |flag: &str| match flag {
+        "conf" => is_typed(&args, "environment"),
+        "environment" => is_typed(&args, "conf"),
+        _ => false,
+    };
+    let of_environment = sub.get_arguments().filter_map(|arg| {
+        let flag = arg.get_long().filter(|flag| !is_excluded(flag))?;
+        let value = env(&variable(flag)).filter(|value| !value.is_empty())?;
+        Some(OsString::from(format!("--{flag}={value}")))
+    });
+    let of_environment: Vec<_> = of_environment.collect();
+    args.splice(2..2, of_environment);
+    args
+}
+
+/// Whether a flag is among the words of a command line.
+pub(super) fn is_typed(words: &[OsString], flag: &str) -> bool {
+    let mut names = words.iter().map(|word| word.to_string_lossy());
+    names.any(|word| word.starts_with('-') && word.trim_start_matches('-').split('=').next() == Some(flag))
 }
 
 pub(super) fn settings(command: Command) -> Command {
@@ -59,6 +103,14 @@ pub(super) fn settings(command: Command) -> Command {
                 .default_value("8080")
                 .value_parser(value_parser!(u16))
                 .help("Port of `health`, which -rules node-cache keeps from conntrack, too"),
+        )
+        .arg(
+            Arg::new("link")
+                .long("link")
+                .value_name("NAME")
+                .default_value(LINK)
+                .value_parser(link)
+                .help("Interface that the addresses are added to: made, if it is not there; one of somebody else is left as it is otherwise"),
         )
         .arg(
             Arg::new("host-resolver")
@@ -130,6 +182,7 @@ pub(super) fn settings_of(sub: &ArgMatches) -> Settings {
         rules,
         way_out: None,
         adds_addresses: true,
+        link: sub.get_one("link").copied().unwrap_or_default(),
         lease: sub.get_one::<Option<Duration>>("lease").copied().flatten().filter(|_| rules.has_leases()),
         mark: sub.get_one("probe-mark").copied().unwrap_or_default(),
         masquerade: sub.get_one("masquerade").copied().unwrap_or(true),
@@ -148,6 +201,10 @@ pub(super) fn settings_of(sub: &ArgMatches) -> Settings {
         },
         environment: sub.get_one("environment").cloned(),
     }
+}
+
+fn link(text: &str) -> Result<LinkName, String> {
+    LinkName::new(text).ok_or_else(|| "no name".to_owned())
 }
 
 fn lease(text: &str) -> Result<Option<Duration>, String> {

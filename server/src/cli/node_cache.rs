@@ -17,6 +17,11 @@ pub(super) fn command() -> Command {
         .disable_version_flag(true)
         .args_override_self(true)
         .mut_arg("host-resolver", |arg| arg.default_value("none"))
+        .mut_arg("link", |arg| {
+            arg.alias("interfacename").default_value("nodelocaldns").help(
+                "Link that -setupinterface adds the addresses to; also -interfacename, as node-cache calls it",
+            )
+        })
         .mut_arg("conf", |arg| arg.help("Where the filled Corefile is written, for those who look"))
         .arg(
             Arg::new("localip")
@@ -30,7 +35,6 @@ pub(super) fn command() -> Command {
         .arg(yes("setupiptables", "Change the firewall as -rules says; false means -rules none"))
         .arg(flag("skipteardown", "Leave addresses and rules at a stop"))
         .arg(flag("reloadwithsignal", "Taken and not needed: `reload` sees what changes"))
-        .arg(text("interfacename", "NAME", "Taken and not used: the link is `localdns`").default_value("nodelocaldns"))
         .arg(
             text("syncinterval", "SECONDS", "Taken: rules are looked at every 2 s or more often")
                 .default_value("60")

@@ -73,6 +73,92 @@ fn the_environment_stands_in_for_a_flag_that_is_not_given() {
 }
 
 #[test]
+fn each_flag_of_node_has_a_variable_that_counts_where_the_flag_is_not_typed() {
+    let with = |set: &'static [(&'static str, &'static str)], args: &[&str]| {
+        let env = move |name: &str| Some(set.iter().find(|(of, _)| *of == name)?.1.to_owned());
+        parse(["node"].iter().chain(args).map(OsString::from), &env)
+    };
+    let all: &[_] = &[
+        ("LOCALDNS_NODE_RULES", "node-cache"),
+        ("LOCALDNS_NODE_HEALTH_PORT", "8081"),
+        ("LOCALDNS_NODE_LEASE", ""),
+        ("LOCALDNS_NODE_PROBE_MARK", "7"),
+        ("LOCALDNS_NODE_MASQUERADE", "false"),
+        ("LOCALDNS_NODE_AT_STOP", "way-out"),
+        ("LOCALDNS_NODE_UPSTREAMS", "/a"),
+        ("LOCALDNS_NODE_HOST_RESOLVER", "none"),
+        ("LOCALDNS_NODE_LINK", "dns0"),
+        ("LOCALDNS_NODE_CONF", "/b"),
+        ("LOCALDNS_NODE_DNS_PORT", "1053"),
+        ("LOCALDNS_NODE_PIDFILE", "/c"),
+        ("LOCALDNS_NODE_QUIET", "true"),
+        ("LOCALDNS_NODE_JSON", "1"),
+    ];
+    let Ok(Wish::Node(NodeCommand::Run, flags, settings)) = with(all, &["run"]) else { panic!("no run") };
+    assert_eq!((flags.conf, flags.dns_port), (Some("/b".into()), 1053));
+    assert_eq!((flags.pidfile, flags.quiet), (Some("/c".into()), true));
+    let rules = crate::node_run::RuleSet::Iptables(::node::Iptables::NodeCache(8081));
+    assert_eq!((settings.rules, settings.lease, settings.mark), (rules, None, 7));
+    assert_eq!((settings.masquerade, settings.link.as_str()), (false, "dns0"));
+    assert_eq!(settings.host_resolver, ::node::HostResolver::None);
+    assert!(matches!(with(all, &["status"]), Ok(Wish::Node(NodeCommand::Status(true), ..))));
+    assert!(matches!(with(all, &["status", "-json=false"]), Ok(Wish::Node(NodeCommand::Status(false), ..))));
+    assert_eq!(with(all, &["down"]), Ok(Wish::NodeDown));
+    // A flag that is typed wins, and so does -conf over a variable that says -environment.
+    let Ok(Wish::Node(_, flags, settings)) = with(all, &["up", "-p", "53", "-link=eth9"]) else {
+        panic!("no up")
+    };
+    assert_eq!((flags.dns_port, settings.link.as_str()), (53, "eth9"));
+    let environment: &[_] = &[("LOCALDNS_NODE_ENVIRONMENT", "/e")];
+    let Ok(Wish::Node(_, flags, settings)) = with(environment, &["run", "-conf", "/f"]) else {
+        panic!("no run")
+    };
+    assert_eq!((flags.conf, settings.environment), (Some("/f".into()), None));
+    let Ok(Wish::Node(_, _, settings)) = with(environment, &["run"]) else { panic!("no run") };
+    assert_eq!(settings.environment, Some("/e".into()));
+    // Who serves without `node` reads none of them.
+    let serve = parse([], &|name: &str| name.starts_with("LOCALDNS_NODE_").then(|| "so".to_owned()));
+    assert!(matches!(serve, Ok(Wish::Serve(_))), "{serve:?}");
+    for (set, args, told) in [
+        (
+            &[("LOCALDNS_NODE_LEASE", "1m")][..],
+            &["run"][..],
+            "LOCALDNS_NODE_LEASE \"1m\" is not a duration such as 600ms, 200ms to 10s, or off; see localdns node -help",
+        ),
+        (
+            &[],
+            &["run", "-link", "a/b"],
+            "-link \"a/b\" is not the name of an interface, 1 to 15 characters; see localdns node -help",
+        ),
+        (&[("LOCALDNS_NODE_QUIET", "so")], &["up"], "LOCALDNS_NODE_QUIET"),
+    ] {
+        match with(set, args) {
+            Err(error) => assert_eq!(error, told),
+            // `up` has no such flag, and reads none of it.
+            Ok(_) => assert_eq!(told, "LOCALDNS_NODE_QUIET"),
+        }
+    }
+}
+
+#[test]
+fn the_help_and_the_page_of_node_name_each_variable() {
+    let page = include_str!("../../../docs/node.md");
+    let node = node::command();
+    let mut variables = 0;
+    for sub in ["run", "up", "status"] {
+        let Ok(Wish::Print(help)) = wish(&["node", sub, "-help"]) else { panic!("no help of {sub}") };
+        for flag in node.find_subcommand(sub).expect("it is there").get_arguments() {
+            let variable = node::variable(flag.get_long().expect("each has a name"));
+            let words = help.split_ascii_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(words.contains(&format!("[env: {variable}]")), "{sub}: {variable}\n{help}");
+            assert!(page.contains(&format!("`{variable}`")), "{variable}");
+            variables += 1;
+        }
+    }
+    assert!(variables > 30, "{variables}");
+}
+
+#[test]
 fn explain_takes_type_and_address_in_any_order() {
     for (args, rtype, address) in [
         (&["explain", "a"][..], RType::A, None),

@@ -56,9 +56,9 @@ pub fn down() -> Down {
         .map_err(|error| error.to_string())
         .and_then(|runtime| runtime.block_on(node::remove_link()).map_err(|error| error.to_string()));
     match link {
-        Ok(true) => down.gone.push(format!("the link {} with its addresses is gone", node::LINK)),
-        Ok(false) => down.gone.push(format!("the link {} was not there", node::LINK)),
-        Err(error) => down.leaves(format!("the link {}", node::LINK), &error),
+        Ok(gone) if gone.is_empty() => down.gone.push("no link and no address of ours was there".to_owned()),
+        Ok(gone) => down.gone.extend(gone.iter().map(|what| format!("{what} is gone"))),
+        Err(error) => down.leaves("links and addresses".to_owned(), &error),
     }
     down
 }

@@ -21,7 +21,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use node::{HostResolver, Iptables, Listener, WayOut};
+use node::{HostResolver, Iptables, LinkName, Listener, WayOut};
 use wire::Name;
 
 pub use discovery::{Discovery, upstreams_now};
@@ -49,6 +49,8 @@ pub struct Settings {
     pub way_out: Option<IpAddr>,
     /// Whether addresses that are missing are added.
     pub adds_addresses: bool,
+    /// `-link`: where they are added.
+    pub link: LinkName,
     /// `-at-stop`.
     pub at_stop: AtStop,
     /// `-upstreams`: the resolv.conf of the servers that 168.63.129.16 stands for.

@@ -18,7 +18,8 @@ pub fn up(configuration: &Configuration, settings: &Settings) -> Result<String, 
     let runtime = runtime.map_err(text)?;
     let mut told = String::new();
     for Listener { address, .. } in &listeners {
-        let added = runtime.block_on(node::ensure_address(*address, Ours::Named)).map_err(text)?;
+        let added =
+            runtime.block_on(node::ensure_address(*address, Ours::Named(settings.link))).map_err(text)?;
         told += &format!("{address} is on {}\n", added.link());
     }
     told += &match settings.rules {

@@ -69,7 +69,7 @@ fn down_takes_everything_from_a_living_server_too_and_up_leaves_the_way_out() {
         server.signal("HUP");
         server.wait_for_log("Reloading complete", Duration::from_secs(10));
         nothing_is_there();
-        let gone = "there were no rules\nthe link localdns was not there\n";
+        let gone = "there were no rules\nno link and no address of ours was there\n";
         assert_eq!(
             node(&server, &["down"], 0),
             format!("the server of process {} keeps nothing any more\n{gone}", server.pid())
