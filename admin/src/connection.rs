@@ -8,7 +8,10 @@ use std::time::Duration;
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, DATE, HeaderValue};
+use hyper::header::{
+    CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, DATE, HeaderValue,
+    REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
@@ -19,10 +22,12 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
+use super::made::MadePage;
 use super::negotiate::Wanted;
 use super::scrape::Scrapes;
 use super::seats::Seat;
 use super::server::{NotReady, Pages};
+use super::status_page;
 use super::watched::Watched;
 use observe::Logger;
 
@@ -32,6 +37,8 @@ pub(super) struct Site {
     pub(super) pages: AtomicU8,
     pub(super) scrapes: Scrapes,
     pub(super) not_ready: Arc<NotReady>,
+    pub(super) status: Option<Arc<MadePage>>,
+    pub(super) exporter: Option<Arc<MadePage>>,
     pub(super) logger: Logger,
     pub(super) patience: Patience,
 }
@@ -130,13 +137,26 @@ async fn close(stream: &mut TcpStream) {
 impl Site {
     async fn respond(&self, path: &str, wanted: Wanted, seat: &Arc<Seat>) -> Response<Full<Bytes>> {
         let pages = Pages::from_bits(self.pages.load(Ordering::Relaxed));
-        match path {
-            "/metrics" if pages.metrics => self.metrics(wanted, seat).await,
-            "/health" if pages.health => response(StatusCode::OK, PLAIN, "OK"),
-            "/ready" if pages.ready => self.ready(),
+        match (path, &self.status, &self.exporter) {
+            ("/metrics", ..) if pages.metrics => self.metrics(wanted, seat).await,
+            ("/metrics", _, Some(exporter)) if pages.exporter => closing(made(exporter, EXPORTED).await),
+            ("/health", ..) if pages.health => response(StatusCode::OK, PLAIN, "OK"),
+            ("/ready", ..) if pages.ready => self.ready(),
+            ("/status", Some(status), _) if pages.metrics => unkept(made(status, "application/json").await),
+            ("/status.html", Some(_), _) if pages.metrics => {
+                let mut page =
+                    unkept(response(StatusCode::OK, "text/html; charset=utf-8", status_page::HTML));
+                page.headers_mut().insert(CONTENT_SECURITY_POLICY, status_page::policy());
+                page
+            }
+            _ if pages.exporter && !pages.metrics => closing(response(
+                StatusCode::NOT_FOUND,
+                PLAIN,
+                "404 Not Found - Metrics available at /metrics\n",
+            )),
             _ => {
                 let mut absent = response(StatusCode::NOT_FOUND, PLAIN, "404 page not found\n");
-                absent.headers_mut().insert("x-content-type-options", HeaderValue::from_static("nosniff"));
+                absent.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
                 absent
             }
         }
@@ -167,6 +187,29 @@ impl Site {
     }
 }
 
+async fn made(page: &MadePage, kind: &'static str) -> Response<Full<Bytes>> {
+    match page.bytes().await {
+        Some(bytes) => response(StatusCode::OK, kind, bytes),
+        None => response(StatusCode::SERVICE_UNAVAILABLE, PLAIN, "no page could be made\n"),
+    }
+}
+
+/// A page of the moment, for whoever asked and nobody else.
+fn unkept(mut page: Response<Full<Bytes>>) -> Response<Full<Bytes>> {
+    for (name, value) in
+        [(CACHE_CONTROL, "no-store"), (X_CONTENT_TYPE_OPTIONS, "nosniff"), (REFERRER_POLICY, "no-referrer")]
+    {
+        page.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    page
+}
+
+/// One page for a connection, as production's exporter has it.
+fn closing(mut page: Response<Full<Bytes>>) -> Response<Full<Bytes>> {
+    page.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    page
+}
+
 fn response(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
@@ -184,6 +227,7 @@ fn date() -> Option<HeaderValue> {
 }
 
 const PLAIN: &str = "text/plain; charset=utf-8";
+const EXPORTED: &str = "text/plain; version=0.0.4";
 /// How much of what it still sends is read.
 const LINGER_BYTES: usize = 64 * 1024;
 /// Bound of a request's head in octets.

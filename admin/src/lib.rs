@@ -1,4 +1,4 @@
-//! `/metrics`, `/health`, `/ready` over HTTP, and what the process tells about itself.
+//! `/metrics`, `/health`, `/ready`, `/status` and the page that shows it over HTTP, and what the process tells about itself.
 //!
 //! ```text
 //! plan -> prepare (bind aside) -> commit (swap) -> listeners that outlive reloads -> connections -> pages
@@ -11,16 +11,19 @@
 mod address;
 mod connection;
 mod listen;
+mod made;
 mod negotiate;
 mod probe;
 mod process;
 mod scrape;
 mod seats;
 mod server;
+mod status_page;
 mod watched;
 
 pub use address::AdminAddress;
 pub use listen::AdminError;
+pub use made::Make;
 pub use probe::HealthProbe;
 pub use process::Process;
 pub use server::{AdminServer, AdminThread, Content, NotReady, Pages, Prepared, ServedPages};

@@ -8,6 +8,15 @@ use observe::{Families, Metric, MetricSource, names};
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Process;
 
+impl Process {
+    /// What it has of memory, in octets, and the seconds of its processors, as far as `/proc` says.
+    pub fn memory_and_cpu() -> [Option<f64>; 2] {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let cpu = Stat::read(&read("/proc/self/stat")).map(|stat| stat.cpu);
+        [kilobytes(&read("/proc/self/status"), "VmRSS:"), cpu]
+    }
+}
+
 impl MetricSource for Process {
     fn collect(&self, into: &mut Families) {
         let mut gauge = |metric: Metric, value: Option<f64>| {

@@ -14,6 +14,7 @@ use tokio::time::sleep;
 
 use super::connection::{self, Patience, Site};
 use super::listen::{AdminError, listen};
+use super::made::{MadePage, Make};
 use super::probe::HealthProbe;
 use super::scrape::Scrapes;
 use super::seats::Seats;
@@ -26,6 +27,10 @@ pub struct Content {
     pub metrics: Box<dyn Fn(bool) -> Families + Send + Sync>,
     /// The plugins that are not ready, for `/ready`; for each request. Quick: it runs between those of other clients.
     pub not_ready: Box<NotReady>,
+    /// `/status`, JSON, wherever `/metrics` is, and `/status.html`, which shows it; `None` for neither.
+    pub status: Option<Box<Make>>,
+    /// `/metrics` of an exporter's address, in the text format.
+    pub exporter: Option<Box<Make>>,
 }
 
 /// The plugins that are not ready.
@@ -40,15 +45,19 @@ pub struct Pages {
     pub health: bool,
     /// `/ready`.
     pub ready: bool,
+    /// The exporter's `/metrics`, where [`Pages::metrics`] is not.
+    pub exporter: bool,
 }
 
 impl Pages {
     pub(super) fn to_bits(self) -> u8 {
-        u8::from(self.metrics) | u8::from(self.health) << 1 | u8::from(self.ready) << 2
+        let bits = [self.metrics, self.health, self.ready, self.exporter];
+        bits.into_iter().enumerate().map(|(at, bit)| u8::from(bit) << at).sum()
     }
 
     pub(super) fn from_bits(bits: u8) -> Self {
-        Self { metrics: bits & 1 != 0, health: bits & 2 != 0, ready: bits & 4 != 0 }
+        let [metrics, health, ready, exporter] = [1, 2, 4, 8].map(|bit| bits & bit != 0);
+        Self { metrics, health, ready, exporter }
     }
 }
 
@@ -62,6 +71,11 @@ impl ServedPages {
     /// Serves `/metrics` here, too.
     pub fn metrics(&mut self, at: AdminAddress) {
         self.pages.entry(at).or_default().metrics = true;
+    }
+
+    /// Serves the exporter's `/metrics` here, unless that of everything is.
+    pub fn exporter(&mut self, at: AdminAddress) {
+        self.pages.entry(at).or_default().exporter = true;
     }
 
     /// Serves `/health` here, too, and asks it every second.
@@ -122,6 +136,7 @@ pub struct AdminServer {
     runtime: Handle,
     scrapes: Scrapes,
     not_ready: Arc<NotReady>,
+    made: [Option<Arc<MadePage>>; 2],
     logger: Logger,
     probe: Arc<HealthProbe>,
     patience: Patience,
@@ -145,6 +160,7 @@ impl AdminServer {
             runtime,
             scrapes: Scrapes::start(content.metrics, &logger),
             not_ready: content.not_ready.into(),
+            made: [content.status, content.exporter].map(|make| Some(Arc::new(MadePage::new(make?)))),
             logger,
             probe,
             patience,
@@ -173,7 +189,7 @@ impl AdminServer {
                 }
                 Err(error) if pages.health => return Err(error),
                 Err(error) => {
-                    if pages.metrics {
+                    if pages.metrics || pages.exporter {
                         self.logger.error(None, &format!("Failed to start metrics handler: {error}"));
                     }
                     if pages.ready {
@@ -217,8 +233,11 @@ impl AdminServer {
 
     fn start(&self, listeners: Vec<TcpListener>) -> Serving {
         let _inside = self.runtime.enter();
+        let [status, exporter] = self.made.clone();
         let site = Arc::new(Site {
             pages: AtomicU8::new(0),
+            status,
+            exporter,
             scrapes: self.scrapes.clone(),
             not_ready: self.not_ready.clone(),
             logger: self.logger.clone(),

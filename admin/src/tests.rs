@@ -52,6 +52,8 @@ impl Scene {
             not_ready: Box::new(move || {
                 if is_ready.load(Ordering::Relaxed) { vec![] } else { vec!["hosts", "kubernetes"] }
             }),
+            status: Some(Box::new(|| b"{}\n".to_vec())),
+            exporter: Some(Box::new(|| b"exported 1\n".to_vec())),
         };
         let server = AdminServer::with_patience(runtime.handle().clone(), content, logger.clone(), patience);
         Self { server, ready, logger, paper, _runtime: runtime }
@@ -136,6 +138,29 @@ fn pages_read_as_those_of_coredns() {
         "[INFO] plugin/ready: Plugins not ready: \"hosts,kubernetes\"\n"
     );
     assert_eq!(get(address, "/health").2, "OK");
+}
+
+#[test]
+fn an_exporter_s_port_has_its_page_and_says_where_it_is() {
+    let scene = Scene::new();
+    let mut plan = ServedPages::default();
+    plan.exporter(place(1));
+    plan.exporter(place(2));
+    plan.metrics(place(2));
+    scene.serve(&plan);
+    let absent = "404 Not Found - Metrics available at /metrics\n";
+    let plain = "text/plain; charset=utf-8";
+    for (at, path, status, kind, body) in [
+        (1, "/metrics", 200, "text/plain; version=0.0.4", "exported 1\n"),
+        (1, "/", 404, plain, absent),
+        (1, "/status", 404, plain, absent),
+        (2, "/metrics", 200, "text/plain; version=0.0.4; charset=utf-8; escaping=underscores", UP),
+        (2, "/status", 200, "application/json", "{}\n"),
+        (2, "/", 404, plain, "404 page not found\n"),
+    ] {
+        let expected = (status, kind.to_owned(), body.to_owned());
+        assert_eq!(get(scene.at(place(at)), path), expected, "{at} {path}");
+    }
 }
 
 #[test]

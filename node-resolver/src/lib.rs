@@ -134,7 +134,12 @@ impl NodeResolver {
             Process.collect(&mut families);
             families
         };
-        let content = Content { metrics: Box::new(metrics), not_ready: Box::new(Vec::new) };
+        let content = Content {
+            metrics: Box::new(metrics),
+            not_ready: Box::new(Vec::new),
+            status: None,
+            exporter: None,
+        };
         let admin = AdminServer::new(runtime.clone(), content, self.logger.clone());
         let mut plan = ServedPages::default();
         plan.metrics(address);

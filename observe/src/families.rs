@@ -110,6 +110,15 @@ impl Families {
         }
     }
 
+    /// The sum of a family's samples that have all these labels; of histograms, that of their values.
+    pub fn sum(&self, metric: Metric, labels: &[(&str, &str)]) -> f64 {
+        let has = |of: &Labels| {
+            labels.iter().all(|(name, value)| of.iter().any(|(own, is)| own == name && is == value))
+        };
+        let samples = self.families.get(metric.name).into_iter().flat_map(|family| &family.samples);
+        samples.filter(|(of, _)| has(of)).map(|(_, sample)| sample.value).sum()
+    }
+
     /// The sample with these labels; `None` if the family is of another kind.
     fn sample(&mut self, metric: Metric, kind: Kind, labels: &[(&'static str, &str)]) -> Option<&mut Sample> {
         let family = self.families.entry(metric.name).or_insert_with(|| Family {

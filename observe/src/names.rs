@@ -114,6 +114,18 @@ metrics! {
     LEASES_LOST = "localdns_leases_lost_total" "Counter of leases that ended while this server lived.";
     /// Counter.
     RULES_PUT_BACK = "localdns_rules_put_back_total" "Counter of times that somebody had removed the rules and they were put back.";
+    /// Gauge {status}.
+    SERVICE_STATUS = "localdns_service_status" "1 for the state that the service is in.";
+    /// Gauge.
+    MEMORY_USAGE = "localdns_memory_usage_bytes" "Memory of the service: of its control group, else resident in its process.";
+    /// Counter.
+    CPU_USAGE = "localdns_cpu_usage_seconds_total" "Processor time of the service: of its control group, else of its process.";
+    /// Gauge.
+    LAST_UPDATE = "localdns_metrics_last_update_timestamp_seconds" "When the service was looked at, in seconds since 1970.";
+    /// Gauge {ip, block, status}.
+    VNETDNS_FORWARD = "localdns_vnetdns_forward_info" "Addresses that `forward .` of 169.254.10.10 asks.";
+    /// Gauge {ip, block, status}.
+    KUBEDNS_FORWARD = "localdns_kubedns_forward_info" "Addresses that `forward .` of 169.254.10.11 asks.";
     /// Counter {errortype}.
     NODECACHE_SETUP_ERRORS = "coredns_nodecache_setup_errors_total" "Counter of errors while the node was set up for node-cache, by kind.";
     /// Counter.

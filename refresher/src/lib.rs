@@ -29,7 +29,7 @@ pub use environment::Environment;
 pub use once::{Once, once};
 pub use plan::{RefreshPlan, RefreshSpec, plan};
 pub use servers::Upstreams;
-pub use status::{DEFAULT_SOCKET, StatusSocket, collect, listen, print};
+pub use status::{DEFAULT_SOCKET, StatusSocket, collect, listen, print, report};
 
 use clock::pace;
 use observe::Logger;
@@ -39,6 +39,8 @@ use tokio::runtime::Handle;
 pub trait Server: Send + Sync + 'static {
     /// Has every table of this file serve [`RefreshedFile::text`].
     fn serve(&self, kept: &RefreshedFile);
+    /// What its /status says, [`report`] within it.
+    fn status(&self) -> serde_json::Value;
     /// Whom it asks, and where it listens.
     fn upstreams(&self) -> Upstreams;
     /// The files whose names it keeps.

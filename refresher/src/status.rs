@@ -19,7 +19,7 @@ use refresh::{Family, KnownName, Question};
 use serde_json::{Value, json};
 use tokio::net::UnixListener;
 use tokio::sync::Semaphore;
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, spawn_blocking};
 
 use super::{RESULTS, RefreshedFile, RefreshedFiles, Server};
 use observe::{Families, names};
@@ -68,9 +68,15 @@ async fn accept(listener: UnixListener, running: Weak<impl Server>) {
         let running = running.clone();
         tokio::spawn(async move {
             let service = service_fn(|request: Request<Incoming>| {
-                let body =
-                    (request.uri().path() == "/status").then(|| running.upgrade().map(|r| report(r.kept())));
-                async { Ok::<_, Infallible>(response(body.flatten())) }
+                let asked = (request.uri().path() == "/status").then(|| running.upgrade()).flatten();
+                async {
+                    let body = match asked {
+                        // Sums take a moment, and others wait for this thread.
+                        Some(server) => spawn_blocking(move || server.status()).await.ok(),
+                        None => None,
+                    };
+                    Ok::<_, Infallible>(response(body))
+                }
             });
             let connection = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())
@@ -97,10 +103,9 @@ fn response(body: Option<Value>) -> Response<Full<Bytes>> {
     response
 }
 
-/// What /status says.
-fn report(kept: &RefreshedFiles) -> Value {
-    let files: Vec<_> = kept.all().iter().map(|kept| kept.report()).collect();
-    json!({ "version": env!("CARGO_PKG_VERSION"), "pid": std::process::id(), "refresh": files })
+/// What /status says of the files whose names are kept.
+pub fn report(kept: &RefreshedFiles) -> Value {
+    kept.all().iter().map(|kept| kept.report()).collect()
 }
 
 impl RefreshedFile {

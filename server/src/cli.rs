@@ -80,6 +80,8 @@ pub struct Flags {
     pub template: Option<Template>,
     /// `-metrics-listen-address`: where /metrics is besides the Corefile's `prometheus`.
     pub more_metrics: Option<AdminAddress>,
+    /// `-exporter`: where production's exporter is.
+    pub exporter: Option<AdminAddress>,
     /// What the environment says about names to refresh.
     pub environment: Environment,
 }
@@ -324,6 +326,7 @@ fn flags(matches: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -> Result<F
             .is_some_and(|what| what == "wait"),
         template: None,
         more_metrics: None,
+        exporter: None,
         environment: Environment::read(env),
     })
 }
@@ -429,6 +432,7 @@ fn wanted(flag: &str) -> String {
         "probe-mark" => "a number, 1 to 4294967295, as 0x6c646e73".to_owned(),
         "localip" => "a list of IP addresses with commas between them".to_owned(),
         "syncinterval" => "a number of seconds or a duration, as 60 or 60s".to_owned(),
+        "exporter" => "an ADDRESS:PORT, or off".to_owned(),
         "metrics-listen-address" | "prometheus-listen-address" => "an ADDRESS:PORT".to_owned(),
         "at-stop" => "way-out or clean".to_owned(),
         _ => "true or false".to_owned(),

@@ -9,7 +9,6 @@ mod stop;
 mod succession;
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -25,17 +24,19 @@ use tokio::sync::{Notify, mpsc, watch};
 use crate::cli::Flags;
 use crate::node_run::{Discovery, Keeper, Settings};
 use crate::origin::{self, Draft, Origin};
+use crate::pages::{admin_server, plan};
 use crate::refreshing::Refreshed;
 use crate::reloads::Reloads;
-use crate::report::{self, Told};
+use crate::report::Told;
+use crate::status::Status;
 use crate::succession::Steps;
 use crate::warm;
-use admin::{AdminAddress, AdminError, AdminServer, AdminThread, Content, ServedPages};
-use configuration::{AdminPlan, Configuration, Shared};
+use admin::{AdminAddress, AdminError, AdminServer, AdminThread};
+use configuration::{Configuration, Shared};
 use listen::Running;
 use listen::{BindError, Mailer, Ports};
+use observe::Logger;
 use observe::logger::LAST_LINES;
-use observe::{Collector, Logger};
 use plugin::SetupError;
 use plugins::r#loop::{self, Watch};
 use refresher::StatusSocket;
@@ -100,8 +101,8 @@ pub struct Server {
     dns_port: u16,
     reloads: Arc<Reloads>,
     notifier: Arc<Notifier>,
-    /// Where metrics are besides the configuration's.
-    more_metrics: Option<AdminAddress>,
+    /// Where metrics are besides the configuration's, and those of the exporter.
+    more_pages: (Option<AdminAddress>, Option<AdminAddress>),
     status_path: Option<PathBuf>,
     status: Option<StatusSocket>,
     /// Told when an address may have been taken from the machine.
@@ -185,8 +186,12 @@ impl Server {
         let leased = Arc::<OnceLock<_>>::default();
         let told =
             Told { running: Arc::downgrade(&running), reloads: reloads.clone(), leased: leased.clone() };
-        let admin = admin_server(&running, told, admin_thread.handle(), logger.clone());
-        let prepared = admin.prepare(plan(&configuration.admin, flags.more_metrics))?;
+        let collector = Arc::<OnceLock<_>>::default();
+        let status = Status { started: start, leased: leased.clone(), collector: collector.clone() };
+        let refreshed = Arc::new(Refreshed { running: running.clone(), status });
+        let admin = admin_server(&refreshed, told, &collector, admin_thread.handle());
+        let more_pages = (flags.more_metrics, flags.exporter);
+        let prepared = admin.prepare(plan(&configuration.admin, more_pages))?;
         if let Some(taker) = &taker {
             taker.ready().map_err(StartError::Predecessor)?;
         }
@@ -199,7 +204,6 @@ impl Server {
         admin.commit(prepared);
         logger.set_debug(configuration.debug);
         crate::files::spawn(&running).map_err(StartError::Machine)?;
-        let refreshed = Arc::new(Refreshed(running.clone()));
         running.shared.hosts.kept.apply(&configuration.keep, &refreshed);
         let notifier = Arc::new(Notifier::from_environment());
         if notifier.leaves_it_to_another() {
@@ -217,7 +221,7 @@ impl Server {
             dns_port: flags.dns_port,
             reloads,
             notifier,
-            more_metrics: flags.more_metrics,
+            more_pages,
             status_path: flags.status.clone(),
             status: None,
             address_gone: Arc::default(),
@@ -327,7 +331,7 @@ impl Server {
         let running = self.running.clone();
         let endpoints = configuration.listeners.keys().copied();
         let bound = self.ports.bind(endpoints, configuration.sockets, self.workers.len(), &self.handle)?;
-        let prepared = self.admin.prepare(plan(&configuration.admin, self.more_metrics))?;
+        let prepared = self.admin.prepare(plan(&configuration.admin, self.more_pages))?;
         for warning in &draft.warnings {
             running.logger.warning(None, warning);
         }
@@ -435,48 +439,6 @@ impl Server {
 /// The interface is not there.
 pub fn addresses_of(interface: &str) -> Result<Vec<std::net::SocketAddr>, node::NodeError> {
     Ok(node::addresses_of(interface)?.into_iter().map(|address| address.socket_addr(0)).collect())
-}
-
-fn plan(admin: &AdminPlan, more_metrics: Option<AdminAddress>) -> ServedPages {
-    let mut plan = ServedPages::default();
-    for address in admin.metrics.iter().chain(&more_metrics) {
-        plan.metrics(*address);
-    }
-    for address in &admin.health {
-        plan.health(*address);
-    }
-    for address in &admin.ready {
-        plan.ready(*address);
-    }
-    plan
-}
-
-fn admin_server(running: &Arc<Running>, told: Told, handle: &Handle, logger: Logger) -> AdminServer {
-    let collector: Arc<OnceLock<Collector>> = Arc::default();
-    let scraped = collector.clone();
-    let content = Content {
-        metrics: Box::new(move |native| scraped.get().map(|from| from.families(native)).unwrap_or_default()),
-        not_ready: Box::new(not_ready(running)),
-    };
-    let admin = AdminServer::new(handle.clone(), content, logger);
-    let _ = collector.set(report::collector(running, told, admin.health_probe()));
-    admin
-}
-
-/// Which plugins cannot answer yet. Who has been ready once stays so, where no block says `monitor continuously`.
-fn not_ready(running: &Arc<Running>) -> impl Fn() -> Vec<&'static str> + Send + Sync + use<> {
-    let (running, was_ready) = (Arc::downgrade(running), AtomicBool::new(false));
-    move || {
-        let Some(running) = running.upgrade() else { return Vec::new() };
-        let again = running.configuration.load().asks_ready_again;
-        if was_ready.load(Relaxed) && !again {
-            return Vec::new();
-        }
-        let missing: Vec<_> =
-            running.shared.lasting.all().iter().filter_map(|kept| kept.not_ready()).collect();
-        was_ready.store(missing.is_empty(), Relaxed);
-        missing
-    }
 }
 
 const LEFT_TO_ANOTHER: &str = "systemd started another process than this one: READY is left to it; \

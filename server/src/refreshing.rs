@@ -8,6 +8,7 @@ use refresher::{Environment, Once, RefreshedFile, RefreshedFiles, Server, Upstre
 use tokio::runtime::Handle;
 use wire::Name;
 
+use crate::status::Status;
 use configuration::Configuration;
 use listen::Running;
 use observe::Logger;
@@ -45,31 +46,38 @@ fn forwarded(configuration: &Configuration) -> Vec<SocketAddr> {
 }
 
 /// This server, to whoever keeps its names true.
-pub struct Refreshed(pub Arc<Running>);
+pub struct Refreshed {
+    pub(crate) running: Arc<Running>,
+    pub(crate) status: Status,
+}
 
 impl Server for Refreshed {
     fn serve(&self, kept: &RefreshedFile) {
-        self.0.shared.hosts.serve(kept);
+        self.running.shared.hosts.serve(kept);
     }
 
     fn upstreams(&self) -> Upstreams {
-        upstreams(&self.0.configuration.load())
+        upstreams(&self.running.configuration.load())
+    }
+
+    fn status(&self) -> serde_json::Value {
+        self.status.json(&self.running)
     }
 
     fn kept(&self) -> &RefreshedFiles {
-        &self.0.shared.hosts.kept
+        &self.running.shared.hosts.kept
     }
 
     fn environment(&self) -> &Environment {
-        &self.0.shared.environment
+        &self.running.shared.environment
     }
 
     fn runtime(&self) -> &Handle {
-        &self.0.shared.handle
+        &self.running.shared.handle
     }
 
     fn logger(&self) -> &Logger {
-        &self.0.logger
+        &self.running.logger
     }
 }
 

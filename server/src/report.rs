@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use cache::Kind;
 use forwarder::{DURATION_BUCKETS, Proto};
 
-use crate::node_run::Leased;
+use crate::node_run::{Leased, exporter};
 use crate::reloads::Reloads;
 use admin::{HealthProbe, Process};
 use listen::Running;
@@ -53,6 +53,9 @@ impl MetricSource for Told {
         }
         if let Some(leased) = self.leased.get() {
             leased.collect(into);
+            if leased.is_exported() {
+                exporter::collect(&running.configuration.load(), into);
+            }
         }
         refresher::collect(&running.shared.hosts.kept, into);
         self.reloads(&running, into);

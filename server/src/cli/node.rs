@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ::node::{HostResolver, Iptables, LINK, LinkName};
+use admin::AdminAddress;
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgMatches, Command, value_parser};
 
@@ -16,7 +17,7 @@ pub(super) fn command() -> Command {
         .about("Serve a node's DNS, and see to it that it does not go dark when this server dies")
         .subcommand_required(true)
         .args_override_self(true)
-        .subcommand(with_names(settings(served(Command::new("run")))).about(
+        .subcommand(with_names(settings(served(Command::new("run"))).arg(exporter())).about(
             "Serve; once every address has answered, put the rules in place and keep queries here by leases",
         ))
         .subcommand(with_names(settings(shared(Command::new("up")))).about(
@@ -32,6 +33,15 @@ pub(super) fn command() -> Command {
             with_names(settings(shared(Command::new("status"))).arg(flag("json", "Print one JSON object")))
                 .about("Say what there is of addresses, rules and leases: exit code 0 where all is well, else 1"),
         )
+}
+
+fn exporter() -> Arg {
+    Arg::new("exporter")
+        .long("exporter")
+        .value_name("ADDRESS:PORT")
+        .default_value(":9353")
+        .value_parser(exporter_address)
+        .help("Where /metrics has what production's exporter tells, and nothing else; off: nowhere")
 }
 
 /// The variable of the environment that stands for a flag of `node run`, `up` and `status`.
@@ -163,7 +173,9 @@ pub(super) fn read(matches: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -
         Some(("stopped", _)) => return Ok(Wish::NodeStopped),
         _ => return Err("`node` wants a command: run, up, down, status or stopped".to_owned()),
     };
-    Ok(Wish::Node(command, flags(sub, env)?, settings_of(sub)))
+    let mut flags = flags(sub, env)?;
+    flags.exporter = sub.try_get_one::<Option<AdminAddress>>("exporter").ok().flatten().copied().flatten();
+    Ok(Wish::Node(command, flags, settings_of(sub)))
 }
 
 /// What the flags of [`settings`] mean.
@@ -200,6 +212,13 @@ pub(super) fn settings_of(sub: &ArgMatches) -> Settings {
             _ => HostResolver::Networkd,
         },
         environment: sub.get_one("environment").cloned(),
+    }
+}
+
+fn exporter_address(text: &str) -> Result<Option<AdminAddress>, String> {
+    match text {
+        "off" => Ok(None),
+        text => AdminAddress::from_text(text).map(Some).ok_or_else(|| "no address".to_owned()),
     }
 }
 

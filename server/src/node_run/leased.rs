@@ -13,11 +13,10 @@ use super::RuleSet;
 use crate::node_cache::{Filler, SetupError};
 
 /// What is known of the leases.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Leased {
     addresses: Mutex<BTreeMap<IpAddr, Lease>>,
-    /// Whether queries go elsewhere when one ends.
-    has_leases: bool,
+    rules: RuleSet,
     /// Times that the rules were gone, and put back.
     pub(super) put_back: AtomicU64,
     /// Who counts what goes wrong, for node-cache.
@@ -42,7 +41,13 @@ pub(super) struct Lease {
 
 impl Leased {
     pub(super) fn new(filler: Option<Arc<Filler>>, rules: RuleSet) -> Self {
-        Self { filler, has_leases: rules.has_leases(), ..Self::default() }
+        Self {
+            addresses: Mutex::default(),
+            rules,
+            put_back: AtomicU64::new(0),
+            filler,
+            let_go: AtomicBool::new(false),
+        }
     }
 
     pub(super) fn addresses(&self) -> MutexGuard<'_, BTreeMap<IpAddr, Lease>> {
@@ -73,10 +78,29 @@ impl Leased {
         }
     }
 
+    /// Whether production's exporter tells of this server: node-cache has another.
+    pub(crate) fn is_exported(&self) -> bool {
+        self.filler.is_none()
+    }
+
+    /// For /status; `servers` are those that the node was given by its network.
+    pub(crate) fn status(&self, servers: &[IpAddr]) -> Value {
+        let now = Instant::now();
+        let addresses: Vec<_> = self.addresses().iter().map(|(ip, lease)| lease.status(*ip, now)).collect();
+        json!({
+            "rules": self.rules.name(),
+            "has_leases": self.rules.has_leases(),
+            "rules_put_back": self.put_back.load(Relaxed),
+            "let_go": self.is_let_go(),
+            "addresses": addresses,
+            "network_servers": servers,
+        })
+    }
+
     /// What /metrics tells of them.
     pub(crate) fn collect(&self, into: &mut Families) {
         // Where there are none by choice, a lease that is not held would be an alarm.
-        for (ip, lease) in self.addresses().iter().filter(|_| self.has_leases) {
+        for (ip, lease) in self.addresses().iter().filter(|_| self.rules.has_leases()) {
             let ip = ip.to_string();
             let labels = [("address", ip.as_str())];
             into.gauge(names::LEASE_HELD, &labels, f64::from(u8::from(lease.held)));

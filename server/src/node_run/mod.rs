@@ -9,6 +9,7 @@
 
 mod discovery;
 mod down;
+pub(crate) mod exporter;
 mod host;
 mod iptables;
 mod lease;
@@ -73,6 +74,16 @@ pub enum RuleSet {
 }
 
 impl RuleSet {
+    /// As the command line names it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Nft => "nft",
+            Self::Iptables(Iptables::Localdns) => "iptables",
+            Self::Iptables(Iptables::NodeCache(_)) => "node-cache",
+            Self::None => "none",
+        }
+    }
+
     /// Whether queries go elsewhere when we die.
     pub(crate) fn has_leases(self) -> bool {
         self == Self::Nft

@@ -103,6 +103,10 @@ impl Server for Serving {
         Upstreams::default()
     }
 
+    fn status(&self) -> serde_json::Value {
+        refresher::report(self.kept())
+    }
+
     fn kept(&self) -> &RefreshedFiles {
         &self.scene.shared.hosts.kept
     }

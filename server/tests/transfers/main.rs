@@ -283,6 +283,7 @@ fn flags() -> Flags {
         stays: false,
         template: None,
         more_metrics: None,
+        exporter: None,
         environment: Default::default(),
     }
 }

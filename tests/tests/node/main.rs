@@ -1,5 +1,6 @@
 //! The machine around the server: rules and leases, as the kernel, `nft` and clients see them.
 
+mod exporter;
 mod host_resolver;
 mod iptables;
 mod lab;
@@ -8,6 +9,7 @@ mod never_dark;
 mod node_cache;
 mod rules;
 mod status;
+mod status_page;
 mod up_and_down;
 mod upgrade;
 mod upstreams;

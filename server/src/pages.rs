@@ -1,0 +1,75 @@
+//! The admin server of this server: which pages it has, and what they say.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+
+use tokio::runtime::Handle;
+
+use crate::node_run::exporter;
+use crate::refreshing::Refreshed;
+use crate::report::{self, Told};
+use admin::{AdminAddress, AdminServer, Content, ServedPages};
+use configuration::AdminPlan;
+use listen::Running;
+use observe::Collector;
+
+/// What a configuration wants served over HTTP, and what the command line adds: where everything is, and the exporter.
+pub(crate) fn plan(
+    admin: &AdminPlan,
+    (more_metrics, exporter): (Option<AdminAddress>, Option<AdminAddress>),
+) -> ServedPages {
+    let mut plan = ServedPages::default();
+    for address in admin.metrics.iter().chain(&more_metrics) {
+        plan.metrics(*address);
+    }
+    if let Some(address) = exporter {
+        plan.exporter(address);
+    }
+    for address in &admin.health {
+        plan.health(*address);
+    }
+    for address in &admin.ready {
+        plan.ready(*address);
+    }
+    plan
+}
+
+/// Who serves it; `collector` is set here.
+pub(crate) fn admin_server(
+    server: &Arc<Refreshed>,
+    told: Told,
+    collector: &Arc<OnceLock<Collector>>,
+    handle: &Handle,
+) -> AdminServer {
+    let running = &server.running;
+    let scraped = collector.clone();
+    let (of_status, of_exporter) = (Arc::downgrade(server), Arc::downgrade(running));
+    let status =
+        move || of_status.upgrade().map(|server| format!("{}\n", server.status.json(&server.running)));
+    let exporter = move || of_exporter.upgrade().map(|running| exporter::page(&running.configuration.load()));
+    let content = Content {
+        metrics: Box::new(move |native| scraped.get().map(|from| from.families(native)).unwrap_or_default()),
+        not_ready: Box::new(not_ready(running)),
+        status: Some(Box::new(move || status().unwrap_or_default().into_bytes())),
+        exporter: Some(Box::new(move || exporter().unwrap_or_default())),
+    };
+    let admin = AdminServer::new(handle.clone(), content, running.logger.clone());
+    let _ = collector.set(report::collector(running, told, admin.health_probe()));
+    admin
+}
+
+/// Which plugins cannot answer yet. Who has been ready once stays so, where no block says `monitor continuously`.
+fn not_ready(running: &Arc<Running>) -> impl Fn() -> Vec<&'static str> + Send + Sync + use<> {
+    let (running, was_ready) = (Arc::downgrade(running), AtomicBool::new(false));
+    move || {
+        let Some(running) = running.upgrade() else { return Vec::new() };
+        let again = running.configuration.load().asks_ready_again;
+        if was_ready.load(Relaxed) && !again {
+            return Vec::new();
+        }
+        let missing: Vec<_> =
+            running.shared.lasting.all().iter().filter_map(|kept| kept.not_ready()).collect();
+        was_ready.store(missing.is_empty(), Relaxed);
+        missing
+    }
+}

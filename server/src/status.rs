@@ -1,0 +1,139 @@
+//! What /status says: whom this server answers for and from what, how its upstreams are, what it remembers. Read at the
+//! moment that it is asked for; as long as the Corefile and no longer.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use cache::Kind;
+use forwarder::{Path, Upstream};
+use serde_json::{Value, json};
+
+use crate::node_run::Leased;
+use configuration::Configuration;
+use listen::Running;
+use observe::{Collector, Families, names};
+use plugins::table;
+
+/// Of whom it tells.
+pub(crate) struct Status {
+    pub(crate) started: Instant,
+    /// The leases of our addresses, where we keep any.
+    pub(crate) leased: Arc<OnceLock<Arc<Leased>>>,
+    pub(crate) collector: Arc<OnceLock<Collector>>,
+}
+
+impl Status {
+    /// One object.
+    pub(crate) fn json(&self, running: &Running) -> Value {
+        let now = clock::now();
+        let configuration = running.configuration.load_full();
+        let counted = self.collector.get().map(|from| from.families(false)).unwrap_or_default();
+        let kept = running.shared.lasting.all();
+        let not_ready: Vec<_> = kept.iter().filter_map(|kept| kept.not_ready()).collect();
+        let serves_cluster = configuration.blocks.iter().any(|block| block.directives.contains(&KUBERNETES));
+        let list = running.shared.node_upstreams.as_ref().map(|upstreams| upstreams.list());
+        let servers: Vec<_> = list.iter().flat_map(|list| list.iter()).map(|server| server.ip()).collect();
+        json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "pid": std::process::id(),
+            "uptime_seconds": now.saturating_duration_since(self.started).as_secs(),
+            "not_ready": not_ready,
+            "answers": answers(&counted),
+            "serves": serves(&configuration),
+            "upstreams": upstreams(&configuration),
+            "cache": { "bytes": running.shared.cache.bytes(), "partitions": partitions(&configuration) },
+            "hosts": hosts(running, now),
+            "refresh": refresher::report(&running.shared.hosts.kept),
+            "kubernetes": serves_cluster.then(|| json!({ "synced": !not_ready.contains(&KUBERNETES) })),
+            "node": self.leased.get().map(|leased| leased.status(&servers)),
+        })
+    }
+}
+
+fn answers(counted: &Families) -> Value {
+    let sum = |metric, labels: &[_]| counted.sum(metric, labels) as u64;
+    json!({
+        "queries": sum(names::DNS_RESPONSES, &[]),
+        "servfail": sum(names::DNS_RESPONSES, &[("rcode", "SERVFAIL")]),
+        "cache_hits": sum(names::CACHE_HITS, &[]),
+        "cache_misses": sum(names::CACHE_MISSES, &[]),
+        "served_stale": sum(names::CACHE_SERVED_STALE, &[]),
+        "hosts_hits": sum(names::HOSTS_HITS, &[]),
+        "dropped": sum(names::KERNEL_DROPS, &[]) + sum(names::QUERIES_SHED, &[]),
+    })
+}
+
+fn serves(configuration: &Configuration) -> Vec<Value> {
+    let zones = configuration.zones.iter().take(MOST).map(|zone| {
+        json!({
+            "server": zone.server,
+            "zone": zone.zone.to_string(),
+            "plugins": table::handlers(&zone.block.directives).collect::<Vec<_>>(),
+            "corefile": zone.block.at.to_string(),
+        })
+    });
+    zones.collect()
+}
+
+/// Each address once, as the first stanza that asks it sees its health.
+fn upstreams(configuration: &Configuration) -> Vec<Value> {
+    let mut told = BTreeMap::new();
+    let blocks = configuration.blocks.iter();
+    for group in blocks.filter_map(|block| block.pipeline.forwarding()).flat_map(|one| one.chain.groups()) {
+        let spec = group.spec();
+        for upstream in group.upstreams().iter() {
+            let path = if spec.force_tcp || upstream.tls().is_some() { Path::Stream } else { Path::Udp };
+            let of = (upstream.address(), upstream.tls().is_some());
+            told.entry(of).or_insert_with(|| of_upstream(upstream, path, spec.max_fails));
+        }
+    }
+    told.into_values().take(MOST).collect()
+}
+
+fn of_upstream(upstream: &Upstream, path: Path, max_fails: u32) -> Value {
+    let metrics = upstream.metrics();
+    let transport = match (upstream.tls(), path) {
+        (Some(_), _) => "TLS",
+        (None, Path::Stream) => "TCP",
+        (None, Path::Udp) => "UDP",
+    };
+    json!({
+        "address": upstream.address().to_string(),
+        "transport": transport,
+        "up": !upstream.is_down(path, max_fails),
+        "fails": upstream.fails(path),
+        "rtt_ms": upstream.srtt(path).map(|rtt| rtt.as_secs_f64() * 1000.0),
+        "replies": metrics.durations().flat_map(|(_, durations)| durations.buckets()).sum::<u64>(),
+        "failed_probes": metrics.healthcheck_failures.value(),
+    })
+}
+
+/// Each block's part of the cache once, under its first server.
+fn partitions(configuration: &Configuration) -> Vec<Value> {
+    let parts = configuration.blocks.iter().filter_map(|block| {
+        let room = block.pipeline.forwarding()?.cache.as_ref()?;
+        Some(json!({
+            "server": block.first_server,
+            "zones": configuration::zones_label(&room.policy.zones),
+            "success": room.partition.entries(Kind::Success),
+            "denial": room.partition.entries(Kind::Denial),
+        }))
+    });
+    parts.take(MOST).collect()
+}
+
+fn hosts(running: &Running, now: Instant) -> Vec<Value> {
+    let tables = running.shared.hosts.all().into_iter().take(MOST).map(|table| {
+        json!({
+            "file": table.spec().file.display().to_string(),
+            "entries": table.entries(),
+            "read_seconds_ago": now.saturating_duration_since(table.built()).as_secs(),
+        })
+    });
+    tables.collect()
+}
+
+const KUBERNETES: &str = "kubernetes";
+/// How much of a list is told: a Corefile may have thousands of blocks.
+const MOST: usize = 500;
