@@ -80,6 +80,8 @@ pub struct Flags {
     pub template: Option<Template>,
     /// `-metrics-listen-address`: where /metrics is besides the Corefile's `prometheus`.
     pub more_metrics: Option<AdminAddress>,
+    /// `-reloadwithsignal` of node-cache: whether changes are seen without `reload`.
+    pub reloads_by_itself: bool,
     /// `-exporter`: where production's exporter is.
     pub exporter: Option<AdminAddress>,
     /// What the environment says about names to refresh.
@@ -326,6 +328,7 @@ fn flags(matches: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -> Result<F
             .is_some_and(|what| what == "wait"),
         template: None,
         more_metrics: None,
+        reloads_by_itself: false,
         exporter: None,
         environment: Environment::read(env),
     })

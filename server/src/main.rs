@@ -141,7 +141,7 @@ fn serve(flags: &Flags, node: Option<Settings>, start: std::time::Instant) -> Re
     if !flags.quiet {
         logger.print(cli::version().trim_end());
     }
-    let mut aside = Aside::new();
+    let mut aside = Aside::new(flags.reloads_by_itself);
     let code = loop {
         match runtime.block_on(next_event(&server, &mut hears, &mut aside)) {
             Event::Reload(signal) if server.is_beside_another() => aside.put_off(signal),
@@ -224,6 +224,8 @@ struct Aside {
     last_seen: String,
     /// When the next one is, and for which `reload`: what else happens meanwhile does not put it off.
     next_look: Option<(ReloadSpec, Instant)>,
+    /// Whether there are any where the Corefile has no `reload`.
+    always: bool,
 }
 
 enum Done {
@@ -232,7 +234,7 @@ enum Done {
 }
 
 impl Aside {
-    fn new() -> Self {
+    fn new(always: bool) -> Self {
         let (sender, done) = mpsc::unbounded_channel();
         Self {
             sender,
@@ -242,6 +244,7 @@ impl Aside {
             again: None,
             last_seen: String::new(),
             next_look: None,
+            always,
         }
     }
 
@@ -280,7 +283,7 @@ impl Aside {
 
     /// When the Corefile is to be looked at, if at all.
     fn look_at(&mut self, reload: Option<ReloadSpec>) -> Option<Instant> {
-        let reload = reload?;
+        let reload = reload.or_else(|| self.always.then_some(ALWAYS))?;
         if let Some((of, at)) = self.next_look
             && of == reload
         {
@@ -476,5 +479,7 @@ fn write_pidfile(path: &Path) -> std::io::Result<()> {
     written
 }
 
+/// How often node-cache looks at its ConfigMap.
+const ALWAYS: ReloadSpec = ReloadSpec { interval: Duration::from_secs(10), jitter: Duration::from_secs(5) };
 /// How long the pidfile's disk may take.
 const PIDFILE: Duration = Duration::from_secs(10);

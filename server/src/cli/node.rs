@@ -195,6 +195,7 @@ pub(super) fn settings_of(sub: &ArgMatches) -> Settings {
         way_out: None,
         adds_addresses: true,
         link: sub.get_one("link").copied().unwrap_or_default(),
+        looks_every: Settings::LOOKS_EVERY,
         lease: sub.get_one::<Option<Duration>>("lease").copied().flatten().filter(|_| rules.has_leases()),
         mark: sub.get_one("probe-mark").copied().unwrap_or_default(),
         masquerade: sub.get_one("masquerade").copied().unwrap_or(true),

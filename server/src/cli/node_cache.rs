@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use admin::AdminAddress;
 use clap::{Arg, ArgMatches, Command, value_parser};
@@ -34,10 +35,12 @@ pub(super) fn command() -> Command {
         .arg(yes("setupinterface", "Add these addresses to a link of our own"))
         .arg(yes("setupiptables", "Change the firewall as -rules says; false means -rules none"))
         .arg(flag("skipteardown", "Leave addresses and rules at a stop"))
-        .arg(flag("reloadwithsignal", "Taken and not needed: `reload` sees what changes"))
+        .arg(flag(
+            "reloadwithsignal",
+            "Look whether template or ConfigMap have changed although no `reload` is in the template, and reload",
+        ))
         .arg(
-            text("syncinterval", "SECONDS", "Taken: rules are looked at every 2 s or more often")
-                .default_value("60")
+            text("syncinterval", "SECONDS", "How often rules of iptables are looked at, and put back, 1 s at least; those of nft are many times a second [default: 2]")
                 .value_parser(interval),
         )
         .arg(
@@ -97,6 +100,8 @@ pub(super) fn read(sub: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -> Re
         settings.at_stop = AtStop::WayOut;
     }
     settings.adds_addresses = is("setupinterface");
+    settings.looks_every = sub.get_one("syncinterval").copied().unwrap_or(settings.looks_every);
+    flags.reloads_by_itself = is("reloadwithsignal");
     flags.template = Some(template);
     flags.more_metrics = sub.get_one::<AdminAddress>("metrics-listen-address").copied();
     Ok(Wish::Node(NodeCommand::Run, flags, settings))
@@ -114,13 +119,41 @@ fn path(name: &'static str, help: &'static str) -> Arg {
     text(name, "PATH", help).value_parser(value_parser!(PathBuf))
 }
 
-/// A number of seconds or a duration; node-cache multiplies the latter by a second.
-fn interval(text: &str) -> Result<String, String> {
-    let seconds = text.parse::<u32>().is_ok_and(|seconds| seconds > 0);
-    let duration = corefile::go::parse_duration(text).is_ok_and(|duration| !duration.is_zero());
-    (seconds || duration).then(|| text.to_owned()).ok_or_else(|| "no interval".to_owned())
+/// A number of seconds or a duration. node-cache multiplies the latter by a second, so that its users write `30ns` for 30 s:
+/// below a microsecond each nanosecond is a second here, too.
+fn interval(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<u32>().ok().map(|seconds| Duration::from_secs(seconds.into()));
+    let interval = seconds.or_else(|| corefile::go::parse_duration(text).ok()).filter(|one| !one.is_zero());
+    let interval = interval.ok_or_else(|| "no interval".to_owned())?;
+    Ok(match interval < Duration::from_micros(1) {
+        true => Duration::from_secs(interval.as_nanos() as u64),
+        false => interval.max(Duration::from_secs(1)),
+    })
 }
 
 fn address(text: &str) -> Result<AdminAddress, String> {
     AdminAddress::from_text(text).ok_or_else(|| "no address".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interval_is_what_its_writer_meant() {
+        for (text, seconds) in [
+            ("60", Some(60)),
+            ("1", Some(1)),
+            ("60s", Some(60)),
+            ("1m30s", Some(90)),
+            ("30ns", Some(30)),
+            ("10ms", Some(1)),
+            ("0", None),
+            ("0s", None),
+            ("-1", None),
+            ("soon", None),
+        ] {
+            assert_eq!(interval(text).ok(), seconds.map(Duration::from_secs), "{text}");
+        }
+    }
 }

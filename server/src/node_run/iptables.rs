@@ -18,25 +18,27 @@ pub(super) struct KeptRules {
     /// The addresses whose rules were put there.
     put: Vec<IpAddr>,
     looked: Option<Instant>,
+    every: Duration,
     /// Brings our probes here until there are rules: kube-proxy would send those to a service's address elsewhere. No address
     /// has a lease in it.
     probes: Option<Leases>,
 }
 
 impl KeptRules {
-    fn new(set: Iptables, mark: u32, logger: &Logger) -> Self {
-        let probes = Leases::open(mark).map_err(|error| {
+    fn new(set: Iptables, settings: &Settings, logger: &Logger) -> Self {
+        let probes = Leases::open(settings.mark).map_err(|error| {
             let note = "node: without nftables no probe comes to a service's address, and no rules come";
             logger.warning(None, &format!("{note}: {error}"));
         });
-        Self { set, put: Vec::new(), looked: None, probes: probes.ok() }
+        let every = settings.looks_every;
+        Self { set, put: Vec::new(), looked: None, every, probes: probes.ok() }
     }
 
     /// Sees to it that the rules are those of now; says whether some of them had been taken away.
     pub(super) async fn keep(&mut self, listeners: &[Listener]) -> io::Result<bool> {
         let now = addresses(listeners);
         let same = self.put == now;
-        if same && self.looked.is_some_and(|looked| looked.elapsed() < EVERY) {
+        if same && self.looked.is_some_and(|looked| looked.elapsed() < self.every) {
             return Ok(false);
         }
         self.looked = Some(Instant::now());
@@ -71,7 +73,7 @@ pub(super) fn begin(settings: &Settings, logger: &Logger) -> Option<KeptRules> {
         RuleSet::Iptables(_) | RuleSet::None => remove_tables_left(logger),
     }
     match settings.rules {
-        RuleSet::Iptables(set) => Some(KeptRules::new(set, settings.mark, logger)),
+        RuleSet::Iptables(set) => Some(KeptRules::new(set, settings, logger)),
         RuleSet::Nft | RuleSet::None => None,
     }
 }
@@ -127,6 +129,3 @@ fn addresses(listeners: &[Listener]) -> Vec<IpAddr> {
 async fn aside<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     spawn_blocking(work).await.unwrap_or_else(|panic| Err(io::Error::other(panic.to_string())))
 }
-
-/// How often they are looked at.
-const EVERY: Duration = Duration::from_secs(2);

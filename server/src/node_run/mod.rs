@@ -50,6 +50,8 @@ pub struct Settings {
     pub way_out: Option<IpAddr>,
     /// Whether addresses that are missing are added.
     pub adds_addresses: bool,
+    /// How often rules of iptables are looked at.
+    pub looks_every: Duration,
     /// `-link`: where they are added.
     pub link: LinkName,
     /// `-at-stop`.
@@ -168,6 +170,8 @@ impl Settings {
     pub const UPSTREAMS: &str = "/run/systemd/resolve/resolv.conf";
     /// What `-health-port` is unless said.
     pub const HEALTH_PORT: u16 = 8080;
+    /// How often rules of iptables are looked at unless said.
+    pub const LOOKS_EVERY: Duration = Duration::from_secs(2);
     /// What `-lease` is unless said.
     pub const LEASE: Duration = Duration::from_millis(600);
 }

@@ -283,6 +283,7 @@ fn flags() -> Flags {
         stays: false,
         template: None,
         more_metrics: None,
+        reloads_by_itself: false,
         exporter: None,
         environment: Default::default(),
     }

@@ -59,6 +59,31 @@ fn the_template_is_filled_follows_the_configmap_and_has_a_way_out() {
 }
 
 #[test]
+fn changes_are_seen_without_reload_where_that_is_asked_for_and_the_link_has_its_name() {
+    isolated(|| {
+        if !tool("node-cache", "nft") {
+            return;
+        }
+        let _lab = Lab::new();
+        let words = ["-localip", "169.254.20.10", "-reloadwithsignal", "-interfacename", "dns0"];
+        let server = serve_of(&TEMPLATE.replace("reload 2s 1s", ""), &words);
+        server.wait_for_log("queries to 169.254.20.10 come here", Duration::from_secs(10));
+        assert!(run("ip", &["addr", "show", "dev", "dns0"]).contains("169.254.20.10/32"));
+        assert_eq!(answer("169.254.20.10"), US);
+        configmap("stubDomains", r#"{"who.test": ["10.3.0.2"]}"#);
+        let patience = Duration::from_secs(30);
+        eventually("the stub domain's server", patience, || (answer("169.254.20.10") == PLAIN).then_some(()));
+        // Whoever was killed, whatever its link was called.
+        signal(server.pid(), "KILL");
+        let mut down = Command::new(tests::binary());
+        down.args(["node", "down"]);
+        let told = tests::output(down, Duration::from_secs(20)).stdout;
+        assert!(String::from_utf8_lossy(&told).contains("the link dns0 with its addresses is gone"));
+        assert!(!run("ip", &["link"]).contains("dns0"));
+    });
+}
+
+#[test]
 fn rules_of_iptables_go_at_a_stop_unless_they_are_to_stay() {
     isolated(|| {
         if !tool("node-cache", "iptables") || !tool("node-cache", "nft") {
@@ -112,7 +137,11 @@ fn a_binary_called_node_cache_takes_its_flags() {
 }
 
 fn serve(words: &[&'static str]) -> Server {
-    std::fs::write("/run/Corefile.base", TEMPLATE).expect("/run is ours");
+    serve_of(TEMPLATE, words)
+}
+
+fn serve_of(template: &str, words: &[&'static str]) -> Server {
+    std::fs::write("/run/Corefile.base", template).expect("/run is ours");
     std::fs::create_dir_all("/run/kube-dns").expect("/run is ours");
     let options = Options::default()
         .subcommand(&["node-cache"])
