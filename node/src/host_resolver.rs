@@ -250,9 +250,10 @@ fn turned(text: &str, server: IpAddr) -> String {
 fn restore_resolv_conf() -> Result<bool> {
     let Ok(saved) = fs::read_to_string(SAVED) else { return Ok(false) };
     let failed = |source| HostResolverError::File { path: RESOLV_CONF.into(), source };
-    let is_ours = is_turned(&fs::read_to_string(RESOLV_CONF).unwrap_or_default(), &saved);
     // What somebody else made of it meanwhile, a link too, is not ours to undo.
-    if is_ours && fs::read_link(RESOLV_CONF).is_err() {
+    let is_ours = fs::read_link(RESOLV_CONF).is_err()
+        && is_turned(&fs::read_to_string(RESOLV_CONF).unwrap_or_default(), &saved);
+    if is_ours {
         rewrite(Path::new(RESOLV_CONF), &saved).map_err(failed)?;
     }
     fs::remove_file(SAVED).map_err(failed)?;

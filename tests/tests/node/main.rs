@@ -1,5 +1,6 @@
 //! The machine around the server: rules and leases, as the kernel, `nft` and clients see them.
 
+mod bad_input;
 mod exporter;
 mod host_resolver;
 mod iptables;

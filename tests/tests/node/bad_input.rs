@@ -1,0 +1,185 @@
+//! What a machine may lack or somebody may get wrong: one clear line with what mends it, nothing half-applied, and what serves
+//! goes on serving.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use tests::{Server, ask, isolated, run, tool};
+
+use super::host_resolver::{DROP_IN, Machine};
+use super::lab::{Lab, NAME, US};
+use super::never_dark::{node, status};
+
+#[test]
+fn without_cap_net_admin_nothing_is_done_and_what_to_type_is_said() {
+    isolated(|| {
+        if !tool("bad input", "setpriv") || !tool("bad input", "nft") {
+            return;
+        }
+        let _lab = Lab::new();
+        fs::write("/run/Corefile", COREFILE).expect("the test's own");
+        for (words, code) in [(&["run", "-host-resolver", "none"][..], 216), (&["up"], 1)] {
+            let output = powerless(&[words, &["-conf", "/run/Corefile"]].concat());
+            let told = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(code), "{words:?}: {told}");
+            assert!(
+                told.contains(
+                    "no permission to add 169.254.10.10 (CAP_NET_ADMIN); run: ip link add localdns"
+                ),
+                "{words:?}: {told}"
+            );
+            assert_eq!(told.lines().count(), 1, "{told}");
+            nothing_is_there();
+        }
+        let output = powerless(&["down"]);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert!(told.contains("left: the rules: ") && told.contains("CAP_NET_ADMIN"), "{told}");
+        assert_eq!(told.lines().count(), 1, "{told}");
+    });
+}
+
+#[test]
+fn a_second_server_ends_and_the_first_keeps_rules_leases_and_clients() {
+    isolated(|| {
+        if !tool("bad input", "nft") {
+            return;
+        }
+        let lab = Lab::new();
+        let first = lab.serve(&[]);
+        ready(&first);
+        let rules = || run("nft", &["-s", "list", "table", "inet", "localdns"]);
+        let before = rules();
+        let mut second = Command::new(tests::binary());
+        second.args(["node", "run", "-conf"]).arg(first.path("Corefile"));
+        let output = tests::output(second, PATIENCE);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(216), "{told}");
+        assert!(told.contains(&first.pid().to_string()), "{told}");
+        assert_eq!(told.lines().count(), 1, "{told}");
+        assert_eq!(rules(), before);
+        let said = status(&first, 0);
+        assert!(said.contains(&format!("leases    process {}\n", first.pid())), "{said}");
+        assert_eq!(ask(CLIENTS.parse().expect("an address"), NAME, "A").short(), [US]);
+    });
+}
+
+#[test]
+fn a_table_of_our_name_that_nobody_owns_is_replaced() {
+    isolated(|| {
+        if !tool("bad input", "nft") {
+            return;
+        }
+        let lab = Lab::new();
+        run(
+            "nft",
+            &["table inet localdns { chain theirs { type filter hook input priority 0; policy accept; }; }"],
+        );
+        let server = lab.serve(&[]);
+        ready(&server);
+        let rules = run("nft", &["list", "table", "inet", "localdns"]);
+        assert!(!rules.contains("theirs") && rules.contains("chain away"), "{rules}");
+        assert_eq!(ask(CLIENTS.parse().expect("an address"), NAME, "A").short(), [US]);
+    });
+}
+
+#[test]
+fn what_names_the_machines_servers_stays_whole_where_it_cannot_be_written() {
+    isolated(|| {
+        if !tool("bad input", "nft") {
+            return;
+        }
+        let lab = Lab::new();
+        let text = "nameserver 10.2.0.2\nsearch a.b\n";
+        fs::write("/etc/resolv.conf", text).expect("the test's own");
+        run("mount", &["--bind", "/etc/resolv.conf", "/etc/resolv.conf"]);
+        run("mount", &["-o", "remount,bind,ro", "/etc/resolv.conf"]);
+        let server = lab.serve(&["-host-resolver", "resolv.conf"]);
+        ready(&server);
+        let line = server.wait_for_log("own lookups do not come here", PATIENCE);
+        assert!(line.contains("/etc/resolv.conf: Read-only file system"), "{line}");
+        assert_eq!(fs::read_to_string("/etc/resolv.conf").expect("it is there"), text);
+        assert!(!Path::new("/run/localdns/resolv.conf").exists(), "nothing half-applied");
+        assert_eq!(ask(CLIENTS.parse().expect("an address"), NAME, "A").short(), [US]);
+        drop(server);
+        // What somebody else writes over ours is theirs, and stays at `down`.
+        run("umount", &["/etc/resolv.conf"]);
+        let server = lab.serve(&["-host-resolver", "resolv.conf"]);
+        let ours = "nameserver 169.254.10.10\nsearch a.b\n";
+        tests::eventually("ours", PATIENCE, || {
+            (fs::read_to_string("/etc/resolv.conf").ok()? == ours).then_some(())
+        });
+        let theirs = "nameserver 10.3.0.2\n";
+        fs::write("/etc/resolv.conf", theirs).expect("the test's own");
+        let down = node(&server, &["down"], 0);
+        assert!(!down.contains("resolv.conf"), "{down}");
+        assert_eq!(fs::read_to_string("/etc/resolv.conf").expect("it is there"), theirs);
+        assert!(!Path::new("/run/localdns/resolv.conf").exists());
+    });
+}
+
+#[test]
+fn a_drop_in_that_finds_no_room_leaves_nothing_and_keeps_nobody_from_being_served() {
+    isolated(|| {
+        if !tool("bad input", "nft") {
+            return;
+        }
+        let lab = Lab::new();
+        let machine = Machine::new();
+        machine.state("configured");
+        let directory = "/run/systemd/network";
+        for (options, cause) in
+            [("remount,bind,ro", "Read-only file system"), ("size=4k,nr_inodes=3", "No space left on device")]
+        {
+            // Room for its root, the link's file and one directory.
+            let network = format!("{directory}/10-netplan-eth0.network");
+            match options.starts_with("remount") {
+                true => {
+                    run("mount", &["--bind", directory, directory]);
+                    run("mount", &["-o", options, directory]);
+                }
+                false => {
+                    run("mount", &["-t", "tmpfs", "-o", options, "tmpfs", directory]);
+                    fs::write(&network, "[Match]\nName=v2\n").expect("the test's own");
+                }
+            }
+            let server = lab.serve_with(|options| machine.on_path(options));
+            ready(&server);
+            let line = server.wait_for_log("own lookups do not come here", PATIENCE);
+            assert!(line.contains(&format!("{DROP_IN}: {cause}")), "{line}");
+            assert!(!Path::new(&format!("{network}.d")).exists(), "nothing half-applied");
+            assert_eq!(machine.calls("reload"), 0, "networkd is told of nothing");
+            assert_eq!(ask(CLIENTS.parse().expect("an address"), NAME, "A").short(), [US]);
+            drop(server);
+            run("umount", &[directory]);
+        }
+    });
+}
+
+/// A command of root's without CAP_NET_ADMIN.
+fn powerless(words: &[&str]) -> Output {
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set", "-net_admin", "--inh-caps", "-net_admin"]).arg(tests::binary());
+    command.arg("node").args(words);
+    tests::output(command, PATIENCE)
+}
+
+fn ready(server: &Server) {
+    server.wait_for_log("queries to fd10::11 come here", PATIENCE);
+}
+
+fn nothing_is_there() {
+    assert_eq!(run("nft", &["list", "tables", "inet"]), "");
+    assert!(!run("ip", &["link"]).contains("localdns"));
+}
+
+const CLIENTS: &str = "169.254.10.10:53";
+const PATIENCE: Duration = Duration::from_secs(20);
+const COREFILE: &str = "
+.:53 {
+    bind 169.254.10.10
+    forward . 10.96.0.10
+}
+";
