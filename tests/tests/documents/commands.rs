@@ -92,9 +92,9 @@ fn the_commands_of_the_documents_serve() {
 /// Waits until the server answers every line of the hosts file: what reports changes reports them once, so that a first
 /// run which finds half of the names has no second that finds all.
 fn served_from_the_hosts_file() {
-    let server = "169.254.10.10:53".parse().unwrap();
-    for line in fs::read_to_string("/etc/localdns/hosts").unwrap().lines() {
-        let (address, name) = line.split_once(' ').unwrap();
+    let server = "169.254.10.10:53".parse().expect("an address");
+    for line in fs::read_to_string("/etc/localdns/hosts").expect("the documents made it").lines() {
+        let (address, name) = line.split_once(' ').expect("an address and a name");
         eventually(name, PATIENCE, || (ask(server, name, "A").short() == [address]).then_some(()));
     }
 }
