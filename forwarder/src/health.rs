@@ -1,12 +1,10 @@
 //! Probes of upstreams that failed, on tokio: `. NS` until one reply. What makes an upstream up or down; knows no queries.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::UdpSocket;
+use resolver::{over_stream, over_udp, udp_socket};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::streams::{dial, handshake};
@@ -33,74 +31,29 @@ async fn probe_until_healthy(request: ProbeRequest) {
 
 /// Whether the upstream answers one probe over the path that failed. Any DNS reply will do: a server that refuses is there.
 async fn probe(upstream: &Arc<Upstream>, path: Path, check: &HealthCheck) -> bool {
-    let id = rand::random();
-    let query = probe_query(id, check);
-    let address = upstream.address();
+    let query = probe_query(rand::random(), check);
     let by = Instant::now() + TIMEOUT;
     if let Some(settings) = upstream.tls() {
         let Ok(stream) = dial(upstream, by).await else { return false };
-        let Ok(stream) = handshake(stream, settings, by).await else { return false };
-        exchanged(over_stream(stream, &query), id).await
+        let Ok(mut stream) = handshake(stream, settings, by).await else { return false };
+        replied(over_stream(&mut stream, &query)).await
     } else if path == Path::Stream {
-        let Ok(stream) = dial(upstream, by).await else { return false };
-        exchanged(over_stream(stream, &query), id).await
+        let Ok(mut stream) = dial(upstream, by).await else { return false };
+        replied(over_stream(&mut stream, &query)).await
     } else {
-        exchanged(over_udp(address, upstream.source(), &query), id).await
+        let socket = udp_socket(upstream.address(), upstream.source());
+        replied(async { over_udp(&socket.await?, &query).await }).await
     }
 }
 
-async fn exchanged(exchange: impl Future<Output = io::Result<Vec<u8>>>, id: u16) -> bool {
-    matches!(timeout(TIMEOUT, exchange).await, Ok(Ok(reply)) if is_reply(&reply, id))
+async fn replied(exchange: impl Future<Output = io::Result<Vec<u8>>>) -> bool {
+    matches!(timeout(TIMEOUT, exchange).await, Ok(Ok(_)))
 }
 
-async fn over_udp(address: SocketAddr, source: Option<IpAddr>, query: &[u8]) -> io::Result<Vec<u8>> {
-    let source = source.unwrap_or_else(|| match address {
-        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    });
-    let socket = UdpSocket::bind((source, 0)).await?;
-    socket.connect(address).await?;
-    socket.send(query).await?;
-    let mut reply = vec![0; 4096];
-    loop {
-        let length = socket.recv(&mut reply).await?;
-        // Somebody else's datagram does not end the wait.
-        if reply.first_chunk::<2>() == query.first_chunk::<2>() {
-            reply.truncate(length);
-            return Ok(reply);
-        }
-    }
-}
-
-async fn over_stream(mut stream: impl AsyncRead + AsyncWrite + Unpin, query: &[u8]) -> io::Result<Vec<u8>> {
-    let mut framed = (query.len() as u16).to_be_bytes().to_vec();
-    framed.extend_from_slice(query);
-    stream.write_all(&framed).await?;
-    stream.flush().await?;
-    let length = stream.read_u16().await?;
-    let mut reply = vec![0; usize::from(length)];
-    stream.read_exact(&mut reply).await?;
-    Ok(reply)
-}
-
-/// `domain NS`, class IN, one question and nothing else.
+/// `domain NS`, class IN.
 fn probe_query(id: u16, check: &HealthCheck) -> Vec<u8> {
     let flags = if check.recursion { wire::Flags::RD } else { 0 };
-    let mut query = Vec::with_capacity(wire::HEADER + 5);
-    for number in [id, flags, 1, 0, 0, 0] {
-        query.extend_from_slice(&number.to_be_bytes());
-    }
-    query.extend_from_slice(check.domain.as_wire());
-    query.extend_from_slice(&wire::RType::NS.0.to_be_bytes());
-    query.extend_from_slice(&wire::Class::IN.0.to_be_bytes());
-    query
-}
-
-fn is_reply(reply: &[u8], id: u16) -> bool {
-    let [high, low, flags, ..] = reply else { return false };
-    reply.len() >= wire::HEADER
-        && u16::from_be_bytes([*high, *low]) == id
-        && u16::from_be_bytes([*flags, 0]) & wire::Flags::QR != 0
+    resolver::query(id, flags, &check.domain, wire::RType::NS, wire::Class::IN)
 }
 
 /// For the connection, and again for the reply, as CoreDNS has it.
@@ -110,6 +63,8 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 mod tests {
     use super::*;
     use crate::Registry;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::UdpSocket;
     use wire::Name;
 
     #[test]
@@ -119,15 +74,6 @@ mod tests {
         check.recursion = false;
         check.domain = Name::from_text("a.b").unwrap();
         assert_eq!(probe_query(0, &check), b"\0\0\0\0\0\x01\0\0\0\0\0\0\x01a\x01b\0\0\x02\0\x01");
-    }
-
-    #[test]
-    fn only_a_reply_with_our_id_counts() {
-        let refused = [7, 7, 0x80, 5, 0, 0, 0, 0, 0, 0, 0, 0];
-        assert!(is_reply(&refused, 0x0707));
-        assert!(!is_reply(&refused, 0x0708));
-        assert!(!is_reply(&refused[..11], 0x0707));
-        assert!(!is_reply(&[7, 7, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0], 0x0707));
     }
 
     #[allow(clippy::disallowed_methods, reason = "a test's time begins at any moment")]

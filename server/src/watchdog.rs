@@ -4,7 +4,7 @@
 //! A flood leaves our own queries no room in a socket, and must not get a server killed that serves: where one is lost,
 //! whoever took anything off that socket since the round began has answered it. A worker that hangs takes nothing.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -193,20 +193,19 @@ pub(crate) async fn stream(
 }
 
 async fn ask(target: SocketAddr, query: &[u8], manner: &Manner) -> std::io::Result<usize> {
-    let socket = UdpSocket::bind((any(target), 0)).await?;
+    let socket = UdpSocket::bind((resolver::unspecified(target), 0)).await?;
+    // Before the way is looked up.
     manner.mark(&socket)?;
     socket.connect(target).await?;
-    socket.send(query).await?;
-    let mut reply = [0; 512];
-    let length = socket.recv(&mut reply).await?;
+    let reply = resolver::over_udp(&socket, query).await?;
     // The worker's number is the last two octets of its TXT record.
-    Ok(reply[..length].last_chunk().map_or(usize::MAX, |number| usize::from(u16::from_be_bytes(*number))))
+    Ok(reply.last_chunk().map_or(usize::MAX, |number| usize::from(u16::from_be_bytes(*number))))
 }
 
 async fn connect(target: SocketAddr, running: &Running, manner: &Manner) -> std::io::Result<TcpStream> {
     let socket = if target.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     manner.mark(&socket)?;
-    socket.bind((any(target), 0).into())?;
+    socket.bind((resolver::unspecified(target), 0).into())?;
     running.connections.expect_own(manner.prober, socket.local_addr()?.port());
     socket.connect(target).await
 }
@@ -231,26 +230,11 @@ async fn hello(target: SocketAddr, running: &Running, manner: &Manner) -> std::i
 
 async fn tcp(target: SocketAddr, query: &[u8], running: &Running, manner: &Manner) -> std::io::Result<()> {
     let mut stream = connect(target, running, manner).await?;
-    let mut frame = (query.len() as u16).to_be_bytes().to_vec();
-    frame.extend_from_slice(query);
-    stream.write_all(&frame).await?;
-    let length = stream.read_u16().await?;
-    let mut reply = vec![0; usize::from(length)];
-    stream.read_exact(&mut reply).await.map(drop)
-}
-
-fn any(target: SocketAddr) -> IpAddr {
-    if target.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
+    resolver::over_stream(&mut stream, query).await.map(drop)
 }
 
 pub(crate) fn query(name: &Name) -> Vec<u8> {
-    let mut query = vec![0, 1];
-    query.extend_from_slice(&Flags::RD.to_be_bytes());
-    query.extend_from_slice(&[0, 1, 0, 0, 0, 0, 0, 0]);
-    query.extend_from_slice(name.as_wire());
-    query.extend_from_slice(&RType::TXT.0.to_be_bytes());
-    query.extend_from_slice(&Class::CH.0.to_be_bytes());
-    query
+    resolver::query(rand::random(), Flags::RD, name, RType::TXT, Class::CH)
 }
 
 fn reachable(address: SocketAddr) -> SocketAddr {

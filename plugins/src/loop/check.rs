@@ -1,13 +1,11 @@
 //! Asks every upstream of a block with `loop` whether it leads back here.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use forwarder::{Chain, Group, Upstream};
 use rand::Rng as _;
-use tokio::net::UdpSocket;
-use wire::{Flags, Name};
+use wire::{Class, Flags, Name, RType};
 
 use super::Watch;
 use observe::Logger;
@@ -134,21 +132,10 @@ fn probe_name(zone: &Name) -> Option<Name> {
     Name::from_text(&format!("{first}.{second}.{}", zone.trim_start_matches('.'))).ok()
 }
 
+/// What it answers is of no use: whether the query comes back here is.
 async fn send(upstream: &Upstream, name: &Name) -> std::io::Result<()> {
-    let address = upstream.address();
-    let source = upstream.source().unwrap_or_else(|| match address {
-        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    });
-    let socket = UdpSocket::bind((source, 0)).await?;
-    socket.connect(address).await?;
-    let mut query = Vec::with_capacity(64);
-    query.extend_from_slice(&rand::rng().random::<u16>().to_be_bytes());
-    query.extend_from_slice(&Flags::RD.to_be_bytes());
-    query.extend_from_slice(&[0, 1, 0, 0, 0, 0, 0, 0]);
-    query.extend_from_slice(name.as_wire());
-    query.extend_from_slice(&wire::RType::HINFO.0.to_be_bytes());
-    query.extend_from_slice(&wire::Class::IN.0.to_be_bytes());
+    let socket = resolver::udp_socket(upstream.address(), upstream.source()).await?;
+    let query = resolver::query(rand::random(), Flags::RD, name, RType::HINFO, Class::IN);
     socket.send(&query).await.map(drop)
 }
 

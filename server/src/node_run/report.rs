@@ -1,11 +1,12 @@
 //! What there is of the rules, leases and addresses, in words and as JSON.
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use node::{HostResolver, NftError, Obstacle, Rules, Running};
 use serde_json::{Value, json};
+use wire::{Class, Flags, Name, RType};
 
 use super::{DNS_PORT, RuleSet, Settings, iptables, listeners};
 use configuration::Configuration;
@@ -222,18 +223,19 @@ fn server_text(said: &Value) -> String {
     text
 }
 
-/// Asks for the root's name servers, as `dig . NS @ADDRESS`: whoever says anything answers.
+/// Asks for the root's name servers, as `dig . NS @ADDRESS`: whoever says anything answers. Not for threads of tokio.
 pub(super) fn answers(ip: IpAddr) -> bool {
-    let asked = || -> std::io::Result<()> {
-        let any: IpAddr = if ip.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
-        let socket = UdpSocket::bind((any, 0))?;
-        socket.set_read_timeout(Some(PATIENCE))?;
-        socket.connect(SocketAddr::from((ip, DNS_PORT)))?;
-        let query = [0x4c, 0x44, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 1];
-        socket.send(&query)?;
-        socket.recv(&mut [0; 512]).map(drop)
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
+        return false;
     };
-    (0..2).any(|_| asked().is_ok())
+    let asked = || async {
+        let socket = resolver::udp_socket((ip, DNS_PORT).into(), None).await?;
+        let query = resolver::query(rand::random(), Flags::RD, &Name::ROOT, RType::NS, Class::IN);
+        resolver::over_udp(&socket, &query).await
+    };
+    (0..2).any(|_| {
+        matches!(runtime.block_on(async { tokio::time::timeout(PATIENCE, asked()).await }), Ok(Ok(_)))
+    })
 }
 
 const PATIENCE: Duration = Duration::from_secs(2);
