@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use hostsfile::managed::Written;
-use refresh::LookupOutcome;
+use resolver::LookupOutcome;
 
 use super::plan::{Outcomes, WantedLines};
 use observe::{Families, MetricSource, names};

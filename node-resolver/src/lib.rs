@@ -22,7 +22,7 @@ use std::time::Duration;
 use hostsfile::PublishError;
 use hostsfile::managed::{Entry, File, Written};
 use rand::Rng as _;
-use refresh::{Family, Question, Resolver};
+use resolver::{Family, Question, Resolver};
 use thiserror::Error;
 use tokio::runtime::{Builder, Handle};
 use tokio::signal::unix::{Signal, SignalKind, signal};

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use hostsfile::managed::Entry;
 use ipnet::IpNet;
-use refresh::{Family, LookupError, LookupOutcome};
+use resolver::{Family, LookupError, LookupOutcome};
 
 use super::services::Service;
 

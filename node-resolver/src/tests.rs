@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use hostsfile::managed::{Entry, Marker, Text};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use refresh::{Family, LookupError, LookupOutcome};
+use resolver::{Family, LookupError, LookupOutcome};
 
 use super::DEFAULT_MARKER;
 use super::plan::{FAMILIES, Outcomes, Reason, Rules, Verdict, WantedLines, plan};

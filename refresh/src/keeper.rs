@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 use wire::Name;
 
 use crate::entry::{Failure, KnownName, Origin, good};
-use crate::lookup::{Family, LookupError, LookupOutcome, Question};
 use crate::schedule::Schedule;
 use crate::text::{self, Written};
+use resolver::{Family, LookupError, LookupOutcome, Question};
 
 /// What is to be kept, and how.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -18,9 +18,8 @@ use std::net::IpAddr;
 use hostsfile::parse;
 use wire::Name;
 
-use crate::Question;
 use crate::entry::Origin;
-use crate::lookup::{Family, MAX_ADDRESSES};
+use resolver::{Family, MAX_ADDRESSES, Question};
 
 /// What a file says about one name and family.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -21,7 +21,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use corefile::go::format_duration;
-use refresh::{Clock, Keeper, LookupOutcome, Question, Round};
+use refresh::{Clock, Keeper, Round};
+use resolver::{LookupOutcome, Question};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 

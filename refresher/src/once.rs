@@ -4,7 +4,8 @@ use std::io;
 use std::path::PathBuf;
 
 use hostsfile::PublishError;
-use refresh::{Keeper, LookupOutcome, Question, Settings};
+use refresh::{Keeper, Settings};
+use resolver::{LookupOutcome, Question};
 use tokio::runtime::Handle;
 
 use super::{Environment, RefreshPlan, RefreshSpec, Upstreams, driver, plan, read_file, reading, servers};

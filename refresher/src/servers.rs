@@ -48,7 +48,7 @@ fn listed(text: &str) -> Vec<SocketAddr> {
             servers.push(server);
         }
     }
-    servers.truncate(refresh::MAX_SERVERS);
+    servers.truncate(resolver::MAX_SERVERS);
     servers
 }
 
@@ -84,7 +84,7 @@ mod tests {
         }
         assert_eq!(
             listed(&(1..99).map(|n| format!("10.0.0.{n} ")).collect::<String>()).len(),
-            refresh::MAX_SERVERS
+            resolver::MAX_SERVERS
         );
     }
 

@@ -4,7 +4,9 @@
 //! says for how long, and drops what takes longer.
 
 mod exchange;
+mod lookup;
 mod message;
 
 pub use exchange::{over_stream, over_udp, udp_socket, unspecified};
+pub use lookup::{Family, LookupError, LookupOutcome, MAX_ADDRESSES, MAX_SERVERS, Question, Resolver};
 pub use message::{is_reply, query};

@@ -21,8 +21,11 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("resolver", &["wire"]),
     ("forwarder", &["histogram", "readfile", "resolver", "wire"]),
     ("admin", &["clock", "corefile", "histogram", "node", "observe"]),
-    ("node-resolver", &["admin", "clock", "hostsfile", "observe", "readfile", "refresh", "wire"]),
-    ("refresher", &["clock", "corefile", "hostsfile", "node", "observe", "readfile", "refresh", "wire"]),
+    ("node-resolver", &["admin", "clock", "hostsfile", "observe", "readfile", "refresh", "resolver", "wire"]),
+    (
+        "refresher",
+        &["clock", "corefile", "hostsfile", "node", "observe", "readfile", "refresh", "resolver", "wire"],
+    ),
     ("observe", &["clock", "corefile", "histogram", "wire"]),
     ("kubernetes", &["readfile", "wire"]),
     ("plugin", &["corefile", "forwarder", "hostsfile", "node", "observe", "sockets", "wire"]),
@@ -84,7 +87,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "wire",
         ],
     ),
-    ("refresh", &["wire", "hostsfile"]),
+    ("refresh", &["hostsfile", "resolver", "wire"]),
 ];
 /// The most lines that a crate has without its tests; the plugins may have more, for no folder of theirs imports another.
 const MOST_LINES: usize = 8_000;

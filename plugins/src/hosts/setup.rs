@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use corefile::{Directive, Located};
-use refresh::{Families, MAX_SERVERS};
+use refresh::Families;
 use refresher::RefreshSpec;
+use resolver::MAX_SERVERS;
 use wire::Name;
 
 use plugin::args::{Args, Result, bad, duration, flag, no_block, once, path, unknown_property, zones_or};
