@@ -4,15 +4,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use hickory_resolver::TokioResolver;
-use hickory_resolver::config::{
-    ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig,
-};
-use hickory_resolver::net::NetError;
-use hickory_resolver::net::runtime::TokioRuntimeProvider;
-use hickory_resolver::proto::rr::Name as HickoryName;
+use resolver::{Family, LookupError, LookupOutcome, Question, Resolver};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 use wire::Name;
 
 use crate::MAX_UPSTREAMS;
@@ -25,7 +19,10 @@ pub enum ResolveError {
     NoServer(Name),
     /// The name servers did not give an address.
     #[error("cannot look up {0}: {1}")]
-    Lookup(Name, Box<NetError>),
+    Lookup(Name, LookupError),
+    /// There is no such name.
+    #[error("{0} does not exist")]
+    NoSuchName(Name),
     /// The name exists, but has no address.
     #[error("{0} has no address")]
     NoAddress(Name),
@@ -75,38 +72,33 @@ pub async fn resolve(
     match timeout(LOOKUP, first).await {
         Ok(Some(addresses)) => Ok(addresses),
         Ok(None) => Err(last),
-        Err(_) => Err(ResolveError::Lookup(*name, Box::new(NetError::Timeout))),
+        Err(_) => Err(ResolveError::Lookup(*name, LookupError::Silent)),
     }
 }
 
+/// Both families; one of them is enough.
 async fn ask(name: Name, server: SocketAddr) -> Result<Addresses, ResolveError> {
-    let failed = |error: NetError| ResolveError::Lookup(name, Box::new(error));
-    let connections = [ConnectionConfig::udp(), ConnectionConfig::tcp()]
-        .map(|connection| at_port(connection, server.port()))
-        .into();
-    let config =
-        ResolverConfig::from_name_servers(vec![NameServerConfig::new(server.ip(), true, connections)]);
-    let mut builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
-    let options = builder.options_mut();
-    options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
-    options.use_hosts_file = ResolveHosts::Never;
-    (options.timeout, options.attempts) = (Duration::from_secs(1), 2);
-    let resolver = builder.build().map_err(failed)?;
-    let mut absolute =
-        HickoryName::from_labels(name.labels()).map_err(|error| failed(NetError::from(error)))?;
-    absolute.set_fqdn(true);
-    let found = resolver.lookup_ip(absolute).await.map_err(failed)?;
-    let ttl = found.valid_until().saturating_duration_since(Instant::now().into_std());
-    let mut addresses: Vec<_> = found.iter().collect();
-    addresses.sort_by_key(IpAddr::is_ipv6);
-    addresses.dedup();
-    addresses.truncate(MAX_UPSTREAMS);
-    if addresses.is_empty() { Err(ResolveError::NoAddress(name)) } else { Ok(Addresses { addresses, ttl }) }
-}
-
-fn at_port(mut connection: ConnectionConfig, port: u16) -> ConnectionConfig {
-    connection.port = port;
-    connection
+    let resolver = Resolver::new(&[server]);
+    let lookup = |family| resolver.lookup(Question { name, family }, LOOKUP);
+    let (four, six) = tokio::join!(lookup(Family::Ipv4), lookup(Family::Ipv6));
+    let (mut found, mut least) = (Vec::new(), u32::MAX);
+    let mut failed = ResolveError::NoAddress(name);
+    for outcome in [four, six] {
+        match outcome {
+            LookupOutcome::Addresses { addresses, ttl } => {
+                found.extend(addresses);
+                least = least.min(ttl);
+            }
+            LookupOutcome::NoData => {}
+            LookupOutcome::NoSuchName => failed = ResolveError::NoSuchName(name),
+            LookupOutcome::Failed(error) => failed = ResolveError::Lookup(name, error),
+        }
+    }
+    found.truncate(MAX_UPSTREAMS);
+    match found.is_empty() {
+        true => Err(failed),
+        false => Ok(Addresses { addresses: found, ttl: Duration::from_secs(least.into()) }),
+    }
 }
 
 /// A start must not hang on a name.
@@ -117,6 +109,7 @@ const STAGGER: Duration = Duration::from_millis(250);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::time::Instant;
 
     #[tokio::test]
     async fn our_own_listeners_are_never_asked() {

@@ -1,26 +1,23 @@
-//! Lookups: each server is asked in turn, over UDP and then over TCP, until one of them knows.
-//!
-//! There is a pool of hickory-resolver's for each server and protocol, and the turns are ours: a pool with several
-//! servers spends its whole time on the first, if that one is silent. Nothing is cached, no search list is used, and
-//! /etc/hosts is not read.
+//! Lookups: each server is asked in turn, over UDP and then over TCP, until one of them knows. Nothing is cached, no search
+//! list is used, and /etc/hosts is not read.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolverOpts};
-use hickory_resolver::net::runtime::TokioRuntimeProvider;
-use hickory_resolver::net::xfer::FirstAnswer as _;
-use hickory_resolver::net::{DnsError, DnsHandle as _, NetError};
-use hickory_resolver::proto::op::{DnsRequestOptions, Message, Query, ResponseCode};
-use hickory_resolver::proto::rr::{Name as HickoryName, RData, RecordType};
-use hickory_resolver::{NameServerPool, PoolContext, TlsConfig};
 use thiserror::Error;
+use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
-use wire::Name;
+use wire::{Class, Flags, Name, RType, Rcode};
+
+use crate::exchange::{over_stream, over_udp, udp_socket};
+use crate::message::{add_edns, query};
+use reply::{Chain, Reply};
+
+mod reply;
 
 /// Which addresses of a name are asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -86,7 +83,7 @@ pub enum LookupError {
     #[error("no reply")]
     Silent,
     /// An rcode that is neither NOERROR nor NXDOMAIN.
-    #[error("the server answered {}", ResponseCode::from((.0 >> 4) as u8, (.0 & 15) as u8))]
+    #[error("the server answered {}", Rcode(*.0))]
     Rcode(u16),
     /// A reply that leads to other name servers: the one that was asked does not recurse.
     #[error("the server does not recurse")]
@@ -118,13 +115,18 @@ pub struct Resolver {
 }
 
 struct Server {
-    udp: Pool,
-    tcp: Pool,
+    address: SocketAddr,
+    /// Connections over which a reply came, until the next query: never more than there are lookups at the same time.
+    idle: Mutex<Vec<TcpStream>>,
     /// Did not answer the last time: asked after the others. Names that come later in a round do not wait for it again.
     silent: AtomicBool,
 }
 
-type Pool = NameServerPool<TokioRuntimeProvider>;
+#[derive(Clone, Copy)]
+enum Protocol {
+    Udp,
+    Tcp,
+}
 
 impl Resolver {
     /// Asks these servers, at most the first [`MAX_SERVERS`] of them. Make one for each round: it keeps connections.
@@ -184,11 +186,11 @@ impl Resolver {
             self.servers.iter().partition(|server| !server.silent.load(Relaxed));
         order.extend(silent);
         let mut over_tcp: Vec<&Server> = Vec::new();
-        let ask = |pool, within| ask(pool, question, self.follows_aliases, within);
+        let ask = |server, protocol, within| ask(server, protocol, question, self.follows_aliases, within);
         for (at, server) in order.iter().enumerate() {
             let tries = (order.len() - at) + over_tcp.len() + (order.len() - at);
-            match ask(&server.udp, share(end, tries)).await {
-                Err(LookupError::Truncated) => match ask(&server.tcp, share(end, tries)).await {
+            match ask(server, Protocol::Udp, share(end, tries)).await {
+                Err(LookupError::Truncated) => match ask(server, Protocol::Tcp, share(end, tries)).await {
                     Ok(outcome) => return server.spoke(outcome),
                     Err(error) => last = error,
                 },
@@ -204,7 +206,7 @@ impl Resolver {
         }
         let waiting = over_tcp.len();
         for (at, server) in over_tcp.into_iter().enumerate() {
-            match ask(&server.tcp, share(end, waiting - at)).await {
+            match ask(server, Protocol::Tcp, share(end, waiting - at)).await {
                 Ok(outcome) => return server.spoke(outcome),
                 // Why UDP failed says more than that time is over.
                 Err(LookupError::OutOfTime) => {}
@@ -217,22 +219,43 @@ impl Resolver {
 
 impl Server {
     fn new(address: &SocketAddr) -> Self {
-        let pool = |mut connection: ConnectionConfig| {
-            connection.port = address.port();
-            let server = NameServerConfig::new(address.ip(), true, vec![connection]);
-            let mut options = ResolverOpts::default();
-            (options.timeout, options.attempts, options.cache_size) = (TRY, 0, 0);
-            (options.num_concurrent_reqs, options.max_active_requests) = (1, CONCURRENT);
-            // Without the feature for TLS there is nothing in it that can fail.
-            let tls = TlsConfig::new().expect("no TLS to set up");
-            let context = Arc::new(PoolContext::new(options, tls));
-            Pool::from_config([server], context, TokioRuntimeProvider::default())
-        };
-        Self {
-            udp: pool(ConnectionConfig::udp()),
-            tcp: pool(ConnectionConfig::tcp()),
-            silent: AtomicBool::new(false),
+        Self { address: *address, idle: Mutex::default(), silent: AtomicBool::new(false) }
+    }
+
+    async fn exchange(&self, protocol: Protocol, query: &[u8]) -> io::Result<Vec<u8>> {
+        match protocol {
+            Protocol::Udp => self.over_udp(query).await,
+            Protocol::Tcp => self.over_tcp(query).await,
         }
+    }
+
+    /// Asks again and again: datagrams are lost.
+    async fn over_udp(&self, query: &[u8]) -> io::Result<Vec<u8>> {
+        let socket = udp_socket(self.address, None).await?;
+        loop {
+            if let Ok(reply) = timeout(AGAIN, over_udp(&socket, query)).await {
+                return reply;
+            }
+        }
+    }
+
+    async fn over_tcp(&self, query: &[u8]) -> io::Result<Vec<u8>> {
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        // The server may have closed it meanwhile.
+        if let Some(mut stream) = idle
+            && let Ok(reply) = over_stream(&mut stream, query).await
+        {
+            self.keep(stream);
+            return Ok(reply);
+        }
+        let mut stream = TcpStream::connect(self.address).await?;
+        let reply = over_stream(&mut stream, query).await?;
+        self.keep(stream);
+        Ok(reply)
+    }
+
+    fn keep(&self, stream: TcpStream) {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(stream);
     }
 
     fn spoke(&self, outcome: LookupOutcome) -> LookupOutcome {
@@ -250,7 +273,8 @@ impl LookupError {
 
 /// One server over one protocol.
 async fn ask(
-    pool: &Pool,
+    server: &Server,
+    protocol: Protocol,
     question: Question,
     follows_aliases: bool,
     within: Duration,
@@ -258,7 +282,7 @@ async fn ask(
     if within.is_zero() {
         return Err(LookupError::OutOfTime);
     }
-    match timeout(within, follow(pool, question, follows_aliases)).await {
+    match timeout(within, follow(server, protocol, question, follows_aliases)).await {
         // That it is an alias is known, and no other server need be asked.
         Ok(Err(LookupError::Alias)) => Ok(LookupOutcome::Failed(LookupError::Alias)),
         Ok(outcome) => outcome,
@@ -267,127 +291,64 @@ async fn ask(
 }
 
 async fn follow(
-    pool: &Pool,
+    server: &Server,
+    protocol: Protocol,
     question: Question,
     follows_aliases: bool,
 ) -> Result<LookupOutcome, LookupError> {
-    let mut name = HickoryName::from_labels(question.name.labels()).map_err(|_| LookupError::Unreadable)?;
-    name.set_fqdn(true);
-    let rtype = match question.family {
-        Family::Ipv4 => RecordType::A,
-        Family::Ipv6 => RecordType::AAAA,
-    };
-    let mut chain = Chain { name, follows_aliases, aliases: 0, ttl: u32::MAX };
+    let mut chain = Chain::new(question.name, follows_aliases);
     loop {
-        let asked = chain.aliases;
-        let reply = match exchange(pool, &chain.name, rtype).await {
-            Ok(reply) => reply,
-            Err(NetError::Dns(DnsError::NoRecordsFound(none))) => {
-                return match none.response_code {
-                    ResponseCode::NXDomain => Ok(LookupOutcome::NoSuchName),
-                    // Name servers and no SOA lead elsewhere (RFC 2308, section 2.2).
-                    _ if none.ns.is_some() && none.soa.is_none() => Err(LookupError::Referral),
-                    _ => Ok(LookupOutcome::NoData),
-                };
-            }
-            Err(error) => return Err(reason(&error)),
-        };
+        let asked = chain.name;
+        let reply = exchange(server, protocol, &asked, question.family).await?;
         if let Some(addresses) = chain.read(&reply, question.family)? {
             return Ok(LookupOutcome::Addresses { addresses, ttl: chain.ttl });
         }
-        match reply.response_code {
-            // With aliases in the answer the rcode is about the last of them (RFC 6604, section 3).
-            ResponseCode::NXDomain => return Ok(LookupOutcome::NoSuchName),
-            ResponseCode::NoError => {}
-            other => return Err(LookupError::Rcode(other.into())),
+        // With aliases in the answer the rcode is about the last of them (RFC 6604, section 3).
+        if reply.rcode == Rcode::NXDOMAIN {
+            return Ok(LookupOutcome::NoSuchName);
         }
-        if chain.aliases == asked {
-            return Err(LookupError::Unasked);
-        }
-        if reply.authorities.iter().any(|record| record.record_type() == RecordType::SOA) {
-            return Ok(LookupOutcome::NoData);
-        }
-    }
-}
-
-/// Where a lookup has got to, alias by alias.
-struct Chain {
-    name: HickoryName,
-    follows_aliases: bool,
-    aliases: usize,
-    ttl: u32,
-}
-
-impl Chain {
-    /// Goes along the aliases of a reply, to the addresses if they are there. Records of other names are passed over.
-    fn read(&mut self, reply: &Message, family: Family) -> Result<Option<Vec<IpAddr>>, LookupError> {
-        loop {
-            let own = || reply.answers.iter().filter(|record| record.name == self.name);
-            let mut addresses: Vec<(IpAddr, u32)> = own()
-                .filter_map(|record| match (&record.data, family) {
-                    (RData::A(address), Family::Ipv4) => Some((IpAddr::V4(address.0), record.ttl)),
-                    (RData::AAAA(address), Family::Ipv6) => Some((IpAddr::V6(address.0), record.ttl)),
-                    _ => None,
-                })
-                .collect();
-            addresses.sort_unstable();
-            addresses.dedup_by_key(|(address, _)| *address);
-            addresses.truncate(MAX_ADDRESSES);
-            if !addresses.is_empty() {
-                self.ttl = addresses.iter().map(|(_, ttl)| seconds(*ttl)).fold(self.ttl, u32::min);
-                return Ok(Some(addresses.into_iter().map(|(address, _)| address).collect()));
-            }
-            let alias = own().find_map(|record| match &record.data {
-                RData::CNAME(target) => Some((target.0.clone(), record.ttl)),
-                _ => None,
-            });
-            let Some((target, ttl)) = alias else {
-                return Ok(None);
-            };
-            if !self.follows_aliases {
-                return Err(LookupError::Alias);
-            }
-            self.ttl = self.ttl.min(seconds(ttl));
-            self.name = target;
-            self.aliases += 1;
-            if self.aliases > MAX_ALIASES {
-                return Err(LookupError::Aliases);
-            }
+        // Name servers and no SOA lead elsewhere (RFC 2308, section 2.2).
+        let (soa, empty) = (reply.has_authority(RType::SOA), reply.is_empty());
+        match chain.name == asked {
+            true if empty && !soa && reply.has_authority(RType::NS) => return Err(LookupError::Referral),
+            true if empty => return Ok(LookupOutcome::NoData),
+            true => return Err(LookupError::Unasked),
+            false if soa => return Ok(LookupOutcome::NoData),
+            false => {}
         }
     }
 }
 
 /// One query and its reply; once more without EDNS, where a server does not know what that is (RFC 6891, section 7).
-async fn exchange(pool: &Pool, name: &HickoryName, rtype: RecordType) -> Result<Message, NetError> {
-    let mut options = DnsRequestOptions::default();
-    (options.recursion_desired, options.use_edns) = (true, true);
-    let query = Query::query(name.clone(), rtype);
-    let reply = match pool.lookup(query.clone(), options).first_answer().await {
-        Err(NetError::Dns(DnsError::ResponseCode(
-            ResponseCode::FormErr | ResponseCode::NotImp | ResponseCode::BADVERS,
-        ))) => {
-            options.use_edns = false;
-            pool.lookup(query, options).first_answer().await
-        }
-        reply => reply,
+async fn exchange(
+    server: &Server,
+    protocol: Protocol,
+    name: &Name,
+    family: Family,
+) -> Result<Reply, LookupError> {
+    let rtype = match family {
+        Family::Ipv4 => RType::A,
+        Family::Ipv6 => RType::AAAA,
     };
-    reply.map(hickory_resolver::proto::op::DnsResponse::into_message)
-}
-
-fn reason(error: &NetError) -> LookupError {
-    match error {
-        NetError::Dns(DnsError::ResponseCode(code)) => LookupError::Rcode((*code).into()),
-        NetError::Timeout => LookupError::Silent,
-        NetError::Truncated => LookupError::Truncated,
-        NetError::Io(error) => LookupError::Io(error.kind()),
-        NetError::NoConnections | NetError::Busy => LookupError::Io(io::ErrorKind::NotConnected),
-        _ => LookupError::Unreadable,
+    let mut query = query(rand::random(), Flags::RD, name, rtype, Class::IN);
+    let plain = query.clone();
+    add_edns(&mut query);
+    let mut reply = once(server, protocol, &query).await?;
+    if matches!(reply.rcode, Rcode::FORMERR | Rcode::NOTIMP | Rcode::BADVERS) {
+        reply = once(server, protocol, &plain).await?;
+    }
+    match reply.rcode {
+        Rcode::NOERROR | Rcode::NXDOMAIN => Ok(reply),
+        other => Err(LookupError::Rcode(other.0)),
     }
 }
 
-/// A TTL with the highest bit set counts as 0 (RFC 2181, section 8).
-fn seconds(ttl: u32) -> u32 {
-    if ttl > i32::MAX as u32 { 0 } else { ttl }
+async fn once(server: &Server, protocol: Protocol, query: &[u8]) -> Result<Reply, LookupError> {
+    let octets = server.exchange(protocol, query).await.map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidData => LookupError::Unreadable,
+        kind => LookupError::Io(kind),
+    })?;
+    Reply::read(octets, query)
 }
 
 fn until(end: Instant) -> Duration {
@@ -405,9 +366,10 @@ pub const MAX_SERVERS: usize = 15;
 pub const MAX_ADDRESSES: usize = 128;
 /// The longest wait for one server over one protocol.
 const TRY: Duration = Duration::from_secs(3);
-/// Lookups at the same time. One needs up to four sockets, as its query is repeated in silence.
+/// How long a datagram is waited for until the query is sent again.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Lookups at the same time; each has one socket.
 const CONCURRENT: usize = 64;
-const MAX_ALIASES: usize = 16;
 
 #[cfg(test)]
 mod tests;

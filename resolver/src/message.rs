@@ -1,6 +1,6 @@
 //! The messages: one question, and whether a message is the reply to it.
 
-use wire::{Class, Flags, HEADER, Name, RType};
+use wire::{Class, Flags, HEADER, Name, RType, Rcode};
 
 /// A query with one question and nothing else (RFC 1035, section 4.1); of `flags` RD alone makes sense.
 pub fn query(id: u16, flags: u16, name: &Name, rtype: RType, class: Class) -> Vec<u8> {
@@ -12,6 +12,12 @@ pub fn query(id: u16, flags: u16, name: &Name, rtype: RType, class: Class) -> Ve
     query.extend_from_slice(&rtype.0.to_be_bytes());
     query.extend_from_slice(&class.0.to_be_bytes());
     query
+}
+
+/// Adds our OPT to a query without one.
+pub(crate) fn add_edns(query: &mut Vec<u8>) {
+    query[HEADER - 1] = 1;
+    wire::write_opt(query, Rcode::NOERROR, false, &[]);
 }
 
 /// Whether this is a reply to `query`: its id and its question. Servers that cannot read a query leave the question out.

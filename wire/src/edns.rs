@@ -231,7 +231,7 @@ pub(crate) fn opt_length(options: &[u8]) -> usize {
 }
 
 /// Appends an OPT record: our size, the upper bits of the rcode, DO and the options given.
-pub(crate) fn write_opt(out: &mut Vec<u8>, rcode: Rcode, dnssec_ok: bool, options: &[u8]) {
+pub fn write_opt(out: &mut Vec<u8>, rcode: Rcode, dnssec_ok: bool, options: &[u8]) {
     out.push(0);
     out.extend_from_slice(&crate::RType::OPT.0.to_be_bytes());
     out.extend_from_slice(&UDP_SIZE.to_be_bytes());

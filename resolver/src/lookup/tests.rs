@@ -1,8 +1,8 @@
 use std::sync::Mutex;
 
-use hickory_resolver::proto::op::{MessageType, OpCode};
-use hickory_resolver::proto::rr::rdata::{A, AAAA, CNAME, NS, SOA};
-use hickory_resolver::proto::rr::{DNSClass, Record};
+use hickory_proto::op::{Message, MessageType, OpCode, ResponseCode};
+use hickory_proto::rr::rdata::{A, AAAA, CNAME, NS, SOA};
+use hickory_proto::rr::{DNSClass, Name as HickoryName, RData, Record};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, UdpSocket};
 
@@ -263,4 +263,69 @@ async fn the_time_of_a_round_is_kept_whoever_is_silent() {
     let late =
         outcomes.iter().filter(|(_, outcome)| *outcome == LookupOutcome::Failed(LookupError::OutOfTime));
     assert!(late.count() >= CONCURRENT, "what was not begun says so");
+}
+
+/// Answers the second query of each name, and sends what `forged` makes of the reply before it.
+async fn careless(forged: fn(&mut Vec<u8>)) -> SocketAddr {
+    let udp = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let address = udp.local_addr().unwrap();
+    tokio::spawn(async move {
+        let mut octets = [0; 4096];
+        udp.recv_from(&mut octets).await.unwrap();
+        let (length, from) = udp.recv_from(&mut octets).await.unwrap();
+        let reply = replies(&Message::from_vec(&octets[..length]).unwrap(), Over::Udp).unwrap();
+        let good = reply.to_vec().unwrap();
+        let mut bad = good.clone();
+        forged(&mut bad);
+        for reply in [bad, good] {
+            udp.send_to(&reply, from).await.unwrap();
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn over_udp_it_asks_again_and_believes_the_reply_to_its_question_alone() {
+    for (forged, expected) in [
+        ((|reply| reply[0] ^= 1) as fn(&mut Vec<u8>), four(&[8, 9], 60)),
+        (|reply| reply[2] &= 0x7f, four(&[8, 9], 60)),
+        (|reply| reply[13] ^= 1, four(&[8, 9], 60)),
+        (|reply| reply.truncate(11), four(&[8, 9], 60)),
+        // Nobody else knows id and port: it is the server's, which is asked over TCP then, where nobody is.
+        (
+            |reply| reply.truncate(40),
+            LookupOutcome::Failed(LookupError::Io(io::ErrorKind::ConnectionRefused)),
+        ),
+    ] {
+        let resolver = Resolver::new(&[careless(forged).await]);
+        let outcome = resolver.lookup(question("two.test"), Duration::from_secs(8)).await;
+        assert_eq!(outcome, expected);
+    }
+}
+
+#[tokio::test]
+async fn over_tcp_a_connection_serves_until_the_server_closes_it() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let serving = tokio::spawn(async move {
+        // Two queries over the first connection, which is closed then, and one over the next.
+        for queries in [2, 1] {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            for _ in 0..queries {
+                let mut octets = vec![0; usize::from(stream.read_u16().await.unwrap())];
+                stream.read_exact(&mut octets).await.unwrap();
+                let reply = replies(&Message::from_vec(&octets).unwrap(), Over::Tcp).unwrap();
+                let reply = reply.to_vec().unwrap();
+                stream.write_u16(reply.len() as u16).await.unwrap();
+                stream.write_all(&reply).await.unwrap();
+            }
+        }
+    });
+    // Nobody is there over UDP.
+    let resolver = Resolver::new(&[address]);
+    for _ in 0..3 {
+        let outcome = resolver.lookup(question("two.test"), Duration::from_secs(8)).await;
+        assert_eq!(outcome, four(&[8, 9], 60));
+    }
+    serving.await.unwrap();
 }
