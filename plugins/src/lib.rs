@@ -11,6 +11,7 @@ mod text;
 pub mod zonetext;
 
 pub mod acl;
+pub mod any;
 pub mod bind;
 pub mod bufsize;
 pub mod cache;

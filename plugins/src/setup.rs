@@ -141,6 +141,7 @@ pub(crate) mod tests {
     /// Every directive that is here, as short as it can be.
     const SHORTEST: &[&str] = &[
         "acl",
+        "any",
         "bind 127.0.0.1",
         "bufsize",
         "cache",
@@ -209,7 +210,7 @@ pub(crate) mod tests {
 
     #[test]
     fn words_without_arguments_take_none() {
-        for name in ["debug", "loop", "minimal", "whoami"] {
+        for name in ["any", "debug", "loop", "minimal", "whoami"] {
             let column = name.len() + 2;
             let extra =
                 format!("2:{column}: plugin/{name}: unexpected argument \"x\"; `{name}` wants no argument");

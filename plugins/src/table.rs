@@ -6,8 +6,8 @@ use std::sync::Arc;
 use corefile::Directive;
 
 use crate::{
-    acl, bind, bufsize, cache, debug, errors, forward, header, health, hosts, kubernetes, loadbalance, log,
-    r#loop, metadata, minimal, multisocket, nsid, prometheus, ready, reload, rewrite, root, template,
+    acl, any, bind, bufsize, cache, debug, errors, forward, header, health, hosts, kubernetes, loadbalance,
+    log, r#loop, metadata, minimal, multisocket, nsid, prometheus, ready, reload, rewrite, root, template,
     timeouts, tls, whoami,
 };
 use plugin::args::Result;
@@ -136,7 +136,7 @@ pub static PLUGINS: &[Plugin] = &[
     absent("local"),
     absent("dns64"),
     absent("siit"),
-    absent("any"),
+    step("any", any::read),
     absent("chaos"),
     step("loadbalance", loadbalance::read),
     absent("tsig"),

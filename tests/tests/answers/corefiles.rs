@@ -130,6 +130,8 @@ fn templates() -> Vec<Query> {
 
 /// Directives in a block of the root zone.
 const ROWS: &[&str] = &[
+    "any\nwhoami",
+    "any\nrewrite type ANY A\nacl {\nblock\n}\nhosts @DIR@/hosts {\nfallthrough\n}\ncache\nforward . @UP@",
     "minimal\nforward . @UP@",
     "minimal\nwhoami",
     "minimal\nhosts @DIR@/hosts {\nfallthrough\n}\ncache\nforward . @UP@",

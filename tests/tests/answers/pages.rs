@@ -1,4 +1,4 @@
-//! The server blocks on CoreDNS's own pages of `acl`, `header`, `loadbalance`, `minimal` and `rewrite`, asked what they are about. Those of `tls` are beside the others in `corefiles.rs`.
+//! The server blocks on CoreDNS's own pages of `acl`, `any`, `header`, `loadbalance`, `minimal` and `rewrite`, asked what they are about. Those of `tls` are beside the others in `corefiles.rs`.
 
 use tests::Ask;
 
@@ -39,7 +39,7 @@ pub(crate) fn pages() -> Vec<Setup> {
 /// A name, asked for in the ways that steps tell apart.
 fn about(name: &str) -> Vec<Query> {
     let mut queries = Vec::new();
-    for rtype in ["A", "AAAA", "TXT", "MX", "SRV", "PTR", "CNAME", "SOA"] {
+    for rtype in ["A", "AAAA", "TXT", "MX", "SRV", "PTR", "CNAME", "SOA", "ANY"] {
         queries.push(udp(&format!("{name} {rtype}"), &Ask::new(name, rtype)));
         queries.push(udp(&format!("{name} {rtype} do"), &Ask::new(name, rtype).dnssec_ok()));
     }
@@ -72,6 +72,7 @@ const BLOCKS: &[(&str, &[&str])] = &[
     ("header {\nresponse set ra\n}", PLAIN),
     ("header {\nresponse set ra aa\nresponse clear rd\n}", PLAIN),
     ("header {\nquery set rd\n}", PLAIN),
+    ("any", PLAIN),
     ("minimal", PLAIN),
     ("loadbalance round_robin", &["a.x", "cname.x", "many.x", "extra.x", "nx.x", "host.example"]),
     // In the place of two networks that no answer is in: one of two addresses, and the network of an AAAA.

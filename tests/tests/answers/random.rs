@@ -149,6 +149,9 @@ impl Block {
         if self.dice.one_in(3) {
             self.lines.push("minimal".to_owned());
         }
+        if self.dice.one_in(6) {
+            self.lines.push("any".to_owned());
+        }
         if self.dice.one_in(4) {
             let rule = *self.dice.of(&["set aa", "clear aa", "set ra", "clear ra", "set aa ra"]);
             self.push("header", &[format!("response {rule}")]);

@@ -193,6 +193,18 @@ fn flags_are_set_and_cleared_on_both_ways() {
 }
 
 #[test]
+fn any_is_answered_whatever_is_said_below_it() {
+    let (dns, upstream) = dns("any\nacl {\nblock type ANY\n}\nrewrite type ANY A");
+    for name in ["x.example", "X.other.Example"] {
+        let reply = ask(dns.at, name, "ANY");
+        assert_eq!((reply.status(), reply.flag_names().as_str()), ("NOERROR", "qr rd"));
+        assert_eq!(reply.short(), [r#""ANY obsoleted" "See RFC 8482""#]);
+    }
+    assert!(upstream.asked().is_empty());
+    assert_eq!(ask(dns.at, "x.example", "A").answers.len(), 1, "other types pass");
+}
+
+#[test]
 fn a_positive_answer_is_minimal_and_a_denial_is_whole() {
     let (dns, _upstream) = dns("minimal");
     for _ in 0..2 {

@@ -1,0 +1,66 @@
+//! `any`: what ANY is answered with in place of all that there is (RFC 8482).
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use corefile::Directive;
+use wire::{Message, RType, Rcode, Rr, Section};
+
+use plugin::QueryContext;
+use plugin::args::{Result, bare};
+use plugin::spec::{BuildContext, StepSpec, Written};
+use plugin::step::{Inward, Sought, Step};
+
+/// The step; it has nothing to set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Any;
+
+/// Reads the one `any` of a server block.
+pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn StepSpec>> {
+    bare("any", directives)?;
+    Ok(Arc::new(Any))
+}
+
+impl StepSpec for Any {
+    fn build(&self, _: &BuildContext<'_>) -> Arc<dyn Step> {
+        Arc::new(Self)
+    }
+}
+
+impl Step for Any {
+    fn inward<'s>(&'s self, sought: &mut Sought<'_>, _: &QueryContext<'_>) -> Inward<'s> {
+        if sought.rtype() != RType::ANY {
+            return Inward::Pass;
+        }
+        let mut told = Message::empty(&sought.query(), Rcode::NOERROR);
+        told.records.push(Rr::new(Section::Answer, sought.name(), RType::HINFO, TTL, HINFO));
+        Inward::Answer(Box::new(told))
+    }
+
+    fn explain(&self, sought: &mut Sought<'_>, _: Option<IpAddr>) -> Option<String> {
+        (sought.rtype() == RType::ANY).then(|| "ANY is answered with HINFO (RFC 8482)".to_owned())
+    }
+}
+
+/// CPU and OS, as character strings (RFC 1035, section 3.3.2).
+const HINFO: &[u8] = b"\x0dANY obsoleted\x0cSee RFC 8482";
+/// In seconds, as CoreDNS has it.
+const TTL: u32 = 8482;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Others, a, packet, through};
+
+    #[test]
+    fn any_is_answered_here_and_all_else_below() {
+        for (rtype, told) in [(RType::ANY, RType::HINFO), (RType::A, RType::A), (RType::HINFO, RType::A)] {
+            let records = vec![a("www.example.org", 5, [192, 0, 2, 1])];
+            let below = Message { records, ..Message::default() };
+            let asked = packet("www.example.org", rtype);
+            let (_, message) = through(&Any, "192.0.2.9", &asked, |_| below, &mut Others::default());
+            let types: Vec<_> = message.unwrap().records.iter().map(|rr| rr.rtype).collect();
+            assert_eq!(types, [told], "{rtype}");
+        }
+    }
+}
