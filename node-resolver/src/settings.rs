@@ -1,7 +1,7 @@
 //! What the environment and the flags say, checked.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -146,10 +146,8 @@ pub(crate) fn marker(request: &Request) -> Result<Marker, SettingsError> {
 }
 
 fn servers(text: &str) -> Result<Vec<SocketAddr>, SettingsError> {
-    let read = |word: &str| {
-        let address = word.parse::<IpAddr>().map(|address| SocketAddr::new(address, 53));
-        address.or_else(|_| word.parse()).map_err(|_| SettingsError::Nameserver(word.to_owned()))
-    };
+    let read =
+        |word: &str| node::socket_address(word, 53).ok_or_else(|| SettingsError::Nameserver(word.to_owned()));
     let servers = words(text).map(read).collect::<Result<Vec<_>, _>>()?;
     match servers.len() {
         0 => Err(SettingsError::NoNameserver),

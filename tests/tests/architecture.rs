@@ -21,7 +21,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("resolver", &["wire"]),
     ("forwarder", &["histogram", "readfile", "resolver", "wire"]),
     ("admin", &["clock", "corefile", "histogram", "node", "observe"]),
-    ("node-resolver", &["admin", "clock", "hostsfile", "observe", "readfile", "refresh", "resolver", "wire"]),
+    (
+        "node-resolver",
+        &["admin", "clock", "hostsfile", "node", "observe", "readfile", "refresh", "resolver", "wire"],
+    ),
     (
         "refresher",
         &["clock", "corefile", "hostsfile", "node", "observe", "readfile", "refresh", "resolver", "wire"],

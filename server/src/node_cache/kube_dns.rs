@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
-use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 /// Its keys that count.
@@ -80,7 +79,7 @@ fn no_json(path: &Path, form: &str, error: &serde_json::Error) -> String {
 }
 
 fn is_server(text: &str) -> bool {
-    text.parse::<IpAddr>().is_ok() || text.parse::<SocketAddr>().is_ok()
+    node::socket_address(text, 53).is_some()
 }
 
 /// A DNS-1123 subdomain.
