@@ -2,6 +2,9 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use jiff::Timestamp;
+use jiff::tz::Offset;
+
 use super::text::{HEX, push_fraction, push_number, push_pair};
 
 /// Appends `text` as a JSON string (RFC 8259, section 7); octets that are no UTF-8 become U+FFFD.
@@ -51,32 +54,18 @@ fn escaped(octet: u8) -> ([u8; 6], usize) {
 /// before 1970 reads as its first moment.
 pub(crate) fn push_time(out: &mut Vec<u8>, at: SystemTime) {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let (days, second) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
-    let (year, month, day) = civil(days);
-    push_number(out, year);
+    // What is after the year 9999 reads as 1970, too.
+    let second = i64::try_from(since.as_secs()).unwrap_or_default();
+    let at = Offset::UTC.to_datetime(Timestamp::from_second(second).unwrap_or_default());
+    push_number(out, at.year().unsigned_abs().into());
     for (before, number) in
-        [(b'-', month), (b'-', day), (b'T', second / 3600), (b':', second / 60 % 60), (b':', second % 60)]
+        [(b'-', at.month()), (b'-', at.day()), (b'T', at.hour()), (b':', at.minute()), (b':', at.second())]
     {
         out.push(before);
-        push_pair(out, number);
+        push_pair(out, number.unsigned_abs().into());
     }
     push_fraction(out, since.subsec_nanos());
     out.push(b'Z');
-}
-
-/// Year, month and day of the Gregorian calendar, `days` after 1970-01-01.
-///
-/// Counts in years that begin in March, so that the leap day is a year's last, and in eras of 400 years, which all have
-/// 146,097 days.
-fn civil(days: u64) -> (u64, u64, u64) {
-    let since = days + 719_468; // days from 0000-03-01 to 1970-01-01
-    let (era, day_of_era) = (since / 146_097, since % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
 }
 
 #[cfg(test)]
