@@ -2,7 +2,7 @@
 
 use std::mem;
 
-use crate::shard::allocated;
+use crate::heap::allocated;
 
 /// Open addressing with linear probing, an eighth to three quarters full; what is removed leaves no mark.
 #[derive(Default)]

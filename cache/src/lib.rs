@@ -17,6 +17,7 @@ mod cache;
 mod data;
 mod dump;
 mod entry;
+mod heap;
 mod index;
 mod partition;
 mod policy;

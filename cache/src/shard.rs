@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::Kind;
 use crate::dump::Writer;
 use crate::entry::{Entry, Key, State};
+use crate::heap::allocated;
 use crate::index::Index;
-use crate::slab::Slab;
+use crate::slab::{Slab, Slot};
 
 /// What all shards know of a partition.
 #[derive(Default)]
@@ -55,18 +56,9 @@ pub(crate) struct Shard {
     /// Bytes of the entries' own allocations.
     data: usize,
     /// By number of partition.
-    rooms: Vec<PartitionPart>,
+    parts: Vec<PartitionPart>,
     /// Where the next sweep goes on.
     cursor: usize,
-}
-
-/// Two whole cache lines, which processors fetch together.
-#[repr(align(128))]
-pub(crate) struct Slot {
-    entry: Entry,
-    /// Neighbours in the ring.
-    before: u32,
-    after: u32,
 }
 
 /// One partition's entries in this shard.
@@ -90,13 +82,13 @@ impl Default for Ring {
 
 impl Shard {
     pub(crate) fn new(bound: usize) -> Self {
-        Self { bound, index: Index::default(), slots: Slab::default(), data: 0, rooms: Vec::new(), cursor: 0 }
+        Self { bound, index: Index::default(), slots: Slab::default(), data: 0, parts: Vec::new(), cursor: 0 }
     }
 
     /// Bytes of heap in use.
     pub(crate) fn bytes(&self) -> usize {
-        let rooms = allocated(self.rooms.capacity() * size_of::<PartitionPart>());
-        self.data + self.index.bytes() + self.slots.bytes() + rooms
+        let parts = allocated(self.parts.capacity() * size_of::<PartitionPart>());
+        self.data + self.index.bytes() + self.slots.bytes() + parts
     }
 
     /// The place of a key's entry, and the entry.
@@ -112,19 +104,19 @@ impl Shard {
     pub(crate) fn insert(&mut self, counts: &Arc<PartitionCounts>, entry: Entry, now: u64) -> bool {
         let kind = entry.kind();
         let partition = entry.partition as usize;
-        if self.rooms.len() <= partition {
-            self.rooms.reserve_exact(partition + 1 - self.rooms.len());
-            self.rooms.resize_with(partition + 1, PartitionPart::default);
+        if self.parts.len() <= partition {
+            self.parts.reserve_exact(partition + 1 - self.parts.len());
+            self.parts.resize_with(partition + 1, PartitionPart::default);
         }
         if !self.make_room(allocated(entry.outside()), now) {
             counts.release(kind);
             return false;
         }
-        let room = &mut self.rooms[partition];
-        if !room.counts.as_ref().is_some_and(|known| Arc::ptr_eq(known, counts)) {
-            room.counts = Some(Arc::clone(counts));
+        let part = &mut self.parts[partition];
+        if !part.counts.as_ref().is_some_and(|known| Arc::ptr_eq(known, counts)) {
+            part.counts = Some(Arc::clone(counts));
         }
-        room.rings[kind as usize].bytes += cost(&entry);
+        part.rings[kind as usize].bytes += cost(&entry);
         self.data += allocated(entry.outside());
         let at = self.slots.len() as u32;
         self.index.insert(entry.hash, at);
@@ -136,7 +128,7 @@ impl Shard {
     /// Takes an entry out and gives its place back.
     pub(crate) fn remove(&mut self, at: usize) -> Entry {
         let entry = self.take(at);
-        if let Some(counts) = self.rooms.get(entry.partition as usize).and_then(|room| room.counts.as_ref()) {
+        if let Some(counts) = self.parts.get(entry.partition as usize).and_then(|part| part.counts.as_ref()) {
             counts.release(entry.kind());
         }
         entry
@@ -154,9 +146,9 @@ impl Shard {
     pub(crate) fn purge(&mut self, partition: u32, budget: usize) -> usize {
         let mut removed = 0;
         while removed < budget {
-            let Some(room) = self.rooms.get_mut(partition as usize) else { break };
-            let Some(ring) = room.rings.iter().find(|ring| ring.hand != NONE) else {
-                room.counts = None;
+            let Some(part) = self.parts.get_mut(partition as usize) else { break };
+            let Some(ring) = part.rings.iter().find(|ring| ring.hand != NONE) else {
+                part.counts = None;
                 break;
             };
             let at = ring.hand as usize;
@@ -218,10 +210,10 @@ impl Shard {
     /// Evicts until `need` more bytes of data and one more entry fit; false where they cannot.
     fn make_room(&mut self, need: usize, now: u64) -> bool {
         while self.bytes() + need + self.index.growth() + self.slots.growth() > self.bound {
-            let used = |room: &PartitionPart| room.rings[0].bytes + room.rings[1].bytes;
-            let largest = (0..self.rooms.len()).max_by_key(|&at| used(&self.rooms[at]));
-            let Some(partition) = largest.filter(|&at| used(&self.rooms[at]) > 0) else { return false };
-            let [success, denial] = &self.rooms[partition].rings;
+            let used = |part: &PartitionPart| part.rings[0].bytes + part.rings[1].bytes;
+            let largest = (0..self.parts.len()).max_by_key(|&at| used(&self.parts[at]));
+            let Some(partition) = largest.filter(|&at| used(&self.parts[at]) > 0) else { return false };
+            let [success, denial] = &self.parts[partition].rings;
             let kind = if success.bytes >= denial.bytes { Kind::Success } else { Kind::Denial };
             let Some(at) = self.choose(partition, kind, now) else { return false };
             self.count_eviction(at, now);
@@ -232,7 +224,7 @@ impl Shard {
 
     /// Second chance: the first entry from the hand on that is dead or was not used since the hand last came by.
     fn choose(&mut self, partition: usize, kind: Kind, now: u64) -> Option<usize> {
-        let mut at = self.rooms.get(partition)?.rings[kind as usize].hand;
+        let mut at = self.parts.get(partition)?.rings[kind as usize].hand;
         if at == NONE {
             return None;
         }
@@ -242,13 +234,13 @@ impl Shard {
             }
             at = self.slots[at as usize].after;
         }
-        self.rooms[partition].rings[kind as usize].hand = at;
+        self.parts[partition].rings[kind as usize].hand = at;
         Some(at as usize)
     }
 
     fn is_dead(&self, at: usize, now: u64) -> bool {
         let entry = &self.slots[at].entry;
-        let counts = self.rooms.get(entry.partition as usize).and_then(|room| room.counts.as_ref());
+        let counts = self.parts.get(entry.partition as usize).and_then(|part| part.counts.as_ref());
         let window = counts.map_or(0, |counts| counts.window.load(Ordering::Relaxed));
         entry.state(now, window) == State::Dead
     }
@@ -256,7 +248,7 @@ impl Shard {
     /// An entry that nobody could be served any more is no loss and not counted.
     fn count_eviction(&self, at: usize, now: u64) {
         let entry = &self.slots[at].entry;
-        let counts = self.rooms.get(entry.partition as usize).and_then(|room| room.counts.as_ref());
+        let counts = self.parts.get(entry.partition as usize).and_then(|part| part.counts.as_ref());
         if let Some(counts) = counts
             && !self.is_dead(at, now)
         {
@@ -281,7 +273,7 @@ impl Shard {
         let Slot { entry, before, after } = &self.slots[at];
         let (before, after) = (*before, *after);
         self.index.moved(entry.hash, from, to);
-        let hand = &mut self.rooms[entry.partition as usize].rings[entry.kind() as usize].hand;
+        let hand = &mut self.parts[entry.partition as usize].rings[entry.kind() as usize].hand;
         if *hand == from {
             *hand = to;
         }
@@ -292,9 +284,9 @@ impl Shard {
     }
 
     fn enter_ring(&mut self, at: u32, partition: usize, kind: Kind) {
-        let hand = self.rooms[partition].rings[kind as usize].hand;
+        let hand = self.parts[partition].rings[kind as usize].hand;
         let (before, after) = if hand == NONE {
-            self.rooms[partition].rings[kind as usize].hand = at;
+            self.parts[partition].rings[kind as usize].hand = at;
             (at, at)
         } else {
             (self.slots[hand as usize].before, hand)
@@ -308,7 +300,7 @@ impl Shard {
     fn leave_ring(&mut self, at: usize) {
         let Slot { entry, before, after, .. } = &self.slots[at];
         let (before, after) = (*before, *after);
-        let ring = &mut self.rooms[entry.partition as usize].rings[entry.kind() as usize];
+        let ring = &mut self.parts[entry.partition as usize].rings[entry.kind() as usize];
         ring.bytes -= cost(entry);
         if ring.hand as usize == at {
             ring.hand = if after as usize == at { NONE } else { after };
@@ -328,21 +320,6 @@ pub(crate) struct Swept {
 /// What an entry takes of its shard, for comparing partitions.
 fn cost(entry: &Entry) -> usize {
     size_of::<Slot>() + allocated(entry.outside())
-}
-
-/// Bytes that an allocation of `size` bytes takes: a header of 8, then steps of 16 up to 128 and eighths of a power of
-/// two above. glibc's malloc rounds up to 16 throughout, so this never counts less than it takes.
-pub(crate) const fn allocated(size: usize) -> usize {
-    match size {
-        0 => 0,
-        1..=23 => 32,
-        24..=120 => (size + 8).next_multiple_of(16),
-        _ => {
-            let size = size + 8;
-            let step = size.next_power_of_two() / 16;
-            size.next_multiple_of(if step < 16 { 16 } else { step })
-        }
-    }
 }
 
 const NONE: u32 = u32::MAX;

@@ -2,7 +2,17 @@
 
 use std::{mem, ops};
 
-use crate::shard::{Slot, allocated};
+use crate::entry::Entry;
+use crate::heap::allocated;
+
+/// Two whole cache lines, which processors fetch together.
+#[repr(align(128))]
+pub(crate) struct Slot {
+    pub(crate) entry: Entry,
+    /// Neighbours in the ring.
+    pub(crate) before: u32,
+    pub(crate) after: u32,
+}
 
 /// Slots in pieces of one size: no slot is copied when there are more, and memory goes back when there are fewer.
 #[derive(Default)]

@@ -11,7 +11,7 @@ use crate::glob;
 use crate::lexer::{self, Token};
 use crate::location::{Located, Location};
 use crate::source::{self, SourceText};
-use crate::tree::Word;
+use crate::word::Word;
 
 /// Words in the order in which they count, imports in place of their `import`. The parser says where an import stands.
 pub(crate) struct Stream<'e> {

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use crate::error::SyntaxError;
 use crate::go;
 use crate::location::Located;
-use crate::tree::Word;
+use crate::word::Word;
 
 /// One key of a server block: `[scheme://]zone[:port]`.
 #[derive(Debug, Clone)]

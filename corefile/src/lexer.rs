@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::error::SyntaxError;
 use crate::location::{Located, Location};
 use crate::source::SourceText;
-use crate::tree::Word;
+use crate::word::Word;
 
 /// A word before its variables are replaced.
 #[derive(Debug, Clone)]

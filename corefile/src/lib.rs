@@ -50,6 +50,7 @@ mod nearest;
 mod parser;
 mod source;
 mod tree;
+mod word;
 
 use std::path::Path;
 
@@ -57,7 +58,8 @@ pub use error::{SyntaxError, Warning};
 pub use key::{Key, Scheme, zones_of};
 pub use location::{Located, Location};
 pub use nearest::nearest;
-pub use tree::{Corefile, Directive, ServerBlock, Word};
+pub use tree::{Corefile, Directive, ServerBlock};
+pub use word::Word;
 
 use crate::import::Stream;
 use crate::source::SourceText;

@@ -5,7 +5,8 @@ use crate::import::Stream;
 use crate::key::{self, Key};
 use crate::lexer::Token;
 use crate::location::{Located, Location};
-use crate::tree::{Corefile, Directive, ServerBlock, Word};
+use crate::tree::{Corefile, Directive, ServerBlock};
+use crate::word::Word;
 
 /// Reads the whole stream.
 ///

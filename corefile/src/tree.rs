@@ -1,11 +1,11 @@
 //! What a Corefile says: blocks, directives, words. Plain data for whoever gives it a meaning.
 
-use std::fmt;
 use std::path::PathBuf;
 
 use crate::error::Warning;
 use crate::key::Key;
 use crate::location::{Located, Location};
+use crate::word::Word;
 
 /// One configuration: a file with all its imports.
 #[derive(Debug, Clone, Default)]
@@ -53,29 +53,6 @@ pub struct Directive {
     pub args: Vec<Word>,
     /// The lines inside the braces; `None` without braces.
     pub body: Option<Vec<Self>>,
-}
-
-/// One word, its variables replaced and its quotes removed.
-#[derive(Clone)]
-pub struct Word {
-    /// Free of NUL. Empty when written `""` or made of unset variables.
-    pub text: String,
-    /// Where its first character (or opening quote) stands.
-    pub at: Location,
-    /// Whether it was written in quotes.
-    pub quoted: bool,
-}
-
-impl fmt::Display for Word {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-impl fmt::Debug for Word {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} at {}", self.text, self.at)
-    }
 }
 
 fn push_body<'a>(directives: &'a [Directive], tokens: &mut Vec<&'a str>) {

@@ -6,9 +6,8 @@ use std::cmp::Ordering;
 
 use crate::errors::RenderError;
 use crate::literal::{NumberFault, excerpt, parse_unsigned};
-use crate::render::to_int;
 use crate::tree::Function;
-use crate::value::Value;
+use crate::value::{Value, to_int};
 use crate::{format, printf};
 
 /// Calls `function`. The parser has counted the arguments.

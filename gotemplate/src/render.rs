@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use crate::errors::RenderError;
 use crate::sink::Sink;
 use crate::tree::{Branches, Expression, Function, Node, Pipe, Range};
-use crate::value::{Fields, Value};
+use crate::value::{Fields, Value, to_int};
 use crate::{MAX_STEPS, format, functions};
 
 /// Appends what `body` makes of `data` to `out`. On an error a part of it may be there.
@@ -251,11 +251,6 @@ fn count<'v, N>(
         }
     }
     Ok(())
-}
-
-/// A count as Go's `int`.
-pub(crate) fn to_int(count: usize) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
 }
 
 /// How much text may be read or copied for one step.

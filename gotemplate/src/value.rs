@@ -209,3 +209,8 @@ impl<S: AsRef<str>> List for Vec<S> {
         self.as_slice().get(index).map(|text| Value::from(text.as_ref()))
     }
 }
+
+/// A count as Go's `int`.
+pub(crate) fn to_int(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}

@@ -1,4 +1,4 @@
-//! The arrows between the rooms, as the design draws them, and the one room that may be unsafe.
+//! The arrows between the crates, as the design draws them, and the one crate that may be unsafe.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -97,8 +97,27 @@ const MOST_LINES: usize = 8_000;
 /// The most lines of a file without its tests, and which have more as yet.
 const MOST_LINES_OF_A_FILE: usize = 500;
 const LONGER: &[&str] = &["benches/src/workload.rs", "hostsfile/src/table.rs"];
-/// Crates whose modules import each other in no circle.
-const WITHOUT_CIRCLES: &[&str] = &["plugin", "plugins", "query", "configuration", "listen", "server"];
+/// Modules at the top of a crate that import each other in a circle: each group is one thing in several files.
+const CIRCLES: &[(&str, &[&str])] = &[
+    // A server, and what it hands each of its connections.
+    ("admin", &["connection", "server"]),
+    // A place in a text, and what is wrong there.
+    ("corefile", &["error", "location", "source"]),
+    // A state machine, and the upstreams whose state it moves.
+    ("forwarder", &["error", "group", "machine", "pem", "policy", "streams", "upstream"]),
+    // Literals are read by the lexer, and are tokens.
+    ("gotemplate", &["lex", "literal"]),
+    // A table and who fills it.
+    ("hostsfile", &["builder", "parse", "report", "table"]),
+    // What is followed, and whom it is told to.
+    ("kubernetes", &["objects", "settings"]),
+    // What was asked for, and why it cannot be used.
+    ("node-resolver", &["plan", "services", "settings"]),
+    // Both ends of one queue.
+    ("observe", &["logger", "writer"]),
+    // The calls that Miri lacks, and who makes them.
+    ("sockets", &["kernel", "outgoing"]),
+];
 /// Above the house: they may import all of it.
 const ABOVE: &[&str] = &["server", "scene", "tests", "benches", "fuzz", "models"];
 
@@ -124,7 +143,7 @@ fn imports_follow_the_design() {
 }
 
 #[test]
-fn only_the_kube_room_imports_kube() {
+fn only_the_kubernetes_crate_imports_kube() {
     for package in metadata().workspace_packages() {
         let imports =
             package.dependencies.iter().any(|import| import.name == "kube" || import.name == "k8s-openapi");
@@ -146,7 +165,7 @@ fn unsafe_code_is_forbidden_everywhere_but_in_sockets() {
 }
 
 #[test]
-fn every_room_has_its_place_in_the_design() {
+fn every_crate_has_its_place_in_the_design() {
     for package in metadata().workspace_packages() {
         assert!(is_known(package), "{} is in no list of this test", package.name);
     }
@@ -299,17 +318,25 @@ fn crates_and_files_stay_small() {
 }
 
 #[test]
-fn modules_do_not_import_each_other() {
-    for name in WITHOUT_CIRCLES.iter().copied() {
+fn modules_do_not_import_each_other_but_where_they_are_one_thing() {
+    let mut circles: BTreeSet<(String, String)> = BTreeSet::new();
+    for package in metadata().workspace_packages() {
+        let name = package.name.as_str();
+        if ABOVE.contains(&name) && name != "server" {
+            continue;
+        }
         let reach = reach(&repository().join(name).join("src"));
         assert!(
-            reach.len() > 3 && reach.values().any(|imports| !imports.is_empty()),
+            reach.len() < 4 || reach.values().any(|imports| !imports.is_empty()),
             "{name}: imports are found"
         );
-        for (module, imports) in &reach {
-            assert!(!imports.contains(module), "{name}: {module} imports itself through {imports:?}");
-        }
+        let own = reach.iter().filter(|(module, imports)| imports.contains(*module));
+        circles.extend(own.map(|(module, _)| (name.to_owned(), module.clone())));
     }
+    let listed = CIRCLES
+        .iter()
+        .flat_map(|(name, modules)| modules.iter().map(|module| ((*name).to_owned(), (*module).to_owned())));
+    assert_eq!(circles, listed.collect(), "what imports itself through others, and what is listed");
 }
 
 /// Which modules at the top of a crate each of them imports, directly or through others.

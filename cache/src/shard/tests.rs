@@ -36,9 +36,9 @@ fn key<'q>(query: &'q wire::Query<'_>, number: u32, partition: u32) -> Key<'q> {
 /// Every entry is found, stands in the ring of its partition and kind and in no other, and is counted once.
 fn check(shard: &Shard, tallies: &[Arc<PartitionCounts>]) {
     let (mut entries, mut data) = (0, 0);
-    for (partition, room) in shard.rooms.iter().enumerate() {
+    for (partition, part) in shard.parts.iter().enumerate() {
         for kind in KINDS {
-            let ring = &room.rings[kind as usize];
+            let ring = &part.rings[kind as usize];
             let (mut count, mut bytes, mut at) = (0, 0, ring.hand);
             while at != NONE {
                 let slot = &shard.slots[at as usize];
