@@ -25,8 +25,8 @@ use tokio::time::{sleep, timeout};
 use super::made::MadePage;
 use super::negotiate::Wanted;
 use super::scrape::Scrapes;
-use super::seats::Seat;
 use super::server::{NotReady, Pages};
+use super::slots::Slot;
 use super::status_page;
 use super::watched::Watched;
 use observe::Logger;
@@ -67,16 +67,16 @@ impl Default for Patience {
 /// Serves one connection to its end.
 pub(super) async fn serve(
     mut stream: TcpStream,
-    seat: Arc<Seat>,
+    slot: Arc<Slot>,
     site: Arc<Site>,
     stop: watch::Receiver<bool>,
 ) {
     let _ = stream.set_nodelay(true);
     tokio::select! {
-        () = serve_politely(&mut stream, &seat, &site, stop) => {}
-        () = seat.was_cut() => {}
+        () = serve_politely(&mut stream, &slot, &site, stop) => {}
+        () = slot.was_cut() => {}
     }
-    if seat.is_unread() {
+    if slot.is_unread() {
         // The kernel would keep what nobody reads, and offer it for minutes. (RFC 9293, section 3.8.6.1)
         let _ = SockRef::from(&stream).set_linger(Some(Duration::ZERO));
     }
@@ -84,17 +84,17 @@ pub(super) async fn serve(
 
 async fn serve_politely(
     stream: &mut TcpStream,
-    seat: &Arc<Seat>,
+    slot: &Arc<Slot>,
     site: &Arc<Site>,
     mut stop: watch::Receiver<bool>,
 ) {
     let Patience { head, read, life, linger } = site.patience;
     {
         let service = service_fn(|request: Request<Incoming>| async move {
-            sleep(seat.begin(clock::now())).await;
+            sleep(slot.begin(clock::now())).await;
             let wanted = Wanted::of(request.headers());
-            let response = site.respond(request.uri().path(), wanted, seat).await;
-            seat.answer(clock::now());
+            let response = site.respond(request.uri().path(), wanted, slot).await;
+            slot.answer(clock::now());
             Ok::<_, Infallible>(response)
         });
         let mut connection = pin!(
@@ -104,7 +104,7 @@ async fn serve_politely(
                 .half_close(true)
                 .auto_date_header(false)
                 .max_buf_size(BUFFER_BYTES)
-                .serve_connection(TokioIo::new(Watched::new(stream, seat, read)), service)
+                .serve_connection(TokioIo::new(Watched::new(stream, slot, read)), service)
         );
         let ended = tokio::select! {
             _ = &mut connection => true,
@@ -116,7 +116,7 @@ async fn serve_politely(
             let _ = timeout(head, connection).await;
         }
     }
-    if !seat.is_unread() {
+    if !slot.is_unread() {
         let _ = timeout(linger, close(stream)).await;
     }
 }
@@ -135,10 +135,10 @@ async fn close(stream: &mut TcpStream) {
 }
 
 impl Site {
-    async fn respond(&self, path: &str, wanted: Wanted, seat: &Arc<Seat>) -> Response<Full<Bytes>> {
+    async fn respond(&self, path: &str, wanted: Wanted, slot: &Arc<Slot>) -> Response<Full<Bytes>> {
         let pages = Pages::from_bits(self.pages.load(Ordering::Relaxed));
         match (path, &self.status, &self.exporter) {
-            ("/metrics", ..) if pages.metrics => self.metrics(wanted, seat).await,
+            ("/metrics", ..) if pages.metrics => self.metrics(wanted, slot).await,
             ("/metrics", _, Some(exporter)) if pages.exporter => closing(made(exporter, EXPORTED).await),
             ("/health", ..) if pages.health => response(StatusCode::OK, PLAIN, "OK"),
             ("/ready", ..) if pages.ready => self.ready(),
@@ -162,8 +162,8 @@ impl Site {
         }
     }
 
-    async fn metrics(&self, wanted: Wanted, seat: &Arc<Seat>) -> Response<Full<Bytes>> {
-        let Some(page) = self.scrapes.page(wanted, seat).await else {
+    async fn metrics(&self, wanted: Wanted, slot: &Arc<Slot>) -> Response<Full<Bytes>> {
+        let Some(page) = self.scrapes.page(wanted, slot).await else {
             return response(StatusCode::SERVICE_UNAVAILABLE, PLAIN, "no page could be made\n");
         };
         let mut response = response(StatusCode::OK, PLAIN, page);

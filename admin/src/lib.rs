@@ -16,8 +16,8 @@ mod negotiate;
 mod probe;
 mod process;
 mod scrape;
-mod seats;
 mod server;
+mod slots;
 mod status_page;
 mod watched;
 

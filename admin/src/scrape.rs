@@ -20,7 +20,7 @@ use hyper::body::Bytes;
 use tokio::sync::{mpsc, oneshot};
 
 use super::negotiate::Wanted;
-use super::seats::Seat;
+use super::slots::Slot;
 use observe::{Families, Form, Logger};
 
 /// Where pages are ordered.
@@ -33,7 +33,7 @@ pub(super) struct Scrapes {
 struct Order {
     form: Form,
     gzip: bool,
-    seat: Weak<Seat>,
+    slot: Weak<Slot>,
     page: oneshot::Sender<Bytes>,
 }
 
@@ -54,11 +54,11 @@ impl Scrapes {
         Self { orders }
     }
 
-    /// A page as it is wanted, for the connection of this seat; `None` where it cannot be made.
-    pub(super) async fn page(&self, wanted: Wanted, seat: &Arc<Seat>) -> Option<Bytes> {
+    /// A page as it is wanted, for the connection of this slot; `None` where it cannot be made.
+    pub(super) async fn page(&self, wanted: Wanted, slot: &Arc<Slot>) -> Option<Bytes> {
         let (page, made) = oneshot::channel();
-        let seat = Arc::downgrade(seat);
-        self.orders.send(Order { form: wanted.form, gzip: wanted.gzip, seat, page }).await.ok()?;
+        let slot = Arc::downgrade(slot);
+        self.orders.send(Order { form: wanted.form, gzip: wanted.gzip, slot, page }).await.ok()?;
         made.await.ok()
     }
 }
@@ -92,10 +92,10 @@ fn deliver(families: &Families, orders: &mut Vec<Order>, out: &mut Unread) {
         let (form, gzip) = (first.form, first.gzip);
         let page = Bytes::from(if gzip { packed(&families.encode(form)) } else { families.encode(form) });
         let mut made = Page { octets: page.len(), copies: Vec::new() };
-        for Order { seat, page: sender, .. } in
+        for Order { slot, page: sender, .. } in
             orders.extract_if(.., |order| (order.form, order.gzip) == (form, gzip))
         {
-            let copy = Arc::new(Copy { page: page.clone(), seat });
+            let copy = Arc::new(Copy { page: page.clone(), slot });
             made.copies.push(Arc::downgrade(&copy));
             // Nobody waits any more: the client is gone.
             let _ = sender.send(Bytes::from_owner(Handed(copy)));
@@ -128,7 +128,7 @@ struct Page {
 /// The page as one client has it.
 struct Copy {
     page: Bytes,
-    seat: Weak<Seat>,
+    slot: Weak<Slot>,
 }
 
 /// Held by the connection until all of it is written.
@@ -148,7 +148,7 @@ impl Unread {
             && let Some(oldest) = self.pages.pop_front()
         {
             let held = oldest.copies.iter().filter_map(Weak::upgrade);
-            held.filter_map(|copy| copy.seat.upgrade()).for_each(|seat| seat.cut());
+            held.filter_map(|copy| copy.slot.upgrade()).for_each(|slot| slot.cut());
         }
     }
 }
@@ -189,9 +189,9 @@ mod tests {
         order_for(scrapes, wanted, Weak::new())
     }
 
-    fn order_for(scrapes: &Scrapes, wanted: Wanted, seat: Weak<Seat>) -> oneshot::Receiver<Bytes> {
+    fn order_for(scrapes: &Scrapes, wanted: Wanted, slot: Weak<Slot>) -> oneshot::Receiver<Bytes> {
         let (page, made) = oneshot::channel();
-        scrapes.orders.try_send(Order { form: wanted.form, gzip: wanted.gzip, seat, page }).unwrap();
+        scrapes.orders.try_send(Order { form: wanted.form, gzip: wanted.gzip, slot, page }).unwrap();
         made
     }
 
@@ -252,15 +252,15 @@ mod tests {
     #[test]
     fn of_too_many_pages_that_are_not_read_the_oldest_are_taken_back() {
         let (scrapes, begun, go) = scrapes();
-        let seat = |_| Arc::new(Seat::new([127, 0, 0, 1].into(), clock::now()));
-        let mut taken: Vec<_> = (0..5).map(seat).collect();
-        let next = |of: &[Arc<Seat>]| -> Vec<Bytes> {
+        let slot = |_| Arc::new(Slot::new([127, 0, 0, 1].into(), clock::now()));
+        let mut taken: Vec<_> = (0..5).map(slot).collect();
+        let next = |of: &[Arc<Slot>]| -> Vec<Bytes> {
             // All who order while another page is made share the next.
             let first = order(&scrapes, wanted("", ""));
             begun.recv().unwrap();
             let mut orders = Vec::new();
-            for seat in of {
-                orders.push(order_for(&scrapes, wanted("", ""), Arc::downgrade(seat)));
+            for slot in of {
+                orders.push(order_for(&scrapes, wanted("", ""), Arc::downgrade(slot)));
             }
             drop(first);
             go.send(()).unwrap();
@@ -270,7 +270,7 @@ mod tests {
         };
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         let mut is_cut =
-            |seat: &Arc<Seat>| std::pin::pin!(seat.was_cut()).as_mut().poll(&mut context).is_ready();
+            |slot: &Arc<Slot>| std::pin::pin!(slot.was_cut()).as_mut().poll(&mut context).is_ready();
         // The first page is not read by the second of two.
         let mut unread = next(&taken[..2]);
         unread.remove(0);

@@ -17,7 +17,7 @@ use super::listen::{AdminError, listen};
 use super::made::{MadePage, Make};
 use super::probe::HealthProbe;
 use super::scrape::Scrapes;
-use super::seats::Seats;
+use super::slots::Slots;
 use crate::AdminAddress;
 use observe::{Families, Logger};
 
@@ -303,17 +303,17 @@ impl Drop for Serving {
 
 /// Accepts connections for ever. Of too many, one gives way.
 async fn accept(listener: tokio::net::TcpListener, site: Arc<Site>, stop: watch::Receiver<bool>) {
-    let mut seats = Seats::default();
+    let mut slots = Slots::default();
     loop {
         let Ok((stream, peer)) = listener.accept().await else {
             // Out of file descriptors, most likely: asking again at once would only burn time.
-            seats.make_room(clock::now());
+            slots.make_room(clock::now());
             sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        let seat = seats.take(peer.ip(), clock::now());
-        tokio::spawn(connection::serve(stream, seat, site.clone(), stop.clone()));
-        // A request that came with its connection is read before anybody may take that seat.
+        let slot = slots.take(peer.ip(), clock::now());
+        tokio::spawn(connection::serve(stream, slot, site.clone(), stop.clone()));
+        // A request that came with its connection is read before anybody may take that slot.
         yield_now().await;
     }
 }

@@ -1,6 +1,6 @@
 //! The connections of one listening socket: what each is about, and which one gives way to a newcomer.
 //!
-//! Who is owed an answer keeps its seat while another waits for its client: an idle connection costs its client nothing,
+//! Who is owed an answer keeps its slot while another waits for its client: an idle connection costs its client nothing,
 //! and a page of /metrics may take a second. Who has just been answered and asks again keeps it no more than that.
 
 use std::cmp::Reverse;
@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-/// One connection's seat, given up with its last reference. Its task alone says what it is about.
+/// One connection's slot, given up with its last reference. Its task alone says what it is about.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct Slot {
     /// The client's.
     address: IpAddr,
     /// When it was taken.
@@ -41,7 +41,7 @@ enum Waits {
     Unread,
 }
 
-impl Seat {
+impl Slot {
     pub(super) fn new(address: IpAddr, now: Instant) -> Self {
         Self {
             address,
@@ -134,7 +134,7 @@ impl Seat {
     }
 }
 
-/// What a connection has to say for keeping its seat; the least first.
+/// What a connection has to say for keeping its slot; the least first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Claim {
     /// It has waited for its client for a while.
@@ -147,22 +147,22 @@ enum Claim {
     Owed,
 }
 
-/// The seats of one listening socket.
+/// The slots of one listening socket.
 #[derive(Debug, Default)]
-pub(super) struct Seats {
-    taken: Vec<Weak<Seat>>,
+pub(super) struct Slots {
+    taken: Vec<Weak<Slot>>,
 }
 
-impl Seats {
-    /// A seat for one more client, if need be that of another.
-    pub(super) fn take(&mut self, address: IpAddr, now: Instant) -> Arc<Seat> {
-        self.taken.retain(|seat| seat.strong_count() > 0);
+impl Slots {
+    /// A slot for one more client, if need be that of another.
+    pub(super) fn take(&mut self, address: IpAddr, now: Instant) -> Arc<Slot> {
+        self.taken.retain(|slot| slot.strong_count() > 0);
         if self.taken.len() >= CONNECTIONS {
             self.evict(Claim::Owed, now);
         }
-        let seat = Arc::new(Seat::new(address, now));
-        self.taken.push(Arc::downgrade(&seat));
-        seat
+        let slot = Arc::new(Slot::new(address, now));
+        self.taken.push(Arc::downgrade(&slot));
+        slot
     }
 
     /// Ends a connection that waits for its client: descriptors are short.
@@ -173,18 +173,18 @@ impl Seats {
     /// Ends one whose claim is no more than this: of the address with most connections first, then by its claim. Of those
     /// that are owed an answer the newest goes, of others the one that has been so for longest.
     fn evict(&mut self, most: Claim, now: Instant) {
-        let seats: Vec<Arc<Seat>> = self.taken.iter().filter_map(Weak::upgrade).collect();
+        let slots: Vec<Arc<Slot>> = self.taken.iter().filter_map(Weak::upgrade).collect();
         let mut from = HashMap::<IpAddr, usize>::new();
-        for seat in &seats {
-            *from.entry(seat.address).or_default() += 1;
+        for slot in &slots {
+            *from.entry(slot.address).or_default() += 1;
         }
-        let those = seats.iter().map(|seat| (seat, seat.claim(now))).filter(|(_, claim)| claim.0 <= most);
-        let victim = those.max_by_key(|(seat, (claim, longest, newest))| {
-            (from.get(&seat.address).copied(), Reverse(*claim), *longest, *newest)
+        let those = slots.iter().map(|slot| (slot, slot.claim(now))).filter(|(_, claim)| claim.0 <= most);
+        let victim = those.max_by_key(|(slot, (claim, longest, newest))| {
+            (from.get(&slot.address).copied(), Reverse(*claim), *longest, *newest)
         });
-        if let Some((seat, _)) = victim {
-            seat.cut();
-            self.taken.retain(|taken| !std::ptr::eq(taken.as_ptr(), Arc::as_ptr(seat)));
+        if let Some((slot, _)) = victim {
+            slot.cut();
+            self.taken.retain(|taken| !std::ptr::eq(taken.as_ptr(), Arc::as_ptr(slot)));
         }
     }
 }
@@ -205,8 +205,8 @@ mod tests {
     }
 
     /// Each a millisecond after the other.
-    fn fill(seats: &mut Seats, start: Instant, from: impl Fn(usize) -> IpAddr) -> Vec<Arc<Seat>> {
-        (0..CONNECTIONS).map(|n| seats.take(from(n), start + ms(n as u64))).collect()
+    fn fill(slots: &mut Slots, start: Instant, from: impl Fn(usize) -> IpAddr) -> Vec<Arc<Slot>> {
+        (0..CONNECTIONS).map(|n| slots.take(from(n), start + ms(n as u64))).collect()
     }
 
     fn ms(ms: u64) -> Duration {
@@ -214,16 +214,16 @@ mod tests {
     }
 
     /// Which of these were cut, each told once.
-    fn cut(all: &[Arc<Seat>]) -> Vec<usize> {
+    fn cut(all: &[Arc<Slot>]) -> Vec<usize> {
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-        let mut told = |seat: &Seat| std::pin::pin!(seat.was_cut()).as_mut().poll(&mut context).is_ready();
+        let mut told = |slot: &Slot| std::pin::pin!(slot.was_cut()).as_mut().poll(&mut context).is_ready();
         (0..all.len()).filter(|&n| told(&all[n])).collect()
     }
 
     #[test]
     fn claims_are_heard_in_order_and_the_newest_of_those_owed_an_answer_goes() {
-        let (mut seats, start) = (Seats::default(), clock::now());
-        let all = fill(&mut seats, start, |_| ip(1));
+        let (mut slots, start) = (Slots::default(), clock::now());
+        let all = fill(&mut slots, start, |_| ip(1));
         let later = start + ms(10_000);
         // Two are owed an answer, one of which had one long ago; one asks again; one does not read; one has just asked.
         all[0].begin(start + ms(9_000));
@@ -235,18 +235,18 @@ mod tests {
         all[4].begin(start + ms(9_900));
         all[4].answer(start + ms(9_900));
         all[4].flushed(start + ms(9_900));
-        for seat in &all[6..] {
-            seat.begin(start);
+        for slot in &all[6..] {
+            slot.begin(start);
         }
         let mut new = Vec::new();
         for expected in [5, 3, 2, 4] {
-            new.push(seats.take(ip(1), later));
+            new.push(slots.take(ip(1), later));
             assert_eq!(cut(&all), [expected]);
             new.last().unwrap().begin(later + ms(1));
         }
         // The newcomers began last. Who was answered in an instant is gone by then.
         for expected in [3, 4, 5] {
-            new.push(seats.take(ip(1), later + ms(2)));
+            new.push(slots.take(ip(1), later + ms(2)));
             new.last().unwrap().begin(later + ms(2 + expected));
             assert_eq!((cut(&all).len(), cut(&new)), (0, vec![expected as usize]));
         }
@@ -254,32 +254,32 @@ mod tests {
 
     #[test]
     fn the_address_with_most_connections_gives_way_whatever_the_others_do() {
-        let (mut seats, start) = (Seats::default(), clock::now());
-        let all = fill(&mut seats, start, |n| ip(if n < 60 { 1 } else { 2 }));
-        for seat in &all[60..] {
-            seat.begin(start + ms(500));
+        let (mut slots, start) = (Slots::default(), clock::now());
+        let all = fill(&mut slots, start, |n| ip(if n < 60 { 1 } else { 2 }));
+        for slot in &all[60..] {
+            slot.begin(start + ms(500));
         }
-        let mut new = vec![seats.take(ip(3), start + ms(9_000))];
+        let mut new = vec![slots.take(ip(3), start + ms(9_000))];
         assert_eq!(cut(&all), [127]);
-        new.extend((0..7).map(|_| seats.take(ip(3), start + ms(9_000))));
+        new.extend((0..7).map(|_| slots.take(ip(3), start + ms(9_000))));
         assert_eq!(cut(&all), (120..127).collect::<Vec<_>>());
         // As many of one as of the other: who is owed an answer stays.
-        new.push(seats.take(ip(3), start + ms(9_000)));
+        new.push(slots.take(ip(3), start + ms(9_000)));
         assert_eq!(cut(&all), [0]);
     }
 
     #[test]
     fn who_left_takes_no_seat_and_short_descriptors_end_no_answer() {
-        let (mut seats, start) = (Seats::default(), clock::now());
-        let mut all = fill(&mut seats, start, |_| ip(1));
+        let (mut slots, start) = (Slots::default(), clock::now());
+        let mut all = fill(&mut slots, start, |_| ip(1));
         all.pop();
-        all.push(seats.take(ip(2), start));
+        all.push(slots.take(ip(2), start));
         assert_eq!(cut(&all).len(), 0);
-        for seat in &all[1..] {
-            seat.begin(start + ms(500));
+        for slot in &all[1..] {
+            slot.begin(start + ms(500));
         }
         for expected in [&[0][..], &[]] {
-            seats.make_room(start + ms(5_000));
+            slots.make_room(start + ms(5_000));
             assert_eq!(cut(&all), expected);
         }
     }
@@ -287,10 +287,10 @@ mod tests {
     #[test]
     fn what_is_sent_ahead_is_answered_in_its_turn() {
         let start = clock::now();
-        let seat = Seat::new(ip(1), start);
-        assert_eq!(seat.begin(start), Duration::ZERO);
-        seat.answer(start + ms(3));
-        assert_eq!(seat.begin(start + ms(4)), PACE - ms(1));
-        assert_eq!(seat.begin(start + ms(13)), Duration::ZERO);
+        let slot = Slot::new(ip(1), start);
+        assert_eq!(slot.begin(start), Duration::ZERO);
+        slot.answer(start + ms(3));
+        assert_eq!(slot.begin(start + ms(4)), PACE - ms(1));
+        assert_eq!(slot.begin(start + ms(13)), Duration::ZERO);
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 
 use super::connection::Patience;
-use super::seats::CONNECTIONS;
+use super::slots::CONNECTIONS;
 use super::*;
 use crate::AdminAddress;
 use observe::paper::Paper;

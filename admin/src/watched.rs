@@ -9,12 +9,12 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
-use super::seats::Seat;
+use super::slots::Slot;
 
 /// The stream of one connection.
 pub(super) struct Watched<'s> {
     stream: &'s mut TcpStream,
-    seat: &'s Seat,
+    slot: &'s Slot,
     /// How long the client may read nothing of what is written.
     patience: Duration,
     /// Runs while it reads nothing.
@@ -22,13 +22,13 @@ pub(super) struct Watched<'s> {
 }
 
 impl<'s> Watched<'s> {
-    pub(super) fn new(stream: &'s mut TcpStream, seat: &'s Seat, patience: Duration) -> Self {
-        Self { stream, seat, patience, stalled: None }
+    pub(super) fn new(stream: &'s mut TcpStream, slot: &'s Slot, patience: Duration) -> Self {
+        Self { stream, slot, patience, stalled: None }
     }
 
     /// Notes how a write ended; one that waits for too long is an error.
     fn wrote(&mut self, cx: &mut Context<'_>, done: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
-        self.seat.wrote(done.is_ready(), clock::now());
+        self.slot.wrote(done.is_ready(), clock::now());
         if done.is_ready() {
             self.stalled = None;
             return done;
@@ -70,7 +70,7 @@ impl AsyncWrite for Watched<'_> {
 
     /// Called when all is written.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.seat.flushed(clock::now());
+        self.slot.flushed(clock::now());
         Pin::new(&mut *self.stream).poll_flush(cx)
     }
 

@@ -1,4 +1,4 @@
-//! The room that measures: load, the servers it is put on, and the figures that come of it.
+//! Measurements: load, the servers it is put on, and the figures that come of it.
 //!
 //! ```text
 //! workload -> flood { burst -> lane -> server -> lane -> outstanding, judge } -> tally -> compare -> report

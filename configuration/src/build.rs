@@ -40,7 +40,7 @@ use plugins::{
     ready::ReadySpec,
     table,
 };
-use query::pipeline::{CacheRoom, Forwarding, Named, Pipeline};
+use query::pipeline::{BlockCache, Forwarding, Named, Pipeline};
 use query::route::Route;
 use query::{Block, ServedEndpoint, ServedZone};
 use refresher::Environment;
@@ -249,7 +249,7 @@ fn pipeline(
         None => None,
         Some(forward) => Some(Forwarding {
             chain: forward::chain(forward, shared.forward(), ours)?,
-            cache: spec.get().map(|policy: &CacheSpec| CacheRoom {
+            cache: spec.get().map(|policy: &CacheSpec| BlockCache {
                 partition: shared.cache.partition(&identity(spec, endpoints)),
                 policy: policy.clone(),
             }),

@@ -1,4 +1,4 @@
-//! Why a query got no answer. Part of the forwarder's room; the server turns these into rcodes, error lines and EDEs.
+//! Why a query got no answer. The server turns these into rcodes, error lines and EDEs.
 
 use std::fmt;
 use std::io;

@@ -1,4 +1,4 @@
-//! Upstreams: policy, health, retries, hedges, single flight. The only room that dials for a client's query.
+//! Upstreams: policy, health, retries, hedges, single flight. The only crate that dials for a client's query.
 //!
 //! ```text
 //! worker:  ask ------------> Forwarder -----> Effects::send      datagrams, sent with the worker's next batch

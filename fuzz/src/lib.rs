@@ -1,4 +1,4 @@
-//! What may be thrown at the rooms that read strangers' octets: one function for each, which panics when a promise is
+//! What may be thrown at the crates that read strangers' octets: one function for each, which panics when a promise is
 //! broken. `cargo fuzz` runs them for hours with its own mutations, a test for seconds with plain ones.
 
 mod cluster;
@@ -13,7 +13,7 @@ pub use messages::{cache_entry, differential, packet_gate, upstream_reply};
 pub use mutate::Mutator;
 pub use texts::{corefile, hosts_file};
 
-/// A room's promise, tried on any octets.
+/// A crate's promise, tried on any octets.
 pub type Target = fn(&[u8]);
 
 /// Every target under the name that its seeds and its fuzzer have.

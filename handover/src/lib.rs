@@ -16,7 +16,7 @@ mod shelf;
 use std::net::SocketAddr;
 
 pub use inherited::Inherited;
-pub use link::{Door, Giver, Taker, pair};
+pub use link::{Giver, HandoverSocket, Taker, pair};
 pub use manager::succeed;
 pub use shelf::{Shelf, forget};
 

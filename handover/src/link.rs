@@ -35,9 +35,9 @@ pub struct Taker(OwnedFd);
 
 /// Where successors come to.
 #[derive(Debug)]
-pub struct Door(OwnedFd);
+pub struct HandoverSocket(OwnedFd);
 
-impl Door {
+impl HandoverSocket {
     /// Opens it at a path, for this user and root alone; one that stands there and leads to nobody is replaced.
     ///
     /// # Errors
@@ -239,16 +239,16 @@ mod tests {
     #[test]
     fn sockets_go_over_with_what_waits_in_them() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("door");
+        let path = folder.path().join("handover");
         assert!(Taker::find(&path).unwrap().is_none());
-        let door = Door::open(&path).unwrap();
+        let path_socket = HandoverSocket::open(&path).unwrap();
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let at = socket.local_addr().unwrap();
         let all: Vec<_> =
             (0..130).map(|n| (format!("udp-{n}"), OwnedFd::from(socket.try_clone().unwrap()))).collect();
         socket.send_to(b"waits", at).unwrap();
         let giving = thread::spawn(move || {
-            let giver = door.wait().unwrap();
+            let giver = path_socket.wait().unwrap();
             giver.give(&all).unwrap();
             giver.ready().unwrap();
             giver.yours().unwrap();
@@ -264,9 +264,9 @@ mod tests {
         let first = UdpSocket::from(sockets.into_iter().next().unwrap());
         let mut buffer = [0; 16];
         assert_eq!(first.recv(&mut buffer).unwrap(), 5);
-        // The door that nobody opens is no obstacle.
+        // A socket that nobody listens at is no obstacle.
         assert!(Taker::find(&path).unwrap().is_none());
-        drop(Door::open(&path).unwrap());
+        drop(HandoverSocket::open(&path).unwrap());
     }
 
     #[test]

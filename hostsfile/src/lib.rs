@@ -1,4 +1,4 @@
-//! Hosts text to an index of ready answers, and hosts files that are written whole: the room that knows what a hosts file
+//! Hosts text to an index of ready answers, and hosts files that are written whole: what knows what a hosts file
 //! says, and how to change one under its readers' eyes.
 //!
 //! ```text

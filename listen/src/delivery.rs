@@ -7,9 +7,9 @@ use forwarder::{Deliver, ExchangeError, ExchangeId};
 use crate::running::Running;
 
 /// What tokio's threads bring to a worker.
-pub struct Mailer(OnceLock<Weak<Running>>);
+pub struct Delivery(OnceLock<Weak<Running>>);
 
-impl Mailer {
+impl Delivery {
     /// Delivers nothing until the server runs.
     pub fn new() -> Arc<Self> {
         Arc::new(Self(OnceLock::new()))
@@ -21,7 +21,7 @@ impl Mailer {
     }
 }
 
-impl Deliver for Mailer {
+impl Deliver for Delivery {
     fn deliver(&self, worker: usize, id: ExchangeId, result: Result<Vec<u8>, ExchangeError>) {
         let running = self.0.get().and_then(Weak::upgrade);
         if let Some(inbox) = running.as_ref().and_then(|running| running.inboxes.get(worker)) {

@@ -9,13 +9,13 @@
 mod accept;
 mod bind;
 mod connections;
+mod delivery;
 #[cfg(test)]
 mod failpoint;
 mod flight_key;
 mod flights;
 mod inbox;
 mod mailbox;
-mod mailer;
 mod outputs;
 mod pending;
 mod place;
@@ -35,10 +35,10 @@ mod worker;
 
 pub use bind::BindError;
 pub use connections::{Connections, Prober};
+pub use delivery::Delivery;
 pub use flights::FlightRegistry;
 pub use inbox::{Client, Inbox, Task, Waiter};
 pub use mailbox::Mailbox;
-pub use mailer::Mailer;
 pub use ports::{Bound, Ports};
 pub use running::{Heartbeat, Running};
 pub use stream_reply::StreamReply;

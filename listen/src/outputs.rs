@@ -26,7 +26,7 @@ use plugin::Tables;
 use plugin::failure::Failure;
 use query::Block;
 use query::evaluation::{self, End, Evaluation, Follow, InnerAnswer, Missing, Outer};
-use query::pipeline::CacheRoom;
+use query::pipeline::BlockCache;
 use query::serve::{self, Outcome, Seen, SizeLimit};
 
 /// What a worker writes to.
@@ -259,7 +259,7 @@ impl Outputs {
     /// Answers a waiter from an earlier answer, if the block's cache has one that may still be served; nobody at all is
     /// answered by noting the failure.
     fn answer_stale(&mut self, waiter: &Waiter, same: &Query<'_>, now: Instant) -> bool {
-        let Some(room) = room(&waiter.zone.block, same) else { return false };
+        let Some(room) = block_cache(&waiter.zone.block, same) else { return false };
         if matches!(waiter.client, Client::Nobody) {
             room.partition.failed(&room.policy, same, now);
             return true;
@@ -293,7 +293,7 @@ impl Outputs {
         let mut message = Vec::new();
         let mut reply = Reply::start(&mut message, &query);
         let earlier = earlier_is_better
-            && room(&waiter.zone.block, &query)
+            && block_cache(&waiter.zone.block, &query)
                 .is_some_and(|room| room.partition.serve_stale(&room.policy, &query, now, &mut reply));
         let found = match (earlier, came) {
             (true, _) => {
@@ -379,7 +379,7 @@ impl Outputs {
         if failure.rcode() != Rcode::SERVFAIL {
             return;
         }
-        if let Some(room) = room(&waiter.zone.block, query) {
+        if let Some(room) = block_cache(&waiter.zone.block, query) {
             let mut options = OptionBytes::none();
             failure.ede().into_iter().for_each(|ede| options.push_ede(ede));
             let ede = options.as_bytes().to_vec();
@@ -416,7 +416,7 @@ impl Outputs {
                     Some(waiter) => Some(waiter.zone.block.clone()),
                     None => self.block(block),
                 };
-                let room = held.as_deref().and_then(|block| room(block, &query));
+                let room = held.as_deref().and_then(|block| block_cache(block, &query));
                 let stored = self.running.guarded(|| {
                     #[cfg(test)]
                     crate::failpoint::at("reply", &query.name);
@@ -470,7 +470,7 @@ fn push_answer(reply: &mut Reply<'_>, query: &Query<'_>, answer: &Answer) {
 }
 
 /// The block's part of the cache, if it keeps answers to this query.
-fn room<'b>(block: &'b Block, query: &Query<'_>) -> Option<&'b CacheRoom> {
+fn block_cache<'b>(block: &'b Block, query: &Query<'_>) -> Option<&'b BlockCache> {
     block.pipeline.forwarding()?.cache.as_ref()?.covering(&query.name)
 }
 

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use wire::{Flags, Name, RType};
 
 use super::inbox::ASKS;
-use super::{BindError, Mailer, Ports, Running, Task};
+use super::{BindError, Delivery, Ports, Running, Task};
 use crate::failpoint::{HALTED, SICK, turns};
 use configuration::{Configuration, Shared};
 use forwarder::Streams;
@@ -454,11 +454,11 @@ impl Server {
         let workers = configuration::sockets(&spec);
         let (shared, _) = Shared::new(1 << 20, workers + 1, handle, logger.clone(), start);
         let configuration = Configuration::build(&spec, &shared, &|_| Ok(Vec::new())).unwrap();
-        let mailer = Mailer::new();
-        let streams = Streams::new(handle.clone(), mailer.clone());
+        let delivery = Delivery::new();
+        let streams = Streams::new(handle.clone(), delivery.clone());
         let running =
             Arc::new(Running::new(configuration, shared, workers, streams, logger, fatal, start).unwrap());
-        mailer.serves(&running);
+        delivery.serves(&running);
         let mut ports = Ports::new(Ours::LinkLocal, handover::Inherited::default());
         let configuration = running.configuration.load_full();
         let bound =

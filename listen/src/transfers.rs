@@ -9,21 +9,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(super) struct Transfers(Mutex<HashMap<IpAddr, usize>>);
 
 /// One transfer's place.
-pub(super) struct Seat {
+pub(super) struct Slot {
     of: Arc<Transfers>,
     client: IpAddr,
 }
 
 impl Transfers {
     /// A place for one more to this client; `None` where there are as many as may be.
-    pub(super) fn enter(self: &Arc<Self>, client: IpAddr) -> Option<Seat> {
+    pub(super) fn enter(self: &Arc<Self>, client: IpAddr) -> Option<Slot> {
         let mut running = self.running();
         let (all, own) = (running.values().sum::<usize>(), running.get(&client).copied().unwrap_or_default());
         if all >= MOST || own >= MOST_OF_A_CLIENT {
             return None;
         }
         running.insert(client, own + 1);
-        Some(Seat { of: self.clone(), client })
+        Some(Slot { of: self.clone(), client })
     }
 
     fn running(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
@@ -31,7 +31,7 @@ impl Transfers {
     }
 }
 
-impl Drop for Seat {
+impl Drop for Slot {
     fn drop(&mut self) {
         let mut running = self.of.running();
         match running.get_mut(&self.client) {
@@ -53,20 +53,20 @@ mod tests {
     fn no_client_takes_all_places_and_each_comes_back() {
         let transfers = Arc::<Transfers>::default();
         let client = |last: u8| IpAddr::from([192, 0, 2, last]);
-        let mut seats: Vec<Seat> = Vec::new();
+        let mut slots: Vec<Slot> = Vec::new();
         for last in 0..4 {
             for _ in 0..MOST_OF_A_CLIENT {
-                seats.extend(transfers.enter(client(last)));
+                slots.extend(transfers.enter(client(last)));
             }
             assert!(transfers.enter(client(last)).is_none(), "{last}");
         }
-        assert_eq!(seats.len(), MOST);
+        assert_eq!(slots.len(), MOST);
         assert!(transfers.enter(client(9)).is_none());
-        seats.remove(5);
+        slots.remove(5);
         assert!(transfers.enter(client(2)).is_none());
-        seats.extend(transfers.enter(client(1)));
-        assert_eq!(seats.len(), MOST);
-        seats.clear();
+        slots.extend(transfers.enter(client(1)));
+        assert_eq!(slots.len(), MOST);
+        slots.clear();
         assert!(transfers.running().is_empty());
     }
 }

@@ -1,8 +1,8 @@
-//! The room between the server and the machine it runs on: links and addresses, who holds a port, and the
+//! Between the server and the machine it runs on: links and addresses, who holds a port, and the
 //! service manager. Linux only.
 //!
 //! It knows the machine as a whole. It must not know DNS messages, the Corefile or the query path, opens no
-//! socket that clients use, and imports no other room.
+//! socket that clients use, and imports no other crate of ours.
 
 mod address;
 mod dhcp;

@@ -6,7 +6,7 @@
 //! anyone -> errors -> logger ---> one writer thread -> stdout
 //! ```
 //!
-//! The last room on a query's way: it is told what happened, after the reply is sent, and can change nothing. It knows
+//! The last step on a query's way: it is told what happened, after the reply is sent, and can change nothing. It knows
 //! neither workers nor configuration snapshots nor the pipeline, and nothing here waits for a slow reader of the log.
 
 pub mod collector;

@@ -4,7 +4,7 @@
 //! steps { rewrite, acl, header, minimal } -> sources { template, hosts, loop } -> cache -> forward -> whoami
 //! ```
 //! The order is that of CoreDNS's plugin.cfg, except that what memory knows comes before the cache, which wraps only
-//! what is dialled: a cached copy can never hide a newer entry. Which rooms a block has is decided when it is built.
+//! what is dialled: a cached copy can never hide a newer entry. Which of them a block has is decided when it is built.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use plugin::spec::{Explained, Source};
 use plugin::step::Step;
 use plugin::{Lookup, QueryContext};
 
-/// The rooms of one server block.
+/// What answers in one server block.
 pub struct Pipeline {
     steps: Box<[Arc<dyn Step>]>,
     /// What answers from memory, before the cache.
@@ -45,13 +45,13 @@ pub struct Named {
 /// Asking somebody else, and remembering what they said.
 pub struct Forwarding {
     /// What is remembered.
-    pub cache: Option<CacheRoom>,
+    pub cache: Option<BlockCache>,
     /// Whom to ask.
     pub chain: Arc<Chain>,
 }
 
 /// A block's part of the cache.
-pub struct CacheRoom {
+pub struct BlockCache {
     /// Where its answers are.
     pub partition: Arc<Partition>,
     /// How long they live.
@@ -129,7 +129,7 @@ impl Pipeline {
         self.last.map_or(Failure::NoPlugin, Failure::NoNextPlugin)
     }
 
-    /// The room that asks upstreams, if there is one.
+    /// What asks upstreams, if there is one.
     pub fn forwarding(&self) -> Option<&Forwarding> {
         self.forwarding.as_ref()
     }
@@ -229,8 +229,8 @@ impl Forwarding {
     }
 }
 
-impl CacheRoom {
-    /// The room, if it keeps answers to `name`.
+impl BlockCache {
+    /// The cache, if it keeps answers to `name`.
     pub fn covering(&self, name: &Name) -> Option<&Self> {
         self.policy.covers(name).then_some(self)
     }

@@ -1,4 +1,4 @@
-//! Names that are looked up on a schedule: the room that keeps addresses true.
+//! Names that are looked up on a schedule: what keeps addresses true.
 //!
 //! ```text
 //! Settings -> Keeper::begin -> questions -> resolver::Resolver::round -> outcomes -> Keeper::finish -> hosts text

@@ -1,4 +1,4 @@
-//! A configuration asked without a socket, for the tests of every room that it goes through.
+//! A configuration asked without a socket, for the tests of every crate that it goes through.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

@@ -34,7 +34,7 @@ use crate::warm;
 use admin::{AdminAddress, AdminError, AdminServer, AdminThread};
 use configuration::{Configuration, Shared};
 use listen::Running;
-use listen::{BindError, Mailer, Ports};
+use listen::{BindError, Delivery, Ports};
 use observe::Logger;
 use observe::logger::LAST_LINES;
 use plugin::SetupError;
@@ -165,14 +165,14 @@ impl Server {
         let configuration = Configuration::build(&draft.spec, &shared, &addresses_of).map_err(Box::new)?;
         configuration.look_at_files(&shared, start, &logger);
         shared.lasting.all().iter().for_each(|kept| kept.begin(&logger));
-        let mailer = Mailer::new();
-        let streams = Streams::new(handle.clone(), mailer.clone());
+        let delivery = Delivery::new();
+        let streams = Streams::new(handle.clone(), delivery.clone());
         handle.spawn(forwarder::health::run(probes));
         let running =
             Running::new(configuration, shared, workers, streams, logger.clone(), senders.fatal, start)
                 .map_err(StartError::Machine)?;
         let running = Arc::new(running);
-        mailer.serves(&running);
+        delivery.serves(&running);
 
         let configuration = running.configuration.load_full();
         if let Some(left) = inherited.warm() {

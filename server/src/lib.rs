@@ -3,7 +3,7 @@
 //! ```text
 //! bytes in -> listen -> gate -> route -> pipeline { template, hosts | cache, forward | whoami } -> finish -> bytes out -> observe
 //! ```
-//! One direction, each room entered once. ARCHITECTURE.md draws the configuration.
+//! One direction, each crate entered once: ARCHITECTURE.md draws them.
 
 pub mod cli;
 pub mod control;

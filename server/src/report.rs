@@ -1,4 +1,4 @@
-//! What the rooms count, as metric families: read at the moment of a scrape.
+//! What everybody counts, as metric families: read at the moment of a scrape.
 
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -88,7 +88,7 @@ fn plugins(running: &Running, into: &mut Families) {
 
 fn caches(running: &Running, into: &mut Families) {
     for zone in &running.configuration.load().zones {
-        let Some(room) = zone.block.pipeline.forwarding().and_then(|forwarding| forwarding.cache.as_ref())
+        let Some(cache) = zone.block.pipeline.forwarding().and_then(|forwarding| forwarding.cache.as_ref())
         else {
             continue;
         };
@@ -99,13 +99,13 @@ fn caches(running: &Running, into: &mut Families) {
         {
             continue;
         }
-        let zones = configuration::zones_label(&room.policy.zones);
+        let zones = configuration::zones_label(&cache.policy.zones);
         let (server, zones, view) =
             (("server", zone.server.as_str()), ("zones", zones.as_str()), ("view", ""));
         for kind in Kind::ALL {
             let labels = [server, ("type", kind.label()), zones, view];
-            into.gauge(names::CACHE_ENTRIES, &labels, room.partition.entries(kind) as f64);
-            let evictions = room.partition.evictions(kind);
+            into.gauge(names::CACHE_ENTRIES, &labels, cache.partition.entries(kind) as f64);
+            let evictions = cache.partition.evictions(kind);
             if evictions > 0 {
                 into.counter(names::CACHE_EVICTIONS, &labels, evictions as f64);
             }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::mpsc as std_mpsc;
 
-use handover::{Door, Giver, Taker};
+use handover::{Giver, HandoverSocket, Taker};
 use tokio::sync::{mpsc, oneshot};
 
 /// What comes to pass between this process and another, for the main thread to act upon.
@@ -31,12 +31,12 @@ pub enum Step {
 /// How steps come to the main thread.
 pub type Steps = mpsc::UnboundedSender<Step>;
 
-/// Finds who serves where this process is to: whoever started it for that, or whoever is behind the door.
+/// Finds who serves where this process is to: whoever started it for that, or whoever listens at that path.
 ///
 /// # Errors
 /// Where there is somebody, and nothing can be said to them.
-pub fn predecessor(door: Option<&Path>) -> io::Result<Option<Taker>> {
-    match door {
+pub fn predecessor(at: Option<&Path>) -> io::Result<Option<Taker>> {
+    match at {
         _ if std::env::var(STARTED).is_ok_and(|by| by.parse() == Ok(std::os::unix::process::parent_id())) => {
             match Taker::of_parent() {
                 // It has named us, and keeps its sockets.
@@ -110,15 +110,15 @@ fn until_it_serves(giver: &Giver, sockets: Vec<(String, OwnedFd)>, steps: &Steps
     giver.yours()
 }
 
-/// Waits behind a door for whoever wants to take over, as long as this process lives.
+/// Waits at a path for whoever wants to take over, as long as this process lives.
 ///
 /// # Errors
-/// Where there can be no door.
-pub fn open_door(path: &Path, steps: Steps) -> io::Result<()> {
-    let door = Door::open(path)?;
-    let thread = std::thread::Builder::new().name("door".to_owned());
+/// Where there can be no socket.
+pub fn await_successors(path: &Path, steps: Steps) -> io::Result<()> {
+    let socket = HandoverSocket::open(path)?;
+    let thread = std::thread::Builder::new().name("handover".to_owned());
     let wait = move || {
-        while let Ok(giver) = door.wait() {
+        while let Ok(giver) = socket.wait() {
             if steps.send(Step::Came(giver)).is_err() {
                 break;
             }

@@ -27,7 +27,7 @@ pub(crate) fn take(configuration: &Configuration, running: &Running, left: Owned
     };
     let Some(dump) = cache::Dump::read(&octets) else { return refused("it is cut off") };
     let now = clock::now();
-    let rooms = configuration.blocks.iter().filter_map(|block| block.pipeline.forwarding()?.cache.as_ref());
-    let taken: usize = rooms.map(|room| room.partition.warm(&room.policy, &dump, since, now)).sum();
+    let caches = configuration.blocks.iter().filter_map(|block| block.pipeline.forwarding()?.cache.as_ref());
+    let taken: usize = caches.map(|cache| cache.partition.warm(&cache.policy, &dump, since, now)).sum();
     logger.info(None, &format!("the cache starts with {taken} answers of the process before"));
 }

@@ -1,8 +1,8 @@
-//! The room between the server and the kernel: batched UDP, epoll, wake-ups, and the few process and thread
+//! Between the server and the kernel: batched UDP, epoll, wake-ups, and the few process and thread
 //! calls that the standard library lacks. Linux only.
 //!
 //! It knows addresses, bytes and file descriptors. It must not know DNS, configuration, metrics or tokio, and
-//! imports no other room. It is the only room with unsafe code: every block says why it holds.
+//! imports no other crate of ours. It is the only one with unsafe code: every block says why it holds.
 
 mod address;
 mod epoll;

@@ -1,4 +1,4 @@
-//! Bytes to queries and replies, and back: the room where DNS messages are read and written.
+//! Bytes to queries and replies, and back: where DNS messages are read and written.
 //!
 //! ```text
 //! packet -> gate::accept -> Query -> ... -> Reply -> packet

@@ -112,8 +112,8 @@ impl Bench {
         let mut started: Vec<Result<Started>> = entrants
             .iter()
             .enumerate()
-            .map(|(seat, (work, server))| {
-                let mut started = self.start(server, work, seat as u8, seed)?;
+            .map(|(slot, (work, server))| {
+                let mut started = self.start(server, work, slot as u8, seed)?;
                 let first = started.workload.slice(0, looks, self.load_cores.len());
                 self.look(&mut started, &first, work, pace, (self.warmup, SLICE))?;
                 Ok(started)
@@ -147,8 +147,8 @@ impl Bench {
             }
         }
         let (mut cycles, disturbed) = quietest(cycles, wanted, quiet);
-        let rounds = started.into_iter().enumerate().map(|(seat, place)| {
-            let looks = cycles.iter_mut().filter_map(|cycle| cycle[seat].take()).collect();
+        let rounds = started.into_iter().enumerate().map(|(slot, place)| {
+            let looks = cycles.iter_mut().filter_map(|cycle| cycle[slot].take()).collect();
             place?.round(looks)
         });
         Ok((rounds.collect(), disturbed))
@@ -172,13 +172,13 @@ impl Bench {
         entrants.iter().any(needs).then(|| start_upstream(&self.myself, self.upstream_core)).transpose()
     }
 
-    /// Starts a server for a row, with a directory and addresses of that seat; waits for the first right answer and fills
+    /// Starts a server for a row, with a directory and addresses of that slot; waits for the first right answer and fills
     /// the cache. The upstream that it needs must be there.
     ///
     /// # Errors
     /// When the server does not start or does not answer.
-    pub fn start(&self, server: &Server, work: &Work, seat: u8, seed: u64) -> Result<Started> {
-        let dir = self.dir.join(seat.to_string());
+    pub fn start(&self, server: &Server, work: &Work, slot: u8, seed: u64) -> Result<Started> {
+        let dir = self.dir.join(slot.to_string());
         if dir.exists() {
             fs::remove_dir_all(&dir).with_context(|| dir.display().to_string())?;
         }
@@ -187,7 +187,7 @@ impl Bench {
         if work.all_cores {
             cores.extend(&self.load_cores);
         }
-        let listen = listen(seat);
+        let listen = listen(slot);
         let place = Place { dir: &dir, listen: &listen, upstream: UPSTREAM, workers: cores.len() };
         let mut workload = Workload::new(&work.asks, seed)?;
         if !server.kind.knows_names() {
@@ -375,14 +375,14 @@ pub(crate) fn first_answer(
     bail!("{seen} within {START_MAX:?}; it printed: {}", running.last_words());
 }
 
-/// Where the server of a seat listens: two addresses, as a node's server has: one for the node, one for the cluster.
-pub fn listen(seat: u8) -> [SocketAddr; 2] {
-    let at = |last| SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 0, seat, last)), 53);
+/// Where the server of a slot listens: two addresses, as a node's server has: one for the node, one for the cluster.
+pub fn listen(slot: u8) -> [SocketAddr; 2] {
+    let at = |last| SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 0, slot, last)), 53);
     [at(10), at(11)]
 }
 
 /// So many servers can run at once.
-pub(super) const SEATS: u8 = 2 * Kind::ALL.len() as u8;
+pub(super) const SLOTS: u8 = 2 * Kind::ALL.len() as u8;
 pub(crate) const UPSTREAM: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 20)), 5353);
 /// Of one server in a cycle: short beside the seconds for which the machine's speed lasts.
 pub(super) const SLICE: Duration = Duration::from_millis(100);
@@ -409,7 +409,7 @@ mod tests {
 
     #[test]
     fn every_seat_has_its_own_addresses() {
-        let mut all: Vec<_> = (0..SEATS).flat_map(listen).chain([UPSTREAM]).map(|addr| addr.ip()).collect();
+        let mut all: Vec<_> = (0..SLOTS).flat_map(listen).chain([UPSTREAM]).map(|addr| addr.ip()).collect();
         all.sort_unstable();
         let count = all.len();
         all.dedup();

@@ -97,7 +97,7 @@ pub fn run(options: &Options) -> Result<()> {
     }
     fs::create_dir_all(&options.out).with_context(|| options.out.display().to_string())?;
     let dir = std::env::temp_dir().join(format!("localdns-bench-{}", std::process::id()));
-    let namespace = Namespace::make((0..measure::SEATS).flat_map(measure::listen).map(|addr| addr.ip()))?;
+    let namespace = Namespace::make((0..measure::SLOTS).flat_map(measure::listen).map(|addr| addr.ip()))?;
     let mut command = Command::new(std::env::current_exe().context("this program's file")?);
     command.args(std::env::args_os().skip(1)).arg("--inside").arg(&dir);
     let outcome = namespace.run(&command);

@@ -94,9 +94,9 @@ impl Connection {
                 }
             }
             Served::Stream(streaming) => match self.running.connections.transfers.enter(self.peer.ip()) {
-                Some(seat) => {
+                Some(slot) => {
                     out.clear();
-                    *transfer = Some(Transfer::new(*streaming, seat, now));
+                    *transfer = Some(Transfer::new(*streaming, slot, now));
                     return true;
                 }
                 None => streaming.refuse(Failure::Transfers, out, &mut outcome),

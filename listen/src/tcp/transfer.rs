@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::super::place::Waits;
 use super::super::scratch::Scratch;
-use super::super::transfers::Seat;
+use super::super::transfers::Slot;
 use super::Connection;
 use plugin::messages::Next;
 use query::serve::{Broken, Streaming};
@@ -13,18 +13,18 @@ use query::serve::{Broken, Streaming};
 pub(super) struct Transfer {
     streaming: Streaming,
     /// Its place among all.
-    _seat: Seat,
+    _slot: Slot,
     began: Instant,
 }
 
 impl Transfer {
-    pub(super) fn new(streaming: Streaming, seat: Seat, began: Instant) -> Box<Self> {
-        Box::new(Self { streaming, _seat: seat, began })
+    pub(super) fn new(streaming: Streaming, slot: Slot, began: Instant) -> Box<Self> {
+        Box::new(Self { streaming, _slot: slot, began })
     }
 
     /// Octets that it holds.
     pub(super) fn held(&self) -> usize {
-        size_of::<Seat>() + self.streaming.held()
+        size_of::<Slot>() + self.streaming.held()
     }
 }
 

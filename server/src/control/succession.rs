@@ -21,7 +21,7 @@ pub(super) struct Succession {
     /// Who is to be told that this process serves.
     pub(super) taker: Option<Taker>,
     /// Where the next one comes to.
-    pub(super) door: Option<PathBuf>,
+    pub(super) handover: Option<PathBuf>,
     /// Whether there is one that is not ready yet, or has not failed.
     pub(super) under_way: bool,
     /// Whether nobody here reads the sockets.
@@ -34,8 +34,8 @@ pub(super) struct Succession {
 
 impl Succession {
     pub(super) fn new(steps: Steps, taker: Option<Taker>, flags: &Flags) -> Self {
-        let (door, stays) = (flags.handover.clone(), flags.stays);
-        Self { steps, taker, door, under_way: false, parked: false, gone: false, stays }
+        let (handover, stays) = (flags.handover.clone(), flags.stays);
+        Self { steps, taker, handover, under_way: false, parked: false, gone: false, stays }
     }
 }
 
@@ -118,8 +118,8 @@ impl Server {
             // A socket that is open somewhere would hide our death from rules that look for one.
             Some(_) => self.ports.withdraw(&self.notifier),
         }
-        if let Some(path) = &self.succession.door
-            && let Err(error) = succession::open_door(path, self.succession.steps.clone())
+        if let Some(path) = &self.succession.handover
+            && let Err(error) = succession::await_successors(path, self.succession.steps.clone())
         {
             let text = format!("nobody can take over at {}: {error}", path.display());
             self.running.logger.warning(None, &text);

@@ -1,4 +1,4 @@
-//! The room against the real kernel, over 127.0.0.0/8 and ::1.
+//! All of it against the real kernel, over 127.0.0.0/8 and ::1.
 
 mod allocations;
 mod listen;

@@ -78,11 +78,11 @@ fn a_scraper_beside_idle_connections_that_come_again_gets_its_page_each_time() {
     }
 }
 
-/// More than have a seat: they never have peace.
+/// More than have a slot: they never have peace.
 const IDLE: usize = 140;
 const SCRAPES: usize = 5;
 /// The bound of docs/limits.md.
-const SEATS: usize = 128;
+const SLOTS: usize = 128;
 
 fn sit(page: SocketAddr, sent: &str) -> std::io::Result<TcpStream> {
     let mut stream = TcpStream::connect(page)?;
@@ -113,7 +113,7 @@ fn a_scraper_beside_clients_that_ask_without_end_is_answered() {
         Ok(())
     };
     thread::scope(|scope| {
-        for _ in 0..SEATS {
+        for _ in 0..SLOTS {
             scope.spawn(|| {
                 while !stop.load(Relaxed) {
                     // One that is cut off begins anew.
