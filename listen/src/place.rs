@@ -61,7 +61,7 @@ struct Outbox {
     octets: Vec<u8>,
     /// Nobody will write any more.
     closed: bool,
-    /// What the task holds is counted as leaving.
+    /// The connection ends: the octets that its task holds are counted as leaving.
     leaving: bool,
 }
 

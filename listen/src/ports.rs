@@ -26,13 +26,13 @@ pub struct Ports {
     /// UDP sockets of each address that clients' queries go to. The first is the first worker's, and so on round them all.
     sockets: usize,
     listeners: BTreeMap<Endpoint, JoinHandle<()>>,
-    /// Those whose address we added to the machine, now or in an earlier life.
+    /// Those whose address we added to the machine, now or in an earlier process.
     added: BTreeMap<Endpoint, Added>,
     /// Which are ours to add.
     ours: Ours,
     /// What an earlier process left; what no endpoint of the first configuration takes is closed then.
     inherited: Inherited,
-    /// What the next one is left.
+    /// Systemd's store of descriptors, from which the next process takes the sockets.
     shelf: Shelf,
 }
 

@@ -144,8 +144,8 @@ impl Worker {
     fn run(&mut self) {
         let mut events = Events::new(256);
         let mut timeout = Some(Duration::ZERO);
-        // What a panic left unread.
-        self.read_letters(clock::now());
+        // Tasks that came before a panic ended the loop, and were not read.
+        self.read_tasks(clock::now());
         loop {
             let count = match self.epoll.wait(&mut events, timeout) {
                 Ok(count) => count,
@@ -162,7 +162,7 @@ impl Worker {
             if count > 0 {
                 for event in events.iter() {
                     match event.token {
-                        INBOX => self.read_letters(now),
+                        INBOX => self.read_tasks(now),
                         token if token & UPSTREAM != 0 => {
                             self.read_upstream(now, (token & !UPSTREAM) as usize)
                         }
@@ -247,7 +247,7 @@ impl Worker {
         socket.note_kernel_drops(self.received.kernel_drops());
         if !self.serve_batch(configuration, place, now) {
             // A reload closes it this very moment: the task is there.
-            self.read_letters(now);
+            self.read_tasks(now);
             if let Some(Some(configuration)) = self.outputs.last(place) {
                 self.serve_batch(&configuration, place, now);
             }
@@ -343,7 +343,7 @@ impl Worker {
         while self.running.guarded(&mut log).is_none() {}
     }
 
-    fn read_letters(&mut self, now: Instant) {
+    fn read_tasks(&mut self, now: Instant) {
         let room = A_TURN.saturating_sub(self.tasks.len());
         self.running.inboxes[self.index].take(&mut self.tasks, room);
         while let Some(task) = self.tasks.pop_front() {

@@ -44,7 +44,7 @@ pub struct Named {
 
 /// Asking somebody else, and remembering what they said.
 pub struct Forwarding {
-    /// What is remembered.
+    /// Where upstreams' answers are kept; nothing without the directive `cache`.
     pub cache: Option<BlockCache>,
     /// Whom to ask.
     pub chain: Arc<Chain>,

@@ -54,7 +54,7 @@ struct Port {
     owners: Vec<Owner>,
 }
 
-/// What faces one upstream.
+/// The UDP sockets of one upstream.
 #[derive(Debug)]
 struct Side {
     active: Vec<u32>,
