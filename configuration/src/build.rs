@@ -234,12 +234,21 @@ fn pipeline(
 ) -> Result<Pipeline> {
     let servers: Vec<String> = endpoints.iter().map(Endpoint::label).collect();
     let zones = spec.zone_names();
-    let context =
-        BuildContext { lasting: &shared.lasting, servers: &servers, zones: &zones, threads: shared.writers };
+    let mut context = BuildContext {
+        lasting: &shared.lasting,
+        servers: &servers,
+        zones: &zones,
+        threads: shared.writers,
+        search_paths: None,
+    };
+    context.search_paths = spec.plugins.iter().find_map(|(_, role)| match role {
+        Role::Source(source) => source.search_paths(&context),
+        _ => None,
+    });
     let (mut steps, mut sources, mut tail) = (Vec::new(), Vec::new(), Vec::new());
     for (name, role) in &spec.plugins {
         match role {
-            Role::Step(step) => steps.push(step.build(&context)),
+            Role::Step(step) => steps.push(step.build(&context)?),
             Role::Source(source) => sources.push(Named { name, source: source.build(&context) }),
             Role::Tail(source) => tail.push(Named { name, source: source.build(&context) }),
             Role::Forwarding(_) | Role::Envelope(_) | Role::Setting(_) => {}

@@ -1,4 +1,4 @@
-//! The `nameserver` lines of a resolv.conf. Reads text, not files.
+//! The `nameserver` and `search` lines of a resolv.conf. Reads text, not files.
 
 use std::net::SocketAddr;
 
@@ -31,6 +31,20 @@ fn parse(text: &str, scope: impl Fn(&str) -> Option<u32>) -> Vec<SocketAddr> {
     servers
 }
 
+/// The domains of the last `search` or `domain` line of `text` (resolv.conf(5)), as they are written.
+pub fn search_list(text: &str) -> Vec<&str> {
+    let mut domains = Vec::new();
+    for line in text.lines() {
+        let mut words = line.split_ascii_whitespace();
+        match words.next() {
+            Some("search") => domains = words.collect(),
+            Some("domain") => domains = words.take(1).collect(),
+            _ => {}
+        }
+    }
+    domains
+}
+
 /// As many as a `forward` may have.
 pub const MAX_NAME_SERVERS: usize = 15;
 
@@ -59,6 +73,23 @@ mod tests {
             ("nameservers 1.1.1.1", &[]),
         ] {
             assert_eq!(parsed(text), servers, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn the_last_line_with_domains_counts() {
+        for (text, domains) in [
+            ("", &[][..]),
+            (
+                "nameserver 10.96.0.10\nsearch a.svc.cluster.local svc.cluster.local\toptions\noptions ndots:5",
+                &["a.svc.cluster.local", "svc.cluster.local", "options"],
+            ),
+            ("search a b\ndomain c d\n", &["c"]),
+            ("domain c\r\nsearch a b\r\n", &["a", "b"]),
+            ("search a\nsearch", &[]),
+            ("#search a\n;domain b\nsearches c", &[]),
+        ] {
+            assert_eq!(search_list(text), domains, "{text:?}");
         }
     }
 

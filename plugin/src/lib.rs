@@ -14,6 +14,7 @@ pub mod label;
 pub mod lasting;
 mod lookup;
 pub mod messages;
+pub mod search;
 pub mod spec;
 pub mod step;
 mod tables;

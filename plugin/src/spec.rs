@@ -8,8 +8,10 @@ use std::sync::Arc;
 use observe::counters::ThreadCounters;
 use wire::{Name, Query, Reply, ZoneRequest};
 
+use crate::args::Result;
 use crate::lasting::Lasting;
 use crate::messages::OfZone;
+use crate::search::SearchPaths;
 use crate::step::Step;
 use crate::{Lookup, QueryContext, Tables};
 
@@ -21,13 +23,21 @@ impl<T: Any + Debug + Send + Sync> PluginSpec for T {}
 /// That of a plugin around the sources.
 pub trait StepSpec: PluginSpec {
     /// The step of that block.
-    fn build(&self, context: &BuildContext<'_>) -> Arc<dyn Step>;
+    ///
+    /// # Errors
+    /// What it names and the machine does not have, at its word.
+    fn build(&self, context: &BuildContext<'_>) -> Result<Arc<dyn Step>>;
 }
 
 /// That of a plugin that answers from memory.
 pub trait SourceSpec: PluginSpec {
     /// The source of that block.
     fn build(&self, context: &BuildContext<'_>) -> Box<dyn Source>;
+
+    /// Who knows the search paths of clients, where a step of the block asks for that.
+    fn search_paths(&self, _context: &BuildContext<'_>) -> Option<Arc<dyn SearchPaths>> {
+        None
+    }
 }
 
 /// What a directive may need to know of its server block to be read.
@@ -37,6 +47,8 @@ pub struct Written<'c> {
     pub zones: &'c [Name],
     /// Where relative paths start.
     pub root: Option<&'c Path>,
+    /// The directive of the block that is to know the search paths of clients: `autopath @DIRECTIVE`.
+    pub searched: Option<&'c str>,
 }
 
 /// What a plugin may need to be built.
@@ -49,6 +61,8 @@ pub struct BuildContext<'c> {
     pub zones: &'c [Name],
     /// How many threads count: every worker and, last, the stream side.
     pub threads: usize,
+    /// Who in the block knows the search paths of clients.
+    pub search_paths: Option<Arc<dyn SearchPaths>>,
 }
 
 /// What a plugin is to its server block.

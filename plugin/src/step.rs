@@ -8,7 +8,9 @@
 //! the start, each time more is known: it must come to the same, and keeps nothing but counters.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
+use observe::counters::Counter;
 use wire::{Added, Class, Flags, Message, Name, OPTION_CLIENT_SUBNET, Query, RType, options, push_option};
 
 use crate::QueryContext;
@@ -87,6 +89,13 @@ pub trait Wishes {
 
     /// What this block has for it below the step that wishes: not routed again, with the options and flags of `sought`.
     fn wish_below(&mut self, sought: &Sought<'_>, name: &Name, rtype: RType, class: Class) -> Option<Wish>;
+
+    /// The same for a name that is tried in place of the one sought: it is no other name, and why it fails is why the client
+    /// has no answer. Whoever tries names bounds how many.
+    fn candidate(&mut self, sought: &Sought<'_>, name: &Name) -> Option<Wish>;
+
+    /// Counts one once the client is told what comes of this.
+    fn count_when_told(&mut self, counter: &Arc<Counter>);
 }
 
 /// What a wish came to. One that failed is never an empty NOERROR.

@@ -12,6 +12,7 @@ pub mod zonetext;
 
 pub mod acl;
 pub mod any;
+pub mod autopath;
 pub mod bind;
 pub mod bufsize;
 pub mod cache;

@@ -10,6 +10,7 @@ use plugin::spec::Written;
 use plugin::{BlockSpec, Key, SetupError, Spec};
 use wire::Name;
 
+use crate::autopath::AutopathSpec;
 use crate::root::Root;
 use crate::table::{self, PLUGINS};
 use crate::tls::TlsSpec;
@@ -56,8 +57,12 @@ fn read_block(block: &corefile::ServerBlock, default_port: u16) -> Result<BlockS
     let zones: Vec<Name> = keys.iter().map(|key| key.zone).collect();
     let mut read = BlockSpec { at: block.at.clone(), keys, plugins: Vec::new() };
     for plugin in PLUGINS {
-        // `root` is the first of all.
-        let written = Written { zones: &zones, root: read.get().map(|Root(path)| path.as_path()) };
+        // `root` is the first of all, and `autopath` stands before every source.
+        let written = Written {
+            zones: &zones,
+            root: read.get().map(|Root(path)| path.as_path()),
+            searched: read.get::<AutopathSpec>().and_then(AutopathSpec::plugin),
+        };
         if let Some(role) = plugin.read(&block.directives, written)? {
             read.plugins.push((plugin.name, role));
         }
@@ -142,6 +147,7 @@ pub(crate) mod tests {
     const SHORTEST: &[&str] = &[
         "acl",
         "any",
+        "autopath resolv.conf",
         "bind 127.0.0.1",
         "bufsize",
         "cache",

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use corefile::Directive;
 
 use crate::{
-    acl, any, bind, bufsize, cache, debug, errors, forward, header, health, hosts, kubernetes, loadbalance,
-    log, r#loop, metadata, minimal, multisocket, nsid, prometheus, ready, reload, rewrite, root, template,
-    timeouts, tls, whoami,
+    acl, any, autopath, bind, bufsize, cache, debug, errors, forward, header, health, hosts, kubernetes,
+    loadbalance, log, r#loop, metadata, minimal, multisocket, nsid, prometheus, ready, reload, rewrite, root,
+    template, timeouts, tls, whoami,
 };
 use plugin::args::Result;
 use plugin::spec::{PluginSpec, Role, SourceSpec, StepSpec, Written};
@@ -141,7 +141,7 @@ pub static PLUGINS: &[Plugin] = &[
     step("loadbalance", loadbalance::read),
     absent("tsig"),
     step("rewrite", rewrite::read),
-    absent("autopath"),
+    step("autopath", autopath::read),
     step("acl", acl::read),
     forwarding("cache", cache::read),
     step("header", header::read),

@@ -1,7 +1,9 @@
 //! One step and the answer below it, for tables of rows.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
+use observe::counters::Counter;
 use plugin::QueryContext;
 use plugin::step::{Inward, Sought, Step, Told, Wish, Wishes};
 use wire::{Class, Gate, HEADER, Message, Name, RType, Rr, Section, accept};
@@ -18,6 +20,14 @@ impl Wishes for Others {
 
     fn wish_below(&mut self, _: &Sought<'_>, name: &Name, rtype: RType, class: Class) -> Option<Wish> {
         self.wish(name, rtype, class)
+    }
+
+    fn candidate(&mut self, sought: &Sought<'_>, name: &Name) -> Option<Wish> {
+        self.wish(name, sought.rtype(), sought.class())
+    }
+
+    fn count_when_told(&mut self, counter: &Arc<Counter>) {
+        counter.add_shared(1);
     }
 }
 
@@ -59,7 +69,11 @@ pub(crate) fn through(
     let proto = observe::counters::Proto::Udp;
     let context = QueryContext::new(clock::now(), &client, server, proto, 0);
     let mut sought = Sought::new(&query, "dns://:53", true);
-    let inward = step.inward(&mut sought, &context);
+    let mut inward = step.inward(&mut sought, &context);
+    if let Inward::Needs(needs) = inward {
+        let Some(then) = needs.go_on(&mut sought, &context, others) else { return (String::new(), None) };
+        inward = then;
+    }
     let what = format!("{} {}", sought.name(), sought.rtype());
     let told = match inward {
         Inward::Pass => Some(below(&sought)),

@@ -16,6 +16,7 @@ mod outer;
 use std::sync::Arc;
 use std::time::Duration;
 
+use observe::counters::Counter;
 use wire::{Class, Flags, Message, Name, OPTION_CLIENT_SUBNET, Query, RType, Rcode, Reply, Section};
 
 use crate::ServedZone;
@@ -48,8 +49,10 @@ pub struct Evaluation<'h, 'a> {
     asked: usize,
     /// How many more wishes are looked at.
     left: usize,
-    /// How many evaluations of other names this one stands in.
-    depth: usize,
+    /// What counts one when this ends.
+    counts: Vec<Arc<Counter>>,
+    /// Whether a name is looked at that the client's query leads to, and neither that query nor a candidate for it.
+    other: bool,
     /// The wishes so far, each once.
     wishes: Vec<(Key, Known)>,
     /// The step that may wish now: a block's nth.
@@ -112,7 +115,8 @@ impl<'h, 'a> Evaluation<'h, 'a> {
             found,
             asked,
             left: MOST_WISHES,
-            depth: 0,
+            counts: Vec::new(),
+            other: false,
             wishes: Vec::new(),
             at: None,
             patience: forwarder::DEADLINE,
@@ -129,7 +133,9 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         let Query { name, rtype, class, .. } = *self.query;
         let own = Key { entry: EntryPoint::Top, name, rtype, class, added: Box::default() };
         self.wishes.push((own, Known::Open));
-        self.evaluate(zone, self.query, 0)
+        let end = self.evaluate(zone, self.query, 0)?;
+        self.counts.drain(..).for_each(|counter| counter.add_shared(1));
+        Ok(end)
     }
 
     /// What must be asked, and what the client's query is kept with until all of it has come.
@@ -243,22 +249,22 @@ impl<'h, 'a> Evaluation<'h, 'a> {
             Lookup::FollowOrFail => follow = Follow::OrFail,
             // One is enough: the next client's query finds the others as old.
             Lookup::Refresh => {
-                let own = self.depth == 0;
+                let own = !self.other;
                 self.refresh.get_or_insert_with(|| Asked::for_next(query, zone, own));
             }
             Lookup::Ask(_) if self.patience.is_zero() => {
                 let failure = Failure::Forward(forwarder::Failure::Patience);
                 return Ok(InnerAnswer::new(zone, query, Err(failure), Follow::No));
             }
-            Lookup::Ask(_) if self.depth > 0 && self.asked == MOST_ASKED => {
+            Lookup::Ask(_) if self.other && self.asked == MOST_ASKED => {
                 return Ok(InnerAnswer::new(zone, query, Err(Failure::TooManyNames(MOST_ASKED)), Follow::No));
             }
             Lookup::Ask(patience) => {
                 // Whoever has all the time is told by the upstreams why it was not enough.
                 let left = Some(self.patience).filter(|&left| left < forwarder::DEADLINE);
                 let patience = patience.into_iter().chain(left).min();
-                self.asked += usize::from(self.depth > 0);
-                self.missing.push(Asked::new(query, zone, patience, self.depth == 0));
+                self.asked += usize::from(self.other);
+                self.missing.push(Asked::new(query, zone, patience, !self.other));
                 return Err(Missing);
             }
             Lookup::Pass => return Ok(self.failed(zone, query, zone.block.pipeline.nobody())),
@@ -268,7 +274,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
     }
 
     fn failed(&self, zone: &ServedZone, query: &Query<'_>, failure: Failure) -> Arc<InnerAnswer> {
-        if self.depth > 0 {
+        if self.other {
             zone.tell(&failure, query, self.context.now);
         }
         InnerAnswer::new(zone, query, Err(failure), Follow::No)
@@ -312,7 +318,12 @@ impl<'h, 'a> Evaluation<'h, 'a> {
 
     /// What a wish comes to, `None` where upstreams must be asked first; `from` is where in a block it begins, else it is
     /// routed.
-    fn come_to(&mut self, from: Option<(&'h Arc<ServedZone>, usize)>, query: &Query<'_>) -> Option<Wish> {
+    fn come_to(
+        &mut self,
+        from: Option<(&'h Arc<ServedZone>, usize)>,
+        query: &Query<'_>,
+        is_other: bool,
+    ) -> Option<Wish> {
         let entry = from.map_or(EntryPoint::Top, |(zone, step)| EntryPoint::Step(zone.block.id, step));
         let Query { name, rtype, class, .. } = *query;
         let key = Key { entry, name, rtype, class, added: query.added.octets().into() };
@@ -323,18 +334,19 @@ impl<'h, 'a> Evaluation<'h, 'a> {
                 Known::Came(wish) => Some(wish.clone()),
             };
         }
-        let Some(left) = self.left.checked_sub(1) else {
+        let above = self.other;
+        let Some(left) = self.left.checked_sub(usize::from(above || is_other)) else {
             return Some(Wish::Failed(Failure::TooManyNames(MOST_WISHES)));
         };
         self.left = left;
         let (place, at) = (self.wishes.len(), self.at);
         self.wishes.push((key, Known::Open));
-        self.depth += 1;
+        self.other |= is_other;
         let end = match from.map_or_else(|| self.route.find(query).map(|zone| (zone, 0)), Ok) {
             Ok((zone, step)) => self.evaluate(zone, query, step),
             Err(failure) => Ok(End::Told(Box::default(), Some(failure))),
         };
-        self.depth -= 1;
+        self.other = above;
         self.at = at;
         let wish = match end {
             Ok(End::Told(message, None)) => Some(Wish::Answer(message)),
@@ -350,14 +362,25 @@ impl<'h, 'a> Evaluation<'h, 'a> {
 impl Wishes for Evaluation<'_, '_> {
     fn wish(&mut self, name: &Name, rtype: RType, class: Class) -> Option<Wish> {
         let question = question(name, rtype, class);
-        self.come_to(None, &Query { question: &question, name: *name, rtype, class, ..*self.query })
+        self.come_to(None, &Query { question: &question, name: *name, rtype, class, ..*self.query }, true)
     }
 
     fn wish_below(&mut self, sought: &Sought<'_>, name: &Name, rtype: RType, class: Class) -> Option<Wish> {
         let (zone, step) = self.at?;
         let question = question(name, rtype, class);
         let query = Query { question: &question, name: *name, rtype, class, ..sought.query() };
-        self.come_to(Some((zone, step + 1)), &query)
+        self.come_to(Some((zone, step + 1)), &query, true)
+    }
+
+    fn candidate(&mut self, sought: &Sought<'_>, name: &Name) -> Option<Wish> {
+        let (zone, step) = self.at?;
+        let question = question(name, sought.rtype(), sought.class());
+        let query = Query { question: &question, name: *name, ..sought.query() };
+        self.come_to(Some((zone, step + 1)), &query, false)
+    }
+
+    fn count_when_told(&mut self, counter: &Arc<Counter>) {
+        self.counts.push(counter.clone());
     }
 }
 

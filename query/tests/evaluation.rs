@@ -25,8 +25,8 @@ const AT: &str = "127.0.0.1:53";
 struct Wants(Vec<&'static str>, bool);
 
 impl StepSpec for Wants {
-    fn build(&self, _: &BuildContext<'_>) -> Arc<dyn Step> {
-        Arc::new(self.clone())
+    fn build(&self, _: &BuildContext<'_>) -> plugin::args::Result<Arc<dyn Step>> {
+        Ok(Arc::new(self.clone()))
     }
 }
 
@@ -345,8 +345,8 @@ fn eight_are_asked_for_and_thirty_two_are_looked_at() {
 struct Seeks(Vec<&'static str>);
 
 impl StepSpec for Seeks {
-    fn build(&self, _: &BuildContext<'_>) -> Arc<dyn Step> {
-        Arc::new(self.clone())
+    fn build(&self, _: &BuildContext<'_>) -> plugin::args::Result<Arc<dyn Step>> {
+        Ok(Arc::new(self.clone()))
     }
 }
 

@@ -166,7 +166,7 @@ pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Ar
 }
 
 impl StepSpec for AclSpec {
-    fn build(&self, context: &BuildContext<'_>) -> Arc<dyn Step> {
+    fn build(&self, context: &BuildContext<'_>) -> Result<Arc<dyn Step>> {
         let registry: Arc<AclCounters> = context.lasting.get();
         let zones = || self.0.iter().flat_map(|list| &list.zones);
         let of = |action, server: &String, zone: Option<&Name>| registry.counter(action, server, zone);
@@ -180,7 +180,7 @@ impl StepSpec for AclSpec {
                 })
                 .collect(),
         });
-        Arc::new(Acl { spec: self.clone(), counters: counters.collect() })
+        Ok(Arc::new(Acl { spec: self.clone(), counters: counters.collect() }))
     }
 }
 

@@ -33,8 +33,8 @@ pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn 
 }
 
 impl StepSpec for Header {
-    fn build(&self, _: &BuildContext<'_>) -> Arc<dyn Step> {
-        Arc::new(self.clone())
+    fn build(&self, _: &BuildContext<'_>) -> Result<Arc<dyn Step>> {
+        Ok(Arc::new(self.clone()))
     }
 }
 

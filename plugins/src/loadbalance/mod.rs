@@ -41,14 +41,14 @@ pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Ar
 }
 
 impl StepSpec for LoadbalanceSpec {
-    fn build(&self, context: &BuildContext<'_>) -> Arc<dyn Step> {
+    fn build(&self, context: &BuildContext<'_>) -> Result<Arc<dyn Step>> {
         let weights = match &self.policy {
             Policy::RoundRobin => None,
             Policy::Weighted { file, reload } => {
                 Some(context.lasting.get::<WeightFiles>().follow(file, *reload))
             }
         };
-        Arc::new(Loadbalance { spec: self.clone(), weights })
+        Ok(Arc::new(Loadbalance { spec: self.clone(), weights }))
     }
 }
 

@@ -84,8 +84,8 @@ struct Ttls {
 pub(crate) use setup::read;
 
 impl StepSpec for Rewrite {
-    fn build(&self, _: &BuildContext<'_>) -> Arc<dyn Step> {
-        Arc::new(self.clone())
+    fn build(&self, _: &BuildContext<'_>) -> plugin::args::Result<Arc<dyn Step>> {
+        Ok(Arc::new(self.clone()))
     }
 }
 

@@ -149,8 +149,11 @@ fn every_property_of_an_example_can_stand_alone_and_is_read() {
     let mut count = 0;
     for (name, page) in pages() {
         for example in examples(&page) {
-            let example =
-                if name == "tls" { example.replace("/etc/localdns", &here) } else { example.to_owned() };
+            let example = if ["autopath", "tls"].contains(&name.as_str()) {
+                example.replace("/etc/localdns", &here)
+            } else {
+                example.to_owned()
+            };
             let lines: Vec<&str> = example.lines().collect();
             for property in properties(&example, &name) {
                 let mut alone = lines.clone();
@@ -203,17 +206,19 @@ fn every_fragment_of_a_page_without_placeholders_is_taken() {
     }
 }
 
-/// A directory with a certificate, its key and its authority.
+/// A directory with a certificate, its key and its authority, and a search list.
 fn certified() -> TempDir {
     let (directory, authority) = (tempdir(), Authority::new());
     authority.certify(directory.path(), "dns.example");
     authority.write(directory.path());
+    fs::write(directory.path().join("search.conf"), "search example.net\n").expect("it is the test's own");
     directory
 }
 
 /// The properties that CoreDNS's documents list and that are served.
 const PROPERTIES: &[(&str, &[&str])] = &[
     ("acl", &["allow", "block", "filter"]),
+    ("autopath", &["ndots", "response"]),
     ("bind", &["except"]),
     (
         "cache",

@@ -1,0 +1,210 @@
+//! `autopath`: the names that a client would try one after the other, tried here.
+//!
+//! ```text
+//! web.t1.svc.cluster.local, whose client completes names with t1.svc.cluster.local, svc.cluster.local, cluster.local:
+//! web.t1.svc.cluster.local -> web.svc.cluster.local -> web.cluster.local -> web; the first that is there is the answer
+//! ```
+
+mod setup;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use corefile::Located;
+use wire::{Message, Name, Opcode, RType, Rcode, Rr, Section};
+
+pub use self::setup::AutopathSpec;
+pub(crate) use self::setup::read;
+use self::setup::{PLUGIN, PathSource};
+use observe::counters::Counter;
+use observe::{Families, Metric};
+use plugin::args::Result;
+use plugin::failure::Failure;
+use plugin::lasting::Keeps;
+use plugin::search::SearchPaths;
+use plugin::spec::{BuildContext, StepSpec};
+use plugin::step::{Inward, Needs, Sought, Step, Wish, Wishes};
+use plugin::{QueryContext, SetupError};
+
+impl StepSpec for AutopathSpec {
+    fn build(&self, context: &BuildContext<'_>) -> Result<Arc<dyn Step>> {
+        let paths = match &self.source {
+            PathSource::File(file) => Paths::OfAll(self.search_list(file)?),
+            PathSource::Plugin(name) => Paths::OfEach(context.search_paths.clone().ok_or_else(|| {
+                Located::new(&self.at, SetupError::Own { plugin: PLUGIN, error: Box::new(NotHere(name)) })
+            })?),
+        };
+        let registry: Arc<AutopathCounters> = context.lasting.get();
+        let counter = |server: &String| (server.clone(), registry.counter(server));
+        let answered = context.servers.iter().map(counter).collect();
+        Ok(Arc::new(Autopath { spec: self.clone(), paths, answered }))
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("`@{0}` wants the directive `{0}` in this server block; add it, or name a file")]
+struct NotHere(&'static str);
+
+/// The step of one server block.
+#[derive(Debug)]
+struct Autopath {
+    spec: AutopathSpec,
+    paths: Paths,
+    /// Where names that were found are counted, by server.
+    answered: Vec<(String, Arc<Counter>)>,
+}
+
+/// Search paths.
+#[derive(Debug)]
+enum Paths {
+    /// One for all clients.
+    OfAll(Vec<Name>),
+    /// Each client's own.
+    OfEach(Arc<dyn SearchPaths>),
+}
+
+/// One query's names.
+#[derive(Debug)]
+struct Search<'s> {
+    step: &'s Autopath,
+    /// What the client completed, in its spelling, without the root.
+    base: Box<[u8]>,
+    /// With what it completes.
+    path: Vec<Name>,
+}
+
+impl Autopath {
+    /// The names to try for what is sought, if its client completes names and this is one that it tries first.
+    fn search(&self, sought: &Sought<'_>, client: IpAddr) -> Option<Search<'_>> {
+        let name = sought.name();
+        if !self.spec.zones.iter().any(|zone| name.is_within(zone)) {
+            return None;
+        }
+        let path = match &self.paths {
+            // Copied where it is tried alone.
+            Paths::OfAll(path) if name.is_within(path.first()?) => path.clone(),
+            Paths::OfAll(_) => return None,
+            Paths::OfEach(paths) => paths.search_path(name, client)?,
+        };
+        let first = path.first().filter(|first| name.is_within(first))?;
+        let labels = name.label_count() - first.label_count();
+        // What equals the domain was completed by nobody.
+        if labels == 0 || labels - 1 < self.spec.ndots {
+            return None;
+        }
+        let query = sought.query();
+        let base = query.question.get(..name.as_wire().len() - first.as_wire().len())?;
+        Some(Search { step: self, base: base.into(), path })
+    }
+}
+
+impl Search<'_> {
+    /// What is tried, each as it is spelled: the base in every domain, and as it is. What is too long for a name is nowhere.
+    fn candidates(&self) -> impl Iterator<Item = (Name, Vec<u8>)> {
+        let domains = self.path.iter().chain([&Name::ROOT]);
+        domains.filter_map(|domain| {
+            let spelled = [&self.base, domain.as_wire()].concat();
+            Name::from_wire(&spelled).ok().map(|name| (name, spelled))
+        })
+    }
+
+    /// An answer to `found` becomes one to what is sought: by an alias, where there is anything that it could lead to.
+    fn lead_to(&self, sought: &Sought<'_>, found: &Name, spelled: Vec<u8>, told: &mut Message) {
+        for rr in told.records.iter_mut().filter(|rr| rr.name() == *found) {
+            rr.owner = spelled.as_slice().into();
+        }
+        let first = told.section(Section::Answer).next();
+        let Some(ttl) = first.map(|rr| rr.ttl).filter(|_| found != sought.name()) else { return };
+        told.records.insert(0, Rr::new(Section::Answer, sought.name(), RType::CNAME, ttl, &spelled));
+    }
+
+    fn count(&self, sought: &Sought<'_>, wishes: &mut dyn Wishes) {
+        let answered = self.step.answered.iter().find(|(server, _)| server == sought.server);
+        if let Some((_, counter)) = answered {
+            wishes.count_when_told(counter);
+        }
+    }
+}
+
+impl Step for Autopath {
+    fn inward<'s>(&'s self, sought: &mut Sought<'_>, context: &QueryContext<'_>) -> Inward<'s> {
+        // Who asks for a zone, or tells of one, means that name.
+        let asks = sought.asked().flags.opcode() == Opcode::QUERY;
+        if !asks || matches!(sought.rtype(), RType::AXFR | RType::IXFR) {
+            return Inward::Pass;
+        }
+        match self.search(sought, context.client().ip().to_canonical()) {
+            Some(search) => Inward::Needs(Box::new(search)),
+            None => Inward::Pass,
+        }
+    }
+
+    fn explain(&self, sought: &mut Sought<'_>, client: Option<IpAddr>) -> Option<String> {
+        if let (Paths::OfEach(_), None) = (&self.paths, client) {
+            let is_ours = self.spec.zones.iter().any(|zone| sought.name().is_within(zone));
+            return is_ours.then(|| "what `autopath` tries depends on the client".to_owned());
+        }
+        let search = self.search(sought, client.unwrap_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED)))?;
+        let names: Vec<_> = search.candidates().map(|(name, _)| name.to_string()).collect();
+        Some(format!("`autopath` answers with the first of {} that is there", names.join(", ")))
+    }
+}
+
+impl<'s> Needs<'s> for Search<'s> {
+    fn go_on(
+        &self,
+        sought: &mut Sought<'_>,
+        _: &QueryContext<'_>,
+        wishes: &mut dyn Wishes,
+    ) -> Option<Inward<'s>> {
+        let mut first = None;
+        for (name, spelled) in self.candidates() {
+            match wishes.candidate(sought, &name)? {
+                // That it lacks this type is an answer: who asks for addresses of both families gets them of one name.
+                Wish::Answer(told) if told.rcode == Rcode::NXDOMAIN => _ = first.get_or_insert(told),
+                Wish::Answer(mut told) => {
+                    self.lead_to(sought, &name, spelled, &mut told);
+                    self.count(sought, wishes);
+                    return Some(Inward::Answer(told));
+                }
+                Wish::Failed(Failure::Dropped) => return Some(Inward::Silence),
+                // The names behind it may be others' than the one that is meant.
+                Wish::Failed(failure) => return Some(Inward::Fail(failure)),
+            }
+        }
+        let mut told = first.unwrap_or_default();
+        if self.step.spec.noerror {
+            told.rcode = Rcode::NOERROR;
+        }
+        Some(Inward::Answer(told))
+    }
+}
+
+/// What is counted of every `autopath`, for as long as the process lives.
+#[derive(Debug, Default)]
+struct AutopathCounters(Mutex<BTreeMap<String, Arc<Counter>>>);
+
+impl AutopathCounters {
+    fn counter(&self, server: &str) -> Arc<Counter> {
+        let mut counters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        counters.entry(server.to_owned()).or_default().clone()
+    }
+}
+
+impl Keeps for AutopathCounters {
+    fn collect(&self, into: &mut Families) {
+        for (server, counter) in &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            // As in CoreDNS, what never was is not told.
+            if counter.get() > 0 {
+                into.counter(SUCCESS, &[("server", server.as_str())], counter.get() as f64);
+            }
+        }
+    }
+}
+
+const SUCCESS: Metric =
+    Metric { name: "coredns_autopath_success_total", help: "Counter of requests that did autopath." };
+
+#[cfg(test)]
+mod tests;

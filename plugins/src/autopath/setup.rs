@@ -1,0 +1,146 @@
+//! What an `autopath` directive says, and the search list of the file that it names.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use corefile::{Directive, Located, Location, Word};
+use wire::Name;
+
+use plugin::SetupError;
+use plugin::args::{Args, Result, bad, no_block, once, path, unknown_property, zones_or};
+use plugin::search::{MOST_DOMAINS, MOST_SEARCH_OCTETS};
+use plugin::spec::{StepSpec, Written};
+
+pub(super) const PLUGIN: &str = "autopath";
+
+/// What one `autopath` directive says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AutopathSpec {
+    /// Names of these zones are completed.
+    pub(super) zones: Vec<Name>,
+    /// Where search paths come from.
+    pub(super) source: PathSource,
+    /// Where that is written.
+    pub(super) at: Location,
+    /// How many dots a name has at least that is completed; default 0.
+    pub(super) ndots: usize,
+    /// Whether a name that is nowhere is told to be there, without data: `response noerror`; default not.
+    pub(super) noerror: bool,
+}
+
+/// Where search paths come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum PathSource {
+    /// The `search` line of a file: one for all clients.
+    File(PathBuf),
+    /// `@PLUGIN`: each client's own, as that directive of the block knows it.
+    Plugin(&'static str),
+}
+
+/// Why a file has no search list.
+#[derive(Debug, thiserror::Error)]
+enum SearchListError {
+    #[error("no search list in {0}; expected a line such as `search example.org`")]
+    Nothing(PathBuf),
+    #[error("{found:?} in the search list of {file} is no domain: {error}")]
+    Domain { file: PathBuf, found: String, error: wire::NameError },
+    #[error(
+        "the search list of {0} is too long; expected at most {MOST_DOMAINS} domains and {MOST_SEARCH_OCTETS} octets"
+    )]
+    Long(PathBuf),
+}
+
+/// Reads the one `autopath` of a server block.
+pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Arc<dyn StepSpec>> {
+    let directive = once(PLUGIN, directives)?;
+    let words = Args::new(PLUGIN, directive, "[ZONES...] RESOLV-CONF, or @kubernetes").some()?;
+    let Some((source, zones)) = words.split_last() else { return Err(bad(PLUGIN, &directive.name, SOURCE)) };
+    let mut spec = AutopathSpec {
+        zones: zones_or(zones, written.zones)?,
+        source: PathSource::read(source, written.root)?,
+        at: source.at.clone(),
+        ndots: 0,
+        noerror: false,
+    };
+    for property in directive.body.iter().flatten() {
+        no_block(PLUGIN, property)?;
+        match property.name.text.as_str() {
+            "ndots" => {
+                let mut args = Args::new(PLUGIN, property, NDOTS);
+                spec.ndots = args.number(0..=MOST_NDOTS, NDOTS)?;
+                args.end()?;
+            }
+            "response" => {
+                let mut args = Args::new(PLUGIN, property, RESPONSE);
+                let word = args.required()?;
+                spec.noerror = match word.text.as_str() {
+                    "noerror" => true,
+                    "nxdomain" => false,
+                    _ => return Err(bad(PLUGIN, word, RESPONSE)),
+                };
+                args.end()?;
+            }
+            _ => return Err(unknown_property(PLUGIN, property, &["ndots", "response"])),
+        }
+    }
+    Ok(Arc::new(spec))
+}
+
+impl PathSource {
+    fn read(word: &Word, root: Option<&Path>) -> Result<Self> {
+        match word.text.strip_prefix('@') {
+            None => Ok(Self::File(path(root, &word.text))),
+            Some("kubernetes") => Ok(Self::Plugin("kubernetes")),
+            Some(_) => Err(bad(PLUGIN, word, SOURCE)),
+        }
+    }
+}
+
+impl AutopathSpec {
+    /// The directive of the block that is to know the search paths of clients.
+    pub(crate) fn plugin(&self) -> Option<&'static str> {
+        match self.source {
+            PathSource::File(_) => None,
+            PathSource::Plugin(name) => Some(name),
+        }
+    }
+
+    /// The search list of `file`: a name of one domain at least.
+    pub(super) fn search_list(&self, file: &Path) -> Result<Vec<Name>> {
+        let text = readfile::read_in_time(file, LARGEST).map_err(|error| {
+            let error = SetupError::File { plugin: PLUGIN, path: file.to_owned(), error: error.into() };
+            Located::new(&self.at, error)
+        })?;
+        search_list(&String::from_utf8_lossy(&text), file).map_err(|error| {
+            Located::new(&self.at, SetupError::Own { plugin: PLUGIN, error: Box::new(error) })
+        })
+    }
+}
+
+fn search_list(text: &str, file: &Path) -> std::result::Result<Vec<Name>, SearchListError> {
+    let words = node::search_list(text);
+    if words.len() > MOST_DOMAINS
+        || words.iter().map(|word| word.len() + 1).sum::<usize>() > MOST_SEARCH_OCTETS
+    {
+        return Err(SearchListError::Long(file.to_owned()));
+    }
+    let domain = |word: &&str| {
+        Name::from_text(word).map_err(|error| SearchListError::Domain {
+            file: file.to_owned(),
+            found: (*word).to_owned(),
+            error,
+        })
+    };
+    let mut domains = words.iter().map(domain).collect::<std::result::Result<Vec<_>, _>>()?;
+    // The root completes nothing; it is what is tried last in any case.
+    domains.retain(|domain| *domain != Name::ROOT);
+    if domains.is_empty() { Err(SearchListError::Nothing(file.to_owned())) } else { Ok(domains) }
+}
+
+const SOURCE: &str = "a file or @kubernetes, the one directive that knows search paths";
+const NDOTS: &str = "a number of dots, 0 to 15";
+const RESPONSE: &str = "noerror or nxdomain";
+/// As resolvers take it (resolv.conf(5)).
+const MOST_NDOTS: usize = 15;
+/// A resolv.conf has some hundred octets.
+const LARGEST: u64 = 1 << 20;

@@ -1,0 +1,260 @@
+use super::*;
+use crate::setup::tests::{good, refused, refused_properties, said};
+use crate::testing::{Others, a, packet, through};
+use corefile::Location;
+use plugin::lasting::Lasting;
+use std::path::{Path, PathBuf};
+
+fn name(text: &str) -> Name {
+    Name::from_text(text).unwrap()
+}
+
+fn spec(source: PathSource) -> AutopathSpec {
+    AutopathSpec {
+        zones: vec![Name::ROOT],
+        source,
+        at: Location::file_only("Corefile"),
+        ndots: 0,
+        noerror: false,
+    }
+}
+
+#[test]
+fn a_directive_names_zones_and_who_knows_the_path() {
+    let read = |lines: &str| said::<AutopathSpec>(lines).unwrap();
+    let file = |path: &str| PathSource::File(PathBuf::from(path));
+    assert_eq!(read("autopath my-resolv.conf").source, file("my-resolv.conf"));
+    assert_eq!(read("autopath my-resolv.conf\nroot /etc").source, file("/etc/my-resolv.conf"));
+    assert_eq!(read("autopath @kubernetes").source, PathSource::Plugin("kubernetes"));
+    let zones = |lines: &str| read(lines).zones;
+    assert_eq!(zones("autopath r"), [Name::ROOT]);
+    assert_eq!(
+        zones("autopath example.org 10.0.0.0/8 @kubernetes"),
+        [name("example.org"), name("10.in-addr.arpa")]
+    );
+    let both = read("autopath r {\nndots 15\nresponse noerror\n}");
+    assert_eq!((both.ndots, both.noerror), (15, true));
+    let none = read("autopath r {\nndots 0\nresponse nxdomain\n}");
+    assert_eq!((none.ndots, none.noerror), (0, false));
+}
+
+#[test]
+fn what_is_wrong_is_told_at_its_word() {
+    refused(&[
+        ("autopath", "2:1: plugin/autopath: `autopath` wants [ZONES...] RESOLV-CONF, or @kubernetes"),
+        (
+            "autopath @erratic",
+            "2:10: plugin/autopath: \"@erratic\" is not a file or @kubernetes, the one directive that knows search paths",
+        ),
+        ("autopath a..b r", "2:10: the zone `a..b` has an empty label"),
+    ]);
+    refused_properties(
+        "autopath r",
+        &[
+            ("ndots", "1: plugin/autopath: `ndots` wants a number of dots, 0 to 15"),
+            ("ndots 16", "7: plugin/autopath: \"16\" is not a number of dots, 0 to 15"),
+            ("ndots -1", "7: plugin/autopath: \"-1\" is not a number of dots, 0 to 15"),
+            (
+                "ndots 1 2",
+                "9: plugin/autopath: unexpected argument \"2\"; `ndots` wants a number of dots, 0 to 15",
+            ),
+            ("response", "1: plugin/autopath: `response` wants noerror or nxdomain"),
+            ("response NOERROR", "10: plugin/autopath: \"NOERROR\" is not noerror or nxdomain"),
+            ("dots 1", "1: plugin/autopath: unknown property \"dots\"; did you mean `ndots`?"),
+        ],
+    );
+}
+
+/// The search list of a file with this text, or what is wrong with it.
+fn list(text: &str) -> std::result::Result<Vec<Name>, String> {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("resolv.conf");
+    std::fs::write(&file, text).unwrap();
+    let place = format!("{}/", directory.path().display());
+    let read = spec(PathSource::File(file.clone())).search_list(&file);
+    read.map_err(|error| format!("{error:#}").replace(&place, ""))
+}
+
+#[test]
+fn a_search_list_has_domains_within_bounds() {
+    assert_eq!(list("search B.example. example .\n").unwrap(), [name("b.example"), name("example")]);
+    for text in ["", "nameserver 192.0.2.53", "search .", "domain"] {
+        let error = "Corefile: plugin/autopath: no search list in resolv.conf; expected a line such as `search example.org`";
+        assert_eq!(list(text).unwrap_err(), error, "{text:?}");
+    }
+    assert_eq!(
+        list("search a..b").unwrap_err(),
+        "Corefile: plugin/autopath: \"a..b\" in the search list of resolv.conf is no domain: a label is empty"
+    );
+    let long = "Corefile: plugin/autopath: the search list of resolv.conf is too long; expected at most 32 domains and 2048 octets";
+    let domains = |count: usize| format!("search {}", vec!["a.example"; count].join(" "));
+    assert_eq!(list(&domains(32)).unwrap().len(), 32);
+    assert_eq!(list(&domains(33)).unwrap_err(), long);
+    // 31 of 66 octets, each with a blank, and what is left.
+    let octets = |last: usize| {
+        let each = format!("{}.xx ", "a".repeat(62));
+        format!("search {}{}", each.repeat(31), "a".repeat(last))
+    };
+    assert_eq!(list(&octets(2_048 - 31 * 66 - 1)).unwrap().len(), 32);
+    assert_eq!(list(&octets(2_048 - 31 * 66)).unwrap_err(), long);
+    let nowhere = spec(PathSource::File("/nowhere/r".into())).search_list(Path::new("/nowhere/r"));
+    assert!(
+        format!("{:#}", nowhere.unwrap_err())
+            .starts_with("Corefile: plugin/autopath: cannot read /nowhere/r: No such file or directory")
+    );
+}
+
+/// A step that searches these domains, of clients at 192.0.2.9 alone.
+fn step(properties: &str, domains: &[&str]) -> Autopath {
+    #[derive(Debug)]
+    struct OfOne(Vec<Name>);
+    impl SearchPaths for OfOne {
+        fn search_path(&self, _: &Name, client: IpAddr) -> Option<Vec<Name>> {
+            (client == IpAddr::from([192, 0, 2, 9])).then(|| self.0.clone())
+        }
+    }
+    let block = good(&format!("autopath @kubernetes {{\n{properties}\n}}"));
+    let spec: AutopathSpec = block.get::<AutopathSpec>().unwrap().clone();
+    let paths = Paths::OfEach(Arc::new(OfOne(domains.iter().map(|domain| name(domain)).collect())));
+    let answered = vec![("dns://:53".to_owned(), Arc::new(Counter::default()))];
+    Autopath { spec, paths, answered }
+}
+
+/// What others answer: `NAME OCTET` has an address, `NAME nodata` and `NAME fails`; all others are not there.
+fn others(rows: &[&str]) -> Others {
+    let mut others = Others::default();
+    for domain in ["t1.svc.c", "svc.c", "c", "host", "."] {
+        for base in ["web", "a.b"] {
+            let name = name(&format!("{base}.{}", domain.trim_start_matches('.')));
+            let told = Message { rcode: Rcode::NXDOMAIN, ..Message::default() };
+            others.0.insert((name, RType::A), Wish::Answer(Box::new(told)));
+        }
+    }
+    for row in rows {
+        let (owner, what) = row.split_once(' ').unwrap();
+        let mut told = Message::default();
+        if let Ok(octet) = what.parse() {
+            told.records.push(a(owner, 7, [192, 0, 2, octet]));
+        }
+        let wish = match what {
+            "fails" => Wish::Failed(Failure::Overload),
+            "dropped" => Wish::Failed(Failure::Dropped),
+            "refused" => Wish::Answer(Box::new(Message { rcode: Rcode::REFUSED, ..told })),
+            _ => Wish::Answer(Box::new(told)),
+        };
+        others.0.insert((name(owner), RType::A), wish);
+    }
+    others
+}
+
+const PATH: &[&str] = &["t1.svc.c", "svc.c", "c", "host"];
+
+#[test]
+fn the_first_name_that_is_there_is_the_answer() {
+    for (properties, client, asked, rows, tried, told) in [
+        ("", 9, "web.t1.svc.c", &["web.t1.svc.c 1"][..], 1, "NOERROR web.t1.svc.c. A"),
+        (
+            "",
+            9,
+            "web.t1.svc.c",
+            &["web.svc.c 1", "web.c 2"],
+            2,
+            "NOERROR web.t1.svc.c. CNAME web.svc.c., web.svc.c. A",
+        ),
+        ("", 9, "a.b.t1.svc.c", &["a.b 1"], 5, "NOERROR a.b.t1.svc.c. CNAME a.b., a.b. A"),
+        // It lacks the type; what comes behind it has none to give.
+        ("", 9, "web.t1.svc.c", &["web.c nodata", "web 1"], 3, "NOERROR "),
+        ("", 9, "web.t1.svc.c", &["web.svc.c refused", "web 1"], 2, "REFUSED "),
+        ("", 9, "web.t1.svc.c", &["web.svc.c fails", "web 1"], 2, "nothing"),
+        ("", 9, "web.t1.svc.c", &["web.svc.c dropped", "web 1"], 2, "nothing"),
+        ("", 9, "web.t1.svc.c", &[], 5, "NXDOMAIN "),
+        ("response nxdomain", 9, "web.t1.svc.c", &[], 5, "NXDOMAIN "),
+        ("response noerror", 9, "web.t1.svc.c", &[], 5, "NOERROR "),
+        // Nobody's search.
+        ("", 9, "t1.svc.c", &[], 0, "passed"),
+        ("", 9, "web.t2.svc.c", &[], 0, "passed"),
+        ("", 9, "web", &[], 0, "passed"),
+        ("", 8, "web.t1.svc.c", &[], 0, "passed"),
+        ("ndots 0", 9, "web.t1.svc.c", &[], 5, "NXDOMAIN "),
+        ("ndots 1", 9, "web.t1.svc.c", &["web 1"], 0, "passed"),
+        ("ndots 1", 9, "a.b.t1.svc.c", &["a.b 1"], 5, "NOERROR a.b.t1.svc.c. CNAME a.b., a.b. A"),
+    ] {
+        let step = step(properties, PATH);
+        let mut others = others(rows);
+        let below = |_: &Sought<'_>| Message { rcode: Rcode::NOTAUTH, ..Message::default() };
+        let packet = packet(asked, RType::A);
+        let (sought, message) = through(&step, &format!("192.0.2.{client}"), &packet, below, &mut others);
+        assert_eq!(sought, format!("{asked}. A"));
+        let message = message.map_or("nothing".to_owned(), |message| match message.rcode {
+            Rcode::NOTAUTH => "passed".to_owned(),
+            rcode => {
+                let rr = |rr: &Rr| match rr.rtype {
+                    RType::CNAME => format!("{} CNAME {}", rr.name(), rr.target().unwrap()),
+                    rtype => format!("{} {rtype}", rr.name()),
+                };
+                assert!(message.records.iter().all(|rr| rr.ttl == 7));
+                format!("{rcode} {}", message.records.iter().map(rr).collect::<Vec<_>>().join(", "))
+            }
+        });
+        assert_eq!((message.as_str(), others.1.len()), (told, tried), "{asked} {rows:?} {properties}");
+        let answered = !["nothing", "passed"].contains(&told) && !rows.is_empty();
+        assert_eq!(step.answered[0].1.get(), u64::from(answered), "{asked} {rows:?}");
+    }
+}
+
+#[test]
+fn what_is_too_long_for_a_name_is_nowhere() {
+    let label = "l".repeat(63);
+    let long = format!("{label}.{label}.{label}");
+    let step = step("", &["c", &format!("{}.example", "d".repeat(60)), "host"]);
+    let packet = packet(&format!("{long}.c"), RType::A);
+    let mut others = Others::default();
+    let nowhere = || Wish::Answer(Box::new(Message { rcode: Rcode::NXDOMAIN, ..Message::default() }));
+    for domain in [".c", ".host", ""] {
+        others.0.insert((name(&format!("{long}{domain}")), RType::A), nowhere());
+    }
+    let (_, told) = through(&step, "192.0.2.9", &packet, |_| Message::default(), &mut others);
+    assert_eq!(told.unwrap().rcode, Rcode::NXDOMAIN);
+    assert_eq!(others.1.len(), 3, "{:?}", others.1);
+}
+
+#[test]
+fn requests_for_zones_pass() {
+    let step = step("", PATH);
+    let mut notify = packet("web.t1.svc.c", RType::SOA);
+    notify[2] = 4 << 3;
+    for (what, packet, passes) in [
+        ("AXFR", packet("web.t1.svc.c", RType::AXFR), true),
+        ("IXFR", packet("web.t1.svc.c", RType::IXFR), true),
+        ("SOA", packet("web.t1.svc.c", RType::SOA), false),
+    ] {
+        let passed = |packet: &[u8]| {
+            let (wire::Gate::Pass(query) | wire::Gate::Zone(wire::ZoneRequest { query, .. })) =
+                wire::accept(packet)
+            else {
+                panic!("refused")
+            };
+            let client = std::net::SocketAddr::from(([192, 0, 2, 9], 4321)).into();
+            let server = "127.0.0.1:53".parse().unwrap();
+            let context = QueryContext::new(clock::now(), &client, server, observe::counters::Proto::Udp, 0);
+            let mut sought = Sought::new(&query, "dns://:53", true);
+            matches!(step.inward(&mut sought, &context), Inward::Pass)
+        };
+        assert_eq!(passed(&packet), passes, "{what}");
+        if what == "SOA" {
+            assert!(passed(&notify), "NOTIFY");
+        }
+    }
+}
+
+#[test]
+fn who_knows_search_paths_has_to_stand_in_the_block() {
+    let lasting = Lasting::default();
+    let context =
+        BuildContext { lasting: &lasting, servers: &[], zones: &[], threads: 1, search_paths: None };
+    let error = spec(PathSource::Plugin("kubernetes")).build(&context).unwrap_err();
+    assert_eq!(
+        format!("{error:#}"),
+        "Corefile: plugin/autopath: `@kubernetes` wants the directive `kubernetes` in this server block; add it, or name a file"
+    );
+}
