@@ -129,7 +129,9 @@ fn one(number: u32, value: &Value, kind: Type) -> Vec<u8> {
 }
 
 fn envelope(kind: &str, object: &[u8]) -> Vec<u8> {
-    let meta = field(1, &[field(1, b"v1"), field(2, kind.as_bytes())].concat());
+    // Clients of Go look the kind up by both.
+    let version: &[u8] = if kind.starts_with("EndpointSlice") { b"discovery.k8s.io/v1" } else { b"v1" };
+    let meta = field(1, &[field(1, version), field(2, kind.as_bytes())].concat());
     [&b"k8s\0"[..], &meta, &field(2, object), &field(3, b""), &field(4, b"")].concat()
 }
 

@@ -3,7 +3,9 @@
 mod api;
 mod cluster;
 mod forms;
+mod scripted;
 
 pub use api::{Api, Reply, Request};
 pub use cluster::Cluster;
 pub use forms::Form;
+pub use scripted::{NAMESPACES, Object, PODS, SERVICES, SLICES, ScriptedCluster};

@@ -1,122 +1,14 @@
 //! The program with kubeadm's Corefile beside an API that does as it is told.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tests::kube::{Api, Form, Reply, Request};
+use tests::kube::{Api, NAMESPACES, Object, SERVICES, SLICES, ScriptedCluster};
 use tests::{
     Action, Ask, Metrics, Says, Server, Upstream, ask, eventually, fixtures, fresh_ip, http_get, isolated,
 };
-
-const SERVICES: &str = "/api/v1/services";
-const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
-const NAMESPACES: &str = "/api/v1/namespaces";
-const FORM: Form = Form::Protobuf;
-
-/// An API whose objects a test changes.
-struct Cluster {
-    api: Api,
-    shared: Arc<Shared>,
-}
-
-/// A watch that is open: its path, and where its events go.
-type Watch = (&'static str, Sender<Vec<u8>>);
-
-#[derive(Default)]
-struct Shared {
-    /// By path.
-    objects: Mutex<BTreeMap<&'static str, Vec<Value>>>,
-    watches: Mutex<Vec<Watch>>,
-    is_away: AtomicBool,
-    /// Paths of which no watch can go on: what happened meanwhile is forgotten.
-    forgotten: Mutex<Vec<&'static str>>,
-}
-
-impl Cluster {
-    fn start(is_away: bool) -> Self {
-        let shared = Arc::new(Shared { is_away: is_away.into(), ..Shared::default() });
-        for (path, object) in objects() {
-            shared.objects.lock().expect("nobody panicked").entry(path).or_default().push(object);
-        }
-        let of = shared.clone();
-        Self { api: Api::start(move |request| of.reply(request)), shared }
-    }
-
-    fn comes_back(&self) {
-        self.shared.is_away.store(false, Ordering::Release);
-    }
-
-    fn goes_away(&self) {
-        self.shared.is_away.store(true, Ordering::Release);
-        *self.shared.forgotten.lock().unwrap_or_else(PoisonError::into_inner) =
-            vec![SERVICES, SLICES, NAMESPACES];
-        self.shared.watches.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        self.api.cut();
-    }
-
-    /// Changes what is there, and says so to those who watch.
-    fn put(&self, path: &'static str, event: &str, object: Value) {
-        let mut objects = self.shared.objects.lock().unwrap_or_else(PoisonError::into_inner);
-        let all = objects.entry(path).or_default();
-        all.retain(|other| other["metadata"]["name"] != object["metadata"]["name"]);
-        if event != "DELETED" {
-            all.push(object.clone());
-        }
-        let told = FORM.event(event, kind(path), &object);
-        let watches = self.shared.watches.lock().unwrap_or_else(PoisonError::into_inner);
-        for (_, watch) in watches.iter().filter(|(of, _)| *of == path) {
-            // One that was cut hears no more.
-            let _ = watch.send(told.clone());
-        }
-    }
-}
-
-impl Shared {
-    fn reply(&self, request: &Request) -> Reply {
-        if self.is_away.load(Ordering::Acquire) {
-            return Reply::failure(FORM, 503, "ServiceUnavailable");
-        }
-        let path = [SERVICES, SLICES, NAMESPACES].into_iter().find(|path| *path == request.path);
-        let Some(path) = path else { return Reply::failure(FORM, 404, "NotFound") };
-        let mut forgotten = self.forgotten.lock().unwrap_or_else(PoisonError::into_inner);
-        if request.is_watch() && !request.is_watch_list() && forgotten.contains(&path) {
-            return Reply::failure(FORM, 410, "Expired");
-        }
-        forgotten.retain(|other| *other != path);
-        let objects = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
-        let items = objects.get(path).cloned().unwrap_or_default();
-        if !request.is_watch() {
-            return Reply::list(FORM, kind(path), "100", "", &items);
-        }
-        let (sender, receiver) = channel();
-        self.watches.lock().unwrap_or_else(PoisonError::into_inner).push((path, sender));
-        let watch = Reply::watch(FORM);
-        let watch = match request.is_watch_list() {
-            true => {
-                let added = items.iter().flat_map(|item| FORM.event("ADDED", kind(path), item)).collect();
-                let annotations = json!({"k8s.io/initial-events-end": "true"});
-                let end = json!({"metadata": {"resourceVersion": "100", "annotations": annotations}});
-                watch.octets(added).octets(FORM.event("BOOKMARK", kind(path), &end))
-            }
-            false => watch,
-        };
-        watch.live(receiver)
-    }
-}
-
-fn kind(path: &str) -> &'static str {
-    match path {
-        SERVICES => "Service",
-        SLICES => "EndpointSlice",
-        _ => "Namespace",
-    }
-}
 
 fn namespace(name: &str) -> Value {
     json!({"metadata": {"name": name, "resourceVersion": "1"}})
@@ -137,7 +29,7 @@ fn slice(version: u32, ready: &[(&str, &str)]) -> Value {
     })
 }
 
-fn objects() -> Vec<(&'static str, Value)> {
+fn objects() -> Vec<Object> {
     let ports = json!([{"name": "http", "protocol": "TCP", "port": 80}]);
     let web =
         json!({"clusterIP": "10.96.0.100", "clusterIPs": ["10.96.0.100", "fd00:96::64"], "ports": ports});
@@ -186,7 +78,7 @@ fn until(at: SocketAddr, name: &str, addresses: &[&str]) {
 
 #[test]
 fn kubeadms_corefile_answers_a_clusters_names_and_follows_their_changes() {
-    let (cluster, upstream) = (Cluster::start(false), upstream());
+    let (cluster, upstream) = (ScriptedCluster::start(objects(), false), upstream());
     let at = SocketAddr::from((fresh_ip(), tests::port()));
     let server = Server::start(&corefile(at, &cluster.api, &upstream));
     // The start waited until all was known.
@@ -235,7 +127,7 @@ fn kubeadms_corefile_answers_a_clusters_names_and_follows_their_changes() {
 
 #[test]
 fn a_lost_api_changes_no_answer_and_what_went_meanwhile_is_gone_when_it_is_back() {
-    let (cluster, upstream) = (Cluster::start(false), upstream());
+    let (cluster, upstream) = (ScriptedCluster::start(objects(), false), upstream());
     let at = SocketAddr::from((fresh_ip(), tests::port()));
     let server = Server::start(&corefile(at, &cluster.api, &upstream));
     cluster.goes_away();
@@ -261,7 +153,7 @@ fn a_lost_api_changes_no_answer_and_what_went_meanwhile_is_gone_when_it_is_back(
 
 #[test]
 fn before_all_is_known_names_fail_with_a_reason_and_go_to_nobody() {
-    let (cluster, upstream) = (Cluster::start(true), upstream());
+    let (cluster, upstream) = (ScriptedCluster::start(objects(), true), upstream());
     let at = SocketAddr::from((fresh_ip(), tests::port()));
     let text = corefile(at, &cluster.api, &upstream);
     let server = Server::start(&text.replace("pods insecure", "pods insecure\n    startup_timeout 600ms"));
@@ -307,7 +199,7 @@ fn kubeadms_corefile_unmodified_starts_without_a_cluster() {
 
 #[test]
 fn a_reload_that_follows_the_same_keeps_what_is_known() {
-    let (cluster, upstream) = (Cluster::start(false), upstream());
+    let (cluster, upstream) = (ScriptedCluster::start(objects(), false), upstream());
     let at = SocketAddr::from((fresh_ip(), tests::port()));
     let text = corefile(at, &cluster.api, &upstream);
     let server = Server::start(&text);

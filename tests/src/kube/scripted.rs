@@ -1,0 +1,155 @@
+//! A cluster's objects behind an API that does as it is told, changed by the test while they are followed.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+
+use super::api::{Api, Reply, Request};
+use super::forms::Form;
+use crate::lock::lock;
+
+/// Where services are.
+pub const SERVICES: &str = "/api/v1/services";
+/// Where slices are.
+pub const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
+/// Where namespaces are.
+pub const NAMESPACES: &str = "/api/v1/namespaces";
+/// Where pods are.
+pub const PODS: &str = "/api/v1/pods";
+
+const PATHS: [&str; 4] = [SERVICES, SLICES, NAMESPACES, PODS];
+const FORM: Form = Form::Protobuf;
+
+/// An object, and where it is.
+pub type Object = (&'static str, Value);
+
+/// An API whose objects a test changes. Field selectors for a pod's node and phase, and labels that are equal, select as in a
+/// real one.
+pub struct ScriptedCluster {
+    /// The API.
+    pub api: Api,
+    shared: Arc<Shared>,
+}
+
+/// A watch that is open: what it asked, and where its events go.
+type Watch = (Request, Sender<Vec<u8>>);
+
+#[derive(Default)]
+struct Shared {
+    /// By path.
+    objects: Mutex<BTreeMap<&'static str, Vec<Value>>>,
+    watches: Mutex<Vec<Watch>>,
+    is_away: AtomicBool,
+    /// Paths of which no watch can go on: what happened meanwhile is forgotten.
+    forgotten: Mutex<Vec<&'static str>>,
+}
+
+impl ScriptedCluster {
+    /// An API with these objects; one that is away answers 503.
+    ///
+    /// # Panics
+    /// As [`Api::start`].
+    pub fn start(objects: impl IntoIterator<Item = Object>, is_away: bool) -> Self {
+        let shared = Arc::new(Shared { is_away: is_away.into(), ..Shared::default() });
+        for (path, object) in objects {
+            lock(&shared.objects).entry(path).or_default().push(object);
+        }
+        let of = shared.clone();
+        Self { api: Api::start(move |request| of.reply(request)), shared }
+    }
+
+    /// It answers again.
+    pub fn comes_back(&self) {
+        self.shared.is_away.store(false, Ordering::Release);
+    }
+
+    /// It ends all connections, forgets what may be missed, and answers 503.
+    pub fn goes_away(&self) {
+        self.shared.is_away.store(true, Ordering::Release);
+        *lock(&self.shared.forgotten) = PATHS.to_vec();
+        lock(&self.shared.watches).clear();
+        self.api.cut();
+    }
+
+    /// Changes what is there, and says so to those who watch: `ADDED`, `MODIFIED` or `DELETED`.
+    pub fn put(&self, path: &'static str, event: &str, object: Value) {
+        let mut objects = lock(&self.shared.objects);
+        let all = objects.entry(path).or_default();
+        let key = |object: &Value| {
+            let metadata = &object["metadata"];
+            (metadata["namespace"].clone(), metadata["name"].clone())
+        };
+        all.retain(|other| key(other) != key(&object));
+        if event != "DELETED" {
+            all.push(object.clone());
+        }
+        for (request, watch) in lock(&self.shared.watches).iter().filter(|(of, _)| of.path == path) {
+            // What is selected no more is gone for whoever selects.
+            let event = if selects(request, &object) { event } else { "DELETED" };
+            // One that was cut hears no more.
+            let _ = watch.send(FORM.event(event, kind(path), &object));
+        }
+    }
+}
+
+impl Shared {
+    fn reply(&self, request: &Request) -> Reply {
+        if self.is_away.load(Ordering::Acquire) {
+            return Reply::failure(FORM, 503, "ServiceUnavailable");
+        }
+        let path = PATHS.into_iter().find(|path| *path == request.path);
+        let Some(path) = path else { return Reply::failure(FORM, 404, "NotFound") };
+        let mut forgotten = lock(&self.forgotten);
+        if request.is_watch() && !request.is_watch_list() && forgotten.contains(&path) {
+            return Reply::failure(FORM, 410, "Expired");
+        }
+        forgotten.retain(|other| *other != path);
+        let objects = lock(&self.objects);
+        let items = objects.get(path).cloned().unwrap_or_default();
+        let items: Vec<Value> = items.into_iter().filter(|item| selects(request, item)).collect();
+        if !request.is_watch() {
+            return Reply::list(FORM, kind(path), "100", "", &items);
+        }
+        let (sender, receiver) = channel();
+        lock(&self.watches).push((request.clone(), sender));
+        let watch = Reply::watch(FORM);
+        let watch = match request.is_watch_list() {
+            true => {
+                let added = items.iter().flat_map(|item| FORM.event("ADDED", kind(path), item)).collect();
+                let annotations = json!({"k8s.io/initial-events-end": "true"});
+                let end = json!({"metadata": {"resourceVersion": "100", "annotations": annotations}});
+                watch.octets(added).octets(FORM.event("BOOKMARK", kind(path), &end))
+            }
+            false => watch,
+        };
+        watch.live(receiver)
+    }
+}
+
+fn kind(path: &str) -> &'static str {
+    match path {
+        SERVICES => "Service",
+        SLICES => "EndpointSlice",
+        PODS => "Pod",
+        _ => "Namespace",
+    }
+}
+
+/// Whether the request's selectors select the object.
+fn selects(request: &Request, object: &Value) -> bool {
+    let terms = |name: &'static str| request.parameter(name).split(',').filter(|term| !term.is_empty());
+    let holds = |term: &str, value: &dyn Fn(&str) -> String| match term.split_once("!=") {
+        Some((field, unwanted)) => value(field) != unwanted,
+        None => term.split_once('=').is_some_and(|(field, wanted)| value(field) == wanted),
+    };
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let field = |path: &str| text(path.split('.').fold(object, |value, part| &value[part]));
+    let label = |name: &str| text(&object["metadata"]["labels"][name]);
+    terms("fieldSelector").all(|term| holds(term, &field))
+        && terms("labelSelector").all(|term| {
+            term.strip_prefix('!').map_or_else(|| holds(term, &label), |absent| label(absent).is_empty())
+        })
+}
