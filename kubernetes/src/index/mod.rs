@@ -39,6 +39,8 @@ pub struct Index {
     wanted: u8,
     /// Those of which a list has been whole once.
     known: AtomicU8,
+    /// Those whose changes are heard just now.
+    followed: AtomicU8,
     /// When something changed last, in seconds since 1970, as serials have it.
     serial: AtomicU32,
     /// How many objects of each kind there are.
@@ -65,6 +67,7 @@ impl Index {
             pods: Buckets::new(if wants.pods.is_some() { BUCKETS } else { 1 }),
             wanted: wants.kinds().fold(0, |all, kind| all | bit(kind)),
             known: AtomicU8::new(0),
+            followed: AtomicU8::new(0),
             serial: AtomicU32::new(0),
             counts: Default::default(),
         }
@@ -91,6 +94,23 @@ impl Index {
     pub(crate) fn has_namespace(&self, name: &[u8]) -> bool {
         let bucket = self.namespaces.of(hash_of(name));
         bucket.iter().flat_map(|bucket| bucket.iter()).any(|namespace| *namespace.name == *name)
+    }
+
+    /// The pod that asks from `address`, where its namespace is beyond doubt: all pods that have it are of one namespace, run,
+    /// will not be deleted, and do not share it with their node; and changes of pods are heard.
+    ///
+    /// An address is another pod's as soon as its pod has ended, which may be before the API says so: one that is to be
+    /// deleted may have lost it already.
+    pub fn certain_pod(&self, address: IpAddr) -> Option<Arc<Pod>> {
+        if self.followed.load(Acquire) & bit(Kind::Pod) == 0 {
+            return None;
+        }
+        let mut pods = self.pods(address);
+        let is_certain = |pod: &Arc<Pod>| {
+            let is_its_own = pod.running && !pod.terminating && !pod.host_network;
+            is_its_own && pod.key.namespace == pods[0].key.namespace
+        };
+        if pods.iter().all(is_certain) { pods.pop() } else { None }
     }
 
     /// The pods of an address.

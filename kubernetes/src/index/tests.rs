@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use crate::objects::{Key, Kind, Object, Sink};
-use crate::settings::Wants;
+use crate::settings::{Lost, PodsWanted, Wants};
 use crate::testing::*;
 
 /// What happens at the API.
@@ -146,4 +146,91 @@ proptest! {
         prop_assert_eq!(sizes(&cluster), (0, 0, 0));
         prop_assert!(cluster.writer.holds_nothing());
     }
+}
+
+#[test]
+fn a_pod_is_certain_while_its_address_can_be_nobody_elses() {
+    let wants = Wants { pods: Some(PodsWanted::default()), ..Wants::default() };
+    let with = |at: &str, addresses: &str, change: fn(&mut crate::objects::Pod)| match pod(at, addresses) {
+        Object::Pod(mut pod) => {
+            change(&mut pod);
+            Object::Pod(pod)
+        }
+        other => other,
+    };
+    let as_it_is: fn(&mut crate::objects::Pod) = |_| {};
+    let rows: &[(&str, Vec<Object>, Option<&str>)] = &[
+        ("nobody", vec![], None),
+        ("one", vec![with("a/x", "10.0.0.1 fd00::1", as_it_is)], Some("a")),
+        ("its other family", vec![with("a/x", "fd00::1 10.0.0.1", as_it_is)], Some("a")),
+        ("another", vec![with("a/x", "10.0.0.2", as_it_is)], None),
+        ("its node's", vec![with("a/x", "10.0.0.1", |pod| pod.host_network = true)], None),
+        ("not running yet", vec![with("a/x", "10.0.0.1", |pod| pod.running = false)], None),
+        ("about to be deleted", vec![with("a/x", "10.0.0.1", |pod| pod.terminating = true)], None),
+        (
+            "two of one namespace",
+            vec![with("a/x", "10.0.0.1", as_it_is), with("a/y", "10.0.0.1", as_it_is)],
+            Some("a"),
+        ),
+        (
+            "two of two namespaces",
+            vec![with("a/x", "10.0.0.1", as_it_is), with("b/y", "10.0.0.1", as_it_is)],
+            None,
+        ),
+        (
+            "one that has ended and its successor",
+            vec![with("a/x", "10.0.0.1", |pod| pod.terminating = true), with("b/y", "10.0.0.1", as_it_is)],
+            None,
+        ),
+        (
+            "a node's and one of its pods",
+            vec![with("a/x", "10.0.0.1", |pod| pod.host_network = true), with("a/y", "10.0.0.1", as_it_is)],
+            None,
+        ),
+    ];
+    for (what, objects, expected) in rows {
+        let mut cluster = Cluster::of(&wants, crate::Rules::of(vec![wire::Name::ROOT]), objects.clone());
+        let certain = |cluster: &Cluster, address: &str| {
+            let pod = cluster.index.certain_pod(address.parse().unwrap());
+            pod.map(|pod| pod.key.namespace.to_string())
+        };
+        assert_eq!(certain(&cluster, "10.0.0.1"), None, "{what}: nobody hears of changes");
+        cluster.writer.following(Kind::Pod);
+        assert_eq!(certain(&cluster, "10.0.0.1").as_deref(), *expected, "{what}");
+        cluster.writer.lost(Kind::Pod, &Lost::Silent(std::time::Duration::from_secs(150)));
+        assert_eq!(certain(&cluster, "10.0.0.1"), None, "{what}: who has it now is not known");
+        cluster.writer.following(Kind::Pod);
+        for object in objects {
+            cluster.writer.delete(Kind::Pod, key_of(object).1);
+        }
+        assert_eq!(certain(&cluster, "10.0.0.1"), None, "{what}: gone");
+    }
+}
+
+#[test]
+fn an_address_that_is_used_again_is_its_new_pods_once_the_old_one_is_gone() {
+    let wants = Wants { pods: Some(PodsWanted::default()), ..Wants::default() };
+    let mut cluster =
+        Cluster::of(&wants, crate::Rules::of(vec![wire::Name::ROOT]), [pod("a/x", "10.0.0.1 fd00::1")]);
+    cluster.writer.following(Kind::Pod);
+    let certain = |cluster: &Cluster, address: &str| {
+        let pod = cluster.index.certain_pod(address.parse().unwrap());
+        pod.map_or_else(|| "nobody".to_owned(), |pod| pod.key.to_string())
+    };
+    assert_eq!((certain(&cluster, "10.0.0.1"), certain(&cluster, "fd00::1")), ("a/x".into(), "a/x".into()));
+    cluster.writer.apply(pod("b/y", "10.0.0.1"));
+    assert_eq!(
+        (certain(&cluster, "10.0.0.1"), certain(&cluster, "fd00::1")),
+        ("nobody".into(), "a/x".into())
+    );
+    cluster.writer.delete(Kind::Pod, key("a/x"));
+    assert_eq!(
+        (certain(&cluster, "10.0.0.1"), certain(&cluster, "fd00::1")),
+        ("b/y".into(), "nobody".into())
+    );
+    cluster.writer.apply(pod("b/y", "10.0.0.2"));
+    assert_eq!(
+        (certain(&cluster, "10.0.0.1"), certain(&cluster, "10.0.0.2")),
+        ("nobody".into(), "b/y".into())
+    );
 }

@@ -304,10 +304,12 @@ impl Sink for Writer {
     }
 
     fn following(&mut self, kind: Kind) {
+        self.index.followed.fetch_or(bit(kind), Release);
         self.watcher.following(kind);
     }
 
     fn lost(&mut self, kind: Kind, why: &Lost) {
+        self.index.followed.fetch_and(!bit(kind), Release);
         self.watcher.lost(kind, why);
     }
 

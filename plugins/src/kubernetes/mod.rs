@@ -3,6 +3,7 @@
 mod cluster;
 mod metrics;
 mod registry;
+mod search;
 mod setup;
 
 use std::net::{IpAddr, SocketAddr};
@@ -18,8 +19,10 @@ use cluster::Cluster;
 use observe::counters::{Proto, ThreadCounters};
 use plugin::Fallthrough;
 use plugin::failure::Failure;
+use plugin::search::SearchPaths;
 use plugin::spec::{BuildContext, Explained, Source, SourceSpec};
 use plugin::{Lookup, QueryContext, Tables};
+use search::PodPaths;
 
 /// One block's view of a cluster.
 pub struct Kubernetes {
@@ -36,6 +39,14 @@ impl SourceSpec for KubernetesSpec {
             responder: Responder::new(rules),
             fallthrough: self.fallthrough.clone(),
         })
+    }
+
+    fn search_paths(&self, context: &BuildContext<'_>) -> Option<Arc<dyn SearchPaths>> {
+        if !self.is_searched {
+            return None;
+        }
+        let cluster = context.lasting.get::<ClusterRegistry>().cluster(self);
+        Some(Arc::new(PodPaths::new(cluster, self.rules.zones.clone())))
     }
 }
 

@@ -25,6 +25,7 @@ const PROPERTIES: &[&str] = &[
     "multicluster",
     "namespace_labels",
     "namespaces",
+    "node",
     "noendpoints",
     "pods",
     "startup_timeout",
@@ -48,6 +49,10 @@ pub struct KubernetesSpec {
     pub startup_timeout: Duration,
     /// How fast the API is asked; default as fast as it answers.
     pub pace: Pace,
+    /// Of pods those of this node alone; default all.
+    pub node: Option<Box<str>>,
+    /// Whether `autopath` asks for the search paths of pods.
+    pub is_searched: bool,
 }
 
 /// Where properties stand that others exclude.
@@ -59,6 +64,8 @@ struct Places<'d> {
     namespaces: Option<&'d Word>,
     namespace_labels: Option<&'d Word>,
     noendpoints: Option<&'d Word>,
+    node: Option<&'d Word>,
+    verified: Option<&'d Word>,
     zonal: Option<&'d Word>,
     /// With the words that name them.
     multicluster: Option<&'d Directive>,
@@ -78,7 +85,13 @@ pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Ar
         no_block(PLUGIN, property)?;
         read_property(property, written.root, &mut spec, &mut places)?;
     }
+    // Pods are followed where somebody asks for them: a verified name, or a search path.
+    let is_searched = written.searched == Some(PLUGIN);
     places.check(&mut spec)?;
+    if spec.rules.pods == Pods::Verified || (is_searched && spec.node.is_some()) {
+        spec.wants.pods = Some(PodsWanted { node: spec.node.clone(), labels: Vec::new() });
+    }
+    spec.is_searched = is_searched;
     Ok(Arc::new(spec))
 }
 
@@ -92,6 +105,8 @@ impl KubernetesSpec {
             fallthrough: Fallthrough::default(),
             startup_timeout: Duration::from_secs(5),
             pace: Pace::default(),
+            node: None,
+            is_searched: false,
         }
     }
 }
@@ -104,7 +119,8 @@ fn read_property<'d>(
 ) -> Result<()> {
     match property.name.text.as_str() {
         "fallthrough" => spec.fallthrough.add(PLUGIN, property)?,
-        "pods" => read_pods(property, spec)?,
+        "pods" => read_pods(property, spec, places)?,
+        "node" => read_node(property, spec, places)?,
         "endpoint_pod_names" => spec.wants.pod_names = flag(PLUGIN, property)?,
         "noendpoints" => {
             spec.wants.endpoints = !flag(PLUGIN, property)?;
@@ -154,7 +170,7 @@ fn read_property<'d>(
     Ok(())
 }
 
-fn read_pods(property: &Directive, spec: &mut KubernetesSpec) -> Result<()> {
+fn read_pods<'d>(property: &'d Directive, spec: &mut KubernetesSpec, places: &mut Places<'d>) -> Result<()> {
     const MODES: &str = "disabled, insecure or verified";
     let mut args = Args::new(PLUGIN, property, MODES);
     let word = args.required()?;
@@ -164,8 +180,23 @@ fn read_pods(property: &Directive, spec: &mut KubernetesSpec) -> Result<()> {
         "verified" => Pods::Verified,
         _ => return Err(bad(PLUGIN, word, MODES)),
     };
-    spec.wants.pods = (spec.rules.pods == Pods::Verified).then(PodsWanted::default);
+    places.verified = (spec.rules.pods == Pods::Verified).then_some(&property.name);
     args.end()
+}
+
+fn read_node<'d>(property: &'d Directive, spec: &mut KubernetesSpec, places: &mut Places<'d>) -> Result<()> {
+    const NODE: &str = "the name of a node, such as {$NODE_NAME} has it";
+    let mut args = Args::new(PLUGIN, property, NODE);
+    let word = args.required()?;
+    args.end()?;
+    // As the API takes it (RFC 1123): what else stands there would select something else.
+    let is_name = |octet: u8| octet.is_ascii_lowercase() || octet.is_ascii_digit() || b"-.".contains(&octet);
+    if !(1..=253).contains(&word.text.len()) || !word.text.bytes().all(is_name) {
+        return Err(bad(PLUGIN, word, NODE));
+    }
+    spec.node = Some(word.text.as_str().into());
+    places.node = Some(&property.name);
+    Ok(())
 }
 
 fn read_access<'d>(property: &'d Directive, root: Option<&Path>, places: &mut Places<'d>) -> Result<()> {
@@ -235,6 +266,8 @@ impl Places<'_> {
             };
         exclusive(self.namespaces, self.namespace_labels, ["namespaces", "namespace_labels"])?;
         exclusive(self.noendpoints, self.zonal, ["noendpoints", "zonal"])?;
+        // Pods of other nodes would not be there.
+        exclusive(self.node, self.verified, ["node", "pods verified"])?;
         if let Some(property) = self.multicluster {
             spec.rules.multicluster = zones_or(&property.args, &[])?;
             spec.wants.imports = !spec.rules.multicluster.is_empty();

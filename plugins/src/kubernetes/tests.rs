@@ -22,6 +22,8 @@ fn arguments_and_properties_change_what_they_name_and_nothing_else() {
             s.rules.pods = Pods::Verified;
             s.wants.pods = Some(PodsWanted::default());
         }),
+        // Nobody asks for its pods.
+        ("node node-1", |s| s.node = Some("node-1".into())),
         ("endpoint_pod_names", |s| s.wants.pod_names = true),
         ("noendpoints", |s| s.wants.endpoints = false),
         ("zonal", |s| {
@@ -87,6 +89,25 @@ fn arguments_and_properties_change_what_they_name_and_nothing_else() {
 }
 
 #[test]
+fn pods_are_followed_where_somebody_asks_for_them() {
+    let of_node = |node: &str| Some(PodsWanted { node: Some(node.into()), labels: Vec::new() });
+    for (lines, wanted) in [
+        ("kubernetes", None),
+        ("kubernetes {\npods insecure\nnode a\n}", None),
+        ("autopath resolv.conf\nkubernetes {\nnode a\n}", None),
+        // As in CoreDNS, all of a cluster's are worth it for names alone.
+        ("autopath @kubernetes\nkubernetes", None),
+        ("autopath @kubernetes\nkubernetes {\npods insecure\n}", None),
+        ("autopath @kubernetes\nkubernetes {\npods verified\n}", Some(PodsWanted::default())),
+        ("kubernetes {\npods verified\n}", Some(PodsWanted::default())),
+        ("autopath @kubernetes\nkubernetes {\nnode a.b-1\n}", of_node("a.b-1")),
+        ("kubernetes {\npods insecure\nnode a\n}\nautopath cluster.local @kubernetes", of_node("a")),
+    ] {
+        assert_eq!(said::<KubernetesSpec>(lines).unwrap().wants.pods, wanted, "{lines}");
+    }
+}
+
+#[test]
 fn what_is_wrong_is_told_at_its_word() {
     refused(&[
         (
@@ -99,6 +120,15 @@ fn what_is_wrong_is_told_at_its_word() {
         "kubernetes",
         &[
             ("pods", "1: plugin/kubernetes: `pods` wants disabled, insecure or verified"),
+            ("node", "1: plugin/kubernetes: `node` wants the name of a node, such as {$NODE_NAME} has it"),
+            (
+                "node a,status.phase=Failed",
+                "6: plugin/kubernetes: \"a,status.phase=Failed\" is not the name of a node, such as {$NODE_NAME} has it",
+            ),
+            (
+                "node a b",
+                "8: plugin/kubernetes: unexpected argument \"b\"; `node` wants the name of a node, such as {$NODE_NAME} has it",
+            ),
             ("pods all", "6: plugin/kubernetes: \"all\" is not disabled, insecure or verified"),
             (
                 "pods verified insecure",
@@ -158,6 +188,15 @@ fn what_is_wrong_is_told_at_its_word() {
         "kubernetes {\nnoendpoints\nzonal\n}",
         "4:1: plugin/kubernetes: `noendpoints` and `zonal` exclude each other; keep one",
     )]);
+    for pods in ["pods verified\nnode a", "node a\npods verified"] {
+        refused(&[(
+            &format!("autopath @kubernetes\nkubernetes {{\n{pods}\n}}"),
+            &format!(
+                "{}:1: plugin/kubernetes: `node` and `pods verified` exclude each other; keep one",
+                if pods.ends_with('a') { 4 } else { 5 }
+            ),
+        )]);
+    }
     refused(&[(
         "kubernetes {\nnamespaces a\nnamespace_labels a=b\n}",
         "4:1: plugin/kubernetes: `namespaces` and `namespace_labels` exclude each other; keep one",

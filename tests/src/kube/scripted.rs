@@ -1,7 +1,7 @@
 //! A cluster's objects behind an API that does as it is told, changed by the test while they are followed.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 
@@ -21,6 +21,8 @@ pub const NAMESPACES: &str = "/api/v1/namespaces";
 pub const PODS: &str = "/api/v1/pods";
 
 const PATHS: [&str; 4] = [SERVICES, SLICES, NAMESPACES, PODS];
+/// Of what is there at the start; its objects have lower ones.
+const FIRST_VERSION: usize = 100;
 const FORM: Form = Form::Protobuf;
 
 /// An object, and where it is.
@@ -42,6 +44,8 @@ struct Shared {
     /// By path.
     objects: Mutex<BTreeMap<&'static str, Vec<Value>>>,
     watches: Mutex<Vec<Watch>>,
+    /// How many there were: the version of what is there.
+    changes: AtomicUsize,
     is_away: AtomicBool,
     /// Paths of which no watch can go on: what happened meanwhile is forgotten.
     forgotten: Mutex<Vec<&'static str>>,
@@ -74,9 +78,11 @@ impl ScriptedCluster {
         self.api.cut();
     }
 
-    /// Changes what is there, and says so to those who watch: `ADDED`, `MODIFIED` or `DELETED`.
-    pub fn put(&self, path: &'static str, event: &str, object: Value) {
+    /// Changes what is there, under the next version, and says so to those who watch: `ADDED`, `MODIFIED` or `DELETED`.
+    pub fn put(&self, path: &'static str, event: &str, mut object: Value) {
         let mut objects = lock(&self.shared.objects);
+        let version = FIRST_VERSION + 1 + self.shared.changes.fetch_add(1, Ordering::AcqRel);
+        object["metadata"]["resourceVersion"] = version.to_string().into();
         let all = objects.entry(path).or_default();
         let key = |object: &Value| {
             let metadata = &object["metadata"];
@@ -109,9 +115,10 @@ impl Shared {
         forgotten.retain(|other| *other != path);
         let objects = lock(&self.objects);
         let items = objects.get(path).cloned().unwrap_or_default();
+        let version = (FIRST_VERSION + self.changes.load(Ordering::Acquire)).to_string();
         let items: Vec<Value> = items.into_iter().filter(|item| selects(request, item)).collect();
         if !request.is_watch() {
-            return Reply::list(FORM, kind(path), "100", "", &items);
+            return Reply::list(FORM, kind(path), &version, "", &items);
         }
         let (sender, receiver) = channel();
         lock(&self.watches).push((request.clone(), sender));
@@ -120,7 +127,7 @@ impl Shared {
             true => {
                 let added = items.iter().flat_map(|item| FORM.event("ADDED", kind(path), item)).collect();
                 let annotations = json!({"k8s.io/initial-events-end": "true"});
-                let end = json!({"metadata": {"resourceVersion": "100", "annotations": annotations}});
+                let end = json!({"metadata": {"resourceVersion": version, "annotations": annotations}});
                 watch.octets(added).octets(FORM.event("BOOKMARK", kind(path), &end))
             }
             false => watch,

@@ -2,6 +2,7 @@
 
 mod real;
 mod said;
+mod search;
 mod seen;
 mod served;
 mod told;

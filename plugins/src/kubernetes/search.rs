@@ -1,0 +1,61 @@
+//! The search paths of pods, as kubelet writes them into their resolv.conf: for `autopath @kubernetes`.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use wire::Name;
+
+use super::cluster::Cluster;
+use plugin::search::{MOST_DOMAINS, SearchPaths};
+
+/// The search paths of a cluster's pods: `NAMESPACE.svc.ZONE`, `svc.ZONE`, `ZONE`, and what the machine's resolv.conf has.
+pub(super) struct PodPaths {
+    cluster: Arc<Cluster>,
+    zones: Vec<Name>,
+    machine: Vec<Name>,
+}
+
+impl PodPaths {
+    /// Those of a cluster's pods in these zones.
+    pub(super) fn new(cluster: Arc<Cluster>, zones: Vec<Name>) -> Self {
+        Self { cluster, zones, machine: machine(Path::new(RESOLV_CONF)) }
+    }
+}
+
+impl SearchPaths for PodPaths {
+    fn search_path(&self, name: &Name, client: IpAddr) -> Option<Vec<Name>> {
+        let zones = self.zones.iter().filter(|zone| name.is_within(zone));
+        let zone = zones.max_by_key(|zone| zone.label_count())?;
+        let pod = self.cluster.index().certain_pod(client)?;
+        let below = |labels: &str| {
+            let zone = zone.to_string();
+            Name::from_text(&format!("{labels}.{}", zone.trim_start_matches('.'))).ok()
+        };
+        let mut path = vec![below(&format!("{}.svc", pod.key.namespace))?, below("svc")?];
+        path.extend([*zone].into_iter().filter(|zone| *zone != Name::ROOT));
+        path.extend(&self.machine);
+        Some(path)
+    }
+}
+
+impl fmt::Debug for PodPaths {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PodPaths").field("zones", &self.zones).field("machine", &self.machine).finish()
+    }
+}
+
+/// The domains of the machine's own search list, which kubelet puts behind the cluster's; none where it cannot be read.
+fn machine(file: &Path) -> Vec<Name> {
+    let text = readfile::read_in_time(file, LARGEST).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let domains = node::search_list(&text).into_iter().filter_map(|domain| Name::from_text(domain).ok());
+    domains.filter(|domain| *domain != Name::ROOT).take(MOST_DOMAINS - OF_CLUSTER).collect()
+}
+
+const RESOLV_CONF: &str = "/etc/resolv.conf";
+/// A resolv.conf has some hundred octets.
+const LARGEST: u64 = 1 << 20;
+/// Domains that the cluster's zone makes.
+const OF_CLUSTER: usize = 3;
