@@ -6,7 +6,7 @@ use crate::battery::{full, hosts, short, two_opt, udp};
 use crate::exchange::Query;
 use crate::run::Setup;
 
-/// The Corefiles that exist in the world, with addresses of this machine in the place of theirs. `kubernetes`, which is not built, is left out of kubeadm's, and so is `loadbalance`, whose order is random.
+/// The Corefiles that exist in the world, with addresses of this machine in the place of theirs. `kubernetes` is left out of kubeadm's, which comes with a cluster elsewhere, and so is `loadbalance`, whose order is random.
 pub(crate) fn world() -> Vec<Setup> {
     let aks = fixtures::AKS.replace("168.63.129.16", "@UP@").replace("10.0.0.10", "@UP2@");
     let aks = aks.replace("169.254.10.10", "@IP@").replace("169.254.10.11", "@IP2@");
@@ -31,7 +31,7 @@ pub(crate) fn world() -> Vec<Setup> {
                 queries.extend(second.into_iter().map(|query| Query { listener: 1, ..query }));
             }
             let metrics = text.contains("prometheus").then_some(if name == "kubeadm" { 9153 } else { 9253 });
-            Setup { name: name.to_owned(), text, queries, metrics }
+            Setup { name: name.to_owned(), text, queries, metrics, objects: Vec::new() }
         })
         .collect()
 }
@@ -87,7 +87,7 @@ pub(crate) fn block(directives: &str) -> String {
 /// A setup whose metrics are compared, too.
 pub(crate) fn counted(name: &str, text: String, queries: Vec<Query>) -> Setup {
     let text = text.replace("bind @IP@\n", "bind @IP@\nprometheus @IP@:9153\n");
-    Setup { name: name.to_owned(), text, queries, metrics: Some(9153) }
+    Setup { name: name.to_owned(), text, queries, metrics: Some(9153), objects: Vec::new() }
 }
 
 /// Names that the templates of AKS are about.

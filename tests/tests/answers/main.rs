@@ -2,6 +2,7 @@
 
 mod allowed;
 mod battery;
+mod cluster;
 mod coredns;
 mod corefiles;
 mod counted;
@@ -38,6 +39,18 @@ fn each_directive_and_property_answers_as_in_coredns() {
 #[test]
 fn blocks_of_coredns_pages_answer_as_in_coredns() {
     compare("blocks_of_coredns_pages_answer_as_in_coredns", &pages::pages());
+}
+
+#[test]
+fn clusters_are_answered_as_in_coredns() {
+    compare("clusters_are_answered_as_in_coredns", &cluster::fixed());
+}
+
+#[test]
+fn ten_random_clusters_are_answered_as_in_coredns() {
+    let seed = number("ANSWERS_SEED").unwrap_or(SEED);
+    let count = number("ANSWERS_BLOCKS").unwrap_or(10);
+    compare("ten_random_clusters_are_answered_as_in_coredns", &cluster::random(seed, count));
 }
 
 #[test]

@@ -18,13 +18,18 @@ pub(crate) fn corefile(seed: u64, numbers: &[u64]) -> Setup {
         queries.extend(asked);
     }
     let last = numbers.last().copied().unwrap_or_default();
-    Setup { name: format!("seed {seed} blocks {}..={last}", numbers[0]), text, queries, metrics: Some(9153) }
+    let name = format!("seed {seed} blocks {}..={last}", numbers[0]);
+    Setup { name, text, queries, metrics: Some(9153), objects: Vec::new() }
 }
 
 /// SplitMix64: small, and the same everywhere and for ever.
-struct Dice(u64);
+pub(crate) struct Dice(u64);
 
 impl Dice {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -33,16 +38,16 @@ impl Dice {
         mixed ^ mixed >> 31
     }
 
-    fn below(&mut self, n: u64) -> u64 {
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.next() % n
     }
 
     /// True once in `n` times.
-    fn one_in(&mut self, n: u64) -> bool {
+    pub(crate) fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
 
-    fn of<'t, T>(&mut self, all: &'t [T]) -> &'t T {
+    pub(crate) fn of<'t, T>(&mut self, all: &'t [T]) -> &'t T {
         &all[self.below(all.len() as u64) as usize]
     }
 }

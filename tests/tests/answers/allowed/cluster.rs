@@ -1,0 +1,110 @@
+//! Differences of `kubernetes` and `autopath`.
+
+use tests::Message;
+
+use super::{Allowed, is_about_block, ours, theirs};
+use crate::run::Case;
+
+pub(super) const ALLOWED: &[Allowed] = &[
+    Allowed {
+        name: "types of a cluster's names",
+        stands: "The type asked for never decides whether there is a name",
+        counted_alike: false,
+        matches: |case, difference| {
+            let name = case.name().to_ascii_lowercase();
+            let lacks = name.ends_with(".arpa.") || name.starts_with("dns-version.") || !is_address(case);
+            // CoreDNS has no such name, or asks who is next.
+            let is_nobodys = theirs(case).rcode() == 3 || theirs(case).flags & AA == 0;
+            lacks && is_nobodys && is_nodata(case) && is_about_block(difference)
+        },
+    },
+    Allowed {
+        name: "namespaces below pod",
+        stands: "A namespace is there below `pod`, too, whatever `pods` says",
+        counted_alike: false,
+        matches: |case, difference| {
+            let is_namespace = case.name().split('.').nth(1) == Some("pod");
+            is_namespace && is_nodata(case) && is_about_block(difference)
+        },
+    },
+    Allowed {
+        name: "SRV of pods",
+        stands: "Names of pods have no SRV records",
+        counted_alike: false,
+        matches: |case, difference| {
+            let is_pod = case.name().to_ascii_lowercase().contains(".pod.");
+            is_pod && case.rtype() == 33 && is_nodata(case) && is_about_block(difference)
+        },
+    },
+    Allowed {
+        name: "aliases within the zone",
+        stands: "is its CNAME alone; in CoreDNS NODATA",
+        counted_alike: false,
+        matches: |case, difference| {
+            let [alias] = &ours(case).answers[..] else { return false };
+            is_cluster(case)
+                && alias.rtype == 5
+                && alias.data.ends_with(".svc.cluster.local.")
+                && theirs(case).answers.is_empty()
+                && is_about_block(difference)
+        },
+    },
+    Allowed {
+        name: "targets that fail",
+        stands: "An ExternalName whose target has no answer (SERVFAIL, a timeout) is SERVFAIL",
+        counted_alike: false,
+        matches: |case, difference| {
+            is_cluster(case)
+                && ours(case).rcode() == 2
+                && theirs(case).rcode() == 0
+                && theirs(case).answers.iter().all(|record| record.rtype == 5)
+                && is_about_block(difference)
+        },
+    },
+    Allowed {
+        name: "an alias once more",
+        stands: "where it has one of its own, CoreDNS puts that one before it once more",
+        counted_alike: true,
+        matches: |case, difference| {
+            let (theirs, ours) = (data(theirs(case)), data(ours(case)));
+            case.text().contains("autopath")
+                && difference.what.starts_with("answer")
+                && theirs.first().is_some_and(|(rtype, _)| *rtype == 5)
+                && theirs.get(1..) == Some(&ours[..])
+        },
+    },
+    Allowed {
+        name: "the first domain itself",
+        stands: "The name that equals the first domain passes",
+        counted_alike: false,
+        matches: |case, difference| {
+            case.text().contains("autopath")
+                && case.name().eq_ignore_ascii_case("t1.svc.cluster.local.")
+                && theirs(case).rcode() == 2
+                && is_about_block(difference)
+        },
+    },
+];
+
+fn is_cluster(case: &Case<'_>) -> bool {
+    case.text().contains("kubernetes ")
+}
+
+/// Whether we say that the cluster has the name, and not this type of it.
+fn is_nodata(case: &Case<'_>) -> bool {
+    let ours = ours(case);
+    is_cluster(case)
+        && (ours.rcode(), ours.answers.len()) == (0, 0)
+        && ours.authorities.iter().any(|record| record.rtype == 6 && record.data.starts_with("ns.dns."))
+}
+
+fn is_address(case: &Case<'_>) -> bool {
+    matches!(case.rtype(), 1 | 28)
+}
+
+fn data(message: &Message) -> Vec<(u16, String)> {
+    message.answers.iter().map(|record| (record.rtype, record.data.to_ascii_lowercase())).collect()
+}
+
+/// Authoritative answer.
+const AA: u16 = 0x0400;

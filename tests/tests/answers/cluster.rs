@@ -1,0 +1,343 @@
+//! Corefiles about a cluster, whose objects an API that does as it is told tells both: some for each row of the specification,
+//! and some at random.
+
+use serde_json::{Value, json};
+use tests::kube::{NAMESPACES, Object, PODS, SERVICES, SLICES};
+use tests::{Ask, fixtures};
+
+use crate::battery::{tcp, udp};
+use crate::corefiles::block;
+use crate::exchange::Query;
+use crate::random::Dice;
+use crate::run::Setup;
+
+/// The Corefiles of the world, of CoreDNS's own pages, and one for each property, with a cluster that has every kind of
+/// object.
+pub(crate) fn fixed() -> Vec<Setup> {
+    let kubeadm = fixtures::KUBEADM
+        .replace(".:53 {", ".:@PORT@ {\n    bind @IP@")
+        .replace("ip6.arpa {\n       pods", "ip6.arpa {\n       endpoint @API@\n       pods")
+        .replace("/etc/resolv.conf", "@UP@")
+        .replace("    loadbalance\n", "")
+        .replace("health {", "health @IP@:8080 {")
+        .replace("    ready\n", "    ready @IP@:8181\n")
+        .replace("prometheus :", "prometheus @IP@:");
+    let mut setups = vec![setup("kubeadm with a cluster", kubeadm, objects(), names())];
+    for (zones, properties, around) in ROWS {
+        let text = block(&format!("{around}\nkubernetes {zones} {{\nendpoint @API@\n{properties}\n}}"));
+        let name = format!("kubernetes {zones} {{ {properties} }} {around}");
+        setups.push(setup(&name, text, objects(), names()));
+    }
+    for directives in SEARCHED {
+        let name = format!("searched: {directives}");
+        setups.push(setup(&name, block(directives), objects(), searched()));
+    }
+    setups
+}
+
+/// Clusters whose objects are drawn, each with one of the Corefiles above.
+pub(crate) fn random(seed: u64, count: u64) -> Vec<Setup> {
+    (0..count).map(|number| drawn(&mut Dice::new(seed ^ number), number)).collect()
+}
+
+fn setup(name: &str, text: String, objects: Vec<Object>, names: Vec<String>) -> Setup {
+    let queries = names.iter().flat_map(|name| about(name)).collect();
+    Setup { name: name.to_owned(), text, queries, metrics: None, objects }
+}
+
+/// A name, asked for in the ways that matter here.
+fn about(name: &str) -> Vec<Query> {
+    let mut queries: Vec<Query> =
+        TYPES.iter().map(|rtype| udp(&format!("{name} {rtype}"), &Ask::new(name, rtype))).collect();
+    queries.push(udp(&format!("{name} A do"), &Ask::new(name, "A").dnssec_ok()));
+    queries.push(tcp(&format!("{name} tcp"), &[Ask::new(name, "AAAA"), Ask::new(name, "SRV").edns(1232)]));
+    queries
+}
+
+const TYPES: &[&str] = &["A", "AAAA", "SRV", "TXT", "PTR", "NS", "SOA", "CNAME", "MX"];
+
+/// Zones, properties, and what stands around them.
+const ROWS: &[(&str, &str, &str)] = &[
+    ("cluster.local in-addr.arpa ip6.arpa", "", ""),
+    (
+        "cluster.local in-addr.arpa ip6.arpa",
+        "pods insecure\nfallthrough in-addr.arpa ip6.arpa",
+        "forward . @UP@",
+    ),
+    ("cluster.local", "pods verified\nttl 0", "forward . @UP@"),
+    ("cluster.local", "fallthrough\nttl 60", "cache 30\nforward . @UP@"),
+    ("cluster.local 10.96.0.0/16 fd00:96::/112", "pods disabled\nttl 3600", "forward . @UP@"),
+    ("cluster.local in-addr.arpa", "endpoint_pod_names", ""),
+    ("cluster.local", "noendpoints", ""),
+    ("cluster.local in-addr.arpa ip6.arpa", "namespaces t1", ""),
+    ("cluster.local in-addr.arpa", "namespace_labels team=dns", ""),
+    ("cluster.local in-addr.arpa", "labels app=web", ""),
+    ("cluster.local", "ignore empty_service", ""),
+    ("cluster.local", "zonal", ""),
+    ("cluster.local other.zone", "pods insecure", "forward . @UP@"),
+];
+
+/// Blocks with search paths: the client, 127.0.0.1, is a pod of `t1`.
+const SEARCHED: &[&str] = &[
+    "autopath @DIR@/search.conf\nforward . @UP@",
+    "autopath @DIR@/search.conf\ncache 30\nforward . @UP@",
+    "autopath cluster.local @DIR@/search.conf\nhosts @DIR@/hosts {\nfallthrough\n}\nforward . @UP@",
+    "autopath @DIR@/search.conf\nacl svc.cluster.local {\nblock type A\n}\nkubernetes cluster.local {\nendpoint @API@\n}\nforward . @UP@",
+    "autopath @kubernetes\nkubernetes cluster.local {\nendpoint @API@\npods verified\n}\nforward . @UP@",
+    "autopath @kubernetes\nkubernetes cluster.local in-addr.arpa {\nendpoint @API@\npods verified\nfallthrough in-addr.arpa\n}\ncache 30\nforward . @UP@",
+    "autopath @kubernetes\nkubernetes cluster.local {\nendpoint @API@\npods insecure\n}\nforward . @UP@",
+    "autopath cluster.local @kubernetes\nkubernetes cluster.local {\nendpoint @API@\npods verified\n}\nforward . @UP@",
+];
+
+/// The search list of `@DIR@/search.conf`.
+pub(crate) const SEARCH: &str = "search t1.svc.cluster.local svc.cluster.local cluster.local host.test\n";
+
+fn namespace(name: &str, labels: &Value) -> Object {
+    (NAMESPACES, json!({"metadata": {"name": name, "resourceVersion": "1", "labels": labels}}))
+}
+
+fn service(namespace: &str, name: &str, labels: &Value, spec: Value) -> Object {
+    let metadata = json!({"name": name, "namespace": namespace, "resourceVersion": "2", "labels": labels});
+    (SERVICES, json!({"metadata": metadata, "spec": spec}))
+}
+
+fn slice(namespace: &str, name: &str, of: &str, family: &str, endpoints: &Value, ports: &Value) -> Object {
+    let labels = json!({"kubernetes.io/service-name": of, "app": "web"});
+    let metadata = json!({"name": name, "namespace": namespace, "resourceVersion": "3", "labels": labels});
+    (SLICES, json!({"metadata": metadata, "addressType": family, "endpoints": endpoints, "ports": ports}))
+}
+
+fn pod(namespace: &str, name: &str, addresses: &[&str]) -> Object {
+    let ips: Vec<Value> = addresses.iter().map(|ip| json!({"ip": ip})).collect();
+    let metadata = json!({"name": name, "namespace": namespace, "resourceVersion": "4"});
+    let status = json!({"phase": "Running", "podIP": addresses.first(), "podIPs": ips});
+    (PODS, json!({"metadata": metadata, "spec": {"nodeName": "node-1"}, "status": status}))
+}
+
+/// Every kind of object.
+fn objects() -> Vec<Object> {
+    let none = json!({});
+    let web = json!({"app": "web"});
+    let ports = json!([
+        {"name": "http", "protocol": "TCP", "port": 80},
+        {"name": "https", "protocol": "TCP", "port": 443},
+        {"name": "dns", "protocol": "UDP", "port": 53},
+    ]);
+    let headless = json!([{"name": "c", "protocol": "UDP", "port": 1234}]);
+    let external = |name: &str| json!({"type": "ExternalName", "externalName": name});
+    let ready = json!({"ready": true});
+    vec![
+        namespace("t1", &json!({"team": "dns"})),
+        namespace("t2", &none),
+        namespace("empty", &none),
+        service(
+            "t1",
+            "web",
+            &web,
+            json!({"clusterIP": "10.96.0.100", "clusterIPs": ["10.96.0.100", "fd00:96::64"], "ports": ports}),
+        ),
+        service(
+            "t2",
+            "web",
+            &none,
+            json!({"clusterIP": "10.96.0.102", "clusterIPs": ["10.96.0.102"], "ports": [{"port": 8080, "protocol": "TCP"}]}),
+        ),
+        service(
+            "t1",
+            "six",
+            &none,
+            json!({"clusterIP": "fd00:96::65", "clusterIPs": ["fd00:96::65"], "ports": ports}),
+        ),
+        service("t1", "portless", &none, json!({"clusterIP": "10.96.0.103", "clusterIPs": ["10.96.0.103"]})),
+        service("t1", "hl", &web, json!({"clusterIP": "None", "clusterIPs": ["None"], "ports": headless})),
+        service("t1", "none", &none, json!({"clusterIP": "None", "clusterIPs": ["None"], "ports": headless})),
+        service("t1", "ext", &none, external("a.target.test")),
+        service("t1", "extnx", &none, external("nx.target.test")),
+        service("t1", "extnodata", &none, external("nodata.target.test")),
+        service("t1", "extin", &none, external("web.t2.svc.cluster.local")),
+        service("t1", "extip", &none, external("192.0.2.7")),
+        slice(
+            "t1",
+            "web-1",
+            "web",
+            "IPv4",
+            &json!([{"addresses": ["172.17.1.1"], "conditions": ready, "hostname": "w1", "zone": "z1"}]),
+            &ports,
+        ),
+        slice(
+            "t1",
+            "hl-1",
+            "hl",
+            "IPv4",
+            &json!([
+                {"addresses": ["172.17.0.254"], "conditions": ready, "hostname": "h1", "zone": "z1", "targetRef": {"kind": "Pod", "name": "pod-1"}},
+                {"addresses": ["172.17.0.255"], "conditions": ready, "zone": "z2", "targetRef": {"kind": "Pod", "name": "pod-2"}},
+                {"addresses": ["172.17.0.9"], "conditions": {"ready": false}},
+            ]),
+            &headless,
+        ),
+        slice(
+            "t1",
+            "hl-2",
+            "hl",
+            "IPv6",
+            &json!([{"addresses": ["fd00:17::1"], "conditions": ready, "hostname": "h3", "zone": "z1"}, {"addresses": ["fd00:17::"], "conditions": ready}]),
+            &headless,
+        ),
+        pod("t1", "client", &["127.0.0.1"]),
+        pod("t1", "pod-1", &["172.17.0.254"]),
+        pod("t2", "pod-2", &["172.17.0.255", "fd00:17::2"]),
+    ]
+}
+
+/// Names that the objects have, and some that are near.
+fn names() -> Vec<String> {
+    let below = |names: &str, zone: &str| {
+        names.split_whitespace().map(|name| format!("{name}.{zone}")).collect::<Vec<_>>()
+    };
+    let mut all = below(
+        "web.t1 WEB.T1 web.t2 six.t1 portless.t1 hl.t1 none.t1 ext.t1 extnx.t1 extnodata.t1 extin.t1 extip.t1 web.nowhere nowhere.t1 t1 t2 empty nowhere \
+         _http._tcp.web.t1 http.tcp.web.t1 _http._udp.web.t1 _nope._tcp.web.t1 _c._udp.hl.t1 _c._udp.none.t1 _http._tcp.ext.t1 _._tcp.web.t2 \
+         w1.web.t1 172-17-1-1.web.t1 h1.hl.t1 H1.hl.t1 172-17-0-255.hl.t1 172-17-0-254.hl.t1 h3.hl.t1 fd00-17--0.hl.t1 fd00-17--.hl.t1 pod-1.hl.t1 pod-2.hl.t1 nobody.hl.t1 \
+         x.ext.t1 x.h1.hl.t1 a.b.c.web.t1 z1.pin._zone.hl.t1 z1.prefer._zone.hl.t1 z9.prefer._zone.hl.t1 z9.pin._zone.hl.t1 z1.pin._zone.web.t1",
+        "svc.cluster.local",
+    );
+    all.extend(below(
+        "172-17-0-254.t1 172-17-0-255.t1 172-17-0-255.t2 fd00-17--2.t2 1-2-3-4.t1 1-2-3-4.nowhere 1-2-3.t1 fd00--1.t1 t1 x.1-2-3-4.t1 nowhere 999-2-3-4.t1",
+        "pod.cluster.local",
+    ));
+    all.extend(below("svc pod dns-version x dns.x ns.dns x.svc.y any.t1", "cluster.local"));
+    for name in [
+        "cluster.local",
+        "Cluster.LOCAL",
+        "ns.dns.cluster.local",
+        "web.t1.svc.other.zone",
+        "other.zone",
+        "a.target.test",
+        "100.0.96.10.in-addr.arpa",
+        "102.0.96.10.in-addr.arpa",
+        "99.0.96.10.in-addr.arpa",
+        "254.0.17.172.in-addr.arpa",
+        "255.0.17.172.in-addr.arpa",
+        "9.0.17.172.in-addr.arpa",
+        "1.1.17.172.in-addr.arpa",
+        "17.172.in-addr.arpa",
+        "0.96.10.in-addr.arpa",
+        "in-addr.arpa",
+        "4.6.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.6.9.0.0.0.0.d.f.ip6.arpa",
+        "4.6.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.6.9.0.0.0.0.d.f.ip6.arpa",
+        "1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.7.1.0.0.0.0.d.f.ip6.arpa",
+    ] {
+        all.push(name.to_owned());
+    }
+    all
+}
+
+/// Names as a pod of `t1` completes them, of every kind of answer that comes behind.
+fn searched() -> Vec<String> {
+    let mut all = Vec::new();
+    for base in [
+        "web",
+        "Web",
+        "hl",
+        "none",
+        "ext",
+        "extin",
+        "nowhere",
+        "web.t2",
+        "web.t2.svc",
+        "web.t2.svc.cluster.local",
+        "web.t1",
+        "h1.hl",
+        "a.far.test",
+        "cname.far.test",
+        "nodata.far.test",
+        "nx.far.test",
+        "servfail.far.test",
+        "many.far.test",
+        "mixed.far.test",
+        "dname.far.test",
+        "refused.far.test",
+        "172-17-0-254.t1.pod",
+        "host.example",
+        "www.example.com",
+    ] {
+        all.push(format!("{base}.t1.svc.cluster.local"));
+        all.push(format!("{base}.t2.svc.cluster.local"));
+    }
+    for name in
+        ["t1.svc.cluster.local", "svc.cluster.local", "cluster.local", "web.svc.cluster.local", "a.far.test"]
+    {
+        all.push(name.to_owned());
+    }
+    all
+}
+
+/// A cluster whose objects are drawn, and what it is asked.
+fn drawn(dice: &mut Dice, number: u64) -> Setup {
+    let spaces = ["a", "b", "c"];
+    let mut objects: Vec<Object> = spaces[..2].iter().map(|name| namespace(name, &json!({}))).collect();
+    let mut names = Vec::new();
+    for n in 0..12_u64 {
+        let space = *dice.of(&spaces);
+        let name = format!("s{}", dice.below(8));
+        let ports: Vec<Value> = (0..dice.below(4))
+            .map(|port| json!({"name": if dice.one_in(4) { String::new() } else { format!("p{port}") }, "protocol": dice.of(&["TCP", "UDP", "SCTP"]), "port": 1 + dice.below(65_535)}))
+            .collect();
+        let own = format!("10.96.{}.{}", number % 256, n);
+        let spec = match dice.below(4) {
+            0 => json!({"clusterIP": "None", "clusterIPs": ["None"], "ports": ports}),
+            1 => {
+                json!({"type": "ExternalName", "externalName": dice.of(&["a.target.test", "s1.a.svc.cluster.local", "nx.target.test"])})
+            }
+            2 => json!({"clusterIP": own, "clusterIPs": [own, format!("fd00:96::{n}")], "ports": ports}),
+            _ => json!({"clusterIP": own, "clusterIPs": [own], "ports": ports}),
+        };
+        let is_there = |object: &Object| {
+            object.0 == SERVICES
+                && object.1["metadata"]["name"] == name.as_str()
+                && object.1["metadata"]["namespace"] == space
+        };
+        if !objects.iter().any(is_there) {
+            objects.push(service(space, &name, &json!({}), spec));
+        }
+        for part in 0..dice.below(3) {
+            let six = dice.one_in(3);
+            let endpoints: Vec<Value> = (0..dice.below(4))
+                .map(|_| {
+                    let last = 1 + dice.below(9);
+                    let address = if six { format!("fd00:17::{last}") } else { format!("172.17.0.{last}") };
+                    let mut endpoint =
+                        json!({"addresses": [address], "conditions": {"ready": !dice.one_in(4)}});
+                    if dice.one_in(2) {
+                        endpoint["hostname"] = json!(format!("h{}", dice.below(4)));
+                    }
+                    endpoint
+                })
+                .collect();
+            let ports: Vec<Value> = ports.iter().filter(|_| !dice.one_in(5)).cloned().collect();
+            let family = if six { "IPv6" } else { "IPv4" };
+            objects.push(slice(
+                space,
+                &format!("{name}-{n}-{part}"),
+                &name,
+                family,
+                &json!(endpoints),
+                &json!(ports),
+            ));
+        }
+        let base = format!("{name}.{space}.svc.cluster.local");
+        names.push(base.clone());
+        names.push(format!("h{}.{base}", dice.below(4)));
+        names.push(format!("172-17-0-{}.{base}", 1 + dice.below(9)));
+        names.push(format!("_p{}._{}.{base}", dice.below(4), dice.of(&["tcp", "udp", "sctp"])));
+        names.push(format!("{}.0.17.172.in-addr.arpa", 1 + dice.below(9)));
+        names.push(format!("{n}.{}.96.10.in-addr.arpa", number % 256));
+    }
+    names.sort();
+    names.dedup();
+    let (_, properties, _) = dice.of(ROWS);
+    let zones = "cluster.local in-addr.arpa ip6.arpa";
+    let text = block(&format!("kubernetes {zones} {{\nendpoint @API@\n{properties}\n}}\nforward . @UP@"));
+    setup(&format!("cluster {number} {{ {properties} }}"), text, objects, names)
+}
