@@ -112,7 +112,7 @@ pub(crate) const MOVED: &[AllowedMove] = &[
     },
     AllowedMove {
         name: "memory in the cache, counted",
-        stands: "answers of template, hosts and whoami are never kept",
+        stands: "answers of template, hosts, kubernetes and whoami are never kept",
         matches: |setup, moved| {
             let text = setup.block_of(&moved.series);
             let memory = ["hosts ", "template ", "whoami"].iter().any(|plugin| text.contains(plugin));
