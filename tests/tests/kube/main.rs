@@ -1,6 +1,7 @@
 //! The crate `kubernetes` beside APIs: the real one, and one that does as it is told.
 
 mod real;
+mod resolvers;
 mod said;
 mod search;
 mod seen;

@@ -1,0 +1,177 @@
+//! Resolvers as pods have them, with kubelet's resolv.conf: one query for each family, and the answers that they find without.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::json;
+use tests::kube::{NAMESPACES, Object, PODS, SERVICES, ScriptedCluster};
+use tests::{Action, Metrics, Says, Server, Upstream, eventually, isolated, output, tempdir, tool};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const POD: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
+
+/// A program that prints the addresses of the name that is its argument, one a line.
+struct Resolver {
+    name: &'static str,
+    command: Vec<String>,
+}
+
+/// Those that can be had here.
+fn resolvers(directory: &Path) -> Vec<Resolver> {
+    const TEST: &str = "a_pods_resolver_needs_one_query_for_each_family";
+    let file = |name: &str| directory.join(name).to_string_lossy().into_owned();
+    fs::write(file("look.c"), C).expect("it is the test's own");
+    fs::write(file("look.go"), GO).expect("it is the test's own");
+    let mut found = Vec::new();
+    if tool(TEST, "getent") {
+        found.push(Resolver { name: "glibc", command: ["getent", "ahosts"].map(str::to_owned).to_vec() });
+    }
+    for (name, compiler, arguments) in [
+        ("musl", "musl-gcc", vec!["-static".to_owned(), "-o".to_owned(), file("musl"), file("look.c")]),
+        ("go", "go", vec!["build".to_owned(), "-o".to_owned(), file("go"), file("look.go")]),
+    ] {
+        if !tool(TEST, compiler) {
+            continue;
+        }
+        let mut command = Command::new(compiler);
+        command.args(arguments).current_dir(directory).env("CGO_ENABLED", "0").env("GO111MODULE", "off");
+        let built = output(command, Duration::from_secs(120));
+        assert!(built.status.success(), "{name}: {}", String::from_utf8_lossy(&built.stderr));
+        found.push(Resolver { name, command: vec![file(name)] });
+    }
+    if tool(TEST, "adig") {
+        found.push(Resolver { name: "c-ares", command: ["ahost", "-t", "u"].map(str::to_owned).to_vec() });
+    }
+    found
+}
+
+impl Resolver {
+    fn addresses(&self, name: &str) -> BTreeSet<IpAddr> {
+        let mut command = Command::new(&self.command[0]);
+        command.args(&self.command[1..]).arg(name);
+        let said = output(command, PATIENCE);
+        let text = String::from_utf8_lossy(&said.stdout).into_owned();
+        text.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+    }
+}
+
+fn objects() -> Vec<Object> {
+    let pod = json!({
+        "metadata": {"name": "client", "namespace": "t1", "resourceVersion": "3"},
+        "spec": {"nodeName": "node-1"},
+        "status": {"phase": "Running", "podIPs": [{"ip": POD.to_string()}]},
+    });
+    let metadata = json!({"name": "web", "namespace": "t1", "resourceVersion": "2"});
+    let spec = json!({"clusterIP": "10.96.0.100", "clusterIPs": ["10.96.0.100", "fd00:96::64"]});
+    vec![
+        (NAMESPACES, json!({"metadata": {"name": "t1", "resourceVersion": "1"}})),
+        (SERVICES, json!({"metadata": metadata, "spec": spec})),
+        (PODS, pod),
+    ]
+}
+
+fn upstream() -> Upstream {
+    Upstream::start(tests::fresh_ip(), |asked| match (asked.name.as_str(), asked.rtype) {
+        ("example.com.", 1) => Action::answer("example.com. 60 IN A 192.0.2.80"),
+        ("example.com.", 28) => Action::answer("example.com. 60 IN AAAA 2001:db8::80"),
+        _ => Action::Reply(Says::nxdomain("com. 300 IN SOA ns.com. host.com. 1 7200 900 86400 20")),
+    })
+}
+
+#[test]
+fn a_pods_resolver_needs_one_query_for_each_family() {
+    isolated(|| {
+        let directory = tempdir();
+        let resolvers = resolvers(directory.path());
+        let cluster = ScriptedCluster::start(objects(), false);
+        let mut found = Vec::new();
+        for searched in [true, false] {
+            let upstream = upstream();
+            let corefile = format!(
+                ".:53 {{\nbind {POD}\nprometheus {POD}:9153\n{}\ncache 30\nkubernetes cluster.local {{\nendpoint {}\nnode node-1\n}}\nforward . {}\n}}\n",
+                if searched { "autopath @kubernetes" } else { "" },
+                cluster.api.url(),
+                upstream.word()
+            );
+            // The machine's own list is empty.
+            fs::write("/etc/resolv.conf", "nameserver 192.0.2.53\n").expect("a file of its own");
+            let server = Server::start(&corefile);
+            fs::write("/etc/resolv.conf", KUBELETS).expect("a file of its own");
+            if searched {
+                eventually("pods are followed", PATIENCE, || {
+                    let reply =
+                        tests::ask(SocketAddr::from((POD, 53)), "example.com.t1.svc.cluster.local", "A");
+                    (reply.status() == "NOERROR").then_some(())
+                });
+            }
+            let asked = || {
+                let metrics = Metrics::of((POD, 9153).into());
+                ["A", "AAAA"]
+                    .map(|rtype| metrics.count("coredns_dns_requests_total", &[("type", rtype)]) as usize)
+            };
+            for (number, (resolver, name)) in resolvers
+                .iter()
+                .flat_map(|resolver| [(resolver, "example.com"), (resolver, "web")])
+                .enumerate()
+            {
+                let before = asked();
+                let addresses = resolver.addresses(name);
+                let after = asked();
+                assert_eq!(addresses.len(), 2, "{} {name}: {addresses:?}", resolver.name);
+                if searched {
+                    let queries = [after[0] - before[0], after[1] - before[1]];
+                    assert_eq!(queries, [1, 1], "{} {name}", resolver.name);
+                    found.push(addresses);
+                } else {
+                    assert_eq!(addresses, found[number], "{} {name}", resolver.name);
+                }
+            }
+            drop(server);
+        }
+    });
+}
+
+/// What kubelet writes for a pod of `t1`.
+const KUBELETS: &str =
+    "search t1.svc.cluster.local svc.cluster.local cluster.local\nnameserver 127.0.0.1\noptions ndots:5\n";
+
+const C: &str = r#"
+#include <netdb.h>
+#include <stdio.h>
+#include <sys/socket.h>
+
+int main(int argc, char **argv) {
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM}, *all, *one;
+    if (argc < 2 || getaddrinfo(argv[1], "80", &hints, &all)) return 1;
+    for (one = all; one; one = one->ai_next) {
+        char host[128];
+        if (!getnameinfo(one->ai_addr, one->ai_addrlen, host, sizeof host, 0, 0, NI_NUMERICHOST)) puts(host);
+    }
+    return 0;
+}
+"#;
+
+const GO: &str = r#"
+package main
+
+import (
+	"fmt"
+	"net"
+	"os"
+)
+
+func main() {
+	addresses, err := net.LookupHost(os.Args[1])
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	for _, address := range addresses {
+		fmt.Println(address)
+	}
+}
+"#;
