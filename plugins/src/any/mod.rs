@@ -22,8 +22,8 @@ pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn 
 }
 
 impl StepSpec for Any {
-    fn build(&self, _: &BuildContext<'_>) -> Arc<dyn Step> {
-        Arc::new(Self)
+    fn build(&self, _: &BuildContext<'_>) -> Result<Arc<dyn Step>> {
+        Ok(Arc::new(Self))
     }
 }
 
