@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::net::sockopt::socket_type;
+use rustix::net::sockopt::{socket_acceptconn, socket_type};
 use rustix::net::{SocketType, getsockname};
 
 use crate::WARM;
@@ -101,6 +101,9 @@ impl FromIterator<(String, OwnedFd)> for Inherited {
 
 fn looked_at(descriptor: &OwnedFd) -> io::Result<(SocketType, SocketAddr)> {
     let kind = socket_type(descriptor.as_fd())?;
+    if kind == SocketType::STREAM && !socket_acceptconn(descriptor.as_fd())? {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
     let address = SocketAddr::try_from(getsockname(descriptor.as_fd())?)?;
     Ok((kind, address))
 }
@@ -126,6 +129,7 @@ mod tests {
         let udp: Vec<_> = (0..3).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
         let at = udp[0].local_addr().unwrap();
         let tcp = TcpListener::bind(at).unwrap();
+        let connection = std::net::TcpStream::connect(at).unwrap();
         let file: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
         let copy = |socket: &UdpSocket| OwnedFd::from(socket.try_clone().unwrap());
         let mut inherited: Inherited = [
@@ -133,6 +137,7 @@ mod tests {
             ("stored".to_owned(), copy(&udp[0])),
             ("udp-2-x".to_owned(), copy(&udp[0])),
             ("udp-0-y".to_owned(), copy(&udp[1])),
+            ("tcp-y".to_owned(), tcp.accept().unwrap().0.into()),
             ("tcp-x".to_owned(), tcp.into()),
             ("file".to_owned(), file),
         ]
@@ -143,7 +148,8 @@ mod tests {
         assert!(inherited.tcp(at).is_some() && inherited.tcp(at).is_none());
         let mut rest = inherited.into_rest();
         rest.sort();
-        assert_eq!(rest, ["file", "stored", "tcp-x", "udp-0-y", "udp-10-x", "udp-2-x"]);
+        assert_eq!(rest, ["file", "stored", "tcp-x", "tcp-y", "udp-0-y", "udp-10-x", "udp-2-x"]);
+        drop(connection);
         for (name, number) in
             [("udp-2-53-127.0.0.1", 2), ("udp-12", 12), ("udp-", usize::MAX), ("tcp-1", usize::MAX)]
         {

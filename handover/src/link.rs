@@ -8,13 +8,15 @@
 //!                                  <- serving    it answers on every address
 //!   done                           ->            it speaks for the service
 //! ```
-//! Whatever fails before `serving`, the first one goes on as before.
+//! Whatever fails before `serving`, the first one goes on as before, and says so (`back`). Where its end of the line closes without
+//! a word, once all sockets are over, it is gone: the one that starts goes on alone.
 
 use std::fs::Permissions;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::Path;
+use std::thread;
 use std::time::Duration;
 
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
@@ -38,14 +40,18 @@ pub struct Taker(OwnedFd);
 pub struct HandoverSocket(OwnedFd);
 
 impl HandoverSocket {
-    /// Opens it at a path, for this user and root alone; one that stands there and leads to nobody is replaced.
+    /// Opens it at a path, for this user and root alone; a socket that stands there, and leads to nobody any more, is replaced.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// `AlreadyExists` where something else stands there; what the kernel says.
     pub fn open(path: &Path) -> io::Result<Self> {
-        match std::fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
+        match std::fs::symlink_metadata(path) {
+            Ok(there) if there.file_type().is_socket() => std::fs::remove_file(path)?,
+            Ok(_) => {
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, "a file is there that is no socket"));
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
         }
         let socket = unix()?;
         bind(&socket, &SocketAddrUnix::new(path)?)?;
@@ -55,18 +61,21 @@ impl HandoverSocket {
     }
 
     /// Waits for a successor; whoever may not take over is sent away.
-    ///
-    /// # Errors
-    /// What the kernel says.
-    pub fn wait(&self) -> io::Result<Giver> {
+    pub fn wait(&self) -> Giver {
         loop {
-            let socket = accept_with(&self.0, SocketFlags::CLOEXEC)?;
-            let user = socket_peercred(&socket)?.uid;
-            if user.is_root() || user == rustix::process::geteuid() {
-                return Ok(Giver(socket));
+            match accept_with(&self.0, SocketFlags::CLOEXEC) {
+                Ok(socket) if may_hand_over(&socket) => return Giver(socket),
+                Ok(_) => {}
+                // No descriptors left, most likely: there may be some again.
+                Err(_) => thread::sleep(AGAIN),
             }
         }
     }
+}
+
+/// Whether the other end is this user, or root.
+fn may_hand_over(socket: &OwnedFd) -> bool {
+    socket_peercred(socket).is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid())
 }
 
 /// Both ends at once: the other one is a child's standard input.
@@ -110,6 +119,12 @@ impl Giver {
         expect(&self.0, SERVING, STEP)
     }
 
+    /// Tells the successor that these sockets are ours again.
+    pub fn take_back(self) {
+        // Who does not listen is gone, or finds the line's end.
+        let _ = self.say(BACK, &[]);
+    }
+
     /// Tells the successor that it speaks for the service now.
     ///
     /// # Errors
@@ -129,8 +144,14 @@ impl Taker {
     /// # Errors
     /// What the kernel says else.
     pub fn find(path: &Path) -> io::Result<Option<Self>> {
+        Self::find_within(path, STEP)
+    }
+
+    fn find_within(path: &Path, patience: Duration) -> io::Result<Option<Self>> {
         let socket = unix()?;
-        match connect(&socket, &SocketAddrUnix::new(path)?).map_err(io::Error::from) {
+        // One that hangs takes nobody off its queue.
+        set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
+        match connect(&socket, &SocketAddrUnix::new(path)?).map_err(message::explain) {
             Ok(()) => {}
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) =>
@@ -139,8 +160,7 @@ impl Taker {
             }
             Err(error) => return Err(error),
         }
-        let user = socket_peercred(&socket)?.uid;
-        match user.is_root() || user == rustix::process::geteuid() {
+        match may_hand_over(&socket) {
             true => Ok(Some(Self(socket))),
             false => Err(io::ErrorKind::PermissionDenied.into()),
         }
@@ -171,33 +191,48 @@ impl Taker {
             if text == ALL.as_bytes() {
                 return Ok(sockets.into_iter().collect());
             }
-            let text = String::from_utf8(text).map_err(|_| io::ErrorKind::InvalidData)?;
-            let names = text.strip_prefix(SOCKETS).ok_or(io::ErrorKind::InvalidData)?;
+            if text.is_empty() {
+                return Err(io::Error::new(
+                    io::ErrorKind::UnexpectedEof,
+                    "it hands over to another one, or is gone",
+                ));
+            }
+            let text = String::from_utf8(text).map_err(|_| unknown())?;
+            let names = text.strip_prefix(SOCKETS).ok_or_else(unknown)?;
             let names: Vec<_> = names.split('\n').map(str::to_owned).collect();
             if names.len() != descriptors.len() {
-                return Err(io::ErrorKind::InvalidData.into());
+                return Err(unknown());
             }
             sockets.extend(names.into_iter().zip(descriptors));
         }
-        Err(io::ErrorKind::InvalidData.into())
+        Err(unknown())
     }
 
     /// Says that this process can serve, and waits until it is to: nobody else reads the sockets from then on.
     ///
     /// # Errors
-    /// Where the other one is gone, or does not answer.
+    /// Where the other one goes on, or does not answer.
     pub fn ready(&self) -> io::Result<()> {
-        message::send(&self.0, READY.as_bytes(), &[])?;
-        expect(&self.0, YOURS, STEP)
+        match self.say(READY, YOURS) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(io::Error::other("it goes on itself")),
+            // Nobody else reads them, either.
+            Err(error) if is_gone(&error) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
-    /// Says that this process serves, and waits until it speaks for the service.
-    ///
-    /// # Errors
-    /// Where the other one is gone: then there is nobody else who could.
-    pub fn serving(self) -> io::Result<()> {
-        message::send(&self.0, SERVING.as_bytes(), &[])?;
-        expect(&self.0, DONE, STEP)
+    /// Says that this process serves, and waits until it speaks for the service; false where the other one has taken its sockets
+    /// back. One that is gone, or hangs, will not.
+    pub fn serving(self) -> bool {
+        self.say(SERVING, DONE).unwrap_or(true)
+    }
+
+    /// Says one word, and whether the other one comes in turn, or [`BACK`].
+    fn say(&self, word: &str, answer: &str) -> io::Result<bool> {
+        // Where the other end is closed, its last word is here all the same.
+        let _ = message::send(&self.0, word.as_bytes(), &[]);
+        hear(&self.0, answer, ITS_TURN)
     }
 }
 
@@ -206,13 +241,32 @@ fn unix() -> io::Result<OwnedFd> {
 }
 
 fn expect(socket: &OwnedFd, word: &str, patience: Duration) -> io::Result<()> {
+    if hear(socket, word, patience)? { Ok(()) } else { Err(unknown()) }
+}
+
+/// Whether the word comes, or [`BACK`].
+fn hear(socket: &OwnedFd, word: &str, patience: Duration) -> io::Result<bool> {
     set_socket_timeout(socket, Timeout::Recv, Some(patience))?;
-    let (text, _) = message::receive(socket)?;
+    let received = message::receive(socket);
+    let (text, _) = match received {
+        // That its end was closed on what we said comes before what it said.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => message::receive(socket)?,
+        received => received?,
+    };
     match text {
-        text if text == word.as_bytes() => Ok(()),
+        text if text == word.as_bytes() => Ok(true),
+        text if text == BACK.as_bytes() => Ok(false),
         text if text.is_empty() => Err(io::ErrorKind::UnexpectedEof.into()),
-        _ => Err(io::ErrorKind::InvalidData.into()),
+        _ => Err(unknown()),
     }
+}
+
+fn unknown() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "it hands over in a way that this version does not know")
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof)
 }
 
 /// The number is that of this way to speak.
@@ -222,10 +276,16 @@ const READY: &str = "ready";
 const YOURS: &str = "yours";
 const SERVING: &str = "serving";
 const DONE: &str = "done";
+const BACK: &str = "back";
 /// How long a successor may take to read its configuration and to build what serves it.
 const START: Duration = Duration::from_secs(60);
-/// How long each other step may take.
+/// How long each step may take that others wait for.
 const STEP: Duration = Duration::from_secs(5);
+/// How long the one that serves may take for its turn: it sends clients nowhere else first, and tells systemd, which hears nobody
+/// while it reads its units.
+const ITS_TURN: Duration = Duration::from_secs(20);
+/// When a door is tried again that nobody can come in by.
+const AGAIN: Duration = Duration::from_millis(100);
 /// More than any server has.
 const MOST: usize = 4096;
 
@@ -248,7 +308,7 @@ mod tests {
             (0..130).map(|n| (format!("udp-{n}"), OwnedFd::from(socket.try_clone().unwrap()))).collect();
         socket.send_to(b"waits", at).unwrap();
         let giving = thread::spawn(move || {
-            let giver = path_socket.wait().unwrap();
+            let giver = path_socket.wait();
             giver.give(&all).unwrap();
             giver.ready().unwrap();
             giver.yours().unwrap();
@@ -257,7 +317,7 @@ mod tests {
         let taker = Taker::find(&path).unwrap().expect("somebody serves");
         let mut inherited = taker.sockets().unwrap();
         taker.ready().unwrap();
-        taker.serving().unwrap();
+        assert!(taker.serving());
         giving.join().unwrap();
         let sockets = inherited.udp(at);
         assert_eq!(sockets.len(), 130);
@@ -290,5 +350,45 @@ mod tests {
             drop(theirs);
             assert!(gone(&giver).is_err());
         }
+    }
+
+    #[test]
+    fn one_that_is_gone_is_succeeded_and_one_that_goes_on_is_not() {
+        let step = |what: fn(Giver)| {
+            let (giver, theirs) = pair().unwrap();
+            what(giver);
+            Taker(theirs)
+        };
+        assert!(step(drop).ready().is_ok());
+        assert!(step(drop).serving());
+        assert!(step(drop).sockets().is_err(), "nothing was handed over");
+        assert!(step(Giver::take_back).ready().is_err());
+        assert!(!step(Giver::take_back).serving());
+        // It has not read what was said to it.
+        let (giver, theirs) = pair().unwrap();
+        let taker = Taker(theirs);
+        message::send(&taker.0, READY.as_bytes(), &[]).unwrap();
+        giver.take_back();
+        assert!(taker.ready().is_err());
+    }
+
+    #[test]
+    fn a_door_takes_no_files_place_and_one_that_hangs_holds_nobody_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("door");
+        std::fs::write(&path, "precious").unwrap();
+        assert_eq!(Door::open(&path).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+        std::fs::remove_file(&path).unwrap();
+        let _door = Door::open(&path).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let mut came = Vec::new();
+        let full = loop {
+            match Taker::find_within(&path, Duration::from_millis(20)) {
+                Ok(taker) => came.push(taker),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(full.kind(), io::ErrorKind::TimedOut, "{full}");
     }
 }

@@ -27,8 +27,16 @@ pub(crate) fn send(to: impl AsFd, text: &[u8], descriptors: &[BorrowedFd<'_>]) -
             Ok(sent) if sent == text.len() => return Ok(()),
             Ok(_) => return Err(io::ErrorKind::WriteZero.into()),
             Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(explain(error)),
         }
+    }
+}
+
+/// A patience that is over looks like a socket that never waits.
+pub(crate) fn explain(error: Errno) -> io::Error {
+    match error {
+        Errno::AGAIN => io::Error::new(io::ErrorKind::TimedOut, "it does not answer in time"),
+        error => error.into(),
     }
 }
 
@@ -40,7 +48,7 @@ pub(crate) fn receive(from: impl AsFd) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
     let received = loop {
         match recvmsg(&from, &mut [IoSliceMut::new(&mut text)], &mut control, RecvFlags::CMSG_CLOEXEC) {
             Err(Errno::INTR) => {}
-            received => break received?,
+            received => break received.map_err(explain)?,
         }
     };
     let mut descriptors = Vec::new();

@@ -85,8 +85,8 @@ pub fn hand_over(
         let step = match until_it_serves(&giver, sockets, &steps) {
             Ok(()) => Step::Serving { giver, child: child.map(|child| child.id()) },
             Err(error) => {
-                // Its end of the line first: it ends by itself where it can.
-                drop(giver);
+                // First: it ends by itself where it can.
+                giver.take_back();
                 if let Some(child) = &mut child {
                     let _ = child.kill();
                     let _ = child.wait();
@@ -118,11 +118,7 @@ pub fn await_successors(path: &Path, steps: Steps) -> io::Result<()> {
     let socket = HandoverSocket::open(path)?;
     let thread = std::thread::Builder::new().name("handover".to_owned());
     let wait = move || {
-        while let Ok(giver) = socket.wait() {
-            if steps.send(Step::Came(giver)).is_err() {
-                break;
-            }
-        }
+        while steps.send(Step::Came(socket.wait())).is_ok() {}
     };
     thread.spawn(wait).map(drop)
 }

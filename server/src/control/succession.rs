@@ -109,8 +109,9 @@ impl Server {
     fn settled(&mut self) -> Result<bool, String> {
         let took_over = self.succession.taker.is_some();
         if let Some(taker) = self.succession.taker.take() {
-            let gone = "the process whose sockets were taken over does not let go of them";
-            taker.serving().map_err(|error| format!("{gone}: {error}"))?;
+            if !taker.serving() {
+                return Err("the process before has taken its sockets back: this one took too long".to_owned());
+            }
             self.serve_status();
         }
         match self.keeper {
