@@ -284,7 +284,7 @@ const STEP: Duration = Duration::from_secs(5);
 /// How long the one that serves may take for its turn: it sends clients nowhere else first, and tells systemd, which hears nobody
 /// while it reads its units.
 const ITS_TURN: Duration = Duration::from_secs(20);
-/// When a door is tried again that nobody can come in by.
+/// When a socket is tried again that nobody can be let in by.
 const AGAIN: Duration = Duration::from_millis(100);
 /// More than any server has.
 const MOST: usize = 4096;
@@ -375,12 +375,12 @@ mod tests {
     #[test]
     fn a_door_takes_no_files_place_and_one_that_hangs_holds_nobody_up() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("door");
+        let path = folder.path().join("socket");
         std::fs::write(&path, "precious").unwrap();
-        assert_eq!(Door::open(&path).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(HandoverSocket::open(&path).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(std::fs::read(&path).unwrap(), b"precious");
         std::fs::remove_file(&path).unwrap();
-        let _door = Door::open(&path).unwrap();
+        let _socket = HandoverSocket::open(&path).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let mut came = Vec::new();
         let full = loop {

@@ -59,6 +59,14 @@ impl Shelf {
         }
     }
 
+    /// Has the service manager keep nothing of it any more.
+    pub fn withdraw(&mut self) {
+        for place in self.places.keys() {
+            tell(&mut self.manager, |manager| manager.forget(&place.name()));
+        }
+        self.manager = None;
+    }
+
     /// Whether the service manager keeps it.
     pub fn is_offered(&self) -> bool {
         self.manager.is_some()

@@ -15,6 +15,7 @@ use wire::{Asker, HeldQuery, Query};
 use super::mailbox::Mailbox;
 use super::pending::{Inner, Share};
 use super::stream_reply::StreamReply;
+use crate::running::InFlight;
 use configuration::Configuration;
 use plugin::failure::Failure;
 use query::ServedZone;
@@ -69,7 +70,7 @@ pub enum Task {
     /// Whether listen sockets are left to another process, unread. They stay open, to send by.
     Park(bool),
     /// The end.
-    Stop,
+    Stop(InFlight),
 }
 
 /// A worker's mailbox. What strangers cause is bounded: queries by number, results of exchanges by octets.

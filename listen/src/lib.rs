@@ -40,7 +40,7 @@ pub use flights::FlightRegistry;
 pub use inbox::{Client, Inbox, Task, Waiter};
 pub use mailbox::Mailbox;
 pub use ports::{Bound, Ports};
-pub use running::{Heartbeat, Running};
+pub use running::{Heartbeat, InFlight, Running};
 pub use stream_reply::StreamReply;
 pub use taken::Taken;
 pub use worker::spawn;

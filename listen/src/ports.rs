@@ -259,6 +259,7 @@ impl Ports {
     /// Has the service manager keep nothing.
     pub fn withdraw(&mut self, notifier: &node::Notifier) {
         handover::forget(std::mem::take(&mut self.inherited), notifier);
+        self.shelf.withdraw();
     }
 
     /// Has the service manager keep what this process knows, with the sockets.

@@ -25,6 +25,16 @@ use observe::ring::DEFAULT_BYTES;
 #[repr(align(64))]
 pub struct Heartbeat(pub AtomicU64);
 
+/// What becomes of queries in flight when a server ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InFlight {
+    /// They are answered as if nothing were.
+    Answered,
+    /// They are, for a moment: the sockets wait for the next process meanwhile. Who is silent then is asked again by the client, and
+    /// the next process answers that.
+    Hurried,
+}
+
 /// What every thread of a running server may use.
 pub struct Running {
     /// The configuration that serves now.
@@ -156,9 +166,9 @@ impl Running {
     }
 
     /// Ends once what is in flight is answered.
-    pub fn end(&self, workers: impl Iterator<Item = JoinHandle<()>>, handle: &Handle) {
+    pub fn end(&self, workers: impl Iterator<Item = JoinHandle<()>>, in_flight: InFlight, handle: &Handle) {
         for inbox in &self.inboxes {
-            inbox.post(Task::Stop);
+            inbox.post(Task::Stop(in_flight));
         }
         for worker in workers {
             let _ = worker.join();

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use wire::{Flags, Name, RType};
 
 use super::inbox::ASKS;
-use super::{BindError, Delivery, Ports, Running, Task};
+use super::{BindError, Delivery, InFlight, Ports, Running, Task};
 use crate::failpoint::{HALTED, SICK, turns};
 use configuration::{Configuration, Shared};
 use forwarder::Streams;
@@ -481,7 +481,7 @@ impl Server {
 
     fn stop(mut self) {
         self.ports.close_listeners();
-        self.running.end(self.workers.drain(..), RUNTIME.handle());
+        self.running.end(self.workers.drain(..), InFlight::Answered, RUNTIME.handle());
     }
 }
 

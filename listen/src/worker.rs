@@ -28,7 +28,7 @@ use super::inbox::{A_TURN, Task, Waiter};
 use super::outputs::Outputs;
 use super::socket::OpenSocket;
 use super::token::{INBOX, UPSTREAM};
-use crate::running::Running;
+use crate::running::{InFlight, Running};
 use configuration::Configuration;
 use observe::counters::Proto;
 use plugin::endpoint::Endpoint;
@@ -82,7 +82,7 @@ struct Outliving {
     /// Those not read yet: among them may be a socket, or the end.
     tasks: VecDeque<Task>,
     parked: bool,
-    drain_until: Option<Instant>,
+    drain_until: Option<(Instant, InFlight)>,
 }
 
 struct Worker {
@@ -101,7 +101,7 @@ struct Worker {
     /// Who waits until every socket is closed that is to be.
     marks: Vec<mpsc::Sender<()>>,
     /// When to end although something is still in flight.
-    drain_until: Option<Instant>,
+    drain_until: Option<(Instant, InFlight)>,
     /// Whether it got through a turn.
     turned: bool,
     /// Whether a turn was cut short: the next one must not wait.
@@ -186,12 +186,14 @@ impl Worker {
                 self.went_well(done, now);
             }
             self.flush(now);
-            if let Some(until) = self.drain_until
+            if let Some((until, in_flight)) = self.drain_until
                 && ((!busy && self.forwarder.in_flight() == 0) || now >= until)
             {
-                let done = self.running.guarded(|| self.forwarder.shutdown(now, &mut self.outputs));
-                self.went_well(done, now);
-                self.flush(now);
+                if in_flight == InFlight::Answered {
+                    let done = self.running.guarded(|| self.forwarder.shutdown(now, &mut self.outputs));
+                    self.went_well(done, now);
+                    self.flush(now);
+                }
                 return;
             }
             self.turned = true;
@@ -382,7 +384,7 @@ impl Worker {
                         self.running.fatal(&format!("worker {}: epoll: {error}", self.index));
                     }
                 }
-                Task::Stop => self.drain_until = Some(now + DRAIN),
+                Task::Stop(in_flight) => self.drain_until = Some((now + drain(in_flight), in_flight)),
             }
         }
     }
@@ -454,8 +456,15 @@ fn is_logged(zone: &ServedZone, outcome: &Outcome) -> bool {
 const CLIENT_BYTES: usize = 4096;
 /// SizeLimit for an upstream's: the longest there is, whatever we announced.
 const UPSTREAM_BYTES: usize = 65_535;
-/// How long queries in flight may take once the server stops; upstreams are given up after 4.8 s.
-const DRAIN: Duration = Duration::from_millis(4850);
+/// How long queries in flight may take once the server stops.
+const fn drain(in_flight: InFlight) -> Duration {
+    match in_flight {
+        // Upstreams are given up after 4.8 s.
+        InFlight::Answered => Duration::from_millis(4850),
+        // Others wait behind them.
+        InFlight::Hurried => Duration::from_secs(1),
+    }
+}
 /// The scheduler's time slice that workers ask for: the least that Linux gives (`sched_attr`), and more than a turn takes. A
 /// worker that wakes for a query preempts a thread with a longer slice; it would wait for the next tick (4 ms) otherwise.
 const SLICE: Duration = Duration::from_micros(100);

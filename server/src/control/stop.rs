@@ -1,5 +1,8 @@
 //! The end: clients go elsewhere, or wait for the next process; what is in flight is answered.
 
+use listen::InFlight;
+use node::Job;
+
 use super::{LAST_CLIENTS, LAST_LINES, Server, warm};
 use crate::node_run::{Ended, Keeper};
 
@@ -24,11 +27,14 @@ impl Server {
             self.handle.block_on(async { tokio::time::sleep(lameduck).await });
         }
         self.ports.close_listeners();
-        if self.ports.are_left() {
+        let in_flight = if self.ports.are_left() {
             self.ports.leave(warm::leave(&self.running));
             self.running.park(true);
-        }
-        self.answer_the_last();
+            InFlight::Hurried
+        } else {
+            InFlight::Answered
+        };
+        self.answer_the_last(in_flight);
         if let Some(keeper) = held {
             // For the next process, from now on.
             keeper.hold();
@@ -44,7 +50,13 @@ impl Server {
     /// Sends this node's clients elsewhere, and answers who still asks. On a restart, where the sockets outlive this process, they
     /// go nowhere: what keeps them is returned.
     fn let_go(&mut self) -> (Option<Ended>, Option<Keeper>) {
-        let Some(keeper) = self.keeper.take() else { return (None, None) };
+        let Some(keeper) = self.keeper.take() else {
+            // Nobody comes who would answer what waits in them.
+            if self.ports.are_left() && Job::now() == Job::Stop {
+                self.ports.withdraw(&self.notifier);
+            }
+            return (None, None);
+        };
         let ended = keeper.ended();
         if ended == Ended::Restart {
             self.ports.offer(&self.notifier);
@@ -62,7 +74,7 @@ impl Server {
     }
 
     /// Ends the workers once what is in flight is answered.
-    pub(super) fn answer_the_last(&mut self) {
-        self.running.end(self.workers.drain(..), &self.handle);
+    pub(super) fn answer_the_last(&mut self, in_flight: InFlight) {
+        self.running.end(self.workers.drain(..), in_flight, &self.handle);
     }
 }

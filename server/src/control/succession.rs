@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::Child;
 
 use handover::{Giver, Taker};
+use listen::InFlight;
 use observe::logger::LAST_LINES;
 
 use tokio::sync::oneshot;
@@ -110,7 +111,9 @@ impl Server {
         let took_over = self.succession.taker.is_some();
         if let Some(taker) = self.succession.taker.take() {
             if !taker.serving() {
-                return Err("the process before has taken its sockets back: this one took too long".to_owned());
+                return Err(
+                    "the process before has taken its sockets back: this one took too long".to_owned()
+                );
             }
             self.serve_status();
         }
@@ -164,7 +167,7 @@ impl Server {
         if let Some(keeper) = self.keeper.take() {
             keeper.leave();
         }
-        self.answer_the_last();
+        self.answer_the_last(InFlight::Answered);
         self.ports.drop_all();
         logger.info(None, "Upgrade finished: another process serves");
         logger.flush(LAST_LINES);
