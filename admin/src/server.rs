@@ -225,6 +225,11 @@ impl AdminServer {
         });
     }
 
+    /// Serves nothing any more.
+    pub fn close(&self) {
+        self.serving().clear();
+    }
+
     /// The addresses listened on, with the ports that the system chose for port 0.
     pub fn addresses(&self) -> Vec<(AdminAddress, SocketAddr)> {
         let serving = self.serving();

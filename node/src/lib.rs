@@ -40,7 +40,7 @@ pub use iptables::{Iptables, remove_iptables_rules};
 pub use jobs::Job;
 pub use nft::NftError;
 pub use obstacle::Obstacle;
-pub use orders::{Order, Orders, Running};
+pub use orders::{Hearing, Order, Orders, Running};
 pub use resolv_conf::{MAX_NAME_SERVERS, name_servers, search_list};
 pub use rules::{Leases, Listener, Rules, Seen, TABLE, Warrant, WayOut};
 pub use source_ports::SourcePorts;

@@ -6,13 +6,26 @@ use std::io::{self, BufRead as _, BufReader, Read, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::thread;
 use std::time::Duration;
 
 use nix::sys::socket::sockopt::PeerCredentials;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket};
+use nix::sys::socket::{
+    AddressFamily, Shutdown, SockFlag, SockType, UnixAddr, connect, getsockopt, shutdown, socket,
+};
 
 /// Where a server hears.
 pub struct Orders(UnixListener);
+
+/// What ends the hearing when it is dropped.
+pub struct Hearing(UnixListener);
+
+impl Drop for Hearing {
+    fn drop(&mut self) {
+        // Who waits there is woken; who comes is refused.
+        let _ = shutdown(self.0.as_raw_fd(), Shutdown::Both);
+    }
+}
 
 /// A word that came, and who waits for what comes of it.
 pub struct Order {
@@ -48,15 +61,29 @@ impl Orders {
         Err(refused)
     }
 
+    /// What ends it.
+    ///
+    /// # Errors
+    /// Where there are no more descriptors.
+    pub fn hearing(&self) -> io::Result<Hearing> {
+        self.0.try_clone().map(Hearing)
+    }
+
     /// Waits for a word; whoever may not ask, or says none in time, is passed over.
     ///
     /// # Errors
-    /// What the kernel says to the listener.
+    /// It is over: [`Hearing`] was dropped.
     pub fn next(&self) -> io::Result<Order> {
         loop {
-            let (stream, _) = self.0.accept()?;
-            if let Ok(order) = hear(stream) {
-                return Ok(order);
+            match self.0.accept() {
+                Ok((stream, _)) => {
+                    if let Ok(order) = hear(stream) {
+                        return Ok(order);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Err(error),
+                // No descriptors left, most likely: there may be some again.
+                Err(_) => thread::sleep(AGAIN),
             }
         }
     }
@@ -149,6 +176,8 @@ const SAME_PID: u32 = 16;
 const LISTENS: u32 = 0x1_0000;
 /// How long who asks may take to say what.
 const WORD: Duration = Duration::from_secs(1);
+/// When it is tried again to hear anybody.
+const AGAIN: Duration = Duration::from_millis(100);
 const LONGEST_WORD: u64 = 64;
 const LONGEST_ANSWER: u64 = 1 << 20;
 
@@ -178,6 +207,15 @@ mod tests {
         drop(servers);
         assert!(here().is_empty());
         assert!(found[0].tell("status", WORD).is_err());
+    }
+
+    #[test]
+    fn nobody_is_heard_any_more_once_that_is_over() {
+        let server = Orders::listen().expect("bound");
+        let hearing = server.hearing().expect("there are descriptors");
+        let waits = std::thread::spawn(move || server.next().is_err());
+        drop(hearing);
+        assert!(waits.join().expect("no panic"));
     }
 
     #[test]

@@ -156,6 +156,14 @@ fn serve(flags: &Flags, node: Option<Settings>, start: std::time::Instant) -> Re
                     aside.reloaded(&mut server);
                 }
                 Ok(After::Ends) => break ExitCode::SUCCESS,
+                Ok(After::Waits) => {
+                    // With it goes whatever touches files, upstreams or others.
+                    drop(server);
+                    runtime.shutdown_background();
+                    wait_for_the_end(&mut hears.asked);
+                    life.remove_pidfile();
+                    return Ok(ExitCode::SUCCESS);
+                }
                 Err(error) => {
                     logger.flush(LAST_LINES);
                     break fail(&error, flags.json);
@@ -182,6 +190,11 @@ fn serve(flags: &Flags, node: Option<Settings>, start: std::time::Instant) -> Re
     // Connections, lookups and reloads that still wait for somebody are nobody's any more: they go with the process.
     std::mem::forget(runtime);
     Ok(code)
+}
+
+/// Until a signal asks for it; other signals ask for what another process does now.
+fn wait_for_the_end(asked: &mut mpsc::UnboundedReceiver<Asked>) {
+    while let Some(Asked::Reload(_) | Asked::Upgrade) = asked.blocking_recv() {}
 }
 
 /// Writes the pidfile, if one was asked for.

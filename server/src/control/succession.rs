@@ -164,6 +164,8 @@ impl Server {
         }
         let _ = giver.done();
         self.succession.gone = true;
+        // Who asks how the server is, is to be told of the next one.
+        self.admin.close();
         if let Some(keeper) = self.keeper.take() {
             keeper.leave();
         }
@@ -171,7 +173,7 @@ impl Server {
         self.ports.drop_all();
         logger.info(None, "Upgrade finished: another process serves");
         logger.flush(LAST_LINES);
-        if self.succession.stays { After::Goes } else { After::Ends }
+        if self.succession.stays { After::Waits } else { After::Ends }
     }
 }
 
@@ -184,4 +186,6 @@ pub enum After {
     TookOver(oneshot::Sender<()>),
     /// Another one serves.
     Ends,
+    /// Another one serves, and this one does nothing until it is told to end.
+    Waits,
 }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use node::{Leases, Listener, Order, Orders, Rules};
+use node::{Hearing, Leases, Listener, Order, Orders, Rules};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
 
@@ -34,6 +34,8 @@ pub struct Keeper {
     thread: JoinHandle<()>,
     state: Arc<Leased>,
     at_stop: AtStop,
+    /// Commands find this server as long as there is something that it keeps.
+    _hearing: Option<Hearing>,
 }
 
 /// What an end leaves to be done.
@@ -95,11 +97,11 @@ impl Keeper {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let thread = std::thread::Builder::new().name("lease".to_owned());
         let thread = thread.spawn(move || runtime.block_on(worker.run()))?;
-        if let Err(error) = hear_orders(tell.clone()) {
+        let hearing = hear_orders(tell.clone()).inspect_err(|error| {
             let note = "node: `localdns node down` cannot tell this server to let go; stop it before";
             running.logger.warning(None, &format!("{note}: {error}"));
-        }
-        Ok(Self { tell, thread, state, at_stop })
+        });
+        Ok(Self { tell, thread, state, at_stop, _hearing: hearing.ok() })
     }
 
     /// What is known of the leases.
@@ -143,9 +145,10 @@ impl Keeper {
     }
 }
 
-/// Hears commands on a thread that ends with the process, or with the last of who would obey.
-fn hear_orders(tell: mpsc::UnboundedSender<Told>) -> std::io::Result<()> {
+/// Hears commands on a thread that ends with what is returned, or with the last of who would obey.
+fn hear_orders(tell: mpsc::UnboundedSender<Told>) -> std::io::Result<Hearing> {
     let orders = Orders::listen()?;
+    let hearing = orders.hearing()?;
     let thread = std::thread::Builder::new().name("orders".to_owned());
     let hear = move || {
         while let Ok(order) = orders.next() {
@@ -154,7 +157,8 @@ fn hear_orders(tell: mpsc::UnboundedSender<Told>) -> std::io::Result<()> {
             }
         }
     };
-    thread.spawn(hear).map(drop)
+    thread.spawn(hear)?;
+    Ok(hearing)
 }
 
 struct Worker {
