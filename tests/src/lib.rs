@@ -7,7 +7,7 @@
 //! - [`binary()`] builds the program once per process; [`Server`] runs it on a Corefile and reads its log, metrics, descriptors.
 //! - [`Ask`] sends one query and decodes the reply; [`Connection`] pipelines over TCP, a [`Crowd`] of them means harm; [`Stream`] keeps a steady load and counts what is lost.
 //! - [`Upstream`] answers over UDP, TCP or TLS as a closure says, and remembers what it was asked.
-//! - [`Manager`] stands for systemd: it is told READY, and keeps descriptors for the next process.
+//! - [`Manager`] stands for systemd: it is told READY, and keeps descriptors for the next process; [`Systemd`] is one, with the shipped units.
 //! - [`kube::Cluster`] is a real Kubernetes API without a cluster; [`kube::Api`] one that does as a closure says.
 //! - [`fresh_ip`] gives every test an address of its own; [`isolated()`] gives a test a network and an `/etc` of its own; what is below a [`Hang`] hangs.
 //!
@@ -32,6 +32,7 @@ mod place;
 mod records;
 mod server;
 mod stream;
+mod systemd;
 mod tcp;
 mod upstream;
 
@@ -51,6 +52,7 @@ pub use place::{free_port, fresh_ip, may_open, port, privileged, publish, tempdi
 pub use records::{record, rtype_name, rtype_number};
 pub use server::{Options, Server, output, signal};
 pub use stream::{Stream, StreamCounts};
+pub use systemd::Systemd;
 pub use tcp::{Connection, TlsClient};
 pub use upstream::{Action, Asked, Authority, Says, Transport, Upstream};
 

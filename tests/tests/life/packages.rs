@@ -8,9 +8,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
-use tests::{Ask, assert_contains, eventually, isolated, output, run, skip, tempdir, tool};
+use tests::{Ask, Systemd, assert_contains, eventually, isolated, output, run, skip, tempdir, tool};
 
-use super::systemd::Systemd;
 use super::{Killed, text};
 
 /// What both packages hold, among documents.
