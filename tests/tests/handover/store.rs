@@ -1,10 +1,12 @@
 //! Through systemd's store of descriptors: `systemctl restart`.
 
 use std::net::SocketAddr;
+use std::thread;
+use std::time::Duration;
 
-use tests::{Manager, Server, eventually, isolated, tool};
+use tests::{Action, Ask, Manager, Server, eventually, isolated, now, tool};
 
-use crate::clients::Clients;
+use crate::clients::{Clients, REMOTE};
 use crate::place::{AT, PATIENCE, corefile, names, upstream};
 
 #[test]
@@ -71,5 +73,30 @@ fn what_the_next_configuration_does_not_name_leaves_the_store() {
         let mut server = Server::start_with(&corefile(2, &upstream), manager.options());
         manager.wait_for_stored(&names(2), PATIENCE);
         assert!(server.stop().success());
+    });
+}
+
+#[test]
+fn a_slow_upstream_keeps_nobody_waiting_for_the_next_process() {
+    isolated(|| {
+        if !tool("a_slow_upstream_keeps_nobody_waiting_for_the_next_process", "bash") {
+            return;
+        }
+        let (manager, upstream, at) =
+            (Manager::new(), upstream(), AT.parse::<SocketAddr>().expect("an address"));
+        upstream.answer_by(|_| Action::Silent);
+        let mut server = Server::start_with(&corefile(2, &upstream), manager.options());
+        manager.wait_for_stored(&names(2), PATIENCE);
+        let waits =
+            thread::spawn(move || Ask::new("slow.example", "A").timeout(Duration::from_secs(4)).try_of(at));
+        eventually("a query in flight", PATIENCE, || (upstream.total() > 0).then_some(()));
+        let began = now();
+        assert!(server.stop().success());
+        assert!(began.elapsed() < Duration::from_secs(3), "it took {:?}", began.elapsed());
+        // It was told nothing wrong: who asks again is answered.
+        assert!(waits.join().expect("no panic").is_err());
+        upstream.answer_by(|asked| Action::answer(&format!("{} 300 IN A {REMOTE}", asked.name)));
+        let _server = Server::start_with(&corefile(2, &upstream), manager.options());
+        assert_eq!(Ask::new("slow.example", "A").of(at).short(), [REMOTE]);
     });
 }
