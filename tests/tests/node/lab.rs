@@ -19,7 +19,7 @@ pub(crate) const NAME: &str = "who.test";
 
 /// The machine: this namespace is the node's.
 pub(crate) struct Lab {
-    _upstreams: Vec<Upstream>,
+    upstreams: Vec<Upstream>,
 }
 
 impl Lab {
@@ -74,7 +74,12 @@ impl Lab {
                 }
             }
         }
-        Self { _upstreams: upstreams }
+        Self { upstreams }
+    }
+
+    /// How many queries upstreams were asked.
+    pub(crate) fn asked(&self) -> usize {
+        self.upstreams.iter().map(Upstream::total).sum()
     }
 
     /// The server, with the node's addresses.
@@ -137,7 +142,7 @@ fn wire(name: &str, net: u8) -> String {
     )
 }
 
-const COREFILE: &str = "
+pub(crate) const COREFILE: &str = "
 .:53 {
     bind 169.254.10.10 10.96.0.20
     hosts {

@@ -1,6 +1,7 @@
 //! The machine around the server: rules and leases, as the kernel, `nft` and clients see them.
 
 mod bad_input;
+mod clients;
 mod exporter;
 mod host_resolver;
 mod iptables;
@@ -8,6 +9,7 @@ mod lab;
 mod leases;
 mod never_dark;
 mod node_cache;
+mod restart;
 mod rules;
 mod status;
 mod status_page;

@@ -1,0 +1,92 @@
+//! Clients of a node that is never to send them elsewhere: pods and the host itself, over UDP and TCP.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use tests::{Ask, Message, Stream, eventually, now};
+
+use super::lab::{NAME, POD, US, within};
+
+/// Queries at a steady rate to every address, from the pod and from the host, and connections over TCP, one for each query.
+pub(crate) struct Clients {
+    streams: Vec<Stream>,
+    tcp: Vec<JoinHandle<(usize, Vec<String>)>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Clients {
+    /// So many queries a second over UDP from each place to each address.
+    pub(crate) fn start(rate: u32) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let places = || ADDRESSES.into_iter().flat_map(|ip| [(None, ip), (Some(POD), ip)]);
+        let streams = places().map(|(place, ip)| placed(place, move || stream(at(ip), rate))).collect();
+        let tcp = places().map(|(place, ip)| {
+            let stop = stop.clone();
+            placed(place, move || thread::spawn(move || tcp(at(ip), &stop)))
+        });
+        let tcp = tcp.collect();
+        Self { streams, tcp, stop }
+    }
+
+    /// Waits until each has sent so many more queries over UDP.
+    pub(crate) fn go_on(&self, queries: usize) {
+        let before: Vec<_> = self.streams.iter().map(Stream::sent).collect();
+        eventually("queries", PATIENCE, || {
+            let mut sent = self.streams.iter().zip(&before);
+            sent.all(|(stream, before)| stream.sent() >= before + queries).then_some(())
+        });
+    }
+
+    /// Ends them, and asserts that every query got one reply, of ours.
+    pub(crate) fn finish(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for stream in self.streams {
+            stream.finish(Duration::from_secs(5)).assert_clean();
+        }
+        for client in self.tcp {
+            let (asked, failed) = client.join().expect("a client does not panic");
+            assert!(failed.is_empty(), "{} of {asked} over TCP: {failed:?}", failed.len());
+            assert!(asked > 10, "{asked} queries over TCP");
+        }
+    }
+}
+
+/// What is made in a place, such as a socket, stays there.
+fn placed<T: Send + 'static>(place: Option<&'static str>, make: impl FnOnce() -> T + Send + 'static) -> T {
+    match place {
+        Some(pod) => within(pod, make).join().expect("a client starts"),
+        None => make(),
+    }
+}
+
+fn stream(at: SocketAddr, rate: u32) -> Stream {
+    let right = |_, message: &Message| message.answers.first().is_some_and(|record| record.data == US);
+    Stream::start(at, rate, |_| Ask::new(NAME, "A"), right)
+}
+
+/// Asks every 50 ms; how often, and what went wrong.
+fn tcp(at: SocketAddr, stop: &AtomicBool) -> (usize, Vec<String>) {
+    let (mut asked, mut failed) = (0, Vec::new());
+    while !stop.load(Ordering::Relaxed) {
+        let next = now() + Duration::from_millis(50);
+        asked += 1;
+        match Ask::new(NAME, "A").tcp().try_of(at) {
+            Ok(reply) if reply.short() == [US] => {}
+            Ok(reply) => failed.push(format!("query {asked} to {at}: {reply:?}")),
+            Err(error) => failed.push(format!("query {asked} to {at}: {error:#}")),
+        }
+        thread::sleep(next.saturating_duration_since(now()));
+    }
+    (asked, failed)
+}
+
+pub(crate) fn at(ip: &str) -> SocketAddr {
+    SocketAddr::from((ip.parse::<IpAddr>().expect("an address"), 53))
+}
+
+/// Those of the lab's Corefile.
+pub(crate) const ADDRESSES: [&str; 4] = ["169.254.10.10", "169.254.10.11", "10.96.0.20", "fd10::11"];
+const PATIENCE: Duration = Duration::from_secs(15);

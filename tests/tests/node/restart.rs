@@ -1,0 +1,113 @@
+//! The node's unit under systemd, which keeps its sockets over a restart: nobody is lost, nobody goes to the upstream.
+
+use std::fs;
+use std::time::Duration;
+
+use tests::{Ask, Systemd, eventually, isolated_for, run, tool};
+
+use super::clients::{Clients, at};
+use super::lab::{CLUSTER, COREFILE, Lab, NAME, PLAIN, POD, US, within};
+
+#[test]
+fn no_query_is_lost_or_goes_to_the_upstream_over_five_restarts_by_systemd() {
+    isolated_for(Duration::from_secs(180), || restarts(5, 60));
+}
+
+#[test]
+#[ignore = "long: a hundred restarts"]
+fn no_query_is_lost_or_goes_to_the_upstream_over_a_hundred_restarts_by_systemd() {
+    isolated_for(Duration::from_secs(900), || restarts(100, 500));
+}
+
+/// So many restarts, while each client asks at this rate; then an upgrade by a signal.
+fn restarts(times: usize, rate: u32) {
+    let Some((lab, systemd)) = boot("no_query_is_lost_or_goes_to_the_upstream_over_five_restarts_by_systemd")
+    else {
+        return;
+    };
+    systemd.ctl(&["start", UNIT]);
+    let asked = lab.asked();
+    let clients = Clients::start(rate);
+    let mut pid = systemd.main_pid(UNIT);
+    let mut goes_to = |next: String| {
+        assert!(next != pid && next != "0", "{pid} is followed by {next}");
+        pid = next;
+    };
+    for restart in 1..=times {
+        clients.go_on(rate as usize / 2);
+        systemd.ctl(&["restart", UNIT]);
+        goes_to(systemd.main_pid(UNIT));
+        let adopted = format!("{restart} times");
+        let log = systemd.log(UNIT);
+        assert_eq!(log.matches("the cache starts with").count(), restart, "{adopted}:\n{log}");
+        assert_eq!(systemd.show(UNIT, "NFileDescriptorStore"), ["0"], "a death is to be seen");
+    }
+    clients.go_on(rate as usize / 2);
+    systemd.ctl(&["kill", "--kill-who=main", "--signal=USR2", UNIT]);
+    eventually("the next process", PATIENCE, || {
+        (systemd.log(UNIT).contains("Upgrade finished")).then_some(())
+    });
+    goes_to(systemd.main_pid(UNIT));
+    clients.go_on(rate as usize / 2);
+    clients.finish();
+    assert_eq!(lab.asked(), asked, "queries that the upstream was asked");
+    assert_eq!(systemd.show(UNIT, "ActiveState,NRestarts"), ["active", "0"]);
+    let log = systemd.log(UNIT);
+    assert!(!log.contains("the lease of"), "a lease ended meanwhile:\n{log}");
+}
+
+#[test]
+fn a_stop_or_the_end_of_the_unit_leaves_the_way_out_and_a_start_takes_queries_back() {
+    isolated_for(Duration::from_secs(180), || {
+        let test = "a_stop_or_the_end_of_the_unit_leaves_the_way_out_and_a_start_takes_queries_back";
+        let Some((_lab, systemd)) = boot(test) else { return };
+        systemd.ctl(&["start", UNIT]);
+        for end in [&["stop", UNIT][..], &["disable", "--now", UNIT]] {
+            answers_everywhere(US, US);
+            systemd.ctl(end);
+            assert_eq!(systemd.show(UNIT, "ActiveState,NFileDescriptorStore"), ["inactive", "0"]);
+            answers_everywhere(CLUSTER, PLAIN);
+            assert_eq!(run("nft", &["list", "tables", "inet"]), "table inet localdns\n");
+            systemd.ctl(&["enable", UNIT]);
+            systemd.ctl(&["start", UNIT]);
+        }
+        answers_everywhere(US, US);
+        // Killed without systemd's leave, it is back, and was away for a moment only.
+        systemd.ctl(&["kill", "--kill-who=main", "--signal=KILL", UNIT]);
+        systemd.restarts(UNIT, 1);
+        answers_everywhere(US, US);
+        let log = systemd.log(UNIT);
+        assert!(!log.contains("the cache starts with"), "nothing was left in systemd's store:\n{log}");
+    });
+}
+
+/// The machine with the shipped unit; `None` where there can be none.
+fn boot(test: &str) -> Option<(Lab, Systemd)> {
+    if !tool(test, "nft") {
+        return None;
+    }
+    let lab = Lab::new();
+    fs::create_dir_all("/etc/localdns").expect("the test's own");
+    fs::write("/etc/localdns/Corefile", COREFILE).expect("the test's own");
+    Some((lab, Systemd::boot(test)?))
+}
+
+/// Who answers at the addresses whose way out is the cluster's DNS, and at the others; the pod and the host, UDP and TCP.
+fn answers_everywhere(cluster: &'static str, plain: &'static str) {
+    for (ip, who) in
+        [("169.254.10.10", cluster), ("10.96.0.20", cluster), ("169.254.10.11", plain), ("fd10::11", plain)]
+    {
+        for tcp in [false, true] {
+            let asks = move || {
+                let ask = Ask::new(NAME, "A").timeout(Duration::from_secs(2));
+                let reply = if tcp { ask.tcp() } else { ask }.of(at(ip));
+                assert_eq!(reply.short(), [who], "{ip}, TCP: {tcp}");
+            };
+            asks();
+            within(POD, asks).join().expect("it is answered");
+        }
+    }
+}
+
+const UNIT: &str = "localdns-node";
+const PATIENCE: Duration = Duration::from_secs(20);
