@@ -19,7 +19,8 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
     socketpair,
@@ -48,7 +49,10 @@ impl HandoverSocket {
         match std::fs::symlink_metadata(path) {
             Ok(there) if there.file_type().is_socket() => std::fs::remove_file(path)?,
             Ok(_) => {
-                return Err(io::Error::new(io::ErrorKind::AlreadyExists, "a file is there that is no socket"));
+                return Err(io::Error::new(
+                    io::ErrorKind::AlreadyExists,
+                    "a file is there that is no socket",
+                ));
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
@@ -75,7 +79,8 @@ impl HandoverSocket {
 
 /// Whether the other end is this user, or root.
 fn may_hand_over(socket: &OwnedFd) -> bool {
-    socket_peercred(socket).is_ok_and(|peer| peer.uid.is_root() || peer.uid == rustix::process::geteuid())
+    getsockopt(socket, PeerCredentials)
+        .is_ok_and(|peer| peer.uid() == 0 || peer.uid() == rustix::process::geteuid().as_raw())
 }
 
 /// Both ends at once: the other one is a child's standard input.

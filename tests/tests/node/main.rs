@@ -9,6 +9,8 @@ mod lab;
 mod leases;
 mod never_dark;
 mod node_cache;
+mod pod;
+mod pods;
 mod restart;
 mod rules;
 mod status;

@@ -1,0 +1,111 @@
+//! A container with the node's network: the first process of a namespace of its own.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tests::{eventually, signal, tempdir};
+
+/// One container: the first process of its own.
+pub(crate) struct Pod {
+    unshare: Child,
+    pub(crate) pid: u32,
+    log: Arc<Mutex<String>>,
+    _root: TempDir,
+}
+
+impl Pod {
+    /// Runs the program with `words` after the commands of `prepare`, which finds directories in its environment.
+    pub(crate) fn start<S: AsRef<OsStr>>(prepare: &str, places: &[(&str, &Path)], words: &[S]) -> Self {
+        let root = tempdir();
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-ec"]);
+        command.arg(format!("{ROOT}\n{prepare}\nexec \"$@\"")).arg("sh").arg(tests::binary()).args(words);
+        command.env("ROOT", root.path()).envs(places.iter().copied());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut unshare = command.spawn().expect("there are namespaces");
+        let log = Arc::<Mutex<String>>::default();
+        follow(unshare.stdout.take().expect("it is piped"), log.clone());
+        follow(unshare.stderr.take().expect("it is piped"), log.clone());
+        let id = unshare.id();
+        let pid = eventually("the first process", PATIENCE, || {
+            let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).ok()?;
+            children.trim().parse().ok()
+        });
+        Self { unshare, pid, log, _root: root }
+    }
+
+    pub(crate) fn log(&self) -> String {
+        self.log.lock().expect("nobody panics with it").clone()
+    }
+
+    pub(crate) fn said(&self, part: &str) {
+        eventually(&format!("{part}; said was {}", self.log()), PATIENCE, || {
+            self.log().contains(part).then_some(())
+        });
+    }
+
+    /// Its sockets of the network: those of transports, netlink, and whatever has a name there.
+    pub(crate) fn network(&self) -> Vec<String> {
+        let files = fs::read_dir(format!("/proc/{}/fd", self.pid)).expect("it runs");
+        let targets = files.flatten().filter_map(|file| fs::read_link(file.path()).ok());
+        let inodes = targets.filter_map(|target| {
+            Some(target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned())
+        });
+        let inodes: Vec<_> = inodes.collect();
+        let mut held = Vec::new();
+        for table in ["tcp", "tcp6", "udp", "udp6", "netlink", "unix"] {
+            let text = fs::read_to_string(format!("/proc/net/{table}")).unwrap_or_default();
+            let named = |line: &&str| table != "unix" || line.contains('@');
+            let ours =
+                |line: &&str| line.split_whitespace().any(|word| inodes.iter().any(|inode| inode == word));
+            held.extend(
+                text.lines().skip(1).filter(named).filter(ours).map(|line| format!("{table}: {line}")),
+            );
+        }
+        held
+    }
+
+    pub(crate) fn end(&mut self) -> Option<i32> {
+        signal(self.pid, "TERM");
+        self.ended()
+    }
+
+    pub(crate) fn kill(&mut self) {
+        signal(self.pid, "KILL");
+        self.ended();
+    }
+
+    pub(crate) fn ended(&mut self) -> Option<i32> {
+        eventually("its end", PATIENCE, || self.unshare.try_wait().expect("a child can be asked")).code()
+    }
+}
+
+impl Drop for Pod {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- a pod's log ---\n{}", self.log());
+        }
+        drop(self.unshare.kill());
+        drop(self.unshare.wait());
+    }
+}
+
+fn follow(pipe: impl Read + Send + 'static, log: Arc<Mutex<String>>) {
+    std::thread::spawn(move || {
+        for line in BufReader::new(pipe).lines().map_while(Result::ok) {
+            let mut log = log.lock().expect("nobody panics with it");
+            log.push_str(&line);
+            log.push('\n');
+        }
+    });
+}
+
+/// What it writes is nobody else's.
+const ROOT: &str = "mount -t tmpfs tmpfs /run";
+const PATIENCE: Duration = Duration::from_secs(20);

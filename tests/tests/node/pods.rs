@@ -1,0 +1,120 @@
+//! Two pods of a DaemonSet with `maxSurge`: each has a root and processes of its own, and both the node's network and a
+//! directory of the host.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use tests::{eventually, http_get, isolated, now, output, run, signal, tempdir, tool};
+
+use super::clients::Clients;
+use super::lab::{COREFILE, Lab};
+use super::pod::Pod;
+
+#[test]
+fn a_pod_that_has_handed_over_touches_nothing_until_it_is_told_to_end() {
+    isolated(|| {
+        if !tool("pods", "nft") {
+            return;
+        }
+        let _lab = Lab::new();
+        let host = tempdir();
+        let mut old = start(host.path());
+        old.said("queries to fd10::11 come here");
+        let clients = Clients::start(125);
+        for _ in 0..3 {
+            clients.go_on(60);
+            let next = start(host.path());
+            next.said("queries to fd10::11 come here");
+            old.said("another process serves");
+            eventually("the old pod's last socket", PATIENCE, || old.network().is_empty().then_some(()));
+            clients.go_on(60);
+            let (before, rules, status) = (answered(), rules(), node_status());
+            assert!(before > 0 && status.contains("\nserver "), "{status}");
+            assert_eq!(status.matches("\nserver ").count(), 1, "{status}");
+            // What is told to any server is the next one's to do.
+            for word in ["HUP", "USR1", "USR2"] {
+                signal(old.pid, word);
+            }
+            clients.go_on(60);
+            assert!(answered() > before, "/metrics are the next one's");
+            let began = now();
+            assert_eq!(old.end(), Some(0));
+            assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+            clients.go_on(60);
+            assert_eq!(self::rules(), rules);
+            old = next;
+        }
+        clients.finish();
+        assert!(!old.log().contains("the lease of"), "{}", old.log());
+        assert_eq!(old.end(), Some(0));
+    });
+}
+
+#[test]
+fn a_pod_that_cannot_serve_leaves_the_old_one_serving_and_one_whose_predecessor_is_killed_serves() {
+    isolated(|| {
+        if !tool("pods", "nft") {
+            return;
+        }
+        let _lab = Lab::new();
+        let host = tempdir();
+        let mut first = start(host.path());
+        first.said("queries to fd10::11 come here");
+        let clients = Clients::start(125);
+        fs::write(host.path().join("Corefile"), ".:53 {\n    forwrad .\n}\n").expect("the test's own");
+        let mut wrong = as_it_is(host.path());
+        assert_eq!(wrong.ended(), Some(217), "{}", wrong.log());
+        clients.go_on(60);
+        clients.finish();
+        // The door is there, and nobody behind it.
+        first.kill();
+        assert!(host.path().join("door").exists());
+        let mut second = start(host.path());
+        second.said("queries to fd10::11 come here");
+        let clients = Clients::start(125);
+        clients.go_on(60);
+        clients.finish();
+        assert_eq!(second.end(), Some(0));
+    });
+}
+
+fn start(host: &Path) -> Pod {
+    let pages = "prometheus 127.0.0.1:9253\n    health 127.0.0.1:8080\n    hosts {";
+    fs::write(host.join("Corefile"), COREFILE.replacen("hosts {", pages, 1)).expect("the test's own");
+    as_it_is(host)
+}
+
+/// With the Corefile that is there.
+fn as_it_is(host: &Path) -> Pod {
+    let words = "node run -conf /run/host/Corefile -pidfile /run/localdns.pid -host-resolver none \
+        -handover /run/host/door -after-handover wait";
+    let prepare = "mkdir /run/host; mount --bind \"$HOST\" /run/host";
+    Pod::start(prepare, &[("HOST", host)], &words.split_whitespace().collect::<Vec<_>>())
+}
+
+/// Queries answered, as /metrics on the node says; whoever answers there.
+fn answered() -> u64 {
+    let at = "127.0.0.1:9253".parse().expect("an address");
+    let (_, page) = http_get(at, "/metrics").expect("somebody serves it");
+    let counts = page.lines().filter_map(|line| {
+        line.strip_prefix("coredns_dns_requests_total{")?.rsplit(' ').next()?.parse::<u64>().ok()
+    });
+    counts.sum()
+}
+
+/// What stays of rules while a server serves: the table that does not go with it, without what has a time.
+fn rules() -> String {
+    run("nft", &["--stateless", "list", "table", "inet", "localdns"])
+}
+
+fn node_status() -> String {
+    let mut command = Command::new(tests::binary());
+    command.args(["node", "status", "-conf", "/run/localdns-status.corefile"]);
+    fs::write("/run/localdns-status.corefile", COREFILE).expect("the test's own");
+    let output = output(command, PATIENCE);
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+const PATIENCE: Duration = Duration::from_secs(20);
