@@ -7,6 +7,7 @@ mod host_resolver;
 mod iptables;
 mod lab;
 mod leases;
+mod manifest;
 mod never_dark;
 mod node_cache;
 mod pod;

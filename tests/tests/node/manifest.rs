@@ -1,0 +1,196 @@
+//! The DaemonSet in node-cache's place: what it asks of the node, that what it runs works with no more than that, and that an API
+//! takes it.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+use tests::kube::Cluster;
+use tests::{ask, assert_contains, eventually, http_get, isolated, isolated_for, output, tempdir, tool};
+use yaml_rust2::{Yaml, YamlLoader};
+
+use super::clients::at;
+use super::lab::{Lab, NAME, PLAIN, POD, within};
+use super::pod::Pod;
+
+#[test]
+fn the_daemonset_asks_for_two_capabilities_and_one_directory_and_leaves_room_for_the_next_pod() {
+    let daemonset = of_kind("DaemonSet");
+    let update = &daemonset["spec"]["updateStrategy"];
+    assert_eq!(update["type"], "RollingUpdate");
+    assert_eq!(update["rollingUpdate"], serde_json::json!({ "maxSurge": 1, "maxUnavailable": 0 }));
+    assert!(daemonset["spec"]["minReadySeconds"].as_u64() > Some(10));
+    let template = &daemonset["spec"]["template"];
+    assert_eq!(daemonset["spec"]["selector"]["matchLabels"], template["metadata"]["labels"]);
+    let pod = &template["spec"];
+    for (name, want) in
+        [("hostNetwork", true), ("automountServiceAccountToken", false), ("enableServiceLinks", true)]
+    {
+        assert_eq!(pod[name], want, "{name}");
+    }
+    assert!(pod["hostPID"].is_null() && pod["hostIPC"].is_null() && pod["initContainers"].is_null());
+    assert_eq!(pod["dnsPolicy"], "Default");
+    assert_eq!(pod["priorityClassName"], "system-node-critical");
+    let container = container();
+    assert!(container["ports"].is_null(), "with the node's network two pods could not be beside each other");
+    let security = &container["securityContext"];
+    for (name, want) in
+        [("privileged", false), ("allowPrivilegeEscalation", false), ("readOnlyRootFilesystem", true)]
+    {
+        assert_eq!(security[name], want, "{name}");
+    }
+    let capabilities = serde_json::json!({ "drop": ["ALL"], "add": ["NET_ADMIN", "NET_BIND_SERVICE"] });
+    assert_eq!(security["capabilities"], capabilities);
+    let volumes = pod["volumes"].as_array().expect("a list");
+    let host: Vec<_> = volumes.iter().filter(|volume| !volume["hostPath"].is_null()).collect();
+    assert_eq!(host.len(), 1, "{host:?}");
+    assert_eq!(host[0]["name"], "handover");
+    for mount in container["volumeMounts"].as_array().expect("a list") {
+        assert!(volumes.iter().any(|volume| volume["name"] == mount["name"]), "{mount}");
+    }
+}
+
+#[test]
+fn what_the_daemonset_runs_serves_with_its_capabilities_and_is_replaced_by_the_next_pod() {
+    isolated(|| {
+        let test = "what_the_daemonset_runs_serves_with_its_capabilities_and_is_replaced_by_the_next_pod";
+        if !["nft", "setpriv"].into_iter().all(|program| tool(test, program)) {
+            return;
+        }
+        let _lab = Lab::new();
+        fs::write("/etc/resolv.conf", "nameserver 10.3.0.2\n").expect("the test's own");
+        let host = tempdir();
+        let mut old = pod(host.path());
+        for _ in 0..2 {
+            for ip in [LOCAL, KUBE_DNS] {
+                old.pod.said(&format!("queries to {ip} come here"));
+            }
+            answers_the_pod();
+            // The probes, as kubelet asks them.
+            let container = container();
+            let (health, words) =
+                (&container["livenessProbe"]["httpGet"], &container["readinessProbe"]["exec"]["command"]);
+            let page = format!("{}:{}", health["host"].as_str().expect("a word"), health["port"]);
+            let path = health["path"].as_str().expect("a word");
+            assert_eq!(
+                http_get(page.parse().expect("an address"), path).expect("it is there"),
+                (200, "OK".to_owned())
+            );
+            eventually("readiness", PATIENCE, || old.ready(&strings(words)).then_some(()));
+            let next = pod(host.path());
+            next.pod.said(&format!("queries to {KUBE_DNS} come here"));
+            old.pod.said("another process serves");
+            answers_the_pod();
+            assert_eq!(old.pod.end(), Some(0));
+            answers_the_pod();
+            old = next;
+        }
+        assert_eq!(old.pod.end(), Some(0));
+    });
+}
+
+#[test]
+fn an_api_takes_the_manifest_with_every_field_in_it() {
+    isolated_for(Duration::from_secs(300), || {
+        let Some(cluster) = Cluster::up("an_api_takes_the_manifest_with_every_field_in_it") else { return };
+        for (kind, path) in [
+            ("Service", "/api/v1/namespaces/kube-system/services"),
+            ("ConfigMap", "/api/v1/namespaces/kube-system/configmaps"),
+            ("DaemonSet", "/apis/apps/v1/namespaces/kube-system/daemonsets"),
+        ] {
+            for object in objects().into_iter().filter(|object| object["kind"] == kind) {
+                let path = format!("{path}?dryRun=All&fieldValidation=Strict");
+                let (status, body) = cluster.send("POST", &path, &object.to_string());
+                assert_eq!(status, 201, "{kind}: {body}");
+            }
+        }
+    });
+}
+
+/// A container as the DaemonSet has it: its words, its capabilities, its mounts.
+struct Container {
+    pod: Pod,
+    _config: tempfile::TempDir,
+}
+
+fn pod(host: &Path) -> Container {
+    let container = container();
+    let config = tempdir();
+    let template = of_kind("ConfigMap")["data"]["Corefile"].as_str().expect("a text").to_owned();
+    fs::write(config.path().join("Corefile.base"), template).expect("the test's own");
+    let prepare = "mkdir /run/handover
+        mount --bind \"$HANDOVER\" /run/handover
+        mkdir -p /etc/coredns
+        mount --bind \"$CONFIG\" /etc/coredns
+        export KUBE_DNS_UPSTREAM_SERVICE_HOST=10.96.0.10
+        set -- setpriv --bounding-set=-all,+net_admin,+net_bind_service --inh-caps=-all --no-new-privs \"$@\"";
+    let places = [("HANDOVER", host), ("CONFIG", config.path())];
+    Container { pod: Pod::start(prepare, &places, &strings(&container["args"])), _config: config }
+}
+
+impl Container {
+    /// Runs a probe's command in it; its program is the image's.
+    fn ready(&self, words: &[String]) -> bool {
+        let (program, words) = words.split_first().expect("a command");
+        assert_eq!(program, "/localdns", "as deploy/build-image puts it there");
+        let mut command = Command::new("nsenter");
+        command
+            .args(["--target", &self.pod.pid.to_string(), "--mount", "--pid", "--"])
+            .arg(tests::binary())
+            .args(words);
+        output(command, PATIENCE).status.success()
+    }
+}
+
+/// By the node's own server, whom the template asks.
+fn answers_the_pod() {
+    for ip in [LOCAL, KUBE_DNS] {
+        within(POD, move || assert_eq!(ask(at(ip), NAME, "A").short(), [PLAIN], "{ip}"))
+            .join()
+            .expect("it is answered");
+    }
+}
+
+fn container() -> Value {
+    of_kind("DaemonSet")["spec"]["template"]["spec"]["containers"][0].clone()
+}
+
+fn of_kind(kind: &str) -> Value {
+    objects().into_iter().find(|object| object["kind"] == kind).expect("the manifest has one")
+}
+
+fn strings(list: &Value) -> Vec<String> {
+    list.as_array().expect("a list").iter().map(|word| word.as_str().expect("a word").to_owned()).collect()
+}
+
+/// What is applied, its words filled in as it says.
+fn objects() -> Vec<Value> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/node-local-dns.yaml");
+    let mut text = fs::read_to_string(path).expect("the manifest is there");
+    for (word, with) in [("LOCAL__DNS", LOCAL), ("DNS__SERVER", KUBE_DNS), ("DNS__DOMAIN", "cluster.local")] {
+        text = text.replace(&format!("__PILLAR__{word}__"), with);
+    }
+    let objects = YamlLoader::load_from_str(&text).expect("the manifest is YAML");
+    assert_contains!(text, "__PILLAR__CLUSTER__DNS__");
+    objects.iter().map(value).collect()
+}
+
+fn value(yaml: &Yaml) -> Value {
+    match yaml {
+        Yaml::Array(list) => list.iter().map(value).collect(),
+        Yaml::Hash(hash) => {
+            hash.iter().map(|(key, of)| (key.as_str().expect("a name").to_owned(), value(of))).collect()
+        }
+        Yaml::String(text) => text.as_str().into(),
+        Yaml::Integer(number) => (*number).into(),
+        Yaml::Boolean(truth) => (*truth).into(),
+        other => panic!("{other:?} in the manifest"),
+    }
+}
+
+const LOCAL: &str = "169.254.20.10";
+/// The lab's kube-proxy knows it.
+const KUBE_DNS: &str = "10.96.0.20";
+const PATIENCE: Duration = Duration::from_secs(20);
