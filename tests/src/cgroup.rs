@@ -44,7 +44,7 @@ impl Cgroup {
     }
 
     /// The file that a process writes `0` into to enter.
-    pub(crate) fn door(&self) -> PathBuf {
+    pub fn door(&self) -> PathBuf {
         self.directory.join("cgroup.procs")
     }
 

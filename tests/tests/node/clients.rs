@@ -83,6 +83,23 @@ fn tcp(at: SocketAddr, stop: &AtomicBool) -> (usize, Vec<String>) {
     (asked, failed)
 }
 
+/// Who answers at the addresses whose way out is the cluster's DNS, and at the others; the pod and the host, UDP and TCP.
+pub(crate) fn answers_everywhere(cluster: &'static str, plain: &'static str) {
+    for (ip, who) in
+        [("169.254.10.10", cluster), ("10.96.0.20", cluster), ("169.254.10.11", plain), ("fd10::11", plain)]
+    {
+        for tcp in [false, true] {
+            let asks = move || {
+                let ask = Ask::new(NAME, "A").timeout(Duration::from_secs(2));
+                let reply = if tcp { ask.tcp() } else { ask }.of(at(ip));
+                assert_eq!(reply.short(), [who], "{ip}, TCP: {tcp}");
+            };
+            asks();
+            within(POD, asks).join().expect("it is answered");
+        }
+    }
+}
+
 pub(crate) fn at(ip: &str) -> SocketAddr {
     SocketAddr::from((ip.parse::<IpAddr>().expect("an address"), 53))
 }

@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod clients;
+mod deaths;
 mod exporter;
 mod host_resolver;
 mod iptables;

@@ -1,7 +1,8 @@
 //! A server that dies, hangs or loses an address, and clients that go on asking: somebody answers.
 
+use std::cell::OnceCell;
 use std::io::Write as _;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
@@ -9,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
-use tests::{Ask, Server, ask, eventually, isolated, now, run, signal, tell, tempdir, tool};
+use tests::{Ask, Message, Server, ask, eventually, isolated, now, run, signal, tell, tempdir, tool};
 
 use super::lab::{CLUSTER, Lab, NAME, PLAIN, POD, US, within_scope};
 
@@ -160,12 +161,18 @@ fn conntrack() -> usize {
 struct Cell {
     place: Option<&'static str>,
     tcp: bool,
+    /// Whether all its queries come from one port, as those of c-ares, Netty and dnsdist.
+    keeps_port: bool,
     server: &'static str,
     upstream: &'static str,
 }
 
 const fn cell(place: Option<&'static str>, tcp: bool, server: &'static str, upstream: &'static str) -> Cell {
-    Cell { place, tcp, server, upstream }
+    Cell { place, tcp, keeps_port: false, server, upstream }
+}
+
+const fn of_one_port(place: Option<&'static str>, server: &'static str, upstream: &'static str) -> Cell {
+    Cell { place, tcp: false, keeps_port: true, server, upstream }
 }
 
 static CELLS: &[Cell] = &[
@@ -185,7 +192,58 @@ static CELLS: &[Cell] = &[
     cell(None, true, "169.254.10.11", PLAIN),
     cell(None, true, "fd10::11", PLAIN),
     cell(None, true, "10.96.0.20", CLUSTER),
+    of_one_port(Some(POD), "169.254.10.10", CLUSTER),
+    of_one_port(Some(POD), "169.254.10.11", PLAIN),
+    of_one_port(Some(POD), "fd10::11", PLAIN),
+    of_one_port(Some(POD), "10.96.0.20", CLUSTER),
+    of_one_port(None, "169.254.10.10", CLUSTER),
+    of_one_port(None, "169.254.10.11", PLAIN),
+    of_one_port(None, "fd10::11", PLAIN),
+    of_one_port(None, "10.96.0.20", CLUSTER),
 ];
+
+impl Cell {
+    fn transport(&self) -> &'static str {
+        match (self.tcp, self.keeps_port) {
+            (true, _) => "TCP",
+            (false, false) => "UDP",
+            (false, true) => "UDP of one port",
+        }
+    }
+}
+
+/// A client's one socket, connected once it can be.
+#[derive(Default)]
+struct OnePort {
+    socket: OnceCell<UdpSocket>,
+    last_id: std::cell::Cell<u16>,
+}
+
+impl OnePort {
+    /// Who answers; nobody within a quarter of a second.
+    fn ask(&self, ask: Ask, server: SocketAddr) -> Option<String> {
+        if self.socket.get().is_none() {
+            let any: IpAddr = if server.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
+            let socket = UdpSocket::bind((any, 0)).expect("there are ports");
+            // Before there is a route there is nobody to connect to.
+            socket.connect(server).ok()?;
+            socket.set_read_timeout(Some(Duration::from_millis(250))).expect("a timeout can be set");
+            let _ = self.socket.set(socket);
+        }
+        let (socket, id) = (self.socket.get()?, self.last_id.get().wrapping_add(1));
+        self.last_id.set(id);
+        socket.send(&ask.id(id).bytes()).ok()?;
+        let mut buffer = [0; 512];
+        loop {
+            let length = socket.recv(&mut buffer).ok()?;
+            // Answers to earlier ones are late.
+            if buffer[..2] == id.to_be_bytes() {
+                let message = Message::decode(&buffer[..length]).ok()?;
+                return Some(message.answers.first()?.data.clone());
+            }
+        }
+    }
+}
 
 struct Over<'s>(&'s AtomicBool);
 
@@ -212,11 +270,18 @@ impl Seen {
         let cell = &CELLS[index];
         let ip: IpAddr = cell.server.parse().expect("an address");
         let server = SocketAddr::from((ip, 53));
+        let port = cell.keeps_port.then(OnePort::default);
         while !self.over.load(Relaxed) {
             let ask = Ask::new(NAME, "A").timeout(Duration::from_millis(250));
             let asked = now();
-            let reply = if cell.tcp { ask.tcp() } else { ask }.try_of(server);
-            if let Some(who) = reply.ok().and_then(|reply| Some((*reply.short().first()?).to_owned())) {
+            let who = match &port {
+                Some(port) => port.ask(ask, server),
+                None => {
+                    let reply = if cell.tcp { ask.tcp() } else { ask }.try_of(server).ok();
+                    reply.and_then(|reply| Some((*reply.short().first()?).to_owned()))
+                }
+            };
+            if let Some(who) = who {
                 let mut last = self.last[index].lock().expect("nobody panics with it");
                 let since = last.as_ref().filter(|(.., before)| *before == who).map_or(asked, |last| last.0);
                 *last = Some((since, asked, who));
@@ -232,8 +297,7 @@ impl Seen {
             .zip(&self.last)
             .map(|(cell, last)| {
                 let place = cell.place.unwrap_or("host");
-                let transport = if cell.tcp { "TCP" } else { "UDP" };
-                let what = format!("{what}: {place} over {transport} at {}", cell.server);
+                let what = format!("{what}: {place} over {} at {}", cell.transport(), cell.server);
                 eventually(&what, Duration::from_secs(8), || {
                     let last = last.lock().expect("nobody panics with it").clone()?;
                     (last.1 >= since && last.2 == who(cell)).then(|| last.0.saturating_duration_since(since))
@@ -260,7 +324,7 @@ impl Seen {
 fn told(what: &str, after: &[Duration]) {
     let (longest, cell) = after.iter().zip(CELLS).max_by_key(|(after, _)| **after).expect("there are cells");
     let place = cell.place.unwrap_or("host");
-    let transport = if cell.tcp { "TCP" } else { "UDP" };
+    let transport = cell.transport();
     let mut sorted = after.to_vec();
     sorted.sort_unstable();
     let middle = sorted[sorted.len() / 2];

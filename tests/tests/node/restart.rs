@@ -3,10 +3,10 @@
 use std::fs;
 use std::time::Duration;
 
-use tests::{Ask, Systemd, eventually, isolated_for, run, tool};
+use tests::{Systemd, eventually, isolated_for, run, tool};
 
-use super::clients::{Clients, at};
-use super::lab::{CLUSTER, COREFILE, Lab, NAME, PLAIN, POD, US, within};
+use super::clients::{Clients, answers_everywhere};
+use super::lab::{CLUSTER, COREFILE, Lab, PLAIN, US};
 
 #[test]
 fn no_query_is_lost_or_goes_to_the_upstream_over_five_restarts_by_systemd() {
@@ -82,7 +82,7 @@ fn a_stop_or_the_end_of_the_unit_leaves_the_way_out_and_a_start_takes_queries_ba
 }
 
 /// The machine with the shipped unit; `None` where there can be none.
-fn boot(test: &str) -> Option<(Lab, Systemd)> {
+pub(crate) fn boot(test: &str) -> Option<(Lab, Systemd)> {
     if !tool(test, "nft") {
         return None;
     }
@@ -92,22 +92,5 @@ fn boot(test: &str) -> Option<(Lab, Systemd)> {
     Some((lab, Systemd::boot(test)?))
 }
 
-/// Who answers at the addresses whose way out is the cluster's DNS, and at the others; the pod and the host, UDP and TCP.
-fn answers_everywhere(cluster: &'static str, plain: &'static str) {
-    for (ip, who) in
-        [("169.254.10.10", cluster), ("10.96.0.20", cluster), ("169.254.10.11", plain), ("fd10::11", plain)]
-    {
-        for tcp in [false, true] {
-            let asks = move || {
-                let ask = Ask::new(NAME, "A").timeout(Duration::from_secs(2));
-                let reply = if tcp { ask.tcp() } else { ask }.of(at(ip));
-                assert_eq!(reply.short(), [who], "{ip}, TCP: {tcp}");
-            };
-            asks();
-            within(POD, asks).join().expect("it is answered");
-        }
-    }
-}
-
-const UNIT: &str = "localdns-node";
+pub(crate) const UNIT: &str = "localdns-node";
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -1,0 +1,64 @@
+//! Ends that nobody plans: the upstream answers the next query.
+
+use std::process::Command;
+use std::time::Duration;
+
+use tests::{Cgroup, eventually, isolated, isolated_for, output, skip, tool};
+
+use super::clients::answers_everywhere;
+use super::lab::{CLUSTER, Lab, PLAIN, US};
+use super::restart::{UNIT, boot};
+
+#[test]
+fn a_server_that_the_kernel_kills_for_want_of_memory_leaves_the_way_out() {
+    isolated(|| {
+        let test = "a_server_that_the_kernel_kills_for_want_of_memory_leaves_the_way_out";
+        if !tool(test, "nft") {
+            return;
+        }
+        let group = match Cgroup::memory(128 << 20) {
+            Ok(group) => group,
+            Err(why) => return skip(test, &why),
+        };
+        let lab = Lab::new();
+        let mut server = lab.serve_with(|options| options.within(&group));
+        server.wait_for_log("queries to fd10::11 come here", PATIENCE);
+        answers_everywhere(US, US);
+        // A neighbour that cannot be killed takes nearly all of it.
+        let hog = format!(
+            "echo 0 > '{}'; echo -1000 > /proc/self/oom_score_adj; exec dd if=/dev/zero of=/dev/null bs=120M count=1",
+            group.door().display()
+        );
+        let mut neighbour = Command::new("sh");
+        neighbour.args(["-ec", &hog]);
+        output(neighbour, PATIENCE);
+        assert_eq!(group.killed(), 1);
+        server.wait(PATIENCE);
+        answers_everywhere(CLUSTER, PLAIN);
+    });
+}
+
+#[test]
+fn a_server_that_crashes_until_systemd_gives_it_up_leaves_the_way_out() {
+    isolated_for(Duration::from_secs(180), || {
+        let test = "a_server_that_crashes_until_systemd_gives_it_up_leaves_the_way_out";
+        let Some((_lab, systemd)) = boot(test) else { return };
+        systemd.more(UNIT, "[Unit]\nStartLimitIntervalSec=600\nStartLimitBurst=3\n");
+        systemd.ctl(&["start", UNIT]);
+        for crash in 1..=3 {
+            answers_everywhere(US, US);
+            systemd.ctl(&["kill", "--kill-who=main", "--signal=SEGV", UNIT]);
+            if crash < 3 {
+                systemd.restarts(UNIT, crash);
+            }
+        }
+        eventually("the end of its starts", PATIENCE, || {
+            (systemd.show(UNIT, "ActiveState,Result") == ["failed", "core-dump"]
+                || systemd.show(UNIT, "ActiveState,Result") == ["failed", "start-limit-hit"])
+            .then_some(())
+        });
+        answers_everywhere(CLUSTER, PLAIN);
+    });
+}
+
+const PATIENCE: Duration = Duration::from_secs(20);
