@@ -44,6 +44,19 @@ impl Manager {
     pub(crate) fn forget(&self, name: &str) -> io::Result<()> {
         message::send(&self.socket, format!("FDSTOREREMOVE=1\nFDNAME={name}\n").as_bytes(), &[])
     }
+
+    /// Waits until the manager has heard all that was said before.
+    pub(crate) fn settle(&self) -> io::Result<()> {
+        let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
+        message::send(&self.socket, b"BARRIER=1\n", &[theirs.as_fd()])?;
+        drop(theirs);
+        // It closes its end when it has read everything before.
+        let mut ends = [PollFd::new(&ours, PollFlags::empty())];
+        match poll(&mut ends, Some(&Timespec { tv_sec: 5, tv_nsec: 0 }))? {
+            0 => Err(io::ErrorKind::TimedOut.into()),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Says which process speaks for the service from now on, and waits until the manager has heard it: what comes from that
@@ -54,15 +67,7 @@ impl Manager {
 pub fn succeed(notifier: &node::Notifier, successor: u32) -> io::Result<()> {
     let Some(manager) = Manager::find(notifier) else { return Ok(()) };
     message::send(&manager.socket, format!("MAINPID={successor}\n").as_bytes(), &[])?;
-    let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
-    message::send(&manager.socket, b"BARRIER=1\n", &[theirs.as_fd()])?;
-    drop(theirs);
-    // It closes its end when it has read everything before.
-    let mut ends = [PollFd::new(&ours, PollFlags::empty())];
-    match poll(&mut ends, Some(&Timespec { tv_sec: 5, tv_nsec: 0 }))? {
-        0 => Err(io::ErrorKind::TimedOut.into()),
-        _ => Ok(()),
-    }
+    manager.settle()
 }
 
 /// How long one message may take.

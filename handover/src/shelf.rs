@@ -72,9 +72,13 @@ impl Shelf {
         self.manager.is_some()
     }
 
-    /// Has the service manager keep what this process knows, too, in its last moments.
-    pub fn leave(&mut self, warm: OwnedFd) {
-        tell(&mut self.manager, |manager| manager.keep(WARM, warm.as_fd()));
+    /// Has the service manager keep what this process knows, too, in its last moments, and waits until it has all of it: what a
+    /// process said that is gone may be nobody's.
+    pub fn leave(&mut self, warm: Option<OwnedFd>) {
+        if let Some(warm) = warm {
+            tell(&mut self.manager, |manager| manager.keep(WARM, warm.as_fd()));
+        }
+        tell(&mut self.manager, Manager::settle);
     }
 
     /// Copies of everything, by name, with what this process knows.

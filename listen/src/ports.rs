@@ -264,9 +264,7 @@ impl Ports {
 
     /// Has the service manager keep what this process knows, with the sockets.
     pub fn leave(&mut self, warm: Option<OwnedFd>) {
-        if let Some(warm) = warm {
-            self.shelf.leave(warm);
-        }
+        self.shelf.leave(warm);
     }
 
     /// Copies of all sockets, for another process, and what this one knows.
