@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::binary::binary;
+use crate::clock::steadily;
 use crate::place::{privileged, tempdir};
 use crate::server::output;
 
@@ -57,6 +58,18 @@ pub fn isolated_for<F: FnOnce()>(patience: Duration, body: F) {
         |line: &&str| ["skipped: ", "measured: ", "repeated: "].iter().any(|told| line.starts_with(told));
     for line in text.lines().filter(told) {
         tell(line);
+    }
+}
+
+/// As [`isolated_for`], for a test that holds the server to a time: again, in namespaces of their own, where it failed while the
+/// machine stood still, as [`steadily`] has it.
+///
+/// # Panics
+/// As `body` does.
+pub fn isolated_steadily<F: Fn() + Copy>(patience: Duration, body: F) {
+    match std::env::var_os(INSIDE) {
+        Some(_) => isolated_for(patience, body),
+        None => steadily(|| isolated_for(patience, body)),
     }
 }
 

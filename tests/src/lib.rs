@@ -45,7 +45,7 @@ pub use crowd::Crowd;
 pub use dns::Dns;
 pub use flood::flood;
 pub use hang::Hang;
-pub use isolated::{add_address, isolated, isolated_for, lacking, run, skip, tell, tool};
+pub use isolated::{add_address, isolated, isolated_for, isolated_steadily, lacking, run, skip, tell, tool};
 pub use manager::Manager;
 pub use message::{Edns, Message, Question, Record, header, question_end};
 pub use place::{free_port, fresh_ip, may_open, port, privileged, publish, tempdir};

@@ -1,5 +1,6 @@
 //! Ends that nobody plans: the upstream answers the next query.
 
+use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ fn a_server_that_the_kernel_kills_for_want_of_memory_leaves_the_way_out() {
         if !tool(test, "nft") {
             return;
         }
-        let group = match Cgroup::memory(128 << 20) {
+        let group = match Cgroup::memory(64 << 20) {
             Ok(group) => group,
             Err(why) => return skip(test, &why),
         };
@@ -24,9 +25,10 @@ fn a_server_that_the_kernel_kills_for_want_of_memory_leaves_the_way_out() {
         let mut server = lab.serve_with(|options| options.within(&group));
         server.wait_for_log("queries to fd10::11 come here", PATIENCE);
         answers_everywhere(US, US);
-        // A neighbour that cannot be killed takes nearly all of it.
+        // A neighbour takes nearly all of it, and the kernel chooses.
+        fs::write(format!("/proc/{}/oom_score_adj", server.pid()), "1000").expect("it is ours");
         let hog = format!(
-            "echo 0 > '{}'; echo -1000 > /proc/self/oom_score_adj; exec dd if=/dev/zero of=/dev/null bs=120M count=1",
+            "echo 0 > '{}'; exec dd if=/dev/zero of=/dev/null bs=63M count=1",
             group.door().display()
         );
         let mut neighbour = Command::new("sh");
@@ -47,15 +49,13 @@ fn a_server_that_crashes_until_systemd_gives_it_up_leaves_the_way_out() {
         systemd.ctl(&["start", UNIT]);
         for crash in 1..=3 {
             answers_everywhere(US, US);
-            systemd.ctl(&["kill", "--kill-who=main", "--signal=SEGV", UNIT]);
+            systemd.ctl(&["kill", "--kill-who=main", "--signal=KILL", UNIT]);
             if crash < 3 {
                 systemd.restarts(UNIT, crash);
             }
         }
         eventually("the end of its starts", PATIENCE, || {
-            (systemd.show(UNIT, "ActiveState,Result") == ["failed", "core-dump"]
-                || systemd.show(UNIT, "ActiveState,Result") == ["failed", "start-limit-hit"])
-            .then_some(())
+            (systemd.show(UNIT, "ActiveState") == ["failed"]).then_some(())
         });
         answers_everywhere(CLUSTER, PLAIN);
     });

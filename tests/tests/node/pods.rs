@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use tests::{eventually, http_get, isolated, now, output, run, signal, tempdir, tool};
+use tests::{eventually, http_get, isolated_steadily, now, output, run, signal, tempdir, tool};
 
 use super::clients::Clients;
 use super::lab::{COREFILE, Lab};
@@ -14,7 +14,7 @@ use super::pod::Pod;
 
 #[test]
 fn a_pod_that_has_handed_over_touches_nothing_until_it_is_told_to_end() {
-    isolated(|| {
+    isolated_steadily(Duration::from_secs(180), || {
         if !tool("pods", "nft") {
             return;
         }
@@ -54,7 +54,7 @@ fn a_pod_that_has_handed_over_touches_nothing_until_it_is_told_to_end() {
 
 #[test]
 fn a_pod_that_cannot_serve_leaves_the_old_one_serving_and_one_whose_predecessor_is_killed_serves() {
-    isolated(|| {
+    isolated_steadily(Duration::from_secs(180), || {
         if !tool("pods", "nft") {
             return;
         }

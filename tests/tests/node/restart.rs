@@ -3,20 +3,20 @@
 use std::fs;
 use std::time::Duration;
 
-use tests::{Systemd, eventually, isolated_for, run, tool};
+use tests::{Systemd, eventually, isolated_for, isolated_steadily, run, tool};
 
 use super::clients::{Clients, answers_everywhere};
 use super::lab::{CLUSTER, COREFILE, Lab, PLAIN, US};
 
 #[test]
 fn no_query_is_lost_or_goes_to_the_upstream_over_five_restarts_by_systemd() {
-    isolated_for(Duration::from_secs(180), || restarts(5, 60));
+    isolated_steadily(Duration::from_secs(180), || restarts(5, 60));
 }
 
 #[test]
 #[ignore = "long: a hundred restarts"]
 fn no_query_is_lost_or_goes_to_the_upstream_over_a_hundred_restarts_by_systemd() {
-    isolated_for(Duration::from_secs(900), || restarts(100, 500));
+    isolated_steadily(Duration::from_secs(900), || restarts(100, 500));
 }
 
 /// So many restarts, while each client asks at this rate; then an upgrade by a signal.

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use tests::{eventually, isolated, signal, tool};
+use tests::{eventually, isolated_steadily, signal, tool};
 
 use super::clients::Clients;
 use super::lab::Lab;
 
 #[test]
 fn no_query_is_lost_or_goes_to_the_upstream_over_five_upgrades() {
-    isolated(|| {
+    isolated_steadily(Duration::from_secs(180), || {
         if !tool("node upgrades", "nft") {
             return;
         }
