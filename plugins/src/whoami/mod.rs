@@ -48,57 +48,53 @@ impl Source for Whoami {
 
 /// Any name and type: NOERROR without an answer; the client's address and, as an SRV record of `_udp` or `_tcp` below
 /// the name, its port stand in the additional section with TTL 0.
+#[inline]
 fn answer(context: &QueryContext<'_>, query: &Query<'_>, reply: &mut Reply<'_>) {
     reply.flags = Flags::AA;
     let client = context.client();
-    let mut records = Records { octets: [0; MOST], len: 0 };
     match client.ip() {
-        IpAddr::V4(address) => records.push(&[], RType::A, query.class, &address.octets()),
-        IpAddr::V6(address) => records.push(&[], RType::AAAA, query.class, &address.octets()),
+        IpAddr::V4(address) => {
+            let mut record = [0; HEAD + 4];
+            write(&mut record, RType::A, query.class, &address.octets());
+            reply.push_ready(&record, [0, 0, 1]);
+        }
+        IpAddr::V6(address) => {
+            let mut record = [0; HEAD + 16];
+            write(&mut record, RType::AAAA, query.class, &address.octets());
+            reply.push_ready(&record, [0, 0, 1]);
+        }
     }
-    let label: &[u8; 5] = match context.proto {
+    let label = match context.proto {
         Proto::Udp => b"\x04_udp",
         Proto::Tcp => b"\x04_tcp",
     };
-    let mut count = 1;
     // A name too long for one more label has no SRV owner.
     if label.len() + query.name.as_wire().len() <= wire::MAX_NAME {
         let [high, low] = client.port().to_be_bytes();
+        let mut record = [0; LABEL + HEAD + 7];
+        let (owner, rest) = record.split_at_mut(LABEL);
+        owner.copy_from_slice(label);
         // Priority and weight 0, the root as target.
-        records.push(label, RType::SRV, query.class, &[0, 0, 0, 0, high, low, 0]);
-        count += 1;
-    }
-    reply.push_ready(&records.octets[..records.len], [0, 0, count]);
-}
-
-/// Both records on the stack: they go into the reply as one slice.
-struct Records {
-    octets: [u8; MOST],
-    len: usize,
-}
-
-impl Records {
-    /// A record with TTL 0, its owner the question's name below `labels`.
-    #[inline]
-    fn push(&mut self, labels: &[u8], rtype: RType, class: Class, data: &[u8]) {
-        self.put(labels);
-        self.put(&[0xc0, wire::HEADER as u8]);
-        self.put(&rtype.0.to_be_bytes());
-        self.put(&class.0.to_be_bytes());
-        self.put(&[0; 4]);
-        self.put(&(data.len() as u16).to_be_bytes());
-        self.put(data);
-    }
-
-    #[inline]
-    fn put(&mut self, octets: &[u8]) {
-        self.octets[self.len..][..octets.len()].copy_from_slice(octets);
-        self.len += octets.len();
+        write(rest, RType::SRV, query.class, &[0, 0, 0, 0, high, low, 0]);
+        reply.push_ready(&record, [0, 0, 1]);
     }
 }
 
-/// An AAAA record and an SRV record.
-const MOST: usize = (12 + 16) + (5 + 12 + 7);
+/// Writes a record with TTL 0, its owner the question's name. Inlined, it has lengths that the compiler knows.
+#[inline(always)]
+fn write(record: &mut [u8], rtype: RType, class: Class, data: &[u8]) {
+    let (head, rest) = record.split_at_mut(HEAD);
+    head[..2].copy_from_slice(&[0xc0, wire::HEADER as u8]);
+    head[2..4].copy_from_slice(&rtype.0.to_be_bytes());
+    head[4..6].copy_from_slice(&class.0.to_be_bytes());
+    head[10..].copy_from_slice(&(data.len() as u16).to_be_bytes());
+    rest.copy_from_slice(data);
+}
+
+/// Octets before a record's data: a pointer to the question, type, class, TTL and length.
+const HEAD: usize = 12;
+/// Octets of `_udp` or `_tcp` with its length.
+const LABEL: usize = 5;
 
 #[cfg(test)]
 mod tests {
