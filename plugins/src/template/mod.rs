@@ -93,21 +93,10 @@ impl Source for Templates {
                 return Lookup::Answer;
             }
             let Some(zone) = spec.zone_of(query) else { continue };
-            let name = text.get_or_insert_with(NameText::new).of(&query.name);
-            let Some(regex) = spec.patterns.iter().find(|regex| regex.is_match(name)) else {
-                if spec.fallthrough.through(&query.name) {
-                    continue;
-                }
-                return Lookup::Fail(Failure::NoPattern);
-            };
-            let vars = match spec.evaluate(context, query, regex, name) {
-                Ok(Some(vars)) => vars,
-                Ok(None) if spec.fallthrough.through(&query.name) => continue,
-                Ok(None) => return Lookup::Fail(Failure::NoPattern),
-                Err(error) => return Lookup::Fail(Failure::Template(error)),
-            };
-            one.counters.matches.add(context.writer);
-            return one.answer(context, query, zone, regex, name, vars, reply);
+            match one.take(context, query, zone, &mut text, reply) {
+                Lookup::Pass => {}
+                found => return found,
+            }
         }
         Lookup::Pass
     }
@@ -234,6 +223,35 @@ impl One {
         reply.flags = if self.spec.rcode == Rcode::SERVFAIL { 0 } else { Flags::AA };
         if let Some(ede) = &self.ede {
             reply.options.push(wire::OPTION_EDE, ede);
+        }
+    }
+
+    /// What it makes of a query of its class, type and `zone`; `text` is what the templates before it have made of the name.
+    ///
+    /// Out of line: a query that is answered without a look at its name would set up this frame, too.
+    #[inline(never)]
+    fn take(
+        &self,
+        context: &QueryContext<'_>,
+        query: &Query<'_>,
+        zone: &Name,
+        text: &mut Option<NameText>,
+        reply: &mut Reply<'_>,
+    ) -> Lookup {
+        let spec = &self.spec;
+        let name = text.get_or_insert_with(NameText::new).of(&query.name);
+        let missed = || match spec.fallthrough.through(&query.name) {
+            true => Lookup::Pass,
+            false => Lookup::Fail(Failure::NoPattern),
+        };
+        let Some(regex) = spec.patterns.iter().find(|regex| regex.is_match(name)) else { return missed() };
+        match spec.evaluate(context, query, regex, name) {
+            Ok(Some(vars)) => {
+                self.counters.matches.add(context.writer);
+                self.answer(context, query, zone, regex, name, vars, reply)
+            }
+            Ok(None) => missed(),
+            Err(error) => Lookup::Fail(Failure::Template(error)),
         }
     }
 
