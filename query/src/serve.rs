@@ -186,25 +186,25 @@ pub fn serve<'h>(
     }
     let mut reply = Reply::start(out, query);
     let pipeline = &zone.block.pipeline;
-    let failure = match pipeline.answer_now(context, tables, query, &mut reply, zone.counters(context.writer))
-    {
-        Lookup::Answer => None,
-        Lookup::Refresh => {
-            finish(zone, query, &mut reply, room, None, outcome);
-            return Served::Ask { replied: true, asked: Asked::for_next(query, zone, true) };
-        }
-        Lookup::Ask(patience) => {
-            return Served::Ask { replied: false, asked: Asked::new(query, zone, patience, true) };
-        }
-        follow @ (Lookup::Follow | Lookup::FollowOrFail) => {
-            let follow = if matches!(follow, Lookup::Follow) { Follow::Yes } else { Follow::OrFail };
-            let found = vec![InnerAnswer::of_reply(zone, query, &reply, follow)];
-            return evaluate(endpoint, zone, query, context, tables, room, found, out, outcome);
-        }
-        Lookup::Pass => Some(refuse(&mut reply, pipeline.nobody())),
-        Lookup::Fail(failure) => Some(refuse(&mut reply, failure)),
-    };
+    let (failure, refreshes) =
+        match pipeline.answer_now(context, tables, query, &mut reply, zone.counters(context.writer)) {
+            Lookup::Answer => (None, false),
+            Lookup::Refresh => (None, true),
+            Lookup::Ask(patience) => {
+                return Served::Ask { replied: false, asked: Asked::new(query, zone, patience, true) };
+            }
+            follow @ (Lookup::Follow | Lookup::FollowOrFail) => {
+                let follow = if matches!(follow, Lookup::Follow) { Follow::Yes } else { Follow::OrFail };
+                let found = vec![InnerAnswer::of_reply(zone, query, &reply, follow)];
+                return evaluate(endpoint, zone, query, context, tables, room, found, out, outcome);
+            }
+            Lookup::Pass => (Some(refuse(&mut reply, pipeline.nobody())), false),
+            Lookup::Fail(failure) => (Some(refuse(&mut reply, failure)), false),
+        };
     finish(zone, query, &mut reply, room, failure, outcome);
+    if refreshes {
+        return Served::Ask { replied: true, asked: Asked::for_next(query, zone, true) };
+    }
     Served::Reply
 }
 

@@ -7,15 +7,16 @@ use std::sync::LazyLock;
 /// for each process, since strangers choose them.
 #[inline]
 pub fn hash_of(wire: &[u8]) -> u64 {
-    let mut hash = seeds()[0] ^ wire.len() as u64;
-    pieces(wire, |piece| hash = mix(hash, piece));
+    let [seed, factor] = *seeds();
+    let mut hash = seed ^ wire.len() as u64;
+    pieces(wire, |piece| hash = mix(hash, piece, factor));
     hash
 }
 
 /// The hash of a name together with something else that is looked for.
 #[inline]
 pub fn hash_with(hash: u64, more: u64) -> u64 {
-    mix(hash, [more, 0])
+    mix(hash, [more, 0], seeds()[1])
 }
 
 /// Copies a name in lower case, and returns the hash of the copy. Length octets are at most 63, below 'A' (65): they stay as
@@ -24,11 +25,12 @@ pub fn hash_with(hash: u64, more: u64) -> u64 {
 /// In pieces of two registers, each read from the packet, not from what was copied: the processor would wait for the copy.
 #[inline]
 pub(crate) fn copy_lowered(to: &mut [u8], wire: &[u8]) -> u64 {
-    let mut hash = seeds()[0] ^ wire.len() as u64;
+    let [seed, factor] = *seeds();
+    let mut hash = seed ^ wire.len() as u64;
     if let (Some(last), Some(_)) = (wire.last_chunk::<PIECE>(), to.first_chunk::<PIECE>()) {
         let mut copy = |to: &mut [u8; PIECE], from: &[u8; PIECE]| {
             let piece = halves(from).map(lowered);
-            hash = mix(hash, piece);
+            hash = mix(hash, piece, factor);
             let [low, high] = piece.map(u64::to_le_bytes);
             to[..8].copy_from_slice(&low);
             to[8..].copy_from_slice(&high);
@@ -48,14 +50,14 @@ pub(crate) fn copy_lowered(to: &mut [u8], wire: &[u8]) -> u64 {
         if let Some(to) = to.last_chunk_mut() {
             *to = last;
         }
-        hash = mix(hash, piece);
+        hash = mix(hash, piece, factor);
     } else {
         let mut few = [0; 8];
         for ((to, kept), from) in to.iter_mut().zip(&mut few).zip(wire) {
             *to = from.to_ascii_lowercase();
             *kept = *to;
         }
-        hash = mix(hash, [u64::from_le_bytes(few), 0]);
+        hash = mix(hash, [u64::from_le_bytes(few), 0], factor);
     }
     hash
 }
@@ -93,8 +95,8 @@ fn lowered(octets: u64) -> u64 {
 
 /// Folds a piece into a hash, as foldhash does: the two halves of a product, whose factors only we know.
 #[inline]
-fn mix(hash: u64, [low, high]: [u64; 2]) -> u64 {
-    let product = u128::from(low ^ hash) * u128::from(high ^ seeds()[1]);
+fn mix(hash: u64, [low, high]: [u64; 2], factor: u64) -> u64 {
+    let product = u128::from(low ^ hash) * u128::from(high ^ factor);
     product as u64 ^ (product >> 64) as u64
 }
 

@@ -130,36 +130,28 @@ impl<'b> Reply<'b> {
     /// (RFC 6891, section 7).
     #[inline]
     pub fn finish(&mut self, query: &Query<'_>, limit: usize) -> (Flags, usize) {
-        let options: &[u8] = if query.edns.is_some() { self.options.as_bytes() } else { &[] };
-        let opt = if query.edns.is_some() { opt_length(options) } else { 0 };
-        if self.out.len() + opt > limit {
-            Self::cut(self.out, self.body_at, &mut self.counts, &mut self.flags, limit.saturating_sub(opt));
-        }
-        if query.edns.is_some() {
-            write_opt(self.out, self.rcode, query.dnssec_ok(), options);
-        }
+        let opts = match &query.edns {
+            Some(edns) => {
+                let options = self.options.as_bytes();
+                if self.out.len() + opt_length(options) > limit {
+                    let limit = limit.saturating_sub(opt_length(options));
+                    Self::cut(self.out, self.body_at, &mut self.counts, &mut self.flags, limit);
+                }
+                write_opt(self.out, self.rcode, edns.dnssec_ok, options);
+                1
+            }
+            None => {
+                if self.out.len() > limit {
+                    Self::cut(self.out, self.body_at, &mut self.counts, &mut self.flags, limit);
+                }
+                0
+            }
+        };
         let kept = query.flags.0 & (0x7800 | Flags::RD | Flags::CD) & !self.dropped_flags;
         let flags = Flags::QR | kept | self.flags | (self.rcode.0 & 0xf);
-        let [answers, authorities, additionals] = self.counts.map(u16::to_be_bytes);
-        let additionals = u16::from_be_bytes(additionals) + u16::from(query.edns.is_some());
-        let header: [u8; HEADER] = {
-            let [id, flags, additionals] = [query.id, flags, additionals].map(u16::to_be_bytes);
-            [
-                id[0],
-                id[1],
-                flags[0],
-                flags[1],
-                0,
-                1,
-                answers[0],
-                answers[1],
-                authorities[0],
-                authorities[1],
-                additionals[0],
-                additionals[1],
-            ]
-        };
-        self.out[..HEADER].copy_from_slice(&header);
+        let [answers, authorities, additionals] = self.counts;
+        let words = [query.id, flags, 1, answers, authorities, additionals + opts].map(u16::to_be_bytes);
+        self.out[..HEADER].copy_from_slice(words.as_flattened());
         (Flags(flags), self.out.len())
     }
 

@@ -64,8 +64,9 @@ impl Batch<'_, '_> {
                 out,
                 outcome,
             ) {
+                Served::Nothing | Served::Silence => {}
                 // Over UDP there is no transfer.
-                Served::Nothing | Served::Silence | Served::Stream(_) => {}
+                Served::Stream(streaming) => drop(streaming),
                 Served::Reply => self.replies.commit(datagram.peer, datagram.local),
                 Served::Ask { replied, asked } => {
                     self.misses.push(Waiter::one(asked, client(&datagram, replied), now));
