@@ -1,8 +1,10 @@
 //! Bugs on demand, in this crate's own tests alone: a query for `panic-PLACE.anything` panics there.
 
 use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
 use std::panic::resume_unwind;
 use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use wire::{Gate, Name, accept};
 
@@ -54,6 +56,13 @@ pub(crate) fn turns(server: &Name) -> u64 {
     turns.get(&server.to_string()).copied().unwrap_or_default()
 }
 
+/// When a transfer to this client began that begins now: so long ago as [`EARLIER`] says.
+pub(crate) fn began_earlier(client: IpAddr, now: Instant) -> Instant {
+    let earlier = EARLIER.lock().unwrap_or_else(PoisonError::into_inner);
+    let ago = earlier.filter(|(of, _)| *of == client).map(|(_, ago)| ago);
+    now.checked_sub(ago.unwrap_or_default()).unwrap_or(now)
+}
+
 static TURNS: LazyLock<Mutex<HashMap<String, u64>>> = LazyLock::new(Mutex::default);
 /// Names that came to [`within`].
 static SEEN: LazyLock<Mutex<HashSet<String>>> = LazyLock::new(Mutex::default);
@@ -62,3 +71,5 @@ static SEEN: LazyLock<Mutex<HashSet<String>>> = LazyLock::new(Mutex::default);
 pub(crate) static HALTED: Mutex<Vec<Name>> = Mutex::new(Vec::new());
 /// Those whose workers panic in every turn.
 pub(crate) static SICK: Mutex<Vec<Name>> = Mutex::new(Vec::new());
+/// How long ago transfers to a client began that begin now.
+pub(crate) static EARLIER: Mutex<Option<(IpAddr, Duration)>> = Mutex::new(None);

@@ -178,10 +178,11 @@ impl Connection {
                 return Turn::Abort;
             }
             if !self.unsent.is_empty() {
+                let limit = self.write_limit(limits.write);
                 match self.write_unsent() {
                     Ok(true) => {}
-                    Ok(false) if now >= self.unsent_since + limits.write => return Turn::Abort,
-                    Ok(false) => return self.rest(Waits::Unread, self.unsent_since, Some(limits.write)),
+                    Ok(false) if now >= self.unsent_since + limit => return Turn::Abort,
+                    Ok(false) => return self.rest(Waits::Unread, self.unsent_since, Some(limit)),
                     Err(_) => return Turn::End,
                 }
             }

@@ -13,6 +13,8 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use wire::{Flags, Name, RType};
 
+mod transfers;
+
 use super::inbox::ASKS;
 use super::{BindError, Delivery, InFlight, Ports, Running, Task};
 use crate::failpoint::{HALTED, SICK, turns};

@@ -1,8 +1,9 @@
-//! How many transfers run: each holds a zone as it was when it began, for as long as its client takes to read it.
+//! How many transfers run, and for how long: each holds a zone as it was when it began.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// The transfers that run, over all connections.
 #[derive(Default)]
@@ -12,22 +13,33 @@ pub(super) struct Transfers(Mutex<HashMap<IpAddr, usize>>);
 pub(super) struct Slot {
     of: Arc<Transfers>,
     client: IpAddr,
+    /// When it is needed for others.
+    until: Instant,
 }
 
 impl Transfers {
-    /// A place for one more to this client; `None` where there are as many as may be.
-    pub(super) fn enter(self: &Arc<Self>, client: IpAddr) -> Option<Slot> {
+    /// A place for one more to this client, which begins now; `None` where there are as many as may be.
+    pub(super) fn enter(self: &Arc<Self>, client: IpAddr, now: Instant) -> Option<Slot> {
         let mut running = self.running();
         let (all, own) = (running.values().sum::<usize>(), running.get(&client).copied().unwrap_or_default());
         if all >= MOST || own >= MOST_OF_A_CLIENT {
             return None;
         }
         running.insert(client, own + 1);
-        Some(Slot { of: self.clone(), client })
+        #[cfg(test)]
+        let now = crate::failpoint::began_earlier(client, now);
+        Some(Slot { of: self.clone(), client, until: now + LONGEST })
     }
 
     fn running(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Slot {
+    /// How long it may still be held; zero ends the transfer.
+    pub(super) fn left(&self, now: Instant) -> Duration {
+        self.until.saturating_duration_since(now)
     }
 }
 
@@ -44,6 +56,9 @@ impl Drop for Slot {
 /// Transfers at a time, and those to one client address.
 const MOST: usize = 16;
 const MOST_OF_A_CLIENT: usize = 4;
+/// How long one may take: 20 MB at 35 kB/s. Each message has its time besides (`timeouts`), so that who reads a little of
+/// each would otherwise keep a place, and a zone of long ago, for hours.
+const LONGEST: Duration = Duration::from_secs(600);
 
 #[cfg(test)]
 mod tests {
@@ -51,22 +66,31 @@ mod tests {
 
     #[test]
     fn no_client_takes_all_places_and_each_comes_back() {
-        let transfers = Arc::<Transfers>::default();
+        let (transfers, now) = (Arc::<Transfers>::default(), clock::now());
         let client = |last: u8| IpAddr::from([192, 0, 2, last]);
         let mut slots: Vec<Slot> = Vec::new();
         for last in 0..4 {
             for _ in 0..MOST_OF_A_CLIENT {
-                slots.extend(transfers.enter(client(last)));
+                slots.extend(transfers.enter(client(last), now));
             }
-            assert!(transfers.enter(client(last)).is_none(), "{last}");
+            assert!(transfers.enter(client(last), now).is_none(), "{last}");
         }
         assert_eq!(slots.len(), MOST);
-        assert!(transfers.enter(client(9)).is_none());
+        assert!(transfers.enter(client(9), now).is_none());
         slots.remove(5);
-        assert!(transfers.enter(client(2)).is_none());
-        slots.extend(transfers.enter(client(1)));
+        assert!(transfers.enter(client(2), now).is_none());
+        slots.extend(transfers.enter(client(1), now));
         assert_eq!(slots.len(), MOST);
         slots.clear();
         assert!(transfers.running().is_empty());
+    }
+
+    #[test]
+    fn no_place_is_held_for_ever() {
+        let (transfers, now) = (Arc::<Transfers>::default(), clock::now());
+        let slot = transfers.enter(IpAddr::from([192, 0, 2, 1]), now).unwrap();
+        for (passed, left) in [(0, 600), (599, 1), (600, 0), (10_000, 0)] {
+            assert_eq!(slot.left(now + Duration::from_secs(passed)), Duration::from_secs(left), "{passed}");
+        }
     }
 }

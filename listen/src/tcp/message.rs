@@ -10,14 +10,13 @@ use super::super::stream_reply::StreamReply;
 use super::Connection;
 use super::transfer::Transfer;
 use observe::counters::Proto;
-use plugin::QueryContext;
-use plugin::Tables;
 use plugin::failure::Failure;
+use plugin::{QueryContext, Tables};
 use query::serve::{self, Outcome, Seen, Served, SizeLimit};
 
 impl Connection {
-    /// Serves one message, or the start of one that is too long: its reply, if there is one already, is in `out` afterwards. False where the connection is not
-    /// worth keeping.
+    /// Serves one message, or the start of one that is too long: its reply, if there is one already, is in `out` afterwards.
+    /// False where the connection is not worth keeping.
     pub(super) fn query(
         &self,
         message: &[u8],
@@ -93,14 +92,16 @@ impl Connection {
                     return true;
                 }
             }
-            Served::Stream(streaming) => match self.running.connections.transfers.enter(self.peer.ip()) {
-                Some(slot) => {
-                    out.clear();
-                    *transfer = Some(Transfer::new(*streaming, slot, now));
-                    return true;
+            Served::Stream(streaming) => {
+                match self.running.connections.transfers.enter(self.peer.ip(), now) {
+                    Some(slot) => {
+                        out.clear();
+                        *transfer = Some(Transfer::new(*streaming, slot, now));
+                        return true;
+                    }
+                    None => streaming.refuse(Failure::Transfers, out, &mut outcome),
                 }
-                None => streaming.refuse(Failure::Transfers, out, &mut outcome),
-            },
+            }
             Served::Reply => {}
         }
         if !outcome.counted {

@@ -1,6 +1,6 @@
 //! A transfer on a client's connection: the next message when the kernel has all before it.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::super::place::Waits;
 use super::super::scratch::Scratch;
@@ -9,17 +9,21 @@ use super::Connection;
 use plugin::messages::Next;
 use query::serve::{Broken, Streaming};
 
+/// A transfer ends before its end.
+#[derive(Debug)]
+pub(super) struct CutOff;
+
 /// A transfer that is not sent to its end.
 pub(super) struct Transfer {
     streaming: Streaming,
     /// Its place among all.
-    _slot: Slot,
+    slot: Slot,
     began: Instant,
 }
 
 impl Transfer {
     pub(super) fn new(streaming: Streaming, slot: Slot, began: Instant) -> Box<Self> {
-        Box::new(Self { streaming, _slot: slot, began })
+        Box::new(Self { streaming, slot, began })
     }
 
     /// Octets that it holds.
@@ -29,15 +33,23 @@ impl Transfer {
 }
 
 impl Connection {
+    /// How long what was offered to the kernel may wait for the client: a transfer's end comes before `most` is over.
+    pub(super) fn write_limit(&self, most: Duration) -> Duration {
+        self.transfer.as_ref().map_or(most, |transfer| most.min(transfer.slot.left(self.unsent_since)))
+    }
+
     /// Puts the next message of the transfer to what leaves.
     ///
     /// # Errors
-    /// Where it cannot go on: the client must not take what it has for the zone.
-    pub(super) fn go_on(&mut self, scratch: &mut Scratch, now: Instant) -> Result<(), Broken> {
+    /// Where it cannot go on, or has taken too long: the client must not take what it has for the zone.
+    pub(super) fn go_on(&mut self, scratch: &mut Scratch, now: Instant) -> Result<(), CutOff> {
         let Some(transfer) = &mut self.transfer else { return Ok(()) };
+        if transfer.slot.left(now).is_zero() {
+            return Err(CutOff);
+        }
         // It has read all before: we keep it waiting, not it us.
         self.place.set_waits(Waits::Busy, self.running.since_start_ms(now));
-        let next = transfer.streaming.next(&mut scratch.reply)?;
+        let next = transfer.streaming.next(&mut scratch.reply).map_err(|Broken| CutOff)?;
         scratch.send_reply();
         if next == Next::End {
             self.end_transfer(now);

@@ -1,0 +1,74 @@
+//! How long one transfer may take, whatever its client reads.
+
+use plugin::messages::{Messages, Next, OfZone, StreamMessage};
+use plugin::spec::{BuildContext, Explained, Role, Source, SourceSpec};
+use plugin::{Lookup, QueryContext, Tables};
+use wire::{Query, Reply, ZoneRequest};
+
+use super::*;
+use crate::failpoint::EARLIER;
+use observe::counters::ThreadCounters;
+
+#[test]
+fn a_transfer_that_takes_too_long_is_cut_off_though_its_client_reads_on() {
+    let scene = Scene::with(1, "", "errors");
+    let mut spec = scene::spec(&scene.corefile("errors")).unwrap();
+    spec.blocks[0].plugins.insert(0, ("endless", Role::Source(Arc::new(Endless))));
+    let configuration = Configuration::build(&spec, &scene.running.shared, &|_| Ok(Vec::new())).unwrap();
+    scene.running.configuration.store(Arc::new(configuration));
+    let mut question = packet("zone.example");
+    let rtype = question.len() - 3;
+    question[rtype] = RType::AXFR.0 as u8;
+    // Two seconds are left of its ten minutes.
+    *EARLIER.lock().unwrap() = Some((scene.at.ip(), Duration::from_secs(598)));
+    let mut stream = TcpStream::connect(scene.at).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(&[&(question.len() as u16).to_be_bytes()[..], &question].concat()).unwrap();
+    let (began, mut came, mut some) = (clock::now(), 0, vec![0; 65_536]);
+    while let Ok(octets @ 1..) = stream.read(&mut some) {
+        came += octets;
+        assert!(began.elapsed() < 2 * PATIENCE, "it goes on after {came} octets");
+    }
+    assert!(came > 1 << 20, "{came} octets");
+    scene.wait("why", || scene.logged("AXFR: transfer cut off after "));
+}
+
+/// A zone that has another record after every one.
+#[derive(Debug)]
+struct Endless;
+
+impl SourceSpec for Endless {
+    fn build(&self, _: &BuildContext<'_>) -> Box<dyn Source> {
+        Box::new(Self)
+    }
+}
+
+impl Source for Endless {
+    fn lookup<'h>(
+        &'h self,
+        _: &QueryContext<'_>,
+        _: &mut Tables<'h>,
+        _: &Query<'_>,
+        _: &mut Reply<'_>,
+        _: ThreadCounters<'_>,
+    ) -> Lookup {
+        Lookup::Pass
+    }
+
+    fn of_zone(&self, request: &ZoneRequest<'_>, _: &QueryContext<'_>, _: &mut Reply<'_>) -> OfZone {
+        OfZone::Stream(Box::new(Records(request.query.name)))
+    }
+
+    fn explain(&self, _: &Query<'_>) -> Explained {
+        Explained::Passes(None)
+    }
+}
+
+struct Records(Name);
+
+impl Messages for Records {
+    fn next(&mut self, message: &mut StreamMessage<'_, '_>) -> Next {
+        while message.push(&self.0, RType::A, 60, &[192, 0, 2, 1]).is_ok() {}
+        Next::More
+    }
+}
