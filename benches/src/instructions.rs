@@ -155,14 +155,14 @@ const BUDGETS: [(&str, u64); 8] = [
     // Lines in the table cost a lookup nothing.
     ("hosts-100k", HOSTS),
     // As production has it: a hosts table is asked first.
-    ("cache", 1815),
-    ("cache-alone", 1620),
-    ("nxdomain", 1190),
-    ("whoami", 1280),
-    ("log", 4630),
+    ("cache", 1660),
+    ("cache-alone", 1455),
+    ("nxdomain", 955),
+    ("whoami", 965),
+    ("log", 4375),
     ("miss", 12_340),
 ];
-const HOSTS: u64 = 1265;
+const HOSTS: u64 = 1110;
 const FEW: u64 = 2_000;
 const MANY: u64 = 22_000;
 const OUTSTANDING: usize = 64;

@@ -11,10 +11,9 @@ use crate::evaluation::{self, Asked, End, Evaluation, Follow, InnerAnswer, Missi
 use crate::route::Route;
 use observe::counters::{Counted, Proto, ThreadCounters, ZoneSet};
 use observe::{LineRing, LogEntry};
-use plugin::Tables;
 use plugin::failure::Failure;
 use plugin::step::{Inward, Sought};
-use plugin::{Lookup, QueryContext};
+use plugin::{Lookup, QueryContext, Tables};
 
 /// The zones of one endpoint.
 pub struct ServedEndpoint {
@@ -285,7 +284,7 @@ pub fn fail(reply: &mut Reply<'_>, failure: &Failure) {
 ///
 /// The outcome is written where its reader finds it. Returned by value it would be copied in wider words than it was just
 /// stored in, and such a load cannot be served from the store buffer (store forwarding): it waits until the stores retire.
-#[inline]
+#[inline(always)]
 pub fn finish(
     zone: &ServedZone,
     query: &Query<'_>,

@@ -83,16 +83,11 @@ impl<'p> Gate<'p> {
     /// As [`accept`], in place of what the packet before came to: a query is large, and not moved this way.
     #[inline]
     pub fn read(&mut self, packet: &'p [u8]) {
-        let settled = match self {
-            Self::Pass(query) => fill(query, packet),
-            _ => {
-                let mut query = Query::BLANK;
-                let settled = fill(&mut query, packet);
-                *self = Self::Pass(query);
-                settled
-            }
-        };
-        match settled {
+        if !matches!(self, Self::Pass(_)) {
+            *self = Self::Pass(Query::BLANK);
+        }
+        let Self::Pass(query) = self else { return };
+        match fill(query, packet) {
             Ok(()) => {}
             Err(Other::Drop) => *self = Self::Drop,
             Err(Other::Refuse(refusal)) => *self = Self::Refuse(refusal),
@@ -127,7 +122,7 @@ enum Other<'p> {
 }
 
 /// Reads a query; else what it is.
-#[inline]
+#[inline(always)]
 fn fill<'p>(query: &mut Query<'p>, packet: &'p [u8]) -> Result<(), Other<'p>> {
     let header = packet.first_chunk::<HEADER>().ok_or(Other::Drop)?;
     let number = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
