@@ -21,8 +21,7 @@ use plugin::args::Result;
 use plugin::endpoint::{Endpoint, Transport, host_text};
 use plugin::spec::{BuildContext, PluginSpec, Role};
 use plugin::{BlockSpec, Key, SetupError, Spec};
-use plugins::tls::TlsSpec;
-use plugins::tls::{Certificates, ServerTls};
+use plugins::tls::{Certificates, ServerTls, TlsSpec};
 use plugins::{
     bind::BindSpec,
     bufsize::BufsizeSpec,

@@ -27,7 +27,7 @@ use query::held::Held;
     clippy::large_enum_variant,
     reason = "queries are nearly all of them; a box would cost an allocation each"
 )]
-pub enum Task {
+pub(crate) enum Task {
     /// A query that an upstream must answer, from a TCP client or from a worker that found it in flight here.
     Ask {
         /// What is asked.
@@ -74,7 +74,7 @@ pub enum Task {
 }
 
 /// A worker's mailbox. What strangers cause is bounded: queries by number, results of exchanges by octets.
-pub struct Inbox {
+pub(crate) struct Inbox {
     tasks: Mailbox<Task>,
     asks: Arc<Fair>,
     results: Arc<AtomicUsize>,
@@ -85,12 +85,12 @@ impl Inbox {
     ///
     /// # Errors
     /// What the kernel says to one more file descriptor.
-    pub fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         Ok(Self { tasks: Mailbox::new()?, asks: Arc::new(Fair::new(ASKS)), results: Arc::default() })
     }
 
     /// A task of our own, which always fits.
-    pub fn post(&self, task: Task) {
+    pub(crate) fn post(&self, task: Task) {
         self.tasks.post(task);
     }
 
@@ -112,7 +112,7 @@ impl Inbox {
     }
 
     /// What became of an exchange over TCP or TLS. A reply beyond the octets that may wait is lost, and that is told.
-    pub fn exchanged(&self, id: ExchangeId, mut result: Result<Vec<u8>, ExchangeError>) {
+    pub(crate) fn exchanged(&self, id: ExchangeId, mut result: Result<Vec<u8>, ExchangeError>) {
         let octets = result.as_ref().map_or(0, Vec::len);
         let held = Held::take(&self.results, octets, RESULT_OCTETS);
         if held.is_none() {
@@ -139,7 +139,7 @@ impl Inbox {
 }
 
 /// A client's place among the queries that wait for a worker, until that has seen to it.
-pub struct AskPlace {
+pub(crate) struct AskPlace {
     of: Arc<Fair>,
     who: Who,
 }
@@ -159,7 +159,7 @@ const RESULT_OCTETS: usize = 2 << 20;
 pub(crate) const A_TURN: usize = 256;
 
 /// One client of a query in flight; the query itself is kept once for all of them.
-pub struct Waiter {
+pub(crate) struct Waiter {
     /// What the client's query has of its own.
     pub asker: Asker,
     /// The question as the client spelled it, where others asked first and spelled it another way.
@@ -174,7 +174,7 @@ pub struct Waiter {
 
 impl Waiter {
     /// A client of this query.
-    pub fn new(query: &Query<'_>, zone: &Arc<ServedZone>, client: Client, started: Instant) -> Self {
+    pub(crate) fn new(query: &Query<'_>, zone: &Arc<ServedZone>, client: Client, started: Instant) -> Self {
         Self { asker: query.asker(), spelled: None, zone: zone.clone(), client, started }
     }
 
@@ -221,13 +221,13 @@ impl Waiter {
     }
 
     /// The client's query; `same` is what is kept for all.
-    pub fn query<'q>(&'q self, same: &Query<'q>) -> Query<'q> {
+    pub(crate) fn query<'q>(&'q self, same: &Query<'q>) -> Query<'q> {
         self.asker.query(same, self.spelled.as_deref())
     }
 }
 
 /// Who gets a reply.
-pub enum Client {
+pub(crate) enum Client {
     /// A UDP client.
     Udp {
         /// The listen socket's place and address.

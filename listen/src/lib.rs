@@ -37,11 +37,9 @@ pub use bind::BindError;
 pub use connections::{Connections, Prober};
 pub use delivery::Delivery;
 pub use flights::FlightRegistry;
-pub use inbox::{Client, Inbox, Task, Waiter};
 pub use mailbox::Mailbox;
 pub use ports::{Bound, Ports};
-pub use running::{Heartbeat, InFlight, Running};
-pub use stream_reply::StreamReply;
+pub use running::{InFlight, Running};
 pub use taken::Taken;
 pub use worker::spawn;
 

@@ -16,7 +16,7 @@ pub(crate) struct Inner<C> {
 }
 
 /// One of the answers that a query waits for.
-pub struct Share<C> {
+pub(crate) struct Share<C> {
     of: Arc<Pending<C>>,
     /// Whether it is that of the client's own query.
     pub own: bool,

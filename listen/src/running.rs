@@ -13,7 +13,9 @@ use arc_swap::ArcSwap;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
-use crate::{Connections, FlightRegistry, Inbox, Taken, Task};
+use crate::flights::FlightRegistry;
+use crate::inbox::{Inbox, Task};
+use crate::{Connections, Taken};
 use configuration::{Configuration, Shared};
 use observe::LineRing;
 use observe::counters::Counter;
@@ -23,7 +25,7 @@ use observe::ring::DEFAULT_BYTES;
 /// When a worker last began a turn; on a cache line of its own, for it is written at every turn.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-pub struct Heartbeat(pub AtomicU64);
+pub(crate) struct Heartbeat(pub(crate) AtomicU64);
 
 /// What becomes of queries in flight when a server ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,15 +44,15 @@ pub struct Running {
     /// What outlives it.
     pub shared: Shared,
     /// Each worker's mailbox.
-    pub inboxes: Vec<Inbox>,
+    pub(crate) inboxes: Vec<Inbox>,
     /// When each worker last began a turn, in milliseconds since the start.
-    pub heartbeats: Vec<Heartbeat>,
+    pub(crate) heartbeats: Vec<Heartbeat>,
     /// What was taken off each listen socket.
     pub taken: Taken,
     /// Upstreams over TCP and TLS.
-    pub streams: forwarder::Streams,
+    pub(crate) streams: forwarder::Streams,
     /// Which worker has a query in flight.
-    pub flights: FlightRegistry,
+    pub(crate) flights: FlightRegistry,
     /// TCP clients.
     pub connections: Arc<Connections>,
     /// The process's log.
@@ -110,13 +112,18 @@ impl Running {
     }
 
     /// Where the log lines of TCP clients go.
-    pub fn tcp_lines(&self) -> MutexGuard<'_, LineRing> {
+    pub(crate) fn tcp_lines(&self) -> MutexGuard<'_, LineRing> {
         self.tcp_lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Milliseconds since the process began.
-    pub fn since_start_ms(&self, now: Instant) -> u64 {
+    pub(crate) fn since_start_ms(&self, now: Instant) -> u64 {
         now.saturating_duration_since(self.start).as_millis() as u64
+    }
+
+    /// How many workers there are.
+    pub fn workers(&self) -> usize {
+        self.inboxes.len()
     }
 
     /// How long ago the worker that is furthest behind began a turn.
@@ -127,7 +134,7 @@ impl Running {
 
     /// Does what one packet asks for; `None`, and counted, if that panics.
     #[inline]
-    pub fn guarded<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
+    pub(crate) fn guarded<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
         let done = catch_unwind(AssertUnwindSafe(work)).ok();
         if done.is_none() {
             self.panics.add_shared(1);
@@ -136,7 +143,7 @@ impl Running {
     }
 
     /// Logs an error of a socket, at most once a minute for each kind and address.
-    pub fn io_error(&self, what: &'static str, address: SocketAddr, error: &io::Error, now: Instant) {
+    pub(crate) fn io_error(&self, what: &'static str, address: SocketAddr, error: &io::Error, now: Instant) {
         let mut errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
         let last = errors.get(&(what, address));
         if last.is_some_and(|&last| now.saturating_duration_since(last) < Duration::from_secs(60)) {

@@ -1,4 +1,4 @@
-//! SizeLimit that the connections of one thread share, turn by turn.
+//! Buffers that the connections of one thread share, turn by turn.
 
 use std::cell::RefCell;
 

@@ -7,7 +7,7 @@ use super::connections::Connections;
 use super::place::Place;
 
 /// The way back to a TCP client, and its query's place among those that the connection may have in flight.
-pub struct StreamReply {
+pub(crate) struct StreamReply {
     connections: Arc<Connections>,
     /// The connection.
     place: Arc<Place>,

@@ -15,8 +15,8 @@ use wire::{Flags, Name, RType};
 
 mod transfers;
 
-use super::inbox::ASKS;
-use super::{BindError, Delivery, InFlight, Ports, Running, Task};
+use super::inbox::{ASKS, Task};
+use super::{BindError, Delivery, InFlight, Ports, Running};
 use crate::failpoint::{HALTED, SICK, turns};
 use configuration::{Configuration, Shared};
 use forwarder::Streams;

@@ -452,9 +452,9 @@ fn is_logged(zone: &ServedZone, outcome: &Outcome) -> bool {
     zone.block.log.is_some() || outcome.failure.is_some()
 }
 
-/// SizeLimit for a client's datagram; what is longer is a format error.
+/// Octets of a client's datagram that are read; what is longer is a format error.
 const CLIENT_BYTES: usize = 4096;
-/// SizeLimit for an upstream's: the longest there is, whatever we announced.
+/// Those of an upstream's: the longest there is, whatever we announced.
 const UPSTREAM_BYTES: usize = 65_535;
 /// How long queries in flight may take once the server stops.
 const fn drain(in_flight: InFlight) -> Duration {

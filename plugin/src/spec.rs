@@ -110,7 +110,7 @@ pub trait Source: Any + Send + Sync {
     fn of_zone(
         &self,
         _request: &ZoneRequest<'_>,
-        _moment: &QueryContext<'_>,
+        _context: &QueryContext<'_>,
         _reply: &mut Reply<'_>,
     ) -> OfZone {
         OfZone::Pass

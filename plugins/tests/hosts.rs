@@ -5,8 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use observe::counters::Proto;
-use observe::counters::ThreadCounters;
+use observe::counters::{Proto, ThreadCounters};
 use plugin::spec::Source as _;
 use plugin::{Lookup, QueryContext, Tables};
 use plugins::hosts::{Hosts, HostsTable};

@@ -21,10 +21,9 @@ use wire::{Class, Flags, Message, Name, OPTION_CLIENT_SUBNET, Query, RType, Rcod
 
 use crate::ServedZone;
 use crate::route::Route;
-use plugin::Tables;
 use plugin::failure::Failure;
 use plugin::step::{Inward, Sought, Told, Wish, Wishes, question};
-use plugin::{Lookup, QueryContext};
+use plugin::{Lookup, QueryContext, Tables};
 
 pub use found::{Follow, InnerAnswer};
 pub use outer::{Asked, MOST_HELD, Outer, Waits};

@@ -15,12 +15,11 @@ use forwarder::Chain;
 use wire::{Name, Query, Reply, ZoneRequest};
 
 use observe::counters::ThreadCounters;
-use plugin::Tables;
 use plugin::failure::Failure;
 use plugin::messages::OfZone;
 use plugin::spec::{Explained, Source};
 use plugin::step::Step;
-use plugin::{Lookup, QueryContext};
+use plugin::{Lookup, QueryContext, Tables};
 
 /// What answers in one server block.
 pub struct Pipeline {

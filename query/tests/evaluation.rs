@@ -2,21 +2,18 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use plugin::QueryContext;
 use plugin::failure::Failure;
-use plugin::step::{Inward, Sought, Told, Wish, Wishes};
-use query::evaluation::{End, Evaluation, Follow, InnerAnswer, MOST_HELD, Missing, Waits};
-use std::net::IpAddr;
-use std::sync::atomic::Ordering::Relaxed;
-use wire::{Class, Flags, Message, Name, Query, RType, Rcode, Reply, Section};
-
-use plugin::Tables;
 use plugin::spec::{BuildContext, StepSpec};
-use plugin::step::{Back, Step};
+use plugin::step::{Back, Inward, Sought, Step, Told, Wish, Wishes};
+use plugin::{QueryContext, Tables};
+use query::evaluation::{End, Evaluation, Follow, InnerAnswer, MOST_HELD, Missing, Waits};
 use scene::Scene;
+use wire::{Class, Flags, Message, Name, Query, RType, Rcode, Reply, Section};
 
 const AT: &str = "127.0.0.1:53";
 

@@ -34,7 +34,7 @@ impl MetricSource for Told {
     fn collect(&self, into: &mut Families) {
         let Some(running) = self.running.upgrade() else { return };
         into.counter(names::PANICS, &[], running.panics.get() as f64);
-        into.gauge(names::WORKERS, &[], running.inboxes.len() as f64);
+        into.gauge(names::WORKERS, &[], running.workers() as f64);
         into.counter(names::KERNEL_DROPS, &[], running.kernel_drops.get() as f64);
         into.gauge(names::WORKER_HEARTBEAT_AGE, &[], running.slowest_worker(clock::now()).as_secs_f64());
         into.counter(names::WORKER_RESTARTS, &[], running.worker_restarts.get() as f64);

@@ -21,8 +21,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use wire::{Class, Flags, Name, RType};
 
 use crate::succession::{Step, Steps};
-use listen::Prober;
-use listen::Running;
+use listen::{Prober, Running};
 use plugin::endpoint::{Endpoint, Transport};
 
 /// Says READY once every address answers and what else is to be there is in place, then pings as long as all of them do; returns only with the server.
@@ -81,7 +80,7 @@ async fn probe(running: &Arc<Running>) -> Result<(), String> {
     let places = Arc::new(Semaphore::new(AT_ONCE));
     let mut asked = JoinSet::new();
     // Those after them are given no client.
-    let readers = running.inboxes.len().min(configuration.sockets);
+    let readers = running.workers().min(configuration.sockets);
     for &endpoint in configuration.listeners.keys().filter(|endpoint| endpoint.transport == Transport::Dns) {
         let (running, query, places) = (running.clone(), query.clone(), places.clone());
         asked.spawn(async move {
@@ -168,7 +167,7 @@ pub(crate) async fn stream(
     until: Instant,
 ) -> Result<(), String> {
     let target = reachable(endpoint.address);
-    let taken = || running.taken.count(endpoint, running.inboxes.len());
+    let taken = || running.taken.count(endpoint, running.workers());
     let before = taken();
     while Instant::now() < until {
         let late = until.min(Instant::now() + manner.one_stream);

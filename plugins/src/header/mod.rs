@@ -7,11 +7,10 @@ use std::sync::Arc;
 use corefile::{Directive, Located};
 use wire::{Flags, Message};
 
-use plugin::QueryContext;
-use plugin::SetupError;
 use plugin::args::{Args, Result, bad, once, unknown_property};
 use plugin::spec::{BuildContext, StepSpec, Written};
 use plugin::step::{Back, Inward, Sought, Step, Told, Wishes};
+use plugin::{QueryContext, SetupError};
 
 /// Every rule of a server block.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

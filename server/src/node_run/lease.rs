@@ -24,8 +24,7 @@ use super::{AtStop, RuleSet, Settings, listeners};
 use crate::node_cache::Filler;
 use crate::watchdog::{self, Manner};
 use configuration::Configuration;
-use listen::Prober;
-use listen::Running;
+use listen::{Prober, Running};
 use plugin::endpoint::Endpoint;
 
 /// What keeps the leases; it ends with its value.
@@ -321,7 +320,7 @@ impl Worker {
             one_stream: patience / 3,
         };
         let query: Arc<[u8]> = watchdog::query(&running.shared.probe).into();
-        let readers = running.inboxes.len().min(configuration.sockets);
+        let readers = running.workers().min(configuration.sockets);
         let mut asked = tokio::task::JoinSet::new();
         for address in listeners.iter().map(|listener| listener.address) {
             let (running, query) = (running.clone(), query.clone());

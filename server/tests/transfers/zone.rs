@@ -3,11 +3,10 @@
 use std::sync::{Arc, Mutex};
 
 use observe::counters::ThreadCounters;
-use plugin::Tables;
 use plugin::failure::Failure;
 use plugin::messages::{Messages, Next, OfZone, StreamMessage};
 use plugin::spec::{BuildContext, Explained, Source, SourceSpec};
-use plugin::{Lookup, QueryContext};
+use plugin::{Lookup, QueryContext, Tables};
 use wire::{Name, Opcode, Query, RType, Reply, Section, ZoneRequest};
 
 /// A zone as it is at one time: so many records below its SOA.
