@@ -11,6 +11,7 @@ pub mod burst;
 pub mod clock;
 pub mod compare;
 pub mod flood;
+pub mod hickory;
 pub mod histogram;
 pub mod instructions;
 pub mod judge;

@@ -1,12 +1,13 @@
 //! The program `benches`: load, servers to put it on, and the comparison.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use benches::flood::{FloodPlan, Pace, Transport};
 use benches::workload::{Ask, Workload};
-use benches::{compare, flood, instructions, publish, relay, responder};
+use benches::{compare, flood, hickory, instructions, publish, relay, responder};
 use clap::{Args, Parser, Subcommand};
 
 #[derive(Parser)]
@@ -29,6 +30,23 @@ enum Command {
         /// Address of the upstream
         #[arg(long, value_name = "ADDRESS:PORT")]
         upstream: SocketAddr,
+    },
+    /// Answer from a hosts file, else from an upstream and a cache, on hickory-server: what our own loop is measured against
+    Hickory {
+        #[command(flatten)]
+        serve: Serve,
+        /// The hosts file
+        #[arg(long)]
+        hosts: PathBuf,
+        /// Address of the upstream
+        #[arg(long, value_name = "ADDRESS:PORT")]
+        upstream: SocketAddr,
+        /// Answers that its cache keeps
+        #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+        entries: u64,
+        /// Threads
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+        threads: u16,
     },
     /// Put load on a server and count what comes back
     Flood(Flood),
@@ -107,6 +125,10 @@ fn main() -> Result<()> {
         }
         Command::Relay { serve, upstream } => {
             relay::relay(&serve.listen, upstream, serve.core, serve.lasting())
+        }
+        Command::Hickory { serve, hosts, upstream, entries, threads } => {
+            let sources = hickory::Sources { hosts: &hosts, upstream, entries };
+            hickory::serve(&serve.listen, &sources, threads.into(), serve.core, serve.lasting())
         }
         Command::Flood(options) => options.run(),
         Command::Compare(options) => compare::run(&options),

@@ -73,6 +73,9 @@ pub struct Options {
     /// Only what each server carries: no fixed rates, and so no latency at one
     #[arg(long)]
     flood_only: bool,
+    /// Queries a second of which the fixed rates are 0.5 and 0.9, for every row and server [default: CoreDNS's best in the row]
+    #[arg(long, value_name = "RATE", value_parser = clap::value_parser!(u64).range(2..=10_000_000))]
+    reference: Option<u64>,
     /// Points of the plot's row for each server; 0 for no plot
     #[arg(long, default_value_t = 10)]
     points: u32,
@@ -158,6 +161,7 @@ impl Comparison {
                     options.fixed_rounds.unwrap_or(options.rounds)
                 },
                 quiet: options.quiet_percent / 100.0,
+                reference: options.reference,
                 works,
                 servers,
                 samples: Vec::new(),
@@ -352,8 +356,12 @@ impl Comparison {
         Ok((quietest.context("no round")?, true))
     }
 
-    /// CoreDNS's best rate in a row; where it is not there, that of the slowest server that knows names.
+    /// What the fixed rates are parts of: what was said, else CoreDNS's best rate in a row; where it is not there, that of the
+    /// slowest server that knows names.
     fn reference(&self, work: &Work) -> Option<f64> {
+        if let Some(rate) = self.run.reference {
+            return Some(rate as f64);
+        }
         let rate = |kind: Kind| {
             let all = self
                 .run
@@ -459,7 +467,7 @@ fn write(path: &Path, text: &str) -> Result<()> {
 const START_AND_END: Duration = Duration::from_millis(700);
 /// Outstanding on each of four sockets under flood.
 const OUTSTANDING: usize = 64;
-/// Shares of CoreDNS's best rate at which latency is compared.
+/// Shares of the reference, CoreDNS's best rate, at which latency is compared.
 const FRACTIONS: [f64; 2] = [0.5, 0.9];
 /// The row of the plot.
 const PLOTTED: &str = "hosts";

@@ -32,6 +32,8 @@ pub struct Run {
     pub fixed_rounds: u32,
     /// The share of the cores that others may use in a round that counts.
     pub quiet: f64,
+    /// Queries a second of which the fixed rates are parts, where that is not CoreDNS's best.
+    pub reference: Option<u64>,
     /// The rows.
     pub works: Vec<Work>,
     /// The servers found.
@@ -132,8 +134,9 @@ pub fn markdown(run: &Run, plot: Option<&str>) -> String {
     if let Some(plot) = plot {
         line(format_args!("![Rate and latency against offered load]({plot})\n"));
     }
+    let reference = run.reference.map_or("CoreDNS's rate".to_owned(), |rate| format!("{rate} q/s"));
     line(format_args!(
-        "| work | server | k q/s | of echo | x CoreDNS | CPU us/q (user) | flood p50 / p99 / p99.9 / max us | at 0.5 of CoreDNS's rate: p50 / p99 / p99.9 us | at 0.9: p50 / p99 / p99.9 us \
+        "| work | server | k q/s | of echo | x CoreDNS | CPU us/q (user) | flood p50 / p99 / p99.9 / max us | at 0.5 of {reference}: p50 / p99 / p99.9 us | at 0.9: p50 / p99 / p99.9 us \
          | lost / dup. / wrong | RSS MiB | start ms | lines/q |"
     ));
     line(format_args!("|---|---|---|---|---|---|---|---|---|---|---|---|---|"));
@@ -233,6 +236,7 @@ pub fn json(run: &Run) -> Value {
         "command": run.command,
         "rounds": run.rounds,
         "fixed_rounds": run.fixed_rounds,
+        "reference": run.reference,
         "seconds": run.window.as_secs_f64(),
         "quiet_share": run.quiet,
         "servers": run.servers.iter().map(|server| json!({ "name": server.kind.name(), "version": server.version })).collect::<Vec<_>>(),
@@ -389,6 +393,7 @@ mod tests {
             rounds: 3,
             fixed_rounds: 2,
             quiet: 0.02,
+            reference: None,
             works: work::all(),
             servers: [Kind::Echo, Kind::Localdns, Kind::Coredns].map(server).into(),
             samples,

@@ -18,6 +18,8 @@ pub enum Kind {
     Echo,
     /// The raw relay of this package.
     Relay,
+    /// The server of this package on hickory-server.
+    Hickory,
     /// The server of this repository.
     Localdns,
     /// CoreDNS.
@@ -38,9 +40,10 @@ pub enum Kind {
 
 impl Kind {
     /// All of them, in the order of the table.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Echo,
         Self::Relay,
+        Self::Hickory,
         Self::Localdns,
         Self::Coredns,
         Self::Unbound,
@@ -56,6 +59,7 @@ impl Kind {
         match self {
             Self::Echo => "echo",
             Self::Relay => "relay",
+            Self::Hickory => "hickory",
             Self::Localdns => "localdns",
             Self::Coredns => "coredns",
             Self::Unbound => "unbound",
@@ -78,11 +82,17 @@ impl Kind {
         let own = matches!(work.source, QueriesOf::Whoami);
         match self {
             // Their caches are bounded in other units; what is compared is the memory of the same Corefile.
-            Self::Echo | Self::Unbound | Self::Dnsdist | Self::Dnsmasq | Self::Named if work.memory => false,
+            Self::Echo | Self::Unbound | Self::Dnsdist | Self::Dnsmasq | Self::Named | Self::Hickory
+                if work.memory =>
+            {
+                false
+            }
             Self::Echo if work.held.is_some() => false,
             Self::Echo => work.transport == Transport::Udp,
             // It would pass the hits of a cache on, too.
             Self::Relay => forwards && work.prefill.is_none(),
+            // It has no log.
+            Self::Hickory => (work.hosts() > 0 || forwards) && !work.log,
             Self::Localdns | Self::Coredns => true,
             Self::Unbound | Self::Named => !own,
             Self::Knot | Self::Nsd => !own && !forwards && !work.log,
@@ -93,7 +103,7 @@ impl Kind {
 
     fn version_flag(self) -> Option<&'static str> {
         match self {
-            Self::Echo | Self::Relay => None,
+            Self::Echo | Self::Relay | Self::Hickory => None,
             Self::Localdns | Self::Coredns => Some("-version"),
             Self::Unbound => Some("-V"),
             Self::Nsd | Self::Named => Some("-v"),
@@ -118,7 +128,7 @@ pub struct Server {
 pub fn find(kinds: &[Kind], localdns: &Path, myself: &Path) -> Vec<Server> {
     let found = |kind: &Kind| {
         let program = match kind {
-            Kind::Echo | Kind::Relay => Some(myself.to_owned()),
+            Kind::Echo | Kind::Relay | Kind::Hickory => Some(myself.to_owned()),
             Kind::Localdns => Some(localdns.to_owned()).filter(|path| path.is_file()),
             kind => on_path(kind.name()),
         };
@@ -145,6 +155,20 @@ impl Server {
         Ok(match self.kind {
             Kind::Echo => launch.args(["echo"]).args(listens()),
             Kind::Relay => launch.args(["relay", "--upstream", &place.upstream.to_string()]).args(listens()),
+            Kind::Hickory => {
+                let hosts = write("hosts", config::hosts(count))?;
+                let entries = match work.source {
+                    QueriesOf::Upstream(Some(entries)) => entries,
+                    _ => 10_000,
+                };
+                let numbers = [u64::from(entries), place.workers as u64].map(|number| number.to_string());
+                let [entries, threads] = &numbers;
+                let upstream = place.upstream.to_string();
+                launch
+                    .args(["hickory", "--hosts", &hosts, "--upstream", &upstream])
+                    .args(["--entries", entries, "--threads", threads])
+                    .args(listens())
+            }
             Kind::Localdns | Kind::Coredns => {
                 write("hosts", config::hosts(count))?;
                 let corefile = write("Corefile", config::corefile(work, place))?;
