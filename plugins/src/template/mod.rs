@@ -1,11 +1,11 @@
 //! `template`: answers made from patterns and Go templates.
 
 mod expression;
+mod facts;
 mod setup;
 mod var;
 
 use std::fmt::Write as _;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use gotemplate::{Fields, List, Map, Schema, Value};
@@ -14,7 +14,8 @@ use wire::{Class, Flags, Name, Query, RType, Rcode, Reply, Section};
 
 use crate::{text::NameText, zonetext};
 pub use expression::{Expression, ExpressionError, Facts, is_free};
-use observe::counters::{Counter, PerThread, Proto, ThreadCounters};
+use facts::facts;
+use observe::counters::{Counter, PerThread, ThreadCounters};
 use observe::{Families, names};
 use plugin::failure::Failure;
 use plugin::lasting::Keeps;
@@ -188,31 +189,6 @@ impl TemplateSpec {
         }
         Ok(Some(vars.into_iter().collect()))
     }
-}
-
-/// What expressions may ask about a query, as CoreDNS tells it.
-fn facts(context: &QueryContext<'_>, query: &Query<'_>, name: &str) -> Facts {
-    let bufsize = match context.proto {
-        Proto::Udp => query.udp_limit() as i64,
-        Proto::Tcp => i64::from(u16::MAX),
-    };
-    let (client, server) = (context.client(), context.server());
-    let ip = |address: SocketAddr| address.ip().to_canonical().to_string();
-    Facts::new([
-        ("type", query.rtype.to_string().into()),
-        ("name", name.into()),
-        ("class", query.class.to_string().into()),
-        ("proto", context.proto.label().into()),
-        ("size", (query.size as i64).into()),
-        ("client_ip", ip(client).into()),
-        ("port", client.port().to_string().into()),
-        ("id", i64::from(query.id).into()),
-        ("opcode", 0_i64.into()),
-        ("do", query.dnssec_ok().into()),
-        ("bufsize", bufsize.into()),
-        ("server_ip", ip(server).into()),
-        ("server_port", server.port().to_string().into()),
-    ])
 }
 
 impl One {

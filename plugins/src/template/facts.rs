@@ -1,0 +1,34 @@
+//! What expressions may ask about a query.
+
+use std::net::SocketAddr;
+
+use wire::Query;
+
+use super::Facts;
+use observe::counters::Proto;
+use plugin::QueryContext;
+
+/// What expressions may ask about a query, as CoreDNS tells it.
+pub(super) fn facts(context: &QueryContext<'_>, query: &Query<'_>, name: &str) -> Facts {
+    let bufsize = match context.proto {
+        Proto::Udp => query.udp_limit() as i64,
+        Proto::Tcp => i64::from(u16::MAX),
+    };
+    let (client, server) = (context.client(), context.server());
+    let ip = |address: SocketAddr| address.ip().to_canonical().to_string();
+    Facts::new([
+        ("type", query.rtype.to_string().into()),
+        ("name", name.into()),
+        ("class", query.class.to_string().into()),
+        ("proto", context.proto.label().into()),
+        ("size", (query.size as i64).into()),
+        ("client_ip", ip(client).into()),
+        ("port", client.port().to_string().into()),
+        ("id", i64::from(query.id).into()),
+        ("opcode", 0_i64.into()),
+        ("do", query.dnssec_ok().into()),
+        ("bufsize", bufsize.into()),
+        ("server_ip", ip(server).into()),
+        ("server_port", server.port().to_string().into()),
+    ])
+}
