@@ -134,7 +134,7 @@ pub fn markdown(run: &Run, plot: Option<&str>) -> String {
     if let Some(plot) = plot {
         line(format_args!("![Rate and latency against offered load]({plot})\n"));
     }
-    let reference = run.reference.map_or("CoreDNS's rate".to_owned(), |rate| format!("{rate} q/s"));
+    let reference = run.reference.map_or_else(|| "CoreDNS's rate".to_owned(), |rate| format!("{rate} q/s"));
     line(format_args!(
         "| work | server | k q/s | of echo | x CoreDNS | CPU us/q (user) | flood p50 / p99 / p99.9 / max us | at 0.5 of {reference}: p50 / p99 / p99.9 us | at 0.9: p50 / p99 / p99.9 us \
          | lost / dup. / wrong | RSS MiB | start ms | lines/q |"
