@@ -90,6 +90,9 @@ pub enum Malformed {
     /// Another beginning than every object has.
     #[error("no envelope around an object")]
     Envelope,
+    /// More parts of one sort than an object may have.
+    #[error("more than {0} parts of one sort in an object")]
+    TooMany(usize),
     /// More than the bound, in octets.
     #[error("an object of more than {0} octets")]
     TooLarge(usize),
@@ -103,7 +106,8 @@ pub enum Malformed {
 
 impl From<serde_json::Error> for Malformed {
     fn from(error: serde_json::Error) -> Self {
-        Self::Json(error.to_string().into())
+        // It may quote what was sent.
+        Self::Json(error.to_string().chars().take(MOST_QUOTED).collect())
     }
 }
 
@@ -270,7 +274,11 @@ impl Objects {
         tell: &mut dyn FnMut(&str, Event),
     ) -> Result<(), Malformed> {
         let (version, next) = from_json::list(text(page)?, |item| {
-            self.event("ADDED", from_json::object(self.kind, item), wants, tell);
+            let object = match item.len() {
+                0..=MOST_OBJECT => from_json::object(self.kind, item),
+                _ => Err(Malformed::TooLarge(MOST_OBJECT)),
+            };
+            self.event("ADDED", object, wants, tell);
         })?;
         tell(&version, Event::Page { next: (*next).into() });
         Ok(())
@@ -324,6 +332,8 @@ const LISTED: &str = "k8s.io/initial-events-end";
 const MOST_OBJECT: usize = 8 << 20;
 /// A page of JSON: 100 slices of 1,000 endpoints are 50 MB, and no cluster has one such page.
 const MOST_PAGE: usize = 64 << 20;
+/// Characters of an error of JSON that are told.
+const MOST_QUOTED: usize = 200;
 /// What is kept of the room that one large object took.
 const KEPT: usize = 64 << 10;
 

@@ -149,6 +149,9 @@ pub enum Lost {
     /// Nothing came for this long.
     #[error("nothing came for {} s", .0.as_secs())]
     Silent(Duration),
+    /// Something comes, but is not whole after this long.
+    #[error("a reply is not whole after {} s", .0.as_secs())]
+    Slow(Duration),
     /// What was heard last is too old for the API to go on from; all is listed again.
     #[error("the API has forgotten what was heard last: {0}")]
     Expired(Box<str>),

@@ -74,6 +74,17 @@ impl Cluster {
         (words, flags.has(wire::Flags::TC))
     }
 
+    /// How many octets are written where a reply may have so many, and whether it is cut then.
+    pub(crate) fn written(&self, question: &str, room: usize) -> (usize, bool) {
+        let (name, rtype) = question.split_once(' ').unwrap();
+        let packet = packet(name, rtype_of(rtype));
+        let Gate::Pass(query) = accept(&packet) else { panic!("{question} is refused") };
+        let mut octets = Vec::new();
+        let mut reply = Reply::start(&mut octets, &query);
+        assert_eq!(self.responder.answer(&self.index, &query, room, &mut reply), Answered::Written);
+        (reply.octets().len(), reply.finish(&query, room).0.has(wire::Flags::TC))
+    }
+
     fn words(&self, message: &Message, name: &Name) -> String {
         let ttl = self.responder.rules().ttl;
         let answers = message.section(Section::Answer).map(|rr| record(rr, name, ttl));

@@ -12,8 +12,12 @@ mod kubeconfig;
 mod pace;
 
 use std::cell::RefCell;
+use std::convert::Infallible;
 use std::io;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::task::{Context, Poll};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -35,6 +39,8 @@ use pace::Bucket;
 /// An API that is followed until this is dropped.
 pub struct Following {
     stop: Option<oneshot::Sender<()>>,
+    /// Says nothing, and is closed when the thread ends.
+    ended: Receiver<Infallible>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -44,9 +50,11 @@ pub struct Following {
 /// What the system says to one more thread.
 pub fn follow(settings: Settings, sink: Box<dyn Sink>) -> io::Result<Following> {
     let (stop, stopped) = oneshot::channel();
+    let (ends, ended) = mpsc::channel();
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(4).build()?;
     let thread = thread::Builder::new().name("kubernetes".to_owned()).spawn(move || {
+        let _ends = ends;
         let all = LocalSet::new();
         all.block_on(&runtime, async {
             tokio::select! {
@@ -58,13 +66,15 @@ pub fn follow(settings: Settings, sink: Box<dyn Sink>) -> io::Result<Following> 
         // A read of a file that hangs is left behind.
         runtime.shutdown_background();
     })?;
-    Ok(Following { stop: Some(stop), thread: Some(thread) })
+    Ok(Following { stop: Some(stop), ended, thread: Some(thread) })
 }
 
 impl Drop for Following {
     fn drop(&mut self) {
         drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
+        // Whatever it is at, it hears that when this is done; an API that has it work for longer is not waited for.
+        let ended = self.ended.recv_timeout(LONGEST_END) == Err(RecvTimeoutError::Disconnected);
+        if let Some(thread) = self.thread.take().filter(|_| ended) {
             let _ = thread.join();
         }
     }
@@ -239,10 +249,29 @@ impl Shared {
 async fn aside<T: Send + 'static>(
     read: impl FnOnce() -> Result<T, Lost> + Send + 'static,
 ) -> Result<T, Lost> {
-    let done = tokio::task::spawn_blocking(read).await;
+    let done = GivenUp(tokio::task::spawn_blocking(read)).await;
     done.unwrap_or_else(|error| Err(access::lost("the configuration", &error.to_string())))
 }
 
+/// Work aside that is not begun any more where nobody waits for it.
+struct GivenUp<T>(tokio::task::JoinHandle<T>);
+
+impl<T> Future for GivenUp<T> {
+    type Output = Result<T, tokio::task::JoinError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(context)
+    }
+}
+
+impl<T> Drop for GivenUp<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// How long is waited for the thread's end; it has its work in pieces of 64 KiB of a reply, or of a page.
+const LONGEST_END: Duration = Duration::from_secs(1);
 /// As client-go.
 const TOKEN_IS_OLD: Duration = Duration::from_secs(10);
 const AFTER_PANIC: Duration = Duration::from_secs(1);

@@ -86,10 +86,18 @@ impl Responder {
         let servers = self.servers(question);
         let mut names: Vec<&[u8]> = servers.iter().map(|(name, _)| &**name).collect();
         names.dedup();
+        // What will be cut is not written: services that this server is an endpoint of are anybody's to make.
+        let is_full = |reply: &Reply<'_>| reply.octets().len() > question.room;
         for name in &names {
+            if is_full(reply) {
+                break;
+            }
             reply.push(Section::Answer, Owner::Question, RType::NS, Class::IN, self.rules.ttl, name);
         }
         for (name, address) in &servers {
+            if is_full(reply) {
+                break;
+            }
             push_address(reply, Section::Additional, Owner::Name(name), None, self.rules.ttl, *address);
         }
         if servers.is_empty() { ZoneAnswer::NoData } else { ZoneAnswer::Written }

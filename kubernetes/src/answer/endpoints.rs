@@ -163,8 +163,12 @@ struct Srv<'r, 'o> {
 }
 
 impl Srv<'_, '_> {
-    /// One for a target, given by its labels below the service.
+    /// One for a target, given by its labels below the service. A service has as many ports as who may write it likes: what will
+    /// be cut is not written.
     fn push(&mut self, below: &[u8], port: &Port) {
+        if self.is_full() {
+            return;
+        }
         // Endpoints of a target stand together.
         if self.target != below {
             self.ports.clear();

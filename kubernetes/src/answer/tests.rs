@@ -531,3 +531,33 @@ fn what_is_not_known_yet_is_neither_answered_nor_denied() {
     );
     assert_eq!(cluster.index.unknown().kinds().collect::<Vec<_>>(), [Kind::ServiceImport]);
 }
+
+#[test]
+fn what_would_be_cut_is_not_written() {
+    let ports: String = (1..=20_000).map(|port| format!("p{port}:{port}/tcp ")).collect();
+    let one = |n: usize| service(&format!("t1/many-{n}"), "None", "c:1/udp");
+    let same = |n: usize| slice(&format!("t1/many-{n}"), &format!("many-{n}"), "10.1.0.1", "c:1/udp");
+    let services = (0..5_000).flat_map(|n| [one(n), same(n)]);
+    let more = [
+        namespace("t1"),
+        service("t1/web", "10.96.0.100", &ports),
+        service("t1/hl", "None", ""),
+        slice("t1/hl", "hl", "10.0.0.1 10.0.0.2", &ports),
+    ];
+    let wants = Wants { endpoints: true, ..Wants::default() };
+    let mut rules = rules("cluster.local in-addr.arpa");
+    rules.own = vec!["10.1.0.1".parse().unwrap()];
+    let cluster = Cluster::of(&wants, rules, more.into_iter().chain(services));
+    for question in [
+        "web.t1.svc.cluster.local SRV",
+        "hl.t1.svc.cluster.local SRV",
+        "10-0-0-1.hl.t1.svc.cluster.local SRV",
+        "1.0.1.10.in-addr.arpa PTR",
+        "cluster.local NS",
+    ] {
+        for room in [512, 1_232, 65_535] {
+            let (written, cut) = cluster.written(question, room);
+            assert!(cut && written <= room + 512, "{question} {room}: {written}");
+        }
+    }
+}

@@ -3,16 +3,19 @@
 //! Each field may be missing, or null: Go writes empty lists so.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::fmt;
+use std::marker::PhantomData;
 
 use serde::Deserialize;
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 use crate::objects::Kind;
 
-use super::views::{EndpointView, ImportView, Meta, PodView, PortView, ServiceView, SliceView, Text, View};
+use super::views::{
+    EndpointView, ImportView, MOST_ADDRESSES, MOST_ENDPOINTS, MOST_PARTS, Meta, PodView, PortView,
+    ServiceView, SliceView, Text, View,
+};
 use super::{Malformed, Status};
 
 #[derive(Deserialize)]
@@ -41,9 +44,9 @@ struct Metadata<'a> {
     #[serde(borrow)]
     deletion_timestamp: Word<'a>,
     #[serde(borrow)]
-    labels: Option<HashMap<Text<'a>, Word<'a>>>,
+    labels: Option<Pairs<'a>>,
     #[serde(borrow)]
-    annotations: Option<HashMap<Text<'a>, Word<'a>>>,
+    annotations: Option<Pairs<'a>>,
     /// A list's own.
     #[serde(rename = "continue", borrow)]
     next: Word<'a>,
@@ -69,16 +72,16 @@ struct Spec<'a> {
     #[serde(rename = "clusterIP", borrow)]
     cluster_ip: Word<'a>,
     #[serde(rename = "clusterIPs", borrow)]
-    cluster_ips: Option<Vec<Word<'a>>>,
+    cluster_ips: Option<Few<Word<'a>, MOST_ADDRESSES>>,
     #[serde(rename = "externalIPs", borrow)]
-    external_ips: Option<Vec<Word<'a>>>,
+    external_ips: Option<Few<Word<'a>, MOST_PARTS>>,
     #[serde(borrow)]
     external_name: Word<'a>,
     #[serde(borrow)]
-    ports: Option<Vec<PortOf<'a>>>,
+    ports: Option<Few<PortOf<'a>, MOST_PARTS>>,
     host_network: Option<bool>,
     #[serde(borrow)]
-    ips: Option<Vec<Word<'a>>>,
+    ips: Option<Few<Word<'a>, MOST_PARTS>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -89,13 +92,13 @@ struct StatusOf<'a> {
     #[serde(borrow)]
     phase: Word<'a>,
     #[serde(rename = "podIPs", borrow)]
-    pod_ips: Option<Vec<Address<'a>>>,
+    pod_ips: Option<Few<Address<'a>, MOST_ADDRESSES>>,
 }
 
 #[derive(Deserialize)]
 struct Balancer<'a> {
     #[serde(borrow)]
-    ingress: Option<Vec<Address<'a>>>,
+    ingress: Option<Few<Address<'a>, MOST_PARTS>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -121,7 +124,7 @@ struct PortOf<'a> {
 #[serde(default, rename_all = "camelCase")]
 struct EndpointOf<'a> {
     #[serde(borrow)]
-    addresses: Option<Vec<Word<'a>>>,
+    addresses: Option<Few<Word<'a>, MOST_ADDRESSES>>,
     conditions: Option<Conditions>,
     #[serde(borrow)]
     hostname: Word<'a>,
@@ -143,6 +146,71 @@ struct Reference<'a> {
     name: Word<'a>,
 }
 
+/// A list of at most so many.
+struct Few<T, const MOST: usize>(Vec<T>);
+
+impl<T, const MOST: usize> Default for Few<T, MOST> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<'de, T: Deserialize<'de>, const MOST: usize> Deserialize<'de> for Few<T, MOST> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(FewOf(PhantomData))
+    }
+}
+
+struct FewOf<T, const MOST: usize>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for FewOf<T, MOST> {
+    type Value = Few<T, MOST>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a list of at most {MOST}")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+        let mut few = Vec::new();
+        while let Some(item) = items.next_element()? {
+            if few.len() >= MOST {
+                return Err(A::Error::custom(Malformed::TooMany(MOST)));
+            }
+            few.push(item);
+        }
+        Ok(Few(few))
+    }
+}
+
+/// Labels or annotations; an object has no more of them than of other parts.
+#[derive(Default)]
+struct Pairs<'a>(Vec<(Text<'a>, Text<'a>)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct PairsOf<'a>(PhantomData<&'a ()>);
+        impl<'de: 'a, 'a> Visitor<'de> for PairsOf<'a> {
+            type Value = Pairs<'a>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("texts by name")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut pairs = Vec::new();
+                while let Some((Word(name), Word(value))) = map.next_entry()? {
+                    if pairs.len() >= MOST_PARTS {
+                        return Err(A::Error::custom(Malformed::TooMany(MOST_PARTS)));
+                    }
+                    pairs.push((name, value));
+                }
+                Ok(Pairs(pairs))
+            }
+        }
+        deserializer.deserialize_map(PairsOf(PhantomData))
+    }
+}
+
 /// An object, whatever its kind.
 pub(super) fn object(kind: Kind, text: &str) -> Result<(Meta<'_>, View<'_>), Malformed> {
     let any: Any<'_> = read(text)?;
@@ -152,10 +220,11 @@ pub(super) fn object(kind: Kind, text: &str) -> Result<(Meta<'_>, View<'_>), Mal
     let view = match kind {
         Kind::Service => View::Service(service(spec()?, status()?)),
         Kind::Slice => {
-            let endpoints = part::<Option<Vec<EndpointOf<'_>>>>(any.endpoints)?.unwrap_or_default();
-            let ports = part::<Option<Vec<PortOf<'_>>>>(any.ports)?;
+            let endpoints =
+                part::<Option<Few<EndpointOf<'_>, MOST_ENDPOINTS>>>(any.endpoints)?.unwrap_or_default();
+            let ports = part::<Option<Few<PortOf<'_>, MOST_PARTS>>>(any.ports)?;
             View::Slice(SliceView {
-                endpoints: endpoints.into_iter().map(endpoint).collect(),
+                endpoints: endpoints.0.into_iter().map(endpoint).collect(),
                 ports: self::ports(ports),
             })
         }
@@ -179,20 +248,20 @@ fn meta(metadata: Metadata<'_>) -> Meta<'_> {
         namespace: metadata.namespace.0,
         version: metadata.resource_version.0,
         terminating: !metadata.deletion_timestamp.0.is_empty(),
-        labels: pairs(metadata.labels),
-        annotations: pairs(metadata.annotations),
+        labels: metadata.labels.unwrap_or_default().0,
+        annotations: metadata.annotations.unwrap_or_default().0,
     }
 }
 
 fn service<'a>(spec: Spec<'a>, status: StatusOf<'a>) -> ServiceView<'a> {
-    let ingress = status.load_balancer.and_then(|balancer| balancer.ingress).into_iter().flatten();
+    let ingress = status.load_balancer.and_then(|balancer| balancer.ingress).unwrap_or_default();
     ServiceView {
         kind: spec.kind.0,
         cluster_ip: spec.cluster_ip.0,
         cluster_ips: words(spec.cluster_ips),
         external_name: spec.external_name.0,
         external_ips: words(spec.external_ips),
-        ingress: ingress.map(|ingress| (ingress.ip.0, ingress.hostname.0)).collect(),
+        ingress: ingress.0.into_iter().map(|ingress| (ingress.ip.0, ingress.hostname.0)).collect(),
         ports: ports(spec.ports),
     }
 }
@@ -210,26 +279,22 @@ fn endpoint(endpoint: EndpointOf<'_>) -> EndpointView<'_> {
 fn pod<'a>(spec: &Spec<'a>, status: StatusOf<'a>) -> PodView<'a> {
     PodView {
         phase: status.phase.0,
-        addresses: status.pod_ips.into_iter().flatten().map(|address| address.ip.0).collect(),
+        addresses: status.pod_ips.unwrap_or_default().0.into_iter().map(|address| address.ip.0).collect(),
         host_network: spec.host_network.unwrap_or_default(),
     }
 }
 
-fn ports(ports: Option<Vec<PortOf<'_>>>) -> Vec<PortView<'_>> {
-    let ports = ports.into_iter().flatten();
+fn ports(ports: Option<Few<PortOf<'_>, MOST_PARTS>>) -> Vec<PortView<'_>> {
+    let ports = ports.unwrap_or_default().0.into_iter();
     ports.map(|port| PortView { name: port.name.0, protocol: port.protocol.0, port: port.port }).collect()
 }
 
-fn words(words: Option<Vec<Word<'_>>>) -> Vec<Text<'_>> {
-    words.into_iter().flatten().map(|word| word.0).collect()
+fn words<const MOST: usize>(words: Option<Few<Word<'_>, MOST>>) -> Vec<Text<'_>> {
+    words.unwrap_or_default().0.into_iter().map(|word| word.0).collect()
 }
 
 fn part<'a, T: Default + Deserialize<'a>>(part: Option<&'a RawValue>) -> Result<T, Malformed> {
     part.map_or_else(|| Ok(T::default()), |part| Ok(read::<Option<T>>(part.get())?.unwrap_or_default()))
-}
-
-fn pairs<'a>(pairs: Option<HashMap<Text<'a>, Word<'a>>>) -> Vec<(Text<'a>, Text<'a>)> {
-    pairs.into_iter().flatten().map(|(key, Word(value))| (key, value)).collect()
 }
 
 /// What a line of a watch says: the event's type, and the object.
@@ -258,7 +323,7 @@ pub(super) fn status(text: &str) -> Result<Status, Malformed> {
     #[derive(Default, Deserialize)]
     #[serde(default, rename_all = "camelCase")]
     struct Details {
-        causes: Option<Vec<Cause>>,
+        causes: Option<Few<Cause, MOST_ADDRESSES>>,
         retry_after_seconds: Option<u64>,
     }
     #[derive(Deserialize)]
@@ -271,7 +336,7 @@ pub(super) fn status(text: &str) -> Result<Status, Malformed> {
         code: failure.code.unwrap_or_default(),
         reason: failure.reason.unwrap_or_default(),
         message: failure.message.unwrap_or_default(),
-        causes: details.causes.into_iter().flatten().filter_map(|cause| cause.reason).collect(),
+        causes: details.causes.unwrap_or_default().0.into_iter().filter_map(|cause| cause.reason).collect(),
         retry_after_s: details.retry_after_seconds.unwrap_or_default(),
     })
 }

@@ -6,7 +6,10 @@ use std::borrow::Cow;
 use crate::objects::Kind;
 
 use super::protobuf::{Fields, Value};
-use super::views::{EndpointView, Meta, PodView, PortView, ServiceView, Text, View};
+use super::views::{
+    EndpointView, MOST_ADDRESSES, MOST_ENDPOINTS, MOST_PARTS, Meta, PodView, PortView, ServiceView, Text,
+    View,
+};
 use super::{Malformed, Status};
 
 /// An object: its metadata is field 1, whatever its kind.
@@ -17,8 +20,10 @@ pub(super) fn object(kind: Kind, message: &[u8]) -> Result<(Meta<'_>, View<'_>),
             ((1, value), _) => meta = self::meta(value.bytes()?)?,
             ((2, value), View::Service(service)) => spec_of_service(value.bytes()?, service)?,
             ((3, value), View::Service(service)) => status_of_service(value.bytes()?, service)?,
-            ((2, value), View::Slice(slice)) => slice.endpoints.push(endpoint(value.bytes()?)?),
-            ((3, value), View::Slice(slice)) => slice.ports.push(port(value.bytes()?)?),
+            ((2, value), View::Slice(slice)) => {
+                push(&mut slice.endpoints, MOST_ENDPOINTS, endpoint(value.bytes()?)?)?;
+            }
+            ((3, value), View::Slice(slice)) => push(&mut slice.ports, MOST_PARTS, port(value.bytes()?)?)?,
             ((2, value), View::Pod(pod)) => spec_of_pod(value.bytes()?, pod)?,
             ((3, value), View::Pod(pod)) => status_of_pod(value.bytes()?, pod)?,
             // Imports are custom resources, which the API has as JSON alone.
@@ -40,8 +45,8 @@ fn meta(message: &[u8]) -> Result<Meta<'_>, Malformed> {
             (6, value) => meta.version = text(value)?,
             // A time that is none has no fields.
             (9, value) => meta.terminating = !value.bytes()?.is_empty(),
-            (11, value) => meta.labels.push(pair(value.bytes()?)?),
-            (12, value) => meta.annotations.push(pair(value.bytes()?)?),
+            (11, value) => push(&mut meta.labels, MOST_PARTS, pair(value.bytes()?)?)?,
+            (12, value) => push(&mut meta.annotations, MOST_PARTS, pair(value.bytes()?)?)?,
             _ => {}
         }
     }
@@ -51,12 +56,12 @@ fn meta(message: &[u8]) -> Result<Meta<'_>, Malformed> {
 fn spec_of_service<'a>(message: &'a [u8], service: &mut ServiceView<'a>) -> Result<(), Malformed> {
     for field in Fields::of(message) {
         match field? {
-            (1, value) => service.ports.push(port(value.bytes()?)?),
+            (1, value) => push(&mut service.ports, MOST_PARTS, port(value.bytes()?)?)?,
             (3, value) => service.cluster_ip = text(value)?,
             (4, value) => service.kind = text(value)?,
-            (5, value) => service.external_ips.push(text(value)?),
+            (5, value) => push(&mut service.external_ips, MOST_PARTS, text(value)?)?,
             (10, value) => service.external_name = text(value)?,
-            (18, value) => service.cluster_ips.push(text(value)?),
+            (18, value) => push(&mut service.cluster_ips, MOST_ADDRESSES, text(value)?)?,
             _ => {}
         }
     }
@@ -75,7 +80,7 @@ fn status_of_service<'a>(message: &'a [u8], service: &mut ServiceView<'a>) -> Re
                     _ => {}
                 }
             }
-            service.ingress.push((address, name));
+            push(&mut service.ingress, MOST_PARTS, (address, name))?;
         }
     }
     Ok(())
@@ -99,7 +104,7 @@ fn endpoint(message: &[u8]) -> Result<EndpointView<'_>, Malformed> {
     let mut endpoint = EndpointView::default();
     for field in Fields::of(message) {
         match field? {
-            (1, value) => endpoint.addresses.push(text(value)?),
+            (1, value) => push(&mut endpoint.addresses, MOST_ADDRESSES, text(value)?)?,
             (2, value) => endpoint.ready = ready(value.bytes()?)?,
             (3, value) => endpoint.hostname = text(value)?,
             (4, value) => endpoint.pod = name_of_reference(value.bytes()?)?,
@@ -146,7 +151,7 @@ fn status_of_pod<'a>(message: &'a [u8], pod: &mut PodView<'a>) -> Result<(), Mal
             (12, value) => {
                 for field in Fields::of(value.bytes()?) {
                     if let (1, value) = field? {
-                        pod.addresses.push(text(value)?);
+                        push(&mut pod.addresses, MOST_ADDRESSES, text(value)?)?;
                     }
                 }
             }
@@ -190,7 +195,7 @@ fn details(message: &[u8], status: &mut Status) -> Result<(), Malformed> {
             (4, value) => {
                 for field in Fields::of(value.bytes()?) {
                     if let (1, value) = field? {
-                        status.causes.push(value.text()?.into());
+                        push(&mut status.causes, MOST_ADDRESSES, value.text()?.into())?;
                     }
                 }
             }
@@ -256,6 +261,15 @@ fn pair(message: &[u8]) -> Result<(Text<'_>, Text<'_>), Malformed> {
         }
     }
     Ok((key, found))
+}
+
+/// One more part of an object, if it may have it: of two octets on the wire a hundred become in memory.
+fn push<T>(parts: &mut Vec<T>, most: usize, part: T) -> Result<(), Malformed> {
+    if parts.len() >= most {
+        return Err(Malformed::TooMany(most));
+    }
+    parts.push(part);
+    Ok(())
 }
 
 fn text(value: Value<'_>) -> Result<Text<'_>, Malformed> {

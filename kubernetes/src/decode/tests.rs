@@ -79,3 +79,114 @@ fn what_is_larger_than_an_object_can_be_is_not_waited_for() {
     let pushed = (0..9).try_for_each(|_| reader.push(&piece, &Wants::default(), &mut |_, _| {}));
     assert_eq!(pushed, Err(Malformed::TooLarge(MOST_OBJECT)));
 }
+
+/// A field of protobuf whose content is so many octets.
+fn field(number: u8, content: &[u8]) -> Vec<u8> {
+    let mut field = vec![number << 3 | 2];
+    let mut length = content.len();
+    while length >= 0x80 {
+        field.push(length as u8 | 0x80);
+        length >>= 7;
+    }
+    field.push(length as u8);
+    field.extend_from_slice(content);
+    field
+}
+
+/// A watch that tells of one object, in either form.
+fn watch_of(form: Form, object: &[u8]) -> Vec<u8> {
+    let watch = match form {
+        Form::Json => [b"\0{\"type\":\"ADDED\",\"object\":", object, b"}\n"].concat(),
+        Form::Protobuf => {
+            let envelope = [from_protobuf::MAGIC, &field(2, object)].concat();
+            let event = [field(1, b"ADDED"), field(2, &field(1, &envelope))].concat();
+            [&[0], &(event.len() as u32).to_be_bytes()[..], &event].concat()
+        }
+    };
+    assert!(watch.len() < MOST_OBJECT);
+    watch
+}
+
+#[test]
+fn of_a_few_octets_no_large_objects_are_made() {
+    let named = |more: &[u8]| {
+        let meta = field(1, &[field(1, b"n"), field(3, b"ns")].concat());
+        watch_of(Form::Protobuf, &[meta, more.to_vec()].concat())
+    };
+    let in_json = |more: &str| {
+        let object = format!("{{\"metadata\":{{\"name\":\"n\",\"namespace\":\"ns\"}},{more}}}");
+        watch_of(Form::Json, object.as_bytes())
+    };
+    let times = |piece: &[u8], count: usize| piece.repeat(count);
+    let list = |piece: &str, count: usize| vec![piece; count].join(",");
+    let wants = Wants { endpoints: true, ..Wants::default() };
+    for (kind, form, seed, readable) in [
+        (Kind::Slice, Form::Protobuf, named(&times(&field(2, b""), 1_000)), true),
+        (Kind::Slice, Form::Protobuf, named(&times(&field(2, b""), 4_000_000)), false),
+        (Kind::Slice, Form::Protobuf, named(&times(&field(3, b""), 4_000_000)), false),
+        (Kind::Slice, Form::Protobuf, named(&field(2, &times(&field(1, b""), 4_000_000))), false),
+        (Kind::Service, Form::Protobuf, named(&field(2, &times(&field(1, b""), 4_000_000))), false),
+        (Kind::Service, Form::Protobuf, named(&field(2, &times(&field(18, b""), 2_000_000))), false),
+        (
+            Kind::Service,
+            Form::Protobuf,
+            watch_of(Form::Protobuf, &field(1, &times(&field(11, b""), 4_000_000))),
+            false,
+        ),
+        (Kind::Slice, Form::Json, in_json(&format!("\"endpoints\":[{}]", list("{}", 1_000))), true),
+        (Kind::Slice, Form::Json, in_json(&format!("\"endpoints\":[{}]", list("{}", 2_000_000))), false),
+        (Kind::Slice, Form::Json, in_json(&format!("\"ports\":[{}]", list("{}", 2_000_000))), false),
+        (
+            Kind::Service,
+            Form::Json,
+            in_json(&format!("\"spec\":{{\"clusterIPs\":[{}]}}", list("\"\"", 2_000_000))),
+            false,
+        ),
+        (
+            Kind::Service,
+            Form::Json,
+            watch_of(
+                Form::Json,
+                format!("{{\"metadata\":{{\"labels\":{{{}}}}}}}", list("\"\":\"\"", 1_000_000)).as_bytes(),
+            ),
+            false,
+        ),
+        // A hostname that no label can be is not kept, and not once for every address.
+        (
+            Kind::Slice,
+            Form::Json,
+            in_json(&format!(
+                "\"endpoints\":[{{\"hostname\":\"{}\",\"addresses\":[{}]}}]",
+                "x".repeat(4_000_000),
+                list("\"192.0.2.1\"", 100)
+            )),
+            true,
+        ),
+        // Names that no object has.
+        (
+            Kind::Namespace,
+            Form::Json,
+            watch_of(Form::Json, format!("{{\"metadata\":{{\"name\":\"{}\"}}}}", "x".repeat(254)).as_bytes()),
+            false,
+        ),
+    ] {
+        let mut reader = Reader::new(kind, form, Shape::Watch);
+        let (mut applied, mut unreadable, mut kept) = (0, 0, 0);
+        let read = reader.push(&seed[1..], &wants, &mut |_, event| match event {
+            Event::Applied(object) => {
+                applied += 1;
+                if let Object::Slice(slice) = object {
+                    let names = slice.endpoints.iter().filter_map(|endpoint| endpoint.hostname.as_ref());
+                    kept += names.map(|name| name.len()).sum::<usize>();
+                }
+            }
+            Event::Unreadable => unreadable += 1,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(
+            (read, applied == 1, unreadable == 0, kept),
+            (Ok(()), readable, readable, 0),
+            "{kind} {form:?}"
+        );
+    }
+}

@@ -99,10 +99,12 @@ impl Meta<'_> {
     /// What tells it apart; `None` if it has no name, or no namespace where it needs one.
     pub(super) fn key(&self, kind: Kind) -> Option<Key> {
         if kind == Kind::Namespace {
-            return (!self.name.is_empty()).then(|| Key { namespace: "".into(), name: (*self.name).into() });
+            let possible = !self.name.is_empty() && self.name.len() <= MOST_NAME;
+            return possible.then(|| Key { namespace: "".into(), name: (*self.name).into() });
         }
         let complete = !self.name.is_empty() && !self.namespace.is_empty();
-        complete.then(|| Key { namespace: (*self.namespace).into(), name: (*self.name).into() })
+        let possible = self.name.len() <= MOST_NAME && self.namespace.len() <= MOST_NAME;
+        (complete && possible).then(|| Key { namespace: (*self.namespace).into(), name: (*self.name).into() })
     }
 
     pub(super) fn annotation(&self, name: &str) -> Option<&str> {
@@ -149,10 +151,12 @@ impl Recorder {
         let mut endpoints = Vec::with_capacity(view.endpoints.len());
         for endpoint in ready {
             let zone = if wants.zones { self.zone(&endpoint.zone) } else { None };
-            let pod = if wants.pod_names && endpoint.pod.len() < 64 { text(&endpoint.pod) } else { None };
+            let pod = if wants.pod_names { label_of(&endpoint.pod) } else { None };
+            // Each address has its own copy.
+            let hostname = label_of(&endpoint.hostname);
             endpoints.extend(addresses(&endpoint.addresses).map(|address| Endpoint {
                 address,
-                hostname: text(&endpoint.hostname),
+                hostname: hostname.clone(),
                 pod: pod.clone(),
                 zone: zone.clone(),
             }));
@@ -169,7 +173,7 @@ impl Recorder {
 
     /// The zone in lower case, shared with others of it.
     fn zone(&mut self, zone: &str) -> Option<Arc<str>> {
-        if zone.is_empty() {
+        if zone.is_empty() || zone.len() > MOST_NAME {
             return None;
         }
         if let Some(known) = self.zones.iter().find(|known| known.eq_ignore_ascii_case(zone)) {
@@ -256,6 +260,11 @@ fn text(text: &str) -> Option<Box<str>> {
     (!text.is_empty()).then(|| text.into())
 }
 
+/// What can be a label of a name: any other text names nothing.
+fn label_of(text: &str) -> Option<Box<str>> {
+    (1..=63).contains(&text.len()).then(|| text.into())
+}
+
 fn value<'a>(pairs: &'a [(Text<'_>, Text<'_>)], name: &str) -> Option<&'a str> {
     pairs.iter().find(|(key, _)| key == name).map(|(_, value)| &**value)
 }
@@ -266,3 +275,10 @@ const IMPORT_CLUSTER: &str = "multicluster.kubernetes.io/source-cluster";
 const CHANGED: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 /// A cluster has a handful; beyond these each endpoint has its own text.
 const MOST_ZONES: usize = 64;
+/// Octets of a name in the API.
+const MOST_NAME: usize = 253;
+/// Endpoints of a slice, and addresses of one of them: as the API has it.
+pub(super) const MOST_ENDPOINTS: usize = 1_000;
+pub(super) const MOST_ADDRESSES: usize = 100;
+/// Of everything else that an object has several of; the API lets a slice have 20,000 ports.
+pub(super) const MOST_PARTS: usize = 32_768;

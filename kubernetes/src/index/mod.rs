@@ -154,12 +154,12 @@ impl Directory {
         in_bucket(&self.bucket(key), key).cloned()
     }
 
-    /// The services that an address leads back to, by name.
+    /// The services that an address leads back to, by name; of more than a message has room for, some.
     pub(crate) fn of_address(&self, address: IpAddr) -> Vec<Arc<Service>> {
         let bucket = self.by_address.of(hash_of_address(address));
         let all = bucket.iter().flat_map(|bucket| bucket.iter());
         let names = all.filter(|(other, _)| *other == address).map(|(_, key)| key);
-        let mut services: Vec<_> = names.filter_map(|key| self.get(key)).collect();
+        let mut services: Vec<_> = names.filter_map(|key| self.get(key)).take(MOST_OF_ADDRESS).collect();
         services.sort_by(|one, other| one.key.cmp(&other.key));
         services
     }
@@ -184,6 +184,8 @@ fn bit(kind: Kind) -> u8 {
 
 /// Of services, addresses and pods: with 100,000 endpoints, 25 in each.
 const BUCKETS: usize = 4_096;
+/// Records of 32 octets that fill the largest message.
+const MOST_OF_ADDRESS: usize = 2_048;
 /// Of namespaces.
 const FEW_BUCKETS: usize = 256;
 

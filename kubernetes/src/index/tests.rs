@@ -234,3 +234,43 @@ fn an_address_that_is_used_again_is_its_new_pods_once_the_old_one_is_gone() {
         ("nobody".into(), "b/y".into())
     );
 }
+
+#[test]
+fn what_finds_no_room_makes_what_is_not_known_of_its_kind_unknown() {
+    let wants = Wants { endpoints: true, ..Wants::default() };
+    let mut cluster = Cluster::new(&wants, rules("cluster.local"));
+    cluster.writer = cluster.writer.within(20_000);
+    let list = |cluster: &mut Cluster, count: usize| {
+        let objects = (0..count).map(|n| service(&format!("a/s{n}"), "10.0.0.1", "http:80/tcp"));
+        cluster.list([namespace("a")].into_iter().chain(objects));
+    };
+    list(&mut cluster, 10);
+    let ask = |cluster: &Cluster, name: &str| cluster.ask(&format!("{name}.a.svc.cluster.local A"));
+    assert_eq!(ask(&cluster, "x"), "NXDOMAIN cluster.local.");
+    // Far more than there is room for, and as often as they like.
+    for _ in 0..3 {
+        list(&mut cluster, 10_000);
+        assert!(cluster.index.count(Kind::Service) < 40, "{}", cluster.index.count(Kind::Service));
+        assert_eq!(
+            (ask(&cluster, "s0").as_str(), ask(&cluster, "s9999").as_str()),
+            ("A 10.0.0.1", "services are not known")
+        );
+    }
+    // One that grows beyond stays as it was, and does not come back as another when it shrinks.
+    let ports = "http:80/tcp ".repeat(1_000);
+    cluster.writer.apply(service("a/s0", "10.0.0.2", &ports));
+    assert_eq!(ask(&cluster, "s0"), "A 10.0.0.1");
+    cluster.writer.apply(service("a/s0", "10.0.0.3", ""));
+    assert_eq!(ask(&cluster, "s0"), "A 10.0.0.3");
+    // There is room again.
+    list(&mut cluster, 3);
+    assert_eq!(
+        (ask(&cluster, "s0").as_str(), ask(&cluster, "s9").as_str()),
+        ("A 10.0.0.1", "NXDOMAIN cluster.local.")
+    );
+    for name in ["a/s0", "a/s1", "a/s2"] {
+        cluster.writer.delete(Kind::Service, key(name));
+    }
+    cluster.writer.delete(Kind::Namespace, key("a"));
+    assert!(cluster.writer.holds_nothing());
+}

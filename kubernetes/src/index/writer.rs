@@ -1,7 +1,6 @@
 //! Puts what the API tells into the index.
 
 use std::collections::HashMap;
-use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::Release};
 
@@ -9,7 +8,9 @@ use wire::hash_of;
 
 use super::service::{Namespace, Naming, Service};
 use super::{Directory, Index, bit, hash_of_address, key};
-use crate::objects::{self, Asked, Key, Kind, Object, Pod, SinceEpoch, Sink, Slice, Target};
+use crate::objects::{
+    self, Asked, Endpoint, ExternalAddress, Key, Kind, Object, Pod, SinceEpoch, Sink, Slice, Target,
+};
 use crate::settings::{Lost, Wants};
 
 /// The one who changes an index.
@@ -19,8 +20,13 @@ pub struct Writer {
     /// The time as other machines have it: serials are made of it.
     now: Now,
     watcher: Box<dyn Watcher>,
-    /// Of each kind, in which of its lists each object was seen last.
-    seen: [HashMap<Key, u32>; Kind::ALL.len()],
+    /// Of each kind, what is known.
+    seen: [HashMap<Key, Seen>; Kind::ALL.len()],
+    /// Octets of all of it, and how many there may be.
+    octets: usize,
+    most_octets: usize,
+    /// Kinds of which an object found no room: what is not known of them may be there.
+    crowded: u8,
     /// How many lists of each kind have begun.
     lists: [u32; Kind::ALL.len()],
     /// Kinds of which a list is coming.
@@ -30,6 +36,14 @@ pub struct Writer {
     pods: HashMap<Key, Arc<Pod>>,
     /// Those that the API has and those that services lie in, with how many lie there.
     namespaces: HashMap<Box<[u8]>, (Arc<Namespace>, usize)>,
+}
+
+/// An object that the API has told of.
+#[derive(Clone, Copy)]
+struct Seen {
+    /// In which of the lists of its kind it came last.
+    list: u32,
+    octets: u32,
 }
 
 /// Reads the wall clock.
@@ -54,6 +68,9 @@ pub trait Watcher: Send {
 
     /// An object that makes no sense was left out.
     fn unreadable(&mut self, _kind: Kind) {}
+
+    /// An object was left out, for all together would have more than so many octets.
+    fn crowded(&mut self, _kind: Kind, _most_octets: usize) {}
 
     /// A request came to its end.
     fn asked(&mut self, _asked: &Asked<'_>) {}
@@ -91,6 +108,9 @@ impl Writer {
             now,
             watcher,
             seen: Default::default(),
+            octets: 0,
+            most_octets: MOST_OCTETS,
+            crowded: 0,
             lists: [0; Kind::ALL.len()],
             listing: 0,
             slices: HashMap::new(),
@@ -104,12 +124,32 @@ impl Writer {
         self.index.serial.store((self.now)().0.as_secs() as u32, Relaxed);
     }
 
-    fn see(&mut self, kind: Kind, key: &Key) {
-        let list = self.lists[kind as usize];
-        let seen = &mut self.seen[kind as usize];
-        match seen.get_mut(key) {
-            Some(last) => *last = list,
-            None => _ = seen.insert(key.clone(), list),
+    /// Counts an object in, if there is room for it; what was known of it stays where there is none.
+    fn see(&mut self, kind: Kind, key: &Key, octets: usize) -> bool {
+        let (list, seen) = (self.lists[kind as usize], &mut self.seen[kind as usize]);
+        let known = seen.get_mut(key);
+        let before = known.as_ref().map_or(0, |known| known.octets as usize);
+        let has_room = self.octets - before + octets <= self.most_octets;
+        let octets = if has_room { octets } else { before };
+        self.octets = self.octets - before + octets;
+        // An object has a few MiB at most.
+        let now = Seen { list, octets: octets as u32 };
+        match known {
+            Some(known) => *known = now,
+            None if has_room => _ = seen.insert(key.clone(), now),
+            None => {}
+        }
+        if !has_room {
+            self.crowded |= bit(kind);
+            self.index.known.fetch_and(!bit(kind), Release);
+            self.watcher.crowded(kind, self.most_octets);
+        }
+        has_room
+    }
+
+    fn unsee(&mut self, kind: Kind, key: &Key) {
+        if let Some(seen) = self.seen[kind as usize].remove(key) {
+            self.octets -= seen.octets as usize;
         }
     }
 
@@ -273,17 +313,19 @@ impl Sink for Writer {
     fn begin(&mut self, kind: Kind) {
         self.lists[kind as usize] = self.lists[kind as usize].wrapping_add(1);
         self.listing |= bit(kind);
+        self.crowded &= !bit(kind);
     }
 
     fn apply(&mut self, object: Object) {
         let (kind, key) = (object.kind(), key_of(&object));
-        self.see(kind, &key);
-        self.set(kind, &key, Some(object));
+        if self.see(kind, &key, octets_of(&object)) {
+            self.set(kind, &key, Some(object));
+        }
         self.tell_count(kind);
     }
 
     fn delete(&mut self, kind: Kind, key: Key) {
-        self.seen[kind as usize].remove(&key);
+        self.unsee(kind, &key);
         self.set(kind, &key, None);
         self.tell_count(kind);
     }
@@ -291,15 +333,17 @@ impl Sink for Writer {
     fn complete(&mut self, kind: Kind) {
         self.listing &= !bit(kind);
         let list = self.lists[kind as usize];
-        let seen = mem::take(&mut self.seen[kind as usize]);
-        let (left, gone): (HashMap<_, _>, HashMap<_, _>) =
-            seen.into_iter().partition(|(_, last)| *last == list);
-        self.seen[kind as usize] = left;
-        for key in gone.into_keys() {
+        let is_gone = |(_, seen): &(&Key, &Seen)| seen.list != list;
+        let gone: Vec<Key> =
+            self.seen[kind as usize].iter().filter(is_gone).map(|(key, _)| key.clone()).collect();
+        for key in gone {
+            self.unsee(kind, &key);
             self.set(kind, &key, None);
         }
         self.tell_count(kind);
-        self.index.known.fetch_or(bit(kind), Release);
+        if self.crowded & bit(kind) == 0 {
+            self.index.known.fetch_or(bit(kind), Release);
+        }
         self.watcher.complete(kind);
     }
 
@@ -362,6 +406,46 @@ fn key_of(object: &Object) -> Key {
     }
 }
 
+/// What an object takes, about: its own octets, those of its name in a table or two, and of the places that lead to it.
+fn octets_of(object: &Object) -> usize {
+    let key = key_of(object);
+    let ports = |ports: &[objects::Port]| ports.iter().map(|port| PART + port.name.len()).sum::<usize>();
+    let addresses = |target: &Target| match target {
+        Target::ClusterIps(addresses) => addresses.len() * ADDRESS,
+        Target::ExternalName(name) => name.len(),
+        Target::Headless => 0,
+    };
+    let own = match object {
+        Object::Namespace(_) => 0,
+        Object::Service(service) => {
+            let name = |external: &ExternalAddress| match external {
+                ExternalAddress::Ip(_) => ADDRESS,
+                ExternalAddress::Name(name) => PART + name.len(),
+            };
+            let external = service.external.iter().map(name).sum::<usize>();
+            addresses(&service.target) + ports(&service.ports) + external
+        }
+        Object::ServiceImport(import) => addresses(&import.target) + ports(&import.ports),
+        Object::Slice(slice) => {
+            let names = |endpoint: &Endpoint| {
+                [&endpoint.hostname, &endpoint.pod].map(|name| name.as_ref().map_or(0, |name| name.len()))
+            };
+            let endpoint = |endpoint: &Endpoint| ENDPOINT + names(endpoint).into_iter().sum::<usize>();
+            let import =
+                slice.import.as_ref().map_or(0, |import| PART + import.service.len() + import.cluster.len());
+            slice.service.len()
+                + import
+                + ports(&slice.ports)
+                + slice.endpoints.iter().map(endpoint).sum::<usize>()
+        }
+        Object::Pod(pod) => {
+            let labels = pod.labels.iter().map(|(name, value)| PART + name.len() + value.len());
+            pod.addresses.len() * ADDRESS + labels.sum::<usize>()
+        }
+    };
+    OBJECT + 2 * (key.namespace.len() + key.name.len()) + own
+}
+
 fn names_of(slice: &Slice) -> Named {
     let namespace = &slice.key.namespace;
     let import = slice.import.as_ref().and_then(|import| key(&import.service, namespace));
@@ -378,8 +462,22 @@ fn namespace_of(name: &[u8]) -> &[u8] {
     name.first().and_then(|length| name.get(usize::from(*length) + 2..)).unwrap_or_default()
 }
 
+/// Octets of all objects of a cluster: of one with 10,000 services and 100,000 endpoints, some 30 MB.
+const MOST_OCTETS: usize = 256 << 20;
+/// Of an object, its places in tables included; of what it has several of.
+const OBJECT: usize = 512;
+const PART: usize = 48;
+const ADDRESS: usize = 128;
+const ENDPOINT: usize = 192;
+
 #[cfg(test)]
 impl Writer {
+    /// With room for so many octets.
+    pub(super) fn within(mut self, most_octets: usize) -> Self {
+        self.most_octets = most_octets;
+        self
+    }
+
     /// Whether every object is forgotten.
     pub(super) fn holds_nothing(&self) -> bool {
         let seen = self.seen.iter().all(HashMap::is_empty);

@@ -1,6 +1,7 @@
 //! A connection to the API: TCP, TLS, HTTP/1.1, and one request at a time.
 
 use std::error::Error;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::time::Duration;
 
 use http_body_util::Empty;
@@ -19,6 +20,7 @@ use tokio_rustls::TlsConnector;
 use crate::settings::Lost;
 
 use super::access::{Api, lost};
+use super::aside;
 use super::ask::Ask;
 
 /// A connection that stands until it is dropped.
@@ -38,7 +40,8 @@ impl Connection {
     }
 
     async fn connect(api: &Api) -> Result<(SendRequest<Empty<Bytes>>, AbortHandle), Lost> {
-        let stream = TcpStream::connect((&*api.host, api.port)).await.map_err(|error| broken(api, &error))?;
+        let addresses = Self::addresses(api).await?;
+        let stream = TcpStream::connect(&*addresses).await.map_err(|error| broken(api, &error))?;
         settle(&stream).map_err(|error| broken(api, &error))?;
         match &api.tls {
             None => speak(api, stream).await,
@@ -48,6 +51,22 @@ impl Connection {
                 speak(api, stream.map_err(|error| broken(api, &error))?).await
             }
         }
+    }
+
+    /// A name is looked up aside, and no more where that was given up before it began: lookups that hang do not pile up.
+    async fn addresses(api: &Api) -> Result<Vec<SocketAddr>, Lost> {
+        if let Ok(address) = api.host.parse::<IpAddr>() {
+            return Ok(vec![(address, api.port).into()]);
+        }
+        let (host, port, authority) = (api.host.clone(), api.port, api.authority.clone());
+        aside(move || {
+            let found = (&*host, port).to_socket_addrs().map(Vec::from_iter);
+            found.map_err(|error| Lost::Connection {
+                address: authority.into(),
+                cause: error.to_string().into(),
+            })
+        })
+        .await
     }
 
     /// Whether it takes another request.

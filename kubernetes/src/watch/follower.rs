@@ -49,8 +49,8 @@ pub(super) struct Follower {
 enum Phase {
     /// All is to be listed.
     Start,
-    /// The list has begun, and this page comes next.
-    Page(Box<str>),
+    /// The list has begun, and this page comes next; how many have come.
+    Page(Box<str>, usize),
     /// Changes since `version`.
     Watch,
 }
@@ -116,7 +116,7 @@ impl Follower {
                 query.add("limit", PAGE);
                 false
             }
-            Phase::Page(next) => {
+            Phase::Page(next, _) => {
                 query.add("limit", PAGE);
                 query.add("continue", next);
                 false
@@ -163,14 +163,14 @@ impl Follower {
             content: Content::Refusal { status, form, body: Vec::new() },
             began: now,
             heard: now,
-            patience: Patience { silence: Some(SILENCE), end: None },
+            patience: Patience { silence: Some(SILENCE), end: Some(now + SILENCE) },
             events: 0,
         };
         if status == 200 {
             let form = form.ok_or_else(|| Lost::Nonsense(content_type.chars().take(100).collect()))?;
             let what = match self.phase {
                 Phase::Start if self.watch_lists => What::WatchList,
-                Phase::Start | Phase::Page(_) => What::Page,
+                Phase::Start | Phase::Page(..) => What::Page,
                 Phase::Watch => What::Watch,
             };
             if self.phase == Phase::Start {
@@ -178,8 +178,7 @@ impl Follower {
             }
             let shape = if what == What::Page { Shape::List } else { Shape::Watch };
             match what {
-                What::Page => {}
-                What::WatchList => reply.patience.end = Some(now + LONGEST_LIST),
+                What::Page | What::WatchList => reply.patience.end = Some(now + LONGEST_LIST),
                 What::Watch => {
                     reply.patience = Patience::of_watch(now);
                     sink.following(self.kind);
@@ -254,6 +253,7 @@ impl Follower {
     /// Nothing came until the deadline: why that is a loss. A quiet watch is none before it cannot be had again.
     pub(super) fn silent(&mut self, now: Instant, asked: Instant) -> Option<Lost> {
         let heard = self.reply.as_ref().map_or(asked, |reply| reply.heard);
+        let trickles = now.saturating_duration_since(heard) < SILENCE;
         match &self.reply {
             Some(Reply { content: Content::Objects { what: What::Watch, .. }, .. }) => {
                 self.reply = None;
@@ -265,7 +265,11 @@ impl Follower {
             }
             _ => {}
         }
-        Some(Lost::Silent(now.saturating_duration_since(heard)))
+        let began = self.reply.as_ref().map_or(asked, |reply| reply.began);
+        match trickles {
+            true => Some(Lost::Slow(now.saturating_duration_since(began))),
+            false => Some(Lost::Silent(now.saturating_duration_since(heard))),
+        }
     }
 
     /// Nothing more comes of what was asked.
@@ -274,7 +278,7 @@ impl Follower {
             self.backoff.reset();
         }
         let most = match why {
-            Lost::Connection { .. } | Lost::Silent(_) => MOST_WAIT_TO_CONNECT,
+            Lost::Connection { .. } | Lost::Silent(_) | Lost::Slow(_) => MOST_WAIT_TO_CONNECT,
             _ => MOST_WAIT,
         };
         let wait = self.backoff.failed(most, (self.random)());
@@ -343,16 +347,30 @@ impl Follower {
                 }
             }
             Event::Page { next } if next.is_empty() => self.listed(version, sink)?,
-            Event::Page { next } => self.phase = Phase::Page(next),
+            Event::Page { next } => self.turn_page(next)?,
             Event::Failed(status) => return Err(Failure::Told(status)),
         }
         Ok(())
     }
 
+    fn turn_page(&mut self, next: Box<str>) -> Result<(), Failure> {
+        let pages = if let Phase::Page(_, pages) = self.phase { pages + 1 } else { 1 };
+        if pages > MOST_PAGES || next.len() > MOST_TOKEN {
+            return Err(self.anew("a list without an end"));
+        }
+        self.phase = Phase::Page(next, pages);
+        Ok(())
+    }
+
+    /// All is to be listed again: what the API says cannot be gone on from.
+    fn anew(&mut self, why: &str) -> Failure {
+        self.phase = Phase::Start;
+        Failure::Lost(Lost::Nonsense(why.into()))
+    }
+
     fn listed(&mut self, version: &str, sink: &mut dyn Sink) -> Result<(), Failure> {
-        if version.is_empty() {
-            self.phase = Phase::Start;
-            return Err(Failure::Lost(Lost::Nonsense("a list without a resource version".into())));
+        if !is_version(version) {
+            return Err(self.anew("a list without a resource version"));
         }
         self.version = version.into();
         self.phase = Phase::Watch;
@@ -362,6 +380,9 @@ impl Follower {
 
     /// A watch goes forward. Versions that are no numbers cannot be compared, and are believed.
     fn advance(&mut self, version: &str) -> Result<(), Failure> {
+        if !version.is_empty() && !is_version(version) {
+            return Err(self.anew("no resource version"));
+        }
         let number = |version: &str| version.parse::<u64>().ok();
         if let (Some(new), Some(old)) = (number(version), number(&self.version))
             && new < old
@@ -438,6 +459,11 @@ impl Patience {
     }
 }
 
+/// Whether it can be sent back. Kubernetes has decimal numbers.
+fn is_version(text: &str) -> bool {
+    (1..=MOST_VERSION).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
 fn form(content_type: &str) -> Option<Form> {
     match content_type.split(';').next().map(str::trim) {
         Some("application/vnd.kubernetes.protobuf") => Some(Form::Protobuf),
@@ -452,13 +478,19 @@ fn message_of(message: &str, reason: &str) -> Box<str> {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(300).collect()
 }
 
+/// Pages of a list: 2,000,000 objects.
+const MOST_PAGES: usize = 20_000;
+/// Octets of a page's token, which goes into the path of a request.
+const MOST_TOKEN: usize = 8 << 10;
+const MOST_VERSION: usize = 128;
 /// Objects in a page.
 const PAGE: &str = "100";
 /// As client-go: 5 to 10 minutes.
 const SHORTEST_WATCH: Duration = Duration::from_secs(290);
 /// For a reply's head, and in the midst of a list.
 const SILENCE: Duration = Duration::from_secs(30);
-/// For a list that comes as the beginning of a watch: one that lasts longer may be a watch that knows of no list.
+/// For a page, and for a list that comes as the beginning of a watch: one that lasts longer may be a watch that knows of no
+/// list.
 const LONGEST_LIST: Duration = Duration::from_secs(120);
 /// Two bookmarks that did not come, and half a minute.
 const SILENCE_OF_WATCH: Duration = Duration::from_secs(150);

@@ -385,3 +385,61 @@ fn an_api_without_protobuf_is_asked_for_json() {
     script.wait();
     assert_eq!(accepts(&mut script), "application/json");
 }
+
+#[test]
+fn lists_that_do_not_end_and_versions_that_are_none_are_begun_anew() {
+    // A page comes, octet by octet, and a refusal.
+    for (status, bound) in [(200, 120), (500, 30)] {
+        let mut script = Script::new();
+        script.ask();
+        script.head(422);
+        script.end();
+        script.wait();
+        script.ask();
+        script.head(status);
+        let began = script.now;
+        while script.follower.deadline(script.asked) > script.now + Duration::from_secs(1) {
+            script.pass(Duration::from_secs(1));
+            script.body(" ");
+        }
+        script.told();
+        script.silence();
+        assert_eq!(script.now - began, Duration::from_secs(bound));
+        assert_eq!(script.told(), [format!("lost: a reply is not whole after {bound} s")]);
+    }
+    // Page after page.
+    let mut script = Script::new();
+    script.ask();
+    script.head(422);
+    script.end();
+    script.wait();
+    for _ in 0..=MOST_PAGES {
+        script.ask();
+        script.head(200);
+        script.body(&page(&[], "10", "t"));
+        script.end();
+    }
+    assert_eq!(script.told().pop().unwrap(), "lost: the reply makes no sense: a list without an end");
+    script.wait();
+    assert_eq!(script.ask(), "limit=100");
+    // What cannot be sent back in a path is not kept.
+    let long = "1".repeat(MOST_VERSION + 1);
+    for version in [&*long, "1 2", "\u{e9}"] {
+        let mut script = Script::new();
+        script.follow();
+        script.body(&event("MODIFIED", "a", 77).replace("\"77\"", &format!("\"{version}\"")));
+        assert_eq!(script.told(), ["lost: the reply makes no sense: no resource version"]);
+        script.wait();
+        assert_eq!(script.ask(), WATCH_LIST);
+    }
+    let mut script = Script::new();
+    script.ask();
+    script.head(422);
+    script.end();
+    script.wait();
+    script.ask();
+    script.head(200);
+    script.body(&page(&[], "10", &"t".repeat(MOST_TOKEN + 1)));
+    script.end();
+    assert_eq!(script.told().pop().unwrap(), "lost: the reply makes no sense: a list without an end");
+}
