@@ -1,5 +1,6 @@
 //! The admin server: listeners by address that outlive reloads.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -34,7 +35,7 @@ pub struct Content {
 }
 
 /// The plugins that are not ready.
-pub type NotReady = dyn Fn() -> Vec<&'static str> + Send + Sync;
+pub type NotReady = dyn Fn() -> Vec<Cow<'static, str>> + Send + Sync;
 
 /// Which pages an address has; every other path is 404.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

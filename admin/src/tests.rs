@@ -50,7 +50,11 @@ impl Scene {
                 families
             }),
             not_ready: Box::new(move || {
-                if is_ready.load(Ordering::Relaxed) { vec![] } else { vec!["hosts", "kubernetes"] }
+                if is_ready.load(Ordering::Relaxed) {
+                    vec![]
+                } else {
+                    vec!["hosts".into(), "kubernetes".into()]
+                }
             }),
             status: Some(Box::new(|| b"{}\n".to_vec())),
             exporter: Some(Box::new(|| b"exported 1\n".to_vec())),

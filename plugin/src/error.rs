@@ -134,6 +134,16 @@ pub enum SetupError {
         /// The zone.
         zone: String,
     },
+    /// A zone that hides names of another one of its directive.
+    #[error("plugin/{plugin}: {zone} lies in {other}, whose names it would hide; keep one of them")]
+    HiddenNames {
+        /// The directive.
+        plugin: &'static str,
+        /// The zone.
+        zone: String,
+        /// Where it lies.
+        other: String,
+    },
     /// A property that must come earlier or later.
     #[error("plugin/{plugin}: {rule}")]
     Order {

@@ -1,6 +1,7 @@
 //! What plugins keep from one configuration to the next: counters, files that are followed.
 
 use std::any::{Any, TypeId};
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -16,8 +17,8 @@ pub trait Keeps: Any + Send + Sync {
     /// that says.
     fn begin(&self, _logger: &Logger) {}
 
-    /// The plugin that cannot answer yet, if there is one.
-    fn not_ready(&self) -> Option<&'static str> {
+    /// The plugin that cannot answer yet, if there is one, and what it lacks, where somebody can give it that.
+    fn not_ready(&self) -> Option<Cow<'static, str>> {
         None
     }
 

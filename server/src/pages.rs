@@ -1,5 +1,6 @@
 //! The admin server of this server: which pages it has, and what they say.
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
@@ -59,7 +60,7 @@ pub(crate) fn admin_server(
 }
 
 /// Which plugins cannot answer yet. Who has been ready once stays so, where no block says `monitor continuously`.
-fn not_ready(running: &Arc<Running>) -> impl Fn() -> Vec<&'static str> + Send + Sync + use<> {
+fn not_ready(running: &Arc<Running>) -> impl Fn() -> Vec<Cow<'static, str>> + Send + Sync + use<> {
     let (running, was_ready) = (Arc::downgrade(running), AtomicBool::new(false));
     move || {
         let Some(running) = running.upgrade() else { return Vec::new() };

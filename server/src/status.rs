@@ -45,7 +45,7 @@ impl Status {
             "cache": { "bytes": running.shared.cache.bytes(), "partitions": partitions(&configuration) },
             "hosts": hosts(running, now),
             "refresh": refresher::report(&running.shared.hosts.kept),
-            "kubernetes": serves_cluster.then(|| json!({ "synced": !not_ready.contains(&KUBERNETES) })),
+            "kubernetes": serves_cluster.then(|| json!({ "synced": !not_ready.iter().any(|plugin| plugin.starts_with(KUBERNETES)) })),
             "node": self.leased.get().map(|leased| leased.status(&servers)),
         })
     }

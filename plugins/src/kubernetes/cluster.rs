@@ -1,8 +1,8 @@
 //! One cluster: its index, who follows its API, and what is told of that.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
-use std::mem::{Discriminant, discriminant};
+use std::mem::{self, Discriminant, discriminant};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -41,6 +41,9 @@ struct Told {
     /// Causes that are told already: once until all is followed again.
     causes: HashSet<(Discriminant<Lost>, Option<Kind>)>,
     unreadable: HashSet<Kind>,
+    is_crowded: bool,
+    /// What the account may not do with them.
+    forbidden: BTreeMap<Kind, &'static str>,
     /// When something was heard last.
     heard: Option<Instant>,
 }
@@ -67,6 +70,11 @@ impl Cluster {
     pub(super) fn heard(&self) -> (Option<Instant>, Vec<Kind>) {
         let told = self.shared.told();
         (told.heard, told.lost.iter().copied().collect())
+    }
+
+    /// What the account may not do, such as `watch services`.
+    pub(super) fn rights_missing(&self) -> Vec<String> {
+        self.shared.told().forbidden.iter().map(|(kind, verb)| format!("{verb} {kind}")).collect()
     }
 
     /// A start waits for it at least so long, and asks it so fast.
@@ -145,6 +153,7 @@ impl Watcher for Teller {
 
     fn following(&mut self, kind: Kind) {
         let mut told = self.shared.told();
+        told.forbidden.remove(&kind);
         if told.lost.remove(&kind) && told.lost.is_empty() && !told.causes.is_empty() {
             told.causes.clear();
             self.logger.info(Some("kubernetes"), "the Kubernetes API is followed again");
@@ -158,6 +167,9 @@ impl Watcher for Teller {
         }
         let mut told = self.shared.told();
         told.lost.insert(kind);
+        if let Lost::Forbidden { verb, .. } = why {
+            told.forbidden.insert(kind, verb);
+        }
         let of_kind = matches!(why, Lost::Forbidden { .. } | Lost::Unknown { .. }).then_some(kind);
         if !told.causes.insert((discriminant(why), of_kind)) {
             return;
@@ -174,6 +186,17 @@ impl Watcher for Teller {
         if self.shared.told().unreadable.insert(kind) {
             let line = format!("Some of the {kind} that the API tells make no sense, and are left out");
             self.logger.warning(Some("kubernetes"), &line);
+        }
+    }
+
+    fn crowded(&mut self, kind: Kind, most_octets: usize) {
+        if !mem::replace(&mut self.shared.told().is_crowded, true) {
+            let line = format!(
+                "More {kind} than there is room for: objects of a cluster have {} MiB; what is not known of them is SERVFAIL. Follow \
+                 fewer, by `namespaces` or `labels`",
+                most_octets >> 20
+            );
+            self.logger.error(Some("kubernetes"), &line);
         }
     }
 

@@ -1,5 +1,6 @@
 //! Every cluster: found again by what is followed of it, counted, and begun to be followed when a configuration starts.
 
+use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -83,11 +84,17 @@ impl Keeps for ClusterRegistry {
         }
     }
 
-    fn not_ready(&self) -> Option<&'static str> {
+    fn not_ready(&self) -> Option<Cow<'static, str>> {
         let clusters = self.clusters();
-        clusters
+        let unknown: Vec<_> = clusters
             .iter()
-            .any(|cluster| Arc::strong_count(cluster) > 1 && !cluster.is_known())
-            .then_some("kubernetes")
+            .filter(|cluster| Arc::strong_count(cluster) > 1 && !cluster.is_known())
+            .map(|cluster| cluster.rights_missing())
+            .collect();
+        let missing = unknown.iter().find(|missing| !missing.is_empty()).or(unknown.first())?;
+        Some(match missing.is_empty() {
+            true => "kubernetes".into(),
+            false => format!("kubernetes: may not {}", missing.join(", ")).into(),
+        })
     }
 }

@@ -79,6 +79,7 @@ pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Ar
         let rule = "one zone at least has to be for names, such as cluster.local: addresses lead back to it";
         return Err(Located::new(&directive.name.at, SetupError::Order { plugin: PLUGIN, rule }));
     }
+    hides_none(directive, &zones)?;
     let mut spec = KubernetesSpec::bare(zones);
     let mut places = Places::default();
     for property in directive.body.iter().flatten() {
@@ -93,6 +94,26 @@ pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Ar
     }
     spec.is_searched = is_searched;
     Ok(Arc::new(spec))
+}
+
+/// Refuses a zone below the names of services or pods of another: nobody would find those any more.
+fn hides_none(directive: &Directive, zones: &[wire::Name]) -> Result<()> {
+    for zone in zones {
+        let is_hidden = |other: &&wire::Name| {
+            let above = zone.label_count().checked_sub(other.label_count() + 1);
+            let first = above.and_then(|above| zone.labels().nth(above));
+            zone.is_within(other) && matches!(first, Some(b"svc" | b"pod"))
+        };
+        if let Some(other) = zones.iter().find(is_hidden) {
+            // Networks stand for several zones, but hold no names of services.
+            let word =
+                directive.args.iter().find(|word| wire::Name::from_text(&word.text).as_ref() == Ok(zone));
+            let at = word.map_or(&directive.name.at, |word| &word.at);
+            let (zone, other) = (zone.to_string(), other.to_string());
+            return Err(Located::new(at, SetupError::HiddenNames { plugin: PLUGIN, zone, other }));
+        }
+    }
+    Ok(())
 }
 
 impl KubernetesSpec {

@@ -86,6 +86,11 @@ fn arguments_and_properties_change_what_they_name_and_nothing_else() {
         zones("kubernetes cluster.local 10.96.0.0/16 fd00::/16"),
         [name("cluster.local"), name("96.10.in-addr.arpa"), name("0.0.d.f.ip6.arpa")]
     );
+    // Zones of which none has the other's names.
+    assert_eq!(
+        zones("kubernetes example.org k8s.example.org example.org"),
+        ["example.org", "k8s.example.org", "example.org"].map(name)
+    );
 }
 
 #[test]
@@ -115,6 +120,14 @@ fn what_is_wrong_is_told_at_its_word() {
             "2:1: plugin/kubernetes: one zone at least has to be for names, such as cluster.local: addresses lead back to it",
         ),
         ("kubernetes a..b", "2:12: the zone `a..b` has an empty label"),
+        (
+            "kubernetes cluster.local in-addr.arpa a.SVC.cluster.local",
+            "2:39: plugin/kubernetes: a.svc.cluster.local. lies in cluster.local., whose names it would hide; keep one of them",
+        ),
+        (
+            "kubernetes pod.cluster.local cluster.local",
+            "2:12: plugin/kubernetes: pod.cluster.local. lies in cluster.local., whose names it would hide; keep one of them",
+        ),
     ]);
     refused_properties(
         "kubernetes",

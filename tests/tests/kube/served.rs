@@ -10,15 +10,15 @@ use tests::{
     Action, Ask, Metrics, Says, Server, Upstream, ask, eventually, fixtures, fresh_ip, http_get, isolated,
 };
 
-fn namespace(name: &str) -> Value {
+pub(super) fn namespace(name: &str) -> Value {
     json!({"metadata": {"name": name, "resourceVersion": "1"}})
 }
 
-fn service(name: &str, spec: Value) -> Value {
+pub(super) fn service(name: &str, spec: Value) -> Value {
     json!({"metadata": {"name": name, "namespace": "t1", "resourceVersion": "2"}, "spec": spec})
 }
 
-fn slice(version: u32, ready: &[(&str, &str)]) -> Value {
+pub(super) fn slice(version: u32, ready: &[(&str, &str)]) -> Value {
     let endpoints: Vec<Value> = ready
         .iter()
         .map(|(address, name)| json!({"addresses": [address], "hostname": name, "conditions": {"ready": true}}))
@@ -45,7 +45,7 @@ fn objects() -> Vec<Object> {
     ]
 }
 
-fn upstream() -> Upstream {
+pub(super) fn upstream() -> Upstream {
     Upstream::start(fresh_ip(), |asked| match (&*asked.name, asked.rtype) {
         ("example.net.", 1) => Action::answer("example.net. 60 IN A 192.0.2.80"),
         (name, _) if name.starts_with("fails.") => Action::rcode(2),
@@ -54,7 +54,7 @@ fn upstream() -> Upstream {
 }
 
 /// kubeadm's Corefile with its API at an address of the test's own.
-fn corefile(at: SocketAddr, api: &Api, upstream: &Upstream) -> String {
+pub(super) fn corefile(at: SocketAddr, api: &Api, upstream: &Upstream) -> String {
     let endpoint = format!("kubernetes cluster.local in-addr.arpa ip6.arpa {{\n    endpoint {}\n", api.url());
     let text = fixtures::KUBEADM.replace("kubernetes cluster.local in-addr.arpa ip6.arpa {\n", &endpoint);
     assert_ne!(text, fixtures::KUBEADM);
@@ -66,11 +66,11 @@ fn corefile(at: SocketAddr, api: &Api, upstream: &Upstream) -> String {
         .replace("prometheus :", &format!("prometheus {}:", at.ip()))
 }
 
-fn ready(at: SocketAddr) -> (u16, String) {
+pub(super) fn ready(at: SocketAddr) -> (u16, String) {
     http_get((at.ip(), 8181).into(), "/ready").expect("the page is served")
 }
 
-fn until(at: SocketAddr, name: &str, addresses: &[&str]) {
+pub(super) fn until(at: SocketAddr, name: &str, addresses: &[&str]) {
     eventually(&format!("{name} at {addresses:?}"), Duration::from_secs(30), || {
         (ask(at, name, "A").short() == addresses).then_some(())
     });

@@ -1,0 +1,143 @@
+//! The program where what it needs of a cluster is wrong, missing or hostile: an error with its place, or a line with cause and
+//! mend, once; SERVFAIL with its reason for what cannot be known; and whoever else asks is answered.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde_json::json;
+use tests::kube::{Api, Form, NAMESPACES, Reply, SERVICES, SLICES};
+use tests::{
+    Ask, Authority, Options, Server, ask, assert_contains, eventually, fresh_ip, port, publish, tempdir,
+};
+
+use super::served::ready;
+use super::told::quiet;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const FORM: Form = Form::Protobuf;
+
+/// A block that answers of a cluster, and one that does not.
+fn corefile(at: SocketAddr, properties: &str) -> String {
+    let (ip, port) = (at.ip(), at.port());
+    format!(
+        "cluster.local:{port} {{\nbind {ip}\nready {ip}:8181\nkubernetes {{\nstartup_timeout 100ms\n{properties}\n}}\n}}\n\
+         example:{port} {{\nbind {ip}\nwhoami\n}}\n"
+    )
+}
+
+fn at() -> SocketAddr {
+    (fresh_ip(), port()).into()
+}
+
+/// What cannot be known is told as such, and all else is served.
+fn assert_unknown(at: SocketAddr) {
+    let reply = Ask::new("web.t1.svc.cluster.local", "A").edns(1232).of(at);
+    assert_eq!((reply.status(), reply.extended_error().map(|(code, _)| code)), ("SERVFAIL", Some(14)));
+    assert_eq!(ask(at, "a.example", "A").status(), "NOERROR");
+}
+
+#[test]
+fn a_right_that_is_missing_is_named_once_in_the_log_and_by_ready() {
+    let api = Api::start(|request| match &*request.path {
+        SLICES => Reply::failure(FORM, 403, "Forbidden"),
+        _ => quiet(FORM, request),
+    });
+    let at = at();
+    let server = Server::start(&corefile(at, &format!("endpoint {}", api.url())));
+    let line = server.wait_for_log("Cannot follow endpointslices", PATIENCE);
+    assert_contains!(line, "may not watch endpointslices: told to: Forbidden; does the account have the role of system:coredns?");
+    assert_eq!(ready(at), (503, "kubernetes: may not watch endpointslices".to_owned()));
+    assert_unknown(at);
+    eventually("three tries", PATIENCE, || {
+        (api.requests().iter().filter(|request| request.path == SLICES).count() >= 3).then_some(())
+    });
+    let lines = server.log_text().matches("Cannot follow").count();
+    assert_eq!(lines, 1, "{}", server.log_text());
+}
+
+#[test]
+fn a_kubeconfig_that_cannot_be_used_is_named_with_what_is_wrong_with_it() {
+    for (content, cause) in [
+        (None, "No such file or directory"),
+        (Some("clusters: ["), "kubeconfig: "),
+        (Some("current-context: dev"), "no context \"dev\""),
+        (Some("current-context: dev\ncontexts: [{name: dev, context: {cluster: c, user: u}}]"), "no cluster \"c\""),
+    ] {
+        let (at, files) = (at(), tempdir());
+        let file = files.path().join("kubeconfig");
+        if let Some(content) = content {
+            publish(&file, content);
+        }
+        let server = Server::start(&corefile(at, &format!("kubeconfig {}", file.display())));
+        let line = server.wait_for_log("Cannot follow", PATIENCE);
+        assert_contains!(line, file.display().to_string());
+        assert_contains!(line, cause);
+        assert_eq!(ready(at), (503, "kubernetes".to_owned()));
+        assert_unknown(at);
+    }
+}
+
+#[test]
+fn an_api_that_another_authority_vouches_for_is_not_believed() {
+    let (at, files) = (at(), tempdir());
+    let (ours, theirs) = (Authority::new(), Authority::new());
+    theirs.certify(files.path(), "api.example");
+    // It is never spoken to: a server of names will do.
+    let api = Server::start_with(
+        &format!("tls://.:{} {{\nbind {}\nroot {}\ntls cert.pem key.pem\nwhoami\n}}\n", port(), at.ip(), files.path().display()),
+        Options::default(),
+    );
+    ours.write(files.path());
+    let config = json!({
+        "current-context": "c",
+        "clusters": [{"name": "k", "cluster": {
+            "server": format!("https://{at}"), "certificate-authority": "ca.pem", "tls-server-name": "api.example"}}],
+        "users": [{"name": "u", "user": {"token": "secret"}}],
+        "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+    });
+    publish(&files.path().join("config"), config.to_string());
+    let asked = self::at();
+    let server = Server::start(&corefile(asked, &format!("kubeconfig {}", files.path().join("config").display())));
+    let line = server.wait_for_log("Cannot follow", PATIENCE);
+    assert_contains!(line, "invalid peer certificate: ");
+    assert!(!line.contains("secret"));
+    assert_eq!(ready(asked), (503, "kubernetes".to_owned()));
+    assert_unknown(asked);
+    drop(api);
+}
+
+#[test]
+fn a_plugin_that_is_dropped_leaves_an_api_that_hangs_and_nobody_waits() {
+    // One kind hangs before its head, one in the midst of a list, one talks on without an end.
+    let api = Api::start(|request| match &*request.path {
+        SERVICES => Reply::watch(FORM).octets(vec![0, 0x7f, 0xff, 0xff]).stall(),
+        NAMESPACES => Reply::watch(FORM).stall(),
+        _ => {
+            let event = FORM.event("ADDED", "EndpointSlice", &json!({"metadata": {"name": "a", "namespace": "b", "resourceVersion": "1"}}));
+            Reply::watch(FORM).octets(event.repeat(20_000)).stall()
+        }
+    });
+    let at = at();
+    let with = corefile(at, &format!("endpoint {}", api.url()));
+    let server = Server::start(&with);
+    eventually("every kind is asked for", PATIENCE, || {
+        [SERVICES, SLICES, NAMESPACES]
+            .iter()
+            .all(|path| api.requests().iter().any(|request| request.path == **path))
+            .then_some(())
+    });
+    assert_eq!(server.threads("kubernetes").len(), 1);
+    for round in 1..=3 {
+        let (start, end) = (with.find("kubernetes").expect("it is there"), with.find("example").expect("it is there"));
+        server.write_corefile(&format!("{}whoami\n}}\n{}", &with[..start], &with[end..]));
+        server.signal("USR1");
+        server.wait_for_lines("Reloading complete", 2 * round - 1, PATIENCE);
+        eventually("the end of who follows", PATIENCE, || server.threads("kubernetes").is_empty().then_some(()));
+        assert_eq!(ask(at, "a.cluster.local", "A").status(), "NOERROR");
+        server.write_corefile(&with);
+        server.signal("USR1");
+        server.wait_for_lines("Reloading complete", 2 * round, PATIENCE);
+        assert_eq!(server.threads("kubernetes").len(), 1);
+        assert_unknown(at);
+    }
+}
