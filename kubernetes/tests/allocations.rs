@@ -1,0 +1,95 @@
+//! A question that ready answers or denials are the answer to allocates nothing.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use allocation_counter::measure;
+use kubernetes::objects::{Endpoint, Port, Protocol, Service, SinceEpoch, Slice, Target};
+use kubernetes::{Answered, Index, Key, Kind, Object, Responder, Rules, Sink, Wants, Writer};
+use wire::{Flags, Gate, Name, RType, Rcode, Reply, accept};
+
+fn key(name: &str) -> Key {
+    Key { namespace: "t1".into(), name: name.into() }
+}
+
+fn objects() -> Vec<Object> {
+    let ports: Box<[Port]> = [Port { name: "http".into(), protocol: Protocol::Tcp, port: Some(80) }].into();
+    let service = |name: &str, target| {
+        Object::Service(Service { key: key(name), target, ports: ports.clone(), external: [].into() })
+    };
+    let endpoint = |n: u8| Endpoint { address: [10, 1, 0, n].into(), hostname: None, pod: None, zone: None };
+    let slice = Slice {
+        key: key("hl-1"),
+        service: "hl".into(),
+        import: None,
+        endpoints: (0..100).map(endpoint).collect(),
+        ports: ports.clone(),
+        changed: None,
+    };
+    let addresses = ["10.96.0.100", "fd00:96::64"].map(|text| text.parse().unwrap());
+    vec![
+        Object::Namespace("t1".into()),
+        service("web", Target::ClusterIps(addresses.into())),
+        service("hl", Target::Headless),
+        Object::Slice(slice),
+    ]
+}
+
+fn packet(name: &str, rtype: RType, edns: bool) -> Vec<u8> {
+    let mut packet = b"\x12\x34".to_vec();
+    packet.extend_from_slice(&Flags::RD.to_be_bytes());
+    packet.extend_from_slice(&[0, 1, 0, 0, 0, 0, 0, u8::from(edns)]);
+    packet.extend_from_slice(Name::from_text(name).unwrap().as_wire());
+    packet.extend_from_slice(&rtype.0.to_be_bytes());
+    packet.extend_from_slice(&[0, 1]);
+    if edns {
+        packet.extend_from_slice(b"\0\0\x29\x10\0\0\0\x80\0\0\0");
+    }
+    packet
+}
+
+#[test]
+fn a_hit_and_a_denial_allocate_nothing() {
+    let wants = Wants { endpoints: true, ..Wants::default() };
+    let index = Arc::new(Index::new(&wants));
+    let now = || SinceEpoch(Duration::from_secs(1_700_000_000));
+    let mut writer = Writer::new(index.clone(), &wants, now, Box::new(()));
+    Kind::ALL.into_iter().for_each(|kind| writer.begin(kind));
+    objects().into_iter().for_each(|object| writer.apply(object));
+    Kind::ALL.into_iter().for_each(|kind| writer.complete(kind));
+    let responder = Responder::new(Rules::of(vec![Name::from_text("cluster.local").unwrap()]));
+    let mut out = Vec::with_capacity(4_096);
+    for (name, rtype, rcode, answers) in [
+        ("web.t1.svc.cluster.local", RType::A, Rcode::NOERROR, 1),
+        ("WEB.t1.svc.cluster.local", RType::AAAA, Rcode::NOERROR, 1),
+        ("_http._tcp.web.t1.svc.cluster.local", RType::A, Rcode::NOERROR, 1),
+        ("hl.t1.svc.cluster.local", RType::A, Rcode::NOERROR, 100),
+        ("web.t1.svc.cluster.local", RType::TXT, Rcode::NOERROR, 0),
+        ("hl.t1.svc.cluster.local", RType::AAAA, Rcode::NOERROR, 0),
+        ("t1.svc.cluster.local", RType::A, Rcode::NOERROR, 0),
+        ("none.t1.svc.cluster.local", RType::A, Rcode::NXDOMAIN, 0),
+        ("web.none.svc.cluster.local", RType::AAAA, Rcode::NXDOMAIN, 0),
+        // What search paths make of other names.
+        ("example.com.t1.svc.cluster.local", RType::A, Rcode::NXDOMAIN, 0),
+        ("example.com.cluster.local", RType::A, Rcode::NXDOMAIN, 0),
+    ] {
+        for edns in [false, true] {
+            let packet = packet(name, rtype, edns);
+            let mut ask = || {
+                let Gate::Pass(query) = accept(&packet) else { panic!("{name} is refused") };
+                let mut reply = Reply::start(&mut out, &query);
+                if let Answered::NoName(zone) = responder.answer(&index, &query, 4_096, &mut reply) {
+                    responder.deny(&index, zone, &query, &mut reply);
+                }
+                let (rcode, answers) = (reply.rcode, reply.counts()[0]);
+                reply.finish(&query, 4_096);
+                (rcode, answers)
+            };
+            assert_eq!(ask(), (rcode, answers), "{name} {rtype}");
+            let counted = measure(|| (0..1_000).for_each(|_| _ = ask()));
+            assert_eq!(counted.count_total, 0, "{name} {rtype}, EDNS {edns}");
+        }
+    }
+}
