@@ -19,6 +19,7 @@ use observe::counters::ZoneLabels;
 use observe::{ErrorLog, LogRules};
 use plugin::args::Result;
 use plugin::endpoint::{Endpoint, Transport, host_text};
+use plugin::lent::Lent;
 use plugin::spec::{BuildContext, PluginSpec, Role};
 use plugin::{BlockSpec, Key, SetupError, Spec};
 use plugins::tls::{Certificates, ServerTls, TlsSpec};
@@ -233,8 +234,10 @@ fn pipeline(
 ) -> Result<Pipeline> {
     let servers: Vec<String> = endpoints.iter().map(Endpoint::label).collect();
     let zones = spec.zone_names();
+    let lent = Lent::default();
     let mut context = BuildContext {
         lasting: &shared.lasting,
+        lent: &lent,
         servers: &servers,
         zones: &zones,
         threads: shared.writers,

@@ -13,7 +13,7 @@ pub mod settings;
 mod testing;
 mod watch;
 
-pub use answer::{Answered, Pods, Responder, Rules};
+pub use answer::{Answered, External, ExternalRules, Lent, Pods, Push, Responder, Rules, Transfer};
 pub use index::{Index, Writer};
 pub use objects::{Asked, Key, Kind, Object, Sink};
 pub use selector::Selector;

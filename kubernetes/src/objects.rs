@@ -116,7 +116,7 @@ pub enum Target {
 }
 
 /// Where a service is reached from outside.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ExternalAddress {
     /// An address.
     Ip(IpAddr),

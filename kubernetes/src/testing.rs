@@ -8,8 +8,8 @@ use wire::{Gate, HEADER, Message, Name, RType, Rcode, Reply, Rr, Section, accept
 
 use crate::index::{Index, Writer};
 use crate::objects::{
-    Endpoint, Imported, Key, Kind, Object, Pod, Port, Protocol, Service, ServiceImport, SinceEpoch, Sink,
-    Slice, Target,
+    Endpoint, ExternalAddress, Imported, Key, Kind, Object, Pod, Port, Protocol, Service, ServiceImport,
+    SinceEpoch, Sink, Slice, Target,
 };
 use crate::settings::{PodsWanted, Wants};
 use crate::{Answered, Responder, Rules};
@@ -42,6 +42,61 @@ impl Cluster {
         Kind::ALL.into_iter().for_each(|kind| self.writer.begin(kind));
         objects.into_iter().for_each(|object| self.writer.apply(object));
         Kind::ALL.into_iter().for_each(|kind| self.writer.complete(kind));
+    }
+
+    /// What a zone is sent as, record by record in words, so many to a message.
+    pub(crate) fn transfer(
+        &self,
+        zone: &str,
+        has: Option<u32>,
+        most: usize,
+    ) -> Result<Vec<String>, Answered> {
+        let zone = Name::from_text(zone).unwrap();
+        let mut transfer = self.responder.transfer(&self.index, &zone, has, false)?;
+        let mut words = Vec::new();
+        loop {
+            let full = words.len() + most;
+            let ended = transfer.next(&mut |owner, rtype, ttl, data| {
+                let rr = Rr::new(Section::Answer, owner, rtype, ttl, data);
+                let has_room = words.len() < full;
+                if has_room {
+                    words.push(record(&rr, &zone, self.responder.rules().ttl));
+                }
+                has_room
+            });
+            if ended {
+                return Ok(words);
+            }
+        }
+    }
+
+    /// What `k8s_external` answers, in words.
+    pub(crate) fn ask_external(&self, external: &crate::External, question: &str) -> String {
+        let (name, rtype) = question.split_once(' ').unwrap();
+        let packet = packet(name, rtype_of(rtype));
+        let Gate::Pass(query) = accept(&packet) else { panic!("{question} is refused") };
+        let mut octets = Vec::new();
+        let mut reply = Reply::start(&mut octets, &query);
+        let answered = external.answer(&self.responder, &self.index, &query, 65_535, &mut reply);
+        match answered {
+            Answered::NotMine => return "not mine".to_owned(),
+            Answered::Unknown(kind) => return format!("{kind} are not known"),
+            Answered::NoName(zone) => external.deny(&self.index, zone, &query, &mut reply),
+            Answered::Written | Answered::Follow => {}
+        }
+        let message = Message::read(&query, &reply).unwrap();
+        let ttl = self.responder.rules().ttl;
+        let mut words: Vec<String> =
+            message.section(Section::Answer).map(|rr| record(rr, &query.name, ttl)).collect();
+        words.extend(
+            message.section(Section::Additional).map(|rr| format!("+ {}", record(rr, &query.name, ttl))),
+        );
+        for rr in message.section(Section::Authority) {
+            let what = if message.rcode == Rcode::NXDOMAIN { "NXDOMAIN" } else { "NODATA" };
+            words.push(format!("{what} {}", rr.name()));
+        }
+        let end = if answered == Answered::Follow { " ..." } else { "" };
+        words.join(", ") + end
     }
 
     /// What is answered, in words.
@@ -187,6 +242,16 @@ pub(crate) fn service(at: &str, target: &str, ports: &str) -> Object {
         ports: self::ports(ports),
         external: [].into(),
     })
+}
+
+/// A service with addresses and names from outside.
+pub(crate) fn external(at: &str, target: &str, ports: &str, from: &str) -> Object {
+    let Object::Service(service) = service(at, target, ports) else { unreachable!("a service") };
+    let external = from.split_whitespace().map(|text| match text.parse() {
+        Ok(address) => ExternalAddress::Ip(address),
+        Err(_) => ExternalAddress::Name(text.into()),
+    });
+    Object::Service(Service { external: external.collect(), ..service })
 }
 
 pub(crate) fn import(at: &str, target: &str, ports: &str) -> Object {

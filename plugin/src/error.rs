@@ -134,6 +134,14 @@ pub enum SetupError {
         /// The zone.
         zone: String,
     },
+    /// A directive without another that it answers of.
+    #[error("plugin/{plugin}: `{other}` must stand in the same server block")]
+    Needs {
+        /// The directive.
+        plugin: &'static str,
+        /// What it needs.
+        other: &'static str,
+    },
     /// A zone that hides names of another one of its directive.
     #[error("plugin/{plugin}: {zone} lies in {other}, whose names it would hide; keep one of them")]
     HiddenNames {

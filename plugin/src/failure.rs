@@ -48,6 +48,9 @@ pub enum Failure {
     /// A transfer or a NOTIFY, and no plugin of the zone takes it.
     #[error("no plugin of the server block takes it")]
     NotTaken,
+    /// A transfer to a client that `transfer` does not name.
+    #[error("plugin/transfer: not to this client")]
+    NotPermitted,
     /// An UPDATE, and no plugin of the zone takes any.
     #[error("no plugin of the server block takes updates")]
     NoUpdate,
@@ -72,7 +75,9 @@ impl Failure {
     /// What the header says.
     pub fn rcode(&self) -> Rcode {
         match self {
-            Self::NoZone | Self::Class | Self::NoPlugin | Self::NotTaken => Rcode::REFUSED,
+            Self::NoZone | Self::Class | Self::NoPlugin | Self::NotTaken | Self::NotPermitted => {
+                Rcode::REFUSED
+            }
             Self::NoUpdate => Rcode::NOTIMP,
             Self::NoNextPlugin(_)
             | Self::NoHost
@@ -98,7 +103,12 @@ impl Failure {
     pub fn is_error(&self) -> bool {
         !matches!(
             self,
-            Self::NoHost | Self::NoPattern | Self::NotTaken | Self::NoUpdate | Self::ClusterUnknown(_)
+            Self::NoHost
+                | Self::NoPattern
+                | Self::NotTaken
+                | Self::NotPermitted
+                | Self::NoUpdate
+                | Self::ClusterUnknown(_)
         )
     }
 
@@ -108,6 +118,7 @@ impl Failure {
             Self::NoZone | Self::Class | Self::NoPlugin => Some(Ede::NOT_AUTHORITATIVE),
             Self::ClusterUnknown(_) => Some(Ede::NOT_READY),
             Self::NotTaken | Self::NoUpdate => Some(Ede::NOT_SUPPORTED),
+            Self::NotPermitted => Some(Ede { code: 18, text: "" }),
             Self::Transfers => Some(Ede { code: 0, text: "too many transfers at a time" }),
             Self::NoNextPlugin(_)
             | Self::NoHost

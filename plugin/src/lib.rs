@@ -12,6 +12,7 @@ mod error;
 pub mod failure;
 pub mod label;
 pub mod lasting;
+pub mod lent;
 mod lookup;
 pub mod messages;
 pub mod search;

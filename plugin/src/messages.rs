@@ -18,6 +18,8 @@
 //! the first record, the SOA, which tells the client to come by TCP (RFC 1995, section 2), and an AXFR is refused (RFC
 //! 5936, section 4.2), without a question to any source.
 //!
+//! Where no `transfer` of the block names the client, no source is asked for a zone ([`Source::permits`](crate::spec::Source)).
+//!
 //! What `acl` and its like say of the name and type asked holds for transfers, too. What steps do with answers they do not
 //! do with these; a request of which a step seeks another name or type is refused.
 

@@ -10,6 +10,7 @@ use wire::{Name, Query, Reply, ZoneRequest};
 
 use crate::args::Result;
 use crate::lasting::Lasting;
+use crate::lent::Lent;
 use crate::messages::OfZone;
 use crate::search::SearchPaths;
 use crate::step::Step;
@@ -55,6 +56,8 @@ pub struct Written<'c> {
 pub struct BuildContext<'c> {
     /// What outlives configurations, each by its type.
     pub lasting: &'c Lasting,
+    /// What plugins of the block lend each other.
+    pub lent: &'c Lent,
     /// The servers of the block, as `dns://ADDRESS:PORT`.
     pub servers: &'c [String],
     /// The zones of the block.
@@ -105,6 +108,12 @@ pub trait Source: Any + Send + Sync {
         reply: &mut Reply<'_>,
         counters: ThreadCounters<'_>,
     ) -> Lookup;
+
+    /// Whether this client may be sent the zone: `transfer` says so, and no other source says anything. Nobody is sent a zone of
+    /// a block where nothing permits it.
+    fn permits(&self, _request: &ZoneRequest<'_>, _context: &QueryContext<'_>) -> Option<bool> {
+        None
+    }
 
     /// Takes a request for a zone as a whole, or lets it pass, as most sources do. AXFR comes over streams alone.
     fn of_zone(

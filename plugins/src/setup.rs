@@ -67,6 +67,12 @@ fn read_block(block: &corefile::ServerBlock, default_port: u16) -> Result<BlockS
             read.plugins.push((plugin.name, role));
         }
     }
+    for (plugin, other) in table::NEEDS.iter().copied() {
+        let has = |name: &str| block.directives.iter().find(|directive| directive.name.text == name);
+        if let (Some(directive), None) = (has(plugin), has(other)) {
+            return Err(Located::new(&directive.name.at, SetupError::Needs { plugin, other }));
+        }
+    }
     let encrypted = block.keys.iter().find(|key| key.scheme == Scheme::Tls);
     if let (Some(key), None) = (encrypted, read.get::<TlsSpec>()) {
         let error = SetupError::NoCertificate(key.written.text.clone());
@@ -157,6 +163,7 @@ pub(crate) mod tests {
         "header {\nresponse set aa\n}",
         "health",
         "hosts",
+        "k8s_external",
         "kubernetes",
         "loadbalance",
         "log",
@@ -173,15 +180,24 @@ pub(crate) mod tests {
         "template ANY ANY",
         "timeouts {\nread 2s\n}",
         "tls cert.pem key.pem",
+        "transfer {\nto *\n}",
         "whoami",
     ];
+
+    fn needed_by(name: &str) -> Option<&'static str> {
+        table::NEEDS.iter().find(|(plugin, _)| *plugin == name).map(|(_, other)| *other)
+    }
 
     #[test]
     fn every_directive_is_read_or_said_to_be_missing() {
         let names: Vec<&str> = SHORTEST.iter().filter_map(|line| line.split(' ').next()).collect();
         assert_eq!(names, table::here());
         for line in SHORTEST {
-            assert_eq!(good(line).directives(), [line.split(' ').next().unwrap()]);
+            let name = line.split(' ').next().unwrap();
+            let mut directives = vec![name];
+            directives.extend(needed_by(name));
+            let lines = format!("{line}\n{}", needed_by(name).unwrap_or_default());
+            assert_eq!(good(&lines).directives(), directives);
         }
         for name in PLUGINS.iter().filter(|plugin| !plugin.is_here()).map(|plugin| plugin.name) {
             let error = format!(
@@ -229,8 +245,8 @@ pub(crate) mod tests {
     fn most_directives_stand_once_in_a_server_block() {
         for line in SHORTEST {
             let name = line.split(' ').next().unwrap();
-            let twice = block(&format!("{line}\n{line}"));
-            if ["acl", "bind", "forward", "log", "rewrite", "template"].contains(&name) {
+            let twice = block(&format!("{line}\n{line}\n{}", needed_by(name).unwrap_or_default()));
+            if ["acl", "bind", "forward", "log", "rewrite", "template", "transfer"].contains(&name) {
                 assert!(twice.is_ok(), "{line}");
             } else {
                 let second = 3 + line.matches('\n').count();

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use corefile::Directive;
 
 use crate::{
-    acl, any, autopath, bind, bufsize, cache, debug, errors, forward, header, health, hosts, kubernetes,
-    loadbalance, log, r#loop, metadata, minimal, multisocket, nsid, prometheus, ready, reload, rewrite, root,
-    template, timeouts, tls, whoami,
+    acl, any, autopath, bind, bufsize, cache, debug, errors, forward, header, health, hosts, k8s_external,
+    kubernetes, loadbalance, log, r#loop, metadata, minimal, multisocket, nsid, prometheus, ready, reload,
+    rewrite, root, template, timeouts, tls, transfer, whoami,
 };
 use plugin::args::Result;
 use plugin::spec::{PluginSpec, Role, SourceSpec, StepSpec, Written};
@@ -149,13 +149,13 @@ pub static PLUGINS: &[Plugin] = &[
     setting("tls", tls::read),
     step("minimal", minimal::read),
     source("template", template::read),
-    absent("transfer"),
+    source("transfer", transfer::read),
     absent("dynupdate"),
     source("hosts", hosts::read),
     absent("route53"),
     absent("azure"),
     absent("clouddns"),
-    absent("k8s_external"),
+    source("k8s_external", k8s_external::read),
     source("kubernetes", kubernetes::read),
     absent("file"),
     absent("auto"),
@@ -171,6 +171,9 @@ pub static PLUGINS: &[Plugin] = &[
     absent("view"),
     absent("nomad"),
 ];
+
+/// Which directive a block has to have for another one.
+pub const NEEDS: &[(&str, &str)] = &[("k8s_external", "kubernetes")];
 
 /// The row of a directive.
 pub fn find(name: &str) -> Option<&'static Plugin> {

@@ -108,6 +108,13 @@ impl Pipeline {
         context: &QueryContext<'_>,
         reply: &mut Reply<'_>,
     ) -> OfZone {
+        if request.is_transfer() {
+            match self.sources.iter().find_map(|named| named.source.permits(request, context)) {
+                Some(true) => {}
+                Some(false) => return OfZone::Fail(Failure::NotPermitted),
+                None => return OfZone::Pass,
+            }
+        }
         for Named { source, .. } in self.sources.iter().chain(&self.tail) {
             match source.of_zone(request, context, reply) {
                 OfZone::Pass => {}

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use wire::{Class, Flags, HEADER, Name, Owner, Query, RType, Rcode, Reply, Section};
 
-use super::{Grammar, Question, Responder, ZoneAnswer};
+use super::{Grammar, Question, Responder, Zone, ZoneAnswer};
 use crate::index::Index;
 use crate::objects::Target;
 
@@ -41,7 +41,7 @@ impl Responder {
         let zone_at = HEADER + query.name.as_wire().len() - zone.as_wire().len();
         let pointer = (0xc000 | zone_at as u16).to_be_bytes();
         let ttl = self.rules.ttl;
-        let numbers = [index.serial(), REFRESH, RETRY, EXPIRE, ttl].map(u32::to_be_bytes);
+        let numbers = soa_numbers(index.serial(), ttl);
         let mut data = [0; SOA_DATA];
         let parts: [&[u8]; 5] =
             [b"\x02ns\x03dns", &pointer, b"\x0ahostmaster", &pointer, numbers.as_flattened()];
@@ -64,7 +64,7 @@ impl Responder {
     pub(super) fn name_server(&self, question: &Question<'_>, reply: &mut Reply<'_>) -> ZoneAnswer {
         let mut found = ZoneAnswer::NoData;
         let mut addresses: Vec<IpAddr> =
-            self.servers(question).into_iter().map(|(_, address)| address).collect();
+            self.servers(question.index, question.zone).into_iter().map(|(_, address)| address).collect();
         addresses.sort_unstable();
         addresses.dedup();
         for address in addresses {
@@ -83,7 +83,7 @@ impl Responder {
     }
 
     fn name_servers(&self, question: &Question<'_>, reply: &mut Reply<'_>) -> ZoneAnswer {
-        let servers = self.servers(question);
+        let servers = self.servers(question.index, question.zone);
         let mut names: Vec<&[u8]> = servers.iter().map(|(name, _)| &**name).collect();
         names.dedup();
         // What will be cut is not written: services that this server is an endpoint of are anybody's to make.
@@ -104,13 +104,13 @@ impl Responder {
     }
 
     /// The zone's servers, in order and each once: the services that this one is an endpoint of, else itself.
-    fn servers(&self, question: &Question<'_>) -> Vec<(Vec<u8>, IpAddr)> {
+    pub(super) fn servers(&self, index: &Index, zone: &Zone) -> Vec<(Vec<u8>, IpAddr)> {
         // Names below a reverse zone would lead to nothing.
-        let zone = question.zone.grammar.map_or(&self.primary, |_| &question.zone.name);
+        let zone = zone.grammar.map_or(&self.primary, |_| &zone.name);
         let mut servers = Vec::new();
         let mut is_endpoint = false;
         for own in &self.rules.own {
-            for service in question.index.services.of_address(*own) {
+            for service in index.services.of_address(*own) {
                 let name = [&service.key, &b"\x03svc"[..], zone.as_wire()].concat();
                 for slice in service.of_address(*own).map(|at| at.slice) {
                     is_endpoint = true;
@@ -140,6 +140,11 @@ impl Responder {
     }
 }
 
+/// What an SOA record has behind its names: serial, refresh, retry, expire, minimum.
+pub(super) fn soa_numbers(serial: u32, minimum: u32) -> [[u8; 4]; 5] {
+    [serial, REFRESH, RETRY, EXPIRE, minimum].map(u32::to_be_bytes)
+}
+
 /// Writes an address record, if it is of the type asked for.
 pub(super) fn push_address(
     reply: &mut Reply<'_>,
@@ -165,7 +170,7 @@ const REFRESH: u32 = 7_200;
 const RETRY: u32 = 1_800;
 const EXPIRE: u32 = 86_400;
 /// The longest TTL of an SOA record, in seconds.
-const SOA_TTL: u32 = 300;
+pub(super) const SOA_TTL: u32 = 300;
 /// Of the version, in seconds.
 const VERSION_TTL: u32 = 28_800;
 /// Octets of an SOA's data: two names that end in pointers, five numbers.

@@ -231,7 +231,7 @@ pub(super) fn chosen<'s>(
 }
 
 /// The labels of an endpoint below its service.
-fn name_endpoint(name: &mut Vec<u8>, service: &Service, at: At<'_>) {
+pub(super) fn name_endpoint(name: &mut Vec<u8>, service: &Service, at: At<'_>) {
     let label = service.label(at.endpoint);
     name.clear();
     for label in [label.octets(), service.cluster(at)].into_iter().filter(|label| !label.is_empty()) {

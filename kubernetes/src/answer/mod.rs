@@ -8,14 +8,20 @@
 mod apex;
 mod endpoints;
 mod explain;
+mod external;
 mod name;
 mod pod;
 mod reverse;
+mod transfer;
 
 use std::collections::HashSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use wire::{Class, Flags, Name, Owner, Query, RType, Rcode, Reply, Section};
+
+pub use self::external::{External, ExternalRules};
+pub use self::transfer::{Push, Transfer};
 
 use self::name::{Asked, Below, Grammar};
 use crate::index::{Directory, Index, Service, Unknown, in_bucket};
@@ -52,6 +58,15 @@ pub enum Pods {
     Insecure,
     /// Those of the addresses that pods have.
     Verified,
+}
+
+/// A cluster, for others that answer of it beside its own zones.
+#[derive(Debug)]
+pub struct Lent {
+    /// What is known.
+    pub index: Arc<Index>,
+    /// Who answers in the cluster's zones.
+    pub responder: Responder,
 }
 
 /// What became of a question.
@@ -270,9 +285,7 @@ impl Responder {
         to: &str,
         reply: &mut Reply<'_>,
     ) -> ZoneAnswer {
-        // An address is no name that a CNAME could lead to.
-        let target = Name::from_text(to).ok().filter(|_| below.is_bare() && to.parse::<IpAddr>().is_err());
-        let Some(target) = target.filter(|target| *target != Name::ROOT) else { return ZoneAnswer::NoName };
+        let Some(target) = external_target(to).filter(|_| below.is_bare()) else { return ZoneAnswer::NoName };
         match question.query.rtype {
             RType::A | RType::AAAA | RType::CNAME => {
                 let data = target.as_wire();
@@ -282,6 +295,12 @@ impl Responder {
             _ => ZoneAnswer::NoData,
         }
     }
+}
+
+/// What a CNAME leads to: no address, and not the root.
+fn external_target(text: &str) -> Option<Name> {
+    let target = Name::from_text(text).ok().filter(|_| text.parse::<IpAddr>().is_err());
+    target.filter(|target| *target != Name::ROOT)
 }
 
 impl Rules {

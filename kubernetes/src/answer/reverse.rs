@@ -71,7 +71,7 @@ impl Responder {
     }
 
     /// As in CoreDNS, it is only asked for the namespace where some are chosen.
-    fn shows_reverse(&self, service: &Service) -> bool {
+    pub(super) fn shows_reverse(&self, service: &Service) -> bool {
         let namespace = &service.namespace;
         self.rules.namespaces.is_empty() || self.shows(&namespace.name) && namespace.is_known()
     }

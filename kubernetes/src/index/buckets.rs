@@ -33,15 +33,6 @@ impl<T: Clone> Buckets<T> {
         place.store((!new.is_empty()).then(|| Arc::new(new)));
     }
 
-    #[inline]
-    fn place(&self, hash: u64) -> &ArcSwapOption<Box<[T]>> {
-        // A power of two: no place is outside.
-        &self.buckets[hash as usize & (self.buckets.len() - 1)]
-    }
-}
-
-#[cfg(test)]
-impl<T: Clone> Buckets<T> {
     /// Every entry, in no order.
     pub(crate) fn all(&self) -> Vec<T> {
         self.buckets
@@ -49,5 +40,11 @@ impl<T: Clone> Buckets<T> {
             .filter_map(|bucket| bucket.load_full())
             .flat_map(|bucket| bucket.to_vec())
             .collect()
+    }
+
+    #[inline]
+    fn place(&self, hash: u64) -> &ArcSwapOption<Box<[T]>> {
+        // A power of two: no place is outside.
+        &self.buckets[hash as usize & (self.buckets.len() - 1)]
     }
 }

@@ -14,8 +14,8 @@ mod service;
 mod writer;
 
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering::Acquire, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use wire::hash_of;
 
@@ -41,10 +41,18 @@ pub struct Index {
     known: AtomicU8,
     /// Those whose changes are heard just now.
     followed: AtomicU8,
+    /// Held while something changes, and while all is listed at one serial; by nobody who answers a query.
+    changing: Mutex<()>,
     /// When something changed last, in seconds since 1970, as serials have it.
     serial: AtomicU32,
     /// How many objects of each kind there are.
     counts: [AtomicUsize; Kind::ALL.len()],
+}
+
+impl std::fmt::Debug for Index {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Index").field("serial", &self.serial()).finish_non_exhaustive()
+    }
 }
 
 /// Kinds that are followed, and of which no list has been whole yet.
@@ -68,6 +76,7 @@ impl Index {
             wanted: wants.kinds().fold(0, |all, kind| all | bit(kind)),
             known: AtomicU8::new(0),
             followed: AtomicU8::new(0),
+            changing: Mutex::default(),
             serial: AtomicU32::new(0),
             counts: Default::default(),
         }
@@ -88,6 +97,16 @@ impl Index {
     /// The serial of its zones.
     pub fn serial(&self) -> u32 {
         self.serial.load(Relaxed)
+    }
+
+    /// What `list` finds, and the serial at which it was so. The one writer waits meanwhile.
+    pub(crate) fn at_one_serial<T>(&self, list: impl FnOnce() -> T) -> (u32, T) {
+        let _unchanged = self.changing();
+        (self.serial(), list())
+    }
+
+    fn changing(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the API has this namespace; `name` in lower case.
@@ -150,7 +169,13 @@ impl Directory {
         self.by_name.of(hash_of(key))
     }
 
-    fn get(&self, key: &[u8]) -> Option<Arc<Service>> {
+    /// Every service, in no order.
+    pub(crate) fn all(&self) -> Vec<Arc<Service>> {
+        self.by_name.all()
+    }
+
+    /// The service of this name.
+    pub(crate) fn get(&self, key: &[u8]) -> Option<Arc<Service>> {
         in_bucket(&self.bucket(key), key).cloned()
     }
 

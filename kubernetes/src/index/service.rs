@@ -128,6 +128,21 @@ impl Service {
             .unwrap_or_default()
     }
 
+    /// How many endpoints it has.
+    pub(crate) fn endpoint_count(&self) -> usize {
+        self.by_label.len()
+    }
+
+    /// One of them in the order of labels; there are [`Self::endpoint_count`].
+    pub(crate) fn nth_by_label(&self, number: usize) -> At<'_> {
+        self.at(self.by_label[number])
+    }
+
+    /// One of them in the order of addresses.
+    pub(crate) fn nth_by_address(&self, number: usize) -> At<'_> {
+        self.at(self.by_address[number])
+    }
+
     /// Its endpoints by label.
     pub(crate) fn by_label(&self) -> impl Iterator<Item = At<'_>> {
         self.by_label.iter().map(|place| self.at(*place))
@@ -158,10 +173,25 @@ impl Service {
         let mut addresses: Vec<IpAddr> = self.by_address().map(|at| at.endpoint.address).collect();
         if let Some(Target::ClusterIps(own)) = self.target() {
             addresses.extend(own);
-            addresses.sort_unstable();
         }
+        // Those from outside lead back to it in zones of `k8s_external`.
+        addresses.extend(self.external_addresses());
+        addresses.sort_unstable();
         addresses.dedup();
         addresses
+    }
+
+    /// Where it is reached from outside.
+    pub(crate) fn external(&self) -> &[objects::ExternalAddress] {
+        self.object.as_ref().map_or(&[], |object| &object.external)
+    }
+
+    /// Those of them that are addresses.
+    pub(crate) fn external_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.external().iter().filter_map(|external| match external {
+            objects::ExternalAddress::Ip(address) => Some(*address),
+            objects::ExternalAddress::Name(_) => None,
+        })
     }
 
     /// The addresses at its own name, each once.

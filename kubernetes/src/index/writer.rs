@@ -286,6 +286,8 @@ impl Writer {
     }
 
     fn set(&mut self, kind: Kind, key: &Key, object: Option<Object>) {
+        let index = self.index.clone();
+        let _changing = index.changing();
         match (kind, object) {
             (_, Some(Object::Service(service))) => self.set_object(Which::Services, key, Some(service)),
             (_, Some(Object::ServiceImport(import))) => {

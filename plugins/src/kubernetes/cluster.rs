@@ -61,6 +61,10 @@ impl Cluster {
         &self.shared.index
     }
 
+    pub(super) fn shared_index(&self) -> Arc<Index> {
+        self.shared.index.clone()
+    }
+
     /// Whether all has been known once.
     pub(super) fn is_known(&self) -> bool {
         self.index().unknown().is_nothing()

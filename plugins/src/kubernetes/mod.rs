@@ -9,8 +9,8 @@ mod setup;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use ::kubernetes::{Answered, Responder, Rules};
-use wire::{Class, Query, Reply};
+use ::kubernetes::{Answered, Lent, Responder, Rules, Transfer};
+use wire::{Class, Query, Reply, ZoneRequest};
 
 pub use self::registry::ClusterRegistry;
 pub use self::setup::KubernetesSpec;
@@ -19,6 +19,7 @@ use cluster::Cluster;
 use observe::counters::{Proto, ThreadCounters};
 use plugin::Fallthrough;
 use plugin::failure::Failure;
+use plugin::messages::{Messages, Next, OfZone, StreamMessage};
 use plugin::search::SearchPaths;
 use plugin::spec::{BuildContext, Explained, Source, SourceSpec};
 use plugin::{Lookup, QueryContext, Tables};
@@ -34,8 +35,12 @@ pub struct Kubernetes {
 impl SourceSpec for KubernetesSpec {
     fn build(&self, context: &BuildContext<'_>) -> Box<dyn Source> {
         let rules = Rules { own: own_addresses(context.servers), ..self.rules.clone() };
+        let cluster = context.lasting.get::<ClusterRegistry>().cluster(self);
+        let lent = Lent { index: cluster.shared_index(), responder: Responder::new(rules.clone()) };
+        // Once in a block: nobody has lent it before.
+        let _ = context.lent.get().set(lent);
         Box::new(Kubernetes {
-            cluster: context.lasting.get::<ClusterRegistry>().cluster(self),
+            cluster,
             responder: Responder::new(rules),
             fallthrough: self.fallthrough.clone(),
         })
@@ -82,6 +87,20 @@ impl Source for Kubernetes {
         }
     }
 
+    fn of_zone(&self, request: &ZoneRequest<'_>, context: &QueryContext<'_>, _: &mut Reply<'_>) -> OfZone {
+        if !request.is_transfer() {
+            return OfZone::Pass;
+        }
+        // Over UDP nobody is sent more than the SOA.
+        let soa_alone = context.proto == Proto::Udp;
+        let name = &request.query.name;
+        match self.responder.transfer(self.cluster.index(), name, request.serial(), soa_alone) {
+            Ok(transfer) => OfZone::Stream(Box::new(ZoneStream(transfer))),
+            Err(Answered::Unknown(kind)) => OfZone::Fail(Failure::ClusterUnknown(kind.resource())),
+            Err(_) => OfZone::Pass,
+        }
+    }
+
     fn explain(&self, query: &Query<'_>) -> Explained {
         if query.class != Class::IN {
             return Explained::Passes(None);
@@ -99,6 +118,16 @@ impl Source for Kubernetes {
                 Explained::Ends(format!("what the cluster has decides: its {kind} are not known here"))
             }
         }
+    }
+}
+
+/// A cluster's zone on its way to one client.
+struct ZoneStream(Transfer);
+
+impl Messages for ZoneStream {
+    fn next(&mut self, message: &mut StreamMessage<'_, '_>) -> Next {
+        let ended = self.0.next(&mut |owner, rtype, ttl, data| message.push(owner, rtype, ttl, data).is_ok());
+        if ended { Next::End } else { Next::More }
     }
 }
 

@@ -48,7 +48,9 @@ impl Scene {
     fn with(records: u32, directives: &str) -> Self {
         let (ip, authority, files) = (fresh_ip(), Authority::new(), tempdir());
         authority.certify(files.path(), HOST);
-        let common = format!("bind {ip}\nlog\nerrors\nprometheus {ip}:9153\n{directives}\nwhoami");
+        let common = format!(
+            "bind {ip}\nlog\nerrors\nprometheus {ip}:9153\n{directives}\ntransfer {{\nto *\n}}\nwhoami"
+        );
         let tls = format!("root {}\ntls cert.pem key.pem", files.path().display());
         let corefile =
             format!("example:{0} {{\n{common}\n}}\ntls://example:853 {{\n{tls}\n{common}\n}}\n", port())

@@ -45,7 +45,10 @@ fn a_right_that_is_missing_is_named_once_in_the_log_and_by_ready() {
     let at = at();
     let server = Server::start(&corefile(at, &format!("endpoint {}", api.url())));
     let line = server.wait_for_log("Cannot follow endpointslices", PATIENCE);
-    assert_contains!(line, "may not watch endpointslices: told to: Forbidden; does the account have the role of system:coredns?");
+    assert_contains!(
+        line,
+        "may not watch endpointslices: told to: Forbidden; does the account have the role of system:coredns?"
+    );
     assert_eq!(ready(at), (503, "kubernetes: may not watch endpointslices".to_owned()));
     assert_unknown(at);
     eventually("three tries", PATIENCE, || {
@@ -61,7 +64,10 @@ fn a_kubeconfig_that_cannot_be_used_is_named_with_what_is_wrong_with_it() {
         (None, "No such file or directory"),
         (Some("clusters: ["), "kubeconfig: "),
         (Some("current-context: dev"), "no context \"dev\""),
-        (Some("current-context: dev\ncontexts: [{name: dev, context: {cluster: c, user: u}}]"), "no cluster \"c\""),
+        (
+            Some("current-context: dev\ncontexts: [{name: dev, context: {cluster: c, user: u}}]"),
+            "no cluster \"c\"",
+        ),
     ] {
         let (at, files) = (at(), tempdir());
         let file = files.path().join("kubeconfig");
@@ -84,7 +90,12 @@ fn an_api_that_another_authority_vouches_for_is_not_believed() {
     theirs.certify(files.path(), "api.example");
     // It is never spoken to: a server of names will do.
     let api = Server::start_with(
-        &format!("tls://.:{} {{\nbind {}\nroot {}\ntls cert.pem key.pem\nwhoami\n}}\n", port(), at.ip(), files.path().display()),
+        &format!(
+            "tls://.:{} {{\nbind {}\nroot {}\ntls cert.pem key.pem\nwhoami\n}}\n",
+            port(),
+            at.ip(),
+            files.path().display()
+        ),
         Options::default(),
     );
     ours.write(files.path());
@@ -97,7 +108,8 @@ fn an_api_that_another_authority_vouches_for_is_not_believed() {
     });
     publish(&files.path().join("config"), config.to_string());
     let asked = self::at();
-    let server = Server::start(&corefile(asked, &format!("kubeconfig {}", files.path().join("config").display())));
+    let server =
+        Server::start(&corefile(asked, &format!("kubeconfig {}", files.path().join("config").display())));
     let line = server.wait_for_log("Cannot follow", PATIENCE);
     assert_contains!(line, "invalid peer certificate: ");
     assert!(!line.contains("secret"));
@@ -113,7 +125,11 @@ fn a_plugin_that_is_dropped_leaves_an_api_that_hangs_and_nobody_waits() {
         SERVICES => Reply::watch(FORM).octets(vec![0, 0x7f, 0xff, 0xff]).stall(),
         NAMESPACES => Reply::watch(FORM).stall(),
         _ => {
-            let event = FORM.event("ADDED", "EndpointSlice", &json!({"metadata": {"name": "a", "namespace": "b", "resourceVersion": "1"}}));
+            let event = FORM.event(
+                "ADDED",
+                "EndpointSlice",
+                &json!({"metadata": {"name": "a", "namespace": "b", "resourceVersion": "1"}}),
+            );
             Reply::watch(FORM).octets(event.repeat(20_000)).stall()
         }
     });
@@ -128,11 +144,14 @@ fn a_plugin_that_is_dropped_leaves_an_api_that_hangs_and_nobody_waits() {
     });
     assert_eq!(server.threads("kubernetes").len(), 1);
     for round in 1..=3 {
-        let (start, end) = (with.find("kubernetes").expect("it is there"), with.find("example").expect("it is there"));
+        let (start, end) =
+            (with.find("kubernetes").expect("it is there"), with.find("example").expect("it is there"));
         server.write_corefile(&format!("{}whoami\n}}\n{}", &with[..start], &with[end..]));
         server.signal("USR1");
         server.wait_for_lines("Reloading complete", 2 * round - 1, PATIENCE);
-        eventually("the end of who follows", PATIENCE, || server.threads("kubernetes").is_empty().then_some(()));
+        eventually("the end of who follows", PATIENCE, || {
+            server.threads("kubernetes").is_empty().then_some(())
+        });
         assert_eq!(ask(at, "a.cluster.local", "A").status(), "NOERROR");
         server.write_corefile(&with);
         server.signal("USR1");

@@ -8,3 +8,4 @@ mod search;
 mod seen;
 mod served;
 mod told;
+mod zone;

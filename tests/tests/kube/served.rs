@@ -31,13 +31,18 @@ pub(super) fn slice(version: u32, ready: &[(&str, &str)]) -> Value {
 
 fn objects() -> Vec<Object> {
     let ports = json!([{"name": "http", "protocol": "TCP", "port": 80}]);
-    let web =
-        json!({"clusterIP": "10.96.0.100", "clusterIPs": ["10.96.0.100", "fd00:96::64"], "ports": ports});
+    let web = json!({"type": "ClusterIP", "clusterIP": "10.96.0.100", "clusterIPs": ["10.96.0.100", "fd00:96::64"], "ports": ports});
     let external = |name: &str| json!({"type": "ExternalName", "externalName": name});
     vec![
         (NAMESPACES, namespace("t1")),
         (SERVICES, service("web", web)),
-        (SERVICES, service("hl", json!({"clusterIP": "None", "clusterIPs": ["None"], "ports": ports}))),
+        (
+            SERVICES,
+            service(
+                "hl",
+                json!({"type": "ClusterIP", "clusterIP": "None", "clusterIPs": ["None"], "ports": ports}),
+            ),
+        ),
         (SERVICES, service("ext", external("example.net"))),
         (SERVICES, service("dark", external("fails.example.net"))),
         (SERVICES, service("again", external("web.t1.svc.cluster.local"))),

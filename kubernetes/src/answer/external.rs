@@ -1,0 +1,547 @@
+//! A zone in which services are known by where they are reached from outside: `SERVICE.NAMESPACE.ZONE`, for `k8s_external`.
+
+use std::collections::{BTreeSet, HashSet};
+use std::net::IpAddr;
+
+use wire::{Class, Flags, MAX_NAME, Name, Owner, Query, RType, Rcode, Reply, Section};
+
+use super::apex::{push_address, soa_numbers};
+use super::{Answered, Responder, external_target};
+use crate::index::{At, Index, Service};
+use crate::objects::{ExternalAddress, Kind, Port, Protocol, Target};
+
+/// What a `k8s_external` directive says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExternalRules {
+    /// The zones; addresses lead back to the first of them.
+    pub zones: Vec<Name>,
+    /// The label below which the zone's servers are.
+    pub apex: Box<str>,
+    /// TTL of address, PTR, NS and SOA records in seconds, 0 to 3600; SRV and CNAME have that of the cluster's zone.
+    pub ttl: u32,
+    /// Endpoints of headless services have names here, too, where the service has nothing from outside.
+    pub headless: bool,
+}
+
+/// Answers by rules, of the cluster that a [`Responder`] answers of.
+#[derive(Debug)]
+pub struct External {
+    rules: ExternalRules,
+    /// The name servers' own name below each zone, as labels in wire form: `ns1.APEX`.
+    server: Box<[u8]>,
+    hostmaster: Box<[u8]>,
+}
+
+/// What a name below a zone means; empty parts mean any.
+struct Meant<'n> {
+    /// The service, as the index finds it.
+    key: &'n [u8],
+    namespace: &'n [u8],
+    endpoint: &'n [u8],
+    port: &'n [u8],
+    protocol: &'n [u8],
+}
+
+/// What stands below a zone.
+enum Below<'n> {
+    /// `NAMESPACE`
+    Namespace(&'n [u8]),
+    Service(Meant<'n>),
+    Nothing,
+}
+
+impl External {
+    /// `None` where the apex can be no label.
+    pub fn new(rules: ExternalRules) -> Option<Self> {
+        let apex = rules.apex.to_ascii_lowercase();
+        let length = u8::try_from(apex.len()).ok().filter(|length| (1..=63).contains(length))?;
+        let below = |name: &[u8]| [name, &[length], apex.as_bytes()].concat().into();
+        let (server, hostmaster) = (below(b"\x03ns1"), below(b"\x0ahostmaster"));
+        Some(Self { rules, server, hostmaster })
+    }
+
+    /// Answers a question of class IN; `room` is the most octets that the reply may have.
+    pub fn answer(
+        &self,
+        of: &Responder,
+        index: &Index,
+        query: &Query<'_>,
+        room: usize,
+        reply: &mut Reply<'_>,
+    ) -> Answered {
+        let zones = self.rules.zones.iter().enumerate().filter(|(_, zone)| query.name.is_within(zone));
+        let Some((number, zone)) = zones.max_by_key(|(_, zone)| zone.as_wire().len()) else {
+            return Answered::NotMine;
+        };
+        reply.flags = Flags::AA;
+        let wire = query.name.as_wire();
+        let below = &wire[..wire.len() - zone.as_wire().len()];
+        if below.is_empty() {
+            self.at_apex(of, index, zone, query, room, reply);
+            return Answered::Written;
+        }
+        if below.ends_with(self.apex()) {
+            return self.below_apex(of, index, number, below, query, reply);
+        }
+        let shown = |namespace: &[u8]| of.shows(namespace) && index.has_namespace(namespace);
+        let absent = |kinds: &[Kind]| match index.unknown().first_of(kinds) {
+            Some(kind) => Answered::Unknown(kind),
+            None => Answered::NoName(number),
+        };
+        if let Some(address) = wire::reverse::address(&query.name) {
+            let names = self.names_of(of, index, address);
+            if names.is_empty() {
+                return absent(&[Kind::Service]);
+            }
+            for name in names.iter().filter(|_| query.rtype == RType::PTR) {
+                reply.push(Section::Answer, Owner::Question, RType::PTR, Class::IN, self.rules.ttl, name);
+            }
+            return self.answered(index, zone, query, false, reply);
+        }
+        match read(below) {
+            Below::Namespace(namespace) if shown(namespace) => {
+                self.answered(index, zone, query, false, reply)
+            }
+            Below::Service(meant) if shown(meant.namespace) => {
+                let service = index.services.get(meant.key).filter(|service| service.object.is_some());
+                let Some(service) = service else { return absent(&[Kind::Service]) };
+                let is_endpoint = !meant.endpoint.is_empty() || service.target() == Some(&Target::Headless);
+                let of_endpoints = self.rules.headless && service.external().is_empty() && is_endpoint;
+                if of_endpoints && let Some(kind) = index.unknown().first_of(&[Kind::Slice]) {
+                    return Answered::Unknown(kind);
+                }
+                let mut places = Places { external: self, ttl: of.rules().ttl, zone, query, room, reply };
+                let there = match of_endpoints {
+                    true => places.of_endpoints(&service, &meant),
+                    false => places.of_external(&service, &meant),
+                };
+                match there {
+                    Some(follows) => self.answered(index, zone, query, follows, reply),
+                    None => Answered::NoName(number),
+                }
+            }
+            Below::Namespace(_) | Below::Service(_) => absent(&[Kind::Namespace]),
+            Below::Nothing => Answered::NoName(number),
+        }
+    }
+
+    /// What the name has is written; without any of it, that it is there.
+    fn answered(
+        &self,
+        index: &Index,
+        zone: &Name,
+        query: &Query<'_>,
+        follows: bool,
+        reply: &mut Reply<'_>,
+    ) -> Answered {
+        if reply.counts()[0] == 0 {
+            self.soa(index, zone, query, Section::Authority, reply);
+        }
+        if follows { Answered::Follow } else { Answered::Written }
+    }
+
+    /// The services that are reached at an address.
+    fn names_of(&self, of: &Responder, index: &Index, address: IpAddr) -> Vec<Vec<u8>> {
+        let Some(zone) = self.rules.zones.first() else { return Vec::new() };
+        let mut services = index.services.of_address(address);
+        services.retain(|service| service.external_addresses().any(|own| own == address));
+        services.retain(|service| of.shows_reverse(service));
+        let names = services.iter().map(|service| [&service.key, zone.as_wire()].concat());
+        names.filter(|name| name.len() <= MAX_NAME).collect()
+    }
+
+    /// Says that there is no such name.
+    pub fn deny(&self, index: &Index, zone: usize, query: &Query<'_>, reply: &mut Reply<'_>) {
+        reply.clear();
+        (reply.rcode, reply.flags) = (Rcode::NXDOMAIN, Flags::AA);
+        if let Some(zone) = self.rules.zones.get(zone) {
+            self.soa(index, zone, query, Section::Authority, reply);
+        }
+    }
+
+    /// The apex label in wire form.
+    fn apex(&self) -> &[u8] {
+        &self.server[b"\x03ns1".len()..]
+    }
+
+    fn at_apex(
+        &self,
+        of: &Responder,
+        index: &Index,
+        zone: &Name,
+        query: &Query<'_>,
+        room: usize,
+        reply: &mut Reply<'_>,
+    ) {
+        match query.rtype {
+            RType::SOA => self.soa(index, zone, query, Section::Answer, reply),
+            RType::NS => {
+                let name = [&self.server, zone.as_wire()].concat();
+                let ttl = self.rules.ttl;
+                reply.push(Section::Answer, Owner::Question, RType::NS, Class::IN, ttl, &name);
+                for address in self.own_addresses(of, index) {
+                    if reply.octets().len() > room {
+                        break;
+                    }
+                    push_address(reply, Section::Additional, Owner::Name(&name), None, ttl, address);
+                }
+            }
+            _ => self.soa(index, zone, query, Section::Authority, reply),
+        }
+    }
+
+    /// `APEX` and `ns1.APEX`, and nothing else there.
+    fn below_apex(
+        &self,
+        of: &Responder,
+        index: &Index,
+        number: usize,
+        below: &[u8],
+        query: &Query<'_>,
+        reply: &mut Reply<'_>,
+    ) -> Answered {
+        if *below == *self.server {
+            for address in self.own_addresses(of, index) {
+                let rtype = Some(query.rtype);
+                push_address(reply, Section::Answer, Owner::Question, rtype, self.rules.ttl, address);
+            }
+        } else if *below != *self.apex() {
+            self.deny(index, number, query, reply);
+            return Answered::Written;
+        }
+        if reply.counts()[0] == 0 {
+            self.soa(index, &self.rules.zones[number], query, Section::Authority, reply);
+        }
+        Answered::Written
+    }
+
+    fn soa(&self, index: &Index, zone: &Name, query: &Query<'_>, section: Section, reply: &mut Reply<'_>) {
+        // The question ends in the zone: names are pointers into it.
+        let zone_at = wire::HEADER + query.name.as_wire().len() - zone.as_wire().len();
+        let pointer = (0xc000 | zone_at as u16).to_be_bytes();
+        let numbers = soa_numbers(index.serial(), self.rules.ttl);
+        let data = [&self.server, &pointer[..], &self.hostmaster, &pointer, numbers.as_flattened()].concat();
+        reply.push(section, Owner::Name(&pointer), RType::SOA, Class::IN, self.rules.ttl, &data);
+    }
+
+    /// From outside, this server is where the services are reached that it is an endpoint of; else at its own addresses.
+    fn own_addresses(&self, of: &Responder, index: &Index) -> Vec<IpAddr> {
+        let (mut addresses, mut is_endpoint) = (Vec::new(), false);
+        for own in &of.rules().own {
+            for service in index.services.of_address(*own) {
+                if service.of_address(*own).next().is_none() {
+                    continue;
+                }
+                is_endpoint = true;
+                if self.rules.headless && service.target() == Some(&Target::Headless) {
+                    addresses.extend(service.by_address().map(|at| at.endpoint.address));
+                } else {
+                    addresses.extend(service.external_addresses());
+                }
+            }
+        }
+        if !is_endpoint {
+            addresses.clone_from(&of.rules().own);
+        }
+        addresses.sort_unstable();
+        addresses.dedup();
+        addresses
+    }
+}
+
+/// What the labels below a zone say.
+fn read(below: &[u8]) -> Below<'_> {
+    let (mut starts, mut at) = (Vec::with_capacity(4), 0);
+    while let Some(length) = below.get(at) {
+        starts.push(at);
+        at += 1 + usize::from(*length);
+    }
+    let count = starts.len();
+    // Of the labels next to the zone, that next to it first.
+    let label = |number: usize| {
+        let start = starts[count - 1 - number];
+        &below[start + 1..start + 1 + usize::from(below[start])]
+    };
+    // The underscore may be left out (as in CoreDNS).
+    let bare = |number: usize| label(number).strip_prefix(b"_").unwrap_or(label(number));
+    if count < 2 {
+        return if count == 1 { Below::Namespace(label(0)) } else { Below::Nothing };
+    }
+    let plain = Meant {
+        key: &below[starts[count - 2]..],
+        namespace: label(0),
+        endpoint: b"",
+        port: b"",
+        protocol: b"",
+    };
+    match count {
+        2 => Below::Service(plain),
+        3 => Below::Service(Meant { endpoint: bare(2), ..plain }),
+        4 => Below::Service(Meant { protocol: bare(2), port: bare(3), ..plain }),
+        _ => Below::Nothing,
+    }
+}
+
+/// Writes where a service is reached. Both tell whether there is such a name, and whether a CNAME is to be followed.
+struct Places<'p, 'b> {
+    external: &'p External,
+    /// Of the cluster's zone.
+    ttl: u32,
+    zone: &'p Name,
+    query: &'p Query<'p>,
+    room: usize,
+    reply: &'p mut Reply<'b>,
+}
+
+impl Places<'_, '_> {
+    /// As in CoreDNS, whatever endpoint is named.
+    fn of_external(&mut self, service: &Service, meant: &Meant<'_>) -> Option<bool> {
+        let ports: Vec<&Port> = service.ports().iter().filter(|port| meant.means(port)).collect();
+        if ports.is_empty() || service.external().is_empty() {
+            return None;
+        }
+        let name = [meant.key, self.zone.as_wire()].concat();
+        let weight = weight(ports.len().saturating_mul(service.external().len()));
+        let numbers: BTreeSet<u16> = ports.iter().filter_map(|port| port.port).collect();
+        let (mut seen, mut has_address, mut follows) = (HashSet::new(), false, false);
+        for external in service.external().iter().filter(|external| seen.insert(*external)) {
+            match (external, self.query.rtype) {
+                (ExternalAddress::Ip(address), RType::A | RType::AAAA) => self.address(*address),
+                (ExternalAddress::Ip(_), RType::SRV) if !has_address => {
+                    has_address = true;
+                    self.srv(weight, numbers.iter().copied(), &name);
+                }
+                (ExternalAddress::Name(host), RType::A | RType::AAAA) => {
+                    let Some(target) = external_target(host) else { continue };
+                    self.push(RType::CNAME, target.as_wire());
+                    follows = true;
+                }
+                (ExternalAddress::Name(host), RType::SRV) => {
+                    let Some(target) = external_target(host) else { continue };
+                    self.srv(weight, numbers.iter().copied(), target.as_wire());
+                }
+                _ => {}
+            }
+        }
+        if has_address && !numbers.is_empty() {
+            let addresses: BTreeSet<IpAddr> = service.external_addresses().collect();
+            addresses.into_iter().for_each(|address| self.additional(&name, address));
+        }
+        Some(follows)
+    }
+
+    /// Endpoints by their own names below the service.
+    fn of_endpoints(&mut self, service: &Service, meant: &Meant<'_>) -> Option<bool> {
+        let means = |port: &&Port| meant.means(port);
+        let ports = |at: At<'_>| match &*at.slice.ports {
+            // As in CoreDNS one without ports is there, and SRV leads to none.
+            [] => usize::from(meant.port.is_empty() && meant.protocol.is_empty()),
+            ports => ports.iter().filter(means).count(),
+        };
+        let is_meant = |at: &At<'_>| {
+            (meant.endpoint.is_empty() || service.label(at.endpoint).octets() == meant.endpoint)
+                && ports(*at) > 0
+        };
+        let chosen = || service.by_label().filter(is_meant);
+        chosen().next()?;
+        let mut seen = HashSet::new();
+        if matches!(self.query.rtype, RType::A | RType::AAAA) {
+            for at in chosen().filter(|at| seen.insert(at.endpoint.address)) {
+                self.address(at.endpoint.address);
+            }
+        }
+        if self.query.rtype != RType::SRV {
+            return Some(false);
+        }
+        let weight = weight(chosen().map(ports).sum());
+        let name = |at: At<'_>| {
+            let label = service.label(at.endpoint);
+            [&[label.octets().len() as u8], label.octets(), meant.key, self.zone.as_wire()].concat()
+        };
+        let named: Vec<(Vec<u8>, At<'_>)> = chosen()
+            .filter(|at| at.slice.ports.iter().any(|port| port.port.is_some() && meant.means(port)))
+            .take(MOST_NAMED)
+            .map(|at| (name(at), at))
+            .collect();
+        let mut known = HashSet::new();
+        for (name, at) in &named {
+            let numbers = at.slice.ports.iter().filter(means).filter_map(|port| port.port);
+            let new: Vec<u16> = numbers.filter(|number| known.insert((name, *number))).collect();
+            self.srv(weight, new.into_iter(), name);
+        }
+        let mut known = HashSet::new();
+        for (name, at) in named.iter().filter(|(name, at)| known.insert((name, at.endpoint.address))) {
+            self.additional(name, at.endpoint.address);
+        }
+        Some(false)
+    }
+
+    /// What will be cut is not written.
+    fn is_full(&self) -> bool {
+        self.reply.octets().len() > self.room
+    }
+
+    fn address(&mut self, address: IpAddr) {
+        if !self.is_full() {
+            let (rtype, ttl) = (Some(self.query.rtype), self.external.rules.ttl);
+            push_address(self.reply, Section::Answer, Owner::Question, rtype, ttl, address);
+        }
+    }
+
+    fn additional(&mut self, name: &[u8], address: IpAddr) {
+        if !self.is_full() && name.len() <= MAX_NAME {
+            let ttl = self.external.rules.ttl;
+            push_address(self.reply, Section::Additional, Owner::Name(name), None, ttl, address);
+        }
+    }
+
+    fn srv(&mut self, weight: u16, numbers: impl Iterator<Item = u16>, target: &[u8]) {
+        if target.len() > MAX_NAME {
+            return;
+        }
+        for number in numbers {
+            self.push(
+                RType::SRV,
+                &[[0, weight, number].map(u16::to_be_bytes).as_flattened(), target].concat(),
+            );
+        }
+    }
+
+    fn push(&mut self, rtype: RType, data: &[u8]) {
+        if !self.is_full() {
+            self.reply.push(Section::Answer, Owner::Question, rtype, Class::IN, self.ttl, data);
+        }
+    }
+}
+
+impl Meant<'_> {
+    fn means(&self, port: &Port) -> bool {
+        let protocol: &[u8] = match port.protocol {
+            Protocol::Tcp => b"tcp",
+            Protocol::Udp => b"udp",
+            Protocol::Sctp => b"sctp",
+        };
+        (self.port.is_empty() || port.name.as_bytes().eq_ignore_ascii_case(self.port))
+            && (self.protocol.is_empty() || protocol == self.protocol)
+    }
+}
+
+/// All have the same share of 100, and each has some.
+fn weight(count: usize) -> u16 {
+    (100 / count.max(1)).max(1) as u16
+}
+
+/// Records of 32 octets that fill the largest message.
+const MOST_NAMED: usize = 2_048;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::*;
+
+    fn check(headless: bool, rows: &[(&str, &str)]) {
+        let mut rules = rules("cluster.local");
+        rules.own = vec!["172.17.0.53".parse().unwrap()];
+        rules.ttl = 7;
+        let objects = [
+            namespace("t1"),
+            external("t1/lb", "10.96.0.1", "http:80/tcp https:443/tcp", "192.0.2.1 2001:db8::1 192.0.2.1"),
+            external("t1/host", "10.96.0.2", "http:80/tcp https:443/tcp", "lb.example.net"),
+            external("t1/portless", "10.96.0.3", "", "192.0.2.3"),
+            service("t1/inside", "10.96.0.4", "http:80/tcp"),
+            service("t1/hl", "None", "c:1234/udp"),
+            slice("t1/hl-a", "hl", "172.17.0.1=h1 172.17.0.2", "c:1234/udp"),
+            external("t1/dns", "10.96.0.10", "dns:53/udp", "192.0.2.53"),
+            slice("t1/dns-a", "dns", "172.17.0.53", "dns:53/udp"),
+            external("t2/hidden", "10.96.0.5", "http:80/tcp", "192.0.2.5"),
+        ];
+        let cluster = Cluster::of(&everything(), rules, objects);
+        let zones = ["example.org", "in-addr.arpa"].map(|zone| Name::from_text(zone).unwrap()).into();
+        let external = External::new(ExternalRules { zones, apex: "dns".into(), ttl: 7, headless }).unwrap();
+        for (question, expected) in rows {
+            assert_eq!(cluster.ask_external(&external, question), *expected, "{question}");
+        }
+    }
+
+    const NODATA: &str = "NODATA example.org.";
+    const NXDOMAIN: &str = "NXDOMAIN example.org.";
+
+    #[test]
+    fn services_are_answered_by_where_they_are_reached_from_outside() {
+        check(
+            false,
+            &[
+                ("lb.t1.example.org A", "A 192.0.2.1"),
+                ("LB.t1.Example.org AAAA", "AAAA 2001:db8::1"),
+                ("_http._tcp.lb.t1.example.org A", "A 192.0.2.1"),
+                ("_http._udp.lb.t1.example.org A", NXDOMAIN),
+                (
+                    "_https._tcp.lb.t1.example.org SRV",
+                    "SRV 0 33 443 lb.t1.example.org., + lb.t1.example.org. A 192.0.2.1, + lb.t1.example.org. AAAA 2001:db8::1",
+                ),
+                (
+                    "lb.t1.example.org SRV",
+                    "SRV 0 16 80 lb.t1.example.org., SRV 0 16 443 lb.t1.example.org., + A 192.0.2.1, + AAAA 2001:db8::1",
+                ),
+                ("lb.t1.example.org TXT", NODATA),
+                ("host.t1.example.org A", "CNAME lb.example.net. ..."),
+                ("host.t1.example.org AAAA", "CNAME lb.example.net. ..."),
+                ("host.t1.example.org SRV", "SRV 0 50 80 lb.example.net., SRV 0 50 443 lb.example.net."),
+                ("host.t1.example.org CNAME", NODATA),
+                ("portless.t1.example.org A", NXDOMAIN),
+                ("inside.t1.example.org A", NXDOMAIN),
+                ("hl.t1.example.org A", NXDOMAIN),
+                ("none.t1.example.org A", NXDOMAIN),
+                ("t1.example.org A", NODATA),
+                ("t2.example.org A", NXDOMAIN),
+                ("hidden.t2.example.org A", NXDOMAIN),
+                ("a.b.c.lb.t1.example.org A", NXDOMAIN),
+                ("1.2.0.192.in-addr.arpa PTR", "PTR lb.t1.example.org."),
+                ("1.2.0.192.in-addr.arpa A", "NODATA in-addr.arpa."),
+                ("1.0.96.10.in-addr.arpa PTR", "NXDOMAIN in-addr.arpa."),
+                ("lb.t1.example.com A", "not mine"),
+            ],
+        );
+    }
+
+    #[test]
+    fn the_zone_has_its_servers() {
+        check(
+            false,
+            &[
+                (
+                    "example.org SOA",
+                    "SOA ns1.dns.example.org. hostmaster.dns.example.org. 1700000000 7200 1800 86400 7",
+                ),
+                ("example.org NS", "NS ns1.dns.example.org., + ns1.dns.example.org. A 192.0.2.53"),
+                ("example.org A", NODATA),
+                ("dns.example.org A", NODATA),
+                ("ns1.dns.example.org A", "A 192.0.2.53"),
+                ("ns1.dns.example.org AAAA", NODATA),
+                ("ns2.dns.example.org A", NXDOMAIN),
+                ("x.ns1.dns.example.org A", NXDOMAIN),
+            ],
+        );
+    }
+
+    #[test]
+    fn endpoints_of_headless_services_are_there_where_it_says_so() {
+        check(
+            true,
+            &[
+                ("hl.t1.example.org A", "A 172.17.0.2, A 172.17.0.1"),
+                ("h1.hl.t1.example.org A", "A 172.17.0.1"),
+                ("172-17-0-2.hl.t1.example.org A", "A 172.17.0.2"),
+                ("h2.hl.t1.example.org A", NXDOMAIN),
+                ("h1.hl.t1.example.org SRV", "SRV 0 100 1234 h1.hl.t1.example.org., + A 172.17.0.1"),
+                (
+                    "_c._udp.hl.t1.example.org SRV",
+                    "SRV 0 50 1234 172-17-0-2.hl.t1.example.org., SRV 0 50 1234 h1.hl.t1.example.org., \
+                     + 172-17-0-2.hl.t1.example.org. A 172.17.0.2, + h1.hl.t1.example.org. A 172.17.0.1",
+                ),
+                ("lb.t1.example.org A", "A 192.0.2.1"),
+                ("inside.t1.example.org A", NXDOMAIN),
+            ],
+        );
+    }
+}

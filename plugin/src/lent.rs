@@ -1,0 +1,20 @@
+//! What plugins of one server block lend each other while it is built, by its type: `kubernetes` what it answers of.
+
+use std::any::{Any, TypeId};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+
+/// The things that are lent in one block.
+#[derive(Default)]
+pub struct Lent(RefCell<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>);
+
+impl Lent {
+    /// Where the one of this type is found once the block is built, whoever of both was built first.
+    pub fn get<T: Any + Send + Sync>(&self) -> Arc<OnceLock<T>> {
+        let mut all = self.0.borrow_mut();
+        let cell = all.entry(TypeId::of::<T>()).or_insert_with(|| Arc::new(OnceLock::<T>::new())).clone();
+        // It was put in under its own type.
+        cell.downcast().unwrap_or_default()
+    }
+}

@@ -1,0 +1,184 @@
+//! `k8s_external`: services of the block's cluster under the names and addresses by which they are reached from outside.
+
+use std::sync::{Arc, OnceLock};
+
+use ::kubernetes::{Answered, External, ExternalRules, Lent};
+use corefile::Directive;
+use observe::counters::{Proto, ThreadCounters};
+use plugin::args::{Args, Result, bad, flag, no_block, once, unknown_property, zones_or};
+use plugin::failure::Failure;
+use plugin::spec::{BuildContext, Explained, Source, SourceSpec, Written};
+use plugin::{Fallthrough, Lookup, QueryContext, Tables};
+use wire::{Class, Query, Reply};
+
+/// What one `k8s_external` directive says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExternalSpec {
+    rules: ExternalRules,
+    /// Names of these zones that are not there go on.
+    fallthrough: Fallthrough,
+}
+
+/// Reads the one `k8s_external` of a server block.
+pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Arc<dyn SourceSpec>> {
+    let directive = once(PLUGIN, directives)?;
+    let zones = zones_or(Args::new(PLUGIN, directive, "[ZONES...]").rest(), written.zones)?;
+    let rules = ExternalRules { zones, apex: "dns".into(), ttl: 5, headless: false };
+    let mut spec = ExternalSpec { rules, fallthrough: Fallthrough::default() };
+    for property in directive.body.iter().flatten() {
+        no_block(PLUGIN, property)?;
+        let rules = &mut spec.rules;
+        match property.name.text.as_str() {
+            "ttl" => {
+                let mut args = Args::new(PLUGIN, property, TTL);
+                rules.ttl = args.number(0..=3600, TTL)?;
+                args.end()?;
+            }
+            "apex" => {
+                let mut args = Args::new(PLUGIN, property, APEX);
+                let word = args.required()?;
+                args.end()?;
+                rules.apex = word.text.as_str().into();
+                let is_label = !word.text.contains('.') && External::new(rules.clone()).is_some();
+                if !is_label {
+                    return Err(bad(PLUGIN, word, APEX));
+                }
+            }
+            "headless" => rules.headless = flag(PLUGIN, property)?,
+            "fallthrough" => spec.fallthrough.add(PLUGIN, property)?,
+            _ => return Err(unknown_property(PLUGIN, property, PROPERTIES)),
+        }
+    }
+    Ok(Arc::new(spec))
+}
+
+impl SourceSpec for ExternalSpec {
+    fn build(&self, context: &BuildContext<'_>) -> Box<dyn Source> {
+        Box::new(Services {
+            external: External::new(self.rules.clone()),
+            cluster: context.lent.get(),
+            fallthrough: self.fallthrough.clone(),
+        })
+    }
+}
+
+/// One block's view of its cluster from outside.
+struct Services {
+    /// What was read makes one.
+    external: Option<External>,
+    /// What the block's `kubernetes` answers of.
+    cluster: Arc<OnceLock<Lent>>,
+    fallthrough: Fallthrough,
+}
+
+impl Services {
+    fn answer(&self, query: &Query<'_>, room: usize, reply: &mut Reply<'_>) -> Answered {
+        let (Some(external), Some(cluster)) = (&self.external, self.cluster.get()) else {
+            return Answered::NotMine;
+        };
+        let answered = external.answer(&cluster.responder, &cluster.index, query, room, reply);
+        if matches!(answered, Answered::NoName(_) | Answered::Unknown(_)) {
+            reply.clear();
+        }
+        match answered {
+            Answered::NoName(zone) if !self.fallthrough.through(&query.name) => {
+                external.deny(&cluster.index, zone, query, reply);
+                Answered::Written
+            }
+            answered => answered,
+        }
+    }
+}
+
+impl Source for Services {
+    #[inline]
+    fn lookup<'h>(
+        &'h self,
+        context: &QueryContext<'_>,
+        _: &mut Tables<'h>,
+        query: &Query<'_>,
+        reply: &mut Reply<'_>,
+        _: ThreadCounters<'_>,
+    ) -> Lookup {
+        if query.class != Class::IN {
+            return Lookup::Pass;
+        }
+        let room = match context.proto {
+            Proto::Udp => query.udp_limit(),
+            Proto::Tcp => usize::from(u16::MAX),
+        };
+        match self.answer(query, room, reply) {
+            Answered::NotMine | Answered::NoName(_) => Lookup::Pass,
+            Answered::Written => Lookup::Answer,
+            Answered::Follow => Lookup::FollowOrFail,
+            Answered::Unknown(kind) => Lookup::Fail(Failure::ClusterUnknown(kind.resource())),
+        }
+    }
+
+    fn explain(&self, query: &Query<'_>) -> Explained {
+        if query.class != Class::IN {
+            return Explained::Passes(None);
+        }
+        let mut octets = Vec::new();
+        let mut reply = Reply::start(&mut octets, query);
+        match self.answer(query, usize::from(u16::MAX), &mut reply) {
+            Answered::NotMine => Explained::Passes(None),
+            Answered::NoName(_) => {
+                Explained::Passes(Some("no service is reached so from outside".to_owned()))
+            }
+            Answered::Written | Answered::Follow => Explained::Ends(match reply.rcode {
+                wire::Rcode::NXDOMAIN => "NXDOMAIN: no service is reached so from outside".to_owned(),
+                _ => "a service, by where it is reached from outside".to_owned(),
+            }),
+            Answered::Unknown(kind) => {
+                Explained::Ends(format!("what the cluster has decides: its {kind} are not known here"))
+            }
+        }
+    }
+}
+
+const PLUGIN: &str = "k8s_external";
+const PROPERTIES: &[&str] = &["apex", "fallthrough", "headless", "ttl"];
+const TTL: &str = "a TTL in seconds, 0 to 3600";
+const APEX: &str = "a label of a name";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::setup::tests::{refused, said};
+    use wire::Name;
+
+    #[test]
+    fn properties_change_what_they_name() {
+        let name = |text: &str| Name::from_text(text).unwrap();
+        let read = |properties: &str| {
+            said::<ExternalSpec>(&format!(
+                "kubernetes cluster.local\nk8s_external example.org in-addr.arpa {{\n{properties}\n}}"
+            ))
+            .unwrap()
+        };
+        let bare = read("");
+        let zones = vec![name("example.org"), name("in-addr.arpa")];
+        assert_eq!(bare.rules, ExternalRules { zones, apex: "dns".into(), ttl: 5, headless: false });
+        assert_eq!(read("ttl 3600").rules, ExternalRules { ttl: 3600, ..bare.rules.clone() });
+        assert_eq!(read("apex dns1").rules, ExternalRules { apex: "dns1".into(), ..bare.rules.clone() });
+        assert_eq!(read("headless").rules, ExternalRules { headless: true, ..bare.rules.clone() });
+        assert_eq!(read("fallthrough a.example").fallthrough.zones, [name("a.example")]);
+        let with = |properties: &str| format!("kubernetes\nk8s_external {{\n{properties}\n}}");
+        refused(&[
+            ("k8s_external", "2:1: plugin/k8s_external: `kubernetes` must stand in the same server block"),
+            (&with("ttl 3601"), "4:5: plugin/k8s_external: \"3601\" is not a TTL in seconds, 0 to 3600"),
+            (&with("ttl"), "4:1: plugin/k8s_external: `ttl` wants a TTL in seconds, 0 to 3600"),
+            (&with("apex"), "4:1: plugin/k8s_external: `apex` wants a label of a name"),
+            (&with("apex a.b"), "4:6: plugin/k8s_external: \"a.b\" is not a label of a name"),
+            (
+                &with("headless x"),
+                "4:10: plugin/k8s_external: unexpected argument \"x\"; `headless` wants no argument",
+            ),
+            (
+                &with("headles"),
+                "4:1: plugin/k8s_external: unknown property \"headles\"; did you mean `headless`?",
+            ),
+        ]);
+    }
+}

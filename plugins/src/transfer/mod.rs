@@ -1,0 +1,151 @@
+//! `transfer`: who may be sent a zone of the block as a whole.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use corefile::{Directive, Located};
+use observe::counters::ThreadCounters;
+use plugin::args::{Args, Result, bad, no_block, unknown_property, zones_or};
+use plugin::spec::{BuildContext, Explained, Source, SourceSpec, Written};
+use plugin::{Lookup, QueryContext, SetupError, Tables};
+use wire::{Name, Query, Reply, ZoneRequest};
+
+/// What the `transfer` directives of one server block say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TransferSpec {
+    rules: Vec<Rule>,
+}
+
+/// One directive.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Rule {
+    zones: Vec<Name>,
+    /// `*`
+    to_all: bool,
+    to: Vec<IpAddr>,
+}
+
+/// Reads every `transfer` of a server block.
+pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Arc<dyn SourceSpec>> {
+    let rules = directives.iter().map(|directive| read_rule(directive, written)).collect::<Result<_>>()?;
+    Ok(Arc::new(TransferSpec { rules }))
+}
+
+fn read_rule(directive: &Directive, written: Written<'_>) -> Result<Rule> {
+    let zones = zones_or(Args::new(PLUGIN, directive, "[ZONES...]").rest(), written.zones)?;
+    let mut rule = Rule { zones, ..Rule::default() };
+    let mut has_source = false;
+    for property in directive.body.iter().flatten() {
+        no_block(PLUGIN, property)?;
+        match property.name.text.as_str() {
+            "to" => {
+                for word in Args::new(PLUGIN, property, TO).some()? {
+                    match (&*word.text, node::socket_address(&word.text, 53)) {
+                        ("*", _) => rule.to_all = true,
+                        (_, Some(address)) => rule.to.push(address.ip().to_canonical()),
+                        (_, None) => return Err(bad(PLUGIN, word, TO)),
+                    }
+                }
+            }
+            "source" => {
+                let mut args = Args::new(PLUGIN, property, SOURCE);
+                let word = args.required()?;
+                args.end()?;
+                if has_source {
+                    let (first, second) = ("source", "source");
+                    return Err(Located::new(
+                        &property.name.at,
+                        SetupError::Exclusive { plugin: PLUGIN, first, second },
+                    ));
+                }
+                has_source = true;
+                word.text.parse::<IpAddr>().map_err(|_| bad(PLUGIN, word, SOURCE))?;
+            }
+            _ => return Err(unknown_property(PLUGIN, property, &["source", "to"])),
+        }
+    }
+    if !rule.to_all && rule.to.is_empty() {
+        let rule = "say by `to` who may be sent the zones: addresses, or `*`";
+        return Err(Located::new(&directive.name.at, SetupError::Order { plugin: PLUGIN, rule }));
+    }
+    Ok(rule)
+}
+
+impl SourceSpec for TransferSpec {
+    fn build(&self, _: &BuildContext<'_>) -> Box<dyn Source> {
+        Box::new(Permission(self.rules.clone()))
+    }
+}
+
+/// Who may be sent which zones.
+struct Permission(Vec<Rule>);
+
+impl Source for Permission {
+    fn lookup<'h>(
+        &'h self,
+        _: &QueryContext<'_>,
+        _: &mut Tables<'h>,
+        _: &Query<'_>,
+        _: &mut Reply<'_>,
+        _: ThreadCounters<'_>,
+    ) -> Lookup {
+        Lookup::Pass
+    }
+
+    /// The directive decides whose zone is the longest.
+    fn permits(&self, request: &ZoneRequest<'_>, context: &QueryContext<'_>) -> Option<bool> {
+        let name = &request.query.name;
+        let zones = self.0.iter().flat_map(|rule| rule.zones.iter().map(move |zone| (rule, zone)));
+        let longest =
+            zones.filter(|(_, zone)| name.is_within(zone)).max_by_key(|(_, zone)| zone.as_wire().len());
+        let (rule, _) = longest?;
+        Some(rule.to_all || rule.to.contains(&context.client().ip().to_canonical()))
+    }
+
+    fn explain(&self, _: &Query<'_>) -> Explained {
+        Explained::Passes(None)
+    }
+}
+
+const PLUGIN: &str = "transfer";
+const TO: &str = "`*`, IP or IP:PORT";
+const SOURCE: &str = "an IP address";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::setup::tests::{refused, said};
+
+    #[test]
+    fn who_may_be_sent_which_zones_is_read() {
+        let name = |text: &str| Name::from_text(text).unwrap();
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let lines = "transfer example.net 10.in-addr.arpa {\nto 192.0.2.1 192.0.2.2:1053 [2001:db8::2]:34\nsource 2001:db8::53\n}\n\
+                     transfer {\nto *\nto ::ffff:192.0.2.3\n}";
+        let first = Rule {
+            zones: vec![name("example.net"), name("10.in-addr.arpa")],
+            to_all: false,
+            to: vec![ip("192.0.2.1"), ip("192.0.2.2"), ip("2001:db8::2")],
+        };
+        let second = Rule { zones: vec![Name::ROOT], to_all: true, to: vec![ip("192.0.2.3")] };
+        assert_eq!(said(lines), Some(TransferSpec { rules: vec![first, second] }));
+        refused(&[
+            ("transfer", "2:1: plugin/transfer: say by `to` who may be sent the zones: addresses, or `*`"),
+            (
+                "transfer a {\nsource 192.0.2.1\n}",
+                "2:1: plugin/transfer: say by `to` who may be sent the zones: addresses, or `*`",
+            ),
+            ("transfer {\nto\n}", "3:1: plugin/transfer: `to` wants `*`, IP or IP:PORT"),
+            (
+                "transfer {\nto example.com\n}",
+                "3:4: plugin/transfer: \"example.com\" is not `*`, IP or IP:PORT",
+            ),
+            ("transfer {\nto *\nsource x\n}", "4:8: plugin/transfer: \"x\" is not an IP address"),
+            (
+                "transfer {\nto *\nsource ::1\nsource ::1\n}",
+                "5:1: plugin/transfer: `source` and `source` exclude each other; keep one",
+            ),
+            ("transfer {\nform *\n}", "3:1: plugin/transfer: unknown property \"form\"; expected source, to"),
+        ]);
+    }
+}
