@@ -266,10 +266,8 @@ impl Follower {
             _ => {}
         }
         let began = self.reply.as_ref().map_or(asked, |reply| reply.began);
-        match trickles {
-            true => Some(Lost::Slow(now.saturating_duration_since(began))),
-            false => Some(Lost::Silent(now.saturating_duration_since(heard))),
-        }
+        let (lost, since): (fn(Duration) -> Lost, _) = if trickles { (Lost::Slow, began) } else { (Lost::Silent, heard) };
+        Some(lost(now.saturating_duration_since(since)))
     }
 
     /// Nothing more comes of what was asked.
@@ -362,7 +360,6 @@ impl Follower {
         Ok(())
     }
 
-    /// All is to be listed again: what the API says cannot be gone on from.
     fn anew(&mut self, why: &str) -> Failure {
         self.phase = Phase::Start;
         Failure::Lost(Lost::Nonsense(why.into()))
@@ -478,9 +475,7 @@ fn message_of(message: &str, reason: &str) -> Box<str> {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(300).collect()
 }
 
-/// Pages of a list: 2,000,000 objects.
 const MOST_PAGES: usize = 20_000;
-/// Octets of a page's token, which goes into the path of a request.
 const MOST_TOKEN: usize = 8 << 10;
 const MOST_VERSION: usize = 128;
 /// Objects in a page.
@@ -489,8 +484,7 @@ const PAGE: &str = "100";
 const SHORTEST_WATCH: Duration = Duration::from_secs(290);
 /// For a reply's head, and in the midst of a list.
 const SILENCE: Duration = Duration::from_secs(30);
-/// For a page, and for a list that comes as the beginning of a watch: one that lasts longer may be a watch that knows of no
-/// list.
+/// For a page, and for a list as the beginning of a watch: one that lasts longer may be a watch that knows of none.
 const LONGEST_LIST: Duration = Duration::from_secs(120);
 /// Two bookmarks that did not come, and half a minute.
 const SILENCE_OF_WATCH: Duration = Duration::from_secs(150);
