@@ -15,6 +15,7 @@ pub mod hickory;
 pub mod histogram;
 pub mod instructions;
 pub mod judge;
+pub mod kubernetes;
 pub mod names;
 pub mod outstanding;
 pub mod publish;

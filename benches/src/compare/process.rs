@@ -146,7 +146,7 @@ impl Drop for Running {
 }
 
 /// Sends a signal; that a process is gone already is no error.
-pub(super) fn signal(name: &str, pids: impl IntoIterator<Item = u32>) {
+pub(crate) fn signal(name: &str, pids: impl IntoIterator<Item = u32>) {
     let pids: Vec<String> = pids.into_iter().map(|pid| pid.to_string()).collect();
     if !pids.is_empty() {
         drop(Command::new("kill").arg(format!("-{name}")).args(pids).stderr(Stdio::null()).status());

@@ -1,0 +1,258 @@
+//! A cluster of many services and endpoints: how soon this server and CoreDNS are ready beside its API, what memory they take,
+//! and when a change of it can be seen in answers.
+//!
+//! The API is a real one (`tests/kube`), in a network of its own. Beside both servers stands a bare reader: as many
+//! connections for the same streams, and nothing done with what comes.
+
+mod api;
+mod https;
+mod subject;
+mod visible;
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::clock::Clock;
+use crate::compare::namespace::Namespace;
+use crate::compare::{build, ships};
+
+use api::{Api, Size};
+use subject::{Memory, Started, Subject, Who};
+use visible::Visible;
+
+/// How much there is, and how often it is measured.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Options {
+    /// Services; a tenth is headless
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(10..=100_000))]
+    services: u32,
+    /// Endpoints of all services together
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(10..=1_000_000))]
+    endpoints: u32,
+    /// Starts of each server
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    starts: u32,
+    /// Changes that are timed
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(10..=60_000))]
+    changes: u32,
+    /// Restarts of the API
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    relists: u32,
+    /// Where the API keeps its objects: filled the first time, and used again [default: a directory of its own]
+    #[arg(long)]
+    state: Option<PathBuf>,
+    /// CoreDNS 1.15.0
+    #[arg(long, default_value = "coredns")]
+    coredns: PathBuf,
+    /// This repository's server [default: the static one, which deploy/build-static builds]
+    #[arg(long)]
+    localdns: Option<PathBuf>,
+    /// This is the run within the namespace, with this directory for files
+    #[arg(long, hide = true)]
+    inside: Option<PathBuf>,
+}
+
+/// Measures, and prints a Markdown table.
+///
+/// # Errors
+/// When there is no right to a namespace, no API or no server, an answer is wrong, or a goal is missed.
+pub fn run(options: &Options) -> Result<()> {
+    if let Some(dir) = &options.inside {
+        return measure(options, dir);
+    }
+    if options.localdns.is_none() {
+        build()?;
+    }
+    let dir = std::env::temp_dir().join(format!("localdns-kubernetes-{}", std::process::id()));
+    let loopback = IpAddr::from(Ipv4Addr::LOCALHOST);
+    let namespace = Namespace::make(Who::ALL.map(Who::address).into_iter().filter(|own| *own != loopback))?;
+    let mut command = Command::new(std::env::current_exe().context("this program's file")?);
+    command.args(std::env::args_os().skip(1)).arg("--inside").arg(&dir);
+    let outcome = namespace.run(&command);
+    // First the processes, then their files.
+    drop(namespace);
+    if dir.exists() {
+        fs::remove_dir_all(&dir).with_context(|| dir.display().to_string())?;
+    }
+    outcome
+}
+
+fn measure(options: &Options, dir: &Path) -> Result<()> {
+    fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
+    let myself = std::env::current_exe().context("this program's file")?;
+    let localdns = options.localdns.clone().unwrap_or_else(|| ships(&myself));
+    let size = Size { services: options.services, endpoints: options.endpoints };
+    let api = Api::start(&options.state.clone().unwrap_or_else(|| dir.join("state")))?;
+    api.fill(size)?;
+    let api_says = format!("kubeconfig {}", api.kubeconfig.display());
+    let subjects = [
+        Subject::new(Who::Localdns, &localdns, dir, &api_says)?,
+        Subject::new(Who::Coredns, &options.coredns, dir, &api_says)?,
+    ];
+    let bench = Bench { api, size, subjects, cores: (0..thread::available_parallelism()?.get()).collect() };
+    let starts = bench.starts(options.starts)?;
+    let started = bench.start_both()?;
+    let visible = visible::changes(&bench.api, size, &started, options.changes)?;
+    let relists = bench.relists(&started, options.relists)?;
+    report(&starts, &visible, &relists)
+}
+
+struct Bench {
+    api: Api,
+    size: Size,
+    subjects: [Subject; 2],
+    cores: Vec<usize>,
+}
+
+/// What starts showed; medians.
+struct Starts {
+    /// How long the bare reader took, and what it read.
+    bare: Duration,
+    octets: u64,
+    ready: [Duration; 2],
+    memory: [Memory; 2],
+}
+
+impl Bench {
+    /// The bare reader and both servers, in turns.
+    fn starts(&self, count: u32) -> Result<Starts> {
+        let (mut bare, mut octets, mut ready) = (Vec::new(), 0, [Vec::new(), Vec::new()]);
+        let mut memory = [Memory::default(); 2];
+        for _ in 0..count {
+            let (took, read) = self.read_bare()?;
+            bare.push(took);
+            octets = read;
+            for (subject, (ready, memory)) in self.subjects.iter().zip(ready.iter_mut().zip(&mut memory)) {
+                let (started, took) = self.start(subject)?;
+                ready.push(took);
+                self.check(&started)?;
+                thread::sleep(SETTLE);
+                let now = started.memory()?;
+                eprintln!("{}: ready in {took:?}, {now:?}; bare {:?}", subject.who.name(), bare.last());
+                *memory =
+                    Memory { resident: memory.resident.max(now.resident), peak: memory.peak.max(now.peak) };
+            }
+        }
+        Ok(Starts { bare: median(bare), octets, ready: ready.map(median), memory })
+    }
+
+    /// The streams that servers read, each over a connection of its own, and nothing done with them.
+    fn read_bare(&self) -> Result<(Duration, u64)> {
+        let clock = Clock::start();
+        let octets = thread::scope(|scope| {
+            let readers = STREAMS.map(|path| scope.spawn(move || self.api.access.open()?.throw_away(path)));
+            readers.into_iter().map(|reader| reader.join().expect("no reader panics")).sum::<Result<u64>>()
+        })?;
+        Ok((Duration::from_nanos(clock.now_ns()), octets))
+    }
+
+    /// Whether a server answers for the first and the last of services.
+    fn check(&self, started: &Started) -> Result<()> {
+        for number in [0, 1, self.size.services - 1, self.size.services / 10 * 10 - 10] {
+            let (name, address) = self.size.known(number);
+            started.probe.until(&name, address)?;
+        }
+        ensure!(started.probe.denies("none.ns-0.svc.cluster.local")?, "a name that is not there is answered");
+        Ok(())
+    }
+
+    fn start(&self, subject: &Subject) -> Result<(Started, Duration)> {
+        let (name, address) = self.size.known(0);
+        subject.start(&self.cores, (&name, address))
+    }
+
+    fn start_both(&self) -> Result<[Started; 2]> {
+        let [localdns, coredns] = &self.subjects;
+        let both = [self.start(localdns)?.0, self.start(coredns)?.0];
+        both.iter().try_for_each(|started| self.check(started))?;
+        Ok(both)
+    }
+
+    /// What memory lists take of all that is known already: the API has forgotten its past with each restart.
+    fn relists(&self, started: &[Started; 2], count: u32) -> Result<[Memory; 2]> {
+        let mut most = [Memory::default(); 2];
+        for number in 0..count {
+            started.iter().try_for_each(Started::forget_peak)?;
+            let before = started[0].metric(REQUESTS)?;
+            self.api.restart()?;
+            // Until a change is seen by both, all is not listed again.
+            let address = visible::address(visible::RELISTS + number);
+            visible::Changer::new(&self.api, self.size)?.change(address)?;
+            started.iter().try_for_each(|started| started.probe.until(&self.size.changed(), address))?;
+            thread::sleep(SETTLE);
+            for (started, most) in started.iter().zip(&mut most) {
+                self.check(started)?;
+                let now = started.memory()?;
+                *most = Memory { resident: most.resident.max(now.resident), peak: most.peak.max(now.peak) };
+            }
+            let asked = started[0].metric(REQUESTS)? - before;
+            eprintln!("relist {number}: {most:?}, {asked} requests");
+        }
+        Ok(most)
+    }
+}
+
+fn report(starts: &Starts, visible: &[Visible; 2], relists: &[Memory; 2]) -> Result<()> {
+    let Starts { bare, octets, ready, memory } = starts;
+    println!("A bare reader of the same {:.1} MB took {:.0} ms.\n", *octets as f64 / 1e6, ms(*bare));
+    println!("{HEAD}");
+    for who in Who::ALL {
+        let at = who as usize;
+        let [p50, p99] = [0.5, 0.99].map(|share| visible[at].quantile(share));
+        println!(
+            "| {} | {:.0} | {:.2} | {:.1} | {:.1} | {:.1} | {:.1} | {:.2} | {:.2} |",
+            who.name(),
+            ms(ready[at]),
+            ms(ready[at]) / ms(*bare),
+            memory[at].resident,
+            memory[at].peak,
+            relists[at].resident,
+            relists[at].peak,
+            ms(p50),
+            ms(p99)
+        );
+    }
+    let worst = visible.each_ref().map(|visible| ms(visible.quantile(0.99)));
+    let resident = memory[0].resident.max(relists[0].resident);
+    let peak = memory[0].peak.max(relists[0].peak);
+    let goals = [
+        ("ready after at most 1.3 times the bare reader", ms(ready[0]) / ms(*bare), 1.3),
+        ("ready in at most half of CoreDNS's time", ms(ready[0]) / ms(ready[1]), 0.5),
+        ("resident, MB", resident, 64.0),
+        ("at the most, MB", peak, 96.0),
+        ("a change is visible, p99, beside CoreDNS", worst[0] / worst[1], 1.0),
+    ];
+    println!();
+    let mut missed = Vec::new();
+    for (goal, found, most) in goals {
+        let held = found <= most;
+        println!("- {goal}: {found:.2} of {most}: {}", if held { "held" } else { "missed" });
+        missed.extend((!held).then_some(goal));
+    }
+    ensure!(missed.is_empty(), "missed: {}", missed.join(", "));
+    Ok(())
+}
+
+fn median(mut durations: Vec<Duration>) -> Duration {
+    durations.sort_unstable();
+    durations.get(durations.len() / 2).copied().unwrap_or_default()
+}
+
+fn ms(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}
+
+/// What `kubernetes` follows by default.
+const STREAMS: [&str; 3] =
+    ["/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices", "/api/v1/namespaces"];
+const REQUESTS: &str = "coredns_kubernetes_rest_client_requests_total";
+/// Until memory that is no longer needed is given back.
+const SETTLE: Duration = Duration::from_secs(3);
+const HEAD: &str = "| server | ready ms | of the bare reader | resident MB | peak | after relists | peak of relists | visible p50 ms | p99 |\n\
+                    |---|---|---|---|---|---|---|---|---|";

@@ -1,0 +1,91 @@
+//! When a change at the API can be seen in the answers of both servers.
+
+use std::net::Ipv4Addr;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use serde_json::json;
+
+use super::api::{Api, Size};
+use super::https::Connection;
+use super::subject::{Started, question};
+use crate::clock::Clock;
+use crate::judge::Expect;
+
+/// From the API's reply to the answer that shows the change.
+#[derive(Default)]
+pub(super) struct Visible(Vec<Duration>);
+
+impl Visible {
+    /// A time that this share of all changes does not exceed.
+    pub(super) fn quantile(&self, share: f64) -> Duration {
+        let mut all = self.0.clone();
+        all.sort_unstable();
+        let rank = (all.len() as f64 * share).ceil() as usize;
+        all.get(rank.saturating_sub(1)).copied().unwrap_or_default()
+    }
+}
+
+/// Who changes an endpoint's address.
+pub(super) struct Changer {
+    connection: Connection,
+    slice: String,
+}
+
+impl Changer {
+    pub(super) fn new(api: &Api, size: Size) -> Result<Self> {
+        Ok(Self { connection: api.access.open()?, slice: size.changed_slice() })
+    }
+
+    /// # Errors
+    /// When the API refuses.
+    pub(super) fn change(&mut self, address: Ipv4Addr) -> Result<()> {
+        let endpoints =
+            json!({"endpoints": [{"addresses": [address.to_string()], "conditions": {"ready": true}}]});
+        let form = "application/merge-patch+json";
+        let (status, body) = self.connection.request("PATCH", &self.slice, form, &endpoints)?;
+        ensure!(status == 200, "{}: {status} {}", self.slice, String::from_utf8_lossy(&body));
+        Ok(())
+    }
+}
+
+/// Changes an endpoint again and again, and asks both servers in turns until they have seen it.
+pub(super) fn changes(api: &Api, size: Size, started: &[Started; 2], count: u32) -> Result<[Visible; 2]> {
+    let question = question(&size.changed())?;
+    let mut changer = Changer::new(api, size)?;
+    let mut all = [Visible::default(), Visible::default()];
+    for number in 0..count {
+        let address = address(number);
+        changer.change(address)?;
+        let clock = Clock::start();
+        let mut seen = [None; 2];
+        while seen.contains(&None) {
+            // Whoever is asked first is so every other time.
+            for at in if number % 2 == 0 { [0, 1] } else { [1, 0] } {
+                if seen[at].is_none() {
+                    let probe = &started[at].probe;
+                    probe.send(&question)?;
+                    let is_right = probe.receive(&question, Expect::Address(address))?;
+                    seen[at] = is_right.then(|| Duration::from_nanos(clock.now_ns()));
+                }
+            }
+            ensure!(clock.now_ns() < SEEN_MAX.as_nanos() as u64, "{address} is not seen: {seen:?}");
+        }
+        for (all, seen) in all.iter_mut().zip(seen) {
+            all.0.extend(seen);
+        }
+        thread::sleep(PAUSE);
+    }
+    Ok(all)
+}
+
+/// Always another.
+pub(super) fn address(number: u32) -> Ipv4Addr {
+    Ipv4Addr::from_bits(Ipv4Addr::new(10, 250, 0, 0).to_bits() + number)
+}
+
+/// The first address of those that are not timed.
+pub(super) const RELISTS: u32 = 1 << 16;
+const SEEN_MAX: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(10);
