@@ -33,18 +33,40 @@ impl<T: Clone> Buckets<T> {
         place.store((!new.is_empty()).then(|| Arc::new(new)));
     }
 
-    /// Every entry, in no order.
-    pub(crate) fn all(&self) -> Vec<T> {
-        self.buckets
-            .iter()
-            .filter_map(|bucket| bucket.load_full())
-            .flat_map(|bucket| bucket.to_vec())
-            .collect()
+    /// Makes these all the entries, each with its hash: what was there goes.
+    pub(crate) fn fill(&self, mut entries: Vec<(u64, T)>) {
+        entries.sort_unstable_by_key(|(hash, _)| self.number(*hash));
+        let mut rest = entries.into_iter().peekable();
+        for (number, place) in self.buckets.iter().enumerate() {
+            let here = std::iter::from_fn(|| rest.next_if(|(hash, _)| self.number(*hash) == number));
+            let bucket: Box<[T]> = here.map(|(_, entry)| entry).collect();
+            place.store((!bucket.is_empty()).then(|| Arc::new(bucket)));
+        }
+    }
+
+    /// Every entry, in no order; one that comes or goes meanwhile may be among them or not.
+    pub(crate) fn each(&self, mut tell: impl FnMut(&T)) {
+        for place in &self.buckets {
+            place.load_full().iter().flat_map(|bucket| bucket.iter()).for_each(&mut tell);
+        }
     }
 
     #[inline]
     fn place(&self, hash: u64) -> &ArcSwapOption<Box<[T]>> {
-        // A power of two: no place is outside.
-        &self.buckets[hash as usize & (self.buckets.len() - 1)]
+        // No place is outside.
+        &self.buckets[self.number(hash)]
+    }
+
+    #[inline]
+    fn number(&self, hash: u64) -> usize {
+        // A power of two.
+        hash as usize & (self.buckets.len() - 1)
+    }
+
+    /// Every entry, in no order.
+    pub(crate) fn all(&self) -> Vec<T> {
+        let mut all = Vec::new();
+        self.each(|entry| all.push(entry.clone()));
+        all
     }
 }

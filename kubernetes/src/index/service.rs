@@ -168,9 +168,10 @@ impl Service {
         self.places(&self.by_address, start..end)
     }
 
-    /// Every address that leads back to it, in order and each once.
-    pub(crate) fn addresses(&self) -> Vec<IpAddr> {
-        let mut addresses: Vec<IpAddr> = self.by_address().map(|at| at.endpoint.address).collect();
+    /// Every address that leads back to it, with those of its endpoints or without, in order and each once.
+    pub(crate) fn addresses(&self, endpoints: bool) -> Vec<IpAddr> {
+        let all = self.by_address().filter(|_| endpoints);
+        let mut addresses: Vec<IpAddr> = all.map(|at| at.endpoint.address).collect();
         if let Some(Target::ClusterIps(own)) = self.target() {
             addresses.extend(own);
         }

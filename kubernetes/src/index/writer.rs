@@ -1,6 +1,6 @@
 //! Puts what the API tells into the index.
 
-use std::collections::HashMap;
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::Release};
 
@@ -36,6 +36,9 @@ pub struct Writer {
     pods: HashMap<Key, Arc<Pod>>,
     /// Those that the API has and those that services lie in, with how many lie there.
     namespaces: HashMap<Box<[u8]>, (Arc<Namespace>, usize)>,
+    /// Whether endpoints' addresses lead back to services yet. At the first list each would copy a bucket, and before all of
+    /// them are there nobody may know what they lead to.
+    endpoints_lead_back: bool,
 }
 
 /// An object that the API has told of.
@@ -45,6 +48,9 @@ struct Seen {
     list: u32,
     octets: u32,
 }
+
+/// By names that are chosen by strangers.
+type HashMap<K, V> = std::collections::HashMap<K, V, foldhash::fast::RandomState>;
 
 /// Reads the wall clock.
 pub type Now = fn() -> SinceEpoch;
@@ -113,9 +119,10 @@ impl Writer {
             crowded: 0,
             lists: [0; Kind::ALL.len()],
             listing: 0,
-            slices: HashMap::new(),
-            pods: HashMap::new(),
-            namespaces: HashMap::new(),
+            slices: HashMap::default(),
+            pods: HashMap::default(),
+            namespaces: HashMap::default(),
+            endpoints_lead_back: false,
         }
     }
 
@@ -213,7 +220,7 @@ impl Writer {
         let namespace = self.lie_in(namespace_of(&name), old.is_some(), is_left);
         let naming = Naming { pods: self.pod_names, clusters: matches!(which, Which::Imports) };
         let new = is_left.then(|| Arc::new(Service::new(name.clone(), namespace, object, slices, naming)));
-        which.of(&self.index).replace(&name, old.as_deref(), new);
+        which.of(&self.index).replace(&name, old.as_deref(), new, self.endpoints_lead_back);
         self.changed();
     }
 
@@ -300,6 +307,14 @@ impl Writer {
                 self.set_slice(key, Some(slice));
                 self.tell_programmed(key, cause);
             }
+    /// Lets endpoints' addresses lead back, where this is the last kind that was not known.
+    fn lead_back(&mut self, last: Kind) {
+        if !self.endpoints_lead_back && self.index.unknown().0 & !bit(last) == 0 {
+            self.endpoints_lead_back = true;
+            Which::ALL.into_iter().for_each(|which| which.of(&self.index).lead_back());
+        }
+    }
+
             (_, Some(Object::Namespace(name))) => self.set_namespace(&name, true),
             (_, Some(Object::Pod(pod))) => self.set_pod(key, Some(pod)),
             (Kind::Service, None) => self.set_object(Which::Services, key, None),
@@ -335,11 +350,10 @@ impl Sink for Writer {
     fn complete(&mut self, kind: Kind) {
         self.listing &= !bit(kind);
         let list = self.lists[kind as usize];
-        let is_gone = |(_, seen): &(&Key, &Seen)| seen.list != list;
-        let gone: Vec<Key> =
-            self.seen[kind as usize].iter().filter(is_gone).map(|(key, _)| key.clone()).collect();
-        for key in gone {
-            self.unsee(kind, &key);
+        let gone: Vec<(Key, Seen)> =
+            self.seen[kind as usize].extract_if(|_, seen| seen.list != list).collect();
+        for (key, seen) in gone {
+            self.octets -= seen.octets as usize;
             self.set(kind, &key, None);
         }
         self.tell_count(kind);
@@ -360,6 +374,7 @@ impl Sink for Writer {
     }
 
     fn unreadable(&mut self, kind: Kind) {
+        self.lead_back(kind);
         self.watcher.unreadable(kind);
     }
 
@@ -369,10 +384,24 @@ impl Sink for Writer {
 }
 
 impl Directory {
-    /// Puts a service in place of the one that was, and lets the addresses lead to it that are its own now.
-    fn replace(&self, name: &Arc<[u8]>, old: Option<&Service>, new: Option<Arc<Service>>) {
-        let before = old.map(Service::addresses).unwrap_or_default();
-        let after = new.as_deref().map(Service::addresses).unwrap_or_default();
+    /// Lets every address lead to what has it.
+    fn lead_back(&self) {
+        let mut count = 0;
+        self.by_name.each(|service| count += service.addresses(true).len());
+        let mut all = Vec::with_capacity(count);
+        self.by_name.each(|service| {
+            let entry = |address| (hash_of_address(address), (address, service.key.clone()));
+            all.extend(service.addresses(true).into_iter().map(entry));
+        });
+        self.by_address.fill(all);
+    }
+
+    /// Puts a service in place of the one that was, and lets the addresses lead to it that are its own now, with those of its
+    /// endpoints or without.
+    fn replace(&self, name: &Arc<[u8]>, old: Option<&Service>, new: Option<Arc<Service>>, endpoints: bool) {
+        let addresses = |service: &Service| service.addresses(endpoints);
+        let before = old.map(addresses).unwrap_or_default();
+        let after = new.as_deref().map(addresses).unwrap_or_default();
         self.by_name.set(hash_of(name), |service| service.key == *name, new);
         let (mut left, mut come) = (before.iter().peekable(), after.iter().peekable());
         // Both are in order, and most are in both.
