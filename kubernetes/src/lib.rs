@@ -9,6 +9,7 @@ pub mod index;
 pub mod objects;
 pub mod selector;
 pub mod settings;
+pub mod snapshot;
 #[cfg(test)]
 mod testing;
 mod watch;

@@ -172,6 +172,10 @@ metrics! {
     KUBERNETES_FOLLOWED = "localdns_kubernetes_followed" "1 while changes of these objects are heard from the API, 0 while they are not.";
     /// Gauge {cluster}.
     KUBERNETES_EVENT_AGE = "localdns_kubernetes_event_age_seconds" "Time since an object was last heard of from the API.";
+    /// Gauge {cluster}.
+    KUBERNETES_SNAPSHOT_AGE = "localdns_kubernetes_snapshot_age_seconds" "Age of the snapshot that answers are made of, until the API is heard.";
+    /// Counter {cluster, result}.
+    KUBERNETES_SNAPSHOTS = "localdns_kubernetes_snapshots_total" "Counter of snapshots by whether they could be written.";
     /// Counter {kind}.
     KUBERNETES_UNREADABLE = "localdns_kubernetes_unreadable_total" "Counter of objects from the API that made no sense and were left out.";
     /// Gauge.

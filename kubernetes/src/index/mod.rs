@@ -14,13 +14,14 @@ mod service;
 mod writer;
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering::Acquire, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use wire::hash_of;
 
 use crate::objects::{Kind, Pod};
 use crate::settings::Wants;
+use crate::snapshot::Known;
 use buckets::{Bucket, Buckets};
 
 pub(crate) use label::key;
@@ -45,6 +46,8 @@ pub struct Index {
     changing: Mutex<()>,
     /// When something changed last, in seconds since 1970, as serials have it.
     serial: AtomicU32,
+    /// How often something changed.
+    changes: AtomicU64,
     /// How many objects of each kind there are.
     counts: [AtomicUsize; Kind::ALL.len()],
 }
@@ -78,6 +81,7 @@ impl Index {
             followed: AtomicU8::new(0),
             changing: Mutex::default(),
             serial: AtomicU32::new(0),
+            changes: AtomicU64::new(0),
             counts: Default::default(),
         }
     }
@@ -87,6 +91,11 @@ impl Index {
     #[inline]
     pub fn unknown(&self) -> Unknown {
         Unknown(self.wanted & !self.known.load(Acquire))
+    }
+
+    /// Everything that is followed.
+    fn unknown_at_first(&self) -> Unknown {
+        Unknown(self.wanted)
     }
 
     /// How many objects of a kind are known.
@@ -107,6 +116,33 @@ impl Index {
 
     fn changing(&self) -> MutexGuard<'_, ()> {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How often something changed that a snapshot has.
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Relaxed)
+    }
+
+    /// Every object that answers are made of; what changes meanwhile comes as it was or as it is.
+    pub(crate) fn each(&self, tell: &mut dyn FnMut(Known<'_>)) {
+        self.namespaces.each(|namespace| {
+            if let Ok(name) = str::from_utf8(&namespace.name) {
+                tell(Known::Namespace(name));
+            }
+        });
+        for (directory, is_import) in [(&self.services, false), (&self.imports, true)] {
+            directory.by_name.each(|service| {
+                let known = if is_import { Known::Import } else { Known::Service };
+                service.object.iter().for_each(|object| tell(known(object)));
+                service.slices.iter().for_each(|slice| tell(Known::Slice(slice)));
+            });
+        }
+        self.pods.each(|(address, pod)| {
+            // At one of its addresses.
+            if pod.addresses.first() == Some(address) {
+                tell(Known::Pod(pod));
+            }
+        });
     }
 
     /// Whether the API has this namespace; `name` in lower case.

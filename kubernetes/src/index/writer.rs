@@ -126,7 +126,18 @@ impl Writer {
         }
     }
 
+    /// Puts in what a snapshot has, as lists of all kinds: it counts until the next ones, and nobody hears of it.
+    pub fn restore(&mut self, objects: impl Iterator<Item = Object>) {
+        let watcher = mem::replace(&mut self.watcher, Box::new(()));
+        let kinds: Vec<_> = self.index.unknown_at_first().kinds().collect();
+        kinds.iter().for_each(|kind| self.begin(*kind));
+        objects.filter(|object| kinds.contains(&object.kind())).for_each(|object| self.apply(object));
+        kinds.iter().for_each(|kind| self.complete(*kind));
+        self.watcher = watcher;
+    }
+
     fn changed(&self) {
+        self.index.changes.fetch_add(1, Relaxed);
         // Seconds since 1970 fit until 2106; serials wrap around (RFC 1982).
         self.index.serial.store((self.now)().0.as_secs() as u32, Relaxed);
     }
@@ -279,6 +290,8 @@ impl Writer {
         }
         if before != after {
             self.changed();
+        } else {
+            self.index.changes.fetch_add(1, Relaxed);
         }
     }
 
@@ -289,6 +302,14 @@ impl Writer {
         let service = self.index.services.get(name);
         if let Some(target) = service.as_ref().and_then(|service| service.target()) {
             self.watcher.programmed(*target == Target::Headless, cause);
+        }
+    }
+
+    /// Lets endpoints' addresses lead back, where this is the last kind that was not known.
+    fn lead_back(&mut self, last: Kind) {
+        if !self.endpoints_lead_back && self.index.unknown().0 & !bit(last) == 0 {
+            self.endpoints_lead_back = true;
+            Which::ALL.into_iter().for_each(|which| which.of(&self.index).lead_back());
         }
     }
 
@@ -307,14 +328,6 @@ impl Writer {
                 self.set_slice(key, Some(slice));
                 self.tell_programmed(key, cause);
             }
-    /// Lets endpoints' addresses lead back, where this is the last kind that was not known.
-    fn lead_back(&mut self, last: Kind) {
-        if !self.endpoints_lead_back && self.index.unknown().0 & !bit(last) == 0 {
-            self.endpoints_lead_back = true;
-            Which::ALL.into_iter().for_each(|which| which.of(&self.index).lead_back());
-        }
-    }
-
             (_, Some(Object::Namespace(name))) => self.set_namespace(&name, true),
             (_, Some(Object::Pod(pod))) => self.set_pod(key, Some(pod)),
             (Kind::Service, None) => self.set_object(Which::Services, key, None),
@@ -357,6 +370,7 @@ impl Sink for Writer {
             self.set(kind, &key, None);
         }
         self.tell_count(kind);
+        self.lead_back(kind);
         if self.crowded & bit(kind) == 0 {
             self.index.known.fetch_or(bit(kind), Release);
         }
@@ -374,7 +388,6 @@ impl Sink for Writer {
     }
 
     fn unreadable(&mut self, kind: Kind) {
-        self.lead_back(kind);
         self.watcher.unreadable(kind);
     }
 

@@ -266,7 +266,8 @@ impl Follower {
             _ => {}
         }
         let began = self.reply.as_ref().map_or(asked, |reply| reply.began);
-        let (lost, since): (fn(Duration) -> Lost, _) = if trickles { (Lost::Slow, began) } else { (Lost::Silent, heard) };
+        let (lost, since): (fn(Duration) -> Lost, _) =
+            if trickles { (Lost::Slow, began) } else { (Lost::Silent, heard) };
         Some(lost(now.saturating_duration_since(since)))
     }
 

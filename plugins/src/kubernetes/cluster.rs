@@ -11,15 +11,15 @@ use ::kubernetes::objects::{Asked, SinceEpoch};
 use ::kubernetes::{Access, Following, Index, Kind, Lost, Pace, Settings, Wants, Writer, follow};
 
 use super::metrics::Metrics;
+use super::snapshot::{Followed, Kept, SnapshotSpec, Writing};
 use observe::Logger;
 
 /// A cluster that is followed; blocks whose directives follow the same share one.
 pub(super) struct Cluster {
-    pub(super) access: Access,
-    pub(super) wants: Wants,
+    followed: Arc<Followed>,
     shared: Arc<Shared>,
     /// From the start of a configuration on that serves.
-    following: Mutex<Option<Following>>,
+    following: Mutex<Option<(Following, Option<Writing>)>>,
     /// How long a start waits for it, and how fast it is asked.
     start: Mutex<(Duration, Pace)>,
 }
@@ -27,6 +27,7 @@ pub(super) struct Cluster {
 /// What the follower's thread shares with those who ask.
 struct Shared {
     index: Arc<Index>,
+    snapshot: Option<Arc<Kept>>,
     metrics: Arc<Metrics>,
     told: Mutex<Told>,
     /// Rings when a kind is known.
@@ -50,10 +51,34 @@ struct Told {
 
 impl Cluster {
     /// Not followed yet.
-    pub(super) fn new(access: Access, wants: Wants, metrics: Arc<Metrics>) -> Self {
+    pub(super) fn new(
+        access: Access,
+        wants: Wants,
+        snapshot: Option<SnapshotSpec>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
         let index = Arc::new(Index::new(&wants));
-        let shared = Arc::new(Shared { index, metrics, told: Mutex::default(), known: Condvar::new() });
-        Self { access, wants, shared, following: Mutex::default(), start: Mutex::default() }
+        let snapshot = snapshot.map(|spec| Arc::new(Kept::new(spec, wall)));
+        let followed = Arc::new(Followed { index: index.clone(), access, wants });
+        let shared = Shared { index, snapshot, metrics, told: Mutex::default(), known: Condvar::new() };
+        Self { followed, shared: Arc::new(shared), following: Mutex::default(), start: Mutex::default() }
+    }
+
+    /// Whether this is followed here, and kept there.
+    pub(super) fn is_of(&self, access: &Access, wants: &Wants, snapshot: Option<&SnapshotSpec>) -> bool {
+        let is_kept_there = match &self.shared.snapshot {
+            Some(kept) => kept.is_of(snapshot),
+            None => snapshot.is_none(),
+        };
+        self.followed.access == *access && self.followed.wants == *wants && is_kept_there
+    }
+
+    pub(super) fn wants(&self) -> &Wants {
+        &self.followed.wants
+    }
+
+    pub(super) fn snapshot(&self) -> Option<&Kept> {
+        self.shared.snapshot.as_deref()
     }
 
     #[inline]
@@ -97,11 +122,16 @@ impl Cluster {
             return Ok(None);
         }
         let watcher = Teller { shared: self.shared.clone(), logger: logger.clone() };
-        let now = || SinceEpoch(Duration::from_millis(clock::wall_ms()));
-        let writer = Writer::new(self.shared.index.clone(), &self.wants, now, Box::new(watcher));
+        let Followed { access, wants, .. } = &*self.followed;
+        let mut writer = Writer::new(self.shared.index.clone(), wants, wall, Box::new(watcher));
+        if let Some(kept) = &self.shared.snapshot {
+            kept.restore(&self.followed, &mut writer, clock::now(), logger);
+        }
         let (timeout, pace) = *self.start.lock().unwrap_or_else(PoisonError::into_inner);
-        let (access, wants) = (self.access.clone(), self.wants.clone());
-        *following = Some(follow(Settings { access, wants, pace, now: clock::now }, Box::new(writer))?);
+        let settings = Settings { access: access.clone(), wants: wants.clone(), pace, now: clock::now };
+        let follows = follow(settings, Box::new(writer))?;
+        let write = |kept: &Arc<Kept>| kept.write(self.followed.clone(), logger.clone());
+        *following = Some((follows, self.shared.snapshot.as_ref().map(write).transpose()?));
         Ok(Some(clock::now() + timeout))
     }
 
@@ -149,7 +179,10 @@ impl Watcher for Teller {
         self.shared.told().heard = Some(clock::now());
     }
 
-    fn complete(&mut self, _: Kind) {
+    fn complete(&mut self, kind: Kind) {
+        if self.shared.snapshot.as_ref().is_some_and(|kept| kept.complete(kind)) {
+            self.logger.info(Some("kubernetes"), "The API has told all: nothing is of the snapshot any more");
+        }
         // Under the lock: who is about to wait hears it.
         let _told = self.shared.told();
         self.shared.known.notify_all();
@@ -207,6 +240,11 @@ impl Watcher for Teller {
     fn asked(&mut self, asked: &Asked<'_>) {
         self.shared.metrics.asked(asked);
     }
+}
+
+/// As other machines have it: what is told of their changes, and what files say.
+fn wall() -> SinceEpoch {
+    SinceEpoch(Duration::from_millis(clock::wall_ms()))
 }
 
 /// When it is told that a start waits.

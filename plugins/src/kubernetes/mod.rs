@@ -5,6 +5,7 @@ mod metrics;
 mod registry;
 mod search;
 mod setup;
+mod snapshot;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use wire::{Class, Query, Reply, ZoneRequest};
 pub use self::registry::ClusterRegistry;
 pub use self::setup::KubernetesSpec;
 pub(crate) use self::setup::read;
+pub use self::snapshot::SnapshotSpec;
 use cluster::Cluster;
 use observe::counters::{Proto, ThreadCounters};
 use plugin::Fallthrough;

@@ -21,10 +21,11 @@ impl ClusterRegistry {
     /// The cluster of a directive: the one that is followed already, or a new one.
     pub(super) fn cluster(&self, spec: &KubernetesSpec) -> Arc<Cluster> {
         let mut clusters = self.clusters();
-        let is_it = |cluster: &Arc<Cluster>| cluster.access == spec.access && cluster.wants == spec.wants;
+        let is_it = |cluster: &Arc<Cluster>| cluster.is_of(&spec.access, &spec.wants, spec.snapshot.as_ref());
         let known = clusters.iter().find(|cluster| is_it(cluster)).cloned();
         let cluster = known.unwrap_or_else(|| {
-            let new = Arc::new(Cluster::new(spec.access.clone(), spec.wants.clone(), self.metrics.clone()));
+            let (access, wants, snapshot) = (spec.access.clone(), spec.wants.clone(), spec.snapshot.clone());
+            let new = Arc::new(Cluster::new(access, wants, snapshot, self.metrics.clone()));
             clusters.push(new.clone());
             new
         });
@@ -45,11 +46,21 @@ impl Keeps for ClusterRegistry {
         for (number, cluster) in clusters.iter().enumerate() {
             let number = number.to_string();
             let (heard, lost) = cluster.heard();
-            for kind in cluster.wants.kinds() {
+            for kind in cluster.wants().kinds() {
                 let labels = [("cluster", number.as_str()), ("kind", kind.resource())];
                 into.gauge(names::KUBERNETES_OBJECTS, &labels, cluster.index().count(kind) as f64);
                 let followed = if lost.contains(&kind) { 0.0 } else { 1.0 };
                 into.gauge(names::KUBERNETES_FOLLOWED, &labels, followed);
+            }
+            if let Some(kept) = cluster.snapshot() {
+                let labels = [("cluster", number.as_str())];
+                if let Some(age) = kept.age(now) {
+                    into.gauge(names::KUBERNETES_SNAPSHOT_AGE, &labels, age.as_secs_f64());
+                }
+                for (count, result) in kept.counts().into_iter().zip(["written", "failed"]) {
+                    let labels = [("cluster", number.as_str()), ("result", result)];
+                    into.counter(names::KUBERNETES_SNAPSHOTS, &labels, count as f64);
+                }
             }
             if let Some(heard) = heard {
                 let age = now.saturating_duration_since(heard).as_secs_f64();

@@ -7,9 +7,11 @@ use std::time::Duration;
 use ::kubernetes::{Access, ClientFiles, Pace, Pods, PodsWanted, Rules, SERVICE_ACCOUNT, Selector, Wants};
 use corefile::{Directive, Located, Word};
 
-use plugin::args::{Args, Result, bad, flag, no_block, once, path, unknown_property, zones_or};
+use plugin::args::{Args, Result, bad, duration, flag, no_block, once, path, unknown_property, zones_or};
 use plugin::spec::{SourceSpec, Written};
 use plugin::{Fallthrough, SetupError};
+
+use super::snapshot::SnapshotSpec;
 
 const PLUGIN: &str = "kubernetes";
 const PROPERTIES: &[&str] = &[
@@ -28,6 +30,7 @@ const PROPERTIES: &[&str] = &[
     "node",
     "noendpoints",
     "pods",
+    "snapshot",
     "startup_timeout",
     "tls",
     "ttl",
@@ -53,6 +56,8 @@ pub struct KubernetesSpec {
     pub node: Option<Box<str>>,
     /// Whether `autopath` asks for the search paths of pods.
     pub is_searched: bool,
+    /// Where what is known outlives the process; default nowhere.
+    pub snapshot: Option<SnapshotSpec>,
 }
 
 /// Where properties stand that others exclude.
@@ -128,6 +133,7 @@ impl KubernetesSpec {
             pace: Pace::default(),
             node: None,
             is_searched: false,
+            snapshot: None,
         }
     }
 }
@@ -166,6 +172,7 @@ fn read_property<'d>(
             spec.rules.ttl = args.number(0..=3600, TTL)?;
             args.end()?;
         }
+        "snapshot" => spec.snapshot = Some(read_snapshot(property, root)?),
         "startup_timeout" => {
             let mut args = Args::new(PLUGIN, property, "a duration such as 5s, 0 not to wait");
             spec.startup_timeout = args.duration("a duration such as 5s, 0 not to wait")?;
@@ -218,6 +225,24 @@ fn read_node<'d>(property: &'d Directive, spec: &mut KubernetesSpec, places: &mu
     spec.node = Some(word.text.as_str().into());
     places.node = Some(&property.name);
     Ok(())
+}
+
+fn read_snapshot(property: &Directive, root: Option<&Path>) -> Result<SnapshotSpec> {
+    const INTERVAL: &str = "a duration of 1s or more";
+    let mut args = Args::new(PLUGIN, property, "FILE [INTERVAL]");
+    let file = path(root, &args.required()?.text);
+    let every = match args.optional() {
+        None => WRITTEN_EVERY,
+        Some(word) => {
+            let every = duration(PLUGIN, word, INTERVAL)?;
+            if every < Duration::from_secs(1) {
+                return Err(bad(PLUGIN, word, INTERVAL));
+            }
+            every
+        }
+    };
+    args.end()?;
+    Ok(SnapshotSpec { file, every })
 }
 
 fn read_access<'d>(property: &'d Directive, root: Option<&Path>, places: &mut Places<'d>) -> Result<()> {
@@ -308,4 +333,5 @@ impl Places<'_> {
     }
 }
 
+const WRITTEN_EVERY: Duration = Duration::from_secs(30);
 const TTL: &str = "a TTL in seconds, 0 to 3600";

@@ -36,6 +36,12 @@ fn arguments_and_properties_change_what_they_name_and_nothing_else() {
             s.fallthrough.zones = vec![name("in-addr.arpa"), name("ip6.arpa")];
         }),
         ("startup_timeout 1m", |s| s.startup_timeout = Duration::from_secs(60)),
+        ("snapshot /run/c", |s| {
+            s.snapshot = Some(SnapshotSpec { file: "/run/c".into(), every: Duration::from_secs(30) });
+        }),
+        ("snapshot c 1m", |s| {
+            s.snapshot = Some(SnapshotSpec { file: "c".into(), every: Duration::from_secs(60) });
+        }),
         ("namespaces b a\nnamespaces c", |s| {
             s.rules.namespaces = ["a", "b", "c"].map(Into::into).into();
             s.wants.namespaces = ["a", "b", "c"].map(Into::into).into();
@@ -185,6 +191,12 @@ fn what_is_wrong_is_told_at_its_word() {
             (
                 "kubeconfig a b c",
                 "16: plugin/kubernetes: unexpected argument \"c\"; `kubeconfig` wants KUBECONFIG [CONTEXT]",
+            ),
+            ("snapshot", "1: plugin/kubernetes: `snapshot` wants FILE [INTERVAL]"),
+            ("snapshot a 999ms", "12: plugin/kubernetes: \"999ms\" is not a duration of 1s or more"),
+            (
+                "snapshot a 1s b",
+                "15: plugin/kubernetes: unexpected argument \"b\"; `snapshot` wants FILE [INTERVAL]",
             ),
             ("startup_timeout 5", "17: plugin/kubernetes: \"5\" is not a duration such as 5s, 0 not to wait"),
             ("apiserver_qps -1", "15: plugin/kubernetes: \"-1\" is not a number of 0 or more"),

@@ -73,7 +73,8 @@ fn properties<'e>(example: &'e str, name: &str) -> Vec<Property<'e>> {
 
 /// Whether one property is refused without the other.
 fn needs(property: &str, other: &str) -> bool {
-    let pairs = [("serve_stale_policy", "serve_stale"), ("answer", "match"), ("answer", "var"), ("source", "to")];
+    let pairs =
+        [("serve_stale_policy", "serve_stale"), ("answer", "match"), ("answer", "var"), ("source", "to")];
     pairs.contains(&(property, other))
 }
 

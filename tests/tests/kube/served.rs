@@ -29,7 +29,7 @@ pub(super) fn slice(version: u32, ready: &[(&str, &str)]) -> Value {
     })
 }
 
-fn objects() -> Vec<Object> {
+pub(super) fn objects() -> Vec<Object> {
     let ports = json!([{"name": "http", "protocol": "TCP", "port": 80}]);
     let web = json!({"type": "ClusterIP", "clusterIP": "10.96.0.100", "clusterIPs": ["10.96.0.100", "fd00:96::64"], "ports": ports});
     let external = |name: &str| json!({"type": "ExternalName", "externalName": name});

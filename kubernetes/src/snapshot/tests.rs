@@ -1,0 +1,148 @@
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::objects::{ExternalAddress, Kind, Sink as _};
+use crate::settings::PodsWanted;
+use crate::testing::*;
+
+fn wants() -> Wants {
+    Wants {
+        endpoints: true,
+        pod_names: true,
+        zones: true,
+        imports: true,
+        pods: Some(PodsWanted { node: None, labels: vec!["app".into()] }),
+        ..Wants::default()
+    }
+}
+
+fn access() -> Access {
+    Access::InCluster("/account".into())
+}
+
+const NOW: SinceEpoch = SinceEpoch(Duration::from_millis(1_795_441_345_678));
+
+fn objects() -> Vec<Object> {
+    let mut all = vec![
+        namespace("a"),
+        namespace("b"),
+        service("a/web", "10.0.0.1 fd00::1", "http:80/tcp dns:53/udp"),
+        service("a/hl", "None", "http:80/tcp"),
+        service("b/ext", "to example.net", ""),
+        slice("a/hl-1", "hl", "10.1.0.1=h 10.1.0.2", "http:80/tcp"),
+        slice("a/hl-2", "hl", "fd00:1::1", "sctp:9/sctp"),
+        slice("b/of-none", "gone", "10.1.0.9", ""),
+    ];
+    if let Object::Service(web) = &mut all[2] {
+        web.external =
+            [ExternalAddress::Ip("192.0.2.1".parse().unwrap()), ExternalAddress::Name("lb".into())].into();
+    }
+    if let Object::Slice(slice) = &mut all[5] {
+        slice.endpoints[0].zone = Some("zone-a".into());
+        slice.endpoints[1].pod = Some("pod-2".into());
+        slice.import =
+            Some(Box::new(crate::objects::Imported { service: "far".into(), cluster: "c1".into() }));
+    }
+    all
+}
+
+fn questions() -> Vec<&'static str> {
+    vec![
+        "a.svc.cluster.local A",
+        "web.a.svc.cluster.local A",
+        "web.a.svc.cluster.local AAAA",
+        "_dns._udp.web.a.svc.cluster.local SRV",
+        "hl.a.svc.cluster.local A",
+        "hl.a.svc.cluster.local SRV",
+        "h.hl.a.svc.cluster.local A",
+        "pod-2.hl.a.svc.cluster.local A",
+        "ext.b.svc.cluster.local A",
+        "none.b.svc.cluster.local A",
+        "1.0.0.10.in-addr.arpa PTR",
+        "2.0.1.10.in-addr.arpa PTR",
+        "9.0.1.10.in-addr.arpa PTR",
+    ]
+}
+
+fn empty() -> Cluster {
+    Cluster::new(&wants(), rules("cluster.local in-addr.arpa"))
+}
+
+fn known() -> Cluster {
+    Cluster::of(&wants(), rules("cluster.local in-addr.arpa"), objects())
+}
+
+fn octets() -> Vec<u8> {
+    write(&known().index, &access(), &wants(), NOW).expect("it is small")
+}
+
+fn restored(octets: &[u8]) -> Cluster {
+    let mut cluster = empty();
+    let snapshot = Snapshot::read(octets, &access(), &wants()).expect("it was written");
+    assert_eq!(snapshot.written, NOW);
+    cluster.writer.restore(snapshot.objects());
+    cluster
+}
+
+#[test]
+fn what_was_known_is_answered_again_and_what_went_meanwhile_goes_with_the_next_list() {
+    let (before, mut after) = (known(), restored(&octets()));
+    assert!(after.index.unknown().is_nothing());
+    for question in questions() {
+        assert_eq!(after.ask(question), before.ask(question), "{question}");
+    }
+    let mut again = Snapshot::read(&octets(), &access(), &wants()).unwrap().objects().collect::<Vec<_>>();
+    again.retain(|object| matches!(object, Object::Service(service) if &*service.key.name == "web"));
+    assert_eq!(again, [objects()[2].clone()]);
+
+    let left = [namespace("a"), service("a/web", "10.0.0.7", "")];
+    after.list(left.clone());
+    let plain = Cluster::of(&wants(), rules("cluster.local in-addr.arpa"), left);
+    for question in questions() {
+        assert_eq!(after.ask(question), plain.ask(question), "{question}");
+    }
+    assert_eq!(Kind::ALL.map(|kind| after.index.count(kind)), Kind::ALL.map(|kind| plain.index.count(kind)));
+}
+
+#[test]
+fn octets_that_are_not_as_they_were_written_are_refused_whole() {
+    let octets = octets();
+    let read = |octets: &[u8]| Snapshot::read(octets, &access(), &wants()).map(|_| ());
+    assert_eq!(read(&octets), Ok(()));
+    for at in 0..octets.len() {
+        let mut other = octets.clone();
+        other[at] ^= 0x10;
+        let expected = if at < FORM.len() { Unusable::Foreign } else { Unusable::Damaged };
+        assert_eq!(read(&other), Err(expected), "{at}");
+        assert!(read(&octets[..at]).is_err(), "{at}");
+    }
+    let another = Access::Endpoint { url: "http://127.0.0.1".into(), tls: None };
+    assert_eq!(Snapshot::read(&octets, &another, &wants()).err(), Some(Unusable::Another));
+    let fewer = Wants { zones: false, ..wants() };
+    assert_eq!(Snapshot::read(&octets, &access(), &fewer).err(), Some(Unusable::Another));
+}
+
+/// Octets with the checksum that they ought to have.
+fn signed(content: &[u8]) -> Vec<u8> {
+    [FORM, &Sha256::digest(content), content].concat()
+}
+
+proptest! {
+    #[test]
+    fn no_octets_make_it_panic_or_take_memory_that_they_do_not_have(
+        head in 0usize..400,
+        tail in proptest::collection::vec(any::<u8>(), 0..200),
+        plain in proptest::collection::vec(any::<u8>(), 0..200),
+    ) {
+        let octets = octets();
+        let content = &octets[CONTENT..];
+        let cut = &content[..head.min(content.len())];
+        for content in [[cut, &tail].concat(), plain] {
+            if let Ok(snapshot) = Snapshot::read(&signed(&content), &access(), &wants()) {
+                empty().writer.restore(snapshot.objects());
+            }
+        }
+    }
+}

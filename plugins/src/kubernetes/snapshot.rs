@@ -1,0 +1,183 @@
+//! `snapshot`: a cluster's index in a file, written from time to time by a thread that serves nobody, and read once at a start.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ::kubernetes::objects::SinceEpoch;
+use ::kubernetes::snapshot::{self, MOST_OCTETS, Snapshot};
+use ::kubernetes::{Access, Index, Kind, Wants, Writer};
+use readfile::ReadError;
+
+use observe::Logger;
+
+/// What `snapshot` says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SnapshotSpec {
+    /// Where it lies.
+    pub file: PathBuf,
+    /// How often it is written, at the most. Default 30 s, least 1 s.
+    pub every: Duration,
+}
+
+/// What a snapshot is of.
+pub(super) struct Followed {
+    pub(super) index: Arc<Index>,
+    pub(super) access: Access,
+    pub(super) wants: Wants,
+}
+
+/// A cluster's snapshot, while it is followed.
+pub(super) struct Kept {
+    spec: SnapshotSpec,
+    state: Mutex<State>,
+    now: fn() -> SinceEpoch,
+}
+
+#[derive(Default)]
+struct State {
+    /// Kinds of which the API has not told all since the snapshot was read.
+    restored: Vec<Kind>,
+    /// How old that was when it was read, and when that was.
+    read: Option<(Duration, Instant)>,
+    written: u64,
+    failed: u64,
+    /// A failure is told once, until it works again.
+    is_told: bool,
+}
+
+/// Ends the thread that writes, when it is dropped.
+pub(super) struct Writing {
+    _stop: Sender<()>,
+}
+
+impl Kept {
+    /// `now` is the wall clock.
+    pub(super) fn new(spec: SnapshotSpec, now: fn() -> SinceEpoch) -> Self {
+        Self { spec, state: Mutex::default(), now }
+    }
+
+    pub(super) fn is_of(&self, spec: Option<&SnapshotSpec>) -> bool {
+        spec == Some(&self.spec)
+    }
+
+    /// Puts what the file has into the index; where that cannot be, why is told, and nothing is known yet.
+    pub(super) fn restore(&self, of: &Followed, writer: &mut Writer, at: Instant, logger: &Logger) {
+        let file = self.spec.file.display();
+        match self.read(of, writer) {
+            Ok(None) => {}
+            Ok(Some(age)) => {
+                let mut state = self.state();
+                state.restored = of.wants.kinds().collect();
+                state.read = Some((age, at));
+                let line = format!(
+                    "Answers are of the snapshot {file}, {} s old, until the API is heard",
+                    age.as_secs()
+                );
+                logger.info(Some("kubernetes"), &line);
+            }
+            Err(cause) => {
+                let line = format!(
+                    "Cannot use the snapshot {file}: {cause}; it is replaced once the API has told all"
+                );
+                logger.warning(Some("kubernetes"), &line);
+            }
+        }
+    }
+
+    fn read(&self, of: &Followed, writer: &mut Writer) -> Result<Option<Duration>, String> {
+        let octets = match readfile::read_in_time(&self.spec.file, MOST_OCTETS as u64) {
+            Ok(octets) => octets,
+            Err(ReadError::Io(error)) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error.to_string()),
+        };
+        let found =
+            Snapshot::read(&octets, &of.access, &of.wants).map_err(|unusable| unusable.to_string())?;
+        writer.restore(found.objects());
+        Ok(Some((self.now)().0.saturating_sub(found.written.0)))
+    }
+
+    /// The API has told all of a kind; whether nothing is of the snapshot any more, and was before.
+    pub(super) fn complete(&self, kind: Kind) -> bool {
+        let mut state = self.state();
+        let before = state.restored.len();
+        state.restored.retain(|restored| *restored != kind);
+        before > 0 && state.restored.is_empty()
+    }
+
+    /// How old the snapshot is that answers are of, if they are.
+    pub(super) fn age(&self, now: Instant) -> Option<Duration> {
+        let state = self.state();
+        let (age, read) = state.read.filter(|_| !state.restored.is_empty())?;
+        Some(age + now.saturating_duration_since(read))
+    }
+
+    /// How often it was written, and how often that failed.
+    pub(super) fn counts(&self) -> [u64; 2] {
+        let state = self.state();
+        [state.written, state.failed]
+    }
+
+    /// Begins to write what changes.
+    ///
+    /// # Errors
+    /// What the system says to one more thread.
+    pub(super) fn write(self: &Arc<Self>, of: Arc<Followed>, logger: Logger) -> io::Result<Writing> {
+        let (stop, stopped) = channel();
+        let kept = self.clone();
+        // One that a disk holds is left behind.
+        thread::Builder::new().name("snapshot".to_owned()).spawn(move || kept.run(&of, &stopped, &logger))?;
+        Ok(Writing { _stop: stop })
+    }
+
+    fn run(&self, of: &Followed, stopped: &Receiver<()>, logger: &Logger) {
+        let mut last = None;
+        while stopped.recv_timeout(self.spec.every) == Err(RecvTimeoutError::Timeout) {
+            let changes = of.index.changes();
+            // What is of a snapshot still is not written as if it were of now.
+            let is_whole = of.index.unknown().is_nothing() && self.state().restored.is_empty();
+            if !is_whole || last == Some(changes) {
+                continue;
+            }
+            let outcome = put(&self.spec.file, of, (self.now)());
+            if outcome.is_ok() {
+                last = Some(changes);
+            }
+            self.tell(outcome, logger);
+        }
+    }
+
+    fn tell(&self, outcome: Result<(), String>, logger: &Logger) {
+        let mut state = self.state();
+        match outcome {
+            Ok(()) => {
+                state.written += 1;
+                state.is_told = false;
+            }
+            Err(cause) => {
+                state.failed += 1;
+                if !std::mem::replace(&mut state.is_told, true) {
+                    let line = format!(
+                        "Cannot keep the snapshot: {cause}; a restart without the API knows what was kept before"
+                    );
+                    logger.warning(Some("kubernetes"), &line);
+                }
+            }
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Replaces the file in one step.
+fn put(file: &Path, of: &Followed, now: SinceEpoch) -> Result<(), String> {
+    let octets = snapshot::write(&of.index, &of.access, &of.wants, now);
+    let octets = octets
+        .ok_or_else(|| format!("{}: expected at most {MOST_OCTETS} octets, found more", file.display()))?;
+    hostsfile::publish(file, None, &octets).map_err(|error| error.to_string())
+}

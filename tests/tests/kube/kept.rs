@@ -1,0 +1,151 @@
+//! `snapshot`: a restart without an API knows what was known before it.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::json;
+use tests::{Ask, Metrics, Server, ask, eventually, fresh_ip, tempdir};
+
+use tests::kube::{SERVICES, SLICES, ScriptedCluster};
+
+use super::served::{corefile, objects, ready, service, slice, until, upstream};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// kubeadm's Corefile with a snapshot, and a start that does not wait for long.
+fn with_snapshot(corefile: &str, file: &Path) -> String {
+    let properties =
+        format!("pods insecure\n    startup_timeout 300ms\n    snapshot {} 1s\n", file.display());
+    let text = corefile.replace("pods insecure\n", &properties);
+    assert_ne!(text, corefile);
+    text
+}
+
+/// Waits until there is a snapshot that is none of `others`.
+fn another(file: &Path, others: &[&[u8]]) -> Vec<u8> {
+    eventually("a snapshot", PATIENCE, || {
+        let octets = fs::read(file).ok()?;
+        (!others.contains(&&*octets)).then_some(octets)
+    })
+}
+
+fn age(at: SocketAddr) -> Option<f64> {
+    Metrics::of((at.ip(), 9153).into()).value("localdns_kubernetes_snapshot_age_seconds", &[])
+}
+
+#[test]
+fn a_restart_without_an_api_answers_at_once_and_catches_up_when_it_is_back() {
+    let (cluster, upstream, directory) = (ScriptedCluster::start(objects(), false), upstream(), tempdir());
+    let file = directory.path().join("cluster");
+    let at = SocketAddr::from((fresh_ip(), tests::port()));
+    let text = with_snapshot(&corefile(at, &cluster.api, &upstream), &file);
+    let server = Server::start(&text);
+    let first = another(&file, &[]);
+    assert_eq!(age(at), None, "answers are the API's");
+    drop(server);
+
+    cluster.goes_away();
+    cluster.put(SERVICES, "DELETED", service("web", json!({})));
+    cluster.put(SLICES, "MODIFIED", slice(102, &[("172.17.0.252", "h3")]));
+    let server = Server::start(&text);
+    for (name, rtype, expected) in [
+        ("web.t1.svc.cluster.local", "A", &["10.96.0.100"][..]),
+        ("hl.t1.svc.cluster.local", "A", &["172.17.0.254"]),
+        ("254.0.17.172.in-addr.arpa", "PTR", &["h1.hl.t1.svc.cluster.local."]),
+        ("1-2-3-4.t1.pod.cluster.local", "A", &["1.2.3.4"]),
+    ] {
+        assert_eq!(ask(at, name, rtype).short(), expected, "{name}");
+    }
+    assert_eq!(ask(at, "other.t1.svc.cluster.local", "A").status(), "NXDOMAIN");
+    assert_eq!(ready(at), (200, "OK".to_owned()));
+    assert!(age(at).is_some_and(|age| (0.0..600.0).contains(&age)), "{:?}", age(at));
+    let line = server.wait_for_log("Answers are of the snapshot", PATIENCE);
+    assert!(
+        line.contains(&*file.to_string_lossy()) && line.contains(" s old, until the API is heard"),
+        "{line}"
+    );
+    server.wait_for_log("Cannot follow", PATIENCE);
+    assert_eq!(fs::read(&file).unwrap(), first, "what is old is not written as if it were new");
+
+    cluster.comes_back();
+    until(at, "hl.t1.svc.cluster.local", &["172.17.0.252"]);
+    eventually("what went meanwhile is gone", PATIENCE, || {
+        (ask(at, "web.t1.svc.cluster.local", "A").status() == "NXDOMAIN").then_some(())
+    });
+    server.wait_for_log("nothing is of the snapshot any more", PATIENCE);
+    assert_eq!(age(at), None);
+    another(&file, &[&first]);
+    let written = [("result", "written")];
+    let metrics = Metrics::of((at.ip(), 9153).into());
+    assert!(metrics.value("localdns_kubernetes_snapshots_total", &written).is_some_and(|count| count >= 1.0));
+    assert_eq!(metrics.value("localdns_kubernetes_snapshots_total", &[("result", "failed")]), Some(0.0));
+}
+
+#[test]
+fn a_snapshot_that_cannot_be_used_is_told_and_replaced_and_nothing_of_it_is_answered() {
+    let (cluster, upstream, directory) = (ScriptedCluster::start(objects(), false), upstream(), tempdir());
+    let file = directory.path().join("cluster");
+    let at = SocketAddr::from((fresh_ip(), tests::port()));
+    let text = with_snapshot(&corefile(at, &cluster.api, &upstream), &file);
+    let server = Server::start(&text);
+    let good = another(&file, &[]);
+    drop(server);
+    let damaged = |at: usize| {
+        let mut octets = good.clone();
+        octets[at] ^= 1;
+        octets
+    };
+    // A name that answers are made of, and the other ends.
+    let middle = good.windows(3).position(|octets| octets == b"web").expect("it is in there");
+    for (octets, cause) in [
+        (damaged(middle), "its checksum is wrong"),
+        (damaged(good.len() - 1), "its checksum is wrong"),
+        (good[..good.len() / 2].to_vec(), "its checksum is wrong"),
+        (b"127.0.0.1 localhost\n".to_vec(), "expected a snapshot of this version, found another file"),
+        (Vec::new(), "expected a snapshot of this version, found another file"),
+    ] {
+        cluster.goes_away();
+        fs::write(&file, &octets).unwrap();
+        let server = Server::start(&text);
+        let line = server.wait_for_log("Cannot use the snapshot", PATIENCE);
+        assert!(line.contains(&format!("{}: {cause}; it is replaced", file.display())), "{line}");
+        assert_eq!(ready(at), (503, "kubernetes".to_owned()));
+        let reply = Ask::new("web.t1.svc.cluster.local", "A").edns(1232).of(at);
+        assert_eq!((reply.status(), reply.extended_error().map(|(code, _)| code)), ("SERVFAIL", Some(14)));
+        cluster.comes_back();
+        until(at, "web.t1.svc.cluster.local", &["10.96.0.100"]);
+        another(&file, &[&octets]);
+    }
+    // The same file beside other properties, and beside another cluster.
+    for (from, to) in [
+        ("pods insecure", "pods verified"),
+        ("    endpoint http://", "    endpoint http://none.invalid:1 http://"),
+    ] {
+        fs::write(&file, &good).unwrap();
+        let server = Server::start(&text.replace(from, to));
+        let line = server.wait_for_log("Cannot use the snapshot", PATIENCE);
+        assert!(line.contains("it is of another cluster, or of other properties of `kubernetes`"), "{line}");
+    }
+}
+
+#[test]
+fn a_snapshot_that_cannot_be_written_is_told_once_and_ends_nothing() {
+    let (cluster, upstream, directory) = (ScriptedCluster::start(objects(), false), upstream(), tempdir());
+    let file = directory.path().join("missing/cluster");
+    let at = SocketAddr::from((fresh_ip(), tests::port()));
+    let server = Server::start(&with_snapshot(&corefile(at, &cluster.api, &upstream), &file));
+    let failed = || {
+        let metrics = Metrics::of((at.ip(), 9153).into());
+        metrics.value("localdns_kubernetes_snapshots_total", &[("result", "failed")]).unwrap_or(0.0)
+    };
+    eventually("two failures", PATIENCE, || (failed() >= 2.0).then_some(()));
+    assert_eq!(ask(at, "web.t1.svc.cluster.local", "A").short(), ["10.96.0.100"]);
+    let told =
+        server.log_lines().into_iter().filter(|line| line.contains("Cannot keep the snapshot")).count();
+    assert_eq!(told, 1);
+    // From when it can be, it is.
+    fs::create_dir(directory.path().join("missing")).unwrap();
+    another(&file, &[]);
+}
