@@ -6,7 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::json;
-use tests::{Ask, Metrics, Server, ask, eventually, fresh_ip, tempdir};
+use tests::kube::Cluster as RealCluster;
+use tests::{Ask, Metrics, Server, ask, eventually, fresh_ip, isolated, tempdir};
 
 use tests::kube::{SERVICES, SLICES, ScriptedCluster};
 
@@ -148,4 +149,48 @@ fn a_snapshot_that_cannot_be_written_is_told_once_and_ends_nothing() {
     // From when it can be, it is.
     fs::create_dir(directory.path().join("missing")).unwrap();
     another(&file, &[]);
+}
+
+#[test]
+fn the_real_apis_objects_outlive_a_restart_without_it() {
+    isolated(|| {
+        let Some(cluster) = RealCluster::up("the_real_apis_objects_outlive_a_restart_without_it") else {
+            return;
+        };
+        let services = "/api/v1/namespaces/default/services";
+        let create = |name: &str, address: &str| {
+            let spec = json!({"clusterIP": address, "ports": [{"port": 80}]});
+            cluster.create(services, &json!({"metadata": {"name": name}, "spec": spec}).to_string());
+        };
+        create("stays", "10.96.7.1");
+        create("goes", "10.96.7.2");
+        let (upstream, directory) = (upstream(), tempdir());
+        let file = directory.path().join("cluster");
+        let at = SocketAddr::from((fresh_ip(), tests::port()));
+        let nobody = tests::kube::Api::start(|_| panic!("nobody asks it"));
+        let text = corefile(at, &nobody, &upstream);
+        let kubeconfig = format!("kubeconfig {}", cluster.path("dns.kubeconfig").display());
+        let text = with_snapshot(&text.replace(&format!("endpoint {}", nobody.url()), &kubeconfig), &file);
+        // A start on a busy machine may take longer than 300 ms to hear all.
+        let server = Server::start(&text);
+        until(at, "goes.default.svc.cluster.local", &["10.96.7.2"]);
+        another(&file, &[]);
+        drop(server);
+        let (status, body) = cluster.send("DELETE", &format!("{services}/goes"), "");
+        assert_eq!(status, 200, "{body}");
+        cluster.lose();
+
+        let server = Server::start(&text);
+        for (name, address) in [("stays", "10.96.7.1"), ("goes", "10.96.7.2"), ("kubernetes", "10.96.0.1")] {
+            assert_eq!(ask(at, &format!("{name}.default.svc.cluster.local"), "A").short(), [address]);
+        }
+        assert_eq!(ready(at).0, 200);
+        server.wait_for_log("Cannot follow", PATIENCE);
+        cluster.start();
+        eventually("what was deleted is gone", PATIENCE, || {
+            (ask(at, "goes.default.svc.cluster.local", "A").status() == "NXDOMAIN").then_some(())
+        });
+        assert_eq!(ask(at, "stays.default.svc.cluster.local", "A").short(), ["10.96.7.1"]);
+        server.wait_for_log("nothing is of the snapshot any more", PATIENCE);
+    });
 }
