@@ -67,16 +67,24 @@ impl Cluster {
     /// # Panics
     /// When no reply comes.
     pub fn send(&self, method: &str, path: &str, body: &str) -> (u16, String) {
+        let form = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
+        self.send_in(form, method, path, body)
+    }
+
+    /// As [`Self::send`], with a body in another form, such as `application/yaml`.
+    ///
+    /// # Panics
+    /// When no reply comes.
+    pub fn send_in(&self, form: &str, method: &str, path: &str, body: &str) -> (u16, String) {
         let tokens = fs::read_to_string(self.path("tokens.csv")).expect("it was started");
         let token = tokens.split(',').next().unwrap_or_default();
-        let form = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
         let mut command = Command::new("curl");
         command.args(["--silent", "--show-error", "--request", method, "--write-out", "\n%{http_code}"]);
         command.arg("--cacert").arg(self.path("ca.crt"));
         command.args(["--header", &format!("Authorization: Bearer {token}")]);
         command.args(["--header", &format!("Content-Type: {form}")]);
         if !body.is_empty() {
-            command.args(["--data", body]);
+            command.args(["--data-binary", body]);
         }
         command.arg(format!("https://127.0.0.1:6443{path}"));
         let output = output(command, Duration::from_secs(20));

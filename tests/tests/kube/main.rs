@@ -1,6 +1,7 @@
 //! The crate `kubernetes` beside APIs: the real one, and one that does as it is told.
 
 mod bad_input;
+mod deployed;
 mod kept;
 mod real;
 mod resolvers;
