@@ -170,8 +170,9 @@ impl Service {
 
     /// Every address that leads back to it, with those of its endpoints or without, in order and each once.
     pub(crate) fn addresses(&self, endpoints: bool) -> Vec<IpAddr> {
-        let all = self.by_address().filter(|_| endpoints);
-        let mut addresses: Vec<IpAddr> = all.map(|at| at.endpoint.address).collect();
+        let of_endpoints = if endpoints { &*self.by_address } else { &[] };
+        let mut addresses: Vec<_> =
+            of_endpoints.iter().map(|place| self.at(*place).endpoint.address).collect();
         if let Some(Target::ClusterIps(own)) = self.target() {
             addresses.extend(own);
         }

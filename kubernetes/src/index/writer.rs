@@ -400,7 +400,7 @@ impl Directory {
     /// Lets every address lead to what has it.
     fn lead_back(&self) {
         let mut count = 0;
-        self.by_name.each(|service| count += service.addresses(true).len());
+        self.by_name.each(|service| count += service.by_address().count() + 1);
         let mut all = Vec::with_capacity(count);
         self.by_name.each(|service| {
             let entry = |address| (hash_of_address(address), (address, service.key.clone()));
