@@ -167,7 +167,7 @@ fn slices_of(number: u32) -> String {
     format!("/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices", namespace(number))
 }
 
-fn is_headless(number: u32) -> bool {
+pub(super) fn is_headless(number: u32) -> bool {
     number.is_multiple_of(10)
 }
 
@@ -228,6 +228,37 @@ fn endpoint(of: u32, number: u32) -> Value {
             "uid": format!("00000000-0000-0000-0000-{number:012x}"),
         },
     })
+}
+
+/// Every object of each kind with its version, as an API tells them: kind, path, objects.
+pub(super) fn objects(size: Size) -> [(&'static str, &'static str, Vec<Value>); 3] {
+    let all = |count: u32, of: &dyn Fn(u32) -> Vec<(String, Value)>| {
+        (0..count)
+            .flat_map(|number| of(number).into_iter().map(move |(_, object)| told(object, number, 1)))
+            .collect()
+    };
+    [
+        ("Namespace", "/api/v1/namespaces", all(NAMESPACES, &|number| vec![namespace_object(number)])),
+        ("Service", "/api/v1/services", all(size.services + 1, &|number| vec![service(number, size)])),
+        (
+            "EndpointSlice",
+            "/apis/discovery.k8s.io/v1/endpointslices",
+            all(size.services + 1, &|number| slices(number, size)),
+        ),
+    ]
+}
+
+/// The first slice of a service with one endpoint, at this address.
+pub(super) fn slice_with(number: u32, address: Ipv4Addr, version: u64) -> Value {
+    let mut endpoint = endpoint(number, number);
+    endpoint["addresses"] = json!([address.to_string()]);
+    told(slice(number, 0, &[endpoint]), number, version)
+}
+
+fn told(mut object: Value, number: u32, version: u64) -> Value {
+    object["metadata"]["namespace"] = namespace(number).into();
+    object["metadata"]["resourceVersion"] = version.to_string().into();
+    object
 }
 
 fn script(name: &str, state: &Path) -> Result<String> {

@@ -75,6 +75,19 @@ impl Subject {
         Ok(Self { who, program: program.to_owned(), corefile })
     }
 
+    /// With a hosts file for all other names.
+    ///
+    /// # Errors
+    /// When the Corefile cannot be written again.
+    pub(super) fn with_hosts(self, hosts: &Path) -> Result<Self> {
+        let text = fs::read_to_string(&self.corefile).with_context(|| self.corefile.display().to_string())?;
+        let address = self.who.address();
+        let cluster = text.replacen(".:53 {", "cluster.local:53 {", 1);
+        let others = format!(".:53 {{\n    bind {address}\n    hosts {}\n}}\n", hosts.display());
+        fs::write(&self.corefile, cluster + &others).with_context(|| self.corefile.display().to_string())?;
+        Ok(self)
+    }
+
     /// Starts it on these cores, and waits until it is ready, and answers for `name`; how long that took.
     ///
     /// # Errors
