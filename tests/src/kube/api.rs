@@ -60,6 +60,8 @@ enum Part {
     Stall,
     /// The connection ends without the reply's end.
     Cut,
+    /// No more is sent, but what the client sends is still read.
+    HalfClose,
 }
 
 impl Reply {
@@ -119,6 +121,12 @@ impl Reply {
     #[must_use]
     pub fn cut(self) -> Self {
         self.part(Part::Cut)
+    }
+
+    /// The connection ends in this direction before the reply does, and stays open in the other.
+    #[must_use]
+    pub fn half_close(self) -> Self {
+        self.part(Part::HalfClose)
     }
 
     fn part(mut self, part: Part) -> Self {
@@ -241,6 +249,10 @@ impl Shared {
                 Part::Live(parts) => parts.iter().try_for_each(|octets| chunk(stream, &octets))?,
                 // Until the client or the test ends the connection.
                 Part::Stall => {
+                    return stream.read(&mut [0]).and_then(|_| Err(io::ErrorKind::ConnectionAborted.into()));
+                }
+                Part::HalfClose => {
+                    stream.shutdown(Shutdown::Write)?;
                     return stream.read(&mut [0]).and_then(|_| Err(io::ErrorKind::ConnectionAborted.into()));
                 }
                 Part::Cut => return Err(io::ErrorKind::ConnectionAborted.into()),

@@ -148,6 +148,26 @@ fn a_watch_that_breaks_goes_on_where_it_was_and_nothing_is_listed_again() {
 }
 
 #[test]
+fn a_reply_that_is_half_closed_ends_at_once_in_a_list_and_in_a_watch() {
+    for form in BOTH {
+        let api = services(form, move |request| match request.earlier {
+            // In the midst of a list: nothing of it counts as whole.
+            0 => Reply::watch(form).octets(added(form, "x", 3)).half_close(),
+            1 => Reply::watch(form)
+                .octets([added(form, "a", 3), listed(form, "Service", 10)].concat())
+                .octets(added(form, "b", 11))
+                .half_close(),
+            _ => Reply::watch(form).octets(added(form, "c", 12)).stall(),
+        });
+        let (seen, _following) = start(endpoint(&api), Wants::default());
+        // Long before any silence is too long.
+        until_names(&seen, &["a", "b", "c"]);
+        assert_eq!(begun(&api), ["", "", "11"]);
+        assert_eq!(seen.store().lists[&Kind::Service], 1);
+    }
+}
+
+#[test]
 fn what_is_too_old_is_listed_again_while_what_was_known_stays() {
     for form in BOTH {
         let (sender, receiver) = channel();
