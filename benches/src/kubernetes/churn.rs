@@ -201,7 +201,7 @@ fn reply(
         return Reply::failure(FORM, 410, "Expired");
     }
     let begun = begun.octets(list.clone());
-    match take(0).filter(|_| path.ends_with("endpointslices")) {
+    match path.ends_with("endpointslices").then(|| take(0)).flatten() {
         Some(live) => begun.live(live),
         None => begun.stall(),
     }
