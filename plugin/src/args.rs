@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use corefile::{Directive, Located, Location, Word, go};
-use regex::Regex;
+use regex::{Regex, RegexBuilder};
 use wire::Name;
 
 use crate::SetupError;
@@ -230,7 +230,7 @@ pub fn regex(plugin: &'static str, word: &Word) -> Result<Regex> {
         let error = format!("it has more than {LONGEST_PATTERN} octets");
         return Err(Located::new(&word.at, SetupError::Pattern { plugin, error }));
     }
-    Regex::new(&word.text).map_err(|error| {
+    RegexBuilder::new(&word.text).dfa_size_limit(MOST_STATES).build().map_err(|error| {
         let text = error.to_string();
         let last = text.lines().last().unwrap_or_default().trim().trim_start_matches("error: ").to_owned();
         Located::new(&word.at, SetupError::Pattern { plugin, error: last })
@@ -247,3 +247,6 @@ pub fn path(root: Option<&Path>, text: &str) -> PathBuf {
 
 /// As in CoreDNS: octets of a pattern.
 const LONGEST_PATTERN: usize = 10_000;
+/// Octets of the states that a pattern keeps in each worker, for each direction that it reads in. Names choose which states
+/// there are: with the engine's own 2 MiB, clients fill 4 MiB for each pattern and worker.
+const MOST_STATES: usize = 64 << 10;

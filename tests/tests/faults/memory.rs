@@ -55,6 +55,29 @@ fn large_cached_answers_asked_over_udp_leave_no_memory_behind() {
 }
 
 #[test]
+fn names_that_lead_patterns_to_ever_new_states_leave_little_behind() {
+    const PATTERNS: usize = 20;
+    let pattern =
+        |n: usize| format!("rewrite continue name regex ([a-m].{{{}}}[h-z].{{9}}[0-9]) {{1}}\n", 7 + n);
+    let rules: String = (0..PATTERNS).map(pattern).collect();
+    let dns = Dns::start(&format!("multisocket 1\n{rules}whoami"));
+    let before = dns.server.rss_kb();
+    // Labels without end that repeats (a linear congruential generator, high bits).
+    let mut state = 1_u64;
+    let mut letter = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        char::from(b'a' + (state >> 33) as u8 % 26)
+    };
+    for _ in 0..60 {
+        let labels: Vec<String> = (0..3).map(|_| (0..60).map(|_| letter()).collect()).collect();
+        let reply = Ask::new(&labels.join("."), "A").timeout(Duration::from_secs(20)).of(dns.at);
+        assert_eq!(reply.status(), "NOERROR");
+    }
+    let after = dns.server.rss_kb();
+    assert!(after < before + (16 << 10), "{before} -> {after} KiB");
+}
+
+#[test]
 fn the_kernel_holds_little_of_what_a_stream_brings_while_nobody_reads_it() {
     let ip = fresh_ip();
     let page = SocketAddr::from((ip, 9153));
