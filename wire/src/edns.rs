@@ -223,6 +223,15 @@ impl OptionBytes {
         value[2..2 + text.len()].copy_from_slice(text);
         self.push(OPTION_EDE, &value[..2 + text.len()]);
     }
+
+    /// Adds the Extended DNS Errors of `others` that are not here yet.
+    pub fn extend_ede(&mut self, others: &Self) {
+        for (code, value) in options(others.as_bytes()).flatten().filter(|(code, _)| *code == OPTION_EDE) {
+            if !options(self.as_bytes()).flatten().any(|known| known == (code, value)) {
+                self.push(code, value);
+            }
+        }
+    }
 }
 
 /// How many octets [`write_opt`] adds.

@@ -38,6 +38,7 @@ impl Cname {
                 told.flags = (told.flags & !Flags::TC) | (answer.flags & Flags::TC);
                 let end = told.section(Section::Answer).count();
                 told.records.splice(end..end, answer.section(Section::Answer).cloned());
+                told.options.extend_ede(&answer.options);
             }
             Wish::Failed(failure) => {
                 told.rcode = failure.rcode();

@@ -143,8 +143,9 @@ fn an_alias_that_leads_round_in_circles_ends() {
 fn who_may_not_ask_may_not_be_led_there_either() {
     let (dns, upstream) =
         dns("acl secret.example {\nblock\n}\nrewrite cname exact there.example. secret.example.");
-    let reply = ask(dns.at, "cname-there.example", "A");
+    let reply = Ask::new("cname-there.example", "A").edns(1232).of(dns.at);
     assert_eq!((reply.status(), reply.short()), ("REFUSED", vec!["secret.example."]));
+    assert_eq!(reply.extended_error().map(|(code, _)| code), Some(15), "why is told, too");
     assert_eq!(asked(&upstream), ["cname-there.example. 1"]);
 }
 
