@@ -35,7 +35,8 @@ struct Followed {
     weights: Weak<Weights>,
     look: Look<Result<Vec<u8>, ReadError>>,
     text: Option<Vec<u8>>,
-    failed: bool,
+    /// Why the file counts no longer, as was told.
+    failed: Option<String>,
     next: Option<Instant>,
 }
 
@@ -79,13 +80,13 @@ impl WeightFiles {
         let weights = Arc::new(Weights { file: file.to_owned(), reload, current: ArcSwap::from(current) });
         let weak = Arc::downgrade(&weights);
         let next = Some(clock::now());
-        files.push(Followed { weights: weak, look: Look::default(), text: None, failed: false, next });
+        files.push(Followed { weights: weak, look: Look::default(), text: None, failed: None, next });
         weights
     }
 }
 
 impl Keeps for WeightFiles {
-    /// A file that cannot be read, or has a bad line, changes nothing, and that is said once.
+    /// A file that cannot be read, or has a bad line, changes nothing, and each cause is said once.
     fn look(&self, now: Instant, logger: &Logger) -> Option<Instant> {
         let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         files.retain(|followed| followed.weights.strong_count() > 0);
@@ -111,7 +112,7 @@ impl Followed {
         let file = weights.file.display();
         let outcome = match read {
             Ok(text) if self.text.as_ref() == Some(&text) => {
-                self.failed = false;
+                self.failed = None;
                 return;
             }
             Ok(text) => {
@@ -119,19 +120,24 @@ impl Followed {
                 self.text = Some(text);
                 table
             }
-            Err(error) => Err(error),
+            Err(error) => {
+                // Whatever comes next is news.
+                self.text = None;
+                Err(error)
+            }
         };
         match outcome {
             Ok(table) => {
-                self.failed = false;
+                self.failed = None;
                 weights.current.store(Arc::new(table));
                 logger.info(Some("loadbalance"), &format!("Successfully reloaded weight file {file}"));
             }
-            Err(error) if !std::mem::replace(&mut self.failed, true) => {
+            Err(error) if self.failed.as_ref() != Some(&error) => {
                 logger.error(
                     Some("loadbalance"),
                     &format!("cannot use the weight file {file}: {error}; the weights stay"),
                 );
+                self.failed = Some(error);
             }
             Err(_) => {}
         }

@@ -227,8 +227,14 @@ fn addresses_take_turns_or_come_by_weight_or_nearest_first() {
     std::fs::write(&file, "x.example\n192.0.2.3 255\n").unwrap();
     let dns = dns_with(&format!("weighted {} {{\nreload 1s\n}}", file.display()));
     dns.server.wait_for_log("Successfully reloaded weight file", Duration::from_secs(5));
-    let heavy = (0..100).filter(|_| first(&dns) == "192.0.2.3").count();
-    assert!(heavy > 80, "{heavy} of 100 with a weight of 255 to 3");
+    let heavy = |dns: &Dns| (0..100).filter(|_| first(dns) == "192.0.2.3").count();
+    assert!(heavy(&dns) > 80, "{} of 100 with a weight of 255 to 3", heavy(&dns));
+    // Each cause is told, and no other word of the file counts.
+    std::fs::remove_file(&file).unwrap();
+    dns.server.wait_for_log("No such file", Duration::from_secs(5));
+    std::fs::write(&file, "x.example\n192.0.2.3 0\n").unwrap();
+    dns.server.wait_for_log("line 2: a weight is 1 to 255; the weights stay", Duration::from_secs(5));
+    assert!(heavy(&dns) > 80, "{} of 100 with the weights that stay", heavy(&dns));
     let dns = dns_with("round_robin {\nprefer 192.0.2.2/32\n}");
     assert!((0..20).all(|_| first(&dns) == "192.0.2.2"));
 }
