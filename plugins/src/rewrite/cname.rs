@@ -13,7 +13,8 @@ pub(super) struct Cname {
 }
 
 impl Cname {
-    /// Puts the new target in place of the first that fits, and what is answered for it in place of all that follows.
+    /// Puts the new target in place of the first that fits, and what is answered for it in place of all that follows: a
+    /// denial's SOA is that of the zone where the new chain ends (RFC 2308, section 2.1).
     ///
     /// One target in one answer: a chain that leads through rewritten targets again and again asks for each once.
     pub(super) fn apply(&self, sought: &Sought<'_>, told: &mut Message, wishes: &mut dyn Wishes) -> Told {
@@ -26,18 +27,14 @@ impl Cname {
         let Some((at, to)) = found else { return Told::Done };
         let Some(wish) = wishes.wish(&to, sought.rtype(), sought.class()) else { return Told::Waits };
         told.records[at].data = to.as_wire().into();
-        let mut place = 0;
-        told.records.retain(|rr| {
-            place += 1;
-            rr.section != Section::Answer || (place <= at + 1 && rr.rtype == RType::CNAME)
-        });
+        told.records.truncate(at + 1);
+        told.records.retain(|rr| rr.rtype == RType::CNAME);
         match wish {
             Wish::Answer(answer) => {
                 // The rcode is that of the end of the chain (RFC 6604, section 3).
                 told.rcode = answer.rcode;
                 told.flags = (told.flags & !Flags::TC) | (answer.flags & Flags::TC);
-                let end = told.section(Section::Answer).count();
-                told.records.splice(end..end, answer.section(Section::Answer).cloned());
+                told.records.extend(answer.records);
                 told.options.extend_ede(&answer.options);
             }
             Wish::Failed(failure) => {

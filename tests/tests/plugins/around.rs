@@ -107,6 +107,35 @@ fn the_target_of_an_alias_is_another_and_its_answer_stands_behind_it() {
 }
 
 #[test]
+fn behind_another_target_stands_the_soa_of_the_zone_that_denies_it() {
+    const SOA: &str = "300 IN SOA ns.example. root.example. 1 2 3 4 60";
+    let (old, new) = (format!("old. {SOA}"), format!("new. {SOA}"));
+    let upstream = Upstream::start(fresh_ip(), move |asked| {
+        let alias = |target: &str| format!("{} 300 IN CNAME {target}", asked.name);
+        Action::Reply(match asked.name.as_str() {
+            "denied.example." => Says::nxdomain(&old).answers(&alias("gone.old.")),
+            "known.example." => Says::answer(&alias("here.old.")),
+            "here.new." => Says::answer("here.new. 300 IN A 192.0.2.1"),
+            _ => Says::nxdomain(&new),
+        })
+    });
+    for (target, name, status, authority) in [
+        ("here.new.", "denied.example", "NOERROR", &[][..]),
+        ("gone.new.", "denied.example", "NXDOMAIN", &["new."]),
+        ("gone.new.", "known.example", "NXDOMAIN", &["new."]),
+    ] {
+        let dns = Dns::start(&format!(
+            "rewrite cname regex .*[.]old[.]$ {target}\nminimal\nforward . {}",
+            upstream.word()
+        ));
+        let reply = ask(dns.at, name, "A");
+        assert_eq!(reply.status(), status, "{name} {target}");
+        let soas: Vec<String> = reply.authorities.iter().map(|rr| rr.name.clone()).collect();
+        assert_eq!(soas, authority, "{name} {target}");
+    }
+}
+
+#[test]
 fn two_targets_of_one_answer_are_asked_for_before_either_has_come() {
     for workers in [1, 2] {
         let seen = std::sync::Mutex::new(std::collections::BTreeSet::new());
