@@ -1,7 +1,7 @@
 //! Why a query has no answer, and what its client is told: one total function from failure to rcode.
 
 use thiserror::Error;
-use wire::{Ede, Rcode};
+use wire::{Ede, NameError, Rcode};
 
 /// Why a query has no answer.
 #[derive(Debug, Clone, Error)]
@@ -34,8 +34,8 @@ pub enum Failure {
     #[error("the name that it leads to has no answer: {0}")]
     Target(Rcode),
     /// What a `rewrite` makes of the name is none.
-    #[error("plugin/rewrite: {0:?} is not a name")]
-    NameAfterRewrite(String),
+    #[error("plugin/rewrite: the rules make {0:?} of it, which is not a name: {1}")]
+    NameAfterRewrite(String, NameError),
     /// An answer needs another that the client may not have.
     #[error("plugin/acl: a name that the answer leads to is dropped")]
     Dropped,
@@ -85,7 +85,7 @@ impl Failure {
             | Self::Template(_)
             | Self::ClusterUnknown(_)
             | Self::Target(_)
-            | Self::NameAfterRewrite(_)
+            | Self::NameAfterRewrite(..)
             | Self::Dropped
             | Self::TooManyNames(_)
             | Self::Circle
@@ -125,7 +125,7 @@ impl Failure {
             | Self::NoPattern
             | Self::Template(_)
             | Self::Target(_)
-            | Self::NameAfterRewrite(_)
+            | Self::NameAfterRewrite(..)
             | Self::Dropped
             | Self::TooManyNames(_)
             | Self::Circle

@@ -158,7 +158,7 @@ impl NameRule {
     ) -> Result<bool, Failure> {
         let before = *sought.name();
         let Some(after) = self.pattern.replace(&before.to_string(), &self.to) else { return Ok(false) };
-        let name = Name::from_text(&after).map_err(|_| Failure::NameAfterRewrite(after))?;
+        let name = Name::from_text(&after).map_err(|why| Failure::NameAfterRewrite(begin(after), why))?;
         sought.set_name(name);
         if self.auto {
             reversals.push(Reversal::Names(NameMap::Zone(Box::new(Turned { from: name, to: before }))));
@@ -167,6 +167,18 @@ impl NameRule {
         Ok(true)
     }
 }
+
+/// As much of a text as a name may have in its longest spelling: of what rules made much longer the beginning is told.
+fn begin(mut text: String) -> String {
+    if text.len() > LONGEST_NAME {
+        text.truncate(text.floor_char_boundary(LONGEST_NAME));
+        text.push_str("...");
+    }
+    text
+}
+
+/// Octets of a name's text: each of its own as a backslash and three digits, and dots.
+const LONGEST_NAME: usize = 1_016;
 
 /// What is to be done with the answer, in the order of the rules.
 #[derive(Debug, Default)]

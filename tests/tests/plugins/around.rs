@@ -84,6 +84,17 @@ fn a_failure_is_told_with_its_reason_and_may_be_given_another_rcode() {
 }
 
 #[test]
+fn a_name_that_rules_make_too_long_is_a_failure_of_which_the_log_tells_the_beginning() {
+    let (dns, upstream) = dns(&format!("errors\nrewrite name substring s. {}.", "l".repeat(64)));
+    let name = "s.".repeat(100) + "example";
+    let reply = Ask::new(&name, "A").edns(1232).of(dns.at);
+    assert_eq!((reply.status(), reply.answers.len()), ("SERVFAIL", 0));
+    let line = dns.server.wait_for_log("a label has more than 63 octets", Duration::from_secs(5));
+    assert!(line.contains("...") && line.len() < 2_000, "{} octets: {line}", line.len());
+    assert_eq!(asked(&upstream), [""; 0]);
+}
+
+#[test]
 fn a_silent_upstream_is_told_as_without_steps() {
     let silent = Upstream::start(fresh_ip(), |_| Action::Silent);
     let told = |steps: &str| {
