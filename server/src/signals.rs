@@ -174,13 +174,15 @@ impl Life {
     /// Until a stop has taken too long; while nothing is served yet there is nothing to wait for.
     async fn patience(&self) {
         sleep(START).await;
-        if let Some((running, last)) = self.serving.get()
-            && let Some(running) = running.upgrade()
-        {
-            let lameduck = running.configuration.load().lameduck;
-            drop(running);
-            sleep(lameduck + *last + STOP - START).await;
-        }
+        sleep(self.patience_left()).await;
+    }
+
+    /// What is left of that time after the first moment.
+    fn patience_left(&self) -> Duration {
+        let Some((running, last)) = self.serving.get() else { return Duration::ZERO };
+        // Where it is gone already all are answered, and what remains is to free what it held.
+        let lameduck = running.upgrade().map(|running| running.configuration.load().lameduck);
+        lameduck.unwrap_or_default() + *last + STOP - START
     }
 
     fn end(&self, code: i32) -> ! {
@@ -200,3 +202,17 @@ const QUIT: Duration = Duration::from_millis(500);
 const PIDFILE: Duration = Duration::from_millis(200);
 /// How long the log's reader has for the last lines where the end has waited for somebody already.
 const LAST_WORD: Duration = Duration::from_millis(50);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_is_hurried_while_nothing_is_served_yet_and_not_while_memory_is_freed() {
+        let life = Life::new(Logger::global(), None);
+        assert_eq!(life.patience_left(), Duration::ZERO);
+        // All are answered: what was serving is gone.
+        life.serving.set((Weak::new(), Duration::from_secs(1))).expect("it is set once");
+        assert_eq!(life.patience_left(), Duration::from_secs(1) + STOP - START);
+    }
+}
