@@ -3,7 +3,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::objects::{ExternalAddress, Kind, Sink as _};
+use crate::objects::{ExternalAddress, Kind};
 use crate::settings::PodsWanted;
 use crate::testing::*;
 

@@ -250,8 +250,14 @@ fn requests_for_zones_pass() {
 #[test]
 fn who_knows_search_paths_has_to_stand_in_the_block() {
     let lasting = Lasting::default();
-    let context =
-        BuildContext { lasting: &lasting, servers: &[], zones: &[], threads: 1, search_paths: None };
+    let context = BuildContext {
+        lasting: &lasting,
+        lent: &plugin::lent::Lent::default(),
+        servers: &[],
+        zones: &[],
+        threads: 1,
+        search_paths: None,
+    };
     let error = spec(PathSource::Plugin("kubernetes")).build(&context).unwrap_err();
     assert_eq!(
         format!("{error:#}"),

@@ -6,18 +6,20 @@ use std::time::Duration;
 use serde_json::json;
 use tests::{Ask, Connection, Message, Record, Server, Upstream, ask, eventually, fresh_ip, port};
 
-use super::served::{Cluster, SERVICES, upstream};
+use tests::kube::{SERVICES, ScriptedCluster};
+
+use super::served::{objects, upstream};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const SOA: u16 = 6;
 
-fn start(cluster: &Cluster, upstream: &Upstream, directives: &str) -> (SocketAddr, Server) {
+fn start(cluster: &ScriptedCluster, upstream: &Upstream, directives: &str) -> (SocketAddr, Server) {
     let at = SocketAddr::from((fresh_ip(), port()));
     let server = Server::start(&corefile(at, cluster, upstream, directives));
     (at, server)
 }
 
-fn corefile(at: SocketAddr, cluster: &Cluster, upstream: &Upstream, directives: &str) -> String {
+fn corefile(at: SocketAddr, cluster: &ScriptedCluster, upstream: &Upstream, directives: &str) -> String {
     format!(
         ".:{} {{\nbind {}\nkubernetes cluster.local in-addr.arpa {{\nendpoint {}\nfallthrough\n}}\n{directives}\nforward . {}\n}}\n",
         at.port(),
@@ -51,7 +53,7 @@ fn records(at: SocketAddr, ask: &Ask) -> Result<Vec<Record>, u16> {
 
 #[test]
 fn a_clusters_zone_is_sent_to_those_that_transfer_names() {
-    let (cluster, upstream) = (Cluster::start(false), upstream());
+    let (cluster, upstream) = (ScriptedCluster::start(objects(), false), upstream());
     let (at, server) =
         start(&cluster, &upstream, "transfer cluster.local {\nto *\n}\ntransfer {\nto 192.0.2.1\n}");
     let records = transfer(at, &Ask::new("Cluster.Local", "AXFR")).unwrap();
@@ -97,7 +99,7 @@ fn a_clusters_zone_is_sent_to_those_that_transfer_names() {
 
 #[test]
 fn services_are_known_by_where_they_are_reached_from_outside() {
-    let (cluster, upstream) = (Cluster::start(false), upstream());
+    let (cluster, upstream) = (ScriptedCluster::start(objects(), false), upstream());
     let (at, _server) = start(&cluster, &upstream, "k8s_external example.org {\nheadless\n}");
     let lb = |version: u32, ingress: serde_json::Value| {
         json!({
