@@ -194,7 +194,7 @@ mod tests {
         let found = here();
         assert_eq!(found.len(), 2, "{found:?}");
         let asks =
-            found.clone().into_iter().map(|asked| std::thread::spawn(move || asked.tell("status", WORD)));
+            found.clone().into_iter().map(|asked| thread::spawn(move || asked.tell("status", WORD)));
         let asks: Vec<_> = asks.collect();
         for server in &servers {
             let order = server.next().expect("a word");
@@ -213,7 +213,7 @@ mod tests {
     fn nobody_is_heard_any_more_once_that_is_over() {
         let server = Orders::listen().expect("bound");
         let hearing = server.hearing().expect("there are descriptors");
-        let waits = std::thread::spawn(move || server.next().is_err());
+        let waits = thread::spawn(move || server.next().is_err());
         drop(hearing);
         assert!(waits.join().expect("no panic"));
     }
