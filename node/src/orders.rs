@@ -193,8 +193,7 @@ mod tests {
         };
         let found = here();
         assert_eq!(found.len(), 2, "{found:?}");
-        let asks =
-            found.clone().into_iter().map(|asked| thread::spawn(move || asked.tell("status", WORD)));
+        let asks = found.clone().into_iter().map(|asked| thread::spawn(move || asked.tell("status", WORD)));
         let asks: Vec<_> = asks.collect();
         for server in &servers {
             let order = server.next().expect("a word");

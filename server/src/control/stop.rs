@@ -68,6 +68,8 @@ impl Server {
         keeper.stop(ended);
         if ended != Ended::Restart {
             // Who asked before, or keeps asking over a flow that the kernel knows, is still answered.
+            let last = corefile::go::format_duration(LAST_CLIENTS);
+            self.running.logger.info(None, &format!("node: who still asks here is answered for {last}"));
             self.handle.block_on(async { tokio::time::sleep(LAST_CLIENTS).await });
         }
         (Some(ended), None)
