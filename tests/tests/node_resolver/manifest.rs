@@ -51,7 +51,7 @@ fn what_the_daemonset_runs_works_as_root_without_a_capability() {
     let container = daemonset()["spec"]["template"]["spec"]["containers"][0].clone();
     let words: Vec<&str> =
         container["command"].as_vec().unwrap().iter().map(|word| word.as_str().unwrap()).collect();
-    assert_eq!(words[0], "/usr/local/bin/localdns");
+    assert_eq!(words[0], "/localdns");
     // The host's /etc and the ConfigMap, as the pod sees them.
     let node =
         Node::new("", zone("image-registry.openshift-image-registry.svc.cluster.local. 5 IN A 172.30.1.1"));
