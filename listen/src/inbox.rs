@@ -15,12 +15,21 @@ use wire::{Asker, HeldQuery, Query};
 use super::mailbox::Mailbox;
 use super::pending::{Inner, Share};
 use super::stream_reply::StreamReply;
-use crate::running::InFlight;
 use configuration::Configuration;
 use plugin::failure::Failure;
 use query::ServedZone;
 use query::evaluation::{Asked, Follow, InnerAnswer, Waits};
 use query::held::Held;
+
+/// What becomes of queries in flight when a server ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InFlight {
+    /// They are answered as if nothing were.
+    Answered,
+    /// They are, for a moment: the sockets wait for the next process meanwhile. Who is silent then is asked again by the client, and
+    /// the next process answers that.
+    Hurried,
+}
 
 /// Something for a worker to do.
 #[allow(

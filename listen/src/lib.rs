@@ -37,9 +37,10 @@ pub use bind::BindError;
 pub use connections::{Connections, Prober};
 pub use delivery::Delivery;
 pub use flights::FlightRegistry;
+pub use inbox::InFlight;
 pub use mailbox::Mailbox;
 pub use ports::{Bound, Ports};
-pub use running::{InFlight, Running};
+pub use running::Running;
 pub use taken::Taken;
 pub use worker::spawn;
 

@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use crate::flights::FlightRegistry;
-use crate::inbox::{Inbox, Task};
+use crate::inbox::{InFlight, Inbox, Task};
 use crate::{Connections, Taken};
 use configuration::{Configuration, Shared};
 use observe::LineRing;
@@ -26,16 +26,6 @@ use observe::ring::DEFAULT_BYTES;
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct Heartbeat(pub(crate) AtomicU64);
-
-/// What becomes of queries in flight when a server ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum InFlight {
-    /// They are answered as if nothing were.
-    Answered,
-    /// They are, for a moment: the sockets wait for the next process meanwhile. Who is silent then is asked again by the client, and
-    /// the next process answers that.
-    Hurried,
-}
 
 /// What every thread of a running server may use.
 pub struct Running {

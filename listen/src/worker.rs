@@ -24,11 +24,11 @@ use wire::{HeldQuery, accept};
 use batch::Batch;
 use pause::Pause;
 
-use super::inbox::{A_TURN, Task, Waiter};
+use super::inbox::{A_TURN, InFlight, Task, Waiter};
 use super::outputs::Outputs;
 use super::socket::OpenSocket;
 use super::token::{INBOX, UPSTREAM};
-use crate::running::{InFlight, Running};
+use crate::running::Running;
 use configuration::Configuration;
 use observe::counters::Proto;
 use plugin::endpoint::Endpoint;

@@ -100,6 +100,8 @@ pub struct Server {
     dns_port: u16,
     reloads: Arc<Reloads>,
     notifier: Arc<Notifier>,
+    /// Who probes us, and pings; ended with the listeners that it asks.
+    watchdog: Option<tokio::task::AbortHandle>,
     /// Where metrics are besides the configuration's, and those of the exporter.
     more_pages: (Option<AdminAddress>, Option<AdminAddress>),
     status_path: Option<PathBuf>,
@@ -220,6 +222,7 @@ impl Server {
             dns_port: flags.dns_port,
             reloads,
             notifier,
+            watchdog: None,
             more_pages,
             status_path: flags.status.clone(),
             status: None,
@@ -245,7 +248,8 @@ impl Server {
             server.keeper = Some(keeper);
         }
         let running = Arc::downgrade(&server.running);
-        handle.spawn(crate::watchdog::run(running, server.notifier.clone(), ready, senders.steps));
+        let watchdog = crate::watchdog::run(running, server.notifier.clone(), ready, senders.steps);
+        server.watchdog = Some(handle.spawn(watchdog).abort_handle());
         Ok(server)
     }
 

@@ -16,6 +16,9 @@ use super::https::{Access, Connection};
 use crate::clock::Clock;
 use crate::compare::process::signal;
 
+/// What stands at each number: paths, and objects.
+type Objects<'o> = dyn Fn(u32) -> Vec<(String, Value)> + Sync + 'o;
+
 /// An API that runs until this is dropped; its objects stay in `state`.
 pub(super) struct Api {
     state: PathBuf,
@@ -84,7 +87,7 @@ impl Api {
             Ok(there) => bail!("{} holds {there}, not {told}", self.state.display()),
             Err(_) => {}
         }
-        let kinds: [(&str, u32, &(dyn Fn(u32) -> Vec<(String, Value)> + Sync)); 3] = [
+        let kinds: [(&str, u32, &Objects<'_>); 3] = [
             ("namespaces", NAMESPACES, &|number| vec![namespace_object(number)]),
             ("services", size.services + 1, &|number| vec![service(number, size)]),
             ("endpoint slices", size.services + 1, &|number| slices(number, size)),
@@ -97,7 +100,7 @@ impl Api {
         fs::write(&mark, told).with_context(|| mark.display().to_string())
     }
 
-    fn create(&self, count: u32, objects: &(dyn Fn(u32) -> Vec<(String, Value)> + Sync)) -> Result<()> {
+    fn create(&self, count: u32, objects: &Objects<'_>) -> Result<()> {
         let next = AtomicU32::new(0);
         thread::scope(|scope| {
             let worker = || -> Result<()> {
@@ -112,8 +115,9 @@ impl Api {
                     }
                 }
             };
-            let workers: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(worker)).collect();
-            workers.into_iter().try_for_each(|worker| worker.join().expect("no client panics"))
+            // All of them, before the first is waited for.
+            let mut workers = [(); AT_ONCE].map(|()| scope.spawn(worker)).into_iter();
+            workers.try_for_each(|worker| worker.join().expect("no client panics"))
         })
     }
 }

@@ -263,7 +263,7 @@ fn read(below: &[u8]) -> Below<'_> {
         &below[start + 1..start + 1 + usize::from(below[start])]
     };
     // The underscore may be left out (as in CoreDNS).
-    let bare = |number: usize| label(number).strip_prefix(b"_").unwrap_or(label(number));
+    let bare = |number: usize| label(number).strip_prefix(b"_").unwrap_or_else(|| label(number));
     if count < 2 {
         return if count == 1 { Below::Namespace(label(0)) } else { Below::Nothing };
     }

@@ -9,8 +9,10 @@
 //! A change of one object costs its service, and the buckets that this and the addresses that came or went lie in.
 
 mod buckets;
+mod directory;
 mod label;
 mod service;
+mod sizes;
 mod writer;
 
 use std::net::IpAddr;
@@ -19,14 +21,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use wire::hash_of;
 
-use crate::objects::{Kind, Pod};
+use crate::objects::{self, Kind, Pod, Slice};
 use crate::settings::Wants;
-use crate::snapshot::Known;
 use buckets::{Bucket, Buckets};
 
 pub(crate) use label::key;
 pub(crate) use service::{At, Namespace, Service};
 pub use writer::{Now, Watcher, Writer};
+
+/// Something that an index knows.
+pub(crate) enum Known<'k> {
+    Service(&'k objects::Service),
+    Import(&'k objects::Service),
+    Slice(&'k Slice),
+    Namespace(&'k str),
+    Pod(&'k Pod),
+}
 
 /// What is known of a cluster.
 pub struct Index {

@@ -7,10 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::Release};
 use wire::hash_of;
 
 use super::service::{Namespace, Naming, Service};
+use super::sizes::{key_of, octets_of};
 use super::{Directory, Index, bit, hash_of_address, key};
-use crate::objects::{
-    self, Asked, Endpoint, ExternalAddress, Key, Kind, Object, Pod, SinceEpoch, Sink, Slice, Target,
-};
+use crate::objects::{self, Asked, Key, Kind, Object, Pod, SinceEpoch, Sink, Slice, Target};
 use crate::settings::{Lost, Wants};
 
 /// The one who changes an index.
@@ -396,100 +395,6 @@ impl Sink for Writer {
     }
 }
 
-impl Directory {
-    /// Lets every address lead to what has it.
-    fn lead_back(&self) {
-        let mut count = 0;
-        self.by_name.each(|service| count += service.by_address().count() + 1);
-        let mut all = Vec::with_capacity(count);
-        self.by_name.each(|service| {
-            let entry = |address| (hash_of_address(address), (address, service.key.clone()));
-            all.extend(service.addresses(true).into_iter().map(entry));
-        });
-        self.by_address.fill(all);
-    }
-
-    /// Puts a service in place of the one that was, and lets the addresses lead to it that are its own now, with those of its
-    /// endpoints or without.
-    fn replace(&self, name: &Arc<[u8]>, old: Option<&Service>, new: Option<Arc<Service>>, endpoints: bool) {
-        let addresses = |service: &Service| service.addresses(endpoints);
-        let before = old.map(addresses).unwrap_or_default();
-        let after = new.as_deref().map(addresses).unwrap_or_default();
-        self.by_name.set(hash_of(name), |service| service.key == *name, new);
-        let (mut left, mut come) = (before.iter().peekable(), after.iter().peekable());
-        // Both are in order, and most are in both.
-        loop {
-            let (address, entry) = match (left.peek(), come.peek()) {
-                (None, None) => break,
-                (Some(one), Some(other)) if one == other => {
-                    left.next();
-                    come.next();
-                    continue;
-                }
-                (Some(one), other) if other.is_none_or(|other| one < other) => (**one, None),
-                (_, Some(other)) => (**other, Some((**other, name.clone()))),
-                (Some(one), None) => (**one, None),
-            };
-            match entry {
-                Some(_) => come.next(),
-                None => left.next(),
-            };
-            let is_it = |(other, of): &(_, Arc<[u8]>)| *other == address && of == name;
-            self.by_address.set(hash_of_address(address), is_it, entry);
-        }
-    }
-}
-
-fn key_of(object: &Object) -> Key {
-    match object {
-        Object::Service(service) => service.key.clone(),
-        Object::Slice(slice) => slice.key.clone(),
-        Object::Namespace(name) => Key { namespace: Box::default(), name: name.clone() },
-        Object::Pod(pod) => pod.key.clone(),
-        Object::ServiceImport(import) => import.key.clone(),
-    }
-}
-
-/// What an object takes, about: its own octets, those of its name in a table or two, and of the places that lead to it.
-fn octets_of(object: &Object) -> usize {
-    let key = key_of(object);
-    let ports = |ports: &[objects::Port]| ports.iter().map(|port| PART + port.name.len()).sum::<usize>();
-    let addresses = |target: &Target| match target {
-        Target::ClusterIps(addresses) => addresses.len() * ADDRESS,
-        Target::ExternalName(name) => name.len(),
-        Target::Headless => 0,
-    };
-    let own = match object {
-        Object::Namespace(_) => 0,
-        Object::Service(service) => {
-            let name = |external: &ExternalAddress| match external {
-                ExternalAddress::Ip(_) => ADDRESS,
-                ExternalAddress::Name(name) => PART + name.len(),
-            };
-            let external = service.external.iter().map(name).sum::<usize>();
-            addresses(&service.target) + ports(&service.ports) + external
-        }
-        Object::ServiceImport(import) => addresses(&import.target) + ports(&import.ports),
-        Object::Slice(slice) => {
-            let names = |endpoint: &Endpoint| {
-                [&endpoint.hostname, &endpoint.pod].map(|name| name.as_ref().map_or(0, |name| name.len()))
-            };
-            let endpoint = |endpoint: &Endpoint| ENDPOINT + names(endpoint).into_iter().sum::<usize>();
-            let import =
-                slice.import.as_ref().map_or(0, |import| PART + import.service.len() + import.cluster.len());
-            slice.service.len()
-                + import
-                + ports(&slice.ports)
-                + slice.endpoints.iter().map(endpoint).sum::<usize>()
-        }
-        Object::Pod(pod) => {
-            let labels = pod.labels.iter().map(|(name, value)| PART + name.len() + value.len());
-            pod.addresses.len() * ADDRESS + labels.sum::<usize>()
-        }
-    };
-    OBJECT + 2 * (key.namespace.len() + key.name.len()) + own
-}
-
 fn names_of(slice: &Slice) -> Named {
     let namespace = &slice.key.namespace;
     let import = slice.import.as_ref().and_then(|import| key(&import.service, namespace));
@@ -508,12 +413,6 @@ fn namespace_of(name: &[u8]) -> &[u8] {
 
 /// Octets of all objects of a cluster: of one with 10,000 services and 100,000 endpoints, some 30 MB.
 const MOST_OCTETS: usize = 256 << 20;
-/// Of an object, its places in tables included; of what it has several of.
-const OBJECT: usize = 512;
-const PART: usize = 48;
-const ADDRESS: usize = 128;
-const ENDPOINT: usize = 192;
-
 #[cfg(test)]
 impl Writer {
     /// With room for so many octets.

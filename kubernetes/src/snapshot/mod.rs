@@ -13,6 +13,7 @@ use std::time::Duration;
 use sha2::{Digest as _, Sha256};
 
 use crate::Index;
+use crate::index::Known;
 use crate::objects::{Object, SinceEpoch};
 use crate::settings::{Access, Wants};
 
@@ -89,15 +90,6 @@ impl<'a> Snapshot<'a> {
         // All of them have been read once.
         std::iter::from_fn(move || from.object().ok().flatten())
     }
-}
-
-/// Something that an index knows.
-pub(crate) enum Known<'k> {
-    Service(&'k crate::objects::Service),
-    Import(&'k crate::objects::Service),
-    Slice(&'k crate::objects::Slice),
-    Namespace(&'k str),
-    Pod(&'k crate::objects::Pod),
 }
 
 impl Known<'_> {

@@ -12,7 +12,7 @@ use observe::counters::ThreadCounters;
 #[test]
 fn a_transfer_that_takes_too_long_is_cut_off_though_its_client_reads_on() {
     let scene = Scene::with(1, "", "errors");
-    let mut spec = scene::spec(&scene.corefile("errors")).unwrap();
+    let mut spec = scene::spec(&scene.corefile("errors\ntransfer {\nto *\n}")).unwrap();
     spec.blocks[0].plugins.insert(0, ("endless", Role::Source(Arc::new(Endless))));
     let configuration = Configuration::build(&spec, &scene.running.shared, &|_| Ok(Vec::new())).unwrap();
     scene.running.configuration.store(Arc::new(configuration));

@@ -185,17 +185,20 @@ fn the_first_name_that_is_there_is_the_answer() {
         let packet = packet(asked, RType::A);
         let (sought, message) = through(&step, &format!("192.0.2.{client}"), &packet, below, &mut others);
         assert_eq!(sought, format!("{asked}. A"));
-        let message = message.map_or("nothing".to_owned(), |message| match message.rcode {
-            Rcode::NOTAUTH => "passed".to_owned(),
-            rcode => {
-                let rr = |rr: &Rr| match rr.rtype {
-                    RType::CNAME => format!("{} CNAME {}", rr.name(), rr.target().unwrap()),
-                    rtype => format!("{} {rtype}", rr.name()),
-                };
-                assert!(message.records.iter().all(|rr| rr.ttl == 7));
-                format!("{rcode} {}", message.records.iter().map(rr).collect::<Vec<_>>().join(", "))
-            }
-        });
+        let message = message.map_or_else(
+            || "nothing".to_owned(),
+            |message| match message.rcode {
+                Rcode::NOTAUTH => "passed".to_owned(),
+                rcode => {
+                    let rr = |rr: &Rr| match rr.rtype {
+                        RType::CNAME => format!("{} CNAME {}", rr.name(), rr.target().unwrap()),
+                        rtype => format!("{} {rtype}", rr.name()),
+                    };
+                    assert!(message.records.iter().all(|rr| rr.ttl == 7));
+                    format!("{rcode} {}", message.records.iter().map(rr).collect::<Vec<_>>().join(", "))
+                }
+            },
+        );
         assert_eq!((message.as_str(), others.1.len()), (told, tried), "{asked} {rows:?} {properties}");
         let answered = !["nothing", "passed"].contains(&told) && !rows.is_empty();
         assert_eq!(step.answered[0].1.get(), u64::from(answered), "{asked} {rows:?}");

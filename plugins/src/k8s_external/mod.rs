@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(bare.rules, ExternalRules { zones, apex: "dns".into(), ttl: 5, headless: false });
         assert_eq!(read("ttl 3600").rules, ExternalRules { ttl: 3600, ..bare.rules.clone() });
         assert_eq!(read("apex dns1").rules, ExternalRules { apex: "dns1".into(), ..bare.rules.clone() });
-        assert_eq!(read("headless").rules, ExternalRules { headless: true, ..bare.rules.clone() });
+        assert_eq!(read("headless").rules, ExternalRules { headless: true, ..bare.rules });
         assert_eq!(read("fallthrough a.example").fallthrough.zones, [name("a.example")]);
         let with = |properties: &str| format!("kubernetes\nk8s_external {{\n{properties}\n}}");
         refused(&[

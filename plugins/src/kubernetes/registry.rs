@@ -102,7 +102,7 @@ impl Keeps for ClusterRegistry {
             .filter(|cluster| Arc::strong_count(cluster) > 1 && !cluster.is_known())
             .map(|cluster| cluster.rights_missing())
             .collect();
-        let missing = unknown.iter().find(|missing| !missing.is_empty()).or(unknown.first())?;
+        let missing = unknown.iter().find(|missing| !missing.is_empty()).or_else(|| unknown.first())?;
         Some(match missing.is_empty() {
             true => "kubernetes".into(),
             false => format!("kubernetes: may not {}", missing.join(", ")).into(),

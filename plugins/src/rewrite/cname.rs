@@ -1,6 +1,6 @@
 //! `rewrite cname`: another target of an alias, and the answers of that.
 
-use wire::{Flags, Message, Name, RType, Section};
+use wire::{Flags, Message, Name, RType, Rr, Section};
 
 use super::pattern::{Pattern, Replacement};
 use plugin::step::{Sought, Told, Wish, Wishes};
@@ -34,7 +34,9 @@ impl Cname {
                 // The rcode is that of the end of the chain (RFC 6604, section 3).
                 told.rcode = answer.rcode;
                 told.flags = (told.flags & !Flags::TC) | (answer.flags & Flags::TC);
-                told.records.extend(answer.records);
+                // An alias is what who asks for CNAMEs asks for: that there is no other behind it denies nothing.
+                let is_answer = |rr: &Rr| rr.section == Section::Answer || sought.rtype() != RType::CNAME;
+                told.records.extend(answer.records.into_iter().filter(is_answer));
                 told.options.extend_ede(&answer.options);
             }
             Wish::Failed(failure) => {

@@ -26,6 +26,9 @@ impl Server {
             // The timer belongs to the runtime: it is made inside.
             self.handle.block_on(async { tokio::time::sleep(lameduck).await });
         }
+        if let Some(watchdog) = &self.watchdog {
+            watchdog.abort();
+        }
         self.ports.close_listeners();
         let in_flight = if self.ports.are_left() {
             self.ports.leave(warm::leave(&self.running));

@@ -36,11 +36,11 @@ fn transfer(at: SocketAddr, ask: &Ask) -> Result<Vec<(String, u16)>, u16> {
 }
 
 fn records(at: SocketAddr, ask: &Ask) -> Result<Vec<Record>, u16> {
-    let mut connection = Connection::open(at, PATIENCE).unwrap();
-    connection.send(&ask.bytes()).unwrap();
+    let mut connection = Connection::open(at, PATIENCE).expect("the server takes connections");
+    connection.send(&ask.bytes()).expect("it reads");
     let mut records = Vec::new();
     loop {
-        let message: Message = connection.message().unwrap();
+        let message: Message = connection.message().expect("a message");
         if message.rcode() != 0 {
             return Err(message.rcode());
         }

@@ -34,7 +34,8 @@ impl Searching {
     fn start(properties: &str, directives: &str) -> Self {
         let directory = tempdir();
         let file = directory.path().join("resolv.conf");
-        fs::write(&file, "nameserver 10.96.0.10\nsearch corp.lan lan example\noptions ndots:5\n").unwrap();
+        fs::write(&file, "nameserver 10.96.0.10\nsearch corp.lan lan example\noptions ndots:5\n")
+            .expect("the directory is ours");
         let upstream = Upstream::start(fresh_ip(), upstream);
         let dns = Dns::start(&format!(
             "autopath {} {{\n{properties}\n}}\n{directives}\nhosts {{\n192.0.2.1 here.corp.lan\n192.0.2.2 there.lan\nfallthrough\n}}\ncache 30\nforward . {}",

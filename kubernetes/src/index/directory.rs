@@ -1,0 +1,58 @@
+//! The services of an index by name, and what their addresses lead to.
+
+use std::sync::Arc;
+
+use wire::hash_of;
+
+use super::service::Service;
+use super::{Directory, hash_of_address};
+
+impl Directory {
+    /// Lets every address lead to what has it.
+    pub(super) fn lead_back(&self) {
+        let mut count = 0;
+        self.by_name.each(|service| count += service.by_address().count() + 1);
+        let mut all = Vec::with_capacity(count);
+        self.by_name.each(|service| {
+            let entry = |address| (hash_of_address(address), (address, service.key.clone()));
+            all.extend(service.addresses(true).into_iter().map(entry));
+        });
+        self.by_address.fill(all);
+    }
+
+    /// Puts a service in place of the one that was, and lets the addresses lead to it that are its own now, with those of its
+    /// endpoints or without.
+    pub(super) fn replace(
+        &self,
+        name: &Arc<[u8]>,
+        old: Option<&Service>,
+        new: Option<Arc<Service>>,
+        endpoints: bool,
+    ) {
+        let addresses = |service: &Service| service.addresses(endpoints);
+        let before = old.map(addresses).unwrap_or_default();
+        let after = new.as_deref().map(addresses).unwrap_or_default();
+        self.by_name.set(hash_of(name), |service| service.key == *name, new);
+        let (mut left, mut come) = (before.iter().peekable(), after.iter().peekable());
+        // Both are in order, and most are in both.
+        loop {
+            let (address, entry) = match (left.peek(), come.peek()) {
+                (None, None) => break,
+                (Some(one), Some(other)) if one == other => {
+                    left.next();
+                    come.next();
+                    continue;
+                }
+                (Some(one), other) if other.is_none_or(|other| one < other) => (**one, None),
+                (_, Some(other)) => (**other, Some((**other, name.clone()))),
+                (Some(one), None) => (**one, None),
+            };
+            match entry {
+                Some(_) => come.next(),
+                None => left.next(),
+            };
+            let is_it = |(other, of): &(_, Arc<[u8]>)| *other == address && of == name;
+            self.by_address.set(hash_of_address(address), is_it, entry);
+        }
+    }
+}
