@@ -37,6 +37,7 @@ pub(crate) fn within(message: &[u8], place: &str, second: &str) {
 pub(crate) fn each_turn(server: Name) {
     *TURNS.lock().unwrap_or_else(PoisonError::into_inner).entry(server.to_string()).or_default() += 1;
     while HALTED.lock().unwrap_or_else(PoisonError::into_inner).contains(&server) {
+        HALTS.lock().unwrap_or_else(PoisonError::into_inner).insert(server.to_string());
         std::thread::yield_now();
     }
     let sick = SICK.lock().unwrap_or_else(PoisonError::into_inner).contains(&server);
@@ -63,6 +64,13 @@ pub(crate) fn began_earlier(client: IpAddr, now: Instant) -> Instant {
     now.checked_sub(ago.unwrap_or_default()).unwrap_or(now)
 }
 
+/// Whether a worker of the server with this probe name has come to where it waits.
+pub(crate) fn is_halted(server: &Name) -> bool {
+    HALTS.lock().unwrap_or_else(PoisonError::into_inner).contains(&server.to_string())
+}
+
+/// Servers of which a worker halted.
+static HALTS: LazyLock<Mutex<HashSet<String>>> = LazyLock::new(Mutex::default);
 static TURNS: LazyLock<Mutex<HashMap<String, u64>>> = LazyLock::new(Mutex::default);
 /// Names that came to [`within`].
 static SEEN: LazyLock<Mutex<HashSet<String>>> = LazyLock::new(Mutex::default);

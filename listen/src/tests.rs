@@ -17,7 +17,7 @@ mod transfers;
 
 use super::inbox::{ASKS, Task};
 use super::{BindError, Delivery, InFlight, Ports, Running};
-use crate::failpoint::{HALTED, SICK, turns};
+use crate::failpoint::{HALTED, SICK, is_halted, turns};
 use configuration::{Configuration, Shared};
 use forwarder::Streams;
 use node::Ours;
@@ -274,12 +274,12 @@ fn what_waits_at_an_address_that_a_reload_closes_is_answered_a_batch_in_each_tur
     HALTED.lock().unwrap().push(probe);
     // A client's socket holds so many replies.
     let batches = 3;
-    // It wakes for the first of them, and halts before it reads any.
-    let before = turns(&probe);
     for n in 0..batches * BATCH {
         client.send(&packet(&format!("n{n}.hit"))).unwrap();
     }
-    scene.wait("the worker's next turn", || turns(&probe) > before);
+    // It halts as a turn begins, that of the first of them or one before: it has read none.
+    scene.wait("the worker's halt", || is_halted(&probe));
+    let before = turns(&probe) - 1;
     let mut server = scene.server.take().unwrap();
     let corefile = scene.corefile("");
     let configuration = scene.running.configuration.load_full();
