@@ -17,7 +17,7 @@ pub struct Report {
 /// Something that was dropped, and where it stood.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadLine {
-    /// The text's name, as given in its [`Source`](crate::Source).
+    /// The text's name, as given in its [`HostsText`](crate::HostsText).
     pub source: Box<str>,
     /// The line's number in its text, from 1.
     pub line: usize,
