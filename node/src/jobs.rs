@@ -1,7 +1,9 @@
 //! What systemd is about to do with our unit: a restart sends SIGTERM as a stop does, and only its list of jobs tells them
 //! apart.
 
-use std::fs;
+use std::thread;
+use std::time::Duration;
+use std::{fs, io};
 
 use crate::program::run;
 
@@ -22,7 +24,7 @@ impl Job {
     pub fn now() -> Self {
         let group = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let Some(unit) = unit_of(&group) else { return Self::None };
-        let jobs = run("systemctl", &["list-jobs", "--no-legend", "--plain", "--full"], "");
+        let jobs = again(|| run("systemctl", &["list-jobs", "--no-legend", "--plain", "--full"], ""));
         jobs.map_or(Self::None, |jobs| Self::of(&unit, &jobs))
     }
 
@@ -40,6 +42,20 @@ impl Job {
         }
     }
 }
+
+/// Asks until there is an answer: who asks as the unit ends is in its control group, and may get the SIGTERM that is for all.
+fn again<T>(mut ask: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    for _ in 1..TRIES {
+        match ask() {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => thread::sleep(PAUSE),
+            answered => return answered,
+        }
+    }
+    ask()
+}
+
+const TRIES: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// The service whose group this is; a group below it may be its own.
 fn unit_of(group: &str) -> Option<String> {
@@ -63,6 +79,23 @@ mod tests {
         }
         assert_eq!(Job::of("a.service", "7 a.service start waiting\n"), Job::None);
         assert_eq!(Job::of("a.service", "No jobs running.\n"), Job::None);
+    }
+
+    #[test]
+    fn who_is_killed_while_it_asks_asks_again() {
+        for (failures, kind, tries) in [
+            (0, io::ErrorKind::Other, 1),
+            (2, io::ErrorKind::Other, 3),
+            (9, io::ErrorKind::Other, TRIES),
+            (9, io::ErrorKind::NotFound, 1),
+        ] {
+            let mut asked = 0;
+            let answered = again(|| {
+                asked += 1;
+                if asked > failures { Ok(()) } else { Err(kind.into()) }
+            });
+            assert_eq!((asked, answered.is_ok()), (tries, failures < tries), "{failures} {kind}");
+        }
     }
 
     #[test]
