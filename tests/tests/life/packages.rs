@@ -74,7 +74,10 @@ fn the_deb_is_installed_upgraded_removed_and_purged() {
             let done = output(dpkg, PATIENCE);
             assert!(done.status.success(), "{args:?}: {}{}", text(&done.stdout), text(&done.stderr));
         };
-        let deb = path_of(&packages, ".deb");
+        // This systemd has a /tmp of its own, and may not see where they were built.
+        let deb = PathBuf::from("/etc/packages/localdns.deb");
+        fs::create_dir("/etc/packages").expect("the test has an /etc of its own");
+        fs::copy(path_of(&packages, ".deb"), &deb).expect("there is room");
         fs::remove_dir_all("/etc/localdns").expect("the test has an /etc of its own");
         dpkg(&["-i", deb.to_str().expect("its path is text")]);
         assert_eq!(systemd.show("localdns", "ActiveState,LoadState"), ["inactive", "loaded"]);
@@ -197,7 +200,6 @@ fn path_of(packages: &Path, end: &str) -> PathBuf {
 
 /// The same package as the next version would be; kept as long as the directory.
 fn newer(deb: &Path) -> (tempfile::TempDir, PathBuf) {
-    // Beside it: this systemd has a /tmp of its own.
     let place = tempfile::tempdir_in(deb.parent().expect("it lies in a directory")).expect("it is ours");
     let (tree, newer) = (place.path().join("tree"), place.path().join("newer.deb"));
     let mut make = Command::new("sh");
