@@ -70,14 +70,15 @@ fn down_gives_back_what_a_killed_server_had() {
         let lab = Lab::new();
         let machine = Machine::new();
         machine.state("configured");
-        for (how, file, text) in [
-            ("networkd", DROP_IN, PRODUCTION),
+        for (how, told, file, text) in [
+            ("networkd", Some("reload"), DROP_IN, PRODUCTION),
             (
                 "resolved",
+                Some(RESOLVED_RELOAD),
                 "/run/systemd/resolved.conf.d/70-localdns.conf",
                 "# Lookups of this machine go to localdns.\n[Resolve]\nDNS=169.254.10.10\nDomains=~.\n",
             ),
-            ("resolv.conf", "/etc/resolv.conf", "nameserver 169.254.10.10\nsearch a.b\n"),
+            ("resolv.conf", None, "/etc/resolv.conf", "nameserver 169.254.10.10\nsearch a.b\n"),
         ] {
             fs::write("/etc/resolv.conf", "nameserver 10.2.0.2\nsearch a.b\n").expect("the test's own");
             machine.resolv_conf("nameserver 169.254.10.10\n");
@@ -85,6 +86,11 @@ fn down_gives_back_what_a_killed_server_had() {
             eventually(how, Duration::from_secs(10), || {
                 (fs::read_to_string(file).ok()? == text).then_some(())
             });
+            if let Some(call) = told {
+                eventually("who reads it is told", Duration::from_secs(5), || {
+                    (machine.calls(call) == 1).then_some(())
+                });
+            }
             signal(server.pid(), "KILL");
             server.wait(Duration::from_secs(5));
             let said = machine.down();
@@ -104,7 +110,7 @@ fn down_gives_back_what_a_killed_server_had() {
             assert!(!Path::new("/run/systemd/resolved.conf.d").exists());
             assert!(!Path::new(DIRECTORY).exists());
         }
-        assert_eq!(machine.calls("try-reload-or-restart systemd-resolved.service"), 2);
+        assert_eq!(machine.calls(RESOLVED_RELOAD), 2);
     });
 }
 
@@ -207,6 +213,7 @@ DNS=169.254.10.10
 [DHCP]
 UseDNS=false
 ";
+const RESOLVED_RELOAD: &str = "try-reload-or-restart systemd-resolved.service";
 const NETWORKCTL: &str = r#"#!/bin/sh
 echo "$*" >> /run/calls
 case "$*" in
