@@ -1,7 +1,7 @@
 //! What a cluster's API says.
 
-use kubernetes::decode::{Event, Form, Malformed, Reader, Shape, status};
-use kubernetes::{Kind, Object, PodsWanted, Wants};
+use kubernetes_api::decode::{Event, Form, Malformed, Reader, Shape, status};
+use kubernetes_api::{Kind, Object, PodsWanted, Wants};
 
 /// A list or a watch is read to records, or told off; however it comes in pieces, the same is read. The first octet says of
 /// which kind, in which form and shape.

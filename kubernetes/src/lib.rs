@@ -1,22 +1,12 @@
-//! A cluster's objects, as its API tells them, and what the cluster's zone answers of them.
+//! What is known of a cluster, and what its zones answer of it.
 //!
-//! The one crate that knows the Kubernetes API: the rest sees compact records ([`objects`]) or an index of
-//! answers. What follows the API hands each object over as it is decoded ([`Sink`]) and keeps none.
+//! Objects come in as `kubernetes-api` decodes them; the index of them is read by every worker, and none waits.
 
 mod answer;
-pub mod decode;
 pub mod index;
-pub mod objects;
-pub mod selector;
-pub mod settings;
 pub mod snapshot;
 #[cfg(test)]
 mod testing;
-mod watch;
 
 pub use answer::{Answered, External, ExternalRules, Lent, Pods, Push, Responder, Rules, Transfer};
 pub use index::{Index, Writer};
-pub use objects::{Asked, Key, Kind, Object, Sink};
-pub use selector::Selector;
-pub use settings::{Access, ClientFiles, Lost, Pace, PodsWanted, SERVICE_ACCOUNT, Settings, Wants};
-pub use watch::{Following, follow};

@@ -7,12 +7,12 @@ use std::time::Duration;
 use wire::{Gate, HEADER, Message, Name, RType, Rcode, Reply, Rr, Section, accept};
 
 use crate::index::{Index, Writer};
-use crate::objects::{
+use crate::{Answered, Responder, Rules};
+use kubernetes_api::objects::{
     Endpoint, ExternalAddress, Imported, Key, Kind, Object, Pod, Port, Protocol, Service, ServiceImport,
     SinceEpoch, Sink, Slice, Target,
 };
-use crate::settings::{PodsWanted, Wants};
-use crate::{Answered, Responder, Rules};
+use kubernetes_api::settings::{PodsWanted, Wants};
 
 /// An index, its writer, and who answers of it.
 pub(crate) struct Cluster {

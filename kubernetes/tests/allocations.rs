@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use allocation_counter::measure;
-use kubernetes::objects::{Endpoint, Port, Protocol, Service, SinceEpoch, Slice, Target};
-use kubernetes::{Answered, Index, Key, Kind, Object, Responder, Rules, Sink, Wants, Writer};
+use kubernetes::{Answered, Index, Responder, Rules, Writer};
+use kubernetes_api::objects::{Endpoint, Port, Protocol, Service, SinceEpoch, Slice, Target};
+use kubernetes_api::{Key, Kind, Object, Sink, Wants};
 use wire::{Flags, Gate, Name, RType, Rcode, Reply, accept};
 
 fn key(name: &str) -> Key {

@@ -30,7 +30,8 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["clock", "corefile", "hostsfile", "node", "observe", "readfile", "refresh", "resolver", "wire"],
     ),
     ("observe", &["clock", "corefile", "histogram", "wire"]),
-    ("kubernetes", &["readfile", "wire"]),
+    ("kubernetes-api", &["readfile"]),
+    ("kubernetes", &["kubernetes-api", "wire"]),
     ("plugin", &["corefile", "forwarder", "hostsfile", "node", "observe", "sockets", "wire"]),
     (
         "plugins",
@@ -44,6 +45,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "histogram",
             "hostsfile",
             "kubernetes",
+            "kubernetes-api",
             "node",
             "observe",
             "plugin",
@@ -110,7 +112,7 @@ const CIRCLES: &[(&str, &[&str])] = &[
     // A table and who fills it.
     ("hostsfile", &["builder", "parse", "report", "table"]),
     // What is followed, and whom it is told to.
-    ("kubernetes", &["objects", "settings"]),
+    ("kubernetes-api", &["objects", "settings"]),
     // What was asked for, and why it cannot be used.
     ("node-resolver", &["plan", "services", "settings"]),
     // Both ends of one queue.
@@ -143,11 +145,11 @@ fn imports_follow_the_design() {
 }
 
 #[test]
-fn only_the_kubernetes_crate_imports_kube() {
+fn a_client_of_the_kubernetes_api_is_in_one_crate() {
     for package in metadata().workspace_packages() {
         let imports =
             package.dependencies.iter().any(|import| import.name == "kube" || import.name == "k8s-openapi");
-        assert!(!imports || package.name.as_str() == "kubernetes", "{} imports kube", package.name);
+        assert!(!imports || package.name.as_str() == "kubernetes-api", "{} imports kube", package.name);
     }
 }
 

@@ -6,7 +6,7 @@ use wire::{Class, Flags, HEADER, Name, Owner, Query, RType, Rcode, Reply, Sectio
 
 use super::{Grammar, Question, Responder, Zone, ZoneAnswer};
 use crate::index::Index;
-use crate::objects::Target;
+use kubernetes_api::objects::Target;
 
 impl Responder {
     pub(super) fn at_apex(&self, question: &Question<'_>, reply: &mut Reply<'_>) -> ZoneAnswer {

@@ -9,7 +9,7 @@ use super::apex::push_address;
 use super::name::{Below, Topology};
 use super::{Question, Responder, ZoneAnswer};
 use crate::index::{At, Service};
-use crate::objects::Port;
+use kubernetes_api::objects::Port;
 
 impl Responder {
     /// A service with addresses of its own.

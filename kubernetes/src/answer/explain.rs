@@ -8,7 +8,7 @@ use super::endpoints::{Order, chosen};
 use super::name::{self, Asked, Below};
 use super::{Grammar, Pods, Responder};
 use crate::index::{At, Index, Service, in_bucket};
-use crate::objects::Target;
+use kubernetes_api::objects::Target;
 
 impl Responder {
     /// What the cluster has for such a query: its services, slices and endpoints by name.

@@ -8,7 +8,7 @@ use wire::{Class, Flags, MAX_NAME, Name, Owner, Query, RType, Rcode, Reply, Sect
 use super::apex::{push_address, soa_numbers};
 use super::{Answered, Responder, external_target};
 use crate::index::{At, Index, Service};
-use crate::objects::{ExternalAddress, Kind, Port, Protocol, Target};
+use kubernetes_api::objects::{ExternalAddress, Kind, Port, Protocol, Target};
 
 /// What a `k8s_external` directive says.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -25,7 +25,7 @@ pub use self::transfer::{Push, Transfer};
 
 use self::name::{Asked, Below, Grammar};
 use crate::index::{Directory, Index, Service, Unknown, in_bucket};
-use crate::objects::{Kind, Port, Protocol, Target};
+use kubernetes_api::objects::{Kind, Port, Protocol, Target};
 
 /// How a cluster's zones are answered: what a `kubernetes` directive says, but for what is followed.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use wire::{Owner, Reply, Section};
 
 use super::apex::push_address;
 use super::{Pods, Question, Responder, ZoneAnswer};
-use crate::objects::Kind;
+use kubernetes_api::objects::Kind;
 
 impl Responder {
     pub(super) fn pod(

@@ -6,7 +6,7 @@ use wire::{Class, MAX_NAME, Name, Owner, RType, Reply, Section};
 
 use super::{Question, Responder, ZoneAnswer};
 use crate::index::{Directory, Service};
-use crate::objects::Kind;
+use kubernetes_api::objects::Kind;
 
 impl Responder {
     pub(super) fn in_reverse_zone(&self, question: &Question<'_>, reply: &mut Reply<'_>) -> ZoneAnswer {

@@ -1,7 +1,6 @@
 use super::*;
-use crate::objects::Object;
-use crate::settings::Wants;
 use crate::testing::*;
+use kubernetes_api::{Object, Sink, Wants};
 
 fn check(cluster: &Cluster, rows: &[(&str, &str)]) {
     for (question, expected) in rows {
@@ -170,7 +169,7 @@ fn an_external_name_is_a_cname() {
         let mut cluster = cluster(|_, _| {});
         let Object::Service(mut service) = service("t1/ext", "None", "") else { unreachable!("a service") };
         service.target = Target::ExternalName(no_name.into());
-        crate::Sink::apply(&mut cluster.writer, Object::Service(service));
+        Sink::apply(&mut cluster.writer, Object::Service(service));
         check(
             &cluster,
             &[("ext.t1.svc.cluster.local A", NXDOMAIN), ("ext.t1.svc.cluster.local CNAME", NXDOMAIN)],
@@ -321,7 +320,7 @@ fn pods_are_named_as_it_is_configured() {
         rules.pods = Pods::Verified;
     });
     for object in [pod("t1/a", "172.17.0.9 fd00::9"), pod("t3/a", "172.17.0.10")] {
-        crate::Sink::apply(&mut verified.writer, object);
+        Sink::apply(&mut verified.writer, object);
     }
     for (question, expected) in [
         ("172-17-0-9.t1.pod.cluster.local A", "A 172.17.0.9"),
@@ -494,10 +493,10 @@ fn what_is_not_known_yet_is_neither_answered_nor_denied() {
         ],
     );
     let complete = |cluster: &mut Cluster, kind: Kind| {
-        crate::Sink::begin(&mut cluster.writer, kind);
+        Sink::begin(&mut cluster.writer, kind);
         let own = objects().into_iter().filter(|object| object.kind() == kind);
-        own.for_each(|object| crate::Sink::apply(&mut cluster.writer, object));
-        crate::Sink::complete(&mut cluster.writer, kind);
+        own.for_each(|object| Sink::apply(&mut cluster.writer, object));
+        Sink::complete(&mut cluster.writer, kind);
     };
     complete(&mut cluster, Kind::Service);
     // Whether the namespace is there is not known.

@@ -8,7 +8,7 @@ use wire::{Name, RType};
 use super::endpoints::name_endpoint;
 use super::{Answered, Grammar, Responder};
 use crate::index::{At, Index, Service};
-use crate::objects::{Port, Protocol, Target};
+use kubernetes_api::objects::{Port, Protocol, Target};
 
 /// A zone as it was at one serial, and how far it has been told. It holds what the index held then, and copies nothing of it.
 pub struct Transfer {
@@ -268,9 +268,8 @@ const LOOKED_BACK: usize = 64;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::Wants;
     use crate::testing::*;
-    use crate::{Kind, Object, Sink};
+    use kubernetes_api::{Kind, Object, Sink, Wants};
 
     fn objects() -> Vec<Object> {
         vec![

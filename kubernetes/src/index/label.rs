@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::objects::Endpoint;
+use kubernetes_api::objects::Endpoint;
 
 /// One label, without its length octet.
 #[derive(Clone, Copy)]

@@ -21,9 +21,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use wire::hash_of;
 
-use crate::objects::{self, Kind, Pod, Slice};
-use crate::settings::Wants;
 use buckets::{Bucket, Buckets};
+use kubernetes_api::objects::{self, Kind, Pod, Slice};
+use kubernetes_api::settings::Wants;
 
 pub(crate) use label::key;
 pub(crate) use service::{At, Namespace, Service};

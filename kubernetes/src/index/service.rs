@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use wire::{Class, RType};
 
-use crate::objects::{self, Endpoint, Port, Slice, Target};
+use kubernetes_api::objects::{self, Endpoint, Port, Slice, Target};
 
 use super::label::{LONGEST, Label};
 

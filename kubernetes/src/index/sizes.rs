@@ -1,6 +1,6 @@
 //! What objects take, and what they are known by.
 
-use crate::objects::{Endpoint, ExternalAddress, Key, Object, Port, Target};
+use kubernetes_api::objects::{Endpoint, ExternalAddress, Key, Object, Port, Target};
 
 pub(super) fn key_of(object: &Object) -> Key {
     match object {

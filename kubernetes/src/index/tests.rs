@@ -2,9 +2,9 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use crate::objects::{Key, Kind, Object, Sink};
-use crate::settings::{Lost, PodsWanted, Wants};
 use crate::testing::*;
+use kubernetes_api::objects::{Key, Kind, Object, Sink};
+use kubernetes_api::settings::{Lost, PodsWanted, Wants};
 
 /// What happens at the API.
 #[derive(Debug, Clone)]
@@ -151,14 +151,15 @@ proptest! {
 #[test]
 fn a_pod_is_certain_while_its_address_can_be_nobody_elses() {
     let wants = Wants { pods: Some(PodsWanted::default()), ..Wants::default() };
-    let with = |at: &str, addresses: &str, change: fn(&mut crate::objects::Pod)| match pod(at, addresses) {
-        Object::Pod(mut pod) => {
-            change(&mut pod);
-            Object::Pod(pod)
-        }
-        other => other,
-    };
-    let as_it_is: fn(&mut crate::objects::Pod) = |_| {};
+    let with =
+        |at: &str, addresses: &str, change: fn(&mut kubernetes_api::objects::Pod)| match pod(at, addresses) {
+            Object::Pod(mut pod) => {
+                change(&mut pod);
+                Object::Pod(pod)
+            }
+            other => other,
+        };
+    let as_it_is: fn(&mut kubernetes_api::objects::Pod) = |_| {};
     let rows: &[(&str, Vec<Object>, Option<&str>)] = &[
         ("nobody", vec![], None),
         ("one", vec![with("a/x", "10.0.0.1 fd00::1", as_it_is)], Some("a")),

@@ -9,8 +9,8 @@ use wire::hash_of;
 use super::service::{Namespace, Naming, Service};
 use super::sizes::{key_of, octets_of};
 use super::{Directory, Index, bit, hash_of_address, key};
-use crate::objects::{self, Asked, Key, Kind, Object, Pod, SinceEpoch, Sink, Slice, Target};
-use crate::settings::{Lost, Wants};
+use kubernetes_api::objects::{self, Asked, Key, Kind, Object, Pod, SinceEpoch, Sink, Slice, Target};
+use kubernetes_api::settings::{Lost, Wants};
 
 /// The one who changes an index.
 pub struct Writer {

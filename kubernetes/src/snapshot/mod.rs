@@ -14,8 +14,8 @@ use sha2::{Digest as _, Sha256};
 
 use crate::Index;
 use crate::index::Known;
-use crate::objects::{Object, SinceEpoch};
-use crate::settings::{Access, Wants};
+use kubernetes_api::objects::{Object, SinceEpoch};
+use kubernetes_api::settings::{Access, Wants};
 
 use octets::{Decoder, Encoder};
 

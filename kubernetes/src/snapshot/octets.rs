@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::Unusable;
-use crate::objects::{
+use kubernetes_api::objects::{
     Endpoint, ExternalAddress, Imported, Key, Kind, Object, Pod, Port, Protocol, Service, ServiceImport,
     Slice, Target,
 };

@@ -3,9 +3,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::objects::{ExternalAddress, Kind};
-use crate::settings::PodsWanted;
 use crate::testing::*;
+use kubernetes_api::objects::{ExternalAddress, Kind};
+use kubernetes_api::settings::PodsWanted;
 
 fn wants() -> Wants {
     Wants {
@@ -43,7 +43,7 @@ fn objects() -> Vec<Object> {
         slice.endpoints[0].zone = Some("zone-a".into());
         slice.endpoints[1].pod = Some("pod-2".into());
         slice.import =
-            Some(Box::new(crate::objects::Imported { service: "far".into(), cluster: "c1".into() }));
+            Some(Box::new(kubernetes_api::objects::Imported { service: "far".into(), cluster: "c1".into() }));
     }
     all
 }

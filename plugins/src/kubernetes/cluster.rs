@@ -7,8 +7,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ::kubernetes::index::Watcher;
-use ::kubernetes::objects::{Asked, SinceEpoch};
-use ::kubernetes::{Access, Following, Index, Kind, Lost, Pace, Settings, Wants, Writer, follow};
+use ::kubernetes::{Index, Writer};
+use ::kubernetes_api::objects::{Asked, SinceEpoch};
+use kubernetes_api::{Access, Following, Kind, Lost, Pace, Settings, Wants, follow};
 
 use super::metrics::Metrics;
 use super::snapshot::{Followed, Kept, SnapshotSpec, Writing};

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ::kubernetes::Kind;
-use ::kubernetes::objects::Asked;
+use ::kubernetes_api::objects::Asked;
 use histogram::{Native, NativeCounts};
+use kubernetes_api::Kind;
 
 use observe::{Distribution, Families, Metric, names};
 

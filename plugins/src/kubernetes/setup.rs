@@ -4,8 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::kubernetes::{Access, ClientFiles, Pace, Pods, PodsWanted, Rules, SERVICE_ACCOUNT, Selector, Wants};
+use ::kubernetes::{Pods, Rules};
 use corefile::{Directive, Located, Word};
+use kubernetes_api::{Access, ClientFiles, Pace, PodsWanted, SERVICE_ACCOUNT, Selector, Wants};
 
 use plugin::args::{Args, Result, bad, duration, flag, no_block, once, path, unknown_property, zones_or};
 use plugin::spec::{SourceSpec, Written};

@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ::kubernetes::objects::SinceEpoch;
 use ::kubernetes::snapshot::{self, MOST_OCTETS, Snapshot};
-use ::kubernetes::{Access, Index, Kind, Wants, Writer};
+use ::kubernetes::{Index, Writer};
+use ::kubernetes_api::objects::SinceEpoch;
+use kubernetes_api::{Access, Kind, Wants};
 use readfile::ReadError;
 
 use observe::Logger;

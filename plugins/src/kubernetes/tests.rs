@@ -1,6 +1,7 @@
 use super::*;
 use crate::setup::tests::{refused, refused_properties, said, with};
-use ::kubernetes::{Access, ClientFiles, Pace, Pods, PodsWanted, Selector};
+use ::kubernetes::Pods;
+use kubernetes_api::{Access, ClientFiles, Pace, PodsWanted, Selector};
 use std::time::Duration;
 use wire::Name;
 

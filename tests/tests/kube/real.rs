@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use kubernetes::objects::{Endpoint, ExternalAddress, Port, Protocol, Service, Target};
-use kubernetes::{
+use kubernetes_api::objects::{Endpoint, ExternalAddress, Port, Protocol, Service, Target};
+use kubernetes_api::{
     Access, ClientFiles, Following, Key, Kind, Object, Pace, PodsWanted, Selector, Settings, Wants, follow,
 };
 use tests::kube::Cluster;

@@ -1,7 +1,7 @@
 //! What an API says is what is kept, in either form.
 
-use kubernetes::objects::{ExternalAddress, Target};
-use kubernetes::{Kind, Object, PodsWanted, Wants};
+use kubernetes_api::objects::{ExternalAddress, Target};
+use kubernetes_api::{Kind, Object, PodsWanted, Wants};
 use serde_json::json;
 use tests::kube::{Api, Form, Reply};
 

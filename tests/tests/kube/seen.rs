@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use kubernetes::{Key, Kind, Lost, Object, Sink};
+use kubernetes_api::{Key, Kind, Lost, Object, Sink};
 
 /// A store that tests look into while it is written.
 #[derive(Clone, Default)]

@@ -4,7 +4,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kubernetes::{Access, Following, Kind, Object, Pace, Settings, Wants, follow};
+use kubernetes_api::{Access, Following, Kind, Object, Pace, Settings, Wants, follow};
 use serde_json::{Value, json};
 use tests::kube::{Api, Form, Reply, Request};
 use tests::{eventually, now, publish, tempdir};

@@ -1,0 +1,15 @@
+//! A cluster's objects, as its API tells them: lists, watches, and compact records of what they hold.
+//!
+//! The one crate that knows the Kubernetes API. Each object is handed over as it is decoded ([`Sink`]), and none is kept;
+//! what becomes of it, and DNS, are not known here.
+
+pub mod decode;
+pub mod objects;
+pub mod selector;
+pub mod settings;
+mod watch;
+
+pub use objects::{Asked, Key, Kind, Object, Sink};
+pub use selector::Selector;
+pub use settings::{Access, ClientFiles, Lost, Pace, PodsWanted, SERVICE_ACCOUNT, Settings, Wants};
+pub use watch::{Following, follow};
