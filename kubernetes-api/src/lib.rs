@@ -12,4 +12,4 @@ mod watch;
 pub use objects::{Asked, Key, Kind, Object, Sink};
 pub use selector::Selector;
 pub use settings::{Access, ClientFiles, Lost, Pace, PodsWanted, SERVICE_ACCOUNT, Settings, Wants};
-pub use watch::{Following, follow};
+pub use watch::{Following, annotate, follow};

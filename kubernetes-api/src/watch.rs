@@ -4,6 +4,7 @@
 //! the sleep in between. The sink is called from that thread alone.
 
 mod access;
+mod annotate;
 mod ask;
 mod backoff;
 mod connection;
@@ -29,6 +30,8 @@ use tokio::time::{sleep_until, timeout_at};
 
 use crate::objects::{Asked, Kind, Sink};
 use crate::settings::{Lost, Pace, Settings, Wants};
+
+pub use annotate::annotate;
 
 use access::Api;
 use ask::Ask;

@@ -12,7 +12,7 @@ use node_resolver::Request;
 use refresher::{DEFAULT_SOCKET, Environment, Once};
 
 use crate::node_cache::Template;
-use crate::node_run::Settings;
+use crate::node_run::{Annotation, Settings};
 use admin::AdminAddress;
 use configuration::Explain;
 
@@ -36,6 +36,8 @@ pub enum Wish {
     Node(NodeCommand, Flags, Settings),
     /// Take away what that put there.
     NodeDown,
+    /// Tell the cluster what this node answers from.
+    NodeAnnotate(Annotation),
     /// Give the machine its own lookups back, if the unit is stopped.
     NodeStopped,
     /// Refresh a hosts file once.

@@ -57,10 +57,8 @@ fn main() -> ExitCode {
         }
         Wish::Serve(flags) => serve(&flags, None, start),
         Wish::Node(NodeCommand::Run, flags, settings) => serve(&flags, Some(settings), start),
-        Wish::NodeStopped => {
-            let _ = std::io::stdout().write_all(node_run::stopped().as_bytes());
-            Ok(ExitCode::SUCCESS)
-        }
+        Wish::NodeStopped => printed(Ok(node_run::stopped())),
+        Wish::NodeAnnotate(annotation) => printed(annotation.say()),
         Wish::NodeDown => {
             let down = node_run::down();
             let _ = std::io::stdout().write_all(down.text().as_bytes());
@@ -71,12 +69,7 @@ fn main() -> ExitCode {
         Wish::Explain(flags, wish) => explain(&flags, &wish),
         Wish::NodeResolver(request) => node_resolver::run(&request).map_err(|error| error.to_string().into()),
         Wish::Refresh(flags, wish) => refresh_once(&flags, &wish),
-        Wish::Status(path) => refresher::print(&path)
-            .map(|table| {
-                let _ = std::io::stdout().write_all(table.as_bytes());
-                ExitCode::SUCCESS
-            })
-            .map_err(Failure::from),
+        Wish::Status(path) => printed(refresher::print(&path)),
     };
     outcome.unwrap_or_else(|failure| {
         fail(&failure.text, json);
@@ -94,6 +87,12 @@ impl From<String> for Failure {
     fn from(text: String) -> Self {
         Self { text, code: 1 }
     }
+}
+
+/// The end of a command that prints.
+fn printed(text: Result<String, String>) -> Result<ExitCode, Failure> {
+    let _ = std::io::stdout().write_all(text?.as_bytes());
+    Ok(ExitCode::SUCCESS)
 }
 
 fn fail(error: &dyn std::fmt::Display, json: bool) -> ExitCode {

@@ -199,6 +199,7 @@ const SYSTEMD: &str = "/lib/systemd/systemd";
 const UNITS: &str = "/etc/systemd/system";
 const SHIPPED: &[&str] = &[
     "localdns.service",
+    "localdns-node-annotate.service",
     "localdns-node.service",
     "localdns-node-up.service",
     "localdns-refresh.service",

@@ -4,10 +4,11 @@ use std::error::Error;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::time::Duration;
 
-use http_body_util::Empty;
+use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::{Builder, SendRequest};
-use hyper::header::{ACCEPT, AUTHORIZATION, HOST, HeaderValue, USER_AGENT};
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, USER_AGENT};
+use hyper::http::request::Builder as Head;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use socket2::{SockRef, TcpKeepalive};
@@ -26,7 +27,7 @@ use super::ask::Ask;
 /// A connection that stands until it is dropped.
 pub(super) struct Connection {
     pub(super) api: Api,
-    sender: SendRequest<Empty<Bytes>>,
+    sender: SendRequest<Full<Bytes>>,
     task: AbortHandle,
 }
 
@@ -39,7 +40,7 @@ impl Connection {
         Ok(Self { api, sender, task })
     }
 
-    async fn connect(api: &Api) -> Result<(SendRequest<Empty<Bytes>>, AbortHandle), Lost> {
+    async fn connect(api: &Api) -> Result<(SendRequest<Full<Bytes>>, AbortHandle), Lost> {
         let addresses = Self::addresses(api).await?;
         let stream = TcpStream::connect(&*addresses).await.map_err(|error| broken(api, &error))?;
         settle(&stream).map_err(|error| broken(api, &error))?;
@@ -79,8 +80,32 @@ impl Connection {
     /// # Errors
     /// [`Lost::Connection`], or [`Lost::Access`] if the header is none.
     pub(super) async fn send(&mut self, ask: &Ask, who: Option<&str>) -> Result<Response<Incoming>, Lost> {
-        let path = format!("{}{}", self.api.prefix, ask.path);
-        let mut request = Request::get(path).header(HOST, &self.api.authority).header(ACCEPT, ask.accept);
+        let head = Request::get(format!("{}{}", self.api.prefix, ask.path)).header(ACCEPT, ask.accept);
+        self.request(head, Full::default(), who).await
+    }
+
+    /// As [`Self::send`]: changes what is at a path, by a merge patch (RFC 7396).
+    ///
+    /// # Errors
+    /// As [`Self::send`].
+    pub(super) async fn patch(
+        &mut self,
+        path: &str,
+        patch: String,
+        who: Option<&str>,
+    ) -> Result<Response<Incoming>, Lost> {
+        let head = Request::patch(format!("{}{path}", self.api.prefix)).header(ACCEPT, "application/json");
+        let head = head.header(CONTENT_TYPE, "application/merge-patch+json");
+        self.request(head, Full::from(patch), who).await
+    }
+
+    async fn request(
+        &mut self,
+        head: Head,
+        body: Full<Bytes>,
+        who: Option<&str>,
+    ) -> Result<Response<Incoming>, Lost> {
+        let mut request = head.header(HOST, &self.api.authority);
         request = request.header(USER_AGENT, concat!("localdns/", env!("CARGO_PKG_VERSION")));
         if let Some(who) = who {
             let mut value =
@@ -88,8 +113,7 @@ impl Connection {
             value.set_sensitive(true);
             request = request.header(AUTHORIZATION, value);
         }
-        let request =
-            request.body(Empty::new()).map_err(|error| lost(&self.api.authority, &error.to_string()))?;
+        let request = request.body(body).map_err(|error| lost(&self.api.authority, &error.to_string()))?;
         self.sender.send_request(request).await.map_err(|error| broken(&self.api, &error))
     }
 }
@@ -112,7 +136,7 @@ fn settle(stream: &TcpStream) -> std::io::Result<()> {
 async fn speak(
     api: &Api,
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-) -> Result<(SendRequest<Empty<Bytes>>, AbortHandle), Lost> {
+) -> Result<(SendRequest<Full<Bytes>>, AbortHandle), Lost> {
     let handshake = Builder::new().max_buf_size(READ_AT_ONCE).handshake(TokioIo::new(stream)).await;
     let (sender, connection) = handshake.map_err(|error| broken(api, &error))?;
     // What it ends with is told to whoever reads the reply.

@@ -62,7 +62,9 @@ impl HostsRegistry {
 
     /// Every table in use.
     pub fn all(&self) -> Vec<Arc<HostsTable>> {
-        self.tables.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        tables.retain(|table| Arc::strong_count(table) > 1);
+        tables.clone()
     }
 }
 

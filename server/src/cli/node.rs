@@ -10,7 +10,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgMatches, Command, value_parser};
 
 use super::{NodeCommand, Wish, flag, flags, served, shared};
-use crate::node_run::{AtStop, RuleSet, Settings};
+use crate::node_run::{Annotation, AtStop, RuleSet, Settings};
 
 pub(super) fn command() -> Command {
     Command::new("node")
@@ -29,9 +29,30 @@ pub(super) fn command() -> Command {
         .subcommand(Command::new("stopped").about(
             "For ExecStopPost: give this machine its own lookups back where the unit is stopped, not before a start",
         ))
+        .subcommand(annotate())
         .subcommand(
             with_names(settings(shared(Command::new("status"))).arg(flag("json", "Print one JSON object")))
                 .about("Say what there is of addresses, rules and leases: exit code 0 where all is well, else 1"),
+        )
+}
+
+fn annotate() -> Command {
+    Command::new("annotate")
+        .about("Tell the cluster, by AKS's annotation of this node, whether names are answered from a hosts file")
+        .arg(file("kubeconfig", "Where the API is, and who asks it").default_value(Annotation::KUBECONFIG))
+        .arg(
+            Arg::new("node")
+                .long("node")
+                .value_name("NAME")
+                .help("The node's name [default: the machine's, in lower case]"),
+        )
+        .arg(
+            Arg::new("wait")
+                .long("wait")
+                .value_name("DURATION")
+                .default_value("3m")
+                .value_parser(|text: &str| corefile::go::parse_duration(text).map_err(|error| error.to_string()))
+                .help("How long to try again, every 3 s: at boot neither the server nor kubelet's account need be there yet"),
         )
 }
 
@@ -171,11 +192,20 @@ pub(super) fn read(matches: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -
         Some(("status", sub)) => (NodeCommand::Status(sub.get_one("json").copied().unwrap_or(false)), sub),
         Some(("down", _)) => return Ok(Wish::NodeDown),
         Some(("stopped", _)) => return Ok(Wish::NodeStopped),
-        _ => return Err("`node` wants a command: run, up, down, status or stopped".to_owned()),
+        Some(("annotate", sub)) => return Ok(Wish::NodeAnnotate(annotation(sub))),
+        _ => return Err("`node` wants a command: run, up, down, status, stopped or annotate".to_owned()),
     };
     let mut flags = flags(sub, env)?;
     flags.exporter = sub.try_get_one::<Option<AdminAddress>>("exporter").ok().flatten().copied().flatten();
     Ok(Wish::Node(command, flags, settings_of(sub)))
+}
+
+fn annotation(sub: &ArgMatches) -> Annotation {
+    Annotation {
+        kubeconfig: sub.get_one("kubeconfig").cloned().unwrap_or_else(|| Annotation::KUBECONFIG.into()),
+        node: sub.get_one("node").cloned(),
+        wait: sub.get_one("wait").copied().unwrap_or_default(),
+    }
 }
 
 /// What the flags of [`settings`] mean.

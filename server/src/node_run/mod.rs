@@ -7,6 +7,7 @@
 //! ```
 //! The rules are crate `node`'s; here is who writes them when, and with which addresses.
 
+mod annotate;
 mod discovery;
 mod down;
 pub(crate) mod exporter;
@@ -25,6 +26,7 @@ use std::time::Duration;
 use node::{HostResolver, Iptables, LinkName, Listener, WayOut};
 use wire::Name;
 
+pub use annotate::Annotation;
 pub use discovery::{Discovery, upstreams_now};
 pub use down::{down, stopped};
 pub use lease::{Ended, Keeper};

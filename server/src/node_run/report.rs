@@ -177,7 +177,7 @@ impl Report {
 }
 
 /// What a server says of itself; its objects are ours, and of its version.
-fn ask(server: &Running) -> Result<Value, String> {
+pub(super) fn ask(server: &Running) -> Result<Value, String> {
     let unheard = |error: &dyn std::fmt::Display| {
         format!("process {} does not say how it is: {error}; if it hangs, restart it", server.pid)
     };

@@ -39,6 +39,18 @@ fn the_unit_without_a_server_puts_the_way_out_there_and_may_do_nothing_else() {
     is_as_it_should_be("localdns-node-up", &rows);
 }
 
+#[test]
+fn the_unit_that_annotates_the_node_may_do_nothing_but_ask() {
+    let rows = [
+        ("Service", "ExecStart", "/usr/local/bin/localdns node annotate"),
+        ("Service", "Type", "oneshot"),
+        ("Service", "CapabilityBoundingSet", ""),
+        ("Service", "ProtectSystem", "strict"),
+        ("Install", "WantedBy", "multi-user.target"),
+    ];
+    is_as_it_should_be("localdns-node-annotate", &rows);
+}
+
 fn is_as_it_should_be(name: &str, rows: &[(&str, &str, &str)]) {
     let unit = read(&format!("deploy/{name}.service"));
     let settings = settings(&unit);

@@ -1,5 +1,6 @@
 //! The crate `kubernetes` beside APIs: the real one, and one that does as it is told.
 
+mod annotated;
 mod bad_input;
 mod deployed;
 mod kept;

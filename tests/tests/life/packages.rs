@@ -17,6 +17,7 @@ const HELD: &[&str] = &[
     "/etc/localdns/Corefile",
     "/usr/bin/localdns",
     "/usr/lib/systemd/system/localdns-node-resolver.service",
+    "/usr/lib/systemd/system/localdns-node-annotate.service",
     "/usr/lib/systemd/system/localdns-node.service",
     "/usr/lib/systemd/system/localdns-refresh.service",
     "/usr/lib/systemd/system/localdns-refresh.timer",

@@ -36,8 +36,11 @@ impl Worker {
             State::Put(path) => (path.as_ref(), None),
             State::Failed(why) => (None, Some(why.as_str())),
         };
+        let tables = self.running.upgrade().map(|running| running.shared.hosts.all());
+        let entries = tables.map(|tables| tables.iter().map(|table| table.entries()).sum::<usize>());
         json!({
             "pid": std::process::id(),
+            "hosts_entries": entries,
             "let_go": self.state.is_let_go(),
             "has_leases": self.settings.rules.has_leases(),
             "lease_ms": self.settings.lease.map(|lease| lease.as_millis()),

@@ -1,0 +1,79 @@
+//! `node annotate`: tells the cluster whether this node answers critical names from a hosts file, as AKS's script does.
+//!
+//! A command of its own, once: what serves neither waits for the cluster's API nor knows of it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use kubernetes_api::{Access, annotate};
+use node::Running;
+
+use super::report;
+
+/// What is said, and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Annotation {
+    /// `-kubeconfig`: where the API is, and who asks it.
+    pub kubeconfig: PathBuf,
+    /// `-node`; without it the machine's name in lower case, as kubelet has it.
+    pub node: Option<String>,
+    /// `-wait`: how long to try again. At boot neither the server nor kubelet's account need be there yet.
+    pub wait: Duration,
+}
+
+impl Annotation {
+    /// What kubelet asks with.
+    pub const KUBECONFIG: &str = "/var/lib/kubelet/kubeconfig";
+
+    /// Says it, and what was said.
+    ///
+    /// # Errors
+    /// Why it could not be, after the last try.
+    pub fn say(&self) -> Result<String, String> {
+        let node = self.node.clone().unwrap_or_else(name_of_the_machine);
+        let until = clock::now() + self.wait;
+        loop {
+            match self.once(&node) {
+                Ok(said) => return Ok(said),
+                Err(error) if clock::now() + AGAIN > until => return Err(error),
+                Err(_) => std::thread::sleep(AGAIN),
+            }
+        }
+    }
+
+    fn once(&self, node: &str) -> Result<String, String> {
+        let entries = hosts_entries()?;
+        let access = Access::Kubeconfig { file: self.kubeconfig.clone(), context: None };
+        let value = (entries > 0).then_some(ENABLED);
+        annotate(&access, node, HOSTS_PLUGIN, value).map_err(|error| error.to_string())?;
+        Ok(match value {
+            Some(value) => format!("node {node} has the annotation {HOSTS_PLUGIN}={value}\n"),
+            None => format!(
+                "node {node} has no annotation {HOSTS_PLUGIN}: no hosts file with entries is served\n"
+            ),
+        })
+    }
+}
+
+/// How many entries of hosts files the server of this node answers from.
+fn hosts_entries() -> Result<u64, String> {
+    let mut said = Err("no `localdns node run` is here; start it".to_owned());
+    for server in &Running::all() {
+        said = report::ask(server);
+        if let Ok(said) = &said {
+            return said["hosts_entries"].as_u64().ok_or_else(|| {
+                format!("process {} is of a version that does not say what it serves", server.pid)
+            });
+        }
+    }
+    said.map(|_| 0)
+}
+
+fn name_of_the_machine() -> String {
+    rustix::system::uname().nodename().to_string_lossy().to_lowercase()
+}
+
+/// What production's script says, and who reads it.
+const HOSTS_PLUGIN: &str = "kubernetes.azure.com/localdns-hosts-plugin";
+const ENABLED: &str = "enabled";
+const AGAIN: Duration = Duration::from_secs(3);
