@@ -1,6 +1,6 @@
 //! `template`: answers made from patterns.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use corefile::{Directive, Located, Location, Word};
 use gotemplate::{Schema, Template};
@@ -13,6 +13,8 @@ use plugin::spec::{SourceSpec, Written};
 use plugin::{Fallthrough, SetupError};
 
 const PLUGIN: &str = "template";
+/// What a template without `match` is for: compiled once, for a Corefile may have a thousand of them.
+static EVERY_NAME: LazyLock<std::result::Result<Regex, regex::Error>> = LazyLock::new(|| Regex::new(".*"));
 const PROPERTIES: &[&str] =
     &["additional", "answer", "authority", "ederror", "fallthrough", "match", "rcode", "var", "expr"];
 
@@ -123,7 +125,7 @@ fn template(directive: &Directive, own_zones: &[Name]) -> Result<TemplateSpec> {
         }
     }
     if spec.patterns.is_empty() {
-        spec.patterns.extend(Regex::new(".*"));
+        spec.patterns.extend(EVERY_NAME.clone());
     }
     let groups: Vec<&str> = spec.patterns.iter().flat_map(|regex| regex.capture_names().flatten()).collect();
     let schema = super::schema(&groups, &names);
