@@ -1,11 +1,14 @@
 //! What systemd is about to do with our unit: a restart sends SIGTERM as a stop does, and only its list of jobs tells them
 //! apart.
 
+use std::ffi::OsStr;
 use std::thread;
 use std::time::Duration;
 use std::{fs, io};
 
-use crate::program::run;
+use tokio::time::Instant;
+
+use crate::program::run_within;
 
 /// What happens to the unit that this process belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,12 +22,18 @@ pub enum Job {
 }
 
 impl Job {
+    /// How long [`Job::now`] may take, but for what a program leaves behind: a systemd that reads its units anew hears nobody.
+    pub const PATIENCE: Duration = Duration::from_secs(3);
+
     /// Asks systemd, by `systemctl list-jobs`: that knows how to reach it where no bus runs, and is an interface, which
-    /// the socket behind it is not. It takes some 10 ms, at an end alone.
+    /// the socket behind it is not. It takes some 10 ms, at an end alone; a systemd that does not answer says [`Job::None`].
     pub fn now() -> Self {
         let group = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let Some(unit) = unit_of(&group) else { return Self::None };
-        let jobs = again(|| run("systemctl", &["list-jobs", "--no-legend", "--plain", "--full"], ""));
+        let ends = Instant::now() + Self::PATIENCE;
+        let left = || ends.saturating_duration_since(Instant::now());
+        let list = &["list-jobs", "--no-legend", "--plain", "--full"];
+        let jobs = again(left, |patience| run_within(OsStr::new("systemctl"), list, "", patience));
         jobs.map_or(Self::None, |jobs| Self::of(&unit, &jobs))
     }
 
@@ -43,18 +52,23 @@ impl Job {
     }
 }
 
-/// Asks until there is an answer: who asks as the unit ends is in its control group, and may get the SIGTERM that is for all.
-fn again<T>(mut ask: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+/// Asks until there is an answer, or no time left: who asks as the unit ends is in its control group, and may get the SIGTERM
+/// that is for all.
+fn again<T>(left: impl Fn() -> Duration, mut ask: impl FnMut(Duration) -> io::Result<T>) -> io::Result<T> {
+    let mut answered = ask(ONE.min(left()));
     for _ in 1..TRIES {
-        match ask() {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => thread::sleep(PAUSE),
-            answered => return answered,
+        match &answered {
+            Err(error) if error.kind() != io::ErrorKind::NotFound && left() > PAUSE => thread::sleep(PAUSE),
+            _ => break,
         }
+        answered = ask(ONE.min(left()));
     }
-    ask()
+    answered
 }
 
 const TRIES: u32 = 5;
+/// How long one answer may take.
+const ONE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// The service whose group this is; a group below it may be its own.
@@ -65,6 +79,8 @@ fn unit_of(group: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     #[test]
@@ -90,12 +106,30 @@ mod tests {
             (9, io::ErrorKind::NotFound, 1),
         ] {
             let mut asked = 0;
-            let answered = again(|| {
-                asked += 1;
-                if asked > failures { Ok(()) } else { Err(kind.into()) }
-            });
+            let answered = again(
+                || Job::PATIENCE,
+                |_| {
+                    asked += 1;
+                    if asked > failures { Ok(()) } else { Err(kind.into()) }
+                },
+            );
             assert_eq!((asked, answered.is_ok()), (tries, failures < tries), "{failures} {kind}");
         }
+    }
+
+    #[test]
+    fn a_systemd_that_hangs_is_asked_for_three_seconds_together() {
+        let took = Cell::new(Duration::ZERO);
+        let left = || Job::PATIENCE.saturating_sub(took.get());
+        let (mut asked, mut longest) = (0, Duration::ZERO);
+        let answered = again(left, |patience| {
+            asked += 1;
+            longest = longest.max(patience);
+            took.set(took.get() + patience);
+            Err::<(), _>(io::ErrorKind::TimedOut.into())
+        });
+        assert!(answered.is_err());
+        assert_eq!((asked, longest, took.get()), (3, ONE, Job::PATIENCE));
     }
 
     #[test]

@@ -15,7 +15,16 @@ pub(crate) fn run(program: &str, args: &[&str], input: &str) -> io::Result<Strin
     run_within(OsStr::new(program), args, input, PATIENCE)
 }
 
-fn run_within(program: &OsStr, args: &[&str], input: &str, patience: Duration) -> io::Result<String> {
+/// As [`run`], for at most so long, and no longer than that again for what it has printed.
+///
+/// # Errors
+/// As for [`run`].
+pub(crate) fn run_within(
+    program: &OsStr,
+    args: &[&str],
+    input: &str,
+    patience: Duration,
+) -> io::Result<String> {
     let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", program.display()));
     let mut command = Command::new(program);
     command.args(args).env("PATH", path()).env("LC_ALL", "C");
@@ -30,7 +39,7 @@ fn run_within(program: &OsStr, args: &[&str], input: &str, patience: Duration) -
     let err = child.stderr.take().map(aside);
     let status = ended(&mut child, patience).map_err(named)?;
     // What it started may have its pipes, and live on.
-    let text = |reader: Option<mpsc::Receiver<String>>| reader?.recv_timeout(LAST_WORDS).ok();
+    let text = |reader: Option<mpsc::Receiver<String>>| reader?.recv_timeout(LAST_WORDS.min(patience)).ok();
     let (out, err) = (text(out), text(err).unwrap_or_default());
     match out {
         _ if !status.success() => {
