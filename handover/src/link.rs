@@ -22,8 +22,8 @@ use std::time::Duration;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
-    socketpair,
+    AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
+    recv, socket_with, socketpair,
 };
 
 use crate::{Inherited, message};
@@ -219,8 +219,9 @@ impl Taker {
     /// Where the other one goes on, or does not answer.
     pub fn ready(&self) -> io::Result<()> {
         match self.say(READY, YOURS) {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(io::Error::other("it goes on itself")),
+            // This process may have stood still meanwhile.
+            Ok(true) if !self.is_taken_back() => Ok(()),
+            Ok(_) => Err(io::Error::other("it goes on itself")),
             // Nobody else reads them, either.
             Err(error) if is_gone(&error) => Ok(()),
             Err(error) => Err(error),
@@ -231,6 +232,12 @@ impl Taker {
     /// back. One that is gone, or hangs, will not.
     pub fn serving(self) -> bool {
         self.say(SERVING, DONE).unwrap_or(true)
+    }
+
+    fn is_taken_back(&self) -> bool {
+        let mut text = [0; BACK.len()];
+        let next = recv(&self.0, &mut text, RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        next.is_ok_and(|(length, _)| text.get(..length) == Some(BACK.as_bytes()))
     }
 
     /// Says one word, and whether the other one comes in turn, or [`BACK`].
@@ -369,6 +376,11 @@ mod tests {
         assert!(step(drop).sockets().is_err(), "nothing was handed over");
         assert!(step(Giver::take_back).ready().is_err());
         assert!(!step(Giver::take_back).serving());
+        // It stood still for so long that the other one goes on.
+        let (giver, theirs) = pair().unwrap();
+        giver.say(YOURS, &[]).unwrap();
+        giver.take_back();
+        assert!(Taker(theirs).ready().is_err());
         // It has not read what was said to it.
         let (giver, theirs) = pair().unwrap();
         let taker = Taker(theirs);

@@ -9,6 +9,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::message;
@@ -52,7 +53,8 @@ impl Manager {
         drop(theirs);
         // It closes its end when it has read everything before.
         let mut ends = [PollFd::new(&ours, PollFlags::empty())];
-        match poll(&mut ends, Some(&Timespec { tv_sec: 5, tv_nsec: 0 }))? {
+        let patience = Timespec { tv_sec: 5, tv_nsec: 0 };
+        match retry_on_intr(|| poll(&mut ends, Some(&patience)))? {
             0 => Err(io::ErrorKind::TimedOut.into()),
             _ => Ok(()),
         }
