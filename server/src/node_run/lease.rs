@@ -189,11 +189,12 @@ impl Worker {
         }
         loop {
             let Some(running) = self.running.upgrade() else { return };
+            let began = Instant::now();
             if !self.state.is_let_go() {
                 self.round(&running).await;
             }
             drop(running);
-            match timeout(self.pause(), self.told.recv()).await {
+            match timeout(rest(self.settings.lease, began.elapsed()), self.told.recv()).await {
                 Ok(Some(Told::Order(order))) => self.obey(order).await,
                 Ok(Some(Told::Stop(ended))) => return self.stop(ended).await,
                 Ok(Some(Told::Hold(held))) => {
@@ -205,11 +206,6 @@ impl Worker {
                 Ok(Some(Told::Resume)) | Err(_) => {}
             }
         }
-    }
-
-    /// A third of the lease, so that one round may fail.
-    fn pause(&self) -> Duration {
-        self.settings.lease.map_or(WITHOUT_LEASE, |lease| lease / 3)
     }
 
     async fn round(&mut self, running: &Arc<Running>) {
@@ -311,7 +307,7 @@ impl Worker {
         configuration: &Configuration,
         listeners: &[Listener],
     ) -> Vec<(IpAddr, String)> {
-        let patience = self.settings.lease.map_or(PATIENCE, |lease| lease / 2);
+        let patience = patience(self.settings.lease);
         let until = Instant::now() + patience;
         let manner = Manner {
             prober: Prober::Lease,
@@ -462,6 +458,17 @@ impl Worker {
     }
 }
 
+/// How long the pause after a round is that took so long. Rounds begin a third of the lease apart, and the one after a failed one
+/// at once, so that one may fail.
+fn rest(lease: Option<Duration>, took: Duration) -> Duration {
+    lease.map_or(WITHOUT_LEASE, |lease| lease / 3).saturating_sub(took)
+}
+
+/// How long the probes of a round may take.
+fn patience(lease: Option<Duration>) -> Duration {
+    lease.map_or(PATIENCE, |lease| lease / 2)
+}
+
 /// A lease that ends with its table.
 const OPEN_ENDED: Duration = Duration::from_secs(u32::MAX as u64);
 /// How often the rules are looked at where there are no leases.
@@ -470,3 +477,17 @@ const WITHOUT_LEASE: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long a round may take with its changes to the rules.
 const ROUND: Duration = Duration::from_secs(3);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_round_may_fail() {
+        let lease = Some(Settings::LEASE);
+        // It was renewed at the end of one; the next fails as late as it can, and the third may take a twelfth of the lease.
+        let failed = rest(lease, Duration::ZERO) + patience(lease);
+        let third = rest(lease, patience(lease)) + Settings::LEASE / 12;
+        assert!(failed + third < Settings::LEASE, "{failed:?} and {third:?}");
+    }
+}
