@@ -67,6 +67,14 @@ impl Shelf {
         self.manager = None;
     }
 
+    /// How many descriptors the next process is to be left, what this one knows among them, and how many of them the service
+    /// manager keeps, where it says that those are fewer (`FDSTORE`, since systemd 254).
+    pub fn beyond_store(&self, notifier: &node::Notifier) -> Option<(usize, usize)> {
+        let room = std::env::var("FDSTORE").ok().filter(|_| notifier.has_manager())?.parse().ok()?;
+        let wanted = self.places.len() + 1;
+        (room < wanted).then_some((wanted, room))
+    }
+
     /// Whether the service manager keeps it.
     pub fn is_offered(&self) -> bool {
         self.manager.is_some()

@@ -294,6 +294,11 @@ impl Ports {
         self.added.clear();
     }
 
+    /// How many descriptors a restart hands on, and how many of them the service manager keeps, where those are fewer.
+    pub fn beyond_store(&self, notifier: &node::Notifier) -> Option<(usize, usize)> {
+        self.shelf.beyond_store(notifier)
+    }
+
     /// Whether the next process gets the sockets, and what waits in them.
     pub fn are_left(&self) -> bool {
         self.shelf.is_offered()

@@ -41,6 +41,11 @@ impl Notifier {
         !self.ours && std::env::var_os("NOTIFY_SOCKET").is_some()
     }
 
+    /// Whether there is a manager that this process speaks to.
+    pub fn has_manager(&self) -> bool {
+        self.ours && std::env::var_os("NOTIFY_SOCKET").is_some()
+    }
+
     /// The time within which each [`Notifier::ping`] must follow the one before, else we are killed (`WatchdogSec`
     /// of the unit); ping at half of it. `None`: no watchdog.
     pub fn watchdog_interval(&self) -> Option<Duration> {

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use corefile::Located;
 use forwarder::Streams;
 use handover::Inherited;
-use node::{Notifier, Ours};
+use node::{Job, Notifier, Ours};
 use thiserror::Error;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, watch};
@@ -258,9 +258,11 @@ impl Server {
         &self.running
     }
 
-    /// How long a stop goes on answering those whose queries still come here when they are sent elsewhere.
-    pub fn last_clients(&self) -> Duration {
-        self.keeper.as_ref().map_or(Duration::ZERO, |_| LAST_CLIENTS)
+    /// How long an end may take beside `lameduck` and what is in flight: until systemd has said what it is, those are sent
+    /// elsewhere whose queries come here, and who still asks is answered.
+    pub fn leave_taking(&self) -> Duration {
+        let asks = if self.notifier.has_manager() { Job::PATIENCE } else { Duration::ZERO };
+        self.keeper.as_ref().map_or(asks, |_| Job::PATIENCE + SENT_ELSEWHERE + LAST_CLIENTS)
     }
 
     /// Says that a reload begins, and what its slow part is: reading, looking up, building, on a thread that may wait for
@@ -448,5 +450,7 @@ const LEFT_TO_ANOTHER: &str = "systemd started another process than this one: RE
      a script that is nothing but this server's start has to exec it";
 /// How long those are answered whose queries still come here when they are sent elsewhere.
 const LAST_CLIENTS: Duration = Duration::from_secs(5);
+/// How long networkd may take to be told that the machine asks elsewhere.
+const SENT_ELSEWHERE: Duration = Duration::from_secs(5);
 /// How soon an address that could not be put back is tried again.
 const PUT_BACK_AGAIN: Duration = Duration::from_secs(1);

@@ -7,7 +7,6 @@
 mod unrepeated;
 
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::ExitCode;
@@ -18,13 +17,12 @@ use observe::logger::LAST_LINES;
 use observe::{Format, Logger, json_line};
 use plugins::reload::ReloadSpec;
 use rand::Rng as _;
-use rustix::fs::OFlags;
 use server::cli::{self, Flags, NodeCommand, Wish};
 use server::control::{After, Next, Senders, Server, StartError};
 use server::node_run::{self, Settings};
 use server::origin::{Draft, Origin};
 use server::refreshing;
-use server::signals::{Asked, Life, Signals};
+use server::signals::{Asked, Life, Signals, write_pidfile};
 use server::succession::Step;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
@@ -123,7 +121,7 @@ fn serve(flags: &Flags, node: Option<Settings>, start: std::time::Instant) -> Re
     let told = Senders { fatal, steps };
     let mut server = Server::start(flags, node, origin, runtime.handle(), logger.clone(), told, start)
         .map_err(|error| Failure { code: if of_node { error.exit_code() } else { 1 }, text: text(&error) })?;
-    life.serves(server.running(), server.last_clients());
+    life.serves(server.running(), server.leave_taking());
     if let Err(error) = limits {
         logger.warning(None, &format!("cannot raise the number of open files: {error}"));
     }
@@ -146,7 +144,7 @@ fn serve(flags: &Flags, node: Option<Settings>, start: std::time::Instant) -> Re
             Event::Reload(signal) if server.is_beside_another() => aside.put_off(signal),
             Event::Reload(signal) => aside.reload(&mut server, signal),
             Event::Upgrade => server.upgrade(),
-            Event::Step(step) => match server.step(step) {
+            Event::Step(step) => match next_step(&mut server, step, &life) {
                 Ok(After::Goes) if server.is_beside_another() => {}
                 Ok(After::Goes) => aside.reloaded(&mut server),
                 Ok(After::TookOver(ready)) => {
@@ -160,7 +158,6 @@ fn serve(flags: &Flags, node: Option<Settings>, start: std::time::Instant) -> Re
                     drop(server);
                     runtime.shutdown_background();
                     wait_for_the_end(&mut hears.asked);
-                    life.remove_pidfile();
                     return Ok(ExitCode::SUCCESS);
                 }
                 Err(error) => {
@@ -177,8 +174,12 @@ fn serve(flags: &Flags, node: Option<Settings>, start: std::time::Instant) -> Re
                 server.stop();
                 break ExitCode::SUCCESS;
             }
-            Event::Quit => break ExitCode::SUCCESS,
+            Event::Quit => {
+                server.end_successor();
+                break ExitCode::SUCCESS;
+            }
             Event::Fatal(message) => {
+                server.end_successor();
                 logger.flush(LAST_LINES);
                 break fail(&message, flags.json);
             }
@@ -189,6 +190,14 @@ fn serve(flags: &Flags, node: Option<Settings>, start: std::time::Instant) -> Re
     // Connections, lookups and reloads that still wait for somebody are nobody's any more: they go with the process.
     std::mem::forget(runtime);
     Ok(code)
+}
+
+/// Does what a step asks for. The next process writes its id into what may be the same file once it is told to.
+fn next_step(server: &mut Server, step: Step, life: &Life) -> Result<After, String> {
+    if matches!(step, Step::Serving(_)) {
+        life.remove_pidfile();
+    }
+    server.step(step)
 }
 
 /// Until a signal asks for it; other signals ask for what another process does now.
@@ -473,22 +482,6 @@ fn build_of(flags: &Flags, node: Option<&Settings>) -> Result<(Draft, Configurat
 
 fn runtime() -> std::io::Result<Runtime> {
     Builder::new_multi_thread().worker_threads(2).thread_name("streams").enable_all().build()
-}
-
-/// On a full disk no empty file stays behind.
-fn write_pidfile(path: &Path) -> std::io::Result<()> {
-    // A pipe without a reader is an error, and nothing to wait for.
-    let mut file = std::fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .custom_flags(OFlags::NONBLOCK.bits() as i32)
-        .open(path)?;
-    let written = writeln!(file, "{}", std::process::id());
-    if written.is_err() && file.metadata().is_ok_and(|file| file.is_file()) {
-        let _ = std::fs::remove_file(path);
-    }
-    written
 }
 
 /// How often node-cache looks at its ConfigMap.

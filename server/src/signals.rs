@@ -1,9 +1,12 @@
 //! Signals, heard on a thread of their own: whatever start, reload or stop wait for, who asks for the end gets it.
 
-use std::path::PathBuf;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
+use rustix::fs::OFlags;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
@@ -149,7 +152,7 @@ impl Life {
     ///
     /// # Errors
     /// What `write` says.
-    pub fn write_pidfile<E>(&self, write: impl FnOnce(&std::path::Path) -> Result<(), E>) -> Result<(), E> {
+    pub fn write_pidfile<E>(&self, write: impl FnOnce(&Path) -> Result<(), E>) -> Result<(), E> {
         match &*self.pidfile.lock().unwrap_or_else(PoisonError::into_inner) {
             Pidfile::None => Ok(()),
             Pidfile::At(path) => write(path),
@@ -190,6 +193,25 @@ impl Life {
         self.logger.flush(LAST_WORD);
         std::process::exit(code)
     }
+}
+
+/// Writes this process's id. On a full disk no empty file stays behind.
+///
+/// # Errors
+/// What the kernel says.
+pub fn write_pidfile(path: &Path) -> std::io::Result<()> {
+    // A pipe without a reader is an error, and nothing to wait for.
+    let mut file = std::fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .custom_flags(OFlags::NONBLOCK.bits() as i32)
+        .open(path)?;
+    let written = writeln!(file, "{}", std::process::id());
+    if written.is_err() && file.metadata().is_ok_and(|file| file.is_file()) {
+        let _ = std::fs::remove_file(path);
+    }
+    written
 }
 
 /// What is left of 5 s once the last lines are written: queries in flight have ended by then.

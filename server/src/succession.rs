@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Child, Command};
-use std::sync::mpsc as std_mpsc;
+use std::sync::{Arc, Mutex, PoisonError, mpsc as std_mpsc};
 
 use handover::{Giver, HandoverSocket, Taker};
 use tokio::sync::{mpsc, oneshot};
@@ -18,12 +18,7 @@ pub enum Step {
     /// It is ready: nobody here is to read the sockets from the moment on that this is answered.
     Ready(std_mpsc::Sender<()>),
     /// It serves, and waits to be told that it speaks for the service.
-    Serving {
-        /// The line to it.
-        giver: Giver,
-        /// Its process id, where we started it.
-        child: Option<u32>,
-    },
+    Serving(Giver),
     /// It does not come to serve.
     Failed(io::Error),
 }
@@ -51,12 +46,35 @@ pub fn predecessor(at: Option<&Path>) -> io::Result<Option<Taker>> {
     }
 }
 
+/// The process that we started to take our place; none where the next one came by itself.
+#[derive(Debug, Clone, Default)]
+pub struct Started(Arc<Mutex<Option<Child>>>);
+
+impl Started {
+    /// Its id.
+    pub fn id(&self) -> Option<u32> {
+        self.child().as_ref().map(Child::id)
+    }
+
+    /// Ends it, and waits for that; false where there is none.
+    pub fn end(&self) -> bool {
+        let Some(mut child) = self.child().take() else { return false };
+        let _ = child.kill();
+        let _ = child.wait();
+        true
+    }
+
+    fn child(&self) -> std::sync::MutexGuard<'_, Option<Child>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Starts this program once more, with the same arguments, to take over by standard input. The file of its name is started,
 /// whatever it is by now.
 ///
 /// # Errors
 /// What the kernel says.
-pub fn start_again() -> io::Result<(Giver, Child)> {
+pub fn start_again() -> io::Result<(Giver, Started)> {
     let (giver, theirs) = handover::pair()?;
     let mut arguments = std::env::args_os();
     let program = arguments.next().ok_or(io::ErrorKind::NotFound)?;
@@ -66,7 +84,8 @@ pub fn start_again() -> io::Result<(Giver, Child)> {
     for name in ["SYSTEMD_EXEC_PID", "WATCHDOG_PID", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"] {
         command.env_remove(name);
     }
-    Ok((giver, command.spawn()?))
+    let child = command.spawn()?;
+    Ok((giver, Started(Arc::new(Mutex::new(Some(child))))))
 }
 
 /// Sees to it, on a thread of its own, that a successor gets these sockets; one that we started ends where it does not come
@@ -77,20 +96,17 @@ pub fn start_again() -> io::Result<(Giver, Child)> {
 pub fn hand_over(
     giver: Giver,
     sockets: Vec<(String, OwnedFd)>,
-    mut child: Option<Child>,
+    started: Started,
     steps: Steps,
 ) -> io::Result<()> {
     let thread = std::thread::Builder::new().name("successor".to_owned());
     let work = move || {
         let step = match until_it_serves(&giver, sockets, &steps) {
-            Ok(()) => Step::Serving { giver, child: child.map(|child| child.id()) },
+            Ok(()) => Step::Serving(giver),
             Err(error) => {
                 // First: it ends by itself where it can.
                 giver.take_back();
-                if let Some(child) = &mut child {
-                    let _ = child.kill();
-                    let _ = child.wait();
-                }
+                started.end();
                 Step::Failed(error)
             }
         };

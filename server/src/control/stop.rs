@@ -13,6 +13,7 @@ impl Server {
         if self.succession.gone {
             return;
         }
+        self.end_successor();
         // systemd is not there, or hears it: nothing depends on it.
         let _ = self.notifier.stopping();
         self.admin.stop_ready();

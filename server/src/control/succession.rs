@@ -1,7 +1,6 @@
 //! A server that leaves its sockets to another process, or takes over another's.
 
 use std::path::PathBuf;
-use std::process::Child;
 
 use handover::{Giver, Taker};
 use listen::InFlight;
@@ -13,7 +12,7 @@ use super::Server;
 use crate::cli::Flags;
 
 use crate::origin::Origin;
-use crate::succession::{self, Step, Steps};
+use crate::succession::{self, Started, Step, Steps};
 use crate::warm;
 
 /// What this process has to do with the one before and the one after.
@@ -25,6 +24,8 @@ pub(super) struct Succession {
     pub(super) handover: Option<PathBuf>,
     /// Whether there is one that is not ready yet, or has not failed.
     pub(super) under_way: bool,
+    /// That one, where we started it.
+    started: Started,
     /// Whether nobody here reads the sockets.
     parked: bool,
     /// Whether another process has them for good.
@@ -36,7 +37,8 @@ pub(super) struct Succession {
 impl Succession {
     pub(super) fn new(steps: Steps, taker: Option<Taker>, flags: &Flags) -> Self {
         let (handover, stays) = (flags.handover.clone(), flags.stays);
-        Self { steps, taker, handover, under_way: false, parked: false, gone: false, stays }
+        let (under_way, parked, gone) = (false, false, false);
+        Self { steps, taker, handover, under_way, started: Started::default(), parked, gone, stays }
     }
 }
 
@@ -57,19 +59,22 @@ impl Server {
             _ => succession::start_again().map_err(|error| error.to_string()),
         };
         match started {
-            Ok((giver, child)) => self.hand_over(giver, Some(child)),
+            Ok((giver, started)) => self.hand_over(giver, started),
             Err(error) => logger.error(None, &format!("SIGUSR2: upgrading: {error}")),
         }
     }
 
-    fn hand_over(&mut self, giver: Giver, child: Option<Child>) {
-        let begun = self
-            .ports
-            .copies(warm::leave(&self.running))
-            .and_then(|sockets| succession::hand_over(giver, sockets, child, self.succession.steps.clone()));
+    fn hand_over(&mut self, giver: Giver, started: Started) {
+        self.succession.started = started.clone();
+        let begun = self.ports.copies(warm::leave(&self.running)).and_then(|sockets| {
+            succession::hand_over(giver, sockets, started, self.succession.steps.clone())
+        });
         match begun {
             Ok(()) => self.succession.under_way = true,
-            Err(error) => self.running.logger.error(None, &format!("cannot hand the sockets over: {error}")),
+            Err(error) => {
+                self.succession.started.end();
+                self.running.logger.error(None, &format!("cannot hand the sockets over: {error}"));
+            }
         }
     }
 
@@ -89,13 +94,13 @@ impl Server {
             Step::Came(giver) if self.is_beside_another() => drop(giver),
             Step::Came(giver) => {
                 self.running.logger.info(None, "another process takes over");
-                self.hand_over(giver, None);
+                self.hand_over(giver, Started::default());
             }
             Step::Ready(left) => {
                 self.park(true);
                 let _ = left.send(());
             }
-            Step::Serving { giver, child } => return Ok(self.leave(giver, child)),
+            Step::Serving(giver) => return Ok(self.leave(giver)),
             Step::Failed(error) => {
                 self.succession.under_way = false;
                 self.park(false);
@@ -121,6 +126,12 @@ impl Server {
             None => self.ports.offer(&self.notifier),
             // A socket that is open somewhere would hide our death from rules that look for one.
             Some(_) => self.ports.withdraw(&self.notifier),
+        }
+        if let Some((wanted, room)) = self.ports.beyond_store(&self.notifier) {
+            let mend = format!("set FileDescriptorStoreMax of the unit to {wanted} at least");
+            let text =
+                format!("a restart loses what waits in sockets: systemd keeps {room} of {wanted}; {mend}");
+            self.running.logger.warning(None, &text);
         }
         if let Some(path) = &self.succession.handover
             && let Err(error) = succession::await_successors(path, self.succession.steps.clone())
@@ -154,10 +165,22 @@ impl Server {
         }
     }
 
+    /// Ends the process that was to take this one's place, where this one started it and is to end without one. What it read is
+    /// lost, and what waits is read here again.
+    pub fn end_successor(&mut self) {
+        if !self.succession.gone && self.succession.started.end() {
+            self.park(false);
+        }
+    }
+
     /// Lets the next process speak for the service, and answers what is in flight.
-    fn leave(&mut self, giver: Giver, child: Option<u32>) -> After {
+    fn leave(&mut self, giver: Giver) -> After {
         let logger = self.running.logger.clone();
-        if let Some(child) = child
+        // That one serves, and proves it itself: systemd takes no more pings of this one.
+        if let Some(watchdog) = &self.watchdog {
+            watchdog.abort();
+        }
+        if let Some(child) = self.succession.started.id()
             && let Err(error) = handover::succeed(&self.notifier, child)
         {
             logger.error(None, &format!("cannot tell systemd of process {child}: {error}"));
