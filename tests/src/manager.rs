@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use rustix::fs::fstat;
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
+use rustix::net::sockopt::set_socket_passcred;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use tempfile::TempDir;
 
@@ -27,7 +28,8 @@ pub struct Manager {
 
 #[derive(Debug, Default)]
 struct State {
-    said: Vec<String>,
+    /// With the process that said it.
+    said: Vec<(u32, String)>,
     stored: Vec<(String, Arc<OwnedFd>)>,
 }
 
@@ -39,6 +41,7 @@ impl Manager {
     pub fn new() -> Self {
         let directory = tempdir();
         let socket = UnixDatagram::bind(directory.path().join("notify")).expect("the directory is ours");
+        set_socket_passcred(&socket, true).expect("the kernel says who speaks");
         let state = Arc::new(Mutex::new(State::default()));
         let hears = Arc::clone(&state);
         thread::spawn(move || while hear(&socket, &hears).is_some() {});
@@ -97,7 +100,13 @@ impl Manager {
 
     /// How many messages contain `part`.
     pub fn said(&self, part: &str) -> usize {
-        lock(&self.state).said.iter().filter(|said| said.contains(part)).count()
+        lock(&self.state).said.iter().filter(|(_, said)| said.contains(part)).count()
+    }
+
+    /// What a process said, a message each.
+    pub fn said_by(&self, pid: u32) -> Vec<String> {
+        let state = lock(&self.state);
+        state.said.iter().filter(|(by, _)| *by == pid).map(|(_, said)| said.clone()).collect()
     }
 }
 
@@ -110,14 +119,16 @@ impl Default for Manager {
 /// Hears one message; `None` at the end of the test.
 fn hear(socket: &UnixDatagram, state: &Mutex<State>) -> Option<()> {
     let mut text = [0; 4096];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253), ScmCredentials(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = recvmsg(socket, &mut [IoSliceMut::new(&mut text)], &mut control, RecvFlags::CMSG_CLOEXEC);
     let length = received.ok()?.bytes;
-    let mut descriptors: Vec<OwnedFd> = Vec::new();
+    let (mut descriptors, mut by) = (Vec::<OwnedFd>::new(), 0);
     for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(rights) = message {
-            descriptors.extend(rights);
+        match message {
+            RecvAncillaryMessage::ScmRights(rights) => descriptors.extend(rights),
+            RecvAncillaryMessage::ScmCredentials(who) => by = who.pid.as_raw_nonzero().get().unsigned_abs(),
+            _ => {}
         }
     }
     let said = String::from_utf8_lossy(&text[..length]).into_owned();
@@ -137,6 +148,6 @@ fn hear(socket: &UnixDatagram, state: &Mutex<State>) -> Option<()> {
         }
     }
     // BARRIER=1: the descriptor that came with it is closed by now.
-    state.said.push(said);
+    state.said.push((by, said));
     Some(())
 }

@@ -4,16 +4,33 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tests::{Ask, Message, Stream, eventually, now};
+use tests::{Ask, Message, Stream, eventually, flood, now, tell};
 
 /// What `hosts` answers, and the upstream.
 pub(crate) const LOCAL: &str = "192.0.2.1";
 pub(crate) const REMOTE: &str = "192.0.2.2";
 
+/// How many queries a second over UDP the short tests ask.
+pub(crate) const CALM: u32 = 1_000;
+
+/// 30 % of the queries a second that are answered here, or what `HANDOVER_RATE` says.
+pub(crate) fn thirty_percent(at: SocketAddr) -> u32 {
+    if let Ok(rate) = std::env::var("HANDOVER_RATE") {
+        return rate.parse().expect("HANDOVER_RATE is queries a second");
+    }
+    let started = now();
+    let answered = flood(at, 50_000, 500, move |n| query(n, STREAMS), right);
+    answered.assert_clean();
+    let measured = answered.answered as f64 / started.elapsed().as_secs_f64();
+    tell(&format!("measured: {measured:.0} queries a second"));
+    (measured * 0.3) as u32
+}
+
 /// Queries over UDP at a steady rate, every second one a miss, and connections over TCP, one for each query.
 pub(crate) struct Clients {
+    started: Instant,
     streams: Vec<Stream>,
     tcp: Vec<JoinHandle<(usize, Vec<String>)>>,
     over_tcp: Vec<Arc<AtomicUsize>>,
@@ -21,14 +38,20 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
-    pub(crate) fn start(at: SocketAddr) -> Self {
+    /// So many queries a second over UDP.
+    pub(crate) fn start(at: SocketAddr, rate: u32) -> Self {
+        let started = now();
         // Ports of their own, so that every socket has clients.
-        let streams = (0..8).map(|stream| udp(at, stream)).collect();
+        let streams = (0..STREAMS).map(|stream| {
+            let rate = (rate / STREAMS).max(1);
+            Stream::start(at, rate, move |n| query(n, stream), right)
+        });
+        let streams = streams.collect();
         let stop = Arc::new(AtomicBool::new(false));
         let over_tcp: Vec<_> = (0..2).map(|_| Arc::<AtomicUsize>::default()).collect();
         let tcp = over_tcp.iter().enumerate();
         let tcp = tcp.map(|(client, asked)| tcp_client(at, client, asked.clone(), stop.clone())).collect();
-        Self { streams, tcp, over_tcp, stop }
+        Self { started, streams, tcp, over_tcp, stop }
     }
 
     /// How many queries went out over UDP.
@@ -42,9 +65,13 @@ impl Clients {
             self.over_tcp.iter().all(|asked| asked.load(Ordering::Relaxed) > 10).then_some(())
         });
         self.stop.store(true, Ordering::Relaxed);
+        let (sent, length) = (self.sent(), self.started.elapsed());
         for stream in self.streams {
             stream.finish(Duration::from_secs(5)).assert_clean();
         }
+        let (each_second, asked) = (sent as f64 / length.as_secs_f64(), self.over_tcp.iter());
+        let asked: usize = asked.map(|asked| asked.load(Ordering::Relaxed)).sum();
+        println!("measured: {sent} over UDP, {each_second:.0} a second, and {asked} over TCP: all answered");
         for client in self.tcp {
             let (asked, failed) = client.join().expect("a client does not panic");
             assert!(failed.is_empty(), "{} of {asked} over TCP: {:?}", failed.len(), failed.first());
@@ -52,16 +79,15 @@ impl Clients {
     }
 }
 
-fn udp(at: SocketAddr, stream: usize) -> Stream {
-    let query = move |n: usize| match n % 2 {
+fn query(n: usize, stream: u32) -> Ask {
+    match n % 2 {
         0 => Ask::new("x.example", "A"),
         _ => Ask::new(&format!("n{n}.s{stream}.example"), "A"),
-    };
-    let right = |n: usize, message: &Message| {
-        let wanted = [LOCAL, REMOTE][n % 2];
-        message.answers.first().is_some_and(|record| record.data == wanted)
-    };
-    Stream::start(at, 125, query, right)
+    }
+}
+
+fn right(n: usize, message: &Message) -> bool {
+    message.answers.first().is_some_and(|record| record.data == [LOCAL, REMOTE][n % 2])
 }
 
 fn tcp_client(
@@ -90,3 +116,5 @@ fn tcp_client(
         (asked, failed)
     })
 }
+
+const STREAMS: u32 = 8;

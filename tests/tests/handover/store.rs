@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tests::{Action, Ask, Manager, Server, eventually, isolated, now, tool};
 
-use crate::clients::{Clients, REMOTE};
+use crate::clients::{CALM, Clients, REMOTE};
 use crate::place::{AT, PATIENCE, corefile, names, upstream};
 
 #[test]
@@ -34,7 +34,7 @@ fn restarts(sockets: &[usize]) {
     let (manager, upstream, at) = (Manager::new(), upstream(), AT.parse::<SocketAddr>().expect("an address"));
     let mut server = Server::start_with(&corefile(sockets[0], &upstream), manager.options());
     manager.wait_for("READY=1", 1, PATIENCE);
-    let clients = Clients::start(at);
+    let clients = Clients::start(at, CALM);
     for (restart, &next) in sockets.iter().enumerate().skip(1) {
         let sent = clients.sent();
         eventually("a few hundred queries", PATIENCE, || (clients.sent() >= sent + 300).then_some(()));
@@ -73,6 +73,26 @@ fn what_the_next_configuration_does_not_name_leaves_the_store() {
         let mut server = Server::start_with(&corefile(2, &upstream), manager.options());
         manager.wait_for_stored(&names(2), PATIENCE);
         assert!(server.stop().success());
+    });
+}
+
+#[test]
+fn a_store_with_too_little_room_is_told_of() {
+    isolated(|| {
+        let test = "a_store_with_too_little_room_is_told_of";
+        if !tool(test, "bash") {
+            return;
+        }
+        let (manager, upstream) = (Manager::new(), upstream());
+        // Two sockets for UDP, a listener, and what is known.
+        for (room, told) in [("3", true), ("4", false)] {
+            let options = manager.options().env("FDSTORE", room);
+            let mut server = Server::start_with(&corefile(2, &upstream), options);
+            manager.wait_for_stored(&names(2), PATIENCE);
+            assert!(server.stop().success());
+            let log = server.log_text();
+            assert_eq!(log.contains("FileDescriptorStoreMax of the unit to 4"), told, "{room}: {log}");
+        }
     });
 }
 

@@ -1,31 +1,33 @@
 //! From one process to the next: SIGUSR2, and two processes side by side.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::thread;
 use std::time::Duration;
 
-use tests::{Ask, Manager, Options, Server, eventually, isolated, signal};
+use tests::{Action, Ask, Manager, Options, Server, eventually, isolated, run, signal};
 
-use crate::clients::{Clients, LOCAL};
+use crate::clients::{CALM, Clients, LOCAL, REMOTE, thirty_percent};
 use crate::place::{AT, PATIENCE, corefile, names, upstream};
 
 #[test]
 fn no_query_is_lost_over_five_upgrades_by_a_signal() {
-    isolated(|| upgrades(5));
+    isolated(|| upgrades(5, |_| CALM));
 }
 
 #[test]
 #[ignore = "long: a hundred upgrades"]
 fn no_query_is_lost_over_a_hundred_upgrades_by_a_signal() {
-    tests::isolated_for(Duration::from_secs(600), || upgrades(100));
+    tests::isolated_for(Duration::from_secs(600), || upgrades(100, thirty_percent));
 }
 
-fn upgrades(times: usize) {
+fn upgrades(times: usize, rate: fn(SocketAddr) -> u32) {
     let (manager, upstream, at) = (Manager::new(), upstream(), at());
     let mut server =
         Server::start_with(&corefile(2, &upstream), manager.options().env("WATCHDOG_USEC", "900000"));
     manager.wait_for("READY=1", 1, PATIENCE);
-    let clients = Clients::start(at);
+    let clients = Clients::start(at, rate(at));
     let mut pid = server.pid();
     for upgrade in 1..=times {
         let sent = clients.sent();
@@ -57,7 +59,7 @@ fn a_successor_that_cannot_serve_leaves_the_server_as_it_is() {
         let (manager, upstream, at) = (Manager::new(), upstream(), at());
         let mut server = Server::start_with(&corefile(2, &upstream), manager.options());
         manager.wait_for("READY=1", 1, PATIENCE);
-        let clients = Clients::start(at);
+        let clients = Clients::start(at, CALM);
         let good = corefile(2, &upstream);
         for (attempt, bad) in
             ["forward\n", &good.replace("bind 127.0.0.1", "bind 192.0.2.9"), "}"].iter().enumerate()
@@ -80,24 +82,85 @@ fn a_successor_that_cannot_serve_leaves_the_server_as_it_is() {
 }
 
 #[test]
+fn one_that_has_handed_over_answers_what_it_has_in_flight_and_pings_no_more() {
+    isolated(|| {
+        let (manager, upstream, at) = (Manager::new(), upstream(), at());
+        let options = manager.options().env("WATCHDOG_USEC", "300000");
+        let mut server = Server::start_with(&corefile(2, &upstream), options);
+        manager.wait_for("WATCHDOG=1", 1, PATIENCE);
+        upstream.answer_by(|asked| {
+            Action::answer(&format!("{} 300 IN A {REMOTE}", asked.name)).after(Duration::from_secs(3))
+        });
+        let slow =
+            thread::spawn(move || Ask::new("slow.example", "A").timeout(Duration::from_secs(5)).try_of(at));
+        eventually("a query in flight", PATIENCE, || (upstream.total() > 0).then_some(()));
+        server.signal("USR2");
+        manager.wait_for("READY=1", 2, PATIENCE);
+        assert!(server.wait(PATIENCE).success());
+        assert_eq!(slow.join().expect("no panic").expect("an answer").short(), [REMOTE]);
+        let said = manager.said_by(server.pid());
+        let named = said.iter().position(|said| said.contains("MAINPID=")).expect("it names the next");
+        assert_eq!(said[named + 1..], ["BARRIER=1\n"], "of all that it said: {said:?}");
+        signal(pid_of(&server), "TERM");
+    });
+}
+
+#[test]
+fn the_end_of_a_server_is_that_of_the_process_that_was_to_follow_it() {
+    isolated(|| {
+        let (upstream, at) = (upstream(), at());
+        for end in ["TERM", "QUIT"] {
+            let mut server = Server::start_with(&corefile(2, &upstream), Options::default());
+            // The next version hangs as it starts.
+            let script = server.path("next");
+            fs::write(&script, "#!/bin/sh\nexec sleep 600\n").expect("it is ours");
+            fs::set_permissions(&script, Permissions::from_mode(0o755)).expect("it is ours");
+            let program = tests::binary();
+            run("mount", &["--bind", &script.to_string_lossy(), &program.to_string_lossy()]);
+            server.signal("USR2");
+            let next = eventually("the next process", PATIENCE, || child_called("sleep", server.pid()));
+            assert_eq!(Ask::new("x.example", "A").of(at).short(), [LOCAL]);
+            server.signal(end);
+            assert!(server.wait(PATIENCE).success());
+            has_ended(next);
+            run("umount", &[&program.to_string_lossy()]);
+        }
+    });
+}
+
+/// The process of this name that another one started.
+fn child_called(name: &str, parent: u32) -> Option<u32> {
+    let tasks = fs::read_dir(format!("/proc/{parent}/task")).ok()?.flatten();
+    let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    let children: Vec<u32> = children.flat_map(|text| numbers(&text)).collect();
+    children
+        .into_iter()
+        .find(|child| fs::read_to_string(format!("/proc/{child}/comm")).is_ok_and(|comm| comm.trim() == name))
+}
+
+fn numbers(text: &str) -> Vec<u32> {
+    text.split_whitespace().filter_map(|number| number.parse().ok()).collect()
+}
+
+#[test]
 fn no_query_is_lost_where_one_process_takes_over_from_another() {
-    isolated(|| side_by_side(5));
+    isolated(|| side_by_side(5, |_| CALM));
 }
 
 #[test]
 #[ignore = "long: a hundred upgrades"]
 fn no_query_is_lost_where_a_hundred_processes_take_over_one_from_another() {
-    tests::isolated_for(Duration::from_secs(600), || side_by_side(100));
+    tests::isolated_for(Duration::from_secs(600), || side_by_side(100, thirty_percent));
 }
 
-fn side_by_side(times: usize) {
+fn side_by_side(times: usize, rate: fn(SocketAddr) -> u32) {
     let (upstream, at) = (upstream(), at());
     let directory = tests::tempdir();
     let door = directory.path().join("door");
     let door = door.to_string_lossy();
     let options = |after| Options::default().args(["-handover", &door, "-after-handover", after]);
     let mut server = Server::start_with(&corefile(2, &upstream), options("exit"));
-    let clients = Clients::start(at);
+    let clients = Clients::start(at, rate(at));
     for turn in 0..times {
         let sent = clients.sent();
         eventually("a few hundred queries", PATIENCE, || (clients.sent() >= sent + 300).then_some(()));

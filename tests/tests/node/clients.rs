@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tests::{Ask, Message, Stream, eventually, now};
 
@@ -12,6 +12,7 @@ use super::lab::{NAME, POD, US, within};
 
 /// Queries at a steady rate to every address, from the pod and from the host, and connections over TCP, one for each query.
 pub(crate) struct Clients {
+    started: Instant,
     streams: Vec<Stream>,
     tcp: Vec<JoinHandle<(usize, Vec<String>)>>,
     /// How often each of those has asked.
@@ -20,9 +21,12 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
+    /// How many there are over UDP.
+    pub(crate) const OVER_UDP: u32 = 2 * ADDRESSES.len() as u32;
+
     /// So many queries a second over UDP from each place to each address.
     pub(crate) fn start(rate: u32) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
+        let (started, stop) = (now(), Arc::new(AtomicBool::new(false)));
         let places = || ADDRESSES.into_iter().flat_map(|ip| [(None, ip), (Some(POD), ip)]);
         let streams = places().map(|(place, ip)| placed(place, move || stream(at(ip), rate))).collect();
         let over_tcp: Vec<_> = places().map(|_| Arc::<AtomicUsize>::default()).collect();
@@ -31,7 +35,7 @@ impl Clients {
             placed(place, move || thread::spawn(move || tcp(at(ip), &count, &stop)))
         });
         let tcp = tcp.collect();
-        Self { streams, tcp, over_tcp, stop }
+        Self { started, streams, tcp, over_tcp, stop }
     }
 
     /// Waits until each has sent so many more queries over UDP.
@@ -49,9 +53,13 @@ impl Clients {
             self.over_tcp.iter().all(|asked| asked.load(Ordering::Relaxed) > 10).then_some(())
         });
         self.stop.store(true, Ordering::Relaxed);
+        let (sent, length) = (self.streams.iter().map(Stream::sent).sum::<usize>(), self.started.elapsed());
         for stream in self.streams {
             stream.finish(Duration::from_secs(5)).assert_clean();
         }
+        let (each_second, asked) = (sent as f64 / length.as_secs_f64(), self.over_tcp.iter());
+        let asked: usize = asked.map(|asked| asked.load(Ordering::Relaxed)).sum();
+        println!("measured: {sent} over UDP, {each_second:.0} a second, and {asked} over TCP: all answered");
         for client in self.tcp {
             let (asked, failed) = client.join().expect("a client does not panic");
             assert!(failed.is_empty(), "{} of {asked} over TCP: {failed:?}", failed.len());
