@@ -11,6 +11,7 @@ mod leases;
 mod manifest;
 mod never_dark;
 mod node_cache;
+mod overload;
 mod pod;
 mod pods;
 mod restart;
