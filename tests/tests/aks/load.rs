@@ -27,7 +27,10 @@ fn hits_are_served_while_a_thousand_upstream_queries_hang() {
             eventually("a thousand queries that hang", Duration::from_secs(10), || {
                 (node.vnet.total() >= 1_000).then_some(())
             });
-            sleep(Duration::from_secs(1));
+            let sent = hits.sent();
+            eventually("a second of hits more", Duration::from_secs(10), || {
+                (hits.sent() >= sent + 200).then_some(())
+            });
             let hits = hits.finish(Duration::from_secs(1));
             let flood = flood.finish(Duration::from_secs(7));
             hits.assert_clean();

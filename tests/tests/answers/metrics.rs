@@ -52,14 +52,11 @@ fn scrape(ips: [[Ipv4Addr; 2]; 2], port: u16) -> [Series; 2] {
 /// The series of both, once two looks in a row find the same: nothing of what was asked before is still to be counted.
 pub(crate) fn settled(ips: [[Ipv4Addr; 2]; 2], port: u16) -> [Series; 2] {
     let mut last = scrape(ips, port);
-    loop {
+    eventually("metrics that stand still", Duration::from_secs(60), || {
         sleep(Duration::from_millis(50));
-        let series = scrape(ips, port);
-        if series == last {
-            return series;
-        }
-        last = series;
-    }
+        let before = std::mem::replace(&mut last, scrape(ips, port));
+        (before == last).then_some(before)
+    })
 }
 
 /// What moved differently since `before`, of the series that `counts` says count. A query is counted after its reply has left, so this waits, up to 3 s,

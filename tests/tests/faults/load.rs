@@ -142,7 +142,9 @@ fn overload(length: Duration) {
     }
     assert!(server.rss_kb() < rss + (8 << 10), "{rss} -> {} KiB", server.rss_kb());
     let calm = Stream::start(at, (peak / 2.0) as u32, query, right);
-    sleep(Duration::from_secs(1));
+    eventually("a second of queries", Duration::from_secs(10), || {
+        (calm.sent() >= (peak / 2.0) as usize).then_some(())
+    });
     calm.finish(Duration::from_secs(1)).assert_clean();
 }
 

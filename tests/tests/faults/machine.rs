@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::{Command, Stdio};
-use std::thread::sleep;
 use std::time::{Duration, SystemTime};
 
 use tests::{
@@ -100,7 +99,9 @@ fn a_full_disk_is_told_before_it_serves_and_costs_nothing_after() {
         assert_eq!(first.short(), ["192.0.2.1"]);
         let right = |_, message: &Message| message.rcode() == 0;
         let stream = Stream::start(at, 1_000, |_| Ask::new("x.example", "A"), right);
-        sleep(Duration::from_secs(2));
+        eventually("two seconds of queries", Duration::from_secs(20), || {
+            (stream.sent() >= 2_000).then_some(())
+        });
         stream.finish(Duration::from_secs(1)).assert_clean();
         assert!(child.try_wait().unwrap().is_none(), "it ended");
         child.kill().unwrap();
@@ -208,7 +209,9 @@ fn a_server_that_stood_still_for_ten_seconds_answers_what_waited() {
         };
         let stream = Stream::start(dns.at, 20, move |n| Ask::new(names[n % 2], "A"), right);
         dns.server.signal("STOP");
-        sleep(Duration::from_secs(10));
+        eventually("ten seconds of queries", Duration::from_secs(30), || {
+            (stream.sent() >= 200).then_some(())
+        });
         dns.server.signal("CONT");
         eventually("an answer", Duration::from_secs(1), || {
             Ask::new("hit.example", "A").timeout(Duration::from_millis(200)).try_of(dns.at).ok()

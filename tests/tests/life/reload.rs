@@ -412,7 +412,7 @@ fn a_reader_of_the_log_that_stalls_for_ten_seconds_costs_lines_and_no_query() {
         let stream = Stream::start((ip, port).into(), 2_000, |_| Ask::new("x.example", "A"), right);
         // A pipe holds 64 KiB, some 700 lines, and the buffers in front of it 1 MiB for each worker; 20,000 lines come.
         server.signal_reader("STOP");
-        sleep(Duration::from_secs(10));
+        eventually("20,000 lines", Duration::from_secs(30), || (stream.sent() >= 20_000).then_some(()));
         server.signal_reader("CONT");
         let tally = stream.finish(Duration::from_secs(1));
         tally.assert_clean();

@@ -27,7 +27,7 @@ fn lameduck_keeps_serving_for_its_time() {
     let mut dns = Dns::start_on(ip, &format!("health {ip}:8080 {{\nlameduck 1s\n}}\nwhoami"));
     let stopped = now();
     dns.server.signal("TERM");
-    sleep(Duration::from_millis(300));
+    dns.server.wait_for_log("Going into lameduck mode", Duration::from_secs(5));
     assert_eq!(ask(dns.at, "a.example", "A").status(), "NOERROR");
     assert_eq!(http_get((ip, 8080).into(), "/health").unwrap().0, 200);
     assert_eq!(dns.server.wait(Duration::from_secs(10)).code(), Some(0));
