@@ -50,8 +50,8 @@ impl Orders {
     pub fn listen() -> io::Result<Self> {
         let pid = std::process::id();
         let mut refused = io::Error::from(io::ErrorKind::AddrInUse);
-        // The first process of each of several containers has the same number.
-        for n in 0..SAME_PID {
+        // The first process of each of several containers has the same number; and anybody may have taken the next names.
+        for n in (0..SAME_PID).chain([rand::random()]) {
             let name = SocketAddr::from_abstract_name(format!("{PREFIX}{pid}-{n}"))?;
             match UnixListener::bind_addr(&name) {
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => refused = error,
@@ -120,14 +120,16 @@ impl Order {
 }
 
 impl Running {
-    /// Every server that hears words here. A socket of our name that is somebody else's is none.
+    /// Every server that hears words here. A socket of our name that is somebody else's is none; nor is one that takes nobody,
+    /// whosever it is: ours takes who comes, and who of ours hangs is known by its leases.
     pub fn all() -> Vec<Self> {
         // Another user may have given one a name that is no text.
         let table = std::fs::read("/proc/net/unix").unwrap_or_default();
         let mut all = parse(&String::from_utf8_lossy(&table));
-        all.retain(|running| {
-            !matches!(running.connect(), Err(error) if error.kind() == io::ErrorKind::PermissionDenied)
-        });
+        let is_none = |error: io::Error| {
+            matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::WouldBlock)
+        };
+        all.retain(|running| !running.connect().is_err_and(is_none));
         all
     }
 

@@ -1,9 +1,10 @@
 //! What commands beside a server put there and take away, and what a stop leaves.
 
 use std::net::IpAddr;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use socket2::{Domain, SockAddr, Socket, Type};
 use tests::{Ask, Server, ask, isolated, run, signal, tool};
 
 use super::lab::{Lab, NAME, PLAIN, US};
@@ -153,21 +154,46 @@ fn a_root_that_may_not_change_the_network_is_not_obeyed_and_another_user_is_not_
         );
         assert_eq!(status(&server, 0).lines().next(), Some("rules     in place"));
         // Anybody may take a name like a server's, in an abstract socket.
-        std::fs::write("/run/Corefile", ".:1053 {\nbind 127.0.0.1\nwhoami\n}\n").expect("the test's own");
-        let mut other = Command::new("setpriv");
-        other.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(tests::binary());
-        other.args(["node", "run", "-rules", "none", "-host-resolver", "none", "-conf", "/run/Corefile"]);
-        let mut other = other.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("setpriv is there");
-        let name = format!("@localdns-node-{}-0", other.id());
-        let listens = || std::fs::read_to_string("/proc/net/unix").ok()?.contains(&name).then_some(());
-        tests::eventually("another user's socket", PATIENCE, listens);
+        let mut other = another_users();
+        let process = format!("process {}", other.id());
         let said = status(&server, 0);
-        assert!(!said.contains(&format!("process {}", other.id())), "{said}");
+        assert!(!said.contains(&process), "{said}");
+        // And take nobody there.
+        signal(other.id(), "STOP");
+        fill(other.id());
+        let said = status(&server, 0);
+        assert!(!said.contains(&process), "{said}");
         let down = node(&server, &["down"], 0);
-        assert!(!down.contains(&format!("process {}", other.id())), "{down}");
+        assert!(!down.contains(&process), "{down}");
         other.kill().expect("it runs");
         other.wait().expect("it was started");
     });
+}
+
+/// A server of a user without any right here; it listens for words.
+fn another_users() -> Child {
+    std::fs::write("/run/Corefile", ".:1053 {\nbind 127.0.0.1\nwhoami\n}\n").expect("the test's own");
+    let mut other = Command::new("setpriv");
+    other.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(tests::binary());
+    other.args(["node", "run", "-rules", "none", "-host-resolver", "none", "-conf", "/run/Corefile"]);
+    let other = other.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("setpriv is there");
+    let name = format!("@localdns-node-{}-0", other.id());
+    let listens = || std::fs::read_to_string("/proc/net/unix").ok()?.contains(&name).then_some(());
+    tests::eventually("another user's socket", PATIENCE, listens);
+    other
+}
+
+/// Connects there until nobody else is taken.
+fn fill(pid: u32) {
+    let name = SockAddr::unix(format!("\0localdns-node-{pid}-0")).expect("a name of few octets");
+    let is_taken = |_: &u32| {
+        let socket = Socket::new(Domain::UNIX, Type::STREAM, None).expect("there are sockets");
+        socket.set_nonblocking(true).expect("it can be set");
+        // One that is closed keeps its place.
+        socket.connect(&name).is_ok()
+    };
+    let taken = (0..100_000).take_while(is_taken).count();
+    assert!(taken < 100_000, "the kernel has queues of a few thousand");
 }
 
 fn ready(server: &Server) {
