@@ -122,8 +122,12 @@ fn is_there(family: Family, table: Table) -> bool {
 fn listed(family: Family, tables: &[Table]) -> io::Result<Vec<Rule>> {
     let mut rules = Vec::new();
     for table in tables {
-        let text = run(program(family), &["-w", LOCK, "-t", table.name(), "-S"], "").map_err(mended)?;
-        rules.extend(text.lines().filter_map(|line| Rule::read(*table, line)));
+        // By chain: the others may have as many rules as the cluster has services and policies.
+        for chain in table.chains() {
+            let text =
+                run(program(family), &["-w", LOCK, "-t", table.name(), "-S", chain], "").map_err(mended)?;
+            rules.extend(text.lines().filter_map(|line| Rule::read(*table, line)));
+        }
     }
     Ok(rules)
 }

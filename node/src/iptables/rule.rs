@@ -27,6 +27,14 @@ impl Table {
             Self::Filter => "filter",
         }
     }
+
+    /// Those of its chains that our rules are in.
+    pub(super) fn chains(self) -> [&'static str; 2] {
+        match self {
+            Self::Raw => ["PREROUTING", "OUTPUT"],
+            Self::Filter => ["INPUT", "OUTPUT"],
+        }
+    }
 }
 
 /// Versions of iptables print matches in an order of their own.

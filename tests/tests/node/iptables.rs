@@ -100,6 +100,32 @@ fn down_takes_them_from_a_living_server() {
 }
 
 #[test]
+fn a_firewall_of_many_thousand_rules_keeps_nobody_from_listing_ours() {
+    isolated(|| {
+        let Some(lab) = lab() else { return };
+        let tools = Tools("nft");
+        // As services without endpoints and network policies make them: 1.5 MB as they are listed.
+        let rule = |n: usize| {
+            format!(
+                "-A others -d 10.{}.{}.{}/32 -p tcp -m comment --comment \"default/a-service-with-a-name:https has no endpoints\" \
+                 -m tcp --dport 443 -j REJECT --reject-with icmp-port-unreachable\n",
+                n >> 16,
+                n >> 8 & 255,
+                n & 255
+            )
+        };
+        let rules: String = (0..10_000).map(rule).collect();
+        std::fs::write("/run/others", format!("*filter\n:others - [0:0]\n{rules}COMMIT\n"))
+            .expect("the test's own");
+        run("sh", &["-ec", "/usr/sbin/iptables-nft-restore --noflush < /run/others"]);
+        let server = tools.serve(&lab, "node-cache");
+        assert_eq!(tools.settled(&server, 48), sorted(&twelve()));
+        let told = tools.node(&server, &["down"], 0);
+        assert!(told.contains("48 rules in the tables of iptables are gone"), "{told}");
+    });
+}
+
+#[test]
 fn what_iptables_lacks_is_said_with_what_mends_it() {
     isolated(|| {
         let Some(lab) = lab() else { return };
