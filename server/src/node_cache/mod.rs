@@ -41,9 +41,9 @@ pub struct Template {
 pub struct Filler {
     template: Template,
     last_good: Mutex<KubeDns>,
-    /// What was written last, and what was wrong with the ConfigMap.
-    written: Mutex<String>,
+    /// What is wrong with the ConfigMap, and what keeps the filled Corefile from being written.
     wrong: Mutex<Option<String>>,
+    unwritten: Mutex<Option<String>>,
     /// What went wrong, for /metrics.
     pub errors: SetupErrors,
 }
@@ -77,8 +77,8 @@ impl Filler {
         Self {
             template,
             last_good: Mutex::default(),
-            written: Mutex::default(),
             wrong: Mutex::default(),
+            unwritten: Mutex::default(),
             errors: SetupErrors::default(),
         }
     }
@@ -101,9 +101,10 @@ impl Filler {
         Ok(filled)
     }
 
-    /// What is wrong with the ConfigMap, if something is.
-    pub fn wrong(&self) -> Option<String> {
-        self.wrong.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// What is wrong with the ConfigMap, and with the file that is written, if something is.
+    pub fn wrong(&self) -> impl Iterator<Item = String> {
+        let now = |text: &Mutex<Option<String>>| text.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        [now(&self.wrong), now(&self.unwritten)].into_iter().flatten()
     }
 
     fn kube_dns(&self) -> KubeDns {
@@ -127,12 +128,14 @@ impl Filler {
         last_good.clone()
     }
 
+    /// Whole or not at all: who looks sees no half of it, and what is there stays where there is no room.
     fn write(&self, filled: &str) {
         let Some(path) = &self.template.written else { return };
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        if *written != filled && std::fs::write(path, filled).is_ok() {
-            *written = filled.to_owned();
-        }
+        let error = hostsfile::publish(path, None, filled.as_bytes()).err();
+        let unwritten = error.map(|error| {
+            format!("-conf: {error}; it is for those who look, and we serve without it: name a file that can be written")
+        });
+        *self.unwritten.lock().unwrap_or_else(PoisonError::into_inner) = unwritten;
     }
 }
 

@@ -213,7 +213,7 @@ impl Worker {
         self.follow(running, &configuration);
         let (listeners, mut notes) = listeners(&configuration, &self.settings);
         notes.extend(self.failed_to_write.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned());
-        notes.extend(self.state.configmap_wrong());
+        notes.extend(self.state.template_wrong());
         // First of all, for without it our probes may be sent away.
         if let Err(error) = self.open_leases() {
             notes.push(format!("there are no leases, and a death of this server goes unseen: {error}"));

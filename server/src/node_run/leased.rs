@@ -59,9 +59,9 @@ impl Leased {
         self.let_go.load(Relaxed)
     }
 
-    /// What is wrong with the ConfigMap of node-cache.
-    pub(super) fn configmap_wrong(&self) -> Option<String> {
-        self.filler.as_ref()?.wrong()
+    /// What is wrong with node-cache's ConfigMap, and with the Corefile that it writes.
+    pub(super) fn template_wrong(&self) -> impl Iterator<Item = String> {
+        self.filler.iter().flat_map(|filler| filler.wrong())
     }
 
     /// Counts an address that was taken away and cannot be put back.

@@ -1,7 +1,7 @@
 //! `localdns node-cache` on NodeLocal DNSCache's template.
 
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -81,6 +81,39 @@ fn changes_are_seen_without_reload_where_that_is_asked_for_and_the_link_has_its_
         let told = tests::output(down, Duration::from_secs(20)).stdout;
         assert!(String::from_utf8_lossy(&told).contains("the link dns0 with its addresses is gone"));
         assert!(!run("ip", &["link"]).contains("dns0"));
+    });
+}
+
+#[test]
+fn the_filled_corefile_is_written_whole_and_what_keeps_it_from_that_is_told_once() {
+    isolated(|| {
+        if !tool("node-cache", "nft") {
+            return;
+        }
+        let _lab = Lab::new();
+        let written = Path::new("/run/written/Corefile");
+        let server = serve(&["-localip", "169.254.20.10", "-conf", "/run/written/Corefile"]);
+        let patience = Duration::from_secs(20);
+        let line = server.wait_for_log("-conf: cannot find", patience);
+        assert!(line.contains("/run/written") && line.contains("name a file that can be written"), "{line}");
+        let followed = |server: &str| {
+            configmap("stubDomains", &format!(r#"{{"who.test": ["{server}"]}}"#));
+            let who = if server == "10.3.0.2" { PLAIN } else { CLUSTER };
+            eventually("the stub domain's server", patience, || {
+                (answer("169.254.20.10") == who).then_some(())
+            });
+        };
+        followed("10.3.0.2");
+        assert_eq!(server.log_text().matches("-conf: ").count(), 1, "{}", server.log_text());
+        std::fs::create_dir("/run/written").expect("/run is ours");
+        followed("10.2.0.2");
+        let inode = || std::fs::metadata(written).expect("it is written").ino();
+        let first = inode();
+        let opened = std::fs::File::open(written).expect("it may be read");
+        followed("10.3.0.2");
+        assert_ne!(inode(), first, "another file takes its place");
+        let before = std::io::read_to_string(opened).expect("it is text");
+        assert!(before.contains("forward . 10.2.0.2\n"), "who reads it sees one or the other: {before}");
     });
 }
 
