@@ -162,14 +162,16 @@ impl Rules {
         Ok(self.socket.tables()?.iter().any(|table| table.starts_with(WARRANT)))
     }
 
-    /// Takes the table away, if it is there.
+    /// Takes the table away, if it is there, and that of leases which a server left that had no owner.
     ///
     /// # Errors
     /// Where the kernel refuses.
     pub fn remove(&mut self) -> Result<(), NftError> {
         let mut batch = Batch::default();
-        batch.add_table(TABLE, TableFlags::empty());
-        batch.delete_table(TABLE);
+        for table in [TABLE, UNOWNED_LEASES] {
+            batch.add_table(table, TableFlags::empty());
+            batch.delete_table(table);
+        }
         self.socket.commit(batch)
     }
 }
@@ -256,7 +258,7 @@ impl Leases {
         // no owner outlives its process, and is the next one's.
         let table = match seen.by_owner {
             true => format!("{TABLE}-lease-{}-{}", std::process::id(), socket.port()),
-            false => format!("{TABLE}-lease"),
+            false => UNOWNED_LEASES.to_owned(),
         };
         let mut batch = Batch::default();
         match seen.by_owner {
@@ -367,6 +369,8 @@ fn name(kind: &str, family: Family) -> &'static str {
 
 /// The table's name.
 pub const TABLE: &str = "localdns";
+/// The name of the table of leases where the kernel knows no owners.
+const UNOWNED_LEASES: &str = "localdns-lease";
 /// How the names of [`Warrant`]s begin.
 const WARRANT: &str = "localdns-down-";
 /// Our conntrack zones, of 65,535.

@@ -77,13 +77,12 @@ pub fn stopped() -> String {
     files.chain(failed).collect()
 }
 
-/// Takes the table that stays away; whether it was there, and who still has leases.
+/// Takes the tables that stay away; whether the rules were there, and who still has leases.
 fn rules() -> Result<(bool, Vec<u32>), NftError> {
     let mut rules = Rules::open()?;
     let there = rules.are_there()?;
-    if there {
-        rules.remove()?;
-    }
+    // Leases may be left without them.
+    rules.remove()?;
     Ok((there, rules.holders()?))
 }
 

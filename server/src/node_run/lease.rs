@@ -395,7 +395,11 @@ impl Worker {
 
     fn renew(&mut self, addresses: &[IpAddr]) -> Result<(), node::NftError> {
         let Some(leases) = &mut self.leases else { return Ok(()) };
-        leases.renew(addresses, self.settings.lease)?;
+        if let Err(error) = leases.renew(addresses, self.settings.lease) {
+            // A table that nobody owns may have been taken away: the next round makes another.
+            self.leases = self.leases.take().filter(|leases| leases.seen().by_owner);
+            return Err(error);
+        }
         let ends = Instant::now() + self.settings.lease.unwrap_or(OPEN_ENDED);
         let mut states = self.state.addresses();
         for address in addresses {

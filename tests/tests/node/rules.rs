@@ -93,7 +93,9 @@ fn an_older_kernel_s_table_is_the_next_process_s_to_replace() {
         drop(leases);
         let next = Leases::open_as(MARK, Seen { by_owner: false, by_socket: true }).unwrap();
         assert!(!listed("localdns-lease").contains("elements = { 10.96.0.20"), "nobody has a lease yet");
-        next.give_up().unwrap();
+        drop(next);
+        assert!(Rules::open().unwrap().holders().unwrap().is_empty(), "nobody lives");
+        Rules::open().unwrap().remove().unwrap();
         assert_eq!(run("nft", &["list", "ruleset"]), "");
     });
 }
