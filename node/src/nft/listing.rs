@@ -1,10 +1,13 @@
 //! What the kernel has of tables and chains, ours and others'.
 
+use std::io;
+
 use netlink_packet_netfilter::nftables::{
     ChainAttribute, ChainMessage, Hook, HookNumber, InetHookNumber, NfTablesMessage, TableAttribute,
     TableMessage,
 };
 use netlink_packet_netfilter::{NetfilterMessage, NetfilterMessageInner, NetfilterProtoFamily};
+use nix::errno::Errno;
 
 use super::NftError;
 use super::batch::{Socket, refused};
@@ -26,7 +29,7 @@ impl Socket {
     pub(crate) fn tables(&mut self) -> Result<Vec<String>, NftError> {
         let wanted = NfTablesMessage::GetTable(TableMessage { attributes: Vec::new() });
         let listed = self.dump(NetfilterProtoFamily::Inet, wanted);
-        let listed = listed.map_err(|error| refused("list tables", error))?;
+        let listed = listed.map_err(|error| unlisted("list tables", error))?;
         Ok(listed.into_iter().filter_map(name_of_table).collect())
     }
 
@@ -34,7 +37,7 @@ impl Socket {
     pub(crate) fn base_chains(&mut self) -> Result<Vec<BaseChain>, NftError> {
         let wanted = NfTablesMessage::GetChain(ChainMessage { attributes: Vec::new() });
         let listed = self.dump(NetfilterProtoFamily::Unspec, wanted);
-        let listed = listed.map_err(|error| refused("list chains", error))?;
+        let listed = listed.map_err(|error| unlisted("list chains", error))?;
         Ok(listed.into_iter().filter_map(base_chain).collect())
     }
 }
@@ -75,6 +78,14 @@ fn base_chain(message: NetfilterMessage) -> Option<BaseChain> {
         }
     }
     Some(BaseChain { family, table: table?, name: name?, hook: hook?, drops })
+}
+
+/// A list of everything cannot be asked for wrongly: a kernel that calls it so has netlink for conntrack, and no nftables.
+fn unlisted(action: &str, source: io::Error) -> NftError {
+    match source.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::EINVAL) => NftError::NotSupported { action: action.to_owned(), source },
+        _ => refused(action, source),
+    }
 }
 
 /// The kernel's include/uapi/linux/netfilter.h.

@@ -22,7 +22,10 @@ pub enum NftError {
         action: String,
     },
     /// The kernel has no nftables, or lacks a part of it that the rules need.
-    #[error("this kernel has no nftables, or not all that the rules need ({action}): {source}")]
+    #[error(
+        "this kernel has no nftables, or not all that the rules need ({action}): {source}; have it load nf_tables, or choose \
+         other -rules"
+    )]
     NotSupported {
         /// What we were doing, such as `add rule prerouting`.
         action: String,

@@ -44,6 +44,7 @@ pub fn down() -> Down {
                 down.leaves(format!("the leases of process {pid}"), &cause);
             }
         }
+        Err(error @ NftError::NotSupported { .. }) => down.gone.push(format!("there were no rules: {error}")),
         Err(error) => down.leaves("the rules".to_owned(), &error),
     }
     match node::remove_iptables_rules() {

@@ -216,7 +216,9 @@ impl Worker {
         notes.extend(self.state.template_wrong());
         // First of all, for without it our probes may be sent away.
         if let Err(error) = self.open_leases() {
-            notes.push(format!("there are no leases, and a death of this server goes unseen: {error}"));
+            notes.push(format!(
+                "there are neither leases nor rules, and clients are dark when this server dies: {error}"
+            ));
         }
         notes.extend(self.leases.as_ref().map(Leases::seen).and_then(|seen| match (seen.by_owner, seen.by_socket) {
             (false, _) => Some("this kernel keeps our tables when we die (it is older than 5.12): a death is seen when the leases end".to_owned()),
@@ -345,6 +347,8 @@ impl Worker {
     /// Sees to it that the rules are those of now.
     async fn keep(&mut self, listeners: &[Listener]) -> Result<(), String> {
         match self.settings.rules {
+            // They would send everybody away.
+            RuleSet::Nft if self.leases.is_none() => return Ok(()),
             RuleSet::Nft => {
                 return self
                     .keep_tables(listeners)

@@ -126,7 +126,10 @@ impl Report {
                 "leases    none with these rules: when the server dies its clients are dark until it is back; `-rules nft` has them\n"
                     .to_owned()
             }
-            [] => "leases    nobody has one: queries go the way out; start the server\n".to_owned(),
+            [] if self.rules == Ok(true) => {
+                "leases    nobody has one: queries go the way out; start the server\n".to_owned()
+            }
+            [] => "leases    nobody has one\n".to_owned(),
             pids => {
                 let pids: Vec<_> = pids.iter().map(ToString::to_string).collect();
                 format!("leases    process {}\n", pids.join(", "))
@@ -217,8 +220,13 @@ fn server_text(said: &Value) -> String {
     if let Some(error) = said["upstreams_error"].as_str() {
         text += &format!("upstreams {error}\n");
     }
-    if let Some(error) = said["host_resolver_error"].as_str() {
+    let not_turned = said["host_resolver_error"].as_str();
+    if let Some(error) = not_turned {
         text += &format!("lookups   of this machine do not come here: {error}\n");
+    }
+    let notes = said["notes"].as_array().into_iter().flatten().map(word);
+    for note in notes.filter(|note| not_turned.is_none_or(|error| !note.ends_with(error))) {
+        text += &format!("note      {note}\n");
     }
     text
 }

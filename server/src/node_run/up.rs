@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::sync::atomic::AtomicBool;
 
-use node::{HostResolver, Listener, Ours, Rules};
+use node::{HostResolver, Listener, NftError, Ours, Rules};
 
 use super::{RuleSet, Settings, host, iptables, listeners, report};
 use configuration::Configuration;
@@ -14,6 +14,11 @@ use configuration::Configuration;
 /// What the kernel refuses.
 pub fn up(configuration: &Configuration, settings: &Settings) -> Result<String, String> {
     let (listeners, notes) = listeners(configuration, settings);
+    // An address without rules would keep its clients from everybody.
+    let there = || Rules::open()?.are_there();
+    if let (RuleSet::Nft, Err(error @ NftError::NotSupported { .. })) = (settings.rules, there()) {
+        return Err(text(error));
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(text)?;
     let mut told = String::new();

@@ -21,3 +21,4 @@ mod status_page;
 mod up_and_down;
 mod upgrade;
 mod upstreams;
+mod without_nft;

@@ -32,7 +32,9 @@ impl Worker {
             self.state.addresses().iter().map(|(ip, lease)| lease.status(*ip, now)).collect();
         let list = self.discovery.upstreams().list();
         let (lookups, lookups_error) = match self.host.state() {
-            State::NotYet => (None, Some("not yet: it waits until every address answers")),
+            State::NotYet => {
+                (None, Some("not yet: it waits until every address answers and the rules are in place"))
+            }
             State::Put(path) => (path.as_ref(), None),
             State::Failed(why) => (None, Some(why.as_str())),
         };
