@@ -10,7 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
-use tests::{Ask, Message, Server, ask, eventually, isolated, now, run, signal, tell, tempdir, tool};
+use socket2::{Domain, Socket, Type};
+use tests::{
+    Ask, Connection, Message, Server, ask, eventually, isolated, now, run, signal, tell, tempdir, tool,
+};
 
 use super::lab::{CLUSTER, Lab, NAME, PLAIN, POD, US, within_scope};
 
@@ -171,8 +174,13 @@ const fn cell(place: Option<&'static str>, tcp: bool, server: &'static str, upst
     Cell { place, tcp, keeps_port: false, server, upstream }
 }
 
-const fn of_one_port(place: Option<&'static str>, server: &'static str, upstream: &'static str) -> Cell {
-    Cell { place, tcp: false, keeps_port: true, server, upstream }
+const fn of_one_port(
+    place: Option<&'static str>,
+    tcp: bool,
+    server: &'static str,
+    upstream: &'static str,
+) -> Cell {
+    Cell { place, tcp, keeps_port: true, server, upstream }
 }
 
 static CELLS: &[Cell] = &[
@@ -192,34 +200,67 @@ static CELLS: &[Cell] = &[
     cell(None, true, "169.254.10.11", PLAIN),
     cell(None, true, "fd10::11", PLAIN),
     cell(None, true, "10.96.0.20", CLUSTER),
-    of_one_port(Some(POD), "169.254.10.10", CLUSTER),
-    of_one_port(Some(POD), "169.254.10.11", PLAIN),
-    of_one_port(Some(POD), "fd10::11", PLAIN),
-    of_one_port(Some(POD), "10.96.0.20", CLUSTER),
-    of_one_port(None, "169.254.10.10", CLUSTER),
-    of_one_port(None, "169.254.10.11", PLAIN),
-    of_one_port(None, "fd10::11", PLAIN),
-    of_one_port(None, "10.96.0.20", CLUSTER),
+    of_one_port(Some(POD), false, "169.254.10.10", CLUSTER),
+    of_one_port(Some(POD), false, "169.254.10.11", PLAIN),
+    of_one_port(Some(POD), false, "fd10::11", PLAIN),
+    of_one_port(Some(POD), false, "10.96.0.20", CLUSTER),
+    of_one_port(None, false, "169.254.10.10", CLUSTER),
+    of_one_port(None, false, "169.254.10.11", PLAIN),
+    of_one_port(None, false, "fd10::11", PLAIN),
+    of_one_port(None, false, "10.96.0.20", CLUSTER),
+    of_one_port(Some(POD), true, "169.254.10.10", CLUSTER),
+    of_one_port(Some(POD), true, "169.254.10.11", PLAIN),
+    of_one_port(Some(POD), true, "fd10::11", PLAIN),
+    of_one_port(Some(POD), true, "10.96.0.20", CLUSTER),
+    of_one_port(None, true, "169.254.10.10", CLUSTER),
+    of_one_port(None, true, "169.254.10.11", PLAIN),
+    of_one_port(None, true, "fd10::11", PLAIN),
+    of_one_port(None, true, "10.96.0.20", CLUSTER),
 ];
 
 impl Cell {
     fn transport(&self) -> &'static str {
         match (self.tcp, self.keeps_port) {
-            (true, _) => "TCP",
+            (true, false) => "TCP",
+            (true, true) => "TCP of one port",
             (false, false) => "UDP",
             (false, true) => "UDP of one port",
         }
     }
 }
 
-/// A client's one socket, connected once it can be.
-#[derive(Default)]
+/// How long a client waits for an answer.
+const PATIENCE: Duration = Duration::from_millis(250);
+
+/// A client's one port: over UDP one socket, connected once it can be; over TCP a connection for each query.
 struct OnePort {
+    /// Below those that the kernel lends, and nobody else's.
+    number: u16,
     socket: OnceCell<UdpSocket>,
     last_id: std::cell::Cell<u16>,
 }
 
 impl OnePort {
+    /// Of a cell.
+    fn of(index: usize) -> Self {
+        let number = 20_000 + index as u16;
+        Self { number, socket: OnceCell::new(), last_id: std::cell::Cell::new(0) }
+    }
+
+    /// Who answers over TCP; nobody within a quarter of a second.
+    fn ask_over_tcp(&self, ask: &Ask, server: SocketAddr) -> Option<String> {
+        let any: IpAddr = if server.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
+        let socket = Socket::new(Domain::for_address(server), Type::STREAM, None).expect("there are sockets");
+        socket.set_reuse_address(true).expect("it can be set");
+        // Its end is a reset: without, the port could not be used again for a minute.
+        socket.set_linger(Some(Duration::ZERO)).expect("it can be set");
+        socket.bind(&SocketAddr::from((any, self.number)).into()).ok()?;
+        socket.connect_timeout(&server.into(), PATIENCE).ok()?;
+        let mut connection = Connection::ready(socket.into(), PATIENCE).ok()?;
+        connection.send(&ask.bytes()).ok()?;
+        Some(connection.message().ok()?.answers.first()?.data.clone())
+    }
+
     /// Who answers; nobody within a quarter of a second.
     fn ask(&self, ask: Ask, server: SocketAddr) -> Option<String> {
         if self.socket.get().is_none() {
@@ -227,7 +268,7 @@ impl OnePort {
             let socket = UdpSocket::bind((any, 0)).expect("there are ports");
             // Before there is a route there is nobody to connect to.
             socket.connect(server).ok()?;
-            socket.set_read_timeout(Some(Duration::from_millis(250))).expect("a timeout can be set");
+            socket.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
             let _ = self.socket.set(socket);
         }
         let (socket, id) = (self.socket.get()?, self.last_id.get().wrapping_add(1));
@@ -270,11 +311,12 @@ impl Seen {
         let cell = &CELLS[index];
         let ip: IpAddr = cell.server.parse().expect("an address");
         let server = SocketAddr::from((ip, 53));
-        let port = cell.keeps_port.then(OnePort::default);
+        let port = cell.keeps_port.then(|| OnePort::of(index));
         while !self.over.load(Relaxed) {
-            let ask = Ask::new(NAME, "A").timeout(Duration::from_millis(250));
+            let ask = Ask::new(NAME, "A").timeout(PATIENCE);
             let asked = now();
             let who = match &port {
+                Some(port) if cell.tcp => port.ask_over_tcp(&ask, server),
                 Some(port) => port.ask(ask, server),
                 None => {
                     let reply = if cell.tcp { ask.tcp() } else { ask }.try_of(server).ok();
