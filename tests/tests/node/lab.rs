@@ -10,7 +10,7 @@ use tests::{Action, Ask, Options, Says, Server, Upstream, eventually, run};
 
 /// The namespace of the pod, and of the upstreams.
 pub(crate) const POD: &str = "pod";
-const OUTSIDE: &str = "outside";
+pub(crate) const OUTSIDE: &str = "outside";
 /// Who answered, by the address that it gives.
 pub(crate) const US: &str = "192.0.2.1";
 pub(crate) const CLUSTER: &str = "192.0.2.2";
@@ -125,7 +125,7 @@ fn enter(namespace: &str) {
 }
 
 /// A veth to a namespace, whose default route leads through the node.
-fn wire(name: &str, net: u8) -> String {
+pub(crate) fn wire(name: &str, net: u8) -> String {
     format!(
         "ip netns add {name}
          ip link add v{net} type veth peer name e0 netns {name}

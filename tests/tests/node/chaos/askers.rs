@@ -1,0 +1,245 @@
+//! Clients as stub resolvers are: a question is asked again each second, and given up after five.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::rc::Rc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::thread::{Scope, sleep};
+use std::time::{Duration, Instant};
+
+use tests::{Ask, Message, now};
+
+use crate::clients::at;
+use crate::lab::{NAME, within_scope};
+
+/// What became of the questions of all clients.
+#[derive(Debug, Default)]
+pub(super) struct Questions {
+    pub(super) asked: AtomicUsize,
+    pub(super) over: AtomicBool,
+    counts: Mutex<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    /// Answered at the n-th second.
+    answered: BTreeMap<u64, usize>,
+    slowest: Duration,
+    /// Replies that are no answer, by rcode; the question stays open.
+    refused: BTreeMap<u16, usize>,
+    /// Nobody answered: which clients, and when they asked first.
+    unanswered: Vec<(String, Instant)>,
+}
+
+/// One client.
+#[derive(Clone, Copy)]
+struct Client {
+    place: Option<&'static str>,
+    ip: &'static str,
+    way: Way,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// Each question from a port of its own, as glibc has it.
+    Udp,
+    /// All from one, as c-ares and Netty have it.
+    OnePort,
+    /// A connection for each.
+    Tcp,
+}
+
+impl Questions {
+    /// Starts clients in each place at each address: over UDP at `rate` questions a second together, and over TCP.
+    pub(super) fn ask<'s>(
+        &'s self,
+        scope: &'s Scope<'s, '_>,
+        places: &[Option<&'static str>],
+        ips: &[&'static str],
+        rate: f64,
+    ) {
+        let rate = rate / (places.len() * ips.len() * 2) as f64;
+        for &place in places {
+            for &ip in ips {
+                for way in [Way::Udp, Way::OnePort, Way::Tcp] {
+                    let client = Client { place, ip, way };
+                    within_scope(scope, place, move || match way {
+                        Way::Tcp => client.over_tcp(self),
+                        _ => client.over_udp(self, rate),
+                    });
+                }
+            }
+        }
+    }
+
+    fn answer(&self, after: Duration) {
+        let mut counts = self.counts.lock().expect("nobody panics with it");
+        *counts.answered.entry(after.as_secs()).or_default() += 1;
+        counts.slowest = counts.slowest.max(after);
+    }
+
+    fn refuse(&self, rcode: u16) {
+        *self.counts.lock().expect("nobody panics with it").refused.entry(rcode).or_default() += 1;
+    }
+
+    fn give_up(&self, client: Client, first: Instant) {
+        let who = format!("{} over {:?} at {}", client.place.unwrap_or("host"), client.way, client.ip);
+        self.counts.lock().expect("nobody panics with it").unanswered.push((who, first));
+    }
+
+    /// In words.
+    pub(super) fn told(&self) -> String {
+        let counts = self.counts.lock().expect("nobody panics with it");
+        let seconds: Vec<_> = counts
+            .answered
+            .iter()
+            .map(|(second, count)| format!("{count} in second {}", second + 1))
+            .collect();
+        format!(
+            "{} questions, answered {}, at most after {:.2?}; refused by rcode {:?}; unanswered {}",
+            self.asked.load(Relaxed),
+            seconds.join(", "),
+            counts.slowest,
+            counts.refused,
+            counts.unanswered.len()
+        )
+    }
+
+    /// The questions that nobody answered within 5 s, and how long after `began` each was asked; and replies that were none.
+    pub(super) fn failed(&self, began: Instant) -> Vec<String> {
+        let counts = self.counts.lock().expect("nobody panics with it");
+        let unanswered = counts.unanswered.iter().map(|(who, first)| {
+            format!("{who}, asked at {:.2} s", first.saturating_duration_since(began).as_secs_f64())
+        });
+        let refused =
+            counts.refused.iter().map(|(rcode, count)| format!("{count} replies with rcode {rcode}"));
+        unanswered.chain(refused).collect()
+    }
+}
+
+/// A question that is not answered yet.
+struct Open {
+    id: u16,
+    name: String,
+    first: Instant,
+    again: Instant,
+    socket: Rc<Port>,
+}
+
+/// A socket, made once there is a route.
+#[derive(Default)]
+struct Port(RefCell<Option<UdpSocket>>);
+
+impl Port {
+    fn send(&self, to: SocketAddr, bytes: &[u8]) {
+        let mut socket = self.0.borrow_mut();
+        if socket.is_none() {
+            let any: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
+            let made = UdpSocket::bind((any, 0)).expect("there are ports");
+            made.set_nonblocking(true).expect("it can be set");
+            *socket = made.connect(to).is_ok().then_some(made);
+        }
+        // Refused, or nowhere to go: it is asked again.
+        let _ = socket.as_ref().map(|socket| socket.send(bytes));
+    }
+
+    fn receive(&self) -> Option<Message> {
+        let mut buffer = [0; 512];
+        let socket = self.0.borrow();
+        loop {
+            match socket.as_ref()?.recv(&mut buffer) {
+                Ok(length) => return Message::decode(&buffer[..length]).ok(),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return None,
+                // An earlier one was refused.
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+impl Client {
+    /// Nine of ten questions are for a name that the server knows, the others for one that it asks an upstream for.
+    fn name(self, n: usize) -> String {
+        match n % 10 {
+            0 => format!("n{n}.{:?}.{}.test", self.way, self.place.unwrap_or("host")),
+            _ => NAME.to_owned(),
+        }
+    }
+
+    fn over_udp(self, questions: &Questions, rate: f64) {
+        let (to, began, one) = (at(self.ip), now(), Rc::<Port>::default());
+        let (mut n, mut open) = (0, Vec::<Open>::new());
+        loop {
+            let over = questions.over.load(Relaxed);
+            let due = (began.elapsed().as_secs_f64() * rate) as usize;
+            while n < due && !over {
+                n += 1;
+                questions.asked.fetch_add(1, Relaxed);
+                let socket = if self.way == Way::OnePort { one.clone() } else { Rc::default() };
+                let first = now();
+                open.push(Open { id: n as u16, name: self.name(n), first, again: first, socket });
+            }
+            for question in open.iter_mut().filter(|question| question.again <= now()) {
+                question.again += Duration::from_secs(1);
+                question.socket.send(to, &Ask::new(&question.name, "A").id(question.id).bytes());
+            }
+            let sockets: Vec<_> = open.iter().map(|question| question.socket.clone()).collect();
+            for socket in sockets {
+                while let Some(reply) = socket.receive() {
+                    judge(questions, &mut open, &socket, &reply);
+                }
+            }
+            open.retain(|question| {
+                let is_open = question.first.elapsed() < PATIENCE;
+                if !is_open {
+                    questions.give_up(self, question.first);
+                }
+                is_open
+            });
+            if over && open.is_empty() {
+                return;
+            }
+            sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn over_tcp(self, questions: &Questions) {
+        let mut n = 0;
+        while !questions.over.load(Relaxed) {
+            n += 1;
+            questions.asked.fetch_add(1, Relaxed);
+            let (first, name) = (now(), self.name(n));
+            let answered = (1..=PATIENCE.as_secs() as u32).any(|second| {
+                let asked = Ask::new(&name, "A").tcp().timeout(Duration::from_secs(1)).try_of(at(self.ip));
+                let rcode = asked.as_ref().map(|reply| (reply.rcode(), reply.answers.len()));
+                match rcode {
+                    Ok((0, 1)) => return true,
+                    Ok((rcode, _)) => questions.refuse(rcode),
+                    Err(_) => {}
+                }
+                sleep((first + Duration::from_secs(1) * second).saturating_duration_since(now()));
+                false
+            });
+            match answered {
+                true => questions.answer(first.elapsed()),
+                false => questions.give_up(self, first),
+            }
+            sleep((first + Duration::from_millis(200)).saturating_duration_since(now()));
+        }
+    }
+}
+
+fn judge(questions: &Questions, open: &mut Vec<Open>, socket: &Rc<Port>, reply: &Message) {
+    let is_its = |one: &Open| Rc::ptr_eq(&one.socket, socket) && one.id == reply.id;
+    // The answer to one that was asked again may come twice.
+    let Some(index) = open.iter().position(is_its) else { return };
+    match (reply.rcode(), reply.answers.len()) {
+        (0, 1) => questions.answer(open.swap_remove(index).first.elapsed()),
+        (rcode, _) => questions.refuse(rcode),
+    }
+}
+
+/// How long a stub resolver goes on.
+const PATIENCE: Duration = Duration::from_secs(5);

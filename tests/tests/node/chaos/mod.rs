@@ -1,0 +1,272 @@
+//! Random deaths, stops, hangs, reloads, upgrades, losses of upstreams, rules and addresses, one after another, while two pods
+//! and the host go on asking: every question is answered within 5 s by somebody.
+
+mod askers;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread::scope;
+use std::time::{Duration, Instant};
+
+use tests::{
+    Action, Ask, Asked, Says, Systemd, Upstream, eventually, isolated_for, isolated_steadily, now, run, tell,
+};
+
+use super::clients::at;
+use super::lab::{NAME, OUTSIDE, POD, US, wire, within};
+use super::restart::{UNIT, boot};
+use askers::Questions;
+
+#[test]
+fn every_question_is_answered_within_5_s_through_each_fault_once() {
+    isolated_steadily(Duration::from_secs(400), || chaos(Duration::ZERO, 90.0));
+}
+
+#[test]
+#[ignore = "long: half an hour of faults, or CHAOS_MINUTES"]
+fn every_question_is_answered_within_5_s_through_half_an_hour_of_random_faults() {
+    let minutes = number("CHAOS_MINUTES").unwrap_or(30);
+    isolated_for(Duration::from_secs(minutes * 60 + 400), || {
+        let minutes = number("CHAOS_MINUTES").unwrap_or(30);
+        chaos(Duration::from_secs(minutes * 60), 1000.0);
+    });
+}
+
+/// Every fault once, then random ones until `lasts` is over, with so many questions a second over UDP.
+fn chaos(lasts: Duration, rate: f64) {
+    let test = "every_question_is_answered_within_5_s_through_each_fault_once";
+    let Some((_lab, systemd)) = boot(test) else { return };
+    let node = Node::new(systemd);
+    let seed = number("CHAOS_SEED")
+        .unwrap_or_else(|| u64::from(std::process::id()) ^ node.began.elapsed().as_nanos() as u64);
+    let mut random = Random(seed);
+    let (questions, mut faults) = (Questions::default(), Vec::new());
+    scope(|scope| {
+        // Whatever comes of it, the clients end.
+        let _over = Over(&questions);
+        questions.ask(scope, &[None, Some(POD), Some(SECOND)], &ADDRESSES, rate);
+        node.serves("the server answers");
+        for fault in FAULTS {
+            node.meets(*fault, &questions, &mut random, &mut faults);
+        }
+        while node.began.elapsed() < lasts {
+            let fault = FAULTS[random.below(FAULTS.len() as u64) as usize];
+            node.meets(fault, &questions, &mut random, &mut faults);
+        }
+    });
+    let mut counts = BTreeMap::<String, usize>::new();
+    for (_, fault) in &faults {
+        *counts.entry(format!("{fault:?}")).or_default() += 1;
+    }
+    let counts: Vec<_> = counts.iter().map(|(fault, count)| format!("{fault} {count}")).collect();
+    let minutes = node.began.elapsed().as_secs_f64() / 60.0;
+    tell(&format!(
+        "measured: chaos of {minutes:.1} min, seed {seed}: {}; {}",
+        counts.join(", "),
+        questions.told()
+    ));
+    let failed = questions.failed(node.began);
+    assert!(failed.is_empty(), "{failed:#?}\nfaults: {faults:#?}\n{}", node.systemd.log(UNIT));
+}
+
+/// What befalls a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    Kill,
+    Stop,
+    Hang,
+    Reload,
+    Restart,
+    Upgrade,
+    LostUpstream,
+    LostRules,
+    LostAddress,
+}
+
+const FAULTS: &[Fault] = &[
+    Fault::Kill,
+    Fault::Stop,
+    Fault::Hang,
+    Fault::Reload,
+    Fault::Restart,
+    Fault::Upgrade,
+    Fault::LostUpstream,
+    Fault::LostRules,
+    Fault::LostAddress,
+];
+
+/// The machine, its service and its upstreams.
+struct Node {
+    systemd: Systemd,
+    upstreams: Vec<Upstream>,
+    began: Instant,
+}
+
+impl Node {
+    fn new(systemd: Systemd) -> Self {
+        run("sh", &["-ec", &wire(SECOND, 3)]);
+        for (address, _) in UPSTREAMS {
+            let host = if address.contains(':') { 128 } else { 32 };
+            run("ip", &["-n", OUTSIDE, "addr", "add", &format!("{address}/{host}"), "dev", "lo"]);
+        }
+        let upstream = |(ip, who): &(&'static str, &'static str)| {
+            let (address, who) = (at(ip), *who);
+            within(OUTSIDE, move || Upstream::at(address, answer(who))).join().expect("an upstream starts")
+        };
+        let upstreams: Vec<_> = UPSTREAMS.iter().map(upstream).collect();
+        for upstream in &upstreams {
+            let ask = Ask::new(NAME, "A").timeout(Duration::from_millis(250));
+            eventually("an upstream is reached", PATIENCE, || ask.try_of(upstream.address()).ok());
+        }
+        fs::write(COREFILE_PATH, corefile(30)).expect("the test's own");
+        systemd.ctl(&["start", UNIT]);
+        Self { systemd, upstreams, began: now() }
+    }
+
+    /// Brings a fault about, and back to what was before it; then the next one may come.
+    fn meets(
+        &self,
+        fault: Fault,
+        questions: &Questions,
+        random: &mut Random,
+        faults: &mut Vec<(Duration, Fault)>,
+    ) {
+        faults.push((self.began.elapsed(), fault));
+        let pass = |from_ms: u64, to_ms: u64, random: &mut Random| {
+            let until = now() + Duration::from_millis(from_ms + random.below(to_ms - from_ms));
+            // For as long as clients take for it, too: on a slow machine faults are no denser.
+            let asked = questions.asked.load(Relaxed);
+            eventually("questions", PATIENCE * 2, || {
+                (now() >= until && questions.asked.load(Relaxed) > asked + ADDRESSES.len()).then_some(())
+            });
+        };
+        let told = |signal: &str| {
+            self.systemd.ctl(&["kill", "--kill-who=main", &format!("--signal={signal}"), UNIT]);
+        };
+        let pid = self.systemd.main_pid(UNIT);
+        let followed = || {
+            eventually("the next process", PATIENCE, || {
+                let next = self.systemd.main_pid(UNIT);
+                (next != pid && next != "0").then_some(())
+            });
+        };
+        match fault {
+            Fault::Kill => {
+                told("KILL");
+                followed();
+            }
+            Fault::Stop => {
+                self.systemd.ctl(&["stop", UNIT]);
+                pass(300, 3000, random);
+                self.systemd.ctl(&["start", UNIT]);
+            }
+            Fault::Hang => {
+                told("STOP");
+                pass(200, 4000, random);
+                told("CONT");
+            }
+            Fault::Reload => {
+                fs::write(COREFILE_PATH, corefile(30 + random.below(30))).expect("the test's own");
+                self.systemd.ctl(&["reload", UNIT]);
+            }
+            Fault::Restart => {
+                self.systemd.ctl(&["restart", UNIT]);
+                followed();
+            }
+            Fault::Upgrade => {
+                told("USR2");
+                followed();
+            }
+            Fault::LostUpstream => {
+                // One of the two of IPv4.
+                let lost = random.below(2) as usize;
+                self.upstreams[lost].answer_by(|_| Action::Silent);
+                pass(1000, 6000, random);
+                self.upstreams[lost].answer_by(answer(UPSTREAMS[lost].1));
+            }
+            Fault::LostRules => drop(run("nft", &["delete", "table", "inet", "localdns"])),
+            Fault::LostAddress => {
+                let address = format!("{}/32", ADDRESSES[random.below(2) as usize]);
+                run("ip", &["addr", "del", &address, "dev", "localdns"]);
+            }
+        }
+        self.serves(&format!("{fault:?}"));
+        pass(300, 1500, random);
+    }
+
+    /// Waits until the server itself answers, the rules are there and every address is.
+    fn serves(&self, after: &str) {
+        eventually(&format!("{after}: back again"), PATIENCE * 2, || {
+            let ask = Ask::new(NAME, "A").timeout(Duration::from_millis(250));
+            let is_ours = |ip: &&str| ask.try_of(at(ip)).is_ok_and(|reply| reply.short() == [US]);
+            let links = run("ip", &["addr", "show", "dev", "localdns"]);
+            let is_there = |ip: &&str| links.contains(&format!("{ip}/"));
+            let tables = run("nft", &["list", "tables", "inet"]);
+            let all = ADDRESSES.iter().all(|ip| is_there(&ip) && is_ours(&ip));
+            (all && tables.contains("table inet localdns\n") && tables.contains("localdns-lease-"))
+                .then_some(())
+        });
+    }
+}
+
+struct Over<'q>(&'q Questions);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.over.store(true, Relaxed);
+    }
+}
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ mixed >> 31) % bound
+    }
+}
+
+/// Every name is this upstream's; what is no question for an address is NOERROR.
+fn answer(who: &'static str) -> impl Fn(&Asked) -> Action {
+    move |asked| match asked.rtype {
+        1 => Action::Reply(Says::answer(&format!("{} 5 IN A {who}\n", asked.name))),
+        _ => Action::rcode(0),
+    }
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+fn corefile(cache: u64) -> String {
+    let (ips, servers) = (ADDRESSES.join(" "), UPSTREAMS.map(|(ip, _)| ip).join(" "));
+    format!(
+        ".:53 {{
+    errors
+    bind {ips}
+    hosts {{
+        {US} {NAME}
+        ttl 5
+        fallthrough
+    }}
+    cache {cache}
+    forward . {servers} {{
+        policy sequential
+    }}
+}}
+"
+    )
+}
+
+const COREFILE_PATH: &str = "/etc/localdns/Corefile";
+const SECOND: &str = "pod2";
+const ADDRESSES: [&str; 3] = ["169.254.10.10", "169.254.10.11", "fd10::11"];
+/// Of IPv4 one at a time may be lost; the other family has one.
+const UPSTREAMS: [(&str, &str); 3] =
+    [("10.4.0.2", "192.0.2.4"), ("10.5.0.2", "192.0.2.5"), ("fd04::2", "192.0.2.6")];
+const PATIENCE: Duration = Duration::from_secs(20);
