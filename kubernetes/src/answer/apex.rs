@@ -68,15 +68,12 @@ impl Responder {
         addresses.sort_unstable();
         addresses.dedup();
         for address in addresses {
-            if push_address(
-                reply,
-                Section::Answer,
-                Owner::Question,
-                Some(question.query.rtype),
-                self.rules.ttl,
-                address,
-            ) {
+            let only = Some(question.query.rtype);
+            if push_address(reply, Section::Answer, Owner::Question, only, self.rules.ttl, address) {
                 found = ZoneAnswer::Written;
+            }
+            if reply.octets().len() > question.room {
+                break;
             }
         }
         found
@@ -86,7 +83,7 @@ impl Responder {
         let servers = self.servers(question.index, question.zone);
         let mut names: Vec<&[u8]> = servers.iter().map(|(name, _)| &**name).collect();
         names.dedup();
-        // What will be cut is not written: services that this server is an endpoint of are anybody's to make.
+        // What will be cut is not written.
         let is_full = |reply: &Reply<'_>| reply.octets().len() > question.room;
         for name in &names {
             if is_full(reply) {
@@ -103,7 +100,8 @@ impl Responder {
         if servers.is_empty() { ZoneAnswer::NoData } else { ZoneAnswer::Written }
     }
 
-    /// The zone's servers, in order and each once: the services that this one is an endpoint of, else itself.
+    /// The zone's servers, in order and each once: the services that this one is an endpoint of, else itself. Whoever may write
+    /// services and slices makes it an endpoint of theirs: of more than a message has room for, there are some.
     pub(super) fn servers(&self, index: &Index, zone: &Zone) -> Vec<(Vec<u8>, IpAddr)> {
         // Names below a reverse zone would lead to nothing.
         let zone = zone.grammar.map_or(&self.primary, |_| &zone.name);
@@ -114,15 +112,20 @@ impl Responder {
                 let name = [&service.key, &b"\x03svc"[..], zone.as_wire()].concat();
                 for slice in service.of_address(*own).map(|at| at.slice) {
                     is_endpoint = true;
+                    let left = MOST_SERVERS - servers.len();
                     match service.target() {
+                        _ if left == 0 => break,
                         Some(Target::ClusterIps(addresses)) => {
-                            servers.extend(addresses.iter().map(|address| (name.clone(), *address)));
+                            let addresses = addresses.iter().take(left);
+                            servers.extend(addresses.map(|address| (name.clone(), *address)));
                         }
-                        Some(Target::Headless) => servers.extend(slice.endpoints.iter().map(|endpoint| {
-                            let label = service.label(endpoint);
-                            let name = [&[label.octets().len() as u8], label.octets(), &name].concat();
-                            (name, endpoint.address)
-                        })),
+                        Some(Target::Headless) => {
+                            servers.extend(slice.endpoints.iter().take(left).map(|endpoint| {
+                                let label = service.label(endpoint);
+                                let name = [&[label.octets().len() as u8], label.octets(), &name].concat();
+                                (name, endpoint.address)
+                            }))
+                        }
                         Some(Target::ExternalName(_)) | None => {}
                     }
                 }
@@ -165,6 +168,8 @@ pub(super) fn push_address(
     is_asked
 }
 
+/// Address records, the shortest of which has 16 octets, that fill the largest message.
+pub(super) const MOST_SERVERS: usize = 4_096;
 /// Seconds, as CoreDNS has them.
 const REFRESH: u32 = 7_200;
 const RETRY: u32 = 1_800;

@@ -95,8 +95,8 @@ impl Responder {
         reply: &mut Reply<'_>,
     ) -> ZoneAnswer {
         // One without ports counts, too (as in CoreDNS).
-        let weight_of = |at: At<'_>| at.slice.ports.iter().filter(|port| below.means(port)).count().max(1);
-        let count = chosen(service, below, Order::Label).map(weight_of).sum();
+        let counts = service.counts(|port| below.means(port));
+        let count = chosen(service, below, Order::Label).map(|at| counts[at.number].max(1)).sum();
         let mut srv = self.srv(question, below, count, reply);
         let mut target = Vec::new();
         for at in chosen(service, below, Order::Label) {
@@ -220,13 +220,17 @@ pub(super) fn chosen<'s>(
         (None, Order::Label) => Box::new(service.by_label()),
         (None, Order::Address) => Box::new(service.by_address()),
     };
-    Box::new(all.filter(|at| {
+    let is_any = below.port.is_empty() && below.protocol.is_empty();
+    // A slice has as many ports as who may write it likes: they are looked at once, and not for each endpoint.
+    let means: Option<Vec<bool>> =
+        (!is_any).then(|| service.slices.iter().map(|slice| below.means_any(&slice.ports)).collect());
+    Box::new(all.filter(move |at| {
         let in_zone =
             |topology: Topology<'_>| at.endpoint.zone.as_deref().is_some_and(|zone| topology.holds(zone));
         let of_cluster = |cluster: &[u8]| service.cluster(*at).eq_ignore_ascii_case(cluster);
         below.topology.is_none_or(in_zone)
             && below.cluster.is_none_or(of_cluster)
-            && below.means_any(&at.slice.ports)
+            && means.as_ref().is_none_or(|means| means[at.number])
     }))
 }
 

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use wire::{Class, Flags, MAX_NAME, Name, Owner, Query, RType, Rcode, Reply, Section};
 
-use super::apex::{push_address, soa_numbers};
+use super::apex::{MOST_SERVERS, push_address, soa_numbers};
 use super::{Answered, Responder, external_target};
 use crate::index::{At, Index, Service};
 use kubernetes_api::objects::{ExternalAddress, Kind, Port, Protocol, Target};
@@ -81,7 +81,7 @@ impl External {
             return Answered::Written;
         }
         if below.ends_with(self.apex()) {
-            return self.below_apex(of, index, number, below, query, reply);
+            return self.below_apex(of, index, (number, below), query, room, reply);
         }
         let shown = |namespace: &[u8]| of.shows(namespace) && index.has_namespace(namespace);
         let absent = |kinds: &[Kind]| match index.unknown().first_of(kinds) {
@@ -95,6 +95,9 @@ impl External {
             }
             for name in names.iter().filter(|_| query.rtype == RType::PTR) {
                 reply.push(Section::Answer, Owner::Question, RType::PTR, Class::IN, self.rules.ttl, name);
+                if reply.octets().len() > room {
+                    break;
+                }
             }
             return self.answered(index, zone, query, false, reply);
         }
@@ -195,15 +198,18 @@ impl External {
         &self,
         of: &Responder,
         index: &Index,
-        number: usize,
-        below: &[u8],
+        (number, below): (usize, &[u8]),
         query: &Query<'_>,
+        room: usize,
         reply: &mut Reply<'_>,
     ) -> Answered {
         if *below == *self.server {
             for address in self.own_addresses(of, index) {
                 let rtype = Some(query.rtype);
                 push_address(reply, Section::Answer, Owner::Question, rtype, self.rules.ttl, address);
+                if reply.octets().len() > room {
+                    break;
+                }
             }
         } else if *below != *self.apex() {
             self.deny(index, number, query, reply);
@@ -224,7 +230,8 @@ impl External {
         reply.push(section, Owner::Name(&pointer), RType::SOA, Class::IN, self.rules.ttl, &data);
     }
 
-    /// From outside, this server is where the services are reached that it is an endpoint of; else at its own addresses.
+    /// From outside, this server is where the services are reached that it is an endpoint of, or some of them; else at its own
+    /// addresses.
     fn own_addresses(&self, of: &Responder, index: &Index) -> Vec<IpAddr> {
         let (mut addresses, mut is_endpoint) = (Vec::new(), false);
         for own in &of.rules().own {
@@ -233,10 +240,11 @@ impl External {
                     continue;
                 }
                 is_endpoint = true;
+                let left = MOST_SERVERS - addresses.len();
                 if self.rules.headless && service.target() == Some(&Target::Headless) {
-                    addresses.extend(service.by_address().map(|at| at.endpoint.address));
+                    addresses.extend(service.by_address().map(|at| at.endpoint.address).take(left));
                 } else {
-                    addresses.extend(service.external_addresses());
+                    addresses.extend(service.external_addresses().take(left));
                 }
             }
         }
@@ -305,6 +313,9 @@ impl Places<'_, '_> {
         let numbers: BTreeSet<u16> = ports.iter().filter_map(|port| port.port).collect();
         let (mut seen, mut has_address, mut follows) = (HashSet::new(), false, false);
         for external in service.external().iter().filter(|external| seen.insert(*external)) {
+            if self.is_full() {
+                break;
+            }
             match (external, self.query.rtype) {
                 (ExternalAddress::Ip(address), RType::A | RType::AAAA) => self.address(*address),
                 (ExternalAddress::Ip(_), RType::SRV) if !has_address => {
@@ -324,7 +335,7 @@ impl Places<'_, '_> {
             }
         }
         if has_address && !numbers.is_empty() {
-            let addresses: BTreeSet<IpAddr> = service.external_addresses().collect();
+            let addresses: BTreeSet<IpAddr> = service.external_addresses().take(MOST_SERVERS).collect();
             addresses.into_iter().for_each(|address| self.additional(&name, address));
         }
         Some(follows)
@@ -333,10 +344,11 @@ impl Places<'_, '_> {
     /// Endpoints by their own names below the service.
     fn of_endpoints(&mut self, service: &Service, meant: &Meant<'_>) -> Option<bool> {
         let means = |port: &&Port| meant.means(port);
+        let counts = service.counts(|port| meant.means(port));
         let ports = |at: At<'_>| match &*at.slice.ports {
             // As in CoreDNS one without ports is there, and SRV leads to none.
             [] => usize::from(meant.port.is_empty() && meant.protocol.is_empty()),
-            ports => ports.iter().filter(means).count(),
+            _ => counts[at.number],
         };
         let is_meant = |at: &At<'_>| {
             (meant.endpoint.is_empty() || service.label(at.endpoint).octets() == meant.endpoint)
@@ -400,6 +412,9 @@ impl Places<'_, '_> {
             return;
         }
         for number in numbers {
+            if self.is_full() {
+                break;
+            }
             self.push(
                 RType::SRV,
                 &[[0, weight, number].map(u16::to_be_bytes).as_flattened(), target].concat(),
@@ -522,6 +537,34 @@ mod tests {
                 ("x.ns1.dns.example.org A", NXDOMAIN),
             ],
         );
+    }
+
+    #[test]
+    fn of_more_addresses_than_a_message_holds_the_zones_server_has_some() {
+        let mut rules = rules("cluster.local");
+        rules.own = vec!["172.17.0.53".parse().unwrap()];
+        let mut objects = vec![namespace("t1")];
+        for number in 1..=3 {
+            let many: Vec<String> =
+                (0..30_000).map(|n| format!("10.{number}.{}.{}", n / 250, n % 250)).collect();
+            let many = many.join(" ");
+            let (with, of) = (format!("t1/with-{number}"), format!("with-{number}"));
+            objects.push(external(&with, &many, "dns:53/udp", &many));
+            objects.push(slice(&with, &of, "172.17.0.53", "dns:53/udp"));
+        }
+        let cluster = Cluster::of(&everything(), rules, objects);
+        let zones = [Name::from_text("example.org").unwrap()].into();
+        let of = External::new(ExternalRules { zones, apex: "dns".into(), ttl: 7, headless: false }).unwrap();
+        for words in [
+            cluster.ask_external(&of, "ns1.dns.example.org A"),
+            cluster.ask_external(&of, "example.org NS"),
+            cluster.ask_external(&of, "with-1.t1.example.org A"),
+            cluster.ask("ns.dns.cluster.local A"),
+            cluster.ask("cluster.local NS"),
+        ] {
+            let count = words.split(", ").count();
+            assert!((1_000..=4_096).contains(&count), "{count}: {}", &words[..100]);
+        }
     }
 
     #[test]

@@ -63,6 +63,8 @@ pub(crate) struct Place {
 /// An endpoint with the slice that it is in.
 #[derive(Clone, Copy)]
 pub(crate) struct At<'s> {
+    /// The slice's place among those of the service.
+    pub(crate) number: usize,
     pub(crate) slice: &'s Arc<Slice>,
     pub(crate) endpoint: &'s Endpoint,
 }
@@ -108,6 +110,11 @@ impl Service {
 
     pub(crate) fn ports(&self) -> &[Port] {
         self.object.as_ref().map_or(&[], |object| &object.ports)
+    }
+
+    /// How many ports each of its slices has that are meant.
+    pub(crate) fn counts(&self, means: impl Fn(&Port) -> bool) -> Vec<usize> {
+        self.slices.iter().map(|slice| slice.ports.iter().filter(|port| means(port)).count()).collect()
     }
 
     pub(crate) fn has_endpoints(&self) -> bool {
@@ -214,8 +221,9 @@ impl Service {
 
     fn at(&self, place: Place) -> At<'_> {
         // Places are made of these slices.
-        let slice = &self.slices[usize::from(place.slice)];
-        At { slice, endpoint: &slice.endpoints[usize::from(place.endpoint)] }
+        let number = usize::from(place.slice);
+        let slice = &self.slices[number];
+        At { number, slice, endpoint: &slice.endpoints[usize::from(place.endpoint)] }
     }
 }
 
