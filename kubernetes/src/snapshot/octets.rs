@@ -246,10 +246,11 @@ impl<'a> Decoder<'a> {
         })
     }
 
-    /// As many as are announced; each has one octet at least, so that no announcement takes memory.
+    /// As many as are announced, of which no object of the API's has more than [`MOST_PARTS`]: no announcement takes memory, and
+    /// what is read of a file not much more than the file has.
     fn all<T>(&mut self, one: impl Fn(&mut Self) -> Result<T, Unusable>) -> Result<Box<[T]>, Unusable> {
         let count = self.number()?;
-        let count = usize::try_from(count).ok().filter(|count| *count <= self.octets.len());
+        let count = usize::try_from(count).ok().filter(|count| *count <= self.octets.len().min(MOST_PARTS));
         (0..count.ok_or(Unusable::Malformed)?).map(|_| one(self)).collect()
     }
 
@@ -311,3 +312,5 @@ const V4: u8 = 4;
 const V6: u8 = 6;
 /// As of those that come from the API.
 const MOST_ZONES: usize = 64;
+/// Of what an object has several of: 1,000 endpoints with 100 addresses each are the most that are read of the API.
+const MOST_PARTS: usize = 100_000;

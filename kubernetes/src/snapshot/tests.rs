@@ -129,6 +129,43 @@ fn signed(content: &[u8]) -> Vec<u8> {
     [FORM, &Sha256::digest(content), content].concat()
 }
 
+#[test]
+fn no_object_of_a_snapshot_has_more_parts_than_one_of_the_api() {
+    let octets = octets();
+    let mut head = Decoder::new(&octets[CONTENT..]);
+    head.text().unwrap();
+    head.number().unwrap();
+    let head = &octets[CONTENT..octets.len() - head.rest().len()];
+    // Labels of two octets become records of sixteen times as many: a file may not decide how many.
+    let pod = |labels: usize| {
+        let mut to = Encoder(head.to_vec());
+        let labels = vec![<(Box<str>, Box<str>)>::default(); labels].into();
+        let key = kubernetes_api::objects::Key { namespace: "a".into(), name: "p".into() };
+        let addresses = ["10.0.0.1".parse().unwrap()].into();
+        let (host_network, running, terminating) = (false, true, false);
+        to.pod(&kubernetes_api::objects::Pod { key, addresses, host_network, running, terminating, labels });
+        signed(&to.0)
+    };
+    let read = |octets: &[u8]| Snapshot::read(octets, &access(), &wants()).map(|_| ());
+    assert_eq!(read(&pod(100_000)), Ok(()));
+    assert_eq!(read(&pod(100_001)), Err(Unusable::Malformed));
+}
+
+#[test]
+fn a_snapshot_that_ends_anywhere_is_refused_or_has_whole_objects() {
+    let octets = octets();
+    let content = &octets[CONTENT..];
+    let mut whole = 0;
+    for end in 0..content.len() {
+        // With the checksum that it ought to have.
+        if let Ok(snapshot) = Snapshot::read(&signed(&content[..end]), &access(), &wants()) {
+            assert_eq!(snapshot.objects().count(), whole);
+            whole += 1;
+        }
+    }
+    assert_eq!(whole, Snapshot::read(&octets, &access(), &wants()).unwrap().objects().count());
+}
+
 proptest! {
     #[test]
     fn no_octets_make_it_panic_or_take_memory_that_they_do_not_have(
