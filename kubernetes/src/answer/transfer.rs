@@ -343,6 +343,18 @@ mod tests {
     }
 
     #[test]
+    fn what_changes_in_the_second_of_a_transfer_has_another_serial() {
+        let mut cluster = cluster();
+        for at in ["t1/web", "t2/web"] {
+            let serial = cluster.index.serial();
+            cluster.transfer("cluster.local", None, 9).unwrap();
+            // The clock of these tests stands still.
+            cluster.writer.delete(Kind::Service, key(at));
+            assert!(cluster.transfer("cluster.local", Some(serial), 9).unwrap().len() > 1, "{at}");
+        }
+    }
+
+    #[test]
     fn who_has_the_serial_gets_the_soa_and_who_asks_too_early_nothing() {
         let mut cluster = cluster();
         let serial = cluster.index.serial();

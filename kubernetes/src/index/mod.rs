@@ -56,6 +56,8 @@ pub struct Index {
     changing: Mutex<()>,
     /// When something changed last, in seconds since 1970, as serials have it.
     serial: AtomicU32,
+    /// At which of them a zone was listed last; [`NONE_LISTED`] before the first time.
+    listed: AtomicU64,
     /// How often something changed.
     changes: AtomicU64,
     /// How many objects of each kind there are.
@@ -91,6 +93,7 @@ impl Index {
             followed: AtomicU8::new(0),
             changing: Mutex::default(),
             serial: AtomicU32::new(0),
+            listed: AtomicU64::new(NONE_LISTED),
             changes: AtomicU64::new(0),
             counts: Default::default(),
         }
@@ -113,14 +116,21 @@ impl Index {
         self.counts[kind as usize].load(Relaxed)
     }
 
+    /// Whether changes of a kind are heard just now.
+    pub fn is_followed(&self, kind: Kind) -> bool {
+        self.followed.load(Acquire) & bit(kind) != 0
+    }
+
     /// The serial of its zones.
     pub fn serial(&self) -> u32 {
         self.serial.load(Relaxed)
     }
 
-    /// What `list` finds, and the serial at which it was so. The one writer waits meanwhile.
+    /// What `list` finds, and the serial at which it was so: whatever changes after that has another one. The one writer waits
+    /// meanwhile.
     pub(crate) fn at_one_serial<T>(&self, list: impl FnOnce() -> T) -> (u32, T) {
         let _unchanged = self.changing();
+        self.listed.store(self.serial().into(), Relaxed);
         (self.serial(), list())
     }
 
@@ -167,7 +177,7 @@ impl Index {
     /// An address is another pod's as soon as its pod has ended, which may be before the API says so: one that is to be
     /// deleted may have lost it already.
     pub fn certain_pod(&self, address: IpAddr) -> Option<Arc<Pod>> {
-        if self.followed.load(Acquire) & bit(Kind::Pod) == 0 {
+        if !self.is_followed(Kind::Pod) {
             return None;
         }
         let mut pods = self.pods(address);
@@ -253,6 +263,8 @@ fn bit(kind: Kind) -> u8 {
     1 << kind as u8
 }
 
+/// No serial.
+const NONE_LISTED: u64 = u64::MAX;
 /// Of services, addresses and pods: with 100,000 endpoints, 25 in each.
 const BUCKETS: usize = 4_096;
 /// Records of 32 octets that fill the largest message.

@@ -138,7 +138,11 @@ impl Writer {
     fn changed(&self) {
         self.index.changes.fetch_add(1, Relaxed);
         // Seconds since 1970 fit until 2106; serials wrap around (RFC 1982).
-        self.index.serial.store((self.now)().0.as_secs() as u32, Relaxed);
+        let now = (self.now)().0.as_secs() as u32;
+        // Who was sent a zone in this second, or before the clock was set back, is to see that it has changed since.
+        let listed = u32::try_from(self.index.listed.load(Relaxed)).ok();
+        let ahead = listed.filter(|listed| listed.wrapping_sub(now) <= u32::MAX / 2);
+        self.index.serial.store(ahead.map_or(now, |listed| listed.wrapping_add(1)), Relaxed);
     }
 
     /// Counts an object in, if there is room for it; what was known of it stays where there is none.
@@ -424,6 +428,9 @@ impl Writer {
     /// Whether every object is forgotten.
     pub(super) fn holds_nothing(&self) -> bool {
         let seen = self.seen.iter().all(HashMap::is_empty);
-        seen && self.slices.is_empty() && self.pods.is_empty() && self.namespaces.is_empty()
+        seen && self.octets == 0
+            && self.slices.is_empty()
+            && self.pods.is_empty()
+            && self.namespaces.is_empty()
     }
 }
