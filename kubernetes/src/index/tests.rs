@@ -275,3 +275,55 @@ fn what_finds_no_room_makes_what_is_not_known_of_its_kind_unknown() {
     cluster.writer.delete(Kind::Namespace, key("a"));
     assert!(cluster.writer.holds_nothing());
 }
+
+#[test]
+fn a_snapshot_that_finds_no_room_leaves_an_index_that_the_next_list_makes_whole() {
+    let wants = Wants { endpoints: true, ..Wants::default() };
+    let few = || {
+        vec![
+            namespace("a"),
+            service("a/hl", "None", "http:80/tcp"),
+            service("a/web", "10.0.0.1", "http:80/tcp"),
+            slice("a/hl-1", "hl", "10.1.0.1=h 10.1.0.2", "http:80/tcp"),
+        ]
+    };
+    let questions = ["web.a A", "hl.a A", "h.hl.a A", "none.a A", "none.b A"]
+        .map(|question| question.replace(' ', ".svc.cluster.local "))
+        .into_iter()
+        .chain(
+            ["1.0.0.10", "1.0.1.10", "2.0.1.10", "9.0.1.10"].map(|last| format!("{last}.in-addr.arpa PTR")),
+        );
+    let questions: Vec<String> = questions.collect();
+    let plain = Cluster::of(&wants, rules("cluster.local in-addr.arpa"), few());
+    const BACK: &str = "PTR h.hl.a.svc.cluster.local.";
+    const NO_SLICES: &str = "endpointslices are not known";
+    type More = fn(usize) -> Object;
+    // Of what there is too much, and where an endpoint's address leads after the snapshot and after a list that is too large.
+    let rows: [(More, [&str; 2]); 3] = [
+        (|number| service(&format!("a/s{number}"), "10.0.1.1", ""), ["services are not known", BACK]),
+        (|number| slice(&format!("a/e{number}"), "other", "10.1.1.1", ""), [NO_SLICES; 2]),
+        (|number| namespace(&format!("n{number}")), [BACK; 2]),
+    ];
+    for (more, [at_first, later]) in rows {
+        let mut cluster = Cluster::new(&wants, rules("cluster.local in-addr.arpa"));
+        cluster.writer = cluster.writer.within(20_000);
+        cluster.writer.restore(few().into_iter().chain((0..1_000).map(more)));
+        let kind = more(0).kind();
+        assert!(cluster.index.count(kind) < 50, "{}", cluster.index.count(kind));
+        assert_eq!(cluster.ask("web.a.svc.cluster.local A"), "A 10.0.0.1", "{kind}");
+        assert_eq!(cluster.ask("1.0.1.10.in-addr.arpa PTR"), at_first, "{kind}");
+
+        // The API has fewer; twice, so that it grows too large again in between.
+        for _ in 0..2 {
+            cluster.list(few());
+            for question in &questions {
+                assert_eq!(cluster.ask(question), plain.ask(question), "{kind}: {question}");
+            }
+            cluster.list(few().into_iter().chain((0..1_000).map(more)));
+            assert_eq!(cluster.ask("1.0.1.10.in-addr.arpa PTR"), later, "{kind}");
+            assert!(!cluster.index.unknown().is_nothing(), "{kind}");
+        }
+        cluster.list([]);
+        assert!(cluster.writer.holds_nothing(), "{kind}");
+    }
+}
