@@ -136,6 +136,22 @@ impl Cluster {
         Ok(Some(clock::now() + timeout))
     }
 
+    /// What is known without asking anybody, where nobody follows it: how old the snapshot is that it comes from, or why there is
+    /// none that can be used.
+    pub(super) fn recall(&self) -> Result<Option<Duration>, String> {
+        let following = self.following.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(kept) = self.shared.snapshot.as_ref().filter(|_| following.is_none()) else {
+            return Ok(None);
+        };
+        let now = clock::now();
+        if let Some(age) = kept.age(now) {
+            return Ok(Some(age));
+        }
+        let wants = &self.followed.wants;
+        let mut writer = Writer::new(self.shared.index.clone(), wants, wall, Box::new(()));
+        kept.recall(&self.followed, &mut writer, now)
+    }
+
     /// Waits until all is known, but not longer than until `end`.
     pub(super) fn wait_until(&self, end: Instant, logger: &Logger) {
         let mut told = self.shared.told();

@@ -110,15 +110,20 @@ impl Source for Kubernetes {
         let mut octets = Vec::new();
         let mut reply = Reply::start(&mut octets, query);
         let index = self.cluster.index();
-        let why = self.responder.explain(index, query);
+        let recalled = self.cluster.recall();
+        let mut why = self.responder.explain(index, query);
+        if let Ok(Some(age)) = recalled {
+            why += &format!(", by the snapshot of {} s ago", age.as_secs());
+        }
         match self.responder.answer(index, query, usize::from(u16::MAX), &mut reply) {
             Answered::NotMine => Explained::Passes(None),
             Answered::Written | Answered::Follow => Explained::Ends(why),
             Answered::NoName(_) if self.fallthrough.through(&query.name) => Explained::Passes(Some(why)),
             Answered::NoName(_) => Explained::Ends(format!("NXDOMAIN: {why}")),
-            Answered::Unknown(kind) => {
-                Explained::Ends(format!("what the cluster has decides: its {kind} are not known here"))
-            }
+            Answered::Unknown(kind) => Explained::Ends(match recalled {
+                Ok(_) => format!("what the cluster has decides: its {kind} are not known here"),
+                Err(why) => format!("what the cluster has decides: its {kind} are not known here: {why}"),
+            }),
         }
     }
 }

@@ -68,12 +68,9 @@ impl Kept {
     /// Puts what the file has into the index; where that cannot be, why is told, and nothing is known yet.
     pub(super) fn restore(&self, of: &Followed, writer: &mut Writer, at: Instant, logger: &Logger) {
         let file = self.spec.file.display();
-        match self.read(of, writer) {
+        match self.recall(of, writer, at) {
             Ok(None) => {}
             Ok(Some(age)) => {
-                let mut state = self.state();
-                state.restored = of.wants.kinds().collect();
-                state.read = Some((age, at));
                 let line = format!(
                     "Answers are of the snapshot {file}, {} s old, until the API is heard",
                     age.as_secs()
@@ -87,6 +84,25 @@ impl Kept {
                 logger.warning(Some("kubernetes"), &line);
             }
         }
+    }
+
+    /// Puts what the file has into the index, if there is one, and says how old it is.
+    ///
+    /// # Errors
+    /// Why it cannot be used; nothing is known then.
+    pub(super) fn recall(
+        &self,
+        of: &Followed,
+        writer: &mut Writer,
+        at: Instant,
+    ) -> Result<Option<Duration>, String> {
+        let age = self.read(of, writer)?;
+        if let Some(age) = age {
+            let mut state = self.state();
+            state.restored = of.wants.kinds().collect();
+            state.read = Some((age, at));
+        }
+        Ok(age)
     }
 
     fn read(&self, of: &Followed, writer: &mut Writer) -> Result<Option<Duration>, String> {
