@@ -32,6 +32,7 @@ use plugins::{
     forward::{self, ForwardSpecs},
     health::HealthSpec,
     hosts::HostsSpec,
+    kubernetes::KubernetesSpec,
     log::LogSpec,
     metadata::MetadataSpec,
     multisocket::MultisocketSpec,
@@ -60,6 +61,7 @@ impl Configuration {
     /// What cannot be served, at the word that says so.
     pub fn build(spec: &Spec, shared: &Shared, addresses_of: AddressesOf<'_>) -> Result<Self> {
         let plan = plan_listeners(spec, addresses_of)?;
+        keep_snapshots_apart(spec)?;
         // Who is asked for a name that we look up is asked over plain DNS.
         let plain = |planned: &&Planned| planned.endpoint.transport == Transport::Dns;
         let ours: Vec<SocketAddr> =
@@ -192,6 +194,22 @@ fn plan_listeners(spec: &Spec, addresses_of: AddressesOf<'_>) -> Result<BTreeMap
 /// What every block says that has such a directive, in file order.
 fn said<T: PluginSpec>(spec: &Spec) -> impl Iterator<Item = &T> {
     spec.blocks.iter().filter_map(|block| block.get())
+}
+
+/// Refuses one file for the snapshots of two clusters.
+fn keep_snapshots_apart(spec: &Spec) -> Result<()> {
+    let mut kept: Vec<&KubernetesSpec> = Vec::new();
+    for block in &spec.blocks {
+        let Some(cluster) = block.get::<KubernetesSpec>().filter(|cluster| cluster.snapshot.is_some()) else {
+            continue;
+        };
+        if kept.iter().any(|other| cluster.is_in_the_way_of(other)) {
+            let rule = "another block keeps something else, or at other times, in the file that `snapshot` names; name two files";
+            return Err(Located::new(&block.at, SetupError::Order { plugin: "kubernetes", rule }));
+        }
+        kept.push(cluster);
+    }
+    Ok(())
 }
 
 fn build_block(

@@ -123,6 +123,13 @@ fn hides_none(directive: &Directive, zones: &[wire::Name]) -> Result<()> {
 }
 
 impl KubernetesSpec {
+    /// Whether both are kept in one file, though they follow different things: each would put its own in the other's place.
+    pub fn is_in_the_way_of(&self, other: &Self) -> bool {
+        let file = |spec: &Self| spec.snapshot.as_ref().map(|snapshot| snapshot.file.clone());
+        let followed = |spec: &Self| (spec.access.clone(), spec.wants.clone(), spec.snapshot.clone());
+        file(self).is_some() && file(self) == file(other) && followed(self) != followed(other)
+    }
+
     /// The directive without properties.
     fn bare(zones: Vec<wire::Name>) -> Self {
         Self {

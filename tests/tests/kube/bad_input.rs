@@ -2,12 +2,15 @@
 //! mend, once; SERVFAIL with its reason for what cannot be known; and whoever else asks is answered.
 
 use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::json;
 use tests::kube::{Api, Form, NAMESPACES, Reply, SERVICES, SLICES};
 use tests::{
-    Ask, Authority, Options, Server, ask, assert_contains, eventually, fresh_ip, port, publish, tempdir,
+    Ask, Authority, Options, Server, ask, assert_contains, binary, eventually, fresh_ip, output, port,
+    publish, tempdir,
 };
 
 use super::served::ready;
@@ -158,5 +161,45 @@ fn a_plugin_that_is_dropped_leaves_an_api_that_hangs_and_nobody_waits() {
         server.wait_for_lines("Reloading complete", 2 * round, PATIENCE);
         assert_eq!(server.threads("kubernetes").len(), 1);
         assert_unknown(at);
+    }
+}
+
+#[test]
+fn one_file_for_the_snapshots_of_two_clusters_is_an_error_at_the_second_block() {
+    let (api, directory) = (Api::start(|request| quiet(FORM, request)), tempdir());
+    let file = directory.path().join("cluster");
+    let text = |first: &str, second: &str| {
+        let block = |zone: &str, properties: &str| {
+            format!(
+                "{zone}:{} {{\nkubernetes {{\nendpoint {}\nstartup_timeout 100ms\n{properties}\n}}\n}}\n",
+                port(),
+                api.url()
+            )
+        };
+        block("cluster.local", first) + &block("other.local", second)
+    };
+    let kept = |file: &Path, more: &str| format!("snapshot {} {more}", file.display());
+    let conf = directory.path().join("Corefile");
+    let check = |text: &str| {
+        std::fs::write(&conf, text).expect("the test's own");
+        let mut command = Command::new(binary());
+        command.args(["check", "-conf"]).arg(&conf);
+        let output = output(command, PATIENCE);
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let same = kept(&file, "");
+    for (second, is_fine) in [
+        (same.clone(), true),
+        (same.clone() + "\nttl 60", true),
+        (kept(&directory.path().join("other"), "") + "\nnoendpoints", true),
+        ("noendpoints".to_owned(), true),
+        (same.clone() + "\nnoendpoints", false),
+        (kept(&file, "1m"), false),
+    ] {
+        let (could, told) = check(&text(&same, &second));
+        assert_eq!(could, is_fine, "{second}: {told}");
+        if !is_fine {
+            assert_contains!(told, ":8:1: plugin/kubernetes: another block keeps something else");
+        }
     }
 }
