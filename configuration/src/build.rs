@@ -219,7 +219,24 @@ fn build_block(
     endpoints: &[Endpoint],
     ours: &[SocketAddr],
 ) -> Result<Block> {
-    let labels = spec.get::<MetadataSpec>().is_some();
+    let servers: Vec<String> = endpoints.iter().map(Endpoint::label).collect();
+    let zones = spec.zone_names();
+    let lent = Lent::default();
+    let mut context = BuildContext {
+        lasting: &shared.lasting,
+        lent: &lent,
+        servers: &servers,
+        zones: &zones,
+        threads: shared.writers,
+        search_paths: None,
+        labels: None,
+    };
+    let sources = || spec.plugins.iter().filter_map(|(_, role)| role.source());
+    context.search_paths = sources().find_map(|source| source.search_paths(&context));
+    if spec.get::<MetadataSpec>().is_some() {
+        let known: Vec<_> = sources().filter_map(|source| source.labels(&context)).collect();
+        context.labels = Some(Arc::new(known));
+    }
     Ok(Block {
         index,
         id: shared.next_block.fetch_add(1, Relaxed),
@@ -227,13 +244,15 @@ fn build_block(
         directives: spec.directives(),
         first_zone: spec.keys.first().map_or(Name::ROOT, |key| key.zone),
         first_server: endpoints.first().map(Endpoint::label).unwrap_or_default(),
-        pipeline: pipeline(spec, shared, endpoints, ours)?,
+        pipeline: pipeline(spec, shared, endpoints, ours, &context)?,
         held: shared.held.clone(),
         nsid: spec
             .get()
             .map(|nsid: &NsidSpec| nsid.data.clone().unwrap_or_else(host_name).into_bytes().into()),
         bufsize: spec.get().map_or(wire::UDP_SIZE, |bufsize: &BufsizeSpec| bufsize.octets).into(),
-        log: spec.get().map(|log: &LogSpec| LogRules::new(log.rules.clone(), shared.logger.format(), labels)),
+        log: spec.get().map(|log: &LogSpec| {
+            LogRules::new(log.rules.clone(), shared.logger.format(), context.labels.as_ref())
+        }),
         errors: spec
             .get()
             .map(|errors: &ErrorsSpec| Arc::new(ErrorLog::new(errors.clone(), shared.logger.clone()))),
@@ -249,28 +268,14 @@ fn pipeline(
     shared: &Shared,
     endpoints: &[Endpoint],
     ours: &[SocketAddr],
+    context: &BuildContext<'_>,
 ) -> Result<Pipeline> {
-    let servers: Vec<String> = endpoints.iter().map(Endpoint::label).collect();
-    let zones = spec.zone_names();
-    let lent = Lent::default();
-    let mut context = BuildContext {
-        lasting: &shared.lasting,
-        lent: &lent,
-        servers: &servers,
-        zones: &zones,
-        threads: shared.writers,
-        search_paths: None,
-    };
-    context.search_paths = spec.plugins.iter().find_map(|(_, role)| match role {
-        Role::Source(source) => source.search_paths(&context),
-        _ => None,
-    });
     let (mut steps, mut sources, mut tail) = (Vec::new(), Vec::new(), Vec::new());
     for (name, role) in &spec.plugins {
         match role {
-            Role::Step(step) => steps.push(step.build(&context)?),
-            Role::Source(source) => sources.push(Named { name, source: source.build(&context) }),
-            Role::Tail(source) => tail.push(Named { name, source: source.build(&context) }),
+            Role::Step(step) => steps.push(step.build(context)?),
+            Role::Source(source) => sources.push(Named { name, source: source.build(context) }),
+            Role::Tail(source) => tail.push(Named { name, source: source.build(context) }),
             Role::Forwarding(_) | Role::Envelope(_) | Role::Setting(_) => {}
         }
     }

@@ -15,6 +15,7 @@ pub mod errors;
 pub mod expose;
 pub mod families;
 mod json;
+pub mod labels;
 pub mod log;
 pub mod logger;
 pub mod names;

@@ -1,12 +1,14 @@
 //! The plugin `log`: one line per query, rendered by hand from a format that was compiled when the Corefile was read.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use wire::{Class, Flags, Name, Opcode, RType, Rcode};
 
 use super::counters::Proto;
 use super::json;
+use super::labels::Labels;
 use super::logger::{Format, LineRing, begin_json};
 use super::text::{
     push_bracketed, push_class, push_ip, push_name, push_number, push_rcode, push_seconds, push_type,
@@ -157,8 +159,8 @@ struct Rule {
 }
 
 impl LogRules {
-    /// Compiles the rules, in file order; `labels`: whether the block has `metadata`.
-    pub fn new(rules: Vec<LogRule>, format: Format, labels: bool) -> Self {
+    /// Compiles the rules, in file order; `labels` where the block has `metadata`.
+    pub fn new(rules: Vec<LogRule>, format: Format, labels: Option<&Arc<dyn Labels>>) -> Self {
         let compile = |rule: LogRule| Rule {
             zone: rule.zone,
             classes: rule.classes,
@@ -194,6 +196,7 @@ impl LogRules {
 pub struct LogFormat {
     parts: Box<[Part]>,
     format: Format,
+    labels: Option<Arc<dyn Labels>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -223,6 +226,8 @@ enum Part {
     Kind,
     /// `log/class`
     LogClass,
+    /// What others know.
+    Label(Box<str>),
 }
 
 impl Part {
@@ -248,8 +253,11 @@ impl Part {
             "{/forward/upstream}" if labels => Self::Upstream,
             "{/log/type}" if labels => Self::Kind,
             "{/log/class}" if labels => Self::LogClass,
-            label if label.starts_with("{/") => Self::Literal(Box::from(*b"-")),
-            _ => return None,
+            other => match other.strip_prefix("{/").and_then(|label| label.strip_suffix('}')) {
+                Some(label) if labels => Self::Label(label.into()),
+                Some(_) => Self::Literal(Box::from(*b"-")),
+                None => return None,
+            },
         })
     }
 }
@@ -257,7 +265,7 @@ impl Part {
 impl LogFormat {
     /// Compiles CoreDNS's format text. What stands in braces and is no placeholder is printed as it is; of nested braces
     /// the inner ones are looked at.
-    pub fn new(text: &str, format: Format, labels: bool) -> Self {
+    pub fn new(text: &str, format: Format, labels: Option<&Arc<dyn Labels>>) -> Self {
         let mut parts = Vec::new();
         let mut literal = String::new();
         if format == Format::Text {
@@ -267,7 +275,7 @@ impl LogFormat {
         while let Some(close) = rest.find('}') {
             let (before, after) = rest.split_at(close + 1);
             let open = before.rfind('{').unwrap_or(before.len());
-            match Part::of(&before[open..], labels) {
+            match Part::of(&before[open..], labels.is_some()) {
                 Some(Part::Literal(octets)) => {
                     literal.push_str(&before[..open]);
                     literal.push_str(&String::from_utf8_lossy(&octets));
@@ -286,7 +294,7 @@ impl LogFormat {
             literal.push('\n');
         }
         push_literal(&mut parts, &mut literal);
-        Self { parts: parts.into(), format }
+        Self { parts: parts.into(), format, labels: labels.cloned() }
     }
 
     /// Puts the line of `entry` into `ring`. JSON lines read the clock for their time.
@@ -332,7 +340,20 @@ impl LogFormat {
                 },
                 Part::Kind => line.extend_from_slice(entry.kind().as_bytes()),
                 Part::LogClass => line.extend_from_slice(entry.outcome().label().as_bytes()),
+                Part::Label(label) => self.push_label(entry, label, line),
             }
+        }
+    }
+
+    /// A value with what no line should hold, such as its end, is not told.
+    fn push_label(&self, entry: &LogEntry<'_>, label: &str, line: &mut Vec<u8>) {
+        let client = entry.client.ip().to_canonical();
+        let value = self.labels.as_ref().and_then(|labels| labels.label(label, entry.name, Some(client)));
+        let is_plain =
+            |value: &String| value.bytes().all(|octet| matches!(octet, b' '..=b'~') && octet != b'"');
+        match value.filter(is_plain) {
+            Some(value) => line.extend_from_slice(value.as_bytes()),
+            None => line.push(b'-'),
         }
     }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use observe::counters::ThreadCounters;
+use observe::labels::Labels;
 use wire::{Name, Query, Reply, ZoneRequest};
 
 use crate::args::Result;
@@ -39,6 +40,11 @@ pub trait SourceSpec: PluginSpec {
     fn search_paths(&self, _context: &BuildContext<'_>) -> Option<Arc<dyn SearchPaths>> {
         None
     }
+
+    /// Who knows the labels that the plugin publishes, where the block has `metadata`.
+    fn labels(&self, _context: &BuildContext<'_>) -> Option<Arc<dyn Labels>> {
+        None
+    }
 }
 
 /// What a directive may need to know of its server block to be read.
@@ -66,6 +72,8 @@ pub struct BuildContext<'c> {
     pub threads: usize,
     /// Who in the block knows the search paths of clients.
     pub search_paths: Option<Arc<dyn SearchPaths>>,
+    /// Who knows labels, where the block has `metadata`.
+    pub labels: Option<Arc<dyn Labels>>,
 }
 
 /// What a plugin is to its server block.
@@ -86,6 +94,14 @@ pub enum Role {
 }
 
 impl Role {
+    /// What answers from memory, before the cache.
+    pub fn source(&self) -> Option<&dyn SourceSpec> {
+        match self {
+            Self::Source(source) => Some(&**source),
+            _ => None,
+        }
+    }
+
     /// What was read, if it is of this type.
     pub fn get<T: PluginSpec>(&self) -> Option<&T> {
         let spec: &dyn Any = match self {

@@ -9,6 +9,7 @@ mod apex;
 mod endpoints;
 mod explain;
 mod external;
+mod labels;
 mod name;
 mod pod;
 mod reverse;

@@ -103,10 +103,10 @@ pub(crate) fn read<'n>(name: &'n Name, zone: &Name, grammar: Grammar) -> Asked<'
     let below = match count {
         3 => Some(bare),
         4 => Some(Below { endpoint: Some(label(3)), ..bare }),
-        5 if grammar.multicluster && !is_port(label(3)) && !is_port(label(4)) => {
-            Some(Below { cluster: Some(label(3)), endpoint: Some(label(4)), ..bare })
-        }
-        5 => Some(Below { protocol: bare_label(label(3)), port: bare_label(label(4)), ..bare }),
+        5 => Some(match port_and_protocol(label(4), label(3), grammar) {
+            Some([port, protocol]) => Below { protocol, port, ..bare },
+            None => Below { cluster: Some(label(3)), endpoint: Some(label(4)), ..bare },
+        }),
         _ if is_pod || !grammar.zonal || grammar.multicluster || label(3) != b"_zone" => None,
         _ => {
             let prefer = match label(4) {
@@ -125,6 +125,19 @@ pub(crate) fn read<'n>(name: &'n Name, zone: &Name, grammar: Grammar) -> Asked<'
     }
 }
 
+/// The two labels below a service as a port's and a protocol's, if they are these, and not an endpoint's and its cluster's. The
+/// underscore may be left out (as in CoreDNS).
+#[inline]
+pub(super) fn port_and_protocol<'n>(
+    first: &'n [u8],
+    second: &'n [u8],
+    grammar: Grammar,
+) -> Option<[&'n [u8]; 2]> {
+    let is_port = |label: &[u8]| label.starts_with(b"_");
+    let bare = |label: &'n [u8]| label.strip_prefix(b"_").unwrap_or(label);
+    (!grammar.multicluster || is_port(first) || is_port(second)).then(|| [bare(first), bare(second)])
+}
+
 impl Topology<'_> {
     /// Whether an endpoint is in it; its zone in lower case.
     pub(crate) fn holds(&self, zone: &str) -> bool {
@@ -141,15 +154,6 @@ impl Topology<'_> {
         }
         rest.is_empty()
     }
-}
-
-fn is_port(label: &[u8]) -> bool {
-    label.starts_with(b"_")
-}
-
-/// The underscore may be left out (as in CoreDNS).
-fn bare_label(label: &[u8]) -> &[u8] {
-    label.strip_prefix(b"_").unwrap_or(label)
 }
 
 /// Labels next to the zone that say something.

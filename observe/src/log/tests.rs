@@ -1,5 +1,7 @@
 //! Log formats, and what they make of a query.
 
+use std::net::IpAddr;
+
 use super::*;
 use crate::paper::Paper;
 use std::time::{Duration, UNIX_EPOCH};
@@ -34,9 +36,29 @@ fn entry(name: &Name) -> LogEntry<'_> {
     }
 }
 
+/// A plugin that publishes labels.
+#[derive(Debug)]
+struct Publisher;
+
+impl Labels for Publisher {
+    fn label(&self, label: &str, name: &Name, client: Option<IpAddr>) -> Option<String> {
+        match label {
+            "test/name" => Some(name.to_string()),
+            "test/client" => client.map(|client| client.to_string()),
+            "test/empty" => Some(String::new()),
+            "test/odd" => Some("a\nb".to_owned()),
+            _ => None,
+        }
+    }
+}
+
+fn labels() -> Arc<dyn Labels> {
+    Arc::new(vec![Arc::new(Publisher) as Arc<dyn Labels>])
+}
+
 fn rendered(format: &str, entry: &LogEntry<'_>) -> String {
     let mut line = Vec::new();
-    LogFormat::new(format, Format::Text, true).render(entry, &mut line);
+    LogFormat::new(format, Format::Text, Some(&labels())).render(entry, &mut line);
     String::from_utf8(line).unwrap()
 }
 
@@ -127,7 +149,7 @@ fn the_first_rule_whose_zone_holds_the_name_decides() {
     let rules = LogRules::new(
         vec![rule("a.org", "one", errors), rule("org", "two", ALL), rule("a.org", "three", ALL)],
         Format::Text,
-        true,
+        None,
     );
     let (logger, paper) = Paper::logger(Format::Text);
     let mut ring = logger.ring(4096);
@@ -150,7 +172,7 @@ fn json_lines_carry_the_fields_of_coredns() {
     let query = LogEntry { client: "[::1]:5".parse().unwrap(), ..entry(&odd) };
     let mut line = Vec::new();
     let at = UNIX_EPOCH + Duration::new(1_795_248_408, 366_387_750);
-    LogFormat::new("{name} {type}", Format::Json, true).render_json(&query, at, &mut line);
+    LogFormat::new("{name} {type}", Format::Json, None).render_json(&query, at, &mut line);
     let line = String::from_utf8(line).unwrap();
     assert_eq!(
         line,
@@ -178,7 +200,15 @@ fn labels_are_told_where_the_block_has_them() {
     ] {
         assert_eq!(rendered(format, &query), format!("[INFO] example.org. {expected}\n"));
     }
+    let client = "[::ffff:192.0.2.7]:5".parse().unwrap();
+    assert_eq!(
+        rendered(
+            "{/test/name} {/test/client} {/test/empty}. {/test/odd} {/test/none}",
+            &LogEntry { client, ..up }
+        ),
+        "[INFO] example.org. 192.0.2.7 . - -\n"
+    );
     let mut line = Vec::new();
-    LogFormat::new(format, Format::Text, false).render(&up, &mut line);
+    LogFormat::new(format, Format::Text, None).render(&up, &mut line);
     assert_eq!(line, b"[INFO] example.org. - - - -\n");
 }

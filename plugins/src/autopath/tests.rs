@@ -260,6 +260,7 @@ fn who_knows_search_paths_has_to_stand_in_the_block() {
         zones: &[],
         threads: 1,
         search_paths: None,
+        labels: None,
     };
     let error = spec(PathSource::Plugin("kubernetes")).build(&context).unwrap_err();
     assert_eq!(

@@ -1,6 +1,7 @@
 //! `kubernetes`: a cluster's zone, answered from an index of what its API tells.
 
 mod cluster;
+mod labels;
 mod metrics;
 mod registry;
 mod search;
@@ -18,7 +19,9 @@ pub use self::setup::KubernetesSpec;
 pub(crate) use self::setup::read;
 pub use self::snapshot::SnapshotSpec;
 use cluster::Cluster;
+use labels::Published;
 use observe::counters::{Proto, ThreadCounters};
+use observe::labels::Labels;
 use plugin::Fallthrough;
 use plugin::failure::Failure;
 use plugin::messages::{Messages, Next, OfZone, StreamMessage};
@@ -54,6 +57,11 @@ impl SourceSpec for KubernetesSpec {
         }
         let cluster = context.lasting.get::<ClusterRegistry>().cluster(self);
         Some(Arc::new(PodPaths::new(cluster, self.rules.zones.clone())))
+    }
+
+    fn labels(&self, context: &BuildContext<'_>) -> Option<Arc<dyn Labels>> {
+        let cluster = context.lasting.get::<ClusterRegistry>().cluster(self);
+        Some(Arc::new(Published { cluster, responder: Responder::new(self.rules.clone()) }))
     }
 }
 

@@ -40,8 +40,8 @@ pub(super) enum Data {
     Protocol,
     ServerIp,
     ServerPort,
-    /// A label of `metadata`. None is known before the sources are asked, by what is here: the rule does not fit.
-    Label,
+    /// A label of `metadata`: where it is not known the rule does not fit.
+    Label(String),
     /// So many bits of the client's address, IPv4 and IPv6 (RFC 7871).
     Subnet(u8, u8),
 }
@@ -61,6 +61,7 @@ impl Edns0 {
         &self,
         sought: &mut Sought<'_>,
         context: &QueryContext<'_>,
+        label: &dyn Fn(&str) -> Option<String>,
         undo: &mut Vec<Undo>,
     ) -> bool {
         if self.code == OPTION_CLIENT_SUBNET {
@@ -76,8 +77,11 @@ impl Edns0 {
             Action::Replace => old.is_some(),
             Action::Set | Action::Unset => true,
         };
-        let done =
-            fits && self.data.value(sought, context).is_some_and(|data| sought.set_option(self.code, &data));
+        let done = fits
+            && self
+                .data
+                .value(sought, context, label)
+                .is_some_and(|data| sought.set_option(self.code, &data));
         if done && self.revert {
             undo.push(old.map_or(Undo::Added(self.code), |old| Undo::Was(self.code, old)));
         }
@@ -92,15 +96,21 @@ impl Edns0 {
             Action::Set | Action::Unset => true,
         };
         if fits {
-            let value = if self.action == Action::Unset { None } else { self.data.value(sought, context) };
-            sought.set_subnet(value);
+            // Of labels there is none.
+            let value = (self.action != Action::Unset).then(|| self.data.value(sought, context, &|_| None));
+            sought.set_subnet(value.flatten());
         }
         fits
     }
 }
 
 impl Data {
-    fn value(&self, sought: &Sought<'_>, context: &QueryContext<'_>) -> Option<Vec<u8>> {
+    fn value(
+        &self,
+        sought: &Sought<'_>,
+        context: &QueryContext<'_>,
+        label: &dyn Fn(&str) -> Option<String>,
+    ) -> Option<Vec<u8>> {
         let (client, server) = (context.client(), context.server());
         Some(match self {
             Self::Fixed(data) => data.clone(),
@@ -112,7 +122,7 @@ impl Data {
             Self::ServerIp => octets(server.ip()),
             Self::ServerPort => server.port().to_be_bytes().into(),
             Self::Subnet(v4, v6) => subnet(client.ip(), *v4, *v6),
-            Self::Label => return None,
+            Self::Label(name) => label(name)?.into_bytes(),
         })
     }
 }

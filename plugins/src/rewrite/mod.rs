@@ -19,6 +19,7 @@ use wire::{Class, Message, Name, RType, Rcode};
 use answer::{NameMap, Turned};
 use cname::Cname;
 use edns0::{Edns0, Undo};
+use observe::labels::Labels;
 use pattern::{Pattern, Replacement};
 use plugin::QueryContext;
 use plugin::failure::Failure;
@@ -31,6 +32,8 @@ pub struct Rewrite {
     rules: Vec<Rule>,
     /// The options that rules are about.
     codes: Vec<u16>,
+    /// Who knows labels, once it is built into a block with `metadata`.
+    labels: Option<Arc<dyn Labels>>,
 }
 
 /// One `rewrite`.
@@ -84,8 +87,8 @@ struct Ttls {
 pub(crate) use setup::read;
 
 impl StepSpec for Rewrite {
-    fn build(&self, _: &BuildContext<'_>) -> plugin::args::Result<Arc<dyn Step>> {
-        Ok(Arc::new(self.clone()))
+    fn build(&self, context: &BuildContext<'_>) -> plugin::args::Result<Arc<dyn Step>> {
+        Ok(Arc::new(Self { labels: context.labels.clone(), ..self.clone() }))
     }
 }
 
@@ -93,7 +96,7 @@ impl Step for Rewrite {
     fn inward<'s>(&'s self, sought: &mut Sought<'_>, context: &QueryContext<'_>) -> Inward<'s> {
         let mut reversals = Reversals { codes: &self.codes, ..Reversals::default() };
         for rule in &self.rules {
-            match rule.apply(sought, Some(context), &mut reversals) {
+            match rule.apply(self.labels.as_deref(), sought, Some(context), &mut reversals) {
                 Ok(true) if rule.stop => break,
                 Ok(_) => {}
                 Err(failure) => return Inward::Fail(failure),
@@ -106,7 +109,7 @@ impl Step for Rewrite {
     fn explain(&self, sought: &mut Sought<'_>, _: Option<IpAddr>) -> Option<String> {
         let mut told = Vec::new();
         for rule in &self.rules {
-            match rule.apply(sought, None, &mut Reversals::default()) {
+            match rule.apply(self.labels.as_deref(), sought, None, &mut Reversals::default()) {
                 Ok(true) => told.push(format!("`rewrite {}`", rule.text)),
                 Ok(false) => continue,
                 Err(failure) => told.push(failure.to_string()),
@@ -124,15 +127,19 @@ impl Rule {
     /// Whether it fitted. Without a moment, options are left alone.
     fn apply<'s>(
         &'s self,
+        labels: Option<&dyn Labels>,
         sought: &mut Sought<'_>,
         context: Option<&QueryContext<'_>>,
         reversals: &mut Reversals<'s>,
     ) -> Result<bool, Failure> {
         let Reversals { all, undo, .. } = reversals;
+        // As in CoreDNS, they are of what was asked, whatever is sought.
+        let (asked, client) = (sought.asked(), context.map(|context| context.client().ip().to_canonical()));
+        let label = move |label: &str| labels.and_then(|labels| labels.label(label, &asked.name, client));
         match &self.field {
-            Field::Name(rule) => return rule.apply(sought, all),
+            Field::Name(rule) => return rule.apply(sought, &label, all),
             Field::Edns0(rule) => {
-                return Ok(context.is_none_or(|context| rule.apply(sought, context, undo)));
+                return Ok(context.is_none_or(|context| rule.apply(sought, context, &label, undo)));
             }
             Field::Type(from, to) if sought.rtype() == *from => sought.set_rtype(*to),
             Field::Class(from, to) if sought.class() == *from => sought.set_class(*to),
@@ -154,10 +161,12 @@ impl NameRule {
     fn apply<'s>(
         &'s self,
         sought: &mut Sought<'_>,
+        label: &dyn Fn(&str) -> Option<String>,
         reversals: &mut Vec<Reversal<'s>>,
     ) -> Result<bool, Failure> {
         let before = *sought.name();
-        let Some(after) = self.pattern.replace(&before.to_string(), &self.to) else { return Ok(false) };
+        let after = self.pattern.replace_by(&before.to_string(), &self.to, label);
+        let Some(after) = after else { return Ok(false) };
         let name = Name::from_text(&after).map_err(|why| Failure::NameAfterRewrite(begin(after), why))?;
         sought.set_name(name);
         if self.auto {

@@ -1,5 +1,7 @@
 //! Names that a rule fits, and what they become: texts, lower-case, with a final dot.
 
+use std::borrow::Cow;
+
 use regex::Regex;
 
 use plugin::label::is_label;
@@ -24,8 +26,8 @@ enum Part {
     Text(String),
     /// A group of the regular expression; 0 is all of the match.
     Group(usize),
-    /// A label of `metadata`. None is known before the sources are asked, by what is here: nothing is replaced.
-    Label,
+    /// A label of `metadata`: where it is not known, or empty, nothing is replaced.
+    Label(String),
 }
 
 impl Pattern {
@@ -41,6 +43,16 @@ impl Pattern {
 
     /// What `name` becomes; `None` where it does not fit.
     pub(super) fn replace(&self, name: &str, to: &Replacement) -> Option<String> {
+        self.replace_by(name, to, &|_| None)
+    }
+
+    /// The same, where labels are known.
+    pub(super) fn replace_by(
+        &self,
+        name: &str,
+        to: &Replacement,
+        label: &dyn Fn(&str) -> Option<String>,
+    ) -> Option<String> {
         match self {
             Self::Exact(from) => (name == from).then(|| to.text()),
             Self::Prefix(from) => name.strip_prefix(from.as_str()).map(|rest| to.text() + rest),
@@ -52,9 +64,9 @@ impl Pattern {
                 let group = |number: usize| groups.get(number).map_or("", |group| group.as_str());
                 to.0.iter()
                     .map(|part| match part {
-                        Part::Text(text) => Some(text.as_str()),
-                        Part::Group(number) => Some(group(*number)),
-                        Part::Label => None,
+                        Part::Text(text) => Some(Cow::Borrowed(text.as_str())),
+                        Part::Group(number) => Some(group(*number).into()),
+                        Part::Label(name) => label(name).filter(|value| !value.is_empty()).map(Cow::Owned),
                     })
                     .collect()
             }),
@@ -103,7 +115,7 @@ impl Replacement {
             parts.push(match inside.parse() {
                 Ok(number) if number <= groups => Part::Group(number),
                 Ok(_) => return None,
-                Err(_) if is_label(inside) && !inside.contains('{') => Part::Label,
+                Err(_) if is_label(inside) && !inside.contains('{') => Part::Label(inside.to_owned()),
                 Err(_) => return None,
             });
             rest = behind;
@@ -118,7 +130,7 @@ impl Replacement {
             .iter()
             .map(|part| match part {
                 Part::Text(text) => text.as_str(),
-                Part::Group(_) | Part::Label => "",
+                Part::Group(_) | Part::Label(_) => "",
             })
             .collect()
     }

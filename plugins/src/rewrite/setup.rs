@@ -21,7 +21,7 @@ pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn 
     let rules = directives.iter().map(|directive| rule(directive)).collect::<Result<Vec<_>>>()?;
     let code = |rule: &Rule| if let Field::Edns0(rule) = &rule.field { Some(rule.code) } else { None };
     let codes = rules.iter().filter_map(code).collect();
-    Ok(Arc::new(Rewrite { rules, codes }))
+    Ok(Arc::new(Rewrite { rules, codes, labels: None }))
 }
 
 /// The words of a rule, taken from the left. What stands in braces behind fewer than two words belongs to it.
@@ -264,7 +264,7 @@ fn data(word: &Word, code: u16) -> Result<Data> {
     let data = match (variable, text.strip_prefix("0x")) {
         (Some(variable), _) => match VARIABLES.iter().find(|(name, _)| *name == variable) {
             Some((_, data)) => data.clone(),
-            None if is_label(variable) => Data::Label,
+            None if is_label(variable) => Data::Label(variable.to_owned()),
             None => return Err(bad(PLUGIN, word, VARIABLE)),
         },
         (None, Some(digits)) => Data::Fixed(hex(digits).ok_or_else(|| bad(PLUGIN, word, HEX))?),

@@ -2,20 +2,23 @@
 
 mod expression;
 mod facts;
+mod groups;
 mod setup;
 mod var;
 
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use gotemplate::{Fields, List, Map, Schema, Value};
+use gotemplate::{Fields, Schema, Value};
 use regex::{Captures, Regex};
 use wire::{Class, Flags, Name, Query, RType, Rcode, Reply, Section};
 
 use crate::{text::NameText, zonetext};
 pub use expression::{Expression, ExpressionError, Facts, is_free};
 use facts::facts;
+use groups::Groups;
 use observe::counters::{Counter, PerThread, ThreadCounters};
+use observe::labels::Labels;
 use observe::{Families, names};
 use plugin::failure::Failure;
 use plugin::lasting::Keeps;
@@ -39,6 +42,8 @@ struct One {
     ede: Option<Box<[u8]>>,
     /// Every name of its zones has the same answer, without records: nothing is to be read in the name.
     same_for_all: bool,
+    /// Who knows labels, where the block has `metadata`.
+    labels: Option<Arc<dyn Labels>>,
 }
 
 /// What is counted of one template.
@@ -54,11 +59,16 @@ pub struct TemplateCounters {
 
 impl Templates {
     /// Ready to answer; the counters outlive a reload.
-    pub fn new(specs: Vec<TemplateSpec>, counters: impl Fn(&TemplateSpec) -> Arc<TemplateCounters>) -> Self {
+    pub fn new(
+        specs: Vec<TemplateSpec>,
+        labels: Option<Arc<dyn Labels>>,
+        counters: impl Fn(&TemplateSpec) -> Arc<TemplateCounters>,
+    ) -> Self {
         let one = |spec: TemplateSpec| One {
             counters: counters(&spec),
             ede: spec.ede.as_ref().map(|(code, text)| [&code.to_be_bytes(), text.as_bytes()].concat().into()),
             same_for_all: spec.has_no_records() && spec.takes_every_name(),
+            labels: labels.clone(),
             spec,
         };
         Self { templates: specs.into_iter().map(one).collect() }
@@ -68,7 +78,7 @@ impl Templates {
 impl SourceSpec for TemplateSpecs {
     fn build(&self, context: &BuildContext<'_>) -> Box<dyn Source> {
         let registry = context.lasting.get::<TemplateRegistry>();
-        Box::new(Templates::new(self.templates.clone(), |template| {
+        Box::new(Templates::new(self.templates.clone(), context.labels.clone(), |template| {
             registry.counters(context.servers, template, context.threads)
         }))
     }
@@ -251,7 +261,8 @@ impl One {
         let class = if query.class == Class::ANY { spec.class } else { query.class };
         let rtype = if query.rtype == RType::ANY { spec.rtype } else { query.rtype };
         let (zone, groups) = (zone.to_string(), Groups { regex, captures });
-        let data = Data { context, query, zone, regex, name, class, rtype, groups, vars };
+        let labels = self.labels.as_deref();
+        let data = Data { context, labels, query, zone, regex, name, class, rtype, groups, vars };
         let sections = [
             (&spec.answer, Section::Answer),
             (&spec.authority, Section::Authority),
@@ -316,6 +327,7 @@ pub(crate) fn schema(groups: &[&str], vars: &[String]) -> Schema {
 /// A template's data: what the query says, as text.
 struct Data<'a> {
     context: &'a QueryContext<'a>,
+    labels: Option<&'a dyn Labels>,
     query: &'a Query<'a>,
     /// The query's, or the template's where the query is for any; likewise the type.
     class: Class,
@@ -325,11 +337,6 @@ struct Data<'a> {
     name: &'a str,
     groups: Groups<'a>,
     vars: Entries,
-}
-
-struct Groups<'a> {
-    regex: &'a Regex,
-    captures: Captures<'a>,
 }
 
 impl Fields for Data<'_> {
@@ -357,40 +364,11 @@ impl Fields for Data<'_> {
         })
     }
 
-    /// There are no metadata: as CoreDNS without its `metadata` directive, every label is empty.
-    fn call(&self, name: &str, _label: &str) -> Option<Value<'_>> {
-        (name == "Meta").then(|| Value::Text("".into()))
-    }
-}
-
-impl List for Groups<'_> {
-    fn count(&self) -> usize {
-        self.captures.len()
-    }
-
-    fn get(&self, index: usize) -> Option<Value<'_>> {
-        (index < self.captures.len())
-            .then(|| Value::Text(self.captures.get(index).map_or("", |m| m.as_str()).into()))
-    }
-}
-
-impl Map for Groups<'_> {
-    fn get(&self, key: &str) -> Option<Value<'_>> {
-        let group = match key.parse::<usize>() {
-            Ok(index) if index < self.captures.len() => self.captures.get(index),
-            Ok(_) => return None,
-            Err(_) if self.regex.capture_names().flatten().any(|name| name == key) => self.captures.name(key),
-            Err(_) => return None,
-        };
-        Some(Value::Text(group.map_or("", |m| m.as_str()).into()))
-    }
-
-    fn keys(&self) -> Vec<&str> {
-        self.regex.capture_names().flatten().collect()
-    }
-
-    fn absent(&self) -> Value<'_> {
-        Value::Text("".into())
+    /// A label that is not known is empty, as each is in CoreDNS without its `metadata` directive.
+    fn call(&self, name: &str, label: &str) -> Option<Value<'_>> {
+        let client = || Some(self.context.client().ip().to_canonical());
+        let known = || self.labels.and_then(|labels| labels.label(label, &self.query.name, client()));
+        (name == "Meta").then(|| Value::Text(known().unwrap_or_default().into()))
     }
 }
 

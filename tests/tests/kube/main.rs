@@ -10,5 +10,6 @@ mod said;
 mod search;
 mod seen;
 mod served;
+mod shown;
 mod told;
 mod zone;

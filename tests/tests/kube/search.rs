@@ -10,7 +10,7 @@ use tests::{Action, Ask, Message, Says, Server, Upstream, eventually, fresh_ip, 
 const SOA: &str = "net. 300 IN SOA ns.net. host.net. 1 7200 900 86400 20";
 const PATIENCE: Duration = Duration::from_secs(30);
 
-fn pod(namespace: &str, name: &str, node: &str, addresses: &[IpAddr], more: &Value) -> Object {
+pub(super) fn pod(namespace: &str, name: &str, node: &str, addresses: &[IpAddr], more: &Value) -> Object {
     let ips: Vec<Value> = addresses.iter().map(|ip| json!({"ip": ip.to_string()})).collect();
     let mut pod = json!({
         "metadata": {"name": name, "namespace": namespace, "resourceVersion": "5"},

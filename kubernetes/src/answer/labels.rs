@@ -1,0 +1,116 @@
+//! What a name in a cluster's zone says, part by part: what `metadata` publishes of it.
+
+use wire::Name;
+
+use super::Responder;
+use super::name::{self, Asked};
+
+impl Responder {
+    /// A part of a name, as CoreDNS's label `kubernetes/PART` has it; empty where the name has none. `None` where the name is in
+    /// no zone of the cluster, says nothing, or no part is called so.
+    pub fn part(&self, name: &Name, part: &str) -> Option<String> {
+        let (_, zone) = self.zone_of(name)?;
+        let asked = zone.grammar.map_or(Asked::Nothing, |grammar| name::read(name, &zone.name, grammar));
+        let grammar = match (zone.grammar, asked) {
+            (None, _) | (_, Asked::Version | Asked::NameServer | Asked::Nothing) => {
+                return (part == "parse-error").then(|| "invalid query name".to_owned());
+            }
+            (Some(grammar), _) => grammar,
+        };
+        // `svc` and `pod` alone are no kind of anything.
+        let count = match asked {
+            Asked::Apex | Asked::Above => 0,
+            _ => name.label_count() - zone.name.label_count(),
+        };
+        let labels: Vec<&[u8]> = name.labels().take(count).collect();
+        let from_zone =
+            |number: usize| labels.len().checked_sub(number + 1).and_then(|at| labels.get(at..=at));
+        let ports = if count == 5 { name::port_and_protocol(labels[0], labels[1], grammar) } else { None };
+        let found = match part {
+            "kind" => from_zone(0),
+            "namespace" => from_zone(1),
+            "service" => from_zone(2),
+            "endpoint" if count == 4 || count == 5 && ports.is_none() => Some(&labels[..1]),
+            "cluster" if grammar.multicluster => (count == 5 && ports.is_none()).then(|| &labels[1..2]),
+            "zone" if grammar.zonal => labels.get(..count.saturating_sub(5)).filter(|_| count > 5),
+            "port-name" | "protocol" => {
+                let which = usize::from(part == "protocol");
+                return Some(ports.map(|ports| text(&[ports[which]])).unwrap_or_default());
+            }
+            "endpoint" => None,
+            _ => return None,
+        };
+        Some(found.map(text).unwrap_or_default())
+    }
+}
+
+/// Labels as a name's text has them, without the dot at the end.
+fn text(labels: &[&[u8]]) -> String {
+    let mut wire = Vec::new();
+    for label in labels.iter().filter(|label| !label.is_empty()) {
+        wire.push(label.len() as u8);
+        wire.extend_from_slice(label);
+    }
+    wire.push(0);
+    let text = Name::from_wire(&wire).map(|name| name.to_string()).unwrap_or_default();
+    text.strip_suffix('.').unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::*;
+
+    #[test]
+    fn a_name_is_told_part_by_part_as_coredns_has_it() {
+        const PARTS: [&str; 9] = [
+            "kind",
+            "namespace",
+            "service",
+            "endpoint",
+            "port-name",
+            "protocol",
+            "cluster",
+            "zone",
+            "parse-error",
+        ];
+        let plain = rules("cluster.local in-addr.arpa");
+        let mut zonal = plain.clone();
+        zonal.zonal = true;
+        let mut both = rules("cluster.local clusterset.local");
+        both.multicluster = vec![Name::from_text("clusterset.local").unwrap()];
+        for (rules, name, expected) in [
+            (&plain, "web.t1.svc.cluster.local", "svc t1 web _ _ _ - - -"),
+            (&plain, "t1.svc.cluster.local", "svc t1 _ _ _ _ - - -"),
+            (&plain, "svc.cluster.local", "_ _ _ _ _ _ - - -"),
+            (&plain, "cluster.local", "_ _ _ _ _ _ - - -"),
+            (&plain, "H1.web.t1.svc.cluster.local", "svc t1 web h1 _ _ - - -"),
+            (&plain, "_http._tcp.web.t1.svc.cluster.local", "svc t1 web _ http tcp - - -"),
+            (&plain, "http.tcp.web.t1.svc.cluster.local", "svc t1 web _ http tcp - - -"),
+            (&plain, "_._tcp.web.t1.svc.cluster.local", "svc t1 web _ _ tcp - - -"),
+            (&plain, "10-0-0-1.t1.pod.cluster.local", "pod t1 10-0-0-1 _ _ _ - - -"),
+            (&plain, r"a\.b.t1.svc.cluster.local", r"svc t1 a\.b _ _ _ - - -"),
+            (&plain, "a.b.c.web.t1.svc.cluster.local", "- - - - - - - - invalid query name"),
+            (&plain, "x.cluster.local", "- - - - - - - - invalid query name"),
+            (&plain, "1.0.0.10.in-addr.arpa", "- - - - - - - - invalid query name"),
+            (&plain, "example.org", "- - - - - - - - -"),
+            (&zonal, "a.b.pin._zone.web.t1.svc.cluster.local", "svc t1 web _ _ _ - a.b -"),
+            (&zonal, "web.t1.svc.cluster.local", "svc t1 web _ _ _ - _ -"),
+            (&both, "h1.one.web.t1.svc.clusterset.local", "svc t1 web h1 _ _ one - -"),
+            (&both, "_http._tcp.web.t1.svc.clusterset.local", "svc t1 web _ http tcp _ - -"),
+            (&both, "web.t1.svc.cluster.local", "svc t1 web _ _ _ - - -"),
+        ] {
+            let (responder, name) = (Responder::new(rules.clone()), Name::from_text(name).unwrap());
+            let told = PARTS.map(|part| match responder.part(&name, part) {
+                Some(empty) if empty.is_empty() => "_".to_owned(),
+                Some(text) => text,
+                None => "-".to_owned(),
+            });
+            assert_eq!(told.join(" "), expected, "{name}");
+        }
+        assert_eq!(
+            Responder::new(plain).part(&Name::from_text("web.t1.svc.cluster.local").unwrap(), "kin"),
+            None
+        );
+    }
+}

@@ -1,0 +1,35 @@
+//! What is published of a query to who reads labels.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ::kubernetes::Responder;
+use observe::labels::Labels;
+use wire::Name;
+
+use super::cluster::Cluster;
+
+/// The labels of one block's queries.
+pub(super) struct Published {
+    pub(super) cluster: Arc<Cluster>,
+    pub(super) responder: Responder,
+}
+
+impl Labels for Published {
+    fn label(&self, label: &str, name: &Name, client: Option<IpAddr>) -> Option<String> {
+        let part = label.strip_prefix("kubernetes/")?;
+        let pod = || self.cluster.index().certain_pod(client?);
+        match part {
+            "client-namespace" => pod().map(|pod| pod.key.namespace.to_string()),
+            "client-pod-name" => pod().map(|pod| pod.key.name.to_string()),
+            _ => self.responder.part(name, part),
+        }
+    }
+}
+
+impl fmt::Debug for Published {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Published").field("rules", self.responder.rules()).finish_non_exhaustive()
+    }
+}

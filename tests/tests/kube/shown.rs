@@ -1,0 +1,128 @@
+//! What is shown of a followed cluster: labels of queries, `localdns explain`.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::json;
+use tests::kube::{SERVICES, ScriptedCluster};
+use tests::{Server, ask, binary, eventually, fresh_ip, output, port, tempdir};
+
+use super::search::pod;
+use super::served::{corefile, objects, service, until, upstream};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[test]
+fn what_a_query_says_and_whose_pod_asks_is_known_to_log_rewrite_and_template() {
+    let upstream = upstream();
+    let client = pod("t1", "client-0", "n", &["127.0.0.1".parse().unwrap()], &json!({}));
+    let cluster = ScriptedCluster::start(objects().into_iter().chain([client]), false);
+    let at = SocketAddr::from((fresh_ip(), port()));
+    let text = |metadata: &str| {
+        format!(
+            ".:{} {{\nbind {}\n{metadata}\n\
+             log . \"{{name}} {{/kubernetes/kind}}/{{/kubernetes/namespace}}/{{/kubernetes/service}}/{{/kubernetes/endpoint}} \
+             {{/kubernetes/port-name}}/{{/kubernetes/protocol}} of {{/kubernetes/client-namespace}}/{{/kubernetes/client-pod-name}}, \
+             {{/kubernetes/parse-error}}\"\n\
+             rewrite name regex ^([^.]+)[.]here[.]test[.]$ {{1}}.{{kubernetes/client-namespace}}.svc.cluster.local metadata answer auto\n\
+             template IN TXT who.test {{\nanswer \"{{{{ .Name }}}} 60 IN TXT pod={{{{ .Meta \\\"kubernetes/client-pod-name\\\" }}}}\"\n}}\n\
+             kubernetes cluster.local {{\nendpoint {}\npods verified\n}}\nforward . {}\n}}\n",
+            at.port(),
+            at.ip(),
+            cluster.api.url(),
+            upstream.word()
+        )
+    };
+    let server = Server::start(&text("metadata"));
+    eventually("the namespace of who asks", PATIENCE, || {
+        (ask(at, "web.here.test", "A").short() == ["10.96.0.100"]).then_some(())
+    });
+    for (name, expected) in [
+        ("web.t1.svc.cluster.local", "svc/t1/web/ / of t1/client-0, -"),
+        ("_http._tcp.web.t1.svc.cluster.local", "svc/t1/web/ http/tcp of t1/client-0, -"),
+        ("h1.hl.t1.svc.cluster.local", "svc/t1/hl/h1 / of t1/client-0, -"),
+        ("127-0-0-1.t1.pod.cluster.local", "pod/t1/127-0-0-1/ / of t1/client-0, -"),
+        ("x.cluster.local", "-/-/-/- -/- of t1/client-0, invalid query name"),
+        ("example.net", "-/-/-/- -/- of t1/client-0, -"),
+    ] {
+        ask(at, name, "A");
+        server.wait_for_log(&format!("[INFO] {name}. {expected}"), PATIENCE);
+    }
+    assert_eq!(ask(at, "who.test", "TXT").short(), ["\"pod=client-0\""]);
+    drop(server);
+
+    // Nothing of it is known without the directive, and a rule whose label is not known fits nothing.
+    let server = Server::start(&text(""));
+    assert_eq!(ask(at, "who.test", "TXT").short(), ["\"pod=\""]);
+    assert!(ask(at, "web.here.test", "A").short().is_empty());
+    server.wait_for_log("[INFO] web.here.test. -/-/-/- -/- of -/-, -", PATIENCE);
+}
+
+/// The Corefile of these tests with a snapshot.
+fn with_snapshot(
+    at: SocketAddr,
+    cluster: &ScriptedCluster,
+    upstream: &tests::Upstream,
+    file: &Path,
+) -> String {
+    let properties =
+        format!("pods insecure\n    startup_timeout 300ms\n    snapshot {} 1s\n", file.display());
+    corefile(at, &cluster.api, upstream).replace("pods insecure\n", &properties)
+}
+
+fn localdns(args: &[&str]) -> String {
+    let mut command = Command::new(binary());
+    command.args(args);
+    let output = output(command, PATIENCE);
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[test]
+fn explain_names_service_slice_and_endpoint_by_the_snapshot() {
+    let (cluster, upstream, directory) = (ScriptedCluster::start(objects(), false), upstream(), tempdir());
+    let (file, conf) = (directory.path().join("cluster"), directory.path().join("Corefile"));
+    let at = SocketAddr::from((fresh_ip(), port()));
+    let text = with_snapshot(at, &cluster, &upstream, &file);
+    std::fs::write(&conf, &text).expect("the test's own");
+    let explain =
+        |name: &str, rtype: &str| localdns(&["explain", name, rtype, "-conf", conf.to_str().expect("text")]);
+    // Nothing is known, and nobody is asked.
+    let told = explain("web.t1.svc.cluster.local", "A");
+    assert!(told.contains("what the cluster has decides: its services are not known here"), "{told}");
+    std::fs::write(&file, "nonsense").expect("the test's own");
+    let told = explain("web.t1.svc.cluster.local", "A");
+    assert!(told.contains("expected a snapshot of this version, found another file"), "{told}");
+    assert_eq!(cluster.api.requests().len(), 0);
+
+    let server = Server::start(&text);
+    until(at, "web.t1.svc.cluster.local", &["10.96.0.100"]);
+    cluster.put(
+        SERVICES,
+        "ADDED",
+        service("late", json!({"clusterIP": "10.96.0.7", "clusterIPs": ["10.96.0.7"]})),
+    );
+    eventually("a snapshot with all of it", PATIENCE, || {
+        explain("late.t1.svc.cluster.local", "A").contains("service t1/late has 10.96.0.7").then_some(())
+    });
+    drop(server);
+    let requests = cluster.api.requests().len();
+    for (name, rtype, expected) in [
+        ("web.t1.svc.cluster.local", "A", "service t1/web has 10.96.0.100, fd00:96::64, by the snapshot of "),
+        (
+            "hl.t1.svc.cluster.local",
+            "A",
+            "service t1/hl: endpoint 172.17.0.254 of slice t1/hl-1, by the snapshot of ",
+        ),
+        ("_c._udp.hl.t1.svc.cluster.local", "SRV", "service t1/hl: endpoint 172.17.0.254 of slice t1/hl-1"),
+        ("ext.t1.svc.cluster.local", "A", "service t1/ext is the external name \"example.net\""),
+        ("254.0.17.172.in-addr.arpa", "PTR", "endpoint 172.17.0.254 of slice t1/hl-1 of service t1/hl"),
+        ("none.t1.svc.cluster.local", "A", "NXDOMAIN: there is no service t1/none, by the snapshot of "),
+    ] {
+        let told = explain(name, rtype);
+        assert!(told.contains(expected), "{name} {rtype}: {told}");
+    }
+    assert_eq!(cluster.api.requests().len(), requests, "nobody is asked");
+}
