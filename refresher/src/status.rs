@@ -254,7 +254,34 @@ fn table(report: &Value) -> String {
             text.push('\n');
         }
     }
+    clusters(report).for_each(|line| text.push_str(&line));
     if text.is_empty() { "no names are refreshed\n".to_owned() } else { text }
+}
+
+/// A line for each cluster that is followed, and one for each kind of its objects.
+fn clusters(report: &Value) -> impl Iterator<Item = String> {
+    let age = |value: &Value| value.as_u64().map(span);
+    list(&report["kubernetes"], "clusters").iter().map(move |cluster| {
+        let known = if cluster["synced"] == true { "all is known" } else { "not all is known yet" };
+        let event =
+            age(&cluster["event_age_seconds"]).map_or_else(|| "never".to_owned(), |age| format!("{age} ago"));
+        let mut text = format!("kubernetes {}: {known}, last change heard {event}", cell(&cluster["api"]));
+        if let Some(age) = age(&cluster["snapshot_age_seconds"]) {
+            text.push_str(&format!(", answers are of a snapshot {age} old"));
+        }
+        for right in list(cluster, "rights_missing") {
+            text.push_str(&format!(", may not {}", cell(right)));
+        }
+        text.push('\n');
+        for kind in list(cluster, "kinds") {
+            let known = if kind["known"] == true { "all known" } else { "not all known" };
+            let followed =
+                if kind["followed"] == true { "changes are heard" } else { "changes are not heard" };
+            let objects = cell(&kind["objects"]);
+            text.push_str(&format!("  {objects} {}: {known}, {followed}\n", cell(&kind["kind"])));
+        }
+        text
+    })
 }
 
 fn list<'v>(value: &'v Value, key: &str) -> &'v [Value] {

@@ -13,6 +13,7 @@ use crate::node_run::Leased;
 use configuration::Configuration;
 use listen::Running;
 use observe::{Collector, Families, names};
+use plugins::kubernetes::{ClusterRegistry, ClusterStatus, KindStatus};
 use plugins::table;
 
 /// Of whom it tells.
@@ -31,7 +32,6 @@ impl Status {
         let counted = self.collector.get().map(|from| from.families(false)).unwrap_or_default();
         let kept = running.shared.lasting.all();
         let not_ready: Vec<_> = kept.iter().filter_map(|kept| kept.not_ready()).collect();
-        let serves_cluster = configuration.blocks.iter().any(|block| block.directives.contains(&KUBERNETES));
         let list = running.shared.node_upstreams.as_ref().map(|upstreams| upstreams.list());
         let servers: Vec<_> = list.iter().flat_map(|list| list.iter()).map(|server| server.ip()).collect();
         json!({
@@ -45,7 +45,7 @@ impl Status {
             "cache": { "bytes": running.shared.cache.bytes(), "partitions": partitions(&configuration) },
             "hosts": hosts(running, now),
             "refresh": refresher::report(&running.shared.hosts.kept),
-            "kubernetes": serves_cluster.then(|| json!({ "synced": !not_ready.iter().any(|plugin| plugin.starts_with(KUBERNETES)) })),
+            "kubernetes": clusters(running, now),
             "node": self.leased.get().map(|leased| leased.status(&servers)),
         })
     }
@@ -109,6 +109,27 @@ fn of_upstream(upstream: &Upstream, path: Path, max_fails: u32) -> Value {
     })
 }
 
+/// Those that blocks answer of; nothing where there is none.
+fn clusters(running: &Running, now: Instant) -> Option<Value> {
+    let clusters = running.shared.lasting.get::<ClusterRegistry>().status(now);
+    let synced = clusters.iter().all(ClusterStatus::is_synced);
+    let all: Vec<_> = clusters.iter().take(MOST).map(of_cluster).collect();
+    (!all.is_empty()).then(|| json!({ "synced": synced, "clusters": all }))
+}
+
+fn of_cluster(cluster: &ClusterStatus) -> Value {
+    let of_kind = |of: &KindStatus| json!({ "kind": of.kind.resource(), "objects": of.objects, "known": of.is_known, "followed": of.is_followed });
+    json!({
+        "api": cluster.api,
+        "synced": cluster.is_synced(),
+        "stale": cluster.is_stale(),
+        "kinds": cluster.kinds.iter().map(of_kind).collect::<Vec<_>>(),
+        "event_age_seconds": cluster.event_age.map(|age| age.as_secs()),
+        "snapshot_age_seconds": cluster.snapshot_age.map(|age| age.as_secs()),
+        "rights_missing": cluster.rights_missing,
+    })
+}
+
 /// Each block's part of the cache once, under its first server.
 fn partitions(configuration: &Configuration) -> Vec<Value> {
     let parts = configuration.blocks.iter().filter_map(|block| {
@@ -134,6 +155,5 @@ fn hosts(running: &Running, now: Instant) -> Vec<Value> {
     tables.collect()
 }
 
-const KUBERNETES: &str = "kubernetes";
 /// How much of a list is told: a Corefile may have thousands of blocks.
 const MOST: usize = 500;

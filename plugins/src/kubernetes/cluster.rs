@@ -74,6 +74,10 @@ impl Cluster {
         self.followed.access == *access && self.followed.wants == *wants && is_kept_there
     }
 
+    pub(super) fn access(&self) -> &Access {
+        &self.followed.access
+    }
+
     pub(super) fn wants(&self) -> &Wants {
         &self.followed.wants
     }
@@ -96,10 +100,9 @@ impl Cluster {
         self.index().unknown().is_nothing()
     }
 
-    /// When something was heard last, and which kinds are not followed just now.
-    pub(super) fn heard(&self) -> (Option<Instant>, Vec<Kind>) {
-        let told = self.shared.told();
-        (told.heard, told.lost.iter().copied().collect())
+    /// When something was heard last.
+    pub(super) fn heard(&self) -> Option<Instant> {
+        self.shared.told().heard
     }
 
     /// What the account may not do, such as `watch services`.

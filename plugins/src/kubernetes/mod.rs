@@ -7,6 +7,7 @@ mod registry;
 mod search;
 mod setup;
 mod snapshot;
+mod status;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -18,6 +19,7 @@ pub use self::registry::ClusterRegistry;
 pub use self::setup::KubernetesSpec;
 pub(crate) use self::setup::read;
 pub use self::snapshot::SnapshotSpec;
+pub use self::status::{ClusterStatus, KindStatus};
 use cluster::Cluster;
 use labels::Published;
 use observe::counters::{Proto, ThreadCounters};

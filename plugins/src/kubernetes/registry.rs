@@ -7,6 +7,7 @@ use std::time::Instant;
 use super::KubernetesSpec;
 use super::cluster::Cluster;
 use super::metrics::Metrics;
+use super::status::ClusterStatus;
 use observe::{Families, Logger, names};
 use plugin::lasting::Keeps;
 
@@ -33,6 +34,13 @@ impl ClusterRegistry {
         cluster
     }
 
+    /// What is known of every cluster that blocks answer of.
+    pub fn status(&self, now: Instant) -> Vec<ClusterStatus> {
+        let clusters = self.clusters();
+        let used = clusters.iter().filter(|cluster| Arc::strong_count(cluster) > 1);
+        used.map(|cluster| ClusterStatus::of(cluster, now)).collect()
+    }
+
     fn clusters(&self) -> MutexGuard<'_, Vec<Arc<Cluster>>> {
         self.clusters.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -45,11 +53,10 @@ impl Keeps for ClusterRegistry {
         let now = clock::now();
         for (number, cluster) in clusters.iter().enumerate() {
             let number = number.to_string();
-            let (heard, lost) = cluster.heard();
             for kind in cluster.wants().kinds() {
                 let labels = [("cluster", number.as_str()), ("kind", kind.resource())];
                 into.gauge(names::KUBERNETES_OBJECTS, &labels, cluster.index().count(kind) as f64);
-                let followed = if lost.contains(&kind) { 0.0 } else { 1.0 };
+                let followed = if cluster.index().is_followed(kind) { 1.0 } else { 0.0 };
                 into.gauge(names::KUBERNETES_FOLLOWED, &labels, followed);
             }
             if let Some(kept) = cluster.snapshot() {
@@ -62,7 +69,7 @@ impl Keeps for ClusterRegistry {
                     into.counter(names::KUBERNETES_SNAPSHOTS, &labels, count as f64);
                 }
             }
-            if let Some(heard) = heard {
+            if let Some(heard) = cluster.heard() {
                 let age = now.saturating_duration_since(heard).as_secs_f64();
                 into.gauge(names::KUBERNETES_EVENT_AGE, &[("cluster", number.as_str())], age);
             }

@@ -1,13 +1,13 @@
-//! What is shown of a followed cluster: labels of queries, `localdns explain`.
+//! What is shown of a followed cluster: labels of queries, /status and its page, `localdns status`, `localdns explain`.
 
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tests::kube::{SERVICES, ScriptedCluster};
-use tests::{Server, ask, binary, eventually, fresh_ip, output, port, tempdir};
+use tests::{Options, Server, ask, binary, eventually, fresh_ip, http_get, output, port, tempdir};
 
 use super::search::pod;
 use super::served::{corefile, objects, service, until, upstream};
@@ -72,12 +72,79 @@ fn with_snapshot(
     corefile(at, &cluster.api, upstream).replace("pods insecure\n", &properties)
 }
 
+fn status(at: SocketAddr) -> Value {
+    let (code, text) = http_get((at.ip(), 9153).into(), "/status").expect("a page");
+    assert_eq!(code, 200, "{text}");
+    serde_json::from_str(&text).expect("one object")
+}
+
 fn localdns(args: &[&str]) -> String {
     let mut command = Command::new(binary());
     command.args(args);
     let output = output(command, PATIENCE);
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("text")
+}
+
+#[test]
+fn status_tells_of_each_cluster_what_is_known_and_how_fresh_it_is() {
+    let (cluster, upstream, directory) = (ScriptedCluster::start(objects(), false), upstream(), tempdir());
+    let (file, socket) = (directory.path().join("cluster"), directory.path().join("status.sock"));
+    let at = SocketAddr::from((fresh_ip(), port()));
+    let text = with_snapshot(at, &cluster, &upstream, &file);
+    let start = || {
+        let options = Options::default().args(["-status", socket.to_str().expect("text")]);
+        Server::start_with(&text, options)
+    };
+    let kinds = |status: &Value, followed: bool| {
+        let of = &status["kubernetes"]["clusters"][0];
+        let kind = |kind: &str, objects: u64| json!({"kind": kind, "objects": objects, "known": true, "followed": followed});
+        assert_eq!(
+            of["kinds"],
+            json!([kind("services", 5), kind("endpointslices", 1), kind("namespaces", 1)]),
+            "{of:#}"
+        );
+        of.clone()
+    };
+    let server = start();
+    let told = eventually("all is followed", PATIENCE, || {
+        let told = status(at);
+        (told["kubernetes"]["clusters"][0]["stale"] == false).then_some(told)
+    });
+    let of = kinds(&told, true);
+    assert_eq!((&told["kubernetes"]["synced"], &of["synced"]), (&json!(true), &json!(true)), "{of:#}");
+    assert_eq!((&of["api"], &of["rights_missing"]), (&json!(cluster.api.url()), &json!([])));
+    assert_eq!(of["snapshot_age_seconds"], Value::Null);
+    assert!(of["event_age_seconds"].as_u64().is_some_and(|age| age < 60), "{of:#}");
+    let line = localdns(&["status", "-status", socket.to_str().expect("text")]);
+    let url = cluster.api.url();
+    assert!(line.contains(&format!("kubernetes {url}: all is known, last change heard ")), "{line}");
+    assert!(line.contains("  5 services: all known, changes are heard\n"), "{line}");
+    let (code, page) = http_get((at.ip(), 9153).into(), "/status.html").expect("a page");
+    assert_eq!(code, 200);
+    // Every word of a cluster is read by the page.
+    let words = of.as_object().into_iter().chain(of["kinds"][0].as_object()).flat_map(|object| object.keys());
+    for word in words.chain(told["kubernetes"].as_object().into_iter().flat_map(|object| object.keys())) {
+        assert!(page.contains(&format!(".{word}")), "the page does not read {word}");
+    }
+    eventually("a snapshot", PATIENCE, || file.exists().then_some(()));
+    drop(server);
+
+    // Without its API all is known still, and nothing of it is heard.
+    cluster.goes_away();
+    let server = start();
+    let told = status(at);
+    let of = kinds(&told, false);
+    assert_eq!((&of["synced"], &of["stale"]), (&json!(true), &json!(true)), "{of:#}");
+    assert!(of["snapshot_age_seconds"].is_u64() && of["event_age_seconds"].is_null(), "{of:#}");
+    let line = localdns(&["status", "-status", socket.to_str().expect("text")]);
+    assert!(line.contains("all is known, last change heard never, answers are of a snapshot "), "{line}");
+    cluster.comes_back();
+    eventually("all is fresh", PATIENCE, || {
+        let of = &status(at)["kubernetes"]["clusters"][0];
+        (of["stale"] == false && of["snapshot_age_seconds"].is_null()).then_some(())
+    });
+    drop(server);
 }
 
 #[test]
