@@ -12,21 +12,21 @@ mod follower;
 mod kubeconfig;
 mod pace;
 
-use std::cell::RefCell;
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
-use std::rc::Rc;
+use std::pin::{Pin, pin};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use http_body_util::BodyExt as _;
 use hyper::header::{CONTENT_TYPE, RETRY_AFTER};
 use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
-use tokio::task::{JoinSet, LocalSet};
-use tokio::time::{sleep_until, timeout_at};
+use tokio::task::JoinSet;
+use tokio::task::coop::consume_budget;
+use tokio::time::{Sleep, sleep_until, timeout_at};
 
 use crate::objects::{Asked, Kind, Sink};
 use crate::settings::{Lost, Pace, Settings, Wants};
@@ -58,14 +58,12 @@ pub fn follow(settings: Settings, sink: Box<dyn Sink>) -> io::Result<Following> 
         tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(4).build()?;
     let thread = thread::Builder::new().name("kubernetes".to_owned()).spawn(move || {
         let _ends = ends;
-        let all = LocalSet::new();
-        all.block_on(&runtime, async {
+        runtime.block_on(async {
             tokio::select! {
                 () = everything(settings, sink) => {}
                 _ = stopped => {}
             }
         });
-        drop(all);
         // A read of a file that hangs is left behind.
         runtime.shutdown_background();
     })?;
@@ -98,27 +96,29 @@ impl Wants {
 
 struct Shared {
     settings: Settings,
-    wants: Rc<Wants>,
-    bucket: RefCell<Bucket>,
+    wants: Arc<Wants>,
+    // Both are locked by the one thread, which never waits for itself; a task that may be sent costs the runtime less to wake
+    // than one that may not.
+    bucket: Mutex<Bucket>,
+    sink: Mutex<Box<dyn Sink>>,
     in_flight: Semaphore,
-    sink: RefCell<Box<dyn Sink>>,
 }
 
 async fn everything(settings: Settings, sink: Box<dyn Sink>) {
-    let wants = Rc::new(settings.wants.clone());
+    let wants = Arc::new(settings.wants.clone());
     let Pace { per_second, burst, in_flight } = settings.pace;
     let most = if in_flight == 0 { Semaphore::MAX_PERMITS } else { in_flight.min(Semaphore::MAX_PERMITS) };
-    let shared = Rc::new(Shared {
-        bucket: RefCell::new(Bucket::new(per_second, burst, (settings.now)())),
+    let shared = Arc::new(Shared {
+        bucket: Mutex::new(Bucket::new(per_second, burst, (settings.now)())),
         in_flight: Semaphore::new(most),
         settings,
         wants: wants.clone(),
-        sink: RefCell::new(sink),
+        sink: Mutex::new(sink),
     });
     let mut streams = JoinSet::new();
     let begin = |streams: &mut JoinSet<_>, kind| {
         let shared = shared.clone();
-        streams.spawn_local(async move { shared.follow(kind).await })
+        streams.spawn(async move { shared.follow(kind).await })
     };
     let mut kinds: Vec<_> = wants.kinds().map(|kind| (begin(&mut streams, kind).id(), kind)).collect();
     // A stream ends by a panic alone, and begins anew.
@@ -126,7 +126,7 @@ async fn everything(settings: Settings, sink: Box<dyn Sink>) {
         let id = ended.map_or_else(|error| error.id(), |(id, ())| id);
         let Some(place) = kinds.iter().position(|(known, _)| *known == id) else { continue };
         let kind = kinds[place].1;
-        shared.sink.borrow_mut().lost(kind, &Lost::Nonsense("a panic while it was read".into()));
+        shared.sink().lost(kind, &Lost::Nonsense("a panic while it was read".into()));
         tokio::time::sleep(AFTER_PANIC).await;
         kinds[place].0 = begin(&mut streams, kind).id();
     }
@@ -145,6 +145,10 @@ impl Shared {
         (self.settings.now)()
     }
 
+    fn sink(&self) -> MutexGuard<'_, Box<dyn Sink>> {
+        locked(&self.sink)
+    }
+
     async fn follow(&self, kind: Kind) {
         let mut follower = Follower::new(kind, self.wants.clone(), rand::random);
         let mut link = Link::default();
@@ -154,7 +158,7 @@ impl Shared {
                 Next::Ask(ask) => {
                     if let Err(why) = self.exchange(&mut follower, &mut link, &ask).await {
                         link = Link::default();
-                        follower.failed(self.now(), &why, &mut **self.sink.borrow_mut());
+                        follower.failed(self.now(), &why, &mut **self.sink());
                     }
                 }
             }
@@ -164,7 +168,7 @@ impl Shared {
     /// Waits for this request's turn.
     async fn turn(&self) -> Option<SemaphorePermit<'_>> {
         loop {
-            let Err(until) = self.bucket.borrow_mut().take(self.now()) else { break };
+            let Err(until) = locked(&self.bucket).take(self.now()) else { break };
             sleep_until(until.into()).await;
         }
         self.in_flight.acquire().await.ok()
@@ -175,7 +179,7 @@ impl Shared {
         if let Err(why) = self.prepare(link).await {
             if let Lost::Connection { address, .. } = &why {
                 let asked = Asked { host: address, status: None, took: Duration::ZERO, watch: ask.watch };
-                self.sink.borrow_mut().asked(&asked);
+                self.sink().asked(&asked);
             }
             return Err(why);
         }
@@ -187,7 +191,7 @@ impl Shared {
         drop(turn);
         let status =
             sent.as_ref().ok().and_then(|sent| sent.as_ref().ok()).map(|reply| reply.status().as_u16());
-        self.sink.borrow_mut().asked(&Asked {
+        self.sink().asked(&Asked {
             host: &connection.api.authority,
             status,
             took: self.now().saturating_duration_since(asked),
@@ -200,22 +204,26 @@ impl Shared {
         let header = |name| head.headers.get(name).and_then(|value| value.to_str().ok());
         let (form, again) = (header(CONTENT_TYPE), header(RETRY_AFTER).and_then(|after| after.parse().ok()));
         let (now, status, form) = (self.now(), head.status.as_u16(), form.unwrap_or_default());
-        follower.head(now, status, form, again, &mut **self.sink.borrow_mut())?;
+        follower.head(now, status, form, again, &mut **self.sink())?;
+        let mut patience = pin!(sleep_until(deadline));
         loop {
-            let came = timeout_at(follower.deadline(asked).into(), body.frame()).await;
+            // Others have their turn, also where much has come already.
+            consume_budget().await;
+            let deadline = follower.deadline(asked).into();
+            let came = before(deadline, patience.as_mut(), connection.piece(&mut body)).await;
             let now = self.now();
-            let sink = &mut **self.sink.borrow_mut();
+            let sink = &mut **self.sink();
             match came {
-                Ok(Some(Ok(frame))) => {
+                Some(Some(Ok(frame))) => {
                     let Some(bytes) = frame.data_ref() else { continue };
                     if follower.body(now, bytes, sink)? == Rest::Unwanted {
                         link.connection = None;
                         return follower.end(now, sink);
                     }
                 }
-                Ok(Some(Err(error))) => return Err(broken(&connection.api, &error)),
-                Ok(None) => return follower.end(now, sink),
-                Err(_) => {
+                Some(Some(Err(error))) => return Err(broken(&connection.api, &error)),
+                Some(None) => return follower.end(now, sink),
+                None => {
                     let why = follower.silent(now, asked);
                     link.connection = None;
                     return why.map_or(Ok(()), Err);
@@ -248,6 +256,36 @@ impl Shared {
     }
 }
 
+/// What comes before a deadline. The sleep is used for one after the other: of a list most comes at once, and a timer for each
+/// piece of it would be set and unset for nothing.
+async fn before<T>(
+    deadline: tokio::time::Instant,
+    mut sleep: Pin<&mut Sleep>,
+    coming: impl Future<Output = T>,
+) -> Option<T> {
+    let mut coming = pin!(coming);
+    if deadline < sleep.deadline() {
+        sleep.as_mut().reset(deadline);
+    }
+    poll_fn(|context| {
+        if let Poll::Ready(came) = coming.as_mut().poll(context) {
+            return Poll::Ready(Some(came));
+        }
+        while sleep.as_mut().poll(context).is_ready() {
+            if sleep.deadline() >= deadline {
+                return Poll::Ready(None);
+            }
+            sleep.as_mut().reset(deadline);
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Reads files where nobody waits for it but whoever asked.
 async fn aside<T: Send + 'static>(
     read: impl FnOnce() -> Result<T, Lost> + Send + 'static,
@@ -273,7 +311,8 @@ impl<T> Drop for GivenUp<T> {
     }
 }
 
-/// How long is waited for the thread's end; it has its work in pieces of 64 KiB of a reply, or of a page.
+/// How long is waited for the thread's end; it has its work in pieces of a few hundred KiB of a reply, or of a
+/// page.
 const LONGEST_END: Duration = Duration::from_secs(1);
 /// As client-go.
 const TOKEN_IS_OLD: Duration = Duration::from_secs(10);

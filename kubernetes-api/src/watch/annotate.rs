@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use http_body_util::{BodyExt as _, Limited};
 use serde_json::json;
 use tokio::time::timeout;
 
@@ -43,8 +42,14 @@ async fn ask(connection: &mut Connection, path: &str, patch: String, who: Option
     if status == 200 {
         return Ok(());
     }
-    let body = Limited::new(reply.into_body(), MOST_REFUSAL).collect().await;
-    let told = body.ok().and_then(|body| decode::status(Form::Json, &body.to_bytes()).ok());
+    let (mut body, mut octets) = (reply.into_body(), Vec::new());
+    while let Some(Ok(frame)) = connection.piece(&mut body).await {
+        octets.extend(frame.into_data().unwrap_or_default());
+        if octets.len() > MOST_REFUSAL {
+            break;
+        }
+    }
+    let told = decode::status(Form::Json, &octets).ok();
     let message = told.map(|told| told.message).unwrap_or_default();
     Err(match status {
         401 => Lost::Unauthorized { message },

@@ -1,20 +1,21 @@
 //! A connection to the API: TCP, TLS, HTTP/1.1, and one request at a time.
 
 use std::error::Error;
+use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
-use http_body_util::Full;
-use hyper::body::{Bytes, Incoming};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Bytes, Frame, Incoming};
 use hyper::client::conn::http1::{Builder, SendRequest};
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, USER_AGENT};
 use hyper::http::request::Builder as Head;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, BufReader};
 use tokio::net::TcpStream;
-use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
@@ -28,19 +29,23 @@ use super::ask::Ask;
 pub(super) struct Connection {
     pub(super) api: Api,
     sender: SendRequest<Full<Bytes>>,
-    task: AbortHandle,
+    driver: Driver,
 }
+
+/// Reads and writes what goes over a connection; `None` when that has ended. It is polled by whoever waits for some of it: a
+/// task of its own would be woken for each piece of a body, and wake the other again.
+type Driver = Option<Pin<Box<dyn Future<Output = ()> + Send>>>;
 
 impl Connection {
     /// # Errors
     /// [`Lost::Connection`].
     pub(super) async fn open(api: Api) -> Result<Self, Lost> {
         let opened = timeout(PATIENCE, Self::connect(&api)).await;
-        let (sender, task) = opened.unwrap_or_else(|_| Err(Lost::Silent(PATIENCE)))?;
-        Ok(Self { api, sender, task })
+        let (sender, driver) = opened.unwrap_or_else(|_| Err(Lost::Silent(PATIENCE)))?;
+        Ok(Self { api, sender, driver })
     }
 
-    async fn connect(api: &Api) -> Result<(SendRequest<Full<Bytes>>, AbortHandle), Lost> {
+    async fn connect(api: &Api) -> Result<(SendRequest<Full<Bytes>>, Driver), Lost> {
         let addresses = Self::addresses(api).await?;
         let stream = TcpStream::connect(&*addresses).await.map_err(|error| broken(api, &error))?;
         settle(&stream).map_err(|error| broken(api, &error))?;
@@ -48,6 +53,8 @@ impl Connection {
             None => speak(api, stream).await,
             Some((config, name)) => {
                 let connector = TlsConnector::from(config.clone());
+                // It takes 4 KiB at a time, and a list is thousands of those.
+                let stream = BufReader::with_capacity(READ_AT_ONCE, stream);
                 let stream = connector.connect(name.clone(), stream).await;
                 speak(api, stream.map_err(|error| broken(api, &error))?).await
             }
@@ -72,7 +79,12 @@ impl Connection {
 
     /// Whether it takes another request.
     pub(super) async fn is_open(&mut self) -> bool {
-        matches!(timeout(PATIENCE, self.sender.ready()).await, Ok(Ok(())))
+        matches!(timeout(PATIENCE, driven(&mut self.driver, self.sender.ready())).await, Ok(Ok(())))
+    }
+
+    /// The next piece of a reply's body; `None` after the last.
+    pub(super) async fn piece(&mut self, body: &mut Incoming) -> Option<hyper::Result<Frame<Bytes>>> {
+        driven(&mut self.driver, body.frame()).await
     }
 
     /// Sends a request and waits for the head of its reply.
@@ -114,14 +126,22 @@ impl Connection {
             request = request.header(AUTHORIZATION, value);
         }
         let request = request.body(body).map_err(|error| lost(&self.api.authority, &error.to_string()))?;
-        self.sender.send_request(request).await.map_err(|error| broken(&self.api, &error))
+        let reply = driven(&mut self.driver, self.sender.send_request(request)).await;
+        reply.map_err(|error| broken(&self.api, &error))
     }
 }
 
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
+/// Waits for something that a connection brings, and has it brought.
+async fn driven<T>(driver: &mut Driver, wanted: impl Future<Output = T>) -> T {
+    let mut wanted = pin!(wanted);
+    poll_fn(|context| {
+        // What it ends with is told to whoever reads the reply.
+        if driver.as_mut().is_some_and(|driver| driver.as_mut().poll(context).is_ready()) {
+            *driver = None;
+        }
+        wanted.as_mut().poll(context)
+    })
+    .await
 }
 
 /// A peer that is gone without a word is noticed within a minute, also where nothing is to be sent.
@@ -136,14 +156,10 @@ fn settle(stream: &TcpStream) -> std::io::Result<()> {
 async fn speak(
     api: &Api,
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-) -> Result<(SendRequest<Full<Bytes>>, AbortHandle), Lost> {
+) -> Result<(SendRequest<Full<Bytes>>, Driver), Lost> {
     let handshake = Builder::new().max_buf_size(READ_AT_ONCE).handshake(TokioIo::new(stream)).await;
     let (sender, connection) = handshake.map_err(|error| broken(api, &error))?;
-    // What it ends with is told to whoever reads the reply.
-    let task = tokio::spawn(async move {
-        let _ = connection.await;
-    });
-    Ok((sender, task.abort_handle()))
+    Ok((sender, Some(Box::pin(async move { drop(connection.await) }))))
 }
 
 /// What broke, with its causes: hyper and rustls say the most of it in the last.

@@ -4,7 +4,7 @@
 //! (`sendInitialEvents`), else in pages; a watch goes on where the last one ended. What breaks is begun again from where it
 //! was, or from the start where the API has forgotten that.
 
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::decode::{self, Event, Form, Malformed, Reader, Shape, Status};
@@ -31,7 +31,7 @@ pub(super) enum Rest {
 
 pub(super) struct Follower {
     kind: Kind,
-    wants: Rc<Wants>,
+    wants: Arc<Wants>,
     phase: Phase,
     /// The version that all that was told has come to; empty before the first list.
     version: Box<str>,
@@ -85,7 +85,7 @@ struct Patience {
 
 impl Follower {
     /// `random` is 0 to 1.
-    pub(super) fn new(kind: Kind, wants: Rc<Wants>, random: fn() -> f64) -> Self {
+    pub(super) fn new(kind: Kind, wants: Arc<Wants>, random: fn() -> f64) -> Self {
         Self {
             kind,
             wants,

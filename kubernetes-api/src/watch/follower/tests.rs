@@ -42,7 +42,7 @@ impl Script {
     fn new() -> Self {
         #[allow(clippy::disallowed_methods, reason = "some moment to begin with")]
         let now = Instant::now();
-        let follower = Follower::new(Kind::Namespace, Rc::new(Wants::default()), || 0.5);
+        let follower = Follower::new(Kind::Namespace, Arc::new(Wants::default()), || 0.5);
         Self { follower, told: Told::default(), now, asked: now }
     }
 
