@@ -5,6 +5,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
+use std::net::IpAddr;
 
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -14,7 +15,7 @@ use crate::objects::Kind;
 
 use super::views::{
     EndpointView, ImportView, MOST_ADDRESSES, MOST_ENDPOINTS, MOST_PARTS, Meta, PodView, PortView,
-    ServiceView, SliceView, Text, View,
+    ServiceView, SliceView, Text, View, address,
 };
 use super::{Malformed, Status};
 
@@ -223,10 +224,9 @@ pub(super) fn object(kind: Kind, text: &str) -> Result<(Meta<'_>, View<'_>), Mal
             let endpoints =
                 part::<Option<Few<EndpointOf<'_>, MOST_ENDPOINTS>>>(any.endpoints)?.unwrap_or_default();
             let ports = part::<Option<Few<PortOf<'_>, MOST_PARTS>>>(any.ports)?;
-            View::Slice(SliceView {
-                endpoints: endpoints.0.into_iter().map(endpoint).collect(),
-                ports: self::ports(ports),
-            })
+            let mut addresses = Vec::new();
+            let endpoints = endpoints.0.into_iter().map(|of| endpoint(of, &mut addresses)).collect();
+            View::Slice(SliceView { endpoints, addresses, ports: self::ports(ports) })
         }
         Kind::Namespace => View::Namespace,
         Kind::Pod => View::Pod(pod(&spec()?, status()?)),
@@ -266,9 +266,11 @@ fn service<'a>(spec: Spec<'a>, status: StatusOf<'a>) -> ServiceView<'a> {
     }
 }
 
-fn endpoint(endpoint: EndpointOf<'_>) -> EndpointView<'_> {
+fn endpoint<'a>(endpoint: EndpointOf<'a>, addresses: &mut Vec<IpAddr>) -> EndpointView<'a> {
+    let start = addresses.len();
+    addresses.extend(words(endpoint.addresses).iter().filter_map(|text| address(text)));
     EndpointView {
-        addresses: words(endpoint.addresses),
+        addresses: start..addresses.len(),
         ready: endpoint.conditions.and_then(|conditions| conditions.ready),
         hostname: endpoint.hostname.0,
         pod: endpoint.target_ref.unwrap_or_default().name.0,

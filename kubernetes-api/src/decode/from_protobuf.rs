@@ -2,26 +2,34 @@
 //! k8s.io/apimachinery 0.37, which never change.
 
 use std::borrow::Cow;
+use std::net::IpAddr;
 
 use crate::objects::Kind;
 
 use super::protobuf::{Fields, Value};
 use super::views::{
     EndpointView, MOST_ADDRESSES, MOST_ENDPOINTS, MOST_PARTS, Meta, PodView, PortView, ServiceView, Text,
-    View,
+    View, address,
 };
 use super::{Malformed, Status};
 
 /// An object: its metadata is field 1, whatever its kind.
 pub(super) fn object(kind: Kind, message: &[u8]) -> Result<(Meta<'_>, View<'_>), Malformed> {
     let (mut meta, mut view) = (Meta::default(), View::empty(kind));
+    if let View::Slice(slice) = &mut view {
+        // All of them find room at once; a part that cannot be read ends both ways through the message.
+        let endpoints = messages(message, 2).take_while(Result::is_ok).take(MOST_ENDPOINTS).count();
+        slice.endpoints.reserve_exact(endpoints);
+        slice.addresses.reserve_exact(endpoints);
+    }
     for field in Fields::of(message) {
         match (field?, &mut view) {
             ((1, value), _) => meta = self::meta(value.bytes()?)?,
             ((2, value), View::Service(service)) => spec_of_service(value.bytes()?, service)?,
             ((3, value), View::Service(service)) => status_of_service(value.bytes()?, service)?,
             ((2, value), View::Slice(slice)) => {
-                push(&mut slice.endpoints, MOST_ENDPOINTS, endpoint(value.bytes()?)?)?;
+                let endpoint = endpoint(value.bytes()?, &mut slice.addresses)?;
+                push(&mut slice.endpoints, MOST_ENDPOINTS, endpoint)?;
             }
             ((3, value), View::Slice(slice)) => push(&mut slice.ports, MOST_PARTS, port(value.bytes()?)?)?,
             ((2, value), View::Pod(pod)) => spec_of_pod(value.bytes()?, pod)?,
@@ -100,11 +108,16 @@ fn port(message: &[u8]) -> Result<PortView<'_>, Malformed> {
     Ok(port)
 }
 
-fn endpoint(message: &[u8]) -> Result<EndpointView<'_>, Malformed> {
-    let mut endpoint = EndpointView::default();
+/// Its addresses come behind those of others; one that makes no sense is left out.
+fn endpoint<'a>(message: &'a [u8], addresses: &mut Vec<IpAddr>) -> Result<EndpointView<'a>, Malformed> {
+    let (mut endpoint, start, mut told) = (EndpointView::default(), addresses.len(), 0);
     for field in Fields::of(message) {
         match field? {
-            (1, value) => push(&mut endpoint.addresses, MOST_ADDRESSES, text(value)?)?,
+            (1, value) if told < MOST_ADDRESSES => {
+                addresses.extend(address(value.text()?));
+                told += 1;
+            }
+            (1, _) => return Err(Malformed::TooMany(MOST_ADDRESSES)),
             (2, value) => endpoint.ready = ready(value.bytes()?)?,
             (3, value) => endpoint.hostname = text(value)?,
             (4, value) => endpoint.pod = name_of_reference(value.bytes()?)?,
@@ -112,6 +125,7 @@ fn endpoint(message: &[u8]) -> Result<EndpointView<'_>, Malformed> {
             _ => {}
         }
     }
+    endpoint.addresses = start..addresses.len();
     Ok(endpoint)
 }
 

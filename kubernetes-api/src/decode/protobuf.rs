@@ -47,7 +47,17 @@ impl<'a> Fields<'a> {
         Ok(taken)
     }
 
+    #[inline]
     fn varint(&mut self) -> Result<u64, Malformed> {
+        // Nearly all tags and lengths are one octet.
+        if let Some((octet @ ..0x80, rest)) = self.rest.split_first() {
+            self.rest = rest;
+            return Ok(u64::from(*octet));
+        }
+        self.long_varint()
+    }
+
+    fn long_varint(&mut self) -> Result<u64, Malformed> {
         match varint(self.rest)? {
             Some((value, length)) => {
                 self.rest = &self.rest[length..];

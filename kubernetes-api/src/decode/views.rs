@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::net::IpAddr;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::objects::{
@@ -47,12 +48,15 @@ pub(super) struct PortView<'a> {
 #[derive(Debug, Default)]
 pub(super) struct SliceView<'a> {
     pub(super) endpoints: Vec<EndpointView<'a>>,
+    /// Those of all endpoints, one endpoint's after the other's.
+    pub(super) addresses: Vec<IpAddr>,
     pub(super) ports: Vec<PortView<'a>>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct EndpointView<'a> {
-    pub(super) addresses: Vec<Text<'a>>,
+    /// Which of its slice's are its own.
+    pub(super) addresses: Range<usize>,
     pub(super) ready: Option<bool>,
     pub(super) hostname: Text<'a>,
     pub(super) pod: Text<'a>,
@@ -147,19 +151,22 @@ impl Recorder {
                 cluster: label(IMPORT_CLUSTER).into(),
             }))
         };
-        let ready = view.endpoints.iter().filter(|endpoint| endpoint.ready != Some(false));
-        let mut endpoints = Vec::with_capacity(view.endpoints.len());
-        for endpoint in ready {
-            let zone = if wants.zones { self.zone(&endpoint.zone) } else { None };
-            let pod = if wants.pod_names { label_of(&endpoint.pod) } else { None };
-            // Each address has its own copy.
-            let hostname = label_of(&endpoint.hostname);
-            endpoints.extend(addresses(&endpoint.addresses).map(|address| Endpoint {
-                address,
-                hostname: hostname.clone(),
-                pod: pod.clone(),
-                zone: zone.clone(),
-            }));
+        let mut endpoints = Vec::with_capacity(view.addresses.len());
+        for endpoint in view.endpoints.iter().filter(|endpoint| endpoint.ready != Some(false)) {
+            let Some((first, others)) = view.addresses[endpoint.addresses.clone()].split_first() else {
+                continue;
+            };
+            let of_first = Endpoint {
+                address: *first,
+                hostname: label_of(&endpoint.hostname),
+                pod: if wants.pod_names { label_of(&endpoint.pod) } else { None },
+                zone: if wants.zones { self.zone(&endpoint.zone) } else { None },
+            };
+            // Each address has its own copy; nearly all endpoints have one.
+            let of_other = |address: &IpAddr| Endpoint { address: *address, ..of_first.clone() };
+            let of_others: Vec<_> = others.iter().map(of_other).collect();
+            endpoints.push(of_first);
+            endpoints.extend(of_others);
         }
         Slice {
             key,
@@ -194,7 +201,7 @@ fn service(key: Key, view: ServiceView<'_>) -> Service {
     } else if given.first().is_some_and(|first| first == "None") {
         Target::Headless
     } else {
-        Target::ClusterIps(addresses(&given).collect())
+        Target::ClusterIps(addresses(&given))
     };
     let external = view.external_ips.iter().filter_map(|ip| Some(ExternalAddress::Ip(address(ip)?)));
     let ingress = view.ingress.iter().filter_map(|(ip, name)| match (address(ip), text(name)) {
@@ -216,7 +223,7 @@ fn pod(key: Key, meta: &Meta<'_>, view: &PodView<'_>, wants: &Wants) -> Pod {
     labels.sort_unstable();
     Pod {
         key,
-        addresses: addresses(&view.addresses).collect(),
+        addresses: addresses(&view.addresses),
         host_network: view.host_network,
         running: view.phase == "Running",
         terminating: meta.terminating,
@@ -226,7 +233,7 @@ fn pod(key: Key, meta: &Meta<'_>, view: &PodView<'_>, wants: &Wants) -> Pod {
 
 fn import(key: Key, view: ImportView<'_>) -> ServiceImport {
     let headless = view.kind == "Headless";
-    let target = if headless { Target::Headless } else { Target::ClusterIps(addresses(&view.ips).collect()) };
+    let target = if headless { Target::Headless } else { Target::ClusterIps(addresses(&view.ips)) };
     ServiceImport { key, target, ports: ports(&view.ports) }
 }
 
@@ -245,14 +252,21 @@ fn ports(views: &[PortView<'_>]) -> Box<[Port]> {
         };
         Some(Port { name: (*view.name).into(), protocol, port })
     };
-    views.iter().filter_map(port).collect()
+    kept(views.len(), views.iter().filter_map(port))
 }
 
-fn addresses(texts: &[Text<'_>]) -> impl Iterator<Item = IpAddr> {
-    texts.iter().filter_map(|text| address(text))
+fn addresses(texts: &[Text<'_>]) -> Box<[IpAddr]> {
+    kept(texts.len(), texts.iter().filter_map(|text| address(text)))
 }
 
-fn address(text: &str) -> Option<IpAddr> {
+/// What is kept of so many parts: nearly always all, so that room is made once.
+fn kept<T>(count: usize, parts: impl Iterator<Item = T>) -> Box<[T]> {
+    let mut kept = Vec::with_capacity(count);
+    kept.extend(parts);
+    kept.into()
+}
+
+pub(super) fn address(text: &str) -> Option<IpAddr> {
     text.parse().ok().map(|address: IpAddr| address.to_canonical())
 }
 
