@@ -29,18 +29,23 @@ impl<T: Clone> Buckets<T> {
         let place = self.place(hash);
         let old = place.load();
         let others = old.iter().flat_map(|bucket| bucket.iter()).filter(|entry| !is(entry));
-        let new: Box<[T]> = others.cloned().chain(entry).collect();
-        place.store((!new.is_empty()).then(|| Arc::new(new)));
+        // As much room as it takes: most buckets have a few entries, and are made for each of them.
+        let mut new = Vec::with_capacity(others.clone().count() + usize::from(entry.is_some()));
+        new.extend(others.cloned());
+        new.extend(entry);
+        place.store((!new.is_empty()).then(|| Arc::new(new.into_boxed_slice())));
     }
 
     /// Makes these all the entries, each with its hash: what was there goes.
-    pub(crate) fn fill(&self, mut entries: Vec<(u64, T)>) {
-        entries.sort_unstable_by_key(|(hash, _)| self.number(*hash));
-        let mut rest = entries.into_iter().peekable();
-        for (number, place) in self.buckets.iter().enumerate() {
-            let here = std::iter::from_fn(|| rest.next_if(|(hash, _)| self.number(*hash) == number));
-            let bucket: Box<[T]> = here.map(|(_, entry)| entry).collect();
-            place.store((!bucket.is_empty()).then(|| Arc::new(bucket)));
+    pub(crate) fn fill(&self, entries: Vec<(u64, T)>) {
+        let mut counts = vec![0; self.buckets.len()];
+        entries.iter().for_each(|(hash, _)| counts[self.number(*hash)] += 1);
+        let mut buckets: Vec<Vec<T>> = counts.into_iter().map(Vec::with_capacity).collect();
+        for (hash, entry) in entries {
+            buckets[self.number(hash)].push(entry);
+        }
+        for (place, bucket) in self.buckets.iter().zip(buckets) {
+            place.store((!bucket.is_empty()).then(|| Arc::new(bucket.into_boxed_slice())));
         }
     }
 

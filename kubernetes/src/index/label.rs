@@ -62,15 +62,18 @@ impl std::fmt::Write for Label {
 
 /// Name and namespace as labels in wire form, as a service is found by; `None` where one of them can be no label.
 pub(crate) fn key(name: &str, namespace: &str) -> Option<Arc<[u8]>> {
-    let mut key = Vec::with_capacity(2 + name.len() + namespace.len());
+    let (mut key, mut length) = ([0; 2 * (1 + LONGEST)], 0);
     for label in [name, namespace] {
         if label.is_empty() || label.len() > LONGEST {
             return None;
         }
-        key.push(label.len() as u8);
-        key.extend(label.bytes().map(|octet| octet.to_ascii_lowercase()));
+        key[length] = label.len() as u8;
+        key[length + 1..][..label.len()].copy_from_slice(label.as_bytes());
+        length += 1 + label.len();
     }
-    Some(key.into())
+    // No length is a letter.
+    key.make_ascii_lowercase();
+    Some(key[..length].into())
 }
 
 /// Octets of a label (RFC 1035, section 2.3.4).

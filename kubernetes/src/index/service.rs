@@ -1,6 +1,6 @@
 //! What is known of one service: its object, its slices, and the answers at its own name, ready to send.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -82,8 +82,8 @@ impl Service {
         let (a, aaaa) = (Box::default(), Box::default());
         let mut service = Self { key, namespace, object, slices, by_label, by_address, a, aaaa, naming };
         let addresses = service.own_addresses();
-        service.a = records(addresses.iter().filter(|address| address.is_ipv4()));
-        service.aaaa = records(addresses.iter().filter(|address| address.is_ipv6()));
+        service.a = records(&addresses, IpAddr::is_ipv4);
+        service.aaaa = records(&addresses, IpAddr::is_ipv6);
         service
     }
 
@@ -205,14 +205,23 @@ impl Service {
 
     /// The addresses at its own name, each once.
     fn own_addresses(&self) -> Vec<IpAddr> {
-        let mut addresses = match self.target() {
-            Some(Target::ClusterIps(own)) => own.to_vec(),
-            Some(Target::Headless) => self.by_address().map(|at| at.endpoint.address).collect(),
+        match self.target() {
+            Some(Target::ClusterIps(own)) => {
+                let mut addresses = own.to_vec();
+                if addresses.len() > 1 {
+                    let mut seen = std::collections::HashSet::new();
+                    addresses.retain(|address| seen.insert(*address));
+                }
+                addresses
+            }
+            Some(Target::Headless) => {
+                // In order.
+                let mut addresses: Vec<_> = self.by_address().map(|at| at.endpoint.address).collect();
+                addresses.dedup();
+                addresses
+            }
             Some(Target::ExternalName(_)) | None => Vec::new(),
-        };
-        let mut seen = std::collections::HashSet::new();
-        addresses.retain(|address| seen.insert(*address));
-        addresses
+        }
     }
 
     fn places<'s>(&'s self, order: &'s [Place], range: Range<usize>) -> impl Iterator<Item = At<'s>> {
@@ -229,7 +238,8 @@ impl Service {
 
 /// Every endpoint of these slices by label, and by address.
 fn orders(slices: &[Arc<Slice>], naming: Naming) -> (Box<[Place]>, Box<[Place]>) {
-    let mut all: Vec<(Label, IpAddr, Place)> = Vec::new();
+    let count = slices.iter().map(|slice| slice.endpoints.len()).sum();
+    let mut all: Vec<(Label, IpAddr, Place)> = Vec::with_capacity(count);
     for (slice, index) in slices.iter().zip(0..u16::MAX) {
         for (endpoint, number) in slice.endpoints.iter().zip(0..u16::MAX) {
             let place = Place { slice: index, endpoint: number };
@@ -242,9 +252,13 @@ fn orders(slices: &[Arc<Slice>], naming: Naming) -> (Box<[Place]>, Box<[Place]>)
     (by_label, all.iter().map(|(.., place)| *place).collect())
 }
 
-/// Address records as they are sent; where they fit no message, one more than fit, so that the reply is cut and says so.
-fn records<'a>(addresses: impl Iterator<Item = &'a IpAddr>) -> Box<[u8]> {
-    let mut body = Vec::new();
+/// Address records of one family as they are sent; where they fit no message, one more than fit, so that the reply is cut and
+/// says so.
+fn records(addresses: &[IpAddr], is_of_family: fn(&IpAddr) -> bool) -> Box<[u8]> {
+    let addresses = addresses.iter().filter(|address| is_of_family(address));
+    let octets = |address: &IpAddr| RECORD + if address.is_ipv4() { 4 } else { 16 };
+    let most = usize::from(u16::MAX) + octets(&Ipv6Addr::UNSPECIFIED.into());
+    let mut body = Vec::with_capacity(addresses.clone().map(octets).sum::<usize>().min(most));
     for address in addresses {
         if body.len() > usize::from(u16::MAX) {
             break;
@@ -265,3 +279,6 @@ fn record(body: &mut Vec<u8>, rtype: RType, data: &[u8]) {
     body.extend_from_slice(&(data.len() as u16).to_be_bytes());
     body.extend_from_slice(data);
 }
+
+/// Octets of a record before its data: a pointer, type, class, TTL and length.
+const RECORD: usize = 12;

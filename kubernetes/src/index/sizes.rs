@@ -1,15 +1,19 @@
 //! What objects take, and what they are known by.
 
+use std::borrow::Cow;
+
 use kubernetes_api::objects::{Endpoint, ExternalAddress, Key, Object, Port, Target};
 
-pub(super) fn key_of(object: &Object) -> Key {
-    match object {
-        Object::Service(service) => service.key.clone(),
-        Object::Slice(slice) => slice.key.clone(),
-        Object::Namespace(name) => Key { namespace: Box::default(), name: name.clone() },
-        Object::Pod(pod) => pod.key.clone(),
-        Object::ServiceImport(import) => import.key.clone(),
-    }
+pub(super) fn key_of(object: &Object) -> Cow<'_, Key> {
+    Cow::Borrowed(match object {
+        Object::Service(service) => &service.key,
+        Object::Slice(slice) => &slice.key,
+        Object::Namespace(name) => {
+            return Cow::Owned(Key { namespace: Box::default(), name: name.clone() });
+        }
+        Object::Pod(pod) => &pod.key,
+        Object::ServiceImport(import) => &import.key,
+    })
 }
 
 /// What an object takes, about: its own octets, those of its name in a table or two, and of the places that lead to it.

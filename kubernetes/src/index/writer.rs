@@ -1,5 +1,6 @@
 //! Puts what the API tells into the index.
 
+use std::borrow::Cow;
 use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::Release};
@@ -20,7 +21,7 @@ pub struct Writer {
     now: Now,
     watcher: Box<dyn Watcher>,
     /// Of each kind, what is known.
-    seen: [HashMap<Key, Seen>; Kind::ALL.len()],
+    seen: [HashMap<Arc<Key>, Seen>; Kind::ALL.len()],
     /// Octets of all of it, and how many there may be.
     octets: usize,
     most_octets: usize,
@@ -31,10 +32,10 @@ pub struct Writer {
     /// Kinds of which a list is coming.
     listing: u8,
     /// Of which service and of which import each slice is.
-    slices: HashMap<Key, Named>,
-    pods: HashMap<Key, Arc<Pod>>,
+    slices: HashMap<Arc<Key>, Named>,
+    pods: HashMap<Arc<Key>, Arc<Pod>>,
     /// Those that the API has and those that services lie in, with how many lie there.
-    namespaces: HashMap<Box<[u8]>, (Arc<Namespace>, usize)>,
+    namespaces: HashMap<Vec<u8>, (Arc<Namespace>, usize)>,
     /// Whether endpoints' addresses lead back to services yet. At the first list each would copy a bucket, and before all of
     /// them are there nobody may know what they lead to.
     endpoints_lead_back: bool,
@@ -49,7 +50,7 @@ struct Seen {
 }
 
 /// By names that are chosen by strangers.
-type HashMap<K, V> = std::collections::HashMap<K, V, foldhash::fast::RandomState>;
+type HashMap<K, V> = hashbrown::HashMap<K, V, foldhash::fast::RandomState>;
 
 /// Reads the wall clock.
 pub type Now = fn() -> SinceEpoch;
@@ -146,7 +147,7 @@ impl Writer {
     }
 
     /// Counts an object in, if there is room for it; what was known of it stays where there is none.
-    fn see(&mut self, kind: Kind, key: &Key, octets: usize) -> bool {
+    fn see(&mut self, kind: Kind, key: &Arc<Key>, octets: usize) -> bool {
         let (list, seen) = (self.lists[kind as usize], &mut self.seen[kind as usize]);
         let known = seen.get_mut(key);
         let before = known.as_ref().map_or(0, |known| known.octets as usize);
@@ -166,6 +167,12 @@ impl Writer {
             self.watcher.crowded(kind, self.most_octets);
         }
         has_room
+    }
+
+    /// A key as it is kept: every table shares one.
+    fn known_key(&self, kind: Kind, key: Cow<'_, Key>) -> Arc<Key> {
+        let known = self.seen[kind as usize].get_key_value(&*key);
+        known.map_or_else(|| Arc::new(key.into_owned()), |(known, _)| known.clone())
     }
 
     fn unsee(&mut self, kind: Kind, key: &Key) {
@@ -190,7 +197,7 @@ impl Writer {
         self.put(which, name, old, object.map(Arc::new), slices);
     }
 
-    fn set_slice(&mut self, of: &Key, slice: Option<Slice>) {
+    fn set_slice(&mut self, of: &Arc<Key>, slice: Option<Slice>) {
         let slice = slice.map(Arc::new);
         let new = slice.as_deref().map(names_of).unwrap_or_default();
         let old = match slice {
@@ -215,9 +222,10 @@ impl Writer {
         if known.zip(slice.as_ref()).is_some_and(|(known, slice)| answer_alike(known, slice)) {
             return;
         }
-        let slices = slices.iter().filter(|other| !is_it(other)).cloned().chain(slice).collect();
+        let mut new = Vec::with_capacity(slices.len() + usize::from(known.is_none() && slice.is_some()));
+        new.extend(slices.iter().filter(|other| !is_it(other)).cloned().chain(slice));
         let object = old.as_ref().and_then(|old| old.object.clone());
-        self.put(which, name, old, object, slices);
+        self.put(which, name, old, object, new.into());
     }
 
     /// Puts a service in place of the one that was; nothing where neither object nor slice is left.
@@ -248,7 +256,7 @@ impl Writer {
     }
 
     fn namespace(&mut self, name: &[u8]) -> &mut (Arc<Namespace>, usize) {
-        self.namespaces.entry(name.into()).or_insert_with(|| {
+        self.namespaces.entry_ref(name).or_insert_with(|| {
             (Arc::new(Namespace { name: name.into(), is_known: AtomicBool::new(false) }), 0)
         })
     }
@@ -256,9 +264,9 @@ impl Writer {
     /// Forgets a namespace that the API does not have and nothing lies in.
     fn forget(&mut self, namespace: &Namespace) {
         if !namespace.is_known()
-            && self.namespaces.get(&namespace.name).is_some_and(|(_, services)| *services == 0)
+            && self.namespaces.get(&*namespace.name).is_some_and(|(_, services)| *services == 0)
         {
-            self.namespaces.remove(&namespace.name);
+            self.namespaces.remove(&*namespace.name);
         }
     }
 
@@ -274,7 +282,7 @@ impl Writer {
         self.forget(&namespace);
     }
 
-    fn set_pod(&mut self, of: &Key, pod: Option<Pod>) {
+    fn set_pod(&mut self, of: &Arc<Key>, pod: Option<Pod>) {
         let pod = pod.map(Arc::new);
         let old = match &pod {
             Some(pod) => self.pods.insert(of.clone(), pod.clone()),
@@ -288,7 +296,7 @@ impl Writer {
         let (before, after) = (addresses(&old), addresses(&pod));
         for address in before.iter().chain(&after) {
             let entry = pod.as_ref().filter(|_| after.contains(address)).map(|pod| (*address, pod.clone()));
-            let is_it = |(other, pod): &(_, Arc<Pod>)| other == address && pod.key == *of;
+            let is_it = |(other, pod): &(_, Arc<Pod>)| other == address && pod.key == **of;
             self.index.pods.set(hash_of_address(*address), is_it, entry);
         }
         if before != after {
@@ -316,7 +324,7 @@ impl Writer {
         }
     }
 
-    fn set(&mut self, kind: Kind, key: &Key, object: Option<Object>) {
+    fn set(&mut self, kind: Kind, key: &Arc<Key>, object: Option<Object>) {
         let index = self.index.clone();
         let _changing = index.changing();
         match (kind, object) {
@@ -350,7 +358,8 @@ impl Sink for Writer {
     }
 
     fn apply(&mut self, object: Object) {
-        let (kind, key) = (object.kind(), key_of(&object));
+        let kind = object.kind();
+        let key = self.known_key(kind, key_of(&object));
         if self.see(kind, &key, octets_of(&object)) {
             self.set(kind, &key, Some(object));
         }
@@ -358,6 +367,7 @@ impl Sink for Writer {
     }
 
     fn delete(&mut self, kind: Kind, key: Key) {
+        let key = self.known_key(kind, Cow::Owned(key));
         self.unsee(kind, &key);
         self.set(kind, &key, None);
         self.tell_count(kind);
@@ -366,7 +376,7 @@ impl Sink for Writer {
     fn complete(&mut self, kind: Kind) {
         self.listing &= !bit(kind);
         let list = self.lists[kind as usize];
-        let gone: Vec<(Key, Seen)> =
+        let gone: Vec<(Arc<Key>, Seen)> =
             self.seen[kind as usize].extract_if(|_, seen| seen.list != list).collect();
         for (key, seen) in gone {
             self.octets -= seen.octets as usize;
