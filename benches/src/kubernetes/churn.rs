@@ -172,7 +172,7 @@ impl Drop for Scripted {
 }
 
 /// Each kind's list, as a watch begins with it.
-fn lists(size: Size) -> [(String, Vec<u8>); 3] {
+pub(super) fn lists(size: Size) -> [(String, Vec<u8>); 3] {
     objects(size).map(|(kind, path, objects)| {
         let mut octets: Vec<u8> =
             objects.iter().flat_map(|object| FORM.event("ADDED", kind, object)).collect();
@@ -238,7 +238,7 @@ fn throw_away(mut stream: TcpStream) {
     }
 }
 
-const FORM: Form = Form::Protobuf;
+pub(super) const FORM: Form = Form::Protobuf;
 const FIRST_VERSION: u64 = 1_000;
 const LEAP: u64 = 1_000_000;
 const CHANGES_A_SECOND: u64 = 500;

@@ -7,6 +7,7 @@
 mod api;
 mod churn;
 mod https;
+mod lists;
 mod subject;
 mod visible;
 
@@ -84,6 +85,8 @@ enum Part {
     Starts,
     /// Load beside 500 changes a second.
     Changes,
+    /// Processor time until ready, beside an API that has its lists at hand.
+    Lists,
 }
 
 /// Measures, and prints a Markdown table.
@@ -132,6 +135,17 @@ fn measure(options: &Options, dir: &Path) -> Result<()> {
             load_core: options.load_core,
         };
         goals.extend(report_changes(churn::measure(&plan)?));
+    }
+    if options.parts.contains(&Part::Lists) {
+        let plan = lists::Plan {
+            dir,
+            programs: [&localdns, &options.coredns],
+            size,
+            starts: options.starts,
+            server_core: options.server_core,
+            load_core: options.load_core,
+        };
+        report_lists(&lists::measure(&plan)?);
     }
     judge(&goals)
 }
@@ -280,6 +294,13 @@ fn report(starts: &Starts, visible: &[Visible; 2], relists: &[Memory; 2]) -> Vec
         ("at the most, MB", peak, 96.0),
         ("a change is visible, p99, beside CoreDNS", worst[0] / worst[1], 1.0),
     ]
+}
+
+fn report_lists(costs: &[lists::Cost; 2]) {
+    println!("\n| server | processor ms until ready | outside the kernel |\n|---|---|---|");
+    for (who, (all, user)) in Who::ALL.into_iter().zip(costs) {
+        println!("| {} | {:.0} | {:.0} |", who.name(), ms(*all), ms(*user));
+    }
 }
 
 fn report_changes(seen: churn::Seen) -> Vec<Goal> {

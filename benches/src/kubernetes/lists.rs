@@ -1,0 +1,68 @@
+//! What first lists cost a server: its processor time from its start until it is ready, beside an API that does as it is told.
+//!
+//! The real API takes most of the time that such a start lasts, and shares the cores with whoever listens; here it has its lists
+//! ready, and sends them in pieces of the size in which Go's HTTP server writes a watch. What is counted is the server's own
+//! work, so that a busy machine shows nearly the same as a quiet one.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use testkit::kube::{Api, Reply, Request};
+
+use super::api::Size;
+use super::churn::{FORM, lists};
+use super::subject::{Subject, Who};
+use crate::compare::proc::Snapshot;
+
+/// How it is measured.
+pub(super) struct Plan<'p> {
+    pub(super) dir: &'p Path,
+    pub(super) programs: [&'p Path; 2],
+    pub(super) size: Size,
+    pub(super) starts: u32,
+    pub(super) server_core: usize,
+    pub(super) load_core: usize,
+}
+
+/// Processor time of one start, and what of it was spent outside the kernel.
+pub(super) type Cost = (Duration, Duration);
+
+/// Starts both servers in turns; the cheapest start of each.
+///
+/// # Errors
+/// When a server does not start.
+pub(super) fn measure(plan: &Plan<'_>) -> Result<[Cost; 2]> {
+    sockets::pin_to_core(plan.load_core).with_context(|| format!("core {}", plan.load_core))?;
+    let lists = Arc::new(lists(plan.size));
+    let api = Api::start(move |request| reply(request, &lists));
+    let endpoint = format!("endpoint {}", api.url());
+    let (name, address) = plan.size.known(0);
+    let mut least = [(Duration::MAX, Duration::MAX); 2];
+    for _ in 0..plan.starts {
+        for (who, least) in Who::ALL.into_iter().zip(&mut least) {
+            let subject = Subject::new(who, plan.programs[who as usize], plan.dir, &endpoint)?;
+            let before = Snapshot::take()?;
+            let (started, took) = subject.start(&[plan.server_core], (&name, address))?;
+            let usage = Snapshot::take()?.since(&before, took, started.running.pid(), std::process::id());
+            eprintln!("{}: {:?}, {:?} outside the kernel", who.name(), usage.server, usage.server_user);
+            *least = (*least).min((usage.server, usage.server_user));
+        }
+    }
+    Ok(least)
+}
+
+fn reply(request: &Request, lists: &[(String, Vec<u8>); 3]) -> Reply {
+    match lists.iter().find(|(path, _)| *path == request.path) {
+        Some((_, list)) if request.is_watch_list() => {
+            let pieces = list.chunks(PIECE).map(<[u8]>::to_vec);
+            pieces.fold(Reply::watch(FORM), Reply::octets).stall()
+        }
+        Some(_) => Reply::failure(FORM, 410, "Expired"),
+        None => Reply::failure(FORM, 404, "NotFound"),
+    }
+}
+
+/// Octets of a chunk.
+const PIECE: usize = 2_048;
