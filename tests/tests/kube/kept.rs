@@ -79,8 +79,12 @@ fn a_restart_without_an_api_answers_at_once_and_catches_up_when_it_is_back() {
     assert_eq!(age(at), None);
     another(&file, &[&first]);
     let written = [("result", "written")];
-    let metrics = Metrics::of((at.ip(), 9153).into());
-    assert!(metrics.value("localdns_kubernetes_snapshots_total", &written).is_some_and(|count| count >= 1.0));
+    // The file is in its place before it is counted.
+    let metrics = eventually("a snapshot that is counted", PATIENCE, || {
+        let metrics = Metrics::of((at.ip(), 9153).into());
+        let count = metrics.value("localdns_kubernetes_snapshots_total", &written);
+        count.is_some_and(|count| count >= 1.0).then_some(metrics)
+    });
     assert_eq!(metrics.value("localdns_kubernetes_snapshots_total", &[("result", "failed")]), Some(0.0));
 }
 
