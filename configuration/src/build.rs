@@ -228,13 +228,11 @@ fn build_block(
         servers: &servers,
         zones: &zones,
         threads: shared.writers,
-        search_paths: None,
         labels: None,
     };
-    let sources = || spec.plugins.iter().filter_map(|(_, role)| role.source());
-    context.search_paths = sources().find_map(|source| source.search_paths(&context));
     if spec.get::<MetadataSpec>().is_some() {
-        let known: Vec<_> = sources().filter_map(|source| source.labels(&context)).collect();
+        let sources = spec.plugins.iter().filter_map(|(_, role)| role.source());
+        let known: Vec<_> = sources.filter_map(|source| source.labels(&context)).collect();
         context.labels = Some(Arc::new(known));
     }
     Ok(Block {
@@ -270,15 +268,17 @@ fn pipeline(
     ours: &[SocketAddr],
     context: &BuildContext<'_>,
 ) -> Result<Pipeline> {
-    let (mut steps, mut sources, mut tail) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut specs, mut sources, mut tail) = (Vec::new(), Vec::new(), Vec::new());
     for (name, role) in &spec.plugins {
         match role {
-            Role::Step(step) => steps.push(step.build(context)?),
+            Role::Step(step) => specs.push(step),
             Role::Source(source) => sources.push(Named { name, source: source.build(context) }),
             Role::Tail(source) => tail.push(Named { name, source: source.build(context) }),
             Role::Forwarding(_) | Role::Envelope(_) | Role::Setting(_) => {}
         }
     }
+    // Steps may want what sources lend.
+    let steps = specs.iter().map(|step| step.build(context)).collect::<Result<Vec<_>>>()?;
     let forwarding = match spec.get() {
         None => None,
         Some(forward) => Some(Forwarding {

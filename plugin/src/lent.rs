@@ -1,4 +1,8 @@
-//! What plugins of one server block lend each other while it is built, by its type: `kubernetes` what it answers of.
+//! What plugins of one server block lend each other while it is built, by its type: `kubernetes` what it answers of to
+//! `k8s_external`, and the search paths of its pods to `autopath`.
+//!
+//! Sources lend. They are built before steps: a step finds what is lent at once, or can refuse to be built without it. A source
+//! finds it once the block is built.
 
 use std::any::{Any, TypeId};
 use std::cell::RefCell;
@@ -10,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 pub struct Lent(RefCell<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>);
 
 impl Lent {
-    /// Where the one of this type is found once the block is built, whoever of both was built first.
+    /// Where the one of this type is put by who lends it, and found by all others.
     pub fn get<T: Any + Send + Sync>(&self) -> Arc<OnceLock<T>> {
         let mut all = self.0.borrow_mut();
         let cell = all.entry(TypeId::of::<T>()).or_insert_with(|| Arc::new(OnceLock::<T>::new())).clone();

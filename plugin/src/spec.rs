@@ -13,7 +13,6 @@ use crate::args::Result;
 use crate::lasting::Lasting;
 use crate::lent::Lent;
 use crate::messages::OfZone;
-use crate::search::SearchPaths;
 use crate::step::Step;
 use crate::{Lookup, QueryContext, Tables};
 
@@ -24,7 +23,7 @@ impl<T: Any + Debug + Send + Sync> PluginSpec for T {}
 
 /// That of a plugin around the sources.
 pub trait StepSpec: PluginSpec {
-    /// The step of that block.
+    /// The step of that block, whose sources are built: what they lend is there.
     ///
     /// # Errors
     /// What it names and the machine does not have, at its word.
@@ -36,12 +35,8 @@ pub trait SourceSpec: PluginSpec {
     /// The source of that block.
     fn build(&self, context: &BuildContext<'_>) -> Box<dyn Source>;
 
-    /// Who knows the search paths of clients, where a step of the block asks for that.
-    fn search_paths(&self, _context: &BuildContext<'_>) -> Option<Arc<dyn SearchPaths>> {
-        None
-    }
-
-    /// Who knows the labels that the plugin publishes, where the block has `metadata`.
+    /// Who knows the labels that the plugin publishes, where the block has `metadata`. Other sources read them: they are had
+    /// before any is built.
     fn labels(&self, _context: &BuildContext<'_>) -> Option<Arc<dyn Labels>> {
         None
     }
@@ -70,8 +65,6 @@ pub struct BuildContext<'c> {
     pub zones: &'c [Name],
     /// How many threads count: every worker and, last, the stream side.
     pub threads: usize,
-    /// Who in the block knows the search paths of clients.
-    pub search_paths: Option<Arc<dyn SearchPaths>>,
     /// Who knows labels, where the block has `metadata`.
     pub labels: Option<Arc<dyn Labels>>,
 }

@@ -31,9 +31,12 @@ impl StepSpec for AutopathSpec {
     fn build(&self, context: &BuildContext<'_>) -> Result<Arc<dyn Step>> {
         let paths = match &self.source {
             PathSource::File(file) => Paths::OfAll(self.search_list(file)?),
-            PathSource::Plugin(name) => Paths::OfEach(context.search_paths.clone().ok_or_else(|| {
-                Located::new(&self.at, SetupError::Own { plugin: PLUGIN, error: Box::new(NotHere(name)) })
-            })?),
+            PathSource::Plugin(name) => {
+                let lent = context.lent.get::<Arc<dyn SearchPaths>>();
+                Paths::OfEach(lent.get().cloned().ok_or_else(|| {
+                    Located::new(&self.at, SetupError::Own { plugin: PLUGIN, error: Box::new(NotHere(name)) })
+                })?)
+            }
         };
         let registry: Arc<AutopathCounters> = context.lasting.get();
         let counter = |server: &String| (server.clone(), registry.counter(server));

@@ -259,7 +259,6 @@ fn who_knows_search_paths_has_to_stand_in_the_block() {
         servers: &[],
         zones: &[],
         threads: 1,
-        search_paths: None,
         labels: None,
     };
     let error = spec(PathSource::Plugin("kubernetes")).build(&context).unwrap_err();

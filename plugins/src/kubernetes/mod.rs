@@ -44,21 +44,17 @@ impl SourceSpec for KubernetesSpec {
         let rules = Rules { own: own_addresses(context.servers), ..self.rules.clone() };
         let cluster = context.lasting.get::<ClusterRegistry>().cluster(self);
         let lent = Lent { index: cluster.shared_index(), responder: Responder::new(rules.clone()) };
-        // Once in a block: nobody has lent it before.
+        // Once in a block: nobody has lent it before, and nobody the search paths.
         let _ = context.lent.get().set(lent);
+        if self.is_searched {
+            let paths = PodPaths::new(cluster.clone(), self.rules.zones.clone());
+            let _ = context.lent.get::<Arc<dyn SearchPaths>>().set(Arc::new(paths));
+        }
         Box::new(Kubernetes {
             cluster,
             responder: Responder::new(rules),
             fallthrough: self.fallthrough.clone(),
         })
-    }
-
-    fn search_paths(&self, context: &BuildContext<'_>) -> Option<Arc<dyn SearchPaths>> {
-        if !self.is_searched {
-            return None;
-        }
-        let cluster = context.lasting.get::<ClusterRegistry>().cluster(self);
-        Some(Arc::new(PodPaths::new(cluster, self.rules.zones.clone())))
     }
 
     fn labels(&self, context: &BuildContext<'_>) -> Option<Arc<dyn Labels>> {
