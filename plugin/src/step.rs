@@ -11,7 +11,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use observe::counters::Counter;
-use wire::{Added, Class, Flags, Message, Name, OPTION_CLIENT_SUBNET, Query, RType, options, push_option};
+use wire::{
+    Added, Class, Flags, Message, Name, OPTION_CLIENT_SUBNET, OptionBytes, Query, RType, options, push_option,
+};
 
 use crate::QueryContext;
 use crate::failure::Failure;
@@ -105,6 +107,21 @@ pub enum Wish {
     Answer(Box<Message>),
     /// None, and why.
     Failed(Failure),
+}
+
+impl Wish {
+    /// Tells besides `told` why it came to nothing, or to what nobody wished for (RFC 8914): what a client is led to is
+    /// refused with the same reason as what it asks for.
+    pub fn tell_why(&self, told: &mut OptionBytes) {
+        match self {
+            Self::Answer(answer) => told.extend_ede(&answer.options),
+            Self::Failed(failure) => {
+                if let Some(ede) = failure.ede() {
+                    told.add_ede(ede);
+                }
+            }
+        }
+    }
 }
 
 /// What is sought for a client's query: at first what the client asked.

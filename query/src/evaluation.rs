@@ -221,10 +221,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         let told = told.and_then(|packed| packed.message().map_err(|_| Failure::Panic));
         let (mut message, failure) = match told {
             Ok(message) if found.follow == Follow::No => (message, None),
-            Ok(message) => match self.follow(query, &message, found.follow)? {
-                Ok(whole) => (whole, None),
-                Err(failure) => (failed(query, &failure), Some(failure)),
-            },
+            Ok(message) => self.follow(query, &message, found.follow)?,
             Err(failure) => (failed(query, &failure), Some(failure)),
         };
         if query.added.has_subnet() {
@@ -280,38 +277,48 @@ impl<'h, 'a> Evaluation<'h, 'a> {
     }
 
     /// Puts behind each CNAME of the answer section what the server answers for its target. A target that has no answer
-    /// adds nothing, and the CNAME stands alone, as in CoreDNS; or it is why there is no answer at all.
+    /// adds nothing but the reason, and the CNAME stands alone, as in CoreDNS; or it is why there is no answer at all.
     fn follow(
         &mut self,
         query: &Query<'_>,
         made: &Message,
         follow: Follow,
-    ) -> Result<Result<Message, Failure>, Missing> {
-        let mut whole = Message { records: Vec::with_capacity(made.records.len() + 2), ..made.clone() };
-        let (mut missing, mut failed) = (false, None);
+    ) -> Result<(Message, Option<Failure>), Missing> {
+        let Message { rcode, flags, options, .. } = *made;
+        let records = Vec::with_capacity(made.records.len() + 2);
+        let mut whole = Message { rcode, flags, records, options };
+        let (mut missing, mut why) = (false, None);
         for rr in &made.records {
             whole.records.push(rr.clone());
             if rr.section != Section::Answer || rr.rtype != RType::CNAME {
                 continue;
             }
             let Some(target) = rr.target() else { continue };
-            match self.wish(&target, query.rtype, Class::IN) {
-                Some(Wish::Answer(answer)) => {
+            // The others are asked for meanwhile.
+            let Some(wish) = self.wish(&target, query.rtype, Class::IN) else {
+                missing = true;
+                continue;
+            };
+            wish.tell_why(&mut whole.options);
+            match wish {
+                Wish::Answer(answer) => {
                     if !matches!(answer.rcode, Rcode::NOERROR | Rcode::NXDOMAIN) {
-                        failed = Some(Failure::Target(answer.rcode));
+                        why = Some(Failure::Target(answer.rcode));
                     }
                     whole.flags |= answer.flags & Flags::TC;
-                    whole.records.extend(answer.section(Section::Answer).cloned());
+                    whole.records.extend(answer.records.into_iter().filter(|rr| rr.section == Section::Answer));
                 }
-                Some(Wish::Failed(failure)) => failed = Some(failure),
-                // The others are asked for meanwhile.
-                None => missing = true,
+                Wish::Failed(failure) => why = Some(failure),
             }
         }
-        match failed.filter(|_| follow == Follow::OrFail) {
+        match why.filter(|_| follow == Follow::OrFail) {
             _ if missing => Err(Missing),
-            Some(failure) => Ok(Err(failure)),
-            None => Ok(Ok(whole)),
+            Some(failure) => {
+                let mut told = failed(query, &failure);
+                told.options.extend_ede(&whole.options);
+                Ok((told, Some(failure)))
+            }
+            None => Ok((whole, None)),
         }
     }
 

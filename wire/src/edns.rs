@@ -224,6 +224,13 @@ impl OptionBytes {
         self.push(OPTION_EDE, &value[..2 + text.len()]);
     }
 
+    /// Adds an Extended DNS Error that is not here yet.
+    pub fn add_ede(&mut self, ede: Ede) {
+        let mut one = Self::none();
+        one.push_ede(ede);
+        self.extend_ede(&one);
+    }
+
     /// Adds the Extended DNS Errors of `others` that are not here yet.
     pub fn extend_ede(&mut self, others: &Self) {
         for (code, value) in options(others.as_bytes()).flatten().filter(|(code, _)| *code == OPTION_EDE) {

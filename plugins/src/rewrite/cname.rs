@@ -29,6 +29,7 @@ impl Cname {
         told.records[at].data = to.as_wire().into();
         told.records.truncate(at + 1);
         told.records.retain(|rr| rr.rtype == RType::CNAME);
+        wish.tell_why(&mut told.options);
         match wish {
             Wish::Answer(answer) => {
                 // The rcode is that of the end of the chain (RFC 6604, section 3).
@@ -37,14 +38,8 @@ impl Cname {
                 // An alias is what who asks for CNAMEs asks for: that there is no other behind it denies nothing.
                 let is_answer = |rr: &Rr| rr.section == Section::Answer || sought.rtype() != RType::CNAME;
                 told.records.extend(answer.records.into_iter().filter(is_answer));
-                told.options.extend_ede(&answer.options);
             }
-            Wish::Failed(failure) => {
-                told.rcode = failure.rcode();
-                if let Some(ede) = failure.ede() {
-                    told.options.push_ede(ede);
-                }
-            }
+            Wish::Failed(failure) => told.rcode = failure.rcode(),
         }
         Told::Done
     }

@@ -187,6 +187,17 @@ fn who_may_not_ask_may_not_be_led_there_either() {
     assert_eq!((reply.status(), reply.short()), ("REFUSED", vec!["secret.example."]));
     assert_eq!(reply.extended_error().map(|(code, _)| code), Some(15), "why is told, too");
     assert_eq!(asked(&upstream), ["cname-there.example. 1"]);
+    // The alias of a template, which stands alone then.
+    for (action, code) in [("block", Some(15)), ("filter", Some(17)), ("allow", None)] {
+        let dns = Dns::start(&format!(
+            "acl secret.example {{\n{action}\n}}\ntemplate IN A to {{\nanswer \"{{{{ .Name }}}} 60 IN CNAME secret.example.\"\n}}\nforward . {}",
+            upstream.word()
+        ));
+        let reply = Ask::new("x.to", "A").edns(1232).of(dns.at);
+        let (status, answers) = (reply.status(), reply.answers.len());
+        assert_eq!((status, answers), ("NOERROR", 1 + usize::from(action == "allow")), "{action}");
+        assert_eq!(reply.extended_error().map(|(code, _)| code), code, "{action}");
+    }
 }
 
 #[test]
