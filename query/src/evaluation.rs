@@ -16,7 +16,7 @@ mod outer;
 use std::sync::Arc;
 use std::time::Duration;
 
-use observe::counters::Counter;
+use observe::counters::{Counter, Proto};
 use wire::{Class, Flags, Message, Name, OPTION_CLIENT_SUBNET, Query, RType, Rcode, Reply, Section};
 
 use crate::ServedZone;
@@ -218,7 +218,11 @@ impl<'h, 'a> Evaluation<'h, 'a> {
         };
         // Whoever wrote it wrote records that can be read.
         let told = found.told.as_ref().map_err(Clone::clone);
-        let told = told.and_then(|packed| packed.message().map_err(|_| Failure::Panic));
+        let most = match self.context.proto {
+            Proto::Udp => MOST_IN_DATAGRAM,
+            Proto::Tcp => u16::MAX,
+        };
+        let told = told.and_then(|packed| packed.message(most).map_err(|_| Failure::Panic));
         let (mut message, failure) = match told {
             Ok(message) if found.follow == Follow::No => (message, None),
             Ok(message) => self.follow(query, &message, found.follow)?,
@@ -408,6 +412,9 @@ pub fn write(message: &Message, query: &Query<'_>, reply: &mut Reply<'_>) {
     }
 }
 
+/// Records of a section that steps see of what a datagram is answered with: one more has no room in the 4,096 octets of the
+/// largest, whatever steps do. An upstream's 64 KiB cost a client's query a thousand times what it costs the client else.
+const MOST_IN_DATAGRAM: u16 = 4096 / 11;
 /// Wishes and CNAMEs for which upstreams are asked, for one client's query, wherever they stand.
 const MOST_ASKED: usize = 8;
 /// Wishes and CNAMEs that are looked at for one client's query; what memory knows of them costs no more than this.

@@ -59,6 +59,12 @@ logged.example.org {
         192.0.2.1 a.logged.example.org
     }
 }
+steps.example.org {
+    bind 127.0.0.1
+    loadbalance
+    cache
+    forward . 192.0.2.53
+}
 plain.example.org {
     bind 127.0.0.1
     hosts /nowhere/hosts {
@@ -110,8 +116,8 @@ impl Scene {
         reply[2] |= 0x80;
         reply.extend_from_slice(query.question);
         reply[11] = 0;
+        reply[6..8].copy_from_slice(&(addresses.len() as u16).to_be_bytes());
         for address in addresses {
-            reply[7] += 1;
             reply.extend_from_slice(b"\xc0\x0c\0\x01\0\x01");
             reply.extend_from_slice(&ttl.to_be_bytes());
             reply.extend_from_slice(b"\0\x04");
@@ -275,6 +281,22 @@ fn what_no_server_block_sees_allocates_nothing() {
         }
     });
     assert_eq!(silent.count_total, 0);
+}
+
+#[test]
+fn for_a_datagram_steps_see_no_more_records_than_it_may_have() {
+    let mut scene = Scene::new(Format::Text);
+    let mut allocated = |addresses: usize| {
+        let packet = packet(&format!("n{addresses}.steps.example.org"), wire::RType::A, true);
+        scene.keep(&packet, 300, &vec![[192, 0, 2, 7]; addresses]);
+        let mut outcome = None;
+        let counted = measure(|| outcome = scene.ask(&packet));
+        let outcome = outcome.unwrap();
+        assert!(outcome.flags.has(Flags::TC) && outcome.response_size <= 1232, "{outcome:?}");
+        counted.count_total
+    };
+    let (few, many) = (allocated(400), allocated(4_000));
+    assert!(many <= few, "{many} allocations for 4,000 records, {few} for 400");
 }
 
 #[test]

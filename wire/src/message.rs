@@ -88,7 +88,7 @@ impl Message {
     /// # Errors
     /// [`Malformed`] where its records cannot be read.
     pub fn read(query: &Query<'_>, reply: &Reply<'_>) -> Result<Self, Malformed> {
-        Packed::new(query, reply).message()
+        Packed::new(query, reply).message(u16::MAX)
     }
 
     /// Puts this in place of what `reply`, which was started for `query`, says. What no message has room for is left out,
@@ -153,17 +153,24 @@ impl Packed {
         }
     }
 
-    /// The same, taken apart.
+    /// The same, taken apart: no more than `most` records of a section, and none behind one that has more. TC says so where
+    /// what is left out is of the answer or authority section (RFC 2181, section 9).
     ///
     /// # Errors
     /// [`Malformed`] where its records cannot be read.
-    pub fn message(&self) -> Result<Message, Malformed> {
-        let records = Records::new(&self.octets, self.start, self.counts)
+    pub fn message(&self, most: u16) -> Result<Message, Malformed> {
+        let (mut counts, mut flags) = (self.counts, self.flags);
+        if let Some(long) = counts.iter().position(|count| *count > most) {
+            counts[long] = most;
+            counts[long + 1..].fill(0);
+            flags |= if long == Section::Additional as usize { 0 } else { Flags::TC };
+        }
+        let records = Records::new(&self.octets, self.start, counts)
             .map(|record| Rr::read(&self.octets, &record?))
             .collect::<Result<_, _>>()?;
         let mut options = OptionBytes::none();
         options.extend_encoded(&self.options);
-        Ok(Message { rcode: self.rcode, flags: self.flags, records, options })
+        Ok(Message { rcode: self.rcode, flags, records, options })
     }
 
     /// How much memory it takes.
@@ -225,6 +232,18 @@ mod tests {
                 (b"\x02ns\x02lo\x07Example\x03net\0", b"\xc0\x0c"),
             ]
         );
+    }
+
+    #[test]
+    fn of_a_section_with_more_records_than_are_wanted_the_first_are_taken_apart() {
+        let packed = with_reply(SOUGHT, |query, reply| {
+            fill(reply);
+            Packed::new(query, reply)
+        });
+        for (most, records, cut) in [(0, 0, true), (1, 1, true), (2, 4, false), (u16::MAX, 4, false)] {
+            let message = packed.message(most).unwrap();
+            assert_eq!((message.records.len(), message.flags & Flags::TC != 0), (records, cut), "{most}");
+        }
     }
 
     #[test]
