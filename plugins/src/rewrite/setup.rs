@@ -4,7 +4,7 @@ use corefile::{Directive, Located, Word};
 use std::sync::Arc;
 
 use regex::Regex;
-use wire::{Name, OPTION_CLIENT_SUBNET, OPTION_NSID, Rcode, client_subnet_holds};
+use wire::{Class, Name, OPTION_CLIENT_SUBNET, OPTION_NSID, RType, Rcode, client_subnet_holds};
 
 use super::answer::{NameMap, text_map};
 use super::cname::Cname;
@@ -97,8 +97,8 @@ fn rule(directive: &Directive) -> Result<Rule> {
     }
     let field = match field.text.to_ascii_lowercase().as_str() {
         "name" => name(&mut words)?,
-        "type" => pair(&mut words, TYPES, |text| text.parse().ok(), "a type, such as AAAA", Field::Type)?,
-        "class" => pair(&mut words, CLASSES, |text| text.parse().ok(), "a class, such as IN", Field::Class)?,
+        "type" => types(&mut words)?,
+        "class" => classes(&mut words)?,
         "edns0" => Field::Edns0(edns0(&mut words)?),
         "ttl" => {
             let pattern = pattern(&mut words, 1, TTL, full)?;
@@ -129,20 +129,24 @@ fn rule(directive: &Directive) -> Result<Rule> {
     Ok(Rule { stop, text, field })
 }
 
-fn pair<T>(
-    words: &mut Words<'_>,
-    expected: &'static str,
-    parse: impl Fn(&str) -> Option<T>,
-    what: &'static str,
-    field: impl Fn(T, T) -> Field,
-) -> Result<Field> {
-    let mut one = || {
-        let word = words.take(expected)?;
-        parse(&word.text).ok_or_else(|| bad(PLUGIN, word, what))
-    };
-    let (from, to) = (one()?, one()?);
-    words.end(expected)?;
-    Ok(field(from, to))
+/// `FROM TO`
+fn types(words: &mut Words<'_>) -> Result<Field> {
+    let [from, to] = [words.take(TYPES)?, words.take(TYPES)?];
+    words.end(TYPES)?;
+    let rtype = |word: &Word| word.text.parse::<RType>().map_err(|_| bad(PLUGIN, word, "a type, such as AAAA"));
+    let (from, sought) = (rtype(from)?, rtype(to)?);
+    if NOT_SOUGHT.contains(&sought) {
+        return Err(bad(PLUGIN, to, ONE_ANSWER));
+    }
+    Ok(Field::Type(from, sought))
+}
+
+/// `FROM TO`
+fn classes(words: &mut Words<'_>) -> Result<Field> {
+    let [from, to] = [words.take(CLASSES)?, words.take(CLASSES)?];
+    words.end(CLASSES)?;
+    let class = |word: &Word| word.text.parse::<Class>().map_err(|_| bad(PLUGIN, word, "a class, such as IN"));
+    Ok(Field::Class(class(from)?, class(to)?))
 }
 
 /// `[KIND] FROM TO [answer ...]`
@@ -400,6 +404,11 @@ const NAME: &str = "name [exact|prefix|suffix|substring|regex] FROM TO [metadata
 const ANSWER: &str = "answer auto, answer name FROM TO or answer value FROM TO";
 const TYPES: &str = "type FROM TO";
 const CLASSES: &str = "class FROM TO";
+/// What is asked for over a stream of its own, or is no question at all: no cache keeps it, and no upstream answers it to who
+/// asks for one answer (RFC 5936, section 4; RFC 6895, section 3.1).
+const NOT_SOUGHT: [RType; 5] = [RType::OPT, RType::TKEY, RType::TSIG, RType::IXFR, RType::AXFR];
+const ONE_ANSWER: &str =
+    "a type that can be sought in place of another; write one that records have, such as AAAA, or ANY";
 const TTL: &str = "ttl [exact|prefix|suffix|substring|regex] NAME SECONDS|MIN-MAX";
 const RCODE: &str = "rcode [exact|prefix|suffix|substring|regex] NAME FROM TO";
 const EDNS0: &str = "edns0 local|nsid|subnet set|append|replace|unset ... [revert]";
@@ -442,6 +451,7 @@ mod tests {
             "NAME Regex a b",
             "type AAAA A",
             "type TYPE65400 A",
+            "type AXFR ANY",
             "class CH IN",
             "ttl a 30",
             "ttl exact a 30-60",
@@ -524,6 +534,14 @@ mod tests {
             ),
             ("type A QUAD", "16: plugin/rewrite: \"QUAD\" is not a type, such as AAAA"),
             ("type A", "1: plugin/rewrite: `rewrite` wants type FROM TO"),
+            (
+                "type MX AXFR",
+                "17: plugin/rewrite: \"AXFR\" is not a type that can be sought in place of another; write one that records have, such as AAAA, or ANY",
+            ),
+            (
+                "type MX TYPE41",
+                "17: plugin/rewrite: \"TYPE41\" is not a type that can be sought in place of another; write one that records have, such as AAAA, or ANY",
+            ),
             ("ttl a never", "15: plugin/rewrite: \"never\" is not seconds: N, MIN-MAX, MIN- or -MAX"),
             ("ttl a 60-30", "15: plugin/rewrite: \"60-30\" is not seconds: N, MIN-MAX, MIN- or -MAX"),
             ("rcode a SERVFAIL NONE", "26: plugin/rewrite: \"NONE\" is not an rcode, such as NXDOMAIN or 3"),
