@@ -137,6 +137,19 @@ impl Failure {
     }
 }
 
+/// As much of a text that clients have a part in as is told of it: what a name has in its longest spelling. A rule or a
+/// template may have made a short name much longer.
+pub fn beginning(mut text: String) -> String {
+    if text.len() > LONGEST_NAME {
+        text.truncate(text.floor_char_boundary(LONGEST_NAME));
+        text.push_str("...");
+    }
+    text
+}
+
+/// Octets of a name's text: each of its own as a backslash and three digits, and dots.
+const LONGEST_NAME: usize = 1_016;
+
 fn forward_ede(failure: &forwarder::Failure) -> Ede {
     use forwarder::Failure as F;
     match failure {

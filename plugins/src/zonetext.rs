@@ -5,6 +5,7 @@ use domain::base::iana::Class as ZoneClass;
 use domain::base::name::ToName;
 use domain::base::rdata::ComposeRecordData;
 use domain::zonefile::inplace::{Entry, ScannedRecord, Zonefile};
+use plugin::failure::beginning;
 use thiserror::Error;
 use wire::{Answer, Flags, Section};
 
@@ -14,7 +15,7 @@ pub enum ZoneTextError {
     /// It is not a record.
     #[error("{text:?} is not a record: {reason}")]
     NoRecord {
-        /// The text.
+        /// The beginning of the text.
         text: String,
         /// Why.
         reason: String,
@@ -22,9 +23,15 @@ pub enum ZoneTextError {
     /// It holds more than one record.
     #[error("{text:?} is more than one record")]
     SeveralRecords {
-        /// The text.
+        /// The beginning of the text.
         text: String,
     },
+}
+
+impl ZoneTextError {
+    fn no_record(text: &str, reason: &str) -> Self {
+        Self::NoRecord { text: beginning(text.to_owned()), reason: beginning(reason.to_owned()) }
+    }
 }
 
 /// Records behind one question, in section order.
@@ -51,8 +58,7 @@ impl Records {
     /// [`ZoneTextError`].
     pub fn push(&mut self, section: Section, text: &str) -> Result<(), ZoneTextError> {
         let record = scan(text)?;
-        let no_record =
-            |reason: &str| ZoneTextError::NoRecord { text: text.to_owned(), reason: reason.to_owned() };
+        let no_record = |reason: &str| ZoneTextError::no_record(text, reason);
         let mut data = Vec::new();
         record.data().compose_rdata(&mut data).map_err(|_| no_record("its data is too long"))?;
         let length = u16::try_from(data.len()).map_err(|_| no_record("its data is too long"))?;
@@ -86,7 +92,7 @@ fn scan(text: &str) -> Result<ScannedRecord, ZoneTextError> {
 }
 
 fn scan_in(text: &str, class: ZoneClass) -> Result<ScannedRecord, ZoneTextError> {
-    let no_record = |reason: String| ZoneTextError::NoRecord { text: text.to_owned(), reason };
+    let no_record = |reason: &str| ZoneTextError::no_record(text, reason);
     let mut zone = Zonefile::new();
     zone.set_default_class(class);
     zone.set_origin(domain::base::Name::<Bytes>::root());
@@ -98,13 +104,13 @@ fn scan_in(text: &str, class: ZoneClass) -> Result<ScannedRecord, ZoneTextError>
         match zone.next_entry() {
             Ok(Some(Entry::Record(found))) if record.is_none() => record = Some(found),
             Ok(Some(Entry::Record(_))) => {
-                return Err(ZoneTextError::SeveralRecords { text: text.to_owned() });
+                return Err(ZoneTextError::SeveralRecords { text: beginning(text.to_owned()) });
             }
             Ok(Some(Entry::Include { .. })) => {
-                return Err(no_record("$INCLUDE is not allowed here".to_owned()));
+                return Err(no_record("$INCLUDE is not allowed here"));
             }
-            Ok(None) => return record.ok_or_else(|| no_record("it is empty".to_owned())),
-            Err(error) => return Err(no_record(error.to_string())),
+            Ok(None) => return record.ok_or_else(|| no_record("it is empty")),
+            Err(error) => return Err(no_record(&error.to_string())),
         }
     }
 }

@@ -22,7 +22,7 @@ use edns0::{Edns0, Undo};
 use observe::labels::Labels;
 use pattern::{Pattern, Replacement};
 use plugin::QueryContext;
-use plugin::failure::Failure;
+use plugin::failure::{Failure, beginning};
 use plugin::spec::{BuildContext, StepSpec};
 use plugin::step::{Back, Inward, Sought, Step, Told, Wishes};
 
@@ -167,7 +167,7 @@ impl NameRule {
         let before = *sought.name();
         let after = self.pattern.replace_by(&before.to_string(), &self.to, label);
         let Some(after) = after else { return Ok(false) };
-        let name = Name::from_text(&after).map_err(|why| Failure::NameAfterRewrite(begin(after), why))?;
+        let name = Name::from_text(&after).map_err(|why| Failure::NameAfterRewrite(beginning(after), why))?;
         sought.set_name(name);
         if self.auto {
             reversals.push(Reversal::Names(NameMap::Zone(Box::new(Turned { from: name, to: before }))));
@@ -176,18 +176,6 @@ impl NameRule {
         Ok(true)
     }
 }
-
-/// As much of a text as a name may have in its longest spelling: of what rules made much longer the beginning is told.
-fn begin(mut text: String) -> String {
-    if text.len() > LONGEST_NAME {
-        text.truncate(text.floor_char_boundary(LONGEST_NAME));
-        text.push_str("...");
-    }
-    text
-}
-
-/// Octets of a name's text: each of its own as a backslash and three digits, and dots.
-const LONGEST_NAME: usize = 1_016;
 
 /// What is to be done with the answer, in the order of the rules.
 #[derive(Debug, Default)]

@@ -20,7 +20,7 @@ use groups::Groups;
 use observe::counters::{Counter, PerThread, ThreadCounters};
 use observe::labels::Labels;
 use observe::{Families, names};
-use plugin::failure::Failure;
+use plugin::failure::{Failure, beginning};
 use plugin::lasting::Keeps;
 use plugin::spec::{BuildContext, Explained, Source, SourceSpec};
 use plugin::{Lookup, QueryContext, Tables};
@@ -237,7 +237,7 @@ impl One {
                 self.answer(context, query, zone, regex, name, vars, reply)
             }
             Ok(None) => missed(),
-            Err(error) => Lookup::Fail(Failure::Template(error)),
+            Err(error) => Lookup::Fail(Failure::Template(beginning(error))),
         }
     }
 
@@ -275,7 +275,7 @@ impl One {
                 text.clear();
                 if let Err(error) = record.template.render(&data, &mut text) {
                     self.counters.template_failures.add_shared(1);
-                    return Lookup::Fail(Failure::Template(error.to_string()));
+                    return Lookup::Fail(Failure::Template(beginning(error.to_string())));
                 }
                 if let Err(error) = records.push(section, &text) {
                     self.counters.rr_failures.add_shared(1);

@@ -95,6 +95,16 @@ fn a_name_that_rules_make_too_long_is_a_failure_of_which_the_log_tells_the_begin
 }
 
 #[test]
+fn of_a_long_text_that_is_no_record_the_log_tells_the_beginning() {
+    let text = "{{ .Name }} 60 IN A ".to_owned() + &"{{ .Name }}".repeat(40);
+    let dns = Dns::start(&format!("errors\ntemplate IN A . {{\nanswer \"{text}\"\n}}"));
+    let reply = Ask::new(&("s.".repeat(100) + "example"), "A").of(dns.at);
+    assert_eq!((reply.status(), reply.answers.len()), ("SERVFAIL", 0));
+    let line = dns.server.wait_for_log("is not a record", Duration::from_secs(5));
+    assert!(line.contains("...") && line.len() < 3_000, "{} octets: {line}", line.len());
+}
+
+#[test]
 fn a_silent_upstream_is_told_as_without_steps() {
     let silent = Upstream::start(fresh_ip(), |_| Action::Silent);
     let told = |steps: &str| {
