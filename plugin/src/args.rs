@@ -226,14 +226,25 @@ pub fn once<'d>(plugin: &'static str, directives: &[&'d Directive]) -> Result<&'
 
 /// A regular expression of Go's syntax; what this crate's engine does not take is an error that says so.
 pub fn regex(plugin: &'static str, word: &Word) -> Result<Regex> {
-    if word.text.len() > LONGEST_PATTERN {
-        let error = format!("it has more than {LONGEST_PATTERN} octets");
-        return Err(Located::new(&word.at, SetupError::Pattern { plugin, error }));
+    bounded_regex(&word.text)
+        .map_err(|error| Located::new(&word.at, SetupError::Pattern { plugin, error }))
+}
+
+/// A regular expression of bounded size; a name is matched in time that grows with both.
+///
+/// # Errors
+/// Why it is none.
+pub fn bounded_regex(text: &str) -> std::result::Result<Regex, String> {
+    if text.len() > LONGEST_PATTERN {
+        return Err(format!("it has more than {LONGEST_PATTERN} octets"));
     }
-    RegexBuilder::new(&word.text).dfa_size_limit(MOST_STATES).build().map_err(|error| {
-        let text = error.to_string();
-        let last = text.lines().last().unwrap_or_default().trim().trim_start_matches("error: ").to_owned();
-        Located::new(&word.at, SetupError::Pattern { plugin, error: last })
+    let built = RegexBuilder::new(text).dfa_size_limit(MOST_STATES).build();
+    built.map_err(|error| match error {
+        regex::Error::CompiledTooBig(_) => "it repeats too much; repeat less, or fewer characters".to_owned(),
+        error => {
+            let text = error.to_string();
+            text.lines().last().unwrap_or_default().trim().trim_start_matches("error: ").to_owned()
+        }
     })
 }
 

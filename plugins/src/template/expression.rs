@@ -44,9 +44,12 @@ pub enum ExpressionError {
         /// Of what.
         what: &'static str,
     },
-    /// A constant pattern of `matches`.
+    /// A pattern of `matches`.
     #[error("the regular expression {0:?} cannot be used")]
     Pattern(String),
+    /// A pattern of `matches` that would be known with the query only.
+    #[error("the pattern of `matches` is to be written here, in quotes")]
+    PatternNotWritten,
 }
 
 fn hint(word: Option<&'static str>) -> String {

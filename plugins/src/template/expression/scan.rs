@@ -87,11 +87,9 @@ pub(super) fn names(text: &str, vars: &[String]) -> Result<(), (usize, Expressio
             ("." | "?.", name, "(") => return not_built(&format!(".{name}()")),
             ("." | "?.", ..) | ("{" | ",", _, ":") => continue,
             (_, "let" | "$env", _) => return not_built(token.text),
-            (_, "matches", pattern) if is_bad_pattern(pattern) => {
-                return Err((
-                    tokens[index + 1].at,
-                    ExpressionError::Pattern(pattern[1..pattern.len() - 1].to_owned()),
-                ));
+            (_, "matches", _) => {
+                pattern(&tokens[index + 1..])?;
+                continue;
             }
             (_, name, _) if KEYWORDS.contains(&name) => continue,
             (_, name, "(") if is_known(name) => continue,
@@ -125,10 +123,22 @@ pub(super) fn is_taken(name: &str) -> bool {
         || ["not", "true", "false", "nil"].iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// Whether a text without escapes is no pattern; one with escapes is seen when it is used.
-fn is_bad_pattern(text: &str) -> bool {
-    let inner = text.get(1..text.len().saturating_sub(1)).filter(|_| text.starts_with(['\'', '"', '`']));
-    inner.is_some_and(|pattern| !pattern.contains('\\') && regex::Regex::new(pattern).is_err())
+/// Checks what follows `matches`. A pattern that is put together of what a query says would be compiled for each query, at
+/// the client's choice; one that stands there is compiled once.
+fn pattern(tokens: &[Token<'_>]) -> Result<(), (usize, ExpressionError)> {
+    let [token, behind @ ..] = tokens else { return Ok(()) };
+    let is_whole = behind.first().is_none_or(|next| BEHIND_PATTERN.contains(&next.text));
+    if !is_whole || !token.text.starts_with(['\'', '"', '`']) {
+        return Err((token.at, ExpressionError::PatternNotWritten));
+    }
+    let text = match expr::eval(token.text, &expr::Context::default()) {
+        Ok(expr::Value::String(text)) => text,
+        _ => token.text.to_owned(),
+    };
+    match plugin::args::bounded_regex(&text) {
+        Ok(_) => Ok(()),
+        Err(_) => Err((token.at, ExpressionError::Pattern(text))),
+    }
 }
 
 fn tokens(text: &str) -> Vec<Token<'_>> {
@@ -287,6 +297,8 @@ const CLOSURES: &[&str] = &[
     "sortBy",
     "sum",
 ];
+/// What may follow the pattern of `matches`: nothing that would make it part of another value.
+const BEHIND_PATTERN: &[&str] = &[")", "]", "}", ",", ":", "?", "&&", "||", "and", "or", "==", "!="];
 /// Octets of an expression.
 const LENGTH: usize = 4096;
 /// Operators of an expression: the depth of its tree. A worker's stack of 2 MiB holds twice that many in a debug build.

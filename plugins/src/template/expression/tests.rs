@@ -100,6 +100,18 @@ fn what_cannot_be_evaluated_within_bounds_is_refused() {
         ("len($env)".to_owned(), "4: \"$env\" in an expression is not built yet"),
         ("'a'.Foo()".to_owned(), "4: \".Foo()\" in an expression is not built yet"),
         ("name() matches '('".to_owned(), "15: the regular expression \"(\" cannot be used"),
+        (r"name() matches '\\p{No}('".to_owned(), r#"15: the regular expression "\\p{No}(" cannot be used"#),
+        (
+            "name() matches '(.{1000}){1000}'".to_owned(),
+            "15: the regular expression \"(.{1000}){1000}\" cannot be used",
+        ),
+        // What a client says is no pattern.
+        ("name() matches name()".to_owned(), "15: the pattern of `matches` is to be written here, in quotes"),
+        (
+            "true && name() matches '^' + name()".to_owned(),
+            "23: the pattern of `matches` is to be written here, in quotes",
+        ),
+        ("name() matches ('a')".to_owned(), "15: the pattern of `matches` is to be written here, in quotes"),
     ] {
         assert_eq!(run(&text), Err(error.to_owned()), "{text}");
     }
