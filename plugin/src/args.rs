@@ -226,8 +226,7 @@ pub fn once<'d>(plugin: &'static str, directives: &[&'d Directive]) -> Result<&'
 
 /// A regular expression of Go's syntax; what this crate's engine does not take is an error that says so.
 pub fn regex(plugin: &'static str, word: &Word) -> Result<Regex> {
-    bounded_regex(&word.text)
-        .map_err(|error| Located::new(&word.at, SetupError::Pattern { plugin, error }))
+    bounded_regex(&word.text).map_err(|error| Located::new(&word.at, SetupError::Pattern { plugin, error }))
 }
 
 /// A regular expression of bounded size; a name is matched in time that grows with both.

@@ -310,7 +310,9 @@ impl<'h, 'a> Evaluation<'h, 'a> {
                         why = Some(Failure::Target(answer.rcode));
                     }
                     whole.flags |= answer.flags & Flags::TC;
-                    whole.records.extend(answer.records.into_iter().filter(|rr| rr.section == Section::Answer));
+                    whole
+                        .records
+                        .extend(answer.records.into_iter().filter(|rr| rr.section == Section::Answer));
                 }
                 Wish::Failed(failure) => why = Some(failure),
             }

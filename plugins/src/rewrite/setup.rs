@@ -133,7 +133,8 @@ fn rule(directive: &Directive) -> Result<Rule> {
 fn types(words: &mut Words<'_>) -> Result<Field> {
     let [from, to] = [words.take(TYPES)?, words.take(TYPES)?];
     words.end(TYPES)?;
-    let rtype = |word: &Word| word.text.parse::<RType>().map_err(|_| bad(PLUGIN, word, "a type, such as AAAA"));
+    let rtype =
+        |word: &Word| word.text.parse::<RType>().map_err(|_| bad(PLUGIN, word, "a type, such as AAAA"));
     let (from, sought) = (rtype(from)?, rtype(to)?);
     if NOT_SOUGHT.contains(&sought) {
         return Err(bad(PLUGIN, to, ONE_ANSWER));
@@ -145,7 +146,8 @@ fn types(words: &mut Words<'_>) -> Result<Field> {
 fn classes(words: &mut Words<'_>) -> Result<Field> {
     let [from, to] = [words.take(CLASSES)?, words.take(CLASSES)?];
     words.end(CLASSES)?;
-    let class = |word: &Word| word.text.parse::<Class>().map_err(|_| bad(PLUGIN, word, "a class, such as IN"));
+    let class =
+        |word: &Word| word.text.parse::<Class>().map_err(|_| bad(PLUGIN, word, "a class, such as IN"));
     Ok(Field::Class(class(from)?, class(to)?))
 }
 
