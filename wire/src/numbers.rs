@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 macro_rules! registry {
-    ($(#[$doc:meta])* $name:ident($repr:ty), unknown $prefix:literal { $($konst:ident = $value:literal $text:literal),* $(,)? }) => {
+    ($(#[$doc:meta])* $name:ident($repr:ty), unknown $prefix:literal { $($konst:ident = $value:literal $text:literal $(or $also:literal)?),* $(,)? }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub struct $name(pub $repr);
@@ -42,7 +42,7 @@ macro_rules! registry {
             fn from_str(text: &str) -> Result<Self, Self::Err> {
                 let upper = text.to_ascii_uppercase();
                 match upper.as_str() {
-                    $($text => Ok(Self($value)),)*
+                    $($text $(| $also)? => Ok(Self($value)),)*
                     other => other
                         .strip_prefix($prefix)
                         .and_then(|digits| digits.parse().ok())
@@ -97,7 +97,7 @@ registry! {
     Rcode(u16), unknown "RCODE" {
         NOERROR = 0 "NOERROR", FORMERR = 1 "FORMERR", SERVFAIL = 2 "SERVFAIL", NXDOMAIN = 3 "NXDOMAIN", NOTIMP = 4 "NOTIMP",
         REFUSED = 5 "REFUSED", YXDOMAIN = 6 "YXDOMAIN", YXRRSET = 7 "YXRRSET", NXRRSET = 8 "NXRRSET", NOTAUTH = 9 "NOTAUTH",
-        NOTZONE = 10 "NOTZONE", STATEFULTYPENOTIMP = 11 "STATEFULTYPENOTIMP", BADVERS = 16 "BADVERS", BADKEY = 17 "BADKEY",
+        NOTZONE = 10 "NOTZONE", DSOTYPENI = 11 "DSOTYPENI", BADVERS = 16 "BADVERS" or "BADSIG", BADKEY = 17 "BADKEY",
         BADTIME = 18 "BADTIME", BADMODE = 19 "BADMODE", BADNAME = 20 "BADNAME", BADALG = 21 "BADALG", BADTRUNC = 22 "BADTRUNC",
         BADCOOKIE = 23 "BADCOOKIE",
     }
@@ -164,5 +164,6 @@ mod tests {
         assert_eq!("bogus".parse::<RType>(), Err(UnknownMnemonic));
         assert_eq!(Rcode::NXDOMAIN.to_string(), "NXDOMAIN");
         assert_eq!(Rcode(24).to_string(), "RCODE24");
+        assert_eq!((Rcode(11).to_string(), "BADSIG".parse()), ("DSOTYPENI".to_owned(), Ok(Rcode::BADVERS)));
     }
 }

@@ -32,23 +32,24 @@ pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn 
                 let mut args = Args::new(PLUGIN, property, "DURATION REGEXP [LEVEL] [show_first]");
                 let period = args.duration("a duration such as 5m")?;
                 let pattern = regex(PLUGIN, args.required()?)?;
-                let (mut level, mut show_first) = (Level::Error, false);
+                let (mut level, mut show_first) = (None, false);
                 for word in args.rest() {
-                    match word.text.as_str() {
-                        "debug" => level = Level::Debug,
-                        "info" => level = Level::Info,
-                        "warning" => level = Level::Warning,
-                        "error" => level = Level::Error,
-                        "show_first" => show_first = true,
+                    match (word.text.as_str(), level, show_first) {
+                        ("show_first", ..) => show_first = true,
+                        ("debug", None, false) => level = Some(Level::Debug),
+                        ("info", None, false) => level = Some(Level::Info),
+                        ("warning", None, false) => level = Some(Level::Warning),
+                        ("error", None, false) => level = Some(Level::Error),
                         _ => {
                             return Err(bad(
                                 PLUGIN,
                                 word,
-                                "a level (debug, info, warning, error) or show_first",
+                                "one level (debug, info, warning, error), or show_first behind it",
                             ));
                         }
                     }
                 }
+                let level = level.unwrap_or(Level::Error);
                 spec.consolidate.push(Consolidate { period, pattern, level, show_first });
             }
             _ => return Err(unknown_property(PLUGIN, property, &["consolidate", "stacktrace"])),
@@ -96,7 +97,15 @@ mod tests {
                 ),
                 (
                     "consolidate 5m x loud",
-                    "18: plugin/errors: \"loud\" is not a level (debug, info, warning, error) or show_first",
+                    "18: plugin/errors: \"loud\" is not one level (debug, info, warning, error), or show_first behind it",
+                ),
+                (
+                    "consolidate 5m x show_first info",
+                    "29: plugin/errors: \"info\" is not one level (debug, info, warning, error), or show_first behind it",
+                ),
+                (
+                    "consolidate 5m x info debug",
+                    "23: plugin/errors: \"debug\" is not one level (debug, info, warning, error), or show_first behind it",
                 ),
                 (
                     "consolidate 5m (",

@@ -8,7 +8,7 @@ use corefile::{Directive, Located};
 use crate::admin_address::admin_address;
 use admin::AdminAddress;
 use plugin::SetupError;
-use plugin::args::{Args, Result, once, unknown_property};
+use plugin::args::{Result, flag, once, unknown_property};
 use plugin::spec::{PluginSpec, Written};
 
 /// What `prometheus` says.
@@ -28,7 +28,7 @@ pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn 
         match property.name.text.as_str() {
             // Go's runtime has no counterpart here: there is nothing to choose.
             "runtime_metrics" => {
-                Args::new(PLUGIN, property, "the names of Go's runtime metrics").rest();
+                flag(PLUGIN, property)?;
             }
             "tls" => {
                 return Err(Located::new(
@@ -49,13 +49,17 @@ mod tests {
 
     #[test]
     fn properties_are_read() {
-        assert!(said::<PrometheusSpec>(&with("prometheus", "runtime_metrics go_gc go_memory")).is_some());
+        assert!(said::<PrometheusSpec>(&with("prometheus", "runtime_metrics")).is_some());
         refused_properties(
             "prometheus",
             &[
                 (
                     "tls web.yml",
                     "1: plugin/prometheus: the property `tls` of CoreDNS is not built yet; remove it, or keep CoreDNS for this server block",
+                ),
+                (
+                    "runtime_metrics all",
+                    "17: plugin/prometheus: unexpected argument \"all\"; `runtime_metrics` wants no argument",
                 ),
                 (
                     "runtime_metric x",

@@ -12,7 +12,7 @@ use super::edns0::{Action, Data, Edns0};
 use super::pattern::{Pattern, Replacement};
 use super::{AnswerRule, Field, NameRule, Rewrite, Rule, Ttls};
 use plugin::SetupError;
-use plugin::args::{Result, bad};
+use plugin::args::{Result, bad, no_block};
 use plugin::label::is_label;
 use plugin::spec::{StepSpec, Written};
 
@@ -88,6 +88,9 @@ enum Kind {
 }
 
 fn rule(directive: &Directive) -> Result<Rule> {
+    if directive.args.len() >= 2 {
+        no_block(PLUGIN, directive)?;
+    }
     let mut words = Words::new(directive);
     let text = words.words.iter().map(|word| word.text.as_str()).collect::<Vec<_>>().join(" ");
     let mut field = words.take(RULE)?;
@@ -461,6 +464,7 @@ mod tests {
             "ttl regex .* 30-",
             "rcode a SERVFAIL NXDOMAIN",
             "rcode regex .* 2 3",
+            "rcode a BADSIG DSOTYPENI",
             "cname a b",
             "cname regex (.*)a {1}b",
             "edns0 local set 0xffee 0x61626364",
@@ -495,6 +499,10 @@ mod tests {
             (
                 "answer name a b",
                 "9: plugin/rewrite: \"answer\" is not a rule: answers are rewritten by a `name` rule with `answer` behind it",
+            ),
+            (
+                "continue name a b {\nanswer auto\n}",
+                "1: plugin/rewrite: `rewrite` has no sub-block; remove the braces",
             ),
             (
                 "name a",
