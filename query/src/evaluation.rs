@@ -281,7 +281,8 @@ impl<'h, 'a> Evaluation<'h, 'a> {
     }
 
     /// Puts behind each CNAME of the answer section what the server answers for its target. A target that has no answer
-    /// adds nothing but the reason, and the CNAME stands alone, as in CoreDNS; or it is why there is no answer at all.
+    /// adds nothing but the reason, and the CNAME stands alone, as in CoreDNS; or it is why there is no answer at all, where it
+    /// is one of ours.
     fn follow(
         &mut self,
         query: &Query<'_>,
@@ -303,6 +304,10 @@ impl<'h, 'a> Evaluation<'h, 'a> {
                 missing = true;
                 continue;
             };
+            // A name that no server block serves is the client's to look up.
+            if matches!(wish, Wish::Failed(Failure::NoZone)) {
+                continue;
+            }
             wish.tell_why(&mut whole.options);
             match wish {
                 Wish::Answer(answer) => {
