@@ -32,6 +32,9 @@ pub(crate) fn fixed() -> Vec<Setup> {
         let name = format!("searched: {directives}");
         setups.push(setup(&name, block(directives), objects(), searched()));
     }
+    for text in PAGES {
+        setups.push(setup(&format!("page: {text}"), (*text).to_owned(), objects(), names()));
+    }
     setups
 }
 
@@ -87,6 +90,18 @@ const SEARCHED: &[&str] = &[
     "autopath @kubernetes\nkubernetes cluster.local in-addr.arpa {\nendpoint @API@\npods verified\nfallthrough in-addr.arpa\n}\ncache 30\nforward . @UP@",
     "autopath @kubernetes\nkubernetes cluster.local {\nendpoint @API@\npods insecure\n}\nforward . @UP@",
     "autopath cluster.local @kubernetes\nkubernetes cluster.local {\nendpoint @API@\npods verified\n}\nforward . @UP@",
+];
+
+/// The server blocks on CoreDNS's pages of `kubernetes`, `autopath` and `transfer`, with an API and upstreams in the
+/// place of theirs, our objects' networks and namespaces, and a bound address. Of `transfer` it is the one that refuses: what is sent
+/// differs in every message (docs/differences.md), and is looked at in `tests/kube`.
+const PAGES: &[&str] = &[
+    "10.96.0.0/17:@PORT@ cluster.local:@PORT@ {\nbind @IP@\nkubernetes {\nendpoint @API@\npods verified\n}\n}\n",
+    "cluster.local:@PORT@ {\nbind @IP@\nkubernetes cluster.local {\nendpoint @API@\nnamespaces t1 t2\n}\n}\n",
+    "cluster.local:@PORT@ {\nbind @IP@\nkubernetes cluster.local {\nendpoint @API@\n}\n}\nexample.local:@PORT@ {\nbind @IP@\nforward . @UP2@\n}\n.:@PORT@ {\nbind @IP@\nforward . @UP@\n}\n",
+    "cluster.local:@PORT@ {\nbind @IP@\nautopath @kubernetes\nkubernetes {\nendpoint @API@\npods verified\n}\n}\n",
+    "cluster.local:@PORT@ {\nbind @IP@\nacl {\nallow type AXFR net 10.1.0.0/16\nallow type IXFR net 10.1.0.0/16\nblock type AXFR net *\nblock type IXFR net *\n}\ntransfer {\nto *\n}\nkubernetes {\nendpoint @API@\n}\n}\n",
+    "cluster.local:@PORT@ {\nbind @IP@\ntransfer {\nto 2001:db8::1\nsource 2001:db8::53\n}\nkubernetes {\nendpoint @API@\n}\n}\n",
 ];
 
 /// The search list of `@DIR@/search.conf`.
@@ -149,6 +164,12 @@ fn objects() -> Vec<Object> {
             json!({"clusterIP": "fd00:96::65", "clusterIPs": ["fd00:96::65"], "ports": ports}),
         ),
         service("t1", "portless", &none, json!({"clusterIP": "10.96.0.103", "clusterIPs": ["10.96.0.103"]})),
+        service(
+            "t1",
+            "outside",
+            &none,
+            json!({"clusterIP": "10.96.0.104", "clusterIPs": ["10.96.0.104"], "externalIPs": ["192.168.200.123"], "ports": ports}),
+        ),
         service("t1", "hl", &web, json!({"clusterIP": "None", "clusterIPs": ["None"], "ports": headless})),
         service("t1", "none", &none, json!({"clusterIP": "None", "clusterIPs": ["None"], "ports": headless})),
         service("t1", "ext", &none, external("a.target.test")),

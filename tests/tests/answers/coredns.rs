@@ -45,6 +45,21 @@ impl CoreDns {
     /// # Panics
     /// When it ends before, or takes more than 30 s.
     pub(crate) fn start(program: &Path, corefile: &str) -> Self {
+        let mut server = Self::spawn(program, corefile);
+        assert!(server.serves(), "CoreDNS ended:\n{}\n{corefile}", server.log());
+        server
+    }
+
+    /// Nothing where it refuses this Corefile; else what it said as it served it.
+    ///
+    /// # Panics
+    /// When it does neither for 30 s.
+    pub(crate) fn serves_this(program: &Path, corefile: &str) -> Option<String> {
+        let mut server = Self::spawn(program, corefile);
+        server.serves().then(|| server.log())
+    }
+
+    fn spawn(program: &Path, corefile: &str) -> Self {
         let directory = tempdir();
         let file = |name: &str| directory.path().join(name);
         std::fs::write(file("Corefile"), corefile).expect("the test's directory is writable");
@@ -58,13 +73,15 @@ impl CoreDns {
             .stderr(log)
             .spawn()
             .expect("coredns starts");
-        let mut server = Self { child, directory };
-        eventually("CoreDNS to serve", Duration::from_secs(30), || {
-            let ended = server.child.try_wait().expect("a child can be asked");
-            assert!(ended.is_none(), "CoreDNS ended: {ended:?}\n{}\n{corefile}", server.log());
-            server.log().contains("\nCoreDNS-").then_some(())
-        });
-        server
+        Self { child, directory }
+    }
+
+    /// Waits until it serves, or ends.
+    fn serves(&mut self) -> bool {
+        eventually("CoreDNS to serve or to end", Duration::from_secs(30), || {
+            let ended = self.child.try_wait().expect("a child can be asked").is_some();
+            if self.log().contains("\nCoreDNS-") { Some(true) } else { ended.then_some(false) }
+        })
     }
 
     /// What it said.

@@ -12,6 +12,7 @@ mod metrics;
 mod pages;
 mod random;
 mod run;
+mod taken;
 mod told;
 mod zone;
 
@@ -92,6 +93,13 @@ fn errors_are_told_as_in_coredns() {
 }
 
 #[test]
+fn server_blocks_are_taken_and_refused_as_in_coredns() {
+    let Some(program) = CoreDns::find("server_blocks_are_taken_and_refused_as_in_coredns") else { return };
+    let found = taken::differences(&program);
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
 fn every_difference_stands_in_the_document_of_differences() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/differences.md");
     let text = std::fs::read_to_string(path).expect("the document is there");
@@ -99,7 +107,9 @@ fn every_difference_stands_in_the_document_of_differences() {
     let text = words(&text);
     let replies = allowed::all().map(|allowed| (allowed.name, allowed.stands));
     let moved = MOVED.iter().map(|allowed| (allowed.name, allowed.stands));
-    for (name, stands) in replies.chain(moved).chain(told::listed().map(|stands| ("errors", stands))) {
+    let lines = told::listed().map(|stands| ("errors", stands));
+    let blocks = taken::listed().into_iter().map(|stands| ("taken", stands));
+    for (name, stands) in replies.chain(moved).chain(lines).chain(blocks) {
         assert_eq!(
             text.matches(&words(stands)).count(),
             1,

@@ -24,6 +24,11 @@ pub(crate) fn pages() -> Vec<Setup> {
             }
         }
     }
+    for (zone, directives) in WHOLE {
+        let text = block(directives).replace(".:@PORT@", &format!("{zone}:@PORT@"));
+        let names = ["a.x", "cname.x", "nx.x", "extra.x", "heard.x"].map(|label| under(zone, label));
+        setups.push(counted(directives, text, names.iter().flat_map(|name| about(name)).collect()));
+    }
     for (directives, names) in BLOCKS {
         for source in
             ["forward . @UP@", "cache\nforward . @UP@", "hosts @DIR@/hosts {\nfallthrough\n}\nwhoami"]
@@ -67,6 +72,25 @@ const ACL: &[(&str, &str, bool)] = &[
     (".", "acl {\ndrop net 192.0.2.0/24\n}", true),
 ];
 
+/// Zone and directives of the blocks that the pages have whole, where they are served whole. `loadbalance`'s with weights waits for
+/// `file`; those of `tls` for gRPC, HTTPS, `file` and ACME.
+const WHOLE: &[(&str, &str)] = &[
+    ("example.org", "whoami\nany"),
+    ("example.org", "whoami\nforward . @UP@\nminimal"),
+    (".", "header {\nresponse set ra\n}"),
+    (".", "header {\nresponse set ra aa\nresponse clear rd\n}"),
+    (".", "header {\nquery set rd\n}"),
+    (".", "loadbalance round_robin\nforward . @UP@ @UP2@"),
+    (".", "loadbalance round_robin {\nprefer 10.9.20.0/24 192.168.1.0/24\n}\nforward . @UP@"),
+    (".", "rewrite edns0 local set 0xffee 0x61626364\nwhoami"),
+    (".", "rewrite edns0 local set 0xffee abcd"),
+    (".", "rewrite edns0 local set 0xffee abcd revert"),
+    (
+        ".",
+        "rewrite continue {\nedns0 local set 0xffee abcd\n}\n\nrewrite edns0 local replace 0xffee bcde revert",
+    ),
+];
+
 /// Directives, and names that they are about.
 const BLOCKS: &[(&str, &[&str])] = &[
     ("header {\nresponse set ra\n}", PLAIN),
@@ -93,6 +117,13 @@ const BLOCKS: &[(&str, &[&str])] = &[
         "rewrite name suffix .schmoogle.com. .google.com.",
         &["www.schmoogle.com", "cname.schmoogle.com", "schmoogle.com", "nx.schmoogle.com"],
     ),
+    (
+        "rewrite name regex (.*)-(us-west-1)\\.coredns\\.rocks {1}.service.{2}.consul",
+        &["ftp-us-west-1.coredns.rocks", "cname-us-west-1.coredns.rocks", "a.coredns.rocks"],
+    ),
+    ("rewrite name example.net example.org", &["example.net", "a.example.net", "Example.NET"]),
+    ("rewrite type ANY HINFO", PLAIN),
+    ("rewrite class CH IN", PLAIN),
     (
         "metadata\nrewrite name regex ^([^.]+)\\.example\\.$ {1}.{kubernetes/client-namespace}.svc.cluster.local. metadata answer auto",
         &["web.example", "a.b.example"],

@@ -145,7 +145,7 @@ fn is_chance(case: &Case<'_>, difference: &Difference) -> bool {
     let text = case.text();
     let order = |message: &Message| {
         let drawn = |record: &Record| {
-            let preferred = text.contains("prefer ") && record.data == PREFERRED;
+            let preferred = text.contains(&format!("prefer {PREFERRED}")) && record.data == PREFERRED;
             matches!(record.rtype, 1 | 15 | 28) && !preferred
         };
         let sections = [&message.answers, &message.authorities, &message.additionals];

@@ -1,0 +1,89 @@
+//! Which server blocks are taken and which are refused, beside CoreDNS: the rows of taken.txt.
+
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::scope;
+use std::time::Duration;
+
+use tests::{binary, fresh_ip, output, port, tempdir};
+
+use crate::coredns::CoreDns;
+
+/// Who takes a block, `both`, `none`, `coredns` or `localdns`; its directives; for those that not both take alike the words of
+/// docs/differences.md that say so.
+type Row = (&'static str, String, &'static str);
+
+fn rows() -> Vec<Row> {
+    let mut stands = "";
+    let mut rows = Vec::new();
+    for line in include_str!("taken.txt").lines() {
+        match line.split_once(' ').expect("a row is a word and the rest") {
+            (">", words) => stands = words,
+            (who, directives) => rows.push((who, directives.replace("\\n", "\n"), stands)),
+        }
+    }
+    rows
+}
+
+/// The words of docs/differences.md that rows rest on.
+pub(crate) fn listed() -> Vec<&'static str> {
+    let mut all: Vec<_> =
+        rows().iter().map(|(.., stands)| *stands).filter(|stands| !stands.is_empty()).collect();
+    all.dedup();
+    all
+}
+
+/// Every row, by both servers; returns those whose verdicts are others. What CoreDNS takes it takes in one Corefile, a zone for each.
+pub(crate) fn differences(program: &Path) -> Vec<String> {
+    let (rows, ip) = (rows(), fresh_ip());
+    let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    scope(|scope| {
+        for _ in 0..LANES {
+            scope.spawn(|| {
+                while let Some((who, directives, _)) = rows.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let text = block(0, directives, ip);
+                    let tell = |error| found.lock().expect("no lane panics with it").push(error);
+                    if let (false, Some(taken)) =
+                        (takes(who, "coredns"), CoreDns::serves_this(program, &text))
+                    {
+                        tell(format!("CoreDNS takes {directives:?}: {taken}"));
+                    }
+                    let (taken, said) = we_take(&text);
+                    if taken != takes(who, "localdns") {
+                        tell(format!("localdns {directives:?}: {said}"));
+                    }
+                }
+            });
+        }
+    });
+    let taken = rows.iter().filter(|(who, ..)| takes(who, "coredns")).enumerate();
+    let text: String = taken.map(|(n, (_, directives, _))| block(n, directives, ip)).collect();
+    // It panics with what CoreDNS said if one of them is refused.
+    drop(CoreDns::start(program, &text));
+    found.into_inner().expect("no lane panics with it")
+}
+
+fn takes(who: &str, server: &str) -> bool {
+    who == "both" || who == server
+}
+
+fn block(zone: usize, directives: &str, ip: Ipv4Addr) -> String {
+    let directives = directives.replace("@IP@", &ip.to_string());
+    format!("z{zone}.test:{} {{\nbind {ip}\n{directives}\n}}\n", port())
+}
+
+/// Whether `check` says that it can be served, and what it says.
+fn we_take(corefile: &str) -> (bool, String) {
+    let directory = tempdir();
+    let file = directory.path().join("Corefile");
+    std::fs::write(&file, corefile).expect("the test's directory is writable");
+    let mut command = Command::new(binary());
+    command.args(["check", "-conf"]).arg(&file).current_dir(directory.path()).stdin(Stdio::null());
+    let output = output(command, Duration::from_secs(60));
+    (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+const LANES: usize = 3;
