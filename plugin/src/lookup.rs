@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use observe::counters::Proto;
 use sockets::{Local, Peer};
+use wire::Query;
 
 use crate::failure::Failure;
 
@@ -33,6 +34,14 @@ impl<'b> QueryContext<'b> {
     #[inline]
     pub fn take_up(&mut self, client: &'b Peer, local: Option<Local>) {
         (self.client, self.local) = (client, local);
+    }
+
+    /// The most octets that a reply to `query` may have: what the client takes in a datagram, or what a stream carries.
+    pub fn most_octets(&self, query: &Query<'_>) -> usize {
+        match self.proto {
+            Proto::Udp => query.udp_limit(),
+            Proto::Tcp => usize::from(u16::MAX),
+        }
     }
 
     /// The client.

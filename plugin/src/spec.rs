@@ -108,15 +108,18 @@ impl Role {
 
 /// What answers from memory, without waiting for anybody.
 pub trait Source: Any + Send + Sync {
-    /// Answers, fails or lets the query pass. `tables` is what the batch has found of the hosts tables so far.
+    /// Answers, fails or lets the query pass, as one does that decides about whole zones alone. `tables` is what the batch has
+    /// found of the hosts tables so far.
     fn lookup<'h>(
         &'h self,
-        context: &QueryContext<'_>,
-        tables: &mut Tables<'h>,
-        query: &Query<'_>,
-        reply: &mut Reply<'_>,
-        counters: ThreadCounters<'_>,
-    ) -> Lookup;
+        _context: &QueryContext<'_>,
+        _tables: &mut Tables<'h>,
+        _query: &Query<'_>,
+        _reply: &mut Reply<'_>,
+        _counters: ThreadCounters<'_>,
+    ) -> Lookup {
+        Lookup::Pass
+    }
 
     /// Whether this client may be sent the zone: `transfer` says so, and no other source says anything. Nobody is sent a zone of
     /// a block where nothing permits it.

@@ -1,13 +1,12 @@
 //! How long one transfer may take, whatever its client reads.
 
+use plugin::QueryContext;
 use plugin::messages::{Messages, Next, OfZone, StreamMessage};
 use plugin::spec::{BuildContext, Explained, Role, Source, SourceSpec};
-use plugin::{Lookup, QueryContext, Tables};
 use wire::{Query, Reply, ZoneRequest};
 
 use super::*;
 use crate::failpoint::EARLIER;
-use observe::counters::ThreadCounters;
 
 #[test]
 fn a_transfer_that_takes_too_long_is_cut_off_though_its_client_reads_on() {
@@ -44,17 +43,6 @@ impl SourceSpec for Endless {
 }
 
 impl Source for Endless {
-    fn lookup<'h>(
-        &'h self,
-        _: &QueryContext<'_>,
-        _: &mut Tables<'h>,
-        _: &Query<'_>,
-        _: &mut Reply<'_>,
-        _: ThreadCounters<'_>,
-    ) -> Lookup {
-        Lookup::Pass
-    }
-
     fn of_zone(&self, request: &ZoneRequest<'_>, _: &QueryContext<'_>, _: &mut Reply<'_>) -> OfZone {
         OfZone::Stream(Box::new(Records(request.query.name)))
     }

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use ::kubernetes::{Answered, External, ExternalRules, Lent};
 use corefile::Directive;
-use observe::counters::{Proto, ThreadCounters};
+use observe::counters::ThreadCounters;
 use plugin::args::{Args, Result, bad, flag, no_block, once, unknown_property, zones_or};
 use plugin::failure::Failure;
 use plugin::spec::{BuildContext, Explained, Source, SourceSpec, Written};
@@ -103,10 +103,7 @@ impl Source for Services {
         if query.class != Class::IN {
             return Lookup::Pass;
         }
-        let room = match context.proto {
-            Proto::Udp => query.udp_limit(),
-            Proto::Tcp => usize::from(u16::MAX),
-        };
+        let room = context.most_octets(query);
         match self.answer(query, room, reply) {
             Answered::NotMine | Answered::NoName(_) => Lookup::Pass,
             Answered::Written => Lookup::Answer,

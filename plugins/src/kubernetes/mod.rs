@@ -76,10 +76,7 @@ impl Source for Kubernetes {
         if query.class != Class::IN {
             return Lookup::Pass;
         }
-        let room = match context.proto {
-            Proto::Udp => query.udp_limit(),
-            Proto::Tcp => usize::from(u16::MAX),
-        };
+        let room = context.most_octets(query);
         let index = self.cluster.index();
         match self.responder.answer(index, query, room, reply) {
             Answered::NotMine => Lookup::Pass,

@@ -5,15 +5,10 @@ use std::net::SocketAddr;
 use wire::Query;
 
 use super::Facts;
-use observe::counters::Proto;
 use plugin::QueryContext;
 
 /// What expressions may ask about a query, as CoreDNS tells it.
 pub(super) fn facts(context: &QueryContext<'_>, query: &Query<'_>, name: &str) -> Facts {
-    let bufsize = match context.proto {
-        Proto::Udp => query.udp_limit() as i64,
-        Proto::Tcp => i64::from(u16::MAX),
-    };
     let (client, server) = (context.client(), context.server());
     let ip = |address: SocketAddr| address.ip().to_canonical().to_string();
     Facts::new([
@@ -27,7 +22,7 @@ pub(super) fn facts(context: &QueryContext<'_>, query: &Query<'_>, name: &str) -
         ("id", i64::from(query.id).into()),
         ("opcode", 0_i64.into()),
         ("do", query.dnssec_ok().into()),
-        ("bufsize", bufsize.into()),
+        ("bufsize", (context.most_octets(query) as i64).into()),
         ("server_ip", ip(server).into()),
         ("server_port", server.port().to_string().into()),
     ])

@@ -4,11 +4,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use corefile::{Directive, Located};
-use observe::counters::ThreadCounters;
 use plugin::args::{Args, Result, bad, no_block, unknown_property, zones_or};
 use plugin::spec::{BuildContext, Explained, Source, SourceSpec, Written};
-use plugin::{Lookup, QueryContext, SetupError, Tables};
-use wire::{Name, Query, Reply, ZoneRequest};
+use plugin::{QueryContext, SetupError};
+use wire::{Name, Query, ZoneRequest};
 
 /// What the `transfer` directives of one server block say.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,17 +80,6 @@ impl SourceSpec for TransferSpec {
 struct Permission(Vec<Rule>);
 
 impl Source for Permission {
-    fn lookup<'h>(
-        &'h self,
-        _: &QueryContext<'_>,
-        _: &mut Tables<'h>,
-        _: &Query<'_>,
-        _: &mut Reply<'_>,
-        _: ThreadCounters<'_>,
-    ) -> Lookup {
-        Lookup::Pass
-    }
-
     /// The directive decides whose zone is the longest.
     fn permits(&self, request: &ZoneRequest<'_>, context: &QueryContext<'_>) -> Option<bool> {
         let name = &request.query.name;

@@ -2,11 +2,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use observe::counters::ThreadCounters;
+use plugin::QueryContext;
 use plugin::failure::Failure;
 use plugin::messages::{Messages, Next, OfZone, StreamMessage};
 use plugin::spec::{BuildContext, Explained, Source, SourceSpec};
-use plugin::{Lookup, QueryContext, Tables};
 use wire::{Name, Opcode, Query, RType, Reply, Section, ZoneRequest};
 
 /// A zone as it is at one time: so many records below its SOA.
@@ -44,17 +43,6 @@ impl SourceSpec for Zones {
 }
 
 impl Source for Zones {
-    fn lookup<'h>(
-        &'h self,
-        _: &QueryContext<'_>,
-        _: &mut Tables<'h>,
-        _: &Query<'_>,
-        _: &mut Reply<'_>,
-        _: ThreadCounters<'_>,
-    ) -> Lookup {
-        Lookup::Pass
-    }
-
     fn of_zone(&self, request: &ZoneRequest<'_>, _: &QueryContext<'_>, reply: &mut Reply<'_>) -> OfZone {
         let query = &request.query;
         match query.name.to_string().as_str() {
