@@ -146,19 +146,19 @@ proptest! {
                 Step::Pass(time) => world.run_for(ms(time)),
                 Step::Forge { socket, bytes } => {
                     let now = world.net.now;
-                    let socket = nth_socket(&world, socket);
+                    let Some(socket) = nth_socket(&world, socket) else { continue };
                     world.forwarder.datagram(now, socket, &bytes, &mut world.net);
                 }
                 Step::Trouble { socket } => {
                     let now = world.net.now;
-                    let socket = nth_socket(&world, socket);
+                    let Some(socket) = nth_socket(&world, socket) else { continue };
                     let error = std::io::ErrorKind::NetworkUnreachable;
                     world.forwarder.socket_error(now, socket, error, &mut world.net);
                 }
                 Step::Unsendable(why) => world.net.unsendable = why,
                 Step::Spoil { socket } => {
-                    let socket = nth_socket(&world, socket);
-                    world.net.spoiled.insert(socket.to_bits());
+                    let Some(socket) = nth_socket(&world, socket) else { continue };
+                    world.net.spoiled.insert(socket);
                 }
                 Step::Swap(keep) => {
                     let keep = usize::from(keep).min(upstreams);
@@ -186,10 +186,11 @@ proptest! {
     }
 }
 
-/// One of the open sockets, or one that never was.
-fn nth_socket(world: &World, at: u8) -> SocketId {
-    let mut open: Vec<_> = world.net.sockets.keys().copied().collect();
-    open.sort_unstable();
-    open.push(u64::MAX);
-    SocketId::from_bits(open[usize::from(at) % open.len()])
+/// One of the open sockets, or the first that is closed.
+fn nth_socket(world: &World, at: u8) -> Option<SocketId> {
+    let net = &world.net;
+    let (mut known, closed): (Vec<_>, Vec<_>) =
+        net.opened.iter().copied().partition(|socket| net.sockets.contains_key(socket));
+    known.extend(closed.first());
+    known.get(usize::from(at).checked_rem(known.len())?).copied()
 }

@@ -129,7 +129,7 @@ fn a_panic_while_room_is_made_costs_no_place() {
     // It lingers for a late reply, on a socket that goes when it does.
     world.ask("late.example.org");
     world.run_for(ms(4_900));
-    let socket = forwarder::SocketId::from_bits(*world.net.sockets.keys().next().unwrap());
+    let socket = *world.net.sockets.keys().next().unwrap();
     let now = world.net.now;
     (0..3).for_each(|_| world.forwarder.datagram(now, socket, &[0; 12], &mut world.net));
     assert_eq!((world.forwarder.in_flight(), world.forwarder.occupied()), (0, 1));

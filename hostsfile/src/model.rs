@@ -187,7 +187,7 @@ proptest! {
         let sources = [("file", &texts[0]), ("inline", &texts[1])];
         let sources = sources.map(|(name, text)| HostsText { name, text: text.as_bytes() });
         let options = Options { ttl: 30, zones: vec![Name::from_text(zone).unwrap()], reverse };
-        let (table, report) = Table::build(&sources, &options);
+        let (table, report) = Table::build(&sources, &options, &mut || {});
 
         let lines = [file, inline].concat();
         let model = Model::build(&lines, zone, reverse);
@@ -220,7 +220,7 @@ proptest! {
     ) {
         let text = [b"192.0.2.1 ".as_slice(), &text].concat().repeat(repeat);
         let options = Options { ttl: u32::MAX, zones: vec![Name::ROOT], reverse: true };
-        let (table, report) = Table::build(&[HostsText { name: "hosts", text: &text }], &options);
+        let (table, report) = Table::build(&[HostsText { name: "hosts", text: &text }], &options, &mut || {});
         prop_assert!(report.bad_lines.len() <= 10 && report.bad_lines.len() <= report.bad_count);
         let reverse = Name::from_text("1.2.0.192.in-addr.arpa").unwrap();
         let names = table.lookup(&reverse, RType::PTR);
@@ -237,7 +237,7 @@ proptest! {
 fn a_reply_reads_as_it_was_meant() {
     let text = b"192.0.2.1 www.Example.org alias.example.org\n2001:db8::1 www.example.org\n192.0.2.2 www.example.org";
     let options = Options { ttl: 5, zones: vec![Name::from_text("example.org").unwrap()], reverse: true };
-    let (table, report) = Table::build(&[HostsText { name: "hosts", text }], &options);
+    let (table, report) = Table::build(&[HostsText { name: "hosts", text }], &options, &mut || {});
     assert_eq!(report, Report::default());
     for (qname, rtype, want) in [
         ("wWw.example.org", RType::A, &["192.0.2.1", "192.0.2.2"][..]),
@@ -283,7 +283,8 @@ fn the_largest_set_fits_a_message_with_the_longest_question() {
     let long = format!("{}{}", "a.".repeat(126), "a");
     let text: String = (0..5000).map(|n| format!("{} *.{}\n", Ipv4Addr::from(n), &long[2..])).collect();
     let options = Options { ttl: 5, zones: vec![Name::ROOT], reverse: true };
-    let (table, report) = Table::build(&[HostsText { name: "hosts", text: text.as_bytes() }], &options);
+    let (table, report) =
+        Table::build(&[HostsText { name: "hosts", text: text.as_bytes() }], &options, &mut || {});
     assert_eq!(report.bad_lines[0].error, LineError::FullSet(RType::A));
     let name = Name::from_text(&long).unwrap();
     let Found::Ready { body, count } = table.lookup(&name, RType::A) else { panic!("not found") };

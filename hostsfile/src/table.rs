@@ -48,17 +48,9 @@ impl Table {
     ///
     /// Records keep the order of the text; the same name with the same address counts once. What cannot be taken is left
     /// out and told in the report; beyond 4,000,000 pairs of name and address nothing is taken.
-    pub fn build(sources: &[HostsText<'_>], options: &Options) -> (Self, Report) {
-        Self::build_resting(sources, options, &mut || {})
-    }
-
-    /// The same, calling `rest` at every line and every entry: a large text takes long, and others may be waiting for the
-    /// processor.
-    pub fn build_resting(
-        sources: &[HostsText<'_>],
-        options: &Options,
-        rest: &mut dyn FnMut(),
-    ) -> (Self, Report) {
+    ///
+    /// Calls `rest` at every line and every entry: a large text takes long, and others may be waiting for the processor.
+    pub fn build(sources: &[HostsText<'_>], options: &Options, rest: &mut dyn FnMut()) -> (Self, Report) {
         let expected = sources.iter().map(|source| expected_pairs(source.text)).sum();
         let mut builder = Builder::new(options, MAX_PAIRS, expected);
         let mut report = Report::default();
@@ -201,7 +193,8 @@ mod tests {
     }
 
     fn build(text: &str) -> Table {
-        let (table, report) = Table::build(&[HostsText { name: "hosts", text: text.as_bytes() }], &options());
+        let (table, report) =
+            Table::build(&[HostsText { name: "hosts", text: text.as_bytes() }], &options(), &mut || {});
         assert_eq!(report, Report::default(), "{text}");
         table
     }
@@ -233,7 +226,7 @@ mod tests {
     }
 
     fn report(text: &[u8]) -> Vec<(usize, LineError)> {
-        let (_, report) = Table::build(&[HostsText { name: "hosts", text }], &options());
+        let (_, report) = Table::build(&[HostsText { name: "hosts", text }], &options(), &mut || {});
         assert_eq!(report.bad_count, report.bad_lines.len());
         report.bad_lines.into_iter().map(|bad| (bad.line, bad.error)).collect()
     }
@@ -243,7 +236,7 @@ mod tests {
         let text = b"192.0.2.1 a\n# no entry\n192.0.2.2 b c\n";
         let (sources, mut rests) = ([HostsText { name: "hosts", text }], 0);
         let options = Options { ttl: 5, zones: vec![Name::ROOT], reverse: true };
-        let (table, _) = Table::build_resting(&sources, &options, &mut || rests += 1);
+        let (table, _) = Table::build(&sources, &options, &mut || rests += 1);
         assert_eq!(table.entries(), 6);
         // Four lines, the empty one behind the last newline among them; three names and two addresses, measured and laid out;
         // three pairs.
@@ -325,7 +318,7 @@ mod tests {
             HostsText { name: "file", text: b"192.0.2.2 a b\n192.0.2.9 *.example" },
             HostsText { name: "inline", text: b"192.0.2.1 a\n192.0.2.2 c a\n192.0.2.8 a.example" },
         ];
-        let (table, _) = Table::build(&sources, &options());
+        let (table, _) = Table::build(&sources, &options(), &mut || {});
         assert_eq!(words(&table, "a", RType::A), "192.0.2.2 192.0.2.1");
         assert_eq!(words(&table, "2.2.0.192.in-addr.arpa", RType::PTR), "a. b. c.");
         assert_eq!(words(&table, "a.example", RType::A), "192.0.2.8");
@@ -335,7 +328,7 @@ mod tests {
     fn names_outside_the_zones_stay_outside() {
         let text = b"192.0.2.1 a.example example notexample a.example.org b.test *.test";
         let options = Options { zones: vec![name("example"), name("b.test")], ..options() };
-        let (table, report) = Table::build(&[HostsText { name: "hosts", text }], &options);
+        let (table, report) = Table::build(&[HostsText { name: "hosts", text }], &options, &mut || {});
         assert_eq!(report, Report::default());
         assert_eq!(words(&table, "1.2.0.192.in-addr.arpa", RType::PTR), "a.example. example. b.test.");
         assert_eq!(words(&table, "notexample", RType::A), "absent");
@@ -346,7 +339,8 @@ mod tests {
     #[test]
     fn no_reverse_answers_no_ptr_question() {
         let options = Options { reverse: false, ..options() };
-        let (table, _) = Table::build(&[HostsText { name: "hosts", text: b"192.0.2.1 a" }], &options);
+        let (table, _) =
+            Table::build(&[HostsText { name: "hosts", text: b"192.0.2.1 a" }], &options, &mut || {});
         assert_eq!(words(&table, "1.2.0.192.in-addr.arpa", RType::PTR), "absent");
         assert_eq!(table.entries(), 1);
     }
@@ -398,8 +392,11 @@ mod tests {
                 (7, LineError::LongName),
             ]
         );
-        let (table, report) =
-            Table::build(&[HostsText { name: "Hosts file \"h\"", text: text.as_bytes() }], &options());
+        let (table, report) = Table::build(
+            &[HostsText { name: "Hosts file \"h\"", text: text.as_bytes() }],
+            &options(),
+            &mut || {},
+        );
         for (qname, want) in
             [("before", "192.0.2.1"), ("after", "192.0.2.1"), ("long", "192.0.2.2"), ("last", "192.0.2.3")]
         {
@@ -418,7 +415,7 @@ mod tests {
             HostsText { name: "file", text: &b"x\n".repeat(7) },
             HostsText { name: "inline", text: &b"x\n".repeat(7) },
         ];
-        let (_, report) = Table::build(&sources, &options());
+        let (_, report) = Table::build(&sources, &options(), &mut || {});
         assert_eq!((report.bad_count, report.bad_lines.len()), (14, 10));
         assert_eq!((&*report.bad_lines[6].source, report.bad_lines[6].line), ("file", 7));
         assert_eq!((&*report.bad_lines[7].source, report.bad_lines[7].line), ("inline", 1));
@@ -428,7 +425,7 @@ mod tests {
     fn text_that_is_not_utf8_spoils_only_its_own_field() {
         let text = b"192.0.2.1 a \xff b # \xfe\n\xff c\n192.0.2.2 d";
         assert_eq!(report(text), [(1, LineError::Encoding), (2, LineError::Address)]);
-        let (table, _) = Table::build(&[HostsText { name: "hosts", text }], &options());
+        let (table, _) = Table::build(&[HostsText { name: "hosts", text }], &options(), &mut || {});
         assert_eq!(words(&table, "1.2.0.192.in-addr.arpa", RType::PTR), "a. b.");
         assert_eq!(words(&table, "d", RType::A), "192.0.2.2");
     }
@@ -441,7 +438,8 @@ mod tests {
         text += &line(9999, "one");
         let full = 65_253 / 16;
         assert_eq!(report(text.as_bytes()), [(full + 1, LineError::FullSet(RType::A))]);
-        let (table, _) = Table::build(&[HostsText { name: "hosts", text: text.as_bytes() }], &options());
+        let (table, _) =
+            Table::build(&[HostsText { name: "hosts", text: text.as_bytes() }], &options(), &mut || {});
         let Found::Ready { body, count } = table.lookup(&name("many"), RType::A) else { panic!("not found") };
         assert_eq!((usize::from(count), body.len()), (full, full * 16));
         assert_eq!(words(&table, "one", RType::A), "10.0.39.15");
@@ -449,7 +447,8 @@ mod tests {
         let text: String = (0..100_000).map(|n| format!("0.0.0.0 blocked{n:05}.example\n")).collect();
         let full = 65_253 / (12 + 22);
         assert_eq!(report(text.as_bytes()), [(full + 1, LineError::FullSet(RType::PTR))]);
-        let (table, _) = Table::build(&[HostsText { name: "hosts", text: text.as_bytes() }], &options());
+        let (table, _) =
+            Table::build(&[HostsText { name: "hosts", text: text.as_bytes() }], &options(), &mut || {});
         assert_eq!(words(&table, "blocked99999.example", RType::A), "0.0.0.0");
         let Found::Ready { count, .. } = table.lookup(&name("0.0.0.0.in-addr.arpa"), RType::PTR) else {
             panic!("not found")

@@ -279,6 +279,10 @@ impl Client {
     }
 }
 
+// What docs/limits.md says of a miss, and of who joins one.
+const _: () = assert!(forwarder::slot_octets::<Waiter>() <= 512);
+const _: () = assert!(forwarder::waiter_octets::<Waiter>() <= 170);
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::Ordering::Relaxed;
@@ -311,22 +315,5 @@ mod tests {
             }
             assert_eq!(inbox.results.load(Relaxed), 0, "what was seen to makes room");
         }
-    }
-
-    #[test]
-    fn a_miss_takes_at_most_512_octets() {
-        let octets = forwarder::slot_octets::<Waiter>();
-        assert!(
-            octets <= 512,
-            "{octets}: a waiter {}, a query {}",
-            size_of::<Waiter>(),
-            size_of::<HeldQuery>()
-        );
-    }
-
-    #[test]
-    fn who_joins_takes_at_most_170_octets() {
-        let octets = forwarder::waiter_octets::<Waiter>();
-        assert!(octets <= 170, "{octets}");
     }
 }

@@ -50,7 +50,6 @@ pub fn run(request: &Request) -> Result<ExitCode, RunError> {
     }
     let settings = Settings::read(request)?;
     let logger = Logger::stdout(if request.json { Format::Json } else { Format::Text })?;
-    logger.install();
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let outcome = runtime.block_on(async {
         let mut resolver = NodeResolver::new(settings, logger.clone());

@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn an_unused_server_prints_what_coredns_prints_unused() {
-        let text = collector(Arc::default()).families(false).to_text();
+        let text = collector(Arc::default()).families(false).text(false);
         for line in [
             "coredns_build_info{goversion=\"rustc 1.95\",revision=\"\",version=\"0.1.0\"} 1",
             "coredns_panics_total 0",
@@ -150,7 +150,7 @@ mod tests {
         set[0].cache_requests.add(3);
         set[0].cache_hits[1].add(2);
         set[1].hosts_hits.add(1);
-        let text = collector(zones).families(false).to_text();
+        let text = collector(zones).families(false).text(false);
         let zone = "server=\"dns://127.0.0.1:53\",view=\"\",zone=\"example.org.\"";
         let requests = |family, proto, rtype, count| {
             format!(
@@ -205,7 +205,7 @@ mod tests {
                 into.histogram(SPREAD, &[], seen);
             }))
         };
-        let text = collector(Arc::default()).with(source()).with(source()).families(false).to_text();
+        let text = collector(Arc::default()).with(source()).with(source()).families(false).text(false);
         assert_eq!(samples(&text, "a_total"), ["a_total{a=\"\\\"\\n\",b=\"1\"} 4"]);
         assert_eq!(samples(&text, "a_gauge"), ["a_gauge 1.5"]);
         assert_eq!(

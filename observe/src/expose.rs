@@ -19,11 +19,6 @@ pub enum Form {
 }
 
 impl Families {
-    /// Everything in the text format, version 0.0.4.
-    pub fn to_text(&self) -> String {
-        self.text(false)
-    }
-
     /// Everything in this format.
     pub fn encode(&self, form: Form) -> Vec<u8> {
         match form {
@@ -33,7 +28,8 @@ impl Families {
         }
     }
 
-    fn text(&self, open: bool) -> String {
+    /// Everything in the text format, version 0.0.4, or as OpenMetrics.
+    pub(crate) fn text(&self, open: bool) -> String {
         let mut out = String::new();
         for (name, family) in &self.families {
             let mut page = Page { out: &mut out, name, open };
@@ -294,7 +290,7 @@ mod tests {
     #[test]
     fn text_and_openmetrics_read_as_gos_client_library_writes_them() {
         assert_eq!(
-            families().to_text(),
+            families().text(false),
             "# HELP a_total A \"quoted\" \\\\ help.\n# TYPE a_total counter\na_total{x=\"\\\"\\n\\\\\"} 300\n\
              # HELP b B.\n# TYPE b gauge\nb 0.5\n\
              # HELP c_seconds C.\n# TYPE c_seconds histogram\n\

@@ -70,20 +70,6 @@ impl Logger {
         Ok(logger)
     }
 
-    /// Makes this the log that [`Logger::global`] returns; the first one stays.
-    pub fn install(&self) {
-        GLOBAL.get_or_init(|| self.clone());
-    }
-
-    /// The installed log; before there is one, a log that counts every line as dropped.
-    pub fn global() -> Self {
-        GLOBAL.get().cloned().unwrap_or_else(|| {
-            let shared = Shared::new(Format::Text);
-            shared.queue().closed = true;
-            Self(Arc::new(shared))
-        })
-    }
-
     /// How lines look.
     pub fn format(&self) -> Format {
         self.0.format
@@ -192,7 +178,8 @@ impl LineRing {
 pub(super) struct Shared {
     format: Format,
     debug: AtomicBool,
-    queue: Mutex<Queue>,
+    /// Lines that came without a ring.
+    queue: Mutex<Vec<u8>>,
     /// Rings the writer does not know yet.
     pub(super) new_rings: Mutex<Vec<Consumer>>,
     pub(super) dropped: Arc<AtomicU64>,
@@ -202,13 +189,6 @@ pub(super) struct Shared {
     pub(super) flushes_wanted: AtomicU64,
     flushes_done: Mutex<u64>,
     flushed: Condvar,
-}
-
-/// Lines that came without a ring.
-#[derive(Debug, Default)]
-pub(super) struct Queue {
-    pub(super) bytes: Vec<u8>,
-    closed: bool,
 }
 
 impl Shared {
@@ -248,16 +228,16 @@ impl Shared {
     fn queue_line(&self, line: &[u8]) {
         let mut queue = self.queue();
         // Held for one copy, never while writing.
-        if queue.closed || queue.bytes.len() + line.len() > QUEUE_BYTES {
+        if queue.len() + line.len() > QUEUE_BYTES {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        queue.bytes.extend_from_slice(line);
+        queue.extend_from_slice(line);
         drop(queue);
         self.wake();
     }
 
-    pub(super) fn queue(&self) -> MutexGuard<'_, Queue> {
+    pub(super) fn queue(&self) -> MutexGuard<'_, Vec<u8>> {
         lock(&self.queue)
     }
 
@@ -313,16 +293,15 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-static GLOBAL: OnceLock<Logger> = OnceLock::new();
-
 /// How long whoever reads the log has for the last lines of a process.
 pub const LAST_LINES: Duration = Duration::from_millis(500);
 /// Bound of the lines that wait outside the rings, in octets.
 pub(super) const QUEUE_BYTES: usize = 256 * 1024;
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::paper::{PATIENCE, Paper};
+    use crate::paper::Paper;
 
     #[test]
     fn lines_read_as_coredns_prints_them() {
@@ -358,14 +337,5 @@ mod tests {
         assert_eq!(lines[3]["msg"], "Corefile:3:1: no; 3 | such; | ^", "no newline inside");
         assert_eq!(lines[1].get("plugin"), None);
         assert!(text.starts_with("{\"time\":\"20"));
-    }
-
-    #[test]
-    fn without_an_installed_log_lines_are_counted_as_dropped() {
-        // The only test that looks at the global log, and none installs one.
-        let logger = Logger::global();
-        logger.info(None, "x");
-        assert_eq!(logger.dropped_lines(), 1);
-        assert!(!logger.flush(PATIENCE));
     }
 }

@@ -55,7 +55,7 @@ impl<W: Write> Writer<W> {
     fn pass(&mut self) -> (usize, bool) {
         self.rings.append(&mut lock(&self.shared.new_rings));
         self.batch.clear();
-        mem::swap(&mut self.batch, &mut self.shared.queue().bytes);
+        mem::swap(&mut self.batch, &mut *self.shared.queue());
         let mut written = self.write_batch();
         let mut complete = true;
         for at in 0..self.rings.len() {
@@ -88,7 +88,7 @@ impl<W: Write> Writer<W> {
 
     fn is_idle(&self) -> bool {
         self.rings.iter().all(Consumer::is_empty)
-            && self.shared.queue().bytes.is_empty()
+            && self.shared.queue().is_empty()
             && lock(&self.shared.new_rings).is_empty()
     }
 }

@@ -89,11 +89,9 @@ pub trait Wishes {
     /// be asked first: then say [`Told::Waits`].
     fn wish(&mut self, name: &Name, rtype: RType, class: Class) -> Option<Wish>;
 
-    /// What this block has for it below the step that wishes: not routed again, with the options and flags of `sought`.
-    fn wish_below(&mut self, sought: &Sought<'_>, name: &Name, rtype: RType, class: Class) -> Option<Wish>;
-
-    /// The same for a name that is tried in place of the one sought: it is no other name, and why it fails is why the client
-    /// has no answer. Whoever tries names bounds how many.
+    /// What this block has for a name that is tried in place of the one sought, below the step that wishes: not routed
+    /// again, with the type, options and flags of `sought`. It is no other name, and why it fails is why the client has no
+    /// answer. Whoever tries names bounds how many.
     fn candidate(&mut self, sought: &Sought<'_>, name: &Name) -> Option<Wish>;
 
     /// Counts one once the client is told what comes of this.

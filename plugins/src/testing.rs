@@ -18,10 +18,6 @@ impl Wishes for Others {
         self.0.get(&(*name, rtype)).cloned()
     }
 
-    fn wish_below(&mut self, _: &Sought<'_>, name: &Name, rtype: RType, class: Class) -> Option<Wish> {
-        self.wish(name, rtype, class)
-    }
-
     fn candidate(&mut self, sought: &Sought<'_>, name: &Name) -> Option<Wish> {
         self.wish(name, sought.rtype(), sought.class())
     }

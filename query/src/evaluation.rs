@@ -334,13 +334,9 @@ impl<'h, 'a> Evaluation<'h, 'a> {
     }
 
     /// What a wish comes to, `None` where upstreams must be asked first; `from` is where in a block it begins, else it is
-    /// routed.
-    fn come_to(
-        &mut self,
-        from: Option<(&'h Arc<ServedZone>, usize)>,
-        query: &Query<'_>,
-        is_other: bool,
-    ) -> Option<Wish> {
+    /// routed, and another name than the one sought.
+    fn come_to(&mut self, from: Option<(&'h Arc<ServedZone>, usize)>, query: &Query<'_>) -> Option<Wish> {
+        let is_other = from.is_none();
         let entry = from.map_or(EntryPoint::Top, |(zone, step)| EntryPoint::Step(zone.block.id, step));
         let Query { name, rtype, class, .. } = *query;
         let key = Key { entry, name, rtype, class, added: query.added.octets().into() };
@@ -379,21 +375,14 @@ impl<'h, 'a> Evaluation<'h, 'a> {
 impl Wishes for Evaluation<'_, '_> {
     fn wish(&mut self, name: &Name, rtype: RType, class: Class) -> Option<Wish> {
         let question = question(name, rtype, class);
-        self.come_to(None, &Query { question: &question, name: *name, rtype, class, ..*self.query }, true)
-    }
-
-    fn wish_below(&mut self, sought: &Sought<'_>, name: &Name, rtype: RType, class: Class) -> Option<Wish> {
-        let (zone, step) = self.at?;
-        let question = question(name, rtype, class);
-        let query = Query { question: &question, name: *name, rtype, class, ..sought.query() };
-        self.come_to(Some((zone, step + 1)), &query, true)
+        self.come_to(None, &Query { question: &question, name: *name, rtype, class, ..*self.query })
     }
 
     fn candidate(&mut self, sought: &Sought<'_>, name: &Name) -> Option<Wish> {
         let (zone, step) = self.at?;
         let question = question(name, sought.rtype(), sought.class());
         let query = Query { question: &question, name: *name, ..sought.query() };
-        self.come_to(Some((zone, step + 1)), &query, false)
+        self.come_to(Some((zone, step + 1)), &query)
     }
 
     fn count_when_told(&mut self, counter: &Arc<Counter>) {

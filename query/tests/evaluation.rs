@@ -17,7 +17,7 @@ use wire::{Class, Flags, Message, Name, Query, RType, Rcode, Reply, Section};
 
 const AT: &str = "127.0.0.1:53";
 
-/// Wants addresses of these names, routed or from below itself.
+/// Wants addresses of these names, routed or, as candidates, from below itself.
 #[derive(Debug, Clone)]
 struct Wants(Vec<&'static str>, bool);
 
@@ -49,7 +49,7 @@ impl Back for &Wants {
         for name in &self.0 {
             let name = Name::from_text(name).unwrap();
             let wish = match self.1 {
-                true => wishes.wish_below(sought, &name, RType::A, Class::IN),
+                true => wishes.candidate(sought, &name),
                 false => wishes.wish(&name, RType::A, Class::IN),
             };
             match wish {
@@ -327,10 +327,13 @@ fn eight_are_asked_for_and_thirty_two_are_looked_at() {
     let (asked, told) = rounds(&scene, "a.example.org", octet);
     assert_eq!(asked.iter().map(Vec::len).collect::<Vec<_>>(), [8]);
     assert_eq!(told, "SERVFAIL 1 2 2 2 2 2 2 2 2");
-    let names: Vec<String> = (0..40).map(|n| format!("n{n}.example.org")).collect();
+    let names: Vec<String> = (0..40).map(|n| format!("n{n}.other")).collect();
     let lines: String = names.iter().map(|name| format!("192.0.2.9 {name}\n")).collect();
-    let corefile = format!(". {{\nbind 127.0.0.1\nhosts /nowhere/h {{\n192.0.2.1 a\n{lines}}}\n}}\n");
-    let scene = Scene::with_step(&corefile, Arc::new(Wants(leak(names), true)));
+    let corefile = format!(
+        ". {{\nbind 127.0.0.1\nhosts /nowhere/h {{\n192.0.2.1 a\n}}\n}}\n\
+         other {{\nbind 127.0.0.1\nhosts /nowhere/o {{\n{lines}}}\n}}\n"
+    );
+    let scene = Scene::with_step(&corefile, Arc::new(Wants(leak(names), false)));
     let (asked, told) = rounds(&scene, "a", octet);
     assert!(asked.is_empty());
     assert_eq!(told.matches(" 9").count(), 32, "{told}");
@@ -365,8 +368,7 @@ impl<'s> plugin::step::Needs<'s> for &'s Seeks {
         wishes: &mut dyn Wishes,
     ) -> Option<Inward<'s>> {
         let names: Vec<Name> = self.0.iter().map(|name| Name::from_text(name).unwrap()).collect();
-        let came: Vec<_> =
-            names.iter().map(|name| wishes.wish_below(sought, name, RType::A, Class::IN)).collect();
+        let came: Vec<_> = names.iter().map(|name| wishes.candidate(sought, name)).collect();
         for (name, wish) in names.into_iter().zip(came) {
             if let Wish::Answer(answer) = wish?
                 && answer.section(Section::Answer).next().is_some()

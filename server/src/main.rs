@@ -107,7 +107,6 @@ fn serve(flags: &Flags, node: Option<Settings>, start: std::time::Instant) -> Re
     let signals = Signals::new().map_err(|error| text(&error))?;
     let format = if flags.json { Format::Json } else { Format::Text };
     let logger = Logger::stdout(format).map_err(|error| text(&error))?;
-    logger.install();
     let life = Life::new(logger.clone(), flags.pidfile.clone());
     let (asked, heard) = mpsc::unbounded_channel();
     signals.hear(life.clone(), asked).map_err(|error| text(&error))?;

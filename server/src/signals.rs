@@ -227,11 +227,14 @@ const LAST_WORD: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
 mod tests {
+    use observe::logger::Format;
+    use observe::paper::Paper;
+
     use super::*;
 
     #[test]
     fn an_end_is_hurried_while_nothing_is_served_yet_and_not_while_memory_is_freed() {
-        let life = Life::new(Logger::global(), None);
+        let life = Life::new(Paper::logger(Format::Text).0, None);
         assert_eq!(life.patience_left(), Duration::ZERO);
         // All are answered: what was serving is gone.
         life.serving.set((Weak::new(), Duration::from_secs(1))).expect("it is set once");

@@ -84,11 +84,6 @@ impl ListenSocket {
         Self::ready(socket, options.clone())
     }
 
-    /// Gives the socket away, bound as it is, with what waits in it.
-    pub fn into_owned_fd(self) -> OwnedFd {
-        self.socket.into()
-    }
-
     /// The address bound, with the port the kernel chose where port 0 was asked for.
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr

@@ -61,33 +61,6 @@ pub fn set_time_slice(slice: Duration) -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The calling thread's id, as `/proc/self/task` and `top -H` show it.
-pub fn current_tid() -> u32 {
-    // SAFETY: takes no pointer and cannot fail.
-    unsafe { libc::syscall(libc::SYS_gettid) as u32 }
-}
-
-/// The time the calling thread has spent on a processor.
-pub fn thread_cpu_time() -> Duration {
-    cpu_time(libc::CLOCK_THREAD_CPUTIME_ID)
-}
-
-/// The time all threads of this process have spent on processors.
-pub fn process_cpu_time() -> Duration {
-    cpu_time(libc::CLOCK_PROCESS_CPUTIME_ID)
-}
-
-fn cpu_time(clock: libc::clockid_t) -> Duration {
-    // SAFETY: a timespec is plain integers, and the kernel writes one live one. It cannot fail for these clocks,
-    // and would leave zero.
-    let time = unsafe {
-        let mut time: libc::timespec = zeroed();
-        libc::clock_gettime(clock, &raw mut time);
-        time
-    };
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -140,25 +113,5 @@ mod tests {
         })
         .join()
         .expect("no panic");
-    }
-
-    #[test]
-    #[cfg_attr(miri, ignore = "Miri has no such call")]
-    fn a_thread_is_known_by_the_id_that_proc_shows() {
-        let mine = std::fs::read_link("/proc/thread-self").expect("readable");
-        assert!(mine.ends_with(current_tid().to_string()), "{mine:?}");
-        assert_ne!(std::thread::spawn(current_tid).join().expect("no panic"), current_tid());
-    }
-
-    #[test]
-    #[cfg_attr(miri, ignore = "Miri has no such call")]
-    fn processor_time_grows_with_work() {
-        let before = (thread_cpu_time(), process_cpu_time());
-        let mut sum = 0u64;
-        while thread_cpu_time() == before.0 {
-            sum = std::hint::black_box(sum.wrapping_add(1));
-        }
-        assert!(process_cpu_time() > before.1);
-        assert!(process_cpu_time() >= thread_cpu_time());
     }
 }

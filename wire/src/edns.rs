@@ -129,11 +129,6 @@ impl Ede {
     pub const NO_REACHABLE_AUTHORITY: Self = Self { code: 22, text: "" };
     /// 23: the network refused us.
     pub const NETWORK_ERROR: Self = Self { code: 23, text: "" };
-
-    /// The same code with words of its own.
-    pub const fn saying(self, text: &'static str) -> Self {
-        Self { code: self.code, text }
-    }
 }
 
 /// Options gathered for a reply's OPT, inline: at most 255 octets, what does not fit is left out whole.

@@ -293,13 +293,6 @@ impl Name {
         }
         at == above && name[at..] == *zone
     }
-
-    /// The name one label up; the root has none.
-    pub fn parent(&self) -> Option<Self> {
-        let mut suffixes = self.suffixes();
-        suffixes.next();
-        suffixes.next().and_then(|wire| Self::from_wire(wire).ok())
-    }
 }
 
 /// Visits the labels of the (possibly compressed) name at `at`; returns where it ends in the message, and how many labels

@@ -296,8 +296,8 @@ mod tests {
     #[test]
     fn zones_are_the_parents_of_the_names_asked_for() {
         let pattern = Pattern::new(crate::workload::ZONES).expect("a constant of ours");
-        let parent = pattern.name(12).parent().expect("not the root");
-        assert_eq!(parent.to_string(), zone_name(12) + ".");
+        let name = pattern.name(12).to_string();
+        assert_eq!(name.split_once('.').expect("not the root").1, zone_name(12) + ".");
     }
 
     #[test]

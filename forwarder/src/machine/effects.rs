@@ -42,16 +42,6 @@ impl SocketId {
     pub fn index(self) -> usize {
         self.index as usize
     }
-
-    /// Both parts in one number, such as epoll carries.
-    pub fn to_bits(self) -> u64 {
-        u64::from(self.generation) << 32 | u64::from(self.index)
-    }
-
-    /// The id that [`SocketId::to_bits`] gave; any other number is the id of no socket.
-    pub fn from_bits(bits: u64) -> Self {
-        Self { index: bits as u32, generation: (bits >> 32) as u32 }
-    }
 }
 
 /// One query over TCP or TLS, until its result comes back through [`crate::Forwarder::exchanged`].
@@ -72,7 +62,7 @@ impl ExchangeId {
         self.0
     }
 
-    /// The id that [`ExchangeId::to_bits`] gave.
+    /// The id of that number: for whoever uses [`crate::Streams`] without a machine.
     pub fn from_bits(bits: u64) -> Self {
         Self(bits)
     }

@@ -326,11 +326,6 @@ impl<W> Forwarder<W> {
         self.table.len()
     }
 
-    /// How many sockets are open.
-    pub fn open_sockets(&self) -> usize {
-        self.ports.open_count()
-    }
-
     /// What was counted.
     pub fn metrics(&self) -> &Arc<ForwarderMetrics> {
         &self.metrics

@@ -108,18 +108,18 @@ pub struct Net {
     behaviours: HashMap<SocketAddr, (Behaviour, usize)>,
     events: BTreeMap<(Instant, u64), Event>,
     serial: u64,
-    pub sockets: HashMap<u64, SocketAddr>,
+    pub sockets: HashMap<SocketId, SocketAddr>,
     pub sockets_max: usize,
-    pub opened: usize,
+    pub opened: Vec<SocketId>,
     /// When something did not leave, and whom it was for.
     pub unsent: Vec<(Duration, SocketAddr)>,
     /// Why nothing leaves this machine, or nothing towards this upstream.
     pub unsendable: Option<NotSent>,
     pub unsendable_to: Option<SocketAddr>,
     /// Sockets whose address is gone: nothing leaves through them any more.
-    pub spoiled: HashSet<u64>,
+    pub spoiled: HashSet<SocketId>,
     /// Sockets of which the state machine was told so.
-    pub told: HashSet<u64>,
+    pub told: HashSet<SocketId>,
     pub close_panics: bool,
     pub got: Vec<Got>,
     pub done: Vec<Done>,
@@ -151,25 +151,24 @@ impl Effects<u32> for Net {
             self.unsent.push((self.now - self.start, upstream.address()));
             return Err(error);
         }
-        assert_eq!(SocketId::from_bits(socket.to_bits()), socket);
-        let before = self.sockets.insert(socket.to_bits(), upstream.address());
+        let before = self.sockets.insert(socket, upstream.address());
         assert!(before.is_none(), "opened twice");
-        self.opened += 1;
+        self.opened.push(socket);
         self.sockets_max = self.sockets_max.max(self.sockets.len());
         Ok(SocketAddr::from(([127, 0, 0, 1], 40_000 + socket.index() as u16)))
     }
 
     fn close(&mut self, socket: SocketId) {
         assert!(!self.close_panics, "on demand");
-        assert!(self.sockets.remove(&socket.to_bits()).is_some(), "closed without being open");
+        assert!(self.sockets.remove(&socket).is_some(), "closed without being open");
     }
 
     fn send(&mut self, socket: SocketId, datagram: &[u8]) {
-        let upstream = self.sockets[&socket.to_bits()];
-        assert!(!self.told.contains(&socket.to_bits()), "sent where nothing leaves, and that was told");
+        let upstream = self.sockets[&socket];
+        assert!(!self.told.contains(&socket), "sent where nothing leaves, and that was told");
         // Without descriptors the sockets that are there still serve.
         let unsendable = self.unsendable_to(upstream).filter(|error| *error != NotSent::Files);
-        let spoiled = self.spoiled.contains(&socket.to_bits());
+        let spoiled = self.spoiled.contains(&socket);
         let spoiled = spoiled.then_some(NotSent::Refused(io::ErrorKind::InvalidInput));
         if let Some(error) = unsendable.or(spoiled) {
             self.unsent.push((self.now - self.start, upstream));
@@ -186,7 +185,6 @@ impl Effects<u32> for Net {
 
     fn exchange(&mut self, exchange: Exchange<'_>) {
         let (id, upstream) = (exchange.id, exchange.upstream.address());
-        assert_eq!(ExchangeId::from_bits(id.to_bits()), id);
         let via = if exchange.kind == StreamKind::Tls { Via::Tls } else { Via::Tcp };
         if let Some(NotSent::Refused(error)) = self.unsendable_to(upstream) {
             self.unsent.push((self.now - self.start, upstream));
@@ -265,7 +263,7 @@ impl World {
             serial: 0,
             sockets: HashMap::new(),
             sockets_max: 0,
-            opened: 0,
+            opened: Vec::new(),
             unsendable: None,
             unsendable_to: None,
             spoiled: HashSet::new(),
@@ -368,7 +366,7 @@ impl World {
                     }
                     Event::Unsent(socket, id, error) => {
                         if matches!(error, NotSent::Refused(_)) {
-                            self.net.told.insert(socket.to_bits());
+                            self.net.told.insert(socket);
                         }
                         self.forwarder.unsent(now, socket, id, error, &mut self.net);
                     }

@@ -159,11 +159,6 @@ impl HostsTable {
         &self.spec
     }
 
-    /// The table that serves.
-    pub fn current(&self) -> Arc<Table> {
-        self.current.load_full()
-    }
-
     /// The entries served now, names and addresses counted as CoreDNS does.
     pub fn entries(&self) -> usize {
         self.current.load().entries()
@@ -373,7 +368,7 @@ impl HostsTable {
             hostsfile::HostsText { name: &name, text },
             hostsfile::HostsText { name: "Corefile", text: self.spec.inline.as_bytes() },
         ];
-        Table::build_resting(&sources, &self.options(), &mut pace::step)
+        Table::build(&sources, &self.options(), &mut pace::step)
     }
 
     fn options(&self) -> Options {

@@ -2,7 +2,7 @@
 
 use std::io::{self, ErrorKind, Read};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use crate::support::{PATIENCE, client, reply, wait_for};
 use sockets::{BATCH, ListenOptions, ListenSocket, Local, Outgoing, Received, tcp_listener};
@@ -244,7 +244,8 @@ fn a_socket_handed_over_keeps_its_address_and_its_queue() -> io::Result<()> {
     let client = client("127.0.0.1", SocketAddr::from(([127, 0, 0, 5], port)))?;
     client.send(b"waiting")?;
     wait_for(&server)?;
-    let heir = ListenSocket::from_owned_fd(server.into_owned_fd(), &ListenOptions::default())?;
+    let heir = ListenSocket::from_owned_fd(server.as_fd().try_clone_to_owned()?, &ListenOptions::default())?;
+    drop(server);
     assert_eq!(heir.local_addr().port(), port);
     let mut batch = Received::new(BATCH, 512);
     assert_eq!(heir.receive(&mut batch)?, 1);
