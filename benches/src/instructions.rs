@@ -129,23 +129,23 @@ fn one_run(server: &Server, work: &Work, myself: &Path, dir: &Path, queries: u64
         queries_max: queries,
         ..FloodPlan::closed(vec![listen[0]], vec![])
     };
-    let (tally, _) = flood::run(&plan, &workload, |_| {})?;
+    let (counts, _) = flood::run(&plan, &workload, |_| {})?;
     if let Some(status) = running.ended() {
         anyhow::bail!("{}: it ended with {status} and printed: {}", work.name, running.last_words());
     }
     ensure!(
-        tally.lost + tally.wrong() == 0 && tally.replies == queries,
+        counts.lost + counts.wrong() == 0 && counts.replies == queries,
         "{}: {} of {queries} answered, {} lost, {} wrong",
         work.name,
-        tally.replies,
-        tally.lost,
-        tally.wrong()
+        counts.replies,
+        counts.lost,
+        counts.wrong()
     );
     // The counts are written when it has ended.
     drop(running);
     let text = fs::read_to_string(&out).with_context(|| out.display().to_string())?;
     let total = text.lines().find_map(|line| line.strip_prefix("totals: ")?.trim().parse().ok());
-    Ok((total.context("callgrind wrote no total")?, tally.replies))
+    Ok((total.context("callgrind wrote no total")?, counts.replies))
 }
 
 /// Rows of the comparison and what one query may cost in the static binary: a tenth above what was counted when the row

@@ -1,7 +1,7 @@
 //! Measurements: load, the servers it is put on, and the figures that come of it.
 //!
 //! ```text
-//! workload -> flood { burst -> lane -> server -> lane -> outstanding, judge } -> tally -> compare -> report
+//! workload -> flood { burst -> lane -> server -> lane -> outstanding, judge } -> counts -> compare -> report
 //! ```
 //! It knows servers by their command lines and their replies alone, ours as any other: it imports no room of the
 //! server but `sockets` and `wire`. Every load is bounded in time and count. Errors are for whoever reads a terminal:
@@ -10,6 +10,7 @@
 pub mod burst;
 pub mod clock;
 pub mod compare;
+pub mod counts;
 pub mod flood;
 pub mod hickory;
 pub mod histogram;
@@ -23,5 +24,4 @@ pub mod random;
 pub mod relay;
 pub mod responder;
 pub mod schedule;
-pub mod tally;
 pub mod workload;

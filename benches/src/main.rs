@@ -164,9 +164,9 @@ impl Flood {
             queries_max: self.queries,
             spin: self.spin,
         };
-        let (tally, window) = flood::run(&plan, &workload, |_| {})?;
-        println!("{:#}", tally.to_json(window));
-        ensure!(tally.replies > 0, "no reply at all");
+        let (counts, window) = flood::run(&plan, &workload, |_| {})?;
+        println!("{:#}", counts.to_json(window));
+        ensure!(counts.replies > 0, "no reply at all");
         Ok(())
     }
 }

@@ -25,9 +25,9 @@ use crate::compare::namespace::Namespace;
 use crate::compare::proc::Snapshot;
 use crate::compare::process::{Launch, Running};
 use crate::compare::{build, ships};
+use crate::counts::RunCounts;
 use crate::flood::{self, FloodPlan, Pace};
 use crate::responder;
-use crate::tally::RunCounts;
 use crate::workload::{Ask, Kind, Workload};
 
 /// How much is asked, and beside what.
@@ -163,19 +163,19 @@ fn quiet_slice(
 ) -> Result<RunCounts> {
     for _ in 0..=options.repeats {
         let (clock, before) = (Clock::start(), Snapshot::take()?);
-        let (tally, _) = flood::run(plan, workload, |_| {})?;
+        let (counts, _) = flood::run(plan, workload, |_| {})?;
         let passed = Duration::from_nanos(clock.now_ns());
         let usage = Snapshot::take()?.since(&before, passed, server.pid(), std::process::id());
         if let Some(status) = server.ended() {
             bail!("it ended under load with {status} and printed: {}", server.last_words());
         }
-        let counts = usage.others * 100.0 < options.quiet_percent;
-        let verdict = if counts { "" } else { " does not count" };
-        eprintln!("{} others {:.2} %{verdict}", row(title, &tally), usage.others * 100.0);
+        let is_quiet = usage.others * 100.0 < options.quiet_percent;
+        let verdict = if is_quiet { "" } else { " does not count" };
+        eprintln!("{} others {:.2} %{verdict}", row(title, &counts), usage.others * 100.0);
         // Whatever the machine does, no reply is another's.
-        ensure!(tally.wrong() == 0, "{title}: {} wrong replies", tally.wrong());
-        if counts {
-            return Ok(tally);
+        ensure!(counts.wrong() == 0, "{title}: {} wrong replies", counts.wrong());
+        if is_quiet {
+            return Ok(counts);
         }
     }
     bail!("no slice was quiet enough")
@@ -294,14 +294,14 @@ fn state(path: &Path) -> State {
     fs::metadata(path).ok().map(|found| (found.ino(), found.mtime(), found.mtime_nsec()))
 }
 
-fn row(title: &str, tally: &RunCounts) -> String {
-    let [p50, p99, p999, max] = tally.latency_us();
+fn row(title: &str, counts: &RunCounts) -> String {
+    let [p50, p99, p999, max] = counts.latency_us();
     format!(
         "| {title} | {} | {} | {} | {p50:.0} | {p99:.0} | {p999:.0} | {max:.0} | {:.0} |",
-        tally.sent,
-        tally.lost,
-        tally.wrong(),
-        tally.lag_max_ns as f64 / 1e3
+        counts.sent,
+        counts.lost,
+        counts.wrong(),
+        counts.lag_max_ns as f64 / 1e3
     )
 }
 

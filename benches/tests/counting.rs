@@ -5,9 +5,9 @@ use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
+use benches::counts::{RunCounts, Window};
 use benches::flood::{self, Edge, FloodPlan, Pace, Transport};
 use benches::responder::upstream;
-use benches::tally::{RunCounts, Window};
 use benches::workload::Workload;
 
 #[test]
@@ -37,12 +37,12 @@ fn every_fault_of_a_udp_server_is_counted_once() {
             drop(socket.send_to(&reply, peer));
         }
     });
-    let (tally, window) = load(addr, Transport::Udp, Pace::Closed(32), 400);
-    assert_eq!((tally.sent, tally.answered, tally.lost), (400, 360, 40));
-    assert_eq!((tally.replies, tally.latency.len(), tally.late, tally.unsent), (360, 360, 0, 0));
-    assert_eq!((tally.duplicates, tally.strays), (40, 80));
-    assert_eq!((tally.wrong_rcode, tally.wrong_question, tally.wrong_address), (40, 40, 40));
-    assert!(tally.latency.max_ns() < 2_000_000_000 && window.seconds() > 0.0);
+    let (counts, window) = load(addr, Transport::Udp, Pace::Closed(32), 400);
+    assert_eq!((counts.sent, counts.answered, counts.lost), (400, 360, 40));
+    assert_eq!((counts.replies, counts.latency.len(), counts.late, counts.unsent), (360, 360, 0, 0));
+    assert_eq!((counts.duplicates, counts.strays), (40, 80));
+    assert_eq!((counts.wrong_rcode, counts.wrong_question, counts.wrong_address), (40, 40, 40));
+    assert!(counts.latency.max_ns() < 2_000_000_000 && window.seconds() > 0.0);
 }
 
 #[test]
@@ -66,10 +66,10 @@ fn an_open_loop_charges_a_stalled_server_for_every_query_it_held_up() {
         }
     });
     // 200 queries in 200 ms: the first waits 199 ms, the one in the middle 100 ms, the last not at all.
-    let (tally, _) = load(addr, Transport::Udp, Pace::Open(1000), 200);
-    assert_eq!((tally.sent, tally.answered, tally.wrong()), (200, 200, 0));
-    assert!(tally.latency.max_ns() >= 199_000_000, "{}", tally.latency.max_ns());
-    assert!(tally.latency.quantile_ns(0.5) >= 99_000_000, "{}", tally.latency.quantile_ns(0.5));
+    let (counts, _) = load(addr, Transport::Udp, Pace::Open(1000), 200);
+    assert_eq!((counts.sent, counts.answered, counts.wrong()), (200, 200, 0));
+    assert!(counts.latency.max_ns() >= 199_000_000, "{}", counts.latency.max_ns());
+    assert!(counts.latency.quantile_ns(0.5) >= 99_000_000, "{}", counts.latency.quantile_ns(0.5));
 }
 
 #[test]
@@ -103,21 +103,21 @@ fn pipelined_replies_find_their_queries_in_any_order_and_a_lost_connection_is_re
             }
         }
     });
-    let (tally, _) = load(addr, Transport::Tcp, Pace::Closed(8), 400);
-    assert_eq!((tally.sent, tally.answered + tally.lost), (400, 400));
+    let (counts, _) = load(addr, Transport::Tcp, Pace::Closed(8), 400);
+    assert_eq!((counts.sent, counts.answered + counts.lost), (400, 400));
     // What was under way when the connection ended, and no more.
-    assert!((1..=8).contains(&tally.lost), "{}", tally.lost);
-    assert!(tally.network_errors >= 1);
-    assert_eq!((tally.wrong(), tally.strays, tally.duplicates), (0, 0, 0));
+    assert!((1..=8).contains(&counts.lost), "{}", counts.lost);
+    assert!(counts.network_errors >= 1);
+    assert_eq!((counts.wrong(), counts.strays, counts.duplicates), (0, 0, 0));
 }
 
 #[test]
 fn a_server_that_nobody_runs_loses_every_query_and_the_load_ends() {
     let addr = UdpSocket::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound");
-    let (tally, _) = load(addr, Transport::Udp, Pace::Closed(40), 40);
-    assert_eq!((tally.answered, tally.replies), (0, 0));
-    assert_eq!(tally.sent + tally.unsent, 40);
-    assert!(tally.network_errors > 0);
+    let (counts, _) = load(addr, Transport::Udp, Pace::Closed(40), 40);
+    assert_eq!((counts.answered, counts.replies), (0, 0));
+    assert_eq!(counts.sent + counts.unsent, 40);
+    assert!(counts.network_errors > 0);
 }
 
 /// One lane, no warm-up, 1.5 s of patience, so many queries.

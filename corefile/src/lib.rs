@@ -1,6 +1,6 @@
 //! Corefile text to server blocks and directives, every word with its file, line and column.
 //!
-//! This room reads the language of CoreDNS's configuration and nothing else: it knows no plugin, opens no socket
+//! This crate reads the language of CoreDNS's configuration and nothing else: it knows no plugin, opens no socket
 //! and imports nothing of ours. What a directive means, which directives exist and which zones clash is decided
 //! by whoever reads the result.
 //!

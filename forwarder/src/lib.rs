@@ -8,7 +8,7 @@
 //! ```
 //!
 //! [`Forwarder`] is a state machine: time and replies go in, sends and results come out; one per worker, single-threaded.
-//! What workers share are atomics in [`Upstream`] and [`Group`]. This room must not know clients' sockets, the cache, the
+//! What workers share are atomics in [`Upstream`] and [`Group`]. This crate must not know clients' sockets, the cache, the
 //! Corefile or a plugin: its caller stores what [`Finished`] carries and turns a [`Failure`] into an rcode.
 
 mod edns;

@@ -1,7 +1,7 @@
 //! Go's text/template, the part that Corefiles use: template text in, compiled template out; a compiled template
 //! and the caller's data in, text out.
 //!
-//! This room knows the template language and how Go prints values. It must not know DNS, regular expressions,
+//! This crate knows the template language and how Go prints values. It must not know DNS, regular expressions,
 //! Corefiles, or what the fields mean: the caller names them in a [`Schema`] and hands them over as [`Fields`].
 //!
 //! # What CoreDNS gives its templates

@@ -258,14 +258,14 @@ impl Outputs {
     /// Answers a waiter from an earlier answer, if the block's cache has one that may still be served; nobody at all is
     /// answered by noting the failure.
     fn answer_stale(&mut self, waiter: &Waiter, same: &Query<'_>, now: Instant) -> bool {
-        let Some(room) = block_cache(&waiter.zone.block, same) else { return false };
+        let Some(cache) = block_cache(&waiter.zone.block, same) else { return false };
         if matches!(waiter.client, Client::Nobody) {
-            room.partition.failed(&room.policy, same, now);
+            cache.partition.failed(&cache.policy, same, now);
             return true;
         }
         let mut found = false;
         let tried = self.deliver_if(waiter, same, None, now, |reply, query| {
-            found = room.partition.serve_stale(&room.policy, query, now, reply);
+            found = cache.partition.serve_stale(&cache.policy, query, now, reply);
             found
         });
         if found {
@@ -293,7 +293,7 @@ impl Outputs {
         let mut reply = Reply::start(&mut message, &query);
         let earlier = earlier_is_better
             && block_cache(&waiter.zone.block, &query)
-                .is_some_and(|room| room.partition.serve_stale(&room.policy, &query, now, &mut reply));
+                .is_some_and(|cache| cache.partition.serve_stale(&cache.policy, &query, now, &mut reply));
         let found = match (earlier, came) {
             (true, _) => {
                 waiter.zone.counters(self.index).add(|zone| &zone.cache_stale);
@@ -378,12 +378,12 @@ impl Outputs {
         if failure.rcode() != Rcode::SERVFAIL {
             return;
         }
-        if let Some(room) = block_cache(&waiter.zone.block, query) {
+        if let Some(cache) = block_cache(&waiter.zone.block, query) {
             let mut options = OptionBytes::none();
             failure.ede().into_iter().for_each(|ede| options.push_ede(ede));
             let ede = options.as_bytes().to_vec();
             let mut answer = Answer { rcode: Rcode::SERVFAIL, ede, ..Answer::default() };
-            room.partition.store(&room.policy, query, &mut answer, now);
+            cache.partition.store(&cache.policy, query, &mut answer, now);
         }
     }
 
@@ -415,11 +415,11 @@ impl Outputs {
                     Some(waiter) => Some(waiter.zone.block.clone()),
                     None => self.block(block),
                 };
-                let room = held.as_deref().and_then(|block| block_cache(block, &query));
+                let cache = held.as_deref().and_then(|block| block_cache(block, &query));
                 let stored = self.running.guarded(|| {
                     #[cfg(test)]
                     crate::failpoint::at("reply", &query.name);
-                    room.map(|room| room.partition.store(&room.policy, &query, answer, now))
+                    cache.map(|cache| cache.partition.store(&cache.policy, &query, answer, now))
                 });
                 let Some(stored) = stored else {
                     for waiter in first.into_iter().chain(waiters) {

@@ -310,8 +310,10 @@ impl Worker {
         for alike in outcomes.chunk_by(|one, next| one.is_like(next)) {
             let Some(first) = alike.first().filter(|first| first.counted) else { continue };
             let zone = zone_of(first);
-            let counters = zone
-                .map_or_else(|| listener.served.dropped_tally(self.index), |zone| zone.counters(self.index));
+            let counters = zone.map_or_else(
+                || listener.served.dropped_counters(self.index),
+                |zone| zone.counters(self.index),
+            );
             // A socket has clients of one family only.
             serve::count(counters, alike, Proto::Udp, address.is_ipv6(), nanos);
             logged |= zone.is_some_and(|zone| is_logged(zone, first));

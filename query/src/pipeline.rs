@@ -159,7 +159,7 @@ impl Pipeline {
         if let Some(forwarding) = &self.forwarding
             && let Some(why) = forwarding.explain(&query.name)
         {
-            let kept = forwarding.cache.as_ref().and_then(|room| room.covering(&query.name));
+            let kept = forwarding.cache.as_ref().and_then(|cache| cache.covering(&query.name));
             return (if kept.is_some() { "cache, else forward" } else { "forward" }, passed + &why);
         }
         if let Some(end) = ends(&self.tail, query, &mut passed) {
@@ -205,13 +205,13 @@ impl Forwarding {
         counters: ThreadCounters<'_>,
     ) -> Lookup {
         let mut patience = None;
-        if let Some(room) = self.cache.as_ref().filter(|room| room.policy.covers(&query.name)) {
+        if let Some(cache) = self.cache.as_ref().filter(|cache| cache.policy.covers(&query.name)) {
             counters.add(|zone| &zone.cache_requests);
             let hit = |kind| match kind {
                 Kind::Success => counters.add(|zone| &zone.cache_hits[0]),
                 Kind::Denial => counters.add(|zone| &zone.cache_hits[1]),
             };
-            match room.partition.lookup(&room.policy, query, now, reply) {
+            match cache.partition.lookup(&cache.policy, query, now, reply) {
                 cache::Lookup::Hit { kind } => {
                     hit(kind);
                     return Lookup::Answer;

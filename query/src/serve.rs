@@ -28,7 +28,7 @@ pub struct ServedEndpoint {
 impl ServedEndpoint {
     /// Where thread `writer` counts queries that no zone answers.
     #[inline]
-    pub fn dropped_tally(&self, writer: usize) -> ThreadCounters<'_> {
+    pub fn dropped_counters(&self, writer: usize) -> ThreadCounters<'_> {
         ThreadCounters::new(self.dropped.as_deref(), writer)
     }
 }
@@ -149,13 +149,13 @@ pub fn serve<'h>(
     gate: &Gate<'_>,
     context: &QueryContext<'_>,
     tables: &mut Tables<'h>,
-    room: SizeLimit,
+    size: SizeLimit,
     out: &mut Vec<u8>,
     outcome: &mut Outcome,
 ) -> Served<'h> {
     let query = match gate {
         Gate::Pass(query) => query,
-        Gate::Zone(request) => return of_zone::serve(endpoint, request, context, tables, room, out, outcome),
+        Gate::Zone(request) => return of_zone::serve(endpoint, request, context, tables, size, out, outcome),
         Gate::Drop => return Served::Nothing,
         Gate::Refuse(refusal) => {
             refusal.write(out);
@@ -176,12 +176,12 @@ pub fn serve<'h>(
     let zone = match endpoint.route.find(query) {
         Ok(zone) => zone,
         Err(failure) => {
-            *outcome = no_zone(query, failure, room, out);
+            *outcome = no_zone(query, failure, size, out);
             return Served::Reply;
         }
     };
     if !zone.block.pipeline.steps().is_empty() && steps_act(zone, query, context) {
-        return evaluate(endpoint, zone, query, context, tables, room, Vec::new(), out, outcome);
+        return evaluate(endpoint, zone, query, context, tables, size, Vec::new(), out, outcome);
     }
     let mut reply = Reply::start(out, query);
     let pipeline = &zone.block.pipeline;
@@ -195,12 +195,12 @@ pub fn serve<'h>(
             follow @ (Lookup::Follow | Lookup::FollowOrFail) => {
                 let follow = if matches!(follow, Lookup::Follow) { Follow::Yes } else { Follow::OrFail };
                 let found = vec![InnerAnswer::of_reply(zone, query, &reply, follow)];
-                return evaluate(endpoint, zone, query, context, tables, room, found, out, outcome);
+                return evaluate(endpoint, zone, query, context, tables, size, found, out, outcome);
             }
             Lookup::Pass => (Some(refuse(&mut reply, pipeline.nobody())), false),
             Lookup::Fail(failure) => (Some(refuse(&mut reply, failure)), false),
         };
-    finish(zone, query, &mut reply, room, failure, outcome);
+    finish(zone, query, &mut reply, size, failure, outcome);
     if refreshes {
         return Served::Ask { replied: true, asked: Asked::for_next(query, zone, true) };
     }
@@ -242,7 +242,7 @@ fn evaluate<'h>(
     query: &Query<'_>,
     context: &QueryContext<'_>,
     tables: &mut Tables<'h>,
-    room: SizeLimit,
+    size: SizeLimit,
     found: Vec<Arc<InnerAnswer>>,
     out: &mut Vec<u8>,
     outcome: &mut Outcome,
@@ -252,7 +252,7 @@ fn evaluate<'h>(
         Ok(End::Told(message, failure)) => {
             let mut reply = Reply::start(out, query);
             evaluation::write(&message, query, &mut reply);
-            finish(zone, query, &mut reply, room, failure, outcome);
+            finish(zone, query, &mut reply, size, failure, outcome);
             match evaluation.refresh() {
                 Some(waits) => Served::Follow { replied: true, waits },
                 None => Served::Reply,
@@ -264,7 +264,7 @@ fn evaluate<'h>(
             Err(failure) => {
                 let mut reply = Reply::start(out, query);
                 fail(&mut reply, &failure);
-                finish(zone, query, &mut reply, room, Some(failure), outcome);
+                finish(zone, query, &mut reply, size, Some(failure), outcome);
                 Served::Reply
             }
         },
@@ -289,7 +289,7 @@ pub fn finish(
     zone: &ServedZone,
     query: &Query<'_>,
     reply: &mut Reply<'_>,
-    room: SizeLimit,
+    size: SizeLimit,
     failure: Option<Failure>,
     outcome: &mut Outcome,
 ) {
@@ -300,7 +300,7 @@ pub fn finish(
     }
     let soa =
         zone.block.log.is_some() && answers == 0 && reply.records().any(|record| record.rtype == RType::SOA);
-    let (flags, response_size) = zone.finish(query, reply, room.limit(zone, query));
+    let (flags, response_size) = zone.finish(query, reply, size.limit(zone, query));
     *outcome = Outcome {
         zone: Some(zone.index as u32),
         counted: true,
@@ -326,12 +326,12 @@ fn own_probe(query: &Query<'_>, writer: usize, out: &mut Vec<u8>) {
 }
 
 #[cold]
-fn no_zone(query: &Query<'_>, failure: Failure, room: SizeLimit, out: &mut Vec<u8>) -> Outcome {
+fn no_zone(query: &Query<'_>, failure: Failure, size: SizeLimit, out: &mut Vec<u8>) -> Outcome {
     let mut reply = Reply::start(out, query);
     reply.rcode = failure.rcode();
     reply.options.push_ede(failure.ede().unwrap_or(Ede::NOT_AUTHORITATIVE));
     let rcode = reply.rcode;
-    let limit = match room {
+    let limit = match size {
         SizeLimit::Datagram => query.udp_limit().min(usize::from(wire::UDP_SIZE)),
         SizeLimit::Stream => usize::from(u16::MAX),
     };

@@ -111,7 +111,7 @@ impl Scene {
     fn keep(&self, packet: &[u8], ttl: u32, addresses: &[[u8; 4]]) {
         let query = query(packet);
         let zone = self.configuration.listeners[&Endpoint::dns(AT)].served.route.find(&query).unwrap();
-        let room = zone.block.pipeline.forwarding().unwrap().cache.as_ref().unwrap();
+        let cache = zone.block.pipeline.forwarding().unwrap().cache.as_ref().unwrap();
         let mut reply = packet[..12].to_vec();
         reply[2] |= 0x80;
         reply.extend_from_slice(query.question);
@@ -135,7 +135,7 @@ impl Scene {
         }
         let mut answer = Answer::default();
         answer.read(&reply, query.question).unwrap();
-        let kept = room.partition.store(&room.policy, &query, &mut answer, self.now);
+        let kept = cache.partition.store(&cache.policy, &query, &mut answer, self.now);
         assert!(matches!(kept, cache::Stored::Kept(_)), "{kept:?}");
     }
 
@@ -174,7 +174,13 @@ impl Scene {
                 serve::log(zone, &outcome, &seen, &query(packet), &mut self.lines);
             }
             None => {
-                serve::count(listener.dropped_tally(0), alike, seen.proto, self.client.is_ipv6(), seen.nanos);
+                serve::count(
+                    listener.dropped_counters(0),
+                    alike,
+                    seen.proto,
+                    self.client.is_ipv6(),
+                    seen.nanos,
+                );
             }
         }
         Some(outcome)

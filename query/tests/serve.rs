@@ -54,9 +54,9 @@ fn what_concerns_a_zone_is_refused_by_its_server_block_and_asked_of_nobody() {
     };
     let of = |rtype| packet("a.example.org", rtype, Some(&[]));
     let elsewhere = packet("example.net", RType::AXFR, None);
-    for room in [SizeLimit::Datagram, SizeLimit::Stream] {
+    for size in [SizeLimit::Datagram, SizeLimit::Stream] {
         let mut scene = Scene::new(COREFILE);
-        scene.room = room;
+        scene.size = size;
         for (what, sent, rcode, zone, ede) in [
             ("AXFR", of(RType::AXFR), Rcode::REFUSED, Some(0), Some(21)),
             ("IXFR", of(RType::IXFR), Rcode::REFUSED, Some(0), Some(21)),
@@ -128,7 +128,7 @@ fn the_reply_fits_what_client_and_block_allow() {
     };
     let plain = packet("many.example.org", RType::A, None);
     let full = 12 + 22 + 90 * 16;
-    for (bufsize, room, packet, limit) in [
+    for (bufsize, size, packet, limit) in [
         ("", SizeLimit::Datagram, plain.clone(), 512),
         ("", SizeLimit::Datagram, with_size(0), 512),
         ("", SizeLimit::Datagram, with_size(700), 700),
@@ -141,11 +141,11 @@ fn the_reply_fits_what_client_and_block_allow() {
         ("bufsize 512", SizeLimit::Stream, with_size(512), 65_535),
     ] {
         let mut scene = Scene::new(&corefile(bufsize));
-        scene.room = room;
+        scene.size = size;
         let opt = if packet.len() > plain.len() { 11 } else { 0 };
         let sent = scene.send(AT, &packet);
         let Sent::Reply(reply) = &sent else { panic!("no reply") };
-        let what = format!("{bufsize:?} {room:?} {limit}");
+        let what = format!("{bufsize:?} {size:?} {limit}");
         assert_eq!(usize::from(reply.2.response_size), reply.1.len(), "{what}");
         if limit >= full + opt {
             assert_eq!((reply.1.len(), reply.0.answers.len()), (full + opt, 90), "{what}");

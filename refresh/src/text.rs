@@ -1,4 +1,4 @@
-//! The hosts file as this room reads and writes it: foreign lines stay, kept names have a section of their own.
+//! The hosts file as this crate reads and writes it: foreign lines stay, kept names have a section of their own.
 //!
 //! ```text
 //! 192.0.2.99 canary.localdns.test

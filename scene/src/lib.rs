@@ -31,7 +31,7 @@ pub struct Scene {
     /// What the test says the time is.
     pub now: Instant,
     /// How clients ask.
-    pub room: SizeLimit,
+    pub size: SizeLimit,
     _runtime: Runtime,
 }
 
@@ -66,7 +66,7 @@ impl Scene {
         shared.resolve_names = false;
         let configuration = Self::read(corefile, &shared)?;
         configuration.look_at_files(&shared, now, &shared.logger);
-        Ok(Self { configuration, shared, paper, now, room: SizeLimit::Datagram, _runtime: runtime })
+        Ok(Self { configuration, shared, paper, now, size: SizeLimit::Datagram, _runtime: runtime })
     }
 
     fn read(corefile: &str, shared: &Shared) -> Result<Configuration, String> {
@@ -111,7 +111,7 @@ impl Scene {
         let gate = accept(packet);
         let mut outcome = serve::Outcome::OPEN;
         let listener = self.listener(at);
-        match serve::serve(&listener.served, &gate, &context, &mut tables, self.room, &mut out, &mut outcome)
+        match serve::serve(&listener.served, &gate, &context, &mut tables, self.size, &mut out, &mut outcome)
         {
             Served::Nothing | Served::Silence | Served::Stream(_) => Sent::Nothing,
             Served::Ask { replied: false, asked } => Sent::Ask(asked.patience),
@@ -133,7 +133,7 @@ impl Scene {
         let packet = packet(name, rtype, None);
         let Gate::Pass(query) = accept(&packet) else { panic!("refused") };
         let zone = self.listener(at).served.route.find(&query).unwrap();
-        let room = zone.block.pipeline.forwarding().unwrap().cache.as_ref().unwrap();
+        let cache = zone.block.pipeline.forwarding().unwrap().cache.as_ref().unwrap();
         let mut made = plugins::zonetext::Records::new(query.question);
         for record in records {
             made.push(wire::Section::Answer, record).unwrap();
@@ -151,7 +151,7 @@ impl Scene {
         reply.extend_from_slice(&body);
         let mut answer = Answer::default();
         answer.read(&reply, query.question).unwrap();
-        let stored = room.partition.store(&room.policy, &query, &mut answer, self.now);
+        let stored = cache.partition.store(&cache.policy, &query, &mut answer, self.now);
         assert!(matches!(stored, cache::Stored::Kept(_)), "{name}: {stored:?}");
     }
 }

@@ -133,12 +133,12 @@ fn of_cluster(cluster: &ClusterStatus) -> Value {
 /// Each block's part of the cache once, under its first server.
 fn partitions(configuration: &Configuration) -> Vec<Value> {
     let parts = configuration.blocks.iter().filter_map(|block| {
-        let room = block.pipeline.forwarding()?.cache.as_ref()?;
+        let cache = block.pipeline.forwarding()?.cache.as_ref()?;
         Some(json!({
             "server": block.first_server,
-            "zones": configuration::zones_label(&room.policy.zones),
-            "success": room.partition.entries(Kind::Success),
-            "denial": room.partition.entries(Kind::Denial),
+            "zones": configuration::zones_label(&cache.policy.zones),
+            "success": cache.partition.entries(Kind::Success),
+            "denial": cache.partition.entries(Kind::Denial),
         }))
     });
     parts.take(MOST).collect()

@@ -28,56 +28,56 @@ pub fn flood(
     socket.connect(server).expect("a UDP socket always connects");
     socket.set_read_timeout(Some(Duration::from_millis(20))).expect("a timeout can be set");
     SockRef::from(&socket).set_recv_buffer_size(4 << 20).ok();
-    let mut tally = StreamCounts::default();
+    let mut counts = StreamCounts::default();
     let mut out = HashMap::<u16, (usize, Instant)>::new();
     let mut looked = now();
     let mut buffer = [0; 4096];
-    while tally.sent < count || !out.is_empty() {
-        while out.len() < window && tally.sent < count {
-            let n = tally.sent;
+    while counts.sent < count || !out.is_empty() {
+        while out.len() < window && counts.sent < count {
+            let n = counts.sent;
             // Ids come round after 65,536 queries; one that still waits then is left out.
             let id = n as u16;
-            tally.sent += 1;
+            counts.sent += 1;
             if out.insert(id, (n, now())).is_some() {
-                tally.lost += 1;
+                counts.lost += 1;
             }
             // A refusal is a loss, and counted as one.
             drop(socket.send(&query(n).id(id).bytes()));
         }
         if let Ok(length) = socket.recv(&mut buffer) {
-            judge(&buffer[..length], &mut out, &mut tally, &right);
+            judge(&buffer[..length], &mut out, &mut counts, &right);
         }
         if looked.elapsed() > Duration::from_millis(100) {
             looked = now();
             let before = out.len();
             out.retain(|_, (_, sent)| sent.elapsed() < PATIENCE);
-            tally.lost += before - out.len();
+            counts.lost += before - out.len();
         }
     }
-    tally
+    counts
 }
 
 fn judge(
     bytes: &[u8],
     out: &mut HashMap<u16, (usize, Instant)>,
-    tally: &mut StreamCounts,
+    counts: &mut StreamCounts,
     right: &impl Fn(usize, &Message) -> bool,
 ) {
     let message = Message::decode(bytes);
     let found = message.as_ref().ok().and_then(|message| out.remove(&message.id));
     match (found, message) {
         (Some((n, sent)), Ok(message)) if right(n, &message) => {
-            tally.answered += 1;
-            tally.slowest = tally.slowest.max(sent.elapsed());
+            counts.answered += 1;
+            counts.slowest = counts.slowest.max(sent.elapsed());
         }
         (Some((n, _)), message) => {
-            tally.wrong += 1;
-            if tally.samples.len() < 10 {
-                tally.samples.push(format!("query {n}: {message:?}"));
+            counts.wrong += 1;
+            if counts.samples.len() < 10 {
+                counts.samples.push(format!("query {n}: {message:?}"));
             }
         }
-        (None, Ok(_)) => tally.duplicate += 1,
-        (None, Err(_)) => tally.wrong += 1,
+        (None, Ok(_)) => counts.duplicate += 1,
+        (None, Err(_)) => counts.wrong += 1,
     }
 }
 
@@ -96,8 +96,12 @@ mod tests {
             _ => Action::answer(&format!("{} 30 IN A 192.0.2.1", asked.name)),
         });
         let query = |n| Ask::new(&format!("{n}.example"), "A");
-        let tally = flood(upstream.address(), 1_000, 50, query, |_, message| message.rcode() == 0);
-        assert_eq!((tally.sent, tally.answered, tally.wrong, tally.lost), (1_000, 998, 1, 1), "{tally:?}");
-        assert_eq!(tally.duplicate, 0);
+        let counts = flood(upstream.address(), 1_000, 50, query, |_, message| message.rcode() == 0);
+        assert_eq!(
+            (counts.sent, counts.answered, counts.wrong, counts.lost),
+            (1_000, 998, 1, 1),
+            "{counts:?}"
+        );
+        assert_eq!(counts.duplicate, 0);
     }
 }

@@ -11,7 +11,7 @@
 //! - [`kube::Cluster`] is a real Kubernetes API without a cluster; [`kube::Api`] one that does as a closure says.
 //! - [`fresh_ip`] gives every test an address of its own; [`isolated()`] gives a test a network and an `/etc` of its own; what is below a [`Hang`] hangs.
 //!
-//! This room must not know how the program works inside: it imports none of its crates. It panics where a test should fail.
+//! This crate must not know how the program works inside: it imports none of its crates. It panics where a test should fail.
 
 mod admin;
 mod ask;

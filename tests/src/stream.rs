@@ -96,7 +96,7 @@ impl Stream {
         receiver.join().expect("the check does not panic");
         let state = shared.lock();
         let open = state.sent.iter().filter(|query| !query.replied).count();
-        StreamCounts { sent: state.sent.len(), lost: open, ..state.tally.clone() }
+        StreamCounts { sent: state.sent.len(), lost: open, ..state.counts.clone() }
     }
 }
 
@@ -115,7 +115,7 @@ impl Shared {
 #[derive(Default)]
 struct State {
     sent: Vec<Sent>,
-    tally: StreamCounts,
+    counts: StreamCounts,
     until: Option<Instant>,
 }
 
@@ -166,22 +166,22 @@ fn receive(shared: &Shared, right: impl Fn(usize, &Message) -> bool) {
 fn judge(shared: &Shared, bytes: &[u8], at: Instant, right: &impl Fn(usize, &Message) -> bool) {
     let message = Message::decode(bytes);
     let mut state = shared.lock();
-    let State { sent, tally, .. } = &mut *state;
+    let State { sent, counts, .. } = &mut *state;
     let Some(n) =
         bytes.get(..2).and_then(|octets| index(u16::from_be_bytes([octets[0], octets[1]]), sent.len()))
     else {
-        tally.wrong += 1;
+        counts.wrong += 1;
         return;
     };
     if std::mem::replace(&mut sent[n].replied, true) {
-        tally.duplicate += 1;
+        counts.duplicate += 1;
     } else if message.as_ref().is_ok_and(|message| right(n, message)) {
-        tally.answered += 1;
-        tally.slowest = tally.slowest.max(at.duration_since(sent[n].at));
+        counts.answered += 1;
+        counts.slowest = counts.slowest.max(at.duration_since(sent[n].at));
     } else {
-        tally.wrong += 1;
-        if tally.samples.len() < 10 {
-            tally.samples.push(format!("query {n}: {message:?}"));
+        counts.wrong += 1;
+        if counts.samples.len() < 10 {
+            counts.samples.push(format!("query {n}: {message:?}"));
         }
     }
 }
@@ -214,9 +214,12 @@ mod tests {
         let right = |_, message: &Message| message.rcode() == 0;
         let stream = Stream::start(upstream.address(), 1000, |_| Ask::new("x.example", "A"), right);
         crate::eventually("100 queries", Duration::from_secs(5), || (stream.sent() >= 100).then_some(()));
-        let tally = stream.finish(Duration::from_millis(300));
-        let tens = tally.sent / 10;
-        assert!(tally.lost.abs_diff(tens) <= 1 && tally.wrong.abs_diff(tens) <= 1, "{tally:?}");
-        assert!(tally.duplicate.abs_diff(tens) <= 1 && tally.answered.abs_diff(8 * tens) <= 8, "{tally:?}");
+        let counts = stream.finish(Duration::from_millis(300));
+        let tens = counts.sent / 10;
+        assert!(counts.lost.abs_diff(tens) <= 1 && counts.wrong.abs_diff(tens) <= 1, "{counts:?}");
+        assert!(
+            counts.duplicate.abs_diff(tens) <= 1 && counts.answered.abs_diff(8 * tens) <= 8,
+            "{counts:?}"
+        );
     }
 }

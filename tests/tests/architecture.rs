@@ -120,7 +120,7 @@ const CIRCLES: &[(&str, &[&str])] = &[
     // The calls that Miri lacks, and who makes them.
     ("sockets", &["kernel", "outgoing"]),
 ];
-/// Above the house: they may import all of it.
+/// Above all others: they may import all of them.
 const ABOVE: &[&str] = &["server", "scene", "tests", "benches", "fuzz", "models"];
 
 #[test]
@@ -408,12 +408,12 @@ fn sources_in(directory: &Path) -> Vec<PathBuf> {
 }
 
 fn may_import(from: &str, to: &str) -> bool {
-    ABOVE.contains(&from) || ARROWS.iter().any(|(room, imports)| *room == from && imports.contains(&to))
+    ABOVE.contains(&from) || ARROWS.iter().any(|(name, imports)| *name == from && imports.contains(&to))
 }
 
 fn is_known(package: &Package) -> bool {
     let name = package.name.as_str();
-    ABOVE.contains(&name) || ARROWS.iter().any(|(room, _)| *room == name)
+    ABOVE.contains(&name) || ARROWS.iter().any(|(known, _)| *known == name)
 }
 
 fn metadata() -> Metadata {

@@ -14,9 +14,9 @@ use super::process::{Launch, Running};
 use super::servers::{Kind, Server};
 use super::work::{QueriesOf, Work};
 use crate::clock::Clock;
+use crate::counts::{RunCounts, Window};
 use crate::flood::{self, Edge, FloodPlan, Pace};
 use crate::judge::{Judgement, judge};
-use crate::tally::{RunCounts, Window};
 use crate::workload::Workload;
 
 /// What all rounds have in common.
@@ -44,7 +44,7 @@ pub struct Bench {
 #[derive(Clone, Debug)]
 pub struct Round {
     /// Counts and latency.
-    pub tally: RunCounts,
+    pub counts: RunCounts,
     /// The time that counted.
     pub window: Window,
     /// Processor time of the server and of others.
@@ -60,7 +60,7 @@ pub struct Round {
 impl Round {
     /// Replies a second.
     pub fn rate(&self) -> f64 {
-        self.tally.replies as f64 / self.window.seconds()
+        self.counts.replies as f64 / self.window.seconds()
     }
 
     /// Processor time of the server for each reply, in microseconds.
@@ -74,7 +74,7 @@ impl Round {
     }
 
     fn each_us(&self, time: Duration) -> f64 {
-        time.as_secs_f64() * 1e6 / (self.tally.replies.max(1) as f64)
+        time.as_secs_f64() * 1e6 / (self.counts.replies.max(1) as f64)
     }
 }
 
@@ -236,7 +236,7 @@ impl Bench {
         let clock = Clock::start();
         let mut edges = Vec::with_capacity(2);
         let look = |_: Edge| edges.push((clock.now_ns(), Snapshot::take(), started.running.lines()));
-        let (tally, window) = flood::run(&plan, workload, look)?;
+        let (counts, window) = flood::run(&plan, workload, look)?;
         if let Some(status) = started.running.ended() {
             bail!("it ended under load with {status} and printed: {}", started.running.last_words());
         }
@@ -244,13 +244,13 @@ impl Bench {
             <[_; 2]>::try_from(edges).ok().context("a window has two edges")?;
         let passed = Duration::from_nanos(until_ns - from_ns);
         let usage = after?.since(&before?, passed, started.running.pid(), std::process::id());
-        Ok(Look { tally, window, usage, lines: lines_after - lines_before })
+        Ok(Look { counts, window, usage, lines: lines_after - lines_before })
     }
 }
 
 /// What one load showed.
 struct Look {
-    tally: RunCounts,
+    counts: RunCounts,
     window: Window,
     usage: Usage,
     lines: u64,
@@ -290,8 +290,8 @@ pub(crate) fn prefill(work: &Work, listen: [SocketAddr; 2], core: usize) -> Resu
         queries_max: kind.count().into(),
         ..FloodPlan::closed(listen.to_vec(), vec![core])
     };
-    let (tally, _) = flood::run(&plan, &all, |_| {})?;
-    ensure!(tally.replies > 0, "no reply while the cache was filled");
+    let (counts, _) = flood::run(&plan, &all, |_| {})?;
+    ensure!(counts.replies > 0, "no reply while the cache was filled");
     Ok(())
 }
 
@@ -306,21 +306,21 @@ impl Started {
 
     /// The sum of these looks at it.
     fn round(&mut self, looks: Vec<Look>) -> Result<Round> {
-        let mut tally = RunCounts::default();
+        let mut counts = RunCounts::default();
         let (mut until_ns, mut lines) = (0, 0);
         let mut usage = Usage { server: Duration::ZERO, server_user: Duration::ZERO, others: 0.0 };
         for look in &looks {
-            tally.merge(&look.tally);
+            counts.merge(&look.counts);
             until_ns += look.window.until_ns - look.window.from_ns;
             lines += look.lines;
             usage.server += look.usage.server;
             usage.server_user += look.usage.server_user;
             usage.others += look.usage.others / looks.len() as f64;
         }
-        ensure!(tally.replies > 0, "no reply within the time that counts");
+        ensure!(counts.replies > 0, "no reply within the time that counts");
         let resident_kb = resident_kb(self.running.pid())?;
         let window = Window { from_ns: 0, until_ns };
-        Ok(Round { tally, window, usage, start: self.start, resident_kb, lines })
+        Ok(Round { counts, window, usage, start: self.start, resident_kb, lines })
     }
 }
 

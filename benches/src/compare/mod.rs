@@ -405,7 +405,7 @@ impl Comparison {
                     &round,
                     round.usage.others >= self.run.quiet,
                 );
-                let [p50_us, p99_us, ..] = round.tally.latency_us();
+                let [p50_us, p99_us, ..] = round.counts.latency_us();
                 let rate_seen = round.rate();
                 self.run.points.push(Point {
                     server: server.kind,
@@ -444,7 +444,7 @@ fn choose<T>(all: &mut Vec<T>, names: &[String], name_of: impl Fn(&T) -> &'stati
 }
 
 fn say(work: &Work, server: &Server, offered: Option<Offered>, round: &Round, disturbed: bool) {
-    let [p50, p99, ..] = round.tally.latency_us();
+    let [p50, p99, ..] = round.counts.latency_us();
     eprintln!(
         "{:12} {:9} {:>9}: {:8.0} q/s {:6.2} us/q p50 {p50:.0} p99 {p99:.0} us lost {} wrong {} others {:.1} %{}",
         work.name,
@@ -452,8 +452,8 @@ fn say(work: &Work, server: &Server, offered: Option<Offered>, round: &Round, di
         offered.map_or_else(|| "flood".to_owned(), |offered| offered.rate.to_string()),
         round.rate(),
         round.cpu_us(),
-        round.tally.lost,
-        round.tally.wrong(),
+        round.counts.lost,
+        round.counts.wrong(),
         round.usage.others * 100.0,
         if disturbed { " (disturbed)" } else { "" },
     );

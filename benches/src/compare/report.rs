@@ -173,7 +173,7 @@ pub fn markdown(run: &Run, plot: Option<&str>) -> String {
         for (kind, seen) in &run.overloads {
             let Overload { peak, under, after } = seen;
             let [before, during, later] = [peak, under, after].map(|round| round.resident_kb as f64 / 1024.0);
-            let [p50, p99, p999, _] = after.tally.latency_us();
+            let [p50, p99, p999, _] = after.counts.latency_us();
             let disturbed = seen.rounds().iter().any(|round| round.usage.others >= run.quiet);
             line(format_args!(
                 "| {}{} | {:.1} | {:.2} | {before:.1} / {during:.1} / {later:.1} | {} | {p50:.0} / {p99:.0} / {p999:.0} |",
@@ -181,7 +181,7 @@ pub fn markdown(run: &Run, plot: Option<&str>) -> String {
                 if disturbed { "*" } else { "" },
                 peak.rate() / 1e3,
                 seen.kept(),
-                after.tally.lost,
+                after.counts.lost,
             ));
         }
     }
@@ -200,7 +200,7 @@ pub fn markdown(run: &Run, plot: Option<&str>) -> String {
 pub fn json(run: &Run) -> Value {
     let sample = |sample: &Sample| {
         let round = &sample.round;
-        let mut value = round.tally.to_json(round.window);
+        let mut value = round.counts.to_json(round.window);
         let more = json!({
             "work": sample.work,
             "server": sample.server.name(),
@@ -242,7 +242,7 @@ pub fn json(run: &Run) -> Value {
         "servers": run.servers.iter().map(|server| json!({ "name": server.kind.name(), "version": server.version })).collect::<Vec<_>>(),
         "samples": run.samples.iter().map(sample).collect::<Vec<_>>(),
         "overloads": run.overloads.iter().map(|(server, seen)| {
-            let load = |round: &Round| json!({ "load": round.tally.to_json(round.window), "resident_kb": round.resident_kb });
+            let load = |round: &Round| json!({ "load": round.counts.to_json(round.window), "resident_kb": round.resident_kb });
             json!({
                 "server": server.name(), "kept": seen.kept(),
                 "peak": load(&seen.peak), "under": load(&seen.under), "after": load(&seen.after),
@@ -270,7 +270,8 @@ fn row(run: &Run, work: &Work, server: Kind) -> Option<String> {
         spread(of).map_or_else(|| "-".to_owned(), |spread| format!("{:.digits$}", spread.median))
     };
     let latency = |samples: &[&Sample], columns: usize| {
-        let column = |at: usize| Spread::of(samples.iter().map(|sample| sample.round.tally.latency_us()[at]));
+        let column =
+            |at: usize| Spread::of(samples.iter().map(|sample| sample.round.counts.latency_us()[at]));
         let columns: Option<Vec<_>> = (0..columns).map(column).collect();
         let shown = columns
             .map(|all| all.iter().map(|one| format!("{:.0}", one.median)).collect::<Vec<_>>().join(" / "));
@@ -282,7 +283,7 @@ fn row(run: &Run, work: &Work, server: Kind) -> Option<String> {
     };
     let sum = |of: fn(&Round) -> u64| flood.iter().map(|sample| of(&sample.round)).sum::<u64>();
     let lines = if work.log {
-        median(|round| round.lines as f64 / round.tally.replies.max(1) as f64, 2)
+        median(|round| round.lines as f64 / round.counts.replies.max(1) as f64, 2)
     } else {
         "-".into()
     };
@@ -298,9 +299,9 @@ fn row(run: &Run, work: &Work, server: Kind) -> Option<String> {
         latency(&flood, 4),
         at(0.5),
         at(0.9),
-        sum(|round| round.tally.lost),
-        sum(|round| round.tally.duplicates),
-        sum(|round| round.tally.wrong()),
+        sum(|round| round.counts.lost),
+        sum(|round| round.counts.duplicates),
+        sum(|round| round.counts.wrong()),
         median(|round| round.resident_kb as f64 / 1024.0, 1),
         median(|round| round.start.as_secs_f64() * 1e3, 1),
     ))
@@ -361,13 +362,13 @@ mod tests {
     use super::*;
     use crate::compare::proc::Usage;
     use crate::compare::work;
-    use crate::tally::{RunCounts, Window};
+    use crate::counts::{RunCounts, Window};
 
     fn sample(server: Kind, number: u32, rate: u64, fraction: Option<f64>, disturbed: bool) -> Sample {
-        let mut tally = RunCounts { replies: rate, answered: rate, lost: 1, ..RunCounts::default() };
-        tally.latency.record(100_000);
+        let mut counts = RunCounts { replies: rate, answered: rate, lost: 1, ..RunCounts::default() };
+        counts.latency.record(100_000);
         let round = Round {
-            tally,
+            counts,
             window: Window { from_ns: 0, until_ns: 1_000_000_000 },
             usage: Usage {
                 server: Duration::from_millis(500),

@@ -9,10 +9,10 @@ use super::lane::Lane;
 use super::{FloodPlan, Pace};
 use crate::burst::Burst;
 use crate::clock::Clock;
+use crate::counts::{RunCounts, Window};
 use crate::judge::{judge, reply_id};
 use crate::outstanding::Outstanding;
 use crate::schedule::Schedule;
-use crate::tally::{RunCounts, Window};
 use crate::workload::{Asked, Workload};
 
 /// Sends from `begin_ns` to the end of the window, then waits for what is outstanding.
@@ -57,7 +57,7 @@ pub(super) fn drive(
         }
     }
     driver.finish();
-    Ok(driver.tally)
+    Ok(driver.counts)
 }
 
 struct Driver {
@@ -67,7 +67,7 @@ struct Driver {
     workload: Workload,
     pace: ThreadPace,
     window: Window,
-    tally: RunCounts,
+    counts: RunCounts,
     received: Received,
     burst: Burst,
     /// Ids in the burst, by position.
@@ -121,7 +121,7 @@ impl Driver {
             workload,
             pace,
             window,
-            tally: RunCounts::default(),
+            counts: RunCounts::default(),
             received: Received::new(BATCH, RECEIVE_BYTES),
             burst: Burst::default(),
             ids: Vec::with_capacity(BATCH),
@@ -158,7 +158,7 @@ impl Driver {
     }
 
     fn send_on(&mut self, lane: usize, count: usize, now_ns: u64, due_ns: impl Fn(usize) -> u64) {
-        let Self { lanes, workload, burst, ids, tally, window, .. } = self;
+        let Self { lanes, workload, burst, ids, counts, window, .. } = self;
         let (lane, outstanding) = &mut lanes[lane];
         burst.clear();
         ids.clear();
@@ -166,12 +166,12 @@ impl Driver {
             let asked = workload.draw();
             let due_ns = due_ns(index);
             let Some(id) = outstanding.begin(asked, due_ns) else {
-                tally.unsent(*window, due_ns);
+                counts.unsent(*window, due_ns);
                 continue;
             };
             burst.push(|out| workload.write_query(asked, id, out));
             ids.push(id);
-            tally.sent(*window, due_ns, now_ns);
+            counts.sent(*window, due_ns, now_ns);
         }
         self.left -= count as u64;
         if burst.is_empty() {
@@ -179,15 +179,15 @@ impl Driver {
         }
         let errors = lane.send(burst, |position| {
             if let Some(due_ns) = outstanding.cancel(ids[position]) {
-                tally.take_back(*window, due_ns);
+                counts.take_back(*window, due_ns);
             }
         });
-        tally.network_errors += errors;
+        counts.network_errors += errors;
     }
 
     /// Takes what has come in on every lane; returns how many messages.
     fn receive(&mut self, clock: &Clock) -> Result<usize> {
-        let Self { lanes, received, workload, tally, window, question, .. } = self;
+        let Self { lanes, received, workload, counts, window, question, .. } = self;
         let mut count = 0;
         let mut broken = false;
         for (lane, outstanding) in lanes {
@@ -196,10 +196,10 @@ impl Driver {
             let outcome = lane.receive(received, |message| {
                 let now_ns = *now_ns.get_or_insert_with(|| clock.now_ns());
                 let Some(id) = reply_id(message) else {
-                    tally.strays += 1;
+                    counts.strays += 1;
                     return;
                 };
-                tally.reply(*window, now_ns, outstanding.settle(id), |asked| {
+                counts.reply(*window, now_ns, outstanding.settle(id), |asked| {
                     question.clear();
                     workload.write_question(asked, question);
                     judge(message, question, workload.expect(asked, question))
@@ -208,7 +208,7 @@ impl Driver {
             match outcome {
                 Ok(messages) => count += messages,
                 Err(_) => {
-                    tally.network_errors += 1;
+                    counts.network_errors += 1;
                     broken = true;
                 }
             }
@@ -222,8 +222,8 @@ impl Driver {
     fn mend(&mut self) -> Result<()> {
         for (lane, outstanding) in &mut self.lanes {
             if lane.mend(&self.epoll)? {
-                let (tally, window) = (&mut self.tally, self.window);
-                outstanding.expire(u64::MAX, |due_ns| tally.lost(window, due_ns));
+                let (counts, window) = (&mut self.counts, self.window);
+                outstanding.expire(u64::MAX, |due_ns| counts.lost(window, due_ns));
                 self.mends_left = self.mends_left.saturating_sub(1);
                 ensure!(self.mends_left > 0, "the server ends its connections: {MENDS_MAX} were replaced");
             }
@@ -232,9 +232,9 @@ impl Driver {
     }
 
     fn expire(&mut self, before_ns: u64) {
-        let (tally, window) = (&mut self.tally, self.window);
+        let (counts, window) = (&mut self.counts, self.window);
         for (_, outstanding) in &mut self.lanes {
-            outstanding.expire(before_ns, |due_ns| tally.lost(window, due_ns));
+            outstanding.expire(before_ns, |due_ns| counts.lost(window, due_ns));
         }
     }
 
@@ -244,7 +244,7 @@ impl Driver {
         if let ThreadPace::Open { schedule, issued, .. } = &self.pace {
             let due =
                 schedule.due(self.window.until_ns.saturating_sub(1)).min(issued.saturating_add(self.left));
-            self.tally.unsent += due.saturating_sub(*issued);
+            self.counts.unsent += due.saturating_sub(*issued);
         }
     }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use crate::clock::Clock;
-use crate::tally::{RunCounts, Window};
+use crate::counts::{RunCounts, Window};
 use crate::workload::Workload;
 
 /// A load: what carries it, how hard, and for how long.

@@ -102,11 +102,11 @@ fn flood_plan(plan: &Plan<'_>) -> FloodPlan {
 
 /// Replies a second, and p99.9 in microseconds.
 fn load(server: &mut Started, plan: &FloodPlan, workload: &Workload) -> Result<(f64, f64)> {
-    let (tally, window) = flood::run(plan, workload, |_| {})?;
+    let (counts, window) = flood::run(plan, workload, |_| {})?;
     server.look()?;
-    ensure!(tally.wrong() == 0, "{} wrong replies", tally.wrong());
-    let [_, _, p999, _] = tally.latency_us();
-    Ok((tally.replies as f64 / window.seconds(), p999))
+    ensure!(counts.wrong() == 0, "{} wrong replies", counts.wrong());
+    let [_, _, p999, _] = counts.latency_us();
+    Ok((counts.replies as f64 / window.seconds(), p999))
 }
 
 /// Lines of a workload: services that changes leave alone.

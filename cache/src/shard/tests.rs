@@ -34,7 +34,7 @@ fn key<'q>(query: &'q wire::Query<'_>, number: u32, partition: u32) -> Key<'q> {
 }
 
 /// Every entry is found, stands in the ring of its partition and kind and in no other, and is counted once.
-fn check(shard: &Shard, tallies: &[Arc<PartitionCounts>]) {
+fn check(shard: &Shard, counts: &[Arc<PartitionCounts>]) {
     let (mut entries, mut data) = (0, 0);
     for (partition, part) in shard.parts.iter().enumerate() {
         for kind in KINDS {
@@ -51,7 +51,7 @@ fn check(shard: &Shard, tallies: &[Arc<PartitionCounts>]) {
                 at = if slot.after == ring.hand { NONE } else { slot.after };
             }
             assert_eq!(ring.bytes, bytes);
-            assert_eq!(tallies[partition].entries(kind), count);
+            assert_eq!(counts[partition].entries(kind), count);
             entries += count;
         }
     }
@@ -65,10 +65,10 @@ proptest! {
         steps in proptest::collection::vec((0u8..12, 0u32..2, 0u32..300, 0usize..400), 1..700),
     ) {
         let mut shard = Shard::new(64 << 10);
-        let tallies = [Arc::<PartitionCounts>::default(), Arc::default()];
+        let both = [Arc::<PartitionCounts>::default(), Arc::default()];
         for (now, (step, partition, number, size)) in steps.into_iter().enumerate() {
             let now = now as u64;
-            let counts = &tallies[partition as usize];
+            let counts = &both[partition as usize];
             let ask = Ask::new(&format!("host-{number}.example.org"), RType(65_400));
             let query = ask.query();
             let key = key(&query, number, partition);
@@ -100,7 +100,7 @@ proptest! {
                     shard.purge(partition, size / 4);
                 }
             }
-            check(&shard, &tallies);
+            check(&shard, &both);
             if step >= 10 && shard.slots.len() == 0 {
                 prop_assert_eq!(shard.index.bytes() + shard.slots.bytes(), 0, "tidied up");
             }

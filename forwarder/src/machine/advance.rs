@@ -32,7 +32,7 @@ impl Try {
 
 impl<W> Forwarder<W> {
     /// Asks the first upstream of the flight's stanza, and now and then a suspect one as well.
-    pub(super) fn begin(&mut self, now: Instant, slot: u32, outside: &mut impl Effects<W>) {
+    pub(super) fn begin(&mut self, now: Instant, slot: u32, effects: &mut impl Effects<W>) {
         let flight = &self.table[slot];
         let group = flight.group();
         let mut order = group.spec().policy.order(flight.upstreams.len(), &group.turns, &mut self.rng);
@@ -45,24 +45,24 @@ impl<W> Forwarder<W> {
         flight.order = order;
         flight.cursor = 0;
         self.budget.earn();
-        self.try_next(now, slot, outside);
-        self.try_suspect(now, slot, outside);
+        self.try_next(now, slot, effects);
+        self.try_suspect(now, slot, effects);
     }
 
     /// A suspect is shown a copy of a query now and then: its reply takes the suspicion away, its silence counts, and the
     /// client waits for neither.
-    fn try_suspect(&mut self, now: Instant, slot: u32, outside: &mut impl Effects<W>) {
+    fn try_suspect(&mut self, now: Instant, slot: u32, effects: &mut impl Effects<W>) {
         // The first try may have failed, and the flight be gone with it.
         let Some(flight) = self.table.get(slot).filter(|flight| flight.state == State::Flying) else {
             return;
         };
-        let at = self.moment(now);
+        let at = self.machine_time(now);
         for turn in 1..flight.order.len() {
             let place = flight.order.at(turn);
             let upstream = &flight.upstreams[usize::from(place)];
             if flight.is_suspect(place, now) && !flight.is_down(place) && !flight.is_asking(place) {
                 if upstream.take_trial(flight.path(place), now) && self.budget.take(at) {
-                    self.send(now, slot, Try { hedge: true, ..Try::new(place) }, outside);
+                    self.send(now, slot, Try { hedge: true, ..Try::new(place) }, effects);
                 }
                 return;
             }
@@ -70,7 +70,7 @@ impl<W> Forwarder<W> {
     }
 
     /// Asks the next upstream, where one may be asked; gives up where nothing is waited for any more.
-    pub(super) fn try_next(&mut self, now: Instant, slot: u32, outside: &mut impl Effects<W>) {
+    pub(super) fn try_next(&mut self, now: Instant, slot: u32, effects: &mut impl Effects<W>) {
         loop {
             let flight = &mut self.table[slot];
             let (failfast, spare) = (flight.group().spec().failfast, flight.spare());
@@ -107,12 +107,12 @@ impl<W> Forwarder<W> {
                 // A silent upstream may still answer before the deadline; with a reply in hand nobody waits for that.
                 let hopes = if has_spare { flight.waiting() > 0 } else { flight.is_listening() };
                 if !hopes {
-                    self.give_up(now, slot, outside);
+                    self.give_up(now, slot, effects);
                 }
                 return;
             };
-            if self.send(now, slot, Try::new(upstream), outside) {
-                let at = self.moment(now);
+            if self.send(now, slot, Try::new(upstream), effects) {
+                let at = self.machine_time(now);
                 let flight = &mut self.table[slot];
                 let wait = flight.upstreams[usize::from(upstream)].hedge_after(flight.path(upstream));
                 flight.hedge_at = flight.offset(at.after(wait));
@@ -123,10 +123,10 @@ impl<W> Forwarder<W> {
     }
 
     /// Sends the query to one upstream; false, with the failure noted, where that cannot be done.
-    pub(super) fn send(&mut self, now: Instant, slot: u32, this: Try, outside: &mut impl Effects<W>) -> bool {
-        let at = self.moment(now);
+    pub(super) fn send(&mut self, now: Instant, slot: u32, this: Try, effects: &mut impl Effects<W>) -> bool {
+        let at = self.machine_time(now);
         let Some(place) = self.table[slot].place() else { return false };
-        self.close(slot, place, outside);
+        self.close(slot, place, effects);
         let generation = self.table.generation(slot);
         let flight = &mut self.table[slot];
         let upstream = &flight.upstreams[usize::from(this.upstream)];
@@ -151,7 +151,7 @@ impl<W> Forwarder<W> {
         flight.write(form, &mut self.message);
         match way {
             Way::Udp => {
-                let socket = match self.ports.choose(at, upstream, &mut self.rng, outside) {
+                let socket = match self.ports.choose(at, upstream, &mut self.rng, effects) {
                     Ok(socket) => socket,
                     Err(error) => {
                         let spec = flight.group().spec();
@@ -168,15 +168,15 @@ impl<W> Forwarder<W> {
                 attempt.socket = socket;
                 attempt.id = self.ports.register(socket, owner, &mut self.rng);
                 self.message[..2].copy_from_slice(&attempt.id.to_be_bytes());
-                outside.send(socket, &self.message);
+                effects.send(socket, &self.message);
             }
-            Way::Stream(kind) => outside.exchange(Exchange {
+            Way::Stream(kind) => effects.exchange(Exchange {
                 id: ExchangeId::new(slot, generation, flight.serial),
                 upstream,
                 kind,
                 message: &self.message,
                 limits: flight.group().spec().connections,
-                connect_by: self.epoch + flight.moment(flight.deadline).since(MachineTime(0)),
+                connect_by: self.epoch + flight.machine_time(flight.deadline).since(MachineTime(0)),
                 deadline: self.epoch + flight.started.after(LATE).since(MachineTime(0)),
             }),
         }
@@ -189,14 +189,14 @@ impl<W> Forwarder<W> {
 
     /// An upstream has been silent for long enough to ask the next one too, or the same again; or it is time to send again
     /// what could not be sent.
-    fn hedge(&mut self, now: Instant, slot: u32, outside: &mut impl Effects<W>) {
-        let at = self.moment(now);
+    fn hedge(&mut self, now: Instant, slot: u32, effects: &mut impl Effects<W>) {
+        let at = self.machine_time(now);
         let flight = &mut self.table[slot];
         flight.hedge_at = NEVER;
         let unsent = flight.aside.as_mut().is_some_and(|aside| std::mem::take(&mut aside.unsent) != 0);
         let (waiting, free) = (flight.waiting(), flight.place().is_some());
         if unsent && waiting == 0 {
-            return self.try_next(now, slot, outside);
+            return self.try_next(now, slot, effects);
         }
         if waiting == 0 || !free || flight.spare().is_some_and(|spare| !spare.failover && spare.bad) {
             return;
@@ -228,33 +228,33 @@ impl<W> Forwarder<W> {
         }
         let wait = other.hedge_after(flight.path(upstream));
         flight.cursor = cursor;
-        self.send(now, slot, Try { hedge: true, form, ..Try::new(upstream) }, outside);
+        self.send(now, slot, Try { hedge: true, form, ..Try::new(upstream) }, effects);
         let flight = &mut self.table[slot];
         flight.hedge_at = flight.offset(at.after(wait));
     }
 
     /// Does what is due in one flight.
-    pub(super) fn due(&mut self, now: Instant, slot: u32, outside: &mut impl Effects<W>) {
-        let at = self.moment(now);
+    pub(super) fn due(&mut self, now: Instant, slot: u32, effects: &mut impl Effects<W>) {
+        let at = self.machine_time(now);
         let failed = self.count_silence(now, slot);
         let flight = &self.table[slot];
         let offset = flight.offset(at);
         match flight.state {
             State::Flying => {
                 if flight.patience_at <= offset {
-                    self.release_impatient(slot, offset, outside);
+                    self.release_impatient(slot, offset, effects);
                 }
                 let flight = &self.table[slot];
                 if flight.deadline <= offset {
-                    self.give_up(now, slot, outside);
+                    self.give_up(now, slot, effects);
                 } else if failed {
-                    self.try_next(now, slot, outside);
+                    self.try_next(now, slot, effects);
                 } else if flight.hedge_at <= offset {
-                    self.hedge(now, slot, outside);
+                    self.hedge(now, slot, effects);
                 }
             }
-            State::Settled => self.end_if_settled(slot, outside),
-            State::Late if MachineTime(flight.started.0).after(LATE) <= at => self.remove(slot, outside),
+            State::Settled => self.end_if_settled(slot, effects),
+            State::Late if MachineTime(flight.started.0).after(LATE) <= at => self.remove(slot, effects),
             State::Late => {}
         }
         self.rearm(slot);
@@ -262,7 +262,7 @@ impl<W> Forwarder<W> {
 
     /// Counts the upstreams that were silent for `read_timeout`; whether the flight lost a try by it.
     fn count_silence(&mut self, now: Instant, slot: u32) -> bool {
-        let at = self.moment(now);
+        let at = self.machine_time(now);
         let flight = &mut self.table[slot];
         let offset = flight.offset(at);
         let timeout = flight.group().spec().read_timeout.as_micros() as u32;
@@ -304,7 +304,7 @@ impl<W> Forwarder<W> {
         place: usize,
         failure: Failure,
         blames: bool,
-        outside: &mut impl Effects<W>,
+        effects: &mut impl Effects<W>,
     ) {
         let flight = &mut self.table[slot];
         let attempt = flight.attempts[place];
@@ -313,7 +313,7 @@ impl<W> Forwarder<W> {
         if blames && !counted {
             upstream.failed(attempt.path(), spec.max_fails, &spec.health);
         }
-        self.close(slot, place, outside);
+        self.close(slot, place, effects);
         let flight = &mut self.table[slot];
         match flight.state {
             State::Flying => {
@@ -321,24 +321,24 @@ impl<W> Forwarder<W> {
                     flight.mark_done(attempt.upstream);
                     flight.aside().failure = Some(failure);
                     self.count_failure(slot, attempt.upstream);
-                    self.try_next(now, slot, outside);
+                    self.try_next(now, slot, effects);
                 }
             }
-            State::Settled => self.end_if_settled(slot, outside),
-            State::Late => self.end_if_deaf(slot, outside),
+            State::Settled => self.end_if_settled(slot, effects),
+            State::Late => self.end_if_deaf(slot, effects),
         }
         self.rearm(slot);
     }
 
     /// No try is left, or no time: what was kept back is the answer, else the last failure is.
-    pub(super) fn give_up(&mut self, now: Instant, slot: u32, outside: &mut impl Effects<W>) {
+    pub(super) fn give_up(&mut self, now: Instant, slot: u32, effects: &mut impl Effects<W>) {
         let flight = &mut self.table[slot];
         let aside = flight.aside.take().map(|aside| *aside).unwrap_or_default();
         if let Some(spare) = aside.reply
             && self.answer.read(&spare.bytes, flight.held.0.question()).is_ok()
         {
             self.mark(slot, spare.form);
-            self.settle(now, slot, spare.upstream, spare.rtt, None, outside);
+            self.settle(now, slot, spare.upstream, spare.rtt, None, effects);
             return;
         }
         let last = flight.attempts.iter().filter(|attempt| attempt.open != Open::Free).max_by_key(|a| a.sent);
@@ -347,7 +347,7 @@ impl<W> Forwarder<W> {
             Some(silent(last?, upstream, &self.ports))
         });
         let upstream = last.map(|attempt| attempt.upstream);
-        self.conclude(now, slot, Err((failure.unwrap_or(Failure::NoHealthy), upstream)), outside);
+        self.conclude(now, slot, Err((failure.unwrap_or(Failure::NoHealthy), upstream)), effects);
     }
 
     /// Tells everybody who waits, with the answer in `self.answer` or the failure, and lets the flight linger or go.
@@ -356,7 +356,7 @@ impl<W> Forwarder<W> {
         now: Instant,
         slot: u32,
         outcome: Result<(u8, Duration), (Failure, Option<u8>)>,
-        outside: &mut impl Effects<W>,
+        effects: &mut impl Effects<W>,
     ) {
         self.table.seal(slot);
         let generation = self.table.generation(slot);
@@ -369,7 +369,7 @@ impl<W> Forwarder<W> {
             Err((failure, upstream)) => (Err(failure), upstream, Duration::ZERO),
         };
         flight.state = if outcome.is_ok() { State::Settled } else { State::Late };
-        outside.finished(Finished {
+        effects.finished(Finished {
             waiters: self.waiters.take_all(&mut flight.waiters),
             outcome,
             query: flight.held.0.query(),
@@ -384,14 +384,14 @@ impl<W> Forwarder<W> {
         if flight.state == State::Settled {
             for place in 0..ATTEMPTS {
                 if self.table[slot].attempts[place].open == Open::Counted {
-                    self.close(slot, place, outside);
+                    self.close(slot, place, effects);
                 }
             }
-            self.end_if_settled(slot, outside);
-        } else if self.table[slot].started.after(LATE) <= self.moment(now) {
-            self.remove(slot, outside);
+            self.end_if_settled(slot, effects);
+        } else if self.table[slot].started.after(LATE) <= self.machine_time(now) {
+            self.remove(slot, effects);
         } else {
-            self.end_if_deaf(slot, outside);
+            self.end_if_deaf(slot, effects);
         }
         if self.table.holds(slot, generation) {
             self.linger(slot, generation);
@@ -399,11 +399,11 @@ impl<W> Forwarder<W> {
     }
 
     /// Hands back those whose own patience is over; the flight goes on.
-    fn release_impatient(&mut self, slot: u32, offset: u32, outside: &mut impl Effects<W>) {
+    fn release_impatient(&mut self, slot: u32, offset: u32, effects: &mut impl Effects<W>) {
         let flight = &mut self.table[slot];
         let (waiters, next) = self.waiters.take_impatient(&mut flight.waiters, offset);
         if !waiters.is_empty() {
-            outside.finished(Finished {
+            effects.finished(Finished {
                 waiters,
                 outcome: Err(Failure::Patience),
                 query: flight.held.0.query(),
@@ -429,31 +429,31 @@ impl<W> Forwarder<W> {
     }
 
     /// Makes room by forgetting the flight that has lingered longest; false where none lingers.
-    pub(super) fn evict(&mut self, outside: &mut impl Effects<W>) -> bool {
+    pub(super) fn evict(&mut self, effects: &mut impl Effects<W>) -> bool {
         while let Some((slot, generation)) = self.lingering.pop_front() {
             if self.table.holds(slot, generation) {
-                self.remove(slot, outside);
+                self.remove(slot, effects);
                 return true;
             }
         }
         false
     }
 
-    pub(super) fn end_if_settled(&mut self, slot: u32, outside: &mut impl Effects<W>) {
+    pub(super) fn end_if_settled(&mut self, slot: u32, effects: &mut impl Effects<W>) {
         if self.table[slot].waiting() == 0 {
-            self.remove(slot, outside);
+            self.remove(slot, effects);
         }
     }
 
-    pub(super) fn end_if_deaf(&mut self, slot: u32, outside: &mut impl Effects<W>) {
+    pub(super) fn end_if_deaf(&mut self, slot: u32, effects: &mut impl Effects<W>) {
         if !self.table[slot].is_listening() {
-            self.remove(slot, outside);
+            self.remove(slot, effects);
         }
     }
 
-    pub(super) fn remove(&mut self, slot: u32, outside: &mut impl Effects<W>) {
+    pub(super) fn remove(&mut self, slot: u32, effects: &mut impl Effects<W>) {
         for place in 0..ATTEMPTS {
-            self.close(slot, place, outside);
+            self.close(slot, place, effects);
         }
         self.timers.disarm(slot);
         let flight = &self.table[slot];
@@ -464,10 +464,10 @@ impl<W> Forwarder<W> {
     }
 
     /// Nothing more is expected from an attempt.
-    pub(super) fn close(&mut self, slot: u32, place: usize, outside: &mut impl Effects<W>) {
+    pub(super) fn close(&mut self, slot: u32, place: usize, effects: &mut impl Effects<W>) {
         let attempt = std::mem::replace(&mut self.table[slot].attempts[place], Attempt::FREE);
         if attempt.open != Open::Free && attempt.way == Way::Udp {
-            self.ports.release(attempt.socket, attempt.id, outside);
+            self.ports.release(attempt.socket, attempt.id, effects);
         }
     }
 
@@ -487,7 +487,7 @@ impl<W> Forwarder<W> {
             State::Settled => silence,
             State::Late => silence.min(LATE.as_micros() as u32),
         };
-        let at = flight.moment(offset);
+        let at = flight.machine_time(offset);
         self.timers.arm(slot, at);
     }
 }

@@ -163,7 +163,7 @@ impl<W> Flight<W> {
         u32::try_from(at.0.saturating_sub(self.started.0)).unwrap_or(NEVER)
     }
 
-    pub(super) fn moment(&self, offset: u32) -> MachineTime {
+    pub(super) fn machine_time(&self, offset: u32) -> MachineTime {
         if offset == NEVER { MachineTime::NEVER } else { MachineTime(self.started.0 + u64::from(offset)) }
     }
 

@@ -135,7 +135,7 @@ impl<W> Forwarder<W> {
         now: Instant,
         slot: u32,
         attempt: &Attempt,
-        outside: &mut impl Effects<W>,
+        effects: &mut impl Effects<W>,
     ) -> bool {
         let flight = &mut self.table[slot];
         let form = if attempt.form == Form::Whole && flight.has_options() {
@@ -148,7 +148,7 @@ impl<W> Forwarder<W> {
             Form::Plain
         };
         let tcp = attempt.way != super::flight::Way::Udp;
-        self.send(now, slot, Try { form, tcp, ..Try::new(attempt.upstream) }, outside)
+        self.send(now, slot, Try { form, tcp, ..Try::new(attempt.upstream) }, effects)
     }
 
     /// Notes what the reply in `self.answer` says about its upstream's EDNS.

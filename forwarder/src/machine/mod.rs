@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A flight is a query to upstreams for everybody who asks the same. Up to four attempts of it are remembered at a time,
-//! each one message to one upstream. This room does no I/O, reads no clock and takes no lock.
+//! each one message to one upstream. This module does no I/O, reads no clock and takes no lock.
 
 mod advance;
 mod budget;
@@ -140,7 +140,7 @@ impl<W> Forwarder<W> {
         now: Instant,
         ask: Ask<'_>,
         mut waiter: W,
-        outside: &mut impl Effects<W>,
+        effects: &mut impl Effects<W>,
     ) -> Result<(), Refused<W>> {
         let refuse = |waiter, failure| Err(Refused { waiter, failure, flies: false });
         let Some(at) = ask.chain.matching(0, &ask.query.name) else {
@@ -150,7 +150,7 @@ impl<W> Forwarder<W> {
         let bits = key_bits(ask.query, group.asks_over_tcp(ask.client));
         let hash = key_hash(ask.block, ask.query, bits, &self.hasher);
         let who = Who::of(ask.asker);
-        let started = self.moment(now);
+        let started = self.machine_time(now);
         let until = ask.patience.map_or(MachineTime::NEVER, |patience| started.after(patience));
         let patience_at =
             ask.patience.map_or(NEVER, |patience| u32::try_from(patience.as_micros()).unwrap_or(NEVER));
@@ -158,7 +158,7 @@ impl<W> Forwarder<W> {
             let flight = &mut self.table[slot];
             let until = flight.offset(until);
             if flight.held.0.question() != ask.query.question {
-                outside.joined(&mut waiter, ask.query);
+                effects.joined(&mut waiter, ask.query);
             }
             if let Err(waiter) = self.waiters.push(&mut flight.waiters, waiter, until, who) {
                 self.metrics.shed.add_one();
@@ -191,7 +191,7 @@ impl<W> Forwarder<W> {
             return refuse(waiter, Failure::TableFull);
         }
         // Those that fly leave room: what takes the rest of it lingers.
-        if self.table.is_full() && !self.evict(outside) {
+        if self.table.is_full() && !self.evict(effects) {
             self.places.give_back(who);
             self.metrics.shed.add_one();
             return refuse(waiter, Failure::TableFull);
@@ -229,28 +229,28 @@ impl<W> Forwarder<W> {
         }
         self.flying += 1;
         self.metrics.flights.add_one();
-        self.begin(now, slot, outside);
+        self.begin(now, slot, effects);
         self.rearm(slot);
         Ok(())
     }
 
     /// Takes a datagram that came on one of our sockets. What matches no query there changes nothing.
-    pub fn datagram(&mut self, now: Instant, socket: SocketId, bytes: &[u8], outside: &mut impl Effects<W>) {
+    pub fn datagram(&mut self, now: Instant, socket: SocketId, bytes: &[u8], effects: &mut impl Effects<W>) {
         if self.ports.upstream(socket).is_none() {
             return;
         }
         let id = bytes.first_chunk::<2>().map(|id| u16::from_be_bytes(*id));
         let owner = id.and_then(|id| self.ports.owner(socket, id));
         let Some((slot, at)) = owner.and_then(|owner| self.resolve(owner)) else {
-            self.ports.unmatched(socket, outside);
+            self.ports.unmatched(socket, effects);
             return;
         };
         match self.answer.read(bytes, self.table[slot].held.0.question()) {
-            Ok(()) if self.repeats_subnet(slot, at) => self.replied(now, slot, at, bytes, outside),
+            Ok(()) if self.repeats_subnet(slot, at) => self.replied(now, slot, at, bytes, effects),
             Err(error) if error != wire::Malformed::Question && bytes.len() >= wire::HEADER => {
-                self.garbled(now, slot, at, outside);
+                self.garbled(now, slot, at, effects);
             }
-            _ => self.ports.unmatched(socket, outside),
+            _ => self.ports.unmatched(socket, effects),
         }
     }
 
@@ -260,7 +260,7 @@ impl<W> Forwarder<W> {
         now: Instant,
         socket: SocketId,
         error: io::ErrorKind,
-        outside: &mut impl Effects<W>,
+        effects: &mut impl Effects<W>,
     ) {
         let (local, upstream) = (self.ports.local(socket), self.ports.upstream(socket));
         let Some(upstream) = upstream.map(|upstream| upstream.address()) else { return };
@@ -269,7 +269,7 @@ impl<W> Forwarder<W> {
         self.ports.owners(socket, &mut owners);
         for &owner in &owners {
             if let Some((slot, at)) = self.resolve(owner) {
-                self.failed(now, slot, at, failure.clone(), true, outside);
+                self.failed(now, slot, at, failure.clone(), true, effects);
             }
         }
         self.owners = owners;
@@ -281,31 +281,31 @@ impl<W> Forwarder<W> {
         now: Instant,
         id: ExchangeId,
         result: Result<&[u8], ExchangeError>,
-        outside: &mut impl Effects<W>,
+        effects: &mut impl Effects<W>,
     ) {
         let (slot, generation, serial) = id.parts();
         let Some((slot, at)) = self.resolve(Owner { slot, generation, serial }) else { return };
         match result {
             Ok(bytes) => match self.answer.read(bytes, self.table[slot].held.0.question()) {
-                Ok(()) if self.repeats_subnet(slot, at) => self.replied(now, slot, at, bytes, outside),
-                Ok(()) => self.strayed(now, slot, at, outside),
-                Err(_) => self.garbled(now, slot, at, outside),
+                Ok(()) if self.repeats_subnet(slot, at) => self.replied(now, slot, at, bytes, effects),
+                Ok(()) => self.strayed(now, slot, at, effects),
+                Err(_) => self.garbled(now, slot, at, effects),
             },
             Err(error) => {
                 let blames = error.blames_upstream();
-                self.failed(now, slot, at, error.into(), blames, outside);
+                self.failed(now, slot, at, error.into(), blames, effects);
             }
         }
     }
 
     /// Does what time asks for: hedges, failures, patience, deadlines, sockets to retire.
-    pub fn tick(&mut self, now: Instant, outside: &mut impl Effects<W>) {
-        let at = self.moment(now);
+    pub fn tick(&mut self, now: Instant, effects: &mut impl Effects<W>) {
+        let at = self.machine_time(now);
         while let Some(slot) = self.timers.pop(at) {
-            self.due(now, slot, outside);
+            self.due(now, slot, effects);
         }
         if at >= self.sweep_at {
-            self.ports.sweep(at, outside);
+            self.ports.sweep(at, effects);
             self.sweep_at = if self.ports.open_count() == 0 { MachineTime::NEVER } else { at.after(SWEEP) };
         }
     }
@@ -333,17 +333,17 @@ impl<W> Forwarder<W> {
 
     /// Hands every waiter back with [`Failure::Shutdown`] and closes every socket. To drain instead, ask no more and go on
     /// until [`Forwarder::in_flight`] is 0.
-    pub fn shutdown(&mut self, now: Instant, outside: &mut impl Effects<W>) {
+    pub fn shutdown(&mut self, now: Instant, effects: &mut impl Effects<W>) {
         for slot in self.table.taken() {
             if self.table[slot].state == State::Flying {
-                self.conclude(now, slot, Err((Failure::Shutdown, None)), outside);
+                self.conclude(now, slot, Err((Failure::Shutdown, None)), effects);
             }
         }
         for slot in self.table.taken() {
-            self.remove(slot, outside);
+            self.remove(slot, effects);
         }
         self.lingering.clear();
-        self.ports.close_all(outside);
+        self.ports.close_all(effects);
         self.sweep_at = MachineTime::NEVER;
     }
 
@@ -358,7 +358,7 @@ impl<W> Forwarder<W> {
         }
     }
 
-    fn moment(&self, now: Instant) -> MachineTime {
+    fn machine_time(&self, now: Instant) -> MachineTime {
         MachineTime(now.saturating_duration_since(self.epoch).as_micros() as u64)
     }
 

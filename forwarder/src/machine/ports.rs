@@ -84,7 +84,7 @@ impl Ports {
         now: MachineTime,
         upstream: &Arc<Upstream>,
         rng: &mut impl Rng,
-        outside: &mut impl Effects<W>,
+        effects: &mut impl Effects<W>,
     ) -> Result<SocketId, NotSent> {
         let side = self.sides.entry(upstream.id()).or_insert_with(Side::new);
         let reuse = side.left > 0 && side.chosen == now && side.active.contains(&side.current);
@@ -103,9 +103,9 @@ impl Ports {
             }
             _ => {
                 if let Some(index) = chosen {
-                    self.retire(upstream.id(), index, outside);
+                    self.retire(upstream.id(), index, effects);
                 }
-                let opened = self.open(now, upstream, outside);
+                let opened = self.open(now, upstream, effects);
                 opened.or_else(|error| self.any_active(upstream, rng).ok_or(error))?
             }
         };
@@ -116,10 +116,10 @@ impl Ports {
     }
 
     /// Nothing more is sent on `socket`: its address or its route is gone.
-    pub(super) fn spoiled<W>(&mut self, socket: SocketId, outside: &mut impl Effects<W>) {
+    pub(super) fn spoiled<W>(&mut self, socket: SocketId, effects: &mut impl Effects<W>) {
         let port = self.port(socket).filter(|port| !port.retired);
         if let Some(upstream) = port.and_then(|port| port.upstream.as_ref()).map(|upstream| upstream.id()) {
-            self.retire(upstream, socket.index, outside);
+            self.retire(upstream, socket.index, effects);
         }
     }
 
@@ -146,7 +146,7 @@ impl Ports {
     /// Notes a datagram that was no reply to any query of the socket. After a few somebody may be guessing at ids, who
     /// knows the port: the socket gets no more queries. Those that are out stay, for a forger must not be able to end them
     /// either.
-    pub(super) fn unmatched<W>(&mut self, socket: SocketId, outside: &mut impl Effects<W>) {
+    pub(super) fn unmatched<W>(&mut self, socket: SocketId, effects: &mut impl Effects<W>) {
         let Some(upstream) = self.upstream(socket) else { return };
         upstream.metrics().unmatched.add_one();
         let upstream = upstream.id();
@@ -159,7 +159,7 @@ impl Ports {
         // Where too many retire the oldest is closed, and its queries are lost.
         let limit = self.limits.sockets;
         if self.sides.get(&upstream).is_some_and(|side| side.retiring.len() < limit) {
-            self.retire(upstream, socket.index, outside);
+            self.retire(upstream, socket.index, effects);
         }
     }
 
@@ -174,7 +174,7 @@ impl Ports {
     }
 
     /// Forgets a query; the socket is closed where it was the last of a retired one.
-    pub(super) fn release<W>(&mut self, socket: SocketId, id: u16, outside: &mut impl Effects<W>) {
+    pub(super) fn release<W>(&mut self, socket: SocketId, id: u16, effects: &mut impl Effects<W>) {
         if self.port(socket).is_none() {
             return;
         }
@@ -184,7 +184,7 @@ impl Ports {
             port.owners.swap_remove(at);
         }
         if port.retired && port.ids.is_empty() {
-            self.close(socket.index, outside);
+            self.close(socket.index, effects);
         }
     }
 
@@ -197,13 +197,13 @@ impl Ports {
     }
 
     /// Retires the sockets that are too old and forgets upstreams without sockets.
-    pub(super) fn sweep<W>(&mut self, now: MachineTime, outside: &mut impl Effects<W>) {
+    pub(super) fn sweep<W>(&mut self, now: MachineTime, effects: &mut impl Effects<W>) {
         for index in 0..self.ports.len() {
             let port = &self.ports[index];
             let (worn, retired) = (worn(port, now, &self.limits), port.retired);
             if let (true, true, false, Some(upstream)) = (port.open, worn, retired, &port.upstream) {
                 let id = upstream.id();
-                self.retire(id, index as u32, outside);
+                self.retire(id, index as u32, effects);
             }
         }
         let ports = &self.ports;
@@ -214,10 +214,10 @@ impl Ports {
     }
 
     /// Closes everything.
-    pub(super) fn close_all<W>(&mut self, outside: &mut impl Effects<W>) {
+    pub(super) fn close_all<W>(&mut self, effects: &mut impl Effects<W>) {
         for index in 0..self.ports.len() as u32 {
             if self.ports[index as usize].open {
-                self.close(index, outside);
+                self.close(index, effects);
             }
         }
         self.sides.clear();
@@ -234,14 +234,14 @@ impl Ports {
         &mut self,
         now: MachineTime,
         upstream: &Arc<Upstream>,
-        outside: &mut impl Effects<W>,
+        effects: &mut impl Effects<W>,
     ) -> Result<u32, NotSent> {
         let index = self.free.pop().unwrap_or_else(|| {
             self.ports.push(Port::vacant());
             (self.ports.len() - 1) as u32
         });
         let socket = self.id(index);
-        let local = match outside.open(socket, upstream) {
+        let local = match effects.open(socket, upstream) {
             Ok(local) => local,
             Err(error) => {
                 self.free.push(index);
@@ -264,7 +264,7 @@ impl Ports {
     }
 
     /// No new queries; closed when those that are out are done, or when too many are retiring.
-    fn retire<W>(&mut self, upstream: u32, index: u32, outside: &mut impl Effects<W>) {
+    fn retire<W>(&mut self, upstream: u32, index: u32, effects: &mut impl Effects<W>) {
         let socket = self.id(index);
         let port = &mut self.ports[index as usize];
         port.retired = true;
@@ -272,7 +272,7 @@ impl Ports {
         let Some(side) = self.sides.get_mut(&upstream) else { return };
         side.active.retain(|&active| active != index);
         if idle {
-            self.close(index, outside);
+            self.close(index, effects);
             return;
         }
         side.retiring.push_back(socket);
@@ -282,12 +282,12 @@ impl Ports {
         let oldest = side.retiring.pop_front();
         // Its queries are answered no more; their timers deal with them.
         if let Some(oldest) = oldest.filter(|&oldest| self.port(oldest).is_some()) {
-            self.close(oldest.index, outside);
+            self.close(oldest.index, effects);
         }
     }
 
-    fn close<W>(&mut self, index: u32, outside: &mut impl Effects<W>) {
-        outside.close(self.id(index));
+    fn close<W>(&mut self, index: u32, effects: &mut impl Effects<W>) {
+        effects.close(self.id(index));
         let port = &mut self.ports[index as usize];
         port.open = false;
         port.generation = port.generation.wrapping_add(1);

@@ -19,9 +19,9 @@ impl<W> Forwarder<W> {
         slot: u32,
         place: usize,
         bytes: &[u8],
-        outside: &mut impl Effects<W>,
+        effects: &mut impl Effects<W>,
     ) {
-        let at = self.moment(now);
+        let at = self.machine_time(now);
         let flight = &self.table[slot];
         let attempt = flight.attempts[place];
         let upstream = &flight.upstreams[usize::from(attempt.upstream)];
@@ -33,19 +33,19 @@ impl<W> Forwarder<W> {
         let state = flight.state;
         self.learn(now, slot, &attempt);
         self.mark(slot, attempt.form);
-        self.close(slot, place, outside);
+        self.close(slot, place, effects);
         match state {
-            State::Settled => self.end_if_settled(slot, outside),
-            State::Late if truncated || refuses_edns => self.end_if_deaf(slot, outside),
-            State::Late => self.land_late(now, slot, attempt.upstream, rtt, outside),
+            State::Settled => self.end_if_settled(slot, effects),
+            State::Late if truncated || refuses_edns => self.end_if_deaf(slot, effects),
+            State::Late => self.land_late(now, slot, attempt.upstream, rtt, effects),
             State::Flying if refuses_edns => {
-                if !self.send_less(now, slot, &attempt, outside) {
-                    self.settle(now, slot, attempt.upstream, rtt, Some(attempt.sent), outside);
+                if !self.send_less(now, slot, &attempt, effects) {
+                    self.settle(now, slot, attempt.upstream, rtt, Some(attempt.sent), effects);
                 }
             }
             State::Flying if truncated => {
                 self.keep(slot, bytes, &attempt, rtt, false);
-                self.ask_over_tcp(now, slot, attempt.upstream, attempt.form, outside);
+                self.ask_over_tcp(now, slot, attempt.upstream, attempt.form, effects);
             }
             State::Flying
                 if self.lost_dnssec(slot, attempt.form)
@@ -57,28 +57,28 @@ impl<W> Forwarder<W> {
                 flight.done |= 1 << attempt.upstream;
                 flight.deadline = flight.deadline.min(flight.offset(at.after(SPARE_PATIENCE)));
                 self.keep(slot, bytes, &attempt, rtt, true);
-                self.try_next(now, slot, outside);
+                self.try_next(now, slot, effects);
             }
-            State::Flying => self.judge(now, slot, &attempt, rtt, bytes, outside),
+            State::Flying => self.judge(now, slot, &attempt, rtt, bytes, effects),
         }
         self.rearm(slot);
     }
 
     /// The right upstream answered the right question with something that cannot be read. Over UDP it may be cut off:
     /// then TCP is asked, as for a truncated reply.
-    pub(super) fn garbled(&mut self, now: Instant, slot: u32, place: usize, outside: &mut impl Effects<W>) {
+    pub(super) fn garbled(&mut self, now: Instant, slot: u32, place: usize, effects: &mut impl Effects<W>) {
         let flight = &self.table[slot];
         let attempt = flight.attempts[place];
         if flight.state == State::Flying && attempt.way == Way::Udp {
             let doubtful = attempt.form != Form::Plain
                 && !flight.needs_edns()
                 && !flight.upstreams[usize::from(attempt.upstream)].edns().takes_lately(now);
-            self.close(slot, place, outside);
+            self.close(slot, place, effects);
             let this = Try { form: Form::Plain, ..Try::new(attempt.upstream) };
-            if doubtful && self.send(now, slot, this, outside) {
+            if doubtful && self.send(now, slot, this, effects) {
                 self.table[slot].shy |= 1 << attempt.upstream;
             } else {
-                self.ask_over_tcp(now, slot, attempt.upstream, attempt.form, outside);
+                self.ask_over_tcp(now, slot, attempt.upstream, attempt.form, effects);
             }
             self.rearm(slot);
             return;
@@ -88,20 +88,20 @@ impl<W> Forwarder<W> {
         }
         let flight = &self.table[slot];
         let failure = Failure::Garbled(flight.upstreams[usize::from(attempt.upstream)].address());
-        self.failed(now, slot, place, failure, true, outside);
+        self.failed(now, slot, place, failure, true, effects);
     }
 
     /// A reply over a connection repeats another subnet than ours: the same is asked without.
-    pub(super) fn strayed(&mut self, now: Instant, slot: u32, place: usize, outside: &mut impl Effects<W>) {
+    pub(super) fn strayed(&mut self, now: Instant, slot: u32, place: usize, effects: &mut impl Effects<W>) {
         let flight = &self.table[slot];
         let attempt = flight.attempts[place];
         let failure = Failure::Garbled(flight.upstreams[usize::from(attempt.upstream)].address());
         let this = Try { form: Form::Bare, tcp: true, ..Try::new(attempt.upstream) };
-        if flight.state == State::Flying && flight.has_place() && self.send(now, slot, this, outside) {
-            self.close(slot, place, outside);
+        if flight.state == State::Flying && flight.has_place() && self.send(now, slot, this, effects) {
+            self.close(slot, place, effects);
             self.rearm(slot);
         } else {
-            self.failed(now, slot, place, failure, true, outside);
+            self.failed(now, slot, place, failure, true, effects);
         }
     }
 
@@ -113,7 +113,7 @@ impl<W> Forwarder<W> {
         attempt: &Attempt,
         rtt: Duration,
         bytes: &[u8],
-        outside: &mut impl Effects<W>,
+        effects: &mut impl Effects<W>,
     ) {
         let (upstream, sent) = (attempt.upstream, attempt.sent);
         let rcode = self.answer.rcode;
@@ -121,14 +121,14 @@ impl<W> Forwarder<W> {
         if flight.group().spec().failover.contains(&rcode) {
             flight.done |= 1 << upstream;
             self.keep(slot, bytes, attempt, rtt, true);
-            self.try_next(now, slot, outside);
+            self.try_next(now, slot, effects);
             return;
         }
         if is_bad(rcode) && flight.expects_better(now) {
             self.keep(slot, bytes, attempt, rtt, false);
             return;
         }
-        self.settle(now, slot, upstream, rtt, Some(sent), outside);
+        self.settle(now, slot, upstream, rtt, Some(sent), effects);
     }
 
     /// The reply in `self.answer` is the stanza's: the next stanza is asked where this one says so, else it is given.
@@ -139,9 +139,9 @@ impl<W> Forwarder<W> {
         upstream: u8,
         rtt: Duration,
         sent: Option<u32>,
-        outside: &mut impl Effects<W>,
+        effects: &mut impl Effects<W>,
     ) {
-        if self.hand_over(now, slot, outside) {
+        if self.hand_over(now, slot, effects) {
             return;
         }
         let flight = &self.table[slot];
@@ -157,11 +157,11 @@ impl<W> Forwarder<W> {
                 }
             }
         }
-        self.conclude(now, slot, Ok((upstream, rtt)), outside);
+        self.conclude(now, slot, Ok((upstream, rtt)), effects);
     }
 
     /// Starts again with the next stanza, where `next` names the rcode in `self.answer` and another stanza matches.
-    fn hand_over(&mut self, now: Instant, slot: u32, outside: &mut impl Effects<W>) -> bool {
+    fn hand_over(&mut self, now: Instant, slot: u32, effects: &mut impl Effects<W>) -> bool {
         let flight = &self.table[slot];
         let spec = flight.group().spec();
         let nodata = self.answer.rcode == Rcode::NOERROR && self.answer.counts[0] == 0;
@@ -174,7 +174,7 @@ impl<W> Forwarder<W> {
         let group = flight.chain.groups()[next].clone();
         let upstreams = group.upstreams();
         for place in 0..ATTEMPTS {
-            self.close(slot, place, outside);
+            self.close(slot, place, effects);
         }
         let who = self.table[slot].waiters.asker;
         // The place in the old stanza is kept until the new one is sure, for `conclude` gives one back.
@@ -186,7 +186,7 @@ impl<W> Forwarder<W> {
         match admitted {
             Ok(admitted) => admitted.keep(),
             Err(failure) => {
-                self.conclude(now, slot, Err((failure, None)), outside);
+                self.conclude(now, slot, Err((failure, None)), effects);
                 return true;
             }
         }
@@ -196,7 +196,7 @@ impl<W> Forwarder<W> {
         flight.upstreams = upstreams;
         (flight.aside, flight.failures, flight.hedge_at) = (None, 0, NEVER);
         (flight.done, flight.shy, flight.said) = (0, 0, 0);
-        self.begin(now, slot, outside);
+        self.begin(now, slot, effects);
         true
     }
 
@@ -207,12 +207,12 @@ impl<W> Forwarder<W> {
         slot: u32,
         upstream: u8,
         rtt: Duration,
-        outside: &mut impl Effects<W>,
+        effects: &mut impl Effects<W>,
     ) {
         let flight = &mut self.table[slot];
         flight.upstreams[usize::from(upstream)].metrics().late.add_one();
         if is_bad(self.answer.rcode) {
-            self.end_if_deaf(slot, outside);
+            self.end_if_deaf(slot, effects);
             return;
         }
         // Only where it would be asked the same way: the waiting flight must know the upstream.
@@ -222,11 +222,11 @@ impl<W> Forwarder<W> {
             Some((other, place as u8))
         });
         if let Some((other, place)) = again {
-            self.settle(now, other, place, rtt, None, outside);
+            self.settle(now, other, place, rtt, None, effects);
             self.rearm(other);
         } else {
             let flight = &mut self.table[slot];
-            outside.finished(Finished {
+            effects.finished(Finished {
                 waiters: self.waiters.take_all(&mut flight.waiters),
                 outcome: Ok(&mut self.answer),
                 query: flight.held.0.query(),
@@ -237,7 +237,7 @@ impl<W> Forwarder<W> {
                 late: true,
             });
         }
-        self.remove(slot, outside);
+        self.remove(slot, effects);
     }
 
     fn ask_over_tcp(
@@ -246,9 +246,9 @@ impl<W> Forwarder<W> {
         slot: u32,
         upstream: u8,
         form: Form,
-        outside: &mut impl Effects<W>,
+        effects: &mut impl Effects<W>,
     ) {
-        let at = self.moment(now);
+        let at = self.machine_time(now);
         let flight = &mut self.table[slot];
         // It is not silent: a connection takes a few round trips more.
         let wait = flight.upstreams[usize::from(upstream)].hedge_after(Path::Stream);
@@ -257,8 +257,8 @@ impl<W> Forwarder<W> {
             flight.deadline = flight.deadline.min(flight.offset(at.after(SPARE_PATIENCE)));
         }
         let this = Try { tcp: true, form, ..Try::new(upstream) };
-        if !self.send(now, slot, this, outside) && self.table[slot].waiting() == 0 {
-            self.give_up(now, slot, outside);
+        if !self.send(now, slot, this, effects) && self.table[slot].waiting() == 0 {
+            self.give_up(now, slot, effects);
         }
     }
 

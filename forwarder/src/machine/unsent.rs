@@ -14,17 +14,17 @@ impl<W> Forwarder<W> {
         socket: SocketId,
         id: u16,
         error: NotSent,
-        outside: &mut impl Effects<W>,
+        effects: &mut impl Effects<W>,
     ) {
         let (local, upstream) = (self.ports.local(socket), self.ports.upstream(socket));
         let Some(upstream) = upstream.map(|upstream| upstream.address()) else { return };
         let owner = self.ports.owner(socket, id);
         if matches!(error, NotSent::Refused(_)) {
-            self.ports.spoiled(socket, outside);
+            self.ports.spoiled(socket, effects);
         }
         let Some((slot, place)) = owner.and_then(|owner| self.resolve(owner)) else { return };
         let failure = Failure::NotSent { local, upstream, error };
-        self.failed(now, slot, place, failure, error.blames_upstream(), outside);
+        self.failed(now, slot, place, failure, error.blames_upstream(), effects);
     }
 
     /// Counts the failure that the flight noted last, of a try at `upstream`. What could not leave this machine says
@@ -43,7 +43,7 @@ impl<W> Forwarder<W> {
 
     /// Waits where nobody can be sent to, for a moment perhaps; false where that is not so.
     pub(super) fn pause(&mut self, now: Instant, slot: u32) -> bool {
-        let at = self.moment(now);
+        let at = self.machine_time(now);
         let flight = &mut self.table[slot];
         if flight.unsent() == 0 || flight.waiting() > 0 {
             return false;

@@ -112,7 +112,7 @@ impl Connection {
         let seen = self.seen(nanos, done);
         let zone = outcome.zone.and_then(|index| configuration.zones.get(index as usize));
         let counters =
-            zone.map_or_else(|| listener.served.dropped_tally(writer), |zone| zone.counters(writer));
+            zone.map_or_else(|| listener.served.dropped_counters(writer), |zone| zone.counters(writer));
         serve::count(counters, slice::from_ref(&outcome), Proto::Tcp, self.peer.is_ipv6(), nanos);
         if let (Some(zone), Some(query)) = (zone, gate.query())
             && (zone.block.log.is_some() || outcome.failure.is_some())

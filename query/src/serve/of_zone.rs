@@ -20,7 +20,7 @@ pub(super) fn serve<'h>(
     request: &ZoneRequest<'_>,
     context: &QueryContext<'_>,
     tables: &mut Tables<'h>,
-    room: SizeLimit,
+    size: SizeLimit,
     out: &mut Vec<u8>,
     outcome: &mut Outcome,
 ) -> Served<'h> {
@@ -32,7 +32,7 @@ pub(super) fn serve<'h>(
             return Served::Reply;
         }
         Err(failure) => {
-            *outcome = no_zone(query, failure, room, out);
+            *outcome = no_zone(query, failure, size, out);
             return Served::Reply;
         }
     };
@@ -40,10 +40,10 @@ pub(super) fn serve<'h>(
     if at_steps == AtSteps::Ends {
         // What is below the steps is not asked, whatever becomes of them the second time.
         let found = vec![InnerAnswer::new(zone, query, Err(Failure::NotTaken), Follow::No)];
-        return evaluate(endpoint, zone, query, context, tables, room, found, out, outcome);
+        return evaluate(endpoint, zone, query, context, tables, size, found, out, outcome);
     }
     // RFC 5936, section 4.2: "AXFR sessions over UDP transport are not defined."
-    let is_lost = query.rtype == RType::AXFR && room == SizeLimit::Datagram && request.is_transfer();
+    let is_lost = query.rtype == RType::AXFR && size == SizeLimit::Datagram && request.is_transfer();
     let mut reply = Reply::start(out, query);
     let taken = if at_steps == AtSteps::Passes && !is_lost && query.class == Class::IN {
         zone.block.pipeline.of_zone(request, context, &mut reply)
@@ -52,7 +52,7 @@ pub(super) fn serve<'h>(
     };
     let failure = match taken {
         OfZone::Answer => None,
-        OfZone::Stream(messages) if room == SizeLimit::Stream => {
+        OfZone::Stream(messages) if size == SizeLimit::Stream => {
             return Served::Stream(Box::new(Streaming::new(zone, query, messages)));
         }
         OfZone::Stream(mut messages) => {
@@ -66,7 +66,7 @@ pub(super) fn serve<'h>(
         }
         OfZone::Pass => Some(refuse(&mut reply, Failure::NotTaken)),
     };
-    finish(zone, query, &mut reply, room, failure, outcome);
+    finish(zone, query, &mut reply, size, failure, outcome);
     Served::Reply
 }
 

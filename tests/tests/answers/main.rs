@@ -132,8 +132,8 @@ fn compare(test: &str, setups: &[Setup]) {
         for _ in 0..LANES {
             scope.spawn(|| {
                 while let Some(setup) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let mut tally = UseCounts::default();
-                    let unlisted = run::run(&program, setup, &mut tally);
+                    let mut counts = UseCounts::default();
+                    let unlisted = run::run(&program, setup, &mut counts);
                     let (again, once) = if unlisted.is_empty() {
                         (unlisted, Vec::new())
                     } else {
@@ -143,22 +143,27 @@ fn compare(test: &str, setups: &[Setup]) {
                         unlisted.into_iter().partition(|text| second.contains(&first(text)))
                     };
                     let mut found = found.lock().expect("no lane panics while it counts");
-                    found.0.add(&tally);
+                    found.0.add(&counts);
                     found.1.extend(again);
                     found.2.extend(once);
                 }
             });
         }
     });
-    let (tally, unlisted, once) = found.into_inner().expect("no lane panics while it counts");
+    let (counts, unlisted, once) = found.into_inner().expect("no lane panics while it counts");
     let unseen: Vec<&str> =
-        allowed::all().map(|allowed| allowed.name).filter(|name| !tally.seen.contains_key(name)).collect();
+        allowed::all().map(|allowed| allowed.name).filter(|name| !counts.seen.contains_key(name)).collect();
     println!("{test}: listed and never seen: {unseen:?}");
-    println!("{test}: {} Corefiles, {} queries, differences: {:?}", chosen.len(), tally.queries, tally.seen);
+    println!(
+        "{test}: {} Corefiles, {} queries, differences: {:?}",
+        chosen.len(),
+        counts.queries,
+        counts.seen
+    );
     let told = format!(
         "{test}: {} differences in {} queries that did not come again:\n{}",
         once.len(),
-        tally.queries,
+        counts.queries,
         once.join("\n")
     );
     if !once.is_empty() {
@@ -170,7 +175,7 @@ fn compare(test: &str, setups: &[Setup]) {
         unlisted.len(),
         unlisted.join("\n")
     );
-    assert!(once.len() <= once_at_most(tally.queries), "more than one in {QUERIES_FOR_ONE}: {told}");
+    assert!(once.len() <= once_at_most(counts.queries), "more than one in {QUERIES_FOR_ONE}: {told}");
 }
 
 /// How many differences of so many queries may fail to come again.

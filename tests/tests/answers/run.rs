@@ -44,7 +44,7 @@ pub(crate) struct Case<'r> {
 }
 
 /// Runs a Corefile and returns what differs without leave, one paragraph each.
-pub(crate) fn run(program: &Path, setup: &Setup, tally: &mut UseCounts) -> Vec<String> {
+pub(crate) fn run(program: &Path, setup: &Setup, counts: &mut UseCounts) -> Vec<String> {
     let directory = tempdir();
     std::fs::write(directory.path().join("hosts"), HOSTS).expect("the test's directory is writable");
     let upstreams = [Upstream::start(fresh_ip(), zone::answer), Upstream::start(fresh_ip(), zone::answer)];
@@ -84,14 +84,14 @@ pub(crate) fn run(program: &Path, setup: &Setup, tally: &mut UseCounts) -> Vec<S
         for (query, clean) in setup.queries.iter().zip(&mut clean).filter(|(_, clean)| pass < 3 || **clean) {
             let servers = [0, 1].map(|n| SocketAddr::from((ips[n][query.listener], port())));
             let seen = ask_both(query, servers, tls.as_ref());
-            tally.queries += 1;
-            *clean &= judge(setup, query, pass, &seen, tally, &mut unlisted);
+            counts.queries += 1;
+            *clean &= judge(setup, query, pass, &seen, counts, &mut unlisted);
         }
     }
     if let (Some(before), Some(port)) = (before, setup.metrics) {
         for moved in metrics::moved(&before, ips, port, |_| true) {
             match counted::find(setup, &moved) {
-                Some(name) => tally.count(name),
+                Some(name) => counts.count(name),
                 None => unlisted.push(format!(
                     "[{}] {:?} (time 3): metrics\n    CoreDNS:  {}\n    localdns: {}\n    query: all",
                     setup.name.replace('\n', "; "),
@@ -112,7 +112,7 @@ fn judge(
     query: &Query,
     pass: usize,
     seen: &[Seen; 2],
-    tally: &mut UseCounts,
+    counts: &mut UseCounts,
     unlisted: &mut Vec<String>,
 ) -> bool {
     let mut counted_alike = true;
@@ -129,7 +129,7 @@ fn judge(
             }
             match allowed::find(&case, &difference) {
                 Some(allowed) => {
-                    tally.count(allowed.name);
+                    counts.count(allowed.name);
                     counted_alike &= allowed.counted_alike;
                 }
                 None => unlisted.push(told(&case, pass, &difference)),

@@ -121,17 +121,18 @@ fn overload(length: Duration) {
     let cpu = server.cpu();
     sleep(length);
     let cpu = server.cpu() - cpu;
-    let tallies: Vec<_> = running.into_iter().map(|stream| stream.finish(Duration::ZERO)).collect();
+    let counted: Vec<_> = running.into_iter().map(|stream| stream.finish(Duration::ZERO)).collect();
     // What still waits in the receive buffer, some thousand datagrams, takes its time at this share of a core.
     eventually("normal again", Duration::from_secs(1) + Duration::from_secs_f64(8_000.0 / peak), || {
         Ask::new("hit.example", "A").timeout(Duration::from_millis(100)).try_of(at).ok()
     });
-    let (sent, answered) =
-        tallies.iter().fold((0, 0), |(sent, answered), tally| (sent + tally.sent, answered + tally.answered));
+    let (sent, answered) = counted
+        .iter()
+        .fold((0, 0), |(sent, answered), counts| (sent + counts.sent, answered + counts.answered));
     println!(
         "peak {peak:.0} a second; offered {sent} and answered {answered} in {length:?} with {cpu:?} of a core"
     );
-    assert_eq!(tallies.iter().map(|tally| tally.wrong + tally.duplicate).sum::<usize>(), 0);
+    assert_eq!(counted.iter().map(|counts| counts.wrong + counts.duplicate).sum::<usize>(), 0);
     // Where the machine is busy with other things, the test itself offers less than that.
     if (sent as f64) < 2.0 * peak * length.as_secs_f64() {
         skip("an overloaded server", "this machine is too busy to offer three times what it takes");
@@ -195,10 +196,10 @@ fn soak(length: Duration, most: u32) {
         server.signal("USR1");
         sleep(Duration::from_secs(1));
     }
-    let tally = stream.finish(Duration::from_secs(5));
+    let counts = stream.finish(Duration::from_secs(5));
     let drops = Metrics::of((at.ip(), 9153).into()).value("localdns_kernel_drops_total", &[]);
-    println!("{reloads} reloads, {rate:.0} a second or {most}, {drops:?} dropped by the kernel: {tally:?}");
-    tally.assert_clean();
+    println!("{reloads} reloads, {rate:.0} a second or {most}, {drops:?} dropped by the kernel: {counts:?}");
+    counts.assert_clean();
     server.wait_for_lines("Reloading complete", reloads as usize, Duration::from_secs(5));
     // Sockets to upstreams come and go; the bound is that of docs/limits.md: 64 for each worker.
     assert!(server.fds() <= fds + 128, "{fds} -> {} descriptors", server.fds());

@@ -215,8 +215,8 @@ fn sockets_are_bounded_and_given_back_whatever_the_load() {
         most = most.max(dns.server.fds());
         (flood.sent() >= 2_000).then_some(())
     });
-    let tally = flood.finish(Duration::from_secs(7));
-    assert_eq!(tally.lost, 0, "{tally:?}");
+    let counts = flood.finish(Duration::from_secs(7));
+    assert_eq!(counts.lost, 0, "{counts:?}");
     assert!(most < 700, "{most} descriptors, {before} before");
 }
 

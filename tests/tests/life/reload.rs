@@ -176,7 +176,7 @@ fn a_changed_corefile_is_reloaded_by_itself_and_again_after_a_signal() {
 }
 
 #[test]
-fn a_bad_corefile_leaves_the_old_house_serving() {
+fn a_bad_corefile_leaves_the_old_configuration_serving() {
     let ip = fresh_ip();
     let mut dns = Reloaded::start(&format!("reload\nprometheus {ip}:9153\nhealth {ip}:8080"));
     let bad = [
@@ -358,9 +358,9 @@ fn reloads_and_swaps(reloads: usize, swaps: usize, most: f64) {
     let length = started.elapsed();
     let mut sent = 0;
     for stream in running {
-        let tally = stream.finish(Duration::from_secs(2));
-        tally.assert_clean();
-        sent += tally.sent;
+        let counts = stream.finish(Duration::from_secs(2));
+        counts.assert_clean();
+        sent += counts.sent;
     }
     println!("measured {measured:.0} a second; offered {offered:.0}, sent {sent} queries in {length:?}");
     if (sent as f64) < 0.9 * offered * length.as_secs_f64() {
@@ -384,9 +384,9 @@ fn closed_loop(
     let client = move || {
         let mut answered = 0;
         while started.elapsed() < Duration::from_secs(1) {
-            let tally = flood(at, 1_000, 64, query, right);
-            tally.assert_clean();
-            answered += tally.answered;
+            let counts = flood(at, 1_000, 64, query, right);
+            counts.assert_clean();
+            answered += counts.answered;
         }
         answered
     };
@@ -414,9 +414,9 @@ fn a_reader_of_the_log_that_stalls_for_ten_seconds_costs_lines_and_no_query() {
         server.signal_reader("STOP");
         eventually("20,000 lines", Duration::from_secs(30), || (stream.sent() >= 20_000).then_some(()));
         server.signal_reader("CONT");
-        let tally = stream.finish(Duration::from_secs(1));
-        tally.assert_clean();
-        assert!(tally.slowest < Duration::from_millis(300), "{tally:?}");
+        let counts = stream.finish(Duration::from_secs(1));
+        counts.assert_clean();
+        assert!(counts.slowest < Duration::from_millis(300), "{counts:?}");
         let memory = server.rss_kb();
         assert!(memory < 128 << 10, "{memory} KiB");
         ask((ip, port).into(), "after.example", "A");
@@ -424,7 +424,7 @@ fn a_reader_of_the_log_that_stalls_for_ten_seconds_costs_lines_and_no_query() {
         eventually("every line written or counted as dropped", Duration::from_secs(5), || {
             let written = server.log_lines().iter().filter(|line| line.contains("x.example. udp")).count();
             let dropped = Metrics::of((ip, 9153).into()).value("localdns_log_lines_dropped_total", &[])?;
-            (written as f64 + dropped == tally.sent as f64).then_some(())
+            (written as f64 + dropped == counts.sent as f64).then_some(())
         });
     });
 }

@@ -69,9 +69,9 @@ fn the_number_of_sockets_follows_multisocket_over_reloads_and_no_query_is_lost()
         }
         let mut sent = 0;
         for stream in streams {
-            let tally = stream.finish(Duration::from_secs(2));
-            tally.assert_clean();
-            sent += tally.sent;
+            let counts = stream.finish(Duration::from_secs(2));
+            counts.assert_clean();
+            sent += counts.sent;
         }
         println!("{numbers:?}: {sent} queries over 20 reloads");
         assert!(!server.log_text().contains("multisocket"), "{}", server.log_text());

@@ -183,33 +183,33 @@ mod tests {
 
     #[test]
     fn a_query_counts_in_the_window_in_which_it_was_due() {
-        let mut tally = RunCounts::default();
+        let mut counts = RunCounts::default();
         for due_ns in [999, 1_000, 1_999, 2_000] {
-            tally.sent(WINDOW, due_ns, due_ns + 50);
-            tally.unsent(WINDOW, due_ns);
-            tally.lost(WINDOW, due_ns);
+            counts.sent(WINDOW, due_ns, due_ns + 50);
+            counts.unsent(WINDOW, due_ns);
+            counts.lost(WINDOW, due_ns);
         }
-        assert_eq!((tally.sent, tally.unsent, tally.lost, tally.lag_max_ns), (2, 2, 2, 50));
-        tally.take_back(WINDOW, 1_000);
-        tally.take_back(WINDOW, 999);
-        assert_eq!((tally.sent, tally.unsent), (1, 3));
+        assert_eq!((counts.sent, counts.unsent, counts.lost, counts.lag_max_ns), (2, 2, 2, 50));
+        counts.take_back(WINDOW, 1_000);
+        counts.take_back(WINDOW, 999);
+        assert_eq!((counts.sent, counts.unsent), (1, 3));
     }
 
     #[test]
     fn latency_is_of_the_windows_queries_and_the_rate_of_the_windows_replies() {
-        let mut tally = RunCounts::default();
+        let mut counts = RunCounts::default();
         for (due_ns, now_ns) in [(900, 950), (900, 1_500), (1_200, 1_260), (1_900, 2_100), (2_000, 2_050)] {
-            tally.reply(WINDOW, now_ns, Settled::First((), due_ns), |()| Judgement::Right);
+            counts.reply(WINDOW, now_ns, Settled::First((), due_ns), |()| Judgement::Right);
         }
-        assert_eq!((tally.replies, tally.answered, tally.latency.len()), (2, 2, 2));
-        assert_eq!(tally.latency.max_ns(), 200);
-        assert_eq!(tally.to_json(WINDOW)["rate"], 2_000_000.0);
+        assert_eq!((counts.replies, counts.answered, counts.latency.len()), (2, 2, 2));
+        assert_eq!(counts.latency.max_ns(), 200);
+        assert_eq!(counts.to_json(WINDOW)["rate"], 2_000_000.0);
     }
 
     #[test]
     fn every_kind_of_reply_has_its_count() {
-        let mut tally = RunCounts::default();
-        let mut reply = |settled, verdict| tally.reply(WINDOW, 1_500, settled, |()| verdict);
+        let mut counts = RunCounts::default();
+        let mut reply = |settled, verdict| counts.reply(WINDOW, 1_500, settled, |()| verdict);
         reply(Settled::First((), 1_400), Judgement::Right);
         reply(Settled::First((), 1_400), Judgement::WrongQuestion);
         reply(Settled::First((), 1_400), Judgement::WrongRcode);
@@ -217,15 +217,15 @@ mod tests {
         reply(Settled::Duplicate, Judgement::WrongRcode);
         reply(Settled::Late, Judgement::WrongRcode);
         reply(Settled::Stray, Judgement::WrongRcode);
-        let mut sum = tally.clone();
-        sum.merge(&tally);
-        for (tally, times) in [(tally, 1), (sum, 2)] {
-            assert_eq!(tally.answered, 4 * times);
-            assert_eq!(tally.wrong(), 3 * times);
-            for count in [tally.wrong_question, tally.wrong_rcode, tally.wrong_address] {
+        let mut sum = counts.clone();
+        sum.merge(&counts);
+        for (counts, times) in [(counts, 1), (sum, 2)] {
+            assert_eq!(counts.answered, 4 * times);
+            assert_eq!(counts.wrong(), 3 * times);
+            for count in [counts.wrong_question, counts.wrong_rcode, counts.wrong_address] {
                 assert_eq!(count, times);
             }
-            assert_eq!([tally.duplicates, tally.late, tally.strays], [times; 3]);
+            assert_eq!([counts.duplicates, counts.late, counts.strays], [times; 3]);
         }
     }
 }
