@@ -99,7 +99,7 @@ const MOST_LINES: usize = 8_000;
 /// The most lines of a file without its tests, and which have more as yet.
 const MOST_LINES_OF_A_FILE: usize = 500;
 const LONGER: &[&str] = &["benches/src/workload.rs", "hostsfile/src/table.rs"];
-/// Modules at the top of a crate that import each other in a circle: each group is one thing in several files.
+/// Modules of a crate, or of a folder in it, that import each other in a circle: each group is one thing in several files.
 const CIRCLES: &[(&str, &[&str])] = &[
     // A server, and what it hands each of its connections.
     ("admin", &["connection", "server"]),
@@ -107,12 +107,16 @@ const CIRCLES: &[(&str, &[&str])] = &[
     ("corefile", &["error", "location", "source"]),
     // A state machine, and the upstreams whose state it moves.
     ("forwarder", &["error", "group", "machine", "pem", "policy", "streams", "upstream"]),
+    // The state machine itself.
+    ("forwarder/machine", &["advance", "effects", "flight", "form", "ports", "waiters"]),
     // Literals are read by the lexer, and are tokens.
     ("gotemplate", &["lex", "literal"]),
     // A table and who fills it.
     ("hostsfile", &["builder", "parse", "report", "table"]),
     // What is followed, and whom it is told to.
     ("kubernetes-api", &["objects", "settings"]),
+    // How the API is reached, and the file that may say it.
+    ("kubernetes-api/watch", &["access", "kubeconfig"]),
     // What was asked for, and why it cannot be used.
     ("node-resolver", &["plan", "services", "settings"]),
     // Both ends of one queue.
@@ -266,6 +270,11 @@ fn imported(text: &str, words: &[&str]) -> Vec<String> {
     let starts = words.iter().flat_map(|word| text.match_indices(word));
     let mut starts: Vec<&str> = starts.map(|(at, word)| &text[at + word.len()..]).collect();
     starts.sort_by_key(|rest| std::cmp::Reverse(rest.len()));
+    names_at(starts)
+}
+
+/// The names that stand at these places, in braces or not.
+fn names_at(starts: Vec<&str>) -> Vec<String> {
     let name = |text: &str| {
         let text = text.trim_start().trim_start_matches("r#");
         text.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect::<String>()
@@ -327,13 +336,19 @@ fn modules_do_not_import_each_other_but_where_they_are_one_thing() {
         if ABOVE.contains(&name) && name != "server" {
             continue;
         }
-        let reach = reach(&repository().join(name).join("src"));
-        assert!(
-            reach.len() < 4 || reach.values().any(|imports| !imports.is_empty()),
-            "{name}: imports are found"
-        );
-        let own = reach.iter().filter(|(module, imports)| imports.contains(*module));
-        circles.extend(own.map(|(module, _)| (name.to_owned(), module.clone())));
+        let modules = modules(&repository().join(name).join("src"));
+        let folders: BTreeSet<&[String]> =
+            modules.iter().flat_map(|(path, _)| (0..path.len()).map(|deep| &path[..deep])).collect();
+        for folder in folders {
+            let reach = reach(&modules, folder);
+            assert!(
+                !folder.is_empty() || reach.len() < 4 || reach.values().any(|imports| !imports.is_empty()),
+                "{name}: imports are found"
+            );
+            let place = [&[name.to_owned()], folder].concat().join("/");
+            let own = reach.iter().filter(|(module, imports)| imports.contains(*module));
+            circles.extend(own.map(|(module, _)| (place.clone(), module.clone())));
+        }
     }
     let listed = CIRCLES
         .iter()
@@ -341,46 +356,80 @@ fn modules_do_not_import_each_other_but_where_they_are_one_thing() {
     assert_eq!(circles, listed.collect(), "what imports itself through others, and what is listed");
 }
 
-/// Which modules at the top of a crate each of them imports, directly or through others.
-fn reach(sources: &Path) -> BTreeMap<String, BTreeSet<String>> {
-    let mut reach: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    let mut exported: BTreeMap<String, String> = BTreeMap::new();
+#[test]
+fn circles_are_found_at_every_depth() {
+    let modules = [
+        ("", "pub use below::Word;"),
+        ("above", "use crate::below;"),
+        ("below", "mod one;\nmod two;\nuse one::{First, Word};"),
+        ("below/one", "use super::two;"),
+        ("below/two/deep", "use super::super::{Other, First};"),
+        ("below/two", "use super::super::one;"),
+    ];
+    let split = |path: &str| path.split('/').filter(|part| !part.is_empty()).map(str::to_owned).collect();
+    let modules: Vec<_> = modules.map(|(path, code)| (split(path), code.to_owned())).into();
+    let found = |folder: &str| {
+        let reach = reach(&modules, &split(folder));
+        let lines = reach.into_iter().map(|(module, imports)| {
+            format!("{module}: {}", imports.into_iter().collect::<Vec<_>>().join(" "))
+        });
+        lines.collect::<Vec<_>>()
+    };
+    assert_eq!(found(""), ["above: below", "below: "]);
+    assert_eq!(found("below"), ["one: one two", "two: one two"]);
+}
+
+/// The modules of a crate by their paths, the crate itself the empty one, and the code of each without its tests.
+fn modules(sources: &Path) -> Vec<(Vec<String>, String)> {
+    let mut modules = Vec::new();
     for file in sources_in(sources) {
-        let place = file.strip_prefix(sources).expect("it lies there");
-        let text = place.to_string_lossy();
+        let place = file.strip_prefix(sources).expect("it lies there").with_extension("");
+        let text = file.to_string_lossy();
         if is_test(&text) || !text.ends_with(".rs") {
             continue;
         }
-        let first = place.iter().next().expect("it has a name").to_string_lossy();
-        let module = first.trim_end_matches(".rs").to_owned();
+        let mut path: Vec<String> = place.iter().map(|part| part.to_string_lossy().into_owned()).collect();
+        path.pop_if(|last| *last == "mod");
+        if path == ["lib"] || path == ["main"] {
+            path.clear();
+        }
         let source = std::fs::read_to_string(&file).expect("a source is text");
         let lines = without_tests(&source).lines().filter(|line| !line.trim_start().starts_with("//"));
-        let code = lines.collect::<Vec<_>>().join("\n");
-        if module == "lib" {
-            // What is told again at the top is imported from where it stands.
-            for export in code.split("pub use ").skip(1) {
-                let Some((from, names)) =
-                    export.split_once(';').and_then(|(export, _)| export.split_once("::"))
-                else {
-                    continue;
-                };
+        modules.push((path, lines.collect::<Vec<_>>().join("\n")));
+    }
+    modules
+}
+
+/// Which modules right below `folder` each of them imports, directly or through others.
+fn reach(modules: &[(Vec<String>, String)], folder: &[String]) -> BTreeMap<String, BTreeSet<String>> {
+    let mut reach: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    // What is imported above is imported from where it stands.
+    let mut stands: BTreeMap<String, String> = BTreeMap::new();
+    let by_name = [&["crate".to_owned()], folder, &[String::new()]].concat().join("::");
+    for (path, code) in modules.iter().filter(|(path, _)| path.starts_with(folder)) {
+        let Some(module) = path.get(folder.len()) else {
+            for import in code.split("use ").skip(1) {
+                let import = import.split_once(';').and_then(|(import, _)| import.split_once("::"));
+                let Some((from, names)) = import else { continue };
                 let names = names.split(|c: char| !c.is_alphanumeric() && c != '_');
-                exported.extend(names.map(|name| (name.to_owned(), from.to_owned())));
+                stands.extend(names.map(|name| (name.to_owned(), from.to_owned())));
             }
             continue;
-        }
-        // In a file at the top, `super` is the crate.
-        let words: &[&str] = if place.iter().count() == 1 { &["crate::", "super::"] } else { &["crate::"] };
-        let others = imported(&code, words).into_iter().filter(|other| *other != module);
-        reach.entry(module.clone()).or_default().extend(others);
+        };
+        let by_depth = "super::".repeat(path.len() - folder.len());
+        let mut starts = behind(code, &by_name);
+        starts.extend(behind(code, &by_depth));
+        reach.entry(module.clone()).or_default().extend(names_at(starts));
     }
-    let modules: BTreeSet<String> = reach.keys().cloned().collect();
-    for imports in reach.values_mut() {
-        let stands = imports.iter().map(|name| exported.get(name).unwrap_or(name).clone());
-        *imports = stands.filter(|import| modules.contains(import)).collect();
+    let known: BTreeSet<String> = reach.keys().cloned().collect();
+    for (module, imports) in &mut reach {
+        let places = imports
+            .iter()
+            .map(|name| if known.contains(name) { name } else { stands.get(name).unwrap_or(name) });
+        *imports = places.filter(|place| *place != module && known.contains(*place)).cloned().collect();
     }
     // As many rounds as a way may be long.
-    for _ in 0..modules.len() {
+    for _ in 0..known.len() {
         let before = reach.clone();
         for imports in reach.values_mut() {
             let further: Vec<_> = imports.iter().flat_map(|import| before[import].clone()).collect();
@@ -388,6 +437,14 @@ fn reach(sources: &Path) -> BTreeMap<String, BTreeSet<String>> {
         }
     }
     reach
+}
+
+/// What stands behind each of these words where it is the whole way up.
+fn behind<'t>(text: &'t str, word: &str) -> Vec<&'t str> {
+    let whole = |at: usize| !text[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':');
+    let rests =
+        text.match_indices(word).filter(|(at, _)| whole(*at)).map(|(at, word)| &text[at + word.len()..]);
+    rests.filter(|rest| !rest.starts_with("super::")).collect()
 }
 
 /// Whether a file of this path in the workspace holds tests alone.

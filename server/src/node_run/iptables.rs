@@ -9,7 +9,7 @@ use observe::Logger;
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
-use super::report::answers;
+use super::answers::answers;
 use super::{RuleSet, Settings};
 
 /// What a server keeps there.

@@ -8,6 +8,7 @@
 //! The rules are crate `node`'s; here is who writes them when, and with which addresses.
 
 mod annotate;
+mod answers;
 mod discovery;
 mod down;
 pub(crate) mod exporter;

@@ -5,7 +5,8 @@ use std::sync::atomic::AtomicBool;
 
 use node::{HostResolver, Listener, NftError, Ours, Rules};
 
-use super::{RuleSet, Settings, host, iptables, listeners, report};
+use super::answers::answers;
+use super::{RuleSet, Settings, host, iptables, listeners};
 use configuration::Configuration;
 
 /// Puts links, addresses and the table that stays there; the machine's own lookups come here only where a server answers.
@@ -69,7 +70,7 @@ fn host_resolver(listeners: &[Listener], settings: &Settings) -> String {
     if holders.is_empty() && node::Running::all().is_empty() {
         return format!("{not}: no server runs\n");
     }
-    if let Some(silent) = listeners.iter().find(|listener| !report::answers(listener.address)) {
+    if let Some(silent) = listeners.iter().find(|listener| !answers(listener.address)) {
         return format!("{not}: {} does not answer\n", silent.address);
     }
     match settings.host_resolver.put(server, &settings.upstreams, &AtomicBool::new(true)) {
