@@ -117,7 +117,7 @@ impl AdminThread {
 
 impl Drop for AdminThread {
     fn drop(&mut self) {
-        // Nobody's scrape is worth waiting for.
+        // A drop of the runtime itself would wait for pages that are still being made.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }

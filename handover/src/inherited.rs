@@ -14,7 +14,7 @@ use crate::WARM;
 pub struct Inherited {
     sockets: Vec<Socket>,
     warm: Option<OwnedFd>,
-    /// What is of no use here.
+    /// Names that the manager is told to forget: of what was taken out already, and of what is neither.
     rest: Vec<String>,
 }
 
@@ -78,12 +78,12 @@ impl Inherited {
 }
 
 impl FromIterator<(String, OwnedFd)> for Inherited {
-    /// Descriptors that are no sockets of ours are closed.
+    /// Sorts descriptors by what they are; those that are neither sockets that serve nor the memory file are closed.
     fn from_iter<I: IntoIterator<Item = (String, OwnedFd)>>(descriptors: I) -> Self {
         let mut inherited = Self::default();
         for (name, descriptor) in descriptors {
             if name == WARM {
-                // The newest comes first.
+                // systemd gives descriptors of one name in the order newest first.
                 inherited.warm.get_or_insert(descriptor);
                 inherited.rest.push(name);
                 continue;

@@ -76,12 +76,12 @@ impl Native {
 }
 
 impl NativeCounts {
-    /// All values.
+    /// How many values were counted.
     pub fn total(&self) -> u64 {
         self.zero + self.buckets.values().sum::<u64>()
     }
 
-    /// Adds what others counted.
+    /// Adds the counts of another histogram.
     pub fn add(&mut self, more: &Self) {
         self.zero += more.zero;
         for (&key, count) in &more.buckets {
@@ -99,9 +99,9 @@ fn key(value: f64) -> i32 {
     (exponent - 1) * PER_DOUBLING + below
 }
 
-/// How Prometheus names sixteen buckets for each doubling.
+/// Prometheus's schema: 2^4 buckets for each doubling.
 pub const SCHEMA: i32 = 4;
-/// What is not above it counts as 0, as in Go's library: `2^-128`.
+/// The zero threshold, as in Go's library, `2^-128`: values up to it are in the zero bucket.
 pub const ZERO_THRESHOLD: f64 = 2.938735877055719e-39;
 
 const PER_DOUBLING: i32 = 16;

@@ -1,18 +1,18 @@
-//! What is followed, where the API is, and why it may not be heard.
+//! Which objects are followed, where the API server is, and why a list or watch failed.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::{Kind, Selector};
 
-/// What to follow, and how.
+/// Which objects to follow, where and how fast.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Where the API is, and who asks it.
     pub access: Access,
-    /// What is asked.
+    /// Which kinds, and of them which objects.
     pub wants: Wants,
-    /// How fast.
+    /// How fast requests may be made.
     pub pace: Pace,
     /// The monotonic clock.
     pub now: fn() -> Instant,
@@ -39,106 +39,107 @@ pub enum Access {
     Endpoint {
         /// `http://` or `https://`, host, port if it is not the scheme's, and what stands before the API's own paths.
         url: Box<str>,
-        /// Without it the machine's own authorities are trusted, and nobody in particular asks.
+        /// Without it the system's certificate authorities are trusted, and requests carry no credentials.
         tls: Option<ClientFiles>,
     },
     /// `kubeconfig FILE [CONTEXT]`.
     Kubeconfig {
-        /// Read at the start, and again where the API knows us no more.
+        /// Read at the start, and again after a 401.
         file: PathBuf,
         /// `current-context` if it is not named.
         context: Option<Box<str>>,
     },
 }
 
-/// Where a pod finds its account.
+/// The directory that the kubelet mounts a pod's service account at.
 pub const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// Files in PEM form, read again for every connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientFiles {
-    /// What we show.
+    /// Our client certificate.
     pub certificate: PathBuf,
     /// Its key.
     pub key: PathBuf,
-    /// Who may vouch for the API.
+    /// The certificate authorities that the API server's certificate is verified against.
     pub authority: PathBuf,
 }
 
-/// What is followed: services and namespaces always.
+/// Which kinds are followed besides services and namespaces, and which objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wants {
-    /// Slices, too: not with `noendpoints`.
+    /// EndpointSlices: off by `noendpoints`.
     pub endpoints: bool,
-    /// Names of pods with their endpoints: `endpoint_pod_names`.
+    /// Whether an endpoint's `targetRef` is kept: `endpoint_pod_names`.
     pub pod_names: bool,
-    /// Zones of endpoints: `zonal`.
+    /// Whether an endpoint's topology zone is kept: `zonal`.
     pub zones: bool,
-    /// Pods, too.
+    /// Pods, where they are needed at all.
     pub pods: Option<PodsWanted>,
-    /// Service imports, and the slices of other clusters: `multicluster`.
+    /// ServiceImports, and the EndpointSlices of other clusters: `multicluster`.
     pub imports: bool,
     /// Objects of these namespaces alone: `namespaces`. All of them where it is empty.
     pub namespaces: Vec<Box<str>>,
     /// Services, slices and pods with these labels: `labels`.
     pub labels: Option<Selector>,
-    /// Namespaces with these labels: `namespace_labels`. What lies in others comes all the same.
+    /// Namespaces with these labels: `namespace_labels`. Objects in other namespaces
+    /// are sent all the same, and left out by whoever reads them.
     pub namespace_labels: Option<Selector>,
 }
 
-/// Which pods, and what of them: never those that have ended.
+/// Which pods, and which of their labels. Pods in phase Succeeded, Failed or Unknown are never followed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodsWanted {
-    /// Those of this node alone.
+    /// Only those with this `spec.nodeName`.
     pub node: Option<Box<str>>,
     /// Labels that are kept, by key.
     pub labels: Vec<Box<str>>,
 }
 
-/// Why nothing is heard of a kind just now.
+/// Why a list or watch of a kind failed; it is tried again.
 #[derive(Debug, thiserror::Error)]
 pub enum Lost {
-    /// A right is missing, or the API has not read its roles yet.
+    /// 403: RBAC does not allow it, or the API server has not loaded its roles yet.
     #[error("may not {verb} {kind}: {message}; does the account have the role of system:coredns?")]
     Forbidden {
         /// `list` or `watch`.
         verb: &'static str,
-        /// Of what.
+        /// The resource.
         kind: Kind,
         /// What the API says.
         message: Box<str>,
     },
-    /// The API does not know who asks.
+    /// 401: the credentials are not accepted.
     #[error("the API does not accept who asks: {message}")]
     Unauthorized {
         /// What the API says.
         message: Box<str>,
     },
-    /// The API has no such kind.
+    /// 404: the API server does not have this resource.
     #[error("the API has no {kind}: {message}; is its CRD installed?")]
     Unknown {
-        /// Which.
+        /// The resource.
         kind: Kind,
         /// What the API says.
         message: Box<str>,
     },
-    /// Another status than the one that was hoped for.
+    /// Any other HTTP status but 200.
     #[error("{status} from the API: {message}")]
     Status {
-        /// As HTTP has it.
+        /// The HTTP status.
         status: u16,
         /// What the API says.
         message: Box<str>,
     },
-    /// What we need to ask cannot be read, or makes no sense.
+    /// A file or variable with the address or credentials cannot be read or parsed.
     #[error("{file}: {cause}")]
     Access {
-        /// Which file, or which variable.
+        /// The file, or the variable.
         file: Box<str>,
         /// What is wrong with it.
         cause: Box<str>,
     },
-    /// No connection, or one that broke.
+    /// The connection failed, or broke.
     #[error("{address}: {cause}")]
     Connection {
         /// The API's host and port.
@@ -152,13 +153,13 @@ pub enum Lost {
     /// Something comes, but is not whole after this long.
     #[error("a reply is not whole after {} s", .0.as_secs())]
     Slow(Duration),
-    /// What was heard last is too old for the API to go on from; all is listed again.
+    /// 410: the resource version is too old to watch from; everything is listed again.
     #[error("the API has forgotten what was heard last: {0}")]
     Expired(Box<str>),
-    /// Older things after newer ones; all is listed again.
+    /// A resource version below one that was sent before; everything is listed again.
     #[error("version {0} after {1}")]
     Disorder(Box<str>, Box<str>),
-    /// What came is no reply of an API.
+    /// The reply is no Kubernetes list, watch event or Status.
     #[error("the reply makes no sense: {0}")]
     Nonsense(Box<str>),
 }

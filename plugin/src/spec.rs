@@ -21,18 +21,18 @@ pub trait PluginSpec: Any + Debug + Send + Sync {}
 
 impl<T: Any + Debug + Send + Sync> PluginSpec for T {}
 
-/// That of a plugin around the sources.
+/// The directives of a plugin that acts on queries and answers around the sources.
 pub trait StepSpec: PluginSpec {
-    /// The step of that block, whose sources are built: what they lend is there.
+    /// Makes the step of that block, whose sources are built: what they lend is there.
     ///
     /// # Errors
-    /// What it names and the machine does not have, at its word.
+    /// A file or the like that a directive names and that cannot be used, with the place of its word in the Corefile.
     fn build(&self, context: &BuildContext<'_>) -> Result<Arc<dyn Step>>;
 }
 
-/// That of a plugin that answers from memory.
+/// The directives of a plugin that answers from memory.
 pub trait SourceSpec: PluginSpec {
-    /// The source of that block.
+    /// Makes the source of that block.
     fn build(&self, context: &BuildContext<'_>) -> Box<dyn Source>;
 
     /// Who knows the labels that the plugin publishes, where the block has `metadata`. Other sources read them: they are had
@@ -42,28 +42,28 @@ pub trait SourceSpec: PluginSpec {
     }
 }
 
-/// What a directive may need to know of its server block to be read.
+/// What a plugin may use of the server block while it reads its directives.
 #[derive(Debug, Clone, Copy)]
 pub struct Written<'c> {
     /// The block's zones.
     pub zones: &'c [Name],
-    /// Where relative paths start.
+    /// The directory of `root`, which relative paths are below.
     pub root: Option<&'c Path>,
     /// The directive of the block that is to know the search paths of clients: `autopath @DIRECTIVE`.
     pub searched: Option<&'c str>,
 }
 
-/// What a plugin may need to be built.
+/// What a plugin may use while its step or source is made.
 pub struct BuildContext<'c> {
-    /// What outlives configurations, each by its type.
+    /// Values that are kept over reloads, such as counters: one of each type.
     pub lasting: &'c Lasting,
-    /// What plugins of the block lend each other.
+    /// Values that one plugin of the block gives another, by their type.
     pub lent: &'c Lent,
     /// The servers of the block, as `dns://ADDRESS:PORT`.
     pub servers: &'c [String],
     /// The zones of the block.
     pub zones: &'c [Name],
-    /// How many threads count: every worker and, last, the stream side.
+    /// How many threads count, each with a counter of its own: every worker and, last, the streams' thread.
     pub threads: usize,
     /// Who knows labels, where the block has `metadata`.
     pub labels: Option<Arc<dyn Labels>>,
@@ -95,7 +95,7 @@ impl Role {
         }
     }
 
-    /// What was read, if it is of this type.
+    /// The plugin's spec, if it is of this type.
     pub fn get<T: PluginSpec>(&self) -> Option<&T> {
         let spec: &dyn Any = match self {
             Self::Setting(spec) | Self::Envelope(spec) | Self::Forwarding(spec) => &**spec,
@@ -106,7 +106,7 @@ impl Role {
     }
 }
 
-/// What answers from memory, without waiting for anybody.
+/// What answers from memory, without I/O and without a lock.
 pub trait Source: Any + Send + Sync {
     /// Answers, fails or lets the query pass, as one does that decides about whole zones alone. `tables` is what the batch has
     /// found of the hosts tables so far.

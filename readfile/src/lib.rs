@@ -161,12 +161,12 @@ pub struct Reading<T> {
 }
 
 impl<T> Reading<T> {
-    /// What came of it, once, if that is known within `patience`.
+    /// Waits up to `patience` for the result, and takes it; `None` if there is none yet, or it was taken.
     pub fn wait(&mut self, patience: Duration) -> Option<Result<T, ReadError>> {
         let came = match self.receiver.as_ref()?.recv_timeout(patience) {
             Ok(done) => Ok(done),
             Err(RecvTimeoutError::Timeout) => return None,
-            // It panicked, and that was told.
+            // The thread panicked, and the panic hook has written why.
             Err(RecvTimeoutError::Disconnected) => Err(io::Error::other("the reading failed").into()),
         };
         self.receiver = None;
@@ -178,14 +178,14 @@ impl<T> Drop for Reading<T> {
     fn drop(&mut self) {
         let Some(receiver) = self.receiver.take() else { return };
         let mut held = lock(self.stuck);
-        // Who comes back lets go of the sender under this lock.
+        // `Back` drops the sender under this lock: an empty channel means that the thread is still held.
         if matches!(receiver.try_recv(), Err(TryRecvError::Empty)) {
             held.push(self.path.clone());
         }
     }
 }
 
-/// A thread on its way back, by a panic as well.
+/// Takes the path out of the list of those given up when the thread ends, also by a panic.
 struct Back<T> {
     stuck: &'static Stuck,
     path: Arc<Path>,
@@ -195,7 +195,7 @@ struct Back<T> {
 impl<T> Drop for Back<T> {
     fn drop(&mut self) {
         let mut held = lock(self.stuck);
-        // Together, so that who gives up knows whether it has come back.
+        // Both under one lock, for `Reading::drop`, which looks at both.
         self.sender = None;
         held.retain(|path| !Arc::ptr_eq(path, &self.path));
     }
