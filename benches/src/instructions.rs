@@ -7,7 +7,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -52,15 +51,7 @@ pub fn run(options: &Options) -> Result<()> {
         build()?;
     }
     let dir = std::env::temp_dir().join(format!("localdns-instructions-{}", std::process::id()));
-    let namespace = Namespace::make(listen(0).iter().map(std::net::SocketAddr::ip))?;
-    let mut command = Command::new(std::env::current_exe().context("this program's file")?);
-    command.args(std::env::args_os().skip(1)).arg("--inside").arg(&dir);
-    let outcome = namespace.run(&command);
-    drop(namespace);
-    if dir.exists() {
-        fs::remove_dir_all(&dir).with_context(|| dir.display().to_string())?;
-    }
-    outcome
+    Namespace::make(listen(0).iter().map(std::net::SocketAddr::ip))?.run_again(&dir)
 }
 
 fn count(options: &Options, dir: &Path) -> Result<()> {

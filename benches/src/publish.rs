@@ -10,7 +10,6 @@ use std::io::Write as _;
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::thread;
@@ -80,16 +79,7 @@ pub fn run(options: &Options) -> Result<()> {
         build()?;
     }
     let dir = std::env::temp_dir().join(format!("localdns-publish-{}", std::process::id()));
-    let namespace = Namespace::make(listen(0).iter().map(SocketAddr::ip))?;
-    let mut command = Command::new(std::env::current_exe().context("this program's file")?);
-    command.args(std::env::args_os().skip(1)).arg("--inside").arg(&dir);
-    let outcome = namespace.run(&command);
-    // First the processes, then their files.
-    drop(namespace);
-    if dir.exists() {
-        fs::remove_dir_all(&dir).with_context(|| dir.display().to_string())?;
-    }
-    outcome
+    Namespace::make(listen(0).iter().map(SocketAddr::ip))?.run_again(&dir)
 }
 
 fn measure(options: &Options, dir: &Path) -> Result<()> {

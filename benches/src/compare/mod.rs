@@ -15,7 +15,6 @@ pub mod work;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -100,17 +99,7 @@ pub fn run(options: &Options) -> Result<()> {
     }
     fs::create_dir_all(&options.out).with_context(|| options.out.display().to_string())?;
     let dir = std::env::temp_dir().join(format!("localdns-bench-{}", std::process::id()));
-    let namespace = Namespace::make((0..measure::SLOTS).flat_map(measure::listen).map(|addr| addr.ip()))?;
-    let mut command = Command::new(std::env::current_exe().context("this program's file")?);
-    command.args(std::env::args_os().skip(1)).arg("--inside").arg(&dir);
-    let outcome = namespace.run(&command);
-    // First the processes, then their files.
-    drop(namespace);
-    drop(fs::remove_dir(overload::mount_at(&dir)));
-    if dir.exists() {
-        fs::remove_dir_all(&dir).with_context(|| dir.display().to_string())?;
-    }
-    outcome
+    Namespace::make((0..measure::SLOTS).flat_map(measure::listen).map(|addr| addr.ip()))?.run_again(&dir)
 }
 
 struct Comparison {

@@ -1,11 +1,13 @@
 //! A network of the comparison's own, in which port 53 is free and nobody listens in.
 
+use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::overload;
 use super::process::signal;
 
 /// A named network namespace with its loopback up; it goes when this is dropped, and what runs in it.
@@ -36,15 +38,24 @@ impl Namespace {
         Ok(made)
     }
 
-    /// Runs a program inside, to its end.
+    /// Runs this program again inside, to its end, with the same arguments and `--inside DIR`; then ends what still runs in
+    /// there, and removes the directory.
     ///
     /// # Errors
     /// When it cannot be started or fails.
-    pub(crate) fn run(&self, command: &Command) -> Result<()> {
+    pub(crate) fn run_again(self, dir: &Path) -> Result<()> {
+        let myself = std::env::current_exe().context("this program's file")?;
         let mut inside = Command::new("ip");
-        inside.args(["netns", "exec", &self.name]).arg(command.get_program()).args(command.get_args());
+        inside.args(["netns", "exec", &self.name]).arg(myself);
+        inside.args(std::env::args_os().skip(1)).arg("--inside").arg(dir);
         let status = inside.status().context("ip netns exec")?;
-        ensure!(status.success(), "the comparison ended with {status}");
+        // First the processes, then their files.
+        drop(self);
+        drop(fs::remove_dir(overload::mount_at(dir)));
+        if dir.exists() {
+            fs::remove_dir_all(dir).with_context(|| dir.display().to_string())?;
+        }
+        ensure!(status.success(), "what ran inside ended with {status}");
         Ok(())
     }
 }

@@ -14,7 +14,6 @@ mod visible;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -102,16 +101,7 @@ pub fn run(options: &Options) -> Result<()> {
     }
     let dir = std::env::temp_dir().join(format!("localdns-kubernetes-{}", std::process::id()));
     let loopback = IpAddr::from(Ipv4Addr::LOCALHOST);
-    let namespace = Namespace::make(Who::ALL.map(Who::address).into_iter().filter(|own| *own != loopback))?;
-    let mut command = Command::new(std::env::current_exe().context("this program's file")?);
-    command.args(std::env::args_os().skip(1)).arg("--inside").arg(&dir);
-    let outcome = namespace.run(&command);
-    // First the processes, then their files.
-    drop(namespace);
-    if dir.exists() {
-        fs::remove_dir_all(&dir).with_context(|| dir.display().to_string())?;
-    }
-    outcome
+    Namespace::make(Who::ALL.map(Who::address).into_iter().filter(|own| *own != loopback))?.run_again(&dir)
 }
 
 fn measure(options: &Options, dir: &Path) -> Result<()> {
