@@ -203,7 +203,7 @@ impl Node {
             let links = run("ip", &["addr", "show", "dev", "localdns"]);
             let is_there = |ip: &&str| links.contains(&format!("{ip}/"));
             let tables = run("nft", &["list", "tables", "inet"]);
-            let all = ADDRESSES.iter().all(|ip| is_there(&ip) && is_ours(&ip));
+            let all = ADDRESSES.iter().all(|ip| is_there(ip) && is_ours(ip));
             (all && tables.contains("table inet localdns\n") && tables.contains("localdns-lease-"))
                 .then_some(())
         });
