@@ -14,6 +14,7 @@ mod services;
 mod settings;
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -85,10 +86,12 @@ fn remove(request: &Request) -> Result<ExitCode, RunError> {
         lines = text.managed_lines();
         Vec::new()
     })?;
-    match written {
-        Written::Unchanged => println!("{} has no lines of ours", file.path().display()),
-        Written::Replaced | Written::InPlace => println!("{}: {lines} lines removed", file.path().display()),
-    }
+    let path = file.path().display();
+    // Whether anybody reads it changes nothing.
+    let _ = match written {
+        Written::Unchanged => writeln!(std::io::stdout(), "{path} has no lines of ours"),
+        Written::Replaced | Written::InPlace => writeln!(std::io::stdout(), "{path}: {lines} lines removed"),
+    };
     Ok(ExitCode::SUCCESS)
 }
 

@@ -87,7 +87,12 @@ impl From<String> for Failure {
     }
 }
 
-/// The end of a command that prints.
+/// Tells a person; whether anybody reads it changes nothing.
+fn warn(warning: &dyn std::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "localdns: warning: {warning}");
+}
+
+/// The end of a command that prints. A reader that has seen enough, such as `head`, is none of its failures.
 fn printed(text: Result<String, String>) -> Result<ExitCode, Failure> {
     let _ = std::io::stdout().write_all(text?.as_bytes());
     Ok(ExitCode::SUCCESS)
@@ -419,19 +424,17 @@ fn check(flags: &Flags) -> Result<ExitCode, Failure> {
         true => "there is no ./Corefile; what is served without one, `. { whoami log }`,",
         false => "the Corefile",
     };
-    println!("{what} can be served: {blocks}, {zones} on {place}");
-    Ok(ExitCode::SUCCESS)
+    printed(Ok(format!("{what} can be served: {blocks}, {zones} on {place}\n")))
 }
 
 fn explain(flags: &Flags, wish: &Explain) -> Result<ExitCode, Failure> {
     let (_, configuration, _runtime) = build(flags)?;
-    print!("{}", configuration::explain(&configuration, wish)?);
-    Ok(ExitCode::SUCCESS)
+    printed(configuration::explain(&configuration, wish))
 }
 
 fn refresh_once(flags: &Flags, wish: &refresher::Once) -> Result<ExitCode, Failure> {
     for warning in &flags.environment.warnings {
-        eprintln!("localdns: warning: {warning}");
+        warn(warning);
     }
     let origin = Origin::find(flags).map_err(|error| error.to_string())?;
     let (text, told) = if matches!(origin, Origin::Default) {
@@ -441,7 +444,7 @@ fn refresh_once(flags: &Flags, wish: &refresher::Once) -> Result<ExitCode, Failu
         let (draft, configuration, runtime) = build(flags)?;
         refreshing::once(wish, &flags.environment, Some((&draft.spec, &configuration)), runtime.handle())?
     };
-    eprint!("{told}");
+    let _ = std::io::stderr().write_all(told.as_bytes());
     let _ = std::io::stdout().write_all(&text);
     Ok(ExitCode::SUCCESS)
 }
@@ -462,7 +465,7 @@ fn build_of(flags: &Flags, node: Option<&Settings>) -> Result<(Draft, Configurat
     let origin = origin(flags, node)?;
     let draft = Draft::first(&origin, flags.dns_port).map_err(|error| error.to_string())?;
     for warning in &draft.warnings {
-        eprintln!("localdns: warning: {warning}");
+        warn(warning);
     }
     let runtime = runtime().map_err(|error| error.to_string())?;
     let logger = Logger::start(Format::Text, Unrepeated::default()).map_err(|error| error.to_string())?;

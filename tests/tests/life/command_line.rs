@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV6};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use tests::{
@@ -36,6 +36,31 @@ fn flags_are_read_as_go_reads_them() {
         let output = localdns(args);
         assert_eq!(output.status.code(), Some(1), "{args:?}: {output:?}");
         assert_contains!(text(&output.stderr), what);
+    }
+}
+
+#[test]
+fn who_reads_no_more_of_what_is_printed_is_no_failure() {
+    let directory = tempdir();
+    let file = |name: &str, text: &str| {
+        fs::write(directory.path().join(name), text).expect("the directory is ours");
+        directory.path().join(name).to_string_lossy().into_owned()
+    };
+    let corefile = file("Corefile", "example.org {\nwhoami\n}\n");
+    let hosts = file("hosts", "");
+    for args in [
+        &["check", "-conf", &corefile][..],
+        &["explain", "-conf", &corefile, "example.org"],
+        &["-version"],
+        &["-plugins"],
+        &["node-resolver", "-remove", "-hosts-file", &hosts],
+    ] {
+        let (reader, written) = std::io::pipe().expect("there are pipes");
+        drop(reader);
+        let mut command = Command::new("timeout");
+        command.arg("10").arg(binary()).args(args).stdout(written).stderr(Stdio::piped());
+        let output = command.spawn().and_then(Child::wait_with_output).expect("it starts");
+        assert!(output.status.success() && output.stderr.is_empty(), "{args:?}: {output:?}");
     }
 }
 
