@@ -258,13 +258,17 @@ pub fn command() -> Command {
             ),
         )
         .subcommand(
-            Command::new("status").about("Print what a running server knows of the names it refreshes").arg(
-                Arg::new("status")
-                    .long("status")
-                    .value_name("PATH")
-                    .value_parser(value_parser!(PathBuf))
-                    .help("Unix socket of the server [default: /run/localdns.sock]"),
-            ),
+            Command::new("status")
+                .about(
+                    "Print what a running server knows of the names it refreshes and the clusters it follows",
+                )
+                .arg(
+                    Arg::new("status")
+                        .long("status")
+                        .value_name("PATH")
+                        .value_parser(value_parser!(PathBuf))
+                        .help("Unix socket of the server [default: /run/localdns.sock]"),
+                ),
         )
         .subcommand(node::command())
         .subcommand(node_cache::command())
