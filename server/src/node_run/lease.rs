@@ -3,6 +3,7 @@
 
 mod hold;
 mod orders;
+mod probes;
 
 use std::net::IpAddr;
 use std::sync::atomic::Ordering::Relaxed;
@@ -327,14 +328,7 @@ impl Worker {
                 (address, watchdog::udp(&running, endpoint, readers, &query, &manner, until).await)
             });
         }
-        let mut silent = Vec::new();
-        let mut answered = Vec::new();
-        while let Some(Ok((address, outcome))) = asked.join_next().await {
-            match outcome {
-                Ok(()) => answered.push(address),
-                Err(why) => silent.push((address, why)),
-            }
-        }
+        let (answered, mut silent) = probes::heard(asked, listeners).await;
         for address in answered {
             let endpoint = Endpoint::dns((address, super::DNS_PORT).into());
             if let Err(why) = watchdog::stream(running, endpoint, &query, &manner, until).await {
