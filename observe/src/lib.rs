@@ -19,7 +19,7 @@ pub mod labels;
 pub mod log;
 pub mod logger;
 pub mod names;
-#[doc(hidden)]
+#[cfg(any(test, feature = "paper"))]
 pub mod paper;
 pub mod ring;
 mod sync;
