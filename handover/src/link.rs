@@ -17,9 +17,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
@@ -98,8 +99,13 @@ impl Giver {
     /// # Errors
     /// What the kernel says.
     pub fn give(&self, sockets: &[(String, OwnedFd)]) -> io::Result<()> {
-        set_socket_timeout(&self.0, Timeout::Send, Some(STEP))?;
+        self.give_within(sockets, ALL_SOCKETS)
+    }
+
+    fn give_within(&self, sockets: &[(String, OwnedFd)], patience: Duration) -> io::Result<()> {
+        let until = clock::now() + patience;
         for some in sockets.chunks(message::MOST) {
+            set_socket_timeout(&self.0, Timeout::Send, Some(left(until)?))?;
             let names: Vec<_> = some.iter().map(|(name, _)| name.as_str()).collect();
             let descriptors: Vec<_> = some.iter().map(|(_, descriptor)| descriptor.as_fd()).collect();
             self.say(&format!("{SOCKETS}{}", names.join("\n")), &descriptors)?;
@@ -189,9 +195,14 @@ impl Taker {
     /// # Errors
     /// Where what comes is not what a server of ours says.
     pub fn sockets(&self) -> io::Result<Inherited> {
-        set_socket_timeout(&self.0, Timeout::Recv, Some(STEP))?;
+        self.sockets_within(ALL_SOCKETS, MOST)
+    }
+
+    fn sockets_within(&self, patience: Duration, most: usize) -> io::Result<Inherited> {
+        let until = clock::now() + patience;
         let mut sockets = Vec::new();
-        while sockets.len() < MOST {
+        while sockets.len() < most {
+            set_socket_timeout(&self.0, Timeout::Recv, Some(left(until)?))?;
             let (text, descriptors) = message::receive(&self.0)?;
             if text == ALL.as_bytes() {
                 return Ok(sockets.into_iter().collect());
@@ -205,7 +216,7 @@ impl Taker {
             let text = String::from_utf8(text).map_err(|_| unknown())?;
             let names = text.strip_prefix(SOCKETS).ok_or_else(unknown)?;
             let names: Vec<_> = names.split('\n').map(str::to_owned).collect();
-            if names.len() != descriptors.len() {
+            if names.len() != descriptors.len() || names.iter().any(|name| name.len() > LONGEST_NAME) {
                 return Err(unknown());
             }
             sockets.extend(names.into_iter().zip(descriptors));
@@ -273,6 +284,13 @@ fn hear(socket: &OwnedFd, word: &str, patience: Duration) -> io::Result<bool> {
     }
 }
 
+/// What is left of a patience.
+fn left(until: Instant) -> io::Result<Duration> {
+    let left = until.saturating_duration_since(clock::now());
+    // To a socket nothing is for ever.
+    if left.is_zero() { Err(message::explain(Errno::AGAIN)) } else { Ok(left) }
+}
+
 fn unknown() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "it hands over in a way that this version does not know")
 }
@@ -296,10 +314,14 @@ const STEP: Duration = Duration::from_secs(5);
 /// How long the one that serves may take for its turn: it sends clients nowhere else first, and tells systemd, which hears nobody
 /// while it reads its units.
 const ITS_TURN: Duration = Duration::from_secs(20);
+/// How long all sockets together may take, however often a message comes.
+const ALL_SOCKETS: Duration = Duration::from_secs(10);
 /// When a socket is tried again that nobody can be let in by.
 const AGAIN: Duration = Duration::from_millis(100);
 /// More than any server has.
 const MOST: usize = 4096;
+/// The longest name of a socket, as systemd has it (FDNAME=).
+const LONGEST_NAME: usize = 255;
 
 #[cfg(test)]
 mod tests {
@@ -344,8 +366,10 @@ mod tests {
     #[test]
     fn what_is_no_server_of_ours_is_refused() {
         let file = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
-        let rows: [(&[u8], &[BorrowedFd<'_>]); 5] = [
+        let long = format!("localdns 1: sockets\nudp-0-{}", "x".repeat(250));
+        let rows: [(&[u8], &[BorrowedFd<'_>]); 6] = [
             (b"", &[]),
+            (long.as_bytes(), &[file.as_fd()]),
             (b"localdns 2: sockets\nudp-0", &[file.as_fd()]),
             (b"localdns 1: sockets\nudp-0\nudp-1", &[file.as_fd()]),
             (b"localdns 1: sockets\n\xff", &[file.as_fd()]),
@@ -362,6 +386,43 @@ mod tests {
             drop(theirs);
             assert!(gone(&giver).is_err());
         }
+    }
+
+    #[test]
+    fn sockets_that_trickle_in_or_are_too_many_or_never_end_are_given_up() {
+        let file = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+        let patience = Duration::from_millis(300);
+        // As long as anybody listens, and each well within a step.
+        let trickle = |pause: Duration| {
+            let (giver, theirs) = pair().unwrap();
+            let text = format!("{SOCKETS}udp-0");
+            let descriptor = file.try_clone().unwrap();
+            let giving = thread::spawn(move || {
+                (0..1000)
+                    .take_while(|_| {
+                        thread::park_timeout(pause);
+                        giver.say(&text, &[descriptor.as_fd()]).is_ok()
+                    })
+                    .count()
+            });
+            (giving, Taker(theirs))
+        };
+        let (giving, taker) = trickle(patience / 4);
+        let error = taker.sockets_within(patience, 1000).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
+        drop(taker);
+        assert!(giving.join().unwrap() < 100, "it was not heard to its end");
+        let (giving, taker) = trickle(Duration::ZERO);
+        let error = taker.sockets_within(STEP, 10).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{error}");
+        drop(taker);
+        giving.join().unwrap();
+        // Nor is one waited for that takes nothing.
+        let (giver, _theirs) = pair().unwrap();
+        rustix::net::sockopt::set_socket_send_buffer_size(&giver.0, 0).unwrap();
+        let many: Vec<_> = (0..400).map(|_| ("udp-0".to_owned(), file.try_clone().unwrap())).collect();
+        let error = giver.give_within(&many, patience).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
     }
 
     #[test]

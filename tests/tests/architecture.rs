@@ -13,7 +13,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("gotemplate", &[]),
     ("sockets", &[]),
     ("node", &[]),
-    ("handover", &["node", "sockets"]),
+    ("handover", &["clock", "node", "sockets"]),
     ("hostsfile", &["readfile", "wire"]),
     ("cache", &["wire"]),
     ("clock", &[]),
