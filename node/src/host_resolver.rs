@@ -72,15 +72,23 @@ pub enum HostResolverError {
     },
 }
 
+/// What reads the resolv.conf that the network's servers stand in; it waits no longer than a file may take.
+pub type ReadServers<'r> = &'r dyn Fn() -> io::Result<String>;
+
 type Result<T> = std::result::Result<T, HostResolverError>;
 
 impl HostResolver {
-    /// Points the machine at `server`, and waits until that counts; does nothing where it is so already. `upstreams` is the
-    /// resolv.conf that the network's servers stand in; `go_on` ends the waiting, and keeps it from beginning.
+    /// Points the machine at `server`, and waits until that counts; does nothing where it is so already. `upstreams` has
+    /// the network's servers; `go_on` ends the waiting, and keeps it from beginning.
     ///
     /// # Errors
     /// [`HostResolverError`]; nothing is changed then, save where it is [`HostResolverError::Unsettled`].
-    pub fn put(self, server: IpAddr, upstreams: &Path, go_on: &AtomicBool) -> Result<Option<PathBuf>> {
+    pub fn put(
+        self,
+        server: IpAddr,
+        upstreams: ReadServers<'_>,
+        go_on: &AtomicBool,
+    ) -> Result<Option<PathBuf>> {
         match self {
             Self::Networkd => put_networkd(server, upstreams, go_on).map(Some),
             Self::Resolved => put_resolved(server).map(Some),
@@ -128,7 +136,7 @@ impl HostResolver {
     }
 }
 
-fn put_networkd(server: IpAddr, upstreams: &Path, go_on: &AtomicBool) -> Result<PathBuf> {
+fn put_networkd(server: IpAddr, upstreams: ReadServers<'_>, go_on: &AtomicBool) -> Result<PathBuf> {
     if !Path::new(NETWORKD_STATE).is_dir() {
         return Err(HostResolverError::NoNetworkd);
     }
@@ -143,7 +151,7 @@ fn put_networkd(server: IpAddr, upstreams: &Path, go_on: &AtomicBool) -> Result<
          # Disable DNS provided by DHCP to ensure local DNS is used.\n[DHCP]\nUseDNS=false\n"
     );
     // A killed predecessor may have written it, and told nobody.
-    let counts = || fs::read_to_string(upstreams).map_or(true, |text| names(&text, server));
+    let counts = || upstreams().map_or(true, |text| names(&text, server));
     let is_there = fs::read_to_string(&path).is_ok_and(|there| there == text);
     if !go_on.load(Relaxed) || (is_there && counts()) {
         return Ok(path);
@@ -158,10 +166,16 @@ fn put_networkd(server: IpAddr, upstreams: &Path, go_on: &AtomicBool) -> Result<
 
 /// Waits until networkd is through, and the resolv.conf that comes of it names the server: before, a lookup may meet the
 /// moment in which there is none.
-fn settle(path: &Path, link: &str, server: IpAddr, upstreams: &Path, go_on: &AtomicBool) -> Result<PathBuf> {
+fn settle(
+    path: &Path,
+    link: &str,
+    server: IpAddr,
+    upstreams: ReadServers<'_>,
+    go_on: &AtomicBool,
+) -> Result<PathBuf> {
     let mut what = "";
     for _ in 0..SETTLED_TRIES {
-        what = match fs::read_to_string(upstreams) {
+        what = match upstreams() {
             Ok(text) if !names(&text, server) => "the machine's resolv.conf does not name us yet",
             _ if field(&status_of(link)?, "AdministrativeState").as_deref() != Some("configured") => {
                 "networkd has not configured its link yet"
@@ -182,8 +196,8 @@ fn names(resolv_conf: &str, server: IpAddr) -> bool {
 }
 
 /// The link over which the network's servers are reached.
-fn uplink(upstreams: &Path) -> Option<String> {
-    let text = fs::read_to_string(upstreams).unwrap_or_default();
+fn uplink(upstreams: ReadServers<'_>) -> Option<String> {
+    let text = upstreams().unwrap_or_default();
     let servers = Usable::of_resolv_conf(&text, &|_| false).servers;
     let fallback = servers.first().copied();
     [Some(SocketAddr::new(WIRE_SERVER, 53)), fallback].into_iter().flatten().find_map(|server| {

@@ -31,7 +31,7 @@ pub use address::{Added, LINK, LinkName, Ours, ensure_address, remove_link};
 pub use dhcp::{LEASES, dhcp_servers};
 pub use environment::{VariantError, corefile_of};
 pub use holder::{Holder, Transport, holder_of};
-pub use host_resolver::{HostResolver, HostResolverError};
+pub use host_resolver::{HostResolver, HostResolverError, ReadServers};
 pub use interface::{
     Address, Interface, addresses_of, has_address, interfaces, leads_to, link_index, link_name, link_of,
     with_link,

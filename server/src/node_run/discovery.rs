@@ -134,6 +134,12 @@ pub fn upstreams_now(file: &Path, spec: &Spec) -> Arc<Upstreams> {
     Arc::new(Upstreams::new(&look_at(file, &|ip| own.has(ip)).0))
 }
 
+/// What stands in the file; it is waited for no longer than a file may take.
+pub(crate) fn text_of(file: &Path) -> std::io::Result<String> {
+    let text = readfile::read_in_time(file, MOST)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
 fn look_at(
     file: &Path,
     is_ours: &dyn Fn(IpAddr) -> bool,

@@ -10,6 +10,8 @@ use node::{HostResolver, HostResolverError, Listener};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::Instant;
 
+use super::discovery;
+
 /// What is done about the machine's own lookups.
 pub(crate) struct Host {
     resolver: HostResolver,
@@ -67,7 +69,9 @@ impl Host {
             && let Some(server) = server(listeners)
         {
             let (resolver, upstreams, wanted) = (self.resolver, self.upstreams.clone(), self.wanted.clone());
-            self.putting = Some(spawn_blocking(move || resolver.put(server, &upstreams, &wanted)));
+            self.putting = Some(spawn_blocking(move || {
+                resolver.put(server, &|| discovery::text_of(&upstreams), &wanted)
+            }));
         }
         self.state != State::NotYet
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use node::{HostResolver, Listener, NftError, Ours, Rules};
 
 use super::answers::answers;
-use super::{RuleSet, Settings, host, iptables, listeners};
+use super::{RuleSet, Settings, discovery, host, iptables, listeners};
 use configuration::Configuration;
 
 /// Puts links, addresses and the table that stays there; the machine's own lookups come here only where a server answers.
@@ -73,7 +73,8 @@ fn host_resolver(listeners: &[Listener], settings: &Settings) -> String {
     if let Some(silent) = listeners.iter().find(|listener| !answers(listener.address)) {
         return format!("{not}: {} does not answer\n", silent.address);
     }
-    match settings.host_resolver.put(server, &settings.upstreams, &AtomicBool::new(true)) {
+    let upstreams = || discovery::text_of(&settings.upstreams);
+    match settings.host_resolver.put(server, &upstreams, &AtomicBool::new(true)) {
         Ok(Some(path)) => format!("this machine's own lookups come to {server}, by {}\n", path.display()),
         Ok(None) => String::new(),
         Err(error) => format!("{not}: {error}\n"),

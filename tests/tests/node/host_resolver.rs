@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use tests::{Options, eventually, isolated, run, signal, tempdir, tool};
+use tests::{Manager, Options, eventually, isolated, run, signal, tempdir, tool};
 
 use super::lab::Lab;
 use super::never_dark::node;
@@ -141,6 +141,32 @@ fn what_keeps_the_machine_from_asking_us_is_told_and_the_server_serves() {
             "/etc/resolv.conf leads to /run/systemd/resolve/resolv.conf, which its owner writes; use -host-resolver networkd or resolved",
             Duration::from_secs(10),
         );
+    });
+}
+
+#[test]
+fn a_list_of_servers_that_is_a_pipe_holds_up_neither_the_drop_in_nor_ready_nor_the_end() {
+    isolated(|| {
+        if !tool("host resolver", "nft") {
+            return;
+        }
+        let lab = Lab::new();
+        let machine = Machine::new();
+        machine.state("configured");
+        // Whoever opens it waits for one who writes.
+        run("mkfifo", &["/run/pipe"]);
+        let manager = Manager::new();
+        let mut server = lab.serve_with(|_| {
+            let options = manager.options().subcommand(&["node", "run"]);
+            machine.on_path(options.args(["-upstreams", "/run/pipe"]))
+        });
+        manager.wait_for("READY=1", 1, Duration::from_secs(15));
+        assert_eq!(fs::read_to_string(DROP_IN).expect("it is there"), PRODUCTION);
+        let up = node(&server, &["up", "-upstreams", "/run/pipe"], 0);
+        assert!(up.contains("this machine's own lookups"), "{up}");
+        signal(server.pid(), "TERM");
+        assert!(server.wait(Duration::from_secs(15)).success());
+        assert!(!Path::new(DROP_IN).exists());
     });
 }
 
