@@ -45,7 +45,7 @@ pub use resolv_conf::{MAX_NAME_SERVERS, name_servers, search_list};
 pub use rules::{Leases, Listener, Rules, Seen, TABLE, Warrant, WayOut};
 pub use source_ports::SourcePorts;
 pub use systemd::Notifier;
-pub use upstreams::{ListText, Upstreams, Usable, WIRE_SERVER};
+pub use upstreams::{AddressText, ListText, Upstreams, Usable, WIRE_SERVER};
 pub use watch::watch_removals;
 pub use written::{address, socket_address};
 

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::resolv_conf::{MAX_NAME_SERVERS, name_servers};
+use crate::{address, link_name};
 
 /// Whom a Corefile means that forwards to [`WIRE_SERVER`]; replaced as a whole while queries are answered.
 #[derive(Debug)]
@@ -60,8 +61,8 @@ impl Usable {
 
     /// Of what [`ListText`] writes.
     pub fn of_list(text: &str, is_ours: &dyn Fn(IpAddr) -> bool) -> Self {
-        let addresses = text.split_ascii_whitespace().filter_map(|word| word.parse::<IpAddr>().ok());
-        let servers: Vec<_> = addresses.map(|ip| SocketAddr::new(ip, 53)).take(MAX_NAME_SERVERS).collect();
+        let servers = text.split_ascii_whitespace().filter_map(|word| address(word, 53));
+        let servers: Vec<_> = servers.take(MAX_NAME_SERVERS).collect();
         Self::of(servers, is_ours)
     }
 
@@ -78,9 +79,13 @@ impl Usable {
 
     fn of(servers: Vec<SocketAddr>, is_ours: &dyn Fn(IpAddr) -> bool) -> Self {
         let mut usable = Self::default();
-        for server in servers {
+        for mut server in servers {
             let ip = server.ip().to_canonical();
-            match can_be_asked(ip) && !is_ours(ip) {
+            // An IPv4 address in IPv6's clothes is asked over IPv4.
+            if ip != server.ip() {
+                server = SocketAddr::new(ip, server.port());
+            }
+            match can_be_asked(server) && !is_ours(ip) {
                 true if usable.servers.contains(&server) => {}
                 true => usable.servers.push(server),
                 false => usable.left_out.push(ip),
@@ -90,12 +95,20 @@ impl Usable {
     }
 }
 
-fn can_be_asked(ip: IpAddr) -> bool {
+fn can_be_asked(server: SocketAddr) -> bool {
+    let ip = server.ip();
+    // Of a link-local address each link may have another host.
+    if let SocketAddr::V6(v6) = server
+        && v6.ip().is_unicast_link_local()
+        && v6.scope_id() == 0
+    {
+        return false;
+    }
     let is_no_host = ip.is_unspecified() || ip.is_loopback() || ip.is_multicast();
     !is_no_host && ip != Ipv4Addr::BROADCAST && !PRODUCTION.contains(&ip)
 }
 
-/// A list as AKS's script writes it: addresses with blanks between them.
+/// A list as AKS's script writes it: addresses with blanks between them, a link-local one of IPv6 with the name of its link.
 #[derive(Debug)]
 pub struct ListText<'l>(pub &'l [SocketAddr]);
 
@@ -103,9 +116,26 @@ impl fmt::Display for ListText<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, server) in self.0.iter().enumerate() {
             let space = if index == 0 { "" } else { " " };
-            write!(out, "{space}{}", server.ip())?;
+            write!(out, "{space}{}", AddressText(*server))?;
         }
         Ok(())
+    }
+}
+
+/// An address without its port, as [`address`] reads it.
+#[derive(Debug, Clone, Copy)]
+pub struct AddressText(pub SocketAddr);
+
+impl fmt::Display for AddressText {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}", self.0.ip())?;
+        match self.0 {
+            SocketAddr::V6(v6) if v6.scope_id() != 0 => match link_name(v6.scope_id()) {
+                Some(link) => write!(out, "%{link}"),
+                None => write!(out, "%{}", v6.scope_id()),
+            },
+            _ => Ok(()),
+        }
     }
 }
 
@@ -140,6 +170,9 @@ mod tests {
                 &["127.0.0.53"],
             ),
             ("nameserver 168.63.129.16\n", "168.63.129.16", &[]),
+            ("nameserver ::ffff:10.0.0.4\nnameserver 10.0.0.4\n", "10.0.0.4", &[]),
+            ("nameserver fe80::4%lo\nnameserver fe80::4%1\n", "fe80::4%lo", &[]),
+            ("nameserver fe80::4%99\nnameserver fe80::4\n", "fe80::4%99", &["fe80::4"]),
         ] {
             let usable = Usable::of_resolv_conf(text, &ours);
             assert_eq!(ListText(&usable.servers).to_string(), servers, "{text:?}");
@@ -153,6 +186,9 @@ mod tests {
         let list = Usable::of_list("10.0.0.4 fd00::4\n", &ours).servers;
         assert_eq!(ListText(&list).to_string(), "10.0.0.4 fd00::4");
         assert_eq!(Usable::of_list(&ListText(&list).to_string(), &ours).servers, list);
+        let linked = Usable::of_list("fe80::4%lo fe80::5%99 fe80::6 10.0.0.4", &ours).servers;
+        assert_eq!(ListText(&linked).to_string(), "fe80::4%lo fe80::5%99 10.0.0.4");
+        assert_eq!(Usable::of_list(&ListText(&linked).to_string(), &ours).servers, linked);
         assert_eq!(Usable::of_list("so 10.0.0 \"\" 169.254.10.11", &ours).servers, []);
         let long: String = (0..100).map(|at| format!("192.0.2.{at} ")).collect();
         assert_eq!(Usable::of_list(&long, &ours).servers.len(), MAX_NAME_SERVERS);

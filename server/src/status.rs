@@ -33,7 +33,8 @@ impl Status {
         let kept = running.shared.lasting.all();
         let not_ready: Vec<_> = kept.iter().filter_map(|kept| kept.not_ready()).collect();
         let list = running.shared.node_upstreams.as_ref().map(|upstreams| upstreams.list());
-        let servers: Vec<_> = list.iter().flat_map(|list| list.iter()).map(|server| server.ip()).collect();
+        let servers = list.iter().flat_map(|list| list.iter());
+        let servers: Vec<_> = servers.map(|server| node::AddressText(*server).to_string()).collect();
         json!({
             "version": env!("CARGO_PKG_VERSION"),
             "pid": std::process::id(),

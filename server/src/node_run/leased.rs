@@ -84,7 +84,7 @@ impl Leased {
     }
 
     /// For /status; `servers` are those that the node was given by its network.
-    pub(crate) fn status(&self, servers: &[IpAddr]) -> Value {
+    pub(crate) fn status(&self, servers: &[String]) -> Value {
         let now = Instant::now();
         let addresses: Vec<_> = self.addresses().iter().map(|(ip, lease)| lease.status(*ip, now)).collect();
         json!({

@@ -128,7 +128,7 @@ pub(crate) fn listeners(configuration: &Configuration, settings: &Settings) -> (
         let way_out = given.or_else(forwarded);
         if way_out.is_none() && is_link_local(ip) {
             notes.push(format!(
-                "{ip} has no way out: its `forward .` names no upstream of its family at port {DNS_PORT}, in plain DNS"
+                "{ip} has no way out: its `forward .` names no upstream of its family at port {DNS_PORT}, in plain DNS, but one of a link (fe80::) at most"
             ));
         }
         // A ClusterIP is somebody's already: kube-proxy sends what we do not take to the cluster's DNS.
@@ -151,11 +151,17 @@ fn way_out(chain: &forwarder::Chain, ip: IpAddr, is_ours: impl Fn(IpAddr) -> boo
             && address.port() == DNS_PORT
             && target.is_ipv4() == ip.is_ipv4()
             && !target.is_loopback()
+            && !is_of_one_link(target)
             && !is_ours(target)
     });
     let first = usable.clone().next()?;
     let up = usable.find(|upstream| !upstream.is_down(forwarder::Path::Udp, group.spec().max_fails));
     Some(up.unwrap_or(first).address().ip())
+}
+
+/// Whether no rule can send a query there: a new destination has no link of its own.
+fn is_of_one_link(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
 
 fn is_link_local(ip: IpAddr) -> bool {
@@ -166,7 +172,7 @@ fn is_link_local(ip: IpAddr) -> bool {
     }
 }
 
-const DNS_PORT: u16 = 53;
+pub(crate) const DNS_PORT: u16 = 53;
 
 impl Settings {
     /// What `-upstreams` is unless said.

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use corefile::{Corefile, Directive, Word};
-use node::{ListText, WIRE_SERVER};
+use node::{AddressText, ListText, WIRE_SERVER};
 
 use super::discovery::KEPT;
 
@@ -75,10 +75,16 @@ fn words_for(upstreams: &[SocketAddr], port: Option<u16>) -> String {
     match port {
         None => ListText(upstreams).to_string(),
         Some(port) => {
-            let words: Vec<_> =
-                upstreams.iter().map(|server| SocketAddr::new(server.ip(), port).to_string()).collect();
+            let words: Vec<_> = upstreams.iter().map(|server| with_port(*server, port)).collect();
             words.join(" ")
         }
+    }
+}
+
+fn with_port(server: SocketAddr, port: u16) -> String {
+    match server {
+        SocketAddr::V4(v4) => format!("{}:{port}", v4.ip()),
+        SocketAddr::V6(_) => format!("[{}]:{port}", AddressText(server)),
     }
 }
 
@@ -168,6 +174,8 @@ mod tests {
             .replace("forward a.b 168.63.129.16", "forward a.b 10.0.0.4 fd00::4");
         assert_eq!(updated(TEXT, &read(TEXT), &two), expected);
         assert_eq!(updated(TEXT, &read(TEXT), &servers("168.63.129.16")), TEXT);
+        let linked = updated(TEXT, &read(TEXT), &[node::address("fe80::4%lo", 53).unwrap()]);
+        assert!(linked.contains("forward . fe80::4%lo [fe80::4%lo]:5300 {"), "{linked}");
         assert_eq!(updated(TEXT, &read(TEXT), &[]), TEXT);
     }
 

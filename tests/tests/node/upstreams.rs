@@ -7,9 +7,12 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use tests::{Ask, Options, Server, eventually, isolated, publish, run, signal, tempdir, tool};
+use tests::{
+    Action, Ask, Options, Says, Server, Upstream, eventually, isolated, publish, run, signal, tempdir, tool,
+};
 
-use super::lab::{CLUSTER, Lab, NAME, PLAIN};
+use super::lab::{CLUSTER, Lab, NAME, OUTSIDE, PLAIN, POD, within};
+use super::never_dark::status;
 
 #[test]
 fn the_networks_servers_are_asked_followed_kept_and_told() {
@@ -177,6 +180,72 @@ fn what_cannot_be_written_is_told_once_and_served_without() {
     });
 }
 
+#[test]
+fn servers_of_ipv6_are_asked_and_the_way_out_and_a_links_own_keeps_its_link_over_restarts() {
+    isolated(|| {
+        if !tool("upstreams", "nft") {
+            return;
+        }
+        let _lab = Lab::new();
+        let _of_the_link = link_local_upstream();
+        fs::create_dir_all("/etc/localdns").expect("the test's own");
+        let answered = |who: &str| {
+            eventually(who, Duration::from_secs(5), || (asked_at(IPV6) == [who]).then_some(()));
+        };
+        network_says("nameserver fd03::2\n");
+        let mut server = serve_ipv6();
+        answered(PLAIN);
+        written(KEPT, "fd03::2\n");
+        let index = run("ip", &["-o", "link", "show", "v2"]);
+        let index = index.split(':').next().expect("it has an index");
+        for (link, out) in
+            [("v2", "nameserver 10.2.0.2\nnameserver fd03::2\n"), (index, "nameserver fd03::2\n")]
+        {
+            network_says(&format!("nameserver fe80::53%{link}\n{out}"));
+            answered(OF_THE_LINK);
+            let rest = out.replace("nameserver", "").replace('\n', "");
+            written(KEPT, &format!("fe80::53%v2{rest}\n"));
+            let said = status(&server, 0);
+            assert!(said.contains("address   fd10::11  on localdns, way out fd03::2, answers"), "{said}");
+            assert!(said.contains(&format!("upstreams fe80::53%v2{rest} from {RESOLV_CONF}\n")), "{said}");
+            signal(server.pid(), "KILL");
+            server.wait(Duration::from_secs(5));
+            // A new destination has no link: the next of the list takes who asks.
+            let of_pod = || within(POD, || asked_at(IPV6)).join().expect("it asks");
+            eventually("the way out", Duration::from_secs(5), || (of_pod() == [PLAIN]).then_some(()));
+            fs::remove_file(RESOLV_CONF).expect("it is there");
+            server = serve_ipv6();
+            answered(OF_THE_LINK);
+            server.wait_for_log(
+                &format!("stands for fe80::53%v2{rest}, as {KEPT} has them"),
+                Duration::from_secs(5),
+            );
+        }
+        network_says("nameserver fe80::53%v2\nnameserver ::ffff:10.2.0.2\n");
+        server.wait_for_log("stands for fe80::53%v2 10.2.0.2", Duration::from_secs(5));
+        server.wait_for_log("fd10::11 has no way out: ", Duration::from_secs(5));
+        answered(OF_THE_LINK);
+    });
+}
+
+/// An upstream at an address of the node's link to it, and nowhere else.
+fn link_local_upstream() -> Upstream {
+    run("ip", &["-n", OUTSIDE, "addr", "add", "fe80::53/64", "dev", "e0", "nodad"]);
+    let link = run("ip", &["-n", OUTSIDE, "-o", "link", "show", "e0"]);
+    let index = link.split(':').next().and_then(|index| index.parse().ok()).expect("it has an index");
+    let ip = "fe80::53".parse().expect("an address");
+    let address = SocketAddr::V6(std::net::SocketAddrV6::new(ip, 53, 0, index));
+    let answer = format!("{NAME}. 5 IN A {OF_THE_LINK}\n");
+    let starts = move || Upstream::at(address, move |_| Action::Reply(Says::answer(&answer)));
+    within(OUTSIDE, starts).join().expect("an upstream starts")
+}
+
+fn serve_ipv6() -> Server {
+    let server = Server::start_with(&COREFILE.replace("169.254.10.10", IPV6), options());
+    server.wait_for_log("queries to 169.254.10.11 come here", Duration::from_secs(10));
+    server
+}
+
 fn options() -> Options {
     Options::default().subcommand(&["node", "run"])
 }
@@ -201,9 +270,13 @@ fn network_says(text: &str) {
 }
 
 fn asked() -> Vec<String> {
-    let at: SocketAddr = (IpAddr::from([169, 254, 10, 10]), 53).into();
-    let reply = Ask::new(NAME, "A").timeout(Duration::from_secs(2)).of(at);
-    reply.short().into_iter().map(str::to_owned).collect()
+    asked_at("169.254.10.10")
+}
+
+fn asked_at(ip: &str) -> Vec<String> {
+    let at: SocketAddr = (ip.parse::<IpAddr>().expect("an address"), 53).into();
+    let reply = Ask::new(NAME, "A").timeout(Duration::from_secs(2)).try_of(at);
+    reply.map(|reply| reply.short().into_iter().map(str::to_owned).collect()).unwrap_or_default()
 }
 
 /// Waits until a file says this, with the mode that production gives it.
@@ -214,6 +287,10 @@ fn written(path: &str, text: &str) {
     assert_eq!(fs::metadata(path).expect("it is there").permissions().mode() & 0o7777, 0o644);
 }
 
+/// Where the node's queries of IPv6 come.
+const IPV6: &str = "fd10::11";
+/// Whom the upstream of the link names.
+const OF_THE_LINK: &str = "192.0.2.4";
 const AZURE: &str = "/opt/azure/containers/localdns";
 const KEPT: &str = "/etc/localdns/upstream-dns";
 const RESOLV_CONF: &str = "/run/systemd/resolve/resolv.conf";

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 
-use node::{Leases, Order, Rules};
+use node::{AddressText, Leases, Order, Rules};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -49,7 +49,7 @@ impl Worker {
             "seen_by_owner": self.leases.as_ref().map(|leases| leases.seen().by_owner),
             "seen_by_socket": self.leases.as_ref().map(|leases| leases.seen().by_socket),
             "addresses": addresses,
-            "upstreams": list.iter().map(|server| server.ip()).collect::<Vec<_>>(),
+            "upstreams": list.iter().map(|server| AddressText(*server).to_string()).collect::<Vec<_>>(),
             "upstreams_from": match self.discovery.origin() {
                 ListOrigin::Nowhere => None,
                 ListOrigin::Leases => Some(Path::new(node::LEASES)),
