@@ -237,7 +237,7 @@ impl Server {
         server.running.settle(handle);
         server.detect_loops();
         // READY waits for rules, where there are to be any.
-        let (in_place, ready) = watch::channel(node.is_none());
+        let (in_place, ready) = watch::channel(node.is_none().then(Vec::new));
         if let (Some(settings), Some(discovery)) = (node, discovery) {
             let origin = server.origin.clone();
             let filler = origin.filler().cloned();

@@ -4,7 +4,7 @@
 //! A flood leaves our own queries no room in a socket, and must not get a server killed that serves: where one is lost,
 //! whoever took anything off that socket since the round began has answered it. A worker that hangs takes nothing.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -20,23 +20,29 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use wire::{Class, Flags, Name, RType};
 
+use crate::node_run::DNS_PORT;
 use crate::succession::{Step, Steps};
 use listen::{Prober, Running};
 use plugin::endpoint::{Endpoint, Transport};
+
+/// Whether what is to be there besides the server is in place; and the addresses, with the port of DNS, whose queries others take
+/// by then.
+pub(crate) type InPlace = Option<Vec<IpAddr>>;
 
 /// Says READY once every address answers and what else is to be there is in place, then pings as long as all of them do; returns only with the server.
 pub(crate) async fn run(
     running: Weak<Running>,
     notifier: Arc<Notifier>,
-    mut in_place: watch::Receiver<bool>,
+    mut in_place: watch::Receiver<InPlace>,
     steps: Steps,
 ) {
     // An end of the sender is the end of the server.
-    let _ = in_place.wait_for(|in_place| *in_place).await;
+    let _ = in_place.wait_for(Option::is_some).await;
     let mut ready = false;
     loop {
         let Some(server) = running.upgrade() else { return };
-        let answered = probe(&server).await;
+        let led_away = in_place.borrow().clone().unwrap_or_default();
+        let answered = probe(&server, &led_away).await;
         let pause = match (&answered, notifier.watchdog_interval()) {
             (Ok(()), Some(interval)) => interval / 3,
             // Nobody waits for pings.
@@ -69,11 +75,12 @@ fn notify(running: &Running, what: &str, outcome: Result<(), node::NodeError>) {
     }
 }
 
-/// Asks every listen address: all over UDP together, for each lost query takes a while, and over TCP one by one.
+/// Asks every listen address but those that are led away: all over UDP together, for each lost query takes a while, and over TCP
+/// one by one.
 ///
 /// # Errors
 /// Which address did not answer, or which of its workers.
-async fn probe(running: &Arc<Running>) -> Result<(), String> {
+async fn probe(running: &Arc<Running>, led_away: &[IpAddr]) -> Result<(), String> {
     let configuration = running.configuration.load_full();
     let until = Instant::now() + PATIENCE;
     let query: Arc<[u8]> = query(&running.shared.probe).into();
@@ -81,7 +88,12 @@ async fn probe(running: &Arc<Running>) -> Result<(), String> {
     let mut asked = JoinSet::new();
     // Those after them are given no client.
     let readers = running.workers().min(configuration.sockets);
-    for &endpoint in configuration.listeners.keys().filter(|endpoint| endpoint.transport == Transport::Dns) {
+    let is_here = |endpoint: &&Endpoint| {
+        let at = endpoint.address;
+        at.port() != DNS_PORT || !led_away.contains(&at.ip())
+    };
+    let endpoints = || configuration.listeners.keys().filter(is_here);
+    for &endpoint in endpoints().filter(|endpoint| endpoint.transport == Transport::Dns) {
         let (running, query, places) = (running.clone(), query.clone(), places.clone());
         asked.spawn(async move {
             let _place = places.acquire_owned().await;
@@ -91,7 +103,7 @@ async fn probe(running: &Arc<Running>) -> Result<(), String> {
     while let Some(answered) = asked.join_next().await {
         answered.map_err(|error| error.to_string())??;
     }
-    for &endpoint in configuration.listeners.keys() {
+    for &endpoint in endpoints() {
         stream(running, endpoint, &query, &Manner::WATCHDOG, until).await?;
     }
     Ok(())
@@ -196,7 +208,7 @@ async fn ask(target: SocketAddr, query: &[u8], manner: &Manner) -> std::io::Resu
     // Before the way is looked up.
     manner.mark(&socket)?;
     socket.connect(target).await?;
-    let reply = resolver::over_udp(&socket, query).await?;
+    let reply = of_ours(resolver::over_udp(&socket, query).await?)?;
     // The worker's number is the last two octets of its TXT record.
     Ok(reply.last_chunk().map_or(usize::MAX, |number| usize::from(u16::from_be_bytes(*number))))
 }
@@ -229,7 +241,15 @@ async fn hello(target: SocketAddr, running: &Running, manner: &Manner) -> std::i
 
 async fn tcp(target: SocketAddr, query: &[u8], running: &Running, manner: &Manner) -> std::io::Result<()> {
     let mut stream = connect(target, running, manner).await?;
-    resolver::over_stream(&mut stream, query).await.map(drop)
+    of_ours(resolver::over_stream(&mut stream, query).await?).map(drop)
+}
+
+/// A reply with our TXT record: nobody else knows the name, whoever may be asked in our place.
+fn of_ours(reply: Vec<u8>) -> std::io::Result<Vec<u8>> {
+    match reply.get(ANSWERS) {
+        Some([0, 1]) => Ok(reply),
+        _ => Err(std::io::Error::other("somebody else answers")),
+    }
 }
 
 pub(crate) fn query(name: &Name) -> Vec<u8> {
@@ -244,6 +264,8 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     }
 }
 
+/// Where a header counts them.
+const ANSWERS: std::ops::Range<usize> = 6..8;
 /// The type of a TLS record (RFC 8446, section 5.1).
 const HANDSHAKE: u8 = 22;
 /// How soon after a probe that nobody answered the next one goes out.

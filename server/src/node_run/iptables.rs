@@ -27,11 +27,16 @@ pub(super) struct KeptRules {
 impl KeptRules {
     fn new(set: Iptables, settings: &Settings, logger: &Logger) -> Self {
         let probes = Leases::open(settings.mark).map_err(|error| {
-            let note = "node: without nftables no probe comes to a service's address, and no rules come";
+            let note = "node: without nftables nobody sees whether a service's address is answered before its rules are there";
             logger.warning(None, &format!("{note}: {error}"));
         });
         let every = settings.looks_every;
         Self { set, put: Vec::new(), looked: None, every, probes: probes.ok() }
+    }
+
+    /// Whether our probes come here although there are no rules yet.
+    pub(super) fn brings_probes(&self) -> bool {
+        self.probes.is_some()
     }
 
     /// Sees to it that the rules are those of now; says whether some of them had been taken away.

@@ -23,10 +23,9 @@ use super::leased::Leased;
 use super::written::{self, ReadCorefile};
 use super::{AtStop, RuleSet, Settings, listeners};
 use crate::node_cache::Filler;
-use crate::watchdog::{self, Manner};
+use crate::watchdog::InPlace;
 use configuration::Configuration;
-use listen::{Prober, Running};
-use plugin::endpoint::Endpoint;
+use listen::Running;
 
 /// What keeps the leases; it ends with its value.
 pub struct Keeper {
@@ -71,7 +70,7 @@ impl Keeper {
         running: &Arc<Running>,
         settings: Settings,
         (read, discovery, filler): (Arc<ReadCorefile>, Discovery, Option<Arc<Filler>>),
-        ready: watch::Sender<bool>,
+        ready: watch::Sender<InPlace>,
     ) -> std::io::Result<Self> {
         let (tell, told) = mpsc::unbounded_channel();
         let state = Arc::new(Leased::new(filler, settings.rules));
@@ -165,7 +164,7 @@ struct Worker {
     host: Host,
     running: Weak<Running>,
     settings: Settings,
-    ready: watch::Sender<bool>,
+    ready: watch::Sender<InPlace>,
     told: mpsc::UnboundedReceiver<Told>,
     state: Arc<Leased>,
     rules: Option<Rules>,
@@ -234,21 +233,26 @@ impl Worker {
             notes.push(format!("leases cannot be renewed: {error}"));
         }
         // Nobody is sent away before there is somebody who answers.
-        if (silent.is_empty() || self.put.is_some())
+        if (self.led_away(&listeners, &silent).len() == silent.len() || self.put.is_some())
             && let Err(error) = self.keep(&listeners).await
         {
             self.state.count_rules(&error);
             notes.push(format!("the rules cannot be put in place, and {error}"));
         }
-        let ended = silent.is_empty() && self.put.is_some() && self.host.goes_on(&listeners).await;
+        // Where the rules have just come, the next round sees whether they bring those here.
+        let led_away = self.led_away(&listeners, &silent);
+        let all_answer = led_away.len() == silent.len();
+        notes.extend(led_away.iter().map(|ip| probes::told_of(*ip, self.settings.rules)));
+        let here = listeners.iter().filter(|one| !led_away.contains(&one.address)).cloned();
+        let ended = all_answer && self.put.is_some() && self.host.goes_on(&here.collect::<Vec<_>>()).await;
         if let State::Failed(why) = self.host.state() {
             notes.push(format!("this machine's own lookups do not come here: {why}"));
         }
         // What the kernel or networkd does not give is told, and no reason not to serve.
-        if silent.is_empty() && (ended || self.put.is_none()) {
-            self.ready.send_replace(true);
+        if all_answer && (ended || self.put.is_none()) {
+            self.ready.send_replace(Some(led_away));
         }
-        if self.put.is_none() {
+        if self.put.is_none() && !all_answer {
             notes.extend(silent.iter().map(|(_, why)| format!("no rules yet: {why}")));
         }
         self.note(running, &listeners, &silent);
@@ -301,41 +305,6 @@ impl Worker {
                 *failed.lock().unwrap_or_else(PoisonError::into_inner) = told;
             });
         }
-    }
-
-    /// Who did not answer, and why.
-    async fn probe(
-        &self,
-        running: &Arc<Running>,
-        configuration: &Configuration,
-        listeners: &[Listener],
-    ) -> Vec<(IpAddr, String)> {
-        let patience = patience(self.settings.lease);
-        let until = Instant::now() + patience;
-        let manner = Manner {
-            prober: Prober::Lease,
-            mark: Some(self.settings.mark),
-            one_probe: patience / 4,
-            one_stream: patience / 3,
-        };
-        let query: Arc<[u8]> = watchdog::query(&running.shared.probe).into();
-        let readers = running.workers().min(configuration.sockets);
-        let mut asked = tokio::task::JoinSet::new();
-        for address in listeners.iter().map(|listener| listener.address) {
-            let (running, query) = (running.clone(), query.clone());
-            asked.spawn(async move {
-                let endpoint = Endpoint::dns((address, super::DNS_PORT).into());
-                (address, watchdog::udp(&running, endpoint, readers, &query, &manner, until).await)
-            });
-        }
-        let (answered, mut silent) = probes::heard(asked, listeners).await;
-        for address in answered {
-            let endpoint = Endpoint::dns((address, super::DNS_PORT).into());
-            if let Err(why) = watchdog::stream(running, endpoint, &query, &manner, until).await {
-                silent.push((address, why));
-            }
-        }
-        silent
     }
 
     /// Sees to it that the rules are those of now.

@@ -152,7 +152,7 @@ fn lab() -> Option<Lab> {
 }
 
 /// One form of iptables, by the names that everybody calls.
-struct Tools(&'static str);
+pub(super) struct Tools(pub(super) &'static str);
 
 fn both() -> [Tools; 2] {
     [Tools("nft"), Tools("legacy")]
@@ -160,7 +160,7 @@ fn both() -> [Tools; 2] {
 
 impl Tools {
     /// A PATH with it in front.
-    fn path(&self) -> String {
+    pub(super) fn path(&self) -> String {
         let directory = format!("/run/iptables-{}", self.0);
         std::fs::create_dir_all(&directory).expect("/run is ours");
         for name in ["iptables", "iptables-restore", "ip6tables", "ip6tables-restore"] {

@@ -4,9 +4,10 @@ use std::net::SocketAddr;
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
-use tests::{Options, Server, ask, eventually, isolated, run, tempdir, tool, without_nftables};
+use tests::{Manager, Options, Server, ask, eventually, isolated, run, tempdir, tool, without_nftables};
 
-use super::lab::{Lab, NAME, POD, US, within};
+use super::iptables::Tools;
+use super::lab::{CLUSTER, Lab, NAME, POD, US, within};
 use super::never_dark::{node, status};
 
 #[test]
@@ -69,6 +70,81 @@ fn a_kernel_without_nftables_is_told_of_in_one_line_and_every_address_is_served(
     });
 }
 
+#[test]
+fn a_services_address_that_no_rule_keeps_here_is_told_and_the_rest_is_ready() {
+    isolated(|| {
+        if !tool("without nftables", "nft") {
+            return;
+        }
+        let _lab = Lab::new();
+        for (rules, mend) in [("nft", "-rules iptables"), ("none", "-rules nft or iptables")] {
+            let manager = Manager::new();
+            let mut server = without_nftables(|| {
+                Server::start_with(WITH_A_SERVICE, serving(rules, &manager).env("WATCHDOG_USEC", "300000"))
+            });
+            manager.wait_for("READY=1", 1, PATIENCE);
+            // What is not here is no reason for systemd to kill what is.
+            manager.wait_for("WATCHDOG=1", 2, PATIENCE);
+            for (at, who) in [("169.254.10.10:53", US), ("10.96.0.20:53", CLUSTER)] {
+                assert_eq!(of_pod(at), who, "{at} with -rules {rules}");
+            }
+            let cause = "queries for 10.96.0.20 go elsewhere: a service's address is translated, as by kube-proxy, before they \
+                         come here";
+            server.wait_for_log(cause, PATIENCE);
+            let code = i32::from(rules == "nft");
+            let said = without_nftables(|| node(&server, &["status", "-rules", rules], code));
+            let line = said.lines().find(|line| line.starts_with("note") && line.contains(cause));
+            assert!(line.is_some_and(|line| line.ends_with(mend)), "{said}");
+            assert!(said.contains("10.96.0.20  not held") || said.contains("probe     10.96.0.20"), "{said}");
+            assert!(server.stop().success());
+            let log = server.log_text();
+            assert_eq!(log.matches(cause).count(), 1, "{log}");
+        }
+    });
+}
+
+#[test]
+fn rules_of_iptables_bring_a_services_queries_here_without_nftables() {
+    isolated(|| {
+        if !tool("without nftables", "nft") || !tool("without nftables", "/usr/sbin/xtables-legacy-multi") {
+            return;
+        }
+        let _lab = Lab::new();
+        let manager = Manager::new();
+        let mut server = without_nftables(|| {
+            let options = serving("iptables", &manager).env("PATH", &Tools("legacy").path());
+            Server::start_with(WITH_A_SERVICE, options)
+        });
+        manager.wait_for("READY=1", 1, PATIENCE);
+        for at in ["169.254.10.10:53", "10.96.0.20:53"] {
+            eventually(at, PATIENCE, || (of_pod(at) == US).then_some(()));
+        }
+        assert!(!server.log_text().contains("go elsewhere"), "{}", server.log_text());
+        assert!(server.stop().success());
+    });
+}
+
+/// `node run` under a service manager.
+fn serving(rules: &str, manager: &Manager) -> Options {
+    manager.options().subcommand(&["node", "run"]).args(["-rules", rules, "-host-resolver", "none"])
+}
+
+/// Who answers a pod.
+fn of_pod(at: &'static str) -> String {
+    let at: SocketAddr = at.parse().expect("an address");
+    within(POD, move || ask(at, NAME, "A").short().concat()).join().expect("it is answered")
+}
+
+const WITH_A_SERVICE: &str = "
+.:53 {
+    bind 169.254.10.10 10.96.0.20
+    hosts {
+        192.0.2.1 who.test
+        ttl 5
+    }
+    forward . 10.3.0.2
+}
+";
 const PATIENCE: Duration = Duration::from_secs(20);
 const COREFILE: &str = "
 .:53 {
