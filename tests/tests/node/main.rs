@@ -22,4 +22,5 @@ mod status_page;
 mod up_and_down;
 mod upgrade;
 mod upstreams;
+mod wall_clock;
 mod without_nft;
