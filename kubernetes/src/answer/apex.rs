@@ -109,7 +109,7 @@ impl Responder {
         let mut is_endpoint = false;
         for own in &self.rules.own {
             for service in index.services.of_address(*own) {
-                let name = [&service.key, &b"\x03svc"[..], zone.as_wire()].concat();
+                let name = [service.key(), &b"\x03svc"[..], zone.as_wire()].concat();
                 for slice in service.of_address(*own).map(|at| at.slice) {
                     is_endpoint = true;
                     let left = MOST_SERVERS - servers.len();

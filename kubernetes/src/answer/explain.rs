@@ -7,7 +7,7 @@ use wire::{Name, Query};
 use super::endpoints::{Order, chosen};
 use super::name::{self, Asked, Below};
 use super::{Grammar, Pods, Responder};
-use crate::index::{At, Index, Service, in_bucket};
+use crate::index::{At, Index, Service, named};
 use kubernetes_api::objects::Target;
 
 impl Responder {
@@ -41,8 +41,8 @@ impl Responder {
     fn explain_service(&self, index: &Index, grammar: Grammar, below: &Below<'_>) -> String {
         let directory = if grammar.multicluster { &index.imports } else { &index.services };
         let what = if grammar.multicluster { "service import" } else { "service" };
-        let bucket = directory.bucket(below.key);
-        let found = in_bucket(&bucket, below.key).filter(|_| self.shows(below.namespace));
+        let place = directory.of_name(below.key);
+        let found = named(&place, below.key).filter(|_| self.shows(below.namespace));
         let found = found.and_then(|service| Some((service, service.object.as_ref()?)));
         let Some((service, object)) = found else {
             let name = below.key.get(1..).and_then(|key| key.get(..key.len() - below.namespace.len() - 1));

@@ -149,7 +149,7 @@ impl External {
         let mut services = index.services.of_address(address);
         services.retain(|service| service.external_addresses().any(|own| own == address));
         services.retain(|service| of.shows_reverse(service));
-        let names = services.iter().map(|service| [&service.key, zone.as_wire()].concat());
+        let names = services.iter().map(|service| [service.key(), zone.as_wire()].concat());
         names.filter(|name| name.len() <= MAX_NAME).collect()
     }
 

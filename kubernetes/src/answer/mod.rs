@@ -15,6 +15,7 @@ mod pod;
 mod reverse;
 mod transfer;
 
+use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ pub use self::external::{External, ExternalRules};
 pub use self::transfer::{Push, Transfer};
 
 use self::name::{Asked, Below, Grammar};
-use crate::index::{Directory, Index, Service, Unknown, in_bucket};
+use crate::index::{Directory, Index, Leads, Service, Unknown, named};
 use kubernetes_api::objects::{Kind, Port, Protocol, Target};
 
 /// How a cluster's zones are answered: what a `kubernetes` directive says, but for what is followed.
@@ -99,6 +100,7 @@ enum ZoneAnswer {
 #[derive(Debug)]
 pub struct Responder {
     rules: Rules,
+    /// The longest first.
     zones: Box<[Zone]>,
     /// Where addresses lead back to.
     primary: Name,
@@ -126,9 +128,11 @@ struct Question<'a> {
 impl Responder {
     /// One of `rules.zones` is none of those that addresses have.
     pub fn new(rules: Rules) -> Self {
-        let zones: Box<[Zone]> =
+        let mut zones: Box<[Zone]> =
             rules.zones.iter().map(|name| Zone { name: *name, grammar: rules.grammar(name) }).collect();
         let primary = zones.iter().find(|zone| zone.grammar.is_some()).map_or(Name::ROOT, |zone| zone.name);
+        // The first that holds a name is the longest.
+        zones.sort_by_key(|zone| Reverse(zone.name.as_wire().len()));
         let clusterset = rules.multicluster.first().copied();
         Self { rules, zones, primary, clusterset }
     }
@@ -169,8 +173,7 @@ impl Responder {
     /// The longest zone that holds the name.
     #[inline]
     fn zone_of(&self, name: &Name) -> Option<(usize, &Zone)> {
-        let zones = self.zones.iter().enumerate().filter(|(_, zone)| name.is_within(&zone.name));
-        zones.max_by_key(|(_, zone)| zone.name.as_wire().len())
+        self.zones.iter().enumerate().find(|(_, zone)| name.is_within(&zone.name))
     }
 
     #[inline]
@@ -229,36 +232,50 @@ impl Responder {
             true => &[Kind::ServiceImport, Kind::Slice, Kind::Namespace],
             false => &[Kind::Service, Kind::Slice, Kind::Namespace],
         };
-        let bucket = directory.bucket(below.key);
-        let service = in_bucket(&bucket, below.key).filter(|service| service.namespace.is_known());
-        let found = service.and_then(|service| Some((service, service.target()?)));
-        let Some((service, target)) = found else { return question.absent(kinds) };
+        let place = directory.of_name(below.key);
+        let service = named(&place, below.key).filter(|service| service.namespace.is_known());
+        let Some(service) = service else { return question.absent(kinds) };
+        if below.is_bare()
+            && matches!(question.query.rtype, RType::A | RType::AAAA)
+            && service.leads() != Leads::Elsewhere
+        {
+            return self.addresses(question, service, reply);
+        }
+        let Some(target) = service.target() else { return question.absent(kinds) };
         if below.topology.is_some() && *target != Target::Headless {
             return ZoneAnswer::NoName;
         }
         match target {
             Target::ExternalName(to) => self.external_name(question, below, to, reply),
-            Target::ClusterIps(_) if self.rules.ignore_empty && !service.has_endpoints() => {
-                question.absent(&[Kind::Slice])
-            }
+            Target::ClusterIps(_) if self.is_empty(service) => question.absent(&[Kind::Slice]),
             Target::ClusterIps(addresses) if below.endpoint.is_none() => {
                 self.cluster_ips(question, below, service, addresses, reply)
             }
-            Target::ClusterIps(_) | Target::Headless => {
-                if let Some(kind) = question.unknown.first_of(&[Kind::Slice]) {
-                    return ZoneAnswer::Unknown(kind);
-                }
-                if below.is_bare() && matches!(question.query.rtype, RType::A | RType::AAAA) {
-                    if service.has_endpoints() {
-                        self.ready(question, service, reply)
-                    } else {
-                        ZoneAnswer::NoName
-                    }
-                } else {
-                    self.endpoints(question, below, service, reply)
-                }
-            }
+            Target::ClusterIps(_) | Target::Headless => match question.unknown.first_of(&[Kind::Slice]) {
+                Some(kind) => ZoneAnswer::Unknown(kind),
+                None => self.endpoints(question, below, service, reply),
+            },
         }
+    }
+
+    /// A and AAAA of a service's own name, where that leads to addresses: what nearly all ask for. The object is not looked at.
+    #[inline]
+    fn addresses(&self, question: &Question<'_>, service: &Service, reply: &mut Reply<'_>) -> ZoneAnswer {
+        match service.leads() {
+            Leads::ToItself if self.is_empty(service) => question.absent(&[Kind::Slice]),
+            Leads::ToItself => self.ready(question, service, reply),
+            Leads::ToEndpoints | Leads::Elsewhere => match question.unknown.first_of(&[Kind::Slice]) {
+                Some(kind) => ZoneAnswer::Unknown(kind),
+                None if service.has_endpoints() => self.ready(question, service, reply),
+                None => ZoneAnswer::NoName,
+            },
+        }
+    }
+
+    /// Whether a service is not there for its lack of endpoints.
+    #[inline]
+    fn is_empty(&self, service: &Service) -> bool {
+        self.rules.ignore_empty && !service.has_endpoints()
     }
 
     /// The address records of a service's own name.

@@ -80,6 +80,6 @@ impl Responder {
 /// A service's name, or that of an endpoint below it; `None` where it is too long to be one.
 fn name(label: &[u8], service: &Service, zone: &Name) -> Option<Vec<u8>> {
     let length: &[u8] = if label.is_empty() { &[] } else { &[label.len() as u8] };
-    let name = [length, label, &service.key, b"\x03svc", zone.as_wire()].concat();
+    let name = [length, label, service.key(), b"\x03svc", zone.as_wire()].concat();
     (name.len() <= MAX_NAME).then_some(name)
 }

@@ -156,7 +156,7 @@ impl Transfer {
     }
 
     fn of_service(&self, service: &Service, step: usize, record: usize) -> Place {
-        let name = [&service.key, &b"\x03svc"[..], self.zone.as_wire()].concat();
+        let name = [service.key(), &b"\x03svc"[..], self.zone.as_wire()].concat();
         match service.target() {
             Some(Target::ClusterIps(addresses)) => of_addresses(service, name, addresses, step, record),
             Some(Target::Headless) => of_endpoints(service, &name, step, record),

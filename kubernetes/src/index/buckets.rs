@@ -1,16 +1,60 @@
 //! A hash table in buckets, each replaced whole: a change costs its own bucket, and no reader waits for it.
 
+use std::iter;
 use std::sync::Arc;
 
 use arc_swap::{ArcSwapOption, Guard};
 
 /// Entries by hash. Read by many threads at once, changed by one.
 pub(crate) struct Buckets<T> {
-    buckets: Box<[ArcSwapOption<Box<[T]>>]>,
+    buckets: Box<[ArcSwapOption<Bucket<T>>]>,
 }
 
-/// A bucket as it was when it was looked at.
-pub(crate) type Bucket<T> = Guard<Option<Arc<Box<[T]>>>>;
+/// Entries with their hashes. Most buckets have one or none: it stands where the bucket does, and nothing else is read.
+struct Bucket<T> {
+    first: (u64, T),
+    others: Box<[(u64, T)]>,
+}
+
+/// A bucket as it was when it was looked at, for the entries of one hash.
+pub(crate) struct Found<T> {
+    bucket: Guard<Option<Arc<Bucket<T>>>>,
+    hash: u64,
+}
+
+impl<T> Found<T> {
+    /// The entries of this hash; whether they are what is looked for is seen by themselves.
+    #[inline]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        let entries = self.bucket.iter().flat_map(|bucket| bucket.entries());
+        entries.filter(|(hash, _)| *hash == self.hash).map(|(_, entry)| entry)
+    }
+
+    /// The first of them that `is` is true of.
+    #[inline]
+    pub(crate) fn find(&self, is: impl Fn(&T) -> bool) -> Option<&T> {
+        let Bucket { first: (hash, first), others } = &**self.bucket.as_ref()?;
+        if *hash == self.hash && is(first) {
+            return Some(first);
+        }
+        others.iter().filter(|(hash, _)| *hash == self.hash).map(|(_, entry)| entry).find(|entry| is(entry))
+    }
+}
+
+impl<T> Bucket<T> {
+    fn entries(&self) -> impl Iterator<Item = &(u64, T)> {
+        iter::once(&self.first).chain(&self.others)
+    }
+
+    /// `None` without entries; `others` is how many there are behind the first.
+    fn of(mut entries: impl Iterator<Item = (u64, T)>, others: usize) -> Option<Arc<Self>> {
+        let first = entries.next()?;
+        // As much room as it takes.
+        let mut all = Vec::with_capacity(others);
+        all.extend(entries);
+        Some(Arc::new(Self { first, others: all.into() }))
+    }
+}
 
 impl<T: Clone> Buckets<T> {
     /// Without entries; `count` is a power of two.
@@ -18,46 +62,48 @@ impl<T: Clone> Buckets<T> {
         Self { buckets: (0..count).map(|_| ArcSwapOption::empty()).collect() }
     }
 
-    /// Where entries of this hash are, if there are any.
+    /// The entries of this hash.
     #[inline]
-    pub(crate) fn of(&self, hash: u64) -> Bucket<T> {
-        self.place(hash).load()
+    pub(crate) fn of(&self, hash: u64) -> Found<T> {
+        Found { bucket: self.place(hash).load(), hash }
     }
 
-    /// Puts an entry in place of the one that `is` is true of, or beside the others; `None` takes it away.
+    /// Puts an entry in place of the first that `is` is true of, or beside the others; `None` takes that one away.
     pub(crate) fn set(&self, hash: u64, is: impl Fn(&T) -> bool, entry: Option<T>) {
         let place = self.place(hash);
         let old = place.load();
-        let others = old.iter().flat_map(|bucket| bucket.iter()).filter(|entry| !is(entry));
-        // As much room as it takes: most buckets have a few entries, and are made for each of them.
-        let mut new = Vec::with_capacity(others.clone().count() + usize::from(entry.is_some()));
-        new.extend(others.cloned());
-        new.extend(entry);
-        place.store((!new.is_empty()).then(|| Arc::new(new.into_boxed_slice())));
+        let entries = || old.iter().flat_map(|bucket| bucket.entries());
+        let replaced = entries().position(|(other, entry)| *other == hash && is(entry));
+        let kept = entries().enumerate().filter(|(number, _)| Some(*number) != replaced);
+        let kept = kept.map(|(_, entry)| entry.clone());
+        let count = entries().count() + usize::from(entry.is_some()) - usize::from(replaced.is_some());
+        let all = entry.map(|entry| (hash, entry)).into_iter().chain(kept);
+        place.store(Bucket::of(all, count.saturating_sub(1)));
     }
 
     /// Makes these all the entries, each with its hash: what was there goes.
     pub(crate) fn fill(&self, entries: Vec<(u64, T)>) {
         let mut counts = vec![0; self.buckets.len()];
         entries.iter().for_each(|(hash, _)| counts[self.number(*hash)] += 1);
-        let mut buckets: Vec<Vec<T>> = counts.into_iter().map(Vec::with_capacity).collect();
+        let mut buckets: Vec<Vec<(u64, T)>> = counts.into_iter().map(Vec::with_capacity).collect();
         for (hash, entry) in entries {
-            buckets[self.number(hash)].push(entry);
+            buckets[self.number(hash)].push((hash, entry));
         }
         for (place, bucket) in self.buckets.iter().zip(buckets) {
-            place.store((!bucket.is_empty()).then(|| Arc::new(bucket.into_boxed_slice())));
+            let others = bucket.len().saturating_sub(1);
+            place.store(Bucket::of(bucket.into_iter(), others));
         }
     }
 
     /// Every entry, in no order; one that comes or goes meanwhile may be among them or not.
     pub(crate) fn each(&self, mut tell: impl FnMut(&T)) {
         for place in &self.buckets {
-            place.load_full().iter().flat_map(|bucket| bucket.iter()).for_each(&mut tell);
+            place.load_full().iter().flat_map(|bucket| bucket.entries()).for_each(|(_, entry)| tell(entry));
         }
     }
 
     #[inline]
-    fn place(&self, hash: u64) -> &ArcSwapOption<Box<[T]>> {
+    fn place(&self, hash: u64) -> &ArcSwapOption<Bucket<T>> {
         // No place is outside.
         &self.buckets[self.number(hash)]
     }

@@ -14,8 +14,8 @@ impl Directory {
         self.by_name.each(|service| count += service.by_address().count() + 1);
         let mut all = Vec::with_capacity(count);
         self.by_name.each(|service| {
-            let entry = |address| (hash_of_address(address), (address, service.key.clone()));
-            all.extend(service.addresses(true).into_iter().map(entry));
+            let name = hash_of(service.key());
+            all.extend(service.addresses(true).into_iter().map(|address| (hash_of_address(address), name)));
         });
         self.by_address.fill(all);
     }
@@ -24,7 +24,7 @@ impl Directory {
     /// endpoints or without.
     pub(super) fn replace(
         &self,
-        name: &Arc<[u8]>,
+        name: &[u8],
         old: Option<&Service>,
         new: Option<Arc<Service>>,
         endpoints: bool,
@@ -32,27 +32,28 @@ impl Directory {
         let addresses = |service: &Service| service.addresses(endpoints);
         let before = old.map(addresses).unwrap_or_default();
         let after = new.as_deref().map(addresses).unwrap_or_default();
-        self.by_name.set(hash_of(name), |service| service.key == *name, new);
+        let hash = hash_of(name);
+        self.by_name.set(hash, |service| service.key() == name, new);
         let (mut left, mut come) = (before.iter().peekable(), after.iter().peekable());
         // Both are in order, and most are in both.
         loop {
-            let (address, entry) = match (left.peek(), come.peek()) {
+            match (left.peek(), come.peek()) {
                 (None, None) => break,
                 (Some(one), Some(other)) if one == other => {
                     left.next();
                     come.next();
-                    continue;
                 }
-                (Some(one), other) if other.is_none_or(|other| one < other) => (**one, None),
-                (_, Some(other)) => (**other, Some((**other, name.clone()))),
-                (Some(one), None) => (**one, None),
-            };
-            match entry {
-                Some(_) => come.next(),
-                None => left.next(),
-            };
-            let is_it = |(other, of): &(_, Arc<[u8]>)| *other == address && of == name;
-            self.by_address.set(hash_of_address(address), is_it, entry);
+                (Some(one), other) if other.is_none_or(|other| one < other) => {
+                    self.by_address.set(hash_of_address(**one), |of| *of == hash, None);
+                    left.next();
+                }
+                // Beside that of another service whose name has the same hash.
+                (_, Some(other)) => {
+                    self.by_address.set(hash_of_address(**other), |_| false, Some(hash));
+                    come.next();
+                }
+                (Some(_), None) => break,
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! (namespace, service) -> bucket -> service with its endpoints, A and AAAA answers ready
-//! address              -> bucket -> names of services, looked up as above
+//! address              -> bucket -> hashes of services' names, looked up as above
 //! namespace, pod       -> bucket
 //! ```
 //! A change of one object costs its service, and the buckets that this and the addresses that came or went lie in.
@@ -21,12 +21,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use wire::hash_of;
 
-use buckets::{Bucket, Buckets};
+use buckets::{Buckets, Found};
 use kubernetes_api::objects::{self, Kind, Pod, Slice};
 use kubernetes_api::settings::Wants;
 
 pub(crate) use label::key;
-pub(crate) use service::{At, Namespace, Service};
+pub(crate) use service::{At, Leads, Namespace, Service};
 pub use writer::{Now, Watcher, Writer};
 
 /// Something that an index knows.
@@ -77,7 +77,9 @@ pub struct Unknown(u8);
 /// Services by name, and by the addresses that lead back to them.
 pub(crate) struct Directory {
     by_name: Buckets<Arc<Service>>,
-    by_address: Buckets<(IpAddr, Arc<[u8]>)>,
+    /// The hash of a service's name at the hash of each of its addresses: whose address it is, the service itself says. Buckets
+    /// of numbers are copied without a look at anything else.
+    by_address: Buckets<u64>,
 }
 
 impl Index {
@@ -167,8 +169,7 @@ impl Index {
 
     /// Whether the API has this namespace; `name` in lower case.
     pub(crate) fn has_namespace(&self, name: &[u8]) -> bool {
-        let bucket = self.namespaces.of(hash_of(name));
-        bucket.iter().flat_map(|bucket| bucket.iter()).any(|namespace| *namespace.name == *name)
+        self.namespaces.of(hash_of(name)).find(|namespace| *namespace.name == *name).is_some()
     }
 
     /// The pod that asks from `address`, where its namespace is beyond doubt: all pods that have it are of one namespace, run,
@@ -190,9 +191,8 @@ impl Index {
 
     /// The pods of an address.
     pub(crate) fn pods(&self, address: IpAddr) -> Vec<Arc<Pod>> {
-        let bucket = self.pods.of(hash_of_address(address));
-        let all = bucket.iter().flat_map(|bucket| bucket.iter());
-        all.filter(|(other, _)| *other == address).map(|(_, pod)| pod.clone()).collect()
+        let found = self.pods.of(hash_of_address(address));
+        found.iter().filter(|(other, _)| *other == address).map(|(_, pod)| pod.clone()).collect()
     }
 }
 
@@ -219,9 +219,9 @@ impl Directory {
         Self { by_name: Buckets::new(count), by_address: Buckets::new(count) }
     }
 
-    /// The bucket of a name, in which [`in_bucket`] finds its service.
+    /// Where the service of this name is, if there is one: [`named`] finds it there.
     #[inline]
-    pub(crate) fn bucket(&self, key: &[u8]) -> Bucket<Arc<Service>> {
+    pub(crate) fn of_name(&self, key: &[u8]) -> Found<Arc<Service>> {
         self.by_name.of(hash_of(key))
     }
 
@@ -232,24 +232,30 @@ impl Directory {
 
     /// The service of this name.
     pub(crate) fn get(&self, key: &[u8]) -> Option<Arc<Service>> {
-        in_bucket(&self.bucket(key), key).cloned()
+        named(&self.of_name(key), key).cloned()
     }
 
     /// The services that an address leads back to, by name; of more than a message has room for, some.
     pub(crate) fn of_address(&self, address: IpAddr) -> Vec<Arc<Service>> {
-        let bucket = self.by_address.of(hash_of_address(address));
-        let all = bucket.iter().flat_map(|bucket| bucket.iter());
-        let names = all.filter(|(other, _)| *other == address).map(|(_, key)| key);
-        let mut services: Vec<_> = names.filter_map(|key| self.get(key)).take(MOST_OF_ADDRESS).collect();
-        services.sort_by(|one, other| one.key.cmp(&other.key));
+        let mut services = Vec::new();
+        for name in self.by_address.of(hash_of_address(address)).iter() {
+            let named = self.by_name.of(*name);
+            services.extend(named.iter().filter(|service| service.has(address)).cloned());
+            if services.len() >= MOST_OF_ADDRESS {
+                break;
+            }
+        }
+        services.sort_by(|one, other| one.key().cmp(other.key()));
+        // Two names may have one hash.
+        services.dedup_by(|one, other| one.key() == other.key());
         services
     }
 }
 
 /// The service of this name.
 #[inline]
-pub(crate) fn in_bucket<'b>(bucket: &'b Bucket<Arc<Service>>, key: &[u8]) -> Option<&'b Arc<Service>> {
-    bucket.as_ref()?.iter().find(|service| *service.key == *key)
+pub(crate) fn named<'f>(found: &'f Found<Arc<Service>>, key: &[u8]) -> Option<&'f Arc<Service>> {
+    found.find(|service| service.key() == key)
 }
 
 fn hash_of_address(address: IpAddr) -> u64 {
@@ -265,8 +271,8 @@ fn bit(kind: Kind) -> u8 {
 
 /// No serial.
 const NONE_LISTED: u64 = u64::MAX;
-/// Of services, addresses and pods: with 100,000 endpoints, 25 in each.
-const BUCKETS: usize = 4_096;
+/// Of services, addresses and pods: with 10,000 services most have one or none, with 100,000 endpoints six.
+const BUCKETS: usize = 16_384;
 /// Records of 32 octets that fill the largest message.
 const MOST_OF_ADDRESS: usize = 2_048;
 /// Of namespaces.

@@ -1,6 +1,6 @@
 //! What is known of one service: its object, its slices, and the answers at its own name, ready to send.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -12,10 +12,21 @@ use kubernetes_api::objects::{self, Endpoint, Port, Slice, Target};
 use super::label::{LONGEST, Label};
 
 /// A service by its name, as queries find it. Never changes: a change is another one in its place.
+///
+/// Most queries are for the addresses at its name. What these read stands first, and the rest of it side by side in `octets`:
+/// each other place costs a query as much as all that is done with it, where the cluster is larger than the processor's cache.
+#[repr(C)]
 pub(crate) struct Service {
-    /// Name and namespace as labels in wire form, lower-case, without the root's.
-    pub(crate) key: Arc<[u8]>,
+    /// Its name, and the A and AAAA answers there: records as they are sent, each owner a pointer to the question, TTL 0.
+    octets: Box<[u8]>,
     pub(crate) namespace: Arc<Namespace>,
+    /// Where the A records end.
+    a_end: u32,
+    /// Where the name ends.
+    key_end: u8,
+    leads: Leads,
+    has_endpoints: bool,
+    naming: Naming,
     /// None where only slices name it.
     pub(crate) object: Option<Arc<objects::Service>>,
     pub(crate) slices: Box<[Arc<Slice>]>,
@@ -23,10 +34,17 @@ pub(crate) struct Service {
     by_label: Box<[Place]>,
     /// Every endpoint, by address.
     by_address: Box<[Place]>,
-    /// The A and AAAA answers at its name: records as they are sent, each owner a pointer to the question, TTL 0.
-    a: Box<[u8]>,
-    aaaa: Box<[u8]>,
-    naming: Naming,
+}
+
+/// What a service's own name leads to, said without a look at its object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leads {
+    /// To addresses of its own.
+    ToItself,
+    /// To those of its endpoints.
+    ToEndpoints,
+    /// To another name, or nowhere: only slices name it.
+    Elsewhere,
 }
 
 /// What endpoints are called.
@@ -72,19 +90,54 @@ pub(crate) struct At<'s> {
 impl Service {
     /// Puts together what queries find.
     pub(crate) fn new(
-        key: Arc<[u8]>,
+        key: &[u8],
         namespace: Arc<Namespace>,
         object: Option<Arc<objects::Service>>,
         slices: Box<[Arc<Slice>]>,
         naming: Naming,
     ) -> Self {
         let (by_label, by_address) = orders(&slices, naming);
-        let (a, aaaa) = (Box::default(), Box::default());
-        let mut service = Self { key, namespace, object, slices, by_label, by_address, a, aaaa, naming };
+        let leads = match object.as_ref().map(|object| &object.target) {
+            Some(Target::ClusterIps(_)) => Leads::ToItself,
+            Some(Target::Headless) => Leads::ToEndpoints,
+            Some(Target::ExternalName(_)) | None => Leads::Elsewhere,
+        };
+        let mut service = Self {
+            octets: Box::default(),
+            namespace,
+            a_end: 0,
+            // Two labels.
+            key_end: key.len() as u8,
+            leads,
+            has_endpoints: !by_address.is_empty(),
+            naming,
+            object,
+            slices,
+            by_label,
+            by_address,
+        };
         let addresses = service.own_addresses();
-        service.a = records(&addresses, IpAddr::is_ipv4);
-        service.aaaa = records(&addresses, IpAddr::is_ipv6);
+        let octets = [IpAddr::is_ipv4, IpAddr::is_ipv6].map(|family| octets_of(&addresses, family));
+        let mut all = Vec::with_capacity(key.len() + octets[0] + octets[1]);
+        all.extend_from_slice(key);
+        records(&mut all, &addresses, IpAddr::is_ipv4);
+        // Not more than fit a message.
+        service.a_end = all.len() as u32;
+        records(&mut all, &addresses, IpAddr::is_ipv6);
+        service.octets = all.into();
         service
+    }
+
+    /// Name and namespace as labels in wire form, as queries find it: lower-case, without the root's.
+    #[inline]
+    pub(crate) fn key(&self) -> &[u8] {
+        &self.octets[..usize::from(self.key_end)]
+    }
+
+    /// What its name leads to.
+    #[inline]
+    pub(crate) fn leads(&self) -> Leads {
+        self.leads
     }
 
     /// What its name leads to; `None` where only slices name it.
@@ -96,9 +149,10 @@ impl Service {
     /// The records at its own name.
     #[inline]
     pub(crate) fn ready(&self, rtype: RType) -> &[u8] {
+        let a_end = self.a_end as usize;
         match rtype {
-            RType::A => &self.a,
-            RType::AAAA => &self.aaaa,
+            RType::A => &self.octets[usize::from(self.key_end)..a_end],
+            RType::AAAA => &self.octets[a_end..],
             _ => &[],
         }
     }
@@ -106,6 +160,13 @@ impl Service {
     /// Whether an address is its own, and none of an endpoint.
     pub(crate) fn owns(&self, address: IpAddr) -> bool {
         matches!(self.target(), Some(Target::ClusterIps(own)) if own.contains(&address))
+    }
+
+    /// Whether an address is among [`Self::addresses`].
+    pub(crate) fn has(&self, address: IpAddr) -> bool {
+        self.owns(address)
+            || self.external_addresses().any(|own| own == address)
+            || self.of_address(address).next().is_some()
     }
 
     pub(crate) fn ports(&self) -> &[Port] {
@@ -117,8 +178,9 @@ impl Service {
         self.slices.iter().map(|slice| slice.ports.iter().filter(|port| means(port)).count()).collect()
     }
 
+    #[inline]
     pub(crate) fn has_endpoints(&self) -> bool {
-        !self.by_address.is_empty()
+        self.has_endpoints
     }
 
     /// The label of one of its endpoints.
@@ -254,21 +316,25 @@ fn orders(slices: &[Arc<Slice>], naming: Naming) -> (Box<[Place]>, Box<[Place]>)
 
 /// Address records of one family as they are sent; where they fit no message, one more than fit, so that the reply is cut and
 /// says so.
-fn records(addresses: &[IpAddr], is_of_family: fn(&IpAddr) -> bool) -> Box<[u8]> {
-    let addresses = addresses.iter().filter(|address| is_of_family(address));
-    let octets = |address: &IpAddr| RECORD + if address.is_ipv4() { 4 } else { 16 };
-    let most = usize::from(u16::MAX) + octets(&Ipv6Addr::UNSPECIFIED.into());
-    let mut body = Vec::with_capacity(addresses.clone().map(octets).sum::<usize>().min(most));
-    for address in addresses {
-        if body.len() > usize::from(u16::MAX) {
+fn records(body: &mut Vec<u8>, addresses: &[IpAddr], is_of_family: fn(&IpAddr) -> bool) {
+    let end = body.len() + octets_of(addresses, is_of_family);
+    for address in addresses.iter().filter(|address| is_of_family(address)) {
+        if body.len() >= end {
             break;
         }
         match address {
-            IpAddr::V4(address) => record(&mut body, RType::A, &address.octets()),
-            IpAddr::V6(address) => record(&mut body, RType::AAAA, &address.octets()),
+            IpAddr::V4(address) => record(body, RType::A, &address.octets()),
+            IpAddr::V6(address) => record(body, RType::AAAA, &address.octets()),
         }
     }
-    body.into()
+}
+
+/// What these take.
+fn octets_of(addresses: &[IpAddr], is_of_family: fn(&IpAddr) -> bool) -> usize {
+    let addresses = addresses.iter().filter(|address| is_of_family(address));
+    let each = |address: &IpAddr| RECORD + if address.is_ipv4() { 4 } else { 16 };
+    let octets = addresses.clone().next().map_or(0, each);
+    addresses.count().min(usize::from(u16::MAX) / octets.max(1) + 1) * octets
 }
 
 fn record(body: &mut Vec<u8>, rtype: RType, data: &[u8]) {

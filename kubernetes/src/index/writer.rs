@@ -237,11 +237,10 @@ impl Writer {
         object: Option<Arc<objects::Service>>,
         slices: Box<[Arc<Slice>]>,
     ) {
-        let name = old.as_ref().map_or(name, |old| old.key.clone());
         let is_left = object.is_some() || !slices.is_empty();
         let namespace = self.lie_in(namespace_of(&name), old.is_some(), is_left);
         let naming = Naming { pods: self.pod_names, clusters: matches!(which, Which::Imports) };
-        let new = is_left.then(|| Arc::new(Service::new(name.clone(), namespace, object, slices, naming)));
+        let new = is_left.then(|| Arc::new(Service::new(&name, namespace, object, slices, naming)));
         which.of(&self.index).replace(&name, old.as_deref(), new, self.endpoints_lead_back);
         self.changed();
     }
