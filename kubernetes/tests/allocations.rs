@@ -94,3 +94,36 @@ fn a_hit_and_a_denial_allocate_nothing() {
         }
     }
 }
+
+#[test]
+fn a_first_list_puts_a_service_of_many_slices_together_once() {
+    let list = |count: u16| {
+        let wants = Wants { endpoints: true, ..Wants::default() };
+        let index = Arc::new(Index::new(&wants));
+        let now = || SinceEpoch(Duration::from_secs(1_700_000_000));
+        let mut writer = Writer::new(index, &wants, now, Box::new(()));
+        let slice = |number: u16| {
+            let endpoint = |last: u8| {
+                let [high, low] = number.to_be_bytes();
+                Endpoint { address: [10, high, low, last].into(), hostname: None, pod: None, zone: None }
+            };
+            Object::Slice(Slice {
+                key: key(&format!("hl-{number}")),
+                service: "hl".into(),
+                import: None,
+                endpoints: (0..10).map(endpoint).collect(),
+                ports: [].into(),
+                changed: None,
+            })
+        };
+        let slices: Vec<_> = (0..count).map(slice).collect();
+        measure(|| {
+            Kind::ALL.into_iter().for_each(|kind| writer.begin(kind));
+            objects().into_iter().chain(slices).for_each(|object| writer.apply(object));
+            Kind::ALL.into_iter().for_each(|kind| writer.complete(kind));
+        })
+    };
+    let [few, many] = [100, 1_600].map(|count| list(count).bytes_total);
+    // Sixteen times as many; tables grow in steps.
+    assert!(many < 2 * 16 * few, "{few} and {many} octets");
+}

@@ -33,6 +33,9 @@ pub struct Writer {
     listing: u8,
     /// Of which service and of which import each slice is.
     slices: HashMap<Arc<Key>, Named>,
+    /// Those that the first list has told so far. Before it is whole no answer may come of them, and each by itself would have
+    /// its service put together anew.
+    coming: HashMap<Arc<Key>, Arc<Slice>>,
     pods: HashMap<Arc<Key>, Arc<Pod>>,
     /// Those that the API has and those that services lie in, with how many lie there.
     namespaces: HashMap<Vec<u8>, (Arc<Namespace>, usize)>,
@@ -51,6 +54,7 @@ struct Seen {
 
 /// By names that are chosen by strangers.
 type HashMap<K, V> = hashbrown::HashMap<K, V, foldhash::fast::RandomState>;
+type HashSet<K> = hashbrown::HashSet<K, foldhash::fast::RandomState>;
 
 /// Reads the wall clock.
 pub type Now = fn() -> SinceEpoch;
@@ -120,6 +124,7 @@ impl Writer {
             lists: [0; Kind::ALL.len()],
             listing: 0,
             slices: HashMap::default(),
+            coming: HashMap::default(),
             pods: HashMap::default(),
             namespaces: HashMap::default(),
             endpoints_lead_back: false,
@@ -199,6 +204,12 @@ impl Writer {
 
     fn set_slice(&mut self, of: &Arc<Key>, slice: Option<Slice>) {
         let slice = slice.map(Arc::new);
+        let is_first_list = self.listing & self.index.unknown().0 & bit(Kind::Slice) != 0;
+        if let Some(slice) = slice.as_ref().filter(|_| is_first_list) {
+            self.coming.insert(of.clone(), slice.clone());
+            return;
+        }
+        self.coming.remove(of);
         let new = slice.as_deref().map(names_of).unwrap_or_default();
         let old = match slice {
             Some(_) => self.slices.insert(of.clone(), new.clone()),
@@ -226,6 +237,31 @@ impl Writer {
         new.extend(slices.iter().filter(|other| !is_it(other)).cloned().chain(slice));
         let object = old.as_ref().and_then(|old| old.object.clone());
         self.put(which, name, old, object, new.into());
+    }
+
+    /// Gives the slices of the first list to their services, each of which is put together once.
+    fn set_slices(&mut self) {
+        let mut all: [HashMap<Arc<[u8]>, Vec<Arc<Slice>>>; 2] = Default::default();
+        for (of, slice) in mem::take(&mut self.coming) {
+            let new = names_of(&slice);
+            let old = self.slices.insert(of.clone(), new.clone()).unwrap_or_default();
+            for (which, (old, new)) in Which::ALL.into_iter().zip(old.into_iter().zip(new)) {
+                if let Some(left) = old.filter(|old| new.as_ref() != Some(old)) {
+                    self.set_slice_of(which, left, &of, None);
+                }
+                if let Some(new) = new {
+                    all[which as usize].entry(new).or_default().push(slice.clone());
+                }
+            }
+        }
+        for (which, all) in Which::ALL.into_iter().zip(all) {
+            for (name, mut slices) in all {
+                let old = which.of(&self.index).get(&name);
+                slices.extend(old.as_ref().map(|old| others(&old.slices, &slices)).unwrap_or_default());
+                let object = old.as_ref().and_then(|old| old.object.clone());
+                self.put(which, name, old, object, slices.into());
+            }
+        }
     }
 
     /// Puts a service in place of the one that was; nothing where neither object nor slice is left.
@@ -381,6 +417,11 @@ impl Sink for Writer {
             self.octets -= seen.octets as usize;
             self.set(kind, &key, None);
         }
+        if kind == Kind::Slice {
+            let index = self.index.clone();
+            let _changing = index.changing();
+            self.set_slices();
+        }
         self.tell_count(kind);
         self.lead_back(kind);
         if self.crowded & bit(kind) == 0 {
@@ -414,6 +455,15 @@ fn names_of(slice: &Slice) -> Named {
     [key(&slice.service, namespace), import]
 }
 
+/// Those of `known` that are none of `come`.
+fn others(known: &[Arc<Slice>], come: &[Arc<Slice>]) -> Vec<Arc<Slice>> {
+    if known.is_empty() {
+        return Vec::new();
+    }
+    let come: HashSet<_> = come.iter().map(|slice| &*slice.key.name).collect();
+    known.iter().filter(|slice| !come.contains(&*slice.key.name)).cloned().collect()
+}
+
 /// Whether one may stand for the other: when it was changed is in no answer.
 fn answer_alike(one: &Slice, other: &Slice) -> bool {
     one.endpoints == other.endpoints && one.ports == other.ports && one.import == other.import
@@ -439,6 +489,7 @@ impl Writer {
         let seen = self.seen.iter().all(HashMap::is_empty);
         seen && self.octets == 0
             && self.slices.is_empty()
+            && self.coming.is_empty()
             && self.pods.is_empty()
             && self.namespaces.is_empty()
     }
