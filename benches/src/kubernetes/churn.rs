@@ -1,5 +1,5 @@
 //! What 500 changes of slices a second cost the queries that run meanwhile, and what a cluster's names cost beside those of a hosts
-//! file.
+//! file: beside the short names of other measurements, and beside the same names, in a block that differs in nothing else.
 //!
 //! The API does as it is told, and its stream of changes goes on all the time: in turns to the server, and to a reader on the
 //! load's core that throws it away. What is left between both is the server's own work.
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 use testkit::kube::{Api, Form, Reply, Request};
 
@@ -23,6 +23,7 @@ use super::subject::{Started, Subject, Who};
 use super::visible;
 use crate::clock::Clock;
 use crate::compare::config::hosts;
+use crate::compare::proc::Snapshot;
 use crate::flood::{self, FloodPlan, Pace};
 use crate::workload::{Ask, Kind, Workload};
 
@@ -39,21 +40,35 @@ pub(super) struct Plan<'p> {
     pub(super) load_core: usize,
 }
 
-/// Rates in replies a second, and p99.9 in microseconds, of each round.
-#[derive(Default)]
-pub(super) struct Seen {
-    pub(super) hosts: Vec<f64>,
-    pub(super) quiet: Vec<f64>,
-    pub(super) changing: Vec<f64>,
-    pub(super) quiet_p999_us: Vec<f64>,
-    pub(super) changing_p999_us: Vec<f64>,
+/// What a round has seen.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Round {
+    /// Hits of short names in a hosts file.
+    pub(super) hosts: Load,
+    /// Those of the services' names.
+    pub(super) same_names: Load,
+    pub(super) quiet: Load,
+    pub(super) changing: Load,
+    /// The last two where queries come at a fixed rate.
+    pub(super) quiet_timed: Load,
+    pub(super) changing_timed: Load,
+}
+
+/// What one load has seen.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Load {
+    /// Replies a second.
+    pub(super) rate: f64,
+    /// The server's processor time for each, in microseconds: all of it, and what was spent outside the kernel.
+    pub(super) cpu_us: [f64; 2],
+    pub(super) p999_us: f64,
 }
 
 /// Runs all rounds.
 ///
 /// # Errors
 /// When the server does not start, answers wrongly, or has not seen every change.
-pub(super) fn measure(plan: &Plan<'_>) -> Result<Seen> {
+pub(super) fn measure(plan: &Plan<'_>) -> Result<Vec<Round>> {
     sockets::pin_to_core(plan.load_core).with_context(|| format!("core {}", plan.load_core))?;
     let api = Scripted::start(plan.size)?;
     let names = plan.dir.join("names");
@@ -61,62 +76,80 @@ pub(super) fn measure(plan: &Plan<'_>) -> Result<Seen> {
     let mut server = start(plan, &api)?;
     let cluster = Workload::new(&[Ask { kind: Kind::File(names), weight: 1 }], 1)?;
     let of_hosts = Workload::new(&[Ask { kind: Kind::Hosts(HOSTS), weight: 1 }], 1)?;
-    let mut seen = Seen::default();
-    for _ in 0..plan.rounds {
-        for changing in [false, true] {
+    let closed = FloodPlan { window: plan.window, ..flood_plan(plan, DNS) };
+    let same_names = FloodPlan { window: plan.window, ..flood_plan(plan, SAME_NAMES) };
+    let timed = FloodPlan { pace: Pace::Open(plan.rate), ..closed.clone() };
+    let mut rounds = Vec::new();
+    for number in 0..plan.rounds {
+        let mut round = Round::default();
+        // A machine that grows slower, or faster, is so for both.
+        for changing in [number % 2 == 1, number % 2 == 0] {
             api.to_server.store(changing, Relaxed);
-            let closed = FloodPlan { window: plan.window, ..flood_plan(plan) };
-            if !changing {
-                seen.hosts.push(load(&mut server, &closed, &of_hosts)?.0);
+            if changing {
+                round.changing = load(&mut server, &closed, &cluster)?;
+                round.changing_timed = load(&mut server, &timed, &cluster)?;
+            } else {
+                round.hosts = load(&mut server, &closed, &of_hosts)?;
+                round.same_names = load(&mut server, &same_names, &cluster)?;
+                round.quiet = load(&mut server, &closed, &cluster)?;
+                round.quiet_timed = load(&mut server, &timed, &cluster)?;
             }
-            let (rate, _) = load(&mut server, &closed, &cluster)?;
-            let open = FloodPlan { pace: Pace::Open(plan.rate), ..closed };
-            let (_, p999) = load(&mut server, &open, &cluster)?;
-            let (rates, p999s) = match changing {
-                false => (&mut seen.quiet, &mut seen.quiet_p999_us),
-                true => (&mut seen.changing, &mut seen.changing_p999_us),
-            };
-            rates.push(rate);
-            p999s.push(p999);
-            eprintln!("changing {changing}: {rate:.0}/s, p99.9 {p999:.0} us");
         }
+        eprintln!("{round:?}");
+        rounds.push(round);
     }
     // The stream is in order: where the last is seen, all were.
     let address = api.end(plan.size)?;
     server.probe.until(&plan.size.changed(), address)?;
-    Ok(seen)
+    Ok(rounds)
 }
 
 fn start(plan: &Plan<'_>, api: &Scripted) -> Result<Started> {
-    let table = plan.dir.join("hosts");
+    let [table, same_names] = ["hosts", "same-names"].map(|name| plan.dir.join(name));
     fs::write(&table, hosts(HOSTS)).with_context(|| table.display().to_string())?;
+    fs::write(&same_names, known_hosts(plan.size)).with_context(|| same_names.display().to_string())?;
     let endpoint = format!("endpoint {}", api.api.url());
-    let subject = Subject::new(Who::Localdns, plan.localdns, plan.dir, &endpoint)?.with_hosts(&table)?;
+    let subject = Subject::new(Who::Localdns, plan.localdns, plan.dir, &endpoint)?;
+    let subject = subject.with_hosts(&table, (SAME_NAMES, &same_names))?;
     let (name, address) = plan.size.known(0);
     Ok(subject.start(&[plan.server_core], (&name, address))?.0)
 }
 
-fn flood_plan(plan: &Plan<'_>) -> FloodPlan {
-    FloodPlan::closed(vec![SocketAddr::new(Who::Localdns.address(), 53)], vec![plan.load_core])
+fn flood_plan(plan: &Plan<'_>, port: u16) -> FloodPlan {
+    FloodPlan::closed(vec![SocketAddr::new(Who::Localdns.address(), port)], vec![plan.load_core])
 }
 
-/// Replies a second, and p99.9 in microseconds.
-fn load(server: &mut Started, plan: &FloodPlan, workload: &Workload) -> Result<(f64, f64)> {
-    let (counts, window) = flood::run(plan, workload, |_| {})?;
+fn load(server: &mut Started, plan: &FloodPlan, workload: &Workload) -> Result<Load> {
+    let mut looks = Vec::new();
+    let (counts, window) = flood::run(plan, workload, |_| looks.push(Snapshot::take()))?;
     server.look()?;
     ensure!(counts.wrong() == 0, "{} wrong replies", counts.wrong());
-    let [_, _, p999, _] = counts.latency_us();
-    Ok((counts.replies as f64 / window.seconds(), p999))
+    let looks: Vec<_> = looks.into_iter().collect::<Result<_>>()?;
+    let [before, after] = &looks[..] else { bail!("a load has a beginning and an end") };
+    let passed = Duration::from_secs_f64(window.seconds());
+    let usage = after.since(before, passed, server.running.pid(), std::process::id());
+    let [_, _, p999_us, _] = counts.latency_us();
+    let each = |spent: Duration| spent.as_secs_f64() * 1e6 / counts.replies.max(1) as f64;
+    Ok(Load {
+        rate: counts.replies as f64 / window.seconds(),
+        cpu_us: [usage.server, usage.server_user].map(each),
+        p999_us,
+    })
 }
 
 /// Lines of a workload: services that changes leave alone.
 fn known(size: Size) -> String {
+    unchanged(size).map(|(name, address)| format!("{name} A NOERROR {address}\n")).collect()
+}
+
+/// The same as lines of a hosts file.
+fn known_hosts(size: Size) -> String {
+    unchanged(size).map(|(name, address)| format!("{address} {name}\n")).collect()
+}
+
+fn unchanged(size: Size) -> impl Iterator<Item = (String, Ipv4Addr)> {
     let own = (0..size.services).filter(|number| !super::api::is_headless(*number));
-    own.map(|number| {
-        let (name, address) = size.known(number);
-        format!("{name} A NOERROR {address}\n")
-    })
-    .collect()
+    own.map(move |number| size.known(number))
 }
 
 /// An API whose slices change all the time.
@@ -243,3 +276,6 @@ const FIRST_VERSION: u64 = 1_000;
 const LEAP: u64 = 1_000_000;
 const CHANGES_A_SECOND: u64 = 500;
 const HOSTS: u32 = 10_000;
+const DNS: u16 = 53;
+/// Where a hosts file answers for the services' names.
+const SAME_NAMES: u16 = 54;

@@ -75,16 +75,21 @@ impl Subject {
         Ok(Self { who, program: program.to_owned(), corefile })
     }
 
-    /// With a hosts file for all other names.
+    /// With a hosts file for all other names, and with one for names of the cluster's zone, at another port.
     ///
     /// # Errors
     /// When the Corefile cannot be written again.
-    pub(super) fn with_hosts(self, hosts: &Path) -> Result<Self> {
+    pub(super) fn with_hosts(self, others: &Path, (port, same): (u16, &Path)) -> Result<Self> {
         let text = fs::read_to_string(&self.corefile).with_context(|| self.corefile.display().to_string())?;
         let address = self.who.address();
-        let cluster = text.replacen(".:53 {", "cluster.local:53 {", 1);
-        let others = format!(".:53 {{\n    bind {address}\n    hosts {}\n}}\n", hosts.display());
-        fs::write(&self.corefile, cluster + &others).with_context(|| self.corefile.display().to_string())?;
+        let mut text = text.replacen(".:53 {", "cluster.local:53 {", 1);
+        for (key, hosts) in [(".:53".to_owned(), others), (format!("cluster.local:{port}"), same)] {
+            text += &format!(
+                "{key} {{\n    bind {address}\n    errors\n    prometheus {address}:{METRICS}\n    hosts {}\n}}\n",
+                hosts.display()
+            );
+        }
+        fs::write(&self.corefile, text).with_context(|| self.corefile.display().to_string())?;
         Ok(self)
     }
 
