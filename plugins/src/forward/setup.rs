@@ -253,7 +253,7 @@ fn target(word: &Word, root: Option<&Path>) -> Result<Target> {
         "tls" => true,
         "https" => return Err(Located::new(&word.at, SetupError::UpstreamNotBuilt("https://"))),
         "quic" => return Err(Located::new(&word.at, SetupError::UpstreamNotBuilt("quic://"))),
-        _ => return Err(bad(PLUGIN, word, "an upstream: IP[:PORT], tls://IP[:PORT], a file or a host name")),
+        _ => return Err(bad(PLUGIN, word, UPSTREAM)),
     };
     let port = if tls { 853 } else { 53 };
     // `IP%NAME:PORT` names a TLS server; `fe80::1%eth0` a link.
@@ -278,6 +278,9 @@ fn target(word: &Word, root: Option<&Path>) -> Result<Target> {
     if scheme == "dns" && !text.contains("://") && (rest.contains('/') || file.is_file()) {
         return Ok(Target::File(file));
     }
+    if rest.ends_with([',', ';']) {
+        return Err(bad(PLUGIN, word, "an upstream: between upstreams stand blanks and nothing else"));
+    }
     let (host, port) = match rest.rsplit_once(':') {
         Some((host, digits)) => (
             host,
@@ -288,16 +291,18 @@ fn target(word: &Word, root: Option<&Path>) -> Result<Target> {
         None => (rest, port),
     };
     let name = plugin::args::zone_text(host, &word.at)?;
-    // Somebody's typing error in an address is no host name: a top-level domain is never all digits (RFC 3696, section 2).
-    if host
-        .trim_end_matches('.')
-        .split('.')
-        .next_back()
-        .is_some_and(|label| label.bytes().all(|byte| byte.is_ascii_digit()))
-    {
-        return Err(bad(PLUGIN, word, "an upstream: IP[:PORT], tls://IP[:PORT], a file or a host name"));
+    if !is_host_name(host) {
+        return Err(bad(PLUGIN, word, UPSTREAM));
     }
     Ok(Target::Host { name, port, tls })
+}
+
+/// Somebody's typing error in an address or a file is no host name: that has letters, digits, `-` and `_` alone, and its
+/// top-level domain is never all digits (RFC 3696, section 2).
+fn is_host_name(text: &str) -> bool {
+    let letters = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
+    let top = text.trim_end_matches('.').split('.').next_back();
+    letters && top.is_some_and(|label| !label.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 fn port_number(digits: &str) -> Option<u16> {
@@ -319,6 +324,8 @@ fn expected(property: &str) -> &'static str {
         _ => "no argument",
     }
 }
+
+const UPSTREAM: &str = "an upstream: IP[:PORT], tls://IP[:PORT], a file or a host name";
 
 /// How often a file of upstreams is looked at.
 pub const FILE_INTERVAL: Duration = Duration::from_secs(5);

@@ -145,12 +145,19 @@ fn properties_change_what_they_name_and_nothing_else() {
 #[test]
 fn what_is_wrong_is_told_at_its_word() {
     const UPSTREAM: &str = "is not an upstream: IP[:PORT], tls://IP[:PORT], a file or a host name";
+    const BLANKS: &str = "is not an upstream: between upstreams stand blanks and nothing else";
     const PORT: &str = "is not an upstream: a port of 1 to 65535 belongs behind the last colon";
     let rows = [
         ("forward", "2:1: plugin/forward: `forward` wants FROM TO...".to_owned()),
         ("forward .", "2:1: plugin/forward: `forward` wants FROM TO...".to_owned()),
         ("forward a..b 192.0.2.1", "2:9: the zone `a..b` has an empty label".to_owned()),
         ("forward . 192.0.2", format!("2:11: plugin/forward: \"192.0.2\" {UPSTREAM}")),
+        ("forward . 192.0.2.1, 192.0.2.2", format!("2:11: plugin/forward: \"192.0.2.1,\" {BLANKS}")),
+        ("forward . 192.0.2.2 192.0.2.1:53;", format!("2:21: plugin/forward: \"192.0.2.1:53;\" {BLANKS}")),
+        ("forward . tls://dns.example,", format!("2:11: plugin/forward: \"tls://dns.example,\" {BLANKS}")),
+        ("forward . 192.0.2.1,192.0.2.2", format!("2:11: plugin/forward: \"192.0.2.1,192.0.2.2\" {UPSTREAM}")),
+        ("forward . dns.example,b", format!("2:11: plugin/forward: \"dns.example,b\" {UPSTREAM}")),
+        ("forward . $UPSTREAM", format!("2:11: plugin/forward: \"$UPSTREAM\" {UPSTREAM}")),
         ("forward . ftp://192.0.2.1", format!("2:11: plugin/forward: \"ftp://192.0.2.1\" {UPSTREAM}")),
         ("forward . 192.0.2.1:0", format!("2:11: plugin/forward: \"192.0.2.1:0\" {PORT}")),
         ("forward . 192.0.2.1:65536", format!("2:11: plugin/forward: \"192.0.2.1:65536\" {PORT}")),
