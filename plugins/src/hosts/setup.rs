@@ -114,6 +114,9 @@ pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Ar
                 }
                 spec.inline.push('\n');
             }
+            _ if word.starts_with(|first: char| first.is_ascii_digit()) => {
+                return Err(bad(PLUGIN, &property.name, "an IP address or a property of `hosts`"));
+            }
             _ => return Err(unknown_property(PLUGIN, property, PROPERTIES)),
         }
     }
@@ -322,10 +325,7 @@ mod tests {
                 ("refresh_sinkhole x", "18: plugin/hosts: \"x\" is not an IP address"),
                 (
                     "192.0.2.256 a",
-                    &format!(
-                        "1: plugin/hosts: unknown property \"192.0.2.256\"; expected {}",
-                        PROPERTIES.join(", ")
-                    ),
+                    "1: plugin/hosts: \"192.0.2.256\" is not an IP address or a property of `hosts`",
                 ),
             ],
         );
