@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use tests::kube::{NAMESPACES, Object, PODS, SERVICES, ScriptedCluster};
-use tests::{Action, Metrics, Says, Server, Upstream, eventually, isolated, output, tempdir, tool};
+use tests::{Action, Metrics, Says, Server, Upstream, eventually, isolated, lacking, output, tempdir, tool};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const POD: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
@@ -26,6 +26,7 @@ fn resolvers(directory: &Path) -> Vec<Resolver> {
     let file = |name: &str| directory.join(name).to_string_lossy().into_owned();
     fs::write(file("look.c"), C).expect("it is the test's own");
     fs::write(file("look.go"), GO).expect("it is the test's own");
+    fs::write(file("ares.c"), C_ARES).expect("it is the test's own");
     let mut found = Vec::new();
     if tool(TEST, "getent") {
         found.push(Resolver { name: "glibc", command: ["getent", "ahosts"].map(str::to_owned).to_vec() });
@@ -33,8 +34,9 @@ fn resolvers(directory: &Path) -> Vec<Resolver> {
     for (name, compiler, arguments) in [
         ("musl", "musl-gcc", vec!["-static".to_owned(), "-o".to_owned(), file("musl"), file("look.c")]),
         ("go", "go", vec!["build".to_owned(), "-o".to_owned(), file("go"), file("look.go")]),
+        ("c-ares", "cc", vec!["-o".to_owned(), file("c-ares"), file("ares.c"), "-lcares".to_owned()]),
     ] {
-        if !tool(TEST, compiler) {
+        if !tool(TEST, compiler) || name == "c-ares" && !has_c_ares(TEST) {
             continue;
         }
         let mut command = Command::new(compiler);
@@ -43,8 +45,16 @@ fn resolvers(directory: &Path) -> Vec<Resolver> {
         assert!(built.status.success(), "{name}: {}", String::from_utf8_lossy(&built.stderr));
         found.push(Resolver { name, command: vec![file(name)] });
     }
-    if tool(TEST, "adig") {
-        found.push(Resolver { name: "c-ares", command: ["ahost", "-t", "u"].map(str::to_owned).to_vec() });
+    found
+}
+
+/// Whether c-ares can be built against.
+fn has_c_ares(test: &str) -> bool {
+    let mut command = Command::new("cc");
+    command.args(["-E", "-include", "ares.h", "-x", "c", "/dev/null"]);
+    let found = output(command, PATIENCE).status.success();
+    if !found {
+        lacking(test, "c-ares", "c-ares is not installed (libc-ares-dev)");
     }
     found
 }
@@ -152,6 +162,50 @@ int main(int argc, char **argv) {
         if (!getnameinfo(one->ai_addr, one->ai_addrlen, host, sizeof host, 0, 0, NI_NUMERICHOST)) puts(host);
     }
     return 0;
+}
+"#;
+
+/// As getaddrinfo, by c-ares alone: its own sockets, its own reading of resolv.conf.
+const C_ARES: &str = r#"
+#include <ares.h>
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <sys/select.h>
+
+static int failed;
+
+static void found(void *unused, int status, int timeouts, struct ares_addrinfo *all) {
+    failed = status != ARES_SUCCESS;
+    if (failed) fprintf(stderr, "%s, %d timeouts\n", ares_strerror(status), timeouts);
+    for (struct ares_addrinfo_node *one = all ? all->nodes : NULL; one; one = one->ai_next) {
+        char host[INET6_ADDRSTRLEN];
+        const void *address = one->ai_family == AF_INET6
+            ? (const void *)&((struct sockaddr_in6 *)one->ai_addr)->sin6_addr
+            : (const void *)&((struct sockaddr_in *)one->ai_addr)->sin_addr;
+        if (inet_ntop(one->ai_family, address, host, sizeof host)) puts(host);
+    }
+    ares_freeaddrinfo(all);
+}
+
+int main(int argc, char **argv) {
+    struct ares_addrinfo_hints hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+    ares_channel channel;
+    if (argc < 2 || ares_library_init(ARES_LIB_INIT_ALL) || ares_init(&channel)) return 1;
+    ares_getaddrinfo(channel, argv[1], "80", &hints, found, NULL);
+    for (;;) {
+        fd_set readers, writers;
+        struct timeval wait;
+        FD_ZERO(&readers);
+        FD_ZERO(&writers);
+        int count = ares_fds(channel, &readers, &writers);
+        if (!count) break;
+        select(count, &readers, &writers, NULL, ares_timeout(channel, NULL, &wait));
+        ares_process(channel, &readers, &writers);
+    }
+    ares_destroy(channel);
+    return failed;
 }
 "#;
 
