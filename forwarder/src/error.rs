@@ -195,15 +195,12 @@ pub enum ExchangeError {
     /// A reply came, and the worker that asked has not read enough of the earlier ones to be given it.
     #[error("too many replies wait to be read")]
     NoRoom,
-    /// The connections are being shut down.
-    #[error("shutting down")]
-    Shutdown,
 }
 
 impl ExchangeError {
     /// Whether it says something about the upstream, not about our own limits.
     pub(crate) fn blames_upstream(&self) -> bool {
-        !matches!(self, Self::Overloaded { .. } | Self::NoRoom | Self::Shutdown)
+        !matches!(self, Self::Overloaded { .. } | Self::NoRoom)
     }
 }
 

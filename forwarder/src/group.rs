@@ -177,6 +177,7 @@ impl Group {
     }
 
     /// How many queries are with its upstreams now, over all workers.
+    #[cfg(feature = "testing")]
     pub fn concurrent(&self) -> u32 {
         self.concurrent.taken()
     }

@@ -32,8 +32,7 @@ pub use machine::{
     Transport, Waiters, slot_octets, waiter_octets,
 };
 pub use metrics::{
-    Counter, DURATION_BUCKETS, Duration as DurationHistogram, ForwarderMetrics, GroupMetrics, Proto,
-    UpstreamMetrics,
+    Counter, DURATION_BUCKETS, Duration as DurationHistogram, GroupMetrics, Proto, UpstreamMetrics,
 };
 pub use policy::Policy;
 pub use resolve::{Addresses, ResolveError, resolve};

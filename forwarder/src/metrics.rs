@@ -165,19 +165,6 @@ pub struct GroupMetrics {
     pub max_concurrent_rejects: Counter,
 }
 
-/// What is counted per worker.
-#[derive(Debug, Default)]
-pub struct ForwarderMetrics {
-    /// Misses that started a query of their own.
-    pub flights: Counter,
-    /// Misses that joined a query in flight.
-    pub joined: Counter,
-    /// Misses turned away because a table was full.
-    pub shed: Counter,
-    /// Hedges that the budget did not allow.
-    pub hedges_denied: Counter,
-}
-
 /// Rcodes with a histogram of their own: all that the registry names up to BADCOOKIE.
 const RCODES: usize = 24;
 

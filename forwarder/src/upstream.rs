@@ -276,6 +276,7 @@ pub struct ProbeRequest {
 #[derive(Debug)]
 pub struct ProbeRequests(pub(crate) mpsc::UnboundedReceiver<ProbeRequest>);
 
+#[cfg(feature = "testing")]
 impl ProbeRequests {
     /// The next request, if one waits.
     pub fn try_next(&mut self) -> Option<ProbeRequest> {
@@ -374,7 +375,7 @@ mod tests {
         assert_eq!(upstream.hedge_after(Path::Stream), HEDGE_MAX);
         upstream.failed(Path::Udp, 2, &check);
         upstream.failed(Path::Stream, 2, &check);
-        let paths = [(); 2].map(|()| requests.try_next().map(|request| request.path));
+        let paths = [(); 2].map(|()| requests.0.try_recv().ok().map(|request| request.path));
         assert_eq!(paths, [Some(Path::Udp), Some(Path::Stream)]);
         for _ in 0..3 {
             upstream.probed(Path::Udp, false);

@@ -299,7 +299,8 @@ mod tests {
         let (mut tasks, fits) = (VecDeque::new(), RESULT_OCTETS / 60_000);
         for _ in 0..2 {
             (0..100).for_each(|n| inbox.exchanged(id(n), Ok(vec![0; 60_000])));
-            inbox.exchanged(id(100), Err(ExchangeError::Shutdown));
+            inbox
+                .exchanged(id(100), Err(ExchangeError::Overloaded { upstream: ([192, 0, 2, 1], 53).into() }));
             inbox.take(&mut tasks, 200);
             assert!(inbox.results.load(Relaxed) <= RESULT_OCTETS);
             for n in 0..=100 {

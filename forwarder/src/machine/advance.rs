@@ -222,7 +222,6 @@ impl<W> Forwarder<W> {
         let other_way = !flight.is_asking(upstream) || other.edns().is_held(now);
         let moves = asked.all(known_silent) && !flight.is_suspect(upstream, now) && other_way;
         if !moves && !self.budget.take(at) {
-            self.metrics.hedges_denied.add_one();
             flight.hedge_at = flight.offset(at.after(HEDGE_DENIED));
             return;
         }

@@ -57,12 +57,14 @@ impl ExchangeId {
         ((self.0 >> 8) as u32 & 0x00ff_ffff, (self.0 >> 32) as u32, self.0 as u8)
     }
 
-    /// As a number.
+    /// As a number: for tests that use [`crate::Streams`] without a machine.
+    #[cfg(feature = "testing")]
     pub fn to_bits(self) -> u64 {
         self.0
     }
 
-    /// The id of that number: for whoever uses [`crate::Streams`] without a machine.
+    /// The id of that number.
+    #[cfg(feature = "testing")]
     pub fn from_bits(bits: u64) -> Self {
         Self(bits)
     }

@@ -35,7 +35,7 @@ use wire::{Answer, Query};
 pub use effects::{Ask, Effects, Exchange, ExchangeId, Finished, Refused, SocketId, StreamKind, Transport};
 pub use waiters::Waiters;
 
-use crate::{ExchangeError, Failure, Fair, ForwarderMetrics, Upstream, Who};
+use crate::{ExchangeError, Failure, Fair, Upstream, Who};
 use budget::Budget;
 use flight::{ATTEMPTS, Attempt, Flight, Held, NEVER, SUBNET, State, key_bits, key_hash};
 use ports::{Owner, Ports};
@@ -95,7 +95,6 @@ pub struct Forwarder<W> {
     answer: Answer,
     message: Vec<u8>,
     owners: Vec<Owner>,
-    metrics: Arc<ForwarderMetrics>,
 }
 
 impl<W> Forwarder<W> {
@@ -125,7 +124,6 @@ impl<W> Forwarder<W> {
             answer: Answer::default(),
             message: Vec::with_capacity(512),
             owners: Vec::new(),
-            metrics: Arc::default(),
         }
     }
 
@@ -161,10 +159,8 @@ impl<W> Forwarder<W> {
                 effects.joined(&mut waiter, ask.query);
             }
             if let Err(waiter) = self.waiters.push(&mut flight.waiters, waiter, until, who) {
-                self.metrics.shed.add_one();
                 return Err(Refused { waiter, failure: Failure::TableFull, flies: true });
             }
-            self.metrics.joined.add_one();
             flight.patience_at = flight.patience_at.min(until);
             self.rearm(slot);
             return Ok(());
@@ -187,13 +183,11 @@ impl<W> Forwarder<W> {
             return refuse(waiter, Failure::MaxConcurrent(spec.max_concurrent));
         };
         if !self.places.take(who) {
-            self.metrics.shed.add_one();
             return refuse(waiter, Failure::TableFull);
         }
         // Those that fly leave room: what takes the rest of it lingers.
         if self.table.is_full() && !self.evict(effects) {
             self.places.give_back(who);
-            self.metrics.shed.add_one();
             return refuse(waiter, Failure::TableFull);
         }
         let flight = Flight {
@@ -228,7 +222,6 @@ impl<W> Forwarder<W> {
             self.subnets.enter(ask.query, &self.hasher);
         }
         self.flying += 1;
-        self.metrics.flights.add_one();
         self.begin(now, slot, effects);
         self.rearm(slot);
         Ok(())
@@ -322,13 +315,9 @@ impl<W> Forwarder<W> {
     }
 
     /// How many slots are taken: [`Forwarder::in_flight`] and those that linger.
+    #[cfg(feature = "testing")]
     pub fn occupied(&self) -> usize {
         self.table.len()
-    }
-
-    /// What was counted.
-    pub fn metrics(&self) -> &Arc<ForwarderMetrics> {
-        &self.metrics
     }
 
     /// Hands every waiter back with [`Failure::Shutdown`] and closes every socket. To drain instead, ask no more and go on

@@ -121,7 +121,6 @@ enum End {
 
 impl Connection {
     async fn connect_and_serve(&mut self, connect_by: Instant) -> End {
-        let shared = self.shared.clone();
         let link = self.link.clone();
         let (target, start) = (self.target.clone(), self.born);
         let connected = async {
@@ -143,7 +142,6 @@ impl Connection {
         let connected = tokio::select! {
             connected = connected => connected,
             () = late => return End::Unused,
-            () = shared.went_down() => Err(ExchangeError::Shutdown),
         };
         let (stream, local) = match connected {
             Ok(connected) => connected,
@@ -160,8 +158,6 @@ impl Connection {
 
     async fn serve(&mut self, stream: impl AsyncRead + AsyncWrite) -> End {
         let (mut reader, mut writer) = tokio::io::split(stream);
-        let shared = self.shared.clone();
-        let mut down = pin!(shared.went_down());
         let mut wake = pin!(sleep_until(self.next_wake()));
         let mut batch = Vec::new();
         let mut unflushed = false;
@@ -202,7 +198,6 @@ impl Connection {
                     }
                     wake.as_mut().reset(self.next_wake());
                 }
-                () = &mut down => return End::Failed(ExchangeError::Shutdown),
             }
             if self.link.retired.load(Ordering::Relaxed) && self.is_idle() {
                 return End::Unused;

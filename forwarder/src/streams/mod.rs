@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 pub(crate) use connection::{dial, handshake};
@@ -38,8 +38,6 @@ pub(crate) struct Shared {
     runtime: Handle,
     deliver: Arc<dyn Deliver>,
     pools: Mutex<HashMap<Key, Vec<Arc<Link>>>>,
-    down: AtomicBool,
-    going_down: Notify,
 }
 
 /// Connections to one upstream of one kind.
@@ -78,8 +76,7 @@ pub(crate) struct Target {
 impl Streams {
     /// No connections yet; they will live on `runtime`.
     pub fn new(runtime: Handle, deliver: Arc<dyn Deliver>) -> Self {
-        let (pools, down, going_down) = (Mutex::default(), AtomicBool::new(false), Notify::new());
-        Self { shared: Arc::new(Shared { runtime, deliver, pools, down, going_down }) }
+        Self { shared: Arc::new(Shared { runtime, deliver, pools: Mutex::default() }) }
     }
 
     /// Sends a query over a connection that is there, or a new one. Returns at once; the result is delivered to `worker`,
@@ -102,12 +99,6 @@ impl Streams {
     pub fn connections(&self) -> usize {
         self.shared.pools().values().map(Vec::len).sum()
     }
-
-    /// Closes every connection; what is out, and what comes later, ends with [`ExchangeError::Shutdown`].
-    pub fn shutdown(&self) {
-        self.shared.down.store(true, Ordering::Release);
-        self.shared.going_down.notify_waiters();
-    }
 }
 
 impl fmt::Debug for Streams {
@@ -119,10 +110,6 @@ impl fmt::Debug for Streams {
 impl Shared {
     /// Gives a query to the connection that is likely to answer it first.
     pub(crate) fn submit(self: &Arc<Self>, target: &Target, request: Request) {
-        if self.is_down() {
-            self.deliver(&request, Err(ExchangeError::Shutdown));
-            return;
-        }
         let proto = match target.kind {
             StreamKind::Tcp => Proto::Tcp,
             StreamKind::Tls => Proto::Tls,
@@ -202,18 +189,6 @@ impl Shared {
             link.load.load(Ordering::Relaxed) == 0 && !link.retired.load(Ordering::Relaxed)
         };
         links.iter().filter(left).count() > max
-    }
-
-    pub(crate) fn is_down(&self) -> bool {
-        self.down.load(Ordering::Acquire)
-    }
-
-    /// Returns when [`Streams::shutdown`] was called.
-    pub(crate) async fn went_down(&self) {
-        let notified = self.going_down.notified();
-        if !self.is_down() {
-            notified.await;
-        }
     }
 
     fn pools(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Vec<Arc<Link>>>> {

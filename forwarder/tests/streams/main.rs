@@ -364,18 +364,3 @@ async fn max_idle_conns_closes_the_others() {
     }
     asker.until_connections_are(1).await;
 }
-
-#[tokio::test]
-async fn a_shutdown_ends_what_is_out() {
-    let (address, _) = server(|_, stream| swallow(stream)).await;
-    let mut asker = Asker::new(address, None);
-    asker.send(1);
-    asker.send(2);
-    tokio::task::yield_now().await;
-    asker.streams.shutdown();
-    asker.send(3);
-    for _ in 0..3 {
-        assert!(matches!(asker.next().await.1, Err(ExchangeError::Shutdown)));
-    }
-    asker.until_connections_are(0).await;
-}
