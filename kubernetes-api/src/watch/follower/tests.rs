@@ -46,6 +46,16 @@ impl Script {
         Self { follower, told: Told::default(), now, asked: now }
     }
 
+    /// The API knows of no list by a watch: it is asked for pages next.
+    fn without_watch_lists() -> Self {
+        let mut script = Self::new();
+        script.ask();
+        script.head(422);
+        script.end();
+        script.wait();
+        script
+    }
+
     fn pass(&mut self, time: Duration) {
         self.now += time;
     }
@@ -390,11 +400,7 @@ fn an_api_without_protobuf_is_asked_for_json() {
 fn lists_that_do_not_end_and_versions_that_are_none_are_begun_anew() {
     // A page comes, octet by octet, and a refusal.
     for (status, bound) in [(200, 120), (500, 30)] {
-        let mut script = Script::new();
-        script.ask();
-        script.head(422);
-        script.end();
-        script.wait();
+        let mut script = Script::without_watch_lists();
         script.ask();
         script.head(status);
         let began = script.now;
@@ -408,11 +414,7 @@ fn lists_that_do_not_end_and_versions_that_are_none_are_begun_anew() {
         assert_eq!(script.told(), [format!("lost: a reply is not whole after {bound} s")]);
     }
     // Page after page.
-    let mut script = Script::new();
-    script.ask();
-    script.head(422);
-    script.end();
-    script.wait();
+    let mut script = Script::without_watch_lists();
     for _ in 0..=MOST_PAGES {
         script.ask();
         script.head(200);
@@ -432,11 +434,7 @@ fn lists_that_do_not_end_and_versions_that_are_none_are_begun_anew() {
         script.wait();
         assert_eq!(script.ask(), WATCH_LIST);
     }
-    let mut script = Script::new();
-    script.ask();
-    script.head(422);
-    script.end();
-    script.wait();
+    let mut script = Script::without_watch_lists();
     script.ask();
     script.head(200);
     script.body(&page(&[], "10", &"t".repeat(MOST_TOKEN + 1)));
