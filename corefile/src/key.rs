@@ -18,7 +18,7 @@ pub struct Key {
     /// At least one: lower-case, with the final dot, escapes (RFC 1035, section 5.1) kept. More than one (at most 128)
     /// for a network whose mask ends inside a label of the reverse zone.
     pub zones: Vec<String>,
-    /// As written; without one it is the server's default for `dns`, else [`Scheme::default_port`].
+    /// As written; without one it is the server's default for `dns`, else the scheme's.
     pub port: Option<u16>,
 }
 
@@ -53,15 +53,6 @@ pub enum Scheme {
 impl Scheme {
     /// Every scheme.
     pub const ALL: [Self; 6] = [Self::Dns, Self::Tls, Self::Grpc, Self::Https, Self::Https3, Self::Quic];
-
-    /// The port of a key without one.
-    pub fn default_port(self) -> u16 {
-        match self {
-            Self::Dns => 53,
-            Self::Tls | Self::Quic => 853,
-            Self::Grpc | Self::Https | Self::Https3 => 443,
-        }
-    }
 
     /// As it is written before `://`.
     pub fn name(self) -> &'static str {

@@ -41,7 +41,8 @@ impl Inherited {
     }
 
     /// Whether there was anything.
-    pub fn is_empty(&self) -> bool {
+    #[cfg(test)]
+    fn is_empty(&self) -> bool {
         self.sockets.is_empty() && self.rest.is_empty()
     }
 

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use wire::{Gate, HEADER, Message, Name, RType, Rcode, Reply, Rr, Section, accept};
+use wire::{Gate, HEADER, Message, Name, Packed, RType, Rcode, Reply, Rr, Section, accept};
 
 use crate::index::{Index, Writer};
 use crate::{Answered, Responder, Rules};
@@ -84,7 +84,7 @@ impl Cluster {
             Answered::NoName(zone) => external.deny(&self.index, zone, &query, &mut reply),
             Answered::Written | Answered::Follow => {}
         }
-        let message = Message::read(&query, &reply).unwrap();
+        let message = Packed::new(&query, &reply).message(u16::MAX).unwrap();
         let ttl = self.responder.rules().ttl;
         let mut words: Vec<String> =
             message.section(Section::Answer).map(|rr| record(rr, &query.name, ttl)).collect();
@@ -119,7 +119,7 @@ impl Cluster {
             Answered::NoName(zone) => self.responder.deny(&self.index, zone, &query, &mut reply),
             Answered::Written | Answered::Follow => {}
         }
-        let message = Message::read(&query, &reply).unwrap();
+        let message = Packed::new(&query, &reply).message(u16::MAX).unwrap();
         let (flags, _) = reply.finish(&query, room);
         assert!(flags.has(wire::Flags::AA), "{question}");
         let mut words = self.words(&message, &query.name);

@@ -294,11 +294,6 @@ impl Leases {
         self.seen
     }
 
-    /// The table's name.
-    pub fn table(&self) -> &str {
-        &self.table
-    }
-
     /// Takes all leases back, and the table: from now on queries go the listeners' way out.
     ///
     /// # Errors

@@ -76,15 +76,6 @@ impl Notifier {
         self.tell(NotifyState::Watchdog)
     }
 
-    /// One line for `systemctl status`. Line breaks and control characters become spaces, for a further line would
-    /// be a further message.
-    ///
-    /// # Errors
-    /// As for all messages.
-    pub fn status(&self, text: &str) -> Result<(), NodeError> {
-        self.tell(NotifyState::Status(&text.replace(char::is_control, " ")))
-    }
-
     fn tell(&self, state: NotifyState<'_>) -> Result<(), NodeError> {
         if !self.ours {
             return Ok(());
@@ -122,12 +113,7 @@ mod tests {
     #[test]
     fn tell_everything() {
         let notifier = Notifier::from_environment();
-        let told = [
-            notifier.ready(),
-            notifier.status("serving 3 zones\nSTOPPING=1"),
-            notifier.ping(),
-            notifier.stopping(),
-        ];
+        let told = [notifier.ready(), notifier.ping(), notifier.stopping()];
         println!("interval {:?}, ok {}", notifier.watchdog_interval(), told.iter().all(Result::is_ok));
     }
 
@@ -147,10 +133,7 @@ mod tests {
         while let Ok(len) = manager.recv(&mut buffer) {
             heard.push(String::from_utf8_lossy(&buffer[..len]).into_owned());
         }
-        assert_eq!(
-            heard,
-            ["READY=1\n", "STATUS=serving 3 zones STOPPING=1\n", "WATCHDOG=1\n", "STOPPING=1\n"]
-        );
+        assert_eq!(heard, ["READY=1\n", "WATCHDOG=1\n", "STOPPING=1\n"]);
     }
 
     #[test]

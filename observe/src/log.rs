@@ -169,11 +169,6 @@ impl LogRules {
         Self { rules: rules.into_iter().map(compile).collect() }
     }
 
-    /// Whether nothing is ever logged.
-    pub fn is_empty(&self) -> bool {
-        self.rules.is_empty()
-    }
-
     /// How to log this name with this outcome. The first rule whose zone holds the name decides, even if it is not for
     /// this outcome.
     #[inline]

@@ -10,6 +10,7 @@ use plugin::spec::Source as _;
 use plugin::{Lookup, QueryContext, Tables};
 use plugins::hosts::{Hosts, HostsTable};
 use query::Block;
+use readfile::PATIENCE;
 use scene::Scene;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -53,7 +54,7 @@ impl Followed {
     fn look(&mut self) -> String {
         self.scene.now += Duration::from_secs(5);
         let table = self.table();
-        let next = table.look(self.scene.now, &self.scene.shared.logger);
+        let next = table.look_for(self.scene.now, PATIENCE, &self.scene.shared.logger);
         assert_eq!(next, Some(self.scene.now + Duration::from_secs(5)));
         self.a()
     }
@@ -69,7 +70,7 @@ impl Followed {
     }
 
     fn table(&self) -> Arc<HostsTable> {
-        self.scene.configuration.blocks[0].pipeline.source::<Hosts>().unwrap().table().clone()
+        self.scene.shared.hosts.all().remove(0)
     }
 
     fn log(&self) -> String {
@@ -109,7 +110,7 @@ fn a_change_is_served_from_the_next_look_on() {
     file.write("192.0.2.2 a\n192.0.2.3 a\n");
     assert_eq!(file.a(), "192.0.2.1");
     let early = file.scene.now + Duration::from_millis(4999);
-    let next = file.table().look(early, &file.scene.shared.logger);
+    let next = file.table().look_for(early, PATIENCE, &file.scene.shared.logger);
     assert_eq!((next, file.a()), (Some(file.scene.now + Duration::from_secs(5)), "192.0.2.1".into()));
     assert_eq!(file.look(), "192.0.2.2 192.0.2.3");
     let modified = fs::metadata(&file.file).unwrap().modified().unwrap();
@@ -228,7 +229,7 @@ fn without_reload_the_file_is_read_once() {
     let mut file = Followed::new(Some("192.0.2.1 a\n"), "reload 0");
     file.write("192.0.2.2 a\n");
     file.scene.now += Duration::from_secs(3600);
-    assert_eq!(file.table().look(file.scene.now, &file.scene.shared.logger), None);
+    assert_eq!(file.table().look_for(file.scene.now, PATIENCE, &file.scene.shared.logger), None);
     assert_eq!(file.a(), "192.0.2.1");
 }
 
@@ -245,7 +246,7 @@ fn without_reload_the_file_is_read_again_with_the_corefile() {
     assert_eq!(file.a(), "192.0.2.2");
     file.write("192.0.2.3 a\n192.0.2.4 a\n");
     file.scene.now += Duration::from_secs(5);
-    assert_eq!(file.table().look(file.scene.now, &file.scene.shared.logger), None);
+    assert_eq!(file.table().look_for(file.scene.now, PATIENCE, &file.scene.shared.logger), None);
     assert_eq!(file.a(), "192.0.2.3 192.0.2.4");
 }
 
@@ -254,7 +255,7 @@ fn a_file_that_is_missing_is_looked_for_as_often_as_any_other_is_looked_at() {
     for (properties, interval) in [("", Some(5)), ("reload 30s", Some(30)), ("reload 0", None)] {
         let file = Followed::new(None, properties);
         let now = file.scene.now + Duration::from_secs(60);
-        let next = file.table().look(now, &file.scene.shared.logger);
+        let next = file.table().look_for(now, PATIENCE, &file.scene.shared.logger);
         assert_eq!(next, interval.map(|seconds| now + Duration::from_secs(seconds)), "{properties:?}");
     }
 }
@@ -324,13 +325,10 @@ fn equal_directives_share_a_table_and_reloads_keep_it() {
         )
     };
     let mut scene = Scene::new(&hosts("c. {\nbind 127.0.0.1\nhosts /nowhere/h . {\nttl 6\n}\n}\n"));
-    let table = |scene: &Scene, block: usize| {
-        Arc::downgrade(scene.configuration.blocks[block].pipeline.source::<Hosts>().unwrap().table())
-    };
-    let (first, third) = (table(&scene, 0), table(&scene, 2));
-    assert!(first.ptr_eq(&table(&scene, 1)) && !first.ptr_eq(&third));
+    let tables = |scene: &Scene| scene.shared.hosts.all().iter().map(Arc::downgrade).collect::<Vec<_>>();
+    let [first, third] = &*tables(&scene) else { panic!("two tables for three blocks") };
     scene.reload(&hosts(""));
-    assert!(first.ptr_eq(&table(&scene, 0)));
+    assert!(first.ptr_eq(&tables(&scene)[0]));
     // Who is no longer named is dropped at the next building.
     scene.reload(&hosts(""));
     assert_eq!((first.strong_count() > 0, third.strong_count()), (true, 0));

@@ -153,7 +153,8 @@ impl Keeper {
     }
 
     /// What is kept, and how.
-    pub fn settings(&self) -> &Settings {
+    #[cfg(test)]
+    fn settings(&self) -> &Settings {
         &self.settings
     }
 

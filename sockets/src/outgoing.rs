@@ -53,11 +53,6 @@ impl Outgoing {
         }
     }
 
-    /// Number of replies committed.
-    pub fn len(&self) -> usize {
-        self.count
-    }
-
     /// Whether none is committed.
     pub fn is_empty(&self) -> bool {
         self.count == 0
@@ -105,11 +100,6 @@ impl Outgoing {
         }
         header.msg_namelen = peer.length();
         self.count += 1;
-    }
-
-    /// Forgets the replies committed, unsent.
-    pub fn clear(&mut self) {
-        self.count = 0;
     }
 
     /// Sends every reply that can be sent and empties the batch.
@@ -255,7 +245,7 @@ mod tests {
         // What is to be sent stays, however long.
         assert!((2_000..5_000).contains(&held[2]), "{held:?}");
         assert!(replies.slots.iter().zip([400, 900, 2_000]).all(|(slot, left)| slot[..] == vec![7; left]));
-        replies.clear();
+        replies.count = 0;
         let before = replies.slots[1].as_ptr();
         replies.slot().unwrap().extend_from_slice(b"first");
         replies.commit(&peer, None);

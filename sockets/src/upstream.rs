@@ -67,11 +67,6 @@ impl UpstreamSocket {
         self.local_addr
     }
 
-    /// The upstream connected to.
-    pub fn upstream(&self) -> SocketAddr {
-        self.upstream
-    }
-
     /// Takes the datagrams that wait, at most a batch, without blocking. `Ok(0)`: none waits. Allocates nothing.
     ///
     /// # Errors

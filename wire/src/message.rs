@@ -83,14 +83,6 @@ impl Message {
         Self { rcode, flags: query.flags.0 & Flags::RD, ..Self::default() }
     }
 
-    /// What `reply`, which was started for `query`, says.
-    ///
-    /// # Errors
-    /// [`Malformed`] where its records cannot be read.
-    pub fn read(query: &Query<'_>, reply: &Reply<'_>) -> Result<Self, Malformed> {
-        Packed::new(query, reply).message(u16::MAX)
-    }
-
     /// Puts this in place of what `reply`, which was started for `query`, says. What no message has room for is left out,
     /// from the end, and TC says so.
     ///
@@ -220,7 +212,7 @@ mod tests {
     fn names_are_written_out_in_their_own_case_and_unknown_data_stays() {
         let message = with_reply(SOUGHT, |query, reply| {
             fill(reply);
-            Message::read(query, reply).unwrap()
+            Packed::new(query, reply).message(u16::MAX).unwrap()
         });
         let rows: Vec<(&[u8], &[u8])> = message.records.iter().map(|rr| (&*rr.owner, &*rr.data)).collect();
         assert_eq!(
@@ -250,7 +242,7 @@ mod tests {
     fn a_message_goes_behind_a_question_of_another_length() {
         let mut message = with_reply(SOUGHT, |query, reply| {
             fill(reply);
-            Message::read(query, reply).unwrap()
+            Packed::new(query, reply).message(u16::MAX).unwrap()
         });
         let asked = Name::from_text("www.example.org").unwrap();
         message.records[0].owner = asked.as_wire().into();
@@ -260,7 +252,7 @@ mod tests {
             assert_eq!(reply.counts(), [2, 1, 0]);
             // The owner is a pointer to the question, which has the client's case.
             assert!(reply.body_mut().starts_with(b"\xc0\x0c\0\x05"));
-            Message::read(query, reply).unwrap()
+            Packed::new(query, reply).message(u16::MAX).unwrap()
         });
         assert_eq!(again.records[0].owner.as_ref(), b"\x03WWW\x07example\x03org\0");
         assert_eq!(again.records[1..], message.records[1..]);
@@ -300,7 +292,7 @@ mod tests {
         with_reply(&packet, |query, reply| {
             message.write(query, reply).unwrap();
             assert_eq!((reply.counts(), reply.flags), ([1_000, 0, 0], 0));
-            assert_eq!(Message::read(query, reply).unwrap().records, message.records);
+            assert_eq!(Packed::new(query, reply).message(u16::MAX).unwrap().records, message.records);
         });
     }
 
@@ -318,9 +310,9 @@ mod tests {
             if answer.read(&packet, &SOUGHT[HEADER..]).is_ok() {
                 with_reply(SOUGHT, |query, reply| {
                     reply.push_answer(&answer);
-                    if let Ok(message) = Message::read(query, reply) {
+                    if let Ok(message) = Packed::new(query, reply).message(u16::MAX) {
                         message.write(query, reply).unwrap();
-                        let again = Message::read(query, reply).unwrap();
+                        let again = Packed::new(query, reply).message(u16::MAX).unwrap();
                         prop_assert_eq!(again.records, message.records);
                     }
                     Ok(())

@@ -27,11 +27,6 @@ impl Marker {
         let fits = (1..=200).contains(&text.len()) && text.trim() == text;
         if printable && fits { Ok(Self(text.into())) } else { Err(MarkerError(text.to_owned())) }
     }
-
-    /// Without its `#`.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
 }
 
 /// One line of ours: an address of a name that is written with and without its domain.
@@ -255,7 +250,7 @@ mod tests {
     #[test]
     fn markers_are_comments_that_are_read_as_they_are_written() {
         for good in ["x", MARKER, "two words", &"x".repeat(200)] {
-            assert_eq!(Marker::new(good).unwrap().as_str(), good);
+            assert_eq!(&*Marker::new(good).unwrap().0, good);
         }
         for bad in ["", " x", "x ", "a#b", "a\nb", "a\tb", "\u{e4}", &"x".repeat(201)] {
             let told = Marker::new(bad).unwrap_err().to_string();

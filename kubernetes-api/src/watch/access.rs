@@ -55,16 +55,6 @@ pub(super) struct Client {
     pub(super) key: Named,
 }
 
-impl Access {
-    /// Whether all is there that is needed to ask, the API itself aside. Reads files: it may take a while.
-    ///
-    /// # Errors
-    /// [`Lost::Access`].
-    pub fn check(&self) -> Result<(), Lost> {
-        Api::find(self)?.credentials.header().map(drop)
-    }
-}
-
 impl Api {
     /// Reads files: it may take a while.
     ///

@@ -163,7 +163,6 @@ fn the_first_rule_whose_zone_holds_the_name_decides() {
         rules.log(&LogEntry { rcode, ..entry(&asked) }, &mut ring);
         assert_eq!(paper.read(&logger), line, "{asked}");
     }
-    assert!(LogRules::default().is_empty());
 }
 
 #[test]

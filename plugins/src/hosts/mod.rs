@@ -146,11 +146,6 @@ impl Hosts {
             && !supported
             && self.table.spec.fallthrough.through(&query.name)
     }
-
-    /// The table behind it.
-    pub fn table(&self) -> &Arc<HostsTable> {
-        &self.table
-    }
 }
 
 impl HostsTable {
@@ -184,15 +179,10 @@ impl HostsTable {
     }
 
     /// Looks at the file if it is time to, and says when it will be the next time; `None` for never. Waits for a disk, for
-    /// at most [`PATIENCE`].
+    /// at most `patience`, which is no longer than [`PATIENCE`].
     ///
     /// A file that is gone, cannot be read or is being written leaves the table as it is: a change that would lose every
     /// name, or whose last line has no end, is believed only when the next look finds it unchanged.
-    pub fn look(&self, now: Instant, logger: &Logger) -> Option<Instant> {
-        self.look_for(now, PATIENCE, logger)
-    }
-
-    /// As [`Self::look`], for one who has not so much patience left.
     pub fn look_for(&self, now: Instant, patience: Duration, logger: &Logger) -> Option<Instant> {
         let mut state = self.state();
         let next = self.look_at(&mut state, now, patience, logger);
@@ -202,7 +192,7 @@ impl HostsTable {
         }
     }
 
-    /// As [`Self::look`], and waits for nobody: what a look that goes on finds is for the next time.
+    /// As [`Self::look_for`], and waits for nobody: what a look that goes on finds is for the next time.
     pub fn glance(&self, now: Instant, logger: &Logger) -> Option<Instant> {
         match self.state.try_lock() {
             Ok(mut state) => self.look_at(&mut state, now, Duration::ZERO, logger),

@@ -372,13 +372,6 @@ impl Fields for Data<'_> {
     }
 }
 
-impl Record {
-    /// The labels `section` and `template` of the failure metrics.
-    pub fn label(&self) -> &str {
-        &self.text
-    }
-}
-
 impl std::fmt::Display for TemplateSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {}", self.class, self.rtype)?;

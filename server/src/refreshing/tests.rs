@@ -141,7 +141,7 @@ fn what_we_wrote_ourselves_is_not_built_a_second_time() {
         }
         let before = table.built();
         now += Duration::from_secs(5);
-        table.look(now, server.logger());
+        table.look_for(now, readfile::PATIENCE, server.logger());
         table.built() > before
     };
     assert!(look(Some("192.0.2.9 canary\n")));

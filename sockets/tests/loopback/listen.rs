@@ -28,7 +28,6 @@ fn a_batch_makes_the_round_trip() -> io::Result<()> {
                 reply.extend_from_slice(b", answered");
                 replies.commit(datagram.peer, datagram.local);
             }
-            assert_eq!(replies.len(), batch.len());
             let sent = server.send(&mut replies);
             assert_eq!((sent.sent, sent.refused, sent.dropped), (batch.len(), 0, 0), "{sent:?}");
             assert!(replies.is_empty());
@@ -77,7 +76,7 @@ fn an_uncommitted_slot_is_handed_out_again_empty() -> io::Result<()> {
     replies.slot().expect("free").extend_from_slice(b"thought better of");
     replies.slot().expect("free").extend_from_slice(b"said");
     replies.commit(&client.local_addr()?.into(), None);
-    assert_eq!(replies.len(), 1);
+    assert!(!replies.is_empty());
     assert_eq!(server.send(&mut replies).sent, 1);
     assert_eq!(hear(&client)?, b"said");
     Ok(())

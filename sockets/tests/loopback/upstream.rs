@@ -13,7 +13,6 @@ fn messages_and_replies_make_the_round_trip() -> io::Result<()> {
     for loopback in ["127.0.0.1", "::1"] {
         let server = upstream(loopback)?;
         let socket = UpstreamSocket::connect(server.local_addr()?, std::iter::empty(), None)?;
-        assert_eq!(socket.upstream(), server.local_addr()?);
         let messages: Vec<_> = (0..MESSAGES).map(|i| format!("message {i}")).collect();
         let sent =
             socket.send_batch(messages.iter().map(|text| text.as_bytes()), |i, error| panic!("{i}: {error}"));

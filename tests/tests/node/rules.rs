@@ -37,22 +37,21 @@ fn the_table_of_the_leases_goes_with_its_owner_and_survives_a_stranger() {
             return;
         }
         let mut leases = Leases::open(MARK).unwrap();
-        let table = leases.table().to_owned();
-        assert!(table.starts_with(&format!("localdns-lease-{}-", std::process::id())), "{table}");
+        let [table] = &*lease_tables() else { panic!("{:?}", lease_tables()) };
         assert_eq!(leases.seen(), Seen { by_owner: true, by_socket: true });
         assert_eq!(Rules::open().unwrap().holders().unwrap(), [std::process::id()]);
         for _ in 0..2 {
             leases.renew(&addresses(), Some(LASTS)).unwrap();
         }
-        assert_eq!(listed(&table), LEASES);
+        assert_eq!(listed(table), LEASES);
         run("nft", &["flush", "ruleset"]);
-        assert_eq!(listed(&table), LEASES, "it is not theirs");
+        assert_eq!(listed(table), LEASES, "it is not theirs");
         drop(leases);
         assert_eq!(run("nft", &["list", "ruleset"]), "");
         let mut leases = Leases::open(MARK).unwrap();
         leases.renew(&addresses(), Some(LASTS)).unwrap();
         leases.renew(&addresses(), None).unwrap();
-        let open_ended = run("nft", &["list", "set", "inet", &table, "lease6"]);
+        let open_ended = run("nft", &["list", "set", "inet", &lease_tables()[0], "lease6"]);
         assert!(open_ended.contains("elements = { fd10::11 }"), "{open_ended}");
         leases.give_up().unwrap();
         assert_eq!(run("nft", &["list", "ruleset"]), "");
@@ -67,16 +66,18 @@ fn two_leases_at_once_stand_beside_each_other() {
         }
         // Two containers of one network are both process 1.
         let mut both = [Leases::open(MARK).unwrap(), Leases::open(MARK).unwrap()];
-        assert_ne!(both[0].table(), both[1].table());
+        let tables = lease_tables();
+        assert_eq!(tables.len(), 2);
         assert_eq!(Rules::open().unwrap().holders().unwrap(), [std::process::id(); 2]);
         for leases in &mut both {
             leases.renew(&addresses(), Some(LASTS)).unwrap();
-            assert_eq!(listed(leases.table()), LEASES);
         }
+        assert!(tables.iter().all(|table| listed(table) == LEASES), "{tables:?}");
         let [one, other] = both;
         drop(one);
         assert_eq!(Rules::open().unwrap().holders().unwrap(), [std::process::id()]);
-        assert_eq!(listed(other.table()), LEASES);
+        assert_eq!(lease_tables().iter().map(|table| listed(table)).collect::<Vec<_>>(), [LEASES]);
+        drop(other);
     });
 }
 
@@ -98,6 +99,18 @@ fn an_older_kernel_s_table_is_the_next_process_s_to_replace() {
         Rules::open().unwrap().remove().unwrap();
         assert_eq!(run("nft", &["list", "ruleset"]), "");
     });
+}
+
+/// The tables of this process' leases.
+fn lease_tables() -> Vec<String> {
+    let ours = format!("localdns-lease-{}-", std::process::id());
+    let tables = run("nft", &["list", "tables", "inet"]);
+    tables
+        .lines()
+        .filter_map(|line| line.strip_prefix("table inet "))
+        .filter(|table| table.starts_with(&ours))
+        .map(str::to_owned)
+        .collect()
 }
 
 /// A table without its name, the name of its owner and what an element has left to live.
