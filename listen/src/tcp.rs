@@ -132,7 +132,10 @@ impl Connection {
             match turn {
                 Some(Turn::Again) => tokio::task::yield_now().await,
                 Some(Turn::Wait(pause)) => self.pause(pause).await,
-                Some(Turn::End) => return self.close(),
+                Some(Turn::End) => {
+                    running.guarded(|| self.close());
+                    return;
+                }
                 None => return,
                 Some(Turn::Abort) => {
                     // An RST: octets that nobody reads must not stay in the kernel for minutes.

@@ -27,6 +27,8 @@ enum Progress {
     Established,
     /// The client has said that it sends no more.
     Finished,
+    /// It broke the protocol. What rustls has noted of octets that are thrown away leads nowhere: it is not asked again.
+    Broken,
 }
 
 /// The client broke the protocol, or is not let in; what it is told was written.
@@ -50,11 +52,20 @@ impl Tls {
         if self.progress == Progress::New {
             self.progress = Progress::Handshake;
         }
+        let opened = self.take(octets, plain, out);
+        if opened.is_err() {
+            (self.came, self.progress) = (Vec::new(), Progress::Broken);
+        }
+        opened
+    }
+
+    fn take(&mut self, octets: &[u8], plain: &mut Vec<u8>, out: &mut Vec<u8>) -> Result<(), Broken> {
         let mut came = std::mem::take(&mut self.came);
         came.reserve_exact(octets.len());
         came.extend_from_slice(octets);
         let (mut from, mut result) = (0, Ok(()));
         loop {
+            let has_failed = result.is_err();
             let UnbufferedStatus { mut discard, state, .. } =
                 self.connection.process_tls_records(&mut came[from..]);
             let goes_on = match state {
@@ -87,15 +98,18 @@ impl Tls {
                     false
                 }
                 Ok(_) => false,
-                // Once more, for the alert that tells the client why.
-                Err(_) => std::mem::replace(&mut result, Err(Broken)).is_ok(),
+                Err(_) => {
+                    result = Err(Broken);
+                    true
+                }
             };
             from += discard;
-            if !goes_on {
+            // After a failure once more, for the alert that tells the client why: what broke it is not read again.
+            if has_failed || !goes_on {
                 break;
             }
         }
-        if self.progress == Progress::Finished || result.is_err() {
+        if self.progress == Progress::Finished {
             came = Vec::new();
         } else if from > 0 {
             came = came[from..].to_vec();
@@ -125,6 +139,9 @@ impl Tls {
         mut write: impl FnMut(&mut WriteTraffic<'_>, &mut [u8]) -> Result<usize, EncryptError>,
     ) -> Result<(), Broken> {
         loop {
+            if self.progress == Progress::Broken {
+                return Err(Broken);
+            }
             let UnbufferedStatus { discard, state, .. } = self.connection.process_tls_records(&mut self.came);
             let written = match state {
                 Ok(ConnectionState::EncodeTlsData(mut data)) => {
@@ -146,7 +163,11 @@ impl Tls {
                     true
                 }
                 // The handshake is not over, or the connection is.
-                _ => return Err(Broken),
+                Ok(_) => return Err(Broken),
+                Err(_) => {
+                    self.progress = Progress::Broken;
+                    return Err(Broken);
+                }
             };
             self.came.drain(..discard);
             if written {

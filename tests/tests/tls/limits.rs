@@ -10,7 +10,7 @@ use tests::{Ask, Connection, Crowd, Metrics, eventually, may_open, now, skip, st
 use super::{Dot, PATIENCE, rcode};
 
 /// The first octets that a client says.
-fn hello(dot: &Dot) -> Vec<u8> {
+pub(super) fn hello(dot: &Dot) -> Vec<u8> {
     let client = dot.client();
     let mut tls = ClientConnection::new(client.config, client.name).expect("it can begin");
     let mut hello = Vec::new();

@@ -1,6 +1,7 @@
 //! DNS over TLS as clients see it (RFC 7858): what is shown, who is let in, what is counted, what a crowd may take.
 
 mod clients;
+mod hostile;
 mod limits;
 
 use std::net::{Ipv4Addr, SocketAddr};
