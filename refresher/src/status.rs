@@ -3,7 +3,8 @@
 use std::convert::Infallible;
 use std::fs::Permissions;
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -18,6 +19,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use refresh::KnownName;
 use resolver::{Family, Question};
 use serde_json::{Value, json};
+use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::UnixListener;
 use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, spawn_blocking};
@@ -39,14 +41,26 @@ impl Drop for StatusSocket {
     }
 }
 
-/// Serves /status at `path`, mode 0600; a socket that a killed process left there is replaced.
+/// Serves /status at `path`, mode 0600; a socket that a killed process left there is replaced, and nothing else.
 ///
 /// # Errors
-/// What the system says; or another process listens there.
+/// What the system says; or another process listens there, or a file is there that is no socket.
 pub fn listen(path: &Path, running: &Arc<impl Server>) -> io::Result<StatusSocket> {
     let _runtime = running.runtime().enter();
     let listener = match UnixListener::bind(path) {
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse && UnixStream::connect(path).is_err() => {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
+                return Err(io::Error::new(
+                    io::ErrorKind::AlreadyExists,
+                    "a file is there that is no socket; name another place with -status",
+                ));
+            }
+            // One that hangs takes nobody, and is there all the same.
+            if connect(path, Duration::from_millis(1)).err().map(|error| error.kind())
+                != Some(io::ErrorKind::ConnectionRefused)
+            {
+                return Err(error);
+            }
             std::fs::remove_file(path)?;
             UnixListener::bind(path)?
         }
@@ -198,7 +212,7 @@ pub fn print(path: &Path) -> Result<String, String> {
 }
 
 fn fetch(path: &Path) -> io::Result<String> {
-    let mut stream = UnixStream::connect(path)?;
+    let mut stream = connect(path, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     stream.write_all(b"GET /status HTTP/1.1\r\nHost: localdns\r\nConnection: close\r\n\r\n")?;
@@ -206,6 +220,14 @@ fn fetch(path: &Path) -> io::Result<String> {
     stream.take(MAX_REPLY).read_to_string(&mut reply)?;
     let body = reply.split_once("\r\n\r\n").filter(|(head, _)| head.starts_with("HTTP/1.1 200 "));
     body.map(|(_, body)| body.to_owned()).ok_or_else(|| io::Error::other("it has no /status"))
+}
+
+/// Connects, and waits no longer than that for a place in the queue of one that hangs.
+fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_write_timeout(Some(patience))?;
+    socket.connect(&SockAddr::unix(path)?)?;
+    Ok(OwnedFd::from(socket).into())
 }
 
 fn table(report: &Value) -> String {

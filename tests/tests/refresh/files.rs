@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
+use socket2::{Domain, SockAddr, Socket, Type};
 use tests::{
     Action, Metrics, Options, Server, Upstream, assert_contains, binary, eventually, fresh_ip, publish,
     steadily, tempdir, tool,
@@ -175,4 +177,36 @@ fn a_round_in_which_nobody_answers_ends_within_15_s() {
         let health = tests::http_get((node.at.ip(), 8080).into(), "/health").unwrap();
         assert_eq!(health, (200, "OK".to_owned()), "names that are not refreshed are no illness");
     });
+}
+
+#[test]
+fn no_file_gives_way_to_the_status_socket_and_who_hangs_there_holds_nothing_up() {
+    let directory = tempdir();
+    let (hosts, file) = (directory.path().join("hosts"), directory.path().join("file"));
+    fs::write(&file, "precious").unwrap();
+    // It takes nobody, and its queue is full.
+    let hangs = directory.path().join("hangs");
+    let listener = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
+    listener.bind(&SockAddr::unix(&hangs).unwrap()).unwrap();
+    listener.listen(0).unwrap();
+    let _waits = UnixStream::connect(&hangs).unwrap();
+    let upstream = Upstream::start(fresh_ip(), address(1));
+    for (path, why) in [(&file, "a file is there that is no socket"), (&hangs, "Address already in use")] {
+        let at = SocketAddr::from((fresh_ip(), tests::port()));
+        let corefile = format!(
+            ".:{} {{\nbind {}\nhosts {} {{\nrefresh a.test\nrefresh_via {}\n}}\n}}\n",
+            at.port(),
+            at.ip(),
+            hosts.display(),
+            upstream.word()
+        );
+        let status = path.to_string_lossy();
+        let mut server = Server::start_with(&corefile, Options::default().args(["-status", &status]));
+        assert_contains!(server.wait_for_log("/status is not served at", Duration::from_secs(10)), why);
+        assert!(server.stop().success());
+        let asked = localdns(&["status", "-status", &status], &[]);
+        assert_eq!(asked.status.code(), Some(1), "{asked:?}");
+    }
+    assert_eq!(fs::read(&file).unwrap(), b"precious");
+    assert!(hangs.exists());
 }
