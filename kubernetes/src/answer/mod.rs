@@ -281,16 +281,29 @@ impl Responder {
     /// The address records of a service's own name.
     #[inline]
     fn ready(&self, question: &Question<'_>, service: &Service, reply: &mut Reply<'_>) -> ZoneAnswer {
-        let (rtype, body) = (question.query.rtype, service.ready(question.query.rtype));
-        let octets = if rtype == RType::A { A_RECORD } else { AAAA_RECORD };
+        let (records, room) = (service.ready(question.query.rtype), question.room);
+        match question.query.rtype {
+            RType::A => self.push_records::<A_RECORD>(records, room, reply),
+            _ => self.push_records::<AAAA_RECORD>(records, room, reply),
+        }
+    }
+
+    /// Records of this length: it is no variable, for that would be divided by.
+    #[inline]
+    fn push_records<const OCTETS: usize>(
+        &self,
+        records: &[u8],
+        room: usize,
+        reply: &mut Reply<'_>,
+    ) -> ZoneAnswer {
         // One more than there is room for, so that the reply is cut and says so.
-        let count = (body.len() / octets).min(question.room / octets + 1);
+        let count = (records.len() / OCTETS).min(room / OCTETS + 1);
         if count == 0 {
             return ZoneAnswer::NoData;
         }
-        reply.push_ready(&body[..count * octets], [count as u16, 0, 0]);
+        reply.push_ready(&records[..count * OCTETS], [count as u16, 0, 0]);
         let ttl = self.rules.ttl.to_be_bytes();
-        for record in reply.body_mut().chunks_exact_mut(octets) {
+        for record in reply.body_mut().as_chunks_mut::<OCTETS>().0 {
             record[TTL_AT..TTL_AT + 4].copy_from_slice(&ttl);
         }
         ZoneAnswer::Written

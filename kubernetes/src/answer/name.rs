@@ -76,6 +76,11 @@ pub(crate) struct Grammar {
 pub(crate) fn read<'n>(name: &'n Name, zone: &Name, grammar: Grammar) -> Asked<'n> {
     let wire = name.as_wire();
     let count = name.label_count() - zone.label_count();
+    if count == 3
+        && let Some(below) = bare_service(&wire[..wire.len() - zone.as_wire().len()])
+    {
+        return Asked::Service(below);
+    }
     // Of the labels next to the zone, that next to it first.
     let (mut at, mut starts) = (0, [0; LABELS]);
     for left in (0..count).rev() {
@@ -123,6 +128,15 @@ pub(crate) fn read<'n>(name: &'n Name, zone: &Name, grammar: Grammar) -> Asked<'
         Some(below) => Asked::Service(below),
         None => Asked::Nothing,
     }
+}
+
+/// `SERVICE.NAMESPACE.svc`, in three labels: what nearly all ask for.
+#[inline]
+fn bare_service(labels: &[u8]) -> Option<Below<'_>> {
+    let namespace = 1 + usize::from(*labels.first()?);
+    let end = namespace + 1 + usize::from(*labels.get(namespace)?);
+    let (key, last) = labels.split_at_checked(end)?;
+    (last == b"\x03svc").then(|| Below { key, namespace: &key[namespace + 1..], ..Below::default() })
 }
 
 /// The two labels below a service as a port's and a protocol's, if they are these, and not an endpoint's and its cluster's. The
