@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout};
 use super::discovery::{self, Discovery, ListChange, ListOrigin};
 use super::host::{Host, State};
 use super::iptables::{self, KeptRules};
-use super::leased::Leased;
+use super::leased::{Lease, Leased};
 use super::written::{self, ReadCorefile};
 use super::{AtStop, RuleSet, Settings, listeners};
 use crate::node_cache::Filler;
@@ -229,7 +229,7 @@ impl Worker {
         let answered = |listener: &Listener| silent.iter().all(|(ip, _)| *ip != listener.address);
         let good: Vec<_> = listeners.iter().filter(|one| answered(one)).map(|one| one.address).collect();
         // Before the rules, which forget what an earlier process planned.
-        if let Err(error) = self.renew(&good) {
+        if let Err(error) = self.renew(running, &good) {
             notes.push(format!("leases cannot be renewed: {error}"));
         }
         // Nobody is sent away before there is somebody who answers.
@@ -360,8 +360,9 @@ impl Worker {
         Ok(())
     }
 
-    fn renew(&mut self, addresses: &[IpAddr]) -> Result<(), node::NftError> {
+    fn renew(&mut self, running: &Running, addresses: &[IpAddr]) -> Result<(), node::NftError> {
         let Some(leases) = &mut self.leases else { return Ok(()) };
+        let before = Instant::now();
         if let Err(error) = leases.renew(addresses, self.settings.lease) {
             // A table that nobody owns may have been taken away: the next round makes another.
             self.leases = self.leases.take().filter(|leases| leases.seen().by_owner);
@@ -370,7 +371,12 @@ impl Worker {
         let ends = Instant::now() + self.settings.lease.unwrap_or(OPEN_ENDED);
         let mut states = self.state.addresses();
         for address in addresses {
-            states.entry(*address).or_default().ends = Some(ends);
+            let state = states.entry(*address).or_default();
+            // As in a hang of the whole process, in which nobody was there to see it.
+            if state.held && state.ends.is_some_and(|ends| ends <= before) {
+                tell_lost(running, *address, state, LATE);
+            }
+            state.ends = Some(ends);
         }
         Ok(())
     }
@@ -386,10 +392,8 @@ impl Worker {
             let held = state.ends.is_some_and(|ends| now < ends);
             match (state.held, held) {
                 (true, false) => {
-                    state.lost += 1;
                     let why = silent.iter().find(|(address, _)| *address == ip);
-                    let why = why.map_or("a round took too long", |(_, why)| why);
-                    running.logger.error(None, &format!("node: the lease of {ip} ended: {why}"));
+                    tell_lost(running, ip, state, why.map_or(LATE, |(_, why)| why));
                 }
                 (false, true) => running.logger.info(None, &format!("node: queries to {ip} come here")),
                 _ => {}
@@ -429,6 +433,13 @@ impl Worker {
     }
 }
 
+/// Counts a lease that ended while we lived.
+fn tell_lost(running: &Running, ip: IpAddr, state: &mut Lease, why: &str) {
+    state.lost += 1;
+    state.held = false;
+    running.logger.error(None, &format!("node: the lease of {ip} ended: {why}"));
+}
+
 /// How long the pause after a round is that took so long. Rounds begin a third of the lease apart, and the one after a failed one
 /// at once, so that one may fail.
 fn rest(lease: Option<Duration>, took: Duration) -> Duration {
@@ -440,6 +451,8 @@ fn patience(lease: Option<Duration>) -> Duration {
     lease.map_or(PATIENCE, |lease| lease / 2)
 }
 
+/// Why a lease ended whose address answers.
+const LATE: &str = "a round took too long";
 /// A lease that ends with its table.
 const OPEN_ENDED: Duration = Duration::from_secs(u32::MAX as u64);
 /// How often the rules are looked at where there are no leases.
