@@ -1,12 +1,10 @@
 //! A node with a pod and upstreams, in network namespaces of the test's own.
 
-use std::fs::File;
 use std::net::{IpAddr, SocketAddr};
-use std::thread::{JoinHandle, Scope, ScopedJoinHandle};
 use std::time::Duration;
 
-use nix::sched::{CloneFlags, setns};
-use tests::{Action, Ask, Options, Says, Server, Upstream, eventually, run};
+use tests::{Action, Ask, Options, Says, Server, Upstream, eventually, run, wire};
+pub(crate) use tests::{within, within_scope};
 
 /// The namespace of the pod, and of the upstreams.
 pub(crate) const POD: &str = "pod";
@@ -34,7 +32,7 @@ impl Lab {
             std::fs::write(file, text).expect("the namespace is ours");
         }
         for (name, net) in [(POD, 1), (OUTSIDE, 2)] {
-            run("sh", &["-ec", &wire(name, net)]);
+            wire(name, net);
         }
         for address in ["10.3.0.2/32", "fd03::2/128"] {
             run("ip", &["-n", OUTSIDE, "addr", "add", address, "dev", "lo"]);
@@ -92,54 +90,6 @@ impl Lab {
     pub(crate) fn serve_with(&self, how: impl FnOnce(Options) -> Options) -> Server {
         Server::start_with(COREFILE, how(Options::default().subcommand(&["node", "run"])))
     }
-}
-
-/// Runs `work` on a thread in a namespace.
-pub(crate) fn within<T: Send + 'static>(
-    namespace: &'static str,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> JoinHandle<T> {
-    std::thread::spawn(move || {
-        enter(namespace);
-        work()
-    })
-}
-
-/// As [`within`], for a scope.
-pub(crate) fn within_scope<'s, T: Send + 's>(
-    scope: &'s Scope<'s, '_>,
-    namespace: Option<&'static str>,
-    work: impl FnOnce() -> T + Send + 's,
-) -> ScopedJoinHandle<'s, T> {
-    scope.spawn(move || {
-        if let Some(namespace) = namespace {
-            enter(namespace);
-        }
-        work()
-    })
-}
-
-fn enter(namespace: &str) {
-    let file = File::open(format!("/run/netns/{namespace}")).expect("the namespace was made");
-    setns(file, CloneFlags::CLONE_NEWNET).expect("root may enter it");
-}
-
-/// A veth to a namespace, whose default route leads through the node.
-pub(crate) fn wire(name: &str, net: u8) -> String {
-    format!(
-        "ip netns add {name}
-         ip link add v{net} type veth peer name e0 netns {name}
-         ip link set v{net} up
-         ip addr add 10.{net}.0.1/24 dev v{net}
-         ip addr add fd0{net}::1/64 dev v{net} nodad
-         ip netns exec {name} sh -c 'for f in all default; do echo 0 > /proc/sys/net/ipv6/conf/$f/accept_dad; done'
-         ip -n {name} link set lo up
-         ip -n {name} link set e0 up
-         ip -n {name} addr add 10.{net}.0.2/24 dev e0
-         ip -n {name} addr add fd0{net}::2/64 dev e0 nodad
-         ip -n {name} route add default via 10.{net}.0.1
-         ip -n {name} route add default via fd0{net}::1"
-    )
 }
 
 pub(crate) const COREFILE: &str = "

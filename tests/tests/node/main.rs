@@ -13,7 +13,6 @@ mod manifest;
 mod never_dark;
 mod node_cache;
 mod overload;
-mod pod;
 mod pods;
 mod restart;
 mod rules;

@@ -8,12 +8,11 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tests::kube::Cluster;
-use tests::{ask, assert_contains, eventually, http_get, isolated, isolated_for, output, tempdir, tool};
+use tests::{Pod, ask, assert_contains, eventually, http_get, isolated, isolated_for, output, tempdir, tool};
 use yaml_rust2::{Yaml, YamlLoader};
 
 use super::clients::at;
 use super::lab::{Lab, NAME, PLAIN, POD, within};
-use super::pod::Pod;
 
 #[test]
 fn the_daemonset_asks_for_two_capabilities_and_one_directory_and_leaves_room_for_the_next_pod() {

@@ -6,11 +6,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use tests::{eventually, http_get, isolated_steadily, now, output, run, signal, tempdir, tool};
+use tests::{Pod, eventually, http_get, isolated_steadily, now, output, run, signal, tempdir, tool};
 
 use super::clients::Clients;
 use super::lab::{COREFILE, Lab};
-use super::pod::Pod;
 
 #[test]
 fn a_pod_that_has_handed_over_touches_nothing_until_it_is_told_to_end() {

@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 
 use tests::{
     Action, Ask, Asked, Says, Systemd, Upstream, eventually, isolated_for, isolated_steadily, now, run, tell,
+    wire,
 };
 
 use super::clients::at;
-use super::lab::{NAME, OUTSIDE, POD, US, wire, within};
+use super::lab::{NAME, OUTSIDE, POD, US, within};
 use super::restart::{UNIT, boot};
 use askers::Questions;
 
@@ -105,7 +106,7 @@ struct Node {
 
 impl Node {
     fn new(systemd: Systemd) -> Self {
-        run("sh", &["-ec", &wire(SECOND, 3)]);
+        wire(SECOND, 3);
         for (address, _) in UPSTREAMS {
             let host = if address.contains(':') { 128 } else { 32 };
             run("ip", &["-n", OUTSIDE, "addr", "add", &format!("{address}/{host}"), "dev", "lo"]);

@@ -1,4 +1,4 @@
-//! A container with the node's network: the first process of a namespace of its own.
+//! A container: the first process of a namespace of its own, in the network of whoever starts it.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -9,23 +9,32 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tests::{eventually, signal, tempdir};
 
-/// One container: the first process of its own.
-pub(crate) struct Pod {
+use crate::binary::binary;
+use crate::clock::eventually;
+use crate::lock::lock;
+use crate::place::tempdir;
+use crate::server::signal;
+
+/// One container; it ends with its value.
+pub struct Pod {
     unshare: Child,
-    pub(crate) pid: u32,
+    /// The program's process id, as it is out here.
+    pub pid: u32,
     log: Arc<Mutex<String>>,
     _root: TempDir,
 }
 
 impl Pod {
     /// Runs the program with `words` after the commands of `prepare`, which finds directories in its environment.
-    pub(crate) fn start<S: AsRef<OsStr>>(prepare: &str, places: &[(&str, &Path)], words: &[S]) -> Self {
+    ///
+    /// # Panics
+    /// When it does not start.
+    pub fn start<S: AsRef<OsStr>>(prepare: &str, places: &[(&str, &Path)], words: &[S]) -> Self {
         let root = tempdir();
         let mut command = Command::new("unshare");
         command.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-ec"]);
-        command.arg(format!("{ROOT}\n{prepare}\nexec \"$@\"")).arg("sh").arg(tests::binary()).args(words);
+        command.arg(format!("{ROOT}\n{prepare}\nexec \"$@\"")).arg("sh").arg(binary()).args(words);
         command.env("ROOT", root.path()).envs(places.iter().copied());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut unshare = command.spawn().expect("there are namespaces");
@@ -40,18 +49,26 @@ impl Pod {
         Self { unshare, pid, log, _root: root }
     }
 
-    pub(crate) fn log(&self) -> String {
-        self.log.lock().expect("nobody panics with it").clone()
+    /// What it said.
+    pub fn log(&self) -> String {
+        lock(&self.log).clone()
     }
 
-    pub(crate) fn said(&self, part: &str) {
+    /// Waits until it has said so.
+    ///
+    /// # Panics
+    /// When it does not.
+    pub fn said(&self, part: &str) {
         eventually(&format!("{part}; said was {}", self.log()), PATIENCE, || {
             self.log().contains(part).then_some(())
         });
     }
 
     /// Its sockets of the network: those of transports, netlink, and whatever has a name there.
-    pub(crate) fn network(&self) -> Vec<String> {
+    ///
+    /// # Panics
+    /// When it does not run.
+    pub fn network(&self) -> Vec<String> {
         let files = fs::read_dir(format!("/proc/{}/fd", self.pid)).expect("it runs");
         let targets = files.flatten().filter_map(|file| fs::read_link(file.path()).ok());
         let inodes = targets.filter_map(|target| {
@@ -71,17 +88,29 @@ impl Pod {
         held
     }
 
-    pub(crate) fn end(&mut self) -> Option<i32> {
+    /// Tells it to end; its exit code.
+    ///
+    /// # Panics
+    /// When it does not end.
+    pub fn end(&mut self) -> Option<i32> {
         signal(self.pid, "TERM");
         self.ended()
     }
 
-    pub(crate) fn kill(&mut self) {
+    /// Kills it.
+    ///
+    /// # Panics
+    /// When it does not end.
+    pub fn kill(&mut self) {
         signal(self.pid, "KILL");
         self.ended();
     }
 
-    pub(crate) fn ended(&mut self) -> Option<i32> {
+    /// Waits for its end; its exit code.
+    ///
+    /// # Panics
+    /// When it does not come.
+    pub fn ended(&mut self) -> Option<i32> {
         eventually("its end", PATIENCE, || self.unshare.try_wait().expect("a child can be asked")).code()
     }
 }
@@ -99,7 +128,7 @@ impl Drop for Pod {
 fn follow(pipe: impl Read + Send + 'static, log: Arc<Mutex<String>>) {
     std::thread::spawn(move || {
         for line in BufReader::new(pipe).lines().map_while(Result::ok) {
-            let mut log = log.lock().expect("nobody panics with it");
+            let mut log = lock(&log);
             log.push_str(&line);
             log.push('\n');
         }
