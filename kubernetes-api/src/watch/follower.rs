@@ -12,7 +12,7 @@ use crate::objects::{Kind, Sink};
 use crate::settings::{Lost, Wants};
 
 use super::ask::{Ask, Query};
-use super::backoff::Backoff;
+use super::backoff::{Backoff, MOST_WAIT};
 
 /// What to do next.
 #[derive(Debug, PartialEq, Eq)]
@@ -276,11 +276,8 @@ impl Follower {
         if self.reply.take().is_some_and(|reply| now.saturating_duration_since(reply.began) >= LONG) {
             self.backoff.reset();
         }
-        let most = match why {
-            Lost::Connection { .. } | Lost::Silent(_) | Lost::Slow(_) => MOST_WAIT_TO_CONNECT,
-            _ => MOST_WAIT,
-        };
-        let wait = self.backoff.failed(most, (self.random)());
+        let is_heard = !matches!(why, Lost::Connection { .. } | Lost::Silent(_) | Lost::Slow(_));
+        let wait = self.backoff.failed(is_heard, (self.random)());
         let told = self.not_before.take().unwrap_or(now);
         self.not_before = Some(told.max(now + wait));
         sink.lost(self.kind, why);
@@ -493,8 +490,6 @@ const SILENCE_OF_WATCH: Duration = Duration::from_secs(150);
 const SHORT: Duration = Duration::from_secs(1);
 /// A reply that lasted for so long was no failure.
 const LONG: Duration = Duration::from_secs(30);
-const MOST_WAIT: Duration = Duration::from_secs(30);
-const MOST_WAIT_TO_CONNECT: Duration = Duration::from_secs(10);
 const MOST_REFUSAL: usize = 64 << 10;
 
 #[cfg(test)]

@@ -333,6 +333,39 @@ fn refusals_are_named_and_waits_double() {
 }
 
 #[test]
+fn an_api_that_is_back_is_asked_again_as_soon_as_one_that_never_was_gone() {
+    for (status, why) in [
+        (410, "lost: the API has forgotten what was heard last: no"),
+        (403, "lost: may not watch namespaces: no; does the account have the role of system:coredns?"),
+        (503, "lost: 503 from the API: no"),
+    ] {
+        let mut script = Script::new();
+        script.follow();
+        script.pass(Duration::from_secs(600));
+        let refused = Lost::Connection { address: "api".into(), cause: "refused".into() };
+        let waits: Vec<_> = (0..9)
+            .map(|_| {
+                script.follower.failed(script.now, &refused, &mut script.told);
+                script.wait().as_millis()
+            })
+            .collect();
+        assert_eq!(waits, [200, 400, 800, 1_600, 3_200, 6_400, 10_000, 10_000, 10_000]);
+        script.told();
+        let mut wait = 200 * MS;
+        for _ in 0..4 {
+            script.ask();
+            script.head(status);
+            script.body(&failure(status, ""));
+            script.end();
+            assert_eq!(script.told(), [why]);
+            assert_eq!(script.wait(), wait, "{status}");
+            // One that says so again and again has its time.
+            wait *= 2;
+        }
+    }
+}
+
+#[test]
 fn an_api_that_speaks_nonsense_is_asked_again_later_and_again_later() {
     let mut script = Script::new();
     script.ask();
