@@ -131,6 +131,8 @@ pub struct Sought<'q> {
     pub server: &'q str,
     /// Whether it is a client's query, seen for the first time: what comes again, or is an answer's need, is not counted.
     pub counts: bool,
+    /// Whether it is what an alias leads to, a name that stands for itself: nobody completed it.
+    pub is_target: bool,
     /// As [`Query::question`], where it is another than the client's.
     question: Option<Box<[u8]>>,
     name: Name,
@@ -163,6 +165,7 @@ impl<'q> Sought<'q> {
             asked,
             server,
             counts,
+            is_target: false,
             question: None,
             name,
             rtype,

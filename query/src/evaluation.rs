@@ -161,6 +161,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
     ) -> Result<End, Missing> {
         let steps = zone.block.pipeline.steps();
         let mut sought = Sought::new(query, &zone.server, false);
+        sought.is_target = self.other;
         let mut backs = Vec::new();
         let mut ended = None;
         for (index, step) in steps.iter().enumerate().skip(from) {

@@ -134,7 +134,7 @@ impl Step for Autopath {
     fn inward<'s>(&'s self, sought: &mut Sought<'_>, context: &QueryContext<'_>) -> Inward<'s> {
         // Who asks for a zone, or tells of one, means that name.
         let asks = sought.asked().flags.opcode() == Opcode::QUERY;
-        if !asks || matches!(sought.rtype(), RType::AXFR | RType::IXFR) {
+        if !asks || sought.is_target || matches!(sought.rtype(), RType::AXFR | RType::IXFR) {
             return Inward::Pass;
         }
         match self.search(sought, context.client().ip().to_canonical()) {

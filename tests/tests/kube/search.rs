@@ -76,6 +76,35 @@ fn at() -> SocketAddr {
 }
 
 #[test]
+fn what_an_alias_leads_to_is_completed_by_nobody() {
+    let here = IpAddr::V4(fresh_ip());
+    let cluster = cluster(vec![pod("t1", "here", "node-1", &[here], &json!({}))]);
+    for (alias, target) in [
+        ("gone", "gone-too.t1.svc.cluster.local"),
+        ("led", "example.net.t1.svc.cluster.local"),
+        ("beside", "web.t2.t1.svc.cluster.local"),
+    ] {
+        let metadata = json!({"name": alias, "namespace": "t1"});
+        let spec = json!({"type": "ExternalName", "externalName": target});
+        cluster.put(SERVICES, "ADDED", json!({"metadata": metadata, "spec": spec}));
+    }
+    let (at, upstream) = (at(), upstream());
+    let _server = Server::start(&corefile(at, &cluster, &upstream, "node node-1"));
+    eventually("pods are followed", PATIENCE, || {
+        (told(here, at, "example.net.t1.svc.cluster.local", "A") == FOUND).then_some(())
+    });
+    // The last two would be answered if the client had asked for them.
+    for (alias, target) in [
+        ("gone", "gone-too.t1.svc.cluster.local."),
+        ("led", "example.net.t1.svc.cluster.local."),
+        ("beside", "web.t2.t1.svc.cluster.local."),
+    ] {
+        let name = format!("{alias}.t1.svc.cluster.local");
+        assert_eq!(told(here, at, &name, "A"), format!("0 {name}. {target}"), "{alias}");
+    }
+}
+
+#[test]
 fn the_pods_of_a_node_are_answered_in_one_query() {
     let ips: [IpAddr; 6] = std::array::from_fn(|_| IpAddr::V4(fresh_ip()));
     let [here, elsewhere, of_host, ended, pending, _] = ips;
