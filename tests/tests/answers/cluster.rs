@@ -1,5 +1,5 @@
-//! Corefiles about a cluster, whose objects an API that does as it is told tells both: some for each row of the specification,
-//! and some at random.
+//! Corefiles about a cluster, whose objects an API that does as it is told tells both: objects for each row of the
+//! specification.
 
 use serde_json::{Value, json};
 use tests::kube::{NAMESPACES, Object, PODS, SERVICES, SLICES};
@@ -8,7 +8,6 @@ use tests::{Ask, fixtures};
 use crate::battery::{tcp, udp};
 use crate::corefiles::block;
 use crate::exchange::Query;
-use crate::random::Dice;
 use crate::run::Setup;
 
 /// The Corefiles of the world, of CoreDNS's own pages, and one for each property, with a cluster that has every kind of
@@ -38,12 +37,7 @@ pub(crate) fn fixed() -> Vec<Setup> {
     setups
 }
 
-/// Clusters whose objects are drawn, each with one of the Corefiles above.
-pub(crate) fn random(seed: u64, count: u64) -> Vec<Setup> {
-    (0..count).map(|number| drawn(&mut Dice::new(seed ^ number), number)).collect()
-}
-
-fn setup(name: &str, text: String, objects: Vec<Object>, names: Vec<String>) -> Setup {
+pub(crate) fn setup(name: &str, text: String, objects: Vec<Object>, names: Vec<String>) -> Setup {
     let queries = names.iter().flat_map(|name| about(name)).collect();
     Setup { name: name.to_owned(), text, queries, metrics: None, objects }
 }
@@ -60,7 +54,7 @@ fn about(name: &str) -> Vec<Query> {
 const TYPES: &[&str] = &["A", "AAAA", "SRV", "TXT", "PTR", "NS", "SOA", "CNAME", "MX"];
 
 /// Zones, properties, and what stands around them.
-const ROWS: &[(&str, &str, &str)] = &[
+pub(crate) const ROWS: &[(&str, &str, &str)] = &[
     ("cluster.local in-addr.arpa ip6.arpa", "", ""),
     (
         "cluster.local in-addr.arpa ip6.arpa",
@@ -81,7 +75,7 @@ const ROWS: &[(&str, &str, &str)] = &[
 ];
 
 /// Blocks with search paths: the client, 127.0.0.1, is a pod of `t1`.
-const SEARCHED: &[&str] = &[
+pub(crate) const SEARCHED: &[&str] = &[
     "autopath @DIR@/search.conf\nforward . @UP@",
     "autopath @DIR@/search.conf\ncache 30\nforward . @UP@",
     "autopath cluster.local @DIR@/search.conf\nhosts @DIR@/hosts {\nfallthrough\n}\nforward . @UP@",
@@ -107,22 +101,29 @@ const PAGES: &[&str] = &[
 /// The search list of `@DIR@/search.conf`.
 pub(crate) const SEARCH: &str = "search t1.svc.cluster.local svc.cluster.local cluster.local host.test\n";
 
-fn namespace(name: &str, labels: &Value) -> Object {
+pub(crate) fn namespace(name: &str, labels: &Value) -> Object {
     (NAMESPACES, json!({"metadata": {"name": name, "resourceVersion": "1", "labels": labels}}))
 }
 
-fn service(namespace: &str, name: &str, labels: &Value, spec: Value) -> Object {
+pub(crate) fn service(namespace: &str, name: &str, labels: &Value, spec: Value) -> Object {
     let metadata = json!({"name": name, "namespace": namespace, "resourceVersion": "2", "labels": labels});
     (SERVICES, json!({"metadata": metadata, "spec": spec}))
 }
 
-fn slice(namespace: &str, name: &str, of: &str, family: &str, endpoints: &Value, ports: &Value) -> Object {
+pub(crate) fn slice(
+    namespace: &str,
+    name: &str,
+    of: &str,
+    family: &str,
+    endpoints: &Value,
+    ports: &Value,
+) -> Object {
     let labels = json!({"kubernetes.io/service-name": of, "app": "web"});
     let metadata = json!({"name": name, "namespace": namespace, "resourceVersion": "3", "labels": labels});
     (SLICES, json!({"metadata": metadata, "addressType": family, "endpoints": endpoints, "ports": ports}))
 }
 
-fn pod(namespace: &str, name: &str, addresses: &[&str]) -> Object {
+pub(crate) fn pod(namespace: &str, name: &str, addresses: &[&str]) -> Object {
     let ips: Vec<Value> = addresses.iter().map(|ip| json!({"ip": ip})).collect();
     let metadata = json!({"name": name, "namespace": namespace, "resourceVersion": "4"});
     let status = json!({"phase": "Running", "podIP": addresses.first(), "podIPs": ips});
@@ -292,73 +293,4 @@ fn searched() -> Vec<String> {
         all.push(name.to_owned());
     }
     all
-}
-
-/// A cluster whose objects are drawn, and what it is asked.
-fn drawn(dice: &mut Dice, number: u64) -> Setup {
-    let spaces = ["a", "b", "c"];
-    let mut objects: Vec<Object> = spaces[..2].iter().map(|name| namespace(name, &json!({}))).collect();
-    let mut names = Vec::new();
-    for n in 0..12_u64 {
-        let space = *dice.of(&spaces);
-        let name = format!("s{}", dice.below(8));
-        let ports: Vec<Value> = (0..dice.below(4))
-            .map(|port| json!({"name": if dice.one_in(4) { String::new() } else { format!("p{port}") }, "protocol": dice.of(&["TCP", "UDP", "SCTP"]), "port": 1 + dice.below(65_535)}))
-            .collect();
-        let own = format!("10.96.{}.{}", number % 256, n);
-        let spec = match dice.below(4) {
-            0 => json!({"clusterIP": "None", "clusterIPs": ["None"], "ports": ports}),
-            1 => {
-                json!({"type": "ExternalName", "externalName": dice.of(&["a.target.test", "s1.a.svc.cluster.local", "nx.target.test"])})
-            }
-            2 => json!({"clusterIP": own, "clusterIPs": [own, format!("fd00:96::{n}")], "ports": ports}),
-            _ => json!({"clusterIP": own, "clusterIPs": [own], "ports": ports}),
-        };
-        let is_there = |object: &Object| {
-            object.0 == SERVICES
-                && object.1["metadata"]["name"] == name.as_str()
-                && object.1["metadata"]["namespace"] == space
-        };
-        if !objects.iter().any(is_there) {
-            objects.push(service(space, &name, &json!({}), spec));
-        }
-        for part in 0..dice.below(3) {
-            let six = dice.one_in(3);
-            let endpoints: Vec<Value> = (0..dice.below(4))
-                .map(|_| {
-                    let last = 1 + dice.below(9);
-                    let address = if six { format!("fd00:17::{last}") } else { format!("172.17.0.{last}") };
-                    let mut endpoint =
-                        json!({"addresses": [address], "conditions": {"ready": !dice.one_in(4)}});
-                    if dice.one_in(2) {
-                        endpoint["hostname"] = json!(format!("h{}", dice.below(4)));
-                    }
-                    endpoint
-                })
-                .collect();
-            let ports: Vec<Value> = ports.iter().filter(|_| !dice.one_in(5)).cloned().collect();
-            let family = if six { "IPv6" } else { "IPv4" };
-            objects.push(slice(
-                space,
-                &format!("{name}-{n}-{part}"),
-                &name,
-                family,
-                &json!(endpoints),
-                &json!(ports),
-            ));
-        }
-        let base = format!("{name}.{space}.svc.cluster.local");
-        names.push(base.clone());
-        names.push(format!("h{}.{base}", dice.below(4)));
-        names.push(format!("172-17-0-{}.{base}", 1 + dice.below(9)));
-        names.push(format!("_p{}._{}.{base}", dice.below(4), dice.of(&["tcp", "udp", "sctp"])));
-        names.push(format!("{}.0.17.172.in-addr.arpa", 1 + dice.below(9)));
-        names.push(format!("{n}.{}.96.10.in-addr.arpa", number % 256));
-    }
-    names.sort();
-    names.dedup();
-    let (_, properties, _) = dice.of(ROWS);
-    let zones = "cluster.local in-addr.arpa ip6.arpa";
-    let text = block(&format!("kubernetes {zones} {{\nendpoint @API@\n{properties}\n}}\nforward . @UP@"));
-    setup(&format!("cluster {number} {{ {properties} }}"), text, objects, names)
 }
