@@ -11,5 +11,6 @@ mod search;
 mod seen;
 mod served;
 mod shown;
+mod storm;
 mod told;
 mod zone;

@@ -168,6 +168,44 @@ fn a_reply_that_is_half_closed_ends_at_once_in_a_list_and_in_a_watch() {
 }
 
 #[test]
+fn a_list_that_stalls_without_closing_is_asked_for_again() {
+    const FORM: Form = Form::Protobuf;
+    let api = services(FORM, |request| match (request.earlier, request.is_watch()) {
+        (0, _) => Reply::watch(FORM).octets(added(FORM, "x", 3)).stall(),
+        (_, false) => Reply::list(FORM, "Service", "10", "", &[service("a", 3, "None")]),
+        _ => Reply::watch(FORM).stall(),
+    });
+    let (seen, _following) = start(endpoint(&api), Wants::default());
+    eventually("the second list", Duration::from_secs(90), || (names(&seen) == ["a"]).then_some(()));
+    let lost = [(Kind::Service, "nothing came for 30 s".to_owned())];
+    assert_eq!(seen.store().lost, lost);
+    assert_eq!(seen.store().lists[&Kind::Service], 1);
+}
+
+#[test]
+#[ignore = "takes minutes: a watch may be silent for so long"]
+fn a_watch_that_stalls_without_closing_is_begun_again() {
+    const FORM: Form = Form::Protobuf;
+    let api = services(FORM, |request| match request.earlier {
+        0 => {
+            let first = [added(FORM, "a", 3), listed(FORM, "Service", 10), added(FORM, "b", 11)].concat();
+            Reply::watch(FORM).octets(first).stall()
+        }
+        _ => Reply::watch(FORM).octets(added(FORM, "c", 12)).stall(),
+    });
+    let (seen, _following) = start(endpoint(&api), Wants::default());
+    until_names(&seen, &["a", "b"]);
+    let began = now();
+    eventually("what comes after", Duration::from_secs(300), || {
+        (names(&seen) == ["a", "b", "c"]).then_some(())
+    });
+    assert!(began.elapsed() >= Duration::from_secs(60), "quiet is no loss at once: {:?}", began.elapsed());
+    assert_eq!(begun(&api)[..2], ["", "11"]);
+    assert_eq!(seen.store().lists[&Kind::Service], 1);
+    assert!(seen.store().lost.is_empty(), "{:?}", seen.store().lost);
+}
+
+#[test]
 fn what_is_too_old_is_listed_again_while_what_was_known_stays() {
     for form in BOTH {
         let (sender, receiver) = channel();
