@@ -17,6 +17,7 @@ use crate::server::output;
 /// An API at 127.0.0.1:6443, with no object but its own. Only within [`isolated`](crate::isolated()).
 pub struct Cluster {
     state: TempDir,
+    address: &'static str,
 }
 
 impl Cluster {
@@ -25,6 +26,14 @@ impl Cluster {
     /// # Panics
     /// When it does not start, or where `LOCALDNS_TESTS_REQUIRE` names what is missing.
     pub fn up(test: &str) -> Option<Self> {
+        Self::up_at("127.0.0.1", test)
+    }
+
+    /// As [`Self::up`], listening at `address`: 127.0.0.1 or all, `0.0.0.0`.
+    ///
+    /// # Panics
+    /// As [`Self::up`].
+    pub fn up_at(address: &'static str, test: &str) -> Option<Self> {
         if !built() {
             lacking(test, "kube-apiserver", "kube-apiserver is not built (tests/kube/build)");
             return None;
@@ -32,7 +41,7 @@ impl Cluster {
         if !["openssl", "curl"].into_iter().all(|program| tool(test, program)) {
             return None;
         }
-        let cluster = Self { state: tempdir() };
+        let cluster = Self { state: tempdir(), address };
         cluster.start();
         Some(cluster)
     }
@@ -55,6 +64,22 @@ impl Cluster {
         kill(pid, Signal::SIGKILL).expect("it runs");
         let gone = || (!Path::new(&format!("/proc/{pid}/exe")).exists()).then_some(());
         eventually("the end of the API", Duration::from_secs(10), gone);
+    }
+
+    /// Takes an object out of etcd, as another API server would, such as `services/specs/default/web`; also while this API is
+    /// lost.
+    ///
+    /// # Panics
+    /// When it was not there.
+    pub fn forget(&self, key: &str) {
+        let mut command = Command::new("sh");
+        let script = r#"curl --silent --show-error http://127.0.0.1:2379/v3/kv/deleterange \
+            --data "$(printf '{"key": "%s"}' "$(printf %s "$1" | base64 --wrap=0)")""#;
+        command.args(["-c", script, "sh", &format!("/registry/{key}")]);
+        let output = output(command, Duration::from_secs(20));
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(text.contains(r#""deleted":"1""#), "{key}: {text}{errors}");
     }
 
     /// Below the directory of its state, such as `dns.kubeconfig`, `serviceaccount`, `client.crt`.
@@ -106,7 +131,7 @@ impl Cluster {
 
     fn script(&self, name: &str) {
         let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("kube").join(name));
-        command.env("KUBE_STATE_DIR", self.state.path());
+        command.env("KUBE_STATE_DIR", self.state.path()).env("KUBE_ADDRESS", self.address);
         let output = output(command, Duration::from_secs(100));
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{name}: {errors}");

@@ -3,6 +3,7 @@
 mod annotated;
 mod bad_input;
 mod deployed;
+mod gone;
 mod kept;
 mod real;
 mod resolvers;

@@ -1,0 +1,185 @@
+//! The real API, gone for long: answers stay as they are meanwhile, and are as the API has it when it is back.
+
+use std::net::SocketAddr;
+use std::thread::sleep;
+use std::time::Duration;
+
+use serde_json::Value;
+use tests::kube::{Api, Cluster, NAMESPACES, SERVICES, SLICES};
+use tests::{
+    Ask, Message, Metrics, Server, Stream, ask, eventually, fresh_ip, isolated_for, now, port, tell,
+};
+
+use super::served::{corefile, ready, until, upstream};
+
+#[test]
+fn answers_stay_while_the_real_api_is_gone_for_half_a_minute() {
+    isolated_for(Duration::from_secs(300), || {
+        gone("answers_stay_while_the_real_api_is_gone_for_half_a_minute", Duration::from_secs(30));
+    });
+}
+
+#[test]
+#[ignore = "takes ten minutes: the API is gone for so long"]
+fn answers_stay_while_the_real_api_is_gone_for_ten_minutes() {
+    isolated_for(Duration::from_secs(900), || {
+        gone("answers_stay_while_the_real_api_is_gone_for_ten_minutes", Duration::from_secs(600));
+    });
+}
+
+fn gone(test: &str, length: Duration) {
+    let Some(cluster) = Cluster::up(test) else { return };
+    fill(&cluster);
+    let (upstream, at) = (upstream(), SocketAddr::from((fresh_ip(), port())));
+    let nobody = Api::start(|_| panic!("nobody asks it"));
+    let kubeconfig = format!("kubeconfig {}", cluster.path("dns.kubeconfig").display());
+    let text = corefile(at, &nobody, &upstream).replace(&format!("endpoint {}", nobody.url()), &kubeconfig);
+    let server = Server::start(&text);
+    until(at, "goes.t1.svc.cluster.local", &["10.96.7.2"]);
+    until(at, "hl.t2.svc.cluster.local", &["172.17.0.2"]);
+    let before: Vec<_> = QUERIES.iter().map(|(name, rtype)| answer(&Ask::new(name, rtype).of(at))).collect();
+    let reached = before.iter().filter(|(rcode, records)| *rcode == 0 && !records.is_empty()).count();
+    assert_eq!(reached, QUERIES.len() - 2, "{before:?}");
+
+    cluster.lose();
+    let lost = now();
+    server.wait_for_log("Cannot follow", PATIENCE);
+    for key in [
+        "services/specs/t1/goes",
+        "services/specs/t2/hl",
+        "services/specs/t2/ext",
+        "endpointslices/t2/hl-1",
+        "namespaces/t3",
+    ] {
+        cluster.forget(key);
+    }
+    eventually("no kind is followed", PATIENCE, || (followed(at) == 0.0).then_some(()));
+    let stream = Stream::start(
+        at,
+        100,
+        |n| Ask::new(QUERIES[n % QUERIES.len()].0, QUERIES[n % QUERIES.len()].1),
+        move |n, message| answer(message) == before[n % before.len()],
+    );
+    let memory = server.rss_kb();
+    while lost.elapsed() < length {
+        assert_eq!(ready(at), (200, "OK".to_owned()));
+        assert_eq!(followed(at), 0.0);
+        sleep(Duration::from_secs(1));
+    }
+    let (age, grown) = (event_age(at), server.rss_kb().saturating_sub(memory));
+    assert!(age >= length.as_secs_f64(), "{age} s since the last event");
+    assert!(grown < 4096, "{grown} KiB more");
+    let counts = stream.finish(PATIENCE);
+    counts.assert_clean();
+    let log = server.log_text();
+    assert!(log.matches("Cannot follow").count() <= 3, "each kind is told once:\n{log}");
+    tell(&format!("measured: {} queries while the API was gone for {length:?}", counts.sent));
+
+    cluster.start();
+    service(
+        &cluster,
+        "t1",
+        r#"{"metadata": {"name": "new"}, "spec": {"clusterIP": "10.96.7.9", "ports": [{"port": 80}]}}"#,
+    );
+    // It is asked again after 15 s at the latest, and listed again at once where it has forgotten what was heard last.
+    until(at, "new.t1.svc.cluster.local", &["10.96.7.9"]);
+    for name in [
+        "goes.t1.svc.cluster.local",
+        "hl.t2.svc.cluster.local",
+        "h1.hl.t2.svc.cluster.local",
+        "ext.t2.svc.cluster.local",
+        "1-2-3-4.t3.pod.cluster.local",
+    ] {
+        eventually(&format!("{name} is gone"), PATIENCE, || {
+            (ask(at, name, "A").status() == "NXDOMAIN").then_some(())
+        });
+    }
+    assert_eq!(ask(at, "stays.t1.svc.cluster.local", "A").short(), ["10.96.7.1"]);
+    assert_eq!(ask(at, "stays.t2.svc.cluster.local", "A").short(), ["172.17.0.3"]);
+    server.wait_for_log("the Kubernetes API is followed again", PATIENCE);
+    // What is kept is what the API has.
+    for (kind, path) in [("services", SERVICES), ("endpointslices", SLICES), ("namespaces", NAMESPACES)] {
+        let (status, body) = cluster.send("GET", path, "");
+        assert_eq!(status, 200, "{path}: {body}");
+        let list: Value = serde_json::from_str(&body).expect("it is JSON");
+        let there = list["items"].as_array().expect("a list").len() as f64;
+        // A kind may be heard again, and then told that it has to be listed anew.
+        eventually(&format!("{there} {kind}"), PATIENCE, || {
+            let metrics = Metrics::of((at.ip(), 9153).into());
+            (metrics.value("localdns_kubernetes_objects", &[("kind", kind)]) == Some(there)).then_some(())
+        });
+    }
+}
+
+fn fill(cluster: &Cluster) {
+    for name in ["t1", "t2", "t3"] {
+        cluster.create(NAMESPACES, &format!(r#"{{"metadata": {{"name": "{name}"}}}}"#));
+    }
+    for (name, address) in [("stays", "10.96.7.1"), ("goes", "10.96.7.2")] {
+        service(
+            cluster,
+            "t1",
+            &format!(
+                r#"{{"metadata": {{"name": "{name}"}}, "spec": {{"clusterIP": "{address}", "ports": [{{"name": "http", "port": 80}}]}}}}"#
+            ),
+        );
+    }
+    service(
+        cluster,
+        "t2",
+        r#"{"metadata": {"name": "ext"}, "spec": {"type": "ExternalName", "externalName": "stays.t1.svc.cluster.local"}}"#,
+    );
+    for (name, endpoint) in [("hl", "172.17.0.2"), ("stays", "172.17.0.3")] {
+        service(
+            cluster,
+            "t2",
+            &format!(
+                r#"{{"metadata": {{"name": "{name}"}}, "spec": {{"clusterIP": "None", "ports": [{{"name": "c", "port": 1234}}]}}}}"#
+            ),
+        );
+        let slice = format!(
+            r#"{{"metadata": {{"name": "{name}-1", "labels": {{"kubernetes.io/service-name": "{name}"}}}}, "addressType": "IPv4",
+                "ports": [{{"name": "c", "port": 1234, "protocol": "TCP"}}],
+                "endpoints": [{{"addresses": ["{endpoint}"], "hostname": "h1", "conditions": {{"ready": true}}}}]}}"#
+        );
+        cluster.create("/apis/discovery.k8s.io/v1/namespaces/t2/endpointslices", &slice);
+    }
+}
+
+fn service(cluster: &Cluster, namespace: &str, object: &str) {
+    cluster.create(&format!("/api/v1/namespaces/{namespace}/services"), object);
+}
+
+/// The rcode, and the records whatever their order.
+fn answer(message: &Message) -> (u16, Vec<(u16, u32, String)>) {
+    let record = |record: &tests::Record| (record.rtype, record.ttl, record.data.clone());
+    let mut records: Vec<_> = message.answers.iter().map(record).collect();
+    records.sort_unstable();
+    (message.rcode(), records)
+}
+
+fn event_age(at: SocketAddr) -> f64 {
+    let metrics = Metrics::of((at.ip(), 9153).into());
+    metrics.value("localdns_kubernetes_event_age_seconds", &[]).expect("it is counted")
+}
+
+fn followed(at: SocketAddr) -> f64 {
+    Metrics::of((at.ip(), 9153).into()).value("localdns_kubernetes_followed", &[]).expect("it is counted")
+}
+
+/// The last two are not there.
+const QUERIES: [(&str, &str); 12] = [
+    ("stays.t1.svc.cluster.local", "A"),
+    ("goes.t1.svc.cluster.local", "A"),
+    ("_http._tcp.goes.t1.svc.cluster.local", "SRV"),
+    ("2.7.96.10.in-addr.arpa", "PTR"),
+    ("hl.t2.svc.cluster.local", "A"),
+    ("h1.hl.t2.svc.cluster.local", "A"),
+    ("2.0.17.172.in-addr.arpa", "PTR"),
+    ("_c._tcp.hl.t2.svc.cluster.local", "SRV"),
+    ("ext.t2.svc.cluster.local", "A"),
+    ("1-2-3-4.t3.pod.cluster.local", "A"),
+    ("goes.t1.svc.cluster.local", "AAAA"),
+    ("other.t1.svc.cluster.local", "A"),
+];
+const PATIENCE: Duration = Duration::from_secs(60);
