@@ -22,16 +22,16 @@ fn deploy() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy")
 }
 
-fn manifest(name: &str) -> String {
+pub(super) fn manifest(name: &str) -> String {
     let path = deploy().join("kubernetes").join(name);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-fn parsed(text: &str) -> Vec<Yaml> {
+pub(super) fn parsed(text: &str) -> Vec<Yaml> {
     YamlLoader::load_from_str(text).expect("it is YAML")
 }
 
-fn of_kind(documents: &[Yaml], kind: &str) -> Yaml {
+pub(super) fn of_kind(documents: &[Yaml], kind: &str) -> Yaml {
     let found = documents.iter().find(|document| document["kind"].as_str() == Some(kind));
     found.unwrap_or_else(|| panic!("no {kind}")).clone()
 }
@@ -174,7 +174,7 @@ fn dry_run(cluster: &Cluster, document: &Yaml, text: &str) -> (u16, String) {
 }
 
 /// Where objects like this are.
-fn path_of(document: &Yaml) -> String {
+pub(super) fn path_of(document: &Yaml) -> String {
     let version = document["apiVersion"].as_str().expect("a version");
     let root = if version == "v1" { "/api/v1".to_owned() } else { format!("/apis/{version}") };
     let kind = document["kind"].as_str().expect("a kind").to_lowercase();

@@ -2,6 +2,7 @@
 
 mod annotated;
 mod bad_input;
+mod container;
 mod deployed;
 mod gone;
 mod kept;
