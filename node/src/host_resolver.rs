@@ -177,10 +177,13 @@ fn settle(
     for _ in 0..SETTLED_TRIES {
         what = match upstreams() {
             Ok(text) if !names(&text, server) => "the machine's resolv.conf does not name us yet",
-            _ if field(&status_of(link)?, "AdministrativeState").as_deref() != Some("configured") => {
-                "networkd has not configured its link yet"
-            }
-            _ => return Ok(path.to_owned()),
+            _ => match field(&status_of(link)?, "AdministrativeState").as_deref() {
+                Some("configured") => return Ok(path.to_owned()),
+                Some("failed") => {
+                    "networkd fails to configure its link, and says why: journalctl -u systemd-networkd"
+                }
+                _ => "networkd has not configured its link yet",
+            },
         };
         if !go_on.load(Relaxed) {
             return Ok(path.to_owned());

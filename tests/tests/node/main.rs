@@ -10,6 +10,7 @@ mod iptables;
 mod lab;
 mod leases;
 mod manifest;
+mod networkd;
 mod never_dark;
 mod node_cache;
 mod overload;
