@@ -3,7 +3,7 @@
 //! The crate that evaluates them checks the syntax; names, sizes and depth are checked here, when the Corefile is read,
 //! and an evaluation ends after so many steps. So no expression, and no query, can hold a worker or fill its memory.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::LazyLock;
 
@@ -85,7 +85,7 @@ impl Expression {
     ///
     /// # Errors
     /// Why it has no value for this query, as one line.
-    pub fn run(&self, facts: &Facts) -> Result<Value, String> {
+    pub fn run(&self, facts: &Facts<'_>) -> Result<Value, String> {
         let run = catch_unwind(AssertUnwindSafe(|| ENVIRONMENT.run(&self.program, facts)));
         let value = match run {
             _ if facts.steps.get() == 0 => return Err(format!("an expression took more than {STEPS} steps")),
@@ -123,16 +123,26 @@ fn syntax(text: &str, error: &expr::Error) -> (usize, ExpressionError) {
 }
 
 /// What the functions of expressions tell about one query, and its variables.
-pub struct Facts {
+pub struct Facts<'q> {
     values: Vec<(String, Value)>,
+    /// Knows the query's labels.
+    label: Box<dyn Fn(&str) -> Option<String> + 'q>,
+    labels: Told,
     steps: Cell<u32>,
 }
 
-impl Facts {
-    /// The values of functions, by name; those of the groups are added.
-    pub fn new(functions: impl IntoIterator<Item = (&'static str, Value)>) -> Self {
+/// Labels that were asked for and are known, in that order: where they stand while more come.
+#[derive(Default)]
+struct Told(OnceCell<Box<(String, Value, Told)>>);
+
+impl<'q> Facts<'q> {
+    /// The values of functions, by name, and who knows labels; those of the groups are added.
+    pub fn new(
+        functions: impl IntoIterator<Item = (&'static str, Value)>,
+        label: impl Fn(&str) -> Option<String> + 'q,
+    ) -> Self {
         let values = functions.into_iter().map(|(name, value)| (format!("{name}()"), value)).collect();
-        Self { values, steps: Cell::new(STEPS) }
+        Self { values, label: Box::new(label), labels: Told::default(), steps: Cell::new(STEPS) }
     }
 
     /// Adds a capture group, by name or number.
@@ -144,13 +154,28 @@ impl Facts {
     pub fn add_var(&mut self, name: &str, value: Value) {
         self.values.push((name.to_owned(), value));
     }
+
+    fn label(&self, label: &str) -> Option<&Value> {
+        let mut told = &self.labels;
+        while let Some(one) = told.0.get() {
+            if one.0 == label {
+                return Some(&one.1);
+            }
+            told = &one.2;
+        }
+        let value = (self.label)(label)?;
+        Some(&told.0.get_or_init(|| Box::new((label.to_owned(), value.into(), Told::default()))).1)
+    }
 }
 
-impl ContextProvider for Facts {
+impl ContextProvider for Facts<'_> {
     /// Every name that is looked up is a step; nothing is there any more when all are taken.
     fn get(&self, key: &str) -> Option<&Value> {
         let left = self.steps.get().checked_sub(1)?;
         self.steps.set(left);
+        if let Some(label) = key.strip_prefix(METADATA) {
+            return self.label(label);
+        }
         self.values.iter().find(|(name, _)| name == key).map(|(_, value)| value)
     }
 
@@ -175,8 +200,9 @@ static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
         });
     }
     environment.add_function("metadata", |call| match call.args.as_slice() {
-        // There are none, as in CoreDNS without the directive `metadata`.
-        [Value::String(_)] => Ok("".into()),
+        [Value::String(label)] => {
+            Ok(call.ctx.get(&format!("{METADATA}{label}")).cloned().unwrap_or_else(|| "".into()))
+        }
         _ => Err("metadata() takes a label".to_owned().into()),
     });
     environment.add_function("group", |call| {
@@ -258,6 +284,8 @@ fn weight(value: &Value) -> usize {
     }
 }
 
+/// Before a label: no name in an expression begins so.
+const METADATA: &str = "metadata(";
 /// Names and functions of a query that may be looked up in one evaluation.
 const STEPS: u32 = 10_000;
 /// Octets of an expression's value.

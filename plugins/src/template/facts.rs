@@ -2,16 +2,22 @@
 
 use std::net::SocketAddr;
 
+use observe::labels::Labels;
 use wire::Query;
 
 use super::Facts;
 use plugin::QueryContext;
 
 /// What expressions may ask about a query, as CoreDNS tells it.
-pub(super) fn facts(context: &QueryContext<'_>, query: &Query<'_>, name: &str) -> Facts {
+pub(super) fn facts<'q>(
+    context: &'q QueryContext<'_>,
+    labels: Option<&'q dyn Labels>,
+    query: &'q Query<'_>,
+    name: &str,
+) -> Facts<'q> {
     let (client, server) = (context.client(), context.server());
     let ip = |address: SocketAddr| address.ip().to_canonical().to_string();
-    Facts::new([
+    let known = [
         ("type", query.rtype.to_string().into()),
         ("name", name.into()),
         ("class", query.class.to_string().into()),
@@ -25,5 +31,16 @@ pub(super) fn facts(context: &QueryContext<'_>, query: &Query<'_>, name: &str) -
         ("bufsize", (context.most_octets(query) as i64).into()),
         ("server_ip", ip(server).into()),
         ("server_port", server.port().to_string().into()),
-    ])
+    ];
+    Facts::new(known, move |label| self::label(context, labels?, query, label))
+}
+
+/// A label of the query, if it is known.
+pub(super) fn label(
+    context: &QueryContext<'_>,
+    labels: &dyn Labels,
+    query: &Query<'_>,
+    label: &str,
+) -> Option<String> {
+    labels.label(label, &query.name, Some(context.client().ip().to_canonical()))
 }

@@ -171,6 +171,7 @@ impl TemplateSpec {
     fn evaluate(
         &self,
         context: &QueryContext<'_>,
+        labels: Option<&dyn Labels>,
         query: &Query<'_>,
         regex: &Regex,
         name: &str,
@@ -178,7 +179,7 @@ impl TemplateSpec {
         if self.vars.is_empty() && self.conditions.is_empty() {
             return Ok(Some(Entries::default()));
         }
-        let mut facts = facts(context, query, name);
+        let mut facts = facts(context, labels, query, name);
         for (index, group) in regex.captures(name).iter().flat_map(Captures::iter).enumerate() {
             let text = group.map_or("", |group| group.as_str());
             facts.add_group(&index.to_string(), text);
@@ -231,7 +232,7 @@ impl One {
             false => Lookup::Fail(Failure::NoPattern),
         };
         let Some(regex) = spec.patterns.iter().find(|regex| regex.is_match(name)) else { return missed() };
-        match spec.evaluate(context, query, regex, name) {
+        match spec.evaluate(context, self.labels.as_deref(), query, regex, name) {
             Ok(Some(vars)) => {
                 self.counters.matches.add(context.writer);
                 self.answer(context, query, zone, regex, name, vars, reply)
@@ -366,8 +367,7 @@ impl Fields for Data<'_> {
 
     /// A label that is not known is empty, as each is in CoreDNS without its `metadata` directive.
     fn call(&self, name: &str, label: &str) -> Option<Value<'_>> {
-        let client = || Some(self.context.client().ip().to_canonical());
-        let known = || self.labels.and_then(|labels| labels.label(label, &self.query.name, client()));
+        let known = || facts::label(self.context, self.labels?, self.query, label);
         (name == "Meta").then(|| Value::Text(known().unwrap_or_default().into()))
     }
 }

@@ -3,8 +3,8 @@
 use super::*;
 use proptest::prelude::*;
 
-fn facts() -> Facts {
-    let mut facts = Facts::new([
+fn facts() -> Facts<'static> {
+    let known = [
         ("type", "A".into()),
         ("name", "ip-7.example.org.".into()),
         ("class", "IN".into()),
@@ -18,7 +18,8 @@ fn facts() -> Facts {
         ("bufsize", 512_i64.into()),
         ("server_ip", "127.0.0.1".into()),
         ("server_port", "53".into()),
-    ]);
+    ];
+    let mut facts = Facts::new(known, |label| (label != "a/b").then(|| label.to_uppercase()));
     facts.add_group("0", "ip-7.example.org.");
     facts.add_group("1", "7");
     facts.add_group("n", "7");
@@ -45,6 +46,7 @@ fn expressions_know_the_query() {
         ("group('n') + group(1) + group(9) + group('none')", "\"77\""),
         ("int(group('n')) * v", "21"),
         ("metadata('a/b') == ''", "true"),
+        ("metadata('a/' + 'c') + metadata('d/e') + metadata('a/b') + metadata('a/c')", "\"A/CD/EA/C\""),
         ("name() matches '^ip-[0-9]+[.]'", "true"),
         ("len(split(name(), '.'))", "4"),
         ("split('ab', '')", "[\"a\", \"b\"]"),
