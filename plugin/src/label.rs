@@ -1,13 +1,57 @@
 //! Labels of `metadata`: what a plugin tells of a query, by `plugin/name`.
 
+use std::collections::BTreeSet;
+
+use corefile::Directive;
+
 /// Whether it is a label: a plugin, a slash, a name.
 pub fn is_label(text: &str) -> bool {
     text.split_once('/').is_some_and(|(plugin, name)| !plugin.is_empty() && !name.is_empty())
 }
 
+/// What is named behind `beginning`, such as `kubernetes/client-label/`, in any word of the directives: each once, sorted.
+///
+/// Whoever reads a label names it in full, but in different signs: `{/label}`, `{label}`, `"label"`.
+pub fn named_behind(beginning: &str, directives: &[Directive]) -> Vec<Box<str>> {
+    let mut named = BTreeSet::new();
+    let mut left: Vec<&Directive> = directives.iter().collect();
+    while let Some(directive) = left.pop() {
+        for word in std::iter::once(&directive.name).chain(&directive.args) {
+            let parts = word.text.split(beginning).skip(1);
+            named.extend(parts.map(|part| part.split(ends_label).next().unwrap_or_default()));
+        }
+        left.extend(directive.body.iter().flatten());
+    }
+    named.into_iter().filter(|name| !name.is_empty()).map(Into::into).collect()
+}
+
+/// What no label of `metadata` and no key of Kubernetes holds.
+fn ends_label(c: char) -> bool {
+    !(c.is_ascii_alphanumeric() || "-_./".contains(c))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn labels_are_found_wherever_they_are_named() {
+        let text = r#". {
+            log . "{/kubernetes/client-label/app} {/kubernetes/client-label/}{/kubernetes/kind}"
+            rewrite name regex a {kubernetes/client-label/app.kubernetes.io/name}.b metadata
+            template IN A {
+                answer "{{ .Meta \"kubernetes/client-label/tier\" }} {{ .Meta \"kubernetes/client-label/app\" }}"
+                expr metadata('kubernetes/client-label/a_b') == 'x'
+            }
+        }"#;
+        let corefile = corefile::read_text("Corefile", text.as_bytes(), Path::new("/"), &|_| None).unwrap();
+        let directives = &corefile.blocks[0].directives;
+        let named = |beginning: &str| named_behind(beginning, directives).join(" ");
+        assert_eq!(named("kubernetes/client-label/"), "a_b app app.kubernetes.io/name tier");
+        assert_eq!(named("kubernetes/client-pod-name"), "");
+        assert_eq!(named("kubernetes/k"), "ind");
+    }
 
     #[test]
     fn a_label_has_a_plugin_and_a_name() {

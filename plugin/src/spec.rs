@@ -5,6 +5,7 @@ use std::fmt::Debug;
 use std::path::Path;
 use std::sync::Arc;
 
+use corefile::Directive;
 use observe::counters::ThreadCounters;
 use observe::labels::Labels;
 use wire::{Name, Query, Reply, ZoneRequest};
@@ -51,6 +52,8 @@ pub struct Written<'c> {
     pub root: Option<&'c Path>,
     /// The directive of the block that is to know the search paths of clients: `autopath @DIRECTIVE`.
     pub searched: Option<&'c str>,
+    /// Everything that the block says, where it has `metadata`: what names the labels that are read.
+    pub readers: &'c [Directive],
 }
 
 /// What a plugin may use while its step or source is made.

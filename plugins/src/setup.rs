@@ -55,6 +55,7 @@ fn read_block(block: &corefile::ServerBlock, default_port: u16) -> Result<BlockS
         known(directive)?;
     }
     let zones: Vec<Name> = keys.iter().map(|key| key.zone).collect();
+    let has_metadata = block.directives.iter().any(|directive| directive.name.text == "metadata");
     let mut read = BlockSpec { at: block.at.clone(), keys, plugins: Vec::new() };
     for plugin in PLUGINS {
         // `root` is the first of all, and `autopath` stands before every source.
@@ -62,6 +63,7 @@ fn read_block(block: &corefile::ServerBlock, default_port: u16) -> Result<BlockS
             zones: &zones,
             root: read.get().map(|Root(path)| path.as_path()),
             searched: read.get::<AutopathSpec>().and_then(AutopathSpec::plugin),
+            readers: if has_metadata { &block.directives } else { &[] },
         };
         if let Some(role) = plugin.read(&block.directives, written)? {
             read.plugins.push((plugin.name, role));

@@ -23,10 +23,22 @@ impl Labels for Published {
         match part {
             "client-namespace" => pod().map(|pod| pod.key.namespace.to_string()),
             "client-pod-name" => pod().map(|pod| pod.key.name.to_string()),
-            _ => self.responder.part(name, part),
+            _ => match label.strip_prefix(CLIENT_LABEL) {
+                Some(key) => {
+                    let pod = pod()?;
+                    let own = pod.labels.iter().find(|(own, _)| **own == *key);
+                    own.map(|(_, value)| value.to_string())
+                }
+                None => self.responder.part(name, part),
+            },
         }
     }
 }
+
+/// What labels about who asks begin with.
+pub(super) const CLIENT: &str = "kubernetes/client-";
+/// Behind it is the key of a pod's own label.
+pub(super) const CLIENT_LABEL: &str = "kubernetes/client-label/";
 
 impl fmt::Debug for Published {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -9,9 +9,11 @@ use corefile::{Directive, Located, Word};
 use kubernetes_api::{Access, ClientFiles, Pace, PodsWanted, SERVICE_ACCOUNT, Selector, Wants};
 
 use plugin::args::{Args, Result, bad, duration, flag, no_block, once, path, unknown_property, zones_or};
+use plugin::label::named_behind;
 use plugin::spec::{SourceSpec, Written};
 use plugin::{Fallthrough, SetupError};
 
+use super::labels::{CLIENT, CLIENT_LABEL};
 use super::snapshot::SnapshotSpec;
 
 const PLUGIN: &str = "kubernetes";
@@ -92,11 +94,13 @@ pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Ar
         no_block(PLUGIN, property)?;
         read_property(property, written.root, &mut spec, &mut places)?;
     }
-    // Pods are followed where somebody asks for them: a verified name, or a search path.
+    // Pods are followed where somebody asks for them: a verified name, a search path, or a rule that reads whose pod asks.
     let is_searched = written.searched == Some(PLUGIN);
     places.check(&mut spec)?;
-    if spec.rules.pods == Pods::Verified || (is_searched && spec.node.is_some()) {
-        spec.wants.pods = Some(PodsWanted { node: spec.node.clone(), labels: Vec::new() });
+    let is_asked_for = is_searched || !named_behind(CLIENT, written.readers).is_empty();
+    if spec.rules.pods == Pods::Verified || (is_asked_for && spec.node.is_some()) {
+        let labels = named_behind(CLIENT_LABEL, written.readers);
+        spec.wants.pods = Some(PodsWanted { node: spec.node.clone(), labels });
     }
     spec.is_searched = is_searched;
     Ok(Arc::new(spec))

@@ -114,8 +114,32 @@ fn pods_are_followed_where_somebody_asks_for_them() {
         ("kubernetes {\npods verified\n}", Some(PodsWanted::default())),
         ("autopath @kubernetes\nkubernetes {\nnode a.b-1\n}", of_node("a.b-1")),
         ("kubernetes {\npods insecure\nnode a\n}\nautopath cluster.local @kubernetes", of_node("a")),
+        ("metadata\nlog . \"{/kubernetes/client-namespace}\"\nkubernetes {\nnode a\n}", of_node("a")),
+        ("metadata\nlog . \"{/kubernetes/namespace}\"\nkubernetes {\nnode a\n}", None),
+        ("metadata\nlog . \"{/kubernetes/client-namespace}\"\nkubernetes", None),
     ] {
         assert_eq!(said::<KubernetesSpec>(lines).unwrap().wants.pods, wanted, "{lines}");
+    }
+}
+
+#[test]
+fn of_pods_labels_those_are_kept_that_a_rule_reads() {
+    let kept = |lines: &str| {
+        let pods = said::<KubernetesSpec>(lines).unwrap().wants.pods.unwrap();
+        pods.labels.join(" ")
+    };
+    let readers = "log . \"{/kubernetes/client-label/tier}\"\n\
+                   rewrite edns0 local set 0xffee {kubernetes/client-label/app.kubernetes.io/name}\n\
+                   template IN A example.org {\nanswer \"{{ .Meta \\\"kubernetes/client-label/app\\\" }}\"\n}";
+    let verified = "kubernetes {\npods verified\n}";
+    for (lines, expected) in [
+        (format!("metadata\n{readers}\n{verified}"), "app app.kubernetes.io/name tier"),
+        (format!("metadata\n{readers}\nkubernetes {{\nnode a\n}}"), "app app.kubernetes.io/name tier"),
+        // Nobody is told any.
+        (format!("{readers}\n{verified}"), ""),
+        (format!("metadata\n{verified}"), ""),
+    ] {
+        assert_eq!(kept(&lines), expected, "{lines}");
     }
 }
 
