@@ -8,5 +8,7 @@ pub mod snapshot;
 #[cfg(test)]
 mod testing;
 
-pub use answer::{Answered, External, ExternalRules, Lent, Pods, Push, Responder, Rules, Transfer};
+pub use answer::{
+    Answered, External, ExternalRules, Lent, Pods, Push, Recalled, Recalls, Responder, Rules, Transfer,
+};
 pub use index::{Index, Writer};

@@ -99,6 +99,13 @@ impl Cluster {
         words.join(", ") + end
     }
 
+    /// What `k8s_external` explains.
+    pub(crate) fn explain_external(&self, external: &crate::External, name: &str) -> String {
+        let packet = packet(name, RType::A);
+        let Gate::Pass(query) = accept(&packet) else { panic!("{name} is refused") };
+        external.explain(&self.responder, &self.index, &query)
+    }
+
     /// What is answered, in words.
     pub(crate) fn ask(&self, question: &str) -> String {
         self.ask_within(question, 65_535).0

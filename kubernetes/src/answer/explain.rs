@@ -5,10 +5,11 @@ use std::net::IpAddr;
 use wire::{Name, Query};
 
 use super::endpoints::{Order, chosen};
+use super::external::{self, External, Meant};
 use super::name::{self, Asked, Below};
-use super::{Grammar, Pods, Responder};
+use super::{Grammar, Pods, Recalled, Responder};
 use crate::index::{At, Index, Service, named};
-use kubernetes_api::objects::Target;
+use kubernetes_api::objects::{self, ExternalAddress, Kind, Target};
 
 impl Responder {
     /// What the cluster has for such a query: its services, slices and endpoints by name.
@@ -45,12 +46,7 @@ impl Responder {
         let found = named(&place, below.key).filter(|_| self.shows(below.namespace));
         let found = found.and_then(|service| Some((service, service.object.as_ref()?)));
         let Some((service, object)) = found else {
-            let name = below.key.get(1..).and_then(|key| key.get(..key.len() - below.namespace.len() - 1));
-            return format!(
-                "there is no {what} {}/{}",
-                text(below.namespace),
-                text(name.unwrap_or_default())
-            );
+            return format!("there is no {what} {}", key_text(below.namespace, below.key));
         };
         let of = format!("{what} {}", object.key);
         if !service.namespace.is_known() {
@@ -77,7 +73,7 @@ impl Responder {
         let Some(address) = wire::reverse::address(name) else { return "it is no whole address".to_owned() };
         let services = index.services.of_address(address);
         let of = |service: &Service| match &service.object {
-            Some(object) => format!("service {}", object.key),
+            Some(object) => service_of(object),
             None => "a service that is not there".to_owned(),
         };
         if let Some(owner) = services.iter().find(|service| service.owns(address)) {
@@ -91,8 +87,88 @@ impl Responder {
     }
 }
 
+impl External {
+    /// What decides about such a query: services with where they are reached, or their slices and endpoints.
+    pub fn explain(&self, of: &Responder, index: &Index, query: &Query<'_>) -> String {
+        let Some((_, zone)) = self.zone_of(&query.name) else { return "in none of its zones".to_owned() };
+        let shown = |namespace: &[u8]| of.shows(namespace) && index.has_namespace(namespace);
+        match self.read(&query.name, zone) {
+            external::Below::Apex | external::Below::Servers(_) => {
+                "the zone itself, and where this server is reached".to_owned()
+            }
+            external::Below::Address(address) => {
+                let services = external::reached_at(of, index, address);
+                match list(services.iter().filter_map(|service| Some(service_of(service.object.as_ref()?)))) {
+                    none if none.is_empty() => format!("no service is reached at {address}"),
+                    services => format!("{services} is reached at {address}"),
+                }
+            }
+            external::Below::Namespace(name) if shown(name) => format!("namespace {}", text(name)),
+            external::Below::Service(meant) if shown(meant.namespace) => self.explain_service(index, &meant),
+            external::Below::Namespace(name) | external::Below::Service(Meant { namespace: name, .. }) => {
+                format!("there is no namespace {}", text(name))
+            }
+            external::Below::Nothing => "no name of a service is of this form".to_owned(),
+        }
+    }
+
+    fn explain_service(&self, index: &Index, meant: &Meant<'_>) -> String {
+        let found = index.services.get(meant.key);
+        let Some((service, object)) = found.as_ref().and_then(|found| Some((found, found.object.as_ref()?)))
+        else {
+            return format!("there is no service {}", key_text(meant.namespace, meant.key));
+        };
+        let what = service_of(object);
+        if self.is_by_endpoints(service, meant) {
+            let counts = service.counts(|port| meant.means(port));
+            return match list(meant.endpoints(service, &counts).map(endpoint)) {
+                none if none.is_empty() => format!("{what} has no such ready endpoint"),
+                endpoints => format!("{what}: {endpoints}"),
+            };
+        }
+        match service.external() {
+            [] => format!("{what} is not reached from outside"),
+            _ if meant.count(service.ports()) == 0 => format!("{what} has no such port"),
+            places => format!("{what} is reached at {}", list(places.iter().map(place))),
+        }
+    }
+}
+
+fn place(place: &ExternalAddress) -> String {
+    match place {
+        ExternalAddress::Ip(address) => address.to_string(),
+        ExternalAddress::Name(name) => format!("{name:?}"),
+    }
+}
+
+fn service_of(object: &objects::Service) -> String {
+    format!("service {}", object.key)
+}
+
+/// `NAMESPACE/NAME` of the labels of both in wire form.
+fn key_text(namespace: &[u8], key: &[u8]) -> String {
+    let name = key.get(1..).and_then(|key| key.get(..key.len().checked_sub(namespace.len() + 1)?));
+    format!("{}/{}", text(namespace), text(name.unwrap_or_default()))
+}
+
 fn endpoint(at: At<'_>) -> String {
     format!("endpoint {} of slice {}", at.endpoint.address, at.slice.key)
+}
+
+impl Recalled {
+    /// By what it is known, behind what is known.
+    pub fn source(&self) -> String {
+        match self.0 {
+            Ok(Some(age)) => format!(", by the snapshot of {} s ago", age.as_secs()),
+            _ => String::new(),
+        }
+    }
+
+    /// That objects of a kind decide, and are not known.
+    pub fn lacks(&self, kind: Kind) -> String {
+        let why = self.0.as_ref().err().map(|why| format!(": {why}")).unwrap_or_default();
+        format!("what the cluster has decides: its {kind} are not known here{why}")
+    }
 }
 
 /// The first of them, and how many more there are.

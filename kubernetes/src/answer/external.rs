@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use wire::{Class, Flags, MAX_NAME, Name, Owner, Query, RType, Rcode, Reply, Section};
 
@@ -33,20 +34,26 @@ pub struct External {
 }
 
 /// What a name below a zone means; empty parts mean any.
-struct Meant<'n> {
+pub(super) struct Meant<'n> {
     /// The service, as the index finds it.
-    key: &'n [u8],
-    namespace: &'n [u8],
+    pub(super) key: &'n [u8],
+    pub(super) namespace: &'n [u8],
     endpoint: &'n [u8],
     port: &'n [u8],
     protocol: &'n [u8],
 }
 
 /// What stands below a zone.
-enum Below<'n> {
+pub(super) enum Below<'n> {
+    /// Nothing: the zone itself.
+    Apex,
+    /// Its servers, or nothing at a name that is theirs.
+    Servers(&'n [u8]),
     /// `NAMESPACE`
     Namespace(&'n [u8]),
     Service(Meant<'n>),
+    /// The name that leads back from an address.
+    Address(IpAddr),
     Nothing,
 }
 
@@ -69,47 +76,39 @@ impl External {
         room: usize,
         reply: &mut Reply<'_>,
     ) -> Answered {
-        let zones = self.rules.zones.iter().enumerate().filter(|(_, zone)| query.name.is_within(zone));
-        let Some((number, zone)) = zones.max_by_key(|(_, zone)| zone.as_wire().len()) else {
-            return Answered::NotMine;
-        };
+        let Some((number, zone)) = self.zone_of(&query.name) else { return Answered::NotMine };
         reply.flags = Flags::AA;
-        let wire = query.name.as_wire();
-        let below = &wire[..wire.len() - zone.as_wire().len()];
-        if below.is_empty() {
-            self.at_apex(of, index, zone, query, room, reply);
-            return Answered::Written;
-        }
-        if below.ends_with(self.apex()) {
-            return self.below_apex(of, index, (number, below), query, room, reply);
-        }
         let shown = |namespace: &[u8]| of.shows(namespace) && index.has_namespace(namespace);
         let absent = |kinds: &[Kind]| match index.unknown().first_of(kinds) {
             Some(kind) => Answered::Unknown(kind),
             None => Answered::NoName(number),
         };
-        if let Some(address) = wire::reverse::address(&query.name) {
-            let names = self.names_of(of, index, address);
-            if names.is_empty() {
-                return absent(&[Kind::Service]);
+        match self.read(&query.name, zone) {
+            Below::Apex => {
+                self.at_apex(of, index, zone, query, room, reply);
+                Answered::Written
             }
-            for name in names.iter().filter(|_| query.rtype == RType::PTR) {
-                reply.push(Section::Answer, Owner::Question, RType::PTR, Class::IN, self.rules.ttl, name);
-                if reply.octets().len() > room {
-                    break;
+            Below::Servers(below) => self.below_apex(of, index, (number, below), query, room, reply),
+            Below::Address(address) => {
+                let names = self.names_of(of, index, address);
+                if names.is_empty() {
+                    return absent(&[Kind::Service]);
                 }
+                for name in names.iter().filter(|_| query.rtype == RType::PTR) {
+                    reply.push(Section::Answer, Owner::Question, RType::PTR, Class::IN, self.rules.ttl, name);
+                    if reply.octets().len() > room {
+                        break;
+                    }
+                }
+                self.answered(index, zone, query, false, reply)
             }
-            return self.answered(index, zone, query, false, reply);
-        }
-        match read(below) {
             Below::Namespace(namespace) if shown(namespace) => {
                 self.answered(index, zone, query, false, reply)
             }
             Below::Service(meant) if shown(meant.namespace) => {
                 let service = index.services.get(meant.key).filter(|service| service.object.is_some());
                 let Some(service) = service else { return absent(&[Kind::Service]) };
-                let is_endpoint = !meant.endpoint.is_empty() || service.target() == Some(&Target::Headless);
-                let of_endpoints = self.rules.headless && service.external().is_empty() && is_endpoint;
+                let of_endpoints = self.is_by_endpoints(&service, &meant);
                 if of_endpoints && let Some(kind) = index.unknown().first_of(&[Kind::Slice]) {
                     return Answered::Unknown(kind);
                 }
@@ -128,6 +127,31 @@ impl External {
         }
     }
 
+    /// The longest zone that holds the name, and its place among them.
+    pub(super) fn zone_of(&self, name: &Name) -> Option<(usize, &Name)> {
+        let zones = self.rules.zones.iter().enumerate().filter(|(_, zone)| name.is_within(zone));
+        zones.max_by_key(|(_, zone)| zone.as_wire().len())
+    }
+
+    /// What a name in `zone` says.
+    pub(super) fn read<'n>(&self, name: &'n Name, zone: &Name) -> Below<'n> {
+        let wire = name.as_wire();
+        let below = &wire[..wire.len() - zone.as_wire().len()];
+        if below.is_empty() {
+            return Below::Apex;
+        }
+        if below.ends_with(self.apex()) {
+            return Below::Servers(below);
+        }
+        wire::reverse::address(name).map_or_else(|| read(below), Below::Address)
+    }
+
+    /// Whether a service is known here by its endpoints, as it has nothing from outside.
+    pub(super) fn is_by_endpoints(&self, service: &Service, meant: &Meant<'_>) -> bool {
+        let is_endpoint = !meant.endpoint.is_empty() || service.target() == Some(&Target::Headless);
+        self.rules.headless && service.external().is_empty() && is_endpoint
+    }
+
     /// What the name has is written; without any of it, that it is there.
     fn answered(
         &self,
@@ -143,12 +167,10 @@ impl External {
         if follows { Answered::Follow } else { Answered::Written }
     }
 
-    /// The services that are reached at an address.
+    /// The names of the services that are reached at an address.
     fn names_of(&self, of: &Responder, index: &Index, address: IpAddr) -> Vec<Vec<u8>> {
         let Some(zone) = self.rules.zones.first() else { return Vec::new() };
-        let mut services = index.services.of_address(address);
-        services.retain(|service| service.external_addresses().any(|own| own == address));
-        services.retain(|service| of.shows_reverse(service));
+        let services = reached_at(of, index, address);
         let names = services.iter().map(|service| [service.key(), zone.as_wire()].concat());
         names.filter(|name| name.len() <= MAX_NAME).collect()
     }
@@ -257,6 +279,14 @@ impl External {
     }
 }
 
+/// The services that are reached at an address from outside.
+pub(super) fn reached_at(of: &Responder, index: &Index, address: IpAddr) -> Vec<Arc<Service>> {
+    let mut services = index.services.of_address(address);
+    services.retain(|service| service.external_addresses().any(|own| own == address));
+    services.retain(|service| of.shows_reverse(service));
+    services
+}
+
 /// What the labels below a zone say.
 fn read(below: &[u8]) -> Below<'_> {
     let (mut starts, mut at) = (Vec::with_capacity(4), 0);
@@ -304,13 +334,14 @@ struct Places<'p, 'b> {
 impl Places<'_, '_> {
     /// As in CoreDNS, whatever endpoint is named.
     fn of_external(&mut self, service: &Service, meant: &Meant<'_>) -> Option<bool> {
-        let ports: Vec<&Port> = service.ports().iter().filter(|port| meant.means(port)).collect();
-        if ports.is_empty() || service.external().is_empty() {
+        let count = meant.count(service.ports());
+        if count == 0 || service.external().is_empty() {
             return None;
         }
         let name = [meant.key, self.zone.as_wire()].concat();
-        let weight = weight(ports.len().saturating_mul(service.external().len()));
-        let numbers: BTreeSet<u16> = ports.iter().filter_map(|port| port.port).collect();
+        let weight = weight(count.saturating_mul(service.external().len()));
+        let ports = service.ports().iter().filter(|port| meant.means(port));
+        let numbers: BTreeSet<u16> = ports.filter_map(|port| port.port).collect();
         let (mut seen, mut has_address, mut follows) = (HashSet::new(), false, false);
         for external in service.external().iter().filter(|external| seen.insert(*external)) {
             if self.is_full() {
@@ -345,16 +376,7 @@ impl Places<'_, '_> {
     fn of_endpoints(&mut self, service: &Service, meant: &Meant<'_>) -> Option<bool> {
         let means = |port: &&Port| meant.means(port);
         let counts = service.counts(|port| meant.means(port));
-        let ports = |at: At<'_>| match &*at.slice.ports {
-            // As in CoreDNS one without ports is there, and SRV leads to none.
-            [] => usize::from(meant.port.is_empty() && meant.protocol.is_empty()),
-            _ => counts[at.number],
-        };
-        let is_meant = |at: &At<'_>| {
-            (meant.endpoint.is_empty() || service.label(at.endpoint).octets() == meant.endpoint)
-                && ports(*at) > 0
-        };
-        let chosen = || service.by_label().filter(is_meant);
+        let chosen = || meant.endpoints(service, &counts);
         chosen().next()?;
         let mut seen = HashSet::new();
         if matches!(self.query.rtype, RType::A | RType::AAAA) {
@@ -365,7 +387,7 @@ impl Places<'_, '_> {
         if self.query.rtype != RType::SRV {
             return Some(false);
         }
-        let weight = weight(chosen().map(ports).sum());
+        let weight = weight(chosen().map(|at| meant.ports(&counts, at)).sum());
         let name = |at: At<'_>| {
             let label = service.label(at.endpoint);
             [&[label.octets().len() as u8], label.octets(), meant.key, self.zone.as_wire()].concat()
@@ -430,7 +452,31 @@ impl Places<'_, '_> {
 }
 
 impl Meant<'_> {
-    fn means(&self, port: &Port) -> bool {
+    /// The endpoints that are meant; `counts` are the ports of each slice that are.
+    pub(super) fn endpoints<'s>(
+        &'s self,
+        service: &'s Service,
+        counts: &'s [usize],
+    ) -> impl Iterator<Item = At<'s>> {
+        let is_called = |at: &At<'_>| service.label(at.endpoint).octets() == self.endpoint;
+        let all = service.by_label().filter(move |at| self.endpoint.is_empty() || is_called(at));
+        all.filter(|at| self.ports(counts, *at) > 0)
+    }
+
+    /// How many ports of an endpoint are meant.
+    fn ports(&self, counts: &[usize], at: At<'_>) -> usize {
+        if at.slice.ports.is_empty() { self.count(&[]) } else { counts[at.number] }
+    }
+
+    /// How many of these ports are meant. As in CoreDNS what has none is there, and SRV leads to none.
+    pub(super) fn count(&self, ports: &[Port]) -> usize {
+        match ports {
+            [] => usize::from(self.port.is_empty() && self.protocol.is_empty()),
+            ports => ports.iter().filter(|port| self.means(port)).count(),
+        }
+    }
+
+    pub(super) fn means(&self, port: &Port) -> bool {
         let protocol: &[u8] = match port.protocol {
             Protocol::Tcp => b"tcp",
             Protocol::Udp => b"udp",
@@ -454,7 +500,7 @@ mod tests {
     use super::*;
     use crate::testing::*;
 
-    fn check(headless: bool, rows: &[(&str, &str)]) {
+    fn cluster(headless: bool) -> (Cluster, External) {
         let mut rules = rules("cluster.local");
         rules.own = vec!["172.17.0.53".parse().unwrap()];
         rules.ttl = 7;
@@ -470,11 +516,45 @@ mod tests {
             slice("t1/dns-a", "dns", "172.17.0.53", "dns:53/udp"),
             external("t2/hidden", "10.96.0.5", "http:80/tcp", "192.0.2.5"),
         ];
-        let cluster = Cluster::of(&everything(), rules, objects);
         let zones = ["example.org", "in-addr.arpa"].map(|zone| Name::from_text(zone).unwrap()).into();
         let external = External::new(ExternalRules { zones, apex: "dns".into(), ttl: 7, headless }).unwrap();
+        (Cluster::of(&everything(), rules, objects), external)
+    }
+
+    fn check(headless: bool, rows: &[(&str, &str)]) {
+        let (cluster, external) = cluster(headless);
         for (question, expected) in rows {
             assert_eq!(cluster.ask_external(&external, question), *expected, "{question}");
+        }
+    }
+
+    #[test]
+    fn what_decides_is_told_by_name() {
+        for (headless, name, expected) in [
+            (false, "lb.t1.example.org", "service t1/lb is reached at 192.0.2.1, 2001:db8::1, 192.0.2.1"),
+            (false, "host.t1.example.org", "service t1/host is reached at \"lb.example.net\""),
+            (false, "_http._udp.lb.t1.example.org", "service t1/lb has no such port"),
+            (false, "inside.t1.example.org", "service t1/inside is not reached from outside"),
+            (false, "hl.t1.example.org", "service t1/hl is not reached from outside"),
+            (
+                true,
+                "hl.t1.example.org",
+                "service t1/hl: endpoint 172.17.0.2 of slice t1/hl-a, endpoint 172.17.0.1 of slice t1/hl-a",
+            ),
+            (true, "h1.hl.t1.example.org", "service t1/hl: endpoint 172.17.0.1 of slice t1/hl-a"),
+            (true, "h9.hl.t1.example.org", "service t1/hl has no such ready endpoint"),
+            (false, "none.t1.example.org", "there is no service t1/none"),
+            (false, "t1.example.org", "namespace t1"),
+            (false, "hidden.t2.example.org", "there is no namespace t2"),
+            (false, "t2.example.org", "there is no namespace t2"),
+            (false, "a.b.c.lb.t1.example.org", "no name of a service is of this form"),
+            (false, "ns1.dns.example.org", "the zone itself, and where this server is reached"),
+            (false, "1.2.0.192.in-addr.arpa", "service t1/lb is reached at 192.0.2.1"),
+            (false, "9.2.0.192.in-addr.arpa", "no service is reached at 192.0.2.9"),
+            (false, "example.net", "in none of its zones"),
+        ] {
+            let (cluster, external) = cluster(headless);
+            assert_eq!(cluster.explain_external(&external, name), expected, "{name}");
         }
     }
 
@@ -503,7 +583,10 @@ mod tests {
                 ("host.t1.example.org AAAA", "CNAME lb.example.net. ..."),
                 ("host.t1.example.org SRV", "SRV 0 50 80 lb.example.net., SRV 0 50 443 lb.example.net."),
                 ("host.t1.example.org CNAME", NODATA),
-                ("portless.t1.example.org A", NXDOMAIN),
+                ("portless.t1.example.org A", "A 192.0.2.3"),
+                ("portless.t1.example.org SRV", NODATA),
+                ("_http._tcp.portless.t1.example.org A", NXDOMAIN),
+                ("3.2.0.192.in-addr.arpa PTR", "PTR portless.t1.example.org."),
                 ("inside.t1.example.org A", NXDOMAIN),
                 ("hl.t1.example.org A", NXDOMAIN),
                 ("none.t1.example.org A", NXDOMAIN),

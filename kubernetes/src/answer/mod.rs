@@ -17,8 +17,10 @@ mod transfer;
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use wire::{Class, Flags, Name, Owner, Query, RType, Rcode, Reply, Section};
 
@@ -69,7 +71,19 @@ pub struct Lent {
     pub index: Arc<Index>,
     /// Who answers in the cluster's zones.
     pub responder: Responder,
+    /// Who knows it where nobody follows it.
+    pub recalls: Arc<dyn Recalls>,
 }
+
+/// Knows a cluster by its snapshot, for `explain`.
+pub trait Recalls: fmt::Debug + Send + Sync {
+    /// Puts what is known without asking anybody into the index, where nobody follows the cluster.
+    fn recall(&self) -> Recalled;
+}
+
+/// How old the snapshot is that all comes from, where it comes from one, or why none can be used.
+#[derive(Debug)]
+pub struct Recalled(pub Result<Option<Duration>, String>);
 
 /// What became of a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -116,20 +116,21 @@ impl Source for Services {
         if query.class != Class::IN {
             return Explained::Passes(None);
         }
+        let (Some(external), Some(cluster)) = (&self.external, self.cluster.get()) else {
+            return Explained::Passes(None);
+        };
         let mut octets = Vec::new();
         let mut reply = Reply::start(&mut octets, query);
+        let recalled = cluster.recalls.recall();
+        let why = external.explain(&cluster.responder, &cluster.index, query) + &recalled.source();
         match self.answer(query, usize::from(u16::MAX), &mut reply) {
             Answered::NotMine => Explained::Passes(None),
-            Answered::NoName(_) => {
-                Explained::Passes(Some("no service is reached so from outside".to_owned()))
-            }
+            Answered::NoName(_) => Explained::Passes(Some(why)),
             Answered::Written | Answered::Follow => Explained::Ends(match reply.rcode {
-                wire::Rcode::NXDOMAIN => "NXDOMAIN: no service is reached so from outside".to_owned(),
-                _ => "a service, by where it is reached from outside".to_owned(),
+                wire::Rcode::NXDOMAIN => format!("NXDOMAIN: {why}"),
+                _ => why,
             }),
-            Answered::Unknown(kind) => {
-                Explained::Ends(format!("what the cluster has decides: its {kind} are not known here"))
-            }
+            Answered::Unknown(kind) => Explained::Ends(recalled.lacks(kind)),
         }
     }
 }

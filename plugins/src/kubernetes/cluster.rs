@@ -1,13 +1,14 @@
 //! One cluster: its index, who follows its API, and what is told of that.
 
 use std::collections::{BTreeMap, HashSet};
+use std::fmt;
 use std::io;
 use std::mem::{self, Discriminant, discriminant};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ::kubernetes::index::Watcher;
-use ::kubernetes::{Index, Writer};
+use ::kubernetes::{Index, Recalled, Recalls, Writer};
 use ::kubernetes_api::objects::{Asked, SinceEpoch};
 use kubernetes_api::{Access, Following, Kind, Lost, Pace, Settings, Wants, follow};
 
@@ -139,22 +140,6 @@ impl Cluster {
         Ok(Some(clock::now() + timeout))
     }
 
-    /// What is known without asking anybody, where nobody follows it: how old the snapshot is that it comes from, or why there is
-    /// none that can be used.
-    pub(super) fn recall(&self) -> Result<Option<Duration>, String> {
-        let following = self.following.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(kept) = self.shared.snapshot.as_ref().filter(|_| following.is_none()) else {
-            return Ok(None);
-        };
-        let now = clock::now();
-        if let Some(age) = kept.age(now) {
-            return Ok(Some(age));
-        }
-        let wants = &self.followed.wants;
-        let mut writer = Writer::new(self.shared.index.clone(), wants, wall, Box::new(()));
-        kept.recall(&self.followed, &mut writer, now)
-    }
-
     /// Waits until all is known, but not longer than until `end`.
     pub(super) fn wait_until(&self, end: Instant, logger: &Logger) {
         let mut told = self.shared.told();
@@ -259,6 +244,28 @@ impl Watcher for Teller {
 
     fn asked(&mut self, asked: &Asked<'_>) {
         self.shared.metrics.asked(asked);
+    }
+}
+
+impl Recalls for Cluster {
+    fn recall(&self) -> Recalled {
+        let following = self.following.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(kept) = self.shared.snapshot.as_ref().filter(|_| following.is_none()) else {
+            return Recalled(Ok(None));
+        };
+        let now = clock::now();
+        if let Some(age) = kept.age(now) {
+            return Recalled(Ok(Some(age)));
+        }
+        let wants = &self.followed.wants;
+        let mut writer = Writer::new(self.shared.index.clone(), wants, wall, Box::new(()));
+        Recalled(kept.recall(&self.followed, &mut writer, now))
+    }
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cluster").finish_non_exhaustive()
     }
 }
 

@@ -12,7 +12,7 @@ mod status;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use ::kubernetes::{Answered, Lent, Responder, Rules, Transfer};
+use ::kubernetes::{Answered, Lent, Recalls as _, Responder, Rules, Transfer};
 use wire::{Class, Query, Reply, ZoneRequest};
 
 pub use self::registry::ClusterRegistry;
@@ -43,7 +43,8 @@ impl SourceSpec for KubernetesSpec {
     fn build(&self, context: &BuildContext<'_>) -> Box<dyn Source> {
         let rules = Rules { own: own_addresses(context.servers), ..self.rules.clone() };
         let cluster = context.lasting.get::<ClusterRegistry>().cluster(self);
-        let lent = Lent { index: cluster.shared_index(), responder: Responder::new(rules.clone()) };
+        let (index, responder) = (cluster.shared_index(), Responder::new(rules.clone()));
+        let lent = Lent { index, responder, recalls: cluster.clone() };
         // Once in a block: nobody has lent it before, and nobody the search paths.
         let _ = context.lent.get().set(lent);
         if self.is_searched {
@@ -114,19 +115,13 @@ impl Source for Kubernetes {
         let mut reply = Reply::start(&mut octets, query);
         let index = self.cluster.index();
         let recalled = self.cluster.recall();
-        let mut why = self.responder.explain(index, query);
-        if let Ok(Some(age)) = recalled {
-            why += &format!(", by the snapshot of {} s ago", age.as_secs());
-        }
+        let why = self.responder.explain(index, query) + &recalled.source();
         match self.responder.answer(index, query, usize::from(u16::MAX), &mut reply) {
             Answered::NotMine => Explained::Passes(None),
             Answered::Written | Answered::Follow => Explained::Ends(why),
             Answered::NoName(_) if self.fallthrough.through(&query.name) => Explained::Passes(Some(why)),
             Answered::NoName(_) => Explained::Ends(format!("NXDOMAIN: {why}")),
-            Answered::Unknown(kind) => Explained::Ends(match recalled {
-                Ok(_) => format!("what the cluster has decides: its {kind} are not known here"),
-                Err(why) => format!("what the cluster has decides: its {kind} are not known here: {why}"),
-            }),
+            Answered::Unknown(kind) => Explained::Ends(recalled.lacks(kind)),
         }
     }
 }
