@@ -131,7 +131,7 @@ pub(crate) fn pod(namespace: &str, name: &str, addresses: &[&str]) -> Object {
 }
 
 /// Every kind of object.
-fn objects() -> Vec<Object> {
+pub(crate) fn objects() -> Vec<Object> {
     let none = json!({});
     let web = json!({"app": "web"});
     let ports = json!([
@@ -212,11 +212,19 @@ fn objects() -> Vec<Object> {
     ]
 }
 
+/// A slice with one ready endpoint, of the service of that name.
+pub(crate) fn pod_slice(namespace: &str, of: &str, address: &str, ports: &Value) -> Object {
+    let endpoints = json!([{"addresses": [address], "conditions": {"ready": true}}]);
+    slice(namespace, &format!("{of}-1"), of, "IPv4", &endpoints, ports)
+}
+
+/// Names below a zone.
+pub(crate) fn below(names: &str, zone: &str) -> Vec<String> {
+    names.split_whitespace().map(|name| format!("{name}.{zone}")).collect()
+}
+
 /// Names that the objects have, and some that are near.
 fn names() -> Vec<String> {
-    let below = |names: &str, zone: &str| {
-        names.split_whitespace().map(|name| format!("{name}.{zone}")).collect::<Vec<_>>()
-    };
     let mut all = below(
         "web.t1 WEB.T1 web.t2 six.t1 portless.t1 hl.t1 none.t1 ext.t1 extnx.t1 extnodata.t1 extin.t1 extip.t1 web.nowhere nowhere.t1 t1 t2 empty nowhere \
          _http._tcp.web.t1 http.tcp.web.t1 _http._udp.web.t1 _nope._tcp.web.t1 _c._udp.hl.t1 _c._udp.none.t1 _http._tcp.ext.t1 _._tcp.web.t2 \

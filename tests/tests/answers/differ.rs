@@ -167,8 +167,8 @@ fn key(record: &Record, port: u16) -> String {
     if record.rtype == 33 {
         data = data.replace(&format!(" {port} "), " PORT ");
     }
-    // That of a cluster's zone is the moment at which a server heard of its last change.
-    if record.rtype == 6 && data.starts_with("ns.dns.") {
+    // That of a cluster's zone, seen from outside or not, is the moment at which a server heard of its last change.
+    if record.rtype == 6 && ["ns.dns.", "ns1."].iter().any(|server| data.starts_with(server)) {
         let serial = |(at, word)| if at == 2 { "SERIAL" } else { word };
         data = data.split(' ').enumerate().map(serial).collect::<Vec<_>>().join(" ");
     }

@@ -10,6 +10,7 @@ mod differ;
 mod drawn;
 mod exchange;
 mod metrics;
+mod outside;
 mod pages;
 mod random;
 mod run;
@@ -46,6 +47,11 @@ fn blocks_of_coredns_pages_answer_as_in_coredns() {
 #[test]
 fn clusters_are_answered_as_in_coredns() {
     compare("clusters_are_answered_as_in_coredns", &cluster::fixed());
+}
+
+#[test]
+fn services_from_outside_are_answered_as_in_coredns() {
+    compare("services_from_outside_are_answered_as_in_coredns", &outside::fixed());
 }
 
 #[test]
