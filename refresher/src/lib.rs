@@ -30,7 +30,7 @@ pub use environment::Environment;
 pub use once::{Once, once};
 pub use plan::{RefreshPlan, RefreshSpec, plan};
 pub use servers::Upstreams;
-pub use status::{DEFAULT_SOCKET, StatusSocket, collect, listen, print, report};
+pub use status::{DEFAULT_SOCKET, Shown, StatusSocket, collect, listen, print, report};
 
 use clock::pace;
 use observe::Logger;

@@ -1,8 +1,10 @@
 //! What is known of the names that are kept: metrics, /status on a unix socket, and `localdns status`.
 
 use std::convert::Infallible;
+use std::fmt;
 use std::fs::Permissions;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read as _};
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixStream;
@@ -198,23 +200,64 @@ pub fn collect(kept: &RefreshedFiles, into: &mut Families) {
     }
 }
 
-/// Asks the server at `path` and prints its answer as a table.
-///
-/// # Errors
-/// One line: nobody listens there, or what he says cannot be read.
-pub fn print(path: &Path) -> Result<String, String> {
-    let body = fetch(path).map_err(|error| {
-        format!("no server answers at {}: {error}; it listens there while it refreshes names", path.display())
-    })?;
-    let report: Value =
-        serde_json::from_str(&body).map_err(|error| format!("the answer cannot be read: {error}"))?;
-    Ok(table(&report))
+/// Where a server may show its status.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Shown {
+    /// A unix socket.
+    Socket(PathBuf),
+    /// The address of its metrics.
+    Page(SocketAddr),
 }
 
-fn fetch(path: &Path) -> io::Result<String> {
-    let mut stream = connect(path, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+impl fmt::Display for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Socket(path) => path.display().fmt(f),
+            Self::Page(address) => address.fmt(f),
+        }
+    }
+}
+
+/// Asks the server at the first of these places where one answers, and prints its answer as a table.
+///
+/// # Errors
+/// One line: nobody answers at any, or what he says cannot be read.
+pub fn print(places: &[Shown]) -> Result<String, String> {
+    let mut failed = Vec::new();
+    for place in places {
+        match fetch(place) {
+            Ok(body) => {
+                let report: Value = serde_json::from_str(&body)
+                    .map_err(|error| format!("the answer of {place} cannot be read: {error}"))?;
+                return Ok(table(&report));
+            }
+            Err(error) => failed.push(format!("{place} ({error})")),
+        }
+    }
+    Err(format!(
+        "no server answers at {}; -conf FILE finds the one of a Corefile with `prometheus`, -status names its ADDRESS:PORT or a socket",
+        failed.join(", ")
+    ))
+}
+
+fn fetch(place: &Shown) -> io::Result<String> {
+    match place {
+        Shown::Socket(path) => {
+            let stream = connect(path, PATIENCE)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_write_timeout(Some(PATIENCE))?;
+            ask(stream)
+        }
+        Shown::Page(address) => {
+            let stream = TcpStream::connect_timeout(address, PATIENCE)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_write_timeout(Some(PATIENCE))?;
+            ask(stream)
+        }
+    }
+}
+
+fn ask(mut stream: impl io::Read + io::Write) -> io::Result<String> {
     stream.write_all(b"GET /status HTTP/1.1\r\nHost: localdns\r\nConnection: close\r\n\r\n")?;
     let mut reply = String::new();
     stream.take(MAX_REPLY).read_to_string(&mut reply)?;

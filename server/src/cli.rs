@@ -9,7 +9,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use wire::{Name, RType};
 
 use node_resolver::Request;
-use refresher::{DEFAULT_SOCKET, Environment, Once};
+use refresher::{Environment, Once};
 
 use crate::node_cache::Template;
 use crate::node_run::{Annotation, Settings};
@@ -42,8 +42,8 @@ pub enum Wish {
     NodeStopped,
     /// Refresh a hosts file once.
     Refresh(Flags, Once),
-    /// Print what a running server says at this socket.
-    Status(PathBuf),
+    /// Print what a running server says of itself: at this socket or address, else where it may be.
+    Status(Flags, Option<PathBuf>),
 }
 
 /// `node COMMAND`.
@@ -125,9 +125,7 @@ pub fn parse(
             let hosts = sub.get_one("hosts").cloned();
             Ok(Wish::Refresh(flags(sub, env)?, Once { hosts, print: sub.get_flag("print") }))
         }
-        Some(("status", sub)) => {
-            Ok(Wish::Status(sub.get_one("status").cloned().unwrap_or_else(|| DEFAULT_SOCKET.into())))
-        }
+        Some(("status", sub)) => Ok(Wish::Status(flags(sub, env)?, sub.get_one("status").cloned())),
         Some(("explain", sub)) => Ok(Wish::Explain(flags(sub, env)?, Box::new(explain(sub)?))),
         Some(("node", sub)) => node::read(sub, env),
         Some(("node-cache", sub)) => node_cache::read(sub, env),
@@ -258,17 +256,16 @@ pub fn command() -> Command {
             ),
         )
         .subcommand(
-            Command::new("status")
+            shared(Command::new("status"))
                 .about(
                     "Print what a running server knows of the names it refreshes and the clusters it follows",
                 )
-                .arg(
-                    Arg::new("status")
-                        .long("status")
-                        .value_name("PATH")
-                        .value_parser(value_parser!(PathBuf))
-                        .help("Unix socket of the server [default: /run/localdns.sock]"),
-                ),
+                .mut_arg("conf", |arg| {
+                    arg.help("Corefile of the server, whose `prometheus` says where it shows its status")
+                })
+                .arg(Arg::new("status").long("status").value_name("PATH|ADDRESS:PORT").value_parser(value_parser!(PathBuf)).help(
+                    "Unix socket of the server, or the address of its metrics [default: /run/localdns.sock, where it listens while names are refreshed, else localhost:9153]",
+                )),
         )
         .subcommand(node::command())
         .subcommand(node_cache::command())

@@ -5,6 +5,7 @@
 //! ```
 //! One direction, each crate entered once: ARCHITECTURE.md draws them.
 
+pub mod ask_status;
 pub mod cli;
 pub mod control;
 mod files;

@@ -67,7 +67,7 @@ fn main() -> ExitCode {
         Wish::Explain(flags, wish) => explain(&flags, &wish),
         Wish::NodeResolver(request) => node_resolver::run(&request).map_err(|error| error.to_string().into()),
         Wish::Refresh(flags, wish) => refresh_once(&flags, &wish),
-        Wish::Status(path) => printed(refresher::print(&path)),
+        Wish::Status(flags, place) => printed(server::ask_status::print(&flags, place)),
     };
     outcome.unwrap_or_else(|failure| {
         fail(&failure.text, json);

@@ -18,12 +18,17 @@ pub struct PrometheusSpec {
     pub address: AdminAddress,
 }
 
+impl Default for PrometheusSpec {
+    fn default() -> Self {
+        Self { address: AdminAddress { host: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)), port: 9153 } }
+    }
+}
+
 /// Reads the one `prometheus` of a server block.
 pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn PluginSpec>> {
     const PLUGIN: &str = "prometheus";
     let directive = once(PLUGIN, directives)?;
-    let default = AdminAddress { host: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)), port: 9153 };
-    let address = admin_address(PLUGIN, directive, default)?;
+    let address = admin_address(PLUGIN, directive, PrometheusSpec::default().address)?;
     for property in directive.body.iter().flatten() {
         match property.name.text.as_str() {
             // Go's runtime has no counterpart here: there is nothing to choose.

@@ -60,6 +60,45 @@ fn what_a_query_says_and_whose_pod_asks_is_known_to_log_rewrite_and_template() {
     server.wait_for_log("[INFO] web.here.test. -/-/-/- -/- of -/-, -", PATIENCE);
 }
 
+#[test]
+fn labels_of_the_pod_that_asks_decide_where_a_rule_reads_them() {
+    let upstream = upstream();
+    let labels =
+        json!({"metadata": {"labels": {"tier": "gold", "app.kubernetes.io/name": "shop", "unread": "x"}}});
+    let client = pod("t1", "client-0", "n", &["127.0.0.1".parse().unwrap()], &labels);
+    let cluster = ScriptedCluster::start(objects().into_iter().chain([client]), false);
+    let at = SocketAddr::from((fresh_ip(), port()));
+    let text = format!(
+        ".:{} {{\nbind {}\nmetadata\n\
+         log . \"{{name}} of {{/kubernetes/client-label/app.kubernetes.io/name}} {{/kubernetes/client-label/none}}\"\n\
+         rewrite name regex ^([^.]+)[.]tier[.]test[.]$ {{1}}.{{kubernetes/client-label/tier}}.test metadata answer auto\n\
+         template IN TXT gold.test {{\nexpr metadata('kubernetes/client-label/tier') == 'gold'\nvar app metadata('kubernetes/client-label/' + 'app.kubernetes.io/name')\n\
+         answer \"{{{{ .Name }}}} 60 IN TXT {{{{ .Meta \\\"kubernetes/client-label/tier\\\" }}}}-{{{{ .Var.app }}}}\"\n}}\n\
+         template IN TXT iron.test {{\nexpr metadata('kubernetes/client-label/tier') == 'iron'\nrcode NXDOMAIN\nfallthrough\n}}\n\
+         template IN TXT iron.test {{\nanswer \"{{{{ .Name }}}} 60 IN TXT not-iron\"\n}}\n\
+         kubernetes cluster.local {{\nendpoint {}\npods verified\n}}\nforward . {}\n}}\n",
+        at.port(),
+        at.ip(),
+        cluster.api.url(),
+        upstream.word()
+    );
+    let server = Server::start(&text);
+    eventually("the label of who asks", PATIENCE, || {
+        (ask(at, "x.tier.test", "TXT").short() == ["\"gold-shop\""]).then_some(())
+    });
+    server.wait_for_log("[INFO] x.tier.test. of shop -", PATIENCE);
+    assert_eq!(ask(at, "x.iron.test", "TXT").short(), ["\"not-iron\""]);
+
+    // As the pod's labels change.
+    let changed = json!({"metadata": {"labels": {"tier": "iron"}}});
+    let (kind, client) = pod("t1", "client-0", "n", &["127.0.0.1".parse().unwrap()], &changed);
+    cluster.put(kind, "MODIFIED", client);
+    eventually("the label as it is now", PATIENCE, || {
+        (ask(at, "x.iron.test", "TXT").rcode() == 3).then_some(())
+    });
+    drop(server);
+}
+
 /// The Corefile of these tests with a snapshot.
 fn with_snapshot(
     at: SocketAddr,
@@ -120,6 +159,14 @@ fn status_tells_of_each_cluster_what_is_known_and_how_fresh_it_is() {
     let url = cluster.api.url();
     assert!(line.contains(&format!("kubernetes {url}: all is known, last change heard ")), "{line}");
     assert!(line.contains("  5 services: all known, changes are heard\n"), "{line}");
+    // The same by the address of its metrics, as it is named or as the Corefile has it.
+    let page = format!("{}:9153", at.ip());
+    let conf = directory.path().join("Corefile");
+    std::fs::write(&conf, &text).expect("the test's own");
+    for way in [["-status", &page], ["-conf", conf.to_str().expect("text")]] {
+        let line = localdns(&[&["status"], &way[..]].concat());
+        assert!(line.contains("  5 services: all known, changes are heard\n"), "{way:?}: {line}");
+    }
     let (code, page) = http_get((at.ip(), 9153).into(), "/status.html").expect("a page");
     assert_eq!(code, 200);
     // Every word of a cluster is read by the page.
@@ -152,16 +199,22 @@ fn explain_names_service_slice_and_endpoint_by_the_snapshot() {
     let (cluster, upstream, directory) = (ScriptedCluster::start(objects(), false), upstream(), tempdir());
     let (file, conf) = (directory.path().join("cluster"), directory.path().join("Corefile"));
     let at = SocketAddr::from((fresh_ip(), port()));
-    let text = with_snapshot(at, &cluster, &upstream, &file);
+    let text = with_snapshot(at, &cluster, &upstream, &file)
+        .replace("forward .", "k8s_external example.org {\nheadless\n}\nforward .");
     std::fs::write(&conf, &text).expect("the test's own");
     let explain =
         |name: &str, rtype: &str| localdns(&["explain", name, rtype, "-conf", conf.to_str().expect("text")]);
     // Nothing is known, and nobody is asked.
-    let told = explain("web.t1.svc.cluster.local", "A");
-    assert!(told.contains("what the cluster has decides: its services are not known here"), "{told}");
+    for (name, kind) in [("web.t1.svc.cluster.local", "services"), ("late.t1.example.org", "namespaces")] {
+        let told = explain(name, "A");
+        let expected = format!("what the cluster has decides: its {kind} are not known here");
+        assert!(told.contains(&expected), "{told}");
+    }
     std::fs::write(&file, "nonsense").expect("the test's own");
-    let told = explain("web.t1.svc.cluster.local", "A");
-    assert!(told.contains("expected a snapshot of this version, found another file"), "{told}");
+    for name in ["web.t1.svc.cluster.local", "late.t1.example.org"] {
+        let told = explain(name, "A");
+        assert!(told.contains("expected a snapshot of this version, found another file"), "{told}");
+    }
     assert_eq!(cluster.api.requests().len(), 0);
 
     let server = Server::start(&text);
@@ -169,7 +222,10 @@ fn explain_names_service_slice_and_endpoint_by_the_snapshot() {
     cluster.put(
         SERVICES,
         "ADDED",
-        service("late", json!({"clusterIP": "10.96.0.7", "clusterIPs": ["10.96.0.7"]})),
+        service(
+            "late",
+            json!({"clusterIP": "10.96.0.7", "clusterIPs": ["10.96.0.7"], "externalIPs": ["192.0.2.7"]}),
+        ),
     );
     eventually("a snapshot with all of it", PATIENCE, || {
         explain("late.t1.svc.cluster.local", "A").contains("service t1/late has 10.96.0.7").then_some(())
@@ -187,9 +243,17 @@ fn explain_names_service_slice_and_endpoint_by_the_snapshot() {
         ("ext.t1.svc.cluster.local", "A", "service t1/ext is the external name \"example.net\""),
         ("254.0.17.172.in-addr.arpa", "PTR", "endpoint 172.17.0.254 of slice t1/hl-1 of service t1/hl"),
         ("none.t1.svc.cluster.local", "A", "NXDOMAIN: there is no service t1/none, by the snapshot of "),
+        ("late.t1.example.org", "A", "service t1/late is reached at 192.0.2.7, by the snapshot of "),
+        (
+            "hl.t1.example.org",
+            "A",
+            "service t1/hl: endpoint 172.17.0.254 of slice t1/hl-1, by the snapshot of ",
+        ),
+        ("none.t1.example.org", "A", "NXDOMAIN: there is no service t1/none, by the snapshot of "),
     ] {
         let told = explain(name, rtype);
-        assert!(told.contains(expected), "{name} {rtype}: {told}");
+        let plugin = if name.ends_with(".example.org") { ", k8s_external: " } else { ", kubernetes: " };
+        assert!(told.contains(plugin) && told.contains(expected), "{name} {rtype}: {told}");
     }
     assert_eq!(cluster.api.requests().len(), requests, "nobody is asked");
 }

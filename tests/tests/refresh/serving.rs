@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tests::{
     Action, Ask, Options, Says, Server, Stream, Upstream, ask, assert_contains, eventually, fresh_ip, output,
-    publish, tool,
+    publish, tempdir, tool,
 };
 
 use super::{EVERY_5_S, NAMES, Node, SOA, address, files, localdns};
@@ -296,6 +296,25 @@ fn status_and_metrics_tell_what_is_known_of_each_name() {
 }
 
 #[test]
+fn where_no_server_shows_its_status_is_told_place_by_place() {
+    let (directory, ip) = (tempdir(), fresh_ip());
+    let conf = directory.path().join("Corefile");
+    let blocks = format!(".:0 {{\nprometheus {ip}:9153\n}}\nexample.org:0 {{\nprometheus {ip}:9154\n}}\n");
+    fs::write(&conf, blocks).unwrap();
+    let refused = |port: u16| format!("{ip}:{port} (Connection refused (os error 111))");
+    let (first, second) = (refused(9153), refused(9154));
+    for (flag, value, sought) in [
+        ("-status", format!("{ip}:9153"), format!("answers at {first};")),
+        ("-conf", conf.to_string_lossy().into_owned(), format!("{first}, {second};")),
+        ("-conf", "/nowhere/Corefile".to_owned(), "/nowhere/Corefile".to_owned()),
+    ] {
+        let nobody = localdns(&["status", flag, &value], &[]);
+        assert_eq!(nobody.status.code(), Some(1), "{value}");
+        assert_contains!(String::from_utf8(nobody.stderr).unwrap(), sought);
+    }
+}
+
+#[test]
 fn a_killed_server_answers_at_its_next_start_what_it_published() {
     let mut node = Node::start(None, "refresh a.test", &[], address(1));
     node.file_holds("192.0.2.1 a.test");
@@ -338,7 +357,7 @@ fn publishing_a_hundred_thousand_lines_loses_no_query() {
 
 #[test]
 fn a_cold_start_with_an_empty_file_resolves_everything_and_sees_new_entries_even_if_asked_early() {
-    let directory = tests::tempdir();
+    let directory = tempdir();
     let hosts = directory.path().join("hosts");
     fs::write(&hosts, "").unwrap();
     let upstream = Upstream::start(fresh_ip(), |asked| match asked.name.as_str() {

@@ -1,0 +1,39 @@
+//! `localdns status`: where a running server may show what it knows.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use admin::AdminAddress;
+use plugins::prometheus::PrometheusSpec;
+use refresher::{DEFAULT_SOCKET, Shown};
+
+use crate::cli::Flags;
+use crate::origin::{Draft, Origin};
+
+/// What the server says of itself at `place`, a socket or an address with a port; else where the Corefile that is named has its
+/// metrics, or where one is by default.
+///
+/// # Errors
+/// One line: what is wrong with the Corefile, or that nobody answers, and where he was sought.
+pub fn print(flags: &Flags, place: Option<PathBuf>) -> Result<String, String> {
+    if let Some(place) = place {
+        let address = place.to_str().and_then(AdminAddress::from_text);
+        return refresher::print(&address.map_or_else(|| vec![Shown::Socket(place)], pages));
+    }
+    let socket = Shown::Socket(DEFAULT_SOCKET.into());
+    if flags.conf.is_none() {
+        let default = pages(PrometheusSpec::default().address);
+        return refresher::print(&[vec![socket], default].concat());
+    }
+    let origin = Origin::find(flags).map_err(|error| error.to_string())?;
+    let spec = Draft::first(&origin, flags.dns_port).map_err(|error| error.to_string())?.spec;
+    let all = spec.blocks.iter().filter_map(|block| block.get::<PrometheusSpec>());
+    let addresses: BTreeSet<AdminAddress> = all.map(|prometheus| prometheus.address).collect();
+    let places: Vec<Shown> = addresses.into_iter().flat_map(pages).collect();
+    // Beside an address the socket would be another server's.
+    refresher::print(if places.is_empty() { std::slice::from_ref(&socket) } else { &places })
+}
+
+fn pages(address: AdminAddress) -> Vec<Shown> {
+    address.sockets().into_iter().map(Shown::Page).collect()
+}
