@@ -169,8 +169,9 @@ fn push_label(out: &mut Vec<u8>, label: &[u8]) {
 #[inline]
 pub(crate) fn push_type(out: &mut Vec<u8>, rtype: RType) {
     let known = match rtype {
-        // Three that CoreDNS's library names and the registry of query types does not.
+        // Three that CoreDNS's library names and the registry of query types does not, and one that it does not name.
         RType(0) => Some("None"),
+        RType::WKS => None,
         RType(23) => Some("NSAP-PTR"),
         RType(65_535) => Some("Reserved"),
         other => other.mnemonic(),
@@ -178,10 +179,11 @@ pub(crate) fn push_type(out: &mut Vec<u8>, rtype: RType) {
     push_mnemonic(out, known, "TYPE", rtype.0);
 }
 
-/// Appends a class; what has no mnemonic reads `CLASS123`.
+/// Appends a class; what has no mnemonic reads `CLASS123`, and so does ANY, as in CoreDNS: that is the name of a type.
 #[inline]
 pub(crate) fn push_class(out: &mut Vec<u8>, class: Class) {
-    push_mnemonic(out, class.mnemonic(), "CLASS", class.0);
+    let known = class.mnemonic().filter(|_| class != Class::ANY);
+    push_mnemonic(out, known, "CLASS", class.0);
 }
 
 /// Appends an rcode; what has no mnemonic is a bare number.
@@ -281,12 +283,18 @@ mod tests {
 
     #[test]
     fn numbers_without_a_mnemonic_are_written_out() {
-        for (rtype, expected) in
-            [(1, "A"), (0, "None"), (23, "NSAP-PTR"), (65_280, "TYPE65280"), (65_535, "Reserved")]
-        {
+        for (rtype, expected) in [
+            (1, "A"),
+            (0, "None"),
+            (11, "TYPE11"),
+            (23, "NSAP-PTR"),
+            (65_280, "TYPE65280"),
+            (65_535, "Reserved"),
+        ] {
             assert_eq!(text(|out| push_type(out, RType(rtype))), expected);
         }
         assert_eq!(text(|out| push_class(out, Class(77))), "CLASS77");
+        assert_eq!(text(|out| push_class(out, Class::ANY)), "CLASS255");
         assert_eq!(text(|out| push_rcode(out, Rcode(24))), "24");
         assert_eq!(text(|out| push_rcode(out, Rcode(3))), "NXDOMAIN");
     }

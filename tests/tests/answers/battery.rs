@@ -112,6 +112,9 @@ pub(crate) fn flags(zone: &str) -> Vec<Query> {
         let own = under(zone, &format!("signed.{}", what.replace(' ', "-")));
         queries.push(patched(&format!("flag {what} first"), &Ask::new(&own, "A").dnssec_ok(), bit));
     }
+    for what in ["odd header", "odd header again"] {
+        queries.push(udp(what, &Ask::new(&under(zone, "oddheader.flags"), "A")));
+    }
     queries.push(udp("no rd", &Ask::new(&under(zone, "a.no-rd"), "A").rd(false)));
     for name in ["A.FLAGS", "a.FlAgS", "CNAME.Case", "cname.case", "nX.cAsE", "MiXeD.case"] {
         queries.push(udp("case", &Ask::new(&under(zone, name), "A")));

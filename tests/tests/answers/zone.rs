@@ -81,6 +81,7 @@ my-app.example. 200 IN CNAME my-app.com.cdn.example.net.
 my-app.com.cdn.example.net. 300 IN A 198.51.100.9
 my-app.com.cdn.example.net. 300 IN A 198.51.100.10",
         ),
+        "oddheader" => Says::answer(&format!("{name} 300 IN A 198.51.100.1")).flags(0x0050),
         "heard" if asked.rtype == 16 => {
             Says::answer(&format!("{name} 300 IN TXT \"heard {}\"", heard(asked)))
         }
