@@ -34,6 +34,7 @@ pub struct Options {
     /// Numbers of descriptors, from 3 on in the program.
     inherits: Vec<Arc<OwnedFd>>,
     without_corefile: bool,
+    through: &'static str,
 }
 
 impl Options {
@@ -59,6 +60,11 @@ impl Options {
     pub fn export(mut self, name: &str, word: &str) -> Self {
         self.exports.push(format!("export {name}={word} && "));
         self
+    }
+
+    /// A program with its words that becomes the server, such as one that takes rights away.
+    pub fn through(self, through: &'static str) -> Self {
+        Self { through, ..self }
     }
 
     /// The control group that it starts in; several groups of different kinds may be named.
@@ -411,12 +417,12 @@ fn command(directory: &Path, options: &Options) -> Command {
         format!("exec {number}<&{here} {here}<&- && ")
     });
     let prepare: String = enter.chain(limit).chain(options.exports.iter().cloned()).chain(given).collect();
-    let mut command = if prepare.is_empty() {
+    let mut command = if prepare.is_empty() && options.through.is_empty() {
         Command::new(binary())
     } else {
         // Of the two only bash knows descriptors beyond 9.
         let mut command = Command::new(if options.inherits.is_empty() { "sh" } else { "bash" });
-        command.args(["-c", &format!("{prepare}exec \"$@\""), "sh"]).arg(binary());
+        command.args(["-c", &format!("{prepare}exec {} \"$@\"", options.through), "sh"]).arg(binary());
         command
     };
     command.args(options.subcommand);

@@ -48,7 +48,13 @@ impl Report {
             }
             Err(error) => (Err(error.to_string()), Vec::new()),
         };
+        let servers: Vec<_> = Running::all().iter().map(ask).collect();
+        let is_without = |said: &Value| said["rules_put"] == false && said["let_go"] != true;
         let rules = match settings.rules {
+            // One that starts finds those of the one before.
+            RuleSet::Nft if rules == Ok(true) && servers.iter().flatten().any(is_without) => {
+                Err(NOT_OURS.to_owned())
+            }
             RuleSet::Nft => rules,
             RuleSet::Iptables(set) => iptables::are_there(set, &listeners).map_err(|error| error.to_string()),
             RuleSet::None => Ok(true),
@@ -62,7 +68,6 @@ impl Report {
                 answers: answers(listener.address),
             })
             .collect();
-        let servers = Running::all().iter().map(ask).collect();
         let host_resolver = HostResolver::stands();
         Self { set: settings.rules, rules, holders, addresses, servers, host_resolver, obstacles, notes }
     }
@@ -231,4 +236,5 @@ fn server_text(said: &Value) -> String {
     text
 }
 
+const NOT_OURS: &str = "a table inet localdns is there, and not the server's, whose note says why";
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use tests::{Server, ask, isolated, run, tool};
+use tests::{Manager, Server, ask, isolated, run, tool};
 
 use super::host_resolver::{DROP_IN, Machine};
 use super::lab::{Lab, NAME, US};
@@ -38,6 +38,37 @@ fn without_cap_net_admin_nothing_is_done_and_what_to_type_is_said() {
         assert_eq!(output.status.code(), Some(1), "{told}");
         assert!(told.contains("left: the rules: ") && told.contains("CAP_NET_ADMIN"), "{told}");
         assert_eq!(told.lines().count(), 1, "{told}");
+    });
+}
+
+#[test]
+fn a_server_without_cap_net_admin_serves_where_its_addresses_are_and_says_what_it_lacks() {
+    isolated(|| {
+        if !tool("bad input", "setpriv") || !tool("bad input", "nft") {
+            return;
+        }
+        let lab = Lab::new();
+        // The addresses are there, and no rules.
+        let first = lab.serve(&["-rules", "none", "-at-stop", "way-out", "-host-resolver", "none"]);
+        first.wait_for_log("10.96.0.20 go elsewhere", PATIENCE);
+        drop(first);
+        let manager = Manager::new();
+        let server = lab.serve_with(|_| {
+            let options = manager.options().subcommand(&["node", "run"]).args(["-host-resolver", "none"]);
+            options.through("setpriv --bounding-set -net_admin --inh-caps -net_admin")
+        });
+        manager.wait_for("READY=1", 1, PATIENCE);
+        assert_eq!(ask(CLIENTS.parse().expect("an address"), NAME, "A").short(), [US]);
+        let said = status(&server, 1);
+        for line in [
+            "rules     none; `localdns node up` puts them there, `node run` does once it answers\n",
+            "leases    nobody has one\n",
+            "note      there are neither leases nor rules, and clients are dark when this server dies: ",
+            "no permission: it takes CAP_NET_ADMIN, and no table of this name that another process owns\n",
+            "note      queries for 10.96.0.20 go elsewhere: ",
+        ] {
+            assert!(said.contains(line), "{line}\n{said}");
+        }
     });
 }
 

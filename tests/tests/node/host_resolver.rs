@@ -10,7 +10,7 @@ use std::time::Duration;
 use tests::{Manager, Options, eventually, isolated, run, signal, tempdir, tool};
 
 use super::lab::Lab;
-use super::never_dark::node;
+use super::never_dark::{node, status};
 
 #[test]
 fn networkd_is_told_once_we_answer_and_ready_waits_until_it_is_through() {
@@ -129,8 +129,9 @@ fn what_keeps_the_machine_from_asking_us_is_told_and_the_server_serves() {
         drop(server);
         let machine = Machine::new();
         fs::write("/run/fails", "").expect("the test's own");
-        let server = lab.serve_with(|options| machine.on_path(options));
-        server.wait_for_log("networkctl: exit status: 1: no bus", Duration::from_secs(10));
+        let server = lab.serve_with(|options| machine.on_path(options.env("NOTIFY_SOCKET", "/run/nobody")));
+        let line = server.wait_for_log("networkctl: exit status: 1: no bus", Duration::from_secs(10));
+        assert!(line.ends_with("no bus"), "it speaks for itself alone: {line}");
         assert!(!Path::new(DROP_IN).exists(), "nothing half-applied");
         node(&server, &["down"], 0);
         drop(server);
@@ -164,6 +165,8 @@ fn a_list_of_servers_that_is_a_pipe_holds_up_neither_the_drop_in_nor_ready_nor_t
         assert_eq!(fs::read_to_string(DROP_IN).expect("it is there"), PRODUCTION);
         let up = node(&server, &["up", "-upstreams", "/run/pipe"], 0);
         assert!(up.contains("this machine's own lookups"), "{up}");
+        let said = status(&server, 0);
+        assert!(said.contains("upstreams /run/pipe: expected a file, found a pipe\n"), "{said}");
         signal(server.pid(), "TERM");
         assert!(server.wait(Duration::from_secs(15)).success());
         assert!(!Path::new(DROP_IN).exists());
@@ -243,7 +246,7 @@ const RESOLVED_RELOAD: &str = "try-reload-or-restart systemd-resolved.service";
 const NETWORKCTL: &str = r#"#!/bin/sh
 echo "$*" >> /run/calls
 case "$*" in
-reload) if [ -e /run/fails ]; then echo "no bus" >&2; exit 1; fi ;;
+reload) if [ -e /run/fails ]; then echo "no bus${NOTIFY_SOCKET:+, and tells a manager}" >&2; exit 1; fi ;;
 *) printf '{"Name":"v2","NetworkFile":"/run/systemd/network/10-netplan-eth0.network","AdministrativeState":"%s"}' "$(cat /run/state)" ;;
 esac
 "#;

@@ -99,12 +99,21 @@ fn a_table_of_our_name_that_another_process_owns_is_told_and_the_server_serves_a
              it takes CAP_NET_ADMIN, and no table of this name that another process owns",
             Duration::from_secs(5),
         );
-        let server = SocketAddr::from(("10.96.0.20".parse::<IpAddr>().expect("an address"), 53));
-        assert_eq!(ask(server, NAME, "A").short(), [US]);
+        let said = status(&server, 1);
+        for line in [
+            "rules     a table inet localdns is there, and not the server's, whose note says why\n",
+            "note      the rules cannot be put in place, and clients are dark when this server dies: add table localdns: no \
+             permission: it takes CAP_NET_ADMIN, and no table of this name that another process owns\n",
+        ] {
+            assert!(said.contains(line), "{said}");
+        }
+        let at = SocketAddr::from(("10.96.0.20".parse::<IpAddr>().expect("an address"), 53));
+        assert_eq!(ask(at, NAME, "A").short(), [US]);
         drop(typed);
         other.wait().expect("it ends");
         let ours = || run("nft", &["list", "ruleset"]).contains("chain away").then_some(());
         eventually("our rules", Duration::from_secs(5), ours);
+        assert!(status(&server, 0).starts_with("rules     in place\n"));
     });
 }
 

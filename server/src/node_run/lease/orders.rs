@@ -45,6 +45,7 @@ impl Worker {
             "hosts_entries": entries,
             "let_go": self.state.is_let_go(),
             "has_leases": self.settings.rules.has_leases(),
+            "rules_put": self.put.is_some(),
             "lease_ms": self.settings.lease.map(|lease| lease.as_millis()),
             "seen_by_owner": self.leases.as_ref().map(|leases| leases.seen().by_owner),
             "seen_by_socket": self.leases.as_ref().map(|leases| leases.seen().by_socket),
