@@ -55,6 +55,8 @@ struct Seen {
 /// By names that are chosen by strangers.
 type HashMap<K, V> = hashbrown::HashMap<K, V, foldhash::fast::RandomState>;
 type HashSet<K> = hashbrown::HashSet<K, foldhash::fast::RandomState>;
+/// Slices of the services that they are of.
+type SlicesByService = HashMap<Arc<[u8]>, Vec<Arc<Slice>>>;
 
 /// Reads the wall clock.
 pub type Now = fn() -> SinceEpoch;
@@ -241,7 +243,7 @@ impl Writer {
 
     /// Gives the slices of the first list to their services, each of which is put together once.
     fn set_slices(&mut self) {
-        let mut all: [HashMap<Arc<[u8]>, Vec<Arc<Slice>>>; 2] = Default::default();
+        let mut all: [SlicesByService; 2] = Default::default();
         for (of, slice) in mem::take(&mut self.coming) {
             let new = names_of(&slice);
             let old = self.slices.insert(of.clone(), new.clone()).unwrap_or_default();
