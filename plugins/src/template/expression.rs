@@ -122,18 +122,21 @@ fn syntax(text: &str, error: &expr::Error) -> (usize, ExpressionError) {
     }
 }
 
+/// The value of a label, by its name.
+type LabelOf<'q> = dyn Fn(&str) -> Option<String> + 'q;
+
 /// What the functions of expressions tell about one query, and its variables.
 pub struct Facts<'q> {
     values: Vec<(String, Value)>,
     /// Knows the query's labels.
-    label: Box<dyn Fn(&str) -> Option<String> + 'q>,
+    label: Box<LabelOf<'q>>,
     labels: Told,
     steps: Cell<u32>,
 }
 
 /// Labels that were asked for and are known, in that order: where they stand while more come.
 #[derive(Default)]
-struct Told(OnceCell<Box<(String, Value, Told)>>);
+struct Told(OnceCell<Box<(String, Value, Self)>>);
 
 impl<'q> Facts<'q> {
     /// The values of functions, by name, and who knows labels; those of the groups are added.
