@@ -293,15 +293,16 @@ fn report_lists(costs: &[lists::Cost; 2]) {
     }
 }
 
+/// Which load of a round.
+type LoadOf = fn(&churn::Round) -> churn::Load;
+
 fn report_changes(rounds: &[churn::Round]) -> Vec<Goal> {
-    let rates =
-        |of: fn(&churn::Round) -> churn::Load| middle(rounds.iter().map(|round| of(round).rate).collect());
-    let p999 =
-        |of: fn(&churn::Round) -> churn::Load| middle(rounds.iter().map(|round| of(round).p999_us).collect());
+    let rates = |of: LoadOf| middle(rounds.iter().map(|round| of(round).rate).collect());
+    let p999 = |of: LoadOf| middle(rounds.iter().map(|round| of(round).p999_us).collect());
     println!(
         "\n| load | replies a second | processor us each | outside the kernel | p99.9 us at a fixed rate |\n|---|---|---|---|---|"
     );
-    let loads: [(&str, fn(&churn::Round) -> churn::Load, Option<fn(&churn::Round) -> churn::Load>); 4] = [
+    let loads: [(&str, LoadOf, Option<LoadOf>); 4] = [
         ("hosts", |round| round.hosts, None),
         ("hosts, the services' names", |round| round.same_names, None),
         ("services", |round| round.quiet, Some(|round| round.quiet_timed)),
@@ -310,7 +311,7 @@ fn report_changes(rounds: &[churn::Round]) -> Vec<Goal> {
     for (name, of, timed) in loads {
         let [all, user] =
             [0, 1].map(|which| middle(rounds.iter().map(|round| of(round).cpu_us[which]).collect()));
-        let p999 = timed.map_or("-".to_owned(), |timed| format!("{:.0}", p999(timed)));
+        let p999 = timed.map_or_else(|| "-".to_owned(), |timed| format!("{:.0}", p999(timed)));
         println!("| {name} | {:.0} | {all:.2} | {user:.2} | {p999} |", rates(of));
     }
     // The machine's speed changes by the minute: those of one round are of the same minute.
