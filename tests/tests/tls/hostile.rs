@@ -35,15 +35,16 @@ fn whoever_breaks_tls_loses_its_connection_and_nothing_panics() {
         all.push(other);
     }
     // All at once: some are waited for until their time is up.
-    let streams = all.iter().map(|octets| {
+    let mut streams = Vec::new();
+    for octets in &all {
         let mut stream = TcpStream::connect(dot.at).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         // It may be closed before all of it is sent.
         let _ = stream.write_all(octets);
         let _ = stream.shutdown(Shutdown::Write);
-        stream
-    });
-    for mut stream in streams.collect::<Vec<_>>() {
+        streams.push(stream);
+    }
+    for mut stream in streams {
         let _ = stream.read_to_end(&mut Vec::new());
     }
     rcode(&mut dot.open(&dot.client()).unwrap()).unwrap();
