@@ -77,7 +77,7 @@ fn endpoint(number: u32) -> (String, String) {
 /// Whoever is not touched is answered as ever, and who flaps has one address at any time.
 fn right(n: usize, message: &Message) -> bool {
     match &message.answers[..] {
-        [web] if n % NAMES.len() == 0 => web.data == "10.96.0.100",
+        [web] if n.is_multiple_of(NAMES.len()) => web.data == "10.96.0.100",
         [flapping] => flapping.data.starts_with("10.") || flapping.data == "172.17.0.254",
         _ => false,
     }
