@@ -20,10 +20,12 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use wire::{Class, Flags, Name, RType};
 
-use crate::node_run::DNS_PORT;
 use crate::succession::{Step, Steps};
 use listen::{Prober, Running};
 use plugin::endpoint::{Endpoint, Transport};
+
+/// Where plain DNS is asked.
+pub(crate) const DNS_PORT: u16 = 53;
 
 /// Whether what is to be there besides the server is in place; and the addresses, with the port of DNS, whose queries others take
 /// by then.

@@ -44,6 +44,7 @@ impl<W> Table<W> {
     }
 
     /// How many there are.
+    #[cfg(any(test, feature = "testing"))]
     pub(super) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use wire::{Class, Flags, Name, RType};
 
-use super::DNS_PORT;
+use crate::watchdog::DNS_PORT;
 
 /// Asks for the root's name servers, as `dig . NS @ADDRESS`: whoever says anything answers. Not for threads of tokio.
 pub(super) fn answers(ip: IpAddr) -> bool {

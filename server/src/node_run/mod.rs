@@ -20,6 +20,7 @@ mod report;
 mod up;
 mod written;
 
+use crate::watchdog::DNS_PORT;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -171,8 +172,6 @@ fn is_link_local(ip: IpAddr) -> bool {
         IpAddr::V6(ip) => ip.is_unicast_link_local() || ip.is_unique_local(),
     }
 }
-
-pub(crate) const DNS_PORT: u16 = 53;
 
 impl Settings {
     /// What `-upstreams` is unless said.

@@ -9,8 +9,8 @@ use tokio::time::Instant;
 
 use super::{Worker, patience};
 use crate::node_run::iptables::KeptRules;
-use crate::node_run::{DNS_PORT, RuleSet, is_link_local};
-use crate::watchdog::{self, Manner};
+use crate::node_run::{RuleSet, is_link_local};
+use crate::watchdog::{self, DNS_PORT, Manner};
 use configuration::Configuration;
 use listen::{Prober, Running};
 use plugin::endpoint::Endpoint;
