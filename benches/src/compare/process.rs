@@ -102,7 +102,7 @@ impl Running {
 
     /// Lines that it has printed and that were read.
     pub fn lines(&self) -> u64 {
-        self.printed.lines.load(Ordering::Relaxed)
+        self.printed.lines.load(Ordering::Acquire)
     }
 
     /// The end of what it printed, at most 2 kB.
@@ -159,11 +159,13 @@ fn read_in_background(mut stream: impl Read + Send + 'static, printed: Arc<Print
         while let Ok(length @ 1..) = stream.read(&mut bytes) {
             let read = &bytes[..length];
             let lines = read.iter().filter(|&&byte| byte == b'\n').count();
-            printed.lines.fetch_add(lines as u64, Ordering::Relaxed);
             let Ok(mut tail) = printed.tail.lock() else { return };
             tail.extend(&read[length.saturating_sub(TAIL_BYTES)..]);
             let excess = tail.len().saturating_sub(TAIL_BYTES);
             tail.drain(..excess);
+            drop(tail);
+            // A line that counts is among the last words already.
+            printed.lines.fetch_add(lines as u64, Ordering::Release);
         }
     });
 }
