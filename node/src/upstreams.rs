@@ -122,7 +122,7 @@ impl fmt::Display for ListText<'_> {
     }
 }
 
-/// An address without its port, as [`address`] reads it.
+/// An address without its port, as [`address()`] reads it.
 #[derive(Debug, Clone, Copy)]
 pub struct AddressText(pub SocketAddr);
 
