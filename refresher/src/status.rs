@@ -275,6 +275,13 @@ fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
 
 fn table(report: &Value) -> String {
     let mut text = String::new();
+    let reload = &report["reload_failed"];
+    if let Some(ago) = reload["seconds_ago"].as_u64() {
+        // The line of the Corefile below it is for the log.
+        let error = cell(&reload["error"].as_str().and_then(|error| error.lines().next()).into());
+        let ago = span(ago);
+        text.push_str(&format!("the last reload failed {ago} ago, what was read before serves: {error}\n"));
+    }
     for file in list(report, "refresh") {
         let entries = list(file, "entries");
         let failing = entries.iter().filter(|entry| !entry["failure"].is_null()).count();

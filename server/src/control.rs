@@ -9,7 +9,7 @@ mod stop;
 mod succession;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -182,13 +182,19 @@ impl Server {
         let mut ports = Ports::new(ours, inherited);
         let bound =
             ports.bind(configuration.listeners.keys().copied(), configuration.sockets, workers, handle)?;
-        let reloads = Arc::new(Reloads { hash: draft.hash.into(), ..Reloads::default() });
+        let reloads = Arc::new(Reloads::default());
+        reloads.serves(draft.hash);
         let admin_thread = AdminThread::start().map_err(StartError::Machine)?;
         let leased = Arc::<OnceLock<_>>::default();
         let told =
             Told { running: Arc::downgrade(&running), reloads: reloads.clone(), leased: leased.clone() };
         let collector = Arc::<OnceLock<_>>::default();
-        let status = Status { started: start, leased: leased.clone(), collector: collector.clone() };
+        let status = Status {
+            started: start,
+            leased: leased.clone(),
+            collector: collector.clone(),
+            reloads: reloads.clone(),
+        };
         let refreshed = Arc::new(Refreshed { running: running.clone(), status });
         let admin = admin_server(&refreshed, told, &collector, admin_thread.handle());
         let more_pages = (flags.more_metrics, flags.exporter);
@@ -296,8 +302,8 @@ impl Server {
         match next.and_then(|next| self.serve_next(next)) {
             Ok(()) => logger.info(None, "Reloading complete"),
             Err(error) => {
-                self.reloads.failed.add_shared(1);
                 let error = error.to_string();
+                self.reloads.fails(error.clone());
                 logger.error(None, &format!("Restart failed: {error}"));
                 if signal.is_none() {
                     let first = error.lines().next().unwrap_or_default();
@@ -310,7 +316,7 @@ impl Server {
     /// Says which configuration serves, where `reload` is written.
     pub fn tell_hash(&self) {
         if self.running.configuration.load().reload.is_some() {
-            let hash = self.reloads.hash.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let hash = self.reloads.hash();
             self.running.logger.info(Some("reload"), &format!("Running configuration SHA512 = {hash}"));
         }
     }
@@ -326,8 +332,7 @@ impl Server {
 
     /// Whether a look found another Corefile than the one that serves; an unreadable file counts once.
     pub fn changed(&self, found: String, last_seen: &mut String) -> bool {
-        let serving = self.reloads.hash.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let changed = found != *last_seen && found != serving;
+        let changed = found != *last_seen && found != self.reloads.hash();
         *last_seen = found;
         changed
     }
@@ -349,7 +354,7 @@ impl Server {
         }
         self.admin.commit(prepared);
         running.logger.set_debug(configuration.debug);
-        *self.reloads.hash.lock().unwrap_or_else(PoisonError::into_inner) = draft.hash;
+        self.reloads.serves(draft.hash);
         running.shared.hosts.kept.apply(&configuration.keep, &self.refreshed);
         self.serve_status();
         self.running.settle(&self.handle);

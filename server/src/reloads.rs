@@ -1,12 +1,51 @@
 //! What is told of reloads.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
 use observe::counters::Counter;
+use serde_json::{Value, json};
 
 /// What is told of reloads.
 #[derive(Debug, Default)]
 pub(crate) struct Reloads {
     /// Reloads that failed.
     pub(crate) failed: Counter,
+    last: Mutex<Last>,
+}
+
+#[derive(Debug, Default)]
+struct Last {
     /// The SHA-512 of the configuration that serves.
-    pub(crate) hash: std::sync::Mutex<String>,
+    hash: String,
+    /// Why, and since when, it is not the Corefile that was read last.
+    failure: Option<(Instant, String)>,
+}
+
+impl Reloads {
+    /// A configuration serves.
+    pub(crate) fn serves(&self, hash: String) {
+        *self.last() = Last { hash, failure: None };
+    }
+
+    /// A reload failed: the configuration before it serves.
+    pub(crate) fn fails(&self, why: String) {
+        self.failed.add_shared(1);
+        self.last().failure = Some((clock::now(), why));
+    }
+
+    /// The SHA-512 of the configuration that serves.
+    pub(crate) fn hash(&self) -> String {
+        self.last().hash.clone()
+    }
+
+    /// Of the last reload, where it failed.
+    pub(crate) fn failure(&self, now: Instant) -> Option<Value> {
+        let (at, why) = self.last().failure.clone()?;
+        Some(json!({ "seconds_ago": now.saturating_duration_since(at).as_secs(), "error": why }))
+    }
+
+    fn last(&self) -> MutexGuard<'_, Last> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }

@@ -68,7 +68,7 @@ impl Told {
             return;
         }
         into.counter(names::RELOAD_FAILED, &[], self.reloads.failed.get() as f64);
-        let hash = self.reloads.hash.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let hash = self.reloads.hash();
         into.gauge(names::RELOAD_VERSION_INFO, &[("hash", "sha512"), ("value", &hash)], 1.0);
     }
 }

@@ -10,6 +10,7 @@ use forwarder::{Path, Upstream};
 use serde_json::{Value, json};
 
 use crate::node_run::Leased;
+use crate::reloads::Reloads;
 use configuration::Configuration;
 use listen::Running;
 use observe::{Collector, Families, names};
@@ -22,6 +23,7 @@ pub(crate) struct Status {
     /// The leases of our addresses, where we keep any.
     pub(crate) leased: Arc<OnceLock<Arc<Leased>>>,
     pub(crate) collector: Arc<OnceLock<Collector>>,
+    pub(crate) reloads: Arc<Reloads>,
 }
 
 impl Status {
@@ -40,6 +42,7 @@ impl Status {
             "pid": std::process::id(),
             "uptime_seconds": now.saturating_duration_since(self.started).as_secs(),
             "not_ready": not_ready,
+            "reload_failed": self.reloads.failure(now),
             "answers": answers(&counted),
             "serves": serves(&configuration),
             "upstreams": upstreams(&configuration),

@@ -6,9 +6,10 @@ use std::process::{Command, Stdio};
 use std::thread::{scope, sleep};
 use std::time::Duration;
 
+use serde_json::Value;
 use tests::{
-    Action, Ask, Connection, Message, Metrics, Options, Server, Stream, Upstream, ask, eventually, flood,
-    fresh_ip, http_get, now, port, publish, signal, skip, steadily, tempdir,
+    Action, Ask, Connection, Message, Metrics, Options, Server, Stream, Upstream, ask, assert_contains,
+    eventually, flood, fresh_ip, http_get, now, port, publish, signal, skip, steadily, tempdir,
 };
 
 #[test]
@@ -90,9 +91,48 @@ fn a_corefile_that_cannot_be_served_is_tried_once() {
 }
 
 #[test]
+fn status_tells_why_the_last_reload_failed_until_one_succeeds() {
+    let ip = fresh_ip();
+    let admin = SocketAddr::from((ip, 9153));
+    let corefile = |more: &str| format!(".:{} {{\nbind {ip}\nprometheus {admin}\nwhoami\n{more}}}", port());
+    let server = Server::start(&corefile(""));
+    let printed = || {
+        let printed = super::localdns(&["status", "-status", &admin.to_string()]);
+        assert!(printed.status.success());
+        String::from_utf8(printed.stdout).unwrap()
+    };
+    let status =
+        || -> Value { serde_json::from_str(&http_get(admin, "/status").unwrap().1).expect("one object") };
+    assert_eq!((status()["reload_failed"].clone(), &*printed()), (Value::Null, "no names are refreshed\n"));
+    // What was made is shown for a quarter of a second.
+    let becomes = |failed: bool| {
+        let told = || Some(status()["reload_failed"].clone()).filter(|told| told.is_null() != failed);
+        eventually("the reload's end", Duration::from_secs(10), told)
+    };
+
+    server.write_corefile(&corefile("nonsense\n"));
+    server.signal("USR1");
+    server.wait_for_log("Restart failed", Duration::from_secs(10));
+    let place = format!("{}:5:1: unknown directive \"nonsense\"; ", server.path("Corefile").display());
+    let failed = becomes(true);
+    assert!(failed["error"].as_str().unwrap().starts_with(&place), "{failed}");
+    assert!(failed["seconds_ago"].is_u64(), "{failed}");
+    let printed_now = printed();
+    assert_contains!(printed_now, "the last reload failed ");
+    assert_contains!(printed_now, format!("s ago, what was read before serves: {place}"));
+    assert_eq!(printed_now.lines().count(), 1, "{printed_now}");
+
+    server.write_corefile(&corefile(""));
+    server.signal("USR1");
+    server.wait_for_log("Reloading complete", Duration::from_secs(10));
+    becomes(false);
+    assert_eq!(printed(), "no names are refreshed\n");
+}
+
+#[test]
 fn every_line_of_a_json_log_is_an_object_on_both_streams() {
     let is_told = |line: &str, level: &str| {
-        let object: serde_json::Value = serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"));
+        let object: Value = serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"));
         assert!(object["time"].is_string() && object["level"].is_string(), "{line}");
         assert!(!object["msg"].as_str().expect("a message").contains('\n'), "{line}");
         object["level"] == level

@@ -59,6 +59,7 @@ fn the_page_needs_nothing_from_elsewhere_and_what_it_reads_is_there() {
             "/pid",
             "/uptime_seconds",
             "/not_ready",
+            "/reload_failed",
             "/kubernetes",
             "/answers/queries",
             "/answers/cache_hits",
