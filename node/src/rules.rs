@@ -88,12 +88,14 @@ impl Rules {
             let planned = address_in(End::Destination, family, name("planned", family));
             let asked = [planned, dns(End::Destination), destination_is_ours()];
             rule("prerouting", [&asked[..], &[has_socket(), notrack(), accept()]].concat());
+        }
+        rule("prerouting", vec![dns(End::Destination), jump("away")]);
+        rule("output", vec![untracked(), accept()]);
+        for family in Family::BOTH {
             // Our answers never make an entry, lease or not: a late one would, the wrong way round.
             let ours = address_in(End::Source, family, name("ours", family));
             rule("output", vec![ours, dns(End::Source), notrack(), accept()]);
         }
-        rule("prerouting", vec![dns(End::Destination), jump("away")]);
-        rule("output", vec![untracked(), accept()]);
         for family in Family::BOTH {
             let planned = address_in(End::Destination, family, name("planned", family));
             rule("output", vec![planned, dns(End::Destination), destination_is_ours(), notrack(), accept()]);
@@ -274,6 +276,10 @@ impl Leases {
         batch.add_chain(&table, &Chain { name: "output", hook: Some(("filter", LocalOut, RAW - 10)) });
         batch.add_rule(&table, "output", [mark_is(mark), notrack(), accept()]);
         for family in Family::BOTH {
+            // Leases come before the table that stays: an answer in between would make an entry the wrong way round, which a
+            // client that keeps its port meets when we die, and keeps alive for as long as it asks.
+            let answers = address_in(End::Source, family, name("lease", family));
+            batch.add_rule(&table, "output", [answers, dns(End::Source), notrack(), accept()]);
             let mut leased = vec![
                 address_in(End::Destination, family, name("lease", family)),
                 dns(End::Destination),

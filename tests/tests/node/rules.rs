@@ -1,6 +1,6 @@
 //! The two nftables tables, as `nft` reads them.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
 
 use node::{Leases, Listener, NftError, Rules, Seen, WayOut};
@@ -78,6 +78,49 @@ fn two_leases_at_once_stand_beside_each_other() {
         assert_eq!(Rules::open().unwrap().holders().unwrap(), [std::process::id()]);
         assert_eq!(lease_tables().iter().map(|table| listed(table)).collect::<Vec<_>>(), [LEASES]);
         drop(other);
+    });
+}
+
+#[test]
+fn neither_a_query_nor_its_answer_is_tracked_where_a_lease_stands_alone() {
+    isolated(|| {
+        if !tool("rules", "nft") || !tool("rules", "conntrack") {
+            return;
+        }
+        // Somebody who wants to know of connections.
+        run(
+            "nft",
+            &[
+                "table inet others { chain output { type filter hook output priority 0; ct state new counter; }; }",
+            ],
+        );
+        let served: Vec<_> = ["10.96.0.20", "fd10::11"]
+            .map(|ip| {
+                run("ip", &["addr", "add", ip, "dev", "lo", "nodad"]);
+                UdpSocket::bind((ip.parse::<IpAddr>().unwrap(), 53)).unwrap()
+            })
+            .into();
+        let entries = || ["ipv4", "ipv6"].map(|family| run("conntrack", &["-L", "-f", family])).concat();
+        let ask = |server: &UdpSocket| {
+            let (to, mut octets) = (server.local_addr().unwrap(), [0; 4]);
+            let client = UdpSocket::bind((to.ip(), 0)).unwrap();
+            client.send_to(b"ask", to).unwrap();
+            let (_, from) = server.recv_from(&mut octets).unwrap();
+            server.send_to(b"told", from).unwrap();
+            client.recv_from(&mut octets).unwrap();
+        };
+        served.iter().for_each(ask);
+        assert_eq!(
+            entries().matches("dport=53 ").count(),
+            served.len(),
+            "they are tracked without: {}",
+            entries()
+        );
+        run("conntrack", &["-F"]);
+        let mut leases = Leases::open(MARK).unwrap();
+        leases.renew(&addresses(), None).unwrap();
+        served.iter().for_each(ask);
+        assert_eq!(entries().matches("port=53 ").count(), 0, "{}", entries());
     });
 }
 
