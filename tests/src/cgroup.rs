@@ -71,7 +71,11 @@ impl Cgroup {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let (parent, unified) =
             hierarchy(controller).ok_or_else(|| format!("no control groups for {controller}"))?;
-        let name = format!("localdns-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        // Tests in process trees of their own have the same ids.
+        let tree = fs::read_link("/proc/self/ns/pid").map_err(|error| error.to_string())?;
+        let tree: String = tree.to_string_lossy().chars().filter(char::is_ascii_digit).collect();
+        let (id, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let name = format!("localdns-test-{tree}-{id}-{number}");
         let directory = parent.join(name);
         if unified {
             // Refused where it is on already and we are not alone: the files below tell.

@@ -9,7 +9,7 @@
 //! - [`Upstream`] answers over UDP, TCP or TLS as a closure says, and remembers what it was asked.
 //! - [`Manager`] stands for systemd: it is told READY, and keeps descriptors for the next process; [`Systemd`] is one, with the shipped units.
 //! - [`kube::Cluster`] is a real Kubernetes API without a cluster; [`kube::Api`] one that does as a closure says.
-//! - [`fresh_ip`] gives every test an address of its own; [`isolated()`] gives a test a network and an `/etc` of its own; what is below a [`Hang`] hangs.
+//! - [`fresh_ip`] gives every test an address of its own; [`isolated()`] gives a test a network and an `/etc` of its own; what is below a [`Hang`] hangs, and so does a [`Held`] thread.
 //!
 //! This crate must not know how the program works inside: it imports none of its crates. It panics where a test should fail.
 
@@ -23,6 +23,7 @@ mod dns;
 pub mod fixtures;
 mod flood;
 mod hang;
+mod held;
 mod isolated;
 pub mod kube;
 mod lock;
@@ -48,6 +49,7 @@ pub use crowd::Crowd;
 pub use dns::Dns;
 pub use flood::flood;
 pub use hang::Hang;
+pub use held::Held;
 pub use isolated::{add_address, isolated, isolated_for, isolated_steadily, lacking, run, skip, tell, tool};
 pub use manager::Manager;
 pub use message::{Edns, Message, Question, Record, header, question_end};

@@ -81,7 +81,7 @@ impl Stream {
 
     /// How many queries were sent so far.
     pub fn sent(&self) -> usize {
-        self.shared.lock().sent.len()
+        self.shared.lock().sent
     }
 
     /// Stops sending, waits up to `patience` for what is still out, and counts.
@@ -95,8 +95,7 @@ impl Stream {
         shared.lock().until = Some(now() + patience);
         receiver.join().expect("the check does not panic");
         let state = shared.lock();
-        let open = state.sent.iter().filter(|query| !query.replied).count();
-        StreamCounts { sent: state.sent.len(), lost: open, ..state.counts.clone() }
+        StreamCounts { sent: state.sent, lost: state.sent - state.replied, ..state.counts.clone() }
     }
 }
 
@@ -114,9 +113,24 @@ impl Shared {
 
 #[derive(Default)]
 struct State {
-    sent: Vec<Sent>,
+    sent: usize,
+    /// Of those sent, how many have got a reply.
+    replied: usize,
+    /// The last of each id.
+    last: Vec<Sent>,
     counts: StreamCounts,
     until: Option<Instant>,
+}
+
+impl State {
+    fn push(&mut self) {
+        let sent = Sent { at: now(), replied: false };
+        match self.last.get_mut(self.sent % IDS) {
+            Some(last) => *last = sent,
+            None => self.last.push(sent),
+        }
+        self.sent += 1;
+    }
 }
 
 struct Sent {
@@ -131,7 +145,7 @@ fn send(shared: &Shared, rate: f64, query: impl Fn(usize) -> Ask) {
         let due = (started.elapsed().as_secs_f64() * rate) as usize;
         while n < due {
             let bytes = query(n).id(id(n)).bytes();
-            shared.lock().sent.push(Sent { at: now(), replied: false });
+            shared.lock().push();
             n += 1;
             // A refusal (ICMP) of an earlier query comes up here once; this query has not gone out then.
             if shared.socket.send(&bytes).is_err() {
@@ -152,7 +166,7 @@ fn receive(shared: &Shared, right: impl Fn(usize, &Message) -> bool) {
         }
         let state = shared.lock();
         let Some(until) = state.until else { continue };
-        if at > until || state.sent.iter().all(|query| query.replied) {
+        if at > until || state.replied == state.sent {
             // What comes a moment later is a duplicate, and shall be seen.
             drop(state);
             while let Ok(length) = shared.socket.recv(&mut buffer) {
@@ -166,18 +180,21 @@ fn receive(shared: &Shared, right: impl Fn(usize, &Message) -> bool) {
 fn judge(shared: &Shared, bytes: &[u8], at: Instant, right: &impl Fn(usize, &Message) -> bool) {
     let message = Message::decode(bytes);
     let mut state = shared.lock();
-    let State { sent, counts, .. } = &mut *state;
-    let Some(n) =
-        bytes.get(..2).and_then(|octets| index(u16::from_be_bytes([octets[0], octets[1]]), sent.len()))
+    let State { sent, replied, last, counts, .. } = &mut *state;
+    let Some(n) = bytes.get(..2).and_then(|octets| index(u16::from_be_bytes([octets[0], octets[1]]), *sent))
     else {
         counts.wrong += 1;
         return;
     };
-    if std::mem::replace(&mut sent[n].replied, true) {
+    let query = &mut last[n % IDS];
+    if std::mem::replace(&mut query.replied, true) {
         counts.duplicate += 1;
-    } else if message.as_ref().is_ok_and(|message| right(n, message)) {
+        return;
+    }
+    *replied += 1;
+    if message.as_ref().is_ok_and(|message| right(n, message)) {
         counts.answered += 1;
-        counts.slowest = counts.slowest.max(at.duration_since(sent[n].at));
+        counts.slowest = counts.slowest.max(at.duration_since(query.at));
     } else {
         counts.wrong += 1;
         if counts.samples.len() < 10 {
@@ -187,15 +204,17 @@ fn judge(shared: &Shared, bytes: &[u8], at: Instant, right: &impl Fn(usize, &Mes
 }
 
 fn id(n: usize) -> u16 {
-    (n % (1 << 16)) as u16
+    (n % IDS) as u16
 }
 
 /// The last query that was sent under this id.
 fn index(id: u16, sent: usize) -> Option<usize> {
-    let round = 1 << 16;
-    let newest = (sent / round) * round + usize::from(id);
-    if newest < sent { Some(newest) } else { newest.checked_sub(round) }
+    let newest = (sent / IDS) * IDS + usize::from(id);
+    if newest < sent { Some(newest) } else { newest.checked_sub(IDS) }
 }
+
+/// How many ids there are.
+const IDS: usize = 1 << 16;
 
 #[cfg(test)]
 mod tests {

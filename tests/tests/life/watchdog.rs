@@ -7,14 +7,10 @@ use std::sync::mpsc::{self, TryRecvError};
 use std::thread;
 use std::time::Duration;
 
-use nix::errno::Errno;
-use nix::sys::ptrace;
-use nix::sys::wait::{WaitPidFlag, waitpid};
-use nix::unistd::Pid;
 use tempfile::TempDir;
 use tests::{
-    Action, Ask, Metrics, Options, Server, Upstream, eventually, free_port, fresh_ip, isolated, port, run,
-    skip, steadily, tempdir, tool,
+    Action, Ask, Held, Metrics, Options, Server, Upstream, eventually, free_port, fresh_ip, isolated, port,
+    run, skip, steadily, tempdir, tool,
 };
 
 use super::text;
@@ -273,26 +269,5 @@ impl Notify {
     /// Forgets what was said.
     fn drain(&self) {
         while self.next(Duration::from_millis(1)).is_some() {}
-    }
-}
-
-/// One thread that stands still, alone of its process; it goes on when this is dropped.
-struct Held(Pid);
-
-impl Held {
-    fn stop(thread: u32) -> Result<Self, Errno> {
-        let thread = Pid::from_raw(i32::try_from(thread).expect("the kernel's ids are such numbers"));
-        ptrace::seize(thread, ptrace::Options::empty())?;
-        let held = Self(thread);
-        ptrace::interrupt(thread)?;
-        waitpid(thread, Some(WaitPidFlag::__WALL))?;
-        Ok(held)
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        // A thread that is gone needs no leave to go on.
-        let _ = ptrace::detach(self.0, None);
     }
 }
