@@ -1,12 +1,11 @@
 //! Who is asked: zones, policies, health, failover, and where upstreams come from.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::thread::sleep;
 use std::time::Duration;
 
 use tests::{
-    Action, Ask, Dns, Server, Upstream, add_address, ask, eventually, fresh_ip, isolated, port, publish,
-    skip, steadily, tempdir,
+    Action, Ask, Dns, Metrics, Server, Upstream, add_address, ask, eventually, fresh_ip, isolated, port,
+    publish, skip, steadily, tempdir,
 };
 
 use super::good;
@@ -95,19 +94,24 @@ fn an_upstream_that_comes_back_is_used_again() {
         let second = Upstream::start(fresh_ip(), good);
         first.stop();
         let words = format!("{} {}", first.word(), second.word());
-        let dns = Dns::start(&format!(
-            "forward . {words} {{\npolicy sequential\nhealth_check 100ms\nmax_fails 1\n}}"
-        ));
-        for n in 0..6 {
-            assert_eq!(dns.ask(&format!("n{n}.example")).short(), ["192.0.2.1"]);
-            sleep(Duration::from_millis(50));
-        }
+        let ip = fresh_ip();
+        let dns = Dns::start_on(
+            ip,
+            &format!(
+                "prometheus {ip}:9153\nforward . {words} {{\npolicy sequential\nhealth_check 100ms\nmax_fails 1\n}}"
+            ),
+        );
+        assert_eq!(dns.ask("first.example").short(), ["192.0.2.1"]);
+        eventually("two failed probes", Duration::from_secs(10), || {
+            let failed =
+                Metrics::of((ip, 9153).into()).count("coredns_proxy_healthcheck_failures_total", &[]);
+            (failed >= 2.0).then_some(())
+        });
         // Down by now: no time is lost on it.
         let reply = dns.ask("down.example");
         assert!(reply.elapsed < Duration::from_millis(200), "{:?}", reply.elapsed);
         first.restart();
         eventually("the first upstream to be used again", Duration::from_secs(5), || {
-            sleep(Duration::from_millis(20));
             let name = format!("n{}.up.example", first.total() + second.total());
             dns.ask(&name);
             (first.count(&format!("{name}.")) == 1).then_some(())
@@ -171,7 +175,6 @@ fn a_resolv_conf_names_the_upstreams_and_is_followed() {
     assert_eq!(old.total(), 1);
     write(&new);
     eventually("the new nameserver", Duration::from_secs(10), || {
-        sleep(Duration::from_millis(100));
         dns.ask("y.example");
         (new.total() > 0).then_some(())
     });

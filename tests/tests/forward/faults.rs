@@ -1,9 +1,9 @@
 //! Upstreams that are dead, slow, lying, half-closing or hostile: the answer, and the time it may take.
 
-use std::thread::{scope, sleep};
+use std::thread::scope;
 use std::time::Duration;
 
-use tests::{Action, Ask, Asked, Dns, Says, Upstream, fresh_ip, steadily};
+use tests::{Action, Ask, Asked, Dns, Metrics, Says, Upstream, eventually, fresh_ip, steadily};
 
 use super::good;
 
@@ -99,9 +99,14 @@ fn a_slow_reply_is_waited_for() {
 fn a_late_reply_still_fills_the_cache() {
     steadily(|| {
         let upstream = Upstream::start(fresh_ip(), |asked| good(asked).after(Duration::from_millis(900)));
-        let dns = Dns::start(&format!("cache\nforward . {}", upstream.word()));
+        let (ip, word) = (fresh_ip(), upstream.word());
+        let dns = Dns::start_on(ip, &format!("prometheus {ip}:9153\ncache\nforward . {word}"));
         Ask::new("late.example", "A").timeout(Duration::from_millis(100)).try_of(dns.at).unwrap_err();
-        sleep(Duration::from_millis(1200));
+        eventually("the late reply in the cache", Duration::from_secs(10), || {
+            let entries =
+                Metrics::of((ip, 9153).into()).count("coredns_cache_entries", &[("type", "success")]);
+            (entries >= 1.0).then_some(())
+        });
         let asked = upstream.count("late.example.");
         let reply = dns.ask("late.example");
         assert_eq!(reply.short(), ["192.0.2.1"]);

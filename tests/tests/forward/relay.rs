@@ -1,7 +1,7 @@
 //! What goes up and what comes back: transports, sockets, EDNS, octets; and what is told about it.
 
 use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
-use std::thread::{scope, sleep};
+use std::thread::scope;
 use std::time::Duration;
 
 use tests::{
@@ -126,10 +126,15 @@ fn queries_and_probes_come_from_the_source_address() {
 fn an_upstream_that_closes_idle_connections_loses_no_query() {
     let mut upstream = Upstream::start(fresh_ip(), good);
     let dns = Dns::start(&format!("forward . {} {{\nforce_tcp\n}}", upstream.word()));
+    let idle = dns.server.fds();
     assert_eq!(dns.ask("before.example").short(), ["192.0.2.1"]);
-    // Its old connections end; the next query must not die on one of them.
+    // Its old connections end; the next query must not die on one of them, whether the server has seen that yet or not.
     upstream.restart();
-    sleep(Duration::from_millis(50));
+    assert_eq!(dns.ask("at-once.example").short(), ["192.0.2.1"]);
+    upstream.restart();
+    eventually("the end of its connections", Duration::from_secs(10), || {
+        (dns.server.fds() <= idle).then_some(())
+    });
     assert_eq!(dns.ask("after.example").short(), ["192.0.2.1"]);
 }
 

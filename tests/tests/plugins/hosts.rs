@@ -90,7 +90,7 @@ fn a_hosts_file_is_followed_and_its_end_empties_nothing() {
     publish(&path, "192.0.2.22 x.example\n");
     dns.sees("x.example", "192.0.2.22");
     std::fs::remove_file(&path).unwrap();
-    sleep(Duration::from_millis(400));
+    dns.server.wait_for_log("the entries stay", Duration::from_secs(10));
     assert_eq!(dns.ask("x.example").short(), ["192.0.2.22"], "deleted");
     publish(&path, "192.0.2.3 x.example\n");
     dns.sees("x.example", "192.0.2.3");
@@ -112,6 +112,7 @@ fn a_hosts_file_that_is_being_written_loses_no_name() {
         std::fs::write(&path, text).unwrap();
         for _ in 0..10 {
             assert_eq!(dns.ask("x.example").short(), ["192.0.2.1"], "while the file reads {text:?}");
+            // Its pace: the looks at the file, a second apart, come between any two of the forty.
             sleep(Duration::from_millis(30));
         }
     }
