@@ -23,5 +23,6 @@ pub mod publish;
 pub mod random;
 pub mod relay;
 pub mod responder;
+pub mod rules;
 pub mod schedule;
 pub mod workload;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use benches::flood::{FloodPlan, Pace, Transport};
 use benches::workload::{Ask, Workload};
-use benches::{compare, flood, hickory, instructions, kubernetes, publish, relay, responder};
+use benches::{compare, flood, hickory, instructions, kubernetes, publish, relay, responder, rules};
 use clap::{Args, Parser, Subcommand};
 
 #[derive(Parser)]
@@ -56,6 +56,8 @@ enum Command {
     Instructions(instructions::Options),
     /// Time queries while a large hosts file is replaced again and again, and while it is not
     Publish(publish::Options),
+    /// Compare the rate with the rules of `node run` and with NOTRACK alone, and with parts of those rules
+    Rules(rules::Options),
     /// Start beside the API of a large cluster, with CoreDNS: time, memory, and when changes are seen
     Kubernetes(kubernetes::Options),
 }
@@ -136,6 +138,7 @@ fn main() -> Result<()> {
         Command::Compare(options) => compare::run(&options),
         Command::Instructions(options) => instructions::run(&options),
         Command::Publish(options) => publish::run(&options),
+        Command::Rules(options) => rules::run(&options),
         Command::Kubernetes(options) => kubernetes::run(&options),
     }
 }
