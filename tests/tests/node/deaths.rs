@@ -5,7 +5,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::Command;
 use std::time::Duration;
 
-use tests::{Cgroup, eventually, isolated, isolated_for, output, skip, tool};
+use tests::{Cgroup, Server, eventually, isolated, isolated_for, output, skip, tool};
 
 use super::clients::answers_everywhere;
 use super::lab::{CLUSTER, Lab, PLAIN, US};
@@ -26,17 +26,7 @@ fn a_server_that_the_kernel_kills_for_want_of_memory_leaves_the_way_out() {
         let mut server = lab.serve_with(|options| options.within(&group));
         server.wait_for_log("queries to fd10::11 come here", PATIENCE);
         answers_everywhere(US, US);
-        // A neighbour takes nearly all of it, and the kernel chooses: the server, and the neighbour as well where it is slow.
-        fs::write(format!("/proc/{}/oom_score_adj", server.pid()), "1000").expect("it is ours");
-        let hog = format!(
-            "echo 0 > '{}'; exec dd if=/dev/zero of=/dev/null bs=63M count=1",
-            group.door().display()
-        );
-        let mut neighbour = Command::new("sh");
-        neighbour.args(["-ec", &hog]);
-        output(neighbour, PATIENCE);
-        assert_eq!(server.wait(PATIENCE).signal(), Some(9));
-        assert!(group.killed() >= 1, "the kernel did");
+        kill_for_memory(&mut server, &group);
         answers_everywhere(CLUSTER, PLAIN);
     });
 }
@@ -60,6 +50,20 @@ fn a_server_that_crashes_until_systemd_gives_it_up_leaves_the_way_out() {
         });
         answers_everywhere(CLUSTER, PLAIN);
     });
+}
+
+/// Has the kernel kill a server in a full control group of 64 MiB.
+pub(crate) fn kill_for_memory(server: &mut Server, group: &Cgroup) {
+    let killed = group.killed();
+    // A neighbour takes nearly all of it, and the kernel chooses: the server, and the neighbour as well where it is slow.
+    fs::write(format!("/proc/{}/oom_score_adj", server.pid()), "1000").expect("it is ours");
+    let hog =
+        format!("echo 0 > '{}'; exec dd if=/dev/zero of=/dev/null bs=63M count=1", group.door().display());
+    let mut neighbour = Command::new("sh");
+    neighbour.args(["-ec", &hog]);
+    output(neighbour, PATIENCE);
+    assert_eq!(server.wait(PATIENCE).signal(), Some(9));
+    assert!(group.killed() > killed, "the kernel did");
 }
 
 const PATIENCE: Duration = Duration::from_secs(20);

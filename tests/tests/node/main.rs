@@ -19,6 +19,7 @@ mod restart;
 mod rules;
 mod status;
 mod status_page;
+mod trials;
 mod up_and_down;
 mod upgrade;
 mod upstreams;

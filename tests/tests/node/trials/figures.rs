@@ -1,0 +1,191 @@
+//! What the trials come to: how long nobody answers, how many queries are lost, and how soon we answer again.
+
+use std::fmt::{self, Display, Formatter};
+use std::time::{Duration, Instant};
+
+use super::Fault;
+use super::load::{Client, Load, Way};
+use crate::lab::US;
+
+/// A query, and who answered it in time.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Query {
+    pub(super) asked: Instant,
+    pub(super) who: Option<&'static str>,
+}
+
+/// From one moment to another.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Window {
+    pub(super) from: Instant,
+    pub(super) to: Instant,
+}
+
+impl Window {
+    /// What a client asked then.
+    fn of(self, client: &Client) -> Vec<Query> {
+        let queries = client.queries();
+        let within = |query: &&Query| self.from <= query.asked && query.asked < self.to;
+        queries.iter().filter(within).copied().collect()
+    }
+}
+
+/// The trials of one fault.
+pub(super) struct Figures {
+    fault: Fault,
+    /// How long nobody answered one client in one trial, from the fault on, and from the return on.
+    dark: Vec<(Way, Duration)>,
+    /// What all clients together lost in one trial, over UDP and over TCP.
+    lost: Vec<[usize; 2]>,
+    lost_at_return: Vec<[usize; 2]>,
+    /// When one client asked the first of those that are all ours, after READY.
+    back: Vec<Duration>,
+    /// What is not as it should be.
+    beyond: Vec<String>,
+}
+
+impl Figures {
+    pub(super) fn new(fault: Fault) -> Self {
+        let (dark, back, beyond) = (Vec::new(), Vec::new(), Vec::new());
+        Self { fault, dark, lost: Vec::new(), lost_at_return: Vec::new(), back, beyond }
+    }
+
+    /// Adds a trial: from the fault to the return, and on until all is as before, READY at `ready`.
+    pub(super) fn add(&mut self, load: &Load, away: Window, back: Window, ready: Instant) {
+        let trial = self.lost.len() + 1;
+        let (mut lost, mut lost_at_return) = ([0; 2], [0; 2]);
+        for client in &load.clients {
+            let (gone, returned) = (away.of(client), back.of(client));
+            let (dark, dark_again) = (longest_dark(&gone), longest_dark(&returned));
+            let after =
+                ours_from(&returned).map_or(Duration::MAX, |ours| ours.saturating_duration_since(ready));
+            lost[usize::from(client.way.over_tcp())] += count_lost(&gone);
+            lost_at_return[usize::from(client.way.over_tcp())] += count_lost(&returned);
+            self.dark.push((client.way, dark));
+            self.back.push(after);
+            let others = gone.iter().chain(&returned).filter_map(|query| query.who);
+            let others = others.filter(|who| *who != US && *who != client.upstream).count();
+            let (goal, at_return) = (self.fault.goal(client), Fault::return_goal(client));
+            let (fault, who) = (self.fault, client.name());
+            let mut say = |what: String| self.beyond.push(format!("{fault}, trial {trial}: {who}: {what}"));
+            if others > 0 {
+                say(format!("{others} answers of a stranger"));
+            }
+            if dark > goal {
+                say(format!("nobody answers for {dark:.0?}, at most {goal:?} is allowed"));
+            }
+            if dark_again > at_return {
+                say(format!(
+                    "nobody answers for {dark_again:.0?} at the return, at most {at_return:?} is allowed"
+                ));
+            }
+            if after > BACK {
+                say(format!("back {after:.0?} after READY, at most {BACK:?} is allowed"));
+            }
+        }
+        self.lost.push(lost);
+        self.lost_at_return.push(lost_at_return);
+    }
+
+    /// What is not as it should be, of all trials.
+    pub(super) fn beyond(mut self) -> Vec<String> {
+        let (lost, most) = (self.all_lost(), self.fault.may_lose());
+        if let Some(most) = most.filter(|most| lost > *most) {
+            self.beyond
+                .push(format!("{}: {lost} queries lost (median), at most {most} are allowed", self.fault));
+        }
+        self.beyond
+    }
+
+    /// What a trial lost over both, the median.
+    fn all_lost(&self) -> usize {
+        let mut both: Vec<_> = self.lost.iter().map(|[udp, tcp]| udp + tcp).collect();
+        both.sort_unstable();
+        both.get(both.len() / 2).copied().unwrap_or_default()
+    }
+
+    pub(super) const HEAD: &str = "| fault | UDP, a port for each query | UDP of one port | TCP, a connection for each query | \
+         TCP, one connection | lost over UDP, TCP | answered by us after READY | lost then over UDP, TCP |\n\
+         |---|---|---|---|---|---|---|---|";
+}
+
+impl Display for Figures {
+    /// A row of the table: median and worst of each.
+    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
+        let ms = |values: &mut dyn Iterator<Item = Duration>| {
+            let (median, worst) = middle_and_worst(values.map(|value| value.as_millis()));
+            format!("{median}, {worst} ms")
+        };
+        write!(out, "| {} |", self.fault)?;
+        for way in Way::ALL {
+            let of_these = self.dark.iter().filter(|(one, _)| *one == way);
+            write!(out, " {} |", ms(&mut of_these.map(|(_, dark)| *dark)))?;
+        }
+        let counts = |lost: &[[usize; 2]]| {
+            let [udp, tcp] = [0, 1].map(|over| middle_and_worst(lost.iter().map(|lost| lost[over] as u128)));
+            format!("{}, {}; {}, {}", udp.0, udp.1, tcp.0, tcp.1)
+        };
+        let back = ms(&mut self.back.iter().copied());
+        write!(out, " {} | {back} | {} |", counts(&self.lost), counts(&self.lost_at_return))
+    }
+}
+
+fn middle_and_worst(values: impl Iterator<Item = u128>) -> (u128, u128) {
+    let mut values: Vec<_> = values.collect();
+    values.sort_unstable();
+    let middle = values.get(values.len() / 2).copied().unwrap_or_default();
+    (middle, values.last().copied().unwrap_or_default())
+}
+
+fn count_lost(queries: &[Query]) -> usize {
+    queries.iter().filter(|query| query.who.is_none()).count()
+}
+
+/// From the first lost query to the first that is answered after the last one, where lost ones belong together: the longest.
+fn longest_dark(queries: &[Query]) -> Duration {
+    let lost: Vec<Instant> =
+        queries.iter().filter(|query| query.who.is_none()).map(|query| query.asked).collect();
+    let dark = lost.chunk_by(|one, next| *next - *one < APART).map(|together| {
+        let last = together[together.len() - 1];
+        let answered = queries.iter().find(|query| query.asked > last && query.who.is_some());
+        answered.or_else(|| queries.last()).map_or(Duration::ZERO, |next| next.asked - together[0])
+    });
+    dark.max().unwrap_or_default()
+}
+
+/// When the first of those was asked that all are answered by us.
+fn ours_from(queries: &[Query]) -> Option<Instant> {
+    let ours = queries.iter().rev().take_while(|query| query.who == Some(US));
+    ours.last().map(|query| query.asked)
+}
+
+/// Of lost queries nearer to each other one hears of the same thing: with one worker of several stuck, others are answered between
+/// them.
+const APART: Duration = Duration::from_millis(200);
+/// How soon after READY the server is to answer.
+const BACK: Duration = Duration::from_millis(300);
+
+#[test]
+fn darkness_lasts_until_the_next_answer_and_losses_far_apart_are_two() {
+    let began = tests::now();
+    let queries = |rows: &[(u64, Option<&'static str>)]| -> Vec<Query> {
+        let query = |(ms, who): &(u64, Option<&'static str>)| Query {
+            asked: began + Duration::from_millis(*ms),
+            who: *who,
+        };
+        rows.iter().map(query).collect()
+    };
+    let (ours, none) = (Some(US), None);
+    for (rows, ms) in [
+        (&[(0, ours), (16, ours)][..], 0),
+        (&[(0, ours), (16, none), (32, ours)], 16),
+        (&[(0, none), (16, ours), (32, none), (48, none), (64, ours)], 64),
+        (&[(0, none), (16, ours), (500, none), (540, ours)], 40),
+        (&[(0, ours), (16, none), (32, none)], 16),
+    ] {
+        assert_eq!(longest_dark(&queries(rows)), Duration::from_millis(ms), "{rows:?}");
+    }
+    let back = queries(&[(0, ours), (16, Some("another")), (32, ours), (48, ours)]);
+    assert_eq!(ours_from(&back), Some(back[2].asked));
+    assert_eq!(ours_from(&queries(&[(0, ours), (16, none)])), None);
+}

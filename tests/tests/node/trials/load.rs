@@ -1,0 +1,253 @@
+//! Clients of every kind that ask at a steady rate, whoever answers, and remember what became of each query.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard};
+use std::thread::{Scope, sleep};
+use std::time::{Duration, Instant};
+
+use tests::{Ask, Message, eventually, now};
+
+use super::figures::Query;
+use super::line::Line;
+use crate::clients::at;
+use crate::lab::{CLUSTER, NAME, PLAIN, POD, US, within_scope};
+
+/// How a client asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Each query from a port of its own, as glibc has it.
+    Udp,
+    /// All from one, as c-ares, Netty and dnsdist have it.
+    OnePort,
+    /// A connection for each.
+    Tcp,
+    /// All over one, which is opened again when it ends, or has been silent for as long as a query is waited for.
+    Connection,
+}
+
+impl Way {
+    pub(super) const ALL: [Self; 4] = [Self::Udp, Self::OnePort, Self::Tcp, Self::Connection];
+
+    pub(super) fn over_tcp(self) -> bool {
+        matches!(self, Self::Tcp | Self::Connection)
+    }
+}
+
+/// One client.
+pub(super) struct Client {
+    pub(super) place: Option<&'static str>,
+    pub(super) way: Way,
+    pub(super) ip: &'static str,
+    /// Who answers while we do not.
+    pub(super) upstream: &'static str,
+    queries: Mutex<Vec<Query>>,
+}
+
+impl Client {
+    /// In words.
+    pub(super) fn name(&self) -> String {
+        format!("{} over {:?} at {}", self.place.unwrap_or("host"), self.way, self.ip)
+    }
+
+    /// What it asked, from the first on.
+    pub(super) fn queries(&self) -> MutexGuard<'_, Vec<Query>> {
+        self.queries.lock().expect("nobody panics with it")
+    }
+
+    /// Whether the last few answers to what it asked since then are this one's.
+    fn is_answered_by(&self, who: &'static str, since: Instant) -> bool {
+        let queries = self.queries();
+        let asked_since = queries.iter().rev().take_while(|query| query.asked >= since);
+        let answers: Vec<_> = asked_since.filter_map(|query| query.who).take(SETTLED).collect();
+        answers.len() == SETTLED && answers.iter().all(|answer| *answer == who)
+    }
+}
+
+/// All clients: from pod and host, to each address.
+pub(super) struct Load {
+    pub(super) clients: Vec<Client>,
+    over: AtomicBool,
+}
+
+impl Load {
+    pub(super) fn new() -> Self {
+        let client =
+            |place, way, (ip, upstream)| Client { place, way, ip, upstream, queries: Mutex::default() };
+        let ways =
+            |place| Way::ALL.map(|way| WAYS_OUT.map(|to| client(place, way, to))).into_iter().flatten();
+        Self { clients: PLACES.into_iter().flat_map(ways).collect(), over: AtomicBool::new(false) }
+    }
+
+    /// Asks until [`Load::end`]: so many queries a second over UDP, and as many over TCP, of all clients together.
+    pub(super) fn start<'s>(&'s self, scope: &'s Scope<'s, '_>, rate: f64) {
+        for place in PLACES {
+            for over_tcp in [false, true] {
+                let of_these = |client: &&Client| client.place == place && client.way.over_tcp() == over_tcp;
+                let clients: Vec<_> = self.clients.iter().filter(of_these).collect();
+                let each = rate / (clients.len() * PLACES.len()) as f64;
+                within_scope(scope, place, move || {
+                    let mut asking: Vec<_> = clients.iter().copied().map(Asking::new).collect();
+                    let began = now();
+                    while !self.over.load(Relaxed) {
+                        let due = began.elapsed().as_secs_f64() * each;
+                        for (n, asking) in asking.iter_mut().enumerate() {
+                            // Not all at the same moment.
+                            asking.turn((due + n as f64 / clients.len() as f64) as usize);
+                        }
+                        // Its pace; when queries are due the clock says.
+                        sleep(Duration::from_millis(1));
+                    }
+                });
+            }
+        }
+    }
+
+    pub(super) fn end(&self) {
+        self.over.store(true, Relaxed);
+    }
+
+    /// Waits until each client is answered by whom it should be, several times in a row.
+    pub(super) fn settle(&self, what: &str, who: impl Fn(&Client) -> &'static str) {
+        let since = now();
+        for client in &self.clients {
+            let (name, who) = (client.name(), who(client));
+            eventually(&format!("{what}: {who} answers {name}"), LONG, || {
+                client.is_answered_by(who, since).then_some(())
+            });
+        }
+    }
+
+    /// Waits until what was asked before `end` is answered, or is not any more.
+    pub(super) fn decide(&self, end: Instant) {
+        eventually("the time of the last queries", LONG, || {
+            let is_over = |query: &Query| query.who.is_some() || query.asked.elapsed() > PATIENCE + A_TURN;
+            let decided = |client: &Client| {
+                let queries = client.queries();
+                queries.iter().rev().skip_while(|query| query.asked >= end).take_while(recent).all(is_over)
+            };
+            self.clients.iter().all(decided).then_some(())
+        });
+    }
+}
+
+/// Whether a client may still wait for it.
+fn recent(query: &&Query) -> bool {
+    query.asked.elapsed() < 2 * PATIENCE
+}
+
+/// A client at work.
+struct Asking<'c> {
+    client: &'c Client,
+    asked: usize,
+    /// Of one that keeps its port.
+    kept: Option<Line>,
+    open: Vec<Open>,
+}
+
+/// A query that is not answered yet.
+struct Open {
+    number: usize,
+    asked: Instant,
+    /// Its own; without one it went over the kept one.
+    line: Option<Line>,
+}
+
+impl<'c> Asking<'c> {
+    fn new(client: &'c Client) -> Self {
+        Self { client, asked: 0, kept: None, open: Vec::new() }
+    }
+
+    /// Asks what is due, hears what has come, and gives up what is late.
+    fn turn(&mut self, due: usize) {
+        while self.asked < due {
+            self.asked += 1;
+            self.ask();
+        }
+        match self.client.way {
+            Way::Udp | Way::Tcp => self.hear_each(),
+            Way::OnePort | Way::Connection => self.hear_kept(),
+        }
+        let before = self.open.len();
+        self.open.retain(|open| open.asked.elapsed() < PATIENCE);
+        if self.client.way == Way::Connection && self.open.len() < before {
+            self.hang_up();
+        }
+    }
+
+    fn ask(&mut self) {
+        let (to, asked) = (at(self.client.ip), now());
+        let number = {
+            let mut queries = self.client.queries();
+            queries.push(Query { asked, who: None });
+            queries.len() - 1
+        };
+        let query = Ask::new(NAME, "A").id(number as u16).bytes();
+        let own = matches!(self.client.way, Way::Udp | Way::Tcp);
+        let line = if own { None } else { self.kept.take() };
+        // Nowhere to go: the query is lost.
+        let Some(mut line) = line.or_else(|| Line::open(to, self.client.way)) else { return };
+        match (line.send(&query), self.client.way) {
+            (Ok(()), _) => {}
+            // The port stays its own.
+            (Err(_), Way::OnePort) => return self.kept = Some(line),
+            (Err(_), _) => return self.hang_up(),
+        }
+        let line = if own { Some(line) } else { self.kept.replace(line) };
+        self.open.push(Open { number, asked, line });
+    }
+
+    fn hear_each(&mut self) {
+        let client = self.client;
+        self.open.retain_mut(|open| match open.line.as_mut().map(Line::receive) {
+            Some(Ok(None)) => true,
+            Some(Ok(Some(reply))) => {
+                answered(client, open.number, &reply);
+                false
+            }
+            None | Some(Err(_)) => false,
+        });
+    }
+
+    fn hear_kept(&mut self) {
+        while let Some(line) = &mut self.kept {
+            match line.receive() {
+                Ok(None) => return,
+                Ok(Some(reply)) => {
+                    let is_its = |open: &Open| reply[..2] == (open.number as u16).to_be_bytes();
+                    if let Some(index) = self.open.iter().position(is_its) {
+                        answered(self.client, self.open.swap_remove(index).number, &reply);
+                    }
+                }
+                Err(_) => self.hang_up(),
+            }
+        }
+    }
+
+    /// A connection has ended, and with it what was asked over it.
+    fn hang_up(&mut self) {
+        self.kept = None;
+        self.open.retain(|open| open.line.is_some());
+    }
+}
+
+fn answered(client: &Client, number: usize, reply: &[u8]) {
+    let message = Message::decode(reply);
+    let address = message.as_ref().ok().and_then(|message| message.answers.first());
+    let who = [US, CLUSTER, PLAIN].into_iter().find(|who| address.is_some_and(|record| record.data == *who));
+    client.queries()[number].who = Some(who.unwrap_or(SOMETHING_ELSE));
+}
+
+/// Where clients are.
+const PLACES: [Option<&str>; 2] = [None, Some(POD)];
+/// Those of the lab's Corefile, and who answers there when we do not.
+const WAYS_OUT: [(&str, &str); 4] =
+    [("169.254.10.10", CLUSTER), ("169.254.10.11", PLAIN), ("fd10::11", PLAIN), ("10.96.0.20", CLUSTER)];
+/// What is no answer of anybody's.
+const SOMETHING_ELSE: &str = "something else";
+/// Answers in a row.
+const SETTLED: usize = 5;
+/// How long a client waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a turn may take, at which late queries are given up.
+const A_TURN: Duration = Duration::from_millis(200);
+const LONG: Duration = Duration::from_secs(30);

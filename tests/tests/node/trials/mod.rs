@@ -1,0 +1,333 @@
+//! Each fault several times, while pod and host ask at a steady rate: how long nobody answers, what is lost, how soon we are back.
+
+mod figures;
+mod line;
+mod load;
+
+use std::fmt::{self, Display, Formatter};
+use std::thread::scope;
+use std::time::{Duration, Instant};
+
+use tests::{
+    Cgroup, Held, Manager, Server, Systemd, eventually, isolated_for, now, run, signal, skip, tell, tool,
+};
+
+use super::clients::ADDRESSES;
+use super::deaths::kill_for_memory;
+use super::lab::{Lab, US};
+use super::restart::{UNIT, boot};
+use figures::{Figures, Window};
+use load::{Client, Load, Way};
+
+#[test]
+fn each_kind_of_client_goes_to_the_upstream_and_comes_back_through_each_fault() {
+    isolated_for(Duration::from_secs(240), || {
+        let test = "each_kind_of_client_goes_to_the_upstream_and_comes_back_through_each_fault";
+        if tool(test, "nft") {
+            // How fast that is the long form says.
+            trials(Machine::new(Lab::new(), None), 1, 300.0);
+        }
+    });
+}
+
+#[test]
+#[ignore = "long: ten trials of each fault, or TRIALS"]
+fn ten_trials_of_each_fault_keep_to_the_goals() {
+    isolated_for(Duration::from_secs(300 * number("TRIALS", 10)), || {
+        let Some((lab, systemd)) = boot("ten_trials_of_each_fault_keep_to_the_goals") else { return };
+        let beyond = trials(
+            Machine::new(lab, Some(systemd)),
+            number("TRIALS", 10),
+            number("TRIALS_RATE", 1000) as f64,
+        );
+        assert!(beyond.is_empty(), "{} are beyond the goals:\n{}", beyond.len(), beyond.join("\n"));
+    });
+}
+
+/// Prints a table of what was seen, and returns what is not as it should be.
+fn trials(mut machine: Machine, times: u64, rate: f64) -> Vec<String> {
+    let load = Load::new();
+    let mut beyond = Vec::new();
+    scope(|scope| {
+        // Whatever comes of it, the clients end.
+        let _over = Over(&load);
+        load.start(scope, rate);
+        tell(&format!(
+            "measured: {times} trials of each, {rate} queries a second over UDP and as many over TCP"
+        ));
+        Figures::HEAD.lines().for_each(|line| tell(&format!("measured: {line}")));
+        for fault in FAULTS.iter().copied() {
+            if !machine.knows(fault) {
+                continue;
+            }
+            let mut figures = Figures::new(fault);
+            machine.begin(fault);
+            for _ in 0..times {
+                machine.meets(fault, &load, &mut figures);
+            }
+            machine.end(fault);
+            tell(&format!("measured: {figures}"));
+            beyond.extend(figures.beyond());
+        }
+    });
+    beyond
+}
+
+/// What befalls a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    Killed,
+    OutOfMemory,
+    Hangs,
+    WorkerHangs,
+    /// The server puts it back.
+    AddressLost,
+    /// It cannot.
+    AddressLostInHang,
+    Stopped,
+    Disabled,
+    CrashLoop,
+}
+
+const FAULTS: &[Fault] = &[
+    Fault::Killed,
+    Fault::OutOfMemory,
+    Fault::Hangs,
+    Fault::WorkerHangs,
+    Fault::AddressLost,
+    Fault::AddressLostInHang,
+    // Of those that systemd brings about, the last one changes the unit.
+    Fault::Stopped,
+    Fault::Disabled,
+    Fault::CrashLoop,
+];
+
+impl Fault {
+    fn is_of_systemd(self) -> bool {
+        matches!(self, Self::Stopped | Self::Disabled | Self::CrashLoop)
+    }
+
+    /// How long nobody may answer a client.
+    fn goal(self, client: &Client) -> Duration {
+        match self {
+            Self::Hangs | Self::WorkerHangs => Duration::from_secs(1),
+            // It cannot send from an address that is gone, until it gives the connection up.
+            Self::AddressLost | Self::AddressLostInHang
+                if client.place.is_none() && client.way == Way::Connection =>
+            {
+                Duration::from_millis(1200)
+            }
+            _ => Self::return_goal(client),
+        }
+    }
+
+    /// The same, when the server is back.
+    fn return_goal(client: &Client) -> Duration {
+        match client.way {
+            Way::Udp | Way::Tcp => Duration::from_millis(100),
+            Way::OnePort | Way::Connection => Duration::from_millis(200),
+        }
+    }
+
+    /// How many queries all clients together may lose, at the median: what lay in queues, of each process that died.
+    fn may_lose(self) -> Option<usize> {
+        match self {
+            Self::Hangs | Self::WorkerHangs => None,
+            Self::CrashLoop => Some(5 * CRASHES as usize),
+            _ => Some(5),
+        }
+    }
+}
+
+impl Display for Fault {
+    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Killed => "`kill -9`",
+            Self::OutOfMemory => "killed for want of memory in its control group",
+            Self::Hangs => "SIGSTOP",
+            Self::WorkerHangs => "one worker of several hangs",
+            Self::AddressLost => "the addresses are deleted",
+            Self::AddressLostInHang => "the addresses are deleted, and the server cannot put them back",
+            Self::Stopped => "`systemctl stop`",
+            Self::Disabled => "`systemctl disable --now`",
+            Self::CrashLoop => "three crashes, until systemd gives it up",
+        })
+    }
+}
+
+/// The node, and the server on it: one of the test's own, or systemd's.
+struct Machine {
+    held: Option<Held>,
+    server: Option<Server>,
+    // It must outlive the server.
+    group: Option<Cgroup>,
+    manager: Manager,
+    systemd: Option<Systemd>,
+    lab: Lab,
+}
+
+impl Machine {
+    fn new(lab: Lab, systemd: Option<Systemd>) -> Self {
+        let group = Cgroup::memory(64 << 20);
+        let group = group.map_err(|why| skip("trials of a server that runs out of memory", &why)).ok();
+        Self { held: None, server: None, group, manager: Manager::new(), systemd, lab }
+    }
+
+    fn knows(&self, fault: Fault) -> bool {
+        match fault {
+            Fault::OutOfMemory => self.group.is_some(),
+            _ => self.systemd.is_some() || !fault.is_of_systemd(),
+        }
+    }
+
+    /// The server of a fault's trials.
+    fn begin(&mut self, fault: Fault) {
+        if !fault.is_of_systemd() {
+            self.serve(fault);
+        }
+        if fault == Fault::CrashLoop {
+            let limit = format!("[Unit]\nStartLimitIntervalSec=600\nStartLimitBurst={CRASHES}\n");
+            self.systemd().more(UNIT, &limit);
+        }
+        if fault.is_of_systemd() {
+            self.start_unit();
+        }
+    }
+
+    fn end(&mut self, fault: Fault) {
+        if let Some(mut server) = self.server.take().filter(|_| !fault.is_of_systemd()) {
+            signal(server.pid(), "KILL");
+            server.wait(PATIENCE);
+        }
+    }
+
+    /// A fault, and the return.
+    fn meets(&mut self, fault: Fault, load: &Load, figures: &mut Figures) {
+        load.settle("before", |_| US);
+        // What was asked a moment ago may lie in a queue.
+        let from = now() - QUEUED;
+        let mut ready = self.befall(fault);
+        let is_back = fault == Fault::AddressLost;
+        let who = |client: &Client| if is_back { US } else { client.upstream };
+        load.settle(&fault.to_string(), who);
+        let away = Window { from, to: now() };
+        // What lies in queues is not to be answered once it is given up.
+        load.decide(away.to);
+        let mut back = away;
+        if !is_back {
+            ready = self.mend(fault);
+            load.settle(&format!("after {fault}"), |_| US);
+            back = Window { from: away.to, to: now() };
+        }
+        load.decide(back.to);
+        figures.add(load, away, back, ready);
+    }
+
+    /// Brings it about; when that was done.
+    fn befall(&mut self, fault: Fault) -> Instant {
+        match fault {
+            Fault::Killed => signal(self.server().pid(), "KILL"),
+            Fault::OutOfMemory => {
+                if let (Some(server), Some(group)) = (&mut self.server, &self.group) {
+                    kill_for_memory(server, group);
+                }
+            }
+            Fault::Hangs => signal(self.server().pid(), "STOP"),
+            Fault::WorkerHangs => {
+                let worker = self.server().threads("worker-")[0];
+                self.held = Some(Held::stop(worker).expect("its parent may trace it"));
+            }
+            Fault::AddressLost => delete_addresses(),
+            Fault::AddressLostInHang => {
+                signal(self.server().pid(), "STOP");
+                delete_addresses();
+            }
+            Fault::Stopped => self.systemd().ctl(&["stop", UNIT]),
+            Fault::Disabled => self.systemd().ctl(&["disable", "--now", UNIT]),
+            Fault::CrashLoop => self.crash(),
+        }
+        now()
+    }
+
+    /// Until systemd gives it up.
+    fn crash(&self) {
+        for crash in 1..=CRASHES {
+            self.systemd().ctl(&["kill", "--kill-who=main", "--signal=KILL", UNIT]);
+            if crash < CRASHES {
+                self.systemd().restarts(UNIT, crash);
+            }
+        }
+        eventually("the end of its starts", PATIENCE, || {
+            (self.systemd().show(UNIT, "ActiveState") == ["failed"]).then_some(())
+        });
+    }
+
+    /// Ends it; when the server was READY.
+    fn mend(&mut self, fault: Fault) -> Instant {
+        match fault {
+            Fault::Hangs | Fault::AddressLostInHang => signal(self.server().pid(), "CONT"),
+            Fault::WorkerHangs => self.held = None,
+            Fault::AddressLost => {}
+            Fault::Killed | Fault::OutOfMemory => {
+                if let Some(server) = &mut self.server {
+                    server.wait(PATIENCE);
+                }
+                self.serve(fault);
+            }
+            Fault::Stopped | Fault::Disabled | Fault::CrashLoop => self.start_unit(),
+        }
+        now()
+    }
+
+    /// Starts a server of the test's own, and waits until it is READY.
+    fn serve(&mut self, fault: Fault) {
+        let ready = self.manager.said("READY=1");
+        let options = self.manager.options().subcommand(&["node", "run"]);
+        let group = self.group.as_ref().filter(|_| fault == Fault::OutOfMemory);
+        let options = match group {
+            Some(group) => options.within(group),
+            None => options,
+        };
+        self.server = Some(self.lab.serve_with(|_| options));
+        self.manager.wait_for("READY=1", ready + 1, PATIENCE);
+    }
+
+    fn start_unit(&self) {
+        // Its starts so far are not counted against it.
+        self.systemd().ctl(&["reset-failed", UNIT]);
+        self.systemd().ctl(&["enable", UNIT]);
+        self.systemd().ctl(&["start", UNIT]);
+    }
+
+    fn server(&self) -> &Server {
+        self.server.as_ref().expect("its trials began with one")
+    }
+
+    fn systemd(&self) -> &Systemd {
+        self.systemd.as_ref().expect("no fault of systemd is tried without")
+    }
+}
+
+struct Over<'l>(&'l Load);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+fn delete_addresses() {
+    let all = ADDRESSES
+        .map(|ip| format!("ip addr del {ip}/{} dev localdns", if ip.contains(':') { 128 } else { 32 }));
+    run("sh", &["-ec", &all.join("\n")]);
+}
+
+fn number(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).map_or(default, |text| text.parse().expect("a number"))
+}
+
+/// Until systemd gives it up.
+const CRASHES: u32 = 3;
+/// How long a query may lie in a queue before it is taken.
+const QUEUED: Duration = Duration::from_millis(50);
+const PATIENCE: Duration = Duration::from_secs(20);
