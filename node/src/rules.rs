@@ -82,8 +82,8 @@ impl Rules {
         }
         let mut rule = |chain, statements: Vec<Vec<_>>| batch.add_rule(TABLE, chain, statements);
         // The machine's own are judged in `output`.
-        rule("prerouting", vec![from_this_machine(), accept()]);
         rule("prerouting", vec![untracked(), accept()]);
+        rule("prerouting", vec![from_this_machine(), accept()]);
         for family in Family::BOTH {
             let planned = address_in(End::Destination, family, name("planned", family));
             let asked = [planned, dns(End::Destination), destination_is_ours()];
@@ -274,22 +274,24 @@ impl Leases {
         }
         batch.add_chain(&table, &Chain { name: "prerouting", hook: Some(("filter", PreRouting, RAW - 10)) });
         batch.add_chain(&table, &Chain { name: "output", hook: Some(("filter", LocalOut, RAW - 10)) });
-        batch.add_rule(&table, "output", [mark_is(mark), notrack(), accept()]);
         for family in Family::BOTH {
             // Leases come before the table that stays: an answer in between would make an entry the wrong way round, which a
-            // client that keeps its port meets when we die, and keeps alive for as long as it asks.
+            // client that keeps its port meets when we die, and keeps alive for as long as it asks. What comes most comes first.
             let answers = address_in(End::Source, family, name("lease", family));
             batch.add_rule(&table, "output", [answers, dns(End::Source), notrack(), accept()]);
+        }
+        batch.add_rule(&table, "output", [mark_is(mark), notrack(), accept()]);
+        for family in Family::BOTH {
             let mut leased = vec![
                 address_in(End::Destination, family, name("lease", family)),
                 dns(End::Destination),
                 destination_is_ours(),
             ];
-            batch.add_rule(&table, "output", [&leased[..], &[notrack()]].concat());
+            batch.add_rule(&table, "output", [&leased[..], &[notrack(), accept()]].concat());
             if seen.by_socket {
                 leased.push(has_socket());
             }
-            batch.add_rule(&table, "prerouting", [&leased[..], &[notrack()]].concat());
+            batch.add_rule(&table, "prerouting", [&leased[..], &[notrack(), accept()]].concat());
         }
         socket.commit(batch)?;
         Ok(Self { socket, table, seen })
