@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -22,8 +22,8 @@ pub struct Connections {
     budget: Arc<Budget>,
     /// Somebody left.
     left: Notify,
-    /// The source port of the next connection of our own, or 0, for each who asks us.
-    own: [AtomicU16; 2],
+    /// The source ports of connections of our own that are about to come.
+    own: Mutex<BTreeSet<u16>>,
     evicted: [Counter; Waits::ALL.len()],
     /// Transfers that run.
     pub(super) transfers: Arc<Transfers>,
@@ -31,13 +31,17 @@ pub struct Connections {
     pub refused: Counter,
 }
 
-/// Who asks this server whether it serves, one connection at a time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Prober {
-    /// For systemd.
-    Watchdog,
-    /// For the leases of our addresses.
-    Lease,
+/// A connection of our own that is about to come; dropped, it is one like any other.
+#[derive(Debug)]
+pub struct Expected<'c> {
+    own: &'c Mutex<BTreeSet<u16>>,
+    port: u16,
+}
+
+impl Drop for Expected<'_> {
+    fn drop(&mut self) {
+        locked(self.own).remove(&self.port);
+    }
 }
 
 #[derive(Default)]
@@ -145,15 +149,15 @@ fn longest_waiting(
 impl Connections {
     /// The next connection from this port is our own probe, which needs no place: whether we serve must not depend on how
     /// many clients there are.
-    pub fn expect_own(&self, prober: Prober, port: u16) {
-        self.own[prober as usize].store(port, Relaxed);
+    pub fn expect_own(&self, port: u16) -> Expected<'_> {
+        locked(&self.own).insert(port);
+        Expected { own: &self.own, port }
     }
 
     /// A place for one more connection, if need be that of another; `None` where nobody gives way. It waits for its first
     /// message from `now` on.
     pub(crate) fn enter(&self, peer: SocketAddr, now: u64) -> Option<Arc<Place>> {
-        let is_own = |own: &AtomicU16| own.compare_exchange(peer.port(), 0, Relaxed, Relaxed).is_ok();
-        if peer.port() != 0 && self.own.iter().any(is_own) {
+        if locked(&self.own).remove(&peer.port()) {
             return Some(Arc::new(Place::new(OWN, peer.ip(), now, self.budget.clone(), Arc::default())));
         }
         let mut open = self.open();
@@ -263,8 +267,12 @@ impl Connections {
     }
 
     fn open(&self) -> MutexGuard<'_, Open> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.open)
     }
+}
+
+fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// TCP connections open at the same time, over all addresses.
@@ -333,11 +341,13 @@ mod tests {
         connections.enter(from(3), 9_000).unwrap().set_waits(Waits::Busy, 9_000);
         assert!(connections.enter(from(3), 9_000).is_none(), "nobody has more than half");
         assert_eq!((evicted(&connections), connections.refused.get()), (vec![2, 0, 0, 0], 3));
-        connections.expect_own(Prober::Watchdog, 8);
-        connections.expect_own(Prober::Lease, 7);
-        let own = SocketAddr::from(([127, 0, 0, 3], 7));
-        assert!(connections.enter(own, 9_000).is_some(), "our own probe needs no place");
-        assert!(connections.enter(own, 9_000).is_none(), "once only");
+        let own = |port| SocketAddr::from(([127, 0, 0, 3], port));
+        let (_first, second, _third) =
+            (connections.expect_own(7), connections.expect_own(8), connections.expect_own(9));
+        drop(second);
+        for (port, needs_no_place) in [(9, true), (7, true), (8, false), (7, false)] {
+            assert_eq!(connections.enter(own(port), 9_000).is_some(), needs_no_place, "{port}");
+        }
         connections.leave(&new);
         assert!(connections.enter(from(3), 9_000).is_some(), "one has left");
     }

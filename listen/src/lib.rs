@@ -34,7 +34,7 @@ mod upstreams;
 mod worker;
 
 pub use bind::BindError;
-pub use connections::{Connections, Prober};
+pub use connections::{Connections, Expected};
 pub use delivery::Delivery;
 pub use flights::FlightRegistry;
 pub use inbox::InFlight;

@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use wire::{Class, Flags, Name, RType};
 
 use crate::succession::{Step, Steps};
-use listen::{Prober, Running};
+use listen::{Expected, Running};
 use plugin::endpoint::{Endpoint, Transport};
 
 /// Where plain DNS is asked.
@@ -114,8 +114,6 @@ async fn probe(running: &Arc<Running>, led_away: &[IpAddr]) -> Result<(), String
 /// How an endpoint is asked.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Manner {
-    /// Who asks.
-    pub(crate) prober: Prober,
     /// The mark of its packets.
     pub(crate) mark: Option<u32>,
     /// How long one datagram may take before the next goes out from another port.
@@ -125,12 +123,8 @@ pub(crate) struct Manner {
 }
 
 impl Manner {
-    const WATCHDOG: Self = Self {
-        prober: Prober::Watchdog,
-        mark: None,
-        one_probe: Duration::from_millis(250),
-        one_stream: Duration::from_millis(500),
-    };
+    const WATCHDOG: Self =
+        Self { mark: None, one_probe: Duration::from_millis(250), one_stream: Duration::from_millis(500) };
 
     fn mark(&self, socket: &impl AsFd) -> std::io::Result<()> {
         self.mark.map_or(Ok(()), |mark| SockRef::from(socket).set_mark(mark))
@@ -215,12 +209,18 @@ async fn ask(target: SocketAddr, query: &[u8], manner: &Manner) -> std::io::Resu
     Ok(reply.last_chunk().map_or(usize::MAX, |number| usize::from(u16::from_be_bytes(*number))))
 }
 
-async fn connect(target: SocketAddr, running: &Running, manner: &Manner) -> std::io::Result<TcpStream> {
+/// A connection of our own, which takes nobody's place.
+async fn connect<'r>(
+    target: SocketAddr,
+    running: &'r Running,
+    manner: &Manner,
+) -> std::io::Result<(TcpStream, Expected<'r>)> {
     let socket = if target.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     manner.mark(&socket)?;
     socket.bind((resolver::unspecified(target), 0).into())?;
-    running.connections.expect_own(manner.prober, socket.local_addr()?.port());
-    socket.connect(target).await
+    let expected = running.connections.expect_own(socket.local_addr()?.port());
+    // It may be accepted long after it is connected.
+    Ok((socket.connect(target).await?, expected))
 }
 
 /// Says hello and waits for the first record of the answer: nothing is proven, nothing is asked.
@@ -233,7 +233,7 @@ async fn hello(target: SocketAddr, running: &Running, manner: &Manner) -> std::i
         .map_err(std::io::Error::other)?;
     let mut hello = Vec::new();
     client.write_tls(&mut hello)?;
-    let mut stream = connect(target, running, manner).await?;
+    let (mut stream, _expected) = connect(target, running, manner).await?;
     stream.write_all(&hello).await?;
     match stream.read_u8().await? {
         HANDSHAKE => Ok(()),
@@ -242,7 +242,7 @@ async fn hello(target: SocketAddr, running: &Running, manner: &Manner) -> std::i
 }
 
 async fn tcp(target: SocketAddr, query: &[u8], running: &Running, manner: &Manner) -> std::io::Result<()> {
-    let mut stream = connect(target, running, manner).await?;
+    let (mut stream, _expected) = connect(target, running, manner).await?;
     of_ours(resolver::over_stream(&mut stream, query).await?).map(drop)
 }
 

@@ -12,7 +12,7 @@ use crate::node_run::iptables::KeptRules;
 use crate::node_run::{RuleSet, is_link_local};
 use crate::watchdog::{self, DNS_PORT, Manner};
 use configuration::Configuration;
-use listen::{Prober, Running};
+use listen::Running;
 use plugin::endpoint::Endpoint;
 
 impl Worker {
@@ -25,12 +25,8 @@ impl Worker {
     ) -> Vec<(IpAddr, String)> {
         let patience = patience(self.settings.lease);
         let until = Instant::now() + patience;
-        let manner = Manner {
-            prober: Prober::Lease,
-            mark: Some(self.settings.mark),
-            one_probe: patience / 4,
-            one_stream: patience / 3,
-        };
+        let manner =
+            Manner { mark: Some(self.settings.mark), one_probe: patience / 4, one_stream: patience / 3 };
         let query: Arc<[u8]> = watchdog::query(&running.shared.probe).into();
         let readers = running.workers().min(configuration.sockets);
         let mut asked = JoinSet::new();
@@ -38,14 +34,15 @@ impl Worker {
             let (running, query) = (running.clone(), query.clone());
             asked.spawn(async move {
                 let endpoint = Endpoint::dns((address, DNS_PORT).into());
-                (address, watchdog::udp(&running, endpoint, readers, &query, &manner, until).await)
+                // Together: what took all the time over UDP leaves the other way its own.
+                let (udp, stream) = tokio::join!(
+                    watchdog::udp(&running, endpoint, readers, &query, &manner, until),
+                    watchdog::stream(&running, endpoint, &query, &manner, until),
+                );
+                (address, udp.and(stream))
             });
         }
-        let over_tcp = async |address: IpAddr| {
-            let endpoint = Endpoint::dns((address, DNS_PORT).into());
-            watchdog::stream(running, endpoint, &query, &manner, until).await
-        };
-        heard(asked, listeners, over_tcp).await
+        heard(asked, listeners).await
     }
 
     /// Services' addresses whose queries others translate before they come here: those that are silent where nothing brings a
@@ -77,22 +74,17 @@ pub(super) fn told_of(ip: IpAddr, rules: RuleSet) -> String {
     )
 }
 
-/// Who is silent over UDP or, asked then, over TCP, and why: one whose probe did not end is silent, too. Nobody waits for whom is
-/// silent, whose time is all that there is.
+/// Who is silent, and why: one whose probe did not end is silent, too.
 async fn heard(
     mut asked: JoinSet<(IpAddr, Result<(), String>)>,
     listeners: &[Listener],
-    over_tcp: impl AsyncFn(IpAddr) -> Result<(), String>,
 ) -> Vec<(IpAddr, String)> {
     let (mut answered, mut silent) = (Vec::new(), Vec::new());
     while let Some(ended) = asked.join_next().await {
-        let Ok((address, over_udp)) = ended else { continue };
-        match over_udp {
-            Ok(()) => match over_tcp(address).await {
-                Ok(()) => answered.push(address),
-                Err(why) => silent.push((address, why)),
-            },
-            Err(why) => silent.push((address, why)),
+        match ended {
+            Ok((address, Ok(()))) => answered.push(address),
+            Ok((address, Err(why))) => silent.push((address, why)),
+            Err(_) => {}
         }
     }
     for Listener { address, .. } in listeners {
@@ -105,10 +97,6 @@ async fn heard(
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use tokio::time::timeout;
-
     use super::*;
 
     #[test]
@@ -121,34 +109,10 @@ mod tests {
             asked.spawn(async { panic!("as a fault would") });
             asked.spawn(async move { (address(2), Ok(())) });
             asked.spawn(async move { (address(3), Err("nobody".to_owned())) });
-            heard(asked, &listeners, async |_| Ok(())).await
+            heard(asked, &listeners).await
         });
         silent.sort();
         let panicked = "the probe of 192.0.2.1 panicked".to_owned();
         assert_eq!(silent, [(address(1), panicked), (address(3), "nobody".to_owned())]);
-    }
-    #[test]
-    fn an_address_is_asked_over_tcp_while_others_are_silent_over_udp() {
-        let address = |last| IpAddr::from([192, 0, 2, last]);
-        let listeners = [1, 2].map(|last| Listener { address: address(last), way_out: None });
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        let silent = runtime.block_on(async {
-            let (over_tcp, is_asked) = tokio::sync::watch::channel(None);
-            let mut asked = JoinSet::new();
-            asked.spawn(async move { (address(1), Ok(())) });
-            let mut hears = is_asked.clone();
-            asked.spawn(async move {
-                let _ = timeout(Duration::from_secs(10), hears.wait_for(Option::is_some)).await;
-                (address(2), Err("nobody".to_owned()))
-            });
-            let tcp = async |address: IpAddr| {
-                over_tcp.send_replace(Some(address));
-                Ok(())
-            };
-            let silent = heard(asked, &listeners, tcp).await;
-            assert_eq!(*is_asked.borrow(), Some(address(1)));
-            silent
-        });
-        assert_eq!(silent, [(address(2), "nobody".to_owned())]);
     }
 }
