@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::thread::{Scope, sleep};
 use std::time::{Duration, Instant};
 
-use tests::{Ask, Message, eventually, now};
+use tests::{Ask, Message, eventually, now, run};
 
 use super::figures::Query;
 use super::line::Line;
@@ -54,12 +54,19 @@ impl Client {
         self.queries.lock().expect("nobody panics with it")
     }
 
-    /// Whether the last few answers to what it asked since then are this one's.
-    fn is_answered_by(&self, who: &'static str, since: Instant) -> bool {
+    /// Who answered of late, and what the kernel knows of connections to its address.
+    fn told(&self) -> String {
+        let who: Vec<_> = self.queries().iter().rev().take(100).map(|query| query.who).collect();
+        let tracked = run("sh", &["-c", &format!("conntrack -L -d {} 2>&1 | tail -n 20", self.ip)]);
+        format!("{who:?}\n{tracked}")
+    }
+
+    /// Whether the last few answers to what it asked since then are from whom is meant.
+    fn is_answered(&self, since: Instant, is_meant: impl Fn(&str) -> bool) -> bool {
         let queries = self.queries();
         let asked_since = queries.iter().rev().take_while(|query| query.asked >= since);
         let answers: Vec<_> = asked_since.filter_map(|query| query.who).take(SETTLED).collect();
-        answers.len() == SETTLED && answers.iter().all(|answer| *answer == who)
+        answers.len() == SETTLED && answers.into_iter().all(is_meant)
     }
 }
 
@@ -107,13 +114,14 @@ impl Load {
     }
 
     /// Waits until each client is answered by whom it should be, several times in a row.
-    pub(super) fn settle(&self, what: &str, who: impl Fn(&Client) -> &'static str) {
+    pub(super) fn settle(&self, what: &str, is_meant: impl Fn(&Client, &str) -> bool) {
         let since = now();
         for client in &self.clients {
-            let (name, who) = (client.name(), who(client));
-            eventually(&format!("{what}: {who} answers {name}"), LONG, || {
-                client.is_answered_by(who, since).then_some(())
-            });
+            let until = now() + LONG;
+            while !client.is_answered(since, |who| is_meant(client, who)) {
+                assert!(now() < until, "{what}: {} is answered by {}", client.name(), client.told());
+                sleep(Duration::from_millis(2));
+            }
         }
     }
 
