@@ -218,6 +218,14 @@ pub enum TlsError {
     /// A file has no certificate in it, or not a valid one.
     #[error("{}: no valid certificate", .0.display())]
     Certificate(PathBuf),
+    /// A chain of certificates that no peer takes.
+    #[error("{}: {octets} octets of certificates, more than peers take (at most 60 KiB); name the server's own and those between it and its authority alone", path.display())]
+    LongChain {
+        /// Its file.
+        path: PathBuf,
+        /// In DER.
+        octets: usize,
+    },
     /// A file has no private key in it, or not a valid one.
     #[error("{}: no valid private key", .0.display())]
     Key(PathBuf),

@@ -29,6 +29,19 @@ pub fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'stati
     if certificates.is_empty() { Err(TlsError::Certificate(path.to_owned())) } else { Ok(certificates) }
 }
 
+/// The certificates that are shown to the other side, which takes no handshake message above 64 KiB (rustls; OpenSSL: 100).
+///
+/// # Errors
+/// [`TlsError::Certificate`], [`TlsError::LongChain`].
+pub fn chain(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let chain = certificates(path, pem)?;
+    let octets = chain.iter().map(|certificate| certificate.len()).sum();
+    if octets > MOST_CHAIN_BYTES {
+        return Err(TlsError::LongChain { path: path.to_owned(), octets });
+    }
+    Ok(chain)
+}
+
 /// The private key in a file's content.
 ///
 /// # Errors
@@ -77,5 +90,7 @@ fn digest(certificates: &[CertificateDer<'_>]) -> Vec<u8> {
     hasher.finish().to_be_bytes().into()
 }
 
+/// Of all its certificates; a few thousand octets are usual.
+const MOST_CHAIN_BYTES: usize = 60 << 10;
 /// A key, a chain, or the authorities of a whole system, which are some 300 kB.
 pub const MOST_BYTES: u64 = 16 << 20;

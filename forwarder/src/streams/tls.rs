@@ -57,7 +57,7 @@ impl TlsSettings {
             Some((certificate, key)) => {
                 files[0] = pem::read(certificate)?;
                 files[1] = pem::read(key)?;
-                let chain = pem::certificates(certificate, &files[0])?;
+                let chain = pem::chain(certificate, &files[0])?;
                 builder.with_client_auth_cert(chain, pem::private_key(key, &files[1])?)?
             }
         };

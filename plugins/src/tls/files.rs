@@ -86,7 +86,7 @@ impl Loaded {
             Some(path) => Some(Arc::new(pem::roots(path, &files[2])?)),
             None => system,
         };
-        let chain = pem::certificates(&settings.certificate, &files[0])?;
+        let chain = pem::chain(&settings.certificate, &files[0])?;
         let key = pem::private_key(&settings.key, &files[1])?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let verifier = settings.client_auth.verifier(roots.clone(), &provider)?;

@@ -127,7 +127,14 @@ fn a_new_certificate_is_shown_to_new_connections_and_old_ones_stay() {
     let dot = Dot::start("", "", "whoami\ntimeouts {\nidle 1m\n}");
     let mut old = dot.open(&dot.client()).unwrap();
     rcode(&mut old).unwrap();
-    // A key without its certificate changes nothing, and is told.
+    // A key without its certificate changes nothing, and is told; nor does a chain that no client takes.
+    let long = dot.files.path().join("long.pem");
+    let certificate = std::fs::read_to_string(dot.files.path().join("cert.pem")).unwrap();
+    std::fs::write(&long, certificate.repeat(400)).unwrap();
+    std::fs::rename(long, dot.files.path().join("cert.pem")).unwrap();
+    dot.server.wait_for_log("more than peers take", Duration::from_secs(20));
+    let still = dot.open(&dot.client()).unwrap();
+    assert_eq!(still.shown().0, old.shown().0);
     let other = tempdir();
     dot.authority.certify(other.path(), HOST);
     std::fs::rename(other.path().join("key.pem"), dot.files.path().join("key.pem")).unwrap();
@@ -180,6 +187,9 @@ fn what_cannot_be_served_is_told_at_its_word() {
         format!("tls {} {}", file("cert.pem"), file("key.pem"))
     };
     let absent = one.path().join("no.pem").display().to_string();
+    let long = one.path().join("long.pem").display().to_string();
+    let certificate = std::fs::read_to_string(one.path().join("cert.pem")).unwrap();
+    std::fs::write(&long, certificate.repeat(400)).unwrap();
     let here = |files: &TempDir, name: &str| files.path().join(name).display().to_string();
     for (text, error) in [
         (
@@ -193,6 +203,12 @@ fn what_cannot_be_served_is_told_at_its_word() {
         (
             block("tls://.", &format!("tls {} {}", here(&one, "key.pem"), here(&one, "key.pem"))),
             format!("Corefile:3:1: plugin/tls: {}: no valid certificate", here(&one, "key.pem")),
+        ),
+        (
+            block("tls://.", &format!("tls {long} {}", here(&one, "key.pem"))),
+            format!(
+                "Corefile:3:1: plugin/tls: {long}: @ octets of certificates, more than peers take (at most 60 KiB); "
+            ),
         ),
         (
             block("tls://.", &format!("tls {} {}", here(&one, "cert.pem"), here(&two, "key.pem"))),
