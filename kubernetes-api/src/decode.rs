@@ -116,6 +116,8 @@ pub struct Reader {
     form: Form,
     /// What has come and is not whole yet.
     pending: Vec<u8>,
+    /// So many octets of it are known to end no line: those of a large object that comes in pieces are looked at once each.
+    searched: usize,
     state: State,
     objects: Objects,
 }
@@ -135,7 +137,13 @@ impl Reader {
             (Shape::List, Form::Protobuf) => State::List(List::default()),
             (Shape::List, Form::Json) => State::Page,
         };
-        Self { form, pending: Vec::new(), state, objects: Objects { kind, recorder: Recorder::default() } }
+        Self {
+            form,
+            pending: Vec::new(),
+            searched: 0,
+            state,
+            objects: Objects { kind, recorder: Recorder::default() },
+        }
     }
 
     /// Takes what has come, and tells each event with the resource version that it brings.
@@ -196,22 +204,24 @@ impl Reader {
             State::Page => Ok(0),
             State::List(list) => list.read(bytes, &mut |item| self.objects.item(item, wants, tell)),
             State::Watch => {
-                let mut read = 0;
-                while let Some((frame, length)) = frame(self.form, &bytes[read..])? {
+                let (mut read, mut searched) = (0, self.searched);
+                while let Some((frame, length)) = frame(self.form, &bytes[read..], searched)? {
                     match self.form {
                         Form::Protobuf => self.objects.message(frame, wants, tell)?,
                         Form::Json => self.objects.line(frame, wants, tell)?,
                     }
                     read += length;
+                    searched = 0;
                 }
+                self.searched = bytes.len() - read;
                 Ok(read)
             }
         }
     }
 }
 
-/// The frame that `bytes` begin with, and its length with what is around it.
-fn frame(form: Form, bytes: &[u8]) -> Result<Option<(&[u8], usize)>, Malformed> {
+/// The frame that `bytes` begin with, and its length with what is around it; `searched` of them end no line.
+fn frame(form: Form, bytes: &[u8], searched: usize) -> Result<Option<(&[u8], usize)>, Malformed> {
     match form {
         Form::Protobuf => {
             let Some((length, rest)) = bytes.split_first_chunk() else { return Ok(None) };
@@ -221,7 +231,10 @@ fn frame(form: Form, bytes: &[u8]) -> Result<Option<(&[u8], usize)>, Malformed> 
             }
             Ok(rest.get(..length).map(|frame| (frame, length + size_of::<u32>())))
         }
-        Form::Json => Ok(memchr::memchr(b'\n', bytes).map(|end| (&bytes[..end], end + 1))),
+        Form::Json => {
+            let end = memchr::memchr(b'\n', &bytes[searched..]).map(|end| searched + end);
+            Ok(end.map(|end| (&bytes[..end], end + 1)))
+        }
     }
 }
 

@@ -1,3 +1,5 @@
+use proptest::prelude::*;
+
 use super::*;
 
 /// What a seed of the fuzzer says, an event a word; and whether it was read to its end.
@@ -189,4 +191,59 @@ fn of_a_few_octets_no_large_objects_are_made() {
             "{kind} {form:?}"
         );
     }
+}
+
+/// What a reader says of a reply that comes in these pieces.
+fn in_pieces<'a>(
+    (kind, form, shape): (Kind, Form, Shape),
+    pieces: impl IntoIterator<Item = &'a [u8]>,
+) -> (Vec<String>, Result<(), Malformed>) {
+    let (mut reader, mut told) = (Reader::new(kind, form, shape), Vec::new());
+    let mut tell = |version: &str, event: Event| told.push(format!("{version} {event:?}"));
+    let wants = Wants { endpoints: true, ..Wants::default() };
+    let pushed = pieces.into_iter().try_for_each(|piece| {
+        reader.push(piece, &wants, &mut tell)?;
+        let is_lines = (form, shape) == (Form::Json, Shape::Watch);
+        assert!(!is_lines || reader.searched == reader.pending.len(), "what has come is searched once");
+        Ok(())
+    });
+    let read = pushed.and_then(|()| reader.end(&wants, &mut tell));
+    (told, read)
+}
+
+proptest! {
+    #[test]
+    fn where_a_reply_is_cut_changes_nothing(cuts in proptest::collection::vec(0usize..2_000, 0..40)) {
+        use Form::{Json, Protobuf};
+        use Shape::{List, Watch};
+        let lines = [&seed!("json_watch_services")[1..], b"\n\n  \n", &seed!("json_watch_failed")[1..]].concat();
+        for (of, reply) in [
+            ((Kind::Service, Json, Watch), &lines[..]),
+            ((Kind::Service, Json, List), &seed!("json_list_services")[1..]),
+            ((Kind::Slice, Protobuf, List), &seed!("protobuf_list_slices")[1..]),
+            ((Kind::Slice, Protobuf, Watch), &seed!("protobuf_watch_slices")[1..]),
+        ] {
+            let mut cuts: Vec<_> = cuts.iter().map(|cut| cut % (reply.len() + 1)).chain([0, reply.len()]).collect();
+            cuts.sort_unstable();
+            let pieces = cuts.windows(2).map(|ends| &reply[ends[0]..ends[1]]);
+            let whole = in_pieces(of, [reply]);
+            prop_assert!(!whole.0.is_empty());
+            prop_assert_eq!(in_pieces(of, pieces), whole);
+        }
+    }
+}
+
+#[test]
+fn a_large_line_that_comes_octet_by_octet_is_searched_once() {
+    let of = (Kind::Service, Form::Json, Shape::Watch);
+    let line = watch_of(
+        Form::Json,
+        format!(
+            "{{\"metadata\":{{\"name\":\"n\",\"namespace\":\"ns\",\"labels\":{{\"l\":\"{}\"}}}}}}",
+            "x".repeat(1 << 20)
+        )
+        .as_bytes(),
+    );
+    let (told, read) = in_pieces(of, line[1..].chunks(1));
+    assert_eq!((told.len(), read), (1, Ok(())));
 }
