@@ -1,5 +1,6 @@
 //! Clusters for tests: objects in a few words, and what is answered of them in as few.
 
+use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,9 +25,9 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// Nothing known yet.
     pub(crate) fn new(wants: &Wants, rules: Rules) -> Self {
-        let index = Arc::new(Index::new(wants));
-        let now = || SinceEpoch(Duration::from_secs(SERIAL));
-        let writer = Writer::new(index.clone(), wants, now, Box::new(()));
+        let now = || SinceEpoch(Duration::from_secs(SERIAL + LATER.get()));
+        let index = Arc::new(Index::new(wants, now));
+        let writer = Writer::new(index.clone(), wants, Box::new(()));
         Self { index, writer, responder: Responder::new(rules) }
     }
 
@@ -337,3 +338,8 @@ fn ports(text: &str) -> Box<[Port]> {
 
 /// When everything changes here.
 pub(crate) const SERIAL: u64 = 1_700_000_000;
+
+thread_local! {
+    /// How many seconds later than [`SERIAL`] it is for a test.
+    pub(crate) static LATER: Cell<u64> = const { Cell::new(0) };
+}

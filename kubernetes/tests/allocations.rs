@@ -54,9 +54,9 @@ fn packet(name: &str, rtype: RType, edns: bool) -> Vec<u8> {
 #[test]
 fn a_hit_and_a_denial_allocate_nothing() {
     let wants = Wants { endpoints: true, ..Wants::default() };
-    let index = Arc::new(Index::new(&wants));
     let now = || SinceEpoch(Duration::from_secs(1_700_000_000));
-    let mut writer = Writer::new(index.clone(), &wants, now, Box::new(()));
+    let index = Arc::new(Index::new(&wants, now));
+    let mut writer = Writer::new(index.clone(), &wants, Box::new(()));
     Kind::ALL.into_iter().for_each(|kind| writer.begin(kind));
     objects().into_iter().for_each(|object| writer.apply(object));
     Kind::ALL.into_iter().for_each(|kind| writer.complete(kind));
@@ -99,9 +99,9 @@ fn a_hit_and_a_denial_allocate_nothing() {
 fn a_first_list_puts_a_service_of_many_slices_together_once() {
     let list = |count: u16| {
         let wants = Wants { endpoints: true, ..Wants::default() };
-        let index = Arc::new(Index::new(&wants));
         let now = || SinceEpoch(Duration::from_secs(1_700_000_000));
-        let mut writer = Writer::new(index, &wants, now, Box::new(()));
+        let index = Arc::new(Index::new(&wants, now));
+        let mut writer = Writer::new(index, &wants, Box::new(()));
         let slice = |number: u16| {
             let endpoint = |last: u8| {
                 let [high, low] = number.to_be_bytes();

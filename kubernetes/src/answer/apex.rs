@@ -1,11 +1,12 @@
 //! What stands at the zones themselves: SOA, NS, the version of the schema.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use wire::{Class, Flags, HEADER, Name, Owner, Query, RType, Rcode, Reply, Section};
 
 use super::{Grammar, Question, Responder, Zone, ZoneAnswer};
-use crate::index::Index;
+use crate::index::{Index, Service};
 use kubernetes_api::objects::Target;
 
 impl Responder {
@@ -63,8 +64,11 @@ impl Responder {
     /// `ns.dns`: the addresses of the zone's servers.
     pub(super) fn name_server(&self, question: &Question<'_>, reply: &mut Reply<'_>) -> ZoneAnswer {
         let mut found = ZoneAnswer::NoData;
-        let mut addresses: Vec<IpAddr> =
-            self.servers(question.index, question.zone).into_iter().map(|(_, address)| address).collect();
+        let mut addresses: Vec<IpAddr> = self
+            .servers(|own| question.index.services.of_address(own), question.zone)
+            .into_iter()
+            .map(|(_, address)| address)
+            .collect();
         addresses.sort_unstable();
         addresses.dedup();
         for address in addresses {
@@ -80,7 +84,7 @@ impl Responder {
     }
 
     fn name_servers(&self, question: &Question<'_>, reply: &mut Reply<'_>) -> ZoneAnswer {
-        let servers = self.servers(question.index, question.zone);
+        let servers = self.servers(|own| question.index.services.of_address(own), question.zone);
         let mut names: Vec<&[u8]> = servers.iter().map(|(name, _)| &**name).collect();
         names.dedup();
         // What will be cut is not written.
@@ -102,13 +106,18 @@ impl Responder {
 
     /// The zone's servers, in order and each once: the services that this one is an endpoint of, else itself. Whoever may write
     /// services and slices makes it an endpoint of theirs: of more than a message has room for, there are some.
-    pub(super) fn servers(&self, index: &Index, zone: &Zone) -> Vec<(Vec<u8>, IpAddr)> {
+    /// `of_address` finds the services that an address leads back to.
+    pub(super) fn servers(
+        &self,
+        of_address: impl Fn(IpAddr) -> Vec<Arc<Service>>,
+        zone: &Zone,
+    ) -> Vec<(Vec<u8>, IpAddr)> {
         // Names below a reverse zone would lead to nothing.
         let zone = zone.grammar.map_or(&self.primary, |_| &zone.name);
         let mut servers = Vec::new();
         let mut is_endpoint = false;
         for own in &self.rules.own {
-            for service in index.services.of_address(*own) {
+            for service in of_address(*own) {
                 let name = [service.key(), &b"\x03svc"[..], zone.as_wire()].concat();
                 for slice in service.of_address(*own).map(|at| at.slice) {
                     is_endpoint = true;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use wire::{Name, RType};
 
 use super::endpoints::name_endpoint;
-use super::{Answered, Grammar, Responder};
+use super::{Answered, Responder, Zone};
 use crate::index::{At, Index, Service};
 use kubernetes_api::objects::{Port, Protocol, Target};
 
@@ -64,31 +64,36 @@ impl Responder {
         if let Some(kind) = index.unknown().kinds().next() {
             return Err(Answered::Unknown(kind));
         }
-        let soa_alone = soa_alone || has == Some(index.serial());
-        let (serial, services) =
-            if soa_alone { (index.serial(), Vec::new()) } else { self.listed(index, grammar) };
+        let serial = index.serial();
+        if soa_alone || has == Some(serial) {
+            return Ok(self.part_of(zone, serial, Part::LastSoa));
+        }
+        let listing = index.listing();
+        let listed = if grammar.multicluster { &listing.imports } else { &listing.services };
+        let shown =
+            listed.iter().filter(|listed| listed.is_known && self.shows(&listed.service.namespace.name));
+        let of_address = |address| {
+            let services = listing.services.iter().map(|listed| &listed.service);
+            services.filter(|service| service.has(address)).cloned().collect()
+        };
         Ok(Transfer {
-            zone: zone.name,
-            ttl: self.rules.ttl,
-            soa: self.soa_data(&zone.name, serial),
-            servers: if soa_alone { Vec::new() } else { self.servers(index, zone) },
-            services,
-            part: if soa_alone { Part::LastSoa } else { Part::Soa },
-            at: [0; 3],
+            servers: self.servers(of_address, zone),
+            services: shown.map(|listed| listed.service.clone()).collect(),
+            ..self.part_of(zone, listing.serial, Part::Soa)
         })
     }
 
-    /// The services that are shown, and the serial at which there were these.
-    fn listed(&self, index: &Index, grammar: Grammar) -> (u32, Vec<Arc<Service>>) {
-        let directory = if grammar.multicluster { &index.imports } else { &index.services };
-        let (serial, mut services) = index.at_one_serial(|| directory.all());
-        services.retain(|service| service.namespace.is_known() && self.shows(&service.namespace.name));
-        services.retain(|service| service.object.is_some());
-        let order = |service: &Arc<Service>| {
-            service.object.as_ref().map(|object| (object.key.name.clone(), object.key.namespace.clone()))
-        };
-        services.sort_by_cached_key(order);
-        (serial, services)
+    /// From `part` on, of a zone without servers and services.
+    fn part_of(&self, zone: &Zone, serial: u32, part: Part) -> Transfer {
+        Transfer {
+            zone: zone.name,
+            ttl: self.rules.ttl,
+            soa: self.soa_data(&zone.name, serial),
+            servers: Vec::new(),
+            services: Vec::new(),
+            part,
+            at: [0; 3],
+        }
     }
 }
 
@@ -267,6 +272,8 @@ const LOOKED_BACK: usize = 64;
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use super::*;
     use crate::testing::*;
     use kubernetes_api::{Kind, Object, Sink, Wants};
@@ -343,15 +350,70 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_in_the_second_of_a_transfer_has_another_serial() {
+    fn what_changes_in_the_second_of_a_transfer_has_another_serial_from_the_next_second_on() {
         let mut cluster = cluster();
         for at in ["t1/web", "t2/web"] {
             let serial = cluster.index.serial();
-            cluster.transfer("cluster.local", None, 9).unwrap();
-            // The clock of these tests stands still.
+            let before = cluster.transfer("cluster.local", None, 9).unwrap();
             cluster.writer.delete(Kind::Service, key(at));
-            assert!(cluster.transfer("cluster.local", Some(serial), 9).unwrap().len() > 1, "{at}");
+            // Whoever asks in this second hears of the same zone.
+            assert_eq!(cluster.index.serial(), serial, "{at}");
+            assert_eq!(cluster.transfer("cluster.local", Some(serial), 9).unwrap().len(), 1, "{at}");
+            assert_eq!(cluster.transfer("cluster.local", None, 9).unwrap(), before, "{at}");
+            LATER.set(LATER.get() + 1);
+            assert_eq!(cluster.index.serial(), serial + 1, "{at}");
+            let after = cluster.transfer("cluster.local", Some(serial), 9).unwrap();
+            assert!(after.len() > 1 && after.len() < before.len(), "{at}: {after:#?}");
         }
+    }
+
+    #[test]
+    fn a_zone_that_is_transferred_again_and_again_while_it_changes_is_never_ahead_of_the_clock() {
+        let mut cluster = cluster();
+        let mut listings: HashMap<String, Vec<String>> = HashMap::new();
+        for number in 0..600_u64 {
+            // A hundred of each in a second.
+            LATER.set(number / 100);
+            cluster.writer.apply(service("t1/web", &format!("10.0.{}.{}", number >> 8, number & 0xff), ""));
+            let sent = cluster.transfer("cluster.local", None, 9).unwrap();
+            let serial = sent[0].split(' ').nth(3).unwrap().to_owned();
+            assert_eq!(serial, cluster.index.serial().to_string());
+            assert!(serial.parse::<u64>().unwrap() <= SERIAL + LATER.get(), "{serial} in {number}");
+            assert_eq!(*listings.entry(serial).or_insert_with(|| sent.clone()), sent, "{number}");
+        }
+        assert_eq!(listings.len(), 6, "one for each second");
+        LATER.set(6);
+        let last = cluster.transfer("cluster.local", None, 9).unwrap();
+        assert!(last.contains(&"web.t1.svc.cluster.local. A 10.0.2.87".to_owned()), "{last:#?}");
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_gives_no_serial_twice() {
+        let mut cluster = cluster();
+        LATER.set(3_600);
+        cluster.writer.apply(service("t1/web", "10.0.0.1", ""));
+        let mut serial = cluster.index.serial();
+        cluster.transfer("cluster.local", None, 9).unwrap();
+        for second in 0..3 {
+            LATER.set(second);
+            cluster.writer.apply(service("t1/web", &format!("10.0.1.{second}"), ""));
+            assert_eq!(cluster.index.serial(), serial + 1, "{second}");
+            assert!(cluster.transfer("cluster.local", Some(serial), 9).unwrap().len() > 1, "{second}");
+            serial += 1;
+        }
+    }
+
+    #[test]
+    fn what_was_listed_is_not_kept_when_something_comes_in_another_second() {
+        let mut cluster = cluster();
+        cluster.transfer("cluster.local", None, 9).unwrap();
+        let was = |cluster: &Cluster| Arc::downgrade(&cluster.index.services.get(b"\x03web\x02t1").unwrap());
+        let web = was(&cluster);
+        cluster.writer.apply(service("t1/web", "10.0.0.1", ""));
+        assert!(web.upgrade().is_some(), "it is sent to whoever asks in this second");
+        LATER.set(1);
+        cluster.writer.apply(service("t2/web", "10.0.0.2", ""));
+        assert!(web.upgrade().is_none());
     }
 
     #[test]
@@ -378,6 +440,7 @@ mod tests {
             true
         }));
         assert_eq!(left, 20);
+        LATER.set(1);
         assert_eq!(cluster.transfer("cluster.local", None, 9).unwrap().len(), 5);
         let early = Cluster::new(&everything(), rules("cluster.local"));
         assert_eq!(early.transfer("cluster.local", None, 9), Err(Answered::Unknown(Kind::Service)));

@@ -113,11 +113,4 @@ impl<T: Clone> Buckets<T> {
         // A power of two.
         hash as usize & (self.buckets.len() - 1)
     }
-
-    /// Every entry, in no order.
-    pub(crate) fn all(&self) -> Vec<T> {
-        let mut all = Vec::new();
-        self.each(|entry| all.push(entry.clone()));
-        all
-    }
 }

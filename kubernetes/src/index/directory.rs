@@ -5,9 +5,22 @@ use std::sync::Arc;
 use wire::hash_of;
 
 use super::service::Service;
-use super::{Directory, hash_of_address};
+use super::{Directory, Listed, hash_of_address};
 
 impl Directory {
+    /// Every service, by name, then by namespace.
+    pub(super) fn in_order(&self) -> Vec<Listed> {
+        let mut services = Vec::new();
+        self.by_name.each(|service| {
+            if service.object.is_some() {
+                services.push(Listed { service: service.clone(), is_known: service.namespace.is_known() });
+            }
+        });
+        let key = |service: &Service| service.object.as_ref().map(|object| object.key.clone());
+        services.sort_by_cached_key(|listed| key(&listed.service).map(|key| (key.name, key.namespace)));
+        services
+    }
+
     /// Lets every address lead to what has it.
     pub(super) fn lead_back(&self) {
         let mut count = 0;

@@ -11,23 +11,27 @@
 mod buckets;
 mod directory;
 mod label;
+mod serials;
 mod service;
 mod sizes;
 mod writer;
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed};
 
 use wire::hash_of;
 
 use buckets::{Buckets, Found};
 use kubernetes_api::objects::{self, Kind, Pod, Slice};
 use kubernetes_api::settings::Wants;
+use serials::Serials;
 
 pub(crate) use label::key;
+pub use serials::Now;
+pub(crate) use serials::{Listed, Listing};
 pub(crate) use service::{At, Leads, Namespace, Service};
-pub use writer::{Now, Watcher, Writer};
+pub use writer::{Watcher, Writer};
 
 /// Something that an index knows.
 pub(crate) enum Known<'k> {
@@ -52,12 +56,7 @@ pub struct Index {
     known: AtomicU8,
     /// Those whose changes are heard just now.
     followed: AtomicU8,
-    /// Held while something changes, and while all is listed at one serial; by nobody who answers a query.
-    changing: Mutex<()>,
-    /// When something changed last, in seconds since 1970, as serials have it.
-    serial: AtomicU32,
-    /// At which of them a zone was listed last; [`NONE_LISTED`] before the first time.
-    listed: AtomicU64,
+    serials: Serials,
     /// How often something changed.
     changes: AtomicU64,
     /// How many objects of each kind there are.
@@ -83,8 +82,8 @@ pub(crate) struct Directory {
 }
 
 impl Index {
-    /// Nothing known yet of what `wants` says.
-    pub fn new(wants: &Wants) -> Self {
+    /// Nothing known yet of what `wants` says; `now` reads the time as other machines have it.
+    pub fn new(wants: &Wants, now: Now) -> Self {
         Self {
             services: Directory::new(BUCKETS),
             imports: Directory::new(if wants.imports { BUCKETS } else { 1 }),
@@ -93,9 +92,7 @@ impl Index {
             wanted: wants.kinds().fold(0, |all, kind| all | bit(kind)),
             known: AtomicU8::new(0),
             followed: AtomicU8::new(0),
-            changing: Mutex::default(),
-            serial: AtomicU32::new(0),
-            listed: AtomicU64::new(NONE_LISTED),
+            serials: Serials::new(now),
             changes: AtomicU64::new(0),
             counts: Default::default(),
         }
@@ -125,19 +122,13 @@ impl Index {
 
     /// The serial of its zones.
     pub fn serial(&self) -> u32 {
-        self.serial.load(Relaxed)
+        self.serials.shown()
     }
 
-    /// What `list` finds, and the serial at which it was so: whatever changes after that has another one. The one writer waits
-    /// meanwhile.
-    pub(crate) fn at_one_serial<T>(&self, list: impl FnOnce() -> T) -> (u32, T) {
-        let _unchanged = self.changing();
-        self.listed.store(self.serial().into(), Relaxed);
-        (self.serial(), list())
-    }
-
-    fn changing(&self) -> MutexGuard<'_, ()> {
-        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Every service, at one serial: whatever changes after that has another one. The one writer
+    /// waits while they are gathered, once a second at most.
+    pub(crate) fn listing(&self) -> Arc<Listing> {
+        self.serials.listing(|| [&self.services, &self.imports].map(Directory::in_order))
     }
 
     /// How often something changed that a snapshot has.
@@ -225,11 +216,6 @@ impl Directory {
         self.by_name.of(hash_of(key))
     }
 
-    /// Every service, in no order.
-    pub(crate) fn all(&self) -> Vec<Arc<Service>> {
-        self.by_name.all()
-    }
-
     /// The service of this name.
     pub(crate) fn get(&self, key: &[u8]) -> Option<Arc<Service>> {
         named(&self.of_name(key), key).cloned()
@@ -269,8 +255,6 @@ fn bit(kind: Kind) -> u8 {
     1 << kind as u8
 }
 
-/// No serial.
-const NONE_LISTED: u64 = u64::MAX;
 /// Of services, addresses and pods: with 10,000 services most have one or none, with 100,000 endpoints six.
 const BUCKETS: usize = 16_384;
 /// Records of 32 octets that fill the largest message.

@@ -17,8 +17,6 @@ use kubernetes_api::settings::{Lost, Wants};
 pub struct Writer {
     index: Arc<Index>,
     pod_names: bool,
-    /// The time as other machines have it: serials are made of it.
-    now: Now,
     watcher: Box<dyn Watcher>,
     /// Of each kind, what is known.
     seen: [HashMap<Arc<Key>, Seen>; Kind::ALL.len()],
@@ -57,9 +55,6 @@ type HashMap<K, V> = hashbrown::HashMap<K, V, foldhash::fast::RandomState>;
 type HashSet<K> = hashbrown::HashSet<K, foldhash::fast::RandomState>;
 /// Slices of the services that they are of.
 type SlicesByService = HashMap<Arc<[u8]>, Vec<Arc<Slice>>>;
-
-/// Reads the wall clock.
-pub type Now = fn() -> SinceEpoch;
 
 /// Who hears what becomes of an index.
 pub trait Watcher: Send {
@@ -113,11 +108,10 @@ impl Which {
 
 impl Writer {
     /// The writer of `index`: it has no other.
-    pub fn new(index: Arc<Index>, wants: &Wants, now: Now, watcher: Box<dyn Watcher>) -> Self {
+    pub fn new(index: Arc<Index>, wants: &Wants, watcher: Box<dyn Watcher>) -> Self {
         Self {
             index,
             pod_names: wants.pod_names,
-            now,
             watcher,
             seen: Default::default(),
             octets: 0,
@@ -145,12 +139,7 @@ impl Writer {
 
     fn changed(&self) {
         self.index.changes.fetch_add(1, Relaxed);
-        // Seconds since 1970 fit until 2106; serials wrap around (RFC 1982).
-        let now = (self.now)().0.as_secs() as u32;
-        // Who was sent a zone in this second, or before the clock was set back, is to see that it has changed since.
-        let listed = u32::try_from(self.index.listed.load(Relaxed)).ok();
-        let ahead = listed.filter(|listed| listed.wrapping_sub(now) <= u32::MAX / 2);
-        self.index.serial.store(ahead.map_or(now, |listed| listed.wrapping_add(1)), Relaxed);
+        self.index.serials.changed();
     }
 
     /// Counts an object in, if there is room for it; what was known of it stays where there is none.
@@ -363,7 +352,7 @@ impl Writer {
 
     fn set(&mut self, kind: Kind, key: &Arc<Key>, object: Option<Object>) {
         let index = self.index.clone();
-        let _changing = index.changing();
+        let _changing = index.serials.changing();
         match (kind, object) {
             (_, Some(Object::Service(service))) => self.set_object(Which::Services, key, Some(service)),
             (_, Some(Object::ServiceImport(import))) => {
@@ -421,7 +410,7 @@ impl Sink for Writer {
         }
         if kind == Kind::Slice {
             let index = self.index.clone();
-            let _changing = index.changing();
+            let _changing = index.serials.changing();
             self.set_slices();
         }
         self.tell_count(kind);

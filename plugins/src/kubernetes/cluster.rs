@@ -59,7 +59,7 @@ impl Cluster {
         snapshot: Option<SnapshotSpec>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let index = Arc::new(Index::new(&wants));
+        let index = Arc::new(Index::new(&wants, wall));
         let snapshot = snapshot.map(|spec| Arc::new(Kept::new(spec, wall)));
         let followed = Arc::new(Followed { index: index.clone(), access, wants });
         let shared = Shared { index, snapshot, metrics, told: Mutex::default(), known: Condvar::new() };
@@ -128,7 +128,7 @@ impl Cluster {
         }
         let watcher = Teller { shared: self.shared.clone(), logger: logger.clone() };
         let Followed { access, wants, .. } = &*self.followed;
-        let mut writer = Writer::new(self.shared.index.clone(), wants, wall, Box::new(watcher));
+        let mut writer = Writer::new(self.shared.index.clone(), wants, Box::new(watcher));
         if let Some(kept) = &self.shared.snapshot {
             kept.restore(&self.followed, &mut writer, clock::now(), logger);
         }
@@ -258,7 +258,7 @@ impl Recalls for Cluster {
             return Recalled(Ok(Some(age)));
         }
         let wants = &self.followed.wants;
-        let mut writer = Writer::new(self.shared.index.clone(), wants, wall, Box::new(()));
+        let mut writer = Writer::new(self.shared.index.clone(), wants, Box::new(()));
         Recalled(kept.recall(&self.followed, &mut writer, now))
     }
 }
