@@ -259,3 +259,12 @@ pub struct Asked<'a> {
     /// A watch, and no list.
     pub watch: bool,
 }
+
+/// Endpoints of a slice: as the API has it.
+pub const MOST_ENDPOINTS: usize = 1_000;
+/// Addresses of an endpoint, of a pod, and of a service in its cluster; the API has 100, 2 and 2.
+pub const MOST_ADDRESSES: usize = 100;
+/// Of everything else that an object has several of; the API lets a slice have 20,000 ports.
+pub const MOST_PARTS: usize = 32_768;
+/// Zones whose names endpoints share: a cluster has a handful; beyond these each endpoint has its own text.
+pub const MOST_ZONES: usize = 64;

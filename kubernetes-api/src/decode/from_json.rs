@@ -11,11 +11,10 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use crate::objects::Kind;
+use crate::objects::{Kind, MOST_ADDRESSES, MOST_ENDPOINTS, MOST_PARTS};
 
 use super::views::{
-    EndpointView, ImportView, MOST_ADDRESSES, MOST_ENDPOINTS, MOST_PARTS, Meta, PodView, PortView,
-    ServiceView, SliceView, Text, View, address,
+    EndpointView, ImportView, Meta, PodView, PortView, ServiceView, SliceView, Text, View, address,
 };
 use super::{Malformed, Status};
 

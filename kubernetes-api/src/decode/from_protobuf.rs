@@ -4,13 +4,10 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-use crate::objects::Kind;
+use crate::objects::{Kind, MOST_ADDRESSES, MOST_ENDPOINTS, MOST_PARTS};
 
 use super::protobuf::{Fields, Value};
-use super::views::{
-    EndpointView, MOST_ADDRESSES, MOST_ENDPOINTS, MOST_PARTS, Meta, PodView, PortView, ServiceView, Text,
-    View, address,
-};
+use super::views::{EndpointView, Meta, PodView, PortView, ServiceView, Text, View, address};
 use super::{Malformed, Status};
 
 /// An object: its metadata is field 1, whatever its kind.

@@ -6,8 +6,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::objects::{
-    Endpoint, ExternalAddress, Imported, Key, Kind, Object, Pod, Port, Protocol, Service, ServiceImport,
-    Slice, Target,
+    Endpoint, ExternalAddress, Imported, Key, Kind, MOST_ZONES, Object, Pod, Port, Protocol, Service,
+    ServiceImport, Slice, Target,
 };
 use crate::settings::Wants;
 
@@ -287,12 +287,5 @@ const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const IMPORT_NAME: &str = "multicluster.kubernetes.io/service-name";
 const IMPORT_CLUSTER: &str = "multicluster.kubernetes.io/source-cluster";
 const CHANGED: &str = "endpoints.kubernetes.io/last-change-trigger-time";
-/// A cluster has a handful; beyond these each endpoint has its own text.
-const MOST_ZONES: usize = 64;
 /// Octets of a name in the API.
 const MOST_NAME: usize = 253;
-/// Endpoints of a slice, and addresses of one of them: as the API has it.
-pub(super) const MOST_ENDPOINTS: usize = 1_000;
-pub(super) const MOST_ADDRESSES: usize = 100;
-/// Of everything else that an object has several of; the API lets a slice have 20,000 ports.
-pub(super) const MOST_PARTS: usize = 32_768;

@@ -209,17 +209,23 @@ fn of_endpoints(service: &Service, name: &[u8], step: usize, record: usize) -> P
         return Place::EndOfService;
     }
     let at = service.nth_by_label(number);
-    let before = number.checked_sub(1).map(|number| service.nth_by_label(number));
     let own = endpoint_name(service, at, name);
-    let before = before.filter(|before| endpoint_name(service, *before, name) == own);
+    let label = |at: At<'_>| service.label(at.endpoint);
+    let back = (number.saturating_sub(LOOKED_BACK)..number).rev().map(|number| service.nth_by_label(number));
+    let of_label = back.take_while(|before| *label(*before).octets() == *label(at).octets());
+    let mut before = of_label.filter(|before| endpoint_name(service, *before, name) == own);
     let Some(nth) = record.checked_sub(1) else {
-        return match before {
-            Some(before) if before.endpoint.address == at.endpoint.address => Place::Nothing,
-            _ => address_record(own, at.endpoint.address),
+        return match before.any(|before| before.endpoint.address == at.endpoint.address) {
+            true => Place::Nothing,
+            false => address_record(own, at.endpoint.address),
         };
     };
     let Some(port) = at.slice.ports.get(nth) else { return Place::EndOfStep };
-    if before.is_some_and(|before| before.slice.ports.contains(port)) {
+    // All ports of its slice were told then.
+    if before.clone().any(|before| before.number == at.number) {
+        return Place::EndOfStep;
+    }
+    if before.any(|before| before.slice.ports.iter().take(LOOKED_BACK).any(|other| other == port)) {
         return Place::Nothing;
     }
     let weight = (100 / at.slice.endpoints.len().max(1)).max(1);
@@ -267,7 +273,7 @@ impl Responder {
     }
 }
 
-/// How many ports before one are compared with it: a service has a handful.
+/// How many ports before one are compared with it, and how many of how many endpoints with its name: there are a handful.
 const LOOKED_BACK: usize = 64;
 
 #[cfg(test)]
@@ -414,6 +420,47 @@ mod tests {
         LATER.set(1);
         cluster.writer.apply(service("t2/web", "10.0.0.2", ""));
         assert!(web.upgrade().is_none());
+    }
+
+    #[test]
+    fn endpoints_of_one_name_are_told_once_each_however_their_slices_lie() {
+        let imports = [
+            namespace("t1"),
+            import("t1/far", "None", ""),
+            imported("t1/far-a", "far", "c1", "10.1.0.1=h 10.1.0.4=h 10.1.0.7=h", "a:1/tcp"),
+            imported("t1/far-b", "far", "c2", "10.1.0.2=h 10.1.0.5=h", "a:1/tcp"),
+            imported("t1/far-c", "far", "c1", "10.1.0.3=h 10.1.0.7=h", "b:2/tcp"),
+        ];
+        let mut rules = rules("cluster.local clusterset.local");
+        rules.multicluster = vec![Name::from_text("clusterset.local").unwrap()];
+        let wants = Wants { imports: true, ..everything() };
+        let mut sent = Cluster::of(&wants, rules, imports).transfer("clusterset.local", None, 3).unwrap();
+        let count = sent.len();
+        sent.retain(|record| !record.starts_with("SOA"));
+        sent.sort();
+        sent.dedup();
+        assert_eq!(sent.len() + 2, count, "{sent:#?}");
+        let of =
+            |cluster: &str| sent.iter().filter(|record| record.starts_with(&format!("h.{cluster}."))).count();
+        let ports = sent.iter().filter(|record| record.contains(" SRV ")).count();
+        assert_eq!((of("c1"), of("c2"), ports), (4, 2, 3), "{sent:#?}");
+    }
+
+    #[test]
+    fn endpoints_and_ports_of_lies_cost_what_they_are_sent_as() {
+        let mut rules = rules("cluster.local");
+        rules.own = vec!["192.0.2.53".parse().unwrap()];
+        let ports: Vec<_> = (1..=20_000).map(|port| format!("p{port}:{port}/tcp")).collect();
+        let named: Vec<_> =
+            (0..1_000).map(|number| format!("10.1.{}.{}=h", number >> 8, number & 0xff)).collect();
+        let objects = [
+            namespace("t1"),
+            service("t1/hl", "None", ""),
+            slice("t1/hl-a", "hl", &named.join(" "), &ports.join(" ")),
+        ];
+        let sent = Cluster::of(&everything(), rules, objects).transfer("cluster.local", None, 1_000).unwrap();
+        // Both SOAs, NS and its address; each address at the service's name and at the endpoint's; each port.
+        assert_eq!(sent.len(), 4 + 2 * 1_000 + 20_000);
     }
 
     #[test]

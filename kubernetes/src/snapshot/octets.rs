@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::Unusable;
 use kubernetes_api::objects::{
-    Endpoint, ExternalAddress, Imported, Key, Kind, Object, Pod, Port, Protocol, Service, ServiceImport,
-    Slice, Target,
+    Endpoint, ExternalAddress, Imported, Key, Kind, MOST_ADDRESSES, MOST_ENDPOINTS, MOST_PARTS, MOST_ZONES,
+    Object, Pod, Port, Protocol, Service, ServiceImport, Slice, Target,
 };
 
 /// Writes one object behind another.
@@ -159,11 +159,12 @@ impl<'a> Decoder<'a> {
         let kind = *Kind::ALL.get(kind).ok_or(Unusable::Malformed)?;
         Ok(Some(match kind {
             Kind::Service => {
-                let (key, target, ports) = (self.key()?, self.target()?, self.ports()?);
-                Object::Service(Service { key, target, ports, external: self.all(Self::external)? })
+                let (key, target, ports) = (self.key()?, self.target(MOST_ADDRESSES)?, self.ports()?);
+                let external = self.all(2 * MOST_PARTS, Self::external)?;
+                Object::Service(Service { key, target, ports, external })
             }
             Kind::ServiceImport => {
-                let (key, target, ports) = (self.key()?, self.target()?, self.ports()?);
+                let (key, target, ports) = (self.key()?, self.target(MOST_PARTS)?, self.ports()?);
                 Object::ServiceImport(ServiceImport { key, target, ports })
             }
             Kind::Slice => Object::Slice(self.slice()?),
@@ -178,7 +179,7 @@ impl<'a> Decoder<'a> {
             true => Some(Box::new(Imported { service: self.text()?.into(), cluster: self.text()?.into() })),
             false => None,
         };
-        let (endpoints, ports) = (self.all(Self::endpoint)?, self.ports()?);
+        let (endpoints, ports) = (self.all(MOST_ENDPOINTS * MOST_ADDRESSES, Self::endpoint)?, self.ports()?);
         Ok(Slice { key, service, import, endpoints, ports, changed: None })
     }
 
@@ -206,11 +207,11 @@ impl<'a> Decoder<'a> {
     fn pod(&mut self) -> Result<Pod, Unusable> {
         Ok(Pod {
             key: self.key()?,
-            addresses: self.all(Self::address)?,
+            addresses: self.all(MOST_ADDRESSES, Self::address)?,
             host_network: self.truth()?,
             running: self.truth()?,
             terminating: self.truth()?,
-            labels: self.all(|from| Ok((from.text()?.into(), from.text()?.into())))?,
+            labels: self.all(MOST_PARTS, |from| Ok((from.text()?.into(), from.text()?.into())))?,
         })
     }
 
@@ -226,9 +227,9 @@ impl<'a> Decoder<'a> {
         Ok(Key { namespace: self.text()?.into(), name: self.text()?.into() })
     }
 
-    fn target(&mut self) -> Result<Target, Unusable> {
+    fn target(&mut self, most: usize) -> Result<Target, Unusable> {
         Ok(match self.octet()? {
-            CLUSTER_IPS => Target::ClusterIps(self.all(Self::address)?),
+            CLUSTER_IPS => Target::ClusterIps(self.all(most, Self::address)?),
             HEADLESS => Target::Headless,
             NAME => Target::ExternalName(self.text()?.into()),
             _ => return Err(Unusable::Malformed),
@@ -236,7 +237,7 @@ impl<'a> Decoder<'a> {
     }
 
     fn ports(&mut self) -> Result<Box<[Port]>, Unusable> {
-        self.all(|from| {
+        self.all(MOST_PARTS, |from| {
             let name = from.text()?.into();
             let protocol =
                 [Protocol::Tcp, Protocol::Udp, Protocol::Sctp].get(usize::from(from.octet()?)).copied();
@@ -246,11 +247,15 @@ impl<'a> Decoder<'a> {
         })
     }
 
-    /// As many as are announced, of which no object of the API's has more than [`MOST_PARTS`]: no announcement takes memory, and
-    /// what is read of a file not much more than the file has.
-    fn all<T>(&mut self, one: impl Fn(&mut Self) -> Result<T, Unusable>) -> Result<Box<[T]>, Unusable> {
+    /// As many as are announced, of which no object of the API's has more than `most`: no announcement takes memory, what is read
+    /// of a file is not much more than the file has, and no object of it costs more than one of the API's.
+    fn all<T>(
+        &mut self,
+        most: usize,
+        one: impl Fn(&mut Self) -> Result<T, Unusable>,
+    ) -> Result<Box<[T]>, Unusable> {
         let count = self.number()?;
-        let count = usize::try_from(count).ok().filter(|count| *count <= self.octets.len().min(MOST_PARTS));
+        let count = usize::try_from(count).ok().filter(|count| *count <= self.octets.len().min(most));
         (0..count.ok_or(Unusable::Malformed)?).map(|_| one(self)).collect()
     }
 
@@ -310,7 +315,3 @@ const HEADLESS: u8 = 1;
 const NAME: u8 = 2;
 const V4: u8 = 4;
 const V6: u8 = 6;
-/// As of those that come from the API.
-const MOST_ZONES: usize = 64;
-/// Of what an object has several of: 1,000 endpoints with 100 addresses each are the most that are read of the API.
-const MOST_PARTS: usize = 100_000;

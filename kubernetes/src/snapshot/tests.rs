@@ -4,7 +4,11 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::testing::*;
-use kubernetes_api::objects::{ExternalAddress, Kind};
+use std::net::IpAddr;
+
+use kubernetes_api::objects::{
+    Endpoint, ExternalAddress, Key, Kind, Pod, Port, Protocol, Service, ServiceImport, Slice, Target,
+};
 use kubernetes_api::settings::PodsWanted;
 
 fn wants() -> Wants {
@@ -136,19 +140,68 @@ fn no_object_of_a_snapshot_has_more_parts_than_one_of_the_api() {
     head.text().unwrap();
     head.number().unwrap();
     let head = &octets[CONTENT..octets.len() - head.rest().len()];
+    let address: IpAddr = "10.0.0.1".parse().unwrap();
+    let key = || Key { namespace: "a".into(), name: "n".into() };
+    let port = Port { name: "".into(), protocol: Protocol::Tcp, port: Some(80) };
     // Labels of two octets become records of sixteen times as many: a file may not decide how many.
-    let pod = |labels: usize| {
-        let mut to = Encoder(head.to_vec());
-        let labels = vec![<(Box<str>, Box<str>)>::default(); labels].into();
-        let key = kubernetes_api::objects::Key { namespace: "a".into(), name: "p".into() };
-        let addresses = ["10.0.0.1".parse().unwrap()].into();
-        let (host_network, running, terminating) = (false, true, false);
-        to.pod(&kubernetes_api::objects::Pod { key, addresses, host_network, running, terminating, labels });
-        signed(&to.0)
+    let pod = |addresses: usize, labels: usize| {
+        Object::Pod(Pod {
+            key: key(),
+            addresses: vec![address; addresses].into(),
+            host_network: false,
+            running: true,
+            terminating: false,
+            labels: vec![Default::default(); labels].into(),
+        })
     };
-    let read = |octets: &[u8]| Snapshot::read(octets, &access(), &wants()).map(|_| ());
-    assert_eq!(read(&pod(100_000)), Ok(()));
-    assert_eq!(read(&pod(100_001)), Err(Unusable::Malformed));
+    let service = |addresses: usize, ports: usize, external: usize| {
+        Object::Service(Service {
+            key: key(),
+            target: Target::ClusterIps(vec![address; addresses].into()),
+            ports: vec![port.clone(); ports].into(),
+            external: vec![ExternalAddress::Ip(address); external].into(),
+        })
+    };
+    let import = |addresses: usize, ports: usize| {
+        Object::ServiceImport(ServiceImport {
+            key: key(),
+            target: Target::ClusterIps(vec![address; addresses].into()),
+            ports: vec![port.clone(); ports].into(),
+        })
+    };
+    let slice = |endpoints: usize, ports: usize| {
+        let endpoint = Endpoint { address, hostname: None, pod: None, zone: None };
+        Object::Slice(Slice {
+            key: key(),
+            service: "s".into(),
+            import: None,
+            endpoints: vec![endpoint; endpoints].into(),
+            ports: vec![port.clone(); ports].into(),
+            changed: None,
+        })
+    };
+    let most =
+        [pod(100, 32_768), service(100, 32_768, 65_536), import(32_768, 32_768), slice(100_000, 32_768)];
+    let more = [
+        [pod(101, 1), pod(1, 32_769)],
+        [service(101, 1, 1), service(1, 32_769, 1)],
+        [service(1, 1, 65_537), import(32_769, 1)],
+        [slice(100_001, 1), slice(1, 32_769)],
+    ];
+    let rows = most.map(|object| (object, Ok(()))).into_iter();
+    let too_many = more.into_iter().flatten().map(|object| (object, Err(Unusable::Malformed)));
+    for (object, expected) in rows.chain(too_many) {
+        let mut to = Encoder(head.to_vec());
+        match &object {
+            Object::Service(service) => to.service(service),
+            Object::ServiceImport(import) => to.import(&import.key, &import.target, &import.ports),
+            Object::Slice(slice) => to.slice(slice),
+            Object::Pod(pod) => to.pod(pod),
+            Object::Namespace(_) => unreachable!("it has no parts"),
+        }
+        let read = Snapshot::read(&signed(&to.0), &access(), &wants()).map(|_| ());
+        assert_eq!(read, expected, "{:?} of {} octets", object.kind(), to.0.len());
+    }
 }
 
 #[test]
