@@ -62,6 +62,28 @@ fn a_right_that_is_missing_is_named_once_in_the_log_and_by_ready() {
 }
 
 #[test]
+fn service_imports_that_the_role_leaves_out_are_named_and_the_clusters_own_names_are_answered() {
+    const IMPORTS: &str = "/apis/multicluster.x-k8s.io/v1alpha1/serviceimports";
+    let api = Api::start(|request| match &*request.path {
+        IMPORTS => Reply::failure(FORM, 403, "Forbidden"),
+        _ => quiet(FORM, request),
+    });
+    let at = at();
+    let text = corefile(at, &format!("endpoint {}\nmulticluster clusterset.local", api.url()));
+    let text = text.replacen("cluster.local:", &format!("clusterset.local:{} cluster.local:", at.port()), 1);
+    let server = Server::start(&text);
+    let line = server.wait_for_log("Cannot follow serviceimports", PATIENCE);
+    assert_contains!(line, "may not watch serviceimports: told to: Forbidden");
+    assert_eq!(ready(at), (503, "kubernetes: may not watch serviceimports".to_owned()));
+    let of_set = Ask::new("web.t1.svc.clusterset.local", "A").edns(1232).of(at);
+    assert_eq!((of_set.status(), of_set.extended_error().map(|(code, _)| code)), ("SERVFAIL", Some(14)));
+    eventually("what is known of the cluster", PATIENCE, || {
+        (ask(at, "web.t1.svc.cluster.local", "A").status() == "NXDOMAIN").then_some(())
+    });
+    assert_eq!(server.log_text().matches("Cannot follow").count(), 1, "{}", server.log_text());
+}
+
+#[test]
 fn a_kubeconfig_that_cannot_be_used_is_named_with_what_is_wrong_with_it() {
     for (content, cause) in [
         (None, "No such file or directory"),

@@ -6,6 +6,7 @@ mod container;
 mod deployed;
 mod gone;
 mod kept;
+mod lies;
 mod real;
 mod resolvers;
 mod said;

@@ -1,5 +1,6 @@
 //! An API that does as it is told: every fault that one has, and what is kept meanwhile.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -330,6 +331,49 @@ fn a_token_is_read_again_when_the_api_knows_it_no_more() {
     publish(&token, "two");
     until_names(&seen, &["a", "b"]);
     assert_eq!(seen.store().lists[&Kind::Service], 1);
+}
+
+#[test]
+fn a_token_that_is_renewed_in_the_midst_of_a_watch_is_told_before_the_old_one_is_refused() {
+    static LATER_S: AtomicU64 = AtomicU64::new(0);
+    let (directory, form) = (tempdir(), Form::Protobuf);
+    publish(&directory.path().join("token"), "one");
+    let (sender, receiver) = channel::<Vec<u8>>();
+    let first = Mutex::new(Some(receiver));
+    let api = services(form, move |_| match first.lock().unwrap().take() {
+        Some(parts) => {
+            Reply::watch(form).octets([added(form, "a", 3), listed(form, "Service", 10)].concat()).live(parts)
+        }
+        None => Reply::watch(form).octets(added(form, "c", 12)).stall(),
+    });
+    let config = json!({
+        "current-context": "c",
+        "clusters": [{"name": "k", "cluster": {"server": api.url()}}],
+        "users": [{"name": "u", "user": {"tokenFile": "token"}}],
+        "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+    });
+    let file = directory.path().join("config");
+    publish(&file, config.to_string());
+    let seen = Seen::default();
+    let settings = Settings {
+        access: Access::Kubeconfig { file, context: None },
+        wants: Wants::default(),
+        pace: Pace::default(),
+        now: || now() + Duration::from_secs(LATER_S.load(Ordering::Acquire)),
+    };
+    let _following = follow(settings, Box::new(seen.clone())).expect("a thread can be had");
+    until_names(&seen, &["a"]);
+    publish(&directory.path().join("token"), "two");
+    LATER_S.store(11, Ordering::Release);
+    // What goes on goes on with the old one; the API looked at it when it began.
+    sender.send(added(form, "b", 11)).expect("it is watched");
+    until_names(&seen, &["a", "b"]);
+    drop(sender);
+    until_names(&seen, &["a", "b", "c"]);
+    let told = api.requests().into_iter().filter(|request| request.path == SERVICES);
+    let told: Vec<_> = told.filter_map(|request| request.headers.get("authorization").cloned()).collect();
+    assert_eq!(told, ["Bearer one", "Bearer two"]);
+    assert_eq!((begun(&api), seen.store().lost.len()), (vec![String::new(), "11".to_owned()], 0));
 }
 
 #[test]

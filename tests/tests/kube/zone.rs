@@ -30,7 +30,7 @@ fn corefile(at: SocketAddr, cluster: &ScriptedCluster, upstream: &Upstream, dire
 }
 
 /// The records of a transfer, message by message, from SOA to SOA; its rcode where it is none.
-fn transfer(at: SocketAddr, ask: &Ask) -> Result<Vec<(String, u16)>, u16> {
+pub(super) fn transfer(at: SocketAddr, ask: &Ask) -> Result<Vec<(String, u16)>, u16> {
     let records = records(at, ask)?.into_iter();
     Ok(records.map(|record| (record.name, record.rtype)).collect())
 }
