@@ -113,8 +113,8 @@ impl Responder {
             let has_port = at.slice.ports.iter().any(|port| port.port.is_some() && below.means(port));
             if own != last && has_port {
                 srv.push_address(&target, at.endpoint.address);
+                last = own;
             }
-            last = own;
             if srv.is_full() {
                 break;
             }

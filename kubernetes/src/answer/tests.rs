@@ -128,6 +128,20 @@ fn srv_records_share_the_weight_and_bring_addresses() {
 }
 
 #[test]
+fn a_target_has_its_address_if_any_of_its_slices_has_ports() {
+    let slices = [("a", ""), ("b", "c:1234/udp"), ("c", "")]
+        .map(|(name, ports)| slice(&format!("t1/hl-{name}"), "hl", "172.17.0.1=h", ports));
+    let expected = "SRV 0 33 1234 h.hl.t1.svc.cluster.local., + h.hl.t1.svc.cluster.local. A 172.17.0.1";
+    for order in [[0, 1, 2], [1, 0, 2], [2, 0, 1]] {
+        let slices = order.map(|number: usize| slices[number].clone());
+        let objects = [namespace("t1"), service("t1/hl", "None", "")].into_iter().chain(slices);
+        let wants = Wants { endpoints: true, ..Wants::default() };
+        let cluster = Cluster::of(&wants, rules("cluster.local"), objects);
+        check(&cluster, &[("hl.t1.svc.cluster.local SRV", expected)]);
+    }
+}
+
+#[test]
 fn headless_services_answer_by_their_endpoints() {
     check(
         &cluster(|_, _| {}),
