@@ -140,7 +140,8 @@ impl Responder {
             room: question.room,
             target: Vec::new(),
             ports: HashSet::new(),
-            is_written: false,
+            places: Vec::new(),
+            place: 0,
             reply,
         }
     }
@@ -159,7 +160,10 @@ struct Srv<'r, 'o> {
     /// The last target and the ports that are written of it.
     target: Vec<u8>,
     ports: HashSet<u16>,
-    is_written: bool,
+    /// Where in the message each target is written, in order: there its addresses point to.
+    places: Vec<usize>,
+    /// Which of them is the next.
+    place: usize,
 }
 
 impl Srv<'_, '_> {
@@ -174,23 +178,37 @@ impl Srv<'_, '_> {
             self.ports.clear();
             self.target = below.to_vec();
         }
+        let is_new = self.ports.is_empty();
         let Some(number) = port.port.filter(|number| self.ports.insert(*number)) else { return };
         if below.len() + self.service.len() > MAX_NAME {
             return;
+        }
+        if is_new {
+            self.places.push(self.reply.octets().len() + BEFORE_TARGET);
         }
         let numbers = [PRIORITY, self.weight, number].map(u16::to_be_bytes);
         // Without compression (RFC 2782).
         let data = [numbers.as_flattened(), below, self.service].concat();
         self.reply.push(Section::Answer, Owner::Question, RType::SRV, Class::IN, self.ttl, &data);
-        self.is_written = true;
     }
 
-    /// The address of a target.
+    /// The address of a target; targets come in the order in which they were written.
     fn push_address(&mut self, below: &[u8], address: IpAddr) {
-        if self.is_written && below.len() + self.service.len() <= MAX_NAME {
-            let owner = [below, &self.pointer].concat();
-            push_address(self.reply, Section::Additional, Owner::Name(&owner), None, self.ttl, address);
+        if below.len() + self.service.len() > MAX_NAME {
+            return;
         }
+        let octets = self.reply.octets();
+        let is_it = |at: &usize| {
+            let labels = octets.get(*at..).and_then(|target| target.strip_prefix(below));
+            labels.is_some_and(|rest| rest.starts_with(self.service))
+        };
+        let Some(further) = self.places[self.place..].iter().position(is_it) else { return };
+        self.place += further;
+        let pointer = match self.places[self.place] {
+            at if below.is_empty() || at > FURTHEST => [below, &self.pointer].concat(),
+            at => (0xc000 | at as u16).to_be_bytes().into(),
+        };
+        push_address(self.reply, Section::Additional, Owner::Name(&pointer), None, self.ttl, address);
     }
 
     /// Whether the reply will be cut.
@@ -199,7 +217,7 @@ impl Srv<'_, '_> {
     }
 
     fn end(self) -> ZoneAnswer {
-        if self.is_written { ZoneAnswer::Written } else { ZoneAnswer::NoData }
+        if self.places.is_empty() { ZoneAnswer::NoData } else { ZoneAnswer::Written }
     }
 }
 
@@ -245,3 +263,7 @@ pub(super) fn name_endpoint(name: &mut Vec<u8>, service: &Service, at: At<'_>) {
 }
 
 const PRIORITY: u16 = 0;
+/// Of an SRV record: its owner, a pointer to the question; type, class, TTL and length; priority, weight and port.
+const BEFORE_TARGET: usize = 2 + 10 + 6;
+/// Where a pointer leads at most (RFC 1035, section 4.1.4).
+const FURTHEST: usize = 0x3fff;

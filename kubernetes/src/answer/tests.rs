@@ -142,6 +142,24 @@ fn a_target_has_its_address_if_any_of_its_slices_has_ports() {
 }
 
 #[test]
+fn addresses_of_targets_point_to_where_these_are_written() {
+    let endpoints = "10.0.0.1=long-host-name-1 fd00::1=long-host-name-1 10.0.0.2=long-host-name-2 10.0.0.3";
+    let objects =
+        [namespace("t1"), service("t1/hl", "None", ""), slice("t1/hl-1", "hl", endpoints, "a:1/tcp b:2/tcp")];
+    let wants = Wants { endpoints: true, ..Wants::default() };
+    let cluster = Cluster::of(&wants, rules("cluster.local"), objects);
+    let question = "HL.t1.svc.cluster.local SRV";
+    let target = |label: &str| 18 + label.len() + 1 + "\x02hl\x02t1\x03svc\x07cluster\x05local\0".len();
+    let answers: usize = ["10-0-0-3", "long-host-name-1", "long-host-name-2"].map(target).iter().sum();
+    let addresses = 3 * (2 + 10 + 4) + 2 + 10 + 16;
+    let whole =
+        wire::HEADER + "\x02hl\x02t1\x03svc\x07cluster\x05local\0".len() + 4 + 2 * answers + addresses;
+    let (words, is_cut) = cluster.ask_within(question, whole);
+    assert!(!is_cut && words.matches('+').count() == 4, "{words}");
+    assert!(words.ends_with("+ long-host-name-2.hl.t1.svc.cluster.local. A 10.0.0.2"), "{words}");
+}
+
+#[test]
 fn headless_services_answer_by_their_endpoints() {
     check(
         &cluster(|_, _| {}),
