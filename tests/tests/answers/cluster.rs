@@ -84,6 +84,9 @@ pub(crate) const SEARCHED: &[&str] = &[
     "autopath @kubernetes\nkubernetes cluster.local in-addr.arpa {\nendpoint @API@\npods verified\nfallthrough in-addr.arpa\n}\ncache 30\nforward . @UP@",
     "autopath @kubernetes\nkubernetes cluster.local {\nendpoint @API@\npods insecure\n}\nforward . @UP@",
     "autopath cluster.local @kubernetes\nkubernetes cluster.local {\nendpoint @API@\npods verified\n}\nforward . @UP@",
+    "autopath @DIR@/first.conf\ntemplate ANY ANY first.test {\nrcode NXDOMAIN\n}\nkubernetes cluster.local {\nendpoint @API@\n}\nforward . @UP@",
+    "autopath @DIR@/first.conf\ntemplate IN A alias.test {\nanswer \"{{ .Name }} 60 IN CNAME a.far.test.first.test.\"\n}\ntemplate ANY ANY first.test {\nrcode NXDOMAIN\n}\nforward . @UP@",
+    "autopath @DIR@/first.conf\nrewrite cname exact other.test. a.far.test.first.test.\ntemplate IN A alias.test {\nanswer \"{{ .Name }} 60 IN CNAME other.test.\"\n}\ntemplate ANY ANY first.test {\nrcode NXDOMAIN\n}\nforward . @UP@",
 ];
 
 /// The server blocks on CoreDNS's pages of `kubernetes`, `autopath` and `transfer`, with an API and upstreams in the
@@ -100,6 +103,8 @@ const PAGES: &[&str] = &[
 
 /// The search list of `@DIR@/search.conf`.
 pub(crate) const SEARCH: &str = "search t1.svc.cluster.local svc.cluster.local cluster.local host.test\n";
+/// That of `@DIR@/first.conf`, whose first domain is none of a cluster.
+pub(crate) const SEARCH_FIRST: &str = "search first.test cluster.local\n";
 
 pub(crate) fn namespace(name: &str, labels: &Value) -> Object {
     (NAMESPACES, json!({"metadata": {"name": name, "resourceVersion": "1", "labels": labels}}))
@@ -132,6 +137,26 @@ pub(crate) fn pod(namespace: &str, name: &str, addresses: &[&str]) -> Object {
 
 /// Every kind of object.
 pub(crate) fn objects() -> Vec<Object> {
+    kinds().into_iter().chain(aliases()).collect()
+}
+
+/// Aliases that come to no end, and twelve that lead from one to the next.
+fn aliases() -> Vec<Object> {
+    let alias = |name: &str, target: &str| {
+        let target = format!("{target}.svc.cluster.local");
+        service("t1", name, &json!({}), json!({"type": "ExternalName", "externalName": target}))
+    };
+    let chain = (0..11).map(|n| alias(&format!("extc-{n}"), &format!("extc-{}.t1", n + 1)));
+    let round = [
+        ("extself", "extself.t1"),
+        ("extping", "extpong.t1"),
+        ("extpong", "extping.t1"),
+        ("extc-11", "web.t2"),
+    ];
+    chain.chain(round.map(|(name, target)| alias(name, target))).collect()
+}
+
+fn kinds() -> Vec<Object> {
     let none = json!({});
     let web = json!({"app": "web"});
     let ports = json!([
@@ -178,6 +203,9 @@ pub(crate) fn objects() -> Vec<Object> {
         service("t1", "extnodata", &none, external("nodata.target.test")),
         service("t1", "extin", &none, external("web.t2.svc.cluster.local")),
         service("t1", "extip", &none, external("192.0.2.7")),
+        // Aliases to names that are there without a search list's first domain.
+        service("t1", "extbelow", &none, external("a.far.test.t1.svc.cluster.local")),
+        service("t1", "extfirst", &none, external("a.far.test.first.test")),
         slice(
             "t1",
             "web-1",
@@ -226,7 +254,7 @@ pub(crate) fn below(names: &str, zone: &str) -> Vec<String> {
 /// Names that the objects have, and some that are near.
 fn names() -> Vec<String> {
     let mut all = below(
-        "web.t1 WEB.T1 web.t2 six.t1 portless.t1 hl.t1 none.t1 ext.t1 extnx.t1 extnodata.t1 extin.t1 extip.t1 web.nowhere nowhere.t1 t1 t2 empty nowhere \
+        "web.t1 WEB.T1 web.t2 six.t1 portless.t1 hl.t1 none.t1 ext.t1 extnx.t1 extnodata.t1 extin.t1 extip.t1 extself.t1 extping.t1 extc-0.t1 extc-1.t1 web.nowhere nowhere.t1 t1 t2 empty nowhere \
          _http._tcp.web.t1 http.tcp.web.t1 _http._udp.web.t1 _nope._tcp.web.t1 _c._udp.hl.t1 _c._udp.none.t1 _http._tcp.ext.t1 _._tcp.web.t2 \
          w1.web.t1 172-17-1-1.web.t1 h1.hl.t1 H1.hl.t1 172-17-0-255.hl.t1 172-17-0-254.hl.t1 h3.hl.t1 fd00-17--0.hl.t1 fd00-17--.hl.t1 pod-1.hl.t1 pod-2.hl.t1 nobody.hl.t1 \
          x.ext.t1 x.h1.hl.t1 a.b.c.web.t1 z1.pin._zone.hl.t1 z1.prefer._zone.hl.t1 z9.prefer._zone.hl.t1 z9.pin._zone.hl.t1 z1.pin._zone.web.t1",
@@ -273,6 +301,8 @@ fn searched() -> Vec<String> {
         "none",
         "ext",
         "extin",
+        "extbelow",
+        "extfirst",
         "nowhere",
         "web.t2",
         "web.t2.svc",
@@ -295,9 +325,16 @@ fn searched() -> Vec<String> {
         all.push(format!("{base}.t1.svc.cluster.local"));
         all.push(format!("{base}.t2.svc.cluster.local"));
     }
-    for name in
-        ["t1.svc.cluster.local", "svc.cluster.local", "cluster.local", "web.svc.cluster.local", "a.far.test"]
-    {
+    for name in [
+        "t1.svc.cluster.local",
+        "svc.cluster.local",
+        "cluster.local",
+        "web.svc.cluster.local",
+        "a.far.test",
+        "a.far.test.first.test",
+        "alias.test",
+        "first.test",
+    ] {
         all.push(name.to_owned());
     }
     all

@@ -57,8 +57,9 @@ pub(crate) fn run(program: &Path, setup: &Setup, counts: &mut UseCounts) -> Vec<
     authority.write(directory.path());
     let tls = setup.text.contains("tls://").then(|| authority.client("dns.example", None));
     let ips = [[fresh_ip(), fresh_ip()], [fresh_ip(), fresh_ip()]];
-    std::fs::write(directory.path().join("search.conf"), cluster::SEARCH)
-        .expect("the test's directory is writable");
+    for (name, list) in [("search.conf", cluster::SEARCH), ("first.conf", cluster::SEARCH_FIRST)] {
+        std::fs::write(directory.path().join(name), list).expect("the test's directory is writable");
+    }
     let api = ScriptedCluster::start(setup.objects.clone(), false);
     let text = |ips: [Ipv4Addr; 2]| {
         setup
