@@ -398,14 +398,13 @@ mod tests {
         let mut cluster = cluster();
         LATER.set(3_600);
         cluster.writer.apply(service("t1/web", "10.0.0.1", ""));
-        let mut serial = cluster.index.serial();
+        let first = cluster.index.serial();
         cluster.transfer("cluster.local", None, 9).unwrap();
-        for second in 0..3 {
+        for (serial, second) in (first..).zip(0..3) {
             LATER.set(second);
             cluster.writer.apply(service("t1/web", &format!("10.0.1.{second}"), ""));
             assert_eq!(cluster.index.serial(), serial + 1, "{second}");
             assert!(cluster.transfer("cluster.local", Some(serial), 9).unwrap().len() > 1, "{second}");
-            serial += 1;
         }
     }
 
