@@ -5,10 +5,11 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use corefile::{Directive, Located, Location, Word, go};
-use regex::{Regex, RegexBuilder};
+use regex::Regex;
 use wire::Name;
 
 use crate::SetupError;
+use crate::pattern::bounded_regex;
 
 /// What was read, or what is wrong and where.
 pub type Result<T> = std::result::Result<T, Located<SetupError>>;
@@ -229,24 +230,6 @@ pub fn regex(plugin: &'static str, word: &Word) -> Result<Regex> {
     bounded_regex(&word.text).map_err(|error| Located::new(&word.at, SetupError::Pattern { plugin, error }))
 }
 
-/// A regular expression of bounded size; a name is matched in time that grows with both.
-///
-/// # Errors
-/// Why it is none.
-pub fn bounded_regex(text: &str) -> std::result::Result<Regex, String> {
-    if text.len() > LONGEST_PATTERN {
-        return Err(format!("it has more than {LONGEST_PATTERN} octets"));
-    }
-    let built = RegexBuilder::new(text).dfa_size_limit(MOST_STATES).build();
-    built.map_err(|error| match error {
-        regex::Error::CompiledTooBig(_) => "it repeats too much; repeat less, or fewer characters".to_owned(),
-        error => {
-            let text = error.to_string();
-            text.lines().last().unwrap_or_default().trim().trim_start_matches("error: ").to_owned()
-        }
-    })
-}
-
 /// A path as CoreDNS reads it: relative ones start at `root`.
 pub fn path(root: Option<&Path>, text: &str) -> PathBuf {
     match root {
@@ -254,9 +237,3 @@ pub fn path(root: Option<&Path>, text: &str) -> PathBuf {
         None => PathBuf::from(text),
     }
 }
-
-/// As in CoreDNS: octets of a pattern.
-const LONGEST_PATTERN: usize = 10_000;
-/// Octets of the states that a pattern keeps in each worker, for each direction that it reads in. Names choose which states
-/// there are: with the engine's own 2 MiB, clients fill 4 MiB for each pattern and worker.
-const MOST_STATES: usize = 64 << 10;

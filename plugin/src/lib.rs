@@ -15,6 +15,7 @@ pub mod lasting;
 pub mod lent;
 mod lookup;
 pub mod messages;
+pub mod pattern;
 pub mod search;
 pub mod spec;
 pub mod step;

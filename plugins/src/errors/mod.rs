@@ -112,6 +112,10 @@ mod tests {
                     "16: plugin/errors: the regular expression cannot be used: unclosed group",
                 ),
                 (
+                    "consolidate 5m (?:a{1000}){11}",
+                    "16: plugin/errors: the regular expression cannot be used: its length with each repeat written out, times its groups, is 11000, and 10000 at most; repeat less",
+                ),
+                (
                     "stacktrace on",
                     "12: plugin/errors: unexpected argument \"on\"; `stacktrace` wants no argument",
                 ),

@@ -514,6 +514,18 @@ mod tests {
             ),
             ("name regex ( b", "20: plugin/rewrite: the regular expression cannot be used: unclosed group"),
             (
+                "name regex ([a-z]?){1000}(b?){10000} b",
+                "20: plugin/rewrite: the regular expression cannot be used: its length with each repeat written out, times its groups, is 44000, and 10000 at most; repeat less, or write (?:...) for groups that nothing uses",
+            ),
+            (
+                "ttl regex a{10001} 5",
+                "19: plugin/rewrite: the regular expression cannot be used: its length with each repeat written out, times its groups, is 10001, and 10000 at most; repeat less",
+            ),
+            (
+                "name suffix a b answer name (?:a{101}){100} b",
+                "37: plugin/rewrite: the regular expression cannot be used: its length with each repeat written out, times its groups, is 10100, and 10000 at most; repeat less",
+            ),
+            (
                 "name regex a {1}",
                 "22: plugin/rewrite: \"{1}\" is not a replacement: its pattern has no such group",
             ),

@@ -45,8 +45,13 @@ pub enum ExpressionError {
         what: &'static str,
     },
     /// A pattern of `matches`.
-    #[error("the regular expression {0:?} cannot be used")]
-    Pattern(String),
+    #[error("the regular expression {text:?} cannot be used: {why}")]
+    Pattern {
+        /// As it is written.
+        text: String,
+        /// What is wrong with it.
+        why: String,
+    },
     /// A pattern of `matches` that would be known with the query only.
     #[error("the pattern of `matches` is to be written here, in quotes")]
     PatternNotWritten,

@@ -135,9 +135,9 @@ fn pattern(tokens: &[Token<'_>]) -> Result<(), (usize, ExpressionError)> {
         Ok(expr::Value::String(text)) => text,
         _ => token.text.to_owned(),
     };
-    match plugin::args::bounded_regex(&text) {
+    match plugin::pattern::bounded_regex(&text) {
         Ok(_) => Ok(()),
-        Err(_) => Err((token.at, ExpressionError::Pattern(text))),
+        Err(why) => Err((token.at, ExpressionError::Pattern { text, why })),
     }
 }
 

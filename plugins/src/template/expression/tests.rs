@@ -101,11 +101,14 @@ fn what_cannot_be_evaluated_within_bounds_is_refused() {
         ("let x = 1; x".to_owned(), "0: \"let\" in an expression is not built yet"),
         ("len($env)".to_owned(), "4: \"$env\" in an expression is not built yet"),
         ("'a'.Foo()".to_owned(), "4: \".Foo()\" in an expression is not built yet"),
-        ("name() matches '('".to_owned(), "15: the regular expression \"(\" cannot be used"),
-        (r"name() matches '\\p{No}('".to_owned(), r#"15: the regular expression "\\p{No}(" cannot be used"#),
+        ("name() matches '('".to_owned(), "15: the regular expression \"(\" cannot be used: unclosed group"),
+        (
+            r"name() matches '\\p{No}('".to_owned(),
+            r#"15: the regular expression "\\p{No}(" cannot be used: unclosed group"#,
+        ),
         (
             "name() matches '(.{1000}){1000}'".to_owned(),
-            "15: the regular expression \"(.{1000}){1000}\" cannot be used",
+            "15: the regular expression \"(.{1000}){1000}\" cannot be used: its length with each repeat written out, times its groups, is 1001000, and 10000 at most; repeat less",
         ),
         // What a client says is no pattern.
         ("name() matches name()".to_owned(), "15: the pattern of `matches` is to be written here, in quotes"),

@@ -71,6 +71,10 @@ fn what_is_wrong_is_told_at_its_word() {
             ("match", "1: plugin/template: `match` wants a regular expression"),
             ("match ^a (b", "10: plugin/template: the regular expression cannot be used: unclosed group"),
             (
+                "match ^a a{99999}",
+                "10: plugin/template: the regular expression cannot be used: its length with each repeat written out, times its groups, is 99999, and 10000 at most; repeat less",
+            ),
+            (
                 "match (?=a)",
                 "7: plugin/template: the regular expression cannot be used: look-around, including look-ahead and look-behind, is not supported",
             ),
