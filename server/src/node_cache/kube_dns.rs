@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::Path;
 
+use forwarder::MAX_UPSTREAMS;
+
 /// Its keys that count.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct KubeDns {
@@ -52,6 +54,12 @@ impl KubeDns {
             }
             if servers.is_empty() {
                 return Err(format!("stubDomains: {domain} has no servers"));
+            }
+            if servers.len() > MAX_UPSTREAMS {
+                let count = servers.len();
+                return Err(format!(
+                    "stubDomains: {domain} has {count} servers, and {MAX_UPSTREAMS} at most"
+                ));
             }
             if let Some(server) = servers.iter().find(|server| !is_server(server)) {
                 return Err(format!(
@@ -116,6 +124,10 @@ mod tests {
         let good = good.expect("it is right");
         assert_eq!(good.stub_domains["acme.local"], ["192.0.2.1", "[2001:db8::1]:5353"]);
         assert_eq!(good.upstreams, ["192.0.2.2:53"]);
+        let servers: Vec<_> = (1..=16).map(|n| format!("\"192.0.2.{n}\"")).collect();
+        let of = |servers: &[String]| format!("{{\"acme.local\": [{}]}}", servers.join(","));
+        assert_eq!(read(&of(&servers[..15]), "").expect("it is right").stub_domains["acme.local"].len(), 15);
+        let sixteen = of(&servers);
         for (stubs, upstreams, part) in [
             ("{", "", "it is to be {\"DOMAIN\": [\"ADDRESS\"]}"),
             ("[]", "", "it is to be"),
@@ -127,6 +139,7 @@ mod tests {
             (r#"{"x {": ["192.0.2.1"]}"#, "", "is no domain"),
             (r#"{"acme.local": []}"#, "", "has no servers"),
             (r#"{"acme.local": ["dns.example"]}"#, "", "of acme.local is no address"),
+            (&sixteen, "", "stubDomains: acme.local has 16 servers, and 15 at most"),
         ] {
             let error = read(stubs, upstreams).expect_err(part);
             assert!(error.contains(part), "{error}");

@@ -2,6 +2,7 @@
 //!
 //! It is filled each time that it is read, so that `reload` and signals see what has changed in either.
 
+mod conflicts;
 mod kube_dns;
 mod setup_errors;
 mod template;
@@ -96,7 +97,8 @@ impl Filler {
         let base = readfile::read_in_time(&self.template.base, LONGEST)
             .map_err(|error| FillError::Unreadable(error.into()));
         let base = base.inspect_err(|_| self.errors.count(SetupError::ConfigMap))?;
-        let filled = template::fill(&String::from_utf8_lossy(&base), &self.template, &self.kube_dns())?;
+        let base = String::from_utf8_lossy(&base);
+        let filled = template::fill(&base, &self.template, &self.kube_dns(&base)?)?;
         self.write(&filled);
         Ok(filled)
     }
@@ -107,11 +109,14 @@ impl Filler {
         [now(&self.wrong), now(&self.unwritten)].into_iter().flatten()
     }
 
-    fn kube_dns(&self) -> KubeDns {
+    /// What counts of the ConfigMap beside this template.
+    fn kube_dns(&self, base: &str) -> Result<KubeDns, FillError> {
         let mut last_good = self.last_good.lock().unwrap_or_else(PoisonError::into_inner);
         let directory = self.template.kube_dns.as_deref();
         let directory = directory.or_else(|| Some(Path::new(KUBE_DNS)).filter(|path| path.exists()));
+        let alone = template::fill(base, &self.template, &KubeDns::default())?;
         let read = directory.map_or_else(|| Ok(KubeDns::default()), KubeDns::read);
+        let read = read.and_then(|read| conflicts::refuse(&alone, &self.template, &read).map(|()| read));
         let mut wrong = self.wrong.lock().unwrap_or_else(PoisonError::into_inner);
         match read {
             Ok(read) => {
@@ -125,7 +130,7 @@ impl Filler {
             }
             Err(_) => {}
         }
-        last_good.clone()
+        Ok(last_good.clone())
     }
 
     /// Whole or not at all: who looks sees no half of it, and what is there stays where there is no room.

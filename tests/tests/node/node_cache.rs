@@ -60,6 +60,58 @@ fn the_template_is_filled_follows_the_configmap_and_has_a_way_out() {
 }
 
 #[test]
+fn a_configmap_with_which_nothing_could_be_served_keeps_no_node_from_its_start() {
+    isolated(|| {
+        if !tool("node-cache", "nft") {
+            return;
+        }
+        let _lab = Lab::new();
+        std::fs::create_dir_all("/run/kube-dns").expect("/run is ours");
+        let sixteen: Vec<_> = (1..=16).map(|n| format!("\"192.0.2.{n}\"")).collect();
+        let patience = Duration::from_secs(20);
+        for (stubs, upstreams, told) in [
+            (
+                format!(r#"{{"who.test": [{}]}}"#, sixteen.join(",")),
+                "",
+                "who.test has 16 servers, and 15 at most",
+            ),
+            (
+                r#"{"cluster.local": ["10.3.0.2"]}"#.to_owned(),
+                "",
+                "stubDomains: cluster.local is a zone of the template already, at /run/Corefile.base:2:1",
+            ),
+            (
+                r#"{"who.test": ["169.254.20.10"]}"#.to_owned(),
+                "",
+                "stubDomains: 169.254.20.10 of who.test is this server itself",
+            ),
+            (
+                String::new(),
+                r#"["169.254.20.10"]"#,
+                "upstreamNameservers: 169.254.20.10 is this server itself",
+            ),
+        ] {
+            configmap("stubDomains", &stubs);
+            configmap("upstreamNameservers", upstreams);
+            let mut server = serve(&["-localip", "169.254.20.10"]);
+            server.wait_for_log(told, patience);
+            assert_eq!(answer("169.254.20.10"), US, "without it: {told}");
+            let metrics = server.metrics(SocketAddr::from(([127, 0, 0, 1], 9353)));
+            let errors = metrics.value("coredns_nodecache_setup_errors_total", &[("errortype", "configmap")]);
+            assert_eq!(errors, Some(1.0), "{told}");
+            // What is right counts at the next look; a server that is named twice is one that is asked twice as often.
+            configmap("upstreamNameservers", "");
+            configmap("stubDomains", r#"{"who.test": ["10.3.0.2", "10.3.0.2"]}"#);
+            eventually("the stub domain's server", patience, || {
+                (answer("169.254.20.10") == PLAIN).then_some(())
+            });
+            signal(server.pid(), "KILL");
+            server.wait(Duration::from_secs(5));
+        }
+    });
+}
+
+#[test]
 fn changes_are_seen_without_reload_where_that_is_asked_for_and_the_link_has_its_name() {
     isolated(|| {
         if !tool("node-cache", "nft") {

@@ -1,0 +1,117 @@
+//! What a ConfigMap may not say beside this template, for no Corefile with it could be served.
+
+use std::net::IpAddr;
+use std::path::Path;
+
+use corefile::{Directive, Key, Location, Scheme, ServerBlock};
+
+use super::Template;
+use super::kube_dns::KubeDns;
+
+/// `filled` is the template without the ConfigMap's stub domains; one that cannot be read is told when it is served.
+///
+/// # Errors
+/// A stub domain that the template serves itself, a server that we are.
+pub(super) fn refuse(filled: &str, template: &Template, kube_dns: &KubeDns) -> Result<(), String> {
+    let ours = |server: &&String| {
+        node::socket_address(server, 53)
+            .is_some_and(|server| server.port() == template.port && template.local_ips.contains(&server.ip()))
+    };
+    if let Some(server) = kube_dns.upstreams.iter().find(ours) {
+        return Err(format!("upstreamNameservers: {server} is this server itself"));
+    }
+    for (domain, servers) in &kube_dns.stub_domains {
+        if let Some(server) = servers.iter().find(ours) {
+            return Err(format!("stubDomains: {server} of {domain} is this server itself"));
+        }
+    }
+    if kube_dns.stub_domains.is_empty() {
+        return Ok(());
+    }
+    let (name, env) = (template.base.display().to_string(), |name: &str| std::env::var(name).ok());
+    let Ok(corefile) = corefile::read_text(&name, filled.as_bytes(), Path::new("."), &env) else {
+        return Ok(());
+    };
+    for block in corefile.blocks.iter().filter(|block| is_bound_to(block, &template.local_ips)) {
+        for key in &block.keys {
+            if let Some(domain) = kube_dns.stub_domains.keys().find(|domain| serves(key, domain, template)) {
+                let at: &Location = &key.written.at;
+                return Err(format!("stubDomains: {domain} is a zone of the template already, at {at}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn serves(key: &Key, domain: &str, template: &Template) -> bool {
+    key.scheme == Scheme::Dns
+        && key.port.unwrap_or(template.port) == template.port
+        && key.zones.iter().any(|zone| zone.strip_suffix('.') == Some(domain))
+}
+
+/// Whether a block may be served where stub domains are: not where `bind` names other addresses alone.
+fn is_bound_to(block: &ServerBlock, local_ips: &[IpAddr]) -> bool {
+    let bound: Vec<&Directive> =
+        block.directives.iter().filter(|directive| directive.name.text == "bind").collect();
+    let mut words = bound.iter().flat_map(|bind| &bind.args);
+    bound.is_empty() || words.any(|word| word.text.parse().map_or(true, |ip| local_ips.contains(&ip)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_template_serves_and_who_we_are_is_refused() {
+        let template = Template {
+            base: "base".into(),
+            kube_dns: None,
+            local_ips: vec![[169, 254, 20, 10].into()],
+            cluster_dns: None,
+            cluster_dns_variable: String::new(),
+            port: 53,
+            prometheus: String::new(),
+            written: None,
+        };
+        let base = "cluster.local {\n bind 169.254.20.10\n}\nx.test:53 y.test:54 tls://z.test:53 {\n}\n\
+                    a.test:53 {\n bind 127.0.0.1\n}\nb.test:53 {\n bind eth0\n}\n";
+        let refused = |base: &str, domain: &str, server: &str, upstream: &str| {
+            let kube_dns = KubeDns {
+                stub_domains: [(domain.to_owned(), vec![server.to_owned()])].into(),
+                upstreams: vec![upstream.to_owned()],
+            };
+            refuse(base, &template, &kube_dns).err()
+        };
+        let far = "192.0.2.1";
+        for (domain, server, upstream, error) in [
+            ("w.test", far, far, None),
+            ("local", "169.254.20.10:5353", "169.254.20.11", None),
+            ("y.test", far, far, None),
+            ("z.test", far, far, None),
+            ("a.test", far, far, None),
+            (
+                "cluster.local",
+                far,
+                far,
+                Some("stubDomains: cluster.local is a zone of the template already, at base:1:1"),
+            ),
+            ("x.test", far, far, Some("stubDomains: x.test is a zone of the template already, at base:4:1")),
+            ("b.test", far, far, Some("stubDomains: b.test is a zone of the template already, at base:9:1")),
+            (
+                "w.test",
+                "169.254.20.10",
+                far,
+                Some("stubDomains: 169.254.20.10 of w.test is this server itself"),
+            ),
+            (
+                "w.test",
+                far,
+                "169.254.20.10:53",
+                Some("upstreamNameservers: 169.254.20.10:53 is this server itself"),
+            ),
+        ] {
+            assert_eq!(refused(base, domain, server, upstream).as_deref(), error, "{domain}");
+        }
+        assert_eq!(refused("cluster.local {", "cluster.local", far, far), None, "the template's own fault");
+    }
+}
