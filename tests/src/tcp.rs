@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, ClientConnection, StreamOwned};
+use rustls::{ClientConfig, ClientConnection, HandshakeKind, StreamOwned};
 use socket2::{Domain, Socket, Type};
 
 use crate::message::Message;
@@ -106,6 +106,15 @@ impl Connection {
         let certificate = tls.conn.peer_certificates().and_then(|chain| chain.first());
         let certificate = certificate.map(|certificate| certificate.to_vec()).unwrap_or_default();
         (certificate, tls.conn.alpn_protocol().map(<[u8]>::to_vec))
+    }
+
+    /// Whether the handshake was that of a session before.
+    ///
+    /// # Panics
+    /// Where it is no TLS.
+    pub fn is_resumed(&self) -> bool {
+        let Stream::Tls(tls) = &self.stream else { panic!("there is no session over plain TCP") };
+        tls.conn.handshake_kind() == Some(HandshakeKind::Resumed)
     }
 
     /// As [`Self::open`], from this address.

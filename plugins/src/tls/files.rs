@@ -97,11 +97,15 @@ impl Loaded {
         };
         let mut config = builder.with_single_cert(chain, key)?;
         config.alpn_protocols = vec![b"dot".to_vec()];
-        // Sessions are the clients' to keep (RFC 5077), under a key that ends with these files: whom another authority or
-        // another rule would not let in does not come in by an old ticket.
+        // Sessions are the clients' to keep (RFC 5077), under a key that ends with these files.
         config.session_storage = Arc::new(NoServerSessionStorage {});
-        config.ticketer = rustls::crypto::ring::Ticketer::new()?;
-        config.send_tls13_tickets = 1;
+        config.send_tls13_tickets = 0;
+        // A certificate is not looked at again when a session is resumed, and each resumption brings another ticket: who is
+        // held against authorities has none, so that nobody comes in after his certificate has ended.
+        if !settings.client_auth.verifies() {
+            config.ticketer = rustls::crypto::ring::Ticketer::new()?;
+            config.send_tls13_tickets = 1;
+        }
         if let Some(keylog) = keylog {
             config.key_log = keylog.clone();
         }

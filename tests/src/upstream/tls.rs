@@ -8,7 +8,7 @@ use rcgen::{
     BasicConstraints, Certificate, CertificateParams, CertifiedIssuer, IsCa, KeyPair, date_time_ymd,
 };
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion};
 
 use crate::place::publish;
 use crate::tcp::TlsClient;
@@ -55,12 +55,25 @@ impl Authority {
     /// # Panics
     /// Where `host` is no name.
     pub fn client(&self, host: &str, shows: Option<&Self>) -> TlsClient {
+        self.client_of(host, shows, rustls::ALL_VERSIONS)
+    }
+
+    /// The same, which speaks these versions of TLS alone. It resumes sessions.
+    ///
+    /// # Panics
+    /// Where `host` is no name.
+    pub fn client_of(
+        &self,
+        host: &str,
+        shows: Option<&Self>,
+        versions: &[&'static SupportedProtocolVersion],
+    ) -> TlsClient {
         let mut roots = RootCertStore::empty();
         roots.add(self.issuer.der().clone()).expect("its own certificate is good");
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .expect("ring knows the default versions")
+            .with_protocol_versions(versions)
+            .expect("ring knows them")
             .with_root_certificates(roots);
         let config = match shows.map(|shows| shows.signed("client.example")) {
             Some((certificate, key)) => {

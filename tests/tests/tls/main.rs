@@ -3,6 +3,7 @@
 mod clients;
 mod hostile;
 mod limits;
+mod sessions;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -123,6 +124,21 @@ fn client_auth_lets_in_whom_coredns_lets_in() {
 }
 
 #[test]
+fn without_an_authority_of_its_own_the_systems_judge_clients() {
+    let (friend, stranger, ip, files) = (Authority::new(), Authority::new(), fresh_ip(), tempdir());
+    friend.certify(files.path(), HOST);
+    let roots = friend.write(files.path());
+    let options = Options::default().env("SSL_CERT_FILE", &roots.display().to_string());
+    let corefile = Dot::corefile(ip, &files, "", "client_auth require_and_verify", "whoami");
+    let _server = Server::start_with(&corefile, options);
+    for (shows, served) in [(&friend, true), (&stranger, false)] {
+        let asked = Connection::open_tls((ip, port()).into(), &friend.client(HOST, Some(shows)), PATIENCE);
+        let told = asked.and_then(|mut connection| rcode(&mut connection));
+        assert_eq!(told.is_ok(), served, "{told:?}");
+    }
+}
+
+#[test]
 fn a_new_certificate_is_shown_to_new_connections_and_old_ones_stay() {
     let dot = Dot::start("", "", "whoami\ntimeouts {\nidle 1m\n}");
     let mut old = dot.open(&dot.client()).unwrap();
@@ -177,8 +193,11 @@ fn a_reload_keeps_connections_and_sockets_and_may_change_the_transport() {
 #[test]
 fn what_cannot_be_served_is_told_at_its_word() {
     let (one, two) = (tempdir(), tempdir());
-    Authority::new().certify(one.path(), HOST);
-    Authority::new().certify(two.path(), HOST);
+    for directory in [&one, &two] {
+        let authority = Authority::new();
+        authority.certify(directory.path(), HOST);
+        authority.write(directory.path());
+    }
     let (ip, port) = (fresh_ip(), port());
     let block =
         |key: &str, directives: &str| format!("{key}:{port} {{\nbind {ip}\n{directives}\nwhoami\n}}\n");
@@ -226,6 +245,32 @@ fn what_cannot_be_served_is_told_at_its_word() {
             format!(
                 "Corefile:8:1: cannot serve tls://b.example.:{port} - conflicting TLS configuration with the `tls` at @Corefile:3:1: `client_auth` differs"
             ),
+        ),
+        (
+            block("tls://a.example", &(tls(&one) + " " + &here(&one, "ca.pem")))
+                + &block("tls://b.example", &(tls(&one) + " " + &here(&two, "ca.pem"))),
+            format!(
+                "Corefile:8:1: cannot serve tls://b.example.:{port} - conflicting TLS configuration with the `tls` at @Corefile:3:1: the authorities differ"
+            ),
+        ),
+        (
+            block("tls://a.example", &tls(&one))
+                + &block("tls://b.example", &format!("{} {{\nkeylog {}\n}}", tls(&one), here(&one, "log"))),
+            format!(
+                "Corefile:8:1: cannot serve tls://b.example.:{port} - conflicting TLS configuration with the `tls` at @Corefile:3:1: `keylog` differs"
+            ),
+        ),
+        (
+            block("tls://a.example", &tls(&one)) + &block("tls://b.example", ""),
+            format!("Corefile:6:1: \"tls://b.example:{port}\" wants `tls CERT KEY` in this server block"),
+        ),
+        (
+            block("tls://.", &format!("{} {}", tls(&one), here(&one, "no.pem"))),
+            format!("Corefile:3:1: plugin/tls: {}: No such file or directory", here(&one, "no.pem")),
+        ),
+        (
+            block("tls://.", &format!("{} {{\nkeylog {}\n}}", tls(&one), one.path().display())),
+            format!("Corefile:3:1: plugin/tls: {}: Is a directory", one.path().display()),
         ),
         (
             block(".", "") + &block("tls://.", &tls(&one)),
