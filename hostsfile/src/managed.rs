@@ -15,7 +15,7 @@ mod tests;
 mod text;
 
 pub use file::{File, Written};
-pub use text::{Entry, Marker, MarkerError, Text};
+pub use text::{ManagedLine, Marker, MarkerError, Text};
 
 /// The most that a hosts file with managed lines may hold, in bytes.
 pub(crate) const MAX_BYTES: u64 = 16 << 20;

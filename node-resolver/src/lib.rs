@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hostsfile::PublishError;
-use hostsfile::managed::{Entry, File, Written};
+use hostsfile::managed::{File, ManagedLine, Written};
 use rand::Rng as _;
 use resolver::{Family, Question, Resolver};
 use thiserror::Error;
@@ -262,8 +262,8 @@ impl NodeResolver {
         }
     }
 
-    fn tell_changes(&self, before: &[Entry], after: &[Entry]) {
-        let addresses = |entries: &[Entry]| {
+    fn tell_changes(&self, before: &[ManagedLine], after: &[ManagedLine]) {
+        let addresses = |entries: &[ManagedLine]| {
             let mut of: BTreeMap<Box<str>, Vec<String>> = BTreeMap::new();
             for entry in entries {
                 of.entry(entry.name.clone()).or_default().push(entry.address.to_string());

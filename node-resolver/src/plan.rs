@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::net::IpAddr;
 
-use hostsfile::managed::Entry;
+use hostsfile::managed::ManagedLine;
 use ipnet::IpNet;
 use resolver::{Family, LookupError, LookupOutcome};
 
@@ -25,7 +25,7 @@ pub(crate) struct Rules {
 /// What our lines are to be, and why.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct WantedLines {
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) entries: Vec<ManagedLine>,
     pub(crate) verdicts: BTreeMap<Service, Verdict>,
 }
 
@@ -78,7 +78,7 @@ pub(crate) fn plan(
     services: &BTreeSet<Service>,
     rules: &Rules,
     outcomes: &Outcomes,
-    standing: &[Entry],
+    standing: &[ManagedLine],
     defined_by_others: &HashMap<String, usize>,
 ) -> WantedLines {
     let mut plan = WantedLines::default();
@@ -93,7 +93,7 @@ pub(crate) fn plan(
             Some(reason) => (Vec::new(), Verdict::LeftOut(reason)),
             None => rules.decide(service, outcomes, &standing),
         };
-        plan.entries.extend(addresses.into_iter().map(|address| Entry {
+        plan.entries.extend(addresses.into_iter().map(|address| ManagedLine {
             name: service.as_str().into(),
             domain: rules.domain.clone(),
             address,

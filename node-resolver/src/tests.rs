@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use hostsfile::managed::{Entry, Marker, Text};
+use hostsfile::managed::{ManagedLine, Marker, Text};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use resolver::{Family, LookupError, LookupOutcome};
@@ -232,12 +232,12 @@ fn one(
     v6: LookupOutcome,
     others: &str,
 ) -> WantedLines {
-    let entry = |address: &&str| Entry {
+    let entry = |address: &&str| ManagedLine {
         name: "web.t1.svc".into(),
         domain: "cluster.local".into(),
         address: address.parse::<IpAddr>().unwrap(),
     };
-    let standing: Vec<Entry> = standing.iter().map(entry).collect();
+    let standing: Vec<ManagedLine> = standing.iter().map(entry).collect();
     let outcomes = Outcomes::from([((web(), Family::Ipv4), v4), ((web(), Family::Ipv6), v6)]);
     let marker = Marker::new(DEFAULT_MARKER).unwrap();
     let (services, rules) = (BTreeSet::from([web()]), rules(networks));

@@ -11,7 +11,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
 use super::rewrite::{Change, most, plan};
-use super::{Entry, MAX_BYTES, Marker, Text, attributes};
+use super::{MAX_BYTES, ManagedLine, Marker, Text, attributes};
 use crate::publish::{Beside, PublishError, Step, resolve};
 
 /// A hosts file with lines of ours in it.
@@ -57,7 +57,10 @@ impl File {
     /// Any step that fails, the file's absence among them; [`PublishError::TooLarge`] above 16 MiB;
     /// [`PublishError::Orphaned`]; [`PublishError::Busy`]; [`PublishError::Changing`]. The file is as
     /// it was, unless the step is [`Step::Write`] in place, [`Step::Sync`], [`Step::SyncDirectory`] or [`Step::Truncate`].
-    pub fn update(&self, mut choose: impl FnMut(&Text<'_>) -> Vec<Entry>) -> Result<Written, PublishError> {
+    pub fn update(
+        &self,
+        mut choose: impl FnMut(&Text<'_>) -> Vec<ManagedLine>,
+    ) -> Result<Written, PublishError> {
         let target = resolve(&self.path)?;
         let mut next = |old: &[u8]| {
             let text = Text::new(old, &self.marker);

@@ -6,7 +6,7 @@ use std::thread;
 
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 
-use super::{Entry, File, Marker, Written};
+use super::{File, ManagedLine, Marker, Written};
 use crate::PublishError;
 
 #[test]
@@ -203,8 +203,8 @@ fn marker() -> Marker {
     Marker::new("openshift-generated-node-resolver").unwrap()
 }
 
-fn entry(address: &str) -> Entry {
-    Entry { name: "a.n.svc".into(), domain: "cluster.local".into(), address: address.parse().unwrap() }
+fn entry(address: &str) -> ManagedLine {
+    ManagedLine { name: "a.n.svc".into(), domain: "cluster.local".into(), address: address.parse().unwrap() }
 }
 
 fn line(address: &str) -> String {

@@ -31,7 +31,7 @@ impl Marker {
 
 /// One line of ours: an address of a name that is written with and without its domain.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Entry {
+pub struct ManagedLine {
     /// The short name, such as `name.namespace.svc`.
     pub name: Box<str>,
     /// What makes it a full name, such as `cluster.local`.
@@ -40,7 +40,7 @@ pub struct Entry {
     pub address: IpAddr,
 }
 
-impl Entry {
+impl ManagedLine {
     /// Reads a line of ours; `None` for one that we would not have written.
     fn read(content: &[u8]) -> Option<Self> {
         let mut fields = parse::fields(content).map(|field| str::from_utf8(field).ok());
@@ -52,7 +52,7 @@ impl Entry {
     }
 }
 
-impl fmt::Display for Entry {
+impl fmt::Display for ManagedLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} {}.{}", self.address, self.name, self.name, self.domain)
     }
@@ -72,8 +72,8 @@ impl<'t> Text<'t> {
     }
 
     /// The entries of our lines, in order.
-    pub fn entries(&self) -> Vec<Entry> {
-        self.lines().filter_map(|line| self.ours(line)).filter_map(Entry::read).collect()
+    pub fn entries(&self) -> Vec<ManagedLine> {
+        self.lines().filter_map(|line| self.ours(line)).filter_map(ManagedLine::read).collect()
     }
 
     /// How many lines are ours, those that we would not have written among them.
@@ -104,12 +104,12 @@ impl<'t> Text<'t> {
     ///
     /// Our lines stand together behind the last complete line of the others, sorted, each once. A rest without a newline
     /// stays without one, behind them.
-    pub fn with(&self, entries: &[Entry]) -> Option<Vec<u8>> {
-        let mut wanted: Vec<&Entry> = entries.iter().collect();
+    pub fn with(&self, entries: &[ManagedLine]) -> Option<Vec<u8>> {
+        let mut wanted: Vec<&ManagedLine> = entries.iter().collect();
         wanted.sort_unstable();
         wanted.dedup();
-        let found: Option<Vec<Entry>> =
-            self.lines().filter_map(|line| self.ours(line)).map(Entry::read).collect();
+        let found: Option<Vec<ManagedLine>> =
+            self.lines().filter_map(|line| self.ours(line)).map(ManagedLine::read).collect();
         let is_so = found.is_some_and(|mut found| {
             found.sort_unstable();
             found.iter().eq(wanted.iter().copied())
@@ -164,11 +164,11 @@ mod tests {
         Marker::new(MARKER).unwrap()
     }
 
-    fn entry(address: &str, name: &str) -> Entry {
-        Entry { name: name.into(), domain: "cluster.local".into(), address: address.parse().unwrap() }
+    fn entry(address: &str, name: &str) -> ManagedLine {
+        ManagedLine { name: name.into(), domain: "cluster.local".into(), address: address.parse().unwrap() }
     }
 
-    fn with(text: &str, entries: &[Entry]) -> Option<String> {
+    fn with(text: &str, entries: &[ManagedLine]) -> Option<String> {
         let marker = marker();
         Text::new(text.as_bytes(), &marker).with(entries).map(|bytes| String::from_utf8(bytes).unwrap())
     }
@@ -276,11 +276,11 @@ mod tests {
         })
     }
 
-    fn entries(least: usize) -> impl Strategy<Value = Vec<Entry>> {
+    fn entries(least: usize) -> impl Strategy<Value = Vec<ManagedLine>> {
         let entry = ("[a-c]\\.[n-o]\\.svc", prop_oneof!["[x-y]", "cluster\\.local"], any::<(bool, u8)>());
         let entry = entry.prop_map(|(name, domain, (v4, last))| {
             let address = if v4 { format!("10.0.0.{}", last % 4) } else { format!("fd00::{}", last % 4) };
-            Entry { name: name.into(), domain: domain.into(), address: address.parse().unwrap() }
+            ManagedLine { name: name.into(), domain: domain.into(), address: address.parse().unwrap() }
         });
         vec(entry, least..6)
     }
@@ -332,7 +332,7 @@ mod tests {
         #[test]
         fn an_entry_is_read_as_it_is_printed(entries in entries(1)) {
             for entry in entries {
-                prop_assert_eq!(Entry::read(entry.to_string().as_bytes()), Some(entry));
+                prop_assert_eq!(ManagedLine::read(entry.to_string().as_bytes()), Some(entry));
             }
         }
     }

@@ -17,12 +17,12 @@ struct Bucket<T> {
 }
 
 /// A bucket as it was when it was looked at, for the entries of one hash.
-pub(crate) struct Found<T> {
+pub(crate) struct BucketView<T> {
     bucket: Guard<Option<Arc<Bucket<T>>>>,
     hash: u64,
 }
 
-impl<T> Found<T> {
+impl<T> BucketView<T> {
     /// The entries of this hash; whether they are what is looked for is seen by themselves.
     #[inline]
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
@@ -64,8 +64,8 @@ impl<T: Clone> Buckets<T> {
 
     /// The entries of this hash.
     #[inline]
-    pub(crate) fn of(&self, hash: u64) -> Found<T> {
-        Found { bucket: self.place(hash).load(), hash }
+    pub(crate) fn of(&self, hash: u64) -> BucketView<T> {
+        BucketView { bucket: self.place(hash).load(), hash }
     }
 
     /// Puts an entry in place of the first that `is` is true of, or beside the others; `None` takes that one away.

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::Acquire, Ord
 
 use wire::hash_of;
 
-use buckets::{Buckets, Found};
+use buckets::{BucketView, Buckets};
 use kubernetes_api::objects::{self, Kind, Pod, Slice};
 use kubernetes_api::settings::Wants;
 use serials::Serials;
@@ -212,7 +212,7 @@ impl Directory {
 
     /// Where the service of this name is, if there is one: [`named`] finds it there.
     #[inline]
-    pub(crate) fn of_name(&self, key: &[u8]) -> Found<Arc<Service>> {
+    pub(crate) fn of_name(&self, key: &[u8]) -> BucketView<Arc<Service>> {
         self.by_name.of(hash_of(key))
     }
 
@@ -240,7 +240,7 @@ impl Directory {
 
 /// The service of this name.
 #[inline]
-pub(crate) fn named<'f>(found: &'f Found<Arc<Service>>, key: &[u8]) -> Option<&'f Arc<Service>> {
+pub(crate) fn named<'f>(found: &'f BucketView<Arc<Service>>, key: &[u8]) -> Option<&'f Arc<Service>> {
     found.find(|service| service.key() == key)
 }
 
