@@ -1,8 +1,8 @@
 //! A control group of a test's own: what a server may use of memory or of a core, enforced by the kernel.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::clock::eventually;
@@ -68,20 +68,24 @@ impl Cgroup {
     }
 
     fn new(controller: &str) -> Result<Self, String> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
         let (parent, unified) =
             hierarchy(controller).ok_or_else(|| format!("no control groups for {controller}"))?;
-        // Tests in process trees of their own have the same ids.
-        let tree = fs::read_link("/proc/self/ns/pid").map_err(|error| error.to_string())?;
-        let tree: String = tree.to_string_lossy().chars().filter(char::is_ascii_digit).collect();
-        let (id, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let name = format!("localdns-test-{tree}-{id}-{number}");
-        let directory = parent.join(name);
         if unified {
             // Refused where it is on already and we are not alone: the files below tell.
             drop(fs::write(parent.join("cgroup.subtree_control"), format!("+{controller}")));
         }
-        fs::create_dir(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+        // Tests in process trees of their own have the same ids, and one that was killed leaves its group behind.
+        let make = |number: u32| {
+            let directory = parent.join(format!("localdns-test-{number}"));
+            match fs::create_dir(&directory) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => None,
+                made => Some(made.map(|()| directory)),
+            }
+        };
+        let made = (0..MOST_GROUPS).find_map(make);
+        let directory = made
+            .unwrap_or_else(|| Err(ErrorKind::AlreadyExists.into()))
+            .map_err(|error| format!("a group in {}: {error}", parent.display()))?;
         Ok(Self { directory, unified })
     }
 
@@ -121,3 +125,5 @@ fn hierarchy(controller: &str) -> Option<(PathBuf, bool)> {
     }
     unified
 }
+
+const MOST_GROUPS: u32 = 1000;

@@ -246,9 +246,9 @@ fn answered(client: &Client, number: usize, reply: &[u8]) {
 }
 
 /// Where clients are.
-const PLACES: [Option<&str>; 2] = [None, Some(POD)];
+pub(super) const PLACES: [Option<&str>; 2] = [None, Some(POD)];
 /// Those of the lab's Corefile, and who answers there when we do not.
-const WAYS_OUT: [(&str, &str); 4] =
+pub(super) const WAYS_OUT: [(&str, &str); 4] =
     [("169.254.10.10", CLUSTER), ("169.254.10.11", PLAIN), ("fd10::11", PLAIN), ("10.96.0.20", CLUSTER)];
 /// What is no answer of anybody's.
 const SOMETHING_ELSE: &str = "something else";

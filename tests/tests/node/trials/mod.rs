@@ -9,7 +9,8 @@ use std::thread::scope;
 use std::time::{Duration, Instant};
 
 use tests::{
-    Cgroup, Held, Manager, Server, Systemd, eventually, isolated_for, now, run, signal, skip, tell, tool,
+    Cgroup, Held, Manager, Server, Systemd, eventually, isolated_for, now, output, run, signal, skip, tell,
+    tool,
 };
 
 use super::clients::ADDRESSES;
@@ -17,7 +18,7 @@ use super::deaths::kill_for_memory;
 use super::lab::{Lab, US};
 use super::restart::{UNIT, boot};
 use figures::{Figures, Window};
-use load::{Client, Load, Way};
+use load::{Client, Load, PLACES, WAYS_OUT, Way};
 
 #[test]
 fn each_kind_of_client_goes_to_the_upstream_and_comes_back_through_each_fault() {
@@ -140,6 +141,10 @@ impl Fault {
         match self {
             Self::Hangs | Self::WorkerHangs => None,
             Self::CrashLoop => Some(5 * CRASHES as usize),
+            // What serves stands still before, while the kernel looks for memory.
+            Self::OutOfMemory => Some(20),
+            // It lives when it lets go: each open connection breaks with the next query over it.
+            Self::Stopped | Self::Disabled => Some(5 + PLACES.len() * WAYS_OUT.len()),
             _ => Some(5),
         }
     }
@@ -301,9 +306,11 @@ impl Machine {
     }
 
     fn start_unit(&self) {
-        // Its starts so far are not counted against it.
-        self.systemd().ctl(&["reset-failed", UNIT]);
         self.systemd().ctl(&["enable", UNIT]);
+        // Its starts so far are not counted against it; one that is not loaded has none.
+        let mut reset = self.systemd().inside("systemctl");
+        reset.args(["reset-failed", UNIT]);
+        output(reset, PATIENCE);
         self.systemd().ctl(&["start", UNIT]);
     }
 
