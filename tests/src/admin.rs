@@ -25,13 +25,28 @@ pub fn http_get(server: SocketAddr, path: &str) -> Result<(u16, String)> {
 /// # Errors
 /// No connection, no whole reply within 5 s, no end of the head.
 pub fn http_exchange(server: SocketAddr, path: &str) -> Result<(String, String)> {
+    http_reply(http_request(server, path)?)
+}
+
+/// Asks `server` for `path`: the connection, once the request is sent whole.
+///
+/// # Errors
+/// No connection, or an end of it.
+pub fn http_request(server: SocketAddr, path: &str) -> Result<TcpStream> {
     let mut stream =
         TcpStream::connect_timeout(&server, PATIENCE).with_context(|| format!("connect {server}"))?;
+    let request =
+        format!("GET {path} HTTP/1.1\r\nHost: {server}\r\nAccept: text/plain\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).context("send the request")?;
+    Ok(stream)
+}
+
+/// The reply to [`http_request`]: its head, and what follows it as it came.
+///
+/// # Errors
+/// No whole reply within 5 s, no end of the head.
+pub fn http_reply(mut stream: TcpStream) -> Result<(String, String)> {
     stream.set_read_timeout(Some(PATIENCE))?;
-    write!(
-        stream,
-        "GET {path} HTTP/1.1\r\nHost: {server}\r\nAccept: text/plain\r\nConnection: close\r\n\r\n"
-    )?;
     let mut reply = String::new();
     stream.read_to_string(&mut reply).context("read the reply")?;
     let (head, body) = reply.split_once("\r\n\r\n").context("no end of the head")?;

@@ -40,7 +40,7 @@ mod systemd;
 mod tcp;
 mod upstream;
 
-pub use admin::{Metrics, http_exchange, http_get};
+pub use admin::{Metrics, http_exchange, http_get, http_reply, http_request};
 pub use ask::{Ask, Reply, ask, exchange_udp};
 pub use binary::binary;
 pub use cgroup::Cgroup;
