@@ -140,11 +140,12 @@ impl Fault {
     fn may_lose(self) -> Option<usize> {
         match self {
             Self::Hangs | Self::WorkerHangs => None,
-            Self::CrashLoop => Some(5 * CRASHES as usize),
+            // Between two crashes it comes back, and the connections that were open to the upstream break.
+            Self::CrashLoop => Some((5 + CONNECTIONS) * CRASHES as usize - CONNECTIONS),
             // What serves stands still before, while the kernel looks for memory.
             Self::OutOfMemory => Some(20),
             // It lives when it lets go: each open connection breaks with the next query over it.
-            Self::Stopped | Self::Disabled => Some(5 + PLACES.len() * WAYS_OUT.len()),
+            Self::Stopped | Self::Disabled => Some(5 + CONNECTIONS),
             _ => Some(5),
         }
     }
@@ -348,6 +349,8 @@ fn number(variable: &str, default: u64) -> u64 {
 
 /// What kube-proxy translates where we do not take it.
 const SERVICE: &str = "10.96.0.20";
+/// Of the clients that keep one.
+const CONNECTIONS: usize = PLACES.len() * WAYS_OUT.len();
 /// Until systemd gives it up.
 const CRASHES: u32 = 3;
 /// How long a query may lie in a queue before it is taken.
