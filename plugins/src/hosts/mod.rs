@@ -234,6 +234,10 @@ impl HostsTable {
         }
         state.again = !whole;
         if std::mem::take(&mut state.overtaken) {
+            // A new table has nothing yet, and what was learned has what the file had.
+            if let Some(kept) = self.kept.find(&self.spec.file) {
+                self.serve_text(state, kept.text());
+            }
             state.next_look = None;
             return Some(now + BUSY);
         }

@@ -3,6 +3,7 @@
 use super::*;
 use crate::origin::{Draft, Origin};
 use configuration::plans;
+use plugins::hosts::HostsSpec;
 use refresher::RefreshPlan;
 use scene::Scene;
 use std::fs;
@@ -169,4 +170,32 @@ fn what_we_wrote_ourselves_is_not_built_a_second_time() {
     assert_eq!(kept.learned(), since, "a server that has ended learns nothing");
     learn(server.scene.now, "192.0.2.2");
     assert!(read(since).is_none() && read(kept.learned()).is_some());
+}
+
+#[test]
+fn a_table_whose_file_is_written_while_it_reads_has_its_names_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("hosts");
+    let corefile = format!(". {{\nbind 127.0.0.1\nhosts {} {{\nrefresh a\n}}\n}}\n", file.display());
+    let draft = Draft::read(&Origin::Text(corefile.as_str().into()), 53).unwrap();
+    // Long enough that a look at it rarely ends before the next line of this test.
+    fs::write(&file, "# as long as others are\n".repeat(40_000) + "192.0.2.9 canary\n").unwrap();
+    let server = Arc::new(Serving { scene: Scene::new(&corefile), environment: Environment::default() });
+    let (hosts, now) = (&server.scene.shared.hosts, server.scene.now);
+    hosts.kept.prepare(&plans(&draft.spec, &server.environment), &server.environment, now);
+    let kept = hosts.kept.find(&file).unwrap();
+    let first = hosts.all().pop().unwrap();
+    first.look_for(now, readfile::PATIENCE, server.logger());
+    let canary = Name::from_text("canary").unwrap();
+    assert_eq!(first.knows(&canary, wire::RType::A), Some(true));
+    for ttl in 1..20 {
+        // As a reload makes it whose `hosts` says something else.
+        let spec = HostsSpec { ttl, ..first.spec().clone() };
+        let _held = hosts.hosts(&spec);
+        let table = hosts.all().pop().unwrap();
+        table.glance(now, server.logger());
+        kept.finish(now, Vec::new(), 0.0, &Arc::downgrade(&server));
+        table.look_for(now, readfile::PATIENCE, server.logger());
+        assert_eq!(table.knows(&canary, wire::RType::A), Some(true), "table {ttl}");
+    }
 }
