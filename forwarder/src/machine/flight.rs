@@ -43,7 +43,7 @@ pub(super) struct Flight<W> {
     pub(super) done: u16,
     /// Upstreams that did not answer our OPT, one bit each.
     pub(super) shy: u16,
-    /// Of these, who answered it with FORMERR without one.
+    /// Of these, who said so: with FORMERR, and no OPT.
     pub(super) said: u16,
     pub(super) bits: u8,
     pub(super) state: State,
@@ -280,7 +280,7 @@ pub(super) enum Pick {
     None,
 }
 
-/// The part of a flight's key that is neither name, type, class, client subnet nor written here.
+/// The part of a flight's key besides name, type, class, client subnet, and what a step added for upstreams.
 pub(super) fn key_bits(query: &Query<'_>, tcp: bool) -> u8 {
     let mut bits = 0;
     for (bit, set) in [
@@ -336,7 +336,7 @@ pub(super) const TCP: u8 = 0x08;
 pub(super) const SUBNET: u8 = 0x10;
 /// In a flight's bits, and no part of its key: the client's subnet stays out of what is sent from now on.
 pub(super) const BARE: u8 = 0x20;
-/// In a flight's bits: something was written for upstreams.
+/// In a flight's bits: a step added something for upstreams.
 pub(super) const ADDED: u8 = 0x40;
 /// In a flight's bits: DO.
 pub(super) const DNSSEC_OK: u8 = 0x04;

@@ -185,7 +185,7 @@ impl<W> Forwarder<W> {
         if !self.places.take(who) {
             return refuse(waiter, Failure::TableFull);
         }
-        // Those that fly leave room: what takes the rest of it lingers.
+        // The table has a slot for each of `places`: where it is full, a flight that nobody waits for takes one.
         if self.table.is_full() && !self.evict(effects) {
             self.places.give_back(who);
             return refuse(waiter, Failure::TableFull);
