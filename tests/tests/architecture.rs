@@ -107,8 +107,6 @@ const CIRCLES: &[(&str, &[&str])] = &[
     ("corefile", &["error", "location", "source"]),
     // A state machine, and the upstreams whose state it moves.
     ("forwarder", &["error", "group", "machine", "pem", "policy", "streams", "upstream"]),
-    // The state machine itself.
-    ("forwarder/machine", &["advance", "effects", "flight", "form", "ports", "waiters"]),
     // Literals are read by the lexer, and are tokens.
     ("gotemplate", &["lex", "literal"]),
     // A table and who fills it.

@@ -37,11 +37,11 @@ pub use waiters::Waiters;
 
 use crate::{ExchangeError, Failure, Fair, Upstream, Who};
 use budget::Budget;
-use flight::{ATTEMPTS, Attempt, Flight, Held, NEVER, SUBNET, State, key_bits, key_hash};
+use flight::{ATTEMPTS, Attempt, Flight, Held, SUBNET, State, key_bits, key_hash};
 use ports::{Owner, Ports};
 use subnets::Subnets;
 use table::Table;
-use timers::{MachineTime, Timers};
+use timers::{MachineTime, NEVER, Timers};
 use waiters::{WaiterList, WaiterSlab};
 
 /// What one worker may hold at most.
