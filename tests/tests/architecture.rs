@@ -105,8 +105,6 @@ const CIRCLES: &[(&str, &[&str])] = &[
     ("corefile", &["error", "location", "source"]),
     // A state machine, and the upstreams whose state it moves.
     ("forwarder", &["error", "group", "machine", "pem", "policy", "streams", "upstream"]),
-    // Literals are read by the lexer, and are tokens.
-    ("gotemplate", &["lex", "literal"]),
     // A table and who fills it.
     ("hostsfile", &["builder", "parse", "report", "table"]),
     // What is followed, and whom it is told to.
