@@ -107,8 +107,6 @@ const CIRCLES: &[(&str, &[&str])] = &[
     ("forwarder", &["error", "group", "machine", "pem", "policy", "streams", "upstream"]),
     // A table and who fills it.
     ("hostsfile", &["builder", "parse", "report", "table"]),
-    // What is followed, and whom it is told to.
-    ("kubernetes-api", &["objects", "settings"]),
     // How the API is reached, and the file that may say it.
     ("kubernetes-api/watch", &["access", "kubeconfig"]),
     // What was asked for, and why it cannot be used.
