@@ -113,8 +113,6 @@ const CIRCLES: &[(&str, &[&str])] = &[
     ("node-resolver", &["plan", "services", "settings"]),
     // Both ends of one queue.
     ("observe", &["logger", "writer"]),
-    // The calls that Miri lacks, and who makes them.
-    ("sockets", &["kernel", "outgoing"]),
 ];
 /// Above all others: they may import all of them.
 const ABOVE: &[&str] = &["server", "scene", "tests", "benches", "fuzz", "models"];
