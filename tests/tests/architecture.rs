@@ -103,8 +103,6 @@ const LONGER: &[&str] = &["benches/src/workload.rs", "hostsfile/src/table.rs"];
 const CIRCLES: &[(&str, &[&str])] = &[
     // A place in a text, and what is wrong there.
     ("corefile", &["error", "location", "source"]),
-    // A state machine, and the upstreams whose state it moves.
-    ("forwarder", &["error", "group", "machine", "pem", "policy", "streams", "upstream"]),
     // A table and who fills it.
     ("hostsfile", &["builder", "parse", "report", "table"]),
     // How the API is reached, and the file that may say it.

@@ -8,8 +8,8 @@ use super::effects::{Exchange, Finished};
 use super::flight::{ATTEMPTS, Attempt, Form, Open, Pick, State, TCP, Try, Way, silent};
 use super::ports::Owner;
 use super::timers::{MachineTime, NEVER};
-use super::{Effects, ExchangeId, Forwarder, LATE, SWEEP, StreamKind};
-use crate::{Failure, Path};
+use super::{Effects, ExchangeId, Forwarder, LATE, SWEEP};
+use crate::{Failure, Path, StreamKind};
 
 impl<W> Forwarder<W> {
     /// Asks the first upstream of the flight's stanza, and now and then a suspect one as well.

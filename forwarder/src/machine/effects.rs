@@ -8,25 +8,7 @@ use std::time::{Duration, Instant};
 use wire::{Answer, Query};
 
 use super::waiters::Waiters;
-use crate::{Chain, ConnectionLimits, Failure, NotSent, Upstream};
-
-/// How a client's query came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transport {
-    /// In a datagram.
-    Udp,
-    /// Over a connection: TCP, TLS, HTTP, QUIC.
-    Tcp,
-}
-
-/// The kind of connection that an exchange needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum StreamKind {
-    /// Plain TCP (RFC 7766).
-    Tcp,
-    /// DNS over TLS (RFC 7858).
-    Tls,
-}
+use crate::{Chain, ConnectionLimits, Failure, NotSent, StreamKind, Transport, Upstream};
 
 /// One UDP socket of one worker. Its index is small and used again; its generation is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

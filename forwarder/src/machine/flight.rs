@@ -10,9 +10,9 @@ use wire::{Flags, HeldQuery, Query};
 use super::ports::Ports;
 use super::timers::{MachineTime, NEVER};
 use super::waiters::WaiterList;
-use super::{Ask, SocketId, StreamKind};
+use super::{Ask, SocketId};
 use crate::policy::Order;
-use crate::{Chain, Failure, Group, Path, Upstream};
+use crate::{Chain, Failure, Group, Path, StreamKind, Upstream};
 
 /// A slot of the table: see [`super::slot_octets`].
 #[derive(Debug)]

@@ -32,10 +32,10 @@ use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng};
 use wire::{Answer, Query};
 
-pub use effects::{Ask, Effects, Exchange, ExchangeId, Finished, Refused, SocketId, StreamKind, Transport};
+pub use effects::{Ask, Effects, Exchange, ExchangeId, Finished, Refused, SocketId};
 pub use waiters::Waiters;
 
-use crate::{ExchangeError, Failure, Fair, Upstream, Who};
+use crate::{DEADLINE, ExchangeError, Failure, Fair, Upstream, Who};
 use budget::Budget;
 use flight::{ATTEMPTS, Attempt, Flight, Held, SUBNET, State, key_bits, key_hash};
 use ports::{Owner, Ports};
@@ -385,9 +385,6 @@ pub const fn waiter_octets<W>() -> usize {
 
 /// Exchange ids carry 24 bits of the slot, and there are a quarter more.
 const FLIGHTS_MAX: usize = 1 << 23;
-/// One deadline for everything a query waits for: stub resolvers give up after 5 s, and the answer, or the SERVFAIL that
-/// makes them ask another server, must be there before.
-pub const DEADLINE: Duration = Duration::from_millis(4_800);
 /// How long after its start a flight still takes a reply for the cache: by then the client has asked again.
 const LATE: Duration = Duration::from_secs(10);
 /// How often sockets are looked through for those that are too old.
