@@ -101,8 +101,6 @@ const MOST_LINES_OF_A_FILE: usize = 500;
 const LONGER: &[&str] = &["benches/src/workload.rs", "hostsfile/src/table.rs"];
 /// Modules of a crate, or of a folder in it, that import each other in a circle: each group is one thing in several files.
 const CIRCLES: &[(&str, &[&str])] = &[
-    // A place in a text, and what is wrong there.
-    ("corefile", &["error", "location", "source"]),
     // A table and who fills it.
     ("hostsfile", &["builder", "parse", "report", "table"]),
     // How the API is reached, and the file that may say it.
