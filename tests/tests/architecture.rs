@@ -96,9 +96,8 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 /// The most lines that a crate has without its tests; the plugins may have more, for no folder of theirs imports another.
 const MOST_LINES: usize = 8_000;
-/// The most lines of a file without its tests, and which have more as yet.
+/// The most lines of a file without its tests.
 const MOST_LINES_OF_A_FILE: usize = 500;
-const LONGER: &[&str] = &["benches/src/workload.rs", "hostsfile/src/table.rs"];
 /// Modules of a crate, or of a folder in it, that import each other in a circle: each group is one thing in several files.
 const CIRCLES: &[(&str, &[&str])] = &[
     // A table and who fills it.
@@ -303,10 +302,7 @@ fn crates_and_files_stay_small() {
             }
             let text = std::fs::read_to_string(&file).expect("a source is text");
             let length = without_tests(&text).lines().count();
-            assert!(
-                length <= MOST_LINES_OF_A_FILE || LONGER.contains(&&*place),
-                "{place} has {length} lines"
-            );
+            assert!(length <= MOST_LINES_OF_A_FILE, "{place} has {length} lines");
             lines += length;
         }
         let may_grow = name == "plugins";
