@@ -8,6 +8,7 @@ mod annotate;
 mod ask;
 mod backoff;
 mod connection;
+mod find;
 mod follower;
 mod kubeconfig;
 mod pace;

@@ -102,8 +102,6 @@ const MOST_LINES_OF_A_FILE: usize = 500;
 const CIRCLES: &[(&str, &[&str])] = &[
     // A table and who fills it.
     ("hostsfile", &["builder", "parse", "report", "table"]),
-    // How the API is reached, and the file that may say it.
-    ("kubernetes-api/watch", &["access", "kubeconfig"]),
     // What was asked for, and why it cannot be used.
     ("node-resolver", &["plan", "services", "settings"]),
     // Both ends of one queue.
