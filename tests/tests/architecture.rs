@@ -102,8 +102,6 @@ const MOST_LINES_OF_A_FILE: usize = 500;
 const CIRCLES: &[(&str, &[&str])] = &[
     // A table and who fills it.
     ("hostsfile", &["builder", "parse", "report", "table"]),
-    // What was asked for, and why it cannot be used.
-    ("node-resolver", &["plan", "services", "settings"]),
     // Both ends of one queue.
     ("observe", &["logger", "writer"]),
 ];
