@@ -100,8 +100,6 @@ const MOST_LINES: usize = 8_000;
 const MOST_LINES_OF_A_FILE: usize = 500;
 /// Modules of a crate, or of a folder in it, that import each other in a circle: each group is one thing in several files.
 const CIRCLES: &[(&str, &[&str])] = &[
-    // A table and who fills it.
-    ("hostsfile", &["builder", "parse", "report", "table"]),
     // Both ends of one queue.
     ("observe", &["logger", "writer"]),
 ];
