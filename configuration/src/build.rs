@@ -248,6 +248,7 @@ fn build_block(
             .get()
             .map(|nsid: &NsidSpec| nsid.data.clone().unwrap_or_else(host_name).into_bytes().into()),
         bufsize: spec.get().map_or(wire::UDP_SIZE, |bufsize: &BufsizeSpec| bufsize.octets).into(),
+        written_bufsize: spec.get().map(|bufsize: &BufsizeSpec| bufsize.octets),
         log: spec.get().map(|log: &LogSpec| {
             LogRules::new(log.rules.clone(), shared.logger.format(), context.labels.as_ref())
         }),

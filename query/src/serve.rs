@@ -381,11 +381,11 @@ pub fn log(zone: &ServedZone, outcome: &Outcome, seen: &Seen, query: &Query<'_>,
         zone.tell(failure, query, seen.now);
     }
     if let Some(rules) = &zone.block.log {
-        rules.log(&entry(query, outcome, seen), lines);
+        rules.log(&entry(zone, query, outcome, seen), lines);
     }
 }
 
-fn entry<'s>(query: &'s Query<'_>, outcome: &Outcome, seen: &Seen) -> LogEntry<'s> {
+fn entry<'s>(zone: &ServedZone, query: &'s Query<'_>, outcome: &Outcome, seen: &Seen) -> LogEntry<'s> {
     let name: &Name = &query.name;
     LogEntry {
         client: seen.client,
@@ -398,7 +398,7 @@ fn entry<'s>(query: &'s Query<'_>, outcome: &Outcome, seen: &Seen) -> LogEntry<'
         class: query.class,
         size: query.size,
         dnssec_ok: query.dnssec_ok(),
-        bufsize: query.udp_limit() as u16,
+        bufsize: zone.told_udp_size(query),
         rcode: outcome.rcode,
         flags: outcome.flags,
         rsize: outcome.response_size.into(),
