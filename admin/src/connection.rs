@@ -24,8 +24,8 @@ use tokio::time::{sleep, timeout};
 
 use super::made::MadePage;
 use super::negotiate::Wanted;
+use super::pages::{NotReady, Pages};
 use super::scrape::Scrapes;
-use super::server::{NotReady, Pages};
 use super::slots::Slot;
 use super::status_page;
 use super::watched::Watched;

@@ -13,6 +13,7 @@ mod connection;
 mod listen;
 mod made;
 mod negotiate;
+mod pages;
 mod probe;
 mod process;
 mod scrape;
@@ -24,9 +25,10 @@ mod watched;
 pub use address::AdminAddress;
 pub use listen::AdminError;
 pub use made::Make;
+pub use pages::{NotReady, Pages, ServedPages};
 pub use probe::HealthProbe;
 pub use process::Process;
-pub use server::{AdminServer, AdminThread, Content, NotReady, Pages, Prepared, ServedPages};
+pub use server::{AdminServer, AdminThread, Content, Prepared};
 
 #[cfg(test)]
 mod tests;

@@ -227,6 +227,7 @@ fn build_block(
         lent: &lent,
         servers: &servers,
         zones: &zones,
+        bufsize: spec.get().map(|bufsize: &BufsizeSpec| bufsize.octets),
         threads: shared.writers,
         labels: None,
     };
@@ -247,7 +248,8 @@ fn build_block(
         nsid: spec
             .get()
             .map(|nsid: &NsidSpec| nsid.data.clone().unwrap_or_else(host_name).into_bytes().into()),
-        bufsize: spec.get().map_or(wire::UDP_SIZE, |bufsize: &BufsizeSpec| bufsize.octets).into(),
+        bufsize: context.bufsize.unwrap_or(wire::UDP_SIZE).into(),
+        written_bufsize: context.bufsize,
         log: spec.get().map(|log: &LogSpec| {
             LogRules::new(log.rules.clone(), shared.logger.format(), context.labels.as_ref())
         }),

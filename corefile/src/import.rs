@@ -10,7 +10,8 @@ use crate::error::{SyntaxError, Warning};
 use crate::glob;
 use crate::lexer::{self, Token};
 use crate::location::{Located, Location};
-use crate::source::{self, SourceText};
+use crate::source;
+use crate::text::SourceText;
 use crate::word::Word;
 
 /// Words in the order in which they count, imports in place of their `import`. The parser says where an import stands.
@@ -195,7 +196,7 @@ impl<'e> Stream<'e> {
         self.budget.take_file().map_err(located)?;
         let bytes = source::read_import(&path).map_err(located)?;
         let dir = path.parent().unwrap_or_else(|| Path::new(""));
-        let source = SourceText::new(&path.display().to_string(), &bytes, dir).map_err(located)?;
+        let source = source::text(&path.display().to_string(), &bytes, dir).map_err(located)?;
         let origin = Origin::File(identity(&path));
         self.files.insert(path);
         self.push_source(source, origin, import)

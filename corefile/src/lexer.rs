@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::error::SyntaxError;
 use crate::location::{Located, Location};
-use crate::source::SourceText;
+use crate::text::SourceText;
 use crate::word::Word;
 
 /// A word before its variables are replaced.
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     fn lexed(text: &[u8]) -> Result<Vec<Token>, Located<SyntaxError>> {
-        let source = SourceText::new("Corefile", text, Path::new("")).unwrap();
+        let source = SourceText::new("Corefile", text, Path::new(""));
         Ok(lex(source, 1000)?.unwrap())
     }
 

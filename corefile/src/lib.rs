@@ -49,6 +49,7 @@ mod location;
 mod nearest;
 mod parser;
 mod source;
+mod text;
 mod tree;
 mod word;
 
@@ -62,7 +63,7 @@ pub use tree::{Corefile, Directive, ServerBlock};
 pub use word::Word;
 
 use crate::import::Stream;
-use crate::source::SourceText;
+use crate::text::SourceText;
 
 /// Reads the Corefile at `path` and all that it imports. `env` gives the value of an environment variable.
 ///
@@ -75,7 +76,7 @@ pub fn read_file(
 ) -> Result<Corefile, Located<SyntaxError>> {
     let name = path.display().to_string();
     let base_dir = path.parent().unwrap_or_else(|| Path::new(""));
-    let source = source::read(path).and_then(|bytes| SourceText::new(&name, &bytes, base_dir));
+    let source = source::read(path).and_then(|bytes| source::text(&name, &bytes, base_dir));
     parse(&name, source, Some(path), env)
 }
 
@@ -90,7 +91,7 @@ pub fn read_text(
     base_dir: &Path,
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<Corefile, Located<SyntaxError>> {
-    parse(name, SourceText::new(name, text, base_dir), None, env)
+    parse(name, source::text(name, text, base_dir), None, env)
 }
 
 fn parse(

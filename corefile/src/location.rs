@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::source::SourceText;
+use crate::text::SourceText;
 
 /// A place in a Corefile or in a file that it imports. Cheap to clone.
 #[derive(Clone)]
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     fn shown(text: &str, line: u32, column: u32) -> String {
-        let source = SourceText::new("Corefile", text.as_bytes(), Path::new("")).unwrap();
+        let source = SourceText::new("Corefile", text.as_bytes(), Path::new(""));
         let at = Location { file: "Corefile".into(), line, column, source: Some(Arc::new(source)) };
         Located::new(&at, "unknown word").to_string()
     }
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn the_alternate_form_is_one_line() {
-        let source = SourceText::new("Corefile", b"log", Path::new("")).unwrap();
+        let source = SourceText::new("Corefile", b"log", Path::new(""));
         let at = Location { file: "Corefile".into(), line: 1, column: 1, source: Some(Arc::new(source)) };
         assert_eq!(format!("{:#}", Located::new(&at, "odd")), "Corefile:1:1: odd");
     }

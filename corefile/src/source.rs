@@ -1,43 +1,22 @@
-//! One file's text, read within bounds.
+//! Files, read within bounds.
 
 use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 
 use readfile::ReadError;
 
 use crate::error::SyntaxError;
+use crate::text::SourceText;
 
-/// One file's text, kept as long as a word points into it.
-#[derive(Debug)]
-pub(crate) struct SourceText {
-    pub(crate) name: Arc<str>,
-    /// Without byte order mark. Bytes that are no UTF-8 are U+FFFD here.
-    pub(crate) text: String,
-    /// Whether `text` holds a U+FFFD for bytes that are no UTF-8.
-    pub(crate) lossy: bool,
-    /// Where its relative imports start.
-    pub(crate) dir: PathBuf,
-}
-
-impl SourceText {
-    /// # Errors
-    /// More than [`MAX_FILE_BYTES`].
-    pub(crate) fn new(name: &str, bytes: &[u8], dir: &Path) -> Result<Self, SyntaxError> {
-        if bytes.len() > MAX_FILE_BYTES {
-            return Err(SyntaxError::FileTooLarge { file: name.to_owned(), limit_bytes: MAX_FILE_BYTES });
-        }
-        let bytes = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
-        let text = String::from_utf8_lossy(bytes);
-        let lossy = matches!(&text, std::borrow::Cow::Owned(_));
-        Ok(Self { name: name.into(), text: text.into_owned(), lossy, dir: dir.to_owned() })
+/// What the bytes of a file of that name say; `dir` is where its relative imports start.
+///
+/// # Errors
+/// More than [`MAX_FILE_BYTES`].
+pub(crate) fn text(name: &str, bytes: &[u8], dir: &Path) -> Result<SourceText, SyntaxError> {
+    if bytes.len() > MAX_FILE_BYTES {
+        return Err(SyntaxError::FileTooLarge { file: name.to_owned(), limit_bytes: MAX_FILE_BYTES });
     }
-
-    /// The line of that number, counted from 1, without its end.
-    pub(crate) fn line(&self, number: u32) -> Option<&str> {
-        let before = number.checked_sub(1)? as usize;
-        self.text.split('\n').nth(before)
-    }
+    Ok(SourceText::new(name, bytes, dir))
 }
 
 /// Reads a whole regular file, at most [`MAX_FILE_BYTES`].
@@ -71,5 +50,3 @@ pub(crate) fn read_import(path: &Path) -> Result<Vec<u8>, SyntaxError> {
 
 /// A Corefile beyond this is a mistake: the largest ConfigMap holds 1 MiB.
 pub(crate) const MAX_FILE_BYTES: usize = 16 << 20;
-
-const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";

@@ -8,10 +8,7 @@ use arc_swap::ArcSwap;
 use wire::{Name, Rcode};
 
 use crate::fair::{Fair, Who};
-use crate::{GroupMetrics, Policy, Transport, Upstream};
-
-/// Most upstreams that a stanza may have, as in CoreDNS.
-pub const MAX_UPSTREAMS: usize = 15;
+use crate::{GroupMetrics, HealthCheck, MAX_UPSTREAMS, Policy, Transport, Upstream};
 
 /// What a stanza's properties say, with CoreDNS's defaults.
 #[derive(Clone, Debug)]
@@ -72,23 +69,6 @@ impl Default for GroupSpec {
     }
 }
 
-/// `health_check DURATION [no_rec] [domain FQDN]`.
-#[derive(Clone, Debug)]
-pub struct HealthCheck {
-    /// Time between two probes. Default 0.5 s, min 10 ms.
-    pub interval: Duration,
-    /// Whether probes set RD. Default yes; `no_rec` clears it.
-    pub recursion: bool,
-    /// The name whose NS is asked for. Default the root.
-    pub domain: Name,
-}
-
-impl Default for HealthCheck {
-    fn default() -> Self {
-        Self { interval: Duration::from_millis(500), recursion: true, domain: Name::ROOT }
-    }
-}
-
 /// What bounds a stanza's connections over TCP and TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionLimits {
@@ -143,7 +123,7 @@ impl Group {
         if spec.failover.contains(&Rcode::NOERROR) {
             return Err(GroupError::FailoverNoError);
         }
-        spec.read_timeout = spec.read_timeout.clamp(READ_TIMEOUT_MIN, crate::machine::DEADLINE);
+        spec.read_timeout = spec.read_timeout.clamp(READ_TIMEOUT_MIN, DEADLINE);
         spec.health.interval = spec.health.interval.max(PROBE_INTERVAL_MIN);
         let (concurrent, turns) = (Fair::new(spec.max_concurrent), AtomicU32::new(0));
         Ok(Self { spec, upstreams: ArcSwap::from_pointee(upstreams), concurrent, turns, metrics })
@@ -270,6 +250,9 @@ impl Chain {
     }
 }
 
+/// One deadline for everything a query waits for: stub resolvers give up after 5 s, and the answer, or the SERVFAIL that
+/// makes them ask another server, must be there before.
+pub const DEADLINE: Duration = Duration::from_millis(4_800);
 /// Below this a healthy upstream on the other side of the world would be called silent.
 const READ_TIMEOUT_MIN: Duration = Duration::from_millis(100);
 /// `health_check 0s` is legal in a Corefile, and must not become a flood.

@@ -8,6 +8,7 @@
 //! ```
 //!
 //! [`Forwarder`] is a state machine: time and replies go in, sends and results come out; one per worker, single-threaded.
+//! Its files import one way: transport, error, pem, tls < upstream < policy, group < machine < streams < health.
 //! What workers share are atomics in [`Upstream`] and [`Group`]. This crate must not know clients' sockets, the cache, the
 //! Corefile or a plugin: its caller stores what [`Finished`] carries and turns a [`Failure`] into an rcode.
 
@@ -22,19 +23,23 @@ pub mod pem;
 mod policy;
 mod resolve;
 mod streams;
+mod tls;
+mod transport;
 mod upstream;
 
 pub use error::{ExchangeError, Failure, NotSent, TlsError};
 pub use fair::{Fair, Who};
-pub use group::{Chain, ConnectionLimits, Group, GroupError, GroupSpec, HealthCheck, MAX_UPSTREAMS};
+pub use group::{Chain, ConnectionLimits, DEADLINE, Group, GroupError, GroupSpec};
 pub use machine::{
-    Ask, DEADLINE, Effects, Exchange, ExchangeId, Finished, Forwarder, Limits, Refused, SocketId, StreamKind,
-    Transport, Waiters, slot_octets, waiter_octets,
+    Ask, Effects, Exchange, ExchangeId, Finished, Forwarder, Limits, Refused, SocketId, Waiters, slot_octets,
+    waiter_octets,
 };
 pub use metrics::{
     Counter, DURATION_BUCKETS, Duration as DurationHistogram, GroupMetrics, Proto, UpstreamMetrics,
 };
-pub use policy::Policy;
+pub use policy::{MAX_UPSTREAMS, Policy};
 pub use resolve::{Addresses, ResolveError, resolve};
-pub use streams::{Deliver, Streams, TlsSettings, TlsSpec};
-pub use upstream::{Path, ProbeRequest, ProbeRequests, Registry, Upstream};
+pub use streams::{Deliver, Streams};
+pub use tls::{TlsSettings, TlsSpec};
+pub use transport::{StreamKind, Transport};
+pub use upstream::{HealthCheck, Path, ProbeRequest, ProbeRequests, Registry, Upstream};

@@ -4,8 +4,6 @@ use rand::Rng;
 use rand::seq::SliceRandom;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::MAX_UPSTREAMS;
-
 /// `policy random|round_robin|sequential`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
@@ -72,6 +70,9 @@ impl Order {
         self.places[kept_len..kept_len + moved_len].copy_from_slice(&moved[..moved_len]);
     }
 }
+
+/// Most upstreams that a stanza may have, as in CoreDNS.
+pub const MAX_UPSTREAMS: usize = 15;
 
 #[cfg(test)]
 mod tests {

@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
+use wire::Name;
 
 use crate::edns::EdnsState;
-use crate::{HealthCheck, TlsSettings, UpstreamMetrics};
+use crate::{TlsSettings, UpstreamMetrics};
 
 /// A server we ask, at one address over one kind of transport.
 #[derive(Debug)]
@@ -261,6 +262,23 @@ impl Registry {
     pub fn upstreams(&self) -> Vec<Arc<Upstream>> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.upstreams.iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+/// `health_check DURATION [no_rec] [domain FQDN]`.
+#[derive(Clone, Debug)]
+pub struct HealthCheck {
+    /// Time between two probes. Default 0.5 s, min 10 ms.
+    pub interval: Duration,
+    /// Whether probes set RD. Default yes; `no_rec` clears it.
+    pub recursion: bool,
+    /// The name whose NS is asked for. Default the root.
+    pub domain: Name,
+}
+
+impl Default for HealthCheck {
+    fn default() -> Self {
+        Self { interval: Duration::from_millis(500), recursion: true, domain: Name::ROOT }
     }
 }
 

@@ -2,110 +2,7 @@
 
 use crate::errors::{ParseError, Problem};
 use crate::literal;
-
-/// A token and where it starts.
-#[derive(Debug)]
-pub(crate) struct Token<'t> {
-    pub(crate) kind: Kind<'t>,
-    /// The byte of the text where it starts.
-    pub(crate) at: usize,
-    /// Blanks stand before it, inside its action.
-    pub(crate) spaced: bool,
-}
-
-/// What a token is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Kind<'t> {
-    /// Text outside actions.
-    Text(&'t str),
-    /// `{{`
-    Open,
-    /// `}}`
-    Close,
-    /// `(`
-    OpenParenthesis,
-    /// `)`
-    CloseParenthesis,
-    /// `|`
-    Pipe,
-    /// `:=`
-    Declare,
-    /// `=`
-    Assign,
-    /// `,`
-    Comma,
-    /// `.`
-    Dot,
-    /// `.name`, without the dot.
-    Field(&'t str),
-    /// `$name`, with the dollar; `$` alone too.
-    Variable(&'t str),
-    /// The name of a function or of nothing.
-    Identifier(&'t str),
-    /// A word of the language.
-    Keyword(Keyword),
-    /// `nil`
-    Nil,
-    /// `true` or `false`
-    Bool(bool),
-    /// An integer or a character.
-    Int(i64),
-    /// A string.
-    String(String),
-    /// A character of ASCII that means nothing.
-    Other(char),
-    /// The end of the text.
-    End,
-}
-
-/// A word of the language.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Keyword {
-    Block,
-    Break,
-    Continue,
-    Define,
-    Else,
-    End,
-    If,
-    Range,
-    Template,
-    With,
-}
-
-impl Keyword {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Block => "block",
-            Self::Break => "break",
-            Self::Continue => "continue",
-            Self::Define => "define",
-            Self::Else => "else",
-            Self::End => "end",
-            Self::If => "if",
-            Self::Range => "range",
-            Self::Template => "template",
-            Self::With => "with",
-        }
-    }
-
-    fn named(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|keyword| keyword.name() == word)
-    }
-
-    const ALL: [Self; 10] = [
-        Self::Block,
-        Self::Break,
-        Self::Continue,
-        Self::Define,
-        Self::Else,
-        Self::End,
-        Self::If,
-        Self::Range,
-        Self::Template,
-        Self::With,
-    ];
-}
+use crate::token::{Keyword, Kind, Token, is_alphanumeric};
 
 /// All tokens of `text`, [`Kind::End`] last.
 pub(crate) fn tokens(text: &str) -> Result<Vec<Token<'_>>, ParseError> {
@@ -297,10 +194,6 @@ fn word_kind(word: &str) -> Kind<'_> {
 /// Whether the inside of an action starts with a trim marker, which needs a blank after it: `{{-3}}` is a number.
 fn opens_with_trim(inside: &str) -> bool {
     inside.starts_with('-') && inside[1..].starts_with(SPACES)
-}
-
-pub(crate) fn is_alphanumeric(character: char) -> bool {
-    character == '_' || character.is_alphanumeric()
 }
 
 /// The blanks that Go's templates know.

@@ -40,6 +40,7 @@ mod quote;
 mod render;
 mod schema;
 mod sink;
+mod token;
 mod tree;
 mod value;
 

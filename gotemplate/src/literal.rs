@@ -2,7 +2,7 @@
 //! byte on and gives its token and length in bytes.
 
 use crate::errors::Problem;
-use crate::lex::{Kind, is_alphanumeric};
+use crate::token::{Kind, is_alphanumeric};
 
 /// Reads a string, raw string or character, by its opening quote.
 pub(crate) fn quoted(text: &str) -> Result<(Kind<'_>, usize), Problem> {

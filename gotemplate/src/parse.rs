@@ -4,9 +4,10 @@ mod pipeline;
 
 use crate::MAX_DEPTH;
 use crate::errors::{ParseError, Problem};
-use crate::lex::{self, Keyword, Kind, Token};
+use crate::lex;
 use crate::literal::excerpt;
 use crate::schema::Schema;
+use crate::token::{Keyword, Kind, Token};
 use crate::tree::{Branches, Node, Range};
 
 /// Compiles `text`; gives its nodes and how many places for variables they need.

@@ -5,10 +5,44 @@ use std::net::IpAddr;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
+use memchr::memchr_iter;
 use wire::{Class, HEADER, MAX_NAME, Name, RType, hash_of};
 
+use crate::report::{LineError, MAX_PAIRS, Report};
 use crate::table::{A_RECORD, AAAA_RECORD, ENTRY_HEADER, RECORD_HEADER, Table};
-use crate::{LineError, Options, parse};
+use crate::{HostsText, Options, parse};
+
+impl Table {
+    /// Builds a table from `sources`, the file first, then what stands in the Corefile.
+    ///
+    /// Records keep the order of the text; the same name with the same address counts once. What cannot be taken is left
+    /// out and told in the report; beyond 4,000,000 pairs of name and address nothing is taken.
+    ///
+    /// Calls `rest` at every line and every entry: a large text takes long, and others may be waiting for the processor.
+    pub fn build(sources: &[HostsText<'_>], options: &Options, rest: &mut dyn FnMut()) -> (Self, Report) {
+        let expected = sources.iter().map(|source| expected_pairs(source.text)).sum();
+        let mut builder = Builder::new(options, MAX_PAIRS, expected);
+        let mut report = Report::default();
+        for source in sources {
+            let mut start = 0;
+            for (index, end) in memchr_iter(b'\n', source.text).chain([source.text.len()]).enumerate() {
+                builder
+                    .read_line(&source.text[start..end], |error| report.push(source.name, index + 1, error));
+                start = end + 1;
+                rest();
+            }
+        }
+        (builder.finish(rest), report)
+    }
+}
+
+/// As many as there are lines, if they go on as they begin; but no more than the text has room for. Counting them all is
+/// long work, and a guess costs room at most.
+fn expected_pairs(text: &[u8]) -> usize {
+    let beginning = &text[..text.len().min(BEGINNING)];
+    let lines = beginning.iter().filter(|&&byte| byte == b'\n').count();
+    lines.saturating_mul(text.len().div_ceil(beginning.len().max(1))).min(text.len() / SHORT_LINE)
+}
 
 /// Pairs of name and address as they come, each once; numbers instead of names and addresses.
 pub(crate) struct Builder<'o> {
@@ -332,5 +366,7 @@ const ASTERISK: &[u8] = b"\x01*";
 const MAX_ADDRESS: usize = 16;
 /// Octets that a set of records may have: a message less its header, its question and an OPT without options.
 const MAX_BODY: usize = 65_535 - HEADER - (MAX_NAME + 4) - 11;
-/// Pairs of name and address that a table may hold. Each takes 576 octets of the arena at most: all of it is below 4 GiB.
-pub(crate) const MAX_PAIRS: usize = 4_000_000;
+/// Octets that are looked at for how long lines are.
+const BEGINNING: usize = 64 << 10;
+/// Octets of a short line with a pair, such as `10.0.0.1 ab`.
+const SHORT_LINE: usize = 12;

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use wire::Name;
 
-use crate::LineError;
+use crate::report::{LineError, MAX_FIELD};
 
 /// The fields of a line, its comment left out. A `#` starts a comment inside a field, too.
 pub fn fields(line: &[u8]) -> impl Iterator<Item = &[u8]> {
@@ -56,9 +56,6 @@ pub(crate) fn name_into(name: &mut Name, field: &[u8]) -> Result<(), LineError> 
     }
     name.fill_text(field).map_err(LineError::Name)
 }
-
-/// Longest field in bytes that is looked at, as in CoreDNS.
-pub(crate) const MAX_FIELD: usize = 1024;
 
 #[cfg(test)]
 mod tests {

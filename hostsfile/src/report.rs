@@ -29,7 +29,7 @@ pub struct BadLine {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LineError {
     /// The first field is above 1024 bytes. The line is dropped.
-    #[error("address longer than {} bytes, dropping the line", crate::parse::MAX_FIELD)]
+    #[error("address longer than {} bytes, dropping the line", MAX_FIELD)]
     LongAddress,
     /// The first field is no IP address. The line is dropped.
     #[error("not an IP address, dropping the line")]
@@ -38,7 +38,7 @@ pub enum LineError {
     #[error("an address without a name")]
     NoName,
     /// A name is above 1024 bytes. The name is dropped.
-    #[error("name longer than {} bytes, dropping the name", crate::parse::MAX_FIELD)]
+    #[error("name longer than {} bytes, dropping the name", MAX_FIELD)]
     LongName,
     /// A name is not UTF-8. The name is dropped.
     #[error("name not in UTF-8, dropping the name")]
@@ -51,7 +51,7 @@ pub enum LineError {
     #[error("no room in a message for a further {0} record, dropping it and those that follow")]
     FullSet(RType),
     /// The table holds as many pairs of name and address as it may. The name is dropped.
-    #[error("more than {} names and addresses, dropping the name", crate::builder::MAX_PAIRS)]
+    #[error("more than {} names and addresses, dropping the name", MAX_PAIRS)]
     FullTable,
 }
 
@@ -72,3 +72,7 @@ impl fmt::Display for BadLine {
 }
 
 const MAX_BAD_LINES: usize = 10;
+/// Longest field in bytes that is looked at, as in CoreDNS.
+pub(crate) const MAX_FIELD: usize = 1024;
+/// Pairs of name and address that a table may hold. Each takes 576 octets of the arena at most: all of it is below 4 GiB.
+pub(crate) const MAX_PAIRS: usize = 4_000_000;

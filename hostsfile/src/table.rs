@@ -3,11 +3,7 @@
 use std::net::IpAddr;
 
 use hashbrown::HashTable;
-use memchr::memchr_iter;
 use wire::{Name, RType, hash_of, reverse};
-
-use crate::builder::{Builder, MAX_PAIRS};
-use crate::{HostsText, Options, Report};
 
 /// Names and addresses with their answers, encoded once; never changes.
 ///
@@ -44,28 +40,6 @@ pub enum Found<'t> {
 }
 
 impl Table {
-    /// Builds a table from `sources`, the file first, then what stands in the Corefile.
-    ///
-    /// Records keep the order of the text; the same name with the same address counts once. What cannot be taken is left
-    /// out and told in the report; beyond 4,000,000 pairs of name and address nothing is taken.
-    ///
-    /// Calls `rest` at every line and every entry: a large text takes long, and others may be waiting for the processor.
-    pub fn build(sources: &[HostsText<'_>], options: &Options, rest: &mut dyn FnMut()) -> (Self, Report) {
-        let expected = sources.iter().map(|source| expected_pairs(source.text)).sum();
-        let mut builder = Builder::new(options, MAX_PAIRS, expected);
-        let mut report = Report::default();
-        for source in sources {
-            let mut start = 0;
-            for (index, end) in memchr_iter(b'\n', source.text).chain([source.text.len()]).enumerate() {
-                builder
-                    .read_line(&source.text[start..end], |error| report.push(source.name, index + 1, error));
-                start = end + 1;
-                rest();
-            }
-        }
-        (builder.finish(rest), report)
-    }
-
     /// A table without entries.
     pub fn empty() -> Self {
         Self {
@@ -156,19 +130,6 @@ impl<'t> NameEntry<'t> {
     }
 }
 
-/// As many as there are lines, if they go on as they begin; but no more than the text has room for. Counting them all is
-/// long work, and a guess costs room at most.
-fn expected_pairs(text: &[u8]) -> usize {
-    let beginning = &text[..text.len().min(BEGINNING)];
-    let lines = beginning.iter().filter(|&&byte| byte == b'\n').count();
-    lines.saturating_mul(text.len().div_ceil(beginning.len().max(1))).min(text.len() / SHORT_LINE)
-}
-
-/// Octets that are looked at for how long lines are.
-const BEGINNING: usize = 64 << 10;
-/// Octets of a short line with a pair, such as `10.0.0.1 ab`.
-const SHORT_LINE: usize = 12;
-
 /// Octets of an entry before its key.
 pub(crate) const ENTRY_HEADER: usize = 5;
 /// Octets of a record before its data, the owner a pointer (RFC 1035, sections 3.2.1 and 4.1.4).
@@ -182,6 +143,8 @@ pub(crate) const AAAA_RECORD: usize = RECORD_HEADER + 16;
 mod tests {
     use super::*;
     use crate::LineError;
+    use crate::builder::Builder;
+    use crate::{HostsText, Options, Report};
     use wire::Records;
 
     fn name(text: &str) -> Name {

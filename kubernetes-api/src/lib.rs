@@ -7,9 +7,11 @@ pub mod decode;
 pub mod objects;
 pub mod selector;
 pub mod settings;
+mod sink;
 mod watch;
 
-pub use objects::{Asked, Key, Kind, Object, Sink};
+pub use objects::{Key, Kind, Object};
 pub use selector::Selector;
 pub use settings::{Access, ClientFiles, Lost, Pace, PodsWanted, SERVICE_ACCOUNT, Settings, Wants};
+pub use sink::{Asked, Sink};
 pub use watch::{Following, annotate, follow};

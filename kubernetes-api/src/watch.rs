@@ -8,6 +8,7 @@ mod annotate;
 mod ask;
 mod backoff;
 mod connection;
+mod find;
 mod follower;
 mod kubeconfig;
 mod pace;
@@ -28,8 +29,9 @@ use tokio::task::JoinSet;
 use tokio::task::coop::consume_budget;
 use tokio::time::{Sleep, sleep_until, timeout_at};
 
-use crate::objects::{Asked, Kind, Sink};
+use crate::objects::Kind;
 use crate::settings::{Lost, Pace, Settings, Wants};
+use crate::sink::{Asked, Sink};
 
 pub use annotate::annotate;
 

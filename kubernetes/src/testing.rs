@@ -9,9 +9,10 @@ use wire::{Gate, HEADER, Message, Name, Packed, RType, Rcode, Reply, Rr, Section
 
 use crate::index::{Index, Writer};
 use crate::{Answered, Responder, Rules};
+use kubernetes_api::Sink;
 use kubernetes_api::objects::{
     Endpoint, ExternalAddress, Imported, Key, Kind, Object, Pod, Port, Protocol, Service, ServiceImport,
-    SinceEpoch, Sink, Slice, Target,
+    SinceEpoch, Slice, Target,
 };
 use kubernetes_api::settings::{PodsWanted, Wants};
 

@@ -61,7 +61,8 @@ pub(crate) enum Task {
     },
     /// A socket to serve from now on: the nth of its address.
     Open(SocketAddr, usize, ListenSocket),
-    /// How many sockets of an address clients are given to from now on: the first, of which the first worker has one.
+    /// To how many sockets of an address the kernel gives clients from now on, the first ones; for the worker that has the
+    /// very first, whose socket tells the kernel.
     Spread(SocketAddr, usize),
     /// A socket that is too many, the nth of its address.
     Fewer {
@@ -159,12 +160,12 @@ impl Drop for AskPlace {
     }
 }
 
-/// Queries of one client that may wait in a worker's mailbox, some 500 octets each, and a quarter more of all together:
-/// a worker does with as many in some milliseconds.
+/// Queries of one client that may wait in a worker's mailbox, some 500 octets each; all clients together may have a quarter
+/// more. A worker works off as many in some milliseconds.
 pub(crate) const ASKS: u32 = 4_096;
 /// Octets of replies over TCP and TLS that may wait in a worker's mailbox.
 const RESULT_OCTETS: usize = 2 << 20;
-/// Letters that a worker reads in one turn: its own clients must not wait for more.
+/// Tasks that a worker reads in one turn: its own clients must not wait for more.
 pub(crate) const A_TURN: usize = 256;
 
 /// One client of a query in flight; the query itself is kept once for all of them.

@@ -1,4 +1,4 @@
-//! Letters from any thread to one that sleeps in epoll.
+//! A queue of tasks from any thread to one that sleeps in epoll.
 
 use std::collections::VecDeque;
 use std::io;
@@ -40,7 +40,7 @@ impl<T> Mailbox<T> {
         into.extend(tasks.drain(..count));
         let left = !tasks.is_empty();
         if !left {
-            // As large as a crowd once made it, it would stay.
+            // It would stay as large as a burst once made it.
             tasks.shrink_to(most);
         }
         drop(tasks);

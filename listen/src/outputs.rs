@@ -304,7 +304,7 @@ impl Outputs {
                 InnerAnswer::of_reply(&waiter.zone, &query, &reply, Follow::No)
             }
             (false, Err(failure)) => {
-                // That of the client's own query is told with its end.
+                // Why the client's own query failed is logged when that ends.
                 if !share.own {
                     waiter.zone.tell(failure, &query, now);
                 }
@@ -365,8 +365,8 @@ impl Outputs {
         self.upstream = told;
     }
 
-    /// Keeps the SERVFAIL of an upstream that did not answer, as long as `servfail` says, so that it is left in peace;
-    /// with it, why.
+    /// Keeps the SERVFAIL of an upstream that did not answer, with its Extended DNS Error, as long as `servfail` says: until
+    /// then nobody asks it the same again.
     fn remember_failure(
         &mut self,
         waiter: &Waiter,

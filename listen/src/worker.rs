@@ -277,7 +277,7 @@ impl Worker {
         };
         // A panic costs the packet that was begun last; the others go on.
         while self.running.guarded(|| batch.serve()).is_none() {
-            // Read again: where that was what panicked, there is nothing to say.
+            // The packet is read a second time: where reading it is what panics, its client is told nothing.
             self.running.guarded(|| batch.fail());
         }
         let begun = batch.begun;

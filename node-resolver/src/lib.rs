@@ -39,6 +39,7 @@ use services::{Looked, Service, Services, ServicesFile};
 use settings::Settings;
 
 pub use cli::command;
+pub use services::ServicesError;
 pub use settings::{Request, SettingsError};
 
 /// Runs until SIGTERM or SIGINT; for one round, or only to remove our lines, where that is asked for.

@@ -7,9 +7,8 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use thiserror::Error;
 use wire::Name;
-
-use super::settings::SettingsError;
 
 /// A service as `name.namespace.svc`, both RFC 1123 labels.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -59,6 +58,41 @@ pub(crate) struct ServicesFile {
     seen: Seen,
 }
 
+/// Why a list of services cannot be used.
+#[derive(Debug, Error)]
+pub enum ServicesError {
+    /// A word that is no service.
+    #[error(
+        "{place}: {word:?} is not a service: it wants name.namespace.svc, name and namespace of a-z, 0-9 and - inside, \
+         63 characters at most"
+    )]
+    Service {
+        /// Where it stands: `file:line:column`.
+        place: String,
+        /// The word, shortened.
+        word: String,
+    },
+    /// The list is too long.
+    #[error("{place}: {word:?} is one too many: at most {} services besides {}", MAX_SERVICES, always())]
+    TooManyServices {
+        /// Where it stands: `file:line:column`.
+        place: String,
+        /// The first that is too many.
+        word: String,
+    },
+    /// The file of services cannot be read.
+    #[error("cannot read {}: {source}", .path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The file of services cannot be a list of 20.
+    #[error("{} is larger than {} bytes", .0.display(), MAX_BYTES)]
+    LargeFile(PathBuf),
+}
+
 /// What a look at the list came to.
 #[derive(Debug)]
 pub(crate) enum Looked {
@@ -67,7 +101,7 @@ pub(crate) enum Looked {
     /// There is a new list.
     New,
     /// The new list cannot be used.
-    Bad(SettingsError),
+    Bad(ServicesError),
 }
 
 impl Services {
@@ -75,7 +109,7 @@ impl Services {
     ///
     /// # Errors
     /// What is wrong with the first word that is no service.
-    pub(crate) fn from_text(source: &str, text: &str) -> Result<Self, SettingsError> {
+    pub(crate) fn from_text(source: &str, text: &str) -> Result<Self, ServicesError> {
         Ok(Self { names: read(source, text)?, file: None })
     }
 
@@ -83,7 +117,7 @@ impl Services {
     ///
     /// # Errors
     /// The file cannot be read, or what is wrong with its first word that is no service.
-    pub(crate) fn from_file(path: &Path) -> Result<Self, SettingsError> {
+    pub(crate) fn from_file(path: &Path) -> Result<Self, ServicesError> {
         let (seen, text) = ServicesFile::read(path);
         Ok(Self { names: read_text(path, text)?, file: Some(ServicesFile { path: path.to_owned(), seen }) })
     }
@@ -151,10 +185,10 @@ impl Seen {
     }
 }
 
-fn read_text(path: &Path, text: io::Result<Vec<u8>>) -> Result<BTreeSet<Service>, SettingsError> {
+fn read_text(path: &Path, text: io::Result<Vec<u8>>) -> Result<BTreeSet<Service>, ServicesError> {
     let bytes = text.map_err(|source| match source.kind() {
-        io::ErrorKind::FileTooLarge => SettingsError::LargeFile(path.to_owned()),
-        _ => SettingsError::File { path: path.to_owned(), source },
+        io::ErrorKind::FileTooLarge => ServicesError::LargeFile(path.to_owned()),
+        _ => ServicesError::File { path: path.to_owned(), source },
     })?;
     let text = String::from_utf8_lossy(&bytes);
     let without_comments: Vec<&str> =
@@ -163,7 +197,7 @@ fn read_text(path: &Path, text: io::Result<Vec<u8>>) -> Result<BTreeSet<Service>
 }
 
 /// Names between commas, blanks and newlines; those that are always kept besides.
-fn read(source: &str, text: &str) -> Result<BTreeSet<Service>, SettingsError> {
+fn read(source: &str, text: &str) -> Result<BTreeSet<Service>, ServicesError> {
     let mut names: BTreeSet<Service> = ALWAYS.lines().filter_map(Service::read).collect();
     let most = names.len() + MAX_SERVICES;
     for (number, line) in text.lines().enumerate() {
@@ -176,11 +210,11 @@ fn read(source: &str, text: &str) -> Result<BTreeSet<Service>, SettingsError> {
             }
             let shown = || word.chars().take(SHOWN).collect();
             let Some(service) = Service::read(word) else {
-                return Err(SettingsError::Service { place, word: shown() });
+                return Err(ServicesError::Service { place, word: shown() });
             };
             names.insert(service);
             if names.len() > most {
-                return Err(SettingsError::TooManyServices { place, word: shown() });
+                return Err(ServicesError::TooManyServices { place, word: shown() });
             }
         }
     }

@@ -1,6 +1,5 @@
 //! What the environment and the flags say, checked.
 
-use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,7 +9,7 @@ use ipnet::IpNet;
 use thiserror::Error;
 
 use super::plan::Rules;
-use super::services::{self, Services, is_label};
+use super::services::{Services, ServicesError, VARIABLE, is_label};
 use admin::AdminAddress;
 
 /// What was asked for, unchecked.
@@ -64,40 +63,9 @@ pub enum SettingsError {
     /// A word of `SERVICE_CIDRS`.
     #[error("SERVICE_CIDRS: {0:?} is not a network such as 10.96.0.0/12 or fd00:96::/112")]
     Network(String),
-    /// A word that is no service.
-    #[error(
-        "{place}: {word:?} is not a service: it wants name.namespace.svc, name and namespace of a-z, 0-9 and - inside, \
-         63 characters at most"
-    )]
-    Service {
-        /// Where it stands: `file:line:column`.
-        place: String,
-        /// The word, shortened.
-        word: String,
-    },
-    /// The list is too long.
-    #[error(
-        "{place}: {word:?} is one too many: at most {} services besides {}",
-        services::MAX_SERVICES,
-        services::always()
-    )]
-    TooManyServices {
-        /// Where it stands: `file:line:column`.
-        place: String,
-        /// The first that is too many.
-        word: String,
-    },
-    /// The file of services cannot be read.
-    #[error("cannot read {}: {source}", .path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        source: io::Error,
-    },
-    /// The file of services cannot be a list of 20.
-    #[error("{} is larger than {} bytes", .0.display(), services::MAX_BYTES)]
-    LargeFile(PathBuf),
+    /// The list of services.
+    #[error(transparent)]
+    Services(#[from] ServicesError),
     /// `-marker`.
     #[error(transparent)]
     Marker(#[from] MarkerError),
@@ -122,7 +90,7 @@ impl Settings {
     pub(crate) fn read(request: &Request) -> Result<Self, SettingsError> {
         let services = match &request.services_file {
             Some(path) => Services::from_file(path)?,
-            None => Services::from_text(services::VARIABLE, request.services.as_deref().unwrap_or_default())?,
+            None => Services::from_text(VARIABLE, request.services.as_deref().unwrap_or_default())?,
         };
         Ok(Self {
             file: File::new(&request.hosts_file, marker(request)?),

@@ -66,6 +66,8 @@ pub struct BuildContext<'c> {
     pub servers: &'c [String],
     /// The zones of the block.
     pub zones: &'c [Name],
+    /// What `bufsize` says in the block, where it is written.
+    pub bufsize: Option<u16>,
     /// How many threads count, each with a counter of its own: every worker and, last, the streams' thread.
     pub threads: usize,
     /// Who knows labels, where the block has `metadata`.

@@ -34,6 +34,8 @@ pub struct Block {
     pub nsid: Option<Box<[u8]>>,
     /// The largest UDP reply.
     pub bufsize: usize,
+    /// What the directive `bufsize` says, where it is written.
+    pub written_bufsize: Option<u16>,
     /// Which queries are logged.
     pub log: Option<LogRules>,
     /// Where failures are logged.
@@ -82,6 +84,12 @@ impl ServedZone {
     #[inline]
     pub fn udp_limit(&self, query: &Query<'_>) -> usize {
         query.udp_limit().min(self.block.bufsize).max(512)
+    }
+
+    /// The largest reply over UDP that the log tells of this query: the client's size, and no more than `bufsize`, where that
+    /// is written, as in CoreDNS.
+    pub fn told_udp_size(&self, query: &Query<'_>) -> u16 {
+        (query.udp_limit() as u16).min(self.block.written_bufsize.unwrap_or(u16::MAX))
     }
 
     /// Tells the block's `errors` why a query failed.

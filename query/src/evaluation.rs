@@ -5,10 +5,9 @@
 //! evaluate(query, found) -> told | silence | what must be asked first
 //! ```
 //! Nothing is resumed in the middle. Where upstreams must be asked, all that are known to be needed are asked at once, and
-//! the client's query waits; when the last of them has answered, what they said is kept as a [`InnerAnswer`] each, and the query
-//! is evaluated again from the start. A lookup that another answer needs (a `CNAME`
-//! of a template, a wish of a step) takes the whole way of a query, but nobody counts or logs it; why one failed is told by
-//! `errors`.
+//! the client's query waits; when the last of them has answered, what each said is kept as an [`InnerAnswer`], and the query
+//! is evaluated again from the start. A lookup that another answer needs (a `CNAME` of a template, a wish of a step) takes
+//! the whole way of a query, but nobody counts or logs it; why one failed is told by `errors`.
 
 mod found;
 mod outer;
@@ -50,11 +49,12 @@ pub struct Evaluation<'h, 'a> {
     left: usize,
     /// What counts one when this ends.
     counts: Vec<Arc<Counter>>,
-    /// Whether a name is looked at that the client's query leads to, and neither that query nor a candidate for it.
-    other: bool,
+    /// Whether what is looked up now is a target, to which a CNAME or a wish led, and neither the client's own question nor a
+    /// candidate for it ([`Wishes::candidate`]).
+    at_target: bool,
     /// The wishes so far, each once.
     wishes: Vec<(Key, Known)>,
-    /// The step that may wish now: a block's nth.
+    /// The step that may wish now: its zone, and its place among the steps of the zone's block.
     at: Option<(&'h Arc<ServedZone>, usize)>,
     /// How long an upstream may take; zero asks none.
     pub patience: Duration,
@@ -115,7 +115,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
             asked,
             left: MOST_WISHES,
             counts: Vec::new(),
-            other: false,
+            at_target: false,
             wishes: Vec::new(),
             at: None,
             patience: forwarder::DEADLINE,
@@ -161,7 +161,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
     ) -> Result<End, Missing> {
         let steps = zone.block.pipeline.steps();
         let mut sought = Sought::new(query, &zone.server, false);
-        sought.is_target = self.other;
+        sought.is_target = self.at_target;
         let mut backs = Vec::new();
         let mut ended = None;
         for (index, step) in steps.iter().enumerate().skip(from) {
@@ -217,7 +217,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
                 found
             }
         };
-        // Whoever wrote it wrote records that can be read.
+        // It was packed from a reply of our own, whose records can be read.
         let told = found.told.as_ref().map_err(Clone::clone);
         let most = match self.context.proto {
             Proto::Udp => MOST_IN_DATAGRAM,
@@ -250,22 +250,22 @@ impl<'h, 'a> Evaluation<'h, 'a> {
             Lookup::FollowOrFail => follow = Follow::OrFail,
             // One is enough: the next client's query finds the others as old.
             Lookup::Refresh => {
-                let own = !self.other;
+                let own = !self.at_target;
                 self.refresh.get_or_insert_with(|| Asked::for_next(query, zone, own));
             }
             Lookup::Ask(_) if self.patience.is_zero() => {
                 let failure = Failure::Forward(forwarder::Failure::Patience);
                 return Ok(InnerAnswer::new(zone, query, Err(failure), Follow::No));
             }
-            Lookup::Ask(_) if self.other && self.asked == MOST_ASKED => {
+            Lookup::Ask(_) if self.at_target && self.asked == MOST_ASKED => {
                 return Ok(InnerAnswer::new(zone, query, Err(Failure::TooManyNames(MOST_ASKED)), Follow::No));
             }
             Lookup::Ask(patience) => {
-                // Whoever has all the time is told by the upstreams why it was not enough.
+                // With the whole deadline left it is the forwarder that ends it, and its failure names the upstream.
                 let left = Some(self.patience).filter(|&left| left < forwarder::DEADLINE);
                 let patience = patience.into_iter().chain(left).min();
-                self.asked += usize::from(self.other);
-                self.missing.push(Asked::new(query, zone, patience, !self.other));
+                self.asked += usize::from(self.at_target);
+                self.missing.push(Asked::new(query, zone, patience, !self.at_target));
                 return Err(Missing);
             }
             Lookup::Pass => return Ok(self.failed(zone, query, zone.block.pipeline.nobody())),
@@ -275,7 +275,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
     }
 
     fn failed(&self, zone: &ServedZone, query: &Query<'_>, failure: Failure) -> Arc<InnerAnswer> {
-        if self.other {
+        if self.at_target {
             zone.tell(&failure, query, self.context.now);
         }
         InnerAnswer::new(zone, query, Err(failure), Follow::No)
@@ -337,7 +337,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
     /// What a wish comes to, `None` where upstreams must be asked first; `from` is where in a block it begins, else it is
     /// routed, and another name than the one sought.
     fn come_to(&mut self, from: Option<(&'h Arc<ServedZone>, usize)>, query: &Query<'_>) -> Option<Wish> {
-        let is_other = from.is_none();
+        let is_target = from.is_none();
         let entry = from.map_or(EntryPoint::Top, |(zone, step)| EntryPoint::Step(zone.block.id, step));
         let Query { name, rtype, class, .. } = *query;
         let key = Key { entry, name, rtype, class, added: query.added.octets().into() };
@@ -348,19 +348,19 @@ impl<'h, 'a> Evaluation<'h, 'a> {
                 Known::Came(wish) => Some(wish.clone()),
             };
         }
-        let above = self.other;
-        let Some(left) = self.left.checked_sub(usize::from(above || is_other)) else {
+        let above = self.at_target;
+        let Some(left) = self.left.checked_sub(usize::from(above || is_target)) else {
             return Some(Wish::Failed(Failure::TooManyNames(MOST_WISHES)));
         };
         self.left = left;
         let (place, at) = (self.wishes.len(), self.at);
         self.wishes.push((key, Known::Open));
-        self.other |= is_other;
+        self.at_target |= is_target;
         let end = match from.map_or_else(|| self.route.find(query).map(|zone| (zone, 0)), Ok) {
             Ok((zone, step)) => self.evaluate(zone, query, step),
             Err(failure) => Ok(End::Told(Box::default(), Some(failure))),
         };
-        self.other = above;
+        self.at_target = above;
         self.at = at;
         let wish = match end {
             Ok(End::Told(message, None)) => Some(Wish::Answer(message)),
@@ -403,14 +403,14 @@ fn failed(query: &Query<'_>, failure: &Failure) -> Message {
 /// Writes what a client is told.
 pub fn write(message: &Message, query: &Query<'_>, reply: &mut Reply<'_>) {
     if message.write(query, reply).is_err() {
-        // A record that cannot be read again: nobody here writes one.
+        // A record that cannot be read: no source and no step makes one.
         reply.clear();
         reply.rcode = Rcode::SERVFAIL;
     }
 }
 
-/// Records of a section that steps see of what a datagram is answered with: one more has no room in the 4,096 octets of the
-/// largest, whatever steps do. An upstream's 64 KiB cost a client's query a thousand times what it costs the client else.
+/// Most records of a section that steps are shown where the client gets a datagram: the largest has 4,096 octets, and a record
+/// takes 11 or more. With all of an upstream's 64 KiB a query would cost us a thousand times what it costs its client.
 const MOST_IN_DATAGRAM: u16 = 4096 / 11;
 /// Wishes and CNAMEs for which upstreams are asked, for one client's query, wherever they stand.
 const MOST_ASKED: usize = 8;

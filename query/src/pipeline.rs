@@ -3,8 +3,8 @@
 //! ```text
 //! steps { rewrite, acl, header, minimal } -> sources { template, hosts, loop } -> cache -> forward -> whoami
 //! ```
-//! The order is that of CoreDNS's plugin.cfg, except that what memory knows comes before the cache, which wraps only
-//! what is dialled: a cached copy can never hide a newer entry. Which of them a block has is decided when it is built.
+//! The order is that of CoreDNS's plugin.cfg, except that what memory knows comes before the cache, which wraps `forward`
+//! alone: a cached copy can never hide a newer entry. Which of them a block has is decided when it is built.
 
 use std::any::Any;
 use std::sync::Arc;

@@ -222,7 +222,7 @@ fn steps_act(zone: &ServedZone, query: &Query<'_>, context: &QueryContext<'_>) -
     for step in zone.block.pipeline.steps() {
         match step.inward(&mut sought, context) {
             Inward::Pass => {}
-            // Those behind it count as well.
+            // The steps behind it are asked all the same: they count this query.
             Inward::Back(_) | Inward::Needs(_) => acts = true,
             Inward::Answer(_) | Inward::Fail(_) | Inward::Silence => return true,
         }
@@ -348,15 +348,15 @@ fn no_zone(query: &Query<'_>, failure: Failure, size: SizeLimit, out: &mut Vec<u
     }
 }
 
-/// A reply without records to a query that was held: what a client gets when its packet met a bug of ours.
+/// A reply without records, of which nothing is counted: what a client gets whose query met a bug of ours, or found no room.
 pub fn bare_reply(query: &Query<'_>, failure: &Failure, out: &mut Vec<u8>) {
     let mut reply = Reply::start(out, query);
     fail(&mut reply, failure);
     reply.finish(query, usize::from(wire::UDP_SIZE));
 }
 
-/// Counts how queries of one zone ended, which are alike but in their sizes, `nanos` after their receipt: after the replies
-/// are sent, and without any way back.
+/// Counts how queries of one zone ended, which are alike but in their sizes, `nanos` after their receipt. Their replies are
+/// sent by then.
 #[inline]
 pub fn count(counters: ThreadCounters<'_>, alike: &[Outcome], proto: Proto, ipv6: bool, nanos: u64) {
     let Some(first) = alike.first() else { return };
@@ -381,11 +381,11 @@ pub fn log(zone: &ServedZone, outcome: &Outcome, seen: &Seen, query: &Query<'_>,
         zone.tell(failure, query, seen.now);
     }
     if let Some(rules) = &zone.block.log {
-        rules.log(&entry(query, outcome, seen), lines);
+        rules.log(&entry(zone, query, outcome, seen), lines);
     }
 }
 
-fn entry<'s>(query: &'s Query<'_>, outcome: &Outcome, seen: &Seen) -> LogEntry<'s> {
+fn entry<'s>(zone: &ServedZone, query: &'s Query<'_>, outcome: &Outcome, seen: &Seen) -> LogEntry<'s> {
     let name: &Name = &query.name;
     LogEntry {
         client: seen.client,
@@ -398,7 +398,7 @@ fn entry<'s>(query: &'s Query<'_>, outcome: &Outcome, seen: &Seen) -> LogEntry<'
         class: query.class,
         size: query.size,
         dnssec_ok: query.dnssec_ok(),
-        bufsize: query.udp_limit() as u16,
+        bufsize: zone.told_udp_size(query),
         rcode: outcome.rcode,
         flags: outcome.flags,
         rsize: outcome.response_size.into(),

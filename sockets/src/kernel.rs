@@ -9,7 +9,7 @@ use std::os::fd::BorrowedFd;
 use libc::mmsghdr;
 
 use crate::address::Name;
-use crate::outgoing::Next;
+use crate::next::Next;
 
 /// A datagram between two calls.
 struct Datagram {

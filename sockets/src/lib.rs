@@ -10,6 +10,7 @@ mod inherited;
 #[cfg(miri)]
 mod kernel;
 mod listen;
+mod next;
 #[cfg(all(target_arch = "x86_64", any(test, target_env = "musl")))]
 mod octets;
 mod outgoing;

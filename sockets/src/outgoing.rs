@@ -6,6 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use libc::{iovec, mmsghdr};
 
 use crate::address::{Control, Local, Name, Peer, empty_message};
+use crate::next::Next;
 
 /// A batch of replies, each with where it goes. All memory but the slots' own bytes is taken in
 /// [`Outgoing::new`]; a slot keeps what it grew to, up to a bound.
@@ -149,16 +150,6 @@ pub struct Sent {
     pub dropped: usize,
     /// The first error met, for the log; `None` when all were sent.
     pub error: Option<io::Error>,
-}
-
-/// What to do about a message that the kernel did not take.
-pub(crate) enum Next {
-    /// Try it again.
-    Retry,
-    /// Go on with the one after it.
-    Skip,
-    /// Give up the rest.
-    Stop,
 }
 
 #[cfg(miri)]

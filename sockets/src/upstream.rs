@@ -11,7 +11,8 @@ use socket2::{SockAddr, Socket};
 use crate::BATCH;
 use crate::address::{CONTROL_BYTES, Control, control_message, empty_message};
 use crate::listen::{set_option, set_receive_buffer, udp_socket};
-use crate::outgoing::{Next, send_messages};
+use crate::next::Next;
+use crate::outgoing::send_messages;
 use crate::received::Received;
 
 /// One UDP socket connected to one upstream: the kernel drops what anybody else sends to it, and says when the

@@ -5,30 +5,11 @@ use std::time::{Duration, Instant};
 use rand::Rng;
 
 use super::effects::{Exchange, Finished};
-use super::flight::{ATTEMPTS, Attempt, NEVER, Open, Pick, State, TCP, Way, silent};
-use super::form::Form;
+use super::flight::{ATTEMPTS, Attempt, Form, Open, Pick, State, TCP, Try, Way, silent};
 use super::ports::Owner;
-use super::timers::MachineTime;
-use super::{Effects, ExchangeId, Forwarder, LATE, SWEEP, StreamKind};
-use crate::{Failure, Path};
-
-/// How one attempt is to be sent.
-#[derive(Clone, Copy)]
-pub(super) struct Try {
-    pub(super) upstream: u8,
-    /// Over TCP even where UDP would do: the reply was truncated.
-    pub(super) tcp: bool,
-    /// What it is to carry, at most.
-    pub(super) form: Form,
-    /// A copy of a query that this upstream or another is expected to answer yet.
-    pub(super) hedge: bool,
-}
-
-impl Try {
-    pub(super) fn new(upstream: u8) -> Self {
-        Self { upstream, tcp: false, form: Form::Whole, hedge: false }
-    }
-}
+use super::timers::{MachineTime, NEVER};
+use super::{Effects, ExchangeId, Forwarder, LATE, SWEEP};
+use crate::{Failure, Path, StreamKind};
 
 impl<W> Forwarder<W> {
     /// Asks the first upstream of the flight's stanza, and now and then a suspect one as well.

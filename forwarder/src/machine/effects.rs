@@ -1,34 +1,14 @@
 //! What goes in and out of the state machine: questions, effects, results.
 
 use std::fmt;
-use std::hash::BuildHasher;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use wire::{Answer, Query};
 
-use super::flight::{key_bits, key_hash};
 use super::waiters::Waiters;
-use crate::{Chain, ConnectionLimits, Failure, NotSent, Upstream};
-
-/// How a client's query came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transport {
-    /// In a datagram.
-    Udp,
-    /// Over a connection: TCP, TLS, HTTP, QUIC.
-    Tcp,
-}
-
-/// The kind of connection that an exchange needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum StreamKind {
-    /// Plain TCP (RFC 7766).
-    Tcp,
-    /// DNS over TLS (RFC 7858).
-    Tls,
-}
+use crate::{Chain, ConnectionLimits, Failure, NotSent, StreamKind, Transport, Upstream};
 
 /// One UDP socket of one worker. Its index is small and used again; its generation is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -139,16 +119,6 @@ pub struct Ask<'a> {
     pub patience: Option<Duration>,
     /// Equal for all queries of one client: none takes all places, of whatever kind ([`crate::Fair`]).
     pub asker: u128,
-}
-
-impl Ask<'_> {
-    /// A number that is equal for all asks that would share a flight, with the same hasher: by it workers can agree which
-    /// of them asks, so that equal misses of different workers share one too. `None` where no stanza forwards the name.
-    pub fn fingerprint(&self, hasher: &impl BuildHasher) -> Option<u64> {
-        let at = self.chain.matching(0, &self.query.name)?;
-        let bits = key_bits(self.query, self.chain.groups()[at].asks_over_tcp(self.client));
-        Some(key_hash(self.block, self.query, bits, hasher))
-    }
 }
 
 /// A query that was not taken; nobody else will answer the waiter.

@@ -7,13 +7,12 @@ use std::time::{Duration, Instant};
 
 use wire::{Flags, HeldQuery, Query};
 
-use super::form::Form;
 use super::ports::Ports;
-use super::timers::MachineTime;
+use super::timers::{MachineTime, NEVER};
 use super::waiters::WaiterList;
-use super::{Ask, SocketId, StreamKind};
+use super::{Ask, SocketId};
 use crate::policy::Order;
-use crate::{Chain, Failure, Group, Path, Upstream};
+use crate::{Chain, Failure, Group, Path, StreamKind, Upstream};
 
 /// A slot of the table: see [`super::slot_octets`].
 #[derive(Debug)]
@@ -43,7 +42,7 @@ pub(super) struct Flight<W> {
     pub(super) done: u16,
     /// Upstreams that did not answer our OPT, one bit each.
     pub(super) shy: u16,
-    /// Of these, who answered it with FORMERR without one.
+    /// Of these, who said so: with FORMERR, and no OPT.
     pub(super) said: u16,
     pub(super) bits: u8,
     pub(super) state: State,
@@ -130,6 +129,35 @@ pub(super) enum Open {
 pub(super) enum Way {
     Udp,
     Stream(StreamKind),
+}
+
+/// What of EDNS one attempt carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// Our OPT, and in it the client's subnet and what was written, where there are any.
+    Whole,
+    /// Our OPT alone.
+    Bare,
+    /// No OPT.
+    Plain,
+}
+
+/// How one attempt is to be sent.
+#[derive(Clone, Copy)]
+pub(super) struct Try {
+    pub(super) upstream: u8,
+    /// Over TCP even where UDP would do: the reply was truncated.
+    pub(super) tcp: bool,
+    /// What it is to carry, at most.
+    pub(super) form: Form,
+    /// A copy of a query that this upstream or another is expected to answer yet.
+    pub(super) hedge: bool,
+}
+
+impl Try {
+    pub(super) fn new(upstream: u8) -> Self {
+        Self { upstream, tcp: false, form: Form::Whole, hedge: false }
+    }
 }
 
 impl Attempt {
@@ -280,7 +308,17 @@ pub(super) enum Pick {
     None,
 }
 
-/// The part of a flight's key that is neither name, type, class, client subnet nor written here.
+impl Ask<'_> {
+    /// A number that is equal for all asks that would share a flight, with the same hasher: by it workers can agree which
+    /// of them asks, so that equal misses of different workers share one too. `None` where no stanza forwards the name.
+    pub fn fingerprint(&self, hasher: &impl BuildHasher) -> Option<u64> {
+        let at = self.chain.matching(0, &self.query.name)?;
+        let bits = key_bits(self.query, self.chain.groups()[at].asks_over_tcp(self.client));
+        Some(key_hash(self.block, self.query, bits, hasher))
+    }
+}
+
+/// The part of a flight's key besides name, type, class, client subnet, and what a step added for upstreams.
 pub(super) fn key_bits(query: &Query<'_>, tcp: bool) -> u8 {
     let mut bits = 0;
     for (bit, set) in [
@@ -328,15 +366,13 @@ pub(super) fn silent(attempt: &Attempt, upstream: SocketAddr, ports: &Ports) -> 
 
 /// Attempts that a flight remembers at once.
 pub(super) const ATTEMPTS: usize = 4;
-/// An offset that never comes.
-pub(super) const NEVER: u32 = u32::MAX;
 /// In a flight's bits: plain upstreams are asked over TCP.
 pub(super) const TCP: u8 = 0x08;
 /// In a flight's bits: there is a client subnet.
 pub(super) const SUBNET: u8 = 0x10;
 /// In a flight's bits, and no part of its key: the client's subnet stays out of what is sent from now on.
 pub(super) const BARE: u8 = 0x20;
-/// In a flight's bits: something was written for upstreams.
+/// In a flight's bits: a step added something for upstreams.
 pub(super) const ADDED: u8 = 0x40;
 /// In a flight's bits: DO.
 pub(super) const DNSSEC_OK: u8 = 0x04;

@@ -8,21 +8,9 @@ use std::time::Instant;
 
 use wire::{Added, HEADER, Rcode, write_upstream_query};
 
-use super::advance::Try;
-use super::flight::{ADDED, Attempt, BARE, DNSSEC_OK, Flight, Open, SUBNET};
+use super::flight::{ADDED, Attempt, BARE, DNSSEC_OK, Flight, Form, Open, SUBNET, Try, Way};
 use super::{Effects, Forwarder};
 use crate::Upstream;
-
-/// What of EDNS one attempt carries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
-    /// Our OPT, and in it the client's subnet and what was written, where there are any.
-    Whole,
-    /// Our OPT alone.
-    Bare,
-    /// No OPT.
-    Plain,
-}
 
 impl<W> Flight<W> {
     pub(super) fn dnssec_ok(&self) -> bool {
@@ -147,7 +135,7 @@ impl<W> Forwarder<W> {
             flight.said |= u16::from(said) << attempt.upstream;
             Form::Plain
         };
-        let tcp = attempt.way != super::flight::Way::Udp;
+        let tcp = attempt.way != Way::Udp;
         self.send(now, slot, Try { form, tcp, ..Try::new(attempt.upstream) }, effects)
     }
 

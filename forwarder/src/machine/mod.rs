@@ -32,16 +32,16 @@ use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng};
 use wire::{Answer, Query};
 
-pub use effects::{Ask, Effects, Exchange, ExchangeId, Finished, Refused, SocketId, StreamKind, Transport};
+pub use effects::{Ask, Effects, Exchange, ExchangeId, Finished, Refused, SocketId};
 pub use waiters::Waiters;
 
-use crate::{ExchangeError, Failure, Fair, Upstream, Who};
+use crate::{DEADLINE, ExchangeError, Failure, Fair, Upstream, Who};
 use budget::Budget;
-use flight::{ATTEMPTS, Attempt, Flight, Held, NEVER, SUBNET, State, key_bits, key_hash};
+use flight::{ATTEMPTS, Attempt, Flight, Held, SUBNET, State, key_bits, key_hash};
 use ports::{Owner, Ports};
 use subnets::Subnets;
 use table::Table;
-use timers::{MachineTime, Timers};
+use timers::{MachineTime, NEVER, Timers};
 use waiters::{WaiterList, WaiterSlab};
 
 /// What one worker may hold at most.
@@ -185,7 +185,7 @@ impl<W> Forwarder<W> {
         if !self.places.take(who) {
             return refuse(waiter, Failure::TableFull);
         }
-        // Those that fly leave room: what takes the rest of it lingers.
+        // The table has a slot for each of `places`: where it is full, a flight that nobody waits for takes one.
         if self.table.is_full() && !self.evict(effects) {
             self.places.give_back(who);
             return refuse(waiter, Failure::TableFull);
@@ -385,9 +385,6 @@ pub const fn waiter_octets<W>() -> usize {
 
 /// Exchange ids carry 24 bits of the slot, and there are a quarter more.
 const FLIGHTS_MAX: usize = 1 << 23;
-/// One deadline for everything a query waits for: stub resolvers give up after 5 s, and the answer, or the SERVFAIL that
-/// makes them ask another server, must be there before.
-pub const DEADLINE: Duration = Duration::from_millis(4_800);
 /// How long after its start a flight still takes a reply for the cache: by then the client has asked again.
 const LATE: Duration = Duration::from_secs(10);
 /// How often sockets are looked through for those that are too old.

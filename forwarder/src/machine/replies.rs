@@ -4,10 +4,9 @@ use std::time::{Duration, Instant};
 
 use wire::{Flags, Rcode};
 
-use super::advance::Try;
 use super::effects::Finished;
-use super::flight::{ATTEMPTS, Attempt, Flight, NEVER, Open, Spare, State, Way};
-use super::form::Form;
+use super::flight::{ATTEMPTS, Attempt, Flight, Form, Open, Spare, State, Try, Way};
+use super::timers::NEVER;
 use super::{Effects, Forwarder};
 use crate::{Failure, Path};
 

@@ -136,6 +136,8 @@ impl Timers {
     }
 }
 
+/// An offset from a flight's start, in microseconds, that never comes.
+pub(super) const NEVER: u32 = u32::MAX;
 /// A tick is 4,096 microseconds: small against the 100 ms of the shortest wait.
 const TICK_BITS: u32 = 12;
 const SLOTS: usize = 4096;

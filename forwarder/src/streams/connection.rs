@@ -15,8 +15,8 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::{Link, PIPELINE, Request, Shared, Target, TlsSettings};
-use crate::{ExchangeError, StreamKind, Upstream};
+use super::{Link, PIPELINE, Request, Shared, Target};
+use crate::{ExchangeError, StreamKind, TlsSettings, Upstream};
 
 /// Lives as long as the connection; whatever it was given is answered or given to another connection.
 pub(super) async fn run(

@@ -4,7 +4,6 @@
 //! flights, policies or health: it keeps connections and says how each exchange ended.
 
 mod connection;
-mod tls;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,7 +15,6 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 pub(crate) use connection::{dial, handshake};
-pub use tls::{TlsSettings, TlsSpec};
 
 use crate::metrics::Proto;
 use crate::{ConnectionLimits, Exchange, ExchangeError, ExchangeId, StreamKind, Upstream};

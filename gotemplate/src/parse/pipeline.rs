@@ -2,9 +2,9 @@
 
 use super::Parser;
 use crate::errors::{ParseError, Problem};
-use crate::lex::Kind;
 use crate::literal::excerpt;
 use crate::schema::{Schema, nearest};
+use crate::token::Kind;
 use crate::tree::{Expression, Function, Pipe};
 
 /// One operand of a command, before it is known whether it is called.

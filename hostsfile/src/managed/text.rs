@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use crate::parse;
+use crate::report::MAX_FIELD;
 
 /// The comment that makes a line ours: 1 to 200 printable ASCII characters without `#`, and no blank at either end.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,7 +91,7 @@ impl<'t> Text<'t> {
             if fields.next().is_none_or(|field| parse::address(field).is_err()) {
                 continue;
             }
-            for name in fields.filter(|name| name.len() <= parse::MAX_FIELD) {
+            for name in fields.filter(|name| name.len() <= MAX_FIELD) {
                 let name = String::from_utf8_lossy(name).to_ascii_lowercase();
                 if let Some(name) = wanted.get(name.trim_end_matches('.')) {
                     names.entry(name.clone()).or_insert(number + 1);

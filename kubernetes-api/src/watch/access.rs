@@ -1,6 +1,5 @@
-//! Where the API is and who asks it, from what a pod finds, from the Corefile or from a kubeconfig.
+//! Where the API is and who asks it: a URL, credentials and what TLS needs, checked.
 
-use std::env;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -9,9 +8,7 @@ use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 
-use crate::settings::{Access, ClientFiles, Lost};
-
-use super::kubeconfig;
+use crate::settings::{ClientFiles, Lost};
 
 /// An API, and how to speak to it.
 pub(super) struct Api {
@@ -56,20 +53,14 @@ pub(super) struct Client {
 }
 
 impl Api {
-    /// Reads files: it may take a while.
+    /// Of what a pod finds in its environment, and of its account in that directory.
     ///
     /// # Errors
     /// [`Lost::Access`].
-    pub(super) fn find(access: &Access) -> Result<Self, Lost> {
-        match access {
-            Access::InCluster(account) => Self::in_cluster(account, |name| env::var(name).ok()),
-            Access::Endpoint { url, tls: None } => Self::at(url, Pem::default(), Credentials::None),
-            Access::Endpoint { url, tls: Some(files) } => Self::at(url, files.read()?, Credentials::None),
-            Access::Kubeconfig { file, context } => kubeconfig::read(file, context.as_deref()),
-        }
-    }
-
-    fn in_cluster(account: &Path, variable: impl Fn(&str) -> Option<String>) -> Result<Self, Lost> {
+    pub(super) fn in_cluster(
+        account: &Path,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, Lost> {
         let set = |name: &str| {
             let found = variable(name).filter(|value| !value.is_empty());
             found.ok_or_else(|| {
@@ -139,7 +130,7 @@ impl Credentials {
 }
 
 impl ClientFiles {
-    fn read(&self) -> Result<Pem, Lost> {
+    pub(super) fn read(&self) -> Result<Pem, Lost> {
         let read = |path: &Path| Ok((name_of(path), file(path)?));
         Ok(Pem {
             authority: Some(read(&self.authority)?),

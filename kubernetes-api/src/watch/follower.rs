@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::decode::{self, Event, Form, Malformed, Reader, Shape, Status};
-use crate::objects::{Kind, Sink};
+use crate::objects::Kind;
 use crate::settings::{Lost, Wants};
+use crate::sink::Sink;
 
 use super::ask::{Ask, Query};
 use super::backoff::{Backoff, MOST_WAIT};

@@ -3,8 +3,8 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use crate::testing::*;
-use kubernetes_api::objects::{Key, Kind, Object, Sink};
 use kubernetes_api::settings::{Lost, PodsWanted, Wants};
+use kubernetes_api::{Key, Kind, Object, Sink};
 
 /// What happens at the API.
 #[derive(Debug, Clone)]

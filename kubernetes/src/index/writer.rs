@@ -10,8 +10,9 @@ use wire::hash_of;
 use super::service::{Namespace, Naming, Service};
 use super::sizes::{key_of, octets_of};
 use super::{Directory, Index, bit, hash_of_address, key};
-use kubernetes_api::objects::{self, Asked, Key, Kind, Object, Pod, SinceEpoch, Sink, Slice, Target};
+use kubernetes_api::objects::{self, Key, Kind, Object, Pod, SinceEpoch, Slice, Target};
 use kubernetes_api::settings::{Lost, Wants};
+use kubernetes_api::{Asked, Sink};
 
 /// The one who changes an index.
 pub struct Writer {

@@ -30,7 +30,7 @@ impl Connection {
             return goes_on;
         }
         out.clear();
-        // Read again: where that was what panicked, there is nothing to say.
+        // The message is read a second time: where reading it is what panics, its client is told nothing.
         let told = running.guarded(|| {
             let gate = gate(message);
             let Some(query) = gate.query() else { return false };

@@ -258,6 +258,7 @@ fn who_knows_search_paths_has_to_stand_in_the_block() {
         lent: &plugin::lent::Lent::default(),
         servers: &[],
         zones: &[],
+        bufsize: None,
         threads: 1,
         labels: None,
     };

@@ -40,7 +40,7 @@ pub struct HostsTable {
     /// When the table that serves was built, in nanoseconds since this was made.
     built_ns: AtomicU64,
     state: Mutex<State>,
-    /// Who knows more about a file than it says.
+    /// The files whose names are refreshed: more may have been learned of them than they say.
     kept: Arc<RefreshedFiles>,
 }
 
@@ -49,9 +49,9 @@ pub struct HostsTable {
 struct State {
     /// The look that goes on.
     look: Look<io::Result<Looked>>,
-    /// What had been learned of kept names when it began.
+    /// How much had been learned of the file's refreshed names when it began.
     since: Option<u64>,
-    /// What it found is older than what was learned meanwhile.
+    /// More was learned of them meanwhile: what the look found is older.
     overtaken: bool,
     seen: Option<Stamp>,
     /// A change that looks like a write in progress: taken only if the next look finds the same.
@@ -62,7 +62,7 @@ struct State {
     missing_reported: bool,
     /// A new configuration wants the file to be looked at once, whatever `reload` says.
     again: bool,
-    /// The text that serves, if somebody keeps its names.
+    /// The text that serves, where its names are refreshed.
     kept_text: Option<Arc<[u8]>>,
 }
 
@@ -196,7 +196,7 @@ impl HostsTable {
     pub fn glance(&self, now: Instant, logger: &Logger) -> Option<Instant> {
         match self.state.try_lock() {
             Ok(mut state) => self.look_at(&mut state, now, Duration::ZERO, logger),
-            // A reload waits for its disk, or refreshed names are published.
+            // Another thread holds it: a reload that waits for the disk, or one that publishes refreshed names.
             Err(TryLockError::WouldBlock) => Some(now + BUSY),
             Err(TryLockError::Poisoned(state)) => {
                 self.look_at(&mut state.into_inner(), now, Duration::ZERO, logger)

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use ::kubernetes::index::Watcher;
 use ::kubernetes::{Index, Recalled, Recalls, Writer};
-use ::kubernetes_api::objects::{Asked, SinceEpoch};
+use ::kubernetes_api::Asked;
+use ::kubernetes_api::objects::SinceEpoch;
 use kubernetes_api::{Access, Following, Kind, Lost, Pace, Settings, Wants, follow};
 
 use super::metrics::Metrics;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ::kubernetes_api::objects::Asked;
+use ::kubernetes_api::Asked;
 use histogram::{Native, NativeCounts};
 use kubernetes_api::Kind;
 

@@ -18,9 +18,9 @@ pub struct MultisocketSpec {
 pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn PluginSpec>> {
     let directive = once("multisocket", directives)?;
     no_block("multisocket", directive)?;
-    let mut args = Args::new("multisocket", directive, "[N], 1 to 1024 workers");
+    let mut args = Args::new("multisocket", directive, "[N], 1 to 1024 sockets");
     let sockets = match args.optional() {
-        Some(word) => Some(number("multisocket", word, 1..=1024, "a number of 1 to 1024 workers")?),
+        Some(word) => Some(number("multisocket", word, 1..=1024, "a number of 1 to 1024 sockets")?),
         None => None,
     };
     args.end()?;
@@ -41,12 +41,12 @@ mod tests {
             assert_eq!(said(line), Some(MultisocketSpec { sockets }), "{line}");
         }
         refused(&[
-            ("multisocket 0", "2:13: plugin/multisocket: \"0\" is not a number of 1 to 1024 workers"),
-            ("multisocket 1025", "2:13: plugin/multisocket: \"1025\" is not a number of 1 to 1024 workers"),
-            ("multisocket all", "2:13: plugin/multisocket: \"all\" is not a number of 1 to 1024 workers"),
+            ("multisocket 0", "2:13: plugin/multisocket: \"0\" is not a number of 1 to 1024 sockets"),
+            ("multisocket 1025", "2:13: plugin/multisocket: \"1025\" is not a number of 1 to 1024 sockets"),
+            ("multisocket all", "2:13: plugin/multisocket: \"all\" is not a number of 1 to 1024 sockets"),
             (
                 "multisocket 1 2",
-                "2:15: plugin/multisocket: unexpected argument \"2\"; `multisocket` wants [N], 1 to 1024 workers",
+                "2:15: plugin/multisocket: unexpected argument \"2\"; `multisocket` wants [N], 1 to 1024 sockets",
             ),
         ]);
     }

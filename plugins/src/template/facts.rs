@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use observe::counters::Proto;
 use observe::labels::Labels;
 use wire::Query;
 
@@ -12,11 +13,17 @@ use plugin::QueryContext;
 pub(super) fn facts<'q>(
     context: &'q QueryContext<'_>,
     labels: Option<&'q dyn Labels>,
+    bufsize: Option<u16>,
     query: &'q Query<'_>,
     name: &str,
 ) -> Facts<'q> {
     let (client, server) = (context.client(), context.server());
     let ip = |address: SocketAddr| address.ip().to_canonical().to_string();
+    // CoreDNS's `bufsize` clamps the client's size, which only datagrams have.
+    let most = match (context.proto, bufsize) {
+        (Proto::Udp, Some(bufsize)) => context.most_octets(query).min(bufsize.into()),
+        _ => context.most_octets(query),
+    };
     let known = [
         ("type", query.rtype.to_string().into()),
         ("name", name.into()),
@@ -28,7 +35,7 @@ pub(super) fn facts<'q>(
         ("id", i64::from(query.id).into()),
         ("opcode", 0_i64.into()),
         ("do", query.dnssec_ok().into()),
-        ("bufsize", (context.most_octets(query) as i64).into()),
+        ("bufsize", (most as i64).into()),
         ("server_ip", ip(server).into()),
         ("server_port", server.port().to_string().into()),
     ];

@@ -44,6 +44,8 @@ struct One {
     same_for_all: bool,
     /// Who knows labels, where the block has `metadata`.
     labels: Option<Arc<dyn Labels>>,
+    /// What `bufsize` says, where the block has it.
+    bufsize: Option<u16>,
 }
 
 /// What is counted of one template.
@@ -62,6 +64,7 @@ impl Templates {
     pub fn new(
         specs: Vec<TemplateSpec>,
         labels: Option<Arc<dyn Labels>>,
+        bufsize: Option<u16>,
         counters: impl Fn(&TemplateSpec) -> Arc<TemplateCounters>,
     ) -> Self {
         let one = |spec: TemplateSpec| One {
@@ -69,6 +72,7 @@ impl Templates {
             ede: spec.ede.as_ref().map(|(code, text)| [&code.to_be_bytes(), text.as_bytes()].concat().into()),
             same_for_all: spec.has_no_records() && spec.takes_every_name(),
             labels: labels.clone(),
+            bufsize,
             spec,
         };
         Self { templates: specs.into_iter().map(one).collect() }
@@ -78,9 +82,12 @@ impl Templates {
 impl SourceSpec for TemplateSpecs {
     fn build(&self, context: &BuildContext<'_>) -> Box<dyn Source> {
         let registry = context.lasting.get::<TemplateRegistry>();
-        Box::new(Templates::new(self.templates.clone(), context.labels.clone(), |template| {
-            registry.counters(context.servers, template, context.threads)
-        }))
+        Box::new(Templates::new(
+            self.templates.clone(),
+            context.labels.clone(),
+            context.bufsize,
+            |template| registry.counters(context.servers, template, context.threads),
+        ))
     }
 }
 
@@ -172,6 +179,7 @@ impl TemplateSpec {
         &self,
         context: &QueryContext<'_>,
         labels: Option<&dyn Labels>,
+        bufsize: Option<u16>,
         query: &Query<'_>,
         regex: &Regex,
         name: &str,
@@ -179,7 +187,7 @@ impl TemplateSpec {
         if self.vars.is_empty() && self.conditions.is_empty() {
             return Ok(Some(Entries::default()));
         }
-        let mut facts = facts(context, labels, query, name);
+        let mut facts = facts(context, labels, bufsize, query, name);
         for (index, group) in regex.captures(name).iter().flat_map(Captures::iter).enumerate() {
             let text = group.map_or("", |group| group.as_str());
             facts.add_group(&index.to_string(), text);
@@ -232,7 +240,7 @@ impl One {
             false => Lookup::Fail(Failure::NoPattern),
         };
         let Some(regex) = spec.patterns.iter().find(|regex| regex.is_match(name)) else { return missed() };
-        match spec.evaluate(context, self.labels.as_deref(), query, regex, name) {
+        match spec.evaluate(context, self.labels.as_deref(), self.bufsize, query, regex, name) {
             Ok(Some(vars)) => {
                 self.counters.matches.add(context.writer);
                 self.answer(context, query, zone, regex, name, vars, reply)

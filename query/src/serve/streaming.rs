@@ -93,7 +93,7 @@ impl Streaming {
         if let Some(rules) = &self.zone.block.log {
             let outcome = Outcome { flags: self.flags, answers: self.answers, ..Outcome::OPEN };
             let rsize = self.octets as usize;
-            rules.log(&LogEntry { rsize, ..entry(&query, &outcome, seen) }, lines);
+            rules.log(&LogEntry { rsize, ..entry(&self.zone, &query, &outcome, seen) }, lines);
         }
     }
 }

@@ -29,6 +29,16 @@ fn log_lines_are_those_of_coredns() {
 }
 
 #[test]
+fn the_size_that_is_logged_is_no_more_than_bufsize_says() {
+    let dns = Dns::start("bufsize 600\nlog . \"{name} takes {>bufsize}\"\nhosts {\n192.0.2.1 x.example\n}");
+    for (size, told) in [(4096, 600), (600, 600), (512, 512)] {
+        Ask::new(&format!("of-{size}.x.example"), "A").edns(size).of(dns.at);
+        let line = dns.server.wait_for_log(&format!("of-{size}.x.example."), Duration::from_secs(2));
+        assert_eq!(line, format!("[INFO] of-{size}.x.example. takes {told}"));
+    }
+}
+
+#[test]
 fn log_classes_names_and_formats_choose_what_is_shown() {
     let hosts = "hosts {\n192.0.2.1 x.example x.other\n}";
     let dns = Dns::start(&format!("log . {{\nclass error denial\n}}\n{hosts}"));

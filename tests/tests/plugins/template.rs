@@ -210,3 +210,16 @@ fn variables_and_conditions_decide_what_a_template_says() {
     assert_eq!(ask(dns.at, "b.strict.example", "A").status(), "SERVFAIL");
     assert_eq!(ask(dns.at, "x.error.example", "A").status(), "SERVFAIL", "an error never falls through");
 }
+
+#[test]
+fn an_expression_is_told_no_larger_size_than_bufsize_says() {
+    let dns = Dns::start(
+        "bufsize 600\ntemplate IN TXT . {\nvar most bufsize()\nanswer \"{{ .Name }} 60 IN TXT {{ .Var.most }}\"\n}",
+    );
+    for (size, told) in [(4096, "600"), (512, "512")] {
+        let reply = Ask::new("x.example", "TXT").edns(size).of(dns.at);
+        assert_contains!(reply.bytes.escape_ascii().to_string(), told);
+    }
+    let reply = Ask::new("x.example", "TXT").tcp().of(dns.at);
+    assert_contains!(reply.bytes.escape_ascii().to_string(), "65535");
+}
