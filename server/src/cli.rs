@@ -142,6 +142,13 @@ pub fn wants_json(args: &[OsString]) -> bool {
         || pairs.any(|(flag, value)| text(flag) == "log-format" && value == "json")
 }
 
+/// Whether a command line without a subcommand is one of node-cache: its `-localip` no other has.
+pub fn means_node_cache(args: &[OsString]) -> bool {
+    let flag = |arg: &OsString| Some(arg.to_str()?.strip_prefix('-')?.trim_start_matches('-').to_owned());
+    args.first().is_some_and(|first| flag(first).is_some())
+        && args.iter().filter_map(flag).any(|flag| flag == "localip" || flag.starts_with("localip="))
+}
+
 /// What `-version` prints.
 pub fn version() -> String {
     format!("localdns-{}\nlinux/{}, rust\n", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH)
@@ -180,8 +187,8 @@ fn served(command: Command) -> Command {
             Arg::new("pidfile")
                 .long("pidfile")
                 .value_name("FILE")
-                .value_parser(value_parser!(PathBuf))
-                .help("File for the process id, written once every socket is bound"),
+                .value_parser(OsStringValueParser::new().map(PathBuf::from))
+                .help("File for the process id, written once every socket is bound; '' for none"),
         )
         .arg(
             Arg::new("status")
@@ -315,10 +322,11 @@ fn flags(matches: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -> Result<F
         .copied()
         .or(from_env)
         .and_then(|bytes| usize::try_from(bytes).ok());
+    let pidfile: Option<&PathBuf> = matches.try_get_one("pidfile").ok().flatten();
     Ok(Flags {
         conf: matches.get_one("conf").cloned(),
         dns_port: matches.get_one("dns.port").copied().unwrap_or(53),
-        pidfile: matches.try_get_one("pidfile").ok().flatten().cloned(),
+        pidfile: pidfile.filter(|path| !path.as_os_str().is_empty()).cloned(),
         quiet: matches.try_get_one("quiet").ok().flatten().copied().unwrap_or(false),
         json: matches.get_one::<String>("log-format").is_some_and(|format| format == "json"),
         cache_bytes: cache_bytes.unwrap_or(cache::Cache::DEFAULT_BYTES),

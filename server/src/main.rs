@@ -34,9 +34,10 @@ fn main() -> ExitCode {
     // What is not UTF-8 is refused by its name where it stands, not passed over.
     let env = |name: &str| Some(std::env::var_os(name)?.to_string_lossy().into_owned());
     let mut args: Vec<_> = std::env::args_os().collect();
-    // A binary of that name is called with its flags alone.
+    // A binary of that name is called with its flags alone; so is its image's entry point, by the add-on's manifest.
     let called = args.first().map(Path::new).and_then(Path::file_name) == Some("node-cache".as_ref());
-    args.splice(..1.min(args.len()), called.then(|| "node-cache".into()));
+    let is_meant = called || cli::means_node_cache(args.get(1..).unwrap_or_default());
+    args.splice(..1.min(args.len()), is_meant.then(|| "node-cache".into()));
     let json = cli::wants_json(&args);
     let wish = match cli::parse(args, &env) {
         Ok(wish) => wish,
@@ -217,7 +218,7 @@ fn say_pid(life: &Life) -> Result<(), String> {
         let written =
             readfile::within(path, PIDFILE, move || write_pidfile(&of)).map_err(Into::into).flatten();
         written.map_err(|error: std::io::Error| {
-            let mend = "name a file where this user may write, or leave -pidfile out";
+            let mend = "name a file where this user may write, or -pidfile '' for none";
             format!("cannot write the pidfile {}: {error}; {mend}", path.display())
         })
     })

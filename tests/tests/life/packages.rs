@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -135,6 +136,9 @@ fn the_image_has_one_layer_with_one_program_that_serves() {
         assert_eq!(config["config"]["Entrypoint"], serde_json::json!(["/localdns"]));
         assert_eq!(manifest["layers"].as_array().map(Vec::len), Some(1));
         run("tar", &["-xzf", &text(&blob(&manifest["layers"][0])), "-C", &text(&root)]);
+        // For the pidfile of NodeLocal DNSCache's manifest.
+        let mode = fs::metadata(root.join("tmp")).expect("it has a /tmp").permissions().mode();
+        assert_eq!(mode & 0o7777, 0o1777);
 
         fs::create_dir_all(root.join("etc/coredns")).expect("the directory is ours");
         let corefile = ".:53 {\nbind 127.0.0.1\nhosts {\n192.0.2.1 a.example\n}\n}\n";

@@ -91,6 +91,41 @@ fn what_the_daemonset_runs_serves_with_its_capabilities_and_is_replaced_by_the_n
 }
 
 #[test]
+fn the_add_ons_own_container_runs_our_image_with_its_words_and_its_template() {
+    isolated(|| {
+        if !tool("the_add_ons_own_container_runs_our_image_with_its_words_and_its_template", "nft") {
+            return;
+        }
+        let _lab = Lab::new();
+        fs::write("/etc/resolv.conf", "nameserver 10.3.0.2\n").expect("the test's own");
+        let config = tempdir();
+        let template = include_str!("../../fixtures/corefiles/node-local-dns.corefile");
+        let template = template
+            .replace("__PILLAR__DNS__DOMAIN__", "cluster.local")
+            .replace("__PILLAR__LOCAL__DNS__", LOCAL)
+            .replace("__PILLAR__DNS__SERVER__", KUBE_DNS);
+        fs::write(config.path().join("Corefile.base"), template).expect("the test's own");
+        let prepare = "mkdir -p /etc/coredns /etc/kube-dns
+            mount --bind \"$CONFIG\" /etc/coredns
+            export KUBE_DNS_UPSTREAM_SERVICE_HOST=10.96.0.10";
+        let words = ["-localip", &format!("{LOCAL},{KUBE_DNS}"), "-conf", "/etc/Corefile"];
+        let more = ["-upstreamsvc", "kube-dns-upstream", "-pidfile", "/tmp/node-cache.pid"];
+        let mut pod = Pod::start(prepare, &[("CONFIG", config.path())], &[&words[..], &more].concat());
+        for ip in [LOCAL, KUBE_DNS] {
+            pod.said(&format!("queries to {ip} come here"));
+        }
+        answers_the_pod();
+        let health = format!("{LOCAL}:8080").parse().expect("an address");
+        assert_eq!(http_get(health, "/health").expect("it is there"), (200, "OK".to_owned()));
+        let pid = fs::read_to_string(format!("/proc/{}/root/tmp/node-cache.pid", pod.pid));
+        assert_eq!(pid.expect("it is written").trim(), "1");
+        let filled = fs::read_to_string(format!("/proc/{}/root/etc/Corefile", pod.pid));
+        assert_contains!(filled.expect("it is written"), "forward . 10.96.0.10 {");
+        assert_eq!(pod.end(), Some(0));
+    });
+}
+
+#[test]
 fn an_api_takes_the_manifest_with_every_field_in_it() {
     isolated_for(Duration::from_secs(300), || {
         let Some(cluster) = Cluster::up("an_api_takes_the_manifest_with_every_field_in_it") else { return };
