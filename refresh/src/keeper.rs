@@ -307,6 +307,39 @@ impl Keeper {
         self.base.clone()
     }
 
+    /// What is known of the names, without whatever else the file says: what another process [inherits](Self::inherit).
+    pub fn section(&self, clock: Clock) -> Vec<u8> {
+        self.over(b"", clock)
+    }
+
+    /// Takes from another process's [section](Self::section) what was good later than what is known here; whether there is another
+    /// text to serve. The file has none of it: it is to be written.
+    pub fn inherit(&mut self, section: &[u8], clock: Clock) -> bool {
+        let newer = |question: &Question, good: u64| {
+            self.entries.get(question).is_some_and(|entry| {
+                let age = match entry.addresses.is_empty() {
+                    // Where the file says nothing of it, that is as old as the file.
+                    true if self.has_file => clock.now.saturating_duration_since(self.stamped),
+                    true => Duration::MAX,
+                    false => entry.age(clock.now),
+                };
+                good > clock.wall.saturating_sub(age.as_secs())
+            })
+        };
+        let found = text::read(section, |question| self.entries.contains_key(question), self.rest);
+        let found: Vec<_> = found
+            .into_iter()
+            .filter(|(question, found)| found.mark.is_some_and(|(_, good)| newer(question, good)))
+            .collect();
+        let learned = !found.is_empty();
+        for (question, found) in found {
+            self.take(question, found, clock, Duration::ZERO);
+        }
+        self.unpublished |= learned;
+        self.after(&[], clock);
+        learned
+    }
+
     /// Every name is due at `at`, if it is not due before.
     pub fn hurry(&mut self, at: Instant) {
         for entry in self.entries.values_mut() {
@@ -376,6 +409,11 @@ impl Keeper {
     }
 
     fn render(&mut self, clock: Clock) {
+        self.text = self.over(&self.base, clock).into();
+    }
+
+    /// What is known, over this text.
+    fn over(&self, base: &[u8], clock: Clock) -> Vec<u8> {
         let entries = self.entries.iter().filter_map(|(question, entry)| {
             let addresses = self.told(question);
             let good = clock.wall.saturating_sub(entry.age(clock.now).as_secs());
@@ -383,7 +421,7 @@ impl Keeper {
             (!addresses.is_empty()).then_some(written)
         });
         let is_kept = |question: &Question| self.entries.contains_key(question);
-        self.text = text::render(&self.base, is_kept, entries, self.rest).into();
+        text::render(base, is_kept, entries, self.rest)
     }
 }
 

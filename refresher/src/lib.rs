@@ -214,6 +214,19 @@ impl RefreshedFile {
         self.state().keeper.text()
     }
 
+    /// What is known of its names, for another process.
+    pub fn section(&self, now: Instant) -> Vec<u8> {
+        self.state().keeper.section(reading(now))
+    }
+
+    /// Takes what another process knew of its names later; whether there is another text to serve.
+    pub fn inherit(&self, section: &[u8], now: Instant) -> bool {
+        let mut state = self.state();
+        let learned = state.keeper.inherit(section, reading(now));
+        state.learned += u64::from(learned);
+        learned
+    }
+
     fn follow<S: Server>(self: &Arc<Self>, plan: RefreshPlan, running: &Arc<S>, now: Instant) {
         let changed = {
             let mut state = self.state();

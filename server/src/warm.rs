@@ -1,21 +1,44 @@
-//! A warm start: what the cache knows goes over to the next process.
+//! A warm start: what the cache and refreshed names know goes over to the next process.
+//!
+//! ```text
+//! length of the cache's answers (4) | answers | for each hosts file: length (4) | path | length (4) | section of its names
+//! ```
 
+use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 
 use configuration::Configuration;
 use handover::memory;
 use listen::Running;
 
-/// Copies the answers of the cache for the next process; what fails is told, for that one starts cold then.
+/// Copies what is known for the next process; what fails is told, for that one starts cold then.
 pub(crate) fn leave(running: &Running) -> Option<OwnedFd> {
-    let answers = running.shared.cache.dump(clock::now(), memory::MOST_OCTETS);
-    let left = memory::seal(&answers, clock::since_boot());
+    let now = clock::now();
+    let mut names = Vec::new();
+    for kept in running.shared.hosts.kept.all() {
+        let before = names.len();
+        put(&mut names, kept.file().as_os_str().as_bytes());
+        put(&mut names, &kept.section(now));
+        if names.len() > MOST_NAMES {
+            names.truncate(before);
+            let text =
+                format!("the next process starts without what was learned for {}", kept.file().display());
+            running.logger.warning(None, &text);
+        }
+    }
+    let answers = running.shared.cache.dump(now, memory::MOST_OCTETS - LENGTH - names.len());
+    let mut octets = Vec::with_capacity(LENGTH + answers.len() + names.len());
+    put(&mut octets, &answers);
+    octets.extend(names);
+    let left = memory::seal(&octets, clock::since_boot());
     let told =
         |error| running.logger.warning(None, &format!("the next process starts without answers: {error}"));
     left.map_err(told).ok()
 }
 
-/// Takes over the answers that the process before left for the blocks of this configuration.
+/// Takes over what the process before left for the blocks and the hosts files of this configuration, which have been read.
 pub(crate) fn take(configuration: &Configuration, running: &Running, left: OwnedFd) {
     let logger = &running.logger;
     let refused = |why: &str| {
@@ -25,9 +48,39 @@ pub(crate) fn take(configuration: &Configuration, running: &Running, left: Owned
         Ok(read) => read,
         Err(error) => return refused(&error.to_string()),
     };
-    let Some(dump) = cache::Dump::read(&octets) else { return refused("it is cut off") };
+    let read = split(&octets).and_then(|(answers, names)| Some((cache::Dump::read(answers)?, names)));
+    let Some((dump, mut names)) = read else { return refused("it is cut off") };
     let now = clock::now();
     let caches = configuration.blocks.iter().filter_map(|block| block.pipeline.forwarding()?.cache.as_ref());
     let taken: usize = caches.map(|cache| cache.partition.warm(&cache.policy, &dump, since, now)).sum();
     logger.info(None, &format!("the cache starts with {taken} answers of the process before"));
+    let hosts = &running.shared.hosts;
+    while let Some((path, rest)) = split(names) {
+        let Some((section, rest)) = split(rest) else { break };
+        names = rest;
+        let Some(kept) = hosts.kept.find(Path::new(OsStr::from_bytes(path))) else { continue };
+        if kept.inherit(section, now) {
+            hosts.serve(&kept);
+            let file = kept.file().display();
+            logger.info(Some("hosts"), &format!("names of {file} are known from the process before"));
+        }
+    }
 }
+
+/// Adds a part behind its length.
+fn put(octets: &mut Vec<u8>, part: &[u8]) {
+    // Neither answers nor names are longer than what all may be.
+    octets.extend((part.len() as u32).to_le_bytes());
+    octets.extend(part);
+}
+
+/// The next part, and what follows it.
+fn split(octets: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = octets.split_first_chunk()?;
+    rest.split_at_checked(u32::from_le_bytes(*length) as usize)
+}
+
+/// Octets of a part's length.
+const LENGTH: usize = 4;
+/// Of what is left of names: of ten thousand names some hundred octets each.
+const MOST_NAMES: usize = 2 << 20;

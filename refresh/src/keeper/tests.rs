@@ -179,6 +179,36 @@ fn memory_serves_on_where_the_file_cannot_be_written() {
 }
 
 #[test]
+fn what_another_process_learned_later_is_inherited_and_written() {
+    let mut before = Scene::with(&["a.test", "b.test", "c.test"]);
+    let old = "192.0.2.1 a.test\n192.0.2.1 b.test\n192.0.2.99 canary\n";
+    before.read(old);
+    before.wait(60);
+    before.round(|q| (q.name != name("b.test")).then(|| four(q, &["192.0.2.2"])).flatten());
+    let section = before.keeper.section(before.clock);
+    assert!(!string(&section).contains("canary"), "what others wrote is in the file");
+    let mut after = Scene::with(&["a.test", "b.test"]);
+    after.clock = before.clock;
+    // It knows the file as it was written 70 s ago.
+    after.wait(10);
+    after.keeper.read(old.as_bytes(), Duration::from_secs(70), after.clock);
+    assert!(after.keeper.inherit(&section, after.clock));
+    let merged = set(&["192.0.2.2 a.test", "192.0.2.1 b.test", "192.0.2.99 canary"]);
+    assert_eq!(after.lines(), merged);
+    assert_eq!(lines(&after.publish().unwrap()), merged);
+    // Once more it is nothing new; and what the file has since then is newer.
+    assert!(!after.keeper.inherit(&section, after.clock));
+    after.wait(1);
+    after.read("192.0.2.7 a.test\n");
+    assert!(!after.keeper.inherit(&section, after.clock));
+    assert_eq!(after.lines(), set(&["192.0.2.7 a.test"]));
+    for torn in [&b""[..], b"\xff", &section[..section.len() / 2]] {
+        after.keeper.inherit(torn, after.clock);
+        assert!(after.lines().contains("192.0.2.7 a.test"));
+    }
+}
+
+#[test]
 fn the_shipped_file_answers_only_where_there_is_no_file() {
     let shipped = "192.0.2.7 a.test\n2001:db8::7 a.test\n192.0.2.8 unkept.test\n";
     let mut scene = Scene::with(&["a.test", "b.test"]);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::net::SocketAddr;
 
-use tests::{Ask, Manager, Server, Upstream, isolated, signal, tool};
+use tests::{Action, Ask, Manager, Says, Server, Upstream, eventually, isolated, run, signal, tool};
 
 use crate::clients::REMOTE;
 use crate::place::{AT, PATIENCE, corefile, upstream};
@@ -46,6 +46,44 @@ fn hot_names_are_answered_from_memory_after_a_restart_and_after_an_upgrade() {
         manager.wait_for("READY=1", 3, PATIENCE);
         assert!(server.wait(PATIENCE).success());
         assert!(asked(&upstream) <= NAMES / 10, "of ten hot names nine are answered from memory");
+        signal(pid_of(&server), "TERM");
+    });
+}
+
+#[test]
+fn refreshed_names_that_no_disk_took_are_known_to_the_next_process() {
+    isolated(|| {
+        let test = "refreshed_names_that_no_disk_took_are_known_to_the_next_process";
+        if !["bash", "mount"].into_iter().all(|program| tool(test, program)) {
+            return;
+        }
+        run("mount", &["-t", "tmpfs", "tmpfs", "/mnt"]);
+        std::fs::write("/mnt/hosts", "192.0.2.1 a.test\n").expect("the test's own");
+        // Older than what is learned, to the second.
+        run("touch", &["-d", "1 hour ago", "/mnt/hosts"]);
+        run("mount", &["-o", "remount,ro", "/mnt"]);
+        let (manager, upstream) = (Manager::new(), upstream());
+        upstream.answer_by(|asked| match (asked.name.as_str(), asked.rtype) {
+            ("a.test.", 1) => Action::answer("a.test. 60 IN A 192.0.2.2"),
+            _ => Action::Reply(Says::nodata("test. 60 IN SOA a. b. 1 2 3 4 60")),
+        });
+        let hosts = "hosts /mnt/hosts {\nrefresh a.test\nfallthrough\n}";
+        let corefile = format!(".:53 {{\nbind 127.0.0.1\n{hosts}\nforward . {}\n}}\n", upstream.word());
+        let told =
+            || Ask::new("a.test", "A").of(AT.parse::<SocketAddr>().expect("an address")).short().concat();
+        let mut server = Server::start_with(&corefile, manager.options());
+        eventually("the name is refreshed", PATIENCE, || (told() == "192.0.2.2").then_some(()));
+        assert!(server.stop().success());
+        // From now on nobody says so.
+        upstream.answer_by(|_| Action::Silent);
+        let mut server = Server::start_with(&corefile, manager.options());
+        manager.wait_for("READY=1", 2, PATIENCE);
+        assert_eq!(told(), "192.0.2.2", "after a restart");
+        server.wait_for_log("names of /mnt/hosts are known from the process before", PATIENCE);
+        server.signal("USR2");
+        manager.wait_for("READY=1", 3, PATIENCE);
+        assert!(server.wait(PATIENCE).success());
+        assert_eq!(told(), "192.0.2.2", "after an upgrade");
         signal(pid_of(&server), "TERM");
     });
 }
