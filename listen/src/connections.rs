@@ -236,6 +236,13 @@ impl Connections {
         self.budget.held()
     }
 
+    /// Closes idle connections: their clients see the end before they ask again. How many there were of all kinds.
+    pub fn end_idle(&self) -> usize {
+        let places: Vec<_> = self.open().places.values().map(|entry| entry.place.clone()).collect();
+        places.iter().filter(|place| place.waits().0 == Waits::Idle).for_each(|place| place.end());
+        places.len()
+    }
+
     /// Closes idle connections and waits for the others, so long at most.
     pub async fn drain(&self, patience: Duration) {
         let emptied = async {
@@ -244,12 +251,8 @@ impl Connections {
                 tokio::pin!(left);
                 // From here on nobody leaves unseen.
                 left.as_mut().enable();
-                let places: Vec<_> = self.open().places.values().map(|entry| entry.place.clone()).collect();
-                if places.is_empty() {
+                if self.end_idle() == 0 {
                     return;
-                }
-                for place in places.iter().filter(|place| place.waits().0 == Waits::Idle) {
-                    place.end();
                 }
                 // One that answers its last query now is idle a moment later, and tells nobody.
                 let _ = tokio::time::timeout(LOOK_AGAIN, left).await;

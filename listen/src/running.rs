@@ -174,6 +174,12 @@ impl Running {
         handle.block_on(self.connections.drain(LAST_REPLIES));
     }
 
+    /// Closes connections over which nobody waits for an answer: whoever asks again comes by a new one, and goes where rules lead
+    /// it by then.
+    pub fn end_idle_connections(&self) {
+        self.connections.end_idle();
+    }
+
     /// Ends the process with an error: nothing can be served any more.
     pub fn fatal(&self, message: &str) {
         // Nobody listens only if the process ends already.

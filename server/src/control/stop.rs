@@ -71,6 +71,8 @@ impl Server {
         }
         keeper.stop(ended);
         if ended != Ended::Restart {
+            // The next query over a connection would go to another machine, which does not know it.
+            self.running.end_idle_connections();
             // Who asked before, or keeps asking over a flow that the kernel knows, is still answered.
             let last = corefile::go::format_duration(LAST_CLIENTS);
             self.running.logger.info(None, &format!("node: who still asks here is answered for {last}"));
