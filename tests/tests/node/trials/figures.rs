@@ -56,7 +56,7 @@ impl Figures {
         let (mut lost, mut lost_at_return) = ([0; 2], [0; 2]);
         for client in &load.clients {
             let (gone, returned) = (away.of(client), back.of(client));
-            let (dark, dark_again) = (longest_dark(&gone), longest_dark(&returned));
+            let (dark, dark_again) = (longest_dark(&gone, self.fault), longest_dark(&returned, self.fault));
             let after =
                 ours_from(&returned).map_or(Duration::MAX, |ours| ours.saturating_duration_since(ready));
             lost[usize::from(client.way.over_tcp())] += count_lost(&gone);
@@ -142,13 +142,19 @@ fn count_lost(queries: &[Query]) -> usize {
 }
 
 /// From the first lost query to the first that is answered after the last one, where lost ones belong together: the longest.
-fn longest_dark(queries: &[Query]) -> Duration {
-    let lost: Vec<Instant> =
-        queries.iter().filter(|query| query.who.is_none()).map(|query| query.asked).collect();
-    let dark = lost.chunk_by(|one, next| *next - *one < APART).map(|together| {
-        let last = together[together.len() - 1];
-        let answered = queries.iter().find(|query| query.asked > last && query.who.is_some());
-        answered.or_else(|| queries.last()).map_or(Duration::ZERO, |next| next.asked - together[0])
+///
+/// An answer ends a darkness, unless one worker of several is stuck: then others are answered in the midst of it.
+fn longest_dark(queries: &[Query], fault: Fault) -> Duration {
+    let apart = if fault == Fault::WorkerHangs { APART } else { Duration::ZERO };
+    let lost = queries.iter().enumerate().filter(|(_, query)| query.who.is_none());
+    let lost: Vec<(usize, Instant)> = lost.map(|(number, query)| (number, query.asked)).collect();
+    let are_one = |(one, at): &(usize, Instant), (next, then): &(usize, Instant)| {
+        next - one == 1 || *then - *at < apart
+    };
+    let dark = lost.chunk_by(are_one).map(|together| {
+        let ((_, first), (last, _)) = (together[0], together[together.len() - 1]);
+        let answered = queries[last..].iter().find(|query| query.who.is_some());
+        answered.or_else(|| queries.last()).map_or(Duration::ZERO, |next| next.asked - first)
     });
     dark.max().unwrap_or_default()
 }
@@ -159,8 +165,7 @@ fn ours_from(queries: &[Query]) -> Option<Instant> {
     ours.last().map(|query| query.asked)
 }
 
-/// Of lost queries nearer to each other one hears of the same thing: with one worker of several stuck, others are answered between
-/// them.
+/// Lost queries nearer to each other are of one stuck worker.
 const APART: Duration = Duration::from_millis(200);
 /// How soon after READY the server is to answer.
 const BACK: Duration = Duration::from_millis(300);
@@ -176,14 +181,16 @@ fn darkness_lasts_until_the_next_answer_and_losses_far_apart_are_two() {
         rows.iter().map(query).collect()
     };
     let (ours, none) = (Some(US), None);
-    for (rows, ms) in [
-        (&[(0, ours), (16, ours)][..], 0),
-        (&[(0, ours), (16, none), (32, ours)], 16),
-        (&[(0, none), (16, ours), (32, none), (48, none), (64, ours)], 64),
-        (&[(0, none), (16, ours), (500, none), (540, ours)], 40),
-        (&[(0, ours), (16, none), (32, none)], 16),
+    for (rows, ms, of_a_worker) in [
+        (&[(0, ours), (16, ours)][..], 0, 0),
+        (&[(0, ours), (16, none), (32, ours)], 16, 16),
+        (&[(0, none), (16, ours), (32, none), (48, none), (64, ours)], 32, 64),
+        (&[(0, none), (16, ours), (500, none), (540, ours)], 40, 40),
+        (&[(0, ours), (16, none), (32, none)], 16, 16),
     ] {
-        assert_eq!(longest_dark(&queries(rows)), Duration::from_millis(ms), "{rows:?}");
+        for (fault, ms) in [(Fault::Killed, ms), (Fault::WorkerHangs, of_a_worker)] {
+            assert_eq!(longest_dark(&queries(rows), fault), Duration::from_millis(ms), "{fault}: {rows:?}");
+        }
     }
     let back = queries(&[(0, ours), (16, Some("another")), (32, ours), (48, ours)]);
     assert_eq!(ours_from(&back), Some(back[2].asked));
