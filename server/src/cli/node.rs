@@ -17,7 +17,7 @@ pub(super) fn command() -> Command {
         .about("Serve a node's DNS, and see to it that it does not go dark when this server dies")
         .subcommand_required(true)
         .args_override_self(true)
-        .subcommand(with_names(settings(served(Command::new("run"))).arg(exporter())).about(
+        .subcommand(with_names(run()).about(
             "Serve; once every address has answered, put the rules in place and keep queries here by leases",
         ))
         .subcommand(with_names(settings(shared(Command::new("up")))).about(
@@ -34,6 +34,10 @@ pub(super) fn command() -> Command {
             with_names(settings(shared(Command::new("status"))).arg(flag("json", "Print one JSON object")))
                 .about("Say what there is of addresses, rules and leases: exit code 0 where all is well, else 1"),
         )
+}
+
+fn run() -> Command {
+    settings(served(Command::new("run"))).arg(exporter()).mut_arg("pidfile", |arg| arg.default_value(PIDFILE))
 }
 
 fn annotate() -> Command {
@@ -276,5 +280,7 @@ fn mark(text: &str) -> Result<u32, String> {
     number.ok().filter(|mark| *mark != 0).ok_or_else(|| "no mark".to_owned())
 }
 
+/// Where `node run` writes its process id unless said.
+const PIDFILE: &str = "/run/localdns.pid";
 /// What a lease may last.
 const LEASES: std::ops::RangeInclusive<Duration> = Duration::from_millis(200)..=Duration::from_secs(10);

@@ -116,6 +116,13 @@ fn each_flag_of_node_has_a_variable_that_counts_where_the_flag_is_not_typed() {
     assert_eq!((flags.conf, settings.environment), (Some("/f".into()), None));
     let Ok(Wish::Node(_, _, settings)) = with(environment, &["run"]) else { panic!("no run") };
     assert_eq!(settings.environment, Some("/e".into()));
+    // Of `node run` alone there is always a pidfile, unless none is wanted.
+    for (args, pidfile) in
+        [(&["run"][..], Some("/run/localdns.pid".into())), (&["run", "-pidfile", ""], None)]
+    {
+        let Ok(Wish::Node(_, flags, _)) = with(&[], args) else { panic!("no run") };
+        assert_eq!(flags.pidfile, pidfile, "{args:?}");
+    }
     // Who serves without `node` reads none of them.
     let serve = parse([], &|name: &str| name.starts_with("LOCALDNS_NODE_").then(|| "so".to_owned()));
     assert!(matches!(serve, Ok(Wish::Serve(_))), "{serve:?}");

@@ -215,7 +215,7 @@ fn an_unwritable_pidfile_is_told() {
     assert_eq!(output.status.code(), Some(1));
     assert_one_line(
         &output,
-        &["/nonexistent/pid", "name a file where this user may write, or leave -pidfile out"],
+        &["/nonexistent/pid", "name a file where this user may write, or -pidfile '' for none"],
     );
 }
 
