@@ -62,12 +62,17 @@ impl Server {
             return (None, None);
         };
         let ended = keeper.ended();
-        if ended == Ended::Restart {
-            self.ports.offer(&self.notifier);
-            if self.ports.are_left() {
-                keeper.hold();
-                return (Some(ended), Some(keeper));
+        match ended {
+            Ended::Restart => {
+                if !self.ports.are_left() {
+                    self.ports.offer(&self.notifier);
+                }
+                if self.ports.are_left() {
+                    keeper.hold();
+                    return (Some(ended), Some(keeper));
+                }
             }
+            Ended::WayOut | Ended::Clean => self.ports.withdraw(&self.notifier),
         }
         keeper.stop(ended);
         if ended != Ended::Restart {

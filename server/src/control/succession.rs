@@ -122,10 +122,11 @@ impl Server {
             }
             self.serve_status();
         }
-        match self.keeper {
-            None => self.ports.offer(&self.notifier),
+        match &self.keeper {
             // A socket that is open somewhere would hide our death from rules that look for one.
-            Some(_) => self.ports.withdraw(&self.notifier),
+            Some(keeper) if keeper.state().is_seen_by_sockets() => self.ports.withdraw(&self.notifier),
+            // Killed, we leave what waits in them to the next process.
+            _ => self.ports.offer(&self.notifier),
         }
         if let Some((wanted, room)) = self.ports.beyond_store(&self.notifier) {
             let mend = format!("set FileDescriptorStoreMax of the unit to {wanted} at least");

@@ -354,6 +354,7 @@ impl Worker {
         let leases = Leases::open(self.settings.mark)?;
         if !leases.seen().by_owner {
             // They would outlive us.
+            self.state.outlives_us.store(true, Relaxed);
             self.settings.lease.get_or_insert(Settings::LEASE);
         }
         self.leases = Some(leases);

@@ -21,6 +21,8 @@ pub struct Leased {
     pub(super) put_back: AtomicU64,
     /// Who counts what goes wrong, for node-cache.
     filler: Option<Arc<Filler>>,
+    /// Whether our lease table stays when we die, as on kernels that know no owner of one.
+    pub(super) outlives_us: AtomicBool,
     /// Whether `node down` has taken all away, and nothing is put back.
     pub(super) let_go: AtomicBool,
 }
@@ -46,6 +48,7 @@ impl Leased {
             rules,
             put_back: AtomicU64::new(0),
             filler,
+            outlives_us: AtomicBool::new(false),
             let_go: AtomicBool::new(false),
         }
     }
@@ -57,6 +60,11 @@ impl Leased {
     /// Whether links, addresses and rules are no longer ours to put back.
     pub(crate) fn is_let_go(&self) -> bool {
         self.let_go.load(Relaxed)
+    }
+
+    /// Whether our death is seen by a socket that is gone: none may be open elsewhere then.
+    pub(crate) fn is_seen_by_sockets(&self) -> bool {
+        self.outlives_us.load(Relaxed)
     }
 
     /// What is wrong with node-cache's ConfigMap, and with the Corefile that it writes.

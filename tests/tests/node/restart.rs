@@ -1,12 +1,13 @@
 //! The node's unit under systemd, which keeps its sockets over a restart: nobody is lost, nobody goes to the upstream.
 
 use std::fs;
+use std::net::UdpSocket;
 use std::time::Duration;
 
-use tests::{Systemd, eventually, isolated_for, isolated_steadily, run, tool};
+use tests::{Ask, Message, Systemd, eventually, isolated_for, isolated_steadily, run, tool};
 
 use super::clients::{Clients, answers_everywhere};
-use super::lab::{CLUSTER, COREFILE, Lab, PLAIN, US};
+use super::lab::{CLUSTER, COREFILE, Lab, NAME, PLAIN, US};
 
 #[test]
 fn no_query_is_lost_or_goes_to_the_upstream_over_five_restarts_by_systemd() {
@@ -44,7 +45,7 @@ fn restarts(times: usize, rate: u32) {
         let adopted = format!("{restart} times");
         let log = systemd.log(UNIT);
         assert_eq!(log.matches("the cache starts with").count(), restart, "{adopted}:\n{log}");
-        assert_eq!(systemd.show(UNIT, "NFileDescriptorStore"), ["0"], "a death is to be seen");
+        assert_ne!(systemd.show(UNIT, "NFileDescriptorStore"), ["0"], "a death is to lose nothing");
     }
     clients.go_on(rate as usize / 2);
     systemd.ctl(&["kill", "--kill-who=main", "--signal=USR2", UNIT]);
@@ -81,7 +82,38 @@ fn a_stop_or_the_end_of_the_unit_leaves_the_way_out_and_a_start_takes_queries_ba
         systemd.restarts(UNIT, 1);
         answers_everywhere(US, US);
         let log = systemd.log(UNIT);
-        assert!(!log.contains("the cache starts with"), "nothing was left in systemd's store:\n{log}");
+        assert!(!log.contains("the cache starts with"), "killed, it has left no answers:\n{log}");
+    });
+}
+
+#[test]
+fn what_lay_in_the_sockets_of_a_killed_server_is_answered_by_the_next_one() {
+    isolated_for(Duration::from_secs(180), || {
+        let test = "what_lay_in_the_sockets_of_a_killed_server_is_answered_by_the_next_one";
+        let Some((_lab, systemd)) = boot(test) else { return };
+        systemd.ctl(&["start", UNIT]);
+        answers_everywhere(US, US);
+        let kill = |with: &str| systemd.ctl(&["kill", "--kill-who=main", &format!("--signal={with}"), UNIT]);
+        kill("STOP");
+        // Nobody reads them: the lease has not ended, and the server will not.
+        let query = Ask::new(NAME, "A").id(7).bytes();
+        let sockets: Vec<_> = ["169.254.10.10", "169.254.10.11"]
+            .map(|ip| {
+                let socket = UdpSocket::bind("0.0.0.0:0").expect("a port");
+                socket.connect((ip, 53)).expect("an address");
+                socket.send(&query).expect("it is sent");
+                socket
+            })
+            .into();
+        kill("KILL");
+        for socket in sockets {
+            socket.set_read_timeout(Some(PATIENCE)).expect("it can be set");
+            let mut reply = [0; 512];
+            let length = socket.recv(&mut reply).expect("an answer to what was asked once");
+            let message = Message::decode(&reply[..length]).expect("a message");
+            assert_eq!(message.answers.iter().map(|record| &*record.data).collect::<Vec<_>>(), [US]);
+        }
+        systemd.restarts(UNIT, 1);
     });
 }
 
