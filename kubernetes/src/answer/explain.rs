@@ -44,7 +44,7 @@ impl Responder {
         let what = if grammar.multicluster { "service import" } else { "service" };
         let place = directory.of_name(below.key);
         let found = named(&place, below.key).filter(|_| self.shows(below.namespace));
-        let found = found.and_then(|service| Some((service, service.object.as_ref()?)));
+        let found = found.and_then(|entry| Some((&entry.service, entry.service.object.as_ref()?)));
         let Some((service, object)) = found else {
             return format!("there is no {what} {}", key_text(below.namespace, below.key));
         };

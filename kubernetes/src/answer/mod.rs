@@ -28,7 +28,7 @@ pub use self::external::{External, ExternalRules};
 pub use self::transfer::{Push, Transfer};
 
 use self::name::{Asked, Below, Grammar};
-use crate::index::{Directory, Index, Leads, Service, Unknown, named};
+use crate::index::{Directory, Entry, Index, Leads, Service, Unknown, named};
 use kubernetes_api::objects::{Kind, Port, Protocol, Target};
 
 /// How a cluster's zones are answered: what a `kubernetes` directive says, but for what is followed.
@@ -120,6 +120,8 @@ pub struct Responder {
     primary: Name,
     /// Where those of imports do.
     clusterset: Option<Name>,
+    /// How records of few addresses begin, A and AAAA.
+    heads: [[u8; HEAD]; 2],
 }
 
 #[derive(Debug)]
@@ -148,7 +150,8 @@ impl Responder {
         // The first that holds a name is the longest.
         zones.sort_by_key(|zone| Reverse(zone.name.as_wire().len()));
         let clusterset = rules.multicluster.first().copied();
-        Self { rules, zones, primary, clusterset }
+        let heads = [(RType::A, 4), (RType::AAAA, 16)].map(|(rtype, octets)| head(rtype, rules.ttl, octets));
+        Self { rules, zones, primary, clusterset, heads }
     }
 
     /// The rules.
@@ -247,21 +250,22 @@ impl Responder {
             false => &[Kind::Service, Kind::Slice, Kind::Namespace],
         };
         let place = directory.of_name(below.key);
-        let service = named(&place, below.key).filter(|service| service.namespace.is_known());
-        let Some(service) = service else { return question.absent(kinds) };
+        let entry = named(&place, below.key).filter(|entry| entry.namespace.is_known());
+        let Some(entry) = entry else { return question.absent(kinds) };
         if below.is_bare()
             && matches!(question.query.rtype, RType::A | RType::AAAA)
-            && service.leads() != Leads::Elsewhere
+            && entry.leads() != Leads::Elsewhere
         {
-            return self.addresses(question, service, reply);
+            return self.addresses(question, entry, reply);
         }
+        let service = &*entry.service;
         let Some(target) = service.target() else { return question.absent(kinds) };
         if below.topology.is_some() && *target != Target::Headless {
             return ZoneAnswer::NoName;
         }
         match target {
             Target::ExternalName(to) => self.external_name(question, below, to, reply),
-            Target::ClusterIps(_) if self.is_empty(service) => question.absent(&[Kind::Slice]),
+            Target::ClusterIps(_) if self.is_empty(entry) => question.absent(&[Kind::Slice]),
             Target::ClusterIps(addresses) if below.endpoint.is_none() => {
                 self.cluster_ips(question, below, service, addresses, reply)
             }
@@ -272,28 +276,33 @@ impl Responder {
         }
     }
 
-    /// A and AAAA of a service's own name, where that leads to addresses: what nearly all ask for. The object is not looked at.
+    /// A and AAAA of a service's own name, where that leads to addresses: what nearly all ask for. Where its entry has them, the
+    /// service is not looked at.
     #[inline]
-    fn addresses(&self, question: &Question<'_>, service: &Service, reply: &mut Reply<'_>) -> ZoneAnswer {
-        match service.leads() {
-            Leads::ToItself if self.is_empty(service) => question.absent(&[Kind::Slice]),
-            Leads::ToItself => self.ready(question, service, reply),
+    fn addresses(&self, question: &Question<'_>, entry: &Entry, reply: &mut Reply<'_>) -> ZoneAnswer {
+        match entry.leads() {
+            Leads::ToItself if self.is_empty(entry) => return question.absent(&[Kind::Slice]),
+            Leads::ToItself => {}
             Leads::ToEndpoints | Leads::Elsewhere => match question.unknown.first_of(&[Kind::Slice]) {
-                Some(kind) => ZoneAnswer::Unknown(kind),
-                None if service.has_endpoints() => self.ready(question, service, reply),
-                None => ZoneAnswer::NoName,
+                Some(kind) => return ZoneAnswer::Unknown(kind),
+                None if entry.has_endpoints() => {}
+                None => return ZoneAnswer::NoName,
             },
+        }
+        match (entry.addresses(question.query.rtype), question.query.rtype) {
+            (None, _) => self.ready(question, &entry.service, reply),
+            (Some(octets), RType::A) => push_addresses::<4, A_RECORD>(&self.heads[0], octets, reply),
+            (Some(octets), _) => push_addresses::<16, AAAA_RECORD>(&self.heads[1], octets, reply),
         }
     }
 
     /// Whether a service is not there for its lack of endpoints.
     #[inline]
-    fn is_empty(&self, service: &Service) -> bool {
-        self.rules.ignore_empty && !service.has_endpoints()
+    fn is_empty(&self, entry: &Entry) -> bool {
+        self.rules.ignore_empty && !entry.has_endpoints()
     }
 
     /// The address records of a service's own name.
-    #[inline]
     fn ready(&self, question: &Question<'_>, service: &Service, reply: &mut Reply<'_>) -> ZoneAnswer {
         let (records, room) = (service.ready(question.query.rtype), question.room);
         match question.query.rtype {
@@ -340,6 +349,31 @@ impl Responder {
             _ => ZoneAnswer::NoData,
         }
     }
+}
+
+/// Records of a few addresses, which any message has room for, each with this head. Their length is no variable, for that would
+/// be divided by.
+#[inline]
+fn push_addresses<const OCTETS: usize, const RECORD: usize>(
+    head: &[u8; HEAD],
+    octets: &[u8],
+    reply: &mut Reply<'_>,
+) -> ZoneAnswer {
+    let addresses = octets.as_chunks::<OCTETS>().0;
+    for address in addresses {
+        let mut record = [0; RECORD];
+        record[..HEAD].copy_from_slice(head);
+        record[HEAD..].copy_from_slice(address);
+        reply.push_ready(&record, [1, 0, 0]);
+    }
+    if addresses.is_empty() { ZoneAnswer::NoData } else { ZoneAnswer::Written }
+}
+
+/// What stands before the address in a record of the question's name.
+fn head(rtype: RType, ttl: u32, octets: u16) -> [u8; HEAD] {
+    let [[t0, t1], [c0, c1], [l0, l1]] = [rtype.0, Class::IN.0, octets].map(u16::to_be_bytes);
+    let [s0, s1, s2, s3] = ttl.to_be_bytes();
+    [0xc0, wire::HEADER as u8, t0, t1, c0, c1, s0, s1, s2, s3, l0, l1]
 }
 
 /// What a CNAME leads to: no address, and not the root.
@@ -403,10 +437,12 @@ impl Below<'_> {
     }
 }
 
+/// Octets of a record before its data, the owner a pointer (RFC 1035, sections 3.2.1 and 4.1.4).
+const HEAD: usize = 12;
 /// Octets of an A record whose owner is a pointer.
-const A_RECORD: usize = 16;
+const A_RECORD: usize = HEAD + 4;
 /// Of an AAAA record.
-const AAAA_RECORD: usize = 28;
+const AAAA_RECORD: usize = HEAD + 16;
 /// Where such a record has its TTL.
 const TTL_AT: usize = 6;
 

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use wire::hash_of;
 
 use super::service::Service;
-use super::{Directory, Listed, hash_of_address};
+use super::{Directory, Entry, Listed, hash_of_address};
 
 impl Directory {
     /// Every service, by name, then by namespace.
     pub(super) fn in_order(&self) -> Vec<Listed> {
         let mut services = Vec::new();
-        self.by_name.each(|service| {
+        self.by_name.each(|Entry { service, .. }| {
             if service.object.is_some() {
                 services.push(Listed { service: service.clone(), is_known: service.namespace.is_known() });
             }
@@ -24,9 +24,9 @@ impl Directory {
     /// Lets every address lead to what has it.
     pub(super) fn lead_back(&self) {
         let mut count = 0;
-        self.by_name.each(|service| count += service.by_address().count() + 1);
+        self.by_name.each(|entry| count += entry.service.by_address().count() + 1);
         let mut all = Vec::with_capacity(count);
-        self.by_name.each(|service| {
+        self.by_name.each(|Entry { service, .. }| {
             let name = hash_of(service.key());
             all.extend(service.addresses(true).into_iter().map(|address| (hash_of_address(address), name)));
         });
@@ -46,7 +46,7 @@ impl Directory {
         let before = old.map(addresses).unwrap_or_default();
         let after = new.as_deref().map(addresses).unwrap_or_default();
         let hash = hash_of(name);
-        self.by_name.set(hash, |service| service.key() == name, new);
+        self.by_name.set(hash, |entry| entry.key() == name, new.map(Entry::new));
         let (mut left, mut come) = (before.iter().peekable(), after.iter().peekable());
         // Both are in order, and most are in both.
         loop {

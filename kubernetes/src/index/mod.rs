@@ -2,7 +2,7 @@
 //! none of whom waits.
 //!
 //! ```text
-//! (namespace, service) -> bucket -> service with its endpoints, A and AAAA answers ready
+//! (namespace, service) -> bucket with A and AAAA of it -> service with its endpoints
 //! address              -> bucket -> hashes of services' names, looked up as above
 //! namespace, pod       -> bucket
 //! ```
@@ -10,6 +10,7 @@
 
 mod buckets;
 mod directory;
+mod entry;
 mod label;
 mod serials;
 mod service;
@@ -27,6 +28,7 @@ use kubernetes_api::objects::{self, Kind, Pod, Slice};
 use kubernetes_api::settings::Wants;
 use serials::Serials;
 
+pub(crate) use entry::Entry;
 pub(crate) use label::key;
 pub use serials::Now;
 pub(crate) use serials::{Listed, Listing};
@@ -75,7 +77,7 @@ pub struct Unknown(u8);
 
 /// Services by name, and by the addresses that lead back to them.
 pub(crate) struct Directory {
-    by_name: Buckets<Arc<Service>>,
+    by_name: Buckets<Entry>,
     /// The hash of a service's name at the hash of each of its addresses: whose address it is, the service itself says. Buckets
     /// of numbers are copied without a look at anything else.
     by_address: Buckets<u64>,
@@ -144,7 +146,7 @@ impl Index {
             }
         });
         for (directory, is_import) in [(&self.services, false), (&self.imports, true)] {
-            directory.by_name.each(|service| {
+            directory.by_name.each(|Entry { service, .. }| {
                 let known = if is_import { Known::Import } else { Known::Service };
                 service.object.iter().for_each(|object| tell(known(object)));
                 service.slices.iter().for_each(|slice| tell(Known::Slice(slice)));
@@ -212,13 +214,13 @@ impl Directory {
 
     /// Where the service of this name is, if there is one: [`named`] finds it there.
     #[inline]
-    pub(crate) fn of_name(&self, key: &[u8]) -> BucketView<Arc<Service>> {
+    pub(crate) fn of_name(&self, key: &[u8]) -> BucketView<Entry> {
         self.by_name.of(hash_of(key))
     }
 
     /// The service of this name.
     pub(crate) fn get(&self, key: &[u8]) -> Option<Arc<Service>> {
-        named(&self.of_name(key), key).cloned()
+        named(&self.of_name(key), key).map(|entry| entry.service.clone())
     }
 
     /// The services that an address leads back to, by name; of more than a message has room for, some.
@@ -226,7 +228,8 @@ impl Directory {
         let mut services = Vec::new();
         for name in self.by_address.of(hash_of_address(address)).iter() {
             let named = self.by_name.of(*name);
-            services.extend(named.iter().filter(|service| service.has(address)).cloned());
+            let named = named.iter().map(|entry| &entry.service);
+            services.extend(named.filter(|service| service.has(address)).cloned());
             if services.len() >= MOST_OF_ADDRESS {
                 break;
             }
@@ -240,8 +243,8 @@ impl Directory {
 
 /// The service of this name.
 #[inline]
-pub(crate) fn named<'f>(found: &'f BucketView<Arc<Service>>, key: &[u8]) -> Option<&'f Arc<Service>> {
-    found.find(|service| service.key() == key)
+pub(crate) fn named<'f>(found: &'f BucketView<Entry>, key: &[u8]) -> Option<&'f Entry> {
+    found.find(|entry| entry.key() == key)
 }
 
 fn hash_of_address(address: IpAddr) -> u64 {

@@ -12,10 +12,6 @@ use kubernetes_api::objects::{self, Endpoint, Port, Slice, Target};
 use super::label::{LONGEST, Label};
 
 /// A service by its name, as queries find it. Never changes: a change is another one in its place.
-///
-/// Most queries are for the addresses at its name. What these read stands first, and the rest of it side by side in `octets`:
-/// each other place costs a query as much as all that is done with it, where the cluster is larger than the processor's cache.
-#[repr(C)]
 pub(crate) struct Service {
     /// Its name, and the A and AAAA answers there: records as they are sent, each owner a pointer to the question, TTL 0.
     octets: Box<[u8]>,
@@ -155,6 +151,12 @@ impl Service {
             RType::AAAA => &self.octets[a_end..],
             _ => &[],
         }
+    }
+
+    /// The addresses of one family at its own name.
+    pub(super) fn data(&self, rtype: RType) -> impl Iterator<Item = &[u8]> {
+        let octets = RECORD + if rtype == RType::A { 4 } else { 16 };
+        self.ready(rtype).chunks(octets).map(|record| &record[RECORD..])
     }
 
     /// Whether an address is its own, and none of an endpoint.
