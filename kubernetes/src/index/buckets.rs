@@ -2,12 +2,17 @@
 
 use std::iter;
 use std::sync::Arc;
+#[cfg(test)]
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use arc_swap::{ArcSwapOption, Guard};
 
 /// Entries by hash. Read by many threads at once, changed by one.
 pub(crate) struct Buckets<T> {
     buckets: Box<[ArcSwapOption<Bucket<T>>]>,
+    /// How often one was replaced.
+    #[cfg(test)]
+    stores: AtomicUsize,
 }
 
 /// Entries with their hashes. Most buckets have one or none: it stands where the bucket does, and nothing else is read.
@@ -60,7 +65,11 @@ impl<T> Bucket<T> {
 impl<T: Clone> Buckets<T> {
     /// Without entries; `count` is a power of two.
     pub(crate) fn new(count: usize) -> Self {
-        Self { buckets: (0..count).map(|_| ArcSwapOption::empty()).collect() }
+        Self {
+            buckets: (0..count).map(|_| ArcSwapOption::empty()).collect(),
+            #[cfg(test)]
+            stores: AtomicUsize::new(0),
+        }
     }
 
     /// The entries of this hash.
@@ -79,7 +88,7 @@ impl<T: Clone> Buckets<T> {
         let kept = kept.map(|(_, entry)| entry.clone());
         let count = entries().count() + usize::from(entry.is_some()) - usize::from(replaced.is_some());
         let all = entry.map(|entry| (hash, entry)).into_iter().chain(kept);
-        place.store(Bucket::of(all, count.saturating_sub(1)));
+        self.store(place, Bucket::of(all, count.saturating_sub(1)));
     }
 
     /// Makes these all the entries, each with its hash: what was there goes.
@@ -92,7 +101,7 @@ impl<T: Clone> Buckets<T> {
         }
         for (place, bucket) in self.buckets.iter().zip(buckets) {
             let others = bucket.len().saturating_sub(1);
-            place.store(Bucket::of(bucket.into_iter(), others));
+            self.store(place, Bucket::of(bucket.into_iter(), others));
         }
     }
 
@@ -101,6 +110,18 @@ impl<T: Clone> Buckets<T> {
         for place in &self.buckets {
             place.load_full().iter().flat_map(|bucket| bucket.entries()).for_each(|(_, entry)| tell(entry));
         }
+    }
+
+    fn store(&self, place: &ArcSwapOption<Bucket<T>>, bucket: Option<Arc<Bucket<T>>>) {
+        place.store(bucket);
+        #[cfg(test)]
+        self.stores.fetch_add(1, Relaxed);
+    }
+
+    /// How often a bucket was replaced.
+    #[cfg(test)]
+    pub(super) fn stores(&self) -> usize {
+        self.stores.load(Relaxed)
     }
 
     #[inline]

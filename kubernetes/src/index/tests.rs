@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
+use super::Directory;
 use crate::testing::*;
 use kubernetes_api::settings::{Lost, PodsWanted, Wants};
 use kubernetes_api::{Key, Kind, Object, Sink};
@@ -149,6 +150,75 @@ proptest! {
         }
         prop_assert_eq!(sizes(&cluster), [0; 3]);
         prop_assert!(cluster.writer.holds_nothing());
+    }
+}
+
+/// Who reads another bucket meanwhile sees nothing of it, and nothing that is copied grows with the cluster.
+#[test]
+fn a_change_of_one_object_replaces_its_own_bucket_and_those_of_addresses_that_came_or_went() {
+    const SERVICES: usize = 200;
+    let service_of =
+        |number: usize, ports: &str| service(&format!("a/s{number}"), &format!("10.96.0.{number}"), ports);
+    let slice_of = |number: usize, endpoints: &str| {
+        let endpoints: Vec<_> =
+            endpoints.split(' ').map(|last| format!("10.{}.0.{last}", number + 1)).collect();
+        slice(&format!("a/s{number}-1"), &format!("s{number}"), &endpoints.join(" "), "http:80/tcp")
+    };
+    let pod_of = |number: usize, addresses: &str| {
+        let addresses = addresses.split(' ').map(|last| format!("10.{}.0.{last}", number + 1));
+        pod(&format!("a/p{number}"), &addresses.collect::<Vec<_>>().join(" "))
+    };
+    let terminating = |pod: Object| match pod {
+        Object::Pod(mut pod) => {
+            pod.terminating = true;
+            Object::Pod(pod)
+        }
+        other => other,
+    };
+    let all = (0..SERVICES)
+        .flat_map(|number| [service_of(number, ""), slice_of(number, "1 2 3"), pod_of(number, "1 2")]);
+    let wants = Wants { endpoints: true, pods: Some(PodsWanted::default()), ..Wants::default() };
+    let objects = all.chain(["a", "b"].map(namespace));
+    let mut cluster = Cluster::of(&wants, rules("cluster.local in-addr.arpa"), objects);
+    let gone = |object: Object| (object, false);
+    let told = |object: Object| (object, true);
+    // Of services by name, by address, of namespaces, of pods.
+    let rows: [(&str, (Object, bool), [usize; 4]); 17] = [
+        ("an endpoint goes and another comes", told(slice_of(7, "1 2 4")), [1, 2, 0, 0]),
+        ("a slice as it was", told(slice_of(7, "1 2 4")), [0; 4]),
+        ("an endpoint comes", told(slice_of(7, "1 2 3 4")), [1, 1, 0, 0]),
+        ("a slice goes", gone(slice_of(7, "1")), [1, 4, 0, 0]),
+        ("and comes", told(slice_of(7, "1")), [1, 1, 0, 0]),
+        ("a slice of nothing that is known", told(slice("a/x-1", "x", "10.250.0.1", "")), [1, 1, 0, 0]),
+        ("a service has other ports", told(service_of(7, "http:80/tcp")), [1, 0, 0, 0]),
+        ("it is as it was", told(service_of(7, "http:80/tcp")), [0; 4]),
+        ("it has another address", told(service("a/s7", "10.97.0.1", "")), [1, 2, 0, 0]),
+        ("it goes", gone(service_of(7, "")), [1, 1, 0, 0]),
+        ("a namespace comes", told(namespace("c")), [0, 0, 1, 0]),
+        ("it is as it was", told(namespace("c")), [0; 4]),
+        ("one goes in which services lie", gone(namespace("a")), [0, 0, 1, 0]),
+        ("a pod has another address", told(pod_of(7, "1 3")), [0, 0, 0, 3]),
+        ("it is as it was", told(pod_of(7, "1 3")), [0; 4]),
+        ("it is about to go", told(terminating(pod_of(7, "1 3"))), [0, 0, 0, 2]),
+        ("it goes", gone(pod_of(7, "1 3")), [0, 0, 0, 2]),
+    ];
+    let stores = |cluster: &Cluster| {
+        let index = &cluster.index;
+        let Directory { by_name, by_address } = &index.services;
+        [by_name.stores(), by_address.stores(), index.namespaces.stores(), index.pods.stores()]
+    };
+    for (what, (object, is_there), expected) in rows {
+        let before = stores(&cluster);
+        match is_there {
+            true => cluster.writer.apply(object),
+            false => {
+                let (kind, key) = key_of(&object);
+                cluster.writer.delete(kind, key);
+            }
+        }
+        let after = stores(&cluster);
+        let replaced: Vec<_> = after.iter().zip(before).map(|(after, before)| after - before).collect();
+        assert_eq!(replaced, expected, "{what}");
     }
 }
 

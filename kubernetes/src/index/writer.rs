@@ -321,7 +321,7 @@ impl Writer {
         let addresses =
             |pod: &Option<Arc<Pod>>| pod.iter().flat_map(|pod| pod.addresses.to_vec()).collect::<Vec<_>>();
         let (before, after) = (addresses(&old), addresses(&pod));
-        for address in before.iter().chain(&after) {
+        for address in before.iter().chain(after.iter().filter(|address| !before.contains(address))) {
             let entry = pod.as_ref().filter(|_| after.contains(address)).map(|pod| (*address, pod.clone()));
             let is_it = |(other, pod): &(_, Arc<Pod>)| other == address && pod.key == **of;
             self.index.pods.set(hash_of_address(*address), is_it, entry);
