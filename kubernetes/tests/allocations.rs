@@ -8,7 +8,7 @@ use std::time::Duration;
 use allocation_counter::measure;
 use kubernetes::{Answered, Index, Responder, Rules, Writer};
 use kubernetes_api::objects::{Endpoint, Port, Protocol, Service, SinceEpoch, Slice, Target};
-use kubernetes_api::{Key, Kind, Object, Sink, Wants};
+use kubernetes_api::{Key, Kind, Lost, Object, Sink, Wants};
 use wire::{Flags, Gate, Name, RType, Rcode, Reply, accept};
 
 fn key(name: &str) -> Key {
@@ -95,35 +95,78 @@ fn a_hit_and_a_denial_allocate_nothing() {
     }
 }
 
-#[test]
-fn a_first_list_puts_a_service_of_many_slices_together_once() {
-    let list = |count: u16| {
-        let wants = Wants { endpoints: true, ..Wants::default() };
-        let now = || SinceEpoch(Duration::from_secs(1_700_000_000));
-        let index = Arc::new(Index::new(&wants, now));
-        let mut writer = Writer::new(index, &wants, Box::new(()));
-        let slice = |number: u16| {
-            let endpoint = |last: u8| {
-                let [high, low] = number.to_be_bytes();
-                Endpoint { address: [10, high, low, last].into(), hostname: None, pod: None, zone: None }
-            };
-            Object::Slice(Slice {
-                key: key(&format!("hl-{number}")),
-                service: "hl".into(),
-                import: None,
-                endpoints: (0..10).map(endpoint).collect(),
-                ports: [].into(),
-                changed: None,
-            })
+/// A list of these objects.
+fn list(writer: &mut Writer, objects: impl IntoIterator<Item = Object>) {
+    Kind::ALL.into_iter().for_each(|kind| writer.begin(kind));
+    objects.into_iter().for_each(|object| writer.apply(object));
+    Kind::ALL.into_iter().for_each(|kind| writer.complete(kind));
+}
+
+/// So many slices, so many of each service, of ten endpoints each, the first of which ends in `first`.
+fn slices(count: u16, of_a_service: u16, first: u8) -> impl Iterator<Item = Object> {
+    let slice = move |number: u16| {
+        let endpoint = |last: u8| {
+            let [high, low] = number.to_be_bytes();
+            Endpoint { address: [10, high, low, last].into(), hostname: None, pod: None, zone: None }
         };
-        let slices: Vec<_> = (0..count).map(slice).collect();
-        measure(|| {
-            Kind::ALL.into_iter().for_each(|kind| writer.begin(kind));
-            objects().into_iter().chain(slices).for_each(|object| writer.apply(object));
-            Kind::ALL.into_iter().for_each(|kind| writer.complete(kind));
+        Object::Slice(Slice {
+            key: key(&format!("many-{number}")),
+            service: format!("many-{}", number / of_a_service).into(),
+            import: None,
+            endpoints: (first..first + 10).map(endpoint).collect(),
+            ports: [].into(),
+            changed: None,
         })
     };
-    let [few, many] = [100, 1_600].map(|count| list(count).bytes_total);
-    // Sixteen times as many; tables grow in steps.
+    (0..count).map(slice)
+}
+
+fn writer() -> Writer {
+    let wants = Wants { endpoints: true, ..Wants::default() };
+    let now = || SinceEpoch(Duration::from_secs(1_700_000_000));
+    Writer::new(Arc::new(Index::new(&wants, now)), &wants, Box::new(()))
+}
+
+#[test]
+fn a_list_puts_a_service_of_many_slices_together_once() {
+    // Those of the second list: whether there are any, and how their endpoints begin.
+    for (what, later) in [("as they were", Some(0)), ("all changed", Some(1)), ("all gone", None)] {
+        let [few, many] = [100, 1_600].map(|count| {
+            let (mut writer, later) = (writer(), later.map(|first| slices(count, count, first)));
+            let first = measure(|| list(&mut writer, objects().into_iter().chain(slices(count, count, 0))));
+            let later =
+                measure(|| list(&mut writer, objects().into_iter().chain(later.into_iter().flatten())));
+            [first, later].map(|counted| counted.bytes_total)
+        });
+        for (few, many) in few.into_iter().zip(many) {
+            // Sixteen times as many; tables grow in steps.
+            assert!(many < 2 * 16 * few, "{what}: {few} and {many} octets");
+        }
+    }
+}
+
+#[test]
+fn a_list_that_breaks_off_puts_a_service_of_many_slices_together_once() {
+    let [few, many] = [100, 1_600].map(|count| {
+        let mut writer = writer();
+        list(&mut writer, objects().into_iter().chain(slices(count, count, 0)));
+        let counted = measure(|| {
+            writer.begin(Kind::Slice);
+            slices(count, count, 1).for_each(|object| writer.apply(object));
+            writer.lost(Kind::Slice, &Lost::Silent(Duration::from_secs(150)));
+        });
+        counted.bytes_total
+    });
     assert!(many < 2 * 16 * few, "{few} and {many} octets");
+}
+
+#[test]
+fn a_later_list_keeps_little_beside_what_is_known() {
+    for (what, first) in [("as they were", 0), ("all changed", 1)] {
+        let (mut writer, count) = (writer(), 20_000);
+        let known = measure(|| list(&mut writer, objects().into_iter().chain(slices(count, 10, 0))));
+        let later = measure(|| list(&mut writer, objects().into_iter().chain(slices(count, 10, first))));
+        let [known, later] = [known.bytes_max, later.bytes_max];
+        assert!(later < known / 3, "{what}: {later} octets beside {known}");
+    }
 }

@@ -15,6 +15,7 @@ mod label;
 mod serials;
 mod service;
 mod sizes;
+mod slices;
 mod writer;
 
 use std::net::IpAddr;

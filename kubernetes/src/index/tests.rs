@@ -76,9 +76,10 @@ fn step(cluster: &mut Cluster, model: &mut BTreeMap<(Kind, Key), Object>, pool: 
                 writer.apply(pool[*number].clone());
                 model.insert(key_of(&pool[*number]), pool[*number].clone());
             }
-            if is_whole {
-                KINDS.into_iter().for_each(|kind| writer.complete(kind));
-            }
+            KINDS.into_iter().for_each(|kind| match is_whole {
+                true => writer.complete(kind),
+                false => writer.lost(kind, &Lost::Silent(std::time::Duration::from_secs(150))),
+            });
         }
     }
 }

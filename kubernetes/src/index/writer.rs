@@ -9,6 +9,7 @@ use wire::hash_of;
 
 use super::service::{Namespace, Naming, Service};
 use super::sizes::{key_of, octets_of};
+use super::slices::{Changes, Slices};
 use super::{Directory, Index, bit, hash_of_address, key};
 use kubernetes_api::objects::{self, Key, Kind, Object, Pod, SinceEpoch, Slice, Target};
 use kubernetes_api::settings::{Lost, Wants};
@@ -30,11 +31,7 @@ pub struct Writer {
     lists: [u32; Kind::ALL.len()],
     /// Kinds of which a list is coming.
     listing: u8,
-    /// Of which service and of which import each slice is.
-    slices: HashMap<Arc<Key>, Named>,
-    /// Those that the first list has told so far. Before it is whole no answer may come of them, and each by itself would have
-    /// its service put together anew.
-    coming: HashMap<Arc<Key>, Arc<Slice>>,
+    slices: Slices,
     pods: HashMap<Arc<Key>, Arc<Pod>>,
     /// Those that the API has and those that services lie in, with how many lie there.
     namespaces: HashMap<Vec<u8>, (Arc<Namespace>, usize)>,
@@ -52,10 +49,7 @@ struct Seen {
 }
 
 /// By names that are chosen by strangers.
-type HashMap<K, V> = hashbrown::HashMap<K, V, foldhash::fast::RandomState>;
-type HashSet<K> = hashbrown::HashSet<K, foldhash::fast::RandomState>;
-/// Slices of the services that they are of.
-type SlicesByService = HashMap<Arc<[u8]>, Vec<Arc<Slice>>>;
+pub(super) type HashMap<K, V> = hashbrown::HashMap<K, V, foldhash::fast::RandomState>;
 
 /// Who hears what becomes of an index.
 pub trait Watcher: Send {
@@ -87,9 +81,6 @@ pub trait Watcher: Send {
 /// Nobody.
 impl Watcher for () {}
 
-/// The names of what a slice is of: a service, an import.
-type Named = [Option<Arc<[u8]>>; 2];
-
 #[derive(Clone, Copy)]
 enum Which {
     Services,
@@ -120,8 +111,7 @@ impl Writer {
             crowded: 0,
             lists: [0; Kind::ALL.len()],
             listing: 0,
-            slices: HashMap::default(),
-            coming: HashMap::default(),
+            slices: Slices::default(),
             pods: HashMap::default(),
             namespaces: HashMap::default(),
             endpoints_lead_back: false,
@@ -194,64 +184,21 @@ impl Writer {
         self.put(which, name, old, object.map(Arc::new), slices);
     }
 
-    fn set_slice(&mut self, of: &Arc<Key>, slice: Option<Slice>) {
-        let slice = slice.map(Arc::new);
-        let is_first_list = self.listing & self.index.unknown().0 & bit(Kind::Slice) != 0;
-        if let Some(slice) = slice.as_ref().filter(|_| is_first_list) {
-            self.coming.insert(of.clone(), slice.clone());
-            return;
-        }
-        self.coming.remove(of);
-        let new = slice.as_deref().map(names_of).unwrap_or_default();
-        let old = match slice {
-            Some(_) => self.slices.insert(of.clone(), new.clone()),
-            None => self.slices.remove(of),
-        };
-        for ((which, old), new) in Which::ALL.into_iter().zip(old.unwrap_or_default()).zip(new) {
-            if let Some(left) = old.filter(|old| new.as_ref() != Some(old)) {
-                self.set_slice_of(which, left, of, None);
-            }
-            if let Some(new) = new {
-                self.set_slice_of(which, new, of, slice.clone());
-            }
-        }
+    /// Takes a slice that the API has told of.
+    fn come(&mut self, of: &Arc<Key>, slice: Slice) {
+        let is_list = self.listing & bit(Kind::Slice) != 0;
+        let changes = self.slices.come(of, slice, is_list);
+        self.hand_over(changes);
     }
 
-    fn set_slice_of(&mut self, which: Which, name: Arc<[u8]>, of: &Key, slice: Option<Arc<Slice>>) {
-        let old = which.of(&self.index).get(&name);
-        let slices = old.as_ref().map(|old| &*old.slices).unwrap_or_default();
-        let is_it = |other: &&Arc<Slice>| other.key.name == of.name;
-        let known = slices.iter().find(is_it);
-        if known.zip(slice.as_ref()).is_some_and(|(known, slice)| answer_alike(known, slice)) {
-            return;
-        }
-        let mut new = Vec::with_capacity(slices.len() + usize::from(known.is_none() && slice.is_some()));
-        new.extend(slices.iter().filter(|other| !is_it(other)).cloned().chain(slice));
-        let object = old.as_ref().and_then(|old| old.object.clone());
-        self.put(which, name, old, object, new.into());
-    }
-
-    /// Gives the slices of the first list to their services, each of which is put together once.
-    fn set_slices(&mut self) {
-        let mut all: [SlicesByService; 2] = Default::default();
-        for (of, slice) in mem::take(&mut self.coming) {
-            let new = names_of(&slice);
-            let old = self.slices.insert(of.clone(), new.clone()).unwrap_or_default();
-            for (which, (old, new)) in Which::ALL.into_iter().zip(old.into_iter().zip(new)) {
-                if let Some(left) = old.filter(|old| new.as_ref() != Some(old)) {
-                    self.set_slice_of(which, left, &of, None);
-                }
-                if let Some(new) = new {
-                    all[which as usize].entry(new).or_default().push(slice.clone());
-                }
-            }
-        }
-        for (which, all) in Which::ALL.into_iter().zip(all) {
-            for (name, mut slices) in all {
+    /// Gives services their slices, those that changed and those that are left, each service all at once.
+    fn hand_over(&mut self, changes: Changes) {
+        for (which, changes) in Which::ALL.into_iter().zip(changes) {
+            for (name, change) in changes {
                 let old = which.of(&self.index).get(&name);
-                slices.extend(old.as_ref().map(|old| others(&old.slices, &slices)).unwrap_or_default());
+                let slices = change.of(old.as_ref().map(|old| &*old.slices).unwrap_or_default());
                 let object = old.as_ref().and_then(|old| old.object.clone());
-                self.put(which, name, old, object, slices.into());
+                self.put(which, name, old, object, slices);
             }
         }
     }
@@ -336,7 +283,7 @@ impl Writer {
     /// Says since when a change of endpoints was to come here, if that is told.
     fn tell_programmed(&mut self, of: &Key, cause: Option<SinceEpoch>) {
         let Some(cause) = cause.filter(|_| self.listing & bit(Kind::Slice) == 0) else { return };
-        let Some([Some(name), _]) = self.slices.get(of) else { return };
+        let Some(name) = self.slices.service(of) else { return };
         let service = self.index.services.get(name);
         if let Some(target) = service.as_ref().and_then(|service| service.target()) {
             self.watcher.programmed(*target == Target::Headless, cause);
@@ -351,6 +298,19 @@ impl Writer {
         }
     }
 
+    /// Where a list ends, whole or not: what it has told is put in, and what is gone by it is not there any more.
+    fn end_list(&mut self, kind: Kind, gone: Vec<Arc<Key>>) {
+        self.listing &= !bit(kind);
+        if kind != Kind::Slice {
+            gone.iter().for_each(|key| self.set(kind, key, None));
+            return;
+        }
+        let index = self.index.clone();
+        let _changing = index.serials.changing();
+        let changes = self.slices.told(gone);
+        self.hand_over(changes);
+    }
+
     fn set(&mut self, kind: Kind, key: &Arc<Key>, object: Option<Object>) {
         let index = self.index.clone();
         let _changing = index.serials.changing();
@@ -363,14 +323,17 @@ impl Writer {
             }
             (_, Some(Object::Slice(slice))) => {
                 let cause = slice.changed;
-                self.set_slice(key, Some(slice));
+                self.come(key, slice);
                 self.tell_programmed(key, cause);
             }
             (_, Some(Object::Namespace(name))) => self.set_namespace(&name, true),
             (_, Some(Object::Pod(pod))) => self.set_pod(key, Some(pod)),
             (Kind::Service, None) => self.set_object(Which::Services, key, None),
             (Kind::ServiceImport, None) => self.set_object(Which::Imports, key, None),
-            (Kind::Slice, None) => self.set_slice(key, None),
+            (Kind::Slice, None) => {
+                let gone = self.slices.without(key);
+                self.hand_over(gone);
+            }
             (Kind::Namespace, None) => self.set_namespace(&key.name, false),
             (Kind::Pod, None) => self.set_pod(key, None),
         }
@@ -379,6 +342,7 @@ impl Writer {
 
 impl Sink for Writer {
     fn begin(&mut self, kind: Kind) {
+        self.end_list(kind, Vec::new());
         self.lists[kind as usize] = self.lists[kind as usize].wrapping_add(1);
         self.listing |= bit(kind);
         self.crowded &= !bit(kind);
@@ -401,19 +365,10 @@ impl Sink for Writer {
     }
 
     fn complete(&mut self, kind: Kind) {
-        self.listing &= !bit(kind);
         let list = self.lists[kind as usize];
-        let gone: Vec<(Arc<Key>, Seen)> =
-            self.seen[kind as usize].extract_if(|_, seen| seen.list != list).collect();
-        for (key, seen) in gone {
-            self.octets -= seen.octets as usize;
-            self.set(kind, &key, None);
-        }
-        if kind == Kind::Slice {
-            let index = self.index.clone();
-            let _changing = index.serials.changing();
-            self.set_slices();
-        }
+        let gone: Vec<_> = self.seen[kind as usize].extract_if(|_, seen| seen.list != list).collect();
+        self.octets -= gone.iter().map(|(_, seen)| seen.octets as usize).sum::<usize>();
+        self.end_list(kind, gone.into_iter().map(|(key, _)| key).collect());
         self.tell_count(kind);
         self.lead_back(kind);
         if self.crowded & bit(kind) == 0 {
@@ -429,6 +384,7 @@ impl Sink for Writer {
 
     fn lost(&mut self, kind: Kind, why: &Lost) {
         self.index.followed.fetch_and(!bit(kind), Release);
+        self.end_list(kind, Vec::new());
         self.watcher.lost(kind, why);
     }
 
@@ -439,26 +395,6 @@ impl Sink for Writer {
     fn asked(&mut self, asked: &Asked<'_>) {
         self.watcher.asked(asked);
     }
-}
-
-fn names_of(slice: &Slice) -> Named {
-    let namespace = &slice.key.namespace;
-    let import = slice.import.as_ref().and_then(|import| key(&import.service, namespace));
-    [key(&slice.service, namespace), import]
-}
-
-/// Those of `known` that are none of `come`.
-fn others(known: &[Arc<Slice>], come: &[Arc<Slice>]) -> Vec<Arc<Slice>> {
-    if known.is_empty() {
-        return Vec::new();
-    }
-    let come: HashSet<_> = come.iter().map(|slice| &*slice.key.name).collect();
-    known.iter().filter(|slice| !come.contains(&*slice.key.name)).cloned().collect()
-}
-
-/// Whether one may stand for the other: when it was changed is in no answer.
-fn answer_alike(one: &Slice, other: &Slice) -> bool {
-    one.endpoints == other.endpoints && one.ports == other.ports && one.import == other.import
 }
 
 /// The second label of a service's name.
@@ -481,7 +417,6 @@ impl Writer {
         let seen = self.seen.iter().all(HashMap::is_empty);
         seen && self.octets == 0
             && self.slices.is_empty()
-            && self.coming.is_empty()
             && self.pods.is_empty()
             && self.namespaces.is_empty()
     }
