@@ -63,6 +63,10 @@ pub fn corefile(work: &Work, place: &Place<'_>) -> String {
         QueriesOf::Absent => block(".", absent),
         QueriesOf::Whoami => block(".", "    whoami\n"),
         QueriesOf::Zones(count) => (0..count).map(|number| block(&zone_name(number), absent)).collect(),
+        QueriesOf::Services => {
+            let api = format!("{{\n        endpoint http://{}\n    }}", place.upstream);
+            block(".", &format!("    kubernetes cluster.local in-addr.arpa {api}\n"))
+        }
         QueriesOf::Upstream(entries) => {
             let size =
                 entries.map_or(String::new(), |entries| format!(" {{\n        success {entries}\n    }}"));
@@ -103,7 +107,7 @@ pub fn unbound(work: &Work, place: &Place<'_>) -> String {
                 line(&mut text, format_args!("    local-zone: \"{}.\" static", zone_name(number)));
             }
         }
-        QueriesOf::Hosts(_) | QueriesOf::Whoami => {}
+        QueriesOf::Hosts(_) | QueriesOf::Whoami | QueriesOf::Services => {}
         QueriesOf::Upstream(_) => {
             let upstream = place.upstream;
             line(
@@ -197,7 +201,7 @@ pub fn dnsdist(work: &Work, place: &Place<'_>) -> String {
                 format_args!("getPool(\"\"):setCache(newPacketCache({entries}, {{maxTTL=3600}}))"),
             );
         }
-        QueriesOf::Hosts(_) | QueriesOf::Zones(_) | QueriesOf::Whoami => {}
+        QueriesOf::Hosts(_) | QueriesOf::Zones(_) | QueriesOf::Whoami | QueriesOf::Services => {}
     }
     text
 }
@@ -229,7 +233,7 @@ pub fn dnsmasq(work: &Work, place: &Place<'_>) -> Vec<String> {
         QueriesOf::Zones(count) => {
             args.extend((0..count).map(|number| format!("--local=/{}/", zone_name(number))))
         }
-        QueriesOf::Hosts(_) | QueriesOf::Whoami => {}
+        QueriesOf::Hosts(_) | QueriesOf::Whoami | QueriesOf::Services => {}
         QueriesOf::Upstream(entries) => {
             let upstream = place.upstream;
             args.push(format!("--server={}#{}", upstream.ip(), upstream.port()));
@@ -245,7 +249,7 @@ fn zones(work: &Work) -> Vec<(String, &'static str)> {
         _ if work.hosts() > 0 => vec![("hosts.bench".to_owned(), "zone")],
         QueriesOf::Absent => vec![("absent.bench".to_owned(), "empty")],
         QueriesOf::Zones(count) => (0..count).map(|number| (zone_name(number), "empty")).collect(),
-        QueriesOf::Hosts(_) | QueriesOf::Whoami | QueriesOf::Upstream(_) => vec![],
+        QueriesOf::Hosts(_) | QueriesOf::Whoami | QueriesOf::Upstream(_) | QueriesOf::Services => vec![],
     }
 }
 

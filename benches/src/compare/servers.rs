@@ -81,6 +81,7 @@ impl Kind {
         let forwards = matches!(work.source, QueriesOf::Upstream(_));
         let own = matches!(work.source, QueriesOf::Whoami);
         match self {
+            kind if work.source == QueriesOf::Services => matches!(kind, Self::Localdns | Self::Coredns),
             // Their caches are bounded in other units; what is compared is the memory of the same Corefile.
             Self::Echo | Self::Unbound | Self::Dnsdist | Self::Dnsmasq | Self::Named | Self::Hickory
                 if work.memory =>

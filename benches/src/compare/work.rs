@@ -1,5 +1,7 @@
 //! The rows of the comparison: what is asked, and what a server must be set up with to answer it.
 
+use std::path::PathBuf;
+
 use crate::flood::Transport;
 use crate::workload::{Ask, Kind};
 
@@ -43,6 +45,8 @@ pub enum QueriesOf {
     Whoami,
     /// An upstream behind a cache, of so many entries or the server's own default.
     Upstream(Option<u32>),
+    /// A cluster, whose API is where an upstream would be.
+    Services,
 }
 
 impl Work {
@@ -126,6 +130,11 @@ pub fn all() -> Vec<Work> {
 /// A row beside those: the cache by itself.
 pub fn cache_alone() -> Work {
     cache("cache-alone", "cache hit without hosts, 10,000 names")
+}
+
+/// A row beside those, for this server and CoreDNS: a cluster's services, whose names a file has.
+pub fn services(names: PathBuf) -> Work {
+    Work::new("services", "hit of 10,000 services", QueriesOf::Services, &[(Kind::File(names), 1)])
 }
 
 fn cache(name: &'static str, title: &'static str) -> Work {

@@ -138,7 +138,7 @@ fn load(server: &mut Started, plan: &FloodPlan, workload: &Workload) -> Result<L
 }
 
 /// Lines of a workload: services that changes leave alone.
-fn known(size: Size) -> String {
+pub(super) fn known(size: Size) -> String {
     unchanged(size).map(|(name, address)| format!("{name} A NOERROR {address}\n")).collect()
 }
 

@@ -5,7 +5,6 @@
 //! work, so that a busy machine shows nearly the same as a quiet one.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -35,8 +34,7 @@ pub(super) type Cost = (Duration, Duration);
 /// When a server does not start.
 pub(super) fn measure(plan: &Plan<'_>) -> Result<[Cost; 2]> {
     sockets::pin_to_core(plan.load_core).with_context(|| format!("core {}", plan.load_core))?;
-    let lists = Arc::new(lists(plan.size));
-    let api = Api::start(move |request| reply(request, &lists));
+    let api = api(plan.size);
     let endpoint = format!("endpoint {}", api.url());
     let (name, address) = plan.size.known(0);
     let mut least = [(Duration::MAX, Duration::MAX); 2];
@@ -51,6 +49,12 @@ pub(super) fn measure(plan: &Plan<'_>) -> Result<[Cost; 2]> {
         }
     }
     Ok(least)
+}
+
+/// An API that has its lists at hand.
+pub(super) fn api(size: Size) -> Api {
+    let lists = lists(size);
+    Api::start(move |request| reply(request, &lists))
 }
 
 fn reply(request: &Request, lists: &[(String, Vec<u8>); 3]) -> Reply {

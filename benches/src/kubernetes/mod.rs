@@ -104,6 +104,12 @@ pub fn run(options: &Options) -> Result<()> {
     Namespace::make(Who::ALL.map(Who::address).into_iter().filter(|own| *own != loopback))?.run_again(&dir)
 }
 
+/// An API of 10,000 services and 100,000 endpoints that has its lists at hand, and a workload's lines for the services' names.
+pub(crate) fn api_and_names() -> (testkit::kube::Api, String) {
+    let size = Size { services: 10_000, endpoints: 100_000 };
+    (lists::api(size), churn::known(size))
+}
+
 fn measure(options: &Options, dir: &Path) -> Result<()> {
     fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
     let myself = std::env::current_exe().context("this program's file")?;
