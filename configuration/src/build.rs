@@ -16,27 +16,22 @@ use admin::AdminAddress;
 use corefile::{Located, Location};
 use node::SourcePorts;
 use observe::counters::ZoneLabels;
-use observe::{ErrorLog, LogRules};
 use plugin::args::Result;
 use plugin::endpoint::{Endpoint, Transport, host_text};
+use plugin::envelope::Envelope;
 use plugin::lent::Lent;
 use plugin::spec::{BuildContext, PluginSpec, Role};
 use plugin::{BlockSpec, Key, SetupError, Spec};
 use plugins::tls::{Certificates, ServerTls, TlsSpec};
 use plugins::{
     bind::BindSpec,
-    bufsize::BufsizeSpec,
     cache::CacheSpec,
     debug::DebugSpec,
-    errors::ErrorsSpec,
     forward::{self, ForwardSpecs},
     health::HealthSpec,
     hosts::HostsSpec,
     kubernetes::KubernetesSpec,
-    log::LogSpec,
-    metadata::MetadataSpec,
     multisocket::MultisocketSpec,
-    nsid::NsidSpec,
     prometheus::PrometheusSpec,
     ready::ReadySpec,
     table,
@@ -87,7 +82,7 @@ impl Configuration {
         {
             let block = &blocks[index];
             let server = planned.endpoint.label();
-            let counters = spec.blocks[index].get::<PrometheusSpec>().map(|_| {
+            let counters = block.envelope.counts.then(|| {
                 let plugin = table::named_by_metrics(&block.directives);
                 let cache_zones = spec.blocks[index]
                     .get()
@@ -225,16 +220,16 @@ fn build_block(
     let mut context = BuildContext {
         lasting: &shared.lasting,
         lent: &lent,
+        logger: &shared.logger,
         servers: &servers,
         zones: &zones,
-        bufsize: spec.get().map(|bufsize: &BufsizeSpec| bufsize.octets),
+        plugins: &spec.plugins,
         threads: shared.writers,
-        labels: None,
+        envelope: Envelope::default(),
     };
-    if spec.get::<MetadataSpec>().is_some() {
-        let sources = spec.plugins.iter().filter_map(|(_, role)| role.source());
-        let known: Vec<_> = sources.filter_map(|source| source.labels(&context)).collect();
-        context.labels = Some(Arc::new(known));
+    // Sources and steps may want to know what is around them.
+    for envelope in spec.plugins.iter().filter_map(|(_, role)| role.envelope()) {
+        envelope.build(&mut context);
     }
     Ok(Block {
         index,
@@ -245,17 +240,7 @@ fn build_block(
         first_server: endpoints.first().map(Endpoint::label).unwrap_or_default(),
         pipeline: pipeline(spec, shared, endpoints, ours, &context)?,
         held: shared.held.clone(),
-        nsid: spec
-            .get()
-            .map(|nsid: &NsidSpec| nsid.data.clone().unwrap_or_else(host_name).into_bytes().into()),
-        bufsize: context.bufsize.unwrap_or(wire::UDP_SIZE).into(),
-        written_bufsize: context.bufsize,
-        log: spec.get().map(|log: &LogSpec| {
-            LogRules::new(log.rules.clone(), shared.logger.format(), context.labels.as_ref())
-        }),
-        errors: spec
-            .get()
-            .map(|errors: &ErrorsSpec| Arc::new(ErrorLog::new(errors.clone(), shared.logger.clone()))),
+        envelope: context.envelope,
     })
 }
 
@@ -365,9 +350,9 @@ fn listener(
         Transport::Dns => None,
         Transport::Tls => shared_tls(&zones, spec, tls)?,
     };
-    let blocks: Vec<&BlockSpec> = zones.iter().map(|zone| &spec.blocks[zone.block.index]).collect();
-    let timeouts = blocks.iter().find_map(|block| block.get()).copied().unwrap_or_default();
-    let dropped = blocks.iter().any(|block| block.get::<PrometheusSpec>().is_some()).then(|| {
+    let timeouts = zones.iter().find_map(|zone| spec.blocks[zone.block.index].get());
+    let timeouts = timeouts.copied().unwrap_or_default();
+    let dropped = zones.iter().any(|zone| zone.block.envelope.counts).then(|| {
         let labels = ZoneLabels {
             server: endpoint.label(),
             zone: "dropped".to_owned(),
@@ -396,14 +381,6 @@ fn unique(addresses: impl Iterator<Item = AdminAddress>) -> Vec<AdminAddress> {
     unique.sort_unstable();
     unique.dedup();
     unique
-}
-
-fn host_name() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    match name.trim() {
-        "" => "localhost".to_owned(),
-        name => name.to_owned(),
-    }
 }
 
 /// Sockets, and workers, where the Corefile names no number: more than this rarely pays on a node that has other work.

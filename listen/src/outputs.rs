@@ -306,7 +306,7 @@ impl Outputs {
             (false, Err(failure)) => {
                 // Why the client's own query failed is logged when that ends.
                 if !share.own {
-                    waiter.zone.tell(failure, &query, now);
+                    waiter.zone.block.envelope.tell_failure(failure, &query, now);
                 }
                 InnerAnswer::new(&waiter.zone, &query, Err(failure.clone()), Follow::No)
             }

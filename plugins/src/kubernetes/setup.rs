@@ -92,14 +92,15 @@ pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Ar
     let mut places = Places::default();
     for property in directive.body.iter().flatten() {
         no_block(PLUGIN, property)?;
-        read_property(property, written.root, &mut spec, &mut places)?;
+        read_property(property, written.root(), &mut spec, &mut places)?;
     }
     // Pods are followed where somebody asks for them: a verified name, a search path, or a rule that reads whose pod asks.
-    let is_searched = written.searched == Some(PLUGIN);
+    let is_searched = written.is_searched(PLUGIN);
     places.check(&mut spec)?;
-    let is_asked_for = is_searched || !named_behind(CLIENT, written.readers).is_empty();
+    let readers = written.readers_of_labels();
+    let is_asked_for = is_searched || !named_behind(CLIENT, readers).is_empty();
     if spec.rules.pods == Pods::Verified || (is_asked_for && spec.node.is_some()) {
-        let labels = named_behind(CLIENT_LABEL, written.readers);
+        let labels = named_behind(CLIENT_LABEL, readers);
         spec.wants.pods = Some(PodsWanted { node: spec.node.clone(), labels });
     }
     spec.is_searched = is_searched;

@@ -37,7 +37,7 @@ enum Policy {
 
 /// Reads the one `loadbalance` of a server block.
 pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Arc<dyn StepSpec>> {
-    Ok(Arc::new(LoadbalanceSpec::read(directives, written.root)?))
+    Ok(Arc::new(LoadbalanceSpec::read(directives, written.root())?))
 }
 
 impl StepSpec for LoadbalanceSpec {

@@ -88,7 +88,7 @@ pub(crate) use setup::read;
 
 impl StepSpec for Rewrite {
     fn build(&self, context: &BuildContext<'_>) -> plugin::args::Result<Arc<dyn Step>> {
-        Ok(Arc::new(Self { labels: context.labels.clone(), ..self.clone() }))
+        Ok(Arc::new(Self { labels: context.envelope.labels.clone(), ..self.clone() }))
     }
 }
 

@@ -20,6 +20,7 @@ use groups::Groups;
 use observe::counters::{Counter, PerThread, ThreadCounters};
 use observe::labels::Labels;
 use observe::{Families, names};
+use plugin::envelope::ReplySize;
 use plugin::failure::{Failure, beginning};
 use plugin::lasting::Keeps;
 use plugin::spec::{BuildContext, Explained, Source, SourceSpec};
@@ -44,8 +45,8 @@ struct One {
     same_for_all: bool,
     /// Who knows labels, where the block has `metadata`.
     labels: Option<Arc<dyn Labels>>,
-    /// What `bufsize` says, where the block has it.
-    bufsize: Option<u16>,
+    /// How large replies of the block may be.
+    size: ReplySize,
 }
 
 /// What is counted of one template.
@@ -64,7 +65,7 @@ impl Templates {
     pub fn new(
         specs: Vec<TemplateSpec>,
         labels: Option<Arc<dyn Labels>>,
-        bufsize: Option<u16>,
+        size: ReplySize,
         counters: impl Fn(&TemplateSpec) -> Arc<TemplateCounters>,
     ) -> Self {
         let one = |spec: TemplateSpec| One {
@@ -72,7 +73,7 @@ impl Templates {
             ede: spec.ede.as_ref().map(|(code, text)| [&code.to_be_bytes(), text.as_bytes()].concat().into()),
             same_for_all: spec.has_no_records() && spec.takes_every_name(),
             labels: labels.clone(),
-            bufsize,
+            size,
             spec,
         };
         Self { templates: specs.into_iter().map(one).collect() }
@@ -84,8 +85,8 @@ impl SourceSpec for TemplateSpecs {
         let registry = context.lasting.get::<TemplateRegistry>();
         Box::new(Templates::new(
             self.templates.clone(),
-            context.labels.clone(),
-            context.bufsize,
+            context.envelope.labels.clone(),
+            context.envelope.size,
             |template| registry.counters(context.servers, template, context.threads),
         ))
     }
@@ -179,7 +180,7 @@ impl TemplateSpec {
         &self,
         context: &QueryContext<'_>,
         labels: Option<&dyn Labels>,
-        bufsize: Option<u16>,
+        size: ReplySize,
         query: &Query<'_>,
         regex: &Regex,
         name: &str,
@@ -187,7 +188,7 @@ impl TemplateSpec {
         if self.vars.is_empty() && self.conditions.is_empty() {
             return Ok(Some(Entries::default()));
         }
-        let mut facts = facts(context, labels, bufsize, query, name);
+        let mut facts = facts(context, labels, size, query, name);
         for (index, group) in regex.captures(name).iter().flat_map(Captures::iter).enumerate() {
             let text = group.map_or("", |group| group.as_str());
             facts.add_group(&index.to_string(), text);
@@ -240,7 +241,7 @@ impl One {
             false => Lookup::Fail(Failure::NoPattern),
         };
         let Some(regex) = spec.patterns.iter().find(|regex| regex.is_match(name)) else { return missed() };
-        match spec.evaluate(context, self.labels.as_deref(), self.bufsize, query, regex, name) {
+        match spec.evaluate(context, self.labels.as_deref(), self.size, query, regex, name) {
             Ok(Some(vars)) => {
                 self.counters.matches.add(context.writer);
                 self.answer(context, query, zone, regex, name, vars, reply)
