@@ -241,6 +241,7 @@ fn build_block(
         pipeline: pipeline(spec, shared, endpoints, ours, &context)?,
         held: shared.held.clone(),
         envelope: context.envelope,
+        lent,
     })
 }
 

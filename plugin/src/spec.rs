@@ -86,7 +86,7 @@ impl<'c> Written<'c> {
 pub struct BuildContext<'c> {
     /// Values that are kept over reloads, such as counters: one of each type.
     pub lasting: &'c Lasting,
-    /// Values that one plugin of the block gives another, by their type.
+    /// Values that a plugin of the block gives others, by their type.
     pub lent: &'c Lent,
     /// The process's log.
     pub logger: &'c Logger,
@@ -149,7 +149,7 @@ impl Role {
 }
 
 /// What answers from memory, without I/O and without a lock.
-pub trait Source: Any + Send + Sync {
+pub trait Source: Send + Sync {
     /// Answers, fails or lets the query pass, as one does that decides about whole zones alone. `tables` is what the batch has
     /// found of the hosts tables so far.
     fn lookup<'h>(

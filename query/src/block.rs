@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicUsize;
 use corefile::Location;
 use observe::counters::{ThreadCounters, ZoneSet};
 use plugin::envelope::Envelope;
+use plugin::lent::Lent;
 use wire::{Flags, Name, Query, Reply};
 
 use crate::pipeline::Pipeline;
@@ -30,6 +31,8 @@ pub struct Block {
     pub held: Arc<AtomicUsize>,
     /// What every query and reply passes, whoever answers.
     pub envelope: Envelope,
+    /// What its plugins lend.
+    pub lent: Lent,
 }
 
 /// One zone of one block on one endpoint.

@@ -6,7 +6,6 @@
 //! The order is that of CoreDNS's plugin.cfg, except that what memory knows comes before the cache, which wraps `forward`
 //! alone: a cached copy can never hide a newer entry. Which of them a block has is decided when it is built.
 
-use std::any::Any;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -143,11 +142,6 @@ impl Pipeline {
     /// Whether this block asks upstreams.
     pub fn forwards(&self) -> bool {
         self.forwarding.is_some()
-    }
-
-    /// The source of this type, if the block has it.
-    pub fn source<S: Source>(&self) -> Option<&S> {
-        self.sources.iter().find_map(|named| (&*named.source as &dyn Any).downcast_ref())
     }
 
     /// Which plugin would end such a query, and why: in the order in which they are asked.

@@ -433,7 +433,7 @@ impl Server {
         let configuration = self.running.configuration.load_full();
         for block in &configuration.blocks {
             if let (Some(watch), Some(forwarding)) =
-                (block.pipeline.source::<Watch>(), block.pipeline.forwarding())
+                (block.lent.get::<Watch>().get(), block.pipeline.forwarding())
             {
                 let (chain, server) = (forwarding.chain.clone(), Arc::downgrade(&self.running));
                 let logger = self.running.logger.clone();
