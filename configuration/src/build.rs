@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 
+use ::cache::BlockCache;
 use admin::AdminAddress;
 use corefile::{Located, Location};
 use node::SourcePorts;
@@ -25,9 +26,9 @@ use plugin::{BlockSpec, Key, SetupError, Spec};
 use plugins::tls::{Certificates, ServerTls, TlsSpec};
 use plugins::{
     bind::BindSpec,
-    cache::CacheSpec,
+    cache::{self, CacheSpec, Kept},
     debug::DebugSpec,
-    forward::{self, ForwardSpecs},
+    forward::{self, Asks, ForwardSpecs},
     health::HealthSpec,
     hosts::HostsSpec,
     kubernetes::KubernetesSpec,
@@ -36,7 +37,7 @@ use plugins::{
     ready::ReadySpec,
     table,
 };
-use query::pipeline::{BlockCache, Forwarding, Named, Pipeline};
+use query::pipeline::{Forwarding, Named, Pipeline};
 use query::route::Route;
 use query::{Block, ServedEndpoint, ServedZone};
 use refresher::Environment;
@@ -267,19 +268,31 @@ fn pipeline(
     }
     // Steps may want what sources lend.
     let steps = specs.iter().map(|step| step.build(context)).collect::<Result<Vec<_>>>()?;
-    let forwarding = match spec.get() {
-        None => None,
-        Some(forward) => Some(Forwarding {
-            chain: forward::chain(forward, shared.forward(), ours)?,
-            cache: spec.get().map(|policy: &CacheSpec| BlockCache {
-                partition: shared.cache.partition(&identity(spec, endpoints)),
-                policy: policy.clone(),
-            }),
-        }),
-    };
+    let forwarding = forwarding(spec, shared, endpoints, ours)?;
     // A block without handlers refuses everything.
     let last = table::handlers(&spec.directives()).next_back();
     Ok(Pipeline::new(steps, sources, forwarding, tail, last))
+}
+
+/// What asks upstreams for a block, with what keeps their answers around it; without `forward` there are none to keep.
+///
+/// # Errors
+/// Upstreams that cannot be used, at their word.
+fn forwarding(
+    spec: &BlockSpec,
+    shared: &Shared,
+    endpoints: &[Endpoint],
+    ours: &[SocketAddr],
+) -> Result<Option<Forwarding>> {
+    let Some(forward) = spec.get() else { return Ok(None) };
+    let chain = forward::chain(forward, shared.forward(), ours)?;
+    let asks = Named { name: forward::PLUGIN, source: Box::new(Asks::new(chain.clone())) };
+    let cache = spec.get().map(|policy: &CacheSpec| BlockCache {
+        partition: shared.cache.partition(&identity(spec, endpoints)),
+        policy: policy.clone(),
+    });
+    let kept = cache.clone().map(|cache| Named { name: cache::PLUGIN, source: Box::new(Kept::new(cache)) });
+    Ok(Some(Forwarding { cache, chain, kept, asks }))
 }
 
 /// The same block keeps its answers over a reload: what counts are its zones and where it listens.

@@ -1,5 +1,6 @@
 //! From `forward` directives to upstreams: addresses, files, host names, certificates.
 
+mod handler;
 mod names;
 mod setup;
 
@@ -13,6 +14,7 @@ use forwarder::{Chain, Group, ResolveError, TlsSettings, TlsSpec, Upstream};
 use readfile::Look;
 use wire::Name;
 
+pub use handler::Asks;
 use names::{Names, News, ResolvedNames};
 use observe::Logger;
 use plugin::SetupError;
@@ -20,6 +22,9 @@ use plugin::args::Result;
 use plugin::endpoint::Endpoint;
 pub(crate) use setup::read;
 pub use setup::{FILE_INTERVAL, ForwardSpec, ForwardSpecs, Target, TlsFiles};
+
+/// The directive.
+pub const PLUGIN: &str = "forward";
 
 /// What stanzas are built with, of what outlives configurations.
 #[derive(Clone, Copy)]

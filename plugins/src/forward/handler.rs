@@ -1,0 +1,42 @@
+//! Whether an upstream is to be asked for a name.
+
+use std::sync::Arc;
+
+use forwarder::Chain;
+use observe::counters::ThreadCounters;
+use plugin::spec::{Explained, Source};
+use plugin::{Lookup, QueryContext, Tables};
+use wire::{Query, Reply};
+
+/// The handler of `forward` in one block: says who is to be asked, and asks nobody. A worker does.
+pub struct Asks(Arc<Chain>);
+
+impl Asks {
+    /// That of a block's stanzas.
+    pub fn new(chain: Arc<Chain>) -> Self {
+        Self(chain)
+    }
+}
+
+impl Source for Asks {
+    #[inline]
+    fn lookup<'h>(
+        &'h self,
+        _: &QueryContext<'_>,
+        _: &mut Tables<'h>,
+        query: &Query<'_>,
+        _: &mut Reply<'_>,
+        _: ThreadCounters<'_>,
+    ) -> Lookup {
+        if self.0.matches(&query.name) { Lookup::Ask(None) } else { Lookup::Pass }
+    }
+
+    fn explain(&self, query: &Query<'_>) -> Explained {
+        let Some(group) = self.0.groups().iter().find(|group| group.matches(&query.name)) else {
+            return Explained::Passes(None);
+        };
+        let upstreams: Vec<String> =
+            group.upstreams().iter().map(|upstream| upstream.address().to_string()).collect();
+        Explained::Ends(format!("`forward {}` asks {}", group.spec().from, upstreams.join(", ")))
+    }
+}
