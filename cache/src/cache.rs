@@ -16,8 +16,10 @@ use crate::{Partition, Policy};
 pub struct BlockCache {
     /// Where its answers are.
     pub partition: Arc<Partition>,
-    /// How long they live.
+    /// How long they live; without zones where every name that can come is within one of them.
     pub policy: Policy,
+    /// The zones that the directive names.
+    pub zones: Box<[Name]>,
 }
 
 impl BlockCache {

@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 
-use ::cache::BlockCache;
 use admin::AdminAddress;
 use corefile::{Located, Location};
 use node::SourcePorts;
@@ -268,7 +267,7 @@ fn pipeline(
     }
     // Steps may want what sources lend.
     let steps = specs.iter().map(|step| step.build(context)).collect::<Result<Vec<_>>>()?;
-    let forwarding = forwarding(spec, shared, endpoints, ours)?;
+    let forwarding = forwarding(spec, shared, endpoints, ours, context)?;
     // A block without handlers refuses everything.
     let last = table::handlers(&spec.directives()).next_back();
     Ok(Pipeline::new(steps, sources, forwarding, tail, last))
@@ -283,13 +282,14 @@ fn forwarding(
     shared: &Shared,
     endpoints: &[Endpoint],
     ours: &[SocketAddr],
+    context: &BuildContext<'_>,
 ) -> Result<Option<Forwarding>> {
     let Some(forward) = spec.get() else { return Ok(None) };
     let chain = forward::chain(forward, shared.forward(), ours)?;
-    let asks = Named { name: forward::PLUGIN, source: Box::new(Asks::new(chain.clone())) };
-    let cache = spec.get().map(|policy: &CacheSpec| BlockCache {
-        partition: shared.cache.partition(&identity(spec, endpoints)),
-        policy: policy.clone(),
+    let asks = Named { name: forward::PLUGIN, source: Box::new(Asks::new(chain.clone(), context)) };
+    let cache = spec.get().map(|policy: &CacheSpec| {
+        let partition = shared.cache.partition(&identity(spec, endpoints));
+        cache::of_block(policy, partition, context)
     });
     let kept = cache.clone().map(|cache| Named { name: cache::PLUGIN, source: Box::new(Kept::new(cache)) });
     Ok(Some(Forwarding { cache, chain, kept, asks }))

@@ -17,7 +17,7 @@ use crate::lasting::Lasting;
 use crate::lent::Lent;
 use crate::messages::OfZone;
 use crate::step::Step;
-use crate::{Lookup, QueryContext, Tables};
+use crate::{Lookup, QueryContext, Scope, Tables};
 
 /// A plugin's directives in one server block, read and checked. Who knows the type finds it in its block by it.
 pub trait PluginSpec: Any + Debug + Send + Sync {}
@@ -31,6 +31,12 @@ pub trait StepSpec: PluginSpec {
     /// # Errors
     /// A file or the like that a directive names and that cannot be used, with the place of its word in the Corefile.
     fn build(&self, context: &BuildContext<'_>) -> Result<Arc<dyn Step>>;
+
+    /// Whether every name that is sought below the step is the one that came to it. Where a step may seek another, it may be
+    /// one of no zone of the block.
+    fn keeps_names(&self) -> bool {
+        false
+    }
 
     /// The directive of the block that is to know the search paths of clients.
     fn searches(&self) -> Option<&'static str> {
@@ -100,6 +106,22 @@ pub struct BuildContext<'c> {
     pub threads: usize,
     /// What every query and reply of the block passes: complete before the first source is built.
     pub envelope: Envelope,
+}
+
+impl BuildContext<'_> {
+    /// The names that a source with these zones is for: nothing is compared where every name that can come to it is within one
+    /// of them.
+    pub fn scope(&self, zones: &[Name]) -> Scope {
+        let is_within = |zone: &Name| zones.iter().any(|own| zone.is_within(own));
+        let keep_names = self.plugins.iter().all(|(_, role)| match role {
+            Role::Step(step) => step.keeps_names(),
+            _ => true,
+        });
+        match keep_names && self.zones.iter().all(is_within) {
+            true => Scope::ALL,
+            false => Scope::within(zones),
+        }
+    }
 }
 
 /// What a plugin is to its server block.

@@ -1,13 +1,26 @@
 //! What looks for an answer that an upstream gave before, and counts what it finds.
 
-use ::cache::{BlockCache, Kind, Lookup as Found};
+use std::sync::Arc;
+
+use super::CacheSpec;
+use ::cache::{BlockCache, Kind, Lookup as Found, Partition};
 use observe::counters::ThreadCounters;
-use plugin::spec::{Explained, Source};
+use plugin::spec::{BuildContext, Explained, Source};
 use plugin::{Lookup, QueryContext, Tables};
 use wire::{Query, Reply};
 
 /// The handler of `cache` in one block: in front of `forward`, behind all that answers from memory.
 pub struct Kept(BlockCache);
+
+/// A block's part of the cache.
+pub fn of_block(spec: &CacheSpec, partition: Arc<Partition>, context: &BuildContext<'_>) -> BlockCache {
+    let mut policy = spec.clone();
+    let zones = std::mem::take(&mut policy.zones);
+    if !context.scope(&zones).is_all() {
+        policy.zones.clone_from(&zones);
+    }
+    BlockCache { partition, policy, zones: zones.into() }
+}
 
 impl Kept {
     /// That of a block's part of the cache.

@@ -50,6 +50,10 @@ impl StepSpec for LoadbalanceSpec {
         };
         Ok(Arc::new(Loadbalance { spec: self.clone(), weights }))
     }
+
+    fn keeps_names(&self) -> bool {
+        true
+    }
 }
 
 impl LoadbalanceSpec {

@@ -90,6 +90,10 @@ impl StepSpec for Rewrite {
     fn build(&self, context: &BuildContext<'_>) -> plugin::args::Result<Arc<dyn Step>> {
         Ok(Arc::new(Self { labels: context.envelope.labels.clone(), ..self.clone() }))
     }
+
+    fn keeps_names(&self) -> bool {
+        !self.rules.iter().any(|rule| matches!(rule.field, Field::Name(_)))
+    }
 }
 
 impl Step for Rewrite {
