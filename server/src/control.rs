@@ -150,7 +150,7 @@ impl Server {
         for warning in &draft.warnings {
             logger.warning(None, warning);
         }
-        let workers = configuration::sockets(&draft.spec);
+        let workers = plugins::multisocket::sockets(&draft.spec);
         let ours = match &node {
             Some(settings) if settings.adds_addresses => Ours::Named(settings.link),
             _ => Ours::LinkLocal,

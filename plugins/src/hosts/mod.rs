@@ -14,7 +14,7 @@ use readfile::{Look, Looked, PATIENCE, Stamp, look_at};
 use refresher::{MAX_FILE, RefreshedFile, RefreshedFiles};
 use wire::{Class, Flags, Query, RType, Reply};
 
-pub use self::registry::HostsRegistry;
+pub use self::registry::{HostsRegistry, plans};
 pub use self::setup::HostsSpec;
 pub(crate) use self::setup::read;
 use clock::pace;

@@ -6,11 +6,18 @@ use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use hostsfile::Table;
-use refresher::{RefreshedFile, RefreshedFiles};
+use refresher::{Environment, RefreshPlan, RefreshedFile, RefreshedFiles};
 
 use super::{HostsSpec, HostsTable, State};
 use observe::{Families, Logger, names};
+use plugin::Spec;
 use plugin::lasting::Keeps;
+
+/// What is to be kept: the Corefile's properties and the environment in one.
+pub fn plans(spec: &Spec, environment: &Environment) -> Vec<RefreshPlan> {
+    let hosts: Vec<_> = spec.said().map(|hosts: &HostsSpec| (hosts.file.as_path(), &hosts.refresh)).collect();
+    refresher::plan(&hosts, environment)
+}
 
 /// Every hosts table, found by what its directive says.
 #[derive(Default)]

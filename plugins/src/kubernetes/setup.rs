@@ -11,7 +11,7 @@ use kubernetes_api::{Access, ClientFiles, Pace, PodsWanted, SERVICE_ACCOUNT, Sel
 use plugin::args::{Args, Result, bad, duration, flag, no_block, once, path, unknown_property, zones_or};
 use plugin::label::named_behind;
 use plugin::spec::{SourceSpec, Written};
-use plugin::{Fallthrough, SetupError};
+use plugin::{Fallthrough, SetupError, Spec};
 
 use super::labels::{CLIENT, CLIENT_LABEL};
 use super::snapshot::SnapshotSpec;
@@ -107,6 +107,25 @@ pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Ar
     Ok(Arc::new(spec))
 }
 
+/// Refuses one file for the snapshots of two clusters.
+///
+/// # Errors
+/// At the second of two blocks that name it.
+pub fn keep_snapshots_apart(spec: &Spec) -> Result<()> {
+    let mut kept: Vec<&KubernetesSpec> = Vec::new();
+    for block in &spec.blocks {
+        let Some(cluster) = block.get::<KubernetesSpec>().filter(|cluster| cluster.snapshot.is_some()) else {
+            continue;
+        };
+        if kept.iter().any(|other| cluster.is_in_the_way_of(other)) {
+            let rule = "another block keeps something else, or at other times, in the file that `snapshot` names; name two files";
+            return Err(Located::new(&block.at, SetupError::Order { plugin: PLUGIN, rule }));
+        }
+        kept.push(cluster);
+    }
+    Ok(())
+}
+
 /// Refuses a zone below the names of services or pods of another: nobody would find those any more.
 fn hides_none(directive: &Directive, zones: &[wire::Name]) -> Result<()> {
     for zone in zones {
@@ -129,7 +148,7 @@ fn hides_none(directive: &Directive, zones: &[wire::Name]) -> Result<()> {
 
 impl KubernetesSpec {
     /// Whether both are kept in one file, though they follow different things: each would put its own in the other's place.
-    pub fn is_in_the_way_of(&self, other: &Self) -> bool {
+    fn is_in_the_way_of(&self, other: &Self) -> bool {
         let file = |spec: &Self| spec.snapshot.as_ref().map(|snapshot| snapshot.file.clone());
         let followed = |spec: &Self| (spec.access.clone(), spec.wants.clone(), spec.snapshot.clone());
         file(self).is_some() && file(self) == file(other) && followed(self) != followed(other)

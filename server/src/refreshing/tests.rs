@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::origin::{Draft, Origin};
-use configuration::plans;
 use plugins::hosts::HostsSpec;
+use plugins::hosts::plans;
 use refresher::RefreshPlan;
 use scene::Scene;
 use std::fs;
