@@ -1,7 +1,8 @@
 //! A query's life in one server block, on one page.
 //!
 //! ```text
-//! steps { rewrite, acl, header, minimal } -> sources { template, hosts, loop } -> cache -> forward -> whoami
+//! steps { any, loadbalance, rewrite, autopath, acl, header, minimal }
+//!     -> sources { template, transfer, hosts, k8s_external, kubernetes, loop } -> cache -> forward -> whoami
 //! ```
 //! The order is that of CoreDNS's plugin.cfg, except that what memory knows comes before the cache, which wraps `forward`
 //! alone: a cached copy can never hide a newer entry. Which of them a block has is decided when it is built.
