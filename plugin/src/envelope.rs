@@ -14,18 +14,6 @@ use observe::{LineRing, LogEntry};
 use wire::{OptionBytes, Query};
 
 use crate::failure::Failure;
-use crate::spec::{BuildContext, PluginSpec};
-
-/// The directives of a plugin that every query and reply of its block passes.
-pub trait EnvelopeSpec: PluginSpec {
-    /// Puts what it does into `context.envelope`, where those above it in the table have been already.
-    fn build(&self, context: &mut BuildContext<'_>);
-
-    /// Whether labels of queries can be read in the block.
-    fn publishes_labels(&self) -> bool {
-        false
-    }
-}
 
 /// What every query and reply of one block passes.
 #[derive(Default)]

@@ -12,7 +12,7 @@ use observe::labels::Labels;
 use wire::{Name, Query, Reply, ZoneRequest};
 
 use crate::args::{Result, Root};
-use crate::envelope::{Envelope, EnvelopeSpec};
+use crate::envelope::Envelope;
 use crate::lasting::Lasting;
 use crate::lent::Lent;
 use crate::messages::OfZone;
@@ -23,6 +23,17 @@ use crate::{Lookup, QueryContext, Scope, Tables};
 pub trait PluginSpec: Any + Debug + Send + Sync {}
 
 impl<T: Any + Debug + Send + Sync> PluginSpec for T {}
+
+/// The directives of a plugin that every query and reply of its block passes.
+pub trait EnvelopeSpec: PluginSpec {
+    /// Puts what it does into `context.envelope`, where those above it in the table have been already.
+    fn build(&self, context: &mut BuildContext<'_>);
+
+    /// Whether labels of queries can be read in the block.
+    fn publishes_labels(&self) -> bool {
+        false
+    }
+}
 
 /// The directives of a plugin that acts on queries and answers around the sources.
 pub trait StepSpec: PluginSpec {

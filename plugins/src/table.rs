@@ -11,8 +11,7 @@ use crate::{
     rewrite, root, template, timeouts, tls, transfer, whoami,
 };
 use plugin::args::Result;
-use plugin::envelope::EnvelopeSpec;
-use plugin::spec::{PluginSpec, Role, SourceSpec, StepSpec, Written};
+use plugin::spec::{EnvelopeSpec, PluginSpec, Role, SourceSpec, StepSpec, Written};
 
 /// One row.
 #[derive(Debug)]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use corefile::Directive;
 
 use plugin::args::{Args, Result, no_block, number, once};
-use plugin::envelope::{EnvelopeSpec, ReplySize};
-use plugin::spec::{BuildContext, Written};
+use plugin::envelope::ReplySize;
+use plugin::spec::{BuildContext, EnvelopeSpec, Written};
 
 /// What `bufsize [SIZE]` says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

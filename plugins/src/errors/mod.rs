@@ -10,9 +10,9 @@ use observe::logger::Level;
 use wire::Query;
 
 use plugin::args::{Args, Result, bad, flag, once, regex, unknown_property};
-use plugin::envelope::{EnvelopeSpec, HearsFailures};
+use plugin::envelope::HearsFailures;
 use plugin::failure::Failure;
-use plugin::spec::{BuildContext, Written};
+use plugin::spec::{BuildContext, EnvelopeSpec, Written};
 
 /// What `errors` says.
 #[derive(Debug, Clone, Default)]

@@ -8,8 +8,8 @@ use observe::{LineRing, LogEntry, LogRules};
 use wire::Name;
 
 use plugin::args::{Args, Result, bad, unknown_property, zones_or};
-use plugin::envelope::{EnvelopeSpec, HearsEnds};
-use plugin::spec::{BuildContext, Written};
+use plugin::envelope::HearsEnds;
+use plugin::spec::{BuildContext, EnvelopeSpec, Written};
 
 /// What every `log` of a server block says.
 #[derive(Debug, Clone)]

@@ -8,8 +8,7 @@ use std::sync::Arc;
 use corefile::Directive;
 
 use plugin::args::{Result, no_block, once, zones_or};
-use plugin::envelope::EnvelopeSpec;
-use plugin::spec::{BuildContext, Written};
+use plugin::spec::{BuildContext, EnvelopeSpec, Written};
 
 /// Stands in a block: labels are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

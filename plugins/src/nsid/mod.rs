@@ -6,8 +6,8 @@ use corefile::Directive;
 use wire::{OPTION_NSID, OptionBytes, Query};
 
 use plugin::args::{Result, bad, no_block, once};
-use plugin::envelope::{EnvelopeSpec, WritesOptions};
-use plugin::spec::{BuildContext, Written};
+use plugin::envelope::WritesOptions;
+use plugin::spec::{BuildContext, EnvelopeSpec, Written};
 
 /// What `nsid [DATA]` says.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,8 +9,7 @@ use crate::admin_address::admin_address;
 use admin::AdminAddress;
 use plugin::SetupError;
 use plugin::args::{Result, flag, once, unknown_property};
-use plugin::envelope::EnvelopeSpec;
-use plugin::spec::{BuildContext, Written};
+use plugin::spec::{BuildContext, EnvelopeSpec, Written};
 
 /// What `prometheus` says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
