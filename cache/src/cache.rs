@@ -4,12 +4,31 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
-use wire::{Query, hash_of, hash_with};
+use wire::{Name, Query, hash_of, hash_with};
 
-use crate::Partition;
 use crate::dump::Writer;
 use crate::entry::{ADDED, CD, DO, Key};
 use crate::shard::Shard;
+use crate::{Partition, Policy};
+
+/// A block's part of the cache.
+#[derive(Clone)]
+pub struct BlockCache {
+    /// Where its answers are.
+    pub partition: Arc<Partition>,
+    /// How long they live; without zones where every name that can come is within one of them.
+    pub policy: Policy,
+    /// The zones that the directive names.
+    pub zones: Box<[Name]>,
+}
+
+impl BlockCache {
+    /// The cache, if it keeps answers to `name`.
+    #[inline]
+    pub fn covering(&self, name: &Name) -> Option<&Self> {
+        self.policy.covers(name).then_some(self)
+    }
+}
 
 /// All server blocks' answers; a handle, cheap to clone.
 #[derive(Clone)]
@@ -153,7 +172,7 @@ impl Shared {
     pub(crate) fn key_of<'q>(
         &self,
         partition: u32,
-        name: &'q wire::Name,
+        name: &'q Name,
         (rtype, class): (u16, u16),
         bits: u8,
         added: &'q [u8],

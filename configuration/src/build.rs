@@ -10,46 +10,38 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::thread;
 
 use admin::AdminAddress;
 use corefile::{Located, Location};
 use node::SourcePorts;
 use observe::counters::ZoneLabels;
-use observe::{ErrorLog, LogRules};
 use plugin::args::Result;
 use plugin::endpoint::{Endpoint, Transport, host_text};
+use plugin::envelope::Envelope;
 use plugin::lent::Lent;
-use plugin::spec::{BuildContext, PluginSpec, Role};
+use plugin::spec::{BuildContext, Role};
 use plugin::{BlockSpec, Key, SetupError, Spec};
-use plugins::tls::{Certificates, ServerTls, TlsSpec};
+use plugins::tls::ServerTls;
 use plugins::{
     bind::BindSpec,
-    bufsize::BufsizeSpec,
-    cache::CacheSpec,
+    cache::{self, CacheSpec, Kept},
     debug::DebugSpec,
-    errors::ErrorsSpec,
-    forward::{self, ForwardSpecs},
+    forward::{self, Asks},
     health::HealthSpec,
-    hosts::HostsSpec,
-    kubernetes::KubernetesSpec,
-    log::LogSpec,
-    metadata::MetadataSpec,
-    multisocket::MultisocketSpec,
-    nsid::NsidSpec,
+    hosts, kubernetes, multisocket,
     prometheus::PrometheusSpec,
     ready::ReadySpec,
     table,
 };
-use query::pipeline::{BlockCache, Forwarding, Named, Pipeline};
+use query::pipeline::{Forwarding, Named, Pipeline};
 use query::route::Route;
 use query::{Block, ServedEndpoint, ServedZone};
-use refresher::Environment;
 use wire::Name;
 
 use crate::circles;
 use crate::serving::{AdminPlan, Configuration, Listener};
 use crate::shared::Shared;
+use crate::tls;
 
 /// Looks up what the machine says about a name in `bind`; ports are 0.
 pub type AddressesOf<'a> = &'a dyn Fn(&str) -> std::result::Result<Vec<SocketAddr>, node::NodeError>;
@@ -61,18 +53,13 @@ impl Configuration {
     /// What cannot be served, at the word that says so.
     pub fn build(spec: &Spec, shared: &Shared, addresses_of: AddressesOf<'_>) -> Result<Self> {
         let plan = plan_listeners(spec, addresses_of)?;
-        keep_snapshots_apart(spec)?;
+        kubernetes::keep_snapshots_apart(spec)?;
         // Who is asked for a name that we look up is asked over plain DNS.
         let plain = |planned: &&Planned| planned.endpoint.transport == Transport::Dns;
         let ours: Vec<SocketAddr> =
             plan.values().flatten().filter(plain).map(|planned| planned.endpoint.address).collect();
         if shared.resolve_names {
-            let stanzas = spec
-                .blocks
-                .iter()
-                .filter_map(|block| block.get::<ForwardSpecs>())
-                .flat_map(|forward| &forward.stanzas);
-            shared.followed.look_up(stanzas, &ours, &shared.handle);
+            shared.followed.look_up(spec, &ours, &shared.handle);
         }
         let mut blocks = Vec::new();
         for (index, block) in spec.blocks.iter().enumerate() {
@@ -80,14 +67,14 @@ impl Configuration {
             blocks.push(Arc::new(build_block(index, block, shared, &endpoints, &ours)?));
         }
         let mut zones = Vec::new();
-        let tls = certificates(spec, shared)?;
+        let tls = tls::certificates(spec, shared)?;
         let mut by_endpoint: BTreeMap<Endpoint, Vec<Arc<ServedZone>>> = BTreeMap::new();
         for (index, planned) in
             plan.iter().flat_map(|(index, planned)| planned.iter().map(move |p| (*index, p)))
         {
             let block = &blocks[index];
             let server = planned.endpoint.label();
-            let counters = spec.blocks[index].get::<PrometheusSpec>().map(|_| {
+            let counters = block.envelope.counts.then(|| {
                 let plugin = table::named_by_metrics(&block.directives);
                 let cache_zones = spec.blocks[index]
                     .get()
@@ -116,21 +103,21 @@ impl Configuration {
             .map(|(endpoint, zones)| Ok((endpoint, listener(endpoint, zones, spec, &tls, shared)?)))
             .collect::<Result<_>>()?;
         let admin = AdminPlan {
-            health: unique(said(spec).map(|health: &HealthSpec| health.address)),
-            ready: unique(said(spec).map(|ready: &ReadySpec| ready.address)),
-            metrics: unique(said(spec).map(|metrics: &PrometheusSpec| metrics.address)),
+            health: unique(spec.said().map(|health: &HealthSpec| health.address)),
+            ready: unique(spec.said().map(|ready: &ReadySpec| ready.address)),
+            metrics: unique(spec.said().map(|metrics: &PrometheusSpec| metrics.address)),
         };
         let configuration = Self {
             listeners,
             blocks,
             zones,
-            sockets: sockets(spec),
-            reload: said(spec).next().copied(),
-            lameduck: said(spec).map(|health: &HealthSpec| health.lameduck).max().unwrap_or_default(),
+            sockets: multisocket::sockets(spec),
+            reload: spec.said().next().copied(),
+            lameduck: spec.said().map(|health: &HealthSpec| health.lameduck).max().unwrap_or_default(),
             admin,
-            debug: said::<DebugSpec>(spec).next().is_some(),
-            asks_ready_again: said(spec).any(|ready: &ReadySpec| ready.continuously),
-            keep: plans(spec, &shared.environment),
+            debug: spec.said::<DebugSpec>().next().is_some(),
+            asks_ready_again: spec.said().any(|ready: &ReadySpec| ready.continuously),
+            keep: hosts::plans(spec, &shared.environment),
             source_ports: SourcePorts::read(),
         };
         circles::refuse(spec, &configuration)?;
@@ -191,27 +178,6 @@ fn plan_listeners(spec: &Spec, addresses_of: AddressesOf<'_>) -> Result<BTreeMap
     Ok(plan)
 }
 
-/// What every block says that has such a directive, in file order.
-fn said<T: PluginSpec>(spec: &Spec) -> impl Iterator<Item = &T> {
-    spec.blocks.iter().filter_map(|block| block.get())
-}
-
-/// Refuses one file for the snapshots of two clusters.
-fn keep_snapshots_apart(spec: &Spec) -> Result<()> {
-    let mut kept: Vec<&KubernetesSpec> = Vec::new();
-    for block in &spec.blocks {
-        let Some(cluster) = block.get::<KubernetesSpec>().filter(|cluster| cluster.snapshot.is_some()) else {
-            continue;
-        };
-        if kept.iter().any(|other| cluster.is_in_the_way_of(other)) {
-            let rule = "another block keeps something else, or at other times, in the file that `snapshot` names; name two files";
-            return Err(Located::new(&block.at, SetupError::Order { plugin: "kubernetes", rule }));
-        }
-        kept.push(cluster);
-    }
-    Ok(())
-}
-
 fn build_block(
     index: usize,
     spec: &BlockSpec,
@@ -225,16 +191,16 @@ fn build_block(
     let mut context = BuildContext {
         lasting: &shared.lasting,
         lent: &lent,
+        logger: &shared.logger,
         servers: &servers,
         zones: &zones,
-        bufsize: spec.get().map(|bufsize: &BufsizeSpec| bufsize.octets),
+        plugins: &spec.plugins,
         threads: shared.writers,
-        labels: None,
+        envelope: Envelope::default(),
     };
-    if spec.get::<MetadataSpec>().is_some() {
-        let sources = spec.plugins.iter().filter_map(|(_, role)| role.source());
-        let known: Vec<_> = sources.filter_map(|source| source.labels(&context)).collect();
-        context.labels = Some(Arc::new(known));
+    // Sources and steps may want to know what is around them.
+    for envelope in spec.plugins.iter().filter_map(|(_, role)| role.envelope()) {
+        envelope.build(&mut context);
     }
     Ok(Block {
         index,
@@ -245,17 +211,8 @@ fn build_block(
         first_server: endpoints.first().map(Endpoint::label).unwrap_or_default(),
         pipeline: pipeline(spec, shared, endpoints, ours, &context)?,
         held: shared.held.clone(),
-        nsid: spec
-            .get()
-            .map(|nsid: &NsidSpec| nsid.data.clone().unwrap_or_else(host_name).into_bytes().into()),
-        bufsize: context.bufsize.unwrap_or(wire::UDP_SIZE).into(),
-        written_bufsize: context.bufsize,
-        log: spec.get().map(|log: &LogSpec| {
-            LogRules::new(log.rules.clone(), shared.logger.format(), context.labels.as_ref())
-        }),
-        errors: spec
-            .get()
-            .map(|errors: &ErrorsSpec| Arc::new(ErrorLog::new(errors.clone(), shared.logger.clone()))),
+        envelope: context.envelope,
+        lent,
     })
 }
 
@@ -281,19 +238,32 @@ fn pipeline(
     }
     // Steps may want what sources lend.
     let steps = specs.iter().map(|step| step.build(context)).collect::<Result<Vec<_>>>()?;
-    let forwarding = match spec.get() {
-        None => None,
-        Some(forward) => Some(Forwarding {
-            chain: forward::chain(forward, shared.forward(), ours)?,
-            cache: spec.get().map(|policy: &CacheSpec| BlockCache {
-                partition: shared.cache.partition(&identity(spec, endpoints)),
-                policy: policy.clone(),
-            }),
-        }),
-    };
+    let forwarding = forwarding(spec, shared, endpoints, ours, context)?;
     // A block without handlers refuses everything.
     let last = table::handlers(&spec.directives()).next_back();
     Ok(Pipeline::new(steps, sources, forwarding, tail, last))
+}
+
+/// What asks upstreams for a block, with what keeps their answers around it; without `forward` there are none to keep.
+///
+/// # Errors
+/// Upstreams that cannot be used, at their word.
+fn forwarding(
+    spec: &BlockSpec,
+    shared: &Shared,
+    endpoints: &[Endpoint],
+    ours: &[SocketAddr],
+    context: &BuildContext<'_>,
+) -> Result<Option<Forwarding>> {
+    let Some(forward) = spec.get() else { return Ok(None) };
+    let chain = forward::chain(forward, shared.forward(), ours)?;
+    let asks = Named { name: forward::PLUGIN, source: Box::new(Asks::new(chain.clone(), context)) };
+    let cache = spec.get().map(|policy| {
+        let partition = shared.cache.partition(&identity(spec, endpoints));
+        cache::of_block(policy, partition, context)
+    });
+    let kept = cache.clone().map(|cache| Named { name: cache::PLUGIN, source: Box::new(Kept::new(cache)) });
+    Ok(Some(Forwarding { cache, chain, kept, asks }))
 }
 
 /// The same block keeps its answers over a reload: what counts are its zones and where it listens.
@@ -309,51 +279,6 @@ fn identity(spec: &BlockSpec, endpoints: &[Endpoint]) -> String {
     identity
 }
 
-/// What is to be kept: the Corefile's properties and the environment in one.
-pub fn plans(spec: &Spec, environment: &Environment) -> Vec<refresher::RefreshPlan> {
-    let hosts = spec.blocks.iter().filter_map(|block| block.get::<HostsSpec>());
-    let hosts: Vec<_> = hosts.map(|hosts| (hosts.file.as_path(), &hosts.refresh)).collect();
-    refresher::plan(&hosts, environment)
-}
-
-/// What each block's `tls` says, with what stands in its files.
-fn certificates(spec: &Spec, shared: &Shared) -> Result<HashMap<usize, Arc<ServerTls>>> {
-    let all = shared.lasting.get::<Certificates>();
-    let read = |(index, block): (usize, &BlockSpec)| {
-        let tls = block.get::<TlsSpec>()?;
-        let (now, serves) = (clock::now(), shared.resolve_names);
-        let loaded = all.load(&tls.settings, serves, now, &shared.logger);
-        Some(
-            loaded
-                .map(|loaded| (index, loaded))
-                .map_err(|error| Located::new(&tls.at, SetupError::Tls { plugin: "tls", error })),
-        )
-    };
-    spec.blocks.iter().enumerate().filter_map(read).collect()
-}
-
-/// What a listener of TLS uses: all of its blocks must say the same.
-fn shared_tls(
-    zones: &[Arc<ServedZone>],
-    spec: &Spec,
-    tls: &HashMap<usize, Arc<ServerTls>>,
-) -> Result<Option<Arc<ServerTls>>> {
-    let of = |zone: &Arc<ServedZone>| Some((zone.clone(), tls.get(&zone.block.index)?.clone()));
-    let mut each = zones.iter().filter_map(of);
-    let Some((first_zone, first)) = each.next() else { return Ok(None) };
-    for (zone, other) in each {
-        if let Some(why) = first.differs_from(&other) {
-            let at = |zone: &ServedZone| spec.blocks[zone.block.index].get::<TlsSpec>().map(|tls| &tls.at);
-            let (at, first) =
-                (at(&zone).unwrap_or(&zone.block.at), at(&first_zone).unwrap_or(&zone.block.at));
-            let port = zone.server.rsplit(':').next().unwrap_or_default();
-            let server = format!("tls://{}:{port}", zone.zone);
-            return Err(Located::new(at, SetupError::TlsConflict { server, first: first.to_string(), why }));
-        }
-    }
-    Ok(Some(first))
-}
-
 fn listener(
     endpoint: Endpoint,
     zones: Vec<Arc<ServedZone>>,
@@ -363,11 +288,11 @@ fn listener(
 ) -> Result<Listener> {
     let tls = match endpoint.transport {
         Transport::Dns => None,
-        Transport::Tls => shared_tls(&zones, spec, tls)?,
+        Transport::Tls => tls::of_listener(&zones, spec, tls)?,
     };
-    let blocks: Vec<&BlockSpec> = zones.iter().map(|zone| &spec.blocks[zone.block.index]).collect();
-    let timeouts = blocks.iter().find_map(|block| block.get()).copied().unwrap_or_default();
-    let dropped = blocks.iter().any(|block| block.get::<PrometheusSpec>().is_some()).then(|| {
+    let timeouts = zones.iter().find_map(|zone| spec.blocks[zone.block.index].get());
+    let timeouts = timeouts.copied().unwrap_or_default();
+    let dropped = zones.iter().any(|zone| zone.block.envelope.counts).then(|| {
         let labels = ZoneLabels {
             server: endpoint.label(),
             zone: "dropped".to_owned(),
@@ -378,12 +303,6 @@ fn listener(
     });
     let served = ServedEndpoint { route: Arc::new(Route::new(zones)), dropped, probe: shared.probe };
     Ok(Listener { served, timeouts, tls })
-}
-
-/// How many UDP sockets each address of a configuration has: what `multisocket` says, else one for each core.
-pub fn sockets(spec: &Spec) -> usize {
-    let said = said(spec).next().and_then(|multisocket: &MultisocketSpec| multisocket.sockets);
-    said.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from).min(MAX_DEFAULT_SOCKETS))
 }
 
 /// Zones as the label `zones` has them.
@@ -397,14 +316,3 @@ fn unique(addresses: impl Iterator<Item = AdminAddress>) -> Vec<AdminAddress> {
     unique.dedup();
     unique
 }
-
-fn host_name() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    match name.trim() {
-        "" => "localhost".to_owned(),
-        name => name.to_owned(),
-    }
-}
-
-/// Sockets, and workers, where the Corefile names no number: more than this rarely pays on a node that has other work.
-const MAX_DEFAULT_SOCKETS: usize = 8;

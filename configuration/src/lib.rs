@@ -11,8 +11,9 @@ mod circles;
 mod explain;
 mod serving;
 mod shared;
+mod tls;
 
-pub use build::{AddressesOf, plans, sockets, zones_label};
+pub use build::{AddressesOf, zones_label};
 pub use circles::back_to;
 pub use explain::{Explain, explain};
 pub use serving::{AdminPlan, Configuration, Listener};

@@ -9,7 +9,7 @@ use std::slice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cache::Stored;
+use cache::{BlockCache, Stored};
 use forwarder::{Ask, Finished, Forwarder, NotSent, SocketId};
 use sockets::Epoll;
 use wire::{Answer, Flags, HeldQuery, OptionBytes, Query, Rcode, Reply};
@@ -25,7 +25,6 @@ use plugin::failure::Failure;
 use plugin::{QueryContext, Tables};
 use query::Block;
 use query::evaluation::{self, End, Evaluation, Follow, InnerAnswer, Missing, Outer};
-use query::pipeline::BlockCache;
 use query::serve::{self, Outcome, Seen, SizeLimit};
 
 /// What a worker writes to.
@@ -306,7 +305,7 @@ impl Outputs {
             (false, Err(failure)) => {
                 // Why the client's own query failed is logged when that ends.
                 if !share.own {
-                    waiter.zone.tell(failure, &query, now);
+                    waiter.zone.block.envelope.tell_failure(failure, &query, now);
                 }
                 InnerAnswer::new(&waiter.zone, &query, Err(failure.clone()), Follow::No)
             }

@@ -453,7 +453,7 @@ impl Server {
     ) -> Result<Self, BindError> {
         let (handle, start) = (RUNTIME.handle(), clock::now());
         let spec = scene::spec(corefile).unwrap();
-        let workers = configuration::sockets(&spec);
+        let workers = plugins::multisocket::sockets(&spec);
         let (shared, _) = Shared::new(1 << 20, workers + 1, handle, logger.clone(), start);
         let configuration = Configuration::build(&spec, &shared, &|_| Ok(Vec::new())).unwrap();
         let delivery = Delivery::new();

@@ -32,7 +32,6 @@ use crate::running::Running;
 use configuration::Configuration;
 use observe::counters::Proto;
 use plugin::endpoint::Endpoint;
-use query::ServedZone;
 use query::serve::{self, Outcome, Seen};
 
 /// Starts the thread of worker `index`.
@@ -316,7 +315,7 @@ impl Worker {
             );
             // A socket has clients of one family only.
             serve::count(counters, alike, Proto::Udp, address.is_ipv6(), nanos);
-            logged |= zone.is_some_and(|zone| is_logged(zone, first));
+            logged |= zone.is_some_and(|zone| serve::is_logged(zone, first));
         }
         if !logged {
             return;
@@ -324,7 +323,7 @@ impl Worker {
         let mut served = outcomes.iter().enumerate();
         let mut log = || {
             for (index, outcome) in &mut served {
-                let zone = zone_of(outcome).filter(|zone| outcome.counted && is_logged(zone, outcome));
+                let zone = zone_of(outcome).filter(|zone| outcome.counted && serve::is_logged(zone, outcome));
                 let Some(zone) = zone else { continue };
                 let datagram = self.received.get(index);
                 let local = datagram.local.map_or(address, |local| (local.address, address.port()).into());
@@ -447,11 +446,6 @@ impl Worker {
             }
         }
     }
-}
-
-/// Whether a line may be due for a query that ended so.
-fn is_logged(zone: &ServedZone, outcome: &Outcome) -> bool {
-    zone.block.log.is_some() || outcome.failure.is_some()
 }
 
 /// Octets of a client's datagram that are read; what is longer is a format error.

@@ -10,13 +10,6 @@ use wire::{Name, RType};
 use super::logger::{Level, Logger};
 use super::text::{push_name, push_number, push_type};
 
-/// What `errors` says.
-#[derive(Debug, Clone, Default)]
-pub struct ErrorsSpec {
-    /// Patterns whose errors are counted and printed once in a while; the first that matches decides.
-    pub consolidate: Vec<Consolidate>,
-}
-
 /// One `consolidate`.
 #[derive(Debug, Clone)]
 pub struct Consolidate {
@@ -52,10 +45,11 @@ struct Pending {
 }
 
 impl ErrorLog {
-    /// An error log as the Corefile describes it.
-    pub fn new(spec: ErrorsSpec, logger: Logger) -> Self {
+    /// An error log as the Corefile describes it: errors that match are counted and printed once in a while; the first
+    /// pattern that matches decides.
+    pub fn new(consolidate: Vec<Consolidate>, logger: Logger) -> Self {
         let pattern = |consolidate| Pattern { consolidate, pending: Mutex::default() };
-        Self { patterns: spec.consolidate.into_iter().map(pattern).collect(), logger }
+        Self { patterns: consolidate.into_iter().map(pattern).collect(), logger }
     }
 
     /// Reports that a query ended in an error: printed as `2 name. A: text`, `2` being the rcode, or counted by the first
@@ -159,7 +153,7 @@ mod tests {
                     show_first,
                 })
                 .collect();
-            let errors = ErrorLog::new(ErrorsSpec { consolidate }, logger.clone());
+            let errors = ErrorLog::new(consolidate, logger.clone());
             Self { errors, logger, paper, start: clock::now() }
         }
 

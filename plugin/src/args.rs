@@ -230,6 +230,10 @@ pub fn regex(plugin: &'static str, word: &Word) -> Result<Regex> {
     bounded_regex(&word.text).map_err(|error| Located::new(&word.at, SetupError::Pattern { plugin, error }))
 }
 
+/// What `root PATH` says: where relative paths of a block start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Root(pub PathBuf);
+
 /// A path as CoreDNS reads it: relative ones start at `root`.
 pub fn path(root: Option<&Path>, text: &str) -> PathBuf {
     match root {

@@ -14,6 +14,13 @@ pub struct Spec {
     pub blocks: Vec<BlockSpec>,
 }
 
+impl Spec {
+    /// What every block says that has such a directive, found by the type that its plugin has for that, in file order.
+    pub fn said<T: PluginSpec>(&self) -> impl Iterator<Item = &T> {
+        self.blocks.iter().filter_map(|block| block.get())
+    }
+}
+
 /// One server block.
 #[derive(Debug, Clone)]
 pub struct BlockSpec {

@@ -10,8 +10,6 @@ use plugin::spec::Written;
 use plugin::{BlockSpec, Key, SetupError, Spec};
 use wire::Name;
 
-use crate::autopath::AutopathSpec;
-use crate::root::Root;
 use crate::table::{self, PLUGINS};
 use crate::tls::TlsSpec;
 
@@ -55,16 +53,9 @@ fn read_block(block: &corefile::ServerBlock, default_port: u16) -> Result<BlockS
         known(directive)?;
     }
     let zones: Vec<Name> = keys.iter().map(|key| key.zone).collect();
-    let has_metadata = block.directives.iter().any(|directive| directive.name.text == "metadata");
     let mut read = BlockSpec { at: block.at.clone(), keys, plugins: Vec::new() };
     for plugin in PLUGINS {
-        // `root` is the first of all, and `autopath` stands before every source.
-        let written = Written {
-            zones: &zones,
-            root: read.get().map(|Root(path)| path.as_path()),
-            searched: read.get::<AutopathSpec>().and_then(AutopathSpec::plugin),
-            readers: if has_metadata { &block.directives } else { &[] },
-        };
+        let written = Written { zones: &zones, directives: &block.directives, read: &read.plugins };
         if let Some(role) = plugin.read(&block.directives, written)? {
             read.plugins.push((plugin.name, role));
         }

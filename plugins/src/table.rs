@@ -11,7 +11,7 @@ use crate::{
     rewrite, root, template, timeouts, tls, transfer, whoami,
 };
 use plugin::args::Result;
-use plugin::spec::{PluginSpec, Role, SourceSpec, StepSpec, Written};
+use plugin::spec::{EnvelopeSpec, PluginSpec, Role, SourceSpec, StepSpec, Written};
 
 /// One row.
 #[derive(Debug)]
@@ -29,8 +29,8 @@ pub enum Kind {
     Absent,
     /// A setting; CoreDNS puts no handler into its chain for it.
     Setting(Read<dyn PluginSpec>),
-    /// A handler that every query and reply of the block passes: the block knows it by a field.
-    Envelope(Read<dyn PluginSpec>),
+    /// A handler that every query and reply of the block passes.
+    Envelope(Read<dyn EnvelopeSpec>),
     /// A handler around the sources.
     Step(Read<dyn StepSpec>),
     /// A handler that answers from memory.
@@ -86,7 +86,7 @@ const fn setting(name: &'static str, read: Read<dyn PluginSpec>) -> Plugin {
     Plugin { name, kind: Kind::Setting(read) }
 }
 
-const fn envelope(name: &'static str, read: Read<dyn PluginSpec>) -> Plugin {
+const fn envelope(name: &'static str, read: Read<dyn EnvelopeSpec>) -> Plugin {
     Plugin { name, kind: Kind::Envelope(read) }
 }
 

@@ -6,9 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use observe::counters::{Proto, ThreadCounters};
-use plugin::spec::Source as _;
 use plugin::{Lookup, QueryContext, Tables};
-use plugins::hosts::{Hosts, HostsTable};
+use plugins::hosts::HostsTable;
 use query::Block;
 use readfile::PATIENCE;
 use scene::Scene;
@@ -87,10 +86,10 @@ fn a_batch_keeps_the_table_that_it_found_and_mistakes_it_for_no_other() {
     fn last<'h>(block: &'h Block, query: &Query<'_>, tables: &mut Tables<'h>) -> u8 {
         let mut out = Vec::new();
         let mut reply = Reply::start(&mut out, query);
-        let hosts = block.pipeline.source::<Hosts>().unwrap();
         let client = scene::client();
         let context = QueryContext::new(clock::now(), &client, AT.parse().unwrap(), Proto::Udp, 0);
-        let found = hosts.lookup(&context, tables, query, &mut reply, ThreadCounters::new(None, 0));
+        let counters = ThreadCounters::new(None, 0);
+        let found = block.pipeline.answer_now(&context, tables, query, &mut reply, counters);
         assert!(matches!(found, Lookup::Answer), "{found:?}");
         reply.octets()[reply.octets().len() - 1]
     }

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::time::Instant;
 
 use corefile::Location;
 use observe::counters::{ThreadCounters, ZoneSet};
-use observe::{ErrorLog, LogRules};
-use plugin::failure::Failure;
-use wire::{Flags, Name, OPTION_NSID, Query, Reply};
+use plugin::envelope::Envelope;
+use plugin::lent::Lent;
+use wire::{Flags, Name, Query, Reply};
 
 use crate::pipeline::Pipeline;
 
@@ -30,16 +29,10 @@ pub struct Block {
     pub pipeline: Pipeline,
     /// Octets that evaluations which wait hold; those of all blocks.
     pub held: Arc<AtomicUsize>,
-    /// The identifier sent to those who ask for it.
-    pub nsid: Option<Box<[u8]>>,
-    /// The largest UDP reply.
-    pub bufsize: usize,
-    /// What the directive `bufsize` says, where it is written.
-    pub written_bufsize: Option<u16>,
-    /// Which queries are logged.
-    pub log: Option<LogRules>,
-    /// Where failures are logged.
-    pub errors: Option<Arc<ErrorLog>>,
+    /// What every query and reply passes, whoever answers.
+    pub envelope: Envelope,
+    /// What its plugins lend.
+    pub lent: Lent,
 }
 
 /// One zone of one block on one endpoint.
@@ -52,7 +45,7 @@ pub struct ServedZone {
     pub block: Arc<Block>,
     /// The endpoint, as `Endpoint::label`.
     pub server: String,
-    /// What is counted, if the block has `prometheus`.
+    /// What is counted, if the block's queries are.
     pub counters: Option<ZoneSet>,
 }
 
@@ -69,33 +62,10 @@ impl ServedZone {
         ThreadCounters::new(self.counters.as_deref(), writer)
     }
 
-    /// Completes a reply: identifier, size, header.
+    /// Completes a reply: options, size, header.
     #[inline]
     pub fn finish(&self, query: &Query<'_>, reply: &mut Reply<'_>, limit: usize) -> (Flags, usize) {
-        if let Some(nsid) = &self.block.nsid
-            && query.edns.is_some_and(|edns| edns.nsid)
-        {
-            reply.options.push(OPTION_NSID, nsid);
-        }
+        self.block.envelope.write_options(query, &mut reply.options);
         reply.finish(query, limit)
-    }
-
-    /// The largest reply over UDP to this query.
-    #[inline]
-    pub fn udp_limit(&self, query: &Query<'_>) -> usize {
-        query.udp_limit().min(self.block.bufsize).max(512)
-    }
-
-    /// The largest reply over UDP that the log tells of this query: the client's size, and no more than `bufsize`, where that
-    /// is written, as in CoreDNS.
-    pub fn told_udp_size(&self, query: &Query<'_>) -> u16 {
-        (query.udp_limit() as u16).min(self.block.written_bufsize.unwrap_or(u16::MAX))
-    }
-
-    /// Tells the block's `errors` why a query failed.
-    pub fn tell(&self, failure: &Failure, query: &Query<'_>, now: Instant) {
-        if let Some(errors) = self.block.errors.as_ref().filter(|_| failure.is_error()) {
-            errors.report(now, failure.rcode().0, &query.name, query.rtype, &failure.to_string());
-        }
     }
 }

@@ -276,7 +276,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
 
     fn failed(&self, zone: &ServedZone, query: &Query<'_>, failure: Failure) -> Arc<InnerAnswer> {
         if self.at_target {
-            zone.tell(&failure, query, self.context.now);
+            zone.block.envelope.tell_failure(&failure, query, self.context.now);
         }
         InnerAnswer::new(zone, query, Err(failure), Follow::No)
     }

@@ -1,16 +1,16 @@
 //! A query's life in one server block, on one page.
 //!
 //! ```text
-//! steps { rewrite, acl, header, minimal } -> sources { template, hosts, loop } -> cache -> forward -> whoami
+//! steps { any, loadbalance, rewrite, autopath, acl, header, minimal }
+//!     -> sources { template, transfer, hosts, k8s_external, kubernetes, loop } -> cache -> forward -> whoami
 //! ```
 //! The order is that of CoreDNS's plugin.cfg, except that what memory knows comes before the cache, which wraps `forward`
 //! alone: a cached copy can never hide a newer entry. Which of them a block has is decided when it is built.
 
-use std::any::Any;
+use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::Instant;
 
-use cache::{Kind, Partition, Policy};
+use cache::BlockCache;
 use forwarder::Chain;
 use wire::{Name, Query, Reply, ZoneRequest};
 
@@ -47,14 +47,10 @@ pub struct Forwarding {
     pub cache: Option<BlockCache>,
     /// Whom to ask.
     pub chain: Arc<Chain>,
-}
-
-/// A block's part of the cache.
-pub struct BlockCache {
-    /// Where its answers are.
-    pub partition: Arc<Partition>,
-    /// How long they live.
-    pub policy: Policy,
+    /// What looks for an earlier answer.
+    pub kept: Option<Named>,
+    /// What says whether an upstream is to be asked.
+    pub asks: Named,
 }
 
 impl Pipeline {
@@ -87,7 +83,7 @@ impl Pipeline {
             }
         }
         if let Some(forwarding) = &self.forwarding {
-            match forwarding.lookup(context.now, query, reply, counters) {
+            match forwarding.lookup(context, tables, query, reply, counters) {
                 Lookup::Pass => {}
                 found => return found,
             }
@@ -145,22 +141,16 @@ impl Pipeline {
         self.forwarding.is_some()
     }
 
-    /// The source of this type, if the block has it.
-    pub fn source<S: Source>(&self) -> Option<&S> {
-        self.sources.iter().find_map(|named| (&*named.source as &dyn Any).downcast_ref())
-    }
-
     /// Which plugin would end such a query, and why: in the order in which they are asked.
-    pub fn explain(&self, query: &Query<'_>, zone: &Name) -> (&'static str, String) {
+    pub fn explain(&self, query: &Query<'_>, zone: &Name) -> (Cow<'static, str>, String) {
         let mut passed = String::new();
         if let Some(end) = ends(&self.sources, query, &mut passed) {
             return end;
         }
         if let Some(forwarding) = &self.forwarding
-            && let Some(why) = forwarding.explain(&query.name)
+            && let Some((who, why)) = forwarding.explain(query)
         {
-            let kept = forwarding.cache.as_ref().and_then(|cache| cache.covering(&query.name));
-            return (if kept.is_some() { "cache, else forward" } else { "forward" }, passed + &why);
+            return (who, passed + &why);
         }
         if let Some(end) = ends(&self.tail, query, &mut passed) {
             return end;
@@ -170,15 +160,18 @@ impl Pipeline {
         } else {
             format!("names below {zone}")
         };
-        ("nobody", format!("{passed}{}: no plugin of the block answers {names}", self.nobody().rcode()))
+        (
+            "nobody".into(),
+            format!("{passed}{}: no plugin of the block answers {names}", self.nobody().rcode()),
+        )
     }
 }
 
 /// The first of these at which a query ends; what the others before it say is added.
-fn ends(sources: &[Named], query: &Query<'_>, passed: &mut String) -> Option<(&'static str, String)> {
+fn ends(sources: &[Named], query: &Query<'_>, passed: &mut String) -> Option<(Cow<'static, str>, String)> {
     for Named { name, source } in sources {
         match source.explain(query) {
-            Explained::Ends(why) => return Some((name, format!("{passed}{why}"))),
+            Explained::Ends(why) => return Some(((*name).into(), format!("{passed}{why}"))),
             Explained::Passes(Some(why)) => *passed += &(why + "; "),
             Explained::Passes(None) => {}
         }
@@ -187,57 +180,39 @@ fn ends(sources: &[Named], query: &Query<'_>, passed: &mut String) -> Option<(&'
 }
 
 impl Forwarding {
-    /// Whom the block asks for such a name.
-    fn explain(&self, name: &Name) -> Option<String> {
-        let group = self.chain.groups().iter().find(|group| group.matches(name))?;
-        let upstreams: Vec<String> =
-            group.upstreams().iter().map(|upstream| upstream.address().to_string()).collect();
-        Some(format!("`forward {}` asks {}", group.spec().from, upstreams.join(", ")))
-    }
-
-    /// Looks into the cache; where it has no answer, an upstream is to be asked.
+    /// What was kept, else that an upstream is to be asked.
     #[inline]
-    fn lookup(
-        &self,
-        now: Instant,
+    fn lookup<'h>(
+        &'h self,
+        context: &QueryContext<'_>,
+        tables: &mut Tables<'h>,
         query: &Query<'_>,
         reply: &mut Reply<'_>,
         counters: ThreadCounters<'_>,
     ) -> Lookup {
         let mut patience = None;
-        if let Some(cache) = self.cache.as_ref().filter(|cache| cache.policy.covers(&query.name)) {
-            counters.add(|zone| &zone.cache_requests);
-            let hit = |kind| match kind {
-                Kind::Success => counters.add(|zone| &zone.cache_hits[0]),
-                Kind::Denial => counters.add(|zone| &zone.cache_hits[1]),
-            };
-            match cache.partition.lookup(&cache.policy, query, now, reply) {
-                cache::Lookup::Hit { kind } => {
-                    hit(kind);
-                    return Lookup::Answer;
-                }
-                cache::Lookup::Prefetch { kind } => {
-                    hit(kind);
-                    counters.add(|zone| &zone.cache_prefetches);
-                    return Lookup::Refresh;
-                }
-                cache::Lookup::Stale { kind, refresh } => {
-                    hit(kind);
-                    counters.add(|zone| &zone.cache_stale);
-                    return if refresh { Lookup::Refresh } else { Lookup::Answer };
-                }
-                cache::Lookup::Verify { wait } => patience = Some(wait),
-                cache::Lookup::Miss => {}
+        if let Some(Named { source, .. }) = &self.kept {
+            match source.lookup(context, tables, query, reply, counters) {
+                Lookup::Pass => {}
+                // What is kept will do once an upstream has had so long.
+                Lookup::Ask(wait) => patience = wait,
+                found => return found,
             }
-            counters.add(|zone| &zone.cache_misses);
         }
-        if self.chain.matches(&query.name) { Lookup::Ask(patience) } else { Lookup::Pass }
+        match self.asks.source.lookup(context, tables, query, reply, counters) {
+            Lookup::Ask(_) => Lookup::Ask(patience),
+            found => found,
+        }
     }
-}
 
-impl BlockCache {
-    /// The cache, if it keeps answers to `name`.
-    pub fn covering(&self, name: &Name) -> Option<&Self> {
-        self.policy.covers(name).then_some(self)
+    /// Where such a query ends, and why, if an upstream would be asked for it.
+    fn explain(&self, query: &Query<'_>) -> Option<(Cow<'static, str>, String)> {
+        let Explained::Ends(why) = self.asks.source.explain(query) else { return None };
+        let keeps = |named: &&Named| matches!(named.source.explain(query), Explained::Ends(_));
+        let who = match self.kept.as_ref().filter(keeps) {
+            Some(kept) => format!("{}, else {}", kept.name, self.asks.name).into(),
+            None => self.asks.name.into(),
+        };
+        Some((who, why))
     }
 }

@@ -83,7 +83,7 @@ pub struct Outcome {
     pub flags: Flags,
     /// How many records the answer section has.
     pub answers: u16,
-    /// Whether the authority section has an SOA; looked at only where queries are logged.
+    /// Whether the authority section has an SOA; looked at only where somebody is told of every query.
     pub soa: bool,
     /// Octets of the query; no transport carries more than these have room for.
     pub request_size: u16,
@@ -135,7 +135,7 @@ impl SizeLimit {
     #[inline]
     pub fn limit(self, zone: &ServedZone, query: &Query<'_>) -> usize {
         match self {
-            Self::Datagram => zone.udp_limit(query),
+            Self::Datagram => zone.block.envelope.size.limit(query),
             Self::Stream => usize::from(u16::MAX),
         }
     }
@@ -298,8 +298,9 @@ pub fn finish(
     if query.edns.is_none() && rcode.0 > 15 {
         reply.rcode = Rcode::SERVFAIL;
     }
-    let soa =
-        zone.block.log.is_some() && answers == 0 && reply.records().any(|record| record.rtype == RType::SOA);
+    let soa = zone.block.envelope.hears_ends()
+        && answers == 0
+        && reply.records().any(|record| record.rtype == RType::SOA);
     let (flags, response_size) = zone.finish(query, reply, size.limit(zone, query));
     *outcome = Outcome {
         zone: Some(zone.index as u32),
@@ -375,13 +376,19 @@ pub fn count(counters: ThreadCounters<'_>, alike: &[Outcome], proto: Proto, ipv6
     );
 }
 
-/// Logs a query's end, and its failure, where its block asks for that.
+/// Whether somebody may want to be told of a query that ended so.
+#[inline]
+pub fn is_logged(zone: &ServedZone, outcome: &Outcome) -> bool {
+    zone.block.envelope.hears_ends() || outcome.failure.is_some()
+}
+
+/// Tells those of its block that want to know it how a query ended, and why it failed.
 pub fn log(zone: &ServedZone, outcome: &Outcome, seen: &Seen, query: &Query<'_>, lines: &mut LineRing) {
     if let Some(failure) = &outcome.failure {
-        zone.tell(failure, query, seen.now);
+        zone.block.envelope.tell_failure(failure, query, seen.now);
     }
-    if let Some(rules) = &zone.block.log {
-        rules.log(&entry(zone, query, outcome, seen), lines);
+    if zone.block.envelope.hears_ends() {
+        zone.block.envelope.tell_end(&entry(zone, query, outcome, seen), lines);
     }
 }
 
@@ -398,7 +405,7 @@ fn entry<'s>(zone: &ServedZone, query: &'s Query<'_>, outcome: &Outcome, seen: &
         class: query.class,
         size: query.size,
         dnssec_ok: query.dnssec_ok(),
-        bufsize: zone.told_udp_size(query),
+        bufsize: zone.block.envelope.size.told(query.udp_limit()) as u16,
         rcode: outcome.rcode,
         flags: outcome.flags,
         rsize: outcome.response_size.into(),

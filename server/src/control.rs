@@ -150,7 +150,7 @@ impl Server {
         for warning in &draft.warnings {
             logger.warning(None, warning);
         }
-        let workers = configuration::sockets(&draft.spec);
+        let workers = plugins::multisocket::sockets(&draft.spec);
         let ours = match &node {
             Some(settings) if settings.adds_addresses => Ours::Named(settings.link),
             _ => Ours::LinkLocal,
@@ -433,7 +433,7 @@ impl Server {
         let configuration = self.running.configuration.load_full();
         for block in &configuration.blocks {
             if let (Some(watch), Some(forwarding)) =
-                (block.pipeline.source::<Watch>(), block.pipeline.forwarding())
+                (block.lent.get::<Watch>().get(), block.pipeline.forwarding())
             {
                 let (chain, server) = (forwarding.chain.clone(), Arc::downgrade(&self.running));
                 let logger = self.running.logger.clone();

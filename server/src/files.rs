@@ -40,9 +40,7 @@ fn watch(running: &Weak<Running>) {
         }
         shared.cache.sweep(now, SWEEP_BUDGET);
         for block in &configuration.blocks {
-            if let Some(errors) = &block.errors {
-                errors.flush(now);
-            }
+            block.envelope.catch_up(now);
         }
         drop((configuration, running));
         thread::sleep(next.saturating_duration_since(clock::now()).max(Duration::from_millis(20)));

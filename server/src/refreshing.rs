@@ -25,7 +25,7 @@ pub fn once(
     runtime: &Handle,
 ) -> Result<(Vec<u8>, String), String> {
     let (plans, upstreams) = corefile
-        .map(|(spec, configuration)| (configuration::plans(spec, environment), upstreams(configuration)))
+        .map(|(spec, configuration)| (plugins::hosts::plans(spec, environment), upstreams(configuration)))
         .unwrap_or_default();
     refresher::once(wish, environment, plans, &upstreams, runtime)
 }

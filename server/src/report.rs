@@ -99,7 +99,7 @@ fn caches(running: &Running, into: &mut Families) {
         {
             continue;
         }
-        let zones = configuration::zones_label(&cache.policy.zones);
+        let zones = configuration::zones_label(&cache.zones);
         let (server, zones, view) =
             (("server", zone.server.as_str()), ("zones", zones.as_str()), ("view", ""));
         for kind in Kind::ALL {

@@ -140,7 +140,7 @@ fn partitions(configuration: &Configuration) -> Vec<Value> {
         let cache = block.pipeline.forwarding()?.cache.as_ref()?;
         Some(json!({
             "server": block.first_server,
-            "zones": configuration::zones_label(&cache.policy.zones),
+            "zones": configuration::zones_label(&cache.zones),
             "success": cache.partition.entries(Kind::Success),
             "denial": cache.partition.entries(Kind::Denial),
         }))

@@ -115,7 +115,7 @@ impl Connection {
             zone.map_or_else(|| listener.served.dropped_counters(writer), |zone| zone.counters(writer));
         serve::count(counters, slice::from_ref(&outcome), Proto::Tcp, self.peer.is_ipv6(), nanos);
         if let (Some(zone), Some(query)) = (zone, gate.query())
-            && (zone.block.log.is_some() || outcome.failure.is_some())
+            && serve::is_logged(zone, &outcome)
         {
             // The reply stands, whatever becomes of its line.
             self.running.guarded(|| {

@@ -182,6 +182,10 @@ impl StepSpec for AclSpec {
         });
         Ok(Arc::new(Acl { spec: self.clone(), counters: counters.collect() }))
     }
+
+    fn keeps_names(&self) -> bool {
+        true
+    }
 }
 
 /// The step of one server block.

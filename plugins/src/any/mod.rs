@@ -25,6 +25,10 @@ impl StepSpec for Any {
     fn build(&self, _: &BuildContext<'_>) -> Result<Arc<dyn Step>> {
         Ok(Arc::new(Self))
     }
+
+    fn keeps_names(&self) -> bool {
+        true
+    }
 }
 
 impl Step for Any {

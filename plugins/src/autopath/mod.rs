@@ -43,6 +43,13 @@ impl StepSpec for AutopathSpec {
         let answered = context.servers.iter().map(counter).collect();
         Ok(Arc::new(Autopath { spec: self.clone(), paths, answered }))
     }
+
+    fn searches(&self) -> Option<&'static str> {
+        match self.source {
+            PathSource::File(_) => None,
+            PathSource::Plugin(name) => Some(name),
+        }
+    }
 }
 
 #[derive(Debug, thiserror::Error)]

@@ -57,7 +57,7 @@ pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Ar
     let Some((source, zones)) = words.split_last() else { return Err(bad(PLUGIN, &directive.name, SOURCE)) };
     let mut spec = AutopathSpec {
         zones: zones_or(zones, written.zones)?,
-        source: PathSource::read(source, written.root)?,
+        source: PathSource::read(source, written.root())?,
         at: source.at.clone(),
         ndots: 0,
         noerror: false,
@@ -97,14 +97,6 @@ impl PathSource {
 }
 
 impl AutopathSpec {
-    /// The directive of the block that is to know the search paths of clients.
-    pub(crate) fn plugin(&self) -> Option<&'static str> {
-        match self.source {
-            PathSource::File(_) => None,
-            PathSource::Plugin(name) => Some(name),
-        }
-    }
-
     /// The search list of `file`: a name of one domain at least.
     pub(super) fn search_list(&self, file: &Path) -> Result<Vec<Name>> {
         let text = readfile::read_in_time(file, LARGEST).map_err(|error| {

@@ -2,6 +2,9 @@ use super::*;
 use crate::setup::tests::{good, refused, refused_properties, said};
 use crate::testing::{Others, a, packet, through};
 use corefile::Location;
+use observe::Format;
+use observe::paper::Paper;
+use plugin::envelope::Envelope;
 use plugin::lasting::Lasting;
 use std::path::{Path, PathBuf};
 
@@ -256,11 +259,12 @@ fn who_knows_search_paths_has_to_stand_in_the_block() {
     let context = BuildContext {
         lasting: &lasting,
         lent: &plugin::lent::Lent::default(),
+        logger: &Paper::logger(Format::Text).0,
         servers: &[],
         zones: &[],
-        bufsize: None,
+        plugins: &[],
         threads: 1,
-        labels: None,
+        envelope: Envelope::default(),
     };
     let error = spec(PathSource::Plugin("kubernetes")).build(&context).unwrap_err();
     assert_eq!(

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use corefile::Directive;
 
 use plugin::args::{Args, Result, no_block, number, once};
-use plugin::spec::{PluginSpec, Written};
+use plugin::envelope::ReplySize;
+use plugin::spec::{BuildContext, EnvelopeSpec, Written};
 
 /// What `bufsize [SIZE]` says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,7 +16,7 @@ pub struct BufsizeSpec {
 }
 
 /// Reads the one `bufsize` of a server block.
-pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn PluginSpec>> {
+pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn EnvelopeSpec>> {
     let directive = once("bufsize", directives)?;
     no_block("bufsize", directive)?;
     let mut args = Args::new("bufsize", directive, "[SIZE], 512 to 4096 octets");
@@ -25,6 +26,12 @@ pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn 
     };
     args.end()?;
     Ok(Arc::new(BufsizeSpec { octets }))
+}
+
+impl EnvelopeSpec for BufsizeSpec {
+    fn build(&self, context: &mut BuildContext<'_>) {
+        context.envelope.size = ReplySize::at_most(self.octets);
+    }
 }
 
 #[cfg(test)]

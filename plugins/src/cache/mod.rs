@@ -1,5 +1,7 @@
 //! `cache`: what is kept of upstreams' answers, and for how long.
 
+mod handler;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,11 +9,13 @@ use ::cache::{Mode, Policy, Prefetch, Stale, Store};
 use corefile::{Directive, Located, Word};
 use wire::Name;
 
+pub use handler::{Kept, of_block};
 use plugin::SetupError;
 use plugin::args::{Args, Result, bad, duration, flag, number, once, unknown_property, zones_or};
 use plugin::spec::{PluginSpec, Written};
 
-const PLUGIN: &str = "cache";
+/// The directive.
+pub const PLUGIN: &str = "cache";
 const PROPERTIES: &[&str] =
     &["denial", "disable", "keepttl", "prefetch", "serve_stale", "serve_stale_policy", "servfail", "success"];
 const TTL: &str = "a TTL in seconds, above 0";

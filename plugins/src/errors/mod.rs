@@ -1,17 +1,28 @@
 //! `errors`: why queries fail, and which of it is told once in a while.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use corefile::Directive;
+use observe::ErrorLog;
 use observe::errors::Consolidate;
-pub use observe::errors::ErrorsSpec;
 use observe::logger::Level;
+use wire::Query;
 
 use plugin::args::{Args, Result, bad, flag, once, regex, unknown_property};
-use plugin::spec::{PluginSpec, Written};
+use plugin::envelope::HearsFailures;
+use plugin::failure::Failure;
+use plugin::spec::{BuildContext, EnvelopeSpec, Written};
+
+/// What `errors` says.
+#[derive(Debug, Clone, Default)]
+pub struct ErrorsSpec {
+    /// Patterns whose errors are counted and printed once in a while; the first that matches decides.
+    pub consolidate: Vec<Consolidate>,
+}
 
 /// Reads the one `errors` of a server block.
-pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn PluginSpec>> {
+pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn EnvelopeSpec>> {
     const PLUGIN: &str = "errors";
     let directive = once(PLUGIN, directives)?;
     let mut args = Args::new(PLUGIN, directive, "no argument");
@@ -56,6 +67,28 @@ pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn 
         }
     }
     Ok(Arc::new(spec))
+}
+
+impl EnvelopeSpec for ErrorsSpec {
+    fn build(&self, context: &mut BuildContext<'_>) {
+        let log = ErrorLog::new(self.consolidate.clone(), context.logger.clone());
+        context.envelope.failed.push(Box::new(Errors(log)));
+    }
+}
+
+/// Where a block's failures are told.
+struct Errors(ErrorLog);
+
+impl HearsFailures for Errors {
+    fn failed(&self, failure: &Failure, query: &Query<'_>, now: Instant) {
+        if failure.is_error() {
+            self.0.report(now, failure.rcode().0, &query.name, query.rtype, &failure.to_string());
+        }
+    }
+
+    fn catch_up(&self, now: Instant) {
+        self.0.flush(now);
+    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! From `forward` directives to upstreams: addresses, files, host names, certificates.
 
+mod handler;
 mod names;
 mod setup;
 
@@ -13,13 +14,17 @@ use forwarder::{Chain, Group, ResolveError, TlsSettings, TlsSpec, Upstream};
 use readfile::Look;
 use wire::Name;
 
+pub use handler::Asks;
 use names::{Names, News, ResolvedNames};
 use observe::Logger;
-use plugin::SetupError;
 use plugin::args::Result;
 use plugin::endpoint::Endpoint;
+use plugin::{SetupError, Spec};
 pub(crate) use setup::read;
 pub use setup::{FILE_INTERVAL, ForwardSpec, ForwardSpecs, Target, TlsFiles};
+
+/// The directive.
+pub const PLUGIN: &str = "forward";
 
 /// What stanzas are built with, of what outlives configurations.
 #[derive(Clone, Copy)]
@@ -199,14 +204,10 @@ struct List {
 }
 
 impl Followed {
-    /// Looks up every host name among the upstreams of these stanzas, at most 4 s for all, in place of what was known
+    /// Looks up every host name among the upstreams of a configuration, at most 4 s for all, in place of what was known
     /// before. `ours` are not asked.
-    pub fn look_up<'s>(
-        &self,
-        stanzas: impl Iterator<Item = &'s ForwardSpec>,
-        ours: &[SocketAddr],
-        handle: &tokio::runtime::Handle,
-    ) {
+    pub fn look_up(&self, spec: &Spec, ours: &[SocketAddr], handle: &tokio::runtime::Handle) {
+        let stanzas = spec.said().flat_map(|forward: &ForwardSpecs| &forward.stanzas);
         self.names.look_up(stanzas, ours, handle);
     }
 

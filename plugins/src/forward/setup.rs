@@ -102,7 +102,7 @@ pub struct TlsFiles {
 /// Reads every `forward` of a server block, in file order.
 pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Arc<dyn PluginSpec>> {
     let stanzas =
-        directives.iter().map(|directive| stanza(directive, written.root)).collect::<Result<_>>()?;
+        directives.iter().map(|directive| stanza(directive, written.root())).collect::<Result<_>>()?;
     Ok(Arc::new(ForwardSpecs { stanzas }))
 }
 

@@ -35,6 +35,10 @@ impl StepSpec for Header {
     fn build(&self, _: &BuildContext<'_>) -> Result<Arc<dyn Step>> {
         Ok(Arc::new(self.clone()))
     }
+
+    fn keeps_names(&self) -> bool {
+        true
+    }
 }
 
 impl Header {

@@ -14,18 +14,19 @@ use readfile::{Look, Looked, PATIENCE, Stamp, look_at};
 use refresher::{MAX_FILE, RefreshedFile, RefreshedFiles};
 use wire::{Class, Flags, Query, RType, Reply};
 
-pub use self::registry::HostsRegistry;
+pub use self::registry::{HostsRegistry, plans};
 pub use self::setup::HostsSpec;
 pub(crate) use self::setup::read;
 use clock::pace;
 use observe::Logger;
 use observe::counters::ThreadCounters;
 use plugin::spec::{BuildContext, Explained, Source, SourceSpec};
-use plugin::{Lookup, QueryContext, Tables};
+use plugin::{Lookup, QueryContext, Scope, Tables};
 
 /// One block's view of a table.
-pub struct Hosts {
+struct Hosts {
     table: Arc<HostsTable>,
+    scope: Scope,
 }
 
 /// A table that follows its file; blocks with equal directives share one.
@@ -68,7 +69,8 @@ struct State {
 
 impl SourceSpec for HostsSpec {
     fn build(&self, context: &BuildContext<'_>) -> Box<dyn Source> {
-        Box::new(context.lasting.get::<HostsRegistry>().hosts(self))
+        let table = context.lasting.get::<HostsRegistry>().table(self);
+        Box::new(Hosts { table, scope: context.scope(&self.zones) })
     }
 }
 
@@ -101,12 +103,11 @@ impl Source for Hosts {
                 Lookup::Answer
             }
             Found::Absent => {
-                let spec = &self.table.spec;
-                if !spec.zones.iter().any(|zone| query.name.is_within(zone)) {
+                if !self.scope.holds(&query.name) {
                     return Lookup::Pass;
                 }
                 counters.add(|zone| &zone.hosts_misses);
-                if query.rtype == RType::PTR || spec.fallthrough.through(&query.name) {
+                if query.rtype == RType::PTR || self.table.spec.fallthrough.through(&query.name) {
                     Lookup::Pass
                 } else {
                     // As CoreDNS: there is no SOA to deny the name with.
@@ -126,8 +127,7 @@ impl Source for Hosts {
             }
             Some(false) => Explained::Passes(None),
             None => {
-                let within = spec.zones.iter().any(|zone| name.is_within(zone));
-                if within && query.rtype != RType::PTR && !spec.fallthrough.through(name) {
+                if self.scope.holds(name) && query.rtype != RType::PTR && !spec.fallthrough.through(name) {
                     return Explained::Ends(format!(
                         "SERVFAIL: {file} does not know the name, and `fallthrough` is not written"
                     ));
@@ -140,7 +140,7 @@ impl Source for Hosts {
 
 impl Hosts {
     /// Whether a known name's unsupported type is for the next plugin.
-    pub(crate) fn goes_on(&self, query: &Query<'_>) -> bool {
+    fn goes_on(&self, query: &Query<'_>) -> bool {
         let supported = matches!(query.rtype, RType::A | RType::AAAA | RType::PTR);
         self.table.spec.fallthrough_unsupported
             && !supported

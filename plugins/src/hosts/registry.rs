@@ -6,11 +6,18 @@ use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use hostsfile::Table;
-use refresher::{RefreshedFile, RefreshedFiles};
+use refresher::{Environment, RefreshPlan, RefreshedFile, RefreshedFiles};
 
-use super::{Hosts, HostsSpec, HostsTable, State};
+use super::{HostsSpec, HostsTable, State};
 use observe::{Families, Logger, names};
+use plugin::Spec;
 use plugin::lasting::Keeps;
+
+/// What is to be kept: the Corefile's properties and the environment in one.
+pub fn plans(spec: &Spec, environment: &Environment) -> Vec<RefreshPlan> {
+    let hosts: Vec<_> = spec.said().map(|hosts: &HostsSpec| (hosts.file.as_path(), &hosts.refresh)).collect();
+    refresher::plan(&hosts, environment)
+}
 
 /// Every hosts table, found by what its directive says.
 #[derive(Default)]
@@ -22,7 +29,7 @@ pub struct HostsRegistry {
 
 impl HostsRegistry {
     /// The table of a directive: the one that serves already, or a new one that has read its file.
-    pub fn hosts(&self, spec: &HostsSpec) -> Hosts {
+    pub fn table(&self, spec: &HostsSpec) -> Arc<HostsTable> {
         let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
         // Only the registry holds what no configuration needs any more.
         tables.retain(|table| Arc::strong_count(table) > 1 || table.spec == *spec);
@@ -31,7 +38,7 @@ impl HostsRegistry {
             let mut state = table.state();
             (state.again, state.next_look) = (true, None);
             drop(state);
-            return Hosts { table: table.clone() };
+            return table.clone();
         }
         let mut table = HostsTable {
             spec: spec.clone(),
@@ -48,7 +55,7 @@ impl HostsRegistry {
         table.current.store(Arc::new(inline));
         let table = Arc::new(table);
         tables.push(table.clone());
-        Hosts { table }
+        table
     }
 
     /// Has every table of this file serve what is known of its names now.

@@ -74,7 +74,7 @@ impl HostsSpec {
 pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Arc<dyn SourceSpec>> {
     let directive = once(PLUGIN, directives)?;
     let mut args = Args::new(PLUGIN, directive, "[FILE [ZONES...]]");
-    let file = path(written.root, args.optional().map_or("/etc/hosts", |word| &word.text));
+    let file = path(written.root(), args.optional().map_or("/etc/hosts", |word| &word.text));
     let mut spec = HostsSpec::bare(file, zones_or(args.rest(), written.zones)?);
     for property in directive.body.iter().flatten() {
         let word = property.name.text.as_str();

@@ -16,8 +16,8 @@ use ::kubernetes::{Answered, Lent, Recalls as _, Responder, Rules, Transfer};
 use wire::{Class, Query, Reply, ZoneRequest};
 
 pub use self::registry::ClusterRegistry;
-pub use self::setup::KubernetesSpec;
 pub(crate) use self::setup::read;
+pub use self::setup::{KubernetesSpec, keep_snapshots_apart};
 pub use self::snapshot::SnapshotSpec;
 pub use self::status::{ClusterStatus, KindStatus};
 use cluster::Cluster;

@@ -11,7 +11,7 @@ use kubernetes_api::{Access, ClientFiles, Pace, PodsWanted, SERVICE_ACCOUNT, Sel
 use plugin::args::{Args, Result, bad, duration, flag, no_block, once, path, unknown_property, zones_or};
 use plugin::label::named_behind;
 use plugin::spec::{SourceSpec, Written};
-use plugin::{Fallthrough, SetupError};
+use plugin::{Fallthrough, SetupError, Spec};
 
 use super::labels::{CLIENT, CLIENT_LABEL};
 use super::snapshot::SnapshotSpec;
@@ -92,18 +92,38 @@ pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Ar
     let mut places = Places::default();
     for property in directive.body.iter().flatten() {
         no_block(PLUGIN, property)?;
-        read_property(property, written.root, &mut spec, &mut places)?;
+        read_property(property, written.root(), &mut spec, &mut places)?;
     }
     // Pods are followed where somebody asks for them: a verified name, a search path, or a rule that reads whose pod asks.
-    let is_searched = written.searched == Some(PLUGIN);
+    let is_searched = written.is_searched(PLUGIN);
     places.check(&mut spec)?;
-    let is_asked_for = is_searched || !named_behind(CLIENT, written.readers).is_empty();
+    let readers = written.readers_of_labels();
+    let is_asked_for = is_searched || !named_behind(CLIENT, readers).is_empty();
     if spec.rules.pods == Pods::Verified || (is_asked_for && spec.node.is_some()) {
-        let labels = named_behind(CLIENT_LABEL, written.readers);
+        let labels = named_behind(CLIENT_LABEL, readers);
         spec.wants.pods = Some(PodsWanted { node: spec.node.clone(), labels });
     }
     spec.is_searched = is_searched;
     Ok(Arc::new(spec))
+}
+
+/// Refuses one file for the snapshots of two clusters.
+///
+/// # Errors
+/// At the second of two blocks that name it.
+pub fn keep_snapshots_apart(spec: &Spec) -> Result<()> {
+    let mut kept: Vec<&KubernetesSpec> = Vec::new();
+    for block in &spec.blocks {
+        let Some(cluster) = block.get::<KubernetesSpec>().filter(|cluster| cluster.snapshot.is_some()) else {
+            continue;
+        };
+        if kept.iter().any(|other| cluster.is_in_the_way_of(other)) {
+            let rule = "another block keeps something else, or at other times, in the file that `snapshot` names; name two files";
+            return Err(Located::new(&block.at, SetupError::Order { plugin: PLUGIN, rule }));
+        }
+        kept.push(cluster);
+    }
+    Ok(())
 }
 
 /// Refuses a zone below the names of services or pods of another: nobody would find those any more.
@@ -128,7 +148,7 @@ fn hides_none(directive: &Directive, zones: &[wire::Name]) -> Result<()> {
 
 impl KubernetesSpec {
     /// Whether both are kept in one file, though they follow different things: each would put its own in the other's place.
-    pub fn is_in_the_way_of(&self, other: &Self) -> bool {
+    fn is_in_the_way_of(&self, other: &Self) -> bool {
         let file = |spec: &Self| spec.snapshot.as_ref().map(|snapshot| snapshot.file.clone());
         let followed = |spec: &Self| (spec.access.clone(), spec.wants.clone(), spec.snapshot.clone());
         file(self).is_some() && file(self) == file(other) && followed(self) != followed(other)

@@ -37,7 +37,7 @@ enum Policy {
 
 /// Reads the one `loadbalance` of a server block.
 pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Arc<dyn StepSpec>> {
-    Ok(Arc::new(LoadbalanceSpec::read(directives, written.root)?))
+    Ok(Arc::new(LoadbalanceSpec::read(directives, written.root())?))
 }
 
 impl StepSpec for LoadbalanceSpec {
@@ -49,6 +49,10 @@ impl StepSpec for LoadbalanceSpec {
             }
         };
         Ok(Arc::new(Loadbalance { spec: self.clone(), weights }))
+    }
+
+    fn keeps_names(&self) -> bool {
+        true
     }
 }
 

@@ -30,7 +30,10 @@ pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn 
 
 impl SourceSpec for LoopSpec {
     fn build(&self, context: &BuildContext<'_>) -> Box<dyn Source> {
-        Box::new(Watch::new(context.zones.to_vec()))
+        let watch = Watch::new(context.zones.to_vec());
+        // Who has the upstreams says what is watched for.
+        let _ = context.lent.get().set(watch.clone());
+        Box::new(watch)
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use corefile::Directive;
 
 use plugin::args::{Result, no_block, once, zones_or};
-use plugin::spec::{PluginSpec, Written};
+use plugin::spec::{BuildContext, EnvelopeSpec, Written};
 
 /// Stands in a block: labels are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,11 +16,23 @@ pub struct MetadataSpec;
 
 /// Reads the one `metadata` of a server block. Of the plugins that are here none publishes by zone, so that its zones
 /// are checked and change nothing.
-pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Arc<dyn PluginSpec>> {
+pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Arc<dyn EnvelopeSpec>> {
     let directive = once(PLUGIN, directives)?;
     no_block(PLUGIN, directive)?;
     zones_or(&directive.args, written.zones)?;
     Ok(Arc::new(MetadataSpec))
+}
+
+impl EnvelopeSpec for MetadataSpec {
+    fn build(&self, context: &mut BuildContext<'_>) {
+        let sources = context.plugins.iter().filter_map(|(_, role)| role.source());
+        let known: Vec<_> = sources.filter_map(|source| source.labels(context)).collect();
+        context.envelope.labels = Some(Arc::new(known));
+    }
+
+    fn publishes_labels(&self) -> bool {
+        true
+    }
 }
 
 const PLUGIN: &str = "metadata";

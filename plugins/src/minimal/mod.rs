@@ -25,6 +25,10 @@ impl StepSpec for Minimal {
     fn build(&self, _: &BuildContext<'_>) -> Result<Arc<dyn Step>> {
         Ok(Arc::new(Self))
     }
+
+    fn keeps_names(&self) -> bool {
+        true
+    }
 }
 
 impl Step for Minimal {

@@ -1,8 +1,10 @@
 //! `multisocket`: how many sockets an address is served by.
 
 use std::sync::Arc;
+use std::thread;
 
 use corefile::Directive;
+use plugin::Spec;
 
 use plugin::args::{Args, Result, no_block, number, once};
 use plugin::spec::{PluginSpec, Written};
@@ -26,6 +28,15 @@ pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn 
     args.end()?;
     Ok(Arc::new(MultisocketSpec { sockets }))
 }
+
+/// How many UDP sockets each address of a configuration has: what `multisocket` says, else one for each core.
+pub fn sockets(spec: &Spec) -> usize {
+    let said = spec.said().next().and_then(|multisocket: &MultisocketSpec| multisocket.sockets);
+    said.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from).min(MAX_DEFAULT_SOCKETS))
+}
+
+/// Sockets, and workers, where the Corefile names no number: more than this rarely pays on a node that has other work.
+const MAX_DEFAULT_SOCKETS: usize = 8;
 
 #[cfg(test)]
 mod tests {

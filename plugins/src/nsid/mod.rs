@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use corefile::Directive;
+use wire::{OPTION_NSID, OptionBytes, Query};
 
 use plugin::args::{Result, bad, no_block, once};
-use plugin::spec::{PluginSpec, Written};
+use plugin::envelope::WritesOptions;
+use plugin::spec::{BuildContext, EnvelopeSpec, Written};
 
 /// What `nsid [DATA]` says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,7 +17,7 @@ pub struct NsidSpec {
 }
 
 /// Reads the one `nsid` of a server block.
-pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn PluginSpec>> {
+pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn EnvelopeSpec>> {
     let directive = once("nsid", directives)?;
     no_block("nsid", directive)?;
     let words: Vec<&str> = directive.args.iter().map(|word| word.text.as_str()).collect();
@@ -29,6 +31,40 @@ pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn 
     }
     Ok(Arc::new(NsidSpec { data: Some(data) }))
 }
+
+impl EnvelopeSpec for NsidSpec {
+    fn build(&self, context: &mut BuildContext<'_>) {
+        let data = self.data.clone().unwrap_or_else(host_name);
+        context.envelope.options.push(Box::new(Identifier(data.into_bytes().into())));
+    }
+}
+
+/// The identifier as it travels.
+struct Identifier(Box<[u8]>);
+
+impl WritesOptions for Identifier {
+    #[inline]
+    fn write(&self, query: &Query<'_>, options: &mut OptionBytes) {
+        if query.edns.is_some_and(|edns| edns.nsid) {
+            options.push(OPTION_NSID, &self.0);
+        }
+    }
+
+    fn most_octets(&self) -> usize {
+        OPTION_HEAD + self.0.len()
+    }
+}
+
+fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    match name.trim() {
+        "" => "localhost".to_owned(),
+        name => name.to_owned(),
+    }
+}
+
+/// Code and length of an option (RFC 6891, section 6.1.2).
+const OPTION_HEAD: usize = 4;
 
 #[cfg(test)]
 mod tests {

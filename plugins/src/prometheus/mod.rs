@@ -9,7 +9,7 @@ use crate::admin_address::admin_address;
 use admin::AdminAddress;
 use plugin::SetupError;
 use plugin::args::{Result, flag, once, unknown_property};
-use plugin::spec::{PluginSpec, Written};
+use plugin::spec::{BuildContext, EnvelopeSpec, Written};
 
 /// What `prometheus` says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,7 +25,7 @@ impl Default for PrometheusSpec {
 }
 
 /// Reads the one `prometheus` of a server block.
-pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn PluginSpec>> {
+pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn EnvelopeSpec>> {
     const PLUGIN: &str = "prometheus";
     let directive = once(PLUGIN, directives)?;
     let address = admin_address(PLUGIN, directive, PrometheusSpec::default().address)?;
@@ -45,6 +45,12 @@ pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn 
         }
     }
     Ok(Arc::new(PrometheusSpec { address }))
+}
+
+impl EnvelopeSpec for PrometheusSpec {
+    fn build(&self, context: &mut BuildContext<'_>) {
+        context.envelope.counts = true;
+    }
 }
 
 #[cfg(test)]

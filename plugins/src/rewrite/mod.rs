@@ -88,7 +88,11 @@ pub(crate) use setup::read;
 
 impl StepSpec for Rewrite {
     fn build(&self, context: &BuildContext<'_>) -> plugin::args::Result<Arc<dyn Step>> {
-        Ok(Arc::new(Self { labels: context.labels.clone(), ..self.clone() }))
+        Ok(Arc::new(Self { labels: context.envelope.labels.clone(), ..self.clone() }))
+    }
+
+    fn keeps_names(&self) -> bool {
+        !self.rules.iter().any(|rule| matches!(rule.field, Field::Name(_)))
     }
 }
 

@@ -5,12 +5,8 @@ use std::sync::Arc;
 
 use corefile::Directive;
 
-use plugin::args::{Args, Result, no_block, once};
+use plugin::args::{Args, Result, Root, no_block, once};
 use plugin::spec::{PluginSpec, Written};
-
-/// `root PATH`: where relative paths of a block start.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Root(pub PathBuf);
 
 /// Reads the one `root PATH` of a server block.
 pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn PluginSpec>> {

@@ -8,21 +8,22 @@ use wire::Query;
 
 use super::Facts;
 use plugin::QueryContext;
+use plugin::envelope::ReplySize;
 
 /// What expressions may ask about a query, as CoreDNS tells it.
 pub(super) fn facts<'q>(
     context: &'q QueryContext<'_>,
     labels: Option<&'q dyn Labels>,
-    bufsize: Option<u16>,
+    size: ReplySize,
     query: &'q Query<'_>,
     name: &str,
 ) -> Facts<'q> {
     let (client, server) = (context.client(), context.server());
     let ip = |address: SocketAddr| address.ip().to_canonical().to_string();
     // CoreDNS's `bufsize` clamps the client's size, which only datagrams have.
-    let most = match (context.proto, bufsize) {
-        (Proto::Udp, Some(bufsize)) => context.most_octets(query).min(bufsize.into()),
-        _ => context.most_octets(query),
+    let most = match context.proto {
+        Proto::Udp => size.told(context.most_octets(query)),
+        Proto::Tcp => context.most_octets(query),
     };
     let known = [
         ("type", query.rtype.to_string().into()),

@@ -20,23 +20,25 @@ use groups::Groups;
 use observe::counters::{Counter, PerThread, ThreadCounters};
 use observe::labels::Labels;
 use observe::{Families, names};
+use plugin::envelope::ReplySize;
 use plugin::failure::{Failure, beginning};
 use plugin::lasting::Keeps;
 use plugin::spec::{BuildContext, Explained, Source, SourceSpec};
-use plugin::{Lookup, QueryContext, Tables};
+use plugin::{Lookup, QueryContext, Scope, Tables};
 pub(crate) use setup::read;
 pub use setup::{Record, TemplateSpec, TemplateSpecs};
 use var::{Entries, Var};
 
 /// Every `template` of a server block, in file order.
 #[derive(Debug)]
-pub struct Templates {
+struct Templates {
     templates: Vec<One>,
 }
 
 #[derive(Debug)]
 struct One {
     spec: TemplateSpec,
+    scope: Scope,
     counters: Arc<TemplateCounters>,
     /// The Extended DNS Error as an option carries it: code and text (RFC 8914, section 2).
     ede: Option<Box<[u8]>>,
@@ -44,8 +46,8 @@ struct One {
     same_for_all: bool,
     /// Who knows labels, where the block has `metadata`.
     labels: Option<Arc<dyn Labels>>,
-    /// What `bufsize` says, where the block has it.
-    bufsize: Option<u16>,
+    /// How large replies of the block may be.
+    size: ReplySize,
 }
 
 /// What is counted of one template.
@@ -59,35 +61,20 @@ pub struct TemplateCounters {
     pub rr_failures: Counter,
 }
 
-impl Templates {
-    /// Ready to answer; the counters outlive a reload.
-    pub fn new(
-        specs: Vec<TemplateSpec>,
-        labels: Option<Arc<dyn Labels>>,
-        bufsize: Option<u16>,
-        counters: impl Fn(&TemplateSpec) -> Arc<TemplateCounters>,
-    ) -> Self {
-        let one = |spec: TemplateSpec| One {
-            counters: counters(&spec),
-            ede: spec.ede.as_ref().map(|(code, text)| [&code.to_be_bytes(), text.as_bytes()].concat().into()),
-            same_for_all: spec.has_no_records() && spec.takes_every_name(),
-            labels: labels.clone(),
-            bufsize,
-            spec,
-        };
-        Self { templates: specs.into_iter().map(one).collect() }
-    }
-}
-
 impl SourceSpec for TemplateSpecs {
     fn build(&self, context: &BuildContext<'_>) -> Box<dyn Source> {
+        // The counters outlive a reload.
         let registry = context.lasting.get::<TemplateRegistry>();
-        Box::new(Templates::new(
-            self.templates.clone(),
-            context.labels.clone(),
-            context.bufsize,
-            |template| registry.counters(context.servers, template, context.threads),
-        ))
+        let one = |spec: &TemplateSpec| One {
+            scope: context.scope(&spec.zones),
+            counters: registry.counters(context.servers, spec, context.threads),
+            ede: spec.ede.as_ref().map(|(code, text)| [&code.to_be_bytes(), text.as_bytes()].concat().into()),
+            same_for_all: spec.has_no_records() && spec.takes_every_name(),
+            labels: context.envelope.labels.clone(),
+            size: context.envelope.size,
+            spec: spec.clone(),
+        };
+        Box::new(Templates { templates: self.templates.iter().map(one).collect() })
     }
 }
 
@@ -105,12 +92,12 @@ impl Source for Templates {
         for one in &self.templates {
             let spec = &one.spec;
             let fits = one.same_for_all && spec.is_for(query.class, query.rtype);
-            if fits && spec.zones.iter().any(|zone| query.name.is_within(zone)) {
+            if fits && one.scope.holds(&query.name) {
                 one.counters.matches.add(context.writer);
                 one.begin(reply);
                 return Lookup::Answer;
             }
-            let Some(zone) = spec.zone_of(query) else { continue };
+            let Some(zone) = one.zone_of(query) else { continue };
             match one.take(context, query, zone, &mut text, reply) {
                 Lookup::Pass => {}
                 found => return found,
@@ -122,8 +109,7 @@ impl Source for Templates {
     fn explain(&self, query: &Query<'_>) -> Explained {
         let mut text = NameText::new();
         let name = text.of(&query.name);
-        for template in
-            self.templates.iter().map(|one| &one.spec).filter(|spec| spec.zone_of(query).is_some())
+        for template in self.templates.iter().filter(|one| one.zone_of(query).is_some()).map(|one| &one.spec)
         {
             if let Some(regex) = template.patterns.iter().find(|regex| regex.is_match(name)) {
                 let pattern = regex.as_str();
@@ -141,15 +127,6 @@ impl Source for Templates {
 }
 
 impl TemplateSpec {
-    /// The longest of its zones that holds the name, if class and type fit, too.
-    fn zone_of(&self, query: &Query<'_>) -> Option<&Name> {
-        if !self.is_for(query.class, query.rtype) {
-            return None;
-        }
-        let zones = self.zones.iter().filter(|zone| query.name.is_within(zone));
-        zones.max_by_key(|zone| zone.as_wire().len())
-    }
-
     /// Whether class and type fit.
     #[inline]
     fn is_for(&self, class: Class, rtype: RType) -> bool {
@@ -179,7 +156,7 @@ impl TemplateSpec {
         &self,
         context: &QueryContext<'_>,
         labels: Option<&dyn Labels>,
-        bufsize: Option<u16>,
+        size: ReplySize,
         query: &Query<'_>,
         regex: &Regex,
         name: &str,
@@ -187,7 +164,7 @@ impl TemplateSpec {
         if self.vars.is_empty() && self.conditions.is_empty() {
             return Ok(Some(Entries::default()));
         }
-        let mut facts = facts(context, labels, bufsize, query, name);
+        let mut facts = facts(context, labels, size, query, name);
         for (index, group) in regex.captures(name).iter().flat_map(Captures::iter).enumerate() {
             let text = group.map_or("", |group| group.as_str());
             facts.add_group(&index.to_string(), text);
@@ -211,6 +188,18 @@ impl TemplateSpec {
 }
 
 impl One {
+    /// The longest of its zones that holds the name, if class and type fit, too.
+    fn zone_of(&self, query: &Query<'_>) -> Option<&Name> {
+        if !self.spec.is_for(query.class, query.rtype) {
+            return None;
+        }
+        if let [zone] = &self.spec.zones[..] {
+            return self.scope.holds(&query.name).then_some(zone);
+        }
+        let zones = self.spec.zones.iter().filter(|zone| query.name.is_within(zone));
+        zones.max_by_key(|zone| zone.as_wire().len())
+    }
+
     /// What every answer of this template has: rcode, AA, Extended DNS Error.
     fn begin(&self, reply: &mut Reply<'_>) {
         reply.rcode = self.spec.rcode;
@@ -240,7 +229,7 @@ impl One {
             false => Lookup::Fail(Failure::NoPattern),
         };
         let Some(regex) = spec.patterns.iter().find(|regex| regex.is_match(name)) else { return missed() };
-        match spec.evaluate(context, self.labels.as_deref(), self.bufsize, query, regex, name) {
+        match spec.evaluate(context, self.labels.as_deref(), self.size, query, regex, name) {
             Ok(Some(vars)) => {
                 self.counters.matches.add(context.writer);
                 self.answer(context, query, zone, regex, name, vars, reply)

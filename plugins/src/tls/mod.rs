@@ -44,7 +44,7 @@ pub struct Settings {
 
 /// Reads the one `tls` of a server block.
 pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Arc<dyn PluginSpec>> {
-    let root = written.root;
+    let root = written.root();
     let directive = once(PLUGIN, directives)?;
     let acme = directive.body.iter().flatten().find(|property| property.name.text == "acme");
     if let (Some(property), true) = (acme, directive.args.is_empty()) {

@@ -40,7 +40,7 @@ impl Streaming {
     pub fn next(&mut self, out: &mut Vec<u8>) -> Result<Next, Broken> {
         let query = self.query.query();
         let mut reply = Reply::start(out, &query);
-        let opt = OPT_BYTES + self.zone.block.nsid.as_ref().map_or(0, |nsid| nsid.len());
+        let opt = OPT_BYTES + self.zone.block.envelope.most_octets();
         let mut message = StreamMessage::new(&mut reply, &query.name, opt, u16::MAX);
         let next = self.messages.next(&mut message);
         let answers = reply.counts()[0];
@@ -84,19 +84,20 @@ impl Streaming {
         self.zone.counters(writer).count(&counted, iter::once([query.size as u32, octets]));
     }
 
-    /// Logs it as one reply, and that it did not come to its end, where its block asks for that.
+    /// Tells those of its block that want to know it of one reply, and that it did not come to its end.
     pub fn log(&self, seen: &Seen, lines: &mut LineRing) {
         let query = self.query.query();
         if !self.ended {
-            self.zone.tell(&Failure::CutOff(self.octets), &query, seen.now);
+            self.zone.block.envelope.tell_failure(&Failure::CutOff(self.octets), &query, seen.now);
         }
-        if let Some(rules) = &self.zone.block.log {
+        let envelope = &self.zone.block.envelope;
+        if envelope.hears_ends() {
             let outcome = Outcome { flags: self.flags, answers: self.answers, ..Outcome::OPEN };
             let rsize = self.octets as usize;
-            rules.log(&LogEntry { rsize, ..entry(&self.zone, &query, &outcome, seen) }, lines);
+            envelope.tell_end(&LogEntry { rsize, ..entry(&self.zone, &query, &outcome, seen) }, lines);
         }
     }
 }
 
-/// An OPT record, and the head of the identifier in it.
-const OPT_BYTES: usize = 15;
+/// An OPT record without options.
+const OPT_BYTES: usize = 11;

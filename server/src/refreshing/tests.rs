@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::origin::{Draft, Origin};
-use configuration::plans;
 use plugins::hosts::HostsSpec;
+use plugins::hosts::plans;
 use refresher::RefreshPlan;
 use scene::Scene;
 use std::fs;
@@ -191,7 +191,7 @@ fn a_table_whose_file_is_written_while_it_reads_has_its_names_at_once() {
     for ttl in 1..20 {
         // As a reload makes it whose `hosts` says something else.
         let spec = HostsSpec { ttl, ..first.spec().clone() };
-        let _held = hosts.hosts(&spec);
+        let _held = hosts.table(&spec);
         let table = hosts.all().pop().unwrap();
         table.glance(now, server.logger());
         kept.finish(now, Vec::new(), 0.0, &Arc::downgrade(&server));

@@ -1,0 +1,50 @@
+//! What each block's `tls` says, and what becomes of it where blocks share a listener.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use corefile::Located;
+use plugin::args::Result;
+use plugin::{BlockSpec, SetupError, Spec};
+use plugins::tls::{Certificates, ServerTls, TlsSpec};
+use query::ServedZone;
+
+use crate::shared::Shared;
+
+/// What each block's `tls` says, with what stands in its files.
+pub(crate) fn certificates(spec: &Spec, shared: &Shared) -> Result<HashMap<usize, Arc<ServerTls>>> {
+    let all = shared.lasting.get::<Certificates>();
+    let read = |(index, block): (usize, &BlockSpec)| {
+        let tls = block.get::<TlsSpec>()?;
+        let (now, serves) = (clock::now(), shared.resolve_names);
+        let loaded = all.load(&tls.settings, serves, now, &shared.logger);
+        Some(
+            loaded
+                .map(|loaded| (index, loaded))
+                .map_err(|error| Located::new(&tls.at, SetupError::Tls { plugin: "tls", error })),
+        )
+    };
+    spec.blocks.iter().enumerate().filter_map(read).collect()
+}
+
+/// What a listener of TLS uses: all of its blocks must say the same.
+pub(crate) fn of_listener(
+    zones: &[Arc<ServedZone>],
+    spec: &Spec,
+    tls: &HashMap<usize, Arc<ServerTls>>,
+) -> Result<Option<Arc<ServerTls>>> {
+    let of = |zone: &Arc<ServedZone>| Some((zone.clone(), tls.get(&zone.block.index)?.clone()));
+    let mut each = zones.iter().filter_map(of);
+    let Some((first_zone, first)) = each.next() else { return Ok(None) };
+    for (zone, other) in each {
+        if let Some(why) = first.differs_from(&other) {
+            let at = |zone: &ServedZone| spec.blocks[zone.block.index].get::<TlsSpec>().map(|tls| &tls.at);
+            let (at, first) =
+                (at(&zone).unwrap_or(&zone.block.at), at(&first_zone).unwrap_or(&zone.block.at));
+            let port = zone.server.rsplit(':').next().unwrap_or_default();
+            let server = format!("tls://{}:{port}", zone.zone);
+            return Err(Located::new(at, SetupError::TlsConflict { server, first: first.to_string(), why }));
+        }
+    }
+    Ok(Some(first))
+}

@@ -1,0 +1,82 @@
+//! What looks for an answer that an upstream gave before, and counts what it finds.
+
+use std::sync::Arc;
+
+use super::CacheSpec;
+use ::cache::{BlockCache, Kind, Lookup as Found, Partition};
+use observe::counters::ThreadCounters;
+use plugin::spec::{BuildContext, Explained, Source};
+use plugin::{Lookup, QueryContext, Tables};
+use wire::{Query, Reply};
+
+/// The handler of `cache` in one block: in front of `forward`, behind all that answers from memory.
+pub struct Kept(BlockCache);
+
+/// A block's part of the cache.
+pub fn of_block(spec: &CacheSpec, partition: Arc<Partition>, context: &BuildContext<'_>) -> BlockCache {
+    let mut policy = spec.clone();
+    let zones = std::mem::take(&mut policy.zones);
+    if !context.scope(&zones).is_all() {
+        policy.zones.clone_from(&zones);
+    }
+    BlockCache { partition, policy, zones: zones.into() }
+}
+
+impl Kept {
+    /// That of a block's part of the cache.
+    pub fn new(cache: BlockCache) -> Self {
+        Self(cache)
+    }
+}
+
+impl Source for Kept {
+    /// Answers from what is kept. [`Lookup::Ask`] says that what is kept will do once an upstream has had so long; whether one
+    /// is asked is for `forward` to say.
+    #[inline]
+    fn lookup<'h>(
+        &'h self,
+        context: &QueryContext<'_>,
+        _: &mut Tables<'h>,
+        query: &Query<'_>,
+        reply: &mut Reply<'_>,
+        counters: ThreadCounters<'_>,
+    ) -> Lookup {
+        let Some(cache) = self.0.covering(&query.name) else { return Lookup::Pass };
+        counters.add(|zone| &zone.cache_requests);
+        let hit = |kind| match kind {
+            Kind::Success => counters.add(|zone| &zone.cache_hits[0]),
+            Kind::Denial => counters.add(|zone| &zone.cache_hits[1]),
+        };
+        match cache.partition.lookup(&cache.policy, query, context.now, reply) {
+            Found::Hit { kind } => {
+                hit(kind);
+                Lookup::Answer
+            }
+            Found::Prefetch { kind } => {
+                hit(kind);
+                counters.add(|zone| &zone.cache_prefetches);
+                Lookup::Refresh
+            }
+            Found::Stale { kind, refresh } => {
+                hit(kind);
+                counters.add(|zone| &zone.cache_stale);
+                if refresh { Lookup::Refresh } else { Lookup::Answer }
+            }
+            Found::Verify { wait } => {
+                counters.add(|zone| &zone.cache_misses);
+                Lookup::Ask(Some(wait))
+            }
+            Found::Miss => {
+                counters.add(|zone| &zone.cache_misses);
+                Lookup::Pass
+            }
+        }
+    }
+
+    fn explain(&self, query: &Query<'_>) -> Explained {
+        match self.0.covering(&query.name) {
+            Some(_) => Explained::Ends("what an upstream has said before".to_owned()),
+            None => Explained::Passes(None),
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Whether an upstream is to be asked for a name.
+
+use std::sync::Arc;
+
+use forwarder::{Chain, GroupSpec};
+use observe::counters::ThreadCounters;
+use plugin::spec::{BuildContext, Explained, Source};
+use plugin::{Lookup, QueryContext, Tables};
+use wire::{Query, Reply};
+
+/// The handler of `forward` in one block: says who is to be asked, and asks nobody. A worker does.
+pub struct Asks {
+    chain: Arc<Chain>,
+    /// Whether a stanza is for every name that can come.
+    takes_all: bool,
+}
+
+impl Asks {
+    /// That of a block's stanzas.
+    pub fn new(chain: Arc<Chain>, context: &BuildContext<'_>) -> Self {
+        let takes_all = |spec: &GroupSpec| spec.except.is_empty() && context.scope(&[spec.from]).is_all();
+        let takes_all = chain.groups().iter().any(|group| takes_all(group.spec()));
+        Self { chain, takes_all }
+    }
+}
+
+impl Source for Asks {
+    #[inline]
+    fn lookup<'h>(
+        &'h self,
+        _: &QueryContext<'_>,
+        _: &mut Tables<'h>,
+        query: &Query<'_>,
+        _: &mut Reply<'_>,
+        _: ThreadCounters<'_>,
+    ) -> Lookup {
+        if self.takes_all || self.chain.matches(&query.name) { Lookup::Ask(None) } else { Lookup::Pass }
+    }
+
+    fn explain(&self, query: &Query<'_>) -> Explained {
+        let Some(group) = self.chain.groups().iter().find(|group| group.matches(&query.name)) else {
+            return Explained::Passes(None);
+        };
+        let upstreams: Vec<String> =
+            group.upstreams().iter().map(|upstream| upstream.address().to_string()).collect();
+        Explained::Ends(format!("`forward {}` asks {}", group.spec().from, upstreams.join(", ")))
+    }
+}

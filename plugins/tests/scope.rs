@@ -1,0 +1,59 @@
+//! The zones of directives: compared with a query's name where one can come that is in none of them, and nowhere else.
+
+use scene::Scene;
+use wire::{Name, RType};
+
+/// What the cache of a block keeps answers to, `all` where names are not compared.
+fn kept(keys: &str, lines: &str) -> String {
+    let scene = Scene::new(&format!("{keys} {{\nbind 127.0.0.1\n{lines}\nforward . 192.0.2.53\n}}\n"));
+    let cache = scene.configuration.blocks[0].pipeline.forwarding().unwrap().cache.as_ref().unwrap();
+    let zones = cache.policy.zones.iter().map(Name::to_string).collect::<Vec<_>>().join(" ");
+    if zones.is_empty() { "all".to_owned() } else { zones }
+}
+
+#[test]
+fn names_are_compared_where_one_can_come_that_is_outside() {
+    for (keys, lines, expected) in [
+        (".", "cache", "all"),
+        ("a.example", "cache", "all"),
+        ("a.example b.example", "cache", "all"),
+        ("a.example b.example", "cache example", "all"),
+        ("a.example b.example", "cache b.example a.example", "all"),
+        ("a.example b.example", "cache a.example", "a.example."),
+        ("a.example", "cache x.a.example", "x.a.example."),
+        // What steps do to names.
+        ("a.example", "acl {\nblock net 192.0.2.0/24\n}\nany\nloadbalance\nminimal\ncache", "all"),
+        ("a.example", "header {\nresponse set aa\n}\nrewrite type ANY HINFO\ncache", "all"),
+        ("a.example", "rewrite name exact x.a.example x.b.example\ncache", "a.example."),
+        ("a.example", "rewrite continue name suffix .a.example .b.example\ncache", "a.example."),
+        (".", "rewrite name exact x.a.example x.b.example\ncache", "all"),
+    ] {
+        assert_eq!(kept(keys, lines), expected, "{keys} {lines}");
+    }
+}
+
+#[test]
+fn the_label_of_the_metrics_has_the_zones_that_are_written() {
+    let scene = Scene::new("a.example b.example {\nbind 127.0.0.1\ncache\nforward . 192.0.2.53\n}\n");
+    let cache = scene.configuration.blocks[0].pipeline.forwarding().unwrap().cache.as_ref().unwrap();
+    assert_eq!(configuration::zones_label(&cache.zones), "a.example.,b.example.");
+}
+
+#[test]
+fn a_name_that_was_rewritten_out_of_its_zone_is_for_nobody_there() {
+    let rewrite = "rewrite name exact x.a.example x.b.example";
+    for source in [
+        "hosts /nowhere/h {\n192.0.2.1 y.a.example\n}",
+        "template ANY ANY {\nrcode NXDOMAIN\n}",
+        "template ANY ANY {\nmatch x\nrcode NXDOMAIN\n}",
+        "forward a.example 192.0.2.53",
+    ] {
+        let ends = |lines: &str| {
+            let text = format!("a.example {{\nbind 127.0.0.1\n{lines}\n{source}\nwhoami\n}}\n");
+            Scene::new(&text).ask("127.0.0.1:53", "x.a.example", RType::A)
+        };
+        let (inside, outside) = (ends(""), ends(rewrite));
+        assert!(!inside.contains("additional"), "{source}: {inside}");
+        assert!(outside.contains("additional"), "{source}: {outside}");
+    }
+}
