@@ -1,7 +1,8 @@
 //! Links, and the list of long tests.
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tests::assert_contains;
 
@@ -40,6 +41,19 @@ fn what_is_read_first_stays_short() {
     }
 }
 
+/// Old figures mislead, but for those that an entry of the changelog stands on.
+#[test]
+fn runs_are_the_newest_or_what_the_changelog_cites() {
+    let runs = fs::read_dir(root().join("benches/runs")).expect("there are runs");
+    let paths = runs.map(|run| run.expect("a folder can be read").path());
+    let mut names: BTreeSet<_> =
+        paths.filter_map(|path| Some(path.file_stem()?.to_string_lossy().into_owned())).collect();
+    assert!(names.pop_last().is_some(), "no run is kept");
+    for name in names {
+        assert_contains!(read("CHANGELOG.md"), format!("benches/runs/{name}.md"));
+    }
+}
+
 #[test]
 fn long_tests_are_listed_with_their_commands() {
     let text = read("CONTRIBUTING.md");
@@ -54,7 +68,21 @@ fn long_tests_are_listed_with_their_commands() {
 
 /// The target and the name of each test that runs only when asked for.
 fn ignored_tests() -> Vec<(String, String)> {
-    let folder = root().join("tests/tests");
+    let mut found = Vec::new();
+    for (path, text) in sources("tests/tests") {
+        let target = path.iter().next().map(Path::new).and_then(Path::file_stem).unwrap_or_default();
+        for after in text.split("\n#[ignore").skip(1) {
+            let name = after.split_once("\nfn ").and_then(|(_, name)| name.split_once('('));
+            let (name, _) = name.expect("a test follows its attributes");
+            found.push((target.to_string_lossy().into_owned(), name.to_owned()));
+        }
+    }
+    found
+}
+
+/// The files below a folder, each by its path there.
+fn sources(folder: &str) -> Vec<(PathBuf, String)> {
+    let folder = root().join(folder);
     let mut paths = vec![folder.clone()];
     let mut found = Vec::new();
     while let Some(path) = paths.pop() {
@@ -62,14 +90,8 @@ fn ignored_tests() -> Vec<(String, String)> {
             paths.extend(entries.map(|entry| entry.expect("a folder can be read").path()));
             continue;
         }
-        let inside = path.strip_prefix(&folder).expect("it was found there");
-        let target = inside.iter().next().map(Path::new).and_then(Path::file_stem).unwrap_or_default();
-        let text = fs::read_to_string(&path).expect("a test can be read");
-        for after in text.split("\n#[ignore").skip(1) {
-            let name = after.split_once("\nfn ").and_then(|(_, name)| name.split_once('('));
-            let (name, _) = name.expect("a test follows its attributes");
-            found.push((target.to_string_lossy().into_owned(), name.to_owned()));
-        }
+        let inside = path.strip_prefix(&folder).expect("it was found there").to_owned();
+        found.push((inside, fs::read_to_string(&path).expect("a test can be read")));
     }
     found
 }
