@@ -66,6 +66,27 @@ fn long_tests_are_listed_with_their_commands() {
     assert_eq!(text.matches(" -- --ignored").count(), ignored.len());
 }
 
+/// No tool that a test names by itself is one that it may do without where everything is tried.
+#[test]
+fn what_tests_need_is_required_in_ci() {
+    let script = read(".ci/run");
+    let lists = script.lines().filter_map(|line| line.trim_start_matches("export ").split_once('='));
+    let lists = lists.filter(|(name, _)| name.trim_end_matches('+') == "LOCALDNS_TESTS_REQUIRE");
+    let required: BTreeSet<&str> = lists.flat_map(|(_, list)| list.split(',')).collect();
+    let mut named = BTreeSet::new();
+    for text in sources("tests/tests").into_iter().chain(sources("tests/src")).map(|(_, text)| text) {
+        for call in ["tool(", "lacking("].iter().flat_map(|word| text.split(*word).skip(1)) {
+            // The word behind that for the test.
+            let word = call.split([')', ';']).next().and_then(|call| call.split(", ").nth(1));
+            let word = word.and_then(|word| word.strip_prefix('"')?.strip_suffix('"'));
+            named.extend(word.map(str::to_owned));
+        }
+    }
+    assert!(named.contains("kdig") && named.contains("kube-apiserver"), "{named:?}");
+    let missing: Vec<_> = named.iter().filter(|tool| !required.contains(tool.as_str())).collect();
+    assert!(missing.is_empty(), "LOCALDNS_TESTS_REQUIRE of .ci/run lacks {missing:?}");
+}
+
 /// The target and the name of each test that runs only when asked for.
 fn ignored_tests() -> Vec<(String, String)> {
     let mut found = Vec::new();
