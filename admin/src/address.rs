@@ -19,12 +19,15 @@ impl AdminAddress {
 
     /// Reads `ADDRESS:PORT`; without an address it is everywhere, without a port on one that the kernel chooses, as in CoreDNS.
     pub fn from_text(text: &str) -> Option<Self> {
-        let (host, port) = text.rsplit_once(':')?;
-        let port = if port.is_empty() { 0 } else { port.parse().ok()? };
+        let (host, port) = node::split_port(text)?;
+        let port = match port? {
+            "" | "0" => 0,
+            digits => node::port_number(digits)?,
+        };
         let host = match host {
             "" => None,
             "localhost" => Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
-            host => Some(host.trim_start_matches('[').trim_end_matches(']').parse().ok()?),
+            host => Some(host.parse().ok()?),
         };
         Some(Self { host, port })
     }

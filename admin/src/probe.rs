@@ -1,37 +1,29 @@
 //! The health page as this process sees it: asked every second, like CoreDNS does, to tell when the process is too busy.
 
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
-use std::{io, iter};
 
 use corefile::go::format_duration;
-use histogram::{Native, NativeCounts};
+use histogram::{Counter, Durations};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use observe::counters::{Counter, Histogram};
-use observe::{Distribution, Families, Logger, MetricSource, names};
+use observe::{Families, Logger, MetricSource, names};
 
 /// How long our own `/health` took, over all addresses that have it.
 #[derive(Debug)]
 pub struct HealthProbe {
     logger: Logger,
-    /// In nanoseconds.
-    durations: Histogram<5>,
-    native: Native,
+    durations: Durations<5>,
     failures: Counter,
 }
 
 impl HealthProbe {
     pub(super) fn new(logger: Logger) -> Self {
-        Self {
-            logger,
-            durations: Histogram::default(),
-            native: Native::seconds(iter::empty()),
-            failures: Counter::default(),
-        }
+        Self { logger, durations: Durations::new(&BOUNDS), failures: Counter::default() }
     }
 
     /// Asks `/health` at `local` every second, for ever.
@@ -55,7 +47,7 @@ impl HealthProbe {
     }
 
     fn tell(&self, url: &str, outcome: io::Result<()>, took: Duration) {
-        self.count(took);
+        self.durations.observe(took);
         if let Err(error) = outcome {
             self.failures.add_shared(1);
             self.logger.warning(Some("health"), &format!("Local health request to {url:?} failed: {error}"));
@@ -65,26 +57,11 @@ impl HealthProbe {
             self.logger.warning(Some("health"), &message);
         }
     }
-
-    fn count(&self, took: Duration) {
-        let seconds = took.as_secs_f64();
-        let bucket = BOUNDS.iter().position(|&bound| seconds <= bound);
-        bucket.map_or(&self.durations.above, |at| &self.durations.buckets[at]).add_shared(1);
-        self.durations.sum.add_shared(took.as_nanos() as u64);
-        self.native.observe(seconds, true);
-    }
 }
 
 impl MetricSource for HealthProbe {
     fn collect(&self, into: &mut Families) {
-        let mut counts: Vec<u64> = self.durations.buckets.iter().map(Counter::get).collect();
-        counts.push(self.durations.above.get());
-        let sum = self.durations.sum.get() as f64 / 1e9;
-        let mut native = NativeCounts::default();
-        self.native.add_to(&mut native);
-        let native = into.are_native().then_some(&native);
-        let seen = Distribution { bounds: &BOUNDS, counts: &counts, sum, native };
-        into.histogram(names::HEALTH_REQUEST_DURATION, &[], seen);
+        into.durations(names::HEALTH_REQUEST_DURATION, &[], &self.durations);
         into.counter(names::HEALTH_REQUEST_FAILURES, &[], self.failures.get() as f64);
     }
 }
@@ -131,8 +108,8 @@ fn reachable(local: SocketAddr) -> SocketAddr {
 }
 
 const STATUS: &[u8] = b"HTTP/1.1 200";
-/// Upper bounds in seconds, as CoreDNS has them.
-const BOUNDS: [f64; 5] = [0.000_25, 0.002_5, 0.025, 0.25, 2.5];
+/// Upper bounds in nanoseconds, as CoreDNS has them.
+const BOUNDS: [u64; 5] = [250_000, 2_500_000, 25_000_000, 250_000_000, 2_500_000_000];
 const INTERVAL: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(3);
 const SLOW: Duration = Duration::from_secs(1);
@@ -217,9 +194,8 @@ mod tests {
             probe.tell(url, outcome, Duration::from_millis(took));
             assert_eq!(paper.read(&logger), line);
         }
-        let buckets: Vec<u64> = probe.durations.buckets.iter().map(Counter::get).collect();
-        assert_eq!((buckets, probe.durations.above.get()), (vec![1, 0, 1, 1, 1], 1));
+        assert_eq!(probe.durations.counts(), [1, 0, 1, 1, 1, 1]);
         assert_eq!(probe.failures.get(), 1);
-        assert_eq!(probe.durations.sum.get(), 4_551_000_000);
+        assert_eq!(probe.durations.sum(), 4.551);
     }
 }

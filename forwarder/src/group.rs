@@ -178,7 +178,7 @@ impl Group {
         if self.concurrent.take(who) {
             return Some(Admitted { group: self, who });
         }
-        self.metrics.max_concurrent_rejects.add_one();
+        self.metrics.max_concurrent_rejects.add_shared(1);
         None
     }
 

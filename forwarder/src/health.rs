@@ -110,7 +110,7 @@ mod tests {
         tokio::spawn(run(requests));
         upstream.failed(Path::Udp, 2, &quick());
         until("three probes fail", || upstream.is_down(Path::Udp, 2)).await;
-        assert!(upstream.metrics().healthcheck_failures.value() >= 3);
+        assert!(upstream.metrics().healthcheck_failures.get() >= 3);
         let server = UdpSocket::bind(address).await.unwrap();
         let mut query = [0; 512];
         let (length, from) = server.recv_from(&mut query).await.unwrap();

@@ -193,7 +193,7 @@ impl Upstream {
             // The count stops below its end: an upstream may be away for years.
             let _ =
                 state.fails.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |fails| fails.checked_add(1));
-            self.metrics.healthcheck_failures.add_one();
+            self.metrics.healthcheck_failures.add_shared(1);
         }
         !healthy
     }

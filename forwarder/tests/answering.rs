@@ -313,7 +313,7 @@ fn forged_and_mistaken_replies_change_nothing() {
     let done = world.result(waiter);
     assert_eq!((&done.outcome, done.at), (&NOERROR, ms(5)));
     // The repetition comes when the socket, which was retired after the third, is closed.
-    assert_eq!(world.upstream(1).metrics().unmatched.value(), 506);
+    assert_eq!(world.upstream(1).metrics().unmatched.get(), 506);
     assert!(world.net.sockets.is_empty());
 }
 

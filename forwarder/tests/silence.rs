@@ -138,7 +138,7 @@ fn hedges_stay_within_their_budget() {
         assert!(100 * hedges <= allowed_hundredths, "{hedges} of {allowed_hundredths} / 100 after {at}");
     }
     world.run_for(ms(1_000));
-    let counted = world.upstream(1).metrics().hedges.value() + world.upstream(2).metrics().hedges.value();
+    let counted = world.upstream(1).metrics().hedges.get() + world.upstream(2).metrics().hedges.get();
     assert_eq!(counted as usize, world.net.got.len() - 4_000);
     assert!(counted > 400);
 }
@@ -203,7 +203,7 @@ fn a_late_reply_fills_the_cache_and_answers_who_asks_by_then() {
     let late: Vec<_> = world.net.done.iter().filter(|done| done.late).collect();
     assert_eq!(late.len(), 1);
     assert!(late[0].waiters.is_empty() && late[0].outcome == NOERROR);
-    assert_eq!(world.upstream(1).metrics().late.value(), 2);
+    assert_eq!(world.upstream(1).metrics().late.get(), 2);
     world.run_for(ms(15_000));
     assert_eq!((world.forwarder.occupied(), world.net.sockets.len()), (0, 0));
 }
@@ -276,7 +276,7 @@ fn max_concurrent_counts_queries_at_upstreams() {
     let refused = world.ask_with(Question::new("n3.example.org"));
     assert!(matches!(refused, Err(Failure::MaxConcurrent(3))));
     assert!(!world.flies);
-    assert_eq!(world.metrics.max_concurrent_rejects.value(), 1);
+    assert_eq!(world.metrics.max_concurrent_rejects.get(), 1);
     world.run_for(ms(20));
     assert_eq!(world.chain.groups()[0].concurrent(), 0);
     world.ask("n3.example.org");
@@ -323,7 +323,7 @@ fn when_all_are_down_anyone_is_asked_or_nobody() {
             world.take_down(at);
         }
         let asked = world.ask_with(Question::new("example.org"));
-        assert_eq!(world.metrics.healthcheck_broken.value(), 1);
+        assert_eq!(world.metrics.healthcheck_broken.get(), 1);
         if failfast {
             assert!(matches!(asked, Err(Failure::NoHealthy)));
             continue;

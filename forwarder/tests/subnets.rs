@@ -62,7 +62,7 @@ fn a_reply_for_another_subnet_is_none() {
         let waiter = world.ask_with(asking("example.org")).unwrap();
         world.run_for(ms(10));
         assert_eq!(world.result(waiter).at, ms(5), "{wrong:?}");
-        assert_eq!(world.upstream(1).metrics().unmatched.value(), 1);
+        assert_eq!(world.upstream(1).metrics().unmatched.get(), 1);
     }
 }
 

@@ -15,7 +15,6 @@ mod settings;
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -154,7 +153,7 @@ impl NodeResolver {
     async fn keep(&mut self) -> Result<(), RunError> {
         let mut signals = Signals::new()?;
         // Rounds may follow each other sooner than it is due, and its disk may be slow: it goes on over both.
-        let mut look = Box::pin(Self::read_services(self.services.path()));
+        let mut look = Box::pin(Self::read_services(self.services.file()));
         loop {
             let began = Instant::now();
             tokio::select! {
@@ -172,7 +171,7 @@ impl NodeResolver {
                     () = sleep_until(next) => break,
                     // A signal comes in between: the list may be on a disk that hangs.
                     read = &mut look => {
-                        look.set(Self::read_services(self.services.path()));
+                        look.set(Self::read_services(self.services.file()));
                         if read.is_some_and(|read| self.took_services(read)) {
                             break;
                         }
@@ -223,11 +222,11 @@ impl NodeResolver {
     }
 
     /// Reads the list of services, in a while.
-    async fn read_services(path: Option<PathBuf>) -> Option<services::Read> {
+    async fn read_services(file: Option<ServicesFile>) -> Option<services::Read> {
         sleep(LOOK).await;
-        let path = path?;
+        let file = file?;
         // It fails only where the runtime ends.
-        spawn_blocking(move || ServicesFile::read(&path)).await.ok()
+        spawn_blocking(|| file.read()).await.ok()
     }
 
     /// Takes the list of services if it has changed. `true`: there is a new one.

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::fs::{self, Metadata};
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use readfile::Stamp;
 use thiserror::Error;
 use wire::Name;
 
@@ -52,11 +51,14 @@ pub(crate) struct Services {
     file: Option<ServicesFile>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct ServicesFile {
     path: PathBuf,
     seen: Seen,
 }
+
+/// Which version of a file was read, or why none was.
+type Seen = Result<Stamp, io::ErrorKind>;
 
 /// Why a list of services cannot be used.
 #[derive(Debug, Error)]
@@ -118,8 +120,10 @@ impl Services {
     /// # Errors
     /// The file cannot be read, or what is wrong with its first word that is no service.
     pub(crate) fn from_file(path: &Path) -> Result<Self, ServicesError> {
-        let (seen, text) = ServicesFile::read(path);
-        Ok(Self { names: read_text(path, text)?, file: Some(ServicesFile { path: path.to_owned(), seen }) })
+        let (text, stamp) =
+            readfile::read_whole(path, MAX_BYTES, || {}).map_err(|error| unread(path, error))?;
+        let file = ServicesFile { path: path.to_owned(), seen: Ok(stamp) };
+        Ok(Self { names: read_text(path, &text)?, file: Some(file) })
     }
 
     /// Sorted.
@@ -132,19 +136,26 @@ impl Services {
         self.file.as_ref().map_or_else(|| VARIABLE.to_owned(), |file| file.path.display().to_string())
     }
 
-    /// Where they are from, if that is a file.
-    pub(crate) fn path(&self) -> Option<PathBuf> {
-        self.file.as_ref().map(|file| file.path.clone())
+    /// The file that they are from, as it was seen last.
+    pub(crate) fn file(&self) -> Option<ServicesFile> {
+        self.file.clone()
     }
 
     /// Takes what the file is now, if it has changed; what cannot be used changes nothing.
-    pub(crate) fn take(&mut self, (seen, text): Read) -> Looked {
+    pub(crate) fn take(&mut self, read: Read) -> Looked {
         let Some(file) = &mut self.file else { return Looked::Same };
+        let (seen, text) = match read {
+            Ok(readfile::Looked::Text(text, stamp)) => (Ok(stamp), Ok(text)),
+            Ok(readfile::Looked::Same | readfile::Looked::Busy) => return Looked::Same,
+            Err(error) => (Err(error.kind()), Err(error)),
+        };
         if seen == file.seen {
             return Looked::Same;
         }
         file.seen = seen;
-        match read_text(&file.path, text) {
+        let names =
+            text.map_err(|error| unread(&file.path, error)).and_then(|text| read_text(&file.path, &text));
+        match names {
             Ok(names) if names == self.names => Looked::Same,
             Ok(names) => {
                 self.names = names;
@@ -155,42 +166,28 @@ impl Services {
     }
 }
 
-/// A file as it is at one moment.
-pub(crate) type Read = (Seen, io::Result<Vec<u8>>);
+/// A file as it is at one moment, beside the version that was seen before.
+pub(crate) type Read = io::Result<readfile::Looked>;
 
 impl ServicesFile {
-    /// Reads it. Blocks, for at most [`readfile::PATIENCE`].
-    pub(crate) fn read(path: &Path) -> Read {
-        let of = path.to_owned();
-        let work = move || (Seen::of(&of), readfile::read(&of, MAX_BYTES));
-        match readfile::within(path, readfile::PATIENCE, work) {
-            Ok((seen, text)) => (seen, text.map_err(Into::into)),
-            Err(error) => {
-                let error = io::Error::from(error);
-                (Seen(Err(error.kind())), Err(error))
-            }
-        }
+    /// Reads it, unless it is as it was. Blocks, for at most [`readfile::PATIENCE`].
+    pub(crate) fn read(self) -> Read {
+        let (of, seen) = (self.path.clone(), self.seen.ok());
+        readfile::within(&self.path, readfile::PATIENCE, move || {
+            readfile::look_at(&of, seen, MAX_BYTES, || {})
+        })?
     }
 }
 
-/// What changes when a file does; a file that cannot be looked at has its error.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Seen(Result<(u64, u64, u64, i64, i64), io::ErrorKind>);
-
-impl Seen {
-    fn of(path: &Path) -> Self {
-        let state =
-            |found: Metadata| (found.dev(), found.ino(), found.size(), found.mtime(), found.mtime_nsec());
-        Self(fs::metadata(path).map(state).map_err(|error| error.kind()))
-    }
-}
-
-fn read_text(path: &Path, text: io::Result<Vec<u8>>) -> Result<BTreeSet<Service>, ServicesError> {
-    let bytes = text.map_err(|source| match source.kind() {
+fn unread(path: &Path, source: io::Error) -> ServicesError {
+    match source.kind() {
         io::ErrorKind::FileTooLarge => ServicesError::LargeFile(path.to_owned()),
         _ => ServicesError::File { path: path.to_owned(), source },
-    })?;
-    let text = String::from_utf8_lossy(&bytes);
+    }
+}
+
+fn read_text(path: &Path, bytes: &[u8]) -> Result<BTreeSet<Service>, ServicesError> {
+    let text = String::from_utf8_lossy(bytes);
     let without_comments: Vec<&str> =
         text.lines().map(|line| line.split('#').next().unwrap_or_default()).collect();
     read(&path.display().to_string(), &without_comments.join("\n"))
@@ -239,6 +236,9 @@ const SHOWN: usize = 100;
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::MetadataExt as _;
+
     use super::*;
 
     fn names(text: &str) -> Result<Vec<String>, String> {
@@ -302,7 +302,7 @@ mod tests {
         let path = home.path().join("services");
         fs::write(&path, "# for the build\na.n.svc, b.n.svc # both\n").unwrap();
         let mut services = Services::from_file(&path).unwrap();
-        let look = |services: &mut Services| services.take(ServicesFile::read(&path));
+        let look = |services: &mut Services| services.take(services.file().expect("a file").read());
         assert_eq!(services.names().len(), 3);
         assert!(matches!(look(&mut services), Looked::Same));
         fs::write(&path, "c.n.svc\n\n").unwrap();
@@ -320,5 +320,25 @@ mod tests {
         assert!(services.names().contains(&Service::read("c.n.svc").unwrap()));
         fs::write(&path, "x".repeat(MAX_BYTES as usize + 1)).unwrap();
         assert!(told(look(&mut services)).contains("larger than"));
+    }
+
+    #[test]
+    fn a_file_whose_time_was_set_back_is_read_again() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("services");
+        fs::write(&path, "a.n.svc").unwrap();
+        let before = fs::metadata(&path).unwrap();
+        let mut services = Services::from_file(&path).unwrap();
+        fs::write(&path, "b.n.svc").unwrap();
+        let file = fs::File::options().write(true).open(&path).unwrap();
+        // The clock of the file system stands still for milliseconds.
+        let changed = |found: fs::Metadata| (found.ctime(), found.ctime_nsec());
+        while changed(file.metadata().unwrap()) == changed(before.clone()) {
+            file.set_modified(before.modified().unwrap()).unwrap();
+        }
+        file.set_modified(before.modified().unwrap()).unwrap();
+        assert_eq!(file.metadata().unwrap().modified().unwrap(), before.modified().unwrap());
+        let read = services.file().unwrap().read();
+        assert!(matches!(services.take(read), Looked::New));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
+use ipnet::IpNet;
 use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::net::if_::{InterfaceFlags, if_indextoname, if_nametoindex};
 
@@ -41,13 +42,8 @@ impl Address {
     }
 
     fn network_contains(&self, ip: IpAddr) -> bool {
-        match (self.ip, ip) {
-            (IpAddr::V4(own), IpAddr::V4(ip)) => {
-                let host_bits = 32 - u32::from(self.prefix_bits.min(32));
-                (u32::from(own) ^ u32::from(ip)).checked_shr(host_bits).unwrap_or(0) == 0
-            }
-            _ => false,
-        }
+        self.ip.is_ipv4()
+            && IpNet::new(self.ip, self.prefix_bits.min(32)).is_ok_and(|network| network.contains(&ip))
     }
 }
 

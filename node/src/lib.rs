@@ -47,7 +47,7 @@ pub use source_ports::SourcePorts;
 pub use systemd::Notifier;
 pub use upstreams::{AddressText, ListText, Upstreams, Usable, WIRE_SERVER};
 pub use watch::watch_removals;
-pub use written::{address, socket_address};
+pub use written::{address, host_and_port, port_number, socket_address, split_port};
 
 /// What went wrong between us and the machine.
 #[derive(Debug, thiserror::Error)]

@@ -8,10 +8,39 @@ use super::link_index;
 ///
 /// `port` is the one of a text without one. `None` for what is no such text, for port 0 and for a link that is not there.
 pub fn socket_address(text: &str, port: u16) -> Option<SocketAddr> {
-    if let Ok(address) = text.parse::<SocketAddr>() {
-        return (address.port() > 0).then_some(address);
+    let (ip, port) = host_and_port(text, port)?;
+    address(ip, port)
+}
+
+/// `HOST` or `HOST:PORT`, whatever the host is; `port` is the one of a text without one.
+///
+/// `None` where brackets have no end, and for a port that is not 1 to 65535.
+pub fn host_and_port(text: &str, port: u16) -> Option<(&str, u16)> {
+    let (host, own) = split_port(text)?;
+    Some((host, own.map_or(Some(port), port_number)?))
+}
+
+/// The host, without its brackets, and what stands where a port does. More than one colon belong to an IPv6 address, which has
+/// a port only behind brackets.
+pub fn split_port(text: &str) -> Option<(&str, Option<&str>)> {
+    if let Some(rest) = text.strip_prefix('[') {
+        let (host, rest) = rest.split_once(']')?;
+        return if rest.is_empty() {
+            Some((host, None))
+        } else {
+            Some((host, Some(rest.strip_prefix(':')?)))
+        };
     }
-    address(text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text), port)
+    match text.split_once(':') {
+        Some((host, port)) if !port.contains(':') => Some((host, Some(port))),
+        _ => Some((text, None)),
+    }
+}
+
+/// A port, 1 to 65535, in digits.
+pub fn port_number(digits: &str) -> Option<u16> {
+    let digits = digits.bytes().all(|octet| octet.is_ascii_digit()).then_some(digits)?;
+    digits.parse().ok().filter(|port| *port > 0)
 }
 
 /// `IP`, or `fe80::1%LINK` with the name or the index of an interface of this machine, with that port.
@@ -43,6 +72,14 @@ mod tests {
             ("fe80::1%7", Some("[fe80::1%7]:53")),
             ("[fe80::1%7]", Some("[fe80::1%7]:53")),
             ("[fe80::1%7]:54", Some("[fe80::1%7]:54")),
+            ("[192.0.2.1]:54", Some("192.0.2.1:54")),
+            ("192.0.2.1:", None),
+            ("192.0.2.1:+53", None),
+            ("[2001:db8::1", None),
+            ("2001:db8::1]:53", None),
+            ("[2001:db8::1]53", None),
+            ("[2001:db8::1]:0", None),
+            ("[2001:db8::1]:5:3", None),
             ("", None),
             ("192.0.2.256", None),
             ("192.0.2.1:0", None),

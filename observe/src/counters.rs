@@ -4,34 +4,11 @@
 //! store. The stream side (TCP) has one set for all its threads and adds atomically. The collector sums what it finds.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
 
+pub use histogram::{Counter, DURATIONS, Histogram};
 use histogram::{Native, NativeCounts};
 use wire::{RType, Rcode};
-
-/// A number that only grows.
-#[derive(Debug, Default)]
-pub struct Counter(AtomicU64);
-
-impl Counter {
-    /// Adds for the only writer.
-    #[inline]
-    pub fn add(&self, more: u64) {
-        self.0.store(self.0.load(Relaxed).wrapping_add(more), Relaxed);
-    }
-
-    /// Adds for one of several writers.
-    #[inline]
-    pub fn add_shared(&self, more: u64) {
-        self.0.fetch_add(more, Relaxed);
-    }
-
-    /// The number.
-    pub fn get(&self) -> u64 {
-        self.0.load(Relaxed)
-    }
-}
 
 /// A number that each thread adds to on a cache line of its own; the last one is for those that share it.
 #[derive(Debug)]
@@ -106,86 +83,8 @@ pub const TYPES: [(RType, &str); 19] = [
 pub const SIZES: [u64; 14] =
     [0, 100, 200, 300, 400, 511, 1023, 2047, 4095, 8291, 16_000, 32_000, 48_000, 64_000];
 
-/// Upper bounds of durations in nanoseconds: 0.25 ms, doubled fifteen times.
-pub const DURATIONS: [u64; 16] = {
-    let mut bounds = [250_000; 16];
-    let mut at = 1;
-    while at < 16 {
-        bounds[at] = bounds[at - 1] * 2;
-        at += 1;
-    }
-    bounds
-};
-
 /// How many rcodes are told apart; higher ones share the last place.
 pub const RCODES: usize = 24;
-
-/// Counts per bucket, not cumulated, and their sum; the sum first, beside the buckets that nearly all values are in.
-#[derive(Debug)]
-#[repr(C)]
-pub struct Histogram<const N: usize> {
-    /// Sum of the values.
-    pub sum: Counter,
-    /// One for each bound.
-    pub buckets: [Counter; N],
-    /// Above the last bound.
-    pub above: Counter,
-}
-
-impl<const N: usize> Default for Histogram<N> {
-    fn default() -> Self {
-        Self {
-            sum: Counter::default(),
-            buckets: std::array::from_fn(|_| Counter::default()),
-            above: Counter::default(),
-        }
-    }
-}
-
-impl<const N: usize> Histogram<N> {
-    /// Whether anything was counted.
-    pub fn is_used(&self) -> bool {
-        self.buckets.iter().chain([&self.above]).any(|bucket| bucket.get() > 0)
-    }
-
-    /// Notes one value so many times.
-    #[inline]
-    fn observe(&self, bounds: &[u64; N], value: u64, times: u64, add: impl Fn(&Counter, u64)) {
-        let at = bounds.iter().position(|&bound| value <= bound);
-        add(at.map_or(&self.above, |at| &self.buckets[at]), times);
-        add(&self.sum, value * times);
-    }
-
-    /// Notes values. Neighbours of one bucket, which nearly all are, are added up first.
-    #[inline]
-    fn observe_all(
-        &self,
-        bounds: &[u64; N],
-        values: impl Iterator<Item = u64>,
-        add: impl Fn(&Counter, u64) + Copy,
-    ) {
-        let (mut bucket, mut first, mut last) = (&self.above, 1, 0);
-        let (mut times, mut sum) = (0, 0);
-        for value in values {
-            if value < first || value > last {
-                if times > 0 {
-                    add(bucket, times);
-                }
-                let at = bounds.iter().position(|&bound| value <= bound);
-                bucket = at.map_or(&self.above, |at| &self.buckets[at]);
-                first = at.unwrap_or(N).checked_sub(1).map_or(0, |below| bounds[below] + 1);
-                last = at.map_or(u64::MAX, |at| bounds[at]);
-                times = 0;
-            }
-            times += 1;
-            sum += value;
-        }
-        if times > 0 {
-            add(bucket, times);
-            add(&self.sum, sum);
-        }
-    }
-}
 
 /// What is counted of one zone on one thread.
 ///
@@ -318,9 +217,9 @@ impl NativeCounters {
     /// What was counted until now, each value at the bound of its classic bucket. A query that is counted meanwhile may be
     /// missed.
     pub fn of(counters: &ZoneCounters) -> Self {
-        let octets = |histogram| Native::octets(by_bound(histogram, SIZES, 1.0));
+        let octets = |histogram: &Histogram<14>| Native::octets(histogram.by_bound(&SIZES, 1.0));
         Self {
-            durations: Native::seconds(by_bound(&counters.durations, DURATIONS, 1e9)),
+            durations: Native::seconds(counters.durations.by_bound(&DURATIONS, 1e9)),
             request_sizes: counters.request_sizes.each_ref().map(octets),
             response_sizes: counters.response_sizes.each_ref().map(octets),
         }
@@ -344,17 +243,6 @@ impl NativeCounters {
             self.response_sizes[proto].observe(response.into(), shared);
         }
     }
-}
-
-/// Each bound, `per` to one, and its count; twice the last bound for what is above all.
-fn by_bound<const N: usize>(
-    histogram: &Histogram<N>,
-    bounds: [u64; N],
-    per: f64,
-) -> impl Iterator<Item = (f64, u64)> {
-    let above = bounds.last().map(|bound| bound * 2);
-    let counts = histogram.buckets.iter().chain([&histogram.above]).map(Counter::get);
-    bounds.into_iter().chain(above).map(move |bound| bound as f64 / per).zip(counts)
 }
 
 /// Where one thread counts one zone; nowhere if the zone is not measured.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use histogram::NativeCounts;
+use histogram::{Durations, NativeCounts};
 
 /// Who has metrics to add. Called for every page, from a thread that serves nobody; no waiting all the same.
 pub trait MetricSource: Send + Sync {
@@ -108,6 +108,19 @@ impl Families {
         for (total, count) in sample.counts.iter_mut().zip(seen.counts) {
             *total += count;
         }
+    }
+
+    /// Adds a histogram of durations in seconds.
+    pub fn durations<const N: usize>(
+        &mut self,
+        metric: Metric,
+        labels: &[(&'static str, &str)],
+        durations: &Durations<N>,
+    ) {
+        let native = self.native.then(|| durations.native());
+        let (bounds, counts) = (&durations.bounds(), &durations.counts());
+        let seen = Distribution { bounds, counts, sum: durations.sum(), native: native.as_ref() };
+        self.histogram(metric, labels, seen);
     }
 
     /// The sum of a family's samples that have all these labels; of histograms, that of their values.

@@ -3,14 +3,14 @@
 use std::sync::{Arc, OnceLock, Weak};
 
 use cache::Kind;
-use forwarder::{DURATION_BUCKETS, Proto};
+use forwarder::Proto;
 
 use crate::node_run::{Leased, exporter};
 use crate::reloads::Reloads;
 use admin::{HealthProbe, Process};
 use listen::Running;
 use observe::collector::Build;
-use observe::{Collector, Distribution, Families, MetricSource, names};
+use observe::{Collector, Families, MetricSource, names};
 use plugins::table;
 
 /// Everything that /metrics tells.
@@ -115,24 +115,18 @@ fn caches(running: &Running, into: &mut Families) {
 
 fn forward(running: &Running, into: &mut Families) {
     let group = &running.shared.forward;
-    into.counter(names::FORWARD_HEALTHCHECK_BROKEN, &[], group.healthcheck_broken.value() as f64);
-    into.counter(names::FORWARD_MAX_CONCURRENT_REJECTS, &[], group.max_concurrent_rejects.value() as f64);
+    into.counter(names::FORWARD_HEALTHCHECK_BROKEN, &[], group.healthcheck_broken.get() as f64);
+    into.counter(names::FORWARD_MAX_CONCURRENT_REJECTS, &[], group.max_concurrent_rejects.get() as f64);
     for upstream in running.shared.upstreams.upstreams() {
         let to = upstream.address().to_string();
         let metrics = upstream.metrics();
         let proxy = [("proxy_name", "forward"), ("to", to.as_str())];
         for (rcode, durations) in metrics.durations() {
             let rcode = rcode.map_or_else(|| "other".to_owned(), |rcode| rcode.to_string());
-            let native = into.are_native().then(|| durations.native());
-            let seen = Distribution {
-                bounds: &DURATION_BUCKETS,
-                counts: &durations.buckets(),
-                sum: durations.sum_seconds(),
-                native: native.as_ref(),
-            };
-            into.histogram(names::PROXY_REQUEST_DURATION, &[proxy[0], proxy[1], ("rcode", &rcode)], seen);
+            let labels = [proxy[0], proxy[1], ("rcode", &rcode)];
+            into.durations(names::PROXY_REQUEST_DURATION, &labels, durations);
         }
-        into.counter(names::PROXY_HEALTHCHECK_FAILURES, &proxy, metrics.healthcheck_failures.value() as f64);
+        into.counter(names::PROXY_HEALTHCHECK_FAILURES, &proxy, metrics.healthcheck_failures.get() as f64);
         for proto in Proto::ALL {
             let labels = [proxy[0], proxy[1], ("proto", proto.label())];
             for (metric, count) in [
@@ -145,8 +139,8 @@ fn forward(running: &Running, into: &mut Families) {
             }
         }
         let to = [("to", to.as_str())];
-        into.counter(names::FORWARD_HEDGES, &to, metrics.hedges.value() as f64);
-        into.counter(names::FORWARD_UNMATCHED_REPLIES, &to, metrics.unmatched.value() as f64);
-        into.counter(names::FORWARD_LATE_REPLIES, &to, metrics.late.value() as f64);
+        into.counter(names::FORWARD_HEDGES, &to, metrics.hedges.get() as f64);
+        into.counter(names::FORWARD_UNMATCHED_REPLIES, &to, metrics.unmatched.get() as f64);
+        into.counter(names::FORWARD_LATE_REPLIES, &to, metrics.late.get() as f64);
     }
 }

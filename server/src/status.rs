@@ -108,8 +108,8 @@ fn of_upstream(upstream: &Upstream, path: Path, max_fails: u32) -> Value {
         "up": !upstream.is_down(path, max_fails),
         "fails": upstream.fails(path),
         "rtt_ms": upstream.srtt(path).map(|rtt| rtt.as_secs_f64() * 1000.0),
-        "replies": metrics.durations().flat_map(|(_, durations)| durations.buckets()).sum::<u64>(),
-        "failed_probes": metrics.healthcheck_failures.value(),
+        "replies": metrics.durations().flat_map(|(_, durations)| durations.counts()).sum::<u64>(),
+        "failed_probes": metrics.healthcheck_failures.get(),
     })
 }
 

@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
@@ -31,7 +31,7 @@ pub struct Ask {
     edns: Option<(u16, u8, u16)>,
     options: Vec<(u16, Vec<u8>)>,
     tcp: bool,
-    timeout: Duration,
+    pub(crate) timeout: Duration,
 }
 
 impl Ask {
@@ -158,15 +158,25 @@ impl Ask {
     /// # Errors
     /// No reply in time, or one that is broken, has another id or another question.
     pub fn try_of(&self, server: SocketAddr) -> Result<Reply> {
-        let query = self.bytes();
+        if self.tcp {
+            return self.over(&mut Connection::open(server, self.timeout)?);
+        }
         let started = now();
-        let bytes = if self.tcp {
-            let mut connection = Connection::open(server, self.timeout)?;
-            connection.send(&query)?;
-            connection.receive()?
-        } else {
-            exchange_udp(server, &query, self.timeout)?
-        };
+        let bytes = exchange_udp(server, &self.bytes(), self.timeout)?;
+        self.reply(started, bytes)
+    }
+
+    /// Sends the query over a connection and returns the reply, the next message.
+    ///
+    /// # Errors
+    /// As [`Self::try_of`].
+    pub fn over(&self, connection: &mut Connection) -> Result<Reply> {
+        let started = now();
+        let bytes = connection.exchange(&self.bytes())?;
+        self.reply(started, bytes)
+    }
+
+    fn reply(&self, started: Instant, bytes: Vec<u8>) -> Result<Reply> {
         let reply = Reply { elapsed: started.elapsed(), message: Message::decode(&bytes)?, bytes };
         ensure!(reply.id == self.id, "another id: {reply:?}");
         ensure!(reply.flags & 0x8000 != 0, "QR is not set: {reply:?}");

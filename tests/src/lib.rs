@@ -6,6 +6,7 @@
 //! ```
 //! - [`binary()`] builds the program once per process; [`Server`] runs it on a Corefile and reads its log, metrics, descriptors.
 //! - [`Ask`] sends one query and decodes the reply; [`Connection`] pipelines over TCP, a [`Crowd`] of them means harm; [`Stream`] keeps a steady load and counts what is lost.
+//! - [`Transports`] asks the same over UDP, TCP and TLS.
 //! - [`Upstream`] answers over UDP, TCP or TLS as a closure says, and remembers what it was asked.
 //! - [`Manager`] stands for systemd: it is told READY, and keeps descriptors for the next process; [`Systemd`] is one, with the shipped units.
 //! - [`kube::Cluster`] is a real Kubernetes API without a cluster; [`kube::Api`] one that does as a closure says.
@@ -38,6 +39,7 @@ mod server;
 mod stream;
 mod systemd;
 mod tcp;
+mod transports;
 mod upstream;
 
 pub use admin::{Metrics, http_exchange, http_get, http_reply, http_request};
@@ -62,6 +64,7 @@ pub use server::{Options, Server, output, signal};
 pub use stream::{Stream, StreamCounts};
 pub use systemd::Systemd;
 pub use tcp::{Connection, TlsClient};
+pub use transports::Transports;
 pub use upstream::{Action, Asked, Authority, Says, Transport, Upstream};
 
 /// Asserts that what `$found` holds contains `$part`, and shows it when not.

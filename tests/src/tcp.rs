@@ -189,6 +189,15 @@ impl Connection {
         Ok(message)
     }
 
+    /// Sends one message and returns the next one that comes.
+    ///
+    /// # Errors
+    /// As [`Self::send`] and [`Self::receive`].
+    pub fn exchange(&mut self, message: &[u8]) -> Result<Vec<u8>> {
+        self.send(message)?;
+        self.receive()
+    }
+
     /// The next message, decoded.
     ///
     /// # Errors

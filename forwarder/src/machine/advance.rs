@@ -68,7 +68,7 @@ impl<W> Forwarder<W> {
                 // There is an answer: no need for a shot in the dark.
                 Pick::AllDown if has_spare => None,
                 Pick::AllDown => {
-                    flight.group().metrics().healthcheck_broken.add_one();
+                    flight.group().metrics().healthcheck_broken.add_shared(1);
                     if failfast && flight.aside().failure.is_none() {
                         flight.aside().failure = Some(Failure::NoHealthy);
                     }
@@ -162,7 +162,7 @@ impl<W> Forwarder<W> {
             }),
         }
         if this.hedge {
-            upstream.metrics().hedges.add_one();
+            upstream.metrics().hedges.add_shared(1);
         }
         flight.attempts[place] = attempt;
         true

@@ -176,7 +176,7 @@ impl<W> Forwarder<W> {
         let tcp = group.asks_over_tcp(ask.client);
         let is_down = |upstream: &Arc<Upstream>| upstream.is_down(upstream.path(tcp), spec.max_fails);
         if spec.failfast && upstreams.iter().all(is_down) {
-            group.metrics().healthcheck_broken.add_one();
+            group.metrics().healthcheck_broken.add_shared(1);
             return refuse(waiter, Failure::NoHealthy);
         }
         let Some(admitted) = group.admit(who) else {

@@ -148,7 +148,7 @@ impl Ports {
     /// either.
     pub(super) fn unmatched<W>(&mut self, socket: SocketId, effects: &mut impl Effects<W>) {
         let Some(upstream) = self.upstream(socket) else { return };
-        upstream.metrics().unmatched.add_one();
+        upstream.metrics().unmatched.add_shared(1);
         let upstream = upstream.id();
         let port = &mut self.ports[socket.index()];
         port.unmatched = port.unmatched.saturating_add(1);

@@ -209,7 +209,7 @@ impl<W> Forwarder<W> {
         effects: &mut impl Effects<W>,
     ) {
         let flight = &mut self.table[slot];
-        flight.upstreams[usize::from(upstream)].metrics().late.add_one();
+        flight.upstreams[usize::from(upstream)].metrics().late.add_shared(1);
         if is_bad(self.answer.rcode) {
             self.end_if_deaf(slot, effects);
             return;

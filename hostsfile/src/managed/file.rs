@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
+use readfile::Stamp;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
@@ -106,7 +107,7 @@ fn replace(target: &Path, next: &mut dyn FnMut(&[u8]) -> Option<Vec<u8>>) -> Res
         return Ok(Replaced::Impossible);
     }
     let now = fs::metadata(target).map_err(Step::Read.at(target))?;
-    if state(&now) != state(&found) {
+    if Stamp::from(&now) != Stamp::from(&found) {
         return Ok(Replaced::Changed);
     }
     match beside.replace_target(Some(&old)) {
@@ -201,19 +202,6 @@ fn read(path: &Path) -> Result<(Open, Metadata, Vec<u8>), PublishError> {
         Ok((file, found, bytes))
     };
     readfile::within(path, readfile::PATIENCE, work).map_err(|error| Step::Read.at(path)(error.into()))?
-}
-
-/// What changes when somebody writes to a file or puts another in its place.
-fn state(found: &Metadata) -> impl PartialEq {
-    (
-        found.dev(),
-        found.ino(),
-        found.size(),
-        found.mtime(),
-        found.mtime_nsec(),
-        found.ctime(),
-        found.ctime_nsec(),
-    )
 }
 
 /// How often a file that others change is read again.

@@ -258,13 +258,9 @@ fn target(word: &Word, root: Option<&Path>) -> Result<Target> {
     let port = if tls { 853 } else { 53 };
     // `IP%NAME:PORT` names a TLS server; `fe80::1%eth0` a link.
     if tls && let Some((host, name)) = rest.split_once('%') {
-        let (name, port) = match name.rsplit_once(':') {
-            Some((name, digits)) => {
-                (name, port_number(digits).ok_or_else(|| bad(PLUGIN, word, "IP%NAME[:PORT]"))?)
-            }
-            None => (name, port),
-        };
-        let host: IpAddr = host.parse().map_err(|_| bad(PLUGIN, word, "IP%NAME[:PORT]"))?;
+        let wrong = || bad(PLUGIN, word, "IP%NAME[:PORT]");
+        let (name, port) = node::host_and_port(name, port).ok_or_else(wrong)?;
+        let host: IpAddr = host.parse().map_err(|_| wrong())?;
         let address = SocketAddr::new(host, port);
         return Ok(Target::Address { address, tls, server_name: Some(name.to_owned()) });
     }
@@ -281,15 +277,9 @@ fn target(word: &Word, root: Option<&Path>) -> Result<Target> {
     if rest.ends_with([',', ';']) {
         return Err(bad(PLUGIN, word, "an upstream: between upstreams stand blanks and nothing else"));
     }
-    let (host, port) = match rest.rsplit_once(':') {
-        Some((host, digits)) => (
-            host,
-            port_number(digits).ok_or_else(|| {
-                bad(PLUGIN, word, "an upstream: a port of 1 to 65535 belongs behind the last colon")
-            })?,
-        ),
-        None => (rest, port),
-    };
+    let (host, port) = node::host_and_port(rest, port).ok_or_else(|| {
+        bad(PLUGIN, word, "an upstream: a port of 1 to 65535 belongs behind the last colon")
+    })?;
     let name = plugin::args::zone_text(host, &word.at)?;
     if !is_host_name(host) {
         return Err(bad(PLUGIN, word, UPSTREAM));
@@ -303,10 +293,6 @@ fn is_host_name(text: &str) -> bool {
     let letters = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
     let top = text.trim_end_matches('.').split('.').next_back();
     letters && top.is_some_and(|label| !label.bytes().all(|byte| byte.is_ascii_digit()))
-}
-
-fn port_number(digits: &str) -> Option<u16> {
-    digits.parse().ok().filter(|port| *port > 0)
 }
 
 fn expected(property: &str) -> &'static str {

@@ -4,10 +4,12 @@
 //! and an evaluation ends after so many steps. So no expression, and no query, can hold a worker or fill its memory.
 
 use std::cell::{Cell, OnceCell};
+use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::LazyLock;
 
 use expr::{Context, ContextProvider, Environment, Value};
+use ipnet::IpNet;
 use pest::error::InputLocation;
 use thiserror::Error;
 
@@ -264,20 +266,9 @@ static PLAIN: LazyLock<Environment<'static>> = LazyLock::new(Environment::new);
 
 /// Whether `address` is within `network`, as Go's `net` reads both: an IPv4 address is in no IPv6 network.
 fn within(address: &str, network: &str) -> Result<bool, String> {
-    use std::net::IpAddr;
     let address: IpAddr = address.parse().map_err(|_| "incidr(): the first argument is not an IP address")?;
-    let bad = || format!("incidr(): {network:?} is not a network such as 10.0.0.0/8");
-    let (base, bits) = network.split_once('/').ok_or_else(bad)?;
-    let (base, bits): (IpAddr, u32) = (base.parse().map_err(|_| bad())?, bits.parse().map_err(|_| bad())?);
-    let same = |ours: u128, theirs: u128, width: u32| {
-        let left = width.checked_sub(bits).ok_or_else(bad)?;
-        Ok(ours.checked_shr(left).unwrap_or(0) == theirs.checked_shr(left).unwrap_or(0))
-    };
-    match (address.to_canonical(), base) {
-        (IpAddr::V4(ours), IpAddr::V4(theirs)) => same(ours.to_bits().into(), theirs.to_bits().into(), 32),
-        (IpAddr::V6(ours), IpAddr::V6(theirs)) => same(ours.to_bits(), theirs.to_bits(), 128),
-        (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => Ok(false),
-    }
+    let bad = |_| format!("incidr(): {network:?} is not a network such as 10.0.0.0/8");
+    Ok(network.parse::<IpNet>().map_err(bad)?.contains(&address.to_canonical()))
 }
 
 /// About how many octets a value takes.

@@ -1,7 +1,8 @@
 //! Links, and the list of long tests.
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tests::assert_contains;
 
@@ -40,6 +41,19 @@ fn what_is_read_first_stays_short() {
     }
 }
 
+/// Old figures mislead, but for those that an entry of the changelog stands on.
+#[test]
+fn runs_are_the_newest_or_what_the_changelog_cites() {
+    let runs = fs::read_dir(root().join("benches/runs")).expect("there are runs");
+    let paths = runs.map(|run| run.expect("a folder can be read").path());
+    let mut names: BTreeSet<_> =
+        paths.filter_map(|path| Some(path.file_stem()?.to_string_lossy().into_owned())).collect();
+    assert!(names.pop_last().is_some(), "no run is kept");
+    for name in names {
+        assert_contains!(read("CHANGELOG.md"), format!("benches/runs/{name}.md"));
+    }
+}
+
 #[test]
 fn long_tests_are_listed_with_their_commands() {
     let text = read("CONTRIBUTING.md");
@@ -52,9 +66,44 @@ fn long_tests_are_listed_with_their_commands() {
     assert_eq!(text.matches(" -- --ignored").count(), ignored.len());
 }
 
+/// No tool that a test names by itself is one that it may do without where everything is tried.
+#[test]
+fn what_tests_need_is_required_in_ci() {
+    let script = read(".ci/run");
+    let lists = script.lines().filter_map(|line| line.trim_start_matches("export ").split_once('='));
+    let lists = lists.filter(|(name, _)| name.trim_end_matches('+') == "LOCALDNS_TESTS_REQUIRE");
+    let required: BTreeSet<&str> = lists.flat_map(|(_, list)| list.split(',')).collect();
+    let mut named = BTreeSet::new();
+    for text in sources("tests/tests").into_iter().chain(sources("tests/src")).map(|(_, text)| text) {
+        for call in ["tool(", "lacking("].iter().flat_map(|word| text.split(*word).skip(1)) {
+            // The word behind that for the test.
+            let word = call.split([')', ';']).next().and_then(|call| call.split(", ").nth(1));
+            let word = word.and_then(|word| word.strip_prefix('"')?.strip_suffix('"'));
+            named.extend(word.map(str::to_owned));
+        }
+    }
+    assert!(named.contains("kdig") && named.contains("kube-apiserver"), "{named:?}");
+    let missing: Vec<_> = named.iter().filter(|tool| !required.contains(tool.as_str())).collect();
+    assert!(missing.is_empty(), "LOCALDNS_TESTS_REQUIRE of .ci/run lacks {missing:?}");
+}
+
 /// The target and the name of each test that runs only when asked for.
 fn ignored_tests() -> Vec<(String, String)> {
-    let folder = root().join("tests/tests");
+    let mut found = Vec::new();
+    for (path, text) in sources("tests/tests") {
+        let target = path.iter().next().map(Path::new).and_then(Path::file_stem).unwrap_or_default();
+        for after in text.split("\n#[ignore").skip(1) {
+            let name = after.split_once("\nfn ").and_then(|(_, name)| name.split_once('('));
+            let (name, _) = name.expect("a test follows its attributes");
+            found.push((target.to_string_lossy().into_owned(), name.to_owned()));
+        }
+    }
+    found
+}
+
+/// The files below a folder, each by its path there.
+fn sources(folder: &str) -> Vec<(PathBuf, String)> {
+    let folder = root().join(folder);
     let mut paths = vec![folder.clone()];
     let mut found = Vec::new();
     while let Some(path) = paths.pop() {
@@ -62,14 +111,8 @@ fn ignored_tests() -> Vec<(String, String)> {
             paths.extend(entries.map(|entry| entry.expect("a folder can be read").path()));
             continue;
         }
-        let inside = path.strip_prefix(&folder).expect("it was found there");
-        let target = inside.iter().next().map(Path::new).and_then(Path::file_stem).unwrap_or_default();
-        let text = fs::read_to_string(&path).expect("a test can be read");
-        for after in text.split("\n#[ignore").skip(1) {
-            let name = after.split_once("\nfn ").and_then(|(_, name)| name.split_once('('));
-            let (name, _) = name.expect("a test follows its attributes");
-            found.push((target.to_string_lossy().into_owned(), name.to_owned()));
-        }
+        let inside = path.strip_prefix(&folder).expect("it was found there").to_owned();
+        found.push((inside, fs::read_to_string(&path).expect("a test can be read")));
     }
     found
 }

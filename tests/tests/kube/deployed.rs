@@ -1,5 +1,6 @@
 //! What is deployed: the chart, the manifests that are rendered from it, and what the API says of both.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,6 +18,34 @@ const MANIFESTS: [(&str, &[&str]); 3] = [
     ("service.yaml", &["--set", "service.create=true", "--show-only", "templates/service.yaml"]),
     ("autoscaler.yaml", &["--set", "autoscaler.enabled=true", "--show-only", "templates/autoscaler.yaml"]),
 ];
+
+const CHART: &str = "localdns";
+
+/// Each value of the chart, other than by default.
+const OTHER_VALUES: &str = r#"
+image: {repository: registry.example/dns, tag: "1.0", pullPolicy: Always}
+replicas: 3
+corefile: |
+  .:53 {
+      template IN A example {
+          answer "{{ .Name }} 60 IN A 192.0.2.1"
+      }
+      forward . /etc/resolv.conf
+  }
+service: {create: true, name: cluster-dns, clusterIP: 10.96.0.53}
+podDisruptionBudget: {minAvailable: 50%}
+autoscaler: {enabled: true, image: "registry.example/autoscaler:1", coresPerReplica: 64, nodesPerReplica: 8}
+resources: {requests: {cpu: 250m, memory: 128Mi}, limits: {memory: 256Mi}}
+"#;
+
+/// The Corefile among them.
+const COREFILE: &str = r#".:53 {
+    template IN A example {
+        answer "{{ .Name }} 60 IN A 192.0.2.1"
+    }
+    forward . /etc/resolv.conf
+}
+"#;
 
 fn deploy() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy")
@@ -43,51 +72,103 @@ fn helm(test: &str) -> Option<PathBuf> {
     let places = std::env::split_paths(&path).chain([home.join("go/bin")]);
     let found = places.map(|place| place.join("helm")).find(|place| place.is_file());
     if found.is_none() {
-        lacking(test, "helm", "helm is not installed (go install helm.sh/helm/v3/cmd/helm@latest)");
+        lacking(test, "helm", "helm is not installed (go install helm.sh/helm/v3/cmd/helm@v3.21.4)");
     }
     found
+}
+
+/// What helm says.
+fn run(helm: &Path, args: &[&str]) -> String {
+    let home = tempdir();
+    let mut command = Command::new(helm);
+    // Whatever its owner has configured counts for nothing.
+    command.args(args).env("HOME", home.path()).env_remove("KUBECONFIG").current_dir(deploy().join("helm"));
+    let output = output(command, PATIENCE);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{args:?}: {text}{}", String::from_utf8_lossy(&output.stderr));
+    text
+}
+
+fn rendered(helm: &Path, args: &[&str]) -> String {
+    run(helm, &[&["template", "localdns", CHART, "--namespace=kube-system"], args].concat())
+}
+
+/// The chart with [`OTHER_VALUES`].
+fn rendered_otherwise(helm: &Path, args: &[&str]) -> String {
+    let directory = tempdir();
+    let file = directory.path().join("values.yaml");
+    fs::write(&file, OTHER_VALUES).expect("it can be written");
+    rendered(helm, &[&["--values", file.to_str().expect("its path is text")], args].concat())
+}
+
+/// The values that hold no others, each by the path of its names.
+fn leaves(values: &Yaml) -> BTreeMap<String, Yaml> {
+    let Some(pairs) = values.as_hash() else { return [(String::new(), values.clone())].into() };
+    let inner = |(name, value): (&Yaml, &Yaml)| {
+        let name = name.as_str().expect("values have names").to_owned();
+        leaves(value).into_iter().map(move |(rest, leaf)| (format!("{name}.{rest}"), leaf))
+    };
+    pairs.iter().flat_map(inner).collect()
 }
 
 #[test]
 fn the_chart_is_sound_and_the_manifests_are_what_it_renders() {
     let Some(helm) = helm("the_chart_is_sound_and_the_manifests_are_what_it_renders") else { return };
-    let home = tempdir();
-    let run = |args: &[&str]| {
-        let mut command = Command::new(&helm);
-        // Whatever its owner has configured counts for nothing.
-        command.args(args).env("HOME", home.path()).env_remove("KUBECONFIG");
-        let output = output(command, PATIENCE);
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(output.status.success(), "{args:?}: {text}{}", String::from_utf8_lossy(&output.stderr));
-        text
-    };
-    let chart = deploy().join("helm/localdns");
-    let chart = chart.to_str().expect("its path is text");
-    run(&["lint", "--strict", chart]);
+    run(&helm, &["lint", "--strict", CHART]);
     for (name, args) in MANIFESTS {
-        let rendered = run(&[&["template", "localdns", chart, "--namespace", "kube-system"], args].concat());
+        let rendered = rendered(&helm, args);
         assert_eq!(parsed(&rendered), parsed(&manifest(name)), "{name}");
     }
-    // What a cluster may need otherwise.
-    let args = [
-        "template",
-        "localdns",
-        chart,
-        "--namespace=dns",
-        "--set=autoscaler.enabled=true,image.tag=x,service.create=true,service.clusterIP=10.0.0.10",
-    ];
-    let documents = parsed(&run(&args));
-    let deployment = of_kind(&documents, "Deployment");
-    let has_replicas = |document: &Yaml| !document["spec"]["replicas"].is_badvalue();
-    let of_dns =
-        documents.iter().filter(|document| document["metadata"]["name"].as_str() == Some("localdns"));
-    assert!(
-        of_dns
-            .filter(|document| document["kind"].as_str() == Some("Deployment"))
-            .all(|dns| !has_replicas(dns))
-    );
-    assert_eq!(deployment["metadata"]["namespace"].as_str(), Some("dns"));
-    assert_eq!(of_kind(&documents, "Service")["spec"]["clusterIP"].as_str(), Some("10.0.0.10"));
+}
+
+#[test]
+fn every_value_of_the_chart_counts() {
+    let Some(helm) = helm("every_value_of_the_chart_counts") else { return };
+    let defaults =
+        fs::read_to_string(deploy().join("helm/localdns/values.yaml")).expect("the chart has values");
+    let (defaults, others) = (leaves(&parsed(&defaults)[0]), leaves(&parsed(OTHER_VALUES)[0]));
+    for (name, value) in &others {
+        let default = defaults.get(name).unwrap_or_else(|| panic!("the chart has no value {name}"));
+        assert_ne!(default, value, "{name}: another value than that by default");
+    }
+    let names = |values: &BTreeMap<String, Yaml>| values.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(&defaults), names(&others), "this test gives each value another one");
+
+    let text = rendered_otherwise(&helm, &["--namespace=dns"]);
+    let documents = parsed(&text);
+    let named = |kind: &str, name: &str| {
+        let found = documents.iter().find(|document| {
+            document["kind"].as_str() == Some(kind) && document["metadata"]["name"].as_str() == Some(name)
+        });
+        found.unwrap_or_else(|| panic!("no {kind} {name} in:\n{text}"))
+    };
+    for document in &documents {
+        let namespace = document["metadata"]["namespace"].as_str();
+        assert!(matches!(namespace, None | Some("dns")), "{document:?}");
+    }
+    let dns = &named("Deployment", "localdns")["spec"];
+    let container = &dns["template"]["spec"]["containers"][0];
+    let autoscaler = &named("Deployment", "localdns-autoscaler")["spec"]["template"]["spec"]["containers"][0];
+    let budget = named("PodDisruptionBudget", "localdns");
+    for (found, value) in [
+        (&container["image"], "registry.example/dns:1.0"),
+        (&container["imagePullPolicy"], "Always"),
+        (&container["resources"]["requests"]["cpu"], "250m"),
+        (&container["resources"]["requests"]["memory"], "128Mi"),
+        (&container["resources"]["limits"]["memory"], "256Mi"),
+        (&named("Service", "cluster-dns")["spec"]["clusterIP"], "10.96.0.53"),
+        (&budget["spec"]["minAvailable"], "50%"),
+        (&autoscaler["image"], "registry.example/autoscaler:1"),
+        (&named("ConfigMap", "localdns")["data"]["Corefile"], COREFILE),
+    ] {
+        assert_eq!(found.as_str(), Some(value));
+    }
+    let linear = named("ConfigMap", "localdns-autoscaler")["data"]["linear"].as_str().unwrap_or_default();
+    assert!(linear.contains(r#""coresPerReplica": 64, "nodesPerReplica": 8,"#), "{linear}");
+    // One of the two says how many there are.
+    assert!(dns["replicas"].is_badvalue());
+    let documents = parsed(&rendered_otherwise(&helm, &["--set=autoscaler.enabled=false"]));
+    assert_eq!(of_kind(&documents, "Deployment")["spec"]["replicas"].as_i64(), Some(3));
 }
 
 #[test]
@@ -142,11 +223,13 @@ fn the_manifests_take_no_privilege_and_their_corefile_can_be_served() {
 }
 
 #[test]
-fn the_real_api_takes_every_manifest() {
+fn the_real_api_takes_every_manifest_and_the_chart_with_other_values() {
+    const TEST: &str = "the_real_api_takes_every_manifest_and_the_chart_with_other_values";
     isolated(|| {
-        let Some(cluster) = Cluster::up("the_real_api_takes_every_manifest") else { return };
-        for (name, _) in MANIFESTS {
-            let text = manifest(name);
+        let Some(cluster) = Cluster::up(TEST) else { return };
+        let otherwise =
+            helm(TEST).map(|helm| ("the chart with other values", rendered_otherwise(&helm, &[])));
+        for (name, text) in MANIFESTS.map(|(name, _)| (name, manifest(name))).into_iter().chain(otherwise) {
             let texts: Vec<&str> = text.split("\n---\n").filter(|text| text.contains("kind:")).collect();
             assert!(!texts.is_empty(), "{name}");
             for text in texts {

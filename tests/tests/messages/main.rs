@@ -1,15 +1,17 @@
-//! The rules for messages and transports, whatever the plugins: what is dropped, refused, truncated, echoed.
+//! The rules for messages, whatever the plugins: what is dropped, refused, truncated, echoed; over UDP, TCP and TLS alike.
 
 mod streams;
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+use std::ops::Deref;
 use std::time::Duration;
 
-use tempfile::TempDir;
 use tests::{
-    Action, Ask, Asked, Authority, Connection, Message, Metrics, Says, Server, TlsClient, Transport,
-    Upstream, ask, eventually, exchange_udp, free_port, fresh_ip, header, port, tempdir,
+    Action, Ask, Asked, Connection, Message, Metrics, Says, Server, Transport, Transports, Upstream, ask,
+    eventually, exchange_udp, free_port, fresh_ip, header,
 };
+
+const PATIENCE: Duration = Duration::from_secs(5);
 
 #[test]
 fn what_is_no_query_is_dropped_in_silence() {
@@ -26,6 +28,10 @@ fn what_is_no_query_is_dropped_in_silence() {
     for (what, octets) in rows {
         let reply = exchange_udp(dns.at, octets, Duration::from_millis(200));
         assert!(reply.is_err(), "{what} was answered");
+        for mut connection in dns.connections(PATIENCE) {
+            assert!(connection.exchange(octets).is_err(), "{what} was answered over a stream");
+            assert!(connection.is_closed_by_peer(), "{what} did not end its connection");
+        }
     }
     dns.assert_serves();
 }
@@ -61,13 +67,8 @@ fn broken_and_foreign_messages_get_the_rcode_that_operators_expect() {
     for (what, flags, counts, parts, rcode) in rows {
         let mut octets = header(0x1234, flags, counts);
         parts.iter().for_each(|part| octets.extend(*part));
-        let udp = exchange_udp(dns.at, &octets, Duration::from_secs(2))
-            .unwrap_or_else(|error| panic!("{what}: {error:#}"));
-        let [tcp, tls] = dns.connections(Duration::from_secs(2)).map(|mut connection| {
-            connection.send(&octets).unwrap();
-            connection.receive().unwrap_or_else(|error| panic!("{what} over a stream: {error:#}"))
-        });
-        for reply in [udp, tcp, tls] {
+        let replies = dns.exchange(&octets, PATIENCE).unwrap_or_else(|error| panic!("{what} {error:#}"));
+        for reply in replies {
             let message = Message::decode(&reply).unwrap_or_else(|error| panic!("{what}: {error:#}"));
             assert_eq!((message.id, message.rcode()), (0x1234, rcode), "{what}");
             assert_eq!(
@@ -84,10 +85,9 @@ fn broken_and_foreign_messages_get_the_rcode_that_operators_expect() {
 #[test]
 fn edns_of_another_version_is_badvers() {
     let dns = Dns::start();
-    for query in
-        [Ask::new("a.example", "A").edns_version(1), Ask::new("a.example", "A").edns_version(255).tcp()]
+    for reply in
+        [1, 255].into_iter().flat_map(|version| dns.of(&Ask::new("a.example", "A").edns_version(version)))
     {
-        let reply = query.of(dns.at);
         assert_eq!(reply.status(), "BADVERS");
         // RFC 6891 section 6.1.3: the reply tells the highest version that is understood.
         assert_eq!(reply.edns.as_ref().unwrap().version, 0);
@@ -121,20 +121,14 @@ fn a_query_with_an_opt_gets_one_back_whatever_the_reply_says() {
         ("no zone", QUERY, [1, 0, 0, 1], vec![elsewhere, opt], 5),
         ("EDNS 1", QUERY, [1, 0, 0, 1], vec![question, opt_v1], 16),
     ];
-    let ip = fresh_ip();
-    let at = SocketAddr::from((ip, port()));
     let upstream = Upstream::start(fresh_ip(), good);
-    let text = format!("example:{} {{\nbind {ip}\nforward . {}\n}}", port(), upstream.word());
-    let _server = Server::start(&text);
+    let over = Transports::fresh();
+    let _server = Server::start(&over.block("example", &format!("forward . {}", upstream.word())));
     for (what, flags, counts, parts, rcode) in rows {
         let mut octets = header(0x1234, flags, counts);
         parts.iter().for_each(|part| octets.extend(*part));
-        let mut connection = Connection::open(at, Duration::from_secs(2)).unwrap();
-        connection.send(&octets).unwrap();
-        let tcp = connection.receive().unwrap_or_else(|error| panic!("{what} over TCP: {error:#}"));
-        let udp = exchange_udp(at, &octets, Duration::from_secs(2))
-            .unwrap_or_else(|error| panic!("{what}: {error:#}"));
-        for reply in [udp, tcp] {
+        let replies = over.exchange(&octets, PATIENCE).unwrap_or_else(|error| panic!("{what} {error:#}"));
+        for reply in replies {
             let message = Message::decode(&reply).unwrap_or_else(|error| panic!("{what}: {error:#}"));
             assert_eq!((message.id, message.rcode()), (0x1234, rcode), "{what}");
             let edns = message.edns.as_ref().unwrap_or_else(|| panic!("{what}: no OPT"));
@@ -148,8 +142,8 @@ fn a_query_with_an_opt_gets_one_back_whatever_the_reply_says() {
 fn zone_transfers_are_refused_and_never_forwarded() {
     let dns = Dns::start();
     for rtype in ["AXFR", "IXFR"] {
-        for query in [Ask::new("example", rtype), Ask::new("example", rtype).tcp()] {
-            assert_eq!(query.of(dns.at).status(), "REFUSED", "{rtype}");
+        for reply in dns.of(&Ask::new("example", rtype)) {
+            assert_eq!(reply.status(), "REFUSED", "{rtype}");
         }
     }
     assert_eq!(dns.upstream.total(), 0);
@@ -157,32 +151,36 @@ fn zone_transfers_are_refused_and_never_forwarded() {
 
 #[test]
 fn what_concerns_a_zone_is_logged_and_counted_by_its_server_block() {
-    let ip = fresh_ip();
-    let at = SocketAddr::from((ip, port()));
-    let block =
-        format!("bind {ip}\nlog\nerrors\nprometheus {ip}:9153\nacl {{\ndrop type IXFR net *\n}}\nwhoami");
-    let server = Server::start(&format!("example:{} {{\n{block}\n}}", port()));
+    let over = Transports::fresh();
+    let pages = SocketAddr::new(over.at.ip(), 9153);
+    let directives = format!("log\nerrors\nprometheus {pages}\nacl {{\ndrop type IXFR net *\n}}\nwhoami");
+    let server = Server::start(&over.block("example", &directives));
     for (rtype, opcode, status, rsize) in
         [("AXFR", 0, "REFUSED", 25), ("SOA", 4, "REFUSED", 25), ("SOA", 5, "NOTIMP", 12)]
     {
         let query = Ask::new("example", rtype).opcode(opcode).rd(false);
-        for (query, proto, size) in [(query.clone(), "udp", 512), (query.clone().tcp(), "tcp", 65_535)] {
-            assert_eq!(query.of(at).status(), status, "{query:?}");
-            let line = format!("\"{rtype} IN example. {proto} 25 false {size}\" {status} qr {rsize} ");
-            server.wait_for_log(&line, Duration::from_secs(5));
+        for reply in over.of(&query) {
+            assert_eq!(reply.status(), status, "{query:?}");
+        }
+        for (proto, size, lines) in [("udp", 512, 1), ("tcp", 65_535, 2)] {
+            let line = format!(" example. {proto} 25 false {size}\" {status} qr {rsize} ");
+            server.wait_for_lines(&format!("\"{rtype} IN{line}"), lines, PATIENCE);
         }
     }
     let dropped = Ask::new("example", "IXFR").timeout(Duration::from_millis(300));
-    assert!(dropped.try_of(at).is_err());
-    let metrics = Metrics::after_queries((ip, 9153).into(), 6);
+    assert!(dropped.try_of(over.at).is_err());
+    for mut connection in over.connections(Duration::from_millis(300)) {
+        assert!(dropped.over(&mut connection).is_err());
+    }
+    let metrics = Metrics::after_queries(pages, 9);
     let zone = ("zone", "example.");
-    for (rtype, count) in [("AXFR", 2.0), ("SOA", 4.0)] {
+    for (rtype, count) in [("AXFR", 1.0), ("SOA", 2.0)] {
         let udp_and_tcp = ["udp", "tcp"].map(|proto| {
             metrics.count("coredns_dns_requests_total", &[zone, ("type", rtype), ("proto", proto)])
         });
-        assert_eq!(udp_and_tcp, [count / 2.0; 2], "{rtype}");
+        assert_eq!(udp_and_tcp, [count, 2.0 * count], "{rtype}: what comes over TLS counts as TCP");
     }
-    for (rcode, count) in [("REFUSED", 4.0), ("NOTIMP", 2.0)] {
+    for (rcode, count) in [("REFUSED", 6.0), ("NOTIMP", 3.0)] {
         let labels = [zone, ("rcode", rcode), ("plugin", "")];
         assert_eq!(metrics.count("coredns_dns_responses_total", &labels), count, "{rcode}");
     }
@@ -191,37 +189,34 @@ fn what_concerns_a_zone_is_logged_and_counted_by_its_server_block() {
 
 #[test]
 fn names_and_classes_outside_of_our_zones_are_refused() {
-    let ip = fresh_ip();
-    let at = SocketAddr::from((ip, port()));
-    let _server = Server::start(&format!("example:{} {{\nbind {ip}\nwhoami\n}}", port()));
+    let over = Transports::fresh();
+    let _server = Server::start(&over.block("example", "whoami"));
     for query in [
         Ask::new("a.other", "A"),
         Ask::new("a.example", "TXT").class(3),
         Ask::new("version.bind", "TXT").class(3),
     ] {
-        for query in [query.clone(), query.tcp()] {
-            let reply = query.of(at);
+        for reply in over.of(&query) {
             assert_eq!((reply.status(), reply.answers.len()), ("REFUSED", 0), "{query:?}");
         }
     }
-    assert_eq!(ask(at, "a.example", "A").status(), "NOERROR");
+    for reply in over.of(&Ask::new("a.example", "A")) {
+        assert_eq!(reply.status(), "NOERROR");
+    }
 }
 
 #[test]
 fn the_longest_zone_answers() {
-    let ip = fresh_ip();
-    let at = SocketAddr::from((ip, port()));
-    let zone = |zone: &str, last: u8| {
-        format!(
-            "{zone}:{} {{\nbind {ip}\nhosts {{\n192.0.2.{last} x.sub.example x.example x.other xsub.example\n}}\n}}\n",
-            port()
-        )
-    };
+    let over = Transports::fresh();
+    let names = "x.sub.example x.example x.other xsub.example";
+    let zone = |zone: &str, last: u8| over.block(zone, &format!("hosts {{\n192.0.2.{last} {names}\n}}"));
     let _server = Server::start(&format!("{}{}{}", zone("example", 1), zone("sub.example", 2), zone(".", 3)));
     for (name, last) in
         [("x.sub.example", 2), ("X.SUB.EXAMPLE", 2), ("x.example", 1), ("xsub.example", 1), ("x.other", 3)]
     {
-        assert_eq!(ask(at, name, "A").short(), [format!("192.0.2.{last}")], "{name}");
+        for reply in over.of(&Ask::new(name, "A")) {
+            assert_eq!(reply.short(), [format!("192.0.2.{last}")], "{name}");
+        }
     }
 }
 
@@ -230,29 +225,23 @@ fn the_questions_case_comes_back_from_every_source() {
     let dns = Dns::start();
     for name in ["wWw.HoStS.eXaMpLe", "fOrWaRd.ExAmPlE", "FoRwArD.eXaMpLe", "x.TeMpLaTe"] {
         // `Ask` refuses a question whose case differs.
-        Ask::new(name, "A").of(dns.at);
-        Ask::new(name, "A").tcp().of(dns.at);
+        dns.of(&Ask::new(name, "A"));
     }
 }
 
 #[test]
 fn owner_names_are_compressed() {
     let dns = Dns::start();
-    let reply = Ask::new("many.hosts.example", "A").tcp().of(dns.at);
-    let question = 12 + "many.hosts.example".len() + 2 + 4;
-    assert_eq!(
-        reply.bytes.len(),
-        question + reply.answers.len() * 16,
-        "each record is a pointer and 14 octets"
-    );
-    for _ in ["miss", "hit"] {
-        let reply = Ask::new("many.forward.example", "A").tcp().of(dns.at);
-        let question = 12 + "many.forward.example".len() + 2 + 4;
-        assert_eq!(
-            reply.bytes.len(),
-            question + reply.answers.len() * 16,
-            "though the upstream does not compress"
-        );
+    // The upstream of the second does not compress: that is a miss first, and then a hit.
+    for name in ["many.hosts.example", "many.forward.example"] {
+        let query = Ask::new(name, "A");
+        let first = query.clone().tcp().of(dns.at);
+        let [_, tcp, tls] = dns.of(&query);
+        for reply in [first, tcp, tls] {
+            let question = 12 + name.len() + 2 + 4;
+            assert_eq!(reply.answers.len(), 100);
+            assert_eq!(reply.bytes.len(), question + 100 * 16, "each record is a pointer and 14 octets");
+        }
     }
 }
 
@@ -283,9 +272,11 @@ fn udp_replies_fit_the_client_and_say_so_when_they_do_not() {
                 "{name} {client:?}: OPT stays, also when truncated"
             );
         }
-        let whole = Ask::new(name, "A").edns(1232).tcp().of(dns.at);
-        assert!(!whole.flag_names().contains("tc"));
-        assert_eq!(whole.answers.len(), 100);
+        let [_, tcp, tls] = dns.of(&Ask::new(name, "A").edns(1232));
+        for whole in [tcp, tls] {
+            assert!(!whole.flag_names().contains("tc"));
+            assert_eq!(whole.answers.len(), 100);
+        }
     }
 }
 
@@ -293,21 +284,21 @@ fn udp_replies_fit_the_client_and_say_so_when_they_do_not() {
 fn our_opt_is_our_own() {
     let dns = Dns::start();
     for name in ["www.hosts.example", "forward.example", "forward.example", "x.template"] {
-        let reply = Ask::new(name, "A")
-            .edns(4096)
-            .option(10, &[1; 8])
-            .option(12, &[0; 9])
-            .option(65_001, b"x")
-            .of(dns.at);
-        let edns = reply.edns.as_ref().unwrap_or_else(|| panic!("{name}: an EDNS query gets an EDNS reply"));
-        assert_eq!((edns.size, edns.version, edns.dnssec_ok), (1232, 0, false), "{name}");
-        assert_eq!(edns.options, [], "{name}: nothing is echoed");
-        let reply = Ask::new(name, "A").dnssec_ok().of(dns.at);
-        assert!(
-            reply.edns.as_ref().is_some_and(|edns| edns.dnssec_ok),
-            "{name}: DO comes back (RFC 3225 section 3)"
-        );
-        assert!(ask(dns.at, name, "A").edns.is_none(), "{name}: no OPT for a client without");
+        let query = Ask::new(name, "A");
+        let options = query.clone().edns(4096).option(10, &[1; 8]).option(12, &[0; 9]).option(65_001, b"x");
+        for reply in dns.of(&options) {
+            let edns =
+                reply.edns.as_ref().unwrap_or_else(|| panic!("{name}: an EDNS query gets an EDNS reply"));
+            assert_eq!((edns.size, edns.version, edns.dnssec_ok), (1232, 0, false), "{name}");
+            assert_eq!(edns.options, [], "{name}: nothing is echoed");
+        }
+        for reply in dns.of(&query.clone().dnssec_ok()) {
+            let dnssec_ok = reply.edns.as_ref().is_some_and(|edns| edns.dnssec_ok);
+            assert!(dnssec_ok, "{name}: DO comes back (RFC 3225 section 3)");
+        }
+        for reply in dns.of(&query) {
+            assert!(reply.edns.is_none(), "{name}: no OPT for a client without");
+        }
     }
 }
 
@@ -316,17 +307,19 @@ fn rd_and_cd_come_back() {
     let dns = Dns::start();
     for name in ["www.hosts.example", "x.template"] {
         for rd in [true, false] {
-            let reply = Ask::new(name, "A").rd(rd).cd().of(dns.at);
-            assert_eq!((reply.flags & 0x0100 != 0, reply.flags & 0x0010 != 0), (rd, true), "{name}");
+            for reply in dns.of(&Ask::new(name, "A").rd(rd).cd()) {
+                assert_eq!((reply.flags & 0x0100 != 0, reply.flags & 0x0010 != 0), (rd, true), "{name}");
+            }
         }
     }
 }
 
 #[test]
-fn udp_queries_above_512_octets_are_served() {
+fn queries_above_512_octets_are_served() {
     let dns = Dns::start();
-    let reply = Ask::new("www.hosts.example", "A").option(12, &[0; 700]).of(dns.at);
-    assert_eq!(reply.short(), ["192.0.2.80"]);
+    for reply in dns.of(&Ask::new("www.hosts.example", "A").option(12, &[0; 700])) {
+        assert_eq!(reply.short(), ["192.0.2.80"]);
+    }
 }
 
 #[test]
@@ -349,9 +342,11 @@ fn garbage_ends_nothing() {
         drop(socket.send_to(&packet, dns.at));
     }
     for n in 0..200_usize {
-        if let Ok(mut connection) = Connection::open(dns.at, Duration::from_secs(1)) {
+        // Over TCP, inside of TLS, and where a handshake belongs.
+        let [tcp, tls] = dns.connections(PATIENCE);
+        for connection in [Ok(tcp), Ok(tls), Connection::open(dns.tls, PATIENCE)] {
             let octets: Vec<u8> = (0..n).map(|_| octet()).collect();
-            drop(connection.send_octets(&octets));
+            drop(connection.and_then(|mut connection| connection.send_octets(&octets)));
         }
     }
     // Behind 20,000 packets a query may be lost: that is no fault.
@@ -368,10 +363,10 @@ fn the_same_rules_hold_over_ipv6() {
     if UdpSocket::bind((ip, 0)).is_err() {
         return tests::skip("the_same_rules_hold_over_ipv6", "::1 is not there");
     }
-    let at = SocketAddr::from((ip, free_port(ip.into())));
-    let _server = Server::start(&format!(".:{} {{\nbind ::1\nwhoami\n}}", at.port()));
-    for query in [Ask::new("a.example", "A"), Ask::new("a.example", "A").tcp()] {
-        let reply = query.of(at);
+    let ports = [free_port(ip.into()), free_port(ip.into())];
+    let over = Transports::new((ip, ports[0]).into(), ports[1]);
+    let _server = Server::start(&over.block(".", "whoami"));
+    for reply in over.of(&Ask::new("a.example", "A")) {
         let client = reply
             .additionals
             .iter()
@@ -379,10 +374,10 @@ fn the_same_rules_hold_over_ipv6() {
             .expect("whoami tells an IPv6 client by AAAA");
         assert_eq!(client.data, "::1");
     }
-    let reply =
-        Message::decode(&exchange_udp(at, &header(9, 0x0100, [0; 4]), Duration::from_secs(2)).unwrap())
-            .unwrap();
-    assert_eq!((reply.id, reply.rcode()), (9, 1));
+    for reply in over.exchange(&header(9, 0x0100, [0; 4]), PATIENCE).unwrap() {
+        let reply = Message::decode(&reply).unwrap();
+        assert_eq!((reply.id, reply.rcode()), (9, 1));
+    }
 }
 
 #[test]
@@ -408,57 +403,49 @@ fn a_wildcard_listener_answers_from_the_address_that_was_asked() {
 
 #[test]
 fn bufsize_lowers_what_a_client_may_get() {
-    let ip = fresh_ip();
-    let at = SocketAddr::from((ip, port()));
+    let over = Transports::fresh();
     let hosts: String = (0..60).map(|n| format!("192.0.2.{n} many.example\n")).collect();
-    let _server = Server::start(&format!(".:{} {{\nbind {ip}\nbufsize 700\nhosts {{\n{hosts}}}\n}}", port()));
-    let reply = Ask::new("many.example", "A").edns(4096).of(at);
-    assert!(reply.bytes.len() <= 700 && reply.flag_names().contains("tc"), "{} octets", reply.bytes.len());
+    let _server = Server::start(&over.block(".", &format!("bufsize 700\nhosts {{\n{hosts}}}")));
+    let [udp, tcp, tls] = over.of(&Ask::new("many.example", "A").edns(4096));
+    assert!(udp.bytes.len() <= 700 && udp.flag_names().contains("tc"), "{} octets", udp.bytes.len());
+    for stream in [tcp, tls] {
+        assert_eq!((stream.answers.len(), stream.flag_names().contains("tc")), (60, false));
+    }
 }
 
 /// A server with a name in every kind of source.
 struct Dns {
-    at: SocketAddr,
-    tls: SocketAddr,
-    client: TlsClient,
+    over: Transports,
     server: Server,
     upstream: Upstream,
-    _files: TempDir,
 }
 
 impl Dns {
     fn start() -> Self {
-        let (ip, port) = (fresh_ip(), port());
         let upstream = Upstream::start(fresh_ip(), good);
         let hosts: String = (0..100).map(|n| format!("192.0.2.{n} many.hosts.example\n")).collect();
-        let (files, authority) = (tempdir(), Authority::new());
-        authority.certify(files.path(), "dns.example");
-        let text = format!(
-            ".:{port} tls://.:{} {{\nbind {ip}\nroot {}\ntls cert.pem key.pem\nhosts {{\n192.0.2.80 www.hosts.example\n{hosts}fallthrough\n}}\n\
-             template ANY ANY template {{\nrcode NXDOMAIN\n}}\ncache\nforward . {}\n}}\n",
-            port + 1,
-            files.path().display(),
+        let directives = format!(
+            "hosts {{\n192.0.2.80 www.hosts.example\n{hosts}fallthrough\n}}\n\
+             template ANY ANY template {{\nrcode NXDOMAIN\n}}\ncache\nforward . {}",
             upstream.word()
         );
-        Self {
-            at: (ip, port).into(),
-            tls: (ip, port + 1).into(),
-            client: authority.client("dns.example", None),
-            server: Server::start(&text),
-            upstream,
-            _files: files,
-        }
-    }
-
-    /// A connection over TCP, and one over TLS.
-    fn connections(&self, timeout: Duration) -> [Connection; 2] {
-        [Connection::open(self.at, timeout), Connection::open_tls(self.tls, &self.client, timeout)]
-            .map(|connection| connection.expect("the server takes connections"))
+        let over = Transports::fresh();
+        let server = Server::start(&over.block(".", &directives));
+        Self { over, server, upstream }
     }
 
     fn assert_serves(&self) {
-        assert_eq!(ask(self.at, "www.hosts.example", "A").short(), ["192.0.2.80"]);
-        assert_eq!(Ask::new("www.hosts.example", "A").tcp().of(self.at).short(), ["192.0.2.80"]);
+        for reply in self.of(&Ask::new("www.hosts.example", "A")) {
+            assert_eq!(reply.short(), ["192.0.2.80"]);
+        }
+    }
+}
+
+impl Deref for Dns {
+    type Target = Transports;
+
+    fn deref(&self) -> &Transports {
+        &self.over
     }
 }
 

@@ -1,10 +1,10 @@
-//! Queries over TCP: pipelining and patience.
+//! Queries over TCP and TLS: pipelining and patience.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 use std::thread::sleep;
 use std::time::Duration;
 
-use tests::{Ask, Connection, Server, ask, eventually, free_port, fresh_ip, now, port};
+use tests::{Ask, Connection, Server, Transports, ask, eventually, free_port, now};
 
 use super::{Dns, good};
 
@@ -73,32 +73,41 @@ fn a_query_may_come_octet_by_octet_and_many_in_one_segment() {
 fn idle_and_silent_connections_are_closed_and_limits_hold() {
     let test = "idle_and_silent_connections_are_closed_and_limits_hold";
     let v6 = IpAddr::from(Ipv6Addr::LOCALHOST);
-    let mut places = vec![SocketAddr::from((fresh_ip(), port()))];
+    let mut places = vec![Transports::fresh()];
     match UdpSocket::bind((v6, 0)) {
-        Ok(_) => places.push((v6, free_port(v6)).into()),
+        Ok(_) => places.push(Transports::new((v6, free_port(v6)).into(), free_port(v6))),
         Err(error) => tests::skip(test, &format!("its IPv6 row: ::1: {error}")),
     }
-    for at in places {
-        let text =
-            format!(".:{} {{\nbind {}\nwhoami\ntimeouts {{\nread 1s\nidle 1s\n}}\n}}", at.port(), at.ip());
-        let server = Server::start(&text);
+    for over in places {
+        let server = Server::start(&over.block(".", "whoami\ntimeouts {\nread 1s\nidle 1s\n}"));
         let started = now();
-        let mut silent = Connection::open(at, Duration::from_secs(5)).unwrap();
-        let mut half = Connection::open(at, Duration::from_secs(5)).unwrap();
-        half.send_octets(&[0]).unwrap();
-        let mut idle = Connection::open(at, Duration::from_secs(5)).unwrap();
-        idle.send(&Ask::new("a.example", "A").bytes()).unwrap();
-        idle.message().unwrap();
-        for (what, connection) in [("silent", &mut silent), ("half a length", &mut half), ("idle", &mut idle)]
-        {
-            assert!(connection.is_closed_by_peer(), "{what} is still open");
-            assert!(started.elapsed() > Duration::from_millis(500), "{what} was closed too early");
+        let open = || over.connections(Duration::from_secs(5));
+        let (silent, mut half, mut idle) = (open(), open(), open());
+        for connection in &mut half {
+            connection.send_octets(&[0]).unwrap();
+        }
+        for connection in &mut idle {
+            Ask::new("a.example", "A").over(connection).unwrap();
+        }
+        for (what, connections) in [("silent", silent), ("half a length", half), ("idle", idle)] {
+            for mut connection in connections {
+                assert!(connection.is_closed_by_peer(), "{what} is still open");
+                assert!(started.elapsed() > Duration::from_millis(500), "{what} was closed too early");
+            }
         }
         let before = server.fds();
-        let crowd: Vec<_> =
-            (0..300).filter_map(|_| Connection::open(at, Duration::from_secs(1)).ok()).collect();
-        assert_eq!(ask(at, "a.example", "A").status(), "NOERROR", "UDP does not suffer from a crowd");
-        drop(crowd);
-        eventually("the descriptors back", Duration::from_secs(5), || (server.fds() <= before).then_some(()));
+        for at in [over.at, over.tls] {
+            let crowd: Vec<_> =
+                (0..300).filter_map(|_| Connection::open(at, Duration::from_secs(1)).ok()).collect();
+            assert_eq!(
+                ask(over.at, "a.example", "A").status(),
+                "NOERROR",
+                "UDP does not suffer from a crowd"
+            );
+            drop(crowd);
+            eventually("the descriptors back", Duration::from_secs(5), || {
+                (server.fds() <= before).then_some(())
+            });
+        }
     }
 }
