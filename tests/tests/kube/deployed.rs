@@ -1,5 +1,6 @@
 //! What is deployed: the chart, the manifests that are rendered from it, and what the API says of both.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,10 +13,11 @@ use yaml_rust2::{Yaml, YamlLoader};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Each manifest, and what the chart is told to render it.
-const MANIFESTS: [(&str, &[&str]); 3] = [
+const MANIFESTS: [(&str, &[&str]); 4] = [
     ("localdns.yaml", &[]),
     ("service.yaml", &["--set", "service.create=true", "--show-only", "templates/service.yaml"]),
     ("autoscaler.yaml", &["--set", "autoscaler.enabled=true", "--show-only", "templates/autoscaler.yaml"]),
+    ("node-local.yaml", &["--set", "nodeLocal.enabled=true", "--show-only", "templates/daemonset.yaml"]),
 ];
 
 fn deploy() -> PathBuf {
@@ -88,6 +90,25 @@ fn the_chart_is_sound_and_the_manifests_are_what_it_renders() {
     );
     assert_eq!(deployment["metadata"]["namespace"].as_str(), Some("dns"));
     assert_eq!(of_kind(&documents, "Service")["spec"]["clusterIP"].as_str(), Some("10.0.0.10"));
+    // On the nodes alone, beside another cluster DNS; with kube-proxy in mode ipvs.
+    let args = [
+        "template",
+        "localdns",
+        chart,
+        "--namespace=dns",
+        "--set=clusterDns.enabled=false,nodeLocal.enabled=true,nodeLocal.addresses={169.254.20.10},nodeLocal.maxSurge=1%",
+    ];
+    let documents = parsed(&run(&args));
+    let kinds: BTreeSet<_> = documents.iter().filter_map(|document| document["kind"].as_str()).collect();
+    assert!(!kinds.contains("Deployment") && !kinds.contains("PodDisruptionBudget"), "{kinds:?}");
+    let daemonset = &of_kind(&documents, "DaemonSet")["spec"];
+    assert_eq!(daemonset["updateStrategy"]["rollingUpdate"]["maxSurge"].as_str(), Some("1%"));
+    let args = daemonset["template"]["spec"]["containers"][0]["args"].as_vec().expect("words");
+    let local_ip = args.iter().skip_while(|word| word.as_str() != Some("-localip")).nth(1);
+    assert_eq!(local_ip.and_then(Yaml::as_str), Some("169.254.20.10"));
+    for binding in documents.iter().filter(|document| !document["subjects"].is_badvalue()) {
+        assert_eq!(binding["subjects"][0]["namespace"].as_str(), Some("dns"));
+    }
 }
 
 #[test]
