@@ -24,7 +24,7 @@ use plugin::failure::Failure;
 use plugin::lasting::Keeps;
 use plugin::search::SearchPaths;
 use plugin::spec::{BuildContext, StepSpec};
-use plugin::step::{Inward, Needs, Sought, Step, Wish, Wishes};
+use plugin::step::{Back, Inward, Needs, Sought, Step, Told, Wish, Wishes};
 use plugin::{QueryContext, SetupError};
 
 impl StepSpec for AutopathSpec {
@@ -74,6 +74,15 @@ enum Paths {
     OfEach(Arc<dyn SearchPaths>),
 }
 
+/// What a query is to its client's search path.
+#[derive(Debug)]
+enum Searched<'s> {
+    /// One of the names that a resolver makes of the one that it is asked for.
+    For(Search<'s>),
+    /// The domain that it completes names with first.
+    Domain,
+}
+
 /// One query's names.
 #[derive(Debug)]
 struct Search<'s> {
@@ -86,7 +95,7 @@ struct Search<'s> {
 
 impl Autopath {
     /// The names to try for what is sought, if its client completes names and this is one that it tries first.
-    fn search(&self, sought: &Sought<'_>, client: IpAddr) -> Option<Search<'_>> {
+    fn search(&self, sought: &Sought<'_>, client: IpAddr) -> Option<Searched<'_>> {
         let name = sought.name();
         if !self.spec.zones.iter().any(|zone| name.is_within(zone)) {
             return None;
@@ -99,13 +108,16 @@ impl Autopath {
         };
         let first = path.first().filter(|first| name.is_within(first))?;
         let labels = name.label_count() - first.label_count();
-        // What equals the domain was completed by nobody.
-        if labels == 0 || labels - 1 < self.spec.ndots {
+        // Completed by nobody.
+        if labels == 0 {
+            return Some(Searched::Domain);
+        }
+        if labels - 1 < self.spec.ndots {
             return None;
         }
         let query = sought.query();
         let base = query.question.get(..name.as_wire().len() - first.as_wire().len())?;
-        Some(Search { step: self, base: base.into(), path })
+        Some(Searched::For(Search { step: self, base: base.into(), path }))
     }
 }
 
@@ -145,7 +157,8 @@ impl Step for Autopath {
             return Inward::Pass;
         }
         match self.search(sought, context.client().ip().to_canonical()) {
-            Some(search) => Inward::Needs(Box::new(search)),
+            Some(Searched::For(search)) => Inward::Needs(Box::new(search)),
+            Some(Searched::Domain) => Inward::Back(Box::new(Domain)),
             None => Inward::Pass,
         }
     }
@@ -155,7 +168,12 @@ impl Step for Autopath {
             let is_ours = self.spec.zones.iter().any(|zone| sought.name().is_within(zone));
             return is_ours.then(|| "what `autopath` tries depends on the client".to_owned());
         }
-        let search = self.search(sought, client.unwrap_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED)))?;
+        let searched = self.search(sought, client.unwrap_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED)))?;
+        let Searched::For(search) = searched else {
+            return Some(
+                "`autopath` tells no NXDOMAIN of the first domain, below which it has names".to_owned(),
+            );
+        };
         let names: Vec<_> = search.candidates().map(|(name, _)| name.to_string()).collect();
         Some(format!("`autopath` answers with the first of {} that is there", names.join(", ")))
     }
@@ -188,6 +206,21 @@ impl<'s> Needs<'s> for Search<'s> {
             told.rcode = Rcode::NOERROR;
         }
         Some(Inward::Answer(told))
+    }
+}
+
+/// The first domain, asked for as it is.
+#[derive(Debug)]
+struct Domain;
+
+impl Back for Domain {
+    /// Names below it are there, completed: whoever is told that it is not takes them for gone, too (RFC 8020).
+    fn back(&self, _: &Sought<'_>, _: &QueryContext<'_>, told: &mut Message, _: &mut dyn Wishes) -> Told {
+        // Behind an alias NXDOMAIN is about another name.
+        if told.rcode == Rcode::NXDOMAIN && told.section(Section::Answer).next().is_none() {
+            told.rcode = Rcode::NOERROR;
+        }
+        Told::Done
     }
 }
 

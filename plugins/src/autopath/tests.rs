@@ -209,6 +209,31 @@ fn the_first_name_that_is_there_is_the_answer() {
 }
 
 #[test]
+fn the_first_domain_itself_is_never_denied() {
+    let alias = || vec![Rr::new(Section::Answer, &name("t1.svc.c"), RType::CNAME, 7, name("gone").as_wire())];
+    for (client, asked, rcode, records, told) in [
+        // Names below it are there.
+        (9, "t1.svc.c", Rcode::NXDOMAIN, vec![], "NOERROR 0"),
+        (9, "T1.svc.C", Rcode::NXDOMAIN, vec![], "NOERROR 0"),
+        // The alias is there; what it leads to is not.
+        (9, "t1.svc.c", Rcode::NXDOMAIN, alias(), "NXDOMAIN 1"),
+        (9, "t1.svc.c", Rcode::NOERROR, vec![a("t1.svc.c", 7, [192, 0, 2, 1])], "NOERROR 1"),
+        (9, "t1.svc.c", Rcode::SERVFAIL, vec![], "SERVFAIL 0"),
+        (9, "svc.c", Rcode::NXDOMAIN, vec![], "NXDOMAIN 0"),
+        (8, "t1.svc.c", Rcode::NXDOMAIN, vec![], "NXDOMAIN 0"),
+    ] {
+        let (step, packet) = (step("", PATH), packet(asked, RType::A));
+        let below = move |_: &Sought<'_>| Message { rcode, records, ..Message::default() };
+        let mut others = Others::default();
+        let (_, message) = through(&step, &format!("192.0.2.{client}"), &packet, below, &mut others);
+        let message = message.expect("it is answered");
+        assert_eq!(format!("{} {}", message.rcode, message.records.len()), told, "{asked} {rcode}");
+        // Nothing was tried for it, and nothing found.
+        assert_eq!((others.1.len(), step.answered[0].1.get()), (0, 0), "{asked}");
+    }
+}
+
+#[test]
 fn what_is_too_long_for_a_name_is_nowhere() {
     let label = "l".repeat(63);
     let long = format!("{label}.{label}.{label}");

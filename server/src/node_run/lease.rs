@@ -87,6 +87,7 @@ impl Keeper {
             iptables: None,
             leases: None,
             put: None,
+            is_known: false,
             noted: Vec::new(),
             read,
             discovery,
@@ -172,6 +173,8 @@ struct Worker {
     leases: Option<Leases>,
     /// The rules as they were put there.
     put: Option<Vec<Listener>>,
+    /// Whether every plugin has known once what it answers from.
+    is_known: bool,
     /// What was said last, so that it is not said again.
     noted: Vec<String>,
     read: Arc<ReadCorefile>,
@@ -227,7 +230,11 @@ impl Worker {
         }));
         let silent = self.probe(running, &configuration, &listeners).await;
         let answered = |listener: &Listener| silent.iter().all(|(ip, _)| *ip != listener.address);
-        let good: Vec<_> = listeners.iter().filter(|one| answered(one)).map(|one| one.address).collect();
+        let left = self.left_to_cluster(running, &listeners);
+        notes.extend(left.first().map(|(_, why)| why.clone()));
+        let is_left = |listener: &Listener| left.iter().any(|(ip, _)| *ip == listener.address);
+        let good = listeners.iter().filter(|one| answered(one) && !is_left(one));
+        let good: Vec<_> = good.map(|one| one.address).collect();
         // Before the rules, which forget what an earlier process planned.
         if let Err(error) = self.renew(running, &good) {
             notes.push(format!("leases cannot be renewed: {error}"));
@@ -255,7 +262,7 @@ impl Worker {
         if self.put.is_none() && !all_answer {
             notes.extend(silent.iter().map(|(_, why)| format!("no rules yet: {why}")));
         }
-        self.note(running, &listeners, &silent);
+        self.note(running, &listeners, &[silent, left].concat());
         for note in &notes {
             if !self.noted.contains(note) {
                 running.logger.warning(None, &format!("node: {note}"));

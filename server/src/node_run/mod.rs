@@ -165,6 +165,12 @@ fn is_of_one_link(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
 
+/// Whether the cluster's DNS answers at this address of ours while we do not: kube-proxy sends a service's there, and node-cache's
+/// way out of link-local ones leads there. What a Corefile forwards to may deny what the cluster has.
+fn is_clusters_without_us(ip: IpAddr, way_out: Option<IpAddr>) -> bool {
+    !is_link_local(ip) || way_out.is_some_and(|target| target.is_ipv4() == ip.is_ipv4())
+}
+
 fn is_link_local(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.is_link_local(),
@@ -182,4 +188,27 @@ impl Settings {
     pub const LOOKS_EVERY: Duration = Duration::from_secs(2);
     /// What `-lease` is unless said.
     pub const LEASE: Duration = Duration::from_millis(600);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_clusters_dns_is_behind_services_addresses_and_node_caches_way_out() {
+        for (ip, way_out, is_clusters) in [
+            ("10.96.0.10", None, true),
+            ("169.254.10.10", None, false),
+            ("169.254.20.10", Some("10.96.0.11"), true),
+            ("fd10::10", Some("10.96.0.11"), false),
+            ("fd10::10", Some("fd00:96::b"), true),
+        ] {
+            let parsed = |text: &str| text.parse::<IpAddr>().expect("an address");
+            assert_eq!(
+                is_clusters_without_us(parsed(ip), way_out.map(parsed)),
+                is_clusters,
+                "{ip} {way_out:?}"
+            );
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! What is deployed: the chart, the manifests that are rendered from it, and what the API says of both.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,10 +13,11 @@ use yaml_rust2::{Yaml, YamlLoader};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Each manifest, and what the chart is told to render it.
-const MANIFESTS: [(&str, &[&str]); 3] = [
+const MANIFESTS: [(&str, &[&str]); 4] = [
     ("localdns.yaml", &[]),
     ("service.yaml", &["--set", "service.create=true", "--show-only", "templates/service.yaml"]),
     ("autoscaler.yaml", &["--set", "autoscaler.enabled=true", "--show-only", "templates/autoscaler.yaml"]),
+    ("node-local.yaml", &["--set", "nodeLocal.enabled=true", "--show-only", "templates/daemonset.yaml"]),
 ];
 
 const CHART: &str = "localdns";
@@ -36,6 +37,18 @@ service: {create: true, name: cluster-dns, clusterIP: 10.96.0.53}
 podDisruptionBudget: {minAvailable: 50%}
 autoscaler: {enabled: true, image: "registry.example/autoscaler:1", coresPerReplica: 64, nodesPerReplica: 8}
 resources: {requests: {cpu: 250m, memory: 128Mi}, limits: {memory: 256Mi}}
+nodeLocal:
+  enabled: true
+  addresses: [169.254.20.10]
+  nodeSelector: {kubernetes.io/os: windows}
+  maxSurge: 1%
+  snapshotDirectory: /var/lib/other
+  corefile: |
+    .:53 {
+        bind __PILLAR__LOCAL__DNS__
+        forward . __PILLAR__UPSTREAM__SERVERS__
+    }
+  resources: {requests: {cpu: 50m, memory: 96Mi}, limits: {memory: 512Mi}}
 "#;
 
 /// The Corefile among them.
@@ -122,11 +135,28 @@ fn the_chart_is_sound_and_the_manifests_are_what_it_renders() {
 }
 
 #[test]
+fn the_chart_renders_what_runs_on_nodes_alone() {
+    let Some(helm) = helm("the_chart_renders_what_runs_on_nodes_alone") else { return };
+    let documents = parsed(&rendered(
+        &helm,
+        &["--namespace=dns", "--set=clusterDns.enabled=false,nodeLocal.enabled=true"],
+    ));
+    let kinds: BTreeSet<_> = documents.iter().filter_map(|document| document["kind"].as_str()).collect();
+    assert!(kinds.contains("DaemonSet"), "{kinds:?}");
+    assert!(!kinds.contains("Deployment") && !kinds.contains("PodDisruptionBudget"), "{kinds:?}");
+    for binding in documents.iter().filter(|document| !document["subjects"].is_badvalue()) {
+        assert_eq!(binding["subjects"][0]["namespace"].as_str(), Some("dns"));
+    }
+}
+
+#[test]
 fn every_value_of_the_chart_counts() {
     let Some(helm) = helm("every_value_of_the_chart_counts") else { return };
     let defaults =
         fs::read_to_string(deploy().join("helm/localdns/values.yaml")).expect("the chart has values");
-    let (defaults, others) = (leaves(&parsed(&defaults)[0]), leaves(&parsed(OTHER_VALUES)[0]));
+    let (mut defaults, others) = (leaves(&parsed(&defaults)[0]), leaves(&parsed(OTHER_VALUES)[0]));
+    // Without it there is nothing that most others are about; a test of its own has that.
+    assert!(defaults.remove("clusterDns.enabled.").is_some());
     for (name, value) in &others {
         let default = defaults.get(name).unwrap_or_else(|| panic!("the chart has no value {name}"));
         assert_ne!(default, value, "{name}: another value than that by default");
@@ -150,6 +180,13 @@ fn every_value_of_the_chart_counts() {
     let container = &dns["template"]["spec"]["containers"][0];
     let autoscaler = &named("Deployment", "localdns-autoscaler")["spec"]["template"]["spec"]["containers"][0];
     let budget = named("PodDisruptionBudget", "localdns");
+    let node = of_kind(&documents, "DaemonSet")["spec"].clone();
+    let of_node = &node["template"]["spec"]["containers"][0];
+    let local_ip = of_node["args"].as_vec().expect("words").iter();
+    let local_ip = local_ip.skip_while(|word| word.as_str() != Some("-localip")).nth(1).expect("its value");
+    for part in ["path: /var/lib/other", "bind __PILLAR__LOCAL__DNS__\n"] {
+        assert!(text.contains(part), "no {part} in:\n{text}");
+    }
     for (found, value) in [
         (&container["image"], "registry.example/dns:1.0"),
         (&container["imagePullPolicy"], "Always"),
@@ -160,6 +197,12 @@ fn every_value_of_the_chart_counts() {
         (&budget["spec"]["minAvailable"], "50%"),
         (&autoscaler["image"], "registry.example/autoscaler:1"),
         (&named("ConfigMap", "localdns")["data"]["Corefile"], COREFILE),
+        (&node["template"]["spec"]["nodeSelector"]["kubernetes.io/os"], "windows"),
+        (&node["updateStrategy"]["rollingUpdate"]["maxSurge"], "1%"),
+        (&of_node["resources"]["requests"]["cpu"], "50m"),
+        (&of_node["resources"]["requests"]["memory"], "96Mi"),
+        (&of_node["resources"]["limits"]["memory"], "512Mi"),
+        (local_ip, "169.254.20.10"),
     ] {
         assert_eq!(found.as_str(), Some(value));
     }

@@ -6,6 +6,7 @@ mod container;
 mod deployed;
 mod gone;
 mod kept;
+mod kube_dns;
 mod lies;
 mod real;
 mod resolvers;

@@ -1,18 +1,24 @@
-//! Resolvers as pods have them, with kubelet's resolv.conf: one query for each family, and the answers that they find without.
+//! Resolvers as pods have them, in a network of the pod's own with kubelet's resolv.conf: one query for each family, and the answers
+//! that they find without.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use serde_json::json;
 use tests::kube::{NAMESPACES, Object, PODS, SERVICES, ScriptedCluster};
-use tests::{Action, Metrics, Says, Server, Upstream, eventually, isolated, lacking, output, tempdir, tool};
+use tests::{
+    Action, Metrics, Says, Server, Upstream, eventually, isolated, lacking, output, run, tempdir, tool, wire,
+    within,
+};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-const POD: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 1);
+/// The pod's network, and the server's addresses on the wire to it.
+const POD: &str = "pod";
+const SERVER: [&str; 2] = ["10.6.0.1", "fd06::1"];
 
 /// A program that prints the addresses of the name that is its argument, one a line.
 struct Resolver {
@@ -60,9 +66,10 @@ fn has_c_ares(test: &str) -> bool {
 }
 
 impl Resolver {
+    /// In the pod's network, with `/etc/netns/NAMESPACE/resolv.conf` in its place.
     fn addresses(&self, name: &str) -> BTreeSet<IpAddr> {
-        let mut command = Command::new(&self.command[0]);
-        command.args(&self.command[1..]).arg(name);
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", POD]).args(&self.command).arg(name);
         let said = output(command, PATIENCE);
         let text = String::from_utf8_lossy(&said.stdout).into_owned();
         text.split_whitespace().filter_map(|word| word.parse().ok()).collect()
@@ -73,7 +80,7 @@ fn objects() -> Vec<Object> {
     let pod = json!({
         "metadata": {"name": "client", "namespace": "t1", "resourceVersion": "3"},
         "spec": {"nodeName": "node-1"},
-        "status": {"phase": "Running", "podIPs": [{"ip": POD.to_string()}]},
+        "status": {"phase": "Running", "podIPs": [{"ip": "10.6.0.2"}, {"ip": "fd06::2"}]},
     });
     let metadata = json!({"name": "web", "namespace": "t1", "resourceVersion": "2"});
     let spec = json!({"clusterIP": "10.96.0.100", "clusterIPs": ["10.96.0.100", "fd00:96::64"]});
@@ -97,47 +104,57 @@ fn a_pods_resolver_needs_one_query_for_each_family() {
     isolated(|| {
         let directory = tempdir();
         let resolvers = resolvers(directory.path());
+        run("mount", &["-t", "tmpfs", "tmpfs", "/run"]);
+        wire(POD, 6);
+        let of_pod = Path::new("/etc/netns").join(POD);
+        fs::create_dir_all(&of_pod).expect("a directory of its own");
+        // The machine's own list is empty.
+        fs::write("/etc/resolv.conf", "nameserver 192.0.2.53\n").expect("a file of its own");
         let cluster = ScriptedCluster::start(objects(), false);
-        let mut found = Vec::new();
+        let mut found = BTreeMap::new();
         for searched in [true, false] {
             let upstream = upstream();
             let corefile = format!(
-                ".:53 {{\nbind {POD}\nprometheus {POD}:9153\n{}\ncache 30\nkubernetes cluster.local {{\nendpoint {}\nnode node-1\n}}\nforward . {}\n}}\n",
+                ".:53 {{\nbind {}\nprometheus 127.0.0.1:9153\n{}\ncache 30\nkubernetes cluster.local {{\nendpoint {}\nnode node-1\n}}\nforward . {}\n}}\n",
+                SERVER.join(" "),
                 if searched { "autopath @kubernetes" } else { "" },
                 cluster.api.url(),
                 upstream.word()
             );
-            // The machine's own list is empty.
-            fs::write("/etc/resolv.conf", "nameserver 192.0.2.53\n").expect("a file of its own");
             let server = Server::start(&corefile);
-            fs::write("/etc/resolv.conf", KUBELETS).expect("a file of its own");
             if searched {
                 eventually("pods are followed", PATIENCE, || {
-                    let reply =
-                        tests::ask(SocketAddr::from((POD, 53)), "example.com.t1.svc.cluster.local", "A");
-                    (reply.status() == "NOERROR").then_some(())
+                    let ask = || {
+                        let at = SocketAddr::from(([10, 6, 0, 1], 53));
+                        tests::ask(at, "example.com.t1.svc.cluster.local", "A").status()
+                    };
+                    (within(POD, ask).join().expect("it is answered") == "NOERROR").then_some(())
                 });
             }
             let asked = || {
-                let metrics = Metrics::of((POD, 9153).into());
+                let metrics = Metrics::of(SocketAddr::from(([127, 0, 0, 1], 9153)));
                 ["A", "AAAA"]
                     .map(|rtype| metrics.count("coredns_dns_requests_total", &[("type", rtype)]) as usize)
             };
-            for (number, (resolver, name)) in resolvers
-                .iter()
-                .flat_map(|resolver| [(resolver, "example.com"), (resolver, "web")])
-                .enumerate()
-            {
-                let before = asked();
-                let addresses = resolver.addresses(name);
-                let after = asked();
-                assert_eq!(addresses.len(), 2, "{} {name}: {addresses:?}", resolver.name);
-                if searched {
+            for nameserver in SERVER {
+                fs::write(of_pod.join("resolv.conf"), kubelets(nameserver)).expect("a file of its own");
+                for (resolver, name) in
+                    resolvers.iter().flat_map(|resolver| [(resolver, "example.com"), (resolver, "web")])
+                {
+                    let before = asked();
+                    let addresses = resolver.addresses(name);
+                    let after = asked();
+                    let what = format!("{} {name} at {nameserver}", resolver.name);
                     let queries = [after[0] - before[0], after[1] - before[1]];
-                    assert_eq!(queries, [1, 1], "{} {name}", resolver.name);
-                    found.push(addresses);
-                } else {
-                    assert_eq!(addresses, found[number], "{} {name}", resolver.name);
+                    // Three domains and the name itself; what is there is found in the first.
+                    let without = if name == "web" { 1 } else { 4 };
+                    assert_eq!(addresses.len(), 2, "{what}: {addresses:?}");
+                    assert_eq!(queries, if searched { [1, 1] } else { [without, without] }, "{what}");
+                    assert_eq!(
+                        *found.entry(what.clone()).or_insert_with(|| addresses.clone()),
+                        addresses,
+                        "{what}"
+                    );
                 }
             }
             drop(server);
@@ -146,8 +163,11 @@ fn a_pods_resolver_needs_one_query_for_each_family() {
 }
 
 /// What kubelet writes for a pod of `t1`.
-const KUBELETS: &str =
-    "search t1.svc.cluster.local svc.cluster.local cluster.local\nnameserver 127.0.0.1\noptions ndots:5\n";
+fn kubelets(nameserver: &str) -> String {
+    format!(
+        "search t1.svc.cluster.local svc.cluster.local cluster.local\nnameserver {nameserver}\noptions ndots:5\n"
+    )
+}
 
 const C: &str = r#"
 #include <netdb.h>

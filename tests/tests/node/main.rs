@@ -13,6 +13,7 @@ mod manifest;
 mod networkd;
 mod never_dark;
 mod node_cache;
+mod node_local;
 mod overload;
 mod pods;
 mod restart;

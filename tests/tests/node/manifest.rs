@@ -195,7 +195,7 @@ fn of_kind(kind: &str) -> Value {
     objects().into_iter().find(|object| object["kind"] == kind).expect("the manifest has one")
 }
 
-fn strings(list: &Value) -> Vec<String> {
+pub(super) fn strings(list: &Value) -> Vec<String> {
     list.as_array().expect("a list").iter().map(|word| word.as_str().expect("a word").to_owned()).collect()
 }
 
@@ -211,7 +211,7 @@ fn objects() -> Vec<Value> {
     objects.iter().map(value).collect()
 }
 
-fn value(yaml: &Yaml) -> Value {
+pub(super) fn value(yaml: &Yaml) -> Value {
     match yaml {
         Yaml::Array(list) => list.iter().map(value).collect(),
         Yaml::Hash(hash) => {

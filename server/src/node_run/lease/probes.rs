@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::{Worker, patience};
 use crate::node_run::iptables::KeptRules;
-use crate::node_run::{RuleSet, is_link_local};
+use crate::node_run::{RuleSet, is_clusters_without_us, is_link_local};
 use crate::watchdog::{self, DNS_PORT, Manner};
 use configuration::Configuration;
 use listen::Running;
@@ -43,6 +43,26 @@ impl Worker {
             });
         }
         heard(asked, listeners).await
+    }
+
+    /// Addresses whose queries the cluster's own DNS gets while we do not know the cluster yet, and why: it knows what we would
+    /// have to answer with SERVFAIL. Who has been known once stays so.
+    pub(super) fn left_to_cluster(
+        &mut self,
+        running: &Running,
+        listeners: &[Listener],
+    ) -> Vec<(IpAddr, String)> {
+        if self.is_known {
+            return Vec::new();
+        }
+        let kept = running.shared.lasting.all();
+        let Some(missing) = kept.iter().find_map(|kept| kept.not_ready()) else {
+            self.is_known = true;
+            return Vec::new();
+        };
+        let why = format!("{missing} does not know its objects yet, and the cluster's DNS answers meanwhile");
+        let of_cluster = |ip: &IpAddr| is_clusters_without_us(*ip, self.settings.way_out);
+        listeners.iter().map(|one| one.address).filter(of_cluster).map(|ip| (ip, why.clone())).collect()
     }
 
     /// Services' addresses whose queries others translate before they come here: those that are silent where nothing brings a
