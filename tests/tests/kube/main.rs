@@ -9,6 +9,7 @@ mod kept;
 mod lab;
 mod lies;
 mod real;
+mod paths;
 mod resolvers;
 mod rows;
 mod said;
