@@ -127,3 +127,47 @@ fn a_first_list_puts_a_service_of_many_slices_together_once() {
     // Sixteen times as many; tables grow in steps.
     assert!(many < 2 * 16 * few, "{few} and {many} octets");
 }
+
+#[test]
+fn a_later_list_in_which_every_slice_is_another_takes_little_beside_what_is_kept() {
+    const SERVICES: u8 = 200;
+    let wants = Wants { endpoints: true, ..Wants::default() };
+    let now = || SinceEpoch(Duration::from_secs(1_700_000_000));
+    let mut writer = Writer::new(Arc::new(Index::new(&wants, now)), &wants, Box::new(()));
+    let ports: Box<[Port]> = [Port { name: "http".into(), protocol: Protocol::Tcp, port: Some(80) }].into();
+    // Objects are made one by one, as they come. A hundredth of the services is of one list alone.
+    let mut list = |number: u8| {
+        Kind::ALL.into_iter().for_each(|kind| writer.begin(kind));
+        writer.apply(Object::Namespace("t1".into()));
+        for service in (0..SERVICES).filter(|service| service % 100 != number % 100) {
+            let (target, name) = (Target::Headless, format!("hl-{service}"));
+            writer.apply(Object::Service(Service {
+                key: key(&name),
+                target,
+                ports: ports.clone(),
+                external: [].into(),
+            }));
+            let endpoint = |last: u8| Endpoint {
+                address: [10, number, service, last].into(),
+                hostname: Some(format!("e{number}-{last}").into()),
+                pod: None,
+                zone: None,
+            };
+            writer.apply(Object::Slice(Slice {
+                key: key(&format!("{name}-1")),
+                service: name.into(),
+                import: None,
+                endpoints: (0..100).map(endpoint).collect(),
+                ports: ports.clone(),
+                changed: None,
+            }));
+        }
+        Kind::ALL.into_iter().for_each(|kind| writer.complete(kind));
+    };
+    let kept = measure(|| list(1)).bytes_current;
+    for number in 2..6 {
+        let again = measure(|| list(number));
+        assert!(again.bytes_max < kept as u64 / 8, "{again:?} beside {kept}");
+        assert!(again.bytes_current.abs() < kept / 50, "{again:?} beside {kept}");
+    }
+}
