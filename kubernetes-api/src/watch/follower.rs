@@ -494,4 +494,6 @@ const LONG: Duration = Duration::from_secs(30);
 const MOST_REFUSAL: usize = 64 << 10;
 
 #[cfg(test)]
+mod memory;
+#[cfg(test)]
 mod tests;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::clock::eventually;
@@ -18,6 +19,7 @@ use crate::server::output;
 pub struct Cluster {
     state: TempDir,
     address: &'static str,
+    flags: &'static str,
 }
 
 impl Cluster {
@@ -29,11 +31,23 @@ impl Cluster {
         Self::up_at("127.0.0.1", test)
     }
 
+    /// As [`Self::up`], with these words more on the command line of kube-apiserver.
+    ///
+    /// # Panics
+    /// As [`Self::up`].
+    pub fn up_with(flags: &'static str, test: &str) -> Option<Self> {
+        Self::up_as("127.0.0.1", flags, test)
+    }
+
     /// As [`Self::up`], listening at `address`: 127.0.0.1 or all, `0.0.0.0`.
     ///
     /// # Panics
     /// As [`Self::up`].
     pub fn up_at(address: &'static str, test: &str) -> Option<Self> {
+        Self::up_as(address, "", test)
+    }
+
+    fn up_as(address: &'static str, flags: &'static str, test: &str) -> Option<Self> {
         if !built() {
             lacking(test, "kube-apiserver", "kube-apiserver is not built (tests/kube/build)");
             return None;
@@ -41,7 +55,7 @@ impl Cluster {
         if !["openssl", "curl"].into_iter().all(|program| tool(test, program)) {
             return None;
         }
-        let cluster = Self { state: tempdir(), address };
+        let cluster = Self { state: tempdir(), address, flags };
         cluster.start();
         Some(cluster)
     }
@@ -72,14 +86,21 @@ impl Cluster {
     /// # Panics
     /// When it was not there.
     pub fn forget(&self, key: &str) {
-        let mut command = Command::new("sh");
-        let script = r#"curl --silent --show-error http://127.0.0.1:2379/v3/kv/deleterange \
-            --data "$(printf '{"key": "%s"}' "$(printf %s "$1" | base64 --wrap=0)")""#;
-        command.args(["-c", script, "sh", &format!("/registry/{key}")]);
-        let output = output(command, Duration::from_secs(20));
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(text.contains(r#""deleted":"1""#), "{key}: {text}{errors}");
+        let text = etcd("deleterange", &format!("/registry/{key}"), r#"{"key": "%s"}"#);
+        assert!(text.contains(r#""deleted":"1""#), "{key}: {text}");
+    }
+
+    /// Has etcd forget all but what is there now: a watch of what came before is refused with 410, unless the API keeps that
+    /// itself (`--watch-cache=false`: it keeps nothing).
+    ///
+    /// # Panics
+    /// When etcd does not.
+    pub fn compact(&self) {
+        let text = etcd("range", "/", r#"{"key": "%s"}"#);
+        let reply: Value = serde_json::from_str(&text).expect("etcd speaks JSON");
+        let revision = reply["header"]["revision"].as_str().expect("each reply tells the revision");
+        let text = etcd("compaction", "", &format!(r#"{{"revision": "{revision}", "physical": true}}"#));
+        assert!(text.contains(r#""header""#), "{revision}: {text}");
     }
 
     /// Below the directory of its state, such as `dns.kubeconfig`, `serviceaccount`, `client.crt`.
@@ -129,9 +150,40 @@ impl Cluster {
         assert_eq!(status, 201, "{path}: {body}");
     }
 
+    /// Requests of one method by its administrator, one after the other, each with its path and body.
+    ///
+    /// # Panics
+    /// When the API refuses one.
+    pub fn send_all(&self, method: &str, requests: &[(String, String)]) {
+        let form = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
+        let tokens = fs::read_to_string(self.path("tokens.csv")).expect("it was started");
+        let token = tokens.split(',').next().unwrap_or_default();
+        // One process for all, and one connection.
+        let mut config = String::new();
+        for (path, body) in requests {
+            let quoted = body.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', " ");
+            config += &format!(
+                "next\nsilent\nshow-error\nrequest = {method}\ncacert = {}\nheader = \"Authorization: Bearer {token}\"\n\
+                 header = \"Content-Type: {form}\"\ndata-binary = \"{quoted}\"\noutput = /dev/null\nwrite-out = \"%{{http_code}}\\n\"\n\
+                 url = https://127.0.0.1:6443{path}\n",
+                self.path("ca.crt").display()
+            );
+        }
+        let file = self.path("requests");
+        fs::write(&file, config.strip_prefix("next\n").unwrap_or_default()).expect("it is the test's own");
+        let mut command = Command::new("curl");
+        command.arg("--config").arg(file);
+        let output = output(command, Duration::from_secs(100));
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let done = text.lines().filter(|status| status.starts_with('2')).count();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(done, requests.len(), "{method}: {text}{errors}");
+    }
+
     fn script(&self, name: &str) {
         let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("kube").join(name));
         command.env("KUBE_STATE_DIR", self.state.path()).env("KUBE_ADDRESS", self.address);
+        command.env("KUBE_APISERVER_FLAGS", self.flags);
         let output = output(command, Duration::from_secs(100));
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{name}: {errors}");
@@ -144,6 +196,17 @@ impl Drop for Cluster {
         let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("kube/down"));
         drop(command.arg("--keep").env("KUBE_STATE_DIR", self.state.path()).status());
     }
+}
+
+/// A call of etcd's gateway for JSON, with a key where the body has `%s`; what it says.
+fn etcd(call: &str, key: &str, body: &str) -> String {
+    let mut command = Command::new("sh");
+    let script = r#"curl --silent --show-error "http://127.0.0.1:2379/v3/kv/$1" \
+        --data "$(printf "$3" "$(printf %s "$2" | base64 --wrap=0)")""#;
+    command.args(["-c", script, "sh", call, key, body]);
+    let output = output(command, Duration::from_secs(20));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text + &String::from_utf8_lossy(&output.stderr)
 }
 
 fn built() -> bool {

@@ -2,10 +2,12 @@
 
 mod api;
 mod cluster;
+mod door;
 mod forms;
 mod scripted;
 
 pub use api::{Api, Reply, Request};
 pub use cluster::Cluster;
+pub use door::Door;
 pub use forms::Form;
 pub use scripted::{NAMESPACES, Object, PODS, SERVICES, SLICES, ScriptedCluster};

@@ -31,13 +31,14 @@ fn corefile(at: SocketAddr, cluster: &ScriptedCluster, upstream: &Upstream, dire
 
 /// The records of a transfer, message by message, from SOA to SOA; its rcode where it is none.
 pub(super) fn transfer(at: SocketAddr, ask: &Ask) -> Result<Vec<(String, u16)>, u16> {
-    let records = records(at, ask)?.into_iter();
+    let records = records(at, &ask.bytes())?.into_iter();
     Ok(records.map(|record| (record.name, record.rtype)).collect())
 }
 
-fn records(at: SocketAddr, ask: &Ask) -> Result<Vec<Record>, u16> {
+/// The same of a query's octets, with all that the records say.
+pub(super) fn records(at: SocketAddr, query: &[u8]) -> Result<Vec<Record>, u16> {
     let mut connection = Connection::open(at, PATIENCE).expect("the server takes connections");
-    connection.send(&ask.bytes()).expect("it reads");
+    connection.send(query).expect("it reads");
     let mut records = Vec::new();
     loop {
         let message: Message = connection.message().expect("a message");

@@ -1,0 +1,214 @@
+//! A list in pages, as an API without WatchList has it, after etcd has forgotten what was heard last: all of it is changed
+//! meanwhile, and what is answered then is what the API has.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::Range;
+use std::path::Path;
+use std::time::Duration;
+
+use kubernetes_api::{Access, Following, Kind, PodsWanted, Wants};
+use serde_json::{Value, json};
+use tests::kube::{Cluster, Door, SLICES};
+use tests::{Ask, Metrics, Server, ask, eventually, fresh_ip, isolated_for, now, port, tell};
+
+use super::lab::{PATIENCE, delete, endpoints, labelled, namespace, service, services, slices, spec};
+use super::seen::{Seen, Store};
+use super::told::start;
+
+/// Three pages, and the last one is not full.
+const FIRST: usize = 250;
+const DELETED: usize = 60;
+const ENDPOINTS: usize = 12;
+/// What may be resident beside what was, in KiB, the code that a list runs for the first time included. The strict bounds are
+/// counted in `kubernetes/tests/allocations.rs`, and of the pages themselves in `kubernetes-api`.
+const GROWTH: u64 = 1024;
+
+#[test]
+fn pages_after_a_compaction_tell_all_that_changed_and_keep_nothing_that_is_gone() {
+    isolated_for(Duration::from_secs(300), || {
+        const TEST: &str = "pages_after_a_compaction_tell_all_that_changed_and_keep_nothing_that_is_gone";
+        // It remembers nothing itself, so that what etcd has forgotten is lost.
+        let flags = "--watch-cache=false --feature-gates=WatchList=false";
+        let Some(cluster) = Cluster::up_with(flags, TEST) else { return };
+        fill(&cluster);
+        let door = Door::to(([127, 0, 0, 1], 6443).into());
+        let kubeconfig = cluster.path("door.kubeconfig");
+        let text = fs::read_to_string(cluster.path("dns.kubeconfig")).expect("it was made");
+        let text = text.replace("127.0.0.1:6443", &door.address().to_string());
+        fs::write(&kubeconfig, text).expect("it is the test's own");
+        let at = SocketAddr::from((fresh_ip(), port()));
+        let server = Server::start(&format!(
+            ".:{} {{\nbind {ip}\nprometheus {ip}:9153\nkubernetes cluster.local in-addr.arpa {{\nkubeconfig {}\nstartup_timeout 60s\n}}\n}}\n",
+            at.port(),
+            kubeconfig.display(),
+            ip = at.ip()
+        ));
+        let (seen, _following) = follow(&kubeconfig);
+        assert_eq!(big(at), addresses(0, 0..FIRST));
+
+        // Without a compaction a watch goes on where it was.
+        door.shut();
+        until_lost(&seen, at);
+        put(&cluster, &[change(1, 0)]);
+        door.open();
+        let mut expected = addresses(0, 1..FIRST);
+        expected.extend(addresses(1, 0..1));
+        expected.sort_unstable();
+        eventually("one change", PATIENCE, || (big(at) == expected).then_some(()));
+        seen.until_following(&[Kind::Slice]);
+        assert_eq!(seen.store().lists[&Kind::Slice], 1);
+
+        door.shut();
+        until_lost(&seen, at);
+        put(&cluster, &(0..FIRST).map(|number| change(2, number)).collect::<Vec<_>>());
+        for number in 0..DELETED {
+            delete(&cluster, &format!("{}/s-{number}", slices("t1")));
+        }
+        delete(&cluster, &format!("{}/goes", services("t1")));
+        service(&cluster, "t1/new", spec(&["10.96.7.3"], "http:80/TCP"));
+        cluster.compact();
+        let (memory, before) = (server.rss_kb(), pages(&cluster));
+        forget_the_peak(&server);
+        let began = now();
+        door.open();
+        seen.until("all is listed again", |store| {
+            [Kind::Service, Kind::Slice].iter().all(|kind| store.lists[kind] == 2)
+        });
+        let expected = addresses(2, DELETED..FIRST);
+        eventually("what the API has", PATIENCE, || (big(at) == expected).then_some(()));
+        tell(&format!("measured: {FIRST} slices, all changed, listed again in {:?}", began.elapsed()));
+        let forgotten = |store: &Store| {
+            let told = "the API has forgotten what was heard last";
+            store.lost.iter().any(|(kind, why)| *kind == Kind::Slice && why.starts_with(told))
+        };
+        assert!(forgotten(&seen.store()), "{:?}", seen.store().lost);
+        let listed = pages(&cluster) - before;
+        assert!(listed >= 6.0, "{listed} pages of slices for two who follow");
+        nothing_is_kept_that_is_gone(&cluster, &seen, at);
+        let grown = peak_kb(&server).saturating_sub(memory);
+        assert!(grown <= GROWTH, "{grown} KiB more while all was listed again, from {memory}");
+        tell(&format!("measured: {grown} KiB more while all was listed again"));
+    });
+}
+
+fn fill(cluster: &Cluster) {
+    namespace(cluster, "t1");
+    service(cluster, "t1/big", json!({"clusterIP": "None", "ports": [{"name": "c", "port": 1234}]}));
+    service(cluster, "t1/goes", spec(&["10.96.7.1"], "http:80/TCP"));
+    service(cluster, "t1/stays", spec(&["10.96.7.2"], "http:80/TCP"));
+    let slice = |number| {
+        let labels = json!({"kubernetes.io/service-name": "big"});
+        labelled(&format!("t1/s-{number}"), labels, &all(0, number), "c:1234/TCP")
+    };
+    cluster.send_all("POST", &(0..FIRST).map(slice).collect::<Vec<_>>());
+}
+
+/// The endpoints of a slice after so many changes of it.
+fn all(change: usize, number: usize) -> String {
+    let one = |endpoint| format!("{}={}", address(change, number, endpoint), host(change, number, endpoint));
+    (0..ENDPOINTS).map(one).collect::<Vec<_>>().join(" ")
+}
+
+fn address(change: usize, number: usize, endpoint: usize) -> Ipv4Addr {
+    let [change, number, endpoint] =
+        [change, number, endpoint].map(|number| u8::try_from(number).expect("they are few"));
+    Ipv4Addr::new(172, 20 + change, number, endpoint)
+}
+
+fn host(change: usize, number: usize, endpoint: usize) -> String {
+    format!("e{change}-{number}-{endpoint}")
+}
+
+/// A change of a slice: its path, and what it has then.
+fn change(change: usize, number: usize) -> (String, String) {
+    let object = json!({"endpoints": endpoints(&all(change, number))});
+    (format!("{}/s-{number}", slices("t1")), object.to_string())
+}
+
+fn put(cluster: &Cluster, changes: &[(String, String)]) {
+    cluster.send_all("PATCH", changes);
+}
+
+/// All addresses of some slices, sorted.
+fn addresses(change: usize, slices: Range<usize>) -> Vec<String> {
+    let all = slices.flat_map(|number| (0..ENDPOINTS).map(move |endpoint| (number, endpoint)));
+    let mut all: Vec<String> =
+        all.map(|(number, endpoint)| address(change, number, endpoint).to_string()).collect();
+    all.sort_unstable();
+    all
+}
+
+/// What the one service has, over TCP: 64 KiB hold all of it.
+fn big(at: SocketAddr) -> Vec<String> {
+    let reply = Ask::new("big.t1.svc.cluster.local", "A").tcp().of(at);
+    reply.short().into_iter().map(str::to_owned).collect()
+}
+
+fn follow(kubeconfig: &Path) -> (Seen, Following) {
+    let wants = Wants { endpoints: true, pods: Some(PodsWanted::default()), ..Wants::default() };
+    let access = Access::Kubeconfig { file: kubeconfig.to_owned(), context: Some("kube".into()) };
+    let (seen, following) = start(access, wants);
+    seen.until_following(&[Kind::Service, Kind::Slice, Kind::Namespace, Kind::Pod]);
+    (seen, following)
+}
+
+/// Waits until both who follow have seen that nobody answers.
+fn until_lost(seen: &Seen, at: SocketAddr) {
+    seen.until("the loss", |store| store.following.is_empty());
+    eventually("the loss", PATIENCE, || {
+        let metrics = Metrics::of((at.ip(), 9153).into());
+        (metrics.value("localdns_kubernetes_followed", &[]) == Some(0.0)).then_some(())
+    });
+}
+
+/// How many lists of slices the API has answered.
+fn pages(cluster: &Cluster) -> f64 {
+    let (code, body) = cluster.send("GET", "/metrics", "");
+    assert_eq!(code, 200, "{body}");
+    let list = [("resource", "endpointslices"), ("verb", "LIST"), ("code", "200")];
+    Metrics::parse(&body).count("apiserver_request_total", &list)
+}
+
+/// Every name and every address that there was is asked for.
+fn nothing_is_kept_that_is_gone(cluster: &Cluster, seen: &Seen, at: SocketAddr) {
+    for number in 0..FIRST {
+        for change in 0..3 {
+            let is_there = change == 2 && number >= DELETED;
+            let (address, host) = (address(change, number, 3), host(change, number, 3));
+            let name = format!("{host}.big.t1.svc.cluster.local");
+            let [a, b, c, d] = address.octets();
+            let pointer = ask(at, &format!("{d}.{c}.{b}.{a}.in-addr.arpa"), "PTR");
+            let reply = ask(at, &name, "A");
+            if is_there {
+                assert_eq!(reply.short(), [address.to_string()], "{name}");
+                assert_eq!(pointer.short(), [format!("{name}.")], "{address}");
+            } else {
+                assert_eq!((reply.status(), pointer.status()), ("NXDOMAIN", "NXDOMAIN"), "{name}");
+            }
+        }
+    }
+    for (name, status) in [("goes", "NXDOMAIN"), ("stays", "NOERROR"), ("new", "NOERROR")] {
+        assert_eq!(ask(at, &format!("{name}.t1.svc.cluster.local"), "A").status(), status, "{name}");
+    }
+    assert_eq!(ask(at, "1.7.96.10.in-addr.arpa", "PTR").status(), "NXDOMAIN");
+    let (code, body) = cluster.send("GET", SLICES, "");
+    assert_eq!(code, 200, "{body}");
+    let list: Value = serde_json::from_str(&body).expect("it is JSON");
+    let there = list["items"].as_array().expect("a list").len();
+    assert_eq!(seen.store().count(Kind::Slice), there);
+    let kept = Metrics::of((at.ip(), 9153).into());
+    let kept = kept.value("localdns_kubernetes_objects", &[("kind", "endpointslices")]);
+    assert_eq!(kept, Some(there as f64));
+}
+
+/// What was resident at the most counts from now on (proc(5), `clear_refs`).
+fn forget_the_peak(server: &Server) {
+    fs::write(format!("/proc/{}/clear_refs", server.pid()), "5").expect("it is our own");
+}
+
+fn peak_kb(server: &Server) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", server.pid())).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
+    line.trim().trim_end_matches(" kB").parse().expect("a number")
+}
