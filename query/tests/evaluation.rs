@@ -13,13 +13,24 @@ use plugin::step::{Back, Inward, Sought, Step, Told, Wish, Wishes};
 use plugin::{QueryContext, Tables};
 use query::evaluation::{End, Evaluation, Follow, InnerAnswer, MOST_HELD, Missing, Waits};
 use scene::Scene;
-use wire::{Class, Flags, Message, Name, Query, RType, Rcode, Reply, Section};
+use wire::{Class, Flags, Message, Name, Query, RType, Rcode, Reply, Rr, Section};
 
 const AT: &str = "127.0.0.1:53";
 
-/// Wants addresses of these names, routed or, as candidates, from below itself.
-#[derive(Debug, Clone)]
-struct Wants(Vec<&'static str>, bool);
+/// Wants addresses of these names, and tells why it has none in a record.
+#[derive(Debug, Clone, Default)]
+struct Wants {
+    names: Vec<&'static str>,
+    /// Whether they are candidates, from below itself, and not routed.
+    below: bool,
+    sees_failures: bool,
+}
+
+impl Wants {
+    fn of(names: &[&'static str]) -> Arc<dyn StepSpec> {
+        Arc::new(Self { names: names.to_vec(), ..Self::default() })
+    }
+}
 
 impl StepSpec for Wants {
     fn build(&self, _: &BuildContext<'_>) -> plugin::args::Result<Arc<dyn Step>> {
@@ -38,6 +49,10 @@ impl Step for Wants {
 }
 
 impl Back for &Wants {
+    fn sees_failures(&self) -> bool {
+        self.sees_failures
+    }
+
     fn back(
         &self,
         sought: &Sought<'_>,
@@ -46,9 +61,9 @@ impl Back for &Wants {
         wishes: &mut dyn Wishes,
     ) -> Told {
         let mut waits = false;
-        for name in &self.0 {
+        for name in &self.names {
             let name = Name::from_text(name).unwrap();
-            let wish = match self.1 {
+            let wish = match self.below {
                 true => wishes.candidate(sought, &name),
                 false => wishes.wish(&name, RType::A, Class::IN),
             };
@@ -61,6 +76,9 @@ impl Back for &Wants {
                 Some(Wish::Failed(failure)) => {
                     told.rcode = failure.rcode();
                     told.options.push_ede(failure.ede().unwrap());
+                    let why = failure.to_string();
+                    let data = [&[why.len() as u8], why.as_bytes()].concat();
+                    told.records.push(Rr::new(Section::Additional, sought.name(), RType::TXT, 0, &data));
                 }
             }
         }
@@ -71,22 +89,31 @@ impl Back for &Wants {
 fn scene(directives: &str, wants: &[&'static str]) -> Scene {
     let hosts = "hosts /nowhere/h {\n192.0.2.1 a.example.org\n192.0.2.2 b.example.org\nfallthrough org\n}";
     let corefile = format!(". {{\nbind 127.0.0.1\n{directives}\n{hosts}\n}}\n");
-    Scene::with_step(&corefile, Arc::new(Wants(wants.to_vec(), false)))
+    Scene::with_step(&corefile, Wants::of(wants))
 }
 
 const CACHE: &str = "cache 30 {\nserve_stale 1h immediate\n}\nforward . 192.0.2.53";
 
 #[test]
 fn one_answer_needs_two_others() {
-    let scene = scene("whoami", &["b.example.org", "a.example.org"]);
-    // The wishes come back through the same step: each brings what it wants in turn, until there were enough.
-    let told = scene.ask(AT, "a.example.org", RType::A);
-    assert!(told.starts_with("SERVFAIL"), "it wants itself: {told}");
     let scene = scene_of_two("");
     assert_eq!(
         scene.ask(AT, "a.example.org", RType::A),
         "NOERROR aa; a.example.org. 3600 IN A 192.0.2.1; x.other. 3600 IN A 192.0.2.7; y.other. 3600 IN A 192.0.2.8"
     );
+}
+
+#[test]
+fn an_answer_that_needs_itself_is_a_circle() {
+    const CIRCLE: &str = "0 IN TXT the answer leads round in circles";
+    // What is wished for comes by the same step, which wishes for the same again.
+    let told = scene("whoami", &["a.example.org"]).ask(AT, "a.example.org", RType::A);
+    assert_eq!(
+        told,
+        format!("SERVFAIL aa; a.example.org. 3600 IN A 192.0.2.1; additional a.example.org. {CIRCLE}")
+    );
+    let told = scene("whoami", &["b.example.org"]).ask(AT, "a.example.org", RType::A);
+    assert_eq!(told, "SERVFAIL aa; a.example.org. 3600 IN A 192.0.2.1; b.example.org. 3600 IN A 192.0.2.2");
 }
 
 /// Two blocks, the first of which wants names of the second.
@@ -95,7 +122,7 @@ fn scene_of_two(second: &str) -> Scene {
         ". {{\nbind 127.0.0.1\nhosts /nowhere/h {{\n192.0.2.1 a.example.org\n}}\n}}\n\
          other {{\nbind 127.0.0.1\n{second}\nhosts /nowhere/o {{\n192.0.2.7 x.other\n192.0.2.8 y.other\nfallthrough\n}}\n}}\n"
     );
-    Scene::with_step(&corefile, Arc::new(Wants(vec!["x.other", "y.other"], false)))
+    Scene::with_step(&corefile, Wants::of(&["x.other", "y.other"]))
 }
 
 #[test]
@@ -103,13 +130,36 @@ fn what_is_forbidden_to_the_client_is_forbidden_to_its_wishes() {
     let scene = scene_of_two("acl {\nblock\n}");
     assert_eq!(scene.ask(AT, "a.example.org", RType::A), "REFUSED aa; a.example.org. 3600 IN A 192.0.2.1");
     let scene = scene_of_two("acl {\ndrop\n}");
-    assert_eq!(scene.ask(AT, "a.example.org", RType::A), "SERVFAIL aa; a.example.org. 3600 IN A 192.0.2.1");
+    let why = "; additional a.example.org. 0 IN TXT plugin/acl: a name that the answer leads to is dropped";
+    let told = "SERVFAIL aa; a.example.org. 3600 IN A 192.0.2.1".to_owned() + &why.repeat(2);
+    assert_eq!(scene.ask(AT, "a.example.org", RType::A), told);
+}
+
+#[test]
+fn a_step_that_sees_failures_may_wish_and_one_that_does_not_is_not_asked() {
+    let nobody = ". {\nbind 127.0.0.1\nhosts /nowhere/h {\n192.0.2.1 a.example.org\n}\n}\n\
+                  other {\nbind 127.0.0.1\nhosts /nowhere/o {\n192.0.2.7 x.other\n}\n}\n";
+    for (sees_failures, told) in [(false, "SERVFAIL"), (true, "NOERROR; x.other. 3600 IN A 192.0.2.7")] {
+        let wants = Wants { names: vec!["x.other"], sees_failures, ..Wants::default() };
+        let scene = Scene::with_step(nobody, Arc::new(wants));
+        assert_eq!(scene.ask(AT, "missing.example.org", RType::A), told, "{sees_failures}");
+    }
+    // So, too, where the failure and what is wished for come from upstreams.
+    for (sees_failures, asked, told) in [
+        (false, vec![vec!["fails.org."]], "SERVFAIL "),
+        (true, vec![vec!["fails.org."], vec!["yy.other."]], "NOERROR 2"),
+    ] {
+        let scene = scene_that_asks(Wants { names: vec!["yy.other"], sees_failures, ..Wants::default() });
+        let expected: Vec<Vec<String>> =
+            asked.iter().map(|names| names.iter().map(|&name| name.to_owned()).collect()).collect();
+        assert_eq!(rounds(&scene, "fails.org", octet), (expected, told.to_owned()), "{sees_failures}");
+    }
 }
 
 #[test]
 fn a_wish_that_fails_is_no_empty_answer() {
     let corefile = ". {\nbind 127.0.0.1\nhosts /nowhere/h {\n192.0.2.1 a.example.org\n}\n}\n";
-    let scene = Scene::with_step(corefile, Arc::new(Wants(vec!["missing.example.org"], false)));
+    let scene = Scene::with_step(corefile, Wants::of(&["missing.example.org"]));
     let told = scene.ask(AT, "a.example.org", RType::A);
     assert!(told.starts_with("SERVFAIL"), "{told}");
 }
@@ -120,38 +170,57 @@ fn a_wish_is_answered_from_what_is_stale_and_that_is_fetched_again() {
         ". {{\nbind 127.0.0.1\nhosts /nowhere/h {{\n192.0.2.1 a.example.org\n}}\n}}\n\
          other {{\nbind 127.0.0.1\n{CACHE}\n}}\n"
     );
-    let mut scene = Scene::with_step(&corefile, Arc::new(Wants(vec!["x.other"], false)));
+    let mut scene = Scene::with_step(&corefile, Wants::of(&["x.other"]));
     assert_eq!(scene.ask(AT, "a.example.org", RType::A), "forward");
     scene.keep(AT, "x.other", RType::A, &["x.other 20 A 192.0.2.9"]);
     scene.now += Duration::from_secs(60);
     let told = scene.ask(AT, "a.example.org", RType::A);
-    assert_eq!(told, "NOERROR aa; a.example.org. 3600 IN A 192.0.2.1; x.other. 0 IN A 192.0.2.9");
+    let stale = "NOERROR aa; a.example.org. 3600 IN A 192.0.2.1; x.other. 0 IN A 192.0.2.9";
+    assert_eq!(told, format!("asks x.other.: {stale}"));
 }
 
 #[test]
 fn what_an_upstream_said_is_found_by_all_that_it_was_asked_for() {
-    let scene = scene(CACHE, &["b.example.org"]);
-    let listener = &scene.configuration.listeners[&AT.parse().unwrap()];
-    let packet = scene::packet("far.example.org", RType::A, None);
+    let corefile = format!(". {{\nbind 127.0.0.1\n{CACHE}\n}}\nother {{\nbind 127.0.0.1\n{CACHE}\n}}\n");
+    let scene = Scene::with_step(&corefile, Wants::of(&[]));
+    let route = &scene.configuration.listeners[&AT.parse().unwrap()].served.route;
+    let (packet, elsewhere) =
+        (scene::packet("far.example.org", RType::A, None), scene::packet("far.other", RType::A, None));
     let wire::Gate::Pass(query) = wire::accept(&packet) else { panic!("refused") };
-    let zone = listener.served.route.find(&query).unwrap();
-    let said = |rtype| {
-        let query = Query { rtype, ..query };
+    let wire::Gate::Pass(of_other) = wire::accept(&elsewhere) else { panic!("refused") };
+    let (zone, other) = (route.find(&query).unwrap(), route.find(&of_other).unwrap());
+    let said = |zone, query: &Query<'_>| {
         let mut octets = Vec::new();
-        let mut reply = Reply::start(&mut octets, &query);
+        let mut reply = Reply::start(&mut octets, query);
         (reply.rcode, reply.flags) = (Rcode::NXDOMAIN, Flags::RA);
-        InnerAnswer::of_reply(zone, &query, &reply, Follow::No)
+        InnerAnswer::of_reply(zone, query, &reply, Follow::No)
     };
     let client = scene::client();
     let context = scene.context(AT, &client);
-    for (found, asks) in [(vec![], true), (vec![said(RType::AAAA)], true), (vec![said(RType::A)], false)] {
-        let mut tables = Tables::default();
-        let mut evaluation = Evaluation::new(&listener.served.route, &context, &mut tables, &query, found, 0);
+    let option = wire::Added::encode(0, b"\xfd\xe9\0\x01x");
+    let added = wire::Added::new(&option);
+    for (what, found, asks) in [
+        ("nothing yet", None, true),
+        ("the same", Some(said(zone, &query)), false),
+        ("another block", Some(said(other, &query)), true),
+        ("another name", Some(said(zone, &Query { name: of_other.name, ..query })), true),
+        ("another type", Some(said(zone, &Query { rtype: RType::AAAA, ..query })), true),
+        ("another class", Some(said(zone, &Query { class: Class::CH, ..query })), true),
+        ("without RD", Some(said(zone, &Query { flags: Flags(0), ..query })), true),
+        (
+            "with CD as well",
+            Some(said(zone, &Query { flags: Flags(query.flags.0 | Flags::CD), ..query })),
+            false,
+        ),
+        ("with an option", Some(said(zone, &Query { added, ..query })), true),
+    ] {
+        let (mut tables, found) = (Tables::default(), found.into_iter().collect());
+        let mut evaluation = Evaluation::new(route, &context, &mut tables, &query, found, 0);
         let end = evaluation.run(zone);
-        assert_eq!(end.is_err(), asks);
+        assert_eq!(end.is_err(), asks, "{what}");
         if asks {
             let waits = evaluation.wait(zone).unwrap_or_else(|failure| panic!("{failure}"));
-            assert_eq!(waits.asked[0].query.question(), query.question);
+            assert_eq!(waits.asked[0].query.question(), query.question, "{what}");
         }
     }
 }
@@ -213,9 +282,11 @@ fn rounds(
         match evaluation.run(zone) {
             Ok(End::Silence) => return (rounds, "silence".to_owned()),
             Ok(End::Told(message, _)) => {
-                let last = |rr: &wire::Rr| rr.data.last().map(ToString::to_string);
+                let last = |rr: &Rr| rr.data.last().map(ToString::to_string);
                 let answers: Vec<_> = message.section(Section::Answer).filter_map(last).collect();
-                return (rounds, format!("{} {}", message.rcode, answers.join(" ")));
+                let whys = message.section(Section::Additional).filter_map(|rr| rr.data.get(1..));
+                let whys: String = whys.map(|why| format!(", {}", String::from_utf8_lossy(why))).collect();
+                return (rounds, format!("{} {}{whys}", message.rcode, answers.join(" ")));
             }
             Err(Missing) => {}
         }
@@ -242,10 +313,10 @@ fn rounds(
 }
 
 /// A first block that wants names, and a second one that asks upstreams for `other`.
-fn scene_that_asks(wants: Vec<&'static str>, below: bool) -> Scene {
+fn scene_that_asks(wants: Wants) -> Scene {
     let corefile = ". {\nbind 127.0.0.1\nhosts /nowhere/h {\n192.0.2.1 a.example.org\n192.0.2.2 b.example.org\nfallthrough\n}\nforward . 192.0.2.53\n}\n\
                     other {\nbind 127.0.0.1\nforward . 192.0.2.54\n}\n";
-    Scene::with_step(corefile, Arc::new(Wants(wants, below)))
+    Scene::with_step(corefile, Arc::new(wants))
 }
 
 fn octet(name: &str) -> Result<u8, Failure> {
@@ -284,23 +355,24 @@ fn several_wishes_are_asked_for_at_once() {
             "a.example.org",
             vec!["fails.other", "x.other"],
             vec![names(&["fails.other", "x.other"])],
-            "NOERROR 1 1",
+            "NOERROR 1 1, no nameserver",
         ),
         (
             "a.example.org",
             vec!["x.other", "fails.other"],
             vec![names(&["x.other", "fails.other"])],
-            "SERVFAIL 1 1",
+            "SERVFAIL 1 1, no nameserver",
         ),
     ] {
-        let scene = scene_that_asks(wants.clone(), false);
+        let scene = scene_that_asks(Wants { names: wants.clone(), ..Wants::default() });
         assert_eq!(rounds(&scene, name, octet), (asked, told.to_owned()), "{name} {wants:?}");
     }
 }
 
 #[test]
 fn what_begins_below_the_step_is_neither_routed_nor_seen_by_it_again() {
-    let scene = scene_that_asks(vec!["b.example.org", "xyz.other"], true);
+    let scene =
+        scene_that_asks(Wants { names: vec!["b.example.org", "xyz.other"], below: true, ..Wants::default() });
     let (asked, told) = rounds(&scene, "a.example.org", octet);
     assert_eq!((asked, told.as_str()), (vec![vec!["xyz.other.".to_owned()]], "NOERROR 1 2 3"));
     // The first block asks, not the one that serves the name.
@@ -323,21 +395,27 @@ fn what_begins_below_the_step_is_neither_routed_nor_seen_by_it_again() {
 fn eight_are_asked_for_and_thirty_two_are_looked_at() {
     let leak =
         |names: Vec<String>| names.into_iter().map(|name| &*name.leak()).collect::<Vec<&'static str>>();
-    let scene = scene_that_asks(leak((0..10).map(|n| format!("n{n}.other")).collect()), false);
+    let scene = scene_that_asks(Wants {
+        names: leak((0..10).map(|n| format!("n{n}.other")).collect()),
+        ..Wants::default()
+    });
     let (asked, told) = rounds(&scene, "a.example.org", octet);
     assert_eq!(asked.iter().map(Vec::len).collect::<Vec<_>>(), [8]);
-    assert_eq!(told, "SERVFAIL 1 2 2 2 2 2 2 2 2");
+    assert_eq!(
+        told,
+        "SERVFAIL 1 2 2 2 2 2 2 2 2".to_owned() + &", the answer leads to more than 8 other names".repeat(2)
+    );
     let names: Vec<String> = (0..40).map(|n| format!("n{n}.other")).collect();
     let lines: String = names.iter().map(|name| format!("192.0.2.9 {name}\n")).collect();
     let corefile = format!(
         ". {{\nbind 127.0.0.1\nhosts /nowhere/h {{\n192.0.2.1 a\n}}\n}}\n\
          other {{\nbind 127.0.0.1\nhosts /nowhere/o {{\n{lines}}}\n}}\n"
     );
-    let scene = Scene::with_step(&corefile, Arc::new(Wants(leak(names), false)));
+    let scene = Scene::with_step(&corefile, Wants::of(&leak(names)));
     let (asked, told) = rounds(&scene, "a", octet);
     assert!(asked.is_empty());
-    assert_eq!(told.matches(" 9").count(), 32, "{told}");
-    assert!(told.starts_with("SERVFAIL"));
+    let why = ", the answer leads to more than 32 other names";
+    assert_eq!(told, "SERVFAIL 1".to_owned() + &" 9".repeat(32) + &why.repeat(8));
 }
 
 /// Seeks the first of these names that has an address: on the way in.

@@ -15,6 +15,7 @@ use observe::paper::Paper;
 use plugin::endpoint::Endpoint;
 use plugin::spec::{Role, StepSpec};
 use plugin::{QueryContext, Spec, Tables};
+use query::evaluation::Asked;
 use query::serve::{self, Served, SizeLimit};
 use sockets::Peer;
 use tokio::runtime::{Builder, Runtime};
@@ -116,14 +117,14 @@ impl Scene {
             Served::Nothing | Served::Silence | Served::Stream(_) => Sent::Nothing,
             Served::Ask { replied: false, asked } => Sent::Ask(asked.patience),
             Served::Follow { replied: false, waits } => Sent::Ask(waits.asked[0].patience),
-            Served::Reply | Served::Ask { replied: true, .. } | Served::Follow { replied: true, .. } => {
-                let message = Message::from_vec(&out).expect("every reply can be read");
-                Sent::Reply(Box::new((message, out, outcome)))
-            }
+            Served::Reply => reply(out, outcome, &[]),
+            Served::Ask { replied: true, asked } => reply(out, outcome, &[asked]),
+            Served::Follow { replied: true, waits } => reply(out, outcome, &waits.asked),
         }
     }
 
-    /// Asks for a name and tells the reply as one line; `forward` and the patience where an upstream is to be asked.
+    /// Asks for a name and tells the reply as one line, which begins with `asks` and names where an upstream is asked for the
+    /// next client; `forward` and the patience where one is to be asked for this one.
     pub fn ask(&self, at: &str, name: &str, rtype: RType) -> String {
         self.send(at, &packet(name, rtype, None)).to_string()
     }
@@ -171,12 +172,18 @@ pub fn client() -> Peer {
     SocketAddr::from(([192, 0, 2, 200], 40_000)).into()
 }
 
+fn reply(octets: Vec<u8>, outcome: serve::Outcome, asks: &[Asked<'_>]) -> Sent {
+    let message = Message::from_vec(&octets).expect("every reply can be read");
+    let asks = asks.iter().map(|asked| asked.query.query().name.to_string()).collect();
+    Sent::Reply(Box::new((message, octets, outcome, asks)))
+}
+
 /// What came back for a packet.
 pub enum Sent {
     /// No reply.
     Nothing,
-    /// The reply, its octets, and what is counted of it.
-    Reply(Box<(Message, Vec<u8>, serve::Outcome)>),
+    /// The reply, its octets, what is counted of it, and the names that an upstream is asked for the next client.
+    Reply(Box<(Message, Vec<u8>, serve::Outcome, Vec<String>)>),
     /// An upstream is to be asked; the client waits so long for it.
     Ask(Option<Duration>),
 }
@@ -202,6 +209,11 @@ impl std::fmt::Display for Sent {
             Self::Ask(Some(patience)) => return write!(f, "forward, {patience:?}"),
             Self::Reply(reply) => &reply.0,
         };
+        if let Self::Reply(reply) = self
+            && !reply.3.is_empty()
+        {
+            write!(f, "asks {}: ", reply.3.join(" "))?;
+        }
         write!(f, "{}", Rcode(message.response_code.into()))?;
         f.write_str(if message.authoritative { " aa" } else { "" })?;
         f.write_str(if message.truncation { " tc" } else { "" })?;

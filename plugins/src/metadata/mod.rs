@@ -1,33 +1,65 @@
 //! `metadata`: labels that plugins publish of a query can be read by others of its block.
 //!
-//! Labels are fields of what is known of a query anyway: without the directive nobody reads them, and what is logged is
-//! compiled so.
+//! Some labels are fields of what is known of a query anyway (`forward/upstream`, `log/type`, `log/class`), and are known for
+//! every name. Others a plugin of the block is asked for ([`Labels`]), for names within ZONES, each time one is read: nothing is
+//! collected before. Without the directive nobody reads labels, and what is logged is compiled so.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use corefile::Directive;
+use observe::labels::Labels;
+use wire::Name;
 
 use plugin::args::{Result, no_block, once, zones_or};
 use plugin::spec::{BuildContext, EnvelopeSpec, Written};
 
 /// Stands in a block: labels are read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MetadataSpec;
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MetadataSpec {
+    /// For names within these, plugins are asked for labels.
+    zones: Vec<Name>,
+}
 
-/// Reads the one `metadata` of a server block. Of the plugins that are here none publishes by zone, so that its zones
-/// are checked and change nothing.
+impl MetadataSpec {
+    /// Who knows labels in a block of these zones, whose plugins know `published`.
+    fn labels(&self, published: Vec<Arc<dyn Labels>>, zones: &[Name]) -> Arc<dyn Labels> {
+        let all = zones.iter().all(|zone| self.zones.iter().any(|own| zone.is_within(own)));
+        if all || published.is_empty() {
+            return Arc::new(published);
+        }
+        Arc::new(Within { zones: self.zones.clone(), published })
+    }
+}
+
+/// What is published of names within some zones.
+#[derive(Debug)]
+struct Within {
+    zones: Vec<Name>,
+    published: Vec<Arc<dyn Labels>>,
+}
+
+impl Labels for Within {
+    fn label(&self, label: &str, name: &Name, client: Option<IpAddr>) -> Option<String> {
+        self.zones
+            .iter()
+            .any(|zone| name.is_within(zone))
+            .then(|| self.published.label(label, name, client))?
+    }
+}
+
+/// Reads the one `metadata` of a server block.
 pub(crate) fn read(directives: &[&Directive], written: Written<'_>) -> Result<Arc<dyn EnvelopeSpec>> {
     let directive = once(PLUGIN, directives)?;
     no_block(PLUGIN, directive)?;
-    zones_or(&directive.args, written.zones)?;
-    Ok(Arc::new(MetadataSpec))
+    Ok(Arc::new(MetadataSpec { zones: zones_or(&directive.args, written.zones)? }))
 }
 
 impl EnvelopeSpec for MetadataSpec {
     fn build(&self, context: &mut BuildContext<'_>) {
         let sources = context.plugins.iter().filter_map(|(_, role)| role.source());
         let known: Vec<_> = sources.filter_map(|source| source.labels(context)).collect();
-        context.envelope.labels = Some(Arc::new(known));
+        context.envelope.labels = Some(self.labels(known, context.zones));
     }
 
     fn publishes_labels(&self) -> bool {
@@ -42,10 +74,51 @@ mod tests {
     use super::*;
     use crate::setup::tests::{refused, said};
 
+    fn name(text: &str) -> Name {
+        Name::from_text(text).expect("a name")
+    }
+
+    /// Knows one label of every name.
+    #[derive(Debug)]
+    struct Publisher;
+
+    impl Labels for Publisher {
+        fn label(&self, _: &str, name: &Name, _: Option<IpAddr>) -> Option<String> {
+            Some(name.to_string())
+        }
+    }
+
+    #[test]
+    fn plugins_are_asked_for_names_within_its_zones() {
+        let block = [name("example.org"), name("example.net")];
+        for (zones, inside, outside) in [
+            (&["example.org"][..], &["example.org", "a.example.org"][..], &["a.example.net"][..]),
+            (&["b.example.org", "example.net"], &["a.b.example.org", "a.example.net"], &["a.example.org"]),
+            (&["."], &["example.org", "a.example.net"], &[]),
+            (&["org", "example.net"], &["example.org", "a.example.net"], &[]),
+        ] {
+            let spec = MetadataSpec { zones: zones.iter().map(|zone| name(zone)).collect() };
+            let labels = spec.labels(vec![Arc::new(Publisher)], &block);
+            for of in inside {
+                assert_eq!(labels.label("p/l", &name(of), None), Some(format!("{of}.")), "{zones:?}");
+            }
+            for of in outside {
+                assert_eq!(labels.label("p/l", &name(of), None), None, "{zones:?}: {of}");
+            }
+            // A block is asked for no name outside its own zones: where these are all within, none is looked at.
+            let elsewhere = labels.label("p/l", &name("example.com"), None);
+            assert_eq!(elsewhere.is_some(), outside.is_empty(), "{zones:?}");
+        }
+    }
+
     #[test]
     fn it_stands_once_with_zones_or_without() {
-        for line in ["metadata", "metadata example.org 10.0.0.0/8"] {
-            assert_eq!(said(line), Some(MetadataSpec), "{line}");
+        for (line, zones) in [
+            ("metadata", &["."][..]),
+            ("metadata example.org 10.0.0.0/8", &["example.org", "10.in-addr.arpa"]),
+        ] {
+            let zones = zones.iter().map(|zone| name(zone)).collect();
+            assert_eq!(said(line), Some(MetadataSpec { zones }), "{line}");
         }
         assert_eq!(said::<MetadataSpec>("whoami"), None);
         refused(&[

@@ -72,7 +72,13 @@ pub(crate) const ROWS: &[(&str, &str, &str)] = &[
     ("cluster.local", "ignore empty_service", ""),
     ("cluster.local", "zonal", ""),
     ("cluster.local other.zone", "pods insecure", "forward . @UP@"),
+    ("cluster.local in-addr.arpa", "pods verified", LABELS),
+    ("cluster.local in-addr.arpa", "pods verified", LABELS_OF_SOME),
 ];
+
+/// The answer to TXT is what is known of the name and of who asks.
+const LABELS: &str = "metadata\ntemplate IN TXT {\nanswer \"{{ .Name }} 60 IN TXT {{ .Meta \\\"kubernetes/service\\\" }}-{{ .Meta \\\"kubernetes/client-namespace\\\" }}\"\n}";
+const LABELS_OF_SOME: &str = "metadata t1.svc.cluster.local 172.17.0.0/16\ntemplate IN TXT {\nanswer \"{{ .Name }} 60 IN TXT {{ .Meta \\\"kubernetes/service\\\" }}-{{ .Meta \\\"kubernetes/client-namespace\\\" }}\"\n}";
 
 /// Blocks with search paths: the client, 127.0.0.1, is a pod of `t1`.
 pub(crate) const SEARCHED: &[&str] = &[

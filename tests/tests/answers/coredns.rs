@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tests::{eventually, lacking, output, tempdir};
+use tests::{eventually, lacking, output, skip, tempdir};
 
 /// A running CoreDNS.
 pub(crate) struct CoreDns {
@@ -38,6 +38,25 @@ impl CoreDns {
         let install = "go install github.com/coredns/coredns@v1.15.0";
         lacking(test, "coredns", &format!("{why}, and CoreDNS 1.15.0 is needed ({install})"));
         None
+    }
+
+    /// Its source's list of plugins, in the order in which they act: where `go install` left the source. Says that `test` is
+    /// skipped where it is not.
+    pub(crate) fn plugins(test: &str) -> Option<Vec<String>> {
+        let directory = |variable: &str, below: &str| {
+            std::env::var_os(variable).map(|directory| PathBuf::from(directory).join(below))
+        };
+        let caches =
+            [directory("GOMODCACHE", ""), directory("GOPATH", "pkg/mod"), directory("HOME", "go/pkg/mod")];
+        let file = "github.com/coredns/coredns@v1.15.0/plugin.cfg";
+        let text =
+            caches.into_iter().flatten().find_map(|cache| std::fs::read_to_string(cache.join(file)).ok());
+        let Some(text) = text else {
+            skip(test, "the source of CoreDNS 1.15.0 is not in Go's module cache");
+            return None;
+        };
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        Some(lines.filter_map(|line| line.split_once(':')).map(|(name, _)| name.to_owned()).collect())
     }
 
     /// Starts it and waits until it serves.

@@ -123,6 +123,20 @@ fn server_blocks_are_taken_and_refused_as_in_coredns() {
 }
 
 #[test]
+fn plugins_stand_in_the_order_of_coredns() {
+    let Some(theirs) = CoreDns::plugins("plugins_stand_in_the_order_of_coredns") else { return };
+    let table = concat!(env!("CARGO_MANIFEST_DIR"), "/../plugins/src/table.rs");
+    let table = std::fs::read_to_string(table).expect("the table is there");
+    let rows = table.split_once("PLUGINS: &[Plugin] = &[").expect("the table has a beginning").1;
+    let rows = rows.split_once("];").expect("the table has an end").0;
+    let ours: Vec<&str> = rows.lines().filter_map(|row| row.split('"').nth(1)).collect();
+    // Each of theirs has a row; one that they lack may stand between them.
+    let both: Vec<&str> =
+        ours.iter().copied().filter(|name| theirs.iter().any(|other| other == name)).collect();
+    assert_eq!(both, theirs);
+}
+
+#[test]
 fn every_difference_stands_in_the_document_of_differences() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/differences.md");
     let text = std::fs::read_to_string(path).expect("the document is there");

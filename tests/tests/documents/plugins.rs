@@ -73,8 +73,14 @@ fn properties<'e>(example: &'e str, name: &str) -> Vec<Property<'e>> {
 
 /// Whether one property is refused without the other.
 fn needs(property: &str, other: &str) -> bool {
-    let pairs =
-        [("serve_stale_policy", "serve_stale"), ("answer", "match"), ("answer", "var"), ("source", "to")];
+    let pairs = [
+        ("serve_stale_policy", "serve_stale"),
+        ("answer", "match"),
+        ("answer", "var"),
+        // Of a rule of `rewrite`.
+        ("answer", "name"),
+        ("source", "to"),
+    ];
     pairs.contains(&(property, other))
 }
 
@@ -195,6 +201,87 @@ fn every_property_stands_in_an_example() {
     }
     assert!(count > 80, "{count} properties are known");
 }
+
+/// `rewrite` has rules in the place of properties.
+#[test]
+fn every_rule_of_rewrite_stands_in_an_example() {
+    let page = read("plugins/src/rewrite/README.md");
+    let shown: Vec<String> = examples(&page).flat_map(rules).collect();
+    for rule in RULES {
+        let words = format!(" {rule} ");
+        assert!(shown.iter().any(|shown| shown.contains(&words)), "no example of rewrite has {rule:?}");
+    }
+    let in_braces =
+        |example: &str| example.contains("rewrite continue {") || example.contains("rewrite stop {");
+    assert!(examples(&page).any(in_braces), "no example has a rule in braces");
+    // The program has no others: those that it says it expects.
+    for (of, asked) in
+        [("", "zzzzzz a b"), ("edns0 ", "edns0 zzzzzz a b"), ("edns0 local ", "edns0 local zzzzzz a b")]
+    {
+        let told = stderr(&check(&format!(". {{\nrewrite {asked}\nwhoami\n}}\n")));
+        let expected = told.split_once(" is not ").map(|(_, words)| words.lines().next().unwrap_or_default());
+        let expected = expected.unwrap_or_else(|| panic!("{asked}: {told}")).trim_start_matches("a rule: ");
+        for word in expected.replace(" or ", ", ").split(", ") {
+            let rule = format!("{of}{word}");
+            assert!(RULES.iter().any(|known| known.starts_with(&rule)), "{rule:?} is in no row of the test");
+        }
+    }
+}
+
+/// The words of each `rewrite`, with blanks around them.
+fn rules(example: &str) -> Vec<String> {
+    let mut rules: Vec<String> = Vec::new();
+    let mut open = false;
+    for line in example.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words.first() {
+            Some(&"rewrite") => {
+                open = line.ends_with('{');
+                rules.push(format!(" {} ", words[1..].join(" ").trim_end_matches(" {")));
+            }
+            Some(&"}") => open = false,
+            Some(_) if open => {
+                let rule = rules.last_mut().expect("a rule is open");
+                rule.push_str(&format!("{} ", words.join(" ")));
+            }
+            _ => {}
+        }
+    }
+    rules
+}
+
+/// How rules begin, or what stands in them.
+const RULES: &[&str] = &[
+    "continue",
+    "stop",
+    "name exact",
+    "name prefix",
+    "name suffix",
+    "name substring",
+    "name regex",
+    "metadata",
+    "answer auto",
+    "answer name",
+    "answer value",
+    "type",
+    "class",
+    "ttl",
+    "rcode",
+    "cname",
+    "edns0 local set",
+    "edns0 local append",
+    "edns0 local replace",
+    "edns0 local unset",
+    "edns0 nsid set",
+    "edns0 nsid append",
+    "edns0 nsid replace",
+    "edns0 nsid unset",
+    "edns0 subnet set",
+    "edns0 subnet append",
+    "edns0 subnet replace",
+    "edns0 subnet unset",
+    "revert",
+];
 
 /// The properties that the program says a directive has where it is asked for another.
 fn known(name: &str, page: &str) -> Vec<String> {

@@ -53,6 +53,22 @@ fn what_a_query_says_and_whose_pod_asks_is_known_to_log_rewrite_and_template() {
     assert_eq!(ask(at, "who.test", "TXT").short(), ["\"pod=client-0\""]);
     drop(server);
 
+    // With zones, of names within them alone.
+    let server = Server::start(&text("metadata here.test hl.t1.svc.cluster.local"));
+    eventually("the namespace of who asks", PATIENCE, || {
+        (ask(at, "web.here.test", "A").short() == ["10.96.0.100"]).then_some(())
+    });
+    for (name, expected) in [
+        ("h1.hl.t1.svc.cluster.local", "svc/t1/hl/h1 / of t1/client-0, -"),
+        ("web.t1.svc.cluster.local", "-/-/-/- -/- of -/-, -"),
+        ("x.cluster.local", "-/-/-/- -/- of -/-, -"),
+    ] {
+        ask(at, name, "A");
+        server.wait_for_log(&format!("[INFO] {name}. {expected}"), PATIENCE);
+    }
+    assert_eq!(ask(at, "who.test", "TXT").short(), ["\"pod=\""]);
+    drop(server);
+
     // Nothing of it is known without the directive, and a rule whose label is not known fits nothing.
     let server = Server::start(&text(""));
     assert_eq!(ask(at, "who.test", "TXT").short(), ["\"pod=\""]);

@@ -2,15 +2,21 @@
 
 use std::time::Duration;
 
-use tests::{Action, Ask, Asked, Connection, Dns, Metrics, Says, Upstream, ask, fresh_ip};
+use super::{SOA, expire};
+use tests::{
+    Action, Ask, Asked, Connection, Dns, Metrics, Says, Upstream, ask, eventually, fresh_ip, steadily,
+};
 
 const NS: &str = "example. 300 IN NS ns.example.";
 const GLUE: &str = "ns.example. 300 IN A 192.0.2.53";
 
-/// `cname-X` leads to `X`, `servfail` fails; all others have an address, a name server and glue.
+/// `cname-X` leads to `X`, `servfail` fails, `nx` is not there; all others have an address, a name server and glue.
 fn upstream(asked: &Asked) -> Action {
     if asked.name.starts_with("servfail") {
         return Action::Reply(Says::rcode(2));
+    }
+    if asked.name.starts_with("nx") {
+        return Action::Reply(Says::nxdomain(SOA).additional(GLUE));
     }
     let answer = match asked.name.strip_prefix("cname-") {
         Some(target) => format!("{0} 300 IN CNAME {target}\n{target} 300 IN A 192.0.2.9\n", asked.name),
@@ -272,6 +278,55 @@ fn a_positive_answer_is_minimal_and_a_denial_is_whole() {
     for _ in 0..2 {
         let reply = ask(dns.at, "x.example", "A");
         assert_eq!((reply.answers.len(), reply.authorities.len(), reply.additionals.len()), (1, 0, 0));
+        let reply = ask(dns.at, "nx.example", "A");
+        let soas: Vec<String> = reply.authorities.iter().map(|rr| rr.name.clone()).collect();
+        assert_eq!((reply.status(), soas), ("NXDOMAIN", vec!["example.".to_owned()]));
+        let glue: Vec<String> = reply.additionals.iter().map(|rr| rr.data.clone()).collect();
+        assert_eq!(glue, ["192.0.2.53"]);
+    }
+}
+
+/// The steps of a block, the name that a client asks for, and the name that is stale on the way to its answer.
+const STALE: &[(&str, &str, &str)] = &[
+    ("minimal", "x.example", "x.example."),
+    ("rewrite name exact old.example new.example", "old.example", "new.example."),
+    // Evaluated again once the alias has come.
+    ("rewrite cname exact there.example. here.example.", "cname-there.example", "here.example."),
+];
+
+#[test]
+fn what_is_stale_below_a_step_is_told_and_then_fetched_again() {
+    for (steps, name, stale) in STALE {
+        for tcp in [false, true] {
+            steadily(|| {
+                let upstream = Upstream::start(fresh_ip(), |asked| match asked.name.strip_prefix("cname-") {
+                    Some(target) => Action::answer(&format!("{} 300 IN CNAME {target}", asked.name)),
+                    None => Action::answer(&format!("{} 1 IN A 192.0.2.1", asked.name)),
+                });
+                let cache = "cache {\nsuccess 9984 3600 1\nserve_stale 1h immediate\n}";
+                let dns = Dns::start(&format!("{steps}\n{cache}\nforward . {}", upstream.word()));
+                // It is kept for a second, and asked for by its own name or the client's.
+                let own = if name.starts_with("cname") { stale } else { name };
+                assert_eq!(ask(dns.at, own, "A").status(), "NOERROR");
+                expire(&dns, &upstream);
+                upstream.answer_by(|asked| match asked.name.strip_prefix("cname-") {
+                    Some(target) => Action::answer(&format!("{} 300 IN CNAME {target}", asked.name)),
+                    None => Action::answer(&format!("{} 300 IN A 192.0.2.2", asked.name)),
+                });
+                let query = Ask::new(name, "A");
+                let reply = if tcp { query.tcp() } else { query }.of(dns.at);
+                let told = reply.answers.iter().find(|rr| rr.rtype == 1).map(|rr| (rr.data.as_str(), rr.ttl));
+                assert_eq!(told, Some(("192.0.2.1", 0)), "{steps}: stale, and not to be kept");
+                eventually("what is fetched again", Duration::from_secs(5), || {
+                    (upstream.count(stale) == 2).then_some(())
+                });
+                eventually("what came then", Duration::from_secs(5), || {
+                    let told = ask(dns.at, own, "A");
+                    (told.answers[0].data == "192.0.2.2").then_some(())
+                });
+                assert_eq!(upstream.count(stale), 2, "{steps}: once");
+            });
+        }
     }
 }
 

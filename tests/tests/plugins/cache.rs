@@ -5,15 +5,7 @@ use std::time::Duration;
 
 use tests::{Action, Ask, Dns, Metrics, Says, Upstream, ask, eventually, fresh_ip, now, steadily};
 
-use super::{SOA, good, short_lived};
-
-/// Waits until what was kept for a second before this call has expired: what is kept as long after it has.
-fn expire(dns: &Dns, upstream: &Upstream) {
-    eventually("a name that is fetched again", Duration::from_secs(10), || {
-        ask(dns.at, "later.example", "A");
-        (upstream.count("later.example.") > 1).then_some(())
-    });
-}
+use super::{SOA, expire, good, short_lived};
 
 #[test]
 fn a_hit_asks_nobody_and_counts_its_ttl_down() {

@@ -11,7 +11,9 @@ mod options;
 mod scrape;
 mod template;
 
-use tests::{Action, Asked, Says};
+use std::time::Duration;
+
+use tests::{Action, Asked, Dns, Says, Upstream, ask, eventually};
 
 const SOA: &str = "example. 300 IN SOA ns.example. host.example. 1 7200 900 86400 20";
 
@@ -24,4 +26,12 @@ fn good(asked: &Asked) -> Action {
 
 fn short_lived(asked: &Asked) -> Action {
     Action::answer(&format!("{} 1 IN A 192.0.2.1", asked.name))
+}
+
+/// Waits until what was kept for a second before this call has expired: what is kept as long after it has.
+fn expire(dns: &Dns, upstream: &Upstream) {
+    eventually("a name that is fetched again", Duration::from_secs(10), || {
+        ask(dns.at, "later.example", "A");
+        (upstream.count("later.example.") > 1).then_some(())
+    });
 }
