@@ -8,7 +8,9 @@ use netlink_packet_netfilter::nftables::{
     SetElementMessage, SetFlags, SetMessage, TableAttribute, TableFlags, TableMessage,
 };
 use netlink_packet_netfilter::none::ControlMessage;
-use netlink_packet_netfilter::{NetfilterHeader, NetfilterMessage, NetfilterProtoFamily};
+use netlink_packet_netfilter::{
+    NetfilterHeader, NetfilterMessage, NetfilterMessageInner, NetfilterProtoFamily,
+};
 use nix::errno::Errno;
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::ReceiveTimeout;
@@ -137,6 +139,17 @@ impl Batch {
         let message = NfTablesMessage::NewRule(RuleMessage { attributes });
         self.push(format!("add rule {chain}"), NLM_F_CREATE | NLM_F_APPEND, message);
     }
+
+    /// The rules that it adds.
+    pub(super) fn rules(&self) -> impl Iterator<Item = &Vec<RuleAttribute>> {
+        self.messages.iter().filter_map(|message| match &message.payload {
+            NetlinkPayload::InnerMessage(NetfilterMessage {
+                inner: NetfilterMessageInner::NfTables(NfTablesMessage::NewRule(rule)),
+                ..
+            }) => Some(&rule.attributes),
+            _ => None,
+        })
+    }
 }
 
 fn elements(table: &str, set: &str, keys: &[Vec<u8>], ttl_ms: Option<u64>) -> SetElementMessage {
@@ -232,10 +245,25 @@ impl Socket {
         family: NetfilterProtoFamily,
         wanted: NfTablesMessage,
     ) -> io::Result<Vec<NetfilterMessage>> {
+        self.listed(family, NLM_F_DUMP, wanted)
+    }
+
+    /// One thing of the kernel's.
+    pub(super) fn get(&mut self, wanted: NfTablesMessage) -> io::Result<Vec<NetfilterMessage>> {
+        self.listed(NetfilterProtoFamily::Inet, NLM_F_ACK, wanted)
+    }
+
+    /// What comes until the kernel says that this was all.
+    fn listed(
+        &mut self,
+        family: NetfilterProtoFamily,
+        flags: u16,
+        wanted: NfTablesMessage,
+    ) -> io::Result<Vec<NetfilterMessage>> {
         self.sequence = self.sequence.wrapping_add(1);
         let header = NetfilterHeader::new(family, 0, 0);
         let mut message = NetlinkMessage::from(NetfilterMessage::new(header, wanted));
-        message.header.flags = NLM_F_REQUEST | NLM_F_DUMP;
+        message.header.flags = NLM_F_REQUEST | flags;
         message.header.sequence_number = self.sequence;
         message.finalize();
         let mut bytes = vec![0; message.buffer_len()];
@@ -249,6 +277,7 @@ impl Socket {
                 match message.payload {
                     NetlinkPayload::Done(_) => return Ok(listed),
                     NetlinkPayload::Error(told) if told.code.is_some() => return Err(told.to_io()),
+                    NetlinkPayload::Error(_) => return Ok(listed),
                     NetlinkPayload::InnerMessage(message) => listed.push(message),
                     _ => {}
                 }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use node::{Hearing, Leases, Listener, Order, Orders, Rules};
+use node::{Hearing, Leases, Listener, Order, Orders, Rules, Standing};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
 
@@ -342,11 +342,11 @@ impl Worker {
             self.rules = Some(Rules::open()?);
         }
         let Some(rules) = &mut self.rules else { return Ok(()) };
-        let there = rules.are_there()?;
+        let stand = are_in_place(rules)?;
         let same = self.put.as_deref() == Some(listeners);
-        if !there || !same {
+        if !stand || !same {
             rules.put(listeners)?;
-            if !there && self.put.is_some() {
+            if !stand && self.put.is_some() {
                 self.state.put_back.fetch_add(1, Relaxed);
             }
             self.put = Some(listeners.to_vec());
@@ -439,6 +439,15 @@ impl Worker {
             }
         }
     }
+}
+
+/// Whether nobody has changed the table that stays; another server of this network may, and two would change it for ever.
+fn are_in_place(rules: &mut Rules) -> Result<bool, node::NftError> {
+    Ok(match rules.standing()? {
+        Standing::AsPut => true,
+        Standing::Changed => rules.holders()?.len() > 1,
+        Standing::Missing => false,
+    })
 }
 
 /// Counts a lease that ended while we lived.

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use node::{HostResolver, NftError, Obstacle, Rules, Running};
+use node::{HostResolver, Listener, NftError, Obstacle, Rules, Running};
 use serde_json::{Value, json};
 
 use super::answers::answers;
@@ -41,21 +41,15 @@ impl Report {
     pub fn of(configuration: &Configuration, settings: &Settings) -> Self {
         let (listeners, notes) = listeners(configuration, settings);
         let obstacles = Obstacle::all(&listeners);
-        let (rules, holders) = match Rules::open() {
-            Ok(mut rules) => {
-                let holders = rules.holders().unwrap_or_default();
-                (rules.are_there().map_err(|error| error.to_string()), holders)
-            }
-            Err(error) => (Err(error.to_string()), Vec::new()),
-        };
         let servers: Vec<_> = Running::all().iter().map(ask).collect();
-        let is_without = |said: &Value| said["rules_put"] == false && said["let_go"] != true;
+        let mut tables = Rules::open();
+        let holders =
+            tables.as_mut().map_or_else(|_| Vec::new(), |rules| rules.holders().unwrap_or_default());
         let rules = match settings.rules {
-            // One that starts finds those of the one before.
-            RuleSet::Nft if rules == Ok(true) && servers.iter().flatten().any(is_without) => {
-                Err(NOT_OURS.to_owned())
-            }
-            RuleSet::Nft => rules,
+            RuleSet::Nft => match &mut tables {
+                Ok(tables) => rules_of(tables, &servers, &listeners),
+                Err(error) => Err(error.to_string()),
+            },
             RuleSet::Iptables(set) => iptables::are_there(set, &listeners).map_err(|error| error.to_string()),
             RuleSet::None => Ok(true),
         };
@@ -184,6 +178,36 @@ impl Report {
     }
 }
 
+/// Whether the table that stays is there, and all that belongs in it.
+fn rules_of(
+    tables: &mut Rules,
+    servers: &[Result<Value, String>],
+    listeners: &[Listener],
+) -> Result<bool, String> {
+    let text = |error: NftError| error.to_string();
+    if !tables.are_there().map_err(text)? {
+        return Ok(false);
+    }
+    let mut keepers = servers.iter().flatten().filter(|said| said["let_go"] != true).peekable();
+    if keepers.peek().is_none() {
+        return match tables.are_those_of(listeners).map_err(text)? {
+            true => Ok(true),
+            false => Err(CHANGED.to_owned()),
+        };
+    }
+    // They know what they put there; the Corefile may have changed since.
+    for said in keepers {
+        // One that starts finds those of the one before.
+        if said["rules_put"] == false {
+            return Err(NOT_OURS.to_owned());
+        }
+        if said["rules_in_place"] == false {
+            return Err(TAKEN.to_owned());
+        }
+    }
+    Ok(true)
+}
+
 /// What a server says of itself; its objects are ours, and of its version.
 pub(super) fn ask(server: &Running) -> Result<Value, String> {
     let unheard = |error: &dyn std::fmt::Display| {
@@ -237,4 +261,8 @@ fn server_text(said: &Value) -> String {
 }
 
 const NOT_OURS: &str = "a table inet localdns is there, and not the server's, whose note says why";
+const CHANGED: &str =
+    "not those of this Corefile, or somebody has changed them; `localdns node up` puts them there anew";
+const TAKEN: &str =
+    "somebody has changed them this moment; the server puts them back, or its note says why not";
 const PATIENCE: Duration = Duration::from_secs(2);

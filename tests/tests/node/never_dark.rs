@@ -46,10 +46,27 @@ fn what_a_stranger_takes_away_comes_back() {
         let lab = Lab::new();
         let server = lab.serve(&[]);
         server.wait_for_log("queries to fd10::11 come here", Duration::from_secs(10));
-        let rules = || run("nft", &["list", "tables", "inet"]).contains("table inet localdns\n");
-        assert!(rules());
-        run("nft", &["delete", "table", "inet", "localdns"]);
-        eventually("the rules are back", Duration::from_secs(2), || rules().then_some(()));
+        let rules = || {
+            let listed = Command::new("nft").args(["-s", "list", "table", "inet", "localdns"]).output();
+            String::from_utf8_lossy(&listed.expect("nft starts").stdout).into_owned()
+        };
+        let put = rules();
+        assert!(put.contains("chain away"), "{put}");
+        for change in [
+            "delete table inet localdns",
+            "flush table inet localdns",
+            "flush chain inet localdns prerouting",
+            "delete rule inet localdns output handle $HANDLE",
+            "replace rule inet localdns output handle $HANDLE drop",
+            "delete element inet localdns transports { 17 }",
+        ] {
+            let handle = "$(nft -a list chain inet localdns output | sed -n 's/.*# handle //p' | tail -n 1)";
+            let change = change.replace("$HANDLE", handle);
+            run("sh", &["-ec", &format!("nft \"{change}\"")]);
+            eventually(&change, Duration::from_secs(2), || (rules() == put).then_some(()));
+        }
+        let said = status(&server, 0);
+        assert!(said.starts_with("rules     in place\n"), "{said}");
         run("ip", &["addr", "del", "10.96.0.20/32", "dev", "localdns"]);
         let back = || run("ip", &["addr", "show", "to", "10.96.0.20"]).contains("localdns");
         eventually("the address is back", Duration::from_secs(2), || back().then_some(()));

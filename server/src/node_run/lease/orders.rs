@@ -7,7 +7,7 @@ use node::{AddressText, Leases, Order, Rules};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::Worker;
+use super::{Worker, are_in_place};
 use crate::node_run::discovery::{self, ListOrigin};
 use crate::node_run::down::REFUSED;
 use crate::node_run::host::State;
@@ -26,8 +26,9 @@ impl Worker {
     }
 
     /// What this server knows of itself, for `node status`.
-    fn status(&self) -> Value {
+    fn status(&mut self) -> Value {
         let now = Instant::now();
+        let in_place = self.rules.as_mut().map(|rules| are_in_place(rules).unwrap_or(false));
         let addresses: Vec<_> =
             self.state.addresses().iter().map(|(ip, lease)| lease.status(*ip, now)).collect();
         let list = self.discovery.upstreams().list();
@@ -46,6 +47,7 @@ impl Worker {
             "let_go": self.state.is_let_go(),
             "has_leases": self.settings.rules.has_leases(),
             "rules_put": self.put.is_some(),
+            "rules_in_place": in_place,
             "lease_ms": self.settings.lease.map(|lease| lease.as_millis()),
             "seen_by_owner": self.leases.as_ref().map(|leases| leases.seen().by_owner),
             "seen_by_socket": self.leases.as_ref().map(|leases| leases.seen().by_socket),
