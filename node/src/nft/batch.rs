@@ -260,16 +260,7 @@ impl Socket {
         flags: u16,
         wanted: NfTablesMessage,
     ) -> io::Result<Vec<NetfilterMessage>> {
-        self.sequence = self.sequence.wrapping_add(1);
-        let header = NetfilterHeader::new(family, 0, 0);
-        let mut message = NetlinkMessage::from(NetfilterMessage::new(header, wanted));
-        message.header.flags = NLM_F_REQUEST | flags;
-        message.header.sequence_number = self.sequence;
-        message.finalize();
-        let mut bytes = vec![0; message.buffer_len()];
-        message.serialize(&mut bytes);
-        self.drain();
-        self.socket.send(&bytes, 0)?;
+        self.ask(family, flags, wanted)?;
         let mut listed = Vec::new();
         loop {
             let bytes = self.receive()?;
@@ -283,6 +274,41 @@ impl Socket {
                 }
             }
         }
+    }
+
+    /// As [`Self::dump`], as octets: also what cannot be read.
+    pub(super) fn dump_raw(
+        &mut self,
+        family: NetfilterProtoFamily,
+        wanted: NfTablesMessage,
+        seen: &mut dyn FnMut(&[u8]),
+    ) -> io::Result<()> {
+        self.ask(family, NLM_F_DUMP, wanted)?;
+        loop {
+            let bytes = self.receive()?;
+            let mut left = bytes.as_slice();
+            while let Some((length, kind, code)) = head(left) {
+                match (kind, code) {
+                    (NLMSG_DONE, _) | (NLMSG_ERROR, 0) => return Ok(()),
+                    (NLMSG_ERROR, code) => return Err(io::Error::from_raw_os_error(-code)),
+                    _ => seen(left.get(..length).unwrap_or(left)),
+                }
+                left = left.get(length.next_multiple_of(4)..).unwrap_or_default();
+            }
+        }
+    }
+
+    fn ask(&mut self, family: NetfilterProtoFamily, flags: u16, wanted: NfTablesMessage) -> io::Result<()> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let header = NetfilterHeader::new(family, 0, 0);
+        let mut message = NetlinkMessage::from(NetfilterMessage::new(header, wanted));
+        message.header.flags = NLM_F_REQUEST | flags;
+        message.header.sequence_number = self.sequence;
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        self.drain();
+        self.socket.send(&bytes, 0).map(drop)
     }
 
     fn receive(&self) -> io::Result<Vec<u8>> {
@@ -311,6 +337,15 @@ fn parts(bytes: &[u8]) -> impl Iterator<Item = NetlinkMessage<NetfilterMessage>>
     })
 }
 
+/// A message's length and type, and of an error its code, by the first octets; `None` where there is no message.
+fn head(bytes: &[u8]) -> Option<(usize, u16, i32)> {
+    let length = u32::from_ne_bytes(*bytes.first_chunk()?) as usize;
+    let kind = u16::from_ne_bytes(*bytes.get(4..)?.first_chunk()?);
+    let code =
+        bytes.get(NLMSG_HEADER..).and_then(<[u8]>::first_chunk).map_or(0, |code| i32::from_ne_bytes(*code));
+    (length >= NLMSG_HEADER).then_some((length, kind, code))
+}
+
 pub(super) fn refused(action: &str, source: io::Error) -> NftError {
     let action = action.to_owned();
     match source.raw_os_error().map(Errno::from_raw) {
@@ -334,6 +369,8 @@ struct Mute;
 const PATIENCE: TimeVal = TimeVal::new(2, 0);
 const SUBSYSTEM: u16 = 10;
 const NLMSG_HEADER: usize = 16;
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
 const MSG_DONTWAIT: i32 = 0x40;
 
 #[cfg(test)]

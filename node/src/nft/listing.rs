@@ -100,6 +100,25 @@ impl Socket {
         listed().map_err(|error| unlisted(&format!("list table {table}"), error))
     }
 
+    /// Whether a rule of this chain holds one of these texts, as a comment of iptables does: in whatever form, and read by no
+    /// program.
+    pub(crate) fn has_text(
+        &mut self,
+        family: NetfilterProtoFamily,
+        (table, chain): (&str, &str),
+        texts: &[&str],
+    ) -> Result<bool, NftError> {
+        let attributes = vec![RuleAttribute::Table(table.to_owned()), RuleAttribute::Chain(chain.to_owned())];
+        let mut found = false;
+        let wanted = NfTablesMessage::GetRule(RuleMessage { attributes });
+        let listed = self.dump_raw(family, wanted, &mut |bytes| {
+            let has = |text: &&str| bytes.windows(text.len()).any(|window| window == text.as_bytes());
+            found |= texts.iter().any(has);
+        });
+        if_there(listed).map_err(|error| unlisted(&format!("list chain {table} {chain}"), error))?;
+        Ok(found)
+    }
+
     fn rules(&mut self, table: &str) -> io::Result<Vec<Vec<RuleAttribute>>> {
         let wanted = RuleMessage { attributes: vec![RuleAttribute::Table(table.to_owned())] };
         let listed = self.dump(NetfilterProtoFamily::Inet, NfTablesMessage::GetRule(wanted));
