@@ -27,7 +27,7 @@ mod written;
 use std::io;
 use std::net::IpAddr;
 
-pub use address::{Added, LINK, LinkName, Ours, ensure_address, remove_link};
+pub use address::{Added, Instead, LINK, LinkName, Ours, ensure_address, remove_addresses, remove_link};
 pub use dhcp::{LEASES, dhcp_servers};
 pub use environment::{VariantError, corefile_of};
 pub use holder::{Holder, Transport, holder_of};
