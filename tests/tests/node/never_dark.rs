@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::unix::net::UnixDatagram;
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{scope, sleep};
@@ -89,17 +89,7 @@ fn a_table_of_our_name_that_another_process_owns_is_told_and_the_server_serves_a
             return;
         }
         let lab = Lab::new();
-        // The table is theirs for as long as their netlink socket is open.
-        let mut other = Command::new("nft")
-            .arg("-i")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("nft starts");
-        let mut typed = other.stdin.take().expect("it is piped");
-        typed.write_all(b"add table inet localdns { flags owner; }\n").expect("it reads");
-        let owned = || run("nft", &["list", "tables", "inet"]).contains("localdns").then_some(());
-        eventually("the other's table", Duration::from_secs(5), owned);
+        let (mut other, typed) = anothers_table();
         let directory = tempdir();
         let told = UnixDatagram::bind(directory.path().join("notify")).expect("the directory is ours");
         told.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout can be set");
@@ -132,6 +122,21 @@ fn a_table_of_our_name_that_another_process_owns_is_told_and_the_server_serves_a
         eventually("our rules", Duration::from_secs(5), ours);
         assert!(status(&server, 0).starts_with("rules     in place\n"));
     });
+}
+
+/// A table of our name, theirs for as long as their netlink socket is open: until nothing more can be typed.
+pub(crate) fn anothers_table() -> (Child, ChildStdin) {
+    let mut other = Command::new("nft")
+        .arg("-i")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("nft starts");
+    let mut typed = other.stdin.take().expect("it is piped");
+    typed.write_all(b"add table inet localdns { flags owner; }\n").expect("it reads");
+    let owned = || run("nft", &["list", "tables", "inet"]).contains("localdns").then_some(());
+    eventually("the other's table", Duration::from_secs(5), owned);
+    (other, typed)
 }
 
 pub(crate) fn status(server: &Server, code: i32) -> String {
