@@ -59,6 +59,8 @@ pub(super) struct BoundEndpoint {
     pub(super) inherited: usize,
     pub(super) listener: std::net::TcpListener,
     pub(super) added: Option<Added>,
+    /// What has its address where the kernel makes no dummy.
+    pub(super) instead: Option<node::Instead>,
 }
 
 /// An address that is put back when somebody takes it away.
@@ -90,11 +92,13 @@ pub(super) fn bind_one(
     let address = wanted.endpoint.address;
     let mut ours =
         whose.includes(address.ip()) && node::link_of(address.ip()).as_deref() == Some(whose.link());
+    let mut instead = None;
     let mut bound = match bind_sockets(wanted, inherited) {
         Err((_, error)) if is_absent(address, &error) => {
             let added = handle.block_on(add(address, whose));
             let added = added.map_err(|error| BindError::Absent { address, error })?;
             ours |= matches!(added, node::Added::AddedTo { .. });
+            instead = added.instead();
             bind_sockets(wanted, inherited)
         }
         result => result,
@@ -102,6 +106,7 @@ pub(super) fn bind_one(
     .map_err(|(transport, error)| explain(address, transport, error))?;
     let scope_id = scope_id(node::with_link(address));
     bound.added = ours.then_some(Added { scope_id, told: false });
+    bound.instead = instead;
     Ok(bound)
 }
 
@@ -143,7 +148,7 @@ fn bind_sockets(wanted: Wanted, left: &mut Inherited) -> Result<BoundEndpoint, (
     let socket = socket2::SockRef::from(&listener);
     socket.set_send_buffer_size(TCP_SEND_BYTES).map_err(tcp)?;
     socket.set_recv_buffer_size(TCP_RECEIVE_BYTES).map_err(tcp)?;
-    Ok(BoundEndpoint { endpoint, sockets, inherited, listener, added: None })
+    Ok(BoundEndpoint { endpoint, sockets, inherited, listener, added: None, instead: None })
 }
 
 /// Whether the workers serve it over UDP.

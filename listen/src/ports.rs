@@ -102,6 +102,9 @@ impl Ports {
 
     /// Gives new sockets to the workers and new listeners to the stream side, and takes from the workers those that are too many.
     pub fn open(&mut self, bound: Bound, running: &Arc<Running>, handle: &Handle) {
+        if let Some(instead) = bound.new.iter().find_map(|bound| bound.instead) {
+            running.logger.info(None, &instead.to_string());
+        }
         let post = |nth: usize, task| running.inboxes[nth % running.inboxes.len()].post(task);
         for (address, nth, socket) in bound.more {
             self.keep(Place::Udp(node::with_link(address), nth), &socket, running);
@@ -117,7 +120,7 @@ impl Ports {
                 post(nth, Task::Fewer { address, nth, keep });
             }
         }
-        for BoundEndpoint { endpoint, sockets, inherited, listener, added } in bound.new {
+        for BoundEndpoint { endpoint, sockets, inherited, listener, added, .. } in bound.new {
             if let Some(added) = added {
                 self.added.insert(endpoint, added);
             }
@@ -195,7 +198,7 @@ impl Ports {
                 continue;
             }
             let link = match handle.block_on(add(address, self.ours)) {
-                Ok(node::Added::AddedTo { link }) => link,
+                Ok(node::Added::AddedTo { link, .. }) => link,
                 Ok(node::Added::AlreadyThere { .. }) => continue,
                 Err(error) => {
                     all_there = false;

@@ -1,16 +1,18 @@
 //! Link-local addresses that the server listens on and that nobody else puts on the machine.
 
+mod removal;
+
 use std::io;
 use std::net::IpAddr;
 
 use futures_util::TryStreamExt as _;
 use nix::errno::Errno;
 use nix::net::if_::if_nametoindex;
-use rtnetlink::packet_route::address::{
-    AddressAttribute, AddressFlags, AddressMessage, AddressProtocol, AddressScope,
-};
+use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, AddressProtocol, AddressScope};
 use rtnetlink::packet_route::link::{LinkAttribute, LinkMessage};
 use rtnetlink::{Handle, LinkBridge, LinkDummy, LinkUnspec, new_connection};
+
+pub use removal::{remove_addresses, remove_link};
 
 use crate::NodeError;
 use crate::interface::{holder_of_address, interfaces};
@@ -27,14 +29,35 @@ pub enum Added {
     AddedTo {
         /// The interface: that of [`Ours::link`], or `lo` on a kernel that can make no such link.
         link: String,
+        /// What it is where the kernel makes no dummy.
+        instead: Option<Instead>,
     },
+}
+
+/// What has our addresses where the kernel makes no dummy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Instead {
+    /// A bridge without ports.
+    #[error("this kernel makes no dummy: a bridge without ports has our addresses")]
+    Bridge,
+    /// The loopback interface.
+    #[error("this kernel makes neither a dummy nor a bridge: lo has our addresses")]
+    Loopback,
 }
 
 impl Added {
     /// The interface that has the address.
     pub fn link(&self) -> &str {
         match self {
-            Self::AlreadyThere { link } | Self::AddedTo { link } => link,
+            Self::AlreadyThere { link } | Self::AddedTo { link, .. } => link,
+        }
+    }
+
+    /// What has it in a dummy's place.
+    pub fn instead(&self) -> Option<Instead> {
+        match self {
+            Self::AlreadyThere { .. } => None,
+            Self::AddedTo { instead, .. } => *instead,
         }
     }
 }
@@ -126,40 +149,6 @@ pub async fn ensure_address(ip: IpAddr, ours: Ours) -> Result<Added, NodeError> 
     add_unless_there(ip, ours, &[LinkDummy::new(link).build(), LinkBridge::new(link).build()]).await
 }
 
-/// Takes the links away that we made, whatever their names, with all their addresses; and addresses of ours from others'
-/// links. What is gone, in words: nothing where there was nothing.
-///
-/// # Errors
-/// What the kernel says.
-pub async fn remove_link() -> Result<Vec<String>, NodeError> {
-    let failed = |source| NodeError::RemoveLink { source };
-    let (connection, handle, _) = new_connection().map_err(failed)?;
-    let connection = tokio::spawn(connection);
-    let removed = async {
-        let mut removed = Vec::new();
-        for (index, name) in our_links(&handle).await? {
-            handle.link().del(index).execute().await.map_err(reason)?;
-            removed.push(format!("the link {name} with its addresses"));
-        }
-        let mut listed = handle.address().get().execute();
-        let mut marked = Vec::new();
-        while let Some(message) = listed.try_next().await.map_err(reason)? {
-            if message.attributes.iter().any(is_mark) {
-                marked.push(message);
-            }
-        }
-        for message in marked {
-            let link = crate::link_name(message.header.index).unwrap_or_default();
-            removed.push(format!("the address {} on {link}", address_of(&message)));
-            handle.address().del(message).execute().await.map_err(reason)?;
-        }
-        Ok(removed)
-    }
-    .await;
-    connection.abort();
-    removed.map_err(failed)
-}
-
 /// The links that we made, by what stands on them or, of earlier versions, by their name.
 async fn our_links(handle: &Handle) -> Result<Vec<(u32, String)>, io::Error> {
     let mut found = Vec::new();
@@ -180,28 +169,12 @@ async fn our_links(handle: &Handle) -> Result<Vec<(u32, String)>, io::Error> {
     Ok(found)
 }
 
-fn address_of(message: &AddressMessage) -> String {
-    let of = |attribute: &AddressAttribute| match attribute {
-        AddressAttribute::Local(ip) | AddressAttribute::Address(ip) => Some(ip.to_string()),
-        _ => None,
-    };
-    message.attributes.iter().find_map(of).unwrap_or_default()
-}
-
 /// Says that we added an address to a link that is not ours: by its protocol (Linux 5.18; older ones pass it over) and, of
 /// IPv4 where the link's name leaves room, by its label.
 fn marks(ip: IpAddr, link: &str) -> Vec<AddressAttribute> {
     let label = format!("{link}{LABEL}");
     let label = (ip.is_ipv4() && label.len() <= LONGEST_NAME).then_some(AddressAttribute::Label(label));
     label.into_iter().chain([AddressAttribute::Protocol(PROTOCOL)]).collect()
-}
-
-fn is_mark(attribute: &AddressAttribute) -> bool {
-    match attribute {
-        AddressAttribute::Label(label) => label.ends_with(LABEL),
-        AddressAttribute::Protocol(protocol) => *protocol == PROTOCOL,
-        _ => false,
-    }
 }
 
 /// The name of the link that carries our addresses, unless another is asked for: a dummy or, where the kernel has none, a
@@ -244,7 +217,8 @@ async fn add_unless_there(ip: IpAddr, ours: Ours, kinds: &[LinkMessage]) -> Resu
     let (connection, handle, _) = new_connection().map_err(failed("open netlink"))?;
     let connection = tokio::spawn(connection);
     let added = async {
-        let (link, made) = our_link(&handle, ours.link(), kinds).await.map_err(failed("add link"))?;
+        let (link, made, instead) =
+            our_link(&handle, ours.link(), kinds).await.map_err(failed("add link"))?;
         let index = if_nametoindex(link).map_err(|errno| failed("find link")(errno.into()))?;
         let links = || async { our_links(&handle).await.map_err(failed("list links")) };
         let is_ours = made || links().await?.iter().any(|(ours, _)| *ours == index);
@@ -257,33 +231,34 @@ async fn add_unless_there(ip: IpAddr, ours: Ours, kinds: &[LinkMessage]) -> Resu
         }
         let marks = if is_ours { Vec::new() } else { marks(ip, link) };
         add_to(&handle, index, ip, marks).await.map_err(failed("add address"))?;
-        Ok(Added::AddedTo { link: link.to_owned() })
+        Ok(Added::AddedTo { link: link.to_owned(), instead })
     }
     .await;
     connection.abort();
     added
 }
 
-/// The name of the link to use, and whether we have made it: that one, of the first kind that the kernel knows, unless it is
+/// The name of the link to use, whether we have made it, and what it is in a dummy's place: that one, of the first kind that the kernel knows, unless it is
 /// there; else the loopback interface.
 async fn our_link<'n>(
     handle: &Handle,
     name: &'n str,
     kinds: &[LinkMessage],
-) -> Result<(&'n str, bool), io::Error> {
+) -> Result<(&'n str, bool, Option<Instead>), io::Error> {
     if if_nametoindex(name).is_ok() {
-        return Ok((name, false));
+        return Ok((name, false, None));
     }
-    for kind in kinds {
+    for (nth, kind) in kinds.iter().enumerate() {
+        let instead = (nth > 0).then_some(Instead::Bridge);
         match handle.link().add(kind.clone()).execute().await.map_err(reason) {
-            Ok(()) => return Ok((name, true)),
+            Ok(()) => return Ok((name, true, instead)),
             // Of one that is started with us.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok((name, true)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok((name, true, None)),
             Err(error) if error.raw_os_error() == Some(Errno::EOPNOTSUPP as i32) => {}
             Err(error) => return Err(error),
         }
     }
-    Ok(("lo", false))
+    Ok(("lo", false, Some(Instead::Loopback)))
 }
 
 async fn add_to(

@@ -27,7 +27,7 @@ mod written;
 use std::io;
 use std::net::IpAddr;
 
-pub use address::{Added, LINK, LinkName, Ours, ensure_address, remove_link};
+pub use address::{Added, Instead, LINK, LinkName, Ours, ensure_address, remove_addresses, remove_link};
 pub use dhcp::{LEASES, dhcp_servers};
 pub use environment::{VariantError, corefile_of};
 pub use holder::{Holder, Transport, holder_of};
@@ -42,7 +42,7 @@ pub use nft::NftError;
 pub use obstacle::Obstacle;
 pub use orders::{Hearing, Order, Orders, Running};
 pub use resolv_conf::{MAX_NAME_SERVERS, name_servers, search_list};
-pub use rules::{Leases, Listener, Rules, Seen, TABLE, Warrant, WayOut};
+pub use rules::{Leases, Listener, Rules, Seen, Standing, TABLE, Warrant, WayOut};
 pub use source_ports::SourcePorts;
 pub use systemd::Notifier;
 pub use upstreams::{AddressText, ListText, Upstreams, Usable, WIRE_SERVER};

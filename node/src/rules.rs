@@ -14,9 +14,9 @@ use netlink_packet_netfilter::nftables::InetHookNumber::{LocalIn, LocalOut, Post
 use netlink_packet_netfilter::nftables::{SetFlags, TableFlags};
 
 use crate::nft::{
-    Batch, Chain, End, Family, NftError, Set, Socket, TRANSPORT_KEY, TRANSPORTS, accept, address_in,
-    address_is, destination_is_ours, dns, family_is, from_this_machine, has_socket, is_reply, jump, mark_is,
-    masquerade, not_translated, notrack, octets, set_address, set_zone, untracked, zone_is,
+    Batch, Chain, Contents, End, Family, NftError, Set, Socket, TRANSPORT_KEY, TRANSPORTS, accept,
+    address_in, address_is, destination_is_ours, dns, family_is, from_this_machine, has_socket, is_reply,
+    jump, mark_is, masquerade, not_translated, notrack, octets, set_address, set_zone, untracked, zone_is,
 };
 
 /// An address that clients ask.
@@ -41,6 +41,19 @@ pub struct WayOut {
 /// The table that stays.
 pub struct Rules {
     socket: Socket,
+    /// What was put there last, as the kernel lists it.
+    put: Option<Contents>,
+}
+
+/// What has become of the table that stays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// It is as it was put there.
+    AsPut,
+    /// It is not, or it is not known what was put there.
+    Changed,
+    /// There is no rule in it, or no such table.
+    Missing,
 }
 
 impl Rules {
@@ -49,7 +62,7 @@ impl Rules {
     /// # Errors
     /// Where the kernel has no netlink for nftables.
     pub fn open() -> Result<Self, NftError> {
-        Ok(Self { socket: Socket::open()? })
+        Ok(Self { socket: Socket::open()?, put: None })
     }
 
     /// Puts the table there, in one transaction: in place of one of its name, whoever made it.
@@ -57,72 +70,42 @@ impl Rules {
     /// # Errors
     /// Where the kernel refuses; then all is as it was.
     pub fn put(&mut self, listeners: &[Listener]) -> Result<(), NftError> {
-        let mut batch = Batch::default();
-        batch.renew_table(TABLE);
-        transports(&mut batch, TABLE);
-        for family in Family::BOTH {
-            let ours =
-                listeners.iter().map(|listener| listener.address).filter(|ip| Family::of(*ip) == family);
-            let ours = ours.map(octets).collect();
-            let set = |name, flags, elements| Set { name, key: family.key(), flags, elements };
-            batch.add_set(TABLE, &set(name("ours", family), SetFlags::empty(), ours));
-            batch.add_set(TABLE, &set(name("planned", family), SetFlags::Timeout, Vec::new()));
-        }
-        for chain in [
-            Chain { name: "away", hook: None },
-            Chain { name: "answer", hook: None },
-            Chain { name: "prerouting", hook: Some(("filter", PreRouting, RAW)) },
-            // A new destination is routed anew.
-            Chain { name: "output", hook: Some(("route", LocalOut, RAW)) },
-            Chain { name: "natpost", hook: Some(("nat", PostRouting, SRCNAT - 1)) },
-            Chain { name: "postrouting", hook: Some(("filter", PostRouting, LAST)) },
-            Chain { name: "input", hook: Some(("filter", LocalIn, LAST)) },
-        ] {
-            batch.add_chain(TABLE, &chain);
-        }
-        let mut rule = |chain, statements: Vec<Vec<_>>| batch.add_rule(TABLE, chain, statements);
-        // The machine's own are judged in `output`.
-        rule("prerouting", vec![untracked(), accept()]);
-        rule("prerouting", vec![from_this_machine(), accept()]);
-        for family in Family::BOTH {
-            let planned = address_in(End::Destination, family, name("planned", family));
-            let asked = [planned, dns(End::Destination), destination_is_ours()];
-            rule("prerouting", [&asked[..], &[has_socket(), notrack(), accept()]].concat());
-        }
-        rule("prerouting", vec![dns(End::Destination), jump("away")]);
-        rule("output", vec![untracked(), accept()]);
-        for family in Family::BOTH {
-            // Our answers never make an entry, lease or not: a late one would, the wrong way round.
-            let ours = address_in(End::Source, family, name("ours", family));
-            rule("output", vec![ours, dns(End::Source), notrack(), accept()]);
-        }
-        for family in Family::BOTH {
-            let planned = address_in(End::Destination, family, name("planned", family));
-            rule("output", vec![planned, dns(End::Destination), destination_is_ours(), notrack(), accept()]);
-        }
-        rule("output", vec![dns(End::Destination), jump("away")]);
-        for (listener, zone) in with_zones(listeners) {
-            let family = Family::of(listener.address);
-            // Its own conntrack zone: no flow meets another listener's entries, or any older than these rules.
-            let mut away = vec![address_is(End::Destination, listener.address), set_zone(zone)];
-            if let Some(way_out) = &listener.way_out {
-                away.push(set_address(End::Destination, way_out.target));
-                let back = set_address(End::Source, listener.address);
-                rule("answer", vec![family_is(family), zone_is(zone), back]);
-            }
-            away.push(accept());
-            rule("away", away);
-            // The machine's own query has the listener's address as its source.
-            let ours = address_in(End::Source, family, name("ours", family));
-            rule("natpost", vec![zone_is(zone), ours, masquerade()]);
-            if listener.way_out.as_ref().is_some_and(|way_out| way_out.masquerade) {
-                rule("natpost", vec![zone_is(zone), not_translated(), masquerade()]);
-            }
-        }
-        for chain in ["postrouting", "input"] {
-            rule(chain, vec![is_reply(), dns(End::Source), jump("answer")]);
-        }
-        self.socket.commit(batch)
+        let batch = stays(listeners);
+        let shape = batch.shape();
+        self.put = None;
+        self.socket.commit(batch)?;
+        let put = self.contents()?;
+        // Else somebody was there in between: the next look does not know it.
+        self.put = (put.shape() == shape).then_some(put);
+        Ok(())
+    }
+
+    /// What has become of the table since it was put there by this value: of its chains, its rules and its sets, but for
+    /// [`plan_restart`](Self::plan_restart)'s.
+    ///
+    /// # Errors
+    /// Where the kernel does not say.
+    pub fn standing(&mut self) -> Result<Standing, NftError> {
+        let contents = self.contents()?;
+        Ok(match &self.put {
+            _ if contents.is_bare() => Standing::Missing,
+            Some(put) if *put == contents => Standing::AsPut,
+            _ => Standing::Changed,
+        })
+    }
+
+    /// Whether the rules that are there can be those of these listeners, whoever put them there: each is looked at by what it
+    /// is made of, not by its addresses.
+    ///
+    /// # Errors
+    /// Where the kernel does not say.
+    pub fn are_those_of(&mut self, listeners: &[Listener]) -> Result<bool, NftError> {
+        Ok(self.contents()?.shape() == stays(listeners).shape())
+    }
+
+    fn contents(&mut self) -> Result<Contents, NftError> {
+        let chains = CHAINS.each_ref().map(|chain| chain.name);
+        self.socket.contents(TABLE, &chains, &[TRANSPORTS, "ours4", "ours6"])
     }
 
     /// Whether the table is there.
@@ -178,6 +161,77 @@ impl Rules {
     }
 }
 
+/// All that the table consists of.
+fn stays(listeners: &[Listener]) -> Batch {
+    let mut batch = Batch::default();
+    batch.renew_table(TABLE);
+    transports(&mut batch, TABLE);
+    for family in Family::BOTH {
+        let ours = listeners.iter().map(|listener| listener.address).filter(|ip| Family::of(*ip) == family);
+        let ours = ours.map(octets).collect();
+        let set = |name, flags, elements| Set { name, key: family.key(), flags, elements };
+        batch.add_set(TABLE, &set(name("ours", family), SetFlags::empty(), ours));
+        batch.add_set(TABLE, &set(name("planned", family), SetFlags::Timeout, Vec::new()));
+    }
+    for chain in &CHAINS {
+        batch.add_chain(TABLE, chain);
+    }
+    let mut rule = |chain, statements: Vec<Vec<_>>| batch.add_rule(TABLE, chain, statements);
+    // The machine's own are judged in `output`.
+    rule("prerouting", vec![untracked(), accept()]);
+    rule("prerouting", vec![from_this_machine(), accept()]);
+    for family in Family::BOTH {
+        let planned = address_in(End::Destination, family, name("planned", family));
+        let asked = [planned, dns(End::Destination), destination_is_ours()];
+        rule("prerouting", [&asked[..], &[has_socket(), notrack(), accept()]].concat());
+    }
+    rule("prerouting", vec![dns(End::Destination), jump("away")]);
+    rule("output", vec![untracked(), accept()]);
+    for family in Family::BOTH {
+        // Our answers never make an entry, lease or not: a late one would, the wrong way round.
+        let ours = address_in(End::Source, family, name("ours", family));
+        rule("output", vec![ours, dns(End::Source), notrack(), accept()]);
+    }
+    for family in Family::BOTH {
+        let planned = address_in(End::Destination, family, name("planned", family));
+        rule("output", vec![planned, dns(End::Destination), destination_is_ours(), notrack(), accept()]);
+    }
+    rule("output", vec![dns(End::Destination), jump("away")]);
+    for (listener, zone) in with_zones(listeners) {
+        let family = Family::of(listener.address);
+        // Its own conntrack zone: no flow meets another listener's entries, or any older than these rules.
+        let mut away = vec![address_is(End::Destination, listener.address), set_zone(zone)];
+        if let Some(way_out) = &listener.way_out {
+            away.push(set_address(End::Destination, way_out.target));
+            let back = set_address(End::Source, listener.address);
+            rule("answer", vec![family_is(family), zone_is(zone), back]);
+        }
+        away.push(accept());
+        rule("away", away);
+        // The machine's own query has the listener's address as its source.
+        let ours = address_in(End::Source, family, name("ours", family));
+        rule("natpost", vec![zone_is(zone), ours, masquerade()]);
+        if listener.way_out.as_ref().is_some_and(|way_out| way_out.masquerade) {
+            rule("natpost", vec![zone_is(zone), not_translated(), masquerade()]);
+        }
+    }
+    for chain in ["postrouting", "input"] {
+        rule(chain, vec![is_reply(), dns(End::Source), jump("answer")]);
+    }
+    batch
+}
+
+const CHAINS: [Chain; 7] = [
+    Chain { name: "away", hook: None },
+    Chain { name: "answer", hook: None },
+    Chain { name: "prerouting", hook: Some(("filter", PreRouting, RAW)) },
+    // A new destination is routed anew.
+    Chain { name: "output", hook: Some(("route", LocalOut, RAW)) },
+    Chain { name: "natpost", hook: Some(("nat", PostRouting, SRCNAT - 1)) },
+    Chain { name: "postrouting", hook: Some(("filter", PostRouting, LAST)) },
+    Chain { name: "input", hook: Some(("filter", LocalIn, LAST)) },
+];
+
 /// Shows servers of this network that somebody asks them to let go who may change it: a table, empty, that only CAP_NET_ADMIN
 /// can make. It goes with its value or, where the kernel knows owners, with the process.
 pub struct Warrant {
@@ -223,6 +277,8 @@ pub struct Leases {
     socket: Socket,
     table: String,
     seen: Seen,
+    /// What was put there, where others can change it.
+    put: Option<Contents>,
 }
 
 /// How the kernel sees that nobody serves any more, besides a lease that ends.
@@ -294,7 +350,15 @@ impl Leases {
             batch.add_rule(&table, "prerouting", [&leased[..], &[notrack(), accept()]].concat());
         }
         socket.commit(batch)?;
-        Ok(Self { socket, table, seen })
+        let mut leases = Self { socket, table, seen, put: None };
+        if !seen.by_owner {
+            leases.put = Some(leases.contents()?);
+        }
+        Ok(leases)
+    }
+
+    fn contents(&mut self) -> Result<Contents, NftError> {
+        self.socket.contents(&self.table, &["prerouting", "output"], &[TRANSPORTS])
     }
 
     /// How the kernel sees that this process serves no more.
@@ -315,8 +379,11 @@ impl Leases {
     /// Gives these addresses a lease that ends so long from now, or with the table.
     ///
     /// # Errors
-    /// Where the kernel refuses.
+    /// Where the kernel refuses; where somebody has changed a table that has no owner.
     pub fn renew(&mut self, addresses: &[IpAddr], lasts: Option<Duration>) -> Result<(), NftError> {
+        if self.put.is_some() && Some(self.contents()?) != self.put {
+            return Err(NftError::Changed { table: self.table.clone() });
+        }
         let mut batch = Batch::default();
         renew(&mut batch, &self.table, "lease", addresses, lasts);
         self.socket.commit(batch)

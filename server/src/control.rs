@@ -22,7 +22,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc, watch};
 
 use crate::cli::Flags;
-use crate::node_run::{Discovery, Keeper, Settings};
+use crate::node_run::{self, Discovery, Keeper, Settings};
 use crate::origin::{self, Draft, Origin};
 use crate::pages::{admin_server, plan};
 use crate::refreshing::Refreshed;
@@ -147,6 +147,9 @@ impl Server {
             None => Inherited::from_manager(&env),
         };
         let draft = Draft::first(&origin, flags.dns_port)?;
+        if node.is_some() {
+            node_run::check(&draft.spec)?;
+        }
         for warning in &draft.warnings {
             logger.warning(None, warning);
         }
@@ -183,7 +186,7 @@ impl Server {
         let bound =
             ports.bind(configuration.listeners.keys().copied(), configuration.sockets, workers, handle)?;
         let reloads = Arc::new(Reloads::default());
-        reloads.serves(draft.hash);
+        reloads.serves(draft.hash, node_run::needs_list(&draft.spec));
         let admin_thread = AdminThread::start().map_err(StartError::Machine)?;
         let leased = Arc::<OnceLock<_>>::default();
         let told =
@@ -248,7 +251,13 @@ impl Server {
             let origin = server.origin.clone();
             let filler = origin.filler().cloned();
             let read = Arc::new(move || Some((origin.text().ok()?, origin.read().ok()?)));
-            let keeper = Keeper::start(&server.running, settings, (read, discovery, filler), in_place);
+            let keeper = Keeper::start(
+                &server.running,
+                settings,
+                (read, discovery, filler),
+                server.reloads.clone(),
+                in_place,
+            );
             let keeper = keeper.map_err(StartError::Machine)?;
             let _ = leased.set(keeper.state().clone());
             server.keeper = Some(keeper);
@@ -284,8 +293,12 @@ impl Server {
             running.logger.info(None, &format!("{signal}: Reloading"));
         }
         running.logger.info(None, "Reloading");
+        let of_node = self.keeper.is_some();
         move || {
             let draft = Draft::read(&origin, dns_port)?;
+            if of_node {
+                node_run::check(&draft.spec)?;
+            }
             let configuration =
                 Configuration::build(&draft.spec, &running.shared, &addresses_of).map_err(Box::new)?;
             configuration.look_at_files(&running.shared, clock::now(), &running.logger);
@@ -354,7 +367,7 @@ impl Server {
         }
         self.admin.commit(prepared);
         running.logger.set_debug(configuration.debug);
-        self.reloads.serves(draft.hash);
+        self.reloads.serves(draft.hash, node_run::needs_list(&draft.spec));
         running.shared.hosts.kept.apply(&configuration.keep, &self.refreshed);
         self.serve_status();
         self.running.settle(&self.handle);

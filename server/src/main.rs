@@ -397,7 +397,10 @@ fn node(command: NodeCommand, flags: &Flags, settings: &Settings) -> Result<Exit
     let text = match command {
         NodeCommand::Up => node_run::up(&build_of(flags, Some(settings))?.1, settings)?,
         NodeCommand::Status(json) => {
-            let report = node_run::Report::of(&build_of(flags, Some(settings))?.1, settings);
+            let report = match build_of(flags, Some(settings)) {
+                Ok((_, configuration, _)) => node_run::Report::of(&configuration, settings),
+                Err(error) => node_run::Report::without(error, settings)?,
+            };
             if !report.is_well() {
                 code = ExitCode::FAILURE;
             }
@@ -465,6 +468,9 @@ fn origin(flags: &Flags, node: Option<&Settings>) -> Result<Origin, String> {
 fn build_of(flags: &Flags, node: Option<&Settings>) -> Result<(Draft, Configuration, Runtime), String> {
     let origin = origin(flags, node)?;
     let draft = Draft::first(&origin, flags.dns_port).map_err(|error| error.to_string())?;
+    if node.is_some() {
+        node_run::check(&draft.spec).map_err(|error| error.to_string())?;
+    }
     for warning in &draft.warnings {
         warn(warning);
     }

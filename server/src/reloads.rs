@@ -18,14 +18,21 @@ pub(crate) struct Reloads {
 struct Last {
     /// The SHA-512 of the configuration that serves.
     hash: String,
+    /// Whether it asks the servers of the node's network.
+    needs_list: bool,
     /// Why, and since when, it is not the Corefile that was read last.
     failure: Option<(Instant, String)>,
 }
 
 impl Reloads {
-    /// A configuration serves.
-    pub(crate) fn serves(&self, hash: String) {
-        *self.last() = Last { hash, failure: None };
+    /// A configuration serves; whether it asks the servers of the node's network.
+    pub(crate) fn serves(&self, hash: String, needs_list: bool) {
+        *self.last() = Last { hash, needs_list, failure: None };
+    }
+
+    /// Whether the configuration that serves asks the servers of the node's network.
+    pub(crate) fn needs_list(&self) -> bool {
+        self.last().needs_list
     }
 
     /// A reload failed: the configuration before it serves.

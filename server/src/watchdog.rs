@@ -103,12 +103,30 @@ async fn probe(running: &Arc<Running>, led_away: &[IpAddr]) -> Result<(), String
         });
     }
     while let Some(answered) = asked.join_next().await {
-        answered.map_err(|error| error.to_string())??;
+        answered.map_err(|error| error.to_string())?.map_err(|silent| silent.why)?;
     }
     for &endpoint in endpoints() {
-        stream(running, endpoint, &query, &Manner::WATCHDOG, until).await?;
+        let answered = stream(running, endpoint, &query, &Manner::WATCHDOG, until).await;
+        answered.map_err(|silent| silent.why)?;
     }
     Ok(())
+}
+
+/// An endpoint at which we do not answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Silent {
+    pub(crate) why: String,
+    /// Whether somebody else does.
+    pub(crate) is_taken: bool,
+}
+
+impl Silent {
+    fn new(mut why: String, is_taken: bool) -> Self {
+        if is_taken {
+            why += SOMEBODY_ELSE;
+        }
+        Self { why, is_taken }
+    }
 }
 
 /// How an endpoint is asked.
@@ -139,8 +157,9 @@ pub(crate) async fn udp(
     query: &[u8],
     manner: &Manner,
     until: Instant,
-) -> Result<(), String> {
+) -> Result<(), Silent> {
     let target = reachable(endpoint.address);
+    let mut is_taken = false;
     let taken = || (0..workers).map(move |worker| running.taken.count(endpoint, worker));
     let before: Vec<u64> = taken().collect();
     let mut answered = vec![false; workers];
@@ -148,6 +167,7 @@ pub(crate) async fn udp(
         match timeout(manner.one_probe, ask(target, query, manner)).await {
             Ok(Ok(worker)) if worker < workers => answered[worker] = true,
             lost => {
+                is_taken |= matches!(&lost, Ok(Err(error)) if is_of_others(error));
                 for (answered, (now, before)) in answered.iter_mut().zip(taken().zip(&before)) {
                     *answered |= now != *before;
                 }
@@ -163,7 +183,9 @@ pub(crate) async fn udp(
     }
     let silent: Vec<String> =
         (0..workers).filter(|worker| !answered[*worker]).map(|worker| worker.to_string()).collect();
-    Err(format!("{target} does not answer over UDP (worker {})", silent.join(", ")))
+    let why = format!("{target} does not answer over UDP (worker {})", silent.join(", "));
+    // One worker of ours that answers is reached.
+    Err(Silent::new(why, is_taken && silent.len() == workers))
 }
 
 /// Asks over TCP; a connection that nobody answers in time is lost like a datagram.
@@ -173,8 +195,9 @@ pub(crate) async fn stream(
     query: &[u8],
     manner: &Manner,
     until: Instant,
-) -> Result<(), String> {
+) -> Result<(), Silent> {
     let target = reachable(endpoint.address);
+    let mut is_taken = false;
     let taken = || running.taken.count(endpoint, running.workers());
     let before = taken();
     while Instant::now() < until {
@@ -189,14 +212,15 @@ pub(crate) async fn stream(
             Ok(Ok(())) => return Ok(()),
             // Ours has a place of its own, but not in the kernel's queue.
             Err(_) if taken() != before => return Ok(()),
-            Ok(Err(_)) => sleep(REFUSED_PAUSE).await,
+            Ok(Err(error)) => {
+                is_taken |= is_of_others(&error);
+                sleep(REFUSED_PAUSE).await;
+            }
             Err(_) => {}
         }
     }
-    Err(format!(
-        "{target} does not answer over {}",
-        if endpoint.transport == Transport::Tls { "TLS" } else { "TCP" }
-    ))
+    let over = if endpoint.transport == Transport::Tls { "TLS" } else { "TCP" };
+    Err(Silent::new(format!("{target} does not answer over {over}"), is_taken))
 }
 
 async fn ask(target: SocketAddr, query: &[u8], manner: &Manner) -> std::io::Result<usize> {
@@ -246,13 +270,24 @@ async fn tcp(target: SocketAddr, query: &[u8], running: &Running, manner: &Manne
     of_ours(resolver::over_stream(&mut stream, query).await?).map(drop)
 }
 
-/// A reply with our TXT record: nobody else knows the name, whoever may be asked in our place.
+/// A reply that ends in our TXT record, but for the worker's number: nobody else knows the name, whoever may be asked in our
+/// place and answers everything.
 fn of_ours(reply: Vec<u8>) -> std::io::Result<Vec<u8>> {
-    match reply.get(ANSWERS) {
-        Some([0, 1]) => Ok(reply),
-        _ => Err(std::io::Error::other("somebody else answers")),
+    let is_ours = reply.get(ANSWERS) == Some(&[0, 1])
+        && reply.split_last_chunk::<2>().is_some_and(|(before, _)| before.ends_with(&WORKER_RECORD));
+    match is_ours {
+        true => Ok(reply),
+        false => Err(std::io::Error::other(OfOthers)),
     }
 }
+
+fn is_of_others(error: &std::io::Error) -> bool {
+    error.get_ref().is_some_and(|error| error.is::<OfOthers>())
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("somebody else answers")]
+struct OfOthers;
 
 pub(crate) fn query(name: &Name) -> Vec<u8> {
     resolver::query(rand::random(), Flags::RD, name, RType::TXT, Class::CH)
@@ -266,8 +301,12 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     }
 }
 
+/// How the reason ends where somebody else answers.
+pub(crate) const SOMEBODY_ELSE: &str = ": somebody else does";
 /// Where a header counts them.
 const ANSWERS: std::ops::Range<usize> = 6..8;
+/// TXT, CH, TTL 0, three octets, of which two are a text.
+const WORKER_RECORD: [u8; 11] = [0, 16, 0, 3, 0, 0, 0, 0, 0, 3, 2];
 /// The type of a TLS record (RFC 8446, section 5.1).
 const HANDSHAKE: u8 = 22;
 /// How soon after a probe that nobody answered the next one goes out.
@@ -277,3 +316,36 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const REFUSED_PAUSE: Duration = Duration::from_millis(10);
 /// Addresses asked at the same time.
 const AT_ONCE: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_our_record_is_ours() {
+        let name = Name::from_text("probe.localdns.").expect("a name");
+        let reply = |answers: u8, record: &[u8]| {
+            let mut reply = query(&name);
+            reply[7] = answers;
+            reply.extend([0xc0, 12].iter().chain(record));
+            reply
+        };
+        let worker = [&WORKER_RECORD[..], &[1, 2]].concat();
+        let address = [0, 1, 0, 1, 0, 0, 0, 5, 0, 4, 192, 0, 2, 2];
+        let text = [0, 16, 0, 3, 0, 0, 0, 0, 0, 4, 3, b'n', b'o', b'!'];
+        for (reply, ours) in [
+            (reply(1, &worker), true),
+            (reply(0, &[]), false),
+            (reply(2, &worker), false),
+            (reply(1, &address), false),
+            (reply(1, &text), false),
+            (reply(1, &[]), false),
+            (vec![0; 12], false),
+            (Vec::new(), false),
+        ] {
+            let found = of_ours(reply.clone());
+            assert_eq!(found.is_ok(), ours, "{reply:?}");
+            assert!(found.err().is_none_or(|error| is_of_others(&error)));
+        }
+    }
+}

@@ -36,7 +36,10 @@ async fn link_local_addresses_are_added_once_and_can_be_bound_at_once() -> Resul
     for ip in ["169.254.10.10", "169.254.10.11", "fe80::a:a"] {
         let ip: IpAddr = ip.parse().expect("an address");
         assert!(!has_address(ip));
-        assert_eq!(ensure_address(ip, Ours::LinkLocal).await?, Added::AddedTo { link: LINK.to_owned() });
+        assert_eq!(
+            ensure_address(ip, Ours::LinkLocal).await?,
+            Added::AddedTo { link: LINK.to_owned(), instead: None }
+        );
         assert_eq!(ensure_address(ip, Ours::LinkLocal).await?, Added::AlreadyThere { link: LINK.to_owned() });
         assert!(has_address(ip));
 
@@ -77,12 +80,13 @@ async fn a_kernel_without_dummies_gets_a_bridge_without_ports() -> Result<(), No
     if !inside_namespace("a_kernel_without_dummies_gets_a_bridge_without_ports", &[]) {
         return Ok(());
     }
-    for ip in ["169.254.10.10", "fe80::a:a"] {
+    // It is told once, when it is made.
+    for (ip, instead) in [("169.254.10.10", Some(Instead::Bridge)), ("fe80::a:a", None)] {
         let ip: IpAddr = ip.parse().expect("an address");
         let kinds = [unknown(), LinkBridge::new(LINK).build()];
         assert_eq!(
             add_unless_there(ip, Ours::LinkLocal, &kinds).await?,
-            Added::AddedTo { link: LINK.to_owned() }
+            Added::AddedTo { link: LINK.to_owned(), instead }
         );
         assert_eq!(ensure_address(ip, Ours::LinkLocal).await?, Added::AlreadyThere { link: LINK.to_owned() });
         let address = addresses_of(LINK)?.into_iter().find(|own| own.ip == ip).expect("it was added");
@@ -108,7 +112,7 @@ async fn a_kernel_without_such_links_gets_the_address_on_lo() -> Result<(), Node
     for ip in ["169.254.10.10", "fe80::a:a"] {
         let ip: IpAddr = ip.parse().expect("an address");
         let added = add_unless_there(ip, Ours::LinkLocal, &[unknown()]).await?;
-        assert_eq!(added, Added::AddedTo { link: "lo".to_owned() });
+        assert_eq!(added, Added::AddedTo { link: "lo".to_owned(), instead: Some(Instead::Loopback) });
         let address = addresses_of("lo")?.into_iter().find(|own| own.ip == ip).expect("it was added");
         UdpSocket::bind(address.socket_addr(53)).expect("can be bound");
     }
@@ -137,7 +141,7 @@ async fn a_link_of_another_name_is_made_and_one_of_somebody_else_stays() -> Resu
     ] {
         let ours = Ours::Named(LinkName::new(link).expect("a name"));
         let added = ensure_address(ip.parse().expect("an address"), ours).await?;
-        assert_eq!(added, Added::AddedTo { link: link.to_owned() });
+        assert_eq!(added, Added::AddedTo { link: link.to_owned(), instead: None });
     }
     assert!(run(&["address", "add", "10.9.9.9/32", "dev", "theirs"]));
     let up = |name: &str| interfaces().is_ok_and(|all| all.iter().any(|one| one.name == name && one.up));

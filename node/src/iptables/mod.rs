@@ -8,6 +8,8 @@ mod rule;
 use std::io;
 use std::net::IpAddr;
 
+use netlink_packet_netfilter::NetfilterProtoFamily;
+
 use crate::nft::{Family, Socket};
 use crate::program::run;
 use rule::{Rule, Table};
@@ -82,21 +84,41 @@ impl Iptables {
     }
 }
 
-/// Takes all rules of either kind away, whosever addresses they are about, and says how many there were. Nothing is run where
-/// there is no table for them.
+/// Takes all rules of either kind away, whosever addresses they are about, and says how many there were. iptables is run where
+/// the kernel lists a rule with a comment of ours, or has tables of iptables-legacy, which it lists to nobody else.
 ///
 /// # Errors
 /// Where iptables is not there or fails.
 pub fn remove_iptables_rules() -> io::Result<usize> {
     let mut removed = 0;
     for family in Family::BOTH {
-        let tables: Vec<_> = Table::BOTH.into_iter().filter(|table| is_there(family, *table)).collect();
-        let rules = listed(family, &tables)?;
+        let found = |place: Place| {
+            Table::BOTH.into_iter().filter(|table| place.may_have(family, *table)).collect::<Vec<_>>()
+        };
+        let (tables, legacy) = (found(Place::Nft), found(Place::Legacy));
+        let mut all = tables.clone();
+        all.extend(legacy.iter().copied().filter(|table| !tables.contains(table)));
+        let rules = read(family, &all).map_err(|error| unread(&error, family, tables.is_empty()))?;
         let gone: Vec<_> = rules.into_iter().filter(Rule::has_comment_of_ours).collect();
         restore(family, "-D", &gone)?;
         removed += gone.len();
     }
     Ok(removed)
+}
+
+/// Why rules of ours are left, and what is known of them.
+fn unread(error: &io::Error, family: Family, is_legacy: bool) -> io::Error {
+    let why = match (error.kind(), is_legacy) {
+        (io::ErrorKind::NotFound, true) => format!(
+            "{error}: there are tables of iptables-legacy, and without that program nobody knows what is in them; install it, \
+             or see that there are no rules of ours"
+        ),
+        (io::ErrorKind::NotFound, false) => {
+            format!("{error}; install {}, which takes them away", program(family))
+        }
+        _ => return mended(io::Error::new(error.kind(), error.to_string())),
+    };
+    io::Error::new(error.kind(), why)
 }
 
 fn of(addresses: &[IpAddr], family: Family) -> impl Iterator<Item = IpAddr> {
@@ -107,25 +129,46 @@ fn tables(rules: &[Rule]) -> Vec<Table> {
     Table::BOTH.into_iter().filter(|table| rules.iter().any(|rule| rule.table == *table)).collect()
 }
 
-/// Whether a table was ever used: one that is listed is made by that.
-fn is_there(family: Family, table: Table) -> bool {
-    let (names, of) = match family {
-        Family::V4 => ("/proc/net/ip_tables_names", "ip"),
-        Family::V6 => ("/proc/net/ip6_tables_names", "ip6"),
-    };
-    let legacy = std::fs::read_to_string(names).unwrap_or_default();
-    let chains = || Socket::open().and_then(|mut socket| socket.base_chains()).unwrap_or_default();
-    legacy.lines().any(|name| name == table.name())
-        || chains().iter().any(|chain| chain.family == of && chain.table == table.name())
+/// Where rules of iptables are.
+#[derive(Clone, Copy)]
+enum Place {
+    Nft,
+    Legacy,
 }
 
+impl Place {
+    /// Whether rules of ours may be in this table.
+    fn may_have(self, family: Family, table: Table) -> bool {
+        let (names, of) = match family {
+            Family::V4 => ("/proc/net/ip_tables_names", NetfilterProtoFamily::IPv4),
+            Family::V6 => ("/proc/net/ip6_tables_names", NetfilterProtoFamily::IPv6),
+        };
+        match self {
+            // Listing a table makes it; one that was never used is not there.
+            Self::Legacy => {
+                let names = std::fs::read_to_string(names).unwrap_or_default();
+                names.lines().any(|name| name == table.name())
+            }
+            Self::Nft => Socket::open().is_ok_and(|mut socket| {
+                let mut has =
+                    |chain| socket.has_text(of, (table.name(), chain), &rule::COMMENTS).unwrap_or_default();
+                table.chains().into_iter().any(&mut has)
+            }),
+        }
+    }
+}
+
+/// Their rules as iptables lists them.
 fn listed(family: Family, tables: &[Table]) -> io::Result<Vec<Rule>> {
+    read(family, tables).map_err(mended)
+}
+
+fn read(family: Family, tables: &[Table]) -> io::Result<Vec<Rule>> {
     let mut rules = Vec::new();
     for table in tables {
         // By chain: the others may have as many rules as the cluster has services and policies.
         for chain in table.chains() {
-            let text =
-                run(program(family), &["-w", LOCK, "-t", table.name(), "-S", chain], "").map_err(mended)?;
+            let text = run(program(family), &["-w", LOCK, "-t", table.name(), "-S", chain], "")?;
             rules.extend(text.lines().filter_map(|line| Rule::read(*table, line)));
         }
     }

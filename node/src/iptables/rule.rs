@@ -160,7 +160,7 @@ fn host(ip: IpAddr) -> String {
 const LOCALDNS: &str = "localdns: skip conntrack";
 const SKIP: &str = "NodeLocal DNS Cache: skip conntrack";
 const ALLOW: &str = "NodeLocal DNS Cache: allow DNS traffic";
-const COMMENTS: [&str; 3] = [LOCALDNS, SKIP, ALLOW];
+pub(super) const COMMENTS: [&str; 3] = [LOCALDNS, SKIP, ALLOW];
 
 #[cfg(test)]
 mod tests {

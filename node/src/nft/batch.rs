@@ -8,7 +8,9 @@ use netlink_packet_netfilter::nftables::{
     SetElementMessage, SetFlags, SetMessage, TableAttribute, TableFlags, TableMessage,
 };
 use netlink_packet_netfilter::none::ControlMessage;
-use netlink_packet_netfilter::{NetfilterHeader, NetfilterMessage, NetfilterProtoFamily};
+use netlink_packet_netfilter::{
+    NetfilterHeader, NetfilterMessage, NetfilterMessageInner, NetfilterProtoFamily,
+};
 use nix::errno::Errno;
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::ReceiveTimeout;
@@ -137,6 +139,17 @@ impl Batch {
         let message = NfTablesMessage::NewRule(RuleMessage { attributes });
         self.push(format!("add rule {chain}"), NLM_F_CREATE | NLM_F_APPEND, message);
     }
+
+    /// The rules that it adds.
+    pub(super) fn rules(&self) -> impl Iterator<Item = &Vec<RuleAttribute>> {
+        self.messages.iter().filter_map(|message| match &message.payload {
+            NetlinkPayload::InnerMessage(NetfilterMessage {
+                inner: NetfilterMessageInner::NfTables(NfTablesMessage::NewRule(rule)),
+                ..
+            }) => Some(&rule.attributes),
+            _ => None,
+        })
+    }
 }
 
 fn elements(table: &str, set: &str, keys: &[Vec<u8>], ttl_ms: Option<u64>) -> SetElementMessage {
@@ -232,16 +245,22 @@ impl Socket {
         family: NetfilterProtoFamily,
         wanted: NfTablesMessage,
     ) -> io::Result<Vec<NetfilterMessage>> {
-        self.sequence = self.sequence.wrapping_add(1);
-        let header = NetfilterHeader::new(family, 0, 0);
-        let mut message = NetlinkMessage::from(NetfilterMessage::new(header, wanted));
-        message.header.flags = NLM_F_REQUEST | NLM_F_DUMP;
-        message.header.sequence_number = self.sequence;
-        message.finalize();
-        let mut bytes = vec![0; message.buffer_len()];
-        message.serialize(&mut bytes);
-        self.drain();
-        self.socket.send(&bytes, 0)?;
+        self.listed(family, NLM_F_DUMP, wanted)
+    }
+
+    /// One thing of the kernel's.
+    pub(super) fn get(&mut self, wanted: NfTablesMessage) -> io::Result<Vec<NetfilterMessage>> {
+        self.listed(NetfilterProtoFamily::Inet, NLM_F_ACK, wanted)
+    }
+
+    /// What comes until the kernel says that this was all.
+    fn listed(
+        &mut self,
+        family: NetfilterProtoFamily,
+        flags: u16,
+        wanted: NfTablesMessage,
+    ) -> io::Result<Vec<NetfilterMessage>> {
+        self.ask(family, flags, wanted)?;
         let mut listed = Vec::new();
         loop {
             let bytes = self.receive()?;
@@ -249,11 +268,47 @@ impl Socket {
                 match message.payload {
                     NetlinkPayload::Done(_) => return Ok(listed),
                     NetlinkPayload::Error(told) if told.code.is_some() => return Err(told.to_io()),
+                    NetlinkPayload::Error(_) => return Ok(listed),
                     NetlinkPayload::InnerMessage(message) => listed.push(message),
                     _ => {}
                 }
             }
         }
+    }
+
+    /// As [`Self::dump`], as octets: also what cannot be read.
+    pub(super) fn dump_raw(
+        &mut self,
+        family: NetfilterProtoFamily,
+        wanted: NfTablesMessage,
+        seen: &mut dyn FnMut(&[u8]),
+    ) -> io::Result<()> {
+        self.ask(family, NLM_F_DUMP, wanted)?;
+        loop {
+            let bytes = self.receive()?;
+            let mut left = bytes.as_slice();
+            while let Some((length, kind, code)) = head(left) {
+                match (kind, code) {
+                    (NLMSG_DONE, _) | (NLMSG_ERROR, 0) => return Ok(()),
+                    (NLMSG_ERROR, code) => return Err(io::Error::from_raw_os_error(-code)),
+                    _ => seen(left.get(..length).unwrap_or(left)),
+                }
+                left = left.get(length.next_multiple_of(4)..).unwrap_or_default();
+            }
+        }
+    }
+
+    fn ask(&mut self, family: NetfilterProtoFamily, flags: u16, wanted: NfTablesMessage) -> io::Result<()> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let header = NetfilterHeader::new(family, 0, 0);
+        let mut message = NetlinkMessage::from(NetfilterMessage::new(header, wanted));
+        message.header.flags = NLM_F_REQUEST | flags;
+        message.header.sequence_number = self.sequence;
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        self.drain();
+        self.socket.send(&bytes, 0).map(drop)
     }
 
     fn receive(&self) -> io::Result<Vec<u8>> {
@@ -282,6 +337,15 @@ fn parts(bytes: &[u8]) -> impl Iterator<Item = NetlinkMessage<NetfilterMessage>>
     })
 }
 
+/// A message's length and type, and of an error its code, by the first octets; `None` where there is no message.
+fn head(bytes: &[u8]) -> Option<(usize, u16, i32)> {
+    let length = u32::from_ne_bytes(*bytes.first_chunk()?) as usize;
+    let kind = u16::from_ne_bytes(*bytes.get(4..)?.first_chunk()?);
+    let code =
+        bytes.get(NLMSG_HEADER..).and_then(<[u8]>::first_chunk).map_or(0, |code| i32::from_ne_bytes(*code));
+    (length >= NLMSG_HEADER).then_some((length, kind, code))
+}
+
 pub(super) fn refused(action: &str, source: io::Error) -> NftError {
     let action = action.to_owned();
     match source.raw_os_error().map(Errno::from_raw) {
@@ -305,6 +369,8 @@ struct Mute;
 const PATIENCE: TimeVal = TimeVal::new(2, 0);
 const SUBSYSTEM: u16 = 10;
 const NLMSG_HEADER: usize = 16;
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
 const MSG_DONTWAIT: i32 = 0x40;
 
 #[cfg(test)]

@@ -3,14 +3,15 @@
 use std::io;
 
 use netlink_packet_netfilter::nftables::{
-    ChainAttribute, ChainMessage, Hook, HookNumber, InetHookNumber, NfTablesMessage, TableAttribute,
-    TableMessage,
+    ChainAttribute, ChainMessage, DataAttribute, ExpressionAttribute, Hook, HookNumber, InetHookNumber,
+    ListAttribute, NfTablesMessage, RuleAttribute, RuleMessage, SetElementAttribute, SetElementList,
+    SetElementMessage, TableAttribute, TableMessage,
 };
 use netlink_packet_netfilter::{NetfilterMessage, NetfilterMessageInner, NetfilterProtoFamily};
 use nix::errno::Errno;
 
 use super::NftError;
-use super::batch::{Socket, refused};
+use super::batch::{Batch, Socket, Statement, refused};
 
 /// A chain that packets come to by themselves.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,7 +25,159 @@ pub(crate) struct BaseChain {
     pub(crate) drops: bool,
 }
 
+/// What a table holds as the kernel lists it, but for what it numbers and counts itself: the same again where nobody has
+/// changed it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Contents {
+    chains: Vec<Vec<ChainAttribute>>,
+    rules: Vec<Vec<RuleAttribute>>,
+    sets: Vec<Vec<Vec<u8>>>,
+}
+
+/// The rules of a table by what they are made of: of each its chain, and the names of its expressions.
+pub(crate) type Shape = Vec<(String, Vec<String>)>;
+
+impl Contents {
+    /// Whether it has no rule at all.
+    pub(crate) fn is_bare(&self) -> bool {
+        self.rules.is_empty()
+    }
+
+    /// In what order its rules stand, which says nothing of the addresses in them.
+    pub(crate) fn shape(&self) -> Shape {
+        shape(self.rules.iter())
+    }
+}
+
+impl Batch {
+    /// That of the rules which it adds.
+    pub(crate) fn shape(&self) -> Shape {
+        shape(self.rules())
+    }
+}
+
+/// By chain: the kernel lists them so, in whatever order they were added.
+fn shape<'r>(rules: impl Iterator<Item = &'r Vec<RuleAttribute>>) -> Shape {
+    let mut shape: Shape = rules
+        .map(|attributes| {
+            let (mut chain, mut names) = (String::new(), Vec::new());
+            for attribute in attributes {
+                match attribute {
+                    RuleAttribute::Chain(name) => chain.clone_from(name),
+                    RuleAttribute::Expressions(all) => names = all.iter().filter_map(expression).collect(),
+                    _ => {}
+                }
+            }
+            (chain, names)
+        })
+        .collect();
+    shape.sort_by(|(one, _), (other, _)| one.cmp(other));
+    shape
+}
+
+fn expression(statement: &Statement) -> Option<String> {
+    let ListAttribute::Element(attributes) = statement else { return None };
+    attributes.iter().find_map(|attribute| match attribute {
+        ExpressionAttribute::Name(name) => Some(name.clone()),
+        _ => None,
+    })
+}
+
 impl Socket {
+    /// What a table holds of these chains and sets, and all its rules. What is not there holds nothing.
+    pub(crate) fn contents(
+        &mut self,
+        table: &str,
+        chains: &[&str],
+        sets: &[&str],
+    ) -> Result<Contents, NftError> {
+        let mut listed = || {
+            // One at a time, and with the table's name: other tables may have as many as the cluster has services.
+            let chains = chains.iter().map(|name| self.chain(table, name)).collect::<io::Result<_>>()?;
+            let sets = sets.iter().map(|name| self.elements(table, name)).collect::<io::Result<_>>()?;
+            Ok(Contents { chains, rules: self.rules(table)?, sets })
+        };
+        listed().map_err(|error| unlisted(&format!("list table {table}"), error))
+    }
+
+    /// Whether a rule of this chain holds one of these texts, as a comment of iptables does: in whatever form, and read by no
+    /// program.
+    pub(crate) fn has_text(
+        &mut self,
+        family: NetfilterProtoFamily,
+        (table, chain): (&str, &str),
+        texts: &[&str],
+    ) -> Result<bool, NftError> {
+        let attributes = vec![RuleAttribute::Table(table.to_owned()), RuleAttribute::Chain(chain.to_owned())];
+        let mut found = false;
+        let wanted = NfTablesMessage::GetRule(RuleMessage { attributes });
+        let listed = self.dump_raw(family, wanted, &mut |bytes| {
+            let has = |text: &&str| bytes.windows(text.len()).any(|window| window == text.as_bytes());
+            found |= texts.iter().any(has);
+        });
+        if_there(listed).map_err(|error| unlisted(&format!("list chain {table} {chain}"), error))?;
+        Ok(found)
+    }
+
+    fn rules(&mut self, table: &str) -> io::Result<Vec<Vec<RuleAttribute>>> {
+        let wanted = RuleMessage { attributes: vec![RuleAttribute::Table(table.to_owned())] };
+        let listed = self.dump(NetfilterProtoFamily::Inet, NfTablesMessage::GetRule(wanted));
+        let rule = |message: NetfilterMessage| match message.inner {
+            NetfilterMessageInner::NfTables(NfTablesMessage::NewRule(rule)) => Some(rule.attributes),
+            _ => None,
+        };
+        // Old kernels list those of all tables.
+        let of_table = |rule: &Vec<RuleAttribute>| {
+            rule.iter().any(|attribute| matches!(attribute, RuleAttribute::Table(of) if of == table))
+        };
+        let numbered = |attribute: &RuleAttribute| {
+            matches!(attribute, RuleAttribute::Handle(_) | RuleAttribute::Position(_))
+        };
+        let mut rules: Vec<_> = if_there(listed)?.into_iter().filter_map(rule).filter(of_table).collect();
+        rules.iter_mut().for_each(|rule| rule.retain(|attribute| !numbered(attribute)));
+        Ok(rules)
+    }
+
+    fn chain(&mut self, table: &str, name: &str) -> io::Result<Vec<ChainAttribute>> {
+        let attributes = vec![ChainAttribute::Table(table.to_owned()), ChainAttribute::Name(name.to_owned())];
+        let listed = self.get(NfTablesMessage::GetChain(ChainMessage { attributes }));
+        let chain = if_there(listed)?.into_iter().find_map(|message| match message.inner {
+            NetfilterMessageInner::NfTables(NfTablesMessage::NewChain(chain)) => Some(chain.attributes),
+            _ => None,
+        });
+        let mut chain = chain.unwrap_or_default();
+        chain.retain(|attribute| {
+            matches!(attribute, ChainAttribute::Name(_) | ChainAttribute::Hook(_) | ChainAttribute::Policy(_))
+        });
+        Ok(chain)
+    }
+
+    /// Sorted: the kernel has them in the order of a hash.
+    fn elements(&mut self, table: &str, set: &str) -> io::Result<Vec<Vec<u8>>> {
+        let attributes = vec![SetElementList::Table(table.to_owned()), SetElementList::Set(set.to_owned())];
+        let wanted = NfTablesMessage::GetSetElement(SetElementMessage { attributes });
+        let listed = if_there(self.dump(NetfilterProtoFamily::Inet, wanted))?;
+        let mut keys: Vec<_> = listed
+            .into_iter()
+            .filter_map(|message| match message.inner {
+                NetfilterMessageInner::NfTables(NfTablesMessage::NewSetElement(set)) => Some(set.attributes),
+                _ => None,
+            })
+            .flatten()
+            .filter_map(|attribute| match attribute {
+                SetElementList::Elements(elements) => Some(elements),
+                _ => None,
+            })
+            .flatten()
+            .filter_map(|element| match element {
+                ListAttribute::Element(attributes) => attributes.into_iter().find_map(key),
+                _ => None,
+            })
+            .collect();
+        keys.sort_unstable();
+        Ok(keys)
+    }
+
     /// The names of all tables of both families.
     pub(crate) fn tables(&mut self) -> Result<Vec<String>, NftError> {
         let wanted = NfTablesMessage::GetTable(TableMessage { attributes: Vec::new() });
@@ -39,6 +192,21 @@ impl Socket {
         let listed = self.dump(NetfilterProtoFamily::Unspec, wanted);
         let listed = listed.map_err(|error| unlisted("list chains", error))?;
         Ok(listed.into_iter().filter_map(base_chain).collect())
+    }
+}
+
+fn key(attribute: SetElementAttribute) -> Option<Vec<u8>> {
+    match attribute {
+        SetElementAttribute::Key(DataAttribute::Value(key)) => Some(key),
+        _ => None,
+    }
+}
+
+/// Nothing of what is not there.
+fn if_there<T: Default>(listed: io::Result<T>) -> io::Result<T> {
+    match listed {
+        Err(error) if error.raw_os_error() == Some(Errno::ENOENT as i32) => Ok(T::default()),
+        listed => listed,
     }
 }
 

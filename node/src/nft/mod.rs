@@ -5,7 +5,7 @@ mod listing;
 mod statement;
 
 pub(crate) use batch::{Batch, Chain, Set, Socket};
-pub(crate) use listing::BaseChain;
+pub(crate) use listing::{BaseChain, Contents};
 pub(crate) use statement::*;
 
 use std::io;
@@ -31,6 +31,12 @@ pub enum NftError {
         action: String,
         /// What the kernel said.
         source: io::Error,
+    },
+    /// Somebody has changed a table of ours that nobody owns.
+    #[error("table inet {table} is not as it was put there: somebody has changed it")]
+    Changed {
+        /// Its name.
+        table: String,
     },
     /// The kernel refused for another reason.
     #[error("nftables: {action}: {source}")]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use kubernetes_api::{Access, annotate};
 use node::Running;
 
-use super::report;
+use super::servers;
 
 /// What is said, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,7 +59,7 @@ impl Annotation {
 fn hosts_entries() -> Result<u64, String> {
     let mut said = Err("no `localdns node run` is here; start it".to_owned());
     for server in &Running::all() {
-        said = report::ask(server);
+        said = servers::ask(server);
         if let Ok(said) = &said {
             return said["hosts_entries"].as_u64().ok_or_else(|| {
                 format!("process {} is of a version that does not say what it serves", server.pid)

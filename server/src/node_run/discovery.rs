@@ -59,7 +59,7 @@ impl Discovery {
     /// Where one is needed, and neither the file has one nor any was kept.
     pub fn first(file: &Path, spec: &Spec) -> Result<Self, String> {
         let own = Own::of(spec);
-        let mut tries = if is_needed(spec) { TRIES } else { 1 };
+        let mut tries = if needs_list(spec) { TRIES } else { 1 };
         loop {
             let (list, origin, wrong) = look_at(file, &|ip| own.has(ip));
             tries -= 1;
@@ -67,7 +67,7 @@ impl Discovery {
                 thread::sleep(AGAIN);
                 continue;
             }
-            if let (true, Some(wrong)) = (list.is_empty() && is_needed(spec), &wrong) {
+            if let (true, Some(wrong)) = (list.is_empty() && needs_list(spec), &wrong) {
                 return Err(format!(
                     "{WIRE_SERVER} stands for the servers of the node's network, and there are none: {wrong}, and {KEPT} has none of \
                      an earlier start; let the network's manager write {}, name another file with -upstreams, or the \
@@ -76,7 +76,7 @@ impl Discovery {
                 ));
             }
             let upstreams = Arc::new(Upstreams::new(&list));
-            let wrong = wrong.filter(|_| is_needed(spec));
+            let wrong = wrong.filter(|_| needs_list(spec));
             return Ok(Self {
                 upstreams,
                 file: file.to_owned(),
@@ -192,7 +192,7 @@ impl Said {
 }
 
 /// Whether a `forward` asks the address that stands for these servers.
-fn is_needed(spec: &Spec) -> bool {
+pub(crate) fn needs_list(spec: &Spec) -> bool {
     let stanzas = spec.blocks.iter().filter_map(|block| block.get::<ForwardSpecs>());
     let mut targets = stanzas.flat_map(|specs| &specs.stanzas).flat_map(|stanza| &stanza.targets);
     targets.any(|(target, _)| target.port_of_node().is_some())

@@ -9,8 +9,7 @@ use observe::Logger;
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
-use super::answers::answers;
-use super::{RuleSet, Settings};
+use super::{RuleSet, Settings, servers};
 
 /// What a server keeps there.
 pub(super) struct KeptRules {
@@ -112,12 +111,13 @@ fn remove_tables_left(logger: &Logger) {
     }
 }
 
-/// Puts the rules there where every address is answered; without that, who asks gets no answer at all.
+/// Puts the rules there where a server of ours answers every address; without that, who asks gets no answer at all.
 pub(super) fn up(set: Iptables, listeners: &[Listener]) -> io::Result<String> {
-    if let Some(silent) = listeners.iter().find(|listener| !answers(listener.address)) {
-        return Ok(format!("no rules: {} does not answer\n", silent.address));
+    let addresses = addresses(listeners);
+    if let Err(why) = servers::answer(&addresses) {
+        return Ok(format!("no rules: {why}\n"));
     }
-    let put = set.put(&addresses(listeners))?;
+    let put = set.put(&addresses)?;
     Ok(format!("{put} rules are put there, the others were\n"))
 }
 

@@ -2,11 +2,11 @@
 //! nobody.
 
 mod hold;
+mod kept;
 mod orders;
 mod probes;
 
 use std::net::IpAddr;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc as std_mpsc;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
@@ -21,9 +21,10 @@ use super::host::{Host, State};
 use super::iptables::{self, KeptRules};
 use super::leased::{Lease, Leased};
 use super::written::{self, ReadCorefile};
-use super::{AtStop, RuleSet, Settings, listeners};
+use super::{AtStop, Settings, listeners, owners};
 use crate::node_cache::Filler;
-use crate::watchdog::InPlace;
+use crate::reloads::Reloads;
+use crate::watchdog::{InPlace, Silent};
 use configuration::Configuration;
 use listen::Running;
 
@@ -66,10 +67,11 @@ impl Keeper {
     ///
     /// # Errors
     /// What the kernel says to a thread.
-    pub fn start(
+    pub(crate) fn start(
         running: &Arc<Running>,
         settings: Settings,
         (read, discovery, filler): (Arc<ReadCorefile>, Discovery, Option<Arc<Filler>>),
+        reloads: Arc<Reloads>,
         ready: watch::Sender<InPlace>,
     ) -> std::io::Result<Self> {
         let (tell, told) = mpsc::unbounded_channel();
@@ -88,6 +90,8 @@ impl Keeper {
             leases: None,
             put: None,
             is_known: false,
+            owned: None,
+            reloads,
             noted: Vec::new(),
             read,
             discovery,
@@ -175,6 +179,9 @@ struct Worker {
     put: Option<Vec<Listener>>,
     /// Whether every plugin has known once what it answers from.
     is_known: bool,
+    /// What is to be told of the addresses that these are, where others have them.
+    owned: Option<(Vec<Listener>, Vec<(IpAddr, String)>)>,
+    reloads: Arc<Reloads>,
     /// What was said last, so that it is not said again.
     noted: Vec<String>,
     read: Arc<ReadCorefile>,
@@ -231,7 +238,7 @@ impl Worker {
         let silent = self.probe(running, &configuration, &listeners).await;
         let answered = |listener: &Listener| silent.iter().all(|(ip, _)| *ip != listener.address);
         let left = self.left_to_cluster(running, &listeners);
-        notes.extend(left.first().map(|(_, why)| why.clone()));
+        notes.extend(left.first().map(|(_, silent)| silent.why.clone()));
         let is_left = |listener: &Listener| left.iter().any(|(ip, _)| *ip == listener.address);
         let good = listeners.iter().filter(|one| answered(one) && !is_left(one));
         let good: Vec<_> = good.map(|one| one.address).collect();
@@ -249,7 +256,13 @@ impl Worker {
         // Where the rules have just come, the next round sees whether they bring those here.
         let led_away = self.led_away(&listeners, &silent);
         let all_answer = led_away.len() == silent.len();
-        notes.extend(led_away.iter().map(|ip| probes::told_of(*ip, self.settings.rules)));
+        let owned = self.owned(&listeners);
+        let is_told =
+            |ip: &IpAddr| owned.iter().any(|(address, told)| address == ip && told.contains(owners::IPVS));
+        notes.extend(
+            led_away.iter().filter(|ip| !is_told(ip)).map(|ip| probes::told_of(*ip, self.settings.rules)),
+        );
+        notes.extend(owned.into_iter().map(|(_, told)| told));
         let here = listeners.iter().filter(|one| !led_away.contains(&one.address)).cloned();
         let ended = all_answer && self.put.is_some() && self.host.goes_on(&here.collect::<Vec<_>>()).await;
         if let State::Failed(why) = self.host.state() {
@@ -260,7 +273,7 @@ impl Worker {
             self.ready.send_replace(Some(led_away));
         }
         if self.put.is_none() && !all_answer {
-            notes.extend(silent.iter().map(|(_, why)| format!("no rules yet: {why}")));
+            notes.extend(silent.iter().map(|(_, silent)| format!("no rules yet: {}", silent.why)));
         }
         self.note(running, &listeners, &[silent, left].concat());
         for note in &notes {
@@ -314,60 +327,6 @@ impl Worker {
         }
     }
 
-    /// Sees to it that the rules are those of now.
-    async fn keep(&mut self, listeners: &[Listener]) -> Result<(), String> {
-        match self.settings.rules {
-            // They would send everybody away.
-            RuleSet::Nft if self.leases.is_none() => return Ok(()),
-            RuleSet::Nft => {
-                return self
-                    .keep_tables(listeners)
-                    .map_err(|error| format!("clients are dark when this server dies: {error}"));
-            }
-            RuleSet::Iptables(_) => {
-                let Some(kept) = &mut self.iptables else { return Ok(()) };
-                let put_back = kept.keep(listeners).await;
-                let put_back =
-                    put_back.map_err(|error| format!("each query costs an entry of conntrack: {error}"))?;
-                self.state.put_back.fetch_add(u64::from(put_back), Relaxed);
-            }
-            RuleSet::None => {}
-        }
-        self.put = Some(listeners.to_vec());
-        Ok(())
-    }
-
-    fn keep_tables(&mut self, listeners: &[Listener]) -> Result<(), node::NftError> {
-        if self.rules.is_none() {
-            self.rules = Some(Rules::open()?);
-        }
-        let Some(rules) = &mut self.rules else { return Ok(()) };
-        let there = rules.are_there()?;
-        let same = self.put.as_deref() == Some(listeners);
-        if !there || !same {
-            rules.put(listeners)?;
-            if !there && self.put.is_some() {
-                self.state.put_back.fetch_add(1, Relaxed);
-            }
-            self.put = Some(listeners.to_vec());
-        }
-        Ok(())
-    }
-
-    fn open_leases(&mut self) -> Result<(), node::NftError> {
-        if !self.settings.rules.has_leases() || self.leases.is_some() {
-            return Ok(());
-        }
-        let leases = Leases::open(self.settings.mark)?;
-        if !leases.seen().by_owner {
-            // They would outlive us.
-            self.state.outlives_us.store(true, Relaxed);
-            self.settings.lease.get_or_insert(Settings::LEASE);
-        }
-        self.leases = Some(leases);
-        Ok(())
-    }
-
     fn renew(&mut self, running: &Running, addresses: &[IpAddr]) -> Result<(), node::NftError> {
         let Some(leases) = &mut self.leases else { return Ok(()) };
         let before = Instant::now();
@@ -390,7 +349,7 @@ impl Worker {
     }
 
     /// Tells of leases that ended, and of those that are held again.
-    fn note(&self, running: &Running, listeners: &[Listener], silent: &[(IpAddr, String)]) {
+    fn note(&self, running: &Running, listeners: &[Listener], silent: &[(IpAddr, Silent)]) {
         let now = Instant::now();
         let mut states = self.state.addresses();
         states.retain(|ip, _| listeners.iter().any(|listener| listener.address == *ip));
@@ -401,13 +360,14 @@ impl Worker {
             match (state.held, held) {
                 (true, false) => {
                     let why = silent.iter().find(|(address, _)| *address == ip);
-                    tell_lost(running, ip, state, why.map_or(LATE, |(_, why)| why));
+                    tell_lost(running, ip, state, why.map_or(LATE, |(_, silent)| &silent.why));
                 }
                 (false, true) => running.logger.info(None, &format!("node: queries to {ip} come here")),
                 _ => {}
             }
             state.held = held;
-            state.silent = silent.iter().find(|(address, _)| *address == ip).map(|(_, why)| why.clone());
+            state.silent =
+                silent.iter().find(|(address, _)| *address == ip).map(|(_, silent)| silent.why.clone());
             state.probed = Some(now);
         }
     }

@@ -16,7 +16,9 @@ mod host;
 mod iptables;
 mod lease;
 mod leased;
+mod owners;
 mod report;
+mod servers;
 mod up;
 mod written;
 
@@ -25,10 +27,12 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use corefile::Located;
 use node::{HostResolver, Iptables, LinkName, Listener, WayOut};
 use wire::Name;
 
 pub use annotate::Annotation;
+pub(crate) use discovery::needs_list;
 pub use discovery::{Discovery, upstreams_now};
 pub use down::{down, stopped};
 pub use lease::{Ended, Keeper};
@@ -38,6 +42,8 @@ pub use up::up;
 
 use configuration::Configuration;
 use plugin::endpoint::Transport;
+use plugin::{SetupError, Spec};
+use plugins::bind::BindSpec;
 
 /// How a node's DNS is kept alive: the flags of `localdns node`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,6 +119,10 @@ pub(crate) fn listeners(configuration: &Configuration, settings: &Settings) -> (
         if endpoint.transport != Transport::Dns || port != DNS_PORT {
             continue;
         }
+        // One of an interface that `bind` names, see [`check`].
+        if is_of_one_link(ip) {
+            continue;
+        }
         if ip.is_unspecified() || ip.is_loopback() {
             notes.push(format!(
                 "{ip} is no address that rules can be about; `bind` names those that clients ask"
@@ -139,6 +149,22 @@ pub(crate) fn listeners(configuration: &Configuration, settings: &Settings) -> (
         listeners.push(Listener { address: ip, way_out });
     }
     (listeners, notes)
+}
+
+/// Refuses addresses that no pod can ask. Those that an interface has besides are served, without rules.
+///
+/// # Errors
+/// At the first of `bind` that is of fe80::/10.
+pub fn check(spec: &Spec) -> Result<(), Box<Located<SetupError>>> {
+    let binds = spec.blocks.iter().filter_map(|block| block.get::<BindSpec>());
+    let is_refused = |text: &str| node::address(text, 0).is_some_and(|address| is_of_one_link(address.ip()));
+    match binds.flat_map(|bind| &bind.targets).find(|word| is_refused(&word.text)) {
+        None => Ok(()),
+        Some(word) => {
+            let rule = "an fe80:: address cannot be reached from pods, which are on other links; take one of fd00::/8";
+            Err(Box::new(Located::new(&word.at, SetupError::Order { plugin: "bind", rule })))
+        }
+    }
 }
 
 /// The first upstream of `forward .` that is up; the first of all where none is.

@@ -2,13 +2,13 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use node::{HostResolver, NftError, Obstacle, Rules, Running};
+use node::{HostResolver, Listener, NftError, Obstacle, Rules, WayOut};
 use serde_json::{Value, json};
 
 use super::answers::answers;
-use super::{RuleSet, Settings, iptables, listeners};
+use super::{RuleSet, Settings, iptables, listeners, owners, servers};
+use crate::watchdog;
 use configuration::Configuration;
 
 /// `localdns node status`.
@@ -19,6 +19,8 @@ pub struct Report {
     rules: Result<bool, String>,
     holders: Vec<u32>,
     addresses: Vec<Address>,
+    /// What is wrong with the Corefile, whose addresses are then those that the server says.
+    corefile: Option<String>,
     /// What each server of this network says of itself, or why it says nothing.
     servers: Vec<Result<Value, String>>,
     /// Files by which this machine's own lookups are turned.
@@ -40,22 +42,41 @@ impl Report {
     /// Looks at the machine.
     pub fn of(configuration: &Configuration, settings: &Settings) -> Self {
         let (listeners, notes) = listeners(configuration, settings);
+        Self::about(listeners, notes, servers::all(), settings)
+    }
+
+    /// As [`Self::of`], of a Corefile that cannot be used: the one before it may be served all the same.
+    ///
+    /// # Errors
+    /// What is wrong with it, where no server says which addresses are its own.
+    pub fn without(corefile: String, settings: &Settings) -> Result<Self, String> {
+        let servers = servers::all();
+        let listeners: Vec<_> = servers.iter().flatten().flat_map(listeners_of).collect();
+        if listeners.is_empty() {
+            return Err(corefile);
+        }
+        let report = Self::about(listeners, Vec::new(), servers, settings);
+        Ok(Self { corefile: Some(corefile), ..report })
+    }
+
+    fn about(
+        listeners: Vec<Listener>,
+        mut notes: Vec<String>,
+        servers: Vec<Result<Value, String>>,
+        settings: &Settings,
+    ) -> Self {
+        if servers.is_empty() {
+            notes.extend(owners::told(&listeners, settings).into_iter().map(|(_, told)| told));
+        }
         let obstacles = Obstacle::all(&listeners);
-        let (rules, holders) = match Rules::open() {
-            Ok(mut rules) => {
-                let holders = rules.holders().unwrap_or_default();
-                (rules.are_there().map_err(|error| error.to_string()), holders)
-            }
-            Err(error) => (Err(error.to_string()), Vec::new()),
-        };
-        let servers: Vec<_> = Running::all().iter().map(ask).collect();
-        let is_without = |said: &Value| said["rules_put"] == false && said["let_go"] != true;
+        let mut tables = Rules::open();
+        let holders =
+            tables.as_mut().map_or_else(|_| Vec::new(), |rules| rules.holders().unwrap_or_default());
         let rules = match settings.rules {
-            // One that starts finds those of the one before.
-            RuleSet::Nft if rules == Ok(true) && servers.iter().flatten().any(is_without) => {
-                Err(NOT_OURS.to_owned())
-            }
-            RuleSet::Nft => rules,
+            RuleSet::Nft => match &mut tables {
+                Ok(tables) => rules_of(tables, &servers, &listeners),
+                Err(error) => Err(error.to_string()),
+            },
             RuleSet::Iptables(set) => iptables::are_there(set, &listeners).map_err(|error| error.to_string()),
             RuleSet::None => Ok(true),
         };
@@ -69,7 +90,8 @@ impl Report {
             })
             .collect();
         let host_resolver = HostResolver::stands();
-        Self { set: settings.rules, rules, holders, addresses, servers, host_resolver, obstacles, notes }
+        let (set, corefile) = (settings.rules, None);
+        Self { set, rules, holders, addresses, corefile, servers, host_resolver, obstacles, notes }
     }
 
     /// Whether all is as it should be while a server runs.
@@ -103,6 +125,7 @@ impl Report {
                 Ok(said) => said.clone(),
                 Err(error) => json!({ "error": error }),
             }).collect::<Vec<_>>(),
+            "corefile_error": self.corefile,
             "host_resolver": self.host_resolver,
             "obstacles": self.obstacles.iter().flatten().map(|one| {
                 json!({ "chain": one.chain, "way": one.way, "mend": one.mend })
@@ -152,6 +175,9 @@ impl Report {
             let answers = if address.answers { "answers" } else { "does not answer" };
             text += &format!("address   {}  {link}, {way_out}, {answers}\n", address.ip);
         }
+        if let Some(error) = &self.corefile {
+            text += &format!("corefile  {error}; the server serves the one before\n");
+        }
         text += &self.servers_text();
         for path in &self.host_resolver {
             text += &format!("lookups   of this machine come here, by {}\n", path.display());
@@ -184,13 +210,44 @@ impl Report {
     }
 }
 
-/// What a server says of itself; its objects are ours, and of its version.
-pub(super) fn ask(server: &Running) -> Result<Value, String> {
-    let unheard = |error: &dyn std::fmt::Display| {
-        format!("process {} does not say how it is: {error}; if it hangs, restart it", server.pid)
+/// The addresses that a server says are its own.
+fn listeners_of(said: &Value) -> Vec<Listener> {
+    let ip = |value: &Value| value.as_str()?.parse().ok();
+    let listener = |said: &Value| {
+        let way_out = ip(&said["way_out"]).map(|target| WayOut { target, masquerade: true });
+        Some(Listener { address: ip(&said["address"])?, way_out })
     };
-    let said = server.tell("status", PATIENCE).map_err(|error| unheard(&error))?;
-    serde_json::from_str(&said).map_err(|error| unheard(&error))
+    said["addresses"].as_array().into_iter().flatten().filter_map(listener).collect()
+}
+
+/// Whether the table that stays is there, and all that belongs in it.
+fn rules_of(
+    tables: &mut Rules,
+    servers: &[Result<Value, String>],
+    listeners: &[Listener],
+) -> Result<bool, String> {
+    let text = |error: NftError| error.to_string();
+    if !tables.are_there().map_err(text)? {
+        return Ok(false);
+    }
+    let mut keepers = servers.iter().flatten().filter(|said| said["let_go"] != true).peekable();
+    if keepers.peek().is_none() {
+        return match tables.are_those_of(listeners).map_err(text)? {
+            true => Ok(true),
+            false => Err(CHANGED.to_owned()),
+        };
+    }
+    // They know what they put there; the Corefile may have changed since.
+    for said in keepers {
+        // One that starts finds those of the one before.
+        if said["rules_put"] == false {
+            return Err(NOT_OURS.to_owned());
+        }
+        if said["rules_in_place"] == false {
+            return Err(TAKEN.to_owned());
+        }
+    }
+    Ok(true)
 }
 
 fn server_text(said: &Value) -> String {
@@ -209,7 +266,10 @@ fn server_text(said: &Value) -> String {
         let (ip, lost) = (word(&address["address"]), word(&address["lost"]));
         let held = if address["held"] == true { "held" } else { "not held" };
         let probe = match (address["probe_error"].as_str(), address["probed_ms_ago"].as_u64()) {
-            (Some(error), _) => format!("the last probe failed: {error}"),
+            (Some(error), _) if error.ends_with(watchdog::SOMEBODY_ELSE) => {
+                format!("the last probe failed: {error}; see who takes its queries: nft list ruleset")
+            }
+            (Some(error), _) => format!("the last probe failed: {error}; if it goes on, restart the server"),
             (None, Some(ms)) => format!("answered a probe {ms} ms ago"),
             (None, None) => "not probed yet".to_owned(),
         };
@@ -217,6 +277,12 @@ fn server_text(said: &Value) -> String {
             true => format!("lease     {ip}  {held}, lost {lost} times, {probe}\n"),
             false => format!("probe     {ip}  {probe}\n"),
         };
+    }
+    if let Some(error) = said["reload_failed"]["error"].as_str() {
+        let ago = word(&said["reload_failed"]["seconds_ago"]);
+        text += &format!(
+            "reload    failed {ago} s ago, and the configuration before it serves: {error}; mend what it names, and see `localdns check -conf FILE`\n"
+        );
     }
     let upstreams: Vec<_> = said["upstreams"].as_array().into_iter().flatten().map(word).collect();
     if let Some(from) = said["upstreams_from"].as_str() {
@@ -237,4 +303,7 @@ fn server_text(said: &Value) -> String {
 }
 
 const NOT_OURS: &str = "a table inet localdns is there, and not the server's, whose note says why";
-const PATIENCE: Duration = Duration::from_secs(2);
+const CHANGED: &str =
+    "not those of this Corefile, or somebody has changed them; `localdns node up` puts them there anew";
+const TAKEN: &str =
+    "somebody has changed them this moment; the server puts them back, or its note says why not";

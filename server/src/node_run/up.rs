@@ -1,20 +1,21 @@
 //! `localdns node up`: what a server that runs would put there, as far as it can be there without one.
 
 use std::fmt::Display;
+use std::net::IpAddr;
 use std::sync::atomic::AtomicBool;
 
-use node::{HostResolver, Listener, NftError, Ours, Rules};
+use node::{Added, HostResolver, Listener, NftError, Ours, Rules};
+use tokio::runtime::Runtime;
 
-use super::answers::answers;
-use super::{RuleSet, Settings, discovery, host, iptables, listeners};
+use super::{RuleSet, Settings, discovery, host, iptables, listeners, owners, servers};
 use configuration::Configuration;
 
 /// Puts links, addresses and the table that stays there; the machine's own lookups come here only where a server answers.
 ///
 /// # Errors
-/// What the kernel refuses.
+/// What the kernel refuses; then no address is left that was not there before.
 pub fn up(configuration: &Configuration, settings: &Settings) -> Result<String, String> {
-    let (listeners, notes) = listeners(configuration, settings);
+    let (listeners, mut notes) = listeners(configuration, settings);
     // An address without rules would keep its clients from everybody.
     let there = || Rules::open()?.are_there();
     if let (RuleSet::Nft, Err(error @ NftError::NotSupported { .. })) = (settings.rules, there()) {
@@ -22,24 +23,65 @@ pub fn up(configuration: &Configuration, settings: &Settings) -> Result<String, 
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(text)?;
-    let mut told = String::new();
-    for Listener { address, .. } in &listeners {
-        let added =
-            runtime.block_on(node::ensure_address(*address, Ours::Named(settings.link))).map_err(text)?;
-        told += &format!("{address} is on {}\n", added.link());
-    }
-    told += &match settings.rules {
-        RuleSet::Nft => rules(&listeners)?,
-        RuleSet::Iptables(set) => iptables::up(set, &listeners).map_err(text)?,
-        RuleSet::None => String::new(),
+    let mut added = New { link: node::link_index(settings.link.as_str()).is_none(), addresses: Vec::new() };
+    let mut put = || {
+        let mut told = addresses(&listeners, settings, &runtime, &mut added)?;
+        told += &match settings.rules {
+            RuleSet::Nft => rules(&listeners)?,
+            RuleSet::Iptables(set) => iptables::up(set, &listeners).map_err(text)?,
+            RuleSet::None => String::new(),
+        };
+        Ok(told)
     };
+    let put: Result<String, String> = put();
+    let mut told = put.map_err(|error| added.take_back(error, settings, &runtime))?;
     if settings.host_resolver != HostResolver::None {
         told += &host_resolver(&listeners, settings);
     }
+    notes.extend(owners::told(&listeners, settings).into_iter().map(|(_, told)| told));
     for note in notes {
         told += &format!("{note}\n");
     }
     Ok(told)
+}
+
+fn addresses(
+    listeners: &[Listener],
+    settings: &Settings,
+    runtime: &Runtime,
+    new: &mut New,
+) -> Result<String, String> {
+    let mut told = String::new();
+    for Listener { address, .. } in listeners {
+        let added = runtime.block_on(node::ensure_address(*address, Ours::Named(settings.link)));
+        let added = added.map_err(text)?;
+        if let Added::AddedTo { .. } = added {
+            new.addresses.push(*address);
+        }
+        if let Some(instead) = added.instead().filter(|_| told.is_empty()) {
+            told += &format!("{instead}\n");
+        }
+        told += &format!("{address} is on {}\n", added.link());
+    }
+    Ok(told)
+}
+
+/// What was not there before.
+struct New {
+    /// Whether the link is among it.
+    link: bool,
+    addresses: Vec<IpAddr>,
+}
+
+impl New {
+    /// Takes it away again; what has gone wrong, and what is left.
+    fn take_back(&self, error: String, settings: &Settings, runtime: &Runtime) -> String {
+        let link = Some(settings.link.as_str()).filter(|_| self.link);
+        match runtime.block_on(node::remove_addresses(&self.addresses, link)) {
+            Ok(()) => error,
+            Err(left) => format!("{error}; {left}; `localdns node down` tries again"),
+        }
+    }
 }
 
 fn rules(listeners: &[Listener]) -> Result<String, String> {
@@ -66,12 +108,8 @@ fn rules(listeners: &[Listener]) -> Result<String, String> {
 fn host_resolver(listeners: &[Listener], settings: &Settings) -> String {
     let Some(server) = host::server(listeners) else { return String::new() };
     let not = "this machine's own lookups do not come here";
-    let holders = Rules::open().and_then(|mut rules| rules.holders()).unwrap_or_default();
-    if holders.is_empty() && node::Running::all().is_empty() {
-        return format!("{not}: no server runs\n");
-    }
-    if let Some(silent) = listeners.iter().find(|listener| !answers(listener.address)) {
-        return format!("{not}: {} does not answer\n", silent.address);
+    if let Err(why) = servers::answer(&[server]) {
+        return format!("{not}: {why}\n");
     }
     let upstreams = || discovery::text_of(&settings.upstreams);
     match settings.host_resolver.put(server, &upstreams, &AtomicBool::new(true)) {

@@ -117,6 +117,85 @@ fn a_table_of_our_name_that_nobody_owns_is_replaced() {
 }
 
 #[test]
+fn up_leaves_no_address_where_its_rules_cannot_be() {
+    isolated(|| {
+        if !tool("bad input", "nft") {
+            return;
+        }
+        let _lab = Lab::new();
+        fs::write("/run/Corefile", COREFILE.replace("10.10", "10.10 169.254.10.11")).expect("the test's own");
+        let (other, typed) = super::never_dark::anothers_table();
+        let links = || run("ip", &["-br", "addr"]);
+        let before = links();
+        let up = |code| {
+            let mut up = Command::new(tests::binary());
+            up.args(["node", "up", "-host-resolver", "none", "-conf", "/run/Corefile"]);
+            let output = tests::output(up, PATIENCE);
+            assert_eq!(output.status.code(), Some(code), "{output:?}");
+            String::from_utf8_lossy(&output.stderr).into_owned()
+        };
+        assert!(up(1).contains("add table localdns: no permission"));
+        assert_eq!(links(), before, "nothing half-applied");
+        // What was there stays.
+        run("ip", &["link", "add", "localdns", "type", "dummy"]);
+        run("ip", &["addr", "add", "169.254.10.10/32", "dev", "localdns"]);
+        let before = links();
+        up(1);
+        assert_eq!(links(), before);
+        drop(typed);
+        { other }.wait().expect("it ends");
+        up(0);
+        assert!(links().contains("169.254.10.11"));
+    });
+}
+
+#[test]
+fn an_address_that_no_pod_can_ask_is_refused_where_it_stands() {
+    isolated(|| {
+        if !tool("bad input", "nft") {
+            return;
+        }
+        let lab = Lab::new();
+        let text = COREFILE.replace("169.254.10.10", "169.254.10.10 fe80::a:a");
+        fs::write("/run/Corefile", &text).expect("the test's own");
+        let why = "/run/Corefile:3:24: plugin/bind: an fe80:: address cannot be reached from pods, which are on other links; take \
+                   one of fd00::/8";
+        for (word, code) in [("run", 217), ("up", 1), ("status", 1)] {
+            let mut command = Command::new(tests::binary());
+            command.args(["node", word, "-host-resolver", "none", "-conf", "/run/Corefile"]);
+            let output = tests::output(command, PATIENCE);
+            let told = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(code), "{word}: {told}");
+            assert!(told.contains(why), "{word}: {told}");
+            nothing_is_there();
+        }
+        // A reload refuses it, too; and what one who serves alone does with it stays.
+        let server = lab.serve(&["-host-resolver", "none"]);
+        ready(&server);
+        server.write_corefile(&text);
+        server.signal("HUP");
+        server.wait_for_log("Restart failed", PATIENCE);
+        assert!(server.log_text().contains(":3:24: plugin/bind: an fe80:: address"), "{}", server.log_text());
+        drop(server);
+        run("ip", &["link", "del", "localdns"]);
+        let plain = Server::start(".:53 {\nbind fe80::a:a\nwhoami\n}\n");
+        assert!(run("ip", &["addr", "show", "dev", "localdns"]).contains("fe80::a:a"));
+        drop(plain);
+        // Nor is one refused that an interface has beside others, which `bind` names.
+        let name = "dummy9";
+        run("ip", &["link", "add", name, "type", "dummy"]);
+        run("ip", &["link", "set", name, "up"]);
+        run("ip", &["addr", "add", "169.254.10.10/32", "dev", name]);
+        run("ip", &["addr", "add", "fe80::b:b/64", "dev", name, "nodad"]);
+        let options = tests::Options::default().subcommand(&["node", "run"]).args(["-host-resolver", "none"]);
+        let server = Server::start_with(&COREFILE.replace("169.254.10.10", name), options);
+        server.wait_for_log("queries to 169.254.10.10 come here", PATIENCE);
+        let said = status(&server, 0);
+        assert!(!said.contains("fe80::"), "{said}");
+    });
+}
+
+#[test]
 fn what_names_the_machines_servers_stays_whole_where_it_cannot_be_written() {
     isolated(|| {
         if !tool("bad input", "nft") {

@@ -1,13 +1,13 @@
 //! Rule sets in the tables of iptables, in both its forms, as `iptables -S` prints them.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use tests::{Options, Server, ask, eventually, isolated, run, signal, tool};
+use tests::{Action, Options, Says, Server, Upstream, ask, eventually, isolated, run, signal, tool};
 
-use super::lab::{Lab, NAME, POD, US, within};
+use super::lab::{CLUSTER, Lab, NAME, POD, US, within};
 
 #[test]
 fn the_scripts_eight_come_once_and_go_at_the_end() {
@@ -80,6 +80,99 @@ fn node_caches_twelve_come_once_for_each_address_and_open_a_closed_firewall() {
                 tools.run(program, &["-F", "INPUT"]);
             }
         }
+    });
+}
+
+#[test]
+fn up_puts_no_rules_where_somebody_else_answers() {
+    isolated(|| {
+        let Some(_lab) = lab() else { return };
+        let service = "10.96.0.20:53".parse().expect("an address");
+        let corefile = ".:53 {\nbind 10.96.0.20 169.254.10.10\nforward . 10.2.0.2\n}\n";
+        std::fs::write("/run/Corefile", corefile).expect("the test's own");
+        // A stranger answers at the link-local address, too: all that a client sees is right.
+        tests::add_address("169.254.10.10/32");
+        let at = (Ipv4Addr::new(169, 254, 10, 10), 53).into();
+        let says = |_: &tests::Asked| Action::Reply(Says::answer(&format!("{NAME}. 5 IN A {CLUSTER}\n")));
+        let _stranger = Upstream::at(at, says);
+        let mut command = Command::new(tests::binary());
+        let words = ["node", "up", "-conf", "/run/Corefile", "-host-resolver", "resolv.conf"];
+        command.args(words).env("PATH", Tools("nft").path());
+        let resolv_conf = std::fs::read("/etc/resolv.conf").expect("it is there");
+        for rules in ["iptables", "node-cache"] {
+            let mut up = Command::new(tests::binary());
+            up.args(words).args(["-rules", rules]).env("PATH", Tools("nft").path());
+            let output = tests::output(up, Duration::from_secs(20));
+            let told = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(output.status.success(), "{output:?}");
+            assert!(told.contains("no rules: no server runs\n"), "{told}");
+            assert!(told.contains("own lookups do not come here: no server runs\n"), "{told}");
+            assert!(Tools("nft").ours().is_empty(), "{told}");
+            assert_eq!(
+                ask(service, NAME, "A").short(),
+                [CLUSTER],
+                "-rules {rules}: who was answered still is"
+            );
+        }
+        // Nor where ours runs and answers elsewhere.
+        let other = ".:53 {\nbind 169.254.10.11\nforward . 10.2.0.2\n}\n";
+        let options = Options::default().subcommand(&["node", "run"]);
+        let server = Server::start_with(other, options.args(["-rules", "none", "-host-resolver", "none"]));
+        server.wait_for_log("CoreDNS-", Duration::from_secs(10));
+        let output = tests::output(
+            {
+                command.args(["-rules", "iptables"]);
+                command
+            },
+            Duration::from_secs(20),
+        );
+        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        let no_server = "does not answer: no server of ours has answered a probe there\n";
+        assert_eq!(told.matches(no_server).count(), 2, "{told}");
+        assert!(Tools("nft").ours().is_empty(), "{told}");
+        assert_eq!(std::fs::read("/etc/resolv.conf").expect("it is there"), resolv_conf);
+    });
+}
+
+#[test]
+fn no_program_runs_where_no_rule_of_iptables_is_ours() {
+    isolated(|| {
+        let Some(lab) = lab() else { return };
+        let nft = Tools("nft");
+        for table in ["raw", "filter"] {
+            nft.run("iptables", &["-t", table, "-A", "OUTPUT", "-d", "192.0.2.9", "-j", "ACCEPT"]);
+        }
+        // Whoever runs it is written down.
+        std::fs::create_dir("/run/told").expect("the test's own");
+        for name in ["iptables", "ip6tables"] {
+            let path = format!("/run/told/{name}");
+            std::fs::write(&path, "#!/bin/sh\necho $0 $* >> /run/called\nexit 1\n").expect("the test's own");
+            run("chmod", &["755", &path]);
+        }
+        let server = lab.serve_with(|options| {
+            options.args(["-host-resolver", "none"]).env("PATH", "/run/told:/usr/bin:/bin:/usr/sbin:/sbin")
+        });
+        server.wait_for_log("queries to fd10::11 come here", Duration::from_secs(10));
+        let up = |path: &str| {
+            let mut command = Command::new(tests::binary());
+            command.env("PATH", path);
+            nft.output(command, &server, &["up", "-host-resolver", "none"], 0)
+        };
+        let told = up("/run/told");
+        assert!(!told.contains("iptables"), "{told}");
+        assert!(!Path::new("/run/called").exists(), "{:?}", std::fs::read_to_string("/run/called"));
+        assert!(!server.log_text().contains("iptables"), "{}", server.log_text());
+        // One that is ours takes iptables to go, and an image without it hears of that alone.
+        nft.change("-A", ANSWERS[0]);
+        let told = up("/nonexistent");
+        assert!(told.contains("install iptables, which takes them away"), "{told}");
+        assert!(!told.contains("-rules nft"), "{told}");
+        let told = up(&nft.path());
+        assert!(told.contains("1 rules in the tables of iptables are gone"), "{told}");
+        // What is in those of the other form, the kernel tells nobody but that program.
+        Tools("legacy").run("iptables", &["-t", "raw", "-S"]);
+        let told = up("/nonexistent");
+        assert!(told.contains("there are tables of iptables-legacy"), "{told}");
     });
 }
 

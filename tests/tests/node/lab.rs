@@ -75,6 +75,12 @@ impl Lab {
         Self { upstreams }
     }
 
+    /// The one at this address.
+    pub(crate) fn upstream(&self, ip: &str) -> &Upstream {
+        let is_there = |upstream: &&Upstream| upstream.address().ip().to_string() == ip;
+        self.upstreams.iter().find(is_there).expect("it was started")
+    }
+
     /// How many queries upstreams were asked.
     pub(crate) fn asked(&self) -> usize {
         self.upstreams.iter().map(Upstream::total).sum()

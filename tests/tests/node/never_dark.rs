@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::unix::net::UnixDatagram;
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{scope, sleep};
@@ -46,10 +46,27 @@ fn what_a_stranger_takes_away_comes_back() {
         let lab = Lab::new();
         let server = lab.serve(&[]);
         server.wait_for_log("queries to fd10::11 come here", Duration::from_secs(10));
-        let rules = || run("nft", &["list", "tables", "inet"]).contains("table inet localdns\n");
-        assert!(rules());
-        run("nft", &["delete", "table", "inet", "localdns"]);
-        eventually("the rules are back", Duration::from_secs(2), || rules().then_some(()));
+        let rules = || {
+            let listed = Command::new("nft").args(["-s", "list", "table", "inet", "localdns"]).output();
+            String::from_utf8_lossy(&listed.expect("nft starts").stdout).into_owned()
+        };
+        let put = rules();
+        assert!(put.contains("chain away"), "{put}");
+        for change in [
+            "delete table inet localdns",
+            "flush table inet localdns",
+            "flush chain inet localdns prerouting",
+            "delete rule inet localdns output handle $HANDLE",
+            "replace rule inet localdns output handle $HANDLE drop",
+            "delete element inet localdns transports { 17 }",
+        ] {
+            let handle = "$(nft -a list chain inet localdns output | sed -n 's/.*# handle //p' | tail -n 1)";
+            let change = change.replace("$HANDLE", handle);
+            run("sh", &["-ec", &format!("nft \"{change}\"")]);
+            eventually(&change, Duration::from_secs(2), || (rules() == put).then_some(()));
+        }
+        let said = status(&server, 0);
+        assert!(said.starts_with("rules     in place\n"), "{said}");
         run("ip", &["addr", "del", "10.96.0.20/32", "dev", "localdns"]);
         let back = || run("ip", &["addr", "show", "to", "10.96.0.20"]).contains("localdns");
         eventually("the address is back", Duration::from_secs(2), || back().then_some(()));
@@ -72,17 +89,7 @@ fn a_table_of_our_name_that_another_process_owns_is_told_and_the_server_serves_a
             return;
         }
         let lab = Lab::new();
-        // The table is theirs for as long as their netlink socket is open.
-        let mut other = Command::new("nft")
-            .arg("-i")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("nft starts");
-        let mut typed = other.stdin.take().expect("it is piped");
-        typed.write_all(b"add table inet localdns { flags owner; }\n").expect("it reads");
-        let owned = || run("nft", &["list", "tables", "inet"]).contains("localdns").then_some(());
-        eventually("the other's table", Duration::from_secs(5), owned);
+        let (mut other, typed) = anothers_table();
         let directory = tempdir();
         let told = UnixDatagram::bind(directory.path().join("notify")).expect("the directory is ours");
         told.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout can be set");
@@ -115,6 +122,21 @@ fn a_table_of_our_name_that_another_process_owns_is_told_and_the_server_serves_a
         eventually("our rules", Duration::from_secs(5), ours);
         assert!(status(&server, 0).starts_with("rules     in place\n"));
     });
+}
+
+/// A table of our name, theirs for as long as their netlink socket is open: until nothing more can be typed.
+pub(crate) fn anothers_table() -> (Child, ChildStdin) {
+    let mut other = Command::new("nft")
+        .arg("-i")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("nft starts");
+    let mut typed = other.stdin.take().expect("it is piped");
+    typed.write_all(b"add table inet localdns { flags owner; }\n").expect("it reads");
+    let owned = || run("nft", &["list", "tables", "inet"]).contains("localdns").then_some(());
+    eventually("the other's table", Duration::from_secs(5), owned);
+    (other, typed)
 }
 
 pub(crate) fn status(server: &Server, code: i32) -> String {

@@ -1,9 +1,10 @@
 //! The two nftables tables, as `nft` reads them.
 
 use std::net::{IpAddr, UdpSocket};
+use std::process::Command;
 use std::time::Duration;
 
-use node::{Leases, Listener, NftError, Rules, Seen, WayOut};
+use node::{Leases, Listener, NftError, Rules, Seen, Standing, WayOut};
 use tests::{isolated, run, tool};
 
 #[test]
@@ -31,6 +32,40 @@ fn the_table_that_stays_reads_as_it_was_meant_and_goes_without_a_trace() {
 }
 
 #[test]
+fn whatever_a_stranger_changes_in_the_table_that_stays_is_seen() {
+    isolated(|| {
+        if !tool("rules", "nft") {
+            return;
+        }
+        let mut rules = Rules::open().unwrap();
+        assert_eq!(rules.standing().unwrap(), Standing::Missing);
+        assert!(!rules.are_those_of(&listeners()).unwrap());
+        let third = "nft -a list chain inet localdns output | sed -n 's/.*# handle //p' | sed -n 4p";
+        for (change, seen) in [
+            ("nft delete table inet localdns", Standing::Missing),
+            ("nft flush table inet localdns", Standing::Missing),
+            ("nft flush chain inet localdns away", Standing::Changed),
+            (&format!("nft delete rule inet localdns output handle $({third})"), Standing::Changed),
+            (&format!("nft replace rule inet localdns output handle $({third}) drop"), Standing::Changed),
+            ("nft insert rule inet localdns input drop", Standing::Changed),
+            ("nft add chain inet localdns prerouting '{ policy drop; }'", Standing::Changed),
+            ("nft delete element inet localdns transports '{ 6 }'", Standing::Changed),
+            ("nft add element inet localdns ours4 '{ 192.0.2.1 }'", Standing::Changed),
+        ] {
+            rules.put(&listeners()).unwrap();
+            // Leases of a restart come and go.
+            rules.plan_restart(&addresses(), LASTS).unwrap();
+            assert_eq!(rules.standing().unwrap(), Standing::AsPut, "before: {change}");
+            assert!(Rules::open().unwrap().are_those_of(&listeners()).unwrap());
+            assert!(!rules.are_those_of(&listeners()[1..]).unwrap());
+            run("sh", &["-ec", change]);
+            assert_eq!(rules.standing().unwrap(), seen, "{change}");
+        }
+        rules.remove().unwrap();
+    });
+}
+
+#[test]
 fn the_table_of_the_leases_goes_with_its_owner_and_survives_a_stranger() {
     isolated(|| {
         if !tool("rules", "nft") {
@@ -45,6 +80,11 @@ fn the_table_of_the_leases_goes_with_its_owner_and_survives_a_stranger() {
         }
         assert_eq!(listed(table), LEASES);
         run("nft", &["flush", "ruleset"]);
+        for change in ["flush table", "delete table", "flush chain"] {
+            let chain = if change.ends_with("chain") { " output" } else { "" };
+            let refused = Command::new("nft").arg(format!("{change} inet {table}{chain}")).output().unwrap();
+            assert!(!refused.status.success(), "{change}");
+        }
         assert_eq!(listed(table), LEASES, "it is not theirs");
         drop(leases);
         assert_eq!(run("nft", &["list", "ruleset"]), "");
@@ -134,6 +174,10 @@ fn an_older_kernel_s_table_is_the_next_process_s_to_replace() {
         leases.renew(&addresses(), Some(LASTS)).unwrap();
         let expected = LEASES.replace(" socket transparent 0", "").replace("\tflags owner\n\n", "");
         assert_eq!(listed("localdns-lease"), expected);
+        // Nobody owns it: whoever takes its rules takes the leases.
+        run("nft", &["flush", "table", "inet", "localdns-lease"]);
+        let renewed = leases.renew(&addresses(), Some(LASTS));
+        assert!(matches!(renewed, Err(NftError::Changed { .. })), "{renewed:?}");
         drop(leases);
         let next = Leases::open_as(MARK, Seen { by_owner: false, by_socket: true }).unwrap();
         assert!(!listed("localdns-lease").contains("elements = { 10.96.0.20"), "nobody has a lease yet");

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tests::{Server, isolated, run, tool};
 
-use super::lab::Lab;
+use super::lab::{COREFILE, Lab};
 use super::never_dark::status;
 
 #[test]
@@ -65,6 +65,51 @@ fn status_says_what_there_is_and_what_mends_what_is_not() {
         server.signal("STOP");
         let hung = status(&server, 1);
         assert!(hung.contains(&format!("server    process {pid} does not say how it is: ")), "{hung}");
+    });
+}
+
+#[test]
+fn a_reload_that_failed_is_told_and_nobody_is_sent_away_for_it() {
+    isolated(|| {
+        if !tool("status", "nft") {
+            return;
+        }
+        let lab = Lab::new();
+        let server = lab.serve(&["-host-resolver", "none"]);
+        server.wait_for_log("queries to fd10::11 come here", Duration::from_secs(10));
+        let before = status(&server, 0);
+        for absent in ["reload", "resolv.conf"] {
+            assert!(!before.contains(absent), "its Corefile needs no list: {before}");
+        }
+        // One that is read and cannot be served; and one that cannot be read.
+        let unserved = COREFILE.replace("169.254.10.11", "169.254.10.11 192.0.2.77%lo");
+        for (corefile, cause, is_read) in [
+            (COREFILE.replace("ttl 5", "ttl five"), "ttl", false),
+            (unserved, "192.0.2.77%lo", false),
+            (COREFILE.replace("fd10::11", "fd10::11 224.0.0.9"), "224.0.0.9", true),
+        ] {
+            server.write_corefile(&corefile);
+            let failed = server.log_text().matches("Restart failed").count();
+            server.signal("HUP");
+            server.wait_for_lines("Restart failed", failed + 1, Duration::from_secs(10));
+            let said = status(&server, i32::from(is_read));
+            let line = said
+                .lines()
+                .find(|line| line.starts_with("reload    failed "))
+                .unwrap_or_else(|| panic!("{said}"));
+            assert!(line.contains(cause), "{line}");
+            assert!(line.ends_with("; mend what it names, and see `localdns check -conf FILE`"), "{line}");
+            assert_eq!(said.contains("corefile  "), !is_read, "{said}");
+            assert!(
+                said.contains("address   169.254.10.11  on localdns, way out 10.3.0.2, answers\n"),
+                "{said}"
+            );
+            assert!(said.starts_with("rules     in place\n"), "{said}");
+        }
+        server.write_corefile(COREFILE);
+        server.signal("HUP");
+        server.wait_for_log("Reloading complete", Duration::from_secs(10));
+        assert_eq!(status(&server, 0).matches("reload").count(), 0);
     });
 }
 

@@ -1,5 +1,6 @@
 //! What commands beside this server tell it, and ask of it.
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -8,9 +9,11 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::Worker;
+use super::kept::are_in_place;
 use crate::node_run::discovery::{self, ListOrigin};
 use crate::node_run::down::REFUSED;
 use crate::node_run::host::State;
+use crate::node_run::leased::Lease;
 
 impl Worker {
     pub(super) async fn obey(&mut self, order: Order) {
@@ -26,10 +29,19 @@ impl Worker {
     }
 
     /// What this server knows of itself, for `node status`.
-    fn status(&self) -> Value {
+    fn status(&mut self) -> Value {
         let now = Instant::now();
-        let addresses: Vec<_> =
-            self.state.addresses().iter().map(|(ip, lease)| lease.status(*ip, now)).collect();
+        let in_place = self.rules.as_mut().map(|rules| are_in_place(rules).unwrap_or(false));
+        let way_out = |ip| {
+            let listener = self.put.iter().flatten().find(|listener| listener.address == ip)?;
+            listener.way_out.as_ref().map(|way_out| way_out.target)
+        };
+        let address = |(ip, lease): (&IpAddr, &Lease)| {
+            let mut said = lease.status(*ip, now);
+            said["way_out"] = json!(way_out(*ip));
+            said
+        };
+        let addresses: Vec<_> = self.state.addresses().iter().map(address).collect();
         let list = self.discovery.upstreams().list();
         let (lookups, lookups_error) = match self.host.state() {
             State::NotYet => {
@@ -46,6 +58,7 @@ impl Worker {
             "let_go": self.state.is_let_go(),
             "has_leases": self.settings.rules.has_leases(),
             "rules_put": self.put.is_some(),
+            "rules_in_place": in_place,
             "lease_ms": self.settings.lease.map(|lease| lease.as_millis()),
             "seen_by_owner": self.leases.as_ref().map(|leases| leases.seen().by_owner),
             "seen_by_socket": self.leases.as_ref().map(|leases| leases.seen().by_socket),
@@ -57,7 +70,8 @@ impl Worker {
                 ListOrigin::File => Some(self.settings.upstreams.as_path()),
                 ListOrigin::Kept => Some(Path::new(discovery::KEPT)),
             },
-            "upstreams_error": self.discovery.wrong(),
+            "upstreams_error": self.discovery.wrong().filter(|_| self.reloads.needs_list()),
+            "reload_failed": self.reloads.failure(clock::now()),
             "host_resolver": lookups,
             "host_resolver_error": lookups_error,
             "notes": self.noted,

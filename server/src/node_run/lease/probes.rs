@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::{Worker, patience};
 use crate::node_run::iptables::KeptRules;
 use crate::node_run::{RuleSet, is_clusters_without_us, is_link_local};
-use crate::watchdog::{self, DNS_PORT, Manner};
+use crate::watchdog::{self, DNS_PORT, Manner, Silent};
 use configuration::Configuration;
 use listen::Running;
 use plugin::endpoint::Endpoint;
@@ -22,7 +22,7 @@ impl Worker {
         running: &Arc<Running>,
         configuration: &Configuration,
         listeners: &[Listener],
-    ) -> Vec<(IpAddr, String)> {
+    ) -> Vec<(IpAddr, Silent)> {
         let patience = patience(self.settings.lease);
         let until = Instant::now() + patience;
         let manner =
@@ -51,7 +51,7 @@ impl Worker {
         &mut self,
         running: &Running,
         listeners: &[Listener],
-    ) -> Vec<(IpAddr, String)> {
+    ) -> Vec<(IpAddr, Silent)> {
         if self.is_known {
             return Vec::new();
         }
@@ -61,15 +61,18 @@ impl Worker {
             return Vec::new();
         };
         let why = format!("{missing} does not know its objects yet, and the cluster's DNS answers meanwhile");
+        let silent = Silent { why, is_taken: false };
         let of_cluster = |ip: &IpAddr| is_clusters_without_us(*ip, self.settings.way_out);
-        listeners.iter().map(|one| one.address).filter(of_cluster).map(|ip| (ip, why.clone())).collect()
+        listeners.iter().map(|one| one.address).filter(of_cluster).map(|ip| (ip, silent.clone())).collect()
     }
 
-    /// Services' addresses whose queries others translate before they come here: those that are silent where nothing brings a
-    /// probe past that, while another address proves that we serve. None where that is not all that is wrong.
-    pub(super) fn led_away(&self, listeners: &[Listener], silent: &[(IpAddr, String)]) -> Vec<IpAddr> {
-        let is_all = silent.len() < listeners.len() && silent.iter().all(|(ip, _)| !is_link_local(*ip));
-        match is_all && !self.reaches_services() {
+    /// Services' addresses whose queries others translate before they come here, while another address proves that we serve:
+    /// those that are silent where nothing brings a probe past that; and those at which somebody else answers our probes
+    /// whatever we do, as IPVS has it. None where that is not all that is wrong.
+    pub(super) fn led_away(&self, listeners: &[Listener], silent: &[(IpAddr, Silent)]) -> Vec<IpAddr> {
+        let reaches = self.reaches_services();
+        let is_led = |(ip, silent): &(IpAddr, Silent)| !is_link_local(*ip) && (silent.is_taken || !reaches);
+        match silent.len() < listeners.len() && silent.iter().all(is_led) {
             true => silent.iter().map(|(ip, _)| *ip).collect(),
             false => Vec::new(),
         }
@@ -96,9 +99,9 @@ pub(super) fn told_of(ip: IpAddr, rules: RuleSet) -> String {
 
 /// Who is silent, and why: one whose probe did not end is silent, too.
 async fn heard(
-    mut asked: JoinSet<(IpAddr, Result<(), String>)>,
+    mut asked: JoinSet<(IpAddr, Result<(), Silent>)>,
     listeners: &[Listener],
-) -> Vec<(IpAddr, String)> {
+) -> Vec<(IpAddr, Silent)> {
     let (mut answered, mut silent) = (Vec::new(), Vec::new());
     while let Some(ended) = asked.join_next().await {
         match ended {
@@ -109,7 +112,8 @@ async fn heard(
     }
     for Listener { address, .. } in listeners {
         if !answered.contains(address) && silent.iter().all(|(other, _)| other != address) {
-            silent.push((*address, format!("the probe of {address} panicked")));
+            let why = format!("the probe of {address} panicked");
+            silent.push((*address, Silent { why, is_taken: false }));
         }
     }
     silent
@@ -121,6 +125,7 @@ mod tests {
 
     #[test]
     fn an_address_whose_probe_panics_has_not_answered() {
+        let silence = |why: &str| Silent { why: why.to_owned(), is_taken: false };
         let address = |last| IpAddr::from([192, 0, 2, last]);
         let listeners = [1, 2, 3].map(|last| Listener { address: address(last), way_out: None });
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -128,11 +133,11 @@ mod tests {
             let mut asked = JoinSet::new();
             asked.spawn(async { panic!("as a fault would") });
             asked.spawn(async move { (address(2), Ok(())) });
-            asked.spawn(async move { (address(3), Err("nobody".to_owned())) });
+            asked.spawn(async move { (address(3), Err(silence("nobody"))) });
             heard(asked, &listeners).await
         });
-        silent.sort();
-        let panicked = "the probe of 192.0.2.1 panicked".to_owned();
-        assert_eq!(silent, [(address(1), panicked), (address(3), "nobody".to_owned())]);
+        silent.sort_by_key(|(ip, _)| *ip);
+        let panicked = silence("the probe of 192.0.2.1 panicked");
+        assert_eq!(silent, [(address(1), panicked), (address(3), silence("nobody"))]);
     }
 }

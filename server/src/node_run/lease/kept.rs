@@ -1,0 +1,83 @@
+//! Rules and leases as they are to be, and what is told of addresses that are not ours to keep.
+
+use std::net::IpAddr;
+use std::sync::atomic::Ordering::Relaxed;
+
+use node::{Leases, Listener, Rules, Standing};
+
+use super::Worker;
+use crate::node_run::{RuleSet, Settings, owners};
+
+impl Worker {
+    /// What is to be told of addresses on others' links; looked up when the addresses change, for such a link may have all
+    /// services'.
+    pub(super) fn owned(&mut self, listeners: &[Listener]) -> Vec<(IpAddr, String)> {
+        if self.owned.as_ref().is_none_or(|(of, _)| of != listeners) {
+            self.owned = Some((listeners.to_vec(), owners::told(listeners, &self.settings)));
+        }
+        self.owned.as_ref().map(|(_, told)| told.clone()).unwrap_or_default()
+    }
+
+    /// Sees to it that the rules are those of now.
+    pub(super) async fn keep(&mut self, listeners: &[Listener]) -> Result<(), String> {
+        match self.settings.rules {
+            // They would send everybody away.
+            RuleSet::Nft if self.leases.is_none() => return Ok(()),
+            RuleSet::Nft => {
+                return self
+                    .keep_tables(listeners)
+                    .map_err(|error| format!("clients are dark when this server dies: {error}"));
+            }
+            RuleSet::Iptables(_) => {
+                let Some(kept) = &mut self.iptables else { return Ok(()) };
+                let put_back = kept.keep(listeners).await;
+                let put_back =
+                    put_back.map_err(|error| format!("each query costs an entry of conntrack: {error}"))?;
+                self.state.put_back.fetch_add(u64::from(put_back), Relaxed);
+            }
+            RuleSet::None => {}
+        }
+        self.put = Some(listeners.to_vec());
+        Ok(())
+    }
+
+    fn keep_tables(&mut self, listeners: &[Listener]) -> Result<(), node::NftError> {
+        if self.rules.is_none() {
+            self.rules = Some(Rules::open()?);
+        }
+        let Some(rules) = &mut self.rules else { return Ok(()) };
+        let stand = are_in_place(rules)?;
+        let same = self.put.as_deref() == Some(listeners);
+        if !stand || !same {
+            rules.put(listeners)?;
+            if !stand && self.put.is_some() {
+                self.state.put_back.fetch_add(1, Relaxed);
+            }
+            self.put = Some(listeners.to_vec());
+        }
+        Ok(())
+    }
+
+    pub(super) fn open_leases(&mut self) -> Result<(), node::NftError> {
+        if !self.settings.rules.has_leases() || self.leases.is_some() {
+            return Ok(());
+        }
+        let leases = Leases::open(self.settings.mark)?;
+        if !leases.seen().by_owner {
+            // They would outlive us.
+            self.state.outlives_us.store(true, Relaxed);
+            self.settings.lease.get_or_insert(Settings::LEASE);
+        }
+        self.leases = Some(leases);
+        Ok(())
+    }
+}
+
+/// Whether nobody has changed the table that stays; another server of this network may, and two would change it for ever.
+pub(super) fn are_in_place(rules: &mut Rules) -> Result<bool, node::NftError> {
+    Ok(match rules.standing()? {
+        Standing::AsPut => true,
+        Standing::Changed => rules.holders()?.len() > 1,
+        Standing::Missing => false,
+    })
+}

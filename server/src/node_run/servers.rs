@@ -1,0 +1,81 @@
+//! What the servers of this network say of themselves, for commands beside them.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use node::Running;
+use serde_json::Value;
+
+/// What each says, or why it says nothing.
+pub(super) fn all() -> Vec<Result<Value, String>> {
+    Running::all().iter().map(ask).collect()
+}
+
+/// What a server says of itself; its objects are ours, and of its version.
+pub(super) fn ask(server: &Running) -> Result<Value, String> {
+    let unheard = |error: &dyn std::fmt::Display| {
+        format!("process {} does not say how it is: {error}; if it hangs, restart it", server.pid)
+    };
+    let said = server.tell("status", PATIENCE).map_err(|error| unheard(&error))?;
+    serde_json::from_str(&said).map_err(|error| unheard(&error))
+}
+
+/// Whether a server of ours has answered its own probe at each of these addresses; else why not. What anybody else answers
+/// there, as kube-proxy's endpoints do at a service's address, does not count.
+pub(super) fn answer(addresses: &[IpAddr]) -> Result<(), String> {
+    is_answered(&all(), addresses)
+}
+
+fn is_answered(servers: &[Result<Value, String>], addresses: &[IpAddr]) -> Result<(), String> {
+    if servers.is_empty() {
+        return Err("no server runs".to_owned());
+    }
+    for address in addresses {
+        let ip = address.to_string();
+        let of_ip =
+            |said: &Value| said["addresses"].as_array()?.iter().find(|one| one["address"] == ip).cloned();
+        let said: Vec<Value> = servers.iter().flatten().filter_map(of_ip).collect();
+        if said.iter().any(|one| one["probe_error"].is_null() && one["probed_ms_ago"].is_u64()) {
+            continue;
+        }
+        let silent = said.iter().find_map(|one| one["probe_error"].as_str()).map(str::to_owned);
+        let unheard = || servers.iter().find_map(|said| said.as_ref().err().cloned());
+        let why = silent
+            .or_else(unheard)
+            .unwrap_or_else(|| "no server of ours has answered a probe there".to_owned());
+        return Err(format!("{ip} does not answer: {why}"));
+    }
+    Ok(())
+}
+
+const PATIENCE: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_address_is_answered_by_a_server_of_ours_that_said_so() {
+        let answered = json!({ "address": "192.0.2.1", "probed_ms_ago": 9, "probe_error": null });
+        let silent = json!({ "address": "192.0.2.1", "probed_ms_ago": 9, "probe_error": "silence" });
+        let new = json!({ "address": "192.0.2.1", "probed_ms_ago": null, "probe_error": null });
+        let of = |addresses: &[&Value]| Ok(json!({ "addresses": addresses }));
+        let elsewhere = "192.0.2.1 does not answer: no server of ours has answered a probe there";
+        for (servers, expected) in [
+            (vec![], Err("no server runs")),
+            (vec![of(&[&answered])], Ok(())),
+            (vec![of(&[&silent]), of(&[&answered])], Ok(())),
+            (vec![of(&[&silent])], Err("192.0.2.1 does not answer: silence")),
+            (vec![of(&[&new])], Err(elsewhere)),
+            (vec![of(&[])], Err(elsewhere)),
+            (vec![Ok(json!({}))], Err(elsewhere)),
+            (vec![Err("it hangs".to_owned())], Err("192.0.2.1 does not answer: it hangs")),
+        ] {
+            let found = is_answered(&servers, &[[192, 0, 2, 1].into()]);
+            assert_eq!(found, expected.map_err(str::to_owned), "{servers:?}");
+        }
+        assert!(is_answered(&[of(&[&answered])], &[[192, 0, 2, 1].into(), [192, 0, 2, 2].into()]).is_err());
+    }
+}

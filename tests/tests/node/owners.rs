@@ -1,0 +1,118 @@
+//! Addresses that somebody else has on a link of his own: told of, and never fought about.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tests::{Manager, Options, Server, ask, isolated, run, tool};
+
+use super::lab::{CLUSTER, Lab, NAME, PLAIN, POD, US, within};
+use super::never_dark::status;
+
+#[test]
+fn an_address_on_anothers_link_is_told_of_once_and_stays_as_it_is() {
+    isolated(|| {
+        if !tool("owners", "nft") {
+            return;
+        }
+        let _lab = Lab::new();
+        for (link, address) in [(IPVS, "10.96.0.20/32"), ("theirs", "169.254.10.11/32")] {
+            run("ip", &["link", "add", link, "type", "bridge"]);
+            run("ip", &["addr", "add", address, "dev", link]);
+        }
+        let addresses = || run("ip", &["-br", "addr", "show", "dev", IPVS]);
+        let before = addresses();
+        let mut server = Server::start_with(COREFILE, options());
+        server.wait_for_log("queries to 10.96.0.20 come here", PATIENCE);
+        let told = [
+            "10.96.0.20 is on kube-ipvs0: kube-proxy has it there, and in its mode IPVS takes the queries before they come here; \
+             have `bind` name a link-local address (169.254.0.0/16, fd00::/8) in its place",
+            "169.254.10.11 is on theirs, which is not ours: nobody puts it back there when it is taken away; take it away there, \
+             or choose -link theirs",
+        ];
+        let said = status(&server, 0);
+        for told in told {
+            server.wait_for_log(told, PATIENCE);
+            assert!(said.contains(&format!("note      {told}\n")), "{told}\n{said}");
+        }
+        assert_eq!(said.matches("note ").count(), 2, "{said}");
+        assert_eq!(addresses(), before);
+        // What its owner takes away is not ours to put back.
+        run("ip", &["addr", "del", "10.96.0.20/32", "dev", IPVS]);
+        run("ip", &["addr", "del", "169.254.10.10/32", "dev", "localdns"]);
+        server.wait_for_log("169.254.10.10 was taken from this machine; it is back", PATIENCE);
+        assert!(!run("ip", &["addr"]).contains("10.96.0.20"), "{}", server.log_text());
+        assert!(server.stop().success());
+        for told in told {
+            assert_eq!(server.log_text().matches(told).count(), 1, "{}", server.log_text());
+        }
+    });
+}
+
+#[test]
+fn ready_comes_although_somebody_takes_a_services_queries_whatever_our_rules_say() {
+    isolated(|| {
+        if !tool("owners", "nft") {
+            return;
+        }
+        let _lab = Lab::new();
+        run("ip", &["link", "add", IPVS, "type", "bridge"]);
+        run("ip", &["addr", "add", "10.96.0.20/32", "dev", IPVS]);
+        // As IPVS takes them where they come in, marked probes and others: sooner than any rule of ours looks.
+        run(
+            "nft",
+            &["table ip ipvs {
+                chain take {
+                    ip daddr 10.96.0.20 meta l4proto { tcp, udp } th dport 53 ct original zone set 7 ip daddr set 10.2.0.2
+                }
+                chain give {
+                    ct direction reply ct original zone 7 meta l4proto { tcp, udp } th sport 53 ip saddr set 10.96.0.20
+                }
+                chain prerouting { type filter hook prerouting priority -500; jump take; }
+                chain output { type route hook output priority -500; jump take; }
+                chain input { type filter hook input priority 300; jump give; }
+                chain postrouting { type filter hook postrouting priority 300; jump give; }
+                chain nat { type nat hook postrouting priority 90; ct original zone 7 masquerade; }
+            }"],
+        );
+        let manager = Manager::new();
+        let how = manager.options().subcommand(&["node", "run"]).args(["-host-resolver", "none"]);
+        let mut server = Server::start_with(COREFILE, how.env("WATCHDOG_USEC", "300000"));
+        manager.wait_for("READY=1", 1, PATIENCE);
+        manager.wait_for("WATCHDOG=1", 2, PATIENCE);
+        for (at, who) in [("169.254.10.10:53", US), ("10.96.0.20:53", CLUSTER)] {
+            assert_eq!(of_pod(at), who, "{at}");
+        }
+        let said = status(&server, 0);
+        let mend = "; see who takes its queries: nft list ruleset\n";
+        assert!(said.contains(": somebody else does") && said.contains(mend), "{said}");
+        assert!(said.contains("note      10.96.0.20 is on kube-ipvs0: "), "{said}");
+        let log = server.log_text();
+        assert!(!log.contains("go elsewhere"), "the owner is named, once: {log}");
+        // The others have their way out.
+        tests::signal(server.pid(), "KILL");
+        server.wait(PATIENCE);
+        assert_eq!(of_pod("169.254.10.10:53"), PLAIN);
+    });
+}
+
+fn of_pod(at: &'static str) -> String {
+    let at: SocketAddr = at.parse().expect("an address");
+    within(POD, move || ask(at, NAME, "A").short().concat()).join().expect("it is answered")
+}
+
+fn options() -> Options {
+    Options::default().subcommand(&["node", "run"]).args(["-host-resolver", "none"])
+}
+
+const IPVS: &str = "kube-ipvs0";
+const PATIENCE: Duration = Duration::from_secs(20);
+const COREFILE: &str = "
+.:53 {
+    bind 10.96.0.20 169.254.10.10 169.254.10.11
+    hosts {
+        192.0.2.1 who.test
+        ttl 5
+    }
+    forward . 10.3.0.2
+}
+";

@@ -1,0 +1,96 @@
+//! Who answers while nobody does here: which of the upstreams, and what they see of the client.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tests::{Action, Ask, Options, Server, ask, eventually, isolated, run, signal, tool};
+
+use super::lab::{CLUSTER, Lab, NAME, PLAIN, POD, within};
+
+#[test]
+fn the_way_out_is_the_first_upstream_that_is_up() {
+    isolated(|| {
+        if !tool("way out", "nft") {
+            return;
+        }
+        let lab = Lab::new();
+        let mut server = serve(&[]);
+        assert_eq!(of_pod(), CLUSTER);
+        let leads_to = |target: &str| {
+            let rules = run("nft", &["list", "chain", "inet", "localdns", "away"]);
+            rules.contains(&format!("ip daddr set {target}"))
+        };
+        assert!(leads_to("10.2.0.2"));
+        lab.upstream("10.2.0.2").answer_by(|_| Action::Silent);
+        eventually("the second is the way out", PATIENCE, || {
+            // Nobody asks an upstream how it is that nobody waits for.
+            let _ = Ask::new("other.test", "A").timeout(Duration::from_millis(500)).try_of(at());
+            leads_to("10.3.0.2").then_some(())
+        });
+        signal(server.pid(), "KILL");
+        server.wait(PATIENCE);
+        assert_eq!(of_pod(), PLAIN);
+    });
+}
+
+#[test]
+fn the_way_out_sees_the_pods_address_where_nobody_is_to_hide_it() {
+    isolated(|| {
+        if !tool("way out", "nft") {
+            return;
+        }
+        let lab = Lab::new();
+        lab.upstream("10.2.0.2").answer_by(|_| Action::Silent);
+        for (flags, seen) in [(&[][..], "10.2.0.1"), (&["-masquerade", "false"], "10.1.0.2")] {
+            let mut server = serve(flags);
+            signal(server.pid(), "KILL");
+            server.wait(PATIENCE);
+            let upstream = lab.upstream("10.3.0.2");
+            run("sed", &["-i", "s/10.2.0.2 10.3.0.2/10.3.0.2/", &server.path("Corefile").to_string_lossy()]);
+            super::never_dark::node(&server, &[&["up", "-host-resolver", "none"], flags].concat(), 0);
+            upstream.forget();
+            for tcp in [false, true] {
+                assert_eq!(of_pod_over(tcp), PLAIN, "{flags:?}");
+            }
+            let from: Vec<_> = upstream.asked().iter().map(|asked| asked.from.ip().to_string()).collect();
+            assert_eq!(from, [seen; 2], "{flags:?}");
+        }
+    });
+}
+
+fn serve(flags: &[&'static str]) -> Server {
+    let options = Options::default().subcommand(&["node", "run"]).args(["-host-resolver", "none"]);
+    let server =
+        Server::start_with(COREFILE, flags.iter().fold(options, |options, flag| options.args([*flag])));
+    server.wait_for_log("queries to 169.254.10.10 come here", PATIENCE);
+    server
+}
+
+fn of_pod() -> String {
+    within(POD, || ask(at(), NAME, "A").short().concat()).join().expect("it is answered")
+}
+
+fn of_pod_over(tcp: bool) -> String {
+    let asked = move || {
+        let ask = Ask::new(NAME, "A");
+        let ask = if tcp { ask.tcp() } else { ask };
+        ask.of(at()).short().concat()
+    };
+    within(POD, asked).join().expect("it is answered")
+}
+
+fn at() -> SocketAddr {
+    "169.254.10.10:53".parse().expect("an address")
+}
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const COREFILE: &str = "
+.:53 {
+    bind 169.254.10.10
+    forward . 10.2.0.2 10.3.0.2 {
+        policy sequential
+        max_fails 1
+        health_check 500ms
+    }
+}
+";
