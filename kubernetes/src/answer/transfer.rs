@@ -1,4 +1,6 @@
-//! A cluster's zone as a whole, record by record: its SOA, its servers, its services by name, and the SOA again.
+//! A zone as a whole, record by record: its SOA, its servers, its services by name, and the SOA again.
+
+mod outside;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -6,22 +8,41 @@ use std::sync::Arc;
 use wire::{Name, RType};
 
 use super::endpoints::name_endpoint;
-use super::{Answered, Responder, Zone};
-use crate::index::{At, Index, Service};
+use super::{Answered, Responder};
+use crate::index::{At, Index, Listing, Service};
 use kubernetes_api::objects::{Port, Protocol, Target};
+use outside::Outside;
 
 /// A zone as it was at one serial, and how far it has been told. It holds what the index held then, and copies nothing of it.
 pub struct Transfer {
     zone: Name,
-    ttl: u32,
+    ttls: Ttls,
     soa: Vec<u8>,
-    /// The zone's servers, in order.
-    servers: Vec<(Vec<u8>, IpAddr)>,
+    /// The names of the zone's servers.
+    servers: Vec<Vec<u8>>,
+    /// Theirs, in order.
+    addresses: Vec<(Vec<u8>, IpAddr)>,
     /// By name, then by namespace.
     services: Vec<Arc<Service>>,
+    seen_from: SeenFrom,
     part: Part,
     /// In its part: which server or service, which of its steps, which record of that.
     at: [usize; 3],
+}
+
+/// In seconds.
+struct Ttls {
+    soa: u32,
+    /// Of NS and address records.
+    addresses: u32,
+    /// Of records that lead to a name.
+    leading: u32,
+}
+
+/// Where the names of the services are for.
+enum SeenFrom {
+    Inside,
+    Outside(Outside),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -46,7 +67,7 @@ enum Place {
 pub type Push<'p> = dyn FnMut(&Name, RType, u32, &[u8]) -> bool + 'p;
 
 impl Responder {
-    /// A zone of names as it is now; its SOA alone for whoever has that serial, or asks for no more.
+    /// A zone of names as it is now; its SOA alone for whoever has that serial or a newer one, or asks for no more.
     ///
     /// # Errors
     /// [`Answered::NotMine`] for what is no such zone, [`Answered::Unknown`] before all is known.
@@ -61,43 +82,81 @@ impl Responder {
         let Some((zone, grammar)) = zone.and_then(|zone| Some((zone, zone.grammar?))) else {
             return Err(Answered::NotMine);
         };
+        let ttl = self.rules.ttl;
+        let begun = Transfer::new(
+            *name,
+            Ttls { soa: ttl.min(super::apex::SOA_TTL), addresses: ttl, leading: ttl },
+            SeenFrom::Inside,
+        );
+        let listing = match Wanted::of(index, has, soa_alone)? {
+            Wanted::Soa(serial) => return Ok(begun.of_soa(self.soa_data(name, serial))),
+            Wanted::All(listing) => listing,
+        };
+        let listed = if grammar.multicluster { &listing.imports } else { &listing.services };
+        let shown =
+            listed.iter().filter(|listed| listed.is_known && self.shows(&listed.service.namespace.name));
+        let addresses = self.servers(|address| listing.of_address(address), zone);
+        let mut servers: Vec<_> = addresses.iter().map(|(name, _)| name.clone()).collect();
+        servers.dedup();
+        Ok(Transfer {
+            soa: self.soa_data(name, listing.serial),
+            servers,
+            addresses,
+            services: shown.map(|listed| listed.service.clone()).collect(),
+            ..begun
+        })
+    }
+}
+
+/// What somebody is to be sent.
+enum Wanted {
+    /// The SOA, of this serial.
+    Soa(u32),
+    All(Arc<Listing>),
+}
+
+impl Wanted {
+    /// Whoever has what there is, or something newer, gets the SOA (RFC 1995, section 2).
+    fn of(index: &Index, has: Option<u32>, soa_alone: bool) -> Result<Self, Answered> {
         if let Some(kind) = index.unknown().kinds().next() {
             return Err(Answered::Unknown(kind));
         }
         let serial = index.serial();
-        if soa_alone || has == Some(serial) {
-            return Ok(self.part_of(zone, serial, Part::LastSoa));
-        }
-        let listing = index.listing();
-        let listed = if grammar.multicluster { &listing.imports } else { &listing.services };
-        let shown =
-            listed.iter().filter(|listed| listed.is_known && self.shows(&listed.service.namespace.name));
-        let of_address = |address| {
-            let services = listing.services.iter().map(|listed| &listed.service);
-            services.filter(|service| service.has(address)).cloned().collect()
-        };
-        Ok(Transfer {
-            servers: self.servers(of_address, zone),
-            services: shown.map(|listed| listed.service.clone()).collect(),
-            ..self.part_of(zone, listing.serial, Part::Soa)
-        })
+        // Serials wrap around (RFC 1982, section 3.2).
+        let is_older = has.is_none_or(|has| has.wrapping_sub(serial) > u32::MAX / 2);
+        Ok(if soa_alone || !is_older { Self::Soa(serial) } else { Self::All(index.listing()) })
     }
+}
 
-    /// From `part` on, of a zone without servers and services.
-    fn part_of(&self, zone: &Zone, serial: u32, part: Part) -> Transfer {
-        Transfer {
-            zone: zone.name,
-            ttl: self.rules.ttl,
-            soa: self.soa_data(&zone.name, serial),
-            servers: Vec::new(),
-            services: Vec::new(),
-            part,
-            at: [0; 3],
-        }
+impl Listing {
+    /// The services that an address leads back to.
+    fn of_address(&self, address: IpAddr) -> Vec<Arc<Service>> {
+        let services = self.services.iter().map(|listed| &listed.service);
+        services.filter(|service| service.has(address)).cloned().collect()
     }
 }
 
 impl Transfer {
+    /// From its SOA on, of a zone without servers and services.
+    fn new(zone: Name, ttls: Ttls, seen_from: SeenFrom) -> Self {
+        Self {
+            zone,
+            ttls,
+            soa: Vec::new(),
+            servers: Vec::new(),
+            addresses: Vec::new(),
+            services: Vec::new(),
+            seen_from,
+            part: Part::Soa,
+            at: [0; 3],
+        }
+    }
+
+    /// That is all that is sent.
+    fn of_soa(self, soa: Vec<u8>) -> Self {
+        Self { soa, part: Part::LastSoa, ..self }
+    }
+
     /// Tells records until one finds no room, which comes first the next time; whether that was the last.
     pub fn next(&mut self, push: &mut Push<'_>) -> bool {
         while self.part != Part::End {
@@ -108,7 +167,11 @@ impl Transfer {
                         self.at[2] += 1;
                         continue;
                     };
-                    let ttl = if rtype == RType::SOA { self.ttl.min(super::apex::SOA_TTL) } else { self.ttl };
+                    let ttl = match rtype {
+                        RType::SOA => self.ttls.soa,
+                        RType::SRV | RType::CNAME => self.ttls.leading,
+                        _ => self.ttls.addresses,
+                    };
                     if !push(&owner, rtype, ttl, &data) {
                         return false;
                     }
@@ -130,19 +193,21 @@ impl Transfer {
                 Part::Soa if record == 0 => return Place::Record(self.apex(), RType::SOA, self.soa.clone()),
                 Part::Soa => Part::NameServers,
                 Part::NameServers => match self.servers.get(record) {
-                    Some((name, _)) if record > 0 && self.servers[record - 1].0 == *name => {
-                        return Place::Nothing;
-                    }
-                    Some((name, _)) => return Place::Record(self.apex(), RType::NS, name.clone()),
+                    Some(name) => return Place::Record(self.apex(), RType::NS, name.clone()),
                     None => Part::Addresses,
                 },
-                Part::Addresses => match self.servers.get(record) {
+                Part::Addresses => match self.addresses.get(record) {
                     Some((name, address)) => return address_record(name.clone(), *address),
                     None => Part::Services,
                 },
-                Part::Services => match self.services.get(number) {
-                    Some(service) => return self.of_service(service, step, record),
-                    None => Part::LastSoa,
+                Part::Services => match (self.services.get(number), &mut self.seen_from) {
+                    (Some(service), SeenFrom::Inside) => {
+                        return of_service(&self.zone, service, step, record);
+                    }
+                    (Some(service), SeenFrom::Outside(outside)) => {
+                        return outside.of_service(&self.zone, service, self.at);
+                    }
+                    (None, _) => Part::LastSoa,
                 },
                 Part::LastSoa if record == 0 => {
                     return Place::Record(self.apex(), RType::SOA, self.soa.clone());
@@ -159,18 +224,18 @@ impl Transfer {
     fn apex(&self) -> Vec<u8> {
         self.zone.as_wire().to_vec()
     }
+}
 
-    fn of_service(&self, service: &Service, step: usize, record: usize) -> Place {
-        let name = [service.key(), &b"\x03svc"[..], self.zone.as_wire()].concat();
-        match service.target() {
-            Some(Target::ClusterIps(addresses)) => of_addresses(service, name, addresses, step, record),
-            Some(Target::Headless) => of_endpoints(service, &name, step, record),
-            Some(Target::ExternalName(to)) if (step, record) == (0, 0) => match super::external_target(to) {
-                Some(target) => Place::Record(name, RType::CNAME, target.as_wire().to_vec()),
-                None => Place::EndOfService,
-            },
-            Some(Target::ExternalName(_)) | None => Place::EndOfService,
-        }
+fn of_service(zone: &Name, service: &Service, step: usize, record: usize) -> Place {
+    let name = [service.key(), &b"\x03svc"[..], zone.as_wire()].concat();
+    match service.target() {
+        Some(Target::ClusterIps(addresses)) => of_addresses(service, name, addresses, step, record),
+        Some(Target::Headless) => of_endpoints(service, &name, step, record),
+        Some(Target::ExternalName(to)) if (step, record) == (0, 0) => match super::external_target(to) {
+            Some(target) => Place::Record(name, RType::CNAME, target.as_wire().to_vec()),
+            None => Place::EndOfService,
+        },
+        Some(Target::ExternalName(_)) | None => Place::EndOfService,
     }
 }
 
@@ -197,12 +262,7 @@ fn of_addresses(service: &Service, name: Vec<u8>, addresses: &[IpAddr], step: us
 fn of_endpoints(service: &Service, name: &[u8], step: usize, record: usize) -> Place {
     let count = service.endpoint_count();
     if step < count {
-        let address = |place| service.nth_by_address(place).endpoint.address;
-        return match record {
-            0 if step > 0 && address(step - 1) == address(step) => Place::EndOfStep,
-            0 => address_record(name.to_vec(), address(step)),
-            _ => Place::EndOfStep,
-        };
+        return endpoint_address(service, name, step, record);
     }
     let number = step - count;
     if number >= count {
@@ -210,10 +270,7 @@ fn of_endpoints(service: &Service, name: &[u8], step: usize, record: usize) -> P
     }
     let at = service.nth_by_label(number);
     let own = endpoint_name(service, at, name);
-    let label = |at: At<'_>| service.label(at.endpoint);
-    let back = (number.saturating_sub(LOOKED_BACK)..number).rev().map(|number| service.nth_by_label(number));
-    let of_label = back.take_while(|before| *label(*before).octets() == *label(at).octets());
-    let mut before = of_label.filter(|before| endpoint_name(service, *before, name) == own);
+    let mut before = of_label(service, number).filter(|before| endpoint_name(service, *before, name) == own);
     let Some(nth) = record.checked_sub(1) else {
         return match before.any(|before| before.endpoint.address == at.endpoint.address) {
             true => Place::Nothing,
@@ -230,6 +287,24 @@ fn of_endpoints(service: &Service, name: &[u8], step: usize, record: usize) -> P
     }
     let weight = (100 / at.slice.endpoints.len().max(1)).max(1);
     of_port(port, name).map_or(Place::Nothing, |owner| srv(owner, weight as u16, port, &own))
+}
+
+/// The address of an endpoint at its service's name, if none before it has that one.
+fn endpoint_address(service: &Service, name: &[u8], step: usize, record: usize) -> Place {
+    let address = |place| service.nth_by_address(place).endpoint.address;
+    match record {
+        0 if step > 0 && address(step - 1) == address(step) => Place::EndOfStep,
+        0 => address_record(name.to_vec(), address(step)),
+        _ => Place::EndOfStep,
+    }
+}
+
+/// Those before an endpoint, in the order of labels, that have its label.
+fn of_label(service: &Service, number: usize) -> impl Iterator<Item = At<'_>> + Clone {
+    let label = move |number| service.label(service.nth_by_label(number).endpoint);
+    let back = (number.saturating_sub(LOOKED_BACK)..number).rev();
+    back.take_while(move |before| *label(*before).octets() == *label(number).octets())
+        .map(move |before| service.nth_by_label(before))
 }
 
 fn endpoint_name(service: &Service, at: At<'_>, name: &[u8]) -> Vec<u8> {
