@@ -2,6 +2,7 @@
 
 mod outside;
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -95,16 +96,21 @@ impl Responder {
         let listed = if grammar.multicluster { &listing.imports } else { &listing.services };
         let shown =
             listed.iter().filter(|listed| listed.is_known && self.shows(&listed.service.namespace.name));
-        let addresses = self.servers(|address| listing.of_address(address), zone);
+        let services: Vec<_> = shown.map(|listed| listed.service.clone()).collect();
+        let mut addresses = self.servers(|address| listing.of_address(address), zone);
         let mut servers: Vec<_> = addresses.iter().map(|(name, _)| name.clone()).collect();
         servers.dedup();
-        Ok(Transfer {
-            soa: self.soa_data(name, listing.serial),
-            servers,
-            addresses,
-            services: shown.map(|listed| listed.service.clone()).collect(),
-            ..begun
-        })
+        // Those of a service that is sent come with it.
+        let is_server = |service: &&Arc<Service>| {
+            !grammar.multicluster && self.rules.own.iter().any(|own| service.has(*own))
+        };
+        let sent: HashSet<_> =
+            services.iter().filter(is_server).map(|service| name_of(service, name)).collect();
+        addresses.retain(|(name, _)| {
+            let below = name.get(1 + usize::from(name[0])..).unwrap_or_default();
+            !sent.contains(&name[..]) && !sent.contains(below)
+        });
+        Ok(Transfer { soa: self.soa_data(name, listing.serial), servers, addresses, services, ..begun })
     }
 }
 
@@ -226,8 +232,12 @@ impl Transfer {
     }
 }
 
+fn name_of(service: &Service, zone: &Name) -> Vec<u8> {
+    [service.key(), &b"\x03svc"[..], zone.as_wire()].concat()
+}
+
 fn of_service(zone: &Name, service: &Service, step: usize, record: usize) -> Place {
-    let name = [service.key(), &b"\x03svc"[..], zone.as_wire()].concat();
+    let name = name_of(service, zone);
     match service.target() {
         Some(Target::ClusterIps(addresses)) => of_addresses(service, name, addresses, step, record),
         Some(Target::Headless) => of_endpoints(service, &name, step, record),

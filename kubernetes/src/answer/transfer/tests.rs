@@ -76,6 +76,36 @@ fn a_zone_is_sent_whole_in_order_and_each_record_once_whatever_a_message_holds()
 }
 
 #[test]
+fn servers_that_are_services_have_their_addresses_once() {
+    let objects = [
+        namespace("kube-system"),
+        namespace("t1"),
+        service("kube-system/kube-dns", "10.96.0.10 fd00:96::a", "dns:53/udp"),
+        slice("kube-system/kube-dns-a", "kube-dns", "192.0.2.53", "dns:53/udp"),
+        service("kube-system/peers", "None", "dns:53/udp"),
+        slice("kube-system/peers-a", "peers", "192.0.2.53=a 192.0.2.54=b", "dns:53/udp"),
+    ];
+    for namespaces in [&[][..], &["t1"], &["kube-system"]] {
+        let mut rules = rules("cluster.local");
+        rules.own = vec!["192.0.2.53".parse().unwrap()];
+        rules.namespaces = namespaces.iter().map(|name| (*name).into()).collect();
+        let sent =
+            Cluster::of(&everything(), rules, objects.clone()).transfer("cluster.local", None, 9).unwrap();
+        for record in [
+            "NS kube-dns.kube-system.svc.cluster.local.",
+            "NS a.peers.kube-system.svc.cluster.local.",
+            "kube-dns.kube-system.svc.cluster.local. A 10.96.0.10",
+            "kube-dns.kube-system.svc.cluster.local. AAAA fd00:96::a",
+            "a.peers.kube-system.svc.cluster.local. A 192.0.2.53",
+            "b.peers.kube-system.svc.cluster.local. A 192.0.2.54",
+        ] {
+            let count = sent.iter().filter(|own| *own == record).count();
+            assert_eq!(count, 1, "{namespaces:?}: {record} in {sent:#?}");
+        }
+    }
+}
+
+#[test]
 fn what_changes_in_the_second_of_a_transfer_has_another_serial_from_the_next_second_on() {
     let mut cluster = cluster();
     for at in ["t1/web", "t2/web"] {
