@@ -40,7 +40,9 @@ pub struct Asked<'a> {
     pub host: &'a str,
     /// The reply's status; `None` if none came.
     pub status: Option<u16>,
-    /// Until the reply's head. Of a watch, that is until it begins.
+    /// Before it was sent, since others had just been: for its turn by the pace. Zero where none is set.
+    pub waited: Duration,
+    /// From then until the reply's head. Of a watch, that is until it begins.
     pub took: Duration,
     /// A watch, and no list.
     pub watch: bool,

@@ -24,7 +24,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use hyper::header::{CONTENT_TYPE, RETRY_AFTER};
-use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
+use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinSet;
 use tokio::task::coop::consume_budget;
 use tokio::time::{Sleep, sleep_until, timeout_at};
@@ -167,35 +167,46 @@ impl Shared {
         }
     }
 
-    /// Waits for this request's turn.
-    async fn turn(&self) -> Option<SemaphorePermit<'_>> {
+    /// Waits until the pace lets this request go, and says for how long it did.
+    async fn turn(&self) -> Duration {
+        let began = self.now();
+        let mut now = began;
         loop {
-            let Err(until) = locked(&self.bucket).take(self.now()) else { break };
+            let Err(until) = locked(&self.bucket).take(now) else { break };
             sleep_until(until.into()).await;
+            now = self.now();
         }
-        self.in_flight.acquire().await.ok()
+        now.saturating_duration_since(began)
     }
 
     /// One request and its reply, to its end.
     async fn exchange(&self, follower: &mut Follower, link: &mut Link, ask: &Ask) -> Result<(), Lost> {
         if let Err(why) = self.prepare(link).await {
             if let Lost::Connection { address, .. } = &why {
-                let asked = Asked { host: address, status: None, took: Duration::ZERO, watch: ask.watch };
+                let asked = Asked {
+                    host: address,
+                    status: None,
+                    waited: Duration::ZERO,
+                    took: Duration::ZERO,
+                    watch: ask.watch,
+                };
                 self.sink().asked(&asked);
             }
             return Err(why);
         }
         let (Some(connection), Some((_, who))) = (&mut link.connection, &link.who) else { return Ok(()) };
-        let turn = self.turn().await;
+        let waited = self.turn().await;
+        let place = self.in_flight.acquire().await;
         let asked = self.now();
         let deadline = follower.deadline(asked).into();
         let sent = timeout_at(deadline, connection.send(ask, who.as_deref())).await;
-        drop(turn);
+        drop(place);
         let status =
             sent.as_ref().ok().and_then(|sent| sent.as_ref().ok()).map(|reply| reply.status().as_u16());
         self.sink().asked(&Asked {
             host: &connection.api.authority,
             status,
+            waited,
             took: self.now().saturating_duration_since(asked),
             watch: ask.watch,
         });

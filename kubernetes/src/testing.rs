@@ -8,7 +8,7 @@ use std::time::Duration;
 use wire::{Gate, HEADER, Message, Name, Packed, RType, Rcode, Reply, Rr, Section, accept};
 
 use crate::index::{Index, Writer};
-use crate::{Answered, Responder, Rules};
+use crate::{Answered, Responder, Rules, Transfer};
 use kubernetes_api::Sink;
 use kubernetes_api::objects::{
     Endpoint, ExternalAddress, Imported, Key, Kind, Object, Pod, Port, Protocol, Service, ServiceImport,
@@ -54,7 +54,24 @@ impl Cluster {
         most: usize,
     ) -> Result<Vec<String>, Answered> {
         let zone = Name::from_text(zone).unwrap();
-        let mut transfer = self.responder.transfer(&self.index, &zone, has, false)?;
+        let transfer = self.responder.transfer(&self.index, &zone, has, false)?;
+        Ok(self.told(transfer, &zone, most))
+    }
+
+    /// The same of a zone of `k8s_external`.
+    pub(crate) fn transfer_external(
+        &self,
+        external: &crate::External,
+        zone: &str,
+        has: Option<u32>,
+        most: usize,
+    ) -> Result<Vec<String>, Answered> {
+        let zone = Name::from_text(zone).unwrap();
+        let transfer = external.transfer(&self.responder, &self.index, &zone, has, false)?;
+        Ok(self.told(transfer, &zone, most))
+    }
+
+    fn told(&self, mut transfer: Transfer, zone: &Name, most: usize) -> Vec<String> {
         let mut words = Vec::new();
         loop {
             let full = words.len() + most;
@@ -62,12 +79,12 @@ impl Cluster {
                 let rr = Rr::new(Section::Answer, owner, rtype, ttl, data);
                 let has_room = words.len() < full;
                 if has_room {
-                    words.push(record(&rr, &zone, self.responder.rules().ttl));
+                    words.push(record(&rr, zone, self.responder.rules().ttl));
                 }
                 has_room
             });
             if ended {
-                return Ok(words);
+                return words;
             }
         }
     }

@@ -163,6 +163,8 @@ metrics! {
     /// Histogram {service_kind}; service_kind: cluster_ip, headless_with_selector.
     KUBERNETES_PROGRAMMING_DURATION = "coredns_kubernetes_dns_programming_duration_seconds" "Histogram of the time (in seconds) it took to program a dns instance.";
     /// Histogram {verb, host}.
+    KUBERNETES_PACE_DURATION = "coredns_kubernetes_rest_client_rate_limiter_duration_seconds" "Client side rate limiter latency in seconds. Broken down by verb and host.";
+    /// Histogram {verb, host}.
     KUBERNETES_REQUEST_DURATION = "coredns_kubernetes_rest_client_request_duration_seconds" "Request latency in seconds. Broken down by verb and host.";
     /// Counter {code, method, host}.
     KUBERNETES_REQUESTS = "coredns_kubernetes_rest_client_requests_total" "Number of HTTP requests, partitioned by status code, method, and host.";

@@ -46,6 +46,20 @@ pub trait Messages: Send + Sync {
     fn next(&mut self, message: &mut StreamMessage<'_, '_>) -> Next;
 }
 
+/// Records one after the other, as many to a message as there is room for. The function tells them until one finds no room,
+/// which comes first the next time, and whether that was the last.
+pub struct Records<F>(pub F);
+
+impl<F: FnMut(&mut Push<'_>) -> bool + Send + Sync> Messages for Records<F> {
+    fn next(&mut self, message: &mut StreamMessage<'_, '_>) -> Next {
+        let ended = (self.0)(&mut |owner, rtype, ttl, data| message.push(owner, rtype, ttl, data).is_ok());
+        if ended { Next::End } else { Next::More }
+    }
+}
+
+/// Takes a record, or has no room for it: owner, type, TTL and data.
+pub type Push<'p> = dyn FnMut(&Name, RType, u32, &[u8]) -> bool + 'p;
+
 /// What comes after a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {

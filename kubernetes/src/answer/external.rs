@@ -27,10 +27,10 @@ pub struct ExternalRules {
 /// Answers by rules, of the cluster that a [`Responder`] answers of.
 #[derive(Debug)]
 pub struct External {
-    rules: ExternalRules,
+    pub(super) rules: ExternalRules,
     /// The name servers' own name below each zone, as labels in wire form: `ns1.APEX`.
-    server: Box<[u8]>,
-    hostmaster: Box<[u8]>,
+    pub(super) server: Box<[u8]>,
+    pub(super) hostmaster: Box<[u8]>,
 }
 
 /// What a name below a zone means; empty parts mean any.
@@ -185,7 +185,7 @@ impl External {
     }
 
     /// The apex label in wire form.
-    fn apex(&self) -> &[u8] {
+    pub(super) fn apex(&self) -> &[u8] {
         &self.server[b"\x03ns1".len()..]
     }
 
@@ -204,7 +204,7 @@ impl External {
                 let name = [&self.server, zone.as_wire()].concat();
                 let ttl = self.rules.ttl;
                 reply.push(Section::Answer, Owner::Question, RType::NS, Class::IN, ttl, &name);
-                for address in self.own_addresses(of, index) {
+                for address in self.own_addresses(of, |own| index.services.of_address(own)) {
                     if reply.octets().len() > room {
                         break;
                     }
@@ -226,7 +226,7 @@ impl External {
         reply: &mut Reply<'_>,
     ) -> Answered {
         if *below == *self.server {
-            for address in self.own_addresses(of, index) {
+            for address in self.own_addresses(of, |own| index.services.of_address(own)) {
                 let rtype = Some(query.rtype);
                 push_address(reply, Section::Answer, Owner::Question, rtype, self.rules.ttl, address);
                 if reply.octets().len() > room {
@@ -253,11 +253,15 @@ impl External {
     }
 
     /// From outside, this server is where the services are reached that it is an endpoint of, or some of them; else at its own
-    /// addresses.
-    fn own_addresses(&self, of: &Responder, index: &Index) -> Vec<IpAddr> {
+    /// addresses. `of_address` finds the services that an address leads back to.
+    pub(super) fn own_addresses(
+        &self,
+        of: &Responder,
+        of_address: impl Fn(IpAddr) -> Vec<Arc<Service>>,
+    ) -> Vec<IpAddr> {
         let (mut addresses, mut is_endpoint) = (Vec::new(), false);
         for own in &of.rules().own {
-            for service in index.services.of_address(*own) {
+            for service in of_address(*own) {
                 if service.of_address(*own).next().is_none() {
                     continue;
                 }
@@ -488,7 +492,7 @@ impl Meant<'_> {
 }
 
 /// All have the same share of 100, and each has some.
-fn weight(count: usize) -> u16 {
+pub(super) fn weight(count: usize) -> u16 {
     (100 / count.max(1)).max(1) as u16
 }
 

@@ -1,27 +1,49 @@
-//! A cluster's zone as a whole, record by record: its SOA, its servers, its services by name, and the SOA again.
+//! A zone as a whole, record by record: its SOA, its servers, its services by name, and the SOA again.
 
+mod outside;
+
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use wire::{Name, RType};
 
 use super::endpoints::name_endpoint;
-use super::{Answered, Responder, Zone};
-use crate::index::{At, Index, Service};
+use super::{Answered, Responder};
+use crate::index::{At, Index, Listing, Service};
 use kubernetes_api::objects::{Port, Protocol, Target};
+use outside::Outside;
 
 /// A zone as it was at one serial, and how far it has been told. It holds what the index held then, and copies nothing of it.
 pub struct Transfer {
     zone: Name,
-    ttl: u32,
+    ttls: Ttls,
     soa: Vec<u8>,
-    /// The zone's servers, in order.
-    servers: Vec<(Vec<u8>, IpAddr)>,
+    /// The names of the zone's servers.
+    servers: Vec<Vec<u8>>,
+    /// Theirs, in order.
+    addresses: Vec<(Vec<u8>, IpAddr)>,
     /// By name, then by namespace.
     services: Vec<Arc<Service>>,
+    seen_from: SeenFrom,
     part: Part,
     /// In its part: which server or service, which of its steps, which record of that.
     at: [usize; 3],
+}
+
+/// In seconds.
+struct Ttls {
+    soa: u32,
+    /// Of NS and address records.
+    addresses: u32,
+    /// Of records that lead to a name.
+    leading: u32,
+}
+
+/// Where the names of the services are for.
+enum SeenFrom {
+    Inside,
+    Outside(Outside),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -46,7 +68,7 @@ enum Place {
 pub type Push<'p> = dyn FnMut(&Name, RType, u32, &[u8]) -> bool + 'p;
 
 impl Responder {
-    /// A zone of names as it is now; its SOA alone for whoever has that serial, or asks for no more.
+    /// A zone of names as it is now; its SOA alone for whoever has that serial or a newer one, or asks for no more.
     ///
     /// # Errors
     /// [`Answered::NotMine`] for what is no such zone, [`Answered::Unknown`] before all is known.
@@ -61,43 +83,86 @@ impl Responder {
         let Some((zone, grammar)) = zone.and_then(|zone| Some((zone, zone.grammar?))) else {
             return Err(Answered::NotMine);
         };
+        let ttl = self.rules.ttl;
+        let begun = Transfer::new(
+            *name,
+            Ttls { soa: ttl.min(super::apex::SOA_TTL), addresses: ttl, leading: ttl },
+            SeenFrom::Inside,
+        );
+        let listing = match Wanted::of(index, has, soa_alone)? {
+            Wanted::Soa(serial) => return Ok(begun.of_soa(self.soa_data(name, serial))),
+            Wanted::All(listing) => listing,
+        };
+        let listed = if grammar.multicluster { &listing.imports } else { &listing.services };
+        let shown =
+            listed.iter().filter(|listed| listed.is_known && self.shows(&listed.service.namespace.name));
+        let services: Vec<_> = shown.map(|listed| listed.service.clone()).collect();
+        let mut addresses = self.servers(|address| listing.of_address(address), zone);
+        let mut servers: Vec<_> = addresses.iter().map(|(name, _)| name.clone()).collect();
+        servers.dedup();
+        // Those of a service that is sent come with it.
+        let is_server = |service: &&Arc<Service>| {
+            !grammar.multicluster && self.rules.own.iter().any(|own| service.has(*own))
+        };
+        let sent: HashSet<_> =
+            services.iter().filter(is_server).map(|service| name_of(service, name)).collect();
+        addresses.retain(|(name, _)| {
+            let below = name.get(1 + usize::from(name[0])..).unwrap_or_default();
+            !sent.contains(&name[..]) && !sent.contains(below)
+        });
+        Ok(Transfer { soa: self.soa_data(name, listing.serial), servers, addresses, services, ..begun })
+    }
+}
+
+/// What somebody is to be sent.
+enum Wanted {
+    /// The SOA, of this serial.
+    Soa(u32),
+    All(Arc<Listing>),
+}
+
+impl Wanted {
+    /// Whoever has what there is, or something newer, gets the SOA (RFC 1995, section 2).
+    fn of(index: &Index, has: Option<u32>, soa_alone: bool) -> Result<Self, Answered> {
         if let Some(kind) = index.unknown().kinds().next() {
             return Err(Answered::Unknown(kind));
         }
         let serial = index.serial();
-        if soa_alone || has == Some(serial) {
-            return Ok(self.part_of(zone, serial, Part::LastSoa));
-        }
-        let listing = index.listing();
-        let listed = if grammar.multicluster { &listing.imports } else { &listing.services };
-        let shown =
-            listed.iter().filter(|listed| listed.is_known && self.shows(&listed.service.namespace.name));
-        let of_address = |address| {
-            let services = listing.services.iter().map(|listed| &listed.service);
-            services.filter(|service| service.has(address)).cloned().collect()
-        };
-        Ok(Transfer {
-            servers: self.servers(of_address, zone),
-            services: shown.map(|listed| listed.service.clone()).collect(),
-            ..self.part_of(zone, listing.serial, Part::Soa)
-        })
+        // Serials wrap around (RFC 1982, section 3.2).
+        let is_older = has.is_none_or(|has| has.wrapping_sub(serial) > u32::MAX / 2);
+        Ok(if soa_alone || !is_older { Self::Soa(serial) } else { Self::All(index.listing()) })
     }
+}
 
-    /// From `part` on, of a zone without servers and services.
-    fn part_of(&self, zone: &Zone, serial: u32, part: Part) -> Transfer {
-        Transfer {
-            zone: zone.name,
-            ttl: self.rules.ttl,
-            soa: self.soa_data(&zone.name, serial),
-            servers: Vec::new(),
-            services: Vec::new(),
-            part,
-            at: [0; 3],
-        }
+impl Listing {
+    /// The services that an address leads back to.
+    fn of_address(&self, address: IpAddr) -> Vec<Arc<Service>> {
+        let services = self.services.iter().map(|listed| &listed.service);
+        services.filter(|service| service.has(address)).cloned().collect()
     }
 }
 
 impl Transfer {
+    /// From its SOA on, of a zone without servers and services.
+    fn new(zone: Name, ttls: Ttls, seen_from: SeenFrom) -> Self {
+        Self {
+            zone,
+            ttls,
+            soa: Vec::new(),
+            servers: Vec::new(),
+            addresses: Vec::new(),
+            services: Vec::new(),
+            seen_from,
+            part: Part::Soa,
+            at: [0; 3],
+        }
+    }
+
+    /// That is all that is sent.
+    fn of_soa(self, soa: Vec<u8>) -> Self {
+        Self { soa, part: Part::LastSoa, ..self }
+    }
+
     /// Tells records until one finds no room, which comes first the next time; whether that was the last.
     pub fn next(&mut self, push: &mut Push<'_>) -> bool {
         while self.part != Part::End {
@@ -108,7 +173,11 @@ impl Transfer {
                         self.at[2] += 1;
                         continue;
                     };
-                    let ttl = if rtype == RType::SOA { self.ttl.min(super::apex::SOA_TTL) } else { self.ttl };
+                    let ttl = match rtype {
+                        RType::SOA => self.ttls.soa,
+                        RType::SRV | RType::CNAME => self.ttls.leading,
+                        _ => self.ttls.addresses,
+                    };
                     if !push(&owner, rtype, ttl, &data) {
                         return false;
                     }
@@ -130,19 +199,21 @@ impl Transfer {
                 Part::Soa if record == 0 => return Place::Record(self.apex(), RType::SOA, self.soa.clone()),
                 Part::Soa => Part::NameServers,
                 Part::NameServers => match self.servers.get(record) {
-                    Some((name, _)) if record > 0 && self.servers[record - 1].0 == *name => {
-                        return Place::Nothing;
-                    }
-                    Some((name, _)) => return Place::Record(self.apex(), RType::NS, name.clone()),
+                    Some(name) => return Place::Record(self.apex(), RType::NS, name.clone()),
                     None => Part::Addresses,
                 },
-                Part::Addresses => match self.servers.get(record) {
+                Part::Addresses => match self.addresses.get(record) {
                     Some((name, address)) => return address_record(name.clone(), *address),
                     None => Part::Services,
                 },
-                Part::Services => match self.services.get(number) {
-                    Some(service) => return self.of_service(service, step, record),
-                    None => Part::LastSoa,
+                Part::Services => match (self.services.get(number), &mut self.seen_from) {
+                    (Some(service), SeenFrom::Inside) => {
+                        return of_service(&self.zone, service, step, record);
+                    }
+                    (Some(service), SeenFrom::Outside(outside)) => {
+                        return outside.of_service(&self.zone, service, self.at);
+                    }
+                    (None, _) => Part::LastSoa,
                 },
                 Part::LastSoa if record == 0 => {
                     return Place::Record(self.apex(), RType::SOA, self.soa.clone());
@@ -159,18 +230,22 @@ impl Transfer {
     fn apex(&self) -> Vec<u8> {
         self.zone.as_wire().to_vec()
     }
+}
 
-    fn of_service(&self, service: &Service, step: usize, record: usize) -> Place {
-        let name = [service.key(), &b"\x03svc"[..], self.zone.as_wire()].concat();
-        match service.target() {
-            Some(Target::ClusterIps(addresses)) => of_addresses(service, name, addresses, step, record),
-            Some(Target::Headless) => of_endpoints(service, &name, step, record),
-            Some(Target::ExternalName(to)) if (step, record) == (0, 0) => match super::external_target(to) {
-                Some(target) => Place::Record(name, RType::CNAME, target.as_wire().to_vec()),
-                None => Place::EndOfService,
-            },
-            Some(Target::ExternalName(_)) | None => Place::EndOfService,
-        }
+fn name_of(service: &Service, zone: &Name) -> Vec<u8> {
+    [service.key(), &b"\x03svc"[..], zone.as_wire()].concat()
+}
+
+fn of_service(zone: &Name, service: &Service, step: usize, record: usize) -> Place {
+    let name = name_of(service, zone);
+    match service.target() {
+        Some(Target::ClusterIps(addresses)) => of_addresses(service, name, addresses, step, record),
+        Some(Target::Headless) => of_endpoints(service, &name, step, record),
+        Some(Target::ExternalName(to)) if (step, record) == (0, 0) => match super::external_target(to) {
+            Some(target) => Place::Record(name, RType::CNAME, target.as_wire().to_vec()),
+            None => Place::EndOfService,
+        },
+        Some(Target::ExternalName(_)) | None => Place::EndOfService,
     }
 }
 
@@ -197,12 +272,7 @@ fn of_addresses(service: &Service, name: Vec<u8>, addresses: &[IpAddr], step: us
 fn of_endpoints(service: &Service, name: &[u8], step: usize, record: usize) -> Place {
     let count = service.endpoint_count();
     if step < count {
-        let address = |place| service.nth_by_address(place).endpoint.address;
-        return match record {
-            0 if step > 0 && address(step - 1) == address(step) => Place::EndOfStep,
-            0 => address_record(name.to_vec(), address(step)),
-            _ => Place::EndOfStep,
-        };
+        return endpoint_address(service, name, step, record);
     }
     let number = step - count;
     if number >= count {
@@ -210,10 +280,7 @@ fn of_endpoints(service: &Service, name: &[u8], step: usize, record: usize) -> P
     }
     let at = service.nth_by_label(number);
     let own = endpoint_name(service, at, name);
-    let label = |at: At<'_>| service.label(at.endpoint);
-    let back = (number.saturating_sub(LOOKED_BACK)..number).rev().map(|number| service.nth_by_label(number));
-    let of_label = back.take_while(|before| *label(*before).octets() == *label(at).octets());
-    let mut before = of_label.filter(|before| endpoint_name(service, *before, name) == own);
+    let mut before = of_label(service, number).filter(|before| endpoint_name(service, *before, name) == own);
     let Some(nth) = record.checked_sub(1) else {
         return match before.any(|before| before.endpoint.address == at.endpoint.address) {
             true => Place::Nothing,
@@ -230,6 +297,24 @@ fn of_endpoints(service: &Service, name: &[u8], step: usize, record: usize) -> P
     }
     let weight = (100 / at.slice.endpoints.len().max(1)).max(1);
     of_port(port, name).map_or(Place::Nothing, |owner| srv(owner, weight as u16, port, &own))
+}
+
+/// The address of an endpoint at its service's name, if none before it has that one.
+fn endpoint_address(service: &Service, name: &[u8], step: usize, record: usize) -> Place {
+    let address = |place| service.nth_by_address(place).endpoint.address;
+    match record {
+        0 if step > 0 && address(step - 1) == address(step) => Place::EndOfStep,
+        0 => address_record(name.to_vec(), address(step)),
+        _ => Place::EndOfStep,
+    }
+}
+
+/// Those before an endpoint, in the order of labels, that have its label.
+fn of_label(service: &Service, number: usize) -> impl Iterator<Item = At<'_>> + Clone {
+    let label = move |number| service.label(service.nth_by_label(number).endpoint);
+    let back = (number.saturating_sub(LOOKED_BACK)..number).rev();
+    back.take_while(move |before| *label(*before).octets() == *label(number).octets())
+        .map(move |before| service.nth_by_label(before))
 }
 
 fn endpoint_name(service: &Service, at: At<'_>, name: &[u8]) -> Vec<u8> {
@@ -277,218 +362,4 @@ impl Responder {
 const LOOKED_BACK: usize = 64;
 
 #[cfg(test)]
-mod tests {
-    use std::collections::HashMap;
-
-    use super::*;
-    use crate::testing::*;
-    use kubernetes_api::{Kind, Object, Sink, Wants};
-
-    fn objects() -> Vec<Object> {
-        vec![
-            namespace("t1"),
-            namespace("t2"),
-            service("t2/web", "10.96.0.200", "dns:53/udp dns-tcp:53/tcp"),
-            service("t1/web", "10.96.0.100 fd00:96::64", "http:80/tcp :81/tcp"),
-            service("t1/pending", "", "http:80/tcp"),
-            service("t1/hl", "None", "c:1234/udp"),
-            slice("t1/hl-a", "hl", "172.17.0.2=h1 172.17.0.1", "c:1234/udp :80/tcp"),
-            slice("t1/hl-b", "hl", "172.17.0.1 172.17.0.2=h1", "c:1234/udp"),
-            service("t1/none", "None", "c:1234/udp"),
-            service("t1/ext", "to example.net", ""),
-            service("t1/odd", "to 192.0.2.1", ""),
-            service("t3/web", "10.96.0.1", "http:80/tcp"),
-            slice("t1/lost", "lost", "172.17.0.9", ""),
-        ]
-    }
-
-    fn cluster() -> Cluster {
-        let mut rules = rules("cluster.local in-addr.arpa clusterset.local");
-        rules.own = vec!["192.0.2.53".parse().unwrap(), "2001:db8::53".parse().unwrap()];
-        rules.multicluster = vec![Name::from_text("clusterset.local").unwrap()];
-        let wants = Wants { imports: true, ..everything() };
-        let imports = [
-            import("t1/far", "None", "c:1234/udp"),
-            imported("t1/far-c1", "far", "c1", "10.1.0.1=h", "c:1234/udp"),
-            import("t1/set", "10.42.0.1", "http:80/tcp"),
-        ];
-        Cluster::of(&wants, rules, objects().into_iter().chain(imports))
-    }
-
-    const SOA: &str = "SOA ns.dns.cluster.local. hostmaster.cluster.local. 1700000000 7200 1800 86400 5";
-
-    #[test]
-    fn a_zone_is_sent_whole_in_order_and_each_record_once_whatever_a_message_holds() {
-        let expected = [
-            SOA,
-            "NS ns.dns.cluster.local.",
-            "ns.dns.cluster.local. A 192.0.2.53",
-            "ns.dns.cluster.local. AAAA 2001:db8::53",
-            "ext.t1.svc.cluster.local. CNAME example.net.",
-            "hl.t1.svc.cluster.local. A 172.17.0.1",
-            "hl.t1.svc.cluster.local. A 172.17.0.2",
-            "172-17-0-1.hl.t1.svc.cluster.local. A 172.17.0.1",
-            "_c._udp.hl.t1.svc.cluster.local. SRV 0 50 1234 172-17-0-1.hl.t1.svc.cluster.local.",
-            "h1.hl.t1.svc.cluster.local. A 172.17.0.2",
-            "_c._udp.hl.t1.svc.cluster.local. SRV 0 50 1234 h1.hl.t1.svc.cluster.local.",
-            "web.t1.svc.cluster.local. A 10.96.0.100",
-            "web.t1.svc.cluster.local. AAAA fd00:96::64",
-            "web.t1.svc.cluster.local. SRV 0 100 80 web.t1.svc.cluster.local.",
-            "_http._tcp.web.t1.svc.cluster.local. SRV 0 100 80 web.t1.svc.cluster.local.",
-            "web.t1.svc.cluster.local. SRV 0 100 81 web.t1.svc.cluster.local.",
-            "web.t2.svc.cluster.local. A 10.96.0.200",
-            "web.t2.svc.cluster.local. SRV 0 100 53 web.t2.svc.cluster.local.",
-            "_dns._udp.web.t2.svc.cluster.local. SRV 0 100 53 web.t2.svc.cluster.local.",
-            "_dns-tcp._tcp.web.t2.svc.cluster.local. SRV 0 100 53 web.t2.svc.cluster.local.",
-            SOA,
-        ];
-        for most in [1, 2, 7, 1_000] {
-            assert_eq!(cluster().transfer("cluster.local", None, most).unwrap(), expected, "{most}");
-        }
-        let set = cluster().transfer("clusterset.local", None, 3).unwrap();
-        for record in [
-            "h.c1.far.t1.svc.clusterset.local. A 10.1.0.1",
-            "_c._udp.far.t1.svc.clusterset.local. SRV 0 100 1234 h.c1.far.t1.svc.clusterset.local.",
-            "set.t1.svc.clusterset.local. A 10.42.0.1",
-        ] {
-            assert!(set.iter().any(|own| own == record), "{record} in {set:#?}");
-        }
-    }
-
-    #[test]
-    fn what_changes_in_the_second_of_a_transfer_has_another_serial_from_the_next_second_on() {
-        let mut cluster = cluster();
-        for at in ["t1/web", "t2/web"] {
-            let serial = cluster.index.serial();
-            let before = cluster.transfer("cluster.local", None, 9).unwrap();
-            cluster.writer.delete(Kind::Service, key(at));
-            // Whoever asks in this second hears of the same zone.
-            assert_eq!(cluster.index.serial(), serial, "{at}");
-            assert_eq!(cluster.transfer("cluster.local", Some(serial), 9).unwrap().len(), 1, "{at}");
-            assert_eq!(cluster.transfer("cluster.local", None, 9).unwrap(), before, "{at}");
-            LATER.set(LATER.get() + 1);
-            assert_eq!(cluster.index.serial(), serial + 1, "{at}");
-            let after = cluster.transfer("cluster.local", Some(serial), 9).unwrap();
-            assert!(after.len() > 1 && after.len() < before.len(), "{at}: {after:#?}");
-        }
-    }
-
-    #[test]
-    fn a_zone_that_is_transferred_again_and_again_while_it_changes_is_never_ahead_of_the_clock() {
-        let mut cluster = cluster();
-        let mut listings: HashMap<String, Vec<String>> = HashMap::new();
-        for number in 0..600_u64 {
-            // A hundred of each in a second.
-            LATER.set(number / 100);
-            cluster.writer.apply(service("t1/web", &format!("10.0.{}.{}", number >> 8, number & 0xff), ""));
-            let sent = cluster.transfer("cluster.local", None, 9).unwrap();
-            let serial = sent[0].split(' ').nth(3).unwrap().to_owned();
-            assert_eq!(serial, cluster.index.serial().to_string());
-            assert!(serial.parse::<u64>().unwrap() <= SERIAL + LATER.get(), "{serial} in {number}");
-            assert_eq!(*listings.entry(serial).or_insert_with(|| sent.clone()), sent, "{number}");
-        }
-        assert_eq!(listings.len(), 6, "one for each second");
-        LATER.set(6);
-        let last = cluster.transfer("cluster.local", None, 9).unwrap();
-        assert!(last.contains(&"web.t1.svc.cluster.local. A 10.0.2.87".to_owned()), "{last:#?}");
-    }
-
-    #[test]
-    fn a_clock_that_is_set_back_gives_no_serial_twice() {
-        let mut cluster = cluster();
-        LATER.set(3_600);
-        cluster.writer.apply(service("t1/web", "10.0.0.1", ""));
-        let first = cluster.index.serial();
-        cluster.transfer("cluster.local", None, 9).unwrap();
-        for (serial, second) in (first..).zip(0..3) {
-            LATER.set(second);
-            cluster.writer.apply(service("t1/web", &format!("10.0.1.{second}"), ""));
-            assert_eq!(cluster.index.serial(), serial + 1, "{second}");
-            assert!(cluster.transfer("cluster.local", Some(serial), 9).unwrap().len() > 1, "{second}");
-        }
-    }
-
-    #[test]
-    fn what_was_listed_is_not_kept_when_something_comes_in_another_second() {
-        let mut cluster = cluster();
-        cluster.transfer("cluster.local", None, 9).unwrap();
-        let was = |cluster: &Cluster| Arc::downgrade(&cluster.index.services.get(b"\x03web\x02t1").unwrap());
-        let web = was(&cluster);
-        cluster.writer.apply(service("t1/web", "10.0.0.1", ""));
-        assert!(web.upgrade().is_some(), "it is sent to whoever asks in this second");
-        LATER.set(1);
-        cluster.writer.apply(service("t2/web", "10.0.0.2", ""));
-        assert!(web.upgrade().is_none());
-    }
-
-    #[test]
-    fn endpoints_of_one_name_are_told_once_each_however_their_slices_lie() {
-        let imports = [
-            namespace("t1"),
-            import("t1/far", "None", ""),
-            imported("t1/far-a", "far", "c1", "10.1.0.1=h 10.1.0.4=h 10.1.0.7=h", "a:1/tcp"),
-            imported("t1/far-b", "far", "c2", "10.1.0.2=h 10.1.0.5=h", "a:1/tcp"),
-            imported("t1/far-c", "far", "c1", "10.1.0.3=h 10.1.0.7=h", "b:2/tcp"),
-        ];
-        let mut rules = rules("cluster.local clusterset.local");
-        rules.multicluster = vec![Name::from_text("clusterset.local").unwrap()];
-        let wants = Wants { imports: true, ..everything() };
-        let mut sent = Cluster::of(&wants, rules, imports).transfer("clusterset.local", None, 3).unwrap();
-        let count = sent.len();
-        sent.retain(|record| !record.starts_with("SOA"));
-        sent.sort();
-        sent.dedup();
-        assert_eq!(sent.len() + 2, count, "{sent:#?}");
-        let of =
-            |cluster: &str| sent.iter().filter(|record| record.starts_with(&format!("h.{cluster}."))).count();
-        let ports = sent.iter().filter(|record| record.contains(" SRV ")).count();
-        assert_eq!((of("c1"), of("c2"), ports), (4, 2, 3), "{sent:#?}");
-    }
-
-    #[test]
-    fn endpoints_and_ports_of_lies_cost_what_they_are_sent_as() {
-        let mut rules = rules("cluster.local");
-        rules.own = vec!["192.0.2.53".parse().unwrap()];
-        let ports: Vec<_> = (1..=20_000).map(|port| format!("p{port}:{port}/tcp")).collect();
-        let named: Vec<_> =
-            (0..1_000).map(|number| format!("10.1.{}.{}=h", number >> 8, number & 0xff)).collect();
-        let objects = [
-            namespace("t1"),
-            service("t1/hl", "None", ""),
-            slice("t1/hl-a", "hl", &named.join(" "), &ports.join(" ")),
-        ];
-        let sent = Cluster::of(&everything(), rules, objects).transfer("cluster.local", None, 1_000).unwrap();
-        // Both SOAs, NS and its address; each address at the service's name and at the endpoint's; each port.
-        assert_eq!(sent.len(), 4 + 2 * 1_000 + 20_000);
-    }
-
-    #[test]
-    fn who_has_the_serial_gets_the_soa_and_who_asks_too_early_nothing() {
-        let mut cluster = cluster();
-        let serial = cluster.index.serial();
-        assert_eq!(cluster.transfer("cluster.local", Some(serial), 9).unwrap(), [SOA]);
-        assert!(cluster.transfer("cluster.local", Some(serial - 1), 9).unwrap().len() > 20);
-        for none in ["in-addr.arpa", "svc.cluster.local", "local", "example.org"] {
-            assert_eq!(cluster.transfer(none, None, 9), Err(Answered::NotMine), "{none}");
-        }
-        // What changes meanwhile is not in it.
-        let mut begun = cluster
-            .responder
-            .transfer(&cluster.index, &Name::from_text("cluster.local").unwrap(), None, false)
-            .unwrap();
-        begun.next(&mut |_, rtype, _, _| rtype == RType::SOA);
-        for at in ["t1/web", "t2/web", "t1/hl", "t1/ext"] {
-            cluster.writer.delete(Kind::Service, key(at));
-        }
-        let mut left = 0;
-        assert!(begun.next(&mut |_, _, _, _| {
-            left += 1;
-            true
-        }));
-        assert_eq!(left, 20);
-        LATER.set(1);
-        assert_eq!(cluster.transfer("cluster.local", None, 9).unwrap().len(), 5);
-        let early = Cluster::new(&everything(), rules("cluster.local"));
-        assert_eq!(early.transfer("cluster.local", None, 9), Err(Answered::Unknown(Kind::Service)));
-    }
-}
+mod tests;

@@ -128,8 +128,8 @@ impl Index {
         self.serials.shown()
     }
 
-    /// Every service, at one serial: whatever changes after that has another one. The one writer
-    /// waits while they are gathered, once a second at most.
+    /// Every service, at one serial: whatever changes after that has another one. The thread that asks gathers them, and holds
+    /// the writer's lock meanwhile: the one writer, and whoever asks as well, waits for that once a second at most.
     pub(crate) fn listing(&self) -> Arc<Listing> {
         self.serials.listing(|| [&self.services, &self.imports].map(Directory::in_order))
     }

@@ -4,12 +4,13 @@ use std::sync::{Arc, OnceLock};
 
 use ::kubernetes::{Answered, External, ExternalRules, Lent};
 use corefile::Directive;
-use observe::counters::ThreadCounters;
+use observe::counters::{Proto, ThreadCounters};
 use plugin::args::{Args, Result, bad, flag, no_block, once, unknown_property, zones_or};
 use plugin::failure::Failure;
+use plugin::messages::{OfZone, Push, Records};
 use plugin::spec::{BuildContext, Explained, Source, SourceSpec, Written};
 use plugin::{Fallthrough, Lookup, QueryContext, Tables};
-use wire::{Class, Query, Reply};
+use wire::{Class, Query, Reply, ZoneRequest};
 
 /// What one `k8s_external` directive says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,6 +110,25 @@ impl Source for Services {
             Answered::Written => Lookup::Answer,
             Answered::Follow => Lookup::FollowOrFail,
             Answered::Unknown(kind) => Lookup::Fail(Failure::ClusterUnknown(kind.resource())),
+        }
+    }
+
+    fn of_zone(&self, request: &ZoneRequest<'_>, context: &QueryContext<'_>, _: &mut Reply<'_>) -> OfZone {
+        let (Some(external), Some(cluster)) = (&self.external, self.cluster.get()) else {
+            return OfZone::Pass;
+        };
+        if !request.is_transfer() {
+            return OfZone::Pass;
+        }
+        // Over UDP nobody is sent more than the SOA.
+        let soa_alone = context.proto == Proto::Udp;
+        let (name, serial) = (&request.query.name, request.serial());
+        match external.transfer(&cluster.responder, &cluster.index, name, serial, soa_alone) {
+            Ok(mut transfer) => {
+                OfZone::Stream(Box::new(Records(move |push: &mut Push<'_>| transfer.next(push))))
+            }
+            Err(Answered::Unknown(kind)) => OfZone::Fail(Failure::ClusterUnknown(kind.resource())),
+            Err(_) => OfZone::Pass,
         }
     }
 

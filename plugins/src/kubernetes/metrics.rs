@@ -17,7 +17,8 @@ pub(super) struct Metrics(Mutex<Counts>);
 struct Counts {
     /// By whether the service is headless.
     programming: [Durations<20>; 2],
-    /// By verb and host.
+    /// By verb and host: until requests went, and until they were answered.
+    paced: BTreeMap<(&'static str, String), Durations<11>>,
     requests: BTreeMap<(&'static str, String), Durations<11>>,
     /// By status, method and host.
     results: BTreeMap<(String, String), u64>,
@@ -27,8 +28,8 @@ struct Counts {
 impl Default for Counts {
     fn default() -> Self {
         let programming = std::array::from_fn(|_| Durations::new(&PROGRAMMING));
-        let (requests, results, unreadable) = Default::default();
-        Self { programming, requests, results, unreadable }
+        let (paced, requests, results, unreadable) = Default::default();
+        Self { programming, paced, requests, results, unreadable }
     }
 }
 
@@ -44,7 +45,9 @@ impl Metrics {
         let host = asked.host.to_owned();
         let code = asked.status.map_or_else(|| "<error>".to_owned(), |status| status.to_string());
         *counts.results.entry((code, host.clone())).or_default() += 1;
-        // As client-go calls both.
+        // As client-go calls both a list and a watch.
+        let paced = counts.paced.entry(("GET", host.clone()));
+        paced.or_insert_with(|| Durations::new(&REQUESTS)).observe(asked.waited);
         let requests = counts.requests.entry(("GET", host));
         requests.or_insert_with(|| Durations::new(&REQUESTS)).observe(asked.took);
     }
@@ -60,9 +63,13 @@ impl Metrics {
         for (durations, kind) in programming.filter(|(durations, _)| durations.is_used()) {
             into.durations(names::KUBERNETES_PROGRAMMING_DURATION, &[("service_kind", kind)], durations);
         }
-        for ((verb, host), durations) in &counts.requests {
-            let labels = [("verb", *verb), ("host", host.as_str())];
-            into.durations(names::KUBERNETES_REQUEST_DURATION, &labels, durations);
+        for (metric, all) in [
+            (names::KUBERNETES_PACE_DURATION, &counts.paced),
+            (names::KUBERNETES_REQUEST_DURATION, &counts.requests),
+        ] {
+            for ((verb, host), durations) in all {
+                into.durations(metric, &[("verb", *verb), ("host", host.as_str())], durations);
+            }
         }
         for ((code, host), count) in &counts.results {
             let labels = [("code", code.as_str()), ("method", "GET"), ("host", host.as_str())];

@@ -12,7 +12,7 @@ mod status;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use ::kubernetes::{Answered, Lent, Recalls as _, Responder, Rules, Transfer};
+use ::kubernetes::{Answered, Lent, Recalls as _, Responder, Rules};
 use wire::{Class, Query, Reply, ZoneRequest};
 
 pub use self::registry::ClusterRegistry;
@@ -26,7 +26,7 @@ use observe::counters::{Proto, ThreadCounters};
 use observe::labels::Labels;
 use plugin::Fallthrough;
 use plugin::failure::Failure;
-use plugin::messages::{Messages, Next, OfZone, StreamMessage};
+use plugin::messages::{OfZone, Push, Records};
 use plugin::search::SearchPaths;
 use plugin::spec::{BuildContext, Explained, Source, SourceSpec};
 use plugin::{Lookup, QueryContext, Tables};
@@ -101,7 +101,9 @@ impl Source for Kubernetes {
         let soa_alone = context.proto == Proto::Udp;
         let name = &request.query.name;
         match self.responder.transfer(self.cluster.index(), name, request.serial(), soa_alone) {
-            Ok(transfer) => OfZone::Stream(Box::new(ZoneStream(transfer))),
+            Ok(mut transfer) => {
+                OfZone::Stream(Box::new(Records(move |push: &mut Push<'_>| transfer.next(push))))
+            }
             Err(Answered::Unknown(kind)) => OfZone::Fail(Failure::ClusterUnknown(kind.resource())),
             Err(_) => OfZone::Pass,
         }
@@ -123,16 +125,6 @@ impl Source for Kubernetes {
             Answered::NoName(_) => Explained::Ends(format!("NXDOMAIN: {why}")),
             Answered::Unknown(kind) => Explained::Ends(recalled.lacks(kind)),
         }
-    }
-}
-
-/// A cluster's zone on its way to one client.
-struct ZoneStream(Transfer);
-
-impl Messages for ZoneStream {
-    fn next(&mut self, message: &mut StreamMessage<'_, '_>) -> Next {
-        let ended = self.0.next(&mut |owner, rtype, ttl, data| message.push(owner, rtype, ttl, data).is_ok());
-        if ended { Next::End } else { Next::More }
     }
 }
 

@@ -1,4 +1,4 @@
-//! An API that does as it is told: over plain HTTP/1.1, each connection on a thread of its own.
+//! An API that does as it is told: over HTTP/1.1, plain or encrypted, each connection on a thread of its own.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -8,10 +8,12 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use serde_json::{Value, json};
 
 use super::forms::Form;
 use crate::lock::lock;
+use crate::upstream::Authority;
 
 /// A request, as a script sees it.
 #[derive(Clone, Debug, Default)]
@@ -145,6 +147,7 @@ pub struct Api {
 
 struct Shared {
     script: Box<Script>,
+    tls: Option<Arc<ServerConfig>>,
     over: AtomicBool,
     requests: Mutex<Vec<Request>>,
     connections: Mutex<Vec<TcpStream>>,
@@ -159,15 +162,33 @@ impl Api {
         Self::start_at((crate::fresh_ip(), 0).into(), script)
     }
 
+    /// As [`Self::start`], over TLS: it shows a certificate of this authority, and wants one of it from each client.
+    ///
+    /// # Panics
+    /// When it cannot.
+    pub fn start_tls(
+        authority: &Authority,
+        script: impl Fn(&Request) -> Reply + Send + Sync + 'static,
+    ) -> Self {
+        let ip = crate::fresh_ip();
+        let tls = authority.server_of_its_clients(&ip.to_string());
+        Self::listen((ip, 0).into(), Some(tls), Box::new(script))
+    }
+
     /// As [`Self::start`], where another one was.
     ///
     /// # Panics
     /// When the address is taken.
     pub fn start_at(address: SocketAddr, script: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> Self {
+        Self::listen(address, None, Box::new(script))
+    }
+
+    fn listen(address: SocketAddr, tls: Option<Arc<ServerConfig>>, script: Box<Script>) -> Self {
         let listener = TcpListener::bind(address).unwrap_or_else(|error| panic!("{address}: {error}"));
         let address = listener.local_addr().expect("a bound socket has an address");
         let shared = Arc::new(Shared {
-            script: Box::new(script),
+            script,
+            tls,
             over: AtomicBool::new(false),
             requests: Mutex::default(),
             connections: Mutex::default(),
@@ -194,7 +215,7 @@ impl Api {
 
     /// For `endpoint`.
     pub fn url(&self) -> String {
-        format!("http://{}", self.address)
+        format!("http{}://{}", if self.shared.tls.is_some() { "s" } else { "" }, self.address)
     }
 
     /// What it was asked, in order.
@@ -220,49 +241,59 @@ impl Drop for Api {
 }
 
 impl Shared {
-    /// Requests of one connection, until it ends.
-    fn serve(&self, stream: TcpStream) {
-        let Ok(reading) = stream.try_clone() else { return };
-        let mut reading = BufReader::new(reading);
-        while let Some(mut request) = read(&mut reading) {
+    /// One connection, until it ends.
+    fn serve(&self, socket: TcpStream) {
+        let Ok(stream) = socket.try_clone() else { return };
+        match &self.tls {
+            None => self.exchange(&socket, stream),
+            Some(tls) => {
+                let connection = ServerConnection::new(tls.clone()).expect("what was configured is good");
+                self.exchange(&socket, StreamOwned::new(connection, stream));
+            }
+        }
+        drop(socket.shutdown(Shutdown::Both));
+    }
+
+    fn exchange(&self, socket: &TcpStream, stream: impl Read + Write) {
+        let mut stream = BufReader::new(stream);
+        while let Some(mut request) = read(&mut stream) {
             let mut requests = lock(&self.requests);
             request.earlier = requests.iter().filter(|earlier| earlier.path == request.path).count();
             requests.push(request.clone());
             drop(requests);
-            if self.reply(&stream, (self.script)(&request)).is_err() {
+            if reply(socket, stream.get_mut(), (self.script)(&request)).is_err() {
                 break;
             }
         }
-        drop(stream.shutdown(Shutdown::Both));
-    }
-
-    fn reply(&self, mut stream: &TcpStream, reply: Reply) -> io::Result<()> {
-        let mut head = format!("HTTP/1.1 {} Told\r\nTransfer-Encoding: chunked\r\n", reply.status);
-        for (name, value) in reply.headers {
-            head += &format!("{name}: {value}\r\n");
-        }
-        stream.write_all((head + "\r\n").as_bytes())?;
-        for part in reply.parts {
-            match part {
-                Part::Octets(octets) => chunk(stream, &octets)?,
-                Part::Dribble(octets) => octets.chunks(1).try_for_each(|octet| chunk(stream, octet))?,
-                Part::Live(parts) => parts.iter().try_for_each(|octets| chunk(stream, &octets))?,
-                // Until the client or the test ends the connection.
-                Part::Stall => {
-                    return stream.read(&mut [0]).and_then(|_| Err(io::ErrorKind::ConnectionAborted.into()));
-                }
-                Part::HalfClose => {
-                    stream.shutdown(Shutdown::Write)?;
-                    return stream.read(&mut [0]).and_then(|_| Err(io::ErrorKind::ConnectionAborted.into()));
-                }
-                Part::Cut => return Err(io::ErrorKind::ConnectionAborted.into()),
-            }
-        }
-        stream.write_all(b"0\r\n\r\n")
     }
 }
 
-fn chunk(mut stream: &TcpStream, octets: &[u8]) -> io::Result<()> {
+fn reply(socket: &TcpStream, stream: &mut (impl Read + Write), reply: Reply) -> io::Result<()> {
+    let mut head = format!("HTTP/1.1 {} Told\r\nTransfer-Encoding: chunked\r\n", reply.status);
+    for (name, value) in reply.headers {
+        head += &format!("{name}: {value}\r\n");
+    }
+    stream.write_all((head + "\r\n").as_bytes())?;
+    for part in reply.parts {
+        match part {
+            Part::Octets(octets) => chunk(stream, &octets)?,
+            Part::Dribble(octets) => octets.chunks(1).try_for_each(|octet| chunk(stream, octet))?,
+            Part::Live(parts) => parts.iter().try_for_each(|octets| chunk(stream, &octets))?,
+            // Until the client or the test ends the connection.
+            Part::Stall => {
+                return stream.read(&mut [0]).and_then(|_| Err(io::ErrorKind::ConnectionAborted.into()));
+            }
+            Part::HalfClose => {
+                socket.shutdown(Shutdown::Write)?;
+                return stream.read(&mut [0]).and_then(|_| Err(io::ErrorKind::ConnectionAborted.into()));
+            }
+            Part::Cut => return Err(io::ErrorKind::ConnectionAborted.into()),
+        }
+    }
+    stream.write_all(b"0\r\n\r\n")
+}
+
+fn chunk(stream: &mut impl Write, octets: &[u8]) -> io::Result<()> {
     if octets.is_empty() {
         return Ok(());
     }
@@ -270,7 +301,7 @@ fn chunk(mut stream: &TcpStream, octets: &[u8]) -> io::Result<()> {
 }
 
 /// A request's head; `None` when the connection has ended.
-fn read(reading: &mut BufReader<TcpStream>) -> Option<Request> {
+fn read(reading: &mut impl BufRead) -> Option<Request> {
     let mut lines = Vec::new();
     loop {
         let mut line = String::new();

@@ -26,8 +26,8 @@ impl Form {
         let metadata = serde_json::json!({"resourceVersion": version, "continue": next});
         match self {
             Self::Json => {
-                let kind = format!("{kind}List");
-                serde_json::json!({"kind": kind, "metadata": metadata, "items": items})
+                let (version, kind) = (group_version(kind), format!("{kind}List"));
+                serde_json::json!({"apiVersion": version, "kind": kind, "metadata": metadata, "items": items})
                     .to_string()
                     .into_bytes()
             }
@@ -45,6 +45,11 @@ impl Form {
     pub fn event(self, event: &str, kind: &str, object: &Value) -> Vec<u8> {
         match self {
             Self::Json => {
+                let mut object = object.clone();
+                // Clients of Go look the kind up by both.
+                if object["kind"].is_null() {
+                    (object["kind"], object["apiVersion"]) = (kind.into(), group_version(kind).into());
+                }
                 let mut line = serde_json::json!({"type": event, "object": object}).to_string().into_bytes();
                 line.push(b'\n');
                 line
@@ -128,10 +133,17 @@ fn one(number: u32, value: &Value, kind: Type) -> Vec<u8> {
     }
 }
 
+fn group_version(kind: &str) -> &'static str {
+    match kind {
+        "EndpointSlice" => "discovery.k8s.io/v1",
+        "ServiceImport" => "multicluster.x-k8s.io/v1alpha1",
+        _ => "v1",
+    }
+}
+
 fn envelope(kind: &str, object: &[u8]) -> Vec<u8> {
-    // Clients of Go look the kind up by both.
-    let version: &[u8] = if kind.starts_with("EndpointSlice") { b"discovery.k8s.io/v1" } else { b"v1" };
-    let meta = field(1, &[field(1, version), field(2, kind.as_bytes())].concat());
+    let version = group_version(kind.strip_suffix("List").unwrap_or(kind));
+    let meta = field(1, &[field(1, version.as_bytes()), field(2, kind.as_bytes())].concat());
     [&b"k8s\0"[..], &meta, &field(2, object), &field(3, b""), &field(4, b"")].concat()
 }
 

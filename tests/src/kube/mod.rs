@@ -10,4 +10,4 @@ pub use api::{Api, Reply, Request};
 pub use cluster::Cluster;
 pub use door::Door;
 pub use forms::Form;
-pub use scripted::{NAMESPACES, Object, PODS, SERVICES, SLICES, ScriptedCluster};
+pub use scripted::{IMPORTS, NAMESPACES, Object, PODS, SERVICES, SLICES, ScriptedCluster};

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::api::{Api, Reply, Request};
 use super::forms::Form;
 use crate::lock::lock;
+use crate::upstream::Authority;
 
 /// Where services are.
 pub const SERVICES: &str = "/api/v1/services";
@@ -19,11 +20,12 @@ pub const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
 pub const NAMESPACES: &str = "/api/v1/namespaces";
 /// Where pods are.
 pub const PODS: &str = "/api/v1/pods";
+/// Where imports of services are.
+pub const IMPORTS: &str = "/apis/multicluster.x-k8s.io/v1alpha1/serviceimports";
 
-const PATHS: [&str; 4] = [SERVICES, SLICES, NAMESPACES, PODS];
+const PATHS: [&str; 5] = [SERVICES, SLICES, NAMESPACES, PODS, IMPORTS];
 /// Of what is there at the start; its objects have lower ones.
 const FIRST_VERSION: usize = 100;
-const FORM: Form = Form::Protobuf;
 
 /// An object, and where it is.
 pub type Object = (&'static str, Value);
@@ -57,12 +59,19 @@ impl ScriptedCluster {
     /// # Panics
     /// As [`Api::start`].
     pub fn start(objects: impl IntoIterator<Item = Object>, is_away: bool) -> Self {
-        let shared = Arc::new(Shared { is_away: is_away.into(), ..Shared::default() });
-        for (path, object) in objects {
-            lock(&shared.objects).entry(path).or_default().push(object);
-        }
+        let shared = Shared::of(objects, is_away);
         let of = shared.clone();
         Self { api: Api::start(move |request| of.reply(request)), shared }
+    }
+
+    /// The same over TLS, for those alone that show a certificate of this authority.
+    ///
+    /// # Panics
+    /// As [`Api::start_tls`].
+    pub fn start_tls(objects: impl IntoIterator<Item = Object>, authority: &Authority) -> Self {
+        let shared = Shared::of(objects, false);
+        let of = shared.clone();
+        Self { api: Api::start_tls(authority, move |request| of.reply(request)), shared }
     }
 
     /// It answers again.
@@ -96,21 +105,30 @@ impl ScriptedCluster {
             // What is selected no more is gone for whoever selects.
             let event = if selects(request, &object) { event } else { "DELETED" };
             // One that was cut hears no more.
-            let _ = watch.send(FORM.event(event, kind(path), &object));
+            let _ = watch.send(form(path).event(event, kind(path), &object));
         }
     }
 }
 
 impl Shared {
+    fn of(objects: impl IntoIterator<Item = Object>, is_away: bool) -> Arc<Self> {
+        let shared = Self { is_away: is_away.into(), ..Self::default() };
+        for (path, object) in objects {
+            lock(&shared.objects).entry(path).or_default().push(object);
+        }
+        Arc::new(shared)
+    }
+
     fn reply(&self, request: &Request) -> Reply {
         if self.is_away.load(Ordering::Acquire) {
-            return Reply::failure(FORM, 503, "ServiceUnavailable");
+            return Reply::failure(form(&request.path), 503, "ServiceUnavailable");
         }
         let path = PATHS.into_iter().find(|path| *path == request.path);
-        let Some(path) = path else { return Reply::failure(FORM, 404, "NotFound") };
+        let Some(path) = path else { return Reply::failure(form(""), 404, "NotFound") };
+        let form = form(path);
         let mut forgotten = lock(&self.forgotten);
         if request.is_watch() && !request.is_watch_list() && forgotten.contains(&path) {
-            return Reply::failure(FORM, 410, "Expired");
+            return Reply::failure(form, 410, "Expired");
         }
         forgotten.retain(|other| *other != path);
         let objects = lock(&self.objects);
@@ -118,17 +136,17 @@ impl Shared {
         let version = (FIRST_VERSION + self.changes.load(Ordering::Acquire)).to_string();
         let items: Vec<Value> = items.into_iter().filter(|item| selects(request, item)).collect();
         if !request.is_watch() {
-            return Reply::list(FORM, kind(path), &version, "", &items);
+            return Reply::list(form, kind(path), &version, "", &items);
         }
         let (sender, receiver) = channel();
         lock(&self.watches).push((request.clone(), sender));
-        let watch = Reply::watch(FORM);
+        let watch = Reply::watch(form);
         let watch = match request.is_watch_list() {
             true => {
-                let added = items.iter().flat_map(|item| FORM.event("ADDED", kind(path), item)).collect();
+                let added = items.iter().flat_map(|item| form.event("ADDED", kind(path), item)).collect();
                 let annotations = json!({"k8s.io/initial-events-end": "true"});
                 let end = json!({"metadata": {"resourceVersion": version, "annotations": annotations}});
-                watch.octets(added).octets(FORM.event("BOOKMARK", kind(path), &end))
+                watch.octets(added).octets(form.event("BOOKMARK", kind(path), &end))
             }
             false => watch,
         };
@@ -141,8 +159,14 @@ fn kind(path: &str) -> &'static str {
         SERVICES => "Service",
         SLICES => "EndpointSlice",
         PODS => "Pod",
+        IMPORTS => "ServiceImport",
         _ => "Namespace",
     }
+}
+
+/// A real API serves custom resources as JSON alone.
+fn form(path: &str) -> Form {
+    if path == IMPORTS { Form::Json } else { Form::Protobuf }
 }
 
 /// Whether the request's selectors select the object.
@@ -150,7 +174,10 @@ fn selects(request: &Request, object: &Value) -> bool {
     let terms = |name: &'static str| request.parameter(name).split(',').filter(|term| !term.is_empty());
     let holds = |term: &str, value: &dyn Fn(&str) -> String| match term.split_once("!=") {
         Some((field, unwanted)) => value(field) != unwanted,
-        None => term.split_once('=').is_some_and(|(field, wanted)| value(field) == wanted),
+        None => match term.split_once('=') {
+            Some((field, wanted)) => value(field) == wanted,
+            None => !value(term).is_empty(),
+        },
     };
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let field = |path: &str| text(path.split('.').fold(object, |value, part| &value[part]));

@@ -8,6 +8,7 @@ use rcgen::{
     BasicConstraints, Certificate, CertificateParams, CertifiedIssuer, IsCa, KeyPair, date_time_ymd,
 };
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
+use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion};
 
 use crate::place::publish;
@@ -108,6 +109,25 @@ impl Authority {
             .with_safe_default_protocol_versions()
             .expect("ring knows the default versions")
             .with_no_client_auth()
+            .with_single_cert(vec![certificate.der().clone()], key)
+            .expect("key and certificate belong together");
+        Arc::new(config)
+    }
+}
+
+impl Authority {
+    /// What a server for `host` (a name or an address) presents, which talks to those alone that show a certificate of this authority.
+    pub(crate) fn server_of_its_clients(&self, host: &str) -> Arc<ServerConfig> {
+        let (certificate, key) = self.signed(host);
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut roots = RootCertStore::empty();
+        roots.add(self.issuer.der().clone()).expect("its own certificate is good");
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider.clone());
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("ring knows the default versions")
+            .with_client_cert_verifier(verifier.build().expect("there is a root"))
             .with_single_cert(vec![certificate.der().clone()], key)
             .expect("key and certificate belong together");
         Arc::new(config)

@@ -1,6 +1,9 @@
 //! Corefiles about a cluster, whose objects an API that does as it is told tells both: objects for each row of the
 //! specification.
 
+mod imports;
+mod questions;
+
 use serde_json::{Value, json};
 use tests::kube::{NAMESPACES, Object, PODS, SERVICES, SLICES};
 use tests::{Ask, fixtures};
@@ -34,12 +37,22 @@ pub(crate) fn fixed() -> Vec<Setup> {
     for text in PAGES {
         setups.push(setup(&format!("page: {text}"), (*text).to_owned(), objects(), names()));
     }
-    setups
+    setups.into_iter().chain(questions::fixed()).collect()
 }
 
-pub(crate) fn setup(name: &str, text: String, objects: Vec<Object>, names: Vec<String>) -> Setup {
+pub(crate) fn setup(name: &str, text: String, mut objects: Vec<Object>, mut names: Vec<String>) -> Setup {
+    if text.contains("multicluster") {
+        objects = imports_too(objects);
+        names.extend(imports::names());
+    }
     let queries = names.iter().flat_map(|name| about(name)).collect();
     Setup { name: name.to_owned(), text, queries, metrics: None, objects }
+}
+
+/// What a set of clusters has, beside a cluster's own.
+pub(crate) fn imports_too(mut objects: Vec<Object>) -> Vec<Object> {
+    objects.extend(imports::objects());
+    objects
 }
 
 /// A name, asked for in the ways that matter here.
@@ -74,6 +87,11 @@ pub(crate) const ROWS: &[(&str, &str, &str)] = &[
     ("cluster.local other.zone", "pods insecure", "forward . @UP@"),
     ("cluster.local in-addr.arpa", "pods verified", LABELS),
     ("cluster.local in-addr.arpa", "pods verified", LABELS_OF_SOME),
+    (
+        "cluster.local clusterset.local in-addr.arpa ip6.arpa",
+        "multicluster clusterset.local\nfallthrough in-addr.arpa",
+        "forward . @UP@",
+    ),
 ];
 
 /// The answer to TXT is what is known of the name and of who asks.
@@ -97,11 +115,13 @@ pub(crate) const SEARCHED: &[&str] = &[
 
 /// The server blocks on CoreDNS's pages of `kubernetes`, `autopath` and `transfer`, with an API and upstreams in the
 /// place of theirs, our objects' networks and namespaces, and a bound address. Of `transfer` it is the one that refuses: what is sent
-/// differs in every message (docs/differences.md), and is looked at in `tests/kube`.
+/// is compared in `transferred`.
 const PAGES: &[&str] = &[
     "10.96.0.0/17:@PORT@ cluster.local:@PORT@ {\nbind @IP@\nkubernetes {\nendpoint @API@\npods verified\n}\n}\n",
     "cluster.local:@PORT@ {\nbind @IP@\nkubernetes cluster.local {\nendpoint @API@\nnamespaces t1 t2\n}\n}\n",
     "cluster.local:@PORT@ {\nbind @IP@\nkubernetes cluster.local {\nendpoint @API@\n}\n}\nexample.local:@PORT@ {\nbind @IP@\nforward . @UP2@\n}\n.:@PORT@ {\nbind @IP@\nforward . @UP@\n}\n",
+    "cluster.local:@PORT@ {\nbind @IP@\nkubernetes cluster.local {\nendpoint @TLSAPI@\ntls @DIR@/cert.pem @DIR@/key.pem @DIR@/ca.pem\n}\n}\n",
+    ".:@PORT@ {\nbind @IP@\nkubernetes cluster.local clusterset.local {\nendpoint @API@\nmulticluster clusterset.local\n}\n}\n",
     "cluster.local:@PORT@ {\nbind @IP@\nautopath @kubernetes\nkubernetes {\nendpoint @API@\npods verified\n}\n}\n",
     "cluster.local:@PORT@ {\nbind @IP@\nacl {\nallow type AXFR net 10.1.0.0/16\nallow type IXFR net 10.1.0.0/16\nblock type AXFR net *\nblock type IXFR net *\n}\ntransfer {\nto *\n}\nkubernetes {\nendpoint @API@\n}\n}\n",
     "cluster.local:@PORT@ {\nbind @IP@\ntransfer {\nto 2001:db8::1\nsource 2001:db8::53\n}\nkubernetes {\nendpoint @API@\n}\n}\n",

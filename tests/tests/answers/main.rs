@@ -16,6 +16,7 @@ mod random;
 mod run;
 mod taken;
 mod told;
+mod transferred;
 mod zone;
 
 use std::collections::HashSet;
@@ -27,7 +28,7 @@ use allowed::UseCounts;
 use coredns::CoreDns;
 use counted::MOVED;
 use run::Setup;
-use tests::tell;
+use tests::{add_address, isolated, tell};
 
 #[test]
 fn corefiles_of_the_world_answer_as_in_coredns() {
@@ -78,6 +79,34 @@ fn random_clusters(count: u64) -> Vec<Setup> {
 }
 
 #[test]
+fn zones_are_sent_as_in_coredns() {
+    let Some(program) = CoreDns::find("zones_are_sent_as_in_coredns") else { return };
+    let found = transferred::differences(&program, &transferred::fixed());
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn servers_of_zones_are_sent_as_in_coredns() {
+    isolated(|| {
+        let Some(program) = CoreDns::find("servers_of_zones_are_sent_as_in_coredns") else { return };
+        add_address("10.9.0.1/32");
+        let found = transferred::of_servers(&program, [10, 9, 0, 1].into());
+        assert!(found.is_empty(), "{}", found.join("\n"));
+    });
+}
+
+#[test]
+fn zones_of_ten_random_clusters_are_sent_as_in_coredns() {
+    let Some(program) = CoreDns::find("zones_of_ten_random_clusters_are_sent_as_in_coredns") else { return };
+    let seed = number("ANSWERS_SEED").unwrap_or(SEED);
+    println!("ANSWERS_SEED={seed}; one cluster alone: ANSWERS_BLOCK=n");
+    let one = number("ANSWERS_BLOCK");
+    let numbers = one.map_or(0..10, |one| one..one + 1);
+    let found = transferred::differences(&program, &transferred::random(seed, numbers));
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
 fn five_hundred_random_blocks_answer_as_in_coredns() {
     compare("five_hundred_random_blocks_answer_as_in_coredns", &random_setups(500));
 }
@@ -106,6 +135,15 @@ fn random_setups(count: u64) -> Vec<Setup> {
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is no number")))
+}
+
+#[test]
+fn families_of_clusters_have_the_names_and_labels_of_coredns() {
+    let Some(program) = CoreDns::find("families_of_clusters_have_the_names_and_labels_of_coredns") else {
+        return;
+    };
+    let found = metrics::of_clusters(&program);
+    assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
 #[test]

@@ -1,11 +1,17 @@
 //! The metrics that moved: how far each series of CoreDNS's went on both sides.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
 
-use tests::{Metrics, eventually, http_get, now};
+use serde_json::json;
+use tests::kube::ScriptedCluster;
+use tests::{Metrics, Server, eventually, fresh_ip, http_get, now};
+
+use crate::cluster;
+use crate::coredns::CoreDns;
 
 /// The series of one server by name and labels, with its own addresses taken out.
 pub(crate) type Series = BTreeMap<String, f64>;
@@ -71,7 +77,7 @@ pub(crate) fn moved(
     loop {
         let after = scrape(ips, port);
         let mut found = Vec::new();
-        let all: std::collections::BTreeSet<&String> = after.iter().flat_map(Series::keys).collect();
+        let all: BTreeSet<&String> = after.iter().flat_map(Series::keys).collect();
         for series in all.into_iter().filter(|series| counts(series)) {
             let [theirs, ours] = [0, 1].map(|n| {
                 let value = |all: &Series| all.get(series).copied().unwrap_or_default();
@@ -87,6 +93,57 @@ pub(crate) fn moved(
         sleep(Duration::from_millis(20));
     }
 }
+
+/// What differs of the families that CoreDNS has of a cluster, and of their labels.
+///
+/// # Panics
+/// When one of the servers does not hear of a change.
+pub(crate) fn of_clusters(program: &Path) -> Vec<String> {
+    let cluster = ScriptedCluster::start(cluster::objects(), false);
+    let ips = [fresh_ip(), fresh_ip()];
+    let [theirs, ours] = ips.map(|ip| {
+        format!(
+            "cluster.local:{} {{\nbind {ip}\nprometheus {ip}:9253\nkubernetes {{\nendpoint {}\n}}\n}}\n",
+            tests::port(),
+            cluster.api.url()
+        )
+    });
+    let _servers = (CoreDns::start(program, &theirs), Server::start(&ours));
+    // A change whose moment is known, of a service with endpoints of its own.
+    let ports = json!([{"name": "c", "protocol": "UDP", "port": 1234}]);
+    let (path, mut slice) = cluster::pod_slice("t1", "hl", "172.17.0.7", &ports);
+    slice["metadata"]["annotations"] =
+        json!({"endpoints.kubernetes.io/last-change-trigger-time": "2026-11-23T13:42:25Z"});
+    eventually("both follow slices", PATIENCE, || {
+        let requests = cluster.api.requests();
+        let watches = requests.iter().filter(|request| request.path == path && request.is_watch());
+        (watches.count() >= 2).then_some(())
+    });
+    cluster.put(path, "ADDED", slice);
+    let [theirs, ours] = ips.map(|ip| {
+        eventually("a change of endpoints", PATIENCE, || {
+            let found = labels((ip, 9253).into());
+            found.iter().any(|family| family.contains("dns_programming")).then_some(found)
+        })
+    });
+    let only = |one: &BTreeSet<String>, other, who| {
+        one.difference(other).map(|family| format!("{who} alone has {family}")).collect::<Vec<_>>()
+    };
+    [only(&theirs, &ours, "CoreDNS"), only(&ours, &theirs, "localdns")].concat()
+}
+
+/// Families of clusters with the names of their labels.
+fn labels(at: SocketAddr) -> BTreeSet<String> {
+    let metrics = Metrics::of(at);
+    let of_clusters = metrics.samples().filter(|(name, ..)| name.starts_with("coredns_kubernetes_"));
+    let family = |name, labels: &BTreeMap<String, String>| {
+        let names: Vec<&str> = labels.keys().map(String::as_str).collect();
+        format!("{name}{{{}}}", names.join(","))
+    };
+    of_clusters.map(|(name, labels, _)| family(name, labels)).collect()
+}
+
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The families that both have and that queries move.
 const FAMILIES: &[&str] = &[

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tests::kube::{Object, SERVICES};
 
-use crate::cluster::{below, objects, pod_slice, setup};
+use crate::cluster::{self, below, pod_slice, setup};
 use crate::corefiles::block;
 use crate::run::Setup;
 
@@ -15,10 +15,10 @@ pub(crate) fn fixed() -> Vec<Setup> {
             "kubernetes cluster.local {{\nendpoint @API@\n{of_cluster}\n}}\nk8s_external {zones} {{\n{properties}\n}}\nforward . @UP@"
         ));
         let name = format!("k8s_external {zones} {{ {properties} }} of kubernetes {{ {of_cluster} }}");
-        setups.push(setup(&name, text, outside(), names()));
+        setups.push(setup(&name, text, objects(), names()));
     }
     for text in PAGES {
-        setups.push(setup(&format!("page: {text}"), (*text).to_owned(), outside(), names()));
+        setups.push(setup(&format!("page: {text}"), (*text).to_owned(), objects(), names()));
     }
     setups
 }
@@ -36,6 +36,7 @@ const ROWS: &[(&str, &str, &str)] = &[
 /// The server blocks of CoreDNS's page, with an API, upstreams and a bound address.
 const PAGES: &[&str] = &[
     ".:@PORT@ {\nbind @IP@\nkubernetes cluster.local {\nendpoint @API@\n}\nk8s_external example.org\n}\n",
+    ".:@PORT@ {\nbind @IP@\ntransfer example.org {\nto *\n}\nkubernetes cluster.local {\nendpoint @API@\n}\nk8s_external example.org\n}\n",
     ".:@PORT@ {\nbind @IP@\nkubernetes cluster.local {\nendpoint @API@\nfallthrough\n}\nk8s_external example.org {\nfallthrough\n}\nforward . @UP@\n}\n",
 ];
 
@@ -45,7 +46,7 @@ fn from_outside(namespace: &str, name: &str, spec: Value, ingress: Value) -> Obj
 }
 
 /// Every kind of object, and services of every kind that are reached from outside.
-fn outside() -> Vec<Object> {
+pub(crate) fn objects() -> Vec<Object> {
     let ports = json!([
         {"name": "http", "protocol": "TCP", "port": 80},
         {"name": "https", "protocol": "TCP", "port": 443},
@@ -83,7 +84,7 @@ fn outside() -> Vec<Object> {
         pod_slice("t1", "hlout", "172.17.9.1", &headless),
         pod_slice("t1", "lb", "172.17.9.2", &ports),
     ];
-    objects().into_iter().chain(more).collect()
+    cluster::objects().into_iter().chain(more).collect()
 }
 
 /// Names that the objects have from outside, and some that are near.

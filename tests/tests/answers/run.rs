@@ -16,7 +16,7 @@ use crate::exchange::{Query, Seen, ask_both};
 use crate::metrics;
 use crate::zone;
 
-/// A Corefile, in which `@IP@` and `@IP2@` are listen addresses, `@UP@` and `@UP2@` upstreams, `@PORT@` the port, and `@DIR@` a directory with hosts files and a certificate. Where it has a TLS endpoint every query goes to that.
+/// A Corefile, in which `@API@` is an API, `@TLSAPI@` one that asks for a certificate, `@IP@` and `@IP2@` are listen addresses, `@UP@` and `@UP2@` upstreams, `@PORT@` the port, and `@DIR@` a directory with hosts files and a certificate. Where it has a TLS endpoint every query goes to that.
 #[derive(Debug, Clone)]
 pub(crate) struct Setup {
     /// What it is there for.
@@ -27,7 +27,7 @@ pub(crate) struct Setup {
     pub(crate) queries: Vec<Query>,
     /// The port of the metrics on the first address.
     pub(crate) metrics: Option<u16>,
-    /// What the API at `@API@` has.
+    /// What the APIs have.
     pub(crate) objects: Vec<Object>,
 }
 
@@ -61,9 +61,13 @@ pub(crate) fn run(program: &Path, setup: &Setup, counts: &mut UseCounts) -> Vec<
         std::fs::write(directory.path().join(name), list).expect("the test's directory is writable");
     }
     let api = ScriptedCluster::start(setup.objects.clone(), false);
+    let secret = setup.text.contains("@TLSAPI@");
+    let secret = secret.then(|| ScriptedCluster::start_tls(setup.objects.clone(), &authority));
     let text = |ips: [Ipv4Addr; 2]| {
+        let secret = secret.as_ref().map(|secret| secret.api.url()).unwrap_or_default();
         setup
             .text
+            .replace("@TLSAPI@", &secret)
             .replace("@API@", &api.api.url())
             .replace("@IP@", &ips[0].to_string())
             .replace("@IP2@", &ips[1].to_string())

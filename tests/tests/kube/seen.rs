@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use kubernetes_api::{Key, Kind, Lost, Object, Sink};
+use kubernetes_api::{Asked, Key, Kind, Lost, Object, Sink};
 
 /// A store that tests look into while it is written.
 #[derive(Clone, Default)]
@@ -19,6 +19,8 @@ pub(super) struct Store {
     /// What was lost, as text, in order.
     pub(super) lost: Vec<(Kind, String)>,
     pub(super) unreadable: usize,
+    /// For how long requests waited to be sent, in order.
+    pub(super) waited: Vec<Duration>,
     pub(super) events: usize,
     /// What a list that is not whole has applied.
     listing: BTreeMap<Kind, BTreeSet<Key>>,
@@ -99,6 +101,10 @@ impl Sink for Seen {
         let mut store = self.store();
         store.following.remove(&kind);
         store.lost.push((kind, why.to_string()));
+    }
+
+    fn asked(&mut self, asked: &Asked<'_>) {
+        self.store().waited.push(asked.waited);
     }
 
     fn unreadable(&mut self, _: Kind) {

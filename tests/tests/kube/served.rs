@@ -127,6 +127,9 @@ fn kubeadms_corefile_answers_a_clusters_names_and_follows_their_changes() {
     assert_eq!(metrics.value("coredns_kubernetes_dns_programming_duration_seconds_count", &kind), Some(1.0));
     assert_eq!(metrics.value("localdns_kubernetes_objects", &[("kind", "services")]), Some(5.0));
     assert!(metrics.count("coredns_kubernetes_rest_client_requests_total", &[("code", "200")]) >= 3.0);
+    let paced = "coredns_kubernetes_rest_client_rate_limiter_duration_seconds_count";
+    let host = cluster.api.address().to_string();
+    assert!(metrics.count(paced, &[("verb", "GET"), ("host", &host)]) >= 3.0);
     drop(server);
 }
 

@@ -477,4 +477,7 @@ fn the_api_is_asked_no_faster_than_it_is_told_and_no_more_at_once() {
     until_names(&seen, &["a"]);
     // Of the services alone twelve requests, of which two are free.
     assert!(now() - began >= Duration::from_millis(500), "{:?}", now() - began);
+    let waited = std::mem::take(&mut seen.store().waited);
+    let (free, paced) = waited.split_at(2);
+    assert!(free.iter().all(Duration::is_zero) && paced.iter().any(|waited| !waited.is_zero()), "{waited:?}");
 }

@@ -104,7 +104,8 @@ fn a_clusters_zone_is_sent_to_those_that_transfer_names() {
 #[test]
 fn services_are_known_by_where_they_are_reached_from_outside() {
     let (cluster, upstream) = (ScriptedCluster::start(objects(), false), upstream());
-    let (at, _server) = start(&cluster, &upstream, "k8s_external example.org {\nheadless\n}");
+    let (at, _server) =
+        start(&cluster, &upstream, "transfer {\nto *\n}\nk8s_external example.org {\nheadless\n}");
     let lb = |version: u32, ingress: serde_json::Value| {
         json!({
             "metadata": {"name": "lb", "namespace": "t1", "resourceVersion": version.to_string()},
@@ -127,6 +128,16 @@ fn services_are_known_by_where_they_are_reached_from_outside() {
     assert_eq!(ask(at, "_http._tcp.lb.t1.example.org", "SRV").short(), ["0 50 80 lb.t1.example.org."]);
     assert_eq!(ask(at, "h1.hl.t1.example.org", "A").short(), ["172.17.0.254"]);
     assert_eq!(ask(at, "example.org", "SOA").status(), "NOERROR");
+    // As a whole, too; a zone that is sent keeps its serial for that second.
+    eventually("it is sent", PATIENCE, || {
+        let records = transfer(at, &Ask::new("Example.org", "AXFR")).unwrap();
+        let has = |name: &str, rtype: u16| {
+            records.iter().any(|(own, of)| own.eq_ignore_ascii_case(name) && *of == rtype)
+        };
+        let reached = has("lb.t1.example.org.", 1) && has("_http._tcp.lb.t1.example.org.", 33);
+        (reached && has("h1.hl.t1.example.org.", 1)).then_some(())
+    });
+    assert_eq!(transfer(at, &Ask::new("t1.example.org", "AXFR")), Err(5));
     // A name of the load balancer is looked up as any other.
     cluster.put(SERVICES, "MODIFIED", lb(202, json!([{"hostname": "example.net"}])));
     until(&["192.0.2.7", "192.0.2.80", "example.net."]);

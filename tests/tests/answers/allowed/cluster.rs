@@ -21,6 +21,30 @@ pub(super) const ALLOWED: &[Allowed] = &[
         },
     },
     Allowed {
+        name: "version of a set of clusters",
+        stands: "`multicluster`: `dns-version` is 1.0.0",
+        counted_alike: true,
+        matches: |case, difference| {
+            let is_version = case.name().eq_ignore_ascii_case("dns-version.clusterset.local.");
+            is_version
+                && case.rtype() == 16
+                && difference.what == "answer"
+                && data(theirs(case)) == [(16, "\"1.1.0\"".to_owned())]
+                && data(ours(case)) == [(16, "\"1.0.0\"".to_owned())]
+        },
+    },
+    Allowed {
+        name: "addresses of a set of clusters",
+        stands: "clusterset addresses lead back to names, as KEP-1645 says",
+        counted_alike: false,
+        matches: |case, difference| {
+            let leads_back = ours(case).answers.first().is_some_and(|record| {
+                record.rtype == 12 && record.data.to_ascii_lowercase().ends_with(".svc.clusterset.local.")
+            });
+            leads_back && theirs(case).answers.is_empty() && is_about_block(difference)
+        },
+    },
+    Allowed {
         name: "namespaces below pod",
         stands: "A namespace is there below `pod`, too, whatever `pods` says",
         counted_alike: false,

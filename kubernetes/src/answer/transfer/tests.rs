@@ -1,0 +1,243 @@
+use std::collections::HashMap;
+
+use super::*;
+use crate::testing::*;
+use kubernetes_api::{Kind, Object, Sink, Wants};
+
+fn objects() -> Vec<Object> {
+    vec![
+        namespace("t1"),
+        namespace("t2"),
+        service("t2/web", "10.96.0.200", "dns:53/udp dns-tcp:53/tcp"),
+        service("t1/web", "10.96.0.100 fd00:96::64", "http:80/tcp :81/tcp"),
+        service("t1/pending", "", "http:80/tcp"),
+        service("t1/hl", "None", "c:1234/udp"),
+        slice("t1/hl-a", "hl", "172.17.0.2=h1 172.17.0.1", "c:1234/udp :80/tcp"),
+        slice("t1/hl-b", "hl", "172.17.0.1 172.17.0.2=h1", "c:1234/udp"),
+        service("t1/none", "None", "c:1234/udp"),
+        service("t1/ext", "to example.net", ""),
+        service("t1/odd", "to 192.0.2.1", ""),
+        service("t3/web", "10.96.0.1", "http:80/tcp"),
+        slice("t1/lost", "lost", "172.17.0.9", ""),
+    ]
+}
+
+fn cluster() -> Cluster {
+    let mut rules = rules("cluster.local in-addr.arpa clusterset.local");
+    rules.own = vec!["192.0.2.53".parse().unwrap(), "2001:db8::53".parse().unwrap()];
+    rules.multicluster = vec![Name::from_text("clusterset.local").unwrap()];
+    let wants = Wants { imports: true, ..everything() };
+    let imports = [
+        import("t1/far", "None", "c:1234/udp"),
+        imported("t1/far-c1", "far", "c1", "10.1.0.1=h", "c:1234/udp"),
+        import("t1/set", "10.42.0.1", "http:80/tcp"),
+    ];
+    Cluster::of(&wants, rules, objects().into_iter().chain(imports))
+}
+
+const SOA: &str = "SOA ns.dns.cluster.local. hostmaster.cluster.local. 1700000000 7200 1800 86400 5";
+
+#[test]
+fn a_zone_is_sent_whole_in_order_and_each_record_once_whatever_a_message_holds() {
+    let expected = [
+        SOA,
+        "NS ns.dns.cluster.local.",
+        "ns.dns.cluster.local. A 192.0.2.53",
+        "ns.dns.cluster.local. AAAA 2001:db8::53",
+        "ext.t1.svc.cluster.local. CNAME example.net.",
+        "hl.t1.svc.cluster.local. A 172.17.0.1",
+        "hl.t1.svc.cluster.local. A 172.17.0.2",
+        "172-17-0-1.hl.t1.svc.cluster.local. A 172.17.0.1",
+        "_c._udp.hl.t1.svc.cluster.local. SRV 0 50 1234 172-17-0-1.hl.t1.svc.cluster.local.",
+        "h1.hl.t1.svc.cluster.local. A 172.17.0.2",
+        "_c._udp.hl.t1.svc.cluster.local. SRV 0 50 1234 h1.hl.t1.svc.cluster.local.",
+        "web.t1.svc.cluster.local. A 10.96.0.100",
+        "web.t1.svc.cluster.local. AAAA fd00:96::64",
+        "web.t1.svc.cluster.local. SRV 0 100 80 web.t1.svc.cluster.local.",
+        "_http._tcp.web.t1.svc.cluster.local. SRV 0 100 80 web.t1.svc.cluster.local.",
+        "web.t1.svc.cluster.local. SRV 0 100 81 web.t1.svc.cluster.local.",
+        "web.t2.svc.cluster.local. A 10.96.0.200",
+        "web.t2.svc.cluster.local. SRV 0 100 53 web.t2.svc.cluster.local.",
+        "_dns._udp.web.t2.svc.cluster.local. SRV 0 100 53 web.t2.svc.cluster.local.",
+        "_dns-tcp._tcp.web.t2.svc.cluster.local. SRV 0 100 53 web.t2.svc.cluster.local.",
+        SOA,
+    ];
+    for most in [1, 2, 7, 1_000] {
+        assert_eq!(cluster().transfer("cluster.local", None, most).unwrap(), expected, "{most}");
+    }
+    let set = cluster().transfer("clusterset.local", None, 3).unwrap();
+    for record in [
+        "h.c1.far.t1.svc.clusterset.local. A 10.1.0.1",
+        "_c._udp.far.t1.svc.clusterset.local. SRV 0 100 1234 h.c1.far.t1.svc.clusterset.local.",
+        "set.t1.svc.clusterset.local. A 10.42.0.1",
+    ] {
+        assert!(set.iter().any(|own| own == record), "{record} in {set:#?}");
+    }
+}
+
+#[test]
+fn servers_that_are_services_have_their_addresses_once() {
+    let objects = [
+        namespace("kube-system"),
+        namespace("t1"),
+        service("kube-system/kube-dns", "10.96.0.10 fd00:96::a", "dns:53/udp"),
+        slice("kube-system/kube-dns-a", "kube-dns", "192.0.2.53", "dns:53/udp"),
+        service("kube-system/peers", "None", "dns:53/udp"),
+        slice("kube-system/peers-a", "peers", "192.0.2.53=a 192.0.2.54=b", "dns:53/udp"),
+    ];
+    for namespaces in [&[][..], &["t1"], &["kube-system"]] {
+        let mut rules = rules("cluster.local");
+        rules.own = vec!["192.0.2.53".parse().unwrap()];
+        rules.namespaces = namespaces.iter().map(|name| (*name).into()).collect();
+        let sent =
+            Cluster::of(&everything(), rules, objects.clone()).transfer("cluster.local", None, 9).unwrap();
+        for record in [
+            "NS kube-dns.kube-system.svc.cluster.local.",
+            "NS a.peers.kube-system.svc.cluster.local.",
+            "kube-dns.kube-system.svc.cluster.local. A 10.96.0.10",
+            "kube-dns.kube-system.svc.cluster.local. AAAA fd00:96::a",
+            "a.peers.kube-system.svc.cluster.local. A 192.0.2.53",
+            "b.peers.kube-system.svc.cluster.local. A 192.0.2.54",
+        ] {
+            let count = sent.iter().filter(|own| *own == record).count();
+            assert_eq!(count, 1, "{namespaces:?}: {record} in {sent:#?}");
+        }
+    }
+}
+
+#[test]
+fn what_changes_in_the_second_of_a_transfer_has_another_serial_from_the_next_second_on() {
+    let mut cluster = cluster();
+    for at in ["t1/web", "t2/web"] {
+        let serial = cluster.index.serial();
+        let before = cluster.transfer("cluster.local", None, 9).unwrap();
+        cluster.writer.delete(Kind::Service, key(at));
+        // Whoever asks in this second hears of the same zone.
+        assert_eq!(cluster.index.serial(), serial, "{at}");
+        assert_eq!(cluster.transfer("cluster.local", Some(serial), 9).unwrap().len(), 1, "{at}");
+        assert_eq!(cluster.transfer("cluster.local", None, 9).unwrap(), before, "{at}");
+        LATER.set(LATER.get() + 1);
+        assert_eq!(cluster.index.serial(), serial + 1, "{at}");
+        let after = cluster.transfer("cluster.local", Some(serial), 9).unwrap();
+        assert!(after.len() > 1 && after.len() < before.len(), "{at}: {after:#?}");
+    }
+}
+
+#[test]
+fn a_zone_that_is_transferred_again_and_again_while_it_changes_is_never_ahead_of_the_clock() {
+    let mut cluster = cluster();
+    let mut listings: HashMap<String, Vec<String>> = HashMap::new();
+    for number in 0..600_u64 {
+        // A hundred of each in a second.
+        LATER.set(number / 100);
+        cluster.writer.apply(service("t1/web", &format!("10.0.{}.{}", number >> 8, number & 0xff), ""));
+        let sent = cluster.transfer("cluster.local", None, 9).unwrap();
+        let serial = sent[0].split(' ').nth(3).unwrap().to_owned();
+        assert_eq!(serial, cluster.index.serial().to_string());
+        assert!(serial.parse::<u64>().unwrap() <= SERIAL + LATER.get(), "{serial} in {number}");
+        assert_eq!(*listings.entry(serial).or_insert_with(|| sent.clone()), sent, "{number}");
+    }
+    assert_eq!(listings.len(), 6, "one for each second");
+    LATER.set(6);
+    let last = cluster.transfer("cluster.local", None, 9).unwrap();
+    assert!(last.contains(&"web.t1.svc.cluster.local. A 10.0.2.87".to_owned()), "{last:#?}");
+}
+
+#[test]
+fn a_clock_that_is_set_back_gives_no_serial_twice() {
+    let mut cluster = cluster();
+    LATER.set(3_600);
+    cluster.writer.apply(service("t1/web", "10.0.0.1", ""));
+    let first = cluster.index.serial();
+    cluster.transfer("cluster.local", None, 9).unwrap();
+    for (serial, second) in (first..).zip(0..3) {
+        LATER.set(second);
+        cluster.writer.apply(service("t1/web", &format!("10.0.1.{second}"), ""));
+        assert_eq!(cluster.index.serial(), serial + 1, "{second}");
+        assert!(cluster.transfer("cluster.local", Some(serial), 9).unwrap().len() > 1, "{second}");
+    }
+}
+
+#[test]
+fn what_was_listed_is_not_kept_when_something_comes_in_another_second() {
+    let mut cluster = cluster();
+    cluster.transfer("cluster.local", None, 9).unwrap();
+    let was = |cluster: &Cluster| Arc::downgrade(&cluster.index.services.get(b"\x03web\x02t1").unwrap());
+    let web = was(&cluster);
+    cluster.writer.apply(service("t1/web", "10.0.0.1", ""));
+    assert!(web.upgrade().is_some(), "it is sent to whoever asks in this second");
+    LATER.set(1);
+    cluster.writer.apply(service("t2/web", "10.0.0.2", ""));
+    assert!(web.upgrade().is_none());
+}
+
+#[test]
+fn endpoints_of_one_name_are_told_once_each_however_their_slices_lie() {
+    let imports = [
+        namespace("t1"),
+        import("t1/far", "None", ""),
+        imported("t1/far-a", "far", "c1", "10.1.0.1=h 10.1.0.4=h 10.1.0.7=h", "a:1/tcp"),
+        imported("t1/far-b", "far", "c2", "10.1.0.2=h 10.1.0.5=h", "a:1/tcp"),
+        imported("t1/far-c", "far", "c1", "10.1.0.3=h 10.1.0.7=h", "b:2/tcp"),
+    ];
+    let mut rules = rules("cluster.local clusterset.local");
+    rules.multicluster = vec![Name::from_text("clusterset.local").unwrap()];
+    let wants = Wants { imports: true, ..everything() };
+    let mut sent = Cluster::of(&wants, rules, imports).transfer("clusterset.local", None, 3).unwrap();
+    let count = sent.len();
+    sent.retain(|record| !record.starts_with("SOA"));
+    sent.sort();
+    sent.dedup();
+    assert_eq!(sent.len() + 2, count, "{sent:#?}");
+    let of =
+        |cluster: &str| sent.iter().filter(|record| record.starts_with(&format!("h.{cluster}."))).count();
+    let ports = sent.iter().filter(|record| record.contains(" SRV ")).count();
+    assert_eq!((of("c1"), of("c2"), ports), (4, 2, 3), "{sent:#?}");
+}
+
+#[test]
+fn endpoints_and_ports_of_lies_cost_what_they_are_sent_as() {
+    let mut rules = rules("cluster.local");
+    rules.own = vec!["192.0.2.53".parse().unwrap()];
+    let ports: Vec<_> = (1..=20_000).map(|port| format!("p{port}:{port}/tcp")).collect();
+    let named: Vec<_> =
+        (0..1_000).map(|number| format!("10.1.{}.{}=h", number >> 8, number & 0xff)).collect();
+    let objects = [
+        namespace("t1"),
+        service("t1/hl", "None", ""),
+        slice("t1/hl-a", "hl", &named.join(" "), &ports.join(" ")),
+    ];
+    let sent = Cluster::of(&everything(), rules, objects).transfer("cluster.local", None, 1_000).unwrap();
+    // Both SOAs, NS and its address; each address at the service's name and at the endpoint's; each port.
+    assert_eq!(sent.len(), 4 + 2 * 1_000 + 20_000);
+}
+
+#[test]
+fn who_has_the_serial_gets_the_soa_and_who_asks_too_early_nothing() {
+    let mut cluster = cluster();
+    let serial = cluster.index.serial();
+    assert_eq!(cluster.transfer("cluster.local", Some(serial), 9).unwrap(), [SOA]);
+    assert!(cluster.transfer("cluster.local", Some(serial - 1), 9).unwrap().len() > 20);
+    for none in ["in-addr.arpa", "svc.cluster.local", "local", "example.org"] {
+        assert_eq!(cluster.transfer(none, None, 9), Err(Answered::NotMine), "{none}");
+    }
+    // What changes meanwhile is not in it.
+    let mut begun = cluster
+        .responder
+        .transfer(&cluster.index, &Name::from_text("cluster.local").unwrap(), None, false)
+        .unwrap();
+    begun.next(&mut |_, rtype, _, _| rtype == RType::SOA);
+    for at in ["t1/web", "t2/web", "t1/hl", "t1/ext"] {
+        cluster.writer.delete(Kind::Service, key(at));
+    }
+    let mut left = 0;
+    assert!(begun.next(&mut |_, _, _, _| {
+        left += 1;
+        true
+    }));
+    assert_eq!(left, 20);
+    LATER.set(1);
+    assert_eq!(cluster.transfer("cluster.local", None, 9).unwrap().len(), 5);
+    let early = Cluster::new(&everything(), rules("cluster.local"));
+    assert_eq!(early.transfer("cluster.local", None, 9), Err(Answered::Unknown(Kind::Service)));
+}
