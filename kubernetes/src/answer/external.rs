@@ -1,15 +1,20 @@
 //! A zone in which services are known by where they are reached from outside: `SERVICE.NAMESPACE.ZONE`, for `k8s_external`.
 
+mod name;
+
 use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use wire::{Class, Flags, MAX_NAME, Name, Owner, Query, RType, Rcode, Reply, Section};
 
+pub(super) use self::name::{Below, Meant};
+
+use self::name::read;
 use super::apex::{MOST_SERVERS, push_address, soa_numbers};
 use super::{Answered, Responder, external_target};
 use crate::index::{At, Index, Service};
-use kubernetes_api::objects::{ExternalAddress, Kind, Port, Protocol, Target};
+use kubernetes_api::objects::{ExternalAddress, Kind, Port, Target};
 
 /// What a `k8s_external` directive says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,30 +36,6 @@ pub struct External {
     /// The name servers' own name below each zone, as labels in wire form: `ns1.APEX`.
     pub(super) server: Box<[u8]>,
     pub(super) hostmaster: Box<[u8]>,
-}
-
-/// What a name below a zone means; empty parts mean any.
-pub(super) struct Meant<'n> {
-    /// The service, as the index finds it.
-    pub(super) key: &'n [u8],
-    pub(super) namespace: &'n [u8],
-    endpoint: &'n [u8],
-    port: &'n [u8],
-    protocol: &'n [u8],
-}
-
-/// What stands below a zone.
-pub(super) enum Below<'n> {
-    /// Nothing: the zone itself.
-    Apex,
-    /// Its servers, or nothing at a name that is theirs.
-    Servers(&'n [u8]),
-    /// `NAMESPACE`
-    Namespace(&'n [u8]),
-    Service(Meant<'n>),
-    /// The name that leads back from an address.
-    Address(IpAddr),
-    Nothing,
 }
 
 impl External {
@@ -291,39 +272,6 @@ pub(super) fn reached_at(of: &Responder, index: &Index, address: IpAddr) -> Vec<
     services
 }
 
-/// What the labels below a zone say.
-fn read(below: &[u8]) -> Below<'_> {
-    let (mut starts, mut at) = (Vec::with_capacity(4), 0);
-    while let Some(length) = below.get(at) {
-        starts.push(at);
-        at += 1 + usize::from(*length);
-    }
-    let count = starts.len();
-    // Of the labels next to the zone, that next to it first.
-    let label = |number: usize| {
-        let start = starts[count - 1 - number];
-        &below[start + 1..start + 1 + usize::from(below[start])]
-    };
-    // The underscore may be left out (as in CoreDNS).
-    let bare = |number: usize| label(number).strip_prefix(b"_").unwrap_or_else(|| label(number));
-    if count < 2 {
-        return if count == 1 { Below::Namespace(label(0)) } else { Below::Nothing };
-    }
-    let plain = Meant {
-        key: &below[starts[count - 2]..],
-        namespace: label(0),
-        endpoint: b"",
-        port: b"",
-        protocol: b"",
-    };
-    match count {
-        2 => Below::Service(plain),
-        3 => Below::Service(Meant { endpoint: bare(2), ..plain }),
-        4 => Below::Service(Meant { protocol: bare(2), port: bare(3), ..plain }),
-        _ => Below::Nothing,
-    }
-}
-
 /// Writes where a service is reached. Both tell whether there is such a name, and whether a CNAME is to be followed.
 struct Places<'p, 'b> {
     external: &'p External,
@@ -452,42 +400,6 @@ impl Places<'_, '_> {
         if !self.is_full() {
             self.reply.push(Section::Answer, Owner::Question, rtype, Class::IN, self.ttl, data);
         }
-    }
-}
-
-impl Meant<'_> {
-    /// The endpoints that are meant; `counts` are the ports of each slice that are.
-    pub(super) fn endpoints<'s>(
-        &'s self,
-        service: &'s Service,
-        counts: &'s [usize],
-    ) -> impl Iterator<Item = At<'s>> {
-        let is_called = |at: &At<'_>| service.label(at.endpoint).octets() == self.endpoint;
-        let all = service.by_label().filter(move |at| self.endpoint.is_empty() || is_called(at));
-        all.filter(|at| self.ports(counts, *at) > 0)
-    }
-
-    /// How many ports of an endpoint are meant.
-    fn ports(&self, counts: &[usize], at: At<'_>) -> usize {
-        if at.slice.ports.is_empty() { self.count(&[]) } else { counts[at.number] }
-    }
-
-    /// How many of these ports are meant. As in CoreDNS what has none is there, and SRV leads to none.
-    pub(super) fn count(&self, ports: &[Port]) -> usize {
-        match ports {
-            [] => usize::from(self.port.is_empty() && self.protocol.is_empty()),
-            ports => ports.iter().filter(|port| self.means(port)).count(),
-        }
-    }
-
-    pub(super) fn means(&self, port: &Port) -> bool {
-        let protocol: &[u8] = match port.protocol {
-            Protocol::Tcp => b"tcp",
-            Protocol::Udp => b"udp",
-            Protocol::Sctp => b"sctp",
-        };
-        (self.port.is_empty() || port.name.as_bytes().eq_ignore_ascii_case(self.port))
-            && (self.protocol.is_empty() || protocol == self.protocol)
     }
 }
 
