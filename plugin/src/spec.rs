@@ -128,7 +128,8 @@ impl BuildContext<'_> {
             Role::Step(step) => step.keeps_names(),
             _ => true,
         });
-        match keep_names && self.zones.iter().all(is_within) {
+        let holds_all = is_within(&Name::ROOT) || keep_names && self.zones.iter().all(is_within);
+        match holds_all {
             true => Scope::ALL,
             false => Scope::within(zones),
         }

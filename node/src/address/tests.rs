@@ -36,10 +36,9 @@ async fn link_local_addresses_are_added_once_and_can_be_bound_at_once() -> Resul
     for ip in ["169.254.10.10", "169.254.10.11", "fe80::a:a"] {
         let ip: IpAddr = ip.parse().expect("an address");
         assert!(!has_address(ip));
-        assert_eq!(
-            ensure_address(ip, Ours::LinkLocal).await?,
-            Added::AddedTo { link: LINK.to_owned(), instead: None }
-        );
+        let added = ensure_address(ip, Ours::LinkLocal).await?;
+        // A kernel without dummy links has another kind in its place.
+        assert!(matches!(&added, Added::AddedTo { link, .. } if link == LINK), "{added:?}");
         assert_eq!(ensure_address(ip, Ours::LinkLocal).await?, Added::AlreadyThere { link: LINK.to_owned() });
         assert!(has_address(ip));
 
@@ -141,7 +140,7 @@ async fn a_link_of_another_name_is_made_and_one_of_somebody_else_stays() -> Resu
     ] {
         let ours = Ours::Named(LinkName::new(link).expect("a name"));
         let added = ensure_address(ip.parse().expect("an address"), ours).await?;
-        assert_eq!(added, Added::AddedTo { link: link.to_owned(), instead: None });
+        assert!(matches!(&added, Added::AddedTo { link: to, .. } if to == link), "{added:?}");
     }
     assert!(run(&["address", "add", "10.9.9.9/32", "dev", "theirs"]));
     let up = |name: &str| interfaces().is_ok_and(|all| all.iter().any(|one| one.name == name && one.up));

@@ -175,20 +175,6 @@ mod tests {
     }
 
     #[test]
-    fn what_a_block_lends_sees_what_its_queries_are() {
-        let scene = Scene::new(". {\nbind 127.0.0.1\nloop\nwhoami\n}\n");
-        let lent = scene.configuration.blocks[0].lent.get::<Watch>();
-        let watch = lent.get().expect("`loop` lends it");
-        watch.start(vec![(Name::from_text("x.example").unwrap(), 7)]);
-        for (name, rtype) in [("x.example", RType::A), ("y.example", RType::HINFO)] {
-            scene.ask("127.0.0.1:53", name, rtype);
-        }
-        assert!(!watch.has_seen(7));
-        scene.ask("127.0.0.1:53", "x.example", RType::HINFO);
-        assert_eq!(watch.stop(), [7]);
-    }
-
-    #[test]
     fn an_upstream_goes_at_once_and_comes_back_after_three_clean_rounds() {
         let spec = forwarder::GroupSpec::default();
         let group = Arc::new(Group::new(spec, Vec::new(), Arc::default()).unwrap());

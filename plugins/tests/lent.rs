@@ -1,0 +1,19 @@
+//! What plugins of a block lend to who starts them.
+
+use plugins::r#loop::Watch;
+use scene::Scene;
+use wire::{Name, RType};
+
+#[test]
+fn what_loop_lends_sees_what_the_queries_of_its_block_are() {
+    let scene = Scene::new(". {\nbind 127.0.0.1\nloop\nwhoami\n}\n");
+    let lent = scene.configuration.blocks[0].lent.get::<Watch>();
+    let watch = lent.get().expect("`loop` lends it");
+    watch.start(vec![(Name::from_text("x.example").unwrap(), 7)]);
+    for (name, rtype) in [("x.example", RType::A), ("y.example", RType::HINFO)] {
+        scene.ask("127.0.0.1:53", name, rtype);
+    }
+    assert!(!watch.has_seen(7));
+    scene.ask("127.0.0.1:53", "x.example", RType::HINFO);
+    assert_eq!(watch.stop(), [7]);
+}
