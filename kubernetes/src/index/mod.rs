@@ -36,6 +36,9 @@ pub(crate) use serials::{Listed, Listing};
 pub(crate) use service::{At, Leads, Namespace, Service};
 pub use writer::{Watcher, Writer};
 
+/// By names that are chosen by strangers.
+type HashMap<K, V> = hashbrown::HashMap<K, V, foldhash::fast::RandomState>;
+
 /// Something that an index knows.
 pub(crate) enum Known<'k> {
     Service(&'k objects::Service),

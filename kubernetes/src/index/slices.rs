@@ -9,7 +9,7 @@ use std::sync::Arc;
 use kubernetes_api::objects::{Key, Slice};
 
 use super::key;
-use super::writer::HashMap;
+use super::HashMap;
 
 /// Every slice that is known.
 #[derive(Default)]

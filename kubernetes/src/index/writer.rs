@@ -10,7 +10,7 @@ use wire::hash_of;
 use super::service::{Namespace, Naming, Service};
 use super::sizes::{key_of, octets_of};
 use super::slices::{Changes, Slices};
-use super::{Directory, Index, bit, hash_of_address, key};
+use super::{Directory, HashMap, Index, bit, hash_of_address, key};
 use kubernetes_api::objects::{self, Key, Kind, Object, Pod, SinceEpoch, Slice, Target};
 use kubernetes_api::settings::{Lost, Wants};
 use kubernetes_api::{Asked, Sink};
@@ -47,9 +47,6 @@ struct Seen {
     list: u32,
     octets: u32,
 }
-
-/// By names that are chosen by strangers.
-pub(super) type HashMap<K, V> = hashbrown::HashMap<K, V, foldhash::fast::RandomState>;
 
 /// Who hears what becomes of an index.
 pub trait Watcher: Send {

@@ -216,7 +216,7 @@ fn every_rule_of_rewrite_stands_in_an_example() {
     assert!(examples(&page).any(in_braces), "no example has a rule in braces");
     // The program has no others: those that it says it expects.
     for (of, asked) in
-        [("", "zzzzzz a b"), ("edns0 ", "edns0 zzzzzz a b"), ("edns0 local ", "edns0 local zzzzzz a b")]
+        [("", "zzzzzz a b"), ("edns0 ", "edns0 zzzzzz set b"), ("edns0 local ", "edns0 local zzzzzz a b")]
     {
         let told = stderr(&check(&format!(". {{\nrewrite {asked}\nwhoami\n}}\n")));
         let expected = told.split_once(" is not ").map(|(_, words)| words.lines().next().unwrap_or_default());
