@@ -107,7 +107,12 @@ pub(crate) fn read<'n>(name: &'n Name, zone: &Name, grammar: Grammar) -> Asked<'
         Below { key: &wire[starts[2]..starts[0]], at: starts[2], namespace: label(1), ..Below::default() };
     let below = match count {
         3 => Some(bare),
-        4 => Some(Below { endpoint: Some(label(3)), ..bare }),
+        // Of a set of clusters those endpoints whose cluster nobody names.
+        4 => Some(Below {
+            endpoint: Some(label(3)),
+            cluster: grammar.multicluster.then_some(&b""[..]),
+            ..bare
+        }),
         5 => Some(match port_and_protocol(label(4), label(3), grammar) {
             Some([port, protocol]) => Below { protocol, port, ..bare },
             None => Below { cluster: Some(label(3)), endpoint: Some(label(4)), ..bare },

@@ -49,6 +49,8 @@ struct Shared {
     /// How many there were: the version of what is there.
     changes: AtomicUsize,
     is_away: AtomicBool,
+    /// No watch begins with a list.
+    is_old: AtomicBool,
     /// Paths of which no watch can go on: what happened meanwhile is forgotten.
     forgotten: Mutex<Vec<&'static str>>,
 }
@@ -77,6 +79,11 @@ impl ScriptedCluster {
     /// It answers again.
     pub fn comes_back(&self) {
         self.shared.is_away.store(false, Ordering::Release);
+    }
+
+    /// It knows no watch that begins with a list, as old ones do not.
+    pub fn lists(&self) {
+        self.shared.is_old.store(true, Ordering::Release);
     }
 
     /// It ends all connections, forgets what may be missed, and answers 503.
@@ -126,6 +133,9 @@ impl Shared {
         let path = PATHS.into_iter().find(|path| *path == request.path);
         let Some(path) = path else { return Reply::failure(form(""), 404, "NotFound") };
         let form = form(path);
+        if request.is_watch_list() && self.is_old.load(Ordering::Acquire) {
+            return Reply::failure(form, 422, "Invalid");
+        }
         let mut forgotten = lock(&self.forgotten);
         if request.is_watch() && !request.is_watch_list() && forgotten.contains(&path) {
             return Reply::failure(form, 410, "Expired");

@@ -100,6 +100,8 @@ pub(crate) fn moved(
 /// When one of the servers does not hear of a change.
 pub(crate) fn of_clusters(program: &Path) -> Vec<String> {
     let cluster = ScriptedCluster::start(cluster::objects(), false);
+    // client-go times lists alone.
+    cluster.lists();
     let ips = [fresh_ip(), fresh_ip()];
     let [theirs, ours] = ips.map(|ip| {
         format!(

@@ -153,6 +153,7 @@ fn a_set_of_clusters_has_services_of_its_own() {
             ("h1.two.hl.t1.svc.clusterset.local A", "A 172.19.0.1"),
             ("172-19-0-2.two.hl.t1.svc.clusterset.local A", "A 172.19.0.2"),
             ("h1.three.hl.t1.svc.clusterset.local A", nxdomain),
+            ("h1.hl.t1.svc.clusterset.local A", nxdomain),
             ("h1.hl.t1.svc.cluster.local A", "A 172.17.0.254"),
             (
                 "_c._udp.hl.t1.svc.clusterset.local SRV",
