@@ -346,6 +346,10 @@ impl Server {
     /// Whether a look found another Corefile than the one that serves; an unreadable file counts once.
     pub fn changed(&self, found: String, last_seen: &mut String) -> bool {
         let changed = found != *last_seen && found != self.reloads.hash();
+        // What was wrong is mended where the file is again what serves.
+        if found == self.reloads.hash() {
+            self.reloads.mended();
+        }
         *last_seen = found;
         changed
     }

@@ -41,6 +41,11 @@ impl Reloads {
         self.last().failure = Some((clock::now(), why));
     }
 
+    /// The Corefile is what serves, after all.
+    pub(crate) fn mended(&self) {
+        self.last().failure = None;
+    }
+
     /// The SHA-512 of the configuration that serves.
     pub(crate) fn hash(&self) -> String {
         self.last().hash.clone()

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use kubernetes_api::objects::{Key, Slice};
 
-use super::key;
 use super::HashMap;
+use super::key;
 
 /// Every slice that is known.
 #[derive(Default)]

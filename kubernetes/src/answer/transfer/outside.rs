@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 
-use wire::{Name, RType, reverse};
+use wire::{MAX_NAME, Name, RType, reverse};
 
 use super::super::apex::soa_numbers;
 use super::super::external::weight;
@@ -165,10 +165,15 @@ fn reached(
         },
     };
     let before = &service.ports()[number.saturating_sub(LOOKED_BACK)..number];
-    match record % 2 {
-        0 if !is_reached || before.iter().any(|other| other.port == port.port) => Place::Nothing,
-        0 => srv(name.to_vec(), 100, port, target),
-        _ => of_port(port, name).map_or(Place::Nothing, |owner| srv(owner, 100, port, target)),
+    // What is not told of one host is told of none: as many hosts as there are would cost as many looks.
+    let own = is_reached && before.iter().all(|other| other.port != port.port);
+    let by_port = of_port(port, name).filter(|owner| owner.len() <= MAX_NAME);
+    match (record % 2, by_port) {
+        _ if port.port.is_none() => Place::EndOfStep,
+        (_, None) if !own => Place::EndOfStep,
+        (0, _) if own => srv(name.to_vec(), 100, port, target),
+        (_, Some(owner)) if record % 2 == 1 => srv(owner, 100, port, target),
+        _ => Place::Nothing,
     }
 }
 
@@ -312,6 +317,39 @@ mod tests {
         "hl.t1.example.org. SRV 0 16 80 h1.hl.t1.example.org.",
         "h1.hl.t1.example.org. SRV 0 100 80 h1.hl.t1.example.org.",
     ];
+
+    #[test]
+    fn ports_that_have_no_record_cost_no_look_at_each_host() {
+        const MANY: usize = 300;
+        let hosts: Vec<_> = (0..MANY).map(|number| format!("h{number}.example.net")).collect();
+        let long = "p".repeat(63);
+        for (name, address) in [("", ""), (&*long, ""), ("", "192.0.2.1 ")] {
+            let ports: Vec<_> = (1..=MANY).map(|port| format!("{name}:{port}/tcp")).collect();
+            let lie =
+                external("t1/lie", "10.96.0.9", &ports.join(" "), &(address.to_owned() + &hosts.join(" ")));
+            let cluster = cluster([lie]);
+            let service = cluster.index.services.get(b"\x03lie\x02t1").unwrap();
+            let zone = Name::from_text("example.org").unwrap();
+            let mut outside = Outside { headless: false, current: None };
+            let (mut at, mut looks, mut records) = ([0; 3], 0, 0);
+            loop {
+                looks += 1;
+                at = match outside.of_service(&zone, &service, at) {
+                    Place::Record(..) => {
+                        records += 1;
+                        [0, at[1], at[2] + 1]
+                    }
+                    Place::Nothing => [0, at[1], at[2] + 1],
+                    Place::EndOfStep => [0, at[1] + 1, 0],
+                    Place::EndOfService => break,
+                };
+            }
+            assert!(
+                looks <= 4 * MANY + 2 * records,
+                "{looks} looks for {records} records: {name:?} {address:?}"
+            );
+        }
+    }
 
     #[test]
     fn a_zone_has_what_is_reached_from_outside_each_record_once_whatever_a_message_holds() {
