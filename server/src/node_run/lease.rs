@@ -247,14 +247,15 @@ impl Worker {
             notes.push(format!("leases cannot be renewed: {error}"));
         }
         // Nobody is sent away before there is somebody who answers.
-        if (self.led_away(&listeners, &silent).len() == silent.len() || self.put.is_some())
+        let had_rules = self.put.is_some();
+        if (self.led_away(&listeners, &silent, false).len() == silent.len() || self.put.is_some())
             && let Err(error) = self.keep(&listeners).await
         {
             self.state.count_rules(&error);
             notes.push(format!("the rules cannot be put in place, and {error}"));
         }
         // Where the rules have just come, the next round sees whether they bring those here.
-        let led_away = self.led_away(&listeners, &silent);
+        let led_away = self.led_away(&listeners, &silent, !had_rules && self.put.is_some());
         let all_answer = led_away.len() == silent.len();
         let owned = self.owned(&listeners);
         let is_told =

@@ -41,8 +41,14 @@ struct Address {
 impl Report {
     /// Looks at the machine.
     pub fn of(configuration: &Configuration, settings: &Settings) -> Self {
-        let (listeners, notes) = listeners(configuration, settings);
-        Self::about(listeners, notes, servers::all(), settings)
+        let servers = servers::all();
+        let is_served = servers.iter().flatten().all(|said| said["reload_failed"].is_null());
+        let (listeners, notes) = match served(&servers) {
+            // The configuration before this one serves.
+            served if !is_served && !served.is_empty() => (served, Vec::new()),
+            _ => listeners(configuration, settings),
+        };
+        Self::about(listeners, notes, servers, settings)
     }
 
     /// As [`Self::of`], of a Corefile that cannot be used: the one before it may be served all the same.
@@ -51,7 +57,7 @@ impl Report {
     /// What is wrong with it, where no server says which addresses are its own.
     pub fn without(corefile: String, settings: &Settings) -> Result<Self, String> {
         let servers = servers::all();
-        let listeners: Vec<_> = servers.iter().flatten().flat_map(listeners_of).collect();
+        let listeners = served(&servers);
         if listeners.is_empty() {
             return Err(corefile);
         }
@@ -175,7 +181,7 @@ impl Report {
             let answers = if address.answers { "answers" } else { "does not answer" };
             text += &format!("address   {}  {link}, {way_out}, {answers}\n", address.ip);
         }
-        if let Some(error) = &self.corefile {
+        if let Some(error) = self.corefile.as_deref().map(first_line) {
             text += &format!("corefile  {error}; the server serves the one before\n");
         }
         text += &self.servers_text();
@@ -210,14 +216,26 @@ impl Report {
     }
 }
 
-/// The addresses that a server says are its own.
-fn listeners_of(said: &Value) -> Vec<Listener> {
+/// An error of a Corefile shows the line that it is about behind this.
+fn first_line(error: &str) -> &str {
+    error.lines().next().unwrap_or_default()
+}
+
+/// The addresses that servers say are their own.
+fn served(servers: &[Result<Value, String>]) -> Vec<Listener> {
     let ip = |value: &Value| value.as_str()?.parse().ok();
     let listener = |said: &Value| {
         let way_out = ip(&said["way_out"]).map(|target| WayOut { target, masquerade: true });
         Some(Listener { address: ip(&said["address"])?, way_out })
     };
-    said["addresses"].as_array().into_iter().flatten().filter_map(listener).collect()
+    let addresses = servers.iter().flatten().filter_map(|said| said["addresses"].as_array());
+    let mut listeners: Vec<Listener> = Vec::new();
+    for one in addresses.flatten().filter_map(listener) {
+        if listeners.iter().all(|other| other.address != one.address) {
+            listeners.push(one);
+        }
+    }
+    listeners
 }
 
 /// Whether the table that stays is there, and all that belongs in it.
@@ -278,7 +296,7 @@ fn server_text(said: &Value) -> String {
             false => format!("probe     {ip}  {probe}\n"),
         };
     }
-    if let Some(error) = said["reload_failed"]["error"].as_str() {
+    if let Some(error) = said["reload_failed"]["error"].as_str().map(first_line) {
         let ago = word(&said["reload_failed"]["seconds_ago"]);
         text += &format!(
             "reload    failed {ago} s ago, and the configuration before it serves: {error}; mend what it names, and see `localdns check -conf FILE`\n"

@@ -125,7 +125,11 @@ fn up_leaves_no_address_where_its_rules_cannot_be() {
         let _lab = Lab::new();
         fs::write("/run/Corefile", COREFILE.replace("10.10", "10.10 169.254.10.11")).expect("the test's own");
         let (other, typed) = super::never_dark::anothers_table();
-        let links = || run("ip", &["-br", "addr"]);
+        let links = || {
+            let is_there = run("ip", &["-br", "link"]).contains("localdns");
+            let shown = run("ip", &["-o", "addr", "show", "to", "169.254.0.0/16"]);
+            (is_there, shown)
+        };
         let before = links();
         let up = |code| {
             let mut up = Command::new(tests::binary());
@@ -137,7 +141,7 @@ fn up_leaves_no_address_where_its_rules_cannot_be() {
         assert!(up(1).contains("add table localdns: no permission"));
         assert_eq!(links(), before, "nothing half-applied");
         // What was there stays.
-        run("ip", &["link", "add", "localdns", "type", "dummy"]);
+        run("ip", &["link", "add", "localdns", "type", "bridge"]);
         run("ip", &["addr", "add", "169.254.10.10/32", "dev", "localdns"]);
         let before = links();
         up(1);
@@ -145,7 +149,32 @@ fn up_leaves_no_address_where_its_rules_cannot_be() {
         drop(typed);
         { other }.wait().expect("it ends");
         up(0);
-        assert!(links().contains("169.254.10.11"));
+        assert!(links().1.contains("169.254.10.11"));
+    });
+}
+
+#[test]
+fn what_has_our_addresses_in_a_dummys_place_is_said() {
+    isolated(|| {
+        if !tool("bad input", "nft") {
+            return;
+        }
+        let lab = Lab::new();
+        let made = |kind: &str| Command::new("ip").args(["link", "add", "tried", "type", kind]).output();
+        let has = |kind: &str| {
+            let made = made(kind).expect("ip starts").status.success();
+            made.then(|| run("ip", &["link", "del", "tried"])).is_some()
+        };
+        let said = match (has("dummy"), has("bridge")) {
+            (true, _) => "",
+            (false, true) => "this kernel makes no dummy: a bridge without ports has our addresses",
+            (false, false) => "this kernel makes neither a dummy nor a bridge: lo has our addresses",
+        };
+        let server = lab.serve(&["-host-resolver", "none"]);
+        ready(&server);
+        let log = server.log_text();
+        assert_eq!(log.matches("this kernel makes").count(), usize::from(!said.is_empty()), "{log}");
+        assert!(log.contains(said), "{log}");
     });
 }
 
@@ -182,8 +211,8 @@ fn an_address_that_no_pod_can_ask_is_refused_where_it_stands() {
         assert!(run("ip", &["addr", "show", "dev", "localdns"]).contains("fe80::a:a"));
         drop(plain);
         // Nor is one refused that an interface has beside others, which `bind` names.
-        let name = "dummy9";
-        run("ip", &["link", "add", name, "type", "dummy"]);
+        let name = "theirs";
+        run("ip", &["link", "add", name, "type", "bridge"]);
         run("ip", &["link", "set", name, "up"]);
         run("ip", &["addr", "add", "169.254.10.10/32", "dev", name]);
         run("ip", &["addr", "add", "fe80::b:b/64", "dev", name, "nodad"]);

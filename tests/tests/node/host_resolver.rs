@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tests::{Manager, Options, eventually, isolated, run, signal, tempdir, tool};
 
-use super::lab::Lab;
+use super::lab::{Lab, until_ready};
 use super::never_dark::{node, status};
 
 #[test]
@@ -38,9 +38,7 @@ fn networkd_is_told_once_we_answer_and_ready_waits_until_it_is_through() {
         assert!(told.recv(&mut [0; 64]).is_err(), "READY came before networkd was through");
         told.set_nonblocking(false).expect("it can be set");
         machine.state("configured");
-        let mut message = [0; 512];
-        let length = told.recv(&mut message).expect("READY comes");
-        assert!(String::from_utf8_lossy(&message[..length]).contains("READY=1"));
+        until_ready(&told);
         assert_eq!(fs::read_to_string(DROP_IN).expect("it is there"), PRODUCTION);
         assert_eq!(mode(DROP_IN), 0o644);
         assert_eq!(mode(DIRECTORY), 0o755);

@@ -118,7 +118,10 @@ fn up_puts_no_rules_where_somebody_else_answers() {
         let other = ".:53 {\nbind 169.254.10.11\nforward . 10.2.0.2\n}\n";
         let options = Options::default().subcommand(&["node", "run"]);
         let server = Server::start_with(other, options.args(["-rules", "none", "-host-resolver", "none"]));
-        server.wait_for_log("CoreDNS-", Duration::from_secs(10));
+        let name = format!("@localdns-node-{}-0", server.pid());
+        eventually("it listens for words", Duration::from_secs(10), || {
+            std::fs::read_to_string("/proc/net/unix").ok()?.contains(&name).then_some(())
+        });
         let output = tests::output(
             {
                 command.args(["-rules", "iptables"]);

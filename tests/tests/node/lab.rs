@@ -1,6 +1,7 @@
 //! A node with a pod and upstreams, in network namespaces of the test's own.
 
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
 use tests::{Action, Ask, Options, Says, Server, Upstream, eventually, run, wire};
@@ -95,6 +96,17 @@ impl Lab {
     #[allow(clippy::unused_self, reason = "without the machine it serves nobody")]
     pub(crate) fn serve_with(&self, how: impl FnOnce(Options) -> Options) -> Server {
         Server::start_with(COREFILE, how(Options::default().subcommand(&["node", "run"])))
+    }
+}
+
+/// Waits for READY; sockets for the manager's store may come before it.
+pub(crate) fn until_ready(told: &UnixDatagram) {
+    let mut message = [0; 512];
+    loop {
+        let length = told.recv(&mut message).expect("READY comes");
+        if String::from_utf8_lossy(&message[..length]).contains("READY=1") {
+            return;
+        }
     }
 }
 

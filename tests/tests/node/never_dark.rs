@@ -15,7 +15,7 @@ use tests::{
     Ask, Connection, Message, Server, ask, eventually, isolated, now, run, signal, tell, tempdir, tool,
 };
 
-use super::lab::{CLUSTER, Lab, NAME, PLAIN, POD, US, within_scope};
+use super::lab::{CLUSTER, Lab, NAME, PLAIN, POD, US, until_ready, within_scope};
 
 #[test]
 fn somebody_answers_when_the_server_dies_hangs_or_loses_an_address() {
@@ -98,9 +98,7 @@ fn a_table_of_our_name_that_another_process_owns_is_told_and_the_server_serves_a
                 .env("NOTIFY_SOCKET", &directory.path().join("notify").to_string_lossy())
                 .export("SYSTEMD_EXEC_PID", "$$")
         });
-        let mut message = [0; 512];
-        let length = told.recv(&mut message).expect("READY comes");
-        assert!(String::from_utf8_lossy(&message[..length]).contains("READY=1"));
+        until_ready(&told);
         server.wait_for_log(
             "the rules cannot be put in place, and clients are dark when this server dies: add table localdns: no permission: \
              it takes CAP_NET_ADMIN, and no table of this name that another process owns",

@@ -81,18 +81,24 @@ fn a_reload_that_failed_is_told_and_nobody_is_sent_away_for_it() {
         for absent in ["reload", "resolv.conf"] {
             assert!(!before.contains(absent), "its Corefile needs no list: {before}");
         }
+        let taken = "127.0.0.1:9999";
+        let _taken = std::net::TcpListener::bind(taken).expect("nobody else is here");
         // One that is read and cannot be served; and one that cannot be read.
         let unserved = COREFILE.replace("169.254.10.11", "169.254.10.11 192.0.2.77%lo");
         for (corefile, cause, is_read) in [
-            (COREFILE.replace("ttl 5", "ttl five"), "ttl", false),
+            (COREFILE.replace("ttl 5", "ttl five"), "is not a TTL", false),
             (unserved, "192.0.2.77%lo", false),
-            (COREFILE.replace("fd10::11", "fd10::11 224.0.0.9"), "224.0.0.9", true),
+            (
+                COREFILE.replacen("forward", &format!("prometheus {taken}\n    forward"), 1),
+                "127.0.0.1:9999",
+                true,
+            ),
         ] {
             server.write_corefile(&corefile);
             let failed = server.log_text().matches("Restart failed").count();
             server.signal("HUP");
             server.wait_for_lines("Restart failed", failed + 1, Duration::from_secs(10));
-            let said = status(&server, i32::from(is_read));
+            let said = status(&server, 0);
             let line = said
                 .lines()
                 .find(|line| line.starts_with("reload    failed "))

@@ -41,7 +41,7 @@ fn the_way_out_sees_the_pods_address_where_nobody_is_to_hide_it() {
         }
         let lab = Lab::new();
         lab.upstream("10.2.0.2").answer_by(|_| Action::Silent);
-        for (flags, seen) in [(&[][..], "10.2.0.1"), (&["-masquerade", "false"], "10.1.0.2")] {
+        for (flags, seen) in [(&[][..], "10.2.0.1"), (&["-masquerade=false"], "10.1.0.2")] {
             let mut server = serve(flags);
             signal(server.pid(), "KILL");
             server.wait(PATIENCE);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tests::{Manager, Options, Server, ask, eventually, isolated, run, tempdir, tool, without_nftables};
 
 use super::iptables::Tools;
-use super::lab::{CLUSTER, Lab, NAME, POD, US, within};
+use super::lab::{CLUSTER, Lab, NAME, POD, US, until_ready, within};
 use super::never_dark::{node, status};
 
 #[test]
@@ -26,9 +26,7 @@ fn a_kernel_without_nftables_is_told_of_in_one_line_and_every_address_is_served(
             let options = options.env("NOTIFY_SOCKET", &notify.to_string_lossy());
             Server::start_with(COREFILE, options.export("SYSTEMD_EXEC_PID", "$$"))
         });
-        let mut message = [0; 512];
-        let length = told.recv(&mut message).expect("READY comes");
-        assert!(String::from_utf8_lossy(&message[..length]).contains("READY=1"));
+        until_ready(&told);
         for at in ["169.254.10.10:53", "[fd10::11]:53"] {
             let at: SocketAddr = at.parse().expect("an address");
             assert_eq!(ask(at, NAME, "A").short(), [US], "{at}");

@@ -15,6 +15,13 @@ use crate::node_run::down::REFUSED;
 use crate::node_run::host::State;
 use crate::node_run::leased::Lease;
 
+const ENOENT: i32 = 2;
+
+/// How it is said that a file is not there.
+fn no_such_file() -> String {
+    std::io::Error::from_raw_os_error(ENOENT).to_string()
+}
+
 impl Worker {
     pub(super) async fn obey(&mut self, order: Order) {
         match order.word.as_str() {
@@ -70,7 +77,10 @@ impl Worker {
                 ListOrigin::File => Some(self.settings.upstreams.as_path()),
                 ListOrigin::Kept => Some(Path::new(discovery::KEPT)),
             },
-            "upstreams_error": self.discovery.wrong().filter(|_| self.reloads.needs_list()),
+            "upstreams_error": self.discovery.wrong().filter(|wrong| {
+                // Nobody misses a file that nobody needs.
+                self.reloads.needs_list() || !wrong.ends_with(&no_such_file())
+            }),
             "reload_failed": self.reloads.failure(clock::now()),
             "host_resolver": lookups,
             "host_resolver_error": lookups_error,

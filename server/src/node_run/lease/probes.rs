@@ -68,10 +68,16 @@ impl Worker {
 
     /// Services' addresses whose queries others translate before they come here, while another address proves that we serve:
     /// those that are silent where nothing brings a probe past that; and those at which somebody else answers our probes
-    /// whatever we do, as IPVS has it. None where that is not all that is wrong.
-    pub(super) fn led_away(&self, listeners: &[Listener], silent: &[(IpAddr, Silent)]) -> Vec<IpAddr> {
+    /// whatever we do, as IPVS has it, unless our rules `came` after these. None where that is not all that is wrong.
+    pub(super) fn led_away(
+        &self,
+        listeners: &[Listener],
+        silent: &[(IpAddr, Silent)],
+        came: bool,
+    ) -> Vec<IpAddr> {
         let reaches = self.reaches_services();
-        let is_led = |(ip, silent): &(IpAddr, Silent)| !is_link_local(*ip) && (silent.is_taken || !reaches);
+        let is_taken = |silent: &Silent| silent.is_taken && !came;
+        let is_led = |(ip, silent): &(IpAddr, Silent)| !is_link_local(*ip) && (is_taken(silent) || !reaches);
         match silent.len() < listeners.len() && silent.iter().all(is_led) {
             true => silent.iter().map(|(ip, _)| *ip).collect(),
             false => Vec::new(),
