@@ -77,7 +77,8 @@ pub(super) async fn serve(
         () = slot.was_cut() => {}
     }
     if slot.is_unread() {
-        // The kernel would keep what nobody reads, and offer it for minutes. (RFC 9293, section 3.8.6.1)
+        // Without this the kernel would keep what the client does not read, and probe its zero window for minutes (RFC 9293,
+        // section 3.8.6.1).
         let _ = SockRef::from(&stream).set_linger(Some(Duration::ZERO));
     }
 }

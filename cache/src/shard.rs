@@ -167,7 +167,7 @@ impl Shard {
         while looked_at < budget && at < self.slots.len() {
             looked_at += 1;
             if self.is_dead(at, now) {
-                // The last entry has moved here.
+                // `swap_remove`: the last entry has moved to this index, which is looked at again.
                 self.remove(at);
                 freed += 1;
             } else {

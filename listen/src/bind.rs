@@ -127,12 +127,14 @@ fn bind_sockets(wanted: Wanted, left: &mut Inherited) -> Result<BoundEndpoint, (
         while sockets.len() < count.max(workers) {
             sockets.push(sockets[0].bind_sibling().map_err(udp)?);
             if inherited > 0 {
-                // Nobody reads it yet.
+                // No worker reads the new socket yet, so the kernel is told to spread datagrams over the inherited ones
+                // alone.
                 sockets[0].spread_over(inherited as u32).map_err(udp)?;
             }
         }
         if count == inherited && count == sockets.len() && count > 1 {
-            // The earlier process may have had fewer. Where the kernel does not know how, they are spread all the same.
+            // The earlier process may have limited the spread to fewer sockets. Where the kernel refuses the program, its own
+            // hash spreads datagrams over all.
             let _ = sockets[0].spread_by_client();
         } else if inherited == 0 && count < workers {
             sockets[0].spread_over(count as u32).map_err(udp)?;

@@ -22,7 +22,7 @@ pub struct Hearing(UnixListener);
 
 impl Drop for Hearing {
     fn drop(&mut self) {
-        // Who waits there is woken; who comes is refused.
+        // The thread in `accept` is woken, and new connections are refused.
         let _ = shutdown(self.0.as_raw_fd(), Shutdown::Both);
     }
 }
@@ -82,7 +82,7 @@ impl Orders {
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Err(error),
-                // No descriptors left, most likely: there may be some again.
+                // Most likely there are no file descriptors left: tried again after a pause.
                 Err(_) => thread::sleep(AGAIN),
             }
         }
@@ -95,7 +95,7 @@ fn hear(stream: UnixStream) -> io::Result<Order> {
     stream.set_write_timeout(Some(WORD))?;
     let mut word = String::new();
     match BufReader::new((&stream).take(LONGEST_WORD)).read_line(&mut word)? {
-        // Who only wants to know who listens here.
+        // A client that closes without a word only wanted to know which process listens.
         0 => Err(io::ErrorKind::UnexpectedEof.into()),
         _ => Ok(Order { word: word.trim_end().to_owned(), stream }),
     }
@@ -113,7 +113,7 @@ fn is_trusted(stream: &UnixStream) -> io::Result<()> {
 impl Order {
     /// Says what came of it.
     pub fn answer(&self, text: &str) {
-        // Who has gone does not want to know.
+        // A client that has gone needs no answer.
         let _ = (&self.stream).write_all(text.as_bytes());
         let _ = self.stream.shutdown(std::net::Shutdown::Write);
     }

@@ -75,7 +75,7 @@ impl Rules {
         self.put = None;
         self.socket.commit(batch)?;
         let put = self.contents()?;
-        // Else somebody was there in between: the next look does not know it.
+        // Where the table differs, another process changed it in between: the next check finds it unknown and puts it anew.
         self.put = (put.shape() == shape).then_some(put);
         Ok(())
     }
@@ -225,15 +225,15 @@ const CHAINS: [Chain; 7] = [
     Chain { name: "away", hook: None },
     Chain { name: "answer", hook: None },
     Chain { name: "prerouting", hook: Some(("filter", PreRouting, RAW)) },
-    // A new destination is routed anew.
+    // Of type `route`: after a change of the destination the packet is routed again.
     Chain { name: "output", hook: Some(("route", LocalOut, RAW)) },
     Chain { name: "natpost", hook: Some(("nat", PostRouting, SRCNAT - 1)) },
     Chain { name: "postrouting", hook: Some(("filter", PostRouting, LAST)) },
     Chain { name: "input", hook: Some(("filter", LocalIn, LAST)) },
 ];
 
-/// Shows servers of this network that somebody asks them to let go who may change it: a table, empty, that only CAP_NET_ADMIN
-/// can make. It goes with its value or, where the kernel knows owners, with the process.
+/// Proves to servers of this network namespace that an order comes from a process that may change the rules: an empty table,
+/// which only CAP_NET_ADMIN can make. It goes with its value or, where the kernel knows owners, with the process.
 pub struct Warrant {
     socket: Socket,
     table: String,
@@ -246,7 +246,7 @@ impl Warrant {
     /// Without CAP_NET_ADMIN, and where the kernel has no nftables.
     pub fn show() -> Result<Self, NftError> {
         let mut socket = Socket::open()?;
-        // A killed one's, of a kernel without owners.
+        // Kernels without table owners keep the warrant of a process that was killed.
         for left in socket.tables()?.into_iter().filter(|table| table.starts_with(WARRANT)) {
             let mut batch = Batch::default();
             batch.delete_table(&left);
@@ -267,7 +267,7 @@ impl Drop for Warrant {
     fn drop(&mut self) {
         let mut batch = Batch::default();
         batch.delete_table(&self.table);
-        // It is owned, and goes in any case; or the next one takes it away.
+        // Where this fails the kernel deletes the table with its owner, or the next `show` does.
         let _ = self.socket.commit(batch);
     }
 }

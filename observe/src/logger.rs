@@ -120,7 +120,7 @@ impl Logger {
     pub fn fatal(&self, plugin: Option<&str>, message: &str) {
         self.flush(Duration::from_secs(1));
         let line = self.0.line("[FATAL] ", "FATAL", plugin, message);
-        // stderr is the last resort: there is nobody left to tell.
+        // Where writing to standard error fails too, the line is lost.
         let _ = io::stderr().write_all(&line);
     }
 
@@ -227,7 +227,7 @@ impl Shared {
 
     fn queue_line(&self, line: &[u8]) {
         let mut queue = self.queue();
-        // Held for one copy, never while writing.
+        // The lock is held while a line is copied, never while the queue is written out.
         if queue.len() + line.len() > QUEUE_BYTES {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             return;

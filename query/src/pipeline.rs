@@ -194,7 +194,7 @@ impl Forwarding {
         if let Some(Named { source, .. }) = &self.kept {
             match source.lookup(context, tables, query, reply, counters) {
                 Lookup::Pass => {}
-                // What is kept will do once an upstream has had so long.
+                // The stale entry is served where the upstream does not answer within this time (serve-stale, RFC 8767).
                 Lookup::Ask(wait) => patience = wait,
                 found => return found,
             }

@@ -245,7 +245,7 @@ impl Server {
         server.serve_status();
         server.running.settle(handle);
         server.detect_loops();
-        // READY waits for rules, where there are to be any.
+        // READY is told once the rules are in place, where there are to be any.
         let (in_place, ready) = watch::channel(node.is_none().then(Vec::new));
         if let (Some(settings), Some(discovery)) = (node, discovery) {
             let origin = server.origin.clone();
@@ -358,7 +358,7 @@ impl Server {
         for warning in &draft.warnings {
             running.logger.warning(None, warning);
         }
-        // From here on nothing can fail.
+        // No step from here on can fail, so the old configuration is given up.
         let configuration = Arc::new(configuration);
         let old = self.ports.swap(configuration.clone(), bound, &running, &self.handle);
         self.watch_addresses();

@@ -159,7 +159,7 @@ fn serve(flags: &Flags, node: Option<Settings>, start: std::time::Instant) -> Re
                 }
                 Ok(After::Ends) => break ExitCode::SUCCESS,
                 Ok(After::Waits) => {
-                    // With it goes whatever touches files, upstreams or others.
+                    // Dropping the server ends everything that uses files or upstreams.
                     drop(server);
                     runtime.shutdown_background();
                     wait_for_the_end(&mut hears.asked);
@@ -213,7 +213,7 @@ fn wait_for_the_end(asked: &mut mpsc::UnboundedReceiver<Asked>) {
 /// Writes the pidfile, if one was asked for.
 fn say_pid(life: &Life) -> Result<(), String> {
     life.write_pidfile(|path| {
-        // Aside: a signal that comes to a thread which waits for a disk is not heard.
+        // On a thread of its own: a thread that waits for a disk handles no signal.
         let of = path.to_owned();
         let written =
             readfile::within(path, PIDFILE, move || write_pidfile(&of)).map_err(Into::into).flatten();
@@ -328,7 +328,7 @@ impl Aside {
             let panicked =
                 |_| Done::Reload(Box::new(Err(StartError::Machine(std::io::Error::other("a panic")))));
             let done = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(panicked);
-            // Nobody waits for it only where the process ends.
+            // Sending fails only where the process ends.
             let _ = sender.send(done);
         })?;
         self.busy = true;

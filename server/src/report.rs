@@ -92,7 +92,7 @@ fn caches(running: &Running, into: &mut Families) {
         else {
             continue;
         };
-        // One partition serves all zones of a block on all its addresses: each is told once, under its first server.
+        // A block has one cache for all its zones and addresses: it is exposed once, under the block's first server.
         if zone.counters.is_none()
             || zone.block.first_zone != zone.zone
             || zone.block.first_server != zone.server

@@ -117,7 +117,7 @@ impl Heard {
     }
 
     fn ask(&self, what: Asked) {
-        // Nobody listens only while the process ends.
+        // Sending fails only while the process ends.
         let _ = self.asked.send(what);
     }
 }
@@ -161,7 +161,7 @@ impl Life {
 
     /// Removes the pidfile, unless its disk hangs; a successor may have written its own id meanwhile.
     pub fn remove_pidfile(&self) {
-        // One that is being written now is on a disk that holds up the start.
+        // The lock is held where the start still writes the pidfile, to a disk that hangs: it is left.
         let Ok(mut pidfile) = self.pidfile.try_lock() else { return };
         if let Pidfile::At(path) = std::mem::replace(&mut *pidfile, Pidfile::None) {
             let own = std::process::id().to_string();
@@ -183,7 +183,7 @@ impl Life {
     /// What is left of that time after the first moment.
     fn patience_left(&self) -> Duration {
         let Some((running, last)) = self.serving.get() else { return Duration::ZERO };
-        // Where it is gone already all are answered, and what remains is to free what it held.
+        // Where `running` is gone all queries are answered, and only memory is still being freed.
         let lameduck = running.upgrade().map(|running| running.configuration.load().lameduck);
         lameduck.unwrap_or_default() + *last + STOP - START
     }
@@ -200,7 +200,7 @@ impl Life {
 /// # Errors
 /// What the kernel says.
 pub fn write_pidfile(path: &Path) -> std::io::Result<()> {
-    // A pipe without a reader is an error, and nothing to wait for.
+    // Opened without blocking: a pipe without a reader is an error.
     let mut file = std::fs::OpenOptions::new()
         .write(true)
         .create(true)

@@ -34,7 +34,7 @@ pub fn predecessor(at: Option<&Path>) -> io::Result<Option<Taker>> {
     match at {
         _ if std::env::var(STARTED).is_ok_and(|by| by.parse() == Ok(std::os::unix::process::parent_id())) => {
             match Taker::of_parent() {
-                // It has named us, and keeps its sockets.
+                // Standard input is no socket: the parent started this process, and hands no sockets over.
                 Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOTSOCK.raw_os_error()) => {
                     Ok(None)
                 }
@@ -80,7 +80,7 @@ pub fn start_again() -> io::Result<(Giver, Started)> {
     let program = arguments.next().ok_or(io::ErrorKind::NotFound)?;
     let mut command = Command::new(program);
     command.args(arguments).stdin(theirs).env(STARTED, std::process::id().to_string());
-    // They speak of this process.
+    // These variables are systemd's for this process, and wrong for the child.
     for name in ["SYSTEMD_EXEC_PID", "WATCHDOG_PID", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"] {
         command.env_remove(name);
     }
@@ -104,7 +104,7 @@ pub fn hand_over(
         let step = match until_it_serves(&giver, sockets, &steps) {
             Ok(()) => Step::Serving(giver),
             Err(error) => {
-                // First: it ends by itself where it can.
+                // The connection is closed first: a successor that still runs then ends by itself.
                 giver.take_back();
                 started.end();
                 Step::Failed(error)

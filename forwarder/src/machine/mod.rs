@@ -215,7 +215,7 @@ impl<W> Forwarder<W> {
             bits,
             state: State::Flying,
         };
-        // From here on it is the flight that gives the place back, whatever ends it.
+        // From here on the flight owns the place, and gives it back however it ends.
         admitted.keep();
         let slot = self.table.insert(flight);
         if bits & SUBNET != 0 {

@@ -110,7 +110,7 @@ impl<W> WaiterSlab<W> {
                 kept_tail = this;
                 continue;
             }
-            // Unlink here, append there.
+            // The waiter's time is over: it is moved from the flight's list to the list of expired waiters.
             node.next = NONE;
             match self.nodes.get_mut(kept_tail as usize) {
                 Some(kept) => kept.next = next,

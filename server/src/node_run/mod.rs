@@ -119,7 +119,7 @@ pub(crate) fn listeners(configuration: &Configuration, settings: &Settings) -> (
         if endpoint.transport != Transport::Dns || port != DNS_PORT {
             continue;
         }
-        // One of an interface that `bind` names, see [`check`].
+        // A link-local address comes of an interface that `bind` names, see [`check`].
         if is_of_one_link(ip) {
             continue;
         }
