@@ -195,7 +195,7 @@ async fn made(page: &MadePage, kind: &'static str) -> Response<Full<Bytes>> {
     }
 }
 
-/// A page of the moment, for whoever asked and nobody else.
+/// Marks a page as one that no cache may keep: it is true for this request alone.
 fn unkept(mut page: Response<Full<Bytes>>) -> Response<Full<Bytes>> {
     for (name, value) in
         [(CACHE_CONTROL, "no-store"), (X_CONTENT_TYPE_OPTIONS, "nosniff"), (REFERRER_POLICY, "no-referrer")]

@@ -13,7 +13,7 @@ use crate::rules::{Storability, judge};
 use crate::shard::PartitionCounts;
 use crate::{Kind, Mode, Policy, STALE_TTL, VERIFY_WAIT};
 
-/// One server block's answers, apart from those of all other blocks. Lives as long as somebody holds it.
+/// One server block's answers, apart from those of all other blocks. It is freed with its last `Arc`.
 pub struct Partition {
     shared: Arc<Shared>,
     number: u32,

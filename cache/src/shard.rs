@@ -245,7 +245,7 @@ impl Shard {
         entry.state(now, window) == State::Dead
     }
 
-    /// An entry that nobody could be served any more is no loss and not counted.
+    /// An entry that is too old even to be served stale is no loss, and not counted.
     fn count_eviction(&self, at: usize, now: u64) {
         let entry = &self.slots[at].entry;
         let counts = self.parts.get(entry.partition as usize).and_then(|part| part.counts.as_ref());

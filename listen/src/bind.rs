@@ -15,7 +15,7 @@ use plugin::endpoint::{self, Endpoint};
 /// Why an address cannot be served; each says what to do about it.
 #[derive(Debug, Error)]
 pub enum BindError {
-    /// Somebody has it.
+    /// Another process has the address.
     #[error("cannot listen on {address} ({transport}): it is in use{}; stop that process or choose another address", by(.holder))]
     InUse {
         /// The address.
@@ -53,7 +53,7 @@ pub enum BindError {
 /// An endpoint that is bound and not served yet.
 pub(super) struct BoundEndpoint {
     pub(super) endpoint: Endpoint,
-    /// None where nobody asks over UDP.
+    /// Empty where the listener does not serve UDP (DNS over TLS).
     pub(super) sockets: Vec<ListenSocket>,
     /// How many of them an earlier process bound, and clients are given to until it is opened.
     pub(super) inherited: usize,
@@ -63,7 +63,7 @@ pub(super) struct BoundEndpoint {
     pub(super) instead: Option<node::Instead>,
 }
 
-/// An address that is put back when somebody takes it away.
+/// An address that this process added to the machine, and puts back where another process removes it.
 pub(super) struct Added {
     /// The interface that its sockets are bound to, where the address means nothing without it (link-local IPv6), else 0.
     pub(super) scope_id: u32,

@@ -20,7 +20,7 @@ use observe::counters::Counter;
 pub struct Connections {
     open: Mutex<Open>,
     budget: Arc<Budget>,
-    /// Somebody left.
+    /// Notified when a connection closes.
     left: Notify,
     /// The source ports of connections of our own that are about to come.
     own: Mutex<BTreeSet<u16>>,

@@ -249,14 +249,14 @@ pub(crate) enum Client {
     },
     /// A TCP client.
     Stream(StreamReply),
-    /// Nobody: a prefetch or the refresh of a stale answer.
+    /// There is no client: a prefetch, or the refresh of a stale answer.
     Nobody,
     /// A query of a client that needs this answer for its own.
     Inner(Share<Self>),
 }
 
 impl Client {
-    /// Its address as a number; 0 for nobody.
+    /// Its address as a number; 0 where there is no client.
     pub(crate) fn number(&self) -> u128 {
         let bits = |peer: &SocketAddr| match peer.ip() {
             IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),

@@ -66,7 +66,7 @@ impl Outputs {
         }
     }
 
-    /// Hands a miss to whoever has the same query in flight: this worker's forwarder, or another worker.
+    /// Single flight: hands a miss to the worker that has the same query in flight, which may be this one.
     pub(crate) fn ask(
         &mut self,
         forwarder: &mut Forwarder<Waiter>,
@@ -206,7 +206,7 @@ impl Outputs {
                     // The query was received by another worker, whose sockets have other indices.
                     _ => match self.sockets.iter().position(|open| open.as_ref().is_some_and(stays)) {
                         Some(place) => place,
-                        // The address was closed by a reload meanwhile: nobody can be answered from it.
+                        // A reload closed the address meanwhile: no reply can be sent from it.
                         None => return false,
                     },
                 };

@@ -59,7 +59,7 @@ pub(crate) struct Place {
 #[derive(Default)]
 struct Outbox {
     octets: Vec<u8>,
-    /// Nobody will write any more.
+    /// The connection's task has ended: no reply is written any more.
     closed: bool,
     /// The connection ends: the octets that its task holds are counted as leaving.
     leaving: bool,
@@ -269,7 +269,7 @@ impl Budget {
         self.held.load(Relaxed)
     }
 
-    /// Whether somebody must give way before others find no room.
+    /// Whether a connection has to be cut for memory, before others are refused.
     pub(crate) fn is_short(&self) -> bool {
         self.held().saturating_sub(self.leaving.load(Relaxed)) > BUDGET_BYTES / 4 * 3
     }

@@ -138,7 +138,7 @@ impl Connection {
                 }
                 None => return,
                 Some(Turn::Abort) => {
-                    // An RST: octets that nobody reads must not stay in the kernel for minutes.
+                    // A linger time of 0 makes `close` send an RST: unread octets must not stay in the kernel for minutes.
                     let _ = socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
                     return;
                 }

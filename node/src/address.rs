@@ -126,7 +126,7 @@ impl Ours {
         }
     }
 
-    /// The link that they come to: made if it is not there. One that somebody else made has them besides its own.
+    /// The link that gets the addresses: made if it is not there. One that another program made keeps its own addresses, too.
     pub fn link(&self) -> &str {
         match self {
             Self::LinkLocal => LINK,

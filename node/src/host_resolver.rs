@@ -48,7 +48,7 @@ pub enum HostResolverError {
         /// The link.
         link: String,
     },
-    /// /etc/resolv.conf is somebody else's file.
+    /// /etc/resolv.conf is a link to a file that another program writes.
     #[error("{RESOLV_CONF} leads to {}, which its owner writes; use -host-resolver networkd or resolved", .0.display())]
     SomebodyElses(PathBuf),
     /// A file.

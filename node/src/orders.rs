@@ -69,7 +69,7 @@ impl Orders {
         self.0.try_clone().map(Hearing)
     }
 
-    /// Waits for a word; whoever may not ask, or says none in time, is passed over.
+    /// Waits for an order; a client that is not trusted, or sends none in time, is passed over.
     ///
     /// # Errors
     /// It is over: [`Hearing`] was dropped.
@@ -146,7 +146,7 @@ impl Running {
     /// Says a word, and returns what comes of it.
     ///
     /// # Errors
-    /// It is gone, hears nobody, or nothing comes within `patience`.
+    /// The server is gone, does not accept, or sends nothing within `patience`.
     pub fn tell(&self, word: &str, patience: Duration) -> io::Result<String> {
         let mut stream = self.connect()?;
         stream.set_read_timeout(Some(patience))?;
@@ -178,7 +178,7 @@ const SAME_PID: u32 = 16;
 const LISTENS: u32 = 0x1_0000;
 /// How long who asks may take to say what.
 const WORD: Duration = Duration::from_secs(1);
-/// When it is tried again to hear anybody.
+/// The pause before `accept` is tried again.
 const AGAIN: Duration = Duration::from_millis(100);
 const LONGEST_WORD: u64 = 64;
 const LONGEST_ANSWER: u64 = 1 << 20;

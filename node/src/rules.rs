@@ -24,11 +24,12 @@ use crate::nft::{
 pub struct Listener {
     /// The address; the port is 53.
     pub address: IpAddr,
-    /// Who answers while nobody does here. A ClusterIP has none of its own: kube-proxy sends it to the cluster's DNS.
+    /// The server that queries are led to while this one does not answer. A ClusterIP has none: kube-proxy sends it to the
+    /// cluster's DNS.
     pub way_out: Option<WayOut>,
 }
 
-/// Who answers while nobody does here.
+/// The server that queries are led to while this one does not answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WayOut {
     /// An address of the listener's family; the port is 53.
@@ -281,7 +282,7 @@ pub struct Leases {
     put: Option<Contents>,
 }
 
-/// How the kernel sees that nobody serves any more, besides a lease that ends.
+/// How the kernel sees that the process has ended, besides a lease that times out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seen {
     /// It drops the table with the process (Linux 5.12).
@@ -379,7 +380,7 @@ impl Leases {
     /// Gives these addresses a lease that ends so long from now, or with the table.
     ///
     /// # Errors
-    /// Where the kernel refuses; where somebody has changed a table that has no owner.
+    /// Where the kernel refuses; where another process has changed a table that has no owner.
     pub fn renew(&mut self, addresses: &[IpAddr], lasts: Option<Duration>) -> Result<(), NftError> {
         if self.put.is_some() && Some(self.contents()?) != self.put {
             return Err(NftError::Changed { table: self.table.clone() });

@@ -184,7 +184,7 @@ pub(super) struct Shared {
     pub(super) new_rings: Mutex<Vec<Consumer>>,
     pub(super) dropped: Arc<AtomicU64>,
     thread: OnceLock<Thread>,
-    /// The writer found nothing to do: whoever brings a line wakes it.
+    /// The writer's queue was empty and it sleeps: the next line wakes it.
     pub(super) asleep: AtomicBool,
     pub(super) flushes_wanted: AtomicU64,
     flushes_done: Mutex<u64>,

@@ -376,7 +376,7 @@ pub fn count(counters: ThreadCounters<'_>, alike: &[Outcome], proto: Proto, ipv6
     );
 }
 
-/// Whether somebody may want to be told of a query that ended so.
+/// Whether a log or an observer may want a query with this outcome.
 #[inline]
 pub fn is_logged(zone: &ServedZone, outcome: &Outcome) -> bool {
     zone.block.envelope.hears_ends() || outcome.failure.is_some()

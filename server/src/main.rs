@@ -453,7 +453,7 @@ fn refresh_once(flags: &Flags, wish: &refresher::Once) -> Result<ExitCode, Failu
     Ok(ExitCode::SUCCESS)
 }
 
-/// Builds a configuration that nobody will serve.
+/// Builds a configuration to check it, not to serve it.
 fn build(flags: &Flags) -> Result<(Draft, Configuration, Runtime), String> {
     build_of(flags, None)
 }

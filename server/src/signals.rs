@@ -130,7 +130,7 @@ pub struct Life {
 }
 
 enum Pidfile {
-    /// None was asked for, or it is removed, and nobody may write it again.
+    /// None was asked for, or it was removed and must not be written again.
     None,
     At(PathBuf),
 }

@@ -13,9 +13,9 @@ use tokio::sync::{mpsc, oneshot};
 pub enum Step {
     /// This process answers on every address for the first time; it says so once it is told that it may.
     Settled(oneshot::Sender<()>),
-    /// Somebody wants to take over.
+    /// Another process has connected to take over.
     Came(Giver),
-    /// It is ready: nobody here is to read the sockets from the moment on that this is answered.
+    /// The other process is ready: the workers stop reading the sockets before this is answered.
     Ready(std_mpsc::Sender<()>),
     /// It serves, and waits to be told that it speaks for the service.
     Serving(Giver),
@@ -29,7 +29,7 @@ pub type Steps = mpsc::UnboundedSender<Step>;
 /// Finds who serves where this process is to: whoever started it for that, or whoever listens at that path.
 ///
 /// # Errors
-/// Where there is somebody, and nothing can be said to them.
+/// Where there is a predecessor, and its socket cannot be used.
 pub fn predecessor(at: Option<&Path>) -> io::Result<Option<Taker>> {
     match at {
         _ if std::env::var(STARTED).is_ok_and(|by| by.parse() == Ok(std::os::unix::process::parent_id())) => {

@@ -116,7 +116,7 @@ async fn probe(running: &Arc<Running>, led_away: &[IpAddr]) -> Result<(), String
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Silent {
     pub(crate) why: String,
-    /// Whether somebody else does.
+    /// Whether another process has the address.
     pub(crate) is_taken: bool,
 }
 
@@ -188,7 +188,7 @@ pub(crate) async fn udp(
     Err(Silent::new(why, is_taken && silent.len() == workers))
 }
 
-/// Asks over TCP; a connection that nobody answers in time is lost like a datagram.
+/// Asks over TCP; a connection without a reply in time is tried again, like a datagram.
 pub(crate) async fn stream(
     running: &Running,
     endpoint: Endpoint,
@@ -233,7 +233,7 @@ async fn ask(target: SocketAddr, query: &[u8], manner: &Manner) -> std::io::Resu
     Ok(reply.last_chunk().map_or(usize::MAX, |number| usize::from(u16::from_be_bytes(*number))))
 }
 
-/// A connection of our own, which takes nobody's place.
+/// A connection for a probe, which does not count against the limit of connections.
 async fn connect<'r>(
     target: SocketAddr,
     running: &'r Running,
@@ -309,7 +309,7 @@ const ANSWERS: std::ops::Range<usize> = 6..8;
 const WORKER_RECORD: [u8; 11] = [0, 16, 0, 3, 0, 0, 0, 0, 0, 3, 2];
 /// The type of a TLS record (RFC 8446, section 5.1).
 const HANDSHAKE: u8 = 22;
-/// How soon after a probe that nobody answered the next one goes out.
+/// How soon after a probe without a reply the next one is sent.
 const RETRY: Duration = Duration::from_millis(100);
 /// How long all addresses and workers may take together.
 const PATIENCE: Duration = Duration::from_secs(2);

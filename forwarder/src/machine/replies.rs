@@ -104,7 +104,7 @@ impl<W> Forwarder<W> {
         }
     }
 
-    /// Decides about a readable reply to a query that somebody waits for.
+    /// Decides about a readable reply to a flight that has waiters.
     fn judge(
         &mut self,
         now: Instant,
@@ -199,7 +199,7 @@ impl<W> Forwarder<W> {
         true
     }
 
-    /// A reply after everybody gave up: the cache gets it, and with it whoever asks the same by now.
+    /// A reply after all waiters timed out: it goes to the cache, and to a newer flight of the same question.
     fn land_late(
         &mut self,
         now: Instant,

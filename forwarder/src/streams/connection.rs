@@ -114,7 +114,7 @@ struct Connection {
 
 /// Why a connection ended.
 enum End {
-    /// Nobody needs it any more.
+    /// No configuration uses the upstream any more.
     Unused,
     /// It failed.
     Failed(ExchangeError),

@@ -394,5 +394,5 @@ impl HostsTable {
 
 /// How long a file that is being written is given where `reload` sets no time.
 const AGAIN: Duration = Duration::from_secs(5);
-/// When a table is looked at again that somebody else looks at now.
+/// When a table that another thread has locked is looked at again.
 const BUSY: Duration = Duration::from_millis(100);

@@ -179,7 +179,7 @@ fn parse(text: &str) -> Result<Table, String> {
 
 /// Octets of a file.
 const LARGEST: u64 = 1 << 20;
-/// More often nobody looks.
+/// The least time between two looks at the file, whatever `reload` says.
 const LEAST_RELOAD: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

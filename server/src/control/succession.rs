@@ -26,7 +26,7 @@ pub(super) struct Succession {
     pub(super) under_way: bool,
     /// That one, where we started it.
     started: Started,
-    /// Whether nobody here reads the sockets.
+    /// Whether the workers have stopped reading the sockets, for the next process.
     parked: bool,
     /// Whether another process has them for good.
     pub(super) gone: bool,

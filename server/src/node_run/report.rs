@@ -34,7 +34,7 @@ struct Address {
     ip: IpAddr,
     link: Option<String>,
     way_out: Option<IpAddr>,
-    /// Whether anybody answers there, as a client of this node sees it.
+    /// Whether a DNS server answers there, as a client of this node sees it.
     answers: bool,
 }
 
