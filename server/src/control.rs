@@ -27,7 +27,7 @@ use crate::origin::{self, Draft, Origin};
 use crate::pages::{admin_server, plan};
 use crate::refreshing::Refreshed;
 use crate::reloads::Reloads;
-use crate::report::Told;
+use crate::report::ServerMetrics;
 use crate::status::Status;
 use crate::succession::Steps;
 use crate::warm;
@@ -189,8 +189,11 @@ impl Server {
         reloads.serves(draft.hash, node_run::needs_list(&draft.spec));
         let admin_thread = AdminThread::start().map_err(StartError::Machine)?;
         let leased = Arc::<OnceLock<_>>::default();
-        let told =
-            Told { running: Arc::downgrade(&running), reloads: reloads.clone(), leased: leased.clone() };
+        let told = ServerMetrics {
+            running: Arc::downgrade(&running),
+            reloads: reloads.clone(),
+            leased: leased.clone(),
+        };
         let collector = Arc::<OnceLock<_>>::default();
         let status = Status {
             started: start,
