@@ -22,7 +22,7 @@ use server::control::{After, Next, Senders, Server, StartError};
 use server::node_run::{self, Settings};
 use server::origin::{Draft, Origin};
 use server::refreshing;
-use server::signals::{Asked, Life, Signals, write_pidfile};
+use server::signals::{Life, Requested, Signals, write_pidfile};
 use server::succession::Step;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
@@ -206,8 +206,8 @@ fn next_step(server: &mut Server, step: Step, life: &Life) -> Result<After, Stri
 }
 
 /// Until a signal asks for it; other signals ask for what another process does now.
-fn wait_for_the_end(asked: &mut mpsc::UnboundedReceiver<Asked>) {
-    while let Some(Asked::Reload(_) | Asked::Upgrade) = asked.blocking_recv() {}
+fn wait_for_the_end(asked: &mut mpsc::UnboundedReceiver<Requested>) {
+    while let Some(Requested::Reload(_) | Requested::Upgrade) = asked.blocking_recv() {}
 }
 
 /// Writes the pidfile, if one was asked for.
@@ -349,7 +349,7 @@ impl Aside {
 
 /// What the main thread listens to.
 struct Hears {
-    asked: mpsc::UnboundedReceiver<Asked>,
+    asked: mpsc::UnboundedReceiver<Requested>,
     fatal: mpsc::UnboundedReceiver<String>,
     steps: mpsc::UnboundedReceiver<Step>,
 }
@@ -367,10 +367,10 @@ async fn next_event(server: &Server, hears: &mut Hears, aside: &mut Aside) -> Ev
         };
         tokio::select! {
             Some(asked) = hears.asked.recv() => return match asked {
-                Asked::Upgrade => Event::Upgrade,
-                Asked::Reload(signal) => Event::Reload(Some(signal)),
-                Asked::Stop => Event::Stop,
-                Asked::Quit => Event::Quit,
+                Requested::Upgrade => Event::Upgrade,
+                Requested::Reload(signal) => Event::Reload(Some(signal)),
+                Requested::Stop => Event::Stop,
+                Requested::Quit => Event::Quit,
             },
             () = server.address_gone() => return Event::AddressGone,
             Some(step) = hears.steps.recv() => return Event::Step(step),

@@ -17,7 +17,7 @@ use observe::Logger;
 
 /// What a signal asks of the main thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Asked {
+pub enum Requested {
     /// SIGHUP, SIGUSR1: which.
     Reload(&'static str),
     /// SIGUSR2: another process of this program takes over.
@@ -62,7 +62,7 @@ impl Signals {
     ///
     /// # Errors
     /// What the kernel says to a thread.
-    pub fn hear(self, life: Arc<Life>, asked: mpsc::UnboundedSender<Asked>) -> std::io::Result<()> {
+    pub fn hear(self, life: Arc<Life>, asked: mpsc::UnboundedSender<Requested>) -> std::io::Result<()> {
         let thread = std::thread::Builder::new().name("signals".to_owned());
         thread
             .spawn(move || {
@@ -81,7 +81,7 @@ struct Heard {
     hangup: Signal,
     user1: Signal,
     user2: Signal,
-    asked: mpsc::UnboundedSender<Asked>,
+    asked: mpsc::UnboundedSender<Requested>,
 }
 
 impl Heard {
@@ -92,17 +92,17 @@ impl Heard {
                 _ = self.interrupt.recv() => break "SIGINT: Shutting down",
                 _ = self.quit.recv() => {
                     life.logger.info(None, "SIGQUIT: Quitting process immediately");
-                    self.ask(Asked::Quit);
+                    self.ask(Requested::Quit);
                     sleep(QUIT).await;
                     life.end(0);
                 }
-                _ = self.hangup.recv() => self.ask(Asked::Reload("SIGHUP")),
-                _ = self.user1.recv() => self.ask(Asked::Reload("SIGUSR1")),
-                _ = self.user2.recv() => self.ask(Asked::Upgrade),
+                _ = self.hangup.recv() => self.ask(Requested::Reload("SIGHUP")),
+                _ = self.user1.recv() => self.ask(Requested::Reload("SIGUSR1")),
+                _ = self.user2.recv() => self.ask(Requested::Upgrade),
             }
         };
         life.logger.info(None, told);
-        self.ask(Asked::Stop);
+        self.ask(Requested::Stop);
         tokio::select! {
             _ = self.interrupt.recv() => {
                 life.logger.info(None, "SIGINT: Force quit");
@@ -116,7 +116,7 @@ impl Heard {
         }
     }
 
-    fn ask(&self, what: Asked) {
+    fn ask(&self, what: Requested) {
         // Sending fails only while the process ends.
         let _ = self.asked.send(what);
     }
