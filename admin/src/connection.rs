@@ -77,7 +77,8 @@ pub(super) async fn serve(
         () = slot.was_cut() => {}
     }
     if slot.is_unread() {
-        // The kernel would keep what nobody reads, and offer it for minutes. (RFC 9293, section 3.8.6.1)
+        // Without this the kernel would keep what the client does not read, and probe its zero window for minutes (RFC 9293,
+        // section 3.8.6.1).
         let _ = SockRef::from(&stream).set_linger(Some(Duration::ZERO));
     }
 }
@@ -194,7 +195,7 @@ async fn made(page: &MadePage, kind: &'static str) -> Response<Full<Bytes>> {
     }
 }
 
-/// A page of the moment, for whoever asked and nobody else.
+/// Marks a page as one that no cache may keep: it is true for this request alone.
 fn unkept(mut page: Response<Full<Bytes>>) -> Response<Full<Bytes>> {
     for (name, value) in
         [(CACHE_CONTROL, "no-store"), (X_CONTENT_TYPE_OPTIONS, "nosniff"), (REFERRER_POLICY, "no-referrer")]

@@ -23,14 +23,14 @@ impl MadePage {
 
     /// As it was made [`FRESH`] ago, at the most; `None` where it cannot be made.
     pub(super) async fn bytes(&self) -> Option<Bytes> {
-        // Who comes meanwhile waits for the same.
+        // Requests that come while the page is made wait here, and get that same page.
         let mut made = self.made.lock().await;
         let now = clock::now();
         if let Some((_, page)) = made.as_ref().filter(|(at, _)| now.saturating_duration_since(*at) < FRESH) {
             return Some(page.clone());
         }
         let make = self.make.clone();
-        // A panic is nobody's page.
+        // A panic while the page is made is a `None` here, and is not kept.
         let page: Bytes = spawn_blocking(move || make()).await.ok()?.into();
         *made = Some((now, page.clone()));
         Some(page)

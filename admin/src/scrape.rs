@@ -70,7 +70,7 @@ fn serve(mut ordered: mpsc::Receiver<Order>, collect: impl Fn(bool) -> Families,
         while let Ok(next) = ordered.try_recv() {
             orders.push(next);
         }
-        // Who has left needs no page.
+        // Orders whose client closed its connection meanwhile are dropped.
         orders.retain(|order| !order.page.is_closed());
         if orders.is_empty() {
             continue;
@@ -78,7 +78,7 @@ fn serve(mut ordered: mpsc::Receiver<Order>, collect: impl Fn(bool) -> Families,
         out.make_room();
         let began = clock::now();
         let native = orders.iter().any(|order| order.form == Form::Protobuf);
-        // What fails here fails for those who ordered, and for nobody else.
+        // A panic while a page is made fails the requests of this batch alone: the thread goes on with the next batch.
         drop(catch_unwind(AssertUnwindSafe(|| deliver(&collect(native), &mut orders, &mut out))));
         orders.clear();
         let took = clock::now().saturating_duration_since(began);
@@ -97,7 +97,7 @@ fn deliver(families: &Families, orders: &mut Vec<Order>, out: &mut Unread) {
         {
             let copy = Arc::new(Copy { page: page.clone(), slot });
             made.copies.push(Arc::downgrade(&copy));
-            // Nobody waits any more: the client is gone.
+            // Sending fails only where the client closed its connection meanwhile.
             let _ = sender.send(Bytes::from_owner(Handed(copy)));
         }
         out.pages.push_back(made);
@@ -106,7 +106,7 @@ fn deliver(families: &Families, orders: &mut Vec<Order>, out: &mut Unread) {
 
 fn packed(page: &[u8]) -> Vec<u8> {
     let mut packer = GzEncoder::new(Vec::with_capacity(page.len() / 8), Compression::fast());
-    // Memory takes whatever is written.
+    // Writing to a `Vec` cannot fail.
     let _ = packer.write_all(page);
     packer.finish().unwrap_or_default()
 }

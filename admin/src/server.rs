@@ -256,14 +256,15 @@ async fn accept(listener: tokio::net::TcpListener, site: Arc<Site>, stop: watch:
     let mut slots = Slots::default();
     loop {
         let Ok((stream, peer)) = listener.accept().await else {
-            // Out of file descriptors, most likely: asking again at once would only burn time.
+            // Most likely there are no file descriptors left: to accept again without a pause would be a busy loop.
             slots.make_room(clock::now());
             sleep(ACCEPT_PAUSE).await;
             continue;
         };
         let slot = slots.take(peer.ip(), clock::now());
         tokio::spawn(connection::serve(stream, slot, site.clone(), stop.clone()));
-        // A request that came with its connection is read before anybody may take that slot.
+        // The new connection's task runs first: a request that came with the connection is read before another connection may
+        // take its slot.
         yield_now().await;
     }
 }

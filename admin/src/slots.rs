@@ -141,7 +141,7 @@ enum Claim {
     Waiting,
     /// It had an answer, and asked again soon after.
     Again,
-    /// It waits for its client since a moment ago.
+    /// It has waited for a request of its client for a short time only.
     New,
     /// It is owed an answer.
     Owed,

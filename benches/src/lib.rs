@@ -3,7 +3,7 @@
 //! ```text
 //! workload -> flood { burst -> lane -> server -> lane -> outstanding, judge } -> counts -> compare -> report
 //! ```
-//! It knows servers by their command lines and their replies alone, ours as any other: it imports no room of the
+//! It knows servers by their command lines and their replies alone, ours as any other: it imports no crate of the
 //! server but `sockets` and `wire`. Every load is bounded in time and count. Errors are for whoever reads a terminal:
 //! `anyhow`.
 

@@ -87,7 +87,7 @@ impl Cache {
         for used in [true, false] {
             for at in 0..self.shared.count() {
                 let mut from = 0;
-                // A few at a time: others wait for the lock.
+                // A few entries for each time the lock is held: queries wait for it meanwhile.
                 while let Some(next) = self.shared.lock(at).copy(from, AT_ONCE, used, now, &mut writer) {
                     from = next;
                 }

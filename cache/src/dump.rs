@@ -64,7 +64,7 @@ impl Writer {
     pub(crate) fn new<'i>(identities: impl ExactSizeIterator<Item = &'i str>, most: usize) -> Self {
         let mut octets = u16::try_from(identities.len()).unwrap_or(u16::MAX).to_le_bytes().to_vec();
         for identity in identities.take(u16::MAX.into()) {
-            // One that is longer is found by nobody.
+            // A longer text is cut: it equals no zone's identity when it is read, so its entries are left out.
             let text = identity.get(..u16::MAX.into()).unwrap_or(identity);
             octets.extend_from_slice(&(text.len() as u16).to_le_bytes());
             octets.extend_from_slice(text.as_bytes());

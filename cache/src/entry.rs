@@ -29,7 +29,7 @@ pub(crate) struct Entry {
     stored: u64,
     /// How long it is fresh.
     life: u32,
-    /// Before this time nobody should ask the upstream: a refresh is under way or has just failed.
+    /// Before this time the upstream is not asked for this entry again: a refresh is in flight or has just failed.
     retry: u32,
     /// When it was looked up last, where the policy prefetches.
     last_seen: u32,
@@ -317,7 +317,7 @@ impl Entry {
         self.failures > 0
     }
 
-    /// Makes the caller the one that asks the upstream, unless somebody does or the upstream is left alone.
+    /// Claims the refresh for the caller, unless one is in flight or the last one has just failed.
     #[inline]
     pub(crate) fn claim(&mut self, now: u64) -> bool {
         let age = self.age(now);

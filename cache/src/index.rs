@@ -79,7 +79,8 @@ impl Index {
             if spot.at == VACANT.at {
                 break;
             }
-            // One that a search would not find behind the hole moves into it.
+            // Backward-shift deletion: an entry whose probe sequence passes the hole moves into it, else a search would end
+            // at the hole.
             let steps = here.wrapping_sub(spot.hash as usize) & mask;
             if steps >= here.wrapping_sub(hole) & mask {
                 self.spots[hole] = spot;

@@ -13,7 +13,7 @@ use crate::rules::{Storability, judge};
 use crate::shard::PartitionCounts;
 use crate::{Kind, Mode, Policy, STALE_TTL, VERIFY_WAIT};
 
-/// One server block's answers, apart from those of all other blocks. Lives as long as somebody holds it.
+/// One server block's answers, apart from those of all other blocks. It is freed with its last `Arc`.
 pub struct Partition {
     shared: Arc<Shared>,
     number: u32,
@@ -160,7 +160,7 @@ impl Partition {
                 return Stored::Passed;
             }
             shard = self.shared.lock(at);
-            // Somebody else may have stored the same in the meantime.
+            // Another thread may have stored the same key since the lookup.
             if let Some((at, _)) = shard.find(&key) {
                 drop(shard.remove(at));
             }
@@ -192,7 +192,7 @@ impl Partition {
         let (key, shard) = self.shared.key(self.number, query);
         let mut shard = self.shared.lock(shard);
         let Some((_, entry)) = shard.find(&key) else { return false };
-        // A kept failure is no answer: why it failed is known better to whoever asks for one.
+        // A stored failure (SERVFAIL) is no stale answer: the lookup that has just failed gives the newer reason.
         if entry.is_failure() || !policy.keeps(entry.kind(), &query.name) {
             return false;
         }

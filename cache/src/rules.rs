@@ -11,11 +11,11 @@ use crate::{Kind, Policy, Store};
 pub(crate) enum Storability {
     /// It may be kept for `life`. `failure`: SERVFAIL or NOTIMP, which never stands in the way of anything better.
     Keep { kind: Kind, failure: bool, life: Duration },
-    /// It tells the truth but must not be kept: what was kept before holds no longer.
+    /// A valid answer that must not be stored (its TTL is 0, say): an entry that was stored before is removed.
     Fleeting(Kind),
     /// The upstream failed, and that is not kept.
     Failure,
-    /// It says nothing about what other queries should get.
+    /// It is neither stored nor does it replace an entry: a referral, a truncated answer.
     Aside,
 }
 

@@ -167,7 +167,7 @@ impl Shard {
         while looked_at < budget && at < self.slots.len() {
             looked_at += 1;
             if self.is_dead(at, now) {
-                // The last entry has moved here.
+                // `swap_remove`: the last entry has moved to this index, which is looked at again.
                 self.remove(at);
                 freed += 1;
             } else {
@@ -245,7 +245,7 @@ impl Shard {
         entry.state(now, window) == State::Dead
     }
 
-    /// An entry that nobody could be served any more is no loss and not counted.
+    /// An entry that is too old even to be served stale is no loss, and not counted.
     fn count_eviction(&self, at: usize, now: u64) {
         let entry = &self.slots[at].entry;
         let counts = self.parts.get(entry.partition as usize).and_then(|part| part.counts.as_ref());

@@ -109,13 +109,13 @@ impl EdnsState {
     pub(crate) fn refused(&self, now: Instant, said: bool) {
         let now = self.millis(now);
         if self.took_within(now, LATELY_MS) {
-            // It is about that name: others are answered.
+            // It answered other queries with an OPT lately, so this refusal is about the name, not about EDNS.
             return;
         }
         if said && !self.took_within(now, PROOF_MS) {
             self.said.store(true, Ordering::Relaxed);
         }
-        // Queries that were on their way together prove the same thing once.
+        // Queries that were in flight at the same time count as one proof.
         let proved_at = self.proved_at.swap(now, Ordering::Relaxed);
         let proofs = match self.proofs.load(Ordering::Relaxed) {
             proofs @ 1.. if now < proved_at + ONCE_MS => proofs,

@@ -92,7 +92,7 @@ pub enum GroupError {
     /// More than [`MAX_UPSTREAMS`].
     #[error("more than {MAX_UPSTREAMS} TOs configured: {0}")]
     TooManyUpstreams(usize),
-    /// NOERROR is no reason to ask somebody else.
+    /// NOERROR is no failure, so it cannot make the next upstream be asked.
     #[error("NOERROR cannot be used in failover")]
     FailoverNoError,
 }

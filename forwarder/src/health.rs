@@ -17,7 +17,7 @@ pub async fn run(mut requests: ProbeRequests) {
     }
 }
 
-/// One probe after the other until the upstream replies or nobody uses it any more.
+/// One probe after the other until the upstream replies, or no configuration uses it any more.
 async fn probe_until_healthy(request: ProbeRequest) {
     while let Some(upstream) = request.upstream.upgrade() {
         let healthy = probe(&upstream, request.path, &request.check).await;

@@ -50,7 +50,7 @@ pub struct UpstreamMetrics {
 impl Default for UpstreamMetrics {
     fn default() -> Self {
         Self {
-            // As CoreDNS has them.
+            // The buckets are CoreDNS's.
             durations: std::array::from_fn(|_| Durations::new(&DURATIONS)),
             reused: Default::default(),
             opened: Default::default(),

@@ -150,7 +150,7 @@ impl Upstream {
         }
         let request = ProbeRequest { upstream: Arc::downgrade(self), path, check: check.clone() };
         if self.probes.send(request).is_err() {
-            // Nobody probes any more: the server is going down.
+            // The task that probes has ended, so the server is stopping.
             state.probing.store(false, Ordering::Relaxed);
         }
     }
@@ -190,7 +190,7 @@ impl Upstream {
             state.fails.store(0, Ordering::Relaxed);
             state.probing.store(false, Ordering::Relaxed);
         } else {
-            // The count stops below its end: an upstream may be away for years.
+            // The count saturates, for an upstream may be down for years.
             let _ =
                 state.fails.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |fails| fails.checked_add(1));
             self.metrics.healthcheck_failures.add_shared(1);

@@ -17,7 +17,7 @@ pub(crate) async fn accept(listener: std::net::TcpListener, endpoint: Endpoint, 
         Err(error) => return running.fatal(&format!("cannot serve {endpoint} (tcp): {error}")),
     };
     let taken = running.taken.socket(endpoint, running.inboxes.len());
-    // It was raised at the start; where it cannot be told, running out of them does.
+    // The limit was raised at the start. Where it cannot be read, EMFILE of `accept` below says that descriptors are short.
     let limit = sockets::raise_open_files_limit().map_or(u64::MAX, |(_, limit)| limit);
     loop {
         match listener.accept().await {

@@ -15,7 +15,7 @@ use plugin::endpoint::{self, Endpoint};
 /// Why an address cannot be served; each says what to do about it.
 #[derive(Debug, Error)]
 pub enum BindError {
-    /// Somebody has it.
+    /// Another process has the address.
     #[error("cannot listen on {address} ({transport}): it is in use{}; stop that process or choose another address", by(.holder))]
     InUse {
         /// The address.
@@ -53,7 +53,7 @@ pub enum BindError {
 /// An endpoint that is bound and not served yet.
 pub(super) struct BoundEndpoint {
     pub(super) endpoint: Endpoint,
-    /// None where nobody asks over UDP.
+    /// Empty where the listener does not serve UDP (DNS over TLS).
     pub(super) sockets: Vec<ListenSocket>,
     /// How many of them an earlier process bound, and clients are given to until it is opened.
     pub(super) inherited: usize,
@@ -63,7 +63,7 @@ pub(super) struct BoundEndpoint {
     pub(super) instead: Option<node::Instead>,
 }
 
-/// An address that is put back when somebody takes it away.
+/// An address that this process added to the machine, and puts back where another process removes it.
 pub(super) struct Added {
     /// The interface that its sockets are bound to, where the address means nothing without it (link-local IPv6), else 0.
     pub(super) scope_id: u32,
@@ -127,12 +127,14 @@ fn bind_sockets(wanted: Wanted, left: &mut Inherited) -> Result<BoundEndpoint, (
         while sockets.len() < count.max(workers) {
             sockets.push(sockets[0].bind_sibling().map_err(udp)?);
             if inherited > 0 {
-                // Nobody reads it yet.
+                // No worker reads the new socket yet, so the kernel is told to spread datagrams over the inherited ones
+                // alone.
                 sockets[0].spread_over(inherited as u32).map_err(udp)?;
             }
         }
         if count == inherited && count == sockets.len() && count > 1 {
-            // The earlier process may have had fewer. Where the kernel does not know how, they are spread all the same.
+            // The earlier process may have limited the spread to fewer sockets. Where the kernel refuses the program, its own
+            // hash spreads datagrams over all.
             let _ = sockets[0].spread_by_client();
         } else if inherited == 0 && count < workers {
             sockets[0].spread_over(count as u32).map_err(udp)?;

@@ -20,7 +20,7 @@ use observe::counters::Counter;
 pub struct Connections {
     open: Mutex<Open>,
     budget: Arc<Budget>,
-    /// Somebody left.
+    /// Notified when a connection closes.
     left: Notify,
     /// The source ports of connections of our own that are about to come.
     own: Mutex<BTreeSet<u16>>,
@@ -187,7 +187,7 @@ impl Connections {
 
     /// Closes connections that hold octets until there is room again for those of others.
     pub(crate) fn relieve(&self) {
-        // What they hold comes back when their tasks see the end, and is counted as leaving until then.
+        // A cut connection's memory is freed when its task sees the end, and is counted as leaving until then.
         while self.budget.is_short() {
             let mut open = self.open();
             let victim = open.holds_longest();
@@ -249,12 +249,13 @@ impl Connections {
             loop {
                 let left = self.left.notified();
                 tokio::pin!(left);
-                // From here on nobody leaves unseen.
+                // Registered before the count: a connection that closes in between still wakes this task.
                 left.as_mut().enable();
                 if self.end_idle() == 0 {
                     return;
                 }
-                // One that answers its last query now is idle a moment later, and tells nobody.
+                // A connection that becomes idle after its last reply does not wake this task, so it looks again after a
+                // while.
                 let _ = tokio::time::timeout(LOOK_AGAIN, left).await;
             }
         };

@@ -15,14 +15,14 @@ pub(crate) fn at(place: &str, name: &Name) {
     }
 }
 
-/// Panics if that is what a query that is served asks for.
+/// Panics where the query's name asks for a panic at `packet`.
 pub(crate) fn packet(gate: &Gate<'_>) {
     if let Gate::Pass(query) = gate {
         at("packet", &query.name);
     }
 }
 
-/// Panics if that is what the name that `message` asks for asks for; at `second` where it comes there for the second time.
+/// Panics where the name in `message` asks for a panic at `place`, and at `second` where that name comes for the second time.
 pub(crate) fn within(message: &[u8], place: &str, second: &str) {
     let Gate::Pass(query) = accept(message) else { return };
     at(place, &query.name);
@@ -57,7 +57,8 @@ pub(crate) fn turns(server: &Name) -> u64 {
     turns.get(&server.to_string()).copied().unwrap_or_default()
 }
 
-/// When a transfer to this client began that begins now: so long ago as [`EARLIER`] says.
+/// The start that a transfer to this client is given: before `now` by as much as [`EARLIER`] says, so that tests need not
+/// wait.
 pub(crate) fn began_earlier(client: IpAddr, now: Instant) -> Instant {
     let earlier = EARLIER.lock().unwrap_or_else(PoisonError::into_inner);
     let ago = earlier.filter(|(of, _)| *of == client).map(|(_, ago)| ago);
@@ -75,9 +76,9 @@ static TURNS: LazyLock<Mutex<HashMap<String, u64>>> = LazyLock::new(Mutex::defau
 /// Names that came to [`within`].
 static SEEN: LazyLock<Mutex<HashSet<String>>> = LazyLock::new(Mutex::default);
 
-/// Servers of this process, by their probe names, whose workers do nothing as long as they stand here.
+/// Probe names of servers in this process whose workers halt while the name is in the list.
 pub(crate) static HALTED: Mutex<Vec<Name>> = Mutex::new(Vec::new());
-/// Those whose workers panic in every turn.
+/// Probe names of servers whose workers panic in every turn.
 pub(crate) static SICK: Mutex<Vec<Name>> = Mutex::new(Vec::new());
-/// How long ago transfers to a client began that begin now.
+/// A client, and how much earlier than now its transfers are said to have begun.
 pub(crate) static EARLIER: Mutex<Option<(IpAddr, Duration)>> = Mutex::new(None);

@@ -24,10 +24,10 @@ use query::held::Held;
 /// What becomes of queries in flight when a server ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InFlight {
-    /// They are answered as if nothing were.
+    /// All are answered, as if the server did not stop.
     Answered,
-    /// They are, for a moment: the sockets wait for the next process meanwhile. Who is silent then is asked again by the client, and
-    /// the next process answers that.
+    /// They are answered for a short time, for the next process waits for the sockets. Clients of upstreams that are slower
+    /// ask again, and the next process answers them.
     Hurried,
 }
 
@@ -249,14 +249,14 @@ pub(crate) enum Client {
     },
     /// A TCP client.
     Stream(StreamReply),
-    /// Nobody: a prefetch or the refresh of a stale answer.
+    /// There is no client: a prefetch, or the refresh of a stale answer.
     Nobody,
     /// A query of a client that needs this answer for its own.
     Inner(Share<Self>),
 }
 
 impl Client {
-    /// Its address as a number; 0 for nobody.
+    /// Its address as a number; 0 where there is no client.
     pub(crate) fn number(&self) -> u128 {
         let bits = |peer: &SocketAddr| match peer.ip() {
             IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
@@ -280,7 +280,7 @@ impl Client {
     }
 }
 
-// What docs/limits.md says of a miss, and of who joins one.
+// The memory of a miss in flight, and of a query that joins one, as docs/limits.md states them.
 const _: () = assert!(forwarder::slot_octets::<Waiter>() <= 512);
 const _: () = assert!(forwarder::waiter_octets::<Waiter>() <= 170);
 

@@ -40,7 +40,7 @@ impl<T> Mailbox<T> {
         into.extend(tasks.drain(..count));
         let left = !tasks.is_empty();
         if !left {
-            // It would stay as large as a burst once made it.
+            // Without this the queue would keep the memory of its largest burst.
             tasks.shrink_to(most);
         }
         drop(tasks);

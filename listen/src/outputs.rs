@@ -66,7 +66,7 @@ impl Outputs {
         }
     }
 
-    /// Hands a miss to whoever has the same query in flight: this worker's forwarder, or another worker.
+    /// Single flight: hands a miss to the worker that has the same query in flight, which may be this one.
     pub(crate) fn ask(
         &mut self,
         forwarder: &mut Forwarder<Waiter>,
@@ -82,7 +82,7 @@ impl Outputs {
         } else {
             let no_room = self.running.inboxes[worker].ask(query, waiter, patience, key);
             if let Some((query, waiter)) = no_room {
-                // It is that worker's flight all the same.
+                // The flight stays with the worker that has it, so its entry in the registry is left alone.
                 self.running.shed.add_shared(1);
                 self.fail(waiter, &query.query(), Failure::Overload, now);
             }
@@ -116,7 +116,7 @@ impl Outputs {
                 self.running.flights.release(key, self.index);
             }
             if matches!(refused.failure, forwarder::Failure::Subnets) {
-                // As by a resolver that does not know the option: the client sees that by a reply without.
+                // Answered as by a resolver that does not know the option: the reply lacks it, which tells the client.
                 self.ask(forwarder, now, held.clone().without_subnet(), refused.waiter, patience);
                 return;
             }
@@ -203,10 +203,10 @@ impl Outputs {
                 let stays = |open: &OpenSocket| is_it(open) && open.last.is_none();
                 let place = match self.sockets.get(usize::from(*place)) {
                     Some(Some(open)) if is_it(open) => usize::from(*place),
-                    // The query came in by another worker, which keeps its sockets in another order.
+                    // The query was received by another worker, whose sockets have other indices.
                     _ => match self.sockets.iter().position(|open| open.as_ref().is_some_and(stays)) {
                         Some(place) => place,
-                        // The address was closed by a reload meanwhile: nobody can be answered from it.
+                        // A reload closed the address meanwhile: no reply can be sent from it.
                         None => return false,
                     },
                 };
@@ -237,7 +237,7 @@ impl Outputs {
         let nanos = now.saturating_duration_since(waiter.started).as_nanos() as u64;
         let seen = Seen { client, local: Some(local), proto, nanos, now, upstream: self.upstream };
         serve::count(zone.counters(self.index), slice::from_ref(&outcome), proto, client.is_ipv6(), nanos);
-        // The reply stands, whatever becomes of its line; others wait for the same.
+        // A panic while the line is logged does not undo the reply; other clients wait for the same flight.
         self.running.guarded(|| {
             #[cfg(test)]
             crate::failpoint::at("log", &query.name);
@@ -303,7 +303,7 @@ impl Outputs {
                 InnerAnswer::of_reply(&waiter.zone, &query, &reply, Follow::No)
             }
             (false, Err(failure)) => {
-                // Why the client's own query failed is logged when that ends.
+                // A failure of the client's own query is logged when that query ends.
                 if !share.own {
                     waiter.zone.block.envelope.tell_failure(failure, &query, now);
                 }

@@ -59,7 +59,7 @@ pub(crate) struct Place {
 #[derive(Default)]
 struct Outbox {
     octets: Vec<u8>,
-    /// Nobody will write any more.
+    /// The connection's task has ended: no reply is written any more.
     closed: bool,
     /// The connection ends: the octets that its task holds are counted as leaving.
     leaving: bool,
@@ -115,7 +115,7 @@ impl Place {
 
     /// Whether there is nothing from workers, now or later.
     pub(crate) fn is_owed_nothing(&self) -> bool {
-        // In this order: a worker puts the reply in before the query ends.
+        // The order matters: a worker puts the reply into the outbox before it counts the query as ended.
         self.in_flight() == 0 && self.outbox().octets.is_empty()
     }
 
@@ -169,7 +169,7 @@ impl Place {
         let mut outbox = self.outbox();
         self.forget(&mut outbox);
         if !outbox.leaving {
-            // Its task drops the rest in a moment.
+            // The connection's task frees the rest once it is woken, below.
             outbox.leaving = true;
             self.budget.leaving.fetch_add(self.held_by_task(), Relaxed);
         }
@@ -226,7 +226,7 @@ impl Place {
         outbox.octets.reserve(2 + reply.len());
         let more = outbox.octets.capacity() - before;
         if !self.reserve(more, limit) {
-            // Back to what is counted: the next who asks may be as unlucky.
+            // Shrunk to the capacity that is counted against the budget: what was just reserved is not.
             let kept = outbox.octets.len();
             outbox.octets.shrink_to(before.max(kept));
             return false;
@@ -269,7 +269,7 @@ impl Budget {
         self.held.load(Relaxed)
     }
 
-    /// Whether somebody must give way before others find no room.
+    /// Whether a connection has to be cut for memory, before others are refused.
     pub(crate) fn is_short(&self) -> bool {
         self.held().saturating_sub(self.leaving.load(Relaxed)) > BUDGET_BYTES / 4 * 3
     }

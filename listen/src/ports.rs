@@ -78,7 +78,8 @@ impl Ports {
                     let bound =
                         ListenSocket::bind_beside(node::with_link(address), &ListenOptions::default());
                     let bound = bound.map_err(|error| explain(address, Transport::Udp, error))?;
-                    // Nobody reads it yet, or ever, if what comes next fails.
+                    // No worker reads the socket yet, and none will if a later step fails: the kernel is told not to give it
+                    // datagrams.
                     bound
                         .spread_over(self.sockets as u32)
                         .map_err(|error| explain(address, Transport::Udp, error))?;
@@ -132,7 +133,7 @@ impl Ports {
                     self.keep(Place::Udp(bound, nth), &socket, running);
                 }
                 post(nth, Task::Open(address, nth, socket));
-                // More than we have workers: read to their ends.
+                // More sockets than workers: those beyond are read until they are empty, then closed.
                 if nth >= most {
                     post(nth, Task::Fewer { address, nth, keep });
                 }

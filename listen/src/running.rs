@@ -182,7 +182,7 @@ impl Running {
 
     /// Ends the process with an error: nothing can be served any more.
     pub fn fatal(&self, message: &str) {
-        // Nobody listens only if the process ends already.
+        // Sending fails only where the process ends already.
         let _ = self.fatal.send(message.to_owned());
     }
 }

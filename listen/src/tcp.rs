@@ -138,7 +138,7 @@ impl Connection {
                 }
                 None => return,
                 Some(Turn::Abort) => {
-                    // An RST: octets that nobody reads must not stay in the kernel for minutes.
+                    // A linger time of 0 makes `close` send an RST: unread octets must not stay in the kernel for minutes.
                     let _ = socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
                     return;
                 }
@@ -151,7 +151,7 @@ impl Connection {
         if let (Some(tls), true) = (&mut self.tls, self.unsent.is_empty()) {
             let mut octets = Vec::new();
             if tls.close(&mut octets).is_ok() {
-                // Who does not read that sees the end of the connection.
+                // Where the alert cannot be written the client still sees the connection close.
                 let _ = self.stream.try_write(&octets);
             }
         }
@@ -164,7 +164,7 @@ impl Connection {
                 None => std::future::pending().await,
             }
         };
-        // What has become of the socket, the next turn finds out.
+        // Which of these ended the wait does not matter: the next turn tries to read and write.
         tokio::select! {
             _ = self.stream.writable(), if pause.write => {}
             _ = self.stream.readable(), if pause.read => {}
@@ -194,7 +194,7 @@ impl Connection {
             if scratch.replies.is_empty() && self.transfer.is_none() {
                 self.serve_what_came(scratch, now);
             }
-            // What is owed from before it goes first.
+            // Replies to queries that came before the transfer are written first.
             if scratch.replies.is_empty() && self.transfer.is_some() && self.go_on(scratch, now).is_err() {
                 return Turn::Abort;
             }
@@ -217,7 +217,7 @@ impl Connection {
             match self.read(scratch, now) {
                 Ok(0) => self.ending = true,
                 Ok(_) => {}
-                // What came before the end is answered; who has just come is about to ask.
+                // Queries that came before the end are answered. A connection that is new is given time for its first query.
                 Err(error)
                     if error.kind() == io::ErrorKind::WouldBlock
                         && self.place.ends()
@@ -376,7 +376,7 @@ impl Connection {
             let Some(message) = rest.get(..length.min(MESSAGE_BYTES)) else { break };
             let whole = message.len() == length;
             self.rest = length - message.len();
-            // Of what is too long the end may be here already.
+            // The end of a message that is longer than what is kept may have been read already.
             let thrown = self.rest.min(rest.len() - message.len());
             self.rest -= thrown;
             at += 2 + message.len() + thrown;

@@ -104,7 +104,8 @@ impl Tls {
                 }
             };
             from += discard;
-            // After a failure once more, for the alert that tells the client why: what broke it is not read again.
+            // After a failure the loop runs once more, to write the alert for the client; the record that failed is not read
+            // again.
             if has_failed || !goes_on {
                 break;
             }

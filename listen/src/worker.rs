@@ -44,7 +44,7 @@ use query::serve::{self, Outcome, Seen};
 /// What the kernel says to a thread or to epoll.
 pub fn spawn(running: Arc<Running>, index: usize) -> io::Result<thread::JoinHandle<()>> {
     thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
-        // Where this is refused it serves all the same.
+        // Where the kernel refuses it, a wake-up may take up to a scheduler tick longer.
         let _ = sockets::set_time_slice(SLICE);
         let (mut kept, mut pause) = (Outliving::default(), Pause::default());
         loop {
@@ -143,7 +143,7 @@ impl Worker {
     fn run(&mut self) {
         let mut events = Events::new(256);
         let mut timeout = Some(Duration::ZERO);
-        // Tasks that came before a panic ended the loop, and were not read.
+        // After a panic that ended the loop there may be tasks whose wake-up was consumed already.
         self.read_tasks(clock::now());
         loop {
             let count = match self.epoll.wait(&mut events, timeout) {
@@ -165,7 +165,7 @@ impl Worker {
                         token if token & UPSTREAM != 0 => {
                             self.read_upstream(now, (token & !UPSTREAM) as usize)
                         }
-                        // Listen sockets are tried below, in turn, whatever epoll says.
+                        // Events of listen sockets only end the wait: all of them are read in turn below.
                         _ => {}
                     }
                 }
@@ -235,7 +235,8 @@ impl Worker {
     fn serve_socket(&mut self, configuration: &Configuration, place: usize, now: Instant) -> bool {
         let Some(socket) = self.outputs.socket(place) else { return false };
         let address = socket.address;
-        // Replies from upstreams that this turn brought leave first: a whole batch must find room.
+        // Replies that this turn brought from upstreams are sent first: the send batch must have room for a reply to each
+        // datagram.
         socket.send(&self.running, now);
         match socket.socket.receive(&mut self.received) {
             Ok(0) => return false,
@@ -247,7 +248,8 @@ impl Worker {
         }
         socket.note_kernel_drops(self.received.kernel_drops());
         if !self.serve_batch(configuration, place, now) {
-            // A reload closes it this very moment: the task is there.
+            // The address is not in the new configuration: a reload is closing this socket, and its task is in the inbox
+            // already.
             self.read_tasks(now);
             if let Some(Some(configuration)) = self.outputs.last(place) {
                 self.serve_batch(&configuration, place, now);
@@ -282,7 +284,7 @@ impl Worker {
         let begun = batch.begun;
         socket.send(&self.running, now);
         self.observe(configuration, place, begun, now);
-        // First come, first asked.
+        // Misses are forwarded in the order in which they came.
         let mut misses = std::mem::take(&mut self.misses);
         for (query, waiter, patience) in misses.drain(..) {
             #[cfg(test)]
@@ -393,7 +395,8 @@ impl Worker {
     /// Has a socket closed that is too many, once it is read to its end.
     fn close_one(&mut self, address: SocketAddr, nth: usize, keep: usize) {
         let Some(place) = self.outputs.place_of(address, nth) else { return };
-        // The first worker may not have done it yet. Whoever comes now goes to the others.
+        // The first worker has the same task, and may not have run it yet. From here on the kernel gives datagrams to the
+        // other sockets.
         self.outputs.spread(place, keep);
         if let Some(open) = self.outputs.socket(place) {
             open.end(&self.running.configuration.load_full());
@@ -414,7 +417,7 @@ impl Worker {
     }
 
     fn read_upstream(&mut self, now: Instant, place: usize) {
-        // A bound per turn: clients must not wait for one upstream's flood.
+        // At most four batches a turn: clients must not wait while one upstream floods this socket.
         for _ in 0..4 {
             let received = self.outputs.upstreams.receive(place, &mut self.upstream_received);
             let id = match received {
@@ -457,7 +460,7 @@ const fn drain(in_flight: InFlight) -> Duration {
     match in_flight {
         // Upstreams are given up after 4.8 s.
         InFlight::Answered => Duration::from_millis(4850),
-        // Others wait behind them.
+        // The next process or reload waits for this one, so queries in flight get less time.
         InFlight::Hurried => Duration::from_secs(1),
     }
 }

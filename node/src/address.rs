@@ -126,7 +126,7 @@ impl Ours {
         }
     }
 
-    /// The link that they come to: made if it is not there. One that somebody else made has them besides its own.
+    /// The link that gets the addresses: made if it is not there. One that another program made keeps its own addresses, too.
     pub fn link(&self) -> &str {
         match self {
             Self::LinkLocal => LINK,
@@ -252,7 +252,7 @@ async fn our_link<'n>(
         let instead = (nth > 0).then_some(Instead::Bridge);
         match handle.link().add(kind.clone()).execute().await.map_err(reason) {
             Ok(()) => return Ok((name, true, instead)),
-            // Of one that is started with us.
+            // Another process that was started at the same time has made the link.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok((name, true, None)),
             Err(error) if error.raw_os_error() == Some(Errno::EOPNOTSUPP as i32) => {}
             Err(error) => return Err(error),
@@ -272,7 +272,7 @@ async fn add_to(
     let message = request.message_mut();
     message.header.scope = AddressScope::Host;
     if ip.is_ipv6() {
-        // Nobody else is on this link: without the search for duplicates the address can be bound at once.
+        // No other host is on this link: without duplicate address detection (RFC 4862) the address can be bound at once.
         message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
     }
     message.attributes.extend(marks);

@@ -108,7 +108,7 @@ fn process_with_socket(inode: u64) -> Option<Holder> {
     for process in fs::read_dir("/proc").ok()?.filter_map(Result::ok) {
         let Some(pid) = process.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
         if holds(&process.path(), &wanted) {
-            // It may end between the two looks.
+            // The process may end before its name is read.
             let comm = fs::read(process.path().join("comm")).unwrap_or_default();
             return Some(Holder { pid, comm: String::from_utf8_lossy(comm.trim_ascii_end()).into_owned() });
         }

@@ -48,7 +48,7 @@ pub enum HostResolverError {
         /// The link.
         link: String,
     },
-    /// /etc/resolv.conf is somebody else's file.
+    /// /etc/resolv.conf is a link to a file that another program writes.
     #[error("{RESOLV_CONF} leads to {}, which its owner writes; use -host-resolver networkd or resolved", .0.display())]
     SomebodyElses(PathBuf),
     /// A file.
@@ -110,7 +110,7 @@ impl HostResolver {
                 match fs::remove_file(&path) {
                     Ok(()) => {
                         removed = true;
-                        // Others' drop-ins may be beside it.
+                        // The directory stays where it has drop-ins of others.
                         let _ = path.parent().map(fs::remove_dir);
                         gone.push(path);
                     }
@@ -150,7 +150,7 @@ fn put_networkd(server: IpAddr, upstreams: ReadServers<'_>, go_on: &AtomicBool) 
         "# Set DNS server to localdns cluster listernerIP.\n[Network]\nDNS={server}\n\n\
          # Disable DNS provided by DHCP to ensure local DNS is used.\n[DHCP]\nUseDNS=false\n"
     );
-    // A killed predecessor may have written it, and told nobody.
+    // A predecessor may have been killed after it wrote the file and before networkd was told to reload.
     let counts = || upstreams().map_or(true, |text| names(&text, server));
     let is_there = fs::read_to_string(&path).is_ok_and(|there| there == text);
     if !go_on.load(Relaxed) || (is_there && counts()) {
@@ -249,7 +249,7 @@ fn put_resolv_conf(server: IpAddr) -> Result<PathBuf> {
     }
     write(Path::new(SAVED), &text)?;
     if let Err(source) = rewrite(&path, &turned(&text, server)) {
-        // Cut off, it would name nobody.
+        // A file that was cut off would name no nameserver: the old text is put back.
         let _ = rewrite(&path, &text);
         let _ = fs::remove_file(SAVED);
         return Err(failed(source));
@@ -267,7 +267,7 @@ fn turned(text: &str, server: IpAddr) -> String {
 fn restore_resolv_conf() -> Result<bool> {
     let Ok(saved) = fs::read_to_string(SAVED) else { return Ok(false) };
     let failed = |source| HostResolverError::File { path: RESOLV_CONF.into(), source };
-    // What somebody else made of it meanwhile, a link too, is not ours to undo.
+    // Where others have changed the file meanwhile, or made it a link, it is left alone.
     let is_ours = fs::read_link(RESOLV_CONF).is_err()
         && is_turned(&fs::read_to_string(RESOLV_CONF).unwrap_or_default(), &saved);
     if is_ours {

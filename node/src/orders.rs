@@ -22,7 +22,7 @@ pub struct Hearing(UnixListener);
 
 impl Drop for Hearing {
     fn drop(&mut self) {
-        // Who waits there is woken; who comes is refused.
+        // The thread in `accept` is woken, and new connections are refused.
         let _ = shutdown(self.0.as_raw_fd(), Shutdown::Both);
     }
 }
@@ -69,7 +69,7 @@ impl Orders {
         self.0.try_clone().map(Hearing)
     }
 
-    /// Waits for a word; whoever may not ask, or says none in time, is passed over.
+    /// Waits for an order; a client that is not trusted, or sends none in time, is passed over.
     ///
     /// # Errors
     /// It is over: [`Hearing`] was dropped.
@@ -82,7 +82,7 @@ impl Orders {
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Err(error),
-                // No descriptors left, most likely: there may be some again.
+                // Most likely there are no file descriptors left: tried again after a pause.
                 Err(_) => thread::sleep(AGAIN),
             }
         }
@@ -95,7 +95,7 @@ fn hear(stream: UnixStream) -> io::Result<Order> {
     stream.set_write_timeout(Some(WORD))?;
     let mut word = String::new();
     match BufReader::new((&stream).take(LONGEST_WORD)).read_line(&mut word)? {
-        // Who only wants to know who listens here.
+        // A client that closes without a word only wanted to know which process listens.
         0 => Err(io::ErrorKind::UnexpectedEof.into()),
         _ => Ok(Order { word: word.trim_end().to_owned(), stream }),
     }
@@ -113,7 +113,7 @@ fn is_trusted(stream: &UnixStream) -> io::Result<()> {
 impl Order {
     /// Says what came of it.
     pub fn answer(&self, text: &str) {
-        // Who has gone does not want to know.
+        // A client that has gone needs no answer.
         let _ = (&self.stream).write_all(text.as_bytes());
         let _ = self.stream.shutdown(std::net::Shutdown::Write);
     }
@@ -146,7 +146,7 @@ impl Running {
     /// Says a word, and returns what comes of it.
     ///
     /// # Errors
-    /// It is gone, hears nobody, or nothing comes within `patience`.
+    /// The server is gone, does not accept, or sends nothing within `patience`.
     pub fn tell(&self, word: &str, patience: Duration) -> io::Result<String> {
         let mut stream = self.connect()?;
         stream.set_read_timeout(Some(patience))?;
@@ -178,7 +178,7 @@ const SAME_PID: u32 = 16;
 const LISTENS: u32 = 0x1_0000;
 /// How long who asks may take to say what.
 const WORD: Duration = Duration::from_secs(1);
-/// When it is tried again to hear anybody.
+/// The pause before `accept` is tried again.
 const AGAIN: Duration = Duration::from_millis(100);
 const LONGEST_WORD: u64 = 64;
 const LONGEST_ANSWER: u64 = 1 << 20;

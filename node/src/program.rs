@@ -34,13 +34,13 @@ pub(crate) fn run_within(
     let mut child = command.spawn().map_err(named)?;
     if let Some(mut stdin) = child.stdin.take() {
         let input = input.as_bytes().to_vec();
-        // Who does not read it fails by itself, or is ended.
+        // A program that does not read its input fails by itself, or is killed at the end of its time.
         thread::spawn(move || stdin.write_all(&input));
     }
     let out = child.stdout.take().map(aside);
     let err = child.stderr.take().map(aside);
     let status = ended(&mut child, patience).map_err(named)?;
-    // What it started may have its pipes, and live on.
+    // Children of the program may have inherited its pipes and keep them open, so reading has a limit, too.
     let text = |reader: Option<mpsc::Receiver<String>>| reader?.recv_timeout(LAST_WORDS.min(patience)).ok();
     let (out, err) = (text(out), text(err).unwrap_or_default());
     match out {
@@ -80,7 +80,7 @@ fn aside(pipe: impl Read + Send + 'static) -> mpsc::Receiver<String> {
     let (sender, read) = mpsc::channel();
     thread::spawn(move || {
         let mut bytes = Vec::new();
-        // What is cut off is not waited for: whoever writes on has a pipe without a reader.
+        // At most `MOST` octets are read; what writes more gets SIGPIPE once the pipe is closed.
         let _ = pipe.take(MOST).read_to_end(&mut bytes);
         let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
     });

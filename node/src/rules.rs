@@ -24,11 +24,12 @@ use crate::nft::{
 pub struct Listener {
     /// The address; the port is 53.
     pub address: IpAddr,
-    /// Who answers while nobody does here. A ClusterIP has none of its own: kube-proxy sends it to the cluster's DNS.
+    /// The server that queries are led to while this one does not answer. A ClusterIP has none: kube-proxy sends it to the
+    /// cluster's DNS.
     pub way_out: Option<WayOut>,
 }
 
-/// Who answers while nobody does here.
+/// The server that queries are led to while this one does not answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WayOut {
     /// An address of the listener's family; the port is 53.
@@ -75,7 +76,7 @@ impl Rules {
         self.put = None;
         self.socket.commit(batch)?;
         let put = self.contents()?;
-        // Else somebody was there in between: the next look does not know it.
+        // Where the table differs, another process changed it in between: the next check finds it unknown and puts it anew.
         self.put = (put.shape() == shape).then_some(put);
         Ok(())
     }
@@ -225,15 +226,15 @@ const CHAINS: [Chain; 7] = [
     Chain { name: "away", hook: None },
     Chain { name: "answer", hook: None },
     Chain { name: "prerouting", hook: Some(("filter", PreRouting, RAW)) },
-    // A new destination is routed anew.
+    // Of type `route`: after a change of the destination the packet is routed again.
     Chain { name: "output", hook: Some(("route", LocalOut, RAW)) },
     Chain { name: "natpost", hook: Some(("nat", PostRouting, SRCNAT - 1)) },
     Chain { name: "postrouting", hook: Some(("filter", PostRouting, LAST)) },
     Chain { name: "input", hook: Some(("filter", LocalIn, LAST)) },
 ];
 
-/// Shows servers of this network that somebody asks them to let go who may change it: a table, empty, that only CAP_NET_ADMIN
-/// can make. It goes with its value or, where the kernel knows owners, with the process.
+/// Proves to servers of this network namespace that an order comes from a process that may change the rules: an empty table,
+/// which only CAP_NET_ADMIN can make. It goes with its value or, where the kernel knows owners, with the process.
 pub struct Warrant {
     socket: Socket,
     table: String,
@@ -246,7 +247,7 @@ impl Warrant {
     /// Without CAP_NET_ADMIN, and where the kernel has no nftables.
     pub fn show() -> Result<Self, NftError> {
         let mut socket = Socket::open()?;
-        // A killed one's, of a kernel without owners.
+        // Kernels without table owners keep the warrant of a process that was killed.
         for left in socket.tables()?.into_iter().filter(|table| table.starts_with(WARRANT)) {
             let mut batch = Batch::default();
             batch.delete_table(&left);
@@ -267,7 +268,7 @@ impl Drop for Warrant {
     fn drop(&mut self) {
         let mut batch = Batch::default();
         batch.delete_table(&self.table);
-        // It is owned, and goes in any case; or the next one takes it away.
+        // Where this fails the kernel deletes the table with its owner, or the next `show` does.
         let _ = self.socket.commit(batch);
     }
 }
@@ -281,7 +282,7 @@ pub struct Leases {
     put: Option<Contents>,
 }
 
-/// How the kernel sees that nobody serves any more, besides a lease that ends.
+/// How the kernel sees that the process has ended, besides a lease that times out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seen {
     /// It drops the table with the process (Linux 5.12).
@@ -379,7 +380,7 @@ impl Leases {
     /// Gives these addresses a lease that ends so long from now, or with the table.
     ///
     /// # Errors
-    /// Where the kernel refuses; where somebody has changed a table that has no owner.
+    /// Where the kernel refuses; where another process has changed a table that has no owner.
     pub fn renew(&mut self, addresses: &[IpAddr], lasts: Option<Duration>) -> Result<(), NftError> {
         if self.put.is_some() && Some(self.contents()?) != self.put {
             return Err(NftError::Changed { table: self.table.clone() });

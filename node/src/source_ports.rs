@@ -1,4 +1,4 @@
-//! The ports that upstreams are asked from: those that the machine lends to whoever asks for any, and no other.
+//! The source ports of queries to upstreams: the machine's ephemeral ports (ip_local_port_range), and no others.
 //!
 //! A port outside of them may belong to something that binds it later or never binds it at all: a node's VXLAN or
 //! WireGuard, a NodePort.

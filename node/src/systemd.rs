@@ -90,7 +90,7 @@ impl Notifier {
 /// systemd says whom it started since version 248; before, where there is a watchdog. Without either it is our parent.
 fn is_ours(variable: &dyn Fn(&str) -> Option<String>, pid: u32, parent: u32) -> bool {
     let is = |name: &str, id: u32| variable(name).map(|value| value.parse() == Ok(id));
-    // The first process of a container is nobody's child; the variables of whoever made it mean others.
+    // The first process of a container was started by no systemd: ids in inherited variables are of another PID namespace.
     pid == 1
         || is(PREDECESSOR, parent) == Some(true)
         || is("SYSTEMD_EXEC_PID", pid)

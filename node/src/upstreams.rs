@@ -81,7 +81,7 @@ impl Usable {
         let mut usable = Self::default();
         for mut server in servers {
             let ip = server.ip().to_canonical();
-            // An IPv4 address in IPv6's clothes is asked over IPv4.
+            // An IPv4-mapped IPv6 address is asked over IPv4.
             if ip != server.ip() {
                 server = SocketAddr::new(ip, server.port());
             }
@@ -97,7 +97,7 @@ impl Usable {
 
 fn can_be_asked(server: SocketAddr) -> bool {
     let ip = server.ip();
-    // Of a link-local address each link may have another host.
+    // Each link may have another host with the same link-local address.
     if let SocketAddr::V6(v6) = server
         && v6.ip().is_unicast_link_local()
         && v6.scope_id() == 0

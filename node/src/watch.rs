@@ -38,7 +38,7 @@ pub async fn watch_removals(ours: Ours, gone: impl Fn()) {
     }
 }
 
-/// It ends with whoever listens.
+/// The netlink task, which is aborted when the watch is dropped.
 struct Connection(tokio::task::JoinHandle<()>);
 
 impl Drop for Connection {

@@ -88,7 +88,7 @@ impl ErrorLog {
 
     fn tell(&self, pattern: &Pattern, count: u64) {
         let Consolidate { period, pattern, level, show_first } = &pattern.consolidate;
-        // The first one was printed in full.
+        // With `show_first` the first error of a period was logged by itself, so it is not in the summary.
         if count > u64::from(*show_first) {
             let message = format!(
                 "{count} errors like '{}' occurred in last {}",

@@ -126,7 +126,7 @@ impl Page<'_> {
         let _ = match number {
             f64::INFINITY => write!(self.out, "+Inf"),
             f64::NEG_INFINITY => write!(self.out, "-Inf"),
-            // OpenMetrics tells floats by their point.
+            // OpenMetrics has a decimal point in every float.
             number if self.open && number == number.trunc() => write!(self.out, "{number:.1}"),
             number => write!(self.out, "{number}"),
         };
@@ -213,7 +213,7 @@ fn spread(out: &mut Vec<u8>, native: &NativeCounts) {
     for (&key, &count) in &native.buckets {
         let gap = key - next;
         match spans.last_mut() {
-            // Two empty buckets are shorter than another run.
+            // Up to two empty buckets are written as zeros, which takes fewer octets than another span.
             Some((_, length)) if gap <= 2 => {
                 for _ in 0..gap {
                     deltas.push(-last);
@@ -226,7 +226,7 @@ fn spread(out: &mut Vec<u8>, native: &NativeCounts) {
         deltas.push(count as i64 - last);
         (next, last) = (key + 1, count as i64);
     }
-    // Without a run it would be taken for a classic one.
+    // A native histogram without a span would be read as a classic one, so an empty span is written.
     if spans.is_empty() {
         spans.push((0, 0));
     }

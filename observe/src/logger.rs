@@ -120,7 +120,7 @@ impl Logger {
     pub fn fatal(&self, plugin: Option<&str>, message: &str) {
         self.flush(Duration::from_secs(1));
         let line = self.0.line("[FATAL] ", "FATAL", plugin, message);
-        // stderr is the last resort: there is nobody left to tell.
+        // Where writing to standard error fails too, the line is lost.
         let _ = io::stderr().write_all(&line);
     }
 
@@ -184,7 +184,7 @@ pub(super) struct Shared {
     pub(super) new_rings: Mutex<Vec<Consumer>>,
     pub(super) dropped: Arc<AtomicU64>,
     thread: OnceLock<Thread>,
-    /// The writer found nothing to do: whoever brings a line wakes it.
+    /// The writer's queue was empty and it sleeps: the next line wakes it.
     pub(super) asleep: AtomicBool,
     pub(super) flushes_wanted: AtomicU64,
     flushes_done: Mutex<u64>,
@@ -227,7 +227,7 @@ impl Shared {
 
     fn queue_line(&self, line: &[u8]) {
         let mut queue = self.queue();
-        // Held for one copy, never while writing.
+        // The lock is held while a line is copied, never while the queue is written out.
         if queue.len() + line.len() > QUEUE_BYTES {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             return;

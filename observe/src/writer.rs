@@ -76,7 +76,7 @@ impl<W: Write> Writer<W> {
                 Ok(0) => break,
                 Ok(written) => rest = rest.get(written..).unwrap_or_default(),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // Somebody made the terminal or pipe that we share non-blocking.
+                // Another process made the terminal or pipe that it shares with this one non-blocking.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::park_timeout(GATHER),
                 Err(_) => break,
             }

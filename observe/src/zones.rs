@@ -79,7 +79,8 @@ impl<'z> Zone<'z> {
                 let own = [("rcode", rcode.as_str()), ("plugin", plugin)];
                 counted(into, names::DNS_RESPONSES, &[server, zone, view, own[0], own[1]], total);
             };
-            // What no server block answered has no plugin either way.
+            // Responses that no server block gave have an empty `plugin` label whether they are failures or not, so both are
+            // one sample.
             if self.labels.plugin.is_empty() {
                 written += failed;
             } else {
@@ -128,7 +129,7 @@ impl<'z> Zone<'z> {
     fn hosts(&self, into: &mut Families) {
         let hits = self.sum(|counters| &counters.hosts_hits);
         let misses = self.sum(|counters| &counters.hosts_misses);
-        // Both or none: a hit rate needs the other one's zero.
+        // Hits and misses are exposed together, or neither: a hit rate needs the zero of the other one.
         if hits + misses > 0 {
             into.counter(names::HOSTS_HITS, &self.zone_labels(), hits as f64);
             into.counter(names::HOSTS_MISSES, &self.zone_labels(), misses as f64);

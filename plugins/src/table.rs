@@ -37,7 +37,7 @@ pub enum Kind {
     Source(Read<dyn SourceSpec>),
     /// A handler of what is asked of others.
     Forwarding(Read<dyn PluginSpec>),
-    /// A handler that answers where nobody else did.
+    /// A handler that answers where no other plugin of the block did.
     Tail(Read<dyn SourceSpec>),
 }
 

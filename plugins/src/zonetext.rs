@@ -110,7 +110,8 @@ fn scan_in(text: &str, class: ZoneClass) -> Result<ScannedRecord, ZoneTextError>
                 return Err(no_record("$INCLUDE is not allowed here"));
             }
             Ok(None) => return record.ok_or_else(|| no_record("it is empty")),
-            // It begins with a line and column, of a text that nobody wrote: ours, with what is put before it.
+            // The parser's message begins with a line and column of the text that was built here around the record, so both
+            // are cut off.
             Err(error) => {
                 let told = error.to_string();
                 return Err(no_record(told.split_once(": ").map_or(&*told, |(_, reason)| reason)));

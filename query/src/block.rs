@@ -29,7 +29,7 @@ pub struct Block {
     pub pipeline: Pipeline,
     /// Octets that evaluations which wait hold; those of all blocks.
     pub held: Arc<AtomicUsize>,
-    /// What every query and reply passes, whoever answers.
+    /// What every query and reply passes, whichever plugin answers.
     pub envelope: Envelope,
     /// What its plugins lend.
     pub lent: Lent,

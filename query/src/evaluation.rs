@@ -230,7 +230,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
             Err(failure) => (failed(query, &failure), Some(failure)),
         };
         if query.added.has_subnet() {
-            // It is none that the client sent (RFC 7871, section 7.2.1).
+            // The subnet was added here, and is not returned to a client that did not send it (RFC 7871, section 7.2.1).
             message.options.remove(OPTION_CLIENT_SUBNET);
         }
         Ok((Box::new(message), failure))
@@ -248,7 +248,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
             Lookup::Answer => {}
             Lookup::Follow => follow = Follow::Yes,
             Lookup::FollowOrFail => follow = Follow::OrFail,
-            // One is enough: the next client's query finds the others as old.
+            // One refresh for each query is enough: the next query refreshes another stale entry.
             Lookup::Refresh => {
                 let own = !self.at_target;
                 self.refresh.get_or_insert_with(|| Asked::for_next(query, zone, own));
@@ -300,7 +300,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
                 continue;
             }
             let Some(target) = rr.target() else { continue };
-            // The others are asked for meanwhile.
+            // The loop goes on, so that all missing targets are looked up at the same time.
             let Some(wish) = self.wish(&target, query.rtype, Class::IN) else {
                 missing = true;
                 continue;

@@ -27,9 +27,9 @@ pub struct Pipeline {
     /// What answers from memory, before the cache.
     sources: Box<[Named]>,
     forwarding: Option<Forwarding>,
-    /// What answers where nobody else did.
+    /// The sources that answer where no other plugin of the block did (`whoami`).
     tail: Box<[Named]>,
-    /// The last plugin of the block that sees queries, for the error when nobody answered.
+    /// The last plugin of the block that sees queries, for the error where none answered.
     last: Option<&'static str>,
 }
 
@@ -41,7 +41,7 @@ pub struct Named {
     pub source: Box<dyn Source>,
 }
 
-/// Asking somebody else, and remembering what they said.
+/// Asking upstreams, and the cache of their answers.
 pub struct Forwarding {
     /// Where upstreams' answers are kept; nothing without the directive `cache`.
     pub cache: Option<BlockCache>,
@@ -126,7 +126,7 @@ impl Pipeline {
         &self.steps
     }
 
-    /// Why a query fails that nobody in the block has answered.
+    /// Why a query fails that no plugin of the block has answered.
     pub fn nobody(&self) -> Failure {
         self.last.map_or(Failure::NoPlugin, Failure::NoNextPlugin)
     }
@@ -194,7 +194,7 @@ impl Forwarding {
         if let Some(Named { source, .. }) = &self.kept {
             match source.lookup(context, tables, query, reply, counters) {
                 Lookup::Pass => {}
-                // What is kept will do once an upstream has had so long.
+                // The stale entry is served where the upstream does not answer within this time (serve-stale, RFC 8767).
                 Lookup::Ask(wait) => patience = wait,
                 found => return found,
             }

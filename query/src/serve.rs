@@ -222,7 +222,7 @@ fn steps_act(zone: &ServedZone, query: &Query<'_>, context: &QueryContext<'_>) -
     for step in zone.block.pipeline.steps() {
         match step.inward(&mut sought, context) {
             Inward::Pass => {}
-            // The steps behind it are asked all the same: they count this query.
+            // The steps after it run all the same, because they count this query.
             Inward::Back(_) | Inward::Needs(_) => acts = true,
             Inward::Answer(_) | Inward::Fail(_) | Inward::Silence => return true,
         }
@@ -376,7 +376,7 @@ pub fn count(counters: ThreadCounters<'_>, alike: &[Outcome], proto: Proto, ipv6
     );
 }
 
-/// Whether somebody may want to be told of a query that ended so.
+/// Whether a log or an observer may want a query with this outcome.
 #[inline]
 pub fn is_logged(zone: &ServedZone, outcome: &Outcome) -> bool {
     zone.block.envelope.hears_ends() || outcome.failure.is_some()

@@ -68,7 +68,7 @@ pub fn once(
         let Some(text) = keeper.to_publish() else { return Ok((Vec::new(), told)) };
         match hostsfile::publish(&file, Some(&base), &text) {
             Ok(()) => return Ok((Vec::new(), told)),
-            // Then what the answers change is something else.
+            // The file changed since it was read: the answers are applied to the new text in the next round.
             Err(PublishError::Changed(_)) => {}
             Err(error) => return Err(error.to_string()),
         }

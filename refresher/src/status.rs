@@ -57,7 +57,8 @@ pub fn listen(path: &Path, running: &Arc<impl Server>) -> io::Result<StatusSocke
                     "a file is there that is no socket; name another place with -status",
                 ));
             }
-            // One that hangs takes nobody, and is there all the same.
+            // A process that listens but accepts nothing has a full accept queue: connecting times out. Only a refused
+            // connection says that no process listens, and that the socket file is left over.
             if connect(path, Duration::from_millis(1)).err().map(|error| error.kind())
                 != Some(io::ErrorKind::ConnectionRefused)
             {

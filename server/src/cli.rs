@@ -220,7 +220,7 @@ pub fn command() -> Command {
     let serve = served(Command::new("localdns"))
         .bin_name("localdns")
         .no_binary_name(true)
-        // Go takes the last of several.
+        // Go's `flag` package takes the last where a flag is given several times.
         .args_override_self(true)
         .disable_version_flag(true)
         .about("A DNS server for Kubernetes nodes that reads CoreDNS's Corefile")

@@ -27,7 +27,7 @@ use crate::origin::{self, Draft, Origin};
 use crate::pages::{admin_server, plan};
 use crate::refreshing::Refreshed;
 use crate::reloads::Reloads;
-use crate::report::Told;
+use crate::report::ServerMetrics;
 use crate::status::Status;
 use crate::succession::Steps;
 use crate::warm;
@@ -189,8 +189,11 @@ impl Server {
         reloads.serves(draft.hash, node_run::needs_list(&draft.spec));
         let admin_thread = AdminThread::start().map_err(StartError::Machine)?;
         let leased = Arc::<OnceLock<_>>::default();
-        let told =
-            Told { running: Arc::downgrade(&running), reloads: reloads.clone(), leased: leased.clone() };
+        let told = ServerMetrics {
+            running: Arc::downgrade(&running),
+            reloads: reloads.clone(),
+            leased: leased.clone(),
+        };
         let collector = Arc::<OnceLock<_>>::default();
         let status = Status {
             started: start,
@@ -245,7 +248,7 @@ impl Server {
         server.serve_status();
         server.running.settle(handle);
         server.detect_loops();
-        // READY waits for rules, where there are to be any.
+        // READY is told once the rules are in place, where there are to be any.
         let (in_place, ready) = watch::channel(node.is_none().then(Vec::new));
         if let (Some(settings), Some(discovery)) = (node, discovery) {
             let origin = server.origin.clone();
@@ -362,7 +365,7 @@ impl Server {
         for warning in &draft.warnings {
             running.logger.warning(None, warning);
         }
-        // From here on nothing can fail.
+        // No step from here on can fail, so the old configuration is given up.
         let configuration = Arc::new(configuration);
         let old = self.ports.swap(configuration.clone(), bound, &running, &self.handle);
         self.watch_addresses();

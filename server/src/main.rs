@@ -22,7 +22,7 @@ use server::control::{After, Next, Senders, Server, StartError};
 use server::node_run::{self, Settings};
 use server::origin::{Draft, Origin};
 use server::refreshing;
-use server::signals::{Asked, Life, Signals, write_pidfile};
+use server::signals::{Life, Requested, Signals, write_pidfile};
 use server::succession::Step;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
@@ -159,7 +159,7 @@ fn serve(flags: &Flags, node: Option<Settings>, start: std::time::Instant) -> Re
                 }
                 Ok(After::Ends) => break ExitCode::SUCCESS,
                 Ok(After::Waits) => {
-                    // With it goes whatever touches files, upstreams or others.
+                    // Dropping the server ends everything that uses files or upstreams.
                     drop(server);
                     runtime.shutdown_background();
                     wait_for_the_end(&mut hears.asked);
@@ -206,14 +206,14 @@ fn next_step(server: &mut Server, step: Step, life: &Life) -> Result<After, Stri
 }
 
 /// Until a signal asks for it; other signals ask for what another process does now.
-fn wait_for_the_end(asked: &mut mpsc::UnboundedReceiver<Asked>) {
-    while let Some(Asked::Reload(_) | Asked::Upgrade) = asked.blocking_recv() {}
+fn wait_for_the_end(asked: &mut mpsc::UnboundedReceiver<Requested>) {
+    while let Some(Requested::Reload(_) | Requested::Upgrade) = asked.blocking_recv() {}
 }
 
 /// Writes the pidfile, if one was asked for.
 fn say_pid(life: &Life) -> Result<(), String> {
     life.write_pidfile(|path| {
-        // Aside: a signal that comes to a thread which waits for a disk is not heard.
+        // On a thread of its own: a thread that waits for a disk handles no signal.
         let of = path.to_owned();
         let written =
             readfile::within(path, PIDFILE, move || write_pidfile(&of)).map_err(Into::into).flatten();
@@ -328,7 +328,7 @@ impl Aside {
             let panicked =
                 |_| Done::Reload(Box::new(Err(StartError::Machine(std::io::Error::other("a panic")))));
             let done = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(panicked);
-            // Nobody waits for it only where the process ends.
+            // Sending fails only where the process ends.
             let _ = sender.send(done);
         })?;
         self.busy = true;
@@ -349,7 +349,7 @@ impl Aside {
 
 /// What the main thread listens to.
 struct Hears {
-    asked: mpsc::UnboundedReceiver<Asked>,
+    asked: mpsc::UnboundedReceiver<Requested>,
     fatal: mpsc::UnboundedReceiver<String>,
     steps: mpsc::UnboundedReceiver<Step>,
 }
@@ -367,10 +367,10 @@ async fn next_event(server: &Server, hears: &mut Hears, aside: &mut Aside) -> Ev
         };
         tokio::select! {
             Some(asked) = hears.asked.recv() => return match asked {
-                Asked::Upgrade => Event::Upgrade,
-                Asked::Reload(signal) => Event::Reload(Some(signal)),
-                Asked::Stop => Event::Stop,
-                Asked::Quit => Event::Quit,
+                Requested::Upgrade => Event::Upgrade,
+                Requested::Reload(signal) => Event::Reload(Some(signal)),
+                Requested::Stop => Event::Stop,
+                Requested::Quit => Event::Quit,
             },
             () = server.address_gone() => return Event::AddressGone,
             Some(step) = hears.steps.recv() => return Event::Step(step),
@@ -453,7 +453,7 @@ fn refresh_once(flags: &Flags, wish: &refresher::Once) -> Result<ExitCode, Failu
     Ok(ExitCode::SUCCESS)
 }
 
-/// Builds a configuration that nobody will serve.
+/// Builds a configuration to check it, not to serve it.
 fn build(flags: &Flags) -> Result<(Draft, Configuration, Runtime), String> {
     build_of(flags, None)
 }

@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 
 use crate::node_run::exporter;
 use crate::refreshing::Refreshed;
-use crate::report::{self, Told};
+use crate::report::{self, ServerMetrics};
 use admin::{AdminAddress, AdminServer, Content, ServedPages};
 use configuration::AdminPlan;
 use listen::Running;
@@ -38,7 +38,7 @@ pub(crate) fn plan(
 /// Who serves it; `collector` is set here.
 pub(crate) fn admin_server(
     server: &Arc<Refreshed>,
-    told: Told,
+    told: ServerMetrics,
     collector: &Arc<OnceLock<Collector>>,
     handle: &Handle,
 ) -> AdminServer {

@@ -14,7 +14,7 @@ use observe::{Collector, Families, MetricSource, names};
 use plugins::table;
 
 /// Everything that /metrics tells.
-pub(crate) fn collector(running: &Running, told: Told, health: Arc<HealthProbe>) -> Collector {
+pub(crate) fn collector(running: &Running, told: ServerMetrics, health: Arc<HealthProbe>) -> Collector {
     let build = Build { version: env!("CARGO_PKG_VERSION"), revision: "", compiler: "rust" };
     Collector::new(running.shared.zones.clone(), running.logger.clone(), build)
         .with(Arc::new(told))
@@ -23,14 +23,14 @@ pub(crate) fn collector(running: &Running, told: Told, health: Arc<HealthProbe>)
 }
 
 /// Of whom /metrics tells.
-pub(crate) struct Told {
+pub(crate) struct ServerMetrics {
     pub(crate) running: Weak<Running>,
     pub(crate) reloads: Arc<Reloads>,
     /// The leases of our addresses, where we keep any.
     pub(crate) leased: Arc<OnceLock<Arc<Leased>>>,
 }
 
-impl MetricSource for Told {
+impl MetricSource for ServerMetrics {
     fn collect(&self, into: &mut Families) {
         let Some(running) = self.running.upgrade() else { return };
         into.counter(names::PANICS, &[], running.panics.get() as f64);
@@ -62,7 +62,7 @@ impl MetricSource for Told {
     }
 }
 
-impl Told {
+impl ServerMetrics {
     fn reloads(&self, running: &Running, into: &mut Families) {
         if running.configuration.load().reload.is_none() {
             return;
@@ -92,7 +92,7 @@ fn caches(running: &Running, into: &mut Families) {
         else {
             continue;
         };
-        // One partition serves all zones of a block on all its addresses: each is told once, under its first server.
+        // A block has one cache for all its zones and addresses: it is exposed once, under the block's first server.
         if zone.counters.is_none()
             || zone.block.first_zone != zone.zone
             || zone.block.first_server != zone.server

@@ -17,7 +17,7 @@ use observe::Logger;
 
 /// What a signal asks of the main thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Asked {
+pub enum Requested {
     /// SIGHUP, SIGUSR1: which.
     Reload(&'static str),
     /// SIGUSR2: another process of this program takes over.
@@ -62,7 +62,7 @@ impl Signals {
     ///
     /// # Errors
     /// What the kernel says to a thread.
-    pub fn hear(self, life: Arc<Life>, asked: mpsc::UnboundedSender<Asked>) -> std::io::Result<()> {
+    pub fn hear(self, life: Arc<Life>, asked: mpsc::UnboundedSender<Requested>) -> std::io::Result<()> {
         let thread = std::thread::Builder::new().name("signals".to_owned());
         thread
             .spawn(move || {
@@ -81,7 +81,7 @@ struct Heard {
     hangup: Signal,
     user1: Signal,
     user2: Signal,
-    asked: mpsc::UnboundedSender<Asked>,
+    asked: mpsc::UnboundedSender<Requested>,
 }
 
 impl Heard {
@@ -92,17 +92,17 @@ impl Heard {
                 _ = self.interrupt.recv() => break "SIGINT: Shutting down",
                 _ = self.quit.recv() => {
                     life.logger.info(None, "SIGQUIT: Quitting process immediately");
-                    self.ask(Asked::Quit);
+                    self.ask(Requested::Quit);
                     sleep(QUIT).await;
                     life.end(0);
                 }
-                _ = self.hangup.recv() => self.ask(Asked::Reload("SIGHUP")),
-                _ = self.user1.recv() => self.ask(Asked::Reload("SIGUSR1")),
-                _ = self.user2.recv() => self.ask(Asked::Upgrade),
+                _ = self.hangup.recv() => self.ask(Requested::Reload("SIGHUP")),
+                _ = self.user1.recv() => self.ask(Requested::Reload("SIGUSR1")),
+                _ = self.user2.recv() => self.ask(Requested::Upgrade),
             }
         };
         life.logger.info(None, told);
-        self.ask(Asked::Stop);
+        self.ask(Requested::Stop);
         tokio::select! {
             _ = self.interrupt.recv() => {
                 life.logger.info(None, "SIGINT: Force quit");
@@ -116,8 +116,8 @@ impl Heard {
         }
     }
 
-    fn ask(&self, what: Asked) {
-        // Nobody listens only while the process ends.
+    fn ask(&self, what: Requested) {
+        // Sending fails only while the process ends.
         let _ = self.asked.send(what);
     }
 }
@@ -130,7 +130,7 @@ pub struct Life {
 }
 
 enum Pidfile {
-    /// None was asked for, or it is removed, and nobody may write it again.
+    /// None was asked for, or it was removed and must not be written again.
     None,
     At(PathBuf),
 }
@@ -161,7 +161,7 @@ impl Life {
 
     /// Removes the pidfile, unless its disk hangs; a successor may have written its own id meanwhile.
     pub fn remove_pidfile(&self) {
-        // One that is being written now is on a disk that holds up the start.
+        // The lock is held where the start still writes the pidfile, to a disk that hangs: it is left.
         let Ok(mut pidfile) = self.pidfile.try_lock() else { return };
         if let Pidfile::At(path) = std::mem::replace(&mut *pidfile, Pidfile::None) {
             let own = std::process::id().to_string();
@@ -183,7 +183,7 @@ impl Life {
     /// What is left of that time after the first moment.
     fn patience_left(&self) -> Duration {
         let Some((running, last)) = self.serving.get() else { return Duration::ZERO };
-        // Where it is gone already all are answered, and what remains is to free what it held.
+        // Where `running` is gone all queries are answered, and only memory is still being freed.
         let lameduck = running.upgrade().map(|running| running.configuration.load().lameduck);
         lameduck.unwrap_or_default() + *last + STOP - START
     }
@@ -200,7 +200,7 @@ impl Life {
 /// # Errors
 /// What the kernel says.
 pub fn write_pidfile(path: &Path) -> std::io::Result<()> {
-    // A pipe without a reader is an error, and nothing to wait for.
+    // Opened without blocking: a pipe without a reader is an error.
     let mut file = std::fs::OpenOptions::new()
         .write(true)
         .create(true)

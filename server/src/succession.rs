@@ -13,9 +13,9 @@ use tokio::sync::{mpsc, oneshot};
 pub enum Step {
     /// This process answers on every address for the first time; it says so once it is told that it may.
     Settled(oneshot::Sender<()>),
-    /// Somebody wants to take over.
+    /// Another process has connected to take over.
     Came(Giver),
-    /// It is ready: nobody here is to read the sockets from the moment on that this is answered.
+    /// The other process is ready: the workers stop reading the sockets before this is answered.
     Ready(std_mpsc::Sender<()>),
     /// It serves, and waits to be told that it speaks for the service.
     Serving(Giver),
@@ -29,12 +29,12 @@ pub type Steps = mpsc::UnboundedSender<Step>;
 /// Finds who serves where this process is to: whoever started it for that, or whoever listens at that path.
 ///
 /// # Errors
-/// Where there is somebody, and nothing can be said to them.
+/// Where there is a predecessor, and its socket cannot be used.
 pub fn predecessor(at: Option<&Path>) -> io::Result<Option<Taker>> {
     match at {
         _ if std::env::var(STARTED).is_ok_and(|by| by.parse() == Ok(std::os::unix::process::parent_id())) => {
             match Taker::of_parent() {
-                // It has named us, and keeps its sockets.
+                // Standard input is no socket: the parent started this process, and hands no sockets over.
                 Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOTSOCK.raw_os_error()) => {
                     Ok(None)
                 }
@@ -80,7 +80,7 @@ pub fn start_again() -> io::Result<(Giver, Started)> {
     let program = arguments.next().ok_or(io::ErrorKind::NotFound)?;
     let mut command = Command::new(program);
     command.args(arguments).stdin(theirs).env(STARTED, std::process::id().to_string());
-    // They speak of this process.
+    // These variables are systemd's for this process, and wrong for the child.
     for name in ["SYSTEMD_EXEC_PID", "WATCHDOG_PID", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"] {
         command.env_remove(name);
     }
@@ -104,7 +104,7 @@ pub fn hand_over(
         let step = match until_it_serves(&giver, sockets, &steps) {
             Ok(()) => Step::Serving(giver),
             Err(error) => {
-                // First: it ends by itself where it can.
+                // The connection is closed first: a successor that still runs then ends by itself.
                 giver.take_back();
                 started.end();
                 Step::Failed(error)

@@ -69,7 +69,7 @@ pub(crate) fn take(configuration: &Configuration, running: &Running, left: Owned
 
 /// Adds a part behind its length.
 fn put(octets: &mut Vec<u8>, part: &[u8]) {
-    // Neither answers nor names are longer than what all may be.
+    // A part fits 32 bits: the whole dump is bounded well below.
     octets.extend((part.len() as u32).to_le_bytes());
     octets.extend(part);
 }

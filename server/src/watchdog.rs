@@ -38,7 +38,7 @@ pub(crate) async fn run(
     mut in_place: watch::Receiver<InPlace>,
     steps: Steps,
 ) {
-    // An end of the sender is the end of the server.
+    // The sender is dropped only where the server ends, which the loop sees by `running`.
     let _ = in_place.wait_for(Option::is_some).await;
     let mut ready = false;
     loop {
@@ -47,7 +47,7 @@ pub(crate) async fn run(
         let answered = probe(&server, &led_away).await;
         let pause = match (&answered, notifier.watchdog_interval()) {
             (Ok(()), Some(interval)) => interval / 3,
-            // Nobody waits for pings.
+            // systemd expects no pings, and READY was told: there is nothing left to do.
             (Ok(()), None) if ready => return,
             (Ok(()), None) => Duration::ZERO,
             (Err(_), _) => RETRY,
@@ -57,7 +57,7 @@ pub(crate) async fn run(
             Ok(()) => {
                 ready = true;
                 let (may, told) = oneshot::channel();
-                // Without an answer this process ends.
+                // No answer comes only where this process ends.
                 if steps.send(Step::Settled(may)).is_err() || told.await.is_err() {
                     return;
                 }
@@ -88,7 +88,7 @@ async fn probe(running: &Arc<Running>, led_away: &[IpAddr]) -> Result<(), String
     let query: Arc<[u8]> = query(&running.shared.probe).into();
     let places = Arc::new(Semaphore::new(AT_ONCE));
     let mut asked = JoinSet::new();
-    // Those after them are given no client.
+    // The kernel spreads clients over the first `sockets` workers alone, so only these can be probed.
     let readers = running.workers().min(configuration.sockets);
     let is_here = |endpoint: &&Endpoint| {
         let at = endpoint.address;
@@ -116,7 +116,7 @@ async fn probe(running: &Arc<Running>, led_away: &[IpAddr]) -> Result<(), String
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Silent {
     pub(crate) why: String,
-    /// Whether somebody else does.
+    /// Whether another process has the address.
     pub(crate) is_taken: bool,
 }
 
@@ -171,7 +171,7 @@ pub(crate) async fn udp(
                 for (answered, (now, before)) in answered.iter_mut().zip(taken().zip(&before)) {
                     *answered |= now != *before;
                 }
-                // Refused at once, most likely: asking again at once would only burn time.
+                // Most likely an ICMP error came at once: without a pause this would be a busy loop.
                 if lost.is_ok() {
                     sleep(REFUSED_PAUSE).await;
                 }
@@ -184,11 +184,11 @@ pub(crate) async fn udp(
     let silent: Vec<String> =
         (0..workers).filter(|worker| !answered[*worker]).map(|worker| worker.to_string()).collect();
     let why = format!("{target} does not answer over UDP (worker {})", silent.join(", "));
-    // One worker of ours that answers is reached.
+    // Another process has the address only where no worker of this one answered.
     Err(Silent::new(why, is_taken && silent.len() == workers))
 }
 
-/// Asks over TCP; a connection that nobody answers in time is lost like a datagram.
+/// Asks over TCP; a connection without a reply in time is tried again, like a datagram.
 pub(crate) async fn stream(
     running: &Running,
     endpoint: Endpoint,
@@ -210,7 +210,7 @@ pub(crate) async fn stream(
         };
         match timeout_at(late, asked).await {
             Ok(Ok(())) => return Ok(()),
-            // Ours has a place of its own, but not in the kernel's queue.
+            // The probe's connection may wait in a full accept queue; a listener that has accepted others meanwhile works.
             Err(_) if taken() != before => return Ok(()),
             Ok(Err(error)) => {
                 is_taken |= is_of_others(&error);
@@ -225,7 +225,7 @@ pub(crate) async fn stream(
 
 async fn ask(target: SocketAddr, query: &[u8], manner: &Manner) -> std::io::Result<usize> {
     let socket = UdpSocket::bind((resolver::unspecified(target), 0)).await?;
-    // Before the way is looked up.
+    // The mark is set before `connect`, which looks up the route.
     manner.mark(&socket)?;
     socket.connect(target).await?;
     let reply = of_ours(resolver::over_udp(&socket, query).await?)?;
@@ -233,7 +233,7 @@ async fn ask(target: SocketAddr, query: &[u8], manner: &Manner) -> std::io::Resu
     Ok(reply.last_chunk().map_or(usize::MAX, |number| usize::from(u16::from_be_bytes(*number))))
 }
 
-/// A connection of our own, which takes nobody's place.
+/// A connection for a probe, which does not count against the limit of connections.
 async fn connect<'r>(
     target: SocketAddr,
     running: &'r Running,
@@ -243,7 +243,7 @@ async fn connect<'r>(
     manner.mark(&socket)?;
     socket.bind((resolver::unspecified(target), 0).into())?;
     let expected = running.connections.expect_own(socket.local_addr()?.port());
-    // It may be accepted long after it is connected.
+    // The source port is registered before `connect`, for the connection may be accepted much later.
     Ok((socket.connect(target).await?, expected))
 }
 
@@ -309,7 +309,7 @@ const ANSWERS: std::ops::Range<usize> = 6..8;
 const WORKER_RECORD: [u8; 11] = [0, 16, 0, 3, 0, 0, 0, 0, 0, 3, 2];
 /// The type of a TLS record (RFC 8446, section 5.1).
 const HANDSHAKE: u8 = 22;
-/// How soon after a probe that nobody answered the next one goes out.
+/// How soon after a probe without a reply the next one is sent.
 const RETRY: Duration = Duration::from_millis(100);
 /// How long all addresses and workers may take together.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -28,7 +28,7 @@ use crate::flood::{self, FloodPlan, Pace};
 use crate::workload::{Ask, Kind, Workload};
 
 /// How it is measured.
-pub(super) struct Plan<'p> {
+pub(super) struct ChurnPlan<'p> {
     pub(super) dir: &'p Path,
     pub(super) localdns: &'p Path,
     pub(super) size: Size,
@@ -68,7 +68,7 @@ pub(super) struct Load {
 ///
 /// # Errors
 /// When the server does not start, answers wrongly, or has not seen every change.
-pub(super) fn measure(plan: &Plan<'_>) -> Result<Vec<Round>> {
+pub(super) fn measure(plan: &ChurnPlan<'_>) -> Result<Vec<Round>> {
     sockets::pin_to_core(plan.load_core).with_context(|| format!("core {}", plan.load_core))?;
     let api = Scripted::start(plan.size)?;
     let names = plan.dir.join("names");
@@ -104,7 +104,7 @@ pub(super) fn measure(plan: &Plan<'_>) -> Result<Vec<Round>> {
     Ok(rounds)
 }
 
-fn start(plan: &Plan<'_>, api: &Scripted) -> Result<Started> {
+fn start(plan: &ChurnPlan<'_>, api: &Scripted) -> Result<Started> {
     let [table, same_names] = ["hosts", "same-names"].map(|name| plan.dir.join(name));
     fs::write(&table, hosts(HOSTS)).with_context(|| table.display().to_string())?;
     fs::write(&same_names, known_hosts(plan.size)).with_context(|| same_names.display().to_string())?;
@@ -115,7 +115,7 @@ fn start(plan: &Plan<'_>, api: &Scripted) -> Result<Started> {
     Ok(subject.start(&[plan.server_core], (&name, address))?.0)
 }
 
-fn flood_plan(plan: &Plan<'_>, port: u16) -> FloodPlan {
+fn flood_plan(plan: &ChurnPlan<'_>, port: u16) -> FloodPlan {
     FloodPlan::closed(vec![SocketAddr::new(Who::Localdns.address(), port)], vec![plan.load_core])
 }
 

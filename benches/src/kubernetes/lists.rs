@@ -16,7 +16,7 @@ use super::subject::{Subject, Who};
 use crate::compare::proc::Snapshot;
 
 /// How it is measured.
-pub(super) struct Plan<'p> {
+pub(super) struct StartPlan<'p> {
     pub(super) dir: &'p Path,
     pub(super) programs: [&'p Path; 2],
     pub(super) size: Size,
@@ -32,7 +32,7 @@ pub(super) type Cost = (Duration, Duration);
 ///
 /// # Errors
 /// When a server does not start.
-pub(super) fn measure(plan: &Plan<'_>) -> Result<[Cost; 2]> {
+pub(super) fn measure(plan: &StartPlan<'_>) -> Result<[Cost; 2]> {
     sockets::pin_to_core(plan.load_core).with_context(|| format!("core {}", plan.load_core))?;
     let api = api(plan.size);
     let endpoint = format!("endpoint {}", api.url());

@@ -120,7 +120,7 @@ fn measure(options: &Options, dir: &Path) -> Result<()> {
         goals.extend(measure_starts(options, dir, &localdns, size)?);
     }
     if options.parts.contains(&Part::Changes) {
-        let plan = churn::Plan {
+        let plan = churn::ChurnPlan {
             dir,
             localdns: &localdns,
             size,
@@ -133,7 +133,7 @@ fn measure(options: &Options, dir: &Path) -> Result<()> {
         goals.extend(report_changes(&churn::measure(&plan)?));
     }
     if options.parts.contains(&Part::Lists) {
-        let plan = lists::Plan {
+        let plan = lists::StartPlan {
             dir,
             programs: [&localdns, &options.coredns],
             size,

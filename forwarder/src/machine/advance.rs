@@ -20,7 +20,7 @@ impl<W> Forwarder<W> {
         if flight.dnssec_ok() {
             order.put_back(|at| flight.upstreams[usize::from(at)].edns().lacks_dnssec(now));
         }
-        // The others first, for a moment; health decides for good.
+        // Upstreams that lately left a query unanswered come last for a short time; health checks decide whether one is down.
         order.put_back(|at| flight.is_suspect(at, now));
         let flight = &mut self.table[slot];
         flight.order = order;
@@ -33,7 +33,7 @@ impl<W> Forwarder<W> {
     /// A suspect is shown a copy of a query now and then: its reply takes the suspicion away, its silence counts, and the
     /// client waits for neither.
     fn try_suspect(&mut self, now: Instant, slot: u32, effects: &mut impl Effects<W>) {
-        // The first try may have failed, and the flight be gone with it.
+        // The first attempt may have failed at once, which may have ended the flight.
         let Some(flight) = self.table.get(slot).filter(|flight| flight.state == State::Flying) else {
             return;
         };
@@ -65,7 +65,7 @@ impl<W> Forwarder<W> {
                     flight.cursor = cursor;
                     Some(upstream)
                 }
-                // There is an answer: no need for a shot in the dark.
+                // A reply is kept that can be given in the end, so no upstream that is down is asked.
                 Pick::AllDown if has_spare => None,
                 Pick::AllDown => {
                     flight.group().metrics().healthcheck_broken.add_shared(1);
@@ -85,7 +85,8 @@ impl<W> Forwarder<W> {
                     return;
                 }
                 let flight = &self.table[slot];
-                // A silent upstream may still answer before the deadline; with a reply in hand nobody waits for that.
+                // An upstream that timed out may still answer before the deadline. Where a reply is kept already, only the
+                // attempts that have not timed out are waited for.
                 let hopes = if has_spare { flight.waiting() > 0 } else { flight.is_listening() };
                 if !hopes {
                     self.give_up(now, slot, effects);
@@ -190,7 +191,8 @@ impl<W> Forwarder<W> {
         };
         let (upstream, form, cursor) = match flight.pick() {
             Pick::Upstream { upstream, cursor } => (upstream, Form::Whole, cursor),
-            // Nobody else: the datagram may have been lost, so the same one again, once.
+            // There is no other upstream: the datagram may have been lost, so the query is sent to the same upstream again,
+            // once.
             Pick::AllDown | Pick::None => match flight.again(now) {
                 Some((upstream, form)) => (upstream, form, flight.cursor),
                 None => return,
@@ -253,7 +255,7 @@ impl<W> Forwarder<W> {
                 continue;
             }
             flight.attempts[place].open = Open::Counted;
-            // A copy shares the fate of what it is a copy of.
+            // A retransmission to the same upstream times out with the attempt that it repeats: it is counted as one failure.
             for copy in &mut flight.attempts {
                 if copy.open == Open::Waiting && copy.copy && copy.upstream == attempt.upstream {
                     copy.open = Open::Counted;

@@ -25,7 +25,7 @@ impl Budget {
     /// Takes one hedge, if there is one.
     pub(super) fn take(&mut self, now: MachineTime) -> bool {
         let micros = now.0.saturating_sub(self.filled_at.0);
-        // Whole thousandths only; the rest counts next time.
+        // Only whole thousandths of a token are earned; the remainder of the time counts at the next call.
         let earned = micros * PER_SECOND / 1_000_000;
         self.filled_at.0 += earned * 1_000_000 / PER_SECOND;
         self.add(earned);

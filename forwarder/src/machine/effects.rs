@@ -121,7 +121,7 @@ pub struct Ask<'a> {
     pub asker: u128,
 }
 
-/// A query that was not taken; nobody else will answer the waiter.
+/// A query that was refused; the caller has to answer the waiter.
 #[derive(Debug)]
 pub struct Refused<W> {
     /// The asker's.
@@ -134,7 +134,7 @@ pub struct Refused<W> {
 
 /// What became of a query.
 pub struct Finished<'a, W> {
-    /// Who waits. None where the answer came late, or for nobody but the cache.
+    /// Who waits. None where the answer came after all had timed out, or was asked for by the cache alone (a prefetch).
     pub waiters: Waiters<'a, W>,
     /// The answer, which the callee may change or take; or why there is none.
     pub outcome: Result<&'a mut Answer, Failure>,
@@ -148,6 +148,6 @@ pub struct Finished<'a, W> {
     pub upstream: Option<&'a Arc<Upstream>>,
     /// From the upstream's query to its reply; zero without one.
     pub rtt: Duration,
-    /// Whether everybody had given up before: there is nobody to answer, but the answer may be kept.
+    /// Whether all waiters had timed out before: no client is answered, but the answer may be cached.
     pub late: bool,
 }

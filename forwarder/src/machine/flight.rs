@@ -61,7 +61,7 @@ impl std::fmt::Debug for Held {
 /// Where a flight stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Somebody waits, or the cache does.
+    /// A client waits for it, or the cache (a prefetch).
     Flying,
     /// Answered; other upstreams that were asked too have until `read_timeout` to show that they live.
     Settled,

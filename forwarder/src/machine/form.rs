@@ -181,7 +181,8 @@ impl<W> Forwarder<W> {
     pub(super) fn mark(&mut self, slot: u32, form: Form) {
         let flight = &self.table[slot];
         let sent = form == Form::Whole && flight.has_subnet();
-        // Whoever shares a subnet that was written here finds the answer by it, and nobody else.
+        // Where the subnet was made here of the client's address, the cache finds the answer by that subnet, for its clients
+        // alone.
         let own = flight.has_subnet() && !flight.held.0.query().added.has_subnet();
         // RFC 7871, section 7.3.1: an answer with a scope is for that part of the network. Section 7.3 would have one without
         // the option taken as one with scope 0; then a forger need not repeat anything (section 11.2), so here only what
@@ -191,7 +192,8 @@ impl<W> Forwarder<W> {
             Some(_) => true,
             None => !own,
         };
-        // What was asked without the client's DO is no answer to the next who wants DNSSEC.
+        // An answer to a query that was sent without the client's DO bit lacks signatures: it is not shared with others that
+        // set DO.
         self.answer.for_one = !for_all || (flight.dnssec_ok() && form == Form::Plain);
         if !sent {
             self.answer.subnet = None;

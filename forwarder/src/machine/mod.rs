@@ -78,7 +78,7 @@ impl Default for Limits {
 pub struct Forwarder<W> {
     epoch: Instant,
     table: Table<W>,
-    /// Flights that somebody waits for.
+    /// Places for flights with waiters.
     places: Fair,
     waiters: WaiterSlab<W>,
     timers: Timers,
@@ -87,7 +87,7 @@ pub struct Forwarder<W> {
     rng: StdRng,
     hasher: foldhash::quality::RandomState,
     subnets: Subnets,
-    /// Flights that nobody waits for, in the order they began to linger; some have gone since.
+    /// Flights without waiters, in the order in which they lost their last one; some have ended since.
     lingering: VecDeque<(u32, u32)>,
     linger_limit: usize,
     flying: usize,
@@ -185,7 +185,8 @@ impl<W> Forwarder<W> {
         if !self.places.take(who) {
             return refuse(waiter, Failure::TableFull);
         }
-        // The table has a slot for each of `places`: where it is full, a flight that nobody waits for takes one.
+        // The table has a slot for each of `places`: where it is full, one is held by a flight without waiters, which is
+        // evicted.
         if self.table.is_full() && !self.evict(effects) {
             self.places.give_back(who);
             return refuse(waiter, Failure::TableFull);
@@ -215,7 +216,7 @@ impl<W> Forwarder<W> {
             bits,
             state: State::Flying,
         };
-        // From here on it is the flight that gives the place back, whatever ends it.
+        // From here on the flight owns the place, and gives it back however it ends.
         admitted.keep();
         let slot = self.table.insert(flight);
         if bits & SUBNET != 0 {
@@ -268,7 +269,7 @@ impl<W> Forwarder<W> {
         self.owners = owners;
     }
 
-    /// Takes the result of an exchange over TCP or TLS; one that nobody expects any more changes nothing.
+    /// Takes the result of an exchange over TCP or TLS; the result of one that has timed out changes nothing.
     pub fn exchanged(
         &mut self,
         now: Instant,
@@ -309,7 +310,7 @@ impl<W> Forwarder<W> {
         (at != MachineTime::NEVER).then(|| self.epoch + at.since(MachineTime(0)))
     }
 
-    /// How many queries somebody waits for.
+    /// How many flights have waiters.
     pub fn in_flight(&self) -> usize {
         self.flying
     }

@@ -280,7 +280,7 @@ impl Ports {
             return;
         }
         let oldest = side.retiring.pop_front();
-        // Its queries are answered no more; their timers deal with them.
+        // Replies to queries sent from this socket are lost; each of these queries times out and is tried again.
         if let Some(oldest) = oldest.filter(|&oldest| self.port(oldest).is_some()) {
             self.close(oldest.index, effects);
         }

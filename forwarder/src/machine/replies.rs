@@ -104,7 +104,7 @@ impl<W> Forwarder<W> {
         }
     }
 
-    /// Decides about a readable reply to a query that somebody waits for.
+    /// Decides about a readable reply to a flight that has waiters.
     fn judge(
         &mut self,
         now: Instant,
@@ -145,7 +145,7 @@ impl<W> Forwarder<W> {
         }
         let flight = &self.table[slot];
         if let Some(sent) = sent {
-            // Asked no later, and silent yet.
+            // Upstreams that were asked no later than the one that has answered, and have not answered: they are slower.
             for other in flight.attempts.iter().filter(|other| other.open == Open::Waiting) {
                 if other.upstream != upstream && other.sent <= sent {
                     let silent = &flight.upstreams[usize::from(other.upstream)];
@@ -199,7 +199,7 @@ impl<W> Forwarder<W> {
         true
     }
 
-    /// A reply after everybody gave up: the cache gets it, and with it whoever asks the same by now.
+    /// A reply after all waiters timed out: it goes to the cache, and to a newer flight of the same question.
     fn land_late(
         &mut self,
         now: Instant,
@@ -214,7 +214,8 @@ impl<W> Forwarder<W> {
             self.end_if_deaf(slot, effects);
             return;
         }
-        // Only where it would be asked the same way: the waiting flight must know the upstream.
+        // The reply serves another flight of the same question only where that flight's upstreams include the one that
+        // replied.
         let who = flight.upstreams[usize::from(upstream)].id();
         let again = self.table.find_like(slot).and_then(|other| {
             let place = self.table[other].upstreams.iter().position(|upstream| upstream.id() == who)?;
@@ -249,7 +250,7 @@ impl<W> Forwarder<W> {
     ) {
         let at = self.machine_time(now);
         let flight = &mut self.table[slot];
-        // It is not silent: a connection takes a few round trips more.
+        // The upstream did answer (truncated, say), so the hedge waits longer: a connection takes a few round trips more.
         let wait = flight.upstreams[usize::from(upstream)].hedge_after(Path::Stream);
         flight.hedge_at = flight.offset(at.after(wait));
         if flight.spare().is_some() {

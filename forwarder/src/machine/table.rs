@@ -82,7 +82,7 @@ impl<W> Table<W> {
         self.joinable.find(this.hash, same).copied()
     }
 
-    /// Nobody joins this flight any more.
+    /// Closes the flight to new waiters (single flight): a later query begins one of its own.
     pub(super) fn seal(&mut self, slot: u32) {
         let hash = self[slot].hash;
         if let Ok(entry) = self.joinable.find_entry(hash, |&other| other == slot) {

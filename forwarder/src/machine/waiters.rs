@@ -110,7 +110,7 @@ impl<W> WaiterSlab<W> {
                 kept_tail = this;
                 continue;
             }
-            // Unlink here, append there.
+            // The waiter's time is over: it is moved from the flight's list to the list of expired waiters.
             node.next = NONE;
             match self.nodes.get_mut(kept_tail as usize) {
                 Some(kept) => kept.next = next,
@@ -180,7 +180,7 @@ impl<W> Drop for Waiters<'_, W> {
 const NONE: u32 = u32::MAX;
 /// With a quarter more, below [`NONE`].
 const WAITERS_MAX: usize = 1 << 30;
-/// Places that stay where nobody waits.
+/// The capacity that is kept while there are no waiters.
 const KEPT: usize = 256;
 
 #[cfg(test)]

@@ -62,7 +62,8 @@ pub(crate) async fn dial(upstream: &Upstream, by: Instant) -> Result<TcpStream, 
         Ok(stream) => stream.map_err(|error| failed(error.kind()))?,
         Err(_) => return Err(failed(io::ErrorKind::TimedOut)),
     };
-    // Queries are small and each is wanted now. Without it they are slower, not wrong.
+    // TCP_NODELAY: a query must not wait for the ACK of the one before (Nagle's algorithm). Where it is refused, queries are
+    // slower.
     let _ = stream.set_nodelay(true);
     Ok(stream)
 }
@@ -113,7 +114,7 @@ struct Connection {
 
 /// Why a connection ended.
 enum End {
-    /// Nobody needs it any more.
+    /// No configuration uses the upstream any more.
     Unused,
     /// It failed.
     Failed(ExchangeError),
@@ -221,7 +222,7 @@ impl Connection {
         self.written.extend_from_slice(&length.to_be_bytes());
         self.written.extend_from_slice(&request.message);
         if self.pending.is_empty() {
-            // Silence is counted from here.
+            // The first query in flight: the time without a reply is counted from here.
             self.last_read = Instant::now();
         }
         self.pending.insert(id, request);
@@ -239,7 +240,7 @@ impl Connection {
             }
             let Some(message) = self.read.get(start + 2..start + 2 + length) else { break };
             let id = u16::from_be_bytes([message[0], message[1]]);
-            // An id that is not out belongs to a query whose time is over.
+            // A reply whose id is not pending is to a query that has timed out.
             if let Some(request) = self.pending.remove(&id) {
                 let message = message.to_vec();
                 self.replies += 1;
@@ -310,7 +311,8 @@ impl Connection {
             }
         }
         self.note_idle();
-        // Nothing came for longer than a query lives: a dead peer, or a path that swallows.
+        // All queries have timed out and nothing was read since: the peer is dead, or the path drops segments. The connection
+        // is closed.
         self.pending.is_empty() && self.link.stalled.load(Ordering::Relaxed)
     }
 

@@ -46,9 +46,9 @@ pub(crate) struct Link {
     queue: mpsc::Sender<Request>,
     /// Queries given to it and not answered yet.
     pub(crate) load: AtomicUsize,
-    /// Nothing has come back for a while though something should: others are better.
+    /// Queries are outstanding and nothing has been read for a while: new queries prefer other connections.
     pub(crate) stalled: AtomicBool,
-    /// It takes no more queries.
+    /// It takes no more queries: it closes once those in flight are answered.
     pub(crate) retired: AtomicBool,
 }
 

@@ -129,7 +129,7 @@ impl Beside {
         for _ in 0..EXCHANGES {
             let going_in = identity(&self.path).map_err(failed())?;
             match self.rename(RenameFlags::EXCHANGE) {
-                // Removed meanwhile, which is the last word.
+                // The target was removed meanwhile: it stays removed.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
                 exchanged => exchanged.map_err(failed())?,
             }

@@ -38,7 +38,7 @@ impl Effects<Waiter> for Outputs {
     }
 
     fn finished(&mut self, flight: Finished<'_, Waiter>) {
-        // The state machine has its own things to finish, whatever happens here.
+        // A panic here must not unwind through the state machine, which has yet to free the flight.
         if catch_unwind(AssertUnwindSafe(|| self.tell(flight))).is_err() {
             self.running.panics.add_shared(1);
         }

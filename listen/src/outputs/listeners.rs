@@ -97,7 +97,7 @@ impl Outputs {
         if let Some(open) = self.socket(place)
             && let Err(error) = open.socket.spread_over(over as u32)
         {
-            // Clients are given to all of them.
+            // The kernel goes on spreading datagrams over all sockets of the address.
             running.io_error("spread", open.address, &error, now);
         }
     }

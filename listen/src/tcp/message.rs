@@ -66,7 +66,7 @@ impl Connection {
             out,
             &mut outcome,
         ) {
-            // Whoever sends responses or scraps here is no client.
+            // Responses and messages without a whole header are not a client's: the connection is closed.
             Served::Nothing => return false,
             Served::Silence => {
                 out.clear();
@@ -117,7 +117,7 @@ impl Connection {
         if let (Some(zone), Some(query)) = (zone, gate.query())
             && serve::is_logged(zone, &outcome)
         {
-            // The reply stands, whatever becomes of its line.
+            // A panic while the line is logged does not undo the reply.
             self.running.guarded(|| {
                 #[cfg(test)]
                 crate::failpoint::at("log", &query.name);
@@ -142,7 +142,8 @@ impl Connection {
         let inboxes = &self.running.inboxes;
         let (worker, key) = self.running.flights.place(&query, &waiter, None, inboxes.len());
         if let Some((query, waiter)) = inboxes[worker].ask(query, waiter, patience, key) {
-            // Where that worker has it in flight already, all that is lost is that others join it.
+            // Where that worker has the flight already, later queries no longer join it (single flight); nothing else is
+            // lost.
             self.running.flights.release(key, worker);
             self.running.shed.add_shared(1);
             let mut reply = Vec::new();

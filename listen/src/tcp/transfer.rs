@@ -47,13 +47,13 @@ impl Connection {
         if transfer.slot.left(now).is_zero() {
             return Err(CutOff);
         }
-        // It has read all before: we keep it waiting, not it us.
+        // The client has read all that was written, so the time until the next message does not count as its idle time.
         self.place.set_waits(Waits::Busy, self.running.since_start_ms(now));
         let next = transfer.streaming.next(&mut scratch.reply).map_err(|Broken| CutOff)?;
         scratch.send_reply();
         if next == Next::End {
             self.end_transfer(now);
-            // It was we who kept the client's next query waiting.
+            // The client's next query waited for the transfer, so its time begins now.
             (self.served_at, self.came_at) = (now, now);
         }
         Ok(())

@@ -46,7 +46,7 @@ impl Batch<'_, '_> {
             let datagram = self.received.get(index);
             let outcome = &mut self.outcomes[index];
             outcome.counted = false;
-            // Nobody can be answered at port 0: such a source is forged.
+            // Port 0 cannot be replied to: such a source is forged.
             if datagram.peer.port() == 0 {
                 continue;
             }

@@ -66,7 +66,7 @@ impl Rule {
 
 /// Chain and options, sorted, with their values; without the names of matches that options imply.
 fn options(text: &str) -> Vec<Vec<String>> {
-    // The same rule: `NOTRACK` is another name.
+    // `-j CT --notrack` and `-j NOTRACK` are the same rule.
     let text = text.replace("-j CT --notrack", "-j NOTRACK");
     let mut options: Vec<Vec<String>> = vec![Vec::new()];
     for word in words(&text) {

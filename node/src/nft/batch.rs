@@ -178,7 +178,7 @@ impl Socket {
         let open = || {
             let mut socket = NetlinkSocket::new(NETLINK_NETFILTER)?;
             let port = socket.bind_auto()?.port_number();
-            // Acknowledgements without what they acknowledge.
+            // Acknowledgements come without a copy of the request (NETLINK_CAP_ACK).
             socket.set_cap_ack(true)?;
             setsockopt(&socket, ReceiveTimeout, &PATIENCE)?;
             Ok((socket, port))
@@ -196,7 +196,7 @@ impl Socket {
     pub(crate) fn commit(&mut self, batch: Batch) -> Result<(), NftError> {
         let Batch { mut messages, actions, .. } = batch;
         let Some(last) = messages.last_mut() else { return Ok(()) };
-        // One acknowledgement, of the last; what fails before it is told anyway.
+        // Only the last message asks for an acknowledgement; errors of the others are reported without.
         last.header.flags |= NLM_F_ACK;
         let begin = self.sequence.wrapping_add(1);
         let control = |message| {
@@ -221,7 +221,7 @@ impl Socket {
         let last = self.sequence.wrapping_sub(1);
         self.drain();
         self.socket.send(&bytes, 0).map_err(|error| refused("send a transaction", error))?;
-        // The kernel has carried it out, or not, when `send` returns: all that it says is here.
+        // The kernel handles a transaction inside `send`, so all its replies are in the socket's queue already.
         loop {
             let bytes = self.receive().map_err(|error| refused("hear of a transaction", error))?;
             for message in parts(&bytes) {

@@ -126,7 +126,7 @@ impl Socket {
             NetfilterMessageInner::NfTables(NfTablesMessage::NewRule(rule)) => Some(rule.attributes),
             _ => None,
         };
-        // Old kernels list those of all tables.
+        // Old kernels ignore the filter and list the rules of all tables.
         let of_table = |rule: &Vec<RuleAttribute>| {
             rule.iter().any(|attribute| matches!(attribute, RuleAttribute::Table(of) if of == table))
         };

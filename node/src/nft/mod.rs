@@ -32,7 +32,7 @@ pub enum NftError {
         /// What the kernel said.
         source: io::Error,
     },
-    /// Somebody has changed a table of ours that nobody owns.
+    /// Another process has changed a table of ours, on a kernel without owners of tables.
     #[error("table inet {table} is not as it was put there: somebody has changed it")]
     Changed {
         /// Its name.

@@ -65,7 +65,7 @@ impl AclSpec {
     /// The list and the rule that decide, with the zone of the list that holds the name.
     fn find(&self, name: &Name, rtype: RType, client: IpAddr) -> Option<(&Name, &Rule)> {
         self.0.iter().find_map(|list| {
-            // The longest, as the metrics name it.
+            // The longest zone that matches, which is the metrics' `zone` label.
             let zone = list
                 .zones
                 .iter()
@@ -105,7 +105,7 @@ impl Rule {
                 };
                 return Err(bad(PLUGIN, section, wanted));
             }
-            // From `*` on the section is for all.
+            // `*` matches everything: what follows it in the section is ignored.
             let all = values.iter().any(|word| word.text == "*");
             for word in values.iter().take_while(|word| word.text != "*") {
                 if types {
@@ -266,7 +266,7 @@ impl Keeps for AclCounters {
         for ((action, server, zone), counter) in &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
             let labels = [("server", server.as_str()), ("view", ""), ("zone", zone.as_str())];
             let labels = if *action == Action::Allow as usize { &labels[..2] } else { &labels };
-            // As in CoreDNS, what never was is not told.
+            // As in CoreDNS, a counter has no sample before it is first incremented.
             if counter.get() > 0 {
                 into.counter(METRICS[*action], labels, counter.get() as f64);
             }

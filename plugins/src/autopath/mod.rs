@@ -101,14 +101,13 @@ impl Autopath {
             return None;
         }
         let path = match &self.paths {
-            // Copied where it is tried alone.
             Paths::OfAll(path) if name.is_within(path.first()?) => path.clone(),
             Paths::OfAll(_) => return None,
             Paths::OfEach(paths) => paths.search_path(name, client)?,
         };
         let first = path.first().filter(|first| name.is_within(first))?;
         let labels = name.label_count() - first.label_count();
-        // Completed by nobody.
+        // The name is a search domain itself: no client has it from completing a shorter name.
         if labels == 0 {
             return Some(Searched::Domain);
         }
@@ -151,7 +150,7 @@ impl Search<'_> {
 
 impl Step for Autopath {
     fn inward<'s>(&'s self, sought: &mut Sought<'_>, context: &QueryContext<'_>) -> Inward<'s> {
-        // Who asks for a zone, or tells of one, means that name.
+        // A transfer, NOTIFY or UPDATE names a zone: search domains do not apply.
         let asks = sought.asked().flags.opcode() == Opcode::QUERY;
         if !asks || sought.is_target || matches!(sought.rtype(), RType::AXFR | RType::IXFR) {
             return Inward::Pass;
@@ -197,7 +196,8 @@ impl<'s> Needs<'s> for Search<'s> {
                     return Some(Inward::Answer(told));
                 }
                 Wish::Failed(Failure::Dropped) => return Some(Inward::Silence),
-                // The names behind it may be others' than the one that is meant.
+                // A lookup that failed ends the search: a name later in the search path may be another one than the client
+                // means.
                 Wish::Failed(failure) => return Some(Inward::Fail(failure)),
             }
         }
@@ -238,7 +238,7 @@ impl AutopathCounters {
 impl Keeps for AutopathCounters {
     fn collect(&self, into: &mut Families) {
         for (server, counter) in &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
-            // As in CoreDNS, what never was is not told.
+            // As in CoreDNS, a counter has no sample before it is first incremented.
             if counter.get() > 0 {
                 into.counter(SUCCESS, &[("server", server.as_str())], counter.get() as f64);
             }

@@ -8,7 +8,7 @@ use plugin::spec::{BuildContext, Explained, Source};
 use plugin::{Lookup, QueryContext, Tables};
 use wire::{Query, Reply};
 
-/// The handler of `forward` in one block: says who is to be asked, and asks nobody. A worker does.
+/// The handler of `forward` in one block: it says which upstreams are to be asked; a worker asks them.
 pub struct Asks {
     chain: Arc<Chain>,
     /// Whether a stanza is for every name that can come.

@@ -234,7 +234,7 @@ impl HostsTable {
         }
         state.again = !whole;
         if std::mem::take(&mut state.overtaken) {
-            // A new table has nothing yet, and what was learned has what the file had.
+            // A new table is empty until the file is read; the text that the refresher holds is served meanwhile.
             if let Some(kept) = self.kept.find(&self.spec.file) {
                 self.serve_text(state, kept.text());
             }
@@ -298,7 +298,7 @@ impl HostsTable {
         };
         state.missing_reported = false;
         if let Some(kept) = kept.as_ref().filter(|_| state.kept_text.as_deref() == Some(&*text)) {
-            // What we wrote, and serve: no second table of it.
+            // The file is what this process wrote and serves already: no second table is built of it.
             return match kept.read(since, &text, stamp.age(clock::wall_ms()), now) {
                 Some(served) => {
                     self.serve_text(state, served);
@@ -350,7 +350,7 @@ impl HostsTable {
         if state.kept_text.as_ref().is_some_and(|served| Arc::ptr_eq(served, &text) || *served == text) {
             return;
         }
-        // What is bad about it was told when the file was read.
+        // The lines that cannot be read were logged when the file was read.
         let (table, _) = self.build(&text);
         state.kept_text = Some(text);
         self.swap(state, table);
@@ -394,5 +394,5 @@ impl HostsTable {
 
 /// How long a file that is being written is given where `reload` sets no time.
 const AGAIN: Duration = Duration::from_secs(5);
-/// When a table is looked at again that somebody else looks at now.
+/// When a table that another thread has locked is looked at again.
 const BUSY: Duration = Duration::from_millis(100);

@@ -120,7 +120,7 @@ impl Source for Services {
         if !request.is_transfer() {
             return OfZone::Pass;
         }
-        // Over UDP nobody is sent more than the SOA.
+        // Over UDP a transfer is answered with the SOA alone: the client comes again over TCP.
         let soa_alone = context.proto == Proto::Udp;
         let (name, serial) = (&request.query.name, request.serial());
         match external.transfer(&cluster.responder, &cluster.index, name, serial, soa_alone) {

@@ -189,7 +189,7 @@ impl Watcher for Teller {
         if self.shared.snapshot.as_ref().is_some_and(|kept| kept.complete(kind)) {
             self.logger.info(Some("kubernetes"), "The API has told all: nothing is of the snapshot any more");
         }
-        // Under the lock: who is about to wait hears it.
+        // The lock is held so that a thread between its check and its wait does not miss the wake-up.
         let _told = self.shared.told();
         self.shared.known.notify_all();
     }
@@ -204,7 +204,7 @@ impl Watcher for Teller {
     }
 
     fn lost(&mut self, kind: Kind, why: &Lost) {
-        // That all is listed again is nobody's trouble.
+        // A watch that expired or came out of order is listed again at once: no answer is lost, so nothing is logged.
         if matches!(why, Lost::Expired(_) | Lost::Disorder(..)) {
             return;
         }

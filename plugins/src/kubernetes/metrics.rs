@@ -45,7 +45,7 @@ impl Metrics {
         let host = asked.host.to_owned();
         let code = asked.status.map_or_else(|| "<error>".to_owned(), |status| status.to_string());
         *counts.results.entry((code, host.clone())).or_default() += 1;
-        // As client-go calls both a list and a watch.
+        // client-go labels a list and a watch with the verb GET, too.
         let paced = counts.paced.entry(("GET", host.clone()));
         paced.or_insert_with(|| Durations::new(&REQUESTS)).observe(asked.waited);
         let requests = counts.requests.entry(("GET", host));

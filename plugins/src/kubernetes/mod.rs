@@ -45,7 +45,7 @@ impl SourceSpec for KubernetesSpec {
         let cluster = context.lasting.get::<ClusterRegistry>().cluster(self);
         let (index, responder) = (cluster.shared_index(), Responder::new(rules.clone()));
         let lent = Lent { index, responder, recalls: cluster.clone() };
-        // Once in a block: nobody has lent it before, and nobody the search paths.
+        // `kubernetes` stands once in a block, so neither value was set before.
         let _ = context.lent.get().set(lent);
         if self.is_searched {
             let paths = PodPaths::new(cluster.clone(), self.rules.zones.clone());
@@ -88,7 +88,8 @@ impl Source for Kubernetes {
                 self.responder.deny(index, zone, query, reply);
                 Lookup::Answer
             }
-            // Whoever is asked next knows less: `fallthrough` is for names that are not there.
+            // `fallthrough` is for names that do not exist. Whether this one does is not known yet, so the next plugin is not
+            // asked.
             Answered::Unknown(kind) => Lookup::Fail(Failure::ClusterUnknown(kind.resource())),
         }
     }
@@ -97,7 +98,7 @@ impl Source for Kubernetes {
         if !request.is_transfer() {
             return OfZone::Pass;
         }
-        // Over UDP nobody is sent more than the SOA.
+        // Over UDP a transfer is answered with the SOA alone: the client comes again over TCP.
         let soa_alone = context.proto == Proto::Udp;
         let name = &request.query.name;
         match self.responder.transfer(self.cluster.index(), name, request.serial(), soa_alone) {
@@ -135,7 +136,7 @@ fn own_addresses(servers: &[String]) -> Vec<IpAddr> {
         let (_, address) = server.split_once("://").unwrap_or_default();
         match address.parse::<SocketAddr>() {
             Ok(address) => own.push(address.ip()),
-            // Bound to every address.
+            // The block is bound to the wildcard address: all addresses of this machine count.
             Err(_) => {
                 let all = node::interfaces().unwrap_or_default();
                 own.extend(all.iter().flat_map(|interface| &interface.addresses).map(|address| address.ip));

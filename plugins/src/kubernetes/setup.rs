@@ -344,7 +344,7 @@ impl Places<'_> {
             };
         exclusive(self.namespaces, self.namespace_labels, ["namespaces", "namespace_labels"])?;
         exclusive(self.noendpoints, self.zonal, ["noendpoints", "zonal"])?;
-        // Pods of other nodes would not be there.
+        // With `node` only this node's pods are watched, so those of other nodes could not be verified.
         exclusive(self.node, self.verified, ["node", "pods verified"])?;
         if let Some(property) = self.multicluster {
             spec.rules.multicluster = zones_or(&property.args, &[])?;

@@ -145,7 +145,7 @@ impl Kept {
     pub(super) fn write(self: &Arc<Self>, of: Arc<Followed>, logger: Logger) -> io::Result<Writing> {
         let (stop, stopped) = channel();
         let kept = self.clone();
-        // One that a disk holds is left behind.
+        // The thread is not joined: it may hang on a disk when the server stops.
         thread::Builder::new().name("snapshot".to_owned()).spawn(move || kept.run(&of, &stopped, &logger))?;
         Ok(Writing { _stop: stop })
     }
@@ -154,7 +154,7 @@ impl Kept {
         let mut last = None;
         while stopped.recv_timeout(self.spec.every) == Err(RecvTimeoutError::Timeout) {
             let changes = of.index.changes();
-            // What is of a snapshot still is not written as if it were of now.
+            // As long as a kind still comes from the restored snapshot none is written: old data would get a new date.
             let is_whole = of.index.unknown().is_nothing() && self.state().restored.is_empty();
             if !is_whole || last == Some(changes) {
                 continue;

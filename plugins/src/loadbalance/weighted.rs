@@ -73,7 +73,7 @@ impl WeightFiles {
         if let Some(weights) = files.iter().filter_map(|followed| followed.weights.upgrade()).find(same) {
             return weights;
         }
-        // Another reload of the same file goes on with what is known of it.
+        // A file that a block reads already is shared, with its last good weights.
         let of_file = |weights: &Arc<Weights>| weights.file == file;
         let known = files.iter().filter_map(|followed| followed.weights.upgrade()).find(of_file);
         let current = known.map(|known| known.current.load_full()).unwrap_or_default();
@@ -121,7 +121,7 @@ impl Followed {
                 table
             }
             Err(error) => {
-                // Whatever comes next is news.
+                // The next text that can be read is applied, even if it equals the last one.
                 self.text = None;
                 Err(error)
             }
@@ -179,7 +179,7 @@ fn parse(text: &str) -> Result<Table, String> {
 
 /// Octets of a file.
 const LARGEST: u64 = 1 << 20;
-/// More often nobody looks.
+/// The least time between two looks at the file, whatever `reload` says.
 const LEAST_RELOAD: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ pub async fn probe(watch: Watch, chain: Arc<Chain>, server: Weak<impl Send + Syn
             targets.push(upstream.clone());
         }
         watch.start(probes.clone());
-        // A datagram may be lost, here or on its way back.
+        // A probe is sent several times, for datagrams may be lost.
         for pause in PAUSES {
             for (name, index) in &probes {
                 // Over TLS a loop would need our own certificate. A probe that cannot be sent finds nothing.

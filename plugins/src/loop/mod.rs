@@ -31,7 +31,7 @@ pub(crate) fn read(directives: &[&Directive], _: Written<'_>) -> Result<Arc<dyn 
 impl SourceSpec for LoopSpec {
     fn build(&self, context: &BuildContext<'_>) -> Box<dyn Source> {
         let watch = Watch::new(context.zones.to_vec());
-        // Who has the upstreams says what is watched for.
+        // `forward` finds the watch here, and sends the probes to its upstreams.
         let _ = context.lent.get().set(watch.clone());
         Box::new(watch)
     }

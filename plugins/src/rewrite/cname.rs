@@ -35,7 +35,8 @@ impl Cname {
                 // The rcode is that of the end of the chain (RFC 6604, section 3).
                 told.rcode = answer.rcode;
                 told.flags = (told.flags & !Flags::TC) | (answer.flags & Flags::TC);
-                // An alias is what who asks for CNAMEs asks for: that there is no other behind it denies nothing.
+                // To a query for CNAME the alias itself is the answer: the SOA by which its target denies another CNAME is
+                // left out.
                 let is_answer = |rr: &Rr| rr.section == Section::Answer || sought.rtype() != RType::CNAME;
                 told.records.extend(answer.records.into_iter().filter(is_answer));
             }

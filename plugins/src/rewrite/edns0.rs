@@ -96,7 +96,7 @@ impl Edns0 {
             Action::Set | Action::Unset => true,
         };
         if fits {
-            // Of labels there is none.
+            // Labels of metadata have no place in a subnet.
             let value = (self.action != Action::Unset).then(|| self.data.value(sought, context, &|_| None));
             sought.set_subnet(value.flatten());
         }

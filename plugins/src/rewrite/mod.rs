@@ -128,7 +128,7 @@ impl Step for Rewrite {
 }
 
 impl Rule {
-    /// Whether it fitted. Without a moment, options are left alone.
+    /// Whether it fitted. Without a `context` the rules of EDNS options are not applied.
     fn apply<'s>(
         &'s self,
         labels: Option<&dyn Labels>,
@@ -137,7 +137,8 @@ impl Rule {
         reversals: &mut Reversals<'s>,
     ) -> Result<bool, Failure> {
         let Reversals { all, undo, .. } = reversals;
-        // As in CoreDNS, they are of what was asked, whatever is sought.
+        // As in CoreDNS, labels are those of the client's own question, whatever name the rules before this one have made of
+        // it.
         let (asked, client) = (sought.asked(), context.map(|context| context.client().ip().to_canonical()));
         let label = move |label: &str| labels.and_then(|labels| labels.label(label, &asked.name, client));
         match &self.field {

@@ -203,7 +203,7 @@ impl One {
     /// What every answer of this template has: rcode, AA, Extended DNS Error.
     fn begin(&self, reply: &mut Reply<'_>) {
         reply.rcode = self.spec.rcode;
-        // A failure has no authority.
+        // SERVFAIL is not authoritative.
         reply.flags = if self.spec.rcode == Rcode::SERVFAIL { 0 } else { Flags::AA };
         if let Some(ede) = &self.ede {
             reply.options.push(wire::OPTION_EDE, ede);
@@ -351,7 +351,7 @@ impl Fields for Data<'_> {
             "Remote" => Value::Text(self.context.client().ip().to_string().into()),
             "Question" => Value::Fields(self),
             "Message" => Value::Fields(self),
-            // The parts of Question and Message, which are this same query.
+            // The fields of Go's Question and Message, which are read from this query.
             "Qtype" => Value::Uint16(self.query.rtype.0),
             "Qclass" => Value::Uint16(self.query.class.0),
             "Id" => Value::Uint16(self.query.id),

@@ -146,7 +146,7 @@ impl Certificates {
     ) -> Result<Arc<ServerTls>, TlsError> {
         let same = |known: &Arc<ServerTls>| known.settings == *settings;
         let known = self.lock().iter().filter_map(|followed| followed.tls.upgrade()).find(same);
-        // What serves writes its secrets already.
+        // Where the same files are in use already, those connections' secrets are written already.
         let found = ServerTls::load(settings, serves && known.is_none())?;
         if let Some(known) = known {
             let found = found.current.load_full();

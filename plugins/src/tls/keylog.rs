@@ -37,7 +37,7 @@ impl KeyLogFile {
 
 fn write(mut file: File, lines: &std::sync::mpsc::Receiver<String>) {
     for line in lines {
-        // A line that is lost is one connection that cannot be read later.
+        // Where a line is lost, a capture of that one connection cannot be decrypted.
         let _ = file.write_all(line.as_bytes());
     }
 }

@@ -38,7 +38,8 @@ pub(super) fn serve<'h>(
     };
     let at_steps = at_steps(zone, query, context);
     if at_steps == AtSteps::Ends {
-        // What is below the steps is not asked, whatever becomes of them the second time.
+        // A step ends this query, so no source is asked: the second run of the steps gets this failure in place of a source's
+        // answer.
         let found = vec![InnerAnswer::new(zone, query, Err(Failure::NotTaken), Follow::No)];
         return evaluate(endpoint, zone, query, context, tables, size, found, out, outcome);
     }
@@ -87,7 +88,7 @@ fn at_steps(zone: &ServedZone, query: &Query<'_>, context: &QueryContext<'_>) ->
         match step.inward(&mut sought, context) {
             Inward::Pass | Inward::Back(_) => {}
             Inward::Answer(_) | Inward::Fail(_) | Inward::Silence => return AtSteps::Ends,
-            // It would be sought under more than one name.
+            // A step looks up other names first (autopath), so the question does not stay what it is.
             Inward::Needs(_) => return AtSteps::Turns,
         }
     }

@@ -91,7 +91,7 @@ pub(super) fn with_variables(mut args: Vec<OsString>, env: &dyn Fn(&str) -> Opti
     else {
         return args;
     };
-    // What was typed takes the place of the other, too.
+    // Of two flags that exclude each other the one on the command line wins over the other's environment variable.
     let is_excluded = |flag: &str| match flag {
         "conf" => is_typed(&args, "environment"),
         "environment" => is_typed(&args, "conf"),
@@ -235,7 +235,8 @@ pub(super) fn settings_of(sub: &ArgMatches) -> Settings {
         masquerade: sub.get_one("masquerade").copied().unwrap_or(true),
         at_stop: match text("at-stop") {
             Some("clean") => AtStop::Clean,
-            // Addresses without leases have no way out: who still asks them had better hear of an error.
+            // Without leases the rules cannot lead clients elsewhere: where the addresses are removed, clients get an error
+            // at once.
             None if !rules.has_leases() => AtStop::Clean,
             _ => AtStop::WayOut,
         },

@@ -9,12 +9,12 @@ use crate::node_run::{Ended, Keeper};
 impl Server {
     /// Stops as CoreDNS does: /ready ends, `lameduck` goes by in full service, then what is in flight is answered.
     pub fn stop(mut self) {
-        // Another process has taken all over.
+        // Another process has taken over everything: there is nothing to stop.
         if self.succession.gone {
             return;
         }
         self.end_successor();
-        // systemd is not there, or hears it: nothing depends on it.
+        // It fails where systemd did not start this process; nothing depends on it.
         let _ = self.notifier.stopping();
         self.admin.stop_ready();
         let (ended, held) = self.let_go();
@@ -24,7 +24,7 @@ impl Server {
                 Some("health"),
                 &format!("Going into lameduck mode for {}", corefile::go::format_duration(lameduck)),
             );
-            // The timer belongs to the runtime: it is made inside.
+            // The timer has to be made inside the runtime that drives it.
             self.handle.block_on(async { tokio::time::sleep(lameduck).await });
         }
         if let Some(watchdog) = &self.watchdog {
@@ -40,7 +40,7 @@ impl Server {
         };
         self.answer_the_last(in_flight);
         if let Some(keeper) = held {
-            // For the next process, from now on.
+            // From now on the sockets' queues keep queries for the next process.
             keeper.hold();
         }
         if ended == Some(Ended::Clean)
@@ -55,7 +55,8 @@ impl Server {
     /// go nowhere: what keeps them is returned.
     fn let_go(&mut self) -> (Option<Ended>, Option<Keeper>) {
         let Some(keeper) = self.keeper.take() else {
-            // Nobody comes who would answer what waits in them.
+            // No process will follow, so the sockets that systemd stores are taken back: queries would wait in their queues
+            // unanswered.
             if self.ports.are_left() && Job::now() == Job::Stop {
                 self.ports.withdraw(&self.notifier);
             }
@@ -76,9 +77,10 @@ impl Server {
         }
         keeper.stop(ended);
         if ended != Ended::Restart {
-            // The next query over a connection would go to another machine, which does not know it.
+            // The rules lead a connection's next segment to another machine, which does not know the connection: idle ones
+            // are closed now.
             self.running.end_idle_connections();
-            // Who asked before, or keeps asking over a flow that the kernel knows, is still answered.
+            // Queries in flight, and clients whose flow is in the connection table already, still come here and are answered.
             let last = corefile::go::format_duration(LAST_CLIENTS);
             self.running.logger.info(None, &format!("node: who still asks here is answered for {last}"));
             self.handle.block_on(async { tokio::time::sleep(LAST_CLIENTS).await });

@@ -26,7 +26,7 @@ pub(super) struct Succession {
     pub(super) under_way: bool,
     /// That one, where we started it.
     started: Started,
-    /// Whether nobody here reads the sockets.
+    /// Whether the workers have stopped reading the sockets, for the next process.
     parked: bool,
     /// Whether another process has them for good.
     pub(super) gone: bool,
@@ -90,7 +90,7 @@ impl Server {
                 }
                 let _ = may_say_so.send(());
             }
-            // One at a time: it is told by the end of its line.
+            // One takeover at a time: dropping `giver` closes the second one's socket, which tells it so.
             Step::Came(giver) if self.is_beside_another() => drop(giver),
             Step::Came(giver) => {
                 self.running.logger.info(None, "another process takes over");
@@ -123,9 +123,9 @@ impl Server {
             self.serve_status();
         }
         match &self.keeper {
-            // A socket that is open somewhere would hide our death from rules that look for one.
+            // Rules that look for an open socket would not see this process die while systemd's store keeps the socket open.
             Some(keeper) if keeper.state().is_seen_by_sockets() => self.ports.withdraw(&self.notifier),
-            // Killed, we leave what waits in them to the next process.
+            // After a kill the next process gets the sockets from systemd's store, with the queries in their queues.
             _ => self.ports.offer(&self.notifier),
         }
         if let Some((wanted, room)) = self.ports.beyond_store(&self.notifier) {
@@ -148,7 +148,7 @@ impl Server {
         if std::mem::replace(&mut self.succession.parked, parked) == parked {
             return;
         }
-        // Queries are kept here before nobody reads them.
+        // The leases are extended before the workers stop reading: the sockets' queues keep queries meanwhile.
         if let Some(keeper) = self.keeper.as_ref().filter(|_| parked) {
             keeper.hold();
         }
@@ -177,7 +177,7 @@ impl Server {
     /// Lets the next process speak for the service, and answers what is in flight.
     fn leave(&mut self, giver: Giver) -> After {
         let logger = self.running.logger.clone();
-        // That one serves, and proves it itself: systemd takes no more pings of this one.
+        // The next process serves and pings systemd itself; pings of this one count no more.
         if let Some(watchdog) = &self.watchdog {
             watchdog.abort();
         }
@@ -188,7 +188,7 @@ impl Server {
         }
         let _ = giver.done();
         self.succession.gone = true;
-        // Who asks how the server is, is to be told of the next one.
+        // /health and /ready are the next process's from here on.
         self.admin.close();
         if let Some(keeper) = self.keeper.take() {
             keeper.leave();

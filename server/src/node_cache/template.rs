@@ -9,7 +9,7 @@ pub(super) fn fill(base: &str, template: &Template, kube_dns: &KubeDns) -> Resul
     let ips = ips.join(" ");
     let base = match kube_dns.upstreams.is_empty() {
         true => base.replace(UPSTREAMS, "/etc/resolv.conf"),
-        // Those who are named need not speak TCP.
+        // Upstreams that are named may not speak TCP, so `force_tcp` is left out.
         false => without_force_tcp(base).replace(UPSTREAMS, &kube_dns.upstreams.join(" ")),
     };
     let base = match template.cluster_dns {

@@ -1,4 +1,4 @@
-//! Whether anybody answers at an address, as a client of this node sees it.
+//! Whether a DNS server, this one or another, answers at an address, as a client of this node sees it.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -15,7 +15,8 @@ pub struct Down {
 /// Takes everything away; what cannot be is named, and keeps nothing else from going.
 pub fn down() -> Down {
     let mut down = Down::default();
-    // For as long as servers are told. Without nftables they believe root's word.
+    // It shows servers that the order comes from whoever may change rules, and is kept until all have it. Without nftables
+    // they take root's word.
     let warrant = Warrant::show();
     for server in Running::all() {
         match server.tell("down", PATIENCE) {
@@ -82,7 +83,7 @@ pub fn stopped() -> String {
 fn rules() -> Result<(bool, Vec<u32>), NftError> {
     let mut rules = Rules::open()?;
     let there = rules.are_there()?;
-    // Leases may be left without them.
+    // Where the rules are gone leases may be left.
     rules.remove()?;
     Ok((there, rules.holders()?))
 }

@@ -58,7 +58,7 @@ impl KeptRules {
         .await?;
         self.put = now;
         if let Some(probes) = self.probes.take() {
-            // It goes with its owner, and changes nobody's way but our probes'.
+            // The table goes when this process does, and affects the probes' packets alone.
             let _ = probes.give_up();
         }
         Ok(same && added > 0)

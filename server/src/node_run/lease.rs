@@ -133,7 +133,7 @@ impl Keeper {
     pub fn hold(&self) {
         let (sender, is_held) = std_mpsc::channel();
         let _ = self.tell.send(Told::Hold(sender));
-        // A round is under way, at the most; without an answer the leases still last for a while.
+        // At most one round of the loop is in progress. Without an answer the leases last until they time out.
         let _ = is_held.recv_timeout(ROUND);
     }
 
@@ -224,7 +224,7 @@ impl Worker {
         let (listeners, mut notes) = listeners(&configuration, &self.settings);
         notes.extend(self.failed_to_write.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned());
         notes.extend(self.state.template_wrong());
-        // First of all, for without it our probes may be sent away.
+        // The leases come first: without their table the rules may lead the probes below to another machine.
         if let Err(error) = self.open_leases() {
             notes.push(format!(
                 "there are neither leases nor rules, and clients are dark when this server dies: {error}"
@@ -242,11 +242,12 @@ impl Worker {
         let is_left = |listener: &Listener| left.iter().any(|(ip, _)| *ip == listener.address);
         let good = listeners.iter().filter(|one| answered(one) && !is_left(one));
         let good: Vec<_> = good.map(|one| one.address).collect();
-        // Before the rules, which forget what an earlier process planned.
+        // The leases are renewed before the rules are put: putting them removes what an earlier process planned for its
+        // restart.
         if let Err(error) = self.renew(running, &good) {
             notes.push(format!("leases cannot be renewed: {error}"));
         }
-        // Nobody is sent away before there is somebody who answers.
+        // Rules are put only once all addresses answer: before, clients keep the way they have.
         let had_rules = self.put.is_some();
         if (self.led_away(&listeners, &silent, false).len() == silent.len() || self.put.is_some())
             && let Err(error) = self.keep(&listeners).await
@@ -269,7 +270,7 @@ impl Worker {
         if let State::Failed(why) = self.host.state() {
             notes.push(format!("this machine's own lookups do not come here: {why}"));
         }
-        // What the kernel or networkd does not give is told, and no reason not to serve.
+        // What the kernel or networkd refuses is logged, but does not hold up READY.
         if all_answer && (ended || self.put.is_none()) {
             self.ready.send_replace(Some(led_away));
         }
@@ -332,7 +333,7 @@ impl Worker {
         let Some(leases) = &mut self.leases else { return Ok(()) };
         let before = Instant::now();
         if let Err(error) = leases.renew(addresses, self.settings.lease) {
-            // A table that nobody owns may have been taken away: the next round makes another.
+            // A table without an owner may have been deleted by others: it is given up, and the next round makes another.
             self.leases = self.leases.take().filter(|leases| leases.seen().by_owner);
             return Err(error);
         }
@@ -340,7 +341,7 @@ impl Worker {
         let mut states = self.state.addresses();
         for address in addresses {
             let state = states.entry(*address).or_default();
-            // As in a hang of the whole process, in which nobody was there to see it.
+            // The lease timed out before it was renewed, as where the whole process hung: it is counted as lost now.
             if state.held && state.ends.is_some_and(|ends| ends <= before) {
                 tell_lost(running, *address, state, LATE);
             }
@@ -374,7 +375,7 @@ impl Worker {
     }
 
     async fn stop(&mut self, ended: Ended) {
-        // First: without a lease the rules would send away who is still answered here.
+        // The rules go before the leases: without a lease they would lead away clients that are still answered here.
         if let (Ended::Clean, Some(rules)) = (ended, &mut self.rules) {
             let _ = rules.remove();
         }
@@ -386,7 +387,7 @@ impl Worker {
             running.logger.warning(None, &format!("node: rules of iptables are left: {error}; {mend}"));
         }
         if let Some(leases) = self.leases.take() {
-            // They end by themselves where the kernel does not take them back.
+            // Where the kernel refuses, the leases time out.
             let _ = leases.give_up();
         }
         if ended == Ended::Restart {

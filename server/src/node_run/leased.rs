@@ -107,7 +107,7 @@ impl Leased {
 
     /// What /metrics tells of them.
     pub(crate) fn collect(&self, into: &mut Families) {
-        // Where there are none by choice, a lease that is not held would be an alarm.
+        // Without leases by configuration there is no sample: a value of 0 would look like a lost lease.
         for (ip, lease) in self.addresses().iter().filter(|_| self.rules.has_leases()) {
             let ip = ip.to_string();
             let labels = [("address", ip.as_str())];

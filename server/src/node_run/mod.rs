@@ -119,7 +119,7 @@ pub(crate) fn listeners(configuration: &Configuration, settings: &Settings) -> (
         if endpoint.transport != Transport::Dns || port != DNS_PORT {
             continue;
         }
-        // One of an interface that `bind` names, see [`check`].
+        // A link-local address comes of an interface that `bind` names, see [`check`].
         if is_of_one_link(ip) {
             continue;
         }
@@ -142,7 +142,7 @@ pub(crate) fn listeners(configuration: &Configuration, settings: &Settings) -> (
                 "{ip} has no way out: its `forward .` names no upstream of its family at port {DNS_PORT}, in plain DNS, but one of a link (fe80::) at most"
             ));
         }
-        // A ClusterIP is somebody's already: kube-proxy sends what we do not take to the cluster's DNS.
+        // A ClusterIP is kube-proxy's: it sends queries that this server does not take to the cluster's DNS.
         let way_out = way_out.filter(|_| is_link_local(ip));
         let masquerade = settings.masquerade;
         let way_out = way_out.map(|target| WayOut { target, masquerade });

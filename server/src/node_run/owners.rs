@@ -1,4 +1,4 @@
-//! Addresses of ours that somebody else put on the machine: told, and left as they are.
+//! Addresses of the listeners that other programs put on the machine: logged, and left as they are.
 
 use std::net::IpAddr;
 

@@ -34,7 +34,7 @@ struct Address {
     ip: IpAddr,
     link: Option<String>,
     way_out: Option<IpAddr>,
-    /// Whether anybody answers there, as a client of this node sees it.
+    /// Whether a DNS server answers there, as a client of this node sees it.
     answers: bool,
 }
 
@@ -255,9 +255,9 @@ fn rules_of(
             false => Err(CHANGED.to_owned()),
         };
     }
-    // They know what they put there; the Corefile may have changed since.
+    // The servers that run know which rules they put; the Corefile may have changed since.
     for said in keepers {
-        // One that starts finds those of the one before.
+        // A server that is still starting has put no rules yet: the ones there are its predecessor's.
         if said["rules_put"] == false {
             return Err(NOT_OURS.to_owned());
         }

@@ -16,7 +16,7 @@ use configuration::Configuration;
 /// What the kernel refuses; then no address is left that was not there before.
 pub fn up(configuration: &Configuration, settings: &Settings) -> Result<String, String> {
     let (listeners, mut notes) = listeners(configuration, settings);
-    // An address without rules would keep its clients from everybody.
+    // Checked before an address is added: without rules its clients would reach neither this server nor another.
     let there = || Rules::open()?.are_there();
     if let (RuleSet::Nft, Err(error @ NftError::NotSupported { .. })) = (settings.rules, there()) {
         return Err(text(error));

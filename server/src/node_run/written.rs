@@ -46,7 +46,7 @@ fn updated(text: &str, corefile: &Corefile, upstreams: &[SocketAddr]) -> String 
         return text.to_owned();
     }
     let mut words: Vec<&Word> = forwards(corefile).flat_map(|forward| forward.args.iter().skip(1)).collect();
-    // From the last to the first, so that columns stay true.
+    // From the last word to the first: a replacement moves only what is right of it.
     words.sort_by_key(|word| std::cmp::Reverse((word.at.line, word.at.column)));
     for word in words {
         let Some(port) = port_of(word) else { continue };
@@ -54,7 +54,7 @@ fn updated(text: &str, corefile: &Corefile, upstreams: &[SocketAddr]) -> String 
         let Some(line) = lines.get_mut(index) else { continue };
         let column = (word.at.column as usize).saturating_sub(1);
         let Some((at, _)) = line.char_indices().nth(column) else { continue };
-        // What stands in another file, or came of a variable, is not here.
+        // A word of an imported file or of a variable is not in this text.
         if line[at..].starts_with(&word.text) {
             line.replace_range(at..at + word.text.len(), &words_for(upstreams, port));
         }
@@ -119,7 +119,7 @@ fn rows<'c>(corefile: &'c Corefile, listener: IpAddr, upstreams: &[SocketAddr]) 
         let named = |name: &'static str| block.directives.iter().filter(move |one| one.name.text == name);
         let mut binds =
             named("bind").flat_map(|bind| &bind.args).filter_map(|word| word.text.parse::<IpAddr>().ok());
-        // Of a block that has both the last counts, there as here.
+        // Where `bind` names several of these addresses the last one counts, as in production's script.
         if binds.rfind(|ip| PRODUCTION.contains(ip)) != Some(listener) {
             continue;
         }

@@ -56,7 +56,7 @@ pub(super) fn bounds(text: &str) -> Result<(), (usize, ExpressionError)> {
             ")" | "]" | "}" if token.kind == Kind::Operator => {
                 closures -= usize::from(depth.pop() == Some(true));
             }
-            // Each of these is parsed inside the one before it.
+            // The parser recurses for each of these, so they count as nesting.
             "?" | "??" | "**" | "^" | "if" if token.kind != Kind::Literal => {
                 questions += 1;
                 if questions > DEPTH {

@@ -13,13 +13,13 @@ impl Worker {
     /// good.
     pub(super) async fn hold(&mut self, held: Sender<()>) -> bool {
         self.stretch();
-        // Nobody waits for it only where that took too long.
+        // Sending fails only where the caller no longer waits.
         let _ = held.send(());
         loop {
             match timeout(HELD / 4, self.told.recv()).await {
                 Err(_) => self.stretch(),
                 Ok(Some(Told::Resume)) => return true,
-                // It has leases of its own by now.
+                // The other process has leases of its own by now.
                 Ok(Some(Told::Leave) | None) => {
                     let _ = self.leases.take().map(node::Leases::give_up);
                     return false;
@@ -40,7 +40,7 @@ impl Worker {
     /// In the table that stays, too: that of the leases goes with this process.
     fn stretch(&mut self) {
         let addresses: Vec<IpAddr> = self.put.iter().flatten().map(|listener| listener.address).collect();
-        // The other process may be changing the table this moment; one of both is enough.
+        // The other process may be changing the table at the same time; it is enough if one of the two succeeds.
         if let Some(rules) = &mut self.rules {
             let _ = rules.plan_restart(&addresses, HELD);
         }

@@ -21,7 +21,7 @@ impl Worker {
     /// Sees to it that the rules are those of now.
     pub(super) async fn keep(&mut self, listeners: &[Listener]) -> Result<(), String> {
         match self.settings.rules {
-            // They would send everybody away.
+            // Without leases these rules would lead all clients away.
             RuleSet::Nft if self.leases.is_none() => return Ok(()),
             RuleSet::Nft => {
                 return self
@@ -64,7 +64,7 @@ impl Worker {
         }
         let leases = Leases::open(self.settings.mark)?;
         if !leases.seen().by_owner {
-            // They would outlive us.
+            // The kernel knows no owners of tables: leases would outlive this process, so they get a timeout.
             self.state.outlives_us.store(true, Relaxed);
             self.settings.lease.get_or_insert(Settings::LEASE);
         }

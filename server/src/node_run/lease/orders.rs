@@ -25,7 +25,7 @@ fn no_such_file() -> String {
 impl Worker {
     pub(super) async fn obey(&mut self, order: Order) {
         match order.word.as_str() {
-            // Without nftables, and without the right to look there, root's word is enough.
+            // Without nftables, or without the right to read its tables, an order from root is enough.
             "down" if Rules::open().and_then(|mut rules| rules.is_warrant_shown()).unwrap_or(true) => {
                 order.answer(&self.let_go().await);
             }
