@@ -165,6 +165,9 @@ fn hear_orders(tell: mpsc::UnboundedSender<Told>) -> std::io::Result<Hearing> {
     Ok(hearing)
 }
 
+/// Addresses with what is to be told of who else has them.
+type Owners = Vec<(IpAddr, String)>;
+
 struct Worker {
     host: Host,
     running: Weak<Running>,
@@ -180,7 +183,7 @@ struct Worker {
     /// Whether every plugin has known once what it answers from.
     is_known: bool,
     /// What is to be told of the addresses that these are, where others have them.
-    owned: Option<(Vec<Listener>, Vec<(IpAddr, String)>)>,
+    owned: Option<(Vec<Listener>, Owners)>,
     reloads: Arc<Reloads>,
     /// What was said last, so that it is not said again.
     noted: Vec<String>,
