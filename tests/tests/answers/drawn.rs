@@ -188,7 +188,10 @@ impl Drawn {
             return block(directives);
         }
         let &(zones, properties, around) = self.dice.of(ROWS);
-        let zones = if self.dice.one_in(2) { zones } else { "cluster.local in-addr.arpa ip6.arpa" };
+        let others = !self.dice.one_in(2);
+        // A set of clusters wants its own zone among them.
+        let is_free = !properties.contains("multicluster");
+        let zones = if others && is_free { "cluster.local in-addr.arpa ip6.arpa" } else { zones };
         block(&format!("{around}\nkubernetes {zones} {{\nendpoint @API@\n{properties}\n}}"))
     }
 }
