@@ -81,18 +81,15 @@ fn a_reload_that_failed_is_told_and_nobody_is_sent_away_for_it() {
         for absent in ["reload", "resolv.conf"] {
             assert!(!before.contains(absent), "its Corefile needs no list: {before}");
         }
-        let taken = "127.0.0.1:9999";
-        let _taken = std::net::TcpListener::bind(taken).expect("nobody else is here");
-        // One that is read and cannot be served; and one that cannot be read.
+        let taken = "169.254.10.11:1053";
+        let _taken = std::net::UdpSocket::bind(taken).expect("nobody else is here");
+        let unbound = format!("{COREFILE}.:1053 {{\nbind 169.254.10.11\nwhoami\n}}\n");
+        // Two that cannot be read, and one that cannot be served.
         let unserved = COREFILE.replace("169.254.10.11", "169.254.10.11 192.0.2.77%lo");
         for (corefile, cause, is_read) in [
             (COREFILE.replace("ttl 5", "ttl five"), "is not a TTL", false),
             (unserved, "192.0.2.77%lo", false),
-            (
-                COREFILE.replacen("forward", &format!("prometheus {taken}\n    forward"), 1),
-                "127.0.0.1:9999",
-                true,
-            ),
+            (unbound, taken, true),
         ] {
             server.write_corefile(&corefile);
             let failed = server.log_text().matches("Restart failed").count();
