@@ -75,11 +75,13 @@ impl Server {
             }
             Ended::WayOut | Ended::Clean => self.ports.withdraw(&self.notifier),
         }
+        if ended != Ended::Restart {
+            // The next query over a connection would go to another machine, which does not know it. A client sees the end only
+            // while packets go both ways.
+            self.running.end_idle_connections();
+        }
         keeper.stop(ended);
         if ended != Ended::Restart {
-            // The rules lead a connection's next segment to another machine, which does not know the connection: idle ones
-            // are closed now.
-            self.running.end_idle_connections();
             // Queries in flight, and clients whose flow is in the connection table already, still come here and are answered.
             let last = corefile::go::format_duration(LAST_CLIENTS);
             self.running.logger.info(None, &format!("node: who still asks here is answered for {last}"));

@@ -144,8 +144,6 @@ impl Fault {
             Self::CrashLoop => Some((5 + CONNECTIONS) * CRASHES as usize - CONNECTIONS),
             // What serves stands still before, while the kernel looks for memory.
             Self::OutOfMemory => Some(20),
-            // It lives when it lets go: each open connection breaks with the next query over it.
-            Self::Stopped | Self::Disabled => Some(5 + CONNECTIONS),
             _ => Some(5),
         }
     }
