@@ -18,7 +18,7 @@ use super::stream_reply::StreamReply;
 use configuration::Configuration;
 use plugin::failure::Failure;
 use query::ServedZone;
-use query::evaluation::{Asked, Follow, InnerAnswer, Waits};
+use query::evaluation::{Follow, InnerAnswer, UpstreamQuery, Waits};
 use query::held::Held;
 
 /// What becomes of queries in flight when a server ends.
@@ -190,11 +190,11 @@ impl Waiter {
 
     /// Who waits for this: what to ask, and for how long.
     pub(crate) fn one(
-        asked: Asked<'_>,
+        asked: UpstreamQuery<'_>,
         client: Client,
         started: Instant,
     ) -> (HeldQuery, Self, Option<Duration>) {
-        let Asked { query, zone, patience, .. } = asked;
+        let UpstreamQuery { query, zone, patience, .. } = asked;
         let waiter = Self { asker: query.asker(), spelled: None, zone: zone.clone(), client, started };
         (query, waiter, patience)
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forwarder::Transport;
 
-use query::evaluation::{Asked, InnerAnswer, Outer};
+use query::evaluation::{InnerAnswer, Outer, UpstreamQuery};
 
 /// A client's query that waits for what its answer needs.
 pub(crate) struct Inner<C> {
@@ -38,10 +38,15 @@ struct State<C> {
 
 impl<C> Share<C> {
     /// One for each of `asked`; all of them are `inner`, whose client has this number and transport.
-    pub(crate) fn all(inner: Inner<C>, number: u128, transport: Transport, asked: &[Asked<'_>]) -> Vec<Self> {
+    pub(crate) fn all(
+        inner: Inner<C>,
+        number: u128,
+        transport: Transport,
+        asked: &[UpstreamQuery<'_>],
+    ) -> Vec<Self> {
         let state = Mutex::new(State { waits: asked.len(), inner: Some(inner) });
         let of = Arc::new(Pending { number, transport, state });
-        let share = |asked: &Asked<'_>| Self { of: of.clone(), own: asked.own, came: false };
+        let share = |asked: &UpstreamQuery<'_>| Self { of: of.clone(), own: asked.own, came: false };
         asked.iter().map(share).collect()
     }
 

@@ -25,7 +25,7 @@ use plugin::step::{Inward, Sought, Told, Wish, Wishes, question};
 use plugin::{Lookup, QueryContext, Tables};
 
 pub use found::{Follow, InnerAnswer};
-pub use outer::{Asked, MOST_HELD, Outer, Waits};
+pub use outer::{MOST_HELD, Outer, UpstreamQuery, Waits};
 
 /// How an evaluation ends.
 pub enum End {
@@ -59,9 +59,9 @@ pub struct Evaluation<'h, 'a> {
     /// How long an upstream may take; zero asks none.
     pub patience: Duration,
     /// A cached answer on the way that is to be fetched again.
-    refresh: Option<Asked<'h>>,
+    refresh: Option<UpstreamQuery<'h>>,
     /// What must be asked first.
-    missing: Vec<Asked<'h>>,
+    missing: Vec<UpstreamQuery<'h>>,
 }
 
 /// Upstreams must be asked first: see [`Evaluation::wait`].
@@ -251,7 +251,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
             // One refresh for each query is enough: the next query refreshes another stale entry.
             Lookup::Refresh => {
                 let own = !self.at_target;
-                self.refresh.get_or_insert_with(|| Asked::for_next(query, zone, own));
+                self.refresh.get_or_insert_with(|| UpstreamQuery::for_next(query, zone, own));
             }
             Lookup::Ask(_) if self.patience.is_zero() => {
                 let failure = Failure::Forward(forwarder::Failure::Patience);
@@ -265,7 +265,7 @@ impl<'h, 'a> Evaluation<'h, 'a> {
                 let left = Some(self.patience).filter(|&left| left < forwarder::DEADLINE);
                 let patience = patience.into_iter().chain(left).min();
                 self.asked += usize::from(self.at_target);
-                self.missing.push(Asked::new(query, zone, patience, !self.at_target));
+                self.missing.push(UpstreamQuery::new(query, zone, patience, !self.at_target));
                 return Err(Missing);
             }
             Lookup::Pass => return Ok(self.failed(zone, query, zone.block.pipeline.nobody())),

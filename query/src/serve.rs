@@ -7,7 +7,7 @@ use std::time::Instant;
 use wire::{Class, Ede, Flags, Gate, Name, Owner, Query, RType, Rcode, Reply, Section};
 
 use crate::ServedZone;
-use crate::evaluation::{self, Asked, End, Evaluation, Follow, InnerAnswer, Missing, Waits};
+use crate::evaluation::{self, End, Evaluation, Follow, InnerAnswer, Missing, UpstreamQuery, Waits};
 use crate::route::Route;
 use observe::counters::{Counted, Proto, ThreadCounters, ZoneSet};
 use observe::{LineRing, LogEntry};
@@ -52,7 +52,7 @@ pub enum Served<'h> {
         /// Whether there is a reply.
         replied: bool,
         /// What to ask.
-        asked: Asked<'h>,
+        asked: UpstreamQuery<'h>,
     },
     /// Upstreams must be asked for what the answer needs: for the client, or, where there is a reply in the buffer, for the
     /// next one.
@@ -190,7 +190,10 @@ pub fn serve<'h>(
             Lookup::Answer => (None, false),
             Lookup::Refresh => (None, true),
             Lookup::Ask(patience) => {
-                return Served::Ask { replied: false, asked: Asked::new(query, zone, patience, true) };
+                return Served::Ask {
+                    replied: false,
+                    asked: UpstreamQuery::new(query, zone, patience, true),
+                };
             }
             follow @ (Lookup::Follow | Lookup::FollowOrFail) => {
                 let follow = if matches!(follow, Lookup::Follow) { Follow::Yes } else { Follow::OrFail };
@@ -202,7 +205,7 @@ pub fn serve<'h>(
         };
     finish(zone, query, &mut reply, size, failure, outcome);
     if refreshes {
-        return Served::Ask { replied: true, asked: Asked::for_next(query, zone, true) };
+        return Served::Ask { replied: true, asked: UpstreamQuery::for_next(query, zone, true) };
     }
     Served::Reply
 }

@@ -15,7 +15,7 @@ use observe::paper::Paper;
 use plugin::endpoint::Endpoint;
 use plugin::spec::{Role, StepSpec};
 use plugin::{QueryContext, Spec, Tables};
-use query::evaluation::Asked;
+use query::evaluation::UpstreamQuery;
 use query::serve::{self, Served, SizeLimit};
 use sockets::Peer;
 use tokio::runtime::{Builder, Runtime};
@@ -172,7 +172,7 @@ pub fn client() -> Peer {
     SocketAddr::from(([192, 0, 2, 200], 40_000)).into()
 }
 
-fn reply(octets: Vec<u8>, outcome: serve::Outcome, asks: &[Asked<'_>]) -> Sent {
+fn reply(octets: Vec<u8>, outcome: serve::Outcome, asks: &[UpstreamQuery<'_>]) -> Sent {
     let message = Message::from_vec(&octets).expect("every reply can be read");
     let asks = asks.iter().map(|asked| asked.query.query().name.to_string()).collect();
     Sent::Reply(Box::new((message, octets, outcome, asks)))

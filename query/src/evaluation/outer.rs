@@ -64,13 +64,13 @@ impl Outer {
 /// What must be asked before an evaluation can go on.
 pub struct Waits<'h> {
     /// All of it.
-    pub asked: Vec<Asked<'h>>,
+    pub asked: Vec<UpstreamQuery<'h>>,
     /// The client's own query; `None` where nobody waits: a refresh.
     pub outer: Option<Box<Outer>>,
 }
 
 /// What an upstream is to be asked for an evaluation.
-pub struct Asked<'h> {
+pub struct UpstreamQuery<'h> {
     /// The query.
     pub query: HeldQuery,
     /// The zone that asks.
@@ -81,7 +81,7 @@ pub struct Asked<'h> {
     pub own: bool,
 }
 
-impl<'h> Asked<'h> {
+impl<'h> UpstreamQuery<'h> {
     /// A query that nobody waits for yet.
     pub fn new(query: &Query<'_>, zone: &'h Arc<ServedZone>, patience: Option<Duration>, own: bool) -> Self {
         Self { query: query.hold(), zone, patience, own }
