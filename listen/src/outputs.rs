@@ -25,7 +25,7 @@ use plugin::failure::Failure;
 use plugin::{QueryContext, Tables};
 use query::Block;
 use query::evaluation::{self, End, Evaluation, Follow, InnerAnswer, Missing, Outer};
-use query::serve::{self, Outcome, Seen, SizeLimit};
+use query::serve::{self, Observed, Outcome, SizeLimit};
 
 /// What a worker writes to.
 pub(crate) struct Outputs {
@@ -235,7 +235,7 @@ impl Outputs {
             }
         };
         let nanos = now.saturating_duration_since(waiter.started).as_nanos() as u64;
-        let seen = Seen { client, local: Some(local), proto, nanos, now, upstream: self.upstream };
+        let seen = Observed { client, local: Some(local), proto, nanos, now, upstream: self.upstream };
         serve::count(zone.counters(self.index), slice::from_ref(&outcome), proto, client.is_ipv6(), nanos);
         // A panic while the line is logged does not undo the reply; other clients wait for the same flight.
         self.running.guarded(|| {

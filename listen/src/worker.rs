@@ -32,7 +32,7 @@ use crate::running::Running;
 use configuration::Configuration;
 use observe::counters::Proto;
 use plugin::endpoint::Endpoint;
-use query::serve::{self, Outcome, Seen};
+use query::serve::{self, Observed, Outcome};
 
 /// Starts the thread of worker `index`.
 ///
@@ -329,7 +329,7 @@ impl Worker {
                 let Some(zone) = zone else { continue };
                 let datagram = self.received.get(index);
                 let local = datagram.local.map_or(address, |local| (local.address, address.port()).into());
-                let seen = Seen {
+                let seen = Observed {
                     client: datagram.peer.address(),
                     local: Some(local),
                     proto: Proto::Udp,

@@ -386,7 +386,7 @@ pub fn is_logged(zone: &ServedZone, outcome: &Outcome) -> bool {
 }
 
 /// Tells those of its block that want to know it how a query ended, and why it failed.
-pub fn log(zone: &ServedZone, outcome: &Outcome, seen: &Seen, query: &Query<'_>, lines: &mut LineRing) {
+pub fn log(zone: &ServedZone, outcome: &Outcome, seen: &Observed, query: &Query<'_>, lines: &mut LineRing) {
     if let Some(failure) = &outcome.failure {
         zone.block.envelope.tell_failure(failure, query, seen.now);
     }
@@ -395,7 +395,7 @@ pub fn log(zone: &ServedZone, outcome: &Outcome, seen: &Seen, query: &Query<'_>,
     }
 }
 
-fn entry<'s>(zone: &ServedZone, query: &'s Query<'_>, outcome: &Outcome, seen: &Seen) -> LogEntry<'s> {
+fn entry<'s>(zone: &ServedZone, query: &'s Query<'_>, outcome: &Outcome, seen: &Observed) -> LogEntry<'s> {
     let name: &Name = &query.name;
     LogEntry {
         client: seen.client,
@@ -421,7 +421,7 @@ fn entry<'s>(zone: &ServedZone, query: &'s Query<'_>, outcome: &Outcome, seen: &
 
 /// What observers know of a query besides its outcome.
 #[derive(Debug, Clone, Copy)]
-pub struct Seen {
+pub struct Observed {
     /// The client.
     pub client: SocketAddr,
     /// The address asked, where known.

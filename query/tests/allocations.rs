@@ -11,7 +11,7 @@ use observe::counters::Proto;
 use observe::{Format, LineRing, Logger};
 use plugin::endpoint::Endpoint;
 use plugin::{QueryContext, Tables};
-use query::serve::{self, Outcome, Seen, Served, SizeLimit};
+use query::serve::{self, Observed, Outcome, Served, SizeLimit};
 use wire::{Answer, Flags, Gate, Query, accept};
 
 /// Every plugin that answers from memory, with metrics and log.
@@ -159,7 +159,7 @@ impl Scene {
             }
         }
         let alike = std::slice::from_ref(&outcome);
-        let seen = Seen {
+        let seen = Observed {
             client: self.client,
             local: Some(AT),
             proto: Proto::Udp,

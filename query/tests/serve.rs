@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use observe::counters::Proto;
-use query::serve::{Outcome, Seen, SizeLimit, count, log};
+use query::serve::{Observed, Outcome, SizeLimit, count, log};
 use std::time::Duration;
 use wire::{Gate, RType, Rcode};
 
@@ -193,7 +193,7 @@ fn observers_see_what_was_sent() {
     assert!(scene.paper.read(&scene.shared.logger).starts_with("[WARNING] plugin/hosts: Cannot read"));
     let client = "192.0.2.200:40000".parse().unwrap();
     let seen =
-        Seen { client, local: None, proto: Proto::Udp, nanos: 1_500_000, now: scene.now, upstream: None };
+        Observed { client, local: None, proto: Proto::Udp, nanos: 1_500_000, now: scene.now, upstream: None };
     let mut lines = scene.shared.logger.ring(4096);
     for (name, line) in [
         ("a", "[INFO] 192.0.2.200:40000 - 4660 \"A IN a. udp 19 false 512\" NOERROR qr,aa,rd 35 0.0015s\n"),

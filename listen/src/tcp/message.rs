@@ -12,7 +12,7 @@ use super::transfer::Transfer;
 use observe::counters::Proto;
 use plugin::failure::Failure;
 use plugin::{QueryContext, Tables};
-use query::serve::{self, Outcome, Seen, Served, SizeLimit};
+use query::serve::{self, Observed, Outcome, Served, SizeLimit};
 
 impl Connection {
     /// Serves one message, or the start of one that is too long: its reply, if there is one already, is in `out` afterwards.
@@ -128,9 +128,9 @@ impl Connection {
     }
 
     /// What observers know of a query that has ended.
-    pub(super) fn seen(&self, nanos: u64, now: Instant) -> Seen {
+    pub(super) fn seen(&self, nanos: u64, now: Instant) -> Observed {
         let (client, local) = (self.peer, Some(self.local));
-        Seen { client, local, proto: Proto::Tcp, nanos, now, upstream: None }
+        Observed { client, local, proto: Proto::Tcp, nanos, now, upstream: None }
     }
 
     fn way_back(&self) -> StreamReply {

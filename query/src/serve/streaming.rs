@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use wire::{Flags, HeldQuery, Query, Rcode, Reply};
 
-use super::{Counted, LogEntry, Outcome, Seen, SizeLimit, entry, fail, finish};
+use super::{Counted, LogEntry, Observed, Outcome, SizeLimit, entry, fail, finish};
 use crate::ServedZone;
 use observe::LineRing;
 use plugin::failure::Failure;
@@ -69,7 +69,7 @@ impl Streaming {
     }
 
     /// Counts the transfer as one reply, by thread `writer`.
-    pub fn count(&self, seen: &Seen, writer: usize) {
+    pub fn count(&self, seen: &Observed, writer: usize) {
         let query = self.query.query();
         let counted = Counted {
             proto: seen.proto,
@@ -85,7 +85,7 @@ impl Streaming {
     }
 
     /// Tells those of its block that want to know it of one reply, and that it did not come to its end.
-    pub fn log(&self, seen: &Seen, lines: &mut LineRing) {
+    pub fn log(&self, seen: &Observed, lines: &mut LineRing) {
         let query = self.query.query();
         if !self.ended {
             self.zone.block.envelope.tell_failure(&Failure::CutOff(self.octets), &query, seen.now);
