@@ -19,7 +19,7 @@ pub enum Origin {
 
 /// Why an entry was not refreshed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Failure {
+pub enum LookupFailure {
     /// NXDOMAIN.
     #[error("no such name")]
     NoSuchName,
@@ -48,7 +48,7 @@ pub struct KnownName {
     /// Rounds without a good answer since the start.
     pub all_failures: u64,
     /// Why the last round had none, if it had none.
-    pub failure: Option<Failure>,
+    pub failure: Option<LookupFailure>,
     /// When it is asked for next.
     pub due: Instant,
     /// When the addresses were good the last time, and how much longer ago than that.
@@ -109,12 +109,12 @@ impl KnownName {
     }
 
     /// A round brought none: the addresses stay.
-    pub(crate) fn failed(&mut self, failure: Failure) {
+    pub(crate) fn failed(&mut self, failure: LookupFailure) {
         self.failures = self.failures.saturating_add(1);
         self.all_failures += 1;
         self.failure = Some(failure);
         match failure {
-            Failure::Lookup(_) => self.silences = self.silences.saturating_add(1),
+            LookupFailure::Lookup(_) => self.silences = self.silences.saturating_add(1),
             _ => (self.heard, self.silences) = (true, 0),
         }
     }
@@ -136,7 +136,10 @@ impl Origin {
 }
 
 /// The usable addresses of an outcome.
-pub(crate) fn good(outcome: LookupOutcome, sinkholes: &[IpAddr]) -> Result<(Vec<IpAddr>, u32), Failure> {
+pub(crate) fn good(
+    outcome: LookupOutcome,
+    sinkholes: &[IpAddr],
+) -> Result<(Vec<IpAddr>, u32), LookupFailure> {
     match outcome {
         LookupOutcome::Addresses { mut addresses, ttl } => {
             let mut refused = None;
@@ -146,12 +149,12 @@ pub(crate) fn good(outcome: LookupOutcome, sinkholes: &[IpAddr]) -> Result<(Vec<
                 verdict.is_ok()
             });
             match refused {
-                Some(refused) if addresses.is_empty() => Err(Failure::Refused(refused)),
+                Some(refused) if addresses.is_empty() => Err(LookupFailure::Refused(refused)),
                 _ => Ok((addresses, ttl)),
             }
         }
-        LookupOutcome::NoSuchName => Err(Failure::NoSuchName),
-        LookupOutcome::NoData => Err(Failure::NoData),
-        LookupOutcome::Failed(error) => Err(Failure::Lookup(error)),
+        LookupOutcome::NoSuchName => Err(LookupFailure::NoSuchName),
+        LookupOutcome::NoData => Err(LookupFailure::NoData),
+        LookupOutcome::Failed(error) => Err(LookupFailure::Lookup(error)),
     }
 }

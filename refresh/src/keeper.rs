@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use wire::Name;
 
-use crate::entry::{Failure, KnownName, Origin, good};
+use crate::entry::{KnownName, LookupFailure, Origin, good};
 use crate::schedule::Schedule;
 use crate::text::{self, Written};
 use resolver::{Family, LookupError, LookupOutcome, Question};
@@ -243,7 +243,7 @@ impl Keeper {
                 entry.asked = Some(began);
             }
             match good(outcome, &self.settings.sinkholes) {
-                Err(Failure::NoData) if entry.addresses.is_empty() => {
+                Err(LookupFailure::NoData) if entry.addresses.is_empty() => {
                     round.answered += 1;
                     entry.absent();
                     entry.due = began + schedule.after_answer(None, draw);
@@ -258,7 +258,7 @@ impl Keeper {
                     entry.failed(failure);
                     // Only where nothing was said is it worth asking again soon.
                     let wait = match failure {
-                        Failure::Lookup(_) => schedule.after_failure(entry.silences, entry.heard, draw),
+                        LookupFailure::Lookup(_) => schedule.after_failure(entry.silences, entry.heard, draw),
                         _ => schedule.after_answer(None, draw),
                     };
                     entry.due = began + wait;

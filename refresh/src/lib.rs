@@ -15,6 +15,6 @@ mod schedule;
 mod text;
 
 pub use address::{Refused, usable};
-pub use entry::{Failure, KnownName, Origin};
+pub use entry::{KnownName, LookupFailure, Origin};
 pub use keeper::{Change, Clock, Families, Keeper, Round, Settings};
 pub use schedule::{LEAST_INTERVAL, Schedule};

@@ -126,7 +126,7 @@ fn an_answer_replaces_and_everything_else_keeps() {
     assert_eq!(scene.lines(), set(&["192.0.2.3 a.test", "192.0.2.1 b.test", "192.0.2.2 b.test"]));
     let b = Question { name: name("b.test"), family: Family::Ipv4 };
     let (_, entry) = scene.keeper.entries().find(|(question, _)| **question == b).unwrap();
-    assert_eq!((entry.failures, entry.failure), (7, Some(Failure::Lookup(LookupError::Rcode(2)))));
+    assert_eq!((entry.failures, entry.failure), (7, Some(LookupFailure::Lookup(LookupError::Rcode(2)))));
 }
 
 #[test]
