@@ -10,7 +10,7 @@ use crate::word::Word;
 
 /// One key of a server block: `[scheme://]zone[:port]`.
 #[derive(Debug, Clone)]
-pub struct Key {
+pub struct BlockKey {
     /// As it stands in the file, variables replaced, without its comma.
     pub written: Word,
     /// What its clients speak; `dns` when none is written.
@@ -22,7 +22,7 @@ pub struct Key {
     pub port: Option<u16>,
 }
 
-impl Key {
+impl BlockKey {
     /// # Errors
     /// No scheme that we know, no port, no zone.
     pub(crate) fn parse(written: Word) -> Result<Self, Located<SyntaxError>> {
@@ -232,8 +232,8 @@ mod tests {
     use super::*;
     use crate::location::Location;
 
-    fn key(text: &str) -> Result<Key, Located<SyntaxError>> {
-        Key::parse(Word { text: text.to_owned(), at: Location::file_only("key"), quoted: false })
+    fn key(text: &str) -> Result<BlockKey, Located<SyntaxError>> {
+        BlockKey::parse(Word { text: text.to_owned(), at: Location::file_only("key"), quoted: false })
     }
 
     #[test]

@@ -56,7 +56,7 @@ mod word;
 use std::path::Path;
 
 pub use error::{SyntaxError, Warning};
-pub use key::{Key, Scheme, zones_of};
+pub use key::{BlockKey, Scheme, zones_of};
 pub use location::{Located, Location};
 pub use nearest::nearest;
 pub use tree::{Corefile, Directive, ServerBlock};

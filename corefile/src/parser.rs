@@ -2,7 +2,7 @@
 
 use crate::error::{SyntaxError, Warning};
 use crate::import::Stream;
-use crate::key::{self, Key};
+use crate::key::{self, BlockKey};
 use crate::lexer::Token;
 use crate::location::{Located, Location};
 use crate::tree::{Corefile, Directive, ServerBlock};
@@ -54,7 +54,7 @@ impl Parser<'_> {
             let warning = Warning::BlockWithoutBraces { first: first_key.text.clone() };
             self.stream.warnings.push(Located::new(&begun, warning));
         }
-        let keys = keys.into_iter().map(Key::parse).collect::<Result<Vec<_>, _>>()?;
+        let keys = keys.into_iter().map(BlockKey::parse).collect::<Result<Vec<_>, _>>()?;
         self.warn_of_zones(&keys);
         let directives = match after {
             AfterKeys::Brace(open) => self.body(&open, Inside::Block(&open))?,
@@ -132,7 +132,7 @@ impl Parser<'_> {
         Err(Located::new(open, SyntaxError::UnclosedBrace))
     }
 
-    fn warn_of_zones(&mut self, keys: &[Key]) {
+    fn warn_of_zones(&mut self, keys: &[BlockKey]) {
         for key in keys {
             let odd = key.zones.iter().filter(|zone| !key::is_preferred(zone));
             let warnings = odd.map(|zone| Warning::ZoneSyntax { zone: zone.clone() });

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::error::Warning;
-use crate::key::Key;
+use crate::key::BlockKey;
 use crate::location::{Located, Location};
 use crate::word::Word;
 
@@ -37,7 +37,7 @@ impl Corefile {
 #[derive(Debug, Clone)]
 pub struct ServerBlock {
     /// At least one.
-    pub keys: Vec<Key>,
+    pub keys: Vec<BlockKey>,
     /// In file order, repeats kept. May be empty.
     pub directives: Vec<Directive>,
     /// Where the first key stands.

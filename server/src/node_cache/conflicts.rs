@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::path::Path;
 
-use corefile::{Directive, Key, Location, Scheme, ServerBlock};
+use corefile::{BlockKey, Directive, Location, Scheme, ServerBlock};
 
 use super::Template;
 use super::kube_dns::KubeDns;
@@ -43,7 +43,7 @@ pub(super) fn refuse(filled: &str, template: &Template, kube_dns: &KubeDns) -> R
     Ok(())
 }
 
-fn serves(key: &Key, domain: &str, template: &Template) -> bool {
+fn serves(key: &BlockKey, domain: &str, template: &Template) -> bool {
     key.scheme == Scheme::Dns
         && key.port.unwrap_or(template.port) == template.port
         && key.zones.iter().any(|zone| zone.strip_suffix('.') == Some(domain))
