@@ -11,7 +11,7 @@ mod protobuf;
 mod time;
 mod views;
 
-use crate::objects::{Key, Kind, Object};
+use crate::objects::{Kind, Object, ObjectKey};
 use crate::settings::Wants;
 
 use list::List;
@@ -41,7 +41,7 @@ pub enum Event {
     /// It is there.
     Applied(Object),
     /// It is gone.
-    Deleted(Key),
+    Deleted(ObjectKey),
     /// The version that the stream has come to, and nothing else.
     Bookmark {
         /// Every object has been told that was there when the watch began.

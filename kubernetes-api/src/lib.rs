@@ -10,7 +10,7 @@ pub mod settings;
 mod sink;
 mod watch;
 
-pub use objects::{Key, Kind, Object};
+pub use objects::{Kind, Object, ObjectKey};
 pub use selector::Selector;
 pub use settings::{Access, ClientFiles, Lost, Pace, PodsWanted, SERVICE_ACCOUNT, Settings, Wants};
 pub use sink::{Asked, Sink};

@@ -75,14 +75,14 @@ impl Object {
 
 /// What tells objects of a kind apart.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Key {
+pub struct ObjectKey {
     /// Empty for a namespace.
     pub namespace: Box<str>,
     /// Unique in its namespace.
     pub name: Box<str>,
 }
 
-impl fmt::Display for Key {
+impl fmt::Display for ObjectKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.namespace.is_empty() {
             write!(f, "{}/", self.namespace)?;
@@ -95,7 +95,7 @@ impl fmt::Display for Key {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Service {
     /// Namespace and name.
-    pub key: Key,
+    pub key: ObjectKey,
     /// What its name leads to.
     pub target: Target,
     /// In the API's order; several may lack a name, or bear the same.
@@ -150,7 +150,7 @@ pub enum Protocol {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slice {
     /// Namespace and name.
-    pub key: Key,
+    pub key: ObjectKey,
     /// Label `kubernetes.io/service-name`: the service in its namespace. Empty where it has none.
     pub service: Box<str>,
     /// Labels `multicluster.kubernetes.io/service-name` and `source-cluster`; only where imports are followed.
@@ -190,7 +190,7 @@ pub struct Endpoint {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
     /// Namespace and name.
-    pub key: Key,
+    pub key: ObjectKey,
     /// `status.podIPs`, of one family or both; none while they are not assigned.
     pub addresses: Box<[IpAddr]>,
     /// Its addresses are its node's, and other pods' as well.
@@ -207,7 +207,7 @@ pub struct Pod {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceImport {
     /// Namespace and name.
-    pub key: Key,
+    pub key: ObjectKey,
     /// The clusterset's addresses, or headless; never a name.
     pub target: Target,
     /// In the API's order.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{Key, Kind, Lost, Object};
+use crate::{Kind, Lost, Object, ObjectKey};
 
 /// Takes a cluster's objects as they come.
 ///
@@ -16,7 +16,7 @@ pub trait Sink: Send {
     /// It is there, new or changed or as it was.
     fn apply(&mut self, object: Object);
     /// It is gone, or was never there.
-    fn delete(&mut self, kind: Kind, key: Key);
+    fn delete(&mut self, kind: Kind, key: ObjectKey);
     /// The list is whole: what was not applied since `begin` is gone.
     fn complete(&mut self, kind: Kind);
     /// Changes come from now on, also those that were missed since `lost`.

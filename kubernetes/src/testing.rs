@@ -11,8 +11,8 @@ use crate::index::{Index, Writer};
 use crate::{Answered, Responder, Rules, Transfer};
 use kubernetes_api::Sink;
 use kubernetes_api::objects::{
-    Endpoint, ExternalAddress, Imported, Key, Kind, Object, Pod, Port, Protocol, Service, ServiceImport,
-    SinceEpoch, Slice, Target,
+    Endpoint, ExternalAddress, Imported, Kind, Object, ObjectKey, Pod, Port, Protocol, Service,
+    ServiceImport, SinceEpoch, Slice, Target,
 };
 use kubernetes_api::settings::{PodsWanted, Wants};
 
@@ -251,9 +251,9 @@ pub(crate) fn rules(zones: &str) -> Rules {
 }
 
 /// `NAMESPACE/NAME`.
-pub(crate) fn key(text: &str) -> Key {
+pub(crate) fn key(text: &str) -> ObjectKey {
     let (namespace, name) = text.split_once('/').unwrap_or(("", text));
-    Key { namespace: namespace.into(), name: name.into() }
+    ObjectKey { namespace: namespace.into(), name: name.into() }
 }
 
 pub(crate) fn namespace(name: &str) -> Object {

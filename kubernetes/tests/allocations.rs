@@ -8,11 +8,11 @@ use std::time::Duration;
 use allocation_counter::measure;
 use kubernetes::{Answered, Index, Responder, Rules, Writer};
 use kubernetes_api::objects::{Endpoint, Port, Protocol, Service, SinceEpoch, Slice, Target};
-use kubernetes_api::{Key, Kind, Lost, Object, Sink, Wants};
+use kubernetes_api::{Kind, Lost, Object, ObjectKey, Sink, Wants};
 use wire::{Flags, Gate, Name, RType, Rcode, Reply, accept};
 
-fn key(name: &str) -> Key {
-    Key { namespace: "t1".into(), name: name.into() }
+fn key(name: &str) -> ObjectKey {
+    ObjectKey { namespace: "t1".into(), name: name.into() }
 }
 
 fn objects() -> Vec<Object> {

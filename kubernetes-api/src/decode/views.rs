@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::objects::{
-    Endpoint, ExternalAddress, Imported, Key, Kind, MOST_ZONES, Object, Pod, Port, Protocol, Service,
+    Endpoint, ExternalAddress, Imported, Kind, MOST_ZONES, Object, ObjectKey, Pod, Port, Protocol, Service,
     ServiceImport, Slice, Target,
 };
 use crate::settings::Wants;
@@ -101,14 +101,15 @@ impl View<'_> {
 
 impl Meta<'_> {
     /// What tells it apart; `None` if it has no name, or no namespace where it needs one.
-    pub(super) fn key(&self, kind: Kind) -> Option<Key> {
+    pub(super) fn key(&self, kind: Kind) -> Option<ObjectKey> {
         if kind == Kind::Namespace {
             let possible = !self.name.is_empty() && self.name.len() <= MOST_NAME;
-            return possible.then(|| Key { namespace: "".into(), name: (*self.name).into() });
+            return possible.then(|| ObjectKey { namespace: "".into(), name: (*self.name).into() });
         }
         let complete = !self.name.is_empty() && !self.namespace.is_empty();
         let possible = self.name.len() <= MOST_NAME && self.namespace.len() <= MOST_NAME;
-        (complete && possible).then(|| Key { namespace: (*self.namespace).into(), name: (*self.name).into() })
+        (complete && possible)
+            .then(|| ObjectKey { namespace: (*self.namespace).into(), name: (*self.name).into() })
     }
 
     pub(super) fn annotation(&self, name: &str) -> Option<&str> {
@@ -143,7 +144,7 @@ impl Recorder {
         })
     }
 
-    fn slice(&mut self, key: Key, meta: &Meta<'_>, view: SliceView<'_>, wants: &Wants) -> Slice {
+    fn slice(&mut self, key: ObjectKey, meta: &Meta<'_>, view: SliceView<'_>, wants: &Wants) -> Slice {
         let label = |name| value(&meta.labels, name).unwrap_or_default();
         let import = || {
             Some(Box::new(Imported {
@@ -194,7 +195,7 @@ impl Recorder {
     }
 }
 
-fn service(key: Key, view: ServiceView<'_>) -> Service {
+fn service(key: ObjectKey, view: ServiceView<'_>) -> Service {
     let given = if view.cluster_ips.is_empty() { vec![view.cluster_ip] } else { view.cluster_ips };
     let target = if view.kind == "ExternalName" {
         Target::ExternalName((*view.external_name).into())
@@ -212,7 +213,7 @@ fn service(key: Key, view: ServiceView<'_>) -> Service {
     Service { key, target, ports: ports(&view.ports), external: external.chain(ingress).collect() }
 }
 
-fn pod(key: Key, meta: &Meta<'_>, view: &PodView<'_>, wants: &Wants) -> Pod {
+fn pod(key: ObjectKey, meta: &Meta<'_>, view: &PodView<'_>, wants: &Wants) -> Pod {
     let keep = wants.pods.as_ref().map_or(&[][..], |pods| &pods.labels);
     let mut labels: Vec<_> = meta
         .labels
@@ -231,7 +232,7 @@ fn pod(key: Key, meta: &Meta<'_>, view: &PodView<'_>, wants: &Wants) -> Pod {
     }
 }
 
-fn import(key: Key, view: ImportView<'_>) -> ServiceImport {
+fn import(key: ObjectKey, view: ImportView<'_>) -> ServiceImport {
     let headless = view.kind == "Headless";
     let target = if headless { Target::Headless } else { Target::ClusterIps(addresses(&view.ips)) };
     ServiceImport { key, target, ports: ports(&view.ports) }

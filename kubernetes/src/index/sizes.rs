@@ -2,14 +2,14 @@
 
 use std::borrow::Cow;
 
-use kubernetes_api::objects::{Endpoint, ExternalAddress, Key, Object, Port, Target};
+use kubernetes_api::objects::{Endpoint, ExternalAddress, Object, ObjectKey, Port, Target};
 
-pub(super) fn key_of(object: &Object) -> Cow<'_, Key> {
+pub(super) fn key_of(object: &Object) -> Cow<'_, ObjectKey> {
     Cow::Borrowed(match object {
         Object::Service(service) => &service.key,
         Object::Slice(slice) => &slice.key,
         Object::Namespace(name) => {
-            return Cow::Owned(Key { namespace: Box::default(), name: name.clone() });
+            return Cow::Owned(ObjectKey { namespace: Box::default(), name: name.clone() });
         }
         Object::Pod(pod) => &pod.key,
         Object::ServiceImport(import) => &import.key,

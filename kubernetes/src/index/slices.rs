@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use kubernetes_api::objects::{Key, Slice};
+use kubernetes_api::objects::{ObjectKey, Slice};
 
 use super::HashMap;
 use super::key;
@@ -15,9 +15,9 @@ use super::key;
 #[derive(Default)]
 pub(super) struct Slices {
     /// Those that services have, and of which ones they are.
-    known: HashMap<Arc<Key>, (Named, Arc<Slice>)>,
+    known: HashMap<Arc<ObjectKey>, (Named, Arc<Slice>)>,
     /// Those that differ from these in the list that is coming.
-    coming: HashMap<Arc<Key>, Arc<Slice>>,
+    coming: HashMap<Arc<ObjectKey>, Arc<Slice>>,
     /// How many endpoints were told of in those.
     endpoints: usize,
 }
@@ -33,7 +33,7 @@ pub(super) type Changes = [HashMap<Arc<[u8]>, Change>; 2];
 pub(super) struct Change {
     come: Vec<Arc<Slice>>,
     /// These, and those that are not the service's any more.
-    replaced: HashSet<Arc<Key>>,
+    replaced: HashSet<Arc<ObjectKey>>,
 }
 
 /// By names that are chosen by strangers.
@@ -41,7 +41,7 @@ type HashSet<K> = hashbrown::HashSet<K, foldhash::fast::RandomState>;
 
 impl Slices {
     /// A slice that is told of, in a list or as a change; what is to be done at once.
-    pub(super) fn come(&mut self, of: &Arc<Key>, slice: Slice, is_list: bool) -> Changes {
+    pub(super) fn come(&mut self, of: &Arc<ObjectKey>, slice: Slice, is_list: bool) -> Changes {
         // What an earlier part of the list said of it.
         self.coming.remove(of);
         if self.known.get(of).is_some_and(|(_, known)| answer_alike(known, &slice)) {
@@ -57,13 +57,13 @@ impl Slices {
     }
 
     /// One that is gone.
-    pub(super) fn without(&mut self, of: &Arc<Key>) -> Changes {
+    pub(super) fn without(&mut self, of: &Arc<ObjectKey>) -> Changes {
         self.coming.remove(of);
         self.changes([(of.clone(), None)])
     }
 
     /// What a list has told so far, and what is gone by it.
-    pub(super) fn told(&mut self, gone: Vec<Arc<Key>>) -> Changes {
+    pub(super) fn told(&mut self, gone: Vec<Arc<ObjectKey>>) -> Changes {
         self.endpoints = 0;
         let coming = std::mem::take(&mut self.coming);
         let coming = coming.into_iter().map(|(of, slice)| (of, Some(slice)));
@@ -71,12 +71,12 @@ impl Slices {
     }
 
     /// The name of the service that a slice is of.
-    pub(super) fn service(&self, of: &Key) -> Option<&[u8]> {
+    pub(super) fn service(&self, of: &ObjectKey) -> Option<&[u8]> {
         let ([service, _], _) = self.known.get(of)?;
         service.as_deref()
     }
 
-    fn changes(&mut self, slices: impl IntoIterator<Item = (Arc<Key>, Option<Arc<Slice>>)>) -> Changes {
+    fn changes(&mut self, slices: impl IntoIterator<Item = (Arc<ObjectKey>, Option<Arc<Slice>>)>) -> Changes {
         let mut all = Changes::default();
         for (of, slice) in slices {
             let new = slice.as_deref().map(names_of).unwrap_or_default();

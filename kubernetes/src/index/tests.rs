@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::Directory;
 use crate::testing::*;
 use kubernetes_api::settings::{Lost, PodsWanted, Wants};
-use kubernetes_api::{Key, Kind, Object, Sink};
+use kubernetes_api::{Kind, Object, ObjectKey, Sink};
 
 /// What happens at the API.
 #[derive(Debug, Clone)]
@@ -40,7 +40,7 @@ fn pool() -> Vec<Object> {
     pool
 }
 
-fn key_of(object: &Object) -> (Kind, Key) {
+fn key_of(object: &Object) -> (Kind, ObjectKey) {
     let key = match object {
         Object::Service(service) => service.key.clone(),
         Object::Slice(slice) => slice.key.clone(),
@@ -54,7 +54,12 @@ fn key_of(object: &Object) -> (Kind, Key) {
 const KINDS: [Kind; 3] = [Kind::Service, Kind::Slice, Kind::Namespace];
 
 /// Does a step, and to the model what it means.
-fn step(cluster: &mut Cluster, model: &mut BTreeMap<(Kind, Key), Object>, pool: &[Object], step: &Step) {
+fn step(
+    cluster: &mut Cluster,
+    model: &mut BTreeMap<(Kind, ObjectKey), Object>,
+    pool: &[Object],
+    step: &Step,
+) {
     let writer = &mut cluster.writer;
     match step {
         Step::Apply(number) => {

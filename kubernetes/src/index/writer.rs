@@ -11,7 +11,7 @@ use super::service::{Namespace, Naming, Service};
 use super::sizes::{key_of, octets_of};
 use super::slices::{Changes, Slices};
 use super::{Directory, HashMap, Index, bit, hash_of_address, key};
-use kubernetes_api::objects::{self, Key, Kind, Object, Pod, SinceEpoch, Slice, Target};
+use kubernetes_api::objects::{self, Kind, Object, ObjectKey, Pod, SinceEpoch, Slice, Target};
 use kubernetes_api::settings::{Lost, Wants};
 use kubernetes_api::{Asked, Sink};
 
@@ -21,7 +21,7 @@ pub struct Writer {
     pod_names: bool,
     watcher: Box<dyn Watcher>,
     /// Of each kind, what is known.
-    seen: [HashMap<Arc<Key>, Seen>; Kind::ALL.len()],
+    seen: [HashMap<Arc<ObjectKey>, Seen>; Kind::ALL.len()],
     /// Octets of all of it, and how many there may be.
     octets: usize,
     most_octets: usize,
@@ -32,7 +32,7 @@ pub struct Writer {
     /// Kinds of which a list is coming.
     listing: u8,
     slices: Slices,
-    pods: HashMap<Arc<Key>, Arc<Pod>>,
+    pods: HashMap<Arc<ObjectKey>, Arc<Pod>>,
     /// Those that the API has and those that services lie in, with how many lie there.
     namespaces: HashMap<Vec<u8>, (Arc<Namespace>, usize)>,
     /// Whether endpoints' addresses lead back to services yet. At the first list each would copy a bucket, and before all of
@@ -131,7 +131,7 @@ impl Writer {
     }
 
     /// Counts an object in, if there is room for it; what was known of it stays where there is none.
-    fn see(&mut self, kind: Kind, key: &Arc<Key>, octets: usize) -> bool {
+    fn see(&mut self, kind: Kind, key: &Arc<ObjectKey>, octets: usize) -> bool {
         let (list, seen) = (self.lists[kind as usize], &mut self.seen[kind as usize]);
         let known = seen.get_mut(key);
         let before = known.as_ref().map_or(0, |known| known.octets as usize);
@@ -154,12 +154,12 @@ impl Writer {
     }
 
     /// A key as it is kept: every table shares one.
-    fn known_key(&self, kind: Kind, key: Cow<'_, Key>) -> Arc<Key> {
+    fn known_key(&self, kind: Kind, key: Cow<'_, ObjectKey>) -> Arc<ObjectKey> {
         let known = self.seen[kind as usize].get_key_value(&*key);
         known.map_or_else(|| Arc::new(key.into_owned()), |(known, _)| known.clone())
     }
 
-    fn unsee(&mut self, kind: Kind, key: &Key) {
+    fn unsee(&mut self, kind: Kind, key: &ObjectKey) {
         if let Some(seen) = self.seen[kind as usize].remove(key) {
             self.octets -= seen.octets as usize;
         }
@@ -170,7 +170,7 @@ impl Writer {
         self.watcher.heard();
     }
 
-    fn set_object(&mut self, which: Which, of: &Key, object: Option<objects::Service>) {
+    fn set_object(&mut self, which: Which, of: &ObjectKey, object: Option<objects::Service>) {
         let Some(name) = key(&of.name, &of.namespace) else { return };
         let old = which.of(&self.index).get(&name);
         let slices = match &old {
@@ -182,7 +182,7 @@ impl Writer {
     }
 
     /// Takes a slice that the API has told of.
-    fn come(&mut self, of: &Arc<Key>, slice: Slice) {
+    fn come(&mut self, of: &Arc<ObjectKey>, slice: Slice) {
         let is_list = self.listing & bit(Kind::Slice) != 0;
         let changes = self.slices.come(of, slice, is_list);
         self.hand_over(changes);
@@ -253,7 +253,7 @@ impl Writer {
         self.forget(&namespace);
     }
 
-    fn set_pod(&mut self, of: &Arc<Key>, pod: Option<Pod>) {
+    fn set_pod(&mut self, of: &Arc<ObjectKey>, pod: Option<Pod>) {
         let pod = pod.map(Arc::new);
         let old = match &pod {
             Some(pod) => self.pods.insert(of.clone(), pod.clone()),
@@ -278,7 +278,7 @@ impl Writer {
     }
 
     /// Says since when a change of endpoints was to come here, if that is told.
-    fn tell_programmed(&mut self, of: &Key, cause: Option<SinceEpoch>) {
+    fn tell_programmed(&mut self, of: &ObjectKey, cause: Option<SinceEpoch>) {
         let Some(cause) = cause.filter(|_| self.listing & bit(Kind::Slice) == 0) else { return };
         let Some(name) = self.slices.service(of) else { return };
         let service = self.index.services.get(name);
@@ -296,7 +296,7 @@ impl Writer {
     }
 
     /// Where a list ends, whole or not: what it has told is put in, and what is gone by it is not there any more.
-    fn end_list(&mut self, kind: Kind, gone: Vec<Arc<Key>>) {
+    fn end_list(&mut self, kind: Kind, gone: Vec<Arc<ObjectKey>>) {
         self.listing &= !bit(kind);
         if kind != Kind::Slice {
             gone.iter().for_each(|key| self.set(kind, key, None));
@@ -308,7 +308,7 @@ impl Writer {
         self.hand_over(changes);
     }
 
-    fn set(&mut self, kind: Kind, key: &Arc<Key>, object: Option<Object>) {
+    fn set(&mut self, kind: Kind, key: &Arc<ObjectKey>, object: Option<Object>) {
         let index = self.index.clone();
         let _changing = index.serials.changing();
         match (kind, object) {
@@ -354,7 +354,7 @@ impl Sink for Writer {
         self.tell_count(kind);
     }
 
-    fn delete(&mut self, kind: Kind, key: Key) {
+    fn delete(&mut self, kind: Kind, key: ObjectKey) {
         let key = self.known_key(kind, Cow::Owned(key));
         self.unsee(kind, &key);
         self.set(kind, &key, None);

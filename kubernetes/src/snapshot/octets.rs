@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::Unusable;
 use kubernetes_api::objects::{
-    Endpoint, ExternalAddress, Imported, Key, Kind, MOST_ADDRESSES, MOST_ENDPOINTS, MOST_PARTS, MOST_ZONES,
-    Object, Pod, Port, Protocol, Service, ServiceImport, Slice, Target,
+    Endpoint, ExternalAddress, Imported, Kind, MOST_ADDRESSES, MOST_ENDPOINTS, MOST_PARTS, MOST_ZONES,
+    Object, ObjectKey, Pod, Port, Protocol, Service, ServiceImport, Slice, Target,
 };
 
 /// Writes one object behind another.
@@ -27,7 +27,7 @@ impl Encoder {
         });
     }
 
-    pub(super) fn import(&mut self, key: &Key, target: &Target, ports: &[Port]) {
+    pub(super) fn import(&mut self, key: &ObjectKey, target: &Target, ports: &[Port]) {
         self.begin(Kind::ServiceImport, key);
         self.target(target);
         self.ports(ports);
@@ -65,7 +65,7 @@ impl Encoder {
         });
     }
 
-    fn begin(&mut self, kind: Kind, key: &Key) {
+    fn begin(&mut self, kind: Kind, key: &ObjectKey) {
         self.0.push(kind as u8);
         self.text(&key.namespace);
         self.text(&key.name);
@@ -223,8 +223,8 @@ impl<'a> Decoder<'a> {
         Ok(ExternalAddress::Ip(self.address()?))
     }
 
-    fn key(&mut self) -> Result<Key, Unusable> {
-        Ok(Key { namespace: self.text()?.into(), name: self.text()?.into() })
+    fn key(&mut self) -> Result<ObjectKey, Unusable> {
+        Ok(ObjectKey { namespace: self.text()?.into(), name: self.text()?.into() })
     }
 
     fn target(&mut self, most: usize) -> Result<Target, Unusable> {

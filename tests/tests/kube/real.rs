@@ -4,7 +4,8 @@ use std::net::IpAddr;
 
 use kubernetes_api::objects::{Endpoint, ExternalAddress, Port, Protocol, Service, Target};
 use kubernetes_api::{
-    Access, ClientFiles, Following, Key, Kind, Object, Pace, PodsWanted, Selector, Settings, Wants, follow,
+    Access, ClientFiles, Following, Kind, Object, ObjectKey, Pace, PodsWanted, Selector, Settings, Wants,
+    follow,
 };
 use tests::kube::Cluster;
 use tests::{isolated, now};
@@ -86,7 +87,7 @@ fn ip(text: &str) -> IpAddr {
 }
 
 fn assert_filled(store: &Store) {
-    let key = |name: &str| Key { namespace: "t1".into(), name: name.into() };
+    let key = |name: &str| ObjectKey { namespace: "t1".into(), name: name.into() };
     let port = |name: &str, protocol, port| Port { name: name.into(), protocol, port: Some(port) };
     let web = Service {
         key: key("web"),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use kubernetes_api::{Asked, Key, Kind, Lost, Object, Sink};
+use kubernetes_api::{Asked, Kind, Lost, Object, ObjectKey, Sink};
 
 /// A store that tests look into while it is written.
 #[derive(Clone, Default)]
@@ -12,7 +12,7 @@ pub(super) struct Seen(Arc<Mutex<Store>>);
 
 #[derive(Default)]
 pub(super) struct Store {
-    pub(super) objects: BTreeMap<(Kind, Key), Object>,
+    pub(super) objects: BTreeMap<(Kind, ObjectKey), Object>,
     /// Kinds whose list is whole, and how many lists there were.
     pub(super) lists: BTreeMap<Kind, usize>,
     pub(super) following: BTreeSet<Kind>,
@@ -23,7 +23,7 @@ pub(super) struct Store {
     pub(super) waited: Vec<Duration>,
     pub(super) events: usize,
     /// What a list that is not whole has applied.
-    listing: BTreeMap<Kind, BTreeSet<Key>>,
+    listing: BTreeMap<Kind, BTreeSet<ObjectKey>>,
 }
 
 impl Seen {
@@ -44,7 +44,7 @@ impl Seen {
 
 impl Store {
     pub(super) fn get(&self, kind: Kind, namespace: &str, name: &str) -> Option<&Object> {
-        self.objects.get(&(kind, Key { namespace: namespace.into(), name: name.into() }))
+        self.objects.get(&(kind, ObjectKey { namespace: namespace.into(), name: name.into() }))
     }
 
     pub(super) fn count(&self, kind: Kind) -> usize {
@@ -52,11 +52,11 @@ impl Store {
     }
 }
 
-fn key(object: &Object) -> Key {
+fn key(object: &Object) -> ObjectKey {
     match object {
         Object::Service(service) => service.key.clone(),
         Object::Slice(slice) => slice.key.clone(),
-        Object::Namespace(name) => Key { namespace: "".into(), name: name.clone() },
+        Object::Namespace(name) => ObjectKey { namespace: "".into(), name: name.clone() },
         Object::Pod(pod) => pod.key.clone(),
         Object::ServiceImport(import) => import.key.clone(),
     }
@@ -77,7 +77,7 @@ impl Sink for Seen {
         store.objects.insert((kind, key), object);
     }
 
-    fn delete(&mut self, kind: Kind, key: Key) {
+    fn delete(&mut self, kind: Kind, key: ObjectKey) {
         let mut store = self.store();
         store.events += 1;
         if let Some(listed) = store.listing.get_mut(&kind) {

@@ -3,7 +3,7 @@
 use allocation_counter::{AllocationInfo, measure};
 
 use super::*;
-use crate::objects::{Key, Object};
+use crate::objects::{Object, ObjectKey};
 
 /// Counts, and keeps nothing.
 #[derive(Default)]
@@ -20,7 +20,7 @@ impl Sink for Counted {
         self.slices += 1;
         self.endpoints += slice.endpoints.len();
     }
-    fn delete(&mut self, _: Kind, _: Key) {}
+    fn delete(&mut self, _: Kind, _: ObjectKey) {}
     fn complete(&mut self, _: Kind) {
         self.lists += 1;
     }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::objects::{Key, Object};
+use crate::objects::{Object, ObjectKey};
 
 /// Tells the sink's calls, one a line.
 #[derive(Default)]
@@ -13,7 +13,7 @@ impl Sink for Told {
         let Object::Namespace(name) = object else { panic!("{object:?}") };
         self.0.push(format!("+{name}"));
     }
-    fn delete(&mut self, _: Kind, key: Key) {
+    fn delete(&mut self, _: Kind, key: ObjectKey) {
         self.0.push(format!("-{key}"));
     }
     fn complete(&mut self, _: Kind) {
