@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 use wire::{Name, Rcode};
 
 use crate::fair::{Fair, Who};
-use crate::{GroupMetrics, HealthCheck, MAX_UPSTREAMS, Policy, Transport, Upstream};
+use crate::{ClientTransport, GroupMetrics, HealthCheck, MAX_UPSTREAMS, Policy, Upstream};
 
 /// What a stanza's properties say, with CoreDNS's defaults.
 #[derive(Clone, Debug)]
@@ -169,8 +169,8 @@ impl Group {
     }
 
     /// Whether a plain upstream is asked over TCP for a client that came over `client`.
-    pub(crate) fn asks_over_tcp(&self, client: Transport) -> bool {
-        self.spec.force_tcp || (!self.spec.prefer_udp && client == Transport::Tcp)
+    pub(crate) fn asks_over_tcp(&self, client: ClientTransport) -> bool {
+        self.spec.force_tcp || (!self.spec.prefer_udp && client == ClientTransport::Tcp)
     }
 
     /// A client's place among `max_concurrent`; none, and counted, where there is none for it.
@@ -308,11 +308,11 @@ mod tests {
     #[test]
     fn the_client_decides_the_transport_unless_the_stanza_does() {
         for (force_tcp, prefer_udp, client, tcp) in [
-            (false, false, Transport::Udp, false),
-            (false, false, Transport::Tcp, true),
-            (true, false, Transport::Udp, true),
-            (false, true, Transport::Tcp, false),
-            (true, true, Transport::Udp, true),
+            (false, false, ClientTransport::Udp, false),
+            (false, false, ClientTransport::Tcp, true),
+            (true, false, ClientTransport::Udp, true),
+            (false, true, ClientTransport::Tcp, false),
+            (true, true, ClientTransport::Udp, true),
         ] {
             let spec = GroupSpec { force_tcp, prefer_udp, ..GroupSpec::default() };
             let group = Group::new(spec, Vec::new(), Arc::default()).unwrap();

@@ -39,5 +39,5 @@ pub use policy::{MAX_UPSTREAMS, Policy};
 pub use resolve::{Addresses, ResolveError, resolve};
 pub use streams::{Deliver, Streams};
 pub use tls::{TlsSettings, TlsSpec};
-pub use transport::{StreamKind, Transport};
+pub use transport::{ClientTransport, StreamKind};
 pub use upstream::{HealthCheck, Path, ProbeRequest, ProbeRequests, Registry, Upstream};

@@ -2,7 +2,7 @@
 
 /// How a client's query came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transport {
+pub enum ClientTransport {
     /// In a datagram.
     Udp,
     /// Over a connection: TCP, TLS, HTTP, QUIC.

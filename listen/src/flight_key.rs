@@ -2,7 +2,7 @@
 
 use std::hash::BuildHasher as _;
 
-use forwarder::{Ask, Transport};
+use forwarder::{Ask, ClientTransport};
 use wire::{HeldQuery, Query};
 
 use super::flights::FlightRegistry;
@@ -11,7 +11,7 @@ use query::Block;
 
 impl FlightRegistry {
     /// The hash of a query of that block: equal where a forwarder would let it join the other's flight.
-    pub fn key(&self, block: &Block, query: &Query<'_>, client: Transport) -> u64 {
+    pub fn key(&self, block: &Block, query: &Query<'_>, client: ClientTransport) -> u64 {
         let Some(forwarding) = block.pipeline.forwarding() else { return 0 };
         let chain = &forwarding.chain;
         let ask = Ask { chain, query, client, block: block.id, context: 0, patience: None, asker: 0 };

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
-use forwarder::{ExchangeError, ExchangeId, Fair, Transport, Who};
+use forwarder::{ClientTransport, ExchangeError, ExchangeId, Fair, Who};
 use sockets::{ListenSocket, Local, Waker};
 use tokio::sync::mpsc;
 use wire::{Asker, HeldQuery, Query};
@@ -271,10 +271,10 @@ impl Client {
     }
 
     /// The transport by which the query came in.
-    pub(crate) fn transport(&self) -> Transport {
+    pub(crate) fn transport(&self) -> ClientTransport {
         match self {
-            Self::Stream(_) => Transport::Tcp,
-            Self::Udp { .. } | Self::Nobody => Transport::Udp,
+            Self::Stream(_) => ClientTransport::Tcp,
+            Self::Udp { .. } | Self::Nobody => ClientTransport::Udp,
             Self::Inner(share) => share.transport(),
         }
     }

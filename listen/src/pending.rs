@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use forwarder::Transport;
+use forwarder::ClientTransport;
 
 use query::evaluation::{InnerAnswer, Outer, UpstreamQuery};
 
@@ -26,7 +26,7 @@ pub(crate) struct Share<C> {
 struct Pending<C> {
     /// The client's.
     number: u128,
-    transport: Transport,
+    transport: ClientTransport,
     state: Mutex<State<C>>,
 }
 
@@ -41,7 +41,7 @@ impl<C> Share<C> {
     pub(crate) fn all(
         inner: Inner<C>,
         number: u128,
-        transport: Transport,
+        transport: ClientTransport,
         asked: &[UpstreamQuery<'_>],
     ) -> Vec<Self> {
         let state = Mutex::new(State { waits: asked.len(), inner: Some(inner) });
@@ -68,7 +68,7 @@ impl<C> Share<C> {
     }
 
     /// The transport by which the client's query came in.
-    pub(crate) fn transport(&self) -> Transport {
+    pub(crate) fn transport(&self) -> ClientTransport {
         self.of.transport
     }
 
@@ -116,7 +116,7 @@ mod tests {
             let waits = evaluation.wait(zone).unwrap_or_else(|failure| panic!("{failure}"));
             let Waits { asked, outer } = *waits;
             let inner = Inner { outer: outer.unwrap(), client: () };
-            let shares = Share::all(inner, 0, Transport::Udp, &asked);
+            let shares = Share::all(inner, 0, ClientTransport::Udp, &asked);
             assert_eq!(shares.len(), 3);
             let mut ends = Vec::new();
             for ((share, asked), lost) in shares.into_iter().zip(&asked).zip(lost) {

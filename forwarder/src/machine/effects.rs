@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use wire::{Answer, Query};
 
 use super::waiters::Waiters;
-use crate::{Chain, ConnectionLimits, Failure, NotSent, StreamKind, Transport, Upstream};
+use crate::{Chain, ClientTransport, ConnectionLimits, Failure, NotSent, StreamKind, Upstream};
 
 /// One UDP socket of one worker. Its index is small and used again; its generation is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -110,7 +110,7 @@ pub struct Ask<'a> {
     /// The query.
     pub query: &'a Query<'a>,
     /// How it came: upstreams are asked the same way unless the stanza says otherwise.
-    pub client: Transport,
+    pub client: ClientTransport,
     /// The block's number: equal questions in different blocks are different flights.
     pub block: u64,
     /// Handed back in [`Finished`]; the first asker's.

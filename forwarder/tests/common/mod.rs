@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forwarder::{
-    Ask, Chain, Effects, Exchange, ExchangeError, ExchangeId, Failure, Finished, Forwarder, Group,
-    GroupMetrics, GroupSpec, Limits, NotSent, Path, ProbeRequests, Registry, SocketId, StreamKind, Transport,
+    Ask, Chain, ClientTransport, Effects, Exchange, ExchangeError, ExchangeId, Failure, Finished, Forwarder,
+    Group, GroupMetrics, GroupSpec, Limits, NotSent, Path, ProbeRequests, Registry, SocketId, StreamKind,
     Upstream,
 };
 use wire::{Gate, Rcode};
@@ -331,7 +331,7 @@ impl World {
         let ask = Ask {
             chain: &self.chain.clone(),
             query: &query,
-            client: if question.tcp { Transport::Tcp } else { Transport::Udp },
+            client: if question.tcp { ClientTransport::Tcp } else { ClientTransport::Udp },
             block: question.block,
             context: 0,
             patience: question.patience,
