@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use handover::Inherited;
-use node::{Ours, Transport, holder_of};
+use node::{Ours, SocketKind, holder_of};
 use rustix::io::Errno;
 use sockets::{ListenOptions, ListenSocket};
 use thiserror::Error;
@@ -110,13 +110,13 @@ pub(super) fn bind_one(
     Ok(bound)
 }
 
-fn bind_sockets(wanted: Wanted, left: &mut Inherited) -> Result<BoundEndpoint, (Transport, io::Error)> {
+fn bind_sockets(wanted: Wanted, left: &mut Inherited) -> Result<BoundEndpoint, (SocketKind, io::Error)> {
     let Wanted { endpoint, count, workers, beside } = wanted;
     let (address, options) = (node::with_link(endpoint.address), ListenOptions::default());
     let (mut sockets, mut inherited) = (Vec::new(), 0);
     if has_udp(endpoint) {
         let bind = if beside { ListenSocket::bind_beside } else { ListenSocket::bind_first };
-        let udp = |error| (Transport::Udp, error);
+        let udp = |error| (SocketKind::Udp, error);
         for descriptor in left.udp(address) {
             sockets.push(ListenSocket::from_owned_fd(descriptor, &options).map_err(udp)?);
         }
@@ -140,7 +140,7 @@ fn bind_sockets(wanted: Wanted, left: &mut Inherited) -> Result<BoundEndpoint, (
             sockets[0].spread_over(count as u32).map_err(udp)?;
         }
     }
-    let tcp = |error| (Transport::Tcp, error);
+    let tcp = |error| (SocketKind::Tcp, error);
     let listener = match left.tcp(address) {
         Some(descriptor) => std::net::TcpListener::from(descriptor),
         None => sockets::tcp_listener(address, TCP_BACKLOG, !beside).map_err(tcp)?,
@@ -184,10 +184,10 @@ pub(super) async fn add(address: SocketAddr, ours: Ours) -> Result<node::Added, 
     }
 }
 
-pub(super) fn explain(address: SocketAddr, transport: Transport, error: io::Error) -> BindError {
+pub(super) fn explain(address: SocketAddr, transport: SocketKind, error: io::Error) -> BindError {
     let name = match transport {
-        Transport::Udp => "udp",
-        Transport::Tcp => "tcp",
+        SocketKind::Udp => "udp",
+        SocketKind::Tcp => "tcp",
     };
     match error.kind() {
         io::ErrorKind::AddrInUse => BindError::InUse {

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use handover::{Inherited, Place, Shelf};
-use node::{Ours, Transport};
+use node::{Ours, SocketKind};
 use sockets::{ListenOptions, ListenSocket};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -77,12 +77,12 @@ impl Ports {
                 for nth in (self.sockets.max(workers)..sockets).filter(|_| has_udp(endpoint)) {
                     let bound =
                         ListenSocket::bind_beside(node::with_link(address), &ListenOptions::default());
-                    let bound = bound.map_err(|error| explain(address, Transport::Udp, error))?;
+                    let bound = bound.map_err(|error| explain(address, SocketKind::Udp, error))?;
                     // No worker reads the socket yet, and none will if a later step fails: the kernel is told not to give it
                     // datagrams.
                     bound
                         .spread_over(self.sockets as u32)
-                        .map_err(|error| explain(address, Transport::Udp, error))?;
+                        .map_err(|error| explain(address, SocketKind::Udp, error))?;
                     more.push((address, nth, bound));
                 }
                 continue;

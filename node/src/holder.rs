@@ -9,7 +9,7 @@ use std::path::Path;
 
 /// What a port belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Transport {
+pub enum SocketKind {
     /// Datagrams.
     Udp,
     /// Connections.
@@ -36,10 +36,10 @@ impl fmt::Display for Holder {
 ///
 /// `None` when there is none, or when we may not see it: another user's, or outside our process namespace.
 /// Reads all of `/proc`, which takes milliseconds: for error messages only.
-pub fn holder_of(addr: SocketAddr, proto: Transport) -> Option<Holder> {
+pub fn holder_of(addr: SocketAddr, proto: SocketKind) -> Option<Holder> {
     let tables = match proto {
-        Transport::Udp => ["/proc/net/udp", "/proc/net/udp6"],
-        Transport::Tcp => ["/proc/net/tcp", "/proc/net/tcp6"],
+        SocketKind::Udp => ["/proc/net/udp", "/proc/net/udp6"],
+        SocketKind::Tcp => ["/proc/net/tcp", "/proc/net/tcp6"],
     };
     let mut candidates = Vec::new();
     for table in tables {
@@ -72,12 +72,12 @@ fn rank(held: SocketAddr, wanted: SocketAddr) -> Option<u8> {
 }
 
 /// One line of a table: number, local and remote address in hex, state, queues, timers, user, time-out, inode.
-fn parse_line(line: &str, proto: Transport) -> Option<BoundSocket> {
+fn parse_line(line: &str, proto: SocketKind) -> Option<BoundSocket> {
     let mut words = line.split_ascii_whitespace();
     let (ip, port) = words.nth(1)?.split_once(':')?;
     let state = words.nth(1)?;
     let inode = words.nth(5)?.parse().ok()?;
-    if proto == Transport::Tcp && state != LISTEN {
+    if proto == SocketKind::Tcp && state != LISTEN {
         return None;
     }
     let addr = SocketAddr::new(parse_ip(ip)?, u16::from_str_radix(port, 16).ok()?);
@@ -138,7 +138,8 @@ mod tests {
         for ip in ["127.0.0.1", "::1"] {
             let udp = UdpSocket::bind((ip, 0))?;
             let tcp = TcpListener::bind((ip, 0))?;
-            for (addr, proto) in [(udp.local_addr()?, Transport::Udp), (tcp.local_addr()?, Transport::Tcp)] {
+            for (addr, proto) in [(udp.local_addr()?, SocketKind::Udp), (tcp.local_addr()?, SocketKind::Tcp)]
+            {
                 let holder = holder_of(addr, proto).expect("we hold it");
                 assert_eq!(holder.pid, std::process::id());
                 assert_eq!(holder.comm, fs::read_to_string("/proc/self/comm")?.trim_end());
@@ -154,21 +155,21 @@ mod tests {
     fn a_connection_from_the_port_does_not_hold_it() -> io::Result<()> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let stream = TcpStream::connect(listener.local_addr()?)?;
-        assert_eq!(holder_of(stream.local_addr()?, Transport::Tcp), None);
+        assert_eq!(holder_of(stream.local_addr()?, SocketKind::Tcp), None);
         Ok(())
     }
 
     #[test]
     fn a_free_port_has_no_holder() -> io::Result<()> {
         let addr = UdpSocket::bind("127.0.0.61:0")?.local_addr()?;
-        assert_eq!(holder_of(addr, Transport::Udp), None);
+        assert_eq!(holder_of(addr, SocketKind::Udp), None);
         Ok(())
     }
 
     #[test]
     #[cfg(target_endian = "little")]
     fn lines_of_the_kernel_are_read_and_others_passed_over() {
-        use Transport::{Tcp, Udp};
+        use SocketKind::{Tcp, Udp};
         let head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode";
         let v4 = "  461: 0500007F:0035 00000000:0000 07 00000000:00000000 00:00000000 00000000   101        0 20211 2 0";
         let v6 = "  9: 00000000000000000000000001000000:0035 00000000000000000000000000000000:0000 0A 00000000:00000000 \

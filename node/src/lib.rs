@@ -30,7 +30,7 @@ use std::net::IpAddr;
 pub use address::{Added, Instead, LINK, LinkName, Ours, ensure_address, remove_addresses, remove_link};
 pub use dhcp::{LEASES, dhcp_servers};
 pub use environment::{VariantError, corefile_of};
-pub use holder::{Holder, Transport, holder_of};
+pub use holder::{Holder, SocketKind, holder_of};
 pub use host_resolver::{HostResolver, HostResolverError, ReadServers};
 pub use interface::{
     Address, Interface, addresses_of, has_address, interfaces, leads_to, link_index, link_name, link_of,
