@@ -2,7 +2,7 @@
 //! service manager. Linux only.
 //!
 //! It knows the machine as a whole. It must not know DNS messages, the Corefile or the query path, opens no
-//! socket that clients use, and imports no other crate of ours.
+//! socket that clients use, and imports no crate of ours but `sockets`.
 
 mod address;
 mod dhcp;

@@ -14,9 +14,10 @@ use netlink_packet_netfilter::nftables::InetHookNumber::{LocalIn, LocalOut, Post
 use netlink_packet_netfilter::nftables::{SetFlags, TableFlags};
 
 use crate::nft::{
-    Batch, Chain, Contents, End, Family, NftError, Set, Socket, TRANSPORT_KEY, TRANSPORTS, accept,
-    address_in, address_is, destination_is_ours, dns, family_is, from_this_machine, has_socket, is_reply,
-    jump, mark_is, masquerade, not_translated, notrack, octets, set_address, set_zone, untracked, zone_is,
+    Batch, Chain, Contents, End, Family, NftError, Set, Socket, SocketApart, TRANSPORT_KEY, TRANSPORTS,
+    accept, address_in, address_is, destination_is_ours, dns, family_is, from_this_machine, has_socket,
+    is_reply, jump, mark_is, masquerade, not_translated, notrack, octets, set_address, set_zone, untracked,
+    zone_is,
 };
 
 /// An address that clients ask.
@@ -275,7 +276,7 @@ impl Drop for Warrant {
 
 /// The table of the leases, which goes when this value does, or the process.
 pub struct Leases {
-    socket: Socket,
+    socket: SocketApart,
     table: String,
     seen: Seen,
     /// What was put there, where others can change it.
@@ -312,7 +313,7 @@ impl Leases {
     /// # Errors
     /// Where the kernel refuses one.
     pub fn open_as(mark: u32, seen: Seen) -> Result<Self, NftError> {
-        let mut socket = Socket::open()?;
+        let socket = SocketApart::open()?;
         // Old and new process overlap: each has its own, also where both are the first process of a container. One that has
         // no owner outlives its process, and is the next one's.
         let table = match seen.by_owner {
@@ -371,7 +372,7 @@ impl Leases {
     ///
     /// # Errors
     /// Where the kernel refuses.
-    pub fn give_up(mut self) -> Result<(), NftError> {
+    pub fn give_up(self) -> Result<(), NftError> {
         let mut batch = Batch::default();
         batch.delete_table(&self.table);
         self.socket.commit(batch)

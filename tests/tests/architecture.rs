@@ -12,7 +12,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("corefile", &["readfile"]),
     ("gotemplate", &[]),
     ("sockets", &[]),
-    ("node", &[]),
+    ("node", &["sockets"]),
     ("handover", &["clock", "node", "sockets"]),
     ("hostsfile", &["readfile", "wire"]),
     ("cache", &["wire"]),

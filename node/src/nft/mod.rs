@@ -1,9 +1,11 @@
 //! nftables over netlink: one transaction at a time, without a program of its own and without the lock of iptables.
 
+mod apart;
 mod batch;
 mod listing;
 mod statement;
 
+pub(crate) use apart::SocketApart;
 pub(crate) use batch::{Batch, Chain, Set, Socket};
 pub(crate) use listing::{BaseChain, Contents};
 pub(crate) use statement::*;

@@ -32,6 +32,41 @@ fn a_server_that_the_kernel_kills_for_want_of_memory_leaves_the_way_out() {
 }
 
 #[test]
+fn the_table_of_leases_goes_before_the_memory_and_the_sockets_that_threads_share() {
+    isolated(|| {
+        let test = "the_table_of_leases_goes_before_the_memory_and_the_sockets_that_threads_share";
+        if !tool(test, "nft") {
+            return;
+        }
+        let lab = Lab::new();
+        let server = lab.serve_with(|options| options);
+        server.wait_for_log("queries to fd10::11 come here", PATIENCE);
+        let process = format!("/proc/{}", server.pid());
+        // Of protocol 12, by the kernel's numbers; the last column is the inode.
+        let netfilter = fs::read_to_string(format!("{process}/net/netlink")).expect("it is there");
+        let columns = netfilter.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let netfilter: Vec<_> = columns
+            .filter(|columns| columns.get(1) == Some(&"12"))
+            .filter_map(|columns| Some(format!("socket:[{}]", columns.last()?)))
+            .collect();
+        let open = |of: &str| {
+            let files = fs::read_dir(format!("{process}{of}/fd")).expect("the process runs").flatten();
+            files
+                .filter_map(|file| Some(fs::read_link(file.path()).ok()?.to_str()?.to_owned()))
+                .collect::<Vec<_>>()
+        };
+        let leases = server.threads("lease-table");
+        assert_eq!(leases.len(), 1);
+        let its_own = open(&format!("/task/{}", leases[0]));
+        let shared = open("");
+        let owner: Vec<_> = its_own.iter().filter(|file| file.starts_with("socket:[")).collect();
+        assert_eq!(owner.len(), 1, "{its_own:?}");
+        assert!(netfilter.contains(owner[0]), "{owner:?} is none of {netfilter:?}");
+        assert!(!shared.contains(owner[0]), "{shared:?}");
+    });
+}
+
+#[test]
 fn a_server_that_crashes_until_systemd_gives_it_up_leaves_the_way_out() {
     isolated_for(Duration::from_secs(180), || {
         let test = "a_server_that_crashes_until_systemd_gives_it_up_leaves_the_way_out";

@@ -1,0 +1,88 @@
+//! A netlink socket that is closed before anything else of a process that dies.
+
+use std::io;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+use super::NftError;
+use super::batch::{Batch, Socket, refused};
+use super::listing::Contents;
+
+/// A [`Socket`] on a thread that shares no files with the others. A process that is killed takes down its memory, some
+/// milliseconds of work, before the files that its threads share; meanwhile tables that a shared socket owned would still
+/// send queries to ours, which nobody reads any more.
+pub(crate) struct SocketApart {
+    port: u32,
+    /// `None` only while it is dropped.
+    jobs: Option<mpsc::Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+type Job = Box<dyn FnOnce(&mut Socket) + Send>;
+
+impl SocketApart {
+    pub(crate) fn open() -> Result<Self, NftError> {
+        let (jobs, wanted) = mpsc::channel::<Job>();
+        let (opened, is_open) = mpsc::channel();
+        let thread = sockets::spawn_with_own_files("lease-table", move || {
+            let mut socket = match Socket::open() {
+                Ok(socket) => socket,
+                Err(error) => return drop(opened.send(Err(error))),
+            };
+            let _ = opened.send(Ok(socket.port()));
+            while let Ok(job) = wanted.recv() {
+                job(&mut socket);
+            }
+        });
+        let thread = thread.map_err(|error| refused("start a thread", error))?;
+        let port = is_open.recv().map_err(|_| gone())??;
+        Ok(Self { port, jobs: Some(jobs), thread: Some(thread) })
+    }
+
+    /// Its address, which no other socket of this network has.
+    pub(crate) fn port(&self) -> u32 {
+        self.port
+    }
+
+    /// Carries out a transaction.
+    pub(crate) fn commit(&self, batch: Batch) -> Result<(), NftError> {
+        self.do_there(move |socket| socket.commit(batch))
+    }
+
+    /// What is in a table, as [`Socket::contents`].
+    pub(crate) fn contents(
+        &self,
+        table: &str,
+        chains: &'static [&'static str],
+        sets: &'static [&'static str],
+    ) -> Result<Contents, NftError> {
+        let table = table.to_owned();
+        self.do_there(move |socket| socket.contents(&table, chains, sets))
+    }
+
+    fn do_there<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut Socket) -> Result<T, NftError> + Send + 'static,
+    ) -> Result<T, NftError> {
+        let (say, said) = mpsc::channel();
+        let job = Box::new(move |socket: &mut Socket| drop(say.send(job(socket))));
+        let jobs = self.jobs.as_ref().ok_or_else(gone)?;
+        jobs.send(job).map_err(|_| gone())?;
+        said.recv().map_err(|_| gone())?
+    }
+}
+
+impl Drop for SocketApart {
+    fn drop(&mut self) {
+        self.jobs = None;
+        // Its tables are gone when this returns.
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The thread ended, as by a panic.
+fn gone() -> NftError {
+    refused("ask the thread of the leases", io::ErrorKind::BrokenPipe.into())
+}
