@@ -23,6 +23,7 @@ mod partition;
 mod policy;
 mod rules;
 mod shard;
+mod shared;
 mod slab;
 #[cfg(test)]
 mod support;

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use wire::{Answer, Flags, Name, Query, Reply};
 
-use crate::cache::Shared;
 use crate::dump::{Dump, data};
 use crate::entry::{Carried, Entry, State, Ttls};
 use crate::rules::{Storability, judge};
 use crate::shard::PartitionCounts;
+use crate::shared::Shared;
 use crate::{Kind, Mode, Policy, STALE_TTL, VERIFY_WAIT};
 
 /// One server block's answers, apart from those of all other blocks. It is freed with its last `Arc`.

@@ -17,5 +17,4 @@ mod text;
 pub use file::{File, Written};
 pub use text::{ManagedLine, Marker, MarkerError, Text};
 
-/// The most that a hosts file with managed lines may hold, in bytes.
-pub(crate) const MAX_BYTES: u64 = 16 << 20;
+use crate::publish::MAX_BYTES;

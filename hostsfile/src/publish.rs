@@ -59,7 +59,7 @@ pub enum PublishError {
     #[error("{} changes faster than it can be written", .0.display())]
     Changing(PathBuf),
     /// The file is larger than may be read into memory.
-    #[error("{} is larger than {} bytes", .0.display(), crate::managed::MAX_BYTES)]
+    #[error("{} is larger than {} bytes", .0.display(), MAX_BYTES)]
     TooLarge(PathBuf),
     /// The path leads to a file that is in no directory any more: it is mounted by itself, and where it comes from another
     /// file has taken its place.
@@ -178,3 +178,6 @@ fn says(path: &Path, bytes: &[u8]) -> bool {
 
 /// Everybody may know the hosts.
 const MODE: u32 = 0o644;
+
+/// The most that a file may hold that is read as a whole before it is replaced, in bytes.
+pub(crate) const MAX_BYTES: u64 = 16 << 20;

@@ -373,7 +373,8 @@ fn modules(sources: &Path) -> Vec<(Vec<String>, String)> {
             path.clear();
         }
         let source = std::fs::read_to_string(&file).expect("a source is text");
-        let lines = without_tests(&source).lines().filter(|line| !line.trim_start().starts_with("//"));
+        let source = without_tests(&source);
+        let lines = source.lines().filter(|line| !line.trim_start().starts_with("//"));
         modules.push((path, lines.collect::<Vec<_>>().join("\n")));
     }
     modules
@@ -431,9 +432,31 @@ fn is_test(place: &str) -> bool {
     place.ends_with("tests.rs") || place.contains("/tests/")
 }
 
-/// A source up to the module of its tests.
-fn without_tests(text: &str) -> &str {
-    text.find("#[cfg(test)]\nmod tests").map_or(text, |end| &text[..end])
+/// A source without the module of its tests, wherever that stands: in a file of its own, or up to the brace that ends it.
+fn without_tests(text: &str) -> String {
+    let mut left = String::new();
+    let mut rest = text;
+    while let Some((before, tests)) = rest.split_once("#[cfg(test)]\nmod tests") {
+        left.push_str(before);
+        let end = if tests.starts_with(';') { ";\n" } else { "\n}\n" };
+        rest = tests.split_once(end).map_or("", |(_, rest)| rest);
+    }
+    left + rest
+}
+
+#[test]
+fn the_module_of_the_tests_alone_is_left_out() {
+    for (source, left) in [
+        ("mod one;\n#[cfg(test)]\nmod tests;\n\nuse one::One;\n", "mod one;\n\nuse one::One;\n"),
+        (
+            "use one::One;\n#[cfg(test)]\nmod tests {\n    mod one {\n    }\n}\nuse two::Two;\n",
+            "use one::One;\nuse two::Two;\n",
+        ),
+        ("use one::One;\n#[cfg(test)]\nmod tests {\n}\n", "use one::One;\n"),
+        ("use one::One;\n", "use one::One;\n"),
+    ] {
+        assert_eq!(without_tests(source), left, "{source}");
+    }
 }
 
 fn sources_in(directory: &Path) -> Vec<PathBuf> {
