@@ -157,6 +157,11 @@ pub(super) fn soa_numbers(serial: u32, minimum: u32) -> [[u8; 4]; 5] {
     [serial, REFRESH, RETRY, EXPIRE, minimum].map(u32::to_be_bytes)
 }
 
+/// The octets of an owner that stands at `place` in the message already: a pointer to there, or the name where none reaches.
+pub(super) fn owner_at(place: usize, name: &[u8]) -> Vec<u8> {
+    if place > FURTHEST { name.to_vec() } else { (0xc000 | place as u16).to_be_bytes().into() }
+}
+
 /// Writes an address record, if it is of the type asked for.
 pub(super) fn push_address(
     reply: &mut Reply<'_>,
@@ -177,6 +182,8 @@ pub(super) fn push_address(
     is_asked
 }
 
+/// Where a pointer leads at most (RFC 1035, section 4.1.4).
+pub(super) const FURTHEST: usize = 0x3fff;
 /// Address records, the shortest of which has 16 octets, that fill the largest message.
 pub(super) const MOST_SERVERS: usize = 4_096;
 /// Seconds, as CoreDNS has them.

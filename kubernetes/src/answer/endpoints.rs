@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use wire::{Class, HEADER, MAX_NAME, Owner, RType, Reply, Section};
 
-use super::apex::push_address;
+use super::apex::{FURTHEST, push_address};
 use super::name::{Below, Topology};
 use super::{Question, Responder, ZoneAnswer};
 use crate::index::{At, Service};
@@ -265,5 +265,3 @@ pub(super) fn name_endpoint(name: &mut Vec<u8>, service: &Service, at: At<'_>) {
 const PRIORITY: u16 = 0;
 /// Of an SRV record: its owner, a pointer to the question; type, class, TTL and length; priority, weight and port.
 const BEFORE_TARGET: usize = 2 + 10 + 6;
-/// Where a pointer leads at most (RFC 1035, section 4.1.4).
-const FURTHEST: usize = 0x3fff;

@@ -2,16 +2,16 @@
 
 mod name;
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use wire::{Class, Flags, MAX_NAME, Name, Owner, Query, RType, Rcode, Reply, Section};
+use wire::{Class, Flags, HEADER, MAX_NAME, Name, Owner, Query, RType, Rcode, Reply, Section};
 
 pub(super) use self::name::{Below, Meant};
 
 use self::name::read;
-use super::apex::{MOST_SERVERS, push_address, soa_numbers};
+use super::apex::{MOST_SERVERS, owner_at, push_address, soa_numbers};
 use super::{Answered, Responder, external_target};
 use crate::index::{At, Index, Service};
 use kubernetes_api::objects::{ExternalAddress, Kind, Port, Target};
@@ -185,11 +185,12 @@ impl External {
                 let name = [&self.server, zone.as_wire()].concat();
                 let ttl = self.rules.ttl;
                 reply.push(Section::Answer, Owner::Question, RType::NS, Class::IN, ttl, &name);
+                let owner = owner_at(reply.octets().len() - name.len(), &name);
                 for address in self.own_addresses(of, |own| index.services.of_address(own)) {
                     if reply.octets().len() > room {
                         break;
                     }
-                    push_address(reply, Section::Additional, Owner::Name(&name), None, ttl, address);
+                    push_address(reply, Section::Additional, Owner::Name(&owner), None, ttl, address);
                 }
             }
             _ => self.soa(index, zone, query, Section::Authority, reply),
@@ -226,7 +227,7 @@ impl External {
 
     fn soa(&self, index: &Index, zone: &Name, query: &Query<'_>, section: Section, reply: &mut Reply<'_>) {
         // The question ends in the zone: names are pointers into it.
-        let zone_at = wire::HEADER + query.name.as_wire().len() - zone.as_wire().len();
+        let zone_at = HEADER + query.name.as_wire().len() - zone.as_wire().len();
         let pointer = (0xc000 | zone_at as u16).to_be_bytes();
         let numbers = soa_numbers(index.serial(), self.rules.ttl);
         let data = [&self.server, &pointer[..], &self.hostmaster, &pointer, numbers.as_flattened()].concat();
@@ -294,6 +295,8 @@ impl Places<'_, '_> {
         let weight = weight(count.saturating_mul(service.external().len()));
         let ports = service.ports().iter().filter(|port| meant.means(port));
         let numbers: BTreeSet<u16> = ports.filter_map(|port| port.port).collect();
+        // The question ends in the service's name.
+        let owner = owner_at(HEADER + self.query.name.as_wire().len() - name.len(), &name);
         let (mut seen, mut has_address, mut follows) = (HashSet::new(), false, false);
         for external in service.external().iter().filter(|external| seen.insert(*external)) {
             if self.is_full() {
@@ -319,7 +322,7 @@ impl Places<'_, '_> {
         }
         if has_address && !numbers.is_empty() {
             let addresses: BTreeSet<IpAddr> = service.external_addresses().take(MOST_SERVERS).collect();
-            addresses.into_iter().for_each(|address| self.additional(&name, address));
+            addresses.into_iter().for_each(|address| self.additional(&owner, address));
         }
         Some(follows)
     }
@@ -349,15 +352,20 @@ impl Places<'_, '_> {
             .take(MOST_NAMED)
             .map(|at| (name(at), at))
             .collect();
-        let mut known = HashSet::new();
+        // Where each is written first, uncompressed (RFC 2782).
+        let (mut known, mut places) = (HashSet::new(), HashMap::new());
         for (name, at) in &named {
             let numbers = at.slice.ports.iter().filter(means).filter_map(|port| port.port);
             let new: Vec<u16> = numbers.filter(|number| known.insert((name, *number))).collect();
-            self.srv(weight, new.into_iter(), name);
+            if let Some(place) = self.srv(weight, new.into_iter(), name) {
+                places.entry(name).or_insert(place);
+            }
         }
         let mut known = HashSet::new();
         for (name, at) in named.iter().filter(|(name, at)| known.insert((name, at.endpoint.address))) {
-            self.additional(name, at.endpoint.address);
+            if let Some(place) = places.get(name) {
+                self.additional(&owner_at(*place, name), at.endpoint.address);
+            }
         }
         Some(false)
     }
@@ -374,26 +382,28 @@ impl Places<'_, '_> {
         }
     }
 
-    fn additional(&mut self, name: &[u8], address: IpAddr) {
-        if !self.is_full() && name.len() <= MAX_NAME {
+    fn additional(&mut self, owner: &[u8], address: IpAddr) {
+        if !self.is_full() {
             let ttl = self.external.rules.ttl;
-            push_address(self.reply, Section::Additional, Owner::Name(name), None, ttl, address);
+            push_address(self.reply, Section::Additional, Owner::Name(owner), None, ttl, address);
         }
     }
 
-    fn srv(&mut self, weight: u16, numbers: impl Iterator<Item = u16>, target: &[u8]) {
+    /// Tells where in the message the target is written last.
+    fn srv(&mut self, weight: u16, numbers: impl Iterator<Item = u16>, target: &[u8]) -> Option<usize> {
         if target.len() > MAX_NAME {
-            return;
+            return None;
         }
+        let mut place = None;
         for number in numbers {
             if self.is_full() {
                 break;
             }
-            self.push(
-                RType::SRV,
-                &[[0, weight, number].map(u16::to_be_bytes).as_flattened(), target].concat(),
-            );
+            let data = [[0, weight, number].map(u16::to_be_bytes).as_flattened(), target].concat();
+            self.push(RType::SRV, &data);
+            place = Some(self.reply.octets().len() - target.len());
         }
+        place
     }
 
     fn push(&mut self, rtype: RType, data: &[u8]) {

@@ -45,6 +45,13 @@ fn from_outside(namespace: &str, name: &str, spec: Value, ingress: Value) -> Obj
     (SERVICES, json!({"metadata": metadata, "spec": spec, "status": {"loadBalancer": {"ingress": ingress}}}))
 }
 
+/// As many endpoints of names of their own as 512 octets have room for with their addresses, where these do not repeat the names.
+fn crowded(ports: &Value) -> Object {
+    let endpoint = |n: u32| json!({"addresses": [format!("172.17.8.{n}")], "conditions": {"ready": true}, "hostname": format!("h{n}")});
+    let endpoints: Vec<Value> = (1..=6).map(endpoint).collect();
+    cluster::slice("t1", "crowded-1", "crowded", "IPv4", &json!(endpoints), ports)
+}
+
 /// Every kind of object, and services of every kind that are reached from outside.
 pub(crate) fn objects() -> Vec<Object> {
     let ports = json!([
@@ -55,7 +62,9 @@ pub(crate) fn objects() -> Vec<Object> {
     let at = |address: &str, ports: &Value, external: Value| json!({"type": "LoadBalancer", "clusterIP": address, "clusterIPs": [address], "ports": ports, "externalIPs": external});
     let named = |host: &str| json!([{"hostname": host}]);
     let headless = json!([{"name": "c", "protocol": "UDP", "port": 1234}]);
+    let crowd = json!({"clusterIP": "None", "clusterIPs": ["None"], "ports": headless});
     let more = [
+        cluster::service("t1", "crowded", &json!({}), crowd),
         from_outside("t1", "lb", at("10.96.1.1", &ports, json!([])), json!([{"ip": "192.0.2.81"}])),
         from_outside(
             "t1",
@@ -81,6 +90,7 @@ pub(crate) fn objects() -> Vec<Object> {
             json!({"clusterIP": "None", "clusterIPs": ["None"], "ports": headless, "externalIPs": ["192.0.2.86"]}),
             json!([]),
         ),
+        crowded(&headless),
         pod_slice("t1", "hlout", "172.17.9.1", &headless),
         pod_slice("t1", "lb", "172.17.9.2", &ports),
     ];
@@ -91,7 +101,7 @@ pub(crate) fn objects() -> Vec<Object> {
 fn names() -> Vec<String> {
     let mut all = below(
         "lb.t1 LB.T1 both.t1 host.t1 one.t1 hostnx.t1 hostfails.t1 pending.t1 bare.t1 portless.t1 lb.t2 hlout.t1 outside.t1 web.t1 web.t2 six.t1 \
-         hl.t1 none.t1 ext.t1 extin.t1 absent.t1 lb.nowhere t1 t2 empty nowhere x \
+         hl.t1 crowded.t1 none.t1 ext.t1 extin.t1 absent.t1 lb.nowhere t1 t2 empty nowhere x \
          _http._tcp.lb.t1 http.tcp.lb.t1 _HTTP._TCP.lb.t1 _http._udp.lb.t1 _nope._tcp.lb.t1 _https._tcp.both.t1 _http._tcp.host.t1 _c._udp.hl.t1 _c._udp.hlout.t1 \
          x.lb.t1 172-17-9-2.lb.t1 x.host.t1 h1.hl.t1 H1.hl.t1 h3.hl.t1 172-17-0-255.hl.t1 pod-1.hl.t1 nobody.hl.t1 172-17-9-1.hlout.t1 w1.web.t1 a.b.c.lb.t1 \
          _http._tcp.x.lb.t1 dns ns1.dns ns2.dns x.ns1.dns ns ns1.ns any.t1",
