@@ -23,7 +23,7 @@ impl Responder {
             Err(kind) => return ZoneAnswer::Unknown(kind),
         };
         if names.is_empty() {
-            return question.absent(&[Kind::Service, Kind::Slice, Kind::ServiceImport]);
+            return question.absent(&[Kind::Service, Kind::Slice, Kind::ServiceImport, Kind::Namespace]);
         }
         // The type never decides whether there is a name.
         if query.rtype != RType::PTR {
@@ -46,7 +46,12 @@ impl Responder {
             services
         };
         let services = of(&question.index.services);
-        let imports = self.clusterset.map(|zone| (of(&question.index.imports), zone));
+        // An import whose namespace is not there has no name to lead back to.
+        let imports = self.clusterset.map(|zone| {
+            let mut imports = of(&question.index.imports);
+            imports.retain(|import| import.namespace.is_known());
+            (imports, zone)
+        });
         let all = services.iter().map(|service| (service, &self.primary));
         let all = all.chain(
             imports.iter().flat_map(|(imports, zone)| imports.iter().map(move |import| (import, zone))),

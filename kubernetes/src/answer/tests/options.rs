@@ -134,6 +134,7 @@ fn a_set_of_clusters_has_services_of_its_own() {
     let mut objects = objects();
     objects.extend([
         import("t1/web", "10.112.0.1", "http:80/tcp"),
+        import("nowhere/web", "10.112.0.3", "http:80/tcp"),
         import("t1/hl", "None", "c:1234/udp"),
         imported("t1/hl-one", "hl", "one", "172.18.0.1=h1", "c:1234/udp"),
         imported("t1/hl-two", "hl", "two", "172.19.0.1=h1 172.19.0.2", "c:1234/udp"),
@@ -163,6 +164,8 @@ fn a_set_of_clusters_has_services_of_its_own() {
                  + h1.one.hl.t1.svc.clusterset.local. A 172.18.0.1, + h1.two.hl.t1.svc.clusterset.local. A 172.19.0.1",
             ),
             ("1.0.112.10.in-addr.arpa PTR", "PTR web.t1.svc.clusterset.local."),
+            ("web.nowhere.svc.clusterset.local A", nxdomain),
+            ("3.0.112.10.in-addr.arpa PTR", "NXDOMAIN in-addr.arpa."),
         ],
     );
 }
