@@ -66,6 +66,8 @@ impl Configuration {
             let endpoints: Vec<Endpoint> = plan[&index].iter().map(|planned| planned.endpoint).collect();
             blocks.push(Arc::new(build_block(index, block, shared, &endpoints, &ours)?));
         }
+        // What a cache counts is told by whichever block has `prometheus`.
+        let is_told = blocks.iter().any(|block| block.envelope.counts);
         let mut zones = Vec::new();
         let tls = tls::certificates(spec, shared)?;
         let mut by_endpoint: BTreeMap<Endpoint, Vec<Arc<ServedZone>>> = BTreeMap::new();
@@ -74,7 +76,9 @@ impl Configuration {
         {
             let block = &blocks[index];
             let server = planned.endpoint.label();
-            let counters = block.envelope.counts.then(|| {
+            let queries = block.envelope.counts;
+            let keeps = block.pipeline.forwarding().is_some_and(|forwarding| forwarding.cache.is_some());
+            let counters = (queries || is_told && keeps).then(|| {
                 let plugin = table::named_by_metrics(&block.directives);
                 let cache_zones = spec.blocks[index]
                     .get()
@@ -85,6 +89,7 @@ impl Configuration {
                     zone: planned.zone.to_string(),
                     cache_zones,
                     plugin,
+                    queries,
                 };
                 shared.zones.zone(&labels, shared.writers)
             });
@@ -298,6 +303,7 @@ fn listener(
             zone: "dropped".to_owned(),
             cache_zones: String::new(),
             plugin: "",
+            queries: true,
         };
         shared.zones.zone(&labels, shared.writers)
     });

@@ -129,6 +129,7 @@ mod tests {
             zone: "example.org.".into(),
             cache_zones: "example.org.".into(),
             plugin: "errors",
+            queries: true,
         };
         let set = zones.zone(&labels, 2);
         let sizes = |request, response| [[request, response]].into_iter();

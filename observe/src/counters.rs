@@ -287,6 +287,8 @@ pub struct ZoneLabels {
     pub cache_zones: String,
     /// What the label `plugin` says of responses that a plugin wrote; it is empty for all others.
     pub plugin: &'static str,
+    /// Whether its queries are told; what its plugins count is in any case.
+    pub queries: bool,
 }
 
 /// Counters of one zone, one set per worker and one, the last, for the stream side.

@@ -15,7 +15,7 @@ pub(super) fn collect(zones: &[(ZoneLabels, ZoneSet)], into: &mut Families) {
     let all = zones.iter().flat_map(|(_, set)| set.iter());
     let mut room = MOST_NATIVE.saturating_sub(all.filter(|counters| counters.native.get().is_some()).count());
     for (labels, set) in zones {
-        let native = into.are_native().then(|| native(set, &mut room));
+        let native = (into.are_native() && labels.queries).then(|| native(set, &mut room));
         Zone { labels, set, native }.collect(into);
     }
 }
@@ -47,8 +47,10 @@ struct Zone<'z> {
 
 impl<'z> Zone<'z> {
     fn collect(&self, into: &mut Families) {
-        self.queries(into);
-        self.sizes(into);
+        if self.labels.queries {
+            self.queries(into);
+            self.sizes(into);
+        }
         self.cache(into);
         self.hosts(into);
     }

@@ -45,7 +45,7 @@ pub struct ServedZone {
     pub block: Arc<Block>,
     /// The endpoint, as `Endpoint::label`.
     pub server: String,
-    /// What is counted, if the block's queries are.
+    /// What is counted, if the block's queries are, or what its cache does.
     pub counters: Option<ZoneSet>,
 }
 

@@ -75,7 +75,7 @@ impl ServerMetrics {
 
 fn plugins(running: &Running, into: &mut Families) {
     for zone in &running.configuration.load().zones {
-        if zone.counters.is_none() {
+        if !zone.block.envelope.counts {
             continue;
         }
         let name = zone.zone.to_string();

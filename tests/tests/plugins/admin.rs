@@ -122,6 +122,36 @@ fn metric_names_and_labels_are_those_of_coredns() {
     assert_eq!((bounds[0], bounds[16]), ("0.00025", "+Inf"));
 }
 
+/// As in CoreDNS, whose cache's metrics are the whole process's; the queries are told of blocks with `prometheus`.
+#[test]
+fn what_a_cache_counts_is_told_by_whichever_block_has_prometheus() {
+    let [ip, other] = [fresh_ip(), fresh_ip()];
+    let upstream = Upstream::start(fresh_ip(), good);
+    let (forward, port) = (format!("forward . {}", upstream.word()), port());
+    let text = format!(
+        ".:{port} {{\nbind {ip}\nprometheus {ip}:9153\n{forward}\n}}\n\
+         .:{port} {{\nbind {other}\ncache\n{forward}\n}}\n"
+    );
+    let _server = Server::start(&text);
+    for _ in 0..3 {
+        assert_eq!(ask((other, port).into(), "x.example", "A").status(), "NOERROR");
+    }
+    let server = format!("dns://{other}:{port}");
+    let of = [("server", &server[..])];
+    let metrics = eventually("three queries that are counted", Duration::from_secs(10), || {
+        let metrics = Metrics::of((ip, 9153).into());
+        (metrics.value("coredns_cache_requests_total", &of) == Some(3.0)).then_some(metrics)
+    });
+    let success = [of[0], ("type", "success")];
+    assert_eq!(metrics.value("coredns_cache_hits_total", &success), Some(2.0));
+    assert_eq!(metrics.value("coredns_cache_misses_total", &of), Some(1.0));
+    assert_eq!(metrics.value("coredns_cache_entries", &success), Some(1.0));
+    for (name, labels, _) in metrics.samples() {
+        let is_of_queries = name.starts_with("coredns_dns_") || name == "coredns_plugin_enabled";
+        assert!(!is_of_queries || labels.get("server") != Some(&server), "{name} {labels:?}");
+    }
+}
+
 #[test]
 fn metrics_that_are_quiet_at_first_move_with_what_they_count() {
     let upstream = Upstream::start(fresh_ip(), |asked| match &asked.name[..4] {
