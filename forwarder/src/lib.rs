@@ -25,6 +25,7 @@ mod resolve;
 mod streams;
 mod tls;
 mod transport;
+pub mod trust;
 mod upstream;
 
 pub use error::{ExchangeError, Failure, NotSent, TlsError};

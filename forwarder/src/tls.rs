@@ -7,6 +7,7 @@ use std::sync::Arc;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 
+use crate::trust::Servers;
 use crate::{TlsError, pem};
 
 /// `tls [CERT KEY] [CA]` and `tls_servername NAME`, or the name behind `%` of an upstream.
@@ -37,21 +38,21 @@ impl TlsSettings {
     /// [`TlsError`], with the file.
     pub fn load(spec: &TlsSpec) -> Result<Self, TlsError> {
         let mut files = [Vec::new(), Vec::new(), Vec::new()];
-        let roots = match &spec.authority {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder =
+            ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
+        let builder = match &spec.authority {
             Some(path) => {
                 files[2] = pem::read(path)?;
-                pem::roots(path, &files[2])?
+                let (named, roots) = (pem::certificates(path, &files[2])?, pem::roots(path, &files[2])?);
+                builder.dangerous().with_custom_certificate_verifier(Servers::new(named, roots, provider)?)
             }
             None => {
                 let (roots, digest) = pem::system_roots()?;
                 files[2] = digest;
-                roots
+                builder.with_root_certificates(roots)
             }
         };
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()?
-            .with_root_certificates(roots);
         let config = match &spec.client {
             None => builder.with_no_client_auth(),
             Some((certificate, key)) => {

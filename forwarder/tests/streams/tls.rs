@@ -126,6 +126,34 @@ async fn certificates_that_do_not_fit_are_named() {
     }
 }
 
+/// As `openssl req -x509` makes them.
+#[tokio::test]
+async fn an_upstream_that_shows_the_authority_itself_is_asked() {
+    let mut params = rcgen::CertificateParams::new(vec!["dns.example.org".to_owned()]).unwrap();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let key = rcgen::KeyPair::generate().unwrap();
+    let own = params.self_signed(&key).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("own.pem");
+    std::fs::write(&path, own.pem()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let private = rustls::pki_types::PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![own.der().clone()], private)
+        .unwrap();
+    let (address, _seen) = tls_server(Arc::new(config)).await;
+    let spec = TlsSpec {
+        authority: Some(path),
+        server_name: Some("dns.example.org".to_owned()),
+        ..TlsSpec::default()
+    };
+    let mut asker = Asker::new(address, Some(TlsSettings::load(&spec).unwrap()));
+    asker.ask(1).await;
+}
+
 #[tokio::test]
 async fn an_upstream_that_never_shakes_hands_costs_no_more_than_the_deadline() {
     let (address, _) = server(|_, stream| swallow(stream)).await;

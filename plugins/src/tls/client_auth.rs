@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use forwarder::TlsError;
+use forwarder::trust::Clients;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, UnixTime};
@@ -45,10 +46,12 @@ impl ClientAuth {
         matches!(self, Self::VerifyIfGiven | Self::RequireAndVerify)
     }
 
-    /// What judges clients, where something is asked of them. `roots` are told to clients whoever is let in.
+    /// What judges clients, where something is asked of them. `roots` are told to clients whoever is let in; those of them that a
+    /// file names are `named`.
     pub(super) fn verifier(
         self,
         roots: Option<Arc<RootCertStore>>,
+        named: Vec<CertificateDer<'static>>,
         provider: &Arc<CryptoProvider>,
     ) -> Result<Option<Arc<dyn ClientCertVerifier>>, TlsError> {
         let any = |required| -> Arc<dyn ClientCertVerifier> {
@@ -66,7 +69,8 @@ impl ClientAuth {
                     Self::VerifyIfGiven => builder.allow_unauthenticated(),
                     _ => builder,
                 };
-                builder.build().map_err(|error| Error::General(error.to_string()))?
+                let signed = builder.build().map_err(|error| Error::General(error.to_string()))?;
+                Clients::new(signed, named)
             }
         }))
     }

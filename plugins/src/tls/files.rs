@@ -82,14 +82,14 @@ impl Loaded {
         system: Option<Arc<RootCertStore>>,
         keylog: Option<&Arc<KeyLogFile>>,
     ) -> Result<Self, TlsError> {
-        let roots = match &settings.authority {
-            Some(path) => Some(Arc::new(pem::roots(path, &files[2])?)),
-            None => system,
+        let (roots, named) = match &settings.authority {
+            Some(path) => (Some(Arc::new(pem::roots(path, &files[2])?)), pem::certificates(path, &files[2])?),
+            None => (system, Vec::new()),
         };
         let chain = pem::chain(&settings.certificate, &files[0])?;
         let key = pem::private_key(&settings.key, &files[1])?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let verifier = settings.client_auth.verifier(roots.clone(), &provider)?;
+        let verifier = settings.client_auth.verifier(roots.clone(), named, &provider)?;
         let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
         let builder = match verifier {
             Some(verifier) => builder.with_client_cert_verifier(verifier),
