@@ -48,6 +48,14 @@ pub(crate) fn properties() -> Vec<Setup> {
             full("example.org"),
         ),
     ];
+    // The cache of a block without `prometheus` is told by the other one's.
+    setups.push(Setup {
+        name: "cache beside prometheus".to_owned(),
+        text: ".:@PORT@ {\nbind @IP@\nprometheus @IP@:9153\nforward . @UP@\n}\nexample.org:@PORT@ {\nbind @IP@\ncache\nforward . @UP@\n}\n".to_owned(),
+        queries: [short("."), full("example.org")].concat(),
+        metrics: Some(9153),
+        objects: Vec::new(),
+    });
     // Those of CoreDNS's page on `tls`, and its options.
     for (tls, directives) in [
         ("tls cert.pem key.pem ca.pem", "forward . @DIR@/resolv.conf"),
@@ -145,6 +153,7 @@ const ROWS: &[&str] = &[
     "rewrite name regex (.*)[.]k[.]$ {1}.t answer name (.*)[.]t[.]$ {1}.k answer value (.*)[.]t[.]$ {1}.k\nforward . @UP@",
     "rewrite name substring k t answer auto\nforward . @UP@",
     "rewrite name prefix a b answer auto\nforward . @UP@",
+    "rewrite continue name prefix a b\nforward . @UP@",
     "rewrite continue type AAAA A\nrewrite ttl suffix . 5-20\nforward . @UP@",
     "rewrite type ANY HINFO\nrewrite class CH IN\nforward . @UP@",
     "rewrite ttl regex .* 30-\nforward . @UP@",

@@ -73,7 +73,7 @@ fn random_clusters(count: u64) -> Vec<Setup> {
     let seed = number("ANSWERS_SEED").unwrap_or(SEED);
     println!("ANSWERS_SEED={seed}; one cluster alone: ANSWERS_BLOCK=n");
     match number("ANSWERS_BLOCK") {
-        Some(one) => vec![drawn::cluster(seed, one)],
+        Some(one) => vec![shown(drawn::cluster(seed, one))],
         None => (0..count).map(|number| drawn::cluster(seed, number)).collect(),
     }
 }
@@ -124,12 +124,21 @@ fn ten_thousand_random_blocks_answer_as_in_coredns() {
 /// Blocks 0 to `count`, 200 to a Corefile; `ANSWERS_SEED` is the seed, and `ANSWERS_BLOCK` names one block to be run alone.
 fn random_setups(count: u64) -> Vec<Setup> {
     let seed = number("ANSWERS_SEED").unwrap_or(SEED);
-    let numbers: Vec<u64> = match number("ANSWERS_BLOCK") {
-        Some(block) => vec![block],
-        None => (0..count).collect(),
-    };
     println!("ANSWERS_SEED={seed}; one block alone: ANSWERS_BLOCK=n");
+    if let Some(block) = number("ANSWERS_BLOCK") {
+        return vec![shown(random::corefile(seed, &[block]))];
+    }
+    let numbers: Vec<u64> = (0..count).collect();
     numbers.chunks(200).map(|numbers| random::corefile(seed, numbers)).collect()
+}
+
+/// Told whole: who runs one alone looks for what it is that differs.
+fn shown(setup: Setup) -> Setup {
+    println!("{}", setup.text);
+    for (path, object) in &setup.objects {
+        println!("{path} {object}");
+    }
+    setup
 }
 
 fn number(variable: &str) -> Option<u64> {

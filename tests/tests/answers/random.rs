@@ -158,11 +158,26 @@ impl Block {
             self.lines.push("any".to_owned());
         }
         if self.dice.one_in(4) {
-            let rule = *self.dice.of(&["set aa", "clear aa", "set ra", "clear ra", "set aa ra"]);
-            self.push("header", &[format!("response {rule}")]);
+            let rules = ["set aa", "clear aa", "set ra", "clear ra", "set aa ra", "clear rd", "set rd"];
+            let rules = (0..1 + self.dice.below(2)).map(|_| {
+                let way = *self.dice.of(&["response", "response", "query"]);
+                format!("{way} {}", self.dice.of(&rules))
+            });
+            let rules: Vec<String> = rules.collect();
+            self.push("header", &rules);
         }
         if self.dice.one_in(4) {
-            self.lines.push((*self.dice.of(&["loadbalance", "loadbalance round_robin"])).to_owned());
+            let policies = [
+                "loadbalance",
+                "loadbalance round_robin",
+                "loadbalance round_robin {\n        prefer 198.51.100.2/32 2001:db8::/64\n    }",
+                "loadbalance weighted @DIR@/weights",
+            ];
+            self.lines.push((*self.dice.of(&policies)).to_owned());
+        }
+        if self.dice.one_in(4) {
+            let zones = self.dice.of(&[String::new(), format!(" {zone}"), format!(" k.{zone}")]).clone();
+            self.lines.push(format!("metadata{zones}"));
         }
         if self.dice.one_in(3) {
             let of = *self.dice.of(&["", "k.", "x.k."]);
@@ -171,12 +186,14 @@ impl Block {
                 "filter type AAAA TXT",
                 "allow type A net 127.0.0.0/8",
                 "block net 192.0.2.0/24",
+                DROP,
+                "drop net 192.0.2.0/24",
             ];
             let rules: Vec<String> =
                 (0..1 + self.dice.below(3)).map(|_| (*self.dice.of(&rules)).to_owned()).collect();
             self.push(&format!("acl {of}{zone}"), &rules);
         }
-        for _ in 0..self.dice.below(3) {
+        for _ in 0..self.dice.below(4) {
             let rules = [
                 format!("rewrite name suffix .k.{zone} .t.{zone} answer auto"),
                 format!("rewrite continue name suffix .x.k.{zone} .k.{zone} answer auto"),
@@ -189,6 +206,27 @@ impl Block {
                 "rewrite continue edns0 local set 0xffee {qtype} revert".to_owned(),
                 "rewrite continue edns0 nsid set".to_owned(),
                 "rewrite edns0 local set 0xffef {qname}".to_owned(),
+                "rewrite continue class CH IN".to_owned(),
+                "rewrite class IN CH".to_owned(),
+                format!(
+                    "rewrite name regex (.*)[.]k[.]{zone}[.]$ {{1}}.t.{zone} answer name (.*)[.]t[.]{zone}[.]$ {{1}}.k.{zone}"
+                ),
+                format!(
+                    "rewrite name regex (.*)[.]k[.]{zone}[.]$ {{1}}.t.{zone} answer name (.*)[.]t[.]{zone}[.]$ {{1}}.k.{zone} answer value (.*)[.]t[.]{zone}[.]$ {{1}}.far"
+                ),
+                format!(
+                    "rewrite stop {{\n        name suffix .k.{zone} .t.{zone}\n        answer auto\n        answer value (.*)[.]far[.]$ {{1}}.near\n    }}"
+                ),
+                format!("rewrite name regex (.*)[.]k[.]{zone}[.]$ {{1}}.{{forward/upstream}} metadata"),
+                "rewrite continue edns0 local append 0xffee more".to_owned(),
+                "rewrite continue edns0 local replace 0xffee other".to_owned(),
+                "rewrite edns0 local replace 0xffee other revert".to_owned(),
+                "rewrite edns0 local unset 0xffee".to_owned(),
+                "rewrite edns0 local set 0xffee {forward/upstream}".to_owned(),
+                "rewrite edns0 subnet set 24 56".to_owned(),
+                "rewrite edns0 subnet append 24 56".to_owned(),
+                "rewrite edns0 subnet replace 16 48".to_owned(),
+                "rewrite edns0 subnet unset".to_owned(),
             ];
             let rule = self.dice.of(&rules).clone();
             self.lines.push(rule);
@@ -360,7 +398,7 @@ impl Block {
 
     fn query(&mut self) -> Query {
         let zone = self.zone.clone();
-        let kind = *self.dice.of(KINDS);
+        let kind = if self.dice.one_in(12) { "heard" } else { self.dice.of(KINDS) };
         let label = *self.dice.of(&["k", "k", "t", "x.k"]);
         let own = under(&zone, &format!("{kind}.{label}"));
         let mut name = match self.dice.below(5) {
@@ -403,7 +441,7 @@ impl Block {
         let mut what = format!("{name} {rtype}");
         let size = *self.dice.of(&[0, 512, 1232, 1400, 4096, 65_535]);
         type Turn<'t> = (u64, &'t str, fn(Ask, u16) -> Ask);
-        let turns: [Turn<'_>; 9] = [
+        let turns: [Turn<'_>; 10] = [
             (3, "edns", |ask, size| ask.edns(size)),
             (5, "do", |ask, _| ask.dnssec_ok()),
             (10, "nsid", |ask, _| ask.nsid()),
@@ -413,6 +451,7 @@ impl Block {
             (12, "ad", |ask, _| ask.ad()),
             (12, "no rd", |ask, _| ask.rd(false)),
             (14, "class 3", |ask, _| ask.class(3)),
+            (12, "option", |ask, _| ask.option(0xffee, b"own")),
         ];
         for (chance, word, turn) in turns {
             if self.dice.one_in(chance) {
@@ -420,6 +459,11 @@ impl Block {
                 what.push_str(&format!(" {word}"));
             }
         }
-        if self.dice.one_in(5) { tcp(&format!("{what} tcp"), &[ask]) } else { udp(&what, &ask) }
+        let query = if self.dice.one_in(5) { tcp(&format!("{what} tcp"), &[ask]) } else { udp(&what, &ask) };
+        let quiet = rtype == "SRV" && self.lines.iter().any(|line| line.contains(DROP));
+        Query { quiet, ..query }
     }
 }
+
+/// Nobody is answered: of one type alone, so that few queries are waited for.
+const DROP: &str = "drop type SRV";

@@ -155,7 +155,9 @@ fn is_chance(case: &Case<'_>, difference: &Difference) -> bool {
         };
         let sections = [&message.answers, &message.authorities, &message.additionals];
         sections.map(|records| {
-            let data = |record: &Record| if drawn(record) { String::new() } else { record.data.clone() };
+            let data = |record: &Record| {
+                if drawn(record) { String::new() } else { record.data.to_ascii_lowercase() }
+            };
             records.iter().map(|record| (record.rtype, data(record))).collect::<Vec<_>>()
         })
     };
