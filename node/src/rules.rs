@@ -72,18 +72,16 @@ impl Rules {
     /// # Errors
     /// Where the kernel refuses; then all is as it was.
     pub fn put(&mut self, listeners: &[Listener]) -> Result<(), NftError> {
-        let batch = stays(listeners);
-        let shape = batch.shape();
         self.put = None;
-        self.socket.commit(batch)?;
+        self.socket.commit(stays(listeners))?;
         let put = self.contents()?;
         // Where the table differs, another process changed it in between: the next check finds it unknown and puts it anew.
-        self.put = (put.shape() == shape).then_some(put);
+        self.put = put.is_like(&stays(listeners)).then_some(put);
         Ok(())
     }
 
-    /// What has become of the table since it was put there by this value: of its chains, its rules and its sets, but for
-    /// [`plan_restart`](Self::plan_restart)'s.
+    /// What has become of the table since it was put there by this value: of its flags, its chains, its rules and its sets, but
+    /// for [`plan_restart`](Self::plan_restart)'s.
     ///
     /// # Errors
     /// Where the kernel does not say.
@@ -96,18 +94,26 @@ impl Rules {
         })
     }
 
-    /// Whether the rules that are there can be those of these listeners, whoever put them there: each is looked at by what it
-    /// is made of, not by its addresses.
+    /// Whether the rules that are there are those of these listeners, whoever put them there: each is looked at by what it is
+    /// made of, and by its addresses.
     ///
     /// # Errors
     /// Where the kernel does not say.
     pub fn are_those_of(&mut self, listeners: &[Listener]) -> Result<bool, NftError> {
-        Ok(self.contents()?.shape() == stays(listeners).shape())
+        Ok(self.contents()?.is_of(&stays(listeners), &SETS))
+    }
+
+    /// The addresses that the table which is there is about, whoever put it there, and where it leads their queries.
+    ///
+    /// # Errors
+    /// Where the kernel does not say.
+    pub fn led(&mut self) -> Result<Vec<(IpAddr, Option<IpAddr>)>, NftError> {
+        Ok(self.contents()?.replaced(AWAY))
     }
 
     fn contents(&mut self) -> Result<Contents, NftError> {
         let chains = CHAINS.each_ref().map(|chain| chain.name);
-        self.socket.contents(TABLE, &chains, &[TRANSPORTS, "ours4", "ours6"])
+        self.socket.contents(TABLE, &chains, &SETS)
     }
 
     /// Whether the table is there.
@@ -156,8 +162,7 @@ impl Rules {
     pub fn remove(&mut self) -> Result<(), NftError> {
         let mut batch = Batch::default();
         for table in [TABLE, UNOWNED_LEASES] {
-            batch.add_table(table, TableFlags::empty());
-            batch.delete_table(table);
+            batch.remove_table(table);
         }
         self.socket.commit(batch)
     }
@@ -187,7 +192,7 @@ fn stays(listeners: &[Listener]) -> Batch {
         let asked = [planned, dns(End::Destination), destination_is_ours()];
         rule("prerouting", [&asked[..], &[has_socket(), notrack(), accept()]].concat());
     }
-    rule("prerouting", vec![dns(End::Destination), jump("away")]);
+    rule("prerouting", vec![dns(End::Destination), jump(AWAY)]);
     rule("output", vec![untracked(), accept()]);
     for family in Family::BOTH {
         // Our answers never make an entry, lease or not: a late one would, the wrong way round.
@@ -198,7 +203,7 @@ fn stays(listeners: &[Listener]) -> Batch {
         let planned = address_in(End::Destination, family, name("planned", family));
         rule("output", vec![planned, dns(End::Destination), destination_is_ours(), notrack(), accept()]);
     }
-    rule("output", vec![dns(End::Destination), jump("away")]);
+    rule("output", vec![dns(End::Destination), jump(AWAY)]);
     for (listener, zone) in with_zones(listeners) {
         let family = Family::of(listener.address);
         // Its own conntrack zone: no flow meets another listener's entries, or any older than these rules.
@@ -209,7 +214,7 @@ fn stays(listeners: &[Listener]) -> Batch {
             rule("answer", vec![family_is(family), zone_is(zone), back]);
         }
         away.push(accept());
-        rule("away", away);
+        rule(AWAY, away);
         // The machine's own query has the listener's address as its source.
         let ours = address_in(End::Source, family, name("ours", family));
         rule("natpost", vec![zone_is(zone), ours, masquerade()]);
@@ -224,7 +229,7 @@ fn stays(listeners: &[Listener]) -> Batch {
 }
 
 const CHAINS: [Chain; 7] = [
-    Chain { name: "away", hook: None },
+    Chain { name: AWAY, hook: None },
     Chain { name: "answer", hook: None },
     Chain { name: "prerouting", hook: Some(("filter", PreRouting, RAW)) },
     // Of type `route`: after a change of the destination the packet is routed again.
@@ -439,6 +444,10 @@ fn name(kind: &str, family: Family) -> &'static str {
     }
 }
 
+/// The chain of queries that nobody takes.
+const AWAY: &str = "away";
+/// The sets of the table that stays which have what was put there, and nothing else.
+const SETS: [&str; 3] = [TRANSPORTS, "ours4", "ours6"];
 /// The table's name.
 pub const TABLE: &str = "localdns";
 /// The name of the table of leases where the kernel knows no owners.

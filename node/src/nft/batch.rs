@@ -70,9 +70,17 @@ impl Batch {
 
     /// An empty table, whatever was there.
     pub(crate) fn renew_table(&mut self, table: &str) {
+        self.remove_table(table);
         self.add_table(table, TableFlags::empty());
+    }
+
+    /// Deletes a table, if it is there.
+    pub(crate) fn remove_table(&mut self, table: &str) {
+        // Without flags: one that is there keeps its own, and is not woken before it goes.
+        let attributes = vec![TableAttribute::Name(table.to_owned())];
+        let message = NfTablesMessage::NewTable(TableMessage { attributes });
+        self.push(format!("add table {table}"), NLM_F_CREATE, message);
         self.delete_table(table);
-        self.add_table(table, TableFlags::empty());
     }
 
     /// Deletes a table, which must be there.
@@ -140,16 +148,61 @@ impl Batch {
         self.push(format!("add rule {chain}"), NLM_F_CREATE | NLM_F_APPEND, message);
     }
 
-    /// The rules that it adds.
-    pub(super) fn rules(&self) -> impl Iterator<Item = &Vec<RuleAttribute>> {
+    fn asked(&self) -> impl Iterator<Item = &NfTablesMessage> {
         self.messages.iter().filter_map(|message| match &message.payload {
             NetlinkPayload::InnerMessage(NetfilterMessage {
-                inner: NetfilterMessageInner::NfTables(NfTablesMessage::NewRule(rule)),
+                inner: NetfilterMessageInner::NfTables(message),
                 ..
-            }) => Some(&rule.attributes),
+            }) => Some(message),
             _ => None,
         })
     }
+
+    /// The rules that it adds.
+    pub(super) fn rules(&self) -> impl Iterator<Item = &Vec<RuleAttribute>> {
+        self.asked().filter_map(|message| match message {
+            NfTablesMessage::NewRule(rule) => Some(&rule.attributes),
+            _ => None,
+        })
+    }
+
+    /// The chains that it adds.
+    pub(super) fn chains(&self) -> impl Iterator<Item = &Vec<ChainAttribute>> {
+        self.asked().filter_map(|message| match message {
+            NfTablesMessage::NewChain(chain) => Some(&chain.attributes),
+            _ => None,
+        })
+    }
+
+    /// The elements that it adds to a set, sorted.
+    pub(super) fn elements_of(&self, set: &str) -> Vec<Vec<u8>> {
+        let added = self.asked().filter_map(|message| match message {
+            NfTablesMessage::NewSetElement(added) => Some(&added.attributes),
+            _ => None,
+        });
+        let is_of = |attributes: &&Vec<SetElementList>| {
+            attributes.iter().any(|attribute| matches!(attribute, SetElementList::Set(name) if name == set))
+        };
+        let mut keys: Vec<_> = added.filter(is_of).flatten().flat_map(keys).collect();
+        keys.sort_unstable();
+        keys
+    }
+}
+
+/// Those of elements.
+pub(super) fn keys(attribute: &SetElementList) -> impl Iterator<Item = Vec<u8>> {
+    let elements = match attribute {
+        SetElementList::Elements(elements) => elements.as_slice(),
+        _ => &[],
+    };
+    let key = |attribute: &SetElementAttribute| match attribute {
+        SetElementAttribute::Key(DataAttribute::Value(key)) => Some(key.clone()),
+        _ => None,
+    };
+    elements.iter().filter_map(move |element| match element {
+        ListAttribute::Element(attributes) => attributes.iter().find_map(key),
+        _ => None,
+    })
 }
 
 fn elements(table: &str, set: &str, keys: &[Vec<u8>], ttl_ms: Option<u64>) -> SetElementMessage {

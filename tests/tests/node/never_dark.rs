@@ -59,6 +59,7 @@ fn what_a_stranger_takes_away_comes_back() {
             "delete rule inet localdns output handle $HANDLE",
             "replace rule inet localdns output handle $HANDLE drop",
             "delete element inet localdns transports { 17 }",
+            "add table inet localdns { flags dormant; }",
         ] {
             let handle = "$(nft -a list chain inet localdns output | sed -n 's/.*# handle //p' | tail -n 1)";
             let change = change.replace("$HANDLE", handle);

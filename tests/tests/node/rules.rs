@@ -49,6 +49,8 @@ fn whatever_a_stranger_changes_in_the_table_that_stays_is_seen() {
             (&format!("nft replace rule inet localdns output handle $({third}) drop"), Standing::Changed),
             ("nft insert rule inet localdns input drop", Standing::Changed),
             ("nft add chain inet localdns prerouting '{ policy drop; }'", Standing::Changed),
+            // No packet comes to its chains.
+            ("nft add table inet localdns '{ flags dormant; }'", Standing::Changed),
             ("nft delete element inet localdns transports '{ 6 }'", Standing::Changed),
             ("nft add element inet localdns ours4 '{ 192.0.2.1 }'", Standing::Changed),
         ] {
@@ -60,6 +62,7 @@ fn whatever_a_stranger_changes_in_the_table_that_stays_is_seen() {
             assert!(!rules.are_those_of(&listeners()[1..]).unwrap());
             run("sh", &["-ec", change]);
             assert_eq!(rules.standing().unwrap(), seen, "{change}");
+            assert!(!Rules::open().unwrap().are_those_of(&listeners()).unwrap(), "{change}");
         }
         rules.remove().unwrap();
     });
