@@ -45,6 +45,9 @@ pub struct Rules {
     socket: Socket,
     /// What was put there last, as the kernel lists it.
     put: Option<Contents>,
+    /// The generation at which it was so.
+    seen: Option<u32>,
+    lists: u64,
 }
 
 /// What has become of the table that stays.
@@ -64,7 +67,7 @@ impl Rules {
     /// # Errors
     /// Where the kernel has no netlink for nftables.
     pub fn open() -> Result<Self, NftError> {
-        Ok(Self { socket: Socket::open()?, put: None })
+        Ok(Self { socket: Socket::open()?, put: None, seen: None, lists: 0 })
     }
 
     /// Puts the table there, in one transaction: in place of one of its name, whoever made it.
@@ -72,7 +75,7 @@ impl Rules {
     /// # Errors
     /// Where the kernel refuses; then all is as it was.
     pub fn put(&mut self, listeners: &[Listener]) -> Result<(), NftError> {
-        self.put = None;
+        (self.put, self.seen) = (None, None);
         self.socket.commit(stays(listeners))?;
         let put = self.contents()?;
         // Where the table differs, another process changed it in between: the next check finds it unknown and puts it anew.
@@ -81,17 +84,31 @@ impl Rules {
     }
 
     /// What has become of the table since it was put there by this value: of its flags, its chains, its rules and its sets, but
-    /// for [`plan_restart`](Self::plan_restart)'s.
+    /// for [`plan_restart`](Self::plan_restart)'s. It is listed only where some table has changed by another process's
+    /// doing: to list it costs more than all else that a server without clients does.
     ///
     /// # Errors
     /// Where the kernel does not say.
     pub fn standing(&mut self) -> Result<Standing, NftError> {
+        // Where the kernel has none, the list says.
+        let now = self.socket.generation().ok().flatten();
+        if now.is_some() && self.seen == now {
+            return Ok(Standing::AsPut);
+        }
+        self.lists += 1;
         let contents = self.contents()?;
-        Ok(match &self.put {
+        let standing = match &self.put {
             _ if contents.is_bare() => Standing::Missing,
             Some(put) if *put == contents => Standing::AsPut,
             _ => Standing::Changed,
-        })
+        };
+        self.seen = now.filter(|_| standing == Standing::AsPut);
+        Ok(standing)
+    }
+
+    /// How often [`standing`](Self::standing) had to list the table.
+    pub fn lists(&self) -> u64 {
+        self.lists
     }
 
     /// Whether the rules that are there are those of these listeners, whoever put them there: each is looked at by what it is
@@ -144,7 +161,7 @@ impl Rules {
     pub fn plan_restart(&mut self, addresses: &[IpAddr], lasts: Duration) -> Result<(), NftError> {
         let mut batch = Batch::default();
         renew(&mut batch, TABLE, "planned", addresses, Some(lasts));
-        self.socket.commit(batch)
+        self.socket.commit_unseen(batch)
     }
 
     /// Whether a [`Warrant`] is shown.
@@ -393,7 +410,7 @@ impl Leases {
         }
         let mut batch = Batch::default();
         renew(&mut batch, &self.table, "lease", addresses, lasts);
-        self.socket.commit(batch)
+        self.socket.commit_unseen(batch)
     }
 }
 

@@ -1,11 +1,13 @@
 //! One transaction: all of it counts at the same moment, or none.
 
 use std::io;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use netlink_packet_netfilter::nftables::{
-    ChainAttribute, ChainMessage, DataAttribute, ExpressionAttribute, Hook, InetHookNumber, ListAttribute,
-    NfTablesMessage, RuleAttribute, RuleMessage, SetAttribute, SetElementAttribute, SetElementList,
-    SetElementMessage, SetFlags, SetMessage, TableAttribute, TableFlags, TableMessage,
+    ChainAttribute, ChainMessage, DataAttribute, ExpressionAttribute, GenAttribute, GenMessage, Hook,
+    InetHookNumber, ListAttribute, NfTablesMessage, RuleAttribute, RuleMessage, SetAttribute,
+    SetElementAttribute, SetElementList, SetElementMessage, SetFlags, SetMessage, TableAttribute, TableFlags,
+    TableMessage,
 };
 use netlink_packet_netfilter::none::ControlMessage;
 use netlink_packet_netfilter::{
@@ -245,6 +247,14 @@ impl Socket {
         self.port
     }
 
+    /// Carries out a transaction that [`Self::generation`] is to pass over.
+    pub(crate) fn commit_unseen(&mut self, batch: Batch) -> Result<(), NftError> {
+        let makes_one = !batch.messages.is_empty();
+        self.commit(batch)?;
+        UNSEEN.fetch_add(u32::from(makes_one), Relaxed);
+        Ok(())
+    }
+
     /// Carries out a transaction.
     pub(crate) fn commit(&mut self, batch: Batch) -> Result<(), NftError> {
         let Batch { mut messages, actions, .. } = batch;
@@ -290,6 +300,24 @@ impl Socket {
                 }
             }
         }
+    }
+
+    /// The number that the kernel gives the state of all tables of this network, less the transactions of this process that only
+    /// renew leases, several times a second: the same again where nobody has changed anything else.
+    pub(crate) fn generation(&mut self) -> io::Result<Option<u32>> {
+        // Before the kernel is asked: a transaction in between, if any, makes a difference.
+        let own = UNSEEN.load(Relaxed);
+        let listed = self.get(NfTablesMessage::GetGen(GenMessage { attributes: Vec::new() }))?;
+        let id = |message: NetfilterMessage| match message.inner {
+            NetfilterMessageInner::NfTables(NfTablesMessage::NewGen(generation)) => {
+                generation.attributes.into_iter().find_map(|attribute| match attribute {
+                    GenAttribute::Id(id) => Some(id),
+                    _ => None,
+                })
+            }
+            _ => None,
+        };
+        Ok(listed.into_iter().find_map(id).map(|id| id.wrapping_sub(own)))
     }
 
     /// What the kernel lists.
@@ -413,6 +441,9 @@ pub(super) fn refused(action: &str, source: io::Error) -> NftError {
         _ => NftError::Refused { action, source },
     }
 }
+
+/// How many [`Socket::commit_unseen`] has had carried out.
+static UNSEEN: AtomicU32 = AtomicU32::new(0);
 
 /// Nothing came within [`PATIENCE`].
 #[derive(Debug, thiserror::Error)]

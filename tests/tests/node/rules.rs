@@ -69,6 +69,36 @@ fn whatever_a_stranger_changes_in_the_table_that_stays_is_seen() {
 }
 
 #[test]
+fn the_table_that_stays_is_listed_only_after_somebody_elses_changes() {
+    isolated(|| {
+        if !tool("rules", "nft") {
+            return;
+        }
+        let (mut rules, mut leases) = (Rules::open().unwrap(), Leases::open(MARK).unwrap());
+        rules.put(&listeners()).unwrap();
+        for lists in 1..3 {
+            for _ in 0..5 {
+                leases.renew(&addresses(), Some(LASTS)).unwrap();
+                assert_eq!(rules.standing().unwrap(), Standing::AsPut);
+                rules.plan_restart(&addresses(), LASTS).unwrap();
+                // One without a message is no transaction.
+                rules.plan_restart(&[], LASTS).unwrap();
+            }
+            assert_eq!(rules.lists(), lists, "our own transactions are none of others");
+            // A table of others makes it look again, once.
+            run("nft", &[&format!("add table inet others{lists}")]);
+        }
+        run("nft", &["delete element inet localdns ours4 { 169.254.10.10 }"]);
+        leases.renew(&addresses(), Some(LASTS)).unwrap();
+        for _ in 0..2 {
+            assert_eq!(rules.standing().unwrap(), Standing::Changed);
+        }
+        rules.remove().unwrap();
+        assert_eq!(rules.standing().unwrap(), Standing::Missing, "by ourselves");
+    });
+}
+
+#[test]
 fn the_table_of_the_leases_goes_with_its_owner_and_survives_a_stranger() {
     isolated(|| {
         if !tool("rules", "nft") {
