@@ -45,6 +45,9 @@ pub struct Rules {
     socket: Socket,
     /// What was put there last, as the kernel lists it.
     put: Option<Contents>,
+    /// The generation at which it was so.
+    seen: Option<u32>,
+    lists: u64,
 }
 
 /// What has become of the table that stays.
@@ -64,7 +67,7 @@ impl Rules {
     /// # Errors
     /// Where the kernel has no netlink for nftables.
     pub fn open() -> Result<Self, NftError> {
-        Ok(Self { socket: Socket::open()?, put: None })
+        Ok(Self { socket: Socket::open()?, put: None, seen: None, lists: 0 })
     }
 
     /// Puts the table there, in one transaction: in place of one of its name, whoever made it.
@@ -72,42 +75,62 @@ impl Rules {
     /// # Errors
     /// Where the kernel refuses; then all is as it was.
     pub fn put(&mut self, listeners: &[Listener]) -> Result<(), NftError> {
-        let batch = stays(listeners);
-        let shape = batch.shape();
-        self.put = None;
-        self.socket.commit(batch)?;
+        (self.put, self.seen) = (None, None);
+        self.socket.commit(stays(listeners))?;
         let put = self.contents()?;
         // Where the table differs, another process changed it in between: the next check finds it unknown and puts it anew.
-        self.put = (put.shape() == shape).then_some(put);
+        self.put = put.is_like(&stays(listeners)).then_some(put);
         Ok(())
     }
 
-    /// What has become of the table since it was put there by this value: of its chains, its rules and its sets, but for
-    /// [`plan_restart`](Self::plan_restart)'s.
+    /// What has become of the table since it was put there by this value: of its flags, its chains, its rules and its sets, but
+    /// for [`plan_restart`](Self::plan_restart)'s. It is listed only where some table has changed by another process's
+    /// doing: to list it costs more than all else that a server without clients does.
     ///
     /// # Errors
     /// Where the kernel does not say.
     pub fn standing(&mut self) -> Result<Standing, NftError> {
+        // Where the kernel has none, the list says.
+        let now = self.socket.generation().ok().flatten();
+        if now.is_some() && self.seen == now {
+            return Ok(Standing::AsPut);
+        }
+        self.lists += 1;
         let contents = self.contents()?;
-        Ok(match &self.put {
+        let standing = match &self.put {
             _ if contents.is_bare() => Standing::Missing,
             Some(put) if *put == contents => Standing::AsPut,
             _ => Standing::Changed,
-        })
+        };
+        self.seen = now.filter(|_| standing == Standing::AsPut);
+        Ok(standing)
     }
 
-    /// Whether the rules that are there can be those of these listeners, whoever put them there: each is looked at by what it
-    /// is made of, not by its addresses.
+    /// How often [`standing`](Self::standing) had to list the table.
+    pub fn lists(&self) -> u64 {
+        self.lists
+    }
+
+    /// Whether the rules that are there are those of these listeners, whoever put them there: each is looked at by what it is
+    /// made of, and by its addresses.
     ///
     /// # Errors
     /// Where the kernel does not say.
     pub fn are_those_of(&mut self, listeners: &[Listener]) -> Result<bool, NftError> {
-        Ok(self.contents()?.shape() == stays(listeners).shape())
+        Ok(self.contents()?.is_of(&stays(listeners), &SETS))
+    }
+
+    /// The addresses that the table which is there is about, whoever put it there, and where it leads their queries.
+    ///
+    /// # Errors
+    /// Where the kernel does not say.
+    pub fn led(&mut self) -> Result<Vec<(IpAddr, Option<IpAddr>)>, NftError> {
+        Ok(self.contents()?.replaced(AWAY))
     }
 
     fn contents(&mut self) -> Result<Contents, NftError> {
         let chains = CHAINS.each_ref().map(|chain| chain.name);
-        self.socket.contents(TABLE, &chains, &[TRANSPORTS, "ours4", "ours6"])
+        self.socket.contents(TABLE, &chains, &SETS)
     }
 
     /// Whether the table is there.
@@ -138,7 +161,7 @@ impl Rules {
     pub fn plan_restart(&mut self, addresses: &[IpAddr], lasts: Duration) -> Result<(), NftError> {
         let mut batch = Batch::default();
         renew(&mut batch, TABLE, "planned", addresses, Some(lasts));
-        self.socket.commit(batch)
+        self.socket.commit_unseen(batch)
     }
 
     /// Whether a [`Warrant`] is shown.
@@ -156,8 +179,7 @@ impl Rules {
     pub fn remove(&mut self) -> Result<(), NftError> {
         let mut batch = Batch::default();
         for table in [TABLE, UNOWNED_LEASES] {
-            batch.add_table(table, TableFlags::empty());
-            batch.delete_table(table);
+            batch.remove_table(table);
         }
         self.socket.commit(batch)
     }
@@ -187,7 +209,7 @@ fn stays(listeners: &[Listener]) -> Batch {
         let asked = [planned, dns(End::Destination), destination_is_ours()];
         rule("prerouting", [&asked[..], &[has_socket(), notrack(), accept()]].concat());
     }
-    rule("prerouting", vec![dns(End::Destination), jump("away")]);
+    rule("prerouting", vec![dns(End::Destination), jump(AWAY)]);
     rule("output", vec![untracked(), accept()]);
     for family in Family::BOTH {
         // Our answers never make an entry, lease or not: a late one would, the wrong way round.
@@ -198,7 +220,7 @@ fn stays(listeners: &[Listener]) -> Batch {
         let planned = address_in(End::Destination, family, name("planned", family));
         rule("output", vec![planned, dns(End::Destination), destination_is_ours(), notrack(), accept()]);
     }
-    rule("output", vec![dns(End::Destination), jump("away")]);
+    rule("output", vec![dns(End::Destination), jump(AWAY)]);
     for (listener, zone) in with_zones(listeners) {
         let family = Family::of(listener.address);
         // Its own conntrack zone: no flow meets another listener's entries, or any older than these rules.
@@ -209,7 +231,7 @@ fn stays(listeners: &[Listener]) -> Batch {
             rule("answer", vec![family_is(family), zone_is(zone), back]);
         }
         away.push(accept());
-        rule("away", away);
+        rule(AWAY, away);
         // The machine's own query has the listener's address as its source.
         let ours = address_in(End::Source, family, name("ours", family));
         rule("natpost", vec![zone_is(zone), ours, masquerade()]);
@@ -224,7 +246,7 @@ fn stays(listeners: &[Listener]) -> Batch {
 }
 
 const CHAINS: [Chain; 7] = [
-    Chain { name: "away", hook: None },
+    Chain { name: AWAY, hook: None },
     Chain { name: "answer", hook: None },
     Chain { name: "prerouting", hook: Some(("filter", PreRouting, RAW)) },
     // Of type `route`: after a change of the destination the packet is routed again.
@@ -388,7 +410,7 @@ impl Leases {
         }
         let mut batch = Batch::default();
         renew(&mut batch, &self.table, "lease", addresses, lasts);
-        self.socket.commit(batch)
+        self.socket.commit_unseen(batch)
     }
 }
 
@@ -439,6 +461,10 @@ fn name(kind: &str, family: Family) -> &'static str {
     }
 }
 
+/// The chain of queries that nobody takes.
+const AWAY: &str = "away";
+/// The sets of the table that stays which have what was put there, and nothing else.
+const SETS: [&str; 3] = [TRANSPORTS, "ours4", "ours6"];
 /// The table's name.
 pub const TABLE: &str = "localdns";
 /// The name of the table of leases where the kernel knows no owners.

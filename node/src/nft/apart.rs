@@ -49,6 +49,11 @@ impl SocketApart {
         self.do_there(move |socket| socket.commit(batch))
     }
 
+    /// The same, as [`Socket::commit_unseen`].
+    pub(crate) fn commit_unseen(&self, batch: Batch) -> Result<(), NftError> {
+        self.do_there(move |socket| socket.commit_unseen(batch))
+    }
+
     /// What is in a table, as [`Socket::contents`].
     pub(crate) fn contents(
         &self,

@@ -1,11 +1,13 @@
 //! One transaction: all of it counts at the same moment, or none.
 
 use std::io;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use netlink_packet_netfilter::nftables::{
-    ChainAttribute, ChainMessage, DataAttribute, ExpressionAttribute, Hook, InetHookNumber, ListAttribute,
-    NfTablesMessage, RuleAttribute, RuleMessage, SetAttribute, SetElementAttribute, SetElementList,
-    SetElementMessage, SetFlags, SetMessage, TableAttribute, TableFlags, TableMessage,
+    ChainAttribute, ChainMessage, DataAttribute, ExpressionAttribute, GenAttribute, GenMessage, Hook,
+    InetHookNumber, ListAttribute, NfTablesMessage, RuleAttribute, RuleMessage, SetAttribute,
+    SetElementAttribute, SetElementList, SetElementMessage, SetFlags, SetMessage, TableAttribute, TableFlags,
+    TableMessage,
 };
 use netlink_packet_netfilter::none::ControlMessage;
 use netlink_packet_netfilter::{
@@ -70,9 +72,17 @@ impl Batch {
 
     /// An empty table, whatever was there.
     pub(crate) fn renew_table(&mut self, table: &str) {
+        self.remove_table(table);
         self.add_table(table, TableFlags::empty());
+    }
+
+    /// Deletes a table, if it is there.
+    pub(crate) fn remove_table(&mut self, table: &str) {
+        // Without flags: one that is there keeps its own, and is not woken before it goes.
+        let attributes = vec![TableAttribute::Name(table.to_owned())];
+        let message = NfTablesMessage::NewTable(TableMessage { attributes });
+        self.push(format!("add table {table}"), NLM_F_CREATE, message);
         self.delete_table(table);
-        self.add_table(table, TableFlags::empty());
     }
 
     /// Deletes a table, which must be there.
@@ -140,16 +150,61 @@ impl Batch {
         self.push(format!("add rule {chain}"), NLM_F_CREATE | NLM_F_APPEND, message);
     }
 
-    /// The rules that it adds.
-    pub(super) fn rules(&self) -> impl Iterator<Item = &Vec<RuleAttribute>> {
+    fn asked(&self) -> impl Iterator<Item = &NfTablesMessage> {
         self.messages.iter().filter_map(|message| match &message.payload {
             NetlinkPayload::InnerMessage(NetfilterMessage {
-                inner: NetfilterMessageInner::NfTables(NfTablesMessage::NewRule(rule)),
+                inner: NetfilterMessageInner::NfTables(message),
                 ..
-            }) => Some(&rule.attributes),
+            }) => Some(message),
             _ => None,
         })
     }
+
+    /// The rules that it adds.
+    pub(super) fn rules(&self) -> impl Iterator<Item = &Vec<RuleAttribute>> {
+        self.asked().filter_map(|message| match message {
+            NfTablesMessage::NewRule(rule) => Some(&rule.attributes),
+            _ => None,
+        })
+    }
+
+    /// The chains that it adds.
+    pub(super) fn chains(&self) -> impl Iterator<Item = &Vec<ChainAttribute>> {
+        self.asked().filter_map(|message| match message {
+            NfTablesMessage::NewChain(chain) => Some(&chain.attributes),
+            _ => None,
+        })
+    }
+
+    /// The elements that it adds to a set, sorted.
+    pub(super) fn elements_of(&self, set: &str) -> Vec<Vec<u8>> {
+        let added = self.asked().filter_map(|message| match message {
+            NfTablesMessage::NewSetElement(added) => Some(&added.attributes),
+            _ => None,
+        });
+        let is_of = |attributes: &&Vec<SetElementList>| {
+            attributes.iter().any(|attribute| matches!(attribute, SetElementList::Set(name) if name == set))
+        };
+        let mut keys: Vec<_> = added.filter(is_of).flatten().flat_map(keys).collect();
+        keys.sort_unstable();
+        keys
+    }
+}
+
+/// Those of elements.
+pub(super) fn keys(attribute: &SetElementList) -> impl Iterator<Item = Vec<u8>> {
+    let elements = match attribute {
+        SetElementList::Elements(elements) => elements.as_slice(),
+        _ => &[],
+    };
+    let key = |attribute: &SetElementAttribute| match attribute {
+        SetElementAttribute::Key(DataAttribute::Value(key)) => Some(key.clone()),
+        _ => None,
+    };
+    elements.iter().filter_map(move |element| match element {
+        ListAttribute::Element(attributes) => attributes.iter().find_map(key),
+        _ => None,
+    })
 }
 
 fn elements(table: &str, set: &str, keys: &[Vec<u8>], ttl_ms: Option<u64>) -> SetElementMessage {
@@ -190,6 +245,14 @@ impl Socket {
     /// Its address, which no other socket of this network has.
     pub(crate) fn port(&self) -> u32 {
         self.port
+    }
+
+    /// Carries out a transaction that [`Self::generation`] is to pass over.
+    pub(crate) fn commit_unseen(&mut self, batch: Batch) -> Result<(), NftError> {
+        let makes_one = !batch.messages.is_empty();
+        self.commit(batch)?;
+        UNSEEN.fetch_add(u32::from(makes_one), Relaxed);
+        Ok(())
     }
 
     /// Carries out a transaction.
@@ -237,6 +300,24 @@ impl Socket {
                 }
             }
         }
+    }
+
+    /// The number that the kernel gives the state of all tables of this network, less the transactions of this process that only
+    /// renew leases, several times a second: the same again where nobody has changed anything else.
+    pub(crate) fn generation(&mut self) -> io::Result<Option<u32>> {
+        // Before the kernel is asked: a transaction in between, if any, makes a difference.
+        let own = UNSEEN.load(Relaxed);
+        let listed = self.get(NfTablesMessage::GetGen(GenMessage { attributes: Vec::new() }))?;
+        let id = |message: NetfilterMessage| match message.inner {
+            NetfilterMessageInner::NfTables(NfTablesMessage::NewGen(generation)) => {
+                generation.attributes.into_iter().find_map(|attribute| match attribute {
+                    GenAttribute::Id(id) => Some(id),
+                    _ => None,
+                })
+            }
+            _ => None,
+        };
+        Ok(listed.into_iter().find_map(id).map(|id| id.wrapping_sub(own)))
     }
 
     /// What the kernel lists.
@@ -360,6 +441,9 @@ pub(super) fn refused(action: &str, source: io::Error) -> NftError {
         _ => NftError::Refused { action, source },
     }
 }
+
+/// How many [`Socket::commit_unseen`] has had carried out.
+static UNSEEN: AtomicU32 = AtomicU32::new(0);
 
 /// Nothing came within [`PATIENCE`].
 #[derive(Debug, thiserror::Error)]

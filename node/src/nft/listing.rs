@@ -3,15 +3,14 @@
 use std::io;
 
 use netlink_packet_netfilter::nftables::{
-    ChainAttribute, ChainMessage, DataAttribute, ExpressionAttribute, Hook, HookNumber, InetHookNumber,
-    ListAttribute, NfTablesMessage, RuleAttribute, RuleMessage, SetElementAttribute, SetElementList,
-    SetElementMessage, TableAttribute, TableMessage,
+    ChainAttribute, ChainMessage, Hook, HookNumber, InetHookNumber, NfTablesMessage, RuleAttribute,
+    RuleMessage, SetElementList, SetElementMessage, TableAttribute, TableFlags, TableMessage,
 };
 use netlink_packet_netfilter::{NetfilterMessage, NetfilterMessageInner, NetfilterProtoFamily};
 use nix::errno::Errno;
 
 use super::NftError;
-use super::batch::{Batch, Socket, Statement, refused};
+use super::batch::{Socket, keys as keys_of, refused};
 
 /// A chain that packets come to by themselves.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,58 +28,19 @@ pub(crate) struct BaseChain {
 /// changed it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Contents {
-    chains: Vec<Vec<ChainAttribute>>,
-    rules: Vec<Vec<RuleAttribute>>,
-    sets: Vec<Vec<Vec<u8>>>,
+    /// A dormant table has its chains, and no packet comes to them.
+    pub(super) flags: TableFlags,
+    pub(super) chains: Vec<Vec<ChainAttribute>>,
+    pub(super) rules: Vec<Vec<RuleAttribute>>,
+    /// The elements of each.
+    pub(super) sets: Vec<Vec<Vec<u8>>>,
 }
-
-/// The rules of a table by what they are made of: of each its chain, and the names of its expressions.
-pub(crate) type Shape = Vec<(String, Vec<String>)>;
 
 impl Contents {
     /// Whether it has no rule at all.
     pub(crate) fn is_bare(&self) -> bool {
         self.rules.is_empty()
     }
-
-    /// In what order its rules stand, which says nothing of the addresses in them.
-    pub(crate) fn shape(&self) -> Shape {
-        shape(self.rules.iter())
-    }
-}
-
-impl Batch {
-    /// That of the rules which it adds.
-    pub(crate) fn shape(&self) -> Shape {
-        shape(self.rules())
-    }
-}
-
-/// By chain: the kernel lists them so, in whatever order they were added.
-fn shape<'r>(rules: impl Iterator<Item = &'r Vec<RuleAttribute>>) -> Shape {
-    let mut shape: Shape = rules
-        .map(|attributes| {
-            let (mut chain, mut names) = (String::new(), Vec::new());
-            for attribute in attributes {
-                match attribute {
-                    RuleAttribute::Chain(name) => chain.clone_from(name),
-                    RuleAttribute::Expressions(all) => names = all.iter().filter_map(expression).collect(),
-                    _ => {}
-                }
-            }
-            (chain, names)
-        })
-        .collect();
-    shape.sort_by(|(one, _), (other, _)| one.cmp(other));
-    shape
-}
-
-fn expression(statement: &Statement) -> Option<String> {
-    let ListAttribute::Element(attributes) = statement else { return None };
-    attributes.iter().find_map(|attribute| match attribute {
-        ExpressionAttribute::Name(name) => Some(name.clone()),
-        _ => None,
-    })
 }
 
 impl Socket {
@@ -95,7 +55,7 @@ impl Socket {
             // One at a time, and with the table's name: other tables may have as many as the cluster has services.
             let chains = chains.iter().map(|name| self.chain(table, name)).collect::<io::Result<_>>()?;
             let sets = sets.iter().map(|name| self.elements(table, name)).collect::<io::Result<_>>()?;
-            Ok(Contents { chains, rules: self.rules(table)?, sets })
+            Ok(Contents { flags: self.flags(table)?, chains, rules: self.rules(table)?, sets })
         };
         listed().map_err(|error| unlisted(&format!("list table {table}"), error))
     }
@@ -117,6 +77,21 @@ impl Socket {
         });
         if_there(listed).map_err(|error| unlisted(&format!("list chain {table} {chain}"), error))?;
         Ok(found)
+    }
+
+    fn flags(&mut self, table: &str) -> io::Result<TableFlags> {
+        let attributes = vec![TableAttribute::Name(table.to_owned())];
+        let listed = if_there(self.get(NfTablesMessage::GetTable(TableMessage { attributes })))?;
+        let flags = |message: NetfilterMessage| match message.inner {
+            NetfilterMessageInner::NfTables(NfTablesMessage::NewTable(table)) => {
+                table.attributes.into_iter().find_map(|attribute| match attribute {
+                    TableAttribute::Flags(flags) => Some(flags),
+                    _ => None,
+                })
+            }
+            _ => None,
+        };
+        Ok(listed.into_iter().find_map(flags).unwrap_or_default())
     }
 
     fn rules(&mut self, table: &str) -> io::Result<Vec<Vec<RuleAttribute>>> {
@@ -164,15 +139,7 @@ impl Socket {
                 _ => None,
             })
             .flatten()
-            .filter_map(|attribute| match attribute {
-                SetElementList::Elements(elements) => Some(elements),
-                _ => None,
-            })
-            .flatten()
-            .filter_map(|element| match element {
-                ListAttribute::Element(attributes) => attributes.into_iter().find_map(key),
-                _ => None,
-            })
+            .flat_map(|attribute| keys_of(&attribute).collect::<Vec<_>>())
             .collect();
         keys.sort_unstable();
         Ok(keys)
@@ -192,13 +159,6 @@ impl Socket {
         let listed = self.dump(NetfilterProtoFamily::Unspec, wanted);
         let listed = listed.map_err(|error| unlisted("list chains", error))?;
         Ok(listed.into_iter().filter_map(base_chain).collect())
-    }
-}
-
-fn key(attribute: SetElementAttribute) -> Option<Vec<u8>> {
-    match attribute {
-        SetElementAttribute::Key(DataAttribute::Value(key)) => Some(key),
-        _ => None,
     }
 }
 

@@ -3,6 +3,7 @@
 mod apart;
 mod batch;
 mod listing;
+mod shape;
 mod statement;
 
 pub(crate) use apart::SocketApart;

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ::node::{HostResolver, Iptables, LINK, LinkName};
+use ::node::{HostResolver, LINK, LinkName};
 use admin::AdminAddress;
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgMatches, Command, value_parser};
@@ -215,15 +215,8 @@ fn annotation(sub: &ArgMatches) -> Annotation {
 /// What the flags of [`settings`] mean.
 pub(super) fn settings_of(sub: &ArgMatches) -> Settings {
     let text = |name: &str| sub.get_one::<String>(name).map(String::as_str);
-    let rules = match text("rules") {
-        Some("none") => RuleSet::None,
-        Some("iptables") => RuleSet::Iptables(Iptables::Localdns),
-        Some("node-cache") => {
-            let health = sub.get_one("health-port").copied().unwrap_or(Settings::HEALTH_PORT);
-            RuleSet::Iptables(Iptables::NodeCache(health))
-        }
-        _ => RuleSet::Nft,
-    };
+    let health = sub.get_one("health-port").copied().unwrap_or(Settings::HEALTH_PORT);
+    let rules = text("rules").and_then(|name| RuleSet::named(name, health)).unwrap_or(RuleSet::Nft);
     Settings {
         rules,
         way_out: None,

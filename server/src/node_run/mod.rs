@@ -25,6 +25,7 @@ mod written;
 use crate::watchdog::DNS_PORT;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use corefile::Located;
@@ -96,6 +97,25 @@ impl RuleSet {
         }
     }
 
+    /// The set of this name, with the port of `health`.
+    pub(crate) fn named(name: &str, health_port: u16) -> Option<Self> {
+        let sets = [
+            Self::Nft,
+            Self::Iptables(Iptables::Localdns),
+            Self::Iptables(Iptables::NodeCache(health_port)),
+            Self::None,
+        ];
+        sets.into_iter().find(|set| set.name() == name)
+    }
+
+    /// The port of `health` that its rules are about, too.
+    pub(crate) fn health_port(self) -> Option<u16> {
+        match self {
+            Self::Iptables(Iptables::NodeCache(port)) => Some(port),
+            _ => None,
+        }
+    }
+
     /// Whether queries go elsewhere when we die.
     pub(crate) fn has_leases(self) -> bool {
         self == Self::Nft
@@ -130,17 +150,16 @@ pub(crate) fn listeners(configuration: &Configuration, settings: &Settings) -> (
             continue;
         }
         let given = settings.way_out.filter(|target| target.is_ipv4() == ip.is_ipv4());
-        let forwarded = || {
-            let chain = &listener.served.route.zone(&Name::ROOT)?.block.pipeline.forwarding()?.chain;
-            way_out(chain, ip, |target| {
-                configuration.listeners.keys().any(|ours| ours.address.ip() == target)
-            })
-        };
-        let way_out = given.or_else(forwarded);
+        let way_out = given.or_else(|| usable(configuration, listener, ip).into_iter().next());
         if way_out.is_none() && is_link_local(ip) {
-            notes.push(format!(
-                "{ip} has no way out: its `forward .` names no upstream of its family at port {DNS_PORT}, in plain DNS, but one of a link (fe80::) at most"
-            ));
+            notes.push(match forwards_root(listener).is_some() {
+                true => format!(
+                    "{ip} has no way out: its `forward .` names no upstream of its family at port {DNS_PORT}, in plain DNS, but one of a link (fe80::) at most"
+                ),
+                false => format!(
+                    "{ip} has no way out: it has no `forward .`; give its block of `.` one, or its clients get no answer while this server is down"
+                ),
+            });
         }
         // A ClusterIP is kube-proxy's: it sends queries that this server does not take to the cluster's DNS.
         let way_out = way_out.filter(|_| is_link_local(ip));
@@ -167,11 +186,18 @@ pub fn check(spec: &Spec) -> Result<(), Box<Located<SetupError>>> {
     }
 }
 
-/// The first upstream of `forward .` that is up; the first of all where none is.
-fn way_out(chain: &forwarder::Chain, ip: IpAddr, is_ours: impl Fn(IpAddr) -> bool) -> Option<IpAddr> {
-    let group = chain.groups().iter().find(|group| group.matches(&Name::ROOT))?;
+/// What a listener's `forward .` is, if it has one.
+fn forwards_root(listener: &configuration::Listener) -> Option<&Arc<forwarder::Group>> {
+    let chain = &listener.served.route.zone(&Name::ROOT)?.block.pipeline.forwarding()?.chain;
+    chain.groups().iter().find(|group| group.matches(&Name::ROOT))
+}
+
+/// The upstreams of a listener's `forward .` that can be its way out: those that are up first, each in their order.
+fn usable(configuration: &Configuration, listener: &configuration::Listener, ip: IpAddr) -> Vec<IpAddr> {
+    let Some(group) = forwards_root(listener) else { return Vec::new() };
+    let is_ours = |target| configuration.listeners.keys().any(|ours| ours.address.ip() == target);
     let upstreams = group.upstreams();
-    let mut usable = upstreams.iter().filter(|upstream| {
+    let usable = upstreams.iter().filter(|upstream| {
         let address = upstream.address();
         let target = address.ip();
         upstream.tls().is_none()
@@ -181,9 +207,36 @@ fn way_out(chain: &forwarder::Chain, ip: IpAddr, is_ours: impl Fn(IpAddr) -> boo
             && !is_of_one_link(target)
             && !is_ours(target)
     });
-    let first = usable.clone().next()?;
-    let up = usable.find(|upstream| !upstream.is_down(forwarder::Path::Udp, group.spec().max_fails));
-    Some(up.unwrap_or(first).address().ip())
+    let is_up = |upstream: &&Arc<forwarder::Upstream>| {
+        !upstream.is_down(forwarder::Path::Udp, group.spec().max_fails)
+    };
+    let (up, down): (Vec<_>, Vec<_>) = usable.partition(is_up);
+    up.into_iter().chain(down).map(|upstream| upstream.address().ip()).collect()
+}
+
+/// Leaves each address the way out that rules lead to which stand already, where it is among those that the Corefile gives: who put
+/// them there knew which upstreams were up.
+fn as_led(
+    listeners: &mut [Listener],
+    led: &[(IpAddr, Option<IpAddr>)],
+    configuration: &Configuration,
+    settings: &Settings,
+) {
+    for listener in listeners {
+        let ip = listener.address;
+        let stands = led.iter().find_map(|(led, target)| target.filter(|_| *led == ip));
+        let given = settings.way_out.is_some_and(|target| target.is_ipv4() == ip.is_ipv4());
+        let mut endpoints = configuration.listeners.iter();
+        let of_ip = endpoints.find(|(endpoint, _)| {
+            endpoint.transport == Transport::Dns && endpoint.address == (ip, DNS_PORT).into()
+        });
+        if let (Some(way_out), Some(stands), Some((_, one))) = (&mut listener.way_out, stands, of_ip)
+            && !given
+            && usable(configuration, one, ip).contains(&stands)
+        {
+            way_out.target = stands;
+        }
+    }
 }
 
 /// Whether no rule can send a query there: a new destination has no link of its own.

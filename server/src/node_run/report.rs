@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use node::{HostResolver, Listener, NftError, Obstacle, Rules, WayOut};
 use serde_json::{Value, json};
 
-use super::answers::answers;
-use super::{RuleSet, Settings, iptables, listeners, owners, servers};
+use super::answers::answering;
+use super::{RuleSet, Settings, as_led, iptables, listeners, owners, servers};
 use crate::watchdog;
 use configuration::Configuration;
 
@@ -46,7 +46,12 @@ impl Report {
         let (listeners, notes) = match served(&servers) {
             // The configuration before this one serves.
             served if !is_served && !served.is_empty() => (served, Vec::new()),
-            _ => listeners(configuration, settings),
+            _ => {
+                let (mut listeners, notes) = listeners(configuration, settings);
+                let led = Rules::open().and_then(|mut rules| rules.led());
+                as_led(&mut listeners, &led.unwrap_or_default(), configuration, settings);
+                (listeners, notes)
+            }
         };
         Self::about(listeners, notes, servers, settings)
     }
@@ -68,9 +73,15 @@ impl Report {
     fn about(
         listeners: Vec<Listener>,
         mut notes: Vec<String>,
-        servers: Vec<Result<Value, String>>,
+        mut servers: Vec<Result<Value, String>>,
         settings: &Settings,
     ) -> Self {
+        let kept = set_of(&servers).unwrap_or(settings.rules);
+        if kept != settings.rules {
+            notes.push(format!("the server keeps other rules than were asked about: -rules {}", kept.name()));
+        }
+        // Without the flag those are meant that are kept.
+        let set = if settings.rules == RuleSet::Nft { kept } else { settings.rules };
         if servers.is_empty() {
             notes.extend(owners::told(&listeners, settings).into_iter().map(|(_, told)| told));
         }
@@ -78,7 +89,7 @@ impl Report {
         let mut tables = Rules::open();
         let holders =
             tables.as_mut().map_or_else(|_| Vec::new(), |rules| rules.holders().unwrap_or_default());
-        let rules = match settings.rules {
+        let rules = match set {
             RuleSet::Nft => match &mut tables {
                 Ok(tables) => rules_of(tables, &servers, &listeners),
                 Err(error) => Err(error.to_string()),
@@ -86,17 +97,21 @@ impl Report {
             RuleSet::Iptables(set) => iptables::are_there(set, &listeners).map_err(|error| error.to_string()),
             RuleSet::None => Ok(true),
         };
+        let asked = listeners.iter().map(|one| (one.address, servers::probes(&servers, one.address)));
+        let answering = answering(&asked.collect::<Vec<_>>());
         let addresses = listeners
             .into_iter()
             .map(|listener| Address {
                 ip: listener.address,
                 link: node::link_of(listener.address),
                 way_out: listener.way_out.map(|way_out| way_out.target),
-                answers: answers(listener.address),
+                answers: answering.contains(&listener.address),
             })
             .collect();
-        let host_resolver = HostResolver::stands();
-        let (set, corefile) = (settings.rules, None);
+        for said in servers.iter_mut().flatten().filter_map(Value::as_object_mut) {
+            said.remove(servers::PROBE);
+        }
+        let (host_resolver, corefile) = (HostResolver::stands(), None);
         Self { set, rules, holders, addresses, corefile, servers, host_resolver, obstacles, notes }
     }
 
@@ -184,7 +199,8 @@ impl Report {
         if let Some(error) = self.corefile.as_deref().map(first_line) {
             text += &format!("corefile  {error}; the server serves the one before\n");
         }
-        text += &self.servers_text();
+        let mut noted = Vec::new();
+        text += &self.servers_text(&mut noted);
         for path in &self.host_resolver {
             text += &format!("lookups   of this machine come here, by {}\n", path.display());
         }
@@ -199,21 +215,43 @@ impl Report {
             Err(error) => text += &format!("firewall  {error}\n"),
         }
         for note in &self.notes {
-            text += &format!("note      {note}\n");
+            text += &note_text(note, &mut noted);
         }
         text
     }
 
-    fn servers_text(&self) -> String {
+    fn servers_text(&self, noted: &mut Vec<String>) -> String {
         let mut text = String::new();
         for said in &self.servers {
             match said {
-                Ok(said) => text += &server_text(said),
+                Ok(said) => text += &server_text(said, noted),
                 Err(error) => text += &format!("server    {error}\n"),
             }
         }
         text
     }
+}
+
+/// A note, unless it stands there: a server and what is looked at beside it tell of the same, and so do two servers.
+fn note_text(note: &str, noted: &mut Vec<String>) -> String {
+    if noted.iter().any(|before| before == note) {
+        return String::new();
+    }
+    noted.push(note.to_owned());
+    format!("note      {note}\n")
+}
+
+/// Whose rules those are that servers keep, as they say themselves: flags may stand with them alone.
+fn set_of(servers: &[Result<Value, String>]) -> Option<RuleSet> {
+    keepers(servers).find_map(|said| {
+        let health_port = said["health_port"].as_u64().and_then(|port| u16::try_from(port).ok());
+        RuleSet::named(said["rules"].as_str()?, health_port.unwrap_or(Settings::HEALTH_PORT))
+    })
+}
+
+/// What those say that keep rules.
+fn keepers(servers: &[Result<Value, String>]) -> impl Iterator<Item = &Value> {
+    servers.iter().flatten().filter(|said| said["let_go"] != true)
 }
 
 /// An error of a Corefile shows the line that it is about behind this.
@@ -248,11 +286,11 @@ fn rules_of(
     if !tables.are_there().map_err(text)? {
         return Ok(false);
     }
-    let mut keepers = servers.iter().flatten().filter(|said| said["let_go"] != true).peekable();
+    let mut keepers = keepers(servers).peekable();
     if keepers.peek().is_none() {
         return match tables.are_those_of(listeners).map_err(text)? {
             true => Ok(true),
-            false => Err(CHANGED.to_owned()),
+            false => Err(differences(&tables.led().map_err(text)?, listeners)),
         };
     }
     // The servers that run know which rules they put; the Corefile may have changed since.
@@ -268,7 +306,29 @@ fn rules_of(
     Ok(true)
 }
 
-fn server_text(said: &Value) -> String {
+/// In what the rules that stand are not those of this Corefile, and what mends it.
+fn differences(led: &[(IpAddr, Option<IpAddr>)], listeners: &[Listener]) -> String {
+    let of_corefile = listeners.iter().filter_map(|listener| {
+        let ip = listener.address;
+        let wanted = listener.way_out.as_ref().map(|way_out| way_out.target);
+        let Some((_, target)) = led.iter().find(|(led, _)| *led == ip) else {
+            return Some(format!("{ip} of this Corefile is not in them"));
+        };
+        let named = |target: Option<IpAddr>| target.map_or("nowhere".to_owned(), |target| target.to_string());
+        let (leads, wanted) = (named(*target), named(wanted));
+        (leads != wanted).then(|| format!("they lead queries for {ip} to {leads}, this Corefile to {wanted}"))
+    });
+    let is_in = |ip: &IpAddr| listeners.iter().any(|listener| listener.address == *ip);
+    let others = led.iter().filter(|(ip, _)| !is_in(ip));
+    let others = others.map(|(ip, _)| format!("{ip} is in them, and not in this Corefile"));
+    let all: Vec<_> = of_corefile.chain(others).collect();
+    match all.is_empty() {
+        true => CHANGED.to_owned(),
+        false => format!("{}; {MENDS}", all.join(", ")),
+    }
+}
+
+fn server_text(said: &Value, noted: &mut Vec<String>) -> String {
     let word = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let pid = word(&said["pid"]);
     if said["let_go"] == true {
@@ -315,7 +375,7 @@ fn server_text(said: &Value) -> String {
     }
     let notes = said["notes"].as_array().into_iter().flatten().map(word);
     for note in notes.filter(|note| not_turned.is_none_or(|error| !note.ends_with(error))) {
-        text += &format!("note      {note}\n");
+        text += &note_text(&note, noted);
     }
     text
 }
@@ -323,5 +383,6 @@ fn server_text(said: &Value) -> String {
 const NOT_OURS: &str = "a table inet localdns is there, and not the server's, whose note says why";
 const CHANGED: &str =
     "not those of this Corefile, or somebody has changed them; `localdns node up` puts them there anew";
+const MENDS: &str = "`localdns node up` puts them there anew";
 const TAKEN: &str =
     "somebody has changed them this moment; the server puts them back, or its note says why not";

@@ -1,10 +1,12 @@
 //! What the servers of this network say of themselves, for commands beside them.
 
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use node::Running;
 use serde_json::Value;
+use wire::Name;
 
 /// What each says, or why it says nothing.
 pub(super) fn all() -> Vec<Result<Value, String>> {
@@ -16,8 +18,28 @@ pub(super) fn ask(server: &Running) -> Result<Value, String> {
     let unheard = |error: &dyn std::fmt::Display| {
         format!("process {} does not say how it is: {error}; if it hangs, restart it", server.pid)
     };
-    let said = server.tell("status", PATIENCE).map_err(|error| unheard(&error))?;
+    let said = server.tell("status", PATIENCE).map_err(|error| match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+            unheard(&format!("it has not answered within {} s", PATIENCE.as_secs()))
+        }
+        _ => unheard(&error),
+    })?;
     serde_json::from_str(&said).map_err(|error| unheard(&error))
+}
+
+/// The names by which servers ask themselves that say that they answer at this address: nobody else is to learn them.
+pub(super) fn probes(servers: &[Result<Value, String>], ip: IpAddr) -> Vec<Name> {
+    let ip = ip.to_string();
+    let is_answered = |said: &&Value| {
+        let of_ip = said["addresses"].as_array().and_then(|all| all.iter().find(|one| one["address"] == ip));
+        of_ip.is_some_and(|one| match said["has_leases"] == false {
+            true => is_answer(one),
+            // While it is not held, queries may go elsewhere.
+            false => one["held"] == true,
+        })
+    };
+    let names = servers.iter().flatten().filter(is_answered);
+    names.filter_map(|said| Name::from_text(said[PROBE].as_str()?).ok()).collect()
 }
 
 /// Whether a server of ours has answered its own probe at each of these addresses; else why not. What anybody else answers
@@ -35,7 +57,7 @@ fn is_answered(servers: &[Result<Value, String>], addresses: &[IpAddr]) -> Resul
         let of_ip =
             |said: &Value| said["addresses"].as_array()?.iter().find(|one| one["address"] == ip).cloned();
         let said: Vec<Value> = servers.iter().flatten().filter_map(of_ip).collect();
-        if said.iter().any(|one| one["probe_error"].is_null() && one["probed_ms_ago"].is_u64()) {
+        if said.iter().any(is_answer) {
             continue;
         }
         let silent = said.iter().find_map(|one| one["probe_error"].as_str()).map(str::to_owned);
@@ -48,6 +70,13 @@ fn is_answered(servers: &[Result<Value, String>], addresses: &[IpAddr]) -> Resul
     Ok(())
 }
 
+/// Whether what is said of an address is that it has answered a probe.
+fn is_answer(said: &Value) -> bool {
+    said["probe_error"].is_null() && said["probed_ms_ago"].is_u64()
+}
+
+/// Under which key a server says the name by which it asks itself; not for people.
+pub(super) const PROBE: &str = "probe";
 const PATIENCE: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
@@ -55,6 +84,29 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_servers_probe_is_for_addresses_at_which_it_says_that_it_answers() {
+        let held = json!({ "address": "192.0.2.1", "held": true, "probed_ms_ago": 9, "probe_error": null });
+        let lost = json!({ "address": "192.0.2.1", "held": false, "probed_ms_ago": 9, "probe_error": null });
+        let silent =
+            json!({ "address": "192.0.2.1", "held": false, "probed_ms_ago": 9, "probe_error": "no" });
+        let of = |has_leases: bool, address: &Value| {
+            Ok(json!({ "has_leases": has_leases, "probe": "a.probe.localdns.", "addresses": [address] }))
+        };
+        for (said, asked) in [
+            (of(true, &held), 1),
+            (of(true, &lost), 0),
+            (of(false, &lost), 1),
+            (of(false, &silent), 0),
+            (Ok(json!({ "has_leases": true, "addresses": [held] })), 0),
+            (Err("it hangs".to_owned()), 0),
+        ] {
+            let found = probes(&[said.clone()], [192, 0, 2, 1].into());
+            assert_eq!(found.len(), asked, "{said:?}");
+            assert!(probes(&[said], [192, 0, 2, 2].into()).is_empty());
+        }
+    }
 
     #[test]
     fn an_address_is_answered_by_a_server_of_ours_that_said_so() {

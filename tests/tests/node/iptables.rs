@@ -25,6 +25,11 @@ fn the_scripts_eight_come_once_and_go_at_the_end() {
             assert_eq!(tools.settled(&server, 18), expected, "{}", tools.0);
             let status = tools.node(&server, &["status", "-rules", "iptables"], 0);
             assert!(status.starts_with("rules     in place\nleases    none with these rules"), "{status}");
+            // What runs says which rules it keeps.
+            let plain = tools.node(&server, &["status"], 0);
+            assert!(plain.starts_with("rules     in place\nleases    none with these rules"), "{plain}");
+            let note = "note      the server keeps other rules than were asked about: -rules iptables\n";
+            assert!(plain.contains(note), "{plain}");
             let up = tools.node(&server, &["up", "-rules", "iptables"], 0);
             assert!(up.contains("0 rules are put there, the others were"), "{up}");
             assert_eq!(tools.ours(), expected, "twice in a row changes nothing");

@@ -92,6 +92,13 @@ impl Lab {
         self.serve_with(|options| more.iter().fold(options, |options, word| options.args([*word])))
     }
 
+    /// The same, of another Corefile.
+    #[allow(clippy::unused_self, reason = "without the machine it serves nobody")]
+    pub(crate) fn serve_of(&self, corefile: &str, more: &[&'static str]) -> Server {
+        let options = Options::default().subcommand(&["node", "run"]);
+        Server::start_with(corefile, more.iter().fold(options, |options, word| options.args([*word])))
+    }
+
     /// The same, started otherwise.
     #[allow(clippy::unused_self, reason = "without the machine it serves nobody")]
     pub(crate) fn serve_with(&self, how: impl FnOnce(Options) -> Options) -> Server {

@@ -49,6 +49,8 @@ fn whatever_a_stranger_changes_in_the_table_that_stays_is_seen() {
             (&format!("nft replace rule inet localdns output handle $({third}) drop"), Standing::Changed),
             ("nft insert rule inet localdns input drop", Standing::Changed),
             ("nft add chain inet localdns prerouting '{ policy drop; }'", Standing::Changed),
+            // No packet comes to its chains.
+            ("nft add table inet localdns '{ flags dormant; }'", Standing::Changed),
             ("nft delete element inet localdns transports '{ 6 }'", Standing::Changed),
             ("nft add element inet localdns ours4 '{ 192.0.2.1 }'", Standing::Changed),
         ] {
@@ -60,8 +62,39 @@ fn whatever_a_stranger_changes_in_the_table_that_stays_is_seen() {
             assert!(!rules.are_those_of(&listeners()[1..]).unwrap());
             run("sh", &["-ec", change]);
             assert_eq!(rules.standing().unwrap(), seen, "{change}");
+            assert!(!Rules::open().unwrap().are_those_of(&listeners()).unwrap(), "{change}");
         }
         rules.remove().unwrap();
+    });
+}
+
+#[test]
+fn the_table_that_stays_is_listed_only_after_somebody_elses_changes() {
+    isolated(|| {
+        if !tool("rules", "nft") {
+            return;
+        }
+        let (mut rules, mut leases) = (Rules::open().unwrap(), Leases::open(MARK).unwrap());
+        rules.put(&listeners()).unwrap();
+        for lists in 1..3 {
+            for _ in 0..5 {
+                leases.renew(&addresses(), Some(LASTS)).unwrap();
+                assert_eq!(rules.standing().unwrap(), Standing::AsPut);
+                rules.plan_restart(&addresses(), LASTS).unwrap();
+                // One without a message is no transaction.
+                rules.plan_restart(&[], LASTS).unwrap();
+            }
+            assert_eq!(rules.lists(), lists, "our own transactions are none of others");
+            // A table of others makes it look again, once.
+            run("nft", &[&format!("add table inet others{lists}")]);
+        }
+        run("nft", &["delete element inet localdns ours4 { 169.254.10.10 }"]);
+        leases.renew(&addresses(), Some(LASTS)).unwrap();
+        for _ in 0..2 {
+            assert_eq!(rules.standing().unwrap(), Standing::Changed);
+        }
+        rules.remove().unwrap();
+        assert_eq!(rules.standing().unwrap(), Standing::Missing, "by ourselves");
     });
 }
 

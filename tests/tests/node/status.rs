@@ -5,10 +5,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
-use tests::{Server, isolated, run, tool};
+use tests::{Action, Server, isolated, run, signal, tool};
 
 use super::lab::{COREFILE, Lab};
-use super::never_dark::status;
+use super::never_dark::{node, status};
 
 #[test]
 fn status_says_what_there_is_and_what_mends_what_is_not() {
@@ -64,7 +64,122 @@ fn status_says_what_there_is_and_what_mends_what_is_not() {
         assert_eq!(json["obstacles"][0]["way"], "out", "{json}");
         server.signal("STOP");
         let hung = status(&server, 1);
-        assert!(hung.contains(&format!("server    process {pid} does not say how it is: ")), "{hung}");
+        let told = format!(
+            "server    process {pid} does not say how it is: it has not answered within 2 s; if it hangs, restart it\n"
+        );
+        assert!(hung.contains(&told), "{hung}");
+    });
+}
+
+#[test]
+fn an_address_answers_although_no_upstream_does() {
+    isolated(|| {
+        if !tool("status", "nft") {
+            return;
+        }
+        let lab = Lab::new();
+        // What hosts does not have is forwarded.
+        let corefile = COREFILE.replace("ttl 5", "ttl 5\n        fallthrough");
+        let server = lab.serve_of(&corefile, &["-host-resolver", "none"]);
+        server.wait_for_log("queries to fd10::11 come here", Duration::from_secs(10));
+        let asked = lab.asked();
+        assert_eq!(status(&server, 0).matches(", answers\n").count(), 4);
+        assert_eq!(lab.asked(), asked, "no upstream is asked to know it");
+        for ip in ["10.2.0.2", "10.3.0.2", "fd03::2"] {
+            lab.upstream(ip).answer_by(|_| Action::Silent);
+        }
+        let said = status(&server, 0);
+        assert_eq!(said.matches(", answers\n").count(), 4, "{said}");
+        let json = json(&server);
+        assert_eq!(json["well"], true, "{json}");
+        assert!(json["servers"][0]["probe"].is_null(), "it is the server's secret: {json}");
+        // Nobody answers for one that hangs but its way out, which is silent.
+        server.signal("STOP");
+        let said = status(&server, 1);
+        assert_eq!(said.matches(", does not answer\n").count(), 4, "{said}");
+    });
+}
+
+#[test]
+fn rules_that_an_ended_server_left_are_compared_with_the_corefile() {
+    isolated(|| {
+        if !tool("status", "nft") {
+            return;
+        }
+        let lab = Lab::new();
+        let mut server = lab.serve(&["-host-resolver", "none"]);
+        server.wait_for_log("queries to fd10::11 come here", Duration::from_secs(10));
+        signal(server.pid(), "KILL");
+        server.wait(Duration::from_secs(5));
+        let said = status(&server, 1);
+        assert!(said.starts_with("rules     in place\n"), "{said}");
+        let mends = "; `localdns node up` puts them there anew\n";
+        let changed = "not those of this Corefile, or somebody has changed them";
+        for (from, to, told) in [
+            (
+                "169.254.10.11 fd10::11",
+                "169.254.10.12 fd10::11",
+                "169.254.10.12 of this Corefile is not in them, 169.254.10.11 is in them, and not in this Corefile",
+            ),
+            ("169.254.10.11 fd10::11", "169.254.10.11", "fd10::11 is in them, and not in this Corefile"),
+            (
+                "forward . 10.3.0.2",
+                "forward . 10.3.0.9",
+                "they lead queries for 169.254.10.11 to 10.3.0.2, this Corefile to 10.3.0.9",
+            ),
+            (
+                "forward . 10.3.0.2 fd03::2",
+                "forward . fd03::2",
+                "they lead queries for 169.254.10.11 to 10.3.0.2, this Corefile to nowhere",
+            ),
+        ] {
+            server.write_corefile(&COREFILE.replace(from, to));
+            let said = status(&server, 1);
+            assert!(said.starts_with(&format!("rules     {told}{mends}")), "{to}: {said}");
+            node(&server, &["up", "-host-resolver", "none"], 0);
+            assert!(status(&server, 1).starts_with("rules     in place\n"), "{to}");
+            server.write_corefile(COREFILE);
+            node(&server, &["up", "-host-resolver", "none"], 0);
+        }
+        for change in [
+            "delete element inet localdns ours4 { 169.254.10.11 }",
+            "delete element inet localdns transports { 6 }",
+            "add table inet localdns { flags dormant; }",
+            "add chain inet localdns output { policy drop; }",
+            "insert rule inet localdns away drop",
+        ] {
+            run("nft", &[change]);
+            let said = status(&server, 1);
+            assert!(said.starts_with(&format!("rules     {changed}{mends}")), "{change}: {said}");
+            node(&server, &["up", "-host-resolver", "none"], 0);
+            assert!(status(&server, 1).starts_with("rules     in place\n"), "{change}");
+        }
+        // The server knew which of its upstreams were up: its choice stands, and is told.
+        server.write_corefile(&COREFILE.replace("forward . 10.3.0.2", "forward . 10.2.0.2 10.3.0.2"));
+        let said = status(&server, 1);
+        assert!(said.starts_with("rules     in place\n"), "{said}");
+        assert!(said.contains("address   169.254.10.11  on localdns, way out 10.3.0.2, answers\n"), "{said}");
+    });
+}
+
+#[test]
+fn a_note_is_told_once_and_claims_no_forward_where_there_is_none() {
+    isolated(|| {
+        if !tool("status", "nft") {
+            return;
+        }
+        let lab = Lab::new();
+        let server = lab
+            .serve_of(&COREFILE.replace("    forward . 10.3.0.2 fd03::2\n", ""), &["-host-resolver", "none"]);
+        server.wait_for_log("queries to fd10::11 come here", Duration::from_secs(10));
+        let said = status(&server, 0);
+        for ip in ["169.254.10.11", "fd10::11"] {
+            let note = format!(
+                "note      {ip} has no way out: it has no `forward .`; give its block of `.` one, or its clients get no answer while this server is down\n"
+            );
+            assert_eq!(said.matches(&note).count(), 1, "{said}");
+        }
+        assert_eq!(said.matches("note ").count(), 2, "{said}");
     });
 }
 
@@ -116,7 +231,7 @@ fn a_reload_that_failed_is_told_and_nobody_is_sent_away_for_it() {
     });
 }
 
-fn json(server: &Server) -> Value {
+pub(crate) fn json(server: &Server) -> Value {
     let mut command = Command::new(tests::binary());
     command.args(["node", "status", "-json", "-conf"]).arg(server.path("Corefile"));
     let output = tests::output(command, Duration::from_secs(20));

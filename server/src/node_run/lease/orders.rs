@@ -14,6 +14,7 @@ use crate::node_run::discovery::{self, ListOrigin};
 use crate::node_run::down::REFUSED;
 use crate::node_run::host::State;
 use crate::node_run::leased::Lease;
+use crate::node_run::servers::PROBE;
 
 const ENOENT: i32 = 2;
 
@@ -57,13 +58,18 @@ impl Worker {
             State::Put(path) => (path.as_ref(), None),
             State::Failed(why) => (None, Some(why.as_str())),
         };
-        let tables = self.running.upgrade().map(|running| running.shared.hosts.all());
+        let running = self.running.upgrade();
+        let probe = running.as_ref().map(|running| running.shared.probe.to_string());
+        let tables = running.map(|running| running.shared.hosts.all());
         let entries = tables.map(|tables| tables.iter().map(|table| table.entries()).sum::<usize>());
         json!({
             "pid": std::process::id(),
             "hosts_entries": entries,
             "let_go": self.state.is_let_go(),
             "has_leases": self.settings.rules.has_leases(),
+            "rules": self.settings.rules.name(),
+            "health_port": self.settings.rules.health_port(),
+            PROBE: probe,
             "rules_put": self.put.is_some(),
             "rules_in_place": in_place,
             "lease_ms": self.settings.lease.map(|lease| lease.as_millis()),

@@ -35,7 +35,7 @@ pub(super) struct Figures {
     fault: Fault,
     /// How long nobody answered one client in one trial, from the fault on, and from the return on.
     dark: Vec<(Way, Duration)>,
-    /// What all clients together lost in one trial, over UDP and over TCP.
+    /// What all clients together lost in one trial, over UDP and over TCP, but for those that wait for an address.
     lost: Vec<[usize; 2]>,
     lost_at_return: Vec<[usize; 2]>,
     /// When one client asked the first of those that are all ours, after READY.
@@ -59,13 +59,16 @@ impl Figures {
             let (dark, dark_again) = (longest_dark(&gone, self.fault), longest_dark(&returned, self.fault));
             let after =
                 ours_from(&returned).map_or(Duration::MAX, |ours| ours.saturating_duration_since(ready));
-            lost[usize::from(client.way.over_tcp())] += count_lost(&gone);
+            // One that waits for an address has its time; what it loses in it is no queue's.
+            if !self.fault.waits_for_address(client) {
+                lost[usize::from(client.way.over_tcp())] += count_lost(&gone);
+            }
             lost_at_return[usize::from(client.way.over_tcp())] += count_lost(&returned);
             self.dark.push((client.way, dark));
             self.back.push(after);
             let others = gone.iter().chain(&returned).filter_map(|query| query.who);
             let others = others.filter(|who| *who != US && *who != client.upstream).count();
-            let (goal, at_return) = (self.fault.goal(client), Fault::return_goal(client));
+            let (goal, at_return) = (self.fault.goal(client), self.fault.goal_at_return(client));
             let (fault, who) = (self.fault, client.name());
             let mut say = |what: String| self.beyond.push(format!("{fault}, trial {trial}: {who}: {what}"));
             if others > 0 {

@@ -112,14 +112,16 @@ impl Fault {
     fn goal(self, client: &Client) -> Duration {
         match self {
             Self::Hangs | Self::WorkerHangs => Duration::from_secs(1),
-            // It cannot send from an address that is gone, until it gives the connection up.
-            Self::AddressLost | Self::AddressLostInHang
-                if client.place.is_none() && client.way == Way::Connection =>
-            {
-                Duration::from_millis(1200)
-            }
+            _ if self.waits_for_address(client) => Duration::from_millis(1200),
             _ => Self::return_goal(client),
         }
+    }
+
+    /// Whether a client cannot send from an address that is gone, until that is back or it gives the connection up.
+    fn waits_for_address(self, client: &Client) -> bool {
+        matches!(self, Self::AddressLost | Self::AddressLostInHang)
+            && client.place.is_none()
+            && client.way == Way::Connection
     }
 
     /// Whether a client may still be answered by us. What serves connections goes on beside a worker that hangs; and where its port
@@ -128,7 +130,12 @@ impl Fault {
         self == Self::WorkerHangs && client.way == Way::Connection && client.ip == SERVICE
     }
 
-    /// The same, when the server is back.
+    /// How long nobody may answer a client when the server is back, which an address is at once.
+    fn goal_at_return(self, client: &Client) -> Duration {
+        if self == Self::AddressLost { self.goal(client) } else { Self::return_goal(client) }
+    }
+
+    /// The same, for every fault.
     fn return_goal(client: &Client) -> Duration {
         match client.way {
             Way::Udp | Way::Tcp => Duration::from_millis(100),
@@ -319,6 +326,22 @@ impl Machine {
 
     fn systemd(&self) -> &Systemd {
         self.systemd.as_ref().expect("no fault of systemd is tried without")
+    }
+}
+
+#[test]
+fn only_the_hosts_connections_wait_for_an_address_that_is_gone() {
+    let load = Load::new();
+    for fault in FAULTS {
+        let lost = matches!(fault, Fault::AddressLost | Fault::AddressLostInHang);
+        for client in &load.clients {
+            let waits = lost && client.place.is_none() && client.way == Way::Connection;
+            let who = client.name();
+            assert_eq!(fault.goal(client) == Duration::from_millis(1200), waits, "{fault}: {who}");
+            let returns_at_once = *fault == Fault::AddressLost;
+            let at_return = fault.goal_at_return(client);
+            assert_eq!(at_return > Duration::from_millis(200), waits && returns_at_once, "{fault}: {who}");
+        }
     }
 }
 

@@ -1,0 +1,135 @@
+//! What rules are made of, in a form in which those that we would put somewhere and those that the kernel lists are the same.
+
+use std::net::IpAddr;
+
+use netlink_packet_netfilter::nftables::{
+    ChainAttribute, Cmp, DataAttribute, ExpressionAttribute, Expressions, Hook, Immediate, ListAttribute,
+    Lookup, RuleAttribute, TableFlags,
+};
+
+use super::batch::{Batch, Statement};
+use super::listing::Contents;
+
+/// A rule: its chain, and of each expression the name and what it compares with, loads, or looks up in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Shape {
+    chain: String,
+    expressions: Vec<(String, Option<Value>)>,
+}
+
+/// What an expression has that its kind does not say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Value {
+    Data(DataAttribute),
+    Set(String),
+}
+
+impl Shape {
+    fn of(attributes: &[RuleAttribute]) -> Self {
+        let (mut chain, mut expressions) = (String::new(), Vec::new());
+        for attribute in attributes {
+            match attribute {
+                RuleAttribute::Chain(name) => chain.clone_from(name),
+                RuleAttribute::Expressions(all) => {
+                    expressions = all.iter().filter_map(expression).collect();
+                }
+                _ => {}
+            }
+        }
+        Self { chain, expressions }
+    }
+
+    /// The addresses in it: those that it compares with, and those that it loads.
+    fn addresses(&self, of: &str) -> impl Iterator<Item = IpAddr> {
+        self.expressions.iter().filter(move |(name, _)| name == of).filter_map(|(_, value)| match value {
+            Some(Value::Data(DataAttribute::Value(octets))) => address(octets),
+            _ => None,
+        })
+    }
+}
+
+fn address(octets: &[u8]) -> Option<IpAddr> {
+    let v4 = <[u8; 4]>::try_from(octets).map(IpAddr::from);
+    v4.or_else(|_| <[u8; 16]>::try_from(octets).map(IpAddr::from)).ok()
+}
+
+/// By chain: the kernel lists them so, in whatever order they were added.
+fn shapes<'r>(rules: impl Iterator<Item = &'r Vec<RuleAttribute>>) -> Vec<Shape> {
+    let mut shapes: Vec<_> = rules.map(|rule| Shape::of(rule)).collect();
+    shapes.sort_by(|one, other| one.chain.cmp(&other.chain));
+    shapes
+}
+
+fn expression(statement: &Statement) -> Option<(String, Option<Value>)> {
+    let ListAttribute::Element(attributes) = statement else { return None };
+    let name = attributes.iter().find_map(|attribute| match attribute {
+        ExpressionAttribute::Name(name) => Some(name.clone()),
+        _ => None,
+    })?;
+    let value = attributes.iter().find_map(|attribute| match attribute {
+        ExpressionAttribute::Data(Expressions::Cmp(parts)) => parts.iter().find_map(|part| match part {
+            Cmp::Data(data) => Some(Value::Data(data.clone())),
+            _ => None,
+        }),
+        ExpressionAttribute::Data(Expressions::Immediate(parts)) => {
+            parts.iter().find_map(|part| match part {
+                Immediate::Data(data) => Some(Value::Data(data.clone())),
+                _ => None,
+            })
+        }
+        ExpressionAttribute::Data(Expressions::Lookup(parts)) => parts.iter().find_map(|part| match part {
+            Lookup::Set(set) => Some(Value::Set(set.clone())),
+            _ => None,
+        }),
+        _ => None,
+    });
+    Some((name, value))
+}
+
+impl Contents {
+    /// Whether this is what the batch puts into its table, `sets` being those that were listed.
+    pub(crate) fn is_of(&self, batch: &Batch, sets: &[&str]) -> bool {
+        let elements: Vec<_> = sets.iter().map(|set| batch.elements_of(set)).collect();
+        let accepts = |chain: &Vec<ChainAttribute>| {
+            chain.iter().all(|attribute| !matches!(attribute, ChainAttribute::Policy(NF_DROP)))
+        };
+        self.flags == TableFlags::empty()
+            && self.chains.iter().all(accepts)
+            && self
+                .chains
+                .iter()
+                .filter_map(|chain| hook(chain))
+                .eq(batch.chains().filter_map(|chain| hook(chain)))
+            && shapes(self.rules.iter()) == shapes(batch.rules())
+            && self.sets == elements
+    }
+
+    /// Whether its rules are made of the same expressions, in the same order: kernels may list what is in them each in its way.
+    pub(crate) fn is_like(&self, batch: &Batch) -> bool {
+        let names = |shapes: Vec<Shape>| -> Vec<(String, Vec<String>)> {
+            let names =
+                |shape: Shape| (shape.chain, shape.expressions.into_iter().map(|(name, _)| name).collect());
+            shapes.into_iter().map(names).collect()
+        };
+        names(shapes(self.rules.iter())) == names(shapes(batch.rules()))
+    }
+
+    /// Of the rules of a chain the address that each is about, and the one that it puts in its place.
+    pub(crate) fn replaced(&self, chain: &str) -> Vec<(IpAddr, Option<IpAddr>)> {
+        let of_chain = self.rules.iter().map(|rule| Shape::of(rule)).filter(|rule| rule.chain == chain);
+        of_chain
+            .filter_map(|rule| Some((rule.addresses("cmp").next()?, rule.addresses("immediate").next())))
+            .collect()
+    }
+}
+
+/// Where packets come to a chain.
+fn hook(chain: &[ChainAttribute]) -> Option<&[Hook]> {
+    chain.iter().find_map(|attribute| match attribute {
+        ChainAttribute::Hook(parts) => Some(parts.as_slice()),
+        _ => None,
+    })
+}
+
+/// The kernel's include/uapi/linux/netfilter.h.
+const NF_DROP: u32 = 0;
