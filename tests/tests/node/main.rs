@@ -7,6 +7,7 @@ mod deaths;
 mod exporter;
 mod host_resolver;
 mod iptables;
+mod kube_proxy;
 mod lab;
 mod leases;
 mod manifest;
