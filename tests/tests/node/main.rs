@@ -5,6 +5,7 @@ mod chaos;
 mod clients;
 mod deaths;
 mod exporter;
+mod firewall;
 mod host_resolver;
 mod iptables;
 mod kube_proxy;
