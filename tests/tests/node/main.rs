@@ -19,6 +19,7 @@ mod node_local;
 mod overload;
 mod owners;
 mod pods;
+mod production;
 mod restart;
 mod rules;
 mod status;
