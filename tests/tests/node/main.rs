@@ -4,6 +4,7 @@ mod bad_input;
 mod chaos;
 mod clients;
 mod deaths;
+mod delegated;
 mod exporter;
 mod firewall;
 mod host_resolver;
