@@ -26,6 +26,7 @@ mod restart;
 mod rules;
 mod status;
 mod status_page;
+mod stop_in_reload;
 mod trials;
 mod up_and_down;
 mod upgrade;
