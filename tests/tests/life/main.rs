@@ -8,6 +8,7 @@ mod packages;
 mod reload;
 mod signals;
 mod sockets;
+mod stop_in_reload;
 mod swaps;
 mod systemd;
 mod watchdog;
