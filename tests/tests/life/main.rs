@@ -5,6 +5,7 @@ mod bad_input;
 mod command_line;
 mod hanging;
 mod packages;
+mod packages_rpm;
 mod reload;
 mod signals;
 mod sockets;
