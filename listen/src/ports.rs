@@ -5,11 +5,13 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use handover::{Inherited, Place, Shelf};
 use node::{Ours, SocketKind};
 use sockets::{ListenOptions, ListenSocket};
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::accept;
@@ -26,6 +28,8 @@ pub struct Ports {
     /// UDP sockets of each address that clients' queries go to. The first is the first worker's, and so on round them all.
     sockets: usize,
     listeners: BTreeMap<Endpoint, JoinHandle<()>>,
+    /// Whether the listeners take their last connections.
+    ends: watch::Sender<bool>,
     /// Those whose address we added to the machine, now or in an earlier process.
     added: BTreeMap<Endpoint, Added>,
     /// Which are ours to add.
@@ -51,6 +55,7 @@ impl Ports {
         Self {
             sockets: 0,
             listeners: BTreeMap::new(),
+            ends: watch::Sender::new(false),
             added: BTreeMap::new(),
             ours,
             inherited,
@@ -141,7 +146,8 @@ impl Ports {
             if inherited > 0 && inherited != keep {
                 post(0, Task::Spread(address, keep));
             }
-            let task = handle.spawn(accept::accept(listener, endpoint, running.clone()));
+            let task =
+                handle.spawn(accept::accept(listener, endpoint, running.clone(), self.ends.subscribe()));
             self.listeners.insert(endpoint, task);
         }
     }
@@ -284,7 +290,8 @@ impl Ports {
         for (endpoint, task) in &mut self.listeners {
             match self.shelf.copy(Place::Tcp(node::with_link(endpoint.address))) {
                 Some(listener) => {
-                    *task = handle.spawn(accept::accept(listener.into(), *endpoint, running.clone()));
+                    let ends = self.ends.subscribe();
+                    *task = handle.spawn(accept::accept(listener.into(), *endpoint, running.clone(), ends));
                 }
                 None => running.fatal(&format!("cannot serve {endpoint} (tcp) again")),
             }
@@ -315,12 +322,22 @@ impl Ports {
         }
     }
 
-    /// Takes no more TCP connections for good: they are refused, unless the next process gets the listeners.
-    pub fn close_listeners(&mut self) {
-        self.stop_accepting();
-        if !self.are_left() {
-            self.shelf = Shelf::new();
+    /// Takes no more TCP connections for good: they are refused, unless the next process gets the listeners. Those that have come
+    /// by now bring their queries still: the kernel would reset them.
+    pub fn close_listeners(&mut self, handle: &Handle) {
+        if self.are_left() {
+            return self.stop_accepting();
         }
+        self.ends.send_replace(true);
+        let last = async {
+            for task in self.listeners.values_mut() {
+                let _ = task.await;
+            }
+        };
+        // One that rests, short of descriptors, is not waited for.
+        let _ = handle.block_on(async { tokio::time::timeout(LAST_CONNECTIONS, last).await });
+        self.stop_accepting();
+        self.shelf = Shelf::new();
     }
 
     /// Takes no more TCP connections; those that are open go on.
@@ -330,6 +347,9 @@ impl Ports {
         }
     }
 }
+
+/// How long listeners may take for their last connections.
+const LAST_CONNECTIONS: Duration = Duration::from_millis(200);
 
 /// Ends a listener. Its UDP sockets are read to their ends, and what is there is served by `configuration`.
 fn close(endpoint: Endpoint, task: &JoinHandle<()>, configuration: &Arc<Configuration>, running: &Running) {

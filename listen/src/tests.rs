@@ -421,7 +421,7 @@ impl Server {
     }
 
     fn stop(mut self) {
-        self.ports.close_listeners();
+        self.ports.close_listeners(RUNTIME.handle());
         self.running.end(self.workers.drain(..), InFlight::Answered, RUNTIME.handle());
     }
 }

@@ -11,6 +11,8 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use tempfile::TempDir;
 
 use crate::admin::Metrics;
@@ -358,8 +360,9 @@ impl Drop for Server {
 /// # Panics
 /// When there is no such process.
 pub fn signal(pid: u32, name: &str) {
-    let status = Command::new("kill").args(["-s", name, &pid.to_string()]).status().expect("kill is there");
-    assert!(status.success(), "signal {name} to {pid}");
+    let signal: Signal = format!("SIG{name}").parse().expect("a signal has this name");
+    let sent = kill(Pid::from_raw(pid.cast_signed()), signal);
+    assert!(sent.is_ok(), "signal {name} to {pid}: {sent:?}");
 }
 
 /// Runs a command to its end and returns what it said.

@@ -30,7 +30,7 @@ impl Server {
         if let Some(watchdog) = &self.watchdog {
             watchdog.abort();
         }
-        self.ports.close_listeners();
+        self.ports.close_listeners(&self.handle);
         let in_flight = if self.ports.are_left() {
             self.ports.leave(warm::leave(&self.running));
             self.running.park(true);

@@ -40,21 +40,36 @@ fn both_packages_hold_the_program_its_units_its_pages_and_a_corefile_that_is_kep
     if !tool(test, "rpm") {
         return;
     }
-    let deb = path_of(&packages, ".deb");
-    let rpm = path_of(&packages, ".rpm");
-    let files = run("sh", &["-ec", &format!("dpkg-deb --fsys-tarfile {} | tar --list", deb.display())]);
-    let rpm = rpm.to_str().expect("its path is text");
-    let both = [("deb", files.replace("./", "/")), ("rpm", run("rpm", &["-qpl", rpm]))];
-    for (kind, files) in both {
-        for held in HELD {
-            assert!(files.lines().any(|file| file == *held), "{kind}: {held} is not in\n{files}");
+    // ELF's number of the processor.
+    for (arch, of_deb, machine) in [("x86_64", "amd64", 0x3e), ("aarch64", "arm64", 0xb7)] {
+        if arch != "x86_64" && ends_so(&packages, &format!(".{arch}.rpm")).is_empty() {
+            skip(test, &format!("deploy/build-packages made none for {arch}"));
+            continue;
         }
+        let deb = word(&path_of(&packages, &format!("_{of_deb}.deb")));
+        let rpm = word(&path_of(&packages, &format!(".{arch}.rpm")));
+        let files = run("sh", &["-ec", &format!("dpkg-deb --fsys-tarfile {deb} | tar --list")]);
+        let both = [("deb", files.replace("./", "/")), ("rpm", run("rpm", &["-qpl", &rpm]))];
+        for (kind, files) in both {
+            for held in HELD {
+                assert!(files.lines().any(|file| file == *held), "{kind} {arch}: {held} is not in\n{files}");
+            }
+        }
+        let kept = run("dpkg-deb", &["-I", &deb, "conffiles"]);
+        assert_eq!(kept, "/etc/localdns/Corefile\n");
+        assert_eq!(run("rpm", &["-qpc", &rpm]), "/etc/localdns/Corefile\n");
+        let kind = run("rpm", &["-qp", "--qf", "%{LICENSE} %{ARCH}", &rpm]);
+        assert_eq!(kind, format!("Apache-2.0 {arch}"));
+        assert_eq!(run("dpkg-deb", &["-f", &deb, "Architecture"]), format!("{of_deb}\n"));
+        let place = tempdir();
+        run("dpkg-deb", &["-x", &deb, &word(place.path())]);
+        let program = place.path().join("usr/bin/localdns");
+        assert_eq!(fs::read(&program).expect("it is there")[18], machine, "{arch}");
+        let sum = run("sha256sum", &[&word(&program)]);
+        let sum = sum.split(' ').next().expect("it has a sum");
+        let held = run("rpm", &["-qp", "--qf", "[%{FILENAMES} %{FILEDIGESTS}\n]", &rpm]);
+        assert_contains!(held, format!("/usr/bin/localdns {sum}\n"));
     }
-    let kept = run("dpkg-deb", &["-I", deb.to_str().expect("its path is text"), "conffiles"]);
-    assert_eq!(kept, "/etc/localdns/Corefile\n");
-    assert_eq!(run("rpm", &["-qpc", rpm]), "/etc/localdns/Corefile\n");
-    assert_contains!(run("rpm", &["-qp", "--qf", "%{LICENSE} %{ARCH}", rpm]), "Apache-2.0 x86_64");
-    assert_eq!(run("dpkg-deb", &["-f", deb.to_str().expect("its path is text"), "Architecture"]), "amd64\n");
 }
 
 #[test]
@@ -62,50 +77,87 @@ fn the_deb_is_installed_upgraded_removed_and_purged() {
     isolated(|| {
         let test = "the_deb_is_installed_upgraded_removed_and_purged";
         let Some(packages) = packages(test) else { return };
-        let Some(systemd) = Systemd::boot(test) else { return };
-        // The machine's own programs and list of packages stay as they are.
-        let mut mounts = systemd.inside("sh");
-        mounts.args(["-ec", OVERLAYS]);
-        let mounted = output(mounts, PATIENCE);
-        if !mounted.status.success() {
-            return skip(test, &format!("file systems of its own: {}", text(&mounted.stderr).trim()));
-        }
-        let dpkg = |args: &[&str]| {
-            let mut dpkg = systemd.inside("dpkg");
-            dpkg.args(args);
-            let done = output(dpkg, PATIENCE);
-            assert!(done.status.success(), "{args:?}: {}{}", text(&done.stdout), text(&done.stderr));
-        };
+        let Some(systemd) = boot(test) else { return };
+        let dpkg = |args: &[&str]| drop(inside(&systemd, "dpkg", args));
         // This systemd has a /tmp of its own, and may not see where they were built.
-        let deb = PathBuf::from("/etc/packages/localdns.deb");
-        fs::create_dir("/etc/packages").expect("the test has an /etc of its own");
-        fs::copy(path_of(&packages, ".deb"), &deb).expect("there is room");
-        fs::remove_dir_all("/etc/localdns").expect("the test has an /etc of its own");
-        dpkg(&["-i", deb.to_str().expect("its path is text")]);
-        assert_eq!(systemd.show("localdns", "ActiveState,LoadState"), ["inactive", "loaded"]);
-        assert!(!Path::new("/etc/systemd/system/multi-user.target.wants/localdns.service").exists());
-
-        let at: SocketAddr = "169.254.10.10:53".parse().expect("it is an address");
-        let corefile = ".:53 {\nbind 169.254.10.10\nhosts {\n192.0.2.1 a.example\n}\n}\n";
-        fs::write("/etc/localdns/Corefile", corefile).expect("it is there");
-        systemd.ctl(&["start", "localdns"]);
-        assert_eq!(Ask::new("a.example", "A").of(at).short(), ["192.0.2.1"]);
-        let first = systemd.main_pid("localdns");
-
-        let newer = newer(&deb);
-        dpkg(&["--force-confdef", "-i", newer.1.to_str().expect("its path is text")]);
-        assert_eq!(fs::read_to_string("/etc/localdns/Corefile").expect("it is there"), corefile);
-        assert_ne!(systemd.main_pid("localdns"), first, "the new program serves");
-        assert_eq!(Ask::new("a.example", "A").of(at).short(), ["192.0.2.1"]);
-
+        let deb = PathBuf::from(PLACE).join("localdns.deb");
+        fs::copy(path_of(&packages, "_amd64.deb"), &deb).expect("there is room");
+        dpkg(&["-i", &word(&deb)]);
+        a_newer_program_takes_the_place_of_what_runs(&systemd, |version| {
+            let newer = newer(&deb, version);
+            dpkg(&["--force-confdef", "-i", &word(&newer.1)]);
+        });
         dpkg(&["-r", "localdns"]);
-        assert_eq!(systemd.show("localdns", "ActiveState"), ["inactive"]);
-        let links = run("ip", &["address", "show"]);
-        assert!(!links.contains("169.254.10.10"), "nobody would answer there:\n{links}");
-        assert_eq!(fs::read_to_string("/etc/localdns/Corefile").expect("it is there"), corefile);
+        nobody_is_left(&systemd);
+        assert_eq!(fs::read_to_string("/etc/localdns/Corefile").expect("it is there"), COREFILE);
         dpkg(&["-P", "localdns"]);
         assert!(!Path::new("/etc/localdns").exists());
     });
+}
+
+/// A systemd whose machine has no localdns, and where packages may be installed; `None` where there can be none.
+pub(super) fn boot(test: &str) -> Option<Systemd> {
+    let systemd = Systemd::boot(test)?;
+    // The machine's own programs and list of packages stay as they are.
+    let mut mounts = systemd.inside("sh");
+    mounts.args(["-ec", OVERLAYS]);
+    let mounted = output(mounts, PATIENCE);
+    if !mounted.status.success() {
+        skip(test, &format!("file systems of its own: {}", text(&mounted.stderr).trim()));
+        return None;
+    }
+    fs::create_dir(PLACE).expect("the test has an /etc of its own");
+    fs::remove_dir_all("/etc/localdns").expect("the test has an /etc of its own");
+    Some(systemd)
+}
+
+/// Runs a program to its end; what it says.
+pub(super) fn inside(systemd: &Systemd, program: &str, args: &[&str]) -> String {
+    let mut command = systemd.inside(program);
+    command.args(args);
+    let done = output(command, PATIENCE);
+    let said = text(&done.stdout) + &text(&done.stderr);
+    assert!(done.status.success(), "{program} {args:?}: {said}");
+    said
+}
+
+/// Of a package that was just installed: nothing runs; each unit of a server is started, and at an upgrade a new process of it
+/// answers, by the operator's Corefile.
+pub(super) fn a_newer_program_takes_the_place_of_what_runs(systemd: &Systemd, upgrade: impl Fn(&str)) {
+    fs::write("/etc/localdns/Corefile", COREFILE).expect("it is there");
+    for (unit, other, version) in
+        [("localdns", "localdns-node", "9.9.8"), ("localdns-node", "localdns", "9.9.9")]
+    {
+        assert_eq!(systemd.show(unit, "ActiveState,LoadState"), ["inactive", "loaded"]);
+        let wanted = format!("/etc/systemd/system/multi-user.target.wants/{unit}.service");
+        assert!(!Path::new(&wanted).exists());
+        systemd.ctl(&["start", unit]);
+        answers();
+        let first = systemd.main_pid(unit);
+        upgrade(version);
+        assert_eq!(fs::read_to_string("/etc/localdns/Corefile").expect("it is there"), COREFILE);
+        let next = systemd.main_pid(unit);
+        assert!(next != first && next != "0", "{unit}: {first} is followed by {next}");
+        answers();
+        assert_eq!(systemd.show(other, "ActiveState"), ["inactive"], "what did not run does not");
+    }
+}
+
+/// Neither a server nor an address nor a rule.
+pub(super) fn nobody_is_left(systemd: &Systemd) {
+    for unit in ["localdns", "localdns-node"] {
+        assert_eq!(systemd.show(unit, "ActiveState"), ["inactive"], "{unit}");
+    }
+    let links = run("ip", &["address", "show"]);
+    assert!(!links.contains("169.254.10.10"), "nobody would answer there:\n{links}");
+    if tool("packages", "nft") {
+        assert_eq!(run("nft", &["list", "tables", "inet"]), "");
+    }
+}
+
+fn answers() {
+    let at: SocketAddr = "169.254.10.10:53".parse().expect("it is an address");
+    assert_eq!(Ask::new("a.example", "A").of(at).short(), ["192.0.2.1"]);
 }
 
 #[test]
@@ -119,7 +171,7 @@ fn the_image_has_one_layer_with_one_program_that_serves() {
             fs::create_dir(path).expect("the directory is ours");
         }
         let text = |path: &Path| path.to_str().expect("its path is text").to_owned();
-        run("tar", &["-xf", &text(&path_of(&packages, ".tar")), "-C", &text(&image)]);
+        run("tar", &["-xf", &text(&path_of(&packages, "-x86_64.tar")), "-C", &text(&image)]);
         let blob = |pointer: &Value| {
             let digest = pointer["digest"].as_str().expect("it has a digest").trim_start_matches("sha256:");
             let path = image.join("blobs/sha256").join(digest);
@@ -182,7 +234,7 @@ fn the_arm64_binary_answers_over_udp_and_tcp() {
 }
 
 /// Where the packages are, if anywhere.
-fn packages(test: &str) -> Option<PathBuf> {
+pub(super) fn packages(test: &str) -> Option<PathBuf> {
     let packages = std::env::var_os("LOCALDNS_PACKAGES").map(PathBuf::from);
     if packages.is_none() {
         skip(test, "LOCALDNS_PACKAGES does not say where deploy/build-packages put them");
@@ -191,24 +243,30 @@ fn packages(test: &str) -> Option<PathBuf> {
 }
 
 /// The one file there that ends so.
-fn path_of(packages: &Path, end: &str) -> PathBuf {
-    let packages =
-        fs::canonicalize(packages).unwrap_or_else(|error| panic!("{}: {error}", packages.display()));
-    let entries = fs::read_dir(&packages).unwrap_or_else(|error| panic!("{}: {error}", packages.display()));
-    let found: Vec<PathBuf> = entries
-        .map(|entry| entry.expect("a directory can be read").path())
-        .filter(|path| path.to_string_lossy().ends_with(end))
-        .collect();
+pub(super) fn path_of(packages: &Path, end: &str) -> PathBuf {
+    let found = ends_so(packages, end);
     assert_eq!(found.len(), 1, "{end}: {found:?}");
     found.into_iter().next().expect("there is one")
 }
 
-/// The same package as the next version would be; kept as long as the directory.
-fn newer(deb: &Path) -> (tempfile::TempDir, PathBuf) {
+fn ends_so(packages: &Path, end: &str) -> Vec<PathBuf> {
+    let packages =
+        fs::canonicalize(packages).unwrap_or_else(|error| panic!("{}: {error}", packages.display()));
+    let entries = fs::read_dir(&packages).unwrap_or_else(|error| panic!("{}: {error}", packages.display()));
+    let paths = entries.map(|entry| entry.expect("a directory can be read").path());
+    paths.filter(|path| path.to_string_lossy().ends_with(end)).collect()
+}
+
+pub(super) fn word(path: &Path) -> String {
+    path.to_str().expect("its path is text").to_owned()
+}
+
+/// The same package as a later version would be; kept as long as the directory.
+fn newer(deb: &Path, version: &str) -> (tempfile::TempDir, PathBuf) {
     let place = tempfile::tempdir_in(deb.parent().expect("it lies in a directory")).expect("it is ours");
     let (tree, newer) = (place.path().join("tree"), place.path().join("newer.deb"));
     let mut make = Command::new("sh");
-    make.args(["-ec", NEWER]).env("DEB", deb).env("TREE", &tree).env("NEWER", &newer);
+    make.args(["-ec", NEWER]).env("DEB", deb).env("TREE", &tree).env("NEWER", &newer).env("VERSION", version);
     let made = output(make, PATIENCE);
     assert!(made.status.success(), "{}", text(&made.stderr));
     (place, newer)
@@ -216,8 +274,8 @@ fn newer(deb: &Path) -> (tempfile::TempDir, PathBuf) {
 
 const NEWER: &str = r#"
 dpkg-deb -R "$DEB" "$TREE"
-sed -i 's/^Version: .*/Version: 9.9.9-1/' "$TREE/DEBIAN/control"
-echo '# of the next version' >>"$TREE/etc/localdns/Corefile"
+sed -i "s/^Version: .*/Version: $VERSION-1/" "$TREE/DEBIAN/control"
+printf '# of %s\n' "$VERSION" >>"$TREE/etc/localdns/Corefile"
 dpkg-deb -b "$TREE" "$NEWER"
 "#;
 /// What a package writes goes to memory, its units where this systemd looks for them.
@@ -233,4 +291,7 @@ umount /usr/local/bin/localdns
 rm /usr/local/bin/localdns
 systemctl daemon-reload
 "#;
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Where this systemd sees packages, too.
+pub(super) const PLACE: &str = "/etc/packages";
+pub(super) const COREFILE: &str = ".:53 {\nbind 169.254.10.10\nhosts {\n192.0.2.1 a.example\n}\n}\n";
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);

@@ -103,15 +103,17 @@ pub(crate) fn answers_everywhere(cluster: &'static str, plain: &'static str) {
         [("169.254.10.10", cluster), ("10.96.0.20", cluster), ("169.254.10.11", plain), ("fd10::11", plain)]
     {
         for tcp in [false, true] {
-            let asks = move || {
-                let ask = Ask::new(NAME, "A").timeout(Duration::from_secs(2));
-                let reply = if tcp { ask.tcp() } else { ask }.of(at(ip));
-                assert_eq!(reply.short(), [who], "{ip}, TCP: {tcp}");
-            };
+            let asks = move || assert_eq!(asked_at(ip, tcp), who, "{ip}, TCP: {tcp}");
             asks();
             within(POD, asks).join().expect("it is answered");
         }
     }
+}
+
+/// Who answers the next query there, asked once.
+pub(crate) fn asked_at(ip: &str, tcp: bool) -> String {
+    let ask = Ask::new(NAME, "A").timeout(Duration::from_secs(2));
+    if tcp { ask.tcp() } else { ask }.of(at(ip)).short().concat()
 }
 
 pub(crate) fn at(ip: &str) -> SocketAddr {

@@ -7,6 +7,8 @@ use std::time::Duration;
 use tests::{Action, Ask, Options, Says, Server, Upstream, eventually, run, wire};
 pub(crate) use tests::{within, within_scope};
 
+use super::kube_proxy::KubeProxy;
+
 /// The namespace of the pod, and of the upstreams.
 pub(crate) const POD: &str = "pod";
 pub(crate) const OUTSIDE: &str = "outside";
@@ -22,9 +24,14 @@ pub(crate) struct Lab {
 }
 
 impl Lab {
-    /// Links, routes, upstreams and a kube-proxy that sends 10.96.0.10 and 10.96.0.20 to the cluster's DNS. Only within
-    /// [`tests::isolated`].
+    /// Links, routes, upstreams and a kube-proxy that sends 10.96.0.10, 10.96.0.20 and fd96::10 to the cluster's DNS. Only
+    /// within [`tests::isolated`].
     pub(crate) fn new() -> Self {
+        Self::beside(KubeProxy::Nftables)
+    }
+
+    /// The same with chains of kube-proxy in this form.
+    pub(crate) fn beside(kube_proxy: KubeProxy) -> Self {
         run("mount", &["-t", "tmpfs", "tmpfs", "/run"]);
         for (file, text) in [
             ("/proc/sys/net/ipv6/conf/all/accept_dad", "0"),
@@ -39,7 +46,7 @@ impl Lab {
             run("ip", &["-n", OUTSIDE, "addr", "add", address, "dev", "lo"]);
         }
         // Nobody out there knows these.
-        for net in ["10.96.0.0/16", "169.254.0.0/16", "fd10::/64"] {
+        for net in ["10.96.0.0/16", "169.254.0.0/16", "fd10::/64", "fd96::/64"] {
             run("ip", &["-n", OUTSIDE, "route", "add", "blackhole", net]);
         }
         run("ip", &["route", "add", "default", "via", "10.2.0.2"]);
@@ -47,7 +54,7 @@ impl Lab {
         for file in ["/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding"] {
             std::fs::write(file, "1").expect("the namespace is ours");
         }
-        run("nft", &[KUBE_PROXY]);
+        kube_proxy.put();
         let upstream = |ip: &str, who: &'static str| {
             let address = SocketAddr::from((ip.parse::<IpAddr>().expect("an address"), 53));
             within(OUTSIDE, move || {
@@ -57,10 +64,9 @@ impl Lab {
             .join()
             .expect("an upstream starts")
         };
-        let upstreams =
-            vec![upstream("10.2.0.2", CLUSTER), upstream("10.3.0.2", PLAIN), upstream("fd03::2", PLAIN)];
+        let upstreams = UPSTREAMS.map(|(ip, who)| upstream(ip, who)).into();
         // Neighbours are found before anything is measured.
-        for ip in ["10.2.0.2", "10.3.0.2", "fd03::2"] {
+        for (ip, _) in UPSTREAMS {
             let address = SocketAddr::from((ip.parse::<IpAddr>().expect("an address"), 53));
             for place in [None, Some(POD)] {
                 let reached = move || {
@@ -100,9 +106,14 @@ impl Lab {
     }
 
     /// The same, started otherwise.
-    #[allow(clippy::unused_self, reason = "without the machine it serves nobody")]
     pub(crate) fn serve_with(&self, how: impl FnOnce(Options) -> Options) -> Server {
-        Server::start_with(COREFILE, how(Options::default().subcommand(&["node", "run"])))
+        self.serve_corefile(COREFILE, how)
+    }
+
+    /// The same with another Corefile.
+    #[allow(clippy::unused_self, reason = "without the machine it serves nobody")]
+    pub(crate) fn serve_corefile(&self, corefile: &str, how: impl FnOnce(Options) -> Options) -> Server {
+        Server::start_with(corefile, how(Options::default().subcommand(&["node", "run"])))
     }
 }
 
@@ -135,16 +146,5 @@ pub(crate) const COREFILE: &str = "
     forward . 10.3.0.2 fd03::2
 }
 ";
-/// As kube-proxy's nftables mode does it, for two services.
-const KUBE_PROXY: &str = "
-table ip kube-proxy {
-    chain services {
-        ip daddr { 10.96.0.10, 10.96.0.20 } meta l4proto { tcp, udp } th dport 53 dnat to 10.2.0.2
-    }
-    chain prerouting { type nat hook prerouting priority -100; jump services; }
-    chain output { type nat hook output priority -100; jump services; }
-    chain postrouting {
-        type nat hook postrouting priority 100;
-        ct status dnat ip saddr != 10.1.0.0/24 masquerade
-    }
-}";
+const UPSTREAMS: [(&str, &str); 4] =
+    [("10.2.0.2", CLUSTER), ("fd02::2", CLUSTER), ("10.3.0.2", PLAIN), ("fd03::2", PLAIN)];

@@ -1,12 +1,16 @@
 //! The machine around the server: rules and leases, as the kernel, `nft` and clients see them.
 
 mod bad_input;
+mod broken_start;
 mod chaos;
 mod clients;
 mod deaths;
+mod delegated;
 mod exporter;
+mod firewall;
 mod host_resolver;
 mod iptables;
+mod kube_proxy;
 mod lab;
 mod leases;
 mod manifest;
@@ -17,10 +21,12 @@ mod node_local;
 mod overload;
 mod owners;
 mod pods;
+mod production;
 mod restart;
 mod rules;
 mod status;
 mod status_page;
+mod stop_in_reload;
 mod trials;
 mod up_and_down;
 mod upgrade;

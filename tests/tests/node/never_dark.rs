@@ -24,17 +24,21 @@ fn somebody_answers_when_the_server_dies_hangs_or_loses_an_address() {
         if !tool("never dark", "nft") {
             return;
         }
-        let lab = Lab::new();
-        let seen = Seen::default();
-        scope(|scope| {
-            for (index, cell) in CELLS.iter().enumerate() {
-                let seen = &seen;
-                within_scope(scope, cell.place, move || seen.keep_asking(index));
-            }
-            // Whatever comes of it, the clients end.
-            let _over = Over(&seen.over);
-            trial(&lab, &seen);
-        });
+        all_kinds_of_clients_are_answered(&Lab::new());
+    });
+}
+
+/// By the server while it lives, by the right upstream while it does not, and without an entry of conntrack.
+pub(super) fn all_kinds_of_clients_are_answered(lab: &Lab) {
+    let seen = Seen::default();
+    scope(|scope| {
+        for (index, cell) in CELLS.iter().enumerate() {
+            let seen = &seen;
+            within_scope(scope, cell.place, move || seen.keep_asking(index));
+        }
+        // Whatever comes of it, the clients end.
+        let _over = Over(&seen.over);
+        trial(lab, &seen);
     });
 }
 
