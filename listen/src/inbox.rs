@@ -75,8 +75,8 @@ pub(crate) enum Task {
     },
     /// An address to serve no more, and the configuration that serves what waits there.
     Close(SocketAddr, Arc<Configuration>),
-    /// A round trip: the sender is dropped once every task before this one is done, and what that closes is closed.
-    Mark(mpsc::Sender<()>),
+    /// A barrier: the sender is dropped once every task before this one is done, and what that closes is closed.
+    Barrier(mpsc::Sender<()>),
     /// Whether listen sockets are left to another process, unread. They stay open, to send by.
     Park(bool),
     /// The end.
@@ -240,7 +240,7 @@ impl Waiter {
 pub(crate) enum Client {
     /// A UDP client.
     Udp {
-        /// The listen socket's place and address.
+        /// The listen socket's index and address.
         socket: (u16, SocketAddr),
         /// The client.
         peer: SocketAddr,

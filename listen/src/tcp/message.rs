@@ -140,7 +140,7 @@ impl Connection {
     /// Hands a miss to the worker that has the same query in flight, else to the one that its key chooses.
     fn post(&self, query: HeldQuery, waiter: Waiter, patience: Option<Duration>) {
         let inboxes = &self.running.inboxes;
-        let (worker, key) = self.running.flights.place(&query, &waiter, None, inboxes.len());
+        let (worker, key) = self.running.flights.worker_for(&query, &waiter, None, inboxes.len());
         if let Some((query, waiter)) = inboxes[worker].ask(query, waiter, patience, key) {
             // Where that worker has the flight already, later queries no longer join it (single flight); nothing else is
             // lost.
