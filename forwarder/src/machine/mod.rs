@@ -210,9 +210,9 @@ impl<W> Forwarder<W> {
             group: at as u8,
             failures: 0,
             serial: 0,
-            done: 0,
-            shy: 0,
-            said: 0,
+            failed_over: 0,
+            without_edns: 0,
+            refused_edns: 0,
             bits,
             state: State::Flying,
         };
