@@ -1,11 +1,11 @@
 //! A query's life in one server block, on one page.
 //!
 //! ```text
-//! steps { any, loadbalance, rewrite, autopath, acl, header, minimal }
-//!     -> sources { template, transfer, hosts, k8s_external, kubernetes, loop } -> cache -> forward -> whoami
+//! steps, such as rewrite -> sources, such as hosts -> cache -> forward -> tail, such as whoami
 //! ```
-//! The order is that of CoreDNS's plugin.cfg, except that what memory knows comes before the cache, which wraps `forward`
-//! alone: a cached copy can never hide a newer entry. Which of them a block has is decided when it is built.
+//! The order in each is the table's (the crate `plugins`), which is that of CoreDNS's plugin.cfg, except that what memory knows
+//! comes before the cache, which wraps `forward` alone: a cached copy can never hide a newer entry. Which of them a block has is
+//! decided when it is built.
 
 use std::borrow::Cow;
 use std::sync::Arc;

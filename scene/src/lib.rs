@@ -130,6 +130,9 @@ impl Scene {
     }
 
     /// Has an upstream answer with these records, as `name ttl A address`; none of them is NXDOMAIN with an SOA.
+    ///
+    /// # Panics
+    /// Where the block's cache does not keep it.
     pub fn keep(&self, at: &str, name: &str, rtype: RType, records: &[&str]) {
         let packet = packet(name, rtype, None);
         let Gate::Pass(query) = accept(&packet) else { panic!("refused") };
