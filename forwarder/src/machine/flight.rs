@@ -125,7 +125,7 @@ pub(super) enum Open {
     Counted,
 }
 
-/// How an attempt was sent.
+/// How an attempt was sent: its [`Path`], and over which kind of connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     Udp,
