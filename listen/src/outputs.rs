@@ -352,9 +352,9 @@ impl Outputs {
             }
             Ok(End::Silence) => {}
             Err(Missing) => match evaluation.wait(&zone) {
-                Ok(mut waits) => {
-                    waits.outer.iter_mut().for_each(|outer| outer.upstream = upstream);
-                    self.inner.extend(Waiter::all(*waits, client, started));
+                Ok(mut lookups) => {
+                    lookups.outer.iter_mut().for_each(|outer| outer.upstream = upstream);
+                    self.inner.extend(Waiter::all(*lookups, client, started));
                 }
                 Err(failure) => {
                     let waiter = Waiter::new(&query, &zone, client, started);

@@ -378,7 +378,7 @@ impl Worker {
                         self.outputs.spread(socket_index, over);
                     }
                 }
-                Task::Fewer { address, nth, keep } => self.close_one(address, nth, keep),
+                Task::CloseOne { address, nth, keep } => self.close_one(address, nth, keep),
                 Task::Close(address, configuration) => self.outputs.close_listener(address, &configuration),
                 Task::Barrier(sender) if self.outputs.is_closing() => self.barriers.push(sender),
                 Task::Barrier(sender) => drop(sender),

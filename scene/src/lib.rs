@@ -116,10 +116,10 @@ impl Scene {
         {
             Served::Nothing | Served::Silence | Served::Stream(_) => Sent::Nothing,
             Served::Ask { replied: false, asked } => Sent::Ask(asked.patience),
-            Served::Follow { replied: false, waits } => Sent::Ask(waits.asked[0].patience),
+            Served::Follow { replied: false, lookups } => Sent::Ask(lookups.asked[0].patience),
             Served::Reply => reply(out, outcome, &[]),
             Served::Ask { replied: true, asked } => reply(out, outcome, &[asked]),
-            Served::Follow { replied: true, waits } => reply(out, outcome, &waits.asked),
+            Served::Follow { replied: true, lookups } => reply(out, outcome, &lookups.asked),
         }
     }
 

@@ -82,9 +82,9 @@ impl Connection {
                 let (query, waiter, patience) = Waiter::one(asked, Client::Nobody, now);
                 self.post(query, waiter, patience);
             }
-            Served::Follow { replied, waits } => {
+            Served::Follow { replied, lookups } => {
                 let client = if replied { Client::Nobody } else { Client::Stream(self.way_back()) };
-                for (query, waiter, patience) in Waiter::all(*waits, client, now) {
+                for (query, waiter, patience) in Waiter::all(*lookups, client, now) {
                     self.post(query, waiter, patience);
                 }
                 if !replied {

@@ -76,8 +76,8 @@ impl Batch<'_, '_> {
                         self.replies.commit(datagram.peer, datagram.local);
                     }
                 }
-                Served::Follow { replied, waits } => {
-                    self.misses.extend(Waiter::all(*waits, client(&datagram, replied), now));
+                Served::Follow { replied, lookups } => {
+                    self.misses.extend(Waiter::all(*lookups, client(&datagram, replied), now));
                     if replied {
                         self.replies.commit(datagram.peer, datagram.local);
                     }
