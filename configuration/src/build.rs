@@ -24,9 +24,9 @@ use plugin::{BlockSpec, Key, SetupError, Spec};
 use plugins::tls::ServerTls;
 use plugins::{
     bind::BindSpec,
-    cache::{self, CacheSpec, Kept},
+    cache::{self, CacheSource, CacheSpec},
     debug::DebugSpec,
-    forward::{self, Asks},
+    forward::{self, ForwardSource},
     health::HealthSpec,
     hosts, kubernetes, multisocket,
     prometheus::PrometheusSpec,
@@ -262,13 +262,15 @@ fn forwarding(
 ) -> Result<Option<Forwarding>> {
     let Some(forward) = spec.get() else { return Ok(None) };
     let chain = forward::chain(forward, shared.forward(), ours)?;
-    let asks = Named { name: forward::PLUGIN, source: Box::new(Asks::new(chain.clone(), context)) };
+    let forward_source =
+        Named { name: forward::PLUGIN, source: Box::new(ForwardSource::new(chain.clone(), context)) };
     let cache = spec.get().map(|policy| {
         let partition = shared.cache.partition(&identity(spec, endpoints));
         cache::of_block(policy, partition, context)
     });
-    let kept = cache.clone().map(|cache| Named { name: cache::PLUGIN, source: Box::new(Kept::new(cache)) });
-    Ok(Some(Forwarding { cache, chain, kept, asks }))
+    let cache_source =
+        cache.clone().map(|cache| Named { name: cache::PLUGIN, source: Box::new(CacheSource::new(cache)) });
+    Ok(Some(Forwarding { cache, chain, cache_source, forward_source }))
 }
 
 /// The same block keeps its answers over a reload: what counts are its zones and where it listens.

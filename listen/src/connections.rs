@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::place::{BUDGET_BYTES, Budget, Place, Waits};
+use super::place::{BUDGET_BYTES, Budget, ConnectionState, Place};
 use super::transfers::Transfers;
 use observe::counters::Counter;
 
@@ -24,7 +24,7 @@ pub struct Connections {
     left: Notify,
     /// The source ports of connections of our own that are about to come.
     own: Mutex<BTreeSet<u16>>,
-    evicted: [Counter; Waits::ALL.len()],
+    evicted: [Counter; ConnectionState::ALL.len()],
     /// Transfers that run.
     pub(super) transfers: Arc<Transfers>,
     /// New connections closed at once, since no other could give way.
@@ -97,22 +97,22 @@ impl Open {
     /// Who gives way to a newcomer from this address: of the address with most connections first, the one whose client
     /// has kept us waiting for longest. Where all are owed answers, one of an address that has more than half of all.
     /// To a newcomer of such an address only its own give way, those that are owed nothing.
-    fn gives_way(&mut self, newcomer: IpAddr) -> Option<(Waits, u64)> {
+    fn gives_way(&mut self, newcomer: IpAddr) -> Option<(ConnectionState, u64)> {
         let (most, greedy) = *self.by_number.last()?;
         let over_half = most > MAX_CONNECTIONS / 2;
         for (_, address) in self.by_number.iter().rev() {
-            let waits = |place: &Place| place.waits().0 != Waits::Busy;
-            let victim = longest_waiting(self.from.get_mut(address)?, &mut self.places, waits);
+            let is_kept_waiting = |place: &Place| place.state().0 != ConnectionState::Busy;
+            let victim = longest_waiting(self.from.get_mut(address)?, &mut self.places, is_kept_waiting);
             if victim.is_some() || (over_half && greedy == newcomer) {
                 return victim;
             }
         }
         let oldest = || self.from.get(&greedy)?.waiting.iter().map(|&(_, key)| key).min();
-        over_half.then(oldest)?.map(|key| (Waits::Busy, key))
+        over_half.then(oldest)?.map(|key| (ConnectionState::Busy, key))
     }
 
     /// Who gives way when octets run out: of the address that holds most of them, the one waiting for longest.
-    fn holds_longest(&mut self) -> Option<(Waits, u64)> {
+    fn holds_longest(&mut self) -> Option<(ConnectionState, u64)> {
         let held = |(&address, group): (&IpAddr, &Group)| (group.held.load(Relaxed), address);
         let mut holders: Vec<_> = self.from.iter().map(held).filter(|&(held, _)| held > 0).collect();
         holders.sort_unstable_by(|a, b| b.cmp(a));
@@ -128,18 +128,18 @@ fn longest_waiting(
     group: &mut Group,
     places: &mut HashMap<u64, Registered>,
     meant: impl Fn(&Place) -> bool,
-) -> Option<(Waits, u64)> {
+) -> Option<(ConnectionState, u64)> {
     let mut behind = (0, 0);
     loop {
         let at = *group.waiting.range(behind..).next()?;
         let entry = places.get_mut(&at.1)?;
-        let (waits, since) = entry.place.waits();
-        if waits != Waits::Busy && since > at.0 {
+        let (state, since) = entry.place.state();
+        if state != ConnectionState::Busy && since > at.0 {
             group.waiting.remove(&at);
             group.waiting.insert((since, at.1));
             entry.since = since;
         } else if meant(&entry.place) {
-            return Some((waits, at.1));
+            return Some((state, at.1));
         } else {
             behind = (at.0, at.1 + 1);
         }
@@ -212,7 +212,7 @@ impl Connections {
                 None => true,
             });
             if is_own {
-                let own = (place.waits().0, place.key);
+                let own = (place.state().0, place.key);
                 if !self.evict(&mut open, Some(own)) {
                     place.cut();
                 }
@@ -228,7 +228,7 @@ impl Connections {
 
     /// Connections closed for others, by what they were doing.
     pub fn evicted(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        Waits::ALL.iter().map(|&waits| (waits.name(), self.evicted[waits as usize].get()))
+        ConnectionState::ALL.iter().map(|&state| (state.name(), self.evicted[state as usize].get()))
     }
 
     /// Octets that connections hold: of messages that have not come whole, and of replies that nobody has read.
@@ -239,7 +239,7 @@ impl Connections {
     /// Closes idle connections: their clients see the end before they ask again. How many there were of all kinds.
     pub fn end_idle(&self) -> usize {
         let places: Vec<_> = self.open().places.values().map(|entry| entry.place.clone()).collect();
-        places.iter().filter(|place| place.waits().0 == Waits::Idle).for_each(|place| place.end());
+        places.iter().filter(|place| place.state().0 == ConnectionState::Idle).for_each(|place| place.end());
         places.len()
     }
 
@@ -262,11 +262,11 @@ impl Connections {
         let _ = tokio::time::timeout(patience, emptied).await;
     }
 
-    fn evict(&self, open: &mut Open, victim: Option<(Waits, u64)>) -> bool {
-        let Some((waits, key)) = victim else { return false };
+    fn evict(&self, open: &mut Open, victim: Option<(ConnectionState, u64)>) -> bool {
+        let Some((state, key)) = victim else { return false };
         let Some(place) = open.remove(key) else { return false };
         place.cut();
-        self.evicted[waits as usize].add_shared(1);
+        self.evicted[state as usize].add_shared(1);
         true
     }
 
@@ -305,9 +305,9 @@ mod tests {
     fn the_one_waiting_longest_gives_way_whatever_it_waits_for_and_who_is_owed_an_answer_stays() {
         let connections = Connections::default();
         let all = fill(&connections, |_| from(1));
-        all[0].set_waits(Waits::Busy, 5_000);
-        all[1].set_waits(Waits::Half, 5_003);
-        all[3].set_waits(Waits::Unread, 5_100);
+        all[0].set_state(ConnectionState::Busy, 5_000);
+        all[1].set_state(ConnectionState::HalfSent, 5_003);
+        all[3].set_state(ConnectionState::Unread, 5_100);
         for expected in [2, 1, 4] {
             assert!(connections.enter(from(1), 9_000).is_some());
             assert!(all[expected].is_cut(), "{expected}");
@@ -333,7 +333,7 @@ mod tests {
         let connections = Connections::default();
         let all = fill(&connections, |n| from(if n <= MAX_CONNECTIONS / 2 + 1 { 1 } else { 2 }));
         for place in &all {
-            place.set_waits(Waits::Busy, 1);
+            place.set_state(ConnectionState::Busy, 1);
         }
         assert!(connections.enter(from(1), 9_000).is_none());
         let new = connections.enter(from(3), 9_000).unwrap();
@@ -341,8 +341,8 @@ mod tests {
         // Whoever gave way comes again at once, and finds the other before it has said anything.
         assert!(connections.enter(from(1), 9_000).is_none());
         assert!(!new.is_cut());
-        new.set_waits(Waits::Busy, 9_000);
-        connections.enter(from(3), 9_000).unwrap().set_waits(Waits::Busy, 9_000);
+        new.set_state(ConnectionState::Busy, 9_000);
+        connections.enter(from(3), 9_000).unwrap().set_state(ConnectionState::Busy, 9_000);
         assert!(connections.enter(from(3), 9_000).is_none(), "nobody has more than half");
         assert_eq!((evicted(&connections), connections.refused.get()), (vec![2, 0, 0, 0], 3));
         let own = |port| SocketAddr::from(([127, 0, 0, 3], port));
@@ -362,7 +362,7 @@ mod tests {
         let places: Vec<_> =
             (0..8).map(|n| connections.enter(from(1 + n / 6), 5_000 + u64::from(n)).unwrap()).collect();
         for place in &places {
-            place.set_waits(Waits::Unread, 9_000 - place.key);
+            place.set_state(ConnectionState::Unread, 9_000 - place.key);
             assert!(place.hold(BUDGET_BYTES / 8, BUDGET_BYTES));
         }
         connections.relieve();
@@ -381,13 +381,13 @@ mod tests {
         let connections = Connections::default();
         let all = fill(&connections, |_| from(1));
         for place in &all[..MAX_CONNECTIONS - 1] {
-            place.set_waits(Waits::Idle, 20_000 - place.key);
+            place.set_state(ConnectionState::Idle, 20_000 - place.key);
         }
         // The last was not served; of the others, who came last was served first.
         for expected in (1..4).map(|n| MAX_CONNECTIONS - n) {
             let new = connections.enter(from(1), 30_000).unwrap();
             assert!(all[expected].is_cut(), "{expected}");
-            new.set_waits(Waits::Busy, 30_000);
+            new.set_state(ConnectionState::Busy, 30_000);
         }
         assert_eq!(all.iter().filter(|place| place.is_cut()).count(), 3);
         for place in &all {
@@ -404,7 +404,7 @@ mod tests {
     async fn draining_waits_for_the_busy_alone() {
         let connections = Arc::new(Connections::default());
         let (idle, busy) = (connections.enter(from(1), 1).unwrap(), connections.enter(from(1), 1).unwrap());
-        busy.set_waits(Waits::Half, 1);
+        busy.set_state(ConnectionState::HalfSent, 1);
         let draining = tokio::spawn({
             let connections = connections.clone();
             async move { connections.drain(Duration::from_secs(60)).await }
@@ -413,7 +413,7 @@ mod tests {
         assert!(idle.ends() && !idle.is_cut());
         connections.leave(&idle);
         assert!(!draining.is_finished() && !busy.ends());
-        busy.set_waits(Waits::Idle, 2);
+        busy.set_state(ConnectionState::Idle, 2);
         busy.woken().await;
         connections.leave(&busy);
         draining.await.unwrap();

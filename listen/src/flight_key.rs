@@ -23,7 +23,7 @@ impl FlightRegistry {
     ///
     /// A query with a client subnet has one worker for its name, whatever the subnet: how many of these are in flight is
     /// bounded there (RFC 7871, section 11.2). Nobody else looks for it, so it has no key.
-    pub(crate) fn place(
+    pub(crate) fn worker_for(
         &self,
         query: &HeldQuery,
         waiter: &Waiter,

@@ -18,7 +18,7 @@ use super::stream_reply::StreamReply;
 use configuration::Configuration;
 use plugin::failure::Failure;
 use query::ServedZone;
-use query::evaluation::{Follow, InnerAnswer, UpstreamQuery, Waits};
+use query::evaluation::{Follow, InnerAnswer, InnerLookups, UpstreamQuery};
 use query::held::Held;
 
 /// What becomes of queries in flight when a server ends.
@@ -65,7 +65,7 @@ pub(crate) enum Task {
     /// very first, whose socket tells the kernel.
     Spread(SocketAddr, usize),
     /// A socket that is too many, the nth of its address.
-    Fewer {
+    CloseOne {
         /// The address.
         address: SocketAddr,
         /// Which.
@@ -75,8 +75,8 @@ pub(crate) enum Task {
     },
     /// An address to serve no more, and the configuration that serves what waits there.
     Close(SocketAddr, Arc<Configuration>),
-    /// A round trip: the sender is dropped once every task before this one is done, and what that closes is closed.
-    Mark(mpsc::Sender<()>),
+    /// A barrier: the sender is dropped once every task before this one is done, and what that closes is closed.
+    Barrier(mpsc::Sender<()>),
     /// Whether listen sockets are left to another process, unread. They stay open, to send by.
     Park(bool),
     /// The end.
@@ -201,11 +201,11 @@ impl Waiter {
 
     /// Who waits for inner lookups: what to ask, and for how long.
     pub(crate) fn all(
-        waits: Waits<'_>,
+        lookups: InnerLookups<'_>,
         client: Client,
         started: Instant,
     ) -> impl Iterator<Item = (HeldQuery, Self, Option<Duration>)> {
-        let Waits { asked, outer } = waits;
+        let InnerLookups { asked, outer } = lookups;
         let mut clients = match outer {
             Some(outer) => {
                 let (number, transport) = (client.number(), client.transport());
@@ -240,7 +240,7 @@ impl Waiter {
 pub(crate) enum Client {
     /// A UDP client.
     Udp {
-        /// The listen socket's place and address.
+        /// The listen socket's index and address.
         socket: (u16, SocketAddr),
         /// The client.
         peer: SocketAddr,

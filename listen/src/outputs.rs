@@ -76,7 +76,7 @@ impl Outputs {
         patience: Option<Duration>,
     ) {
         let workers = self.running.inboxes.len();
-        let (worker, key) = self.running.flights.place(&query, &waiter, Some(self.index), workers);
+        let (worker, key) = self.running.flights.worker_for(&query, &waiter, Some(self.index), workers);
         if worker == self.index {
             self.ask_here(forwarder, now, &query, waiter, patience, key);
         } else {
@@ -198,19 +198,21 @@ impl Outputs {
         let (proto, client, local) = match &waiter.client {
             // What an inner lookup came to goes to `resume`.
             Client::Nobody | Client::Inner(_) => return false,
-            Client::Udp { socket: (place, address), peer, local } => {
+            Client::Udp { socket: (socket_index, address), peer, local } => {
                 let is_it = |open: &OpenSocket| open.address == *address;
                 let stays = |open: &OpenSocket| is_it(open) && open.last.is_none();
-                let place = match self.sockets.get(usize::from(*place)) {
-                    Some(Some(open)) if is_it(open) => usize::from(*place),
+                let socket_index = match self.sockets.get(usize::from(*socket_index)) {
+                    Some(Some(open)) if is_it(open) => usize::from(*socket_index),
                     // The query was received by another worker, whose sockets have other indices.
                     _ => match self.sockets.iter().position(|open| open.as_ref().is_some_and(stays)) {
-                        Some(place) => place,
+                        Some(socket_index) => socket_index,
                         // A reload closed the address meanwhile: no reply can be sent from it.
                         None => return false,
                     },
                 };
-                let Some(open) = self.sockets.get_mut(place).and_then(Option::as_mut) else { return false };
+                let Some(open) = self.sockets.get_mut(socket_index).and_then(Option::as_mut) else {
+                    return false;
+                };
                 if open.replies.is_full() {
                     open.send(&self.running, now);
                 }
@@ -350,9 +352,9 @@ impl Outputs {
             }
             Ok(End::Silence) => {}
             Err(Missing) => match evaluation.wait(&zone) {
-                Ok(mut waits) => {
-                    waits.outer.iter_mut().for_each(|outer| outer.upstream = upstream);
-                    self.inner.extend(Waiter::all(*waits, client, started));
+                Ok(mut lookups) => {
+                    lookups.outer.iter_mut().for_each(|outer| outer.upstream = upstream);
+                    self.inner.extend(Waiter::all(*lookups, client, started));
                 }
                 Err(failure) => {
                     let waiter = Waiter::new(&query, &zone, client, started);

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
     use plugin::Tables;
     use plugin::failure::Failure;
-    use query::evaluation::{Evaluation, Follow, Waits};
+    use query::evaluation::{Evaluation, Follow, InnerLookups};
     use scene::{Scene, packet};
     use wire::RType;
 
@@ -113,8 +113,8 @@ mod tests {
             let mut evaluation =
                 Evaluation::new(&listener.served.route, &context, &mut tables, &query, Vec::new(), 0);
             assert!(evaluation.run(zone).is_err());
-            let waits = evaluation.wait(zone).unwrap_or_else(|failure| panic!("{failure}"));
-            let Waits { asked, outer } = *waits;
+            let lookups = evaluation.wait(zone).unwrap_or_else(|failure| panic!("{failure}"));
+            let InnerLookups { asked, outer } = *lookups;
             let inner = Inner { outer: outer.unwrap(), client: () };
             let shares = Share::all(inner, 0, ClientTransport::Udp, &asked);
             assert_eq!(shares.len(), 3);

@@ -9,26 +9,26 @@ use tokio::sync::Notify;
 
 /// What a connection waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Waits {
+pub(crate) enum ConnectionState {
     /// For us: its client is owed an answer.
     Busy,
     /// For its client's next query.
     Idle,
     /// For the rest of a message.
-    Half,
+    HalfSent,
     /// For its client to read.
     Unread,
 }
 
-impl Waits {
-    pub(crate) const ALL: [Self; 4] = [Self::Busy, Self::Idle, Self::Half, Self::Unread];
+impl ConnectionState {
+    pub(crate) const ALL: [Self; 4] = [Self::Busy, Self::Idle, Self::HalfSent, Self::Unread];
 
     /// As the metrics have it.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Busy => "busy",
             Self::Idle => "idle",
-            Self::Half => "half_sent",
+            Self::HalfSent => "half_sent",
             Self::Unread => "unread",
         }
     }
@@ -48,8 +48,8 @@ pub(crate) struct Place {
     /// Replies from workers.
     outbox: Mutex<Outbox>,
     in_flight: AtomicU32,
-    /// [`Waits`], and since when: milliseconds since the start, times 4.
-    waits: AtomicU64,
+    /// [`ConnectionState`], and since when: milliseconds since the start, times 4.
+    state: AtomicU64,
     /// [`STAYS`], [`ENDS`] or [`CUT`].
     end: AtomicU8,
     /// For its task: a reply, a query less in flight, or the end.
@@ -83,23 +83,23 @@ impl Place {
             of_outbox: AtomicUsize::new(0),
             outbox: Mutex::default(),
             in_flight: AtomicU32::new(0),
-            waits: AtomicU64::new(0),
+            state: AtomicU64::new(0),
             end: AtomicU8::new(STAYS),
             wake: Notify::new(),
         };
-        place.set_waits(Waits::Idle, now);
+        place.set_state(ConnectionState::Idle, now);
         place
     }
 
     /// What it waits for from now on, and since when.
-    pub(crate) fn set_waits(&self, waits: Waits, since: u64) {
-        self.waits.store(since << 2 | waits as u64, Relaxed);
+    pub(crate) fn set_state(&self, state: ConnectionState, since: u64) {
+        self.state.store(since << 2 | state as u64, Relaxed);
     }
 
     /// What it waits for, and since when.
-    pub(crate) fn waits(&self) -> (Waits, u64) {
-        let waits = self.waits.load(Relaxed);
-        (Waits::ALL[(waits & 3) as usize], waits >> 2)
+    pub(crate) fn state(&self) -> (ConnectionState, u64) {
+        let state = self.state.load(Relaxed);
+        (ConnectionState::ALL[(state & 3) as usize], state >> 2)
     }
 
     /// Takes what the workers have for the client. Its octets are those of the task from now on, which counts them.

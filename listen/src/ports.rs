@@ -123,7 +123,7 @@ impl Ports {
             post(0, Task::Spread(address, keep));
             for nth in keep.max(running.inboxes.len())..before {
                 self.shelf.take_away(Place::Udp(node::with_link(address), nth));
-                post(nth, Task::Fewer { address, nth, keep });
+                post(nth, Task::CloseOne { address, nth, keep });
             }
         }
         for BoundEndpoint { endpoint, sockets, inherited, listener, added, .. } in bound.new {
@@ -140,7 +140,7 @@ impl Ports {
                 post(nth, Task::Open(address, nth, socket));
                 // More sockets than workers: those beyond are read until they are empty, then closed.
                 if nth >= most {
-                    post(nth, Task::Fewer { address, nth, keep });
+                    post(nth, Task::CloseOne { address, nth, keep });
                 }
             }
             if inherited > 0 && inherited != keep {

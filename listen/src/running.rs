@@ -147,7 +147,7 @@ impl Running {
     pub fn settle(&self, handle: &Handle) {
         let (sender, mut receiver) = mpsc::channel(1);
         for inbox in &self.inboxes {
-            inbox.post(Task::Mark(sender.clone()));
+            inbox.post(Task::Barrier(sender.clone()));
         }
         drop(sender);
         // A worker that hangs must not hold up a reload for ever.

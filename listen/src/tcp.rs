@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use tokio::net::TcpStream;
 
-use super::place::{Place, Waits};
+use super::place::{ConnectionState, Place};
 use super::scratch::{SCRATCH, Scratch, TOGETHER};
 use super::tls::Tls;
 use crate::running::Running;
@@ -185,7 +185,7 @@ impl Connection {
                 match self.write_unsent() {
                     Ok(true) => {}
                     Ok(false) if now >= self.unsent_since + limit => return Turn::Abort,
-                    Ok(false) => return self.rest(Waits::Unread, self.unsent_since, Some(limit)),
+                    Ok(false) => return self.rest(ConnectionState::Unread, self.unsent_since, Some(limit)),
                     Err(_) => return Turn::End,
                 }
             }
@@ -208,11 +208,11 @@ impl Connection {
             if self.ending {
                 match self.place.is_owed_nothing() {
                     true => return Turn::End,
-                    false => return self.rest(Waits::Busy, now, None),
+                    false => return self.rest(ConnectionState::Busy, now, None),
                 }
             }
             if self.place.in_flight() >= IN_FLIGHT {
-                return self.rest(Waits::Busy, now, None);
+                return self.rest(ConnectionState::Busy, now, None);
             }
             match self.read(scratch, now) {
                 Ok(0) => self.ending = true,
@@ -240,12 +240,12 @@ impl Connection {
                         self.ending = true;
                         continue;
                     }
-                    let waits = match (self.place.in_flight() > 0, half) {
-                        (true, _) => Waits::Busy,
-                        (false, true) => Waits::Half,
-                        (false, false) => Waits::Idle,
+                    let state = match (self.place.in_flight() > 0, half) {
+                        (true, _) => ConnectionState::Busy,
+                        (false, true) => ConnectionState::HalfSent,
+                        (false, false) => ConnectionState::Idle,
                     };
-                    return self.rest(waits, since, Some(limit));
+                    return self.rest(state, since, Some(limit));
                 }
                 Err(_) => return Turn::End,
             }
@@ -258,8 +258,8 @@ impl Connection {
     }
 
     /// Tells what is waited for, and counts what is held meanwhile.
-    fn rest(&mut self, waits: Waits, since: Instant, limit: Option<Duration>) -> Turn {
-        self.place.set_waits(waits, self.running.since_start_ms(since));
+    fn rest(&mut self, state: ConnectionState, since: Instant, limit: Option<Duration>) -> Turn {
+        self.place.set_state(state, self.running.since_start_ms(since));
         let held =
             self.came.capacity() + self.unsent.capacity() + self.tls.as_ref().map_or(0, |tls| tls.held());
         let held = held + self.transfer.as_ref().map_or(0, |transfer| transfer.held());
@@ -272,7 +272,7 @@ impl Connection {
                 connections.relieve();
             }
         }
-        let write = waits == Waits::Unread;
+        let write = state == ConnectionState::Unread;
         let read = !write && !self.ending && self.place.in_flight() < IN_FLIGHT;
         Turn::Wait(Pause { read, write, until: limit.map(|limit| since + limit) })
     }

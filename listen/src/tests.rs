@@ -163,7 +163,7 @@ fn letters_behind_one_that_panics_are_read() {
         stream.write_all(&[&(packet.len() as u16).to_be_bytes()[..], &packet].concat()).unwrap();
         for _ in 0..50 {
             let (sender, mut receiver) = mpsc::channel::<()>(1);
-            scene.running.inboxes[0].post(Task::Mark(sender));
+            scene.running.inboxes[0].post(Task::Barrier(sender));
             let read = async { tokio::time::timeout(PATIENCE, receiver.recv()).await };
             assert!(RUNTIME.block_on(read).is_ok(), "a task was lost");
         }
@@ -225,7 +225,7 @@ fn queries_beyond_what_may_wait_for_a_worker_are_told_so_and_the_others_are_aske
     (&other).write_all(&[&(packet.len() as u16).to_be_bytes()[..], &packet].concat()).unwrap();
     scene.wait("its query among them", || scene.running.inboxes[0].asks() == ASKS + 1);
     let (sender, mut receiver) = mpsc::channel::<()>(1);
-    scene.running.inboxes[0].post(Task::Mark(sender));
+    scene.running.inboxes[0].post(Task::Barrier(sender));
     HALTED.lock().unwrap().retain(|halted| *halted != scene.running.shared.probe);
     let read = async { tokio::time::timeout(PATIENCE, receiver.recv()).await };
     assert!(RUNTIME.block_on(read).is_ok(), "the task behind them");

@@ -70,13 +70,13 @@ impl Upstreams {
         self.queue.push(Queued { socket, start, end: self.bytes.len() });
     }
 
-    /// Takes what has arrived on the socket at `place`.
+    /// Takes what has arrived on the socket with this index.
     pub(crate) fn receive(
         &self,
-        place: usize,
+        socket_index: usize,
         batch: &mut Received,
     ) -> Option<(SocketId, io::Result<usize>)> {
-        let (id, socket) = self.sockets.get(place)?.as_ref()?;
+        let (id, socket) = self.sockets.get(socket_index)?.as_ref()?;
         Some((*id, socket.receive(batch)))
     }
 

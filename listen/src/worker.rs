@@ -46,9 +46,9 @@ pub fn spawn(running: Arc<Running>, index: usize) -> io::Result<thread::JoinHand
     thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
         // Where the kernel refuses it, a wake-up may take up to a scheduler tick longer.
         let _ = sockets::set_time_slice(SLICE);
-        let (mut kept, mut pause) = (Outliving::default(), Pause::default());
+        let (mut outliving, mut pause) = (Outliving::default(), Pause::default());
         loop {
-            let mut worker = match Worker::new(&running, index, std::mem::take(&mut kept)) {
+            let mut worker = match Worker::new(&running, index, std::mem::take(&mut outliving)) {
                 Ok(worker) => worker,
                 Err(error) => {
                     running.fatal(&format!("worker {index} cannot run: {error}"));
@@ -64,7 +64,7 @@ pub fn spawn(running: Arc<Running>, index: usize) -> io::Result<thread::JoinHand
                     running
                         .logger
                         .error(None, &format!("worker {index} panicked and starts again in {ms} ms"));
-                    kept = worker.into_kept();
+                    outliving = worker.into_outliving();
                     running.flights.release_all(index);
                     thread::sleep(pause);
                     running.worker_restarts.add_shared(1);
@@ -98,7 +98,7 @@ struct Worker {
     /// This batch's misses.
     misses: Vec<(HeldQuery, Waiter, Option<Duration>)>,
     /// Who waits until every socket is closed that is to be.
-    marks: Vec<mpsc::Sender<()>>,
+    barriers: Vec<mpsc::Sender<()>>,
     /// When to end although something is still in flight.
     drain_until: Option<(Instant, InFlight)>,
     /// Whether it got through a turn.
@@ -108,14 +108,14 @@ struct Worker {
 }
 
 impl Worker {
-    fn new(running: &Arc<Running>, index: usize, kept: Outliving) -> io::Result<Self> {
+    fn new(running: &Arc<Running>, index: usize, outliving: Outliving) -> io::Result<Self> {
         let epoll = Epoll::new()?;
         epoll.add(running.inboxes[index].waker(), INBOX)?;
         let mut outputs = Outputs::new(running.clone(), index);
-        for socket in kept.sockets {
+        for socket in outliving.sockets {
             outputs.adopt(socket, &epoll)?;
         }
-        outputs.park(kept.parked, &epoll)?;
+        outputs.park(outliving.parked, &epoll)?;
         Ok(Self {
             index,
             running: running.clone(),
@@ -124,18 +124,18 @@ impl Worker {
             outputs,
             received: Received::new(BATCH, CLIENT_BYTES),
             upstream_received: Received::new(BATCH, UPSTREAM_BYTES),
-            tasks: kept.tasks,
+            tasks: outliving.tasks,
             outcomes: vec![Outcome::OPEN; BATCH].into(),
             misses: Vec::with_capacity(BATCH),
-            marks: Vec::new(),
-            drain_until: kept.drain_until,
+            barriers: Vec::new(),
+            drain_until: outliving.drain_until,
             turned: false,
             cut_short: false,
         })
     }
 
     /// Drops everything else.
-    fn into_kept(self) -> Outliving {
+    fn into_outliving(self) -> Outliving {
         let (parked, drain_until) = (self.outputs.is_parked(), self.drain_until);
         Outliving { sockets: self.outputs.into_sockets(), tasks: self.tasks, parked, drain_until }
     }
@@ -172,10 +172,10 @@ impl Worker {
             }
             let mut busy = false;
             let configuration = self.running.configuration.load();
-            for place in 0..self.outputs.places() {
-                busy |= match self.outputs.last(place) {
-                    None => !self.outputs.is_parked() && self.serve_socket(&configuration, place, now),
-                    Some(last) => self.serve_last(last, place, now),
+            for socket_index in self.outputs.socket_indices() {
+                busy |= match self.outputs.last(socket_index) {
+                    None => !self.outputs.is_parked() && self.serve_socket(&configuration, socket_index, now),
+                    Some(last) => self.serve_last(last, socket_index, now),
                 };
             }
             drop(configuration);
@@ -232,8 +232,8 @@ impl Worker {
     }
 
     /// Takes one batch from a listen socket and answers what memory knows; false if the socket was empty.
-    fn serve_socket(&mut self, configuration: &Configuration, place: usize, now: Instant) -> bool {
-        let Some(socket) = self.outputs.socket(place) else { return false };
+    fn serve_socket(&mut self, configuration: &Configuration, socket_index: usize, now: Instant) -> bool {
+        let Some(socket) = self.outputs.socket(socket_index) else { return false };
         let address = socket.address;
         // Replies that this turn brought from upstreams are sent first: the send batch must have room for a reply to each
         // datagram.
@@ -247,12 +247,12 @@ impl Worker {
             }
         }
         socket.note_kernel_drops(self.received.kernel_drops());
-        if !self.serve_batch(configuration, place, now) {
+        if !self.serve_batch(configuration, socket_index, now) {
             // The address is not in the new configuration: a reload is closing this socket, and its task is in the inbox
             // already.
             self.read_tasks(now);
-            if let Some(Some(configuration)) = self.outputs.last(place) {
-                self.serve_batch(&configuration, place, now);
+            if let Some(Some(configuration)) = self.outputs.last(socket_index) {
+                self.serve_batch(&configuration, socket_index, now);
             }
         }
         true
@@ -260,8 +260,8 @@ impl Worker {
 
     /// Answers what memory knows of the batch that was taken from a listen socket; false if the configuration does not know the
     /// address.
-    fn serve_batch(&mut self, configuration: &Configuration, place: usize, now: Instant) -> bool {
-        let Some(socket) = self.outputs.socket(place) else { return true };
+    fn serve_batch(&mut self, configuration: &Configuration, socket_index: usize, now: Instant) -> bool {
+        let Some(socket) = self.outputs.socket(socket_index) else { return true };
         let address = socket.address;
         let Some(listener) = configuration.listeners.get(&Endpoint::dns(address)) else { return false };
         let mut batch = Batch {
@@ -270,7 +270,7 @@ impl Worker {
             replies: &mut socket.replies,
             outcomes: &mut self.outcomes,
             misses: &mut self.misses,
-            place: place as u16,
+            socket_index: socket_index as u16,
             address,
             now,
             writer: self.index,
@@ -283,7 +283,7 @@ impl Worker {
         }
         let begun = batch.begun;
         socket.send(&self.running, now);
-        self.observe(configuration, place, begun, now);
+        self.observe(configuration, socket_index, begun, now);
         // Misses are forwarded in the order in which they came.
         let mut misses = std::mem::take(&mut self.misses);
         for (query, waiter, patience) in misses.drain(..) {
@@ -298,10 +298,10 @@ impl Worker {
     }
 
     /// Counts and logs the first `count` of this batch, after it was sent: those that ended alike together.
-    fn observe(&mut self, configuration: &Configuration, place: usize, count: usize, began: Instant) {
+    fn observe(&mut self, configuration: &Configuration, socket_index: usize, count: usize, began: Instant) {
         let now = clock::now();
         let nanos = now.saturating_duration_since(began).as_nanos() as u64;
-        let Some(socket) = self.outputs.socket(place) else { return };
+        let Some(socket) = self.outputs.socket(socket_index) else { return };
         let address = socket.address;
         let Some(listener) = configuration.listeners.get(&Endpoint::dns(address)) else { return };
         let zone_of =
@@ -374,14 +374,14 @@ impl Worker {
                     }
                 }
                 Task::Spread(address, over) => {
-                    if let Some(place) = self.outputs.place_of(address, 0) {
-                        self.outputs.spread(place, over);
+                    if let Some(socket_index) = self.outputs.socket_index_of(address, 0) {
+                        self.outputs.spread(socket_index, over);
                     }
                 }
-                Task::Fewer { address, nth, keep } => self.close_one(address, nth, keep),
+                Task::CloseOne { address, nth, keep } => self.close_one(address, nth, keep),
                 Task::Close(address, configuration) => self.outputs.close_listener(address, &configuration),
-                Task::Mark(sender) if self.outputs.is_closing() => self.marks.push(sender),
-                Task::Mark(sender) => drop(sender),
+                Task::Barrier(sender) if self.outputs.is_closing() => self.barriers.push(sender),
+                Task::Barrier(sender) => drop(sender),
                 Task::Park(parked) => {
                     if let Err(error) = self.outputs.park(parked, &self.epoll) {
                         self.running.fatal(&format!("worker {}: epoll: {error}", self.index));
@@ -394,32 +394,37 @@ impl Worker {
 
     /// Has a socket closed that is too many, once it is read to its end.
     fn close_one(&mut self, address: SocketAddr, nth: usize, keep: usize) {
-        let Some(place) = self.outputs.place_of(address, nth) else { return };
+        let Some(socket_index) = self.outputs.socket_index_of(address, nth) else { return };
         // The first worker has the same task, and may not have run it yet. From here on the kernel gives datagrams to the
         // other sockets.
-        self.outputs.spread(place, keep);
-        if let Some(open) = self.outputs.socket(place) {
+        self.outputs.spread(socket_index, keep);
+        if let Some(open) = self.outputs.socket(socket_index) {
             open.end(&self.running.configuration.load_full());
         }
     }
 
     /// Takes one batch from a socket that is to be closed; closes it, and says false, where there is none or no configuration for
     /// it.
-    fn serve_last(&mut self, configuration: Option<Arc<Configuration>>, place: usize, now: Instant) -> bool {
-        if configuration.is_some_and(|configuration| self.serve_socket(&configuration, place, now)) {
+    fn serve_last(
+        &mut self,
+        configuration: Option<Arc<Configuration>>,
+        socket_index: usize,
+        now: Instant,
+    ) -> bool {
+        if configuration.is_some_and(|configuration| self.serve_socket(&configuration, socket_index, now)) {
             return true;
         }
-        self.outputs.close(place, &self.epoll);
+        self.outputs.close(socket_index, &self.epoll);
         if !self.outputs.is_closing() {
-            self.marks.clear();
+            self.barriers.clear();
         }
         false
     }
 
-    fn read_upstream(&mut self, now: Instant, place: usize) {
+    fn read_upstream(&mut self, now: Instant, socket_index: usize) {
         // At most four batches a turn: clients must not wait while one upstream floods this socket.
         for _ in 0..4 {
-            let received = self.outputs.upstreams.receive(place, &mut self.upstream_received);
+            let received = self.outputs.upstreams.receive(socket_index, &mut self.upstream_received);
             let id = match received {
                 Some((id, Ok(count))) if count > 0 => id,
                 Some((id, Err(error))) => {

@@ -88,7 +88,8 @@ pub const RCODES: usize = 24;
 
 /// What is counted of one zone on one thread.
 ///
-/// In this order and at the start of a cache line: with a thousand zones it is the lines touched that a query costs.
+/// In this order and at the start of a cache line: with a thousand zones it is the lines touched that a query costs. What every
+/// hit counts stands first, so a new field belongs to the end.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct ZoneCounters {

@@ -46,7 +46,6 @@ metrics! {
     /// Counter {server, zones, view}.
     CACHE_PREFETCH = "coredns_cache_prefetch_total" "The number of times the cache has prefetched a cached item.";
     /// Counter {server, zones, view}.
-    /// Counter {server, zones, view}.
     CACHE_SERVED_STALE = "coredns_cache_served_stale_total" "The number of requests served from stale cache entries.";
     /// Counter {server, type, zones, view}.
     CACHE_EVICTIONS = "coredns_cache_evictions_total" "The count of cache evictions.";

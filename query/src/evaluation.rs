@@ -25,7 +25,7 @@ use plugin::step::{Inward, Sought, Told, Wish, Wishes, question};
 use plugin::{Lookup, QueryContext, Tables};
 
 pub use found::{Follow, InnerAnswer};
-pub use outer::{MOST_HELD, Outer, UpstreamQuery, Waits};
+pub use outer::{InnerLookups, MOST_HELD, Outer, UpstreamQuery};
 
 /// How an evaluation ends.
 pub enum End {
@@ -141,15 +141,15 @@ impl<'h, 'a> Evaluation<'h, 'a> {
     ///
     /// # Errors
     /// Where those that wait hold too much already.
-    pub fn wait(self, zone: &Arc<ServedZone>) -> Result<Box<Waits<'h>>, Failure> {
+    pub fn wait(self, zone: &Arc<ServedZone>) -> Result<Box<InnerLookups<'h>>, Failure> {
         let outer = Outer::new(self.query, zone, self.route, self.found, self.asked)?;
-        Ok(Box::new(Waits { asked: self.missing, outer: Some(outer) }))
+        Ok(Box::new(InnerLookups { asked: self.missing, outer: Some(outer) }))
     }
 
     /// A cached answer on the way that is to be fetched again.
-    pub fn refresh(&mut self) -> Option<Box<Waits<'h>>> {
+    pub fn refresh(&mut self) -> Option<Box<InnerLookups<'h>>> {
         let asked = self.refresh.take()?;
-        Some(Box::new(Waits { asked: vec![asked], outer: None }))
+        Some(Box::new(InnerLookups { asked: vec![asked], outer: None }))
     }
 
     /// Goes through the steps of a block from the nth on, down to its sources and back.

@@ -1,11 +1,11 @@
 //! A query's life in one server block, on one page.
 //!
 //! ```text
-//! steps { any, loadbalance, rewrite, autopath, acl, header, minimal }
-//!     -> sources { template, transfer, hosts, k8s_external, kubernetes, loop } -> cache -> forward -> whoami
+//! steps, such as rewrite -> sources, such as hosts -> cache -> forward -> tail, such as whoami
 //! ```
-//! The order is that of CoreDNS's plugin.cfg, except that what memory knows comes before the cache, which wraps `forward`
-//! alone: a cached copy can never hide a newer entry. Which of them a block has is decided when it is built.
+//! The order in each is the table's (the crate `plugins`), which is that of CoreDNS's plugin.cfg, except that what memory knows
+//! comes before the cache, which wraps `forward` alone: a cached copy can never hide a newer entry. Which of them a block has is
+//! decided when it is built.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -48,9 +48,9 @@ pub struct Forwarding {
     /// Whom to ask.
     pub chain: Arc<Chain>,
     /// What looks for an earlier answer.
-    pub kept: Option<Named>,
+    pub cache_source: Option<Named>,
     /// What says whether an upstream is to be asked.
-    pub asks: Named,
+    pub forward_source: Named,
 }
 
 impl Pipeline {
@@ -191,7 +191,7 @@ impl Forwarding {
         counters: ThreadCounters<'_>,
     ) -> Lookup {
         let mut patience = None;
-        if let Some(Named { source, .. }) = &self.kept {
+        if let Some(Named { source, .. }) = &self.cache_source {
             match source.lookup(context, tables, query, reply, counters) {
                 Lookup::Pass => {}
                 // The stale entry is served where the upstream does not answer within this time (serve-stale, RFC 8767).
@@ -199,7 +199,7 @@ impl Forwarding {
                 found => return found,
             }
         }
-        match self.asks.source.lookup(context, tables, query, reply, counters) {
+        match self.forward_source.source.lookup(context, tables, query, reply, counters) {
             Lookup::Ask(_) => Lookup::Ask(patience),
             found => found,
         }
@@ -207,11 +207,11 @@ impl Forwarding {
 
     /// Where such a query ends, and why, if an upstream would be asked for it.
     fn explain(&self, query: &Query<'_>) -> Option<(Cow<'static, str>, String)> {
-        let Explained::Ends(why) = self.asks.source.explain(query) else { return None };
+        let Explained::Ends(why) = self.forward_source.source.explain(query) else { return None };
         let keeps = |named: &&Named| matches!(named.source.explain(query), Explained::Ends(_));
-        let who = match self.kept.as_ref().filter(keeps) {
-            Some(kept) => format!("{}, else {}", kept.name, self.asks.name).into(),
-            None => self.asks.name.into(),
+        let who = match self.cache_source.as_ref().filter(keeps) {
+            Some(kept) => format!("{}, else {}", kept.name, self.forward_source.name).into(),
+            None => self.forward_source.name.into(),
         };
         Some((who, why))
     }

@@ -7,7 +7,7 @@ use std::time::Instant;
 use wire::{Class, Ede, Flags, Gate, Name, Owner, Query, RType, Rcode, Reply, Section};
 
 use crate::ServedZone;
-use crate::evaluation::{self, End, Evaluation, Follow, InnerAnswer, Missing, UpstreamQuery, Waits};
+use crate::evaluation::{self, End, Evaluation, Follow, InnerAnswer, InnerLookups, Missing, UpstreamQuery};
 use crate::route::Route;
 use observe::counters::{Counted, Proto, ThreadCounters, ZoneSet};
 use observe::{LineRing, LogEntry};
@@ -60,7 +60,7 @@ pub enum Served<'h> {
         /// Whether there is a reply.
         replied: bool,
         /// What to ask.
-        waits: Box<Waits<'h>>,
+        lookups: Box<InnerLookups<'h>>,
     },
     /// A transfer, of which nothing is written and nothing counted yet: message after message. Over streams only.
     Stream(Box<Streaming>),
@@ -257,13 +257,13 @@ fn evaluate<'h>(
             evaluation::write(&message, query, &mut reply);
             finish(zone, query, &mut reply, size, failure, outcome);
             match evaluation.refresh() {
-                Some(waits) => Served::Follow { replied: true, waits },
+                Some(lookups) => Served::Follow { replied: true, lookups },
                 None => Served::Reply,
             }
         }
         Ok(End::Silence) => Served::Silence,
         Err(Missing) => match evaluation.wait(zone) {
-            Ok(waits) => Served::Follow { replied: false, waits },
+            Ok(lookups) => Served::Follow { replied: false, lookups },
             Err(failure) => {
                 let mut reply = Reply::start(out, query);
                 fail(&mut reply, &failure);

@@ -11,7 +11,7 @@ use plugin::failure::Failure;
 use plugin::spec::{BuildContext, StepSpec};
 use plugin::step::{Back, Inward, Sought, Step, Told, Wish, Wishes};
 use plugin::{QueryContext, Tables};
-use query::evaluation::{End, Evaluation, Follow, InnerAnswer, MOST_HELD, Missing, Waits};
+use query::evaluation::{End, Evaluation, Follow, InnerAnswer, InnerLookups, MOST_HELD, Missing};
 use scene::Scene;
 use wire::{Class, Flags, Message, Name, Query, RType, Rcode, Reply, Rr, Section};
 
@@ -290,7 +290,7 @@ fn rounds(
             }
             Err(Missing) => {}
         }
-        let Waits { asked: now, outer } =
+        let InnerLookups { asked: now, outer } =
             *evaluation.wait(zone).unwrap_or_else(|failure| panic!("{failure}"));
         let mut outer = outer.unwrap();
         rounds.push(now.iter().map(|asked| asked.query.query().name.to_string()).collect());

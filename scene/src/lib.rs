@@ -116,10 +116,10 @@ impl Scene {
         {
             Served::Nothing | Served::Silence | Served::Stream(_) => Sent::Nothing,
             Served::Ask { replied: false, asked } => Sent::Ask(asked.patience),
-            Served::Follow { replied: false, waits } => Sent::Ask(waits.asked[0].patience),
+            Served::Follow { replied: false, lookups } => Sent::Ask(lookups.asked[0].patience),
             Served::Reply => reply(out, outcome, &[]),
             Served::Ask { replied: true, asked } => reply(out, outcome, &[asked]),
-            Served::Follow { replied: true, waits } => reply(out, outcome, &waits.asked),
+            Served::Follow { replied: true, lookups } => reply(out, outcome, &lookups.asked),
         }
     }
 
@@ -130,6 +130,9 @@ impl Scene {
     }
 
     /// Has an upstream answer with these records, as `name ttl A address`; none of them is NXDOMAIN with an SOA.
+    ///
+    /// # Panics
+    /// Where the block's cache does not keep it.
     pub fn keep(&self, at: &str, name: &str, rtype: RType, records: &[&str]) {
         let packet = packet(name, rtype, None);
         let Gate::Pass(query) = accept(&packet) else { panic!("refused") };

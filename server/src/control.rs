@@ -1,41 +1,34 @@
-//! The life of a server: start, reload, stop.
+//! The life of a server: start (`start`), reload (here), stop (`stop`), and its place taken by another process (`succession`).
 //!
 //! ```text
 //! read -> build -> bind -> swap          a start, and each reload: what fails leaves the old configuration standing
 //! stop: /ready ends -> lameduck -> workers drain -> the end
 //! ```
 
+mod start;
 mod stop;
 mod succession;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use corefile::Located;
-use forwarder::Streams;
-use handover::Inherited;
-use node::{Job, Notifier, Ours};
+use node::{Job, Notifier};
 use thiserror::Error;
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, mpsc};
 
-use crate::cli::Flags;
-use crate::node_run::{self, Discovery, Keeper, Settings};
+use crate::node_run::{self, Keeper};
 use crate::origin::{self, Draft, Origin};
-use crate::pages::{admin_server, plan};
+use crate::pages::plan;
 use crate::refreshing::Refreshed;
 use crate::reloads::Reloads;
-use crate::report::ServerMetrics;
-use crate::status::Status;
 use crate::succession::Steps;
-use crate::warm;
 use admin::{AdminAddress, AdminError, AdminServer, AdminThread};
-use configuration::{Configuration, Shared};
-use listen::{BindError, Delivery, Ports, Running};
-use observe::Logger;
-use observe::logger::LAST_LINES;
+use configuration::Configuration;
+use listen::{BindError, Ports, Running};
 use plugin::SetupError;
 use plugins::r#loop::{self, Watch};
 use refresher::StatusSocket;
@@ -126,151 +119,6 @@ pub struct Senders {
 }
 
 impl Server {
-    /// Reads, builds, binds and starts, in this order: whatever fails leaves nothing behind.
-    ///
-    /// # Errors
-    /// [`StartError`].
-    pub fn start(
-        flags: &Flags,
-        node: Option<Settings>,
-        origin: Origin,
-        handle: &Handle,
-        logger: Logger,
-        senders: Senders,
-        start: Instant,
-    ) -> Result<Self, StartError> {
-        let env = |name: &str| std::env::var(name).ok();
-        let taker =
-            crate::succession::predecessor(flags.handover.as_deref()).map_err(StartError::Predecessor)?;
-        let mut inherited = match &taker {
-            Some(taker) => taker.sockets().map_err(StartError::Predecessor)?,
-            None => Inherited::from_manager(&env),
-        };
-        let draft = Draft::first(&origin, flags.dns_port)?;
-        if node.is_some() {
-            node_run::check(&draft.spec)?;
-        }
-        for warning in &draft.warnings {
-            logger.warning(None, warning);
-        }
-        let workers = plugins::multisocket::sockets(&draft.spec);
-        let ours = match &node {
-            Some(settings) if settings.adds_addresses => Ours::Named(settings.link),
-            _ => Ours::LinkLocal,
-        };
-        let (mut shared, probes) = Shared::new(flags.cache_bytes, workers + 1, handle, logger.clone(), start);
-        let discovery = node.as_ref().map(|settings| Discovery::first(&settings.upstreams, &draft.spec));
-        let discovery = discovery.transpose().map_err(StartError::NoUpstreams)?;
-        shared.node_upstreams = discovery.as_ref().map(|discovery| discovery.upstreams().clone());
-        shared.environment = flags.environment.clone();
-        for warning in &shared.environment.warnings {
-            logger.warning(Some("hosts"), warning);
-        }
-        let configuration = Configuration::build(&draft.spec, &shared, &addresses_of).map_err(Box::new)?;
-        configuration.look_at_files(&shared, start, &logger);
-        shared.lasting.all().iter().for_each(|kept| kept.begin(&logger));
-        let delivery = Delivery::new();
-        let streams = Streams::new(handle.clone(), delivery.clone());
-        handle.spawn(forwarder::health::run(probes));
-        let running =
-            Running::new(configuration, shared, workers, streams, logger.clone(), senders.fatal, start)
-                .map_err(StartError::Machine)?;
-        let running = Arc::new(running);
-        delivery.serves(&running);
-
-        let configuration = running.configuration.load_full();
-        if let Some(left) = inherited.warm() {
-            warm::take(&configuration, &running, left);
-        }
-        let mut ports = Ports::new(ours, inherited);
-        let bound =
-            ports.bind(configuration.listeners.keys().copied(), configuration.sockets, workers, handle)?;
-        let reloads = Arc::new(Reloads::default());
-        reloads.serves(draft.hash, node_run::needs_list(&draft.spec));
-        let admin_thread = AdminThread::start().map_err(StartError::Machine)?;
-        let leased = Arc::<OnceLock<_>>::default();
-        let told = ServerMetrics {
-            running: Arc::downgrade(&running),
-            reloads: reloads.clone(),
-            leased: leased.clone(),
-        };
-        let collector = Arc::<OnceLock<_>>::default();
-        let status = Status {
-            started: start,
-            leased: leased.clone(),
-            collector: collector.clone(),
-            reloads: reloads.clone(),
-        };
-        let refreshed = Arc::new(Refreshed { running: running.clone(), status });
-        let admin = admin_server(&refreshed, told, &collector, admin_thread.handle());
-        let more_pages = (flags.more_metrics, flags.exporter);
-        let prepared = admin.prepare(plan(&configuration.admin, more_pages))?;
-        if let Some(taker) = &taker {
-            taker.ready().map_err(StartError::Predecessor)?;
-        }
-
-        let mut threads = Vec::with_capacity(workers);
-        for index in 0..workers {
-            threads.push(listen::spawn(running.clone(), index).map_err(StartError::Machine)?);
-        }
-        ports.open(bound, &running, handle);
-        admin.commit(prepared);
-        logger.set_debug(configuration.debug);
-        crate::files::spawn(&running).map_err(StartError::Machine)?;
-        running.shared.hosts.kept.apply(&configuration.keep, &refreshed);
-        let notifier = Arc::new(Notifier::from_environment());
-        if notifier.leaves_it_to_another() {
-            logger.info(None, LEFT_TO_ANOTHER);
-        }
-        let mut server = Self {
-            running,
-            refreshed,
-            ports,
-            admin,
-            _admin_thread: admin_thread,
-            workers: threads,
-            handle: handle.clone(),
-            origin,
-            dns_port: flags.dns_port,
-            reloads,
-            notifier,
-            watchdog: None,
-            more_pages,
-            status_path: flags.status.clone(),
-            status: None,
-            address_gone: Arc::default(),
-            watching: false,
-            putting_back: None,
-            keeper: None,
-            succession: Succession::new(senders.steps.clone(), taker, flags),
-        };
-        server.watch_addresses();
-        server.serve_status();
-        server.running.settle(handle);
-        server.detect_loops();
-        // READY is told once the rules are in place, where there are to be any.
-        let (in_place, ready) = watch::channel(node.is_none().then(Vec::new));
-        if let (Some(settings), Some(discovery)) = (node, discovery) {
-            let origin = server.origin.clone();
-            let filler = origin.filler().cloned();
-            let read = Arc::new(move || Some((origin.text().ok()?, origin.read().ok()?)));
-            let keeper = Keeper::start(
-                &server.running,
-                settings,
-                (read, discovery, filler),
-                server.reloads.clone(),
-                in_place,
-            );
-            let keeper = keeper.map_err(StartError::Machine)?;
-            let _ = leased.set(keeper.state().clone());
-            server.keeper = Some(keeper);
-        }
-        let running = Arc::downgrade(&server.running);
-        let watchdog = crate::watchdog::run(running, server.notifier.clone(), ready, senders.steps);
-        server.watchdog = Some(handle.spawn(watchdog).abort_handle());
-        Ok(server)
-    }
-
     /// What the running server shares.
     pub fn running(&self) -> &Arc<Running> {
         &self.running
@@ -471,8 +319,6 @@ pub fn addresses_of(interface: &str) -> Result<Vec<std::net::SocketAddr>, node::
     Ok(node::addresses_of(interface)?.into_iter().map(|address| address.socket_addr(0)).collect())
 }
 
-const LEFT_TO_ANOTHER: &str = "systemd started another process than this one: READY is left to it; \
-     a script that is nothing but this server's start has to exec it";
 /// How long those are answered whose queries still come here when they are sent elsewhere.
 const LAST_CLIENTS: Duration = Duration::from_secs(5);
 /// How long networkd may take to be told that the machine asks elsewhere.

@@ -1,7 +1,7 @@
 //! localdns, a DNS server for Kubernetes nodes that reads CoreDNS's Corefile.
 //!
 //! ```text
-//! bytes in -> listen -> gate -> route -> pipeline { template, hosts | cache, forward | whoami } -> finish -> bytes out -> observe
+//! bytes in -> listen -> gate -> route -> pipeline { sources | cache, forward | tail } -> finish -> bytes out -> observe
 //! ```
 //! One direction, each crate entered once: ARCHITECTURE.md draws them.
 

@@ -39,11 +39,12 @@ impl<W> Forwarder<W> {
         };
         let at = self.machine_time(now);
         for turn in 1..flight.order.len() {
-            let place = flight.order.at(turn);
-            let upstream = &flight.upstreams[usize::from(place)];
-            if flight.is_suspect(place, now) && !flight.is_down(place) && !flight.is_asking(place) {
-                if upstream.take_trial(flight.path(place), now) && self.budget.take(at) {
-                    self.send(now, slot, Try { hedge: true, ..Try::new(place) }, effects);
+            let candidate = flight.order.at(turn);
+            let upstream = &flight.upstreams[usize::from(candidate)];
+            if flight.is_suspect(candidate, now) && !flight.is_down(candidate) && !flight.is_asking(candidate)
+            {
+                if upstream.take_trial(flight.path(candidate), now) && self.budget.take(at) {
+                    self.send(now, slot, Try { hedge: true, ..Try::new(candidate) }, effects);
                 }
                 return;
             }
@@ -57,7 +58,8 @@ impl<W> Forwarder<W> {
             let (failfast, spare) = (flight.group().spec().failfast, flight.spare());
             let (has_spare, goes_on) = (spare.is_some(), spare.is_none_or(|spare| spare.failover));
             let allowed = flight.group().attempts_allowed(flight.upstreams.len()).min(FAILURES_MAX);
-            let mut may = u32::from(flight.failures) < allowed && flight.place().is_some() && goes_on;
+            let mut may =
+                u32::from(flight.failures) < allowed && flight.attempt_to_use().is_some() && goes_on;
             let next = match flight.pick() {
                 _ if !may => None,
                 Pick::None => None,
@@ -107,8 +109,8 @@ impl<W> Forwarder<W> {
     /// Sends the query to one upstream; false, with the failure noted, where that cannot be done.
     pub(super) fn send(&mut self, now: Instant, slot: u32, this: Try, effects: &mut impl Effects<W>) -> bool {
         let at = self.machine_time(now);
-        let Some(place) = self.table[slot].place() else { return false };
-        self.close(slot, place, effects);
+        let Some(nth) = self.table[slot].attempt_to_use() else { return false };
+        self.close(slot, nth, effects);
         let generation = self.table.generation(slot);
         let flight = &mut self.table[slot];
         let upstream = &flight.upstreams[usize::from(this.upstream)];
@@ -165,7 +167,7 @@ impl<W> Forwarder<W> {
         if this.hedge {
             upstream.metrics().hedges.add_shared(1);
         }
-        flight.attempts[place] = attempt;
+        flight.attempts[nth] = attempt;
         true
     }
 
@@ -176,7 +178,7 @@ impl<W> Forwarder<W> {
         let flight = &mut self.table[slot];
         flight.hedge_at = NEVER;
         let unsent = flight.aside.as_mut().is_some_and(|aside| std::mem::take(&mut aside.unsent) != 0);
-        let (waiting, free) = (flight.waiting(), flight.place().is_some());
+        let (waiting, free) = (flight.waiting(), flight.attempt_to_use().is_some());
         if unsent && waiting == 0 {
             return self.try_next(now, slot, effects);
         }
@@ -249,12 +251,12 @@ impl<W> Forwarder<W> {
         let offset = flight.offset(at);
         let timeout = flight.group().spec().read_timeout.as_micros() as u32;
         let mut failed = false;
-        for place in 0..ATTEMPTS {
-            let attempt = flight.attempts[place];
+        for nth in 0..ATTEMPTS {
+            let attempt = flight.attempts[nth];
             if attempt.open != Open::Waiting || offset < attempt.sent.saturating_add(timeout) {
                 continue;
             }
-            flight.attempts[place].open = Open::Counted;
+            flight.attempts[nth].open = Open::Counted;
             // A retransmission to the same upstream times out with the attempt that it repeats: it is counted as one failure.
             for copy in &mut flight.attempts {
                 if copy.open == Open::Waiting && copy.copy && copy.upstream == attempt.upstream {
@@ -265,12 +267,12 @@ impl<W> Forwarder<W> {
             upstream.failed(attempt.path(), spec.max_fails, &spec.health);
             if attempt.form != Form::Plain {
                 upstream.edns().doubt(now);
-                flight.shy |= 1 << attempt.upstream;
+                flight.without_edns |= 1 << attempt.upstream;
             }
             let failure = silent(&attempt, upstream.address(), &self.ports);
             if flight.state == State::Flying {
                 flight.failures = flight.failures.saturating_add(1);
-                flight.mark_done(attempt.upstream);
+                flight.mark_failed_over(attempt.upstream);
                 flight.aside().failure = Some(failure);
                 failed = true;
             }
@@ -283,24 +285,24 @@ impl<W> Forwarder<W> {
         &mut self,
         now: Instant,
         slot: u32,
-        place: usize,
+        nth: usize,
         failure: Failure,
         blames: bool,
         effects: &mut impl Effects<W>,
     ) {
         let flight = &mut self.table[slot];
-        let attempt = flight.attempts[place];
+        let attempt = flight.attempts[nth];
         let counted = attempt.open == Open::Counted;
         let (spec, upstream) = (flight.group().spec(), &flight.upstreams[usize::from(attempt.upstream)]);
         if blames && !counted {
             upstream.failed(attempt.path(), spec.max_fails, &spec.health);
         }
-        self.close(slot, place, effects);
+        self.close(slot, nth, effects);
         let flight = &mut self.table[slot];
         match flight.state {
             State::Flying => {
                 if !counted {
-                    flight.mark_done(attempt.upstream);
+                    flight.mark_failed_over(attempt.upstream);
                     flight.aside().failure = Some(failure);
                     self.count_failure(slot, attempt.upstream);
                     self.try_next(now, slot, effects);
@@ -364,9 +366,9 @@ impl<W> Forwarder<W> {
         flight.patience_at = NEVER;
         flight.aside = None;
         if flight.state == State::Settled {
-            for place in 0..ATTEMPTS {
-                if self.table[slot].attempts[place].open == Open::Counted {
-                    self.close(slot, place, effects);
+            for nth in 0..ATTEMPTS {
+                if self.table[slot].attempts[nth].open == Open::Counted {
+                    self.close(slot, nth, effects);
                 }
             }
             self.end_if_settled(slot, effects);
@@ -434,8 +436,8 @@ impl<W> Forwarder<W> {
     }
 
     pub(super) fn remove(&mut self, slot: u32, effects: &mut impl Effects<W>) {
-        for place in 0..ATTEMPTS {
-            self.close(slot, place, effects);
+        for nth in 0..ATTEMPTS {
+            self.close(slot, nth, effects);
         }
         self.timers.disarm(slot);
         let flight = &self.table[slot];
@@ -446,8 +448,8 @@ impl<W> Forwarder<W> {
     }
 
     /// Nothing more is expected from an attempt.
-    pub(super) fn close(&mut self, slot: u32, place: usize, effects: &mut impl Effects<W>) {
-        let attempt = std::mem::replace(&mut self.table[slot].attempts[place], Attempt::FREE);
+    pub(super) fn close(&mut self, slot: u32, nth: usize, effects: &mut impl Effects<W>) {
+        let attempt = std::mem::replace(&mut self.table[slot].attempts[nth], Attempt::FREE);
         if attempt.open != Open::Free && attempt.way == Way::Udp {
             self.ports.release(attempt.socket, attempt.id, effects);
         }

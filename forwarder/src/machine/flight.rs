@@ -38,12 +38,13 @@ pub(super) struct Flight<W> {
     pub(super) failures: u8,
     /// The serial of the last attempt.
     pub(super) serial: u8,
-    /// Upstreams that are not asked again, one bit each: they answered with an rcode of `failover`.
-    pub(super) done: u16,
+    /// Upstreams that are not asked again, one bit each: they answered with an rcode of `failover`, or failed after another
+    /// one had.
+    pub(super) failed_over: u16,
     /// Upstreams that did not answer our OPT, one bit each.
-    pub(super) shy: u16,
+    pub(super) without_edns: u16,
     /// Of these, who said so: with FORMERR, and no OPT.
-    pub(super) said: u16,
+    pub(super) refused_edns: u16,
     pub(super) bits: u8,
     pub(super) state: State,
 }
@@ -124,7 +125,7 @@ pub(super) enum Open {
     Counted,
 }
 
-/// How an attempt was sent.
+/// How an attempt was sent: its [`Path`], and over which kind of connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     Udp,
@@ -225,8 +226,8 @@ impl<W> Flight<W> {
         self.upstreams[usize::from(upstream)].path(self.bits & TCP != 0)
     }
 
-    /// A place for one more attempt: a free one, else that of the longest failed one.
-    pub(super) fn place(&self) -> Option<usize> {
+    /// Which of the attempts one more may use: a free one, else of those that failed the one that was sent first.
+    pub(super) fn attempt_to_use(&self) -> Option<usize> {
         self.attempts.iter().position(|attempt| attempt.open == Open::Free).or_else(|| {
             (0..ATTEMPTS)
                 .filter(|&at| self.attempts[at].open == Open::Counted)
@@ -234,8 +235,8 @@ impl<W> Flight<W> {
         })
     }
 
-    /// Whether one more attempt takes no other's place.
-    pub(super) fn has_place(&self) -> bool {
+    /// Whether there is room for one more attempt beside those that are remembered.
+    pub(super) fn has_free_attempt(&self) -> bool {
         self.attempts.iter().any(|attempt| attempt.open == Open::Free)
     }
 
@@ -243,7 +244,7 @@ impl<W> Flight<W> {
         self.attempts.iter().position(|attempt| attempt.open != Open::Free && attempt.serial == serial)
     }
 
-    /// The upstream to ask next: the first from the cursor on that is up, not done, not being asked, and can be sent to.
+    /// The upstream to ask next: the first from the cursor on that is up, has not failed over, is not being asked, and can be sent to.
     pub(super) fn pick(&self) -> Pick {
         let (count, mut all_down) = (self.order.len(), true);
         for turn in usize::from(self.cursor)..usize::from(self.cursor) + count {
@@ -252,7 +253,7 @@ impl<W> Flight<W> {
                 continue;
             }
             all_down = false;
-            if (self.done | self.unsent()) >> upstream & 1 == 0 && !self.is_asking(upstream) {
+            if (self.failed_over | self.unsent()) >> upstream & 1 == 0 && !self.is_asking(upstream) {
                 return Pick::Upstream { upstream, cursor: ((turn + 1) % count) as u8 };
             }
         }
@@ -304,7 +305,7 @@ pub(super) enum Pick {
     },
     /// Every upstream is down.
     AllDown,
-    /// Every upstream that is up is being asked, done, or cannot be sent to.
+    /// Every upstream that is up is being asked, has failed over, or cannot be sent to.
     None,
 }
 

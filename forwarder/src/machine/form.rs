@@ -34,9 +34,9 @@ impl<W> Flight<W> {
     /// What the query to that upstream is to carry: what is asked for, or less where the upstream takes no more.
     pub(super) fn form(&self, now: Instant, upstream: u8, asked: Form) -> Form {
         let edns = self.upstream(upstream).edns();
-        let refused = self.bits & ADDED == 0 || self.said >> upstream & 1 == 1;
-        let shy = self.shy >> upstream & 1 == 1 && refused && !edns.takes_lately(now);
-        if asked == Form::Plain || shy || edns.asks_plain(now, self.needs_edns()) {
+        let refused = self.bits & ADDED == 0 || self.refused_edns >> upstream & 1 == 1;
+        let without_edns = self.without_edns >> upstream & 1 == 1 && refused && !edns.takes_lately(now);
+        if asked == Form::Plain || without_edns || edns.asks_plain(now, self.needs_edns()) {
             Form::Plain
         } else if self.bits & BARE != 0 {
             Form::Bare
@@ -88,7 +88,7 @@ impl<W> Flight<W> {
         (0..self.order.len() as u8).any(|at| {
             let upstream = self.upstream(at);
             at != but
-                && (self.done | self.shy) >> at & 1 == 0
+                && (self.failed_over | self.without_edns) >> at & 1 == 0
                 && !self.is_down(at)
                 && !self.is_suspect(at, now)
                 && !upstream.edns().lacks_dnssec(now)
@@ -97,7 +97,7 @@ impl<W> Flight<W> {
 
     /// Whether a query with an OPT was sent to the same upstream no later than `attempt`, without success so far.
     fn failed_with_opt(&self, attempt: &Attempt) -> bool {
-        self.shy >> attempt.upstream & 1 == 1
+        self.without_edns >> attempt.upstream & 1 == 1
             || self.attempts.iter().any(|other| {
                 other.open != Open::Free
                     && other.upstream == attempt.upstream
@@ -129,10 +129,10 @@ impl<W> Forwarder<W> {
         let form = if attempt.form == Form::Whole && flight.has_options() {
             Form::Bare
         } else {
-            flight.shy |= 1 << attempt.upstream;
+            flight.without_edns |= 1 << attempt.upstream;
             // RFC 6891, section 7: who does not implement EDNS answers FORMERR, without an OPT.
-            let said = self.answer.rcode == Rcode::FORMERR && !self.answer.opt;
-            flight.said |= u16::from(said) << attempt.upstream;
+            let refused = self.answer.rcode == Rcode::FORMERR && !self.answer.opt;
+            flight.refused_edns |= u16::from(refused) << attempt.upstream;
             Form::Plain
         };
         let tcp = attempt.way != Way::Udp;
@@ -150,7 +150,7 @@ impl<W> Forwarder<W> {
         if attempt.form != Form::Plain {
             edns.took(now, flight.dnssec_ok() && answers, self.answer.opt);
         } else if answers && flight.failed_with_opt(attempt) {
-            edns.refused(now, flight.said >> attempt.upstream & 1 == 1);
+            edns.refused(now, flight.refused_edns >> attempt.upstream & 1 == 1);
         }
     }
 
@@ -162,9 +162,9 @@ impl<W> Forwarder<W> {
     /// Whether the reply in `self.answer` repeats the client's subnet, if it has any. One that does not is dropped: it may be a
     /// forger's, who has had clients ask for many subnets so as to need to guess only one id of many (RFC 7871, section
     /// 11.2). Asked again, the query goes without.
-    pub(super) fn repeats_subnet(&mut self, slot: u32, place: usize) -> bool {
+    pub(super) fn repeats_subnet(&mut self, slot: u32, nth: usize) -> bool {
         let flight = &mut self.table[slot];
-        let sent = flight.attempts[place].form == Form::Whole;
+        let sent = flight.attempts[nth].form == Form::Whole;
         let query = flight.held.0.query();
         let repeats = match (self.answer.subnet, query.edns.and_then(|edns| edns.client_subnet)) {
             (Some(subnet), Some(asked)) if sent => subnet.repeats(asked),

@@ -137,7 +137,7 @@ impl<W> Forwarder<W> {
         &mut self,
         now: Instant,
         ask: Ask<'_>,
-        mut waiter: W,
+        waiter: W,
         effects: &mut impl Effects<W>,
     ) -> Result<(), Refused<W>> {
         let refuse = |waiter, failure| Err(Refused { waiter, failure, flies: false });
@@ -153,17 +153,7 @@ impl<W> Forwarder<W> {
         let patience_at =
             ask.patience.map_or(NEVER, |patience| u32::try_from(patience.as_micros()).unwrap_or(NEVER));
         if let Some(slot) = self.table.find(hash, &ask, bits) {
-            let flight = &mut self.table[slot];
-            let until = flight.offset(until);
-            if flight.held.0.question() != ask.query.question {
-                effects.joined(&mut waiter, ask.query);
-            }
-            if let Err(waiter) = self.waiters.push(&mut flight.waiters, waiter, until, who) {
-                return Err(Refused { waiter, failure: Failure::TableFull, flies: true });
-            }
-            flight.patience_at = flight.patience_at.min(until);
-            self.rearm(slot);
-            return Ok(());
+            return self.join(slot, &ask, waiter, until, effects);
         }
         if bits & SUBNET != 0 && self.subnets.is_full(ask.query, &self.hasher) {
             return refuse(waiter, Failure::Subnets);
@@ -210,9 +200,9 @@ impl<W> Forwarder<W> {
             group: at as u8,
             failures: 0,
             serial: 0,
-            done: 0,
-            shy: 0,
-            said: 0,
+            failed_over: 0,
+            without_edns: 0,
+            refused_edns: 0,
             bits,
             state: State::Flying,
         };
@@ -224,6 +214,28 @@ impl<W> Forwarder<W> {
         }
         self.flying += 1;
         self.begin(now, slot, effects);
+        self.rearm(slot);
+        Ok(())
+    }
+
+    /// Has one more wait for a flight, until the flight ends or until then.
+    fn join(
+        &mut self,
+        slot: u32,
+        ask: &Ask<'_>,
+        mut waiter: W,
+        until: MachineTime,
+        effects: &mut impl Effects<W>,
+    ) -> Result<(), Refused<W>> {
+        let flight = &mut self.table[slot];
+        let until = flight.offset(until);
+        if flight.held.0.question() != ask.query.question {
+            effects.joined(&mut waiter, ask.query);
+        }
+        if let Err(waiter) = self.waiters.push(&mut flight.waiters, waiter, until, Who::of(ask.asker)) {
+            return Err(Refused { waiter, failure: Failure::TableFull, flies: true });
+        }
+        flight.patience_at = flight.patience_at.min(until);
         self.rearm(slot);
         Ok(())
     }

@@ -11,18 +11,18 @@ use super::{Effects, Forwarder};
 use crate::{Failure, Path};
 
 impl<W> Forwarder<W> {
-    /// Takes a reply to the attempt at `place`, which stands in `self.answer`; `bytes` is the same on the wire.
+    /// Takes a reply to the `nth` attempt, which stands in `self.answer`; `bytes` is the same on the wire.
     pub(super) fn replied(
         &mut self,
         now: Instant,
         slot: u32,
-        place: usize,
+        nth: usize,
         bytes: &[u8],
         effects: &mut impl Effects<W>,
     ) {
         let at = self.machine_time(now);
         let flight = &self.table[slot];
-        let attempt = flight.attempts[place];
+        let attempt = flight.attempts[nth];
         let upstream = &flight.upstreams[usize::from(attempt.upstream)];
         let rtt = Duration::from_micros(u64::from(flight.offset(at).saturating_sub(attempt.sent)));
         upstream.replied(attempt.path(), rtt);
@@ -32,7 +32,7 @@ impl<W> Forwarder<W> {
         let state = flight.state;
         self.learn(now, slot, &attempt);
         self.mark(slot, attempt.form);
-        self.close(slot, place, effects);
+        self.close(slot, nth, effects);
         match state {
             State::Settled => self.end_if_settled(slot, effects),
             State::Late if truncated || refuses_edns => self.end_if_deaf(slot, effects),
@@ -53,7 +53,7 @@ impl<W> Forwarder<W> {
             {
                 // Another upstream may have what the client asked for: as if `failover` had named the reply.
                 let flight = &mut self.table[slot];
-                flight.done |= 1 << attempt.upstream;
+                flight.failed_over |= 1 << attempt.upstream;
                 flight.deadline = flight.deadline.min(flight.offset(at.after(SPARE_PATIENCE)));
                 self.keep(slot, bytes, &attempt, rtt, true);
                 self.try_next(now, slot, effects);
@@ -65,17 +65,17 @@ impl<W> Forwarder<W> {
 
     /// The right upstream answered the right question with something that cannot be read. Over UDP it may be cut off:
     /// then TCP is asked, as for a truncated reply.
-    pub(super) fn garbled(&mut self, now: Instant, slot: u32, place: usize, effects: &mut impl Effects<W>) {
+    pub(super) fn garbled(&mut self, now: Instant, slot: u32, nth: usize, effects: &mut impl Effects<W>) {
         let flight = &self.table[slot];
-        let attempt = flight.attempts[place];
+        let attempt = flight.attempts[nth];
         if flight.state == State::Flying && attempt.way == Way::Udp {
             let doubtful = attempt.form != Form::Plain
                 && !flight.needs_edns()
                 && !flight.upstreams[usize::from(attempt.upstream)].edns().takes_lately(now);
-            self.close(slot, place, effects);
+            self.close(slot, nth, effects);
             let this = Try { form: Form::Plain, ..Try::new(attempt.upstream) };
             if doubtful && self.send(now, slot, this, effects) {
-                self.table[slot].shy |= 1 << attempt.upstream;
+                self.table[slot].without_edns |= 1 << attempt.upstream;
             } else {
                 self.ask_over_tcp(now, slot, attempt.upstream, attempt.form, effects);
             }
@@ -83,24 +83,24 @@ impl<W> Forwarder<W> {
             return;
         }
         if attempt.form != Form::Plain {
-            self.table[slot].shy |= 1 << attempt.upstream;
+            self.table[slot].without_edns |= 1 << attempt.upstream;
         }
         let flight = &self.table[slot];
         let failure = Failure::Garbled(flight.upstreams[usize::from(attempt.upstream)].address());
-        self.failed(now, slot, place, failure, true, effects);
+        self.failed(now, slot, nth, failure, true, effects);
     }
 
     /// A reply over a connection repeats another subnet than ours: the same is asked without.
-    pub(super) fn strayed(&mut self, now: Instant, slot: u32, place: usize, effects: &mut impl Effects<W>) {
+    pub(super) fn strayed(&mut self, now: Instant, slot: u32, nth: usize, effects: &mut impl Effects<W>) {
         let flight = &self.table[slot];
-        let attempt = flight.attempts[place];
+        let attempt = flight.attempts[nth];
         let failure = Failure::Garbled(flight.upstreams[usize::from(attempt.upstream)].address());
         let this = Try { form: Form::Bare, tcp: true, ..Try::new(attempt.upstream) };
-        if flight.state == State::Flying && flight.has_place() && self.send(now, slot, this, effects) {
-            self.close(slot, place, effects);
+        if flight.state == State::Flying && flight.has_free_attempt() && self.send(now, slot, this, effects) {
+            self.close(slot, nth, effects);
             self.rearm(slot);
         } else {
-            self.failed(now, slot, place, failure, true, effects);
+            self.failed(now, slot, nth, failure, true, effects);
         }
     }
 
@@ -118,7 +118,7 @@ impl<W> Forwarder<W> {
         let rcode = self.answer.rcode;
         let flight = &mut self.table[slot];
         if flight.group().spec().failover.contains(&rcode) {
-            flight.done |= 1 << upstream;
+            flight.failed_over |= 1 << upstream;
             self.keep(slot, bytes, attempt, rtt, true);
             self.try_next(now, slot, effects);
             return;
@@ -172,8 +172,8 @@ impl<W> Forwarder<W> {
         let Some(next) = flight.chain.matching(usize::from(flight.group) + 1, &name) else { return false };
         let group = flight.chain.groups()[next].clone();
         let upstreams = group.upstreams();
-        for place in 0..ATTEMPTS {
-            self.close(slot, place, effects);
+        for nth in 0..ATTEMPTS {
+            self.close(slot, nth, effects);
         }
         let who = self.table[slot].waiters.asker;
         // The place in the old stanza is kept until the new one is sure, for `conclude` gives one back.
@@ -194,7 +194,7 @@ impl<W> Forwarder<W> {
         flight.group = next as u8;
         flight.upstreams = upstreams;
         (flight.aside, flight.failures, flight.hedge_at) = (None, 0, NEVER);
-        (flight.done, flight.shy, flight.said) = (0, 0, 0);
+        (flight.failed_over, flight.without_edns, flight.refused_edns) = (0, 0, 0);
         self.begin(now, slot, effects);
         true
     }
@@ -218,11 +218,11 @@ impl<W> Forwarder<W> {
         // replied.
         let who = flight.upstreams[usize::from(upstream)].id();
         let again = self.table.find_like(slot).and_then(|other| {
-            let place = self.table[other].upstreams.iter().position(|upstream| upstream.id() == who)?;
-            Some((other, place as u8))
+            let theirs = self.table[other].upstreams.iter().position(|upstream| upstream.id() == who)?;
+            Some((other, theirs as u8))
         });
-        if let Some((other, place)) = again {
-            self.settle(now, other, place, rtt, None, effects);
+        if let Some((other, theirs)) = again {
+            self.settle(now, other, theirs, rtt, None, effects);
             self.rearm(other);
         } else {
             let flight = &mut self.table[slot];
@@ -281,9 +281,9 @@ impl<W> Flight<W> {
     }
 
     /// While upstreams are asked one after the other because of an rcode, each is asked once.
-    pub(super) fn mark_done(&mut self, upstream: u8) {
+    pub(super) fn mark_failed_over(&mut self, upstream: u8) {
         if self.spare().is_some_and(|spare| spare.failover) {
-            self.done |= 1 << upstream;
+            self.failed_over |= 1 << upstream;
         }
     }
 }

@@ -22,9 +22,9 @@ impl<W> Forwarder<W> {
         if matches!(error, NotSent::Refused(_)) {
             self.ports.spoiled(socket, effects);
         }
-        let Some((slot, place)) = owner.and_then(|owner| self.resolve(owner)) else { return };
+        let Some((slot, nth)) = owner.and_then(|owner| self.resolve(owner)) else { return };
         let failure = Failure::NotSent { local, upstream, error };
-        self.failed(now, slot, place, failure, error.blames_upstream(), effects);
+        self.failed(now, slot, nth, failure, error.blames_upstream(), effects);
     }
 
     /// Counts the failure that the flight noted last, of a try at `upstream`. What could not leave this machine says

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::sync::Arc;
 
 use sockets::{Epoll, ListenSocket};
@@ -13,14 +14,14 @@ use configuration::Configuration;
 use plugin::endpoint::Endpoint;
 
 impl Outputs {
-    /// How many places for listen sockets there are, some perhaps empty.
-    pub(crate) fn places(&self) -> usize {
-        self.sockets.len()
+    /// The indices of the listen sockets; those that were closed have none behind them.
+    pub(crate) fn socket_indices(&self) -> Range<usize> {
+        0..self.sockets.len()
     }
 
     #[inline]
-    pub(crate) fn socket(&mut self, place: usize) -> Option<&mut OpenSocket> {
-        self.sockets.get_mut(place)?.as_mut()
+    pub(crate) fn socket(&mut self, socket_index: usize) -> Option<&mut OpenSocket> {
+        self.sockets.get_mut(socket_index)?.as_mut()
     }
 
     pub(crate) fn open_listener(
@@ -39,11 +40,11 @@ impl Outputs {
         if std::mem::replace(&mut self.parked, parked) == parked {
             return Ok(());
         }
-        for (place, open) in self.sockets.iter().enumerate() {
+        for (socket_index, open) in self.sockets.iter().enumerate() {
             let Some(open) = open.as_ref().filter(|open| open.last.is_none()) else { continue };
             match parked {
                 true => epoll.remove(&open.socket)?,
-                false => epoll.add(&open.socket, LISTEN | place as u64)?,
+                false => epoll.add(&open.socket, LISTEN | socket_index as u64)?,
             }
         }
         Ok(())
@@ -56,12 +57,12 @@ impl Outputs {
     }
 
     pub(crate) fn adopt(&mut self, socket: OpenSocket, epoll: &Epoll) -> io::Result<()> {
-        let place = self.sockets.iter().position(Option::is_none).unwrap_or(self.sockets.len());
-        epoll.add(&socket.socket, LISTEN | place as u64)?;
-        if place == self.sockets.len() {
+        let socket_index = self.sockets.iter().position(Option::is_none).unwrap_or(self.sockets.len());
+        epoll.add(&socket.socket, LISTEN | socket_index as u64)?;
+        if socket_index == self.sockets.len() {
             self.sockets.push(None);
         }
-        self.sockets[place] = Some(socket);
+        self.sockets[socket_index] = Some(socket);
         Ok(())
     }
 
@@ -76,8 +77,8 @@ impl Outputs {
 
     /// Of a socket that is to be closed: what serves one more batch of it, if there may be one.
     #[inline]
-    pub(crate) fn last(&mut self, place: usize) -> Option<Option<Arc<Configuration>>> {
-        self.socket(place)?.last.as_mut().map(Last::configuration)
+    pub(crate) fn last(&mut self, socket_index: usize) -> Option<Option<Arc<Configuration>>> {
+        self.socket(socket_index)?.last.as_mut().map(Last::configuration)
     }
 
     /// Whether a socket is read to its end.
@@ -86,15 +87,15 @@ impl Outputs {
     }
 
     /// Where the nth socket of an address is.
-    pub(crate) fn place_of(&self, address: SocketAddr, nth: usize) -> Option<usize> {
+    pub(crate) fn socket_index_of(&self, address: SocketAddr, nth: usize) -> Option<usize> {
         let is_it = |open: &OpenSocket| open.address == address && open.nth == nth && open.last.is_none();
         self.sockets.iter().position(|open| open.as_ref().is_some_and(is_it))
     }
 
     /// Has the kernel give clients to so many sockets of this one's address, the first.
-    pub(crate) fn spread(&mut self, place: usize, over: usize) {
+    pub(crate) fn spread(&mut self, socket_index: usize, over: usize) {
         let (now, running) = (self.now, self.running.clone());
-        if let Some(open) = self.socket(place)
+        if let Some(open) = self.socket(socket_index)
             && let Err(error) = open.socket.spread_over(over as u32)
         {
             // The kernel goes on spreading datagrams over all sockets of the address.
@@ -102,8 +103,8 @@ impl Outputs {
         }
     }
 
-    pub(crate) fn close(&mut self, place: usize, epoll: &Epoll) {
-        if let Some(mut open) = self.sockets.get_mut(place).and_then(Option::take) {
+    pub(crate) fn close(&mut self, socket_index: usize, epoll: &Epoll) {
+        if let Some(mut open) = self.sockets.get_mut(socket_index).and_then(Option::take) {
             open.send(&self.running, self.now);
             let _ = epoll.remove(&open.socket);
         }

@@ -3,15 +3,17 @@
 use std::slice;
 use std::time::{Duration, Instant};
 
-use wire::{HeldQuery, accept as gate, accept_truncated};
+use wire::{Gate, HeldQuery, accept as gate, accept_truncated};
 
 use super::super::inbox::{Client, Waiter};
 use super::super::stream_reply::StreamReply;
 use super::Connection;
 use super::transfer::Transfer;
+use configuration::Configuration;
 use observe::counters::Proto;
 use plugin::failure::Failure;
 use plugin::{QueryContext, Tables};
+use query::ServedEndpoint;
 use query::serve::{self, Observed, Outcome, Served, SizeLimit};
 
 impl Connection {
@@ -82,9 +84,9 @@ impl Connection {
                 let (query, waiter, patience) = Waiter::one(asked, Client::Nobody, now);
                 self.post(query, waiter, patience);
             }
-            Served::Follow { replied, waits } => {
+            Served::Follow { replied, lookups } => {
                 let client = if replied { Client::Nobody } else { Client::Stream(self.way_back()) };
-                for (query, waiter, patience) in Waiter::all(*waits, client, now) {
+                for (query, waiter, patience) in Waiter::all(*lookups, client, now) {
                     self.post(query, waiter, patience);
                 }
                 if !replied {
@@ -104,27 +106,39 @@ impl Connection {
             }
             Served::Reply => {}
         }
+        self.observe(&configuration, &listener.served, &gate, &outcome, now);
+        true
+    }
+
+    /// Counts and logs a query whose reply is written, where it is counted.
+    fn observe(
+        &self,
+        configuration: &Configuration,
+        served: &ServedEndpoint,
+        gate: &Gate<'_>,
+        outcome: &Outcome,
+        began: Instant,
+    ) {
         if !outcome.counted {
-            return true;
+            return;
         }
-        let done = clock::now();
-        let nanos = done.saturating_duration_since(now).as_nanos() as u64;
-        let seen = self.seen(nanos, done);
+        let now = clock::now();
+        let nanos = now.saturating_duration_since(began).as_nanos() as u64;
+        let seen = self.seen(nanos, now);
         let zone = outcome.zone.and_then(|index| configuration.zones.get(index as usize));
-        let counters =
-            zone.map_or_else(|| listener.served.dropped_counters(writer), |zone| zone.counters(writer));
-        serve::count(counters, slice::from_ref(&outcome), Proto::Tcp, self.peer.is_ipv6(), nanos);
+        let writer = self.running.inboxes.len();
+        let counters = zone.map_or_else(|| served.dropped_counters(writer), |zone| zone.counters(writer));
+        serve::count(counters, slice::from_ref(outcome), Proto::Tcp, self.peer.is_ipv6(), nanos);
         if let (Some(zone), Some(query)) = (zone, gate.query())
-            && serve::is_logged(zone, &outcome)
+            && serve::is_logged(zone, outcome)
         {
             // A panic while the line is logged does not undo the reply.
             self.running.guarded(|| {
                 #[cfg(test)]
                 crate::failpoint::at("log", &query.name);
-                serve::log(zone, &outcome, &seen, query, &mut self.running.tcp_lines());
+                serve::log(zone, outcome, &seen, query, &mut self.running.tcp_lines());
             });
         }
-        true
     }
 
     /// What observers know of a query that has ended.
@@ -140,7 +154,7 @@ impl Connection {
     /// Hands a miss to the worker that has the same query in flight, else to the one that its key chooses.
     fn post(&self, query: HeldQuery, waiter: Waiter, patience: Option<Duration>) {
         let inboxes = &self.running.inboxes;
-        let (worker, key) = self.running.flights.place(&query, &waiter, None, inboxes.len());
+        let (worker, key) = self.running.flights.worker_for(&query, &waiter, None, inboxes.len());
         if let Some((query, waiter)) = inboxes[worker].ask(query, waiter, patience, key) {
             // Where that worker has the flight already, later queries no longer join it (single flight); nothing else is
             // lost.

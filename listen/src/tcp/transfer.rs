@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::super::place::Waits;
+use super::super::place::ConnectionState;
 use super::super::scratch::Scratch;
 use super::super::transfers::Slot;
 use super::Connection;
@@ -48,7 +48,7 @@ impl Connection {
             return Err(CutOff);
         }
         // The client has read all that was written, so the time until the next message does not count as its idle time.
-        self.place.set_waits(Waits::Busy, self.running.since_start_ms(now));
+        self.place.set_state(ConnectionState::Busy, self.running.since_start_ms(now));
         let next = transfer.streaming.next(&mut scratch.reply).map_err(|Broken| CutOff)?;
         scratch.send_reply();
         if next == Next::End {

@@ -20,7 +20,7 @@ pub(super) struct Batch<'b, 'h> {
     pub(super) replies: &'b mut Outgoing,
     pub(super) outcomes: &'b mut [Outcome],
     pub(super) misses: &'b mut Vec<(HeldQuery, Waiter, Option<Duration>)>,
-    pub(super) place: u16,
+    pub(super) socket_index: u16,
     pub(super) address: SocketAddr,
     pub(super) now: Instant,
     pub(super) writer: usize,
@@ -31,13 +31,15 @@ pub(super) struct Batch<'b, 'h> {
 impl Batch<'_, '_> {
     /// Answers what memory knows of those that were not begun.
     pub(super) fn serve(&mut self) {
-        let Self { listener, now, address, place, .. } = *self;
+        let Self { listener, now, address, socket_index, .. } = *self;
         let (mut gate, mut tables) = (Gate::Drop, Tables::default());
         let client = |datagram: &Datagram<'_>, replied| match replied {
             true => Client::Nobody,
-            false => {
-                Client::Udp { socket: (place, address), peer: datagram.peer.address(), local: datagram.local }
-            }
+            false => Client::Udp {
+                socket: (socket_index, address),
+                peer: datagram.peer.address(),
+                local: datagram.local,
+            },
         };
         let nobody = Peer::from(address);
         let mut context = QueryContext::new(now, &nobody, address, Proto::Udp, self.writer);
@@ -74,8 +76,8 @@ impl Batch<'_, '_> {
                         self.replies.commit(datagram.peer, datagram.local);
                     }
                 }
-                Served::Follow { replied, waits } => {
-                    self.misses.extend(Waiter::all(*waits, client(&datagram, replied), now));
+                Served::Follow { replied, lookups } => {
+                    self.misses.extend(Waiter::all(*lookups, client(&datagram, replied), now));
                     if replied {
                         self.replies.commit(datagram.peer, datagram.local);
                     }

@@ -10,7 +10,7 @@ use plugin::{Lookup, QueryContext, Tables};
 use wire::{Query, Reply};
 
 /// The handler of `cache` in one block: in front of `forward`, behind all that answers from memory.
-pub struct Kept(BlockCache);
+pub struct CacheSource(BlockCache);
 
 /// A block's part of the cache.
 pub fn of_block(spec: &CacheSpec, partition: Arc<Partition>, context: &BuildContext<'_>) -> BlockCache {
@@ -22,14 +22,14 @@ pub fn of_block(spec: &CacheSpec, partition: Arc<Partition>, context: &BuildCont
     BlockCache { partition, policy, zones: zones.into() }
 }
 
-impl Kept {
+impl CacheSource {
     /// That of a block's part of the cache.
     pub fn new(cache: BlockCache) -> Self {
         Self(cache)
     }
 }
 
-impl Source for Kept {
+impl Source for CacheSource {
     /// Answers from what is kept. [`Lookup::Ask`] says that what is kept will do once an upstream has had so long; whether one
     /// is asked is for `forward` to say.
     #[inline]

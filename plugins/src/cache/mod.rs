@@ -9,7 +9,7 @@ use ::cache::{Mode, Policy, Prefetch, Stale, Store};
 use corefile::{Directive, Located, Word};
 use wire::Name;
 
-pub use handler::{Kept, of_block};
+pub use handler::{CacheSource, of_block};
 use plugin::SetupError;
 use plugin::args::{Args, Result, bad, duration, flag, number, once, unknown_property, zones_or};
 use plugin::spec::{PluginSpec, Written};

@@ -9,13 +9,13 @@ use plugin::{Lookup, QueryContext, Tables};
 use wire::{Query, Reply};
 
 /// The handler of `forward` in one block: it says which upstreams are to be asked; a worker asks them.
-pub struct Asks {
+pub struct ForwardSource {
     chain: Arc<Chain>,
     /// Whether a stanza is for every name that can come.
     takes_all: bool,
 }
 
-impl Asks {
+impl ForwardSource {
     /// That of a block's stanzas.
     pub fn new(chain: Arc<Chain>, context: &BuildContext<'_>) -> Self {
         let takes_all = |spec: &GroupSpec| spec.except.is_empty() && context.scope(&[spec.from]).is_all();
@@ -24,7 +24,7 @@ impl Asks {
     }
 }
 
-impl Source for Asks {
+impl Source for ForwardSource {
     #[inline]
     fn lookup<'h>(
         &'h self,

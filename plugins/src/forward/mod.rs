@@ -14,7 +14,7 @@ use forwarder::{Chain, Group, ResolveError, TlsSettings, TlsSpec, Upstream};
 use readfile::Look;
 use wire::Name;
 
-pub use handler::Asks;
+pub use handler::ForwardSource;
 use names::{Names, News, ResolvedNames};
 use observe::Logger;
 use plugin::args::Result;

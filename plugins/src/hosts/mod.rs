@@ -252,8 +252,7 @@ impl HostsTable {
 
     /// Takes what was found, if it is another file than the one seen last; false where somebody seems to be writing it.
     fn took(&self, state: &mut State, found: io::Result<Looked>, now: Instant, logger: &Logger) -> bool {
-        let file = &self.spec.file;
-        let kept = self.kept.find(file);
+        let kept = self.kept.find(&self.spec.file);
         if !state.look.goes_on() && kept.as_ref().map(|kept| kept.learned()) != state.since {
             state.overtaken = true;
             return false;
@@ -270,29 +269,7 @@ impl HostsTable {
                 return false;
             }
             Err(error) => {
-                if std::mem::replace(&mut state.missing_reported, true) {
-                    return true;
-                }
-                let file = file.display();
-                match kept.filter(|_| error.kind() == io::ErrorKind::NotFound) {
-                    Some(kept) => {
-                        logger.info(
-                            Some("hosts"),
-                            &format!(
-                                "{file} does not exist; its names are refreshed, and it is written then"
-                            ),
-                        );
-                        self.serve_text(state, kept.missing(now));
-                    }
-                    None => {
-                        let outcome = match self.entries() > self.inline_entries {
-                            true => "the entries stay",
-                            false => "it has no entries, and is looked at again",
-                        };
-                        let message = format!("Cannot read {file}: {error}; {outcome}");
-                        logger.warning(Some("hosts"), &message);
-                    }
-                }
+                self.unreadable(state, kept, &error, now, logger);
                 return true;
             }
         };
@@ -332,6 +309,37 @@ impl HostsTable {
         self.saw(state, stamp);
         self.report(&report, logger);
         true
+    }
+
+    /// The file is not there, or cannot be read: told once. Names that are refreshed are served all the same.
+    fn unreadable(
+        &self,
+        state: &mut State,
+        kept: Option<Arc<RefreshedFile>>,
+        error: &io::Error,
+        now: Instant,
+        logger: &Logger,
+    ) {
+        if std::mem::replace(&mut state.missing_reported, true) {
+            return;
+        }
+        let file = self.spec.file.display();
+        match kept.filter(|_| error.kind() == io::ErrorKind::NotFound) {
+            Some(kept) => {
+                logger.info(
+                    Some("hosts"),
+                    &format!("{file} does not exist; its names are refreshed, and it is written then"),
+                );
+                self.serve_text(state, kept.missing(now));
+            }
+            None => {
+                let outcome = match self.entries() > self.inline_entries {
+                    true => "the entries stay",
+                    false => "it has no entries, and is looked at again",
+                };
+                logger.warning(Some("hosts"), &format!("Cannot read {file}: {error}; {outcome}"));
+            }
+        }
     }
 
     fn saw(&self, state: &mut State, stamp: Stamp) {

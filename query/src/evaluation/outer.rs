@@ -62,7 +62,7 @@ impl Outer {
 }
 
 /// What must be asked before an evaluation can go on.
-pub struct Waits<'h> {
+pub struct InnerLookups<'h> {
     /// All of it.
     pub asked: Vec<UpstreamQuery<'h>>,
     /// The client's own query; `None` where nobody waits: a refresh.

@@ -3,8 +3,10 @@
 use listen::InFlight;
 use node::Job;
 
-use super::{LAST_CLIENTS, LAST_LINES, Server, warm};
+use super::{LAST_CLIENTS, Server};
 use crate::node_run::{Ended, Keeper};
+use crate::warm;
+use observe::logger::LAST_LINES;
 
 impl Server {
     /// Stops as CoreDNS does: /ready ends, `lameduck` goes by in full service, then what is in flight is answered.

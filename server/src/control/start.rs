@@ -1,0 +1,205 @@
+//! A start, once for each process. What it does in this order a reload does as well, with what is there already.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use forwarder::Streams;
+use handover::Inherited;
+use node::{Notifier, Ours};
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, watch};
+
+use super::{Senders, Server, StartError, Succession, addresses_of};
+use crate::cli::Flags;
+use crate::node_run::{self, Discovery, Keeper, Leased, Settings};
+use crate::origin::{Draft, Origin};
+use crate::pages::{admin_server, plan};
+use crate::refreshing::Refreshed;
+use crate::reloads::Reloads;
+use crate::report::ServerMetrics;
+use crate::status::Status;
+use crate::warm;
+use crate::watchdog::{self, InPlace};
+use admin::{AdminServer, AdminThread};
+use configuration::{Configuration, Shared};
+use listen::{Delivery, Ports, Running};
+use observe::Logger;
+
+impl Server {
+    /// Reads, builds, binds and starts, in this order: whatever fails leaves nothing behind.
+    ///
+    /// READY is told later, by the watchdog that is started last: once every endpoint has answered it and, with `node`, the
+    /// rules are in place.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn start(
+        flags: &Flags,
+        node: Option<Settings>,
+        origin: Origin,
+        handle: &Handle,
+        logger: Logger,
+        senders: Senders,
+        start: Instant,
+    ) -> Result<Self, StartError> {
+        let env = |name: &str| std::env::var(name).ok();
+        let predecessor =
+            crate::succession::predecessor(flags.handover.as_deref()).map_err(StartError::Predecessor)?;
+        let mut inherited = match &predecessor {
+            Some(predecessor) => predecessor.sockets().map_err(StartError::Predecessor)?,
+            None => Inherited::from_manager(&env),
+        };
+        let draft = Draft::first(&origin, flags.dns_port)?;
+        if node.is_some() {
+            node_run::check(&draft.spec)?;
+        }
+        for warning in &draft.warnings {
+            logger.warning(None, warning);
+        }
+        let ours = match &node {
+            Some(settings) if settings.adds_addresses => Ours::Named(settings.link),
+            _ => Ours::LinkLocal,
+        };
+        let (running, discovery) =
+            build(flags, &draft, node.as_ref(), handle, &logger, senders.fatal, start)?;
+        let configuration = running.configuration.load_full();
+        if let Some(left) = inherited.warm() {
+            warm::take(&configuration, &running, left);
+        }
+        let workers = running.workers();
+        let mut ports = Ports::new(ours, inherited);
+        let bound =
+            ports.bind(configuration.listeners.keys().copied(), configuration.sockets, workers, handle)?;
+        let reloads = Arc::new(Reloads::default());
+        reloads.serves(draft.hash, node_run::needs_list(&draft.spec));
+        let admin_thread = AdminThread::start().map_err(StartError::Machine)?;
+        let leased = Arc::<OnceLock<_>>::default();
+        let (refreshed, admin) = pages(&running, &reloads, &leased, admin_thread.handle(), start);
+        let more_pages = (flags.more_metrics, flags.exporter);
+        let prepared = admin.prepare(plan(&configuration.admin, more_pages))?;
+        if let Some(predecessor) = &predecessor {
+            predecessor.ready().map_err(StartError::Predecessor)?;
+        }
+
+        let mut threads = Vec::with_capacity(workers);
+        for index in 0..workers {
+            threads.push(listen::spawn(running.clone(), index).map_err(StartError::Machine)?);
+        }
+        ports.open(bound, &running, handle);
+        admin.commit(prepared);
+        logger.set_debug(configuration.debug);
+        crate::files::spawn(&running).map_err(StartError::Machine)?;
+        running.shared.hosts.kept.apply(&configuration.keep, &refreshed);
+        let notifier = Arc::new(Notifier::from_environment());
+        if notifier.leaves_it_to_another() {
+            logger.info(None, LEFT_TO_ANOTHER);
+        }
+        let mut server = Self {
+            running,
+            refreshed,
+            ports,
+            admin,
+            _admin_thread: admin_thread,
+            workers: threads,
+            handle: handle.clone(),
+            origin,
+            dns_port: flags.dns_port,
+            reloads,
+            notifier,
+            watchdog: None,
+            more_pages,
+            status_path: flags.status.clone(),
+            status: None,
+            address_gone: Arc::default(),
+            watching: false,
+            putting_back: None,
+            keeper: None,
+            succession: Succession::new(senders.steps.clone(), predecessor, flags),
+        };
+        server.watch_addresses();
+        server.serve_status();
+        server.running.settle(handle);
+        server.detect_loops();
+        // READY is told once the rules are in place, where there are to be any.
+        let (in_place, ready) = watch::channel(node.is_none().then(Vec::new));
+        if let (Some(settings), Some(discovery)) = (node, discovery) {
+            server.keep_leases(settings, discovery, in_place, &leased).map_err(StartError::Machine)?;
+        }
+        let running = Arc::downgrade(&server.running);
+        let watchdog = watchdog::run(running, server.notifier.clone(), ready, senders.steps);
+        server.watchdog = Some(handle.spawn(watchdog).abort_handle());
+        Ok(server)
+    }
+
+    /// Starts the thread that writes the rules and keeps the leases of our addresses; `in_place` hears when both are there.
+    fn keep_leases(
+        &mut self,
+        settings: Settings,
+        discovery: Discovery,
+        in_place: watch::Sender<InPlace>,
+        leased: &OnceLock<Arc<Leased>>,
+    ) -> std::io::Result<()> {
+        let origin = self.origin.clone();
+        let filler = origin.filler().cloned();
+        let read = Arc::new(move || Some((origin.text().ok()?, origin.read().ok()?)));
+        let reloads = self.reloads.clone();
+        let keeper = Keeper::start(&self.running, settings, (read, discovery, filler), reloads, in_place)?;
+        let _ = leased.set(keeper.state().clone());
+        self.keeper = Some(keeper);
+        Ok(())
+    }
+}
+
+/// Builds the first configuration, and what outlives it: all that serves, without a socket or a worker yet. With `node` the
+/// upstreams that the network names are had before.
+fn build(
+    flags: &Flags,
+    draft: &Draft,
+    node: Option<&Settings>,
+    handle: &Handle,
+    logger: &Logger,
+    fatal: mpsc::UnboundedSender<String>,
+    start: Instant,
+) -> Result<(Arc<Running>, Option<Discovery>), StartError> {
+    let workers = plugins::multisocket::sockets(&draft.spec);
+    let (mut shared, probes) = Shared::new(flags.cache_bytes, workers + 1, handle, logger.clone(), start);
+    let discovery = node.map(|settings| Discovery::first(&settings.upstreams, &draft.spec));
+    let discovery = discovery.transpose().map_err(StartError::NoUpstreams)?;
+    shared.node_upstreams = discovery.as_ref().map(|discovery| discovery.upstreams().clone());
+    shared.environment = flags.environment.clone();
+    for warning in &shared.environment.warnings {
+        logger.warning(Some("hosts"), warning);
+    }
+    let configuration = Configuration::build(&draft.spec, &shared, &addresses_of).map_err(Box::new)?;
+    configuration.look_at_files(&shared, start, logger);
+    shared.lasting.all().iter().for_each(|kept| kept.begin(logger));
+    let delivery = Delivery::new();
+    let streams = Streams::new(handle.clone(), delivery.clone());
+    handle.spawn(forwarder::health::run(probes));
+    let running = Running::new(configuration, shared, workers, streams, logger.clone(), fatal, start)
+        .map_err(StartError::Machine)?;
+    let running = Arc::new(running);
+    delivery.serves(&running);
+    Ok((running, discovery))
+}
+
+/// What the pages of the admin listeners say of this server, and who serves them.
+fn pages(
+    running: &Arc<Running>,
+    reloads: &Arc<Reloads>,
+    leased: &Arc<OnceLock<Arc<Leased>>>,
+    handle: &Handle,
+    started: Instant,
+) -> (Arc<Refreshed>, AdminServer) {
+    let told =
+        ServerMetrics { running: Arc::downgrade(running), reloads: reloads.clone(), leased: leased.clone() };
+    let collector = Arc::<OnceLock<_>>::default();
+    let status =
+        Status { started, leased: leased.clone(), collector: collector.clone(), reloads: reloads.clone() };
+    let refreshed = Arc::new(Refreshed { running: running.clone(), status });
+    let admin = admin_server(&refreshed, told, &collector, handle);
+    (refreshed, admin)
+}
+
+const LEFT_TO_ANOTHER: &str = "systemd started another process than this one: READY is left to it; \
+     a script that is nothing but this server's start has to exec it";
