@@ -314,7 +314,8 @@ fn differences(led: &[(IpAddr, Option<IpAddr>)], listeners: &[Listener]) -> Stri
         let Some((_, target)) = led.iter().find(|(led, _)| *led == ip) else {
             return Some(format!("{ip} of this Corefile is not in them"));
         };
-        let named = |target: Option<IpAddr>| target.map_or("nowhere".to_owned(), |target| target.to_string());
+        let named =
+            |target: Option<IpAddr>| target.map_or_else(|| "nowhere".to_owned(), |target| target.to_string());
         let (leads, wanted) = (named(*target), named(wanted));
         (leads != wanted).then(|| format!("they lead queries for {ip} to {leads}, this Corefile to {wanted}"))
     });

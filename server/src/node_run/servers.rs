@@ -102,7 +102,7 @@ mod tests {
             (Ok(json!({ "has_leases": true, "addresses": [held] })), 0),
             (Err("it hangs".to_owned()), 0),
         ] {
-            let found = probes(&[said.clone()], [192, 0, 2, 1].into());
+            let found = probes(std::slice::from_ref(&said), [192, 0, 2, 1].into());
             assert_eq!(found.len(), asked, "{said:?}");
             assert!(probes(&[said], [192, 0, 2, 2].into()).is_empty());
         }
