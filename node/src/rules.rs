@@ -403,14 +403,18 @@ impl Leases {
     /// Gives these addresses a lease that ends so long from now, or with the table.
     ///
     /// # Errors
-    /// Where the kernel refuses; where another process has changed a table that has no owner.
+    /// Where the kernel refuses; where the table is gone, or another process has changed one that has no owner.
     pub fn renew(&mut self, addresses: &[IpAddr], lasts: Option<Duration>) -> Result<(), NftError> {
         if self.put.is_some() && Some(self.contents()?) != self.put {
             return Err(NftError::Changed { table: self.table.clone() });
         }
         let mut batch = Batch::default();
         renew(&mut batch, &self.table, "lease", addresses, lasts);
-        self.socket.commit_unseen(batch)
+        self.socket.commit_unseen(batch).map_err(|error| match error {
+            // It was made of the same parts.
+            NftError::NotSupported { .. } => NftError::Changed { table: self.table.clone() },
+            error => error,
+        })
     }
 }
 

@@ -20,8 +20,8 @@ use nix::sys::time::TimeVal;
 use rtnetlink::packet_core::{
     NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
 };
-use rtnetlink::sys::Socket as NetlinkSocket;
 use rtnetlink::sys::constants::NETLINK_NETFILTER;
+use rtnetlink::sys::{Socket as NetlinkSocket, SocketAddr};
 
 use super::NftError;
 
@@ -232,7 +232,7 @@ impl Socket {
     pub(crate) fn open() -> Result<Self, NftError> {
         let open = || {
             let mut socket = NetlinkSocket::new(NETLINK_NETFILTER)?;
-            let port = socket.bind_auto()?.port_number();
+            let port = bind(&mut socket)?;
             // Acknowledgements come without a copy of the request (NETLINK_CAP_ACK).
             socket.set_cap_ack(true)?;
             setsockopt(&socket, ReceiveTimeout, &PATIENCE)?;
@@ -439,6 +439,19 @@ pub(super) fn refused(action: &str, source: io::Error) -> NftError {
             | Errno::ENOPROTOOPT,
         ) => NftError::NotSupported { action, source },
         _ => NftError::Refused { action, source },
+    }
+}
+
+/// Gives it an address by chance. By itself the kernel gives a process's first socket the process's number, at once again when that
+/// is closed, and takes away the tables of who owned the address a moment later: by then they may be the next socket's.
+fn bind(socket: &mut NetlinkSocket) -> io::Result<u32> {
+    loop {
+        // No number of a process.
+        let port = rand::random::<u32>() | 1 << 31;
+        match socket.bind(&SocketAddr::new(port, 0)) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            done => return done.map(|()| port),
+        }
     }
 }
 

@@ -35,7 +35,7 @@ pub enum NftError {
         /// What the kernel said.
         source: io::Error,
     },
-    /// Another process has changed a table of ours, on a kernel without owners of tables.
+    /// A table of ours is not as it was put there, or gone.
     #[error("table inet {table} is not as it was put there: somebody has changed it")]
     Changed {
         /// Its name.

@@ -336,8 +336,11 @@ impl Worker {
         let Some(leases) = &mut self.leases else { return Ok(()) };
         let before = Instant::now();
         if let Err(error) = leases.renew(addresses, self.settings.lease) {
-            // A table without an owner may have been deleted by others: it is given up, and the next round makes another.
-            self.leases = self.leases.take().filter(|leases| leases.seen().by_owner);
+            // What is no longer as we made it is given up, and the next round makes another; so is a table without an owner, which others
+            // may have changed.
+            let is_ours =
+                |leases: &Leases| leases.seen().by_owner && !matches!(error, node::NftError::Changed { .. });
+            self.leases = self.leases.take().filter(is_ours);
             return Err(error);
         }
         let ends = Instant::now() + self.settings.lease.unwrap_or(OPEN_ENDED);
