@@ -286,7 +286,7 @@ async fn add_to(
 fn reason(error: rtnetlink::Error) -> io::Error {
     match error {
         rtnetlink::Error::NetlinkError(message) => message.to_io(),
-        other => io::Error::other(other),
+        _ => io::Error::other("an answer that netlink does not have for this request"),
     }
 }
 
