@@ -82,8 +82,9 @@ impl Figures {
                     "nobody answers for {dark_again:.0?} at the return, at most {at_return:?} is allowed"
                 ));
             }
-            if after > BACK {
-                say(format!("back {after:.0?} after READY, at most {BACK:?} is allowed"));
+            let back = at_return.max(BACK);
+            if after > back {
+                say(format!("back {after:.0?} after READY, at most {back:?} is allowed"));
             }
         }
         self.lost.push(lost);

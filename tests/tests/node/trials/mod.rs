@@ -146,11 +146,12 @@ impl Fault {
     /// How many queries all clients together may lose, at the median: what lay in queues, of each process that died.
     fn may_lose(self) -> Option<usize> {
         match self {
-            Self::Hangs | Self::WorkerHangs => None,
+            // What is sent to one that hangs, until the lease ends or its addresses are deleted, is lost.
+            Self::Hangs | Self::WorkerHangs | Self::AddressLostInHang => None,
             // Between two crashes it comes back, and the connections that were open to the upstream break.
             Self::CrashLoop => Some((5 + CONNECTIONS) * CRASHES as usize - CONNECTIONS),
-            // What serves stands still before, while the kernel looks for memory.
-            Self::OutOfMemory => Some(20),
+            // What serves stands still before, while the kernel looks for memory: 4 to 6.
+            Self::OutOfMemory => Some(10),
             _ => Some(5),
         }
     }
