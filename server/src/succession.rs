@@ -3,8 +3,9 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::process::{Child, Command};
+use std::process::{Child, Command, ExitStatus};
 use std::sync::{Arc, Mutex, PoisonError, mpsc as std_mpsc};
+use std::time::{Duration, Instant};
 
 use handover::{Giver, HandoverSocket, Taker};
 use tokio::sync::{mpsc, oneshot};
@@ -54,6 +55,26 @@ impl Started {
     /// Its id.
     pub fn id(&self) -> Option<u32> {
         self.child().as_ref().map(Child::id)
+    }
+
+    /// Waits until it has ended by itself, which it does where it cannot serve, with a line that says why; one that takes
+    /// longer than that takes is ended.
+    fn give_up(&self) -> Option<ExitStatus> {
+        let patience = Instant::now() + LAST_WORDS;
+        loop {
+            let ended = self.child().as_mut().map(Child::try_wait);
+            match ended {
+                Some(Ok(Some(status))) => {
+                    self.child().take();
+                    return Some(status);
+                }
+                Some(Ok(None)) if Instant::now() < patience => std::thread::sleep(LOOKS),
+                _ => {
+                    self.end();
+                    return None;
+                }
+            }
+        }
     }
 
     /// Ends it, and waits for that; false where there is none.
@@ -106,8 +127,10 @@ pub fn hand_over(
             Err(error) => {
                 // The connection is closed first: a successor that still runs then ends by itself.
                 giver.take_back();
-                started.end();
-                Step::Failed(error)
+                Step::Failed(match started.give_up() {
+                    Some(status) => io::Error::other(format!("it ended with {status}, its own line says why")),
+                    None => error,
+                })
             }
         };
         let _ = steps.send(step);
@@ -142,3 +165,6 @@ pub fn await_successors(path: &Path, steps: Steps) -> io::Result<()> {
 /// The process that started this one to take its place; it has the same name where systemd's side of it is read
 /// (`node::Notifier`).
 const STARTED: &str = "LOCALDNS_PREDECESSOR";
+/// How long one that does not come to serve has for the line that says why, and how often we look whether it has ended.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+const LOOKS: Duration = Duration::from_millis(10);

@@ -61,12 +61,19 @@ fn a_successor_that_cannot_serve_leaves_the_server_as_it_is() {
         manager.wait_for("READY=1", 1, PATIENCE);
         let clients = Clients::start(at, CALM);
         let good = corefile(2, &upstream);
-        for (attempt, bad) in
-            ["forward\n", &good.replace("bind 127.0.0.1", "bind 192.0.2.9"), "}"].iter().enumerate()
+        for (attempt, (bad, why)) in [
+            ("forward\n", "cannot listen on 0.0.0.0:53"),
+            (&*good.replace("bind 127.0.0.1", "bind 192.0.2.9"), "192.0.2.9"),
+            ("}", "Corefile:1:1"),
+        ]
+        .into_iter()
+        .enumerate()
         {
             fs::write(server.path("Corefile"), bad).expect("it is ours");
             server.signal("USR2");
-            server.wait_for_lines("the next process does not serve, this one goes on", attempt + 1, PATIENCE);
+            let told = "the next process does not serve, this one goes on: it ended with exit status: 1";
+            server.wait_for_lines(told, attempt + 1, PATIENCE);
+            server.wait_for_lines(why, 1, PATIENCE);
         }
         let sent = clients.sent();
         eventually("a few hundred queries", PATIENCE, || (clients.sent() >= sent + 300).then_some(()));
