@@ -7,22 +7,37 @@ pub(crate) type Env<'e> = &'e dyn Fn(&str) -> Option<String>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TooLong;
 
+/// A word with its variables replaced.
+pub(crate) struct Substituted {
+    pub(crate) text: String,
+    /// The first variable that is unset and has no default.
+    pub(crate) unset: Option<String>,
+}
+
 /// Replaces `{%NAME%}`, then `{$NAME}` and `{$NAME:default}`; `None` when the word holds neither.
 ///
 /// A value is not searched again for references of its own kind: CoreDNS does, and hangs when a value names itself.
 ///
 /// # Errors
 /// More than `max_bytes`.
-pub(crate) fn substitute(text: &str, env: Env<'_>, max_bytes: usize) -> Result<Option<String>, TooLong> {
+pub(crate) fn substitute(text: &str, env: Env<'_>, max_bytes: usize) -> Result<Option<Substituted>, TooLong> {
     if !text.contains("{$") && !text.contains("{%") {
         return Ok(None);
     }
-    let text = replace(text, "{%", "%}", max_bytes, &|name| env(name).unwrap_or_default())?;
-    let text = replace(&text, "{$", "}", max_bytes, &|reference| match reference.split_once(':') {
+    let mut unset = None;
+    let mut wanted = |name: &str| {
+        let value = env(name);
+        if value.is_none() && unset.is_none() {
+            unset = Some(name.to_owned());
+        }
+        value.unwrap_or_default()
+    };
+    let text = replace(text, "{%", "%}", max_bytes, &mut wanted)?;
+    let text = replace(&text, "{$", "}", max_bytes, &mut |reference| match reference.split_once(':') {
         Some((name, default)) => env(name).unwrap_or_else(|| default.to_owned()),
-        None => env(reference).unwrap_or_default(),
+        None => wanted(reference),
     })?;
-    Ok(Some(text))
+    Ok(Some(Substituted { text, unset }))
 }
 
 /// Replaces what stands between `open` and `close`. An empty reference or one without end ends the search: the rest
@@ -32,7 +47,7 @@ fn replace(
     open: &str,
     close: &str,
     max_bytes: usize,
-    value: &dyn Fn(&str) -> String,
+    value: &mut dyn FnMut(&str) -> String,
 ) -> Result<String, TooLong> {
     let mut out = String::new();
     let mut rest = text;
@@ -93,12 +108,26 @@ mod tests {
             ("{$SELF}", "{$SELF}"),
         ] {
             let got = substitute(text, &env, 100).unwrap();
-            assert_eq!(got.as_deref().unwrap_or(text), expected, "{text}");
+            assert_eq!(got.as_ref().map_or(text, |got| &got.text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_first_that_is_unset_is_named() {
+        for (text, unset) in [
+            ("{$A}", None),
+            ("{$EMPTY}", None),
+            ("{$UNSET:}", None),
+            ("{$UNSET}", Some("UNSET")),
+            ("{$A}{%ONE%}{$TWO}", Some("ONE")),
+        ] {
+            let got = substitute(text, &env, 100).unwrap().and_then(|got| got.unset);
+            assert_eq!(got.as_deref(), unset, "{text}");
         }
     }
 
     #[test]
     fn growth_ends_at_the_bound() {
-        assert_eq!(substitute(&"{$A}".repeat(100), &env, 50), Err(TooLong));
+        assert!(substitute(&"{$A}".repeat(100), &env, 50).is_err());
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::mem;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::vec;
 
 use crate::env::{self, Env, TooLong};
@@ -120,8 +121,13 @@ impl<'e> Stream<'e> {
         let max_bytes = self.budget.bytes_left.saturating_add(before);
         match env::substitute(&word.text, self.env, max_bytes) {
             Ok(None) => return Ok(word),
-            Ok(Some(text)) if text.contains('\0') => return Err(Located::new(&word.at, SyntaxError::Nul)),
-            Ok(Some(text)) => word.text = text,
+            Ok(Some(with)) if with.text.contains('\0') => {
+                return Err(Located::new(&word.at, SyntaxError::Nul));
+            }
+            Ok(Some(with)) => {
+                word.text = with.text;
+                word.at.unset = with.unset.map(Arc::from);
+            }
             Err(TooLong) => return Err(Located::new(&word.at, Budget::TOO_MANY_BYTES)),
         }
         let grown = word.text.len().saturating_sub(before);

@@ -143,7 +143,13 @@ impl Lexer<'_> {
 
     fn here(&self) -> Location {
         let Self { source, line, column, .. } = *self;
-        Location { file: Arc::clone(&source.name), line, column, source: Some(Arc::clone(source)) }
+        Location {
+            file: Arc::clone(&source.name),
+            line,
+            column,
+            source: Some(Arc::clone(source)),
+            unset: None,
+        }
     }
 }
 

@@ -17,12 +17,14 @@ pub struct Location {
     pub column: u32,
     /// The text around it; `None` when the file as a whole is meant.
     pub(crate) source: Option<Arc<SourceText>>,
+    /// The variable that the word here names, and that is unset: what is said about the word may come of that.
+    pub(crate) unset: Option<Arc<str>>,
 }
 
 impl Location {
     /// The file `name` as a whole: prints without line and column.
     pub fn file_only(name: &str) -> Self {
-        Self { file: name.into(), line: 0, column: 0, source: None }
+        Self { file: name.into(), line: 0, column: 0, source: None, unset: None }
     }
 }
 
@@ -80,6 +82,12 @@ impl<E: fmt::Display> fmt::Display for Located<E> {
             true => f.write_str(&error)?,
             false => write!(f, "{}: {error}", self.at)?,
         }
+        if let Some(name) = &self.at.unset {
+            write!(
+                f,
+                "; the environment variable {name} is not set here: set it, or give it a value by {{${name}:VALUE}}"
+            )?;
+        }
         let line = self.at.source.as_deref().and_then(|source| source.line(self.at.line));
         let (Some(line), false) = (line, f.alternate()) else { return Ok(()) };
         let excerpt = Excerpt::around(line, self.at.column);
@@ -132,7 +140,8 @@ mod tests {
 
     fn shown(text: &str, line: u32, column: u32) -> String {
         let source = SourceText::new("Corefile", text.as_bytes(), Path::new(""));
-        let at = Location { file: "Corefile".into(), line, column, source: Some(Arc::new(source)) };
+        let at =
+            Location { file: "Corefile".into(), line, column, source: Some(Arc::new(source)), unset: None };
         Located::new(&at, "unknown word").to_string()
     }
 
@@ -174,7 +183,13 @@ mod tests {
     #[test]
     fn the_alternate_form_is_one_line() {
         let source = SourceText::new("Corefile", b"log", Path::new(""));
-        let at = Location { file: "Corefile".into(), line: 1, column: 1, source: Some(Arc::new(source)) };
+        let at = Location {
+            file: "Corefile".into(),
+            line: 1,
+            column: 1,
+            source: Some(Arc::new(source)),
+            unset: None,
+        };
         assert_eq!(format!("{:#}", Located::new(&at, "odd")), "Corefile:1:1: odd");
     }
 }

@@ -128,7 +128,9 @@ pub fn hand_over(
                 // The connection is closed first: a successor that still runs then ends by itself.
                 giver.take_back();
                 Step::Failed(match started.give_up() {
-                    Some(status) => io::Error::other(format!("it ended with {status}, its own line says why")),
+                    Some(status) => {
+                        io::Error::other(format!("it ended with {status}, its own line says why"))
+                    }
                     None => error,
                 })
             }

@@ -113,7 +113,7 @@ fn bad_imports_are_named_where_they_stand() {
         ),
         (
             &[("Corefile", ".\nimport {$UNSET}")],
-            "Corefile:2:8: expected a snippet, a file or a pattern after `import`",
+            "Corefile:2:8: expected a snippet, a file or a pattern after `import`; the environment variable UNSET is not set here: set it, or give it a value by {$UNSET:VALUE}",
         ),
         (
             &[("Corefile", ".\nimport a b")],
