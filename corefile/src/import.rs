@@ -3,7 +3,6 @@
 use std::collections::{BTreeSet, HashMap};
 use std::mem;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::vec;
 
 use crate::env::{self, Env, TooLong};
@@ -126,7 +125,9 @@ impl<'e> Stream<'e> {
             }
             Ok(Some(with)) => {
                 word.text = with.text;
-                word.at.unset = with.unset.map(Arc::from);
+                if let Some(variable) = with.unset {
+                    word.at = word.at.without(variable);
+                }
             }
             Err(TooLong) => return Err(Located::new(&word.at, Budget::TOO_MANY_BYTES)),
         }
@@ -180,7 +181,7 @@ impl<'e> Stream<'e> {
     }
 
     fn push_files(&mut self, target: &Word) -> Result<(), SyntaxError> {
-        let dir = target.at.source.as_ref().map_or_else(|| Path::new(""), |source| &source.dir);
+        let dir = target.at.source().map_or_else(|| Path::new(""), |source| &source.dir);
         let paths = if glob::is_pattern(&target.text) {
             if !glob::is_bounded(&target.text) {
                 return Err(SyntaxError::PatternTooWide { pattern: target.text.clone() });

@@ -5,7 +5,7 @@ use std::str::Chars;
 use std::sync::Arc;
 
 use crate::error::SyntaxError;
-use crate::location::{Located, Location};
+use crate::location::{Located, Location, Surroundings};
 use crate::text::SourceText;
 use crate::word::Word;
 
@@ -41,8 +41,9 @@ impl Token {
 /// # Errors
 /// An open quote at the end; NUL and broken UTF-8 outside comments.
 pub(crate) fn lex(source: SourceText, max_words: usize) -> Result<Option<Vec<Token>>, Located<SyntaxError>> {
-    let source = Arc::new(source);
-    let mut lexer = Lexer { source: &source, chars: source.text.chars().peekable(), line: 1, column: 1 };
+    let around = Arc::new(Surroundings { source: Arc::new(source), unset: None });
+    let mut lexer =
+        Lexer { around: &around, chars: around.source.text.chars().peekable(), line: 1, column: 1 };
     let mut tokens = Vec::new();
     let mut last_line = 0;
     while let Some(word) = lexer.word()? {
@@ -56,7 +57,7 @@ pub(crate) fn lex(source: SourceText, max_words: usize) -> Result<Option<Vec<Tok
 }
 
 struct Lexer<'s> {
-    source: &'s Arc<SourceText>,
+    around: &'s Arc<Surroundings>,
     chars: Peekable<Chars<'s>>,
     line: u32,
     column: u32,
@@ -123,7 +124,7 @@ impl Lexer<'_> {
     fn checked(&self, c: char) -> Result<char, Located<SyntaxError>> {
         match c {
             '\0' => Err(Located::new(&self.here(), SyntaxError::Nul)),
-            char::REPLACEMENT_CHARACTER if self.source.lossy => {
+            char::REPLACEMENT_CHARACTER if self.around.source.lossy => {
                 Err(Located::new(&self.here(), SyntaxError::NotUtf8))
             }
             c => Ok(c),
@@ -142,14 +143,8 @@ impl Lexer<'_> {
     }
 
     fn here(&self) -> Location {
-        let Self { source, line, column, .. } = *self;
-        Location {
-            file: Arc::clone(&source.name),
-            line,
-            column,
-            source: Some(Arc::clone(source)),
-            unset: None,
-        }
+        let Self { around, line, column, .. } = *self;
+        Location { file: Arc::clone(&around.source.name), line, column, around: Some(Arc::clone(around)) }
     }
 }
 

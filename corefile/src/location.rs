@@ -16,15 +16,33 @@ pub struct Location {
     /// In characters, from 1; 0 means the file as a whole.
     pub column: u32,
     /// The text around it; `None` when the file as a whole is meant.
-    pub(crate) source: Option<Arc<SourceText>>,
+    pub(crate) around: Option<Arc<Surroundings>>,
+}
+
+/// What a place is told with.
+#[derive(Debug)]
+pub(crate) struct Surroundings {
+    pub(crate) source: Arc<SourceText>,
     /// The variable that the word here names, and that is unset: what is said about the word may come of that.
-    pub(crate) unset: Option<Arc<str>>,
+    pub(crate) unset: Option<String>,
 }
 
 impl Location {
     /// The file `name` as a whole: prints without line and column.
     pub fn file_only(name: &str) -> Self {
-        Self { file: name.into(), line: 0, column: 0, source: None, unset: None }
+        Self { file: name.into(), line: 0, column: 0, around: None }
+    }
+
+    /// The file it is in; `None` when the file as a whole is meant.
+    pub(crate) fn source(&self) -> Option<&Arc<SourceText>> {
+        Some(&self.around.as_ref()?.source)
+    }
+
+    /// The same, of a word that names a variable which is unset.
+    pub(crate) fn without(mut self, variable: String) -> Self {
+        let source = self.source().cloned();
+        self.around = source.map(|source| Arc::new(Surroundings { source, unset: Some(variable) }));
+        self
     }
 }
 
@@ -82,13 +100,13 @@ impl<E: fmt::Display> fmt::Display for Located<E> {
             true => f.write_str(&error)?,
             false => write!(f, "{}: {error}", self.at)?,
         }
-        if let Some(name) = &self.at.unset {
+        if let Some(name) = self.at.around.as_ref().and_then(|around| around.unset.as_ref()) {
             write!(
                 f,
                 "; the environment variable {name} is not set here: set it, or give it a value by {{${name}:VALUE}}"
             )?;
         }
-        let line = self.at.source.as_deref().and_then(|source| source.line(self.at.line));
+        let line = self.at.source().and_then(|source| source.line(self.at.line));
         let (Some(line), false) = (line, f.alternate()) else { return Ok(()) };
         let excerpt = Excerpt::around(line, self.at.column);
         let number = self.at.line.to_string();
@@ -138,10 +156,14 @@ mod tests {
 
     use super::*;
 
+    fn place(source: SourceText, line: u32, column: u32) -> Location {
+        let around = Surroundings { source: Arc::new(source), unset: None };
+        Location { file: "Corefile".into(), line, column, around: Some(Arc::new(around)) }
+    }
+
     fn shown(text: &str, line: u32, column: u32) -> String {
         let source = SourceText::new("Corefile", text.as_bytes(), Path::new(""));
-        let at =
-            Location { file: "Corefile".into(), line, column, source: Some(Arc::new(source)), unset: None };
+        let at = place(source, line, column);
         Located::new(&at, "unknown word").to_string()
     }
 
@@ -183,13 +205,7 @@ mod tests {
     #[test]
     fn the_alternate_form_is_one_line() {
         let source = SourceText::new("Corefile", b"log", Path::new(""));
-        let at = Location {
-            file: "Corefile".into(),
-            line: 1,
-            column: 1,
-            source: Some(Arc::new(source)),
-            unset: None,
-        };
+        let at = place(source, 1, 1);
         assert_eq!(format!("{:#}", Located::new(&at, "odd")), "Corefile:1:1: odd");
     }
 }
