@@ -27,6 +27,7 @@ mod rules;
 mod status;
 mod status_page;
 mod stop_in_reload;
+mod tcp_alone;
 mod trials;
 mod up_and_down;
 mod upgrade;
