@@ -1,6 +1,7 @@
 //! The machine around the server: rules and leases, as the kernel, `nft` and clients see them.
 
 mod bad_input;
+mod both_addresses;
 mod broken_start;
 mod chaos;
 mod clients;
