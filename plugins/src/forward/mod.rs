@@ -1,6 +1,7 @@
 //! From `forward` directives to upstreams: addresses, files, host names, certificates.
 
 mod handler;
+pub mod metrics;
 mod names;
 mod setup;
 
