@@ -17,7 +17,7 @@ use observe::logger::LAST_LINES;
 use observe::{Format, Logger, json_line};
 use plugins::reload::ReloadSpec;
 use rand::Rng as _;
-use server::cli::{self, Flags, NodeCommand, Wish};
+use server::cli::{self, Flags, Invocation, NodeCommand};
 use server::control::{After, Next, Senders, Server, StartError};
 use server::node_run::{self, Settings};
 use server::origin::{Draft, Origin};
@@ -39,8 +39,8 @@ fn main() -> ExitCode {
     let is_meant = called || cli::means_node_cache(args.get(1..).unwrap_or_default());
     args.splice(..1.min(args.len()), is_meant.then(|| "node-cache".into()));
     let json = cli::wants_json(&args);
-    let wish = match cli::parse(args, &env) {
-        Ok(wish) => wish,
+    let invocation = match cli::parse(args, &env) {
+        Ok(invocation) => invocation,
         Err(error) => return fail(&error, json),
     };
     if json {
@@ -49,26 +49,26 @@ fn main() -> ExitCode {
             let _ = std::io::stderr().write_all(&json_line("ERROR", None, &panic.to_string()));
         }));
     }
-    let outcome = match wish {
-        Wish::Print(text) => {
+    let outcome = match invocation {
+        Invocation::Print(text) => {
             let _ = std::io::stdout().write_all(text.as_bytes());
             return ExitCode::SUCCESS;
         }
-        Wish::Serve(flags) => serve(&flags, None, start),
-        Wish::Node(NodeCommand::Run, flags, settings) => serve(&flags, Some(settings), start),
-        Wish::NodeStopped => printed(Ok(node_run::stopped())),
-        Wish::NodeAnnotate(annotation) => printed(annotation.say()),
-        Wish::NodeDown => {
+        Invocation::Serve(flags) => serve(&flags, None, start),
+        Invocation::Node(NodeCommand::Run, flags, settings) => serve(&flags, Some(settings), start),
+        Invocation::NodeStopped => printed(Ok(node_run::stopped())),
+        Invocation::NodeAnnotate(annotation) => printed(annotation.say()),
+        Invocation::NodeDown => {
             let down = node_run::down();
             let _ = std::io::stdout().write_all(down.text().as_bytes());
             down.left().map_or(Ok(ExitCode::SUCCESS), |left| Err(left.into()))
         }
-        Wish::Node(command, flags, settings) => node(command, &flags, &settings),
-        Wish::Check(flags) => check(&flags),
-        Wish::Explain(flags, wish) => explain(&flags, &wish),
-        Wish::NodeResolver(request) => node_resolver::run(&request).map_err(|error| error.to_string().into()),
-        Wish::Refresh(flags, wish) => refresh_once(&flags, &wish),
-        Wish::Status(flags, place) => printed(server::ask_status::print(&flags, place)),
+        Invocation::Node(command, flags, settings) => node(command, &flags, &settings),
+        Invocation::Check(flags) => check(&flags),
+        Invocation::Explain(flags, asked) => explain(&flags, &asked),
+        Invocation::NodeResolver(args) => node_resolver::run(&args).map_err(|error| error.to_string().into()),
+        Invocation::Refresh(flags, once) => refresh_once(&flags, &once),
+        Invocation::Status(flags, place) => printed(server::ask_status::print(&flags, place)),
     };
     outcome.unwrap_or_else(|failure| {
         fail(&failure.text, json);
@@ -431,22 +431,27 @@ fn check(flags: &Flags) -> Result<ExitCode, Failure> {
     printed(Ok(format!("{what} can be served: {blocks}, {zones} on {place}\n")))
 }
 
-fn explain(flags: &Flags, wish: &Explain) -> Result<ExitCode, Failure> {
+fn explain(flags: &Flags, invocation: &Explain) -> Result<ExitCode, Failure> {
     let (_, configuration, _runtime) = build(flags)?;
-    printed(configuration::explain(&configuration, wish))
+    printed(configuration::explain(&configuration, invocation))
 }
 
-fn refresh_once(flags: &Flags, wish: &refresher::Once) -> Result<ExitCode, Failure> {
+fn refresh_once(flags: &Flags, invocation: &refresher::Once) -> Result<ExitCode, Failure> {
     for warning in &flags.environment.warnings {
         warn(warning);
     }
     let origin = Origin::find(flags).map_err(|error| error.to_string())?;
     let (text, told) = if matches!(origin, Origin::Default) {
         let runtime = runtime().map_err(|error| error.to_string())?;
-        refreshing::once(wish, &flags.environment, None, runtime.handle())?
+        refreshing::once(invocation, &flags.environment, None, runtime.handle())?
     } else {
         let (draft, configuration, runtime) = build(flags)?;
-        refreshing::once(wish, &flags.environment, Some((&draft.spec, &configuration)), runtime.handle())?
+        refreshing::once(
+            invocation,
+            &flags.environment,
+            Some((&draft.spec, &configuration)),
+            runtime.handle(),
+        )?
     };
     let _ = std::io::stderr().write_all(told.as_bytes());
     let _ = std::io::stdout().write_all(&text);
