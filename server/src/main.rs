@@ -23,7 +23,7 @@ use server::node_run::{self, Settings};
 use server::origin::{Draft, Origin};
 use server::refreshing;
 use server::signals::{Life, Requested, Signals, write_pidfile};
-use server::succession::Step;
+use server::succession::HandoverEvent;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
@@ -120,10 +120,10 @@ fn serve(flags: &Flags, node: Option<Settings>, start: std::time::Instant) -> Re
     let origin = origin(flags, node.as_ref())?;
     let limits = sockets::raise_open_files_limit();
     let runtime = runtime().map_err(|error| text(&error))?;
-    let ((fatal, fatal_messages), (steps, steps_heard)) =
+    let ((fatal, fatal_messages), (handover, handover_heard)) =
         (mpsc::unbounded_channel(), mpsc::unbounded_channel());
-    let mut hears = Hears { asked: heard, fatal: fatal_messages, steps: steps_heard };
-    let told = Senders { fatal, steps };
+    let mut hears = Hears { asked: heard, fatal: fatal_messages, handover: handover_heard };
+    let told = Senders { fatal, handover };
     let mut server = Server::start(flags, node, origin, runtime.handle(), logger.clone(), told, start)
         .map_err(|error| Failure { code: if of_node { error.exit_code() } else { 1 }, text: text(&error) })?;
     life.serves(server.running(), server.leave_taking());
@@ -149,7 +149,7 @@ fn serve(flags: &Flags, node: Option<Settings>, start: std::time::Instant) -> Re
             Event::Reload(signal) if server.is_beside_another() => aside.put_off(signal),
             Event::Reload(signal) => aside.reload(&mut server, signal),
             Event::Upgrade => server.upgrade(),
-            Event::Step(step) => match next_step(&mut server, step, &life) {
+            Event::Handover(event) => match hand_over(&mut server, event, &life) {
                 Ok(After::Goes) if server.is_beside_another() => {}
                 Ok(After::Goes) => aside.reloaded(&mut server),
                 Ok(After::TookOver(ready)) => {
@@ -197,12 +197,12 @@ fn serve(flags: &Flags, node: Option<Settings>, start: std::time::Instant) -> Re
     Ok(code)
 }
 
-/// Does what a step asks for. The next process writes its id into what may be the same file once it is told to.
-fn next_step(server: &mut Server, step: Step, life: &Life) -> Result<After, String> {
-    if matches!(step, Step::Serving(_)) {
+/// Does what a handover asks for. The next process writes its id into what may be the same file once it is told to.
+fn hand_over(server: &mut Server, event: HandoverEvent, life: &Life) -> Result<After, String> {
+    if matches!(event, HandoverEvent::Serving(_)) {
         life.remove_pidfile();
     }
-    server.step(step)
+    server.act_on(event)
 }
 
 /// Until a signal asks for it; other signals ask for what another process does now.
@@ -230,7 +230,7 @@ enum Event {
     Reloaded(Box<Result<Next, StartError>>),
     AddressGone,
     Upgrade,
-    Step(Step),
+    Handover(HandoverEvent),
     Stop,
     Quit,
     Fatal(String),
@@ -351,7 +351,7 @@ impl Aside {
 struct Hears {
     asked: mpsc::UnboundedReceiver<Requested>,
     fatal: mpsc::UnboundedReceiver<String>,
-    steps: mpsc::UnboundedReceiver<Step>,
+    handover: mpsc::UnboundedReceiver<HandoverEvent>,
 }
 
 /// Waits for a signal, for the Corefile to change, for a reload's end, or for bad news.
@@ -373,7 +373,7 @@ async fn next_event(server: &Server, hears: &mut Hears, aside: &mut Aside) -> Ev
                 Requested::Quit => Event::Quit,
             },
             () = server.address_gone() => return Event::AddressGone,
-            Some(step) = hears.steps.recv() => return Event::Step(step),
+            Some(event) = hears.handover.recv() => return Event::Handover(event),
             message = hears.fatal.recv() => return Event::Fatal(message.unwrap_or_default()),
             done = aside.next() => match done {
                 Done::Reload(next) => return Event::Reloaded(next),
@@ -431,27 +431,22 @@ fn check(flags: &Flags) -> Result<ExitCode, Failure> {
     printed(Ok(format!("{what} can be served: {blocks}, {zones} on {place}\n")))
 }
 
-fn explain(flags: &Flags, invocation: &Explain) -> Result<ExitCode, Failure> {
+fn explain(flags: &Flags, asked: &Explain) -> Result<ExitCode, Failure> {
     let (_, configuration, _runtime) = build(flags)?;
-    printed(configuration::explain(&configuration, invocation))
+    printed(configuration::explain(&configuration, asked))
 }
 
-fn refresh_once(flags: &Flags, invocation: &refresher::Once) -> Result<ExitCode, Failure> {
+fn refresh_once(flags: &Flags, once: &refresher::Once) -> Result<ExitCode, Failure> {
     for warning in &flags.environment.warnings {
         warn(warning);
     }
     let origin = Origin::find(flags).map_err(|error| error.to_string())?;
     let (text, told) = if matches!(origin, Origin::Default) {
         let runtime = runtime().map_err(|error| error.to_string())?;
-        refreshing::once(invocation, &flags.environment, None, runtime.handle())?
+        refreshing::once(once, &flags.environment, None, runtime.handle())?
     } else {
         let (draft, configuration, runtime) = build(flags)?;
-        refreshing::once(
-            invocation,
-            &flags.environment,
-            Some((&draft.spec, &configuration)),
-            runtime.handle(),
-        )?
+        refreshing::once(once, &flags.environment, Some((&draft.spec, &configuration)), runtime.handle())?
     };
     let _ = std::io::stderr().write_all(told.as_bytes());
     let _ = std::io::stdout().write_all(&text);
