@@ -35,7 +35,7 @@ pub use machine::{
     Ask, Effects, Exchange, ExchangeId, Finished, Forwarder, Limits, Refused, SocketId, Waiters, slot_octets,
     waiter_octets,
 };
-pub use metrics::{Counter, GroupMetrics, Proto, UpstreamMetrics};
+pub use metrics::{Counter, GroupMetrics, UpstreamMetrics, UpstreamProto};
 pub use policy::{MAX_UPSTREAMS, Policy};
 pub use resolve::{Addresses, ResolveError, resolve};
 pub use streams::{Deliver, Streams};

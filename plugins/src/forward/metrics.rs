@@ -1,6 +1,6 @@
 //! What is counted of upstreams, and of all stanzas together.
 
-use forwarder::{GroupMetrics, Proto, Upstream};
+use forwarder::{GroupMetrics, Upstream, UpstreamProto};
 use observe::{Families, Metric};
 
 /// Adds what is counted of all stanzas.
@@ -20,7 +20,7 @@ pub fn collect_upstream(upstream: &Upstream, into: &mut Families) {
         into.durations(REQUEST_DURATION, &labels, durations);
     }
     into.counter(HEALTHCHECK_FAILURES, &proxy, metrics.healthcheck_failures.get() as f64);
-    for proto in Proto::ALL {
+    for proto in UpstreamProto::ALL {
         let labels = [proxy[0], proxy[1], ("proto", proto.label())];
         for (metric, count) in [
             (CONN_CACHE_HITS, metrics.conn_cache_hits(proto)),
