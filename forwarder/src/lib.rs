@@ -41,4 +41,4 @@ pub use resolve::{Addresses, ResolveError, resolve};
 pub use streams::{Deliver, Streams};
 pub use tls::{TlsSettings, TlsSpec};
 pub use transport::{ClientTransport, StreamKind};
-pub use upstream::{HealthCheck, Path, ProbeRequest, ProbeRequests, Registry, Upstream};
+pub use upstream::{HealthCheck, ProbeRequest, ProbeRequests, Registry, Upstream, UpstreamPath};

@@ -5,7 +5,7 @@ mod common;
 use std::io;
 
 use common::{Does, Question, Via, World, address, answer, answers, message, ms, says, sequential, silent};
-use forwarder::{Failure, Forwarder, GroupSpec, Limits, Path, Policy};
+use forwarder::{Failure, Forwarder, GroupSpec, Limits, Policy, UpstreamPath};
 use wire::Rcode;
 
 const NOERROR: Result<(Rcode, u16), String> = Ok((Rcode::NOERROR, 1));
@@ -166,7 +166,7 @@ fn a_suspect_is_tried_now_and_then_and_first_again_when_it_answers() {
     assert_eq!(ask(&mut world, 400), 0, "the suspect is not asked first");
     let trials = world.got(1) - before;
     assert!((8..=20).contains(&trials), "{trials} trials in 4 s");
-    assert!(!world.upstream(1).is_down(Path::Udp, spec.max_fails), "only probes decide that");
+    assert!(!world.upstream(1).is_down(UpstreamPath::Udp, spec.max_fails), "only probes decide that");
     world.behave(1, answers(1));
     assert_eq!(ask(&mut world, 60), 0);
     let before = world.got(2);
@@ -344,7 +344,7 @@ fn one_that_is_down_is_passed_over_and_its_reply_makes_it_up_again() {
     world.take_down(2);
     world.ask("b.example.org");
     world.run_for(ms(20));
-    let down = [1, 2].map(|at| world.upstream(at).is_down(Path::Udp, 2));
+    let down = [1, 2].map(|at| world.upstream(at).is_down(UpstreamPath::Udp, 2));
     assert_eq!(down.iter().filter(|&&down| down).count(), 1);
 }
 

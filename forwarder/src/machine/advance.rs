@@ -9,7 +9,7 @@ use super::flight::{ATTEMPTS, Attempt, Form, Open, Pick, State, TCP, Try, Way, s
 use super::ports::Owner;
 use super::timers::{MachineTime, NEVER};
 use super::{Effects, ExchangeId, Forwarder, LATE, SWEEP};
-use crate::{Failure, Path, StreamKind};
+use crate::{Failure, StreamKind, UpstreamPath};
 
 impl<W> Forwarder<W> {
     /// Asks the first upstream of the flight's stanza, and now and then a suspect one as well.
@@ -140,7 +140,7 @@ impl<W> Forwarder<W> {
                     Err(error) => {
                         let spec = flight.group().spec();
                         if error.blames_upstream() {
-                            upstream.failed(Path::Udp, spec.max_fails, &spec.health);
+                            upstream.failed(UpstreamPath::Udp, spec.max_fails, &spec.health);
                         }
                         let failure = Failure::NoSocket { upstream: upstream.address(), error };
                         flight.aside().failure = Some(failure);

@@ -12,7 +12,7 @@ use super::timers::{MachineTime, NEVER};
 use super::waiters::WaiterList;
 use super::{Ask, SocketId};
 use crate::policy::Order;
-use crate::{Chain, Failure, Group, Path, StreamKind, Upstream};
+use crate::{Chain, Failure, Group, StreamKind, Upstream, UpstreamPath};
 
 /// A slot of the table: see [`super::slot_octets`].
 #[derive(Debug)]
@@ -125,7 +125,7 @@ pub(super) enum Open {
     Counted,
 }
 
-/// How an attempt was sent: its [`Path`], and over which kind of connection.
+/// How an attempt was sent: its [`UpstreamPath`], and over which kind of connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     Udp,
@@ -162,10 +162,10 @@ impl Try {
 }
 
 impl Attempt {
-    pub(super) fn path(&self) -> Path {
+    pub(super) fn path(&self) -> UpstreamPath {
         match self.way {
-            Way::Udp => Path::Udp,
-            Way::Stream(_) => Path::Stream,
+            Way::Udp => UpstreamPath::Udp,
+            Way::Stream(_) => UpstreamPath::Stream,
         }
     }
 
@@ -222,7 +222,7 @@ impl<W> Flight<W> {
     }
 
     /// The path that this query takes to an upstream.
-    pub(super) fn path(&self, upstream: u8) -> Path {
+    pub(super) fn path(&self, upstream: u8) -> UpstreamPath {
         self.upstreams[usize::from(upstream)].path(self.bits & TCP != 0)
     }
 

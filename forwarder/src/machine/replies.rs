@@ -8,7 +8,7 @@ use super::effects::Finished;
 use super::flight::{ATTEMPTS, Attempt, Flight, Form, Open, Spare, State, Try, Way};
 use super::timers::NEVER;
 use super::{Effects, Forwarder};
-use crate::{Failure, Path};
+use crate::{Failure, UpstreamPath};
 
 impl<W> Forwarder<W> {
     /// Takes a reply to the `nth` attempt, which stands in `self.answer`; `bytes` is the same on the wire.
@@ -251,7 +251,7 @@ impl<W> Forwarder<W> {
         let at = self.machine_time(now);
         let flight = &mut self.table[slot];
         // The upstream did answer (truncated, say), so the hedge waits longer: a connection takes a few round trips more.
-        let wait = flight.upstreams[usize::from(upstream)].hedge_after(Path::Stream);
+        let wait = flight.upstreams[usize::from(upstream)].hedge_after(UpstreamPath::Stream);
         flight.hedge_at = flight.offset(at.after(wait));
         if flight.spare().is_some() {
             flight.deadline = flight.deadline.min(flight.offset(at.after(SPARE_PATIENCE)));

@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use forwarder::{
     Ask, Chain, ClientTransport, Effects, Exchange, ExchangeError, ExchangeId, Failure, Finished, Forwarder,
-    Group, GroupMetrics, GroupSpec, Limits, NotSent, Path, ProbeRequests, Registry, SocketId, StreamKind,
-    Upstream,
+    Group, GroupMetrics, GroupSpec, Limits, NotSent, ProbeRequests, Registry, SocketId, StreamKind, Upstream,
+    UpstreamPath,
 };
 use wire::{Gate, Rcode};
 
@@ -310,7 +310,7 @@ impl World {
     /// As after three failed probes.
     pub fn take_down(&self, upstream: u8) {
         for _ in 0..3 {
-            self.upstream(upstream).probed(Path::Udp, false);
+            self.upstream(upstream).probed(UpstreamPath::Udp, false);
         }
     }
 

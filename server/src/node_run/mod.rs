@@ -208,7 +208,7 @@ fn usable(configuration: &Configuration, listener: &configuration::Listener, ip:
             && !is_ours(target)
     });
     let is_up = |upstream: &&Arc<forwarder::Upstream>| {
-        !upstream.is_down(forwarder::Path::Udp, group.spec().max_fails)
+        !upstream.is_down(forwarder::UpstreamPath::Udp, group.spec().max_fails)
     };
     let (up, down): (Vec<_>, Vec<_>) = usable.partition(is_up);
     up.into_iter().chain(down).map(|upstream| upstream.address().ip()).collect()
