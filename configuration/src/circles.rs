@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use corefile::{Located, Location};
-use forwarder::{Group, Upstream};
+use forwarder::{Stanza, Upstream};
 use wire::Name;
 
 use crate::{Configuration, Listener};
@@ -30,9 +30,9 @@ pub(crate) fn refuse(spec: &Spec, configuration: &Configuration) -> Result<()> {
     for block in &configuration.blocks {
         let Some(forwarding) = block.pipeline.forwarding() else { continue };
         let Some(forward) = spec.blocks[block.index].get::<ForwardSpecs>() else { continue };
-        for (forward, group) in forward.stanzas.iter().zip(forwarding.chain.groups()) {
-            for upstream in endpoints(group) {
-                if search.leads_back(block.index, &forward.group.from, upstream) {
+        for (forward, stanza) in forward.stanzas.iter().zip(forwarding.chain.stanzas()) {
+            for upstream in endpoints(stanza) {
+                if search.leads_back(block.index, &forward.stanza.from, upstream) {
                     return Err(Located::new(place(forward, upstream), SetupError::Circle { upstream }));
                 }
             }
@@ -44,13 +44,13 @@ pub(crate) fn refuse(spec: &Spec, configuration: &Configuration) -> Result<()> {
 /// The first of these upstreams that leads back to the stanza that would ask them.
 pub fn back_to(
     configuration: &Configuration,
-    stanza: &Group,
+    stanza: &Stanza,
     upstreams: &[Arc<Upstream>],
 ) -> Option<Endpoint> {
     let owns = |block: &&Arc<Block>| {
-        let groups =
-            block.pipeline.forwarding().map(|forwarding| forwarding.chain.groups()).unwrap_or_default();
-        groups.iter().any(|own| std::ptr::eq(&**own, stanza))
+        let stanzas =
+            block.pipeline.forwarding().map(|forwarding| forwarding.chain.stanzas()).unwrap_or_default();
+        stanzas.iter().any(|own| std::ptr::eq(&**own, stanza))
     };
     let block = configuration.blocks.iter().find(owns)?.index;
     let mut search = Search::new(configuration);
@@ -107,8 +107,8 @@ impl<'h> Search<'h> {
                 continue;
             }
             let Some(forwarding) = zone.block.pipeline.forwarding() else { continue };
-            if let Some(group) = forwarding.chain.groups().iter().find(|group| group.matches(name)) {
-                next.extend(endpoints(group));
+            if let Some(stanza) = forwarding.chain.stanzas().iter().find(|stanza| stanza.matches(name)) {
+                next.extend(endpoints(stanza));
             }
         }
         false
@@ -141,8 +141,8 @@ impl<'h> Search<'h> {
 }
 
 /// Where a stanza asks.
-fn endpoints(group: &Group) -> Vec<Endpoint> {
-    group.upstreams().iter().map(|upstream| endpoint(upstream)).collect()
+fn endpoints(stanza: &Stanza) -> Vec<Endpoint> {
+    stanza.upstreams().iter().map(|upstream| endpoint(upstream)).collect()
 }
 
 /// Where an upstream is asked.

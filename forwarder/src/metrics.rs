@@ -96,7 +96,7 @@ impl UpstreamMetrics {
 
 /// What is counted per stanza. The server hands it in, so that it outlives a reload.
 #[derive(Debug, Default)]
-pub struct GroupMetrics {
+pub struct StanzaMetrics {
     /// `coredns_forward_healthcheck_broken_total`: times that every upstream was down.
     pub healthcheck_broken: Counter,
     /// `coredns_forward_max_concurrent_rejects_total`.

@@ -84,9 +84,9 @@ fn serves(configuration: &Configuration) -> Vec<Value> {
 fn upstreams(configuration: &Configuration) -> Vec<Value> {
     let mut told = BTreeMap::new();
     let blocks = configuration.blocks.iter();
-    for group in blocks.filter_map(|block| block.pipeline.forwarding()).flat_map(|one| one.chain.groups()) {
-        let spec = group.spec();
-        for upstream in group.upstreams().iter() {
+    for stanza in blocks.filter_map(|block| block.pipeline.forwarding()).flat_map(|one| one.chain.stanzas()) {
+        let spec = stanza.spec();
+        for upstream in stanza.upstreams().iter() {
             let path = if spec.force_tcp || upstream.tls().is_some() {
                 UpstreamPath::Stream
             } else {

@@ -1,10 +1,10 @@
 //! What is counted of upstreams, and of all stanzas together.
 
-use forwarder::{GroupMetrics, Upstream, UpstreamProto};
+use forwarder::{StanzaMetrics, Upstream, UpstreamProto};
 use observe::{Families, Metric};
 
 /// Adds what is counted of all stanzas.
-pub fn collect(stanzas: &GroupMetrics, into: &mut Families) {
+pub fn collect(stanzas: &StanzaMetrics, into: &mut Families) {
     into.counter(HEALTHCHECK_BROKEN, &[], stanzas.healthcheck_broken.get() as f64);
     into.counter(MAX_CONCURRENT_REJECTS, &[], stanzas.max_concurrent_rejects.get() as f64);
 }
