@@ -203,7 +203,7 @@ fn build_block(
         threads: shared.writers,
         envelope: Envelope::default(),
     };
-    // Sources and steps may want to know what is around them.
+    // Envelopes are built first: sources and steps read `context.envelope` and what is lent when they are built.
     for envelope in spec.plugins.iter().filter_map(|(_, role)| role.envelope()) {
         envelope.build(&mut context);
     }

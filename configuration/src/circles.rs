@@ -83,7 +83,7 @@ impl<'h> Search<'h> {
 
     /// Whether names below `from` that this block sends to `upstream` come to the same endpoint and zone again.
     fn leads_back(&mut self, block: usize, from: &Name, upstream: Endpoint) -> bool {
-        // Nobody of ours hears most upstreams, whatever the name.
+        // Most upstreams are at addresses that this server does not listen on: no name leads back from them.
         if self.listener_at(upstream).is_none() {
             return false;
         }
@@ -123,7 +123,7 @@ impl<'h> Search<'h> {
         let Endpoint { transport, address: at } = endpoint;
         let on = |ip: IpAddr| Endpoint { transport, address: SocketAddr::new(ip, at.port()) };
         let wildcard = |ip: IpAddr| self.listeners.get_key_value(&on(ip));
-        // With whatever scope: those of one address and port stand beside each other.
+        // An IPv6 endpoint may have a scope that the upstream lacks; the map keeps those of one address and port together.
         let own = self.listeners.range(on(at.ip())..).next();
         let exact = self.listeners.get_key_value(&endpoint);
         let same = |own: &Endpoint| (own.address.ip(), own.address.port()) == (at.ip(), at.port());

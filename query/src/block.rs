@@ -27,7 +27,7 @@ pub struct Block {
     pub first_server: String,
     /// What answers.
     pub pipeline: Pipeline,
-    /// Octets that evaluations which wait hold; those of all blocks.
+    /// Octets that evaluations hold while they wait for upstreams, counted for all blocks together.
     pub held: Arc<AtomicUsize>,
     /// What every query and reply passes, whichever plugin answers.
     pub envelope: Envelope,

@@ -192,7 +192,7 @@ fn serve(flags: &Flags, node: Option<Settings>, start: std::time::Instant) -> Re
     };
     life.remove_pidfile();
     logger.flush(LAST_LINES);
-    // Connections, lookups and reloads that still wait for somebody are nobody's any more: they go with the process.
+    // Dropping the runtime would wait for lookups and reloads in its blocking threads; they end with the process.
     std::mem::forget(runtime);
     Ok(code)
 }

@@ -17,7 +17,7 @@ impl Responder {
             }
             (Some(grammar), _) => grammar,
         };
-        // `svc` and `pod` alone are no kind of anything.
+        // The zone itself, `svc.ZONE` and `pod.ZONE` are above all kinds of objects: nothing is told of their labels.
         let count = match asked {
             Asked::Apex | Asked::Above => 0,
             _ => name.label_count() - zone.name.label_count(),

@@ -206,7 +206,7 @@ fn headless(
     };
     let (nth, which) = (record / 3, record % 3);
     let Some(port) = at.slice.ports.get(nth) else { return Place::EndOfStep };
-    // All ports of its slice were told then.
+    // An earlier endpoint of the same slice sent the records of all the slice's ports already.
     if before.clone().any(|before| before.number == at.number) {
         return Place::EndOfStep;
     }
