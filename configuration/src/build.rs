@@ -97,6 +97,7 @@ impl Configuration {
                 index: zones.len(),
                 zone: planned.zone,
                 block: block.clone(),
+                endpoint: planned.endpoint,
                 server,
                 counters,
             });
@@ -197,6 +198,7 @@ fn build_block(
         lasting: &shared.lasting,
         lent: &lent,
         logger: &shared.logger,
+        endpoints,
         servers: &servers,
         zones: &zones,
         plugins: &spec.plugins,
