@@ -372,9 +372,10 @@ fn addresses_take_turns_or_come_by_weight_or_nearest_first() {
     // Weights are found by the name that the client is told: `rewrite` stands below.
     std::fs::write(&file, "old.example\n192.0.2.3 255\n").unwrap();
     let dns = Dns::start(&format!(
-        "loadbalance weighted {}\nrewrite name exact old.example x.example answer auto\nhosts {{\n{hosts}}}",
+        "loadbalance weighted {} {{\nreload 1s\n}}\nrewrite name exact old.example x.example answer auto\nhosts {{\n{hosts}}}",
         file.display()
     ));
+    dns.server.wait_for_log("Successfully reloaded weight file", Duration::from_secs(5));
     let first = || ask(dns.at, "old.example", "A").answers[0].clone();
     assert_eq!(first().name, "old.example.");
     let heavy = (0..100).filter(|_| first().data == "192.0.2.3").count();
