@@ -474,7 +474,7 @@ mod tests {
         let entry = Entry::new(key, &answer, 0, Duration::from_secs(60), Kind::Success, false).unwrap();
         let seen = ask.see(|query, reply| {
             entry.write(query, Ttls::All(9), reply);
-            crate::Lookup::Miss
+            crate::CacheResult::Miss
         });
         assert_eq!(seen.ttls, [9, 60]);
     }

@@ -32,5 +32,5 @@ mod tests;
 
 pub use cache::{BlockCache, Cache};
 pub use dump::Dump;
-pub use partition::{Lookup, Partition, Stored};
+pub use partition::{CacheResult, Partition, Stored};
 pub use policy::{DEFAULT_CAPACITY, Kind, Mode, Policy, Prefetch, STALE_TTL, Stale, Store, VERIFY_WAIT};

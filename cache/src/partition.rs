@@ -22,9 +22,9 @@ pub struct Partition {
     hand: AtomicUsize,
 }
 
-/// What a lookup found. All but [`Lookup::Miss`] and [`Lookup::Verify`] have filled the reply.
+/// What a lookup found. All but [`CacheResult::Miss`] and [`CacheResult::Verify`] have filled the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lookup {
+pub enum CacheResult {
     /// Nothing; the reply is as it was.
     Miss,
     /// Answered.
@@ -77,17 +77,23 @@ impl Partition {
     /// the reply's buffer may need, and one short lock is taken.
     ///
     /// A query without RD is answered from what is fresh only: what an upstream says to it is never kept.
-    pub fn lookup(&self, policy: &Policy, query: &Query<'_>, now: Instant, reply: &mut Reply<'_>) -> Lookup {
+    pub fn lookup(
+        &self,
+        policy: &Policy,
+        query: &Query<'_>,
+        now: Instant,
+        reply: &mut Reply<'_>,
+    ) -> CacheResult {
         if !policy.covers(&query.name) {
-            return Lookup::Miss;
+            return CacheResult::Miss;
         }
         let now = self.shared.milliseconds(now);
         let (key, shard) = self.shared.key(self.number, query);
         let mut shard = self.shared.lock(shard);
-        let Some((at, entry)) = shard.find(&key) else { return Lookup::Miss };
+        let Some((at, entry)) = shard.find(&key) else { return CacheResult::Miss };
         let kind = entry.kind();
         if !policy.keeps(kind, &query.name) {
-            return Lookup::Miss;
+            return CacheResult::Miss;
         }
         let refreshable = query.flags.has(Flags::RD);
         match entry.state(now, window(policy)) {
@@ -104,18 +110,18 @@ impl Partition {
                             && entry.ends_soon(now, prefetch.percentage)
                             && entry.claim(now) =>
                     {
-                        Lookup::Prefetch { kind }
+                        CacheResult::Prefetch { kind }
                     }
-                    _ => Lookup::Hit { kind },
+                    _ => CacheResult::Hit { kind },
                 }
             }
             State::Stale if refreshable => self.lookup_stale(policy, query, now, entry, reply),
-            State::Stale => Lookup::Miss,
+            State::Stale => CacheResult::Miss,
             State::Dead => {
                 let dead = shard.remove(at);
                 drop(shard);
                 drop(dead);
-                Lookup::Miss
+                CacheResult::Miss
             }
         }
     }
@@ -274,20 +280,20 @@ impl Partition {
         now: u64,
         entry: &mut Entry,
         reply: &mut Reply<'_>,
-    ) -> Lookup {
-        let Some(stale) = &policy.stale else { return Lookup::Miss };
+    ) -> CacheResult {
+        let Some(stale) = &policy.stale else { return CacheResult::Miss };
         entry.visit();
         let refresh = match stale.mode {
             Mode::Immediate => entry.claim(now),
             // Nobody is given an expired answer while the upstream may be well. Once it has failed, one waits for it
             // and the others do not.
             Mode::Verify { timeout } if !entry.has_failed() || entry.claim(now) => {
-                return Lookup::Verify { wait: timeout.unwrap_or(VERIFY_WAIT) };
+                return CacheResult::Verify { wait: timeout.unwrap_or(VERIFY_WAIT) };
             }
             Mode::Verify { .. } => false,
         };
         write_stale(policy, query, entry, reply);
-        Lookup::Stale { kind: entry.kind(), refresh }
+        CacheResult::Stale { kind: entry.kind(), refresh }
     }
 
     /// Takes the place of an entry in any shard but `own`; no lock may be held.

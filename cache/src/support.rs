@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use wire::{Answer, Class, Flags, Gate, Name, OPTION_EDE, Query, RType, Rcode, Reply, accept};
 
-use crate::{Cache, Lookup, Partition, Policy, Stored};
+use crate::{Cache, CacheResult, Partition, Policy, Stored};
 
 /// A server block with a cache of its own and a clock that moves when told.
 pub(crate) struct Block {
@@ -42,7 +42,7 @@ impl Block {
         let mut served = false;
         let seen = ask.see(|query, reply| {
             served = self.partition.serve_stale(&self.policy, query, self.now, reply);
-            Lookup::Miss
+            CacheResult::Miss
         });
         served.then_some(seen)
     }
@@ -61,7 +61,7 @@ pub(crate) fn start() -> Instant {
 /// What a client would see.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
-    pub(crate) lookup: Lookup,
+    pub(crate) lookup: CacheResult,
     pub(crate) rcode: Rcode,
     pub(crate) flags: Flags,
     pub(crate) ttls: Vec<u32>,
@@ -105,7 +105,7 @@ impl Ask {
         }
     }
 
-    pub(crate) fn see(&self, fill: impl FnOnce(&Query<'_>, &mut Reply<'_>) -> Lookup) -> Seen {
+    pub(crate) fn see(&self, fill: impl FnOnce(&Query<'_>, &mut Reply<'_>) -> CacheResult) -> Seen {
         let query = self.query();
         let mut bytes = Vec::new();
         let mut reply = Reply::start(&mut bytes, &query);

@@ -97,6 +97,7 @@ impl Configuration {
                 index: zones.len(),
                 zone: planned.zone,
                 block: block.clone(),
+                endpoint: planned.endpoint,
                 server,
                 counters,
             });
@@ -197,13 +198,14 @@ fn build_block(
         lasting: &shared.lasting,
         lent: &lent,
         logger: &shared.logger,
+        endpoints,
         servers: &servers,
         zones: &zones,
         plugins: &spec.plugins,
         threads: shared.writers,
         envelope: Envelope::default(),
     };
-    // Sources and steps may want to know what is around them.
+    // Envelopes are built first: sources and steps read `context.envelope` and what is lent when they are built.
     for envelope in spec.plugins.iter().filter_map(|(_, role)| role.envelope()) {
         envelope.build(&mut context);
     }

@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use corefile::{Located, Location};
-use forwarder::{Group, Upstream};
+use forwarder::{Stanza, Upstream};
 use wire::Name;
 
 use crate::{Configuration, Listener};
@@ -30,9 +30,9 @@ pub(crate) fn refuse(spec: &Spec, configuration: &Configuration) -> Result<()> {
     for block in &configuration.blocks {
         let Some(forwarding) = block.pipeline.forwarding() else { continue };
         let Some(forward) = spec.blocks[block.index].get::<ForwardSpecs>() else { continue };
-        for (forward, group) in forward.stanzas.iter().zip(forwarding.chain.groups()) {
-            for upstream in endpoints(group) {
-                if search.leads_back(block.index, &forward.group.from, upstream) {
+        for (forward, stanza) in forward.stanzas.iter().zip(forwarding.chain.stanzas()) {
+            for upstream in endpoints(stanza) {
+                if search.leads_back(block.index, &forward.stanza.from, upstream) {
                     return Err(Located::new(place(forward, upstream), SetupError::Circle { upstream }));
                 }
             }
@@ -44,13 +44,13 @@ pub(crate) fn refuse(spec: &Spec, configuration: &Configuration) -> Result<()> {
 /// The first of these upstreams that leads back to the stanza that would ask them.
 pub fn back_to(
     configuration: &Configuration,
-    stanza: &Group,
+    stanza: &Stanza,
     upstreams: &[Arc<Upstream>],
 ) -> Option<Endpoint> {
     let owns = |block: &&Arc<Block>| {
-        let groups =
-            block.pipeline.forwarding().map(|forwarding| forwarding.chain.groups()).unwrap_or_default();
-        groups.iter().any(|own| std::ptr::eq(&**own, stanza))
+        let stanzas =
+            block.pipeline.forwarding().map(|forwarding| forwarding.chain.stanzas()).unwrap_or_default();
+        stanzas.iter().any(|own| std::ptr::eq(&**own, stanza))
     };
     let block = configuration.blocks.iter().find(owns)?.index;
     let mut search = Search::new(configuration);
@@ -83,7 +83,7 @@ impl<'h> Search<'h> {
 
     /// Whether names below `from` that this block sends to `upstream` come to the same endpoint and zone again.
     fn leads_back(&mut self, block: usize, from: &Name, upstream: Endpoint) -> bool {
-        // Nobody of ours hears most upstreams, whatever the name.
+        // Most upstreams are at addresses that this server does not listen on: no name leads back from them.
         if self.listener_at(upstream).is_none() {
             return false;
         }
@@ -107,8 +107,8 @@ impl<'h> Search<'h> {
                 continue;
             }
             let Some(forwarding) = zone.block.pipeline.forwarding() else { continue };
-            if let Some(group) = forwarding.chain.groups().iter().find(|group| group.matches(name)) {
-                next.extend(endpoints(group));
+            if let Some(stanza) = forwarding.chain.stanzas().iter().find(|stanza| stanza.matches(name)) {
+                next.extend(endpoints(stanza));
             }
         }
         false
@@ -123,7 +123,7 @@ impl<'h> Search<'h> {
         let Endpoint { transport, address: at } = endpoint;
         let on = |ip: IpAddr| Endpoint { transport, address: SocketAddr::new(ip, at.port()) };
         let wildcard = |ip: IpAddr| self.listeners.get_key_value(&on(ip));
-        // With whatever scope: those of one address and port stand beside each other.
+        // An IPv6 endpoint may have a scope that the upstream lacks; the map keeps those of one address and port together.
         let own = self.listeners.range(on(at.ip())..).next();
         let exact = self.listeners.get_key_value(&endpoint);
         let same = |own: &Endpoint| (own.address.ip(), own.address.port()) == (at.ip(), at.port());
@@ -141,8 +141,8 @@ impl<'h> Search<'h> {
 }
 
 /// Where a stanza asks.
-fn endpoints(group: &Group) -> Vec<Endpoint> {
-    group.upstreams().iter().map(|upstream| endpoint(upstream)).collect()
+fn endpoints(stanza: &Stanza) -> Vec<Endpoint> {
+    stanza.upstreams().iter().map(|upstream| endpoint(upstream)).collect()
 }
 
 /// Where an upstream is asked.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use admin::AdminAddress;
 use node::SourcePorts;
 use observe::Logger;
-use plugin::endpoint::Endpoint;
+use plugin::endpoint::{Endpoint, Transport, host_text};
 use plugins::reload::ReloadSpec;
 use plugins::timeouts::TimeoutsSpec;
 use plugins::tls::ServerTls;
@@ -79,26 +79,21 @@ impl Configuration {
 
     /// The lines that CoreDNS prints at start: `ZONE:PORT` and, where bound, ` on ADDRESS`.
     pub fn banner(&self) -> Vec<String> {
-        let mut lines: Vec<(&str, String)> = self
+        let mut lines: Vec<(String, String)> = self
             .zones
             .iter()
             .map(|zone| {
-                let server = &zone.server;
+                let Endpoint { transport, address } = zone.endpoint;
                 // CoreDNS names no transport where it is plain DNS.
-                let address = server.strip_prefix("dns://").unwrap_or(server);
-                let (transport, address) = match address.split_once("://") {
-                    Some((transport, address)) => (format!("{transport}://"), address),
-                    None => (String::new(), address),
+                let scheme = match transport {
+                    Transport::Dns => "",
+                    Transport::Tls => "tls://",
                 };
-                let line = match address.rsplit_once(':') {
-                    Some(("", port)) => format!("{transport}{}:{port}", zone.zone),
-                    Some((host, port)) => {
-                        let host = host.trim_start_matches('[').trim_end_matches(']');
-                        format!("{transport}{}:{port} on {host}", zone.zone)
-                    }
-                    None => zone.zone.to_string(),
-                };
-                (address, line)
+                let mut line = format!("{scheme}{}:{}", zone.zone, address.port());
+                if !address.ip().is_unspecified() {
+                    line += &format!(" on {}", host_text(address));
+                }
+                (zone.endpoint.address_text(), line)
             })
             .collect();
         // CoreDNS sorts the zones of each address, and the addresses not at all.

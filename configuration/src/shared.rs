@@ -21,7 +21,7 @@ pub struct Shared {
     /// All upstreams, their health and connections.
     pub upstreams: forwarder::Registry,
     /// What is counted of `forward`.
-    pub forward: Arc<forwarder::GroupMetrics>,
+    pub forward: Arc<forwarder::StanzaMetrics>,
     /// Whom 168.63.129.16 stands for among upstreams, where it stands for the servers of the node's network.
     pub node_upstreams: Option<Arc<node::Upstreams>>,
     /// Files of upstreams that are followed.

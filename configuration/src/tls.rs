@@ -41,8 +41,7 @@ pub(crate) fn of_listener(
             let at = |zone: &ServedZone| spec.blocks[zone.block.index].get::<TlsSpec>().map(|tls| &tls.at);
             let (at, first) =
                 (at(&zone).unwrap_or(&zone.block.at), at(&first_zone).unwrap_or(&zone.block.at));
-            let port = zone.server.rsplit(':').next().unwrap_or_default();
-            let server = format!("tls://{}:{port}", zone.zone);
+            let server = format!("tls://{}:{}", zone.zone, zone.endpoint.address.port());
             return Err(Located::new(at, SetupError::TlsConflict { server, first: first.to_string(), why }));
         }
     }

@@ -8,7 +8,7 @@ use resolver::{over_stream, over_udp, udp_socket};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::streams::{dial, handshake};
-use crate::{HealthCheck, Path, ProbeRequest, ProbeRequests, Upstream};
+use crate::{HealthCheck, ProbeRequest, ProbeRequests, Upstream, UpstreamPath};
 
 /// Probes whatever upstream asks for it, until the registry and all upstreams are gone. Runs inside a tokio runtime.
 pub async fn run(mut requests: ProbeRequests) {
@@ -30,14 +30,14 @@ async fn probe_until_healthy(request: ProbeRequest) {
 }
 
 /// Whether the upstream answers one probe over the path that failed. Any DNS reply will do: a server that refuses is there.
-async fn probe(upstream: &Arc<Upstream>, path: Path, check: &HealthCheck) -> bool {
+async fn probe(upstream: &Arc<Upstream>, path: UpstreamPath, check: &HealthCheck) -> bool {
     let query = probe_query(rand::random(), check);
     let by = Instant::now() + TIMEOUT;
     if let Some(settings) = upstream.tls() {
         let Ok(stream) = dial(upstream, by).await else { return false };
         let Ok(mut stream) = handshake(stream, settings, by).await else { return false };
         replied(over_stream(&mut stream, &query)).await
-    } else if path == Path::Stream {
+    } else if path == UpstreamPath::Stream {
         let Ok(mut stream) = dial(upstream, by).await else { return false };
         replied(over_stream(&mut stream, &query)).await
     } else {
@@ -108,17 +108,17 @@ mod tests {
         drop(free);
         let upstream = registry.upstream(address, None, None);
         tokio::spawn(run(requests));
-        upstream.failed(Path::Udp, 2, &quick());
-        until("three probes fail", || upstream.is_down(Path::Udp, 2)).await;
+        upstream.failed(UpstreamPath::Udp, 2, &quick());
+        until("three probes fail", || upstream.is_down(UpstreamPath::Udp, 2)).await;
         assert!(upstream.metrics().healthcheck_failures.get() >= 3);
         let server = UdpSocket::bind(address).await.unwrap();
         let mut query = [0; 512];
         let (length, from) = server.recv_from(&mut query).await.unwrap();
         server.send_to(&reply_to(&query[..length], 5), from).await.unwrap();
-        until("a reply is enough", || !upstream.is_down(Path::Udp, 2)).await;
-        assert_eq!(upstream.fails(Path::Udp), 0);
+        until("a reply is enough", || !upstream.is_down(UpstreamPath::Udp, 2)).await;
+        assert_eq!(upstream.fails(UpstreamPath::Udp), 0);
         // It is not probed any more until the next failure.
-        upstream.failed(Path::Udp, 2, &quick());
+        upstream.failed(UpstreamPath::Udp, 2, &quick());
         let (length, from) = server.recv_from(&mut query).await.unwrap();
         server.send_to(&reply_to(&query[..length], 0), from).await.unwrap();
     }
@@ -131,8 +131,8 @@ mod tests {
         drop(free);
         let upstream = registry.upstream(address, None, None);
         tokio::spawn(run(requests));
-        upstream.failed(Path::Stream, 1, &quick());
-        until("two probes fail", || upstream.is_down(Path::Stream, 1)).await;
+        upstream.failed(UpstreamPath::Stream, 1, &quick());
+        until("two probes fail", || upstream.is_down(UpstreamPath::Stream, 1)).await;
         let server = tokio::net::TcpListener::bind(address).await.unwrap();
         let (mut stream, _) = server.accept().await.unwrap();
         let mut query = vec![0; usize::from(stream.read_u16().await.unwrap())];
@@ -140,7 +140,7 @@ mod tests {
         let mut reply = (query.len() as u16).to_be_bytes().to_vec();
         reply.extend_from_slice(&reply_to(&query, 2));
         stream.write_all(&reply).await.unwrap();
-        until("a reply is enough", || !upstream.is_down(Path::Stream, 1)).await;
+        until("a reply is enough", || !upstream.is_down(UpstreamPath::Stream, 1)).await;
     }
 
     #[tokio::test]
@@ -150,7 +150,7 @@ mod tests {
         let upstream = registry.upstream(server.local_addr().unwrap(), None, None);
         let prober = tokio::spawn(run(requests));
         let weak = Arc::downgrade(&upstream);
-        upstream.failed(Path::Udp, 2, &quick());
+        upstream.failed(UpstreamPath::Udp, 2, &quick());
         drop(upstream);
         drop(registry);
         until("the probe lets go of it", || weak.upgrade().is_none()).await;

@@ -8,20 +8,20 @@
 //! ```
 //!
 //! [`Forwarder`] is a state machine: time and replies go in, sends and results come out; one per worker, single-threaded.
-//! Its files import one way: transport, error, pem, tls < upstream < policy, group < machine < streams < health.
-//! What workers share are atomics in [`Upstream`] and [`Group`]. This crate must not know clients' sockets, the cache, the
+//! Its files import one way: transport, error, pem, tls < upstream < policy, stanza < machine < streams < health.
+//! What workers share are atomics in [`Upstream`] and [`Stanza`]. This crate must not know clients' sockets, the cache, the
 //! Corefile or a plugin: its caller stores what [`Finished`] carries and turns a [`Failure`] into an rcode.
 
 mod edns;
 mod error;
 mod fair;
-mod group;
 pub mod health;
 mod machine;
 mod metrics;
 pub mod pem;
 mod policy;
 mod resolve;
+mod stanza;
 mod streams;
 mod tls;
 mod transport;
@@ -30,15 +30,15 @@ mod upstream;
 
 pub use error::{ExchangeError, Failure, NotSent, TlsError};
 pub use fair::{Fair, Who};
-pub use group::{Chain, ConnectionLimits, DEADLINE, Group, GroupError, GroupSpec};
 pub use machine::{
     Ask, Effects, Exchange, ExchangeId, Finished, Forwarder, Limits, Refused, SocketId, Waiters, slot_octets,
     waiter_octets,
 };
-pub use metrics::{Counter, GroupMetrics, Proto, UpstreamMetrics};
+pub use metrics::{Counter, StanzaMetrics, UpstreamMetrics, UpstreamProto};
 pub use policy::{MAX_UPSTREAMS, Policy};
 pub use resolve::{Addresses, ResolveError, resolve};
+pub use stanza::{Chain, ConnectionLimits, DEADLINE, Stanza, StanzaError, StanzaSpec};
 pub use streams::{Deliver, Streams};
 pub use tls::{TlsSettings, TlsSpec};
 pub use transport::{ClientTransport, StreamKind};
-pub use upstream::{HealthCheck, Path, ProbeRequest, ProbeRequests, Registry, Upstream};
+pub use upstream::{HealthCheck, ProbeRequest, ProbeRequests, Registry, Upstream, UpstreamPath};

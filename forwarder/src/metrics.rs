@@ -8,7 +8,7 @@ use wire::Rcode;
 
 /// How an upstream was reached, in CoreDNS's label `proto`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Proto {
+pub enum UpstreamProto {
     /// `udp`.
     Udp,
     /// `tcp`.
@@ -17,7 +17,7 @@ pub enum Proto {
     Tls,
 }
 
-impl Proto {
+impl UpstreamProto {
     /// Every one, in the order of the counters.
     pub const ALL: [Self; 3] = [Self::Udp, Self::Tcp, Self::Tls];
 
@@ -70,7 +70,7 @@ impl UpstreamMetrics {
     }
 
     #[inline]
-    pub(crate) fn connection(&self, proto: Proto, reused: bool) {
+    pub(crate) fn connection(&self, proto: UpstreamProto, reused: bool) {
         let counters = if reused { &self.reused } else { &self.opened };
         counters[proto as usize].add_shared(1);
     }
@@ -84,19 +84,19 @@ impl UpstreamMetrics {
     }
 
     /// `coredns_proxy_conn_cache_hits_total`: queries over a socket or connection that was there.
-    pub fn conn_cache_hits(&self, proto: Proto) -> u64 {
+    pub fn conn_cache_hits(&self, proto: UpstreamProto) -> u64 {
         self.reused[proto as usize].get()
     }
 
     /// `coredns_proxy_conn_cache_misses_total`: sockets and connections opened for a query.
-    pub fn conn_cache_misses(&self, proto: Proto) -> u64 {
+    pub fn conn_cache_misses(&self, proto: UpstreamProto) -> u64 {
         self.opened[proto as usize].get()
     }
 }
 
 /// What is counted per stanza. The server hands it in, so that it outlives a reload.
 #[derive(Debug, Default)]
-pub struct GroupMetrics {
+pub struct StanzaMetrics {
     /// `coredns_forward_healthcheck_broken_total`: times that every upstream was down.
     pub healthcheck_broken: Counter,
     /// `coredns_forward_max_concurrent_rejects_total`.

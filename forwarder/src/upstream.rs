@@ -29,7 +29,7 @@ pub struct Upstream {
 /// The way by which an upstream is asked. What is known of one says nothing of the other: a firewall may swallow one of
 /// them, and a connection takes round trips that a datagram does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Path {
+pub enum UpstreamPath {
     /// Datagrams.
     Udp,
     /// TCP or TLS.
@@ -79,30 +79,30 @@ impl Upstream {
 
     /// The path of a query to it, of one that would go over TCP where it is plain or not.
     #[inline]
-    pub(crate) fn path(&self, tcp: bool) -> Path {
-        if tcp || self.tls.is_some() { Path::Stream } else { Path::Udp }
+    pub(crate) fn path(&self, tcp: bool) -> UpstreamPath {
+        if tcp || self.tls.is_some() { UpstreamPath::Stream } else { UpstreamPath::Udp }
     }
 
-    fn state(&self, path: Path) -> &State {
+    fn state(&self, path: UpstreamPath) -> &State {
         match path {
-            Path::Udp => &self.udp,
-            Path::Stream => &self.stream,
+            UpstreamPath::Udp => &self.udp,
+            UpstreamPath::Stream => &self.stream,
         }
     }
 
     /// How many probes failed in a row.
-    pub fn fails(&self, path: Path) -> u32 {
+    pub fn fails(&self, path: UpstreamPath) -> u32 {
         self.state(path).fails.load(Ordering::Relaxed)
     }
 
     /// Whether it is down for a stanza with this `max_fails`.
     #[inline]
-    pub fn is_down(&self, path: Path, max_fails: u32) -> bool {
+    pub fn is_down(&self, path: UpstreamPath, max_fails: u32) -> bool {
         max_fails != 0 && self.fails(path) > max_fails
     }
 
     /// The smoothed round-trip time; `None` while unknown.
-    pub fn srtt(&self, path: Path) -> Option<Duration> {
+    pub fn srtt(&self, path: UpstreamPath) -> Option<Duration> {
         match self.state(path).rtt.load(Ordering::Relaxed) {
             0 => None,
             packed => Some(Duration::from_micros(packed >> 32)),
@@ -111,7 +111,7 @@ impl Upstream {
 
     /// How long it may be silent before the query goes out again: clamp(srtt + 4 var, 100 ms, 300 ms), 300 ms while
     /// unknown.
-    pub(crate) fn hedge_after(&self, path: Path) -> Duration {
+    pub(crate) fn hedge_after(&self, path: UpstreamPath) -> Duration {
         match self.state(path).rtt.load(Ordering::Relaxed) {
             0 => HEDGE_MAX,
             packed => {
@@ -121,7 +121,7 @@ impl Upstream {
     }
 
     /// It replied: it lives.
-    pub(crate) fn replied(&self, path: Path, rtt: Duration) {
+    pub(crate) fn replied(&self, path: UpstreamPath, rtt: Duration) {
         let state = self.state(path);
         let sample = u64::try_from(rtt.as_micros()).unwrap_or(u64::MAX).clamp(1, 60_000_000);
         let packed = state.rtt.load(Ordering::Relaxed);
@@ -143,7 +143,7 @@ impl Upstream {
     }
 
     /// An exchange with it failed: it is probed until it replies, unless it is already or `max_fails` is 0.
-    pub(crate) fn failed(self: &Arc<Self>, path: Path, max_fails: u32, check: &HealthCheck) {
+    pub(crate) fn failed(self: &Arc<Self>, path: UpstreamPath, max_fails: u32, check: &HealthCheck) {
         let state = self.state(path);
         if max_fails == 0 || state.probing.swap(true, Ordering::Relaxed) {
             return;
@@ -156,14 +156,14 @@ impl Upstream {
     }
 
     /// A query was hedged and the other upstream replied first.
-    pub(crate) fn lost(&self, path: Path, now: Instant) {
+    pub(crate) fn lost(&self, path: UpstreamPath, now: Instant) {
         let state = self.state(path);
         state.losses.fetch_add(1, Ordering::Relaxed);
         state.lost_at.store(self.millis(now), Ordering::Relaxed);
     }
 
     /// Whether it lost so many hedges in a row, so recently, that others are better asked first.
-    pub(crate) fn is_suspect(&self, path: Path, now: Instant) -> bool {
+    pub(crate) fn is_suspect(&self, path: UpstreamPath, now: Instant) -> bool {
         let state = self.state(path);
         state.losses.load(Ordering::Relaxed) >= SUSPECT_LOSSES
             && self.millis(now).saturating_sub(state.lost_at.load(Ordering::Relaxed)) < SUSPECT_MS
@@ -171,7 +171,7 @@ impl Upstream {
 
     /// Whether one query may be copied to it now, to see whether a suspect answers again; true at most every 250 ms
     /// over all workers.
-    pub(crate) fn take_trial(&self, path: Path, now: Instant) -> bool {
+    pub(crate) fn take_trial(&self, path: UpstreamPath, now: Instant) -> bool {
         let trial_at = &self.state(path).trial_at;
         let (now, due) = (self.millis(now), trial_at.load(Ordering::Relaxed));
         now >= due
@@ -184,7 +184,7 @@ impl Upstream {
     }
 
     /// A probe ended; returns whether another one is due. [`crate::health::run`] says so.
-    pub fn probed(&self, path: Path, healthy: bool) -> bool {
+    pub fn probed(&self, path: UpstreamPath, healthy: bool) -> bool {
         let state = self.state(path);
         if healthy {
             state.fails.store(0, Ordering::Relaxed);
@@ -286,7 +286,7 @@ impl Default for HealthCheck {
 #[derive(Debug)]
 pub struct ProbeRequest {
     pub(crate) upstream: Weak<Upstream>,
-    pub(crate) path: Path,
+    pub(crate) path: UpstreamPath,
     pub(crate) check: HealthCheck,
 }
 
@@ -336,12 +336,12 @@ mod tests {
     fn silence_is_measured_in_round_trips_within_bounds() {
         let (registry, _requests, _) = registry();
         let upstream = registry.upstream("192.0.2.1:53".parse().unwrap(), None, None);
-        assert_eq!(upstream.hedge_after(Path::Udp), HEDGE_MAX);
+        assert_eq!(upstream.hedge_after(UpstreamPath::Udp), HEDGE_MAX);
         for (rtt_ms, times, hedge_ms) in [(1, 1, 100), (40, 60, 100), (120, 60, 120), (2_000, 60, 300)] {
             for _ in 0..times {
-                upstream.replied(Path::Udp, Duration::from_millis(rtt_ms));
+                upstream.replied(UpstreamPath::Udp, Duration::from_millis(rtt_ms));
             }
-            let hedge = upstream.hedge_after(Path::Udp).as_millis() as u64;
+            let hedge = upstream.hedge_after(UpstreamPath::Udp).as_millis() as u64;
             assert!(hedge.abs_diff(hedge_ms) <= 8, "{rtt_ms} ms: {hedge}");
         }
     }
@@ -351,18 +351,18 @@ mod tests {
         let (registry, mut requests, _) = registry();
         let upstream = registry.upstream("192.0.2.1:53".parse().unwrap(), None, None);
         let check = HealthCheck::default();
-        upstream.failed(Path::Udp, 0, &check);
+        upstream.failed(UpstreamPath::Udp, 0, &check);
         assert!(requests.0.try_recv().is_err(), "max_fails 0 is never probed");
-        upstream.failed(Path::Udp, 2, &check);
-        upstream.failed(Path::Udp, 2, &check);
+        upstream.failed(UpstreamPath::Udp, 2, &check);
+        upstream.failed(UpstreamPath::Udp, 2, &check);
         assert!(requests.0.try_recv().is_ok());
         assert!(requests.0.try_recv().is_err());
         for (healthy, down) in [(false, false), (false, false), (false, true), (true, false)] {
-            assert_eq!(upstream.probed(Path::Udp, healthy), !healthy);
-            assert_eq!(upstream.is_down(Path::Udp, 2), down);
-            assert!(!upstream.is_down(Path::Udp, 0));
+            assert_eq!(upstream.probed(UpstreamPath::Udp, healthy), !healthy);
+            assert_eq!(upstream.is_down(UpstreamPath::Udp, 2), down);
+            assert!(!upstream.is_down(UpstreamPath::Udp, 0));
         }
-        upstream.failed(Path::Udp, 2, &check);
+        upstream.failed(UpstreamPath::Udp, 2, &check);
         assert!(requests.0.try_recv().is_ok());
     }
 
@@ -371,15 +371,15 @@ mod tests {
         let (registry, _requests, now) = registry();
         let upstream = registry.upstream("192.0.2.1:53".parse().unwrap(), None, None);
         for lost in 1..=3 {
-            upstream.lost(Path::Udp, now);
-            assert_eq!(upstream.is_suspect(Path::Udp, now), lost == 3);
+            upstream.lost(UpstreamPath::Udp, now);
+            assert_eq!(upstream.is_suspect(UpstreamPath::Udp, now), lost == 3);
         }
-        assert!(!upstream.is_suspect(Path::Udp, now + Duration::from_secs(3)));
-        assert!(upstream.take_trial(Path::Udp, now));
-        assert!(!upstream.take_trial(Path::Udp, now + Duration::from_millis(249)));
-        assert!(upstream.take_trial(Path::Udp, now + Duration::from_millis(250)));
-        upstream.replied(Path::Udp, Duration::from_millis(1));
-        assert!(!upstream.is_suspect(Path::Udp, now));
+        assert!(!upstream.is_suspect(UpstreamPath::Udp, now + Duration::from_secs(3)));
+        assert!(upstream.take_trial(UpstreamPath::Udp, now));
+        assert!(!upstream.take_trial(UpstreamPath::Udp, now + Duration::from_millis(249)));
+        assert!(upstream.take_trial(UpstreamPath::Udp, now + Duration::from_millis(250)));
+        upstream.replied(UpstreamPath::Udp, Duration::from_millis(1));
+        assert!(!upstream.is_suspect(UpstreamPath::Udp, now));
     }
 
     #[test]
@@ -387,20 +387,22 @@ mod tests {
         let (registry, mut requests, now) = registry();
         let upstream = registry.upstream("192.0.2.1:53".parse().unwrap(), None, None);
         let check = HealthCheck::default();
-        upstream.replied(Path::Udp, Duration::from_millis(1));
-        upstream.replied(Path::Stream, Duration::from_millis(900));
-        assert_eq!(upstream.hedge_after(Path::Udp), HEDGE_MIN);
-        assert_eq!(upstream.hedge_after(Path::Stream), HEDGE_MAX);
-        upstream.failed(Path::Udp, 2, &check);
-        upstream.failed(Path::Stream, 2, &check);
+        upstream.replied(UpstreamPath::Udp, Duration::from_millis(1));
+        upstream.replied(UpstreamPath::Stream, Duration::from_millis(900));
+        assert_eq!(upstream.hedge_after(UpstreamPath::Udp), HEDGE_MIN);
+        assert_eq!(upstream.hedge_after(UpstreamPath::Stream), HEDGE_MAX);
+        upstream.failed(UpstreamPath::Udp, 2, &check);
+        upstream.failed(UpstreamPath::Stream, 2, &check);
         let paths = [(); 2].map(|()| requests.0.try_recv().ok().map(|request| request.path));
-        assert_eq!(paths, [Some(Path::Udp), Some(Path::Stream)]);
+        assert_eq!(paths, [Some(UpstreamPath::Udp), Some(UpstreamPath::Stream)]);
         for _ in 0..3 {
-            upstream.probed(Path::Udp, false);
-            upstream.lost(Path::Udp, now);
+            upstream.probed(UpstreamPath::Udp, false);
+            upstream.lost(UpstreamPath::Udp, now);
         }
-        upstream.replied(Path::Stream, Duration::from_millis(1));
-        assert!(upstream.is_down(Path::Udp, 2) && upstream.is_suspect(Path::Udp, now));
-        assert!(!upstream.is_down(Path::Stream, 2) && !upstream.is_suspect(Path::Stream, now));
+        upstream.replied(UpstreamPath::Stream, Duration::from_millis(1));
+        assert!(upstream.is_down(UpstreamPath::Udp, 2) && upstream.is_suspect(UpstreamPath::Udp, now));
+        assert!(
+            !upstream.is_down(UpstreamPath::Stream, 2) && !upstream.is_suspect(UpstreamPath::Stream, now)
+        );
     }
 }

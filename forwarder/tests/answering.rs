@@ -4,7 +4,7 @@ mod common;
 
 use common::message::{has_opt, question_of, says as reply_says, truncated};
 use common::{Does, Question, Via, World, address, answer, answers, ms, refuses, says, sequential, silent};
-use forwarder::{Failure, GroupSpec, NotSent, Policy};
+use forwarder::{Failure, NotSent, Policy, StanzaSpec};
 use wire::{Name, Rcode};
 
 const NOERROR: Result<(Rcode, u16), String> = Ok((Rcode::NOERROR, 1));
@@ -22,7 +22,7 @@ fn sequential_asks_the_first_upstream_while_it_answers() {
 
 #[test]
 fn round_robin_asks_each_in_turn() {
-    let spec = GroupSpec { policy: Policy::RoundRobin, ..GroupSpec::default() };
+    let spec = StanzaSpec { policy: Policy::RoundRobin, ..StanzaSpec::default() };
     let mut world = World::new(spec, vec![answers(1), answers(1), answers(1)]);
     for at in 0..9 {
         world.ask(&format!("n{at}.example.org"));
@@ -70,7 +70,7 @@ fn an_rcode_is_final_unless_failover_names_it() {
         (&[Rcode::NXDOMAIN], [Rcode::NXDOMAIN, Rcode::SERVFAIL, Rcode::NOERROR], Rcode::SERVFAIL, [1, 1, 0]),
     ];
     for (failover, rcodes, expected, got) in rows {
-        let spec = GroupSpec { failover: failover.to_vec(), ..sequential() };
+        let spec = StanzaSpec { failover: failover.to_vec(), ..sequential() };
         let mut world = World::new(spec, rcodes.map(|rcode| says(rcode, 1)).into());
         let waiter = world.ask("example.org");
         world.run_for(ms(20));
@@ -81,7 +81,7 @@ fn an_rcode_is_final_unless_failover_names_it() {
 
 #[test]
 fn failover_returns_the_last_answer_when_the_rest_is_silent() {
-    let spec = GroupSpec { failover: vec![Rcode::SERVFAIL], ..sequential() };
+    let spec = StanzaSpec { failover: vec![Rcode::SERVFAIL], ..sequential() };
     let mut world = World::new(spec, vec![says(Rcode::SERVFAIL, 1), silent()]);
     let waiter = world.ask("example.org");
     world.run_for(ms(5_000));
@@ -92,9 +92,9 @@ fn failover_returns_the_last_answer_when_the_rest_is_silent() {
 
 #[test]
 fn next_hands_over_to_the_next_stanza_that_matches() {
-    let from = |name: &str| GroupSpec { from: Name::from_text(name).unwrap(), ..sequential() };
-    let nodata = |spec: GroupSpec| GroupSpec { next_on_nodata: true, ..spec };
-    let next = |spec: GroupSpec, rcode| GroupSpec { next: vec![rcode], ..spec };
+    let from = |name: &str| StanzaSpec { from: Name::from_text(name).unwrap(), ..sequential() };
+    let nodata = |spec: StanzaSpec| StanzaSpec { next_on_nodata: true, ..spec };
+    let next = |spec: StanzaSpec, rcode| StanzaSpec { next: vec![rcode], ..spec };
     let rows = [
         (next(from("."), Rcode::NXDOMAIN), Rcode::NXDOMAIN, from("."), NOERROR),
         (next(from("."), Rcode::NXDOMAIN), Rcode::SERVFAIL, from("."), Ok((Rcode::SERVFAIL, 0))),
@@ -108,14 +108,14 @@ fn next_hands_over_to_the_next_stanza_that_matches() {
         let waiter = world.ask("example.org");
         world.run_for(ms(20));
         assert_eq!(world.result(waiter).outcome, expected, "row {row}");
-        assert_eq!(world.chain.groups()[0].concurrent() + world.chain.groups()[1].concurrent(), 0);
+        assert_eq!(world.chain.stanzas()[0].concurrent() + world.chain.stanzas()[1].concurrent(), 0);
         assert_eq!((world.forwarder.in_flight(), world.forwarder.occupied()), (0, 0));
     }
 }
 
 #[test]
 fn a_name_that_no_stanza_forwards_is_given_back() {
-    let spec = GroupSpec { from: Name::from_text("example.org").unwrap(), ..sequential() };
+    let spec = StanzaSpec { from: Name::from_text("example.org").unwrap(), ..sequential() };
     let mut world = World::new(spec, vec![answers(1)]);
     assert!(matches!(world.ask_with(Question::new("example.com")), Err(Failure::NoStanza)));
     let mut world = World::new(sequential(), vec![]);
@@ -173,7 +173,7 @@ fn the_clients_transport_is_kept_unless_the_stanza_decides() {
         (false, true, true, Via::Udp),
     ];
     for (force_tcp, prefer_udp, tcp, via) in rows {
-        let mut world = World::new(GroupSpec { force_tcp, prefer_udp, ..sequential() }, vec![answers(1)]);
+        let mut world = World::new(StanzaSpec { force_tcp, prefer_udp, ..sequential() }, vec![answers(1)]);
         let waiter = world.ask_with(Question { tcp, ..Question::new("example.org") }).unwrap();
         world.run_for(ms(5));
         assert_eq!(world.result(waiter).outcome, NOERROR);
@@ -235,7 +235,7 @@ fn a_reply_that_is_cut_off_counts_as_truncated() {
 #[test]
 fn garbage_over_tcp_sends_the_query_elsewhere() {
     let garbage = |asked: common::Asked<'_>| vec![Does::Reply(ms(1), asked.bytes[..12].to_vec())];
-    let spec = GroupSpec { force_tcp: true, ..sequential() };
+    let spec = StanzaSpec { force_tcp: true, ..sequential() };
     let mut world = World::new(spec.clone(), vec![Box::new(garbage), answers(1)]);
     let waiter = world.ask("example.org");
     world.run_for(ms(20));
@@ -320,7 +320,7 @@ fn forged_and_mistaken_replies_change_nothing() {
 #[test]
 fn a_socket_gets_no_query_after_three_datagrams_that_match_none() {
     let mut world = World::new(
-        GroupSpec::default(),
+        StanzaSpec::default(),
         vec![Box::new(|asked| {
             let good = answer(asked.bytes);
             let mut forged = good.clone();
@@ -374,7 +374,7 @@ fn tries_that_may_fail_are_counted_as_the_stanza_says() {
     for (attempts, upstreams, sent) in
         [(None, 1, 2), (None, 3, 6), (Some(1), 3, 1), (Some(5), 2, 5), (Some(0), 1, 32)]
     {
-        let spec = GroupSpec { max_connect_attempts: attempts, ..sequential() };
+        let spec = StanzaSpec { max_connect_attempts: attempts, ..sequential() };
         let mut world = World::new(spec, (0..upstreams).map(|_| refuses()).collect());
         world.ask("example.org");
         world.run_for(ms(5_000));
@@ -396,15 +396,15 @@ fn without_descriptors_a_query_fails_instead_of_waiting() {
 #[test]
 fn a_list_swapped_while_a_query_runs_is_used_by_the_next() {
     let mut world = World::new(sequential(), vec![answers(10), answers(10)]);
-    let group = world.chain.groups()[0].clone();
+    let stanza = world.chain.stanzas()[0].clone();
     let (first, second) = (world.upstream(1), world.upstream(2));
     let before = world.ask("a.example.org");
-    group.set_upstreams(vec![second]).unwrap();
+    stanza.set_upstreams(vec![second]).unwrap();
     let after = world.ask("b.example.org");
     world.run_for(ms(20));
     assert_eq!(world.result(before).upstream, Some(first.address()));
     assert_eq!(world.result(after).upstream, Some(address(2)));
-    assert!(group.set_upstreams(vec![first; 16]).is_err());
+    assert!(stanza.set_upstreams(vec![first; 16]).is_err());
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod common;
 use std::time::Duration;
 
 use common::{Does, Question, World, answer, message, ms, sequential};
-use forwarder::{GroupSpec, Limits, NotSent, Policy, SocketId};
+use forwarder::{Limits, NotSent, Policy, SocketId, StanzaSpec};
 use proptest::prelude::*;
 use wire::Rcode;
 
@@ -109,7 +109,7 @@ proptest! {
         sockets in 1usize..4,
     ) {
         let [force_tcp, failover, next, failfast] = flags;
-        let spec = GroupSpec {
+        let spec = StanzaSpec {
             policy,
             force_tcp,
             max_concurrent,
@@ -117,7 +117,7 @@ proptest! {
             failover: if failover { vec![Rcode::SERVFAIL, Rcode::REFUSED] } else { vec![] },
             next: if next { vec![Rcode::NXDOMAIN, Rcode::SERVFAIL] } else { vec![] },
             next_on_nodata: next,
-            ..GroupSpec::default()
+            ..StanzaSpec::default()
         };
         let limits = Limits {
             flights,
@@ -162,7 +162,7 @@ proptest! {
                 }
                 Step::Swap(keep) => {
                     let keep = usize::from(keep).min(upstreams);
-                    world.chain.groups()[0].set_upstreams(all[..keep].to_vec()).unwrap();
+                    world.chain.stanzas()[0].set_upstreams(all[..keep].to_vec()).unwrap();
                 }
             }
             prop_assert!(world.forwarder.in_flight() <= flights);
@@ -180,8 +180,8 @@ proptest! {
         prop_assert_eq!(world.forwarder.occupied(), 0);
         prop_assert_eq!(world.net.sockets.len(), 0);
         prop_assert_eq!(world.forwarder.next_wake(), None);
-        for group in world.chain.groups() {
-            prop_assert_eq!(group.concurrent(), 0);
+        for stanza in world.chain.stanzas() {
+            prop_assert_eq!(stanza.concurrent(), 0);
         }
     }
 }

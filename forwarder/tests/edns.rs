@@ -4,7 +4,7 @@ mod common;
 
 use common::message::{has_opt, says as reply_says, subnet_of, with_opt};
 use common::{Asked, Does, Question, World, address, answer, ms, sequential};
-use forwarder::GroupSpec;
+use forwarder::StanzaSpec;
 use wire::Rcode;
 
 type Behaviour = Box<dyn FnMut(Asked<'_>) -> Vec<Does>>;
@@ -177,7 +177,7 @@ fn a_burst_at_a_silent_upstream_waits_for_one_to_find_out() {
 fn a_lost_packet_takes_dnssec_from_nobody() {
     let mut lost = false;
     let mut world = World::new(
-        GroupSpec::default(),
+        StanzaSpec::default(),
         vec![Box::new(move |asked| {
             let first = !std::mem::replace(&mut lost, true);
             let reply =

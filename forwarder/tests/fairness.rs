@@ -5,7 +5,7 @@ mod common;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use common::{Question, World, answers, ms, sequential, silent};
-use forwarder::{Failure, Forwarder, GroupSpec, Limits};
+use forwarder::{Failure, Forwarder, Limits, StanzaSpec};
 use wire::Rcode;
 
 fn asks(world: &mut World, asker: u128, count: usize) -> (Vec<u32>, usize) {
@@ -24,7 +24,7 @@ fn asks(world: &mut World, asker: u128, count: usize) -> (Vec<u32>, usize) {
 /// A world with room for 100 queries of one client, in the table or at the stanza's upstreams.
 fn worlds() -> [(World, &'static str); 2] {
     let limits = Limits { flights: 100, ..Limits::default() };
-    let stanza = GroupSpec { max_concurrent: 100, ..sequential() };
+    let stanza = StanzaSpec { max_concurrent: 100, ..sequential() };
     [
         (World::with_limits(limits, vec![(sequential(), vec![silent()])]), "too many queries in flight"),
         (World::new(stanza, vec![silent()]), "concurrent queries exceeded maximum 100"),
@@ -49,14 +49,14 @@ fn one_client_gets_what_there_is_for_one_and_leaves_places_for_others() {
         assert_eq!(world.forwarder.in_flight(), 125);
         world.run_for(ms(20_000));
         assert_eq!((world.forwarder.in_flight(), world.forwarder.occupied()), (0, 0));
-        assert_eq!(world.chain.groups()[0].concurrent(), 0);
+        assert_eq!(world.chain.stanzas()[0].concurrent(), 0);
         assert_eq!(asks(&mut world, 9, 150).0.len(), 100, "{words}: all of it was given back");
     }
 }
 
 #[test]
 fn a_client_that_fills_a_stanza_is_known_at_every_worker_and_at_no_other_stanza() {
-    let stanza = |from: &str| GroupSpec {
+    let stanza = |from: &str| StanzaSpec {
         from: wire::Name::from_text(from).unwrap(),
         max_concurrent: 100,
         ..sequential()
@@ -79,7 +79,7 @@ fn a_client_that_fills_a_stanza_is_known_at_every_worker_and_at_no_other_stanza(
         assert_eq!((honest.len(), refused), (5, 0));
     }
     drop(first);
-    assert_eq!(world.chain.groups()[1].concurrent(), 20);
+    assert_eq!(world.chain.stanzas()[1].concurrent(), 20);
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn one_client_that_joins_again_and_again_leaves_others_room_to_join() {
 #[test]
 fn a_panic_while_room_is_made_costs_no_place() {
     let limits = Limits { flights: 1, ..Limits::default() };
-    let stanza = GroupSpec { max_concurrent: 3, ..sequential() };
+    let stanza = StanzaSpec { max_concurrent: 3, ..sequential() };
     let mut world = World::with_limits(limits, vec![(stanza, vec![silent()])]);
     // It lingers for a late reply, on a socket that goes when it does.
     world.ask("late.example.org");
@@ -137,7 +137,7 @@ fn a_panic_while_room_is_made_costs_no_place() {
     let asked = catch_unwind(AssertUnwindSafe(|| world.ask("next.example.org")));
     assert!(asked.is_err(), "closing the socket panicked");
     world.forwarder = Forwarder::new(limits, now);
-    assert_eq!(world.chain.groups()[0].concurrent(), 0);
+    assert_eq!(world.chain.stanzas()[0].concurrent(), 0);
 }
 
 #[test]

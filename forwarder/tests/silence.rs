@@ -5,7 +5,7 @@ mod common;
 use std::io;
 
 use common::{Does, Question, Via, World, address, answer, answers, message, ms, says, sequential, silent};
-use forwarder::{Failure, Forwarder, GroupSpec, Limits, Path, Policy};
+use forwarder::{Failure, Forwarder, Limits, Policy, StanzaSpec, UpstreamPath};
 use wire::Rcode;
 
 const NOERROR: Result<(Rcode, u16), String> = Ok((Rcode::NOERROR, 1));
@@ -24,7 +24,7 @@ fn a_silent_first_upstream_costs_at_most_350_ms() {
     for (policy, force_tcp) in
         [(Policy::Sequential, false), (Policy::Sequential, true), (Policy::Random, false)]
     {
-        let spec = GroupSpec { policy, force_tcp, ..GroupSpec::default() };
+        let spec = StanzaSpec { policy, force_tcp, ..StanzaSpec::default() };
         let mut world = World::new(spec, vec![silent(), answers(20)]);
         for at in 0..40 {
             let asked = world.time();
@@ -95,7 +95,7 @@ fn a_lost_datagram_is_sent_again() {
 #[test]
 fn all_silent_ends_at_the_deadline() {
     for (upstreams, force_tcp) in [(2, false), (3, false), (15, false), (2, true)] {
-        let spec = GroupSpec { force_tcp, ..sequential() };
+        let spec = StanzaSpec { force_tcp, ..sequential() };
         let mut world = World::new(spec, (0..upstreams).map(|_| silent()).collect());
         let waiter = world.ask("example.org");
         world.run_for(ms(6_000));
@@ -146,7 +146,7 @@ fn hedges_stay_within_their_budget() {
 #[test]
 fn a_suspect_is_tried_now_and_then_and_first_again_when_it_answers() {
     let mut world = World::new(sequential(), vec![silent(), answers(1)]);
-    let spec = world.chain.groups()[0].spec().clone();
+    let spec = world.chain.stanzas()[0].spec().clone();
     let mut at = 0;
     let mut ask = |world: &mut World, count: usize| {
         let mut waits = Vec::new();
@@ -166,7 +166,7 @@ fn a_suspect_is_tried_now_and_then_and_first_again_when_it_answers() {
     assert_eq!(ask(&mut world, 400), 0, "the suspect is not asked first");
     let trials = world.got(1) - before;
     assert!((8..=20).contains(&trials), "{trials} trials in 4 s");
-    assert!(!world.upstream(1).is_down(Path::Udp, spec.max_fails), "only probes decide that");
+    assert!(!world.upstream(1).is_down(UpstreamPath::Udp, spec.max_fails), "only probes decide that");
     world.behave(1, answers(1));
     assert_eq!(ask(&mut world, 60), 0);
     let before = world.got(2);
@@ -231,7 +231,7 @@ fn an_upstream_fails_after_read_timeout_even_when_another_answered() {
 #[test]
 fn a_refusal_counts_at_once_and_max_fails_0_never() {
     for (max_fails, probes) in [(2, Some(())), (0, None)] {
-        let spec = GroupSpec { max_fails, ..sequential() };
+        let spec = StanzaSpec { max_fails, ..sequential() };
         let mut world = World::new(
             spec,
             vec![Box::new(|_| vec![Does::Refuse(ms(1), io::ErrorKind::HostUnreachable)]), answers(1)],
@@ -267,7 +267,7 @@ fn patience_ends_for_those_who_have_it_and_the_query_goes_on() {
 
 #[test]
 fn max_concurrent_counts_queries_at_upstreams() {
-    let spec = GroupSpec { max_concurrent: 3, ..sequential() };
+    let spec = StanzaSpec { max_concurrent: 3, ..sequential() };
     let mut world = World::new(spec, vec![answers(10)]);
     for at in 0..3 {
         world.ask(&format!("n{at}.example.org"));
@@ -278,13 +278,13 @@ fn max_concurrent_counts_queries_at_upstreams() {
     assert!(!world.flies);
     assert_eq!(world.metrics.max_concurrent_rejects.get(), 1);
     world.run_for(ms(20));
-    assert_eq!(world.chain.groups()[0].concurrent(), 0);
+    assert_eq!(world.chain.stanzas()[0].concurrent(), 0);
     world.ask("n3.example.org");
 }
 
 #[test]
 fn a_worker_that_ends_without_a_word_gives_its_places_back() {
-    let spec = GroupSpec { max_concurrent: 3, ..sequential() };
+    let spec = StanzaSpec { max_concurrent: 3, ..sequential() };
     let mut world = World::new(spec, vec![silent()]);
     // This one has given its place back when it failed, and lingers for a late reply.
     world.ask("late.example.org");
@@ -292,14 +292,14 @@ fn a_worker_that_ends_without_a_word_gives_its_places_back() {
     for at in 0..3 {
         world.ask(&format!("n{at}.example.org"));
     }
-    assert_eq!((world.forwarder.occupied(), world.chain.groups()[0].concurrent()), (4, 3));
+    assert_eq!((world.forwarder.occupied(), world.chain.stanzas()[0].concurrent()), (4, 3));
     world.forwarder = Forwarder::new(Limits::default(), world.net.now);
-    assert_eq!(world.chain.groups()[0].concurrent(), 0);
+    assert_eq!(world.chain.stanzas()[0].concurrent(), 0);
 }
 
 #[test]
 fn what_a_worker_asked_before_it_ended_is_not_taken_for_what_the_next_one_asks() {
-    let spec = GroupSpec { force_tcp: true, ..sequential() };
+    let spec = StanzaSpec { force_tcp: true, ..sequential() };
     let mut world = World::new(spec, vec![silent()]);
     let first_fails = |asked: common::Asked<'_>| match asked.nth {
         0 => vec![Does::Refuse(ms(10), io::ErrorKind::ConnectionReset)],
@@ -317,7 +317,7 @@ fn what_a_worker_asked_before_it_ended_is_not_taken_for_what_the_next_one_asks()
 #[test]
 fn when_all_are_down_anyone_is_asked_or_nobody() {
     for failfast in [false, true] {
-        let spec = GroupSpec { failfast, ..sequential() };
+        let spec = StanzaSpec { failfast, ..sequential() };
         let mut world = World::new(spec, vec![answers(1), answers(1)]);
         for at in [1, 2] {
             world.take_down(at);
@@ -344,7 +344,7 @@ fn one_that_is_down_is_passed_over_and_its_reply_makes_it_up_again() {
     world.take_down(2);
     world.ask("b.example.org");
     world.run_for(ms(20));
-    let down = [1, 2].map(|at| world.upstream(at).is_down(Path::Udp, 2));
+    let down = [1, 2].map(|at| world.upstream(at).is_down(UpstreamPath::Udp, 2));
     assert_eq!(down.iter().filter(|&&down| down).count(), 1);
 }
 

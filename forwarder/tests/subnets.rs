@@ -4,7 +4,7 @@ mod common;
 
 use common::message::{has_opt, subnet_of, with_opt, with_subnet};
 use common::{Does, Question, World, answer, ms, sequential, silent};
-use forwarder::{Failure, GroupSpec};
+use forwarder::{Failure, StanzaSpec};
 use wire::Rcode;
 
 const ASKED: [u8; 7] = [0, 1, 24, 0, 192, 0, 2];
@@ -70,7 +70,7 @@ fn a_reply_for_another_subnet_is_none() {
 fn an_upstream_that_never_repeats_the_subnet_is_asked_without() {
     for force_tcp in [false, true] {
         let mut world = World::new(
-            GroupSpec { force_tcp, ..sequential() },
+            StanzaSpec { force_tcp, ..sequential() },
             vec![Box::new(|asked| {
                 let good = answer(asked.bytes);
                 let reply = match subnet_of(asked.bytes) {

@@ -5,7 +5,7 @@ mod common;
 use std::io;
 
 use common::{Question, World, address, answers, ms, sequential, silent};
-use forwarder::{GroupSpec, NotSent};
+use forwarder::{NotSent, StanzaSpec};
 use wire::Rcode;
 
 const NOERROR: Result<(Rcode, u16), String> = Ok((Rcode::NOERROR, 1));
@@ -111,7 +111,7 @@ fn sockets_of_an_address_that_is_gone_are_used_no_more() {
 
 #[test]
 fn a_stanza_that_names_the_number_of_tries_has_these_counted_too() {
-    let spec = GroupSpec { max_connect_attempts: Some(2), ..sequential() };
+    let spec = StanzaSpec { max_connect_attempts: Some(2), ..sequential() };
     let mut world = World::new(spec, vec![answers(1)]);
     world.net.unsendable = Some(NO_ROUTE);
     let waiter = world.ask("example.org");

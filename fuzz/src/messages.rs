@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cache::{Cache, Lookup, Policy, Stale, Stored};
+use cache::{Cache, CacheResult, Policy, Stale, Stored};
 use hickory_proto::op::Message;
 use wire::{
     Answer, Class, Flags, Gate, HEADER, Owner, Query, RType, Rcode, Reply, Section, ZoneRequest, accept,
@@ -183,14 +183,14 @@ fn stale_policy() -> Policy {
 }
 
 /// The TTLs of what a lookup put into a reply; `None` where it had nothing.
-fn seen(query: &Query<'_>, lookup: impl FnOnce(&mut Reply<'_>) -> Lookup) -> Option<Vec<u32>> {
+fn seen(query: &Query<'_>, lookup: impl FnOnce(&mut Reply<'_>) -> CacheResult) -> Option<Vec<u32>> {
     let mut out = Vec::new();
     let mut reply = Reply::start(&mut out, query);
     let found = lookup(&mut reply);
     let ttls = reply.records().map(|record| record.ttl).collect();
     let (_, size) = reply.finish(query, 65_535);
     assert!(size <= 65_535);
-    (!matches!(found, Lookup::Miss | Lookup::Verify { .. })).then_some(ttls)
+    (!matches!(found, CacheResult::Miss | CacheResult::Verify { .. })).then_some(ttls)
 }
 
 /// A query of ours, chosen by the first octet, and the rest as the reply to it: its question is put right, for else

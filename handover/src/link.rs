@@ -132,7 +132,7 @@ impl Giver {
 
     /// Tells the successor that these sockets are ours again.
     pub fn take_back(self) {
-        // Who does not listen is gone, or finds the line's end.
+        // A successor that does not read this has ended, or reads the end of the connection instead.
         let _ = self.say(BACK, &[]);
     }
 
@@ -160,7 +160,7 @@ impl Taker {
 
     fn find_within(path: &Path, patience: Duration) -> io::Result<Option<Self>> {
         let socket = unix()?;
-        // One that hangs takes nobody off its queue.
+        // A server that hangs accepts no connection, and `connect` blocks while its queue is full.
         set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
         match connect(&socket, &SocketAddrUnix::new(path)?).map_err(message::explain) {
             Ok(()) => {}
@@ -183,7 +183,7 @@ impl Taker {
     /// Where it is no such socket.
     pub fn of_parent() -> io::Result<Self> {
         let socket = rustix::stdio::stdin().try_clone_to_owned()?;
-        // Nothing is taken from whoever has no line to us there.
+        // Where standard input is no socket, it is left as it is.
         rustix::net::sockopt::socket_type(&socket)?;
         let nowhere = std::fs::File::open("/dev/null")?;
         rustix::stdio::dup2_stdin(&nowhere)?;
@@ -253,7 +253,7 @@ impl Taker {
 
     /// Says one word, and whether the other one comes in turn, or [`BACK`].
     fn say(&self, word: &str, answer: &str) -> io::Result<bool> {
-        // Where the other end is closed, its last word is here all the same.
+        // Sending fails where the other end is closed, but what it sent before can still be read.
         let _ = message::send(&self.0, word.as_bytes(), &[]);
         hear(&self.0, answer, ITS_TURN)
     }
@@ -287,7 +287,7 @@ fn hear(socket: &OwnedFd, word: &str, patience: Duration) -> io::Result<bool> {
 /// What is left of a patience.
 fn left(until: Instant) -> io::Result<Duration> {
     let left = until.saturating_duration_since(clock::now());
-    // To a socket nothing is for ever.
+    // A socket's timeout of zero means to wait without end, so no time left is an error here.
     if left.is_zero() { Err(message::explain(Errno::AGAIN)) } else { Ok(left) }
 }
 

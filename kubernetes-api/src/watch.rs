@@ -75,7 +75,8 @@ pub fn follow(settings: Settings, sink: Box<dyn Sink>) -> io::Result<Following> 
 impl Drop for Following {
     fn drop(&mut self) {
         drop(self.stop.take());
-        // Whatever it is at, it hears that when this is done; an API that has it work for longer is not waited for.
+        // The stop is heard at the thread's next await point; where what the API sent takes longer to decode than this
+        // waits, the thread is left to end by itself.
         let ended = self.ended.recv_timeout(LONGEST_END) == Err(RecvTimeoutError::Disconnected);
         if let Some(thread) = self.thread.take().filter(|_| ended) {
             let _ = thread.join();

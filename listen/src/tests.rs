@@ -360,7 +360,7 @@ impl Scene {
     /// Places taken among `max_concurrent`.
     fn in_flight(&self) -> u32 {
         let configuration = self.running.configuration.load();
-        configuration.blocks[0].pipeline.forwarding().unwrap().chain.groups()[0].concurrent()
+        configuration.blocks[0].pipeline.forwarding().unwrap().chain.stanzas()[0].concurrent()
     }
 
     /// Whether the upstream was asked for a name with this first label.

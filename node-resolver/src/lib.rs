@@ -152,12 +152,12 @@ impl NodeResolver {
     /// Round after round, until a signal says that it is enough.
     async fn keep(&mut self) -> Result<(), RunError> {
         let mut signals = Signals::new()?;
-        // Rounds may follow each other sooner than it is due, and its disk may be slow: it goes on over both.
+        // Made outside of the loop: a round that ends, or a slow disk, does not begin this look again.
         let mut look = Box::pin(Self::read_services(self.services.file()));
         loop {
             let began = Instant::now();
             tokio::select! {
-                // A round waits for nobody once it writes, so a signal never comes between.
+                // A round has no await point after it begins to write, so a signal cannot cancel it halfway.
                 ended = self.round() => match ended {
                     Err(RunError::Hosts(error @ PublishError::Orphaned(_))) => return Err(error.into()),
                     ended => self.tell_error(ended.err()),

@@ -56,14 +56,7 @@ impl Collector {
         let Build { version, revision, compiler } = self.build;
         let labels = [("version", version), ("revision", revision), ("goversion", compiler)];
         into.gauge(names::BUILD_INFO, &labels, 1.0);
-        for metric in [
-            names::PANICS,
-            names::FORWARD_HEALTHCHECK_BROKEN,
-            names::FORWARD_MAX_CONCURRENT_REJECTS,
-            names::RELOAD_FAILED,
-        ] {
-            into.counter(metric, &[], 0.0);
-        }
+        into.counter(names::PANICS, &[], 0.0);
         into.counter(names::LOG_LINES_DROPPED, &[], self.logger.dropped_lines() as f64);
     }
 }
@@ -110,8 +103,6 @@ mod tests {
         for line in [
             "coredns_build_info{goversion=\"rustc 1.95\",revision=\"\",version=\"0.1.0\"} 1",
             "coredns_panics_total 0",
-            "coredns_forward_healthcheck_broken_total 0",
-            "coredns_reload_failed_total 0",
             "localdns_log_lines_dropped_total 0",
             "# TYPE coredns_panics_total counter",
             "# HELP coredns_panics_total A metrics that counts the number of panics.",

@@ -1,4 +1,5 @@
-//! Names, help texts and labels of every metric: CoreDNS's as CoreDNS has them, ours under `localdns_`.
+//! Names, help texts and labels of metrics: CoreDNS's as CoreDNS has them, ours under `localdns_`. Those of one plugin stand
+//! in its folder, where it collects them.
 //!
 //! The labels stand in each constant's documentation; whoever collects a family gives them in any order.
 
@@ -35,8 +36,6 @@ metrics! {
     /// Counter {server, zone, view, rcode, plugin}.
     DNS_RESPONSES = "coredns_dns_responses_total" "Counter of response status codes.";
 
-    /// Gauge {server, type, zones, view}; type: success, denial.
-    CACHE_ENTRIES = "coredns_cache_entries" "The number of elements in the cache.";
     /// Counter {server, zones, view}.
     CACHE_REQUESTS = "coredns_cache_requests_total" "The count of cache requests.";
     /// Counter {server, type, zones, view}.
@@ -47,8 +46,6 @@ metrics! {
     CACHE_PREFETCH = "coredns_cache_prefetch_total" "The number of times the cache has prefetched a cached item.";
     /// Counter {server, zones, view}.
     CACHE_SERVED_STALE = "coredns_cache_served_stale_total" "The number of requests served from stale cache entries.";
-    /// Counter {server, type, zones, view}.
-    CACHE_EVICTIONS = "coredns_cache_evictions_total" "The count of cache evictions.";
 
     /// Gauge {name, family, source}; family: ipv4, ipv6; source: shipped, file, refreshed.
     REFRESH_ENTRY_AGE = "localdns_refresh_entry_age_seconds" "Time since the addresses of a refreshed name were known to be good.";
@@ -67,33 +64,6 @@ metrics! {
     /// Counter {hostsfile}.
     REFRESH_PUBLISH_FAILURES = "localdns_refresh_publish_failures_total" "Times that a hosts file could not be written.";
 
-    /// Counter.
-    FORWARD_HEALTHCHECK_BROKEN = "coredns_forward_healthcheck_broken_total" "Counter of the number of complete failures of the healthchecks.";
-    /// Counter.
-    FORWARD_MAX_CONCURRENT_REJECTS = "coredns_forward_max_concurrent_rejects_total" "Counter of the number of queries rejected because the concurrent queries were at maximum.";
-    /// Histogram {proxy_name, to, rcode}; bounds as [`DNS_REQUEST_DURATION`].
-    PROXY_REQUEST_DURATION = "coredns_proxy_request_duration_seconds" "Histogram of the time each request took.";
-    /// Counter {proxy_name, to}.
-    PROXY_HEALTHCHECK_FAILURES = "coredns_proxy_healthcheck_failures_total" "Counter of the number of failed healthchecks.";
-    /// Counter {proxy_name, to, proto}; proto: udp, tcp, tcp-tls.
-    PROXY_CONN_CACHE_HITS = "coredns_proxy_conn_cache_hits_total" "Counter of connection cache hits per upstream and protocol.";
-    /// Counter {proxy_name, to, proto}.
-    PROXY_CONN_CACHE_MISSES = "coredns_proxy_conn_cache_misses_total" "Counter of connection cache misses per upstream and protocol.";
-
-    /// Gauge {hostsfile}.
-    HOSTS_ENTRIES = "coredns_hosts_entries" "The combined number of entries in hosts and Corefile.";
-    /// Gauge.
-    HOSTS_RELOAD_TIMESTAMP = "coredns_hosts_reload_timestamp_seconds" "The timestamp of the last reload of hosts file.";
-    /// Counter.
-    RELOAD_FAILED = "coredns_reload_failed_total" "Counter of the number of failed reload attempts.";
-    /// Gauge {hash, value}, always 1; hash: sha512.
-    RELOAD_VERSION_INFO = "coredns_reload_version_info" "A metric with a constant '1' value labeled by hash, and value which type of hash generated.";
-    /// Counter {server, zone, view, class, type}.
-    TEMPLATE_MATCHES = "coredns_template_matches_total" "Counter of template regex matches.";
-    /// Counter {server, zone, view, class, type, section, template}.
-    TEMPLATE_FAILURES = "coredns_template_template_failures_total" "Counter of go template failures.";
-    /// Counter {server, zone, view, class, type, section, template}.
-    TEMPLATE_RR_FAILURES = "coredns_template_rr_failures_total" "Counter of mis-templated RRs.";
     /// Histogram.
     HEALTH_REQUEST_DURATION = "coredns_health_request_duration_seconds" "Histogram of the time (in seconds) each request took.";
     /// Counter.
@@ -103,8 +73,6 @@ metrics! {
     HOSTS_HITS = "localdns_hosts_hits_total" "Counter of queries that the hosts table answered.";
     /// Counter {server, zone, view}.
     HOSTS_MISSES = "localdns_hosts_misses_total" "Counter of queries whose name the hosts table does not hold.";
-    /// Gauge {hostsfile}.
-    HOSTS_TABLE_AGE = "localdns_hosts_table_age_seconds" "Time since the hosts table was last built.";
     /// Counter {server}.
     KERNEL_DROPS = "localdns_kernel_drops_total" "Counter of datagrams that the kernel dropped because a receive buffer was full.";
     /// Gauge {address}.
@@ -143,12 +111,6 @@ metrics! {
     CONNECTIONS_REFUSED = "localdns_connections_refused_total" "Counter of new TCP connections closed at once because none gave way.";
     /// Gauge.
     STREAM_BYTES = "localdns_stream_bytes" "Octets of messages half come and of replies not read that TCP clients make us hold.";
-    /// Counter {to}.
-    FORWARD_HEDGES = "localdns_forward_hedges_total" "Counter of queries sent once more because an upstream was slow.";
-    /// Counter {to}.
-    FORWARD_UNMATCHED_REPLIES = "localdns_forward_unmatched_replies_total" "Counter of upstream replies that no query was waiting for.";
-    /// Counter {to}.
-    FORWARD_LATE_REPLIES = "localdns_forward_late_replies_total" "Counter of upstream replies that came after their query was answered.";
     /// Counter.
     NODE_RESOLVER_ROUNDS = "localdns_node_resolver_rounds_total" "Counter of rounds in which every service was looked up.";
     /// Counter {outcome}; outcome: addresses, failed, no_data, no_such_name.
@@ -159,28 +121,6 @@ metrics! {
     NODE_RESOLVER_AGE = "localdns_node_resolver_age_seconds" "Time since the hosts file was last known to be right.";
     /// Gauge {service, verdict}; verdict: absent, alias, defined_by_others, headless, kept, known, refused.
     NODE_RESOLVER_LINES = "localdns_node_resolver_lines" "Lines that a service has in the hosts file.";
-    /// Histogram {service_kind}; service_kind: cluster_ip, headless_with_selector.
-    KUBERNETES_PROGRAMMING_DURATION = "coredns_kubernetes_dns_programming_duration_seconds" "Histogram of the time (in seconds) it took to program a dns instance.";
-    /// Histogram {verb, host}.
-    KUBERNETES_PACE_DURATION = "coredns_kubernetes_rest_client_rate_limiter_duration_seconds" "Client side rate limiter latency in seconds. Broken down by verb and host.";
-    /// Histogram {verb, host}.
-    KUBERNETES_REQUEST_DURATION = "coredns_kubernetes_rest_client_request_duration_seconds" "Request latency in seconds. Broken down by verb and host.";
-    /// Counter {code, method, host}.
-    KUBERNETES_REQUESTS = "coredns_kubernetes_rest_client_requests_total" "Number of HTTP requests, partitioned by status code, method, and host.";
-    /// Gauge {cluster, kind}; kind: services, endpointslices, namespaces, pods, serviceimports.
-    KUBERNETES_OBJECTS = "localdns_kubernetes_objects" "Objects of a cluster that are known.";
-    /// Gauge {cluster, kind}.
-    KUBERNETES_FOLLOWED = "localdns_kubernetes_followed" "1 while changes of these objects are heard from the API, 0 while they are not.";
-    /// Gauge {cluster}.
-    KUBERNETES_EVENT_AGE = "localdns_kubernetes_event_age_seconds" "Time since an object was last heard of from the API.";
-    /// Gauge {cluster}.
-    KUBERNETES_SNAPSHOT_AGE = "localdns_kubernetes_snapshot_age_seconds" "Age of the snapshot that answers are made of, until the API is heard.";
-    /// Counter {cluster, result}.
-    KUBERNETES_SNAPSHOTS = "localdns_kubernetes_snapshots_total" "Counter of snapshots by whether they could be written.";
-    /// Counter {kind}.
-    KUBERNETES_UNREADABLE = "localdns_kubernetes_unreadable_total" "Counter of objects from the API that made no sense and were left out.";
-    /// Gauge.
-    CACHE_BYTES = "localdns_cache_bytes" "Memory held by the cache of all server blocks.";
 
     /// Counter.
     PROCESS_CPU_SECONDS = "process_cpu_seconds_total" "Total user and system CPU time spent in seconds.";

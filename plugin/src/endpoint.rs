@@ -41,13 +41,16 @@ impl Endpoint {
 
     /// The label `server`: `TRANSPORT://ADDRESS:PORT`; the wildcard of either family has no address.
     pub fn label(&self) -> String {
-        let (transport, address) = (self.transport.name(), self.address);
+        format!("{}://{}", self.transport.name(), self.address_text())
+    }
+
+    /// The label without its transport.
+    pub fn address_text(&self) -> String {
+        let address = self.address;
         match address.ip().is_unspecified() {
-            true => format!("{transport}://:{}", address.port()),
-            false if address.is_ipv6() => {
-                format!("{transport}://[{}]:{}", host_text(address), address.port())
-            }
-            false => format!("{transport}://{address}"),
+            true => format!(":{}", address.port()),
+            false if address.is_ipv6() => format!("[{}]:{}", host_text(address), address.port()),
+            false => address.to_string(),
         }
     }
 }

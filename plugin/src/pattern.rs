@@ -11,7 +11,7 @@ pub fn bounded_regex(text: &str) -> Result<Regex, String> {
     if text.len() > LONGEST {
         return Err(format!("it has more than {LONGEST} octets"));
     }
-    // What is no pattern, the compiler tells.
+    // Where this fails to parse, `build` below fails too, and its error is told.
     if let Ok(hir) = regex_syntax::parse(text) {
         within_cost(&hir)?;
     }

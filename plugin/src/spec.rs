@@ -12,6 +12,7 @@ use observe::labels::Labels;
 use wire::{Name, Query, Reply, ZoneRequest};
 
 use crate::args::{Result, Root};
+use crate::endpoint::Endpoint;
 use crate::envelope::Envelope;
 use crate::lasting::Lasting;
 use crate::lent::Lent;
@@ -107,7 +108,9 @@ pub struct BuildContext<'c> {
     pub lent: &'c Lent,
     /// The process's log.
     pub logger: &'c Logger,
-    /// The servers of the block, as `dns://ADDRESS:PORT`.
+    /// Where the block listens.
+    pub endpoints: &'c [Endpoint],
+    /// The same as labels: `dns://ADDRESS:PORT`.
     pub servers: &'c [String],
     /// The zones of the block.
     pub zones: &'c [Name],

@@ -9,15 +9,15 @@ use std::fs;
 use tempfile::TempDir;
 
 fn asked(scene: &Scene) -> Vec<String> {
-    let groups = scene.configuration.blocks[0].pipeline.forwarding().unwrap().chain.groups().to_vec();
-    groups.iter().flat_map(|group| group.upstreams().to_vec()).map(|u| u.address().to_string()).collect()
+    let stanzas = scene.configuration.blocks[0].pipeline.forwarding().unwrap().chain.stanzas().to_vec();
+    stanzas.iter().flat_map(|stanza| stanza.upstreams().to_vec()).map(|u| u.address().to_string()).collect()
 }
 
 fn look_at(scene: &Scene) -> Option<Instant> {
     let shared = &scene.shared;
     shared.followed.look(
         shared.forward(),
-        &|group, upstreams| configuration::back_to(&scene.configuration, group, upstreams),
+        &|stanza, upstreams| configuration::back_to(&scene.configuration, stanza, upstreams),
         scene.now,
         readfile::PATIENCE,
         &shared.logger,

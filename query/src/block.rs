@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicUsize;
 
 use corefile::Location;
 use observe::counters::{ThreadCounters, ZoneSet};
+use plugin::endpoint::Endpoint;
 use plugin::envelope::Envelope;
 use plugin::lent::Lent;
 use wire::{Flags, Name, Query, Reply};
@@ -27,7 +28,7 @@ pub struct Block {
     pub first_server: String,
     /// What answers.
     pub pipeline: Pipeline,
-    /// Octets that evaluations which wait hold; those of all blocks.
+    /// Octets that evaluations hold while they wait for upstreams, counted for all blocks together.
     pub held: Arc<AtomicUsize>,
     /// What every query and reply passes, whichever plugin answers.
     pub envelope: Envelope,
@@ -43,7 +44,9 @@ pub struct ServedZone {
     pub zone: Name,
     /// The block that serves it.
     pub block: Arc<Block>,
-    /// The endpoint, as `Endpoint::label`.
+    /// The endpoint.
+    pub endpoint: Endpoint,
+    /// The same, as `Endpoint::label`.
     pub server: String,
     /// What is counted, if the block's queries are, or what its cache does.
     pub counters: Option<ZoneSet>,

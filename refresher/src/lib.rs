@@ -417,7 +417,7 @@ impl RefreshedFile {
                 state.keeper.published(text, clock::now());
                 (state.publish_error, state.publish_again) = (None, None);
             }
-            // It is newer than our answers, and counts until the next ones; nobody should wait for those.
+            // Somebody else wrote the file: its addresses hold until the next round, which comes soon.
             Err(hostsfile::PublishError::Changed(_)) => {
                 let soon = clock::now() + CATCH_UP_AGAIN;
                 let caught = self.catch_up();

@@ -21,7 +21,7 @@ mod node_cache;
 
 /// What the command line asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Wish {
+pub enum Invocation {
     /// Print this and end well: help, version, plugins.
     Print(String),
     /// Serve.
@@ -97,25 +97,25 @@ pub struct Flags {
 pub fn parse(
     args: impl IntoIterator<Item = OsString>,
     env: &dyn Fn(&str) -> Option<String>,
-) -> Result<Wish, String> {
+) -> Result<Invocation, String> {
     let typed: Vec<OsString> = args.into_iter().collect();
     let args: Vec<OsString> = typed.iter().cloned().map(as_long_flag).collect();
     let args = node::with_variables(args, env);
     let matches = match command().try_get_matches_from(args) {
         Ok(matches) => matches,
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
-            return Ok(Wish::Print(error.to_string()));
+            return Ok(Invocation::Print(error.to_string()));
         }
         Err(error) => return Err(one_line(&error, &typed)),
     };
     if matches.get_flag("version") {
-        return Ok(Wish::Print(version()));
+        return Ok(Invocation::Print(version()));
     }
     if matches.get_flag("plugins") {
-        return Ok(Wish::Print(plugins()));
+        return Ok(Invocation::Print(plugins()));
     }
     match matches.subcommand() {
-        Some(("check", sub)) => Ok(Wish::Check(flags(sub, env)?)),
+        Some(("check", sub)) => Ok(Invocation::Check(flags(sub, env)?)),
         Some(("refresh", sub)) => {
             if !sub.get_flag("once") {
                 return Err(
@@ -123,14 +123,14 @@ pub fn parse(
                 );
             }
             let hosts = sub.get_one("hosts").cloned();
-            Ok(Wish::Refresh(flags(sub, env)?, Once { hosts, print: sub.get_flag("print") }))
+            Ok(Invocation::Refresh(flags(sub, env)?, Once { hosts, print: sub.get_flag("print") }))
         }
-        Some(("status", sub)) => Ok(Wish::Status(flags(sub, env)?, sub.get_one("status").cloned())),
-        Some(("explain", sub)) => Ok(Wish::Explain(flags(sub, env)?, Box::new(explain(sub)?))),
+        Some(("status", sub)) => Ok(Invocation::Status(flags(sub, env)?, sub.get_one("status").cloned())),
+        Some(("explain", sub)) => Ok(Invocation::Explain(flags(sub, env)?, Box::new(explain(sub)?))),
         Some(("node", sub)) => node::read(sub, env),
         Some(("node-cache", sub)) => node_cache::read(sub, env),
-        Some(("node-resolver", sub)) => Ok(Wish::NodeResolver(Box::new(Request::read(sub, env)))),
-        _ => Ok(Wish::Serve(flags(&matches, env)?)),
+        Some(("node-resolver", sub)) => Ok(Invocation::NodeResolver(Box::new(Request::read(sub, env)))),
+        _ => Ok(Invocation::Serve(flags(&matches, env)?)),
     }
 }
 

@@ -25,7 +25,7 @@ use crate::origin::{self, Draft, Origin};
 use crate::pages::plan;
 use crate::refreshing::Refreshed;
 use crate::reloads::Reloads;
-use crate::succession::Steps;
+use crate::succession::HandoverEvents;
 use admin::{AdminAddress, AdminError, AdminServer, AdminThread};
 use configuration::Configuration;
 use listen::{BindError, Ports, Running};
@@ -115,7 +115,7 @@ pub struct Senders {
     /// What it cannot go on without.
     pub fatal: mpsc::UnboundedSender<String>,
     /// What comes to pass between this process and another.
-    pub steps: Steps,
+    pub handover: HandoverEvents,
 }
 
 impl Server {

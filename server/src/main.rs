@@ -17,13 +17,13 @@ use observe::logger::LAST_LINES;
 use observe::{Format, Logger, json_line};
 use plugins::reload::ReloadSpec;
 use rand::Rng as _;
-use server::cli::{self, Flags, NodeCommand, Wish};
+use server::cli::{self, Flags, Invocation, NodeCommand};
 use server::control::{After, Next, Senders, Server, StartError};
 use server::node_run::{self, Settings};
 use server::origin::{Draft, Origin};
 use server::refreshing;
 use server::signals::{Life, Requested, Signals, write_pidfile};
-use server::succession::Step;
+use server::succession::HandoverEvent;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
@@ -39,8 +39,8 @@ fn main() -> ExitCode {
     let is_meant = called || cli::means_node_cache(args.get(1..).unwrap_or_default());
     args.splice(..1.min(args.len()), is_meant.then(|| "node-cache".into()));
     let json = cli::wants_json(&args);
-    let wish = match cli::parse(args, &env) {
-        Ok(wish) => wish,
+    let invocation = match cli::parse(args, &env) {
+        Ok(invocation) => invocation,
         Err(error) => return fail(&error, json),
     };
     if json {
@@ -49,26 +49,26 @@ fn main() -> ExitCode {
             let _ = std::io::stderr().write_all(&json_line("ERROR", None, &panic.to_string()));
         }));
     }
-    let outcome = match wish {
-        Wish::Print(text) => {
+    let outcome = match invocation {
+        Invocation::Print(text) => {
             let _ = std::io::stdout().write_all(text.as_bytes());
             return ExitCode::SUCCESS;
         }
-        Wish::Serve(flags) => serve(&flags, None, start),
-        Wish::Node(NodeCommand::Run, flags, settings) => serve(&flags, Some(settings), start),
-        Wish::NodeStopped => printed(Ok(node_run::stopped())),
-        Wish::NodeAnnotate(annotation) => printed(annotation.say()),
-        Wish::NodeDown => {
+        Invocation::Serve(flags) => serve(&flags, None, start),
+        Invocation::Node(NodeCommand::Run, flags, settings) => serve(&flags, Some(settings), start),
+        Invocation::NodeStopped => printed(Ok(node_run::stopped())),
+        Invocation::NodeAnnotate(annotation) => printed(annotation.say()),
+        Invocation::NodeDown => {
             let down = node_run::down();
             let _ = std::io::stdout().write_all(down.text().as_bytes());
             down.left().map_or(Ok(ExitCode::SUCCESS), |left| Err(left.into()))
         }
-        Wish::Node(command, flags, settings) => node(command, &flags, &settings),
-        Wish::Check(flags) => check(&flags),
-        Wish::Explain(flags, wish) => explain(&flags, &wish),
-        Wish::NodeResolver(request) => node_resolver::run(&request).map_err(|error| error.to_string().into()),
-        Wish::Refresh(flags, wish) => refresh_once(&flags, &wish),
-        Wish::Status(flags, place) => printed(server::ask_status::print(&flags, place)),
+        Invocation::Node(command, flags, settings) => node(command, &flags, &settings),
+        Invocation::Check(flags) => check(&flags),
+        Invocation::Explain(flags, asked) => explain(&flags, &asked),
+        Invocation::NodeResolver(args) => node_resolver::run(&args).map_err(|error| error.to_string().into()),
+        Invocation::Refresh(flags, once) => refresh_once(&flags, &once),
+        Invocation::Status(flags, place) => printed(server::ask_status::print(&flags, place)),
     };
     outcome.unwrap_or_else(|failure| {
         fail(&failure.text, json);
@@ -120,10 +120,10 @@ fn serve(flags: &Flags, node: Option<Settings>, start: std::time::Instant) -> Re
     let origin = origin(flags, node.as_ref())?;
     let limits = sockets::raise_open_files_limit();
     let runtime = runtime().map_err(|error| text(&error))?;
-    let ((fatal, fatal_messages), (steps, steps_heard)) =
+    let ((fatal, fatal_messages), (handover, handover_heard)) =
         (mpsc::unbounded_channel(), mpsc::unbounded_channel());
-    let mut hears = Hears { asked: heard, fatal: fatal_messages, steps: steps_heard };
-    let told = Senders { fatal, steps };
+    let mut hears = Hears { asked: heard, fatal: fatal_messages, handover: handover_heard };
+    let told = Senders { fatal, handover };
     let mut server = Server::start(flags, node, origin, runtime.handle(), logger.clone(), told, start)
         .map_err(|error| Failure { code: if of_node { error.exit_code() } else { 1 }, text: text(&error) })?;
     life.serves(server.running(), server.leave_taking());
@@ -149,7 +149,7 @@ fn serve(flags: &Flags, node: Option<Settings>, start: std::time::Instant) -> Re
             Event::Reload(signal) if server.is_beside_another() => aside.put_off(signal),
             Event::Reload(signal) => aside.reload(&mut server, signal),
             Event::Upgrade => server.upgrade(),
-            Event::Step(step) => match next_step(&mut server, step, &life) {
+            Event::Handover(event) => match hand_over(&mut server, event, &life) {
                 Ok(After::Goes) if server.is_beside_another() => {}
                 Ok(After::Goes) => aside.reloaded(&mut server),
                 Ok(After::TookOver(ready)) => {
@@ -192,17 +192,17 @@ fn serve(flags: &Flags, node: Option<Settings>, start: std::time::Instant) -> Re
     };
     life.remove_pidfile();
     logger.flush(LAST_LINES);
-    // Connections, lookups and reloads that still wait for somebody are nobody's any more: they go with the process.
+    // Dropping the runtime would wait for lookups and reloads in its blocking threads; they end with the process.
     std::mem::forget(runtime);
     Ok(code)
 }
 
-/// Does what a step asks for. The next process writes its id into what may be the same file once it is told to.
-fn next_step(server: &mut Server, step: Step, life: &Life) -> Result<After, String> {
-    if matches!(step, Step::Serving(_)) {
+/// Does what a handover asks for. The next process writes its id into what may be the same file once it is told to.
+fn hand_over(server: &mut Server, event: HandoverEvent, life: &Life) -> Result<After, String> {
+    if matches!(event, HandoverEvent::Serving(_)) {
         life.remove_pidfile();
     }
-    server.step(step)
+    server.act_on(event)
 }
 
 /// Until a signal asks for it; other signals ask for what another process does now.
@@ -230,7 +230,7 @@ enum Event {
     Reloaded(Box<Result<Next, StartError>>),
     AddressGone,
     Upgrade,
-    Step(Step),
+    Handover(HandoverEvent),
     Stop,
     Quit,
     Fatal(String),
@@ -351,7 +351,7 @@ impl Aside {
 struct Hears {
     asked: mpsc::UnboundedReceiver<Requested>,
     fatal: mpsc::UnboundedReceiver<String>,
-    steps: mpsc::UnboundedReceiver<Step>,
+    handover: mpsc::UnboundedReceiver<HandoverEvent>,
 }
 
 /// Waits for a signal, for the Corefile to change, for a reload's end, or for bad news.
@@ -373,7 +373,7 @@ async fn next_event(server: &Server, hears: &mut Hears, aside: &mut Aside) -> Ev
                 Requested::Quit => Event::Quit,
             },
             () = server.address_gone() => return Event::AddressGone,
-            Some(step) = hears.steps.recv() => return Event::Step(step),
+            Some(event) = hears.handover.recv() => return Event::Handover(event),
             message = hears.fatal.recv() => return Event::Fatal(message.unwrap_or_default()),
             done = aside.next() => match done {
                 Done::Reload(next) => return Event::Reloaded(next),
@@ -431,22 +431,22 @@ fn check(flags: &Flags) -> Result<ExitCode, Failure> {
     printed(Ok(format!("{what} can be served: {blocks}, {zones} on {place}\n")))
 }
 
-fn explain(flags: &Flags, wish: &Explain) -> Result<ExitCode, Failure> {
+fn explain(flags: &Flags, asked: &Explain) -> Result<ExitCode, Failure> {
     let (_, configuration, _runtime) = build(flags)?;
-    printed(configuration::explain(&configuration, wish))
+    printed(configuration::explain(&configuration, asked))
 }
 
-fn refresh_once(flags: &Flags, wish: &refresher::Once) -> Result<ExitCode, Failure> {
+fn refresh_once(flags: &Flags, once: &refresher::Once) -> Result<ExitCode, Failure> {
     for warning in &flags.environment.warnings {
         warn(warning);
     }
     let origin = Origin::find(flags).map_err(|error| error.to_string())?;
     let (text, told) = if matches!(origin, Origin::Default) {
         let runtime = runtime().map_err(|error| error.to_string())?;
-        refreshing::once(wish, &flags.environment, None, runtime.handle())?
+        refreshing::once(once, &flags.environment, None, runtime.handle())?
     } else {
         let (draft, configuration, runtime) = build(flags)?;
-        refreshing::once(wish, &flags.environment, Some((&draft.spec, &configuration)), runtime.handle())?
+        refreshing::once(once, &flags.environment, Some((&draft.spec, &configuration)), runtime.handle())?
     };
     let _ = std::io::stderr().write_all(told.as_bytes());
     let _ = std::io::stdout().write_all(&text);

@@ -40,8 +40,8 @@ fn forwarded(configuration: &Configuration) -> Vec<SocketAddr> {
     let Some(forwarding) = root.filter_map(|zone| zone.block.pipeline.forwarding()).next() else {
         return Vec::new();
     };
-    let groups = forwarding.chain.groups().iter().filter(|group| group.matches(&Name::ROOT));
-    let upstreams = groups.flat_map(|group| group.upstreams().to_vec());
+    let stanzas = forwarding.chain.stanzas().iter().filter(|stanza| stanza.matches(&Name::ROOT));
+    let upstreams = stanzas.flat_map(|stanza| stanza.upstreams().to_vec());
     upstreams.filter(|upstream| upstream.tls().is_none()).map(|upstream| upstream.address()).collect()
 }
 

@@ -2,9 +2,6 @@
 
 use std::sync::{Arc, OnceLock, Weak};
 
-use cache::Kind;
-use forwarder::Proto;
-
 use crate::node_run::{Leased, exporter};
 use crate::reloads::Reloads;
 use admin::{HealthProbe, Process};
@@ -44,10 +41,12 @@ impl MetricSource for ServerMetrics {
         }
         into.counter(names::CONNECTIONS_REFUSED, &[], running.connections.refused.get() as f64);
         into.gauge(names::STREAM_BYTES, &[], running.connections.octets() as f64);
-        into.gauge(names::CACHE_BYTES, &[], running.shared.cache.bytes() as f64);
-        plugins(&running, into);
+        enabled(&running, into);
         caches(&running, into);
-        forward(&running, into);
+        plugins::forward::metrics::collect(&running.shared.forward, into);
+        for upstream in running.shared.upstreams.upstreams() {
+            plugins::forward::metrics::collect_upstream(&upstream, into);
+        }
         for kept in running.shared.lasting.all() {
             kept.collect(into);
         }
@@ -58,22 +57,14 @@ impl MetricSource for ServerMetrics {
             }
         }
         refresher::collect(&running.shared.hosts.kept, into);
-        self.reloads(&running, into);
-    }
-}
-
-impl ServerMetrics {
-    fn reloads(&self, running: &Running, into: &mut Families) {
-        if running.configuration.load().reload.is_none() {
-            return;
+        plugins::reload::metrics::collect_failed(self.reloads.failed.get(), into);
+        if running.configuration.load().reload.is_some() {
+            plugins::reload::metrics::collect_version(&self.reloads.hash(), into);
         }
-        into.counter(names::RELOAD_FAILED, &[], self.reloads.failed.get() as f64);
-        let hash = self.reloads.hash();
-        into.gauge(names::RELOAD_VERSION_INFO, &[("hash", "sha512"), ("value", &hash)], 1.0);
     }
 }
 
-fn plugins(running: &Running, into: &mut Families) {
+fn enabled(running: &Running, into: &mut Families) {
     for zone in &running.configuration.load().zones {
         if !zone.block.envelope.counts {
             continue;
@@ -87,6 +78,7 @@ fn plugins(running: &Running, into: &mut Families) {
 }
 
 fn caches(running: &Running, into: &mut Families) {
+    plugins::cache::metrics::collect(&running.shared.cache, into);
     for zone in &running.configuration.load().zones {
         let Some(cache) = zone.block.pipeline.forwarding().and_then(|forwarding| forwarding.cache.as_ref())
         else {
@@ -100,47 +92,6 @@ fn caches(running: &Running, into: &mut Families) {
             continue;
         }
         let zones = configuration::zones_label(&cache.zones);
-        let (server, zones, view) =
-            (("server", zone.server.as_str()), ("zones", zones.as_str()), ("view", ""));
-        for kind in Kind::ALL {
-            let labels = [server, ("type", kind.label()), zones, view];
-            into.gauge(names::CACHE_ENTRIES, &labels, cache.partition.entries(kind) as f64);
-            let evictions = cache.partition.evictions(kind);
-            if evictions > 0 {
-                into.counter(names::CACHE_EVICTIONS, &labels, evictions as f64);
-            }
-        }
-    }
-}
-
-fn forward(running: &Running, into: &mut Families) {
-    let group = &running.shared.forward;
-    into.counter(names::FORWARD_HEALTHCHECK_BROKEN, &[], group.healthcheck_broken.get() as f64);
-    into.counter(names::FORWARD_MAX_CONCURRENT_REJECTS, &[], group.max_concurrent_rejects.get() as f64);
-    for upstream in running.shared.upstreams.upstreams() {
-        let to = upstream.address().to_string();
-        let metrics = upstream.metrics();
-        let proxy = [("proxy_name", "forward"), ("to", to.as_str())];
-        for (rcode, durations) in metrics.durations() {
-            let rcode = rcode.map_or_else(|| "other".to_owned(), |rcode| rcode.to_string());
-            let labels = [proxy[0], proxy[1], ("rcode", &rcode)];
-            into.durations(names::PROXY_REQUEST_DURATION, &labels, durations);
-        }
-        into.counter(names::PROXY_HEALTHCHECK_FAILURES, &proxy, metrics.healthcheck_failures.get() as f64);
-        for proto in Proto::ALL {
-            let labels = [proxy[0], proxy[1], ("proto", proto.label())];
-            for (metric, count) in [
-                (names::PROXY_CONN_CACHE_HITS, metrics.conn_cache_hits(proto)),
-                (names::PROXY_CONN_CACHE_MISSES, metrics.conn_cache_misses(proto)),
-            ] {
-                if count > 0 {
-                    into.counter(metric, &labels, count as f64);
-                }
-            }
-        }
-        let to = [("to", to.as_str())];
-        into.counter(names::FORWARD_HEDGES, &to, metrics.hedges.get() as f64);
-        into.counter(names::FORWARD_UNMATCHED_REPLIES, &to, metrics.unmatched.get() as f64);
-        into.counter(names::FORWARD_LATE_REPLIES, &to, metrics.late.get() as f64);
+        plugins::cache::metrics::collect_partition(&cache.partition, &zone.server, &zones, into);
     }
 }

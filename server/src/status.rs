@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use cache::Kind;
-use forwarder::{Path, Upstream};
+use forwarder::{Upstream, UpstreamPath};
 use serde_json::{Value, json};
 
 use crate::node_run::Leased;
@@ -84,10 +84,14 @@ fn serves(configuration: &Configuration) -> Vec<Value> {
 fn upstreams(configuration: &Configuration) -> Vec<Value> {
     let mut told = BTreeMap::new();
     let blocks = configuration.blocks.iter();
-    for group in blocks.filter_map(|block| block.pipeline.forwarding()).flat_map(|one| one.chain.groups()) {
-        let spec = group.spec();
-        for upstream in group.upstreams().iter() {
-            let path = if spec.force_tcp || upstream.tls().is_some() { Path::Stream } else { Path::Udp };
+    for stanza in blocks.filter_map(|block| block.pipeline.forwarding()).flat_map(|one| one.chain.stanzas()) {
+        let spec = stanza.spec();
+        for upstream in stanza.upstreams().iter() {
+            let path = if spec.force_tcp || upstream.tls().is_some() {
+                UpstreamPath::Stream
+            } else {
+                UpstreamPath::Udp
+            };
             let of = (upstream.address(), upstream.tls().is_some());
             told.entry(of).or_insert_with(|| of_upstream(upstream, path, spec.max_fails));
         }
@@ -95,12 +99,12 @@ fn upstreams(configuration: &Configuration) -> Vec<Value> {
     told.into_values().take(MOST).collect()
 }
 
-fn of_upstream(upstream: &Upstream, path: Path, max_fails: u32) -> Value {
+fn of_upstream(upstream: &Upstream, path: UpstreamPath, max_fails: u32) -> Value {
     let metrics = upstream.metrics();
     let transport = match (upstream.tls(), path) {
         (Some(_), _) => "TLS",
-        (None, Path::Stream) => "TCP",
-        (None, Path::Udp) => "UDP",
+        (None, UpstreamPath::Stream) => "TCP",
+        (None, UpstreamPath::Udp) => "UDP",
     };
     json!({
         "address": upstream.address().to_string(),

@@ -11,7 +11,7 @@ use handover::{Giver, HandoverSocket, Taker};
 use tokio::sync::{mpsc, oneshot};
 
 /// What comes to pass between this process and another, for the main thread to act upon.
-pub enum Step {
+pub enum HandoverEvent {
     /// This process answers on every address for the first time; it says so once it is told that it may.
     Settled(oneshot::Sender<()>),
     /// Another process has connected to take over.
@@ -24,8 +24,8 @@ pub enum Step {
     Failed(io::Error),
 }
 
-/// How steps come to the main thread.
-pub type Steps = mpsc::UnboundedSender<Step>;
+/// How events come to the main thread.
+pub type HandoverEvents = mpsc::UnboundedSender<HandoverEvent>;
 
 /// Finds who serves where this process is to: whoever started it for that, or whoever listens at that path.
 ///
@@ -118,16 +118,16 @@ pub fn hand_over(
     giver: Giver,
     sockets: Vec<(String, OwnedFd)>,
     started: Started,
-    steps: Steps,
+    events: HandoverEvents,
 ) -> io::Result<()> {
     let thread = std::thread::Builder::new().name("successor".to_owned());
     let work = move || {
-        let step = match until_it_serves(&giver, sockets, &steps) {
-            Ok(()) => Step::Serving(giver),
+        let event = match until_it_serves(&giver, sockets, &events) {
+            Ok(()) => HandoverEvent::Serving(giver),
             Err(error) => {
                 // The connection is closed first: a successor that still runs then ends by itself.
                 giver.take_back();
-                Step::Failed(match started.give_up() {
+                HandoverEvent::Failed(match started.give_up() {
                     Some(status) => {
                         io::Error::other(format!("it ended with {status}, its own line says why"))
                     }
@@ -135,18 +135,22 @@ pub fn hand_over(
                 })
             }
         };
-        let _ = steps.send(step);
+        let _ = events.send(event);
     };
     thread.spawn(work).map(drop)
 }
 
-fn until_it_serves(giver: &Giver, sockets: Vec<(String, OwnedFd)>, steps: &Steps) -> io::Result<()> {
+fn until_it_serves(
+    giver: &Giver,
+    sockets: Vec<(String, OwnedFd)>,
+    events: &HandoverEvents,
+) -> io::Result<()> {
     giver.give(&sockets)?;
     drop(sockets);
     giver.ready()?;
     let (left, is_left) = std_mpsc::channel();
     let gone = || io::Error::from(io::ErrorKind::Interrupted);
-    steps.send(Step::Ready(left)).map_err(|_| gone())?;
+    events.send(HandoverEvent::Ready(left)).map_err(|_| gone())?;
     is_left.recv().map_err(|_| gone())?;
     giver.yours()
 }
@@ -155,11 +159,11 @@ fn until_it_serves(giver: &Giver, sockets: Vec<(String, OwnedFd)>, steps: &Steps
 ///
 /// # Errors
 /// Where there can be no socket.
-pub fn await_successors(path: &Path, steps: Steps) -> io::Result<()> {
+pub fn await_successors(path: &Path, events: HandoverEvents) -> io::Result<()> {
     let socket = HandoverSocket::open(path)?;
     let thread = std::thread::Builder::new().name("handover".to_owned());
     let wait = move || {
-        while steps.send(Step::Came(socket.wait())).is_ok() {}
+        while events.send(HandoverEvent::Came(socket.wait())).is_ok() {}
     };
     thread.spawn(wait).map(drop)
 }

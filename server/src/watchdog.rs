@@ -21,7 +21,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use wire::{Class, Flags, Name, RType};
 
-use crate::succession::{Step, Steps};
+use crate::succession::{HandoverEvent, HandoverEvents};
 use listen::{Expected, Running};
 use plugin::endpoint::{Endpoint, Transport};
 
@@ -37,7 +37,7 @@ pub(crate) async fn run(
     running: Weak<Running>,
     notifier: Arc<Notifier>,
     mut in_place: watch::Receiver<InPlace>,
-    steps: Steps,
+    handover: HandoverEvents,
 ) {
     // The sender is dropped only where the server ends, which the loop sees by `running`.
     let _ = in_place.wait_for(Option::is_some).await;
@@ -59,7 +59,7 @@ pub(crate) async fn run(
                 ready = true;
                 let (may, told) = oneshot::channel();
                 // No answer comes only where this process ends.
-                if steps.send(Step::Settled(may)).is_err() || told.await.is_err() {
+                if handover.send(HandoverEvent::Settled(may)).is_err() || told.await.is_err() {
                     return;
                 }
                 notify(&server, "READY", notifier.ready());

@@ -113,7 +113,7 @@ impl Answer {
                     }
                     return Ok(());
                 }
-                // It goes on as it came.
+                // Too long or too much work to rewrite: the answer is sent as the upstream wrote it.
                 Err(Malformed::Long | Malformed::Work) if !after_opt => self.body.clear(),
                 Err(error) => return Err(error),
             }

@@ -35,7 +35,7 @@ pub use edns::{
 pub use gate::{Gate, Refusal, accept, accept_truncated};
 pub use hash::{hash_of, hash_with};
 pub use message::{Message, Packed, Rr};
-pub use name::{MAX_NAME, Name, NameError};
+pub use name::{MAX_NAME, Name, NameError, write_label};
 pub use numbers::{Class, Flags, Opcode, RType, Rcode};
 pub use query::{Asker, HeldQuery, Query, write_upstream_query};
 pub use records::{Malformed, Record, Records, Section};

@@ -399,20 +399,30 @@ impl fmt::Display for Name {
             return f.write_str(plain);
         }
         for label in self.labels() {
-            for &octet in label {
-                match octet {
-                    b'.' | b'\\' | b'"' | b'(' | b')' | b';' | b'@' | b'$' | b' ' => {
-                        f.write_char('\\')?;
-                        f.write_char(char::from(octet))?;
-                    }
-                    0x21..=0x7e => f.write_char(char::from(octet))?,
-                    other => write!(f, "\\{other:03}")?,
-                }
-            }
+            write_label(f, label)?;
             f.write_char('.')?;
         }
         Ok(())
     }
+}
+
+/// Writes a label as it is read in zone text: special characters after a backslash, what cannot be printed as `\DDD`. (Lines
+/// of the log have CoreDNS's characters instead: `observe` writes those.)
+///
+/// # Errors
+/// Those of what it is written to.
+pub fn write_label(to: &mut impl fmt::Write, label: &[u8]) -> fmt::Result {
+    for &octet in label {
+        match octet {
+            b'.' | b'\\' | b'"' | b'(' | b')' | b';' | b'@' | b'$' | b' ' => {
+                to.write_char('\\')?;
+                to.write_char(char::from(octet))?;
+            }
+            0x21..=0x7e => to.write_char(char::from(octet))?,
+            other => write!(to, "\\{other:03}")?,
+        }
+    }
+    Ok(())
 }
 
 impl Name {

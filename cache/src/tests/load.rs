@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use wire::{RType, Rcode, Section};
 
 use crate::support::{Ask, Block, Record, start};
-use crate::{Cache, Kind, Lookup, Policy, Stale, Store, Stored};
+use crate::{Cache, CacheResult, Kind, Policy, Stale, Store, Stored};
 
 fn ask(number: u32) -> Ask {
     Ask::new(&format!("host-{number}.example.org"), RType::A)
@@ -32,11 +32,12 @@ fn a_capacity_is_honoured_to_the_entry_by_each_kind_alone() {
             );
             let other = ask(number + 10_000);
             assert_eq!(block.store(&other, &mut other.nxdomain(60, 60)), Stored::Kept(Kind::Denial));
-            assert_ne!(block.lookup(&ask(number)).lookup, Lookup::Miss, "the newest is there");
+            assert_ne!(block.lookup(&ask(number)).lookup, CacheResult::Miss, "the newest is there");
         }
         let counts = Kind::ALL.map(|kind| (block.partition.entries(kind), block.partition.evictions(kind)));
         assert_eq!(counts, [(100, 900), (7, 993)]);
-        let found = (0..1000).filter(|&number| block.lookup(&ask(number)).lookup != Lookup::Miss).count();
+        let found =
+            (0..1000).filter(|&number| block.lookup(&ask(number)).lookup != CacheResult::Miss).count();
         assert_eq!(found, 100);
     }
 }
@@ -47,7 +48,7 @@ fn a_capacity_of_1_and_of_0_hold() {
     for number in 0..100 {
         assert_eq!(block.store(&ask(number), &mut ask(number).addresses(&[60])), Stored::Kept(Kind::Success));
         assert_eq!(block.store(&ask(200), &mut ask(200).nxdomain(60, 60)), Stored::Passed);
-        assert_ne!(block.lookup(&ask(number)).lookup, Lookup::Miss);
+        assert_ne!(block.lookup(&ask(number)).lookup, CacheResult::Miss);
         assert_eq!(Kind::ALL.map(|kind| block.partition.entries(kind)), [1, 0]);
     }
 }
@@ -75,7 +76,7 @@ fn what_is_used_outlives_what_is_not() {
         block.store(&ask(number), &mut ask(number).addresses(&[60]));
         block.lookup(&ask(number % 500));
     }
-    let kept = (0..500).filter(|&number| block.lookup(&ask(number)).lookup != Lookup::Miss).count();
+    let kept = (0..500).filter(|&number| block.lookup(&ask(number)).lookup != CacheResult::Miss).count();
     assert!(kept > 490, "{kept} of 500 used names are left");
 }
 
@@ -91,7 +92,7 @@ fn dead_entries_make_room_first_and_are_no_evictions() {
         block.store(&ask(number), &mut ask(number).addresses(&[600]));
     }
     assert_eq!(block.partition.evictions(Kind::Success), 0);
-    let left = (0..150).filter(|&number| block.lookup(&ask(number)).lookup != Lookup::Miss).count();
+    let left = (0..150).filter(|&number| block.lookup(&ask(number)).lookup != CacheResult::Miss).count();
     assert_eq!(left, 100);
 }
 
@@ -126,7 +127,7 @@ fn a_partition_is_the_same_while_it_is_held_and_empty_afterwards() {
     let first = block.cache.partition("example.org. 127.0.0.1");
     let find = |partition: &crate::Partition| {
         let seen = ask(1).see(|query, reply| partition.lookup(&block.policy, query, block.now, reply));
-        seen.lookup != Lookup::Miss
+        seen.lookup != CacheResult::Miss
     };
     for number in 0..1000 {
         first.store(&block.policy, &ask(number).query(), &mut ask(number).addresses(&[60]), block.now);
@@ -157,7 +158,7 @@ fn one_answer_that_comes_and_goes_takes_and_gives_no_memory() {
         let bytes = block.cache.bytes();
         for _ in 0..2 {
             block.wait(5.0);
-            assert_eq!(block.lookup(&ask(0)).lookup, Lookup::Miss);
+            assert_eq!(block.lookup(&ask(0)).lookup, CacheResult::Miss);
             assert_eq!(block.cache.bytes(), bytes, "{others} others");
             block.store(&ask(0), &mut ask(0).addresses(&[5]));
             assert_eq!(block.cache.bytes(), bytes, "{others} others");
@@ -235,7 +236,7 @@ proptest! {
             let stored = partition.store(&block.policy, &ask.query(), &mut answer, block.now);
             let kept = matches!(stored, Stored::Kept(_));
             let seen = ask.see(|query, reply| partition.lookup(&block.policy, query, block.now, reply));
-            prop_assert!(!kept || seen.lookup != Lookup::Miss, "kept, so it is there");
+            prop_assert!(!kept || seen.lookup != CacheResult::Miss, "kept, so it is there");
             prop_assert!(partition.entries(Kind::Success) <= limits.0);
             prop_assert!(partition.entries(Kind::Denial) <= limits.1);
             prop_assert!(block.cache.bytes() <= Cache::MIN_BYTES);
@@ -267,7 +268,7 @@ fn threads_share_one_cache_within_its_bounds() {
                         1 => drop(partition.store(policy, &ask.query(), &mut ask.nxdomain(60, 60), now)),
                         _ => {
                             let seen = ask.see(|query, reply| partition.lookup(policy, query, now, reply));
-                            assert!(seen.lookup == Lookup::Miss || seen.ttls == [60], "{seen:?}");
+                            assert!(seen.lookup == CacheResult::Miss || seen.ttls == [60], "{seen:?}");
                         }
                     }
                     assert!(partition.entries(Kind::Success) <= 500);
@@ -285,7 +286,7 @@ fn threads_share_one_cache_within_its_bounds() {
     let found = (0..2000)
         .filter(|&number| {
             let seen = ask(number).see(|query, reply| partition.lookup(&policy, query, now, reply));
-            seen.lookup != Lookup::Miss
+            seen.lookup != CacheResult::Miss
         })
         .count();
     assert_eq!(found, counted);

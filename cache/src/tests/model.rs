@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use wire::{RType, Rcode};
 
 use crate::support::{Ask, Block};
-use crate::{Kind, Lookup, Mode, Policy, Stale, Stored};
+use crate::{CacheResult, Kind, Mode, Policy, Stale, Stored};
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
@@ -100,21 +100,21 @@ proptest! {
                 Step::Lookup { name } => {
                     let seen = block.lookup(&ask(name));
                     match known.get(&name).filter(|k| k.usable(now)) {
-                        None => prop_assert_eq!(seen.lookup, Lookup::Miss),
+                        None => prop_assert_eq!(seen.lookup, CacheResult::Miss),
                         Some(k) if k.fresh(now) => {
-                            prop_assert_eq!(seen.lookup, Lookup::Hit { kind: k.kind() });
+                            prop_assert_eq!(seen.lookup, CacheResult::Hit { kind: k.kind() });
                             prop_assert_eq!(seen.rcode, k.rcode);
                             let left = k.ttl - ((now - k.stored) / 1000) as u32;
                             prop_assert!(left > 0);
                             prop_assert!(seen.ttls.iter().all(|&ttl| ttl == left), "{:?} {}", seen.ttls, left);
                         }
                         Some(k) => match seen.lookup {
-                            Lookup::Stale { kind, .. } => {
+                            CacheResult::Stale { kind, .. } => {
                                 prop_assert_eq!(kind, k.kind());
                                 prop_assert_eq!(seen.rcode, k.rcode);
                                 prop_assert!(matches!(seen.ttls[..], [0 | 30]));
                             }
-                            Lookup::Verify { .. } => prop_assert!(seen.ttls.is_empty()),
+                            CacheResult::Verify { .. } => prop_assert!(seen.ttls.is_empty()),
                             other => prop_assert!(false, "{other:?}"),
                         },
                     }

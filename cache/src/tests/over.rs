@@ -6,9 +6,9 @@ use proptest::prelude::*;
 use wire::{RType, Rcode};
 
 use crate::support::{Ask, Block};
-use crate::{Cache, Dump, Kind, Lookup, Policy, Stale};
+use crate::{Cache, CacheResult, Dump, Kind, Policy, Stale};
 
-const HIT: Lookup = Lookup::Hit { kind: Kind::Success };
+const HIT: CacheResult = CacheResult::Hit { kind: Kind::Success };
 const ALL: usize = 1 << 20;
 
 fn name(n: usize) -> Ask {
@@ -46,8 +46,8 @@ fn answers_go_on_where_they_were() {
         let seen = next.lookup(&name(n));
         assert_eq!((seen.lookup, seen.ttls), (HIT, vec![25, 265]), "{n}");
     }
-    assert_eq!(next.lookup(&name(100)).lookup, Lookup::Miss);
-    assert_eq!(next.lookup(&Ask::new("n1.example.org", RType::AAAA)).lookup, Lookup::Miss);
+    assert_eq!(next.lookup(&name(100)).lookup, CacheResult::Miss);
+    assert_eq!(next.lookup(&Ask::new("n1.example.org", RType::AAAA)).lookup, CacheResult::Miss);
 }
 
 #[test]
@@ -68,8 +68,8 @@ fn what_has_ended_is_stale_as_it_would_have_been_or_gone() {
         let seen = next.lookup(&name(1)).lookup;
         match kind {
             "fresh" => assert_eq!(seen, HIT),
-            "stale" => assert_eq!(seen, Lookup::Stale { kind: Kind::Success, refresh: true }),
-            _ => assert_eq!(seen, Lookup::Miss),
+            "stale" => assert_eq!(seen, CacheResult::Stale { kind: Kind::Success, refresh: true }),
+            _ => assert_eq!(seen, CacheResult::Miss),
         }
     }
     // Where nothing stale is served, nothing stale is taken.

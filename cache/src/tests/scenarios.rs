@@ -6,11 +6,11 @@ use hickory_proto::op::Message;
 use wire::{Flags, Name, RType, Rcode, Section};
 
 use crate::support::{Ask, Block, a};
-use crate::{Kind, Lookup, Policy, Prefetch, Store, Stored};
+use crate::{CacheResult, Kind, Policy, Prefetch, Store, Stored};
 
-const SUCCESS: Lookup = Lookup::Hit { kind: Kind::Success };
-const DENIAL: Lookup = Lookup::Hit { kind: Kind::Denial };
-const FETCH: Lookup = Lookup::Prefetch { kind: Kind::Success };
+const SUCCESS: CacheResult = CacheResult::Hit { kind: Kind::Success };
+const DENIAL: CacheResult = CacheResult::Hit { kind: Kind::Denial };
+const FETCH: CacheResult = CacheResult::Prefetch { kind: Kind::Success };
 
 fn www() -> Ask {
     Ask::new("www.example.org", RType::A)
@@ -19,7 +19,7 @@ fn www() -> Ask {
 #[test]
 fn an_answer_counts_down_record_by_record_and_expires_with_its_first() {
     let mut block = Block::new(Policy::default());
-    assert_eq!(block.lookup(&www()).lookup, Lookup::Miss);
+    assert_eq!(block.lookup(&www()).lookup, CacheResult::Miss);
     assert_eq!(block.store(&www(), &mut www().addresses(&[10, 300])), Stored::Kept(Kind::Success));
     for (wait, ttls) in
         [(0.0, [10, 300]), (0.9, [10, 300]), (0.1, [9, 299]), (8.0, [1, 291]), (0.999, [1, 291])]
@@ -30,7 +30,7 @@ fn an_answer_counts_down_record_by_record_and_expires_with_its_first() {
     }
     assert_eq!(block.partition.entries(Kind::Success), 1);
     block.wait(0.001);
-    assert_eq!(block.lookup(&www()).lookup, Lookup::Miss);
+    assert_eq!(block.lookup(&www()).lookup, CacheResult::Miss);
     assert_eq!(block.partition.entries(Kind::Success), 0, "freed when touched");
 }
 
@@ -55,7 +55,7 @@ fn keepttl_hands_out_what_was_stored_until_it_expires() {
     block.wait(9.0);
     assert_eq!(block.lookup(&www()).ttls, [10, 300]);
     block.wait(1.0);
-    assert_eq!(block.lookup(&www()).lookup, Lookup::Miss);
+    assert_eq!(block.lookup(&www()).lookup, CacheResult::Miss);
 }
 
 #[test]
@@ -125,9 +125,9 @@ fn only_the_same_question_with_the_same_do_and_cd_finds_an_answer() {
         (Ask::with("www.example.org", RType::A, Flags::RD, true), false),
         (Ask::with("www.example.org", RType::A, Flags::RD | Flags::CD, false), false),
     ] {
-        assert_eq!(block.lookup(&ask).lookup != Lookup::Miss, found);
+        assert_eq!(block.lookup(&ask).lookup != CacheResult::Miss, found);
         let elsewhere = ask.see(|query, reply| other.lookup(&block.policy, query, block.now, reply));
-        assert_eq!(elsewhere.lookup, Lookup::Miss, "another block's");
+        assert_eq!(elsewhere.lookup, CacheResult::Miss, "another block's");
     }
 }
 
@@ -142,7 +142,7 @@ fn a_denial_hands_out_its_soa_and_its_reason() {
     assert_eq!((seen.lookup, seen.rcode), (DENIAL, Rcode::NXDOMAIN));
     assert_eq!((seen.ttls, seen.ede), (vec![50], vec![17]));
     block.wait(50.0);
-    assert_eq!(block.lookup(&www()).lookup, Lookup::Miss);
+    assert_eq!(block.lookup(&www()).lookup, CacheResult::Miss);
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn good_answers_displace_each_other_and_failures_displace_nothing_good() {
     for (what, first, second, stored, found) in [
         ("denial, address", denial, address, Stored::Kept(Kind::Success), SUCCESS),
         ("address, denial", address, denial, Stored::Kept(Kind::Denial), DENIAL),
-        ("address, denial that cannot be kept", address, bare_denial, Stored::Passed, Lookup::Miss),
+        ("address, denial that cannot be kept", address, bare_denial, Stored::Passed, CacheResult::Miss),
         ("address, failure", address, failure, Stored::EarlierIsBetter, SUCCESS),
         ("denial, failure", denial, failure, Stored::EarlierIsBetter, DENIAL),
         ("address, refused", address, refused, Stored::EarlierIsBetter, SUCCESS),
@@ -171,7 +171,7 @@ fn good_answers_displace_each_other_and_failures_displace_nothing_good() {
         assert_eq!(block.store(&www(), &mut second(&www())), stored, "{what}");
         assert_eq!(block.lookup(&www()).lookup, found, "{what}");
         let entries = Kind::ALL.map(|kind| block.partition.entries(kind));
-        assert_eq!(entries.iter().sum::<usize>(), usize::from(found != Lookup::Miss), "{what}");
+        assert_eq!(entries.iter().sum::<usize>(), usize::from(found != CacheResult::Miss), "{what}");
     }
 }
 
@@ -183,7 +183,7 @@ fn a_failure_is_kept_for_5_seconds_and_gives_way() {
     let seen = block.lookup(&www());
     assert_eq!((seen.lookup, seen.rcode), (DENIAL, Rcode::SERVFAIL));
     block.wait(0.1);
-    assert_eq!(block.lookup(&www()).lookup, Lookup::Miss);
+    assert_eq!(block.lookup(&www()).lookup, CacheResult::Miss);
 }
 
 #[test]
@@ -204,8 +204,8 @@ fn zones_and_disabled_zones_hide_what_is_there() {
     let zone = |text| vec![Name::from_text(text).unwrap()];
     for (policy, found) in [
         (Policy { zones: zone("example.org."), ..Policy::default() }, SUCCESS),
-        (Policy { zones: zone("example.com."), ..Policy::default() }, Lookup::Miss),
-        (Policy { disabled_success: zone("."), ..Policy::default() }, Lookup::Miss),
+        (Policy { zones: zone("example.com."), ..Policy::default() }, CacheResult::Miss),
+        (Policy { disabled_success: zone("."), ..Policy::default() }, CacheResult::Miss),
         (Policy { disabled_success: zone("example.com."), ..Policy::default() }, SUCCESS),
         (Policy { disabled_denial: zone("."), ..Policy::default() }, SUCCESS),
     ] {

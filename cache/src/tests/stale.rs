@@ -5,14 +5,14 @@ use std::time::Duration;
 use wire::{Flags, RType, Rcode};
 
 use crate::support::{Ask, Block};
-use crate::{Kind, Lookup, Mode, Policy, Stale, Stored};
+use crate::{CacheResult, Kind, Mode, Policy, Stale, Stored};
 
-const HIT: Lookup = Lookup::Hit { kind: Kind::Success };
+const HIT: CacheResult = CacheResult::Hit { kind: Kind::Success };
 const WAIT: Duration = Duration::from_millis(1800);
-const ASK_FIRST: Lookup = Lookup::Verify { wait: WAIT };
+const ASK_FIRST: CacheResult = CacheResult::Verify { wait: WAIT };
 
-fn stale(refresh: bool) -> Lookup {
-    Lookup::Stale { kind: Kind::Success, refresh }
+fn stale(refresh: bool) -> CacheResult {
+    CacheResult::Stale { kind: Kind::Success, refresh }
 }
 
 fn www() -> Ask {
@@ -89,7 +89,7 @@ fn the_window_ends() {
     assert_eq!(block.lookup(&www()).lookup, stale(true));
     block.wait(0.1);
     assert!(block.serve_stale(&www()).is_none());
-    assert_eq!(block.lookup(&www()).lookup, Lookup::Miss);
+    assert_eq!(block.lookup(&www()).lookup, CacheResult::Miss);
     assert_eq!(block.partition.entries(Kind::Success), 0);
 }
 
@@ -98,7 +98,11 @@ fn verify_asks_first_and_serves_stale_when_that_fails() {
     for (timeout, wait) in [(None, WAIT), (Some(Duration::from_millis(100)), Duration::from_millis(100))] {
         let mut block = expired(verify(timeout));
         for _ in 0..3 {
-            assert_eq!(block.lookup(&www()).lookup, Lookup::Verify { wait }, "all wait for the same answer");
+            assert_eq!(
+                block.lookup(&www()).lookup,
+                CacheResult::Verify { wait },
+                "all wait for the same answer"
+            );
         }
         for _ in 0..3 {
             let seen = block.serve_stale(&www()).unwrap();
@@ -110,7 +114,7 @@ fn verify_asks_first_and_serves_stale_when_that_fails() {
             "three clients failed at once, which is one failure"
         );
         block.wait(1.0);
-        assert_eq!(block.lookup(&www()).lookup, Lookup::Verify { wait }, "one tries");
+        assert_eq!(block.lookup(&www()).lookup, CacheResult::Verify { wait }, "one tries");
         assert_eq!(block.lookup(&www()).lookup, stale(false), "the others do not wait");
         assert_eq!(block.store(&www(), &mut www().addresses(&[60])), Stored::Kept(Kind::Success));
         assert_eq!(block.lookup(&www()).lookup, HIT);
@@ -147,7 +151,7 @@ fn an_expired_address_gives_way_to_a_denial_even_if_that_cannot_be_kept() {
     let block = expired(verify(None));
     assert_eq!(block.store(&www(), &mut www().answer(Rcode::NXDOMAIN, 0, &[])), Stored::Passed);
     assert!(block.serve_stale(&www()).is_none());
-    assert_eq!(block.lookup(&www()).lookup, Lookup::Miss);
+    assert_eq!(block.lookup(&www()).lookup, CacheResult::Miss);
 }
 
 #[test]
@@ -173,14 +177,14 @@ fn a_failure_entry_is_never_served_stale() {
     block.store(&www(), &mut www().servfail());
     block.wait(5.0);
     assert!(block.serve_stale(&www()).is_none());
-    assert_eq!(block.lookup(&www()).lookup, Lookup::Miss);
+    assert_eq!(block.lookup(&www()).lookup, CacheResult::Miss);
 }
 
 #[test]
 fn a_query_without_rd_gets_nothing_expired() {
     let block = expired(Stale::default());
     let ask = Ask::with("www.example.org", RType::A, 0, false);
-    assert_eq!(block.lookup(&ask).lookup, Lookup::Miss);
+    assert_eq!(block.lookup(&ask).lookup, CacheResult::Miss);
     assert!(block.serve_stale(&ask).is_none());
     assert_eq!(block.lookup(&www()).lookup, stale(true), "and spoils nothing");
 }

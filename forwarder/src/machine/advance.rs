@@ -9,14 +9,14 @@ use super::flight::{ATTEMPTS, Attempt, Form, Open, Pick, State, TCP, Try, Way, s
 use super::ports::Owner;
 use super::timers::{MachineTime, NEVER};
 use super::{Effects, ExchangeId, Forwarder, LATE, SWEEP};
-use crate::{Failure, Path, StreamKind};
+use crate::{Failure, StreamKind, UpstreamPath};
 
 impl<W> Forwarder<W> {
     /// Asks the first upstream of the flight's stanza, and now and then a suspect one as well.
     pub(super) fn begin(&mut self, now: Instant, slot: u32, effects: &mut impl Effects<W>) {
         let flight = &self.table[slot];
-        let group = flight.group();
-        let mut order = group.spec().policy.order(flight.upstreams.len(), &group.turns, &mut self.rng);
+        let stanza = flight.stanza();
+        let mut order = stanza.spec().policy.order(flight.upstreams.len(), &stanza.turns, &mut self.rng);
         if flight.dnssec_ok() {
             order.put_back(|at| flight.upstreams[usize::from(at)].edns().lacks_dnssec(now));
         }
@@ -55,9 +55,9 @@ impl<W> Forwarder<W> {
     pub(super) fn try_next(&mut self, now: Instant, slot: u32, effects: &mut impl Effects<W>) {
         loop {
             let flight = &mut self.table[slot];
-            let (failfast, spare) = (flight.group().spec().failfast, flight.spare());
+            let (failfast, spare) = (flight.stanza().spec().failfast, flight.spare());
             let (has_spare, goes_on) = (spare.is_some(), spare.is_none_or(|spare| spare.failover));
-            let allowed = flight.group().attempts_allowed(flight.upstreams.len()).min(FAILURES_MAX);
+            let allowed = flight.stanza().attempts_allowed(flight.upstreams.len()).min(FAILURES_MAX);
             let mut may =
                 u32::from(flight.failures) < allowed && flight.attempt_to_use().is_some() && goes_on;
             let next = match flight.pick() {
@@ -70,7 +70,7 @@ impl<W> Forwarder<W> {
                 // A reply is kept that can be given in the end, so no upstream that is down is asked.
                 Pick::AllDown if has_spare => None,
                 Pick::AllDown => {
-                    flight.group().metrics().healthcheck_broken.add_shared(1);
+                    flight.stanza().metrics().healthcheck_broken.add_shared(1);
                     if failfast && flight.aside().failure.is_none() {
                         flight.aside().failure = Some(Failure::NoHealthy);
                     }
@@ -138,9 +138,9 @@ impl<W> Forwarder<W> {
                 let socket = match self.ports.choose(at, upstream, &mut self.rng, effects) {
                     Ok(socket) => socket,
                     Err(error) => {
-                        let spec = flight.group().spec();
+                        let spec = flight.stanza().spec();
                         if error.blames_upstream() {
-                            upstream.failed(Path::Udp, spec.max_fails, &spec.health);
+                            upstream.failed(UpstreamPath::Udp, spec.max_fails, &spec.health);
                         }
                         let failure = Failure::NoSocket { upstream: upstream.address(), error };
                         flight.aside().failure = Some(failure);
@@ -159,7 +159,7 @@ impl<W> Forwarder<W> {
                 upstream,
                 kind,
                 message: &self.message,
-                limits: flight.group().spec().connections,
+                limits: flight.stanza().spec().connections,
                 connect_by: self.epoch + flight.machine_time(flight.deadline).since(MachineTime(0)),
                 deadline: self.epoch + flight.started.after(LATE).since(MachineTime(0)),
             }),
@@ -249,7 +249,7 @@ impl<W> Forwarder<W> {
         let at = self.machine_time(now);
         let flight = &mut self.table[slot];
         let offset = flight.offset(at);
-        let timeout = flight.group().spec().read_timeout.as_micros() as u32;
+        let timeout = flight.stanza().spec().read_timeout.as_micros() as u32;
         let mut failed = false;
         for nth in 0..ATTEMPTS {
             let attempt = flight.attempts[nth];
@@ -263,7 +263,7 @@ impl<W> Forwarder<W> {
                     copy.open = Open::Counted;
                 }
             }
-            let (spec, upstream) = (flight.group().spec(), &flight.upstreams[usize::from(attempt.upstream)]);
+            let (spec, upstream) = (flight.stanza().spec(), &flight.upstreams[usize::from(attempt.upstream)]);
             upstream.failed(attempt.path(), spec.max_fails, &spec.health);
             if attempt.form != Form::Plain {
                 upstream.edns().doubt(now);
@@ -293,7 +293,7 @@ impl<W> Forwarder<W> {
         let flight = &mut self.table[slot];
         let attempt = flight.attempts[nth];
         let counted = attempt.open == Open::Counted;
-        let (spec, upstream) = (flight.group().spec(), &flight.upstreams[usize::from(attempt.upstream)]);
+        let (spec, upstream) = (flight.stanza().spec(), &flight.upstreams[usize::from(attempt.upstream)]);
         if blames && !counted {
             upstream.failed(attempt.path(), spec.max_fails, &spec.health);
         }
@@ -345,7 +345,7 @@ impl<W> Forwarder<W> {
         self.table.seal(slot);
         let generation = self.table.generation(slot);
         let flight = &mut self.table[slot];
-        flight.group().release(flight.waiters.asker);
+        flight.stanza().release(flight.waiters.asker);
         self.places.give_back(flight.waiters.asker);
         self.flying -= 1;
         let (outcome, upstream, rtt) = match outcome {
@@ -458,7 +458,7 @@ impl<W> Forwarder<W> {
     /// Sets the flight's timer to the next thing that is due, if the flight is still there.
     pub(super) fn rearm(&mut self, slot: u32) {
         let Some(flight) = self.table.get(slot) else { return };
-        let timeout = flight.group().spec().read_timeout.as_micros() as u32;
+        let timeout = flight.stanza().spec().read_timeout.as_micros() as u32;
         let silence = flight
             .attempts
             .iter()

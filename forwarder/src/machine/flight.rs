@@ -12,7 +12,7 @@ use super::timers::{MachineTime, NEVER};
 use super::waiters::WaiterList;
 use super::{Ask, SocketId};
 use crate::policy::Order;
-use crate::{Chain, Failure, Group, Path, StreamKind, Upstream};
+use crate::{Chain, Failure, Stanza, StreamKind, Upstream, UpstreamPath};
 
 /// A slot of the table: see [`super::slot_octets`].
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub(super) struct Flight<W> {
     pub(super) order: Order,
     /// The turn of `order` that is next.
     pub(super) cursor: u8,
-    pub(super) group: u8,
+    pub(super) stanza: u8,
     pub(super) failures: u8,
     /// The serial of the last attempt.
     pub(super) serial: u8,
@@ -125,7 +125,7 @@ pub(super) enum Open {
     Counted,
 }
 
-/// How an attempt was sent: its [`Path`], and over which kind of connection.
+/// How an attempt was sent: its [`UpstreamPath`], and over which kind of connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     Udp,
@@ -162,10 +162,10 @@ impl Try {
 }
 
 impl Attempt {
-    pub(super) fn path(&self) -> Path {
+    pub(super) fn path(&self) -> UpstreamPath {
         match self.way {
-            Way::Udp => Path::Udp,
-            Way::Stream(_) => Path::Stream,
+            Way::Udp => UpstreamPath::Udp,
+            Way::Stream(_) => UpstreamPath::Stream,
         }
     }
 
@@ -183,8 +183,8 @@ impl Attempt {
 }
 
 impl<W> Flight<W> {
-    pub(super) fn group(&self) -> &Arc<Group> {
-        &self.chain.groups()[usize::from(self.group)]
+    pub(super) fn stanza(&self) -> &Arc<Stanza> {
+        &self.chain.stanzas()[usize::from(self.stanza)]
     }
 
     /// Microseconds after the start, as attempts and waits count them.
@@ -212,7 +212,7 @@ impl<W> Flight<W> {
     }
 
     pub(super) fn is_down(&self, upstream: u8) -> bool {
-        let max_fails = self.group().spec().max_fails;
+        let max_fails = self.stanza().spec().max_fails;
         self.upstreams[usize::from(upstream)].is_down(self.path(upstream), max_fails)
     }
 
@@ -222,7 +222,7 @@ impl<W> Flight<W> {
     }
 
     /// The path that this query takes to an upstream.
-    pub(super) fn path(&self, upstream: u8) -> Path {
+    pub(super) fn path(&self, upstream: u8) -> UpstreamPath {
         self.upstreams[usize::from(upstream)].path(self.bits & TCP != 0)
     }
 
@@ -314,7 +314,7 @@ impl Ask<'_> {
     /// of them asks, so that equal misses of different workers share one too. `None` where no stanza forwards the name.
     pub fn fingerprint(&self, hasher: &impl BuildHasher) -> Option<u64> {
         let at = self.chain.matching(0, &self.query.name)?;
-        let bits = key_bits(self.query, self.chain.groups()[at].asks_over_tcp(self.client));
+        let bits = key_bits(self.query, self.chain.stanzas()[at].asks_over_tcp(self.client));
         Some(key_hash(self.block, self.query, bits, hasher))
     }
 }

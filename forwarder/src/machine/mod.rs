@@ -144,8 +144,8 @@ impl<W> Forwarder<W> {
         let Some(at) = ask.chain.matching(0, &ask.query.name) else {
             return refuse(waiter, Failure::NoStanza);
         };
-        let group = &ask.chain.groups()[at];
-        let bits = key_bits(ask.query, group.asks_over_tcp(ask.client));
+        let stanza = &ask.chain.stanzas()[at];
+        let bits = key_bits(ask.query, stanza.asks_over_tcp(ask.client));
         let hash = key_hash(ask.block, ask.query, bits, &self.hasher);
         let who = Who::of(ask.asker);
         let started = self.machine_time(now);
@@ -158,18 +158,18 @@ impl<W> Forwarder<W> {
         if bits & SUBNET != 0 && self.subnets.is_full(ask.query, &self.hasher) {
             return refuse(waiter, Failure::Subnets);
         }
-        let upstreams = group.upstreams();
+        let upstreams = stanza.upstreams();
         if upstreams.is_empty() {
             return refuse(waiter, Failure::NoUpstream);
         }
-        let spec = group.spec();
-        let tcp = group.asks_over_tcp(ask.client);
+        let spec = stanza.spec();
+        let tcp = stanza.asks_over_tcp(ask.client);
         let is_down = |upstream: &Arc<Upstream>| upstream.is_down(upstream.path(tcp), spec.max_fails);
         if spec.failfast && upstreams.iter().all(is_down) {
-            group.metrics().healthcheck_broken.add_shared(1);
+            stanza.metrics().healthcheck_broken.add_shared(1);
             return refuse(waiter, Failure::NoHealthy);
         }
-        let Some(admitted) = group.admit(who) else {
+        let Some(admitted) = stanza.admit(who) else {
             return refuse(waiter, Failure::MaxConcurrent(spec.max_concurrent));
         };
         if !self.places.take(who) {
@@ -197,7 +197,7 @@ impl<W> Forwarder<W> {
             patience_at,
             attempts: [Attempt::FREE; ATTEMPTS],
             cursor: 0,
-            group: at as u8,
+            stanza: at as u8,
             failures: 0,
             serial: 0,
             failed_over: 0,
@@ -380,7 +380,7 @@ impl<W> Drop for Forwarder<W> {
         for slot in self.table.taken() {
             let flight = &self.table[slot];
             if flight.state == State::Flying {
-                flight.group().release(flight.waiters.asker);
+                flight.stanza().release(flight.waiters.asker);
             }
         }
     }

@@ -16,7 +16,7 @@ use rand::Rng;
 
 use super::timers::MachineTime;
 use super::{Limits, SocketId};
-use crate::metrics::Proto;
+use crate::metrics::UpstreamProto;
 use crate::{Effects, NotSent, Upstream};
 
 /// Whose query an id on a socket is.
@@ -91,14 +91,14 @@ impl Ports {
         if reuse && !worn(&self.ports[side.current as usize], now, &self.limits) {
             side.left -= 1;
             let current = side.current;
-            upstream.metrics().connection(Proto::Udp, true);
+            upstream.metrics().connection(UpstreamProto::Udp, true);
             return Ok(self.id(current));
         }
         let place = rng.random_range(0..self.limits.sockets.max(1));
         let chosen = side.active.get(place).copied();
         let index = match chosen {
             Some(index) if !worn(&self.ports[index as usize], now, &self.limits) => {
-                upstream.metrics().connection(Proto::Udp, true);
+                upstream.metrics().connection(UpstreamProto::Udp, true);
                 index
             }
             _ => {
@@ -252,7 +252,7 @@ impl Ports {
         (port.open, port.retired, port.queries, port.unmatched) = (true, false, 0, 0);
         (port.local, port.opened, port.upstream) = (local, now, Some(upstream.clone()));
         self.open += 1;
-        upstream.metrics().connection(Proto::Udp, false);
+        upstream.metrics().connection(UpstreamProto::Udp, false);
         self.sides.entry(upstream.id()).or_insert_with(Side::new).active.push(index);
         Ok(index)
     }

@@ -8,7 +8,7 @@ use super::effects::Finished;
 use super::flight::{ATTEMPTS, Attempt, Flight, Form, Open, Spare, State, Try, Way};
 use super::timers::NEVER;
 use super::{Effects, Forwarder};
-use crate::{Failure, Path};
+use crate::{Failure, UpstreamPath};
 
 impl<W> Forwarder<W> {
     /// Takes a reply to the `nth` attempt, which stands in `self.answer`; `bytes` is the same on the wire.
@@ -117,7 +117,7 @@ impl<W> Forwarder<W> {
         let (upstream, sent) = (attempt.upstream, attempt.sent);
         let rcode = self.answer.rcode;
         let flight = &mut self.table[slot];
-        if flight.group().spec().failover.contains(&rcode) {
+        if flight.stanza().spec().failover.contains(&rcode) {
             flight.failed_over |= 1 << upstream;
             self.keep(slot, bytes, attempt, rtt, true);
             self.try_next(now, slot, effects);
@@ -162,16 +162,16 @@ impl<W> Forwarder<W> {
     /// Starts again with the next stanza, where `next` names the rcode in `self.answer` and another stanza matches.
     fn hand_over(&mut self, now: Instant, slot: u32, effects: &mut impl Effects<W>) -> bool {
         let flight = &self.table[slot];
-        let spec = flight.group().spec();
+        let spec = flight.stanza().spec();
         let nodata = self.answer.rcode == Rcode::NOERROR && self.answer.counts[0] == 0;
         let named = spec.next.contains(&self.answer.rcode) || (spec.next_on_nodata && nodata);
         if !named {
             return false;
         }
         let name = flight.held.0.query().name;
-        let Some(next) = flight.chain.matching(usize::from(flight.group) + 1, &name) else { return false };
-        let group = flight.chain.groups()[next].clone();
-        let upstreams = group.upstreams();
+        let Some(next) = flight.chain.matching(usize::from(flight.stanza) + 1, &name) else { return false };
+        let stanza = flight.chain.stanzas()[next].clone();
+        let upstreams = stanza.upstreams();
         for nth in 0..ATTEMPTS {
             self.close(slot, nth, effects);
         }
@@ -180,7 +180,7 @@ impl<W> Forwarder<W> {
         let admitted = if upstreams.is_empty() {
             Err(Failure::NoUpstream)
         } else {
-            group.admit(who).ok_or(Failure::MaxConcurrent(group.spec().max_concurrent))
+            stanza.admit(who).ok_or(Failure::MaxConcurrent(stanza.spec().max_concurrent))
         };
         match admitted {
             Ok(admitted) => admitted.keep(),
@@ -190,8 +190,8 @@ impl<W> Forwarder<W> {
             }
         }
         let flight = &mut self.table[slot];
-        flight.group().release(who);
-        flight.group = next as u8;
+        flight.stanza().release(who);
+        flight.stanza = next as u8;
         flight.upstreams = upstreams;
         (flight.aside, flight.failures, flight.hedge_at) = (None, 0, NEVER);
         (flight.failed_over, flight.without_edns, flight.refused_edns) = (0, 0, 0);
@@ -251,7 +251,7 @@ impl<W> Forwarder<W> {
         let at = self.machine_time(now);
         let flight = &mut self.table[slot];
         // The upstream did answer (truncated, say), so the hedge waits longer: a connection takes a few round trips more.
-        let wait = flight.upstreams[usize::from(upstream)].hedge_after(Path::Stream);
+        let wait = flight.upstreams[usize::from(upstream)].hedge_after(UpstreamPath::Stream);
         flight.hedge_at = flight.offset(at.after(wait));
         if flight.spare().is_some() {
             flight.deadline = flight.deadline.min(flight.offset(at.after(SPARE_PATIENCE)));

@@ -36,7 +36,7 @@ impl<W> Forwarder<W> {
         if passing {
             aside.unsent |= 1 << upstream;
         }
-        if !passing || flight.group().counts_unsent() {
+        if !passing || flight.stanza().counts_unsent() {
             flight.failures = flight.failures.saturating_add(1);
         }
     }

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 pub(crate) use connection::{dial, handshake};
 
-use crate::metrics::Proto;
+use crate::metrics::UpstreamProto;
 use crate::{ConnectionLimits, Exchange, ExchangeError, ExchangeId, StreamKind, Upstream};
 
 /// Takes the results of exchanges, on tokio's threads: by queue to the worker that asked.
@@ -109,8 +109,8 @@ impl Shared {
     /// Gives a query to the connection that is likely to answer it first.
     pub(crate) fn submit(self: &Arc<Self>, target: &Target, request: Request) {
         let proto = match target.kind {
-            StreamKind::Tcp => Proto::Tcp,
-            StreamKind::Tls => Proto::Tls,
+            StreamKind::Tcp => UpstreamProto::Tcp,
+            StreamKind::Tls => UpstreamProto::Tls,
         };
         let mut pools = self.pools();
         let links = pools.entry((target.upstream.id(), target.kind)).or_default();

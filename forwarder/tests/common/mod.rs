@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use forwarder::{
     Ask, Chain, ClientTransport, Effects, Exchange, ExchangeError, ExchangeId, Failure, Finished, Forwarder,
-    Group, GroupMetrics, GroupSpec, Limits, NotSent, Path, ProbeRequests, Registry, SocketId, StreamKind,
-    Upstream,
+    Limits, NotSent, ProbeRequests, Registry, SocketId, Stanza, StanzaMetrics, StanzaSpec, StreamKind,
+    Upstream, UpstreamPath,
 };
 use wire::{Gate, Rcode};
 
@@ -238,7 +238,7 @@ pub struct World {
     pub registry: Registry,
     pub probes: ProbeRequests,
     pub chain: Arc<Chain>,
-    pub metrics: Arc<GroupMetrics>,
+    pub metrics: Arc<StanzaMetrics>,
     waiter: u32,
     /// Whether what was refused last is in flight all the same.
     pub flies: bool,
@@ -246,15 +246,15 @@ pub struct World {
 
 impl World {
     /// One stanza for everything.
-    pub fn new(spec: GroupSpec, behaviours: Vec<Behaviour>) -> Self {
+    pub fn new(spec: StanzaSpec, behaviours: Vec<Behaviour>) -> Self {
         Self::with_limits(Limits::default(), vec![(spec, behaviours)])
     }
 
     #[allow(clippy::disallowed_methods, reason = "a test's time begins at any moment")]
-    pub fn with_limits(limits: Limits, stanzas: Vec<(GroupSpec, Vec<Behaviour>)>) -> Self {
+    pub fn with_limits(limits: Limits, stanzas: Vec<(StanzaSpec, Vec<Behaviour>)>) -> Self {
         let now = Instant::now();
         let (registry, probes) = Registry::new(now);
-        let metrics = Arc::new(GroupMetrics::default());
+        let metrics = Arc::new(StanzaMetrics::default());
         let mut net = Net {
             start: now,
             now,
@@ -274,7 +274,7 @@ impl World {
             done: Vec::new(),
             by_waiter: HashMap::new(),
         };
-        let mut groups = Vec::new();
+        let mut built = Vec::new();
         let mut last = 0;
         for (spec, behaviours) in stanzas {
             let mut upstreams = Vec::new();
@@ -283,9 +283,9 @@ impl World {
                 net.behaviours.insert(address(last), (behaviour, 0));
                 upstreams.push(registry.upstream(address(last), None, None));
             }
-            groups.push(Arc::new(Group::new(spec, upstreams, metrics.clone()).unwrap()));
+            built.push(Arc::new(Stanza::new(spec, upstreams, metrics.clone()).unwrap()));
         }
-        let chain = Arc::new(Chain::new(groups));
+        let chain = Arc::new(Chain::new(built));
         Self {
             forwarder: Forwarder::new(limits, now),
             net,
@@ -310,7 +310,7 @@ impl World {
     /// As after three failed probes.
     pub fn take_down(&self, upstream: u8) {
         for _ in 0..3 {
-            self.upstream(upstream).probed(Path::Udp, false);
+            self.upstream(upstream).probed(UpstreamPath::Udp, false);
         }
     }
 
@@ -404,6 +404,6 @@ pub fn address(at: u8) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 100 + at], 53))
 }
 
-pub fn sequential() -> GroupSpec {
-    GroupSpec { policy: forwarder::Policy::Sequential, ..GroupSpec::default() }
+pub fn sequential() -> StanzaSpec {
+    StanzaSpec { policy: forwarder::Policy::Sequential, ..StanzaSpec::default() }
 }

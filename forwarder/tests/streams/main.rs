@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use common::{Question, answer, ms, query};
 use forwarder::{
-    ConnectionLimits, Deliver, Exchange, ExchangeError, ExchangeId, Proto, Registry, StreamKind, Streams,
-    TlsSettings, Upstream,
+    ConnectionLimits, Deliver, Exchange, ExchangeError, ExchangeId, Registry, StreamKind, Streams,
+    TlsSettings, Upstream, UpstreamProto,
 };
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -166,7 +166,10 @@ async fn one_connection_serves_query_after_query() {
     }
     assert_eq!(accepted.load(Ordering::SeqCst), 1);
     let metrics = asker.upstream.metrics();
-    assert_eq!((metrics.conn_cache_hits(Proto::Tcp), metrics.conn_cache_misses(Proto::Tcp)), (49, 1));
+    assert_eq!(
+        (metrics.conn_cache_hits(UpstreamProto::Tcp), metrics.conn_cache_misses(UpstreamProto::Tcp)),
+        (49, 1)
+    );
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use forwarder::{ExchangeError, Proto, TlsError, TlsSettings, TlsSpec};
+use forwarder::{ExchangeError, TlsError, TlsSettings, TlsSpec, UpstreamProto};
 use tokio::sync::mpsc;
 
 use super::common::ms;
@@ -88,7 +88,7 @@ async fn tls_checks_the_name_and_sends_it() {
             asker.ask(id).await;
         }
         assert_eq!(seen.recv().await.unwrap().as_deref(), sent);
-        assert_eq!(asker.upstream.metrics().conn_cache_misses(Proto::Tls), 1);
+        assert_eq!(asker.upstream.metrics().conn_cache_misses(UpstreamProto::Tls), 1);
     }
 }
 

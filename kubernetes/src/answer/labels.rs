@@ -1,6 +1,6 @@
 //! What a name in a cluster's zone says, part by part: what `metadata` publishes of it.
 
-use wire::Name;
+use wire::{Name, write_label};
 
 use super::Responder;
 use super::name::{self, Asked};
@@ -17,7 +17,7 @@ impl Responder {
             }
             (Some(grammar), _) => grammar,
         };
-        // `svc` and `pod` alone are no kind of anything.
+        // The zone itself, `svc.ZONE` and `pod.ZONE` are above all kinds of objects: nothing is told of their labels.
         let count = match asked {
             Asked::Apex | Asked::Above => 0,
             _ => name.label_count() - zone.name.label_count(),
@@ -46,14 +46,15 @@ impl Responder {
 
 /// Labels as a name's text has them, without the dot at the end.
 fn text(labels: &[&[u8]]) -> String {
-    let mut wire = Vec::new();
+    let mut text = String::new();
     for label in labels.iter().filter(|label| !label.is_empty()) {
-        wire.push(label.len() as u8);
-        wire.extend_from_slice(label);
+        if !text.is_empty() {
+            text.push('.');
+        }
+        // Nothing that is written to a string fails.
+        let _ = write_label(&mut text, label);
     }
-    wire.push(0);
-    let text = Name::from_wire(&wire).map(|name| name.to_string()).unwrap_or_default();
-    text.strip_suffix('.').unwrap_or_default().to_owned()
+    text
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! A zone as a whole, record by record: its SOA, its servers, its services by name, and the SOA again.
 
-mod outside;
+mod external;
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -11,8 +11,8 @@ use wire::{Name, RType};
 use super::endpoints::name_endpoint;
 use super::{Answered, Responder};
 use crate::index::{At, Index, Listing, Service};
+use external::ExternalServices;
 use kubernetes_api::objects::{Port, Protocol, Target};
-use outside::Outside;
 
 /// A zone as it was at one serial, and how far it has been told. It holds what the index held then, and copies nothing of it.
 pub struct Transfer {
@@ -42,8 +42,8 @@ struct Ttls {
 
 /// Where the names of the services are for.
 enum SeenFrom {
-    Inside,
-    Outside(Outside),
+    Cluster,
+    External(ExternalServices),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -87,7 +87,7 @@ impl Responder {
         let begun = Transfer::new(
             *name,
             Ttls { soa: ttl.min(super::apex::SOA_TTL), addresses: ttl, leading: ttl },
-            SeenFrom::Inside,
+            SeenFrom::Cluster,
         );
         let listing = match Wanted::of(index, has, soa_alone)? {
             Wanted::Soa(serial) => return Ok(begun.of_soa(self.soa_data(name, serial))),
@@ -207,11 +207,11 @@ impl Transfer {
                     None => Part::Services,
                 },
                 Part::Services => match (self.services.get(number), &mut self.seen_from) {
-                    (Some(service), SeenFrom::Inside) => {
+                    (Some(service), SeenFrom::Cluster) => {
                         return of_service(&self.zone, service, step, record);
                     }
-                    (Some(service), SeenFrom::Outside(outside)) => {
-                        return outside.of_service(&self.zone, service, self.at);
+                    (Some(service), SeenFrom::External(external)) => {
+                        return external.of_service(&self.zone, service, self.at);
                     }
                     (None, _) => Part::LastSoa,
                 },
@@ -288,7 +288,7 @@ fn of_endpoints(service: &Service, name: &[u8], step: usize, record: usize) -> P
         };
     };
     let Some(port) = at.slice.ports.get(nth) else { return Place::EndOfStep };
-    // All ports of its slice were told then.
+    // An earlier endpoint of the same slice sent the records of all the slice's ports already.
     if before.clone().any(|before| before.number == at.number) {
         return Place::EndOfStep;
     }

@@ -55,7 +55,7 @@ impl<T> Bucket<T> {
     /// `None` without entries; `others` is how many there are behind the first.
     fn of(mut entries: impl Iterator<Item = (u64, T)>, others: usize) -> Option<Arc<Self>> {
         let first = entries.next()?;
-        // As much room as it takes.
+        // Collected without knowing the length, the vector would grow to more than it needs.
         let mut all = Vec::with_capacity(others);
         all.extend(entries);
         Some(Arc::new(Self { first, others: all.into() }))
@@ -126,13 +126,13 @@ impl<T: Clone> Buckets<T> {
 
     #[inline]
     fn place(&self, hash: u64) -> &ArcSwapOption<Bucket<T>> {
-        // No place is outside.
+        // `number` is below the length, so this cannot panic.
         &self.buckets[self.number(hash)]
     }
 
     #[inline]
     fn number(&self, hash: u64) -> usize {
-        // A power of two.
+        // The length is a power of two: the mask is the remainder.
         hash as usize & (self.buckets.len() - 1)
     }
 }

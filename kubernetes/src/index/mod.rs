@@ -157,7 +157,7 @@ impl Index {
             });
         }
         self.pods.each(|(address, pod)| {
-            // At one of its addresses.
+            // A pod is found at each of its addresses, and told at the first alone.
             if pod.addresses.first() == Some(address) {
                 tell(Known::Pod(pod));
             }

@@ -102,7 +102,7 @@ impl Service {
             octets: Box::default(),
             namespace,
             a_end: 0,
-            // Two labels.
+            // A key is NAME.NAMESPACE in wire form, two labels of 64 octets at most.
             key_end: key.len() as u8,
             leads,
             has_endpoints: !by_address.is_empty(),
@@ -279,7 +279,7 @@ impl Service {
                 addresses
             }
             Some(Target::Headless) => {
-                // In order.
+                // They come sorted by address, so equal ones stand beside each other.
                 let mut addresses: Vec<_> = self.by_address().map(|at| at.endpoint.address).collect();
                 addresses.dedup();
                 addresses
@@ -293,7 +293,7 @@ impl Service {
     }
 
     fn at(&self, place: Place) -> At<'_> {
-        // Places are made of these slices.
+        // Every `Place` was made from `slices` when the service was, so both indices exist.
         let number = usize::from(place.slice);
         let slice = &self.slices[number];
         At { number, slice, endpoint: &slice.endpoints[usize::from(place.endpoint)] }

@@ -87,7 +87,7 @@ impl<'a> Snapshot<'a> {
     /// Its objects.
     pub fn objects(&self) -> impl Iterator<Item = Object> + use<'a> {
         let mut from = Decoder::new(self.objects);
-        // All of them have been read once.
+        // Whoever made this decoded all objects without an error, so none is skipped here.
         std::iter::from_fn(move || from.object().ok().flatten())
     }
 }

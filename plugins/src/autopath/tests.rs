@@ -285,6 +285,7 @@ fn who_knows_search_paths_has_to_stand_in_the_block() {
         lasting: &lasting,
         lent: &plugin::lent::Lent::default(),
         logger: &Paper::logger(Format::Text).0,
+        endpoints: &[],
         servers: &[],
         zones: &[],
         plugins: &[],

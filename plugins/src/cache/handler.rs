@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::CacheSpec;
-use ::cache::{BlockCache, Kind, Lookup as Found, Partition};
+use ::cache::{BlockCache, CacheResult, Kind, Partition};
 use observe::counters::ThreadCounters;
 use plugin::spec::{BuildContext, Explained, Source};
 use plugin::{Lookup, QueryContext, Tables};
@@ -48,25 +48,25 @@ impl Source for CacheSource {
             Kind::Denial => counters.add(|zone| &zone.cache_hits[1]),
         };
         match cache.partition.lookup(&cache.policy, query, context.now, reply) {
-            Found::Hit { kind } => {
+            CacheResult::Hit { kind } => {
                 hit(kind);
                 Lookup::Answer
             }
-            Found::Prefetch { kind } => {
+            CacheResult::Prefetch { kind } => {
                 hit(kind);
                 counters.add(|zone| &zone.cache_prefetches);
                 Lookup::Refresh
             }
-            Found::Stale { kind, refresh } => {
+            CacheResult::Stale { kind, refresh } => {
                 hit(kind);
                 counters.add(|zone| &zone.cache_stale);
                 if refresh { Lookup::Refresh } else { Lookup::Answer }
             }
-            Found::Verify { wait } => {
+            CacheResult::Verify { wait } => {
                 counters.add(|zone| &zone.cache_misses);
                 Lookup::Ask(Some(wait))
             }
-            Found::Miss => {
+            CacheResult::Miss => {
                 counters.add(|zone| &zone.cache_misses);
                 Lookup::Pass
             }

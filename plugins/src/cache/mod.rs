@@ -1,6 +1,7 @@
 //! `cache`: what is kept of upstreams' answers, and for how long.
 
 mod handler;
+pub mod metrics;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forwarder::{Chain, GroupSpec};
+use forwarder::{Chain, StanzaSpec};
 use observe::counters::ThreadCounters;
 use plugin::spec::{BuildContext, Explained, Source};
 use plugin::{Lookup, QueryContext, Tables};
@@ -18,8 +18,8 @@ pub struct ForwardSource {
 impl ForwardSource {
     /// That of a block's stanzas.
     pub fn new(chain: Arc<Chain>, context: &BuildContext<'_>) -> Self {
-        let takes_all = |spec: &GroupSpec| spec.except.is_empty() && context.scope(&[spec.from]).is_all();
-        let takes_all = chain.groups().iter().any(|group| takes_all(group.spec()));
+        let takes_all = |spec: &StanzaSpec| spec.except.is_empty() && context.scope(&[spec.from]).is_all();
+        let takes_all = chain.stanzas().iter().any(|stanza| takes_all(stanza.spec()));
         Self { chain, takes_all }
     }
 }
@@ -38,11 +38,11 @@ impl Source for ForwardSource {
     }
 
     fn explain(&self, query: &Query<'_>) -> Explained {
-        let Some(group) = self.chain.groups().iter().find(|group| group.matches(&query.name)) else {
+        let Some(stanza) = self.chain.stanzas().iter().find(|stanza| stanza.matches(&query.name)) else {
             return Explained::Passes(None);
         };
         let upstreams: Vec<String> =
-            group.upstreams().iter().map(|upstream| upstream.address().to_string()).collect();
-        Explained::Ends(format!("`forward {}` asks {}", group.spec().from, upstreams.join(", ")))
+            stanza.upstreams().iter().map(|upstream| upstream.address().to_string()).collect();
+        Explained::Ends(format!("`forward {}` asks {}", stanza.spec().from, upstreams.join(", ")))
     }
 }

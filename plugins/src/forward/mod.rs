@@ -1,6 +1,7 @@
 //! From `forward` directives to upstreams: addresses, files, host names, certificates.
 
 mod handler;
+pub mod metrics;
 mod names;
 mod setup;
 
@@ -10,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use corefile::{Located, Location};
-use forwarder::{Chain, Group, ResolveError, TlsSettings, TlsSpec, Upstream};
+use forwarder::{Chain, ResolveError, Stanza, TlsSettings, TlsSpec, Upstream};
 use readfile::Look;
 use wire::Name;
 
@@ -32,7 +33,7 @@ pub struct Shared<'s> {
     /// All upstreams, their health and connections.
     pub upstreams: &'s forwarder::Registry,
     /// What is counted of all stanzas.
-    pub forward: &'s Arc<forwarder::GroupMetrics>,
+    pub forward: &'s Arc<forwarder::StanzaMetrics>,
     /// Whom 168.63.129.16 stands for, where it stands for the servers of the node's network.
     pub node_upstreams: Option<&'s node::Upstreams>,
     /// Files and names of upstreams that are followed.
@@ -44,7 +45,7 @@ pub struct Shared<'s> {
 }
 
 /// Who knows which of these upstreams, if any, sends a stanza's queries back to it: whoever has the whole configuration.
-pub type LeadsBack<'s> = &'s dyn Fn(&Group, &[Arc<Upstream>]) -> Option<Endpoint>;
+pub type LeadsBack<'s> = &'s dyn Fn(&Stanza, &[Arc<Upstream>]) -> Option<Endpoint>;
 
 /// The stanzas of a block, ready to be asked.
 ///
@@ -52,25 +53,25 @@ pub type LeadsBack<'s> = &'s dyn Fn(&Group, &[Arc<Upstream>]) -> Option<Endpoint
 /// At the target or property that cannot be used. `ours`, this server's own addresses, are not asked for the names of
 /// upstreams.
 pub fn chain(spec: &ForwardSpecs, shared: Shared<'_>, ours: &[SocketAddr]) -> Result<Arc<Chain>> {
-    let groups = spec.stanzas.iter().map(|spec| group(spec, shared, ours)).collect::<Result<Vec<_>>>()?;
-    Ok(Arc::new(Chain::new(groups)))
+    let stanzas = spec.stanzas.iter().map(|spec| stanza(spec, shared, ours)).collect::<Result<Vec<_>>>()?;
+    Ok(Arc::new(Chain::new(stanzas)))
 }
 
-fn group(spec: &ForwardSpec, shared: Shared<'_>, ours: &[SocketAddr]) -> Result<Arc<Group>> {
+fn stanza(spec: &ForwardSpec, shared: Shared<'_>, ours: &[SocketAddr]) -> Result<Arc<Stanza>> {
     let resolver = Resolver { spec, shared, lists: &[] };
     // Before the list is read: what changes meanwhile is seen by the next look.
     let changes = resolver.of_node().map(node::Upstreams::changes);
     let upstreams = resolver.upstreams()?;
-    let group = Group::new(spec.group.clone(), upstreams, shared.forward.clone()).map_err(|_| {
+    let stanza = Stanza::new(spec.stanza.clone(), upstreams, shared.forward.clone()).map_err(|_| {
         let rule = "at most 15 upstreams can stand in one `forward`";
         Located::new(&spec.at, SetupError::Order { plugin: "forward", rule })
     })?;
-    let group = Arc::new(group);
+    let stanza = Arc::new(stanza);
     let may_change = |target: &Target| matches!(target, Target::File(_) | Target::Host { .. });
     if changes.is_some() || spec.targets.iter().any(|(target, _)| may_change(target)) {
-        shared.followed.follow(spec.clone(), ours.to_vec(), &group, changes);
+        shared.followed.follow(spec.clone(), ours.to_vec(), &stanza, changes);
     }
-    Ok(group)
+    Ok(stanza)
 }
 
 struct Resolver<'s> {
@@ -189,7 +190,7 @@ struct Files {
 struct FollowedForward {
     spec: ForwardSpec,
     ours: Vec<SocketAddr>,
-    group: std::sync::Weak<Group>,
+    stanza: std::sync::Weak<Stanza>,
     lists: Vec<List>,
     names: ResolvedNames,
     /// How often the servers of the node's network had changed, where a target stands for them.
@@ -211,7 +212,7 @@ impl Followed {
         self.names.look_up(stanzas, ours, handle);
     }
 
-    fn follow(&self, spec: ForwardSpec, ours: Vec<SocketAddr>, group: &Arc<Group>, of_node: Option<u64>) {
+    fn follow(&self, spec: ForwardSpec, ours: Vec<SocketAddr>, stanza: &Arc<Stanza>, of_node: Option<u64>) {
         let list = |path: &Path| {
             let text = read_list(path).unwrap_or_default();
             List { path: path.to_owned(), text, look: Look::default() }
@@ -221,7 +222,7 @@ impl Followed {
         if lists.is_empty() && names.is_empty() && of_node.is_none() {
             return;
         }
-        let follow = FollowedForward { spec, ours, group: Arc::downgrade(group), lists, names, of_node };
+        let follow = FollowedForward { spec, ours, stanza: Arc::downgrade(stanza), lists, names, of_node };
         self.files().follows.push(follow);
     }
 
@@ -239,14 +240,14 @@ impl Followed {
         logger: &Logger,
     ) -> Option<Instant> {
         let mut files = self.files();
-        files.follows.retain(|follow| follow.group.strong_count() > 0);
+        files.follows.retain(|follow| follow.stanza.strong_count() > 0);
         let begin = files.due.is_none_or(|due| due <= now);
         if begin {
             files.due = Some(now + FILE_INTERVAL);
         }
         let mut next = files.due?;
         for follow in &mut files.follows {
-            let Some(group) = follow.group.upgrade() else { continue };
+            let Some(stanza) = follow.stanza.upgrade() else { continue };
             let news = follow.names.look(now, &follow.ours, shared.handle);
             if let News::Failed(error) = &news {
                 logger.error(Some("forward"), &format!("upstreams stay as they were: {error}"));
@@ -254,7 +255,7 @@ impl Followed {
             let of_node = follow.node_changed(shared);
             if follow.changed(begin, now, patience) || of_node || news == News::Changed {
                 follow.names.publish(&self.names);
-                follow.apply(&group, shared, leads_back, logger);
+                follow.apply(&stanza, shared, leads_back, logger);
             }
             for list in follow.lists.iter().filter(|list| list.look.goes_on()) {
                 next = next.min(list.look.again(now));
@@ -292,15 +293,15 @@ impl FollowedForward {
         changed
     }
 
-    fn apply(&self, group: &Group, shared: Shared<'_>, leads_back: LeadsBack<'_>, logger: &Logger) {
+    fn apply(&self, stanza: &Stanza, shared: Shared<'_>, leads_back: LeadsBack<'_>, logger: &Logger) {
         let resolver = Resolver { spec: &self.spec, shared, lists: &self.lists };
         let outcome = resolver.upstreams().map_err(|error| format!("{error:#}")).and_then(|upstreams| {
-            if let Some(upstream) = leads_back(group, &upstreams) {
+            if let Some(upstream) = leads_back(stanza, &upstreams) {
                 return Err(SetupError::Circle { upstream }.to_string());
             }
             let addresses: Vec<String> =
                 upstreams.iter().map(|upstream| upstream.address().to_string()).collect();
-            group.set_upstreams(upstreams).map(|()| addresses.join(" ")).map_err(|error| error.to_string())
+            stanza.set_upstreams(upstreams).map(|()| addresses.join(" ")).map_err(|error| error.to_string())
         });
         match outcome {
             Ok(addresses) => logger.info(Some("forward"), &format!("upstreams changed: {addresses}")),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use corefile::{Directive, Located, Location, Word};
-use forwarder::{GroupSpec, MAX_UPSTREAMS, Policy};
+use forwarder::{MAX_UPSTREAMS, Policy, StanzaSpec};
 use wire::{Name, Rcode};
 
 use plugin::SetupError;
@@ -51,7 +51,7 @@ pub struct ForwardSpec {
     /// Where the directive stands.
     pub at: Location,
     /// What the upstreams' state machine needs to know.
-    pub group: GroupSpec,
+    pub stanza: StanzaSpec,
     /// Whom to ask, in file order; at most 15.
     pub targets: Vec<(Target, Location)>,
     /// `tls [CERT KEY] [CA]`: files, in the meaning that their number gives them.
@@ -113,7 +113,7 @@ fn stanza(directive: &Directive, root: Option<&Path>) -> Result<ForwardSpec> {
     let mut spec = ForwardSpec {
         at: directive.name.at.clone(),
         // CoreDNS takes the first zone of a network that needs several.
-        group: GroupSpec { from: from.first().copied().unwrap_or(Name::ROOT), ..GroupSpec::default() },
+        stanza: StanzaSpec { from: from.first().copied().unwrap_or(Name::ROOT), ..StanzaSpec::default() },
         targets: Vec::new(),
         tls: None,
         tls_servername: None,
@@ -130,7 +130,7 @@ fn stanza(directive: &Directive, root: Option<&Path>) -> Result<ForwardSpec> {
     for property in directive.body.iter().flatten() {
         read_property(property, root, &mut spec)?;
     }
-    let connections = &spec.group.connections;
+    let connections = &spec.stanza.connections;
     if !connections.max_age.is_zero() && connections.max_age < connections.expire {
         let rule = "`max_age` must not be shorter than `expire`, 10s unless written";
         return Err(Located::new(&directive.name.at, SetupError::Order { plugin: PLUGIN, rule }));
@@ -147,27 +147,27 @@ fn stanza(directive: &Directive, root: Option<&Path>) -> Result<ForwardSpec> {
 }
 
 fn read_property(property: &Directive, root: Option<&Path>, spec: &mut ForwardSpec) -> Result<()> {
-    let group = &mut spec.group;
+    let stanza = &mut spec.stanza;
     let mut args = Args::new(PLUGIN, property, expected(&property.name.text));
     match property.name.text.as_str() {
-        "except" => group.except.extend(zones_or(args.some()?, &[])?),
-        "max_fails" => group.max_fails = args.number(0..=u32::MAX, "a number of failed probes")?,
+        "except" => stanza.except.extend(zones_or(args.some()?, &[])?),
+        "max_fails" => stanza.max_fails = args.number(0..=u32::MAX, "a number of failed probes")?,
         "max_connect_attempts" => {
-            group.max_connect_attempts =
+            stanza.max_connect_attempts =
                 Some(args.number(0..=u32::MAX, "a number of attempts, 0 for no limit")?);
         }
         "health_check" => {
-            group.health.interval = args.duration("a duration such as 500ms")?;
+            stanza.health.interval = args.duration("a duration such as 500ms")?;
             while let Some(word) = args.optional() {
                 match word.text.as_str() {
-                    "no_rec" => group.health.recursion = false,
-                    "domain" => group.health.domain = plugin::args::zone(args.required()?)?,
+                    "no_rec" => stanza.health.recursion = false,
+                    "domain" => stanza.health.domain = plugin::args::zone(args.required()?)?,
                     _ => return Err(bad(PLUGIN, word, "`no_rec` or `domain FQDN`")),
                 }
             }
         }
-        "force_tcp" => group.force_tcp = flag(PLUGIN, property)?,
-        "prefer_udp" => group.prefer_udp = flag(PLUGIN, property)?,
+        "force_tcp" => stanza.force_tcp = flag(PLUGIN, property)?,
+        "prefer_udp" => stanza.prefer_udp = flag(PLUGIN, property)?,
         "tls" => {
             let file = |word: &Word| path(root, &word.text);
             let words = args.rest();
@@ -182,22 +182,22 @@ fn read_property(property: &Directive, root: Option<&Path>, spec: &mut ForwardSp
             });
         }
         "tls_servername" => spec.tls_servername = Some(args.required()?.text.clone()),
-        "expire" => group.connections.expire = args.duration("a duration such as 10s")?,
-        "max_age" => group.connections.max_age = args.duration("a duration such as 1m, 0 for no limit")?,
+        "expire" => stanza.connections.expire = args.duration("a duration such as 10s")?,
+        "max_age" => stanza.connections.max_age = args.duration("a duration such as 1m, 0 for no limit")?,
         "max_idle_conns" => {
-            group.connections.max_idle =
+            stanza.connections.max_idle =
                 args.number(0..=u32::MAX, "a number of connections, 0 for no limit")?;
         }
         "read_timeout" => {
             let word = args.required()?;
-            group.read_timeout = duration(PLUGIN, word, "a duration above 0")?;
-            if group.read_timeout.is_zero() {
+            stanza.read_timeout = duration(PLUGIN, word, "a duration above 0")?;
+            if stanza.read_timeout.is_zero() {
                 return Err(bad(PLUGIN, word, "a duration above 0"));
             }
         }
         "policy" => {
             let word = args.required()?;
-            group.policy = match word.text.as_str() {
+            stanza.policy = match word.text.as_str() {
                 "random" => Policy::Random,
                 "round_robin" => Policy::RoundRobin,
                 "sequential" => Policy::Sequential,
@@ -205,15 +205,15 @@ fn read_property(property: &Directive, root: Option<&Path>, spec: &mut ForwardSp
             };
         }
         "max_concurrent" => {
-            group.max_concurrent = args.number(0..=u32::MAX, "a number of queries, 0 for no limit")?
+            stanza.max_concurrent = args.number(0..=u32::MAX, "a number of queries, 0 for no limit")?
         }
-        "next" => group.next = rcodes(args.some()?)?,
-        "next_on_nodata" => group.next_on_nodata = flag(PLUGIN, property)?,
-        "failfast_all_unhealthy_upstreams" => group.failfast = flag(PLUGIN, property)?,
+        "next" => stanza.next = rcodes(args.some()?)?,
+        "next_on_nodata" => stanza.next_on_nodata = flag(PLUGIN, property)?,
+        "failfast_all_unhealthy_upstreams" => stanza.failfast = flag(PLUGIN, property)?,
         "failover" => {
             let words = args.some()?;
-            group.failover = rcodes(words)?;
-            if let Some(at) = group.failover.iter().position(|rcode| *rcode == Rcode::NOERROR) {
+            stanza.failover = rcodes(words)?;
+            if let Some(at) = stanza.failover.iter().position(|rcode| *rcode == Rcode::NOERROR) {
                 return Err(bad(PLUGIN, &words[at], "an rcode that can fail over; NOERROR is an answer"));
             }
         }

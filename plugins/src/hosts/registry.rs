@@ -9,7 +9,7 @@ use hostsfile::Table;
 use refresher::{Environment, RefreshPlan, RefreshedFile, RefreshedFiles};
 
 use super::{HostsSpec, HostsTable, State};
-use observe::{Families, Logger, names};
+use observe::{Families, Logger, Metric};
 use plugin::Spec;
 use plugin::lasting::Keeps;
 
@@ -80,13 +80,13 @@ impl Keeps for HostsRegistry {
         for table in self.all() {
             let file = table.spec().file.display().to_string();
             let labels = [("hostsfile", file.as_str())];
-            into.gauge(names::HOSTS_ENTRIES, &labels, table.entries() as f64);
+            into.gauge(ENTRIES, &labels, table.entries() as f64);
             let modified = table.modified_ms();
             if modified > 0 {
-                into.gauge(names::HOSTS_RELOAD_TIMESTAMP, &[], modified as f64 / 1000.0);
+                into.gauge(RELOAD_TIMESTAMP, &[], modified as f64 / 1000.0);
             }
             let age = clock::now().saturating_duration_since(table.built());
-            into.gauge(names::HOSTS_TABLE_AGE, &labels, age.as_secs_f64());
+            into.gauge(TABLE_AGE, &labels, age.as_secs_f64());
         }
     }
 
@@ -94,3 +94,15 @@ impl Keeps for HostsRegistry {
         self.all().iter().filter_map(|table| table.glance(now, logger)).min()
     }
 }
+
+/// Gauge {hostsfile}.
+const ENTRIES: Metric =
+    Metric { name: "coredns_hosts_entries", help: "The combined number of entries in hosts and Corefile." };
+/// Gauge.
+const RELOAD_TIMESTAMP: Metric = Metric {
+    name: "coredns_hosts_reload_timestamp_seconds",
+    help: "The timestamp of the last reload of hosts file.",
+};
+/// Gauge {hostsfile}.
+const TABLE_AGE: Metric =
+    Metric { name: "localdns_hosts_table_age_seconds", help: "Time since the hosts table was last built." };

@@ -8,7 +8,7 @@ use ::kubernetes_api::Asked;
 use histogram::{Durations, doubling};
 use kubernetes_api::Kind;
 
-use observe::{Families, names};
+use observe::{Families, Metric};
 
 /// What is counted of all clusters.
 #[derive(Default)]
@@ -27,7 +27,7 @@ struct Counts {
 
 impl Default for Counts {
     fn default() -> Self {
-        let programming = std::array::from_fn(|_| Durations::new(&PROGRAMMING));
+        let programming = std::array::from_fn(|_| Durations::new(&PROGRAMMING_BOUNDS));
         let (paced, requests, results, unreadable) = Default::default();
         Self { programming, paced, requests, results, unreadable }
     }
@@ -47,9 +47,9 @@ impl Metrics {
         *counts.results.entry((code, host.clone())).or_default() += 1;
         // client-go labels a list and a watch with the verb GET, too.
         let paced = counts.paced.entry(("GET", host.clone()));
-        paced.or_insert_with(|| Durations::new(&REQUESTS)).observe(asked.waited);
+        paced.or_insert_with(|| Durations::new(&REQUEST_BOUNDS)).observe(asked.waited);
         let requests = counts.requests.entry(("GET", host));
-        requests.or_insert_with(|| Durations::new(&REQUESTS)).observe(asked.took);
+        requests.or_insert_with(|| Durations::new(&REQUEST_BOUNDS)).observe(asked.took);
     }
 
     pub(super) fn unreadable(&self, kind: Kind) {
@@ -61,22 +61,19 @@ impl Metrics {
         let programming = counts.programming.iter().zip(["cluster_ip", "headless_with_selector"]);
         // Nothing, as in Go, where nothing was counted.
         for (durations, kind) in programming.filter(|(durations, _)| durations.is_used()) {
-            into.durations(names::KUBERNETES_PROGRAMMING_DURATION, &[("service_kind", kind)], durations);
+            into.durations(PROGRAMMING_DURATION, &[("service_kind", kind)], durations);
         }
-        for (metric, all) in [
-            (names::KUBERNETES_PACE_DURATION, &counts.paced),
-            (names::KUBERNETES_REQUEST_DURATION, &counts.requests),
-        ] {
+        for (metric, all) in [(PACE_DURATION, &counts.paced), (REQUEST_DURATION, &counts.requests)] {
             for ((verb, host), durations) in all {
                 into.durations(metric, &[("verb", *verb), ("host", host.as_str())], durations);
             }
         }
         for ((code, host), count) in &counts.results {
             let labels = [("code", code.as_str()), ("method", "GET"), ("host", host.as_str())];
-            into.counter(names::KUBERNETES_REQUESTS, &labels, *count as f64);
+            into.counter(REQUESTS, &labels, *count as f64);
         }
         for (kind, count) in &counts.unreadable {
-            into.counter(names::KUBERNETES_UNREADABLE, &[("kind", kind.resource())], *count as f64);
+            into.counter(UNREADABLE, &[("kind", kind.resource())], *count as f64);
         }
     }
 
@@ -85,10 +82,35 @@ impl Metrics {
     }
 }
 
+/// Histogram {service_kind}; service_kind: cluster_ip, headless_with_selector.
+const PROGRAMMING_DURATION: Metric = Metric {
+    name: "coredns_kubernetes_dns_programming_duration_seconds",
+    help: "Histogram of the time (in seconds) it took to program a dns instance.",
+};
+/// Histogram {verb, host}.
+const PACE_DURATION: Metric = Metric {
+    name: "coredns_kubernetes_rest_client_rate_limiter_duration_seconds",
+    help: "Client side rate limiter latency in seconds. Broken down by verb and host.",
+};
+/// Histogram {verb, host}.
+const REQUEST_DURATION: Metric = Metric {
+    name: "coredns_kubernetes_rest_client_request_duration_seconds",
+    help: "Request latency in seconds. Broken down by verb and host.",
+};
+/// Counter {code, method, host}.
+const REQUESTS: Metric = Metric {
+    name: "coredns_kubernetes_rest_client_requests_total",
+    help: "Number of HTTP requests, partitioned by status code, method, and host.",
+};
+/// Counter {kind}.
+const UNREADABLE: Metric = Metric {
+    name: "localdns_kubernetes_unreadable_total",
+    help: "Counter of objects from the API that made no sense and were left out.",
+};
 /// From a millisecond to 9 minutes, doubling; in nanoseconds.
-const PROGRAMMING: [u64; 20] = doubling(1_000_000);
+const PROGRAMMING_BOUNDS: [u64; 20] = doubling(1_000_000);
 /// Those that Prometheus's Go library has by default, in nanoseconds.
-const REQUESTS: [u64; 11] = [
+const REQUEST_BOUNDS: [u64; 11] = [
     5_000_000,
     10_000_000,
     25_000_000,

@@ -9,7 +9,7 @@ mod setup;
 mod snapshot;
 mod status;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use ::kubernetes::{Answered, Lent, Recalls as _, Responder, Rules};
@@ -25,6 +25,7 @@ use labels::Published;
 use observe::counters::{Proto, ThreadCounters};
 use observe::labels::Labels;
 use plugin::Fallthrough;
+use plugin::endpoint::Endpoint;
 use plugin::failure::Failure;
 use plugin::messages::{OfZone, Push, Records};
 use plugin::search::SearchPaths;
@@ -41,7 +42,7 @@ pub struct Kubernetes {
 
 impl SourceSpec for KubernetesSpec {
     fn build(&self, context: &BuildContext<'_>) -> Box<dyn Source> {
-        let rules = Rules { own: own_addresses(context.servers), ..self.rules.clone() };
+        let rules = Rules { own: own_addresses(context.endpoints), ..self.rules.clone() };
         let cluster = context.lasting.get::<ClusterRegistry>().cluster(self);
         let (index, responder) = (cluster.shared_index(), Responder::new(rules.clone()));
         let lent = Lent { index, responder, recalls: cluster.clone() };
@@ -129,19 +130,17 @@ impl Source for Kubernetes {
     }
 }
 
-/// The addresses at which these servers are asked, for NS records: no loopback ones.
-fn own_addresses(servers: &[String]) -> Vec<IpAddr> {
+/// The addresses at which clients ask a block with these endpoints, for NS records: no loopback ones.
+fn own_addresses(endpoints: &[Endpoint]) -> Vec<IpAddr> {
     let mut own = Vec::new();
-    for server in servers {
-        let (_, address) = server.split_once("://").unwrap_or_default();
-        match address.parse::<SocketAddr>() {
-            Ok(address) => own.push(address.ip()),
-            // The block is bound to the wildcard address: all addresses of this machine count.
-            Err(_) => {
-                let all = node::interfaces().unwrap_or_default();
-                own.extend(all.iter().flat_map(|interface| &interface.addresses).map(|address| address.ip));
-            }
+    for ip in endpoints.iter().map(|endpoint| endpoint.address.ip()) {
+        if !ip.is_unspecified() {
+            own.push(ip);
+            continue;
         }
+        // The block is bound to the wildcard address: all addresses of this machine count.
+        let all = node::interfaces().unwrap_or_default();
+        own.extend(all.iter().flat_map(|interface| &interface.addresses).map(|address| address.ip));
     }
     own.retain(|address| !address.is_loopback() && !is_link_local(*address));
     own.sort_unstable();

@@ -8,7 +8,7 @@ use super::KubernetesSpec;
 use super::cluster::Cluster;
 use super::metrics::Metrics;
 use super::status::ClusterStatus;
-use observe::{Families, Logger, names};
+use observe::{Families, Logger, Metric};
 use plugin::lasting::Keeps;
 
 /// Every cluster that blocks answer of.
@@ -55,23 +55,23 @@ impl Keeps for ClusterRegistry {
             let number = number.to_string();
             for kind in cluster.wants().kinds() {
                 let labels = [("cluster", number.as_str()), ("kind", kind.resource())];
-                into.gauge(names::KUBERNETES_OBJECTS, &labels, cluster.index().count(kind) as f64);
+                into.gauge(OBJECTS, &labels, cluster.index().count(kind) as f64);
                 let followed = if cluster.index().is_followed(kind) { 1.0 } else { 0.0 };
-                into.gauge(names::KUBERNETES_FOLLOWED, &labels, followed);
+                into.gauge(FOLLOWED, &labels, followed);
             }
             if let Some(kept) = cluster.snapshot() {
                 let labels = [("cluster", number.as_str())];
                 if let Some(age) = kept.age(now) {
-                    into.gauge(names::KUBERNETES_SNAPSHOT_AGE, &labels, age.as_secs_f64());
+                    into.gauge(SNAPSHOT_AGE, &labels, age.as_secs_f64());
                 }
                 for (count, result) in kept.counts().into_iter().zip(["written", "failed"]) {
                     let labels = [("cluster", number.as_str()), ("result", result)];
-                    into.counter(names::KUBERNETES_SNAPSHOTS, &labels, count as f64);
+                    into.counter(SNAPSHOTS, &labels, count as f64);
                 }
             }
             if let Some(heard) = cluster.heard() {
                 let age = now.saturating_duration_since(heard).as_secs_f64();
-                into.gauge(names::KUBERNETES_EVENT_AGE, &[("cluster", number.as_str())], age);
+                into.gauge(EVENT_AGE, &[("cluster", number.as_str())], age);
             }
         }
     }
@@ -116,3 +116,27 @@ impl Keeps for ClusterRegistry {
         })
     }
 }
+
+/// Gauge {cluster, kind}; kind: services, endpointslices, namespaces, pods, serviceimports.
+const OBJECTS: Metric =
+    Metric { name: "localdns_kubernetes_objects", help: "Objects of a cluster that are known." };
+/// Gauge {cluster, kind}.
+const FOLLOWED: Metric = Metric {
+    name: "localdns_kubernetes_followed",
+    help: "1 while changes of these objects are heard from the API, 0 while they are not.",
+};
+/// Gauge {cluster}.
+const EVENT_AGE: Metric = Metric {
+    name: "localdns_kubernetes_event_age_seconds",
+    help: "Time since an object was last heard of from the API.",
+};
+/// Gauge {cluster}.
+const SNAPSHOT_AGE: Metric = Metric {
+    name: "localdns_kubernetes_snapshot_age_seconds",
+    help: "Age of the snapshot that answers are made of, until the API is heard.",
+};
+/// Counter {cluster, result}.
+const SNAPSHOTS: Metric = Metric {
+    name: "localdns_kubernetes_snapshots_total",
+    help: "Counter of snapshots by whether they could be written.",
+};

@@ -255,11 +255,11 @@ fn what_is_wrong_is_told_at_its_word() {
 
 #[test]
 fn a_server_is_called_by_the_addresses_that_it_is_bound_to() {
-    let own = |servers: &[&str]| {
-        own_addresses(&servers.iter().map(|server| (*server).to_owned()).collect::<Vec<_>>())
+    let own = |endpoints: &[&str]| {
+        own_addresses(&endpoints.iter().map(|endpoint| endpoint.parse().unwrap()).collect::<Vec<_>>())
     };
-    let servers =
-        ["dns://192.0.2.1:53", "tls://[2001:db8::1]:853", "dns://127.0.0.1:53", "dns://[fe80::1]:53"];
-    assert_eq!(own(&servers), ["192.0.2.1".parse::<IpAddr>().unwrap(), "2001:db8::1".parse().unwrap()]);
-    assert!(own(&["dns://:53"]).iter().all(|address| !address.is_loopback()));
+    let endpoints =
+        ["192.0.2.1:53", "tls://[2001:db8::1]:853", "127.0.0.1:53", "[fe80::1]:53", "[fe80::2%1]:53"];
+    assert_eq!(own(&endpoints), ["192.0.2.1".parse::<IpAddr>().unwrap(), "2001:db8::1".parse().unwrap()]);
+    assert!(own(&["[::]:53"]).iter().all(|address| !address.is_loopback()));
 }

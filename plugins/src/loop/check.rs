@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use forwarder::{Chain, Group, Upstream};
+use forwarder::{Chain, Stanza, Upstream};
 use rand::Rng as _;
 use wire::{Class, Flags, Name, RType};
 
@@ -14,11 +14,11 @@ use observe::Logger;
 /// of its stanza while it lasts.
 pub async fn probe(watch: Watch, chain: Arc<Chain>, server: Weak<impl Send + Sync>, logger: Logger) {
     let Some(zone) = watch.zones().first().copied() else { return };
-    let mut stanzas: Vec<Stanza> = chain.groups().iter().map(Stanza::new).collect();
+    let mut stanzas: Vec<Watched> = chain.stanzas().iter().map(Watched::new).collect();
     loop {
         let mut probes = Vec::new();
         let mut targets = Vec::new();
-        for upstream in stanzas.iter().flat_map(|stanza| stanza.upstreams.iter()) {
+        for upstream in stanzas.iter().flat_map(|watched| watched.upstreams.iter()) {
             let Some(name) = probe_name(&zone) else { return };
             probes.push((name, targets.len()));
             targets.push(upstream.clone());
@@ -39,37 +39,37 @@ pub async fn probe(watch: Watch, chain: Arc<Chain>, server: Weak<impl Send + Syn
             return;
         }
         let (mut first, mut anew) = (0, false);
-        for stanza in &mut stanzas {
-            let count = stanza.upstreams.len();
+        for watched in &mut stanzas {
+            let count = watched.upstreams.len();
             let seen: Vec<bool> = (first..first + count).map(|index| seen.contains(&index)).collect();
             first += count;
-            let looping = stanza.judge(&seen);
-            anew |= stanza.apply(looping, &zone, &logger);
+            let looping = watched.judge(&seen);
+            anew |= watched.apply(looping, &zone, &logger);
         }
         if anew {
             continue;
         }
-        if seen.is_empty() && !stanzas.iter().any(|stanza| stanza.looping.contains(&true)) {
+        if seen.is_empty() && !stanzas.iter().any(|watched| watched.looping.contains(&true)) {
             return;
         }
         tokio::time::sleep(AGAIN).await;
     }
 }
 
-/// What a stanza's Corefile says, and which of it was found to lead back here.
-struct Stanza {
-    group: Arc<Group>,
+/// What a stanza of the Corefile says, and which of it was found to lead back here.
+struct Watched {
+    stanza: Arc<Stanza>,
     upstreams: Arc<Vec<Arc<Upstream>>>,
     looping: Vec<bool>,
     /// Rounds in a row in which nothing came back from it.
     clean: Vec<u32>,
 }
 
-impl Stanza {
-    fn new(group: &Arc<Group>) -> Self {
-        let upstreams = group.upstreams();
+impl Watched {
+    fn new(stanza: &Arc<Stanza>) -> Self {
+        let upstreams = stanza.upstreams();
         let count = upstreams.len();
-        Self { group: group.clone(), upstreams, looping: vec![false; count], clean: vec![0; count] }
+        Self { stanza: stanza.clone(), upstreams, looping: vec![false; count], clean: vec![0; count] }
     }
 
     /// Which upstreams lead back here after a round in which that was `seen` of some: one is out as soon as it was seen,
@@ -85,7 +85,7 @@ impl Stanza {
     /// Whether the stanza still asks whom it was left with.
     fn is_ours(&self) -> bool {
         let left = self.upstreams.iter().zip(&self.looping).filter(|(_, looping)| !**looping);
-        let now = self.group.upstreams();
+        let now = self.stanza.upstreams();
         left.clone().count() == now.len()
             && left.zip(now.iter()).all(|((ours, _), theirs)| Arc::ptr_eq(ours, theirs))
     }
@@ -94,7 +94,7 @@ impl Stanza {
     /// file or name has given it other upstreams meanwhile, and they are to be looked at.
     fn apply(&mut self, looping: Vec<bool>, zone: &Name, logger: &Logger) -> bool {
         if !self.is_ours() {
-            *self = Self::new(&self.group);
+            *self = Self::new(&self.stanza);
             return true;
         }
         if looping == self.looping {
@@ -118,7 +118,7 @@ impl Stanza {
             }
         }
         let keep = self.upstreams.iter().zip(&looping).filter(|(_, looping)| !**looping);
-        if self.group.set_upstreams(keep.map(|(upstream, _)| upstream.clone()).collect()).is_ok() {
+        if self.stanza.set_upstreams(keep.map(|(upstream, _)| upstream.clone()).collect()).is_ok() {
             self.looping = looping;
         }
         false
@@ -157,31 +157,32 @@ mod tests {
     fn upstreams_that_a_file_brings_are_looked_at_whatever_those_before_do() {
         let scene = Scene::new(". {\nbind 127.0.0.1\nforward . 192.0.2.1 192.0.2.2\n}\n");
         let forwarding = scene.configuration.blocks[0].pipeline.forwarding().unwrap();
-        let mut stanza = Stanza::new(&forwarding.chain.groups()[0]);
-        let looked_at =
-            |stanza: &Stanza| stanza.upstreams.iter().map(|of| of.address().to_string()).collect::<Vec<_>>();
+        let mut watched = Watched::new(&forwarding.chain.stanzas()[0]);
+        let looked_at = |watched: &Watched| {
+            watched.upstreams.iter().map(|of| of.address().to_string()).collect::<Vec<_>>()
+        };
         let logger = &scene.shared.logger;
-        assert!(!stanza.apply(vec![true, false], &Name::ROOT, logger));
-        assert_eq!(stanza.group.upstreams().len(), 1, "the first is not asked while it leads back");
-        assert!(!stanza.apply(vec![true, false], &Name::ROOT, logger));
+        assert!(!watched.apply(vec![true, false], &Name::ROOT, logger));
+        assert_eq!(watched.stanza.upstreams().len(), 1, "the first is not asked while it leads back");
+        assert!(!watched.apply(vec![true, false], &Name::ROOT, logger));
         let new = scene.shared.upstreams.upstream("192.0.2.3:53".parse().unwrap(), None, None);
-        stanza.group.set_upstreams(vec![new]).unwrap();
+        watched.stanza.set_upstreams(vec![new]).unwrap();
         // The old one leads back as before; the new one may do so as well.
-        assert!(stanza.apply(vec![true, false], &Name::ROOT, logger));
+        assert!(watched.apply(vec![true, false], &Name::ROOT, logger));
         assert_eq!(
-            (looked_at(&stanza), &stanza.looping[..]),
+            (looked_at(&watched), &watched.looping[..]),
             (vec!["192.0.2.3:53".to_owned()], &[false][..])
         );
     }
 
     #[test]
     fn an_upstream_goes_at_once_and_comes_back_after_three_clean_rounds() {
-        let spec = forwarder::GroupSpec::default();
-        let group = Arc::new(Group::new(spec, Vec::new(), Arc::default()).unwrap());
-        let mut stanza = Stanza { looping: vec![false; 2], clean: vec![0; 2], ..Stanza::new(&group) };
+        let spec = forwarder::StanzaSpec::default();
+        let stanza = Arc::new(Stanza::new(spec, Vec::new(), Arc::default()).unwrap());
+        let mut watched = Watched { looping: vec![false; 2], clean: vec![0; 2], ..Watched::new(&stanza) };
         let mut round = |first, second| {
-            stanza.looping = stanza.judge(&[first, second]);
-            [stanza.looping[0], stanza.looping[1]]
+            watched.looping = watched.judge(&[first, second]);
+            [watched.looping[0], watched.looping[1]]
         };
         for (first, second, out) in [
             (false, false, [false, false]),

@@ -1,5 +1,7 @@
 //! `reload`: how often the Corefile is looked at.
 
+pub mod metrics;
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -72,16 +72,13 @@ impl Edns0 {
             return true;
         }
         let old = sought.option(self.code).map(<[u8]>::to_vec);
-        let fits = match self.action {
-            Action::Append => old.is_none(),
-            Action::Replace => old.is_some(),
-            Action::Set | Action::Unset => true,
-        };
-        let done = fits
-            && self
-                .data
-                .value(sought, context, label)
-                .is_some_and(|data| sought.set_option(self.code, &data));
+        let value = self.data.value(sought, context, label);
+        if self.action == Action::Append && old.is_some() {
+            // It fitted, as in CoreDNS, which adds a second: whether rules behind it are looked at is its mode's to say.
+            return value.is_some();
+        }
+        let fits = self.action != Action::Replace || old.is_some();
+        let done = fits && value.is_some_and(|data| sought.set_option(self.code, &data));
         if done && self.revert {
             undo.push(old.map_or(Undo::Added(self.code), |old| Undo::Was(self.code, old)));
         }

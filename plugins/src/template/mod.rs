@@ -19,7 +19,7 @@ use facts::facts;
 use groups::Groups;
 use observe::counters::{Counter, PerThread, ThreadCounters};
 use observe::labels::Labels;
-use observe::{Families, names};
+use observe::{Families, Metric};
 use plugin::envelope::ReplySize;
 use plugin::failure::{Failure, beginning};
 use plugin::lasting::Keeps;
@@ -415,14 +415,13 @@ impl Keeps for TemplateRegistry {
                 ("type", &labels.rtype),
             ];
             if counters.matches.get() > 0 {
-                into.counter(names::TEMPLATE_MATCHES, &shared, counters.matches.get() as f64);
+                into.counter(MATCHES, &shared, counters.matches.get() as f64);
             }
             let [server, zone, view, class, rtype] = shared;
             let full = [server, zone, view, class, rtype, ("section", ""), ("template", &labels.template)];
-            for (metric, count) in [
-                (names::TEMPLATE_FAILURES, counters.template_failures.get()),
-                (names::TEMPLATE_RR_FAILURES, counters.rr_failures.get()),
-            ] {
+            for (metric, count) in
+                [(FAILURES, counters.template_failures.get()), (RR_FAILURES, counters.rr_failures.get())]
+            {
                 if count > 0 {
                     into.counter(metric, &full, count as f64);
                 }
@@ -460,3 +459,13 @@ impl TemplateRegistry {
         self.templates.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }
 }
+
+/// Counter {server, zone, view, class, type}.
+const MATCHES: Metric =
+    Metric { name: "coredns_template_matches_total", help: "Counter of template regex matches." };
+/// Counter {server, zone, view, class, type, section, template}.
+const FAILURES: Metric =
+    Metric { name: "coredns_template_template_failures_total", help: "Counter of go template failures." };
+/// Counter {server, zone, view, class, type, section, template}.
+const RR_FAILURES: Metric =
+    Metric { name: "coredns_template_rr_failures_total", help: "Counter of mis-templated RRs." };

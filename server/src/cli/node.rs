@@ -9,7 +9,7 @@ use admin::AdminAddress;
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgMatches, Command, value_parser};
 
-use super::{NodeCommand, Wish, flag, flags, served, shared};
+use super::{Invocation, NodeCommand, flag, flags, served, shared};
 use crate::node_run::{Annotation, AtStop, RuleSet, Settings};
 
 pub(super) fn command() -> Command {
@@ -189,19 +189,19 @@ fn file(name: &'static str, help: &'static str) -> Arg {
     Arg::new(name).long(name).value_name("FILE").value_parser(value_parser!(PathBuf)).help(help)
 }
 
-pub(super) fn read(matches: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -> Result<Wish, String> {
+pub(super) fn read(matches: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -> Result<Invocation, String> {
     let (command, sub) = match matches.subcommand() {
         Some(("run", sub)) => (NodeCommand::Run, sub),
         Some(("up", sub)) => (NodeCommand::Up, sub),
         Some(("status", sub)) => (NodeCommand::Status(sub.get_one("json").copied().unwrap_or(false)), sub),
-        Some(("down", _)) => return Ok(Wish::NodeDown),
-        Some(("stopped", _)) => return Ok(Wish::NodeStopped),
-        Some(("annotate", sub)) => return Ok(Wish::NodeAnnotate(annotation(sub))),
+        Some(("down", _)) => return Ok(Invocation::NodeDown),
+        Some(("stopped", _)) => return Ok(Invocation::NodeStopped),
+        Some(("annotate", sub)) => return Ok(Invocation::NodeAnnotate(annotation(sub))),
         _ => return Err("`node` wants a command: run, up, down, status, stopped or annotate".to_owned()),
     };
     let mut flags = flags(sub, env)?;
     flags.exporter = sub.try_get_one::<Option<AdminAddress>>("exporter").ok().flatten().copied().flatten();
-    Ok(Wish::Node(command, flags, settings_of(sub)))
+    Ok(Invocation::Node(command, flags, settings_of(sub)))
 }
 
 fn annotation(sub: &ArgMatches) -> Annotation {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use admin::AdminAddress;
 use clap::{Arg, ArgMatches, Command, value_parser};
 
-use super::{NodeCommand, Wish, flag, flags, node, plugins, served, version};
+use super::{Invocation, NodeCommand, flag, flags, node, plugins, served, version};
 use crate::node_cache::Template;
 use crate::node_run::{AtStop, RuleSet};
 
@@ -63,13 +63,13 @@ pub(super) fn command() -> Command {
         .arg(flag("plugins", "Print the directives that are served and end"))
 }
 
-pub(super) fn read(sub: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -> Result<Wish, String> {
+pub(super) fn read(sub: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -> Result<Invocation, String> {
     let is = |name: &str| sub.get_one::<bool>(name) == Some(&true);
     if is("version") {
-        return Ok(Wish::Print(version()));
+        return Ok(Invocation::Print(version()));
     }
     if is("plugins") {
-        return Ok(Wish::Print(plugins()));
+        return Ok(Invocation::Print(plugins()));
     }
     let text = |name: &str| sub.get_one::<String>(name).cloned().unwrap_or_default();
     let path = |name: &str| sub.get_one::<PathBuf>(name).filter(|path| !path.as_os_str().is_empty()).cloned();
@@ -104,7 +104,7 @@ pub(super) fn read(sub: &ArgMatches, env: &dyn Fn(&str) -> Option<String>) -> Re
     flags.reloads_by_itself = is("reloadwithsignal");
     flags.template = Some(template);
     flags.more_metrics = sub.get_one::<AdminAddress>("metrics-listen-address").copied();
-    Ok(Wish::Node(NodeCommand::Run, flags, settings))
+    Ok(Invocation::Node(NodeCommand::Run, flags, settings))
 }
 
 fn yes(name: &'static str, help: &'static str) -> Arg {

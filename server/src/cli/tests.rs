@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn wish(args: &[&str]) -> Result<Wish, String> {
+fn invocation(args: &[&str]) -> Result<Invocation, String> {
     parse(args.iter().map(OsString::from), &|_| None)
 }
 
@@ -13,13 +13,18 @@ fn flags_are_read_as_go_reads_them() {
         &["--conf=F", "--dns.port=1053", "--quiet"],
         &["-conf=F", "-dns.port", "1053", "-quiet"],
     ] {
-        let Ok(Wish::Serve(flags)) = wish(args) else { panic!("{args:?}: {:?}", wish(args)) };
+        let Ok(Invocation::Serve(flags)) = invocation(args) else {
+            panic!("{args:?}: {:?}", invocation(args))
+        };
         assert_eq!((flags.conf, flags.dns_port, flags.quiet), (Some("F".into()), 1053, true));
     }
-    assert!(matches!(wish(&["--version"]), Ok(Wish::Print(text)) if text.starts_with("localdns-0.")));
-    assert!(matches!(wish(&["-plugins"]), Ok(Wish::Print(text)) if text.contains("forward\n")));
-    assert!(matches!(wish(&["check", "-conf", "F"]), Ok(Wish::Check(_))));
-    let Ok(Wish::Explain(_, explain)) = wish(&["explain", "example.org", "AAAA", "@127.0.0.1", "-conf", "F"])
+    assert!(
+        matches!(invocation(&["--version"]), Ok(Invocation::Print(text)) if text.starts_with("localdns-0."))
+    );
+    assert!(matches!(invocation(&["-plugins"]), Ok(Invocation::Print(text)) if text.contains("forward\n")));
+    assert!(matches!(invocation(&["check", "-conf", "F"]), Ok(Invocation::Check(_))));
+    let Ok(Invocation::Explain(_, explain)) =
+        invocation(&["explain", "example.org", "AAAA", "@127.0.0.1", "-conf", "F"])
     else {
         panic!("no explain")
     };
@@ -40,10 +45,12 @@ fn truth_values_and_repetitions_are_read_as_go_reads_them() {
         (&["-quiet", "-conf", "A"], true, Some("A")),
         (&[], false, None),
     ] {
-        let Ok(Wish::Serve(flags)) = wish(args) else { panic!("{args:?}: {:?}", wish(args)) };
+        let Ok(Invocation::Serve(flags)) = invocation(args) else {
+            panic!("{args:?}: {:?}", invocation(args))
+        };
         assert_eq!((flags.quiet, flags.conf), (quiet, conf.map(PathBuf::from)), "{args:?}");
     }
-    assert!(matches!(wish(&["-version=false"]), Ok(Wish::Serve(_))));
+    assert!(matches!(invocation(&["-version=false"]), Ok(Invocation::Serve(_))));
 }
 
 #[test]
@@ -55,7 +62,7 @@ fn the_environment_stands_in_for_a_flag_that_is_not_given() {
         (&[], "1048576", 1 << 20),
         (&["-cache-bytes", "2097152"], "1048576", 2 << 20),
     ] {
-        let Ok(Wish::Serve(flags)) = parse(args.iter().map(OsString::from), &with(value)) else {
+        let Ok(Invocation::Serve(flags)) = parse(args.iter().map(OsString::from), &with(value)) else {
             panic!("{args:?}")
         };
         assert_eq!(flags.cache_bytes, bytes, "{args:?} {value:?}");
@@ -94,38 +101,43 @@ fn each_flag_of_node_has_a_variable_that_counts_where_the_flag_is_not_typed() {
         ("LOCALDNS_NODE_QUIET", "true"),
         ("LOCALDNS_NODE_JSON", "1"),
     ];
-    let Ok(Wish::Node(NodeCommand::Run, flags, settings)) = with(all, &["run"]) else { panic!("no run") };
+    let Ok(Invocation::Node(NodeCommand::Run, flags, settings)) = with(all, &["run"]) else {
+        panic!("no run")
+    };
     assert_eq!((flags.conf, flags.dns_port), (Some("/b".into()), 1053));
     assert_eq!((flags.pidfile, flags.quiet), (Some("/c".into()), true));
     let rules = crate::node_run::RuleSet::Iptables(::node::Iptables::NodeCache(8081));
     assert_eq!((settings.rules, settings.lease, settings.mark), (rules, None, 7));
     assert_eq!((settings.masquerade, settings.link.as_str()), (false, "dns0"));
     assert_eq!(settings.host_resolver, ::node::HostResolver::None);
-    assert!(matches!(with(all, &["status"]), Ok(Wish::Node(NodeCommand::Status(true), ..))));
-    assert!(matches!(with(all, &["status", "-json=false"]), Ok(Wish::Node(NodeCommand::Status(false), ..))));
-    assert_eq!(with(all, &["down"]), Ok(Wish::NodeDown));
+    assert!(matches!(with(all, &["status"]), Ok(Invocation::Node(NodeCommand::Status(true), ..))));
+    assert!(matches!(
+        with(all, &["status", "-json=false"]),
+        Ok(Invocation::Node(NodeCommand::Status(false), ..))
+    ));
+    assert_eq!(with(all, &["down"]), Ok(Invocation::NodeDown));
     // A flag that is typed wins, and so does -conf over a variable that says -environment.
-    let Ok(Wish::Node(_, flags, settings)) = with(all, &["up", "-p", "53", "-link=eth9"]) else {
+    let Ok(Invocation::Node(_, flags, settings)) = with(all, &["up", "-p", "53", "-link=eth9"]) else {
         panic!("no up")
     };
     assert_eq!((flags.dns_port, settings.link.as_str()), (53, "eth9"));
     let environment: &[_] = &[("LOCALDNS_NODE_ENVIRONMENT", "/e")];
-    let Ok(Wish::Node(_, flags, settings)) = with(environment, &["run", "-conf", "/f"]) else {
+    let Ok(Invocation::Node(_, flags, settings)) = with(environment, &["run", "-conf", "/f"]) else {
         panic!("no run")
     };
     assert_eq!((flags.conf, settings.environment), (Some("/f".into()), None));
-    let Ok(Wish::Node(_, _, settings)) = with(environment, &["run"]) else { panic!("no run") };
+    let Ok(Invocation::Node(_, _, settings)) = with(environment, &["run"]) else { panic!("no run") };
     assert_eq!(settings.environment, Some("/e".into()));
     // Of `node run` alone there is always a pidfile, unless none is wanted.
     for (args, pidfile) in
         [(&["run"][..], Some("/run/localdns.pid".into())), (&["run", "-pidfile", ""], None)]
     {
-        let Ok(Wish::Node(_, flags, _)) = with(&[], args) else { panic!("no run") };
+        let Ok(Invocation::Node(_, flags, _)) = with(&[], args) else { panic!("no run") };
         assert_eq!(flags.pidfile, pidfile, "{args:?}");
     }
     // Who serves without `node` reads none of them.
     let serve = parse([], &|name: &str| name.starts_with("LOCALDNS_NODE_").then(|| "so".to_owned()));
-    assert!(matches!(serve, Ok(Wish::Serve(_))), "{serve:?}");
+    assert!(matches!(serve, Ok(Invocation::Serve(_))), "{serve:?}");
     for (set, args, told) in [
         (
             &[("LOCALDNS_NODE_LEASE", "1m")][..],
@@ -153,7 +165,9 @@ fn the_help_and_the_page_of_node_name_each_variable() {
     let node = node::command();
     let mut variables = 0;
     for sub in ["run", "up", "status"] {
-        let Ok(Wish::Print(help)) = wish(&["node", sub, "-help"]) else { panic!("no help of {sub}") };
+        let Ok(Invocation::Print(help)) = invocation(&["node", sub, "-help"]) else {
+            panic!("no help of {sub}")
+        };
         for flag in node.find_subcommand(sub).expect("it is there").get_arguments() {
             let variable = node::variable(flag.get_long().expect("each has a name"));
             let words = help.split_ascii_whitespace().collect::<Vec<_>>().join(" ");
@@ -172,7 +186,7 @@ fn explain_takes_type_and_address_in_any_order() {
         (&["explain", "a", "txt"], RType::TXT, None),
         (&["explain", "a", "@::1", "TYPE65"], RType::HTTPS, Some("::1")),
     ] {
-        let Ok(Wish::Explain(_, explain)) = wish(args) else { panic!("{args:?}") };
+        let Ok(Invocation::Explain(_, explain)) = invocation(args) else { panic!("{args:?}") };
         assert_eq!((explain.rtype, explain.address), (rtype, address.map(|a| a.parse().unwrap())));
     }
     for (args, error) in [
@@ -180,7 +194,7 @@ fn explain_takes_type_and_address_in_any_order() {
         (&["explain", "a", "@host"], "\"host\" behind @ is not an IP address"),
         (&["explain", "a", "AAAAA"], "\"AAAAA\" is not a record type such as AAAA"),
     ] {
-        let told = wish(args).unwrap_err();
+        let told = invocation(args).unwrap_err();
         assert!(told.starts_with(error) && !told.contains('\n'), "{told}");
     }
 }
@@ -189,7 +203,7 @@ fn explain_takes_type_and_address_in_any_order() {
 fn the_node_resolver_has_flags_and_variables_of_its_own() {
     let env = |name: &str| (name == "SERVICES").then(|| "a.n.svc".to_owned());
     let args = ["node-resolver", "-once", "--services-file=S", "-interval", "5", "-log-format", "json"];
-    let Ok(Wish::NodeResolver(request)) = parse(args.iter().map(OsString::from), &env) else {
+    let Ok(Invocation::NodeResolver(request)) = parse(args.iter().map(OsString::from), &env) else {
         panic!("no node-resolver")
     };
     let want = Request {
@@ -226,7 +240,7 @@ fn what_cannot_be_read_is_one_line() {
         &["node-resolver", "-conf", "F"],
         &["node-resolver", "a.n.svc"],
     ] {
-        let error = wish(args).unwrap_err();
+        let error = invocation(args).unwrap_err();
         assert!(!error.contains('\n'), "{error}");
         assert!(error.contains("; see localdns ") && error.ends_with("-help"), "{error}");
     }
@@ -258,9 +272,9 @@ fn what_is_wrong_is_told_as_it_was_typed_with_what_is_wanted() {
             "-interval \"0\" is not a number of seconds, 1 to 3600; see localdns node-resolver -help",
         ),
     ] {
-        assert_eq!(wish(args).unwrap_err(), told);
+        assert_eq!(invocation(args).unwrap_err(), told);
     }
-    let Ok(Wish::Print(help)) = wish(&["explain", "-help"]) else { panic!("no help") };
+    let Ok(Invocation::Print(help)) = invocation(&["explain", "-help"]) else { panic!("no help") };
     assert!(help.contains("Usage: localdns explain [OPTIONS] <NAME> "), "{help}");
     assert!(
         help.lines()

@@ -114,7 +114,7 @@ impl Server {
             watching: false,
             putting_back: None,
             keeper: None,
-            succession: Succession::new(senders.steps.clone(), predecessor, flags),
+            succession: Succession::new(senders.handover.clone(), predecessor, flags),
         };
         server.watch_addresses();
         server.serve_status();
@@ -126,7 +126,7 @@ impl Server {
             server.keep_leases(settings, discovery, in_place, &leased).map_err(StartError::Machine)?;
         }
         let running = Arc::downgrade(&server.running);
-        let watchdog = watchdog::run(running, server.notifier.clone(), ready, senders.steps);
+        let watchdog = watchdog::run(running, server.notifier.clone(), ready, senders.handover);
         server.watchdog = Some(handle.spawn(watchdog).abort_handle());
         Ok(server)
     }

@@ -12,12 +12,12 @@ use super::Server;
 use crate::cli::Flags;
 
 use crate::origin::Origin;
-use crate::succession::{self, Started, Step, Steps};
+use crate::succession::{self, HandoverEvent, HandoverEvents, Started};
 use crate::warm;
 
 /// What this process has to do with the one before and the one after.
 pub(super) struct Succession {
-    pub(super) steps: Steps,
+    pub(super) events: HandoverEvents,
     /// Who is to be told that this process serves.
     pub(super) taker: Option<Taker>,
     /// Where the next one comes to.
@@ -35,10 +35,10 @@ pub(super) struct Succession {
 }
 
 impl Succession {
-    pub(super) fn new(steps: Steps, taker: Option<Taker>, flags: &Flags) -> Self {
+    pub(super) fn new(events: HandoverEvents, taker: Option<Taker>, flags: &Flags) -> Self {
         let (handover, stays) = (flags.handover.clone(), flags.stays);
         let (under_way, parked, gone) = (false, false, false);
-        Self { steps, taker, handover, under_way, started: Started::default(), parked, gone, stays }
+        Self { events, taker, handover, under_way, started: Started::default(), parked, gone, stays }
     }
 }
 
@@ -67,7 +67,7 @@ impl Server {
     fn hand_over(&mut self, giver: Giver, started: Started) {
         self.succession.started = started.clone();
         let begun = self.ports.copies(warm::leave(&self.running)).and_then(|sockets| {
-            succession::hand_over(giver, sockets, started, self.succession.steps.clone())
+            succession::hand_over(giver, sockets, started, self.succession.events.clone())
         });
         match begun {
             Ok(()) => self.succession.under_way = true,
@@ -78,30 +78,30 @@ impl Server {
         }
     }
 
-    /// Does what a step asks for.
+    /// Does what an event asks for.
     ///
     /// # Errors
     /// Where this process cannot take over.
-    pub fn step(&mut self, step: Step) -> Result<After, String> {
-        match step {
-            Step::Settled(may_say_so) => {
+    pub fn act_on(&mut self, event: HandoverEvent) -> Result<After, String> {
+        match event {
+            HandoverEvent::Settled(may_say_so) => {
                 if self.settled()? {
                     return Ok(After::TookOver(may_say_so));
                 }
                 let _ = may_say_so.send(());
             }
             // One takeover at a time: dropping `giver` closes the second one's socket, which tells it so.
-            Step::Came(giver) if self.is_beside_another() => drop(giver),
-            Step::Came(giver) => {
+            HandoverEvent::Came(giver) if self.is_beside_another() => drop(giver),
+            HandoverEvent::Came(giver) => {
                 self.running.logger.info(None, "another process takes over");
                 self.hand_over(giver, Started::default());
             }
-            Step::Ready(left) => {
+            HandoverEvent::Ready(left) => {
                 self.park(true);
                 let _ = left.send(());
             }
-            Step::Serving(giver) => return Ok(self.leave(giver)),
-            Step::Failed(error) => {
+            HandoverEvent::Serving(giver) => return Ok(self.leave(giver)),
+            HandoverEvent::Failed(error) => {
                 self.succession.under_way = false;
                 self.park(false);
                 let text = format!("the next process does not serve, this one goes on: {error}");
@@ -135,7 +135,7 @@ impl Server {
             self.running.logger.warning(None, &text);
         }
         if let Some(path) = &self.succession.handover
-            && let Err(error) = succession::await_successors(path, self.succession.steps.clone())
+            && let Err(error) = succession::await_successors(path, self.succession.events.clone())
         {
             let text = format!("nobody can take over at {}: {error}", path.display());
             self.running.logger.warning(None, &text);
@@ -201,7 +201,7 @@ impl Server {
     }
 }
 
-/// What becomes of this process after a step.
+/// What becomes of this process after an event.
 #[derive(Debug)]
 pub enum After {
     /// It goes on.

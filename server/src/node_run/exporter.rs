@@ -58,7 +58,7 @@ fn forwards(configuration: &Configuration, listener: IpAddr) -> Vec<(String, Str
         let label = endpoint.label();
         for zone in configuration.zones.iter().filter(|zone| zone.server == label) {
             let chain = zone.block.pipeline.forwarding().map(|forwarding| &forwarding.chain);
-            let groups = chain.into_iter().flat_map(|chain| chain.groups());
+            let groups = chain.into_iter().flat_map(|chain| chain.stanzas());
             for group in groups.filter(|group| group.spec().from == Name::ROOT) {
                 let v4 = |upstream: &std::sync::Arc<forwarder::Upstream>| match upstream.address().ip() {
                     IpAddr::V4(ip) => Some(ip.to_string()),

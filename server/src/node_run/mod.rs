@@ -188,16 +188,16 @@ pub fn check(spec: &Spec) -> Result<(), Box<Located<SetupError>>> {
 }
 
 /// What a listener's `forward .` is, if it has one.
-fn forwards_root(listener: &configuration::Listener) -> Option<&Arc<forwarder::Group>> {
+fn forwards_root(listener: &configuration::Listener) -> Option<&Arc<forwarder::Stanza>> {
     let chain = &listener.served.route.zone(&Name::ROOT)?.block.pipeline.forwarding()?.chain;
-    chain.groups().iter().find(|group| group.matches(&Name::ROOT))
+    chain.stanzas().iter().find(|stanza| stanza.matches(&Name::ROOT))
 }
 
 /// The upstreams of a listener's `forward .` that can be its way out: those that are up first, each in their order.
 fn usable(configuration: &Configuration, listener: &configuration::Listener, ip: IpAddr) -> Vec<IpAddr> {
-    let Some(group) = forwards_root(listener) else { return Vec::new() };
+    let Some(stanza) = forwards_root(listener) else { return Vec::new() };
     let is_ours = |target| configuration.listeners.keys().any(|ours| ours.address.ip() == target);
-    let upstreams = group.upstreams();
+    let upstreams = stanza.upstreams();
     let usable = upstreams.iter().filter(|upstream| {
         let address = upstream.address();
         let target = address.ip();
@@ -209,7 +209,7 @@ fn usable(configuration: &Configuration, listener: &configuration::Listener, ip:
             && !is_ours(target)
     });
     let is_up = |upstream: &&Arc<forwarder::Upstream>| {
-        !upstream.is_down(forwarder::Path::Udp, group.spec().max_fails)
+        !upstream.is_down(forwarder::UpstreamPath::Udp, stanza.spec().max_fails)
     };
     let (up, down): (Vec<_>, Vec<_>) = usable.partition(is_up);
     up.into_iter().chain(down).map(|upstream| upstream.address().ip()).collect()

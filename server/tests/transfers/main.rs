@@ -59,7 +59,7 @@ impl Scene {
         let paper = Paper::default();
         let logger = Logger::start(Format::Text, paper.clone()).unwrap();
         let origin = Origin::Text(corefile.clone());
-        let told = Senders { fatal, steps: mpsc::unbounded_channel().0 };
+        let told = Senders { fatal, handover: mpsc::unbounded_channel().0 };
         let server =
             Server::start(&flags(), None, origin, RUNTIME.handle(), logger, told, clock::now()).unwrap();
         let scene = Self {

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tests::{eventually, lacking, output, skip, tempdir};
+use tests::{eventually, lacking, output, tempdir};
 
 /// A running CoreDNS.
 pub(crate) struct CoreDns {
@@ -52,7 +52,7 @@ impl CoreDns {
         let text =
             caches.into_iter().flatten().find_map(|cache| std::fs::read_to_string(cache.join(file)).ok());
         let Some(text) = text else {
-            skip(test, "the source of CoreDNS 1.15.0 is not in Go's module cache");
+            lacking(test, "coredns", "the source of CoreDNS 1.15.0 is not in Go's module cache");
             return None;
         };
         let lines = text.lines().filter(|line| !line.starts_with('#'));

@@ -67,7 +67,11 @@ impl Block {
         dice.next();
         let zone = format!("b{number}.{}", dice.of(&["test", "rand.test", "a.b.rand.test"]));
         let mut block = Self { dice, zone, lines: Vec::new(), names: Vec::new() };
-        let keys = block.keys();
+        let is_tls = block.dice.one_in(6);
+        if is_tls {
+            block.lines.push("tls @DIR@/cert.pem @DIR@/key.pem".to_owned());
+        }
+        let keys = block.keys(is_tls);
         block.directives();
         let lines: String = block.lines.iter().map(|line| format!("    {line}\n")).collect();
         let text = format!("{keys} {{\n    bind @IP@\n    prometheus @IP@:9153\n{lines}}}\n");
@@ -79,6 +83,7 @@ impl Block {
                 Query {
                     what: format!("block {number}: {}", query.what),
                     block: Some(Arc::clone(&shared)),
+                    tcp: query.tcp || is_tls,
                     ..query
                 }
             })
@@ -87,7 +92,7 @@ impl Block {
     }
 
     /// The zone, perhaps shouted, perhaps with another one or a network beside it.
-    fn keys(&mut self) -> String {
+    fn keys(&mut self, is_tls: bool) -> String {
         let zone = if self.dice.one_in(6) { self.zone.to_uppercase() } else { self.zone.clone() };
         let mut keys = vec![zone];
         if self.dice.one_in(5) {
@@ -102,7 +107,11 @@ impl Block {
             keys.push(format!("10.{high}.{low}.0/24"));
             self.names.push(format!("7.{low}.{high}.10.in-addr.arpa"));
         }
-        keys.iter().map(|key| format!("{key}:@PORT@")).collect::<Vec<_>>().join(" ")
+        let written = |key| match is_tls {
+            true => format!("tls://{key}:@TLSPORT@"),
+            false => format!("{key}:@PORT@"),
+        };
+        keys.iter().map(written).collect::<Vec<_>>().join(" ")
     }
 
     fn directives(&mut self) {
@@ -199,12 +208,20 @@ impl Block {
                 format!("rewrite continue name suffix .x.k.{zone} .k.{zone} answer auto"),
                 format!("rewrite name exact a.k.{zone} cname.t.{zone}"),
                 format!("rewrite name regex (.*)[.]t[.]{zone}[.]$ {{1}}.k.{zone} answer auto"),
+                "rewrite name prefix a b answer auto".to_owned(),
+                "rewrite continue name prefix a b".to_owned(),
+                "rewrite name substring .k. .t. answer auto".to_owned(),
+                format!("rewrite name substring .x.k.{zone} .t.{zone}"),
                 format!("rewrite cname suffix .k.{zone} .t.{zone}"),
                 "rewrite continue ttl suffix . 7-70".to_owned(),
                 "rewrite rcode suffix . NXDOMAIN NOERROR".to_owned(),
                 "rewrite type MX TXT".to_owned(),
                 "rewrite continue edns0 local set 0xffee {qtype} revert".to_owned(),
                 "rewrite continue edns0 nsid set".to_owned(),
+                "rewrite edns0 nsid append".to_owned(),
+                "rewrite continue edns0 nsid replace".to_owned(),
+                "rewrite edns0 nsid set revert".to_owned(),
+                "rewrite edns0 nsid unset".to_owned(),
                 "rewrite edns0 local set 0xffef {qname}".to_owned(),
                 "rewrite continue class CH IN".to_owned(),
                 "rewrite class IN CH".to_owned(),
@@ -219,6 +236,7 @@ impl Block {
                 ),
                 format!("rewrite name regex (.*)[.]k[.]{zone}[.]$ {{1}}.{{forward/upstream}} metadata"),
                 "rewrite continue edns0 local append 0xffee more".to_owned(),
+                "rewrite edns0 local append 0xffee more".to_owned(),
                 "rewrite continue edns0 local replace 0xffee other".to_owned(),
                 "rewrite edns0 local replace 0xffee other revert".to_owned(),
                 "rewrite edns0 local unset 0xffee".to_owned(),

@@ -17,7 +17,7 @@ use crate::exchange::{Query, Seen, ask_both};
 use crate::metrics;
 use crate::zone;
 
-/// A Corefile, in which `@API@` is an API, `@TLSAPI@` one that asks for a certificate, `@IP@` and `@IP2@` are listen addresses, `@UP@` and `@UP2@` upstreams, `@PORT@` the port, and `@DIR@` a directory with hosts files and a certificate. Where it has a TLS endpoint every query goes to that.
+/// A Corefile, in which `@API@` is an API, `@TLSAPI@` one that asks for a certificate, `@IP@` and `@IP2@` are listen addresses, `@UP@` and `@UP2@` upstreams, `@PORT@` the port, `@TLSPORT@` another one, and `@DIR@` a directory with hosts files and a certificate. Where it has a TLS endpoint every query goes to that, and where it has many blocks the queries about those with one.
 #[derive(Debug, Clone)]
 pub(crate) struct Setup {
     /// What it is there for.
@@ -75,6 +75,7 @@ pub(crate) fn run(program: &Path, setup: &Setup, counts: &mut UseCounts) -> Vec<
             .replace("@IP@", &ips[0].to_string())
             .replace("@IP2@", &ips[1].to_string())
             .replace("@PORT@", &port().to_string())
+            .replace("@TLSPORT@", &(port() + 1).to_string())
             .replace("@UP@", &upstreams[0].word())
             .replace("@UP2@", &upstreams[1].word())
             .replace("@DIR@", &directory.path().to_string_lossy())
@@ -93,8 +94,10 @@ pub(crate) fn run(program: &Path, setup: &Setup, counts: &mut UseCounts) -> Vec<
             before = setup.metrics.map(|port| metrics::settled(ips, port));
         }
         for (query, clean) in setup.queries.iter().zip(&mut clean).filter(|(_, clean)| pass < 3 || **clean) {
-            let servers = [0, 1].map(|n| SocketAddr::from((ips[n][query.listener], port())));
-            let seen = ask_both(query, servers, tls.as_ref());
+            let about = query.block.as_deref().unwrap_or(&setup.text);
+            let at = port() + u16::from(about.contains("@TLSPORT@"));
+            let servers = [0, 1].map(|n| SocketAddr::from((ips[n][query.listener], at)));
+            let seen = ask_both(query, servers, tls.as_ref().filter(|_| about.contains("tls://")));
             counts.queries += 1;
             *clean &= judge(setup, query, pass, &seen, counts, &mut unlisted);
         }

@@ -36,7 +36,7 @@ fn every_alert_has_a_case_in_which_it_fires() {
 
 #[test]
 fn what_dashboard_and_alerts_look_at_is_exposed() {
-    let names = read("observe/src/names.rs");
+    let names = read("observe/src/names.rs") + &plugins();
     let dashboard = dashboard();
     let looked_at: BTreeSet<String> = expressions(&dashboard)
         .chain(read("deploy/monitoring/alerts.yaml").lines().map(str::to_owned))
@@ -48,6 +48,47 @@ fn what_dashboard_and_alerts_look_at_is_exposed() {
         let exposed = |name: &str| names.contains(&format!("\"{name}\""));
         assert!(exposed(&metric) || family.is_some_and(exposed), "{metric}");
     }
+}
+
+#[test]
+fn metrics_of_plugins_are_named_as_prometheus_wants() {
+    let plugins = plugins();
+    let families: Vec<(&str, &str)> = plugins
+        .split("Metric {")
+        .skip(1)
+        .filter_map(|family| family.split_once("name: \"")?.1.split_once("\", help: \""))
+        .map(|(name, rest)| (name, rest.split('"').next().unwrap_or_default()))
+        .collect();
+    assert!(families.len() > 30, "{families:?}");
+    let mut names = BTreeSet::new();
+    for (name, help) in families {
+        assert!(
+            names.insert(name) && !read("observe/src/names.rs").contains(&format!("\"{name}\"")),
+            "{name} twice"
+        );
+        assert!(name.bytes().all(|octet| octet.is_ascii_lowercase() || octet == b'_'), "{name}");
+        assert!(["coredns_", "localdns_"].iter().any(|start| name.starts_with(start)), "{name}");
+        assert!(help.ends_with('.'), "{name}: {help}");
+        let counts = help.starts_with("Counter") || help.starts_with("The count");
+        assert!(!counts || name.ends_with("_total"), "{name}");
+    }
+}
+
+/// The text of all that is in the plugins' folders, each run of spaces as one.
+fn plugins() -> String {
+    let (mut folders, mut text) = (vec![root().join("plugins/src")], String::new());
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("it is there").flatten() {
+            match entry.path() {
+                path if path.is_dir() => folders.push(path),
+                path if path.extension().is_some_and(|extension| extension == "rs") => {
+                    text += &std::fs::read_to_string(path).expect("it can be read");
+                }
+                _ => {}
+            }
+        }
+    }
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 #[test]

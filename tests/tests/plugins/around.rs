@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::{SOA, expire};
 use tests::{
-    Action, Ask, Asked, Connection, Dns, Metrics, Says, Upstream, ask, eventually, fresh_ip, steadily,
+    Action, Ask, Asked, Connection, Dns, Metrics, Says, Server, Upstream, ask, eventually, fresh_ip, port,
+    steadily,
 };
 
 const NS: &str = "example. 300 IN NS ns.example.";
@@ -87,6 +88,21 @@ fn a_failure_is_told_with_its_reason_and_may_be_given_another_rcode() {
     let reply = Ask::new("x.example", "A").edns(1232).of(dns.at);
     assert_eq!(reply.status(), "SERVFAIL");
     assert_eq!(reply.extended_error().map(|(code, _)| code), Some(23), "a network error");
+}
+
+#[test]
+fn a_rule_gives_another_rcode_to_what_is_refused_below_it_and_not_above() {
+    let ip = fresh_ip();
+    let _server = Server::start(&format!(
+        "example:{0} {{\nbind {ip}\nacl secret.example {{\nblock\n}}\nrewrite rcode suffix . REFUSED NXDOMAIN\nwhoami\n}}",
+        port()
+    ));
+    let at = (ip, port()).into();
+    for (name, status) in
+        [("x.secret.example", "NXDOMAIN"), ("x.example", "NOERROR"), ("x.of-no-block", "REFUSED")]
+    {
+        assert_eq!(ask(at, name, "A").status(), status, "{name}");
+    }
 }
 
 #[test]
@@ -353,4 +369,15 @@ fn addresses_take_turns_or_come_by_weight_or_nearest_first() {
     assert!(heavy(&dns) > 80, "{} of 100 with the weights that stay", heavy(&dns));
     let dns = dns_with("round_robin {\nprefer 192.0.2.2/32\n}");
     assert!((0..20).all(|_| first(&dns) == "192.0.2.2"));
+    // Weights are found by the name that the client is told: `rewrite` stands below.
+    std::fs::write(&file, "old.example\n192.0.2.3 255\n").unwrap();
+    let dns = Dns::start(&format!(
+        "loadbalance weighted {} {{\nreload 1s\n}}\nrewrite name exact old.example x.example answer auto\nhosts {{\n{hosts}}}",
+        file.display()
+    ));
+    dns.server.wait_for_log("Successfully reloaded weight file", Duration::from_secs(5));
+    let first = || ask(dns.at, "old.example", "A").answers[0].clone();
+    assert_eq!(first().name, "old.example.");
+    let heavy = (0..100).filter(|_| first().data == "192.0.2.3").count();
+    assert!(heavy > 80, "{heavy} of 100 with a weight of 255 to 3");
 }

@@ -45,6 +45,19 @@ fn options_go_to_the_upstream_and_are_told_to_who_has_edns() {
         ("edns0 local replace 0xffee abcd", vec![], vec![], vec![]),
         ("edns0 local replace 0xffee abcd", own(), local(b"abcd"), local(b"abcd")),
         ("edns0 local append 0xffee abcd", own(), local(b"own"), local(b"own")),
+        // It fits all the same, so rules behind it are passed over.
+        (
+            "edns0 local append 0xffee abcd\nrewrite edns0 local set 0xffee bcde",
+            own(),
+            local(b"own"),
+            local(b"own"),
+        ),
+        (
+            "edns0 nsid append\nrewrite edns0 local set 0xffee abcd",
+            vec![(3, vec![])],
+            vec![(3, vec![])],
+            vec![],
+        ),
         (
             "edns0 local append 0xffef abcd",
             own(),

@@ -22,7 +22,7 @@ fn stanzas(lines: &str) -> Vec<ForwardSpec> {
 /// Everything that a directive says but where it stands.
 fn shown(spec: &ForwardSpec) -> String {
     let targets: Vec<&Target> = spec.targets.iter().map(|(target, _)| target).collect();
-    format!("{:?} {targets:?} {:?} {:?} {:?}", spec.group, spec.tls, spec.tls_servername, spec.resolvers)
+    format!("{:?} {targets:?} {:?} {:?} {:?}", spec.stanza, spec.tls, spec.tls_servername, spec.resolvers)
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn stanzas_keep_their_order_and_zones() {
         "forward Lab.example.org 192.0.2.1 192.0.2.2\nforward 10.0.0.0/24 192.0.2.3\nforward . 192.0.2.4",
     );
     let found: Vec<(String, usize)> =
-        found.iter().map(|spec| (spec.group.from.to_string(), spec.targets.len())).collect();
+        found.iter().map(|spec| (spec.stanza.from.to_string(), spec.targets.len())).collect();
     let expected = [("lab.example.org.", 2), ("0.0.10.in-addr.arpa.", 1), (".", 1)];
     assert_eq!(found, expected.map(|(zone, count)| (zone.to_owned(), count)));
     let fifteen = "192.0.2.1 ".repeat(15);
@@ -85,20 +85,20 @@ fn properties_change_what_they_name_and_nothing_else() {
     let seconds = Duration::from_secs;
     let rows: &[(&str, Change)] = &[
         ("except a.org 10.0.0.0/24\nexcept b.org", |s| {
-            s.group.except = vec![name("a.org"), name("0.0.10.in-addr.arpa"), name("b.org")];
+            s.stanza.except = vec![name("a.org"), name("0.0.10.in-addr.arpa"), name("b.org")];
         }),
-        ("max_fails 0", |s| s.group.max_fails = 0),
-        ("max_connect_attempts 3", |s| s.group.max_connect_attempts = Some(3)),
-        ("health_check 1s", |s| s.group.health.interval = Duration::from_secs(1)),
+        ("max_fails 0", |s| s.stanza.max_fails = 0),
+        ("max_connect_attempts 3", |s| s.stanza.max_connect_attempts = Some(3)),
+        ("health_check 1s", |s| s.stanza.health.interval = Duration::from_secs(1)),
         ("health_check 1s no_rec domain health.local.", |s| {
-            s.group.health = HealthCheck {
+            s.stanza.health = HealthCheck {
                 interval: Duration::from_secs(1),
                 recursion: false,
                 domain: name("health.local"),
             };
         }),
-        ("force_tcp", |s| s.group.force_tcp = true),
-        ("prefer_udp", |s| s.group.prefer_udp = true),
+        ("force_tcp", |s| s.stanza.force_tcp = true),
+        ("prefer_udp", |s| s.stanza.prefer_udp = true),
         ("tls", |s| s.tls = Some(TlsFiles::default())),
         ("tls ca.pem", |s| s.tls = Some(TlsFiles { client: None, ca: Some("ca.pem".into()) })),
         ("tls c.pem k.pem", |s| {
@@ -109,31 +109,31 @@ fn properties_change_what_they_name_and_nothing_else() {
             s.tls = Some(TlsFiles { client, ca: Some("ca.pem".into()) });
         }),
         ("tls_servername dns.example.org", |s| s.tls_servername = Some("dns.example.org".into())),
-        ("expire 1m", |s| s.group.connections.expire = Duration::from_secs(60)),
-        ("max_age 10s", |s| s.group.connections.max_age = Duration::from_secs(10)),
+        ("expire 1m", |s| s.stanza.connections.expire = Duration::from_secs(60)),
+        ("max_age 10s", |s| s.stanza.connections.max_age = Duration::from_secs(10)),
         ("max_age 0s", |_| {}),
         ("expire 1s\nmax_age 2s", |s| {
-            s.group.connections = ConnectionLimits {
+            s.stanza.connections = ConnectionLimits {
                 expire: Duration::from_secs(1),
                 max_age: Duration::from_secs(2),
                 ..ConnectionLimits::default()
             };
         }),
-        ("max_idle_conns 7", |s| s.group.connections.max_idle = 7),
-        ("read_timeout 500ms", |s| s.group.read_timeout = Duration::from_millis(500)),
-        ("policy random", |s| s.group.policy = Policy::Random),
-        ("policy round_robin", |s| s.group.policy = Policy::RoundRobin),
-        ("policy sequential", |s| s.group.policy = Policy::Sequential),
-        ("max_concurrent 1000", |s| s.group.max_concurrent = 1000),
-        ("next NXDOMAIN servfail", |s| s.group.next = vec![Rcode::NXDOMAIN, Rcode::SERVFAIL]),
-        ("next_on_nodata", |s| s.group.next_on_nodata = true),
-        ("failfast_all_unhealthy_upstreams", |s| s.group.failfast = true),
-        ("failover SERVFAIL REFUSED", |s| s.group.failover = vec![Rcode::SERVFAIL, Rcode::REFUSED]),
+        ("max_idle_conns 7", |s| s.stanza.connections.max_idle = 7),
+        ("read_timeout 500ms", |s| s.stanza.read_timeout = Duration::from_millis(500)),
+        ("policy random", |s| s.stanza.policy = Policy::Random),
+        ("policy round_robin", |s| s.stanza.policy = Policy::RoundRobin),
+        ("policy sequential", |s| s.stanza.policy = Policy::Sequential),
+        ("max_concurrent 1000", |s| s.stanza.max_concurrent = 1000),
+        ("next NXDOMAIN servfail", |s| s.stanza.next = vec![Rcode::NXDOMAIN, Rcode::SERVFAIL]),
+        ("next_on_nodata", |s| s.stanza.next_on_nodata = true),
+        ("failfast_all_unhealthy_upstreams", |s| s.stanza.failfast = true),
+        ("failover SERVFAIL REFUSED", |s| s.stanza.failover = vec![Rcode::SERVFAIL, Rcode::REFUSED]),
         ("resolver 192.0.2.8 192.0.2.9:54", |s| {
             s.resolvers = vec![address("192.0.2.8:53"), address("192.0.2.9:54")];
         }),
     ];
-    assert_eq!(stanzas("forward . 192.0.2.1")[0].group.read_timeout, seconds(2));
+    assert_eq!(stanzas("forward . 192.0.2.1")[0].stanza.read_timeout, seconds(2));
     for (property, change) in rows {
         let mut expected = stanzas("forward . 192.0.2.1").remove(0);
         change(&mut expected);

@@ -84,7 +84,7 @@ impl Worker {
                 ListOrigin::Kept => Some(Path::new(discovery::KEPT)),
             },
             "upstreams_error": self.discovery.wrong().filter(|wrong| {
-                // Nobody misses a file that nobody needs.
+                // A list that is missing is an error only where the configuration asks the node's servers.
                 self.reloads.needs_list() || !wrong.ends_with(&no_such_file())
             }),
             "reload_failed": self.reloads.failure(clock::now()),

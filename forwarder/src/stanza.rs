@@ -8,11 +8,11 @@ use arc_swap::ArcSwap;
 use wire::{Name, Rcode};
 
 use crate::fair::{Fair, Who};
-use crate::{ClientTransport, GroupMetrics, HealthCheck, MAX_UPSTREAMS, Policy, Upstream};
+use crate::{ClientTransport, HealthCheck, MAX_UPSTREAMS, Policy, StanzaMetrics, Upstream};
 
 /// What a stanza's properties say, with CoreDNS's defaults.
 #[derive(Clone, Debug)]
-pub struct GroupSpec {
+pub struct StanzaSpec {
     /// `forward FROM ...`: names at or below it are forwarded. Default the root.
     pub from: Name,
     /// `except`: names at or below these are not, save `from` itself.
@@ -47,7 +47,7 @@ pub struct GroupSpec {
     pub max_connect_attempts: Option<u32>,
 }
 
-impl Default for GroupSpec {
+impl Default for StanzaSpec {
     fn default() -> Self {
         Self {
             from: Name::ROOT,
@@ -88,7 +88,7 @@ impl Default for ConnectionLimits {
 
 /// Why a stanza cannot be built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum GroupError {
+pub enum StanzaError {
     /// More than [`MAX_UPSTREAMS`].
     #[error("more than {MAX_UPSTREAMS} TOs configured: {0}")]
     TooManyUpstreams(usize),
@@ -99,29 +99,29 @@ pub enum GroupError {
 
 /// One stanza: its properties, and its upstreams as they are at the moment.
 #[derive(Debug)]
-pub struct Group {
-    spec: GroupSpec,
+pub struct Stanza {
+    spec: StanzaSpec,
     upstreams: ArcSwap<Vec<Arc<Upstream>>>,
     concurrent: Fair,
     pub(crate) turns: AtomicU32,
-    metrics: Arc<GroupMetrics>,
+    metrics: Arc<StanzaMetrics>,
 }
 
-impl Group {
+impl Stanza {
     /// Builds a stanza. `upstreams` in written order; none is allowed (a resolv.conf that is empty now).
     ///
     /// # Errors
-    /// [`GroupError`].
+    /// [`StanzaError`].
     pub fn new(
-        mut spec: GroupSpec,
+        mut spec: StanzaSpec,
         upstreams: Vec<Arc<Upstream>>,
-        metrics: Arc<GroupMetrics>,
-    ) -> Result<Self, GroupError> {
+        metrics: Arc<StanzaMetrics>,
+    ) -> Result<Self, StanzaError> {
         if upstreams.len() > MAX_UPSTREAMS {
-            return Err(GroupError::TooManyUpstreams(upstreams.len()));
+            return Err(StanzaError::TooManyUpstreams(upstreams.len()));
         }
         if spec.failover.contains(&Rcode::NOERROR) {
-            return Err(GroupError::FailoverNoError);
+            return Err(StanzaError::FailoverNoError);
         }
         spec.read_timeout = spec.read_timeout.clamp(READ_TIMEOUT_MIN, DEADLINE);
         spec.health.interval = spec.health.interval.max(PROBE_INTERVAL_MIN);
@@ -130,12 +130,12 @@ impl Group {
     }
 
     /// The properties.
-    pub fn spec(&self) -> &GroupSpec {
+    pub fn spec(&self) -> &StanzaSpec {
         &self.spec
     }
 
     /// What the stanza counted.
-    pub fn metrics(&self) -> &Arc<GroupMetrics> {
+    pub fn metrics(&self) -> &Arc<StanzaMetrics> {
         &self.metrics
     }
 
@@ -147,10 +147,10 @@ impl Group {
     /// Swaps the upstreams, in written order: a resolv.conf changed. Queries in flight end with those they began with.
     ///
     /// # Errors
-    /// [`GroupError::TooManyUpstreams`]; the old ones stay.
-    pub fn set_upstreams(&self, upstreams: Vec<Arc<Upstream>>) -> Result<(), GroupError> {
+    /// [`StanzaError::TooManyUpstreams`]; the old ones stay.
+    pub fn set_upstreams(&self, upstreams: Vec<Arc<Upstream>>) -> Result<(), StanzaError> {
         if upstreams.len() > MAX_UPSTREAMS {
-            return Err(GroupError::TooManyUpstreams(upstreams.len()));
+            return Err(StanzaError::TooManyUpstreams(upstreams.len()));
         }
         self.upstreams.store(Arc::new(upstreams));
         Ok(())
@@ -176,7 +176,7 @@ impl Group {
     /// A client's place among `max_concurrent`; none, and counted, where there is none for it.
     pub(crate) fn admit(&self, who: Who) -> Option<Admitted<'_>> {
         if self.concurrent.take(who) {
-            return Some(Admitted { group: self, who });
+            return Some(Admitted { stanza: self, who });
         }
         self.metrics.max_concurrent_rejects.add_shared(1);
         None
@@ -204,7 +204,7 @@ impl Group {
 
 /// A place among `max_concurrent`, given back where it is not kept.
 pub(crate) struct Admitted<'g> {
-    group: &'g Group,
+    stanza: &'g Stanza,
     who: Who,
 }
 
@@ -217,26 +217,26 @@ impl Admitted<'_> {
 
 impl Drop for Admitted<'_> {
     fn drop(&mut self) {
-        self.group.release(self.who);
+        self.stanza.release(self.who);
     }
 }
 
 /// A block's stanzas, in file order.
 #[derive(Debug, Default)]
 pub struct Chain {
-    groups: Vec<Arc<Group>>,
+    stanzas: Vec<Arc<Stanza>>,
 }
 
 impl Chain {
     /// A block's stanzas, in file order; those beyond 255 are never asked.
-    pub fn new(mut groups: Vec<Arc<Group>>) -> Self {
-        groups.truncate(usize::from(u8::MAX));
-        Self { groups }
+    pub fn new(mut stanzas: Vec<Arc<Stanza>>) -> Self {
+        stanzas.truncate(usize::from(u8::MAX));
+        Self { stanzas }
     }
 
     /// The stanzas.
-    pub fn groups(&self) -> &[Arc<Group>] {
-        &self.groups
+    pub fn stanzas(&self) -> &[Arc<Stanza>] {
+        &self.stanzas
     }
 
     /// Whether any stanza forwards this name.
@@ -246,7 +246,7 @@ impl Chain {
 
     /// The first stanza from `start` on that forwards this name.
     pub(crate) fn matching(&self, start: usize, name: &Name) -> Option<usize> {
-        (start..self.groups.len()).find(|&at| self.groups[at].matches(name))
+        (start..self.stanzas.len()).find(|&at| self.stanzas[at].matches(name))
     }
 }
 
@@ -266,25 +266,25 @@ mod tests {
         Name::from_text(text).unwrap()
     }
 
-    fn group(from: &str, except: &[&str]) -> Group {
-        let spec = GroupSpec {
+    fn stanza(from: &str, except: &[&str]) -> Stanza {
+        let spec = StanzaSpec {
             from: name(from),
             except: except.iter().map(|text| name(text)).collect(),
-            ..GroupSpec::default()
+            ..StanzaSpec::default()
         };
-        Group::new(spec, Vec::new(), Arc::default()).unwrap()
+        Stanza::new(spec, Vec::new(), Arc::default()).unwrap()
     }
 
     #[test]
     fn a_stanza_takes_its_zone_without_the_exceptions() {
-        let group = group("example.org", &["b.example.org", "example.org"]);
+        let stanza = stanza("example.org", &["b.example.org", "example.org"]);
         for (asked, taken) in [
             ("example.org", true),
             ("a.example.org", false),
             ("b.example.org", false),
             ("example.com", false),
         ] {
-            assert_eq!(group.matches(&name(asked)), taken, "{asked}");
+            assert_eq!(stanza.matches(&name(asked)), taken, "{asked}");
         }
     }
 
@@ -292,7 +292,7 @@ mod tests {
     fn the_first_stanza_in_file_order_that_matches_is_asked() {
         let chain = Chain::new(
             [("lab.example.org", &[][..]), ("example.org", &["x.example.org"]), (".", &[])]
-                .map(|(from, except)| Arc::new(group(from, except)))
+                .map(|(from, except)| Arc::new(stanza(from, except)))
                 .into(),
         );
         for (start, asked, at) in [
@@ -314,15 +314,15 @@ mod tests {
             (false, true, ClientTransport::Tcp, false),
             (true, true, ClientTransport::Udp, true),
         ] {
-            let spec = GroupSpec { force_tcp, prefer_udp, ..GroupSpec::default() };
-            let group = Group::new(spec, Vec::new(), Arc::default()).unwrap();
-            assert_eq!(group.asks_over_tcp(client), tcp, "{force_tcp} {prefer_udp} {client:?}");
+            let spec = StanzaSpec { force_tcp, prefer_udp, ..StanzaSpec::default() };
+            let stanza = Stanza::new(spec, Vec::new(), Arc::default()).unwrap();
+            assert_eq!(stanza.asks_over_tcp(client), tcp, "{force_tcp} {prefer_udp} {client:?}");
         }
     }
 
     #[test]
     fn noerror_in_failover_is_refused() {
-        let spec = GroupSpec { failover: vec![Rcode::NOERROR], ..GroupSpec::default() };
-        assert_eq!(Group::new(spec, Vec::new(), Arc::default()).unwrap_err(), GroupError::FailoverNoError);
+        let spec = StanzaSpec { failover: vec![Rcode::NOERROR], ..StanzaSpec::default() };
+        assert_eq!(Stanza::new(spec, Vec::new(), Arc::default()).unwrap_err(), StanzaError::FailoverNoError);
     }
 }

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod varied;
+
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -262,8 +264,9 @@ fn what_waits_may_hold_so_much_together_and_gives_it_back() {
     assert_eq!(scene.shared.held.load(Relaxed), 0);
 }
 
-/// A query on its way as a worker takes it: the names that are asked for at once, round by round, and what is told in the
-/// end. `said` is what an upstream says to a name: the last octet of its address, or how it failed.
+/// A query on its way as a worker takes it: what is asked for at once, round by round, and what is told in the end. What is
+/// asked is a name, with the type and class where they are not A and IN, and with `+` for each option. `said` is what an
+/// upstream says to that: the last octet of its address, or how it failed.
 fn rounds(
     scene: &Scene,
     name: &str,
@@ -293,13 +296,13 @@ fn rounds(
         let InnerLookups { asked: now, outer } =
             *evaluation.wait(zone).unwrap_or_else(|failure| panic!("{failure}"));
         let mut outer = outer.unwrap();
-        rounds.push(now.iter().map(|asked| asked.query.query().name.to_string()).collect());
+        rounds.push(now.iter().map(|asked| described(&asked.query.query())).collect());
         // They come in another order than they were asked.
         for asked in now.iter().rev() {
             let query = asked.query.query();
             let mut octets = Vec::new();
             let mut reply = Reply::start(&mut octets, &query);
-            outer.add(match said(&query.name.to_string()) {
+            outer.add(match said(&described(&query)) {
                 Ok(last) => {
                     let owner = wire::Owner::Question;
                     reply.push(Section::Answer, owner, RType::A, Class::IN, 60, &[192, 0, 2, last]);
@@ -310,6 +313,14 @@ fn rounds(
         }
         (found, asked) = (outer.found, outer.asked);
     }
+}
+
+fn described(query: &Query<'_>) -> String {
+    let mut text = query.name.to_string();
+    if (query.rtype, query.class) != (RType::A, Class::IN) {
+        text += &format!(" {} {}", query.rtype, query.class);
+    }
+    text + &"+".repeat(query.added.options().count())
 }
 
 /// A first block that wants names, and a second one that asks upstreams for `other`.

@@ -35,7 +35,7 @@ impl External {
         let begun = Transfer::new(
             *zone,
             Ttls { soa: ttl, addresses: ttl, leading: of.rules().ttl },
-            SeenFrom::Outside(Outside { headless: self.rules.headless, current: None }),
+            SeenFrom::External(ExternalServices { headless: self.rules.headless, current: None }),
         );
         let soa = |serial| {
             let numbers = soa_numbers(serial, ttl);
@@ -70,7 +70,7 @@ impl External {
 }
 
 /// How far services are told as they are seen from outside.
-pub(super) struct Outside {
+pub(super) struct ExternalServices {
     headless: bool,
     /// What is known of the service with this number.
     current: Option<(usize, Known)>,
@@ -92,7 +92,7 @@ enum Known {
     Hidden,
 }
 
-impl Outside {
+impl ExternalServices {
     pub(super) fn of_service(&mut self, zone: &Name, service: &Service, at: [usize; 3]) -> Place {
         let [number, step, record] = at;
         let name = [service.key(), zone.as_wire()].concat();
@@ -206,7 +206,7 @@ fn headless(
     };
     let (nth, which) = (record / 3, record % 3);
     let Some(port) = at.slice.ports.get(nth) else { return Place::EndOfStep };
-    // All ports of its slice were told then.
+    // An earlier endpoint of the same slice sent the records of all the slice's ports already.
     if before.clone().any(|before| before.number == at.number) {
         return Place::EndOfStep;
     }
@@ -330,11 +330,11 @@ mod tests {
             let cluster = cluster([lie]);
             let service = cluster.index.services.get(b"\x03lie\x02t1").unwrap();
             let zone = Name::from_text("example.org").unwrap();
-            let mut outside = Outside { headless: false, current: None };
+            let mut external = ExternalServices { headless: false, current: None };
             let (mut at, mut looks, mut records) = ([0; 3], 0, 0);
             loop {
                 looks += 1;
-                at = match outside.of_service(&zone, &service, at) {
+                at = match external.of_service(&zone, &service, at) {
                     Place::Record(..) => {
                         records += 1;
                         [0, at[1], at[2] + 1]

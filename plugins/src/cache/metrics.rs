@@ -1,0 +1,32 @@
+//! What is counted of the cache, beside what each query counts on its way (`observe::counters::ZoneCounters`).
+
+use ::cache::{Cache, Kind, Partition};
+use observe::{Families, Metric};
+
+/// Adds what the cache of all server blocks holds.
+pub fn collect(cache: &Cache, into: &mut Families) {
+    into.gauge(BYTES, &[], cache.bytes() as f64);
+}
+
+/// Adds what a block's part of it holds, and what had to go. `zones` is the label.
+pub fn collect_partition(partition: &Partition, server: &str, zones: &str, into: &mut Families) {
+    for kind in Kind::ALL {
+        let labels = [("server", server), ("type", kind.label()), ("zones", zones), ("view", "")];
+        into.gauge(ENTRIES, &labels, partition.entries(kind) as f64);
+        let evictions = partition.evictions(kind);
+        // As in CoreDNS, a counter has no sample before it is first incremented.
+        if evictions > 0 {
+            into.counter(EVICTIONS, &labels, evictions as f64);
+        }
+    }
+}
+
+/// Gauge {server, type, zones, view}; type: success, denial.
+const ENTRIES: Metric =
+    Metric { name: "coredns_cache_entries", help: "The number of elements in the cache." };
+/// Counter {server, type, zones, view}.
+const EVICTIONS: Metric =
+    Metric { name: "coredns_cache_evictions_total", help: "The count of cache evictions." };
+/// Gauge.
+const BYTES: Metric =
+    Metric { name: "localdns_cache_bytes", help: "Memory held by the cache of all server blocks." };

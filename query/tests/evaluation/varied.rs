@@ -1,0 +1,89 @@
+//! One name, wished for in several ways by one query.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use plugin::QueryContext;
+use plugin::spec::{BuildContext, StepSpec};
+use plugin::step::{Inward, Sought, Step, Wish, Wishes};
+use scene::Scene;
+use wire::{Class, Message, Name, RType, Rcode, Section};
+
+use crate::rounds;
+
+/// Wishes for one name by several types, classes and options, and answers with what came of them, in order.
+#[derive(Debug, Clone)]
+struct Varies {
+    /// Whether the wishes are candidates, which have the options of what is sought.
+    below: bool,
+}
+
+impl StepSpec for Varies {
+    fn build(&self, _: &BuildContext<'_>) -> plugin::args::Result<Arc<dyn Step>> {
+        Ok(Arc::new(self.clone()))
+    }
+}
+
+impl Step for Varies {
+    fn inward<'s>(&'s self, _: &mut Sought<'_>, _: &QueryContext<'_>) -> Inward<'s> {
+        Inward::Needs(Box::new(self))
+    }
+
+    fn explain(&self, _: &mut Sought<'_>, _: Option<IpAddr>) -> Option<String> {
+        None
+    }
+}
+
+impl<'s> plugin::step::Needs<'s> for &'s Varies {
+    fn go_on(
+        &self,
+        sought: &mut Sought<'_>,
+        _: &QueryContext<'_>,
+        wishes: &mut dyn Wishes,
+    ) -> Option<Inward<'s>> {
+        let name = Name::from_text("x.other").unwrap();
+        let came = if self.below {
+            let plain = wishes.candidate(sought, &name);
+            sought.set_rtype(RType::AAAA);
+            let of_type = wishes.candidate(sought, &name);
+            (sought.set_rtype(RType::A), sought.set_class(Class::CH));
+            let of_class = wishes.candidate(sought, &name);
+            sought.set_class(Class::IN);
+            assert!(sought.set_option(0xfde9, b"x"));
+            let with_option = wishes.candidate(sought, &name);
+            sought.remove_options(0xfde9);
+            vec![plain, of_type, of_class, with_option]
+        } else {
+            [(RType::A, Class::IN), (RType::AAAA, Class::IN), (RType::A, Class::CH)]
+                .map(|(rtype, class)| wishes.wish(&name, rtype, class))
+                .into()
+        };
+        let mut told = Message::empty(&sought.query(), Rcode::NOERROR);
+        for wish in came {
+            let Wish::Answer(answer) = wish? else { panic!("an upstream answered") };
+            told.records.extend(answer.section(Section::Answer).cloned());
+        }
+        Some(Inward::Answer(Box::new(told)))
+    }
+}
+
+#[test]
+fn one_name_is_wished_for_by_each_type_class_and_option() {
+    let corefile = ". {\nbind 127.0.0.1\nforward . 192.0.2.53\n}\n\
+                    other {\nbind 127.0.0.1\nforward . 192.0.2.54\n}\n";
+    let said = |asked: &str| match asked {
+        "x.other." => Ok(1),
+        "x.other. AAAA IN" => Ok(2),
+        "x.other. A CH" => Ok(3),
+        "x.other.+" => Ok(4),
+        _ => panic!("asked for {asked}"),
+    };
+    for (below, asks, tells) in [
+        (false, &["x.other.", "x.other. AAAA IN", "x.other. A CH"][..], "NOERROR 1 2 3"),
+        (true, &["x.other.", "x.other. AAAA IN", "x.other. A CH", "x.other.+"][..], "NOERROR 1 2 3 4"),
+    ] {
+        let scene = Scene::with_step(corefile, Arc::new(Varies { below }));
+        let (asked, told) = rounds(&scene, "short", said);
+        assert_eq!((asked, told.as_str()), (vec![asks.iter().map(ToString::to_string).collect()], tells));
+    }
+}
