@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::{Arc, Mutex, PoisonError, mpsc as std_mpsc};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use handover::{Giver, HandoverSocket, Taker};
 use tokio::sync::{mpsc, oneshot};
@@ -60,21 +60,19 @@ impl Started {
     /// Waits until it has ended by itself, which it does where it cannot serve, with a line that says why; one that takes
     /// longer than that takes is ended.
     fn give_up(&self) -> Option<ExitStatus> {
-        let patience = Instant::now() + LAST_WORDS;
-        loop {
+        for _ in 0..LAST_LOOKS {
             let ended = self.child().as_mut().map(Child::try_wait);
             match ended {
                 Some(Ok(Some(status))) => {
                     self.child().take();
                     return Some(status);
                 }
-                Some(Ok(None)) if Instant::now() < patience => std::thread::sleep(LOOKS),
-                _ => {
-                    self.end();
-                    return None;
-                }
+                Some(Ok(None)) => std::thread::sleep(LOOKS),
+                _ => break,
             }
         }
+        self.end();
+        None
     }
 
     /// Ends it, and waits for that; false where there is none.
@@ -171,6 +169,6 @@ pub fn await_successors(path: &Path, events: HandoverEvents) -> io::Result<()> {
 /// The process that started this one to take its place; it has the same name where systemd's side of it is read
 /// (`node::Notifier`).
 const STARTED: &str = "LOCALDNS_PREDECESSOR";
-/// How long one that does not come to serve has for the line that says why, and how often we look whether it has ended.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+/// How often we look whether one that does not come to serve has ended, which gives it two seconds for the line that says why.
+const LAST_LOOKS: u32 = 200;
 const LOOKS: Duration = Duration::from_millis(10);

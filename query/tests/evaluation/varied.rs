@@ -46,7 +46,8 @@ impl<'s> plugin::step::Needs<'s> for &'s Varies {
             let plain = wishes.candidate(sought, &name);
             sought.set_rtype(RType::AAAA);
             let of_type = wishes.candidate(sought, &name);
-            (sought.set_rtype(RType::A), sought.set_class(Class::CH));
+            sought.set_rtype(RType::A);
+            sought.set_class(Class::CH);
             let of_class = wishes.candidate(sought, &name);
             sought.set_class(Class::IN);
             assert!(sought.set_option(0xfde9, b"x"));
