@@ -175,11 +175,6 @@ impl Service {
         self.object.as_ref().map_or(&[], |object| &object.ports)
     }
 
-    /// How many ports each of its slices has that are meant.
-    pub(crate) fn counts(&self, means: impl Fn(&Port) -> bool) -> Vec<usize> {
-        self.slices.iter().map(|slice| slice.ports.iter().filter(|port| means(port)).count()).collect()
-    }
-
     #[inline]
     pub(crate) fn has_endpoints(&self) -> bool {
         self.has_endpoints
@@ -222,6 +217,13 @@ impl Service {
     /// Its endpoints by address; several may have one.
     pub(crate) fn by_address(&self) -> impl Iterator<Item = At<'_>> {
         self.by_address.iter().map(|place| self.at(*place))
+    }
+
+    /// Those of the family that A or AAAA has; every IPv4 address stands before every IPv6 one.
+    pub(crate) fn by_address_of(&self, rtype: RType) -> impl Iterator<Item = At<'_>> {
+        let v4_end = self.by_address.partition_point(|place| self.at(*place).endpoint.address.is_ipv4());
+        let range = if rtype == RType::A { 0..v4_end } else { v4_end..self.by_address.len() };
+        self.places(&self.by_address, range)
     }
 
     /// Its endpoints of this label, by address.
@@ -293,6 +295,8 @@ impl Service {
     }
 
     fn at(&self, place: Place) -> At<'_> {
+        #[cfg(test)]
+        crate::testing::looked();
         // Places are made of these slices.
         let number = usize::from(place.slice);
         let slice = &self.slices[number];
