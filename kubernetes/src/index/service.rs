@@ -70,8 +70,8 @@ impl Namespace {
 /// An endpoint of a service: which slice's, and which of it.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
-    slice: u16,
-    endpoint: u16,
+    slice: u32,
+    endpoint: u32,
 }
 
 /// An endpoint with the slice that it is in.
@@ -298,9 +298,9 @@ impl Service {
         #[cfg(test)]
         crate::testing::looked();
         // Places are made of these slices.
-        let number = usize::from(place.slice);
+        let number = place.slice as usize;
         let slice = &self.slices[number];
-        At { number, slice, endpoint: &slice.endpoints[usize::from(place.endpoint)] }
+        At { number, slice, endpoint: &slice.endpoints[place.endpoint as usize] }
     }
 }
 
@@ -308,8 +308,8 @@ impl Service {
 fn orders(slices: &[Arc<Slice>], naming: Naming) -> (Box<[Place]>, Box<[Place]>) {
     let count = slices.iter().map(|slice| slice.endpoints.len()).sum();
     let mut all: Vec<(Label, IpAddr, Place)> = Vec::with_capacity(count);
-    for (slice, index) in slices.iter().zip(0..u16::MAX) {
-        for (endpoint, number) in slice.endpoints.iter().zip(0..u16::MAX) {
+    for (slice, index) in slices.iter().zip(0_u32..) {
+        for (endpoint, number) in slice.endpoints.iter().zip(0_u32..) {
             let place = Place { slice: index, endpoint: number };
             all.push((Label::of(endpoint, naming.pods), endpoint.address, place));
         }

@@ -84,3 +84,25 @@ fn names_of_an_address_are_gathered_until_no_message_could_hold_them() {
     }
     assert!(cluster.ask_within("9.9.9.10.in-addr.arpa PTR", 65_535).1, "it is cut");
 }
+
+#[test]
+fn endpoints_are_there_however_many_a_slice_and_a_service_have() {
+    let many: Vec<String> = (0..70_000)
+        .map(|number| format!("10.{}.{}.{}", number >> 16, number >> 8 & 255, number & 255))
+        .collect();
+    let one_slice = [service("t1/one", "None", ""), slice("t1/one-1", "one", &many.join(" "), "")];
+    let slices = (0..66_000).map(|number| {
+        slice(
+            &format!("t1/many-{number}"),
+            "many",
+            &format!("11.{}.{}.{}", number >> 16, number >> 8 & 255, number & 255),
+            "",
+        )
+    });
+    let objects =
+        [namespace("t1"), service("t1/many", "None", "")].into_iter().chain(one_slice).chain(slices);
+    let cluster = of(objects);
+    for (name, address) in [("10-1-17-111.one", "10.1.17.111"), ("11-1-1-207.many", "11.1.1.207")] {
+        assert_eq!(cluster.ask(&format!("{name}.t1.svc.cluster.local A")), format!("A {address}"));
+    }
+}
