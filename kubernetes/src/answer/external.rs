@@ -11,9 +11,9 @@ use wire::{Class, Flags, HEADER, MAX_NAME, Name, Owner, Query, RType, Rcode, Rep
 pub(super) use self::name::{Below, Meant};
 
 use self::name::read;
+use super::apex::{MOST_SERVERS, owner_at, push_address, soa_numbers};
 use super::endpoints::Order;
 use super::ports::{MOST_LOOKS, MeantPorts};
-use super::apex::{MOST_SERVERS, owner_at, push_address, soa_numbers};
 use super::{Answered, Responder, external_target};
 use crate::index::{At, Index, Service};
 use kubernetes_api::objects::{ExternalAddress, Kind, Target};

@@ -68,7 +68,8 @@ impl Responder {
         // For other types it is enough that there is one.
         let room = if question.query.rtype == RType::PTR { usize::from(u16::MAX) } else { 0 };
         let (mut names, mut octets) = (BTreeSet::new(), 0);
-        let endpoints = services.iter().flat_map(|service| service.of_address(address).map(move |at| (service, at)));
+        let endpoints =
+            services.iter().flat_map(|service| service.of_address(address).map(move |at| (service, at)));
         let mut last = None;
         for (service, at) in endpoints.take(MOST_LOOKS) {
             let label = service.label(at.endpoint);
