@@ -257,8 +257,7 @@ fn a_zone_whose_ports_have_no_records_lets_others_have_their_turn() {
     })
     .unwrap();
     // Without numbers an endpoint ends where its address was told; with one each, and without names, there is one to tell.
-    for (port, least, most) in [("c:-/tcp", 1, 1), (":80/tcp", ENDPOINTS * PORTS / 1_000, usize::MAX)]
-    {
+    for (port, least, most) in [("c:-/tcp", 1, 1), (":80/tcp", ENDPOINTS * PORTS / 1_000, usize::MAX)] {
         let ports = [port; PORTS];
         let objects = [
             namespace("t1"),
