@@ -12,7 +12,7 @@ use crate::objects::Kind;
 use crate::settings::{Lost, Wants};
 use crate::sink::Sink;
 
-use super::ask::{Ask, Query};
+use super::ask::{Ask, Query, form};
 use super::backoff::{Backoff, MOST_WAIT};
 
 /// What to do next.
@@ -459,14 +459,6 @@ impl Patience {
 /// Whether it can be sent back. Kubernetes has decimal numbers.
 fn is_version(text: &str) -> bool {
     (1..=MOST_VERSION).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
-}
-
-fn form(content_type: &str) -> Option<Form> {
-    match content_type.split(';').next().map(str::trim) {
-        Some("application/vnd.kubernetes.protobuf") => Some(Form::Protobuf),
-        Some("application/json") => Some(Form::Json),
-        _ => None,
-    }
 }
 
 fn message_of(message: &str, reason: &str) -> Box<str> {

@@ -47,7 +47,7 @@ impl Addresses {
 
     /// Lets the index say what it is to say of an address, and of the namespace of what changed there.
     fn tell(&self, buckets: &Buckets<PodEntry>, address: IpAddr, changed: &ObjectKey) {
-        let first = self.from(address, "").map(|(_, pod)| pod);
+        let first = self.from(address, "");
         let namespace = |pod: &Pod| pod.key.namespace.clone();
         let first_of_all = first.map(|pod| namespace(pod));
         let is_certain = first.is_some_and(|first| {
@@ -83,7 +83,7 @@ impl Addresses {
     }
 
     fn tell_namespace(&self, buckets: &Buckets<PodEntry>, address: IpAddr, namespace: &str, is_there: bool) {
-        let pod = self.from(address, namespace).map(|(_, pod)| pod);
+        let pod = self.from(address, namespace);
         let pod = pod.filter(|pod| is_there && *pod.key.namespace == *namespace);
         let hash = hash_of_pod(address, &namespace.to_ascii_lowercase());
         let is_it = |entry: &PodEntry| {
@@ -102,10 +102,10 @@ impl Addresses {
     }
 
     /// The first pod of an address in this namespace or one behind it.
-    fn from(&self, address: IpAddr, namespace: &str) -> Option<(&(IpAddr, Arc<ObjectKey>), &Arc<Pod>)> {
+    fn from(&self, address: IpAddr, namespace: &str) -> Option<&Arc<Pod>> {
         let start = ObjectKey { namespace: namespace.into(), name: Box::default() };
         let mut pods = self.pods.range((address, Arc::new(start))..);
-        pods.next().filter(|((other, _), _)| *other == address)
+        pods.next().filter(|((other, _), _)| *other == address).map(|(_, pod)| pod)
     }
 }
 
